@@ -1,0 +1,52 @@
+# The front door: each target installs what it needs (lint aside), builds, and runs.
+# ARGS="..." goes to the program that the target runs; PRESET chooses one of CMakePresets.json.
+PRESET ?= release
+PREFIX ?= /usr/local
+HOSTFILE ?= hostfiles/localhost
+ARGS ?=
+
+BUILD := build/$(PRESET)
+JOBS := $(shell nproc)
+
+# Open MPI runs as root, which containers do, only when told twice that this is meant.
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+
+.PHONY: help build mnist test bench lint install deps deps-bench configure clean
+
+help:  ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+	@echo 'Variables: ARGS="..." PRESET=$(PRESET) PREFIX=$(PREFIX) HOSTFILE=$(HOSTFILE)'
+
+build: configure  ## Build everything; programs land in build/release/bin
+	cmake --build $(BUILD) --parallel $(JOBS)
+
+mnist: configure  ## Train the CNN on MNIST, two ranks; ARGS="--epochs 1" goes to mnist_dist
+	cmake --build $(BUILD) --parallel $(JOBS) --target mnist_dist
+	mpiexec --hostfile $(HOSTFILE) $(BUILD)/bin/mnist_dist $(ARGS)
+
+test: build  ## Run all tests; ARGS="-R shm" goes to ctest
+	ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS) $(ARGS)
+
+bench: deps-bench configure  ## Run all benchmarks, or one: ARGS="mnist_vs_torch --help"
+	cmake --build $(BUILD) --parallel $(JOBS) --target benchmarks
+	scripts/bench.sh $(BUILD) $(ARGS)
+
+lint:  ## Check format and code with clang-format, clang-tidy, shellcheck; ARGS=--changed
+	scripts/lint.sh $(ARGS)
+
+install: configure  ## Install library and headers under PREFIX
+	cmake --build $(BUILD) --parallel $(JOBS) --target tutti
+	cmake --install $(BUILD) --prefix $(PREFIX)
+
+clean:  ## Remove build/
+	rm -rf build
+
+configure: deps
+	cmake --preset $(PRESET)
+
+deps:
+	@scripts/install_deps.sh build
+
+deps-bench: deps
+	@scripts/install_deps.sh bench

@@ -1,0 +1,241 @@
+// Checkpoint files: a header, the model's signature, the arrays, and a checksum over all of it.
+#include "checkpoint.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <system_error>
+#include <type_traits>
+
+namespace mnist {
+namespace {
+
+constexpr std::array<char, 8> kMagic{'T', 'U', 'T', 'T', 'I', 'C', 'N', 'N'};
+constexpr std::uint32_t kVersion = 1;
+using Checksum = std::uint32_t;
+
+Checksum checksum(std::span<const std::byte> bytes) {
+  return static_cast<Checksum>(
+      crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+}
+
+/** The names and sizes of the parameters, as one text. */
+std::string signature(std::span<const NamedParameter> model) {
+  std::string text;
+  for (const NamedParameter& parameter : model) {
+    if (!text.empty()) text += ' ';
+    text += parameter.name + '[' + std::to_string(parameter.value.size()) + ']';
+  }
+  return text;
+}
+
+/** Numbers in the byte order of this machine; arrays and texts with their length before them. */
+class Writer {
+ public:
+  template <class T>
+  void number(T value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    append(std::as_bytes(std::span(&value, 1)));
+  }
+  template <class Container>
+  void sequence(const Container& container) {
+    number(static_cast<std::uint64_t>(container.size()));
+    append(std::as_bytes(std::span(container)));
+  }
+  void append(std::span<const std::byte> bytes) {
+    const std::size_t end = bytes_.size();
+    bytes_.resize(end + bytes.size());
+    std::copy(bytes.begin(), bytes.end(), bytes_.begin() + static_cast<std::ptrdiff_t>(end));
+  }
+  const std::vector<std::byte>& bytes() const { return bytes_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+class Reader {
+ public:
+  Reader(std::span<const std::byte> bytes, std::string path)
+      : bytes_(bytes), path_(std::move(path)) {}
+
+  template <class T>
+  T number() {
+    T value;
+    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    return value;
+  }
+  template <class Container>
+  Container sequence() {
+    const auto size = number<std::uint64_t>();
+    if (size > bytes_.size()) fail("damaged");
+    Container container;
+    container.resize(size);
+    const std::size_t length = size * sizeof(typename Container::value_type);
+    const std::span<const std::byte> source = take(length);
+    if (length > 0) std::memcpy(container.data(), source.data(), length);
+    return container;
+  }
+  bool at_end() const { return bytes_.empty(); }
+
+  [[noreturn]] void fail(const std::string& reason) const {
+    throw CheckpointError(path_ + ": " + reason);
+  }
+
+ private:
+  std::span<const std::byte> take(std::size_t size) {
+    if (size > bytes_.size()) fail("damaged");
+    const std::span<const std::byte> taken = bytes_.first(size);
+    bytes_ = bytes_.subspan(size);
+    return taken;
+  }
+
+  std::span<const std::byte> bytes_;
+  std::string path_;
+};
+
+[[noreturn]] void fail(const std::string& what, const std::filesystem::path& path) {
+  throw CheckpointError(path.string() + ": " + what + ": " +
+                        std::generic_category().message(errno));
+}
+
+std::filesystem::path folder_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : ".";
+}
+
+/** A file that is removed again unless it was renamed to its final name. */
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::filesystem::path& target)
+      : target_(target), path_(target.string() + ".tmp") {
+    descriptor_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (descriptor_ < 0) fail("cannot be created", path_);
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  ~TemporaryFile() {
+    if (descriptor_ >= 0) close(descriptor_);
+    if (!renamed_) unlink(path_.c_str());
+  }
+
+  void write_all(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ssize_t written = write(descriptor_, bytes.data(), bytes.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) fail("cannot be written", path_);
+      bytes = bytes.subspan(static_cast<std::size_t>(written));
+    }
+  }
+
+  /** The content must be on the disk before the name is, and the name before we return. */
+  void commit() {
+    if (fsync(descriptor_) != 0) fail("cannot be written", path_);
+    if (rename(path_.c_str(), target_.c_str()) != 0) fail("cannot be replaced", target_);
+    renamed_ = true;
+    const std::filesystem::path folder = folder_of(target_);
+    const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor < 0) fail("cannot be opened", folder);
+    const int status = fsync(descriptor);
+    close(descriptor);
+    // Some file systems cannot synchronise folders, and say EINVAL.
+    if (status != 0 && errno != EINVAL) fail("cannot be written", folder);
+  }
+
+ private:
+  std::filesystem::path target_;
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+  bool renamed_ = false;
+};
+
+}  // namespace
+
+void check_checkpoint_path(const std::filesystem::path& path) {
+  if (std::filesystem::is_directory(path)) throw CheckpointError(path.string() + ": is a folder");
+  if (access(folder_of(path).c_str(), W_OK) != 0) fail("cannot be written to", folder_of(path));
+}
+
+void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint,
+                     std::span<const NamedParameter> model) {
+  Writer writer;
+  writer.append(std::as_bytes(std::span(kMagic)));
+  writer.number(kVersion);
+  writer.sequence(signature(model));
+  writer.number(checkpoint.seed);
+  writer.number(checkpoint.epochs_done);
+  for (const std::vector<float>& parameter : checkpoint.parameters) writer.sequence(parameter);
+  writer.number(static_cast<std::uint64_t>(checkpoint.optimizer.arrays.size()));
+  for (const auto& [name, array] : checkpoint.optimizer.arrays) {
+    writer.sequence(name);
+    writer.sequence(array);
+  }
+  writer.number(static_cast<std::uint64_t>(checkpoint.optimizer.numbers.size()));
+  for (const auto& [name, number] : checkpoint.optimizer.numbers) {
+    writer.sequence(name);
+    writer.number(number);
+  }
+  writer.number(checksum(writer.bytes()));
+
+  TemporaryFile file(path);
+  file.write_all(writer.bytes());
+  file.commit();
+}
+
+std::vector<std::byte> read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file || std::filesystem::is_directory(path)) {
+    throw CheckpointError(path.string() + ": cannot be opened");
+  }
+  std::vector<std::byte> bytes(static_cast<std::size_t>(file.tellg()));
+  file.seekg(0);
+  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  if (!file) throw CheckpointError(path.string() + ": cannot be read");
+  return bytes;
+}
+
+Checkpoint parse_checkpoint(std::span<const std::byte> bytes, const std::filesystem::path& path,
+                            std::span<const NamedParameter> model) {
+  Reader header(bytes, path.string());
+  const auto magic = std::as_bytes(std::span(kMagic));
+  if (bytes.size() < magic.size() || !std::equal(magic.begin(), magic.end(), bytes.begin())) {
+    header.fail("not a checkpoint of this program");
+  }
+  if (bytes.size() < magic.size() + sizeof kVersion + sizeof(Checksum)) header.fail("truncated");
+  const std::span<const std::byte> content = bytes.first(bytes.size() - sizeof(Checksum));
+  Checksum expected = 0;
+  std::memcpy(&expected, bytes.data() + content.size(), sizeof expected);
+
+  Reader reader(content.subspan(magic.size()), path.string());
+  const auto version = reader.number<std::uint32_t>();
+  if (version != kVersion) reader.fail("version " + std::to_string(version) + " is not known");
+  if (checksum(content) != expected) reader.fail("truncated or damaged: the checksum differs");
+  const auto other = reader.sequence<std::string>();
+  if (other != signature(model)) {
+    reader.fail("of another model: " + other + " instead of " + signature(model));
+  }
+
+  Checkpoint checkpoint;
+  checkpoint.seed = reader.number<std::uint64_t>();
+  checkpoint.epochs_done = reader.number<std::int64_t>();
+  for (const NamedParameter& parameter : model) {
+    checkpoint.parameters.push_back(reader.sequence<std::vector<float>>());
+    if (checkpoint.parameters.back().size() != parameter.value.size()) reader.fail("damaged");
+  }
+  for (auto n = reader.number<std::uint64_t>(); n > 0; --n) {
+    auto name = reader.sequence<std::string>();
+    checkpoint.optimizer.arrays[std::move(name)] = reader.sequence<std::vector<float>>();
+  }
+  for (auto n = reader.number<std::uint64_t>(); n > 0; --n) {
+    auto name = reader.sequence<std::string>();
+    checkpoint.optimizer.numbers[std::move(name)] = reader.number<double>();
+  }
+  if (!reader.at_end()) reader.fail("damaged");
+  return checkpoint;
+}
+
+}  // namespace mnist

@@ -1,0 +1,54 @@
+// Checkpoints: everything that a training needs to go on as if it had never stopped.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cnn.hpp"
+#include "tutti/optimizer.hpp"
+
+namespace mnist {
+
+/** A checkpoint cannot be written or read, or is not of this model; the message names the file. */
+class CheckpointError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/**
+ * The shuffling is a function of seed and epoch (training_order), so the two numbers stand for
+ * the state of all random numbers.
+ */
+struct Checkpoint {
+  std::uint64_t seed = 0;
+  std::int64_t epochs_done = 0;
+  std::vector<std::vector<float>> parameters;  ///< in the order of Cnn::parameters()
+  tutti::OptimizerState optimizer;
+};
+
+/** Throws CheckpointError where save_checkpoint() would fail for certain: better now than then. */
+void check_checkpoint_path(const std::filesystem::path& path);
+
+/**
+ * Replaces `path` by the checkpoint: writes a file beside it, makes it durable, renames it. After
+ * a crash at any moment `path` is the old checkpoint or the new one. Throws CheckpointError.
+ */
+void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint,
+                     std::span<const NamedParameter> model);
+
+/** The bytes of a file. Throws CheckpointError. */
+std::vector<std::byte> read_file(const std::filesystem::path& path);
+
+/**
+ * Understands what save_checkpoint() wrote. `path` is for messages only. Throws CheckpointError
+ * if the bytes are not a checkpoint, are damaged, or belong to another model than `model`.
+ */
+Checkpoint parse_checkpoint(std::span<const std::byte> bytes, const std::filesystem::path& path,
+                            std::span<const NamedParameter> model);
+
+}  // namespace mnist

@@ -1,0 +1,99 @@
+// Data-parallel training of a CNN on MNIST: under mpiexec, or with ranks that it forks itself.
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "blas.hpp"
+#include "launch.hpp"
+#include "options.hpp"
+#include "trainer.hpp"
+#include "tutti/dist_opt.hpp"
+
+namespace {
+
+void complain(const std::string& text) {
+  std::fprintf(stderr, "mnist_dist: %s\n", text.c_str());
+  std::fflush(stderr);
+}
+
+/** What a rank needs to join the others: nothing under MPI, a ticket otherwise. */
+struct Admission {
+  int rank;
+  int world_size;
+  tutti::UniqueId id;
+};
+
+tutti::DistOpt make_optimizer(const mnist::Options& options, const Admission* admission) {
+  auto sgd = std::make_shared<tutti::SGD>(tutti::SgdOptions{
+      .lr = options.lr, .momentum = options.momentum, .weight_decay = options.weight_decay});
+  if (admission == nullptr) return tutti::DistOpt(std::move(sgd));
+  return {std::move(sgd), admission->id, admission->rank, admission->world_size};
+}
+
+/** The life of one rank; returns its exit status. */
+int run_rank(const mnist::Options& options, const Admission* admission) {
+  std::string name = admission == nullptr ? "" : "rank " + std::to_string(admission->rank) + ": ";
+  try {
+    mnist::use_one_blas_thread();
+    tutti::DistOpt optimizer = make_optimizer(options, admission);
+    name = "rank " + std::to_string(optimizer.global_rank()) + ": ";
+    try {
+      mnist::Trainer(options, optimizer).run();
+      return 0;
+    } catch (const mnist::Refused& refused) {
+      const std::string reason = refused.what();
+      if (!reason.empty()) complain(reason);
+      // mpiexec ends all ranks as soon as one has failed: not before that line is out.
+      optimizer.communicator().barrier();
+      return 1;
+    }
+  } catch (const std::exception& error) {
+    complain(name + error.what());
+    return 1;
+  }
+}
+
+/** Under mpiexec all ranks see the same bad option: one of them says so. */
+int refuse_options(const std::string& reason) {
+  if (!mnist::under_mpiexec()) {
+    complain(reason);
+    return 2;
+  }
+  tutti::Communicator communicator;
+  if (communicator.global_rank() == 0) complain(reason);
+  communicator.barrier();
+  return 2;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    mnist::Options options;
+    try {
+      options = mnist::parse_options({argv + 1, static_cast<std::size_t>(argc - 1)});
+      if (options.ranks > 0 && mnist::under_mpiexec()) {
+        throw mnist::OptionError("--ranks: mpiexec has started the ranks already");
+      }
+    } catch (const mnist::OptionError& error) {
+      return refuse_options(error.what());
+    }
+    if (options.help) {
+      std::fputs(mnist::kHelp, stdout);
+      return 0;
+    }
+    if (options.ranks == 0) return run_rank(options, nullptr);
+
+    // Made before the forks, so that all children hold the same ticket.
+    const tutti::UniqueId id = tutti::UniqueId::create();
+    return mnist::launch_ranks(options.ranks, [&](int rank) {
+      const Admission admission{rank, options.ranks, id};
+      return run_rank(options, &admission);
+    });
+  } catch (const std::exception& error) {
+    complain(error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,128 @@
+// The command line: one table of options, one check for each kind of value.
+#include "options.hpp"
+
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string_view>
+
+namespace mnist {
+
+const char* const kHelp =
+    R"(Trains a CNN on MNIST, data-parallel, with tutti::DistOpt.
+
+  mpiexec -n 2 mnist_dist [options]     ranks from MPI
+  mnist_dist --ranks 2 [options]        forks the ranks itself
+
+  --data-dir DIR        MNIST's IDX files, plain or .gz; else $TUTTI_MNIST_DIR, else
+                        data/mnist, else digits are generated on the spot
+  --epochs N            epochs in all, with those before --resume (10)
+  --batch-size N        images per rank and step (64)
+  --lr X                learning rate (0.005)
+  --momentum X          momentum (0.9)
+  --weight-decay X      weight decay (1e-5)
+  --seed N              initial weights, shuffling, generated digits (0)
+  --dist-option NAME    how gradients are averaged: fp32 (fp32)
+  --device NAME         auto or cpu (auto)
+  --save FILE           write a checkpoint after each epoch
+  --resume FILE         go on from a checkpoint, with its seed
+  --json FILE           write one JSON object per epoch
+  --ranks N             fork N ranks on this machine, without MPI
+  --help                this text
+)";
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& name, std::string_view value,
+                         const std::string& expected) {
+  throw OptionError(name + ": '" + std::string(value) + "' is not " + expected);
+}
+
+template <class T>
+T parse_number(const std::string& name, std::string_view text, T low, T high,
+               const std::string& expected) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool in_range = value >= low && value <= high;  // false for NaN
+  if (error != std::errc{} || end != text.data() + text.size() || !in_range) {
+    refuse(name, text, expected);
+  }
+  return value;
+}
+
+/** Stores the value of one option, or refuses it. */
+using Store = std::function<void(Options&, const std::string& name, std::string_view value)>;
+
+template <class T>
+Store number(T Options::*member, T low, T high, const std::string& expected) {
+  return [=](Options& options, const std::string& name, std::string_view value) {
+    options.*member = parse_number<T>(name, value, low, high, expected);
+  };
+}
+
+Store path(std::filesystem::path Options::*member) {
+  return [=](Options& options, const std::string& name, std::string_view value) {
+    if (value.empty()) refuse(name, value, "a path");
+    options.*member = value;
+  };
+}
+
+Store choice(std::string Options::*member, std::initializer_list<std::string_view> allowed) {
+  return [=, allowed = std::vector<std::string_view>(allowed)](
+             Options& options, const std::string& name, std::string_view value) {
+    std::string list;
+    for (const std::string_view one : allowed) {
+      if (one == value) options.*member = value;
+      list += (list.empty() ? "" : " or ") + std::string(one);
+    }
+    if (options.*member != value) refuse(name, value, list);
+  };
+}
+
+const std::map<std::string, Store>& table() {
+  constexpr float kMax = 1e9F;
+  static const std::map<std::string, Store> kTable{
+      {"--data-dir", path(&Options::data_dir)},
+      {"--epochs", number<std::int64_t>(&Options::epochs, 1, 1'000'000, "a number from 1 on")},
+      {"--batch-size", number(&Options::batch_size, 1, 4096, "a number from 1 to 4096")},
+      {"--lr", number(&Options::lr, 0.0F, kMax, "a number from 0 on")},
+      {"--momentum", number(&Options::momentum, 0.0F, kMax, "a number from 0 on")},
+      {"--weight-decay", number(&Options::weight_decay, 0.0F, kMax, "a number from 0 on")},
+      {"--seed", number<std::uint64_t>(&Options::seed, 0, UINT64_MAX, "a number from 0 on")},
+      {"--dist-option", choice(&Options::dist_option, {"fp32"})},
+      {"--device", choice(&Options::device, {"auto", "cpu"})},
+      {"--save", path(&Options::save)},
+      {"--resume", path(&Options::resume)},
+      {"--json", path(&Options::json)},
+      {"--ranks", number(&Options::ranks, 1, 1024, "a number from 1 to 1024")},
+  };
+  return kTable;
+}
+
+}  // namespace
+
+Options parse_options(std::span<const char* const> arguments) {
+  Options options;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string argument = arguments[i];
+    if (argument == "--help" || argument == "-h") {
+      options.help = true;
+      continue;
+    }
+    const std::size_t equals = argument.find('=');
+    const std::string name = argument.substr(0, equals);
+    const auto entry = table().find(name);
+    if (entry == table().end()) throw OptionError("unknown option '" + argument + "', see --help");
+    if (equals != std::string::npos) {
+      entry->second(options, name, std::string_view(argument).substr(equals + 1));
+    } else {
+      if (++i == arguments.size()) throw OptionError(name + ": its value is missing");
+      entry->second(options, name, arguments[i]);
+    }
+  }
+  return options;
+}
+
+}  // namespace mnist

@@ -1,0 +1,100 @@
+// Prints results for people, and as JSON Lines for programs.
+#include "report.hpp"
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+
+#include "launch.hpp"
+
+namespace mnist {
+namespace {
+
+/** The shortest text that reads back as the same number; JSON has no NaN and no infinity. */
+std::string json_number(double value) {
+  if (!std::isfinite(value)) return "null";
+  std::array<char, 32> text{};
+  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
+  return {text.data(), end};
+}
+
+}  // namespace
+
+Report::Report(bool speaks, const RunFacts& facts, const std::filesystem::path& json)
+    : speaks_(speaks),
+      shows_progress_(speaks && stdout_is_terminal()),
+      facts_(facts),
+      json_path_(json) {
+  if (!speaks || json.empty()) return;
+  json_.reset(std::fopen(json.c_str(), "w"));
+  if (json_ == nullptr) {
+    throw std::runtime_error(json.string() + ": cannot be written: " + std::strerror(errno));
+  }
+}
+
+void Report::line(const std::string& text) {
+  if (!speaks_) return;
+  std::printf("%s\n", text.c_str());
+  std::fflush(stdout);
+}
+
+void Report::epoch_started(std::int64_t epoch) {
+  line("Starting Epoch " + std::to_string(epoch) + ":");
+}
+
+void Report::progress(std::size_t batches_done, std::size_t batches, double images_per_second) {
+  if (!shows_progress_) return;
+  const Clock::time_point now = Clock::now();
+  if (now - last_drawn_ < std::chrono::milliseconds(200)) return;
+  last_drawn_ = now;
+  constexpr int kWidth = 40;
+  constexpr const char* kFull = "========================================";
+  const int filled = static_cast<int>(kWidth * batches_done / batches);
+  std::printf("\r[%.*s%*s] %zu/%zu  %.0f images/s ", filled, kFull, kWidth - filled, "",
+              batches_done, batches, images_per_second);
+  std::fflush(stdout);
+  bar_is_drawn_ = true;
+}
+
+void Report::clear_progress() {
+  if (bar_is_drawn_) std::printf("\r\033[K");
+  bar_is_drawn_ = false;
+}
+
+void Report::training_ended(const EpochResult& result) {
+  if (!speaks_) return;
+  clear_progress();
+  std::printf("Training loss = %f, training accuracy = %f\n", result.train_loss,
+              result.train_accuracy);
+  std::fflush(stdout);
+}
+
+void Report::epoch_ended(const EpochResult& result) {
+  if (!speaks_) return;
+  std::printf("Evaluation accuracy = %f, Elapsed Time = %fs\n", result.eval_accuracy,
+              result.seconds);
+  std::fflush(stdout);
+  if (json_ != nullptr) write_json(result);
+}
+
+void Report::write_json(const EpochResult& result) {
+  const std::string text =
+      "{\"epoch\": " + std::to_string(result.epoch) +
+      ", \"train_loss\": " + json_number(result.train_loss) +
+      ", \"train_accuracy\": " + json_number(result.train_accuracy) +
+      ", \"eval_accuracy\": " + json_number(result.eval_accuracy) +
+      ", \"eval_count\": " + std::to_string(result.eval_count) +
+      ", \"seconds\": " + json_number(result.seconds) +
+      ", \"images_per_second\": " + json_number(result.images_per_second) +
+      ", \"world_size\": " + std::to_string(facts_.world_size) + ", \"dist_option\": \"" +
+      facts_.dist_option + "\", \"device\": \"" + facts_.device + "\", \"data\": \"" + facts_.data +
+      "\", \"bytes_per_step\": " + std::to_string(result.bytes_per_step) + "}\n";
+  if (std::fputs(text.c_str(), json_.get()) < 0 || std::fflush(json_.get()) != 0) {
+    throw std::runtime_error(json_path_.string() + ": cannot be written: " + std::strerror(errno));
+  }
+}
+
+}  // namespace mnist

@@ -1,0 +1,68 @@
+// What the program prints and writes: SINGA's lines, a progress bar, JSON Lines.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+namespace mnist {
+
+/** The results of one epoch over all ranks. */
+struct EpochResult {
+  std::int64_t epoch = 0;
+  double train_loss = 0.0;  ///< sum over all ranks and batches of the batch's mean loss
+  double train_accuracy = 0.0;
+  double eval_accuracy = 0.0;
+  std::int64_t eval_count = 0;
+  double seconds = 0.0;            ///< training and evaluation
+  double images_per_second = 0.0;  ///< training only
+  std::int64_t bytes_per_step = 0;
+};
+
+/** What is the same for all epochs of a run. */
+struct RunFacts {
+  int world_size = 1;
+  std::string dist_option;
+  std::string device;
+  std::string data;
+};
+
+/** The voice of rank 0; on the other ranks it is silent. */
+class Report {
+ public:
+  /**
+   * A `json` file, unless empty, starts anew. Throws std::runtime_error if it cannot be written.
+   */
+  Report(bool speaks, const RunFacts& facts, const std::filesystem::path& json);
+
+  void line(const std::string& text);
+  void epoch_started(std::int64_t epoch);
+  /** Call after each batch; redraws the bar a few times a second, if there is a terminal. */
+  void progress(std::size_t batches_done, std::size_t batches, double images_per_second);
+  void training_ended(const EpochResult& result);
+  /** Throws std::runtime_error if the JSON line cannot be written. */
+  void epoch_ended(const EpochResult& result);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+
+  void clear_progress();
+  void write_json(const EpochResult& result);
+
+  bool speaks_;
+  bool shows_progress_;
+  bool bar_is_drawn_ = false;
+  Clock::time_point last_drawn_;
+  RunFacts facts_;
+  std::filesystem::path json_path_;
+  std::unique_ptr<std::FILE, Close> json_;
+};
+
+}  // namespace mnist

@@ -1,0 +1,140 @@
+// The communicator: what users call.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "tutti/device.hpp"
+#include "tutti/dtype.hpp"
+#include "tutti/error.hpp"
+#include "tutti/transport.hpp"
+#include "tutti/unique_id.hpp"
+
+namespace tutti {
+
+struct CommOptions {
+  /**
+   * How long any wait may last before the ranks waited for count as lost. Unset: TUTTI_TIMEOUT
+   * (in seconds), or else 300 s.
+   */
+  std::optional<std::chrono::milliseconds> timeout;
+};
+
+/**
+ * A group of ranks that call collectives together.
+ *
+ * All collectives are called by all ranks in the same order with matching arguments; if they are
+ * not, every rank gets a MismatchError that shows both sides, before any output is written. They
+ * run on a Stream: on the default one they are blocking, on a worker they return at once, and the
+ * memory of their arguments belongs to them until the returned Event is ready. Operations of one
+ * communicator run one after the other in the order of the calls, whatever their streams; a send
+ * and a recv may overlap with them and with each other.
+ *
+ * `in` and `out` may be the same memory (for all_gather, `in` is this rank's part of `out`; for
+ * reduce_scatter, `out` is this rank's part of `in`); any other overlap is refused. Counts are in
+ * elements. Views on a device that no backend serves are refused with BackendUnavailable.
+ *
+ * The order in which contributions are added depends only on the layout (which ranks share a
+ * host), the count and the dtype: rank order inside a host, then the hosts in the order of their
+ * lowest rank. Results are bitwise the same on all ranks and in every run on the same layout.
+ *
+ * Errors: InvalidArgument before anything is sent; PeerLost and MismatchError (error.hpp), after
+ * which every call throws CommunicationError. The arguments of a call that ended in PeerLost
+ * between hosts should not be freed while the process goes on calling MPI: MPI cannot be told to
+ * forget them. Calls are safe from several threads, as long as all
+ * ranks order their collectives alike.
+ */
+class Communicator {
+ public:
+  /**
+   * Joins all ranks of MPI_COMM_WORLD. Collective over them. Initialises MPI if nobody has, and
+   * then finalises it when the process ends; MPI that somebody else initialised stays theirs.
+   * For a communicator of your own, see mpi.hpp.
+   */
+  explicit Communicator(const CommOptions& options = {});
+  /**
+   * Joins `world_size` ranks of this host, processes or threads, that hold the same ticket. MPI
+   * is not touched. Throws InvalidArgument if the ticket is in use by another communicator, if
+   * another rank came with the same `local_rank` or another `world_size`; PeerLost naming the ranks
+   * that did not come before the deadline; SystemError if shared memory is short.
+   */
+  Communicator(int local_rank, int world_size, const UniqueId& id, const CommOptions& options = {});
+  /** Takes over a transport; how split() and mpi.hpp make communicators. */
+  explicit Communicator(std::unique_ptr<Transport> transport);
+
+  Communicator(Communicator&&) noexcept;
+  Communicator& operator=(Communicator&&) noexcept;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  /** Does not wait for the other ranks; what they still read stays mapped. Never throws. */
+  ~Communicator();
+
+  int global_rank() const;
+  int world_size() const;
+  /** The rank among those of this host, and how many those are. */
+  int local_rank() const;
+  int local_size() const;
+  /** One line: what carries the bytes, and between whom. */
+  std::string describe() const;
+
+  /** out[i] = the reduction of in[i] over all ranks. `in` and `out` have the same count. */
+  Event all_reduce(ConstView in, View out, Reduce reduce = {}, const Stream& stream = {});
+  /** In place. */
+  Event all_reduce(View inout, Reduce reduce = {}, const Stream& stream = {});
+  /** As all_reduce, but only `root` gets the result; elsewhere `out` is not looked at. */
+  Event reduce(ConstView in, View out, int root, Reduce reduce = {}, const Stream& stream = {});
+  /** out = `root`'s `in`; elsewhere only the count and dtype of `in` are looked at. */
+  Event broadcast(ConstView in, View out, int root, const Stream& stream = {});
+  /** In place. */
+  Event broadcast(View inout, int root, const Stream& stream = {});
+  /** out = the `in` of rank 0, of rank 1, ...: world_size times in.count elements. */
+  Event all_gather(ConstView in, View out, const Stream& stream = {});
+  /** The same where rank r contributes counts[r] elements; all ranks pass the same counts. */
+  Event all_gather_v(ConstView in, View out, std::span<const std::int64_t> counts,
+                     const Stream& stream = {});
+  /** out = this rank's part of the reduction of `in`, which is world_size times as long. */
+  Event reduce_scatter(ConstView in, View out, Reduce reduce = {}, const Stream& stream = {});
+  /** Part r of `out` = part number global_rank() of rank r's `in`. Both have the same count. */
+  Event all_to_all(ConstView in, View out, const Stream& stream = {});
+  /** Returns (its event is ready) once all ranks have called it. */
+  Event barrier(const Stream& stream = {});
+
+  /**
+   * Sends to one rank; done when the receiver has taken the data. Two ranks that send to each
+   * other before they receive wait for each other: put one of the two on a worker stream.
+   */
+  Event send(ConstView in, int destination, const Stream& stream = {});
+  /** Receives what `source` sends; count and dtype must be the same on both sides. */
+  Event recv(View out, int source, const Stream& stream = {});
+
+  /**
+   * Symmetric memory: `bytes` bytes of zeros, the same number on every rank. Collective and
+   * blocking. Collectives whose arguments lie in one such allocation on all ranks are zero-copy
+   * inside a host. Throws SystemError on every rank if there is not enough.
+   */
+  Buffer allocate(std::int64_t bytes);
+
+  /**
+   * A communicator among the ranks that pass the same `color`, ordered by `key`, then by global
+   * rank. Collective and blocking. Nothing for a negative color. Over several hosts, one thread
+   * splits at a time, whatever the communicator.
+   */
+  std::optional<Communicator> split(int color, int key);
+
+  /**
+   * Gives up: the other ranks get PeerLost naming this one with `reason`, now or at their next
+   * call. Further calls here are refused. Between hosts it may take a quarter of a second.
+   */
+  void abort(std::string_view reason) noexcept;
+
+ private:
+  class Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,140 @@
+// DistOpt: wrap an optimiser, and every rank trains on its shard.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/communicator.hpp"
+#include "tutti/optimizer.hpp"
+
+namespace tutti {
+
+/**
+ * Called by a backward pass for each gradient it has made: emit(parameter, gradient). What it
+ * throws is meant to leave the backward pass. Good only while that pass runs, on its thread.
+ */
+using Emit = std::function<void(View parameter, ConstView gradient)>;
+/** A backward pass: calls `emit` once for each parameter, usually the last layer's first. */
+using Backward = std::function<void(const Emit& emit)>;
+
+struct DistOptions {
+  /**
+   * Size of a bucket in elements: gradients are sent once about that many have been gathered. A
+   * bucket holds whole gradients; one that alone is larger has a bucket of its own.
+   */
+  std::int64_t bucket_elements = 2097152;
+  /** A parameter that a backward pass does not emit counts as a zero gradient. */
+  bool missing_as_zero = false;
+  CommOptions comm;
+};
+
+/**
+ * SINGA's DistOpt. Averages the gradients of all ranks, then lets the wrapped optimiser update the
+ * parameters, so that the replicas stay bitwise equal.
+ *
+ *     tutti::DistOpt opt(std::make_unique<tutti::SGD>(tutti::SgdOptions{.lr = 0.005F}));
+ *     auto gradients = opt.register_parameters(parameters);
+ *     for (...) opt.backward_and_update([&](const tutti::Emit& emit) { model.backward(emit); });
+ *
+ * Gradients are gathered in buckets; a full bucket starts its collective while later gradients
+ * are still being computed. No parameter is written before the backward pass has returned, since
+ * its later gradients still read them.
+ *
+ * All methods are collective unless they say otherwise: all ranks call them in the same order.
+ * Parameters are f32 in CPU memory; those without elements may be registered and emitted, or not.
+ *
+ * Errors: those of Communicator, after which parameters may be updated in part; InvalidArgument
+ * where a parameter is unknown, missing, repeated, or emitted in another order than in the first
+ * backward pass, naming the first difference. If that, or anything that the backward pass throws,
+ * happens before a bucket of the step was sent, nothing has changed and the step may be tried
+ * again. Otherwise the communicator is aborted, so that the other ranks get PeerLost naming this
+ * one instead of waiting. A model that fits one bucket sends it after the backward pass. Not
+ * thread-safe.
+ */
+class DistOpt {
+ public:
+  /** Over all ranks of MPI_COMM_WORLD (see Communicator). */
+  explicit DistOpt(std::shared_ptr<Optimizer> optimizer, const DistOptions& options = {});
+  /** Over `world_size` ranks of this host that hold `id`; MPI is not touched. */
+  DistOpt(std::shared_ptr<Optimizer> optimizer, const UniqueId& id, int local_rank, int world_size,
+          const DistOptions& options = {});
+  /** Over a communicator that the caller goes on using; options.comm is not looked at. */
+  DistOpt(std::shared_ptr<Optimizer> optimizer, std::shared_ptr<Communicator> communicator,
+          const DistOptions& options = {});
+  DistOpt(const DistOpt&) = delete;
+  DistOpt& operator=(const DistOpt&) = delete;
+  DistOpt(DistOpt&&) noexcept;
+  DistOpt& operator=(DistOpt&&) noexcept;
+  /** Waits for what is under way, at most until the deadline. Never throws. */
+  ~DistOpt();
+
+  int world_size() const;
+  int local_rank() const;
+  int global_rank() const;
+  Communicator& communicator() const;
+
+  /**
+   * Once, before the first backward pass, with the parameters in the model's order. Broadcasts
+   * their values from rank 0, lays out the buckets in symmetric memory (the last parameter
+   * first, as backward passes go), and returns, in the order given, where the model may write
+   * each gradient so that nothing is copied: f32, zero at first, valid as long as the DistOpt.
+   * Such a view belongs to the model from the end of one step to its emission in the next.
+   * Throws InvalidArgument on every rank, naming ranks, if their lists differ in sizes; and on
+   * this rank for anything but f32 in CPU memory, for parameters that share memory, and if
+   * parameters are registered already.
+   *
+   * Without this call the first backward pass registers what it emits, in its order; parameters
+   * that then differ between the ranks are refused on all of them, and stay unregistered.
+   */
+  std::vector<View> register_parameters(std::span<const Parameter> parameters);
+
+  /**
+   * One step: runs `backward`, averages the gradients over the ranks, updates, counts a step.
+   * Blocks until all parameters are updated. Sums that all_reduce started go on.
+   */
+  void backward_and_update(const Backward& backward);
+
+  /**
+   * Starts the sum of `tensor`, of any dtype, over the ranks, in place; wait() ends it, and until
+   * then the tensor is not to be touched. Not an average.
+   */
+  void all_reduce(View tensor);
+  /**
+   * With send = false, copies `tensors`, all of one dtype, into the fused buffer, which grows as
+   * needed. With send = true, starts one sum over all that was filled; wait() ends it and writes
+   * the sums back to `tensors`, which must be those that were filled, in the order of filling
+   * (InvalidArgument otherwise). Filling again before wait() is fine.
+   */
+  void fused_all_reduce(std::span<const View> tensors, bool send = true);
+  /** Ends what all_reduce and fused_all_reduce started. */
+  void wait();
+
+  /**
+   * Divides `gradient`, a sum, by world_size (by multiplying with its reciprocal), then updates a
+   * registered parameter. Local. Throws InvalidArgument while a sum is under way: wait() first.
+   */
+  void update(View parameter, ConstView gradient);
+  /** Counts one step of the optimiser; backward_and_update does it by itself. Local. */
+  void step();
+
+  /** The optimiser's state; local, and the same on all ranks. */
+  OptimizerState state() const;
+  /**
+   * Local, and after register_parameters(). Throws InvalidArgument, and changes nothing, if
+   * `state` is not of these parameters.
+   */
+  void load_state(const OptimizerState& state);
+
+  /** Bytes of gradients that this rank handed to collectives in the last step. */
+  std::int64_t bytes_per_step() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tutti

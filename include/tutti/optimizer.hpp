@@ -1,0 +1,105 @@
+// Parameters, and optimisers that update ranges of a flat parameter space.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/dtype.hpp"
+
+namespace tutti {
+
+/** A model parameter: f32 elements that the model owns. Its identity is its address and size. */
+struct Parameter {
+  View value;
+  std::string name;  ///< for messages only; may be empty
+};
+
+/**
+ * A stretch of the flat parameter space with its memory. The space is the parameters one after
+ * the other in the order of their registration; `offset` counts elements of it.
+ */
+struct ParameterRange {
+  std::int64_t offset = 0;
+  std::int64_t count = 0;
+  float* parameter = nullptr;
+  const float* gradient = nullptr;
+  float gradient_scale = 1.0F;  ///< multiplies the gradient first
+};
+
+/** What an optimiser has to remember: named arrays over the parameter space, and numbers. */
+struct OptimizerState {
+  std::map<std::string, std::vector<float>> arrays;
+  std::map<std::string, double> numbers;
+};
+
+/** An update rule, applied element by element. Not thread-safe. */
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+
+  /** Sets the size of the parameter space in elements, once; the state starts afresh. */
+  virtual void resize(std::int64_t elements) = 0;
+  /** Updates the parameters of `ranges`, which do not overlap, from their gradients. */
+  virtual void update(std::span<const ParameterRange> ranges) = 0;
+  /** Counts one step of training, for rules that change with time. */
+  virtual void step() = 0;
+
+  virtual OptimizerState state() const = 0;
+  /** Throws InvalidArgument, and changes nothing, if `state` is not of such a space and rule. */
+  virtual void load_state(const OptimizerState& state) = 0;
+};
+
+struct SgdOptions {
+  float lr = 0.01F;
+  float momentum = 0.0F;
+  float dampening = 0.0F;
+  float weight_decay = 0.0F;
+  bool nesterov = false;
+};
+
+/**
+ * Stochastic gradient descent with PyTorch's formulas (torch.optim.SGD):
+ *
+ *     d = g + weight_decay * p
+ *     m = d                                    the first time an element is updated
+ *     m = momentum * m + (1 - dampening) * d   later
+ *     p = p - lr * (nesterov ? d + momentum * m : m)
+ *
+ * in one pass over the memory. Without momentum, m is d and nothing is kept.
+ */
+class SGD final : public Optimizer {
+ public:
+  /**
+   * Throws InvalidArgument for a negative or non-finite lr, momentum or weight_decay, a
+   * non-finite dampening, and for nesterov without momentum or with dampening.
+   */
+  explicit SGD(const SgdOptions& options);
+
+  void resize(std::int64_t elements) override;
+  void update(std::span<const ParameterRange> ranges) override;
+  void step() override { ++steps_; }
+  OptimizerState state() const override;
+  void load_state(const OptimizerState& state) override;
+
+  const SgdOptions& options() const { return options_; }
+  /** Takes effect with the next update. Throws InvalidArgument if negative or not finite. */
+  void set_lr(float lr);
+
+ private:
+  void update_part(const ParameterRange& range, std::int64_t from, std::int64_t count, bool first);
+  void update_tracked(const ParameterRange& range);
+  void mark_started(std::int64_t begin, std::int64_t end);
+
+  SgdOptions options_;
+  std::int64_t elements_ = 0;
+  std::int64_t steps_ = 0;
+  std::vector<float> momentum_;  // empty without momentum
+  // With dampening, the ranges [begin, end) whose momentum has started. Without, starting from
+  // zero gives the same numbers.
+  std::map<std::int64_t, std::int64_t> started_;
+};
+
+}  // namespace tutti

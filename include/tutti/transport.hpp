@@ -1,0 +1,87 @@
+// The interface that a backend implements to move bytes between ranks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/device.hpp"
+#include "tutti/dtype.hpp"
+
+namespace tutti {
+
+/** How the contributions of the ranks are combined, element by element. */
+enum class ReduceKind : std::uint8_t { sum, average, min, max, product, premul_sum };
+
+inline constexpr int kReduceKindCount = 6;
+
+/**
+ * A reduction. f16 and bf16 are accumulated in float. Integers wrap around on overflow; their
+ * average is the sum divided by the number of ranks, rounded towards zero. A NaN makes the
+ * minimum and the maximum NaN.
+ */
+struct Reduce {
+  ReduceKind kind = ReduceKind::sum;
+  double factor = 1.0;  ///< of premul_sum, otherwise 1
+
+  Reduce() = default;
+  Reduce(ReduceKind kind_in) : kind(kind_in) {}
+
+  static constexpr ReduceKind sum = ReduceKind::sum;
+  static constexpr ReduceKind average = ReduceKind::average;
+  static constexpr ReduceKind min = ReduceKind::min;
+  static constexpr ReduceKind max = ReduceKind::max;
+  static constexpr ReduceKind product = ReduceKind::product;
+  /** The sum of factor * contribution. For integers, `factor` is a whole number. */
+  static Reduce premul_sum(double factor);
+};
+
+/**
+ * Moves bytes between the ranks of one communicator.
+ *
+ * Every call blocks until this rank's part is done, at most until the communicator's deadline.
+ * Collectives are called by all ranks in the same order, by one thread at a time; one send and one
+ * recv may run beside them. Arguments have been checked by the Communicator; `in` and `out` are
+ * either the same elements (the collective's usual in-place form) or do not overlap.
+ *
+ * Errors: PeerLost and MismatchError as described in error.hpp. After either the transport is
+ * only good for destruction.
+ */
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual int local_rank() const = 0;
+  virtual int local_size() const = 0;
+  /** One line for the log: what carries the bytes, and between whom. */
+  virtual std::string describe() const = 0;
+  /** Whether operations may run on another thread than the one that calls the communicator. */
+  virtual bool any_thread() const { return true; }
+
+  virtual void all_reduce(ConstView in, View out, Reduce reduce) = 0;
+  virtual void reduce(ConstView in, View out, Reduce reduce, int root) = 0;
+  virtual void broadcast(ConstView in, View out, int root) = 0;
+  virtual void all_gather(ConstView in, View out) = 0;
+  virtual void all_gather_v(ConstView in, View out, std::span<const std::int64_t> counts) = 0;
+  virtual void reduce_scatter(ConstView in, View out, Reduce reduce) = 0;
+  virtual void all_to_all(ConstView in, View out) = 0;
+  virtual void barrier() = 0;
+
+  virtual void send(ConstView in, int destination) = 0;
+  virtual void recv(View out, int source) = 0;
+
+  /** Collective: `bytes` bytes of zeros on every rank, mapped by all ranks of a host. */
+  virtual Buffer allocate(std::int64_t bytes) = 0;
+  /** Collective: a transport among the ranks of equal `color`, ordered by `key`, then by rank. */
+  virtual std::unique_ptr<Transport> split(int color, int key) = 0;
+
+  /** Tells the other ranks that this one takes part no longer. Waits for nobody. */
+  virtual void abort(std::string_view reason) noexcept = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Installs what is missing to build and test tutti: install_deps.sh [build] [bench] [lint]
+# On Debian and Ubuntu with apt-get (through sudo unless root); elsewhere it says what to install.
+# When nothing is missing it does nothing.
+set -euo pipefail
+
+missing=()
+
+# need PACKAGE PROBE...: the Debian package, and a command that succeeds when it is there.
+need() {
+  local package=$1
+  shift
+  "$@" >/dev/null 2>&1 || missing+=("$package")
+}
+has() { command -v "$1"; }
+has_header() { echo "#include <$1>" | g++ -E -x c++ -; }
+
+build() {
+  need g++ has g++
+  need cmake has cmake
+  need ninja-build has ninja
+  need pkg-config has pkg-config
+  need python3 has python3
+  need openmpi-bin has mpiexec
+  need libopenmpi-dev has mpicxx
+  need libopenblas-dev pkg-config --exists openblas
+  need zlib1g-dev has_header zlib.h
+  need libgtest-dev has_header gtest/gtest.h
+}
+
+bench() {
+  need python3-torch scripts/torch_python.sh
+}
+
+lint() {
+  need clang-format-14 has clang-format-14
+  need clang-tidy has clang-tidy
+  need shellcheck has shellcheck
+}
+
+cd "$(dirname "$0")/.."
+for group in "${@:-build}"; do
+  case $group in
+    build | bench | lint) "$group" ;;
+    *) echo "install_deps.sh: no group named '$group' (build, bench, lint)" >&2 && exit 2 ;;
+  esac
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  as_root=(sudo)
+fi
+if ! command -v apt-get >/dev/null || { [ "$(id -u)" -ne 0 ] && ! command -v sudo >/dev/null; }; then
+  echo "Please install what these Debian packages hold, then try again: ${missing[*]}" >&2
+  exit 1
+fi
+
+echo "Installing ${missing[*]}"
+"${as_root[@]}" apt-get update -qq
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+  apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=600 "${missing[@]}" || {
+  # Ubuntu, for one, has no python3-torch.
+  echo "Please install another way what apt-get has not (PyTorch: pip install torch), then try again" >&2
+  exit 1
+}

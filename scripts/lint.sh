@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Checks the sources with clang-format, clang-tidy and, if it is there, shellcheck.
+#   lint.sh            all files
+#   lint.sh --changed  files that differ from the last commit
+# Installs nothing. clang-tidy reads the compile commands of build/release.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# Versions of clang-format disagree, so one is the project's.
+for tool in clang-format-14 clang-tidy; do
+  command -v "$tool" >/dev/null || {
+    echo "make lint needs $tool: apt-get install $tool" >&2
+    exit 1
+  }
+done
+
+# files PATTERN...: the files to check, tracked by git or new.
+case ${1-} in
+  "") files() { git ls-files -co --exclude-standard --deduplicate -- "$@"; } ;;
+  --changed)
+    files() {
+      git diff --name-only --diff-filter=d HEAD -- "$@"
+      git ls-files -o --exclude-standard -- "$@"
+    }
+    ;;
+  *) echo "lint.sh: unknown option '$1' (--changed)" >&2 && exit 2 ;;
+esac
+
+status=0
+
+mapfile -t sources < <(files '*.cpp' '*.hpp')
+echo "clang-format: ${#sources[@]} files"
+[ ${#sources[@]} -eq 0 ] || clang-format-14 --dry-run --Werror "${sources[@]}" || status=1
+
+mapfile -t scripts < <(files '*.sh' .ci/run)
+if command -v shellcheck >/dev/null; then
+  echo "shellcheck: ${#scripts[@]} files"
+  [ ${#scripts[@]} -eq 0 ] || shellcheck "${scripts[@]}" || status=1
+fi
+
+# The consumer is compiled by its test, against the installed headers.
+mapfile -t units < <(files '*.cpp' ':!tests/consumer')
+echo "clang-tidy: ${#units[@]} files"
+if [ ${#units[@]} -gt 0 ]; then
+  cmake --preset release >/dev/null
+  # clang-tidy counts the warnings that it left out of system headers; nobody wants to know.
+  printf '%s\0' "${units[@]}" |
+    xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet -p build/release \
+      2> >(grep -Ev '^[0-9]+ warnings?( and [0-9]+ errors?)? generated' >&2) || status=1
+fi
+
+exit "$status"

@@ -1,0 +1,82 @@
+// Chooses the instruction set, and calls its kernels.
+#include "communicator/cpu/kernels.hpp"
+
+#include <array>
+#include <string>
+
+#include "communicator/cpu/kernel_table.hpp"
+#include "communicator/environment.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::cpu {
+namespace {
+
+constexpr std::array<Isa, kIsaCount> kStrongestFirst{Isa::avx512, Isa::avx2, Isa::portable};
+
+const KernelTable& active_table() {
+  static const KernelTable& active = table(active_isa());
+  return active;
+}
+
+}  // namespace
+
+const char* name_of(Isa isa) {
+  constexpr std::array<const char*, kIsaCount> kNames{"portable", "avx2", "avx512"};
+  return kNames[static_cast<std::size_t>(isa)];
+}
+
+const KernelTable& table(Isa isa) {
+  const KernelTable* found = find_table(isa);
+  if (found == nullptr) {
+    throw InvalidArgument(std::string("the instruction set '") + name_of(isa) +
+                          "' was asked for, but this machine does not run it");
+  }
+  return *found;
+}
+
+Isa choose_isa(const char* request) {
+  for (const Isa isa : kStrongestFirst) {
+    if (request == nullptr) {
+      if (find_table(isa) != nullptr) return isa;
+    } else if (std::string(request) == name_of(isa)) {
+      if (find_table(isa) != nullptr) return isa;
+      throw InvalidArgument(std::string("TUTTI_ISA is '") + request +
+                            "', which this machine does not run");
+    }
+  }
+  throw InvalidArgument(std::string("TUTTI_ISA is '") + request +
+                        "', but must be portable, avx2 or avx512");
+}
+
+Isa active_isa() {
+  static const Isa chosen = [] {
+    const auto request = environment("TUTTI_ISA");
+    return choose_isa(request ? request->c_str() : nullptr);
+  }();
+  return chosen;
+}
+
+void reduce(const KernelTable& table, std::span<void* const> outs, std::span<const void* const> ins,
+            std::int64_t count, DType dtype, const Combine& combine) {
+  const auto kernel =
+      table.reduce[static_cast<std::size_t>(dtype)][static_cast<std::size_t>(combine.kind)];
+  kernel({.outs = outs.data(),
+          .out_count = static_cast<std::int64_t>(outs.size()),
+          .ins = ins.data(),
+          .in_count = static_cast<std::int64_t>(ins.size()),
+          .count = count,
+          .factor = combine.factor,
+          .divisor = combine.divisor});
+}
+
+void reduce(std::span<void* const> outs, std::span<const void* const> ins, std::int64_t count,
+            DType dtype, const Combine& combine) {
+  reduce(active_table(), outs, ins, count, dtype, combine);
+}
+
+void sgd_update(float* parameter, const float* gradient, float* velocity, std::int64_t count,
+                const SgdStep& step) {
+  active_table().sgd_update(parameter, gradient, velocity, count, step);
+}
+
+}  // namespace tutti::cpu

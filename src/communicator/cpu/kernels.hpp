@@ -1,0 +1,54 @@
+// Arithmetic on CPU memory: element-wise reductions and the fused SGD update.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "tutti/dtype.hpp"
+#include "tutti/transport.hpp"
+
+namespace tutti::cpu {
+
+/** How the elements of several sources become one: combine(factor * in[0], ...) / divisor. */
+struct Combine {
+  ReduceKind kind = ReduceKind::sum;  ///< sum, min, max or product
+  double factor = 1.0;                ///< multiplies every input
+  std::int64_t divisor = 1;           ///< divides the result
+};
+
+/**
+ * outs[*][i] = the combination of ins[0][i], ins[1][i], ... in this order, for i < count.
+ *
+ * f16 and bf16 are widened to float, combined, divided and rounded once; f32 and f64 are combined
+ * in their own type; integers wrap around and divide towards zero. An output may be the same
+ * memory as any input, element for element. The result has the same bits whatever instruction
+ * set runs it; where it is NaN, it is the quiet NaN without sign and payload. At least one input;
+ * any number of outputs.
+ */
+void reduce(std::span<void* const> outs, std::span<const void* const> ins, std::int64_t count,
+            DType dtype, const Combine& combine);
+
+struct SgdStep {
+  float lr = 0.0F;
+  float momentum = 0.0F;
+  float dampening = 0.0F;
+  float weight_decay = 0.0F;
+  bool nesterov = false;
+  bool first = false;           ///< the momentum buffer starts with this step
+  float gradient_scale = 1.0F;  ///< multiplies the gradient first
+};
+
+/**
+ * One pass of SGD over `count` elements (formulas: tutti::SGD). `velocity` is the momentum
+ * buffer; null where momentum is 0.
+ */
+void sgd_update(float* parameter, const float* gradient, float* velocity, std::int64_t count,
+                const SgdStep& step);
+
+/** The instruction sets that kernels are built for, weakest first. */
+enum class Isa : std::uint8_t { portable, avx2, avx512 };
+
+/** The best that this machine runs, or the weaker one that TUTTI_ISA names. */
+Isa active_isa();
+
+}  // namespace tutti::cpu

@@ -1,0 +1,19 @@
+// The environment variables that the communicator reads.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+namespace tutti {
+
+/** The value of a variable; nothing if it is unset or empty. */
+std::optional<std::string> environment(const char* name);
+
+/**
+ * The time limit of a communicator: `option`, else TUTTI_TIMEOUT (seconds, fractions allowed),
+ * else 300 s. Throws InvalidArgument naming the source if it is not positive and finite.
+ */
+std::chrono::milliseconds timeout_or_default(std::optional<std::chrono::milliseconds> option);
+
+}  // namespace tutti

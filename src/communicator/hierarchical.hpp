@@ -1,0 +1,85 @@
+// The transport among several hosts: shared memory inside each, MPI between them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "communicator/layout.hpp"
+#include "communicator/mpi/channel.hpp"
+#include "communicator/mpi/group.hpp"
+#include "communicator/shm/transport.hpp"
+#include "tutti/transport.hpp"
+
+namespace tutti {
+
+/**
+ * A reduction is done inside each host first, then one rank a host (its agent: the lowest, or the
+ * root) exchanges with the other hosts, then the result is spread inside the hosts. So the order
+ * of additions is rank order inside a host, then the order of the hosts.
+ *
+ * Before anything else the ranks agree on the call: inside the host by comparing signatures in
+ * shared memory, between hosts by comparing a hash. Only if they differ are details exchanged.
+ *
+ * An error on one side is told on the other: what shared memory finds out goes to the other hosts
+ * over the channel, what the channel finds out goes to the ranks of this host.
+ */
+class HierarchicalTransport final : public Transport {
+ public:
+  HierarchicalTransport(std::unique_ptr<mpi::Channel> channel, Layout layout,
+                        std::unique_ptr<shm::ShmTransport> local);
+
+  int rank() const override { return channel_->rank(); }
+  int size() const override { return channel_->size(); }
+  int local_rank() const override { return local_->rank(); }
+  int local_size() const override { return local_->size(); }
+  std::string describe() const override;
+  bool any_thread() const override;
+
+  void all_reduce(ConstView in, View out, Reduce reduce) override;
+  void reduce(ConstView in, View out, Reduce reduce, int root) override;
+  void broadcast(ConstView in, View out, int root) override;
+  void all_gather(ConstView in, View out) override;
+  void all_gather_v(ConstView in, View out, std::span<const std::int64_t> counts) override;
+  void reduce_scatter(ConstView in, View out, Reduce reduce) override;
+  void all_to_all(ConstView in, View out) override;
+  void barrier() override;
+  void send(ConstView in, int destination) override;
+  void recv(View out, int source) override;
+  Buffer allocate(std::int64_t bytes) override;
+  std::unique_ptr<Transport> split(int color, int key) override;
+  void abort(std::string_view reason) noexcept override;
+
+ private:
+  int host() const { return layout_.host_of(rank()); }
+  bool is_leader() const { return local_->rank() == 0; }
+  /** One rank a host, in the order of the hosts: the leaders, but `root` on its own host. */
+  std::vector<int> agents(int root) const;
+  /** The local rank of this host's agent. */
+  int local_agent(int root) const;
+
+  /** Who has seen a mismatch of an operation: all ranks, by agree(), or the two of a message. */
+  enum class Witnesses { all, two };
+  /** Runs an operation; tells both sides of its failure. */
+  void guarded(const std::function<void()>& action, Witnesses witnesses = Witnesses::all);
+  /** Blocks until all ranks have come with `signature`. Throws MismatchError on all otherwise. */
+  void agree(Signature signature);
+  /** What all ranks came with; for leaders, after a disagreement. */
+  std::string collect_mismatch();
+  /** Whether `ok` holds on all hosts; for calls that every rank of a host answers alike. */
+  bool all_hosts(bool ok);
+  void gather(ConstView in, View out, std::span<const std::int64_t> counts);
+
+  std::unique_ptr<mpi::Channel> channel_;
+  Layout layout_;
+  std::unique_ptr<shm::ShmTransport> local_;
+  mpi::Group leaders_;
+  std::uint64_t sequence_ = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,39 @@
+// Which ranks share a host.
+#pragma once
+
+#include <span>
+#include <vector>
+
+namespace tutti {
+
+/** The ranks by host: hosts in the order of their lowest rank, ranks ascending inside a host. */
+class Layout {
+ public:
+  /** `host_of_rank` gives equal numbers to ranks of one host. */
+  explicit Layout(std::span<const int> host_of_rank);
+
+  int host_count() const { return static_cast<int>(hosts_.size()); }
+  /** The number of ranks of the host that has most. */
+  int largest_host() const;
+  int rank_count() const { return static_cast<int>(host_of_.size()); }
+  /** The ranks of one host. */
+  const std::vector<int>& ranks_of(int host) const {
+    return hosts_[static_cast<std::size_t>(host)];
+  }
+  int host_of(int rank) const { return host_of_[static_cast<std::size_t>(rank)]; }
+  /** The place of a rank among those of its host. */
+  int local_rank_of(int rank) const { return local_of_[static_cast<std::size_t>(rank)]; }
+  /** All ranks, host by host. */
+  const std::vector<int>& by_host() const { return by_host_; }
+  /** Whether by_host() is the order of the ranks. */
+  bool contiguous() const { return contiguous_; }
+
+ private:
+  std::vector<std::vector<int>> hosts_;
+  std::vector<int> host_of_;
+  std::vector<int> local_of_;
+  std::vector<int> by_host_;
+  bool contiguous_ = true;
+};
+
+}  // namespace tutti

@@ -1,0 +1,15 @@
+// Communicators over a caller's MPI_Comm.
+#include "tutti/mpi.hpp"
+
+#include "communicator/backends.hpp"
+#include "communicator/environment.hpp"
+#include "communicator/mpi/session.hpp"
+
+namespace tutti {
+
+Communicator from_mpi(MPI_Comm comm, const CommOptions& options) {
+  const auto timeout = timeout_or_default(options.timeout);
+  return Communicator(connect_session(mpi::Session::over(comm, timeout), timeout));
+}
+
+}  // namespace tutti

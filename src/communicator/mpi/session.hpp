@@ -1,0 +1,89 @@
+// Who initialised MPI, and the duplicate communicator that tutti talks over.
+#pragma once
+
+#include <mpi.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tutti::mpi {
+
+/**
+ * A private duplicate of a communicator with MPI_ERRORS_RETURN, shared by all channels made from
+ * it. It is freed with the last of them, unless it failed or MPI is finalised already. In a forked
+ * child of the process that made it, a session never calls MPI.
+ */
+class Session {
+ public:
+  /** Initialises MPI if nobody has (it is then finalised when the process ends, unless a session
+   * failed), and duplicates MPI_COMM_WORLD. Collective. Throws PeerLost naming the ranks that did
+   * not come before the deadline, InvalidArgument if MPI is finalised already. */
+  static std::shared_ptr<Session> world(std::chrono::milliseconds timeout);
+  /** Duplicates `comm`. Collective over it. Throws as world() does, and InvalidArgument if MPI is
+   * not initialised or `comm` is null or an inter-communicator. */
+  static std::shared_ptr<Session> over(MPI_Comm comm, std::chrono::milliseconds timeout);
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  ~Session();
+
+  MPI_Comm comm() const { return comm_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  /** Whether any thread may call MPI (MPI_THREAD_MULTIPLE). */
+  bool any_thread() const { return any_thread_; }
+  /** The MPI library's own name and version, one line. */
+  static std::string library();
+  /** The largest tag that messages over comm() may have. */
+  int last_tag() const { return roll_call_tag_ - 1; }
+
+  /**
+   * For each rank a number that is equal for ranks of one host: by MPI_Comm_split_type(SHARED),
+   * and by TUTTI_HOST_ID where that is set. Collective. Throws PeerLost naming the ranks that did
+   * not come before the deadline.
+   */
+  std::vector<int> hosts();
+
+  /** The number of a channel's context that this session has not used yet, and its use. */
+  int next_context() const { return next_context_; }
+  void use_context(int context) { next_context_ = context + 1; }
+
+  /** After an error: the communicator is not freed, and MPI is not finalised by tutti. */
+  void fail() noexcept;
+  /** After an error that all ranks have survived: the communicator is not freed. */
+  void keep() noexcept { failed_ = true; }
+  /** Whether MPI may be called: it is not finalised, and this is not a forked child of the process
+   * that made the session. */
+  bool may_call() const noexcept;
+  /** Keeps memory for ever, because MPI may still read or write it. */
+  static void leave_to_mpi(std::shared_ptr<const void> memory) noexcept;
+
+ private:
+  explicit Session(std::chrono::milliseconds timeout);
+  void duplicate(MPI_Comm parent);
+  /** Polls `request`, which uses `memory`, to the deadline; then looks over `comm` for who is
+   * missing. */
+  void finish(MPI_Request request, MPI_Comm comm, const char* call,
+              const std::shared_ptr<const void>& memory);
+  [[noreturn]] void give_up(MPI_Comm comm, const char* call);
+
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int rank_ = 0;
+  int size_ = 1;
+  int roll_call_tag_ = 0;
+  bool any_thread_ = false;
+  std::chrono::milliseconds timeout_;
+  pid_t process_;
+  std::atomic<bool> failed_ = false;
+  int next_context_ = 0;
+};
+
+/** Throws Error with MPI's own text if `code` is not MPI_SUCCESS. */
+void check(int code, const char* call);
+/** MPI's own text for an error code. */
+std::string describe_error(int code);
+
+}  // namespace tutti::mpi

@@ -1,0 +1,135 @@
+// The layout of the control segment: what the ranks of a host share.
+#pragma once
+
+#include <sched.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "communicator/shm/flag.hpp"
+#include "communicator/shm/process.hpp"
+#include "communicator/signature.hpp"
+#include "tutti/unique_id.hpp"
+
+namespace tutti::shm {
+
+/** Where an argument lies, as other ranks can find it. */
+struct Location {
+  static constexpr std::int32_t kPrivate = -1;
+  std::int32_t region = kPrivate;  ///< number of the symmetric allocation
+  std::int64_t offset = 0;         ///< bytes from the start of this rank's part of it
+};
+
+/** What a rank brings to a collective. */
+struct Request {
+  Signature signature;
+  Location in;
+  Location out;
+  std::uint32_t in_place = 0;
+};
+
+/** Why a communicator is of no more use; written once, by the rank that found out first. */
+struct Failure {
+  enum class Kind : std::uint32_t { peer_lost, mismatch };
+  static constexpr std::size_t kMostRanks = 64;
+  static constexpr std::size_t kMostText = 4096;
+
+  std::atomic<std::uint32_t> state;  ///< kNone, kWriting or kWritten
+  Kind kind;
+  std::int32_t rank_count;  ///< of PeerLost, as the ranks are named to the user
+  std::array<std::int32_t, kMostRanks> ranks;
+  std::array<char, kMostText> text;
+
+  static constexpr std::uint32_t kNone = 0;
+  static constexpr std::uint32_t kWriting = 1;
+  static constexpr std::uint32_t kWritten = 2;
+};
+
+/** A message from one rank to another, piece by piece. One at a time for each sender. */
+struct Mailbox {
+  Flag posted;  ///< pieces that the sender has put in
+  Flag taken;   ///< pieces that the receiver has taken out
+  std::atomic<std::int32_t> destination;
+  std::atomic<std::uint32_t> refused;  ///< the receiver asked for something else: see `wanted`
+  Signature offered;
+  Signature wanted;
+};
+
+/** The kinds of waits that a rank can be in at the same time. */
+enum class Wait : std::uint8_t { collective, send, recv };
+inline constexpr std::size_t kWaitKinds = 3;
+
+/** Values of RankSlot::waiting_for that are not ranks. */
+inline constexpr std::int32_t kNotWaiting = -1;
+inline constexpr std::int32_t kWaitingElsewhere = -2;  ///< for a rank of another host
+
+struct alignas(128) RankSlot {
+  enum State : std::uint32_t { kFree, kClaimed, kJoined, kLeft };
+
+  Flag phase;  ///< synchronisations that this rank has reached
+  Mailbox mailbox;
+  std::atomic<std::uint32_t> state;
+  ProcessId process;
+  cpu_set_t processors;  ///< where this rank may run
+  // For finding out who is to blame when a deadline passes.
+  std::atomic<std::uint32_t> heartbeat;  ///< grows while this rank waits
+  std::array<std::atomic<std::int32_t>, kWaitKinds> waiting_for;
+  std::array<Request, 2> requests;  ///< by the parity of the collective's number
+};
+
+/** The start of the segment; `size` RankSlots follow, then the staging memory. */
+struct alignas(128) ControlHeader {
+  static constexpr std::uint32_t kReady = 0x74757474;   // "tutt"
+  static constexpr std::uint32_t kFailed = 0x6C696166;  // "fail"
+
+  std::atomic<std::uint32_t> ready;
+  std::int32_t error;                          ///< of kFailed: errno
+  std::atomic<std::uint32_t> failure_readers;  ///< ranks that have seen it
+  std::int32_t size;
+  std::array<std::byte, UniqueId::kBytes> ticket;
+  Flag joined;  ///< ranks that have joined
+  Failure failure;
+};
+
+/** Staging memory of one rank: what it lends to the others during a collective. */
+struct Staging {
+  static constexpr std::int64_t kSmall = std::int64_t{32} * 1024;   ///< one-shot messages
+  static constexpr std::int64_t kPiece = std::int64_t{256} * 1024;  ///< pieces of longer ones
+  static constexpr std::int64_t kMail = std::int64_t{64} * 1024;    ///< pieces between two ranks
+
+  alignas(4096) std::array<std::array<std::byte, kSmall>, 2> small;
+  std::array<std::array<std::byte, kPiece>, 2> in;
+  std::array<std::array<std::byte, kPiece>, 2> out;
+  std::array<std::array<std::byte, kMail>, 2> mail;
+};
+
+/** A view of a mapped control segment. */
+class Control {
+ public:
+  Control() = default;
+  Control(std::byte* base, int size) : base_(base), size_(size) {}
+
+  static std::int64_t bytes_for(int size) {
+    return staging_offset(size) + size * static_cast<std::int64_t>(sizeof(Staging));
+  }
+  ControlHeader& header() const { return *reinterpret_cast<ControlHeader*>(base_); }
+  RankSlot& slot(int rank) const { return *reinterpret_cast<RankSlot*>(base_ + slot_offset(rank)); }
+  Staging& staging(int rank) const {
+    return *reinterpret_cast<Staging*>(base_ + staging_offset(size_) +
+                                       rank * static_cast<std::int64_t>(sizeof(Staging)));
+  }
+
+ private:
+  static std::int64_t slot_offset(int rank) {
+    return static_cast<std::int64_t>(sizeof(ControlHeader)) +
+           rank * static_cast<std::int64_t>(sizeof(RankSlot));
+  }
+  static std::int64_t staging_offset(int size) { return (slot_offset(size) + 4095) / 4096 * 4096; }
+
+  std::byte* base_ = nullptr;
+  int size_ = 0;
+};
+
+}  // namespace tutti::shm

@@ -1,0 +1,251 @@
+// Waiting with one eye on the peers.
+#include "communicator/shm/host.hpp"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "communicator/deadline.hpp"
+#include "communicator/text.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::shm {
+namespace {
+
+constexpr std::chrono::milliseconds kNap{50};      // the longest sleep between two looks
+constexpr std::chrono::milliseconds kListen{300};  // for the heartbeats of ranks under suspicion
+// Waking a sleeper takes 50 to 100 us, and whoever it keeps waiting falls asleep in turn.
+constexpr std::chrono::microseconds kSpin{300};
+constexpr std::chrono::microseconds kSpinCrowded{1};
+constexpr int kSpinsPerClock = 50;  // looks between two looks at the clock
+
+}  // namespace
+
+Host::Host(const UniqueId& id, int rank, std::vector<int> names, std::chrono::milliseconds timeout,
+           std::optional<Party> party)
+    : names_(std::move(names)),
+      timeout_(timeout),
+      meeting_(meet(id, rank, party ? *party : Party{names_, {}}, timeout)),
+      rank_(rank),
+      process_(::getpid()),
+      spin_(crowded() ? kSpinCrowded : kSpin) {}
+
+Host::~Host() {
+  if (process_ != ::getpid()) return;
+  own().state.store(RankSlot::kLeft, std::memory_order_release);
+  wake_all();
+}
+
+/** Whether there are more ranks than processors that any of them may run on. */
+bool Host::crowded() const {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (int peer = 0; peer < size(); ++peer) CPU_OR(&all, &all, &control().slot(peer).processors);
+  return size() > CPU_COUNT(&all);
+}
+
+void Host::arrive() { own().phase.publish(++phase_); }
+
+void Host::wait_for_all() {
+  for (int peer = 0; peer < size(); ++peer) {
+    Flag& flag = control().slot(peer).phase;
+    if (flag.reached(phase_)) continue;
+    const auto missing = [this] {
+      std::vector<int> ranks;
+      for (int other = 0; other < size(); ++other) {
+        if (!control().slot(other).phase.reached(phase_)) ranks.push_back(other);
+      }
+      return ranks;
+    };
+    wait(
+        flag, Wait::collective, [&] { return flag.reached(phase_); }, missing);
+  }
+}
+
+void Host::wait_for(int peer, Flag& flag, Wait kind, const std::function<bool()>& done) {
+  wait(flag, kind, done, [peer] { return std::vector<int>{peer}; });
+}
+
+template <class Done, class Awaited>
+void Host::wait(Flag& flag, Wait kind, const Done& done, const Awaited& awaited) {
+  const auto start = Deadline::Clock::now();
+  do {
+    for (int i = 0; i < kSpinsPerClock; ++i) {
+      if (done()) return;
+      relax();
+    }
+  } while (Deadline::Clock::now() - start < spin_);
+  Deadline deadline(timeout_);
+  for (;;) {
+    const std::uint32_t seen = flag.value.load(std::memory_order_seq_cst);
+    if (done()) break;
+    check_failure();
+    const std::vector<int> missing = awaited();
+    if (missing.empty()) continue;  // all came after done() looked
+    waiting_for(kind).store(missing.front(), std::memory_order_relaxed);
+    own().heartbeat.fetch_add(1, std::memory_order_relaxed);
+    look_around(missing, done);
+    idle(missing);
+    if (deadline.expired()) {
+      std::string reason;
+      const std::vector<int> guilty = culprits(missing, reason);
+      if (done()) break;
+      if (!guilty.empty()) lose(guilty, reason);
+    }
+    flag.sleep(seen, kNap);
+  }
+  waiting_for(kind).store(kNotWaiting, std::memory_order_relaxed);
+}
+
+template <class Done>
+void Host::look_around(const std::vector<int>& awaited, const Done& done) {
+  std::vector<int> ended;
+  std::vector<int> left;
+  for (const int peer : awaited) {
+    if (control().slot(peer).state.load(std::memory_order_acquire) == RankSlot::kLeft) {
+      left.push_back(peer);
+    } else if (meeting_.watches[static_cast<std::size_t>(peer)].ended()) {
+      ended.push_back(peer);
+    }
+  }
+  if (ended.empty() && left.empty()) return;
+  if (done()) return;  // it did its part before it went
+  check_failure();     // it went because of a failure that it has told
+  if (!ended.empty()) lose(ended, "its process has ended");
+  lose(left, "it has destroyed its communicator");
+}
+
+/**
+ * Who is to blame for `awaited` not coming. Ranks that wait count heartbeats; those whose count
+ * stands still are stopped, or busy elsewhere. Nobody, if the trace leads to another host: whoever
+ * waits there has a deadline of its own.
+ */
+std::vector<int> Host::culprits(const std::vector<int>& awaited, std::string& reason) {
+  std::vector<std::uint32_t> before;
+  for (int peer = 0; peer < size(); ++peer) {
+    before.push_back(control().slot(peer).heartbeat.load(std::memory_order_relaxed));
+  }
+  for (auto listened = kListen.zero(); listened < kListen; listened += kNap) {
+    std::this_thread::sleep_for(kNap);
+    pulse();
+    idle(awaited);
+  }
+
+  std::vector<int> trace = awaited;
+  std::vector<int> guilty;
+  bool elsewhere = false;
+  for (std::size_t i = 0; i < trace.size(); ++i) {  // trace grows
+    const RankSlot& slot = control().slot(trace[i]);
+    const auto at = static_cast<std::size_t>(trace[i]);
+    if (slot.heartbeat.load(std::memory_order_relaxed) == before[at]) {
+      guilty.push_back(trace[i]);
+      continue;
+    }
+    for (const auto& entry : slot.waiting_for) {
+      const std::int32_t next = entry.load(std::memory_order_relaxed);
+      elsewhere = elsewhere || next == kWaitingElsewhere;
+      if (next >= 0 && next != rank_ &&
+          std::find(trace.begin(), trace.end(), next) == trace.end()) {
+        trace.push_back(next);
+      }
+    }
+  }
+  reason = "did not answer within " + seconds_text(timeout_);
+  if (!guilty.empty() || elsewhere) return guilty;
+  reason += "; no rank has stopped, they wait for each other";
+  return awaited;
+}
+
+Party Host::party_of(std::vector<int> ranks) {
+  Party party{names_of(ranks), {}};
+  party.idle = [this, ranks = std::move(ranks)](const std::vector<int>& missing) {
+    std::vector<int> awaited;
+    for (const int member : missing) awaited.push_back(ranks[static_cast<std::size_t>(member)]);
+    look_after(awaited);
+  };
+  return party;
+}
+
+void Host::look_after(const std::vector<int>& awaited) {
+  waiting_for(Wait::collective).store(awaited.front(), std::memory_order_relaxed);
+  pulse();
+  std::vector<int> ended;  // who has only left may have done its part before
+  for (const int peer : awaited) {
+    if (meeting_.watches[static_cast<std::size_t>(peer)].ended()) ended.push_back(peer);
+  }
+  if (!ended.empty()) lose(ended, "its process has ended");
+  idle(awaited);
+}
+
+void Host::pulse() {
+  own().heartbeat.fetch_add(1, std::memory_order_relaxed);
+  check_failure();
+}
+
+void Host::idle(const std::vector<int>& awaited) const {
+  if (idle_) idle_(names_of(awaited));
+}
+
+std::vector<int> Host::names_of(const std::vector<int>& ranks) const {
+  std::vector<int> names;
+  for (const int rank : ranks) names.push_back(name_of(rank));
+  return names;
+}
+
+void Host::check_failure() const {
+  const Failure& failure = control().header().failure;
+  if (failure.state.load(std::memory_order_acquire) != Failure::kWritten) return;
+  const std::string text = failure.text.data();
+  if (failure.kind == Failure::Kind::mismatch) throw MismatchError(text);
+  throw PeerLost({failure.ranks.begin(), failure.ranks.begin() + failure.rank_count}, text);
+}
+
+void Host::lose(const std::vector<int>& ranks, const std::string& reason) {
+  const std::vector<int> names = names_of(ranks);
+  fail_lost(names, reason);
+  check_failure();  // throws what all ranks throw, unless its writer died over it
+  throw PeerLost(names, reason);
+}
+
+void Host::fail_lost(std::span<const int> names, std::string_view reason) noexcept {
+  fail(Failure::Kind::peer_lost, names, reason);
+}
+
+void Host::fail_mismatch(std::string_view text) noexcept {
+  fail(Failure::Kind::mismatch, {}, text);
+}
+
+void Host::fail(Failure::Kind kind, std::span<const int> names, std::string_view text) noexcept {
+  Failure& failure = control().header().failure;
+  std::uint32_t none = Failure::kNone;
+  if (!failure.state.compare_exchange_strong(none, Failure::kWriting)) {
+    // Another rank was first. Its text takes microseconds, unless it dies over it.
+    for (int i = 0; i < 1000 && failure.state.load() != Failure::kWritten; ++i) {
+      std::this_thread::yield();
+    }
+    return;
+  }
+  failure.kind = kind;
+  const std::size_t count = std::min(names.size(), Failure::kMostRanks);
+  std::copy_n(names.begin(), count, failure.ranks.begin());
+  failure.rank_count = static_cast<std::int32_t>(count);
+  const std::size_t length = std::min(text.size(), Failure::kMostText - 1);
+  std::memcpy(failure.text.data(), text.data(), length);
+  failure.text[length] = '\0';
+  failure.state.store(Failure::kWritten, std::memory_order_seq_cst);
+  wake_all();
+}
+
+void Host::wake_all() noexcept {
+  for (int peer = 0; peer < size(); ++peer) {
+    RankSlot& slot = control().slot(peer);
+    slot.phase.wake();
+    slot.mailbox.posted.wake();
+    slot.mailbox.taken.wake();
+  }
+}
+
+}  // namespace tutti::shm

@@ -1,0 +1,120 @@
+// The ranks of one host: they wait for each other, notice who is gone, and fail together.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "communicator/shm/control.hpp"
+#include "communicator/shm/meeting.hpp"
+#include "tutti/unique_id.hpp"
+
+namespace tutti::shm {
+
+/**
+ * Synchronisation over a control segment. Ranks are numbered 0..size-1 inside the host; errors
+ * name them by `names`, the ranks as the user knows them.
+ *
+ * Every wait spins briefly, then sleeps on a futex. From time to time it looks whether a rank that
+ * it waits for has died or left, and whether somebody has declared the communicator failed. When
+ * the deadline passes, it finds out whom the ranks waited for wait for themselves, so that the
+ * blame falls on who really stopped.
+ */
+class Host {
+ public:
+  /** `party`: the ranks as they are known while they meet; nothing if also as `names`. */
+  Host(const UniqueId& id, int rank, std::vector<int> names, std::chrono::milliseconds timeout,
+       std::optional<Party> party = {});
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+  /** Leaves: ranks that still wait for this one get PeerLost. Does not block. */
+  ~Host();
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(names_.size()); }
+  /** The rank of this host's rank `rank` as the user knows it. */
+  int name_of(int rank) const { return names_[static_cast<std::size_t>(rank)]; }
+  const Control& control() const { return meeting_.control; }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+
+  /** Called about every 50 ms by waits that sleep, with the names of the ranks waited for; what it
+   * throws ends the wait. For whoever has other peers to look after. */
+  using Idle = std::function<void(std::span<const int> names)>;
+  void set_idle(Idle idle) { idle_ = std::move(idle); }
+
+  /** Reaches the next synchronisation, for the others to see. */
+  void arrive();
+  /** Blocks until all ranks have reached this rank's latest synchronisation. */
+  void wait_for_all();
+  /** Both. */
+  void synchronise() {
+    arrive();
+    wait_for_all();
+  }
+  /** Blocks until done(), which depends on `flag`, which rank `peer` moves. */
+  void wait_for(int peer, Flag& flag, Wait kind, const std::function<bool()>& done);
+
+  /** While it exists, the ranks of this host know that this one waits for another host. */
+  class Elsewhere {
+   public:
+    Elsewhere(Host& host, Wait kind) : entry_(host.waiting_for(kind)) {
+      entry_.store(kWaitingElsewhere, std::memory_order_relaxed);
+    }
+    Elsewhere(const Elsewhere&) = delete;
+    Elsewhere& operator=(const Elsewhere&) = delete;
+    ~Elsewhere() { entry_.store(kNotWaiting, std::memory_order_relaxed); }
+
+   private:
+    std::atomic<std::int32_t>& entry_;
+  };
+  /** Made now and then by such a wait: shows that this rank is alive, and throws if the
+   * communicator has failed. */
+  void pulse();
+
+  /** How some ranks of this host meet for a communicator of their own: known by the names that
+   * they have here, and looking after each other through this communicator meanwhile. */
+  Party party_of(std::vector<int> ranks);
+
+  /** Throws what the communicator failed with, if it has. */
+  void check_failure() const;
+  /** Declares the communicator failed for all ranks of the host, unless it has failed already.
+   * `names` are the lost ranks as the user knows them. */
+  void fail_lost(std::span<const int> names, std::string_view reason) noexcept;
+  void fail_mismatch(std::string_view text) noexcept;
+
+ private:
+  template <class Done, class Awaited>
+  void wait(Flag& flag, Wait kind, const Done& done, const Awaited& awaited);
+  /** Throws PeerLost if one of `awaited` is gone and done() does not hold all the same. */
+  template <class Done>
+  void look_around(const std::vector<int>& awaited, const Done& done);
+  /** For waits outside of this communicator: the part of look_around() that concerns it. */
+  void look_after(const std::vector<int>& awaited);
+  void idle(const std::vector<int>& awaited) const;
+  std::vector<int> names_of(const std::vector<int>& ranks) const;
+  std::vector<int> culprits(const std::vector<int>& awaited, std::string& reason);
+  [[noreturn]] void lose(const std::vector<int>& ranks, const std::string& reason);
+  void fail(Failure::Kind kind, std::span<const int> names, std::string_view text) noexcept;
+  void wake_all() noexcept;
+  bool crowded() const;
+  RankSlot& own() const { return meeting_.control.slot(rank_); }
+  std::atomic<std::int32_t>& waiting_for(Wait kind) const {
+    return own().waiting_for[static_cast<std::size_t>(kind)];
+  }
+
+  std::vector<int> names_;
+  std::chrono::milliseconds timeout_;
+  Meeting meeting_;
+  int rank_;
+  std::int32_t process_;  // a forked child that inherits this object is not this rank
+  std::chrono::microseconds spin_;
+  std::uint32_t phase_ = 0;
+  Idle idle_;
+};
+
+}  // namespace tutti::shm

@@ -1,0 +1,238 @@
+// The meeting of the ranks, step by step: create or open, claim a slot, wait for all.
+#include "communicator/shm/meeting.hpp"
+
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <string>
+#include <thread>
+
+#include "communicator/deadline.hpp"
+#include "communicator/text.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::shm {
+namespace {
+
+constexpr std::chrono::milliseconds kLook{1};           // between two looks for a segment
+constexpr std::chrono::milliseconds kForReaders{1000};  // of a failure
+constexpr std::chrono::milliseconds kNap{100};          // between two looks at the processes
+
+[[noreturn]] void refuse_used_ticket() {
+  throw InvalidArgument(
+      "the UniqueId is in use already: each communicator needs one of its own (UniqueId::create)");
+}
+
+/**
+ * An abstract socket address that belongs to the ticket. Bound by rank 0 after it created the
+ * segment and held as long as it lives, it tells a used ticket from one that nobody came with
+ * yet; the kernel drops it with the process.
+ */
+class TicketAddress {
+ public:
+  explicit TicketAddress(const std::string& name) {
+    address_.sun_family = AF_UNIX;
+    const std::size_t length = std::min(name.size(), sizeof(address_.sun_path) - 1);
+    std::memcpy(address_.sun_path + 1, name.data(), length);  // a leading 0 makes it abstract
+    bytes_ = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+  }
+
+  /** Binds it; empty if another process holds it. */
+  FileDescriptor claim() const {
+    FileDescriptor fd = make_socket();
+    if (::bind(fd.get(), address(), bytes_) == 0) return fd;
+    if (errno == EADDRINUSE) return {};
+    throw SystemError("cannot bind a socket", errno);
+  }
+  bool claimed() const { return ::connect(make_socket().get(), address(), bytes_) == 0; }
+
+ private:
+  static FileDescriptor make_socket() {
+    FileDescriptor fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (!fd) throw SystemError("cannot make a socket", errno);
+    return fd;
+  }
+  const sockaddr* address() const { return reinterpret_cast<const sockaddr*>(&address_); }
+
+  sockaddr_un address_{};
+  socklen_t bytes_ = 0;
+};
+
+Segment create_segment(const std::string& name, const UniqueId& id, int size) {
+  sweep();
+  Segment segment;
+  try {
+    segment = Segment::create(name);
+  } catch (const SystemError& error) {
+    if (error.error_number() == EEXIST) refuse_used_ticket();
+    throw;
+  }
+  NameGuard guard(name);
+  // The others open it as soon as the header is there, and wait until it says how it went.
+  segment.reserve(0, sizeof(ControlHeader));
+  const auto start = segment.map();
+  ControlHeader& announced = Control(start->base(), size).header();
+  try {
+    segment.reserve(0, Control::bytes_for(size));
+  } catch (const SystemError& error) {
+    announced.error = error.error_number();
+    announced.ready.store(ControlHeader::kFailed, std::memory_order_release);
+    for (Deadline deadline(kForReaders); !deadline.expired();) {
+      if (announced.failure_readers.load() + 1 >= static_cast<std::uint32_t>(size)) break;
+      std::this_thread::sleep_for(kLook);
+    }
+    throw;
+  }
+  const auto mapping = segment.map();
+  const Control control(mapping->base(), size);
+  control.header().size = size;
+  control.header().ticket = id.bytes();
+  for (int rank = 0; rank < size; ++rank) {
+    for (auto& peer : control.slot(rank).waiting_for) peer.store(kNotWaiting);
+  }
+  control.header().ready.store(ControlHeader::kReady, std::memory_order_release);
+  guard.keep_name();
+  return segment;
+}
+
+void rest(const Party& party, const std::vector<int>& missing) {
+  if (party.idle) party.idle(missing);
+  std::this_thread::sleep_for(kLook);
+}
+
+Segment wait_for_segment(const std::string& name, const Party& party,
+                         std::chrono::milliseconds timeout) {
+  Deadline deadline(timeout);
+  const TicketAddress address(name);
+  while (!deadline.expired()) {
+    // The name comes before the claim. So if the ticket was claimed first and the name is not
+    // there afterwards, the ranks of another communicator have met already.
+    const bool claimed = address.claimed();
+    Segment segment = Segment::open(name);
+    if (segment && segment.bytes() > 0) return segment;  // it grows once it is reserved
+    if (claimed && !segment) refuse_used_ticket();
+    rest(party, {0});
+  }
+  throw PeerLost({party.names.front()},
+                 "did not come within " + seconds_text(timeout) + " to create the communicator");
+}
+
+void check_segment(const Segment& segment, const UniqueId& id, const Party& party,
+                   std::chrono::milliseconds timeout) {
+  const int size = static_cast<int>(party.names.size());
+  const int creator = party.names.front();
+  const auto start = segment.map();  // perhaps of the header alone
+  ControlHeader& header = Control(start->base(), size).header();
+  Deadline deadline(timeout);
+  while (header.ready.load(std::memory_order_acquire) == 0) {
+    if (deadline.expired()) throw PeerLost({creator}, "stopped while creating the communicator");
+    rest(party, {0});
+  }
+  if (header.ready.load() == ControlHeader::kFailed) {
+    header.failure_readers.fetch_add(1);
+    throw SystemError("rank " + std::to_string(creator) + " could not reserve shared memory",
+                      header.error);
+  }
+  if (header.ticket != id.bytes()) refuse_used_ticket();
+  if (header.size != size) {
+    throw InvalidArgument("world_size is " + std::to_string(size) + ", but rank " +
+                          std::to_string(creator) + " came with " + std::to_string(header.size));
+  }
+}
+
+/** Waits until all have joined; blames those that are missing or died. */
+void wait_for_all(const Control& control, const Party& party, std::chrono::milliseconds timeout) {
+  const int size = static_cast<int>(party.names.size());
+  std::vector<ProcessWatch> watches(party.names.size());
+  std::vector<bool> watched(party.names.size(), false);
+  Deadline deadline(timeout);
+  Flag& joined = control.header().joined;
+  for (;;) {
+    const std::uint32_t seen = joined.value.load(std::memory_order_acquire);
+    if (seen >= static_cast<std::uint32_t>(size)) return;
+    joined.sleep(seen, kNap);
+    std::vector<int> missing;
+    std::vector<int> dead;
+    bool given_up = false;  // by a rank whose deadline was earlier: it blames the missing ones, too
+    for (int peer = 0; peer < size; ++peer) {
+      const auto at = static_cast<std::size_t>(peer);
+      const RankSlot& slot = control.slot(peer);
+      const auto state = slot.state.load(std::memory_order_acquire);
+      if (state < RankSlot::kJoined) missing.push_back(peer);
+      if (state >= RankSlot::kJoined && !watched[at]) {
+        watches[at] = ProcessWatch(slot.process);
+        watched[at] = true;
+      }
+      if (state == RankSlot::kLeft) {
+        given_up = true;
+      } else if (watched[at] && watches[at].ended()) {
+        dead.push_back(party.names[at]);
+      }
+    }
+    if (joined.reached(static_cast<std::uint32_t>(size))) return;
+    if (!dead.empty()) throw PeerLost(dead, "ended before all ranks had met");
+    if (party.idle && !missing.empty()) party.idle(missing);
+    if ((given_up && !missing.empty()) || deadline.expired()) {
+      std::vector<int> names;
+      for (const int peer : missing) names.push_back(party.names[static_cast<std::size_t>(peer)]);
+      throw PeerLost(names, "did not come within " + seconds_text(timeout));
+    }
+  }
+}
+
+}  // namespace
+
+Meeting meet(const UniqueId& id, int rank, const Party& party, std::chrono::milliseconds timeout) {
+  const int size = static_cast<int>(party.names.size());
+  const std::string name = segment_name(id.to_string());
+  Meeting meeting;
+  Segment segment;
+  if (rank == 0) {
+    // A used ticket must not bring up a segment, not even for a moment: others would join it.
+    if (TicketAddress(name).claimed()) refuse_used_ticket();
+    segment = create_segment(name, id, size);
+    NameGuard guard(name);
+    meeting.claim = TicketAddress(name).claim();
+    if (!meeting.claim) refuse_used_ticket();
+    guard.keep_name();
+  } else {
+    segment = wait_for_segment(name, party, timeout);
+  }
+  check_segment(segment, id, party, timeout);
+  meeting.mapping = segment.map();
+  meeting.control = Control(meeting.mapping->base(), size);
+
+  RankSlot& slot = meeting.control.slot(rank);
+  std::uint32_t free = RankSlot::kFree;
+  if (!slot.state.compare_exchange_strong(free, RankSlot::kClaimed)) {
+    throw InvalidArgument("local_rank is " + std::to_string(rank) +
+                          ", but another process has joined with it");
+  }
+  slot.process = ProcessId::self();
+  CPU_ZERO(&slot.processors);
+  ::sched_getaffinity(0, sizeof(slot.processors), &slot.processors);
+  slot.state.store(RankSlot::kJoined, std::memory_order_release);
+  Flag& joined = meeting.control.header().joined;
+  joined.value.fetch_add(1, std::memory_order_seq_cst);
+  joined.wake();
+  try {
+    wait_for_all(meeting.control, party, timeout);
+    for (int peer = 0; peer < size; ++peer) {
+      meeting.watches.emplace_back(meeting.control.slot(peer).process);
+    }
+  } catch (...) {
+    slot.state.store(RankSlot::kLeft, std::memory_order_release);
+    joined.wake();
+    segment.unlink();
+    throw;
+  }
+  segment.unlink();
+  return meeting;
+}
+
+}  // namespace tutti::shm

@@ -1,0 +1,102 @@
+// Symmetric allocations and sub-communicators of the shared-memory transport.
+#include <algorithm>
+#include <cerrno>
+#include <exception>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "communicator/shm/transport.hpp"
+#include "communicator/split.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::shm {
+namespace {
+
+constexpr std::int64_t kPage = 4096;
+
+/** A system error, to be told to the other ranks. */
+struct Outcome {
+  std::int32_t error = 0;
+  std::string text;
+
+  template <class Action>
+  static Outcome of(const Action& action) {
+    try {
+      action();
+      return {};
+    } catch (const SystemError& error) {
+      return {error.error_number(), error.what()};
+    }
+  }
+};
+
+}  // namespace
+
+Buffer ShmTransport::allocate(std::int64_t bytes) {
+  begin_checked(Signature::of(Operation::allocate, DType::u8, bytes));
+  const std::int64_t stride = (bytes + kPage - 1) / kPage * kPage;
+
+  // All ranks know the name and remove it, so that it goes whoever dies meanwhile.
+  const auto& ticket = host_.control().header().ticket;
+  const std::string name =
+      segment_name(UniqueId::from_bytes(ticket).to_string() + " " + std::to_string(sequence_));
+  const NameGuard guard(name);
+  Segment segment;
+  Outcome outcome;
+  if (rank() == 0) {
+    outcome = Outcome::of([&] {
+      segment = Segment::create(name);
+      segment.resize(std::max(stride * size(), kPage));
+    });
+  }
+  std::int32_t creation = outcome.error;
+  const View board(&creation, 1, DType::i32);
+  broadcast(board, board, 0);
+
+  // Each rank reserves its own part, so that the memory is near its processor.
+  std::shared_ptr<Mapping> mapping;
+  if (creation == 0) {
+    outcome = Outcome::of([&] {
+      if (rank() != 0) segment = Segment::open(name);
+      if (!segment) throw SystemError("cannot find the memory that rank 0 allocated", ENOENT);
+      segment.reserve(rank() * stride, stride);
+      mapping = segment.map();
+    });
+  } else if (rank() != 0) {
+    outcome = {creation, "rank 0 could not allocate symmetric memory"};
+  }
+  std::vector<std::int32_t> errors(static_cast<std::size_t>(size()));
+  all_gather(ConstView(&outcome.error, 1, DType::i32), View(errors.data(), size(), DType::i32));
+
+  if (outcome.error != 0) throw SystemError(outcome.text, outcome.error);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (const int error = errors[static_cast<std::size_t>(peer)]; error != 0) {
+      throw SystemError("rank " + std::to_string(host_.name_of(peer)) + " could not allocate " +
+                            std::to_string(bytes) + " bytes of symmetric memory",
+                        error);
+    }
+  }
+  return symmetric_.add(std::move(mapping), stride, bytes);
+}
+
+std::unique_ptr<Transport> ShmTransport::split(int color, int key) {
+  begin_checked(Signature::of(Operation::split, DType::u8, 0));
+  const SplitPlan plan = plan_split(*this, color, key, UniqueId::create());
+  if (color < 0) return nullptr;
+  std::vector<int> names(plan.members.size());
+  std::iota(names.begin(), names.end(), 0);
+  const Host::Elsewhere elsewhere(host_, Wait::collective);
+  try {
+    return std::make_unique<ShmTransport>(plan.tickets.front(), plan.rank, std::move(names),
+                                          host_.timeout(), host_.party_of(plan.members));
+  } catch (const PeerLost& error) {
+    host_.fail_lost(error.ranks(), error.reason());
+    throw;
+  } catch (const std::exception& error) {  // the others would wait for this rank
+    abort(error.what());
+    throw;
+  }
+}
+
+}  // namespace tutti::shm

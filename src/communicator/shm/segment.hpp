@@ -1,0 +1,109 @@
+// Shared memory that several processes of a host map: POSIX shared memory objects and their names.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace tutti::shm {
+
+/** Owns a file descriptor. Move-only. */
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(other.release()) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    reset(other.release());
+    return *this;
+  }
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  ~FileDescriptor() { reset(-1); }
+
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  int release() {
+    const int fd = fd_;
+    fd_ = -1;
+    return fd;
+  }
+  void reset(int fd);
+
+ private:
+  int fd_ = -1;
+};
+
+/** A mapping of a whole object. Threads of one process that map the same object share it. */
+class Mapping {
+ public:
+  Mapping(std::byte* base, std::int64_t bytes) : base_(base), bytes_(bytes) {}
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping();
+
+  std::byte* base() const { return base_; }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* base_;
+  std::int64_t bytes_;
+};
+
+/**
+ * A named shared memory object, readable and writable by this user alone.
+ *
+ * Whoever has it open holds a shared lock on it until unlink(): an object that nobody has locked
+ * is the remains of processes that were killed, and sweep() removes it.
+ */
+class Segment {
+ public:
+  /** Creates an empty object. Throws SystemError; EEXIST if the name is in use. */
+  static Segment create(const std::string& name);
+  /** Opens an object that exists; an empty Segment if there is none. Throws SystemError. */
+  static Segment open(const std::string& name);
+
+  Segment() = default;
+  explicit operator bool() const { return static_cast<bool>(fd_); }
+
+  /** Makes the object `bytes` zero bytes long, without reserving them. Throws SystemError. */
+  void resize(std::int64_t bytes) const;
+  /** Reserves a range of the object, which grows if it must, so that touching it cannot fail
+   * later. Throws SystemError with the sizes if there is not enough. */
+  void reserve(std::int64_t offset, std::int64_t bytes) const;
+  std::int64_t bytes() const;
+  /** Maps the whole object. */
+  std::shared_ptr<Mapping> map() const;
+  /** Removes the name; mappings stay. Ends this process' lock. */
+  void unlink();
+
+ private:
+  Segment(std::string name, FileDescriptor fd) : name_(std::move(name)), fd_(std::move(fd)) {}
+  std::string name_;
+  FileDescriptor fd_;
+};
+
+/** Removes a name when it goes out of scope, unless told to keep it. */
+class NameGuard {
+ public:
+  explicit NameGuard(std::string name) : name_(std::move(name)) {}
+  NameGuard(const NameGuard&) = delete;
+  NameGuard& operator=(const NameGuard&) = delete;
+  ~NameGuard();
+  void keep_name() { removes_ = false; }
+
+ private:
+  std::string name_;
+  bool removes_ = true;
+};
+
+/** The name of the object that belongs to `text`, a ticket or a random text. */
+std::string segment_name(std::string_view text);
+
+/** Removes this user's objects whose every process was killed. Never throws. */
+void sweep() noexcept;
+
+}  // namespace tutti::shm

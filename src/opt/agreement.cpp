@@ -1,0 +1,107 @@
+// Checks that all ranks train the same model.
+#include "opt/agreement.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tutti/error.hpp"
+
+namespace tutti {
+namespace {
+
+/** What a rank tells the others about its model. */
+enum Field : std::size_t { kParameters, kElements, kBucket, kSizes, kValues, kFields };
+using Summary = std::array<std::int64_t, kFields>;
+
+/** A 64-bit hash in the manner of FNV-1a, by words instead of bytes. */
+class Hash {
+ public:
+  void add(std::uint64_t word) {
+    state_ = (state_ ^ word) * 0x100000001B3U;
+    state_ ^= state_ >> 32U;  // a product alone never carries high bits down
+  }
+  std::int64_t value() const { return static_cast<std::int64_t>(state_); }
+
+ private:
+  std::uint64_t state_ = 0xCBF29CE484222325U;
+};
+
+std::int64_t hash_sizes(const std::vector<ParameterRange>& ranges) {
+  Hash hash;
+  for (const ParameterRange& range : ranges) hash.add(static_cast<std::uint64_t>(range.count));
+  return hash.value();
+}
+
+std::int64_t hash_values(const std::vector<ParameterRange>& ranges) {
+  Hash hash;
+  for (const ParameterRange& range : ranges) {
+    for (std::int64_t i = 0; i < range.count; i += 2) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, range.parameter + i, i + 1 < range.count ? 8 : 4);
+      hash.add(word);
+    }
+  }
+  return hash.value();
+}
+
+std::string ranks_text(const std::vector<std::size_t>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
+    text += std::to_string(ranks[i]);
+  }
+  return text;
+}
+
+std::string layout_text(const Summary& summary) {
+  return std::to_string(summary[kParameters]) + " parameters of " +
+         std::to_string(summary[kElements]) + " elements in buckets of " +
+         std::to_string(summary[kBucket]);
+}
+
+bool same_layout(const Summary& a, const Summary& b) {
+  return std::equal(a.begin(), a.begin() + kValues, b.begin());
+}
+
+[[noreturn]] void refuse_layout(const std::vector<Summary>& all,
+                                const std::vector<std::size_t>& others) {
+  const std::string first = layout_text(all[0]);
+  const std::string other = layout_text(all[others.front()]);
+  throw InvalidArgument("the parameters of " + ranks_text(others) + " are not those of rank 0: " +
+                        (first == other ? "their sizes differ, or the order of their sizes"
+                                        : first + " on rank 0, " + other + " on rank " +
+                                              std::to_string(others.front())));
+}
+
+}  // namespace
+
+void check_agreement(Communicator& communicator, const ParameterTable& table,
+                     std::int64_t bucket_elements, Agreement agreement) {
+  const std::vector<ParameterRange> ranges = table.ranges();
+  const bool values = agreement == Agreement::layout_and_values;
+  Summary own{static_cast<std::int64_t>(ranges.size()), table.elements(), bucket_elements,
+              hash_sizes(ranges), values ? hash_values(ranges) : 0};
+  std::vector<Summary> all(static_cast<std::size_t>(communicator.world_size()));
+  communicator.all_gather(
+      ConstView(own.data(), kFields, DType::i64),
+      View(all.data(), static_cast<std::int64_t>(all.size() * kFields), DType::i64));
+
+  std::vector<std::size_t> other_layout;
+  std::vector<std::size_t> other_values;
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (!same_layout(all[rank], all[0])) other_layout.push_back(rank);
+    if (all[rank][kValues] != all[0][kValues]) other_values.push_back(rank);
+  }
+  if (!other_layout.empty()) refuse_layout(all, other_layout);
+  if (!other_values.empty()) {
+    throw InvalidArgument("the parameters of " + ranks_text(other_values) +
+                          " differ in value from those of rank 0: call register_parameters() on "
+                          "all ranks before the first backward pass");
+  }
+}
+
+}  // namespace tutti

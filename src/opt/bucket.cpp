@@ -1,0 +1,35 @@
+// How gradients are laid out in memory, and which of them travel together.
+#include "opt/bucket.hpp"
+
+namespace tutti {
+
+std::vector<std::int64_t> place_gradients(std::span<const ParameterRange> parameters) {
+  constexpr std::int64_t kElements = kGradientAlignment / size_of(DType::f32);
+  std::vector<std::int64_t> starts{0};
+  starts.reserve(parameters.size() + 1);
+  for (const ParameterRange& parameter : parameters) {
+    const std::int64_t lines = (parameter.count + kElements - 1) / kElements;
+    starts.push_back(starts.back() + lines * kElements);
+  }
+  return starts;
+}
+
+std::vector<Bucket> cut_buckets(std::span<const ParameterRange> parameters,
+                                std::span<const std::int64_t> starts,
+                                std::int64_t bucket_elements) {
+  std::vector<Bucket> buckets;
+  std::int64_t elements = 0;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const std::int64_t count = parameters[i].count;
+    if (buckets.empty() || count > bucket_elements - elements) {
+      buckets.push_back({i, i, starts[i], starts[i]});
+      elements = 0;
+    }
+    buckets.back().last = i + 1;
+    buckets.back().end = starts[i] + count;
+    elements += count;
+  }
+  return buckets;
+}
+
+}  // namespace tutti

@@ -1,0 +1,135 @@
+// The parameters of a DistOpt: who they are, and where they lie in the flat parameter space.
+#include "opt/parameter_table.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <sstream>
+
+#include "tutti/error.hpp"
+
+namespace tutti {
+namespace {
+
+std::string elements_at(ConstView view) {
+  std::ostringstream text;
+  text << view.count << " elements at " << view.data;
+  return text.str();
+}
+
+/** What keeps `view` from being f32 elements in CPU memory; empty if nothing does. */
+std::string fault_of(ConstView view) {
+  if (view.dtype != DType::f32) {
+    return " has dtype " + std::string(name_of(view.dtype)) + "; an optimiser updates f32";
+  }
+  if (view.device.kind != DeviceKind::cpu) {
+    return " is on device cuda:" + std::to_string(view.device.ordinal) +
+           "; an optimiser updates CPU memory";
+  }
+  if (view.count < 0) return " has " + std::to_string(view.count) + " elements";
+  if (view.count > 0 && view.data == nullptr) {
+    return " has " + std::to_string(view.count) + " elements at a null address";
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string describe(const Parameter& parameter, std::size_t number) {
+  if (!parameter.name.empty()) return "parameter '" + parameter.name + "'";
+  return "parameter #" + std::to_string(number) + " (" + elements_at(parameter.value) + ")";
+}
+
+void check_parameter(const Parameter& parameter, std::size_t number) {
+  const std::string fault = fault_of(parameter.value);
+  if (!fault.empty()) throw InvalidArgument(describe(parameter, number) + fault);
+}
+
+void check_gradient(ConstView gradient, const Parameter& parameter, std::size_t number) {
+  std::string fault = fault_of(gradient);
+  if (fault.empty() && gradient.count != parameter.value.count) {
+    fault = " has " + std::to_string(gradient.count) + " elements, the parameter " +
+            std::to_string(parameter.value.count);
+  }
+  if (!fault.empty()) {
+    throw InvalidArgument("the gradient of " + describe(parameter, number) + fault);
+  }
+}
+
+ParameterTable::ParameterTable(std::span<const Parameter> parameters, Order order) {
+  for (std::size_t number = 0; number < parameters.size(); ++number) {
+    const Parameter& parameter = parameters[number];
+    check_parameter(parameter, number);
+    if (parameter.value.count == 0) continue;
+    entries_.push_back({parameter, number, elements_});
+    elements_ += parameter.value.count;
+  }
+  refuse_shared_memory();
+  if (order == Order::last_first) std::reverse(entries_.begin(), entries_.end());
+  for (std::size_t index = 0; index < entries_.size(); ++index) {
+    index_of_.emplace(entries_[index].parameter.value.data, index);
+  }
+}
+
+std::vector<ParameterRange> ParameterTable::ranges() const {
+  std::vector<ParameterRange> ranges;
+  ranges.reserve(entries_.size());
+  for (std::size_t index = 0; index < entries_.size(); ++index) ranges.push_back(range(index));
+  return ranges;
+}
+
+ParameterRange ParameterTable::range(std::size_t index) const {
+  const Entry& entry = entries_[index];
+  ParameterRange range;
+  range.offset = entry.offset;
+  range.count = entry.parameter.value.count;
+  range.parameter = static_cast<float*>(entry.parameter.value.data);
+  return range;
+}
+
+std::size_t ParameterTable::find(View parameter) const {
+  const auto found = index_of_.find(parameter.data);
+  if (found == index_of_.end()) {
+    throw InvalidArgument("parameter (" + elements_at(parameter) + ") is not registered");
+  }
+  const View& known = entries_[found->second].parameter.value;
+  if (known.count != parameter.count || known.dtype != parameter.dtype) {
+    throw InvalidArgument(name(found->second) + " was registered with " +
+                          std::to_string(known.count) + " elements of f32 and now has " +
+                          std::to_string(parameter.count) + " of " +
+                          std::string(name_of(parameter.dtype)));
+  }
+  return found->second;
+}
+
+void ParameterTable::check_gradient(std::size_t index, ConstView gradient) const {
+  tutti::check_gradient(gradient, entries_[index].parameter, entries_[index].number);
+}
+
+std::string ParameterTable::name(std::size_t index) const {
+  return describe(entries_[index].parameter, entries_[index].number);
+}
+
+void ParameterTable::refuse_shared_memory() const {
+  std::vector<const Entry*> by_address;
+  by_address.reserve(entries_.size());
+  for (const Entry& entry : entries_) by_address.push_back(&entry);
+  const std::less<const void*> below;
+  std::sort(by_address.begin(), by_address.end(), [&](const Entry* a, const Entry* b) {
+    return below(a->parameter.value.data, b->parameter.value.data);
+  });
+  for (std::size_t i = 1; i < by_address.size(); ++i) {
+    const Entry& low = *by_address[i - 1];
+    const Entry& high = *by_address[i];
+    const View& memory = low.parameter.value;
+    if (!below(high.parameter.value.data, memory.part(memory.count, 0).data)) continue;
+    if (high.parameter.value.data == memory.data && high.parameter.value.count == memory.count) {
+      throw InvalidArgument(describe(low.parameter, low.number) + " is there twice, as #" +
+                            std::to_string(std::min(low.number, high.number)) + " and #" +
+                            std::to_string(std::max(low.number, high.number)));
+    }
+    throw InvalidArgument(describe(low.parameter, low.number) + " and " +
+                          describe(high.parameter, high.number) + " share memory");
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,65 @@
+// The parameters of a DistOpt: who they are, and where they lie in the flat parameter space.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tutti/optimizer.hpp"
+
+namespace tutti {
+
+/** How messages call a parameter: by its name, or else as number `number` of its list. */
+std::string describe(const Parameter& parameter, std::size_t number);
+
+/** Throws InvalidArgument unless `parameter` is f32 elements in CPU memory. */
+void check_parameter(const Parameter& parameter, std::size_t number);
+
+/** Throws InvalidArgument unless `gradient` is as many f32 elements in CPU memory. */
+void check_gradient(ConstView gradient, const Parameter& parameter, std::size_t number);
+
+/**
+ * The registered parameters, except those without elements, in the order in which a backward pass
+ * is expected to make their gradients. An index is a place in that order.
+ */
+class ParameterTable {
+ public:
+  /** The expected order of gradients: that of the list, or the last parameter first. */
+  enum class Order { as_listed, last_first };
+
+  /**
+   * The flat parameter space follows the list, whatever `order`. Throws InvalidArgument for
+   * anything but f32 in CPU memory, and for parameters that share memory.
+   */
+  ParameterTable(std::span<const Parameter> parameters, Order order);
+
+  std::size_t size() const { return entries_.size(); }
+  /** Size of the flat parameter space. */
+  std::int64_t elements() const { return elements_; }
+  /** One range for each parameter, by index, without gradients. */
+  std::vector<ParameterRange> ranges() const;
+  ParameterRange range(std::size_t index) const;
+  /** The index of a parameter. Throws InvalidArgument unless address and size are registered. */
+  std::size_t find(View parameter) const;
+  /** Throws InvalidArgument unless `gradient` can be that of parameter `index`. */
+  void check_gradient(std::size_t index, ConstView gradient) const;
+  /** For messages. */
+  std::string name(std::size_t index) const;
+
+ private:
+  struct Entry {
+    Parameter parameter;
+    std::size_t number = 0;   // in the list that was registered
+    std::int64_t offset = 0;  // in the flat parameter space
+  };
+  void refuse_shared_memory() const;
+
+  std::vector<Entry> entries_;
+  std::unordered_map<const void*, std::size_t> index_of_;
+  std::int64_t elements_ = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,212 @@
+// SGD: checks its arguments and keeps the momentum; the arithmetic is the fused kernel's.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "communicator/cpu/kernels.hpp"
+#include "tutti/error.hpp"
+#include "tutti/optimizer.hpp"
+
+namespace tutti {
+namespace {
+
+constexpr const char* kMomentum = "momentum";
+constexpr const char* kStarted = "started";
+constexpr const char* kSteps = "steps";
+
+std::string text(double value) {
+  char buffer[32];
+  std::snprintf(buffer, sizeof(buffer), "%.9g", value);
+  return buffer;
+}
+
+void check_rate(const std::string& name, float value) {
+  if (std::isfinite(value) && value >= 0.0F) return;
+  throw InvalidArgument(name + " is " + text(value) + ", but must be finite and not negative");
+}
+
+void check(const SgdOptions& options) {
+  check_rate("SgdOptions::lr", options.lr);
+  check_rate("SgdOptions::momentum", options.momentum);
+  check_rate("SgdOptions::weight_decay", options.weight_decay);
+  if (!std::isfinite(options.dampening)) {
+    throw InvalidArgument("SgdOptions::dampening is " + text(options.dampening) +
+                          ", but must be finite");
+  }
+  if (options.nesterov && (options.momentum == 0.0F || options.dampening != 0.0F)) {
+    throw InvalidArgument("SgdOptions::nesterov needs momentum and no dampening, but momentum is " +
+                          text(options.momentum) + " and dampening is " + text(options.dampening));
+  }
+}
+
+void check(const ParameterRange& range, std::int64_t elements, std::size_t index) {
+  const std::string name = "ranges[" + std::to_string(index) + "]";
+  if (range.offset < 0 || range.count < 0 || range.offset > elements ||
+      range.count > elements - range.offset) {
+    throw InvalidArgument(name + " is " + std::to_string(range.count) + " elements from " +
+                          std::to_string(range.offset) + " on, but the parameter space has " +
+                          std::to_string(elements));
+  }
+  if (range.count > 0 && (range.parameter == nullptr || range.gradient == nullptr)) {
+    throw InvalidArgument(name + (range.parameter == nullptr ? ".parameter" : ".gradient") +
+                          " is null");
+  }
+}
+
+/** Whether elements of `options` remember if their momentum has started. */
+bool tracks_start(const SgdOptions& options) {
+  return options.momentum != 0.0F && options.dampening != 0.0F;
+}
+
+void check_array(const OptimizerState& state, const std::string& name, bool wanted,
+                 std::int64_t elements) {
+  const auto found = state.arrays.find(name);
+  if (wanted != (found != state.arrays.end())) {
+    throw InvalidArgument("the state has " + std::string(wanted ? "no" : "an") + " array '" + name +
+                          "', which SGD with these options " +
+                          (wanted ? "needs" : "does not keep"));
+  }
+  if (wanted && static_cast<std::int64_t>(found->second.size()) != elements) {
+    throw InvalidArgument("the state's array '" + name + "' has " +
+                          std::to_string(found->second.size()) +
+                          " elements, but the parameter space has " + std::to_string(elements));
+  }
+}
+
+template <class Map>
+void refuse_unknown(const Map& entries, const char* kind,
+                    std::initializer_list<const char*> known) {
+  for (const auto& [name, value] : entries) {
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      throw InvalidArgument(std::string("the state has ") + kind + " '" + name +
+                            "', which SGD does not know");
+    }
+  }
+}
+
+}  // namespace
+
+SGD::SGD(const SgdOptions& options) : options_(options) { check(options_); }
+
+void SGD::set_lr(float lr) {
+  check_rate("lr", lr);
+  options_.lr = lr;
+}
+
+void SGD::resize(std::int64_t elements) {
+  if (elements < 0) {
+    throw InvalidArgument("elements is " + std::to_string(elements) + ", but must not be negative");
+  }
+  const bool keeps_momentum = options_.momentum != 0.0F;
+  momentum_ = std::vector<float>(keeps_momentum ? static_cast<std::size_t>(elements) : 0);
+  started_.clear();
+  elements_ = elements;
+  steps_ = 0;
+}
+
+void SGD::update(std::span<const ParameterRange> ranges) {
+  for (std::size_t i = 0; i < ranges.size(); ++i) check(ranges[i], elements_, i);
+  for (const ParameterRange& range : ranges) {
+    if (tracks_start(options_)) {
+      update_tracked(range);
+    } else {
+      update_part(range, 0, range.count, false);
+    }
+  }
+}
+
+void SGD::update_part(const ParameterRange& range, std::int64_t from, std::int64_t count,
+                      bool first) {
+  float* velocity = momentum_.empty() ? nullptr : momentum_.data() + range.offset + from;
+  const cpu::SgdStep step{.lr = options_.lr,
+                          .momentum = options_.momentum,
+                          .dampening = options_.dampening,
+                          .weight_decay = options_.weight_decay,
+                          .nesterov = options_.nesterov,
+                          .first = first,
+                          .gradient_scale = range.gradient_scale};
+  cpu::sgd_update(range.parameter + from, range.gradient + from, velocity, count, step);
+}
+
+void SGD::update_tracked(const ParameterRange& range) {
+  const std::int64_t end = range.offset + range.count;
+  bool any_first = false;
+  for (std::int64_t at = range.offset; at < end;) {
+    const auto next = started_.upper_bound(at);
+    const bool first = next == started_.begin() || std::prev(next)->second <= at;
+    const std::int64_t stretch_end = !first                   ? std::prev(next)->second
+                                     : next == started_.end() ? end
+                                                              : next->first;
+    const std::int64_t stop = std::min(stretch_end, end);
+    update_part(range, at - range.offset, stop - at, first);
+    any_first = any_first || first;
+    at = stop;
+  }
+  if (any_first) mark_started(range.offset, end);
+}
+
+void SGD::mark_started(std::int64_t begin, std::int64_t end) {
+  // Joins what it touches, so that the number of ranges stays small.
+  auto touching = started_.upper_bound(begin);
+  if (touching != started_.begin() && std::prev(touching)->second >= begin) --touching;
+  while (touching != started_.end() && touching->first <= end) {
+    begin = std::min(begin, touching->first);
+    end = std::max(end, touching->second);
+    touching = started_.erase(touching);
+  }
+  started_.emplace(begin, end);
+}
+
+OptimizerState SGD::state() const {
+  OptimizerState result;
+  result.numbers[kSteps] = static_cast<double>(steps_);
+  if (options_.momentum != 0.0F) result.arrays[kMomentum] = momentum_;
+  if (tracks_start(options_)) {  // 1 or 0 for each element: an array that can be cut into ranges
+    std::vector<float>& flags = result.arrays[kStarted];
+    flags.resize(static_cast<std::size_t>(elements_));
+    for (const auto& [begin, end] : started_) {
+      std::fill(flags.begin() + begin, flags.begin() + end, 1.0F);
+    }
+  }
+  return result;
+}
+
+void SGD::load_state(const OptimizerState& state) {
+  refuse_unknown(state.numbers, "a number", {kSteps});
+  refuse_unknown(state.arrays, "an array", {kMomentum, kStarted});
+  check_array(state, kMomentum, options_.momentum != 0.0F, elements_);
+  check_array(state, kStarted, tracks_start(options_), elements_);
+  const auto steps = state.numbers.find(kSteps);
+  if (steps == state.numbers.end()) throw InvalidArgument("the state has no number 'steps'");
+  constexpr double kMostSteps = 0x1p53;  // up to which a double counts
+  if (!(steps->second >= 0.0 && steps->second <= kMostSteps) ||
+      steps->second != std::trunc(steps->second)) {
+    throw InvalidArgument("the state's number 'steps' is " + text(steps->second) +
+                          ", but must be a whole number from 0 to 2^53");
+  }
+
+  std::vector<float> momentum;
+  if (options_.momentum != 0.0F) momentum = state.arrays.at(kMomentum);
+  std::map<std::int64_t, std::int64_t> started;
+  if (tracks_start(options_)) {
+    const std::vector<float>& flags = state.arrays.at(kStarted);
+    for (auto flag = flags.begin(); flag != flags.end();) {
+      if (*flag != 0.0F && *flag != 1.0F) {
+        throw InvalidArgument("element " + std::to_string(flag - flags.begin()) +
+                              " of the state's array 'started' is " + text(*flag) +
+                              ", but must be 0 or 1");
+      }
+      const auto stop =
+          std::find_if(flag, flags.end(), [&](float other) { return other != *flag; });
+      if (*flag == 1.0F) started.emplace(flag - flags.begin(), stop - flags.begin());
+      flag = stop;
+    }
+  }
+  steps_ = static_cast<std::int64_t>(steps->second);
+  momentum_ = std::move(momentum);
+  started_ = std::move(started);
+}
+
+}  // namespace tutti

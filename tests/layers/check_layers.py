@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Checks the sources against the layers of docs/design.md: check_layers.py ROOT."""
+
+import re
+import sys
+from pathlib import Path
+
+# The public headers of each layer. A header includes its own layer or a lower one.
+LAYERS = [
+    {"error.hpp", "dtype.hpp"},
+    {"device.hpp"},
+    {"unique_id.hpp", "transport.hpp"},
+    {"communicator.hpp", "mpi.hpp"},
+    {"compressor.hpp", "reducer.hpp", "optimizer.hpp"},
+    {"dist_opt.hpp"},
+]
+LAYER_OF = {f"tutti/{name}": number for number, names in enumerate(LAYERS) for name in names}
+
+# The highest layer that a folder of src/ may use.
+COMMUNICATOR_LAYER = 3
+TOP_LAYER = len(LAYERS) - 1
+
+# Folders that face a vendor or an instruction set, and may compile conditionally.
+TRANSPORT_FOLDERS = ("communicator/shm/", "communicator/mpi/", "communicator/nccl/")
+BACKEND_FOLDERS = TRANSPORT_FOLDERS + ("communicator/cpu/", "communicator/cuda/")
+# Headers of a transport are for itself and for the files that choose or compose transports.
+TRANSPORTS = TRANSPORT_FOLDERS + ("communicator/hierarchical",)
+COMPOSERS = ("communicator/backends.cpp", "communicator/hierarchical")
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
+CONDITIONAL = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif)\b")
+# A call with an argument of what is named abort is a member of ours.
+PROCESS_END = re.compile(
+    r"(?<![\w:.>])(?:::|std::)?((?:_?exit|_Exit|quick_exit)(?=\s*\()|(?:abort|terminate)(?=\s*\(\s*\)))"
+)
+COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+
+
+def without_comments(text, strings):
+    """The text with its comments, and its strings unless `strings`, blanked; lines stay in place."""
+
+    def blank(match):
+        token = match.group()
+        keep = strings and token.startswith('"')
+        return token if keep else "\n" * token.count("\n") or " "
+
+    return COMMENT_OR_STRING.sub(blank, text)
+
+
+def highest_layer(path):
+    """The highest layer that the file may include; None for a file that has no place."""
+    if path.startswith("include/"):
+        return LAYER_OF.get(path.removeprefix("include/"))
+    if path.startswith("src/communicator/"):
+        return COMMUNICATOR_LAYER
+    if path.startswith("src/opt/"):
+        return TOP_LAYER
+    return None
+
+
+def include_fault(path, included, root):
+    """What is wrong with one include of one file, or None."""
+    own = path.removeprefix("src/")
+    if included == "mpi.h":
+        if path != "include/tutti/mpi.hpp" and not own.startswith("communicator/mpi/"):
+            return "only tutti/mpi.hpp and src/communicator/mpi/ include mpi.h"
+    elif included.startswith("tutti/"):
+        if included not in LAYER_OF:
+            return f"{included} is in no layer"
+        if LAYER_OF[included] > highest_layer(path):
+            return f"{included} is of a higher layer"
+        if included == "tutti/mpi.hpp" and not own.startswith("communicator/mpi/"):
+            return "only src/communicator/mpi/ includes tutti/mpi.hpp, which includes mpi.h"
+    elif (root / "src" / included).exists():
+        if path.startswith("include/"):
+            return f"a public header includes the private {included}"
+        if included.startswith("opt/") and not own.startswith("opt/"):
+            return f"{included} is of a higher layer"
+        for transport in TRANSPORTS:
+            if included.startswith(transport) and not own.startswith((transport, *COMPOSERS)):
+                return f"only backends.cpp and hierarchical.* include {transport}"
+    elif ((root / path).parent / included).exists():
+        return f"{included} is not named from src/"
+    return None
+
+
+def check_file(root, path):
+    """Yields (line number, fault) for one file; `path` is relative to `root`."""
+    if highest_layer(path) is None:
+        yield 1, "this file is in no layer"
+        return
+    text = (root / path).read_text(encoding="utf-8")
+    backend = path.removeprefix("src/").startswith(BACKEND_FOLDERS)
+    for number, line in enumerate(without_comments(text, strings=True).splitlines(), 1):
+        if match := INCLUDE.match(line):
+            if fault := include_fault(path, match.group(1), root):
+                yield number, fault
+        elif CONDITIONAL.match(line) and not backend:
+            yield number, "conditional compilation outside the backend folders"
+    if path.startswith("src/"):
+        for number, line in enumerate(without_comments(text, strings=False).splitlines(), 1):
+            if match := PROCESS_END.search(line):
+                yield number, f"the library never calls {match.group(1)}"
+
+
+def check_tree(root):
+    """All faults of the tree as lines of text, and how many files were read."""
+    files = sorted(
+        path.relative_to(root).as_posix()
+        for folder in ("include", "src")
+        for path in (root / folder).rglob("*")
+        if path.suffix in {".hpp", ".cpp", ".cuh", ".cu"}
+    )
+    faults = [
+        f"{path}:{number}: {fault}" for path in files for number, fault in check_file(root, path)
+    ]
+    return faults, len(files)
+
+
+def main():
+    faults, count = check_tree(Path(sys.argv[1]))
+    print("\n".join(faults + [f"{count} files, {len(faults)} faults"]))
+    return 1 if faults or not count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Checks check_layers.py: each planted fault must be found, and sound files must pass."""
+
+import tempfile
+import unittest
+from pathlib import Path
+
+from check_layers import check_tree
+
+SOUND = {
+    "include/tutti/mpi.hpp": '#include <mpi.h>\n#include "tutti/communicator.hpp"\n',
+    "include/tutti/communicator.hpp": '#include "tutti/transport.hpp"\n',
+    "include/tutti/transport.hpp": '#include "tutti/unique_id.hpp"\n#include <vector>\n',
+    "src/communicator/mpi/mpi_transport.hpp": "#include <mpi.h>\n",
+    "src/communicator/shm/segment.hpp": "#ifdef __x86_64__\n#endif\n",
+    "src/communicator/backends.cpp": '#include "communicator/shm/segment.hpp"\n',
+    "src/communicator/hierarchical.hpp": '#include "communicator/shm/segment.hpp"\n',
+    "src/communicator/log.hpp": "",
+    "src/opt/sgd.cpp": '#include "tutti/optimizer.hpp"\n#include "communicator/log.hpp"\n'
+    "// exit(1) and\n/* abort(),\n #if 1 */ const char* text = \"exit(\"; void on_exit(int);\n"
+    "void f() { transport->abort(text); }\nvoid T::abort(std::string_view reason) {}\n",
+}
+
+# Each: a file, its text, and what the checker has to say of it.
+FAULTS = [
+    ("include/tutti/device.hpp", '#include "tutti/transport.hpp"\n', "higher layer"),
+    ("include/tutti/reducer.hpp", '#include "tutti/dist_opt.hpp"\n', "higher layer"),
+    ("include/tutti/device.hpp", '#include "tutti/new.hpp"\n', "in no layer"),
+    ("include/tutti/new.hpp", "", "in no layer"),
+    ("include/tutti/device.hpp", "#include <mpi.h>\n", "mpi.h"),
+    ("include/tutti/device.hpp", '#include "communicator/log.hpp"\n', "private"),
+    ("include/tutti/device.hpp", "#if defined(X)\n#endif\n", "conditional"),
+    ("src/opt/reducer.cpp", '#include "mpi.h"\n', "mpi.h"),
+    ("src/opt/reducer.cpp", '#include "tutti/mpi.hpp"\n', "mpi.h"),
+    ("src/opt/reducer.cpp", '#include "communicator/shm/segment.hpp"\n', "only backends.cpp"),
+    ("src/opt/reducer.cpp", '#include "communicator/hierarchical.hpp"\n', "only backends.cpp"),
+    ("src/opt/reducer.cpp", "  #  ifdef X\n#endif\n", "conditional"),
+    ("src/opt/reducer.cpp", "void f() { std::abort(); }\n", "never calls abort"),
+    ("src/communicator/shm/x.cpp", "void f() { ::_exit(1); }\n", "never calls _exit"),
+    ("src/communicator/shm/x.cpp", '#include "segment.hpp"\n', "not named from src/"),
+    ("src/communicator/mpi/x.cpp", '#include "communicator/shm/segment.hpp"\n', "only backends.cpp"),
+    ("src/communicator/x.cpp", '#include "tutti/optimizer.hpp"\n', "higher layer"),
+    ("src/communicator/x.cpp", '#include "opt/bucket.hpp"\n', "higher layer"),
+    ("src/stray.cpp", "", "in no layer"),
+]
+
+
+def check(files):
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        for path, text in files.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(text, encoding="utf-8")
+        return check_tree(root)
+
+
+class CheckLayersTest(unittest.TestCase):
+    def test_sound_tree_passes(self):
+        self.assertEqual(check(SOUND), ([], len(SOUND)))
+
+    def test_planted_faults_are_found(self):
+        for path, text, expected in FAULTS:
+            with self.subTest(path=path, text=text):
+                faults, _ = check({**SOUND, "src/opt/bucket.hpp": "", path: text})
+                self.assertEqual(len(faults), 1, faults)
+                self.assertTrue(faults[0].startswith(f"{path}:1: "), faults)
+                self.assertIn(expected, faults[0])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=["check_layers_test"])

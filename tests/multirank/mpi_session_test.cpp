@@ -1,0 +1,176 @@
+// Sessions beside a user of MPI, who has initialised it and finalises it.
+#include "communicator/mpi/session.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <numeric>
+#include <string>
+#include <thread>
+
+#include "communicator/mpi/channel.hpp"
+#include "communicator/mpi/group.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::test {
+namespace {
+
+using mpi::Channel;
+using mpi::Group;
+using mpi::Session;
+using namespace std::chrono_literals;
+
+std::vector<int> ranks_of(const Session& session) {
+  std::vector<int> ranks(static_cast<std::size_t>(session.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+bool works(const std::shared_ptr<Session>& session) {
+  Channel channel(session, ranks_of(*session), 0, 20s);
+  return Group(channel, ranks_of(*session)).agree(1);
+}
+
+/** The user of MPI. One session and one channel are destroyed after its MPI_Finalize. */
+class MpiUser : public ::testing::Environment {
+ public:
+  void SetUp() override {
+    int provided = 0;
+    ASSERT_EQ(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), MPI_SUCCESS);
+    survivor_ = Session::world(20s);
+    channel_ = std::make_unique<Channel>(survivor_, ranks_of(*survivor_), 7, 20s);
+  }
+
+  void TearDown() override {
+    EXPECT_TRUE(works(survivor_));
+    int finalised = 0;
+    MPI_Finalized(&finalised);
+    EXPECT_EQ(finalised, 0) << "somebody else finalised MPI";
+    EXPECT_EQ(MPI_Finalize(), MPI_SUCCESS);
+    channel_.reset();
+    survivor_.reset();
+    EXPECT_THROW(Session::world(20s), InvalidArgument);
+    EXPECT_THROW(Session::over(MPI_COMM_WORLD, 20s), InvalidArgument);
+  }
+
+ private:
+  std::shared_ptr<Session> survivor_;
+  std::unique_ptr<Channel> channel_;
+};
+
+[[maybe_unused]] const auto* const kUser =
+    ::testing::AddGlobalTestEnvironment(new MpiUser);  // gtest owns it
+
+int world_rank() {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return rank;
+}
+
+int world_size() {
+  int size = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  return size;
+}
+
+TEST(MpiSession, OutlivesTheCommunicatorItWasMadeFrom) {
+  MPI_Comm halves = MPI_COMM_NULL;
+  ASSERT_EQ(MPI_Comm_split(MPI_COMM_WORLD, world_rank() % 2, -world_rank(), &halves), MPI_SUCCESS);
+  int rank = 0;
+  int size = 0;
+  MPI_Comm_rank(halves, &rank);
+  MPI_Comm_size(halves, &size);
+  const auto session = Session::over(halves, 20s);
+  MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
+  ASSERT_EQ(MPI_Comm_get_errhandler(halves, &handler), MPI_SUCCESS);
+  EXPECT_EQ(handler, MPI_ERRORS_ARE_FATAL) << "the user's error handler was changed";
+  ASSERT_EQ(MPI_Comm_free(&halves), MPI_SUCCESS);
+  EXPECT_EQ(session->rank(), rank);
+  EXPECT_EQ(session->size(), size);
+  EXPECT_TRUE(works(session));
+}
+
+TEST(MpiSession, KnowsTheThreadLevelThatTheUserAskedFor) {
+  int level = 0;
+  MPI_Query_thread(&level);
+  EXPECT_EQ(Session::world(20s)->any_thread(), level == MPI_THREAD_MULTIPLE);
+}
+
+TEST(MpiSession, RefusesWhatIsNoCommunicator) {
+  EXPECT_THROW(Session::over(MPI_COMM_NULL, 20s), InvalidArgument);
+  if (world_size() < 2) return;
+  MPI_Comm half = MPI_COMM_NULL;
+  MPI_Comm inter = MPI_COMM_NULL;
+  const bool lowest = world_rank() == 0;
+  MPI_Comm_split(MPI_COMM_WORLD, lowest ? 0 : 1, 0, &half);
+  MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, lowest ? 1 : 0, 0, &inter);
+  EXPECT_THROW(Session::over(inter, 20s), InvalidArgument);
+  MPI_Comm_free(&inter);
+  MPI_Comm_free(&half);
+}
+
+TEST(MpiSession, FindsTheHostsAndThosePretended) {
+  const auto session = Session::world(20s);
+  ::unsetenv("TUTTI_HOST_ID");
+  std::vector<int> hosts = session->hosts();  // the test runs on one machine
+  EXPECT_EQ(std::count(hosts.begin(), hosts.end(), hosts[0]), session->size());
+
+  const auto host_of = [](int rank) { return "host" + std::to_string(rank % 3 / 2); };
+  ::setenv("TUTTI_HOST_ID", host_of(session->rank()).c_str(), 1);
+  hosts = session->hosts();
+  ::unsetenv("TUTTI_HOST_ID");
+  ASSERT_EQ(hosts.size(), static_cast<std::size_t>(session->size()));
+  for (int a = 0; a < session->size(); ++a) {
+    for (int b = 0; b < session->size(); ++b) {
+      EXPECT_EQ(hosts[static_cast<std::size_t>(a)] == hosts[static_cast<std::size_t>(b)],
+                host_of(a) == host_of(b))
+          << a << " and " << b;
+    }
+  }
+}
+
+TEST(MpiSession, ComesAndGoesWithoutUsingUpCommunicators) {
+  for (int i = 0; i < 1000; ++i) {
+    const auto session = Session::world(20s);
+    if (i % 100 == 0) {
+      EXPECT_TRUE(works(session));
+    }
+  }
+}
+
+TEST(MpiSession, NamesItsLibraryOnOneLine) {
+  EXPECT_FALSE(Session::library().empty());
+  EXPECT_EQ(Session::library().find('\n'), std::string::npos);
+}
+
+TEST(MpiSessionAtLast, NamesTheRankThatDoesNotCome) {
+  if (world_size() < 2) GTEST_SKIP() << "needs two ranks";
+  const int late = world_size() - 1;
+  const auto start = std::chrono::steady_clock::now();
+  const bool is_late = world_rank() == late;
+  if (is_late) std::this_thread::sleep_for(3s);
+  try {
+    const auto session = Session::over(MPI_COMM_WORLD, 1s);
+    FAIL() << "all have come";
+  } catch (const PeerLost& error) {
+    EXPECT_EQ(std::count(error.ranks().begin(), error.ranks().end(), world_rank()), 0);
+    if (!is_late) {
+      EXPECT_EQ(error.ranks(), std::vector<int>{late}) << error.what();
+    }
+  }
+  const auto took = std::chrono::steady_clock::now() - start;
+  EXPECT_LT(took, is_late ? 5s : 3s);
+  // MPI_Finalize cannot stand a duplicate that is half made: let MPI make it.
+  int found = 0;
+  for (const auto end = std::chrono::steady_clock::now() + 4s;
+       std::chrono::steady_clock::now() < end;) {
+    MPI_Iprobe(MPI_ANY_SOURCE, 0, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE);
+    std::this_thread::sleep_for(1ms);
+  }
+}
+
+}  // namespace
+}  // namespace tutti::test

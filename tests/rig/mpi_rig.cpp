@@ -1,0 +1,314 @@
+// Kills or stops a rank under mpiexec, on pretended hosts, and looks how the others take it.
+//
+//   mpi_rig [--mpiexec PATH] [--hosts 2x2] [--trials N] [--seed S] [--work NAME]
+//
+// Each trial starts itself under mpiexec --enable-recovery, without which a death ends the job from
+// outside. One rank sends itself SIGKILL or SIGSTOP, from a second thread at a random moment of a
+// collective; each of the others must report PeerLost that names it, in time.
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <map>
+#include <optional>
+#include <random>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "communicator/shm/segment.hpp"
+#include "rig/work.hpp"
+#include "support/world.hpp"
+
+namespace tutti::test {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+using shm::FileDescriptor;
+
+constexpr std::chrono::milliseconds kTimeout = 3s;
+// To ask the ranks who is to blame, and for mpiexec to pass the answers on.
+constexpr std::chrono::milliseconds kGrace = 5s;
+constexpr std::chrono::milliseconds kStart = 30s;
+
+/** What a rank of a trial is told, in this order on its command line. */
+struct Order {
+  int victim = 0;
+  int signal = 0;
+  int calls = 0;  ///< before the signal
+  int spins = 0;  ///< after the last of them began
+  std::string work;
+
+  std::vector<std::string> arguments() const {
+    return {std::to_string(victim), std::to_string(signal), std::to_string(calls),
+            std::to_string(spins), work};
+  }
+};
+
+const Work& work_of(std::string_view name) {
+  for (const Work& work : all_work()) {
+    if (work.name == name) return work;
+  }
+  throw InvalidArgument("there is no work '" + std::string(name) + "'");
+}
+
+// --- A rank -------------------------------------------------------------------------------------
+
+/** One write: the lines of the ranks do not mix. */
+void say(const std::string& line) {
+  const std::string text = line + "\n";
+  if (::write(STDOUT_FILENO, text.data(), text.size()) < 0) std::perror("write");
+}
+
+int be_rank(int rank, int ranks, const Order& order) {
+  const char* layout = std::getenv("TUTTI_TEST_HOSTS");
+  const int host =
+      parse_hosts(layout != nullptr ? layout : "", ranks)[static_cast<std::size_t>(rank)];
+  ::setenv("TUTTI_HOST_ID", std::to_string(host).c_str(), 1);
+  Communicator communicator(short_timeout(kTimeout));
+  std::jthread assassin;
+  int calls = 0;
+  const auto strike = [&] {
+    if (++calls != order.calls) return;
+    if (rank == order.victim) {
+      say("victim " + std::to_string(::getpid()));
+      assassin = std::jthread([&] {
+        for (std::atomic<int> i = 0; i < order.spins; ++i) {
+        }
+        ::kill(::getpid(), order.signal);
+      });
+    }
+  };
+  const std::string outcome = work_until_lost(communicator, work_of(order.work), strike);
+  say("rank " + std::to_string(rank) + " " + outcome);
+  return 0;
+}
+
+// --- The rig ------------------------------------------------------------------------------------
+
+struct Options {
+  std::string mpiexec = "mpiexec";
+  std::string hosts = "2x2";
+  int trials = 0;  ///< 0: one for each kind of work
+  std::uint64_t seed = 1;
+  std::string work;
+};
+
+/** A program whose output is read line by line. The destructor ends it. */
+class Program {
+ public:
+  explicit Program(std::vector<std::string> command) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw SystemError("cannot make a pipe", errno);
+    output_.reset(ends[0]);
+    const FileDescriptor input(ends[1]);
+    std::vector<char*> arguments;
+    for (std::string& argument : command) arguments.push_back(argument.data());
+    arguments.push_back(nullptr);
+    pid_ = ::fork();
+    if (pid_ < 0) throw SystemError("cannot fork", errno);
+    if (pid_ == 0) {
+      ::dup2(input.get(), STDOUT_FILENO);
+      ::execvp(arguments[0], arguments.data());
+      std::perror(arguments[0]);
+      std::_Exit(127);
+    }
+    ::fcntl(output_.get(), F_SETFL, O_NONBLOCK);
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+  ~Program() {
+    // mpiexec passes SIGTERM on to the ranks and cleans up.
+    for (const int signal : {0, SIGTERM, SIGKILL}) {
+      if (signal != 0) ::kill(pid_, signal);
+      for (const auto deadline = Clock::now() + 10s; Clock::now() < deadline;) {
+        if (::waitpid(pid_, nullptr, WNOHANG) == pid_) return;
+        std::this_thread::sleep_for(5ms);
+      }
+    }
+  }
+
+  /** The next line, if one comes before `deadline`; nothing at the end of the output, too. */
+  std::optional<std::string> line(Clock::time_point deadline) {
+    for (;;) {
+      if (const std::size_t end = text_.find('\n'); end != std::string::npos) {
+        std::string first = text_.substr(0, end);
+        text_.erase(0, end + 1);
+        return first;
+      }
+      std::array<char, 4096> buffer;
+      const ssize_t got = ::read(output_.get(), buffer.data(), buffer.size());
+      if (got > 0) {
+        text_.append(buffer.data(), static_cast<std::size_t>(got));
+      } else if (got == 0 || Clock::now() > deadline) {
+        return std::nullopt;
+      } else {
+        std::this_thread::sleep_for(2ms);
+      }
+    }
+  }
+
+ private:
+  pid_t pid_ = -1;
+  FileDescriptor output_;
+  std::string text_;
+};
+
+/** A process that may be stopped and must not outlive the trial. */
+class Victim {
+ public:
+  Victim() = default;
+  Victim(const Victim&) = delete;
+  Victim& operator=(const Victim&) = delete;
+  ~Victim() {
+    if (known()) ::kill(pid_, SIGKILL);
+  }
+  void set(pid_t pid) { pid_ = pid; }
+  bool known() const { return pid_ > 0; }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+/** Returns how long the last survivor took. */
+std::chrono::milliseconds strike(const Options& options, int ranks, const Order& order,
+                                 const std::string& self) {
+  std::vector<std::string> command{options.mpiexec,
+                                   "--oversubscribe",
+                                   "--bind-to",
+                                   "none",
+                                   "--enable-recovery",
+                                   "-n",
+                                   std::to_string(ranks),
+                                   "-x",
+                                   "TUTTI_TEST_HOSTS=" + options.hosts,
+                                   self};
+  for (const std::string& argument : order.arguments()) command.push_back(argument);
+  Program program(command);
+  Victim victim;
+  std::map<int, std::string> outcomes;
+  auto deadline = Clock::now() + kStart;
+  auto struck = Clock::now();
+  while (static_cast<int>(outcomes.size()) < ranks - 1) {
+    const std::optional<std::string> line = program.line(deadline);
+    if (!line) break;
+    std::istringstream words(*line);
+    std::string kind;
+    int number = 0;
+    if (!(words >> kind >> number)) continue;  // mpiexec has something to say, too
+    if (kind == "victim") {
+      victim.set(number);
+      struck = Clock::now();
+      deadline = struck + kTimeout + kGrace;
+    } else if (kind == "rank") {
+      std::getline(words >> std::ws, outcomes[number]);
+    }
+  }
+  const auto took = Clock::now() - struck;
+  if (!victim.known()) throw std::runtime_error("the ranks did not begin");
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (rank == order.victim) continue;
+    const std::string& outcome = outcomes[rank];
+    if (!outcome.starts_with("lost " + std::to_string(order.victim) + ":")) {
+      throw std::runtime_error("rank " + std::to_string(rank) + " " +
+                               (outcome.empty() ? "did not end in time" : outcome));
+    }
+  }
+  return std::chrono::duration_cast<std::chrono::milliseconds>(took);
+}
+
+int run(const Options& options, const std::string& self) {
+  std::mt19937_64 random(options.seed);
+  const auto below = [&](int limit) {
+    return static_cast<int>(random() % static_cast<std::uint64_t>(limit));
+  };
+  int ranks = 0;
+  while (ranks < 64) {
+    try {
+      parse_hosts(options.hosts, ++ranks);
+      break;
+    } catch (const InvalidArgument&) {  // not the number of ranks of this layout
+    }
+  }
+  const auto works = all_work();
+  const int trials = options.trials > 0 ? options.trials : static_cast<int>(works.size());
+  std::printf("seed %llu, %d trials on %s\n", static_cast<unsigned long long>(options.seed), trials,
+              options.hosts.c_str());
+  int failures = 0;
+  for (int number = 0; number < trials; ++number) {
+    Order order;
+    // A stride without a common factor: a few trials are of many kinds.
+    const std::size_t turn = (static_cast<std::size_t>(number) * 7 + options.seed) % works.size();
+    order.work = options.work.empty() ? works[turn].name : options.work;
+    order.victim = below(ranks);
+    order.signal = below(2) == 0 ? SIGKILL : SIGSTOP;
+    order.calls = 1 + below(10);
+    order.spins = below(200'000);
+    std::printf("%3d %-24s rank %d of %d, %s, call %d + %d: ", number, order.work.c_str(),
+                order.victim, ranks, order.signal == SIGKILL ? "killed" : "stopped", order.calls,
+                order.spins);
+    std::fflush(stdout);
+    try {
+      const auto took = strike(options, ranks, order, self);
+      std::printf("%lld ms\n", static_cast<long long>(took.count()));
+    } catch (const std::exception& error) {
+      std::printf("FAILED: %s\n", error.what());
+      ++failures;
+    }
+  }
+  std::printf("%d of %d trials failed\n", failures, trials);
+  return failures == 0 ? 0 : 1;
+}
+
+int dispatch(const std::vector<std::string>& arguments) {
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
+  if (rank != nullptr && size != nullptr) {
+    return be_rank(std::stoi(rank), std::stoi(size),
+                   {std::stoi(arguments.at(1)), std::stoi(arguments.at(2)),
+                    std::stoi(arguments.at(3)), std::stoi(arguments.at(4)), arguments.at(5)});
+  }
+  Options options;
+  for (std::size_t i = 1; i + 1 < arguments.size(); i += 2) {
+    const std::string& value = arguments[i + 1];
+    if (arguments[i] == "--mpiexec") {
+      options.mpiexec = value;
+    } else if (arguments[i] == "--hosts") {
+      options.hosts = value;
+    } else if (arguments[i] == "--trials") {
+      options.trials = std::stoi(value);
+    } else if (arguments[i] == "--seed") {
+      options.seed = std::stoull(value);
+    } else if (arguments[i] == "--work") {
+      options.work = work_of(value).name;
+    } else {
+      throw InvalidArgument("what is " + arguments[i] + " " + value + "?");
+    }
+  }
+  return run(options, arguments[0]);
+}
+
+}  // namespace
+}  // namespace tutti::test
+
+int main(int argc, char** argv) {
+  try {
+    return tutti::test::dispatch({argv, argv + argc});
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "mpi_rig: %s\n", error.what());
+    return 2;
+  }
+}

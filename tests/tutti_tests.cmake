@@ -1,0 +1,108 @@
+# How a test becomes ctest's tests. Labels: unit, multirank, rig, python, package.
+
+include(GoogleTest)
+
+# Ranks outnumber cores here, and the user may be root. Inside containers Open MPI may not read the
+# memory of its own neighbours (single_copy). A test that hangs ends in PeerLost, long before ctest
+# would kill it.
+set(tutti_test_environment
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
+    OMPI_MCA_btl_vader_single_copy_mechanism=none
+    TUTTI_TIMEOUT=30)
+
+if(TUTTI_SANITIZE MATCHES "address")
+  list(APPEND tutti_test_environment
+       ASAN_OPTIONS=detect_stack_use_after_return=1:fast_unwind_on_malloc=0 UBSAN_OPTIONS=print_stacktrace=1
+       LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/support/lsan.supp:print_suppressions=0)
+elseif(TUTTI_SANITIZE MATCHES "thread")
+  list(APPEND tutti_test_environment TSAN_OPTIONS=halt_on_error=1)
+endif()
+
+# tutti_add_test(NAME LABEL TIMEOUT PROCESSORS COMMAND...): what all kinds of tests share.
+function(tutti_add_test name label timeout processors)
+  add_test(NAME ${name} COMMAND ${ARGN})
+  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout}
+                       PROCESSORS ${processors} ENVIRONMENT "${tutti_test_environment}")
+  # What counts seconds should not wait for a core.
+  if(label STREQUAL "rig")
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
+  endif()
+endfunction()
+
+# tutti_unit_tests(): the program unit_tests of all unit/*_test.cpp; one test of ctest per TEST.
+# They need no environment: no MPI job, no waits.
+function(tutti_unit_tests)
+  file(GLOB sources CONFIGURE_DEPENDS unit/*_test.cpp)
+  if(NOT TARGET mnist_cnn)
+    list(FILTER sources EXCLUDE REGEX /mnist_)  # those of the example
+  endif()
+  add_executable(unit_tests ${sources})
+  # First, or main() would be that of test_support.
+  target_link_libraries(unit_tests PRIVATE GTest::gtest_main test_support $<TARGET_NAME_IF_EXISTS:mnist_cnn>)
+  gtest_discover_tests(unit_tests TEST_PREFIX unit. DISCOVERY_MODE PRE_TEST
+                       PROPERTIES LABELS unit TIMEOUT 60)
+endfunction()
+
+# tutti_multirank_test(NAME SOURCES file... [RANKS n...] [LAUNCH mpi fork threads] [HOSTS layout...]
+#                      [MPIEXEC_FLAGS flag...] [LABEL label] [TIMEOUT seconds])
+#
+# One program NAME_test of the files, linked to test_support (which has main()), and for each number
+# of ranks (1 2 3 4 unless told) and way to launch (all three unless told) a test:
+#   NAME.mpi.n      mpiexec -n n PROGRAM
+#   NAME.fork.n     PROGRAM --ranks n --launch fork
+#   NAME.threads.n  PROGRAM --ranks n --launch threads
+# and for each layout of pretended hosts NAME.hosts<layout>: mpiexec with TUTTI_TEST_HOSTS=<layout>,
+# where 3x1 is three hosts of one rank each, 2+1 is two ranks on a host and one on another, and 0,1,0
+# is the host of each rank.
+function(tutti_multirank_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL;TIMEOUT" "SOURCES;RANKS;LAUNCH;HOSTS;MPIEXEC_FLAGS")
+  if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
+    message(FATAL_ERROR "tutti_multirank_test(${name}): SOURCES missing, or what is "
+                        "'${arg_UNPARSED_ARGUMENTS}'?")
+  endif()
+  foreach(default IN ITEMS "RANKS;1;2;3;4" "LAUNCH;mpi;fork;threads" "LABEL;multirank" "TIMEOUT;120")
+    list(POP_FRONT default key)
+    if(NOT DEFINED arg_${key})
+      set(arg_${key} ${default})
+    endif()
+  endforeach()
+  # Open MPI is not clean under ThreadSanitizer, which does not follow a fork either.
+  if(TUTTI_SANITIZE MATCHES "thread")
+    list(REMOVE_ITEM arg_LAUNCH mpi fork)
+    unset(arg_HOSTS)
+  endif()
+  if(NOT arg_LAUNCH AND NOT arg_HOSTS)
+    return()
+  endif()
+
+  add_executable(${name}_test ${arg_SOURCES})
+  target_link_libraries(${name}_test PRIVATE test_support)
+  set(program $<TARGET_FILE:${name}_test>)
+  set(mpiexec ${MPIEXEC_EXECUTABLE} --oversubscribe --bind-to none ${arg_MPIEXEC_FLAGS})
+
+  foreach(ranks IN LISTS arg_RANKS)
+    if("mpi" IN_LIST arg_LAUNCH)
+      tutti_add_test(${name}.mpi.${ranks} ${arg_LABEL} ${arg_TIMEOUT} ${ranks}
+                     ${mpiexec} -n ${ranks} ${program})
+    endif()
+    foreach(launch IN ITEMS fork threads)
+      if(launch IN_LIST arg_LAUNCH)
+        tutti_add_test(${name}.${launch}.${ranks} ${arg_LABEL} ${arg_TIMEOUT} ${ranks}
+                       ${program} --ranks ${ranks} --launch ${launch})
+      endif()
+    endforeach()
+  endforeach()
+
+  foreach(layout IN LISTS arg_HOSTS)
+    if(layout MATCHES ",")
+      string(REGEX MATCHALL "[0-9]+" ranks ${layout})
+      list(LENGTH ranks ranks)
+    else()
+      string(REPLACE "x" "*" ranks ${layout})
+      math(EXPR ranks ${ranks})
+    endif()
+    tutti_add_test(${name}.hosts${layout} ${arg_LABEL} ${arg_TIMEOUT} ${ranks}
+                   ${mpiexec} -n ${ranks} -x TUTTI_TEST_HOSTS=${layout} ${program})
+  endforeach()
+endfunction()

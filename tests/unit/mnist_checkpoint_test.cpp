@@ -1,0 +1,113 @@
+// The example's checkpoints: what is saved comes back; anything else is refused.
+#include "checkpoint.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace mnist {
+namespace {
+
+class MnistCheckpoint : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (std::filesystem::temp_directory_path() / "tutti_cnn_XXXXXX").string();
+    folder_ = mkdtemp(name.data());
+    path_ = folder_ / "model.ckpt";
+    checkpoint_.seed = 1234567890123456789U;
+    checkpoint_.epochs_done = 3;
+    checkpoint_.parameters = {{1.0F, -2.5F, 3.0F}, {0.125F}};
+    checkpoint_.optimizer.arrays["momentum"] = {4.0F, 5.0F, 6.0F, 7.0F};
+    checkpoint_.optimizer.numbers["steps"] = 42.0;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string refusal(const std::vector<std::byte>& bytes) {
+    try {
+      parse_checkpoint(bytes, path_, model_);
+    } catch (const CheckpointError& error) {
+      return error.what();
+    }
+    return "nothing was refused";
+  }
+
+  std::size_t files() const {
+    return static_cast<std::size_t>(
+        std::distance(std::filesystem::directory_iterator(folder_), {}));
+  }
+
+  std::filesystem::path folder_;
+  std::filesystem::path path_;
+  Checkpoint checkpoint_;
+  std::vector<float> weight_ = std::vector<float>(3);
+  std::vector<float> bias_ = std::vector<float>(1);
+  std::vector<NamedParameter> model_{{"weight", weight_}, {"bias", bias_}};
+};
+
+TEST_F(MnistCheckpoint, ComesBackAsItWas) {
+  save_checkpoint(path_, checkpoint_, model_);
+  checkpoint_.epochs_done = 4;
+  save_checkpoint(path_, checkpoint_, model_);  // replaces the first
+  EXPECT_EQ(files(), 1U);
+  const Checkpoint read = parse_checkpoint(read_file(path_), path_, model_);
+  EXPECT_EQ(read.seed, checkpoint_.seed);
+  EXPECT_EQ(read.epochs_done, 4);
+  EXPECT_EQ(read.parameters, checkpoint_.parameters);
+  EXPECT_EQ(read.optimizer.arrays, checkpoint_.optimizer.arrays);
+  EXPECT_EQ(read.optimizer.numbers, checkpoint_.optimizer.numbers);
+}
+
+TEST_F(MnistCheckpoint, EveryTruncationAndEveryFlippedByteIsRefused) {
+  save_checkpoint(path_, checkpoint_, model_);
+  const std::vector<std::byte> bytes = read_file(path_);
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    const std::vector<std::byte> part(bytes.begin(),
+                                      bytes.begin() + static_cast<std::ptrdiff_t>(size));
+    EXPECT_NE(refusal(part), "nothing was refused") << size;
+  }
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    std::vector<std::byte> damaged = bytes;
+    damaged[i] ^= std::byte{0x10};
+    EXPECT_NE(refusal(damaged), "nothing was refused") << i;
+  }
+}
+
+TEST_F(MnistCheckpoint, NamesTheFileAndTheReason) {
+  save_checkpoint(path_, checkpoint_, model_);
+  const std::vector<std::byte> bytes = read_file(path_);
+  const std::string text = "PK, something else";
+  const auto foreign = std::as_bytes(std::span(text));
+  EXPECT_EQ(refusal({foreign.begin(), foreign.end()}),
+            path_.string() + ": not a checkpoint of this program");
+  EXPECT_EQ(refusal({bytes.begin(), bytes.end() - 1}),
+            path_.string() + ": truncated or damaged: the checksum differs");
+  model_[1].name = "offset";
+  EXPECT_EQ(
+      refusal(bytes),
+      path_.string() + ": of another model: weight[3] bias[1] instead of weight[3] offset[1]");
+}
+
+TEST_F(MnistCheckpoint, AFailedSaveLeavesTheOldFile) {
+  save_checkpoint(path_, checkpoint_, model_);
+  const std::vector<std::byte> before = read_file(path_);
+  // A folder in the place of the target cannot be replaced by a file.
+  const std::filesystem::path occupied = folder_ / "occupied";
+  std::filesystem::create_directory(occupied);
+  EXPECT_THROW(save_checkpoint(occupied, checkpoint_, model_), CheckpointError);
+  EXPECT_THROW(check_checkpoint_path(occupied), CheckpointError);
+  EXPECT_THROW(check_checkpoint_path(folder_ / "none" / "model"), CheckpointError);
+  EXPECT_NO_THROW(check_checkpoint_path(path_));
+  EXPECT_THROW(save_checkpoint(folder_ / "none" / "model", checkpoint_, model_), CheckpointError);
+  EXPECT_THROW(read_file(folder_ / "none"), CheckpointError);
+  EXPECT_THROW(read_file(folder_), CheckpointError);
+  EXPECT_EQ(read_file(path_), before);
+  EXPECT_EQ(files(), 2U);  // nothing temporary stays
+}
+
+}  // namespace
+}  // namespace mnist
