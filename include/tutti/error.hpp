@@ -39,7 +39,8 @@ class BackendUnavailable : public Error {
 
 /**
  * Communication failed. The communicator that threw it refuses every further call with the same
- * explanation; it can still be destroyed, and destroying it does not wait for anybody.
+ * explanation (a PeerLost after a PeerLost, so that the lost ranks stay named); it can still be
+ * destroyed, and destroying it does not wait for anybody.
  */
 class CommunicationError : public Error {
  public:

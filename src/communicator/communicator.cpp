@@ -29,6 +29,10 @@ std::unique_ptr<Transport> connect(int local_rank, int world_size, const UniqueI
   return connect_local(local_rank, world_size, id, timeout_or_default(options.timeout));
 }
 
+/** What a call on a failed communicator is told, before the reason, or after it. */
+constexpr const char* kBroken = "the communicator is of no more use since an earlier call failed: ";
+constexpr const char* kEarlier = " (found by an earlier call; the communicator is of no more use)";
+
 }  // namespace
 
 Reduce Reduce::premul_sum(double factor) {
@@ -77,7 +81,8 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
     if (broken_) return;  // the other ranks learn what it failed for, not that this one gave up
     transport_->abort(reason);
     try {
-      mark_broken("this rank gave up: " + std::string(reason));
+      mark_broken(
+          CommunicationError(std::string(kBroken) + "this rank gave up: " + std::string(reason)));
     } catch (const std::exception&) {  // out of memory
       broken_ = true;
     }
@@ -93,8 +98,11 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
     refuse_if_broken();
     try {
       action(*transport_);
+    } catch (const PeerLost& error) {
+      mark_broken(PeerLost(error.ranks(), error.reason() + kEarlier));
+      throw;
     } catch (const CommunicationError& error) {
-      mark_broken(error.what());
+      mark_broken(CommunicationError(std::string(kBroken) + error.what()));
       throw;
     } catch (const SystemError&) {
       throw;  // of allocate(): the same on all ranks, which can go on
@@ -115,13 +123,16 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   void refuse_if_broken() {
     if (!broken_) return;
     const std::lock_guard lock(mutex_);
-    throw CommunicationError("the communicator is of no more use since an earlier call failed: " +
-                             reason_);
+    if (refusal_) std::rethrow_exception(refusal_);
+    throw CommunicationError(kBroken);
   }
 
-  void mark_broken(const std::string& reason) {
+  /** What every further call throws. A lost rank stays named: two calls may be under way at once,
+   * and the one that starts second must not hide what the first has found. */
+  template <class Refusal>
+  void mark_broken(const Refusal& refusal) {
     const std::lock_guard lock(mutex_);
-    if (!broken_.exchange(true)) reason_ = reason;
+    if (!broken_.exchange(true)) refusal_ = std::make_exception_ptr(refusal);
   }
 
   std::unique_ptr<Transport> transport_;
@@ -129,7 +140,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   std::mutex submitting_;
   std::atomic<bool> broken_ = false;
   std::mutex mutex_;
-  std::string reason_;
+  std::exception_ptr refusal_;
 };
 
 Communicator::Communicator(const CommOptions& options)

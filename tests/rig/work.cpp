@@ -105,7 +105,7 @@ class Ring {
     try {
       comm_.recv(pair_.out(count_), (comm_.global_rank() + size - 1) % size);
     } catch (const CommunicationError&) {
-      sent.wait();  // if it found out first, this throws PeerLost
+      sent.wait();  // whoever found out first, this throws PeerLost as well
       throw;
     }
     sent.wait();
