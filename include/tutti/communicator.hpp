@@ -59,7 +59,7 @@ class Communicator {
   explicit Communicator(const CommOptions& options = {});
   /**
    * Joins `world_size` ranks of this host, processes or threads, that hold the same ticket. MPI
-   * is not touched. Throws InvalidArgument if the ticket is in use by another communicator, if
+   * is not touched. Throws InvalidArgument if the ticket has been used for another communicator, if
    * another rank came with the same `local_rank` or another `world_size`; PeerLost naming the ranks
    * that did not come before the deadline; SystemError if shared memory is short.
    */

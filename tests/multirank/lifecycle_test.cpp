@@ -116,6 +116,17 @@ TEST_F(Lifecycle, AUsedTicketIsRefusedWhileTheJobLives) {
   });
 }
 
+TEST_F(Lifecycle, AUsedTicketIsRefusedAfterTheJobAsWell) {
+  if (!world().one_host()) GTEST_SKIP() << "tickets are for one host";
+  on_ranks([](Communicator& comm) {
+    const UniqueId id = agree_on_ticket(comm);
+    const auto join = [&] { Communicator(comm.global_rank(), ranks(), id, short_timeout(2s)); };
+    join();
+    comm.barrier();  // all are gone
+    expect_refused({"UniqueId"}, join);
+  });
+}
+
 TEST_F(Lifecycle, ALocalRankThatIsTakenIsRefused) {
   if (!world().one_host()) GTEST_SKIP() << "tickets are for one host";
   if (ranks() < 2) GTEST_SKIP() << "needs two ranks";

@@ -6,11 +6,16 @@
 #include <sys/un.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
+#include <mutex>
 #include <new>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "communicator/deadline.hpp"
 #include "communicator/text.hpp"
@@ -25,8 +30,34 @@ constexpr std::chrono::milliseconds kNap{100};          // between two looks at 
 
 [[noreturn]] void refuse_used_ticket() {
   throw InvalidArgument(
-      "the UniqueId is in use already: each communicator needs one of its own (UniqueId::create)");
+      "the UniqueId has been used already: each communicator needs one of its own "
+      "(UniqueId::create)");
 }
+
+/**
+ * The tickets with which this process has joined, and as which rank: its threads may be several.
+ * It outlives the communicators, as a ticket is good for one only.
+ */
+class UsedTickets {
+ public:
+  static UsedTickets& of_this_process() {
+    static UsedTickets tickets;
+    return tickets;
+  }
+
+  bool contain(const UniqueId& id, int rank) {
+    const std::lock_guard lock(mutex_);
+    return used_.contains({id.bytes(), rank});
+  }
+  void add(const UniqueId& id, int rank) {
+    const std::lock_guard lock(mutex_);
+    used_.emplace(id.bytes(), rank);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::pair<std::array<std::byte, UniqueId::kBytes>, int>> used_;
+};
 
 /**
  * An abstract socket address that belongs to the ticket. Bound by rank 0 after it created the
@@ -190,6 +221,7 @@ void wait_for_all(const Control& control, const Party& party, std::chrono::milli
 Meeting meet(const UniqueId& id, int rank, const Party& party, std::chrono::milliseconds timeout) {
   const int size = static_cast<int>(party.names.size());
   const std::string name = segment_name(id.to_string());
+  if (UsedTickets::of_this_process().contain(id, rank)) refuse_used_ticket();
   Meeting meeting;
   Segment segment;
   if (rank == 0) {
@@ -232,6 +264,7 @@ Meeting meet(const UniqueId& id, int rank, const Party& party, std::chrono::mill
     throw;
   }
   segment.unlink();
+  UsedTickets::of_this_process().add(id, rank);
   return meeting;
 }
 
