@@ -3,11 +3,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <exception>
 #include <string>
 
 #include "communicator/environment.hpp"
+#include "tutti/error.hpp"
 
 namespace tutti {
 namespace {
@@ -16,10 +18,12 @@ constexpr std::array<std::string_view, 4> kNames{"error", "warn", "info", "debug
 
 LogLevel wanted_level() {
   const auto text = environment("TUTTI_LOG");
-  for (std::size_t i = 0; text && i < kNames.size(); ++i) {
-    if (*text == kNames[i]) return static_cast<LogLevel>(i);
+  if (!text) return LogLevel::warn;
+  const auto* const name = std::find(kNames.begin(), kNames.end(), *text);
+  if (name == kNames.end()) {
+    throw InvalidArgument("TUTTI_LOG is '" + *text + "', but must be error, warn, info or debug");
   }
-  return LogLevel::warn;
+  return static_cast<LogLevel>(name - kNames.begin());
 }
 
 }  // namespace
@@ -36,7 +40,7 @@ void log(LogLevel level, std::string_view message) noexcept {
     line += '\n';
     // One write: the lines of several ranks do not mix. A log that cannot be written is no error.
     [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
-  } catch (const std::exception&) {  // out of memory: the message is lost
+  } catch (const std::exception&) {  // a wrong TUTTI_LOG, or no memory: the message is lost
   }
 }
 

@@ -7,7 +7,7 @@ namespace tutti {
 
 enum class LogLevel { error, warn, info, debug };
 
-/** Whether messages of this level are wanted. */
+/** Whether messages of this level are wanted. Throws InvalidArgument for a wrong TUTTI_LOG. */
 bool log_enabled(LogLevel level);
 /** Writes one line, `tutti <level>: <message>`, in one piece. Never throws. */
 void log(LogLevel level, std::string_view message) noexcept;

@@ -141,6 +141,25 @@ TEST_F(PointToPoint, MessagesOfOnePairStayInOrder) {
   });
 }
 
+TEST_F(PointToPoint, WhatIsSentToOneIsNotTakenByAnother) {
+  if (ranks() < 3) GTEST_SKIP() << "needs three ranks";
+  on_ranks([](Communicator& comm) {
+    // All but rank 0 wait for it at once, and look at its mailbox while it sends to another.
+    for (std::int32_t round = 0; round < 500; ++round) {
+      for (int to = 1; to < ranks(); ++to) {
+        std::int32_t value = 10 * round + to;
+        if (comm.global_rank() == 0) {
+          comm.send(ConstView(&value, 1, DType::i32), to);
+        } else if (comm.global_rank() == to) {
+          value = -1;
+          comm.recv(View(&value, 1, DType::i32), 0);
+          ASSERT_EQ(value, 10 * round + to);
+        }
+      }
+    }
+  });
+}
+
 struct Sides {
   const char* name;
   DType send_dtype;
