@@ -12,6 +12,7 @@
 #include "tutti/device.hpp"
 #include "tutti/dtype.hpp"
 #include "tutti/error.hpp"
+#include "tutti/sparse.hpp"
 #include "tutti/transport.hpp"
 #include "tutti/unique_id.hpp"
 
@@ -101,6 +102,16 @@ class Communicator {
   Event reduce_scatter(ConstView in, View out, Reduce reduce = {}, const Stream& stream = {});
   /** Part r of `out` = part number global_rank() of rank r's `in`. Both have the same count. */
   Event all_to_all(ConstView in, View out, const Stream& stream = {});
+  /**
+   * out[i] = the sum, or the average, of what the ranks have at index i; zero where none has
+   * anything. `out` is f32 and has the same count, at most kMostSparse, on all ranks; how many
+   * elements `in` holds may differ. Inside a host the ranks' elements are added up first, so that
+   * every host sends one packet; what travels between hosts then is decided alike on all of them,
+   * or by TUTTI_SPARSE (gather, split or dense) of rank 0, and does not change a bit of the result.
+   * `stats`, if not null, is written when the event is ready.
+   */
+  Event sparse_all_reduce(SparseView in, View out, Reduce reduce = {}, const Stream& stream = {},
+                          SparseStats* stats = nullptr);
   /** Returns (its event is ready) once all ranks have called it. */
   Event barrier(const Stream& stream = {});
 

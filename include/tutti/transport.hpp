@@ -10,6 +10,7 @@
 
 #include "tutti/device.hpp"
 #include "tutti/dtype.hpp"
+#include "tutti/sparse.hpp"
 
 namespace tutti {
 
@@ -70,6 +71,8 @@ class Transport {
   virtual void all_gather_v(ConstView in, View out, std::span<const std::int64_t> counts) = 0;
   virtual void reduce_scatter(ConstView in, View out, Reduce reduce) = 0;
   virtual void all_to_all(ConstView in, View out) = 0;
+  /** `reduce` is the sum or the average. */
+  virtual SparseStats sparse_all_reduce(const SparseView& in, View out, Reduce reduce) = 0;
   virtual void barrier() = 0;
 
   virtual void send(ConstView in, int destination) = 0;

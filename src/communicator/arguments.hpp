@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "tutti/dtype.hpp"
+#include "tutti/sparse.hpp"
 #include "tutti/transport.hpp"
 
 namespace tutti {
@@ -18,6 +19,7 @@ void check_count_range(std::string_view name, std::int64_t count);
 void check_rank(std::string_view name, int rank, int size);
 /** The same dtype on both sides. */
 void check_same_dtype(const ConstView& in, const ConstView& out);
+void check_dtype(std::string_view name, const ConstView& view, DType expected);
 /** `view` has `expected` elements, which is what `meaning` says. */
 void check_count(std::string_view name, const ConstView& view, std::int64_t expected,
                  std::string_view meaning);
@@ -28,5 +30,12 @@ void check_reduce(const Reduce& reduce, DType dtype);
  * longer one.
  */
 void check_overlap(const ConstView& in, const ConstView& out, std::int64_t offset);
+/** `a` and `b` do not overlap at all. */
+void check_apart(std::string_view a_name, const ConstView& a, std::string_view b_name,
+                 const ConstView& b);
+/** The sum or the average. */
+void check_sparse_reduce(const Reduce& reduce);
+/** Indices ascend strictly below out.count, and neither they nor the values overlap with `out`. */
+void check_sparse(const SparseView& in, const View& out);
 
 }  // namespace tutti

@@ -268,6 +268,18 @@ Event Communicator::all_to_all(ConstView in, View out, const Stream& stream) {
                     [=](Transport& transport) { transport.all_to_all(in, out); });
 }
 
+Event Communicator::sparse_all_reduce(SparseView in, View out, Reduce reduce, const Stream& stream,
+                                      SparseStats* stats) {
+  check_view("out", out);
+  check_dtype("out", out, DType::f32);
+  check_sparse_reduce(reduce);
+  check_sparse(in, out);
+  return impl_->run(&Impl::collectives_, stream, [=](Transport& transport) {
+    const SparseStats done = transport.sparse_all_reduce(in, out, reduce);
+    if (stats != nullptr) *stats = done;
+  });
+}
+
 Event Communicator::barrier(const Stream& stream) {
   return impl_->run(&Impl::collectives_, stream, [](Transport& transport) { transport.barrier(); });
 }

@@ -48,6 +48,7 @@ class HierarchicalTransport final : public Transport {
   void all_gather_v(ConstView in, View out, std::span<const std::int64_t> counts) override;
   void reduce_scatter(ConstView in, View out, Reduce reduce) override;
   void all_to_all(ConstView in, View out) override;
+  SparseStats sparse_all_reduce(const SparseView& in, View out, Reduce reduce) override;
   void barrier() override;
   void send(ConstView in, int destination) override;
   void recv(View out, int source) override;

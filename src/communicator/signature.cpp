@@ -9,9 +9,11 @@
 namespace tutti {
 namespace {
 
-constexpr std::array<std::string_view, 12> kOperationNames{
-    "all_reduce", "reduce",  "broadcast", "all_gather", "all_gather_v", "reduce_scatter",
-    "all_to_all", "barrier", "send",      "recv",       "allocate",     "split"};
+constexpr std::array<std::string_view, 13> kOperationNames{
+    "all_reduce",   "reduce",         "broadcast",  "all_gather",
+    "all_gather_v", "reduce_scatter", "all_to_all", "sparse_all_reduce",
+    "barrier",      "send",           "recv",       "allocate",
+    "split"};
 constexpr std::array<std::string_view, kReduceKindCount> kReduceNames{
     "sum", "average", "min", "max", "product", "premul_sum"};
 
@@ -25,7 +27,7 @@ std::uint64_t mix(std::uint64_t seed, std::uint64_t value) {
 
 bool reduces(Operation operation) {
   return operation == Operation::all_reduce || operation == Operation::reduce ||
-         operation == Operation::reduce_scatter;
+         operation == Operation::reduce_scatter || operation == Operation::sparse_all_reduce;
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ enum class Operation : std::uint8_t {
   all_gather_v,
   reduce_scatter,
   all_to_all,
+  sparse_all_reduce,
   barrier,
   send,
   recv,

@@ -9,7 +9,7 @@ from pathlib import Path
 LAYERS = [
     {"error.hpp", "dtype.hpp"},
     {"device.hpp"},
-    {"unique_id.hpp", "transport.hpp"},
+    {"unique_id.hpp", "sparse.hpp", "select.hpp", "transport.hpp"},
     {"communicator.hpp", "mpi.hpp"},
     {"compressor.hpp", "reducer.hpp", "optimizer.hpp"},
     {"dist_opt.hpp"},

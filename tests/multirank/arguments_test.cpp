@@ -48,6 +48,52 @@ std::vector<BadCall> bad_calls() {
          comm.all_reduce(s.view(0, 10), View(s.floats.data() + 20, 10, DType::i32));
        },
        {"f32", "i32"}},
+      {"SparseDType",
+       [](auto& comm, auto& s) {
+         comm.sparse_all_reduce({}, View(s.floats.data(), 10, DType::i32));
+       },
+       {"out.dtype", "i32"}},
+      {"SparseReduction",
+       [](auto& comm, auto& s) { comm.sparse_all_reduce({}, s.view(0, 10), Reduce::max); },
+       {"reduce.kind"}},
+      {"SparseCountNegative",
+       [](auto& comm, auto& s) {
+         comm.sparse_all_reduce({nullptr, nullptr, -1}, s.view(0, 10));
+       },
+       {"in.count", "-1"}},
+      {"SparseCountAboveOut",
+       [](auto& comm, auto& s) {
+         comm.sparse_all_reduce({nullptr, nullptr, 11}, s.view(0, 10));
+       },
+       {"in.count", "11", "10"}},
+      {"SparseNull",
+       [](auto& comm, auto& s) {
+         comm.sparse_all_reduce({nullptr, s.floats.data() + 20, 1}, s.view(0, 10));
+       },
+       {"in.indices", "null"}},
+      {"SparseIndicesTwice",
+       [](auto& comm, auto& s) {
+         const std::uint32_t indices[] = {1, 5, 5, 6};
+         comm.sparse_all_reduce({indices, s.floats.data() + 20, 4}, s.view(0, 10));
+       },
+       {"in.indices[2]", "5"}},
+      {"SparseIndexTooLarge",
+       [](auto& comm, auto& s) {
+         const std::uint32_t indices[] = {1, 10};
+         comm.sparse_all_reduce({indices, s.floats.data() + 20, 2}, s.view(0, 10));
+       },
+       {"in.indices[1]", "10"}},
+      {"SparseCountOfMoreThanIndicesReach",
+       [](auto& comm, auto& s) {
+         comm.sparse_all_reduce({}, View(s.floats.data(), kMostSparse + 1, DType::f32));
+       },
+       {"out.count", "4294967297"}},
+      {"SparseOverlap",
+       [](auto& comm, auto& s) {
+         const std::uint32_t index = 1;
+         comm.sparse_all_reduce({&index, s.floats.data() + 9, 1}, s.view(0, 10));
+       },
+       {"in.values", "out", "overlap"}},
       {"ReduceRootTooLarge",
        [](auto& comm, auto& s) { comm.reduce(s.view(0, 10), s.view(20, 10), 99); },
        {"root", "99"}},

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -78,6 +79,20 @@ Call all_to_all(std::int64_t count) {
           }};
 }
 
+Call sparse_all_reduce(std::int64_t count, std::int64_t entries, Reduce reduce, std::string shown) {
+  return {std::move(shown), [=](Communicator& comm, ConstView in, View out) {
+            std::vector<std::uint32_t> indices(static_cast<std::size_t>(entries));
+            std::iota(indices.begin(), indices.end(), 0U);
+            comm.sparse_all_reduce({indices.data(), static_cast<const float*>(in.data), entries},
+                                   out.part(0, count), reduce);
+          }};
+}
+
+Call sparse_sum(std::int64_t count, std::int64_t entries) {
+  return sparse_all_reduce(count, entries, {},
+                           "sparse_all_reduce(f32, count " + std::to_string(count) + ", sum)");
+}
+
 Call barrier() {
   return {"barrier", [](Communicator& comm, ConstView, View) { comm.barrier(); }};
 }
@@ -119,6 +134,11 @@ std::vector<Mismatch> mismatches() {
       {"AllGatherVCounts", all_gather_v(5, 6), all_gather_v(6, 5)},
       {"ReduceScatterCounts", reduce_scatter(50'000), reduce_scatter(50'001)},
       {"AllToAllCounts", all_to_all(50'000), all_to_all(50'001)},
+      {"SparseCounts", sparse_sum(5000, 10), sparse_sum(5001, 10)},
+      {"LargeSparseCounts", sparse_sum(300'000, 300'000), sparse_sum(300'001, 1)},
+      {"SparseReductions", sparse_sum(5000, 10),
+       sparse_all_reduce(5000, 20, Reduce::average, "average")},
+      {"SparseAndDense", sparse_sum(5000, 10), sum(5000)},
       {"Collectives", sum(10), all_gather(10)},
       {"LargeCollectives", sum(100'000), reduce_scatter(100'000)},
       {"ReduceAndBroadcast", sum(10), broadcast(10, 0)},

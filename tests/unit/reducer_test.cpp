@@ -75,6 +75,10 @@ class GatedTransport final : public Transport {
   void all_gather_v(ConstView, View, std::span<const std::int64_t>) override { FAIL(); }
   void reduce_scatter(ConstView, View, Reduce) override { FAIL(); }
   void all_to_all(ConstView, View) override { FAIL(); }
+  SparseStats sparse_all_reduce(const SparseView&, View, Reduce) override {
+    ADD_FAILURE();
+    return {};
+  }
   void barrier() override { FAIL(); }
   void send(ConstView, int) override { FAIL(); }
   void recv(View, int) override { FAIL(); }

@@ -28,10 +28,13 @@ struct KernelTable {
   using ReduceFunction = void (*)(const ReduceArguments& arguments);
   using SgdFunction = void (*)(float* parameter, const float* gradient, float* velocity,
                                std::int64_t count, const SgdStep& step);
+  using MarkFunction = void (*)(const float* gradient, float* residual, std::int64_t count,
+                                std::uint32_t least, std::uint64_t* marks);
 
   /** One function for each DType and ReduceKind. */
   std::array<std::array<ReduceFunction, kReduceKindCount>, kDTypeCount> reduce{};
   SgdFunction sgd_update = nullptr;
+  MarkFunction mark = nullptr;
 };
 
 /** "portable", "avx2" or "avx512". */

@@ -79,4 +79,9 @@ void sgd_update(float* parameter, const float* gradient, float* velocity, std::i
   active_table().sgd_update(parameter, gradient, velocity, count, step);
 }
 
+void mark(const float* gradient, float* residual, std::int64_t count, std::uint32_t least,
+          std::uint64_t* marks) {
+  active_table().mark(gradient, residual, count, least, marks);
+}
+
 }  // namespace tutti::cpu

@@ -45,6 +45,14 @@ struct SgdStep {
 void sgd_update(float* parameter, const float* gradient, float* velocity, std::int64_t count,
                 const SgdStep& step);
 
+/**
+ * Marks large elements: bit i % 64 of marks[i / 64] tells whether the bits of |value i|, as an
+ * integer, are at least `least`; bits from `count` on are 0. Value i is residual[i] + gradient[i],
+ * which becomes residual[i]; either may be null and counts for nothing then.
+ */
+void mark(const float* gradient, float* residual, std::int64_t count, std::uint32_t least,
+          std::uint64_t* marks);
+
 /** The instruction sets that kernels are built for, weakest first. */
 enum class Isa : std::uint8_t { portable, avx2, avx512 };
 

@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "communicator/cpu/kernel_table.hpp"
+#include "communicator/cpu/mark_impl.hpp"
 #include "communicator/cpu/vector.hpp"
 
 namespace tutti::cpu {
@@ -205,7 +206,8 @@ constexpr std::array<KernelTable::ReduceFunction, kReduceKindCount> kReduceKerne
 constexpr KernelTable kKernels{
     {kReduceKernels<float>, kReduceKernels<double>, kReduceKernels<Half>, kReduceKernels<BFloat16>,
      kReduceKernels<std::int32_t>, kReduceKernels<std::int64_t>, kReduceKernels<std::uint8_t>},
-    sgd_kernel};
+    sgd_kernel,
+    mark_kernel};
 
 }  // namespace
 }  // namespace tutti::cpu
