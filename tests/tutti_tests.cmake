@@ -2,12 +2,10 @@
 
 include(GoogleTest)
 
-# Ranks outnumber cores here, and the user may be root. Inside containers Open MPI may not read the
-# memory of its own neighbours (single_copy). A test that hangs ends in PeerLost, long before ctest
-# would kill it.
+# The user may be root. Inside containers Open MPI may not read the memory of its own neighbours
+# (single_copy). A test that hangs ends in PeerLost, long before ctest would kill it.
 set(tutti_test_environment
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-    OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
     OMPI_MCA_btl_vader_single_copy_mechanism=none
     TUTTI_TIMEOUT=30)
 
