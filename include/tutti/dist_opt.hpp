@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "tutti/communicator.hpp"
 #include "tutti/optimizer.hpp"
+#include "tutti/reducer.hpp"
 
 namespace tutti {
 
@@ -21,14 +23,41 @@ using Emit = std::function<void(View parameter, ConstView gradient)>;
 /** A backward pass: calls `emit` once for each parameter, usually the last layer's first. */
 using Backward = std::function<void(const Emit& emit)>;
 
+/**
+ * What keeps the accuracy of backward_and_sparse_update where little is sent: Deep Gradient
+ * Compression (Lin et al., ICLR 2018). All zero: plain error feedback.
+ */
+struct SparseOptions {
+  /**
+   * Momentum correction: v = momentum * v + gradient takes the gradient's place, and what was sent
+   * is zeroed in v as well. The wrapped optimiser should have no momentum of its own then.
+   */
+  float momentum = 0.0F;
+  /**
+   * Before anything is added up, each parameter's gradient is scaled down to a norm of at most
+   * clip_norm / sqrt(world_size). 0: no clipping.
+   */
+  float clip_norm = 0.0F;
+  /**
+   * The density of top-K falls from epoch to epoch: in epoch e it is at least
+   * spars^((e + 1) / (warm_up_epochs + 1)). An epoch is `epoch_steps` sparse steps.
+   */
+  std::int64_t warm_up_epochs = 0;
+  std::int64_t epoch_steps = 0;
+};
+
 struct DistOptions {
   /**
    * Size of a bucket in elements: gradients are sent once about that many have been gathered. A
-   * bucket holds whole gradients; one that alone is larger has a bucket of its own.
+   * bucket holds whole gradients; one that alone is larger has a bucket of its own. A step may ask
+   * for another size (`threshold`).
    */
   std::int64_t bucket_elements = 2097152;
   /** A parameter that a backward pass does not emit counts as a zero gradient. */
   bool missing_as_zero = false;
+  /** In which type backward_and_update_half and the half sums travel: f16 or bf16. */
+  DType half = DType::f16;
+  SparseOptions sparse;
   CommOptions comm;
 };
 
@@ -95,8 +124,42 @@ class DistOpt {
   /**
    * One step: runs `backward`, averages the gradients over the ranks, updates, counts a step.
    * Blocks until all parameters are updated. Sums that all_reduce started go on.
+   *
+   * This and the other modes (their formulas: docs/numerics.md) can follow each other in any
+   * order, with all ranks in the same mode. `threshold` is the size of a bucket in elements, the
+   * same on all ranks; where it is left out, DistOptions::bucket_elements.
    */
-  void backward_and_update(const Backward& backward);
+  void backward_and_update(const Backward& backward,
+                           std::optional<std::int64_t> threshold = std::nullopt);
+  /**
+   * The same with 16 bits an element on the wire (DistOptions::half): gradients are divided by
+   * world_size, rounded, and summed in float. With `clipping`, finite elements are first limited to
+   * [-clip_value, clip_value], which is positive. Elements of the average that are not finite are
+   * so on all ranks, and are counted in the statistics.
+   */
+  void backward_and_update_half(const Backward& backward,
+                                std::optional<std::int64_t> threshold = std::nullopt,
+                                bool clipping = false, float clip_value = 100.0F);
+  /**
+   * Local descent: every rank updates all parameters with its own gradients; then one partition of
+   * the parameters is averaged over the ranks, each step the next one. The first such step cuts the
+   * partitions, like buckets of `threshold`, and they stay: later ones do not look at it. The
+   * replicas differ in between: call synchronize() before they are evaluated or saved.
+   */
+  void backward_and_partial_update(const Backward& backward,
+                                   std::optional<std::int64_t> threshold = std::nullopt);
+  /**
+   * Sends a few elements of each bucket of n gradients, and averages these. With `topK`, the
+   * ceil(spars * n) of largest magnitude, 0 < spars <= 1; otherwise those whose magnitude is at
+   * least `spars`, not negative. With `corr`, what is not sent is kept (the residual) and added to
+   * the next gradients; without, it is lost, and a residual of earlier steps waits. Elements that
+   * are not finite are always sent. See also SparseOptions, which need `corr`.
+   */
+  void backward_and_sparse_update(const Backward& backward,
+                                  std::optional<std::int64_t> threshold = std::nullopt,
+                                  double spars = 0.05, bool topK = false, bool corr = true);
+  /** Averages all parameters over the ranks, after which they are the same bits. Blocks. */
+  void synchronize();
 
   /**
    * Starts the sum of `tensor`, of any dtype, over the ranks, in place; wait() ends it, and until
@@ -110,7 +173,22 @@ class DistOpt {
    * (InvalidArgument otherwise). Filling again before wait() is fine.
    */
   void fused_all_reduce(std::span<const View> tensors, bool send = true);
-  /** Ends what all_reduce and fused_all_reduce started. */
+  /**
+   * As all_reduce and fused_all_reduce, with f32 tensors that travel in DistOptions::half: the sum
+   * over the ranks of tensor / world_size, rounded, times world_size.
+   */
+  void all_reduce_half(View tensor);
+  void fused_all_reduce_half(std::span<const View> tensors, bool send = true);
+  /**
+   * Starts the sum over the ranks of the elements of `tensor` (f32) that backward_and_sparse_update
+   * would send of it; wait() writes it to `tensor`, zero elsewhere. With `accumulation`, f32 and as
+   * long, that is the residual. Not an average.
+   */
+  void sparsification(View tensor, std::optional<View> accumulation, double spars, bool topK);
+  /** The same with `tensors` taken as one, and an accumulation as long as all of them. */
+  void fused_sparsification(std::span<const View> tensors, std::optional<View> accumulation,
+                            double spars, bool topK);
+  /** Ends what the sums above started. */
   void wait();
 
   /**
@@ -121,15 +199,23 @@ class DistOpt {
   /** Counts one step of the optimiser; backward_and_update does it by itself. Local. */
   void step();
 
-  /** The optimiser's state; local, and the same on all ranks. */
+  /**
+   * All that this rank has to remember besides the parameters: the optimiser's state, and under
+   * names that begin with "dist." what the modes keep. Local. Where that is the rank's own (a
+   * residual, momentum of partial updates) it holds the numbers "dist.rank" and "dist.world_size";
+   * otherwise it is the same on all ranks.
+   */
   OptimizerState state() const;
   /**
-   * Local, and after register_parameters(). Throws InvalidArgument, and changes nothing, if
-   * `state` is not of these parameters.
+   * Training goes on as if it had not stopped, to the bit, in every mode, if each rank loads its
+   * state and has its parameters. Local, and after register_parameters(). Throws InvalidArgument,
+   * and changes nothing, if `state` is not of these parameters, or another rank's own.
    */
   void load_state(const OptimizerState& state);
 
-  /** Bytes of gradients that this rank handed to collectives in the last step. */
+  /** Of the last backward_and_... step on this rank, or of a synchronize() since. */
+  StepStatistics statistics() const;
+  /** statistics().bytes_sent */
   std::int64_t bytes_per_step() const;
 
  private:

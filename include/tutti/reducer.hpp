@@ -1,12 +1,15 @@
 // The reducer: averages gradients over the ranks, bucket by bucket, while others are being made.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "tutti/communicator.hpp"
+#include "tutti/compressor.hpp"
 #include "tutti/optimizer.hpp"
 
 namespace tutti {
@@ -14,17 +17,35 @@ namespace tutti {
 struct Bucket;
 class Exchange;
 
+/** What one step did on this rank. All times are in seconds. */
+struct StepStatistics {
+  /** The packets handed to collectives; for sparse ones SparseStats::bytes_sent. */
+  std::int64_t bytes_sent = 0;
+  /** Elements of packets per gradient element: 1 where all are sent. */
+  double density = 0.0;
+  /** Elements that are not finite, where the mode looks for them (docs/numerics.md). */
+  std::int64_t non_finite = 0;
+  double pack_seconds = 0.0;      ///< copying gradients into buckets
+  double encode_seconds = 0.0;    ///< making packets
+  double exchange_seconds = 0.0;  ///< in collectives, on whatever thread
+  double decode_seconds = 0.0;    ///< turning what arrived into averages
+  double update_seconds = 0.0;    ///< in the optimiser
+  double overlap_seconds = 0.0;   ///< the part of exchange_seconds during the backward pass
+};
+
 /**
  * Averages the gradients of a list of parameters over the ranks of a communicator, and has an
  * optimiser update the parameters. Each step is
  *
- *     begin();  take(index, gradient) for each parameter;  finish(optimizer);
+ *     begin(compressor, bucket_elements);
+ *     take(index, gradient) for each parameter;
+ *     finish(optimizer);
  *
  * The gradients lie one after the other in symmetric memory, in the order of the list; buckets are
- * stretches of it. A bucket whose gradients are all there starts its collective at once, on
- * another thread, but never before the buckets in front of it: so all ranks start them in the same
- * order, whatever the order of take(). The last bucket waits for finish(), since nothing is left
- * to overlap with; a list that fits one bucket therefore sends nothing before finish().
+ * stretches of it. A bucket whose gradients are all there is encoded and starts its collective at
+ * once, on another thread, but never before the buckets in front of it: so all ranks start them in
+ * the same order, whatever the order of take(). The last bucket waits for finish(), since nothing
+ * is left to overlap with; a list that fits one bucket therefore sends nothing before finish().
  *
  * Errors: those of Communicator. After one, or after any error while sending(), the reducer is
  * only good for destruction. Not thread-safe.
@@ -34,10 +55,9 @@ class Reducer {
   /**
    * Collective and blocking: allocates the memory. `parameters`, whose counts are not zero, in the
    * order in which their gradients are expected; their `gradient` is not looked at. All ranks pass
-   * the same counts and `bucket_elements` (at least 1).
+   * the same counts.
    */
-  Reducer(std::shared_ptr<Communicator> communicator, std::vector<ParameterRange> parameters,
-          std::int64_t bucket_elements);
+  Reducer(std::shared_ptr<Communicator> communicator, std::vector<ParameterRange> parameters);
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
   /** Waits for what is under way, at most until the communicator's deadline. */
@@ -48,9 +68,21 @@ class Reducer {
    * take(). Not to be touched between take() and the end of finish().
    */
   View gradient(std::size_t index) const;
+  /** The parameters, in the order of the list, with their gradients. */
+  std::span<const ParameterRange> parameters() const { return parameters_; }
+  /** Size of the memory of all gradients, in elements. */
+  std::int64_t memory_elements() const { return memory_.bytes() / size_of(DType::f32); }
+  /** The memory's stretches of about `bucket_elements` (at least 1). */
+  std::vector<Bucket> cut(std::int64_t bucket_elements) const;
 
-  /** Starts a step; one that was not finished is forgotten. Not while sending(). */
-  void begin();
+  /**
+   * Starts a step that sends buckets of about `bucket_elements` (at least 1, the same on all
+   * ranks) through `compressor`, which must live until finish(). A step that was not finished is
+   * forgotten. Not while sending().
+   */
+  void begin(Compressor& compressor, std::int64_t bucket_elements);
+  /** Starts a step that sends no gradients; it ends with finish_locally(). */
+  void begin_locally();
   /**
    * Takes the gradient of parameter `index`: as many f32 elements in CPU memory. Once for each
    * parameter and step. Its memory is the caller's again afterwards.
@@ -61,23 +93,39 @@ class Reducer {
    * parameters of each bucket as its average arrives. Blocks until all are updated.
    */
   void finish(Optimizer& optimizer);
+  /**
+   * Updates all parameters with this rank's own gradients, those not taken counting as zeros, then
+   * averages the parameters of `partition` over the ranks. Blocks.
+   */
+  void finish_locally(Optimizer& optimizer, const Bucket& partition);
+  /** Collective and blocking: averages the parameters of `bucket` over the ranks. */
+  void average_parameters(const Bucket& bucket);
 
-  /** Whether any bucket of a step that has not finished was sent. */
-  bool sending() const { return !arrivals_.empty(); }
-  /** Bytes that this rank handed to collectives in the last step. */
-  std::int64_t bytes_sent() const { return bytes_sent_; }
+  /** Whether other ranks wait, or would wait, for the rest of what this one has begun to send. */
+  bool sending() const { return sending_; }
+  /** Of the step that ended last, or of the present one so far. */
+  const StepStatistics& statistics() const { return statistics_; }
 
  private:
+  void forget_step();
+  void zero_missing();
+  BucketView view(const Bucket& bucket) const;
   void send_next_bucket();
+  void receive(std::size_t packet, std::chrono::steady_clock::time_point backward_end);
 
   std::vector<ParameterRange> parameters_;  // with their gradients
-  std::vector<Bucket> buckets_;
-  Buffer memory_;         // of the gradients
-  bool overlap_ = false;  // send buckets while gradients are still being made
+  std::int64_t elements_ = 0;               // of all parameters
+  bool alone_ = false;                      // the only rank
+  Buffer memory_;                           // of the gradients
+  std::vector<Bucket> buckets_;             // of the present layout
+  std::int64_t bucket_elements_ = 0;        // that it was cut for
+  Compressor* compressor_ = nullptr;        // of the present step; null if that is local
+  bool overlap_ = false;                    // send buckets while gradients are still being made
+  bool sending_ = false;
   std::vector<bool> taken_;
-  std::size_t all_taken_ = 0;    // parameters [0, all_taken_) are taken
-  std::vector<Event> arrivals_;  // of the buckets sent in this step, the first ones
-  std::int64_t bytes_sent_ = 0;
+  std::size_t all_taken_ = 0;  // parameters [0, all_taken_) are taken
+  std::int64_t sent_ = 0;      // elements of this step's packets
+  StepStatistics statistics_;
   std::unique_ptr<Exchange> exchange_;  // ends first: its thread works in memory_
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdio>
 #include <string>
 
 namespace tutti {
@@ -10,6 +11,13 @@ namespace tutti {
 inline std::string seconds_text(std::chrono::milliseconds time) {
   const auto tenths = (time.count() + 50) / 100;
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+/** The shortest of up to nine digits: "0.05". */
+inline std::string number_text(double value) {
+  char buffer[32];
+  std::snprintf(buffer, sizeof(buffer), "%.9g", value);
+  return buffer;
 }
 
 }  // namespace tutti

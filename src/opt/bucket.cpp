@@ -18,16 +18,15 @@ std::vector<Bucket> cut_buckets(std::span<const ParameterRange> parameters,
                                 std::span<const std::int64_t> starts,
                                 std::int64_t bucket_elements) {
   std::vector<Bucket> buckets;
-  std::int64_t elements = 0;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const std::int64_t count = parameters[i].count;
-    if (buckets.empty() || count > bucket_elements - elements) {
-      buckets.push_back({i, i, starts[i], starts[i]});
-      elements = 0;
+    if (buckets.empty() || count > bucket_elements - buckets.back().elements) {
+      buckets.push_back({i, i, starts[i], starts[i], 0});
     }
-    buckets.back().last = i + 1;
-    buckets.back().end = starts[i] + count;
-    elements += count;
+    Bucket& bucket = buckets.back();
+    bucket.last = i + 1;
+    bucket.end = starts[i] + count;
+    bucket.elements += count;
   }
   return buckets;
 }

@@ -16,6 +16,7 @@ struct Bucket {
   std::size_t last = 0;
   std::int64_t begin = 0;  ///< in elements [begin, end) of the memory
   std::int64_t end = 0;
+  std::int64_t elements = 0;  ///< of gradients, not counting the gaps
 };
 
 /** A cache line, and the widest vector of a CPU. */

@@ -1,10 +1,45 @@
 // How packets of gradients travel between the ranks: one collective each.
 #include "opt/exchange.hpp"
 
+#include "tutti/error.hpp"
+
 namespace tutti {
 
-Event Exchange::average(View packet) {
-  return communicator_->all_reduce(packet, Reduce::average, stream_);
+void Exchange::begin(std::size_t packets, bool overlap) {
+  started_ = 0;
+  overlap_ = overlap;
+  if (overlap && worker_.is_inline()) worker_ = Stream::worker();
+  if (journeys_.size() < packets) journeys_.resize(packets);
+}
+
+Event Exchange::travel(const Packet& packet, Journey& journey, const Stream& stream) {
+  if (!packet.entries) return communicator_->all_reduce(packet.elements, packet.reduce, stream);
+  return communicator_->sparse_all_reduce(*packet.entries, packet.elements, packet.reduce, stream,
+                                          &journey.stats);
+}
+
+void Exchange::start(const Packet& packet) {
+  Journey& journey = journeys_[started_];
+  journey.stats.bytes_sent = packet.elements.bytes();  // a sparse collective counts itself
+  const Stream stream = overlap_ ? worker_ : Stream();
+  try {
+    stream.submit([&journey] { journey.arrival.begin = Clock::now(); });
+    journey.collective = travel(packet, journey, stream);
+    journey.noted = stream.submit([&journey] { journey.arrival.end = Clock::now(); });
+  } catch (const CommunicationError&) {
+    // The communicator refuses to go on after a failure; an earlier packet may know which.
+    for (std::size_t i = 0; i < started_; ++i) journeys_[i].collective.wait();
+    throw;
+  }
+  ++started_;
+}
+
+Exchange::Arrival Exchange::wait(std::size_t i) {
+  Journey& journey = journeys_[i];
+  journey.collective.wait();
+  journey.noted.wait();
+  journey.arrival.bytes_sent = journey.stats.bytes_sent;
+  return journey.arrival;
 }
 
 }  // namespace tutti

@@ -1,28 +1,58 @@
 // How packets of gradients travel between the ranks: one collective each.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "tutti/communicator.hpp"
+#include "tutti/compressor.hpp"
 
 namespace tutti {
 
-/** Exchanges packets with the other ranks, which do so in the same order, on one stream. */
+/**
+ * Exchanges the packets of a step with the other ranks, which start theirs in the same order.
+ * Errors are those of Communicator, from start() or from wait().
+ */
 class Exchange {
  public:
-  Exchange(std::shared_ptr<Communicator> communicator, Stream stream)
-      : communicator_(std::move(communicator)), stream_(std::move(stream)) {}
+  using Clock = std::chrono::steady_clock;
+  struct Arrival {
+    Clock::time_point begin;  ///< of the collective, as the thread that ran it saw it
+    Clock::time_point end;
+    std::int64_t bytes_sent = 0;
+  };
 
-  /**
-   * Starts the average of `packet` over the ranks, in place; the event tells when it is there.
-   * Errors are those of Communicator, from the call or from the event.
-   */
-  Event average(View packet);
+  explicit Exchange(std::shared_ptr<Communicator> communicator)
+      : communicator_(std::move(communicator)) {}
+
+  /** A step begins that starts at most `packets`, on another thread if `overlap`. */
+  void begin(std::size_t packets, bool overlap);
+  /** Starts the collective of `packet`. */
+  void start(const Packet& packet);
+  /** How many were started since begin(). */
+  std::size_t started() const { return started_; }
+  /** Blocks until packet number `i` has arrived. */
+  Arrival wait(std::size_t i);
 
  private:
+  struct Journey {
+    Event collective;
+    Event noted;  // once both times are
+    Arrival arrival;
+    SparseStats stats;
+  };
+
+  Event travel(const Packet& packet, Journey& journey, const Stream& stream);
+
   std::shared_ptr<Communicator> communicator_;
-  Stream stream_;
+  bool overlap_ = false;
+  std::size_t started_ = 0;
+  std::vector<Journey> journeys_;
+  Stream worker_;  // inline until the first step with overlap; ends before what it writes to
 };
 
 }  // namespace tutti

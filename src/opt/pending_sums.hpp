@@ -4,52 +4,72 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
+#include "opt/staging.hpp"
 #include "tutti/communicator.hpp"
+#include "tutti/select.hpp"
 
 namespace tutti {
 
-/** What DistOpt::all_reduce, fused_all_reduce and wait do; see there. */
+/** Which elements sparsification() sends. */
+struct Sparsity {
+  double spars;
+  bool top_k;
+};
+
+/** What DistOpt's sums do, and its wait(); see there. */
 class PendingSums {
  public:
-  explicit PendingSums(std::shared_ptr<Communicator> communicator)
-      : communicator_(std::move(communicator)) {}
+  /** `half` is in which type the half sums travel. */
+  PendingSums(std::shared_ptr<Communicator> communicator, DType half);
 
   /** Starts the sum of `tensor`, in place. */
   void start(View tensor);
-  /** Copies `tensors` behind what was filled before. Collective where the buffer has to grow. */
-  void fill(std::span<const View> tensors);
+  void start_half(View tensor);
+  /** Starts the sum of what is selected of `tensors`, taken as one. */
+  void start_sparse(const char* method, std::span<const View> tensors,
+                    std::optional<View> accumulation, const Sparsity& sparsity);
+
+  /** How fused tensors travel. */
+  enum class Fused { as_they_are, half };
+  /** Puts `tensors` behind what was filled before. Collective where the buffer has to grow. */
+  void fill(std::span<const View> tensors, Fused kind);
   /** Starts one sum of all that was filled. `tensors` must be that, in order. */
-  void send(std::span<const View> tensors);
+  void send(std::span<const View> tensors, Fused kind);
+
   /** Ends what was started. */
   void wait();
-
   /** Whether anything was started that wait() has not ended. */
   bool any() const { return !sums_.empty(); }
 
  private:
   struct Sum {
     Event arrival;
-    const std::byte* fused = nullptr;  // where the sums of `tensors` are, one after the other
-    std::vector<View> tensors;
+    View packet{};                // where the sum arrives, unless in the tensor itself
+    std::vector<View> tensors{};  // to which it is then copied, one after the other
+    std::vector<std::uint32_t> indices{};  // of a sparse packet
+    std::vector<float> values{};
   };
 
-  Event sum(View tensor);
-  void check_fill(std::span<const View> tensors) const;
-  void reserve(std::int64_t bytes);
-  std::byte* fused() const { return static_cast<std::byte*>(buffer_.data()) + begin_; }
+  const Stream& stream();
+  void check_fill(std::span<const View> tensors, Fused kind) const;
+  void check_send(std::span<const View> tensors, Fused kind) const;
+  void narrow(View tensor, View packet) const;
+  SparseView select(Sum& sum, ConstView from, View residual, const Sparsity& sparsity);
+  void deliver(const Sum& sum) const;
 
   std::shared_ptr<Communicator> communicator_;
-  std::vector<View> filled_;  // what lies in [begin_, end_) of buffer_
-  std::int64_t begin_ = 0;    // in bytes; what lies in front of it is on its way
-  std::int64_t end_ = 0;
+  DType half_;
+  std::vector<View> filled_;  // what lies in the last packet of fused_
+  Fused filled_kind_ = Fused::as_they_are;
+  Selector selector_;
+  Staging fused_;
+  Staging single_;
   std::vector<Sum> sums_;
-  Buffer buffer_;                 // symmetric; grows, never shrinks
-  std::vector<Buffer> outgrown_;  // smaller ones in which sums are on their way
-  Stream stream_;                 // inline until the first sum; ends before the buffers
+  Stream stream_;  // inline until the first sum; ends before the packets
 };
 
 }  // namespace tutti

@@ -3,29 +3,36 @@
 
 #include <algorithm>
 #include <cstring>
-#include <span>
 #include <utility>
 
 #include "opt/bucket.hpp"
 #include "opt/exchange.hpp"
-#include "tutti/error.hpp"
+#include "opt/stopwatch.hpp"
 
 namespace tutti {
+namespace {
 
-Reducer::Reducer(std::shared_ptr<Communicator> communicator, std::vector<ParameterRange> parameters,
-                 std::int64_t bucket_elements)
-    : parameters_(std::move(parameters)), taken_(parameters_.size(), false) {
+std::size_t bytes_of(std::int64_t elements) {
+  return static_cast<std::size_t>(elements * size_of(DType::f32));
+}
+
+double seconds(Exchange::Clock::duration time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+}  // namespace
+
+Reducer::Reducer(std::shared_ptr<Communicator> communicator, std::vector<ParameterRange> parameters)
+    : parameters_(std::move(parameters)),
+      alone_(communicator->world_size() == 1),
+      taken_(parameters_.size(), false) {
   const std::vector<std::int64_t> starts = place_gradients(parameters_);
-  buckets_ = cut_buckets(parameters_, starts, bucket_elements);
-  arrivals_.reserve(buckets_.size());
   if (starts.back() > 0) memory_ = communicator->allocate(starts.back() * size_of(DType::f32));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     parameters_[i].gradient = static_cast<const float*>(memory_.data()) + starts[i];
+    elements_ += parameters_[i].count;
   }
-  // With one bucket, or one rank, there is nothing to overlap, and no thread is needed.
-  overlap_ = buckets_.size() > 1 && communicator->world_size() > 1;
-  exchange_ =
-      std::make_unique<Exchange>(std::move(communicator), overlap_ ? Stream::worker() : Stream());
+  exchange_ = std::make_unique<Exchange>(std::move(communicator));
 }
 
 Reducer::~Reducer() = default;
@@ -36,52 +43,133 @@ View Reducer::gradient(std::size_t index) const {
   return {static_cast<float*>(memory_.data()) + start, parameter.count, DType::f32};
 }
 
-void Reducer::begin() {
+std::vector<Bucket> Reducer::cut(std::int64_t bucket_elements) const {
+  return cut_buckets(parameters_, place_gradients(parameters_), bucket_elements);
+}
+
+BucketView Reducer::view(const Bucket& bucket) const {
+  const View gradients(static_cast<float*>(memory_.data()) + bucket.begin,
+                       bucket.end - bucket.begin, DType::f32);
+  return {bucket.begin, bucket.elements, gradients,
+          std::span(parameters_).subspan(bucket.first, bucket.last - bucket.first)};
+}
+
+void Reducer::forget_step() {
   std::fill(taken_.begin(), taken_.end(), false);
   all_taken_ = 0;
-  bytes_sent_ = 0;
+  sent_ = 0;
+  statistics_ = {};
+}
+
+void Reducer::begin(Compressor& compressor, std::int64_t bucket_elements) {
+  forget_step();
+  compressor_ = &compressor;
+  if (bucket_elements != bucket_elements_) {
+    buckets_ = cut(bucket_elements);
+    bucket_elements_ = bucket_elements;
+  }
+  // With one bucket, or one rank, there is nothing to overlap, and no thread is needed.
+  overlap_ = buckets_.size() > 1 && !alone_;
+  exchange_->begin(buckets_.size(), overlap_);
+}
+
+void Reducer::begin_locally() {
+  forget_step();
+  compressor_ = nullptr;
 }
 
 void Reducer::take(std::size_t index, ConstView gradient) {
   const View own = this->gradient(index);
   if (gradient.data != own.data) {
-    std::memmove(own.data, gradient.data, static_cast<std::size_t>(own.bytes()));
+    const Stopwatch stopwatch(statistics_.pack_seconds);
+    std::memmove(own.data, gradient.data, bytes_of(own.count));
   }
   taken_[index] = true;
   while (all_taken_ < taken_.size() && taken_[all_taken_]) ++all_taken_;
-  if (!overlap_) return;
-  while (arrivals_.size() + 1 < buckets_.size() && buckets_[arrivals_.size()].last <= all_taken_) {
+  if (compressor_ == nullptr || !overlap_) return;
+  while (exchange_->started() + 1 < buckets_.size() &&
+         buckets_[exchange_->started()].last <= all_taken_) {
     send_next_bucket();
   }
 }
 
-void Reducer::finish(Optimizer& optimizer) {
+void Reducer::zero_missing() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (taken_[i]) continue;
-    const View own = gradient(i);
-    std::memset(own.data, 0, static_cast<std::size_t>(own.bytes()));
+    if (!taken_[i]) std::memset(gradient(i).data, 0, bytes_of(parameters_[i].count));
   }
-  while (arrivals_.size() < buckets_.size()) send_next_bucket();
-  for (std::size_t i = 0; i < buckets_.size(); ++i) {
-    const Bucket& bucket = buckets_[i];
-    arrivals_[i].wait();
-    optimizer.update(std::span(parameters_).subspan(bucket.first, bucket.last - bucket.first));
-  }
-  arrivals_.clear();
 }
 
 void Reducer::send_next_bucket() {
-  const Bucket& bucket = buckets_[arrivals_.size()];
-  const View packet(static_cast<float*>(memory_.data()) + bucket.begin, bucket.end - bucket.begin,
-                    DType::f32);
-  bytes_sent_ += packet.bytes();
-  try {
-    arrivals_.push_back(exchange_->average(packet));
-  } catch (const CommunicationError&) {
-    // The communicator refuses to go on after a failure; an earlier bucket may know which.
-    for (const Event& arrival : arrivals_) arrival.wait();
-    throw;
+  sending_ = true;
+  const Bucket& bucket = buckets_[exchange_->started()];
+  Packet packet;
+  {
+    const Stopwatch stopwatch(statistics_.encode_seconds);
+    packet = compressor_->encode(view(bucket));
   }
+  // A threshold of zero selects what lies between gradients, too.
+  sent_ += packet.entries ? std::min(packet.entries->count, bucket.elements) : bucket.elements;
+  exchange_->start(packet);
+}
+
+void Reducer::receive(std::size_t packet, Exchange::Clock::time_point backward_end) {
+  const Exchange::Arrival arrival = exchange_->wait(packet);
+  statistics_.bytes_sent += arrival.bytes_sent;
+  statistics_.exchange_seconds += seconds(arrival.end - arrival.begin);
+  const Exchange::Clock::time_point overlapped = std::min(arrival.end, backward_end);
+  if (overlapped > arrival.begin) statistics_.overlap_seconds += seconds(overlapped - arrival.begin);
+  statistics_.density = static_cast<double>(sent_) / static_cast<double>(elements_);
+}
+
+void Reducer::finish(Optimizer& optimizer) {
+  const Exchange::Clock::time_point backward_end = Exchange::Clock::now();
+  zero_missing();
+  while (exchange_->started() < buckets_.size()) send_next_bucket();
+  for (std::size_t i = 0; i < buckets_.size(); ++i) {
+    const Bucket& bucket = buckets_[i];
+    receive(i, backward_end);
+    {
+      const Stopwatch stopwatch(statistics_.decode_seconds);
+      statistics_.non_finite += compressor_->decode(view(bucket));
+    }
+    const Stopwatch stopwatch(statistics_.update_seconds);
+    optimizer.update(view(bucket).parameters);
+  }
+  sending_ = false;
+}
+
+void Reducer::finish_locally(Optimizer& optimizer, const Bucket& partition) {
+  zero_missing();
+  sending_ = true;  // from here on the parameters differ between the ranks
+  {
+    const Stopwatch stopwatch(statistics_.update_seconds);
+    optimizer.update(parameters_);
+  }
+  average_parameters(partition);
+  sending_ = false;
+}
+
+void Reducer::average_parameters(const Bucket& bucket) {
+  if (bucket.elements == 0) return;
+  sending_ = true;
+  const BucketView copies = view(bucket);
+  {
+    const Stopwatch stopwatch(statistics_.encode_seconds);
+    for (const ParameterRange& range : copies.parameters) {
+      std::memcpy(const_cast<float*>(range.gradient), range.parameter, bytes_of(range.count));
+    }
+  }
+  sent_ += copies.elements;
+  exchange_->begin(1, false);
+  exchange_->start({copies.gradients, Reduce::average});
+  receive(0, {});
+  {
+    const Stopwatch stopwatch(statistics_.decode_seconds);
+    for (const ParameterRange& range : copies.parameters) {
+      std::memcpy(range.parameter, range.gradient, bytes_of(range.count));
+    }
+  }
+  sending_ = false;
 }
 
 }  // namespace tutti

@@ -1,11 +1,11 @@
 // SGD: checks its arguments and keeps the momentum; the arithmetic is the fused kernel's.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <string>
 #include <utility>
 
 #include "communicator/cpu/kernels.hpp"
+#include "communicator/text.hpp"
 #include "tutti/error.hpp"
 #include "tutti/optimizer.hpp"
 
@@ -16,15 +16,9 @@ constexpr const char* kMomentum = "momentum";
 constexpr const char* kStarted = "started";
 constexpr const char* kSteps = "steps";
 
-std::string text(double value) {
-  char buffer[32];
-  std::snprintf(buffer, sizeof(buffer), "%.9g", value);
-  return buffer;
-}
-
 void check_rate(const std::string& name, float value) {
   if (std::isfinite(value) && value >= 0.0F) return;
-  throw InvalidArgument(name + " is " + text(value) + ", but must be finite and not negative");
+  throw InvalidArgument(name + " is " + number_text(value) + ", but must be finite and not negative");
 }
 
 void check(const SgdOptions& options) {
@@ -32,12 +26,12 @@ void check(const SgdOptions& options) {
   check_rate("SgdOptions::momentum", options.momentum);
   check_rate("SgdOptions::weight_decay", options.weight_decay);
   if (!std::isfinite(options.dampening)) {
-    throw InvalidArgument("SgdOptions::dampening is " + text(options.dampening) +
+    throw InvalidArgument("SgdOptions::dampening is " + number_text(options.dampening) +
                           ", but must be finite");
   }
   if (options.nesterov && (options.momentum == 0.0F || options.dampening != 0.0F)) {
     throw InvalidArgument("SgdOptions::nesterov needs momentum and no dampening, but momentum is " +
-                          text(options.momentum) + " and dampening is " + text(options.dampening));
+                          number_text(options.momentum) + " and dampening is " + number_text(options.dampening));
   }
 }
 
@@ -183,7 +177,7 @@ void SGD::load_state(const OptimizerState& state) {
   constexpr double kMostSteps = 0x1p53;  // up to which a double counts
   if (!(steps->second >= 0.0 && steps->second <= kMostSteps) ||
       steps->second != std::trunc(steps->second)) {
-    throw InvalidArgument("the state's number 'steps' is " + text(steps->second) +
+    throw InvalidArgument("the state's number 'steps' is " + number_text(steps->second) +
                           ", but must be a whole number from 0 to 2^53");
   }
 
@@ -195,7 +189,7 @@ void SGD::load_state(const OptimizerState& state) {
     for (auto flag = flags.begin(); flag != flags.end();) {
       if (*flag != 0.0F && *flag != 1.0F) {
         throw InvalidArgument("element " + std::to_string(flag - flags.begin()) +
-                              " of the state's array 'started' is " + text(*flag) +
+                              " of the state's array 'started' is " + number_text(*flag) +
                               ", but must be 0 or 1");
       }
       const auto stop =

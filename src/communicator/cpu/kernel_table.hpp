@@ -30,11 +30,22 @@ struct KernelTable {
                                std::int64_t count, const SgdStep& step);
   using MarkFunction = void (*)(const float* gradient, float* residual, std::int64_t count,
                                 std::uint32_t least, std::uint64_t* marks);
+  using NarrowFunction = void (*)(const float* from, void* to, std::int64_t count,
+                                  const Narrowing& narrowing);
+  using WidenFunction = std::int64_t (*)(const void* from, float* to, std::int64_t count,
+                                         float factor);
+  using AccumulateFunction = void (*)(float* sum, const float* term, std::int64_t count,
+                                      float decay, float scale);
+  using NormFunction = double (*)(const float* elements, std::int64_t count);
 
   /** One function for each DType and ReduceKind. */
   std::array<std::array<ReduceFunction, kReduceKindCount>, kDTypeCount> reduce{};
   SgdFunction sgd_update = nullptr;
   MarkFunction mark = nullptr;
+  std::array<NarrowFunction, 2> narrow{};  // to f16, to bf16
+  std::array<WidenFunction, 2> widen{};    // from f16, from bf16
+  AccumulateFunction accumulate = nullptr;
+  NormFunction squared_norm = nullptr;
 };
 
 /** "portable", "avx2" or "avx512". */

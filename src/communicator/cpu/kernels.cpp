@@ -18,6 +18,15 @@ const KernelTable& active_table() {
   return active;
 }
 
+/** The place of f16 or bf16 in the table's functions. */
+std::size_t wire_index(DType wire) {
+  if (wire != DType::f16 && wire != DType::bf16) {
+    throw InvalidArgument("wire is " + std::string(tutti::name_of(wire)) +
+                          ", but must be f16 or bf16");
+  }
+  return wire == DType::f16 ? 0 : 1;
+}
+
 }  // namespace
 
 const char* name_of(Isa isa) {
@@ -82,6 +91,23 @@ void sgd_update(float* parameter, const float* gradient, float* velocity, std::i
 void mark(const float* gradient, float* residual, std::int64_t count, std::uint32_t least,
           std::uint64_t* marks) {
   active_table().mark(gradient, residual, count, least, marks);
+}
+
+void narrow(const float* from, void* to, std::int64_t count, DType wire,
+            const Narrowing& narrowing) {
+  active_table().narrow[wire_index(wire)](from, to, count, narrowing);
+}
+
+std::int64_t widen(const void* from, float* to, std::int64_t count, DType wire, float factor) {
+  return active_table().widen[wire_index(wire)](from, to, count, factor);
+}
+
+void accumulate(float* sum, const float* term, std::int64_t count, float decay, float scale) {
+  active_table().accumulate(sum, term, count, decay, scale);
+}
+
+double squared_norm(const float* elements, std::int64_t count) {
+  return active_table().squared_norm(elements, count);
 }
 
 }  // namespace tutti::cpu

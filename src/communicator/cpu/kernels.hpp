@@ -1,4 +1,4 @@
-// Arithmetic on CPU memory: element-wise reductions and the fused SGD update.
+// Arithmetic on CPU memory: element-wise reductions, conversions, and the fused SGD update.
 #pragma once
 
 #include <cstdint>
@@ -52,6 +52,25 @@ void sgd_update(float* parameter, const float* gradient, float* velocity, std::i
  */
 void mark(const float* gradient, float* residual, std::int64_t count, std::uint32_t least,
           std::uint64_t* marks);
+
+/** How f32 elements become f16 or bf16 ones. */
+struct Narrowing {
+  float scale = 1.0F;  ///< multiplies every element, after the clipping
+  float limit = 0.0F;  ///< if positive, finite elements are clipped to [-limit, limit] first
+};
+
+/** to[i] = the element of type `wire`, f16 or bf16, nearest to scale * clip(from[i]). */
+void narrow(const float* from, void* to, std::int64_t count, DType wire,
+            const Narrowing& narrowing);
+
+/** to[i] = factor * from[i]. Returns how many elements of the result are not finite. */
+std::int64_t widen(const void* from, float* to, std::int64_t count, DType wire, float factor);
+
+/** sum[i] = decay * sum[i] + scale * term[i]. */
+void accumulate(float* sum, const float* term, std::int64_t count, float decay, float scale);
+
+/** The sum of the squares, in double: element i is added to sum number i % 16, then the sums. */
+double squared_norm(const float* elements, std::int64_t count);
 
 /** The instruction sets that kernels are built for, weakest first. */
 enum class Isa : std::uint8_t { portable, avx2, avx512 };

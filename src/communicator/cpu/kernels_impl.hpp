@@ -13,12 +13,10 @@
 #include "communicator/cpu/kernel_table.hpp"
 #include "communicator/cpu/mark_impl.hpp"
 #include "communicator/cpu/vector.hpp"
+#include "communicator/cpu/wire_impl.hpp"
 
 namespace tutti::cpu {
 namespace {
-
-/** Independent vectors in flight, to hide the latency of an operation. */
-constexpr unsigned kStrip = 4;
 
 // The lanes' values are taken as unsigned where signed arithmetic might overflow.
 template <class L, class = void>
@@ -207,7 +205,11 @@ constexpr KernelTable kKernels{
     {kReduceKernels<float>, kReduceKernels<double>, kReduceKernels<Half>, kReduceKernels<BFloat16>,
      kReduceKernels<std::int32_t>, kReduceKernels<std::int64_t>, kReduceKernels<std::uint8_t>},
     sgd_kernel,
-    mark_kernel};
+    mark_kernel,
+    {narrow_kernel<Half>, narrow_kernel<BFloat16>},
+    {widen_kernel<Half>, widen_kernel<BFloat16>},
+    accumulate_kernel,
+    squared_norm_kernel};
 
 }  // namespace
 }  // namespace tutti::cpu

@@ -54,6 +54,9 @@ using Vector = typename VectorOf<L, kVectorBytes>::Type;
 template <class T>
 constexpr std::int64_t kLanes = kVectorBytes / static_cast<std::int64_t>(sizeof(Lane<T>));
 
+/** Independent vectors in flight, to hide the latency of an operation. */
+constexpr unsigned kStrip = 4;
+
 using Floats = Vector<float>;
 using Words = Vector<std::uint32_t>;
 using Integers = Vector<std::int32_t>;

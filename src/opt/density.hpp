@@ -1,0 +1,29 @@
+// How many elements the sparse modes send.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include "communicator/text.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti {
+
+/** Throws InvalidArgument unless `spars` is a fraction that top-K can send, or a threshold. */
+inline void check_spars(const std::string& method, double spars, bool top_k) {
+  const bool good = top_k ? spars > 0.0 && spars <= 1.0 : spars >= 0.0 && std::isfinite(spars);
+  if (good) return;
+  throw InvalidArgument(method + ": spars is " + number_text(spars) + ", but must be " +
+                        (top_k ? "above 0 and at most 1 for top-K"
+                               : "finite and not negative for a threshold"));
+}
+
+/** ceil(spars * count), for 0 < spars <= 1. */
+inline std::int64_t top_k_count(double spars, std::int64_t count) {
+  const auto k = static_cast<std::int64_t>(std::ceil(spars * static_cast<double>(count)));
+  return std::min(k, count);
+}
+
+}  // namespace tutti

@@ -1,0 +1,122 @@
+// What is behind DistOpt: the registered model, and what its modes keep.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "opt/agreement.hpp"
+#include "opt/bucket.hpp"
+#include "opt/compressors.hpp"
+#include "opt/emission_order.hpp"
+#include "opt/parameter_table.hpp"
+#include "opt/pending_sums.hpp"
+#include "tutti/dist_opt.hpp"
+
+namespace tutti {
+
+/** The partitions of the parameters that partial updates average in turn. */
+struct Partitions {
+  std::int64_t elements = 0;  ///< that each has, about
+  std::vector<Bucket> list;
+  std::int64_t steps = 0;  ///< partial updates so far
+
+  Bucket next() const {
+    return list.empty() ? Bucket() : list[static_cast<std::size_t>(steps) % list.size()];
+  }
+};
+
+/** A model that was registered. */
+struct Model {
+  Model(ParameterTable table_in, const std::shared_ptr<Communicator>& communicator,
+        bool missing_as_zero)
+      : table(std::move(table_in)),
+        order(table, missing_as_zero),
+        reducer(communicator, table.ranges()) {}
+
+  ParameterTable table;
+  EmissionOrder order;
+  FloatCompressor plain;
+  // Those of modes that were used, or whose state was loaded.
+  std::unique_ptr<HalfCompressor> half;
+  std::unique_ptr<SparseCompressor> sparse;
+  std::int64_t sparse_steps = 0;
+  Partitions partitions;
+  Reducer reducer;  // ends first: its thread works on the packets
+};
+
+class DistOpt::Impl {
+ public:
+  Impl(std::shared_ptr<Optimizer> optimizer, std::shared_ptr<Communicator> communicator,
+       const DistOptions& options)
+      : options_(options),
+        optimizer_(std::move(optimizer)),
+        communicator_(std::move(communicator)),
+        sums_(communicator_, options.half) {}
+
+  std::vector<View> register_parameters(std::span<const Parameter> parameters);
+  void update_full(const Backward& backward, std::optional<std::int64_t> threshold);
+  void update_half(const Backward& backward, std::optional<std::int64_t> threshold, bool clipping,
+                   float clip_value);
+  void update_partial(const Backward& backward, std::optional<std::int64_t> threshold);
+  void update_sparse(const Backward& backward, std::optional<std::int64_t> threshold, double spars,
+                     bool top_k, bool correct);
+  void synchronize();
+  void update(View parameter, ConstView gradient);
+  OptimizerState state() const;
+  void load_state(const OptimizerState& state);
+
+  Optimizer& optimizer() const { return *optimizer_; }
+  Communicator& communicator() const { return *communicator_; }
+  PendingSums& sums() { return sums_; }
+  StepStatistics statistics() const {
+    return model_ ? model_->reducer.statistics() : StepStatistics();
+  }
+
+ private:
+  /** A gradient of the first backward pass, where nothing was registered. */
+  struct FirstGradient {
+    Parameter parameter;
+    std::vector<float> gradient;
+  };
+  /** What the present step is like. */
+  struct Plan {
+    Compressor* compressor = nullptr;  // null for a partial update
+    std::int64_t bucket_elements = 0;
+  };
+
+  void refuse_inside_backward(const char* method) const;
+  void refuse_if_given_up() const;
+  std::int64_t bucket_size(const char* method, std::optional<std::int64_t> threshold) const;
+
+  std::unique_ptr<Model> agree(std::span<const Parameter> parameters, ParameterTable::Order order,
+                               Agreement agreement);
+  void adopt(std::unique_ptr<Model> model);
+  void run(const Backward& backward, const Emit& emit);
+  /** One step of any mode; `plan(model)` is asked once there is a model. */
+  template <class MakePlan>
+  void train(const char* method, const Backward& backward, const MakePlan& plan);
+  template <class MakePlan>
+  void first_step(const Backward& backward, const MakePlan& plan);
+  void step(const Backward& backward, const Plan& plan);
+  void give_up(const std::string& reason);
+
+  void check_owner(const OptimizerState& state) const;
+  SparseChoice sparse_choice(double spars, bool top_k, bool correct) const;
+
+  DistOptions options_;
+  std::shared_ptr<Optimizer> optimizer_;
+  std::shared_ptr<Communicator> communicator_;
+  PendingSums sums_;
+  std::unique_ptr<Model> model_;  // once parameters are registered
+  bool in_backward_ = false;
+  std::exception_ptr emit_error_;  // of the present backward pass, which may have swallowed it
+  std::string given_up_;           // why no further step is possible; empty while one is
+};
+
+}  // namespace tutti

@@ -1,0 +1,166 @@
+// What DistOpt's modes remember, as part of the optimiser's state.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "communicator/text.hpp"
+#include "opt/dist_opt_impl.hpp"
+
+namespace tutti {
+namespace {
+
+const std::string kPrefix = "dist.";
+const std::string kRank = "dist.rank";
+const std::string kWorldSize = "dist.world_size";
+const std::string kResidual = "dist.residual";
+const std::string kVelocity = "dist.velocity";
+const std::string kSparseSteps = "dist.sparse_steps";
+const std::string kPartialSteps = "dist.partial_steps";
+const std::string kPartitionElements = "dist.partition_elements";
+
+/** The entries of the modes, or those of the wrapped optimiser. */
+template <class Map>
+Map part_of(const Map& entries, bool modes) {
+  Map part;
+  for (const auto& entry : entries) {
+    if (entry.first.starts_with(kPrefix) == modes) part.insert(entry);
+  }
+  return part;
+}
+
+template <class Map>
+void refuse_unknown(const Map& entries, const std::string& kind,
+                    std::initializer_list<std::string> known) {
+  for (const auto& [name, value] : entries) {
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      throw InvalidArgument("the state has " + kind + " '" + name + "', which DistOpt does not know");
+    }
+  }
+}
+
+/** Number `name`, which counts something; nothing if it is not there. */
+std::optional<std::int64_t> count_in(const OptimizerState& state, const std::string& name) {
+  const auto found = state.numbers.find(name);
+  if (found == state.numbers.end()) return std::nullopt;
+  constexpr double kMost = 0x1p53;  // up to which a double counts
+  const double value = found->second;
+  if (!(value >= 0.0 && value <= kMost) || value != std::trunc(value)) {
+    throw InvalidArgument("the state's number '" + name + "' is " + number_text(value) +
+                          ", but must be a whole number from 0 to 2^53");
+  }
+  return static_cast<std::int64_t>(value);
+}
+
+/** From the order of the parameter space to that of the memory of gradients, or back. */
+template <class Copy>
+void for_each_gradient(const Reducer& reducer, const Copy& copy) {
+  if (reducer.parameters().empty()) return;
+  const float* memory = reducer.parameters().front().gradient;
+  for (const ParameterRange& range : reducer.parameters()) {
+    copy(range.offset, range.gradient - memory, range.count);
+  }
+}
+
+std::vector<float> to_space(const Reducer& reducer, std::int64_t elements,
+                            const std::vector<float>& memory) {
+  std::vector<float> space(static_cast<std::size_t>(elements));
+  for_each_gradient(reducer, [&](std::int64_t offset, std::int64_t place, std::int64_t count) {
+    std::copy_n(memory.begin() + place, count, space.begin() + offset);
+  });
+  return space;
+}
+
+std::vector<float> to_memory(const Reducer& reducer, const std::vector<float>& space) {
+  std::vector<float> memory(static_cast<std::size_t>(reducer.memory_elements()));
+  for_each_gradient(reducer, [&](std::int64_t offset, std::int64_t place, std::int64_t count) {
+    std::copy_n(space.begin() + offset, count, memory.begin() + place);
+  });
+  return memory;
+}
+
+}  // namespace
+
+OptimizerState DistOpt::Impl::state() const {
+  OptimizerState state = optimizer_->state();
+  if (!model_) return state;
+  const Model& model = *model_;
+  bool own = false;
+  const auto add = [&](const std::string& name, const std::vector<float>& memory) {
+    if (memory.empty()) return;
+    state.arrays[name] = to_space(model.reducer, model.table.elements(), memory);
+    own = true;
+  };
+  if (model.sparse) {
+    add(kResidual, model.sparse->residual());
+    add(kVelocity, model.sparse->velocity());
+  }
+  if (model.sparse_steps > 0) {
+    state.numbers[kSparseSteps] = static_cast<double>(model.sparse_steps);
+  }
+  if (model.partitions.steps > 0) {
+    state.numbers[kPartialSteps] = static_cast<double>(model.partitions.steps);
+    state.numbers[kPartitionElements] = static_cast<double>(model.partitions.elements);
+    own = true;
+  }
+  if (own) {
+    state.numbers[kRank] = communicator_->global_rank();
+    state.numbers[kWorldSize] = communicator_->world_size();
+  }
+  return state;
+}
+
+void DistOpt::Impl::check_owner(const OptimizerState& state) const {
+  const auto refuse_other = [&](const std::string& name, const char* what, int own) {
+    const std::optional<std::int64_t> value = count_in(state, name);
+    if (!value || *value == own) return;
+    throw InvalidArgument("the state is of " + std::string(what) + " " + std::to_string(*value) +
+                          ", and this is " + what + " " + std::to_string(own) +
+                          ": residuals and local momentum belong to a rank");
+  };
+  refuse_other(kWorldSize, "world size", communicator_->world_size());
+  refuse_other(kRank, "rank", communicator_->global_rank());
+}
+
+void DistOpt::Impl::load_state(const OptimizerState& state) {
+  if (!model_) {
+    throw InvalidArgument(
+        "load_state: no parameters are registered; call register_parameters() before it");
+  }
+  Model& model = *model_;
+  const OptimizerState modes{part_of(state.arrays, true), part_of(state.numbers, true)};
+  refuse_unknown(modes.numbers, "a number",
+                 {kRank, kWorldSize, kSparseSteps, kPartialSteps, kPartitionElements});
+  refuse_unknown(modes.arrays, "an array", {kResidual, kVelocity});
+  check_owner(modes);
+  for (const auto& [name, array] : modes.arrays) {
+    if (static_cast<std::int64_t>(array.size()) == model.table.elements()) continue;
+    throw InvalidArgument("the state's array '" + name + "' has " + std::to_string(array.size()) +
+                          " elements, but the parameter space has " +
+                          std::to_string(model.table.elements()));
+  }
+  Partitions partitions;
+  partitions.steps = count_in(modes, kPartialSteps).value_or(0);
+  if (partitions.steps > 0) {
+    partitions.elements = count_in(modes, kPartitionElements).value_or(0);
+    if (partitions.elements < 1) {
+      throw InvalidArgument("the state has partial updates, but no number '" + kPartitionElements +
+                            "' above 0");
+    }
+    partitions.list = model.reducer.cut(partitions.elements);
+  }
+  const std::int64_t sparse_steps = count_in(modes, kSparseSteps).value_or(0);
+  std::unique_ptr<SparseCompressor> sparse;
+  if (!modes.arrays.empty()) {
+    sparse = std::make_unique<SparseCompressor>(model.reducer.memory_elements());
+    for (const auto& [name, array] : modes.arrays) {
+      (name == kResidual ? sparse->residual() : sparse->velocity()) =
+          to_memory(model.reducer, array);
+    }
+  }
+  optimizer_->load_state({part_of(state.arrays, false), part_of(state.numbers, false)});
+  model.sparse = std::move(sparse);
+  model.sparse_steps = sparse_steps;
+  model.partitions = std::move(partitions);
+}
+
+}  // namespace tutti

@@ -1,0 +1,290 @@
+// The steps of DistOpt: registration, the backward pass, and the modes.
+#include <cmath>
+#include <exception>
+#include <utility>
+
+#include "communicator/text.hpp"
+#include "opt/density.hpp"
+#include "opt/dist_opt_impl.hpp"
+
+namespace tutti {
+namespace {
+
+std::string message_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& exception) {
+    return exception.what();
+  } catch (...) {
+    return "unknown error";
+  }
+}
+
+void refuse_large_buckets(const std::string& method, const Reducer& reducer,
+                          std::int64_t bucket_elements) {
+  if (reducer.memory_elements() <= kMostSparse) return;
+  for (const Bucket& bucket : reducer.cut(bucket_elements)) {
+    if (bucket.end - bucket.begin <= kMostSparse) continue;
+    throw InvalidArgument(method + ": a bucket has " + std::to_string(bucket.end - bucket.begin) +
+                          " elements, and at most " + std::to_string(kMostSparse) +
+                          " can be numbered");
+  }
+}
+
+}  // namespace
+
+void DistOpt::Impl::refuse_inside_backward(const char* method) const {
+  if (!in_backward_) return;
+  throw InvalidArgument(std::string(method) + " was called inside a backward pass, which still " +
+                        "reads the parameters");
+}
+
+void DistOpt::Impl::refuse_if_given_up() const {
+  if (!given_up_.empty()) throw CommunicationError(given_up_);
+}
+
+std::int64_t DistOpt::Impl::bucket_size(const char* method,
+                                        std::optional<std::int64_t> threshold) const {
+  if (threshold && *threshold < 1) {
+    throw InvalidArgument(std::string(method) + ": threshold is " + std::to_string(*threshold) +
+                          "; it must be at least 1");
+  }
+  return threshold.value_or(options_.bucket_elements);
+}
+
+std::vector<View> DistOpt::Impl::register_parameters(std::span<const Parameter> parameters) {
+  refuse_inside_backward("register_parameters");
+  if (model_) {
+    throw InvalidArgument("register_parameters: " + std::to_string(model_->table.size()) +
+                          " parameters are already registered");
+  }
+  auto model = agree(parameters, ParameterTable::Order::last_first, Agreement::layout);
+  for (const Parameter& parameter : parameters) {
+    if (parameter.value.count > 0) communicator_->broadcast(parameter.value, 0);
+  }
+  adopt(std::move(model));
+  std::vector<View> gradients;
+  gradients.reserve(parameters.size());
+  for (const Parameter& parameter : parameters) {
+    const View& value = parameter.value;
+    gradients.push_back(value.count > 0 ? model_->reducer.gradient(model_->table.find(value))
+                                        : View());
+  }
+  return gradients;
+}
+
+std::unique_ptr<Model> DistOpt::Impl::agree(std::span<const Parameter> parameters,
+                                            ParameterTable::Order order, Agreement agreement) {
+  ParameterTable table(parameters, order);
+  check_agreement(*communicator_, table, options_.bucket_elements, agreement);
+  return std::make_unique<Model>(std::move(table), communicator_, options_.missing_as_zero);
+}
+
+void DistOpt::Impl::adopt(std::unique_ptr<Model> model) {
+  optimizer_->resize(model->table.elements());
+  model_ = std::move(model);
+}
+
+/** Runs `backward` with `emit`, and throws what emit threw even if `backward` went on. */
+void DistOpt::Impl::run(const Backward& backward, const Emit& emit) {
+  emit_error_ = nullptr;
+  in_backward_ = true;
+  try {
+    backward([&](View parameter, ConstView gradient) {
+      if (emit_error_) std::rethrow_exception(emit_error_);
+      try {
+        emit(parameter, gradient);
+      } catch (...) {
+        emit_error_ = std::current_exception();
+        throw;
+      }
+    });
+  } catch (...) {
+    in_backward_ = false;
+    throw;
+  }
+  in_backward_ = false;
+  if (emit_error_) std::rethrow_exception(std::exchange(emit_error_, nullptr));
+}
+
+void DistOpt::Impl::step(const Backward& backward, const Plan& plan) {
+  Model& model = *model_;
+  model.order.begin();
+  if (plan.compressor != nullptr) {
+    model.reducer.begin(*plan.compressor, plan.bucket_elements);
+  } else {
+    model.reducer.begin_locally();
+  }
+  try {
+    run(backward, [&](View parameter, ConstView gradient) {
+      if (parameter.count == 0) return;  // nothing to average, whether emitted or not
+      const std::size_t index = model.table.find(parameter);
+      model.table.check_gradient(index, gradient);
+      model.order.emit(index);
+      model.reducer.take(index, gradient);
+    });
+    model.order.end();
+    if (plan.compressor != nullptr) {
+      model.reducer.finish(*optimizer_);
+    } else {
+      model.reducer.finish_locally(*optimizer_, model.partitions.next());
+    }
+  } catch (...) {
+    // The other ranks wait for the buckets that this one will not send. If none is on its way,
+    // nothing has happened that another attempt could not repeat.
+    if (model.reducer.sending()) give_up(message_of(std::current_exception()));
+    throw;
+  }
+}
+
+template <class MakePlan>
+void DistOpt::Impl::first_step(const Backward& backward, const MakePlan& plan) {
+  std::vector<FirstGradient> gradients;
+  run(backward, [&](View parameter, ConstView gradient) {
+    if (parameter.count == 0) return;
+    const Parameter unnamed{parameter, ""};
+    check_parameter(unnamed, gradients.size());
+    check_gradient(gradient, unnamed, gradients.size());
+    const auto* elements = static_cast<const float*>(gradient.data);
+    gradients.push_back({unnamed, {elements, elements + gradient.count}});
+  });
+  std::vector<Parameter> parameters;
+  for (const FirstGradient& first : gradients) parameters.push_back(first.parameter);
+  adopt(agree(parameters, ParameterTable::Order::as_listed, Agreement::layout_and_values));
+  const Backward again = [&](const Emit& emit) {
+    for (FirstGradient& first : gradients) {
+      emit(first.parameter.value, std::span<const float>(first.gradient));
+    }
+  };
+  step(again, plan(*model_));
+}
+
+template <class MakePlan>
+void DistOpt::Impl::train(const char* method, const Backward& backward, const MakePlan& plan) {
+  refuse_inside_backward(method);
+  if (!backward) throw InvalidArgument(std::string(method) + ": backward is an empty function");
+  refuse_if_given_up();
+  if (model_) {
+    step(backward, plan(*model_));
+  } else {
+    first_step(backward, plan);
+  }
+  optimizer_->step();
+}
+
+void DistOpt::Impl::give_up(const std::string& reason) {
+  given_up_ = "an earlier step of this DistOpt failed half-way: " + reason;
+  communicator_->abort("gave up in the middle of a step: " + reason);
+}
+
+// --- The modes ----------------------------------------------------------------------------------
+
+void DistOpt::Impl::update_full(const Backward& backward, std::optional<std::int64_t> threshold) {
+  const char* method = "backward_and_update";
+  const std::int64_t bucket = bucket_size(method, threshold);
+  train(method, backward, [&](Model& model) { return Plan{&model.plain, bucket}; });
+}
+
+void DistOpt::Impl::update_half(const Backward& backward, std::optional<std::int64_t> threshold,
+                                bool clipping, float clip_value) {
+  const char* method = "backward_and_update_half";
+  const std::int64_t bucket = bucket_size(method, threshold);
+  if (clipping && !(clip_value > 0.0F && std::isfinite(clip_value))) {
+    throw InvalidArgument(std::string(method) + ": clip_value is " + number_text(clip_value) +
+                          ", but must be finite and positive");
+  }
+  train(method, backward, [&](Model& model) {
+    if (!model.half) {
+      model.half = std::make_unique<HalfCompressor>(*communicator_,
+                                                    model.reducer.memory_elements(), options_.half);
+    }
+    model.half->set_limit(clipping ? clip_value : 0.0F);
+    return Plan{model.half.get(), bucket};
+  });
+}
+
+void DistOpt::Impl::update_partial(const Backward& backward,
+                                   std::optional<std::int64_t> threshold) {
+  const char* method = "backward_and_partial_update";
+  const std::int64_t elements = bucket_size(method, threshold);
+  train(method, backward, [&](Model& model) {
+    Partitions& partitions = model.partitions;
+    if (partitions.steps == 0) partitions = {elements, model.reducer.cut(elements), 0};
+    return Plan{};
+  });
+  ++model_->partitions.steps;
+}
+
+SparseChoice DistOpt::Impl::sparse_choice(double spars, bool top_k, bool correct) const {
+  const SparseOptions& options = options_.sparse;
+  SparseChoice choice{.top_k = top_k,
+                      .spars = spars,
+                      .correct = correct,
+                      .momentum = options.momentum,
+                      .norm_limit = static_cast<float>(
+                          options.clip_norm / std::sqrt(communicator_->world_size()))};
+  const std::int64_t steps = model_ ? model_->sparse_steps : 0;
+  if (top_k && options.warm_up_epochs > 0) {
+    const auto epoch = static_cast<double>(steps / options.epoch_steps);
+    const auto epochs = static_cast<double>(options.warm_up_epochs);
+    if (epoch < epochs) choice.spars = std::pow(spars, (epoch + 1.0) / (epochs + 1.0));
+  }
+  return choice;
+}
+
+void DistOpt::Impl::update_sparse(const Backward& backward, std::optional<std::int64_t> threshold,
+                                  double spars, bool top_k, bool correct) {
+  const char* method = "backward_and_sparse_update";
+  const std::int64_t bucket = bucket_size(method, threshold);
+  check_spars(method, spars, top_k);
+  if (!correct && options_.sparse.momentum != 0.0F) {
+    throw InvalidArgument(std::string(method) +
+                          ": corr is false, but the momentum correction of SparseOptions needs it");
+  }
+  train(method, backward, [&](Model& model) {
+    if (!model.sparse) {
+      model.sparse = std::make_unique<SparseCompressor>(model.reducer.memory_elements());
+    }
+    refuse_large_buckets(method, model.reducer, bucket);
+    model.sparse->choose(sparse_choice(spars, top_k, correct));
+    return Plan{model.sparse.get(), bucket};
+  });
+  ++model_->sparse_steps;
+}
+
+void DistOpt::Impl::synchronize() {
+  refuse_inside_backward("synchronize");
+  refuse_if_given_up();
+  if (!model_) {
+    throw InvalidArgument("synchronize: no parameters are registered; call register_parameters()");
+  }
+  Reducer& reducer = model_->reducer;
+  reducer.begin_locally();
+  try {
+    for (const Bucket& bucket : reducer.cut(options_.bucket_elements)) {
+      reducer.average_parameters(bucket);
+    }
+  } catch (...) {
+    give_up(message_of(std::current_exception()));
+    throw;
+  }
+}
+
+void DistOpt::Impl::update(View parameter, ConstView gradient) {
+  refuse_inside_backward("update");
+  if (sums_.any()) {
+    throw InvalidArgument("update: sums are still under way; call wait() first");
+  }
+  if (!model_) {
+    throw InvalidArgument("update: no parameters are registered; call register_parameters()");
+  }
+  if (parameter.count == 0) return;
+  const std::size_t index = model_->table.find(parameter);
+  model_->table.check_gradient(index, gradient);
+  ParameterRange range = model_->table.range(index);
+  range.gradient = static_cast<const float*>(gradient.data);
+  range.gradient_scale = 1.0F / static_cast<float>(communicator_->world_size());
+  optimizer_->update(std::span(&range, 1));
+}
+
+}  // namespace tutti

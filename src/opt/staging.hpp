@@ -1,0 +1,41 @@
+// Symmetric memory in which packets wait for their collective and for their owner.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tutti/communicator.hpp"
+
+namespace tutti {
+
+/**
+ * A queue of packets, each contiguous. The last one grows until it is sealed; those before it stay
+ * where they are until clear().
+ */
+class Staging {
+ public:
+  explicit Staging(std::shared_ptr<Communicator> communicator)
+      : communicator_(std::move(communicator)) {}
+
+  /** Makes room for `bytes` more in the last packet. Collective where the memory has to grow. */
+  std::byte* append(std::int64_t bytes);
+  /** The last packet, and how long it is. */
+  std::byte* packet() const { return static_cast<std::byte*>(buffer_.data()) + begin_; }
+  std::int64_t packet_bytes() const { return end_ - begin_; }
+  /** The last packet is complete: a new one begins. */
+  void seal();
+  /** The sealed packets are of no more use. */
+  void clear();
+
+ private:
+  std::shared_ptr<Communicator> communicator_;
+  Buffer buffer_;                 // grows, never shrinks
+  std::vector<Buffer> outgrown_;  // smaller ones that hold sealed packets
+  std::int64_t begin_ = 0;        // of the last packet, in bytes
+  std::int64_t end_ = 0;
+};
+
+}  // namespace tutti
