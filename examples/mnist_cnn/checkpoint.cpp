@@ -17,7 +17,7 @@ namespace mnist {
 namespace {
 
 constexpr std::array<char, 8> kMagic{'T', 'U', 'T', 'T', 'I', 'C', 'N', 'N'};
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 using Checksum = std::uint32_t;
 
 Checksum checksum(std::span<const std::byte> bytes) {
@@ -47,6 +47,18 @@ class Writer {
   void sequence(const Container& container) {
     number(static_cast<std::uint64_t>(container.size()));
     append(std::as_bytes(std::span(container)));
+  }
+  void state(const tutti::OptimizerState& state) {
+    number(static_cast<std::uint64_t>(state.arrays.size()));
+    for (const auto& [name, array] : state.arrays) {
+      sequence(name);
+      sequence(array);
+    }
+    number(static_cast<std::uint64_t>(state.numbers.size()));
+    for (const auto& [name, value] : state.numbers) {
+      sequence(name);
+      number(value);
+    }
   }
   void append(std::span<const std::byte> bytes) {
     const std::size_t end = bytes_.size();
@@ -80,6 +92,18 @@ class Reader {
     const std::span<const std::byte> source = take(length);
     if (length > 0) std::memcpy(container.data(), source.data(), length);
     return container;
+  }
+  tutti::OptimizerState state() {
+    tutti::OptimizerState state;
+    for (auto n = number<std::uint64_t>(); n > 0; --n) {
+      auto name = sequence<std::string>();
+      state.arrays[std::move(name)] = sequence<std::vector<float>>();
+    }
+    for (auto n = number<std::uint64_t>(); n > 0; --n) {
+      auto name = sequence<std::string>();
+      state.numbers[std::move(name)] = number<double>();
+    }
+    return state;
   }
   bool at_end() const { return bytes_.empty(); }
 
@@ -155,6 +179,16 @@ class TemporaryFile {
 
 }  // namespace
 
+std::vector<std::byte> pack_state(const tutti::OptimizerState& state) {
+  Writer writer;
+  writer.state(state);
+  return writer.bytes();
+}
+
+tutti::OptimizerState unpack_state(std::span<const std::byte> bytes) {
+  return Reader(bytes, "a rank's state").state();
+}
+
 void check_checkpoint_path(const std::filesystem::path& path) {
   if (std::filesystem::is_directory(path)) throw CheckpointError(path.string() + ": is a folder");
   if (access(folder_of(path).c_str(), W_OK) != 0) fail("cannot be written to", folder_of(path));
@@ -169,16 +203,8 @@ void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkp
   writer.number(checkpoint.seed);
   writer.number(checkpoint.epochs_done);
   for (const std::vector<float>& parameter : checkpoint.parameters) writer.sequence(parameter);
-  writer.number(static_cast<std::uint64_t>(checkpoint.optimizer.arrays.size()));
-  for (const auto& [name, array] : checkpoint.optimizer.arrays) {
-    writer.sequence(name);
-    writer.sequence(array);
-  }
-  writer.number(static_cast<std::uint64_t>(checkpoint.optimizer.numbers.size()));
-  for (const auto& [name, number] : checkpoint.optimizer.numbers) {
-    writer.sequence(name);
-    writer.number(number);
-  }
+  writer.number(static_cast<std::uint64_t>(checkpoint.optimizers.size()));
+  for (const tutti::OptimizerState& state : checkpoint.optimizers) writer.state(state);
   writer.number(checksum(writer.bytes()));
 
   TemporaryFile file(path);
@@ -227,13 +253,9 @@ Checkpoint parse_checkpoint(std::span<const std::byte> bytes, const std::filesys
     if (checkpoint.parameters.back().size() != parameter.value.size()) reader.fail("damaged");
   }
   for (auto n = reader.number<std::uint64_t>(); n > 0; --n) {
-    auto name = reader.sequence<std::string>();
-    checkpoint.optimizer.arrays[std::move(name)] = reader.sequence<std::vector<float>>();
+    checkpoint.optimizers.push_back(reader.state());
   }
-  for (auto n = reader.number<std::uint64_t>(); n > 0; --n) {
-    auto name = reader.sequence<std::string>();
-    checkpoint.optimizer.numbers[std::move(name)] = reader.number<double>();
-  }
+  if (checkpoint.optimizers.empty()) reader.fail("damaged");
   if (!reader.at_end()) reader.fail("damaged");
   return checkpoint;
 }

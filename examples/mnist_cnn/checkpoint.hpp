@@ -28,8 +28,12 @@ struct Checkpoint {
   std::uint64_t seed = 0;
   std::int64_t epochs_done = 0;
   std::vector<std::vector<float>> parameters;  ///< in the order of Cnn::parameters()
-  tutti::OptimizerState optimizer;
+  std::vector<tutti::OptimizerState> optimizers;  ///< of each rank, or one if all are alike
 };
+
+/** A state as bytes, to be sent to another rank, and back. Throws CheckpointError if damaged. */
+std::vector<std::byte> pack_state(const tutti::OptimizerState& state);
+tutti::OptimizerState unpack_state(std::span<const std::byte> bytes);
 
 /** Throws CheckpointError where save_checkpoint() would fail for certain: better now than then. */
 void check_checkpoint_path(const std::filesystem::path& path);

@@ -9,7 +9,7 @@
 #include "launch.hpp"
 #include "options.hpp"
 #include "trainer.hpp"
-#include "tutti/dist_opt.hpp"
+#include "tutti/communicator.hpp"
 
 namespace {
 
@@ -25,11 +25,10 @@ struct Admission {
   tutti::UniqueId id;
 };
 
-tutti::DistOpt make_optimizer(const mnist::Options& options, const Admission* admission) {
-  auto sgd = std::make_shared<tutti::SGD>(tutti::SgdOptions{
-      .lr = options.lr, .momentum = options.momentum, .weight_decay = options.weight_decay});
-  if (admission == nullptr) return tutti::DistOpt(std::move(sgd));
-  return {std::move(sgd), admission->id, admission->rank, admission->world_size};
+std::shared_ptr<tutti::Communicator> join(const Admission* admission) {
+  if (admission == nullptr) return std::make_shared<tutti::Communicator>();
+  return std::make_shared<tutti::Communicator>(admission->rank, admission->world_size,
+                                               admission->id);
 }
 
 /** The life of one rank; returns its exit status. */
@@ -37,16 +36,16 @@ int run_rank(const mnist::Options& options, const Admission* admission) {
   std::string name = admission == nullptr ? "" : "rank " + std::to_string(admission->rank) + ": ";
   try {
     mnist::use_one_blas_thread();
-    tutti::DistOpt optimizer = make_optimizer(options, admission);
-    name = "rank " + std::to_string(optimizer.global_rank()) + ": ";
+    const std::shared_ptr<tutti::Communicator> communicator = join(admission);
+    name = "rank " + std::to_string(communicator->global_rank()) + ": ";
     try {
-      mnist::Trainer(options, optimizer).run();
+      mnist::Trainer(options, communicator).run();
       return 0;
     } catch (const mnist::Refused& refused) {
       const std::string reason = refused.what();
       if (!reason.empty()) complain(reason);
       // mpiexec ends all ranks as soon as one has failed: not before that line is out.
-      optimizer.communicator().barrier();
+      communicator->barrier();
       return 1;
     }
   } catch (const std::exception& error) {

@@ -24,7 +24,13 @@ const char* const kHelp =
   --momentum X          momentum (0.9)
   --weight-decay X      weight decay (1e-5)
   --seed N              initial weights, shuffling, generated digits (0)
-  --dist-option NAME    how gradients are averaged: fp32 (fp32)
+  --dist-option NAME    how the ranks keep in step: fp32, fp16, bf16, partialUpdate, sparseTopK or
+                        sparseThreshold (fp32)
+  --spars S             sparseTopK: the fraction of a bucket that is sent; sparseThreshold: the
+                        least magnitude that is sent (0.05)
+  --momentum-correction sparse modes: apply the momentum before the selection
+  --clip-norm X         sparse modes: clip the norm of each gradient to X / sqrt(ranks) (0: no)
+  --warm-up-epochs N    sparseTopK: send more during the first N epochs (0)
   --device NAME         auto or cpu (auto)
   --save FILE           write a checkpoint after each epoch
   --resume FILE         go on from a checkpoint, with its seed
@@ -91,7 +97,12 @@ const std::map<std::string, Store>& table() {
       {"--momentum", number(&Options::momentum, 0.0F, kMax, "a number from 0 on")},
       {"--weight-decay", number(&Options::weight_decay, 0.0F, kMax, "a number from 0 on")},
       {"--seed", number<std::uint64_t>(&Options::seed, 0, UINT64_MAX, "a number from 0 on")},
-      {"--dist-option", choice(&Options::dist_option, {"fp32"})},
+      {"--dist-option", choice(&Options::dist_option, {"fp32", "fp16", "bf16", "partialUpdate",
+                                                       "sparseTopK", "sparseThreshold"})},
+      {"--spars", number(&Options::spars, 0.0, 1e9, "a number from 0 on")},
+      {"--clip-norm", number(&Options::clip_norm, 0.0F, kMax, "a number from 0 on")},
+      {"--warm-up-epochs",
+       number<std::int64_t>(&Options::warm_up_epochs, 0, 1'000'000, "a number from 0 on")},
       {"--device", choice(&Options::device, {"auto", "cpu"})},
       {"--save", path(&Options::save)},
       {"--resume", path(&Options::resume)},
@@ -101,7 +112,26 @@ const std::map<std::string, Store>& table() {
   return kTable;
 }
 
+/** Refuses what only the sparse modes understand, or top-K alone. */
+void check_sparse(const Options& options) {
+  const bool top_k = options.dist_option == "sparseTopK";
+  if (top_k && (options.spars == 0.0 || options.spars > 1.0)) {
+    throw OptionError("--spars: sparseTopK sends a fraction above 0 and up to 1");
+  }
+  const char* needs = nullptr;
+  if (options.momentum_correction && !is_sparse(options)) needs = "--momentum-correction";
+  if (options.clip_norm > 0.0F && !is_sparse(options)) needs = "--clip-norm";
+  if (options.warm_up_epochs > 0 && !top_k) needs = "--warm-up-epochs";
+  if (needs != nullptr) {
+    throw OptionError(std::string(needs) + ": not an option of " + options.dist_option);
+  }
+}
+
 }  // namespace
+
+bool is_sparse(const Options& options) {
+  return options.dist_option == "sparseTopK" || options.dist_option == "sparseThreshold";
+}
 
 Options parse_options(std::span<const char* const> arguments) {
   Options options;
@@ -109,6 +139,10 @@ Options parse_options(std::span<const char* const> arguments) {
     const std::string argument = arguments[i];
     if (argument == "--help" || argument == "-h") {
       options.help = true;
+      continue;
+    }
+    if (argument == "--momentum-correction") {
+      options.momentum_correction = true;
       continue;
     }
     const std::size_t equals = argument.find('=');
@@ -122,6 +156,7 @@ Options parse_options(std::span<const char* const> arguments) {
       entry->second(options, name, arguments[i]);
     }
   }
+  check_sparse(options);
   return options;
 }
 

@@ -24,6 +24,10 @@ struct Options {
   float weight_decay = 1e-5F;
   std::uint64_t seed = 0;
   std::string dist_option = "fp32";
+  double spars = 0.05;  ///< sparseTopK: the fraction sent; sparseThreshold: the least magnitude
+  bool momentum_correction = false;
+  float clip_norm = 0.0F;
+  std::int64_t warm_up_epochs = 0;
   std::string device = "auto";
   std::filesystem::path save;
   std::filesystem::path resume;
@@ -31,6 +35,9 @@ struct Options {
   int ranks = 0;  ///< 0: the ranks come from mpiexec
   bool help = false;
 };
+
+/** Whether gradients are sent in part, by sparseTopK or sparseThreshold. */
+bool is_sparse(const Options& options);
 
 /** Understands `--name value` and `--name=value`. Throws OptionError. */
 Options parse_options(std::span<const char* const> arguments);

@@ -21,6 +21,16 @@ std::string json_number(double value) {
   return {text.data(), end};
 }
 
+/** Seconds that rank 0 spent in each phase of its steps. */
+std::string json_phases(const tutti::StepStatistics& totals) {
+  return "{\"pack\": " + json_number(totals.pack_seconds) +
+         ", \"encode\": " + json_number(totals.encode_seconds) +
+         ", \"exchange\": " + json_number(totals.exchange_seconds) +
+         ", \"decode\": " + json_number(totals.decode_seconds) +
+         ", \"update\": " + json_number(totals.update_seconds) +
+         ", \"overlap\": " + json_number(totals.overlap_seconds) + "}";
+}
+
 }  // namespace
 
 Report::Report(bool speaks, const RunFacts& facts, const std::filesystem::path& json)
@@ -91,7 +101,10 @@ void Report::write_json(const EpochResult& result) {
       ", \"images_per_second\": " + json_number(result.images_per_second) +
       ", \"world_size\": " + std::to_string(facts_.world_size) + ", \"dist_option\": \"" +
       facts_.dist_option + "\", \"device\": \"" + facts_.device + "\", \"data\": \"" + facts_.data +
-      "\", \"bytes_per_step\": " + std::to_string(result.bytes_per_step) + "}\n";
+      "\", \"bytes_per_step\": " + std::to_string(result.totals.bytes_sent / result.steps) +
+      ", \"density\": " + json_number(result.totals.density / static_cast<double>(result.steps)) +
+      ", \"non_finite\": " + std::to_string(result.totals.non_finite) +
+      ", \"seconds_by_phase\": " + json_phases(result.totals) + "}\n";
   if (std::fputs(text.c_str(), json_.get()) < 0 || std::fflush(json_.get()) != 0) {
     throw std::runtime_error(json_path_.string() + ": cannot be written: " + std::strerror(errno));
   }

@@ -9,6 +9,8 @@
 #include <memory>
 #include <string>
 
+#include "tutti/reducer.hpp"
+
 namespace mnist {
 
 /** The results of one epoch over all ranks. */
@@ -20,7 +22,8 @@ struct EpochResult {
   std::int64_t eval_count = 0;
   double seconds = 0.0;            ///< training and evaluation
   double images_per_second = 0.0;  ///< training only
-  std::int64_t bytes_per_step = 0;
+  std::int64_t steps = 0;
+  tutti::StepStatistics totals;  ///< of rank 0, over all steps
 };
 
 /** What is the same for all epochs of a run. */

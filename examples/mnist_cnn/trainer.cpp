@@ -8,6 +8,8 @@
 #include <numeric>
 #include <optional>
 #include <span>
+#include <string>
+#include <utility>
 
 #include "checkpoint.hpp"
 
@@ -15,6 +17,9 @@ namespace mnist {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+/** Partial updates average the parameters in partitions of about this many elements. */
+constexpr std::int64_t kPartitionElements = 100'000;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -48,11 +53,14 @@ void broadcast(tutti::Communicator& communicator, std::vector<std::byte>& bytes)
 
 }  // namespace
 
-Trainer::Trainer(const Options& options, tutti::DistOpt& optimizer)
-    : options_(options), optimizer_(optimizer), model_(options.seed, options.batch_size) {
+Trainer::Trainer(const Options& options, std::shared_ptr<tutti::Communicator> communicator)
+    : options_(options),
+      communicator_(std::move(communicator)),
+      model_(options.seed, options.batch_size) {
   tutti::OptimizerState state;
   if (!options_.resume.empty()) state = read_checkpoint();
-  together(communicator(), [&] { data_ = load_data(options_.data_dir, options_.seed); });
+  together(*communicator_, [&] { data_ = load_data(options_.data_dir, options_.seed); });
+  optimizer_ = make_optimizer();
 
   std::vector<tutti::Parameter> parameters;
   for (const NamedParameter& parameter : model_.parameters()) {
@@ -60,26 +68,60 @@ Trainer::Trainer(const Options& options, tutti::DistOpt& optimizer)
   }
   // Gradients are computed where the collectives read them: nothing is copied.
   std::vector<std::span<float>> gradients;
-  for (const tutti::View& view : optimizer_.register_parameters(parameters)) {
+  for (const tutti::View& view : optimizer_->register_parameters(parameters)) {
     gradients.emplace_back(static_cast<float*>(view.data), static_cast<std::size_t>(view.count));
   }
   model_.set_gradients(gradients);
-  if (!options_.resume.empty()) {
-    together(communicator(), [&] {
-      try {
-        optimizer_.load_state(state);
-      } catch (const tutti::InvalidArgument& error) {
-        throw CheckpointError(options_.resume.string() + ": " + error.what());
-      }
-    });
+  if (!options_.resume.empty()) load(state);
+}
+
+tutti::DistOpt Trainer::make_optimizer() const {
+  tutti::SgdOptions sgd{
+      .lr = options_.lr, .momentum = options_.momentum, .weight_decay = options_.weight_decay};
+  tutti::DistOptions options;
+  options.half = options_.dist_option == "bf16" ? tutti::DType::bf16 : tutti::DType::f16;
+  options.sparse.clip_norm = options_.clip_norm;
+  if (options_.momentum_correction) std::swap(options.sparse.momentum, sgd.momentum);
+  options.sparse.warm_up_epochs = options_.warm_up_epochs;
+  options.sparse.epoch_steps = steps_of(training_shard(data_.train.count(), rank(), ranks()).size);
+  return {std::make_shared<tutti::SGD>(sgd), communicator_, options};
+}
+
+std::int64_t Trainer::steps_of(std::int64_t images) const {
+  return (images + options_.batch_size - 1) / options_.batch_size;
+}
+
+/** One step of the way of training that was asked for. */
+void Trainer::step() {
+  const tutti::Backward backward = [this](const tutti::Emit& emit) { model_.backward(emit); };
+  const std::string& option = options_.dist_option;
+  if (option == "fp32") {
+    optimizer_->backward_and_update(backward);
+  } else if (option == "partialUpdate") {
+    optimizer_->backward_and_partial_update(backward, kPartitionElements);
+  } else if (is_sparse(options_)) {
+    optimizer_->backward_and_sparse_update(backward, std::nullopt, options_.spars,
+                                           option == "sparseTopK");
+  } else {
+    optimizer_->backward_and_update_half(backward);
   }
+}
+
+void Trainer::load(const tutti::OptimizerState& state) {
+  together(communicator(), [&] {
+    try {
+      optimizer_->load_state(state);
+    } catch (const tutti::InvalidArgument& error) {
+      throw CheckpointError(options_.resume.string() + ": " + error.what());
+    }
+  });
 }
 
 // Rank 0 alone reads the file: the others may be on machines that do not have it.
 tutti::OptimizerState Trainer::read_checkpoint() {
   std::vector<std::byte> bytes;
   together(communicator(), [&] {
-    if (first_rank()) bytes = read_file(options_.resume);
+    if (rank() == 0) bytes = read_file(options_.resume);
   });
   broadcast(communicator(), bytes);
 
@@ -93,14 +135,42 @@ tutti::OptimizerState Trainer::read_checkpoint() {
   }
   options_.seed = checkpoint.seed;
   epochs_done_ = checkpoint.epochs_done;
-  return checkpoint.optimizer;
+  const std::size_t states = checkpoint.optimizers.size();
+  together(communicator(), [&] {
+    if (states == 1 || states == static_cast<std::size_t>(ranks())) return;
+    throw CheckpointError(options_.resume.string() + ": of " + std::to_string(states) +
+                          " ranks, each with a state of its own, and this is a run of " +
+                          std::to_string(ranks()));
+  });
+  return checkpoint.optimizers[states == 1 ? 0 : static_cast<std::size_t>(rank())];
+}
+
+/** The states of all ranks, or one if they are alike. */
+std::vector<tutti::OptimizerState> Trainer::gather_states() {
+  const tutti::OptimizerState own = optimizer_->state();
+  if (!own.numbers.contains("dist.rank")) return {own};
+  const std::vector<std::byte> packed = pack_state(own);
+  const auto size = static_cast<std::int64_t>(packed.size());
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(ranks()));
+  communicator().all_gather(std::span(&size, 1), std::span(sizes));
+  std::vector<std::byte> all(static_cast<std::size_t>(std::reduce(sizes.begin(), sizes.end())));
+  communicator().all_gather_v(
+      tutti::ConstView(packed.data(), size, tutti::DType::u8),
+      tutti::View(all.data(), static_cast<std::int64_t>(all.size()), tutti::DType::u8), sizes);
+  std::vector<tutti::OptimizerState> states;
+  std::span<const std::byte> rest = all;
+  for (const std::int64_t length : sizes) {
+    states.push_back(unpack_state(rest.first(static_cast<std::size_t>(length))));
+    rest = rest.subspan(static_cast<std::size_t>(length));
+  }
+  return states;
 }
 
 void Trainer::save() {
   if (options_.save.empty()) return;
+  Checkpoint checkpoint{options_.seed, epochs_done_, {}, gather_states()};
   together(communicator(), [&] {
-    if (!first_rank()) return;
-    Checkpoint checkpoint{options_.seed, epochs_done_, {}, optimizer_.state()};
+    if (rank() != 0) return;
     const std::vector<NamedParameter> parameters = model_.parameters();
     for (const NamedParameter& parameter : parameters) {
       checkpoint.parameters.emplace_back(parameter.value.begin(), parameter.value.end());
@@ -112,10 +182,10 @@ void Trainer::save() {
 void Trainer::train_epoch(Report& report, EpochResult& result) {
   const Clock::time_point start = Clock::now();
   const std::vector<std::int64_t> order =
-      training_order(data_.train.count(), optimizer_.global_rank(), optimizer_.world_size(),
+      training_order(data_.train.count(), rank(), ranks(),
                      options_.seed, result.epoch);
   const auto batch_size = static_cast<std::size_t>(options_.batch_size);
-  const std::size_t batches = (order.size() + batch_size - 1) / batch_size;
+  const auto batches = static_cast<std::size_t>(steps_of(static_cast<std::int64_t>(order.size())));
 
   std::array<double, 3> totals{};  // losses, images told rightly, images
   for (std::size_t i = 0; i < batches; ++i) {
@@ -123,23 +193,26 @@ void Trainer::train_epoch(Report& report, EpochResult& result) {
     const std::size_t size = std::min(batch_size, order.size() - first);
     gather(data_.train, std::span(order).subspan(first, size), batch_);
     const BatchResult batch = model_.forward(batch_.pixels, batch_.labels);
-    optimizer_.backward_and_update([&](const tutti::Emit& emit) { model_.backward(emit); });
+    step();
+    result.totals += optimizer_->statistics();
 
     totals[0] += batch.loss_sum / static_cast<double>(size);
     totals[1] += batch.correct;
     totals[2] += static_cast<double>(size);
-    report.progress(i + 1, batches, totals[2] * optimizer_.world_size() / seconds_since(start));
+    report.progress(i + 1, batches, totals[2] * ranks() / seconds_since(start));
   }
   communicator().all_reduce(std::span<double>(totals));
   result.train_loss = totals[0];
   result.train_accuracy = totals[1] / totals[2];
   result.images_per_second = totals[2] / seconds_since(start);
-  result.bytes_per_step = optimizer_.bytes_per_step();
+  result.steps = static_cast<std::int64_t>(batches);
+  // Replicas that were updated locally differ: evaluate and save their average.
+  if (options_.dist_option == "partialUpdate") optimizer_->synchronize();
 }
 
 void Trainer::evaluate(EpochResult& result) {
   const Shard shard =
-      evaluation_shard(data_.test.count(), optimizer_.global_rank(), optimizer_.world_size());
+      evaluation_shard(data_.test.count(), rank(), ranks());
   std::array<std::int64_t, 2> totals{};  // images told rightly, images
   std::vector<std::int64_t> indices;
   for (std::int64_t done = 0; done < shard.size; done += options_.batch_size) {
@@ -158,9 +231,9 @@ void Trainer::evaluate(EpochResult& result) {
 void Trainer::run() {
   std::optional<Report> report;
   together(communicator(), [&] {
-    if (first_rank() && !options_.save.empty()) check_checkpoint_path(options_.save);
-    const RunFacts facts{optimizer_.world_size(), options_.dist_option, "cpu", data_.kind};
-    report.emplace(first_rank(), facts, options_.json);
+    if (rank() == 0 && !options_.save.empty()) check_checkpoint_path(options_.save);
+    const RunFacts facts{ranks(), options_.dist_option, "cpu", data_.kind};
+    report.emplace(rank() == 0, facts, options_.json);
   });
   if (data_.kind == "generated") {
     report->line("Training on generated digits, not on MNIST: " + data_.origin);

@@ -2,7 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
 #include <stdexcept>
+#include <vector>
 
 #include "cnn.hpp"
 #include "data.hpp"
@@ -24,25 +28,33 @@ class Refused : public std::runtime_error {
 /** One rank's model and data, and what it does with them. All methods are collective. */
 class Trainer {
  public:
-  /** Loads data and checkpoint, registers the model with `optimizer`. Throws Refused. */
-  Trainer(const Options& options, tutti::DistOpt& optimizer);
+  /** Loads data and checkpoint, and makes the optimiser. Throws Refused. */
+  Trainer(const Options& options, std::shared_ptr<tutti::Communicator> communicator);
 
   /** All epochs that remain. Throws Refused. */
   void run();
 
  private:
   tutti::OptimizerState read_checkpoint();
+  void load(const tutti::OptimizerState& state);
+  std::vector<tutti::OptimizerState> gather_states();
+  void step();
   void train_epoch(Report& report, EpochResult& result);
   void evaluate(EpochResult& result);
   void save();
 
-  tutti::Communicator& communicator() const { return optimizer_.communicator(); }
-  bool first_rank() const { return optimizer_.global_rank() == 0; }
+  tutti::DistOpt make_optimizer() const;
+  /** How many batches that many images are. */
+  std::int64_t steps_of(std::int64_t images) const;
+  tutti::Communicator& communicator() const { return *communicator_; }
+  int rank() const { return communicator_->global_rank(); }
+  int ranks() const { return communicator_->world_size(); }
 
   Options options_;
-  tutti::DistOpt& optimizer_;
+  std::shared_ptr<tutti::Communicator> communicator_;
   Cnn model_;
   Data data_;
+  std::optional<tutti::DistOpt> optimizer_;
   std::int64_t epochs_done_ = 0;
   Batch batch_;
 };

@@ -31,6 +31,9 @@ struct StepStatistics {
   double decode_seconds = 0.0;    ///< turning what arrived into averages
   double update_seconds = 0.0;    ///< in the optimiser
   double overlap_seconds = 0.0;   ///< the part of exchange_seconds during the backward pass
+
+  /** Field by field, for totals over several steps. */
+  StepStatistics& operator+=(const StepStatistics& other);
 };
 
 /**

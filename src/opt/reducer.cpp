@@ -22,6 +22,19 @@ double seconds(Exchange::Clock::duration time) {
 
 }  // namespace
 
+StepStatistics& StepStatistics::operator+=(const StepStatistics& other) {
+  bytes_sent += other.bytes_sent;
+  density += other.density;
+  non_finite += other.non_finite;
+  pack_seconds += other.pack_seconds;
+  encode_seconds += other.encode_seconds;
+  exchange_seconds += other.exchange_seconds;
+  decode_seconds += other.decode_seconds;
+  update_seconds += other.update_seconds;
+  overlap_seconds += other.overlap_seconds;
+  return *this;
+}
+
 Reducer::Reducer(std::shared_ptr<Communicator> communicator, std::vector<ParameterRange> parameters)
     : parameters_(std::move(parameters)),
       alone_(communicator->world_size() == 1),

@@ -22,8 +22,10 @@ class MnistCheckpoint : public ::testing::Test {
     checkpoint_.seed = 1234567890123456789U;
     checkpoint_.epochs_done = 3;
     checkpoint_.parameters = {{1.0F, -2.5F, 3.0F}, {0.125F}};
-    checkpoint_.optimizer.arrays["momentum"] = {4.0F, 5.0F, 6.0F, 7.0F};
-    checkpoint_.optimizer.numbers["steps"] = 42.0;
+    checkpoint_.optimizers.resize(2);
+    checkpoint_.optimizers[0].arrays["momentum"] = {4.0F, 5.0F, 6.0F, 7.0F};
+    checkpoint_.optimizers[0].numbers["steps"] = 42.0;
+    checkpoint_.optimizers[1].arrays["residual"] = {0.5F};
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
@@ -58,8 +60,19 @@ TEST_F(MnistCheckpoint, ComesBackAsItWas) {
   EXPECT_EQ(read.seed, checkpoint_.seed);
   EXPECT_EQ(read.epochs_done, 4);
   EXPECT_EQ(read.parameters, checkpoint_.parameters);
-  EXPECT_EQ(read.optimizer.arrays, checkpoint_.optimizer.arrays);
-  EXPECT_EQ(read.optimizer.numbers, checkpoint_.optimizer.numbers);
+  ASSERT_EQ(read.optimizers.size(), 2U);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(read.optimizers[rank].arrays, checkpoint_.optimizers[rank].arrays);
+    EXPECT_EQ(read.optimizers[rank].numbers, checkpoint_.optimizers[rank].numbers);
+  }
+}
+
+TEST_F(MnistCheckpoint, AStateTravelsAsBytes) {
+  const std::vector<std::byte> packed = pack_state(checkpoint_.optimizers[0]);
+  const tutti::OptimizerState read = unpack_state(packed);
+  EXPECT_EQ(read.arrays, checkpoint_.optimizers[0].arrays);
+  EXPECT_EQ(read.numbers, checkpoint_.optimizers[0].numbers);
+  EXPECT_THROW(unpack_state(std::span(packed).first(packed.size() - 1)), CheckpointError);
 }
 
 TEST_F(MnistCheckpoint, EveryTruncationAndEveryFlippedByteIsRefused) {

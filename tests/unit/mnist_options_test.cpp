@@ -33,6 +33,10 @@ TEST(MnistOptions, DefaultsAreThoseOfTheDocument) {
   EXPECT_EQ(options.weight_decay, 1e-5F);
   EXPECT_EQ(options.seed, 0U);
   EXPECT_EQ(options.dist_option, "fp32");
+  EXPECT_EQ(options.spars, 0.05);
+  EXPECT_FALSE(options.momentum_correction);
+  EXPECT_EQ(options.clip_norm, 0.0F);
+  EXPECT_EQ(options.warm_up_epochs, 0);
   EXPECT_EQ(options.device, "auto");
   EXPECT_EQ(options.ranks, 0);
   EXPECT_FALSE(options.help);
@@ -52,7 +56,13 @@ TEST(MnistOptions, ReadsEachOption) {
                                  "--seed",
                                  "18446744073709551615",
                                  "--dist-option",
-                                 "fp32",
+                                 "sparseTopK",
+                                 "--spars",
+                                 "0.001",
+                                 "--momentum-correction",
+                                 "--clip-norm=2.5",
+                                 "--warm-up-epochs",
+                                 "4",
                                  "--device=cpu",
                                  "--save",
                                  "s",
@@ -69,6 +79,11 @@ TEST(MnistOptions, ReadsEachOption) {
   EXPECT_EQ(options.momentum, 0.0F);
   EXPECT_EQ(options.weight_decay, 0.5F);
   EXPECT_EQ(options.seed, UINT64_MAX);
+  EXPECT_EQ(options.dist_option, "sparseTopK");
+  EXPECT_EQ(options.spars, 0.001);
+  EXPECT_TRUE(options.momentum_correction);
+  EXPECT_EQ(options.clip_norm, 2.5F);
+  EXPECT_EQ(options.warm_up_epochs, 4);
   EXPECT_EQ(options.device, "cpu");
   EXPECT_EQ(options.save, "s");
   EXPECT_EQ(options.resume, "r");
@@ -88,7 +103,17 @@ TEST(MnistOptions, RefusesByNameAndValue) {
   EXPECT_EQ(refusal({"--lr", "-0.1"}), "--lr: '-0.1' is not a number from 0 on");
   EXPECT_EQ(refusal({"--momentum", "inf"}), "--momentum: 'inf' is not a number from 0 on");
   EXPECT_EQ(refusal({"--seed", "-3"}), "--seed: '-3' is not a number from 0 on");
-  EXPECT_EQ(refusal({"--dist-option", "fp8"}), "--dist-option: 'fp8' is not fp32");
+  EXPECT_EQ(refusal({"--dist-option", "fp8"}),
+            "--dist-option: 'fp8' is not fp32 or fp16 or bf16 or partialUpdate or sparseTopK or "
+            "sparseThreshold");
+  EXPECT_EQ(refusal({"--spars", "-0.1"}), "--spars: '-0.1' is not a number from 0 on");
+  EXPECT_EQ(refusal({"--dist-option=sparseTopK", "--spars=1.5"}),
+            "--spars: sparseTopK sends a fraction above 0 and up to 1");
+  EXPECT_EQ(refusal({"--momentum-correction"}), "--momentum-correction: not an option of fp32");
+  EXPECT_EQ(refusal({"--clip-norm=1", "--dist-option=fp16"}),
+            "--clip-norm: not an option of fp16");
+  EXPECT_EQ(refusal({"--warm-up-epochs=1", "--dist-option=sparseThreshold"}),
+            "--warm-up-epochs: not an option of sparseThreshold");
   EXPECT_EQ(refusal({"--device=tpu"}), "--device: 'tpu' is not auto or cpu");
   EXPECT_EQ(refusal({"--ranks", "0"}), "--ranks: '0' is not a number from 1 to 1024");
   EXPECT_EQ(refusal({"--save="}), "--save: '' is not a path");
