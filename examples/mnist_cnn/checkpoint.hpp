@@ -27,7 +27,7 @@ class CheckpointError : public std::runtime_error {
 struct Checkpoint {
   std::uint64_t seed = 0;
   std::int64_t epochs_done = 0;
-  std::vector<std::vector<float>> parameters;  ///< in the order of Cnn::parameters()
+  std::vector<std::vector<float>> parameters;     ///< in the order of Cnn::parameters()
   std::vector<tutti::OptimizerState> optimizers;  ///< of each rank, or one if all are alike
 };
 

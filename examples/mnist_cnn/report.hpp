@@ -23,7 +23,7 @@ struct EpochResult {
   double seconds = 0.0;            ///< training and evaluation
   double images_per_second = 0.0;  ///< training only
   std::int64_t steps = 0;
-  tutti::StepStatistics totals;  ///< of rank 0, over all steps
+  tutti::StepStatistics totals{};  ///< of rank 0, over all steps
 };
 
 /** What is the same for all epochs of a run. */

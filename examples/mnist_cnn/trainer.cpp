@@ -182,8 +182,7 @@ void Trainer::save() {
 void Trainer::train_epoch(Report& report, EpochResult& result) {
   const Clock::time_point start = Clock::now();
   const std::vector<std::int64_t> order =
-      training_order(data_.train.count(), rank(), ranks(),
-                     options_.seed, result.epoch);
+      training_order(data_.train.count(), rank(), ranks(), options_.seed, result.epoch);
   const auto batch_size = static_cast<std::size_t>(options_.batch_size);
   const auto batches = static_cast<std::size_t>(steps_of(static_cast<std::int64_t>(order.size())));
 
@@ -211,8 +210,7 @@ void Trainer::train_epoch(Report& report, EpochResult& result) {
 }
 
 void Trainer::evaluate(EpochResult& result) {
-  const Shard shard =
-      evaluation_shard(data_.test.count(), rank(), ranks());
+  const Shard shard = evaluation_shard(data_.test.count(), rank(), ranks());
   std::array<std::int64_t, 2> totals{};  // images told rightly, images
   std::vector<std::int64_t> indices;
   for (std::int64_t done = 0; done < shard.size; done += options_.batch_size) {

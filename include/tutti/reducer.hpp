@@ -19,8 +19,8 @@ class Exchange;
 
 /** What one step did on this rank. All times are in seconds. */
 struct StepStatistics {
-  /** The packets handed to collectives; for sparse ones SparseStats::bytes_sent. */
-  std::int64_t bytes_sent = 0;
+  std::int64_t bytes_sent = 0;     ///< the packets handed to collectives
+  std::int64_t bytes_between = 0;  ///< what sparse collectives sent to other hosts for these
   /** Elements of packets per gradient element: 1 where all are sent. */
   double density = 0.0;
   /** Elements that are not finite, where the mode looks for them (docs/numerics.md). */
@@ -114,6 +114,7 @@ class Reducer {
   void zero_missing();
   BucketView view(const Bucket& bucket) const;
   void send_next_bucket();
+  void note_sent(const Packet& packet, std::int64_t elements);
   void receive(std::size_t packet, std::chrono::steady_clock::time_point backward_end);
 
   std::vector<ParameterRange> parameters_;  // with their gradients

@@ -14,9 +14,7 @@ namespace tutti {
 /** fp32: the gradients themselves travel, without a copy. */
 class FloatCompressor final : public Compressor {
  public:
-  Packet encode(const BucketView& bucket) override {
-    return {bucket.gradients, Reduce::average};
-  }
+  Packet encode(const BucketView& bucket) override { return {bucket.gradients, Reduce::average}; }
   std::int64_t decode(const BucketView&) override { return 0; }
 };
 

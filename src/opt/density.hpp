@@ -15,9 +15,9 @@ namespace tutti {
 inline void check_spars(const std::string& method, double spars, bool top_k) {
   const bool good = top_k ? spars > 0.0 && spars <= 1.0 : spars >= 0.0 && std::isfinite(spars);
   if (good) return;
-  throw InvalidArgument(method + ": spars is " + number_text(spars) + ", but must be " +
-                        (top_k ? "above 0 and at most 1 for top-K"
-                               : "finite and not negative for a threshold"));
+  throw InvalidArgument(
+      method + ": spars is " + number_text(spars) + ", but must be " +
+      (top_k ? "above 0 and at most 1 for top-K" : "finite and not negative for a threshold"));
 }
 
 /** ceil(spars * count), for 0 < spars <= 1. */

@@ -82,8 +82,7 @@ std::vector<View> DistOpt::register_parameters(std::span<const Parameter> parame
   return impl_->register_parameters(parameters);
 }
 
-void DistOpt::backward_and_update(const Backward& backward,
-                                  std::optional<std::int64_t> threshold) {
+void DistOpt::backward_and_update(const Backward& backward, std::optional<std::int64_t> threshold) {
   impl_->update_full(backward, threshold);
 }
 

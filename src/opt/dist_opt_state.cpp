@@ -33,7 +33,8 @@ void refuse_unknown(const Map& entries, const std::string& kind,
                     std::initializer_list<std::string> known) {
   for (const auto& [name, value] : entries) {
     if (std::find(known.begin(), known.end(), name) == known.end()) {
-      throw InvalidArgument("the state has " + kind + " '" + name + "', which DistOpt does not know");
+      throw InvalidArgument("the state has " + kind + " '" + name +
+                            "', which DistOpt does not know");
     }
   }
 }

@@ -195,8 +195,8 @@ void DistOpt::Impl::update_half(const Backward& backward, std::optional<std::int
   }
   train(method, backward, [&](Model& model) {
     if (!model.half) {
-      model.half = std::make_unique<HalfCompressor>(*communicator_,
-                                                    model.reducer.memory_elements(), options_.half);
+      model.half = std::make_unique<HalfCompressor>(*communicator_, model.reducer.memory_elements(),
+                                                    options_.half);
     }
     model.half->set_limit(clipping ? clip_value : 0.0F);
     return Plan{model.half.get(), bucket};
@@ -217,12 +217,12 @@ void DistOpt::Impl::update_partial(const Backward& backward,
 
 SparseChoice DistOpt::Impl::sparse_choice(double spars, bool top_k, bool correct) const {
   const SparseOptions& options = options_.sparse;
-  SparseChoice choice{.top_k = top_k,
-                      .spars = spars,
-                      .correct = correct,
-                      .momentum = options.momentum,
-                      .norm_limit = static_cast<float>(
-                          options.clip_norm / std::sqrt(communicator_->world_size()))};
+  SparseChoice choice{
+      .top_k = top_k,
+      .spars = spars,
+      .correct = correct,
+      .momentum = options.momentum,
+      .norm_limit = static_cast<float>(options.clip_norm / std::sqrt(communicator_->world_size()))};
   const std::int64_t steps = model_ ? model_->sparse_steps : 0;
   if (top_k && options.warm_up_epochs > 0) {
     const auto epoch = static_cast<double>(steps / options.epoch_steps);

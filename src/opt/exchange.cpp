@@ -15,12 +15,12 @@ void Exchange::begin(std::size_t packets, bool overlap) {
 Event Exchange::travel(const Packet& packet, Journey& journey, const Stream& stream) {
   if (!packet.entries) return communicator_->all_reduce(packet.elements, packet.reduce, stream);
   return communicator_->sparse_all_reduce(*packet.entries, packet.elements, packet.reduce, stream,
-                                          &journey.stats);
+                                          &journey.arrival.sparse);
 }
 
 void Exchange::start(const Packet& packet) {
   Journey& journey = journeys_[started_];
-  journey.stats.bytes_sent = packet.elements.bytes();  // a sparse collective counts itself
+  journey.arrival.sparse = {};
   const Stream stream = overlap_ ? worker_ : Stream();
   try {
     stream.submit([&journey] { journey.arrival.begin = Clock::now(); });
@@ -38,7 +38,6 @@ Exchange::Arrival Exchange::wait(std::size_t i) {
   Journey& journey = journeys_[i];
   journey.collective.wait();
   journey.noted.wait();
-  journey.arrival.bytes_sent = journey.stats.bytes_sent;
   return journey.arrival;
 }
 

@@ -23,7 +23,7 @@ class Exchange {
   struct Arrival {
     Clock::time_point begin;  ///< of the collective, as the thread that ran it saw it
     Clock::time_point end;
-    std::int64_t bytes_sent = 0;
+    SparseStats sparse;  ///< of a sparse packet
   };
 
   explicit Exchange(std::shared_ptr<Communicator> communicator)
@@ -43,7 +43,6 @@ class Exchange {
     Event collective;
     Event noted;  // once both times are
     Arrival arrival;
-    SparseStats stats;
   };
 
   Event travel(const Packet& packet, Journey& journey, const Stream& stream);

@@ -89,8 +89,9 @@ void PendingSums::fill(std::span<const View> tensors, Fused kind) {
 
 void PendingSums::check_fill(std::span<const View> tensors, Fused kind) const {
   if (!filled_.empty() && kind != filled_kind_) {
-    throw InvalidArgument(std::string(name_of(kind)) + ": what was filled before is to be sent by " +
-                          name_of(filled_kind_) + " first");
+    throw InvalidArgument(std::string(name_of(kind)) +
+                          ": what was filled before is to be sent by " + name_of(filled_kind_) +
+                          " first");
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const View& tensor = tensors[i];

@@ -48,8 +48,8 @@ class PendingSums {
  private:
   struct Sum {
     Event arrival;
-    View packet{};                // where the sum arrives, unless in the tensor itself
-    std::vector<View> tensors{};  // to which it is then copied, one after the other
+    View packet{};                         // where the sum arrives, unless in the tensor itself
+    std::vector<View> tensors{};           // to which it is then copied, one after the other
     std::vector<std::uint32_t> indices{};  // of a sparse packet
     std::vector<float> values{};
   };

@@ -24,6 +24,7 @@ double seconds(Exchange::Clock::duration time) {
 
 StepStatistics& StepStatistics::operator+=(const StepStatistics& other) {
   bytes_sent += other.bytes_sent;
+  bytes_between += other.bytes_between;
   density += other.density;
   non_finite += other.non_finite;
   pack_seconds += other.pack_seconds;
@@ -120,18 +121,26 @@ void Reducer::send_next_bucket() {
     const Stopwatch stopwatch(statistics_.encode_seconds);
     packet = compressor_->encode(view(bucket));
   }
-  // A threshold of zero selects what lies between gradients, too.
-  sent_ += packet.entries ? std::min(packet.entries->count, bucket.elements) : bucket.elements;
+  note_sent(packet, bucket.elements);
   exchange_->start(packet);
+}
+
+void Reducer::note_sent(const Packet& packet, std::int64_t elements) {
+  constexpr std::int64_t kEntry = sizeof(std::uint32_t) + sizeof(float);
+  statistics_.bytes_sent +=
+      packet.entries ? packet.entries->count * kEntry : packet.elements.bytes();
+  // A threshold of zero selects what lies between gradients, too.
+  sent_ += packet.entries ? std::min(packet.entries->count, elements) : elements;
+  statistics_.density = static_cast<double>(sent_) / static_cast<double>(elements_);
 }
 
 void Reducer::receive(std::size_t packet, Exchange::Clock::time_point backward_end) {
   const Exchange::Arrival arrival = exchange_->wait(packet);
-  statistics_.bytes_sent += arrival.bytes_sent;
+  statistics_.bytes_between += arrival.sparse.bytes_between;
   statistics_.exchange_seconds += seconds(arrival.end - arrival.begin);
   const Exchange::Clock::time_point overlapped = std::min(arrival.end, backward_end);
-  if (overlapped > arrival.begin) statistics_.overlap_seconds += seconds(overlapped - arrival.begin);
-  statistics_.density = static_cast<double>(sent_) / static_cast<double>(elements_);
+  if (overlapped > arrival.begin)
+    statistics_.overlap_seconds += seconds(overlapped - arrival.begin);
 }
 
 void Reducer::finish(Optimizer& optimizer) {
@@ -172,7 +181,7 @@ void Reducer::average_parameters(const Bucket& bucket) {
       std::memcpy(const_cast<float*>(range.gradient), range.parameter, bytes_of(range.count));
     }
   }
-  sent_ += copies.elements;
+  note_sent({copies.gradients, Reduce::average}, copies.elements);
   exchange_->begin(1, false);
   exchange_->start({copies.gradients, Reduce::average});
   receive(0, {});

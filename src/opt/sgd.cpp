@@ -18,7 +18,8 @@ constexpr const char* kSteps = "steps";
 
 void check_rate(const std::string& name, float value) {
   if (std::isfinite(value) && value >= 0.0F) return;
-  throw InvalidArgument(name + " is " + number_text(value) + ", but must be finite and not negative");
+  throw InvalidArgument(name + " is " + number_text(value) +
+                        ", but must be finite and not negative");
 }
 
 void check(const SgdOptions& options) {
@@ -31,7 +32,8 @@ void check(const SgdOptions& options) {
   }
   if (options.nesterov && (options.momentum == 0.0F || options.dampening != 0.0F)) {
     throw InvalidArgument("SgdOptions::nesterov needs momentum and no dampening, but momentum is " +
-                          number_text(options.momentum) + " and dampening is " + number_text(options.dampening));
+                          number_text(options.momentum) + " and dampening is " +
+                          number_text(options.dampening));
   }
 }
 

@@ -46,8 +46,8 @@ void SparseCompressor::accumulate(const BucketView& bucket) {
 
 SparseView SparseCompressor::select(const BucketView& bucket) {
   const std::int64_t count = bucket.gradients.count;
-  const View residual = choice_.correct ? View(residual_.data() + bucket.begin, count, DType::f32)
-                                        : View();
+  const View residual =
+      choice_.correct ? View(residual_.data() + bucket.begin, count, DType::f32) : View();
   const ConstView from = choice_.momentum != 0.0F
                              ? ConstView(velocity_.data() + bucket.begin, count, DType::f32)
                              : ConstView(bucket.gradients);

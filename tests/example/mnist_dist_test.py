@@ -20,6 +20,18 @@ MPIEXEC = (sys.argv[2], "--oversubscribe", "--bind-to", "none")  # there may be 
 TRAIN, TEST = 300, 101  # neither divides by two or three ranks
 PARAMETERS = 431080
 NUMBER = r"\d+\.\d{6}"
+PHASES = ["pack", "encode", "exchange", "decode", "update", "overlap"]
+# Each way of training, and about how many bytes a step hands to collectives for each parameter.
+MODES = {
+    ("fp32",): 4,
+    ("fp16",): 2,
+    ("bf16",): 2,
+    ("partialUpdate",): 4 / 3,  # on average over three partitions
+    ("sparseTopK", "--spars", "0.01"): 0.08,
+    ("sparseTopK", "--spars", "0.01", "--momentum-correction", "--clip-norm", "5",
+     "--warm-up-epochs", "1"): None,
+    ("sparseThreshold", "--spars", "0.02"): None,
+}
 
 
 def write_images(folder, part, count, patterns):
@@ -124,6 +136,9 @@ class MnistDist(unittest.TestCase):
                 for epoch in forked + mpi:
                     self.assertGreater(epoch.pop("seconds"), 0)
                     self.assertGreater(epoch.pop("images_per_second"), 0)
+                    phases = epoch.pop("seconds_by_phase")
+                    self.assertEqual(list(phases), PHASES)
+                    self.assertGreater(phases["update"], 0)
                 self.assertEqual(forked, mpi)
                 last = mpi[-1]
                 self.assertEqual(last["eval_count"], TEST)
@@ -134,16 +149,47 @@ class MnistDist(unittest.TestCase):
                 self.assertLess(last["bytes_per_step"], 1.01 * 4 * PARAMETERS)  # padding
                 self.assertLess(last["train_loss"], 0.5 * mpi[0]["train_loss"])
 
-    def test_resumes_to_the_same_bits(self):
+    def test_resumes_to_the_same_bits_in_every_mode(self):
         whole, half = self.folder / "whole", self.folder / "half"
-        expected = self.train("--ranks", 2, "--epochs", 3, "--seed", 7, "--save", whole)
-        self.train("--ranks", 2, "--epochs", 1, "--seed", 7, "--save", half)
-        resumed = self.train("--ranks", 2, "--epochs", 3, "--resume", half, "--save", half)
-        self.assertEqual(whole.read_bytes(), half.read_bytes())
-        self.assertEqual([epoch["train_loss"] for epoch in resumed],
-                         [epoch["train_loss"] for epoch in expected[1:]])
+        losses = []
+        for mode in MODES:
+            with self.subTest(mode=mode):
+                arguments = ("--ranks", 2, "--dist-option", *mode)
+                expected = self.train(*arguments, "--epochs", 3, "--seed", 7, "--save", whole)
+                self.train(*arguments, "--epochs", 1, "--seed", 7, "--save", half)
+                resumed = self.train(*arguments, "--epochs", 3, "--resume", half, "--save", half)
+                self.assertEqual(whole.read_bytes(), half.read_bytes())
+                self.assertEqual([epoch["train_loss"] for epoch in resumed],
+                                 [epoch["train_loss"] for epoch in expected[1:]])
+                losses.append(expected[-1]["train_loss"])
+        self.assertEqual(len(set(losses)), len(MODES))  # none is another one in disguise
         other = self.train("--ranks", 2, "--epochs", 1, "--seed", 8)
         self.assertNotEqual(other[0]["train_loss"], expected[0]["train_loss"])
+
+    def test_a_state_of_each_rank_needs_as_many_ranks(self):
+        model = self.folder / "model"
+        sparse = ("--dist-option", "sparseTopK")
+        self.train("--ranks", 2, "--epochs", 1, "--save", model, *sparse)
+        status, _, errors = self.run_to_end("--ranks", 3, "--data-dir", self.data, "--resume",
+                                            model, *sparse)
+        self.assertEqual(status, 1)
+        self.assertEqual(errors, [f"mnist_dist: {model}: of 2 ranks, each with a state of its "
+                                  "own, and this is a run of 3"])
+        self.train("--ranks", 2, "--epochs", 1, "--save", model)
+        self.train("--ranks", 3, "--epochs", 2, "--resume", model)  # alike on all ranks
+
+    def test_tells_what_each_mode_sends(self):
+        for mode, bytes_per_parameter in MODES.items():
+            with self.subTest(mode=mode):
+                epochs = self.train("--ranks", 2, "--epochs", 3, "--dist-option", *mode)
+                self.assertEqual(epochs[0]["dist_option"], mode[0])
+                for epoch in epochs:
+                    self.assertEqual(epoch["non_finite"], 0)
+                    self.assertGreater(epoch["density"], 0)
+                    self.assertLessEqual(epoch["density"], 1)
+                if bytes_per_parameter is not None:
+                    self.assertLess(epochs[-1]["bytes_per_step"],
+                                    1.1 * bytes_per_parameter * PARAMETERS)
 
     def test_refuses_in_one_line(self):
         (self.folder / "foreign").write_text("not a checkpoint")

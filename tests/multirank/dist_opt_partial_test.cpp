@@ -111,9 +111,8 @@ TEST_F(DistOptPartial, AFailedBackwardPassChangesNothing) {
     EXPECT_THROW(opt.backward_and_partial_update(failing, 1), std::runtime_error);
     EXPECT_EQ(values, Values(kSizes, 7.0F));
     // The failed step has fixed no partitions: this one covers everything.
-    opt.backward_and_partial_update(emit_all(values, 2.0F * static_cast<float>(
-                                                               communicator.global_rank())),
-                                    1000);
+    opt.backward_and_partial_update(
+        emit_all(values, 2.0F * static_cast<float>(communicator.global_rank())), 1000);
     EXPECT_EQ(values, Values(kSizes, 8.0F - static_cast<float>(communicator.world_size())));
   });
 }

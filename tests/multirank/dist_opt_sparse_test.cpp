@@ -249,10 +249,9 @@ TEST_F(DistOptSparse, RefusesByNameAndValue) {
     DistOptions options;
     options.sparse.momentum = 0.9F;
     DistOpt corrected = over(communicator, options);
-    EXPECT_TRUE(contains(message_of([&] {
-                           corrected.backward_and_sparse_update(never, 1, 0.1, true, false);
-                         }),
-                         "corr is false"));
+    EXPECT_TRUE(contains(
+        message_of([&] { corrected.backward_and_sparse_update(never, 1, 0.1, true, false); }),
+        "corr is false"));
     options.sparse.momentum = 1.0F;
     EXPECT_EQ(message_of([&] { over(communicator, options); }),
               "DistOpt: sparse.momentum is 1; it must be at least 0 and below 1");
@@ -295,9 +294,9 @@ TEST_F(DistOptSparse, SparsificationSumsWhatIsSelected) {
                 opt.fused_sparsification(tensors, View(std::span<float>(single)), 0.5, true);
               }),
               "fused_sparsification: accumulation has 2 elements, what is to be sent 5");
-    EXPECT_TRUE(contains(
-        message_of([&] { opt.sparsification(values.view(0), std::nullopt, -1.0, false); }),
-        "sparsification: spars is -1"));
+    EXPECT_TRUE(
+        contains(message_of([&] { opt.sparsification(values.view(0), std::nullopt, -1.0, false); }),
+                 "sparsification: spars is -1"));
   });
 }
 

@@ -161,8 +161,9 @@ TEST_F(DistOptState, AnotherRanksStateIsRefused) {
       EXPECT_EQ(refusal(other), "the state has a number 'dist.moon', which DistOpt does not know");
       other = before;
       other.arrays["dist.residual"] = {1.0F};
-      EXPECT_EQ(refusal(other),
-                "the state's array 'dist.residual' has 1 elements, but the parameter space has 140");
+      EXPECT_EQ(
+          refusal(other),
+          "the state's array 'dist.residual' has 1 elements, but the parameter space has 140");
       other = before;
       other.numbers["dist.sparse_steps"] = 1.5;
       EXPECT_TRUE(contains(refusal(other), "'dist.sparse_steps' is 1.5, but must be a whole"));

@@ -83,9 +83,8 @@ class SparseModel {
     std::vector<std::size_t> order(elements.size());
     std::iota(order.begin(), order.end(), 0U);
     const auto magnitude = [&](std::size_t place) { return std::fabs(*elements[place]); };
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-      return magnitude(a) > magnitude(b);
-    });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return magnitude(a) > magnitude(b); });
     std::size_t count = 0;
     if (top_k) {
       count = static_cast<std::size_t>(std::ceil(spars * static_cast<double>(order.size())));

@@ -110,8 +110,7 @@ TEST(MnistOptions, RefusesByNameAndValue) {
   EXPECT_EQ(refusal({"--dist-option=sparseTopK", "--spars=1.5"}),
             "--spars: sparseTopK sends a fraction above 0 and up to 1");
   EXPECT_EQ(refusal({"--momentum-correction"}), "--momentum-correction: not an option of fp32");
-  EXPECT_EQ(refusal({"--clip-norm=1", "--dist-option=fp16"}),
-            "--clip-norm: not an option of fp16");
+  EXPECT_EQ(refusal({"--clip-norm=1", "--dist-option=fp16"}), "--clip-norm: not an option of fp16");
   EXPECT_EQ(refusal({"--warm-up-epochs=1", "--dist-option=sparseThreshold"}),
             "--warm-up-epochs: not an option of sparseThreshold");
   EXPECT_EQ(refusal({"--device=tpu"}), "--device: 'tpu' is not auto or cpu");

@@ -32,8 +32,8 @@ std::vector<const KernelTable*> tables() {
 std::vector<float> values(std::int64_t count) {
   std::mt19937 random(static_cast<unsigned>(count));
   std::vector<float> result;
-  const float special[] = {0.0F,   -0.0F,  1.0F,   65504.0F, 65520.0F, -1e6F,
-                           1e-8F,  -6e-8F, 3e38F,  kInf,     -kInf,    kNan};
+  const float special[] = {0.0F,  -0.0F,  1.0F,  65504.0F, 65520.0F, -1e6F,
+                           1e-8F, -6e-8F, 3e38F, kInf,     -kInf,    kNan};
   for (std::int64_t i = 0; i < count; ++i) {
     const std::uint32_t bits = static_cast<std::uint32_t>(random());
     const float any = std::bit_cast<float>(bits);
@@ -130,10 +130,9 @@ TEST(WireKernels, AccumulateRoundsEachStep) {
         const float decayed = before[i] * 0.9F;
         const float scaled = term[i] * 0.3F;
         const float expected = decayed + scaled;
-        ASSERT_TRUE(std::isnan(expected)
-                        ? std::bit_cast<std::uint32_t>(sum[i]) == 0x7FC00000U
-                        : std::bit_cast<std::uint32_t>(sum[i]) ==
-                              std::bit_cast<std::uint32_t>(expected));
+        ASSERT_TRUE(std::isnan(expected) ? std::bit_cast<std::uint32_t>(sum[i]) == 0x7FC00000U
+                                         : std::bit_cast<std::uint32_t>(sum[i]) ==
+                                               std::bit_cast<std::uint32_t>(expected));
       }
       EXPECT_EQ(sum.back(), 7.0F);
     }

@@ -80,7 +80,8 @@ void accumulate_kernel(float* sum, const float* term, std::int64_t count, float 
 }
 
 double squared_norm_kernel(const float* elements, std::int64_t count) {
-  constexpr std::int64_t kSums = 16;  // whatever the width of a vector, so that no bit depends on it
+  constexpr std::int64_t kSums =
+      16;  // whatever the width of a vector, so that no bit depends on it
   constexpr std::int64_t kDoubles = kLanes<double>;
   constexpr std::int64_t kVectors = kSums / kDoubles;
   using Narrow = typename VectorOf<float, kVectorBytes / 2>::Type;
