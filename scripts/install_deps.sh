@@ -29,6 +29,7 @@ build() {
 }
 
 bench() {
+  need libgloo-dev has_header gloo/allreduce.h
   need python3-torch scripts/torch_python.sh
 }
 

@@ -1,0 +1,100 @@
+// Reads the command line.
+#include "support/options.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <sstream>
+#include <string_view>
+
+#include "tutti/error.hpp"
+
+namespace tutti::bench {
+namespace {
+
+std::vector<std::string> split_list(const std::string& text) {
+  std::vector<std::string> items;
+  std::istringstream stream(text);
+  for (std::string item; std::getline(stream, item, ',');) items.push_back(item);
+  return items;
+}
+
+template <class Number>
+Number parse_number(std::string_view text, const std::string& option) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || !(number > 0)) {
+    throw InvalidArgument(option + " has '" + std::string(text) + "', which is no positive number");
+  }
+  return number;
+}
+
+std::int64_t parse_size(std::string_view text) {
+  std::int64_t unit = 1;
+  if (text.ends_with('K')) unit = 1 << 10;
+  if (text.ends_with('M')) unit = 1 << 20;
+  if (unit > 1) text.remove_suffix(1);
+  return parse_number<std::int64_t>(text, "--sizes") * unit;
+}
+
+DType parse_dtype(const std::string& text) {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    if (name_of(static_cast<DType>(i)) == text) return static_cast<DType>(i);
+  }
+  throw InvalidArgument("--dtype is '" + text + "', but must be f32, f64, f16, bf16, i32, i64, u8");
+}
+
+std::vector<Buffers> parse_buffers(const std::string& text) {
+  std::vector<Buffers> buffers;
+  for (const std::string& item : split_list(text)) {
+    if (item != "arena" && item != "private") {
+      throw InvalidArgument("--buffers has '" + item + "', but takes arena and private");
+    }
+    buffers.push_back(item == "arena" ? Buffers::arena : Buffers::private_memory);
+  }
+  return buffers;
+}
+
+}  // namespace
+
+const char* name_of(Buffers buffers) { return buffers == Buffers::arena ? "arena" : "private"; }
+
+Options parse_options(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; i += 2) {
+    const std::string option = argv[i];
+    if (i + 1 == argc) throw InvalidArgument(option + " needs a value");
+    const std::string value = argv[i + 1];
+    if (option == "--sizes") {
+      options.sizes.clear();
+      for (const std::string& item : split_list(value)) options.sizes.push_back(parse_size(item));
+    } else if (option == "--buffers") {
+      options.buffers = parse_buffers(value);
+    } else if (option == "--dtype") {
+      options.dtype = parse_dtype(value);
+    } else if (option == "--peers") {
+      options.peers = split_list(value);
+    } else if (option == "--seconds") {
+      options.seconds = parse_number<double>(value, option);
+    } else if (option == "--json") {
+      options.json = value;
+    } else {
+      throw InvalidArgument("unknown option " + option +
+                            " (--sizes, --buffers, --dtype, --peers, --seconds, --json)");
+    }
+  }
+  for (const std::int64_t bytes : options.sizes) {
+    if (bytes % size_of(options.dtype) != 0) {
+      throw InvalidArgument("--sizes has " + std::to_string(bytes) +
+                            ", which is no whole number of " + std::string(name_of(options.dtype)));
+    }
+  }
+  return options;
+}
+
+std::string size_text(std::int64_t bytes) {
+  if (bytes >= 1 << 20 && bytes % (1 << 20) == 0) return std::to_string(bytes >> 20) + "M";
+  if (bytes >= 1 << 10 && bytes % (1 << 10) == 0) return std::to_string(bytes >> 10) + "K";
+  return std::to_string(bytes);
+}
+
+}  // namespace tutti::bench

@@ -1,0 +1,110 @@
+// Times variants of a collective in turns.
+#include "support/turns.hpp"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+
+#include "support/elements.hpp"
+
+namespace tutti::bench {
+namespace {
+
+constexpr std::int64_t kLoopBelow = 4 << 10;  // bytes
+constexpr int kLoop = 50;
+constexpr int kFewestRounds = 5;
+constexpr int kMostRounds = 20'000;
+constexpr int kWarmUp = 40;  // rounds at most, and half of the time
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+bool all_ranks(bool ok) {
+  int all = ok ? 1 : 0;
+  MPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+  return all != 0;
+}
+
+/** One round of one variant: seconds of an operation on this rank; negative if it was wrong. */
+double sample(Communicator& comm, const Variant& variant, const Pattern& pattern) {
+  const int rank = comm.global_rank();
+  fill(variant.data, rank, pattern);
+  const auto bytes = static_cast<std::size_t>(variant.data.bytes());
+  const bool loop = variant.data.bytes() < kLoopBelow;
+  std::vector<std::byte> source(loop ? bytes : 0);
+  if (loop) std::memcpy(source.data(), variant.data.data, bytes);
+  // Twice: the ranks leave a barrier closer to each other than they came to it.
+  comm.barrier();
+  comm.barrier();
+  const double start = now();
+  for (int i = 0; i < (loop ? kLoop : 1); ++i) {
+    if (loop) std::memcpy(variant.data.data, source.data(), bytes);
+    variant.run();
+  }
+  const double spent = (now() - start) / (loop ? kLoop : 1);
+  if (variant.reduces && !holds_sum(variant.data, comm.world_size(), pattern)) return -1;
+  return spent;
+}
+
+bool check(Communicator& comm, const Variant& variant) {
+  bool ok = true;
+  for (int base = 1; base <= 2 && ok; ++base) {
+    const Pattern pattern{base, 5};
+    fill(variant.data, comm.global_rank(), pattern);
+    comm.barrier();
+    variant.run();
+    ok = !variant.reduces || holds_sum(variant.data, comm.world_size(), pattern);
+    ok = all_ranks(ok);
+  }
+  if (!ok) std::fprintf(stderr, "wrong result: %s\n", variant.name.c_str());
+  return ok;
+}
+
+/** False once rank 0 finds that `seconds` have passed since `start`. */
+bool time_left(double start, double seconds) {
+  int left = now() - start < seconds ? 1 : 0;
+  MPI_Bcast(&left, 1, MPI_INT, 0, MPI_COMM_WORLD);
+  return left != 0;
+}
+
+}  // namespace
+
+bool take_turns(Communicator& comm, std::vector<Variant>& variants, double seconds) {
+  for (const Variant& variant : variants) {
+    if (!check(comm, variant)) return false;
+  }
+  double wrong = 0;
+  const auto round = [&](int number, bool counts) {
+    for (std::size_t i = 0; i < variants.size(); ++i) {
+      Variant& variant = variants[(i + static_cast<std::size_t>(number)) % variants.size()];
+      const double spent = sample(comm, variant, Pattern{1 + number % 3, 1});
+      wrong = std::min(wrong, spent);
+      if (counts) variant.seconds.push_back(spent);
+    }
+  };
+  const double warm_up = now();
+  for (int i = 0; i < kWarmUp && time_left(warm_up, seconds / 2); ++i) round(i, false);
+  const double start = now();
+  for (int i = 0; i < kMostRounds && (i < kFewestRounds || time_left(start, seconds)); ++i) {
+    round(i, true);
+  }
+  for (Variant& variant : variants) {
+    MPI_Allreduce(MPI_IN_PLACE, variant.seconds.data(), static_cast<int>(variant.seconds.size()),
+                  MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+  }
+  if (all_ranks(wrong >= 0)) return true;
+  std::fprintf(stderr, "wrong result in a timed operation\n");
+  return false;
+}
+
+double median_us(std::vector<double> seconds) {
+  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+  std::nth_element(seconds.begin(), middle, seconds.end());
+  return *middle * 1e6;
+}
+
+}  // namespace tutti::bench

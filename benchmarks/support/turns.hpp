@@ -1,0 +1,33 @@
+// Lets several ways of one collective take turns, and times them.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tutti/communicator.hpp"
+#include "tutti/dtype.hpp"
+
+namespace tutti::bench {
+
+/** One way to do the collective, on the memory that it works on. */
+struct Variant {
+  std::string name;
+  View data;
+  std::function<void()> run;
+  bool reduces = true;            ///< the result is the sum of what the ranks brought
+  std::vector<double> seconds{};  ///< of the slowest rank, one a round
+};
+
+/**
+ * Times the variants in turns for about `seconds`, five rounds at least, after a warm-up. Every
+ * rank rewrites its data before each operation, and reads and checks it afterwards. Below 4 KiB a
+ * loop of operations is timed together with the rewriting. Collective over MPI_COMM_WORLD, which
+ * must be the ranks of `comm`. False if a result was wrong on any rank; says so on stderr.
+ */
+bool take_turns(Communicator& comm, std::vector<Variant>& variants, double seconds);
+
+/** In microseconds. */
+double median_us(std::vector<double> seconds);
+
+}  // namespace tutti::bench
