@@ -1,8 +1,6 @@
 // Checks arguments once, orders the operations, and forwards them to the transport.
 #include "tutti/communicator.hpp"
 
-#include <unistd.h>
-
 #include <atomic>
 #include <exception>
 #include <mutex>
@@ -12,6 +10,7 @@
 
 #include "communicator/arguments.hpp"
 #include "communicator/backends.hpp"
+#include "communicator/birthplace.hpp"
 #include "communicator/cpu/kernel_table.hpp"
 #include "communicator/environment.hpp"
 #include "communicator/log.hpp"
@@ -58,26 +57,20 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   Event run(Turnstile Impl::*order, const Stream& stream, Action action) {
     refuse_in_forked_child();
     refuse_if_broken();
-    const auto self = shared_from_this();
-    const std::shared_ptr<Turnstile> turnstile(self, &(this->*order));
-    const auto operation = [self, action = std::move(action)](Turnstile::Place& place) {
-      place.wait();
-      self->guarded(action);
-      place.leave();
-    };
     if (stream.is_inline() || !transport_->any_thread()) {
-      Turnstile::Place place(turnstile);
-      operation(place);
+      Turnstile::Place place(this->*order);
+      perform(action, place);
       return {};
     }
     // In one step, or another thread could queue a later place in front of this one.
     const std::lock_guard lock(submitting_);
-    const auto place = std::make_shared<Turnstile::Place>(turnstile);
-    return stream.submit([operation, place] { operation(*place); });
+    const auto queued = std::make_shared<Queued>(shared_from_this(), this->*order);
+    return stream.submit(
+        [queued, action = std::move(action)] { queued->self->perform(action, queued->place); });
   }
 
   void abort(std::string_view reason) noexcept {
-    if (process_ != ::getpid()) return;
+    if (birthplace_.left()) return;
     if (broken_) return;  // the other ranks learn what it failed for, not that this one gave up
     transport_->abort(reason);
     try {
@@ -93,6 +86,21 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   Turnstile receives_;
 
  private:
+  /** An operation on a worker stream, which may outlive the Communicator. */
+  struct Queued {
+    Queued(std::shared_ptr<Impl> self_in, Turnstile& order)
+        : self(std::move(self_in)), place(order) {}
+    std::shared_ptr<Impl> self;
+    Turnstile::Place place;
+  };
+
+  template <class Action>
+  void perform(const Action& action, Turnstile::Place& place) {
+    place.wait();
+    guarded(action);
+    place.leave();
+  }
+
   template <class Action>
   void guarded(const Action& action) {
     refuse_if_broken();
@@ -115,7 +123,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
 
   /** A child has the memory, but the group knows only its parent. */
   void refuse_in_forked_child() const {
-    if (process_ == ::getpid()) return;
+    if (!birthplace_.left()) return;
     throw CommunicationError(
         "the communicator belongs to the process that made it, not to a forked child");
   }
@@ -136,7 +144,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   }
 
   std::unique_ptr<Transport> transport_;
-  const pid_t process_ = ::getpid();
+  const Birthplace birthplace_;
   std::mutex submitting_;
   std::atomic<bool> broken_ = false;
   std::mutex mutex_;

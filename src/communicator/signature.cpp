@@ -9,7 +9,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::array<std::string_view, 13> kOperationNames{
+constexpr std::array<std::string_view, kOperations> kOperationNames{
     "all_reduce",   "reduce",         "broadcast",  "all_gather",
     "all_gather_v", "reduce_scatter", "all_to_all", "sparse_all_reduce",
     "barrier",      "send",           "recv",       "allocate",
@@ -48,13 +48,13 @@ Signature Signature::of(Operation operation, DType dtype, std::int64_t count,
 }
 
 std::uint64_t Signature::hash() const {
-  std::uint64_t h = mix(0, sequence);
-  h = mix(h, static_cast<std::uint64_t>(operation) << 16U |
-                 static_cast<std::uint64_t>(dtype) << 8U | static_cast<std::uint64_t>(reduce));
-  h = mix(h, static_cast<std::uint64_t>(root));
-  h = mix(h, static_cast<std::uint64_t>(count));
-  h = mix(h, std::bit_cast<std::uint64_t>(factor));
-  h = mix(h, counts);
+  // The members do not wait for each other: only the last step depends on all.
+  const std::uint64_t what =
+      static_cast<std::uint64_t>(operation) << 48U | static_cast<std::uint64_t>(dtype) << 40U |
+      static_cast<std::uint64_t>(reduce) << 32U | static_cast<std::uint32_t>(root);
+  const std::uint64_t h = mix(mix(0, sequence) + mix(1, what),
+                              mix(2, static_cast<std::uint64_t>(count)) +
+                                  mix(3, std::bit_cast<std::uint64_t>(factor)) + mix(4, counts));
   return h == 0 ? 1 : h;
 }
 

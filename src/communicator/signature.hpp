@@ -1,6 +1,7 @@
 // What a rank asks for in a collective: compared between ranks before any output is written.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -27,6 +28,7 @@ enum class Operation : std::uint8_t {
   allocate,
   split,
 };
+inline constexpr std::size_t kOperations = 13;
 
 /** Plain bytes, so that it can lie in shared memory and travel in a message. */
 struct Signature {

@@ -1,9 +1,8 @@
 // Lets operations pass one after the other, in the order in which they asked.
 #pragma once
 
-#include <condition_variable>
+#include <atomic>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -16,46 +15,57 @@ namespace tutti {
  */
 class Turnstile {
  public:
-  /** A place in the queue. When it is destroyed it is free, whether the operation ran or not. */
+  /** A place in the queue. When it is destroyed it is free, whether the operation ran or not. The
+   * turnstile outlives it. */
   class Place {
    public:
-    explicit Place(std::shared_ptr<Turnstile> turnstile) : turnstile_(std::move(turnstile)) {
-      const std::lock_guard lock(turnstile_->mutex_);
-      number_ = turnstile_->drawn_++;
-    }
+    explicit Place(Turnstile& turnstile)
+        : turnstile_(turnstile), number_(turnstile.drawn_.fetch_add(1)) {}
     Place(const Place&) = delete;
     Place& operator=(const Place&) = delete;
     ~Place() { leave(); }
 
     /** Blocks until all places in front are free: as long as their operations last. */
     void wait() const {
-      std::unique_lock lock(turnstile_->mutex_);
-      turnstile_->moved_.wait(lock, [&] { return turnstile_->turn_ == number_; });
+      for (;;) {
+        const std::uint32_t turn = turnstile_.turn_.load(std::memory_order_acquire);
+        if (turn == number_) return;
+        turnstile_.turn_.wait(turn, std::memory_order_acquire);
+      }
     }
 
     /** Lets the next one pass. */
     void leave() {
-      {
-        const std::lock_guard lock(turnstile_->mutex_);
-        if (std::exchange(left_, true)) return;
-        turnstile_->free_.insert(number_);
-        while (turnstile_->free_.erase(turnstile_->turn_) != 0) ++turnstile_->turn_;
-      }
-      turnstile_->moved_.notify_all();
+      if (!std::exchange(left_, true)) turnstile_.free(number_);
     }
 
    private:
-    std::shared_ptr<Turnstile> turnstile_;
-    std::uint64_t number_ = 0;
+    Turnstile& turnstile_;
+    std::uint32_t number_;
     bool left_ = false;
   };
 
  private:
+  void free(std::uint32_t number) {
+    {
+      const std::lock_guard lock(mutex_);
+      std::uint32_t turn = turn_.load(std::memory_order_relaxed);
+      if (turn != number) {
+        free_.insert(number);
+        return;
+      }
+      ++turn;
+      while (!free_.empty() && free_.erase(turn) != 0) ++turn;
+      turn_.store(turn, std::memory_order_release);
+    }
+    turn_.notify_all();
+  }
+
+  // 32 bits, that waiting threads can sleep on; they may wrap around.
+  std::atomic<std::uint32_t> drawn_ = 0;
+  std::atomic<std::uint32_t> turn_ = 0;
   std::mutex mutex_;
-  std::condition_variable moved_;
-  std::uint64_t drawn_ = 0;
-  std::uint64_t turn_ = 0;
-  std::set<std::uint64_t> free_;  // places behind the turn that are free already
+  std::set<std::uint32_t> free_;  // places behind the turn that are free already
 };
 
 }  // namespace tutti

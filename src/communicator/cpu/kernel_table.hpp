@@ -17,6 +17,7 @@ inline constexpr int kIsaCount = 3;
 struct ReduceArguments {
   void* const* outs = nullptr;
   std::int64_t out_count = 0;
+  std::int64_t plain_count = 0;  ///< outputs from here on are written past the caches, aligned
   const void* const* ins = nullptr;
   std::int64_t in_count = 0;
   std::int64_t count = 0;
@@ -65,7 +66,7 @@ Isa choose_isa(const char* request);
 
 /** As reduce() and sgd_update() of kernels.hpp, with the kernels of `table`. */
 void reduce(const KernelTable& table, std::span<void* const> outs, std::span<const void* const> ins,
-            std::int64_t count, DType dtype, const Combine& combine);
+            std::int64_t count, DType dtype, const Combine& combine, Stores stores = {});
 
 // Constants, so that no code of an instruction set runs before the machine is known to have it.
 extern const KernelTable kPortableTable;

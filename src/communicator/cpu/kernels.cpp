@@ -1,17 +1,34 @@
 // Chooses the instruction set, and calls its kernels.
 #include "communicator/cpu/kernels.hpp"
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <string>
 
 #include "communicator/cpu/kernel_table.hpp"
 #include "communicator/environment.hpp"
+#include "communicator/memory.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::cpu {
 namespace {
 
 constexpr std::array<Isa, kIsaCount> kStrongestFirst{Isa::avx512, Isa::avx2, Isa::portable};
+
+constexpr std::int64_t kLine = 64;
+constexpr std::int64_t kFewestStreamed = 2 * kLine;  // bytes: less is not worth the fence
+
+/** Bytes from `address` to the start of a cache line. */
+std::int64_t to_line(const void* address) {
+  const auto number = reinterpret_cast<std::uintptr_t>(address);
+  return static_cast<std::int64_t>((kLine - number % kLine) % kLine);
+}
+
+bool on_a_line(std::span<void* const> addresses) {
+  return std::all_of(addresses.begin(), addresses.end(),
+                     [](const void* address) { return to_line(address) == 0; });
+}
 
 const KernelTable& active_table() {
   static const KernelTable& active = table(active_isa());
@@ -66,21 +83,40 @@ Isa active_isa() {
 }
 
 void reduce(const KernelTable& table, std::span<void* const> outs, std::span<const void* const> ins,
-            std::int64_t count, DType dtype, const Combine& combine) {
+            std::int64_t count, DType dtype, const Combine& combine, Stores stores) {
   const auto kernel =
       table.reduce[static_cast<std::size_t>(dtype)][static_cast<std::size_t>(combine.kind)];
-  kernel({.outs = outs.data(),
-          .out_count = static_cast<std::int64_t>(outs.size()),
-          .ins = ins.data(),
-          .in_count = static_cast<std::int64_t>(ins.size()),
-          .count = count,
-          .factor = combine.factor,
-          .divisor = combine.divisor});
+  const auto out_count = static_cast<std::int64_t>(outs.size());
+  const std::int64_t plain_count = std::min(stores.plain, out_count);
+  ReduceArguments arguments{.outs = outs.data(),
+                            .out_count = out_count,
+                            .plain_count = out_count,
+                            .ins = ins.data(),
+                            .in_count = static_cast<std::int64_t>(ins.size()),
+                            .count = count,
+                            .factor = combine.factor,
+                            .divisor = combine.divisor};
+  if (plain_count < out_count && count * size_of(dtype) >= kFewestStreamed &&
+      on_a_line(outs.subspan(static_cast<std::size_t>(plain_count)))) {
+    arguments.plain_count = plain_count;
+  }
+  kernel(arguments);
 }
 
 void reduce(std::span<void* const> outs, std::span<const void* const> ins, std::int64_t count,
-            DType dtype, const Combine& combine) {
-  reduce(active_table(), outs, ins, count, dtype, combine);
+            DType dtype, const Combine& combine, Stores stores) {
+  reduce(active_table(), outs, ins, count, dtype, combine, stores);
+}
+
+void copy(void* to, const void* from, std::int64_t bytes, bool streamed) {
+  // The bytes in front of the first whole line are not worth a kernel.
+  const std::int64_t head = streamed ? std::min(bytes, to_line(to)) : 0;
+  copy_bytes(to, from, head);
+  void* const out = static_cast<std::byte*>(to) + head;
+  const void* const in = static_cast<const std::byte*>(from) + head;
+  if (bytes == head) return;
+  reduce(std::span(&out, 1), std::span(&in, 1), bytes - head, DType::u8, {},
+         streamed ? Stores{0} : Stores{});
 }
 
 void sgd_update(float* parameter, const float* gradient, float* velocity, std::int64_t count,

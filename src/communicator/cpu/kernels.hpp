@@ -17,6 +17,16 @@ struct Combine {
 };
 
 /**
+ * How outputs are written: the first `plain` as usual, the others past the caches, where their
+ * addresses allow it. Streamed lines cost no reading first and do not have to be fetched back from
+ * a core that read them last; but who reads them next finds them in memory.
+ */
+struct Stores {
+  std::int64_t plain = kAll;
+  static constexpr std::int64_t kAll = INT64_MAX;
+};
+
+/**
  * outs[*][i] = the combination of ins[0][i], ins[1][i], ... in this order, for i < count.
  *
  * f16 and bf16 are widened to float, combined, divided and rounded once; f32 and f64 are combined
@@ -26,7 +36,10 @@ struct Combine {
  * any number of outputs.
  */
 void reduce(std::span<void* const> outs, std::span<const void* const> ins, std::int64_t count,
-            DType dtype, const Combine& combine);
+            DType dtype, const Combine& combine, Stores stores = {});
+
+/** Copies bytes that do not overlap, past the caches if `streamed`. */
+void copy(void* to, const void* from, std::int64_t bytes, bool streamed);
 
 struct SgdStep {
   float lr = 0.0F;

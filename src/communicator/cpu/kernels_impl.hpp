@@ -107,10 +107,11 @@ struct Reduction {
   Vector<L> divisor{};
 };
 
-/** Combines `kVectors` vectors of every input from element `i` on. */
-template <class T, class Op, unsigned kVectors, class Access>
+/** Combines `kVectors` vectors of every input from element `i` on. Outputs beyond the plain ones
+ * are written as `others` does. */
+template <class T, class Op, unsigned kVectors, class Access, class Others>
 [[gnu::always_inline]] inline void reduce_strip(const Reduction<T>& reduction, std::int64_t i,
-                                                Access access) {
+                                                Access access, Others others) {
   using L = Lane<T>;
   const ReduceArguments& arguments = reduction.arguments;
   const auto read = [&](std::int64_t input, unsigned v) {
@@ -130,9 +131,13 @@ template <class T, class Op, unsigned kVectors, class Access>
     for (unsigned v = 0; v < kVectors; ++v) result[v] = reduction.divide(result[v]);
   }
   for (unsigned v = 0; v < kVectors; ++v) result[v] = canonical<L>(result[v]);
-  for (std::int64_t output = 0; output < arguments.out_count; ++output) {
+  const auto write = [&](std::int64_t output, auto way) {
     T* to = static_cast<T*>(arguments.outs[output]) + i;
-    for (unsigned v = 0; v < kVectors; ++v) access.store(to + v * kLanes<T>, result[v]);
+    for (unsigned v = 0; v < kVectors; ++v) way.store(to + v * kLanes<T>, result[v]);
+  };
+  for (std::int64_t output = 0; output < arguments.plain_count; ++output) write(output, access);
+  for (std::int64_t output = arguments.plain_count; output < arguments.out_count; ++output) {
+    write(output, others);
   }
 }
 
@@ -141,11 +146,23 @@ void reduce_kernel(const ReduceArguments& arguments) {
   const Reduction<T> reduction(arguments);
   const std::int64_t count = arguments.count;
   std::int64_t i = 0;
-  for (; i + kStrip * kLanes<T> <= count; i += kStrip * kLanes<T>) {
-    reduce_strip<T, Op, kStrip>(reduction, i, Whole());
+  if (arguments.plain_count < arguments.out_count) {
+    for (; i + kStrip * kLanes<T> <= count; i += kStrip * kLanes<T>) {
+      reduce_strip<T, Op, kStrip>(reduction, i, Whole(), Streamed());
+    }
+    fence_streams();
+  } else {
+    for (; i + kStrip * kLanes<T> <= count; i += kStrip * kLanes<T>) {
+      reduce_strip<T, Op, kStrip>(reduction, i, Whole(), Whole());
+    }
   }
-  for (; i + kLanes<T> <= count; i += kLanes<T>) reduce_strip<T, Op, 1>(reduction, i, Whole());
-  if (i < count) reduce_strip<T, Op, 1>(reduction, i, Part{count - i});
+  for (; i + kLanes<T> <= count; i += kLanes<T>) {
+    reduce_strip<T, Op, 1>(reduction, i, Whole(), Whole());
+  }
+  if (i < count) {
+    const Part part{count - i};
+    reduce_strip<T, Op, 1>(reduction, i, part, part);
+  }
 }
 
 /**

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#ifdef __AVX2__
+#ifdef __SSE2__
 #include <immintrin.h>
 #endif
 
@@ -191,6 +191,49 @@ struct Whole {
       const Halfwords halves =
           std::is_same_v<T, Half> ? narrow_half(value) : narrow_bfloat16(value);
       __builtin_memcpy(static_cast<void*>(to), &halves, sizeof(halves));
+    }
+  }
+};
+
+/** Writes a vector past the caches; `to` is a multiple of its size. */
+template <class V>
+void stream(void* to, V value) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(V) == 64) {
+    _mm512_stream_si512(static_cast<__m512i*>(to), reinterpret_cast<__m512i>(value));
+    return;
+  }
+#endif
+#if defined(__AVX2__)
+  if constexpr (sizeof(V) == 32) {
+    _mm256_stream_si256(static_cast<__m256i*>(to), reinterpret_cast<__m256i>(value));
+    return;
+  }
+#endif
+#if defined(__SSE2__)
+  if constexpr (sizeof(V) == 16) {
+    _mm_stream_si128(static_cast<__m128i*>(to), reinterpret_cast<__m128i>(value));
+    return;
+  }
+#endif
+  __builtin_memcpy(to, &value, sizeof(value));
+}
+
+/** Lets what was streamed be seen before anything that is stored from now on. */
+inline void fence_streams() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
+/** Reads as Whole does, writes past the caches at multiples of the vector's size. */
+struct Streamed : Whole {
+  template <class T>
+  void store(T* to, Vector<Lane<T>> value) const {
+    if constexpr (sizeof(T) == sizeof(Lane<T>)) {
+      stream(to, value);
+    } else {
+      stream(to, std::is_same_v<T, Half> ? narrow_half(value) : narrow_bfloat16(value));
     }
   }
 };

@@ -22,13 +22,26 @@ struct Location {
   std::int64_t offset = 0;         ///< bytes from the start of this rank's part of it
 };
 
-/** What a rank brings to a collective. */
+/** What a rank brings to a collective, beside its signature. */
 struct Request {
-  Signature signature;
   Location in;
   Location out;
-  std::uint32_t in_place = 0;
+  std::uint64_t in_address = 0;  ///< in this rank's process
+  std::uint64_t out_address = 0;
+  std::uint16_t in_place = 0;
+  std::uint16_t reaches_all = 0;  ///< see SingleCopy
+  std::uint32_t cost = 0;         ///< see Choices::noted()
 };
+
+/** How a rank comes to a collective: one cache line, whose number is written last. */
+struct alignas(64) Arrival {
+  static constexpr std::int64_t kData = 56;
+
+  std::array<std::byte, kData> data;  ///< the contribution, if it fits; otherwise a Request
+  std::uint32_t signature;            ///< hash: whether the ranks ask for the same
+  std::atomic<std::uint32_t> number;  ///< of the collective
+};
+static_assert(sizeof(Arrival) == 64 && sizeof(Request) <= Arrival::kData);
 
 /** Why a communicator is of no more use; written once, by the rank that found out first. */
 struct Failure {
@@ -68,15 +81,29 @@ inline constexpr std::int32_t kWaitingElsewhere = -2;  ///< for a rank of anothe
 struct alignas(128) RankSlot {
   enum State : std::uint32_t { kFree, kClaimed, kJoined, kLeft };
 
-  Flag phase;  ///< synchronisations that this rank has reached
+  /** By the parity of the collective's number: nobody is two collectives ahead. Two lines apart,
+   * or one would be fetched along with the other. */
+  struct alignas(128) Place {
+    Arrival arrival;
+  };
+  std::array<Place, 2> places;
+  alignas(128) std::atomic<std::uint32_t> arrival_sleepers;
+  Flag phase;   ///< synchronisations within collectives that this rank has reached
+  Flag staged;  ///< pieces that this rank has put into its staging memory
+  Flag taken;   ///< pieces of all ranks that it has worked off
   Mailbox mailbox;
   std::atomic<std::uint32_t> state;
   ProcessId process;
   cpu_set_t processors;  ///< where this rank may run
+  std::uint64_t token;   ///< of SingleCopy, and where it lies in this rank's process
+  std::uint64_t token_address;
   // For finding out who is to blame when a deadline passes.
   std::atomic<std::uint32_t> heartbeat;  ///< grows while this rank waits
   std::array<std::atomic<std::int32_t>, kWaitKinds> waiting_for;
-  std::array<Request, 2> requests;  ///< by the parity of the collective's number
+  std::array<Signature, 2> signatures;  ///< by the parity of the collective's number
+
+  Arrival& arrival(std::uint64_t number) { return places[number & 1U].arrival; }
+  Signal arrival_signal(std::uint64_t number) { return {arrival(number).number, arrival_sleepers}; }
 };
 
 /** The start of the segment; `size` RankSlots follow, then the staging memory. */
@@ -95,13 +122,14 @@ struct alignas(128) ControlHeader {
 
 /** Staging memory of one rank: what it lends to the others during a collective. */
 struct Staging {
-  static constexpr std::int64_t kSmall = std::int64_t{32} * 1024;   ///< one-shot messages
+  static constexpr std::int64_t kSmall = std::int64_t{64} * 1024;   ///< one-shot messages
   static constexpr std::int64_t kPiece = std::int64_t{256} * 1024;  ///< pieces of longer ones
+  static constexpr std::uint32_t kSlots = 3;                        ///< pieces under way
   static constexpr std::int64_t kMail = std::int64_t{64} * 1024;    ///< pieces between two ranks
 
   alignas(4096) std::array<std::array<std::byte, kSmall>, 2> small;
-  std::array<std::array<std::byte, kPiece>, 2> in;
-  std::array<std::array<std::byte, kPiece>, 2> out;
+  std::array<std::array<std::byte, kPiece>, kSlots> in;
+  std::array<std::array<std::byte, kPiece>, kSlots> out;
   std::array<std::array<std::byte, kMail>, 2> mail;
 };
 

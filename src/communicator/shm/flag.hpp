@@ -13,39 +13,60 @@
 
 namespace tutti::shm {
 
-/** Written by one rank, watched by others, who spin first and then sleep in the kernel. */
-struct alignas(128) Flag {
-  std::atomic<std::uint32_t> value;
-  std::atomic<std::uint32_t> sleepers;
+/**
+ * A counter in shared memory, written by one rank and watched by others, who spin first and then
+ * sleep in the kernel. The number of sleepers lies elsewhere: the writer reads it after each write,
+ * and the counter's own line is on its way to the others by then.
+ */
+class Signal {
+ public:
+  Signal(std::atomic<std::uint32_t>& value, std::atomic<std::uint32_t>& sleepers)
+      : value_(&value), sleepers_(&sleepers) {}
 
+  std::uint32_t value() const { return value_->load(std::memory_order_seq_cst); }
   /** Whether the counter has reached `target`, across its wrapping around. */
   bool reached(std::uint32_t target) const {
-    return static_cast<std::int32_t>(value.load(std::memory_order_acquire) - target) >= 0;
+    return static_cast<std::int32_t>(value_->load(std::memory_order_acquire) - target) >= 0;
   }
 
-  void publish(std::uint32_t next) {
+  void publish(std::uint32_t next) const {
     // Sequentially consistent: a sleeper either sees the value or is seen here.
-    value.store(next, std::memory_order_seq_cst);
-    if (sleepers.load(std::memory_order_seq_cst) != 0) wake();
+    value_->store(next, std::memory_order_seq_cst);
+    if (sleepers_->load(std::memory_order_seq_cst) != 0) wake();
   }
 
-  void wake() { futex(FUTEX_WAKE, INT_MAX, nullptr); }
+  void wake() const { futex(FUTEX_WAKE, INT_MAX, nullptr); }
 
   /** Sleeps while the counter is `seen`, at most for `limit`. May return early. */
-  void sleep(std::uint32_t seen, std::chrono::milliseconds limit) {
+  void sleep(std::uint32_t seen, std::chrono::milliseconds limit) const {
     const timespec duration{limit.count() / 1000, (limit.count() % 1000) * 1000000};
-    sleepers.fetch_add(1, std::memory_order_seq_cst);
-    if (value.load(std::memory_order_seq_cst) == seen) futex(FUTEX_WAIT, seen, &duration);
-    sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    sleepers_->fetch_add(1, std::memory_order_seq_cst);
+    if (value() == seen) futex(FUTEX_WAIT, seen, &duration);
+    sleepers_->fetch_sub(1, std::memory_order_seq_cst);
   }
 
  private:
-  void futex(int operation, std::uint32_t argument, const timespec* duration) {
-    ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&value), operation, argument, duration,
+  void futex(int operation, std::uint32_t argument, const timespec* duration) const {
+    ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(value_), operation, argument, duration,
               nullptr, 0);
   }
+
+  std::atomic<std::uint32_t>* value_;
+  std::atomic<std::uint32_t>* sleepers_;
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+
+/** The memory of a Signal. */
+struct Flag {
+  alignas(128) std::atomic<std::uint32_t> value;
+  alignas(64) std::atomic<std::uint32_t> sleepers;
+
+  Signal signal() { return {value, sleepers}; }
+  bool reached(std::uint32_t target) { return signal().reached(target); }
+  void publish(std::uint32_t next) { signal().publish(next); }
+  void wake() { signal().wake(); }
+  void sleep(std::uint32_t seen, std::chrono::milliseconds limit) { signal().sleep(seen, limit); }
+};
 
 /** Tells the processor that this is a spinning wait. */
 inline void relax() {

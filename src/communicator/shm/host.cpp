@@ -19,7 +19,8 @@ constexpr std::chrono::milliseconds kNap{50};      // the longest sleep between 
 constexpr std::chrono::milliseconds kListen{300};  // for the heartbeats of ranks under suspicion
 // Waking a sleeper takes 50 to 100 us, and whoever it keeps waiting falls asleep in turn.
 constexpr std::chrono::microseconds kSpin{300};
-constexpr std::chrono::microseconds kSpinCrowded{1};
+// Where ranks share a core, looking on takes time from whom one waits for: it is offered the core.
+constexpr std::chrono::microseconds kSpinCrowded{50};
 constexpr int kSpinsPerClock = 50;  // looks between two looks at the clock
 
 }  // namespace
@@ -31,7 +32,7 @@ Host::Host(const UniqueId& id, int rank, std::vector<int> names, std::chrono::mi
       meeting_(meet(id, rank, party ? *party : Party{names_, {}}, timeout)),
       rank_(rank),
       process_(::getpid()),
-      spin_(crowded() ? kSpinCrowded : kSpin) {}
+      crowded_(crowded()) {}
 
 Host::~Host() {
   if (process_ != ::getpid()) return;
@@ -49,38 +50,73 @@ bool Host::crowded() const {
 
 void Host::arrive() { own().phase.publish(++phase_); }
 
-void Host::wait_for_all() {
+void Host::come(std::uint64_t number) {
+  own().arrival_signal(number).publish(static_cast<std::uint32_t>(number));
+}
+
+template <class SignalOf, class Arrived>
+void Host::wait_for_each(const SignalOf& signal_of, const Arrived& arrived) {
+  const auto missing = [&] {
+    std::vector<int> ranks;
+    for (int peer = 0; peer < size(); ++peer) {
+      if (!arrived(peer)) ranks.push_back(peer);
+    }
+    return ranks;
+  };
   for (int peer = 0; peer < size(); ++peer) {
-    Flag& flag = control().slot(peer).phase;
-    if (flag.reached(phase_)) continue;
-    const auto missing = [this] {
-      std::vector<int> ranks;
-      for (int other = 0; other < size(); ++other) {
-        if (!control().slot(other).phase.reached(phase_)) ranks.push_back(other);
-      }
-      return ranks;
-    };
+    if (arrived(peer)) continue;
     wait(
-        flag, Wait::collective, [&] { return flag.reached(phase_); }, missing);
+        signal_of(peer), Wait::collective, [&] { return arrived(peer); }, missing);
   }
 }
 
-void Host::wait_for(int peer, Flag& flag, Wait kind, const std::function<bool()>& done) {
-  wait(flag, kind, done, [peer] { return std::vector<int>{peer}; });
+void Host::wait_for_arrivals(std::uint64_t number) {
+  // Not "has reached": a place holds this collective's number or an older one.
+  const auto wanted = static_cast<std::uint32_t>(number);
+  wait_for_each([&](int peer) { return control().slot(peer).arrival_signal(number); },
+                [&](int peer) {
+                  return control().slot(peer).arrival(number).number.load(
+                             std::memory_order_acquire) == wanted;
+                });
 }
 
-template <class Done, class Awaited>
-void Host::wait(Flag& flag, Wait kind, const Done& done, const Awaited& awaited) {
+void Host::wait_for_all(Flag RankSlot::*flag, std::uint32_t target) {
+  wait_for_each([&](int peer) { return (control().slot(peer).*flag).signal(); },
+                [&](int peer) { return (control().slot(peer).*flag).reached(target); });
+}
+
+void Host::wait_for(int peer, Flag RankSlot::*flag, std::uint32_t target) {
+  Flag& awaited = control().slot(peer).*flag;
+  const auto done = [&] { return awaited.reached(target); };
+  if (!done()) wait(awaited.signal(), Wait::collective, done, [peer] { return std::vector{peer}; });
+}
+
+void Host::wait_for(int peer, const Signal& signal, Wait kind, const std::function<bool()>& done) {
+  wait(signal, kind, done, [peer] { return std::vector<int>{peer}; });
+}
+
+template <class Done>
+bool Host::spin(const Done& done) const {
   const auto start = Deadline::Clock::now();
   do {
     for (int i = 0; i < kSpinsPerClock; ++i) {
-      if (done()) return;
-      relax();
+      if (done()) return true;
+      if (crowded_) {
+        std::this_thread::yield();
+      } else {
+        relax();
+      }
     }
-  } while (Deadline::Clock::now() - start < spin_);
+  } while (Deadline::Clock::now() - start < (crowded_ ? kSpinCrowded : kSpin));
+  return false;
+}
+
+template <class Done, class Awaited>
+void Host::wait(const Signal& signal, Wait kind, const Done& done, const Awaited& awaited) {
+  if (spin(done)) return;
   Deadline deadline(timeout_);
   for (;;) {
-    const std::uint32_t seen = flag.value.load(std::memory_order_seq_cst);
+    const std::uint32_t seen = signal.value();
     if (done()) break;
     check_failure();
     const std::vector<int> missing = awaited();
@@ -95,7 +131,7 @@ void Host::wait(Flag& flag, Wait kind, const Done& done, const Awaited& awaited)
       if (done()) break;
       if (!guilty.empty()) lose(guilty, reason);
     }
-    flag.sleep(seen, kNap);
+    signal.sleep(seen, kNap);
   }
   waiting_for(kind).store(kNotWaiting, std::memory_order_relaxed);
 }
@@ -242,7 +278,8 @@ void Host::fail(Failure::Kind kind, std::span<const int> names, std::string_view
 void Host::wake_all() noexcept {
   for (int peer = 0; peer < size(); ++peer) {
     RankSlot& slot = control().slot(peer);
-    slot.phase.wake();
+    for (const std::uint64_t parity : {0U, 1U}) slot.arrival_signal(parity).wake();
+    for (Flag* flag : {&slot.phase, &slot.staged, &slot.taken}) flag->wake();
     slot.mailbox.posted.wake();
     slot.mailbox.taken.wake();
   }

@@ -50,14 +50,23 @@ class Host {
   /** Reaches the next synchronisation, for the others to see. */
   void arrive();
   /** Blocks until all ranks have reached this rank's latest synchronisation. */
-  void wait_for_all();
+  void wait_for_all() { wait_for_all(&RankSlot::phase, phase_); }
   /** Both. */
   void synchronise() {
     arrive();
     wait_for_all();
   }
-  /** Blocks until done(), which depends on `flag`, which rank `peer` moves. */
-  void wait_for(int peer, Flag& flag, Wait kind, const std::function<bool()>& done);
+  /** Shows that this rank has come to collective `number`, for which the rest of its Arrival has
+   * been written. */
+  void come(std::uint64_t number);
+  /** Blocks until all ranks have come to it. */
+  void wait_for_arrivals(std::uint64_t number);
+  /** Blocks until `flag` of every rank has reached `target`. */
+  void wait_for_all(Flag RankSlot::*flag, std::uint32_t target);
+  /** Blocks until `flag` of rank `peer` has reached `target`. */
+  void wait_for(int peer, Flag RankSlot::*flag, std::uint32_t target);
+  /** Blocks until done(), which depends on `signal`, which rank `peer` gives. */
+  void wait_for(int peer, const Signal& signal, Wait kind, const std::function<bool()>& done);
 
   /** While it exists, the ranks of this host know that this one waits for another host. */
   class Elsewhere {
@@ -82,14 +91,24 @@ class Host {
 
   /** Throws what the communicator failed with, if it has. */
   void check_failure() const;
+  /** Declares rank `peer` of this host lost, and throws what all ranks throw. */
+  [[noreturn]] void lose(int peer, const std::string& reason) {
+    lose(std::vector<int>{peer}, reason);
+  }
   /** Declares the communicator failed for all ranks of the host, unless it has failed already.
    * `names` are the lost ranks as the user knows them. */
   void fail_lost(std::span<const int> names, std::string_view reason) noexcept;
   void fail_mismatch(std::string_view text) noexcept;
 
  private:
+  /** Blocks until arrived(peer) for all peers, which depends on signal_of(peer). */
+  template <class SignalOf, class Arrived>
+  void wait_for_each(const SignalOf& signal_of, const Arrived& arrived);
   template <class Done, class Awaited>
-  void wait(Flag& flag, Wait kind, const Done& done, const Awaited& awaited);
+  void wait(const Signal& signal, Wait kind, const Done& done, const Awaited& awaited);
+  /** Spins for a while; whether done() holds. */
+  template <class Done>
+  bool spin(const Done& done) const;
   /** Throws PeerLost if one of `awaited` is gone and done() does not hold all the same. */
   template <class Done>
   void look_around(const std::vector<int>& awaited, const Done& done);
@@ -112,7 +131,7 @@ class Host {
   Meeting meeting_;
   int rank_;
   std::int32_t process_;  // a forked child that inherits this object is not this rank
-  std::chrono::microseconds spin_;
+  bool crowded_;
   std::uint32_t phase_ = 0;
   Idle idle_;
 };

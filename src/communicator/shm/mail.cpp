@@ -27,7 +27,7 @@ void ShmTransport::send(ConstView in, int destination) {
   // Returns once the receiver has taken the first `count` pieces of all that was ever sent.
   const auto wait_until_taken = [&](std::uint32_t count) {
     const auto done = [&] { return box.taken.reached(count) || box.refused.load() != 0; };
-    if (!done()) host_.wait_for(destination, box.taken, Wait::send, done);
+    if (!done()) host_.wait_for(destination, box.taken.signal(), Wait::send, done);
     if (box.refused.load() == 0) return;
     const std::string text = describe_mismatch({host_.name_of(rank()), box.offered},
                                                {host_.name_of(destination), box.wanted});
@@ -56,7 +56,7 @@ void ShmTransport::recv(View out, int source) {
       return box.posted.reached(taken + 1) &&
              box.destination.load(std::memory_order_acquire) == rank();
     };
-    if (!done()) host_.wait_for(source, box.posted, Wait::recv, done);
+    if (!done()) host_.wait_for(source, box.posted.signal(), Wait::recv, done);
   };
   std::uint32_t taken = 0;
   const auto message_here = [&] {
@@ -66,7 +66,7 @@ void ShmTransport::recv(View out, int source) {
     // Nothing was taken meanwhile: so what lies there is for the destination just read.
     return box.taken.value.load(std::memory_order_acquire) == taken;
   };
-  if (!message_here()) host_.wait_for(source, box.posted, Wait::recv, message_here);
+  if (!message_here()) host_.wait_for(source, box.posted.signal(), Wait::recv, message_here);
 
   const Signature wanted = Signature::of(Operation::recv, out.dtype, out.count);
   if (box.offered.dtype != wanted.dtype || box.offered.count != wanted.count) {

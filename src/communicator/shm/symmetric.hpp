@@ -17,6 +17,7 @@ namespace tutti::shm {
 struct Region {
   std::int32_t number = Location::kPrivate;
   std::int64_t stride = 0;
+  std::byte* own = nullptr;        ///< this rank's part
   std::weak_ptr<Mapping> mapping;  ///< lives as long as the user's Buffer
 };
 
@@ -31,7 +32,7 @@ class SymmetricMemory {
   /** Enters an allocation that all ranks have made, and returns this rank's part of it. */
   Buffer add(std::shared_ptr<Mapping> mapping, std::int64_t stride, std::int64_t bytes);
   /** Where `bytes` bytes at `data` lie, if wholly inside this rank's part of an allocation. */
-  Location locate(const void* data, std::int64_t bytes);
+  Location locate(const void* data, std::int64_t bytes) const;
   /** The memory of rank `peer` at its `location`, which lies in an allocation of this rank too. */
   std::byte* resolve(int peer, const Location& location) const;
 

@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "communicator/cpu/kernels.hpp"
+#include "communicator/shm/choices.hpp"
 #include "communicator/shm/host.hpp"
+#include "communicator/shm/single_copy.hpp"
 #include "communicator/shm/symmetric.hpp"
 #include "tutti/transport.hpp"
 
@@ -21,14 +23,22 @@ namespace tutti::shm {
  * Collectives through shared memory. Whatever the way, element i of a reduction is combined in the
  * order of the ranks, so all ways give the same bits:
  *
- * - one shot, up to 32 KiB: every rank copies its input into its staging memory, arrives, and takes
+ * - one line, up to 56 bytes: the contribution comes in the cache line that shows the rank's
+ *   arrival.
+ * - one shot, up to 64 KiB: every rank copies its input into its staging memory, arrives, and takes
  *   what it needs from everybody's staging memory. One synchronisation.
- * - zero-copy, if all ranks pass memory of one symmetric allocation: after arriving, ranks read the
+ * - direct, if all ranks pass memory of one symmetric allocation: after arriving, ranks read the
  *   others' inputs, and in all_reduce write the others' outputs, in place. Two synchronisations.
- * - staged, otherwise: pieces of 256 KiB go through the staging memory, which is double-buffered.
+ * - single copy: the ranks read each other's private memory through the kernel, where it allows
+ *   that. In all_reduce each reads what it reduces, and then the others' results.
+ * - staged: pieces go through the staging memory, of which there are three slots: while one is
+ *   filled the next is read.
+ *
+ * Which of the ways that are possible is taken, and whether memory that others will read is
+ * written past the caches, is found out while running (Choices).
  *
  * Staging memory is used again only after a later synchronisation has shown that all ranks are
- * done with it; so the first two ways need none at their end for its sake.
+ * done with it; so ways that use it need none at their end for its sake.
  */
 class ShmTransport final : public Transport {
  public:
@@ -58,6 +68,12 @@ class ShmTransport final : public Transport {
   std::unique_ptr<Transport> split(int color, int key) override;
   void abort(std::string_view reason) noexcept override;
 
+  /** From now on collectives go this way wherever they can. All ranks force the same; for tests. */
+  void force(const Way& way) { choices_.force(way); }
+  /** Whether single copies are possible. Collective: after a first collective, before which ranks
+   * do not know of each other. */
+  bool reaches_all() { return single_copy_.reaches_all(); }
+
   // For a transport that joins several hosts.
 
   Host& host() { return host_; }
@@ -69,44 +85,101 @@ class ShmTransport final : public Transport {
   std::vector<RankSignature> compared() const;
 
  private:
-  /** How the ranks can reach each other's arguments in one collective. */
-  struct Access {
-    bool small = false;         ///< inputs are in the small staging memory
+  /** A collective under way. */
+  struct Call {
+    Operation operation = Operation::barrier;
+    std::int64_t bytes = 0;     ///< of one contribution; the same on all ranks
+    bool line = false;          ///< contributions are in the arrivals
     bool direct_in = false;     ///< inputs can be read in place
     bool direct_out = false;    ///< outputs can be written in place
     bool any_in_place = false;  ///< some rank's output overlaps its input
+    bool reaches_all = false;   ///< all ranks can read all others' private memory
+    std::optional<Choices::Choice> early;
+    Choices::Choice choice{};
+    std::chrono::steady_clock::time_point began{};  ///< less the wait for the others
+
+    bool is(Way::Kind kind) const { return choice.way.kind == kind; }
+    bool small() const { return line || is(Way::Kind::one_shot); }
   };
+  using Kind = Way::Kind;
 
-  /** Arrives with a call, waits for all ranks, compares. Throws MismatchError. `small`: stage
-   * `in` before arriving. */
-  Access begin(Signature signature, ConstView in, View out, bool small);
+  /** Arrives with a call, waits for all ranks, compares. Throws MismatchError. `bytes`: of the
+   * largest contribution. */
+  Call begin(Signature signature, ConstView in, View out, std::int64_t bytes);
+  /** Decides on the way, now that the op knows whether it can go the direct one. */
+  void decide(Call& call, bool direct);
+  /** Ends a call: what it cost is noted, if somebody wants to know. */
+  void end(const Call& call);
   /** begin() of a call without buffers. */
-  void begin_checked(const Signature& signature) { begin(signature, {}, {}, false); }
-  void arrive(const Request& request);
-  bool requests_match() const;
+  void begin_checked(const Signature& signature) { begin(signature, {}, {}, 0); }
 
-  const Request& request_of(int peer) const;
-  /** Where the input, or the output, of `peer` begins, in a direct access. */
+  Arrival& arrival_of(int peer) const { return host_.control().slot(peer).arrival(sequence_); }
+  Request request_of(int peer) const;
+  const Signature& signature_of(int peer) const {
+    return host_.control().slot(peer).signatures[sequence_ & 1U];
+  }
+  /** Takes up the next number and lays this rank's signature out for it; its hash. */
+  std::uint32_t prepare(const Signature& signature);
+  void meet_all();
+  bool signatures_match() const;
+  void examine(Call& call, const Request& own);
+  /** Throws MismatchError on this rank; the others find the same. */
+  [[noreturn]] void mismatch();
+
+  /** What `peer` contributes, in a small call. */
+  const std::byte* contribution_of(const Call& call, int peer) const;
+  /** Where the input, or the output, of `peer` begins, in a direct call. */
   const std::byte* input_of(int peer, ConstView own) const;
   std::byte* output_of(int peer, View own) const;
-  /** The start of everybody's input, moved by `offset` bytes: in place, or small staging memory. */
-  std::vector<const void*> inputs(const Access& access, ConstView own, std::int64_t offset) const;
-  /** The start of everybody's piece of staging memory, moved by `offset` bytes; this rank's own is
-   * taken from `own`. */
-  std::vector<const void*> pieces(std::size_t parity, std::int64_t offset, const void* own) const;
+  /** The start of everybody's input, moved by `offset` bytes, in a small or direct call. Valid
+   * until the next such call. */
+  std::span<const void* const> inputs(const Call& call, ConstView own, std::int64_t offset);
+  /** The start of everybody's staging memory of a piece, moved by `offset` bytes; this rank's own
+   * part is taken from `own`. Likewise. */
+  std::span<const void* const> pieces(std::size_t slot, std::int64_t offset, const void* own);
+  /** Reads from the private memory of `peer`; throws PeerLost if it is gone. */
+  void pull(int peer, void* to, std::uint64_t address, std::int64_t bytes);
 
+  void direct_all_reduce(const Call& call, ConstView in, View out, const cpu::Combine& combine);
+  void staged_all_reduce(const Call& call, ConstView in, View out, const cpu::Combine& combine);
+  void copied_all_reduce(const Call& call, ConstView in, View out, const cpu::Combine& combine);
   void reduce_to(const Signature& signature, ConstView in, View out, const cpu::Combine& combine);
-  void staged_all_reduce(ConstView in, View out, const cpu::Combine& combine);
   void gather(Signature signature, ConstView in, View out, std::span<const std::int64_t> counts);
-  /** Exchanges blocks: block r of every rank's `in` goes to rank r, piece by piece; take(pieces,
-   * offset, count) receives what came for this rank. */
+  bool root_is_near(const Call& call, int root) const;
+
+  /** A rank's part in relay(). */
+  struct Part {
+    bool gives = true;
+    bool takes = true;
+    int source = kAll;  ///< who alone gives
+    static constexpr int kAll = -1;
+  };
+  /** Sends pieces of at most `most` elements through the staging memory, some ahead of the others:
+   * stage(begin, count, slot) puts a piece there, take(begin, count, slot) reads it when all who
+   * give have. */
+  template <class Stage, class Take>
+  void relay(std::int64_t count, std::int64_t most, const Part& part, const Stage& stage,
+             const Take& take);
+  /** Reads elements [offset, offset + count) of everybody's input piece by piece; take(pieces,
+   * begin, count) gets them in the order of the ranks. */
   template <class Take>
-  void exchange_blocks(ConstView in, const Take& take);
+  void pull_pieces(const Call& call, ConstView in, std::int64_t offset, std::int64_t count,
+                   const Take& take);
+  /** Exchanges blocks: block r of every rank's `in` goes to rank r, piece by piece; take(pieces,
+   * begin, count) receives what came for this rank. */
+  template <class Take>
+  void exchange_blocks(const Call& call, ConstView in, const Take& take);
 
   Host host_;
   SymmetricMemory symmetric_;
-  std::uint64_t sequence_ = 0;  // collectives so far
-  std::uint32_t sent_ = 0;      // pieces that this rank has put into its mailbox
+  SingleCopy single_copy_;
+  Choices choices_;
+  std::uint64_t sequence_ = 0;       // collectives so far
+  std::uint32_t pieces_ = 0;         // that went through the staging memory so far
+  std::uint32_t sent_ = 0;           // pieces that this rank has put into its mailbox
+  std::vector<const void*> inputs_;  // one a rank: made once, not for each call
+  std::vector<void*> outputs_;
+  std::vector<std::byte> pulled_;
 };
 
 }  // namespace tutti::shm
