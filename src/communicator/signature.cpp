@@ -25,6 +25,18 @@ std::uint64_t mix(std::uint64_t seed, std::uint64_t value) {
   return h ^ (h >> 33U);
 }
 
+/** Random odd numbers: multiplying by what they are mixed into leaves no bit alone. */
+constexpr std::array<std::uint64_t, 5> kSalt{0xA0761D6478BD642FULL, 0xE7037ED1A0B428DBULL,
+                                             0x8EBC6AF09C88C6E3ULL, 0x589965CC75374CC3ULL,
+                                             0x1D8E4E27C47D124FULL};
+
+/** Both halves of the product, as in wyhash: every call computes a hash, so it must be short. */
+std::uint64_t fold(std::uint64_t a, std::uint64_t b) {
+  __extension__ using Wide = unsigned __int128;
+  const Wide product = static_cast<Wide>(a) * b;
+  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64U);
+}
+
 bool reduces(Operation operation) {
   return operation == Operation::all_reduce || operation == Operation::reduce ||
          operation == Operation::reduce_scatter || operation == Operation::sparse_all_reduce;
@@ -48,13 +60,13 @@ Signature Signature::of(Operation operation, DType dtype, std::int64_t count,
 }
 
 std::uint64_t Signature::hash() const {
-  // The members do not wait for each other: only the last step depends on all.
   const std::uint64_t what =
       static_cast<std::uint64_t>(operation) << 48U | static_cast<std::uint64_t>(dtype) << 40U |
       static_cast<std::uint64_t>(reduce) << 32U | static_cast<std::uint32_t>(root);
-  const std::uint64_t h = mix(mix(0, sequence) + mix(1, what),
-                              mix(2, static_cast<std::uint64_t>(count)) +
-                                  mix(3, std::bit_cast<std::uint64_t>(factor)) + mix(4, counts));
+  const std::uint64_t h = fold(fold(sequence ^ kSalt[0], what ^ kSalt[1]) ^ kSalt[2],
+                               fold(static_cast<std::uint64_t>(count) ^ kSalt[3],
+                                    std::bit_cast<std::uint64_t>(factor) ^ kSalt[4]) ^
+                                   mix(2, counts));
   return h == 0 ? 1 : h;
 }
 

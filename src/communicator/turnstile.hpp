@@ -47,25 +47,37 @@ class Turnstile {
 
  private:
   void free(std::uint32_t number) {
-    {
-      const std::lock_guard lock(mutex_);
-      std::uint32_t turn = turn_.load(std::memory_order_relaxed);
-      if (turn != number) {
+    if (turn_.load(std::memory_order_relaxed) == number) {
+      turn_.store(number + 1, std::memory_order_seq_cst);
+      // Either this sees the place behind, or that one sees that it is its turn.
+      if (early_.load(std::memory_order_seq_cst) != 0) skip_early();
+    } else {
+      {
+        const std::lock_guard lock(mutex_);
         free_.insert(number);
-        return;
       }
-      ++turn;
-      while (!free_.empty() && free_.erase(turn) != 0) ++turn;
-      turn_.store(turn, std::memory_order_release);
+      early_.fetch_add(1, std::memory_order_seq_cst);
+      skip_early();
     }
     turn_.notify_all();
+  }
+
+  /** Passes over places that are free already. */
+  void skip_early() {
+    const std::lock_guard lock(mutex_);
+    std::uint32_t turn = turn_.load(std::memory_order_seq_cst);
+    while (free_.erase(turn) != 0) {
+      early_.fetch_sub(1, std::memory_order_relaxed);
+      turn_.store(++turn, std::memory_order_seq_cst);
+    }
   }
 
   // 32 bits, that waiting threads can sleep on; they may wrap around.
   std::atomic<std::uint32_t> drawn_ = 0;
   std::atomic<std::uint32_t> turn_ = 0;
+  std::atomic<std::uint32_t> early_ = 0;  // places behind the turn that are free already
   std::mutex mutex_;
-  std::set<std::uint32_t> free_;  // places behind the turn that are free already
+  std::set<std::uint32_t> free_;
 };
 
 }  // namespace tutti

@@ -47,6 +47,8 @@ struct KernelTable {
   std::array<WidenFunction, 2> widen{};    // from f16, from bf16
   AccumulateFunction accumulate = nullptr;
   NormFunction squared_norm = nullptr;
+  /** Copies bytes to whole lines past the caches; returns how many, leaving a rest. */
+  std::int64_t (*stream_lines)(void* to, const void* from, std::int64_t bytes) = nullptr;
 };
 
 /** "portable", "avx2" or "avx512". */

@@ -109,14 +109,15 @@ void reduce(std::span<void* const> outs, std::span<const void* const> ins, std::
 }
 
 void copy(void* to, const void* from, std::int64_t bytes, bool streamed) {
-  // The bytes in front of the first whole line are not worth a kernel.
-  const std::int64_t head = streamed ? std::min(bytes, to_line(to)) : 0;
-  copy_bytes(to, from, head);
-  void* const out = static_cast<std::byte*>(to) + head;
-  const void* const in = static_cast<const std::byte*>(from) + head;
-  if (bytes == head) return;
-  reduce(std::span(&out, 1), std::span(&in, 1), bytes - head, DType::u8, {},
-         streamed ? Stores{0} : Stores{});
+  std::int64_t done = 0;
+  if (streamed && bytes >= kFewestStreamed) {
+    done = to_line(to);
+    copy_bytes(to, from, done);
+    done += active_table().stream_lines(static_cast<std::byte*>(to) + done,
+                                        static_cast<const std::byte*>(from) + done, bytes - done);
+  }
+  copy_bytes(static_cast<std::byte*>(to) + done, static_cast<const std::byte*>(from) + done,
+             bytes - done);
 }
 
 void sgd_update(float* parameter, const float* gradient, float* velocity, std::int64_t count,

@@ -75,14 +75,17 @@ template <class T>
 struct Reduction {
   using L = Lane<T>;
 
-  explicit Reduction(const ReduceArguments& arguments_in)
-      : arguments(arguments_in), scaled(arguments_in.factor != 1.0) {
+  explicit Reduction(const ReduceArguments& arguments)
+      : plain_count(arguments.plain_count),
+        divisor_value(arguments.divisor),
+        scaled(arguments.factor != 1.0),
+        divides(arguments.divisor != 1) {
     if constexpr (std::is_floating_point_v<L>) {
       factor = broadcast(static_cast<L>(arguments.factor));
       // Dividing by a power of two is multiplying by its inverse, to the bit.
       has_inverse = (arguments.divisor & (arguments.divisor - 1)) == 0;
-      const L divisor_value = static_cast<L>(arguments.divisor);
-      divisor = broadcast(has_inverse ? L{1} / divisor_value : divisor_value);
+      const L exact = static_cast<L>(arguments.divisor);
+      divisor = broadcast(has_inverse ? L{1} / exact : exact);
     } else {
       factor = broadcast(static_cast<L>(static_cast<std::int64_t>(arguments.factor)));
     }
@@ -94,75 +97,130 @@ struct Reduction {
     } else {
       // In 64 bits: the divisor may not fit the element. No instruction set divides integers.
       for (std::int64_t lane = 0; lane < kLanes<L>; ++lane) {
-        value[lane] = static_cast<L>(static_cast<std::int64_t>(value[lane]) / arguments.divisor);
+        value[lane] = static_cast<L>(static_cast<std::int64_t>(value[lane]) / divisor_value);
       }
       return value;
     }
   }
 
-  const ReduceArguments arguments;
+  const std::int64_t plain_count;
+  const std::int64_t divisor_value;
   const bool scaled;
+  const bool divides;
   bool has_inverse = false;
   Vector<L> factor{};
   Vector<L> divisor{};
 };
 
-/** Combines `kVectors` vectors of every input from element `i` on. Outputs beyond the plain ones
+/** Where a reduction reads and writes. Few operands are kept in registers. */
+template <class T, unsigned kIns, unsigned kOuts>
+struct Operands {
+  explicit Operands(const ReduceArguments& arguments) {
+    for (unsigned i = 0; i < kIns; ++i) ins[i] = static_cast<const T*>(arguments.ins[i]);
+    for (unsigned i = 0; i < kOuts; ++i) outs[i] = static_cast<T*>(arguments.outs[i]);
+  }
+  static constexpr std::int64_t in_count() { return kIns; }
+  static constexpr std::int64_t out_count() { return kOuts; }
+  const T* in(std::int64_t i) const { return ins[i]; }
+  T* out(std::int64_t i) const { return outs[i]; }
+
+  const T* ins[kIns];
+  T* outs[kOuts];
+};
+
+/** Any number of them. */
+template <class T>
+struct Operands<T, 0, 0> {
+  explicit Operands(const ReduceArguments& arguments_in) : arguments(arguments_in) {}
+  std::int64_t in_count() const { return arguments.in_count; }
+  std::int64_t out_count() const { return arguments.out_count; }
+  const T* in(std::int64_t i) const { return static_cast<const T*>(arguments.ins[i]); }
+  T* out(std::int64_t i) const { return static_cast<T*>(arguments.outs[i]); }
+
+  const ReduceArguments& arguments;
+};
+
+/** Combines `kVectors` vectors of every input from element `i` on. Outputs from `plain_count` on
  * are written as `others` does. */
-template <class T, class Op, unsigned kVectors, class Access, class Others>
-[[gnu::always_inline]] inline void reduce_strip(const Reduction<T>& reduction, std::int64_t i,
-                                                Access access, Others others) {
+template <class T, class Op, unsigned kVectors, class From, class Access, class Others>
+[[gnu::always_inline]] inline void reduce_strip(const Reduction<T>& reduction, const From& operands,
+                                                std::int64_t i, Access access, Others others) {
   using L = Lane<T>;
-  const ReduceArguments& arguments = reduction.arguments;
   const auto read = [&](std::int64_t input, unsigned v) {
-    const T* from = static_cast<const T*>(arguments.ins[input]) + i + v * kLanes<T>;
-    const Vector<L> value = access.load(from);
+    const Vector<L> value = access.load(operands.in(input) + i + v * kLanes<T>);
     return reduction.scaled ? Product::apply<L>(value, reduction.factor) : value;
   };
 
   Vector<L> result[kVectors];
   for (unsigned v = 0; v < kVectors; ++v) result[v] = read(0, v);
-  for (std::int64_t input = 1; input < arguments.in_count; ++input) {
+  for (std::int64_t input = 1; input < operands.in_count(); ++input) {
     for (unsigned v = 0; v < kVectors; ++v) {
       result[v] = Op::template apply<L>(result[v], read(input, v));
     }
   }
-  if (arguments.divisor != 1) {
+  if (reduction.divides) {
     for (unsigned v = 0; v < kVectors; ++v) result[v] = reduction.divide(result[v]);
   }
   for (unsigned v = 0; v < kVectors; ++v) result[v] = canonical<L>(result[v]);
-  const auto write = [&](std::int64_t output, auto way) {
-    T* to = static_cast<T*>(arguments.outs[output]) + i;
-    for (unsigned v = 0; v < kVectors; ++v) way.store(to + v * kLanes<T>, result[v]);
-  };
-  for (std::int64_t output = 0; output < arguments.plain_count; ++output) write(output, access);
-  for (std::int64_t output = arguments.plain_count; output < arguments.out_count; ++output) {
-    write(output, others);
+  for (std::int64_t output = 0; output < operands.out_count(); ++output) {
+    T* to = operands.out(output) + i;
+    if (output < reduction.plain_count) {
+      for (unsigned v = 0; v < kVectors; ++v) access.store(to + v * kLanes<T>, result[v]);
+    } else {
+      for (unsigned v = 0; v < kVectors; ++v) others.store(to + v * kLanes<T>, result[v]);
+    }
+  }
+}
+
+template <class T, class Op, unsigned kIns, unsigned kOuts>
+void reduce_all(const Reduction<T>& reduction, const ReduceArguments& arguments) {
+  const Operands<T, kIns, kOuts> operands(arguments);
+  const std::int64_t count = arguments.count;
+  std::int64_t i = 0;
+  if (arguments.plain_count < arguments.out_count) {
+    for (; i + kStrip * kLanes<T> <= count; i += kStrip * kLanes<T>) {
+      reduce_strip<T, Op, kStrip>(reduction, operands, i, Whole(), Streamed());
+    }
+    fence_streams();
+  } else {
+    for (; i + kStrip * kLanes<T> <= count; i += kStrip * kLanes<T>) {
+      reduce_strip<T, Op, kStrip>(reduction, operands, i, Whole(), Whole());
+    }
+  }
+  for (; i + kLanes<T> <= count; i += kLanes<T>) {
+    reduce_strip<T, Op, 1>(reduction, operands, i, Whole(), Whole());
+  }
+  if (i < count) {
+    const Part part{count - i};
+    reduce_strip<T, Op, 1>(reduction, operands, i, part, part);
   }
 }
 
 template <class T, class Op>
 void reduce_kernel(const ReduceArguments& arguments) {
   const Reduction<T> reduction(arguments);
-  const std::int64_t count = arguments.count;
-  std::int64_t i = 0;
-  if (arguments.plain_count < arguments.out_count) {
-    for (; i + kStrip * kLanes<T> <= count; i += kStrip * kLanes<T>) {
-      reduce_strip<T, Op, kStrip>(reduction, i, Whole(), Streamed());
-    }
-    fence_streams();
+  if (arguments.in_count == 2 && arguments.out_count == 1) {
+    reduce_all<T, Op, 2, 1>(reduction, arguments);
+  } else if (arguments.in_count == 2 && arguments.out_count == 2) {
+    reduce_all<T, Op, 2, 2>(reduction, arguments);
   } else {
-    for (; i + kStrip * kLanes<T> <= count; i += kStrip * kLanes<T>) {
-      reduce_strip<T, Op, kStrip>(reduction, i, Whole(), Whole());
-    }
+    reduce_all<T, Op, 0, 0>(reduction, arguments);
   }
-  for (; i + kLanes<T> <= count; i += kLanes<T>) {
-    reduce_strip<T, Op, 1>(reduction, i, Whole(), Whole());
+}
+
+/** Lines of 64 bytes past the caches; `to` starts one. Returns the bytes copied. */
+std::int64_t stream_lines(void* to, const void* from, std::int64_t bytes) {
+  constexpr std::int64_t kStep = kStrip * kVectorBytes;
+  auto* target = static_cast<unsigned char*>(to);
+  const auto* source = static_cast<const unsigned char*>(from);
+  const std::int64_t whole = bytes / kStep * kStep;
+  for (std::int64_t i = 0; i < whole; i += kStep) {
+    Words value[kStrip];
+    __builtin_memcpy(value, source + i, sizeof(value));
+    for (unsigned v = 0; v < kStrip; ++v) stream(target + i + v * kVectorBytes, value[v]);
   }
-  if (i < count) {
-    const Part part{count - i};
-    reduce_strip<T, Op, 1>(reduction, i, part, part);
-  }
+  fence_streams();
+  return whole;
 }
 
 /**
@@ -226,7 +284,8 @@ constexpr KernelTable kKernels{
     {narrow_kernel<Half>, narrow_kernel<BFloat16>},
     {widen_kernel<Half>, widen_kernel<BFloat16>},
     accumulate_kernel,
-    squared_norm_kernel};
+    squared_norm_kernel,
+    stream_lines};
 
 }  // namespace
 }  // namespace tutti::cpu

@@ -86,13 +86,13 @@ ShmTransport::Call ShmTransport::begin(Signature signature, ConstView in, View o
   Arrival& own = arrival_of(rank());
   own.signature = hash;
   if (call.line) {
+    own.data.fill(std::byte{0});  // see reduce_lines()
     copy_bytes(own.data.data(), in.data, in.bytes());
     meet_all();
     if (!signatures_match()) mismatch();
     return call;
   }
 
-  Clock::duration spent{};
   if (bytes <= Choices::kOneShot) {
     call.early = choices_.before(call.operation, bytes);
     if (call.early->way.kind == Kind::one_shot) {
@@ -100,7 +100,7 @@ ShmTransport::Call ShmTransport::begin(Signature signature, ConstView in, View o
       const auto start = timed ? Clock::now() : Clock::time_point();
       auto& staging = host_.control().staging(rank()).small[sequence_ & 1U];
       cpu::copy(staging.data(), in.data, in.bytes(), call.early->way.streamed);
-      if (timed) spent = Clock::now() - start;
+      if (timed) call.spent = Clock::now() - start;
     }
   }
   const bool may_pull = bytes >= kFewestPulled && sequence_ > 1;
@@ -116,7 +116,6 @@ ShmTransport::Call ShmTransport::begin(Signature signature, ConstView in, View o
   meet_all();
   if (!signatures_match()) mismatch();
   examine(call, request);
-  call.began = Clock::now() - spent;
   return call;
 }
 
@@ -152,6 +151,8 @@ void ShmTransport::decide(Call& call, bool direct) {
   if (call.line) return;
   const Choices::Allowed allowed{direct, call.reaches_all};
   call.choice = choices_.after(call.operation, call.bytes, allowed, call.early);
+  last_way_ = call.choice.way;
+  if (call.choice.trial != Chooser::kSettled) call.began = Clock::now() - call.spent;
 }
 
 void ShmTransport::end(const Call& call) {

@@ -70,6 +70,8 @@ class ShmTransport final : public Transport {
 
   /** From now on collectives go this way wherever they can. All ranks force the same; for tests. */
   void force(const Way& way) { choices_.force(way); }
+  /** How the last collective of more than a line went; for tests. */
+  const Way& last_way() const { return last_way_; }
   /** Whether single copies are possible. Collective: after a first collective, before which ranks
    * do not know of each other. */
   bool reaches_all() { return single_copy_.reaches_all(); }
@@ -96,7 +98,9 @@ class ShmTransport final : public Transport {
     bool reaches_all = false;   ///< all ranks can read all others' private memory
     std::optional<Choices::Choice> early;
     Choices::Choice choice{};
-    std::chrono::steady_clock::time_point began{};  ///< less the wait for the others
+    // Of trials: the time before the wait for the others, and when the rest began, less that time.
+    std::chrono::steady_clock::duration spent{};
+    std::chrono::steady_clock::time_point began{};
 
     bool is(Way::Kind kind) const { return choice.way.kind == kind; }
     bool small() const { return line || is(Way::Kind::one_shot); }
@@ -140,6 +144,8 @@ class ShmTransport final : public Transport {
   /** Reads from the private memory of `peer`; throws PeerLost if it is gone. */
   void pull(int peer, void* to, std::uint64_t address, std::int64_t bytes);
 
+  /** Reduces contributions that came in lines. */
+  void reduce_lines(View out, const cpu::Combine& combine);
   void direct_all_reduce(const Call& call, ConstView in, View out, const cpu::Combine& combine);
   void staged_all_reduce(const Call& call, ConstView in, View out, const cpu::Combine& combine);
   void copied_all_reduce(const Call& call, ConstView in, View out, const cpu::Combine& combine);
@@ -174,6 +180,7 @@ class ShmTransport final : public Transport {
   SymmetricMemory symmetric_;
   SingleCopy single_copy_;
   Choices choices_;
+  Way last_way_;
   std::uint64_t sequence_ = 0;       // collectives so far
   std::uint32_t pieces_ = 0;         // that went through the staging memory so far
   std::uint32_t sent_ = 0;           // pieces that this rank has put into its mailbox
