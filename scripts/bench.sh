@@ -38,6 +38,9 @@ if [ $# -gt 0 ]; then
   run "$@"
 else
   for source in benchmarks/*.cpp benchmarks/*.py; do
-    run "$(basename "${source%.*}")"
+    name=$(basename "${source%.*}")
+    arguments=()
+    [ "$name" != allreduce_bench ] || arguments=(--peers mpi,gloo --seconds 0.5)
+    run "$name" "${arguments[@]}"
   done
 fi

@@ -17,7 +17,10 @@ constexpr std::int64_t kLoopBelow = 4 << 10;  // bytes
 constexpr int kLoop = 50;
 constexpr int kFewestRounds = 5;
 constexpr int kMostRounds = 20'000;
-constexpr int kWarmUp = 40;  // rounds at most, and half of the time
+constexpr int kWarmUp = 10;    // rounds
+constexpr int kLearning = 60;  // operations, if they are not large: those are tried less often
+constexpr int kLearningLarge = 28;
+constexpr std::int64_t kLarge = 8 << 20;  // bytes
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -86,6 +89,12 @@ bool take_turns(Communicator& comm, std::vector<Variant>& variants, double secon
       if (counts) variant.seconds.push_back(spent);
     }
   };
+  for (const Variant& variant : variants) {
+    const int learning = variant.data.bytes() < kLarge ? kLearning : kLearningLarge;
+    for (int i = 0; variant.learns && i < learning; ++i) {
+      wrong = std::min(wrong, sample(comm, variant, Pattern{1, 1}));
+    }
+  }
   const double warm_up = now();
   for (int i = 0; i < kWarmUp && time_left(warm_up, seconds / 2); ++i) round(i, false);
   const double start = now();

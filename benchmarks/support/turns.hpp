@@ -16,6 +16,7 @@ struct Variant {
   View data;
   std::function<void()> run;
   bool reduces = true;            ///< the result is the sum of what the ranks brought
+  bool learns = false;            ///< tries several ways first: warmed up until it has chosen
   std::vector<double> seconds{};  ///< of the slowest rank, one a round
 };
 

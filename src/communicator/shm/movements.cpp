@@ -12,7 +12,8 @@ void ShmTransport::broadcast(ConstView in, View out, int root) {
   const bool is_root = root == rank();
   Call call = begin(signature, is_root ? in : ConstView{}, out, out.bytes());
   // Everybody's output is in one allocation, so if the root's input is there too, all can reach it.
-  decide(call, call.direct_out && root_is_near(call, root));
+  decide(call, call.direct_out &&
+                   (size() == 1 || request_of(root).in.region == request_of(rank()).out.region));
   if (is_root) copy_bytes(out.data, in.data, in.bytes());
 
   const bool streamed = call.choice.way.streamed;
@@ -41,11 +42,6 @@ void ShmTransport::broadcast(ConstView in, View out, int root) {
         });
   }
   end(call);
-}
-
-bool ShmTransport::root_is_near(const Call& call, int root) const {
-  if (call.line) return false;
-  return request_of(root).in.region == request_of(rank()).out.region;
 }
 
 void ShmTransport::all_gather(ConstView in, View out) {
@@ -77,8 +73,7 @@ void ShmTransport::gather(Signature signature, ConstView in, View out,
   decide(call, call.direct_in);
   const bool streamed = call.choice.way.streamed;
   for_each_block([&](int peer, View block) {
-    if (peer == rank())
-      cpu::copy(block.data, in.data, block.data == in.data ? 0 : in.bytes(), false);
+    if (peer == rank()) copy_bytes(block.data, in.data, in.bytes());
   });
   if (call.small() || call.is(Kind::direct)) {
     const auto sources = inputs(call, in, 0);

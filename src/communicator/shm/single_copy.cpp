@@ -3,6 +3,7 @@
 
 #include <sys/uio.h>
 
+#include <bit>
 #include <cerrno>
 #include <random>
 
@@ -37,7 +38,7 @@ int SingleCopy::read(int peer, void* to, std::uint64_t address, std::int64_t byt
   auto* target = static_cast<std::byte*>(to);
   for (auto left = static_cast<std::size_t>(bytes); left > 0;) {
     const iovec here{target, left};
-    const iovec there{reinterpret_cast<void*>(address), left};
+    const iovec there{std::bit_cast<void*>(address), left};
     const ssize_t copied = ::process_vm_readv(process, &here, 1, &there, 1, 0);
     if (copied < 0 && errno == EINTR) continue;
     if (copied <= 0) return copied < 0 ? errno : EFAULT;

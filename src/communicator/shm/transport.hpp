@@ -151,7 +151,6 @@ class ShmTransport final : public Transport {
   void copied_all_reduce(const Call& call, ConstView in, View out, const cpu::Combine& combine);
   void reduce_to(const Signature& signature, ConstView in, View out, const cpu::Combine& combine);
   void gather(Signature signature, ConstView in, View out, std::span<const std::int64_t> counts);
-  bool root_is_near(const Call& call, int root) const;
 
   /** A rank's part in relay(). */
   struct Part {
