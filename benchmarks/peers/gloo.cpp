@@ -6,9 +6,10 @@
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
 #include <mpi.h>
-#include <stdlib.h>
 
 #include <array>
+#include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 

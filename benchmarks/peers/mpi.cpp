@@ -29,7 +29,7 @@ MPI_Datatype type_of(DType dtype) {
 class MpiPeer final : public Peer {
  public:
   std::vector<std::function<void()>> all_reduce(View data) override {
-    const MPI_Datatype type = type_of(data.dtype);
+    MPI_Datatype type = type_of(data.dtype);
     if (type == MPI_DATATYPE_NULL || data.count > std::numeric_limits<int>::max()) return {};
     return {[=] {
       MPI_Allreduce(MPI_IN_PLACE, data.data, static_cast<int>(data.count), type, MPI_SUM,

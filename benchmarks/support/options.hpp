@@ -20,8 +20,8 @@ struct Options {
   std::vector<Buffers> buffers{Buffers::arena, Buffers::private_memory};
   DType dtype = DType::f32;
   std::vector<std::string> peers{"mpi"};  ///< rivals: mpi, gloo
-  double seconds = 1.0;  ///< for each line of the table, at least five rounds
-  std::string json;      ///< file to write JSON Lines to; empty: none
+  double seconds = 1.0;                   ///< for each line of the table, at least five rounds
+  std::string json;                       ///< file to write JSON Lines to; empty: none
 };
 
 /** Reads `--sizes 8,4K,1M --buffers arena,private --dtype f32 --peers mpi,gloo --seconds S

@@ -10,10 +10,10 @@ namespace {
 
 using Kind = Way::Kind;
 
-constexpr std::int64_t kFewestStreamed = 256;     // bytes
-constexpr std::int64_t kFewestStaged = 4 * 1024;  // instead of one shot
-constexpr std::int64_t kFewestSingleCopy = 128 * 1024;
-constexpr std::int64_t kLarge = 8 * 1024 * 1024;
+constexpr std::int64_t kFewestStreamed = 256;                   // bytes
+constexpr std::int64_t kFewestStaged = std::int64_t{4} * 1024;  // instead of one shot
+constexpr std::int64_t kFewestSingleCopy = std::int64_t{128} * 1024;
+constexpr std::int64_t kLarge = std::int64_t{8} * 1024 * 1024;
 
 /** The power of two that is no less than `bytes`. */
 std::size_t class_of(std::int64_t bytes) {

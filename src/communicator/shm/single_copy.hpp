@@ -17,6 +17,7 @@ class SingleCopy {
   SingleCopy(const Control& control, int rank, int size);
   SingleCopy(const SingleCopy&) = delete;
   SingleCopy& operator=(const SingleCopy&) = delete;
+  ~SingleCopy() = default;
 
   /** Whether this rank can read the memory of all others; found out by the first call, when all
    * must have made their SingleCopy. */

@@ -13,8 +13,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t kFewestPulled =
-    64 * 1024;  // bytes for which single copies come into question
+// Bytes for which single copies come into question.
+constexpr std::int64_t kFewestPulled = std::int64_t{64} * 1024;
 
 std::uint32_t fold(std::uint64_t hash) { return static_cast<std::uint32_t>(hash ^ (hash >> 32U)); }
 
