@@ -1,13 +1,15 @@
 // What a sum of sparse vectors sends between hosts, by algorithm.
 //
-//   mpiexec -n 8 sparse_bench --hosts 4x2 [--n N] [--density D] [--common F] [--runs R]
+//   sparse_bench [--hosts 3x1] [--n N] [--density D] [--common F] [--runs R]
 //
-// Ranks pretend to be on as many hosts. A fraction F of each rank's indices is common to all, the
-// others are its own, all at random. A JSON line for the default and for each TUTTI_SPARSE:
-// `bytes_between` counts what all ranks sent to other hosts (from SparseStats), beside what an fp32
-// all-reduce sends at least (`fp32_bytes`) and what an all-gather of every rank's own packet to
-// every rank of the other hosts would (`flat_bytes`). `ms` are medians of rank 0; `checked`: the
-// result has the bits of an all_reduce of the same vectors.
+// Starts itself under mpiexec; ranks pretend to be on as many hosts. A fraction F of each rank's
+// indices is common to all, the others are its own, all at random. A JSON line for the default and
+// for each TUTTI_SPARSE: `bytes_between` counts what all ranks sent to other hosts (from
+// SparseStats), beside what an fp32 all-reduce sends at least (`fp32_bytes`) and what an all-gather
+// of every rank's own packet to every rank of the other hosts would (`flat_bytes`). `ms` are
+// medians of rank 0; `checked`: the result has the bits of an all_reduce of the same vectors.
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -27,7 +29,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct Options {
-  int hosts = 1;
+  int hosts = 3;
   int ranks_each = 1;
   std::int64_t count = 16 << 20;
   double density = 0.01;
@@ -141,25 +143,33 @@ bool parse(int argc, char** argv, Options& options) {
          options.common <= 1.0 && options.runs > 0;
 }
 
-/** The rank under Open MPI, before MPI is initialised. */
-int rank_to_be() {
-  const char* text = std::getenv("OMPI_COMM_WORLD_RANK");
-  return text == nullptr ? -1 : std::atoi(text);
+/** Runs this program again on every rank. Returns only if that fails. */
+void start_ranks(const Options& options, int argc, char** argv) {
+  const std::string ranks = std::to_string(options.hosts * options.ranks_each);
+  std::vector<std::string> words{"mpiexec", "--oversubscribe", "--bind-to", "none", "-n", ranks};
+  words.insert(words.end(), argv, argv + argc);
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  ::execvp(arguments[0], arguments.data());
+  std::perror("cannot start mpiexec");
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   Options options;
-  const int rank = rank_to_be();
-  if (!parse(argc, argv, options) || rank < 0) {
-    std::fprintf(stderr,
-                 "usage: mpiexec -n HxP %s --hosts HxP [--n N] [--density D] [--common F] "
-                 "[--runs R]\n",
+  if (!parse(argc, argv, options)) {
+    std::fprintf(stderr, "usage: %s [--hosts HxP] [--n N] [--density D] [--common F] [--runs R]\n",
                  argv[0]);
     return 2;
   }
-  ::setenv("TUTTI_HOST_ID", std::to_string(rank / options.ranks_each).c_str(), 1);
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  if (rank == nullptr) {
+    start_ranks(options, argc, argv);
+    return 1;
+  }
+  ::setenv("TUTTI_HOST_ID", std::to_string(std::atoi(rank) / options.ranks_each).c_str(), 1);
   bool good = true;
   for (const char* forced : {"auto", "gather", "split", "dense"}) {
     good = measure(options, forced) && good;

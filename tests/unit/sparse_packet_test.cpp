@@ -62,7 +62,7 @@ class Packed {
     Elements result;
     PacketCursor cursor{std::span(packets)};
     while (cursor.next() != PacketCursor::kEnd) {
-      const std::int64_t end = cursor.next() + step;
+      const std::int64_t end = std::min(cursor.next() + step, PacketCursor::kEnd);
       cursor.take_below(end, [&](std::uint32_t index, float value) {
         EXPECT_LT(index, end);
         result.emplace_back(index, value);
@@ -79,9 +79,11 @@ class Packed {
   std::vector<std::byte> memory_;
 };
 
+constexpr std::size_t kLengths[] = {0, 1, 2, 63, 64, 65, 1000};
+
 TEST(SparsePacket, HoldsDistancesOfEveryWidth) {
   for (unsigned width = 0; width <= 32; ++width) {
-    for (const std::size_t count : {0, 1, 2, 63, 64, 65, 1000}) {
+    for (const std::size_t count : kLengths) {
       SCOPED_TRACE(std::to_string(count) + " of " + std::to_string(width) + " bits");
       const Elements all = elements(count, width, 17);
       Packed packed;
