@@ -70,11 +70,12 @@ SparseStats ShmTransport::sparse_all_reduce(const SparseView& in, View out, Redu
   const std::int64_t divisor = combine_of(reduce, size()).divisor;
   auto* const sums = static_cast<float*>(out.data);
   SparseStats stats;
-  merge_sparse(in, out.count, [&](std::int64_t begin, std::int64_t end, auto parts) {
+  const auto take = [&](std::int64_t begin, std::int64_t end, std::span<const SparseView> parts) {
     sparse_cursors_.clear();
     for (const SparseView& part : parts) sparse_cursors_.emplace_back(part);
     stats.entries += sum_dense(std::span(sparse_cursors_), sums, begin, end, divisor);
-  });
+  };
+  merge_sparse(in, out.count, std::ref(take));  // a copy of it would take new memory
   stats.bytes_sent = bytes_lent(in);
   stats.density = density_of(stats.entries, out.count);
   return stats;
