@@ -45,7 +45,8 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
     : channel_(std::move(channel)),
       layout_(std::move(layout)),
       local_(std::move(local)),
-      leaders_(*channel_, agents(-1)) {
+      leaders_(*channel_, agents(-1)),
+      sparse_(leaders_) {
   // Each kind of wait also minds the other kind of peers.
   local_->host().set_idle([this](std::span<const int> names) { channel_->poll(names); });
   channel_->set_idle([this] { local_->host().pulse(); });

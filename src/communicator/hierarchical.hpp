@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "communicator/hierarchical_sparse.hpp"
 #include "communicator/layout.hpp"
 #include "communicator/mpi/channel.hpp"
 #include "communicator/mpi/group.hpp"
@@ -75,11 +76,18 @@ class HierarchicalTransport final : public Transport {
   /** Whether `ok` holds on all hosts; for calls that every rank of a host answers alike. */
   bool all_hosts(bool ok);
   void gather(ConstView in, View out, std::span<const std::int64_t> counts);
+  /** What follows the plan of a sparse_all_reduce: with packets, or with all elements. */
+  void sparse_packets(View out, std::int64_t divisor, SparseStats& stats);
+  void sparse_dense(View out, std::int64_t divisor, SparseStats& stats);
+  /** Rank 0 says what was chosen, when it changes. */
+  void log_plan(std::int64_t count, const SparsePlan& plan);
 
   std::unique_ptr<mpi::Channel> channel_;
   Layout layout_;
   std::unique_ptr<shm::ShmTransport> local_;
   mpi::Group leaders_;
+  SparseLeader sparse_;
+  SparseAlgorithm logged_plan_ = SparseAlgorithm::none;
   std::uint64_t sequence_ = 0;
 };
 

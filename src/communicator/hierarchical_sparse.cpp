@@ -1,26 +1,321 @@
 // Sums of sparse vectors over several hosts.
+#include "communicator/hierarchical_sparse.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
 #include "communicator/hierarchical.hpp"
-#include "communicator/sparse.hpp"
+#include "communicator/log.hpp"
+#include "communicator/memory.hpp"
+#include "communicator/reduction.hpp"
 
 namespace tutti {
+namespace {
+
+using mpi::Scratch;
+using shm::Host;
+using shm::Wait;
+
+// Shorter exchanges tell about waiting, not about the wire.
+constexpr std::int64_t kTimed = 64 * 1024;
+constexpr double kNewest = 0.25;  // weight of the newest measurement
+
+/** What the leaders tell each other first, besides the sizes of their packets. */
+struct Report {
+  double seconds_per_byte = 0.0;
+  std::int32_t forced = -1;  ///< a SparseAlgorithm; the first host's counts
+  SparseSketch::Summary sketch;
+};
+
+/** Byte offsets of stretches that lie one behind the other. */
+std::vector<std::int64_t> offsets_of(std::span<const PacketSize> sizes) {
+  std::vector<std::int64_t> offsets{0};
+  for (const PacketSize& size : sizes) offsets.push_back(offsets.back() + size.bytes);
+  return offsets;
+}
+
+/** Every `step`-th of them, and the last. */
+std::vector<std::int64_t> every(std::span<const std::int64_t> offsets, int step) {
+  std::vector<std::int64_t> some;
+  for (std::size_t i = 0; i < offsets.size(); i += static_cast<std::size_t>(step)) {
+    some.push_back(offsets[i]);
+  }
+  return some;
+}
+
+}  // namespace
+
+std::int64_t sparse_range(std::int64_t count, int hosts, int host) {
+  return host == hosts ? count : share_of(count, sizeof(float), hosts, host).begin;
+}
+
+std::int64_t sum_packets(const SparsePackets& packets, const std::byte* data, int hosts, float* out,
+                         std::int64_t count, std::int64_t divisor) {
+  std::vector<Packet> all;
+  for (std::size_t i = 0; i < packets.sizes.size(); ++i) {
+    const int range = static_cast<int>(i) % hosts;
+    all.push_back({data, packets.sizes[i].count, sparse_range(count, hosts, range)});
+    data += packets.sizes[i].bytes;
+  }
+  std::vector<PacketCursor> sources;  // one a host; a single one if the ranges are summed up
+  const auto length = static_cast<std::size_t>(hosts);
+  for (std::size_t i = 0; i < all.size(); i += length) {
+    sources.emplace_back(std::span(all).subspan(i, length));
+  }
+  return sum_dense(std::span(sources), out, 0, count, divisor);
+}
+
+// --- The host's own sum -------------------------------------------------------------------------
+
+void SparseLeader::begin(std::int64_t count) {
+  count_ = count;
+  sent_ = 0;
+  writer_.clear();
+  sizes_.clear();
+  writer_.begin_packet(0);
+  range_end_ = sparse_range(count_, hosts(), 1);
+}
+
+void SparseLeader::next_range() {
+  sizes_.push_back(writer_.end_packet());
+  writer_.begin_packet(range_end_);
+  range_end_ =
+      sparse_range(count_, hosts(), std::min(static_cast<int>(sizes_.size()) + 1, hosts()));
+}
+
+void SparseLeader::put(std::uint32_t index, float value) {
+  while (index >= range_end_) next_range();
+  writer_.add(index, value);
+}
+
+void SparseLeader::add(std::int64_t end, std::span<const SparseView> parts) {
+  cursors_.clear();
+  for (const SparseView& part : parts) cursors_.emplace_back(part);
+  const auto take = [this](std::uint32_t index, float value) { put(index, value); };
+  if (parts.size() == 1) return cursors_[0].take_below(end, take);
+  sum_sparse(std::span(cursors_), end, block_, take);
+}
+
+std::vector<Packet> SparseLeader::own_packets() const {
+  std::vector<Packet> packets;
+  const std::byte* data = writer_.bytes().data();
+  for (int range = 0; range < hosts(); ++range) {
+    const PacketSize& size = sizes_[static_cast<std::size_t>(range)];
+    packets.push_back({data, size.count, sparse_range(count_, hosts(), range)});
+    data += size.bytes;
+  }
+  return packets;
+}
+
+// --- Between the leaders ------------------------------------------------------------------------
+
+template <class Action>
+void SparseLeader::timed(std::int64_t bytes, const Action& action) {
+  const auto start = std::chrono::steady_clock::now();
+  action();
+  sent_ += bytes;
+  if (bytes < kTimed) return;
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  const double newest = took.count() / static_cast<double>(bytes);
+  seconds_per_byte_ += kNewest * (newest - seconds_per_byte_);
+}
+
+std::vector<PacketSize> SparseLeader::gather_sizes(std::span<const PacketSize> sizes) {
+  const std::int64_t bytes = std::ssize(sizes) * static_cast<std::int64_t>(sizeof(PacketSize));
+  const Scratch all(bytes * hosts());
+  leaders_.all_gather(std::as_bytes(sizes),
+                      {all.data(), static_cast<std::size_t>(bytes * hosts())});
+  sent_ += bytes * (hosts() - 1);
+  std::vector<PacketSize> result(sizes.size() * static_cast<std::size_t>(hosts()));
+  copy_bytes(result.data(), all.data(), bytes * hosts());
+  return result;
+}
+
+SparsePlan SparseLeader::plan() {
+  while (std::ssize(sizes_) < hosts()) next_range();
+
+  Report own;
+  own.seconds_per_byte = seconds_per_byte_;
+  if (forced_) own.forced = static_cast<std::int32_t>(*forced_);
+  own.sketch = writer_.sketch().summary();
+  const auto members = static_cast<std::size_t>(hosts());
+  const Scratch memory(static_cast<std::int64_t>(sizeof(Report)) * hosts());
+  leaders_.all_gather(std::as_bytes(std::span(&own, 1)), {memory.data(), sizeof(Report) * members});
+  sent_ += static_cast<std::int64_t>(sizeof(Report)) * (hosts() - 1);
+  std::vector<Report> reports(members);
+  std::memcpy(reports.data(), memory.data(), sizeof(Report) * members);
+  all_sizes_ = gather_sizes(sizes_);
+
+  SparseTask task;
+  task.count = count_;
+  task.hosts = hosts();
+  std::vector<SparseSketch::Summary> sketches;
+  for (std::size_t host = 0; host < members; ++host) {
+    PacketSize whole;
+    for (std::size_t range = 0; range < members; ++range) {
+      whole.count += all_sizes_[host * members + range].count;
+      whole.bytes += all_sizes_[host * members + range].bytes;
+    }
+    task.most_entries = std::max(task.most_entries, whole.count);
+    task.most_bytes = std::max(task.most_bytes, whole.bytes);
+    task.all_entries += whole.count;
+    task.seconds_per_byte = std::max(task.seconds_per_byte, reports[host].seconds_per_byte);
+    sketches.push_back(reports[host].sketch);
+  }
+  task.union_entries = std::clamp(estimate_union(sketches), static_cast<double>(task.most_entries),
+                                  static_cast<double>(std::min(task.all_entries, task.count)));
+  SparsePlan plan = plan_sparse(task);
+  if (reports[0].forced >= 0) plan.algorithm = static_cast<SparseAlgorithm>(reports[0].forced);
+  return plan;
+}
+
+/** In place: this leader's own stretch of `memory` is there. */
+void SparseLeader::all_gather(std::byte* memory, std::span<const std::int64_t> offsets) {
+  const auto own = static_cast<std::size_t>(leaders_.position());
+  timed((offsets[own + 1] - offsets[own]) * (hosts() - 1),
+        [&] { leaders_.all_gather_v(memory, offsets); });
+}
+
+Scratch SparseLeader::exchange(SparsePackets& packets) {
+  if (packets.algorithm == SparseAlgorithm::split) return split(packets);
+  packets.sizes = all_sizes_;
+  const std::vector<std::int64_t> offsets = every(offsets_of(packets.sizes), hosts());
+  packets.bytes = offsets.back();
+  Scratch memory(packets.bytes + kPacketSlack);
+  copy_bytes(memory.data() + offsets[static_cast<std::size_t>(leaders_.position())],
+             writer_.bytes().data(), std::ssize(writer_.bytes()));
+  all_gather(memory.data(), offsets);
+  return memory;
+}
+
+Scratch SparseLeader::split(SparsePackets& packets) {
+  const int own = leaders_.position();
+  const auto range = static_cast<std::size_t>(own);
+  const auto members = static_cast<std::size_t>(hosts());
+
+  // Every host's packet of this leader's range.
+  std::vector<PacketSize> arriving;
+  for (std::size_t host = 0; host < members; ++host) {
+    arriving.push_back(all_sizes_[host * members + range]);
+  }
+  const std::vector<std::int64_t> from = offsets_of(sizes_);
+  const std::vector<std::int64_t> to = offsets_of(arriving);
+  const Scratch leaving(from.back());
+  copy_bytes(leaving.data(), writer_.bytes().data(), from.back());
+  const Scratch arrived(to.back() + kPacketSlack);
+  timed(from.back() - sizes_[range].bytes,
+        [&] { leaders_.all_to_all_v(leaving.data(), from, arrived.data(), to); });
+
+  // Their sum, in the order of the hosts.
+  const std::int64_t begin = sparse_range(count_, hosts(), own);
+  std::vector<Packet> parts;
+  for (std::size_t host = 0; host < members; ++host) {
+    parts.push_back({arrived.data() + to[host], arriving[host].count, begin});
+  }
+  std::vector<PacketCursor> sources;
+  for (const Packet& part : parts) sources.emplace_back(std::span(&part, 1));
+  writer_.clear();
+  writer_.begin_packet(begin);
+  sum_sparse(std::span(sources), sparse_range(count_, hosts(), own + 1), block_,
+             [this](std::uint32_t index, float value) { writer_.add(index, value); });
+  const PacketSize sum = writer_.end_packet();
+
+  packets.sizes = gather_sizes(std::span(&sum, 1));
+  const std::vector<std::int64_t> offsets = offsets_of(packets.sizes);
+  packets.bytes = offsets.back();
+  Scratch memory(packets.bytes + kPacketSlack);
+  copy_bytes(memory.data() + offsets[range], writer_.bytes().data(), sum.bytes);
+  all_gather(memory.data(), offsets);
+  return memory;
+}
+
+void SparseLeader::reduce_dense(float* out, std::int64_t divisor) {
+  const std::vector<Packet> packets = own_packets();
+  PacketCursor own{std::span(packets)};
+  sum_dense(std::span(&own, 1), out, 0, count_, 1);
+  const std::int64_t bytes = count_ * static_cast<std::int64_t>(sizeof(float));
+  timed(2 * bytes * (hosts() - 1) / hosts(), [&] {
+    leaders_.all_reduce(out, count_, DType::f32, {ReduceKind::sum, 1.0, divisor});
+  });
+}
+
+// --- All ranks ----------------------------------------------------------------------------------
 
 SparseStats HierarchicalTransport::sparse_all_reduce(const SparseView& in, View out,
                                                      Reduce reduce) {
+  SparseStats stats;
   guarded([&] {
     agree(Signature::of(Operation::sparse_all_reduce, out.dtype, out.count, reduce));
-    scatter(in, out);
+    if (is_leader()) sparse_.begin(out.count);
+    local_->merge_sparse(in, out.count, [&](std::int64_t, std::int64_t end, auto parts) {
+      if (is_leader()) sparse_.add(end, parts);
+    });
+    if (is_leader()) {
+      const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+      const SparsePlan plan = sparse_.plan();
+      stats.algorithm = plan.algorithm;
+      log_plan(out.count, plan);
+    }
+    const View board(&stats.algorithm, sizeof(stats.algorithm), DType::u8);
+    local_->broadcast(board, board, 0);
+
+    stats.bytes_sent = local_->bytes_lent(in);
+    const std::int64_t divisor = combine_of(reduce, size()).divisor;
+    if (stats.algorithm == SparseAlgorithm::dense) {
+      sparse_dense(out, divisor, stats);
+    } else {
+      sparse_packets(out, divisor, stats);
+    }
+    if (is_leader()) stats.bytes_between = sparse_.bytes_sent();
+    stats.bytes_sent += stats.bytes_between;
+    stats.density = density_of(stats.entries, out.count);
   });
-  all_reduce(out, out, reduce);
-  SparseStats stats;
-  stats.algorithm = SparseAlgorithm::dense;
-  if (is_leader()) {
-    stats.bytes_between = 2 * out.bytes() * (layout_.host_count() - 1) / layout_.host_count();
-  }
-  stats.bytes_sent = out.bytes() + stats.bytes_between;
-  stats.entries = count_entries(out);
-  stats.density =
-      out.count == 0 ? 0.0 : static_cast<double>(stats.entries) / static_cast<double>(out.count);
   return stats;
+}
+
+/** The leader says how long the packets are, then passes them on; every rank adds them up. */
+void HierarchicalTransport::sparse_packets(View out, std::int64_t divisor, SparseStats& stats) {
+  const int hosts = layout_.host_count();
+  SparsePackets packets;
+  packets.algorithm = stats.algorithm;
+  Scratch memory(0);
+  if (is_leader()) {
+    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+    memory = sparse_.exchange(packets);
+  }
+  packets.sizes.resize(
+      static_cast<std::size_t>(stats.algorithm == SparseAlgorithm::split ? hosts : hosts * hosts));
+  const View sizes(packets.sizes.data(),
+                   std::ssize(packets.sizes) * static_cast<std::int64_t>(sizeof(PacketSize)),
+                   DType::u8);
+  local_->broadcast(sizes, sizes, 0);
+  packets.bytes = offsets_of(packets.sizes).back();
+  if (!is_leader()) memory = Scratch(packets.bytes + kPacketSlack);
+  const View all(memory.data(), packets.bytes, DType::u8);
+  local_->broadcast(all, all, 0);
+  if (is_leader() && local_size() > 1) stats.bytes_sent += packets.bytes;
+  stats.entries =
+      sum_packets(packets, memory.data(), hosts, static_cast<float*>(out.data), out.count, divisor);
+}
+
+void HierarchicalTransport::sparse_dense(View out, std::int64_t divisor, SparseStats& stats) {
+  auto* const sums = static_cast<float*>(out.data);
+  if (is_leader()) {
+    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+    sparse_.reduce_dense(sums, divisor);
+  }
+  local_->broadcast(out, out, 0);
+  if (is_leader() && local_size() > 1) stats.bytes_sent += out.bytes();
+  stats.entries = out.count - std::count(sums, sums + out.count, 0.0F);
+}
+
+void HierarchicalTransport::log_plan(std::int64_t count, const SparsePlan& plan) {
+  if (rank() != 0) return;
+  const bool same = std::exchange(logged_plan_, plan.algorithm) == plan.algorithm;
+  const LogLevel level = same ? LogLevel::debug : LogLevel::info;
+  if (!log_enabled(level)) return;
+  log(level, "sparse_all_reduce of " + std::to_string(count) + " elements: " + plan.describe());
 }
 
 }  // namespace tutti

@@ -97,6 +97,31 @@ TEST_F(MpiGroup, AllReducesEveryTypeAndSize) {
   }
 }
 
+TEST_F(MpiGroup, ExchangesBlocksOfEveryLength) {
+  const int size = group_.size();
+  for (const std::int64_t unit : {0, 1, 1000, 200'000}) {
+    // What `from` has for `to`, and what is in it.
+    const auto length = [&](int from, int to) { return (from * 5 + to * 3) % 4 * unit; };
+    const auto byte = [](int from, int to, std::int64_t i) {
+      return static_cast<std::byte>(from * 16 + to * 64 + i % 13);
+    };
+    std::vector<std::int64_t> leaving{0};
+    std::vector<std::int64_t> arriving{0};
+    Bytes in;
+    Bytes expected;
+    for (int other = 0; other < size; ++other) {
+      const int own = group_.position();
+      for (std::int64_t i = 0; i < length(own, other); ++i) in.push_back(byte(own, other, i));
+      for (std::int64_t i = 0; i < length(other, own); ++i) expected.push_back(byte(other, own, i));
+      leaving.push_back(std::ssize(in));
+      arriving.push_back(std::ssize(expected));
+    }
+    Bytes out(expected.size());
+    group_.all_to_all_v(in.data(), leaving, out.data(), arriving);
+    ASSERT_EQ(out, expected) << "unit " << unit;
+  }
+}
+
 TEST_F(MpiGroup, ReducesToEveryRoot) {
   for (const DType dtype : kDTypes) {
     for (const std::int64_t count : kCounts) {

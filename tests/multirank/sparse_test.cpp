@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -61,7 +63,60 @@ TEST_P(SparseSum, AddsInTheDocumentedOrder) {
   });
 }
 
+/** With what TUTTI_SPARSE asks for. */
+class ForcedSparse : public RankTest, public ::testing::WithParamInterface<SparseAlgorithm> {
+ protected:
+  ForcedSparse() { ::setenv("TUTTI_SPARSE", std::string(name_of(GetParam())).c_str(), 1); }
+  ~ForcedSparse() override { ::unsetenv("TUTTI_SPARSE"); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Algorithms, ForcedSparse,
+                         ::testing::Values(SparseAlgorithm::gather, SparseAlgorithm::split,
+                                           SparseAlgorithm::dense),
+                         [](const auto& test) { return std::string(name_of(test.param)); });
+
+TEST_P(ForcedSparse, GivesTheSameBits) {
+  if (world().one_host()) GTEST_SKIP() << "needs several hosts";
+  on_ranks([](Communicator& comm) {
+    for (const std::int64_t count : kCounts) {
+      for (const Pattern pattern : kPatterns) {
+        SCOPED_TRACE(name_of(pattern) + ", count " + std::to_string(count));
+        const Sparse mine = sparse_data(pattern, comm.global_rank(), count);
+        std::vector<float> out(static_cast<std::size_t>(count), 5.0F);
+        SparseStats stats;
+        comm.sparse_all_reduce(mine.view(), View(std::span(out)), Reduce::average, {}, &stats);
+        ASSERT_TRUE(same_bits(View(std::span(out)),
+                              sparse_sum(pattern, count, Reduce::average, world().hosts)));
+        EXPECT_EQ(stats.algorithm, GetParam());
+      }
+    }
+  });
+}
+
 class SparseCalls : public RankTest {};
+
+TEST_F(SparseCalls, SendFewBytesBetweenHosts) {
+  if (world().one_host()) GTEST_SKIP() << "needs several hosts";
+  on_ranks([](Communicator& comm) {
+    constexpr std::int64_t kCount = 1'000'000;
+    const Sparse mine = sparse_data(Pattern::scattered, comm.global_rank(), kCount);
+    std::vector<float> out(kCount);
+    SparseStats stats;
+    comm.sparse_all_reduce(mine.view(), View(std::span(out)), {}, {}, &stats);
+    const auto& hosts = world().hosts;
+    const auto here =
+        std::count(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(comm.global_rank())]);
+    if (comm.local_rank() != 0) {
+      EXPECT_EQ(stats.bytes_between, 0);
+    } else {
+      // 2 % of a rank, which may all be elsewhere than its neighbours', to each other host.
+      const auto others = static_cast<double>(std::set<int>(hosts.begin(), hosts.end()).size() - 1);
+      const double entries = static_cast<double>(here) * 0.02 * static_cast<double>(kCount);
+      EXPECT_LT(static_cast<double>(stats.bytes_between), 1.1 * others * entries * 5.1);
+      EXPECT_GT(static_cast<double>(stats.bytes_between), 0.9 * others * entries * 4.9);
+    }
+  });
+}
 
 TEST_F(SparseCalls, ANaNOfAnyRankIsTheQuietNaNOnAllRanks) {
   on_ranks([](Communicator& comm) {

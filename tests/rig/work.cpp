@@ -93,6 +93,22 @@ Step all_to_all(std::int64_t count) {
   };
 }
 
+/** One element of `step`, all of them different on the ranks. */
+Work sparse(std::string_view name, std::int64_t count, std::int64_t step) {
+  return {name, [=](Communicator& comm) -> std::function<void()> {
+            const auto memory = std::make_shared<Pair>(comm, count, false);
+            std::vector<std::uint32_t> indices;
+            for (std::int64_t i = comm.global_rank(); i < count; i += step) {
+              indices.push_back(static_cast<std::uint32_t>(i));
+            }
+            return [&comm, memory, count, indices] {
+              const auto entries = static_cast<std::int64_t>(indices.size());
+              const auto* values = static_cast<const float*>(memory->in(entries).data);
+              comm.sparse_all_reduce({indices.data(), values, entries}, memory->out(count));
+            };
+          }};
+}
+
 /** Each rank sends to the next one and receives from the one before. */
 class Ring {
  public:
@@ -124,8 +140,8 @@ Work ring(std::string_view name, std::int64_t count) {
           }};
 }
 
-const std::array<Work, 20>& table() {
-  static const std::array<Work, 20> the_table{{
+const std::array<Work, 22>& table() {
+  static const std::array<Work, 22> the_table{{
       on_memory("all_reduce", kSmall, false, all_reduce(kSmall)),
       on_memory("all_reduce, large", kLarge, false, all_reduce(kLarge)),
       on_memory("all_reduce, symmetric", kLarge, true, all_reduce(kLarge)),
@@ -141,6 +157,8 @@ const std::array<Work, 20>& table() {
       on_memory("reduce_scatter, symmetric", kLarge, true, reduce_scatter(kLarge)),
       on_memory("all_to_all", kSmall, false, all_to_all(kSmall)),
       on_memory("all_to_all, large", kLarge, false, all_to_all(kLarge)),
+      sparse("sparse_all_reduce", kSmall, 7),
+      sparse("sparse_all_reduce, large", kLarge, 7),
       {"barrier", [](Communicator& comm) { return [&comm] { comm.barrier(); }; }},
       ring("send and recv", kSmall),
       ring("send and recv, large", kLarge),

@@ -179,15 +179,15 @@ TEST_P(Select, AboveTakesWhatReachesTheThreshold) {
 
 TEST(Selector, RecoversFromASampleThatMisleads) {
   // All that is large lies where the sample looks, or where it does not: either way the bound from
-  // it is wrong. The generator of the sample is the documented one.
+  // it is wrong. So the test samples as select.cpp does.
   constexpr std::int64_t kCount = 1 << 20;
-  constexpr std::int64_t kMany = kCount / 16;
+  constexpr std::uint64_t kStretch = 64;
   for (const bool seen : {true, false}) {
     Floats gradient(kCount, seen ? 0.5F : 2.0F);
     std::uint64_t state = 1;
-    for (std::int64_t i = 0; i < kMany; ++i) {
+    for (std::uint64_t begin = 0; begin < kCount; begin += kStretch) {
       state = state * 6364136223846793005U + 1442695040888963407U;
-      gradient[(state >> 32U) * kCount >> 32U] = seen ? 2.0F : 0.5F;
+      gradient[begin + ((state >> 32U) * kStretch >> 32U)] = seen ? 2.0F : 0.5F;
     }
     for (std::size_t i = 0; i < gradient.size(); ++i) {
       gradient[i] += static_cast<float>(i % 1024) / 1024.0F;

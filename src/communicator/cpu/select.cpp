@@ -1,10 +1,12 @@
 // Selection in one pass: a bound from a sample, the candidates above it, an exact cut among them.
 #include "tutti/select.hpp"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -23,9 +25,10 @@ using cpu::magnitude_of;
 
 constexpr std::int64_t kBlock = 4096;         // elements whose values stay in the first cache
 constexpr std::int64_t kMarkBits = 64;        // elements of a word of marks
-constexpr std::int64_t kMostSamples = 65536;  // enough to find 0.1 % within a quarter
+constexpr std::int64_t kMostSamples = 16384;  // more cost more than the candidates they spare
 constexpr std::int64_t kSampled = 16;         // at most every 16th element is sampled
 constexpr double kSigmas = 4.0;               // of the sample's error that the bracket allows
+constexpr std::size_t kBatch = 512;           // candidates whose losers are given back together
 constexpr std::int64_t kSlack = 32768;  // candidates that may come beyond twice what is wanted
 
 /** What a call selects from. */
@@ -37,6 +40,12 @@ struct Source {
   float value(std::int64_t i) const {
     return residual == nullptr ? gradient[i] : residual[i] + gradient[i];
   }
+};
+
+/** A candidate. */
+struct Entry {
+  std::uint32_t index;
+  float value;
 };
 
 /** Where the k-th largest magnitude probably lies. */
@@ -82,7 +91,7 @@ class Selector::Impl {
     const Bracket bracket = guess(source, k);
     collect(source, bracket.low, k);
     if (count_ < k) {  // the sample was no good: begin again, from the sums already made
-      for (std::int64_t i = 0; i < count_; ++i) give_back(source, i);
+      give_back_all(source);
       const bool added = source.residual != nullptr;
       collect({added ? nullptr : source.gradient, source.residual, source.count}, 0, k);
     }
@@ -97,11 +106,17 @@ class Selector::Impl {
   }
 
  private:
-  SparseView result() const { return {indices_.get(), values_.get(), count_}; }
+  SparseView result() {
+    for (std::int64_t i = 0; i < count_; ++i) {  // the payload of a NaN is up to the compiler
+      float& value = values_[static_cast<std::size_t>(i)];
+      value = value == value ? value : std::numeric_limits<float>::quiet_NaN();
+    }
+    return {indices_.get(), values_.get(), count_};
+  }
 
   void reserve(std::int64_t count) {
     if (count <= capacity_) return;
-    const auto size = static_cast<std::size_t>(count);
+    const auto size = static_cast<std::size_t>(count) + 1;  // take_word() writes one beyond
     indices_ = std::make_unique_for_overwrite<std::uint32_t[]>(size);
     values_ = std::make_unique_for_overwrite<float[]>(size);
     const auto samples = static_cast<std::size_t>(std::min(count / kSampled, kMostSamples));
@@ -109,15 +124,18 @@ class Selector::Impl {
     capacity_ = count;
   }
 
-  /** A bracket from a random sample, which a regular pattern in the gradient does not mislead. */
+  /** A bracket from a sample: an element of each of many equal stretches, at a random place of it,
+   * which no pattern in the gradient misleads. */
   Bracket guess(const Source& source, std::int64_t k) {
     const std::int64_t count = std::min(source.count / kSampled, kMostSamples);
     std::uint64_t state = 1;
     for (std::int64_t i = 0; i < count; ++i) {
-      // Knuth's MMIX generator; the upper half of its state, scaled to the number of elements.
+      // Knuth's MMIX generator; the upper half of its state, scaled to the length of a stretch.
       state = state * 6364136223846793005U + 1442695040888963407U;
-      const std::uint64_t at = (state >> 32U) * static_cast<std::uint64_t>(source.count) >> 32U;
-      samples_[static_cast<std::size_t>(i)] = source.value(static_cast<std::int64_t>(at));
+      const std::int64_t begin = source.count / count * i;
+      const auto length = static_cast<std::uint64_t>(source.count / count);
+      const auto offset = static_cast<std::int64_t>((state >> 32U) * length >> 32U);
+      samples_[static_cast<std::size_t>(i)] = source.value(begin + offset);
     }
     const double expected =
         static_cast<double>(k) / static_cast<double>(source.count) * static_cast<double>(count);
@@ -151,28 +169,57 @@ class Selector::Impl {
     }
   }
 
+  /** Takes out the marked elements, mostly without a branch that depends on how many they are. */
   void take_marked(const Source& source, std::int64_t begin, std::int64_t length) {
-    const float* values = source.residual == nullptr ? source.gradient : source.residual;
+    const std::int64_t words = (length + kMarkBits - 1) / kMarkBits;
+    std::int64_t filled = 0;  // words with marks
+    for (std::int64_t word = 0; word < words; ++word) {
+      filled_[static_cast<std::size_t>(filled)] = word;
+      filled += marks_[static_cast<std::size_t>(word)] != 0 ? 1 : 0;
+    }
     std::int64_t count = count_;
-    for (std::int64_t word = 0; word * kMarkBits < length; ++word) {
-      std::uint64_t marks = marks_[static_cast<std::size_t>(word)];
-      for (; marks != 0; marks &= marks - 1) {
-        const std::int64_t i = begin + word * kMarkBits + std::countr_zero(marks);
-        const float value = values[i];
-        indices_[static_cast<std::size_t>(count)] = static_cast<std::uint32_t>(i);
-        // The payload of a NaN is up to the compiler.
-        values_[static_cast<std::size_t>(count)] =
-            value == value ? value : std::numeric_limits<float>::quiet_NaN();
-        if (source.residual != nullptr) source.residual[i] = 0.0F;
-        ++count;
-      }
+    for (std::int64_t i = 0; i < filled; ++i) {
+      const std::int64_t word = filled_[static_cast<std::size_t>(i)];
+      const std::uint64_t marks = marks_[static_cast<std::size_t>(word)];
+      count = take_word(source, begin + word * kMarkBits, marks, count);
     }
     count_ = count;
   }
 
-  void give_back(const Source& source, std::int64_t candidate) const {
+  /** Takes out the elements of one word of marks, of which there is one at least, to the places
+   * from `count` on; returns where they end. */
+  std::int64_t take_word(const Source& source, std::int64_t begin, std::uint64_t marks,
+                         std::int64_t count) {
+    const std::uint64_t others = marks & (marks - 1);
+    const std::int64_t first = begin + std::countr_zero(marks);
+    const std::int64_t second = others == 0 ? first : begin + std::countr_zero(others);
+    put(source, count, first);
+    put(source, count + 1, second);  // to be overwritten if it was the first again
+    leave_none(source, first);
+    leave_none(source, second);
+    count += others == 0 ? 1 : 2;
+    for (std::uint64_t rest = others & (others - 1); rest != 0; rest &= rest - 1) {
+      const std::int64_t i = begin + std::countr_zero(rest);
+      put(source, count++, i);
+      leave_none(source, i);
+    }
+    return count;
+  }
+
+  void put(const Source& source, std::int64_t candidate, std::int64_t i) {
     const auto at = static_cast<std::size_t>(candidate);
-    if (source.residual != nullptr) source.residual[indices_[at]] = values_[at];
+    indices_[at] = static_cast<std::uint32_t>(i);
+    values_[at] = source.residual == nullptr ? source.gradient[i] : source.residual[i];
+  }
+
+  static void leave_none(const Source& source, std::int64_t i) {
+    if (source.residual != nullptr) source.residual[i] = 0.0F;
+  }
+
+  void give_back_all(const Source& source) {
+    for (std::size_t i = 0; i < static_cast<std::size_t>(count_); ++i) {
+      if (source.residual != nullptr) source.residual[indices_[i]] = values_[i];
+    }
   }
 
   /** Keeps the best `k` candidates and gives the others back. Returns where it cut. */
@@ -180,23 +227,54 @@ class Selector::Impl {
     const std::span<const float> values(values_.get(), static_cast<std::size_t>(count_));
     const Cut cut = find_cut(values, k - 1, bracket.low, bracket.high);
     // Of those at the cut, the first ones; but all that are not finite.
-    std::int64_t equals = cut.magnitude == kNotFinite ? count_ : k - cut.above;
-    std::int64_t kept = 0;
-    for (std::int64_t i = 0; i < count_; ++i) {
-      const auto from = static_cast<std::size_t>(i);
-      const std::uint32_t magnitude = magnitude_of(values_[from]);
-      const bool equal = magnitude == cut.magnitude;
-      if (magnitude > cut.magnitude || (equal && equals > 0)) {
-        const auto to = static_cast<std::size_t>(kept++);
-        indices_[to] = indices_[from];
-        values_[to] = values_[from];
-        if (equal) --equals;
-      } else {
-        give_back(source, i);
+    const bool all = cut.magnitude == kNotFinite;
+    const std::size_t turn = all ? values.size() : end_of_equals(values, cut, k - cut.above);
+    std::size_t kept = keep(source, {0, turn}, cut.magnitude, 0);
+    kept = keep(source, {turn, values.size()}, cut.magnitude + 1, kept);
+    count_ = static_cast<std::int64_t>(kept);
+    return cut;
+  }
+
+  /** Where the first `wanted` values at the cut end. */
+  static std::size_t end_of_equals(std::span<const float> values, const Cut& cut,
+                                   std::int64_t wanted) {
+    const auto is_equal = [&](float value) { return magnitude_of(value) == cut.magnitude; };
+    std::size_t end = 0;
+    for (; end + kBatch <= values.size(); end += kBatch) {
+      const auto batch = values.subspan(end, kBatch);
+      const std::int64_t equals = std::count_if(batch.begin(), batch.end(), is_equal);
+      if (equals >= wanted) break;
+      wanted -= equals;
+    }
+    while (wanted > 0) wanted -= is_equal(values[end++]) ? 1 : 0;
+    return end;
+  }
+
+  struct Range {
+    std::size_t begin;
+    std::size_t end;
+  };
+
+  /** Moves the candidates of `range` whose magnitude is at least `least` to the places from `kept`
+   * on, and gives the others back. Returns the end of those kept. */
+  std::size_t keep(const Source& source, Range range, std::uint32_t least, std::size_t kept) {
+    for (std::size_t begin = range.begin; begin < range.end; begin += kBatch) {
+      const std::size_t end = std::min(begin + kBatch, range.end);
+      std::size_t losers = 0;
+      for (std::size_t i = begin; i < end; ++i) {
+        const Entry entry{indices_[i], values_[i]};
+        const std::size_t wins = magnitude_of(entry.value) >= least ? 1 : 0;
+        losers_[losers] = entry;
+        losers += 1 - wins;
+        indices_[kept] = entry.index;
+        values_[kept] = entry.value;
+        kept += wins;
+      }
+      for (std::size_t i = 0; i < losers && source.residual != nullptr; ++i) {
+        source.residual[losers_[i].index] = losers_[i].value;
       }
     }
-    count_ = kept;
-    return cut;
+    return kept;
   }
 
   std::unique_ptr<std::uint32_t[]> indices_;
@@ -205,6 +283,8 @@ class Selector::Impl {
   std::int64_t capacity_ = 0;
   std::int64_t count_ = 0;
   std::array<std::uint64_t, kBlock / kMarkBits> marks_{};
+  std::array<std::int64_t, kBlock / kMarkBits> filled_{};
+  std::array<Entry, kBatch> losers_{};
 };
 
 Selector::Selector() : impl_(std::make_unique<Impl>()) {}

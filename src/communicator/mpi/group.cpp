@@ -245,6 +245,25 @@ void Group::all_gather_v(std::byte* data, std::span<const std::int64_t> offsets)
       shards.windows(), exchange, [](std::int64_t) {}, [](auto&, std::int64_t) {});
 }
 
+void Group::all_to_all_v(std::byte* in, std::span<const std::int64_t> in_offsets, std::byte* out,
+                         std::span<const std::int64_t> out_offsets) {
+  const std::int64_t window = window_for(size());
+  const Shards leaving{in, {in_offsets.begin(), in_offsets.end()}, window};
+  const Shards arriving{out, {out_offsets.begin(), out_offsets.end()}, window};
+  const auto own = static_cast<std::size_t>(position_);
+  std::copy(in + in_offsets[own], in + in_offsets[own + 1], out + out_offsets[own]);
+  const auto exchange = [&](Channel::Batch& batch, std::int64_t number) {
+    for (int distance = 1; distance < size(); ++distance) {
+      const int source = peer(size() - distance);
+      recv(batch, arriving.part(source, number), source);
+      send(batch, leaving.part(peer(distance), number), peer(distance));
+    }
+  };
+  pipeline(
+      std::max(leaving.windows(), arriving.windows()), exchange, [](std::int64_t) {},
+      [](auto&, std::int64_t) {});
+}
+
 /**
  * Long messages: the root gives every other member a share, and they pass it on to each other:
  * once the bytes a link (scatter and all-gather, van de Geijn; see the source above).

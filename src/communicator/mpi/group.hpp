@@ -46,6 +46,10 @@ class Group {
   /** The same with blocks of different length, in place: block i of `data` is offsets[i] to
    * offsets[i+1], and this rank's own is filled in. */
   void all_gather_v(std::byte* data, std::span<const std::int64_t> offsets);
+  /** Block j of `in` goes to member j, and member i's block for this one to block i of `out`; this
+   * one's own is copied. Offsets as above; `out` fits what the members send. */
+  void all_to_all_v(std::byte* in, std::span<const std::int64_t> in_offsets, std::byte* out,
+                    std::span<const std::int64_t> out_offsets);
   /** From member `root` to all, in place. */
   void broadcast(std::byte* data, std::int64_t bytes, int root);
   /** In place over `count` elements. */

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,6 +16,7 @@
 #include "communicator/shm/host.hpp"
 #include "communicator/shm/single_copy.hpp"
 #include "communicator/shm/symmetric.hpp"
+#include "communicator/sparse_packet.hpp"
 #include "tutti/transport.hpp"
 
 namespace tutti::shm {
@@ -85,6 +87,14 @@ class ShmTransport final : public Transport {
   bool compare(const Signature& signature);
   /** What the ranks came with to the last compare(), named as the user knows them. */
   std::vector<RankSignature> compared() const;
+  /** Takes what each rank, in their order, has of the indices from `begin` to `end`. */
+  using TakeSparse =
+      std::function<void(std::int64_t begin, std::int64_t end, std::span<const SparseView> parts)>;
+  /** Calls `take` on every rank with the same stretches of the `count` indices, one after the
+   * other, and all ranks' elements of each. */
+  void merge_sparse(const SparseView& in, std::int64_t count, const TakeSparse& take);
+  /** What a rank sends to the others of this host for merge_sparse(). */
+  std::int64_t bytes_lent(const SparseView& in) const;
 
  private:
   /** A collective under way. */
@@ -186,6 +196,9 @@ class ShmTransport final : public Transport {
   std::vector<const void*> inputs_;  // one a rank: made once, not for each call
   std::vector<void*> outputs_;
   std::vector<std::byte> pulled_;
+  // Of merge_sparse() and sparse_all_reduce(), kept so that these need no new memory.
+  std::vector<SparseView> sparse_parts_;
+  std::vector<ViewCursor> sparse_cursors_;
 };
 
 }  // namespace tutti::shm
