@@ -27,6 +27,8 @@ class Selector {
   Selector();
   Selector(Selector&&) noexcept;
   Selector& operator=(Selector&&) noexcept;
+  Selector(const Selector&) = delete;
+  Selector& operator=(const Selector&) = delete;
   ~Selector();
 
   /**

@@ -14,6 +14,7 @@
 #include "communicator/cpu/kernel_table.hpp"
 #include "communicator/environment.hpp"
 #include "communicator/log.hpp"
+#include "communicator/recycled.hpp"
 #include "communicator/turnstile.hpp"
 
 namespace tutti {
@@ -64,9 +65,10 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
     }
     // In one step, or another thread could queue a later place in front of this one.
     const std::lock_guard lock(submitting_);
-    const auto queued = std::make_shared<Queued>(shared_from_this(), this->*order);
-    return stream.submit(
-        [queued, action = std::move(action)] { queued->self->perform(action, queued->place); });
+    const auto queued = std::allocate_shared<Queued>(RecyclingAllocator<Queued>(),
+                                                     shared_from_this(), this->*order);
+    return stream.submit(Recycled(
+        [queued, action = std::move(action)] { queued->self->perform(action, queued->place); }));
   }
 
   void abort(std::string_view reason) noexcept {

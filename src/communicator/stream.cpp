@@ -5,6 +5,7 @@
 #include <mutex>
 #include <thread>
 
+#include "communicator/recycled.hpp"
 #include "tutti/device.hpp"
 
 namespace tutti {
@@ -50,7 +51,7 @@ class Stream::Worker {
   }
 
   std::shared_ptr<Event::State> submit(std::function<void()> operation) {
-    auto state = std::make_shared<Event::State>();
+    auto state = std::allocate_shared<Event::State>(RecyclingAllocator<Event::State>());
     {
       const std::lock_guard lock(queue_->mutex);
       queue_->items.push_back({std::move(operation), state});
@@ -67,7 +68,7 @@ class Stream::Worker {
   struct Queue {
     std::mutex mutex;
     std::condition_variable changed;
-    std::deque<Item> items;
+    std::deque<Item, RecyclingAllocator<Item>> items;
     bool closing = false;
   };
 

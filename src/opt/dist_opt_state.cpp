@@ -29,11 +29,11 @@ Map part_of(const Map& entries, bool modes) {
 }
 
 template <class Map>
-void refuse_unknown(const Map& entries, const std::string& kind,
+void refuse_unknown(const Map& entries, const char* kind,
                     std::initializer_list<std::string> known) {
   for (const auto& [name, value] : entries) {
     if (std::find(known.begin(), known.end(), name) == known.end()) {
-      throw InvalidArgument("the state has " + kind + " '" + name +
+      throw InvalidArgument(std::string("the state has ") + kind + " '" + name +
                             "', which DistOpt does not know");
     }
   }

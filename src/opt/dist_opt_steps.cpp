@@ -225,7 +225,8 @@ SparseChoice DistOpt::Impl::sparse_choice(double spars, bool top_k, bool correct
       .norm_limit = static_cast<float>(options.clip_norm / std::sqrt(communicator_->world_size()))};
   const std::int64_t steps = model_ ? model_->sparse_steps : 0;
   if (top_k && options.warm_up_epochs > 0) {
-    const auto epoch = static_cast<double>(steps / options.epoch_steps);
+    const std::int64_t full_epochs = steps / options.epoch_steps;
+    const auto epoch = static_cast<double>(full_epochs);
     const auto epochs = static_cast<double>(options.warm_up_epochs);
     if (epoch < epochs) choice.spars = std::pow(spars, (epoch + 1.0) / (epochs + 1.0));
   }

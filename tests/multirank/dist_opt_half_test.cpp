@@ -157,7 +157,8 @@ TEST_F(DistOptHalf, RefusesByNameAndValue) {
 TEST_F(DistOptHalf, SumsTravelInSixteenBits) {
   on_ranks([](Communicator& communicator) {
     const int ranks = communicator.world_size();
-    const float sum = static_cast<float>(ranks * (ranks + 1) / 2);
+    const int whole = ranks * (ranks + 1) / 2;
+    const float sum = static_cast<float>(whole);
     for (const DType half : kHalves) {
       DistOpt opt = over(communicator, options_of(half));
       Values values({5, 1, 300}, static_cast<float>(communicator.global_rank() + 1));

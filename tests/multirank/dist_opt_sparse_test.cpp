@@ -115,7 +115,7 @@ TEST_F(DistOptSparse, ModesFollowEachOtherAndTheResidualWaits) {
     DistOpt opt = over(communicator);
     Values values({4}, 0.0F);
     opt.register_parameters(values.parameters());
-    const auto emit = [&](std::vector<float> gradient) {
+    const auto emit = [&](const std::vector<float>& gradient) {
       return [&values, gradient](const Emit& emit_one) {
         emit_one(values.view(0), std::span<const float>(gradient));
       };

@@ -1,0 +1,44 @@
+// Memory for small objects of which a few are always under way, without asking the system again.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+namespace tutti {
+
+/** A block of at least `bytes` bytes: one that was given back, or else a new one. Thread-safe. */
+void* take_block(std::size_t bytes);
+/** Keeps a block of take_block(bytes) for the next one who asks. */
+void give_block(void* block, std::size_t bytes) noexcept;
+
+/** For containers and std::allocate_shared. */
+template <class T>
+struct RecyclingAllocator {
+  using value_type = T;
+  static_assert(alignof(T) <= alignof(std::max_align_t));
+
+  RecyclingAllocator() = default;
+  template <class U>
+  RecyclingAllocator(const RecyclingAllocator<U>&) {}
+
+  T* allocate(std::size_t count) { return static_cast<T*>(take_block(count * sizeof(T))); }
+  void deallocate(T* block, std::size_t count) noexcept { give_block(block, count * sizeof(T)); }
+  friend bool operator==(const RecyclingAllocator&, const RecyclingAllocator&) { return true; }
+};
+
+/** A function object that a std::function keeps in a recycled block. */
+template <class Function>
+class Recycled {
+ public:
+  explicit Recycled(Function function) : function_(std::move(function)) {}
+  void operator()() { function_(); }
+
+  static void* operator new(std::size_t bytes) { return take_block(bytes); }
+  static void operator delete(void* block, std::size_t bytes) { give_block(block, bytes); }
+
+ private:
+  static_assert(alignof(Function) <= alignof(std::max_align_t));
+  Function function_;
+};
+
+}  // namespace tutti

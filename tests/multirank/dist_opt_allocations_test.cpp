@@ -1,0 +1,102 @@
+// After its first steps DistOpt allocates no memory, in any mode: every operator new is counted.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "multirank/dist_opt_model.hpp"
+
+namespace {
+
+std::atomic<std::int64_t> allocations = 0;  // of all threads of this process
+
+void* allocate(std::size_t size, std::size_t alignment) {
+  ++allocations;
+  const std::size_t rounded = (size + alignment - 1) / alignment * alignment;
+  void* memory = std::aligned_alloc(alignment, rounded == 0 ? alignment : rounded);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+// The forms that others call in the end; those for arrays and those that do not throw do.
+void* operator new(std::size_t size) { return allocate(size, alignof(std::max_align_t)); }
+void* operator new(std::size_t size, std::align_val_t alignment) {
+  return allocate(size, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+
+namespace tutti::test {
+namespace {
+
+class DistOptAllocations : public RankTest {};
+
+struct Mode {
+  std::string name;
+  std::function<void(DistOpt&, const Backward&, std::int64_t threshold)> step;
+  SparseOptions sparse{};
+};
+
+std::vector<Mode> modes() {
+  SparseOptions corrected;
+  corrected.momentum = 0.9F;
+  corrected.clip_norm = 1.0F;
+  return {
+      {"full", [](DistOpt& opt, const Backward& b,
+                  std::int64_t threshold) { opt.backward_and_update(b, threshold); }},
+      {"half", [](DistOpt& opt, const Backward& b,
+                  std::int64_t threshold) { opt.backward_and_update_half(b, threshold); }},
+      {"partial", [](DistOpt& opt, const Backward& b,
+                     std::int64_t threshold) { opt.backward_and_partial_update(b, threshold); }},
+      {"top-K",
+       [](DistOpt& opt, const Backward& b, std::int64_t threshold) {
+         opt.backward_and_sparse_update(b, threshold, 0.01, true);
+       }},
+      {"threshold",
+       [](DistOpt& opt, const Backward& b, std::int64_t threshold) {
+         opt.backward_and_sparse_update(b, threshold, 0.5, false);
+       }},
+      {"corrected top-K",
+       [](DistOpt& opt, const Backward& b, std::int64_t threshold) {
+         opt.backward_and_sparse_update(b, threshold, 0.01, true);
+       },
+       corrected}};
+}
+
+TEST_F(DistOptAllocations, ThereAreNoneAfterTheFirstSteps) {
+  on_ranks([](Communicator& communicator) {
+    const std::vector<std::size_t> sizes{20'000, 300, 50'000, 7, 9'000};
+    for (const Mode& mode : modes()) {
+      for (const std::int64_t threshold : {10'000, 2'097'152}) {
+        SCOPED_TRACE(mode.name + ", buckets of " + std::to_string(threshold));
+        DistOptions options;
+        options.sparse = mode.sparse;
+        DistOpt opt =
+            over(communicator, std::make_shared<SGD>(SgdOptions{.momentum = 0.9F}), options);
+        Values values(sizes, 1.0F);
+        Values gradients(sizes, static_cast<float>(communicator.global_rank() + 1));
+        opt.register_parameters(values.parameters());
+        const Backward backward = [&](const Emit& emit) {
+          for (std::size_t i = sizes.size(); i-- > 0;) emit(values.view(i), gradients.view(i));
+        };
+        for (int step = 0; step < 3; ++step) mode.step(opt, backward, threshold);
+        const std::int64_t before = allocations;
+        for (int step = 0; step < 10; ++step) mode.step(opt, backward, threshold);
+        EXPECT_EQ(allocations - before, 0);
+        communicator.barrier();
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test
