@@ -21,12 +21,20 @@ allreduce() {
     "$build/bin/allreduce_bench" "${@/%.jsonl/.tuned.jsonl}"
 }
 
+# What a Python benchmark needs besides the standard library.
+python_for() {
+  case $1 in
+    python_*) scripts/find_python.sh numpy ;;
+    *) scripts/find_python.sh torch ;;
+  esac
+}
+
 run() {
   local name=$1
   shift
   echo "== $name $*"
   if [ -e "benchmarks/$name.py" ]; then
-    "$(scripts/torch_python.sh)" "benchmarks/$name.py" "$@"
+    PYTHONPATH=$build/python "$(python_for "$name")" "benchmarks/$name.py" "$@"
   elif [ "$name" = allreduce_bench ]; then
     allreduce "$@"
   else

@@ -13,6 +13,15 @@ need() {
   "$@" >/dev/null 2>&1 || missing+=("$package")
 }
 has() { command -v "$1"; }
+python_headers() {
+  "$(scripts/find_python.sh numpy || echo /usr/bin/python3)" -c '
+import os, sys, sysconfig
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'
+}
+has_pybind11() {
+  [ -e /usr/share/cmake/pybind11 ] || [ -e /usr/lib/cmake/pybind11 ] ||
+    "$(scripts/find_python.sh numpy)" -c 'import pybind11'
+}
 has_header() { echo "#include <$1>" | g++ -E -x c++ -; }
 
 build() {
@@ -21,6 +30,11 @@ build() {
   need ninja-build has ninja
   need pkg-config has pkg-config
   need python3 has python3
+  need python3-dev python_headers
+  need python3-numpy scripts/find_python.sh numpy
+  need python3-pytest scripts/find_python.sh numpy pytest
+  need python3-mpi4py scripts/find_python.sh numpy pytest mpi4py
+  need pybind11-dev has_pybind11
   need openmpi-bin has mpiexec
   need libopenmpi-dev has mpicxx
   need libopenblas-dev pkg-config --exists openblas
@@ -30,7 +44,7 @@ build() {
 
 bench() {
   need libgloo-dev has_header gloo/allreduce.h
-  need python3-torch scripts/torch_python.sh
+  need python3-torch scripts/find_python.sh torch
 }
 
 lint() {

@@ -7,6 +7,7 @@
 
 #include "communicator/recycled.hpp"
 #include "tutti/device.hpp"
+#include "tutti/interrupt.hpp"
 
 namespace tutti {
 
@@ -26,7 +27,10 @@ bool Event::ready() const {
 void Event::wait() const {
   if (!state_) return;
   std::unique_lock lock(state_->mutex);
-  state_->ended.wait(lock, [this] { return state_->done; });
+  while (
+      !state_->ended.wait_for(lock, InterruptCheck::kInterval, [this] { return state_->done; })) {
+    InterruptCheck::poll();
+  }
   if (state_->error) std::rethrow_exception(state_->error);
 }
 

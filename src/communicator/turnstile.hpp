@@ -2,10 +2,14 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <utility>
+
+#include "tutti/interrupt.hpp"
 
 namespace tutti {
 
@@ -30,7 +34,12 @@ class Turnstile {
       for (;;) {
         const std::uint32_t turn = turnstile_.turn_.load(std::memory_order_acquire);
         if (turn == number_) return;
-        turnstile_.turn_.wait(turn, std::memory_order_acquire);
+        if (InterruptCheck::active()) {  // the kernel's wait has no limit
+          InterruptCheck::poll();
+          std::this_thread::sleep_for(kNap);
+        } else {
+          turnstile_.turn_.wait(turn, std::memory_order_acquire);
+        }
       }
     }
 
@@ -46,6 +55,8 @@ class Turnstile {
   };
 
  private:
+  static constexpr std::chrono::microseconds kNap{50};  // between two looks at an interrupt check
+
   void free(std::uint32_t number) {
     if (turn_.load(std::memory_order_relaxed) == number) {
       turn_.store(number + 1, std::memory_order_seq_cst);

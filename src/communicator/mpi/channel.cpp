@@ -8,6 +8,7 @@
 #include "communicator/mpi/patience.hpp"
 #include "communicator/text.hpp"
 #include "tutti/error.hpp"
+#include "tutti/interrupt.hpp"
 
 namespace tutti::mpi {
 namespace {
@@ -101,6 +102,7 @@ void Channel::Batch::wait() {
     const bool long_wait = !moved && patience.rest();
     if (!long_wait && !channel_.watch_.is_due()) continue;
     seen_waiting = true;
+    InterruptCheck::poll();
     channel_.poll(awaited());
     if (channel_.idle_) channel_.idle_();
     if (!deadline.expired()) continue;

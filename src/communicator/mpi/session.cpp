@@ -19,6 +19,7 @@
 #include "communicator/mpi/patience.hpp"
 #include "communicator/text.hpp"
 #include "tutti/error.hpp"
+#include "tutti/interrupt.hpp"
 
 namespace tutti::mpi {
 namespace {
@@ -204,9 +205,14 @@ void Session::finish(MPI_Request request, MPI_Comm comm, const char* call,
     int done = 0;
     check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), call);
     if (done != 0) return;
-    if (patience.rest() && (deadline.expired() || roll_is_called(comm, roll_call_tag_))) {
+    if (!patience.rest()) continue;
+    try {
+      InterruptCheck::poll();
+      if (deadline.expired() || roll_is_called(comm, roll_call_tag_)) give_up(comm, call);
+    } catch (...) {  // MPI still uses the memory
       leave_to_mpi(memory);
-      give_up(comm, call);
+      fail();
+      throw;
     }
   }
 }

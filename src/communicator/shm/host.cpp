@@ -11,6 +11,7 @@
 #include "communicator/deadline.hpp"
 #include "communicator/text.hpp"
 #include "tutti/error.hpp"
+#include "tutti/interrupt.hpp"
 
 namespace tutti::shm {
 namespace {
@@ -123,6 +124,7 @@ void Host::wait(const Signal& signal, Wait kind, const Done& done, const Awaited
     const std::uint32_t seen = signal.value();
     if (done()) break;
     check_failure();
+    InterruptCheck::poll();
     const std::vector<int> missing = awaited();
     if (missing.empty()) continue;  // all came after done() looked
     waiting_for(kind).store(missing.front(), std::memory_order_relaxed);

@@ -20,6 +20,7 @@
 #include "communicator/deadline.hpp"
 #include "communicator/text.hpp"
 #include "tutti/error.hpp"
+#include "tutti/interrupt.hpp"
 
 namespace tutti::shm {
 namespace {
@@ -132,6 +133,7 @@ Segment create_segment(const std::string& name, const UniqueId& id, int size) {
 }
 
 void rest(const Party& party, const std::vector<int>& missing) {
+  InterruptCheck::poll();
   if (party.idle) party.idle(missing);
   std::this_thread::sleep_for(kLook);
 }
@@ -187,6 +189,7 @@ void wait_for_all(const Control& control, const Party& party, std::chrono::milli
     const std::uint32_t seen = joined.value.load(std::memory_order_acquire);
     if (seen >= static_cast<std::uint32_t>(size)) return;
     joined.sleep(seen, kNap);
+    InterruptCheck::poll();
     std::vector<int> missing;
     std::vector<int> dead;
     bool given_up = false;  // by a rank whose deadline was earlier: it blames the missing ones, too

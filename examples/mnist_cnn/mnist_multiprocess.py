@@ -1,0 +1,30 @@
+"""The training of mnist_dist.py in processes of this machine, without MPI.
+
+    python mnist_multiprocess.py RANKS [the options of mnist_dist.py]
+"""
+
+import multiprocessing
+import sys
+
+from mnist_dist import parse_options, train_mnist_cnn
+
+import tutti
+
+if __name__ == "__main__":
+    # The ticket that admits the processes to one communicator.
+    nccl_id = tutti.NcclIdHolder()
+
+    if len(sys.argv) < 2 or not sys.argv[1].isdigit() or int(sys.argv[1]) < 1:
+        sys.exit(__doc__)
+    world_size = int(sys.argv[1])
+    parse_options(sys.argv[2:])  # what is wrong with them is said once
+
+    process = []
+    for local_rank in range(0, world_size):
+        process.append(multiprocessing.Process(
+            target=train_mnist_cnn, args=(nccl_id, local_rank, world_size, sys.argv[2:])))
+    for p in process:
+        p.start()
+    for p in process:
+        p.join()
+    sys.exit(any(p.exitcode for p in process))

@@ -1,0 +1,64 @@
+// Python arrays as views, without a copy.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/device.hpp"
+#include "tutti/dtype.hpp"
+
+namespace tutti::python {
+
+namespace py = pybind11;
+
+/**
+ * A Python array while C++ works on it: a view of its memory, and what keeps that memory where it
+ * is. Made, moved and destroyed with the GIL held.
+ *
+ * Takes whatever has the buffer protocol, __array_interface__ or DLPack (in this order), in C order
+ * and in CPU memory. Throws TypeError if `object` is no array or of a dtype that tutti does not
+ * know, InvalidArgument if it is not contiguous, or read-only where it is to be written, and
+ * BackendUnavailable if it is on a GPU; the message begins with `name`.
+ */
+class Array {
+ public:
+  enum class Access { read, write };
+
+  Array(py::handle object, const std::string& name, Access access);
+
+  const View& view() const { return view_; }
+  /** The object's own shape. */
+  const std::vector<std::int64_t>& shape() const { return shape_; }
+
+ private:
+  struct Release {
+    void operator()(Py_buffer* buffer) const {
+      PyBuffer_Release(buffer);
+      delete buffer;
+    }
+  };
+
+  bool take_buffer(py::handle object, const std::string& name, Access access);
+  bool take_interface(py::handle object, const std::string& name, Access access);
+  bool take_dlpack(py::handle object, const std::string& name, Access access);
+  void set_shape(std::vector<std::int64_t> shape);
+
+  View view_;
+  std::vector<std::int64_t> shape_;
+  std::unique_ptr<Py_buffer, Release> buffer_;
+  py::object owner_;
+};
+
+/** A NumPy array of that shape and dtype over `buffer`, which lives as long as the array does. */
+py::object to_numpy(Buffer&& buffer, const py::object& shape, const py::object& dtype);
+
+/** The DType of a NumPy dtype. Throws TypeError, beginning with `name`, if there is none. */
+DType dtype_of(const py::object& numpy_dtype, const std::string& name);
+
+void bind_array(py::module_& module);
+
+}  // namespace tutti::python

@@ -1,0 +1,170 @@
+// The collectives of tutti.Communicator: arrays to views, and the call.
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "communicator.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::python {
+namespace {
+
+using Access = Array::Access;
+using Self = std::shared_ptr<PyCommunicator>;
+
+Reduce reduce_of(const std::string& op, std::optional<double> factor) {
+  if (factor) {
+    if (op != "sum") throw InvalidArgument("factor is given, but op is '" + op + "', not 'sum'");
+    return Reduce::premul_sum(*factor);
+  }
+  if (op == "sum") return Reduce::sum;
+  if (op == "average") return Reduce::average;
+  if (op == "min") return Reduce::min;
+  if (op == "max") return Reduce::max;
+  if (op == "product") return Reduce::product;
+  throw InvalidArgument("op is '" + op + "', but must be sum, average, min, max or product");
+}
+
+/** Runs a collective on `stream`, or here and now if that is null. */
+template <class Action>
+PyEvent run(const Self& self, PyStream* stream, std::vector<Array> arrays, const Action& action) {
+  if (stream == nullptr) {
+    self->call(arrays, [&](Communicator& communicator) { action(communicator, Stream()); });
+    return {};
+  }
+  const Event event = self->call(
+      arrays, [&](Communicator& communicator) { return action(communicator, stream->stream()); });
+  stream->add({event, std::move(arrays), self});
+  return {event, self};
+}
+
+/** The arrays of a collective that reads `array` and writes `out`, or `array` if that is None. */
+std::vector<Array> in_and_out(py::handle array, py::handle out) {
+  std::vector<Array> arrays;
+  arrays.reserve(2);
+  arrays.emplace_back(array, "array", out.is_none() ? Access::write : Access::read);
+  if (!out.is_none()) arrays.emplace_back(out, "out", Access::write);
+  return arrays;
+}
+
+PyEvent all_reduce(const Self& self, py::handle array, py::handle out, const std::string& op,
+                   std::optional<double> factor, PyStream* stream) {
+  std::vector<Array> arrays = in_and_out(array, out);
+  const View from = arrays.front().view();
+  const View to = arrays.back().view();
+  return run(self, stream, std::move(arrays),
+             [&, reduce = reduce_of(op, factor)](Communicator& communicator, const Stream& on) {
+               return communicator.all_reduce(from, to, reduce, on);
+             });
+}
+
+PyEvent reduce(const Self& self, py::handle array, int root, py::handle out, const std::string& op,
+               std::optional<double> factor, PyStream* stream) {
+  const bool is_root = self->get().global_rank() == root;
+  std::vector<Array> arrays;
+  arrays.emplace_back(array, "array", is_root && out.is_none() ? Access::write : Access::read);
+  if (is_root && !out.is_none()) arrays.emplace_back(out, "out", Access::write);
+  const View from = arrays.front().view();
+  const View to = arrays.back().view();
+  return run(self, stream, std::move(arrays),
+             [&, reduce = reduce_of(op, factor)](Communicator& communicator, const Stream& on) {
+               return communicator.reduce(from, to, root, reduce, on);
+             });
+}
+
+PyEvent broadcast(const Self& self, py::handle array, int root, PyStream* stream) {
+  std::vector<Array> arrays = in_and_out(array, py::none());
+  const View view = arrays.front().view();
+  return run(self, stream, std::move(arrays), [&](Communicator& communicator, const Stream& on) {
+    return communicator.broadcast(view, root, on);
+  });
+}
+
+PyEvent all_gather(const Self& self, py::handle array, py::handle out,
+                   const std::optional<std::vector<std::int64_t>>& counts, PyStream* stream) {
+  std::vector<Array> arrays = in_and_out(array, out);
+  const View from = arrays.front().view();
+  const View to = arrays.back().view();
+  return run(self, stream, std::move(arrays), [&](Communicator& communicator, const Stream& on) {
+    return counts ? communicator.all_gather_v(from, to, *counts, on)
+                  : communicator.all_gather(from, to, on);
+  });
+}
+
+PyEvent reduce_scatter(const Self& self, py::handle array, py::handle out, const std::string& op,
+                       std::optional<double> factor, PyStream* stream) {
+  std::vector<Array> arrays = in_and_out(array, out);
+  const View from = arrays.front().view();
+  const View to = arrays.back().view();
+  return run(self, stream, std::move(arrays),
+             [&, reduce = reduce_of(op, factor)](Communicator& communicator, const Stream& on) {
+               return communicator.reduce_scatter(from, to, reduce, on);
+             });
+}
+
+PyEvent all_to_all(const Self& self, py::handle array, py::handle out, PyStream* stream) {
+  std::vector<Array> arrays = in_and_out(array, out);
+  const View from = arrays.front().view();
+  const View to = arrays.back().view();
+  return run(self, stream, std::move(arrays), [&](Communicator& communicator, const Stream& on) {
+    return communicator.all_to_all(from, to, on);
+  });
+}
+
+PyEvent send(const Self& self, py::handle array, int destination, PyStream* stream) {
+  std::vector<Array> arrays;
+  arrays.emplace_back(array, "array", Access::read);
+  const View view = arrays.front().view();
+  return run(self, stream, std::move(arrays), [&](Communicator& communicator, const Stream& on) {
+    return communicator.send(view, destination, on);
+  });
+}
+
+PyEvent recv(const Self& self, py::handle array, int source, PyStream* stream) {
+  std::vector<Array> arrays = in_and_out(array, py::none());
+  const View view = arrays.front().view();
+  return run(self, stream, std::move(arrays), [&](Communicator& communicator, const Stream& on) {
+    return communicator.recv(view, source, on);
+  });
+}
+
+PyEvent barrier(const Self& self, PyStream* stream) {
+  return run(self, stream, {},
+             [](Communicator& communicator, const Stream& on) { return communicator.barrier(on); });
+}
+
+}  // namespace
+
+void bind_collectives(py::class_<PyCommunicator, Self>& communicator) {
+  const auto out = py::arg("out") = py::none();
+  const auto op = py::arg("op") = "sum";
+  const auto factor = py::arg("factor") = py::none();
+  const auto stream = py::arg("stream") = py::none();
+  communicator
+      .def("all_reduce", &all_reduce, py::arg("array"), out, op, factor, stream,
+           "out = the reduction of array over all ranks, element by element; in place without "
+           "`out`. op: sum, average, min, max, product. With `factor`, the sum of factor * array.")
+      .def("reduce", &reduce, py::arg("array"), py::arg("root") = 0, out, op, factor, stream,
+           "As all_reduce, but only `root` gets the result.")
+      .def("broadcast", &broadcast, py::arg("array"), py::arg("root") = 0, stream,
+           "array = that of rank `root`.")
+      .def(
+          "all_gather", &all_gather, py::arg("array"), py::arg("out"),
+          py::arg("counts") = py::none(), stream,
+          "out = the array of rank 0, of rank 1, ...: world_size times as long. With `counts`, the "
+          "same on all ranks, rank r contributes counts[r] elements.")
+      .def("reduce_scatter", &reduce_scatter, py::arg("array"), py::arg("out"), op, factor, stream,
+           "out = this rank's part of the reduction of array, which is world_size times as long.")
+      .def("all_to_all", &all_to_all, py::arg("array"), py::arg("out"), stream,
+           "Part r of out = part number global_rank of rank r's array; both of the same length.")
+      .def("send", &send, py::arg("array"), py::arg("destination"), stream,
+           "Sends to one rank; ends when the receiver has taken the data.")
+      .def("recv", &recv, py::arg("array"), py::arg("source"), stream,
+           "array = what rank `source` sends; count and dtype are the same on both sides.")
+      .def("barrier", &barrier, stream, "Ends once all ranks have called it.");
+}
+
+}  // namespace tutti::python

@@ -1,0 +1,241 @@
+// tutti.Communicator, Stream and Event: how they begin and end. The collectives are in
+// collectives.cpp.
+#include "communicator.hpp"
+
+#include <pybind11/stl.h>
+
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "tutti/error.hpp"
+#include "tutti/mpi.hpp"
+
+namespace tutti::python {
+
+using Self = std::shared_ptr<PyCommunicator>;
+
+std::shared_ptr<Communicator> PyCommunicator::shared() const {
+  if (!communicator_) throw CommunicationError("the communicator is closed");
+  return communicator_;
+}
+
+void PyCommunicator::keep(std::vector<Array>& arrays) {
+  for (Array& array : arrays) kept_.push_back(std::move(array));
+}
+
+void PyCommunicator::abort(const std::string& reason) const {
+  const auto communicator = communicator_;
+  if (!communicator) return;
+  const py::gil_scoped_release released;
+  communicator->abort(reason);
+}
+
+void PyCommunicator::close() noexcept {
+  const auto communicator = std::exchange(communicator_, nullptr);
+  if (!communicator || busy_ == 0) return;
+  // Calls on other threads hold it, too. They end soon after an abort.
+  const py::gil_scoped_release released;
+  communicator->abort("its communicator was closed");
+  for (int i = 0; i < 1000 && busy_ > 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+const Stream& PyStream::stream() const {
+  if (!stream_) throw CommunicationError("the stream is closed");
+  return *stream_;
+}
+
+void PyStream::add(Operation operation) {
+  while (!operations_.empty() && operations_.front().event.ready()) operations_.pop_front();
+  operations_.push_back(std::move(operation));
+}
+
+void PyStream::synchronize() {
+  blocking([this] { stream().synchronize(); },
+           [this] {
+             for (const Operation& operation : operations_) {
+               operation.communicator->abort(Interrupted().what());
+             }
+           });
+  operations_.clear();
+}
+
+void PyStream::close() noexcept {
+  for (const Operation& operation : operations_) {
+    if (!operation.event.ready()) operation.communicator->abort("its stream was closed");
+  }
+  stream_.reset();
+  operations_.clear();
+}
+
+namespace {
+
+CommOptions options_of(std::optional<double> timeout) {
+  CommOptions options;
+  if (!timeout) return options;
+  constexpr double kMost = 1e9;
+  if (!(*timeout > 0 && *timeout <= kMost)) {
+    throw InvalidArgument("timeout is " + std::to_string(*timeout) +
+                          " seconds, but must be above 0 and at most 1e9");
+  }
+  options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(*timeout * 1e3)));
+  return options;
+}
+
+template <class Make>
+Self connect(Make&& make) {
+  auto communicator = blocking([&] { return own<Communicator>(make()); }, [] {});
+  auto self = std::make_shared<PyCommunicator>(std::move(communicator));
+  close_at_exit(self);
+  return self;
+}
+
+std::string mpi_library() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  return {text.data(), static_cast<std::size_t>(length)};
+}
+
+/** The handle inside a communicator of mpi4py. */
+MPI_Comm handle_of(const py::object& comm) {
+  const py::module_ mpi = py::module_::import("mpi4py.MPI");
+  if (!py::isinstance(comm, mpi.attr("Comm"))) {
+    throw py::type_error("comm is a " + std::string(Py_TYPE(comm.ptr())->tp_name) +
+                         ", but must be an mpi4py.MPI.Comm");
+  }
+  const auto theirs = mpi.attr("Get_library_version")().cast<std::string>();
+  if (theirs != mpi_library() ||
+      mpi.attr("_sizeof")(comm).cast<std::size_t>() != sizeof(MPI_Comm)) {
+    throw InvalidArgument("comm: mpi4py uses another MPI library (" + theirs + ") than tutti (" +
+                          mpi_library() + ")");
+  }
+  MPI_Comm handle = MPI_COMM_NULL;
+  std::memcpy(&handle,
+              reinterpret_cast<const void*>(mpi.attr("_addressof")(comm).cast<std::uintptr_t>()),
+              sizeof handle);
+  return handle;
+}
+
+py::object empty(const Self& self, const py::object& shape, const py::object& dtype) {
+  const py::object type = py::module_::import("numpy").attr("dtype")(dtype);
+  std::int64_t bytes = size_of(dtype_of(type, "dtype"));
+  const py::tuple extents =
+      py::isinstance<py::int_>(shape) ? py::make_tuple(shape) : py::tuple(shape);
+  for (const py::handle extent : extents) {
+    const auto length = extent.cast<std::int64_t>();
+    if (length < 0) throw InvalidArgument("shape is " + py::str(extents).cast<std::string>());
+    if (__builtin_mul_overflow(bytes, length, &bytes)) {
+      throw InvalidArgument("shape is " + py::str(extents).cast<std::string>() +
+                            ", which is too much");
+    }
+  }
+  Buffer buffer =
+      self->call([&](Communicator& communicator) { return communicator.allocate(bytes); });
+  return to_numpy(std::move(buffer), extents, type);
+}
+
+std::optional<Self> split(const Self& self, int color, int key) {
+  auto part =
+      self->call([&](Communicator& communicator) { return communicator.split(color, key); });
+  if (!part) return std::nullopt;
+  return connect([&] { return std::move(*part); });
+}
+
+void wait(const PyEvent& event) {
+  if (!event.communicator) return;
+  blocking([&] { event.event.wait(); }, [&] { event.communicator->abort(Interrupted().what()); });
+}
+
+}  // namespace
+
+void bind_communicator(py::module_& module) {
+  py::class_<PyEvent>(module, "Event", "The completion of one operation on a stream.")
+      .def(
+          "ready", [](const PyEvent& event) { return event.event.ready(); },
+          "Whether the operation has ended, well or not. Does not block.")
+      .def("wait", &wait, "Blocks until the operation has ended, and raises what it raised.");
+
+  py::class_<PyStream, std::shared_ptr<PyStream>>(
+      module, "Stream",
+      "A thread that runs operations one after the other, beside the caller. It keeps their arrays "
+      "alive. When it is dropped it first runs what was submitted.")
+      .def(py::init([] {
+        auto stream = std::make_shared<PyStream>();
+        close_at_exit(stream);
+        return stream;
+      }))
+      .def("synchronize", &PyStream::synchronize,
+           "Blocks until everything submitted so far has ended. Exceptions stay in their events.");
+
+  py::class_<PyCommunicator, Self> communicator(
+      module, "Communicator",
+      "A group of ranks that call collectives together: all of them, in the same order, with "
+      "matching arguments; otherwise every rank gets MismatchError before any output is "
+      "written.\n\n"
+      "Communicator() joins all ranks that mpiexec started, and initialises MPI if nobody has. "
+      "Communicator(local_rank, world_size, id) joins processes of this host that hold the same "
+      "NcclIdHolder; MPI is not touched. Both block until all ranks have come, at most `timeout` "
+      "seconds (TUTTI_TIMEOUT, or else 300), which then limits every wait: PeerLost names who did "
+      "not come.\n\n"
+      "Arrays are whatever has the buffer protocol, __array_interface__ or DLPack, in CPU memory "
+      "and C order; float32, float64, float16, bfloat16, int32, int64 or uint8. They are used in "
+      "place. Without a stream a call blocks, without the GIL; with one it returns at once, and "
+      "the arrays belong to it until its Event is ready. Ctrl-C ends a wait; then, and after "
+      "PeerLost or MismatchError, the communicator refuses further use.");
+  communicator
+      .def(py::init([](std::optional<double> timeout) {
+             return connect([&] { return Communicator(options_of(timeout)); });
+           }),
+           py::kw_only(), py::arg("timeout") = py::none())
+      .def(py::init([](int local_rank, int world_size, const UniqueId& id,
+                       std::optional<double> timeout) {
+             return connect(
+                 [&] { return Communicator(local_rank, world_size, id, options_of(timeout)); });
+           }),
+           py::arg("local_rank"), py::arg("world_size"), py::arg("id"), py::kw_only(),
+           py::arg("timeout") = py::none())
+      .def_static(
+          "from_mpi",
+          [](const py::object& comm, std::optional<double> timeout) {
+            const MPI_Comm handle = handle_of(comm);
+            return connect([&] { return tutti::from_mpi(handle, options_of(timeout)); });
+          },
+          py::arg("comm"), py::kw_only(), py::arg("timeout") = py::none(),
+          "A communicator over the ranks of an mpi4py communicator, which is duplicated and stays "
+          "the caller's. Collective over them.")
+      .def_property_readonly("global_rank",
+                             [](const Self& self) { return self->get().global_rank(); })
+      .def_property_readonly("world_size",
+                             [](const Self& self) { return self->get().world_size(); })
+      .def_property_readonly(
+          "local_rank", [](const Self& self) { return self->get().local_rank(); },
+          "The rank among those of this host.")
+      .def_property_readonly(
+          "local_size", [](const Self& self) { return self->get().local_size(); },
+          "How many ranks this host has.")
+      .def(
+          "describe", [](const Self& self) { return self->get().describe(); },
+          "One line: what carries the bytes, and between whom.")
+      .def("empty", &empty, py::arg("shape"), py::arg("dtype") = "float32",
+           "A NumPy array of zeros in symmetric memory: collectives on it are zero-copy inside a "
+           "host. Collective and blocking: all ranks ask for the same number of bytes. The array "
+           "may outlive the communicator.")
+      .def("split", &split, py::arg("color"), py::arg("key") = 0,
+           "A communicator among the ranks that pass the same color, ordered by key, then by rank; "
+           "None for a negative color. Collective and blocking.")
+      .def("abort", &PyCommunicator::abort, py::arg("reason"),
+           "Gives up: the other ranks get PeerLost naming this one with the reason.")
+      .def("close", &PyCommunicator::close,
+           "Leaves the communicator, without waiting for the others. Calls under way on other "
+           "threads are aborted. Also done when the object goes, and at the interpreter's exit.");
+  bind_collectives(communicator);
+  module.def("mpi_library", &mpi_library, "Name and version of the MPI library.");
+}
+
+}  // namespace tutti::python

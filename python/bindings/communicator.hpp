@@ -1,0 +1,157 @@
+// The communicator as Python holds it, and the one way in which calls on it block.
+#pragma once
+
+#include <pybind11/pybind11.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "array.hpp"
+#include "lifetime.hpp"
+#include "tutti/communicator.hpp"
+#include "tutti/interrupt.hpp"
+
+namespace tutti::python {
+
+/** What ends a wait when a signal handler of Python has raised an exception. */
+class Interrupted : public std::exception {
+ public:
+  const char* what() const noexcept override { return "interrupted by a signal"; }
+};
+
+/** Runs Python's signal handlers during a wait, and keeps what they raise. */
+class SignalWatch {
+ public:
+  /** Throws Interrupted if a handler has raised an exception. */
+  void look() {
+    const py::gil_scoped_acquire held;
+    if (PyErr_CheckSignals() == 0) return;
+    raised_.emplace();
+    throw Interrupted();
+  }
+  py::error_already_set raised() { return std::move(*raised_); }
+
+ private:
+  std::optional<py::error_already_set> raised_;
+};
+
+/** Whether this is the thread on which Python runs signal handlers. */
+inline bool on_main_thread() { return ::syscall(SYS_gettid) == ::getpid(); }
+
+/**
+ * Calls what may block: without the GIL, and so that Python's signal handlers run meanwhile. If one
+ * of them raises, the wait ends, `on_interrupt` is called, and the exception goes on to the caller.
+ * All blocking calls of the bindings go through here.
+ */
+template <class Call, class OnInterrupt>
+auto blocking(Call&& call, OnInterrupt&& on_interrupt) {
+  SignalWatch signals;
+  try {
+    const py::gil_scoped_release released;
+    std::optional<InterruptCheck> check;
+    if (on_main_thread()) check.emplace([&signals] { signals.look(); });
+    return call();
+  } catch (const Interrupted&) {
+    on_interrupt();
+    throw signals.raised();
+  }
+}
+
+/** tutti.Communicator. Closed, it refuses every call. */
+class PyCommunicator final : public Closable {
+ public:
+  explicit PyCommunicator(std::shared_ptr<Communicator> communicator)
+      : communicator_(std::move(communicator)) {}
+
+  /** Throws CommunicationError if it is closed. */
+  Communicator& get() const { return *shared(); }
+  std::shared_ptr<Communicator> shared() const;
+
+  /**
+   * Makes a blocking call on behalf of this communicator, which works on `arrays`. If it fails in
+   * communication, or is interrupted, the communicator is aborted and the arrays live on: between
+   * hosts MPI may still touch them.
+   */
+  template <class Call>
+  auto call(std::vector<Array>& arrays, Call&& action) {
+    const auto communicator = shared();
+    const Busy busy(busy_);
+    try {
+      return blocking([&] { return action(*communicator); },
+                      [&] {
+                        communicator->abort(Interrupted().what());
+                        keep(arrays);
+                      });
+    } catch (const CommunicationError&) {
+      keep(arrays);
+      throw;
+    }
+  }
+  template <class Call>
+  auto call(Call&& action) {
+    std::vector<Array> none;
+    return call(none, std::forward<Call>(action));
+  }
+
+  void abort(const std::string& reason) const;
+  void close() noexcept override;
+
+ private:
+  class Busy {
+   public:
+    explicit Busy(std::atomic<int>& count) : count_(count) { ++count_; }
+    Busy(const Busy&) = delete;
+    Busy& operator=(const Busy&) = delete;
+    ~Busy() { --count_; }
+
+   private:
+    std::atomic<int>& count_;
+  };
+
+  void keep(std::vector<Array>& arrays);
+
+  std::shared_ptr<Communicator> communicator_;  // null once closed
+  std::atomic<int> busy_ = 0;                   // calls under way
+  std::vector<Array> kept_;
+};
+
+/** The operation of one call: what it works on lives until it has ended. */
+struct Operation {
+  Event event;
+  std::vector<Array> arrays;
+  std::shared_ptr<PyCommunicator> communicator;
+};
+
+/** tutti.Stream: a worker, and the operations on it that may not have ended. */
+class PyStream final : public Closable {
+ public:
+  PyStream() : stream_(own<Stream>(Stream::worker())) {}
+
+  const Stream& stream() const;
+  void add(Operation operation);
+  void synchronize();
+  void close() noexcept override;
+
+ private:
+  std::deque<Operation> operations_;
+  std::shared_ptr<Stream> stream_;  // null once closed
+};
+
+/** tutti.Event. */
+struct PyEvent {
+  Event event;
+  std::shared_ptr<PyCommunicator> communicator;  // null where the operation has ended
+};
+
+void bind_communicator(py::module_& module);
+void bind_collectives(py::class_<PyCommunicator, std::shared_ptr<PyCommunicator>>& communicator);
+
+}  // namespace tutti::python

@@ -1,0 +1,184 @@
+// Keeps alive what DistOpt works on, and passes on what Python gives and what C++ gives back.
+#include "dist_opt.hpp"
+
+#include <pybind11/stl.h>
+
+#include <map>
+#include <utility>
+
+#include "tutti/error.hpp"
+
+namespace tutti::python {
+
+using Access = Array::Access;
+
+namespace {
+
+/** Floats as a NumPy array of one dimension. */
+py::object floats_to_numpy(std::vector<float> values) {
+  auto owner = std::make_shared<std::vector<float>>(std::move(values));
+  const auto bytes = static_cast<std::int64_t>(owner->size() * sizeof(float));
+  float* const data = owner->data();
+  return to_numpy(Buffer(data, bytes, std::move(owner)), py::make_tuple(bytes / 4),
+                  py::str("float32"));
+}
+
+std::vector<View> views_of(const std::vector<Array>& arrays) {
+  std::vector<View> views;
+  for (const Array& array : arrays) views.push_back(array.view());
+  return views;
+}
+
+std::vector<Array> arrays_of(const py::iterable& objects, Access access) {
+  std::vector<Array> arrays;
+  for (const py::handle object : objects) {
+    arrays.emplace_back(object, "tensor #" + std::to_string(arrays.size()), access);
+  }
+  return arrays;
+}
+
+void move_all(std::vector<Array>& from, std::vector<Array>& to) {
+  for (Array& array : from) to.push_back(std::move(array));
+  from.clear();
+}
+
+}  // namespace
+
+py::list PyDistOpt::register_parameters(const py::iterable& parameters) {
+  std::vector<Array> arrays;
+  std::vector<Parameter> list;
+  for (const py::handle item : parameters) {
+    const bool named = py::isinstance<py::tuple>(item);
+    const py::object array =
+        named ? py::object(py::cast<py::tuple>(item)[1]) : py::reinterpret_borrow<py::object>(item);
+    const auto name = named ? py::cast<py::tuple>(item)[0].cast<std::string>() : std::string();
+    const auto number = std::to_string(arrays.size());
+    arrays.emplace_back(array, "parameter " + (named ? "'" + name + "'" : "#" + number),
+                        Access::write);
+    list.push_back({arrays.back().view(), name});
+  }
+  const auto views =
+      communicator_->call(arrays, [&](Communicator&) { return get().register_parameters(list); });
+  registered_ = true;
+  py::list gradients;
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    // They are memory of the DistOpt, which lives as long as they do.
+    gradients.append(to_numpy(Buffer(views[i].data, views[i].bytes(), shared_from_this()),
+                              py::cast(arrays[i].shape()), py::str("float32")));
+  }
+  move_all(arrays, parameters_);
+  return gradients;
+}
+
+void PyDistOpt::emit(const Emit& emit, py::handle parameter, py::handle gradient) {
+  Array target(parameter, "parameter", Access::write);
+  const Array source(gradient, "gradient", Access::read);
+  const View target_view = target.view();
+  if (!registered_) parameters_.push_back(std::move(target));
+  const py::gil_scoped_release released;
+  emit(target_view, source.view());
+}
+
+void PyDistOpt::step(const py::function& backward, const Step& method) {
+  const Backward run = [&](const Emit& emit_one) {
+    const py::gil_scoped_acquire held;
+    // Whoever keeps the function must not reach into a pass that has ended.
+    const auto pass = std::make_shared<const Emit*>(&emit_one);
+    const py::cpp_function emit_python([this, pass](py::handle parameter, py::handle gradient) {
+      if (*pass == nullptr) throw InvalidArgument("emit was called after its backward pass");
+      emit(**pass, parameter, gradient);
+    });
+    try {
+      backward(emit_python);
+    } catch (...) {
+      *pass = nullptr;
+      throw;
+    }
+    *pass = nullptr;
+  };
+  try {
+    communicator_->call([&](Communicator&) { method(get(), run); });
+    registered_ = true;
+  } catch (...) {
+    // The first pass registers its parameters when it ends well, and nothing before.
+    if (!registered_) parameters_.clear();
+    throw;
+  }
+}
+
+void PyDistOpt::start(py::handle tensor, const Sum& method) {
+  Array array(tensor, "tensor", Access::write);
+  communicator_->call([&](Communicator&) { method(get(), array.view()); });
+  pending_.push_back(std::move(array));
+}
+
+void PyDistOpt::start_fused(const py::iterable& tensors, bool send, const FusedSum& method) {
+  std::vector<Array> arrays = arrays_of(tensors, Access::write);
+  const std::vector<View> views = views_of(arrays);
+  communicator_->call(arrays, [&](Communicator&) { method(get(), views, send); });
+  move_all(arrays, filled_);
+  if (send) move_all(filled_, pending_);
+}
+
+void PyDistOpt::sparsification(const py::iterable& tensors, py::handle accumulation, double spars,
+                               bool top_k) {
+  std::vector<Array> arrays = arrays_of(tensors, Access::write);
+  const std::vector<View> views = views_of(arrays);
+  std::optional<View> residual;
+  if (!accumulation.is_none()) {
+    arrays.emplace_back(accumulation, "accumulation", Access::write);
+    residual = arrays.back().view();
+  }
+  communicator_->call(
+      arrays, [&](Communicator&) { get().fused_sparsification(views, residual, spars, top_k); });
+  move_all(arrays, pending_);
+}
+
+void PyDistOpt::wait() {
+  communicator_->call(pending_, [&](Communicator&) { get().wait(); });
+  pending_.clear();
+}
+
+void PyDistOpt::update(py::handle parameter, py::handle gradient) {
+  const Array target(parameter, "parameter", Access::write);
+  const Array source(gradient, "gradient", Access::read);
+  const py::gil_scoped_release released;
+  get().update(target.view(), source.view());
+}
+
+py::dict PyDistOpt::state() const {
+  OptimizerState state = get().state();
+  py::dict arrays;
+  for (auto& [name, values] : state.arrays)
+    arrays[py::str(name)] = floats_to_numpy(std::move(values));
+  py::dict result;
+  result["arrays"] = arrays;
+  result["numbers"] = py::cast(state.numbers);
+  return result;
+}
+
+void PyDistOpt::load_state(const py::dict& state) {
+  OptimizerState loaded;
+  for (const auto& [name, object] : py::cast<py::dict>(state["arrays"])) {
+    const auto key = name.cast<std::string>();
+    const Array array(object, "state array '" + key + "'", Access::read);
+    if (array.view().dtype != DType::f32)
+      throw py::type_error("state array '" + key + "' must be float32");
+    const auto* values = static_cast<const float*>(array.view().data);
+    loaded.arrays[key].assign(values, values + array.view().count);
+  }
+  loaded.numbers = state["numbers"].cast<std::map<std::string, double>>();
+  get().load_state(loaded);
+}
+
+void PyDistOpt::close() noexcept {
+  if (pending_.empty()) return;
+  communicator_->abort("its DistOpt was closed");
+  const py::gil_scoped_release released;
+  try {
+    get().wait();  // sums under way end soon after an abort
+  } catch (const std::exception&) {
+  }
+}
+
+}  // namespace tutti::python

@@ -1,0 +1,65 @@
+// DistOpt as Python holds it.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "array.hpp"
+#include "communicator.hpp"
+#include "lifetime.hpp"
+#include "tutti/dist_opt.hpp"
+
+namespace tutti::python {
+
+/** The base of tutti.opt.DistOpt: SINGA's methods, where a backward pass is a callable. */
+class PyDistOpt final : public Closable, public std::enable_shared_from_this<PyDistOpt> {
+ public:
+  PyDistOpt(std::shared_ptr<SGD> optimizer, std::shared_ptr<PyCommunicator> communicator,
+            const DistOptions& options)
+      : communicator_(std::move(communicator)),
+        dist_opt_(own<DistOpt>(std::move(optimizer), communicator_->shared(), options)) {}
+
+  const std::shared_ptr<PyCommunicator>& communicator() const { return communicator_; }
+  DistOpt& get() const { return *dist_opt_; }
+
+  /** The parameters by name, and NumPy arrays in which the model may write its gradients. */
+  py::list register_parameters(const py::iterable& parameters);
+
+  /** A step: `method` with the pass that calls `backward(emit)`. */
+  using Step = std::function<void(DistOpt&, const Backward&)>;
+  void step(const py::function& backward, const Step& method);
+
+  /** Starts a sum by `method`; the tensor lives until wait(). */
+  using Sum = std::function<void(DistOpt&, View)>;
+  void start(py::handle tensor, const Sum& method);
+  /** Fills the fused buffer with `tensors`, or starts the sum of what it was filled with. */
+  using FusedSum = std::function<void(DistOpt&, std::span<const View>, bool send)>;
+  void start_fused(const py::iterable& tensors, bool send, const FusedSum& method);
+  void sparsification(const py::iterable& tensors, py::handle accumulation, double spars,
+                      bool top_k);
+  void wait();
+  void update(py::handle parameter, py::handle gradient);
+
+  py::dict state() const;
+  void load_state(const py::dict& state);
+
+  void close() noexcept override;
+
+ private:
+  void emit(const Emit& emit, py::handle parameter, py::handle gradient);
+
+  std::shared_ptr<PyCommunicator> communicator_;
+  std::vector<Array> parameters_;  // those that were registered: their memory must stay
+  bool registered_ = false;
+  std::vector<Array> filled_;          // in the fused buffer
+  std::vector<Array> pending_;         // of sums under way
+  std::shared_ptr<DistOpt> dist_opt_;  // ends before what it works on
+};
+
+void bind_dist_opt(py::module_& module);
+
+}  // namespace tutti::python

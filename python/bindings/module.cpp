@@ -1,0 +1,49 @@
+// The extension module tutti._core: what Python sees of the C++ library. The package puts names and
+// conveniences around it; here is only what marshals, lets go of the GIL, and calls.
+#include <pybind11/pybind11.h>
+
+#include "array.hpp"
+#include "communicator.hpp"
+#include "dist_opt.hpp"
+#include "errors.hpp"
+#include "lifetime.hpp"
+#include "tutti/unique_id.hpp"
+
+namespace tutti::python {
+namespace {
+
+void bind_id(py::module_& module) {
+  py::class_<UniqueId>(
+      module, "NcclIdHolder",
+      "The ticket that admits ranks to one communicator: made by one process, handed "
+      "to the others by a fork, by pickle or as text (str). Good for one meeting. "
+      "Making one touches no device, so the process may fork afterwards.")
+      .def(py::init(&UniqueId::create))
+      .def_static("parse", &UniqueId::parse, py::arg("text"), "The ticket that str() gave.")
+      .def("__str__", &UniqueId::to_string)
+      .def("__repr__",
+           [](const UniqueId& id) { return "NcclIdHolder.parse('" + id.to_string() + "')"; })
+      .def("__eq__",
+           [](const UniqueId& id, const py::object& other) {
+             return py::isinstance<UniqueId>(other) && other.cast<const UniqueId&>() == id;
+           })
+      .def("__hash__", [](const UniqueId& id) { return py::hash(py::str(id.to_string())); })
+      .def(py::pickle(
+          [](const UniqueId& id) { return py::str(id.to_string()); },
+          [](const py::str& text) { return UniqueId::parse(text.cast<std::string>()); }));
+}
+
+}  // namespace
+}  // namespace tutti::python
+
+PYBIND11_MODULE(_core, module) {
+  namespace python = tutti::python;
+  python::bind_errors();
+  python::bind_id(module);
+  python::bind_array(module);
+  python::bind_communicator(module);
+  python::bind_dist_opt(module);
+  module.attr("__version__") = TUTTI_VERSION;
+  module.def("close_all", &python::close_all,
+             "Closes what still communicates; at the interpreter's exit.");
+}

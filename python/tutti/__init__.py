@@ -1,0 +1,58 @@
+"""tutti keeps the replicas of a model in step: collectives, and a SINGA-style DistOpt.
+
+    from tutti import opt
+    sgd = opt.DistOpt(opt.SGD(lr=0.005, momentum=0.9))      # one rank of those mpiexec started
+    sgd(backward())                                         # any iterable of (param, grad)
+
+Without MPI, make a ticket with NcclIdHolder() and hand it to processes that call
+opt.DistOpt(sgd, nccl_id=id, local_rank=rank, world_size=size).
+"""
+
+import atexit as _atexit
+
+try:
+    from tutti import _core
+except ImportError as error:
+    raise ImportError(
+        f"tutti's extension module cannot be loaded: {error}. It needs the MPI library that it was "
+        "built with (Debian and Ubuntu: apt-get install openmpi-bin libopenmpi3), and to be "
+        "installed or built (pip install .)"
+    ) from error
+from tutti import errors, opt
+from tutti._core import Communicator, Event, NcclIdHolder, Stream, __version__
+from tutti.errors import (
+    BackendUnavailable,
+    CommunicationError,
+    Error,
+    InvalidArgument,
+    MismatchError,
+    PeerLost,
+    SystemError,
+)
+from tutti.helpers import broadcast_parameters, data_partition, load, save
+
+UniqueId = NcclIdHolder
+
+_atexit.register(_core.close_all)
+
+__all__ = [
+    "BackendUnavailable",
+    "CommunicationError",
+    "Communicator",
+    "Error",
+    "Event",
+    "InvalidArgument",
+    "MismatchError",
+    "NcclIdHolder",
+    "PeerLost",
+    "Stream",
+    "SystemError",
+    "UniqueId",
+    "__version__",
+    "broadcast_parameters",
+    "data_partition",
+    "errors",
+    "load",
+    "opt",
+    "save",
+]

@@ -1,0 +1,52 @@
+"""The exceptions of tutti: one tree under Error, as in C++."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+
+class Error(RuntimeError):
+    """Root of everything that tutti raises on its own account."""
+
+
+class InvalidArgument(Error, ValueError):
+    """An argument was refused. The message names it and its value; nothing was changed."""
+
+
+class SystemError(Error):  # noqa: A001 - the name that it has in C++
+    """A call to the operating system failed, for example because /dev/shm is full."""
+
+    def __init__(self, errno: int, message: str) -> None:
+        super().__init__(errno, message)
+        self.errno = errno
+
+    def __str__(self) -> str:
+        return str(self.args[1])
+
+
+class BackendUnavailable(Error):
+    """The build or the machine lacks what was asked for, for example a GPU."""
+
+
+class CommunicationError(Error):
+    """Communication failed. The communicator refuses every further call."""
+
+
+class PeerLost(CommunicationError):
+    """A rank died, left, or did not answer before the deadline.
+
+    ranks: the global ranks that were lost, ascending. reason: why.
+    """
+
+    def __init__(self, ranks: Sequence[int], reason: str) -> None:
+        super().__init__(ranks, reason)
+        self.ranks = tuple(ranks)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return "lost " + ", ".join(f"rank {rank}" for rank in self.ranks) + ": " + self.reason
+
+
+class MismatchError(CommunicationError):
+    """The ranks asked for different things in the same collective. The message shows what each
+    asked for. No output was written."""

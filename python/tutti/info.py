@@ -1,0 +1,72 @@
+"""python -m tutti.info: what this build of tutti has, and what it finds on this machine."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+from typing import List, Tuple
+
+import numpy
+
+from tutti import _core
+
+
+def _nccl() -> str:
+    try:
+        library = ctypes.CDLL("libnccl.so.2")
+    except OSError:
+        return "not found (GPUs need it: Debian package libnccl2, or pip install nvidia-nccl-cu12)"
+    number = ctypes.c_int()
+    library.ncclGetVersion(ctypes.byref(number))
+    return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
+
+
+def _gpus() -> str:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return "none: there is no NVIDIA driver"
+    listing = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=30).stdout
+    names = [line.split(" (UUID")[0] for line in listing.splitlines() if line.startswith("GPU")]
+    return ", ".join(names) or "none"
+
+
+def _launcher() -> str:
+    program = shutil.which("mpiexec")
+    return program or "not found (Debian and Ubuntu: apt-get install openmpi-bin)"
+
+
+def _transport() -> str:
+    if "OMPI_COMM_WORLD_SIZE" in os.environ or "PMIX_RANK" in os.environ:
+        return "shared memory inside a host, MPI between hosts (started by mpiexec)"
+    return "shared memory, among processes that hold the same NcclIdHolder (not under mpiexec)"
+
+
+def _shared_memory() -> str:
+    try:
+        free = shutil.disk_usage("/dev/shm").free
+    except OSError as error:
+        return f"not usable: {error}"
+    return f"/dev/shm, {free / 2**20:.0f} MiB free"
+
+
+def facts() -> List[Tuple[str, str]]:
+    """What there is to say, as (name, value)."""
+    return [
+        ("tutti", _core.__version__),
+        ("Python, NumPy", f"{sys.version.split()[0]}, {numpy.__version__}"),
+        ("backends built", "cpu (shared memory, MPI)"),
+        ("MPI library", _core.mpi_library().splitlines()[0].split(",")[0]),
+        ("mpiexec", _launcher()),
+        ("NCCL", _nccl()),
+        ("GPUs", f"{_gpus()}; this build has no GPU backend"),
+        ("shared memory", _shared_memory()),
+        ("transport", _transport()),
+    ]
+
+
+if __name__ == "__main__":
+    for name, value in facts():
+        print(f"{name + ':':<16} {value}")

@@ -1,0 +1,186 @@
+"""SINGA's optimisers: SGD, and DistOpt, which averages gradients over all ranks."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Callable, Optional
+
+from tutti import _core, _torch
+from tutti._core import SGD, Communicator, NcclIdHolder
+from tutti._types import Emit
+from tutti.errors import InvalidArgument
+
+__all__ = ["SGD", "DistOpt"]
+
+_log = logging.getLogger("tutti")
+
+_THRESHOLD = 2097152  # SINGA's
+
+
+def _backward_of(loss: Any) -> Callable[[Emit], None]:
+    """What calls emit(param, grad) for each pair that `loss` stands for."""
+    if _torch.is_loss(loss):
+        return _torch.backward_of(loss)
+    try:
+        pairs = iter(loss)
+    except TypeError:
+        raise TypeError(
+            f"loss is a {type(loss).__name__}, but must be an iterable of (param, grad), or a "
+            "PyTorch scalar that requires grad"
+        ) from None
+
+    def run(emit: Emit) -> None:
+        for pair in pairs:
+            try:
+                param, grad = pair
+            except (TypeError, ValueError):
+                raise TypeError(
+                    f"loss must yield pairs (param, grad), not a {type(pair).__name__}"
+                ) from None
+            emit(param, grad)
+
+    return run
+
+
+class DistOpt(_core.DistOpt):
+    """Averages the gradients of all ranks, then lets the wrapped optimiser update the parameters.
+
+    DistOpt(sgd) joins the ranks that mpiexec started; DistOpt(sgd, nccl_id, local_rank,
+    world_size) joins processes of this host that hold the same ticket; DistOpt(sgd,
+    communicator=c) uses a communicator that the caller goes on using. The first two block until
+    all ranks have come.
+
+    All methods are collective unless they say otherwise: all ranks call them in the same order.
+    Parameters are float32 in CPU memory. What stands for `loss` is an iterable of
+    (param, grad), usually a generator: it is consumed as it yields, and gradients travel in
+    buckets while later ones are still being computed. No parameter is written before it is
+    exhausted. A PyTorch loss (a scalar tensor that requires grad) is one, too: gradients go out
+    as loss.backward() makes them, and .grad of its parameters starts from nothing.
+
+    The first pass lays out the buckets and fixes the order; every later pass yields the same
+    parameters in the same order. An exception inside a pass leaves everything as it was if no
+    bucket was sent, otherwise the communicator is aborted and the other ranks get PeerLost.
+
+    buffSize: the most elements that travel as one message, unless a single gradient is larger.
+    half: in which type the half methods travel: "float16" or "bfloat16".
+    missing_as_zero: a parameter that a pass leaves out counts as a zero gradient.
+    momentum_correction, clip_norm, warm_up_epochs, epoch_steps: for sparse updates, after Deep
+        Gradient Compression (Lin et al., ICLR 2018): the momentum that is applied before the
+        selection (SGD then has none); the norm to which each gradient is clipped, over
+        sqrt(world_size); and the number of epochs, of epoch_steps steps each, in which the
+        density of topK falls to spars.
+    timeout: seconds that any wait may last; TUTTI_TIMEOUT, or else 300.
+    """
+
+    def __init__(
+        self,
+        opt: Optional[SGD] = None,
+        nccl_id: Optional[NcclIdHolder] = None,
+        local_rank: Optional[int] = None,
+        world_size: Optional[int] = None,
+        buffSize: int = 4194304,
+        *,
+        communicator: Optional[Communicator] = None,
+        half: str = "float16",
+        missing_as_zero: bool = False,
+        momentum_correction: float = 0.0,
+        clip_norm: float = 0.0,
+        warm_up_epochs: int = 0,
+        epoch_steps: int = 0,
+        timeout: Optional[float] = None,
+    ) -> None:
+        if buffSize < 1:
+            raise InvalidArgument(f"buffSize is {buffSize}, but must be at least 1")
+        ticket = (nccl_id, local_rank, world_size)
+        if communicator is None:
+            if nccl_id is not None and local_rank is not None and world_size is not None:
+                communicator = Communicator(local_rank, world_size, nccl_id, timeout=timeout)
+            elif any(value is not None for value in ticket):
+                raise InvalidArgument(
+                    "nccl_id, local_rank and world_size are given together, or none of them"
+                )
+            else:
+                communicator = Communicator(timeout=timeout)
+        elif any(value is not None for value in (*ticket, timeout)):
+            raise InvalidArgument("with communicator, nccl_id, local_rank, world_size and timeout "
+                                  "must not be given")
+        opt = SGD() if opt is None else opt
+        super().__init__(
+            opt,
+            communicator,
+            min(buffSize, _THRESHOLD),
+            missing_as_zero,
+            half,
+            momentum_correction,
+            clip_norm,
+            warm_up_epochs,
+            epoch_steps,
+        )
+        self.opt = opt
+        self.buffSize = buffSize
+        if communicator.global_rank == 0:
+            _log.info("%s", communicator.describe())
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are."""
+        return self.communicator.world_size
+
+    @property
+    def global_rank(self) -> int:
+        """This rank among all."""
+        return self.communicator.global_rank
+
+    @property
+    def local_rank(self) -> int:
+        """This rank among those of its host."""
+        return self.communicator.local_rank
+
+    def __call__(self, loss: Any) -> None:
+        """The same as backward_and_update(loss)."""
+        self.backward_and_update(loss)
+
+    def backward_and_update(self, loss: Any, threshold: int = _THRESHOLD) -> None:
+        """One step in full precision: averages the gradients, updates, counts a step.
+
+        Blocks until all parameters are updated. threshold: about how many elements of gradients
+        travel as one message (a single gradient may be larger); the same on all ranks.
+        """
+        self._update(_backward_of(loss), self._bucket(threshold))
+
+    def backward_and_update_half(
+        self,
+        loss: Any,
+        threshold: int = _THRESHOLD,
+        clipping: bool = False,
+        clip_Value: float = 100,
+    ) -> None:
+        """The same with 16 bits an element on the wire: gradients are divided by world_size,
+        rounded, and summed in float32. With clipping, finite elements are first limited to
+        [-clip_Value, clip_Value]."""
+        self._update_half(_backward_of(loss), self._bucket(threshold), clipping, clip_Value)
+
+    def backward_and_partial_update(self, loss: Any, threshold: int = _THRESHOLD) -> None:
+        """Every rank updates all parameters with its own gradients; then one partition of the
+        parameters is averaged over the ranks, each step the next one.
+
+        The first such step cuts the partitions, of about `threshold` elements. The replicas
+        differ in between: synchronize() before they are evaluated or saved.
+        """
+        self._partial_update(_backward_of(loss), self._bucket(threshold))
+
+    def backward_and_sparse_update(
+        self,
+        loss: Any,
+        threshold: int = _THRESHOLD,
+        spars: float = 0.05,
+        topK: bool = False,
+        corr: bool = True,
+    ) -> None:
+        """Sends a few elements of the gradients, and averages these: with topK the fraction
+        `spars` of largest magnitude, otherwise those of magnitude `spars` and above. With corr,
+        what is not sent is kept and added to the next gradients."""
+        self._sparse_update(_backward_of(loss), self._bucket(threshold), spars, topK, corr)
+
+    def _bucket(self, threshold: int) -> int:
+        return min(threshold, self.buffSize)

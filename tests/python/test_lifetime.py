@@ -1,0 +1,286 @@
+"""Ctrl-C, lost ranks, forks, the interpreter's exit, and what must not be left behind."""
+
+import contextlib
+import gc
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy
+import pytest
+
+import launching
+import tutti
+from tutti import opt
+
+LIMIT = 1.0  # seconds from Ctrl-C to KeyboardInterrupt
+
+
+def interrupted_after(wait):
+    """Presses Ctrl-C while `wait` waits; how long it took to be heard."""
+    pressed = []
+
+    def press():
+        pressed.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(0.3, press)
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            wait()
+        return time.monotonic() - pressed[0]
+    finally:
+        timer.join()
+
+
+def buckets(comm):
+    params = [numpy.ones(1000, numpy.float32) for _ in range(5)]
+    dist = opt.DistOpt(opt.SGD(), communicator=comm, buffSize=1)
+    dist.register_parameters(params)  # with rank 1; the step is without it
+    return lambda: dist((p, p) for p in reversed(params))
+
+
+def pending_sum(comm):
+    dist = opt.DistOpt(opt.SGD(), communicator=comm)
+    dist.all_reduce(numpy.ones(100))
+    return dist.wait
+
+
+def event(comm):
+    stream = tutti.Stream()
+    operation = comm.all_reduce(numpy.ones(5), stream=stream)
+
+    return lambda: (operation.wait(), stream)  # a stream that goes waits, too
+
+
+def on_stream(comm):
+    stream = tutti.Stream()
+    comm.all_reduce(numpy.ones(100), stream=stream)
+    return stream.synchronize
+
+
+WAITS = {
+    "all_reduce": lambda comm: lambda: comm.all_reduce(numpy.ones(5)),
+    "recv": lambda comm: lambda: comm.recv(numpy.ones(5), 1),
+    "send": lambda comm: lambda: comm.send(numpy.ones(100_000), 1),
+    "empty": lambda comm: lambda: comm.empty(5),
+    "split": lambda comm: lambda: comm.split(0),
+    "event": event,
+    "stream": on_stream,
+    "buckets": buckets,
+    "pending sum": pending_sum,
+}
+
+
+def pressing(place, name):
+    comm = place.communicator()
+    if place.rank == 1:
+        if name == "buckets":
+            buckets(comm)
+        threading.Event().wait(1)  # does something else; the communicator learns it at the next call
+        with pytest.raises(tutti.PeerLost, match="interrupted") as lost:
+            comm.barrier()
+        assert lost.value.ranks == (0,)
+        return 0.0
+    after = interrupted_after(WAITS[name](comm))
+    with pytest.raises(tutti.CommunicationError):
+        comm.barrier()
+    return after
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_ctrl_c_ends_a_wait(name):
+    assert launching.run(pressing, 2, "fork", name)[0] < LIMIT
+
+
+@pytest.mark.parametrize("launch", ["spawn", "mpi"])
+def test_ctrl_c_however_launched(launch):
+    assert launching.run(pressing, 2, launch, "all_reduce")[0] < LIMIT
+
+
+def between_hosts(place):
+    os.environ["TUTTI_HOST_ID"] = os.environ["OMPI_COMM_WORLD_RANK"]
+    return pressing(place, "all_reduce")
+
+
+def test_ctrl_c_between_hosts():
+    assert launching.run(between_hosts, 2, "mpi")[0] < LIMIT
+
+
+def test_ctrl_c_ends_the_wait_for_others_to_come():
+    for rank in (0, 1):
+        assert interrupted_after(lambda: tutti.Communicator(rank, 2, tutti.NcclIdHolder())) < LIMIT
+
+
+def test_handlers_that_raise_nothing_run_during_a_wait():
+    heard = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: heard.append(time.monotonic()))
+    try:
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
+        timer.start()
+        start = time.monotonic()
+        with pytest.raises(tutti.PeerLost, match="rank 1"):
+            tutti.Communicator(0, 2, tutti.NcclIdHolder(), timeout=1.5)
+        timer.join()
+        assert heard and heard[0] - start < 1.2
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def dying(place):
+    comm = place.communicator()
+    comm.barrier()
+    if place.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(tutti.PeerLost, match="rank 1: its process has ended") as lost:
+        while True:
+            comm.all_reduce(numpy.ones(10))
+    return lost.value.ranks
+
+
+@pytest.mark.parametrize("launch", ["fork", "spawn", "forkserver"])
+def test_a_killed_rank_is_named_by_the_others(launch):
+    outcomes = launching.outcomes_of(dying, 3, launch)
+    assert outcomes == [("value", (1,)), None, ("value", (1,))]
+
+
+def test_exceptions_travel_by_pickle():
+    for error in (tutti.PeerLost((1, 2), "gone"), tutti.SystemError(28, "full"),
+                  tutti.MismatchError("both sides")):
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again), again.__dict__) == (type(error), str(error), error.__dict__)
+    assert str(tutti.PeerLost((1, 2), "gone")) == "lost rank 1, rank 2: gone"
+    ticket = tutti.NcclIdHolder()
+    assert pickle.loads(pickle.dumps(ticket)) == ticket == tutti.NcclIdHolder.parse(str(ticket))
+    assert len(str(ticket)) == 256 and ticket != tutti.NcclIdHolder() and ticket != str(ticket)
+    assert len({ticket, pickle.loads(pickle.dumps(ticket))}) == 1
+    with pytest.raises(tutti.InvalidArgument):
+        tutti.NcclIdHolder.parse("not one")
+
+
+def disagreeing(place):
+    comm = place.communicator()
+    with pytest.raises(tutti.MismatchError, match="3.*4|4.*3"):
+        comm.all_reduce(numpy.ones(3 + place.rank))
+
+
+@pytest.mark.parametrize("launch", ["fork", "mpi"])
+def test_ranks_that_disagree(launch):
+    launching.run(disagreeing, 2, launch)
+
+
+SCRIPTS = {
+    "an exception with a communicator in a global": "raise RuntimeError('over')",
+    "an operation under way on a stream": """
+stream = tutti.Stream()
+comm.all_reduce(numpy.ones(100), stream=stream)""",
+    "a sum under way": """
+dist = tutti.opt.DistOpt(communicator=comm)
+dist.all_reduce(numpy.ones(100))""",
+    "a thread that waits": """
+import threading, time
+threading.Thread(target=comm.barrier, daemon=True).start()
+time.sleep(0.2)""",
+    "a reference that never goes": """
+dist = tutti.opt.DistOpt(communicator=comm)
+dist.all_reduce(numpy.ones(100))
+cycle = [comm, dist]
+cycle.append(cycle)
+import sys
+sys.leak = cycle""",
+    "a forked child": """
+import os, sys
+dist = tutti.opt.DistOpt(communicator=comm)
+dist.all_reduce(numpy.ones(100))
+stream = tutti.Stream()
+child = os.fork()
+if child == 0:
+    try:
+        comm.barrier()
+    except tutti.CommunicationError:
+        sys.exit(7)
+assert os.WEXITSTATUS(os.waitpid(child, 0)[1]) == 7""",
+}
+
+
+@pytest.mark.parametrize("end", SCRIPTS)
+def test_the_interpreter_exits(end):
+    """Rank 1 is there, and never comes to the operation."""
+    script = f"""
+import numpy, sys, tutti
+ticket = tutti.NcclIdHolder.parse(sys.argv[1])
+comm = tutti.Communicator(int(sys.argv[2]), 2, ticket, timeout=60)
+if int(sys.argv[2]) == 1:
+    sys.stdin.read()
+    sys.exit()
+print("met", flush=True)
+{SCRIPTS[end]}
+"""
+    ticket = str(tutti.NcclIdHolder())
+    ranks = [subprocess.Popen([sys.executable, "-c", script, ticket, str(rank)], text=True,
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              start_new_session=True)
+             for rank in (0, 1)]
+    try:
+        assert ranks[0].stdout.readline() == "met\n"
+        start = time.monotonic()
+        _, errors = ranks[0].communicate(timeout=30)
+        assert time.monotonic() - start < 10
+        assert ranks[0].returncode == (1 if "raise" in SCRIPTS[end] else 0), errors
+        ranks[1].communicate(timeout=30)
+        assert ranks[1].returncode == 0
+    finally:
+        for rank in ranks:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(rank.pid, signal.SIGKILL)  # and a child that it has forked
+            rank.communicate()
+
+
+def owned():
+    """What a process holds: descriptors, threads, mappings of shared memory."""
+    with open("/proc/self/maps") as maps:
+        mapped = sum("tutti" in line and "/dev/shm" in line for line in maps)
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), mapped
+
+
+def cycles(place, tickets):
+    def cycle(ticket):
+        comm = tutti.Communicator(place.rank, 2, ticket)
+        array = comm.empty(100)
+        comm.all_reduce(array, stream=tutti.Stream()).wait()
+
+    cycle(tickets[0])
+    gc.collect()
+    before = owned()
+    for ticket in tickets[1:]:
+        cycle(ticket)
+    gc.collect()
+    return before, owned()
+
+
+def test_communicators_leave_nothing_behind():
+    tickets = [tutti.NcclIdHolder() for _ in range(1001)]
+    for before, after in launching.run(cycles, 2, "fork", tickets):
+        assert after == before
+
+
+def left(place):
+    comm = place.communicator()
+    comm.barrier()
+    if place.rank == 0:
+        comm.close()
+        comm.close()
+        with pytest.raises(tutti.CommunicationError, match="closed"):
+            comm.barrier()
+    else:
+        with pytest.raises(tutti.PeerLost, match="rank 0"):
+            comm.barrier()
+
+
+def test_close():
+    launching.run(left, 2, "fork")
