@@ -129,9 +129,9 @@ py::object empty(const Self& self, const py::object& shape, const py::object& dt
       py::isinstance<py::int_>(shape) ? py::make_tuple(shape) : py::tuple(shape);
   for (const py::handle extent : extents) {
     const auto length = extent.cast<std::int64_t>();
-    if (length < 0) throw InvalidArgument("shape is " + py::str(extents).cast<std::string>());
+    if (length < 0) throw InvalidArgument("shape is " + py::repr(extents).cast<std::string>());
     if (__builtin_mul_overflow(bytes, length, &bytes)) {
-      throw InvalidArgument("shape is " + py::str(extents).cast<std::string>() +
+      throw InvalidArgument("shape is " + py::repr(extents).cast<std::string>() +
                             ", which is too much");
     }
   }
