@@ -47,8 +47,9 @@ if [ $# -gt 0 ]; then
 else
   for source in benchmarks/*.cpp benchmarks/*.py; do
     name=$(basename "${source%.*}")
+    [ "$name" != mnist_accuracy ] || continue  # half an hour: only by name
     arguments=()
-    [ "$name" != allreduce_bench ] || arguments=(--peers mpi,gloo --seconds 0.5)
+    [ "$name" != allreduce_bench ] || arguments=(--peers "mpi,gloo" --seconds 0.5)
     run "$name" "${arguments[@]}"
   done
 fi

@@ -58,8 +58,11 @@ bool possible(const Way& way, std::int64_t bytes, Choices::Allowed allowed) {
 }  // namespace
 
 Chooser::Chooser(std::vector<Way> ways, int samples) : samples_(samples), best_(ways.front()) {
-  for (const Way& way : ways) candidates_.push_back({way, {}});
-  if (candidates_.size() == 1) candidates_.clear();  // nothing to try
+  if (ways.size() == 1) return;  // nothing to try
+  for (const Way& way : ways) {
+    candidates_.push_back({way, {}});
+    candidates_.back().costs.reserve(static_cast<std::size_t>(samples));  // later calls need none
+  }
 }
 
 Chooser::Trial Chooser::next() {
