@@ -101,7 +101,7 @@ bool measure(const Options& options, const std::string& forced) {
 
   const std::int64_t between = sum_over_ranks(comm, stats.bytes_between);
   const std::int64_t flat = sum_over_ranks(comm, flat_bytes(options, data));
-  const std::int64_t fp32 = 2 * (options.hosts - 1) * options.count * 4;
+  const std::int64_t fp32 = std::int64_t{2} * (options.hosts - 1) * options.count * 4;
   if (comm.global_rank() == 0) {
     std::nth_element(times.begin(), times.begin() + options.runs / 2, times.end());
     std::printf(

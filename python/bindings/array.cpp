@@ -182,6 +182,7 @@ bool Array::take_interface(py::handle object, const std::string& name, Access ac
       !is_contiguous(shape, interface["strides"].cast<Shape>(), size_of(*dtype))) {
     refuse_layout(name);
   }
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the protocol passes addresses as numbers.
   view_ = View(reinterpret_cast<void*>(data.first), 0, *dtype);
   set_shape(std::move(shape));
   owner_ = py::reinterpret_borrow<py::object>(object);

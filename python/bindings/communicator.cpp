@@ -7,7 +7,6 @@
 #include <array>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <string>
 #include <thread>
 
@@ -34,7 +33,7 @@ void PyCommunicator::abort(const std::string& reason) const {
   communicator->abort(reason);
 }
 
-void PyCommunicator::close() noexcept {
+void PyCommunicator::close() {
   const auto communicator = std::exchange(communicator_, nullptr);
   if (!communicator || busy_ == 0) return;
   // Calls on other threads hold it, too. They end soon after an abort.
@@ -65,7 +64,7 @@ void PyStream::synchronize() {
   operations_.clear();
 }
 
-void PyStream::close() noexcept {
+void PyStream::close() {
   for (const Operation& operation : operations_) {
     if (!operation.event.ready()) operation.communicator->abort("its stream was closed");
   }
@@ -115,11 +114,8 @@ MPI_Comm handle_of(const py::object& comm) {
     throw InvalidArgument("comm: mpi4py uses another MPI library (" + theirs + ") than tutti (" +
                           mpi_library() + ")");
   }
-  MPI_Comm handle = MPI_COMM_NULL;
-  std::memcpy(&handle,
-              reinterpret_cast<const void*>(mpi.attr("_addressof")(comm).cast<std::uintptr_t>()),
-              sizeof handle);
-  return handle;
+  const auto address = mpi.attr("_addressof")(comm).cast<std::uintptr_t>();
+  return *reinterpret_cast<const MPI_Comm*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
 py::object empty(const Self& self, const py::object& shape, const py::object& dtype) {
@@ -203,7 +199,7 @@ void bind_communicator(py::module_& module) {
       .def_static(
           "from_mpi",
           [](const py::object& comm, std::optional<double> timeout) {
-            const MPI_Comm handle = handle_of(comm);
+            MPI_Comm handle = handle_of(comm);
             return connect([&] { return tutti::from_mpi(handle, options_of(timeout)); });
           },
           py::arg("comm"), py::kw_only(), py::arg("timeout") = py::none(),

@@ -102,7 +102,7 @@ class PyCommunicator final : public Closable {
   }
 
   void abort(const std::string& reason) const;
-  void close() noexcept override;
+  void close() override;
 
  private:
   class Busy {
@@ -138,7 +138,7 @@ class PyStream final : public Closable {
   const Stream& stream() const;
   void add(Operation operation);
   void synchronize();
-  void close() noexcept override;
+  void close() override;
 
  private:
   std::deque<Operation> operations_;

@@ -171,7 +171,7 @@ void PyDistOpt::load_state(const py::dict& state) {
   get().load_state(loaded);
 }
 
-void PyDistOpt::close() noexcept {
+void PyDistOpt::close() {
   if (pending_.empty()) return;
   communicator_->abort("its DistOpt was closed");
   const py::gil_scoped_release released;

@@ -47,7 +47,7 @@ class PyDistOpt final : public Closable, public std::enable_shared_from_this<PyD
   py::dict state() const;
   void load_state(const py::dict& state);
 
-  void close() noexcept override;
+  void close() override;
 
  private:
   void emit(const Emit& emit, py::handle parameter, py::handle gradient);

@@ -2,6 +2,7 @@
 #include "lifetime.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <vector>
 
 namespace tutti::python {
@@ -29,7 +30,11 @@ void close_all() {
   const auto list = std::exchange(living(), {});
   for (auto entry = list.rbegin(); entry != list.rend(); ++entry) {
     if (entry->process != ::getpid()) continue;
-    if (const auto object = entry->object.lock()) object->close();
+    const auto object = entry->object.lock();
+    try {
+      if (object) object->close();
+    } catch (const std::exception&) {  // the process ends all the same, and with it the object
+    }
   }
 }
 

@@ -38,7 +38,7 @@ class Closable {
   virtual ~Closable() = default;
 
   /** Ends what is under way, without waiting for other ranks, and lets go of everything. */
-  virtual void close() noexcept = 0;
+  virtual void close() = 0;
 };
 
 /** Has `object` closed by close_all(), unless it is gone by then. */

@@ -18,7 +18,7 @@ using shm::Host;
 using shm::Wait;
 
 // Shorter exchanges tell about waiting, not about the wire.
-constexpr std::int64_t kTimed = 64 * 1024;
+constexpr std::int64_t kTimed = std::int64_t{64} * 1024;
 constexpr double kNewest = 0.25;  // weight of the newest measurement
 
 /** What the leaders tell each other first, besides the sizes of their packets. */

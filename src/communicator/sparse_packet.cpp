@@ -35,7 +35,7 @@ void pack(std::span<const std::uint32_t> numbers, unsigned width, std::byte* to)
 
 /** The number that begins at bit `at`. */
 std::uint32_t unpack(const std::byte* from, std::size_t at, std::uint64_t mask) {
-  std::uint64_t word;
+  std::uint64_t word = 0;
   std::memcpy(&word, from + at / kBitsOfByte, sizeof(word));
   return static_cast<std::uint32_t>(word >> at % kBitsOfByte & mask);
 }

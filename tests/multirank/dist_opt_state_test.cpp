@@ -144,7 +144,7 @@ TEST_F(DistOptState, AnotherRanksStateIsRefused) {
       training.steps(0, 2);
       const OptimizerState before = training.opt().state();
       const auto refusal = [&](OptimizerState state) {
-        const std::string message = message_of([&] { training.opt().load_state(state); });
+        std::string message = message_of([&] { training.opt().load_state(state); });
         EXPECT_TRUE(same(training.opt().state(), before)) << message;
         return message;
       };

@@ -66,8 +66,8 @@ TEST_P(SparseSum, AddsInTheDocumentedOrder) {
 /** With what TUTTI_SPARSE asks for. */
 class ForcedSparse : public RankTest, public ::testing::WithParamInterface<SparseAlgorithm> {
  protected:
-  ForcedSparse() { ::setenv("TUTTI_SPARSE", std::string(name_of(GetParam())).c_str(), 1); }
-  ~ForcedSparse() override { ::unsetenv("TUTTI_SPARSE"); }
+  void SetUp() override { ::setenv("TUTTI_SPARSE", std::string(name_of(GetParam())).c_str(), 1); }
+  void TearDown() override { ::unsetenv("TUTTI_SPARSE"); }
 };
 
 INSTANTIATE_TEST_SUITE_P(Algorithms, ForcedSparse,

@@ -19,7 +19,8 @@ Counts count_bins(std::span<const float> values, std::uint32_t low, int shift) {
   std::array<Counts, kTurns> turns{};
   const auto count = [&](Counts& counts, float value) {
     const auto offset = static_cast<std::int32_t>(magnitude_of(value) - low);
-    ++counts[static_cast<std::size_t>(std::clamp(offset >> shift, -1, kBins) + 1)];
+    const std::int32_t bin = std::clamp(offset >> shift, -1, kBins) + 1;
+    ++counts[static_cast<std::size_t>(bin)];
   };
   std::size_t i = 0;
   for (; i + kTurns <= values.size(); i += kTurns) {

@@ -210,14 +210,14 @@ void reduce_kernel(const ReduceArguments& arguments) {
 
 /** Lines of 64 bytes past the caches; `to` starts one. Returns the bytes copied. */
 std::int64_t stream_lines(void* to, const void* from, std::int64_t bytes) {
-  constexpr std::int64_t kStep = kStrip * kVectorBytes;
+  constexpr std::int64_t kStep = std::int64_t{kStrip} * kVectorBytes;
   auto* target = static_cast<unsigned char*>(to);
   const auto* source = static_cast<const unsigned char*>(from);
   const std::int64_t whole = bytes / kStep * kStep;
   for (std::int64_t i = 0; i < whole; i += kStep) {
     Words value[kStrip];
     __builtin_memcpy(value, source + i, sizeof(value));
-    for (unsigned v = 0; v < kStrip; ++v) stream(target + i + v * kVectorBytes, value[v]);
+    for (std::size_t v = 0; v < kStrip; ++v) stream(target + i + v * kVectorBytes, value[v]);
   }
   fence_streams();
   return whole;

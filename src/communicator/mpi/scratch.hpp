@@ -20,6 +20,8 @@ class Scratch {
   explicit Scratch(std::int64_t bytes)
       : memory_(std::make_shared_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes))),
         exceptions_(std::uncaught_exceptions()) {}
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
   Scratch(Scratch&&) noexcept = default;
   Scratch& operator=(Scratch&&) noexcept = default;
   ~Scratch() {
