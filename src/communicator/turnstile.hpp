@@ -4,11 +4,13 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <set>
 #include <thread>
 #include <utility>
 
+#include "communicator/recycled.hpp"
 #include "tutti/interrupt.hpp"
 
 namespace tutti {
@@ -88,7 +90,7 @@ class Turnstile {
   std::atomic<std::uint32_t> turn_ = 0;
   std::atomic<std::uint32_t> early_ = 0;  // places behind the turn that are free already
   std::mutex mutex_;
-  std::set<std::uint32_t> free_;
+  std::set<std::uint32_t, std::less<>, RecyclingAllocator<std::uint32_t>> free_;
 };
 
 }  // namespace tutti

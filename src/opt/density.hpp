@@ -12,11 +12,11 @@
 namespace tutti {
 
 /** Throws InvalidArgument unless `spars` is a fraction that top-K can send, or a threshold. */
-inline void check_spars(const std::string& method, double spars, bool top_k) {
+inline void check_spars(const char* method, double spars, bool top_k) {
   const bool good = top_k ? spars > 0.0 && spars <= 1.0 : spars >= 0.0 && std::isfinite(spars);
   if (good) return;
   throw InvalidArgument(
-      method + ": spars is " + number_text(spars) + ", but must be " +
+      std::string(method) + ": spars is " + number_text(spars) + ", but must be " +
       (top_k ? "above 0 and at most 1 for top-K" : "finite and not negative for a threshold"));
 }
 

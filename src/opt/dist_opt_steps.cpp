@@ -20,14 +20,14 @@ std::string message_of(const std::exception_ptr& error) {
   }
 }
 
-void refuse_large_buckets(const std::string& method, const Reducer& reducer,
+void refuse_large_buckets(const char* method, const Reducer& reducer,
                           std::int64_t bucket_elements) {
   if (reducer.memory_elements() <= kMostSparse) return;
   for (const Bucket& bucket : reducer.cut(bucket_elements)) {
     if (bucket.end - bucket.begin <= kMostSparse) continue;
-    throw InvalidArgument(method + ": a bucket has " + std::to_string(bucket.end - bucket.begin) +
-                          " elements, and at most " + std::to_string(kMostSparse) +
-                          " can be numbered");
+    throw InvalidArgument(std::string(method) + ": a bucket has " +
+                          std::to_string(bucket.end - bucket.begin) + " elements, and at most " +
+                          std::to_string(kMostSparse) + " can be numbered");
   }
 }
 

@@ -33,7 +33,9 @@ Host::Host(const UniqueId& id, int rank, std::vector<int> names, std::chrono::mi
       meeting_(meet(id, rank, party ? *party : Party{names_, {}}, timeout)),
       rank_(rank),
       process_(::getpid()),
-      crowded_(crowded()) {}
+      crowded_(crowded()) {
+  for (std::vector<int>& missing : missing_) missing.reserve(names_.size());
+}
 
 Host::~Host() {
   if (process_ != ::getpid()) return;
@@ -57,12 +59,10 @@ void Host::come(std::uint64_t number) {
 
 template <class SignalOf, class Arrived>
 void Host::wait_for_each(const SignalOf& signal_of, const Arrived& arrived) {
-  const auto missing = [&] {
-    std::vector<int> ranks;
+  const auto missing = [&](std::vector<int>& ranks) {
     for (int peer = 0; peer < size(); ++peer) {
       if (!arrived(peer)) ranks.push_back(peer);
     }
-    return ranks;
   };
   for (int peer = 0; peer < size(); ++peer) {
     if (arrived(peer)) continue;
@@ -89,11 +89,12 @@ void Host::wait_for_all(Flag RankSlot::*flag, std::uint32_t target) {
 void Host::wait_for(int peer, Flag RankSlot::*flag, std::uint32_t target) {
   Flag& awaited = control().slot(peer).*flag;
   const auto done = [&] { return awaited.reached(target); };
-  if (!done()) wait(awaited.signal(), Wait::collective, done, [peer] { return std::vector{peer}; });
+  if (done()) return;
+  wait(awaited.signal(), Wait::collective, done, [peer](auto& ranks) { ranks.push_back(peer); });
 }
 
 void Host::wait_for(int peer, const Signal& signal, Wait kind, const std::function<bool()>& done) {
-  wait(signal, kind, done, [peer] { return std::vector<int>{peer}; });
+  wait(signal, kind, done, [peer](auto& ranks) { ranks.push_back(peer); });
 }
 
 template <class Done>
@@ -125,7 +126,9 @@ void Host::wait(const Signal& signal, Wait kind, const Done& done, const Awaited
     if (done()) break;
     check_failure();
     InterruptCheck::poll();
-    const std::vector<int> missing = awaited();
+    std::vector<int>& missing = missing_[static_cast<std::size_t>(kind)];
+    missing.clear();
+    awaited(missing);
     if (missing.empty()) continue;  // all came after done() looked
     waiting_for(kind).store(missing.front(), std::memory_order_relaxed);
     own().heartbeat.fetch_add(1, std::memory_order_relaxed);

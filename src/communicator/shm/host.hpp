@@ -1,6 +1,7 @@
 // The ranks of one host: they wait for each other, notice who is gone, and fail together.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -134,6 +135,7 @@ class Host {
   bool crowded_;
   std::uint32_t phase_ = 0;
   Idle idle_;
+  std::array<std::vector<int>, kWaitKinds> missing_;  // of a wait of each kind: made once
 };
 
 }  // namespace tutti::shm
