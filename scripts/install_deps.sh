@@ -48,6 +48,7 @@ bench() {
 }
 
 lint() {
+  need libgloo-dev has_header gloo/allreduce.h  # clang-tidy reads what includes it
   need clang-format-14 has clang-format-14
   need clang-tidy has clang-tidy
   need shellcheck has shellcheck
