@@ -61,11 +61,25 @@ def train_one_batch(model, sgd, x, y, dist_option, spars):
     return loss, correct
 
 
+def stdout_is_terminal():
+    if not sys.stdout.isatty() or "OMPI_COMM_WORLD_RANK" not in os.environ:
+        return sys.stdout.isatty()
+    # Open MPI gives each rank a pseudo-terminal and copies what it reads there to its own stdout.
+    try:
+        descriptor = os.open(f"/proc/{os.getppid()}/fd/1", os.O_WRONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.isatty(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class Progress:
     """A bar on a terminal, and nothing elsewhere."""
 
     def __init__(self, speaks):
-        self.shows = speaks and sys.stdout.isatty()
+        self.shows = speaks and stdout_is_terminal()
         self.drawn = 0.0
 
     def draw(self, done, batches, images_per_second):
