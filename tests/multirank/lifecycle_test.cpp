@@ -66,14 +66,15 @@ void expect_refused(const std::vector<std::string>& parts, const Action& action)
 }
 
 TEST_F(Lifecycle, AThousandCommunicatorsLeaveNothing) {
+  const std::uint64_t cycles = ranks() <= 2 ? 1000 : 100;  // more ranks share the cores
   on_ranks(expect_sum);
   const Leftovers before;
   if (world().launch == Launch::mpi) {
-    for (int cycle = 0; cycle < 1000; ++cycle) on_ranks(expect_sum);
+    for (std::uint64_t cycle = 0; cycle < cycles; ++cycle) on_ranks(expect_sum);
   } else {
     on_ranks([&](Communicator& comm) {
       const UniqueId base = agree_on_ticket(comm);
-      for (std::uint64_t cycle = 0; cycle < 1000; ++cycle) {
+      for (std::uint64_t cycle = 0; cycle < cycles; ++cycle) {
         Communicator next(comm.global_rank(), ranks(), derive(base, cycle), short_timeout());
         if (cycle % 10 == 0) {
           const Buffer buffer = next.allocate(10'000);
