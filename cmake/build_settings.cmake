@@ -16,24 +16,34 @@ mark_as_advanced(CCACHE_PROGRAM)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
+if(CMAKE_CXX_COMPILER_LAUNCHER AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
+endif()
+
+# For C++ alone: nvcc's options are in cuda.cmake.
+function(add_cxx_options)
+  foreach(flag IN LISTS ARGN)
+    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:${flag}>)
+  endforeach()
+endfunction()
 
 # A fused multiply-add rounds once where a product and a sum round twice: without it the portable,
 # AVX2 and AVX-512 kernels give the same bits.
-add_compile_options(-ffp-contract=off)
+add_cxx_options(-ffp-contract=off)
 
-add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion)
+add_cxx_options(-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  add_compile_options(-Wno-restrict)  # false alarms on "text" + std::string, GCC bug 105651
+  add_cxx_options(-Wno-restrict)  # false alarms on "text" + std::string, GCC bug 105651
 endif()
 if(TUTTI_WERROR)
-  add_compile_options(-Werror)
+  add_cxx_options(-Werror)
 endif()
 
 if(TUTTI_SANITIZE)
-  add_compile_options(-fsanitize=${TUTTI_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_cxx_options(-fsanitize=${TUTTI_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${TUTTI_SANITIZE})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # GCC's flow analysis sees paths that only the sanitizer's own code makes.
-    add_compile_options(-Wno-maybe-uninitialized)
+    add_cxx_options(-Wno-maybe-uninitialized)
   endif()
 endif()

@@ -38,7 +38,13 @@ struct CommOptions {
  *
  * `in` and `out` may be the same memory (for all_gather, `in` is this rank's part of `out`; for
  * reduce_scatter, `out` is this rank's part of `in`); any other overlap is refused. Counts are in
- * elements. Views on a device that no backend serves are refused with BackendUnavailable.
+ * elements.
+ *
+ * Memory of GPUs travels through NCCL: all ranks pass it in a call, or none does, and a rank always
+ * of the same GPU. On a GPU's stream a call launches its work and returns. The order of additions
+ * is NCCL's own; a send and a recv run one after the other. Calls that do not match are found out
+ * while TUTTI_GPU_CHECK lasts, and later end in PeerLost. The first such call, a collective,
+ * connects the GPUs; BackendUnavailable, on all ranks, where that cannot be.
  *
  * The order in which contributions are added depends only on the layout (which ranks share a
  * host), the count and the dtype: rank order inside a host, then the hosts in the order of their
@@ -80,6 +86,11 @@ class Communicator {
   /** The rank among those of this host, and how many those are. */
   int local_rank() const;
   int local_size() const;
+  /**
+   * Where this rank should compute: the GPU number local_rank() modulo gpu_count(), or the CPU if
+   * there is no GPU. TUTTI_DEVICE (`cpu`, or a GPU's number) overrides it.
+   */
+  Device device() const;
   /** One line: what carries the bytes, and between whom. */
   std::string describe() const;
 
@@ -126,9 +137,10 @@ class Communicator {
   /**
    * Symmetric memory: `bytes` bytes of zeros, the same number on every rank. Collective and
    * blocking. Collectives whose arguments lie in one such allocation on all ranks are zero-copy
-   * inside a host. Throws SystemError on every rank if there is not enough.
+   * inside a host; on a GPU it is memory of NCCL's, registered with it. Throws SystemError on every
+   * rank if there is not enough.
    */
-  Buffer allocate(std::int64_t bytes);
+  Buffer allocate(std::int64_t bytes, Device device = {});
 
   /**
    * A communicator among the ranks that pass the same `color`, ordered by `key`, then by global

@@ -1,6 +1,7 @@
 // Memory, streams and events of a device.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -10,6 +11,12 @@
 #include "tutti/dtype.hpp"
 
 namespace tutti {
+
+/**
+ * How many GPUs this process can use. 0 where the build, the driver or the device is missing: the
+ * log says once which. The first call touches the driver, after which a process should not fork.
+ */
+int gpu_count();
 
 /**
  * Owns a stretch of memory. Move-only; the memory goes back when the buffer is destroyed or
@@ -31,11 +38,17 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
   ~Buffer() = default;
 
+  /** Page-locked memory of the host, which GPUs copy from and to without a detour. Throws
+   * BackendUnavailable where there is no GPU. */
+  static Buffer pinned(std::int64_t bytes);
+
   void* data() const { return data_; }
   std::int64_t bytes() const { return bytes_; }
   Device device() const { return device_; }
 
-  /** The buffer as elements of type T; a remainder smaller than one element is left out. */
+  /** The buffer as elements; a remainder smaller than one element is left out. */
+  View view(DType dtype) const { return {data_, bytes_ / size_of(dtype), dtype, device_}; }
+  /** The buffer, in memory of the host, as elements of type T; as view(). */
   template <Element T>
   std::span<T> as() const {
     return {static_cast<T*>(data_), static_cast<std::size_t>(bytes_) / sizeof(T)};
@@ -69,10 +82,12 @@ class Event {
    */
   void wait() const;
 
- private:
-  friend class Stream;
-  struct State;
+  /** What an event is on its device; for the library alone. */
+  class State;
   explicit Event(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  const std::shared_ptr<State>& state() const { return state_; }
+
+ private:
   std::shared_ptr<State> state_;
 };
 
@@ -82,7 +97,9 @@ class Event {
  *
  * The default stream runs each operation on the calling thread before submit() returns, and lets
  * its exception through. A worker stream runs them on a thread of its own, so that they overlap
- * with what the caller does; an exception waits in the operation's Event.
+ * with what the caller does; an exception waits in the operation's Event. A GPU's stream is a
+ * cudaStream_t: an operation launches work on it, from the calling thread, and has ended when the
+ * GPU has done that work.
  */
 class Stream {
  public:
@@ -91,19 +108,55 @@ class Stream {
   /** A stream with a thread of its own, which ends with the last handle, after what was submitted.
    */
   static Stream worker();
+  /** A stream of the library's own on a GPU, apart from the default stream. Throws InvalidArgument
+   * if `device` is not one of gpu_count(), BackendUnavailable if there is none. */
+  static Stream on(Device device);
+  /** A cudaStream_t of the caller's, which outlives all handles and events; null is the GPU's
+   * default stream. Throws as on() does. */
+  static Stream borrow(Device device, void* cuda_stream);
 
   /** Whether operations run on the calling thread. */
-  bool is_inline() const { return worker_ == nullptr; }
+  bool is_inline() const { return queue_ == nullptr; }
+  /** Whose work the stream runs. */
+  Device device() const;
+  /** The cudaStream_t; null on the CPU. */
+  void* native() const;
 
-  Event submit(std::function<void()> operation) const;
-  /** What is submitted from now on starts after the operation of `event` has ended. */
+  /**
+   * Called now and then by a wait for an operation of a GPU, or for a later one of its stream,
+   * with the time that the wait has lasted; what it throws ends the wait, and all later ones.
+   */
+  using Watch = std::function<void(std::chrono::milliseconds waited)>;
+
+  /** On a GPU, `operation` finds the device current. `watch` is for GPUs alone. */
+  Event submit(std::function<void()> operation, Watch watch = {}) const;
+  /**
+   * What is submitted from now on starts after the operation of `event` has ended. Between two
+   * GPU streams nothing waits but the GPU.
+   */
   void wait(const Event& event) const;
   /** Blocks until everything submitted so far has ended. Exceptions stay in their events. */
   void synchronize() const;
 
+  /**
+   * `bytes` bytes, not initialised, of the stream's device, for what is submitted from now on. On
+   * a GPU they come from a pool without waiting, and go back to it after what the stream was given
+   * before the buffer ended. Throws SystemError if memory is short.
+   */
+  Buffer allocate(std::int64_t bytes) const;
+  /** out = in, as an operation of the stream, from and to any device. InvalidArgument unless both
+   * have the same dtype and count, or if the CPU is to copy memory of a GPU. */
+  Event copy(View out, ConstView in) const;
+
+  /** Sets the bytes of `out`, in memory of the stream's device, to zero. */
+  Event fill_with_zeros(View out) const;
+
+  /** What runs the operations; for the library alone. */
+  class Queue;
+  explicit Stream(std::shared_ptr<Queue> queue) : queue_(std::move(queue)) {}
+
  private:
-  class Worker;
-  std::shared_ptr<Worker> worker_;
+  std::shared_ptr<Queue> queue_;
 };
 
 }  // namespace tutti

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <string>
 
+#include "tutti/device.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {
@@ -17,6 +18,11 @@ template <class... Parts>
   std::ostringstream text;
   (text << ... << parts);
   throw InvalidArgument(text.str());
+}
+
+std::string describe(Device device) {
+  if (device.kind == DeviceKind::cpu) return "the CPU";
+  return "GPU " + std::to_string(device.ordinal);
 }
 
 bool is_integer(DType dtype) {
@@ -56,9 +62,14 @@ void check_view(std::string_view name, const ConstView& view) {
   if (view.data == nullptr && view.count > 0) {
     refuse(name, ".data is null, but ", name, ".count is ", view.count);
   }
-  if (view.device.kind != DeviceKind::cpu) {
+  if (view.device.kind == DeviceKind::cpu) return;
+  if (gpu_count() == 0) {
     throw BackendUnavailable(std::string(name) +
-                             ".device is a GPU, but this build has no backend for it");
+                             ".device is a GPU, but there is none that this process can use");
+  }
+  if (view.device.ordinal < 0 || view.device.ordinal >= gpu_count()) {
+    refuse(name, ".device.ordinal is ", view.device.ordinal, ", but must be from 0 to ",
+           gpu_count() - 1);
   }
 }
 
@@ -83,6 +94,17 @@ void check_same_dtype(const ConstView& in, const ConstView& out) {
 void check_dtype(std::string_view name, const ConstView& view, DType expected) {
   if (view.dtype == expected) return;
   refuse(name, ".dtype is ", name_of(view.dtype), ", but must be ", name_of(expected));
+}
+
+void check_on_cpu(std::string_view name, const ConstView& view) {
+  if (view.device.kind == DeviceKind::cpu) return;
+  refuse(name, " is in memory of ", describe(view.device), ", but must be on the CPU");
+}
+
+void check_same_device(const ConstView& in, const ConstView& out) {
+  if (in.device != out.device) {
+    refuse("in.device is ", describe(in.device), ", but out.device is ", describe(out.device));
+  }
 }
 
 void check_count(std::string_view name, const ConstView& view, std::int64_t expected,

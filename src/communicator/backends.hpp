@@ -22,4 +22,7 @@ std::unique_ptr<Transport> connect_session(const std::shared_ptr<mpi::Session>& 
 std::unique_ptr<Transport> connect_local(int local_rank, int world_size, const UniqueId& id,
                                          std::chrono::milliseconds timeout);
 
+/** The transport between the GPUs of the ranks of `host`, which outlives it. See nccl::connect. */
+std::unique_ptr<DeviceTransport> connect_gpus(Transport* host, Device device);
+
 }  // namespace tutti

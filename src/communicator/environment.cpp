@@ -1,6 +1,7 @@
 // Reads and checks the environment variables.
 #include "communicator/environment.hpp"
 
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 
@@ -32,6 +33,22 @@ std::chrono::milliseconds timeout_or_default(std::optional<std::chrono::millisec
                           "', but must be a number of seconds from 0.001 to 1e9");
   }
   return std::chrono::milliseconds(std::llround(seconds * 1000.0));
+}
+
+Device choose_device(int local_rank, int gpus) {
+  const auto text = environment("TUTTI_DEVICE");
+  if (text && *text == "cpu") return {};
+  if (!text) return gpus == 0 ? Device{} : Device{DeviceKind::cuda, local_rank % gpus};
+  int ordinal = -1;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), ordinal);
+  if (error != std::errc{} || end != text->data() + text->size() || ordinal < 0) {
+    throw InvalidArgument("TUTTI_DEVICE is '" + *text + "', but must be cpu or a GPU's number");
+  }
+  if (ordinal >= gpus) {
+    throw InvalidArgument("TUTTI_DEVICE is " + *text + ", but there are " + std::to_string(gpus) +
+                          " GPUs");
+  }
+  return {DeviceKind::cuda, ordinal};
 }
 
 }  // namespace tutti

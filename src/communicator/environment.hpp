@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "tutti/dtype.hpp"
+
 namespace tutti {
 
 /** The value of a variable; nothing if it is unset or empty. */
@@ -15,5 +17,11 @@ std::optional<std::string> environment(const char* name);
  * else 300 s. Throws InvalidArgument naming the source if it is not positive and finite.
  */
 std::chrono::milliseconds timeout_or_default(std::optional<std::chrono::milliseconds> option);
+
+/**
+ * Where a rank computes, of `gpus` GPUs: as TUTTI_DEVICE says (`cpu` or a number), else by its
+ * local rank. Throws InvalidArgument for anything else, and for a number that is not there.
+ */
+Device choose_device(int local_rank, int gpus);
 
 }  // namespace tutti

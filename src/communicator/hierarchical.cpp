@@ -91,6 +91,18 @@ void HierarchicalTransport::guarded(const std::function<void()>& action, Witness
   }
 }
 
+void HierarchicalTransport::pulse(std::chrono::milliseconds waited) {
+  guarded([&] {
+    std::vector<int> others(static_cast<std::size_t>(size()));
+    std::iota(others.begin(), others.end(), 0);
+    others.erase(others.begin() + rank());
+    local_->host().look_after_all();
+    channel_->poll(others);
+    // The control messages reach the ranks of this host, too.
+    if (waited >= channel_->timeout()) channel_->investigate(others, [] { return false; });
+  });
+}
+
 void HierarchicalTransport::abort(std::string_view reason) noexcept {
   const int self = rank();
   local_->host().fail_lost(std::span(&self, 1), reason);

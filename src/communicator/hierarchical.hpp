@@ -55,6 +55,7 @@ class HierarchicalTransport final : public Transport {
   void recv(View out, int source) override;
   Buffer allocate(std::int64_t bytes) override;
   std::unique_ptr<Transport> split(int color, int key) override;
+  void pulse(std::chrono::milliseconds waited) override;
   void abort(std::string_view reason) noexcept override;
 
  private:

@@ -256,11 +256,18 @@ TEST_F(Arguments, AreCheckedBeforeAWorkerStreamSeesThem) {
   });
 }
 
-TEST_F(Arguments, OfADeviceThatNoBackendServesAreRefused) {
+TEST_F(Arguments, OnAGpuThatIsNotThereAreRefused) {
   on_ranks([](Communicator& comm) {
     std::vector<float> data(10, 1.0F);
-    const Device gpu{DeviceKind::cuda, 0};
-    EXPECT_THROW(comm.all_reduce(View(data.data(), 10, DType::f32, gpu)), BackendUnavailable);
+    const View gpu(data.data(), 10, DType::f32, {DeviceKind::cuda, gpu_count()});
+    if (gpu_count() == 0) {
+      EXPECT_THROW(comm.all_reduce(gpu), BackendUnavailable);
+      EXPECT_THROW(comm.allocate(64, gpu.device), BackendUnavailable);
+    } else {
+      EXPECT_THROW(comm.all_reduce(gpu), InvalidArgument);
+      EXPECT_THROW(comm.allocate(64, gpu.device), InvalidArgument);
+    }
+    EXPECT_THROW(comm.all_gather(std::span<const float>(data), gpu), Error);
     comm.all_reduce(View(std::span(data)));
     EXPECT_EQ(data, std::vector<float>(10, static_cast<float>(ranks())));
   });

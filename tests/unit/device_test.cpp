@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdint>
 #include <future>
 #include <memory>
 #include <optional>
@@ -11,6 +12,8 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "tutti/error.hpp"
 
 namespace tutti {
 namespace {
@@ -191,6 +194,47 @@ TEST(Event, MayBeWaitedForByManyThreads) {
     go.set_value();
   }
   EXPECT_EQ(through, 4);
+}
+
+TEST(Stream, CopiesAndFillsMemoryOfTheCpu) {
+  for (const Stream& stream : {Stream(), Stream::worker()}) {
+    EXPECT_EQ(stream.device(), Device{});
+    EXPECT_EQ(stream.native(), nullptr);
+    std::vector<float> in{1, 2, 3};
+    const Buffer out = stream.allocate(12);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(out.data()) % 64, 0U);
+    stream.copy(out.view(DType::f32), std::span<const float>(in)).wait();
+    EXPECT_EQ(out.as<float>()[2], 3.0F);
+    stream.fill_with_zeros(out.view(DType::f32).part(0, 2)).wait();
+    EXPECT_EQ(out.as<float>()[1], 0.0F);
+    EXPECT_EQ(out.as<float>()[2], 3.0F);
+  }
+}
+
+TEST(Stream, RefusesCopiesThatCannotBe) {
+  std::vector<float> memory(4);
+  const Stream stream;
+  const View four{std::span<float>(memory)};
+  EXPECT_THROW(stream.copy(four, four.part(0, 3)), InvalidArgument);
+  EXPECT_THROW(stream.copy(four, ConstView(memory.data(), 4, DType::i32)), InvalidArgument);
+  const View gpu(memory.data(), 4, DType::f32, {DeviceKind::cuda, 0});
+  EXPECT_THROW(stream.copy(four, gpu), InvalidArgument);
+  EXPECT_THROW(stream.copy(gpu, four), InvalidArgument);
+  EXPECT_THROW(stream.fill_with_zeros(gpu), InvalidArgument);
+  EXPECT_THROW(stream.allocate(-1), InvalidArgument);
+}
+
+TEST(Gpu, IsRefusedWhereThereIsNone) {
+  EXPECT_THROW(Stream::on(Device{}), InvalidArgument) << "the CPU has worker()";
+  const Device none{DeviceKind::cuda, gpu_count()};
+  if (gpu_count() == 0) {
+    EXPECT_THROW(Stream::on(none), BackendUnavailable);
+    EXPECT_THROW(Stream::borrow(none, nullptr), BackendUnavailable);
+    EXPECT_THROW(Buffer::pinned(64), BackendUnavailable);
+  } else {
+    EXPECT_THROW(Stream::on(none), InvalidArgument);
+    EXPECT_THROW(Stream::borrow(none, nullptr), InvalidArgument);
+  }
 }
 
 }  // namespace

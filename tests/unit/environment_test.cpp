@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "communicator/environment.hpp"
 #include "tutti/communicator.hpp"
 #include "tutti/error.hpp"
 
@@ -66,6 +67,29 @@ INSTANTIATE_TEST_SUITE_P(
                       Setting{"TUTTI_TIMEOUT", "2.5", true}, Setting{"TUTTI_TIMEOUT", "0", false},
                       Setting{"TUTTI_TIMEOUT", "5s", false},
                       Setting{"TUTTI_TIMEOUT", "nan", false}));
+
+TEST(ChooseDevice, SpreadsTheRanksOfAHostOverItsGpus) {
+  EXPECT_EQ(choose_device(3, 0), Device{});
+  EXPECT_EQ(choose_device(3, 1), (Device{DeviceKind::cuda, 0}));
+  EXPECT_EQ(choose_device(3, 2), (Device{DeviceKind::cuda, 1}));
+  EXPECT_EQ(choose_device(3, 8), (Device{DeviceKind::cuda, 3}));
+}
+
+TEST(ChooseDevice, DoesAsItIsTold) {
+  {
+    const Variable cpu("TUTTI_DEVICE", "cpu");
+    EXPECT_EQ(choose_device(0, 4), Device{});
+  }
+  {
+    const Variable second("TUTTI_DEVICE", "1");
+    EXPECT_EQ(choose_device(0, 4), (Device{DeviceKind::cuda, 1}));
+    EXPECT_THROW(choose_device(0, 1), InvalidArgument);
+  }
+  for (const char* wrong : {"gpu", "-1", "1x"}) {
+    const Variable variable("TUTTI_DEVICE", wrong);
+    EXPECT_THROW(choose_device(0, 4), InvalidArgument) << wrong;
+  }
+}
 
 }  // namespace
 }  // namespace tutti

@@ -56,6 +56,7 @@ struct Bracket {
 
 Source check(const ConstView& gradient, const View& residual) {
   check_view("gradient", gradient);
+  check_on_cpu("gradient", gradient);
   check_dtype("gradient", gradient, DType::f32);
   if (gradient.count > kMostSparse) {
     throw InvalidArgument("gradient.count is " + std::to_string(gradient.count) +
@@ -64,6 +65,7 @@ Source check(const ConstView& gradient, const View& residual) {
   const auto* values = static_cast<const float*>(gradient.data);
   if (residual.data == nullptr && residual.count == 0) return {values, nullptr, gradient.count};
   check_view("residual", residual);
+  check_on_cpu("residual", residual);
   check_dtype("residual", residual, DType::f32);
   check_count("residual", residual, gradient.count, "as many as gradient");
   check_apart("gradient", gradient, "residual", residual);

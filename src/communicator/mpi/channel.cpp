@@ -54,6 +54,20 @@ void Channel::lose(std::vector<int> ranks, const std::string& reason) {
   throw PeerLost(std::move(ranks), reason);
 }
 
+void Channel::investigate(std::span<const int> suspects, const std::function<bool()>& over) {
+  Watch::Inquiry inquiry(watch_, suspects);
+  while (!over()) {
+    poll(suspects);
+    if (idle_) idle_();
+    if (auto verdict = inquiry.verdict()) {
+      std::string reason = "did not answer within " + seconds_text(timeout_);
+      if (verdict->all_answered) reason += "; no rank has stopped, they wait for each other";
+      lose(std::move(verdict->ranks), reason);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 // --- Batch --------------------------------------------------------------------------------------
 
 Channel::Batch::~Batch() {
@@ -106,7 +120,7 @@ void Channel::Batch::wait() {
     channel_.poll(awaited());
     if (channel_.idle_) channel_.idle_();
     if (!deadline.expired()) continue;
-    investigate();
+    channel_.investigate(awaited(), [this] { return test(); });
     deadline = Deadline(channel_.timeout_);
   }
   if (seen_waiting) channel_.watch_.forget();
@@ -148,22 +162,6 @@ std::vector<int> Channel::Batch::awaited() const {
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   return ranks;
-}
-
-/** After the deadline. Returns if something moves all the same. */
-void Channel::Batch::investigate() {
-  const std::vector<int> suspects = awaited();
-  Watch::Inquiry inquiry(channel_.watch_, suspects);
-  while (!test()) {
-    channel_.poll(suspects);
-    if (channel_.idle_) channel_.idle_();
-    if (auto verdict = inquiry.verdict()) {
-      std::string reason = "did not answer within " + seconds_text(channel_.timeout_);
-      if (verdict->all_answered) reason += "; no rank has stopped, they wait for each other";
-      channel_.lose(std::move(verdict->ranks), reason);
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
 }
 
 void Channel::Batch::abandon() noexcept {

@@ -88,7 +88,6 @@ class Channel {
     template <class Post>
     void post(std::int64_t bytes, Peer peer, const Post& post_piece);
     bool test();
-    void investigate();
     void abandon() noexcept;
     std::vector<int> awaited() const;
 
@@ -107,6 +106,10 @@ class Channel {
    * does not block.
    */
   void poll(std::span<const int> waiting_for) { watch_.poll(waiting_for); }
+
+  /** After a deadline: finds out which of `suspects` have stopped, or that they wait for each
+   * other, and throws PeerLost. Returns once over() holds all the same. */
+  void investigate(std::span<const int> suspects, const std::function<bool()>& over);
 
   /**
    * Tells every member that `ranks` are lost, so that they stop waiting, unless a loss is known

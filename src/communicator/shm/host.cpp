@@ -230,6 +230,29 @@ void Host::pulse() {
   check_failure();
 }
 
+void Host::look_after_all() {
+  pulse();
+  std::vector<int> ended;  // who has only left may have done its part before
+  for (const int peer : others()) {
+    if (meeting_.watches[static_cast<std::size_t>(peer)].ended()) ended.push_back(peer);
+  }
+  if (!ended.empty()) lose(ended, "its process has ended");
+}
+
+void Host::overdue() {
+  std::string reason;
+  const std::vector<int> guilty = culprits(others(), reason);
+  if (!guilty.empty()) lose(guilty, reason);
+}
+
+std::vector<int> Host::others() const {
+  std::vector<int> ranks;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank_) ranks.push_back(peer);
+  }
+  return ranks;
+}
+
 void Host::idle(const std::vector<int>& awaited) const {
   if (idle_) idle_(names_of(awaited));
 }

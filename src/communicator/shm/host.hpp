@@ -86,6 +86,13 @@ class Host {
    * communicator has failed. */
   void pulse();
 
+  /** For a wait on something else, a GPU, in which all other ranks take part: pulse(), and throws
+   * PeerLost if the process of one has ended. */
+  void look_after_all();
+  /** Such a wait's deadline has passed: throws PeerLost naming the ranks that have stopped, or all
+   * others if they wait for each other. Returns if the trace leads to another host. */
+  void overdue();
+
   /** How some ranks of this host meet for a communicator of their own: known by the names that
    * they have here, and looking after each other through this communicator meanwhile. */
   Party party_of(std::vector<int> ranks);
@@ -116,6 +123,7 @@ class Host {
   /** For waits outside of this communicator: the part of look_around() that concerns it. */
   void look_after(const std::vector<int>& awaited);
   void idle(const std::vector<int>& awaited) const;
+  std::vector<int> others() const;
   std::vector<int> names_of(const std::vector<int>& ranks) const;
   std::vector<int> culprits(const std::vector<int>& awaited, std::string& reason);
   [[noreturn]] void lose(const std::vector<int>& ranks, const std::string& reason);

@@ -80,6 +80,11 @@ Buffer ShmTransport::allocate(std::int64_t bytes) {
   return symmetric_.add(std::move(mapping), stride, bytes);
 }
 
+void ShmTransport::pulse(std::chrono::milliseconds waited) {
+  host_.look_after_all();
+  if (waited >= host_.timeout() && size() > 1) host_.overdue();
+}
+
 std::unique_ptr<Transport> ShmTransport::split(int color, int key) {
   begin_checked(Signature::of(Operation::split, DType::u8, 0));
   const SplitPlan plan = plan_split(*this, color, key, UniqueId::create());

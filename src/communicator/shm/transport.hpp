@@ -68,6 +68,7 @@ class ShmTransport final : public Transport {
   void recv(View out, int source) override;
   Buffer allocate(std::int64_t bytes) override;
   std::unique_ptr<Transport> split(int color, int key) override;
+  void pulse(std::chrono::milliseconds waited) override;
   void abort(std::string_view reason) noexcept override;
 
   /** From now on collectives go this way wherever they can. All ranks force the same; for tests. */

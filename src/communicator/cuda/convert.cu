@@ -1,0 +1,142 @@
+// Gradients to packets and back: clip, scale and cast in one pass over a list of tensors.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "communicator/cuda/kernels.hpp"
+#include "communicator/cuda/launch.cuh"
+#include "communicator/elementwise.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::cuda {
+namespace {
+
+constexpr int kMostPieces = 128;  // 24 + 4 bytes each
+using List = PieceList<Piece, kMostPieces>;
+
+template <class T>
+struct alignas(kGroup * sizeof(T)) Group {
+  T elements[kGroup];
+};
+
+template <class T>
+__device__ float load(T value);
+template <>
+__device__ float load(float value) {
+  return value;
+}
+template <>
+__device__ float load(__half value) {
+  return __half2float(value);
+}
+template <>
+__device__ float load(__nv_bfloat16 value) {
+  return __bfloat162float(value);
+}
+
+template <class T>
+__device__ T rounded(float value);
+template <>
+__device__ float rounded(float value) {
+  return value;
+}
+template <>
+__device__ __half rounded(float value) {
+  return __float2half_rn(value);
+}
+template <>
+__device__ __nv_bfloat16 rounded(float value) {
+  return __float2bfloat16_rn(value);
+}
+
+/** Calls convert(From) -> To for the elements of a block's chunk. */
+template <class From, class To, class Convert>
+__device__ void convert_chunk(const List& list, const Convert& convert) {
+  const Chunk<Piece> chunk = chunk_of_block(list);
+  const From* from = static_cast<const From*>(chunk.piece->from) + chunk.begin;
+  To* to = static_cast<To*>(chunk.piece->to) + chunk.begin;
+  const int count = static_cast<int>(chunk.end - chunk.begin);
+  const bool grouped = takes_groups(from) && takes_groups(to);
+  const int groups = grouped ? count / kGroup : 0;
+  for (int i = threadIdx.x; i < groups; i += kThreads) {
+    const Group<From> in = reinterpret_cast<const Group<From>*>(from)[i];
+    Group<To> out;
+#pragma unroll
+    for (int j = 0; j < kGroup; ++j) out.elements[j] = convert(in.elements[j]);
+    reinterpret_cast<Group<To>*>(to)[i] = out;
+  }
+  for (int i = groups * kGroup + threadIdx.x; i < count; i += kThreads) to[i] = convert(from[i]);
+}
+
+template <class Wire>
+__global__ void __launch_bounds__(kThreads)
+    narrow_kernel(const __grid_constant__ List list, cpu::Narrowing how) {
+  convert_chunk<float, Wire>(
+      list, [how](float value) { return rounded<Wire>(clip_and_scale(value, how)); });
+}
+
+template <class Wire>
+__global__ void __launch_bounds__(kThreads)
+    widen_kernel(const __grid_constant__ List list, float factor, unsigned long long* non_finite) {
+  unsigned found = 0;
+  convert_chunk<Wire, float>(list, [&](Wire value) {
+    const float result = factor * load(value);
+    if (!is_finite(result)) ++found;
+    return result;
+  });
+  if (non_finite != nullptr && found != 0) atomicAdd(non_finite, found);  // rare: no reduction
+}
+
+template <class Wire>
+void narrow_as(std::span<const Piece> pieces, const cpu::Narrowing& narrowing, cudaStream_t on) {
+  for_each_list<kMostPieces>(pieces, [&](const List& list, unsigned blocks) {
+    narrow_kernel<Wire><<<blocks, kThreads, 0, on>>>(list, narrowing);
+    check_launch("narrow_kernel");
+  });
+}
+
+template <class Wire>
+void widen_as(std::span<const Piece> pieces, float factor, std::uint64_t* non_finite,
+              cudaStream_t on) {
+  static_assert(sizeof(unsigned long long) == sizeof(std::uint64_t));
+  auto* counter = reinterpret_cast<unsigned long long*>(non_finite);
+  for_each_list<kMostPieces>(pieces, [&](const List& list, unsigned blocks) {
+    widen_kernel<Wire><<<blocks, kThreads, 0, on>>>(list, factor, counter);
+    check_launch("widen_kernel");
+  });
+}
+
+[[noreturn]] void refuse(DType wire) {
+  throw InvalidArgument("wire is " + std::string(name_of(wire)) + ", but must be f32, f16 or bf16");
+}
+
+}  // namespace
+
+void narrow(std::span<const Piece> pieces, DType wire, const cpu::Narrowing& narrowing,
+            const Stream& stream) {
+  switch (wire) {
+    case DType::f32:
+      return narrow_as<float>(pieces, narrowing, native(stream));
+    case DType::f16:
+      return narrow_as<__half>(pieces, narrowing, native(stream));
+    case DType::bf16:
+      return narrow_as<__nv_bfloat16>(pieces, narrowing, native(stream));
+    default:
+      refuse(wire);
+  }
+}
+
+void widen(std::span<const Piece> pieces, DType wire, float factor, std::uint64_t* non_finite,
+           const Stream& stream) {
+  switch (wire) {
+    case DType::f32:
+      return widen_as<float>(pieces, factor, non_finite, native(stream));
+    case DType::f16:
+      return widen_as<__half>(pieces, factor, non_finite, native(stream));
+    case DType::bf16:
+      return widen_as<__nv_bfloat16>(pieces, factor, non_finite, native(stream));
+    default:
+      refuse(wire);
+  }
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,28 @@
+# The GPU's part of the library, or the file that stands in for it.
+set(cuda ${CMAKE_CURRENT_LIST_DIR})
+set(nccl ${CMAKE_CURRENT_LIST_DIR}/../nccl)
+
+if(tutti_has_cuda)
+  file(GLOB cuda_sources CONFIGURE_DEPENDS ${cuda}/*.cpp)
+  list(REMOVE_ITEM cuda_sources ${cuda}/no_cuda.cpp)
+  target_sources(tutti PRIVATE ${cuda_sources})
+  file(GLOB cuda_kernels CONFIGURE_DEPENDS ${cuda}/*.cu)
+  if(cuda_kernels)
+    tutti_add_cuda_objects(tutti ${cuda_kernels})
+  endif()
+  # System headers, which are not as tidy as ours.
+  target_include_directories(tutti SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+  target_link_libraries(tutti PRIVATE CUDA::cudart_static)
+else()
+  target_sources(tutti PRIVATE ${cuda}/no_cuda.cpp)
+endif()
+
+if(tutti_has_nccl)
+  file(GLOB nccl_sources CONFIGURE_DEPENDS ${nccl}/*.cpp)
+  list(REMOVE_ITEM nccl_sources ${nccl}/no_nccl.cpp)
+  target_sources(tutti PRIVATE ${nccl_sources})
+  target_include_directories(tutti SYSTEM PRIVATE ${NCCL_INCLUDE_DIR})
+  target_link_libraries(tutti PRIVATE ${CMAKE_DL_LIBS})
+else()
+  target_sources(tutti PRIVATE ${nccl}/no_nccl.cpp)
+endif()

@@ -1,0 +1,26 @@
+// The build has no CUDA: there are no GPUs.
+#include "communicator/cuda/cuda.hpp"
+#include "communicator/log.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::cuda {
+namespace {
+
+[[noreturn]] void refuse() { throw BackendUnavailable("tutti was built without CUDA"); }
+
+}  // namespace
+
+int device_count() {
+  static const int kNone = [] {
+    log(LogLevel::info, "no GPU is used: tutti was built without CUDA");
+    return 0;
+  }();
+  return kNone;
+}
+
+std::shared_ptr<Stream::Queue> make_queue(int) { refuse(); }
+std::shared_ptr<Stream::Queue> borrow_queue(int, void*) { refuse(); }
+Buffer allocate_pinned(std::int64_t) { refuse(); }
+Uuid uuid_of(int) { refuse(); }
+
+}  // namespace tutti::cuda

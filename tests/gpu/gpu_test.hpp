@@ -1,0 +1,66 @@
+// A test on GPU 0, and copies to and from it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "tutti/device.hpp"
+
+namespace tutti::test {
+
+inline constexpr Device kGpu{DeviceKind::cuda, 0};
+
+/** Skips its tests where there is no GPU. */
+class GpuTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (gpu_count() == 0) GTEST_SKIP() << "no GPU: nothing was tested";
+    stream_ = Stream::on(kGpu);
+  }
+
+  /** Room for `count` elements behind `offset` others, which moves it off its alignment. */
+  template <class T>
+  struct Array {
+    Buffer memory;
+    T* data = nullptr;
+    std::int64_t count = 0;
+    View view() const {
+      return {data, count * static_cast<std::int64_t>(sizeof(T)), DType::u8, kGpu};
+    }
+  };
+
+  template <class T>
+  Array<T> room(std::int64_t count, std::int64_t offset = 0) const {
+    Array<T> array;
+    array.memory = stream_.allocate((count + offset) * static_cast<std::int64_t>(sizeof(T)));
+    array.data = static_cast<T*>(array.memory.data()) + offset;
+    array.count = count;
+    return array;
+  }
+
+  template <class T>
+  Array<T> to_gpu(const std::vector<T>& values, std::int64_t offset = 0) const {
+    Array<T> array = room<T>(static_cast<std::int64_t>(values.size()), offset);
+    stream_.copy(array.view(), ConstView(values.data(), array.view().count, DType::u8)).wait();
+    return array;
+  }
+
+  template <class T>
+  std::vector<T> from_gpu(const Array<T>& array) const {
+    std::vector<T> values(static_cast<std::size_t>(array.count));
+    stream_.copy(View(values.data(), array.view().count, DType::u8), array.view()).wait();
+    return values;
+  }
+
+  /** Runs an operation that launches kernels, to its end. */
+  void run(const std::function<void()>& operation) const { stream_.submit(operation).wait(); }
+
+  Stream stream_;
+};
+
+}  // namespace tutti::test

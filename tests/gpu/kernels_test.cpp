@@ -1,0 +1,146 @@
+// The GPU's arithmetic beside the CPU's: the same bits.
+#include "communicator/cuda/kernels.hpp"
+
+#include <cmath>
+#include <limits>
+
+#include "gpu/gpu_test.hpp"
+#include "support/data.hpp"
+
+namespace tutti::cuda {
+namespace {
+
+constexpr std::int64_t kSizes[]{0, 1, 3, 4, 255, 4095, 4096, 4097, 100003};
+constexpr std::int64_t kOffsets[]{0, 1};
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+/** Numbers of many magnitudes, some of which are not finite. */
+std::vector<float> numbers(std::int64_t count, int seed, bool finite = true) {
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto h = static_cast<std::uint32_t>(i * 2654435761U + static_cast<unsigned>(seed) * 97U);
+    const float unit = static_cast<float>(h >> 8U) / 16777216.0F - 0.5F;
+    values[i] = std::ldexp(unit, static_cast<int>(h % 40U) - 20);
+    if (!finite && i % 1000 == 5) values[i] = i % 2000 == 5 ? kInfinity : std::nanf("");
+  }
+  return values;
+}
+
+class GpuKernels : public test::GpuTest {};
+
+TEST_F(GpuKernels, NarrowAndWidenAsTheCpuDoes) {
+  const cpu::Narrowing narrowing{.scale = 0.25F, .limit = 100.0F};
+  for (const DType wire : {DType::f16, DType::bf16}) {
+    for (const std::int64_t offset : kOffsets) {
+      for (const std::int64_t count : kSizes) {
+        SCOPED_TRACE(std::to_string(count) + " at " + std::to_string(offset));
+        const std::vector<float> values = numbers(count, 1);
+        std::vector<std::uint16_t> expected(values.size());
+        cpu::narrow(values.data(), expected.data(), count, wire, narrowing);
+        std::vector<float> back(values.size());
+        const std::int64_t not_finite = cpu::widen(expected.data(), back.data(), count, wire, 3.0F);
+
+        const auto from = to_gpu(values, offset);
+        const auto packet = room<std::uint16_t>(count, offset);
+        const auto to = room<float>(count, offset);
+        const auto found = to_gpu(std::vector<std::uint64_t>{7});
+        const Piece there{from.data, packet.data, count};
+        const Piece again{packet.data, to.data, count};
+        run([&] {
+          narrow(std::span(&there, 1), wire, narrowing, stream_);
+          widen(std::span(&again, 1), wire, 3.0F, found.data, stream_);
+        });
+        EXPECT_EQ(from_gpu(packet), expected);
+        EXPECT_EQ(from_gpu(to), back);
+        EXPECT_EQ(from_gpu(found)[0], 7U + static_cast<std::uint64_t>(not_finite));
+      }
+    }
+  }
+}
+
+TEST_F(GpuKernels, WhatIsNotFiniteStaysSoAndIsCounted) {
+  const std::int64_t count = 100003;
+  const std::vector<float> values = numbers(count, 2, false);
+  const auto from = to_gpu(values);
+  const auto packet = room<std::uint16_t>(count);
+  const auto to = room<float>(count);
+  const auto found = to_gpu(std::vector<std::uint64_t>{0});
+  const Piece there{from.data, packet.data, count};
+  const Piece again{packet.data, to.data, count};
+  run([&] {
+    narrow(std::span(&there, 1), DType::f16, {.scale = 1.0F, .limit = 1000.0F}, stream_);
+    widen(std::span(&again, 1), DType::f16, 1.0F, found.data, stream_);
+  });
+  const std::vector<float> result = from_gpu(to);
+  std::uint64_t expected = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (std::isfinite(values[i])) continue;
+    ++expected;
+    EXPECT_EQ(std::isnan(result[i]), std::isnan(values[i])) << i;
+    EXPECT_EQ(std::isinf(result[i]), std::isinf(values[i])) << i;
+  }
+  EXPECT_EQ(from_gpu(found)[0], expected);
+}
+
+TEST_F(GpuKernels, AListOfManyTensorsIsPackedWhole) {
+  const std::int64_t pieces = 300;  // more than one launch takes
+  std::vector<float> values = numbers(pieces * 700, 3);
+  const auto from = to_gpu(values);
+  const auto packet = room<float>(pieces * 700);
+  stream_.fill_with_zeros(packet.view());
+  std::vector<Piece> list;
+  for (std::int64_t i = 0; i < pieces; ++i) {
+    const std::int64_t count = i % 7 == 0 ? 0 : i + 300;  // what is between stays zero
+    list.push_back({from.data + i * 700, packet.data + i * 700, count});
+    for (std::int64_t j = 0; j < 700; ++j) {
+      float& value = values[static_cast<std::size_t>(i * 700 + j)];
+      value = j < count ? value * 0.5F : 0.0F;
+    }
+  }
+  run([&] { narrow(list, DType::f32, {.scale = 0.5F}, stream_); });
+  EXPECT_EQ(from_gpu(packet), values);
+}
+
+TEST_F(GpuKernels, SgdIsThatOfTheCpu) {
+  const cpu::SgdStep steps[]{
+      {.lr = 0.1F, .gradient_scale = 0.5F},
+      {.lr = 0.1F, .momentum = 0.9F, .weight_decay = 0.01F},
+      {.lr = 0.1F, .momentum = 0.9F, .nesterov = true},
+      {.lr = 0.1F, .momentum = 0.9F, .dampening = 0.5F, .first = true},
+  };
+  for (const cpu::SgdStep& step : steps) {
+    for (const std::int64_t offset : kOffsets) {
+      for (const std::int64_t count : kSizes) {
+        std::vector<float> parameter = numbers(count, 4);
+        const std::vector<float> gradient = numbers(count, 5);
+        std::vector<float> velocity = numbers(count, 6);
+        const bool keeps = step.momentum != 0.0F;
+        const auto p = to_gpu(parameter, offset);
+        const auto g = to_gpu(gradient);
+        const auto v = to_gpu(velocity);
+        const SgdPiece piece{p.data, g.data, keeps ? v.data : nullptr, count};
+        run([&] { sgd_update(std::span(&piece, 1), step, stream_); });
+        cpu::sgd_update(parameter.data(), gradient.data(), keeps ? velocity.data() : nullptr, count,
+                        step);
+        EXPECT_EQ(from_gpu(p), parameter);
+        EXPECT_EQ(from_gpu(v), velocity);
+      }
+    }
+  }
+}
+
+TEST_F(GpuKernels, ScatterAddsInTheOrderOfTheCalls) {
+  const auto sum = to_gpu(std::vector<float>(1000, 0.0F));
+  const auto indices = to_gpu(std::vector<std::uint32_t>{0, 7, 999});
+  const auto count = to_gpu(std::vector<std::uint32_t>{3});
+  for (const float value : {0x1p24F, 1.0F, -0x1p24F}) {  // another order gives another sum
+    const auto values = to_gpu(std::vector<float>(3, value));
+    run([&] { scatter_add(indices.data, values.data, count.data, 2, sum.data, stream_); });
+  }
+  std::vector<float> expected(1000, 0.0F);
+  expected[0] = expected[7] = (0x1p24F + 1.0F) - 0x1p24F;
+  EXPECT_EQ(from_gpu(sum), expected) << "no more than `most` entries, either";
+}
+
+}  // namespace
+}  // namespace tutti::cuda

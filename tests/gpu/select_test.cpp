@@ -1,0 +1,160 @@
+// Selection on the GPU beside the CPU's.
+#include "tutti/select.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "communicator/cuda/kernels.hpp"
+#include "gpu/gpu_test.hpp"
+
+namespace tutti::cuda {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+enum class Shape { normal, heavy, constant, zero, denormal, few_values, not_finite };
+constexpr Shape kShapes[]{Shape::normal,   Shape::heavy,      Shape::constant,  Shape::zero,
+                          Shape::denormal, Shape::few_values, Shape::not_finite};
+
+std::vector<float> make(Shape shape, std::int64_t count) {
+  std::vector<float> values(static_cast<std::size_t>(count));
+  std::uint32_t state = 12345;
+  const auto unit = [&] {
+    state = state * 1664525U + 1013904223U;
+    return static_cast<float>(state >> 8U) / 16777216.0F - 0.5F;
+  };
+  for (float& value : values) {
+    const float x = unit();
+    switch (shape) {
+      case Shape::normal:
+        value = x + unit() + unit() + unit();
+        break;
+      case Shape::heavy:
+        value = std::ldexp(x, static_cast<int>(30.0F * unit()));
+        break;
+      case Shape::constant:
+        value = -2.0F;
+        break;
+      case Shape::zero:
+        value = 0.0F;
+        break;
+      case Shape::denormal:
+        value = x * 1e-39F;
+        break;
+      case Shape::few_values:
+        value = std::floor(x * 6.0F);
+        break;
+      case Shape::not_finite:
+        value = x > 0.49F ? kInfinity : x < -0.49F ? std::nanf("") : x;
+        break;
+    }
+  }
+  return values;
+}
+
+class GpuSelect : public test::GpuTest {
+ protected:
+  template <class OnCpu, class OnGpu>
+  void compare(const std::vector<float>& gradient, bool with_residual, const OnCpu& on_cpu,
+               const OnGpu& on_gpu) {
+    const auto count = static_cast<std::int64_t>(gradient.size());
+    std::vector<float> residual(with_residual ? gradient.size() : 0, 0.25F);
+    const auto g = to_gpu(gradient, 1);
+    const auto r = to_gpu(residual);
+    const auto indices = room<std::uint32_t>(count);
+    const auto values = room<float>(count);
+    const auto found = to_gpu(std::vector<std::uint32_t>{77});
+    run([&] {
+      on_gpu(g.data, with_residual ? r.data : nullptr,
+             Selected{indices.data, values.data, found.data, static_cast<std::uint32_t>(count)});
+    });
+    const SparseView expected = on_cpu(std::span<const float>(gradient),
+                                       with_residual ? View(std::span<float>(residual)) : View());
+    ASSERT_EQ(from_gpu(found)[0], static_cast<std::uint32_t>(expected.count));
+    const std::vector<std::uint32_t> got_indices = from_gpu(indices);
+    const std::vector<float> got_values = from_gpu(values);
+    for (std::int64_t i = 0; i < expected.count; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      ASSERT_EQ(got_indices[at], expected.indices[i]) << i;
+      ASSERT_TRUE(got_values[at] == expected.values[i] ||
+                  (std::isnan(got_values[at]) && std::isnan(expected.values[i])))
+          << i;
+    }
+    EXPECT_EQ(from_gpu(r), residual);
+  }
+};
+
+TEST_F(GpuSelect, TopKIsThatOfTheCpu) {
+  for (const Shape shape : kShapes) {
+    for (const std::int64_t count : {1, 31, 4096, 4097, 100000, 3000001}) {
+      const std::vector<float> gradient = make(shape, count);
+      for (const std::int64_t k :
+           {std::int64_t{0}, std::int64_t{1}, count / 1000, count / 100, count / 2, count}) {
+        for (const bool with_residual : {false, true}) {
+          SCOPED_TRACE("shape " + std::to_string(static_cast<int>(shape)) + ", " +
+                       std::to_string(k) + " of " + std::to_string(count));
+          Selector selector;
+          compare(
+              gradient, with_residual, [&](ConstView g, View r) { return selector.top_k(g, k, r); },
+              [&](const float* g, float* r, const Selected& selected) {
+                select_top_k(g, r, count, k, selected, stream_);
+              });
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuSelect, AThresholdSelectsAsTheCpuDoes) {
+  for (const Shape shape : kShapes) {
+    for (const std::int64_t count : {0, 1, 4096, 4097, 3000001}) {
+      const std::vector<float> gradient = make(shape, count);
+      for (const float threshold : {0.0F, 0.3F, 2.0F, 1e-39F, kInfinity}) {
+        for (const bool with_residual : {false, true}) {
+          SCOPED_TRACE("shape " + std::to_string(static_cast<int>(shape)) + ", from " +
+                       std::to_string(threshold) + " of " + std::to_string(count));
+          Selector selector;
+          compare(
+              gradient, with_residual,
+              [&](ConstView g, View r) { return selector.above(g, threshold, r); },
+              [&](const float* g, float* r, const Selected& selected) {
+                select_above(g, r, count, threshold, selected, stream_);
+              });
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuSelect, FindsTheKthWhereTheSampleMisleads) {
+  // All that is large lies in one place: most stretches of the sample never see it.
+  std::vector<float> gradient(5000000, 1.0F);
+  for (std::size_t i = 0; i < 60000; ++i) gradient[i] = 2.0F + static_cast<float>(i % 100);
+  Selector selector;
+  for (const std::int64_t k : {100, 50000, 60000, 60001, 200000}) {
+    SCOPED_TRACE(k);
+    compare(
+        gradient, true, [&](ConstView g, View r) { return selector.top_k(g, k, r); },
+        [&](const float* g, float* r, const Selected& selected) {
+          select_top_k(g, r, 5000000, k, selected, stream_);
+        });
+  }
+}
+
+TEST_F(GpuSelect, DropsWhatHasNoRoom) {
+  const auto gradient = to_gpu(std::vector<float>(10000, 1.0F));
+  const auto indices = to_gpu(std::vector<std::uint32_t>(20, 5));
+  const auto values = to_gpu(std::vector<float>(20, 5.0F));
+  const auto found = room<std::uint32_t>(1);
+  run([&] {
+    select_above(gradient.data, nullptr, 10000, 0.5F, {indices.data, values.data, found.data, 10},
+                 stream_);
+  });
+  EXPECT_EQ(from_gpu(found)[0], 10000U);
+  EXPECT_EQ(from_gpu(indices)[9], 9U);
+  EXPECT_EQ(from_gpu(indices)[10], 5U) << "not written";
+}
+
+}  // namespace
+}  // namespace tutti::cuda

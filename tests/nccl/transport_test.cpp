@@ -1,0 +1,445 @@
+// The calls of NCCL that each collective makes, and what happens when they fail.
+#include "communicator/nccl/transport.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <numeric>
+#include <sstream>
+
+#include "communicator/nccl/meeting.hpp"
+#include "communicator/shm/transport.hpp"
+#include "nccl/fake_nccl.hpp"
+#include "support/world.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::nccl {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr Device kGpu{DeviceKind::cuda, 0};
+
+/** What stands for a cudaStream_t. */
+int stream = 0;
+
+std::string address(const void* data) {
+  std::ostringstream text;
+  text << data;
+  return text.str();
+}
+
+cuda::Uuid gpu_number(int number) {
+  cuda::Uuid uuid{};
+  uuid[0] = static_cast<std::byte>(number);
+  return uuid;
+}
+
+/** Ranks are threads, each with a GPU of its own. */
+class NcclTransportTest : public ::testing::Test {
+ protected:
+  NcclTransportTest() {
+    ::setenv("TUTTI_NCCL_LIB", FAKE_NCCL, 1);
+    ::unsetenv("TUTTI_GPU_CHECK");
+    FakeNccl& fake = *fake_nccl();
+    fake.calls.clear();
+    fake.answers.clear();
+    fake.version = 22809;
+    fake.patience = 0;
+    fake.async = ncclSuccess;
+  }
+
+  using Body = std::function<void(shm::ShmTransport& host)>;
+
+  static void on_hosts(int ranks, const Body& body, milliseconds timeout = milliseconds(20000)) {
+    const UniqueId id = UniqueId::create();
+    test::on_threads(ranks, [&](int rank) {
+      std::vector<int> names(static_cast<std::size_t>(ranks));
+      std::iota(names.begin(), names.end(), 0);
+      shm::ShmTransport host(id, rank, names, timeout);
+      body(host);
+    });
+  }
+
+  static void on_ranks(int ranks, const std::function<void(NcclTransport&, int rank)>& body,
+                       milliseconds timeout = milliseconds(20000)) {
+    on_hosts(
+        ranks,
+        [&](shm::ShmTransport& host) {
+          NcclTransport transport(join(&host, gpu_number(host.rank())), &host, kGpu);
+          transport.use_stream(&stream);
+          body(transport, host.rank());
+          host.barrier();  // nobody leaves before all have looked
+        },
+        timeout);
+  }
+
+  /** What one rank has called, after the start and before the end of its communicator. */
+  static std::vector<std::string> calls_of(int rank) {
+    const std::string prefix = std::to_string(rank) + ": ";
+    std::vector<std::string> calls;
+    for (const std::string& call : fake_nccl()->calls) {
+      if (!call.starts_with(prefix)) continue;
+      const std::string rest = call.substr(prefix.size());
+      if (rest.starts_with("ncclCommInit") || rest == "ncclCommFinalize" ||
+          rest == "ncclCommDestroy") {
+        continue;
+      }
+      calls.push_back(rest);
+    }
+    return calls;
+  }
+
+  static long count(const std::string& call) {
+    const auto& calls = fake_nccl()->calls;
+    return std::count(calls.begin(), calls.end(), call);
+  }
+
+  std::array<float, 16> a_{};
+  std::array<float, 16> b_{};
+  const std::string at_a_ = address(a_.data());
+  const std::string at_b_ = address(b_.data());
+  View a(std::int64_t elements) { return {a_.data(), elements, DType::f32, kGpu}; }
+  View b(std::int64_t elements) { return {b_.data(), elements, DType::f32, kGpu}; }
+};
+
+TEST_F(NcclTransportTest, RanksJoinWithOneIdAndLeaveInOrder) {
+  on_ranks(3, [](NcclTransport&, int) {});
+  EXPECT_EQ(count("-1: ncclGetUniqueId"), 1) << "rank 0 makes the id for all";
+  for (int rank = 0; rank < 3; ++rank) {
+    const std::string prefix = std::to_string(rank) + ": ";
+    EXPECT_EQ(count(prefix + "ncclCommInitRankConfig size 3 id the id blocking 0"), 1);
+    EXPECT_EQ(count(prefix + "ncclCommFinalize"), 1);
+    EXPECT_EQ(count(prefix + "ncclCommDestroy"), 1);
+    EXPECT_EQ(count(prefix + "ncclCommAbort"), 0);
+  }
+}
+
+TEST_F(NcclTransportTest, ReductionsUseNcclsOperators) {
+  on_ranks(1, [&](NcclTransport& transport, int) {
+    for (const Reduce reduce :
+         {Reduce::sum, Reduce::average, Reduce::min, Reduce::max, Reduce::product}) {
+      transport.all_reduce(a(10), b(10), reduce);
+    }
+  });
+  const auto calls = calls_of(0);
+  ASSERT_EQ(calls.size(), 5U);
+  const std::array<int, 5> operators{ncclSum, ncclAvg, ncclMin, ncclMax, ncclProd};
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    EXPECT_EQ(calls[i], "ncclAllReduce " + at_a_ + " " + at_b_ + " 10 type 7 op " +
+                            std::to_string(operators[i]) + " stream " + address(&stream));
+  }
+}
+
+TEST_F(NcclTransportTest, APremultipliedSumMakesItsOperatorAndEndsIt) {
+  on_ranks(1, [&](NcclTransport& transport, int) {
+    transport.reduce_scatter(a(4), a(4), Reduce::premul_sum(0.5));
+  });
+  const std::vector<std::string> expected{
+      "ncclRedOpCreatePreMulSum 0.5 type 7 residence 1",
+      "ncclReduceScatter " + at_a_ + " " + at_a_ + " 4 type 7 op 100", "ncclRedOpDestroy 100"};
+  EXPECT_EQ(calls_of(0), expected);
+}
+
+TEST_F(NcclTransportTest, EveryDtypeHasItsName) {
+  on_ranks(1, [&](NcclTransport& transport, int) {
+    for (int i = 0; i < kDTypeCount; ++i) {
+      const View view(a_.data(), 4, static_cast<DType>(i), kGpu);
+      transport.broadcast(view, view, 0);
+    }
+  });
+  const auto calls = calls_of(0);
+  const std::array<int, kDTypeCount> types{ncclFloat32, ncclFloat64, ncclFloat16, ncclBfloat16,
+                                           ncclInt32,   ncclInt64,   ncclUint8};
+  ASSERT_EQ(calls.size(), types.size());
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    EXPECT_EQ(calls[i], "ncclBroadcast " + at_a_ + " " + at_a_ + " 4 type " +
+                            std::to_string(types[i]) + " root 0");
+  }
+}
+
+TEST_F(NcclTransportTest, RootsReadAndWriteTheirOwnArguments) {
+  on_ranks(2, [&](NcclTransport& transport, int) {
+    transport.reduce(a(4), b(4), Reduce::sum, 1);
+    transport.broadcast(a(4), b(4), 1);
+  });
+  EXPECT_EQ(calls_of(0), (std::vector<std::string>{
+                             "ncclReduce " + at_a_ + " 0 4 type 7 op 0 root 1",
+                             "ncclBroadcast " + at_b_ + " " + at_b_ + " 4 type 7 root 1"}));
+  EXPECT_EQ(calls_of(1), (std::vector<std::string>{
+                             "ncclReduce " + at_a_ + " 1 4 type 7 op 0 root 1",
+                             "ncclBroadcast " + at_a_ + " " + at_b_ + " 4 type 7 root 1"}));
+}
+
+TEST_F(NcclTransportTest, AllGatherVIsAGroupOfBroadcasts) {
+  const std::array<std::int64_t, 3> counts{2, 0, 3};
+  on_ranks(3, [&](NcclTransport& transport, int rank) {
+    transport.all_gather_v(a(counts[static_cast<std::size_t>(rank)]), b(5), counts);
+  });
+  const std::string third = address(b_.data() + 2);
+  EXPECT_EQ(calls_of(1), (std::vector<std::string>{
+                             "ncclBroadcast " + at_b_ + " " + at_b_ + " 2 type 7 root 0",
+                             "ncclBroadcast " + third + " " + third + " 3 type 7 root 2"}));
+  EXPECT_EQ(calls_of(2)[1], "ncclBroadcast " + at_a_ + " " + third + " 3 type 7 root 2");
+  EXPECT_EQ(count("-1: ncclGroupStart"), 3);
+  EXPECT_EQ(count("-1: ncclGroupEnd"), 3);
+}
+
+TEST_F(NcclTransportTest, AllToAllIsAGroupOfMessages) {
+  on_ranks(2, [&](NcclTransport& transport, int) { transport.all_to_all(a(6), b(6)); });
+  EXPECT_EQ(calls_of(1),
+            (std::vector<std::string>{"ncclSend " + at_a_ + " 3 type 7 to 0",
+                                      "ncclRecv " + at_b_ + " 3 type 7 from 0",
+                                      "ncclSend " + address(a_.data() + 3) + " 3 type 7 to 1",
+                                      "ncclRecv " + address(b_.data() + 3) + " 3 type 7 from 1"}));
+}
+
+TEST_F(NcclTransportTest, NothingIsLaunchedForNoElements) {
+  on_ranks(2, [&](NcclTransport& transport, int) {
+    const std::array<std::int64_t, 2> none{};
+    transport.all_reduce(a(0), b(0), Reduce::premul_sum(2.0));
+    transport.reduce(a(0), b(0), Reduce::sum, 0);
+    transport.broadcast(a(0), b(0), 0);
+    transport.all_gather(a(0), b(0));
+    transport.all_gather_v(a(0), b(0), none);
+    transport.reduce_scatter(a(0), b(0), Reduce::sum);
+    transport.all_to_all(a(0), b(0));
+  });
+  EXPECT_TRUE(calls_of(0).empty());
+}
+
+TEST_F(NcclTransportTest, WaitsWhileACallIsInProgress) {
+  fake_nccl()->answers["ncclCommInitRankConfig"][-1] = ncclInProgress;
+  fake_nccl()->answers["ncclAllReduce"][-1] = ncclInProgress;
+  fake_nccl()->patience = 5;
+  on_ranks(2, [&](NcclTransport& transport, int) {
+    transport.all_reduce(a(4), b(4), Reduce::sum);
+    transport.all_gather(a(4), b(8));
+  });
+  EXPECT_EQ(calls_of(0).size(), 2U);
+}
+
+TEST_F(NcclTransportTest, ACallThatNeverEndsBecomesPeerLost) {
+  fake_nccl()->answers["ncclAllReduce"][-1] = ncclInProgress;
+  fake_nccl()->patience = -1;
+  std::atomic<int> lost = 0;
+  on_hosts(
+      2,
+      [&](shm::ShmTransport& host) {
+        NcclTransport transport(join(&host, gpu_number(host.rank())), &host, kGpu);
+        try {
+          transport.all_reduce(a(4), b(4), Reduce::sum);
+        } catch (const PeerLost& error) {
+          EXPECT_NE(std::string(error.what()).find("did not answer within 0.5 s"),
+                    std::string::npos)
+              << error.what();
+          ++lost;
+        }
+        transport.cancel();
+      },
+      milliseconds(500));
+  EXPECT_EQ(lost, 2);
+  EXPECT_EQ(count("0: ncclCommAbort") + count("1: ncclCommAbort"), 2) << "each rank, once";
+  EXPECT_EQ(count("0: ncclCommDestroy"), 0);
+}
+
+TEST_F(NcclTransportTest, AnErrorSaysWhatNcclSays) {
+  fake_nccl()->answers["ncclAllReduce"][-1] = ncclInvalidUsage;
+  on_ranks(1, [&](NcclTransport& transport, int) {
+    try {
+      transport.all_reduce(a(4), b(4), Reduce::sum);
+      ADD_FAILURE() << "did not throw";
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "ncclAllReduce: some error (details)");
+    }
+  });
+}
+
+TEST_F(NcclTransportTest, AGroupIsClosedWhateverFailsInside) {
+  fake_nccl()->answers["ncclRecv"][-1] = ncclInternalError;
+  on_ranks(1, [&](NcclTransport& transport, int) {
+    EXPECT_THROW(transport.all_to_all(a(4), b(4)), Error);
+  });
+  EXPECT_EQ(count("-1: ncclGroupEnd"), 1);
+}
+
+TEST_F(NcclTransportTest, AnErrorBehindAFailedRankIsThatRanks) {
+  on_hosts(2, [&](shm::ShmTransport& host) {
+    NcclTransport transport(join(&host, gpu_number(host.rank())), &host, kGpu);
+    if (host.rank() == 1) {
+      host.abort("out of paper");
+      return;
+    }
+    fake_nccl()->async = ncclRemoteError;
+    try {
+      transport.poll();
+      ADD_FAILURE() << "did not throw";
+    } catch (const PeerLost& error) {
+      EXPECT_EQ(error.ranks(), std::vector<int>{1});
+      EXPECT_EQ(error.reason(), "out of paper");
+    }
+    fake_nccl()->async = ncclSuccess;
+  });
+}
+
+TEST_F(NcclTransportTest, AnErrorThatNobodyElseKnowsIsNccls) {
+  on_ranks(1, [&](NcclTransport& transport, int) {
+    transport.poll();
+    fake_nccl()->async = ncclRemoteError;
+    try {
+      transport.poll();
+      ADD_FAILURE() << "did not throw";
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "a collective on GPUs: remote error (details)");
+    }
+    fake_nccl()->async = ncclSuccess;
+  });
+}
+
+TEST_F(NcclTransportTest, AbortsOnceAndRefusesWhatComesAfter) {
+  on_ranks(1, [&](NcclTransport& transport, int) {
+    transport.cancel();
+    transport.cancel();
+    EXPECT_THROW(transport.all_reduce(a(4), b(4), Reduce::sum), CommunicationError);
+    EXPECT_THROW(transport.poll(), CommunicationError);
+  });
+  EXPECT_EQ(count("0: ncclCommAbort"), 1);
+  EXPECT_EQ(count("0: ncclCommFinalize"), 0);
+}
+
+TEST_F(NcclTransportTest, OneThatDoesNotEndInOrderIsAborted) {
+  fake_nccl()->answers["ncclCommFinalize"][-1] = ncclSystemError;
+  on_ranks(1, [](NcclTransport&, int) {});
+  EXPECT_EQ(count("0: ncclCommDestroy"), 0);
+  EXPECT_EQ(count("0: ncclCommAbort"), 1);
+}
+
+TEST_F(NcclTransportTest, RanksThatDisagreeAreToldBeforeAnythingIsLaunched) {
+  std::atomic<int> told = 0;
+  on_ranks(2, [&](NcclTransport& transport, int rank) {
+    try {
+      transport.all_reduce(a(4 + rank), b(4 + rank), Reduce::sum);
+    } catch (const MismatchError& error) {
+      EXPECT_NE(std::string(error.what()).find("all_reduce(f32, count 5, sum)"), std::string::npos)
+          << error.what();
+      ++told;
+    }
+  });
+  EXPECT_EQ(told, 2);
+  EXPECT_TRUE(calls_of(0).empty());
+}
+
+TEST_F(NcclTransportTest, ComparesAsManyCallsAsItIsTold) {
+  ::setenv("TUTTI_GPU_CHECK", "2", 1);
+  on_ranks(2, [&](NcclTransport& transport, int rank) {
+    transport.all_reduce(a(4), b(4), Reduce::sum);
+    transport.all_reduce(a(4), b(4), Reduce::sum);
+    transport.all_reduce(a(4 + rank), b(4 + rank), Reduce::sum);  // nobody looks
+  });
+  EXPECT_EQ(calls_of(1).size(), 3U);
+  ::setenv("TUTTI_GPU_CHECK", "often", 1);
+  on_hosts(1, [&](shm::ShmTransport& host) {
+    EXPECT_THROW(NcclTransport(join(&host, gpu_number(0)), &host, kGpu), InvalidArgument);
+  });
+  ::unsetenv("TUTTI_GPU_CHECK");
+}
+
+TEST_F(NcclTransportTest, AllocatesRegisteredMemoryAndGivesItBack) {
+  on_ranks(2, [&](NcclTransport& transport, int) {
+    const Buffer buffer = transport.allocate(100);
+    EXPECT_NE(buffer.data(), nullptr);
+    EXPECT_EQ(buffer.bytes(), 100);
+    EXPECT_EQ(buffer.device(), kGpu);
+  });
+  EXPECT_EQ(calls_of(1), (std::vector<std::string>{"ncclCommRegister 100", "ncclCommDeregister"}));
+  EXPECT_EQ(count("-1: ncclMemFree"), 2);
+}
+
+TEST_F(NcclTransportTest, MemoryOutlivesItsCommunicator) {
+  Buffer buffer;
+  on_ranks(1, [&](NcclTransport& transport, int) { buffer = transport.allocate(100); });
+  EXPECT_EQ(count("0: ncclCommDestroy"), 0) << "its memory is still registered";
+  buffer = Buffer();
+  EXPECT_EQ(count("-1: ncclMemFree"), 1);
+  EXPECT_EQ(count("0: ncclCommDestroy"), 1);
+}
+
+TEST_F(NcclTransportTest, RegistrationIsNoCondition) {
+  fake_nccl()->answers["ncclCommRegister"][-1] = ncclInvalidUsage;
+  on_ranks(
+      1, [&](NcclTransport& transport, int) { EXPECT_NE(transport.allocate(8).data(), nullptr); });
+  EXPECT_EQ(calls_of(0), std::vector<std::string>{"ncclCommRegister 8"});
+  EXPECT_EQ(count("-1: ncclMemFree"), 1);
+}
+
+TEST_F(NcclTransportTest, AllRanksGetMemoryOrNone) {
+  fake_nccl()->answers["ncclMemAlloc"][-1] = ncclUnhandledCudaError;
+  on_ranks(2, [&](NcclTransport& transport, int) {
+    EXPECT_THROW(transport.allocate(100), SystemError);
+    transport.all_reduce(a(4), b(4), Reduce::sum);  // which can go on
+  });
+  EXPECT_EQ(count("-1: ncclMemFree"), 0);
+}
+
+TEST_F(NcclTransportTest, SplitsThroughNccl) {
+  on_hosts(3, [&](shm::ShmTransport& host) {
+    NcclTransport transport(join(&host, gpu_number(host.rank())), &host, kGpu);
+    const int color = host.rank() == 1 ? -1 : 0;
+    const auto host_part = host.split(color, -host.rank());
+    const auto part = transport.split(color, -host.rank(), host_part.get());
+    EXPECT_EQ(part == nullptr, host.rank() == 1);
+    host.barrier();
+  });
+  EXPECT_EQ(calls_of(1), std::vector<std::string>{"ncclCommSplit color -1 key -1 blocking 0"});
+  EXPECT_EQ(count("2: ncclCommSplit color 0 key -2 blocking 0"), 1);
+}
+
+TEST_F(NcclTransportTest, AnIdThatCannotBeMadeIsEverybodysError) {
+  fake_nccl()->answers["ncclGetUniqueId"][-1] = ncclSystemError;
+  std::atomic<int> told = 0;
+  on_hosts(2, [&](shm::ShmTransport& host) {
+    try {
+      join(&host, gpu_number(host.rank()));
+    } catch (const BackendUnavailable& error) {
+      EXPECT_STREQ(error.what(), "ncclGetUniqueId on rank 0: some error");
+      ++told;
+    }
+    host.barrier();  // the ranks can go on without GPUs
+  });
+  EXPECT_EQ(told, 2);
+}
+
+TEST_F(NcclTransportTest, AnOldLibraryIsEverybodysError) {
+  fake_nccl()->version = 21805;
+  std::atomic<int> told = 0;
+  on_hosts(2, [&](shm::ShmTransport& host) {
+    try {
+      join(&host, gpu_number(host.rank()));
+    } catch (const BackendUnavailable&) {
+      ++told;
+    }
+    host.barrier();
+  });
+  EXPECT_EQ(told, 2);
+  EXPECT_TRUE(fake_nccl()->calls.empty());
+}
+
+TEST_F(NcclTransportTest, ThreadsThatShareAGpuAreRefused) {
+  std::atomic<int> told = 0;
+  on_hosts(3, [&](shm::ShmTransport& host) {
+    try {
+      join(&host, gpu_number(host.rank() / 2));
+    } catch (const BackendUnavailable& error) {
+      EXPECT_NE(std::string(error.what()).find("ranks 0 and 1"), std::string::npos);
+      ++told;
+    }
+    host.barrier();
+  });
+  EXPECT_EQ(told, 3);
+}
+
+}  // namespace
+}  // namespace tutti::nccl
