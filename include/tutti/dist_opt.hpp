@@ -117,7 +117,8 @@ class DistOpt {
    * parameters are registered already.
    *
    * Without this call the first backward pass registers what it emits, in its order; parameters
-   * that then differ between the ranks are refused on all of them, and stay unregistered.
+   * that then differ between the ranks are refused on all of them, and stay unregistered. It goes
+   * by sizes and values alone, so all ranks have to emit in the same order.
    */
   std::vector<View> register_parameters(std::span<const Parameter> parameters);
 
@@ -158,7 +159,11 @@ class DistOpt {
   void backward_and_sparse_update(const Backward& backward,
                                   std::optional<std::int64_t> threshold = std::nullopt,
                                   double spars = 0.05, bool topK = false, bool corr = true);
-  /** Averages all parameters over the ranks, after which they are the same bits. Blocks. */
+  /**
+   * Averages all parameters over the ranks, after which they are the same bits. Blocks. They travel
+   * in the gradients' memory: call it between a step and the next backward pass, before gradients
+   * are written to the views of register_parameters().
+   */
   void synchronize();
 
   /**

@@ -7,7 +7,7 @@
 namespace tutti {
 
 /** The most elements that the vector may have of which a SparseView holds some. */
-inline constexpr std::int64_t kMostSparse = std::int64_t{1} << 32;
+inline constexpr std::int64_t kMostSparse = (std::int64_t{1} << 32) - 1;
 
 /**
  * `count` elements of a longer f32 vector, in memory that somebody else owns and that is only read:

@@ -10,7 +10,8 @@ namespace tutti {
 
 /**
  * A random ticket of 128 bytes: the processes that hold it, and no others, may meet in one
- * communicator, once. One process makes it and hands it to the ranks through a fork, a pipe, an
+ * communicator, once: as long as that lives, and in the processes that were in it for ever, the
+ * ticket is refused. One process makes it and hands it to the ranks through a fork, a pipe, an
  * environment variable or a pickle. Making one starts no thread and touches no device, so the
  * process may fork afterwards.
  */

@@ -16,10 +16,11 @@ std::optional<std::string> environment(const char* name) {
 }
 
 std::chrono::milliseconds timeout_or_default(std::optional<std::chrono::milliseconds> option) {
+  constexpr double kLongest = 1e9;  // seconds; beyond 30 years the arithmetic of clocks overflows
   if (option) {
-    if (option->count() <= 0) {
+    if (option->count() <= 0 || *option > std::chrono::duration<double>(kLongest)) {
       throw InvalidArgument("CommOptions::timeout is " + std::to_string(option->count()) +
-                            " ms, but must be positive");
+                            " ms, but must be positive and at most 1e12");
     }
     return *option;
   }
@@ -27,7 +28,6 @@ std::chrono::milliseconds timeout_or_default(std::optional<std::chrono::millisec
   if (!text) return std::chrono::seconds(300);
   char* end = nullptr;
   const double seconds = std::strtod(text->c_str(), &end);
-  constexpr double kLongest = 1e9;  // beyond 30 years the arithmetic of clocks overflows
   if (*end != '\0' || !(seconds >= 0.001) || seconds > kLongest) {
     throw InvalidArgument("TUTTI_TIMEOUT is '" + *text +
                           "', but must be a number of seconds from 0.001 to 1e9");

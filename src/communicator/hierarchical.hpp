@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,6 +14,8 @@
 #include "communicator/mpi/channel.hpp"
 #include "communicator/mpi/group.hpp"
 #include "communicator/shm/transport.hpp"
+#include "communicator/split.hpp"
+#include "tutti/error.hpp"
 #include "tutti/transport.hpp"
 
 namespace tutti {
@@ -69,7 +70,20 @@ class HierarchicalTransport final : public Transport {
   /** Who has seen a mismatch of an operation: all ranks, by agree(), or the two of a message. */
   enum class Witnesses { all, two };
   /** Runs an operation; tells both sides of its failure. */
-  void guarded(const std::function<void()>& action, Witnesses witnesses = Witnesses::all);
+  template <class Action>
+  void guarded(const Action& action, Witnesses witnesses = Witnesses::all) {
+    try {
+      action();
+    } catch (const PeerLost& error) {
+      tell(error);
+      throw;
+    } catch (const MismatchError& error) {
+      tell(error, witnesses);
+      throw;
+    }
+  }
+  void tell(const PeerLost& error) noexcept;
+  void tell(const MismatchError& error, Witnesses witnesses) noexcept;
   /** Blocks until all ranks have come with `signature`. Throws MismatchError on all otherwise. */
   void agree(Signature signature);
   /** What all ranks came with; for leaders, after a disagreement. */
@@ -77,6 +91,7 @@ class HierarchicalTransport final : public Transport {
   /** Whether `ok` holds on all hosts; for calls that every rank of a host answers alike. */
   bool all_hosts(bool ok);
   void gather(ConstView in, View out, std::span<const std::int64_t> counts);
+  std::unique_ptr<Transport> form_part(const SplitPlan& plan, std::int32_t context);
   /** What follows the plan of a sparse_all_reduce: with packets, or with all elements. */
   void sparse_packets(View out, std::int64_t divisor, SparseStats& stats);
   void sparse_dense(View out, std::int64_t divisor, SparseStats& stats);
@@ -86,6 +101,7 @@ class HierarchicalTransport final : public Transport {
   std::unique_ptr<mpi::Channel> channel_;
   Layout layout_;
   std::unique_ptr<shm::ShmTransport> local_;
+  mpi::ScratchPool pool_;
   mpi::Group leaders_;
   SparseLeader sparse_;
   SparseAlgorithm logged_plan_ = SparseAlgorithm::none;

@@ -8,7 +8,6 @@
 
 #include "communicator/backends.hpp"
 #include "communicator/hierarchical.hpp"
-#include "communicator/split.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {
@@ -121,35 +120,46 @@ std::unique_ptr<Transport> HierarchicalTransport::split(int color, int key) {
     all_reduce(board, board, Reduce::max);
     channel_->session()->use_context(context);
 
-    const SplitPlan plan = plan_split(*this, color, key, UniqueId::create());
-    if (color < 0) return;
-    std::vector<int> session_ranks;
-    std::vector<int> hosts;
-    for (const int member : plan.members) {
-      session_ranks.push_back(channel_->members()[static_cast<std::size_t>(member)]);
-      hosts.push_back(layout_.host_of(member));
-    }
-    Layout layout(hosts);
-    const std::vector<int>& neighbours = layout.ranks_of(layout.host_of(plan.rank));
-    const UniqueId& id = plan.tickets[static_cast<std::size_t>(neighbours.front())];
-    std::vector<int> here;  // the neighbours, as ranks of this host
-    for (const int neighbour : neighbours) {
-      here.push_back(layout_.local_rank_of(plan.members[static_cast<std::size_t>(neighbour)]));
-    }
-    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+    part = form_part(plan_split(*this, color, key, UniqueId::create()), context);
+    // Nobody goes on with a part that another rank has not got.
+    agree(Signature::of(Operation::split, DType::u8, 0));
+  });
+  return part;
+}
+
+/** This rank's part of a split; null if it has none. */
+std::unique_ptr<Transport> HierarchicalTransport::form_part(const SplitPlan& plan,
+                                                            std::int32_t context) {
+  if (plan.members.empty()) return nullptr;
+  std::vector<int> session_ranks;
+  std::vector<int> hosts;
+  for (const int member : plan.members) {
+    session_ranks.push_back(channel_->members()[static_cast<std::size_t>(member)]);
+    hosts.push_back(layout_.host_of(member));
+  }
+  Layout layout(hosts);
+  const std::vector<int>& neighbours = layout.ranks_of(layout.host_of(plan.rank));
+  const UniqueId& id = plan.tickets[static_cast<std::size_t>(neighbours.front())];
+  std::vector<int> here;  // the neighbours, as ranks of this host
+  for (const int neighbour : neighbours) {
+    here.push_back(layout_.local_rank_of(plan.members[static_cast<std::size_t>(neighbour)]));
+  }
+  const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+  try {
     auto local = std::make_unique<shm::ShmTransport>(id, layout.local_rank_of(plan.rank),
                                                      neighbours, channel_->timeout(),
                                                      local_->host().party_of(std::move(here)));
-    if (layout.host_count() == 1) {
-      part = std::move(local);
-      return;
-    }
+    if (layout.host_count() == 1) return local;
     auto channel = std::make_unique<Channel>(channel_->session(), std::move(session_ranks), context,
                                              channel_->timeout());
-    part = std::make_unique<HierarchicalTransport>(std::move(channel), std::move(layout),
+    return std::make_unique<HierarchicalTransport>(std::move(channel), std::move(layout),
                                                    std::move(local));
-  });
-  return part;
+  } catch (const CommunicationError&) {
+    throw;
+  } catch (const std::exception& error) {  // the others would wait for this rank
+    abort(error.what());
+    throw;
+  }
 }
 
 std::unique_ptr<Transport> connect_session(const std::shared_ptr<mpi::Session>& session,

@@ -29,15 +29,15 @@ struct Report {
 };
 
 /** Byte offsets of stretches that lie one behind the other. */
-std::vector<std::int64_t> offsets_of(std::span<const PacketSize> sizes) {
-  std::vector<std::int64_t> offsets{0};
+RecycledVector<std::int64_t> offsets_of(std::span<const PacketSize> sizes) {
+  RecycledVector<std::int64_t> offsets{0};
   for (const PacketSize& size : sizes) offsets.push_back(offsets.back() + size.bytes);
   return offsets;
 }
 
 /** Every `step`-th of them, and the last. */
-std::vector<std::int64_t> every(std::span<const std::int64_t> offsets, int step) {
-  std::vector<std::int64_t> some;
+RecycledVector<std::int64_t> every(std::span<const std::int64_t> offsets, int step) {
+  RecycledVector<std::int64_t> some;
   for (std::size_t i = 0; i < offsets.size(); i += static_cast<std::size_t>(step)) {
     some.push_back(offsets[i]);
   }
@@ -52,13 +52,13 @@ std::int64_t sparse_range(std::int64_t count, int hosts, int host) {
 
 std::int64_t sum_packets(const SparsePackets& packets, const std::byte* data, int hosts, float* out,
                          std::int64_t count, std::int64_t divisor) {
-  std::vector<Packet> all;
+  RecycledVector<Packet> all;
   for (std::size_t i = 0; i < packets.sizes.size(); ++i) {
     const int range = static_cast<int>(i) % hosts;
     all.push_back({data, packets.sizes[i].count, sparse_range(count, hosts, range)});
     data += packets.sizes[i].bytes;
   }
-  std::vector<PacketCursor> sources;  // one a host; a single one if the ranges are summed up
+  RecycledVector<PacketCursor> sources;  // one a host; a single one if the ranges are summed up
   const auto length = static_cast<std::size_t>(hosts);
   for (std::size_t i = 0; i < all.size(); i += length) {
     sources.emplace_back(std::span(all).subspan(i, length));
@@ -97,8 +97,8 @@ void SparseLeader::add(std::int64_t end, std::span<const SparseView> parts) {
   sum_sparse(std::span(cursors_), end, block_, take);
 }
 
-std::vector<Packet> SparseLeader::own_packets() const {
-  std::vector<Packet> packets;
+RecycledVector<Packet> SparseLeader::own_packets() const {
+  RecycledVector<Packet> packets;
   const std::byte* data = writer_.bytes().data();
   for (int range = 0; range < hosts(); ++range) {
     const PacketSize& size = sizes_[static_cast<std::size_t>(range)];
@@ -111,23 +111,24 @@ std::vector<Packet> SparseLeader::own_packets() const {
 // --- Between the leaders ------------------------------------------------------------------------
 
 template <class Action>
-void SparseLeader::timed(std::int64_t bytes, const Action& action) {
+void SparseLeader::timed(std::int64_t sent, std::int64_t received, const Action& action) {
   const auto start = std::chrono::steady_clock::now();
   action();
-  sent_ += bytes;
+  sent_ += sent;
+  const std::int64_t bytes = std::max(sent, received);  // who sends little waits for the others
   if (bytes < kTimed) return;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   const double newest = took.count() / static_cast<double>(bytes);
   seconds_per_byte_ += kNewest * (newest - seconds_per_byte_);
 }
 
-std::vector<PacketSize> SparseLeader::gather_sizes(std::span<const PacketSize> sizes) {
+RecycledVector<PacketSize> SparseLeader::gather_sizes(std::span<const PacketSize> sizes) {
   const std::int64_t bytes = std::ssize(sizes) * static_cast<std::int64_t>(sizeof(PacketSize));
-  const Scratch all(bytes * hosts());
+  const Scratch all(pool_, bytes * hosts());
   leaders_.all_gather(std::as_bytes(sizes),
                       {all.data(), static_cast<std::size_t>(bytes * hosts())});
   sent_ += bytes * (hosts() - 1);
-  std::vector<PacketSize> result(sizes.size() * static_cast<std::size_t>(hosts()));
+  RecycledVector<PacketSize> result(sizes.size() * static_cast<std::size_t>(hosts()));
   copy_bytes(result.data(), all.data(), bytes * hosts());
   return result;
 }
@@ -140,17 +141,17 @@ SparsePlan SparseLeader::plan() {
   if (forced_) own.forced = static_cast<std::int32_t>(*forced_);
   own.sketch = writer_.sketch().summary();
   const auto members = static_cast<std::size_t>(hosts());
-  const Scratch memory(static_cast<std::int64_t>(sizeof(Report)) * hosts());
+  const Scratch memory(pool_, static_cast<std::int64_t>(sizeof(Report)) * hosts());
   leaders_.all_gather(std::as_bytes(std::span(&own, 1)), {memory.data(), sizeof(Report) * members});
   sent_ += static_cast<std::int64_t>(sizeof(Report)) * (hosts() - 1);
-  std::vector<Report> reports(members);
+  RecycledVector<Report> reports(members);
   std::memcpy(reports.data(), memory.data(), sizeof(Report) * members);
   all_sizes_ = gather_sizes(sizes_);
 
   SparseTask task;
   task.count = count_;
   task.hosts = hosts();
-  std::vector<SparseSketch::Summary> sketches;
+  RecycledVector<SparseSketch::Summary> sketches;
   for (std::size_t host = 0; host < members; ++host) {
     PacketSize whole;
     for (std::size_t range = 0; range < members; ++range) {
@@ -173,16 +174,17 @@ SparsePlan SparseLeader::plan() {
 /** In place: this leader's own stretch of `memory` is there. */
 void SparseLeader::all_gather(std::byte* memory, std::span<const std::int64_t> offsets) {
   const auto own = static_cast<std::size_t>(leaders_.position());
-  timed((offsets[own + 1] - offsets[own]) * (hosts() - 1),
+  const std::int64_t length = offsets[own + 1] - offsets[own];
+  timed(length * (hosts() - 1), offsets.back() - length,
         [&] { leaders_.all_gather_v(memory, offsets); });
 }
 
 Scratch SparseLeader::exchange(SparsePackets& packets) {
   if (packets.algorithm == SparseAlgorithm::split) return split(packets);
   packets.sizes = all_sizes_;
-  const std::vector<std::int64_t> offsets = every(offsets_of(packets.sizes), hosts());
+  const RecycledVector<std::int64_t> offsets = every(offsets_of(packets.sizes), hosts());
   packets.bytes = offsets.back();
-  Scratch memory(packets.bytes + kPacketSlack);
+  Scratch memory(pool_, packets.bytes + kPacketSlack);
   copy_bytes(memory.data() + offsets[static_cast<std::size_t>(leaders_.position())],
              writer_.bytes().data(), std::ssize(writer_.bytes()));
   all_gather(memory.data(), offsets);
@@ -195,25 +197,25 @@ Scratch SparseLeader::split(SparsePackets& packets) {
   const auto members = static_cast<std::size_t>(hosts());
 
   // Every host's packet of this leader's range.
-  std::vector<PacketSize> arriving;
+  RecycledVector<PacketSize> arriving;
   for (std::size_t host = 0; host < members; ++host) {
     arriving.push_back(all_sizes_[host * members + range]);
   }
-  const std::vector<std::int64_t> from = offsets_of(sizes_);
-  const std::vector<std::int64_t> to = offsets_of(arriving);
-  const Scratch leaving(from.back());
+  const RecycledVector<std::int64_t> from = offsets_of(sizes_);
+  const RecycledVector<std::int64_t> to = offsets_of(arriving);
+  const Scratch leaving(pool_, from.back());
   copy_bytes(leaving.data(), writer_.bytes().data(), from.back());
-  const Scratch arrived(to.back() + kPacketSlack);
-  timed(from.back() - sizes_[range].bytes,
+  const Scratch arrived(pool_, to.back() + kPacketSlack);
+  timed(from.back() - sizes_[range].bytes, to.back() - sizes_[range].bytes,
         [&] { leaders_.all_to_all_v(leaving.data(), from, arrived.data(), to); });
 
   // Their sum, in the order of the hosts.
   const std::int64_t begin = sparse_range(count_, hosts(), own);
-  std::vector<Packet> parts;
+  RecycledVector<Packet> parts;
   for (std::size_t host = 0; host < members; ++host) {
     parts.push_back({arrived.data() + to[host], arriving[host].count, begin});
   }
-  std::vector<PacketCursor> sources;
+  RecycledVector<PacketCursor> sources;
   for (const Packet& part : parts) sources.emplace_back(std::span(&part, 1));
   writer_.clear();
   writer_.begin_packet(begin);
@@ -222,20 +224,21 @@ Scratch SparseLeader::split(SparsePackets& packets) {
   const PacketSize sum = writer_.end_packet();
 
   packets.sizes = gather_sizes(std::span(&sum, 1));
-  const std::vector<std::int64_t> offsets = offsets_of(packets.sizes);
+  const RecycledVector<std::int64_t> offsets = offsets_of(packets.sizes);
   packets.bytes = offsets.back();
-  Scratch memory(packets.bytes + kPacketSlack);
+  Scratch memory(pool_, packets.bytes + kPacketSlack);
   copy_bytes(memory.data() + offsets[range], writer_.bytes().data(), sum.bytes);
   all_gather(memory.data(), offsets);
   return memory;
 }
 
 void SparseLeader::reduce_dense(float* out, std::int64_t divisor) {
-  const std::vector<Packet> packets = own_packets();
+  const RecycledVector<Packet> packets = own_packets();
   PacketCursor own{std::span(packets)};
   sum_dense(std::span(&own, 1), out, 0, count_, 1);
-  const std::int64_t bytes = count_ * static_cast<std::int64_t>(sizeof(float));
-  timed(2 * bytes * (hosts() - 1) / hosts(), [&] {
+  const std::int64_t bytes =
+      leaders_.sent_by_all_reduce(count_ * static_cast<std::int64_t>(sizeof(float)));
+  timed(bytes, bytes, [&] {
     leaders_.all_reduce(out, count_, DType::f32, {ReduceKind::sum, 1.0, divisor});
   });
 }
@@ -279,7 +282,7 @@ void HierarchicalTransport::sparse_packets(View out, std::int64_t divisor, Spars
   const int hosts = layout_.host_count();
   SparsePackets packets;
   packets.algorithm = stats.algorithm;
-  Scratch memory(0);
+  Scratch memory(pool_, 0);
   if (is_leader()) {
     const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
     memory = sparse_.exchange(packets);
@@ -291,7 +294,7 @@ void HierarchicalTransport::sparse_packets(View out, std::int64_t divisor, Spars
                    DType::u8);
   local_->broadcast(sizes, sizes, 0);
   packets.bytes = offsets_of(packets.sizes).back();
-  if (!is_leader()) memory = Scratch(packets.bytes + kPacketSlack);
+  if (!is_leader()) memory = Scratch(pool_, packets.bytes + kPacketSlack);
   const View all(memory.data(), packets.bytes, DType::u8);
   local_->broadcast(all, all, 0);
   if (is_leader() && local_size() > 1) stats.bytes_sent += packets.bytes;

@@ -11,6 +11,7 @@
 
 #include "communicator/mpi/group.hpp"
 #include "communicator/mpi/scratch.hpp"
+#include "communicator/recycled.hpp"
 #include "communicator/sparse_packet.hpp"
 #include "communicator/sparse_plan.hpp"
 #include "communicator/sparse_sum.hpp"
@@ -23,7 +24,7 @@ struct SparsePackets {
   std::int64_t bytes = 0;
   /** To gather, host h's packet of range r is number h * hosts + r; to split, the sum of range r is
    * number r. */
-  std::vector<PacketSize> sizes;
+  RecycledVector<PacketSize> sizes;
 };
 
 /** The range of the indices that host `host` of `hosts` sums up when they split, and its end. */
@@ -40,8 +41,9 @@ std::int64_t sum_packets(const SparsePackets& packets, const std::byte* data, in
  */
 class SparseLeader {
  public:
-  explicit SparseLeader(mpi::Group& leaders)
-      : leaders_(leaders), forced_(forced_sparse_algorithm()) {}
+  /** Takes memory from `pool`, which outlives it. */
+  SparseLeader(mpi::Group& leaders, mpi::ScratchPool& pool)
+      : leaders_(leaders), pool_(pool), forced_(forced_sparse_algorithm()) {}
 
   /** Starts a sum of `count` elements. */
   void begin(std::int64_t count);
@@ -61,24 +63,24 @@ class SparseLeader {
   int hosts() const { return leaders_.size(); }
   void put(std::uint32_t index, float value);
   void next_range();
-  std::vector<Packet> own_packets() const;
-  void gather(SparsePackets& packets, std::byte* memory);
+  RecycledVector<Packet> own_packets() const;
   mpi::Scratch split(SparsePackets& packets);
   /** Every leader's `sizes`, which are as many on all. */
-  std::vector<PacketSize> gather_sizes(std::span<const PacketSize> sizes);
+  RecycledVector<PacketSize> gather_sizes(std::span<const PacketSize> sizes);
   void all_gather(std::byte* memory, std::span<const std::int64_t> offsets);
   template <class Action>
-  void timed(std::int64_t bytes, const Action& action);
+  void timed(std::int64_t sent, std::int64_t received, const Action& action);
 
   mpi::Group& leaders_;
+  mpi::ScratchPool& pool_;
   std::optional<SparseAlgorithm> forced_;
   std::int64_t count_ = 0;
   PacketWriter writer_;
-  std::vector<PacketSize> sizes_;  // of the packets by range, so far
+  RecycledVector<PacketSize> sizes_;  // of the packets by range, so far
   std::int64_t range_end_ = 0;
   SumBlock block_;
   std::vector<ViewCursor> cursors_;
-  std::vector<PacketSize> all_sizes_;  // of all leaders' packets
+  RecycledVector<PacketSize> all_sizes_;  // of all leaders' packets
   std::int64_t sent_ = 0;
   double seconds_per_byte_ = 1e-9;  // until something has been sent
 };

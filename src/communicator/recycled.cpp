@@ -20,7 +20,7 @@ struct FreeList {
 };
 
 constexpr std::size_t kSmallest = 4;  // as powers of two
-constexpr std::size_t kLargest = 12;
+constexpr std::size_t kLargest = 16;
 using FreeLists = std::array<FreeList, kLargest + 1>;
 
 /** They never end: threads may outlive main(). */

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <utility>
+#include <vector>
 
 namespace tutti {
 
@@ -27,6 +28,9 @@ struct RecyclingAllocator {
   // NOLINTEND(bugprone-sizeof-expression)
   friend bool operator==(const RecyclingAllocator&, const RecyclingAllocator&) { return true; }
 };
+
+template <class T>
+using RecycledVector = std::vector<T, RecyclingAllocator<T>>;
 
 /** A function object that a std::function keeps in a recycled block. */
 template <class Function>

@@ -19,7 +19,7 @@ struct SparseTask {
   std::int64_t most_bytes = 0;    ///< of the host whose packets are longest
   std::int64_t all_entries = 0;   ///< of all hosts together
   double union_entries = 0.0;     ///< of their sum, about
-  double seconds_per_byte = 0.0;  ///< that a host sends
+  double seconds_per_byte = 0.0;  ///< that a host sends or receives
 };
 
 /** The choice and what it rests on. */

@@ -3,6 +3,8 @@
 
 #include <vector>
 
+#include "communicator/recycled.hpp"
+
 namespace tutti {
 
 void SparseSketch::shrink() {
@@ -21,7 +23,7 @@ SparseSketch::Summary SparseSketch::summary() const {
 }
 
 double estimate_union(std::span<const SparseSketch::Summary> sets) {
-  std::vector<std::uint32_t> hashes;
+  RecycledVector<std::uint32_t> hashes;
   for (const SparseSketch::Summary& set : sets) {
     hashes.insert(hashes.end(), set.hashes.begin(), set.hashes.begin() + set.count);
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "communicator/text.hpp"
@@ -18,6 +19,14 @@ inline void check_spars(const char* method, double spars, bool top_k) {
   throw InvalidArgument(
       std::string(method) + ": spars is " + number_text(spars) + ", but must be " +
       (top_k ? "above 0 and at most 1 for top-K" : "finite and not negative for a threshold"));
+}
+
+/** The least float that is not below `spars`: what reaches the one reaches the other. */
+inline float threshold_of(double spars) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  if (spars > std::numeric_limits<float>::max()) return kInfinity;
+  const auto threshold = static_cast<float>(spars);
+  return threshold < spars ? std::nextafter(threshold, kInfinity) : threshold;
 }
 
 /** ceil(spars * count), for 0 < spars <= 1. */

@@ -123,6 +123,8 @@ void DistOpt::Impl::check_owner(const OptimizerState& state) const {
 }
 
 void DistOpt::Impl::load_state(const OptimizerState& state) {
+  refuse_inside_backward("load_state");
+  refuse_if_given_up();
   if (!model_) {
     throw InvalidArgument(
         "load_state: no parameters are registered; call register_parameters() before it");

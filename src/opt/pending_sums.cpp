@@ -76,13 +76,22 @@ void PendingSums::start_half(View tensor) {
 
 void PendingSums::fill(std::span<const View> tensors, Fused kind) {
   check_fill(tensors, kind);
+  // All or nothing: memory is asked for before anything is noted.
+  const auto packed = [&](const View& tensor) {
+    return tensor.count * size_of(kind == Fused::half ? half_ : tensor.dtype);
+  };
+  std::int64_t bytes = 0;
+  for (const View& tensor : tensors) bytes += packed(tensor);
+  filled_.reserve(filled_.size() + tensors.size());
+  std::byte* packet = fused_.append(bytes);
   filled_kind_ = kind;
   for (const View& tensor : tensors) {
     if (kind == Fused::half) {
-      narrow(tensor, {fused_.append(tensor.count * size_of(half_)), tensor.count, half_});
+      narrow(tensor, {packet, tensor.count, half_});
     } else {
-      copy(fused_.append(tensor.bytes()), tensor.data, tensor.bytes());
+      copy(packet, tensor.data, tensor.bytes());
     }
+    packet += packed(tensor);
     filled_.push_back(tensor);
   }
 }
@@ -174,7 +183,7 @@ void PendingSums::start_sparse(const char* method, std::span<const View> tensors
 SparseView PendingSums::select(Sum& sum, ConstView from, View residual, const Sparsity& sparsity) {
   const SparseView selected =
       sparsity.top_k ? selector_.top_k(from, top_k_count(sparsity.spars, from.count), residual)
-                     : selector_.above(from, static_cast<float>(sparsity.spars), residual);
+                     : selector_.above(from, threshold_of(sparsity.spars), residual);
   sum.indices.assign(selected.indices, selected.indices + selected.count);
   sum.values.assign(selected.values, selected.values + selected.count);
   return {sum.indices.data(), sum.values.data(), selected.count};

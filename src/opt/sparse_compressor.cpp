@@ -51,7 +51,7 @@ SparseView SparseCompressor::select(const BucketView& bucket) {
   const ConstView from = choice_.momentum != 0.0F
                              ? ConstView(velocity_.data() + bucket.begin, count, DType::f32)
                              : ConstView(bucket.gradients);
-  if (!choice_.top_k) return selector_.above(from, static_cast<float>(choice_.spars), residual);
+  if (!choice_.top_k) return selector_.above(from, threshold_of(choice_.spars), residual);
   return selector_.top_k(from, top_k_count(choice_.spars, bucket.elements), residual);
 }
 

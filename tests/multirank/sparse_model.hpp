@@ -89,7 +89,7 @@ class SparseModel {
     if (top_k) {
       count = static_cast<std::size_t>(std::ceil(spars * static_cast<double>(order.size())));
     } else {
-      while (count < order.size() && magnitude(order[count]) >= static_cast<float>(spars)) ++count;
+      while (count < order.size() && double{magnitude(order[count])} >= spars) ++count;
     }
     order.resize(count);
     return order;

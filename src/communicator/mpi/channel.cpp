@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kTags = 4;  // of a context: one for each Traffic, one for control messages
 // MPI counts in int. Smaller pieces show earlier that a slow transfer goes on.
-constexpr std::int64_t kPiece = 64 << 20;
+constexpr std::int64_t kPiece = 16 << 20;
 
 int first_tag(const Session& session, int context) {
   const int contexts = (session.last_tag() - kTags + 1) / kTags + 1;
@@ -156,8 +156,8 @@ bool Channel::Batch::test() {
   return true;
 }
 
-std::vector<int> Channel::Batch::awaited() const {
-  std::vector<int> ranks;
+RecycledVector<int> Channel::Batch::awaited() const {
+  RecycledVector<int> ranks;
   for (const Peer& peer : peers_) ranks.push_back(peer.rank);
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());

@@ -15,6 +15,7 @@
 
 #include "communicator/mpi/session.hpp"
 #include "communicator/mpi/watch.hpp"
+#include "communicator/recycled.hpp"
 
 namespace tutti::mpi {
 
@@ -89,15 +90,15 @@ class Channel {
     void post(std::int64_t bytes, Peer peer, const Post& post_piece);
     bool test();
     void abandon() noexcept;
-    std::vector<int> awaited() const;
+    RecycledVector<int> awaited() const;
 
     Channel& channel_;
     Traffic traffic_;
-    std::vector<MPI_Request> requests_;
-    std::vector<Peer> peers_;  // of each request
-    std::vector<int> done_;    // what MPI_Testsome reports
-    std::vector<MPI_Status> statuses_;
-    std::vector<std::shared_ptr<const void>> kept_;
+    RecycledVector<MPI_Request> requests_;
+    RecycledVector<Peer> peers_;  // of each request
+    RecycledVector<int> done_;    // what MPI_Testsome reports
+    RecycledVector<MPI_Status> statuses_;
+    RecycledVector<std::shared_ptr<const void>> kept_;
   };
 
   /**

@@ -12,8 +12,6 @@ namespace {
 
 constexpr std::int64_t kCacheLine = 64;
 constexpr std::int64_t kKiB = 1024;
-// A round between hosts takes as long as this many bytes: sending more to save one does not pay.
-constexpr std::int64_t kSmall = 16 * kKiB;
 // Open MPI sends up to 64 KiB, its header included, over TCP without asking first. Eight such
 // windows under way reach 0.95 of a wire of 1 Gbit/s; two of 256 KiB, which ask, reach 0.82.
 constexpr std::int64_t kLargestWindow = 60 * kKiB;
@@ -66,7 +64,7 @@ bool Group::agree(std::uint64_t hash) {
     Vote own;
     Vote other;
   };
-  const auto votes = std::make_shared<Votes>(Votes{{hash, 1}, {}});
+  const auto votes = std::allocate_shared<Votes>(RecyclingAllocator<Votes>(), Votes{{hash, 1}, {}});
   // After each round a vote speaks for twice as many members up to its own.
   for (int distance = 1; distance < size(); distance *= 2) {
     Channel::Batch batch(channel_, Channel::Traffic::collective);
@@ -98,11 +96,11 @@ std::span<std::byte> Group::Shards::part(int owner, std::int64_t number) const {
   return {data + begin, static_cast<std::size_t>(end - begin)};
 }
 
-std::vector<std::int64_t> Group::even_offsets(std::int64_t bytes, int without) const {
+RecycledVector<std::int64_t> Group::even_offsets(std::int64_t bytes, int without) const {
   const int owners = without < 0 ? size() : size() - 1;
   const std::int64_t lines = (bytes + kCacheLine - 1) / kCacheLine;
   const std::int64_t share = (lines + owners - 1) / owners * kCacheLine;
-  std::vector<std::int64_t> offsets{0};
+  RecycledVector<std::int64_t> offsets{0};
   for (int owner = 0; owner < size(); ++owner) {
     offsets.push_back(std::min(bytes, offsets.back() + (owner == without ? 0 : share)));
   }
@@ -117,7 +115,7 @@ std::vector<std::int64_t> Group::even_offsets(std::int64_t bytes, int without) c
 template <class First, class Between, class Second>
 void Group::pipeline(std::int64_t windows, const First& first, const Between& between,
                      const Second& second) {
-  std::deque<Channel::Batch> under_way;
+  std::deque<Channel::Batch, RecyclingAllocator<Channel::Batch>> under_way;
   for (std::int64_t step = 0; step < windows + kUnderWay; ++step) {
     auto& batch = under_way.emplace_back(channel_, Channel::Traffic::collective);
     batch.keep(scratch_);
@@ -136,7 +134,7 @@ void Group::pipeline(std::int64_t windows, const First& first, const Between& be
  * apart. */
 void Group::combine_here(std::byte* own, const std::byte* others, std::int64_t stride,
                          std::int64_t bytes, DType dtype, const cpu::Combine& combine) {
-  std::vector<const void*> inputs;
+  RecycledVector<const void*> inputs;
   for (int member = 0; member < size(); ++member) {
     inputs.push_back(member == position_ ? own : others + member * stride);
   }
@@ -196,9 +194,13 @@ void Group::reduce_whole(std::byte* data, std::int64_t bytes, DType dtype,
 void Group::all_reduce(void* data, std::int64_t count, DType dtype, const cpu::Combine& combine) {
   auto* const begin = static_cast<std::byte*>(data);
   const std::int64_t bytes = count * size_of(dtype);
-  if (bytes * (size() - 1) <= kSmall) return reduce_whole(begin, bytes, dtype, combine);
+  if (goes_whole(bytes)) return reduce_whole(begin, bytes, dtype, combine);
   const Shards shards{begin, even_offsets(bytes, kNobody), window_for(size())};
   reduce_shards(shards, dtype, combine, kEverybody);
+}
+
+std::int64_t Group::sent_by_all_reduce(std::int64_t bytes) const {
+  return goes_whole(bytes) ? bytes * (size() - 1) : 2 * bytes * (size() - 1) / size();
 }
 
 void Group::reduce_scatter_v(void* data, std::span<const std::int64_t> offsets, DType dtype,
@@ -212,7 +214,7 @@ void Group::reduce(void* data, std::int64_t count, DType dtype, const cpu::Combi
                    int root) {
   Shards shards{static_cast<std::byte*>(data), {}, window_for(size())};
   const std::int64_t bytes = count * size_of(dtype);
-  if (bytes * (size() - 1) > kSmall && size() > 2) {
+  if (!goes_whole(bytes) && size() > 2) {
     shards.offsets = even_offsets(bytes, kNobody);
     return reduce_shards(shards, dtype, combine, root);
   }
@@ -225,7 +227,7 @@ void Group::reduce(void* data, std::int64_t count, DType dtype, const cpu::Combi
 // --- Movements ----------------------------------------------------------------------------------
 
 void Group::all_gather(std::span<const std::byte> in, std::span<std::byte> out) {
-  std::vector<std::int64_t> offsets;
+  RecycledVector<std::int64_t> offsets;
   for (int i = 0; i <= size(); ++i) offsets.push_back(i * std::ssize(in));
   std::byte* const own = out.data() + offsets[static_cast<std::size_t>(position_)];
   if (!in.empty() && own != in.data()) std::memcpy(own, in.data(), in.size());
@@ -269,7 +271,7 @@ void Group::all_to_all_v(std::byte* in, std::span<const std::int64_t> in_offsets
  * once the bytes a link (scatter and all-gather, van de Geijn; see the source above).
  */
 void Group::broadcast(std::byte* data, std::int64_t bytes, int root) {
-  if (size() <= 2 || bytes * (size() - 1) <= kSmall) {
+  if (size() <= 2 || goes_whole(bytes)) {
     Channel::Batch batch(channel_, Channel::Traffic::collective);
     const std::span<std::byte> all(data, static_cast<std::size_t>(bytes));
     for (int member = 0; member < size(); ++member) {

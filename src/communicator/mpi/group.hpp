@@ -9,6 +9,7 @@
 
 #include "communicator/cpu/kernels.hpp"
 #include "communicator/mpi/channel.hpp"
+#include "communicator/recycled.hpp"
 
 namespace tutti::mpi {
 
@@ -54,6 +55,8 @@ class Group {
   void broadcast(std::byte* data, std::int64_t bytes, int root);
   /** In place over `count` elements. */
   void all_reduce(void* data, std::int64_t count, DType dtype, const cpu::Combine& combine);
+  /** About how many bytes this member sends in an all_reduce of `bytes`. */
+  std::int64_t sent_by_all_reduce(std::int64_t bytes) const;
   /** In place: afterwards block position() of `data` (element offsets) holds the reduction of
    * that block; the other blocks are undefined. */
   void reduce_scatter_v(void* data, std::span<const std::int64_t> offsets, DType dtype,
@@ -65,23 +68,28 @@ class Group {
   /** Who gets the results of a reduction, besides the owners of the shards. */
   static constexpr int kNobody = -1;
   static constexpr int kEverybody = -2;
+  /** A round between hosts takes as long as this many bytes: sending more to save one does not
+   * pay. */
+  static constexpr std::int64_t kSmall = std::int64_t{16} * 1024;
 
   /** Bytes of `data` cut at `offsets`, each shard in windows of `window` bytes. */
   struct Shards {
     std::byte* data;
-    std::vector<std::int64_t> offsets;
+    RecycledVector<std::int64_t> offsets;
     std::int64_t window;
 
     std::int64_t windows() const;
     std::span<std::byte> part(int owner, std::int64_t number) const;
   };
 
+  /** Whether a message is so short that everybody gets all of it at once. */
+  bool goes_whole(std::int64_t bytes) const { return bytes * (size() - 1) <= kSmall; }
   int peer(int distance) const { return (position_ + distance) % size(); }
   void send(Channel::Batch& batch, std::span<const std::byte> part, int position);
   void recv(Channel::Batch& batch, std::span<std::byte> part, int position);
   /** Offsets in bytes of shards of equal length, in whole cache lines, one for each member but
    * `without`, whose shard is empty. */
-  std::vector<std::int64_t> even_offsets(std::int64_t bytes, int without) const;
+  RecycledVector<std::int64_t> even_offsets(std::int64_t bytes, int without) const;
   std::byte* scratch(std::int64_t bytes);
   void combine_here(std::byte* own, const std::byte* others, std::int64_t stride,
                     std::int64_t bytes, DType dtype, const cpu::Combine& combine);

@@ -19,6 +19,7 @@
 
 #include "communicator/deadline.hpp"
 #include "communicator/mpi/session.hpp"
+#include "communicator/recycled.hpp"
 
 namespace tutti::mpi {
 
@@ -113,7 +114,7 @@ class Watch {
   using Pendings = std::list<Pending>;
   struct Waiter {
     std::thread::id thread;
-    std::vector<int> ranks;
+    RecycledVector<int> ranks;
     Clock::time_point seen;
   };
 

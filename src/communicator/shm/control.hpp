@@ -108,12 +108,9 @@ struct alignas(128) RankSlot {
 
 /** The start of the segment; `size` RankSlots follow, then the staging memory. */
 struct alignas(128) ControlHeader {
-  static constexpr std::uint32_t kReady = 0x74757474;   // "tutt"
-  static constexpr std::uint32_t kFailed = 0x6C696166;  // "fail"
+  static constexpr std::uint32_t kReady = 0x74757474;  // "tutt"
 
   std::atomic<std::uint32_t> ready;
-  std::int32_t error;                          ///< of kFailed: errno
-  std::atomic<std::uint32_t> failure_readers;  ///< ranks that have seen it
   std::int32_t size;
   std::array<std::byte, UniqueId::kBytes> ticket;
   Flag joined;  ///< ranks that have joined

@@ -205,7 +205,8 @@ std::vector<int> Host::culprits(const std::vector<int>& awaited, std::string& re
 }
 
 Party Host::party_of(std::vector<int> ranks) {
-  Party party{names_of(ranks), {}};
+  const RecycledVector<int> names = names_of(ranks);
+  Party party{{names.begin(), names.end()}, {}};
   party.idle = [this, ranks = std::move(ranks)](const std::vector<int>& missing) {
     std::vector<int> awaited;
     for (const int member : missing) awaited.push_back(ranks[static_cast<std::size_t>(member)]);
@@ -257,8 +258,8 @@ void Host::idle(const std::vector<int>& awaited) const {
   if (idle_) idle_(names_of(awaited));
 }
 
-std::vector<int> Host::names_of(const std::vector<int>& ranks) const {
-  std::vector<int> names;
+RecycledVector<int> Host::names_of(const std::vector<int>& ranks) const {
+  RecycledVector<int> names;
   for (const int rank : ranks) names.push_back(name_of(rank));
   return names;
 }
@@ -272,10 +273,10 @@ void Host::check_failure() const {
 }
 
 void Host::lose(const std::vector<int>& ranks, const std::string& reason) {
-  const std::vector<int> names = names_of(ranks);
+  const RecycledVector<int> names = names_of(ranks);
   fail_lost(names, reason);
   check_failure();  // throws what all ranks throw, unless its writer died over it
-  throw PeerLost(names, reason);
+  throw PeerLost({names.begin(), names.end()}, reason);
 }
 
 void Host::fail_lost(std::span<const int> names, std::string_view reason) noexcept {

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "communicator/recycled.hpp"
 #include "communicator/shm/control.hpp"
 #include "communicator/shm/meeting.hpp"
 #include "tutti/unique_id.hpp"
@@ -124,7 +125,7 @@ class Host {
   void look_after(const std::vector<int>& awaited);
   void idle(const std::vector<int>& awaited) const;
   std::vector<int> others() const;
-  std::vector<int> names_of(const std::vector<int>& ranks) const;
+  RecycledVector<int> names_of(const std::vector<int>& ranks) const;
   std::vector<int> culprits(const std::vector<int>& awaited, std::string& reason);
   [[noreturn]] void lose(const std::vector<int>& ranks, const std::string& reason);
   void fail(Failure::Kind kind, std::span<const int> names, std::string_view text) noexcept;

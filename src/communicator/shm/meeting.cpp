@@ -26,7 +26,7 @@ namespace tutti::shm {
 namespace {
 
 constexpr std::chrono::milliseconds kLook{1};           // between two looks for a segment
-constexpr std::chrono::milliseconds kForReaders{1000};  // of a failure
+constexpr std::chrono::milliseconds kForReaders{1000};  // to see that there will be none
 constexpr std::chrono::milliseconds kNap{100};          // between two looks at the processes
 
 [[noreturn]] void refuse_used_ticket() {
@@ -95,7 +95,12 @@ class TicketAddress {
   socklen_t bytes_ = 0;
 };
 
-Segment create_segment(const std::string& name, const UniqueId& id, int size) {
+/**
+ * Creates the segment and binds the ticket's address. If that fails the others are told: a segment
+ * that is shorter than its header says by its length, an errno, why there is none.
+ */
+Segment create_segment(const std::string& name, const UniqueId& id, int size,
+                       FileDescriptor& claim) {
   sweep();
   Segment segment;
   try {
@@ -105,22 +110,18 @@ Segment create_segment(const std::string& name, const UniqueId& id, int size) {
     throw;
   }
   NameGuard guard(name);
-  // The others open it as soon as the header is there, and wait until it says how it went.
-  segment.reserve(0, sizeof(ControlHeader));
-  const auto start = segment.map();
-  ControlHeader& announced = Control(start->base(), size).header();
+  std::shared_ptr<Mapping> mapping;
   try {
-    segment.reserve(0, Control::bytes_for(size));
+    claim = TicketAddress(name).claim();
+    if (!claim) refuse_used_ticket();
+    segment.reserve(0, Control::bytes_for(size));  // the others open it as soon as it has a length
+    mapping = segment.map();
   } catch (const SystemError& error) {
-    announced.error = error.error_number();
-    announced.ready.store(ControlHeader::kFailed, std::memory_order_release);
-    for (Deadline deadline(kForReaders); !deadline.expired();) {
-      if (announced.failure_readers.load() + 1 >= static_cast<std::uint32_t>(size)) break;
-      std::this_thread::sleep_for(kLook);
-    }
+    claim.reset(-1);
+    segment.resize(error.error_number());
+    std::this_thread::sleep_for(kForReaders);
     throw;
   }
-  const auto mapping = segment.map();
   const Control control(mapping->base(), size);
   control.header().size = size;
   control.header().ticket = id.bytes();
@@ -159,17 +160,18 @@ void check_segment(const Segment& segment, const UniqueId& id, const Party& part
                    std::chrono::milliseconds timeout) {
   const int size = static_cast<int>(party.names.size());
   const int creator = party.names.front();
-  const auto start = segment.map();  // perhaps of the header alone
+  if (const std::int64_t bytes = segment.bytes();
+      bytes < static_cast<std::int64_t>(sizeof(ControlHeader))) {
+    throw SystemError("rank " + std::to_string(creator) + " could not reserve " +
+                          std::to_string(Control::bytes_for(size)) + " bytes of shared memory",
+                      static_cast<int>(bytes));
+  }
+  const auto start = segment.map();
   ControlHeader& header = Control(start->base(), size).header();
   Deadline deadline(timeout);
   while (header.ready.load(std::memory_order_acquire) == 0) {
     if (deadline.expired()) throw PeerLost({creator}, "stopped while creating the communicator");
     rest(party, {0});
-  }
-  if (header.ready.load() == ControlHeader::kFailed) {
-    header.failure_readers.fetch_add(1);
-    throw SystemError("rank " + std::to_string(creator) + " could not reserve shared memory",
-                      header.error);
   }
   if (header.ticket != id.bytes()) refuse_used_ticket();
   if (header.size != size) {
@@ -230,11 +232,7 @@ Meeting meet(const UniqueId& id, int rank, const Party& party, std::chrono::mill
   if (rank == 0) {
     // A used ticket must not bring up a segment, not even for a moment: others would join it.
     if (TicketAddress(name).claimed()) refuse_used_ticket();
-    segment = create_segment(name, id, size);
-    NameGuard guard(name);
-    meeting.claim = TicketAddress(name).claim();
-    if (!meeting.claim) refuse_used_ticket();
-    guard.keep_name();
+    segment = create_segment(name, id, size, meeting.claim);
   } else {
     segment = wait_for_segment(name, party, timeout);
   }

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <exception>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -15,21 +16,20 @@ namespace {
 
 constexpr std::int64_t kPage = 4096;
 
-/** A system error, to be told to the other ranks. */
-struct Outcome {
-  std::int32_t error = 0;
-  std::string text;
-
-  template <class Action>
-  static Outcome of(const Action& action) {
-    try {
-      action();
-      return {};
-    } catch (const SystemError& error) {
-      return {error.error_number(), error.what()};
-    }
+/** What `action` fails with, to be told to the other ranks. */
+template <class Action>
+std::optional<SystemError> system_error_of(const Action& action) {
+  try {
+    action();
+    return std::nullopt;
+  } catch (const SystemError& error) {
+    return error;
   }
-};
+}
+
+std::int32_t number_of(const std::optional<SystemError>& error) {
+  return error ? error->error_number() : 0;
+}
 
 }  // namespace
 
@@ -43,38 +43,39 @@ Buffer ShmTransport::allocate(std::int64_t bytes) {
       segment_name(UniqueId::from_bytes(ticket).to_string() + " " + std::to_string(sequence_));
   const NameGuard guard(name);
   Segment segment;
-  Outcome outcome;
+  std::optional<SystemError> error;
   if (rank() == 0) {
-    outcome = Outcome::of([&] {
+    error = system_error_of([&] {
       segment = Segment::create(name);
       segment.resize(std::max(stride * size(), kPage));
     });
   }
-  std::int32_t creation = outcome.error;
+  std::int32_t creation = number_of(error);
   const View board(&creation, 1, DType::i32);
   broadcast(board, board, 0);
 
   // Each rank reserves its own part, so that the memory is near its processor.
   std::shared_ptr<Mapping> mapping;
   if (creation == 0) {
-    outcome = Outcome::of([&] {
+    error = system_error_of([&] {
       if (rank() != 0) segment = Segment::open(name);
       if (!segment) throw SystemError("cannot find the memory that rank 0 allocated", ENOENT);
       segment.reserve(rank() * stride, stride);
       mapping = segment.map();
     });
   } else if (rank() != 0) {
-    outcome = {creation, "rank 0 could not allocate symmetric memory"};
+    error = SystemError("rank 0 could not allocate symmetric memory", creation);
   }
   std::vector<std::int32_t> errors(static_cast<std::size_t>(size()));
-  all_gather(ConstView(&outcome.error, 1, DType::i32), View(errors.data(), size(), DType::i32));
+  const std::int32_t own = number_of(error);
+  all_gather(ConstView(&own, 1, DType::i32), View(errors.data(), size(), DType::i32));
 
-  if (outcome.error != 0) throw SystemError(outcome.text, outcome.error);
+  if (error) throw SystemError(*error);
   for (int peer = 0; peer < size(); ++peer) {
-    if (const int error = errors[static_cast<std::size_t>(peer)]; error != 0) {
+    if (const int number = errors[static_cast<std::size_t>(peer)]; number != 0) {
       throw SystemError("rank " + std::to_string(host_.name_of(peer)) + " could not allocate " +
                             std::to_string(bytes) + " bytes of symmetric memory",
-                        error);
+                        number);
     }
   }
   return symmetric_.add(std::move(mapping), stride, bytes);
