@@ -10,6 +10,7 @@ namespace tutti {
 namespace {
 
 const std::string kPrefix = "dist.";
+const std::string kLayout = "dist.layout";
 const std::string kRank = "dist.rank";
 const std::string kWorldSize = "dist.world_size";
 const std::string kResidual = "dist.residual";
@@ -52,6 +53,16 @@ std::optional<std::int64_t> count_in(const OptimizerState& state, const std::str
   return static_cast<std::int64_t>(value);
 }
 
+/** A number that tells models apart whose parameters have other sizes. */
+double layout_of(const std::vector<ParameterRange>& ranges) {
+  std::uint64_t hash = 0;
+  for (const ParameterRange& range : ranges) {
+    hash = (hash ^ static_cast<std::uint64_t>(range.count)) * 0x9E3779B97F4A7C15U;
+    hash ^= hash >> 32U;
+  }
+  return static_cast<double>(hash >> 11U);  // as many bits as a double holds
+}
+
 /** From the order of the parameter space to that of the memory of gradients, or back. */
 template <class Copy>
 void for_each_gradient(const Reducer& reducer, const Copy& copy) {
@@ -85,6 +96,7 @@ OptimizerState DistOpt::Impl::state() const {
   OptimizerState state = optimizer_->state();
   if (!model_) return state;
   const Model& model = *model_;
+  state.numbers[kLayout] = layout_of(model.table.ranges());
   bool own = false;
   const auto add = [&](const std::string& name, const std::vector<float>& memory) {
     if (memory.empty()) return;
@@ -132,8 +144,13 @@ void DistOpt::Impl::load_state(const OptimizerState& state) {
   Model& model = *model_;
   const OptimizerState modes{part_of(state.arrays, true), part_of(state.numbers, true)};
   refuse_unknown(modes.numbers, "a number",
-                 {kRank, kWorldSize, kSparseSteps, kPartialSteps, kPartitionElements});
+                 {kLayout, kRank, kWorldSize, kSparseSteps, kPartialSteps, kPartitionElements});
   refuse_unknown(modes.arrays, "an array", {kResidual, kVelocity});
+  const auto layout = modes.numbers.find(kLayout);
+  if (layout != modes.numbers.end() && layout->second != layout_of(model.table.ranges())) {
+    throw InvalidArgument(
+        "the state is of a model whose parameters have other sizes, or another order of them");
+  }
   check_owner(modes);
   for (const auto& [name, array] : modes.arrays) {
     if (static_cast<std::int64_t>(array.size()) == model.table.elements()) continue;

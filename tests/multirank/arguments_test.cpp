@@ -87,7 +87,7 @@ std::vector<BadCall> bad_calls() {
        [](auto& comm, auto& s) {
          comm.sparse_all_reduce({}, View(s.floats.data(), kMostSparse + 1, DType::f32));
        },
-       {"out.count", "4294967297"}},
+       {"out.count", "4294967296"}},
       {"SparseOverlap",
        [](auto& comm, auto& s) {
          const std::uint32_t index = 1;

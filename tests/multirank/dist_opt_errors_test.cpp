@@ -206,6 +206,8 @@ TEST_F(DistOptErrors, NothingMayWriteParametersInsideBackward) {
                            "update was called inside a backward pass"));
       EXPECT_TRUE(contains(message_of([&] { opt.backward_and_update(emit_ones(values, {0})); }),
                            "backward_and_update was called inside a backward pass"));
+      EXPECT_TRUE(contains(message_of([&] { opt.load_state({}); }),
+                           "load_state was called inside a backward pass"));
       emit_ones(values, {0})(emit);
     });
     EXPECT_EQ(values, Values({2}, 0.0F));

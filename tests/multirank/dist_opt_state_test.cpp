@@ -157,6 +157,9 @@ TEST_F(DistOptState, AnotherRanksStateIsRefused) {
       other.numbers["dist.world_size"] = ranks + 1;
       EXPECT_TRUE(contains(refusal(other), "is of world size " + std::to_string(ranks + 1)));
       other = before;
+      other.numbers["dist.layout"] += 1.0;
+      EXPECT_TRUE(contains(refusal(other), "of a model whose parameters have other sizes"));
+      other = before;
       other.numbers["dist.moon"] = 1.0;
       EXPECT_EQ(refusal(other), "the state has a number 'dist.moon', which DistOpt does not know");
       other = before;
