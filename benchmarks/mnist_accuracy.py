@@ -28,7 +28,7 @@ RUNS = {
     "sparseTopK 5 %": (2, ["sparseTopK", "--spars", "0.05"], 0.2),
     "sparseTopK 1 %": (2, ["sparseTopK", "--spars", "0.01"], 0.3),
     "sparseTopK 0.1 %, corrected": (2, ["sparseTopK", "--spars", "0.001", *DGC], 0.5),
-    "sparseThreshold": (2, ["sparseThreshold", "--spars", "0.02"], 0.3),
+    "sparseThreshold": (2, ["sparseThreshold", "--spars", "0.014"], 0.3),
     "fp32, 4 ranks": (4, ["fp32"], 0.0),
     "fp16, 4 ranks": (4, ["fp16"], 0.1),
     "sparseTopK 1 %, 4 ranks": (4, ["sparseTopK", "--spars", "0.01"], 0.3),
