@@ -229,6 +229,34 @@ TEST_F(DistOptTest, AModelWithoutParametersTakesSteps) {
   });
 }
 
+TEST_F(DistOptTest, StatisticsSayWhereTheTimeWent) {
+  on_ranks([](Communicator& communicator) {
+    constexpr std::size_t kSize = 100'000;
+    DistOpt opt = over(communicator, buckets_of(kSize));
+    Values values({kSize, kSize, kSize}, 1.0F);
+    opt.register_parameters(values.parameters());
+    const std::vector<float> ones(kSize, 1.0F);
+    const auto begin = std::chrono::steady_clock::now();
+    opt.backward_and_update([&](const Emit& emit) {
+      for (std::size_t i = 3; i-- > 0;) emit(values.view(i), std::span<const float>(ones));
+    });
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    const StepStatistics step = opt.statistics();
+    EXPECT_EQ(step.bytes_sent, 3 * kSize * sizeof(float));
+    EXPECT_EQ(step.density, 1.0);
+    // Gradients of the caller's own memory are packed; a full step encodes and decodes nothing.
+    for (const double phase : {step.pack_seconds, step.exchange_seconds, step.update_seconds}) {
+      EXPECT_GT(phase, 0.0);
+      EXPECT_LE(phase, took.count());
+    }
+    EXPECT_GE(step.overlap_seconds, 0.0);
+    EXPECT_LE(step.overlap_seconds, step.exchange_seconds);
+    // On one thread one thing is done after the other.
+    EXPECT_LE(step.pack_seconds + step.encode_seconds + step.decode_seconds + step.update_seconds,
+              took.count());
+  });
+}
+
 TEST_F(DistOptTest, TwoShareACommunicator) {
   on_ranks([](Communicator& communicator) {
     const float rank = static_cast<float>(communicator.global_rank());
