@@ -28,7 +28,7 @@ mnist: configure  ## Train the CNN on MNIST, two ranks; ARGS="--epochs 1" goes t
 test: build  ## Run all tests; ARGS="-R shm" goes to ctest
 	ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS) $(ARGS)
 
-bench: deps-bench configure  ## Run all benchmarks, or one: ARGS="mnist_vs_torch --help"
+bench: deps-bench configure  ## Run all benchmarks briefly, or one in full: ARGS="mnist_vs_torch --help"
 	cmake --build $(BUILD) --parallel $(JOBS) --target benchmarks
 	scripts/bench.sh $(BUILD) $(ARGS)
 

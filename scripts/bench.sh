@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Runs the benchmarks: bench.sh BUILD_DIR [NAME [ARGUMENT...]], all of them unless one is named.
-# A benchmark is benchmarks/NAME.cpp, built as BUILD_DIR/bin/NAME, or benchmarks/NAME.py.
-# allreduce_bench runs on two pinned ranks, twice: beside MPI as it is installed, and beside MPI with
-# the settings that were found to be its best. An argument FILE.jsonl is FILE.tuned.jsonl for the
-# second.
+# Runs the benchmarks: bench.sh BUILD_DIR [NAME [ARGUMENT...]]. Unless one is named, a short run of
+# each, about two minutes in all. A benchmark is benchmarks/NAME.cpp, built as BUILD_DIR/bin/NAME,
+# or benchmarks/NAME.py.
+# Those of collectives run on two pinned ranks, allreduce_bench twice: beside MPI as it is installed,
+# and beside MPI with the settings that were found to be its best. An argument FILE.jsonl is
+# FILE.tuned.jsonl for the second.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1
 shift
 
 # Ranks on one host.
+launch=(mpiexec -n 2 --bind-to core)
 allreduce() {
-  local launch=(mpiexec -n 2 --bind-to core)
   echo "-- MPI: as installed"
   "${launch[@]}" "$build/bin/allreduce_bench" "$@"
   echo "-- MPI: ring of 1 MiB segments, no mmap for large blocks"
@@ -37,9 +38,25 @@ run() {
     PYTHONPATH=$build/python "$(python_for "$name")" "benchmarks/$name.py" "$@"
   elif [ "$name" = allreduce_bench ]; then
     allreduce "$@"
+  elif [ "$name" = collectives_bench ] || [ "$name" = modes_bench ]; then
+    "${launch[@]}" "$build/bin/$name" "$@"
   else
     "$build/bin/$name" "$@"
   fi
+}
+
+# What makes a run short, one argument a word.
+short_arguments() {
+  case $1 in
+    allreduce_bench) echo --peers mpi,gloo --seconds 0.3 ;;
+    collectives_bench) echo --sizes 512,64K,1M --seconds 0.2 ;;
+    modes_bench) echo --elements 431080,4194304 --rounds 7 ;;
+    sparse_bench) echo --n 2097152 --runs 3 ;;
+    topk_bench) echo --n 4194304 --runs 5 ;;
+    topk_vs_torch) echo --n 4194304 --rounds 1 ;;
+    mnist_vs_torch) echo --rounds 1 --images 6400 ;;
+    python_call) echo --rounds 5000 --repeat 3 ;;
+  esac
 }
 
 if [ $# -gt 0 ]; then
@@ -47,9 +64,11 @@ if [ $# -gt 0 ]; then
 else
   for source in benchmarks/*.cpp benchmarks/*.py; do
     name=$(basename "${source%.*}")
-    [ "$name" != mnist_accuracy ] || continue  # half an hour: only by name
-    arguments=()
-    [ "$name" != allreduce_bench ] || arguments=(--peers "mpi,gloo" --seconds 0.5)
+    case $name in
+      mnist_accuracy) continue ;;  # half an hour: only by name
+      call_bench) continue ;;      # python_call runs it
+    esac
+    read -ra arguments <<<"$(short_arguments "$name")"
     run "$name" "${arguments[@]}"
   done
 fi

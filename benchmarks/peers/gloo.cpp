@@ -60,18 +60,20 @@ class GlooPeer final : public Peer {
     context_ = std::move(context);
   }
 
-  std::vector<std::function<void()>> all_reduce(View data) override {
+  std::vector<std::function<void()>> ways(const Call& call) override {
+    if (call.op != Op::all_reduce) return {};
+    const View data = call.out;
     switch (data.dtype) {
       case DType::f32:
-        return ways<float>(data);
+        return all_reduce<float>(data);
       case DType::f64:
-        return ways<double>(data);
+        return all_reduce<double>(data);
       case DType::i32:
-        return ways<std::int32_t>(data);
+        return all_reduce<std::int32_t>(data);
       case DType::i64:
-        return ways<std::int64_t>(data);
+        return all_reduce<std::int64_t>(data);
       case DType::u8:
-        return ways<std::uint8_t>(data);
+        return all_reduce<std::uint8_t>(data);
       default:
         return {};
     }
@@ -79,7 +81,7 @@ class GlooPeer final : public Peer {
 
  private:
   template <class T>
-  std::vector<std::function<void()>> ways(View data) {
+  std::vector<std::function<void()>> all_reduce(View data) {
     auto* elements = static_cast<T*>(data.data);
     const auto ring = [this, elements, count = static_cast<std::size_t>(data.count)] {
       gloo::AllreduceOptions options(context_);

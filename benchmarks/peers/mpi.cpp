@@ -1,6 +1,7 @@
-// MPI_Allreduce.
+// MPI's collectives.
 #include <mpi.h>
 
+#include <cstdint>
 #include <limits>
 
 #include "peers/peer.hpp"
@@ -28,13 +29,30 @@ MPI_Datatype type_of(DType dtype) {
 
 class MpiPeer final : public Peer {
  public:
-  std::vector<std::function<void()>> all_reduce(View data) override {
-    MPI_Datatype type = type_of(data.dtype);
-    if (type == MPI_DATATYPE_NULL || data.count > std::numeric_limits<int>::max()) return {};
-    return {[=] {
-      MPI_Allreduce(MPI_IN_PLACE, data.data, static_cast<int>(data.count), type, MPI_SUM,
-                    MPI_COMM_WORLD);
-    }};
+  std::vector<std::function<void()>> ways(const Call& call) override {
+    MPI_Datatype type = type_of(call.in.dtype);
+    constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+    if (type == MPI_DATATYPE_NULL || call.in.count > kMost || call.out.count > kMost) return {};
+    const void* in = call.in.data;
+    void* out = call.out.data;
+    const auto ins = static_cast<int>(call.in.count);
+    const auto outs = static_cast<int>(call.out.count);
+    switch (call.op) {
+      case Op::all_reduce:
+        return {[=] { MPI_Allreduce(MPI_IN_PLACE, out, outs, type, MPI_SUM, MPI_COMM_WORLD); }};
+      case Op::broadcast:
+        return {[=] { MPI_Bcast(out, outs, type, 0, MPI_COMM_WORLD); }};
+      case Op::all_gather:
+        return {[=] { MPI_Allgather(in, ins, type, out, ins, type, MPI_COMM_WORLD); }};
+      case Op::reduce_scatter:
+        return {[=] { MPI_Reduce_scatter_block(in, out, outs, type, MPI_SUM, MPI_COMM_WORLD); }};
+      case Op::all_to_all:
+        break;
+    }
+    int ranks = 0;
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    const int block = ins / ranks;
+    return {[=] { MPI_Alltoall(in, block, type, out, block, type, MPI_COMM_WORLD); }};
   }
 };
 

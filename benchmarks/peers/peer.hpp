@@ -1,4 +1,4 @@
-// Other libraries' all-reduce, to be measured beside ours.
+// Other libraries' collectives, to be measured beside ours.
 #pragma once
 
 #include <cstdint>
@@ -7,22 +7,22 @@
 #include <string>
 #include <vector>
 
-#include "tutti/dtype.hpp"
+#include "support/call.hpp"
 
 namespace tutti::bench {
 
 class Peer {
  public:
   virtual ~Peer() = default;
-  /** The ways in which the library sums `data` over all ranks in place, made ready for it; the
-   * fastest counts. None if it does not know the dtype. Collective. */
-  virtual std::vector<std::function<void()>> all_reduce(View data) = 0;
+  /** The ways in which the library does `call`, made ready for it; the fastest counts. None if it
+   * does not know the operation or the dtype. Collective. */
+  virtual std::vector<std::function<void()>> ways(const Call& call) = 0;
 };
 
-/** MPI_Allreduce as MPI's own settings have it. */
+/** MPI's collectives as its own settings have them. */
 std::unique_ptr<Peer> make_mpi_peer();
-/** Gloo over TCP on the loopback: its ring and halving-doubling. Throws BackendUnavailable if this
- * program was built without it. Collective over MPI_COMM_WORLD. */
+/** Gloo over TCP on the loopback: all-reduce alone, by its ring and by halving-doubling. Throws
+ * BackendUnavailable if this program was built without it. Collective over MPI_COMM_WORLD. */
 std::unique_ptr<Peer> make_gloo_peer();
 
 /** "mpi" or "gloo". Throws InvalidArgument for other names. */

@@ -46,7 +46,7 @@ struct Pattern {
   int stripes = 1;
 
   int contribution(int rank, std::int64_t i) const {
-    return base + rank % 3 + static_cast<int>(i % stripes);
+    return base + rank % 5 + static_cast<int>(i % stripes);
   }
   int sum(int ranks, std::int64_t i) const {
     int total = 0;
@@ -68,17 +68,18 @@ inline void fill(View data, int rank, const Pattern& pattern) {
   });
 }
 
-/** Reads everything: whether it is the sum over `ranks` ranks. */
-inline bool holds_sum(ConstView data, int ranks, const Pattern& pattern) {
+/** Reads everything: whether element i is value(i), which is the same for all i if `uniform`. */
+template <class Value>
+bool holds(ConstView data, bool uniform, const Value& value) {
   return with_type(data.dtype, [&]<class T>(T*) {
     const auto* elements = static_cast<const T*>(data.data);
     std::int64_t wrong = 0;
-    if (pattern.stripes == 1) {
-      const T expected = element_of<T>(pattern.sum(ranks, 0));
+    if (uniform) {
+      const T expected = element_of<T>(value(0));
       for (std::int64_t i = 0; i < data.count; ++i) wrong += elements[i] == expected ? 0 : 1;
     } else {
       for (std::int64_t i = 0; i < data.count; ++i) {
-        wrong += elements[i] == element_of<T>(pattern.sum(ranks, i)) ? 0 : 1;
+        wrong += elements[i] == element_of<T>(value(i)) ? 0 : 1;
       }
     }
     return wrong == 0;

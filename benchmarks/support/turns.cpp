@@ -32,36 +32,38 @@ bool all_ranks(bool ok) {
   return all != 0;
 }
 
+bool succeeded(const Communicator& comm, const Call& call, const Pattern& pattern) {
+  return call.succeeded(comm.global_rank(), comm.world_size(), pattern);
+}
+
 /** One round of one variant: seconds of an operation on this rank; negative if it was wrong. */
 double sample(Communicator& comm, const Variant& variant, const Pattern& pattern) {
-  const int rank = comm.global_rank();
-  fill(variant.data, rank, pattern);
-  const auto bytes = static_cast<std::size_t>(variant.data.bytes());
-  const bool loop = variant.data.bytes() < kLoopBelow;
+  const Call& call = variant.call;
+  call.prepare(comm.global_rank(), pattern);
+  const auto bytes = static_cast<std::size_t>(call.in.bytes());
+  const bool loop = call.bytes() < kLoopBelow;
   std::vector<std::byte> source(loop ? bytes : 0);
-  if (loop) std::memcpy(source.data(), variant.data.data, bytes);
+  if (loop) std::memcpy(source.data(), call.in.data, bytes);
   // Twice: the ranks leave a barrier closer to each other than they came to it.
   comm.barrier();
   comm.barrier();
   const double start = now();
   for (int i = 0; i < (loop ? kLoop : 1); ++i) {
-    if (loop) std::memcpy(variant.data.data, source.data(), bytes);
+    if (loop) std::memcpy(call.in.data, source.data(), bytes);
     variant.run();
   }
   const double spent = (now() - start) / (loop ? kLoop : 1);
-  if (variant.reduces && !holds_sum(variant.data, comm.world_size(), pattern)) return -1;
-  return spent;
+  return variant.performs && !succeeded(comm, call, pattern) ? -1 : spent;
 }
 
 bool check(Communicator& comm, const Variant& variant) {
   bool ok = true;
   for (int base = 1; base <= 2 && ok; ++base) {
     const Pattern pattern{base, 5};
-    fill(variant.data, comm.global_rank(), pattern);
+    variant.call.prepare(comm.global_rank(), pattern);
     comm.barrier();
     variant.run();
-    ok = !variant.reduces || holds_sum(variant.data, comm.world_size(), pattern);
-    ok = all_ranks(ok);
+    ok = all_ranks(!variant.performs || succeeded(comm, variant.call, pattern));
   }
   if (!ok) std::fprintf(stderr, "wrong result: %s\n", variant.name.c_str());
   return ok;
@@ -90,7 +92,7 @@ bool take_turns(Communicator& comm, std::vector<Variant>& variants, double secon
     }
   };
   for (const Variant& variant : variants) {
-    const int learning = variant.data.bytes() < kLarge ? kLearning : kLearningLarge;
+    const int learning = variant.call.bytes() < kLarge ? kLearning : kLearningLarge;
     for (int i = 0; variant.learns && i < learning; ++i) {
       wrong = std::min(wrong, sample(comm, variant, Pattern{1, 1}));
     }

@@ -5,17 +5,17 @@
 #include <string>
 #include <vector>
 
+#include "support/call.hpp"
 #include "tutti/communicator.hpp"
-#include "tutti/dtype.hpp"
 
 namespace tutti::bench {
 
-/** One way to do the collective, on the memory that it works on. */
+/** One way to do a collective. */
 struct Variant {
   std::string name;
-  View data;
+  Call call;
   std::function<void()> run;
-  bool reduces = true;            ///< the result is the sum of what the ranks brought
+  bool performs = true;           ///< leaves the collective's result: not if it stands for a limit
   bool learns = false;            ///< tries several ways first: warmed up until it has chosen
   std::vector<double> seconds{};  ///< of the slowest rank, one a round
 };

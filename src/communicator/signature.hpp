@@ -1,6 +1,8 @@
 // What a rank asks for in a collective: compared between ranks before any output is written.
 #pragma once
 
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -30,6 +32,26 @@ enum class Operation : std::uint8_t {
 };
 inline constexpr std::size_t kOperations = 13;
 
+/** The finaliser of MurmurHash3: every bit of the input moves every bit of the output. */
+inline std::uint64_t mix_hash(std::uint64_t seed, std::uint64_t value) {
+  std::uint64_t h = seed ^ (value + 0x9E3779B97F4A7C15ULL + (seed << 6U) + (seed >> 2U));
+  h = (h ^ (h >> 33U)) * 0xFF51AFD7ED558CCDULL;
+  h = (h ^ (h >> 33U)) * 0xC4CEB9FE1A85EC53ULL;
+  return h ^ (h >> 33U);
+}
+
+/** Random odd numbers: multiplying by what they are mixed into leaves no bit alone. */
+inline constexpr std::array<std::uint64_t, 5> kHashSalt{
+    0xA0761D6478BD642FULL, 0xE7037ED1A0B428DBULL, 0x8EBC6AF09C88C6E3ULL, 0x589965CC75374CC3ULL,
+    0x1D8E4E27C47D124FULL};
+
+/** Both halves of the product, as in wyhash: every call computes a hash, so it must be short. */
+inline std::uint64_t fold_hash(std::uint64_t a, std::uint64_t b) {
+  __extension__ using Wide = unsigned __int128;
+  const Wide product = static_cast<Wide>(a) * b;
+  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64U);
+}
+
 /** Plain bytes, so that it can lie in shared memory and travel in a message. */
 struct Signature {
   std::uint64_t sequence = 0;  ///< number of the collective on this communicator
@@ -42,11 +64,29 @@ struct Signature {
   std::uint64_t counts = 0;    ///< hash of all_gather_v's counts
   std::int64_t own_count = 0;  ///< of all_gather_v: what this rank brings; may differ
 
-  static Signature of(Operation operation, DType dtype, std::int64_t count);
-  static Signature of(Operation operation, DType dtype, std::int64_t count, const Reduce& reduce);
+  static Signature of(Operation operation, DType dtype, std::int64_t count,
+                      const Reduce& reduce = {}) {
+    Signature signature;
+    signature.operation = operation;
+    signature.dtype = dtype;
+    signature.reduce = reduce.kind;
+    signature.count = count;
+    signature.factor = reduce.factor;
+    return signature;
+  }
 
   /** Equal for signatures that match, and almost surely different otherwise. Never 0. */
-  std::uint64_t hash() const;
+  std::uint64_t hash() const {
+    const std::uint64_t what =
+        static_cast<std::uint64_t>(operation) << 48U | static_cast<std::uint64_t>(dtype) << 40U |
+        static_cast<std::uint64_t>(reduce) << 32U | static_cast<std::uint32_t>(root);
+    const std::uint64_t h =
+        fold_hash(fold_hash(sequence ^ kHashSalt[0], what ^ kHashSalt[1]) ^ kHashSalt[2],
+                  fold_hash(static_cast<std::uint64_t>(count) ^ kHashSalt[3],
+                            std::bit_cast<std::uint64_t>(factor) ^ kHashSalt[4]) ^
+                      mix_hash(2, counts));
+    return h == 0 ? 1 : h;
+  }
   /** "all_reduce(f32, count 10, sum)". */
   std::string describe() const;
 };

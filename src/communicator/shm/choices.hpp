@@ -64,6 +64,8 @@ class Choices {
  public:
   static constexpr std::int64_t kOneShot = std::int64_t{64} * 1024;  ///< bytes, at most
   static constexpr std::int64_t kPiece = std::int64_t{256} * 1024;
+  static constexpr std::int64_t kBrief = 1024;  ///< bytes, at most
+  static constexpr Way kPlainShot{Way::Kind::one_shot, false, 0};
 
   /** What the arguments of a collective and the host allow; the same on all ranks. */
   struct Allowed {
@@ -79,8 +81,13 @@ class Choices {
   /** From now on this way is chosen wherever it is possible; for tests. */
   void force(Way way) { forced_ = way; }
 
-  /** Before the ranks have met, of a message of up to kOneShot bytes: whether it goes by one shot
-   * is decided by what was allowed for the last one like it. */
+  /** Whether a message goes by one shot with plain stores, untried: what else there is needs a
+   * second crossing between the cores, or one to memory. */
+  bool brief(std::int64_t bytes) const {
+    return bytes <= kBrief && (!forced_ || *forced_ == kPlainShot);
+  }
+  /** Before the ranks have met, of a longer message of up to kOneShot bytes: whether it goes by one
+   * shot is decided by what was allowed for the last one like it. */
   Choice before(Operation operation, std::int64_t bytes);
   /** Of any message, now that it is known what is allowed; keeps to `early`, what before() said,
    * if it can. */

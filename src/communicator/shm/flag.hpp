@@ -29,6 +29,9 @@ class Signal {
     return static_cast<std::int32_t>(value_->load(std::memory_order_acquire) - target) >= 0;
   }
 
+  /** Whether it is `wanted` now, for counters that take every second number. */
+  bool is(std::uint32_t wanted) const { return value_->load(std::memory_order_acquire) == wanted; }
+
   void publish(std::uint32_t next) const {
     // Sequentially consistent: a sleeper either sees the value or is seen here.
     value_->store(next, std::memory_order_seq_cst);

@@ -23,6 +23,7 @@ constexpr std::chrono::microseconds kSpin{300};
 // Where ranks share a core, looking on takes time from whom one waits for: it is offered the core.
 constexpr std::chrono::microseconds kSpinCrowded{50};
 constexpr int kSpinsPerClock = 50;  // looks between two looks at the clock
+constexpr int kFirstLooks = 500;    // before the first, some nanoseconds each
 
 }  // namespace
 
@@ -61,13 +62,14 @@ template <class SignalOf, class Arrived>
 void Host::wait_for_each(const SignalOf& signal_of, const Arrived& arrived) {
   const auto missing = [&](std::vector<int>& ranks) {
     for (int peer = 0; peer < size(); ++peer) {
-      if (!arrived(peer)) ranks.push_back(peer);
+      if (!arrived(signal_of(peer))) ranks.push_back(peer);
     }
   };
   for (int peer = 0; peer < size(); ++peer) {
-    if (arrived(peer)) continue;
+    if (peer == rank_) continue;
+    const Signal signal = signal_of(peer);
     wait(
-        signal_of(peer), Wait::collective, [&] { return arrived(peer); }, missing);
+        signal, Wait::collective, [&] { return arrived(signal); }, missing);
   }
 }
 
@@ -75,15 +77,12 @@ void Host::wait_for_arrivals(std::uint64_t number) {
   // Not "has reached": a place holds this collective's number or an older one.
   const auto wanted = static_cast<std::uint32_t>(number);
   wait_for_each([&](int peer) { return control().slot(peer).arrival_signal(number); },
-                [&](int peer) {
-                  return control().slot(peer).arrival(number).number.load(
-                             std::memory_order_acquire) == wanted;
-                });
+                [wanted](const Signal& signal) { return signal.is(wanted); });
 }
 
 void Host::wait_for_all(Flag RankSlot::*flag, std::uint32_t target) {
   wait_for_each([&](int peer) { return (control().slot(peer).*flag).signal(); },
-                [&](int peer) { return (control().slot(peer).*flag).reached(target); });
+                [target](const Signal& signal) { return signal.reached(target); });
 }
 
 void Host::wait_for(int peer, Flag RankSlot::*flag, std::uint32_t target) {
@@ -99,8 +98,8 @@ void Host::wait_for(int peer, const Signal& signal, Wait kind, const std::functi
 
 template <class Done>
 bool Host::spin(const Done& done) const {
-  // A rank that is just behind comes sooner than the clock can be read.
-  for (int i = 0; i < kSpinsPerClock; ++i) {
+  // A rank that is just behind comes sooner than the clock can be read, or than a pause ends.
+  for (int i = 0; i < (crowded_ ? kSpinsPerClock : kFirstLooks); ++i) {
     if (done()) return true;
   }
   const auto start = Deadline::Clock::now();

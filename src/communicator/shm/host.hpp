@@ -110,7 +110,7 @@ class Host {
   void fail_mismatch(std::string_view text) noexcept;
 
  private:
-  /** Blocks until arrived(peer) for all peers, which depends on signal_of(peer). */
+  /** Blocks until arrived(signal_of(peer)) for all other ranks. */
   template <class SignalOf, class Arrived>
   void wait_for_each(const SignalOf& signal_of, const Arrived& arrived);
   template <class Done, class Awaited>

@@ -45,8 +45,8 @@ void ShmTransport::broadcast(ConstView in, View out, int root) {
 }
 
 void ShmTransport::all_gather(ConstView in, View out) {
-  const std::vector<std::int64_t> counts(static_cast<std::size_t>(size()), in.count);
-  gather(Signature::of(Operation::all_gather, in.dtype, in.count), in, out, counts);
+  counts_.assign(static_cast<std::size_t>(size()), in.count);
+  gather(Signature::of(Operation::all_gather, in.dtype, in.count), in, out, counts_);
 }
 
 void ShmTransport::all_gather_v(ConstView in, View out, std::span<const std::int64_t> counts) {

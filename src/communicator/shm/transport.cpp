@@ -39,13 +39,12 @@ void ShmTransport::abort(std::string_view reason) noexcept {
 
 // --- Arriving -----------------------------------------------------------------------------------
 
-std::uint32_t ShmTransport::prepare(const Signature& signature) {
+std::uint32_t ShmTransport::prepare(Signature signature) {
   host_.check_failure();
   ++sequence_;
-  Signature& slot = host_.control().slot(rank()).signatures[sequence_ & 1U];
-  slot = signature;
-  if (slot.sequence == 0) slot.sequence = sequence_;
-  return fold(slot.hash());
+  if (signature.sequence == 0) signature.sequence = sequence_;
+  host_.control().slot(rank()).signatures[sequence_ & 1U] = signature;
+  return fold(signature.hash());
 }
 
 void ShmTransport::meet_all() {
@@ -76,7 +75,7 @@ bool ShmTransport::compare(const Signature& signature) {
   return signatures_match();
 }
 
-ShmTransport::Call ShmTransport::begin(Signature signature, ConstView in, View out,
+ShmTransport::Call ShmTransport::begin(const Signature& signature, ConstView in, View out,
                                        std::int64_t bytes) {
   Call call;
   call.operation = signature.operation;
@@ -88,6 +87,14 @@ ShmTransport::Call ShmTransport::begin(Signature signature, ConstView in, View o
   if (call.line) {
     own.data.fill(std::byte{0});  // see reduce_lines()
     copy_bytes(own.data.data(), in.data, in.bytes());
+    meet_all();
+    if (!signatures_match()) mismatch();
+    return call;
+  }
+  call.brief = choices_.brief(bytes);
+  if (call.brief) {
+    call.choice.way = last_way_ = Choices::kPlainShot;
+    copy_bytes(host_.control().staging(rank()).small[sequence_ & 1U].data(), in.data, in.bytes());
     meet_all();
     if (!signatures_match()) mismatch();
     return call;
@@ -148,7 +155,7 @@ void ShmTransport::examine(Call& call, const Request& own) {
 }
 
 void ShmTransport::decide(Call& call, bool direct) {
-  if (call.line) return;
+  if (call.line || call.brief) return;
   const Choices::Allowed allowed{direct, call.reaches_all};
   call.choice = choices_.after(call.operation, call.bytes, allowed, call.early);
   last_way_ = call.choice.way;

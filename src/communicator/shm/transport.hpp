@@ -28,7 +28,8 @@ namespace tutti::shm {
  * - one line, up to 56 bytes: the contribution comes in the cache line that shows the rank's
  *   arrival.
  * - one shot, up to 64 KiB: every rank copies its input into its staging memory, arrives, and takes
- *   what it needs from everybody's staging memory. One synchronisation.
+ *   what it needs from everybody's staging memory. One synchronisation. Up to 1 KiB nothing else
+ *   comes into question, and the ranks do not tell each other where their arguments lie.
  * - direct, if all ranks pass memory of one symmetric allocation: after arriving, ranks read the
  *   others' inputs, and in all_reduce write the others' outputs, in place. Two synchronisations.
  * - single copy: the ranks read each other's private memory through the kernel, where it allows
@@ -103,6 +104,7 @@ class ShmTransport final : public Transport {
     Operation operation = Operation::barrier;
     std::int64_t bytes = 0;     ///< of one contribution; the same on all ranks
     bool line = false;          ///< contributions are in the arrivals
+    bool brief = false;         ///< goes by one shot, without a choice
     bool direct_in = false;     ///< inputs can be read in place
     bool direct_out = false;    ///< outputs can be written in place
     bool any_in_place = false;  ///< some rank's output overlaps its input
@@ -120,7 +122,7 @@ class ShmTransport final : public Transport {
 
   /** Arrives with a call, waits for all ranks, compares. Throws MismatchError. `bytes`: of the
    * largest contribution. */
-  Call begin(Signature signature, ConstView in, View out, std::int64_t bytes);
+  Call begin(const Signature& signature, ConstView in, View out, std::int64_t bytes);
   /** Decides on the way, now that the op knows whether it can go the direct one. */
   void decide(Call& call, bool direct);
   /** Ends a call: what it cost is noted, if somebody wants to know. */
@@ -134,7 +136,7 @@ class ShmTransport final : public Transport {
     return host_.control().slot(peer).signatures[sequence_ & 1U];
   }
   /** Takes up the next number and lays this rank's signature out for it; its hash. */
-  std::uint32_t prepare(const Signature& signature);
+  std::uint32_t prepare(Signature signature);
   void meet_all();
   bool signatures_match() const;
   void examine(Call& call, const Request& own);
@@ -196,6 +198,7 @@ class ShmTransport final : public Transport {
   std::uint32_t sent_ = 0;           // pieces that this rank has put into its mailbox
   std::vector<const void*> inputs_;  // one a rank: made once, not for each call
   std::vector<void*> outputs_;
+  std::vector<std::int64_t> counts_;
   std::vector<std::byte> pulled_;
   // Of merge_sparse() and sparse_all_reduce(), kept so that these need no new memory.
   std::vector<SparseView> sparse_parts_;

@@ -1,0 +1,38 @@
+// What each collective has to leave in its output.
+#include "support/call.hpp"
+
+#include <array>
+#include <cstddef>
+
+namespace tutti::bench {
+
+const char* name_of(Op op) {
+  constexpr std::array<const char*, 5> kNames{"all_reduce", "broadcast", "all_gather",
+                                              "reduce_scatter", "all_to_all"};
+  return kNames[static_cast<std::size_t>(op)];
+}
+
+bool Call::succeeded(int rank, int ranks, const Pattern& pattern) const {
+  const bool uniform = pattern.stripes == 1;
+  switch (op) {
+    case Op::all_reduce:
+      return holds(out, uniform, [&](std::int64_t i) { return pattern.sum(ranks, i); });
+    case Op::broadcast:
+      return holds(out, uniform, [&](std::int64_t i) { return pattern.contribution(0, i); });
+    case Op::reduce_scatter:
+      return holds(out, uniform,
+                   [&](std::int64_t i) { return pattern.sum(ranks, rank * out.count + i); });
+    case Op::all_gather:
+    case Op::all_to_all:
+      break;
+  }
+  const std::int64_t block = out.count / ranks;
+  const std::int64_t begin = op == Op::all_to_all ? rank * block : 0;
+  for (int from = 0; from < ranks; ++from) {
+    const auto expected = [&](std::int64_t i) { return pattern.contribution(from, begin + i); };
+    if (!holds(out.part(from * block, block), uniform, expected)) return false;
+  }
+  return true;
+}
+
+}  // namespace tutti::bench

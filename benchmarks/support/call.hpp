@@ -1,0 +1,35 @@
+// A collective to be timed: what it works on, and what it has to leave there.
+#pragma once
+
+#include <cstdint>
+
+#include "support/elements.hpp"
+#include "tutti/dtype.hpp"
+
+namespace tutti::bench {
+
+enum class Op : std::uint8_t { all_reduce, broadcast, all_gather, reduce_scatter, all_to_all };
+
+/** "all_reduce", ... */
+const char* name_of(Op op);
+
+/**
+ * One collective of this rank, with the views that Communicator's methods take. All-reduce and
+ * broadcast (from rank 0) work in place: `in` and `out` are the same.
+ */
+struct Call {
+  Op op = Op::all_reduce;
+  View in;
+  View out;
+
+  /** Of the larger of both, which is what sizes and bandwidths refer to, as in nccl-tests. */
+  std::int64_t bytes() const { return in.bytes() > out.bytes() ? in.bytes() : out.bytes(); }
+
+  /** Writes what this rank brings. */
+  void prepare(int rank, const Pattern& pattern) const { fill(in, rank, pattern); }
+
+  /** Reads the result: whether it is right. */
+  bool succeeded(int rank, int ranks, const Pattern& pattern) const;
+};
+
+}  // namespace tutti::bench
