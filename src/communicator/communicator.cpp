@@ -63,7 +63,10 @@ Event Communicator::all_reduce(ConstView in, View out, Reduce reduce, const Stre
 }
 
 Event Communicator::all_reduce(View inout, Reduce reduce, const Stream& stream) {
-  return all_reduce(inout, inout, reduce, stream);
+  check_view("in", inout);
+  check_reduce(reduce, inout.dtype);
+  return impl_->run(&Impl::collectives_, inout.device, stream,
+                    [=](Collectives& transport) { transport.all_reduce(inout, inout, reduce); });
 }
 
 Event Communicator::reduce(ConstView in, View out, int root, Reduce reduce, const Stream& stream) {

@@ -38,7 +38,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   template <class Action>
   Event run(Turnstile Impl::*order, Device device, const Stream& stream, const Action& action) {
     if (device.kind == DeviceKind::cpu) {
-      return run_on_cpu(order, stream, [action](Transport& transport) { action(transport); });
+      return run_on_cpu(order, stream, action);
     }
     return run_on_gpu(order, device, stream,
                       [action](DeviceTransport& transport, const Stream&) { action(transport); });
@@ -46,7 +46,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
 
   /** The same on memory of the CPU: action(Transport&). */
   template <class Action>
-  Event run_on_cpu(Turnstile Impl::*order, const Stream& stream, Action action) {
+  Event run_on_cpu(Turnstile Impl::*order, const Stream& stream, const Action& action) {
     refuse_in_forked_child();
     refuse_if_broken();
     if (stream.device().kind != DeviceKind::cpu) {
@@ -61,8 +61,8 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
     const std::lock_guard lock(submitting_);
     const auto queued = std::allocate_shared<Queued>(RecyclingAllocator<Queued>(),
                                                      shared_from_this(), this->*order);
-    return stream.submit(Recycled(
-        [queued, action = std::move(action)] { queued->self->perform(action, queued->place); }));
+    return stream.submit(
+        Recycled([queued, action] { queued->self->perform(action, queued->place); }));
   }
 
   /**

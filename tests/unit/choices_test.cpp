@@ -77,7 +77,8 @@ TEST(Chooser, GoesOnWhileTheLastCostIsOutstanding) {
 /** Some ranks that make the same calls; what each pays differs. */
 class Ranks {
  public:
-  explicit Ranks(int count) : ranks_(static_cast<std::size_t>(count)) {}
+  explicit Ranks(int count, Operation operation = Operation::all_reduce)
+      : operation_(operation), ranks_(static_cast<std::size_t>(count)) {}
 
   /** One call; the way that all took. */
   Way call(std::int64_t bytes, Choices::Allowed allowed,
@@ -85,13 +86,14 @@ class Ranks {
     std::vector<std::optional<Choices::Choice>> early(ranks_.size());
     std::uint32_t slowest = 0;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-      if (bytes <= Choices::kOneShot) early[rank] = ranks_[rank].before(kOperation, bytes);
+      if (bytes <= Choices::kOneShot) early[rank] = ranks_[rank].before(operation_, bytes);
       slowest = std::max(slowest, ranks_[rank].noted());
     }
     std::vector<Way> ways;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       ranks_[rank].learn(slowest);
-      const auto choice = ranks_[rank].after(kOperation, bytes, allowed, early[rank]);
+      const auto choice =
+          ranks_[rank].after(operation_, bytes, allowed, early[rank] ? &*early[rank] : nullptr);
       if (choice.trial != Chooser::kSettled) {
         ranks_[rank].note(choice, cost(rank, choice.way));
       }
@@ -105,7 +107,7 @@ class Ranks {
   }
 
  private:
-  static constexpr Operation kOperation = Operation::all_reduce;
+  Operation operation_;
   std::vector<Choices> ranks_;
 };
 
@@ -119,6 +121,27 @@ TEST(Choices, TheSlowestRankCounts) {
     });
   }
   EXPECT_EQ(last, (Way{Kind::direct, false, 0}));
+}
+
+TEST(Choices, BriefMessagesGoByOneShotUntried) {
+  Choices choices;
+  EXPECT_TRUE(choices.brief(57));
+  EXPECT_TRUE(choices.brief(Choices::kBrief));
+  EXPECT_FALSE(choices.brief(Choices::kBrief + 1));
+  choices.force({Kind::one_shot, true, 0});
+  EXPECT_FALSE(choices.brief(57));
+  choices.force(Choices::kPlainShot);
+  EXPECT_TRUE(choices.brief(57));
+}
+
+TEST(Choices, OnlyAllReduceKeepsToTheDirectWay) {
+  const auto cost = [](std::size_t, const Way& way) { return way.kind == Kind::direct ? 9U : 1U; };
+  for (const Operation operation : {Operation::all_reduce, Operation::all_gather}) {
+    Ranks ranks(2, operation);
+    Way last;
+    for (int call = 0; call < kEnough; ++call) last = ranks.call(1 << 20, {true, false}, cost);
+    EXPECT_EQ(last.kind, operation == Operation::all_reduce ? Kind::direct : Kind::staged);
+  }
 }
 
 TEST(Choices, SizesAndAllowancesHaveChoicesOfTheirOwn) {

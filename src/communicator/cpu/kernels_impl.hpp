@@ -172,24 +172,6 @@ template <class T, class Op, unsigned kVectors, class From, class Access, class 
   }
 }
 
-/**
- * Fetches what the next strips will write beyond the first output, which is the caller's own. The
- * others are mostly in another core's cache: reading them would fetch a copy, and writing them
- * would then take a second crossing to be rid of the original.
- */
-template <class T, class From>
-[[gnu::always_inline]] inline void fetch_outputs(const From& operands, std::int64_t i,
-                                                 std::int64_t count) {
-  constexpr std::int64_t kSize = sizeof(T);
-  constexpr std::int64_t kAhead = 1024 / kSize;
-  constexpr std::int64_t kLine = 64 / kSize;
-  if (i + kAhead >= count) return;  // what follows is another rank's to write
-  for (std::int64_t output = 1; output < operands.out_count(); ++output) {
-    const T* next = operands.out(output) + i + kAhead;
-    for (std::int64_t at = 0; at < kStrip * kLanes<T>; at += kLine) fetch_to_write(next + at);
-  }
-}
-
 template <class T, class Op, unsigned kIns, unsigned kOuts>
 void reduce_all(const Reduction<T>& reduction, const ReduceArguments& arguments) {
   const Operands<T, kIns, kOuts> operands(arguments);
@@ -202,7 +184,6 @@ void reduce_all(const Reduction<T>& reduction, const ReduceArguments& arguments)
     fence_streams();
   } else {
     for (; i + kStrip * kLanes<T> <= count; i += kStrip * kLanes<T>) {
-      if constexpr (kOuts != 1) fetch_outputs<T>(operands, i, count);
       reduce_strip<T, Op, kStrip>(reduction, operands, i, Whole(), Whole());
     }
   }

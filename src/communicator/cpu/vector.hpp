@@ -226,15 +226,6 @@ inline void fence_streams() {
 #endif
 }
 
-/** Starts to fetch the line at `address` to be written, wherever it is. */
-inline void fetch_to_write(const void* address) {
-#if defined(__x86_64__)
-  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(address)));
-#else
-  __builtin_prefetch(address, 1);
-#endif
-}
-
 /** Reads as Whole does, writes past the caches at multiples of the vector's size. */
 struct Streamed : Whole {
   template <class T>

@@ -21,7 +21,7 @@ std::size_t class_of(std::int64_t bytes) {
 }
 
 /** The ways between which there is a choice, the likeliest first. */
-std::vector<Way> ways_of(std::int64_t bytes, Choices::Allowed allowed) {
+std::vector<Way> ways_of(Operation operation, std::int64_t bytes, Choices::Allowed allowed) {
   constexpr std::int64_t kPiece = Choices::kPiece;
   std::vector<Way> ways;
   const auto add = [&](Kind kind, std::int64_t piece) {
@@ -31,9 +31,11 @@ std::vector<Way> ways_of(std::int64_t bytes, Choices::Allowed allowed) {
   if (bytes <= Choices::kOneShot) add(Kind::one_shot, 0);
   if (allowed.direct) {
     add(Kind::direct, 0);
-    return ways;
+    // Others move less by it too, but from cache to cache, where it may be further than to memory.
+    if (operation == Operation::all_reduce) return ways;
   }
   if (bytes >= kFewestStaged) add(Kind::staged, kPiece);
+  if (allowed.direct) return ways;
   if (bytes > kPiece) add(Kind::staged, kPiece / 2);
   if (allowed.single_copy && bytes >= kFewestSingleCopy) {
     ways.push_back({Kind::single_copy, false, kPiece});
@@ -98,7 +100,7 @@ Chooser& Choices::chooser(Operation operation, std::int64_t bytes, Allowed allow
   if (!entry) {
     // By the largest size of the class, or the ways would depend on the first that comes.
     const std::int64_t most = std::int64_t{1} << class_of(bytes);
-    entry = std::make_unique<Chooser>(ways_of(most, allowed), most < kLarge ? 7 : 3);
+    entry = std::make_unique<Chooser>(ways_of(operation, most, allowed), most < kLarge ? 7 : 3);
   }
   return *entry;
 }
@@ -112,8 +114,8 @@ Choices::Choice Choices::before(Operation operation, std::int64_t bytes) {
 }
 
 Choices::Choice Choices::after(Operation operation, std::int64_t bytes, Allowed allowed,
-                               const std::optional<Choice>& early) {
-  if (early) {
+                               const Choice* early) {
+  if (early != nullptr) {
     expected_[static_cast<std::size_t>(operation)][class_of(bytes)] = allowed;
     if (possible(early->way, bytes, allowed)) return *early;
     if (early->trial != Chooser::kSettled) early->chooser->learn(early->trial, UINT32_MAX);

@@ -89,10 +89,9 @@ class Choices {
   /** Before the ranks have met, of a longer message of up to kOneShot bytes: whether it goes by one
    * shot is decided by what was allowed for the last one like it. */
   Choice before(Operation operation, std::int64_t bytes);
-  /** Of any message, now that it is known what is allowed; keeps to `early`, what before() said,
-   * if it can. */
-  Choice after(Operation operation, std::int64_t bytes, Allowed allowed,
-               const std::optional<Choice>& early);
+  /** Of any message, now that it is known what is allowed; keeps to `early`, what before() said
+   * if it was asked, if it can. */
+  Choice after(Operation operation, std::int64_t bytes, Allowed allowed, const Choice* early);
 
   /** What the trial that `choice` was has cost this rank, in nanoseconds. */
   void note(const Choice& choice, std::uint32_t cost);

@@ -33,9 +33,11 @@ class Signal {
   bool is(std::uint32_t wanted) const { return value_->load(std::memory_order_acquire) == wanted; }
 
   void publish(std::uint32_t next) const {
-    // Sequentially consistent: a sleeper either sees the value or is seen here.
-    value_->store(next, std::memory_order_seq_cst);
-    if (sleepers_->load(std::memory_order_seq_cst) != 0) wake();
+    value_->store(next, std::memory_order_release);
+    // Both sides change the number of sleepers: either a sleeper is seen here, or it comes after
+    // this and sees the value. An exchange of the value would do, but needs its line a second time
+    // where a watcher has taken it back after the stores just before.
+    if (sleepers_->fetch_add(0, std::memory_order_acq_rel) != 0) wake();
   }
 
   void wake() const { futex(FUTEX_WAKE, INT_MAX, nullptr); }

@@ -10,13 +10,15 @@ namespace tutti::shm {
 
 void ShmTransport::all_reduce(ConstView in, View out, Reduce reduce) {
   const cpu::Combine combine = combine_of(reduce, size());
-  Call call =
-      begin(Signature::of(Operation::all_reduce, in.dtype, in.count, reduce), in, out, in.bytes());
+  const Signature signature = Signature::of(Operation::all_reduce, in.dtype, in.count, reduce);
+  if (in.bytes() <= Arrival::kData) {  // the shortest way, for the smallest messages
+    meet_at_once(signature, in, true);
+    return reduce_lines(out, combine);
+  }
+  Call call = begin(signature, in, out, in.bytes());
   // A rank that works in place and alone would overwrite an input that others still read.
   decide(call, call.direct_in && (call.direct_out || !call.any_in_place));
-  if (call.line) {
-    reduce_lines(out, combine);
-  } else if (call.small()) {
+  if (call.small()) {
     cpu::reduce(std::span(&out.data, 1), inputs(call, in, 0), in.count, in.dtype, combine);
   } else if (call.is(Kind::direct)) {
     direct_all_reduce(call, in, out, combine);

@@ -47,9 +47,25 @@ std::uint32_t ShmTransport::prepare(Signature signature) {
   return fold(signature.hash());
 }
 
-void ShmTransport::meet_all() {
+void ShmTransport::meet_all(std::uint32_t hash) {
+  arrival_of(rank()).signature = hash;
   host_.come(sequence_);
   host_.wait_for_arrivals(sequence_);
+}
+
+void ShmTransport::meet_at_once(const Signature& signature, ConstView in, bool line) {
+  const std::uint32_t hash = prepare(signature);
+  if (line) {
+    // The line is written in one go, or a watcher would take it away in between.
+    auto& data = arrival_of(rank()).data;
+    data.fill(std::byte{0});  // see reduce_lines()
+    copy_bytes(data.data(), in.data, in.bytes());
+  } else {
+    copy_bytes(host_.control().staging(rank()).small[sequence_ & 1U].data(), in.data, in.bytes());
+    last_way_ = Choices::kPlainShot;
+  }
+  meet_all(hash);
+  if (!signatures_match()) mismatch();
 }
 
 bool ShmTransport::signatures_match() const {
@@ -69,9 +85,7 @@ std::vector<RankSignature> ShmTransport::compared() const {
 }
 
 bool ShmTransport::compare(const Signature& signature) {
-  const std::uint32_t hash = prepare(signature);
-  arrival_of(rank()).signature = hash;
-  meet_all();
+  meet_all(prepare(signature));
   return signatures_match();
 }
 
@@ -81,32 +95,22 @@ ShmTransport::Call ShmTransport::begin(const Signature& signature, ConstView in,
   call.operation = signature.operation;
   call.bytes = bytes;
   call.line = bytes <= Arrival::kData;
-  const std::uint32_t hash = prepare(signature);
-  Arrival& own = arrival_of(rank());
-  own.signature = hash;
-  if (call.line) {
-    own.data.fill(std::byte{0});  // see reduce_lines()
-    copy_bytes(own.data.data(), in.data, in.bytes());
-    meet_all();
-    if (!signatures_match()) mismatch();
-    return call;
-  }
   call.brief = choices_.brief(bytes);
-  if (call.brief) {
-    call.choice.way = last_way_ = Choices::kPlainShot;
-    copy_bytes(host_.control().staging(rank()).small[sequence_ & 1U].data(), in.data, in.bytes());
-    meet_all();
-    if (!signatures_match()) mismatch();
+  if (call.line || call.brief) {
+    call.choice.way = Choices::kPlainShot;
+    meet_at_once(signature, in, call.line);
     return call;
   }
 
+  const std::uint32_t hash = prepare(signature);
   if (bytes <= Choices::kOneShot) {
-    call.early = choices_.before(call.operation, bytes);
-    if (call.early->way.kind == Kind::one_shot) {
-      const bool timed = call.early->trial != Chooser::kSettled;
+    call.early = true;
+    call.choice = choices_.before(call.operation, bytes);
+    if (call.is(Kind::one_shot)) {
+      const bool timed = call.choice.trial != Chooser::kSettled;
       const auto start = timed ? Clock::now() : Clock::time_point();
       auto& staging = host_.control().staging(rank()).small[sequence_ & 1U];
-      cpu::copy(staging.data(), in.data, in.bytes(), call.early->way.streamed);
+      cpu::copy(staging.data(), in.data, in.bytes(), call.choice.way.streamed);
       if (timed) call.spent = Clock::now() - start;
     }
   }
@@ -119,8 +123,8 @@ ShmTransport::Call ShmTransport::begin(const Signature& signature, ConstView in,
   request.in_place = in.data == out.data ? 1 : 0;
   request.reaches_all = may_pull && single_copy_.reaches_all() ? 1 : 0;
   request.cost = choices_.noted();
-  std::memcpy(own.data.data(), &request, sizeof request);
-  meet_all();
+  std::memcpy(arrival_of(rank()).data.data(), &request, sizeof request);
+  meet_all(hash);
   if (!signatures_match()) mismatch();
   examine(call, request);
   return call;
@@ -157,7 +161,8 @@ void ShmTransport::examine(Call& call, const Request& own) {
 void ShmTransport::decide(Call& call, bool direct) {
   if (call.line || call.brief) return;
   const Choices::Allowed allowed{direct, call.reaches_all};
-  call.choice = choices_.after(call.operation, call.bytes, allowed, call.early);
+  call.choice =
+      choices_.after(call.operation, call.bytes, allowed, call.early ? &call.choice : nullptr);
   last_way_ = call.choice.way;
   if (call.choice.trial != Chooser::kSettled) call.began = Clock::now() - call.spent;
 }

@@ -109,7 +109,7 @@ class ShmTransport final : public Transport {
     bool direct_out = false;    ///< outputs can be written in place
     bool any_in_place = false;  ///< some rank's output overlaps its input
     bool reaches_all = false;   ///< all ranks can read all others' private memory
-    std::optional<Choices::Choice> early;
+    bool early = false;         ///< the choice was made before the ranks met
     Choices::Choice choice{};
     // Of trials: the time before the wait for the others, and when the rest began, less that time.
     std::chrono::steady_clock::duration spent{};
@@ -137,7 +137,10 @@ class ShmTransport final : public Transport {
   }
   /** Takes up the next number and lays this rank's signature out for it; its hash. */
   std::uint32_t prepare(Signature signature);
-  void meet_all();
+  /** Arrives, with the hash of the signature, and waits for all ranks. */
+  void meet_all(std::uint32_t hash);
+  /** The whole of begin() for a message that comes with the arrival: in its line, or staged. */
+  void meet_at_once(const Signature& signature, ConstView in, bool line);
   bool signatures_match() const;
   void examine(Call& call, const Request& own);
   /** Throws MismatchError on this rank; the others find the same. */
