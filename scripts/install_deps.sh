@@ -52,6 +52,7 @@ lint() {
   need clang-format-14 has clang-format-14
   need clang-tidy has clang-tidy
   need shellcheck has shellcheck
+  need mypy scripts/find_python.sh numpy pytest mypy  # for a test of the annotations
 }
 
 cd "$(dirname "$0")/.."

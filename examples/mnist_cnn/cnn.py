@@ -53,14 +53,15 @@ class ConvBlock:
         return self.patches.T @ self.d_conv, d_pooled.sum(axis=(0, 1, 2))
 
     def backward_images(self):
-        """The gradient of the images, after backward(): col2im."""
+        """The gradient of the images, after backward(): each place in the kernel adds its share."""
         n, height, width, channels = self.shape
         rows, columns = height - KERNEL + 1, width - KERNEL + 1
-        d_patches = (self.d_conv @ self.weight.T).reshape(n, rows, columns, KERNEL, KERNEL, channels)
+        weight = self.weight.reshape(KERNEL, KERNEL, channels, -1)
         d_images = np.zeros(self.shape, np.float32)
         for i in range(KERNEL):
             for j in range(KERNEL):
-                d_images[:, i : i + rows, j : j + columns] += d_patches[:, :, :, i, j]
+                share = (self.d_conv @ weight[i, j].T).reshape(n, rows, columns, channels)
+                d_images[:, i : i + rows, j : j + columns] += share
         return d_images
 
 

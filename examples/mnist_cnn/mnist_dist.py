@@ -11,39 +11,22 @@ import os
 for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
-import argparse
-import json
+import collections
 import math
 import sys
 import time
 
+import checkpoint
 import numpy as np
 from cnn import CNN
 from mnist import evaluation_shard, load_dataset
+from options import parse_options
+from report import Report, plot, step_fields
 
 import tutti
 from tutti import data_partition, opt
 
-DIST_OPTIONS = ("fp32", "fp16", "bf16", "partialUpdate", "sparseTopK", "sparseThreshold")
 PARTITION = 100_000  # elements of parameters that a partial update averages
-
-
-def parse_options(arguments):
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data-dir", metavar="DIR", help="MNIST's IDX files, plain or .gz")
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=64, help="images per rank and step")
-    parser.add_argument("--lr", type=float, default=0.005)
-    parser.add_argument("--momentum", type=float, default=0.9)
-    parser.add_argument("--weight-decay", type=float, default=1e-5)
-    parser.add_argument("--seed", type=int, default=0, help="initial weights and shuffling")
-    parser.add_argument("--dist-option", choices=DIST_OPTIONS, default="fp32")
-    parser.add_argument("--spars", type=float, default=0.05,
-                        help="sparseTopK: the fraction sent; sparseThreshold: the least magnitude")
-    parser.add_argument("--json", metavar="FILE", help="write one JSON object per epoch")
-    parser.add_argument("--plot", nargs="+", metavar="FILE",
-                        help="draw the first FILE (an image) from JSON files, and do nothing else")
-    return parser.parse_args(arguments)
 
 
 def train_one_batch(model, sgd, x, y, dist_option, spars):
@@ -61,37 +44,37 @@ def train_one_batch(model, sgd, x, y, dist_option, spars):
     return loss, correct
 
 
-def stdout_is_terminal():
-    if not sys.stdout.isatty() or "OMPI_COMM_WORLD_RANK" not in os.environ:
-        return sys.stdout.isatty()
-    # Open MPI gives each rank a pseudo-terminal and copies what it reads there to its own stdout.
-    try:
-        descriptor = os.open(f"/proc/{os.getppid()}/fd/1", os.O_WRONLY | os.O_NOCTTY)
-    except OSError:
-        return False
-    try:
-        return os.isatty(descriptor)
-    finally:
-        os.close(descriptor)
+def make_optimizer(options, batches, comm):
+    momentum, corrected = options.momentum, 0.0
+    if options.momentum_correction:
+        momentum, corrected = corrected, momentum
+    return opt.DistOpt(opt.SGD(options.lr, momentum, weight_decay=options.weight_decay),
+                       communicator=comm,
+                       half="bfloat16" if options.dist_option == "bf16" else "float16",
+                       momentum_correction=corrected, clip_norm=options.clip_norm,
+                       warm_up_epochs=options.warm_up_epochs, epoch_steps=batches)
 
 
-class Progress:
-    """A bar on a terminal, and nothing elsewhere."""
-
-    def __init__(self, speaks):
-        self.shows = speaks and stdout_is_terminal()
-        self.drawn = 0.0
-
-    def draw(self, done, batches, images_per_second):
-        if self.shows and time.monotonic() - self.drawn > 0.2:
-            self.drawn = time.monotonic()
-            bar = "=" * (40 * done // batches)
-            print(f"\r[{bar:<40}] {done}/{batches}  {images_per_second:.0f} images/s ", end="",
-                  flush=True)
-
-    def clear(self):
-        if self.shows:
-            print("\r\033[K", end="")
+def train_epoch(options, epoch, model, sgd, x, y, report):
+    """Trains on this rank's shard; the epoch's results over all ranks."""
+    start = time.monotonic()
+    order = np.random.default_rng((options.seed, epoch, sgd.global_rank)).permutation(len(x))
+    batches = math.ceil(len(order) / options.batch_size)
+    totals = np.zeros(3)  # losses, images told rightly, images
+    statistics = collections.Counter()
+    for b in range(batches):
+        at = order[b * options.batch_size : (b + 1) * options.batch_size]
+        loss, correct = train_one_batch(model, sgd, x[at], y[at], options.dist_option,
+                                        options.spars)
+        totals += (loss, correct, len(at))
+        statistics.update(sgd.statistics())
+        report.progress(b + 1, batches, totals[2] * sgd.world_size / (time.monotonic() - start))
+    sgd.communicator.all_reduce(totals)
+    images_per_second = totals[2] / (time.monotonic() - start)
+    if options.dist_option == "partialUpdate":  # replicas that were updated locally differ
+        sgd.synchronize()
+    return dict(train_loss=totals[0], train_accuracy=totals[1] / totals[2],
+                images_per_second=images_per_second, **step_fields(statistics, batches))
 
 
 def evaluate(model, comm, test_x, test_y, batch_size):
@@ -100,82 +83,43 @@ def evaluate(model, comm, test_x, test_y, batch_size):
         x, y = test_x[first : first + batch_size], test_y[first : first + batch_size]
         totals += (model.forward(x, y)[1], len(x))
     comm.all_reduce(totals)
-    return totals
+    right, count = totals.tolist()
+    return dict(eval_accuracy=right / count, eval_count=count)
 
 
-def train(options, nccl_id=None, local_rank=None, world_size=None):
+def train(options, comm):
     """Trains on this rank; the results of each epoch."""
-    sgd = opt.DistOpt(opt.SGD(options.lr, options.momentum, weight_decay=options.weight_decay),
-                      nccl_id=nccl_id, local_rank=local_rank, world_size=world_size,
-                      half="bfloat16" if options.dist_option == "bf16" else "float16")
-    comm, rank, ranks = sgd.communicator, sgd.global_rank, sgd.world_size
+    rank, ranks = comm.global_rank, comm.world_size
     train_x, train_y, test_x, test_y = load_dataset(options.data_dir)
     train_x, train_y = data_partition(train_x, train_y, rank, ranks)
     part = evaluation_shard(len(test_x), rank, ranks)
-    test_x, test_y = test_x[part], test_y[part]
 
     model = CNN(options.seed)
+    first_epoch, state = 0, None
+    if options.resume:
+        options.seed, first_epoch, state = checkpoint.read(options.resume, model, comm)
+    sgd = make_optimizer(options, math.ceil(len(train_x) / options.batch_size), comm)
     model.set_gradients(sgd.register_parameters(model.parameters()))
+    if state:
+        sgd.load_state(state)
+    report = Report(rank == 0, options.json)
+    if options.resume:
+        report.line(f"Resuming {options.resume} after {first_epoch} epochs")
     results = []
-    output = open(options.json, "w") if options.json and rank == 0 else None
-    for epoch in range(options.epochs):
-        if rank == 0:
-            print(f"Starting Epoch {epoch}:", flush=True)
+    for epoch in range(first_epoch, options.epochs):
+        report.line(f"Starting Epoch {epoch}:")
         start = time.monotonic()
-        order = np.random.default_rng((options.seed, epoch, rank)).permutation(len(train_x))
-        batches = math.ceil(len(order) / options.batch_size)
-        progress = Progress(rank == 0)
-        totals = np.zeros(3)  # losses, images told rightly, images
-        sent = 0
-        for b in range(batches):
-            at = order[b * options.batch_size : (b + 1) * options.batch_size]
-            loss, correct = train_one_batch(model, sgd, train_x[at], train_y[at],
-                                            options.dist_option, options.spars)
-            totals += (loss, correct, len(at))
-            sent += sgd.bytes_per_step
-            progress.draw(b + 1, batches, totals[2] * ranks / (time.monotonic() - start))
-        comm.all_reduce(totals)
-        seconds = time.monotonic() - start
-        if options.dist_option == "partialUpdate":
-            sgd.synchronize()
-        result = dict(epoch=epoch, train_loss=totals[0], train_accuracy=totals[1] / totals[2])
-        progress.clear()
-        if rank == 0:
-            print(f"Training loss = {totals[0]:f}, training accuracy = {totals[1] / totals[2]:f}",
-                  flush=True)
-        right, count = evaluate(model, comm, test_x, test_y, options.batch_size).tolist()
-        result.update(eval_accuracy=right / count, eval_count=count,
-                      seconds=time.monotonic() - start, images_per_second=totals[2] / seconds,
-                      world_size=ranks, dist_option=options.dist_option, device="cpu",
-                      data="mnist", bytes_per_step=sent // batches)
+        result = dict(epoch=epoch, world_size=ranks, dist_option=options.dist_option,
+                      device="cpu", data="mnist")
+        result.update(train_epoch(options, epoch, model, sgd, train_x, train_y, report))
+        report.training_ended(result)
+        result.update(evaluate(model, comm, test_x[part], test_y[part], options.batch_size))
+        result["seconds"] = time.monotonic() - start
+        report.epoch_ended(result)
         results.append(result)
-        if rank == 0:
-            print(f"Evaluation accuracy = {right / count:f}, Elapsed Time = "
-                  f"{result['seconds']:f}s", flush=True)
-        if output:
-            print(json.dumps(result), file=output, flush=True)
+        if options.save:
+            checkpoint.save(options.save, options.seed, epoch + 1, model, sgd)
     return results
-
-
-def plot(image, files):
-    """Draws loss and accuracy over the epochs of one or several JSON files."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (loss, accuracy) = pyplot.subplots(1, 2, figsize=(10, 4), constrained_layout=True)
-    for path in files:
-        with open(path) as lines:
-            epochs = [json.loads(line) for line in lines]
-        label = f"{epochs[0]['dist_option']}, {epochs[0]['world_size']} ranks"
-        x = [e["epoch"] + 1 for e in epochs]
-        loss.plot(x, [e["train_loss"] for e in epochs], marker="o", label=label)
-        accuracy.plot(x, [e["eval_accuracy"] for e in epochs], marker="o", label=label)
-    loss.set(xlabel="epoch", ylabel="training loss, all batches", yscale="log")
-    accuracy.set(xlabel="epoch", ylabel="evaluation accuracy")
-    accuracy.legend()
-    figure.savefig(image)
 
 
 def train_mnist_cnn(nccl_id=None, local_rank=None, world_size=None, arguments=None):
@@ -183,9 +127,14 @@ def train_mnist_cnn(nccl_id=None, local_rank=None, world_size=None, arguments=No
     options = parse_options(arguments)
     if options.plot:
         return plot(options.plot[0], options.plot[1:])
+    comm = None
     try:
-        return train(options, nccl_id, local_rank, world_size)
+        ticket = () if nccl_id is None else (local_rank, world_size, nccl_id)
+        comm = tutti.Communicator(*ticket)
+        return train(options, comm)
     except (OSError, ValueError, tutti.Error) as error:
+        if comm is not None:
+            comm.abort(str(error))
         print(f"mnist_dist: {error}", file=sys.stderr)
         raise SystemExit(1) from error
 

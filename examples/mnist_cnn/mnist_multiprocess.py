@@ -6,7 +6,8 @@
 import multiprocessing
 import sys
 
-from mnist_dist import parse_options, train_mnist_cnn
+from mnist_dist import train_mnist_cnn
+from options import parse_options
 
 import tutti
 

@@ -21,8 +21,8 @@ namespace py = pybind11;
  *
  * Takes whatever has the buffer protocol, __array_interface__ or DLPack (in this order), in C order
  * and in CPU memory. Throws TypeError if `object` is no array or of a dtype that tutti does not
- * know, InvalidArgument if it is not contiguous, or read-only where it is to be written, and
- * BackendUnavailable if it is on a GPU; the message begins with `name`.
+ * know, and InvalidArgument if it is not contiguous, is read-only where it is to be written, or is
+ * on a GPU; the message begins with `name`.
  */
 class Array {
  public:

@@ -37,6 +37,7 @@ PyEvent run(const Self& self, PyStream* stream, std::vector<Array> arrays, const
   }
   const Event event = self->call(
       arrays, [&](Communicator& communicator) { return action(communicator, stream->stream()); });
+  self->add(event);
   stream->add({event, std::move(arrays), self});
   return {event, self};
 }

@@ -4,6 +4,7 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
@@ -17,6 +18,21 @@ namespace tutti::python {
 
 using Self = std::shared_ptr<PyCommunicator>;
 
+void raise_soon(py::error_already_set error) {
+  auto kept = std::make_unique<py::error_already_set>(std::move(error));
+  const auto raise = [](void* pointer) {
+    const std::unique_ptr<py::error_already_set> owner(
+        static_cast<py::error_already_set*>(pointer));
+    owner->restore();
+    return -1;
+  };
+  if (Py_AddPendingCall(raise, kept.get()) == 0) {
+    kept.release();  // NOLINT(bugprone-unused-return-value): the call owns it
+  } else {
+    kept->discard_as_unraisable("tutti");
+  }
+}
+
 std::shared_ptr<Communicator> PyCommunicator::shared() const {
   if (!communicator_) throw CommunicationError("the communicator is closed");
   return communicator_;
@@ -26,6 +42,16 @@ void PyCommunicator::keep(std::vector<Array>& arrays) {
   for (Array& array : arrays) kept_.push_back(std::move(array));
 }
 
+void PyCommunicator::add(const Event& event) {
+  while (!events_.empty() && events_.front().ready()) events_.pop_front();
+  events_.push_back(event);
+}
+
+bool PyCommunicator::is_busy() const {
+  return busy_ > 0 || std::any_of(events_.begin(), events_.end(),
+                                  [](const Event& event) { return !event.ready(); });
+}
+
 void PyCommunicator::abort(const std::string& reason) const {
   const auto communicator = communicator_;
   if (!communicator) return;
@@ -33,12 +59,13 @@ void PyCommunicator::abort(const std::string& reason) const {
   communicator->abort(reason);
 }
 
-void PyCommunicator::close() {
+void PyCommunicator::close(bool failed) {
   const auto communicator = std::exchange(communicator_, nullptr);
-  if (!communicator || busy_ == 0) return;
-  // Calls on other threads hold it, too. They end soon after an abort.
+  if (!communicator || !(failed || is_busy())) return;
+  // Calls on other threads and streams hold it, too. They end soon after an abort.
   const py::gil_scoped_release released;
-  communicator->abort("its communicator was closed");
+  communicator->abort(failed ? "its program ended with an exception"
+                             : "its communicator was closed");
   for (int i = 0; i < 1000 && busy_ > 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -54,40 +81,49 @@ void PyStream::add(Operation operation) {
   operations_.push_back(std::move(operation));
 }
 
+void PyStream::abort(const std::string& reason) {
+  for (const Operation& operation : operations_) {
+    if (!operation.event.ready()) operation.communicator->abort(reason);
+  }
+}
+
 void PyStream::synchronize() {
-  blocking([this] { stream().synchronize(); },
-           [this] {
-             for (const Operation& operation : operations_) {
-               operation.communicator->abort(Interrupted().what());
-             }
-           });
+  blocking([this] { stream().synchronize(); }, [this] { abort(Interrupted().what()); });
   operations_.clear();
 }
 
-void PyStream::close() {
-  for (const Operation& operation : operations_) {
-    if (!operation.event.ready()) operation.communicator->abort("its stream was closed");
-  }
+PyStream::~PyStream() {
+  if (!stream_ || operations_.empty() || is_inherited()) return;
+  blocking_at_end([this] { stream_->synchronize(); }, [this] { abort(Interrupted().what()); });
+}
+
+void PyStream::close(bool /*failed*/) {
+  abort("its stream was closed");
   stream_.reset();
   operations_.clear();
 }
 
 namespace {
 
-CommOptions options_of(std::optional<double> timeout) {
+/** The caster of an optional double, as the only argument, refuses a whole number in pybind11 2.10.
+ */
+CommOptions options_of(const py::object& timeout) {
   CommOptions options;
-  if (!timeout) return options;
+  if (timeout.is_none()) return options;
+  const double seconds = PyFloat_AsDouble(timeout.ptr());
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
   constexpr double kMost = 1e9;
-  if (!(*timeout > 0 && *timeout <= kMost)) {
-    throw InvalidArgument("timeout is " + std::to_string(*timeout) +
+  if (!(seconds > 0 && seconds <= kMost)) {
+    throw InvalidArgument("timeout is " + std::to_string(seconds) +
                           " seconds, but must be above 0 and at most 1e9");
   }
-  options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(*timeout * 1e3)));
+  options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1e3)));
   return options;
 }
 
 template <class Make>
 Self connect(Make&& make) {
+  ask_logger();
   auto communicator = blocking([&] { return own<Communicator>(make()); }, [] {});
   auto self = std::make_shared<PyCommunicator>(std::move(communicator));
   close_at_exit(self);
@@ -185,30 +221,34 @@ void bind_communicator(py::module_& module) {
       "the arrays belong to it until its Event is ready. Ctrl-C ends a wait; then, and after "
       "PeerLost or MismatchError, the communicator refuses further use.");
   communicator
-      .def(py::init([](std::optional<double> timeout) {
-             return connect([&] { return Communicator(options_of(timeout)); });
+      .def(py::init([](const py::object& timeout) {
+             const CommOptions options = options_of(timeout);
+             return connect([&] { return Communicator(options); });
            }),
            py::kw_only(), py::arg("timeout") = py::none())
-      .def(py::init([](int local_rank, int world_size, const UniqueId& id,
-                       std::optional<double> timeout) {
-             return connect(
-                 [&] { return Communicator(local_rank, world_size, id, options_of(timeout)); });
-           }),
+      .def(py::init(
+               [](int local_rank, int world_size, const UniqueId& id, const py::object& timeout) {
+                 const CommOptions options = options_of(timeout);
+                 return connect([&] { return Communicator(local_rank, world_size, id, options); });
+               }),
            py::arg("local_rank"), py::arg("world_size"), py::arg("id"), py::kw_only(),
            py::arg("timeout") = py::none())
       .def_static(
           "from_mpi",
-          [](const py::object& comm, std::optional<double> timeout) {
+          [](const py::object& comm, const py::object& timeout) {
+            const CommOptions options = options_of(timeout);
             MPI_Comm handle = handle_of(comm);
-            return connect([&] { return tutti::from_mpi(handle, options_of(timeout)); });
+            return connect([&] { return tutti::from_mpi(handle, options); });
           },
           py::arg("comm"), py::kw_only(), py::arg("timeout") = py::none(),
           "A communicator over the ranks of an mpi4py communicator, which is duplicated and stays "
           "the caller's. Collective over them.")
-      .def_property_readonly("global_rank",
-                             [](const Self& self) { return self->get().global_rank(); })
-      .def_property_readonly("world_size",
-                             [](const Self& self) { return self->get().world_size(); })
+      .def_property_readonly(
+          "global_rank", [](const Self& self) { return self->get().global_rank(); },
+          "The rank among all.")
+      .def_property_readonly(
+          "world_size", [](const Self& self) { return self->get().world_size(); },
+          "How many ranks there are.")
       .def_property_readonly(
           "local_rank", [](const Self& self) { return self->get().local_rank(); },
           "The rank among those of this host.")
@@ -227,9 +267,11 @@ void bind_communicator(py::module_& module) {
            "None for a negative color. Collective and blocking.")
       .def("abort", &PyCommunicator::abort, py::arg("reason"),
            "Gives up: the other ranks get PeerLost naming this one with the reason.")
-      .def("close", &PyCommunicator::close,
-           "Leaves the communicator, without waiting for the others. Calls under way on other "
-           "threads are aborted. Also done when the object goes, and at the interpreter's exit.");
+      .def(
+          "close", [](const Self& self) { self->close(false); },
+          "Leaves the communicator, without waiting for the others; what is under way on other "
+          "threads and on streams is aborted. A DistOpt that works with it has to go as well. Also "
+          "done when the object goes, and at the interpreter's exit.");
   bind_collectives(communicator);
   module.def("mpi_library", &mpi_library, "Name and version of the MPI library.");
 }

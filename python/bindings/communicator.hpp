@@ -11,11 +11,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "array.hpp"
 #include "lifetime.hpp"
+#include "log.hpp"
 #include "tutti/communicator.hpp"
 #include "tutti/interrupt.hpp"
 
@@ -27,14 +29,19 @@ class Interrupted : public std::exception {
   const char* what() const noexcept override { return "interrupted by a signal"; }
 };
 
-/** Runs Python's signal handlers during a wait, and keeps what they raise. */
+/** Lets Python's signal handlers and logger run during a wait, and keeps what they raise. */
 class SignalWatch {
  public:
   /** Throws Interrupted if a handler has raised an exception. */
   void look() {
     const py::gil_scoped_acquire held;
-    if (PyErr_CheckSignals() == 0) return;
-    raised_.emplace();
+    try {
+      pass_on_log();
+      if (PyErr_CheckSignals() == 0) return;
+      raised_.emplace();
+    } catch (py::error_already_set& raised) {
+      raised_.emplace(std::move(raised));
+    }
     throw Interrupted();
   }
   py::error_already_set raised() { return std::move(*raised_); }
@@ -54,14 +61,39 @@ inline bool on_main_thread() { return ::syscall(SYS_gettid) == ::getpid(); }
 template <class Call, class OnInterrupt>
 auto blocking(Call&& call, OnInterrupt&& on_interrupt) {
   SignalWatch signals;
-  try {
+  const auto watched = [&] {
     const py::gil_scoped_release released;
     std::optional<InterruptCheck> check;
     if (on_main_thread()) check.emplace([&signals] { signals.look(); });
     return call();
+  };
+  try {
+    if constexpr (std::is_void_v<decltype(call())>) {
+      watched();
+      pass_on_log();
+    } else {
+      auto result = watched();
+      pass_on_log();
+      return result;
+    }
   } catch (const Interrupted&) {
     on_interrupt();
     throw signals.raised();
+  }
+}
+
+/** Has the main thread raise `error` as soon as it runs Python code. */
+void raise_soon(py::error_already_set error);
+
+/** blocking() for destructors, which cannot throw: what a signal handler raises comes after them.
+ */
+template <class Call, class OnInterrupt>
+void blocking_at_end(Call&& call, OnInterrupt&& on_interrupt) noexcept {
+  try {
+    blocking(std::forward<Call>(call), std::forward<OnInterrupt>(on_interrupt));
+  } catch (py::error_already_set& error) {
+    raise_soon(std::move(error));
+  } catch (const std::exception&) {  // nobody is there to be told
   }
 }
 
@@ -101,8 +133,10 @@ class PyCommunicator final : public Closable {
     return call(none, std::forward<Call>(action));
   }
 
+  /** Takes note of an operation on a stream. */
+  void add(const Event& event);
   void abort(const std::string& reason) const;
-  void close() override;
+  void close(bool failed) override;
 
  private:
   class Busy {
@@ -117,9 +151,11 @@ class PyCommunicator final : public Closable {
   };
 
   void keep(std::vector<Array>& arrays);
+  bool is_busy() const;
 
   std::shared_ptr<Communicator> communicator_;  // null once closed
   std::atomic<int> busy_ = 0;                   // calls under way
+  std::deque<Event> events_;                    // of operations on streams that may not have ended
   std::vector<Array> kept_;
 };
 
@@ -134,13 +170,16 @@ struct Operation {
 class PyStream final : public Closable {
  public:
   PyStream() : stream_(own<Stream>(Stream::worker())) {}
+  ~PyStream() override;
 
   const Stream& stream() const;
   void add(Operation operation);
   void synchronize();
-  void close() override;
+  void close(bool failed) override;
 
  private:
+  void abort(const std::string& reason);
+
   std::deque<Operation> operations_;
   std::shared_ptr<Stream> stream_;  // null once closed
 };

@@ -171,11 +171,16 @@ void PyDistOpt::load_state(const py::dict& state) {
   get().load_state(loaded);
 }
 
-void PyDistOpt::close() {
+PyDistOpt::~PyDistOpt() {
+  if (pending_.empty() || is_inherited()) return;
+  blocking_at_end([this] { get().wait(); }, [this] { shared_->abort(Interrupted().what()); });
+}
+
+void PyDistOpt::close(bool /*failed*/) {
   if (pending_.empty()) return;
-  communicator_->abort("its DistOpt was closed");
   const py::gil_scoped_release released;
   try {
+    shared_->abort("its DistOpt was closed");
     get().wait();  // sums under way end soon after an abort
   } catch (const std::exception&) {
   }

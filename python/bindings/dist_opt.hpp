@@ -21,7 +21,9 @@ class PyDistOpt final : public Closable, public std::enable_shared_from_this<PyD
   PyDistOpt(std::shared_ptr<SGD> optimizer, std::shared_ptr<PyCommunicator> communicator,
             const DistOptions& options)
       : communicator_(std::move(communicator)),
-        dist_opt_(own<DistOpt>(std::move(optimizer), communicator_->shared(), options)) {}
+        shared_(communicator_->shared()),
+        dist_opt_(own<DistOpt>(std::move(optimizer), shared_, options)) {}
+  ~PyDistOpt() override;
 
   const std::shared_ptr<PyCommunicator>& communicator() const { return communicator_; }
   DistOpt& get() const { return *dist_opt_; }
@@ -47,13 +49,14 @@ class PyDistOpt final : public Closable, public std::enable_shared_from_this<PyD
   py::dict state() const;
   void load_state(const py::dict& state);
 
-  void close() override;
+  void close(bool failed) override;
 
  private:
   void emit(const Emit& emit, py::handle parameter, py::handle gradient);
 
   std::shared_ptr<PyCommunicator> communicator_;
-  std::vector<Array> parameters_;  // those that were registered: their memory must stay
+  std::shared_ptr<Communicator> shared_;  // that of dist_opt_, also when communicator_ is closed
+  std::vector<Array> parameters_;         // those that were registered: their memory must stay
   bool registered_ = false;
   std::vector<Array> filled_;          // in the fused buffer
   std::vector<Array> pending_;         // of sums under way

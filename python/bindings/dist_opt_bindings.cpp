@@ -27,11 +27,18 @@ void bind_sgd(py::module_& module) {
       .def_property(
           "lr", [](const SGD& sgd) { return sgd.options().lr; }, &SGD::set_lr,
           "The learning rate; a new one takes effect with the next update.")
-      .def_property_readonly("momentum", [](const SGD& sgd) { return sgd.options().momentum; })
-      .def_property_readonly("dampening", [](const SGD& sgd) { return sgd.options().dampening; })
-      .def_property_readonly("weight_decay",
-                             [](const SGD& sgd) { return sgd.options().weight_decay; })
-      .def_property_readonly("nesterov", [](const SGD& sgd) { return sgd.options().nesterov; });
+      .def_property_readonly(
+          "momentum", [](const SGD& sgd) { return sgd.options().momentum; },
+          "How much of m is kept in an update.")
+      .def_property_readonly(
+          "dampening", [](const SGD& sgd) { return sgd.options().dampening; },
+          "How much of d is left out of m, after the first update.")
+      .def_property_readonly(
+          "weight_decay", [](const SGD& sgd) { return sgd.options().weight_decay; },
+          "How much of the parameter is added to its gradient.")
+      .def_property_readonly(
+          "nesterov", [](const SGD& sgd) { return sgd.options().nesterov; },
+          "Whether updates look ahead by momentum * m.");
 }
 
 using PyClass = py::class_<PyDistOpt, std::shared_ptr<PyDistOpt>>;
@@ -169,7 +176,8 @@ void bind_class(py::module_& module) {
            py::arg("bucket_elements"), py::arg("missing_as_zero"), py::arg("half"),
            py::arg("momentum"), py::arg("clip_norm"), py::arg("warm_up_epochs"),
            py::arg("epoch_steps"))
-      .def_property_readonly("communicator", &PyDistOpt::communicator)
+      .def_property_readonly("communicator", &PyDistOpt::communicator,
+                             "The communicator, which the caller may use between the steps.")
       .def(
           "register_parameters", &PyDistOpt::register_parameters, py::arg("parameters"),
           "Once, before the first pass: the parameters, or pairs (name, parameter), in the model's "

@@ -8,31 +8,26 @@
 namespace tutti::python {
 namespace {
 
-struct Entry {
-  std::weak_ptr<Closable> object;
-  pid_t process;  // a forked child inherits the object, but not the threads that it waits for
-};
-
 /** Guarded by the GIL. Never destroyed: objects may still come and go while the process ends. */
-std::vector<Entry>& living() {
-  static auto& list = *new std::vector<Entry>;
+std::vector<std::weak_ptr<Closable>>& living() {
+  static auto& list = *new std::vector<std::weak_ptr<Closable>>;
   return list;
 }
 
 }  // namespace
 
 void close_at_exit(const std::shared_ptr<Closable>& object) {
-  std::erase_if(living(), [](const auto& entry) { return entry.object.expired(); });
-  living().push_back({object, ::getpid()});
+  std::erase_if(living(), [](const auto& one) { return one.expired(); });
+  living().push_back(object);
 }
 
-void close_all() {
+void close_all(bool failed) {
   const auto list = std::exchange(living(), {});
   for (auto entry = list.rbegin(); entry != list.rend(); ++entry) {
-    if (entry->process != ::getpid()) continue;
-    const auto object = entry->object.lock();
+    const auto object = entry->lock();
+    if (!object || object->is_inherited()) continue;
     try {
-      if (object) object->close();
+      object->close(failed);
     } catch (const std::exception&) {  // the process ends all the same, and with it the object
     }
   }

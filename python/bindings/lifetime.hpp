@@ -37,13 +37,22 @@ class Closable {
   Closable& operator=(const Closable&) = delete;
   virtual ~Closable() = default;
 
-  /** Ends what is under way, without waiting for other ranks, and lets go of everything. */
-  virtual void close() = 0;
+  /**
+   * Ends what is under way, without waiting for other ranks, and lets go of everything. The other
+   * ranks are told if the program has `failed`.
+   */
+  virtual void close(bool failed) = 0;
+
+  /** Whether this is a forked child, which has the object, but not the threads it waits for. */
+  bool is_inherited() const { return process_ != ::getpid(); }
+
+ private:
+  pid_t process_ = ::getpid();
 };
 
 /** Has `object` closed by close_all(), unless it is gone by then. */
 void close_at_exit(const std::shared_ptr<Closable>& object);
-/** Closes the newest first. Called at the interpreter's exit. */
-void close_all();
+/** Closes the newest first. Called at the interpreter's exit; `failed` by an exception. */
+void close_all(bool failed);
 
 }  // namespace tutti::python

@@ -7,6 +7,7 @@
 #include "dist_opt.hpp"
 #include "errors.hpp"
 #include "lifetime.hpp"
+#include "log.hpp"
 #include "tutti/unique_id.hpp"
 
 namespace tutti::python {
@@ -39,11 +40,17 @@ void bind_id(py::module_& module) {
 PYBIND11_MODULE(_core, module) {
   namespace python = tutti::python;
   python::bind_errors();
+  python::keep_log();
   python::bind_id(module);
   python::bind_array(module);
   python::bind_communicator(module);
   python::bind_dist_opt(module);
   module.attr("__version__") = TUTTI_VERSION;
-  module.def("close_all", &python::close_all,
-             "Closes what still communicates; at the interpreter's exit.");
+  module.def(
+      "close_all",
+      [](bool failed) {
+        python::close_all(failed);
+        python::stop_keeping_log();
+      },
+      pybind11::arg("failed"), "Closes what still communicates; at the interpreter's exit.");
 }

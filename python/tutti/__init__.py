@@ -9,6 +9,7 @@ opt.DistOpt(sgd, nccl_id=id, local_rank=rank, world_size=size).
 """
 
 import atexit as _atexit
+import sys as _sys
 
 try:
     from tutti import _core
@@ -18,7 +19,7 @@ except ImportError as error:
         "built with (Debian and Ubuntu: apt-get install openmpi-bin libopenmpi3), and to be "
         "installed or built (pip install .)"
     ) from error
-from tutti import errors, opt
+from tutti import _log, errors, opt
 from tutti._core import Communicator, Event, NcclIdHolder, Stream, __version__
 from tutti.errors import (
     BackendUnavailable,
@@ -33,7 +34,9 @@ from tutti.helpers import broadcast_parameters, data_partition, load, save
 
 UniqueId = NcclIdHolder
 
-_atexit.register(_core.close_all)
+_log.follow_environment()
+# An exception that nobody caught is told to the other ranks, which may wait for this one.
+_atexit.register(lambda: _core.close_all(hasattr(_sys, "last_value")))
 
 __all__ = [
     "BackendUnavailable",

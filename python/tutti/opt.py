@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Callable, Optional
 
 from tutti import _core, _torch
@@ -11,8 +10,6 @@ from tutti._types import Emit
 from tutti.errors import InvalidArgument
 
 __all__ = ["SGD", "DistOpt"]
-
-_log = logging.getLogger("tutti")
 
 _THRESHOLD = 2097152  # SINGA's
 
@@ -118,8 +115,6 @@ class DistOpt(_core.DistOpt):
         )
         self.opt = opt
         self.buffSize = buffSize
-        if communicator.global_rank == 0:
-            _log.info("%s", communicator.describe())
 
     @property
     def world_size(self) -> int:

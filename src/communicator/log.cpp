@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 
 #include "communicator/environment.hpp"
 #include "tutti/error.hpp"
@@ -26,13 +29,46 @@ LogLevel wanted_level() {
   return static_cast<LogLevel>(name - kNames.begin());
 }
 
+/** The caller's sink, or null. */
+struct SinkHolder {
+  std::mutex mutex;
+  std::shared_ptr<const LogSink> sink;
+};
+
+SinkHolder& sink_holder() {
+  static SinkHolder& never_destroyed = *new SinkHolder;
+  return never_destroyed;
+}
+
+std::shared_ptr<const LogSink> current_sink() {
+  SinkHolder& holder = sink_holder();
+  const std::lock_guard lock(holder.mutex);
+  return holder.sink;
+}
+
 }  // namespace
 
-bool log_enabled(LogLevel level) { return level <= wanted_level(); }
+void set_log_sink(LogSink sink) {
+  const bool is_one = sink.wants && sink.write;
+  auto shared = is_one ? std::make_shared<const LogSink>(std::move(sink)) : nullptr;
+  SinkHolder& holder = sink_holder();
+  const std::lock_guard lock(holder.mutex);
+  holder.sink.swap(shared);
+}
+
+bool log_enabled(LogLevel level) {
+  const LogLevel wanted = wanted_level();  // a wrong TUTTI_LOG is told in any case
+  const auto sink = current_sink();
+  return sink ? sink->wants(level) : level <= wanted;
+}
 
 void log(LogLevel level, std::string_view message) noexcept {
   try {
     if (!log_enabled(level)) return;
+    if (const auto sink = current_sink()) {
+      sink->write(level, message);
+      return;
+    }
     std::string line = "tutti ";
     line += kNames[static_cast<std::size_t>(level)];
     line += ": ";

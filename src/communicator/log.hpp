@@ -1,15 +1,16 @@
-// Messages on stderr, as TUTTI_LOG asks for: error, warn (the default), info or debug.
+// Messages on stderr, as TUTTI_LOG asks for: error, warn (the default), info or debug; or to the
+// caller's sink.
 #pragma once
 
 #include <string_view>
 
-namespace tutti {
+#include "tutti/log.hpp"
 
-enum class LogLevel { error, warn, info, debug };
+namespace tutti {
 
 /** Whether messages of this level are wanted. Throws InvalidArgument for a wrong TUTTI_LOG. */
 bool log_enabled(LogLevel level);
-/** Writes one line, `tutti <level>: <message>`, in one piece. Never throws. */
+/** Writes one line, on stderr `tutti <level>: <message>`, in one piece. Never throws. */
 void log(LogLevel level, std::string_view message) noexcept;
 
 }  // namespace tutti

@@ -1,8 +1,13 @@
 """Ways to launch ranks, as fixtures."""
 
+import signal
+
 import pytest
 
 import launching
+
+# Some shells have what runs in the background ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WORLDS = [(launch, ranks) for launch in ("fork", "spawn", "mpi") for ranks in (1, 2, 3)]
 

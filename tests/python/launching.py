@@ -53,6 +53,7 @@ def _send_outcome(connection, place, body, arguments):
 
 
 def _run_multiprocessing(body, ranks, launch, arguments):
+    """The outcomes, and the exit codes."""
     context = multiprocessing.get_context(launch)
     ticket = tutti.NcclIdHolder()
     processes, ends = [], []
@@ -81,7 +82,7 @@ def _run_multiprocessing(body, ranks, launch, arguments):
             if process.is_alive():
                 process.kill()
                 process.join()
-    return outcomes
+    return outcomes, [process.exitcode for process in processes]
 
 
 def _run_mpiexec(body, ranks, arguments):
@@ -95,22 +96,26 @@ def _run_mpiexec(body, ranks, arguments):
         outcomes = [pickle.loads(pathlib.Path(folder, str(rank)).read_bytes())
                     for rank in range(ranks) if pathlib.Path(folder, str(rank)).exists()]
         assert len(outcomes) == ranks, done.stdout + done.stderr
-        return outcomes
+        return outcomes, [done.returncode]
 
 
 def outcomes_of(body, ranks, launch, *arguments):
-    """What _run_rank() gave on each rank; None for a rank that was killed."""
+    """What _run_rank() gave on each rank, None for a rank that was killed; and the exit codes, of
+    mpiexec one for all ranks."""
     if launch == "mpi":
         return _run_mpiexec(body, ranks, arguments)
     return _run_multiprocessing(body, ranks, launch, arguments)
 
 
-def run(body, ranks, launch, *arguments):
-    """Calls body(place, *arguments) on every rank; what it returned, by rank. All must end well."""
-    outcomes = outcomes_of(body, ranks, launch, *arguments)
+def run(body, ranks, launch, *arguments, finalises=True):
+    """Calls body(place, *arguments) on every rank; what it returned, by rank. All must end well,
+    their interpreters too; without `finalises` mpiexec may complain of ranks that leave MPI as it
+    is, which they do after a loss between hosts."""
+    outcomes, codes = outcomes_of(body, ranks, launch, *arguments)
     for rank, outcome in enumerate(outcomes):
         assert outcome is not None, f"rank {rank} was killed"
         assert outcome[0] == "value", f"rank {rank}: {outcome[-1]}"
+    assert not any(codes) or not finalises, f"exit codes {codes}"
     return [outcome[1] for outcome in outcomes]
 
 

@@ -143,7 +143,7 @@ def test_split(on_ranks):
 
 
 def identity(place):
-    comm = place.communicator()
+    comm = place.communicator(timeout=20)  # whole seconds are seconds, too
     assert 0 <= comm.local_rank < comm.local_size <= comm.world_size
     assert "rank" in comm.describe()
     return comm.global_rank, comm.world_size
@@ -152,3 +152,12 @@ def identity(place):
 def test_ranks(on_ranks):
     seen = on_ranks(identity)
     assert seen == [(rank, len(seen)) for rank in range(len(seen))]
+
+
+def test_what_a_timeout_may_be():
+    for timeout in (5, 0.5, numpy.float32(3), None):
+        tutti.Communicator(0, 1, tutti.NcclIdHolder(), timeout=timeout)
+    for timeout, error in (("5", TypeError), (0, tutti.InvalidArgument), (-1, ValueError),
+                           (float("nan"), ValueError), (1e10, ValueError)):
+        with pytest.raises(error):
+            tutti.Communicator(0, 1, tutti.NcclIdHolder(), timeout=timeout)

@@ -1,5 +1,6 @@
 """The example's two programs, for an epoch on real MNIST."""
 
+import io
 import json
 import os
 import pathlib
@@ -7,9 +8,13 @@ import re
 import subprocess
 import sys
 
+import numpy
 import pytest
 
 import launching
+import seed_mnist  # which finds the example
+
+import options
 
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "mnist_cnn"
 needs_mnist = pytest.mark.skipif("TUTTI_MNIST_DIR" not in os.environ,
@@ -40,6 +45,59 @@ def test_an_epoch(launcher, tmp_path):
     assert (epoch["world_size"], epoch["epoch"]) == (2, 0)
 
 
+@pytest.fixture
+def digits(tmp_path):
+    """A folder with a few images, which are the squares of seed_mnist.py."""
+    arrays = seed_mnist.load_dataset()
+    for part, images, labels in (("train", *arrays[:2]), ("t10k", *arrays[2:])):
+        for kind, array in (("images", images[:200]), ("labels", labels[:200].astype(numpy.uint8))):
+            (tmp_path / f"{part}-{kind}-idx{array.ndim}-ubyte").write_bytes(
+                bytes((0, 0, 8, array.ndim)) + numpy.array(array.shape, ">u4").tobytes()
+                + array.tobytes())
+    return tmp_path
+
+
+def train(folder, ranks, *options):
+    """Trains on the digits there; the epochs' JSON objects."""
+    done = run(sys.executable, EXAMPLE / "mnist_multiprocess.py", ranks, "--data-dir", folder,
+               "--json", folder / "run.json", *options)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in (folder / "run.json").read_text().splitlines()]
+
+
+# What the C++ program writes, in its order or not.
+KEYS = {"epoch", "train_loss", "train_accuracy", "eval_accuracy", "eval_count", "seconds",
+        "images_per_second", "world_size", "dist_option", "device", "data", "bytes_per_step",
+        "density", "non_finite", "seconds_by_phase"}
+
+
+@pytest.mark.parametrize("mode", [
+    ["fp32"], ["sparseTopK", "--spars", 0.01, "--momentum-correction", "--clip-norm", 5,
+               "--warm-up-epochs", 1]])
+def test_resumes_to_the_same_bits(mode, digits):
+    options = ["--dist-option", *mode, "--seed", 7, "--save", digits / "model.npz"]
+    whole = train(digits, 2, *options, "--epochs", 2)
+    expected = (digits / "model.npz").read_bytes()
+    train(digits, 2, *options, "--epochs", 1)
+    (resumed,) = train(digits, 2, "--dist-option", *mode, "--epochs", 2, "--resume",
+                       digits / "model.npz", "--save", digits / "model.npz")
+    assert set(resumed) == KEYS and resumed["epoch"] == 1
+    assert resumed["train_loss"] == whole[1]["train_loss"] != whole[0]["train_loss"]
+    with numpy.load(digits / "model.npz") as got, numpy.load(io.BytesIO(expected)) as wanted:
+        assert got.files == wanted.files
+        assert all((got[key] == wanted[key]).all() for key in got.files)
+    assert resumed["density"] == 1 if mode == ["fp32"] else 0.01 <= resumed["density"] < 0.02
+    if mode != ["fp32"]:
+        done = run(sys.executable, EXAMPLE / "mnist_multiprocess.py", 3, "--data-dir", digits,
+                   "--dist-option", *mode, "--resume", digits / "model.npz")
+        assert done.returncode == 1 and "of 2 ranks, each with a state of its own" in done.stderr
+    else:
+        (digits / "model.npz").write_bytes(expected[:-100])
+        done = run(sys.executable, EXAMPLE / "mnist_multiprocess.py", 1, "--data-dir", digits,
+                   "--resume", digits / "model.npz")
+        assert done.returncode == 1 and "model.npz: not a checkpoint" in done.stderr
+
+
 @pytest.mark.parametrize("launcher", ["mpiexec", "multiprocessing"])
 @pytest.mark.parametrize("option, spars", [("fp32", 0), ("fp16", 0), ("partialUpdate", 0),
                                            ("sparseTopK", 0.05), ("sparseThreshold", 0.001)])
@@ -53,10 +111,15 @@ def test_the_script_of_singa(launcher, option, spars):
     assert float(re.search(r"accuracy = (\S+)", done.stdout).group(1)) > 0.9
 
 
-def test_says_what_is_wrong(tmp_path):
+def test_says_what_is_wrong(tmp_path, capsys):
+    for wrong, reason in {("--epochs", 0): "'0' is not a number",
+                          ("--clip-norm", 1): "not an option of fp32"}.items():
+        with pytest.raises(SystemExit):
+            options.parse_options([*map(str, wrong)])
+        assert reason in capsys.readouterr().err
     for program in (["mnist_dist.py"], ["mnist_multiprocess.py", 2]):
         done = run(sys.executable, EXAMPLE / program[0], *program[1:], "--bogus")
-        assert done.returncode != 0 and "--bogus" in done.stderr
+        assert done.returncode == 2 and "--bogus" in done.stderr
         done = run(sys.executable, EXAMPLE / program[0], *program[1:], "--data-dir", tmp_path)
         assert done.returncode == 1 and "train-images-idx3-ubyte: no such file" in done.stderr
 

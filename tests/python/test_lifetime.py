@@ -4,6 +4,7 @@ import contextlib
 import gc
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -51,6 +52,26 @@ def pending_sum(comm):
     return dist.wait
 
 
+def dropped_stream(comm):
+    def wait():
+        stream = tutti.Stream()
+        comm.all_reduce(numpy.ones(5), stream=stream)
+        del stream  # runs what was submitted
+        time.sleep(0)
+
+    return wait
+
+
+def dropped_sum(comm):
+    def wait():
+        dist = opt.DistOpt(opt.SGD(), communicator=comm)
+        dist.all_reduce(numpy.ones(100))
+        del dist
+        time.sleep(0)
+
+    return wait
+
+
 def event(comm):
     stream = tutti.Stream()
     operation = comm.all_reduce(numpy.ones(5), stream=stream)
@@ -74,6 +95,8 @@ WAITS = {
     "stream": on_stream,
     "buckets": buckets,
     "pending sum": pending_sum,
+    "dropped stream": dropped_stream,
+    "dropped sum": dropped_sum,
 }
 
 
@@ -109,7 +132,7 @@ def between_hosts(place):
 
 
 def test_ctrl_c_between_hosts():
-    assert launching.run(between_hosts, 2, "mpi")[0] < LIMIT
+    assert launching.run(between_hosts, 2, "mpi", finalises=False)[0] < LIMIT
 
 
 def test_ctrl_c_ends_the_wait_for_others_to_come():
@@ -145,8 +168,9 @@ def dying(place):
 
 @pytest.mark.parametrize("launch", ["fork", "spawn", "forkserver"])
 def test_a_killed_rank_is_named_by_the_others(launch):
-    outcomes = launching.outcomes_of(dying, 3, launch)
+    outcomes, codes = launching.outcomes_of(dying, 3, launch)
     assert outcomes == [("value", (1,)), None, ("value", (1,))]
+    assert codes == [0, -signal.SIGKILL, 0]
 
 
 def test_exceptions_travel_by_pickle():
@@ -172,6 +196,45 @@ def disagreeing(place):
 @pytest.mark.parametrize("launch", ["fork", "mpi"])
 def test_ranks_that_disagree(launch):
     launching.run(disagreeing, 2, launch)
+
+
+def test_ctrl_c_on_a_terminal_leaves_nothing(tmp_path):
+    """It goes to the parent and to all ranks at once."""
+    script = tmp_path / "script.py"
+    script.write_text("""
+import multiprocessing, os, re, numpy, tutti
+
+def rank_main(ticket, rank):
+    comm = tutti.Communicator(rank, 2, ticket)
+    comm.empty(10)
+    with open("/proc/self/maps") as maps:
+        os.write(1, (re.search(r"/dev/shm/tutti\\S*", maps.read()).group() + "\\n").encode())
+    while True:
+        comm.all_reduce(numpy.ones(10))
+        if rank == 1:
+            comm.recv(numpy.ones(1), 0)
+
+if __name__ == "__main__":
+    ticket = tutti.NcclIdHolder()
+    ranks = [multiprocessing.Process(target=rank_main, args=(ticket, rank)) for rank in (0, 1)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+""")
+    parent = subprocess.Popen([sys.executable, script], start_new_session=True, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        paths = (parent.stdout.readline() + parent.stdout.readline()).split()
+        os.killpg(parent.pid, signal.SIGINT)
+        _, errors = parent.communicate(timeout=20)
+        assert parent.returncode != 0 and "KeyboardInterrupt" in errors
+        assert len(paths) == 2 and not any(map(os.path.exists, paths))
+        with pytest.raises(ProcessLookupError):
+            os.killpg(parent.pid, 0)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(parent.pid, signal.SIGKILL)
 
 
 SCRIPTS = {
@@ -208,9 +271,13 @@ assert os.WEXITSTATUS(os.waitpid(child, 0)[1]) == 7""",
 }
 
 
-@pytest.mark.parametrize("end", SCRIPTS)
-def test_the_interpreter_exits(end):
-    """Rank 1 is there, and never comes to the operation."""
+ENDS = [(end, False) for end in SCRIPTS] + [("an operation under way on a stream", True),
+                                            ("a sum under way", True)]
+
+
+@pytest.mark.parametrize("end, killed", ENDS)
+def test_the_interpreter_exits(end, killed):
+    """Rank 1 is there, or dead, and never comes to the operation."""
     script = f"""
 import numpy, sys, tutti
 ticket = tutti.NcclIdHolder.parse(sys.argv[1])
@@ -228,12 +295,14 @@ print("met", flush=True)
              for rank in (0, 1)]
     try:
         assert ranks[0].stdout.readline() == "met\n"
+        if killed:
+            ranks[1].kill()
         start = time.monotonic()
         _, errors = ranks[0].communicate(timeout=30)
         assert time.monotonic() - start < 10
         assert ranks[0].returncode == (1 if "raise" in SCRIPTS[end] else 0), errors
         ranks[1].communicate(timeout=30)
-        assert ranks[1].returncode == 0
+        assert ranks[1].returncode == (-signal.SIGKILL if killed else 0)
     finally:
         for rank in ranks:
             with contextlib.suppress(ProcessLookupError):
@@ -241,18 +310,46 @@ print("met", flush=True)
             rank.communicate()
 
 
-def owned():
-    """What a process holds: descriptors, threads, mappings of shared memory."""
+def segments():
+    """The files of shared memory that this process maps."""
     with open("/proc/self/maps") as maps:
-        mapped = sum("tutti" in line and "/dev/shm" in line for line in maps)
-    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), mapped
+        return set(re.findall(r"/dev/shm/tutti\S*", maps.read()))
+
+
+def test_an_exception_ends_all_hosts(tmp_path):
+    """Rank 0 leaves; rank 1, on a host of its own, learns it long before the deadline."""
+    script = tmp_path / "script.py"
+    script.write_text("""
+import os, numpy, tutti
+os.environ["TUTTI_HOST_ID"] = os.environ["OMPI_COMM_WORLD_RANK"]
+comm = tutti.Communicator(timeout=90)
+comm.barrier()
+if comm.global_rank == 0:
+    raise RuntimeError("out of data")
+comm.barrier()
+""")
+    start = time.monotonic()
+    done = subprocess.run([*launching.MPIEXEC, "-n", "2", sys.executable, script],
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0 and "out of data" in done.stderr
+    assert time.monotonic() - start < 60
+
+
+def owned():
+    """What a process holds: descriptors, threads, children, mappings of shared memory."""
+    with open("/proc/self/task/{0}/children".format(os.getpid())) as children:
+        return (len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")),
+                children.read(), segments())
 
 
 def cycles(place, tickets):
+    seen = set()
+
     def cycle(ticket):
-        comm = tutti.Communicator(place.rank, 2, ticket)
+        comm = tutti.Communicator(place.rank, 2, ticket) if ticket else tutti.Communicator()
         array = comm.empty(100)
         comm.all_reduce(array, stream=tutti.Stream()).wait()
+        seen.update(segments())
 
     cycle(tickets[0])
     gc.collect()
@@ -260,12 +357,15 @@ def cycles(place, tickets):
     for ticket in tickets[1:]:
         cycle(ticket)
     gc.collect()
+    assert len(seen) >= len(tickets)
+    assert [path for path in seen if os.path.exists(path)] == []
     return before, owned()
 
 
-def test_communicators_leave_nothing_behind():
-    tickets = [tutti.NcclIdHolder() for _ in range(1001)]
-    for before, after in launching.run(cycles, 2, "fork", tickets):
+@pytest.mark.parametrize("launch, count", [("fork", 1000), ("mpi", 40)])
+def test_communicators_leave_nothing_behind(launch, count):
+    tickets = [tutti.NcclIdHolder() if launch == "fork" else None for _ in range(1 + count)]
+    for before, after in launching.run(cycles, 2, launch, tickets):
         assert after == before
 
 
@@ -273,12 +373,17 @@ def left(place):
     comm = place.communicator()
     comm.barrier()
     if place.rank == 0:
+        stream = tutti.Stream()
+        pending = comm.all_reduce(numpy.ones(5), stream=stream)
         comm.close()
         comm.close()
         with pytest.raises(tutti.CommunicationError, match="closed"):
             comm.barrier()
+        with pytest.raises(tutti.CommunicationError, match="its communicator was closed"):
+            pending.wait()
     else:
         with pytest.raises(tutti.PeerLost, match="rank 0"):
+            comm.barrier()
             comm.barrier()
 
 

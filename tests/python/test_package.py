@@ -1,8 +1,13 @@
 """The package around the bindings: helpers, types, info, PyTorch, mpi4py."""
 
 import importlib.util
+import logging
+import os
+import pathlib
+import re
 import subprocess
 import sys
+import types
 
 import numpy
 import pytest
@@ -10,6 +15,9 @@ import pytest
 import launching
 import tutti
 from tutti import opt
+
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def needs(package):
@@ -61,6 +69,99 @@ def test_info():
         assert word in text
 
 
+def logged_lines(place):
+    heard = []
+    handler = logging.Handler()
+    handler.emit = heard.append
+    logger = logging.getLogger("tutti")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    os.environ["TUTTI_HOST_ID"] = os.environ["OMPI_COMM_WORLD_RANK"]  # MPI carries the bytes
+    place.communicator().close()
+    logger.setLevel(logging.WARNING)
+    place.communicator().close()
+    return [(record.levelno, record.getMessage()) for record in heard]
+
+
+def test_the_librarys_lines_are_records_of_logging():
+    first, second = launching.run(logged_lines, 2, "mpi")
+    assert [level for level, _ in first] == [logging.INFO] and second == []
+    assert "MPI" in first[0][1] and "kernels" in first[0][1]
+
+
+@pytest.mark.parametrize("wanted, configured, expected", [
+    ("info", False, r"tutti info: shared memory among 1 ranks of one host; \w+ kernels\n"),
+    ("info", True, r"INFO tutti shared memory.*\n"),
+    ("warn", False, ""),
+    ("loud", False, r"(?s).*TUTTI_LOG is 'loud', but must be.*"),
+])
+def test_tutti_log(wanted, configured, expected):
+    script = """if True:
+        import logging, sys, tutti
+        if sys.argv[1] == "True":
+            logging.basicConfig(format="%(levelname)s %(name)s %(message)s", level=logging.INFO)
+        tutti.Communicator(0, 1, tutti.NcclIdHolder())
+        """
+    done = subprocess.run([sys.executable, "-c", script, str(configured)], text=True, timeout=60,
+                          capture_output=True, env=dict(os.environ, TUTTI_LOG=wanted))
+    assert re.fullmatch(expected, done.stderr), done.stderr
+
+
+def test_everything_public_is_documented():
+    for name in tutti.__all__:
+        thing = getattr(tutti, name)
+        assert name == "__version__" or thing.__doc__, name
+        if isinstance(thing, type):
+            for member in vars(thing):
+                text = getattr(thing, member).__doc__ or ""
+                lines = [line for line in text.splitlines() if line and not line.startswith(member)]
+                assert member.startswith("_") or lines, f"{name}.{member}"
+    for member in dir(opt.DistOpt) + dir(opt.SGD):
+        thing = getattr(opt.DistOpt, member, None) or getattr(opt.SGD, member)
+        assert member.startswith("_") or thing.__doc__, member
+
+
+class Model:
+    """What the documents' examples suppose."""
+
+    def __init__(self, tape):
+        self.tape = tape
+        self.layers = [types.SimpleNamespace(weight=numpy.ones(3, numpy.float32),
+                                             bias=numpy.ones(1, numpy.float32),
+                                             d_weight=lambda: numpy.ones(3, numpy.float32),
+                                             d_bias=lambda: numpy.ones(1, numpy.float32))
+                       for _ in range(2)]
+
+    def forward(self, x, y):
+        self.tape.append((x, y))
+
+    def backward(self):
+        for layer in self.layers:
+            yield layer.weight, layer.d_weight()
+
+
+def documents(place):
+    for document in ("README.md", "docs/python.md"):
+        text = (ROOT / document).read_text()
+        tape = []
+        names = dict(tutti=tutti, model=Model(tape), batches=lambda rank, size: [(rank, size)] * 2)
+        for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+            if "sgd" not in names and "sgd" in block and "opt.DistOpt" not in block:
+                names["sgd"] = place.dist_opt(opt.SGD(lr=0.5))
+            if "mpi4py" in block and importlib.util.find_spec("mpi4py") is None:
+                continue
+            if "nccl_id" in block:
+                continue
+            exec(compile(block, document, "exec"), names)
+            tape.append(block)
+        assert len(tape) > 1, document
+        assert names["model"].layers[0].weight[0] < 1, document
+
+
+def test_the_documents_examples_run():
+    launching.run(documents, 2, "mpi")
+
+
 SCRIPT = """
 from typing import Iterator, Optional, Tuple
 import numpy as np
@@ -88,6 +189,7 @@ def train(nccl_id: Optional[tutti.NcclIdHolder] = None, local_rank: Optional[int
     except tutti.PeerLost as lost:
         print(lost.ranks, lost.reason)
     sgd.opt.lr *= 0.5
+    opt.SGD(learning_rate=0.1)  # type: ignore[call-arg]  # or mypy has not seen the types
     return sgd.world_size
 """
 
@@ -96,13 +198,10 @@ def train(nccl_id: Optional[tutti.NcclIdHolder] = None, local_rank: Optional[int
 def test_a_script_passes_mypy_strict(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache",
-                           script, "-p", "tutti"], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout
-    script.write_text(SCRIPT + 'opt.SGD(learning_rate=0.1)\n')
-    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache",
-                           script], capture_output=True, text=True, timeout=300)
-    assert "learning_rate" in done.stdout
+    mypy = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache"]
+    for what in ([script], ["-p", "tutti"]):
+        done = subprocess.run([*mypy, *what], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def beside_mpi4py(place):
@@ -156,6 +255,5 @@ def torch_steps(place):
 
 
 @needs("torch")
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_torch_loss(ranks):
-    launching.run(torch_steps, ranks, "spawn")
+def test_a_torch_loss():
+    launching.run(torch_steps, 2, "spawn")
