@@ -5,8 +5,15 @@ cross-entropy averaged over the batch. Images are stored channels last.
 """
 
 import numpy as np
+from splitmix import Random
 
 KERNEL = 5
+
+
+def initial_weights(rng, fan_in, outputs):
+    """Uniform with He's variance 2 / fan_in; drawn output by output, as in the C++ program."""
+    limit = np.sqrt(6.0 / fan_in)
+    return np.ascontiguousarray(rng.uniform(-limit, limit, (outputs, fan_in)).T)
 
 
 def patches_of(images):
@@ -23,8 +30,7 @@ class ConvBlock:
 
     def __init__(self, rng, in_channels, out_channels):
         fan_in = KERNEL * KERNEL * in_channels
-        limit = np.sqrt(6.0 / fan_in)  # He's variance 2 / fan_in
-        self.weight = rng.uniform(-limit, limit, (fan_in, out_channels)).astype(np.float32)
+        self.weight = initial_weights(rng, fan_in, out_channels)
         self.bias = np.zeros(out_channels, np.float32)
 
     def forward(self, images):
@@ -36,7 +42,11 @@ class ConvBlock:
         corners = [conv[:, i::2, j::2] for i in (0, 1) for j in (0, 1)]
         pooled = np.maximum(np.maximum(corners[0], corners[1]),
                             np.maximum(corners[2], corners[3]))
-        self.winners = [corner == pooled for corner in corners]
+        # Where several are the largest, as on an even background, the first has won.
+        self.winners, decided = [], np.zeros(pooled.shape, bool)
+        for corner in corners:
+            self.winners.append((corner == pooled) > decided)
+            decided |= self.winners[-1]
         pooled += self.bias
         np.maximum(pooled, 0, out=pooled)
         self.alive = pooled > 0
@@ -67,8 +77,7 @@ class ConvBlock:
 
 class Linear:
     def __init__(self, rng, inputs, outputs):
-        limit = np.sqrt(6.0 / inputs)
-        self.weight = rng.uniform(-limit, limit, (inputs, outputs)).astype(np.float32)
+        self.weight = initial_weights(rng, inputs, outputs)
         self.bias = np.zeros(outputs, np.float32)
 
     def forward(self, x):
@@ -81,7 +90,7 @@ class Linear:
 
 class CNN:
     def __init__(self, seed=0):
-        rng = np.random.default_rng(seed)
+        rng = Random(seed)
         self.conv1 = ConvBlock(rng, 1, 20)
         self.conv2 = ConvBlock(rng, 20, 50)
         self.linear1 = Linear(rng, 4 * 4 * 50, 500)

@@ -22,6 +22,7 @@ from cnn import CNN
 from mnist import evaluation_shard, load_dataset
 from options import parse_options
 from report import Report, plot, step_fields
+from splitmix import Random
 
 import tutti
 from tutti import data_partition, opt
@@ -58,7 +59,7 @@ def make_optimizer(options, batches, comm):
 def train_epoch(options, epoch, model, sgd, x, y, report):
     """Trains on this rank's shard; the epoch's results over all ranks."""
     start = time.monotonic()
-    order = np.random.default_rng((options.seed, epoch, sgd.global_rank)).permutation(len(x))
+    order = Random(options.seed, (epoch << 32) + sgd.global_rank).permutation(len(x))
     batches = math.ceil(len(order) / options.batch_size)
     totals = np.zeros(3)  # losses, images told rightly, images
     statistics = collections.Counter()

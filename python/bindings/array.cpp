@@ -37,8 +37,8 @@ void check_access(const std::string& name, bool read_only, Array::Access access)
 
 [[noreturn]] void refuse_device(const std::string& name) {
   throw InvalidArgument(name +
-                        " is in the memory of a device, but this build of tutti has no backend "
-                        "for one: pass an array in CPU memory");
+                        " is in the memory of a device, but tutti in Python works on arrays in "
+                        "CPU memory");
 }
 
 /** Whether strides, in units of `step`, are those of C order. */

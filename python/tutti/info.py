@@ -57,11 +57,11 @@ def facts() -> List[Tuple[str, str]]:
     return [
         ("tutti", _core.__version__),
         ("Python, NumPy", f"{sys.version.split()[0]}, {numpy.__version__}"),
-        ("backends built", "cpu (shared memory, MPI)"),
+        ("backends built", "shared memory and MPI, for arrays in CPU memory"),
         ("MPI library", _core.mpi_library().splitlines()[0].split(",")[0]),
         ("mpiexec", _launcher()),
         ("NCCL", _nccl()),
-        ("GPUs", f"{_gpus()}; this build has no GPU backend"),
+        ("GPUs", f"{_gpus()}; not used: tutti in Python works on arrays in CPU memory"),
         ("shared memory", _shared_memory()),
         ("transport", _transport()),
     ]

@@ -85,13 +85,14 @@ def logged_lines(place):
 
 def test_the_librarys_lines_are_records_of_logging():
     first, second = launching.run(logged_lines, 2, "mpi")
-    assert [level for level, _ in first] == [logging.INFO] and second == []
-    assert "MPI" in first[0][1] and "kernels" in first[0][1]
+    assert {level for level, _ in first} == {logging.INFO}
+    assert any("MPI" in text and "kernels" in text for _, text in first)
+    assert not any("kernels" in text for _, text in second)  # rank 0 speaks for all
 
 
 @pytest.mark.parametrize("wanted, configured, expected", [
-    ("info", False, r"tutti info: shared memory among 1 ranks of one host; \w+ kernels\n"),
-    ("info", True, r"INFO tutti shared memory.*\n"),
+    ("info", False, r"(tutti info: .*\n)*tutti info: shared memory among 1 ranks of one host; \w+ kernels\n"),
+    ("info", True, r"(INFO tutti .*\n)*INFO tutti shared memory.*\n"),
     ("warn", False, ""),
     ("loud", False, r"(?s).*TUTTI_LOG is 'loud', but must be.*"),
 ])
