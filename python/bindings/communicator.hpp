@@ -90,10 +90,12 @@ void raise_soon(py::error_already_set error);
 template <class Call, class OnInterrupt>
 void blocking_at_end(Call&& call, OnInterrupt&& on_interrupt) noexcept {
   try {
-    blocking(std::forward<Call>(call), std::forward<OnInterrupt>(on_interrupt));
-  } catch (py::error_already_set& error) {
-    raise_soon(std::move(error));
-  } catch (const std::exception&) {  // nobody is there to be told
+    try {
+      blocking(std::forward<Call>(call), std::forward<OnInterrupt>(on_interrupt));
+    } catch (py::error_already_set& error) {
+      raise_soon(std::move(error));
+    }
+  } catch (...) {  // nobody is there to be told
   }
 }
 
