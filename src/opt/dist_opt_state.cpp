@@ -53,8 +53,11 @@ std::optional<std::int64_t> count_in(const OptimizerState& state, const std::str
   return static_cast<std::int64_t>(value);
 }
 
-/** A number that tells models apart whose parameters have other sizes. */
-double layout_of(const std::vector<ParameterRange>& ranges) {
+/** A number that tells models apart whose parameters have other sizes. It goes by their order in
+ * the parameter space, which does not tell whether they were listed or found by a first pass. */
+double layout_of(std::vector<ParameterRange> ranges) {
+  std::sort(ranges.begin(), ranges.end(),
+            [](const auto& a, const auto& b) { return a.offset < b.offset; });
   std::uint64_t hash = 0;
   for (const ParameterRange& range : ranges) {
     hash = (hash ^ static_cast<std::uint64_t>(range.count)) * 0x9E3779B97F4A7C15U;

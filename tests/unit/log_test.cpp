@@ -25,7 +25,7 @@ TEST(LogSink, TakesTheLinesThatItWants) {
   { const Communicator communicator(0, 1, UniqueId::create()); }
   set_log_sink({});
   log(LogLevel::debug, "nobody wants this");
-  ASSERT_EQ(lines.size(), 2);
+  ASSERT_EQ(lines.size(), 2U);
   EXPECT_EQ(lines[0], std::pair(LogLevel::error, std::string("told")));
   EXPECT_EQ(lines[1].first, LogLevel::info);
   EXPECT_NE(lines[1].second.find("shared memory"), std::string::npos) << lines[1].second;
