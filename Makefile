@@ -12,10 +12,10 @@ JOBS := $(shell nproc)
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
-.PHONY: help build mnist test bench lint install deps deps-bench configure clean
+.PHONY: help build mnist test bench lint install gpu-bundle gpu-check deps deps-bench configure clean
 
 help:  ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
 	@echo 'Variables: ARGS="..." PRESET=$(PRESET) PREFIX=$(PREFIX) HOSTFILE=$(HOSTFILE)'
 
 build: configure  ## Build everything; programs land in build/release/bin
@@ -38,6 +38,14 @@ lint:  ## Check format and code with clang-format, clang-tidy, shellcheck; ARGS=
 install: configure  ## Install library and headers under PREFIX
 	cmake --build $(BUILD) --parallel $(JOBS) --target tutti
 	cmake --install $(BUILD) --prefix $(PREFIX)
+
+gpu-bundle: configure  ## Pack build/gpu-bundle.tgz: tests and benchmarks for a machine with a GPU
+	cmake --build $(BUILD) --parallel $(JOBS) --target unit_tests gpu_tests gpu_ranks_test mnist_dist gpu_benchmarks
+	scripts/gpu_bundle.sh $(BUILD) build/gpu-bundle.tgz
+
+gpu-check: gpu-bundle  ## Unpack that, and run it on the GPUs of this machine
+	tar -C build -xzf build/gpu-bundle.tgz
+	build/tutti-gpu/gpu-check
 
 clean:  ## Remove build/
 	rm -rf build

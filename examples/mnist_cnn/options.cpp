@@ -31,7 +31,7 @@ const char* const kHelp =
   --momentum-correction sparse modes: apply the momentum before the selection
   --clip-norm X         sparse modes: clip the norm of each gradient to X / sqrt(ranks) (0: no)
   --warm-up-epochs N    sparseTopK: send more during the first N epochs (0)
-  --device NAME         auto or cpu (auto)
+  --device NAME         auto, cpu or cuda; auto takes GPUs where all ranks have one (auto)
   --save FILE           write a checkpoint after each epoch
   --resume FILE         go on from a checkpoint, with its seed
   --json FILE           write one JSON object per epoch
@@ -103,7 +103,7 @@ const std::map<std::string, Store>& table() {
       {"--clip-norm", number(&Options::clip_norm, 0.0F, kMax, "a number from 0 on")},
       {"--warm-up-epochs",
        number<std::int64_t>(&Options::warm_up_epochs, 0, 1'000'000, "a number from 0 on")},
-      {"--device", choice(&Options::device, {"auto", "cpu"})},
+      {"--device", choice(&Options::device, {"auto", "cpu", "cuda"})},
       {"--save", path(&Options::save)},
       {"--resume", path(&Options::resume)},
       {"--json", path(&Options::json)},

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -60,25 +61,36 @@ Trainer::Trainer(const Options& options, std::shared_ptr<tutti::Communicator> co
   tutti::OptimizerState state;
   if (!options_.resume.empty()) state = read_checkpoint();
   together(*communicator_, [&] { data_ = load_data(options_.data_dir, options_.seed); });
+  network_ = make_network();
   optimizer_ = make_optimizer();
-
-  std::vector<tutti::Parameter> parameters;
-  for (const NamedParameter& parameter : model_.parameters()) {
-    parameters.push_back({parameter.value, parameter.name});
-  }
   // Gradients are computed where the collectives read them: nothing is copied.
-  std::vector<std::span<float>> gradients;
-  for (const tutti::View& view : optimizer_->register_parameters(parameters)) {
-    gradients.emplace_back(static_cast<float*>(view.data), static_cast<std::size_t>(view.count));
-  }
-  model_.set_gradients(gradients);
+  network_->set_gradients(optimizer_->register_parameters(network_->parameters()));
   if (!options_.resume.empty()) load(state);
+}
+
+/** On GPUs if all ranks have one and it is wanted. */
+std::unique_ptr<Network> Trainer::make_network() {
+  tutti::Device device;
+  together(communicator(), [&] {
+    if (options_.device != "cpu") device = communicator().device();
+    if (options_.device == "cuda" && device.kind == tutti::DeviceKind::cpu) {
+      throw std::runtime_error("--device cuda: there is no GPU that this rank can use");
+    }
+  });
+  std::int32_t has_gpu = device.kind == tutti::DeviceKind::cuda ? 1 : 0;
+  communicator().all_reduce(std::span(&has_gpu, 1), tutti::Reduce::min);
+  if (has_gpu == 0) return make_cpu_network(model_);
+  std::unique_ptr<Network> network;
+  together(communicator(),
+           [&] { network = make_gpu_network(model_, options_.batch_size, device); });
+  return network;
 }
 
 tutti::DistOpt Trainer::make_optimizer() const {
   tutti::SgdOptions sgd{
       .lr = options_.lr, .momentum = options_.momentum, .weight_decay = options_.weight_decay};
   tutti::DistOptions options;
+  options.stream = network_->stream();
   options.half = options_.dist_option == "bf16" ? tutti::DType::bf16 : tutti::DType::f16;
   options.sparse.clip_norm = options_.clip_norm;
   if (options_.momentum_correction) std::swap(options.sparse.momentum, sgd.momentum);
@@ -93,7 +105,7 @@ std::int64_t Trainer::steps_of(std::int64_t images) const {
 
 /** One step of the way of training that was asked for. */
 void Trainer::step() {
-  const tutti::Backward backward = [this](const tutti::Emit& emit) { model_.backward(emit); };
+  const tutti::Backward backward = [this](const tutti::Emit& emit) { network_->backward(emit); };
   const std::string& option = options_.dist_option;
   if (option == "fp32") {
     optimizer_->backward_and_update(backward);
@@ -169,6 +181,7 @@ std::vector<tutti::OptimizerState> Trainer::gather_states() {
 void Trainer::save() {
   if (options_.save.empty()) return;
   Checkpoint checkpoint{options_.seed, epochs_done_, {}, gather_states()};
+  network_->store();
   together(communicator(), [&] {
     if (rank() != 0) return;
     const std::vector<NamedParameter> parameters = model_.parameters();
@@ -186,20 +199,20 @@ void Trainer::train_epoch(Report& report, EpochResult& result) {
   const auto batch_size = static_cast<std::size_t>(options_.batch_size);
   const auto batches = static_cast<std::size_t>(steps_of(static_cast<std::int64_t>(order.size())));
 
-  std::array<double, 3> totals{};  // losses, images told rightly, images
+  double images = 0.0;
   for (std::size_t i = 0; i < batches; ++i) {
     const std::size_t first = i * batch_size;
     const std::size_t size = std::min(batch_size, order.size() - first);
     gather(data_.train, std::span(order).subspan(first, size), batch_);
-    const BatchResult batch = model_.forward(batch_.pixels, batch_.labels);
+    network_->forward(batch_.pixels, batch_.labels);
     step();
     result.totals += optimizer_->statistics();
 
-    totals[0] += batch.loss_sum / static_cast<double>(size);
-    totals[1] += batch.correct;
-    totals[2] += static_cast<double>(size);
-    report.progress(i + 1, batches, totals[2] * ranks() / seconds_since(start));
+    images += static_cast<double>(size);
+    report.progress(i + 1, batches, images * ranks() / seconds_since(start));
   }
+  const Totals own = network_->take_totals();
+  std::array<double, 3> totals{own.mean_losses, static_cast<double>(own.correct), images};
   communicator().all_reduce(std::span<double>(totals));
   result.train_loss = totals[0];
   result.train_accuracy = totals[1] / totals[2];
@@ -211,16 +224,17 @@ void Trainer::train_epoch(Report& report, EpochResult& result) {
 
 void Trainer::evaluate(EpochResult& result) {
   const Shard shard = evaluation_shard(data_.test.count(), rank(), ranks());
-  std::array<std::int64_t, 2> totals{};  // images told rightly, images
+  std::int64_t images = 0;
   std::vector<std::int64_t> indices;
   for (std::int64_t done = 0; done < shard.size; done += options_.batch_size) {
     indices.resize(
         static_cast<std::size_t>(std::min<std::int64_t>(options_.batch_size, shard.size - done)));
     std::iota(indices.begin(), indices.end(), shard.first + done);
     gather(data_.test, indices, batch_);
-    totals[0] += model_.forward(batch_.pixels, batch_.labels).correct;
-    totals[1] += static_cast<std::int64_t>(indices.size());
+    network_->forward(batch_.pixels, batch_.labels);
+    images += static_cast<std::int64_t>(indices.size());
   }
+  std::array<std::int64_t, 2> totals{network_->take_totals().correct, images};
   communicator().all_reduce(std::span<std::int64_t>(totals));
   result.eval_count = totals[1];
   result.eval_accuracy = static_cast<double>(totals[0]) / static_cast<double>(totals[1]);
@@ -230,7 +244,8 @@ void Trainer::run() {
   std::optional<Report> report;
   together(communicator(), [&] {
     if (rank() == 0 && !options_.save.empty()) check_checkpoint_path(options_.save);
-    const RunFacts facts{ranks(), options_.dist_option, "cpu", data_.kind};
+    const bool on_gpu = network_->stream().device().kind == tutti::DeviceKind::cuda;
+    const RunFacts facts{ranks(), options_.dist_option, on_gpu ? "cuda" : "cpu", data_.kind};
     report.emplace(rank() == 0, facts, options_.json);
   });
   if (data_.kind == "generated") {

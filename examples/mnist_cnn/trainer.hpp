@@ -10,6 +10,7 @@
 
 #include "cnn.hpp"
 #include "data.hpp"
+#include "network.hpp"
 #include "options.hpp"
 #include "report.hpp"
 #include "tutti/dist_opt.hpp"
@@ -43,6 +44,7 @@ class Trainer {
   void evaluate(EpochResult& result);
   void save();
 
+  std::unique_ptr<Network> make_network();
   tutti::DistOpt make_optimizer() const;
   /** How many batches that many images are. */
   std::int64_t steps_of(std::int64_t images) const;
@@ -52,7 +54,8 @@ class Trainer {
 
   Options options_;
   std::shared_ptr<tutti::Communicator> communicator_;
-  Cnn model_;
+  Cnn model_;  // on the CPU: initial values, checkpoints
+  std::unique_ptr<Network> network_;
   Data data_;
   std::optional<tutti::DistOpt> optimizer_;
   std::int64_t epochs_done_ = 0;

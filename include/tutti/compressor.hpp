@@ -23,18 +23,28 @@ struct BucketView {
   std::span<const ParameterRange> parameters;  ///< whose gradients these are, in their order
 };
 
+/** Entries of a sparse vector in memory of a GPU. */
+struct GatheredEntries {
+  View own;                ///< this rank's, as many bytes on all ranks
+  View all;                ///< where those of all ranks arrive, in the order of the ranks
+  std::int64_t count = 0;  ///< how many entries there are in `own`
+};
+
 /** What travels of a bucket. */
 struct Packet {
   View elements;  ///< dense: reduced over the ranks in place
   Reduce reduce;
   /** If set, these travel, and `elements` is where their sum or average arrives. */
   std::optional<SparseView> entries{};
+  /** If set, these travel, and the compressor makes the average of what has arrived. */
+  std::optional<GatheredEntries> gathered{};
 };
 
 /**
  * Turns the gradients of a bucket into a packet, and what has arrived into their average. A step
  * encodes its buckets one after the other and may decode the first while later ones travel, so
- * each has its own packet. Not thread-safe.
+ * each has its own packet. On a GPU, work is launched on the stream of the reducer. Not
+ * thread-safe.
  */
 class Compressor {
  public:
@@ -42,11 +52,11 @@ class Compressor {
 
   /** The packet of `bucket`; it lives until the bucket is decoded. */
   virtual Packet encode(const BucketView& bucket) = 0;
-  /**
-   * Writes the average over the ranks to bucket.gradients. Returns how many elements that are not
-   * finite it came across, where the compressor looks for them.
-   */
-  virtual std::int64_t decode(const BucketView& bucket) = 0;
+  /** Writes the average over the ranks to bucket.gradients. */
+  virtual void decode(const BucketView& bucket) = 0;
+  /** How many elements that are not finite it came across since the last call, where it looks for
+   * them. Blocks until a GPU has counted them. */
+  virtual std::int64_t take_non_finite() { return 0; }
 };
 
 }  // namespace tutti

@@ -58,6 +58,11 @@ struct DistOptions {
   /** In which type backward_and_update_half and the half sums travel: f16 or bf16. */
   DType half = DType::f16;
   SparseOptions sparse;
+  /**
+   * Where parameters are on a GPU: the stream on which gradients are made and parameters are read
+   * and written. Left out: the GPU's default stream.
+   */
+  Stream stream;
   CommOptions comm;
 };
 
@@ -74,7 +79,9 @@ struct DistOptions {
  * its later gradients still read them.
  *
  * All methods are collective unless they say otherwise: all ranks call them in the same order.
- * Parameters are f32 in CPU memory; those without elements may be registered and emitted, or not.
+ * Parameters are f32, in CPU memory or all in memory of one GPU (see DistOptions::stream); those
+ * without elements may be registered and emitted, or not. The sums below take CPU memory,
+ * all_reduce also a GPU's.
  *
  * Errors: those of Communicator, after which parameters may be updated in part; InvalidArgument
  * where a parameter is unknown, missing, repeated, or emitted in another order than in the first
@@ -113,8 +120,9 @@ class DistOpt {
    * each gradient so that nothing is copied: f32, zero at first, valid as long as the DistOpt.
    * Such a view belongs to the model from the end of one step to its emission in the next.
    * Throws InvalidArgument on every rank, naming ranks, if their lists differ in sizes; and on
-   * this rank for anything but f32 in CPU memory, for parameters that share memory, and if
-   * parameters are registered already.
+   * this rank for anything but f32, for parameters of different devices, for such that share
+   * memory, for an optimiser that cannot update that device, and if parameters are registered
+   * already.
    *
    * Without this call the first backward pass registers what it emits, in its order; parameters
    * that then differ between the ranks are refused on all of them, and stay unregistered. It goes
@@ -124,7 +132,8 @@ class DistOpt {
 
   /**
    * One step: runs `backward`, averages the gradients over the ranks, updates, counts a step.
-   * Blocks until all parameters are updated. Sums that all_reduce started go on.
+   * Blocks until all parameters are updated. Sums that all_reduce started go on. On a GPU, a
+   * gradient is emitted once the work that makes it has been launched.
    *
    * This and the other modes (their formulas: docs/numerics.md) can follow each other in any
    * order, with all ranks in the same mode. `threshold` is the size of a bucket in elements, the

@@ -3,13 +3,18 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "tutti/device.hpp"
 #include "tutti/dtype.hpp"
 
 namespace tutti {
+
+class Arithmetic;
+struct SgdPiece;
 
 /** A model parameter: f32 elements that the model owns. Its identity is its address and size. */
 struct Parameter {
@@ -40,6 +45,12 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
+  /**
+   * Parameters, gradients and all that the optimiser keeps lie in memory of the stream's device,
+   * and updates are work of the stream. Before resize(); until then it is the CPU's inline stream.
+   * Throws InvalidArgument for a device that it cannot update: unless overridden, any GPU.
+   */
+  virtual void place(const Stream& stream);
   /** Sets the size of the parameter space in elements, once; the state starts afresh. */
   virtual void resize(std::int64_t elements) = 0;
   /** Updates the parameters of `ranges`, which do not overlap, from their gradients. */
@@ -77,7 +88,13 @@ class SGD final : public Optimizer {
    * non-finite dampening, and for nesterov without momentum or with dampening.
    */
   explicit SGD(const SgdOptions& options);
+  SGD(const SGD&) = delete;
+  SGD& operator=(const SGD&) = delete;
+  SGD(SGD&&) noexcept;
+  SGD& operator=(SGD&&) noexcept;
+  ~SGD() override;
 
+  void place(const Stream& stream) override;
   void resize(std::int64_t elements) override;
   void update(std::span<const ParameterRange> ranges) override;
   void step() override { ++steps_; }
@@ -89,14 +106,20 @@ class SGD final : public Optimizer {
   void set_lr(float lr);
 
  private:
-  void update_part(const ParameterRange& range, std::int64_t from, std::int64_t count, bool first);
-  void update_tracked(const ParameterRange& range);
+  void add_part(const ParameterRange& range, std::int64_t from, std::int64_t count, bool first);
+  void add_tracked(const ParameterRange& range);
+  void update_parts();
   void mark_started(std::int64_t begin, std::int64_t end);
 
   SgdOptions options_;
   std::int64_t elements_ = 0;
   std::int64_t steps_ = 0;
-  std::vector<float> momentum_;  // empty without momentum
+  std::shared_ptr<Arithmetic> arithmetic_;
+  Buffer momentum_;  // empty without momentum
+  // Parts of ranges that go through one pass, with what they have in common.
+  std::vector<SgdPiece> parts_;
+  float scale_ = 1.0F;
+  bool first_ = false;
   // With dampening, the ranges [begin, end) whose momentum has started. Without, starting from
   // zero gives the same numbers.
   std::map<std::int64_t, std::int64_t> started_;

@@ -14,8 +14,10 @@
 
 namespace tutti {
 
-struct Bucket;
+class Arithmetic;
 class Exchange;
+struct Bucket;
+struct Piece;
 
 /** What one step did on this rank. All times are in seconds. */
 struct StepStatistics {
@@ -50,6 +52,9 @@ struct StepStatistics {
  * the same order, whatever the order of take(). The last bucket waits for finish(), since nothing
  * is left to overlap with; a list that fits one bucket therefore sends nothing before finish().
  *
+ * On a GPU all work is launched, in the order of the home stream, and only the end of a step waits
+ * for it; the times in the statistics are those of launching.
+ *
  * Errors: those of Communicator. After one, or after any error while sending(), the reducer is
  * only good for destruction. Not thread-safe.
  */
@@ -58,9 +63,11 @@ class Reducer {
   /**
    * Collective and blocking: allocates the memory. `parameters`, whose counts are not zero, in the
    * order in which their gradients are expected; their `gradient` is not looked at. All ranks pass
-   * the same counts.
+   * the same counts. `home` is the stream on which gradients are made and parameters read: of a
+   * GPU, in whose memory all then is, or else inline.
    */
-  Reducer(std::shared_ptr<Communicator> communicator, std::vector<ParameterRange> parameters);
+  Reducer(std::shared_ptr<Communicator> communicator, std::vector<ParameterRange> parameters,
+          Stream home = {});
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
   /** Waits for what is under way, at most until the communicator's deadline. */
@@ -87,8 +94,8 @@ class Reducer {
   /** Starts a step that sends no gradients; it ends with finish_locally(). */
   void begin_locally();
   /**
-   * Takes the gradient of parameter `index`: as many f32 elements in CPU memory. Once for each
-   * parameter and step. Its memory is the caller's again afterwards.
+   * Takes the gradient of parameter `index`: as many f32 elements in memory of its device. Once for
+   * each parameter and step. Its memory is the caller's again afterwards, on the stream.
    */
   void take(std::size_t index, ConstView gradient);
   /**
@@ -115,11 +122,13 @@ class Reducer {
   BucketView view(const Bucket& bucket) const;
   void send_next_bucket();
   void note_sent(const Packet& packet, std::int64_t elements);
+  void copy_parameters(const BucketView& bucket, bool to_bucket);
   void receive(std::size_t packet, std::chrono::steady_clock::time_point backward_end);
 
   std::vector<ParameterRange> parameters_;  // with their gradients
   std::int64_t elements_ = 0;               // of all parameters
   bool alone_ = false;                      // the only rank
+  std::shared_ptr<Arithmetic> arithmetic_;  // on the stream that is home
   Buffer memory_;                           // of the gradients
   std::vector<Bucket> buckets_;             // of the present layout
   std::int64_t bucket_elements_ = 0;        // that it was cut for
@@ -129,6 +138,7 @@ class Reducer {
   std::vector<bool> taken_;
   std::size_t all_taken_ = 0;  // parameters [0, all_taken_) are taken
   std::int64_t sent_ = 0;      // elements of this step's packets
+  std::vector<Piece> pieces_;  // of copy_parameters()
   StepStatistics statistics_;
   std::unique_ptr<Exchange> exchange_;  // ends first: its thread works in memory_
 };

@@ -8,13 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "opt/device_memory.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {
 namespace {
 
 /** What a rank tells the others about its model. */
-enum Field : std::size_t { kParameters, kElements, kBucket, kSizes, kValues, kFields };
+enum Field : std::size_t { kParameters, kElements, kBucket, kMemory, kSizes, kValues, kFields };
 using Summary = std::array<std::int64_t, kFields>;
 
 /** A 64-bit hash in the manner of FNV-1a, by words instead of bytes. */
@@ -36,12 +37,14 @@ std::int64_t hash_sizes(const std::vector<ParameterRange>& ranges) {
   return hash.value();
 }
 
-std::int64_t hash_values(const std::vector<ParameterRange>& ranges) {
+std::int64_t hash_values(const std::vector<ParameterRange>& ranges, const Stream& home) {
   Hash hash;
   for (const ParameterRange& range : ranges) {
+    const std::vector<float> values =
+        read(home, {range.parameter, range.count, DType::f32, home.device()});
     for (std::int64_t i = 0; i < range.count; i += 2) {
       std::uint64_t word = 0;
-      std::memcpy(&word, range.parameter + i, i + 1 < range.count ? 8 : 4);
+      std::memcpy(&word, values.data() + i, i + 1 < range.count ? 8 : 4);
       hash.add(word);
     }
   }
@@ -60,7 +63,8 @@ std::string ranks_text(const std::vector<std::size_t>& ranks) {
 std::string layout_text(const Summary& summary) {
   return std::to_string(summary[kParameters]) + " parameters of " +
          std::to_string(summary[kElements]) + " elements in buckets of " +
-         std::to_string(summary[kBucket]);
+         std::to_string(summary[kBucket]) +
+         (summary[kMemory] == static_cast<std::int64_t>(DeviceKind::cpu) ? "" : " on GPUs");
 }
 
 bool same_layout(const Summary& a, const Summary& b) {
@@ -80,11 +84,15 @@ bool same_layout(const Summary& a, const Summary& b) {
 }  // namespace
 
 void check_agreement(Communicator& communicator, const ParameterTable& table,
-                     std::int64_t bucket_elements, Agreement agreement) {
+                     std::int64_t bucket_elements, Agreement agreement, const Stream& home) {
   const std::vector<ParameterRange> ranges = table.ranges();
   const bool values = agreement == Agreement::layout_and_values;
-  Summary own{static_cast<std::int64_t>(ranges.size()), table.elements(), bucket_elements,
-              hash_sizes(ranges), values ? hash_values(ranges) : 0};
+  Summary own{static_cast<std::int64_t>(ranges.size()),
+              table.elements(),
+              bucket_elements,
+              static_cast<std::int64_t>(table.device().kind),
+              hash_sizes(ranges),
+              values ? hash_values(ranges, home) : 0};
   std::vector<Summary> all(static_cast<std::size_t>(communicator.world_size()));
   communicator.all_gather(
       ConstView(own.data(), kFields, DType::i64),

@@ -2,9 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
+#include "communicator/arithmetic.hpp"
+#include "opt/device_memory.hpp"
 #include "tutti/communicator.hpp"
 #include "tutti/compressor.hpp"
 #include "tutti/select.hpp"
@@ -15,7 +20,7 @@ namespace tutti {
 class FloatCompressor final : public Compressor {
  public:
   Packet encode(const BucketView& bucket) override { return {bucket.gradients, Reduce::average}; }
-  std::int64_t decode(const BucketView&) override { return 0; }
+  void decode(const BucketView&) override {}
 };
 
 /**
@@ -25,21 +30,25 @@ class FloatCompressor final : public Compressor {
 class HalfCompressor final : public Compressor {
  public:
   /** Collective: allocates packets for a memory of `elements` gradients. */
-  HalfCompressor(Communicator& communicator, std::int64_t elements, DType wire);
+  HalfCompressor(Communicator& communicator, std::int64_t elements, DType wire,
+                 std::shared_ptr<Arithmetic> arithmetic);
 
   /** Clips to [-limit, limit] from the next encode() on; 0 does not clip. */
   void set_limit(float limit) { limit_ = limit; }
 
   Packet encode(const BucketView& bucket) override;
-  std::int64_t decode(const BucketView& bucket) override;
+  void decode(const BucketView& bucket) override;
+  std::int64_t take_non_finite() override { return non_finite_.take(); }
 
  private:
   View packet(const BucketView& bucket) const;
 
+  std::shared_ptr<Arithmetic> arithmetic_;
   Buffer memory_;  // symmetric; the packet of a bucket is where the bucket is among the gradients
   DType wire_;
   float scale_;
   float limit_ = 0.0F;
+  Tally non_finite_;
 };
 
 /** Which elements of a bucket are sent. */
@@ -55,34 +64,100 @@ struct SparseChoice {
  * Some elements of a bucket. What it remembers belongs to elements of the memory of gradients, so
  * that it does not depend on the buckets.
  */
-class SparseCompressor final : public Compressor {
+class SparseCompressor : public Compressor {
  public:
   /** For a memory of `elements` gradients; remembers nothing yet. */
-  explicit SparseCompressor(std::int64_t elements);
+  SparseCompressor(std::int64_t elements, std::shared_ptr<Arithmetic> arithmetic)
+      : arithmetic_(std::move(arithmetic)), elements_(elements) {}
 
-  /** From the next encode() on. Allocates what the choice has to remember. */
-  void choose(const SparseChoice& choice);
+  /** A step begins. Allocates what the choice has to remember. */
+  virtual void choose(const SparseChoice& choice);
+
   /** What was not sent yet, and the corrected momentum; empty until needed. */
-  std::vector<float>& residual() { return residual_; }
-  std::vector<float>& velocity() { return velocity_; }
+  std::vector<float> residual() const { return remembered(residual_); }
+  std::vector<float> velocity() const { return remembered(velocity_); }
+  void load_residual(std::span<const float> values);
+  void load_velocity(std::span<const float> values);
 
-  Packet encode(const BucketView& bucket) override;
-  std::int64_t decode(const BucketView& bucket) override;
+ protected:
+  Arithmetic& arithmetic() const { return *arithmetic_; }
+  const SparseChoice& choice() const { return choice_; }
+  /** Adds up what is to be selected from: source(). */
+  void accumulate(const BucketView& bucket);
+  /** The bucket's part of what is selected from; of the residual, and of the velocity, or null. */
+  const float* source(const BucketView& bucket) const;
+  float* residual(const BucketView& bucket) const;
+  float* velocity(const BucketView& bucket) const;
 
  private:
-  void accumulate(const BucketView& bucket);
+  std::vector<float> remembered(const Buffer& memory) const;
+
+  std::shared_ptr<Arithmetic> arithmetic_;
+  std::int64_t elements_;
+  SparseChoice choice_;
+  Buffer residual_;
+  Buffer velocity_;
+};
+
+/** On CPUs: the communicator adds up sparse vectors. */
+class SummedSparseCompressor final : public SparseCompressor {
+ public:
+  SummedSparseCompressor(std::int64_t elements, std::shared_ptr<Arithmetic> arithmetic);
+
+  Packet encode(const BucketView& bucket) override;
+  void decode(const BucketView&) override {}
+  std::int64_t take_non_finite() override { return std::exchange(non_finite_, 0); }
+
+ private:
   SparseView select(const BucketView& bucket);
   SparseView keep(SparseView selected, std::int64_t begin);
 
-  std::int64_t elements_;
-  SparseChoice choice_;
   Selector selector_;
-  std::vector<float> residual_;
-  std::vector<float> velocity_;
   // The packets, each from where its bucket starts; most pages are never touched.
   std::unique_ptr<std::uint32_t[]> indices_;
   std::unique_ptr<float[]> values_;
-  std::int64_t non_finite_ = 0;  // of the packets since the last decode()
+  std::int64_t non_finite_ = 0;
+};
+
+/**
+ * On GPUs: every rank gets the entries of all, and adds them up in the order of the ranks. Top-K
+ * sends k entries, counted on the GPU; a threshold as many as the rank that has most, for which the
+ * host asks. Of elements that are not finite no more than k are sent, the others stay.
+ */
+class GatheredSparseCompressor final : public SparseCompressor {
+ public:
+  /** The communicator must live until the last step has ended. */
+  GatheredSparseCompressor(Communicator& communicator, std::int64_t elements,
+                           std::shared_ptr<Arithmetic> arithmetic);
+
+  void choose(const SparseChoice& choice) override;
+  Packet encode(const BucketView& bucket) override;
+  void decode(const BucketView& bucket) override;
+  std::int64_t take_non_finite() override { return non_finite_.take(); }
+
+ private:
+  /** Entries with room for some: their number, then all indices, then all values. */
+  struct Parcel {
+    Buffer memory;
+    std::int64_t room = 0;
+    std::int64_t most = 0;  // of the entries that were selected
+  };
+
+  static std::int64_t words(std::int64_t room);
+  static Entries entries_at(const void* parcel, std::int64_t room, std::int64_t most);
+  Parcel make_parcel(std::int64_t most) const;
+  void select(const BucketView& bucket, const Parcel& parcel);
+  std::int64_t count_of(const Parcel& parcel) const;
+  Parcel shrink(Parcel parcel, std::int64_t count);
+
+  Communicator* communicator_;
+  Tally non_finite_;
+  /** What is under way, in the order of the buckets. */
+  struct Journey {
+    Parcel own;
+    Buffer all;
+  };
+  std::deque<Journey> journeys_;
 };
 
 }  // namespace tutti

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "communicator/arithmetic.hpp"
 #include "opt/agreement.hpp"
 #include "opt/bucket.hpp"
 #include "opt/compressors.hpp"
@@ -34,12 +35,16 @@ struct Partitions {
 /** A model that was registered. */
 struct Model {
   Model(ParameterTable table_in, const std::shared_ptr<Communicator>& communicator,
-        bool missing_as_zero)
+        bool missing_as_zero, const Stream& home)
       : table(std::move(table_in)),
+        arithmetic(make_arithmetic(home)),
         order(table, missing_as_zero),
-        reducer(communicator, table.ranges()) {}
+        reducer(communicator, table.ranges(), home) {}
+
+  const Stream& home() const { return arithmetic->stream(); }
 
   ParameterTable table;
+  std::shared_ptr<Arithmetic> arithmetic;
   EmissionOrder order;
   FloatCompressor plain;
   // Those of modes that were used, or whose state was loaded.
@@ -82,7 +87,7 @@ class DistOpt::Impl {
   /** A gradient of the first backward pass, where nothing was registered. */
   struct FirstGradient {
     Parameter parameter;
-    std::vector<float> gradient;
+    Buffer gradient;
   };
   /** What the present step is like. */
   struct Plan {
@@ -94,6 +99,8 @@ class DistOpt::Impl {
   void refuse_if_given_up() const;
   std::int64_t bucket_size(const char* method, std::optional<std::int64_t> threshold) const;
 
+  Stream home(Device device) const;
+  std::unique_ptr<SparseCompressor> make_sparse(const Model& model) const;
   std::unique_ptr<Model> agree(std::span<const Parameter> parameters, ParameterTable::Order order,
                                Agreement agreement);
   void adopt(std::unique_ptr<Model> model);

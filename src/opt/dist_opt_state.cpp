@@ -174,10 +174,10 @@ void DistOpt::Impl::load_state(const OptimizerState& state) {
   const std::int64_t sparse_steps = count_in(modes, kSparseSteps).value_or(0);
   std::unique_ptr<SparseCompressor> sparse;
   if (!modes.arrays.empty()) {
-    sparse = std::make_unique<SparseCompressor>(model.reducer.memory_elements());
+    sparse = make_sparse(model);
     for (const auto& [name, array] : modes.arrays) {
-      (name == kResidual ? sparse->residual() : sparse->velocity()) =
-          to_memory(model.reducer, array);
+      const std::vector<float> memory = to_memory(model.reducer, array);
+      name == kResidual ? sparse->load_residual(memory) : sparse->load_velocity(memory);
     }
   }
   optimizer_->load_state({part_of(state.arrays, false), part_of(state.numbers, false)});

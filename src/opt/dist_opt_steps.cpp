@@ -20,14 +20,14 @@ std::string message_of(const std::exception_ptr& error) {
   }
 }
 
-void refuse_large_buckets(const char* method, const Reducer& reducer,
-                          std::int64_t bucket_elements) {
-  if (reducer.memory_elements() <= kMostSparse) return;
+void refuse_large_buckets(const char* method, const Reducer& reducer, std::int64_t bucket_elements,
+                          std::int64_t most) {
+  if (reducer.memory_elements() <= most) return;
   for (const Bucket& bucket : reducer.cut(bucket_elements)) {
-    if (bucket.end - bucket.begin <= kMostSparse) continue;
+    if (bucket.end - bucket.begin <= most) continue;
     throw InvalidArgument(std::string(method) + ": a bucket has " +
                           std::to_string(bucket.end - bucket.begin) + " elements, and at most " +
-                          std::to_string(kMostSparse) + " can be numbered");
+                          std::to_string(most) + " can be numbered");
   }
 }
 
@@ -60,8 +60,9 @@ std::vector<View> DistOpt::Impl::register_parameters(std::span<const Parameter> 
   }
   auto model = agree(parameters, ParameterTable::Order::last_first, Agreement::layout);
   for (const Parameter& parameter : parameters) {
-    if (parameter.value.count > 0) communicator_->broadcast(parameter.value, 0);
+    if (parameter.value.count > 0) communicator_->broadcast(parameter.value, 0, model->home());
   }
+  model->home().synchronize();
   adopt(std::move(model));
   std::vector<View> gradients;
   gradients.reserve(parameters.size());
@@ -76,8 +77,24 @@ std::vector<View> DistOpt::Impl::register_parameters(std::span<const Parameter> 
 std::unique_ptr<Model> DistOpt::Impl::agree(std::span<const Parameter> parameters,
                                             ParameterTable::Order order, Agreement agreement) {
   ParameterTable table(parameters, order);
-  check_agreement(*communicator_, table, options_.bucket_elements, agreement);
-  return std::make_unique<Model>(std::move(table), communicator_, options_.missing_as_zero);
+  const Stream home = this->home(table.device());
+  optimizer_->place(home);
+  check_agreement(*communicator_, table, options_.bucket_elements, agreement, home);
+  return std::make_unique<Model>(std::move(table), communicator_, options_.missing_as_zero, home);
+}
+
+/** The stream on which parameters in memory of `device` are worked on. */
+Stream DistOpt::Impl::home(Device device) const {
+  const Device streams = options_.stream.device();
+  if (device.kind == DeviceKind::cuda && streams.kind == DeviceKind::cpu) {
+    return Stream::borrow(device, nullptr);
+  }
+  if (device == streams) return device.kind == DeviceKind::cpu ? Stream() : options_.stream;
+  throw InvalidArgument("DistOptions::stream is of GPU " + std::to_string(streams.ordinal) +
+                        ", but the parameters are " +
+                        (device.kind == DeviceKind::cpu
+                             ? std::string("in CPU memory")
+                             : "on GPU " + std::to_string(device.ordinal)));
 }
 
 void DistOpt::Impl::adopt(std::unique_ptr<Model> model) {
@@ -145,15 +162,17 @@ void DistOpt::Impl::first_step(const Backward& backward, const MakePlan& plan) {
     const Parameter unnamed{parameter, ""};
     check_parameter(unnamed, gradients.size());
     check_gradient(gradient, unnamed, gradients.size());
-    const auto* elements = static_cast<const float*>(gradient.data);
-    gradients.push_back({unnamed, {elements, elements + gradient.count}});
+    const Stream home = this->home(gradient.device);
+    Buffer copy = home.allocate(gradient.bytes());
+    home.copy(copy.view(DType::f32), gradient);
+    gradients.push_back({unnamed, std::move(copy)});
   });
   std::vector<Parameter> parameters;
   for (const FirstGradient& first : gradients) parameters.push_back(first.parameter);
   adopt(agree(parameters, ParameterTable::Order::as_listed, Agreement::layout_and_values));
   const Backward again = [&](const Emit& emit) {
     for (FirstGradient& first : gradients) {
-      emit(first.parameter.value, std::span<const float>(first.gradient));
+      emit(first.parameter.value, first.gradient.view(DType::f32));
     }
   };
   step(again, plan(*model_));
@@ -196,7 +215,7 @@ void DistOpt::Impl::update_half(const Backward& backward, std::optional<std::int
   train(method, backward, [&](Model& model) {
     if (!model.half) {
       model.half = std::make_unique<HalfCompressor>(*communicator_, model.reducer.memory_elements(),
-                                                    options_.half);
+                                                    options_.half, model.arithmetic);
     }
     model.half->set_limit(clipping ? clip_value : 0.0F);
     return Plan{model.half.get(), bucket};
@@ -243,14 +262,21 @@ void DistOpt::Impl::update_sparse(const Backward& backward, std::optional<std::i
                           ": corr is false, but the momentum correction of SparseOptions needs it");
   }
   train(method, backward, [&](Model& model) {
-    if (!model.sparse) {
-      model.sparse = std::make_unique<SparseCompressor>(model.reducer.memory_elements());
-    }
-    refuse_large_buckets(method, model.reducer, bucket);
+    if (!model.sparse) model.sparse = make_sparse(model);
+    const bool on_cpu = model.table.device().kind == DeviceKind::cpu;
+    refuse_large_buckets(method, model.reducer, bucket, on_cpu ? kMostSparse : kMostSelectable);
     model.sparse->choose(sparse_choice(spars, top_k, correct));
     return Plan{model.sparse.get(), bucket};
   });
   ++model_->sparse_steps;
+}
+
+std::unique_ptr<SparseCompressor> DistOpt::Impl::make_sparse(const Model& model) const {
+  const std::int64_t elements = model.reducer.memory_elements();
+  if (model.table.device().kind == DeviceKind::cpu) {
+    return std::make_unique<SummedSparseCompressor>(elements, model.arithmetic);
+  }
+  return std::make_unique<GatheredSparseCompressor>(*communicator_, elements, model.arithmetic);
 }
 
 void DistOpt::Impl::synchronize() {

@@ -8,11 +8,16 @@ namespace tutti {
 void Exchange::begin(std::size_t packets, bool overlap) {
   started_ = 0;
   overlap_ = overlap;
-  if (overlap && worker_.is_inline()) worker_ = Stream::worker();
+  if (overlap && apart_.is_inline()) {
+    apart_ = home_.is_inline() ? Stream::worker() : Stream::on(home_.device());
+  }
   if (journeys_.size() < packets) journeys_.resize(packets);
 }
 
 Event Exchange::travel(const Packet& packet, Journey& journey, const Stream& stream) {
+  if (packet.gathered) {
+    return communicator_->all_gather(packet.gathered->own, packet.gathered->all, stream);
+  }
   if (!packet.entries) return communicator_->all_reduce(packet.elements, packet.reduce, stream);
   return communicator_->sparse_all_reduce(*packet.entries, packet.elements, packet.reduce, stream,
                                           &journey.arrival.sparse);
@@ -21,8 +26,9 @@ Event Exchange::travel(const Packet& packet, Journey& journey, const Stream& str
 void Exchange::start(const Packet& packet) {
   Journey& journey = journeys_[started_];
   journey.arrival.sparse = {};
-  const Stream stream = overlap_ ? worker_ : Stream();
+  const Stream& stream = overlap_ ? apart_ : home_;
   try {
+    if (overlap_) stream.wait(home_.submit([] {}));  // for the packet
     stream.submit([&journey] { journey.arrival.begin = Clock::now(); });
     journey.collective = travel(packet, journey, stream);
     journey.noted = stream.submit([&journey] { journey.arrival.end = Clock::now(); });
@@ -36,8 +42,8 @@ void Exchange::start(const Packet& packet) {
 
 Exchange::Arrival Exchange::wait(std::size_t i) {
   Journey& journey = journeys_[i];
-  journey.collective.wait();
-  journey.noted.wait();
+  home_.wait(journey.collective);
+  home_.wait(journey.noted);
   return journey.arrival;
 }
 

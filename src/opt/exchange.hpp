@@ -21,21 +21,23 @@ class Exchange {
  public:
   using Clock = std::chrono::steady_clock;
   struct Arrival {
-    Clock::time_point begin;  ///< of the collective, as the thread that ran it saw it
+    Clock::time_point begin;  ///< of the collective, as the thread saw it that ran or launched it
     Clock::time_point end;
     SparseStats sparse;  ///< of a sparse packet
   };
 
-  explicit Exchange(std::shared_ptr<Communicator> communicator)
-      : communicator_(std::move(communicator)) {}
+  /** `home` is the stream on which packets are made and read. */
+  Exchange(std::shared_ptr<Communicator> communicator, Stream home)
+      : communicator_(std::move(communicator)), home_(std::move(home)) {}
 
-  /** A step begins that starts at most `packets`, on another thread if `overlap`. */
+  /** A step begins that starts at most `packets`, on a stream of its own if `overlap`: another
+   * thread, or one of the GPU's. */
   void begin(std::size_t packets, bool overlap);
   /** Starts the collective of `packet`. */
   void start(const Packet& packet);
   /** How many were started since begin(). */
   std::size_t started() const { return started_; }
-  /** Blocks until packet number `i` has arrived. */
+  /** What `home` is given from now on finds packet number `i` arrived. On a CPU this blocks. */
   Arrival wait(std::size_t i);
 
  private:
@@ -48,10 +50,11 @@ class Exchange {
   Event travel(const Packet& packet, Journey& journey, const Stream& stream);
 
   std::shared_ptr<Communicator> communicator_;
+  Stream home_;
   bool overlap_ = false;
   std::size_t started_ = 0;
   std::vector<Journey> journeys_;
-  Stream worker_;  // inline until the first step with overlap; ends before what it writes to
+  Stream apart_;  // inline until the first step with overlap; ends before what it writes to
 };
 
 }  // namespace tutti

@@ -16,14 +16,14 @@ std::string elements_at(ConstView view) {
   return text.str();
 }
 
-/** What keeps `view` from being f32 elements in CPU memory; empty if nothing does. */
+std::string text_of(Device device) {
+  return device.kind == DeviceKind::cpu ? "the CPU" : "cuda:" + std::to_string(device.ordinal);
+}
+
+/** What keeps `view` from being f32 elements; empty if nothing does. */
 std::string fault_of(ConstView view) {
   if (view.dtype != DType::f32) {
     return " has dtype " + std::string(name_of(view.dtype)) + "; an optimiser updates f32";
-  }
-  if (view.device.kind != DeviceKind::cpu) {
-    return " is on device cuda:" + std::to_string(view.device.ordinal) +
-           "; an optimiser updates CPU memory";
   }
   if (view.count < 0) return " has " + std::to_string(view.count) + " elements";
   if (view.count > 0 && view.data == nullptr) {
@@ -50,6 +50,10 @@ void check_gradient(ConstView gradient, const Parameter& parameter, std::size_t 
     fault = " has " + std::to_string(gradient.count) + " elements, the parameter " +
             std::to_string(parameter.value.count);
   }
+  if (fault.empty() && gradient.device != parameter.value.device) {
+    fault = " is on " + text_of(gradient.device) + ", the parameter on " +
+            text_of(parameter.value.device);
+  }
   if (!fault.empty()) {
     throw InvalidArgument("the gradient of " + describe(parameter, number) + fault);
   }
@@ -60,6 +64,12 @@ ParameterTable::ParameterTable(std::span<const Parameter> parameters, Order orde
     const Parameter& parameter = parameters[number];
     check_parameter(parameter, number);
     if (parameter.value.count == 0) continue;
+    if (!entries_.empty() && parameter.value.device != device()) {
+      throw InvalidArgument(describe(parameter, number) + " is on " +
+                            text_of(parameter.value.device) + ", " +
+                            describe(entries_.front().parameter, entries_.front().number) + " on " +
+                            text_of(device()));
+    }
     entries_.push_back({parameter, number, elements_});
     elements_ += parameter.value.count;
   }

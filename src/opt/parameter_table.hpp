@@ -15,10 +15,11 @@ namespace tutti {
 /** How messages call a parameter: by its name, or else as number `number` of its list. */
 std::string describe(const Parameter& parameter, std::size_t number);
 
-/** Throws InvalidArgument unless `parameter` is f32 elements in CPU memory. */
+/** Throws InvalidArgument unless `parameter` is f32 elements. */
 void check_parameter(const Parameter& parameter, std::size_t number);
 
-/** Throws InvalidArgument unless `gradient` is as many f32 elements in CPU memory. */
+/** Throws InvalidArgument unless `gradient` is as many f32 elements in memory of the same device.
+ */
 void check_gradient(ConstView gradient, const Parameter& parameter, std::size_t number);
 
 /**
@@ -32,11 +33,15 @@ class ParameterTable {
 
   /**
    * The flat parameter space follows the list, whatever `order`. Throws InvalidArgument for
-   * anything but f32 in CPU memory, and for parameters that share memory.
+   * anything but f32, for parameters of different devices, and for such that share memory.
    */
   ParameterTable(std::span<const Parameter> parameters, Order order);
 
   std::size_t size() const { return entries_.size(); }
+  /** In whose memory the parameters are; the CPU's if there are none. */
+  Device device() const {
+    return entries_.empty() ? Device() : entries_.front().parameter.value.device;
+  }
   /** Size of the flat parameter space. */
   std::int64_t elements() const { return elements_; }
   /** One range for each parameter, by index, without gradients. */

@@ -2,19 +2,16 @@
 #include "tutti/reducer.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
+#include "communicator/arithmetic.hpp"
+#include "communicator/log.hpp"
 #include "opt/bucket.hpp"
 #include "opt/exchange.hpp"
 #include "opt/stopwatch.hpp"
 
 namespace tutti {
 namespace {
-
-std::size_t bytes_of(std::int64_t elements) {
-  return static_cast<std::size_t>(elements * size_of(DType::f32));
-}
 
 double seconds(Exchange::Clock::duration time) {
   return std::chrono::duration<double>(time).count();
@@ -36,25 +33,36 @@ StepStatistics& StepStatistics::operator+=(const StepStatistics& other) {
   return *this;
 }
 
-Reducer::Reducer(std::shared_ptr<Communicator> communicator, std::vector<ParameterRange> parameters)
+Reducer::Reducer(std::shared_ptr<Communicator> communicator, std::vector<ParameterRange> parameters,
+                 Stream home)
     : parameters_(std::move(parameters)),
       alone_(communicator->world_size() == 1),
+      arithmetic_(make_arithmetic(home)),
       taken_(parameters_.size(), false) {
   const std::vector<std::int64_t> starts = place_gradients(parameters_);
-  if (starts.back() > 0) memory_ = communicator->allocate(starts.back() * size_of(DType::f32));
+  if (starts.back() > 0) {
+    memory_ = communicator->allocate(starts.back() * size_of(DType::f32), home.device());
+  }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     parameters_[i].gradient = static_cast<const float*>(memory_.data()) + starts[i];
     elements_ += parameters_[i].count;
   }
-  exchange_ = std::make_unique<Exchange>(std::move(communicator));
+  exchange_ = std::make_unique<Exchange>(std::move(communicator), std::move(home));
 }
 
-Reducer::~Reducer() = default;
+Reducer::~Reducer() {
+  // A GPU may still work in the memory. What has failed is known already.
+  try {
+    arithmetic_->stream().synchronize();
+  } catch (const std::exception& error) {
+    log(LogLevel::debug, error.what());
+  }
+}
 
 View Reducer::gradient(std::size_t index) const {
   const ParameterRange& parameter = parameters_[index];
   const std::int64_t start = parameter.gradient - static_cast<const float*>(memory_.data());
-  return {static_cast<float*>(memory_.data()) + start, parameter.count, DType::f32};
+  return memory_.view(DType::f32).part(start, parameter.count);
 }
 
 std::vector<Bucket> Reducer::cut(std::int64_t bucket_elements) const {
@@ -62,8 +70,7 @@ std::vector<Bucket> Reducer::cut(std::int64_t bucket_elements) const {
 }
 
 BucketView Reducer::view(const Bucket& bucket) const {
-  const View gradients(static_cast<float*>(memory_.data()) + bucket.begin,
-                       bucket.end - bucket.begin, DType::f32);
+  const View gradients = memory_.view(DType::f32).part(bucket.begin, bucket.end - bucket.begin);
   return {bucket.begin, bucket.elements, gradients,
           std::span(parameters_).subspan(bucket.first, bucket.last - bucket.first)};
 }
@@ -96,7 +103,7 @@ void Reducer::take(std::size_t index, ConstView gradient) {
   const View own = this->gradient(index);
   if (gradient.data != own.data) {
     const Stopwatch stopwatch(statistics_.pack_seconds);
-    std::memmove(own.data, gradient.data, bytes_of(own.count));
+    arithmetic_->stream().copy(own, gradient);
   }
   taken_[index] = true;
   while (all_taken_ < taken_.size() && taken_[all_taken_]) ++all_taken_;
@@ -109,7 +116,7 @@ void Reducer::take(std::size_t index, ConstView gradient) {
 
 void Reducer::zero_missing() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!taken_[i]) std::memset(gradient(i).data, 0, bytes_of(parameters_[i].count));
+    if (!taken_[i]) arithmetic_->stream().fill_with_zeros(gradient(i));
   }
 }
 
@@ -127,10 +134,18 @@ void Reducer::send_next_bucket() {
 
 void Reducer::note_sent(const Packet& packet, std::int64_t elements) {
   constexpr std::int64_t kEntry = sizeof(std::uint32_t) + sizeof(float);
-  statistics_.bytes_sent +=
-      packet.entries ? packet.entries->count * kEntry : packet.elements.bytes();
+  std::int64_t sent = elements;
+  std::int64_t bytes = packet.elements.bytes();
+  if (packet.entries) {
+    sent = packet.entries->count;
+    bytes = sent * kEntry;
+  } else if (packet.gathered) {
+    sent = packet.gathered->count;
+    bytes = packet.gathered->own.bytes();
+  }
+  statistics_.bytes_sent += bytes;
   // A threshold of zero selects what lies between gradients, too.
-  sent_ += packet.entries ? std::min(packet.entries->count, elements) : elements;
+  sent_ += std::min(sent, elements);
   statistics_.density = static_cast<double>(sent_) / static_cast<double>(elements_);
 }
 
@@ -152,11 +167,13 @@ void Reducer::finish(Optimizer& optimizer) {
     receive(i, backward_end);
     {
       const Stopwatch stopwatch(statistics_.decode_seconds);
-      statistics_.non_finite += compressor_->decode(view(bucket));
+      compressor_->decode(view(bucket));
     }
     const Stopwatch stopwatch(statistics_.update_seconds);
     optimizer.update(view(bucket).parameters);
   }
+  statistics_.non_finite += compressor_->take_non_finite();
+  arithmetic_->stream().submit([] {}).wait();
   sending_ = false;
 }
 
@@ -177,9 +194,7 @@ void Reducer::average_parameters(const Bucket& bucket) {
   const BucketView copies = view(bucket);
   {
     const Stopwatch stopwatch(statistics_.encode_seconds);
-    for (const ParameterRange& range : copies.parameters) {
-      std::memcpy(const_cast<float*>(range.gradient), range.parameter, bytes_of(range.count));
-    }
+    copy_parameters(copies, true);
   }
   note_sent({copies.gradients, Reduce::average}, copies.elements);
   exchange_->begin(1, false);
@@ -187,11 +202,23 @@ void Reducer::average_parameters(const Bucket& bucket) {
   receive(0, {});
   {
     const Stopwatch stopwatch(statistics_.decode_seconds);
-    for (const ParameterRange& range : copies.parameters) {
-      std::memcpy(range.parameter, range.gradient, bytes_of(range.count));
+    copy_parameters(copies, false);
+  }
+  arithmetic_->stream().submit([] {}).wait();
+  sending_ = false;
+}
+
+void Reducer::copy_parameters(const BucketView& bucket, bool to_bucket) {
+  pieces_.clear();
+  for (const ParameterRange& range : bucket.parameters) {
+    auto* gradient = const_cast<float*>(range.gradient);
+    if (to_bucket) {
+      pieces_.push_back({range.parameter, gradient, range.count});
+    } else {
+      pieces_.push_back({gradient, range.parameter, range.count});
     }
   }
-  sending_ = false;
+  arithmetic_->copy(pieces_);
 }
 
 }  // namespace tutti

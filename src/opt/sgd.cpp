@@ -4,8 +4,9 @@
 #include <string>
 #include <utility>
 
-#include "communicator/cpu/kernels.hpp"
+#include "communicator/arithmetic.hpp"
 #include "communicator/text.hpp"
+#include "opt/device_memory.hpp"
 #include "tutti/error.hpp"
 #include "tutti/optimizer.hpp"
 
@@ -84,7 +85,15 @@ void refuse_unknown(const Map& entries, const char* kind,
 
 }  // namespace
 
-SGD::SGD(const SgdOptions& options) : options_(options) { check(options_); }
+SGD::SGD(const SgdOptions& options) : options_(options), arithmetic_(make_arithmetic(Stream())) {
+  check(options_);
+}
+
+SGD::SGD(SGD&&) noexcept = default;
+SGD& SGD::operator=(SGD&&) noexcept = default;
+SGD::~SGD() = default;
+
+void SGD::place(const Stream& stream) { arithmetic_ = make_arithmetic(stream); }
 
 void SGD::set_lr(float lr) {
   check_rate("lr", lr);
@@ -96,7 +105,7 @@ void SGD::resize(std::int64_t elements) {
     throw InvalidArgument("elements is " + std::to_string(elements) + ", but must not be negative");
   }
   const bool keeps_momentum = options_.momentum != 0.0F;
-  momentum_ = std::vector<float>(keeps_momentum ? static_cast<std::size_t>(elements) : 0);
+  momentum_ = keeps_momentum ? zeros(arithmetic_->stream(), elements) : Buffer();
   started_.clear();
   elements_ = elements;
   steps_ = 0;
@@ -106,27 +115,36 @@ void SGD::update(std::span<const ParameterRange> ranges) {
   for (std::size_t i = 0; i < ranges.size(); ++i) check(ranges[i], elements_, i);
   for (const ParameterRange& range : ranges) {
     if (tracks_start(options_)) {
-      update_tracked(range);
+      add_tracked(range);
     } else {
-      update_part(range, 0, range.count, false);
+      add_part(range, 0, range.count, false);
     }
   }
+  update_parts();
 }
 
-void SGD::update_part(const ParameterRange& range, std::int64_t from, std::int64_t count,
-                      bool first) {
-  float* velocity = momentum_.empty() ? nullptr : momentum_.data() + range.offset + from;
-  const cpu::SgdStep step{.lr = options_.lr,
-                          .momentum = options_.momentum,
-                          .dampening = options_.dampening,
-                          .weight_decay = options_.weight_decay,
-                          .nesterov = options_.nesterov,
-                          .first = first,
-                          .gradient_scale = range.gradient_scale};
-  cpu::sgd_update(range.parameter + from, range.gradient + from, velocity, count, step);
+void SGD::add_part(const ParameterRange& range, std::int64_t from, std::int64_t count, bool first) {
+  if (range.gradient_scale != scale_ || first != first_) update_parts();
+  scale_ = range.gradient_scale;
+  first_ = first;
+  auto* velocity = static_cast<float*>(momentum_.data());
+  if (velocity != nullptr) velocity += range.offset + from;
+  parts_.push_back({range.parameter + from, range.gradient + from, velocity, count});
 }
 
-void SGD::update_tracked(const ParameterRange& range) {
+void SGD::update_parts() {
+  if (parts_.empty()) return;
+  arithmetic_->sgd_update(parts_, {.lr = options_.lr,
+                                   .momentum = options_.momentum,
+                                   .dampening = options_.dampening,
+                                   .weight_decay = options_.weight_decay,
+                                   .nesterov = options_.nesterov,
+                                   .first = first_,
+                                   .gradient_scale = scale_});
+  parts_.clear();
+}
+
+void SGD::add_tracked(const ParameterRange& range) {
   const std::int64_t end = range.offset + range.count;
   bool any_first = false;
   for (std::int64_t at = range.offset; at < end;) {
@@ -136,7 +154,7 @@ void SGD::update_tracked(const ParameterRange& range) {
                                      : next == started_.end() ? end
                                                               : next->first;
     const std::int64_t stop = std::min(stretch_end, end);
-    update_part(range, at - range.offset, stop - at, first);
+    add_part(range, at - range.offset, stop - at, first);
     any_first = any_first || first;
     at = stop;
   }
@@ -158,7 +176,9 @@ void SGD::mark_started(std::int64_t begin, std::int64_t end) {
 OptimizerState SGD::state() const {
   OptimizerState result;
   result.numbers[kSteps] = static_cast<double>(steps_);
-  if (options_.momentum != 0.0F) result.arrays[kMomentum] = momentum_;
+  if (options_.momentum != 0.0F) {
+    result.arrays[kMomentum] = read(arithmetic_->stream(), momentum_.view(DType::f32));
+  }
   if (tracks_start(options_)) {  // 1 or 0 for each element: an array that can be cut into ranges
     std::vector<float>& flags = result.arrays[kStarted];
     flags.resize(static_cast<std::size_t>(elements_));
@@ -183,8 +203,10 @@ void SGD::load_state(const OptimizerState& state) {
                           ", but must be a whole number from 0 to 2^53");
   }
 
-  std::vector<float> momentum;
-  if (options_.momentum != 0.0F) momentum = state.arrays.at(kMomentum);
+  Buffer momentum;
+  if (options_.momentum != 0.0F) {
+    momentum = write(arithmetic_->stream(), state.arrays.at(kMomentum));
+  }
   std::map<std::int64_t, std::int64_t> started;
   if (tracks_start(options_)) {
     const std::vector<float>& flags = state.arrays.at(kStarted);

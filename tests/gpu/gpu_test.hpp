@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "tutti/device.hpp"
@@ -15,13 +16,12 @@ namespace tutti::test {
 
 inline constexpr Device kGpu{DeviceKind::cuda, 0};
 
-/** Skips its tests where there is no GPU. */
-class GpuTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (gpu_count() == 0) GTEST_SKIP() << "no GPU: nothing was tested";
-    stream_ = Stream::on(kGpu);
-  }
+/** Arrays in memory of a GPU. */
+class GpuMemory {
+ public:
+  explicit GpuMemory(Stream stream = {}) : stream_(std::move(stream)) {}
+
+  const Stream& stream() const { return stream_; }
 
   /** Room for `count` elements behind `offset` others, which moves it off its alignment. */
   template <class T>
@@ -30,7 +30,7 @@ class GpuTest : public ::testing::Test {
     T* data = nullptr;
     std::int64_t count = 0;
     View view() const {
-      return {data, count * static_cast<std::int64_t>(sizeof(T)), DType::u8, kGpu};
+      return {data, count * static_cast<std::int64_t>(sizeof(T)), DType::u8, memory.device()};
     }
   };
 
@@ -57,10 +57,20 @@ class GpuTest : public ::testing::Test {
     return values;
   }
 
+ protected:
+  Stream stream_;
+};
+
+/** Skips its tests where there is no GPU. */
+class GpuTest : public ::testing::Test, protected GpuMemory {
+ protected:
+  void SetUp() override {
+    if (gpu_count() == 0) GTEST_SKIP() << "no GPU: nothing was tested";
+    stream_ = Stream::on(kGpu);
+  }
+
   /** Runs an operation that launches kernels, to its end. */
   void run(const std::function<void()>& operation) const { stream_.submit(operation).wait(); }
-
-  Stream stream_;
 };
 
 }  // namespace tutti::test

@@ -43,7 +43,7 @@ TEST_F(GpuKernels, NarrowAndWidenAsTheCpuDoes) {
         const auto from = to_gpu(values, offset);
         const auto packet = room<std::uint16_t>(count, offset);
         const auto to = room<float>(count, offset);
-        const auto found = to_gpu(std::vector<std::uint64_t>{7});
+        const auto found = to_gpu(std::vector<std::int64_t>{7});
         const Piece there{from.data, packet.data, count};
         const Piece again{packet.data, to.data, count};
         run([&] {
@@ -52,7 +52,7 @@ TEST_F(GpuKernels, NarrowAndWidenAsTheCpuDoes) {
         });
         EXPECT_EQ(from_gpu(packet), expected);
         EXPECT_EQ(from_gpu(to), back);
-        EXPECT_EQ(from_gpu(found)[0], 7U + static_cast<std::uint64_t>(not_finite));
+        EXPECT_EQ(from_gpu(found)[0], 7 + not_finite);
       }
     }
   }
@@ -64,7 +64,7 @@ TEST_F(GpuKernels, WhatIsNotFiniteStaysSoAndIsCounted) {
   const auto from = to_gpu(values);
   const auto packet = room<std::uint16_t>(count);
   const auto to = room<float>(count);
-  const auto found = to_gpu(std::vector<std::uint64_t>{0});
+  const auto found = to_gpu(std::vector<std::int64_t>{0});
   const Piece there{from.data, packet.data, count};
   const Piece again{packet.data, to.data, count};
   run([&] {
@@ -72,7 +72,7 @@ TEST_F(GpuKernels, WhatIsNotFiniteStaysSoAndIsCounted) {
     widen(std::span(&again, 1), DType::f16, 1.0F, found.data, stream_);
   });
   const std::vector<float> result = from_gpu(to);
-  std::uint64_t expected = 0;
+  std::int64_t expected = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (std::isfinite(values[i])) continue;
     ++expected;
@@ -135,11 +135,65 @@ TEST_F(GpuKernels, ScatterAddsInTheOrderOfTheCalls) {
   const auto count = to_gpu(std::vector<std::uint32_t>{3});
   for (const float value : {0x1p24F, 1.0F, -0x1p24F}) {  // another order gives another sum
     const auto values = to_gpu(std::vector<float>(3, value));
-    run([&] { scatter_add(indices.data, values.data, count.data, 2, sum.data, stream_); });
+    run([&] { scatter_add({indices.data, values.data, count.data, 2}, sum.data, stream_); });
   }
   std::vector<float> expected(1000, 0.0F);
   expected[0] = expected[7] = (0x1p24F + 1.0F) - 0x1p24F;
   EXPECT_EQ(from_gpu(sum), expected) << "no more than `most` entries, either";
+}
+
+TEST_F(GpuKernels, EntriesAreClearedAndCounted) {
+  const auto data = to_gpu(std::vector<float>(1000, 3.0F));
+  const auto indices = to_gpu(std::vector<std::uint32_t>{0, 7, 999});
+  const auto values = to_gpu(std::vector<float>{1.0F, kInfinity, std::nanf("")});
+  const auto three = to_gpu(std::vector<std::uint32_t>{3});
+  const auto found = to_gpu(std::vector<std::int64_t>{5});
+  run([&] {
+    clear({indices.data, values.data, three.data, 2}, data.data, stream_);
+    count_non_finite({indices.data, values.data, three.data, 100}, found.data, stream_);
+  });
+  std::vector<float> expected(1000, 3.0F);
+  expected[0] = expected[7] = 0.0F;
+  EXPECT_EQ(from_gpu(data), expected);
+  EXPECT_EQ(from_gpu(found)[0], 7);
+}
+
+TEST_F(GpuKernels, DivideRoundsAsTheCpuDoes) {
+  for (const std::int64_t offset : kOffsets) {
+    for (const std::int64_t count : kSizes) {
+      std::vector<float> values = numbers(count, 7);
+      const auto data = to_gpu(values, offset);
+      run([&] { divide(data.data, count, 3.0F, stream_); });
+      for (float& value : values) value = value / 3.0F;
+      EXPECT_EQ(from_gpu(data), values) << count;
+    }
+  }
+}
+
+TEST_F(GpuKernels, AccumulatesAsTheCpuDoes) {
+  for (const std::int64_t count : kSizes) {
+    std::vector<float> sum = numbers(count, 8);
+    const std::vector<float> term = numbers(count, 9);
+    const auto on_gpu = to_gpu(sum);
+    const auto terms = to_gpu(term);
+    run([&] { accumulate(on_gpu.data, terms.data, count, 0.75F, 0.0F, stream_); });
+    cpu::accumulate(sum.data(), term.data(), count, 0.75F, 1.0F);
+    EXPECT_EQ(from_gpu(on_gpu), sum) << count;
+  }
+}
+
+TEST_F(GpuKernels, ScalesDownToANorm) {
+  for (const std::int64_t count : {1, 4, 4096, 100004}) {  // the norm is 2 * sqrt(count), exactly
+    const auto limit = static_cast<float>(std::sqrt(static_cast<double>(count)));
+    const auto data = to_gpu(std::vector<float>(static_cast<std::size_t>(count), 2.0F));
+    run([&] { accumulate(data.data, data.data, count, 0.0F, limit, stream_); });
+    for (const float value : from_gpu(data)) ASSERT_NEAR(value, 1.0F, 1e-6F);
+    run([&] { accumulate(data.data, data.data, count, 0.0F, 1e9F, stream_); });
+    for (const float value : from_gpu(data)) ASSERT_NEAR(value, 1.0F, 1e-6F);
+  }
+  const auto data = to_gpu(std::vector<float>{kInfinity, 2.0F});
+  run([&] { accumulate(data.data, data.data, 2, 0.0F, 1.0F, stream_); });
+  EXPECT_EQ(from_gpu(data), (std::vector<float>{kInfinity, 2.0F})) << "all ranks are to see it";
 }
 
 }  // namespace

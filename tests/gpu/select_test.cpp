@@ -1,6 +1,7 @@
 // Selection on the GPU beside the CPU's.
 #include "tutti/select.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -83,51 +84,62 @@ class GpuSelect : public test::GpuTest {
     }
     EXPECT_EQ(from_gpu(r), residual);
   }
+
+  void compare_top_k(Shape shape, std::int64_t count) {
+    const std::vector<float> gradient = make(shape, count);
+    for (const std::int64_t k :
+         {std::int64_t{0}, std::int64_t{1}, count / 1000, count / 100, count / 2, count}) {
+      for (const bool with_residual : {false, true}) {
+        SCOPED_TRACE("shape " + std::to_string(static_cast<int>(shape)) + ", " + std::to_string(k) +
+                     " of " + std::to_string(count));
+        Selector selector;
+        compare(
+            gradient, with_residual, [&](ConstView g, View r) { return selector.top_k(g, k, r); },
+            [&](const float* g, float* r, const Selected& selected) {
+              select_top_k(g, r, count, k, selected, stream_);
+            });
+      }
+    }
+  }
+
+  void compare_threshold(Shape shape, std::int64_t count) {
+    const std::vector<float> gradient = make(shape, count);
+    for (const float threshold : {0.0F, 0.3F, 2.0F, 1e-39F, kInfinity}) {
+      for (const bool with_residual : {false, true}) {
+        SCOPED_TRACE("shape " + std::to_string(static_cast<int>(shape)) + ", from " +
+                     std::to_string(threshold) + " of " + std::to_string(count));
+        Selector selector;
+        compare(
+            gradient, with_residual,
+            [&](ConstView g, View r) { return selector.above(g, threshold, r); },
+            [&](const float* g, float* r, const Selected& selected) {
+              select_above(g, r, count, threshold, selected, stream_);
+            });
+      }
+    }
+  }
 };
 
 TEST_F(GpuSelect, TopKIsThatOfTheCpu) {
   for (const Shape shape : kShapes) {
-    for (const std::int64_t count : {1, 31, 4096, 4097, 100000, 3000001}) {
-      const std::vector<float> gradient = make(shape, count);
-      for (const std::int64_t k :
-           {std::int64_t{0}, std::int64_t{1}, count / 1000, count / 100, count / 2, count}) {
-        for (const bool with_residual : {false, true}) {
-          SCOPED_TRACE("shape " + std::to_string(static_cast<int>(shape)) + ", " +
-                       std::to_string(k) + " of " + std::to_string(count));
-          Selector selector;
-          compare(
-              gradient, with_residual, [&](ConstView g, View r) { return selector.top_k(g, k, r); },
-              [&](const float* g, float* r, const Selected& selected) {
-                select_top_k(g, r, count, k, selected, stream_);
-              });
-        }
-      }
-    }
+    for (const std::int64_t count : {1, 31, 4096, 4097, 100000}) compare_top_k(shape, count);
   }
 }
 
 TEST_F(GpuSelect, AThresholdSelectsAsTheCpuDoes) {
   for (const Shape shape : kShapes) {
-    for (const std::int64_t count : {0, 1, 4096, 4097, 3000001}) {
-      const std::vector<float> gradient = make(shape, count);
-      for (const float threshold : {0.0F, 0.3F, 2.0F, 1e-39F, kInfinity}) {
-        for (const bool with_residual : {false, true}) {
-          SCOPED_TRACE("shape " + std::to_string(static_cast<int>(shape)) + ", from " +
-                       std::to_string(threshold) + " of " + std::to_string(count));
-          Selector selector;
-          compare(
-              gradient, with_residual,
-              [&](ConstView g, View r) { return selector.above(g, threshold, r); },
-              [&](const float* g, float* r, const Selected& selected) {
-                select_above(g, r, count, threshold, selected, stream_);
-              });
-        }
-      }
-    }
+    for (const std::int64_t count : {0, 1, 4096, 4097, 100000}) compare_threshold(shape, count);
   }
 }
 
-TEST_F(GpuSelect, FindsTheKthWhereTheSampleMisleads) {
+TEST_F(GpuSelect, SelectsAmongMillions) {
+  for (const Shape shape : kShapes) {
+    compare_top_k(shape, 3000001);
+    compare_threshold(shape, 3000001);
+  }
+}
+
+TEST_F(GpuSelect, FindsTheKthAmongMillionsWhereTheSampleMisleads) {
   // All that is large lies in one place: most stretches of the sample never see it.
   std::vector<float> gradient(5000000, 1.0F);
   for (std::size_t i = 0; i < 60000; ++i) gradient[i] = 2.0F + static_cast<float>(i % 100);
@@ -154,6 +166,21 @@ TEST_F(GpuSelect, DropsWhatHasNoRoom) {
   EXPECT_EQ(from_gpu(found)[0], 10000U);
   EXPECT_EQ(from_gpu(indices)[9], 9U);
   EXPECT_EQ(from_gpu(indices)[10], 5U) << "not written";
+}
+
+TEST_F(GpuSelect, WhatHasNoRoomStaysInTheResidual) {
+  const auto gradient = to_gpu(std::vector<float>(100, 1.0F));
+  const auto residual = to_gpu(std::vector<float>(100, 1.0F));
+  const auto indices = room<std::uint32_t>(10);
+  const auto values = room<float>(10);
+  const auto found = room<std::uint32_t>(1);
+  run([&] {
+    select_above(gradient.data, residual.data, 100, 0.5F,
+                 {indices.data, values.data, found.data, 10}, stream_);
+  });
+  std::vector<float> expected(100, 2.0F);
+  std::fill_n(expected.begin(), 10, 0.0F);
+  EXPECT_EQ(from_gpu(residual), expected);
 }
 
 }  // namespace

@@ -113,7 +113,7 @@ TEST(MnistOptions, RefusesByNameAndValue) {
   EXPECT_EQ(refusal({"--clip-norm=1", "--dist-option=fp16"}), "--clip-norm: not an option of fp16");
   EXPECT_EQ(refusal({"--warm-up-epochs=1", "--dist-option=sparseThreshold"}),
             "--warm-up-epochs: not an option of sparseThreshold");
-  EXPECT_EQ(refusal({"--device=tpu"}), "--device: 'tpu' is not auto or cpu");
+  EXPECT_EQ(refusal({"--device=tpu"}), "--device: 'tpu' is not auto or cpu or cuda");
   EXPECT_EQ(refusal({"--ranks", "0"}), "--ranks: '0' is not a number from 1 to 1024");
   EXPECT_EQ(refusal({"--save="}), "--save: '' is not a path");
 }

@@ -76,9 +76,12 @@ TEST_F(ParameterTableTest, RefusesOtherTypesAndDevices) {
             }),
             "parameter 'w' has dtype f64; an optimiser updates f32");
   EXPECT_EQ(refusal([&] {
-              table_of({memory_.data(), 2, DType::f32, {DeviceKind::cuda, 1}});
+              const std::vector<Parameter> parameters{
+                  {{memory_.data(), 2, DType::f32}, "v"},
+                  {{memory_.data() + 2, 2, DType::f32, {DeviceKind::cuda, 1}}, "w"}};
+              ParameterTable(parameters, Order::as_listed);
             }),
-            "parameter 'w' is on device cuda:1; an optimiser updates CPU memory");
+            "parameter 'w' is on cuda:1, parameter 'v' on the CPU");
   EXPECT_EQ(refusal([&] {
               table_of({memory_.data(), -2, DType::f32});
             }),

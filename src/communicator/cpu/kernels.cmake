@@ -1,6 +1,7 @@
 # The CPU kernels: one body, compiled once for each instruction set and chosen at run time.
 set(cpu ${CMAKE_CURRENT_LIST_DIR})
-target_sources(tutti PRIVATE ${cpu}/kernels.cpp ${cpu}/kernels_portable.cpp ${cpu}/cut.cpp ${cpu}/select.cpp)
+target_sources(tutti PRIVATE ${cpu}/arithmetic.cpp ${cpu}/kernels.cpp ${cpu}/kernels_portable.cpp
+                             ${cpu}/cut.cpp ${cpu}/select.cpp)
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
   target_sources(tutti PRIVATE ${cpu}/isa_x86.cpp ${cpu}/kernels_avx2.cpp ${cpu}/kernels_avx512.cpp)

@@ -143,8 +143,8 @@ __global__ void __launch_bounds__(kThreads)
           found.above + __popc(all_above & lower_lanes) + min(ties_before, cut.ties);
       const std::uint32_t index =
           job.indices != nullptr ? job.indices[i] : static_cast<std::uint32_t>(i);
-      if (job.zero_at != nullptr) job.zero_at[index] = 0.0F;
-      if (place < job.selected.capacity) {
+      if (place < job.selected.capacity) {  // what has no room stays in the residual
+        if (job.zero_at != nullptr) job.zero_at[index] = 0.0F;
         job.selected.indices[place] = index;
         job.selected.values[place] = values[round];
       }

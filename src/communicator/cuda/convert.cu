@@ -95,9 +95,9 @@ void narrow_as(std::span<const Piece> pieces, const cpu::Narrowing& narrowing, c
 }
 
 template <class Wire>
-void widen_as(std::span<const Piece> pieces, float factor, std::uint64_t* non_finite,
+void widen_as(std::span<const Piece> pieces, float factor, std::int64_t* non_finite,
               cudaStream_t on) {
-  static_assert(sizeof(unsigned long long) == sizeof(std::uint64_t));
+  static_assert(sizeof(unsigned long long) == sizeof(std::int64_t));
   auto* counter = reinterpret_cast<unsigned long long*>(non_finite);
   for_each_list<kMostPieces>(pieces, [&](const List& list, unsigned blocks) {
     widen_kernel<Wire><<<blocks, kThreads, 0, on>>>(list, factor, counter);
@@ -125,7 +125,7 @@ void narrow(std::span<const Piece> pieces, DType wire, const cpu::Narrowing& nar
   }
 }
 
-void widen(std::span<const Piece> pieces, DType wire, float factor, std::uint64_t* non_finite,
+void widen(std::span<const Piece> pieces, DType wire, float factor, std::int64_t* non_finite,
            const Stream& stream) {
   switch (wire) {
     case DType::f32:

@@ -6,17 +6,10 @@
 #include <cstdint>
 #include <span>
 
-#include "communicator/cpu/kernels.hpp"
+#include "communicator/arithmetic.hpp"
 #include "tutti/device.hpp"
 
 namespace tutti::cuda {
-
-/** `count` elements that become as many others. */
-struct Piece {
-  const void* from = nullptr;
-  void* to = nullptr;
-  std::int64_t count = 0;
-};
 
 /**
  * to[i] = the element of `wire` (f32, f16 or bf16) nearest to scale * clip(from[i]), which is f32:
@@ -28,30 +21,12 @@ void narrow(std::span<const Piece> pieces, DType wire, const cpu::Narrowing& nar
  * to[i] = factor * from[i], from elements of `wire` to f32: a packet becomes gradients.
  * `non_finite`, if not null, is increased by the number of results that are not finite.
  */
-void widen(std::span<const Piece> pieces, DType wire, float factor, std::uint64_t* non_finite,
+void widen(std::span<const Piece> pieces, DType wire, float factor, std::int64_t* non_finite,
            const Stream& stream);
 
-/** What SGD updates; velocity is null where momentum is 0. */
-struct SgdPiece {
-  float* parameter = nullptr;
-  const float* gradient = nullptr;
-  float* velocity = nullptr;  ///< of all pieces of a call, or of none
-  std::int64_t count = 0;
-};
 /** One step of SGD on a list of tensors; the same bits as cpu::sgd_update(). One launch for each
  * 96 pieces. */
 void sgd_update(std::span<const SgdPiece> pieces, const cpu::SgdStep& step, const Stream& stream);
-
-/** Where the selected elements go, in ascending order of their indices. */
-struct Selected {
-  std::uint32_t* indices = nullptr;
-  float* values = nullptr;
-  std::uint32_t* count = nullptr;  ///< how many were selected, whether they had room or not
-  std::uint32_t capacity = 0;      ///< what has no room is dropped
-};
-
-/** How many elements a vector to select from may have. */
-inline constexpr std::int64_t kMostSelectable = (std::int64_t{1} << 31) - 1;
 
 /**
  * Selects the elements of `values` whose magnitude is at least `threshold`, and those that are not
@@ -70,9 +45,16 @@ void select_above(const float* values, float* residual, std::int64_t count, floa
 void select_top_k(const float* values, float* residual, std::int64_t count, std::int64_t k,
                   const Selected& selected, const Stream& stream);
 
-/** sum[indices[i]] += values[i] for i < min(*count, most); indices are different from each other,
- * so calls in the order of the ranks add in that order. */
-void scatter_add(const std::uint32_t* indices, const float* values, const std::uint32_t* count,
-                 std::int64_t most, float* sum, const Stream& stream);
+/** See Arithmetic::accumulate(). The norm is added up in double, in an order that depends on the
+ * count alone. */
+void accumulate(float* sum, const float* term, std::int64_t count, float decay, float norm_limit,
+                const Stream& stream);
+
+/** See Arithmetic, also for the next three. Calls of scatter_add() in the order of the ranks add
+ * in that order. */
+void scatter_add(const Entries& entries, float* sum, const Stream& stream);
+void clear(const Entries& entries, float* data, const Stream& stream);
+void count_non_finite(const Entries& entries, std::int64_t* count, const Stream& stream);
+void divide(float* data, std::int64_t count, float divisor, const Stream& stream);
 
 }  // namespace tutti::cuda

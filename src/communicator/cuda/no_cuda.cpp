@@ -1,4 +1,5 @@
 // The build has no CUDA: there are no GPUs.
+#include "communicator/arithmetic.hpp"
 #include "communicator/cuda/cuda.hpp"
 #include "communicator/log.hpp"
 #include "tutti/error.hpp"
@@ -22,5 +23,6 @@ std::shared_ptr<Stream::Queue> make_queue(int) { refuse(); }
 std::shared_ptr<Stream::Queue> borrow_queue(int, void*) { refuse(); }
 Buffer allocate_pinned(std::int64_t) { refuse(); }
 Uuid uuid_of(int) { refuse(); }
+std::shared_ptr<Arithmetic> make_arithmetic(const Stream&) { refuse(); }
 
 }  // namespace tutti::cuda

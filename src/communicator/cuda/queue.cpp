@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "communicator/cuda/check.hpp"
 #include "communicator/cuda/cuda.hpp"
@@ -20,26 +21,61 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::microseconds kSpin{300};   // then others may want the core
+constexpr std::size_t kMostDevices = 64;
+constexpr std::chrono::milliseconds kSpin{2};     // offering the core; then it sleeps in between
 constexpr std::chrono::microseconds kNap{50};     // between two looks at the event
 constexpr std::chrono::milliseconds kWatch{50};   // between two calls of the watch
 constexpr std::chrono::milliseconds kStep{1000};  // the most that counts between two looks
 
-/** A cudaEvent_t. */
+/** The events of a device that nobody uses: making one takes longer than recording it. */
+class EventPool {
+ public:
+  /** It lives as long as the process: events may end in any order. */
+  static EventPool& of(int ordinal) {
+    static auto* const pools = new std::array<EventPool, kMostDevices>;
+    return pools->at(static_cast<std::size_t>(ordinal));
+  }
+
+  /** An event of the current device. */
+  cudaEvent_t take() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!free_.empty()) {
+        const cudaEvent_t event = free_.back();
+        free_.pop_back();
+        return event;
+      }
+      free_.reserve(++made_);  // give() needs no memory
+    }
+    cudaEvent_t event = nullptr;
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+    return event;
+  }
+  /** Who waits for what the event has recorded goes on waiting for that. */
+  void give(cudaEvent_t event) noexcept {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(event);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<cudaEvent_t> free_;
+  std::size_t made_ = 0;
+};
+
+/** A cudaEvent_t of the current device. */
 class RawEvent {
  public:
-  explicit RawEvent(int ordinal) {
-    const DeviceGuard guard(ordinal);
-    check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
-  }
+  explicit RawEvent(int ordinal) : pool_(EventPool::of(ordinal)), event_(pool_.take()) {}
   RawEvent(const RawEvent&) = delete;
   RawEvent& operator=(const RawEvent&) = delete;
-  ~RawEvent() { check_quietly(cudaEventDestroy(event_), "cudaEventDestroy"); }
+  ~RawEvent() { pool_.give(event_); }
 
   cudaEvent_t get() const { return event_; }
 
  private:
-  cudaEvent_t event_ = nullptr;
+  EventPool& pool_;
+  cudaEvent_t event_;
 };
 
 /** A point in a stream. Waiting for it polls, so that a watch can look after the other ranks. */
@@ -65,13 +101,17 @@ class GpuEvent final : public Event::State {
     const auto start = Clock::now();
     while (going_on([] {})) {
       if (Clock::now() - start >= kSpin) return rest();
+      std::this_thread::yield();
     }
   }
 
  private:
   bool pending() const {
     const cudaError_t code = cudaEventQuery(event_.get());
-    if (code == cudaErrorNotReady) return true;
+    if (code == cudaErrorNotReady) {
+      cudaGetLastError();  // or the next launch on this thread would be blamed for it
+      return true;
+    }
     check(code, "cudaEventQuery");
     return false;
   }
@@ -134,7 +174,6 @@ cudaMemPool_t make_pool(int ordinal) {
 
 /** The pool of a device. It lives as long as the process: buffers may end in any order. */
 cudaMemPool_t pool_of(int ordinal) {
-  constexpr std::size_t kMostDevices = 64;
   static std::array<std::once_flag, kMostDevices> made;
   static std::array<cudaMemPool_t, kMostDevices> pools{};
   const auto at = static_cast<std::size_t>(ordinal);

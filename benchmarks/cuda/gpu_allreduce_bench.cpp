@@ -1,0 +1,163 @@
+// What tutti adds to NCCL: all_reduce through a Communicator beside the bare call.
+//
+//   mpiexec -n N gpu_allreduce_bench [--seconds S]
+//
+// Prints a JSON line for each size: microseconds an operation where many are launched one after the
+// other, median of turns on the slowest rank. Every turn ends with a check of the average. Status
+// 77 without a GPU, 1 if a result is wrong.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "communicator/backends.hpp"
+#include "communicator/cuda/cuda.hpp"
+#include "communicator/nccl/meeting.hpp"
+#include "tutti/communicator.hpp"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using tutti::DType;
+using tutti::Reduce;
+using tutti::Stream;
+using tutti::View;
+
+constexpr int kNoGpu = 77;
+constexpr std::int64_t kSizes[]{4, 1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20};
+
+/** A communicator of NCCL alone. */
+class Bare {
+ public:
+  explicit Bare(int ordinal)
+      : host_(tutti::connect_mpi_world(std::chrono::seconds(60))),
+        comm_(tutti::nccl::join(host_.get(), tutti::cuda::uuid_of(ordinal))) {
+    comm_->call("the handle", [this](ncclComm_t comm) {
+      handle_ = comm;
+      return ncclSuccess;
+    });
+  }
+
+  void all_reduce(const View& data, const Stream& stream) const {
+    const tutti::nccl::Library& nccl = comm_->library();
+    ncclResult_t result =
+        nccl.AllReduce(data.data, data.data, static_cast<std::size_t>(data.count), ncclFloat32,
+                       ncclAvg, handle_, static_cast<cudaStream_t>(stream.native()));
+    while (result == ncclInProgress) nccl.CommGetAsyncError(handle_, &result);
+    if (result != ncclSuccess) throw tutti::Error(nccl.GetErrorString(result));
+  }
+
+ private:
+  std::unique_ptr<tutti::Transport> host_;
+  std::shared_ptr<tutti::nccl::Comm> comm_;
+  ncclComm_t handle_ = nullptr;
+};
+
+class Bench {
+ public:
+  Bench()
+      : ordinal_(comm_.device().ordinal), stream_(Stream::on(comm_.device())), bare_(ordinal_) {}
+
+  bool run(std::int64_t bytes, double seconds) {
+    const std::int64_t count = bytes / 4;
+    const tutti::Buffer memory = comm_.allocate(bytes, stream_.device());
+    const View data = memory.view(DType::f32);
+    std::vector<float> values(static_cast<std::size_t>(count));
+    std::vector<double> through;
+    std::vector<double> alone;
+    bool good = true;
+    const auto turn = [&](std::vector<double>& times, const std::function<void()>& call) {
+      const int loops = bytes > (4 << 20) ? 5 : 50;
+      const auto rank = static_cast<float>(comm_.global_rank());
+      std::fill(values.begin(), values.end(), rank + 1.0F);
+      stream_.copy(data, std::span<const float>(values)).wait();
+      comm_.barrier();
+      const auto start = Clock::now();
+      for (int i = 0; i < loops; ++i) call();
+      stream_.submit([] {}).wait();
+      times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count() /
+                      loops);
+      stream_.copy(std::span<float>(values), data).wait();
+      // The first operation makes the average, which the others keep, but for their rounding.
+      const float expected = static_cast<float>(comm_.world_size() + 1) / 2.0F;
+      good = good && std::all_of(values.begin(), values.end(), [&](float value) {
+               return std::abs(value - expected) <= 1e-4F * expected;
+             });
+    };
+    const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+    std::int32_t more = 1;
+    while (more != 0) {
+      turn(alone, [&] { bare_.all_reduce(data, stream_); });
+      turn(through, [&] { comm_.all_reduce(data, Reduce::average, stream_); });
+      more = alone.size() < 5 || Clock::now() < end ? 1 : 0;
+      comm_.broadcast(std::span(&more, 1), 0);
+    }
+    print(bytes, slowest(median(through)), slowest(median(alone)), all(good));
+    return all(good);
+  }
+
+ private:
+  static double median(std::vector<double> values) {
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    return *middle;
+  }
+  double slowest(double value) {
+    comm_.all_reduce(std::span(&value, 1), Reduce::max);
+    return value;
+  }
+  bool all(bool good) {
+    std::int32_t every = good ? 1 : 0;
+    comm_.all_reduce(std::span(&every, 1), Reduce::min);
+    return every != 0;
+  }
+  void print(std::int64_t bytes, double through, double alone, bool good) const {
+    if (comm_.global_rank() != 0) return;
+    std::printf(
+        "{\"all_reduce_bytes\": %lld, \"ranks\": %d, \"tutti_us\": %.2f, \"nccl_us\": %.2f, "
+        "\"more_us\": %.2f, \"checked\": %s}\n",
+        static_cast<long long>(bytes), comm_.world_size(), through, alone, through - alone,
+        good ? "true" : "false");
+    std::fflush(stdout);
+  }
+
+  tutti::Communicator comm_;
+  int ordinal_;
+  Stream stream_;
+  Bare bare_;
+};
+
+int run(int argc, char** argv) {
+  double seconds = 1.0;
+  if (argc == 3 && std::strcmp(argv[1], "--seconds") == 0) {
+    seconds = std::atof(argv[2]);
+  } else if (argc != 1) {
+    std::fprintf(stderr, "usage: gpu_allreduce_bench [--seconds S]\n");
+    return 2;
+  }
+  if (tutti::gpu_count() == 0) {
+    std::fprintf(stderr, "no GPU\n");
+    return kNoGpu;
+  }
+  Bench bench;
+  bool good = true;
+  for (const std::int64_t bytes : kSizes) good = bench.run(bytes, seconds) && good;
+  return good ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gpu_allreduce_bench: %s\n", error.what());
+    return 1;
+  }
+}

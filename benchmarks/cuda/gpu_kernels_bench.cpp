@@ -1,0 +1,291 @@
+// How fast the kernels of GPU 0 are, beside its own copy, a pass that reads, and CUB's radix sort.
+//
+//   gpu_kernels_bench [--n N] [--runs R]
+//   gpu_kernels_bench --devices      names the GPUs
+//
+// Prints a JSON line for each kernel: the median time of the runs, the bytes that it has to move,
+// and `of_copy`, its bandwidth as a fraction of that of cudaMemcpy on the same GPU; for selections
+// `passes`, how many passes that read take as long. `checked`: the result was compared with the
+// CPU's. Status 77 without a GPU, 1 if a result is wrong.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "communicator/cuda/kernels.hpp"
+#include "cuda/peers.hpp"
+#include "tutti/error.hpp"
+#include "tutti/select.hpp"
+
+namespace {
+
+using tutti::Buffer;
+using tutti::DType;
+using tutti::Stream;
+using tutti::View;
+using tutti::bench::check;
+
+constexpr int kNoGpu = 77;
+
+/** A GPU's stream, and times on it. */
+class Gpu {
+ public:
+  Gpu() : stream_(Stream::on({tutti::DeviceKind::cuda, 0})) {
+    check(cudaSetDevice(0), "cudaSetDevice");
+    check(cudaEventCreate(&begin_), "cudaEventCreate");
+    check(cudaEventCreate(&end_), "cudaEventCreate");
+  }
+  Gpu(const Gpu&) = delete;
+  Gpu& operator=(const Gpu&) = delete;
+  ~Gpu() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+  }
+
+  const Stream& stream() const { return stream_; }
+  cudaStream_t native() const { return static_cast<cudaStream_t>(stream_.native()); }
+
+  /** The median of `runs` launches, in microseconds, after one that warms up. */
+  double median_us(int runs, const std::function<void()>& launch) const {
+    std::vector<double> times;
+    launch();
+    for (int run = 0; run < runs; ++run) {
+      check(cudaEventRecord(begin_, native()), "cudaEventRecord");
+      launch();
+      check(cudaEventRecord(end_, native()), "cudaEventRecord");
+      check(cudaEventSynchronize(end_), "cudaEventSynchronize");
+      float ms = 0.0F;
+      check(cudaEventElapsedTime(&ms, begin_, end_), "cudaEventElapsedTime");
+      times.push_back(1e3 * static_cast<double>(ms));
+    }
+    const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+    std::nth_element(times.begin(), middle, times.end());
+    return *middle;
+  }
+
+  template <class T>
+  std::vector<T> read(const T* data, std::int64_t count) const {
+    std::vector<T> values(static_cast<std::size_t>(count));
+    const auto bytes = static_cast<std::int64_t>(sizeof(T)) * count;
+    stream_
+        .copy({values.data(), bytes, DType::u8},
+              {data, bytes, DType::u8, {tutti::DeviceKind::cuda, 0}})
+        .wait();
+    return values;
+  }
+
+ private:
+  Stream stream_;
+  cudaEvent_t begin_ = nullptr;
+  cudaEvent_t end_ = nullptr;
+};
+
+float* floats(const Buffer& buffer) { return static_cast<float*>(buffer.data()); }
+
+/** Everything that is measured, on one gradient. */
+class Bench {
+ public:
+  Bench(std::int64_t count, int runs) : count_(count), runs_(runs) {
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal;
+    values_.resize(static_cast<std::size_t>(count));
+    for (float& value : values_) {
+      const float x = normal(random);
+      value = x * x * x * 1e-3F;
+    }
+    gradient_ = room();
+    other_ = room();
+    third_ = room();
+    gpu_.stream().copy(gradient_.view(DType::f32), std::span<const float>(values_)).wait();
+    gpu_.stream().fill_with_zeros(third_.view(DType::f32));
+  }
+
+  bool run() {
+    const std::int64_t bytes = 4 * count_;
+    const double copy_us = gpu_.median_us(runs_, [&] {
+      check(cudaMemcpyAsync(other_.data(), gradient_.data(), static_cast<std::size_t>(bytes),
+                            cudaMemcpyDeviceToDevice, gpu_.native()),
+            "cudaMemcpyAsync");
+    });
+    copy_bandwidth_ = 2.0 * static_cast<double>(bytes) / copy_us;
+    print("copy", copy_us, 2 * bytes, true);
+    read_us_ = gpu_.median_us(runs_, [&] {
+      tutti::bench::read_pass(floats(gradient_), count_, floats(other_), gpu_.native());
+    });
+    print("read", read_us_, bytes, true);
+    convert(DType::f16);
+    convert(DType::bf16);
+    sgd();
+    // The magnitude that about 1 % reach.
+    select(
+        "above_1pct",
+        [&](const tutti::Selected& to) {
+          tutti::cuda::select_above(floats(gradient_), nullptr, count_, kOnePercent, to,
+                                    gpu_.stream());
+        },
+        [&](tutti::Selector& selector) {
+          return selector.above(std::span<const float>(values_), kOnePercent);
+        });
+    for (const double density : {0.001, 0.01}) {
+      const auto k = static_cast<std::int64_t>(density * static_cast<double>(count_));
+      select(
+          density < 0.005 ? "top_k_0.1pct" : "top_k_1pct",
+          [&](const tutti::Selected& to) {
+            tutti::cuda::select_top_k(floats(gradient_), nullptr, count_, k, to, gpu_.stream());
+          },
+          [&](tutti::Selector& selector) {
+            return selector.top_k(std::span<const float>(values_), k);
+          });
+    }
+    sort();
+    return good_;
+  }
+
+ private:
+  static constexpr float kOnePercent = 0.01709F;  // 2.576 cubed, in thousandths
+
+  Buffer room() const { return gpu_.stream().allocate(4 * count_); }
+
+  void print(const char* name, double us, std::int64_t bytes, bool checked) {
+    const double bandwidth = static_cast<double>(bytes) / us;  // MB/s
+    std::printf(
+        "{\"kernel\": \"%s\", \"n\": %lld, \"us\": %.1f, \"gb_per_s\": %.0f, \"of_copy\": %.3f, "
+        "\"passes\": %.2f, \"checked\": %s}\n",
+        name, static_cast<long long>(count_), us, bandwidth / 1e3, bandwidth / copy_bandwidth_,
+        read_us_ > 0.0 ? us / read_us_ : 0.0, checked ? "true" : "false");
+    std::fflush(stdout);
+    good_ = good_ && checked;
+  }
+
+  void convert(DType wire) {
+    const tutti::Piece there{gradient_.data(), other_.data(), count_};
+    const tutti::Piece back{other_.data(), third_.data(), count_};
+    const std::string name(tutti::name_of(wire));
+    const double narrow_us = gpu_.median_us(runs_, [&] {
+      tutti::cuda::narrow(std::span(&there, 1), wire, {.scale = 0.5F, .limit = 100.0F},
+                          gpu_.stream());
+    });
+    std::vector<std::uint16_t> expected(values_.size());
+    tutti::cpu::narrow(values_.data(), expected.data(), count_, wire,
+                       {.scale = 0.5F, .limit = 100.0F});
+    const bool same =
+        gpu_.read(static_cast<const std::uint16_t*>(other_.data()), count_) == expected;
+    print(("narrow_" + name).c_str(), narrow_us, 6 * count_, same);
+    const double widen_us = gpu_.median_us(runs_, [&] {
+      tutti::cuda::widen(std::span(&back, 1), wire, 1.0F, nullptr, gpu_.stream());
+    });
+    std::vector<float> wide(values_.size());
+    tutti::cpu::widen(expected.data(), wide.data(), count_, wire, 1.0F);
+    print(("widen_" + name).c_str(), widen_us, 6 * count_,
+          gpu_.read(floats(third_), count_) == wide);
+  }
+
+  void sgd() {
+    const tutti::cpu::SgdStep step{.lr = 0.1F, .momentum = 0.9F, .weight_decay = 1e-4F};
+    const tutti::SgdPiece piece{floats(other_), floats(gradient_), floats(third_), count_};
+    gpu_.stream().fill_with_zeros(other_.view(DType::f32));
+    gpu_.stream().fill_with_zeros(third_.view(DType::f32));
+    const auto launch = [&] { tutti::cuda::sgd_update(std::span(&piece, 1), step, gpu_.stream()); };
+    launch();
+    std::vector<float> parameter(values_.size());
+    std::vector<float> velocity(values_.size());
+    tutti::cpu::sgd_update(parameter.data(), values_.data(), velocity.data(), count_, step);
+    const bool same = gpu_.read(floats(other_), count_) == parameter &&
+                      gpu_.read(floats(third_), count_) == velocity;
+    print("sgd_momentum", gpu_.median_us(runs_, launch), 20 * count_, same);
+  }
+
+  template <class OnGpu, class OnCpu>
+  void select(const char* name, const OnGpu& on_gpu, const OnCpu& on_cpu) {
+    const Buffer number = gpu_.stream().allocate(sizeof(std::uint32_t));
+    auto* indices = static_cast<std::uint32_t*>(other_.data());
+    const tutti::Selected to{indices, floats(third_), static_cast<std::uint32_t*>(number.data()),
+                             static_cast<std::uint32_t>(count_)};
+    const double us = gpu_.median_us(runs_, [&] { on_gpu(to); });
+    tutti::Selector selector;
+    const tutti::SparseView expected = on_cpu(selector);
+    const std::uint32_t found = gpu_.read(to.count, 1)[0];
+    bool same = found == expected.count;
+    if (same) {
+      same = gpu_.read(indices, found) ==
+                 std::vector<std::uint32_t>(expected.indices, expected.indices + found) &&
+             gpu_.read(floats(third_), found) ==
+                 std::vector<float>(expected.values, expected.values + found);
+    }
+    print(name, us, 4 * count_, same);
+  }
+
+  void sort() {
+    tutti::bench::PairSort pairs(count_);
+    const double us =
+        gpu_.median_us(std::min(runs_, 5), [&] { pairs.run(floats(gradient_), gpu_.native()); });
+    print("cub_sort_pairs", us, 4 * count_, true);
+  }
+
+  std::int64_t count_;
+  int runs_;
+  std::vector<float> values_;
+  Gpu gpu_;
+  Buffer gradient_;
+  Buffer other_;
+  Buffer third_;
+  double copy_bandwidth_ = 1.0;
+  double read_us_ = 0.0;
+  bool good_ = true;
+};
+
+int name_devices() {
+  for (int i = 0; i < tutti::gpu_count(); ++i) {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, i), "cudaGetDeviceProperties");
+    std::printf("%s, compute capability %d.%d, %zu MiB\n", properties.name, properties.major,
+                properties.minor, properties.totalGlobalMem >> 20U);
+  }
+  return 0;
+}
+
+int run(int argc, char** argv) {
+  std::int64_t count = std::int64_t{64} << 20;
+  int runs = 21;
+  bool devices = false;
+  for (int i = 1; i < argc; ++i) {
+    const bool has_value = i + 1 < argc;
+    if (std::strcmp(argv[i], "--devices") == 0) {
+      devices = true;
+    } else if (has_value && std::strcmp(argv[i], "--n") == 0) {
+      count = std::atoll(argv[++i]);
+    } else if (has_value && std::strcmp(argv[i], "--runs") == 0) {
+      runs = std::atoi(argv[++i]);
+    } else {
+      std::fprintf(stderr, "usage: gpu_kernels_bench [--n N] [--runs R] | --devices\n");
+      return 2;
+    }
+  }
+  if (count < 1024 || count > tutti::kMostSelectable || runs < 1) {
+    throw tutti::InvalidArgument("--n must be from 1024 to 2^31 - 1, --runs positive");
+  }
+  if (tutti::gpu_count() == 0) {
+    std::fprintf(stderr, "no GPU\n");
+    return kNoGpu;
+  }
+  if (devices) return name_devices();
+  return Bench(count, runs).run() ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gpu_kernels_bench: %s\n", error.what());
+    return 1;
+  }
+}

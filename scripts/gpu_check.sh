@@ -1,0 +1,180 @@
+#!/usr/bin/env bash
+# Checks tutti on a machine with a GPU, from the folder that `make gpu-bundle` packed:
+#
+#   ./gpu-check [LOGS]        LOGS: a folder for what the parts print (a new one in /tmp)
+#
+# Needs a driver, NCCL and cuBLAS; the last two are looked for in CUDA's folders and in Python's
+# packages, or named by TUTTI_NCCL_LIB and TUTTI_CUBLAS_LIB. Takes at most GPU_CHECK_SECONDS (480).
+# Ends in a table. Status 0: all passed; 1: not; 77: there is no GPU.
+set -uo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+logs=${1:-$(mktemp -d /tmp/gpu-check.XXXXXX)}
+mkdir -p "$logs"
+limit=${GPU_CHECK_SECONDS:-480}
+
+# --- The machine ---------------------------------------------------------------------------------
+
+arch=lib/x86_64-linux-gnu
+export OPAL_PREFIX=$here/ompi/usr
+export PMIX_INSTALL_PREFIX=$here/ompi/usr/$arch/pmix2
+export PMIX_PKGLIBDIR=$PMIX_INSTALL_PREFIX/lib/pmix PMIX_PKGDATADIR=$PMIX_INSTALL_PREFIX/share/pmix
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_plm=isolated OMPI_MCA_pml=ob1 OMPI_MCA_btl=vader,self
+export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_MCA_hwloc_base_binding_policy=none
+export NCCL_DEBUG=${NCCL_DEBUG:-WARN} TUTTI_TIMEOUT=${TUTTI_TIMEOUT:-60}
+[ -d /dev/shm ] || mkdir -p /dev/shm
+
+# first FILE...: the first that exists.
+first() {
+  local file
+  for file in "$@"; do
+    [ -e "$file" ] && echo "$file" && return
+  done
+  return 1
+}
+
+# find_library PACKAGE SONAME...: where a library of NVIDIA's lies on this machine.
+find_library() {
+  local package=$1 name folder
+  shift
+  local folders=(/usr/local/cuda/lib64 /usr/local/cuda-*/lib64 /usr/lib/x86_64-linux-gnu /usr/lib64)
+  while read -r folder; do
+    folders+=("$folder/nvidia/$package/lib" "$folder/nvidia/cu13/lib")
+  done < <(python3 -c 'import sys; print("\n".join(p for p in sys.path if p))' 2>/dev/null)
+  for folder in /usr/lib/python3*/*-packages /usr/local/lib/python3*/*-packages \
+    /opt/*/lib/python3*/site-packages /root/*/lib/python3*/site-packages; do
+    folders+=("$folder/nvidia/$package/lib" "$folder/nvidia/cu13/lib")
+  done
+  for name in "$@"; do
+    first "${folders[@]/%//$name}" && return
+  done
+  return 1
+}
+
+nccl=${TUTTI_NCCL_LIB:-$(find_library nccl libnccl.so.2)}
+cublas=${TUTTI_CUBLAS_LIB:-$(find_library cublas libcublas.so.13 libcublas.so.12)}
+libraries=$here/lib
+if [ -n "$nccl" ]; then export TUTTI_NCCL_LIB=$nccl; fi
+if [ -n "$cublas" ]; then
+  export TUTTI_CUBLAS_LIB=$cublas
+  libraries=$libraries:$(dirname "$cublas")  # of libcublasLt
+fi
+# For our programs alone: this machine's need this machine's libraries.
+ours=(env "LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}")
+
+devices=$("${ours[@]}" "$here/bin/gpu_kernels_bench" --devices 2>"$logs/devices.log")
+status=$?
+if [ "$status" -eq 77 ]; then
+  echo "no GPU"
+  exit 77
+fi
+if [ "$status" -ne 0 ]; then
+  cat "$logs/devices.log" >&2
+  exit 1
+fi
+echo "$devices"
+echo "NCCL: ${nccl:-not found}; cuBLAS: ${cublas:-not found}; logs: $logs"
+gpus=$(wc -l <<<"$devices")
+
+# --- The parts -----------------------------------------------------------------------------------
+
+table=()
+failed=0
+
+# row NAME RESULT SECONDS NOTE
+row() {
+  table+=("$(printf '%-28s %-5s %4s s  %s' "$1" "$2" "$3" "$4")")
+  printf '%s\n' "${table[-1]}"
+}
+
+# part NAME SECONDS COMMAND...: runs it into a log. It fails if it ends badly, lasts too long, or
+# tested nothing.
+part() {
+  local name=$1 seconds=$2 log=$logs/$1.log start=$SECONDS left note="" result=pass
+  shift 2
+  left=$((limit - SECONDS))
+  if [ "$left" -lt 5 ]; then
+    row "$name" fail 0 "no time left"
+    failed=1
+    return
+  fi
+  [ "$seconds" -le "$left" ] || seconds=$left
+  timeout -k 5 "$seconds" "${ours[@]}" "$@" >"$log" 2>&1
+  local status=$?
+  if [ "$status" -ne 0 ]; then
+    result=fail
+    note="status $status"
+    if [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; then note="longer than $seconds s"; fi
+  elif grep -q "nothing was tested" "$log"; then
+    result=fail
+    note="a test skipped itself: $(grep -m 1 "nothing was tested" "$log")"
+  fi
+  [ "$result" = pass ] || failed=1
+  row "$name" "$result" $((SECONDS - start)) "$note"
+}
+
+ranks() { echo "$here/ompi/usr/bin/orterun" -n "$1"; }
+
+part gpu_tests 120 "$here/bin/gpu_tests"
+for n in 1 2 4; do
+  # shellcheck disable=SC2046
+  part "gpu_ranks.$n" 60 env CUDA_VISIBLE_DEVICES=0 $(ranks "$n") "$here/bin/gpu_ranks_test"
+done
+if [ "$gpus" -gt 1 ]; then
+  # shellcheck disable=SC2046
+  part "gpu_ranks.$gpus.one_each" 60 $(ranks "$gpus") "$here/bin/gpu_ranks_test"
+fi
+part kernels 60 "$here/bin/gpu_kernels_bench"
+# shellcheck disable=SC2046
+part allreduce.1 30 $(ranks 1) "$here/bin/gpu_allreduce_bench" --seconds 0.5
+if [ "$gpus" -gt 1 ]; then
+  # shellcheck disable=SC2046
+  part "allreduce.$gpus" 30 $(ranks "$gpus") "$here/bin/gpu_allreduce_bench" --seconds 0.5
+fi
+
+data=()
+[ ! -d "$here/data" ] || data=(--data-dir "$here/data")
+accuracies=()
+# mnist OPTION [ARGUMENT...]: two epochs on two ranks, which must learn.
+mnist() {
+  local option=$1 accuracy
+  shift
+  part "mnist.$option" 60 "$here/bin/mnist_dist" --ranks 2 --device cuda --epochs 2 "${data[@]}" \
+    --dist-option "$option" "$@"
+  accuracy=$(sed -n 's/.*Evaluation accuracy = \([0-9.]*\).*/\1/p' "$logs/mnist.$option.log" | tail -n 1)
+  accuracies+=("$option ${accuracy:-none}")
+  if [[ ${accuracy:-0} < 0.97 ]]; then  # as text: both are written alike
+    row "mnist.$option.accuracy" fail 0 "${accuracy:-none} is below 0.97"
+    failed=1
+  fi
+}
+for option in fp32 fp16 bf16 partialUpdate; do mnist "$option"; done
+mnist sparseTopK --spars 0.01
+mnist sparseThreshold --spars 0.02
+
+sanitizer=$(first "$(command -v compute-sanitizer)" /usr/local/cuda*/bin/compute-sanitizer \
+  /usr/local/cuda*/compute-sanitizer/compute-sanitizer /opt/nvidia/*/*/compute-sanitizer)
+for tool in memcheck racecheck; do
+  if [ -n "$sanitizer" ]; then
+    part "sanitizer.$tool" 60 "$sanitizer" --tool "$tool" --error-exitcode 1 \
+      "$here/bin/gpu_tests" --gtest_filter='GpuKernels.*:GpuSelect.*-*Millions*'
+  else
+    row "sanitizer.$tool" skip 0 "no compute-sanitizer on this machine"
+  fi
+done
+part unit_tests 120 "$here/bin/unit_tests" --gtest_brief=1
+
+# --- What came out -------------------------------------------------------------------------------
+
+echo
+echo "figures"
+cat "$logs"/kernels.log "$logs"/allreduce.*.log 2>/dev/null | grep '^{'
+echo "accuracy after 2 epochs: $(printf '%s; ' "${accuracies[@]}")"
+echo
+printf '%s\n' "${table[@]}"
+if [ "$failed" -ne 0 ]; then
+  echo "NOT ALL PASSED; logs: $logs"
+  exit 1
+fi
+echo "all passed in $SECONDS s"

@@ -1,0 +1,83 @@
+// A decaying sum of gradients that are scaled down to a norm: momentum correction and clipping.
+#include "communicator/cuda/kernels.hpp"
+#include "communicator/cuda/launch.cuh"
+#include "communicator/elementwise.hpp"
+
+namespace tutti::cuda {
+namespace {
+
+constexpr unsigned kMostBlocks = 1024;
+
+/** Adds up a number of each thread of a block, in a fixed order; the sum is thread 0's. */
+__device__ double sum_over_block(double own) {
+  __shared__ double sums[kThreads];
+  sums[threadIdx.x] = own;
+  __syncthreads();
+  for (unsigned half = kThreads / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+    __syncthreads();
+  }
+  return sums[0];
+}
+
+/** A block's part of the sum of the squares. */
+__global__ void __launch_bounds__(kThreads)
+    squares_kernel(const float* elements, std::int64_t count, double* parts) {
+  double own = 0.0;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kThreads;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
+       i += stride) {
+    own += static_cast<double>(elements[i]) * static_cast<double>(elements[i]);
+  }
+  const double sum = sum_over_block(own);
+  if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+
+/** One block: what the gradient is to be multiplied with. */
+__global__ void __launch_bounds__(kThreads)
+    scale_kernel(const double* parts, unsigned count, float norm_limit, float* scale) {
+  double own = 0.0;
+  for (unsigned i = threadIdx.x; i < count; i += kThreads) own += parts[i];
+  const double squares = sum_over_block(own);
+  if (threadIdx.x != 0) return;
+  const double norm = sqrt(squares);
+  const double limit = norm_limit;
+  *scale = norm > limit && norm <= 1.7976931348623157e308 ? static_cast<float>(limit / norm) : 1.0F;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    accumulate_kernel(float* sum, const float* term, std::int64_t count, float decay,
+                      const float* scale) {
+  const float by = scale != nullptr ? *scale : 1.0F;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kThreads;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
+       i += stride) {
+    const float scaled = by * term[i];
+    sum[i] = decay == 0.0F ? scaled : decay * sum[i] + scaled;
+  }
+}
+
+}  // namespace
+
+void accumulate(float* sum, const float* term, std::int64_t count, float decay, float norm_limit,
+                const Stream& stream) {
+  if (count == 0) return;
+  const auto blocks =
+      static_cast<unsigned>(std::min<std::int64_t>(blocks_for(count, kChunk), kMostBlocks));
+  Buffer memory;
+  float* scale = nullptr;
+  if (norm_limit > 0.0F) {
+    // The blocks' parts, and behind them the scale.
+    memory = stream.allocate((blocks + 1) * static_cast<std::int64_t>(sizeof(double)));
+    auto* parts = static_cast<double*>(memory.data());
+    scale = reinterpret_cast<float*>(parts + blocks);
+    squares_kernel<<<blocks, kThreads, 0, native(stream)>>>(term, count, parts);
+    check_launch("squares_kernel");
+    scale_kernel<<<1, kThreads, 0, native(stream)>>>(parts, blocks, norm_limit, scale);
+    check_launch("scale_kernel");
+  }
+  accumulate_kernel<<<blocks, kThreads, 0, native(stream)>>>(sum, term, count, decay, scale);
+  check_launch("accumulate_kernel");
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,86 @@
+// DistOpt's arithmetic on GPUs: the kernels of this folder, launched on one stream.
+#include "communicator/arithmetic.hpp"
+
+#include "communicator/cuda/check.hpp"
+#include "communicator/cuda/kernels.hpp"
+
+namespace tutti::cuda {
+namespace {
+
+class GpuArithmetic final : public Arithmetic {
+ public:
+  explicit GpuArithmetic(const Stream& stream) : Arithmetic(stream) {}
+
+  void copy(std::span<const Piece> pieces) override {
+    const DeviceGuard guard(ordinal());
+    cuda::narrow(pieces, DType::f32, {}, stream());
+  }
+
+  void narrow(const float* from, void* to, std::int64_t count, DType wire,
+              const cpu::Narrowing& narrowing) override {
+    const DeviceGuard guard(ordinal());
+    const Piece piece{from, to, count};
+    cuda::narrow(std::span(&piece, 1), wire, narrowing, stream());
+  }
+
+  void widen(const void* from, float* to, std::int64_t count, DType wire,
+             std::int64_t* non_finite) override {
+    const DeviceGuard guard(ordinal());
+    const Piece piece{from, to, count};
+    cuda::widen(std::span(&piece, 1), wire, 1.0F, non_finite, stream());
+  }
+
+  void sgd_update(std::span<const SgdPiece> pieces, const cpu::SgdStep& step) override {
+    const DeviceGuard guard(ordinal());
+    cuda::sgd_update(pieces, step, stream());
+  }
+
+  void accumulate(float* sum, const float* term, std::int64_t count, float decay,
+                  float norm_limit) override {
+    const DeviceGuard guard(ordinal());
+    cuda::accumulate(sum, term, count, decay, norm_limit, stream());
+  }
+
+  void select_above(const float* values, float* residual, std::int64_t count, float threshold,
+                    const Selected& selected) override {
+    const DeviceGuard guard(ordinal());
+    cuda::select_above(values, residual, count, threshold, selected, stream());
+  }
+
+  void select_top_k(const float* values, float* residual, std::int64_t count, std::int64_t k,
+                    const Selected& selected) override {
+    const DeviceGuard guard(ordinal());
+    cuda::select_top_k(values, residual, count, k, selected, stream());
+  }
+
+  void clear(const Entries& entries, float* data) override {
+    const DeviceGuard guard(ordinal());
+    cuda::clear(entries, data, stream());
+  }
+
+  void count_non_finite(const Entries& entries, std::int64_t* count) override {
+    const DeviceGuard guard(ordinal());
+    cuda::count_non_finite(entries, count, stream());
+  }
+
+  void scatter_add(const Entries& entries, float* sum) override {
+    const DeviceGuard guard(ordinal());
+    cuda::scatter_add(entries, sum, stream());
+  }
+
+  void divide(float* data, std::int64_t count, float divisor) override {
+    const DeviceGuard guard(ordinal());
+    cuda::divide(data, count, divisor, stream());
+  }
+
+ private:
+  int ordinal() const { return device().ordinal; }
+};
+
+}  // namespace
+
+std::shared_ptr<Arithmetic> make_arithmetic(const Stream& stream) {
+  return std::make_shared<GpuArithmetic>(stream);
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,25 @@
+// A test whose ranks work on GPUs.
+#pragma once
+
+#include "gpu/gpu_test.hpp"
+#include "support/world.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::test {
+
+/** Skips its tests where there is no GPU, or no NCCL. */
+class GpuRankTest : public RankTest {
+ protected:
+  using GpuBody = std::function<void(Communicator&, const Stream&)>;
+
+  void SetUp() override {
+    if (gpu_count() == 0) GTEST_SKIP() << "no GPU: nothing was tested";
+  }
+
+  /** Runs `body` on every rank with a stream of its GPU. */
+  void on_gpus(const GpuBody& body) {
+    on_ranks([&](Communicator& comm) { body(comm, Stream::on(comm.device())); });
+  }
+};
+
+}  // namespace tutti::test
