@@ -222,6 +222,14 @@ TEST_F(NcclTransportTest, WaitsWhileACallIsInProgress) {
   EXPECT_EQ(calls_of(0).size(), 2U);
 }
 
+TEST_F(NcclTransportTest, AGroupGoesOnWhileACallInsideIsInProgress) {
+  fake_nccl()->answers["ncclSend"][-1] = ncclInProgress;
+  fake_nccl()->patience = 3;
+  on_ranks(2, [&](NcclTransport& transport, int) { transport.all_to_all(a(6), b(6)); });
+  EXPECT_EQ(calls_of(1).size(), 4U);
+  EXPECT_EQ(count("-1: ncclGroupEnd"), 2);
+}
+
 TEST_F(NcclTransportTest, ACallThatNeverEndsBecomesPeerLost) {
   fake_nccl()->answers["ncclAllReduce"][-1] = ncclInProgress;
   fake_nccl()->patience = -1;

@@ -14,6 +14,11 @@
 
 namespace tutti::nccl {
 
+/** Not so if NCCL has not finished yet. */
+inline bool is_failure(ncclResult_t result) {
+  return result != ncclSuccess && result != ncclInProgress;
+}
+
 /**
  * Owns an ncclComm_t. NCCL answers "in progress" where it would block, and takes no other call
  * until it is done: call() waits for that with an eye on the other ranks, over `host`. Calls are
@@ -42,7 +47,7 @@ class Comm {
     finish(name, comm_, call(comm_));
   }
 
-  /** Runs several calls as one: calls(ncclComm_t) returns the first that is not ncclSuccess. */
+  /** Runs several calls as one: calls(ncclComm_t) returns the first that is_failure(). */
   template <class Calls>
   void group(const char* name, const Calls& calls) {
     call(name, [&](ncclComm_t comm) {
@@ -50,7 +55,7 @@ class Comm {
       if (start != ncclSuccess) return start;
       const ncclResult_t inside = calls(comm);
       const ncclResult_t end = library_->GroupEnd();  // whatever happened inside
-      return inside == ncclSuccess || inside == ncclInProgress ? end : inside;
+      return is_failure(inside) ? inside : end;
     });
   }
 

@@ -177,7 +177,7 @@ void NcclTransport::all_gather_v(ConstView in, View out, std::span<const std::in
       const void* source = host_->rank() == root ? in.data : part.data;
       const ncclResult_t result =
           nccl().Broadcast(source, part.data, size(count), type_of(in.dtype), root, comm, stream_);
-      if (result != ncclSuccess) return result;
+      if (is_failure(result)) return result;
     }
     return ncclSuccess;
   });
@@ -200,10 +200,10 @@ void NcclTransport::all_to_all(ConstView in, View out) {
     for (int peer = 0; peer < host_->size(); ++peer) {
       const ncclResult_t sent = nccl().Send(in.part(peer * count, count).data, size(count),
                                             type_of(in.dtype), peer, comm, stream_);
-      if (sent != ncclSuccess) return sent;
+      if (is_failure(sent)) return sent;
       const ncclResult_t received = nccl().Recv(out.part(peer * count, count).data, size(count),
                                                 type_of(in.dtype), peer, comm, stream_);
-      if (received != ncclSuccess) return received;
+      if (is_failure(received)) return received;
     }
     return ncclSuccess;
   });
