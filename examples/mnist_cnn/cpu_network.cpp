@@ -28,10 +28,10 @@ class CpuNetwork final : public Network {
     host_.set_gradients(spans);
   }
 
-  void forward(std::span<const std::uint8_t> pixels,
-               std::span<const std::uint8_t> labels) override {
-    const BatchResult result = host_.forward(pixels, labels);
-    totals_.mean_losses += result.loss_sum / static_cast<double>(labels.size());
+  void forward(const Images& images, std::span<const std::int64_t> indices) override {
+    gather(images, indices, batch_);
+    const BatchResult result = host_.forward(batch_.pixels, batch_.labels);
+    totals_.mean_losses += result.loss_sum / static_cast<double>(indices.size());
     totals_.correct += result.correct;
   }
 
@@ -42,6 +42,7 @@ class CpuNetwork final : public Network {
 
  private:
   Cnn& host_;
+  Batch batch_;
   Totals totals_;
 };
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cnn.hpp"
+#include "data.hpp"
 #include "tutti/dist_opt.hpp"
 
 namespace mnist {
@@ -28,9 +29,11 @@ class Network {
   /** As Cnn's, in memory of the device. */
   virtual std::vector<tutti::Parameter> parameters() = 0;
   virtual void set_gradients(std::span<const tutti::View> gradients) = 0;
-  /** As Cnn's; what it gives is added to the totals. On a GPU the work is launched. */
-  virtual void forward(std::span<const std::uint8_t> pixels,
-                       std::span<const std::uint8_t> labels) = 0;
+  /**
+   * Cnn::forward() on the images with these indices; what it gives is added to the totals. On a GPU
+   * the work is launched, and the images stay in its memory: they must not change.
+   */
+  virtual void forward(const Images& images, std::span<const std::int64_t> indices) = 0;
   virtual void backward(const tutti::Emit& emit) = 0;
   /** What was added up since the last call. Blocks. */
   virtual Totals take_totals() = 0;

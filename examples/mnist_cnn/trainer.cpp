@@ -203,8 +203,7 @@ void Trainer::train_epoch(Report& report, EpochResult& result) {
   for (std::size_t i = 0; i < batches; ++i) {
     const std::size_t first = i * batch_size;
     const std::size_t size = std::min(batch_size, order.size() - first);
-    gather(data_.train, std::span(order).subspan(first, size), batch_);
-    network_->forward(batch_.pixels, batch_.labels);
+    network_->forward(data_.train, std::span(order).subspan(first, size));
     step();
     result.totals += optimizer_->statistics();
 
@@ -230,8 +229,7 @@ void Trainer::evaluate(EpochResult& result) {
     indices.resize(
         static_cast<std::size_t>(std::min<std::int64_t>(options_.batch_size, shard.size - done)));
     std::iota(indices.begin(), indices.end(), shard.first + done);
-    gather(data_.test, indices, batch_);
-    network_->forward(batch_.pixels, batch_.labels);
+    network_->forward(data_.test, indices);
     images += static_cast<std::int64_t>(indices.size());
   }
   std::array<std::int64_t, 2> totals{network_->take_totals().correct, images};

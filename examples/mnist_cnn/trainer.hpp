@@ -59,7 +59,6 @@ class Trainer {
   Data data_;
   std::optional<tutti::DistOpt> optimizer_;
   std::int64_t epochs_done_ = 0;
-  Batch batch_;
 };
 
 }  // namespace mnist

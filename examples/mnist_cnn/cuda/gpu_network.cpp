@@ -1,4 +1,5 @@
 // The network on a GPU: the layers of the Cnn, in its layout of memory.
+#include <map>
 #include <optional>
 #include <stdexcept>
 #include <utility>
@@ -33,7 +34,7 @@ class GpuNetwork final : public Network {
     }
     const std::int64_t pixels1 = first_conv(max_batch).pixels();
     const std::int64_t pixels2 = second_conv(max_batch).pixels();
-    pixels_ = stream_.allocate(max_batch * kImagePixels);
+    indices_ = stream_.allocate(max_batch * tutti::size_of(DType::i64));
     labels_ = stream_.allocate(max_batch);
     images_ = room(max_batch * kImagePixels);
     patches1_ = room(pixels1 * first_conv(1).patch());
@@ -71,16 +72,15 @@ class GpuNetwork final : public Network {
     gradients_.assign(gradients.begin(), gradients.end());
   }
 
-  void forward(std::span<const std::uint8_t> pixels,
-               std::span<const std::uint8_t> labels) override {
-    batch_ = static_cast<std::int64_t>(labels.size());
-    if (batch_ > max_batch_ || pixels.size() != labels.size() * kImagePixels) {
-      throw std::invalid_argument("a batch has at most max_batch images of 784 pixels");
+  void forward(const Images& images, std::span<const std::int64_t> indices) override {
+    if (static_cast<std::int64_t>(indices.size()) > max_batch_) {
+      throw std::invalid_argument("a batch has at most max_batch images");
     }
+    batch_ = static_cast<std::int64_t>(indices.size());
     // From pageable memory: it has been read when copy() returns.
-    stream_.copy(pixels_.view(DType::u8).part(0, batch_ * kImagePixels), pixels);
-    stream_.copy(labels_.view(DType::u8).part(0, batch_), labels);
-    stream_.submit([&] { launch_forward(); });
+    stream_.copy(indices_.view(DType::i64).part(0, batch_), indices);
+    const cuda::DeviceImages held = hold(images);
+    stream_.submit([&] { launch_forward(held); });
   }
 
   void backward(const tutti::Emit& emit) override {
@@ -109,6 +109,12 @@ class GpuNetwork final : public Network {
   }
 
  private:
+  /** A data set. */
+  struct Held {
+    Buffer pixels;
+    Buffer labels;
+  };
+
   static cuda::ConvShape first_conv(std::int64_t batch) {
     return {batch, kImageSize, 1, kConv1Out};
   }
@@ -130,6 +136,19 @@ class GpuNetwork final : public Network {
     return static_cast<float*>(gradients_[2 * layer + 1].data);
   }
 
+  /** Copies a data set that it has not seen. */
+  cuda::DeviceImages hold(const Images& images) {
+    Held& held = held_[&images];
+    if (held.labels.data() == nullptr) {
+      held.pixels = stream_.allocate(static_cast<std::int64_t>(images.pixels.size()));
+      held.labels = stream_.allocate(images.count());
+      stream_.copy(held.pixels.view(DType::u8), std::span(images.pixels)).wait();
+      stream_.copy(held.labels.view(DType::u8), std::span(images.labels)).wait();
+    }
+    return {static_cast<const std::uint8_t*>(held.pixels.data()),
+            static_cast<const std::uint8_t*>(held.labels.data()), kImagePixels};
+  }
+
   void convolve(const cuda::ConvShape& shape, std::size_t layer, const Buffer& in,
                 const Buffer& patches, const Buffer& conv, const Buffer& out,
                 const Buffer& won) const {
@@ -147,10 +166,11 @@ class GpuNetwork final : public Network {
     cuda::add_bias(floats(out), batch_, linear.out, bias(layer), relu, cuda_stream());
   }
 
-  void launch_forward() const {
+  void launch_forward(const cuda::DeviceImages& held) const {
     // Mean and standard deviation of MNIST's training pixels.
-    cuda::normalise(static_cast<const std::uint8_t*>(pixels_.data()), batch_ * kImagePixels,
-                    0.1307F * 255.0F, 1.0F / (0.3081F * 255.0F), floats(images_), cuda_stream());
+    cuda::take_batch(held, static_cast<const std::int64_t*>(indices_.data()), batch_,
+                     0.1307F * 255.0F, 1.0F / (0.3081F * 255.0F), floats(images_),
+                     static_cast<std::uint8_t*>(labels_.data()), cuda_stream());
     convolve(first_conv(batch_), 0, images_, patches1_, conv1_, pooled1_, won1_);
     convolve(second_conv(batch_), 1, pooled1_, patches2_, conv2_, pooled2_, won2_);
     connect(kLinear1, 2, pooled2_, hidden_, true);
@@ -208,8 +228,9 @@ class GpuNetwork final : public Network {
   std::optional<cuda::Cublas> blas_;
   std::vector<Buffer> values_;
   std::vector<View> gradients_;
-  Buffer pixels_, labels_, images_, patches1_, conv1_, pooled1_, won1_, patches2_, conv2_, pooled2_,
-      won2_, hidden_, logits_;
+  std::map<const Images*, Held> held_;
+  Buffer indices_, labels_, images_, patches1_, conv1_, pooled1_, won1_, patches2_, conv2_,
+      pooled2_, won2_, hidden_, logits_;
   Buffer d_logits_, d_hidden_, d_pooled2_, d_pooled1_;
   Buffer sums_;
 };

@@ -29,10 +29,14 @@ __device__ void for_each(std::int64_t count, const Action& action) {
 }
 
 __global__ void __launch_bounds__(kThreads)
-    normalise_kernel(const std::uint8_t* pixels, std::int64_t count, float mean,
-                     float inverse_deviation, float* values) {
-  for_each(count, [&](std::int64_t i) {
-    values[i] = (static_cast<float>(pixels[i]) - mean) * inverse_deviation;
+    take_batch_kernel(DeviceImages images, const std::int64_t* indices, std::int64_t batch,
+                      float mean, float inverse_deviation, float* values, std::uint8_t* labels) {
+  for_each(batch * images.size, [&](std::int64_t i) {
+    const std::int64_t from = indices[i / images.size];
+    const std::int64_t pixel = i % images.size;
+    values[i] =
+        (static_cast<float>(images.pixels[from * images.size + pixel]) - mean) * inverse_deviation;
+    if (pixel == 0) labels[i / images.size] = images.labels[from];
   });
 }
 
@@ -208,11 +212,12 @@ void check(cudaError_t code, const char* call) {
   throw tutti::Error(std::string(call) + ": " + cudaGetErrorString(code));
 }
 
-void normalise(const std::uint8_t* pixels, std::int64_t count, float mean, float inverse_deviation,
-               float* values, cudaStream_t stream) {
-  normalise_kernel<<<grid_for(count), kThreads, 0, stream>>>(pixels, count, mean, inverse_deviation,
-                                                             values);
-  check_launch("normalise_kernel");
+void take_batch(const DeviceImages& images, const std::int64_t* indices, std::int64_t batch,
+                float mean, float inverse_deviation, float* values, std::uint8_t* labels,
+                cudaStream_t stream) {
+  take_batch_kernel<<<grid_for(batch * images.size), kThreads, 0, stream>>>(
+      images, indices, batch, mean, inverse_deviation, values, labels);
+  check_launch("take_batch_kernel");
 }
 
 void unfold(const ConvShape& shape, const float* images, float* patches, cudaStream_t stream) {

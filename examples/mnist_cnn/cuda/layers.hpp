@@ -11,9 +11,16 @@ namespace mnist::cuda {
 /** Throws tutti::Error unless `code` is cudaSuccess. */
 void check(cudaError_t code, const char* call);
 
-/** values[i] = (pixels[i] - mean) * inverse_deviation. */
-void normalise(const std::uint8_t* pixels, std::int64_t count, float mean, float inverse_deviation,
-               float* values, cudaStream_t stream);
+/** A data set in memory of the GPU. */
+struct DeviceImages {
+  const std::uint8_t* pixels;  ///< [count, size]
+  const std::uint8_t* labels;  ///< [count]
+  std::int64_t size;           ///< pixels of an image
+};
+/** The images with these indices: values = (pixels - mean) * inverse_deviation, and labels. */
+void take_batch(const DeviceImages& images, const std::int64_t* indices, std::int64_t batch,
+                float mean, float inverse_deviation, float* values, std::uint8_t* labels,
+                cudaStream_t stream);
 
 /** Images of a convolution, channels last, and the patches of 5x5 pixels that it multiplies. */
 struct ConvShape {
