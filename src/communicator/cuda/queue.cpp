@@ -158,6 +158,14 @@ class GpuEvent final : public Event::State {
   std::exception_ptr failure_;
 };
 
+/** Whether CUDA copies from and to this memory of the host while the host waits. */
+bool is_pageable(ConstView memory) {
+  if (memory.count == 0 || memory.device.kind != DeviceKind::cpu) return false;
+  cudaPointerAttributes attributes{};
+  check(cudaPointerGetAttributes(&attributes, memory.data), "cudaPointerGetAttributes");
+  return attributes.type == cudaMemoryTypeUnregistered;
+}
+
 /** A pool that keeps what it was given back, so that a step of training allocates nothing new. */
 cudaMemPool_t make_pool(int ordinal) {
   cudaMemPoolProps properties{};
@@ -239,6 +247,8 @@ class GpuQueue final : public Stream::Queue, public std::enable_shared_from_this
   }
 
   std::shared_ptr<Event::State> copy(View out, ConstView in) override {
+    // CUDA itself would wait for the stream, and never learn that a rank is lost.
+    if (is_pageable(out) || is_pageable(in)) synchronize();
     return submit(
         [&] {
           if (out.count == 0 || out.data == in.data) return;
