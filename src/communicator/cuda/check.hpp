@@ -12,7 +12,10 @@ void check(cudaError_t code, const char* call);
 /** For destructors: logs instead. Says nothing while the process ends. */
 void check_quietly(cudaError_t code, const char* call) noexcept;
 
-/** Makes a device current on this thread, and the former one again at its end. */
+/**
+ * Makes a device current on this thread, and the former one again at its end, unless nobody has
+ * used that: to make it current would cost some hundred megabytes of its memory.
+ */
 class DeviceGuard {
  public:
   explicit DeviceGuard(int ordinal);

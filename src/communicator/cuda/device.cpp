@@ -26,6 +26,25 @@ int count_devices() {
   return 0;
 }
 
+/** Whether this process has a context on a device. */
+bool is_in_use(int ordinal) {
+  // cuDevicePrimaryCtxGetState() of the driver, which is not linked.
+  using GetState = int (*)(int device, unsigned* flags, int* active);
+  static const auto get_state = [] {
+    constexpr unsigned kVersion = 12000;
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    const cudaError_t code = cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &found,
+                                                              kVersion, cudaEnableDefault, &result);
+    const bool good = code == cudaSuccess && result == cudaDriverEntryPointSuccess;
+    return good ? reinterpret_cast<GetState>(found) : nullptr;
+  }();
+  unsigned flags = 0;
+  int active = 1;
+  if (get_state != nullptr && get_state(ordinal, &flags, &active) != 0) active = 1;
+  return active != 0;
+}
+
 }  // namespace
 
 void check(cudaError_t code, const char* call) {
@@ -52,7 +71,7 @@ DeviceGuard::DeviceGuard(int ordinal) {
 }
 
 DeviceGuard::~DeviceGuard() {
-  if (moved_) check_quietly(cudaSetDevice(former_), "cudaSetDevice");
+  if (moved_ && is_in_use(former_)) check_quietly(cudaSetDevice(former_), "cudaSetDevice");
 }
 
 int device_count() {

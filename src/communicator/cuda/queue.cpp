@@ -247,6 +247,7 @@ class GpuQueue final : public Stream::Queue, public std::enable_shared_from_this
   }
 
   std::shared_ptr<Event::State> copy(View out, ConstView in) override {
+    const DeviceGuard guard(ordinal_);
     // CUDA itself would wait for the stream, and never learn that a rank is lost.
     if (is_pageable(out) || is_pageable(in)) synchronize();
     return submit(
