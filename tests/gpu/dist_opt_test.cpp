@@ -1,7 +1,6 @@
 // DistOpt's modes on GPUs beside the same on CPUs.
 #include <cmath>
 #include <string>
-#include <tuple>
 
 #include "gpu/gpu_ranks.hpp"
 #include "multirank/sparse_model.hpp"
@@ -115,13 +114,16 @@ TEST_F(GpuDistOpt, PartialUpdates) {
 }
 
 TEST_F(GpuDistOpt, SparseUpdates) {
-  for (const auto& [spars, top_k, correct] : {std::tuple{0.05, true, true},
-                                              {0.05, true, false},
-                                              {300.0, false, true},
-                                              {0.0, false, true}}) {
-    SCOPED_TRACE(std::to_string(spars));
+  struct Choice {
+    double spars;
+    bool top_k;
+    bool correct;
+  };
+  for (const Choice choice : {Choice{0.05, true, true}, Choice{0.05, true, false},
+                              Choice{300.0, false, true}, Choice{0.0, false, true}}) {
+    SCOPED_TRACE(std::to_string(choice.spars));
     expect_as_on_cpus([=](DistOpt& opt, const Backward& pass) {
-      opt.backward_and_sparse_update(pass, 70, spars, top_k, correct);
+      opt.backward_and_sparse_update(pass, 70, choice.spars, choice.top_k, choice.correct);
     });
   }
   DistOptions options;

@@ -55,7 +55,8 @@ TEST_F(GpuRanks, EveryCollectiveMovesWhatItShould) {
       return rank_sum + static_cast<float>(ranks) * static_cast<float>(i);
     };
     const auto from = [&](std::int64_t i) {  // element i of rank i / n
-      return 100.0F * static_cast<float>(i / n) + static_cast<float>(i % n);
+      const std::int64_t sender = i / n;
+      return 100.0F * static_cast<float>(sender) + static_cast<float>(i % n);
     };
     check(
         n, n, [&](View in, View out) { comm.all_reduce(in, out, Reduce::sum, stream); }, total);
@@ -72,7 +73,8 @@ TEST_F(GpuRanks, EveryCollectiveMovesWhatItShould) {
     check(
         n * ranks, n * ranks, [&](View in, View out) { comm.all_to_all(in, out, stream); },
         [&](std::int64_t i) {
-          return 100.0F * static_cast<float>(i / n) +
+          const std::int64_t sender = i / n;
+          return 100.0F * static_cast<float>(sender) +
                  static_cast<float>(comm.global_rank() * n + i % n);
         });
     const std::vector<std::int64_t> counts(static_cast<std::size_t>(ranks), n);

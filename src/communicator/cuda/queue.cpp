@@ -41,7 +41,7 @@ class EventPool {
     {
       const std::lock_guard lock(mutex_);
       if (!free_.empty()) {
-        const cudaEvent_t event = free_.back();
+        cudaEvent_t event = free_.back();
         free_.pop_back();
         return event;
       }
