@@ -36,12 +36,13 @@ first() {
 
 # find_library PACKAGE SONAME...: where a library of NVIDIA's lies on this machine.
 find_library() {
-  local package=$1 name folder
+  local package=$1 name folder paths
   shift
   local folders=(/usr/local/cuda/lib64 /usr/local/cuda-*/lib64 /usr/lib/x86_64-linux-gnu /usr/lib64)
+  paths=$(python3 -c 'import sys; print("\n".join(p for p in sys.path if p))' 2>/dev/null)
   while read -r folder; do
     folders+=("$folder/nvidia/$package/lib" "$folder/nvidia/cu13/lib")
-  done < <(python3 -c 'import sys; print("\n".join(p for p in sys.path if p))' 2>/dev/null)
+  done <<<"$paths"
   for folder in /usr/lib/python3*/*-packages /usr/local/lib/python3*/*-packages \
     /opt/*/lib/python3*/site-packages /root/*/lib/python3*/site-packages; do
     folders+=("$folder/nvidia/$package/lib" "$folder/nvidia/cu13/lib")
@@ -66,7 +67,8 @@ ours=(env "LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}")
 devices=$("${ours[@]}" TUTTI_LOG=info "$here/bin/gpu_kernels_bench" --devices 2>"$logs/devices.log")
 status=$?
 if [ "$status" -eq 77 ]; then
-  cat "$logs/devices.log"  # why: the driver may be missing, or too old for this build
+  # Why: the driver may be missing, or too old for this build.
+  grep "no GPU is used" "$logs/devices.log"
   echo "no GPU"
   exit 77
 fi
