@@ -9,12 +9,14 @@
 #include <cstdlib>
 #include <numeric>
 #include <sstream>
+#include <stdexcept>
 
 #include "communicator/nccl/meeting.hpp"
 #include "communicator/shm/transport.hpp"
 #include "nccl/fake_nccl.hpp"
 #include "support/world.hpp"
 #include "tutti/error.hpp"
+#include "tutti/interrupt.hpp"
 
 namespace tutti::nccl {
 namespace {
@@ -252,6 +254,20 @@ TEST_F(NcclTransportTest, ACallThatNeverEndsBecomesPeerLost) {
   EXPECT_EQ(lost, 2);
   EXPECT_EQ(count("0: ncclCommAbort") + count("1: ncclCommAbort"), 2) << "each rank, once";
   EXPECT_EQ(count("0: ncclCommDestroy"), 0);
+}
+
+TEST_F(NcclTransportTest, ACallerCanEndAWait) {
+  fake_nccl()->answers["ncclAllReduce"][-1] = ncclInProgress;
+  fake_nccl()->patience = -1;
+  on_hosts(1, [&](shm::ShmTransport& host) {
+    NcclTransport transport(join(&host, gpu_number(0)), &host, kGpu);
+    {
+      const InterruptCheck check([] { throw std::runtime_error("enough"); });
+      EXPECT_THROW(transport.all_reduce(a(4), b(4), Reduce::sum), std::runtime_error);
+    }
+    transport.cancel();
+  });
+  EXPECT_EQ(count("0: ncclCommAbort"), 1);
 }
 
 TEST_F(NcclTransportTest, AnErrorSaysWhatNcclSays) {
