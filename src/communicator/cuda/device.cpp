@@ -12,7 +12,15 @@ namespace tutti::cuda {
 namespace {
 
 std::string describe(cudaError_t code, const char* call) {
-  return std::string(call) + ": " + cudaGetErrorString(code) + " (" + cudaGetErrorName(code) + ")";
+  std::string text =
+      std::string(call) + ": " + cudaGetErrorString(code) + " (" + cudaGetErrorName(code) + ")";
+  // What CUDA says in a child of a process that has used it.
+  if (code == cudaErrorInitializationError) {
+    text +=
+        "; CUDA cannot be used in a process that was forked after it was initialised: fork "
+        "before that, or spawn the ranks";
+  }
+  return text;
 }
 
 int count_devices() {
@@ -21,6 +29,9 @@ int count_devices() {
   if (code == cudaSuccess && count > 0) return count;
   // Without a driver the code is cudaErrorInsufficientDriver, without a device cudaErrorNoDevice.
   cudaGetLastError();
+  if (code == cudaErrorInitializationError) {
+    throw BackendUnavailable(describe(code, "cudaGetDeviceCount"));
+  }
   const std::string reason = code == cudaSuccess ? "there is none" : cudaGetErrorString(code);
   log(LogLevel::info, "no GPU is used: " + reason);
   return 0;
