@@ -98,7 +98,7 @@ TEST_F(Lifecycle, AFullMachineIsToldToAllRanksAtOnce) {
     try {
       std::optional<NoRoom> no_room;
       if (comm.global_rank() == 0) no_room.emplace();
-      Communicator(comm.global_rank(), ranks(), id, short_timeout());
+      const Communicator joined(comm.global_rank(), ranks(), id, short_timeout());
       ADD_FAILURE() << "did not throw";
     } catch (const SystemError& error) {
       EXPECT_EQ(error.error_number(), EFBIG) << error.what();
