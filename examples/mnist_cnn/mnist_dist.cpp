@@ -1,8 +1,10 @@
 // Data-parallel training of a CNN on MNIST: under mpiexec, or with ranks that it forks itself.
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <string>
 
 #include "blas.hpp"
@@ -10,6 +12,7 @@
 #include "options.hpp"
 #include "trainer.hpp"
 #include "tutti/communicator.hpp"
+#include "tutti/error.hpp"
 
 namespace {
 
@@ -25,20 +28,39 @@ struct Admission {
   tutti::UniqueId id;
 };
 
-std::shared_ptr<tutti::Communicator> join(const Admission* admission) {
+std::shared_ptr<tutti::Communicator> make_communicator(const Admission* admission) {
   if (admission == nullptr) return std::make_shared<tutti::Communicator>();
   return std::make_shared<tutti::Communicator>(admission->rank, admission->world_size,
                                                admission->id);
 }
 
-/** The life of one rank; returns its exit status. */
-int run_rank(const mnist::Options& options, const Admission* admission) {
+/** Joins the other ranks. If tutti refuses a variable of the environment, that is what is wrong
+ * with this run, and the ranks meet without them: then one can speak for all. */
+std::shared_ptr<tutti::Communicator> join(const Admission* admission, std::string& fault) {
+  try {
+    return make_communicator(admission);
+  } catch (const tutti::InvalidArgument& error) {
+    if (fault.empty()) fault = error.what();
+    for (const char* name :
+         {"TUTTI_TIMEOUT", "TUTTI_LOG", "TUTTI_ISA", "TUTTI_SPARSE", "TUTTI_GPU_CHECK"}) {
+      unsetenv(name);
+    }
+    return make_communicator(admission);
+  }
+}
+
+/** The life of one rank; returns its exit status. `fault`: what is wrong with the options, if
+ * anything. */
+int run_rank(const mnist::Options& options, std::string fault, const Admission* admission) {
   std::string name = admission == nullptr ? "" : "rank " + std::to_string(admission->rank) + ": ";
   try {
     mnist::use_one_blas_thread();
-    const std::shared_ptr<tutti::Communicator> communicator = join(admission);
+    const std::shared_ptr<tutti::Communicator> communicator = join(admission, fault);
     name = "rank " + std::to_string(communicator->global_rank()) + ": ";
     try {
+      mnist::together(*communicator, [&] {
+        if (!fault.empty()) throw std::runtime_error(fault);
+      });
       mnist::Trainer(options, communicator).run();
       return 0;
     } catch (const mnist::Refused& refused) {
@@ -54,42 +76,36 @@ int run_rank(const mnist::Options& options, const Admission* admission) {
   }
 }
 
-/** Under mpiexec all ranks see the same bad option: one of them says so. */
-int refuse_options(const std::string& reason) {
-  if (!mnist::under_mpiexec()) {
-    complain(reason);
-    return 2;
-  }
-  tutti::Communicator communicator;
-  if (communicator.global_rank() == 0) complain(reason);
-  communicator.barrier();
-  return 2;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
     mnist::Options options;
+    std::string fault;
     try {
       options = mnist::parse_options({argv + 1, static_cast<std::size_t>(argc - 1)});
       if (options.ranks > 0 && mnist::under_mpiexec()) {
         throw mnist::OptionError("--ranks: mpiexec has started the ranks already");
       }
     } catch (const mnist::OptionError& error) {
-      return refuse_options(error.what());
+      fault = error.what();
+    }
+    if (mnist::under_mpiexec() && !fault.empty()) return run_rank(options, fault, nullptr);
+    if (!fault.empty()) {
+      complain(fault);
+      return 2;
     }
     if (options.help) {
       std::fputs(mnist::kHelp, stdout);
       return 0;
     }
-    if (options.ranks == 0) return run_rank(options, nullptr);
+    if (options.ranks == 0) return run_rank(options, "", nullptr);
 
     // Made before the forks, so that all children hold the same ticket.
     const tutti::UniqueId id = tutti::UniqueId::create();
     return mnist::launch_ranks(options.ranks, [&](int rank) {
       const Admission admission{rank, options.ranks, id};
-      return run_rank(options, &admission);
+      return run_rank(options, "", &admission);
     });
   } catch (const std::exception& error) {
     complain(error.what());

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <functional>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -26,10 +25,16 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/**
- * Runs `action`, which must not communicate, on every rank. If it throws on some of them, throws
- * Refused on all of them, so that nobody waits for a rank that has given up.
- */
+/** Rank 0's bytes, on every rank. */
+void broadcast(tutti::Communicator& communicator, std::vector<std::byte>& bytes) {
+  auto size = static_cast<std::int64_t>(bytes.size());
+  communicator.broadcast(std::span(&size, 1), 0);
+  bytes.resize(static_cast<std::size_t>(size));
+  communicator.broadcast(tutti::View(bytes.data(), size, tutti::DType::u8), 0);
+}
+
+}  // namespace
+
 void together(tutti::Communicator& communicator, const std::function<void()>& action) {
   std::string error;
   std::int64_t lowest_failed = communicator.world_size();
@@ -44,16 +49,6 @@ void together(tutti::Communicator& communicator, const std::function<void()>& ac
   throw Refused(lowest_failed == communicator.global_rank() ? error : "");
 }
 
-/** Rank 0's bytes, on every rank. */
-void broadcast(tutti::Communicator& communicator, std::vector<std::byte>& bytes) {
-  auto size = static_cast<std::int64_t>(bytes.size());
-  communicator.broadcast(std::span(&size, 1), 0);
-  bytes.resize(static_cast<std::size_t>(size));
-  communicator.broadcast(tutti::View(bytes.data(), size, tutti::DType::u8), 0);
-}
-
-}  // namespace
-
 Trainer::Trainer(const Options& options, std::shared_ptr<tutti::Communicator> communicator)
     : options_(options),
       communicator_(std::move(communicator)),
@@ -62,7 +57,7 @@ Trainer::Trainer(const Options& options, std::shared_ptr<tutti::Communicator> co
   if (!options_.resume.empty()) state = read_checkpoint();
   together(*communicator_, [&] { data_ = load_data(options_.data_dir, options_.seed); });
   network_ = make_network();
-  optimizer_ = make_optimizer();
+  make_optimizer();
   // Gradients are computed where the collectives read them: nothing is copied.
   network_->set_gradients(optimizer_->register_parameters(network_->parameters()));
   if (!options_.resume.empty()) load(state);
@@ -86,7 +81,7 @@ std::unique_ptr<Network> Trainer::make_network() {
   return network;
 }
 
-tutti::DistOpt Trainer::make_optimizer() const {
+void Trainer::make_optimizer() {
   tutti::SgdOptions sgd{
       .lr = options_.lr, .momentum = options_.momentum, .weight_decay = options_.weight_decay};
   tutti::DistOptions options;
@@ -96,7 +91,8 @@ tutti::DistOpt Trainer::make_optimizer() const {
   if (options_.momentum_correction) std::swap(options.sparse.momentum, sgd.momentum);
   options.sparse.warm_up_epochs = options_.warm_up_epochs;
   options.sparse.epoch_steps = steps_of(training_shard(data_.train.count(), rank(), ranks()).size);
-  return {std::make_shared<tutti::SGD>(sgd), communicator_, options};
+  together(communicator(),
+           [&] { optimizer_.emplace(std::make_shared<tutti::SGD>(sgd), communicator_, options); });
 }
 
 std::int64_t Trainer::steps_of(std::int64_t images) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -26,6 +27,12 @@ class Refused : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/**
+ * Runs `action`, which must not communicate, on every rank. If it throws on some of them, throws
+ * Refused on all of them, so that nobody waits for a rank that has given up.
+ */
+void together(tutti::Communicator& communicator, const std::function<void()>& action);
+
 /** One rank's model and data, and what it does with them. All methods are collective. */
 class Trainer {
  public:
@@ -45,7 +52,7 @@ class Trainer {
   void save();
 
   std::unique_ptr<Network> make_network();
-  tutti::DistOpt make_optimizer() const;
+  void make_optimizer();
   /** How many batches that many images are. */
   std::int64_t steps_of(std::int64_t images) const;
   tutti::Communicator& communicator() const { return *communicator_; }

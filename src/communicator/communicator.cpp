@@ -19,7 +19,7 @@ std::unique_ptr<Transport> connect(int local_rank, int world_size, const UniqueI
     throw InvalidArgument("world_size is " + std::to_string(world_size) + ", but must be positive");
   }
   check_rank("local_rank", local_rank, world_size);
-  return connect_local(local_rank, world_size, id, timeout_or_default(options.timeout));
+  return connect_local(local_rank, world_size, id, checked_timeout(options.timeout));
 }
 
 }  // namespace
@@ -31,7 +31,7 @@ Reduce Reduce::premul_sum(double factor) {
 }
 
 Communicator::Communicator(const CommOptions& options)
-    : Communicator(connect_mpi_world(timeout_or_default(options.timeout))) {}
+    : Communicator(connect_mpi_world(checked_timeout(options.timeout))) {}
 
 Communicator::Communicator(int local_rank, int world_size, const UniqueId& id,
                            const CommOptions& options)

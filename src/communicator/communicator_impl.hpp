@@ -25,8 +25,8 @@ namespace tutti {
 class Communicator::Impl : public std::enable_shared_from_this<Communicator::Impl> {
  public:
   explicit Impl(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {
-    const std::string kernels = cpu::name_of(cpu::active_isa());   // a wrong TUTTI_ISA ends here
-    if (log_enabled(LogLevel::info) && transport_->rank() == 0) {  // and a wrong TUTTI_LOG
+    if (log_enabled(LogLevel::info) && transport_->rank() == 0) {
+      const std::string kernels = cpu::name_of(cpu::active_isa());
       log(LogLevel::info, transport_->describe() + "; " + kernels + " kernels");
     }
   }

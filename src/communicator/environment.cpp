@@ -4,16 +4,15 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 
+#include "communicator/cpu/kernel_table.hpp"
+#include "communicator/log.hpp"
+#include "communicator/sparse_plan.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {
-
-std::optional<std::string> environment(const char* name) {
-  const char* value = std::getenv(name);
-  if (value == nullptr || *value == '\0') return std::nullopt;
-  return value;
-}
+namespace {
 
 std::chrono::milliseconds timeout_or_default(std::optional<std::chrono::milliseconds> option) {
   constexpr double kLongest = 1e9;  // seconds; beyond 30 years the arithmetic of clocks overflows
@@ -33,6 +32,35 @@ std::chrono::milliseconds timeout_or_default(std::optional<std::chrono::millisec
                           "', but must be a number of seconds from 0.001 to 1e9");
   }
   return std::chrono::milliseconds(std::llround(seconds * 1000.0));
+}
+
+}  // namespace
+
+std::optional<std::string> environment(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return value;
+}
+
+std::chrono::milliseconds checked_timeout(std::optional<std::chrono::milliseconds> option) {
+  log_enabled(LogLevel::info);
+  cpu::active_isa();
+  forced_sparse_algorithm();
+  gpu_calls_to_compare();
+  return timeout_or_default(option);
+}
+
+std::int64_t gpu_calls_to_compare() {
+  constexpr std::int64_t kDefault = 100;
+  const auto text = environment("TUTTI_GPU_CHECK");
+  if (!text) return kDefault;
+  if (*text == "all") return std::numeric_limits<std::int64_t>::max();
+  std::int64_t value = -1;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (error != std::errc{} || end != text->data() + text->size() || value < 0) {
+    throw InvalidArgument("TUTTI_GPU_CHECK is '" + *text + "', but must be a number or 'all'");
+  }
+  return value;
 }
 
 Device choose_device(int local_rank, int gpus) {

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import unittest
+import zlib
 
 PROGRAM = sys.argv[1]
 MPIEXEC = (sys.argv[2], "--oversubscribe", "--bind-to", "none")  # there may be fewer cores
@@ -202,16 +203,27 @@ class MnistDist(unittest.TestCase):
             ("--data-dir", self.data, "--resume", "none"): "none: cannot be opened",
             ("--data-dir", self.data, "--json", "none/result"): "none/result: cannot be written",
             ("--data-dir", self.data, "--save", "none/model"): "none: cannot be written to",
+            ("--data-dir", self.data, "--dist-option", "sparseTopK", "--momentum-correction",
+             "--momentum", "1.5"): "sparse.momentum is 1.5",
         }
         for arguments, reason in cases.items():
-            for launcher, ranks in (((), ("--ranks", 2)), ((*MPIEXEC, "-n", "2"), ())):
-                with self.subTest(arguments=arguments, launcher=launcher):
-                    status, output, errors = self.run_to_end(*arguments, *ranks,
-                                                             launcher=launcher)
-                    self.assertNotEqual(status, 0)
-                    self.assertEqual(len(errors), 1, errors)
-                    self.assertIn(reason, errors[0])
-                    self.assertEqual(output, "")
+            self.expect_one_line(reason, *arguments)
+
+    def test_refuses_the_environment_in_one_line(self):
+        healthy = self.environment
+        for name in ("TUTTI_TIMEOUT", "TUTTI_LOG", "TUTTI_ISA", "TUTTI_SPARSE", "TUTTI_GPU_CHECK",
+                     "TUTTI_DEVICE"):
+            self.environment = {**healthy, name: "bogus"}
+            self.expect_one_line(f"{name} is 'bogus'", "--data-dir", self.data)
+
+    def expect_one_line(self, reason, *arguments):
+        for launcher, ranks in (((), ("--ranks", 2)), ((*MPIEXEC, "-n", "2"), ())):
+            with self.subTest(reason=reason, launcher=launcher):
+                status, output, errors = self.run_to_end(*arguments, *ranks, launcher=launcher)
+                self.assertNotEqual(status, 0)
+                self.assertEqual(len(errors), 1, errors)
+                self.assertIn(reason, errors[0])
+                self.assertEqual(output, "")
 
     def test_refuses_a_truncated_file(self):
         path = self.data / "t10k-images-idx3-ubyte"
@@ -220,6 +232,60 @@ class MnistDist(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertEqual(len(errors), 1, errors)
         self.assertRegex(errors[0], f"{path}: truncated")
+
+    def start_saving(self, *arguments):
+        process = self.start("--ranks", 2, "--epochs", 1000000, "--data-dir", self.data, "--save",
+                             self.model, *arguments)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.kill)
+        return process
+
+    def kill_all(self, process):
+        ranks = children_of(process.pid)
+        process.kill()
+        process.wait()
+        self.assertTrue(wait_until(lambda: not any(is_running(rank) for rank in ranks), 20))
+
+    def epochs_of_whole_checkpoint(self):
+        content = self.model.read_bytes()
+        self.assertEqual(struct.unpack("<I", content[-4:])[0], zlib.crc32(content[:-4]))
+        names = struct.unpack_from("<Q", content, 12)[0]  # after the magic and the version
+        return struct.unpack_from("<Qq", content, 20 + names)[1]
+
+    def test_killed_while_it_saves_it_leaves_the_old_checkpoint(self):
+        self.model = self.folder / "model"
+        self.train("--ranks", 2, "--epochs", 1, "--save", self.model)
+        old = self.model.read_bytes()
+        pipe = self.folder / "model.tmp"
+        os.mkfifo(pipe)  # what is written there stays under way
+        process = self.start_saving("--resume", self.model)
+        with open(pipe, "rb") as reader:
+            self.assertEqual(reader.read(12), old[:12])
+            self.kill_all(process)
+        self.assertEqual(self.model.read_bytes(), old)
+
+    def test_killed_at_any_moment_it_leaves_a_whole_checkpoint(self):
+        self.model = self.folder / "model"
+        temporary = self.folder / "model.tmp"
+        done = 1
+        self.train("--ranks", 2, "--epochs", done, "--save", self.model)
+        others = set(os.listdir(self.folder))
+        for _ in range(6):
+            process = self.start_saving("--resume", self.model)
+            # The second file it begins; what is killed may have left the first.
+            before = self.model.stat().st_mtime_ns
+            while self.model.stat().st_mtime_ns == before or not temporary.exists():
+                self.assertIsNone(process.poll())
+                time.sleep(0.0005)
+            time.sleep(random.random() * 0.005)
+            self.kill_all(process)
+            self.assertGreater(self.epochs_of_whole_checkpoint(), done)
+            done = self.epochs_of_whole_checkpoint()
+            self.assertLessEqual(set(os.listdir(self.folder)), others | {temporary.name})
+        self.train("--ranks", 2, "--epochs", done + 1, "--resume", self.model, "--save", self.model)
+        self.assertEqual(self.epochs_of_whole_checkpoint(), done + 1)
+        self.assertEqual(set(os.listdir(self.folder)), others)
 
     def test_draws_digits_where_there_is_no_data(self):
         process = self.start("--ranks", 2)

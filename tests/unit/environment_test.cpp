@@ -65,8 +65,11 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Setting{"TUTTI_LOG", "warn", true}, Setting{"TUTTI_LOG", "debug", true},
                       Setting{"TUTTI_LOG", "loud", false}, Setting{"TUTTI_LOG", "WARN", false},
                       Setting{"TUTTI_TIMEOUT", "2.5", true}, Setting{"TUTTI_TIMEOUT", "0", false},
-                      Setting{"TUTTI_TIMEOUT", "5s", false},
-                      Setting{"TUTTI_TIMEOUT", "nan", false}));
+                      Setting{"TUTTI_TIMEOUT", "5s", false}, Setting{"TUTTI_TIMEOUT", "nan", false},
+                      Setting{"TUTTI_SPARSE", "split", true},
+                      Setting{"TUTTI_SPARSE", "thin", false},
+                      Setting{"TUTTI_GPU_CHECK", "all", true},
+                      Setting{"TUTTI_GPU_CHECK", "-1", false}));
 
 TEST(ChooseDevice, SpreadsTheRanksOfAHostOverItsGpus) {
   EXPECT_EQ(choose_device(3, 0), Device{});

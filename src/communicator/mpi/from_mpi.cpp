@@ -8,7 +8,7 @@
 namespace tutti {
 
 Communicator from_mpi(MPI_Comm comm, const CommOptions& options) {
-  const auto timeout = timeout_or_default(options.timeout);
+  const auto timeout = checked_timeout(options.timeout);
   return Communicator(connect_session(mpi::Session::over(comm, timeout), timeout));
 }
 

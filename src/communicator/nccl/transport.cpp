@@ -3,9 +3,7 @@
 
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -59,26 +57,12 @@ std::array<std::byte, 8> scalar_of(DType dtype, double factor) {
   return bytes;
 }
 
-/** How many calls are compared between the ranks. */
-std::int64_t calls_to_compare() {
-  constexpr std::int64_t kDefault = 100;
-  const auto text = environment("TUTTI_GPU_CHECK");
-  if (!text) return kDefault;
-  if (*text == "all") return std::numeric_limits<std::int64_t>::max();
-  std::int64_t value = -1;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-  if (error != std::errc{} || end != text->data() + text->size() || value < 0) {
-    throw InvalidArgument("TUTTI_GPU_CHECK is '" + *text + "', but must be a number or 'all'");
-  }
-  return value;
-}
-
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
 }  // namespace
 
 NcclTransport::NcclTransport(std::shared_ptr<Comm> comm, Transport* host, Device device)
-    : comm_(std::move(comm)), host_(host), device_(device), compared_(calls_to_compare()) {}
+    : comm_(std::move(comm)), host_(host), device_(device), compared_(gpu_calls_to_compare()) {}
 
 std::string NcclTransport::describe() const {
   return "NCCL " + version_text(nccl().version) + " (" + nccl().path + ") between " +
