@@ -35,6 +35,10 @@ class HierarchicalTransport final : public Transport {
  public:
   HierarchicalTransport(std::unique_ptr<mpi::Channel> channel, Layout layout,
                         std::unique_ptr<shm::ShmTransport> local);
+  HierarchicalTransport(const HierarchicalTransport&) = delete;
+  HierarchicalTransport& operator=(const HierarchicalTransport&) = delete;
+  /** Leaves: ranks that still wait for this one get PeerLost. Does not block. */
+  ~HierarchicalTransport() override { mpi::Channel::leave(std::move(channel_)); }
 
   int rank() const override { return channel_->rank(); }
   int size() const override { return channel_->size(); }

@@ -2,6 +2,8 @@
 #include "communicator/mpi/channel.hpp"
 
 #include <algorithm>
+#include <list>
+#include <mutex>
 
 #include "communicator/deadline.hpp"
 #include "communicator/log.hpp"
@@ -37,6 +39,17 @@ int index_of(const std::vector<int>& members, int session_rank) {
   return static_cast<int>(self - members.begin());
 }
 
+/** Channels that this process has left, and others have not. */
+struct Left {
+  std::mutex mutex;
+  std::list<std::unique_ptr<Channel>> channels;
+};
+
+Left& left_channels() {
+  static Left& never_destroyed = *new Left;
+  return never_destroyed;
+}
+
 }  // namespace
 
 Channel::Channel(std::shared_ptr<Session> session, std::vector<int> members, int context,
@@ -47,6 +60,19 @@ Channel::Channel(std::shared_ptr<Session> session, std::vector<int> members, int
       timeout_(timeout),
       rank_(index_of(members_, session_->rank())),
       watch_(*session_, members_, rank_, first_tag_ + kTags - 1) {}
+
+void Channel::leave(std::unique_ptr<Channel> channel) noexcept {
+  channel->set_idle({});
+  channel->watch_.leave();
+  try {
+    Left& left = left_channels();
+    const std::lock_guard lock(left.mutex);
+    left.channels.push_back(std::move(channel));
+    std::erase_if(left.channels, [](const auto& one) { return one->watch_.all_have_left(); });
+  } catch (const std::exception& error) {
+    log(LogLevel::warn, error.what());
+  }
+}
 
 void Channel::lose(std::vector<int> ranks, const std::string& reason) {
   announce_lost(ranks, reason);
@@ -119,6 +145,11 @@ void Channel::Batch::wait() {
     InterruptCheck::poll();
     channel_.poll(awaited());
     if (channel_.idle_) channel_.idle_();
+    const RecycledVector<int> leavers = channel_.watch_.leavers(awaited());
+    if (!leavers.empty()) {
+      if (test()) continue;  // they did their part before they went
+      channel_.lose({leavers.begin(), leavers.end()}, "it has destroyed its communicator");
+    }
     if (!deadline.expired()) continue;
     channel_.investigate(awaited(), [this] { return test(); });
     deadline = Deadline(channel_.timeout_);

@@ -43,6 +43,13 @@ class Channel {
   /** Does not call MPI once it is finalised; requests of a failed channel are left alone. */
   ~Channel() = default;
 
+  /**
+   * Ends a channel whose owner is gone: members that still wait for this one get PeerLost. Does
+   * not block. The channel and its session stay until all members have left: MPI gives the number
+   * of a freed communicator to the next one, and messages that come late along with it.
+   */
+  static void leave(std::unique_ptr<Channel> channel) noexcept;
+
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(members_.size()); }
   const std::shared_ptr<Session>& session() const { return session_; }

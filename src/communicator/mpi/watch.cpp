@@ -16,6 +16,7 @@ constexpr std::chrono::milliseconds kBetweenPolls{1};
 constexpr std::chrono::milliseconds kOverdue{10};
 constexpr std::chrono::milliseconds kForAnAnswer{1500};
 constexpr std::chrono::milliseconds kForTheNews{250};
+constexpr std::chrono::milliseconds kForTheRest{100};
 // Waits inside a host poll every 50 ms; a thread that was not seen for so long waits no more.
 constexpr std::chrono::milliseconds kStale{500};
 
@@ -153,6 +154,9 @@ void Watch::handle(const Message& message, int source) {
         if (inquiry->number_ == message.number) inquiry->hear(source, message.rank_list());
       }
       break;
+    case Message::Kind::left:
+      leavers_.push_back({source, Deadline(kForTheRest)});
+      break;
     case Message::Kind::lost:
     case Message::Kind::mismatch:
       if (failure_) break;
@@ -174,6 +178,44 @@ void Watch::answer(std::uint32_t number, int destination) {
   message->number = number;
   message->set_ranks(ranks);
   send(message, destination);
+}
+
+void Watch::leave() noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    if (failure_ || !session_.may_call()) return;
+    const auto message = std::make_shared<Message>();
+    message->kind = Message::Kind::left;
+    for (int member = 0; member < static_cast<int>(members_.size()); ++member) {
+      if (member != rank_) send(message, member);
+    }
+  } catch (const std::exception& error) {
+    log(LogLevel::warn, error.what());
+  }
+}
+
+bool Watch::all_have_left() noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    if (failure_ || !session_.may_call()) return true;
+    flush();
+    receive();
+    return leavers_.size() + 1 == members_.size() && outgoing_.empty();
+  } catch (const std::exception& error) {
+    log(LogLevel::warn, error.what());
+    session_.keep();
+    return true;
+  }
+}
+
+RecycledVector<int> Watch::leavers(std::span<const int> ranks) {
+  const std::lock_guard lock(mutex_);
+  RecycledVector<int> found;
+  for (Leaver& leaver : leavers_) {
+    const bool asked = std::find(ranks.begin(), ranks.end(), leaver.rank) != ranks.end();
+    if (asked && leaver.arrival.expired()) found.push_back(leaver.rank);
+  }
+  return found;
 }
 
 void Watch::announce_lost(std::span<const int> ranks, std::string_view reason) noexcept {

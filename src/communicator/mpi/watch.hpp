@@ -25,8 +25,8 @@ namespace tutti::mpi {
 
 /**
  * Messages of fixed size, below every eager limit: "whom do you wait for?", the answer, "these
- * ranks are lost", and "these two do not match". They are handled whenever a rank that waits calls
- * poll(). All calls are safe from several threads. Ranks are those of the channel.
+ * ranks are lost", "these two do not match", and "I have left". They are handled whenever a rank
+ * that waits calls poll(). All calls are safe from several threads. Ranks are those of the channel.
  */
 class Watch {
  public:
@@ -51,6 +51,14 @@ class Watch {
   void announce_lost(std::span<const int> ranks, std::string_view reason) noexcept;
   /** The same for a mismatch that only some ranks have seen. */
   void announce_mismatch(std::string_view text) noexcept;
+
+  /** Tells all members that this rank has left: its last message. Does not block. */
+  void leave() noexcept;
+  /** After leave(): whether all other members have left as well, so that no message is under way
+   * any more, or nothing can be known of them. */
+  bool all_have_left() noexcept;
+  /** Those of `ranks` that left so long ago that whatever they had sent before has arrived. */
+  RecycledVector<int> leavers(std::span<const int> ranks);
 
   struct Verdict {
     std::vector<int> ranks;
@@ -93,7 +101,7 @@ class Watch {
   static constexpr std::size_t kMostText = 1024;
 
   struct Message {
-    enum class Kind : std::uint32_t { inquiry, answer, lost, mismatch };
+    enum class Kind : std::uint32_t { inquiry, answer, lost, mismatch, left };
     Kind kind = Kind::inquiry;
     std::uint32_t number = 0;  ///< of the inquiry, by who makes it
     std::int32_t rank_count = 0;
@@ -112,6 +120,10 @@ class Watch {
     int peer = -1;
   };
   using Pendings = std::list<Pending>;
+  struct Leaver {
+    int rank;
+    Deadline arrival;  ///< of what it had sent before, which may have taken another way
+  };
   struct Waiter {
     std::thread::id thread;
     RecycledVector<int> ranks;
@@ -138,6 +150,7 @@ class Watch {
   std::atomic<Clock::time_point> last_poll_{};
   Pendings outgoing_;
   Pendings incoming_;
+  std::vector<Leaver> leavers_;
   std::vector<Inquiry*> inquiries_;
   std::uint32_t last_number_ = 0;
   std::shared_ptr<const Message> failure_;  // the first that was announced
