@@ -49,7 +49,7 @@ endfunction()
 # of ranks (1 2 3 4 unless told) and way to launch (all three unless told) a test:
 #   NAME.mpi.n      mpiexec -n n PROGRAM
 #   NAME.fork.n     PROGRAM --ranks n --launch fork
-#   NAME.threads.n  PROGRAM --ranks n --launch threads
+#   NAME.threads.n  PROGRAM --ranks n --launch threads, for ThreadSanitizer above all: at most three
 # and for each layout of pretended hosts NAME.hosts<layout>: mpiexec with TUTTI_TEST_HOSTS=<layout>,
 # where 3x1 is three hosts of one rank each, 2+1 is two ranks on a host and one on another, and 0,1,0
 # is the host of each rank.
@@ -85,7 +85,7 @@ function(tutti_multirank_test name)
                      ${mpiexec} -n ${ranks} ${program})
     endif()
     foreach(launch IN ITEMS fork threads)
-      if(launch IN_LIST arg_LAUNCH)
+      if(launch IN_LIST arg_LAUNCH AND NOT (launch STREQUAL "threads" AND ranks GREATER 3))
         tutti_add_test(${name}.${launch}.${ranks} ${arg_LABEL} ${arg_TIMEOUT} ${ranks}
                        ${program} --ranks ${ranks} --launch ${launch})
       endif()

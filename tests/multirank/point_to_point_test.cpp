@@ -23,11 +23,11 @@ TEST_F(PointToPoint, EveryDTypeSizeAndPlaceFromEveryRankToEveryOther) {
   on_ranks([](Communicator& comm) {
     const int rank = comm.global_rank();
     for (const DType dtype : kDTypes) {
-      Arena arena(comm, (3 << 20) + 64);
+      Arena arena(comm, (1 << 20) + 64);
       // A piece of a long message is some tens of KiB.
       for (const std::int64_t count :
            {std::int64_t{0}, std::int64_t{1}, std::int64_t{17}, (64 << 10) / size_of(dtype),
-            (64 << 10) / size_of(dtype) + 1, (3 << 20) / size_of(dtype) + 3}) {
+            (64 << 10) / size_of(dtype) + 1, (1 << 20) / size_of(dtype) + 3}) {
         int turn = 0;
         for (int from = 0; from < ranks(); ++from) {
           for (int to = 0; to < ranks(); ++to) {

@@ -92,11 +92,28 @@ template <class Value>
   });
 }
 
+/** A number from 0 to below - 1, which is at most 2^24. */
+inline int scrambled(int rank, std::int64_t i, int below) {
+  constexpr std::uint64_t kByElement = 0x9E3779B97F4A7C15;
+  constexpr std::uint64_t kByRank = 0xC2B2AE3D27D4EB4F;
+  std::uint64_t h = static_cast<std::uint64_t>(i) * kByElement;
+  h += static_cast<std::uint64_t>(rank) * kByRank + 1;
+  h = (h ^ (h >> 32U)) * std::uint64_t{0xD6E8FEB86659FD93};
+  return static_cast<int>(((h >> 40U) * static_cast<std::uint64_t>(below)) >> 24U);
+}
+
 /**
  * Element `i` of what `rank` contributes: a small whole number, so that every result is exact in
  * every dtype and order; different in each rank, and with no period in `i`.
  */
-double contribution(DType dtype, ReduceKind kind, int rank, std::int64_t i);
+inline double contribution(DType dtype, ReduceKind kind, int rank, std::int64_t i) {
+  const bool negative = dtype != DType::u8;
+  if (kind == ReduceKind::product) {  // at most 3^4; no zero, which would hide the others
+    const int magnitude = scrambled(rank, i, 3) + 1;
+    return negative && scrambled(rank + 64, i, 2) != 0 ? -magnitude : magnitude;
+  }
+  return scrambled(rank, i, 17) - (negative ? 8 : 0);
+}
 
 /** What the reduction of contribution(.., 0, i) to contribution(.., ranks - 1, i) is. */
 double reduced(DType dtype, const Reduce& reduce, int ranks, std::int64_t i);
