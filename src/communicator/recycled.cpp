@@ -1,10 +1,14 @@
 // Lists of free blocks, one for each power of two.
 #include "communicator/recycled.hpp"
 
+#include <pthread.h>
+
+#include <algorithm>
 #include <array>
-#include <atomic>
 #include <bit>
+#include <mutex>
 #include <new>
+#include <utility>
 
 namespace tutti {
 namespace {
@@ -13,41 +17,42 @@ struct Block {
   Block* next = nullptr;
 };
 
-/** The free blocks of one size; as many as were ever in use at once. */
-struct FreeList {
-  std::atomic_flag busy;
-  Block* first = nullptr;
-};
-
 constexpr std::size_t kSmallest = 4;  // as powers of two
 constexpr std::size_t kLargest = 16;
-using FreeLists = std::array<FreeList, kLargest + 1>;
+// Blocks are cut from chunks, so that a few more than ever before do not need new memory.
+constexpr std::size_t kChunk = 14;
+
+/** The free blocks by size, and who works on them. */
+struct FreeLists {
+  std::mutex mutex;
+  std::array<Block*, kLargest + 1> first{};
+};
 
 /** They never end: threads may outlive main(). */
 FreeLists& free_lists() {
-  static FreeLists* const lists = new FreeLists;
+  static FreeLists* const lists = [] {
+    // A child that was forked while another thread had the lists would wait for it for ever.
+    ::pthread_atfork([] { free_lists().mutex.lock(); }, [] { free_lists().mutex.unlock(); },
+                     [] { free_lists().mutex.unlock(); });
+    return new FreeLists;
+  }();
   return *lists;
 }
 
 std::size_t power_for(std::size_t bytes) {
-  const auto power = static_cast<std::size_t>(std::bit_width(bytes - 1));
-  return power < kSmallest ? kSmallest : power;
+  return std::max(kSmallest, static_cast<std::size_t>(std::bit_width(bytes - 1)));
 }
 
-/**
- * Runs `action` with the list to itself, or not at all: a process that was forked while another
- * thread had the list would wait for ever.
- */
-template <class Action>
-bool try_with(FreeList& list, const Action& action) {
-  constexpr int kTries = 10'000;
-  for (int tries = 0; tries < kTries; ++tries) {
-    if (list.busy.test_and_set(std::memory_order_acquire)) continue;
-    action();
-    list.busy.clear(std::memory_order_release);
-    return true;
+/** New blocks, linked. */
+Block* cut_chunk(std::size_t power) {
+  const std::size_t size = std::size_t{1} << power;
+  const std::size_t bytes = std::size_t{1} << std::max(power, kChunk);
+  auto* const chunk = static_cast<std::byte*>(::operator new(bytes));
+  Block* first = nullptr;
+  for (std::size_t end = bytes; end > 0; end -= size) {
+    first = ::new (chunk + end - size) Block{first};
   }
-  return false;
+  return first;
 }
 
 }  // namespace
@@ -55,27 +60,20 @@ bool try_with(FreeList& list, const Action& action) {
 void* take_block(std::size_t bytes) {
   const std::size_t power = power_for(bytes);
   if (power > kLargest) return ::operator new(bytes);
-  FreeList& list = free_lists()[power];
-  Block* block = nullptr;
-  try_with(list, [&] {
-    block = list.first;
-    if (block != nullptr) list.first = block->next;
-  });
-  return block != nullptr ? block : ::operator new (std::size_t{1} << power);
+  FreeLists& lists = free_lists();
+  const std::lock_guard lock(lists.mutex);
+  Block*& first = lists.first[power];
+  if (first == nullptr) first = cut_chunk(power);
+  return std::exchange(first, first->next);
 }
 
 void give_block(void* memory, std::size_t bytes) noexcept {
   const std::size_t power = power_for(bytes);
-  if (power <= kLargest) {
-    FreeList& list = free_lists()[power];
-    Block* block = ::new (memory) Block;
-    const bool kept = try_with(list, [&] {
-      block->next = list.first;
-      list.first = block;
-    });
-    if (kept) return;
-  }
-  ::operator delete(memory);
+  if (power > kLargest) return ::operator delete(memory);
+  FreeLists& lists = free_lists();
+  const std::lock_guard lock(lists.mutex);
+  Block*& first = lists.first[power];
+  first = ::new (memory) Block{first};
 }
 
 }  // namespace tutti

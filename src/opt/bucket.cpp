@@ -15,9 +15,9 @@ std::vector<std::int64_t> place_gradients(std::span<const ParameterRange> parame
 }
 
 std::vector<Bucket> cut_buckets(std::span<const ParameterRange> parameters,
-                                std::span<const std::int64_t> starts,
-                                std::int64_t bucket_elements) {
-  std::vector<Bucket> buckets;
+                                std::span<const std::int64_t> starts, std::int64_t bucket_elements,
+                                std::vector<Bucket> buckets) {
+  buckets.clear();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const std::int64_t count = parameters[i].count;
     if (buckets.empty() || count > bucket_elements - buckets.back().elements) {

@@ -117,6 +117,7 @@ Choices::Choice Choices::after(Operation operation, std::int64_t bytes, Allowed 
                                const Choice* early) {
   if (early != nullptr) {
     expected_[static_cast<std::size_t>(operation)][class_of(bytes)] = allowed;
+    chooser(operation, bytes, allowed);  // the next call needs no memory
     if (possible(early->way, bytes, allowed)) return *early;
     if (early->trial != Chooser::kSettled) early->chooser->learn(early->trial, UINT32_MAX);
   } else if (forced_) {
