@@ -102,6 +102,8 @@ void Report::write_json(const EpochResult& result) {
       ", \"world_size\": " + std::to_string(facts_.world_size) + ", \"dist_option\": \"" +
       facts_.dist_option + "\", \"device\": \"" + facts_.device + "\", \"data\": \"" + facts_.data +
       "\", \"bytes_per_step\": " + std::to_string(result.totals.bytes_sent / result.steps) +
+      ", \"bytes_between_per_step\": " +
+      std::to_string(result.totals.bytes_between / result.steps) +
       ", \"density\": " + json_number(result.totals.density / static_cast<double>(result.steps)) +
       ", \"non_finite\": " + std::to_string(result.totals.non_finite) +
       ", \"seconds_by_phase\": " + json_phases(result.totals) + "}\n";

@@ -61,6 +61,7 @@ class Report:
 def step_fields(totals, steps):
     """What a JSON object says of an epoch's steps on rank 0; `totals` of DistOpt.statistics()."""
     return dict(bytes_per_step=int(totals["bytes_sent"]) // steps,
+                bytes_between_per_step=int(totals["bytes_between"]) // steps,
                 density=totals["density"] / steps, non_finite=int(totals["non_finite"]),
                 seconds_by_phase={phase: totals[f"{phase}_seconds"] for phase in PHASES})
 

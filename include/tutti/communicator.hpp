@@ -93,6 +93,12 @@ class Communicator {
   Device device() const;
   /** One line: what carries the bytes, and between whom. */
   std::string describe() const;
+  /**
+   * What this rank's collectives have sent to ranks of other hosts so far, in bytes of messages:
+   * data and what the ranks agree on before, without what MPI adds. What travels through NCCL is
+   * not counted. Local; any thread may ask.
+   */
+  std::int64_t bytes_between() const;
 
   /** out[i] = the reduction of in[i] over all ranks. `in` and `out` have the same count. */
   Event all_reduce(ConstView in, View out, Reduce reduce = {}, const Stream& stream = {});

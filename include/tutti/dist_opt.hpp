@@ -125,8 +125,11 @@ class DistOpt {
    * already.
    *
    * Without this call the first backward pass registers what it emits, in its order; parameters
-   * that then differ between the ranks are refused on all of them, and stay unregistered. It goes
-   * by sizes and values alone, so all ranks have to emit in the same order.
+   * that then differ between the ranks are refused on all of them, and stay unregistered. A rank
+   * knows its parameters by their addresses, which mean nothing to another, so it goes by sizes and
+   * values alone: all ranks have to emit in the same order. Another order of two parameters that
+   * are equal in both, biases of zeros say, is not noticed, and mixes up their gradients. Call this
+   * with the model's list wherever the order of a pass might not be the same on all ranks.
    */
   std::vector<View> register_parameters(std::span<const Parameter> parameters);
 

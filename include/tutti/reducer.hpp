@@ -21,8 +21,11 @@ struct Piece;
 
 /** What one step did on this rank. All times are in seconds. */
 struct StepStatistics {
-  std::int64_t bytes_sent = 0;     ///< the packets handed to collectives
-  std::int64_t bytes_between = 0;  ///< what sparse collectives sent to other hosts for these
+  /** The packets that were handed to collectives; the same for any layout of hosts. */
+  std::int64_t bytes_sent = 0;
+  /** What this rank sent to other hosts (Communicator::bytes_between()) from the first of these
+   * collectives to the end of the last. Of a host's ranks the lowest sends for all. */
+  std::int64_t bytes_between = 0;
   /** Elements of packets per gradient element: 1 where all are sent. */
   double density = 0.0;
   /** Elements that are not finite, where the mode looks for them (docs/numerics.md). */
@@ -129,6 +132,7 @@ class Reducer {
   std::int64_t elements_ = 0;               // of all parameters
   bool alone_ = false;                      // the only rank
   std::shared_ptr<Arithmetic> arithmetic_;  // on the stream that is home
+  std::vector<std::int64_t> starts_;        // of the gradients in memory_, and their end
   Buffer memory_;                           // of the gradients
   std::vector<Bucket> buckets_;             // of the present layout
   std::int64_t bucket_elements_ = 0;        // that it was cut for

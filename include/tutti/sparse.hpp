@@ -33,7 +33,7 @@ std::string_view name_of(SparseAlgorithm algorithm);
 /** What one sparse_all_reduce did. */
 struct SparseStats {
   std::int64_t bytes_sent = 0;     ///< by this rank, to ranks of its host and of others
-  std::int64_t bytes_between = 0;  ///< of these, to ranks of other hosts
+  std::int64_t bytes_between = 0;  ///< of these, to other hosts: Communicator::bytes_between()
   SparseAlgorithm algorithm = SparseAlgorithm::none;
   std::int64_t entries = 0;  ///< elements of the result that are not zero
   double density = 0.0;      ///< their fraction

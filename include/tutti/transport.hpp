@@ -82,6 +82,10 @@ class Transport : public Collectives {
   /** Whether operations may run on another thread than the one that calls the communicator. */
   virtual bool any_thread() const { return true; }
 
+  /** What this rank's collectives have sent to ranks of other hosts so far, in bytes of their
+   * messages. Any thread may ask. */
+  virtual std::int64_t bytes_between() const { return 0; }
+
   /** A collective; `reduce` is the sum or the average. */
   virtual SparseStats sparse_all_reduce(const SparseView& in, View out, Reduce reduce) = 0;
 

@@ -198,8 +198,9 @@ void bind_class(py::module_& module) {
            "Goes on from a state(), to the bit. Local, once the parameters are registered. Raises "
            "InvalidArgument, and changes nothing, if it is not of these parameters and this rank.")
       .def("statistics", &statistics,
-           "Of the last step on this rank: bytes_sent, density, non_finite, and the seconds that "
-           "its phases took.")
+           "Of the last step on this rank: bytes_sent (the packets handed to collectives), "
+           "bytes_between (what it sent to other hosts for them), density, non_finite, and the "
+           "seconds that its phases took.")
       .def_property_readonly(
           "bytes_per_step", [](const PyDistOpt& self) { return self.get().bytes_per_step(); },
           "Bytes that this rank handed to collectives in the last step.");

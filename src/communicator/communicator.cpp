@@ -49,6 +49,7 @@ int Communicator::world_size() const { return impl_->transport().size(); }
 int Communicator::local_rank() const { return impl_->transport().local_rank(); }
 int Communicator::local_size() const { return impl_->transport().local_size(); }
 std::string Communicator::describe() const { return impl_->transport().describe(); }
+std::int64_t Communicator::bytes_between() const { return impl_->transport().bytes_between(); }
 
 Event Communicator::all_reduce(ConstView in, View out, Reduce reduce, const Stream& stream) {
   check_view("in", in);

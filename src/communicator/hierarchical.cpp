@@ -46,7 +46,7 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
       layout_(std::move(layout)),
       local_(std::move(local)),
       leaders_(*channel_, agents(-1)),
-      sparse_(leaders_, pool_) {
+      sparse_(*channel_, leaders_, layout_.largest_host()) {
   // Each kind of wait also minds the other kind of peers.
   local_->host().set_idle([this](std::span<const int> names) { channel_->poll(names); });
   channel_->set_idle([this] { local_->host().pulse(); });
@@ -63,6 +63,7 @@ std::string HierarchicalTransport::describe() const {
 }
 
 bool HierarchicalTransport::any_thread() const { return channel_->session()->any_thread(); }
+std::int64_t HierarchicalTransport::bytes_between() const { return channel_->bytes_sent(); }
 
 std::vector<int> HierarchicalTransport::agents(int root) const {
   std::vector<int> agents;
@@ -173,7 +174,7 @@ void HierarchicalTransport::reduce(ConstView in, View out, Reduce reduce, int ro
     const Stages stages = stages_of(reduce, in.dtype, layout_);
     const int agent = local_agent(root);
     const bool needs_scratch = local_->rank() == agent && rank() != root;
-    const Scratch scratch(pool_, needs_scratch ? in.bytes() : 0);
+    const Scratch scratch(channel_->scratch(), needs_scratch ? in.bytes() : 0);
     const View target = needs_scratch ? View(scratch.data(), in.count, in.dtype) : out;
     local_->reduce(in, target, stages.inside, agent);
     if (local_->rank() == agent) {
@@ -191,7 +192,7 @@ void HierarchicalTransport::reduce_scatter(ConstView in, View out, Reduce reduce
     const std::int64_t block = out.bytes();
 
     ConstView sorted = in;  // the blocks host by host
-    const Scratch permuted(pool_, layout_.contiguous() ? 0 : in.bytes());
+    const Scratch permuted(channel_->scratch(), layout_.contiguous() ? 0 : in.bytes());
     if (!layout_.contiguous()) {
       std::byte* to = permuted.data();
       for (const int rank : layout_.by_host()) {
@@ -200,7 +201,7 @@ void HierarchicalTransport::reduce_scatter(ConstView in, View out, Reduce reduce
       }
       sorted.data = permuted.data();
     }
-    const Scratch sums(pool_, is_leader() ? in.bytes() : 0);
+    const Scratch sums(channel_->scratch(), is_leader() ? in.bytes() : 0);
     local_->reduce(sorted, View(sums.data(), in.count, in.dtype), stages.inside, 0);
 
     std::vector<std::int64_t> offsets{0};  // in elements, of the hosts' blocks
@@ -209,7 +210,7 @@ void HierarchicalTransport::reduce_scatter(ConstView in, View out, Reduce reduce
       offsets.push_back(offsets.back() + ranks * out.count);
     }
     const std::int64_t own_count = local_size() * out.count;
-    const Scratch own(pool_, own_count * size_of(in.dtype));
+    const Scratch own(channel_->scratch(), own_count * size_of(in.dtype));
     if (is_leader()) {
       const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
       leaders_.reduce_scatter_v(sums.data(), offsets, in.dtype, stages.between);
@@ -262,7 +263,7 @@ void HierarchicalTransport::all_gather_v(ConstView in, View out,
 void HierarchicalTransport::gather(ConstView in, View out, std::span<const std::int64_t> counts) {
   const std::int64_t width = size_of(in.dtype);
   const auto bytes_of = [&](int rank) { return counts[static_cast<std::size_t>(rank)] * width; };
-  const Scratch scratch(pool_, layout_.contiguous() ? 0 : out.bytes());
+  const Scratch scratch(channel_->scratch(), layout_.contiguous() ? 0 : out.bytes());
   std::byte* sorted = layout_.contiguous() ? static_cast<std::byte*>(out.data) : scratch.data();
 
   std::vector<std::int64_t> offsets{0};  // in bytes, of the hosts' blocks
@@ -307,7 +308,7 @@ void HierarchicalTransport::all_to_all(ConstView in, View out) {
     const std::int64_t bytes = block * size_of(in.dtype);
     // What goes out is read while the answers come in: not from the same memory.
     const bool in_place = in.data == out.data;
-    const Scratch copied(pool_, in_place ? in.bytes() : 0);
+    const Scratch copied(channel_->scratch(), in_place ? in.bytes() : 0);
     if (in_place) copy_bytes(copied.data(), in.data, in.bytes());
     const auto* from = in_place ? copied.data() : static_cast<const std::byte*>(in.data);
     auto* to = static_cast<std::byte*>(out.data);
@@ -321,8 +322,8 @@ void HierarchicalTransport::all_to_all(ConstView in, View out) {
     }
     const auto& neighbours = layout_.ranks_of(host());
     const std::int64_t near_count = local_size() * block;
-    const Scratch near_in(pool_, local_size() * bytes);
-    const Scratch near_out(pool_, local_size() * bytes);
+    const Scratch near_in(channel_->scratch(), local_size() * bytes);
+    const Scratch near_out(channel_->scratch(), local_size() * bytes);
     for (std::size_t i = 0; i < neighbours.size(); ++i) {
       copy_bytes(near_in.data() + static_cast<std::int64_t>(i) * bytes,
                  from + neighbours[i] * bytes, bytes);

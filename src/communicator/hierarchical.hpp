@@ -46,6 +46,7 @@ class HierarchicalTransport final : public Transport {
   int local_size() const override { return local_->size(); }
   std::string describe() const override;
   bool any_thread() const override;
+  std::int64_t bytes_between() const override;
 
   void all_reduce(ConstView in, View out, Reduce reduce) override;
   void reduce(ConstView in, View out, Reduce reduce, int root) override;
@@ -105,7 +106,6 @@ class HierarchicalTransport final : public Transport {
   std::unique_ptr<mpi::Channel> channel_;
   Layout layout_;
   std::unique_ptr<shm::ShmTransport> local_;
-  mpi::ScratchPool pool_;
   mpi::Group leaders_;
   SparseLeader sparse_;
   SparseAlgorithm logged_plan_ = SparseAlgorithm::none;

@@ -177,7 +177,7 @@ std::unique_ptr<Transport> connect_session(const std::shared_ptr<mpi::Session>& 
   // The lowest rank of each host hands the others of it a ticket.
   const auto ticket =
       std::make_shared<std::array<std::byte, UniqueId::kBytes>>(UniqueId::create().bytes());
-  Channel::Batch tickets(*channel, Channel::Traffic::collective);
+  Channel::Batch tickets(*channel, Channel::Traffic::point_to_point);
   tickets.keep(ticket);
   if (local_rank != 0) {
     tickets.recv(ticket->data(), std::ssize(*ticket), neighbours.front());

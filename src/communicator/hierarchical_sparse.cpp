@@ -2,7 +2,6 @@
 #include "communicator/hierarchical_sparse.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "communicator/hierarchical.hpp"
@@ -50,13 +49,13 @@ std::int64_t sparse_range(std::int64_t count, int hosts, int host) {
   return host == hosts ? count : share_of(count, sizeof(float), hosts, host).begin;
 }
 
-std::int64_t sum_packets(const SparsePackets& packets, const std::byte* data, int hosts, float* out,
+std::int64_t sum_packets(const PacketSizes& sizes, const std::byte* data, int hosts, float* out,
                          std::int64_t count, std::int64_t divisor) {
   RecycledVector<Packet> all;
-  for (std::size_t i = 0; i < packets.sizes.size(); ++i) {
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
     const int range = static_cast<int>(i) % hosts;
-    all.push_back({data, packets.sizes[i].count, sparse_range(count, hosts, range)});
-    data += packets.sizes[i].bytes;
+    all.push_back({data, sizes[i].count, sparse_range(count, hosts, range)});
+    data += sizes[i].bytes;
   }
   RecycledVector<PacketCursor> sources;  // one a host; a single one if the ranges are summed up
   const auto length = static_cast<std::size_t>(hosts);
@@ -70,7 +69,6 @@ std::int64_t sum_packets(const SparsePackets& packets, const std::byte* data, in
 
 void SparseLeader::begin(std::int64_t count) {
   count_ = count;
-  sent_ = 0;
   writer_.clear();
   sizes_.clear();
   writer_.begin_packet(0);
@@ -111,10 +109,11 @@ RecycledVector<Packet> SparseLeader::own_packets() const {
 // --- Between the leaders ------------------------------------------------------------------------
 
 template <class Action>
-void SparseLeader::timed(std::int64_t sent, std::int64_t received, const Action& action) {
+void SparseLeader::timed(std::int64_t received, const Action& action) {
   const auto start = std::chrono::steady_clock::now();
+  const std::int64_t before = channel_.bytes_sent();
   action();
-  sent_ += sent;
+  const std::int64_t sent = channel_.bytes_sent() - before;
   const std::int64_t bytes = std::max(sent, received);  // who sends little waits for the others
   if (bytes < kTimed) return;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
@@ -122,15 +121,14 @@ void SparseLeader::timed(std::int64_t sent, std::int64_t received, const Action&
   seconds_per_byte_ += kNewest * (newest - seconds_per_byte_);
 }
 
-RecycledVector<PacketSize> SparseLeader::gather_sizes(std::span<const PacketSize> sizes) {
-  const std::int64_t bytes = std::ssize(sizes) * static_cast<std::int64_t>(sizeof(PacketSize));
-  const Scratch all(pool_, bytes * hosts());
-  leaders_.all_gather(std::as_bytes(sizes),
-                      {all.data(), static_cast<std::size_t>(bytes * hosts())});
-  sent_ += bytes * (hosts() - 1);
-  RecycledVector<PacketSize> result(sizes.size() * static_cast<std::size_t>(hosts()));
-  copy_bytes(result.data(), all.data(), bytes * hosts());
-  return result;
+template <class T>
+RecycledVector<T> SparseLeader::gather_all(std::span<const T> own) {
+  RecycledVector<T> all(own.size() * static_cast<std::size_t>(hosts()));
+  const auto bytes = static_cast<std::int64_t>(all.size() * sizeof(T));
+  const Scratch memory = scratch(bytes);
+  leaders_.all_gather(std::as_bytes(own), {memory.data(), all.size() * sizeof(T)});
+  copy_bytes(all.data(), memory.data(), bytes);
+  return all;
 }
 
 SparsePlan SparseLeader::plan() {
@@ -141,16 +139,13 @@ SparsePlan SparseLeader::plan() {
   if (forced_) own.forced = static_cast<std::int32_t>(*forced_);
   own.sketch = writer_.sketch().summary();
   const auto members = static_cast<std::size_t>(hosts());
-  const Scratch memory(pool_, static_cast<std::int64_t>(sizeof(Report)) * hosts());
-  leaders_.all_gather(std::as_bytes(std::span(&own, 1)), {memory.data(), sizeof(Report) * members});
-  sent_ += static_cast<std::int64_t>(sizeof(Report)) * (hosts() - 1);
-  RecycledVector<Report> reports(members);
-  std::memcpy(reports.data(), memory.data(), sizeof(Report) * members);
-  all_sizes_ = gather_sizes(sizes_);
+  const RecycledVector<Report> reports = gather_all(std::span<const Report>(&own, 1));
+  all_sizes_ = gather_all(std::span<const PacketSize>(sizes_));
 
   SparseTask task;
   task.count = count_;
   task.hosts = hosts();
+  task.ranks = ranks_;
   RecycledVector<SparseSketch::Summary> sketches;
   for (std::size_t host = 0; host < members; ++host) {
     PacketSize whole;
@@ -175,23 +170,20 @@ SparsePlan SparseLeader::plan() {
 void SparseLeader::all_gather(std::byte* memory, std::span<const std::int64_t> offsets) {
   const auto own = static_cast<std::size_t>(leaders_.position());
   const std::int64_t length = offsets[own + 1] - offsets[own];
-  timed(length * (hosts() - 1), offsets.back() - length,
-        [&] { leaders_.all_gather_v(memory, offsets); });
+  timed(offsets.back() - length, [&] { leaders_.all_gather_v(memory, offsets); });
 }
 
-Scratch SparseLeader::exchange(SparsePackets& packets) {
-  if (packets.algorithm == SparseAlgorithm::split) return split(packets);
-  packets.sizes = all_sizes_;
-  const RecycledVector<std::int64_t> offsets = every(offsets_of(packets.sizes), hosts());
-  packets.bytes = offsets.back();
-  Scratch memory(pool_, packets.bytes + kPacketSlack);
+Scratch SparseLeader::gather(PacketSizes& sizes) {
+  sizes = all_sizes_;
+  const RecycledVector<std::int64_t> offsets = every(offsets_of(sizes), hosts());
+  Scratch memory = scratch(offsets.back() + kPacketSlack);
   copy_bytes(memory.data() + offsets[static_cast<std::size_t>(leaders_.position())],
              writer_.bytes().data(), std::ssize(writer_.bytes()));
   all_gather(memory.data(), offsets);
   return memory;
 }
 
-Scratch SparseLeader::split(SparsePackets& packets) {
+Scratch SparseLeader::split(PacketSizes& sizes) {
   const int own = leaders_.position();
   const auto range = static_cast<std::size_t>(own);
   const auto members = static_cast<std::size_t>(hosts());
@@ -203,10 +195,10 @@ Scratch SparseLeader::split(SparsePackets& packets) {
   }
   const RecycledVector<std::int64_t> from = offsets_of(sizes_);
   const RecycledVector<std::int64_t> to = offsets_of(arriving);
-  const Scratch leaving(pool_, from.back());
+  const Scratch leaving = scratch(from.back());
   copy_bytes(leaving.data(), writer_.bytes().data(), from.back());
-  const Scratch arrived(pool_, to.back() + kPacketSlack);
-  timed(from.back() - sizes_[range].bytes, to.back() - sizes_[range].bytes,
+  const Scratch arrived = scratch(to.back() + kPacketSlack);
+  timed(to.back() - sizes_[range].bytes,
         [&] { leaders_.all_to_all_v(leaving.data(), from, arrived.data(), to); });
 
   // Their sum, in the order of the hosts.
@@ -223,10 +215,9 @@ Scratch SparseLeader::split(SparsePackets& packets) {
              [this](std::uint32_t index, float value) { writer_.add(index, value); });
   const PacketSize sum = writer_.end_packet();
 
-  packets.sizes = gather_sizes(std::span(&sum, 1));
-  const RecycledVector<std::int64_t> offsets = offsets_of(packets.sizes);
-  packets.bytes = offsets.back();
-  Scratch memory(pool_, packets.bytes + kPacketSlack);
+  sizes = gather_all(std::span(&sum, 1));
+  const RecycledVector<std::int64_t> offsets = offsets_of(sizes);
+  Scratch memory = scratch(offsets.back() + kPacketSlack);
   copy_bytes(memory.data() + offsets[range], writer_.bytes().data(), sum.bytes);
   all_gather(memory.data(), offsets);
   return memory;
@@ -236,9 +227,7 @@ void SparseLeader::reduce_dense(float* out, std::int64_t divisor) {
   const RecycledVector<Packet> packets = own_packets();
   PacketCursor own{std::span(packets)};
   sum_dense(std::span(&own, 1), out, 0, count_, 1);
-  const std::int64_t bytes =
-      leaders_.sent_by_all_reduce(count_ * static_cast<std::int64_t>(sizeof(float)));
-  timed(bytes, bytes, [&] {
+  timed(0, [&] {  // as much is received as is sent
     leaders_.all_reduce(out, count_, DType::f32, {ReduceKind::sum, 1.0, divisor});
   });
 }
@@ -248,6 +237,7 @@ void SparseLeader::reduce_dense(float* out, std::int64_t divisor) {
 SparseStats HierarchicalTransport::sparse_all_reduce(const SparseView& in, View out,
                                                      Reduce reduce) {
   SparseStats stats;
+  const std::int64_t before = bytes_between();
   guarded([&] {
     agree(Signature::of(Operation::sparse_all_reduce, out.dtype, out.count, reduce));
     if (is_leader()) sparse_.begin(out.count);
@@ -270,7 +260,7 @@ SparseStats HierarchicalTransport::sparse_all_reduce(const SparseView& in, View 
     } else {
       sparse_packets(out, divisor, stats);
     }
-    if (is_leader()) stats.bytes_between = sparse_.bytes_sent();
+    stats.bytes_between = bytes_between() - before;
     stats.bytes_sent += stats.bytes_between;
     stats.density = density_of(stats.entries, out.count);
   });
@@ -280,26 +270,24 @@ SparseStats HierarchicalTransport::sparse_all_reduce(const SparseView& in, View 
 /** The leader says how long the packets are, then passes them on; every rank adds them up. */
 void HierarchicalTransport::sparse_packets(View out, std::int64_t divisor, SparseStats& stats) {
   const int hosts = layout_.host_count();
-  SparsePackets packets;
-  packets.algorithm = stats.algorithm;
-  Scratch memory(pool_, 0);
+  const bool split = stats.algorithm == SparseAlgorithm::split;
+  PacketSizes sizes;
+  Scratch memory(channel_->scratch(), 0);
   if (is_leader()) {
     const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
-    memory = sparse_.exchange(packets);
+    memory = split ? sparse_.split(sizes) : sparse_.gather(sizes);
   }
-  packets.sizes.resize(
-      static_cast<std::size_t>(stats.algorithm == SparseAlgorithm::split ? hosts : hosts * hosts));
-  const View sizes(packets.sizes.data(),
-                   std::ssize(packets.sizes) * static_cast<std::int64_t>(sizeof(PacketSize)),
+  sizes.resize(static_cast<std::size_t>(split ? hosts : hosts * hosts));
+  const View board(sizes.data(), std::ssize(sizes) * static_cast<std::int64_t>(sizeof(PacketSize)),
                    DType::u8);
-  local_->broadcast(sizes, sizes, 0);
-  packets.bytes = offsets_of(packets.sizes).back();
-  if (!is_leader()) memory = Scratch(pool_, packets.bytes + kPacketSlack);
-  const View all(memory.data(), packets.bytes, DType::u8);
+  local_->broadcast(board, board, 0);
+  const std::int64_t bytes = offsets_of(sizes).back();
+  if (!is_leader()) memory = Scratch(channel_->scratch(), bytes + kPacketSlack);
+  const View all(memory.data(), bytes, DType::u8);
   local_->broadcast(all, all, 0);
-  if (is_leader() && local_size() > 1) stats.bytes_sent += packets.bytes;
+  if (is_leader() && local_size() > 1) stats.bytes_sent += bytes;
   stats.entries =
-      sum_packets(packets, memory.data(), hosts, static_cast<float*>(out.data), out.count, divisor);
+      sum_packets(sizes, memory.data(), hosts, static_cast<float*>(out.data), out.count, divisor);
 }
 
 void HierarchicalTransport::sparse_dense(View out, std::int64_t divisor, SparseStats& stats) {
@@ -310,7 +298,7 @@ void HierarchicalTransport::sparse_dense(View out, std::int64_t divisor, SparseS
   }
   local_->broadcast(out, out, 0);
   if (is_leader() && local_size() > 1) stats.bytes_sent += out.bytes();
-  stats.entries = out.count - std::count(sums, sums + out.count, 0.0F);
+  stats.entries = entries_of(sums, out.count);
 }
 
 void HierarchicalTransport::log_plan(std::int64_t count, const SparsePlan& plan) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "communicator/mpi/channel.hpp"
 #include "communicator/mpi/group.hpp"
 #include "communicator/mpi/scratch.hpp"
 #include "communicator/recycled.hpp"
@@ -18,21 +19,18 @@
 
 namespace tutti {
 
-/** Packets of all hosts as one stretch of memory, and how to read it. */
-struct SparsePackets {
-  SparseAlgorithm algorithm = SparseAlgorithm::gather;
-  std::int64_t bytes = 0;
-  /** To gather, host h's packet of range r is number h * hosts + r; to split, the sum of range r is
-   * number r. */
-  RecycledVector<PacketSize> sizes;
-};
+/**
+ * The sizes of packets that lie one behind the other. Where they were gathered, host h's packet of
+ * range r is number h * hosts + r; where ranges were summed up, that of range r is number r.
+ */
+using PacketSizes = RecycledVector<PacketSize>;
 
 /** The range of the indices that host `host` of `hosts` sums up when they split, and its end. */
 std::int64_t sparse_range(std::int64_t count, int hosts, int host);
 
 /** out = the sum over the hosts, in their order, of the packets at `data`, divided by `divisor`;
  * how many elements are not zero. */
-std::int64_t sum_packets(const SparsePackets& packets, const std::byte* data, int hosts, float* out,
+std::int64_t sum_packets(const PacketSizes& sizes, const std::byte* data, int hosts, float* out,
                          std::int64_t count, std::int64_t divisor);
 
 /**
@@ -41,9 +39,9 @@ std::int64_t sum_packets(const SparsePackets& packets, const std::byte* data, in
  */
 class SparseLeader {
  public:
-  /** Takes memory from `pool`, which outlives it. */
-  SparseLeader(mpi::Group& leaders, mpi::ScratchPool& pool)
-      : leaders_(leaders), pool_(pool), forced_(forced_sparse_algorithm()) {}
+  /** `leaders`, each of at most `ranks` ranks on its host, talk over `channel`; both outlive it. */
+  SparseLeader(mpi::Channel& channel, mpi::Group& leaders, int ranks)
+      : channel_(channel), leaders_(leaders), ranks_(ranks), forced_(forced_sparse_algorithm()) {}
 
   /** Starts a sum of `count` elements. */
   void begin(std::int64_t count);
@@ -51,37 +49,37 @@ class SparseLeader {
   void add(std::int64_t end, std::span<const SparseView> parts);
   /** Ends the host's sum, and agrees with the other leaders on what to do. */
   SparsePlan plan();
-  /** Exchanges packets with the other leaders; returns their memory. Gather or split. */
-  mpi::Scratch exchange(SparsePackets& packets);
+  /** All hosts' packets, and their sizes. */
+  mpi::Scratch gather(PacketSizes& sizes);
+  /** The sums of all ranges, each made by one leader, and their sizes. */
+  mpi::Scratch split(PacketSizes& sizes);
   /** Writes the host's sum to `out` and adds up with the other leaders'. */
   void reduce_dense(float* out, std::int64_t divisor);
 
-  /** Sent to other leaders since begin(). */
-  std::int64_t bytes_sent() const { return sent_; }
-
  private:
   int hosts() const { return leaders_.size(); }
+  mpi::Scratch scratch(std::int64_t bytes) { return {channel_.scratch(), bytes}; }
   void put(std::uint32_t index, float value);
   void next_range();
   RecycledVector<Packet> own_packets() const;
-  mpi::Scratch split(SparsePackets& packets);
-  /** Every leader's `sizes`, which are as many on all. */
-  RecycledVector<PacketSize> gather_sizes(std::span<const PacketSize> sizes);
+  /** Every leader's `own`, of which there are as many on all. */
+  template <class T>
+  RecycledVector<T> gather_all(std::span<const T> own);
   void all_gather(std::byte* memory, std::span<const std::int64_t> offsets);
   template <class Action>
-  void timed(std::int64_t sent, std::int64_t received, const Action& action);
+  void timed(std::int64_t received, const Action& action);
 
+  mpi::Channel& channel_;
   mpi::Group& leaders_;
-  mpi::ScratchPool& pool_;
+  int ranks_;
   std::optional<SparseAlgorithm> forced_;
   std::int64_t count_ = 0;
   PacketWriter writer_;
-  RecycledVector<PacketSize> sizes_;  // of the packets by range, so far
+  PacketSizes sizes_;  // of the packets by range, so far
   std::int64_t range_end_ = 0;
   SumBlock block_;
   std::vector<ViewCursor> cursors_;
-  RecycledVector<PacketSize> all_sizes_;  // of all leaders' packets
-  std::int64_t sent_ = 0;
+  PacketSizes all_sizes_;           // of all leaders' packets
   double seconds_per_byte_ = 1e-9;  // until something has been sent
 };
 

@@ -11,9 +11,10 @@ namespace tutti {
 namespace {
 
 // Rough figures of a present core; the wire's is measured.
-constexpr double kRound = 50e-6;   // seconds of a message to everybody and its answer
-constexpr double kEntry = 4e-9;    // seconds to unpack an element and add it
-constexpr double kElement = 1e-9;  // seconds to send a dense element through a host
+constexpr double kRound = 50e-6;     // seconds of a message to everybody and its answer
+constexpr double kEntry = 4e-9;      // seconds to unpack an element and add it
+constexpr double kElement = 0.5e-9;  // seconds to add up a dense element
+constexpr double kSpread = 0.15e-9;  // seconds to spread a byte to the ranks of a host
 constexpr double kElementBytes = 4.0;
 
 constexpr std::array<SparseAlgorithm, 3> kChoices{SparseAlgorithm::gather, SparseAlgorithm::split,
@@ -33,18 +34,21 @@ SparsePlan plan_sparse(const SparseTask& task) {
   const double entry_bytes = task.most_entries == 0 ? 0.0
                                                     : static_cast<double>(task.most_bytes) /
                                                           static_cast<double>(task.most_entries);
-  const double sum_bytes = std::min(task.union_entries * entry_bytes, elements * kElementBytes);
+  const double dense_bytes = elements * kElementBytes;
+  const double sum_bytes = std::min(task.union_entries * entry_bytes, dense_bytes);
   const auto wire = [&](double bytes) { return bytes * task.seconds_per_byte; };
+  const auto spread = [&](double bytes) { return task.ranks > 1 ? bytes * kSpread : 0.0; };
 
   SparsePlan plan;
   at(plan.seconds, SparseAlgorithm::gather) =
-      kRound + wire(others * static_cast<double>(task.most_bytes)) + all_entries * kEntry;
+      kRound + wire(others * static_cast<double>(task.most_bytes)) +
+      spread(all_entries * entry_bytes) + all_entries * kEntry;
   at(plan.seconds, SparseAlgorithm::split) =
       3.0 * kRound + wire(others / hosts * (static_cast<double>(task.most_bytes) + sum_bytes)) +
-      (all_entries / hosts + task.union_entries) * kEntry;
+      all_entries / hosts * kEntry + spread(sum_bytes) + task.union_entries * kEntry;
   at(plan.seconds, SparseAlgorithm::dense) =
-      2.0 * kRound + wire(2.0 * others / hosts * elements * kElementBytes) +
-      static_cast<double>(task.most_entries) * kEntry + elements * kElement;
+      2.0 * kRound + wire(2.0 * others / hosts * dense_bytes) +
+      static_cast<double>(task.most_entries) * kEntry + elements * kElement + spread(dense_bytes);
   plan.algorithm = *std::min_element(kChoices.begin(), kChoices.end(), [&](auto a, auto b) {
     return at(plan.seconds, a) < at(plan.seconds, b);
   });

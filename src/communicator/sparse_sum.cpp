@@ -11,6 +11,10 @@ std::string_view name_of(SparseAlgorithm algorithm) {
   return kNames[static_cast<std::size_t>(algorithm)];
 }
 
+std::int64_t entries_of(const float* values, std::int64_t count) {
+  return count - std::count(values, values + count, 0.0F);
+}
+
 double density_of(std::int64_t entries, std::int64_t count) {
   return count == 0 ? 0.0 : static_cast<double>(entries) / static_cast<double>(count);
 }
@@ -19,7 +23,7 @@ std::int64_t finish_sums(float* sums, std::int64_t count, std::int64_t divisor) 
   void* out = sums;
   const void* in = sums;
   cpu::reduce({&out, 1}, {&in, 1}, count, DType::f32, {ReduceKind::sum, 1.0, divisor});
-  return count - std::count(sums, sums + count, 0.0F);
+  return entries_of(sums, count);
 }
 
 }  // namespace tutti

@@ -14,6 +14,8 @@ namespace tutti {
 /** Elements that are added up together: their sums stay in the first cache. */
 inline constexpr std::int64_t kSumBlock = 4096;
 
+/** How many of `count` values are not zero. */
+std::int64_t entries_of(const float* values, std::int64_t count);
 /** The fraction of `count` elements that `entries` are. */
 double density_of(std::int64_t entries, std::int64_t count);
 

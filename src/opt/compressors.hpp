@@ -110,7 +110,6 @@ class SummedSparseCompressor final : public SparseCompressor {
 
  private:
   SparseView select(const BucketView& bucket);
-  SparseView keep(SparseView selected, std::int64_t begin);
 
   Selector selector_;
   // The packets, each from where its bucket starts; most pages are never touched.

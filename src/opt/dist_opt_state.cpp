@@ -1,10 +1,9 @@
 // What DistOpt's modes remember, as part of the optimiser's state.
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
-#include "communicator/text.hpp"
 #include "opt/dist_opt_impl.hpp"
+#include "opt/state_checks.hpp"
 
 namespace tutti {
 namespace {
@@ -27,30 +26,6 @@ Map part_of(const Map& entries, bool modes) {
     if (entry.first.starts_with(kPrefix) == modes) part.insert(entry);
   }
   return part;
-}
-
-template <class Map>
-void refuse_unknown(const Map& entries, const char* kind,
-                    std::initializer_list<std::string> known) {
-  for (const auto& [name, value] : entries) {
-    if (std::find(known.begin(), known.end(), name) == known.end()) {
-      throw InvalidArgument(std::string("the state has ") + kind + " '" + name +
-                            "', which DistOpt does not know");
-    }
-  }
-}
-
-/** Number `name`, which counts something; nothing if it is not there. */
-std::optional<std::int64_t> count_in(const OptimizerState& state, const std::string& name) {
-  const auto found = state.numbers.find(name);
-  if (found == state.numbers.end()) return std::nullopt;
-  constexpr double kMost = 0x1p53;  // up to which a double counts
-  const double value = found->second;
-  if (!(value >= 0.0 && value <= kMost) || value != std::trunc(value)) {
-    throw InvalidArgument("the state's number '" + name + "' is " + number_text(value) +
-                          ", but must be a whole number from 0 to 2^53");
-  }
-  return static_cast<std::int64_t>(value);
 }
 
 /** A number that tells models apart whose parameters have other sizes. It goes by their order in
@@ -146,9 +121,9 @@ void DistOpt::Impl::load_state(const OptimizerState& state) {
   }
   Model& model = *model_;
   const OptimizerState modes{part_of(state.arrays, true), part_of(state.numbers, true)};
-  refuse_unknown(modes.numbers, "a number",
-                 {kLayout, kRank, kWorldSize, kSparseSteps, kPartialSteps, kPartitionElements});
-  refuse_unknown(modes.arrays, "an array", {kResidual, kVelocity});
+  refuse_unknown("DistOpt", modes,
+                 {kLayout, kRank, kWorldSize, kSparseSteps, kPartialSteps, kPartitionElements},
+                 {kResidual, kVelocity});
   const auto layout = modes.numbers.find(kLayout);
   if (layout != modes.numbers.end() && layout->second != layout_of(model.table.ranges())) {
     throw InvalidArgument(

@@ -5,32 +5,30 @@
 
 namespace tutti {
 
-void Exchange::begin(std::size_t packets, bool overlap) {
+void Exchange::begin(bool overlap) {
   started_ = 0;
   overlap_ = overlap;
   if (overlap && apart_.is_inline()) {
     apart_ = home_.is_inline() ? Stream::worker() : Stream::on(home_.device());
   }
-  if (journeys_.size() < packets) journeys_.resize(packets);
 }
 
-Event Exchange::travel(const Packet& packet, Journey& journey, const Stream& stream) {
+Event Exchange::travel(const Packet& packet, const Stream& stream) {
   if (packet.gathered) {
     return communicator_->all_gather(packet.gathered->own, packet.gathered->all, stream);
   }
   if (!packet.entries) return communicator_->all_reduce(packet.elements, packet.reduce, stream);
-  return communicator_->sparse_all_reduce(*packet.entries, packet.elements, packet.reduce, stream,
-                                          &journey.arrival.sparse);
+  return communicator_->sparse_all_reduce(*packet.entries, packet.elements, packet.reduce, stream);
 }
 
 void Exchange::start(const Packet& packet) {
   Journey& journey = journeys_[started_];
-  journey.arrival.sparse = {};
+  if (started_ == 0) sent_before_ = communicator_->bytes_between();
   const Stream& stream = overlap_ ? apart_ : home_;
   try {
     if (overlap_) stream.wait(home_.submit([] {}));  // for the packet
     stream.submit([&journey] { journey.arrival.begin = Clock::now(); });
-    journey.collective = travel(packet, journey, stream);
+    journey.collective = travel(packet, stream);
     journey.noted = stream.submit([&journey] { journey.arrival.end = Clock::now(); });
   } catch (const CommunicationError&) {
     // The communicator refuses to go on after a failure; an earlier packet may know which.

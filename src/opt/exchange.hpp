@@ -23,22 +23,22 @@ class Exchange {
   struct Arrival {
     Clock::time_point begin;  ///< of the collective, as the thread saw it that ran or launched it
     Clock::time_point end;
-    SparseStats sparse;  ///< of a sparse packet
   };
 
-  /** `home` is the stream on which packets are made and read. */
-  Exchange(std::shared_ptr<Communicator> communicator, Stream home)
-      : communicator_(std::move(communicator)), home_(std::move(home)) {}
+  /** `home` is the stream on which packets are made and read, at most `packets` in a step. */
+  Exchange(std::shared_ptr<Communicator> communicator, Stream home, std::size_t packets)
+      : communicator_(std::move(communicator)), home_(std::move(home)), journeys_(packets) {}
 
-  /** A step begins that starts at most `packets`, on a stream of its own if `overlap`: another
-   * thread, or one of the GPU's. */
-  void begin(std::size_t packets, bool overlap);
+  /** A step begins, on a stream of its own if `overlap`: another thread, or one of the GPU's. */
+  void begin(bool overlap);
   /** Starts the collective of `packet`. */
   void start(const Packet& packet);
   /** How many were started since begin(). */
   std::size_t started() const { return started_; }
   /** What `home` is given from now on finds packet number `i` arrived. On a CPU this blocks. */
   Arrival wait(std::size_t i);
+  /** What this rank has sent to other hosts since the first packet was started. */
+  std::int64_t bytes_between() const { return communicator_->bytes_between() - sent_before_; }
 
  private:
   struct Journey {
@@ -47,12 +47,13 @@ class Exchange {
     Arrival arrival;
   };
 
-  Event travel(const Packet& packet, Journey& journey, const Stream& stream);
+  Event travel(const Packet& packet, const Stream& stream);
 
   std::shared_ptr<Communicator> communicator_;
   Stream home_;
   bool overlap_ = false;
   std::size_t started_ = 0;
+  std::int64_t sent_before_ = 0;
   std::vector<Journey> journeys_;
   Stream apart_;  // inline until the first step with overlap; ends before what it writes to
 };

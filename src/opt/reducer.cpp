@@ -38,16 +38,18 @@ Reducer::Reducer(std::shared_ptr<Communicator> communicator, std::vector<Paramet
     : parameters_(std::move(parameters)),
       alone_(communicator->world_size() == 1),
       arithmetic_(make_arithmetic(home)),
+      starts_(place_gradients(parameters_)),
       taken_(parameters_.size(), false) {
-  const std::vector<std::int64_t> starts = place_gradients(parameters_);
-  if (starts.back() > 0) {
-    memory_ = communicator->allocate(starts.back() * size_of(DType::f32), home.device());
+  if (starts_.back() > 0) {
+    memory_ = communicator->allocate(starts_.back() * size_of(DType::f32), home.device());
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    parameters_[i].gradient = static_cast<const float*>(memory_.data()) + starts[i];
+    parameters_[i].gradient = static_cast<const float*>(memory_.data()) + starts_[i];
     elements_ += parameters_[i].count;
   }
-  exchange_ = std::make_unique<Exchange>(std::move(communicator), std::move(home));
+  buckets_.reserve(parameters_.size());
+  exchange_ =
+      std::make_unique<Exchange>(std::move(communicator), std::move(home), parameters_.size());
 }
 
 Reducer::~Reducer() {
@@ -60,13 +62,11 @@ Reducer::~Reducer() {
 }
 
 View Reducer::gradient(std::size_t index) const {
-  const ParameterRange& parameter = parameters_[index];
-  const std::int64_t start = parameter.gradient - static_cast<const float*>(memory_.data());
-  return memory_.view(DType::f32).part(start, parameter.count);
+  return memory_.view(DType::f32).part(starts_[index], parameters_[index].count);
 }
 
 std::vector<Bucket> Reducer::cut(std::int64_t bucket_elements) const {
-  return cut_buckets(parameters_, place_gradients(parameters_), bucket_elements);
+  return cut_buckets(parameters_, starts_, bucket_elements);
 }
 
 BucketView Reducer::view(const Bucket& bucket) const {
@@ -86,12 +86,12 @@ void Reducer::begin(Compressor& compressor, std::int64_t bucket_elements) {
   forget_step();
   compressor_ = &compressor;
   if (bucket_elements != bucket_elements_) {
-    buckets_ = cut(bucket_elements);
+    buckets_ = cut_buckets(parameters_, starts_, bucket_elements, std::move(buckets_));
     bucket_elements_ = bucket_elements;
   }
   // With one bucket, or one rank, there is nothing to overlap, and no thread is needed.
   overlap_ = buckets_.size() > 1 && !alone_;
-  exchange_->begin(buckets_.size(), overlap_);
+  exchange_->begin(overlap_);
 }
 
 void Reducer::begin_locally() {
@@ -151,7 +151,6 @@ void Reducer::note_sent(const Packet& packet, std::int64_t elements) {
 
 void Reducer::receive(std::size_t packet, Exchange::Clock::time_point backward_end) {
   const Exchange::Arrival arrival = exchange_->wait(packet);
-  statistics_.bytes_between += arrival.sparse.bytes_between;
   statistics_.exchange_seconds += seconds(arrival.end - arrival.begin);
   const Exchange::Clock::time_point overlapped = std::min(arrival.end, backward_end);
   if (overlapped > arrival.begin)
@@ -172,6 +171,7 @@ void Reducer::finish(Optimizer& optimizer) {
     const Stopwatch stopwatch(statistics_.update_seconds);
     optimizer.update(view(bucket).parameters);
   }
+  if (!buckets_.empty()) statistics_.bytes_between += exchange_->bytes_between();
   statistics_.non_finite += compressor_->take_non_finite();
   arithmetic_->stream().submit([] {}).wait();
   sending_ = false;
@@ -197,9 +197,10 @@ void Reducer::average_parameters(const Bucket& bucket) {
     copy_parameters(copies, true);
   }
   note_sent({copies.gradients, Reduce::average}, copies.elements);
-  exchange_->begin(1, false);
+  exchange_->begin(false);
   exchange_->start({copies.gradients, Reduce::average});
   receive(0, {});
+  statistics_.bytes_between += exchange_->bytes_between();
   {
     const Stopwatch stopwatch(statistics_.decode_seconds);
     copy_parameters(copies, false);

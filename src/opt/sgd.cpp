@@ -1,12 +1,14 @@
 // SGD: checks its arguments and keeps the momentum; the arithmetic is the fused kernel's.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "communicator/arithmetic.hpp"
 #include "communicator/text.hpp"
 #include "opt/device_memory.hpp"
+#include "opt/state_checks.hpp"
 #include "tutti/error.hpp"
 #include "tutti/optimizer.hpp"
 
@@ -69,17 +71,6 @@ void check_array(const OptimizerState& state, const std::string& name, bool want
     throw InvalidArgument("the state's array '" + name + "' has " +
                           std::to_string(found->second.size()) +
                           " elements, but the parameter space has " + std::to_string(elements));
-  }
-}
-
-template <class Map>
-void refuse_unknown(const Map& entries, const char* kind,
-                    std::initializer_list<const char*> known) {
-  for (const auto& [name, value] : entries) {
-    if (std::find(known.begin(), known.end(), name) == known.end()) {
-      throw InvalidArgument(std::string("the state has ") + kind + " '" + name +
-                            "', which SGD does not know");
-    }
   }
 }
 
@@ -190,18 +181,11 @@ OptimizerState SGD::state() const {
 }
 
 void SGD::load_state(const OptimizerState& state) {
-  refuse_unknown(state.numbers, "a number", {kSteps});
-  refuse_unknown(state.arrays, "an array", {kMomentum, kStarted});
+  refuse_unknown("SGD", state, {kSteps}, {kMomentum, kStarted});
   check_array(state, kMomentum, options_.momentum != 0.0F, elements_);
   check_array(state, kStarted, tracks_start(options_), elements_);
-  const auto steps = state.numbers.find(kSteps);
-  if (steps == state.numbers.end()) throw InvalidArgument("the state has no number 'steps'");
-  constexpr double kMostSteps = 0x1p53;  // up to which a double counts
-  if (!(steps->second >= 0.0 && steps->second <= kMostSteps) ||
-      steps->second != std::trunc(steps->second)) {
-    throw InvalidArgument("the state's number 'steps' is " + number_text(steps->second) +
-                          ", but must be a whole number from 0 to 2^53");
-  }
+  const std::optional<std::int64_t> steps = count_in(state, kSteps);
+  if (!steps) throw InvalidArgument("the state has no number 'steps'");
 
   Buffer momentum;
   if (options_.momentum != 0.0F) {
@@ -222,7 +206,7 @@ void SGD::load_state(const OptimizerState& state) {
       flag = stop;
     }
   }
-  steps_ = static_cast<std::int64_t>(steps->second);
+  steps_ = *steps;
   momentum_ = std::move(momentum);
   started_ = std::move(started);
 }

@@ -73,24 +73,19 @@ SparseView SummedSparseCompressor::select(const BucketView& bucket) {
   return selector_.top_k(from, top_k_count(choice().spars, bucket.elements), residual);
 }
 
-SparseView SummedSparseCompressor::keep(SparseView selected, std::int64_t begin) {
-  std::uint32_t* indices = indices_.get() + begin;
-  float* values = values_.get() + begin;
-  std::copy_n(selected.indices, selected.count, indices);
-  std::copy_n(selected.values, selected.count, values);
-  return {indices, values, selected.count};
-}
-
 Packet SummedSparseCompressor::encode(const BucketView& bucket) {
   accumulate(bucket);
-  const SparseView entries = keep(select(bucket), bucket.begin);
-  for (std::int64_t i = 0; i < entries.count; ++i) {
-    if (!std::isfinite(entries.values[i])) ++non_finite_;
+  const SparseView selected = select(bucket);  // the next bucket's takes its place
+  std::uint32_t* indices = indices_.get() + bucket.begin;
+  float* values = values_.get() + bucket.begin;
+  float* velocity = this->velocity(bucket);
+  for (std::int64_t i = 0; i < selected.count; ++i) {
+    indices[i] = selected.indices[i];
+    values[i] = selected.values[i];
+    if (!std::isfinite(values[i])) ++non_finite_;
+    if (velocity != nullptr) velocity[indices[i]] = 0.0F;
   }
-  if (float* velocity = this->velocity(bucket)) {
-    for (std::int64_t i = 0; i < entries.count; ++i) velocity[entries.indices[i]] = 0.0F;
-  }
-  return {bucket.gradients, Reduce::average, entries};
+  return {bucket.gradients, Reduce::average, SparseView{indices, values, selected.count}};
 }
 
 }  // namespace tutti

@@ -150,6 +150,7 @@ SparseTask task(double overlap, double density, double seconds_per_byte) {
   SparseTask result;
   result.count = 16 << 20;
   result.hosts = 4;
+  result.ranks = 1;
   result.most_entries = static_cast<std::int64_t>(density * static_cast<double>(result.count));
   result.most_bytes = result.most_entries * 5;
   result.all_entries = 4 * result.most_entries;
@@ -170,6 +171,28 @@ TEST(SparsePlan, FollowsOverlapAndDensity) {
   EXPECT_EQ(plan_sparse(task(0.8, 1e-6, kGigabit)).algorithm, SparseAlgorithm::gather);
   EXPECT_NE(plan_sparse(task(0.8, 0.01, kGigabit)).describe().find("split (predicted: gather"),
             std::string::npos);
+}
+
+TEST(SparsePlan, KnowsWhatTheRanksOfAHostStillHaveToGet) {
+  // Between dense and sparse it is close here. One rank a host has the elements once they have
+  // arrived; of several, the others have to get them, and elements are longer than packets.
+  SparseTask close = task(0.0, 0.055, 1e-11);
+  EXPECT_EQ(plan_sparse(close).algorithm, SparseAlgorithm::dense);
+  const SparsePlan alone = plan_sparse(close);
+  close.ranks = 2;
+  EXPECT_EQ(plan_sparse(close).algorithm, SparseAlgorithm::gather);
+  const auto more = [&](SparseAlgorithm algorithm) {
+    const auto at = static_cast<std::size_t>(algorithm);
+    return plan_sparse(close).seconds[at] - alone.seconds[at];
+  };
+  // All elements take longest; packets take as long as they are, their sum less if it is shorter.
+  EXPECT_GT(more(SparseAlgorithm::dense), 2.0 * more(SparseAlgorithm::gather));
+  EXPECT_NEAR(more(SparseAlgorithm::gather), more(SparseAlgorithm::split), 1e-9);
+  SparseTask common = task(0.8, 0.055, 1e-11);
+  const SparsePlan one = plan_sparse(common);
+  common.ranks = 8;
+  const SparsePlan eight = plan_sparse(common);
+  EXPECT_GT(eight.seconds[1] - one.seconds[1], 2.0 * (eight.seconds[2] - one.seconds[2]));
 }
 
 TEST(SparsePlan, IsForcedByTheEnvironment) {

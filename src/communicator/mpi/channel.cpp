@@ -115,6 +115,7 @@ void Channel::Batch::post(std::int64_t bytes, Peer peer, const Post& post_piece)
 
 void Channel::Batch::send(const void* data, std::int64_t bytes, int destination) {
   const int to = channel_.members_[static_cast<std::size_t>(destination)];
+  if (traffic_ == Traffic::collective) channel_.bytes_sent_ += bytes;
   post(bytes, {destination, false}, [&](std::int64_t begin, int length, MPI_Request* request) {
     return MPI_Isend(static_cast<const std::byte*>(data) + begin, length, MPI_BYTE, to,
                      channel_.tag(traffic_), channel_.session_->comm(), request);

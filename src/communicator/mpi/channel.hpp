@@ -3,6 +3,7 @@
 
 #include <mpi.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "communicator/mpi/scratch.hpp"
 #include "communicator/mpi/session.hpp"
 #include "communicator/mpi/watch.hpp"
 #include "communicator/recycled.hpp"
@@ -56,6 +58,10 @@ class Channel {
   /** The session's ranks by this channel's ranks. */
   const std::vector<int>& members() const { return members_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
+  /** For collectives. */
+  ScratchPool& scratch() { return scratch_; }
+  /** What this rank's collectives have sent so far, in bytes of their messages. */
+  std::int64_t bytes_sent() const { return bytes_sent_; }
 
   /** Called about once a millisecond by waits that last; what it throws ends the wait. For whoever
    * has other peers to look after. Set before the first wait. */
@@ -142,6 +148,8 @@ class Channel {
   std::chrono::milliseconds timeout_;
   int rank_;
   std::function<void()> idle_;
+  ScratchPool scratch_;
+  std::atomic<std::int64_t> bytes_sent_ = 0;
   Watch watch_;
 };
 

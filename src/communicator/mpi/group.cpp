@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
-#include <new>
 #include <utility>
 
 namespace tutti::mpi {
@@ -39,18 +38,6 @@ void Group::send(Channel::Batch& batch, std::span<const std::byte> part, int pos
 
 void Group::recv(Channel::Batch& batch, std::span<std::byte> part, int position) {
   batch.recv(part.data(), std::ssize(part), members_[static_cast<std::size_t>(position)]);
-}
-
-/** Memory of at least `bytes` bytes, kept from call to call. */
-std::byte* Group::scratch(std::int64_t bytes) {
-  if (bytes > scratch_bytes_) {
-    constexpr std::align_val_t kAlignment{kCacheLine};
-    auto* memory =
-        static_cast<std::byte*>(::operator new[](static_cast<std::size_t>(bytes), kAlignment));
-    scratch_.reset(memory, [](std::byte* old) { ::operator delete[](old, kAlignment); });
-    scratch_bytes_ = bytes;
-  }
-  return scratch_.get();
 }
 
 // --- Agreement ----------------------------------------------------------------------------------
@@ -118,7 +105,6 @@ void Group::pipeline(std::int64_t windows, const First& first, const Between& be
   std::deque<Channel::Batch, RecyclingAllocator<Channel::Batch>> under_way;
   for (std::int64_t step = 0; step < windows + kUnderWay; ++step) {
     auto& batch = under_way.emplace_back(channel_, Channel::Traffic::collective);
-    batch.keep(scratch_);
     if (step < windows) first(batch, step);
     if (step >= kUnderWay) second(batch, step - kUnderWay);
     const std::int64_t oldest = step + 1 - kUnderWay;
@@ -145,9 +131,9 @@ void Group::combine_here(std::byte* own, const std::byte* others, std::int64_t s
 void Group::reduce_shards(const Shards& shards, DType dtype, const cpu::Combine& combine,
                           int receivers) {
   const std::int64_t window = shards.window;
-  std::byte* const memory = scratch(kUnderWay * size() * window);
+  const Scratch memory(channel_.scratch(), kUnderWay * size() * window);
   const auto received = [&](std::int64_t number, int member) {
-    return memory + ((number % kUnderWay) * size() + member) * window;
+    return memory.data() + ((number % kUnderWay) * size() + member) * window;
   };
   const auto contribute = [&](Channel::Batch& batch, std::int64_t number) {
     const auto own = shards.part(position_, number);
@@ -178,9 +164,9 @@ void Group::reduce_shards(const Shards& shards, DType dtype, const cpu::Combine&
 /** Every member sends all it has to all others, and all add alike. */
 void Group::reduce_whole(std::byte* data, std::int64_t bytes, DType dtype,
                          const cpu::Combine& combine) {
-  std::byte* const received = scratch(size() * bytes);
+  const Scratch memory(channel_.scratch(), size() * bytes);
+  std::byte* const received = memory.data();
   Channel::Batch batch(channel_, Channel::Traffic::collective);
-  batch.keep(scratch_);
   const auto length = static_cast<std::size_t>(bytes);
   for (int distance = 1; distance < size(); ++distance) {
     const int source = peer(size() - distance);
@@ -197,10 +183,6 @@ void Group::all_reduce(void* data, std::int64_t count, DType dtype, const cpu::C
   if (goes_whole(bytes)) return reduce_whole(begin, bytes, dtype, combine);
   const Shards shards{begin, even_offsets(bytes, kNobody), window_for(size())};
   reduce_shards(shards, dtype, combine, kEverybody);
-}
-
-std::int64_t Group::sent_by_all_reduce(std::int64_t bytes) const {
-  return goes_whole(bytes) ? bytes * (size() - 1) : 2 * bytes * (size() - 1) / size();
 }
 
 void Group::reduce_scatter_v(void* data, std::span<const std::int64_t> offsets, DType dtype,

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -55,8 +54,6 @@ class Group {
   void broadcast(std::byte* data, std::int64_t bytes, int root);
   /** In place over `count` elements. */
   void all_reduce(void* data, std::int64_t count, DType dtype, const cpu::Combine& combine);
-  /** About how many bytes this member sends in an all_reduce of `bytes`. */
-  std::int64_t sent_by_all_reduce(std::int64_t bytes) const;
   /** In place: afterwards block position() of `data` (element offsets) holds the reduction of
    * that block; the other blocks are undefined. */
   void reduce_scatter_v(void* data, std::span<const std::int64_t> offsets, DType dtype,
@@ -90,7 +87,6 @@ class Group {
   /** Offsets in bytes of shards of equal length, in whole cache lines, one for each member but
    * `without`, whose shard is empty. */
   RecycledVector<std::int64_t> even_offsets(std::int64_t bytes, int without) const;
-  std::byte* scratch(std::int64_t bytes);
   void combine_here(std::byte* own, const std::byte* others, std::int64_t stride,
                     std::int64_t bytes, DType dtype, const cpu::Combine& combine);
   void reduce_whole(std::byte* data, std::int64_t bytes, DType dtype, const cpu::Combine& combine);
@@ -102,8 +98,6 @@ class Group {
   Channel& channel_;
   std::vector<int> members_;
   int position_ = 0;
-  std::shared_ptr<std::byte[]> scratch_;
-  std::int64_t scratch_bytes_ = 0;
 };
 
 }  // namespace tutti::mpi

@@ -1,12 +1,12 @@
 // Memory for the length of one operation over MPI.
 #pragma once
 
-#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -14,7 +14,10 @@
 
 namespace tutti::mpi {
 
-/** Memory of a communicator's operations, which the next one uses again. Not thread-safe. */
+/**
+ * Memory of a channel's collectives, which the next one uses again; it goes with the channel. What
+ * is small and needed everywhere comes from recycled.hpp. Not thread-safe.
+ */
 class ScratchPool {
  public:
   struct Block {
@@ -22,24 +25,25 @@ class ScratchPool {
     std::size_t bytes = 0;
   };
 
-  /** A free block of at least `bytes` bytes: a longer one of an operation before, or a new one,
-   * which takes the place of a shorter one. */
+  /** A free block of at least `bytes` bytes, in whole cache lines: the shortest there is, or a new
+   * one, which takes the place of a shorter one. */
   Block take(std::int64_t bytes) {
     const auto needed = static_cast<std::size_t>(bytes);
-    auto found = std::find_if(free_.begin(), free_.end(),
-                              [&](const Block& block) { return block.bytes >= needed; });
-    if (found == free_.end() && !free_.empty()) --found;
+    auto best = free_.begin();  // the shortest that is long enough, or else the longest
+    for (auto block = free_.begin(); block != free_.end(); ++block) {
+      const bool fits = block->bytes >= needed;
+      if (best->bytes >= needed ? fits && block->bytes < best->bytes : block->bytes > best->bytes) {
+        best = block;
+      }
+    }
     Block block;
-    if (found != free_.end()) {
-      block = std::move(*found);
-      free_.erase(found);
+    if (best != free_.end()) {
+      block = std::move(*best);
+      free_.erase(best);
     }
     if (block.bytes >= needed) return block;
-    const std::size_t rounded = std::bit_ceil(needed);
     block.memory.reset();
-    block.memory = std::make_shared_for_overwrite<std::byte[]>(rounded);
-    block.bytes = rounded;
-    return block;
+    return new_block(std::bit_ceil(needed));
   }
 
   void give_back(Block block) noexcept {
@@ -50,6 +54,12 @@ class ScratchPool {
   }
 
  private:
+  static Block new_block(std::size_t bytes) {
+    constexpr std::align_val_t kCacheLine{64};
+    auto* memory = static_cast<std::byte*>(::operator new[](bytes, kCacheLine));
+    return {{memory, [](std::byte* old) { ::operator delete[](old, kCacheLine); }}, bytes};
+  }
+
   std::vector<Block> free_;
 };
 

@@ -1,0 +1,45 @@
+// Refuses what is unknown, and counts that do not count.
+#include "opt/state_checks.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "communicator/text.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti {
+namespace {
+
+template <class Map>
+void refuse_others(const std::string& owner, const Map& entries, const char* kind,
+                   std::initializer_list<std::string_view> known) {
+  for (const auto& [name, value] : entries) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    std::string text = "the state has ";
+    text.append(kind).append(" '").append(name).append("', which ").append(owner);
+    throw InvalidArgument(text.append(" does not know"));
+  }
+}
+
+}  // namespace
+
+void refuse_unknown(const std::string& owner, const OptimizerState& state,
+                    std::initializer_list<std::string_view> numbers,
+                    std::initializer_list<std::string_view> arrays) {
+  refuse_others(owner, state.numbers, "a number", numbers);
+  refuse_others(owner, state.arrays, "an array", arrays);
+}
+
+std::optional<std::int64_t> count_in(const OptimizerState& state, const std::string& name) {
+  const auto found = state.numbers.find(name);
+  if (found == state.numbers.end()) return std::nullopt;
+  constexpr double kMost = 0x1p53;  // up to which a double counts
+  const double value = found->second;
+  if (!(value >= 0.0 && value <= kMost) || value != std::trunc(value)) {
+    throw InvalidArgument("the state's number '" + name + "' is " + number_text(value) +
+                          ", but must be a whole number from 0 to 2^53");
+  }
+  return static_cast<std::int64_t>(value);
+}
+
+}  // namespace tutti
