@@ -1,112 +1,11 @@
-// The calls of NCCL that each collective makes, and what happens when they fail.
-#include "communicator/nccl/transport.hpp"
-
-#include <gtest/gtest.h>
-
-#include <algorithm>
+// The calls of NCCL that each collective makes.
 #include <atomic>
-#include <chrono>
-#include <cstdlib>
-#include <numeric>
-#include <sstream>
-#include <stdexcept>
 
-#include "communicator/nccl/meeting.hpp"
-#include "communicator/shm/transport.hpp"
-#include "nccl/fake_nccl.hpp"
-#include "support/world.hpp"
+#include "nccl/nccl_test.hpp"
 #include "tutti/error.hpp"
-#include "tutti/interrupt.hpp"
 
 namespace tutti::nccl {
 namespace {
-
-using std::chrono::milliseconds;
-
-constexpr Device kGpu{DeviceKind::cuda, 0};
-
-/** What stands for a cudaStream_t. */
-int stream = 0;
-
-std::string address(const void* data) {
-  std::ostringstream text;
-  text << data;
-  return text.str();
-}
-
-cuda::Uuid gpu_number(int number) {
-  cuda::Uuid uuid{};
-  uuid[0] = static_cast<std::byte>(number);
-  return uuid;
-}
-
-/** Ranks are threads, each with a GPU of its own. */
-class NcclTransportTest : public ::testing::Test {
- protected:
-  NcclTransportTest() {
-    ::setenv("TUTTI_NCCL_LIB", FAKE_NCCL, 1);
-    ::unsetenv("TUTTI_GPU_CHECK");
-    FakeNccl& fake = *fake_nccl();
-    fake.calls.clear();
-    fake.answers.clear();
-    fake.version = 22809;
-    fake.patience = 0;
-    fake.async = ncclSuccess;
-  }
-
-  using Body = std::function<void(shm::ShmTransport& host)>;
-
-  static void on_hosts(int ranks, const Body& body, milliseconds timeout = milliseconds(20000)) {
-    const UniqueId id = UniqueId::create();
-    test::on_threads(ranks, [&](int rank) {
-      std::vector<int> names(static_cast<std::size_t>(ranks));
-      std::iota(names.begin(), names.end(), 0);
-      shm::ShmTransport host(id, rank, names, timeout);
-      body(host);
-    });
-  }
-
-  static void on_ranks(int ranks, const std::function<void(NcclTransport&, int rank)>& body,
-                       milliseconds timeout = milliseconds(20000)) {
-    on_hosts(
-        ranks,
-        [&](shm::ShmTransport& host) {
-          NcclTransport transport(join(&host, gpu_number(host.rank())), &host, kGpu);
-          transport.use_stream(&stream);
-          body(transport, host.rank());
-          host.barrier();  // nobody leaves before all have looked
-        },
-        timeout);
-  }
-
-  /** What one rank has called, after the start and before the end of its communicator. */
-  static std::vector<std::string> calls_of(int rank) {
-    const std::string prefix = std::to_string(rank) + ": ";
-    std::vector<std::string> calls;
-    for (const std::string& call : fake_nccl()->calls) {
-      if (!call.starts_with(prefix)) continue;
-      const std::string rest = call.substr(prefix.size());
-      if (rest.starts_with("ncclCommInit") || rest == "ncclCommFinalize" ||
-          rest == "ncclCommDestroy") {
-        continue;
-      }
-      calls.push_back(rest);
-    }
-    return calls;
-  }
-
-  static long count(const std::string& call) {
-    const auto& calls = fake_nccl()->calls;
-    return std::count(calls.begin(), calls.end(), call);
-  }
-
-  std::array<float, 16> a_{};
-  std::array<float, 16> b_{};
-  const std::string at_a_ = address(a_.data());
-  const std::string at_b_ = address(b_.data());
-  View a(std::int64_t elements) { return {a_.data(), elements, DType::f32, kGpu}; }
-  View b(std::int64_t elements) { return {b_.data(), elements, DType::f32, kGpu}; }
-};
 
 TEST_F(NcclTransportTest, RanksJoinWithOneIdAndLeaveInOrder) {
   on_ranks(3, [](NcclTransport&, int) {});
@@ -118,6 +17,16 @@ TEST_F(NcclTransportTest, RanksJoinWithOneIdAndLeaveInOrder) {
     EXPECT_EQ(count(prefix + "ncclCommDestroy"), 1);
     EXPECT_EQ(count(prefix + "ncclCommAbort"), 0);
   }
+}
+
+TEST_F(NcclTransportTest, RanksOfOneProcessKeepToTheirOwnArguments) {
+  constexpr const char* kName = "NCCL_P2P_DIRECT_DISABLE";
+  ::unsetenv(kName);
+  on_ranks(1, [](NcclTransport&, int) {});
+  EXPECT_EQ(std::getenv(kName), nullptr);
+  on_ranks(2, [](NcclTransport&, int) {});
+  EXPECT_STREQ(std::getenv(kName), "1");
+  ::unsetenv(kName);
 }
 
 TEST_F(NcclTransportTest, ReductionsUseNcclsOperators) {
@@ -232,115 +141,6 @@ TEST_F(NcclTransportTest, AGroupGoesOnWhileACallInsideIsInProgress) {
   EXPECT_EQ(count("-1: ncclGroupEnd"), 2);
 }
 
-TEST_F(NcclTransportTest, ACallThatNeverEndsBecomesPeerLost) {
-  fake_nccl()->answers["ncclAllReduce"][-1] = ncclInProgress;
-  fake_nccl()->patience = -1;
-  std::atomic<int> lost = 0;
-  on_hosts(
-      2,
-      [&](shm::ShmTransport& host) {
-        NcclTransport transport(join(&host, gpu_number(host.rank())), &host, kGpu);
-        try {
-          transport.all_reduce(a(4), b(4), Reduce::sum);
-        } catch (const PeerLost& error) {
-          EXPECT_NE(std::string(error.what()).find("did not answer within 0.5 s"),
-                    std::string::npos)
-              << error.what();
-          ++lost;
-        }
-        transport.cancel();
-      },
-      milliseconds(500));
-  EXPECT_EQ(lost, 2);
-  EXPECT_EQ(count("0: ncclCommAbort") + count("1: ncclCommAbort"), 2) << "each rank, once";
-  EXPECT_EQ(count("0: ncclCommDestroy"), 0);
-}
-
-TEST_F(NcclTransportTest, ACallerCanEndAWait) {
-  fake_nccl()->answers["ncclAllReduce"][-1] = ncclInProgress;
-  fake_nccl()->patience = -1;
-  on_hosts(1, [&](shm::ShmTransport& host) {
-    NcclTransport transport(join(&host, gpu_number(0)), &host, kGpu);
-    {
-      const InterruptCheck check([] { throw std::runtime_error("enough"); });
-      EXPECT_THROW(transport.all_reduce(a(4), b(4), Reduce::sum), std::runtime_error);
-    }
-    transport.cancel();
-  });
-  EXPECT_EQ(count("0: ncclCommAbort"), 1);
-}
-
-TEST_F(NcclTransportTest, AnErrorSaysWhatNcclSays) {
-  fake_nccl()->answers["ncclAllReduce"][-1] = ncclInvalidUsage;
-  on_ranks(1, [&](NcclTransport& transport, int) {
-    try {
-      transport.all_reduce(a(4), b(4), Reduce::sum);
-      ADD_FAILURE() << "did not throw";
-    } catch (const Error& error) {
-      EXPECT_STREQ(error.what(), "ncclAllReduce: some error (details)");
-    }
-  });
-}
-
-TEST_F(NcclTransportTest, AGroupIsClosedWhateverFailsInside) {
-  fake_nccl()->answers["ncclRecv"][-1] = ncclInternalError;
-  on_ranks(1, [&](NcclTransport& transport, int) {
-    EXPECT_THROW(transport.all_to_all(a(4), b(4)), Error);
-  });
-  EXPECT_EQ(count("-1: ncclGroupEnd"), 1);
-}
-
-TEST_F(NcclTransportTest, AnErrorBehindAFailedRankIsThatRanks) {
-  on_hosts(2, [&](shm::ShmTransport& host) {
-    NcclTransport transport(join(&host, gpu_number(host.rank())), &host, kGpu);
-    if (host.rank() == 1) {
-      host.abort("out of paper");
-      return;
-    }
-    fake_nccl()->async = ncclRemoteError;
-    try {
-      transport.poll();
-      ADD_FAILURE() << "did not throw";
-    } catch (const PeerLost& error) {
-      EXPECT_EQ(error.ranks(), std::vector<int>{1});
-      EXPECT_EQ(error.reason(), "out of paper");
-    }
-    fake_nccl()->async = ncclSuccess;
-  });
-}
-
-TEST_F(NcclTransportTest, AnErrorThatNobodyElseKnowsIsNccls) {
-  on_ranks(1, [&](NcclTransport& transport, int) {
-    transport.poll();
-    fake_nccl()->async = ncclRemoteError;
-    try {
-      transport.poll();
-      ADD_FAILURE() << "did not throw";
-    } catch (const Error& error) {
-      EXPECT_STREQ(error.what(), "a collective on GPUs: remote error (details)");
-    }
-    fake_nccl()->async = ncclSuccess;
-  });
-}
-
-TEST_F(NcclTransportTest, AbortsOnceAndRefusesWhatComesAfter) {
-  on_ranks(1, [&](NcclTransport& transport, int) {
-    transport.cancel();
-    transport.cancel();
-    EXPECT_THROW(transport.all_reduce(a(4), b(4), Reduce::sum), CommunicationError);
-    EXPECT_THROW(transport.poll(), CommunicationError);
-  });
-  EXPECT_EQ(count("0: ncclCommAbort"), 1);
-  EXPECT_EQ(count("0: ncclCommFinalize"), 0);
-}
-
-TEST_F(NcclTransportTest, OneThatDoesNotEndInOrderIsAborted) {
-  fake_nccl()->answers["ncclCommFinalize"][-1] = ncclSystemError;
-  on_ranks(1, [](NcclTransport&, int) {});
-  EXPECT_EQ(count("0: ncclCommDestroy"), 0);
-  EXPECT_EQ(count("0: ncclCommAbort"), 1);
-}
-
 TEST_F(NcclTransportTest, RanksThatDisagreeAreToldBeforeAnythingIsLaunched) {
   std::atomic<int> told = 0;
   on_ranks(2, [&](NcclTransport& transport, int rank) {
@@ -419,50 +219,6 @@ TEST_F(NcclTransportTest, SplitsThroughNccl) {
   });
   EXPECT_EQ(calls_of(1), std::vector<std::string>{"ncclCommSplit color -1 key -1 blocking 0"});
   EXPECT_EQ(count("2: ncclCommSplit color 0 key -2 blocking 0"), 1);
-}
-
-TEST_F(NcclTransportTest, AnIdThatCannotBeMadeIsEverybodysError) {
-  fake_nccl()->answers["ncclGetUniqueId"][-1] = ncclSystemError;
-  std::atomic<int> told = 0;
-  on_hosts(2, [&](shm::ShmTransport& host) {
-    try {
-      join(&host, gpu_number(host.rank()));
-    } catch (const BackendUnavailable& error) {
-      EXPECT_STREQ(error.what(), "ncclGetUniqueId on rank 0: some error");
-      ++told;
-    }
-    host.barrier();  // the ranks can go on without GPUs
-  });
-  EXPECT_EQ(told, 2);
-}
-
-TEST_F(NcclTransportTest, AnOldLibraryIsEverybodysError) {
-  fake_nccl()->version = 21805;
-  std::atomic<int> told = 0;
-  on_hosts(2, [&](shm::ShmTransport& host) {
-    try {
-      join(&host, gpu_number(host.rank()));
-    } catch (const BackendUnavailable&) {
-      ++told;
-    }
-    host.barrier();
-  });
-  EXPECT_EQ(told, 2);
-  EXPECT_TRUE(fake_nccl()->calls.empty());
-}
-
-TEST_F(NcclTransportTest, ThreadsThatShareAGpuAreRefused) {
-  std::atomic<int> told = 0;
-  on_hosts(3, [&](shm::ShmTransport& host) {
-    try {
-      join(&host, gpu_number(host.rank() / 2));
-    } catch (const BackendUnavailable& error) {
-      EXPECT_NE(std::string(error.what()).find("ranks 0 and 1"), std::string::npos);
-      ++told;
-    }
-    host.barrier();
-  });
-  EXPECT_EQ(told, 3);
 }
 
 }  // namespace

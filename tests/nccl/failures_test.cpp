@@ -1,0 +1,166 @@
+// What happens when calls of NCCL fail, or never end, and when ranks cannot meet.
+#include <atomic>
+#include <stdexcept>
+
+#include "nccl/nccl_test.hpp"
+#include "tutti/error.hpp"
+#include "tutti/interrupt.hpp"
+
+namespace tutti::nccl {
+namespace {
+
+TEST_F(NcclTransportTest, ACallThatNeverEndsBecomesPeerLost) {
+  fake_nccl()->answers["ncclAllReduce"][-1] = ncclInProgress;
+  fake_nccl()->patience = -1;
+  std::atomic<int> lost = 0;
+  on_hosts(
+      2,
+      [&](shm::ShmTransport& host) {
+        NcclTransport transport(join(&host, gpu_number(host.rank())), &host, kGpu);
+        try {
+          transport.all_reduce(a(4), b(4), Reduce::sum);
+        } catch (const PeerLost& error) {
+          EXPECT_NE(std::string(error.what()).find("did not answer within 0.5 s"),
+                    std::string::npos)
+              << error.what();
+          ++lost;
+        }
+        transport.cancel();
+      },
+      milliseconds(500));
+  EXPECT_EQ(lost, 2);
+  EXPECT_EQ(count("0: ncclCommAbort") + count("1: ncclCommAbort"), 2) << "each rank, once";
+  EXPECT_EQ(count("0: ncclCommDestroy"), 0);
+}
+
+TEST_F(NcclTransportTest, ACallerCanEndAWait) {
+  fake_nccl()->answers["ncclAllReduce"][-1] = ncclInProgress;
+  fake_nccl()->patience = -1;
+  on_hosts(1, [&](shm::ShmTransport& host) {
+    NcclTransport transport(join(&host, gpu_number(0)), &host, kGpu);
+    {
+      const InterruptCheck check([] { throw std::runtime_error("enough"); });
+      EXPECT_THROW(transport.all_reduce(a(4), b(4), Reduce::sum), std::runtime_error);
+    }
+    transport.cancel();
+  });
+  EXPECT_EQ(count("0: ncclCommAbort"), 1);
+}
+
+TEST_F(NcclTransportTest, AnErrorSaysWhatNcclSays) {
+  fake_nccl()->answers["ncclAllReduce"][-1] = ncclInvalidUsage;
+  on_ranks(1, [&](NcclTransport& transport, int) {
+    try {
+      transport.all_reduce(a(4), b(4), Reduce::sum);
+      ADD_FAILURE() << "did not throw";
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "ncclAllReduce: some error (details)");
+    }
+  });
+}
+
+TEST_F(NcclTransportTest, AGroupIsClosedWhateverFailsInside) {
+  fake_nccl()->answers["ncclRecv"][-1] = ncclInternalError;
+  on_ranks(1, [&](NcclTransport& transport, int) {
+    EXPECT_THROW(transport.all_to_all(a(4), b(4)), Error);
+  });
+  EXPECT_EQ(count("-1: ncclGroupEnd"), 1);
+}
+
+TEST_F(NcclTransportTest, AnErrorBehindAFailedRankIsThatRanks) {
+  on_hosts(2, [&](shm::ShmTransport& host) {
+    NcclTransport transport(join(&host, gpu_number(host.rank())), &host, kGpu);
+    if (host.rank() == 1) {
+      host.abort("out of paper");
+      return;
+    }
+    fake_nccl()->async = ncclRemoteError;
+    try {
+      transport.poll();
+      ADD_FAILURE() << "did not throw";
+    } catch (const PeerLost& error) {
+      EXPECT_EQ(error.ranks(), std::vector<int>{1});
+      EXPECT_EQ(error.reason(), "out of paper");
+    }
+    fake_nccl()->async = ncclSuccess;
+  });
+}
+
+TEST_F(NcclTransportTest, AnErrorThatNobodyElseKnowsIsNccls) {
+  on_ranks(1, [&](NcclTransport& transport, int) {
+    transport.poll();
+    fake_nccl()->async = ncclRemoteError;
+    try {
+      transport.poll();
+      ADD_FAILURE() << "did not throw";
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "a collective on GPUs: remote error (details)");
+    }
+    fake_nccl()->async = ncclSuccess;
+  });
+}
+
+TEST_F(NcclTransportTest, AbortsOnceAndRefusesWhatComesAfter) {
+  on_ranks(1, [&](NcclTransport& transport, int) {
+    transport.cancel();
+    transport.cancel();
+    EXPECT_THROW(transport.all_reduce(a(4), b(4), Reduce::sum), CommunicationError);
+    EXPECT_THROW(transport.poll(), CommunicationError);
+  });
+  EXPECT_EQ(count("0: ncclCommAbort"), 1);
+  EXPECT_EQ(count("0: ncclCommFinalize"), 0);
+}
+
+TEST_F(NcclTransportTest, OneThatDoesNotEndInOrderIsAborted) {
+  fake_nccl()->answers["ncclCommFinalize"][-1] = ncclSystemError;
+  on_ranks(1, [](NcclTransport&, int) {});
+  EXPECT_EQ(count("0: ncclCommDestroy"), 0);
+  EXPECT_EQ(count("0: ncclCommAbort"), 1);
+}
+
+TEST_F(NcclTransportTest, AnIdThatCannotBeMadeIsEverybodysError) {
+  fake_nccl()->answers["ncclGetUniqueId"][-1] = ncclSystemError;
+  std::atomic<int> told = 0;
+  on_hosts(2, [&](shm::ShmTransport& host) {
+    try {
+      join(&host, gpu_number(host.rank()));
+    } catch (const BackendUnavailable& error) {
+      EXPECT_STREQ(error.what(), "ncclGetUniqueId on rank 0: some error");
+      ++told;
+    }
+    host.barrier();  // the ranks can go on without GPUs
+  });
+  EXPECT_EQ(told, 2);
+}
+
+TEST_F(NcclTransportTest, AnOldLibraryIsEverybodysError) {
+  fake_nccl()->version = 21805;
+  std::atomic<int> told = 0;
+  on_hosts(2, [&](shm::ShmTransport& host) {
+    try {
+      join(&host, gpu_number(host.rank()));
+    } catch (const BackendUnavailable&) {
+      ++told;
+    }
+    host.barrier();
+  });
+  EXPECT_EQ(told, 2);
+  EXPECT_TRUE(fake_nccl()->calls.empty());
+}
+
+TEST_F(NcclTransportTest, ThreadsThatShareAGpuAreRefused) {
+  std::atomic<int> told = 0;
+  on_hosts(3, [&](shm::ShmTransport& host) {
+    try {
+      join(&host, gpu_number(host.rank() / 2));
+    } catch (const BackendUnavailable& error) {
+      EXPECT_NE(std::string(error.what()).find("ranks 0 and 1"), std::string::npos);
+      ++told;
+    }
+    host.barrier();
+  });
+  EXPECT_EQ(told, 3);
+}
+
+}  // namespace
+}  // namespace tutti::nccl
