@@ -19,6 +19,7 @@
 #include "communicator/backends.hpp"
 #include "communicator/cuda/cuda.hpp"
 #include "communicator/nccl/meeting.hpp"
+#include "support/turns.hpp"
 #include "tutti/communicator.hpp"
 
 namespace {
@@ -81,8 +82,7 @@ class Bench {
       const auto start = Clock::now();
       for (int i = 0; i < loops; ++i) call();
       stream_.submit([] {}).wait();
-      times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count() /
-                      loops);
+      times.push_back(std::chrono::duration<double>(Clock::now() - start).count() / loops);
       stream_.copy(std::span<float>(values), data).wait();
       // The first operation makes the average, which the others keep, but for their rounding.
       const float expected = static_cast<float>(comm_.world_size() + 1) / 2.0F;
@@ -98,16 +98,12 @@ class Bench {
       more = alone.size() < 5 || Clock::now() < end ? 1 : 0;
       comm_.broadcast(std::span(&more, 1), 0);
     }
-    print(bytes, slowest(median(through)), slowest(median(alone)), all(good));
+    print(bytes, slowest(tutti::bench::median_us(through)), slowest(tutti::bench::median_us(alone)),
+          all(good));
     return all(good);
   }
 
  private:
-  static double median(std::vector<double> values) {
-    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-    std::nth_element(values.begin(), middle, values.end());
-    return *middle;
-  }
   double slowest(double value) {
     comm_.all_reduce(std::span(&value, 1), Reduce::max);
     return value;

@@ -2,11 +2,13 @@
 #include "cuda/peers.hpp"
 
 #include <cub/device/device_radix_sort.cuh>
-#include <string>
 
-#include "tutti/error.hpp"
+#include "communicator/cuda/check.hpp"
 
 namespace tutti::bench {
+
+using cuda::check;
+
 namespace {
 
 constexpr int kThreads = 256;
@@ -36,11 +38,6 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 }  // namespace
-
-void check(cudaError_t code, const char* call) {
-  if (code == cudaSuccess) return;
-  throw Error(std::string(call) + ": " + cudaGetErrorString(code));
-}
 
 void read_pass(const float* data, std::int64_t count, float* sink, cudaStream_t stream) {
   read_kernel<<<kBlocks, kThreads, 0, stream>>>(reinterpret_cast<const float4*>(data), count / 4,

@@ -28,7 +28,4 @@ class PairSort {
   std::size_t scratch_bytes_ = 0;
 };
 
-/** Throws tutti::Error unless `code` is cudaSuccess. */
-void check(cudaError_t code, const char* call);
-
 }  // namespace tutti::bench

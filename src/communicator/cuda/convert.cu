@@ -18,36 +18,6 @@ struct alignas(kGroup * sizeof(T)) Group {
   T elements[kGroup];
 };
 
-template <class T>
-__device__ float load(T value);
-template <>
-__device__ float load(float value) {
-  return value;
-}
-template <>
-__device__ float load(__half value) {
-  return __half2float(value);
-}
-template <>
-__device__ float load(__nv_bfloat16 value) {
-  return __bfloat162float(value);
-}
-
-template <class T>
-__device__ T rounded(float value);
-template <>
-__device__ float rounded(float value) {
-  return value;
-}
-template <>
-__device__ __half rounded(float value) {
-  return __float2half_rn(value);
-}
-template <>
-__device__ __nv_bfloat16 rounded(float value) {
-  return __float2bfloat16_rn(value);
-}
-
 /** Calls convert(From) -> To for the elements of a block's chunk. */
 template <class From, class To, class Convert>
 __device__ void convert_chunk(const List& list, const Convert& convert) {
@@ -67,11 +37,12 @@ __device__ void convert_chunk(const List& list, const Convert& convert) {
   for (int i = groups * kGroup + threadIdx.x; i < count; i += kThreads) to[i] = convert(from[i]);
 }
 
+/** Rounds to nearest, ties to even, as conversions of CUDA's 16-bit types do. */
 template <class Wire>
 __global__ void __launch_bounds__(kThreads)
     narrow_kernel(const __grid_constant__ List list, cpu::Narrowing how) {
   convert_chunk<float, Wire>(
-      list, [how](float value) { return rounded<Wire>(clip_and_scale(value, how)); });
+      list, [how](float value) { return static_cast<Wire>(clip_and_scale(value, how)); });
 }
 
 template <class Wire>
@@ -79,7 +50,7 @@ __global__ void __launch_bounds__(kThreads)
     widen_kernel(const __grid_constant__ List list, float factor, unsigned long long* non_finite) {
   unsigned found = 0;
   convert_chunk<Wire, float>(list, [&](Wire value) {
-    const float result = factor * load(value);
+    const float result = factor * static_cast<float>(value);
     if (!is_finite(result)) ++found;
     return result;
   });
@@ -105,38 +76,33 @@ void widen_as(std::span<const Piece> pieces, float factor, std::int64_t* non_fin
   });
 }
 
-[[noreturn]] void refuse(DType wire) {
-  throw InvalidArgument("wire is " + std::string(name_of(wire)) + ", but must be f32, f16 or bf16");
+/** Calls action.operator()<Wire>(). */
+template <class Action>
+void with_type_of(DType wire, const Action& action) {
+  switch (wire) {
+    case DType::f32:
+      return action.template operator()<float>();
+    case DType::f16:
+      return action.template operator()<__half>();
+    case DType::bf16:
+      return action.template operator()<__nv_bfloat16>();
+    default:
+      throw InvalidArgument("wire is " + std::string(name_of(wire)) +
+                            ", but must be f32, f16 or bf16");
+  }
 }
 
 }  // namespace
 
 void narrow(std::span<const Piece> pieces, DType wire, const cpu::Narrowing& narrowing,
             const Stream& stream) {
-  switch (wire) {
-    case DType::f32:
-      return narrow_as<float>(pieces, narrowing, native(stream));
-    case DType::f16:
-      return narrow_as<__half>(pieces, narrowing, native(stream));
-    case DType::bf16:
-      return narrow_as<__nv_bfloat16>(pieces, narrowing, native(stream));
-    default:
-      refuse(wire);
-  }
+  with_type_of(wire, [&]<class Wire>() { narrow_as<Wire>(pieces, narrowing, native(stream)); });
 }
 
 void widen(std::span<const Piece> pieces, DType wire, float factor, std::int64_t* non_finite,
            const Stream& stream) {
-  switch (wire) {
-    case DType::f32:
-      return widen_as<float>(pieces, factor, non_finite, native(stream));
-    case DType::f16:
-      return widen_as<__half>(pieces, factor, non_finite, native(stream));
-    case DType::bf16:
-      return widen_as<__nv_bfloat16>(pieces, factor, non_finite, native(stream));
-    default:
-      refuse(wire);
-  }
+  with_type_of(wire,
+               [&]<class Wire>() { widen_as<Wire>(pieces, factor, non_finite, native(stream)); });
 }
 
 }  // namespace tutti::cuda

@@ -221,24 +221,19 @@ void select_top_k(const float* values, float* residual, std::int64_t count, std:
   check_launch("cut_kernel");
 
   Compaction last;
+  last.zero_at = residual;
+  last.device_cut = &state->cut;
+  last.selected = selected;
+  last.values = sums;
+  last.count = count;
+  last.condition = misled;
+  compact(last, stream);
   last.values = bracket.selected.values;
   last.indices = bracket.selected.indices;
   last.device_count = &state->candidates;
   last.count = capacity;
-  last.zero_at = residual;
-  last.device_cut = &state->cut;
   last.condition = led;
-  last.selected = selected;
   compact(last, stream);
-
-  Compaction again;
-  again.values = sums;
-  again.zero_at = residual;
-  again.count = count;
-  again.device_cut = &state->cut;
-  again.condition = misled;
-  again.selected = selected;
-  compact(again, stream);
 }
 
 }  // namespace tutti::cuda
