@@ -19,6 +19,12 @@ namespace tutti {
 int gpu_count();
 
 /**
+ * In whose memory `data` lies: a GPU's, managed memory included, or else the CPU's. A null pointer
+ * belongs to the GPU that is current on this thread. The CPU's where gpu_count() is 0.
+ */
+Device device_of(const void* data);
+
+/**
  * Owns a stretch of memory. Move-only; the memory goes back when the buffer is destroyed or
  * assigned to. A buffer keeps what it needs alive and may outlive the communicator it came from.
  */
@@ -117,6 +123,8 @@ class Stream {
 
   /** Whether operations run on the calling thread. */
   bool is_inline() const { return queue_ == nullptr; }
+  /** Whether both are handles of one stream; two that were borrow()ed are not. */
+  friend bool operator==(const Stream&, const Stream&) = default;
   /** Whose work the stream runs. */
   Device device() const;
   /** The cudaStream_t; null on the CPU. */

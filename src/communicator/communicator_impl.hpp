@@ -82,7 +82,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
       }
       Turnstile::Place place(this->*order);
       place.wait();
-      return launch(order, stream, action);
+      return launch(order, device, stream, action);
     }
     const Event before = Stream::borrow(device, nullptr).submit([] {});
     if (stream.is_inline()) {
@@ -151,7 +151,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
     place.wait();
     const Stream& own = own_stream(device);
     own.wait(before);
-    const Event done = launch(order, own, action);
+    const Event done = launch(order, device, own, action);
     place.leave();
     guarded([&] { done.wait(); });  // who gives up in the middle is out of step
   }
@@ -165,14 +165,14 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   /** Launches on a stream of a GPU. NCCL wants the operations of a communicator one after the
    * other, so each stream waits for the one that was used before it. */
   template <class Action>
-  Event launch(Turnstile Impl::*order, const Stream& stream, const Action& action) {
+  Event launch(Turnstile Impl::*order, Device device, const Stream& stream, const Action& action) {
     const std::lock_guard lock(launching_);
     if (gpu() == nullptr && order != &Impl::collectives_) {
       throw InvalidArgument("a send or recv on memory of a GPU was called before any collective");
     }
-    if (gpu() != nullptr) check_own_gpu(stream.device());
+    check_own_gpu(device, gpu() != nullptr ? gpu()->device() : stream.device());
     guarded([&] {
-      if (last_stream_ != stream.native()) stream.wait(last_);
+      if (!(last_stream_ == stream)) stream.wait(last_);
       last_ = stream.submit(
           [&] {
             if (gpu() == nullptr) adopt(connect_gpus(transport_.get(), stream.device()));
@@ -180,16 +180,15 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
             action(*gpu(), stream);
           },
           watch());
-      last_stream_ = stream.native();
+      last_stream_ = stream;
     });
     return last_;
   }
 
-  void check_own_gpu(Device device) const {
-    if (device == gpu()->device()) return;
+  static void check_own_gpu(Device device, Device own) {
+    if (device == own) return;
     throw InvalidArgument("the memory is of GPU " + std::to_string(device.ordinal) +
-                          ", but the communicator is on GPU " +
-                          std::to_string(gpu()->device().ordinal));
+                          ", but the communicator is on GPU " + std::to_string(own.ordinal));
   }
 
   /** What a wait for a GPU does meanwhile; it may outlive the communicator. */
@@ -267,7 +266,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   std::unique_ptr<DeviceTransport> gpu_owner_;  // made by the first call on memory of a GPU
   std::atomic<DeviceTransport*> gpu_ = nullptr;
   Event last_;  // what was launched last, and where
-  void* last_stream_ = nullptr;
+  Stream last_stream_;
   const Birthplace birthplace_;
   std::mutex submitting_;
   std::atomic<bool> broken_ = false;

@@ -166,6 +166,8 @@ void check_copy(const View& out, const ConstView& in, Device device) {
 
 int gpu_count() { return cuda::device_count(); }
 
+Device device_of(const void* data) { return gpu_count() == 0 ? Device{} : cuda::device_of(data); }
+
 Buffer Buffer::pinned(std::int64_t bytes) {
   if (gpu_count() == 0) throw BackendUnavailable("there is no GPU to pin memory for");
   return cuda::allocate_pinned(bytes);

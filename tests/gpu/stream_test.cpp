@@ -56,6 +56,16 @@ TEST_F(GpuStream, TakesPinnedMemory) {
   EXPECT_EQ(pinned.as<float>()[99], 2.0F);
 }
 
+TEST_F(GpuStream, KnowsWhoseMemoryItIs) {
+  const auto array = room<float>(4);
+  const Buffer pinned = Buffer::pinned(16);
+  int here = 0;
+  EXPECT_EQ(device_of(array.data + 3), test::kGpu);
+  EXPECT_EQ(device_of(nullptr), test::kGpu);
+  EXPECT_EQ(device_of(pinned.data()), Device{});
+  EXPECT_EQ(device_of(&here), Device{});
+}
+
 TEST_F(GpuStream, BorrowsTheDefaultStream) {
   const Stream borrowed = Stream::borrow(test::kGpu, nullptr);
   EXPECT_EQ(borrowed.native(), nullptr);

@@ -224,6 +224,11 @@ TEST(Stream, RefusesCopiesThatCannotBe) {
   EXPECT_THROW(stream.allocate(-1), InvalidArgument);
 }
 
+TEST(Gpu, DoesNotOwnMemoryOfTheHost) {
+  const int here = 0;
+  EXPECT_EQ(device_of(&here), Device{});
+}
+
 TEST(Gpu, IsRefusedWhereThereIsNone) {
   EXPECT_THROW(Stream::on(Device{}), InvalidArgument) << "the CPU has worker()";
   const Device none{DeviceKind::cuda, gpu_count()};

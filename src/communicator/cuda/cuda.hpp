@@ -14,6 +14,9 @@ namespace tutti::cuda {
 /** How many GPUs there are, and in words why there are none. Looked up once. */
 int device_count();
 
+/** See tutti::device_of(). */
+Device device_of(const void* data);
+
 /** A stream of our own, or the caller's `stream` (a cudaStream_t). `ordinal` < device_count(). */
 std::shared_ptr<Stream::Queue> make_queue(int ordinal);
 std::shared_ptr<Stream::Queue> borrow_queue(int ordinal, void* stream);

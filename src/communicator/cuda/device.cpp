@@ -90,6 +90,21 @@ int device_count() {
   return count;
 }
 
+Device device_of(const void* data) {
+  Device device{DeviceKind::cuda, 0};
+  if (data == nullptr) {
+    check(cudaGetDevice(&device.ordinal), "cudaGetDevice");
+    return device;
+  }
+  cudaPointerAttributes attributes{};
+  check(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
+  if (attributes.type != cudaMemoryTypeDevice && attributes.type != cudaMemoryTypeManaged) {
+    return {};
+  }
+  device.ordinal = attributes.device;
+  return device;
+}
+
 Buffer allocate_pinned(std::int64_t bytes) {
   void* data = nullptr;
   // Portable: page-locked for all devices, whichever is current now.

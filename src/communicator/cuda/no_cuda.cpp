@@ -19,6 +19,7 @@ int device_count() {
   return kNone;
 }
 
+Device device_of(const void*) { return {}; }
 std::shared_ptr<Stream::Queue> make_queue(int) { refuse(); }
 std::shared_ptr<Stream::Queue> borrow_queue(int, void*) { refuse(); }
 Buffer allocate_pinned(std::int64_t) { refuse(); }

@@ -145,6 +145,13 @@ void Comm::cancel() noexcept {
   log(LogLevel::warn, std::string_view(library_->GetErrorString(result)));
 }
 
+void Comm::release(void* data) noexcept {
+  if (process_ != ::getpid()) return;
+  const ncclResult_t result = library_->MemFree(data);
+  if (result == ncclSuccess) return;
+  log(LogLevel::warn, std::string("ncclMemFree: ") + library_->GetErrorString(result));
+}
+
 void* Comm::enroll(void* data, std::size_t bytes) {
   void* registration = nullptr;
   try {
@@ -160,6 +167,7 @@ void* Comm::enroll(void* data, std::size_t bytes) {
 }
 
 void Comm::dismiss(void* registration) noexcept {
+  if (process_ != ::getpid()) return;
   const std::lock_guard lock(mutex_);
   if (comm_ == nullptr || registration == nullptr) return;
   const ncclResult_t result = library_->CommDeregister(comm_, registration);

@@ -67,6 +67,8 @@ class Comm {
   /** Ends all work under way; every further call throws. */
   void cancel() noexcept;
 
+  /** Gives memory of ncclMemAlloc back. In a forked child, which owns nothing, it does not. */
+  void release(void* data) noexcept;
   /** What registering memory gives back; null if NCCL would not, which costs speed alone. */
   void* enroll(void* data, std::size_t bytes);
   /** For memory that enroll() took, if the communicator is still there. */

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -84,6 +85,27 @@ void pretend_own_host(const Transport& host) {
   if (host.local_size() == host.size()) set("NCCL_SOCKET_IFNAME", "lo");
 }
 
+/**
+ * Between GPUs of one process NCCL would reach into the arguments of the other ranks, which memory
+ * of a stream-ordered pool, as tutti's is, does not allow. Collective.
+ */
+void keep_to_own_arguments(Transport& host, const std::vector<Card>& cards) {
+  // How many ranks before this one, and after it, are threads of its process.
+  int before = 0;
+  int after = 0;
+  std::set<std::int32_t> processes;
+  for (int rank = 0; rank < host.size(); ++rank) {
+    const std::int32_t process = cards[static_cast<std::size_t>(rank)].process;
+    processes.insert(process);
+    if (process != ::getpid() || rank == host.rank()) continue;
+    ++(rank < host.rank() ? before : after);
+  }
+  if (processes.size() == cards.size()) return;
+  // Threads must not change the environment at once, nor read it meanwhile.
+  if (before == 0 && after > 0) ::setenv("NCCL_P2P_DIRECT_DISABLE", "1", 0);
+  host.barrier();
+}
+
 /** Rank 0 makes the id, all get it. */
 ncclUniqueId share_id(Transport& host, const Library& library) {
   struct Ticket {
@@ -118,6 +140,7 @@ std::shared_ptr<Comm> join(Transport* host, const cuda::Uuid& gpu) {
     }
     pretend_own_host(*host);
   }
+  keep_to_own_arguments(*host, cards);
   const ncclUniqueId id = share_id(*host, *library);
   return std::make_shared<Comm>(std::move(library), host, id);
 }

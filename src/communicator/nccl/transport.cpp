@@ -222,7 +222,7 @@ Buffer NcclTransport::allocate(std::int64_t bytes) {
   const ncclResult_t result = nccl().MemAlloc(&data, size(bytes));
   std::shared_ptr<void> memory;
   if (result == ncclSuccess) {
-    memory.reset(data, [comm = comm_](void* block) { comm->library().MemFree(block); });
+    memory.reset(data, [comm = comm_](void* block) { comm->release(block); });
   }
   // All ranks have memory, or none.
   std::int32_t ok = memory ? 1 : 0;
