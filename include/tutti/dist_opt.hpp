@@ -80,8 +80,8 @@ struct DistOptions {
  *
  * All methods are collective unless they say otherwise: all ranks call them in the same order.
  * Parameters are f32, in CPU memory or all in memory of one GPU (see DistOptions::stream); those
- * without elements may be registered and emitted, or not. The sums below take CPU memory,
- * all_reduce also a GPU's.
+ * without elements may be registered and emitted, or not. The sums below take either, too, a call
+ * memory of one device, on the same stream; wait() blocks until a GPU has done them.
  *
  * Errors: those of Communicator, after which parameters may be updated in part; InvalidArgument
  * where a parameter is unknown, missing, repeated, or emitted in another order than in the first

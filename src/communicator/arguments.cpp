@@ -7,6 +7,7 @@
 #include <sstream>
 #include <string>
 
+#include "communicator/text.hpp"
 #include "tutti/device.hpp"
 #include "tutti/error.hpp"
 
@@ -21,11 +22,6 @@ template <class... Parts>
   std::ostringstream text;
   (text << ... << parts);
   throw InvalidArgument(text.str());
-}
-
-std::string describe(Device device) {
-  if (device.kind == DeviceKind::cpu) return "the CPU";
-  return "GPU " + std::to_string(device.ordinal);
 }
 
 bool is_integer(DType dtype) {
@@ -101,12 +97,13 @@ void check_dtype(std::string_view name, const ConstView& view, DType expected) {
 
 void check_on_cpu(std::string_view name, const ConstView& view) {
   if (view.device.kind == DeviceKind::cpu) return;
-  refuse(name, " is in memory of ", describe(view.device), ", but must be on the CPU");
+  refuse(name, " is in memory of ", device_text(view.device), ", but must be on the CPU");
 }
 
 void check_same_device(const ConstView& in, const ConstView& out) {
   if (in.device != out.device) {
-    refuse("in.device is ", describe(in.device), ", but out.device is ", describe(out.device));
+    refuse("in.device is ", device_text(in.device), ", but out.device is ",
+           device_text(out.device));
   }
 }
 

@@ -64,11 +64,12 @@ class Arithmetic {
 
   /** Copies f32 elements of tensors that do not overlap. */
   virtual void copy(std::span<const Piece> pieces) = 0;
-  /** See cpu::narrow(). */
-  virtual void narrow(const float* from, void* to, std::int64_t count, DType wire,
+  /** From f32 to `wire`; see cpu::narrow(). */
+  virtual void narrow(std::span<const Piece> pieces, DType wire,
                       const cpu::Narrowing& narrowing) = 0;
-  /** to[i] = from[i], widened. Adds the number of results that are not finite to *non_finite. */
-  virtual void widen(const void* from, float* to, std::int64_t count, DType wire,
+  /** From `wire` to f32: to[i] = factor * from[i]. Adds the number of results that are not finite
+   * to *non_finite, if that is not null. */
+  virtual void widen(std::span<const Piece> pieces, DType wire, float factor,
                      std::int64_t* non_finite) = 0;
   /** See cpu::sgd_update(). */
   virtual void sgd_update(std::span<const SgdPiece> pieces, const cpu::SgdStep& step) = 0;

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <string>
 
+#include "tutti/dtype.hpp"
+
 namespace tutti {
 
 /** "2.5 s". */
@@ -18,6 +20,12 @@ inline std::string number_text(double value) {
   char buffer[32];
   std::snprintf(buffer, sizeof(buffer), "%.9g", value);
   return buffer;
+}
+
+/** "the CPU", or "GPU 0". */
+inline std::string device_text(Device device) {
+  if (device.kind == DeviceKind::cpu) return "the CPU";
+  return "GPU " + std::to_string(device.ordinal);
 }
 
 }  // namespace tutti

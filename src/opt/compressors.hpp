@@ -10,6 +10,7 @@
 
 #include "communicator/arithmetic.hpp"
 #include "opt/device_memory.hpp"
+#include "opt/gathered_sum.hpp"
 #include "tutti/communicator.hpp"
 #include "tutti/compressor.hpp"
 #include "tutti/select.hpp"
@@ -118,11 +119,7 @@ class SummedSparseCompressor final : public SparseCompressor {
   std::int64_t non_finite_ = 0;
 };
 
-/**
- * On GPUs: every rank gets the entries of all, and adds them up in the order of the ranks. Top-K
- * sends k entries, counted on the GPU; a threshold as many as the rank that has most, for which the
- * host asks. Of elements that are not finite no more than k are sent, the others stay.
- */
+/** On GPUs: every rank gets the entries of all (GatheredSum). */
 class GatheredSparseCompressor final : public SparseCompressor {
  public:
   /** The communicator must live until the last step has ended. */
@@ -135,28 +132,9 @@ class GatheredSparseCompressor final : public SparseCompressor {
   std::int64_t take_non_finite() override { return non_finite_.take(); }
 
  private:
-  /** Entries with room for some: their number, then all indices, then all values. */
-  struct Parcel {
-    Buffer memory;
-    std::int64_t room = 0;
-    std::int64_t most = 0;  // of the entries that were selected
-  };
-
-  static std::int64_t words(std::int64_t room);
-  static Entries entries_at(const void* parcel, std::int64_t room, std::int64_t most);
-  Parcel make_parcel(std::int64_t most) const;
-  void select(const BucketView& bucket, const Parcel& parcel);
-  std::int64_t count_of(const Parcel& parcel) const;
-  Parcel shrink(Parcel parcel, std::int64_t count);
-
   Communicator* communicator_;
   Tally non_finite_;
-  /** What is under way, in the order of the buckets. */
-  struct Journey {
-    Parcel own;
-    Buffer all;
-  };
-  std::deque<Journey> journeys_;
+  std::deque<GatheredSum> sums_;  // under way, in the order of the buckets
 };
 
 }  // namespace tutti

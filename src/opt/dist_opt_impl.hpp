@@ -62,7 +62,7 @@ class DistOpt::Impl {
       : options_(options),
         optimizer_(std::move(optimizer)),
         communicator_(std::move(communicator)),
-        sums_(communicator_, options.half) {}
+        sums_(communicator_, options.half, options.stream) {}
 
   std::vector<View> register_parameters(std::span<const Parameter> parameters);
   void update_full(const Backward& backward, std::optional<std::int64_t> threshold);
@@ -99,7 +99,6 @@ class DistOpt::Impl {
   void refuse_if_given_up() const;
   std::int64_t bucket_size(const char* method, std::optional<std::int64_t> threshold) const;
 
-  Stream home(Device device) const;
   std::unique_ptr<SparseCompressor> make_sparse(const Model& model) const;
   std::unique_ptr<Model> agree(std::span<const Parameter> parameters, ParameterTable::Order order,
                                Agreement agreement);

@@ -6,6 +6,7 @@
 #include "communicator/text.hpp"
 #include "opt/density.hpp"
 #include "opt/dist_opt_impl.hpp"
+#include "opt/home_stream.hpp"
 
 namespace tutti {
 namespace {
@@ -77,24 +78,10 @@ std::vector<View> DistOpt::Impl::register_parameters(std::span<const Parameter> 
 std::unique_ptr<Model> DistOpt::Impl::agree(std::span<const Parameter> parameters,
                                             ParameterTable::Order order, Agreement agreement) {
   ParameterTable table(parameters, order);
-  const Stream home = this->home(table.device());
+  const Stream home = home_stream(options_.stream, table.device());
   optimizer_->place(home);
   check_agreement(*communicator_, table, options_.bucket_elements, agreement, home);
   return std::make_unique<Model>(std::move(table), communicator_, options_.missing_as_zero, home);
-}
-
-/** The stream on which parameters in memory of `device` are worked on. */
-Stream DistOpt::Impl::home(Device device) const {
-  const Device streams = options_.stream.device();
-  if (device.kind == DeviceKind::cuda && streams.kind == DeviceKind::cpu) {
-    return Stream::borrow(device, nullptr);
-  }
-  if (device == streams) return device.kind == DeviceKind::cpu ? Stream() : options_.stream;
-  throw InvalidArgument("DistOptions::stream is of GPU " + std::to_string(streams.ordinal) +
-                        ", but the parameters are " +
-                        (device.kind == DeviceKind::cpu
-                             ? std::string("in CPU memory")
-                             : "on GPU " + std::to_string(device.ordinal)));
 }
 
 void DistOpt::Impl::adopt(std::unique_ptr<Model> model) {
@@ -162,7 +149,7 @@ void DistOpt::Impl::first_step(const Backward& backward, const MakePlan& plan) {
     const Parameter unnamed{parameter, ""};
     check_parameter(unnamed, gradients.size());
     check_gradient(gradient, unnamed, gradients.size());
-    const Stream home = this->home(gradient.device);
+    const Stream home = home_stream(options_.stream, gradient.device);
     Buffer copy = home.allocate(gradient.bytes());
     home.copy(copy.view(DType::f32), gradient);
     gradients.push_back({unnamed, std::move(copy)});

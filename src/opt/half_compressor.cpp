@@ -20,15 +20,15 @@ View HalfCompressor::packet(const BucketView& bucket) const {
 Packet HalfCompressor::encode(const BucketView& bucket) {
   const View packet = this->packet(bucket);
   // Divided before the cast: a sum of averages stays in range where a sum of gradients would not.
-  arithmetic_->narrow(static_cast<const float*>(bucket.gradients.data), packet.data, packet.count,
-                      wire_, {.scale = scale_, .limit = limit_});
+  const Piece piece{bucket.gradients.data, packet.data, packet.count};
+  arithmetic_->narrow(std::span(&piece, 1), wire_, {.scale = scale_, .limit = limit_});
   return {packet, Reduce::sum};
 }
 
 void HalfCompressor::decode(const BucketView& bucket) {
   const View packet = this->packet(bucket);
-  arithmetic_->widen(packet.data, static_cast<float*>(bucket.gradients.data), packet.count, wire_,
-                     non_finite_.where());
+  const Piece piece{packet.data, bucket.gradients.data, packet.count};
+  arithmetic_->widen(std::span(&piece, 1), wire_, 1.0F, non_finite_.where());
 }
 
 }  // namespace tutti

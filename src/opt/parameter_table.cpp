@@ -5,6 +5,7 @@
 #include <functional>
 #include <sstream>
 
+#include "communicator/text.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {
@@ -14,10 +15,6 @@ std::string elements_at(ConstView view) {
   std::ostringstream text;
   text << view.count << " elements at " << view.data;
   return text.str();
-}
-
-std::string text_of(Device device) {
-  return device.kind == DeviceKind::cpu ? "the CPU" : "cuda:" + std::to_string(device.ordinal);
 }
 
 /** What keeps `view` from being f32 elements; empty if nothing does. */
@@ -51,8 +48,8 @@ void check_gradient(ConstView gradient, const Parameter& parameter, std::size_t 
             std::to_string(parameter.value.count);
   }
   if (fault.empty() && gradient.device != parameter.value.device) {
-    fault = " is on " + text_of(gradient.device) + ", the parameter on " +
-            text_of(parameter.value.device);
+    fault = " is on " + device_text(gradient.device) + ", the parameter on " +
+            device_text(parameter.value.device);
   }
   if (!fault.empty()) {
     throw InvalidArgument("the gradient of " + describe(parameter, number) + fault);
@@ -66,9 +63,9 @@ ParameterTable::ParameterTable(std::span<const Parameter> parameters, Order orde
     if (parameter.value.count == 0) continue;
     if (!entries_.empty() && parameter.value.device != device()) {
       throw InvalidArgument(describe(parameter, number) + " is on " +
-                            text_of(parameter.value.device) + ", " +
+                            device_text(parameter.value.device) + ", " +
                             describe(entries_.front().parameter, entries_.front().number) + " on " +
-                            text_of(device()));
+                            device_text(device()));
     }
     entries_.push_back({parameter, number, elements_});
     elements_ += parameter.value.count;

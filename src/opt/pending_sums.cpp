@@ -1,12 +1,14 @@
 // Sums over the ranks that were started and not waited for.
 #include "opt/pending_sums.hpp"
 
-#include <cstring>
 #include <string>
 #include <utility>
 
-#include "communicator/cpu/kernels.hpp"
+#include "communicator/arguments.hpp"
+#include "communicator/log.hpp"
+#include "communicator/text.hpp"
 #include "opt/density.hpp"
+#include "opt/home_stream.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {
@@ -24,16 +26,13 @@ const char* name_of(PendingSums::Fused kind) {
   return kind == PendingSums::Fused::half ? "fused_all_reduce_half" : "fused_all_reduce";
 }
 
-/** Refuses what is not memory of this process; `name` says which argument that is. */
+/** Refuses what is not memory that can be used; `name` says which argument that is. */
 void check_memory(const std::string& name, const View& tensor) {
   if (tensor.count < 0 || (tensor.count > 0 && tensor.data == nullptr)) {
     throw InvalidArgument(name + " has " + tensor_text(tensor) +
                           (tensor.count < 0 ? "" : " at a null address"));
   }
-  if (tensor.device.kind != DeviceKind::cpu) {
-    throw InvalidArgument(name + " is on device cuda:" + std::to_string(tensor.device.ordinal) +
-                          "; it must be CPU memory");
-  }
+  if (tensor.device.kind != DeviceKind::cpu) check_view(name, tensor);  // is there such a GPU?
 }
 
 void check_float(const std::string& name, const View& tensor) {
@@ -43,57 +42,128 @@ void check_float(const std::string& name, const View& tensor) {
                         "; it must be f32");
 }
 
-void copy(void* to, const void* from, std::int64_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+void check_device(const std::string& name, const View& tensor, Device expected) {
+  if (tensor.device == expected) return;
+  throw InvalidArgument(name + " is on " + device_text(tensor.device) + ", what is before it on " +
+                        device_text(expected));
+}
+
+/** Copies between tensors of one dtype. */
+void copy(Arithmetic& arithmetic, std::span<const Piece> pieces, DType dtype) {
+  if (dtype == DType::f32) return arithmetic.copy(pieces);
+  const Device device = arithmetic.device();
+  for (const Piece& piece : pieces) {
+    arithmetic.stream().copy({piece.to, piece.count, dtype, device},
+                             {piece.from, piece.count, dtype, device});
+  }
+}
+
+/** Pairs each tensor with its part of the packet, in which they lie one after the other. */
+std::vector<Piece> pieces_of(std::span<const View> tensors, const View& packet, bool to_packet) {
+  std::vector<Piece> pieces;
+  pieces.reserve(tensors.size());
+  std::int64_t begin = 0;
+  for (const View& tensor : tensors) {
+    void* const part = packet.part(begin, tensor.count).data;
+    pieces.push_back(to_packet ? Piece{tensor.data, part, tensor.count}
+                               : Piece{part, tensor.data, tensor.count});
+    begin += tensor.count;
+  }
+  return pieces;
 }
 
 }  // namespace
 
-PendingSums::PendingSums(std::shared_ptr<Communicator> communicator, DType half)
-    : communicator_(std::move(communicator)),
-      half_(half),
-      fused_(communicator_),
-      single_(communicator_) {}
+PendingSums::Site::Site(const std::shared_ptr<Communicator>& communicator, const Stream& home)
+    : arithmetic(make_arithmetic(home)), fused(communicator, home), single(communicator, home) {
+  if (home.device().kind == DeviceKind::cuda) {
+    apart = Stream::on(home.device());
+  } else if (communicator->world_size() > 1) {
+    apart = Stream::worker();
+  }
+}
 
-const Stream& PendingSums::stream() {
-  if (stream_.is_inline() && communicator_->world_size() > 1) stream_ = Stream::worker();
-  return stream_;
+const Stream& PendingSums::Site::departure() const {
+  if (home().device().kind == DeviceKind::cuda) apart.wait(home().submit([] {}));
+  return apart;
+}
+
+PendingSums::PendingSums(std::shared_ptr<Communicator> communicator, DType half, Stream stream)
+    : communicator_(std::move(communicator)), half_(half), stream_(std::move(stream)) {}
+
+PendingSums::~PendingSums() {
+  if (!gpu_) return;
+  // A GPU may still work in the packets. What has failed is known already.
+  const auto end = [](const Stream& stream) {
+    try {
+      stream.synchronize();
+    } catch (const std::exception& error) {
+      log(LogLevel::debug, error.what());
+    }
+  };
+  end(gpu_->apart);
+  end(gpu_->home());
+}
+
+/** Of tensors in memory of `device`. */
+PendingSums::Site& PendingSums::site(Device device) {
+  if (device.kind == DeviceKind::cpu) {
+    if (!cpu_) cpu_ = std::make_unique<Site>(communicator_, Stream());
+    return *cpu_;
+  }
+  if (!gpu_) gpu_ = std::make_unique<Site>(communicator_, home_stream(stream_, device));
+  if (gpu_->home().device() != device) {
+    throw InvalidArgument("a tensor is on " + device_text(device) + ", those before it were on " +
+                          device_text(gpu_->home().device()));
+  }
+  return *gpu_;
+}
+
+/** Copies tensors to where they travel, or narrows them to what travels. */
+void PendingSums::pack(Site& site, std::span<const View> tensors, View packet) const {
+  if (tensors.empty()) return;
+  const std::vector<Piece> pieces = pieces_of(tensors, packet, true);
+  if (packet.dtype == tensors.front().dtype) {
+    copy(*site.arithmetic, pieces, packet.dtype);
+  } else {
+    const float scale = 1.0F / static_cast<float>(communicator_->world_size());
+    site.arithmetic->narrow(pieces, packet.dtype, {.scale = scale});
+  }
 }
 
 void PendingSums::start(View tensor) {
-  sums_.push_back({communicator_->all_reduce(tensor, Reduce::sum, stream())});
+  check_memory("all_reduce: tensor", tensor);
+  Site& site = this->site(tensor.device);
+  sums_.push_back({communicator_->all_reduce(tensor, Reduce::sum, site.departure()), &site});
 }
 
 void PendingSums::start_half(View tensor) {
   check_float("all_reduce_half: tensor", tensor);
-  const View packet(single_.append(tensor.count * size_of(half_)), tensor.count, half_);
-  single_.seal();
-  narrow(tensor, packet);
-  sums_.push_back({communicator_->all_reduce(packet, Reduce::sum, stream()), packet, {tensor}});
+  Site& site = this->site(tensor.device);
+  const View packet(site.single.append(tensor.count * size_of(half_)), tensor.count, half_,
+                    tensor.device);
+  site.single.seal();
+  pack(site, std::span(&tensor, 1), packet);
+  sums_.push_back(
+      {communicator_->all_reduce(packet, Reduce::sum, site.departure()), &site, packet, {tensor}});
 }
 
 // --- Fused --------------------------------------------------------------------------------------
 
 void PendingSums::fill(std::span<const View> tensors, Fused kind) {
   check_fill(tensors, kind);
+  if (tensors.empty()) return;
+  const DType dtype = kind == Fused::half ? half_ : tensors.front().dtype;
+  std::int64_t count = 0;
+  for (const View& tensor : tensors) count += tensor.count;
   // All or nothing: memory is asked for before anything is noted.
-  const auto packed = [&](const View& tensor) {
-    return tensor.count * size_of(kind == Fused::half ? half_ : tensor.dtype);
-  };
-  std::int64_t bytes = 0;
-  for (const View& tensor : tensors) bytes += packed(tensor);
   filled_.reserve(filled_.size() + tensors.size());
-  std::byte* packet = fused_.append(bytes);
+  Site& site = this->site(tensors.front().device);
+  const View packet(site.fused.append(count * size_of(dtype)), count, dtype,
+                    tensors.front().device);
+  pack(site, tensors, packet);
   filled_kind_ = kind;
-  for (const View& tensor : tensors) {
-    if (kind == Fused::half) {
-      narrow(tensor, {packet, tensor.count, half_});
-    } else {
-      copy(packet, tensor.data, tensor.bytes());
-    }
-    packet += packed(tensor);
-    filled_.push_back(tensor);
-  }
+  filled_.insert(filled_.end(), tensors.begin(), tensors.end());
 }
 
 void PendingSums::check_fill(std::span<const View> tensors, Fused kind) const {
@@ -107,7 +177,9 @@ void PendingSums::check_fill(std::span<const View> tensors, Fused kind) const {
     const std::string name = std::string(name_of(kind)) + ": tensor #" + std::to_string(i);
     check_memory(name, tensor);
     if (kind == Fused::half) check_float(name, tensor);
-    const DType dtype = filled_.empty() ? tensors.front().dtype : filled_.front().dtype;
+    const View& first = filled_.empty() ? tensors.front() : filled_.front();
+    check_device(name, tensor, first.device);
+    const DType dtype = first.dtype;
     if (tensor.dtype != dtype) {
       throw InvalidArgument(name + " has dtype " + std::string(tutti::name_of(tensor.dtype)) +
                             ", what was filled before it " + std::string(tutti::name_of(dtype)));
@@ -136,9 +208,12 @@ void PendingSums::check_send(std::span<const View> tensors, Fused kind) const {
 void PendingSums::send(std::span<const View> tensors, Fused kind) {
   check_send(tensors, kind);
   const DType dtype = kind == Fused::half ? half_ : filled_.front().dtype;
-  const View packet(fused_.packet(), fused_.packet_bytes() / size_of(dtype), dtype);
-  fused_.seal();
-  sums_.push_back({communicator_->all_reduce(packet, Reduce::sum, stream()), packet});
+  Site& site = this->site(filled_.front().device);
+  const View packet(site.fused.packet(), site.fused.packet_bytes() / size_of(dtype), dtype,
+                    filled_.front().device);
+  site.fused.seal();
+  sums_.push_back(
+      {communicator_->all_reduce(packet, Reduce::sum, site.departure()), &site, packet});
   sums_.back().tensors.swap(filled_);
 }
 
@@ -149,11 +224,15 @@ void PendingSums::start_sparse(const char* method, std::span<const View> tensors
   check_spars(method, sparsity.spars, sparsity.top_k);
   std::int64_t count = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    check_float(std::string(method) + ": tensor #" + std::to_string(i), tensors[i]);
+    const std::string name = std::string(method) + ": tensor #" + std::to_string(i);
+    check_float(name, tensors[i]);
+    check_device(name, tensors[i], tensors.front().device);
     count += tensors[i].count;
   }
   if (accumulation) {
-    check_float(std::string(method) + ": accumulation", *accumulation);
+    const std::string name = std::string(method) + ": accumulation";
+    check_float(name, *accumulation);
+    if (!tensors.empty()) check_device(name, *accumulation, tensors.front().device);
     if (accumulation->count != count) {
       throw InvalidArgument(std::string(method) + ": accumulation has " +
                             std::to_string(accumulation->count) + " elements, what is to be sent " +
@@ -161,22 +240,35 @@ void PendingSums::start_sparse(const char* method, std::span<const View> tensors
     }
   }
   if (count == 0) return;
+  const Device device = tensors.front().device;
+  if (device.kind == DeviceKind::cuda && count > kMostSelectable) {
+    throw InvalidArgument(std::string(method) + ": " + std::to_string(count) +
+                          " elements are to be sent, and at most " +
+                          std::to_string(kMostSelectable) + " can be numbered");
+  }
 
   Sum sum;
+  Site& site = this->site(device);
+  sum.site = &site;
   View gradient = tensors.front();
   if (tensors.size() > 1) {
-    gradient = View(single_.append(count * size_of(DType::f32)), count, DType::f32);
-    single_.seal();
-    std::int64_t begin = 0;
-    for (const View& tensor : tensors) {
-      copy(gradient.part(begin, 0).data, tensor.data, tensor.bytes());
-      begin += tensor.count;
-    }
-    sum.packet = gradient;
+    gradient = View(site.single.append(count * size_of(DType::f32)), count, DType::f32, device);
+    site.single.seal();
+    pack(site, tensors, gradient);
     sum.tensors.assign(tensors.begin(), tensors.end());
   }
-  const SparseView entries = select(sum, gradient, accumulation.value_or(View()), sparsity);
-  sum.arrival = communicator_->sparse_all_reduce(entries, gradient, Reduce::sum, stream());
+  sum.packet = gradient;
+  const View residual = accumulation.value_or(View());
+  if (device.kind == DeviceKind::cpu) {
+    const SparseView entries = select(sum, gradient, residual, sparsity);
+    sum.arrival =
+        communicator_->sparse_all_reduce(entries, gradient, Reduce::sum, site.departure());
+  } else {
+    sum.gathered.emplace(*communicator_, *site.arithmetic);
+    gather(*sum.gathered, gradient, residual, sparsity);
+    const GatheredEntries entries = sum.gathered->packet();
+    sum.arrival = communicator_->all_gather(entries.own, entries.all, site.departure());
+  }
   sums_.push_back(std::move(sum));
 }
 
@@ -189,37 +281,45 @@ SparseView PendingSums::select(Sum& sum, ConstView from, View residual, const Sp
   return {sum.indices.data(), sum.values.data(), selected.count};
 }
 
-// --- The end ------------------------------------------------------------------------------------
-
-void PendingSums::narrow(View tensor, View packet) const {
-  cpu::narrow(static_cast<const float*>(tensor.data), packet.data, tensor.count, half_,
-              {.scale = 1.0F / static_cast<float>(communicator_->world_size())});
+void PendingSums::gather(GatheredSum& sum, ConstView from, View residual,
+                         const Sparsity& sparsity) {
+  const auto* values = static_cast<const float*>(from.data);
+  auto* kept = static_cast<float*>(residual.data);
+  if (sparsity.top_k) {
+    sum.select_top_k(values, kept, from.count, top_k_count(sparsity.spars, from.count));
+  } else {
+    sum.select_above(values, kept, from.count, threshold_of(sparsity.spars));
+  }
 }
 
+// --- The end ------------------------------------------------------------------------------------
+
 void PendingSums::deliver(const Sum& sum) const {
-  const auto ranks = static_cast<float>(communicator_->world_size());
-  std::int64_t begin = 0;
-  for (const View& tensor : sum.tensors) {
-    const View part = sum.packet.part(begin, tensor.count);
-    if (part.dtype == tensor.dtype) {
-      copy(tensor.data, part.data, tensor.bytes());
-    } else {
-      cpu::widen(part.data, static_cast<float*>(tensor.data), tensor.count, part.dtype, ranks);
-    }
-    begin += tensor.count;
+  if (sum.gathered) sum.gathered->add_up(static_cast<float*>(sum.packet.data), sum.packet.count);
+  if (sum.tensors.empty()) return;
+  const std::vector<Piece> pieces = pieces_of(sum.tensors, sum.packet, false);
+  if (sum.packet.dtype == sum.tensors.front().dtype) {
+    copy(*sum.site->arithmetic, pieces, sum.packet.dtype);
+  } else {
+    const auto ranks = static_cast<float>(communicator_->world_size());
+    sum.site->arithmetic->widen(pieces, sum.packet.dtype, ranks, nullptr);
   }
 }
 
 void PendingSums::wait() {
-  stream_.synchronize();
-  // From here on nothing is under way, whatever the events say.
+  if (cpu_) cpu_->apart.synchronize();
+  // From here on nothing is under way on a CPU, whatever the events say.
   const std::vector<Sum> sums = std::exchange(sums_, {});
   for (const Sum& sum : sums) {
     sum.arrival.wait();
     deliver(sum);
   }
-  fused_.clear();
-  single_.clear();
+  for (Site* site : {cpu_.get(), gpu_.get()}) {
+    if (site == nullptr) continue;
+    site->home().synchronize();
+    site->fused.clear();
+    site->single.clear();
+  }
 }
 
 }  // namespace tutti

@@ -6,8 +6,11 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "communicator/arithmetic.hpp"
+#include "opt/gathered_sum.hpp"
 #include "opt/staging.hpp"
 #include "tutti/communicator.hpp"
 #include "tutti/select.hpp"
@@ -23,8 +26,12 @@ struct Sparsity {
 /** What DistOpt's sums do, and its wait(); see there. */
 class PendingSums {
  public:
-  /** `half` is in which type the half sums travel. */
-  PendingSums(std::shared_ptr<Communicator> communicator, DType half);
+  /** `half` is in which type the half sums travel, `stream` DistOptions::stream. */
+  PendingSums(std::shared_ptr<Communicator> communicator, DType half, Stream stream);
+  PendingSums(const PendingSums&) = delete;
+  PendingSums& operator=(const PendingSums&) = delete;
+  /** Waits for what is under way, at most until the deadline. */
+  ~PendingSums();
 
   /** Starts the sum of `tensor`, in place. */
   void start(View tensor);
@@ -46,30 +53,46 @@ class PendingSums {
   bool any() const { return !sums_.empty(); }
 
  private:
+  /** What the sums of tensors on one device need. */
+  struct Site {
+    Site(const std::shared_ptr<Communicator>& communicator, const Stream& home);
+    const Stream& home() const { return arithmetic->stream(); }
+    /** Has what is started on `apart` come after what `home` was given. */
+    const Stream& departure() const;
+
+    std::shared_ptr<Arithmetic> arithmetic;  // on `home`, where tensors are made and read
+    Staging fused;
+    Staging single;
+    Stream apart;  // on which sums travel; ends before the packets
+  };
+
   struct Sum {
-    Event arrival;
+    Event arrival{};
+    Site* site = nullptr;
     View packet{};                         // where the sum arrives, unless in the tensor itself
     std::vector<View> tensors{};           // to which it is then copied, one after the other
     std::vector<std::uint32_t> indices{};  // of a sparse packet
     std::vector<float> values{};
+    std::optional<GatheredSum> gathered{};  // or of one between GPUs
   };
 
-  const Stream& stream();
+  Site& site(Device device);
   void check_fill(std::span<const View> tensors, Fused kind) const;
   void check_send(std::span<const View> tensors, Fused kind) const;
-  void narrow(View tensor, View packet) const;
+  void pack(Site& site, std::span<const View> tensors, View packet) const;
   SparseView select(Sum& sum, ConstView from, View residual, const Sparsity& sparsity);
+  static void gather(GatheredSum& sum, ConstView from, View residual, const Sparsity& sparsity);
   void deliver(const Sum& sum) const;
 
   std::shared_ptr<Communicator> communicator_;
   DType half_;
-  std::vector<View> filled_;  // what lies in the last packet of fused_
+  Stream stream_;
+  std::vector<View> filled_;  // what lies in the last packet of its site
   Fused filled_kind_ = Fused::as_they_are;
   Selector selector_;
-  Staging fused_;
-  Staging single_;
   std::vector<Sum> sums_;
-  Stream stream_;  // inline until the first sum; ends before the packets
+  std::unique_ptr<Site> cpu_;  // made by the first sum there; ends before what it works on
+  std::unique_ptr<Site> gpu_;
 };
 
 }  // namespace tutti

@@ -2,7 +2,6 @@
 #include "opt/staging.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 namespace tutti {
 namespace {
@@ -15,9 +14,10 @@ constexpr std::int64_t kSmallestBuffer = 65536;  // bytes
 std::byte* Staging::append(std::int64_t bytes) {
   if (end_ + bytes > buffer_.bytes()) {
     const std::int64_t present = packet_bytes();
-    Buffer larger =
-        communicator_->allocate(std::max({present + bytes, 2 * buffer_.bytes(), kSmallestBuffer}));
-    if (present > 0) std::memcpy(larger.data(), packet(), static_cast<std::size_t>(present));
+    Buffer larger = communicator_->allocate(
+        std::max({present + bytes, 2 * buffer_.bytes(), kSmallestBuffer}), home_.device());
+    home_.copy(larger.view(DType::u8).part(0, present),
+               buffer_.view(DType::u8).part(begin_, present));
     std::swap(buffer_, larger);
     outgrown_.push_back(std::move(larger));
     begin_ = 0;

@@ -17,8 +17,9 @@ namespace tutti {
  */
 class Staging {
  public:
-  explicit Staging(std::shared_ptr<Communicator> communicator)
-      : communicator_(std::move(communicator)) {}
+  /** In memory of the device of `home`, on which packets are made and read. */
+  Staging(std::shared_ptr<Communicator> communicator, Stream home)
+      : communicator_(std::move(communicator)), home_(std::move(home)) {}
 
   /** Makes room for `bytes` more in the last packet. Collective where the memory has to grow. */
   std::byte* append(std::int64_t bytes);
@@ -27,11 +28,12 @@ class Staging {
   std::int64_t packet_bytes() const { return end_ - begin_; }
   /** The last packet is complete: a new one begins. */
   void seal();
-  /** The sealed packets are of no more use. */
+  /** The sealed packets are of no more use, and nothing works on them. */
   void clear();
 
  private:
   std::shared_ptr<Communicator> communicator_;
+  Stream home_;
   Buffer buffer_;                 // grows, never shrinks
   std::vector<Buffer> outgrown_;  // smaller ones that hold sealed packets
   std::int64_t begin_ = 0;        // of the last packet, in bytes

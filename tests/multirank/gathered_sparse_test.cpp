@@ -11,6 +11,7 @@
 
 #include "multirank/sparse_model.hpp"
 #include "opt/compressors.hpp"
+#include "opt/density.hpp"
 #include "tutti/reducer.hpp"
 
 namespace tutti::test {
@@ -96,6 +97,41 @@ TEST_F(GatheredSparse, MomentumAndClippingAreThoseOfCpus) {
   if (!world().one_host()) return;  // clipped numbers round, and hosts are summed before ranks
   expect_the_same({.spars = 300.0, .momentum = 0.5F, .norm_limit = 5000.0F});
   expect_the_same({.top_k = true, .spars = 0.1, .norm_limit = 100.0F});
+}
+
+TEST_F(GatheredSparse, ASingleSumIsThatOfCpus) {
+  on_ranks([](Communicator& communicator) {
+    constexpr std::int64_t kCount = 3001;
+    const auto arithmetic = make_arithmetic(Stream());
+    struct Choice {
+      double spars;
+      bool top_k;
+    };
+    for (const Choice choice : {Choice{0.01, true}, Choice{1.0, true}, Choice{300.0, false},
+                                Choice{0.0, false}, Choice{1e9, false}}) {
+      SCOPED_TRACE(choice.spars);
+      std::vector<float> summed = sparse_gradient(1, kCount, 0, communicator.global_rank());
+      std::vector<float> gathered = summed;
+      std::vector<float> residual(kCount, 12.0F);
+      std::vector<float> kept = residual;
+
+      GatheredSum sum(communicator, *arithmetic);
+      if (choice.top_k) {
+        sum.select_top_k(gathered.data(), kept.data(), kCount, top_k_count(choice.spars, kCount));
+      } else {
+        sum.select_above(gathered.data(), kept.data(), kCount, threshold_of(choice.spars));
+      }
+      communicator.all_gather(sum.packet().own, sum.packet().all);
+      sum.add_up(gathered.data(), kCount);
+
+      DistOpt opt = over(communicator);
+      opt.sparsification(std::span<float>(summed), std::span<float>(residual), choice.spars,
+                         choice.top_k);
+      opt.wait();
+      EXPECT_EQ(gathered, summed);
+      EXPECT_EQ(kept, residual);
+    }
+  });
 }
 
 TEST_F(GatheredSparse, WhatIsNotFiniteIsSentAndCounted) {

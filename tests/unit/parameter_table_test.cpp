@@ -81,7 +81,7 @@ TEST_F(ParameterTableTest, RefusesOtherTypesAndDevices) {
                   {{memory_.data() + 2, 2, DType::f32, {DeviceKind::cuda, 1}}, "w"}};
               ParameterTable(parameters, Order::as_listed);
             }),
-            "parameter 'w' is on cuda:1, parameter 'v' on the CPU");
+            "parameter 'w' is on GPU 1, parameter 'v' on the CPU");
   EXPECT_EQ(refusal([&] {
               table_of({memory_.data(), -2, DType::f32});
             }),

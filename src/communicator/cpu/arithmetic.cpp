@@ -24,14 +24,19 @@ class CpuArithmetic final : public Arithmetic {
     }
   }
 
-  void narrow(const float* from, void* to, std::int64_t count, DType wire,
-              const Narrowing& narrowing) override {
-    cpu::narrow(from, to, count, wire, narrowing);
+  void narrow(std::span<const Piece> pieces, DType wire, const Narrowing& narrowing) override {
+    for (const Piece& piece : pieces) {
+      cpu::narrow(static_cast<const float*>(piece.from), piece.to, piece.count, wire, narrowing);
+    }
   }
 
-  void widen(const void* from, float* to, std::int64_t count, DType wire,
+  void widen(std::span<const Piece> pieces, DType wire, float factor,
              std::int64_t* non_finite) override {
-    *non_finite += cpu::widen(from, to, count, wire, 1.0F);
+    for (const Piece& piece : pieces) {
+      const std::int64_t found =
+          cpu::widen(piece.from, static_cast<float*>(piece.to), piece.count, wire, factor);
+      if (non_finite != nullptr) *non_finite += found;
+    }
   }
 
   void sgd_update(std::span<const SgdPiece> pieces, const SgdStep& step) override {

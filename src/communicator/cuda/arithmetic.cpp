@@ -16,18 +16,15 @@ class GpuArithmetic final : public Arithmetic {
     cuda::narrow(pieces, DType::f32, {}, stream());
   }
 
-  void narrow(const float* from, void* to, std::int64_t count, DType wire,
-              const cpu::Narrowing& narrowing) override {
+  void narrow(std::span<const Piece> pieces, DType wire, const cpu::Narrowing& narrowing) override {
     const DeviceGuard guard(ordinal());
-    const Piece piece{from, to, count};
-    cuda::narrow(std::span(&piece, 1), wire, narrowing, stream());
+    cuda::narrow(pieces, wire, narrowing, stream());
   }
 
-  void widen(const void* from, float* to, std::int64_t count, DType wire,
+  void widen(std::span<const Piece> pieces, DType wire, float factor,
              std::int64_t* non_finite) override {
     const DeviceGuard guard(ordinal());
-    const Piece piece{from, to, count};
-    cuda::widen(std::span(&piece, 1), wire, 1.0F, non_finite, stream());
+    cuda::widen(pieces, wire, factor, non_finite, stream());
   }
 
   void sgd_update(std::span<const SgdPiece> pieces, const cpu::SgdStep& step) override {
