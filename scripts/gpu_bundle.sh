@@ -50,6 +50,7 @@ if [ -n "${TUTTI_MNIST_DIR-}" ]; then
   mkdir -p "$root/data"
   cp "$TUTTI_MNIST_DIR"/*-ubyte* "$root/data/"
 fi
+cp benchmarks/cuda/topk_vs_torch.py "$root/bin/"
 cp scripts/gpu_check.sh "$root/gpu-check"
 chmod +x "$root/gpu-check"
 

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # Checks tutti on a machine with a GPU, from the folder that `make gpu-bundle` packed:
 #
-#   ./gpu-check [LOGS]        LOGS: a folder for what the parts print (a new one in /tmp)
+#   ./gpu-check [LOGS]        LOGS: a folder for what the parts print (`logs`, beside this file)
 #
 # Needs a driver, NCCL and cuBLAS; the last two are looked for in CUDA's folders and in Python's
-# packages, or named by TUTTI_NCCL_LIB and TUTTI_CUBLAS_LIB. Takes at most GPU_CHECK_SECONDS (480).
-# Ends in a table. Status 0: all passed; 1: not; 77: there is no GPU.
+# packages, or named by TUTTI_NCCL_LIB and TUTTI_CUBLAS_LIB. Where a Python has a PyTorch that finds
+# the GPU, torch.topk is measured as well. Takes at most GPU_CHECK_SECONDS (480). Ends in a table.
+# Status 0: all passed; 1: not; 77: there is no GPU.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-logs=${1:-$(mktemp -d /tmp/gpu-check.XXXXXX)}
-mkdir -p "$logs"
+logs=${1:-$here/logs}
+mkdir -p "$logs" && rm -f "$logs"/*.log || exit 1
+most_log=262144  # bytes of a log: its end is kept
 limit=${GPU_CHECK_SECONDS:-480}
 
 # --- The machine ---------------------------------------------------------------------------------
@@ -69,6 +71,8 @@ status=$?
 if [ "$status" -eq 77 ]; then
   # Why: the driver may be missing, or too old for this build.
   grep "no GPU is used" "$logs/devices.log"
+  rm -rf "$logs/devices.log"
+  rmdir "$logs" 2>/dev/null
   echo "no GPU"
   exit 77
 fi
@@ -103,8 +107,11 @@ part() {
     return
   fi
   [ "$seconds" -le "$left" ] || seconds=$left
-  timeout -k 5 "$seconds" "${ours[@]}" "$@" >"$log" 2>&1
+  timeout -k 5 "$seconds" "$@" >"$log" 2>&1
   local status=$?
+  if [ "$(stat -c %s "$log")" -gt "$most_log" ]; then
+    tail -c "$most_log" "$log" >"$log.end" && mv "$log.end" "$log"
+  fi
   if [ "$status" -ne 0 ]; then
     result=fail
     note="status $status"
@@ -117,23 +124,44 @@ part() {
   row "$name" "$result" $((SECONDS - start)) "$note"
 }
 
+# our_part NAME SECONDS COMMAND...: the same with a program of ours.
+our_part() {
+  local name=$1 seconds=$2
+  shift 2
+  part "$name" "$seconds" "${ours[@]}" "$@"
+}
+
 ranks() { echo "$here/ompi/usr/bin/orterun" -n "$1"; }
 
-part gpu_tests 120 "$here/bin/gpu_tests"
+our_part gpu_tests 120 "$here/bin/gpu_tests"
 for n in 1 2 4; do
   # shellcheck disable=SC2046
-  part "gpu_ranks.$n" 60 env CUDA_VISIBLE_DEVICES=0 $(ranks "$n") "$here/bin/gpu_ranks_test"
+  our_part "gpu_ranks.$n" 60 env CUDA_VISIBLE_DEVICES=0 $(ranks "$n") "$here/bin/gpu_ranks_test"
 done
 if [ "$gpus" -gt 1 ]; then
   # shellcheck disable=SC2046
-  part "gpu_ranks.$gpus.one_each" 60 $(ranks "$gpus") "$here/bin/gpu_ranks_test"
+  our_part "gpu_ranks.$gpus.one_each" 60 $(ranks "$gpus") "$here/bin/gpu_ranks_test"
 fi
-part kernels 60 "$here/bin/gpu_kernels_bench"
+chosen=$(mktemp -d)  # what top-K selected from: large, and of no use afterwards
+trap 'rm -rf "$chosen"' EXIT
+our_part kernels 60 "$here/bin/gpu_kernels_bench" --out "$chosen"
+# The first Python whose PyTorch finds the GPU, with this machine's libraries.
+python=$(for each in python3 /usr/bin/python3 /usr/local/bin/python3 /opt/*/bin/python3 \
+  /root/*/bin/python3; do
+  timeout 60 "$each" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null &&
+    echo "$each" && break
+done)
+if [ -n "$python" ]; then
+  part torch_topk 90 "$python" "$here/bin/topk_vs_torch.py" "$chosen"
+else
+  row torch_topk skip 0 "no Python on this machine has a PyTorch that finds the GPU"
+fi
+rm -rf "$chosen"
 # shellcheck disable=SC2046
-part allreduce.1 30 $(ranks 1) "$here/bin/gpu_allreduce_bench" --seconds 0.5
+our_part allreduce.1 30 $(ranks 1) "$here/bin/gpu_allreduce_bench" --seconds 0.5
 if [ "$gpus" -gt 1 ]; then
   # shellcheck disable=SC2046
-  part "allreduce.$gpus" 30 $(ranks "$gpus") "$here/bin/gpu_allreduce_bench" --seconds 0.5
+  our_part "allreduce.$gpus" 30 $(ranks "$gpus") "$here/bin/gpu_allreduce_bench" --seconds 0.5
 fi
 
 data=()
@@ -144,7 +172,7 @@ least=0.97
 mnist() {
   local option=$1 accuracy
   shift
-  part "mnist.$option" 60 "$here/bin/mnist_dist" --ranks 2 --device cuda --epochs 2 "${data[@]}" \
+  our_part "mnist.$option" 60 "$here/bin/mnist_dist" --ranks 2 --device cuda --epochs 2 "${data[@]}" \
     --dist-option "$option" "$@"
   accuracy=$(sed -n 's/.*Evaluation accuracy = \([0-9.]*\).*/\1/p' "$logs/mnist.$option.log" | tail -n 1)
   accuracies+=("$option ${accuracy:-none}")
@@ -157,23 +185,25 @@ for option in fp32 fp16 bf16 partialUpdate; do mnist "$option"; done
 mnist sparseTopK --spars 0.01
 mnist sparseThreshold --spars 0.02
 
+# CUDA has it in a folder of its own, and a link or a script beside its compiler.
 sanitizer=$(first "$(command -v compute-sanitizer)" /usr/local/cuda*/bin/compute-sanitizer \
-  /usr/local/cuda*/compute-sanitizer/compute-sanitizer /opt/nvidia/*/*/compute-sanitizer)
+  /usr/local/cuda*/compute-sanitizer/compute-sanitizer \
+  /opt/nvidia/hpc_sdk/*/*/cuda/bin/compute-sanitizer /opt/*/bin/compute-sanitizer)
 for tool in memcheck racecheck; do
   if [ -n "$sanitizer" ]; then
-    part "sanitizer.$tool" 60 "$sanitizer" --tool "$tool" --error-exitcode 1 \
+    our_part "sanitizer.$tool" 60 "$sanitizer" --tool "$tool" --error-exitcode 1 \
       "$here/bin/gpu_tests" --gtest_filter='GpuKernels.*:GpuSelect.*-*Millions*'
   else
     row "sanitizer.$tool" skip 0 "no compute-sanitizer on this machine"
   fi
 done
-part unit_tests 120 "$here/bin/unit_tests" --gtest_brief=1
+our_part unit_tests 120 "$here/bin/unit_tests" --gtest_brief=1
 
 # --- What came out -------------------------------------------------------------------------------
 
 echo
 echo "figures"
-cat "$logs"/kernels.log "$logs"/allreduce.*.log 2>/dev/null | grep '^{'
+cat "$logs"/kernels.log "$logs"/torch_topk.log "$logs"/allreduce.*.log 2>/dev/null | grep '^{'
 echo "accuracy after 2 epochs: $(printf '%s; ' "${accuracies[@]}")"
 echo
 printf '%s\n' "${table[@]}"
@@ -181,4 +211,4 @@ if [ "$failed" -ne 0 ]; then
   echo "NOT ALL PASSED; logs: $logs"
   exit 1
 fi
-echo "all passed in $SECONDS s"
+echo "all passed in $SECONDS s; logs: $logs"

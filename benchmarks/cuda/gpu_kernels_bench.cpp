@@ -1,26 +1,31 @@
 // How fast the kernels of GPU 0 are, beside its own copy, a pass that reads, and CUB's radix sort.
 //
-//   gpu_kernels_bench [--n N] [--runs R]
+//   gpu_kernels_bench [--n N] [--runs R] [--out FOLDER]
 //   gpu_kernels_bench --devices      names the GPUs
 //
-// Prints a JSON line for each kernel: the median time of the runs, the bytes that it has to move,
-// and `of_copy`, its bandwidth as a fraction of that of cudaMemcpy on the same GPU; for selections
-// `passes`, how many passes that read take as long. `checked`: the result was compared with the
-// CPU's. Status 77 without a GPU, 1 if a result is wrong.
+// With --out, FOLDER gets values.f32 and the indices that top-K found in them, top_k_1pct.u32 and
+// so on, for topk_vs_torch.py. Prints a JSON line for each kernel: the median time of the runs, the
+// bytes that it has to move, and `of_copy`, its bandwidth as a fraction of that of cudaMemcpy on
+// the same GPU; for selections `passes`, how many passes that read take as long. `checked`: the
+// result was compared with the CPU's. Status 77 without a GPU, 1 if a result is wrong.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <random>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "communicator/cuda/check.hpp"
 #include "communicator/cuda/kernels.hpp"
 #include "cuda/peers.hpp"
+#include "support/turns.hpp"
 #include "tutti/error.hpp"
 #include "tutti/select.hpp"
 
@@ -30,7 +35,7 @@ using tutti::Buffer;
 using tutti::DType;
 using tutti::Stream;
 using tutti::View;
-using tutti::bench::check;
+using tutti::cuda::check;
 
 constexpr int kNoGpu = 77;
 
@@ -54,7 +59,7 @@ class Gpu {
 
   /** The median of `runs` launches, in microseconds, after one that warms up. */
   double median_us(int runs, const std::function<void()>& launch) const {
-    std::vector<double> times;
+    std::vector<double> seconds;
     launch();
     for (int run = 0; run < runs; ++run) {
       check(cudaEventRecord(begin_, native()), "cudaEventRecord");
@@ -63,11 +68,9 @@ class Gpu {
       check(cudaEventSynchronize(end_), "cudaEventSynchronize");
       float ms = 0.0F;
       check(cudaEventElapsedTime(&ms, begin_, end_), "cudaEventElapsedTime");
-      times.push_back(1e3 * static_cast<double>(ms));
+      seconds.push_back(1e-3 * static_cast<double>(ms));
     }
-    const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-    std::nth_element(times.begin(), middle, times.end());
-    return *middle;
+    return tutti::bench::median_us(seconds);
   }
 
   template <class T>
@@ -92,7 +95,8 @@ float* floats(const Buffer& buffer) { return static_cast<float*>(buffer.data());
 /** Everything that is measured, on one gradient. */
 class Bench {
  public:
-  Bench(std::int64_t count, int runs) : count_(count), runs_(runs) {
+  Bench(std::int64_t count, int runs, std::string out)
+      : count_(count), runs_(runs), out_(std::move(out)) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
     values_.resize(static_cast<std::size_t>(count));
@@ -105,6 +109,7 @@ class Bench {
     third_ = room();
     gpu_.stream().copy(gradient_.view(DType::f32), std::span<const float>(values_)).wait();
     gpu_.stream().fill_with_zeros(third_.view(DType::f32));
+    write("values.f32", std::span<const float>(values_));
   }
 
   bool run() {
@@ -164,6 +169,15 @@ class Bench {
     good_ = good_ && checked;
   }
 
+  template <class T>
+  void write(const std::string& name, std::span<const T> elements) const {
+    if (out_.empty()) return;
+    std::ofstream file(out_ + "/" + name, std::ios::binary);
+    file.write(reinterpret_cast<const char*>(elements.data()),
+               static_cast<std::streamsize>(elements.size_bytes()));
+    if (!file.flush()) throw tutti::Error("cannot write " + out_ + "/" + name);
+  }
+
   void convert(DType wire) {
     const tutti::Piece there{gradient_.data(), other_.data(), count_};
     const tutti::Piece back{other_.data(), third_.data(), count_};
@@ -214,8 +228,9 @@ class Bench {
     const std::uint32_t found = gpu_.read(to.count, 1)[0];
     bool same = found == expected.count;
     if (same) {
-      same = gpu_.read(indices, found) ==
-                 std::vector<std::uint32_t>(expected.indices, expected.indices + found) &&
+      const std::vector<std::uint32_t> chosen = gpu_.read(indices, found);
+      write(std::string(name) + ".u32", std::span<const std::uint32_t>(chosen));
+      same = chosen == std::vector<std::uint32_t>(expected.indices, expected.indices + found) &&
              gpu_.read(floats(third_), found) ==
                  std::vector<float>(expected.values, expected.values + found);
     }
@@ -231,6 +246,7 @@ class Bench {
 
   std::int64_t count_;
   int runs_;
+  std::string out_;  // a folder, or empty
   std::vector<float> values_;
   Gpu gpu_;
   Buffer gradient_;
@@ -255,6 +271,7 @@ int run(int argc, char** argv) {
   std::int64_t count = std::int64_t{64} << 20;
   int runs = 21;
   bool devices = false;
+  std::string out;
   for (int i = 1; i < argc; ++i) {
     const bool has_value = i + 1 < argc;
     if (std::strcmp(argv[i], "--devices") == 0) {
@@ -263,8 +280,11 @@ int run(int argc, char** argv) {
       count = std::atoll(argv[++i]);
     } else if (has_value && std::strcmp(argv[i], "--runs") == 0) {
       runs = std::atoi(argv[++i]);
+    } else if (has_value && std::strcmp(argv[i], "--out") == 0) {
+      out = argv[++i];
     } else {
-      std::fprintf(stderr, "usage: gpu_kernels_bench [--n N] [--runs R] | --devices\n");
+      std::fprintf(stderr,
+                   "usage: gpu_kernels_bench [--n N] [--runs R] [--out FOLDER] | --devices\n");
       return 2;
     }
   }
@@ -276,7 +296,7 @@ int run(int argc, char** argv) {
     return kNoGpu;
   }
   if (devices) return name_devices();
-  return Bench(count, runs).run() ? 0 : 1;
+  return Bench(count, runs, out).run() ? 0 : 1;
 }
 
 }  // namespace
