@@ -35,10 +35,54 @@ void check_access(const std::string& name, bool read_only, Array::Access access)
                         "C order (numpy.ascontiguousarray makes a copy that does)");
 }
 
-[[noreturn]] void refuse_device(const std::string& name) {
-  throw InvalidArgument(name +
-                        " is in the memory of a device, but tutti in Python works on arrays in "
-                        "CPU memory");
+/** Throws unless there is such a GPU. */
+void check_gpu(const std::string& name, int ordinal) {
+  if (gpu_count() == 0) {
+    throw BackendUnavailable(name +
+                             " is in the memory of a GPU, but there is none that this process can "
+                             "use (TUTTI_LOG=info says why)");
+  }
+  if (ordinal >= 0 && ordinal < gpu_count()) return;
+  throw InvalidArgument(name + " is on GPU " + std::to_string(ordinal) +
+                        ", but this process sees GPUs 0 to " + std::to_string(gpu_count() - 1));
+}
+
+Device checked_device(const std::string& name, const dlpack::Device& device) {
+  switch (device.type) {
+    case dlpack::kCpu:
+    case dlpack::kCudaHost:
+    case dlpack::kRocmHost:
+      return {};
+    case dlpack::kCuda:
+    case dlpack::kCudaManaged:
+      check_gpu(name, device.ordinal);
+      return {DeviceKind::cuda, device.ordinal};
+    default:
+      throw InvalidArgument(name + " is in the memory of a device that tutti does not know (type " +
+                            std::to_string(device.type) + " of DLPack)");
+  }
+}
+
+bool is_on_gpu(py::handle object) {
+  if (!py::hasattr(object, "__dlpack_device__")) return false;
+  const auto type = object.attr("__dlpack_device__")().cast<std::pair<int, int>>().first;
+  return type == dlpack::kCuda || type == dlpack::kCudaManaged;
+}
+
+/** The `stream` of a __cuda_array_interface__; nothing where its owner asks for no order. */
+std::optional<std::intptr_t> stream_of(const py::dict& interface, const std::string& name) {
+  if (!interface.contains("stream") || interface["stream"].is_none()) return std::nullopt;
+  const auto stream = interface["stream"].cast<std::intptr_t>();
+  if (stream == 0) throw InvalidArgument(name + " has stream 0, which its protocol forbids");
+  return stream;
+}
+
+/** Has the GPU's default stream wait for what `stream` was given so far. */
+void come_after(std::intptr_t stream, Device device) {
+  if (stream == dlpack::kDefaultStream) return;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the protocol passes addresses as numbers.
+  const Stream theirs = Stream::borrow(device, reinterpret_cast<void*>(stream));
+  Stream::borrow(device, nullptr).wait(theirs.submit([] {}));
 }
 
 /** Whether strides, in units of `step`, are those of C order. */
@@ -123,24 +167,30 @@ std::string dtype_text(py::handle object, const std::string& otherwise) {
 
 /** The capsule of an object, with the newest version of DLPack that it knows. */
 py::object dlpack_capsule(py::handle object) {
+  py::dict arguments;
+  // Its owner has the GPU's default stream wait for the stream that the array is written on.
+  if (is_on_gpu(object)) arguments["stream"] = dlpack::kDefaultStream;
   try {
-    return object.attr("__dlpack__")(py::arg("max_version") = py::make_tuple(1, 0));
+    return object.attr("__dlpack__")(**arguments, py::arg("max_version") = py::make_tuple(1, 0));
   } catch (py::error_already_set& error) {
     if (!error.matches(PyExc_TypeError)) throw;
   }
-  return object.attr("__dlpack__")();
+  return object.attr("__dlpack__")(**arguments);
 }
 
 }  // namespace
 
 Array::Array(py::handle object, const std::string& name, Access access) {
   if (take_buffer(object, name, access)) return;
-  if (py::hasattr(object, "__cuda_array_interface__")) refuse_device(name);
-  if (take_interface(object, name, access)) return;
+  // DLPack first, which tells the GPU and the stream, as __cuda_array_interface__ need not.
+  if (!is_on_gpu(object) &&
+      (take_cuda_interface(object, name, access) || take_interface(object, name, access))) {
+    return;
+  }
   if (take_dlpack(object, name, access)) return;
   throw py::type_error(name + " is a " + std::string(Py_TYPE(object.ptr())->tp_name) +
                        ", but must be an array: something with the buffer protocol, "
-                       "__array_interface__ or __dlpack__");
+                       "__array_interface__, __cuda_array_interface__ or __dlpack__");
 }
 
 void Array::set_shape(Shape shape) {
@@ -169,9 +219,8 @@ bool Array::take_buffer(py::handle object, const std::string& name, Access acces
   return true;
 }
 
-bool Array::take_interface(py::handle object, const std::string& name, Access access) {
-  if (!py::hasattr(object, "__array_interface__")) return false;
-  const py::dict interface = object.attr("__array_interface__");
+void Array::take_entries(py::handle object, const py::dict& interface, const std::string& name,
+                         Access access) {
   auto dtype = dtype_of_typestr(interface["typestr"].cast<std::string>());
   if (is_bfloat16(object)) dtype = DType::bf16;
   if (!dtype) refuse_dtype(name, dtype_text(object, interface["typestr"].cast<std::string>()));
@@ -186,33 +235,49 @@ bool Array::take_interface(py::handle object, const std::string& name, Access ac
   view_ = View(reinterpret_cast<void*>(data.first), 0, *dtype);
   set_shape(std::move(shape));
   owner_ = py::reinterpret_borrow<py::object>(object);
+}
+
+bool Array::take_interface(py::handle object, const std::string& name, Access access) {
+  if (!py::hasattr(object, "__array_interface__")) return false;
+  take_entries(object, object.attr("__array_interface__"), name, access);
+  return true;
+}
+
+bool Array::take_cuda_interface(py::handle object, const std::string& name, Access access) {
+  if (!py::hasattr(object, "__cuda_array_interface__")) return false;
+  const py::dict interface = object.attr("__cuda_array_interface__");
+  take_entries(object, interface, name, access);
+  if (interface.contains("mask") && !interface["mask"].is_none()) {
+    throw InvalidArgument(name + " has a mask, which tutti does not know");
+  }
+  const auto stream = stream_of(interface, name);
+  check_gpu(name, 0);
+  view_.device = device_of(view_.data);
+  if (view_.device.kind != DeviceKind::cuda) {
+    throw InvalidArgument(name + " has an address that is in the memory of no GPU");
+  }
+  if (stream) come_after(*stream, view_.device);
   return true;
 }
 
 bool Array::take_dlpack(py::handle object, const std::string& name, Access access) {
   if (!py::hasattr(object, "__dlpack__")) return false;
-  if (py::hasattr(object, "__dlpack_device__")) {
-    const auto device = object.attr("__dlpack_device__")().cast<std::pair<int, int>>().first;
-    if (device != dlpack::kCpu && device != dlpack::kCudaHost && device != dlpack::kRocmHost) {
-      refuse_device(name);
-    }
-  }
   // A tensor that PyTorch differentiates with shares its memory with one that it does not. The
   // capsule frees what it holds, since nobody consumes it.
   const bool detaches = py::hasattr(object, "detach");
   owner_ = dlpack_capsule(detaches ? object.attr("detach")()
                                    : py::reinterpret_borrow<py::object>(object));
   const dlpack::Tensor* tensor = nullptr;
-  if (PyCapsule_IsValid(owner_.ptr(), "dltensor_versioned") != 0) {
+  if (PyCapsule_IsValid(owner_.ptr(), dlpack::VersionedManaged::kCapsule) != 0) {
     const auto* managed = static_cast<const dlpack::VersionedManaged*>(
-        PyCapsule_GetPointer(owner_.ptr(), "dltensor_versioned"));
+        PyCapsule_GetPointer(owner_.ptr(), dlpack::VersionedManaged::kCapsule));
     if (managed->major_version != 1)
       throw py::type_error(name + " has an unknown version of DLPack");
     check_access(name, (managed->flags & dlpack::kReadOnly) != 0, access);
     tensor = &managed->tensor;
   } else {
-    const auto* managed =
-        static_cast<const dlpack::Managed*>(PyCapsule_GetPointer(owner_.ptr(), "dltensor"));
+    const auto* managed = static_cast<const dlpack::Managed*>(
+        PyCapsule_GetPointer(owner_.ptr(), dlpack::Managed::kCapsule));
     if (managed == nullptr) throw py::error_already_set();
     tensor = &managed->tensor;
   }
@@ -223,7 +288,8 @@ bool Array::take_dlpack(py::handle object, const std::string& name, Access acces
       !is_contiguous(shape, Shape(tensor->strides, tensor->strides + tensor->dimensions), 1)) {
     refuse_layout(name);
   }
-  view_ = View(static_cast<std::byte*>(tensor->data) + tensor->byte_offset, 0, *dtype);
+  view_ = View(static_cast<std::byte*>(tensor->data) + tensor->byte_offset, 0, *dtype,
+               checked_device(name, tensor->device));
   set_shape(std::move(shape));
   return true;
 }

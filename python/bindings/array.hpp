@@ -19,10 +19,13 @@ namespace py = pybind11;
  * A Python array while C++ works on it: a view of its memory, and what keeps that memory where it
  * is. Made, moved and destroyed with the GIL held.
  *
- * Takes whatever has the buffer protocol, __array_interface__ or DLPack (in this order), in C order
- * and in CPU memory. Throws TypeError if `object` is no array or of a dtype that tutti does not
- * know, and InvalidArgument if it is not contiguous, is read-only where it is to be written, or is
- * on a GPU; the message begins with `name`.
+ * Takes whatever has the buffer protocol, or else DLPack on a GPU, __cuda_array_interface__,
+ * __array_interface__ or DLPack (in this order), in C order. On a GPU, what the array's owner has
+ * launched so far on its stream comes before what the GPU's default stream is given from now on.
+ * Throws TypeError if `object` is no array or of a dtype that tutti does not know, InvalidArgument
+ * if it is not contiguous, is read-only where it is to be written, or is on a device that tutti
+ * does not know, and BackendUnavailable if it is on a GPU and none can be used; the message begins
+ * with `name`.
  */
 class Array {
  public:
@@ -43,8 +46,12 @@ class Array {
   };
 
   bool take_buffer(py::handle object, const std::string& name, Access access);
+  bool take_cuda_interface(py::handle object, const std::string& name, Access access);
   bool take_interface(py::handle object, const std::string& name, Access access);
   bool take_dlpack(py::handle object, const std::string& name, Access access);
+  /** What both interfaces have. */
+  void take_entries(py::handle object, const py::dict& interface, const std::string& name,
+                    Access access);
   void set_shape(std::vector<std::int64_t> shape);
 
   View view_;

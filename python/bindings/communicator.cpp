@@ -6,11 +6,14 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <string>
+#include <string_view>
 #include <thread>
 
+#include "device_array.hpp"
 #include "tutti/error.hpp"
 #include "tutti/mpi.hpp"
 
@@ -154,11 +157,30 @@ MPI_Comm handle_of(const py::object& comm) {
   return *reinterpret_cast<const MPI_Comm*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
-py::object empty(const Self& self, const py::object& shape, const py::object& dtype) {
-  const py::object type = py::module_::import("numpy").attr("dtype")(dtype);
-  std::int64_t bytes = size_of(dtype_of(type, "dtype"));
-  const py::tuple extents =
-      py::isinstance<py::int_>(shape) ? py::make_tuple(shape) : py::tuple(shape);
+/** What `device` says: "cpu", "cuda", "cuda:1", or whatever str() makes one of these. */
+Device device_named(const Communicator& communicator, const py::object& device) {
+  const auto text = py::str(device).cast<std::string>();
+  if (text == "cpu") return {};
+  if (text == "cuda") {
+    const Device own = communicator.device();
+    if (own.kind == DeviceKind::cuda) return own;
+    throw BackendUnavailable(
+        "device is 'cuda', but this rank has no GPU: there is none that it can use, or "
+        "TUTTI_DEVICE is cpu");
+  }
+  Device named{DeviceKind::cuda, 0};
+  const char* const end = text.data() + text.size();
+  const std::string_view prefix = "cuda:";
+  if (text.starts_with(prefix)) {
+    const auto [stop, error] = std::from_chars(text.data() + prefix.size(), end, named.ordinal);
+    if (error == std::errc{} && stop == end && named.ordinal >= 0) return named;
+  }
+  throw InvalidArgument("device is '" + text + "', but must be cpu, cuda, or cuda: and a number");
+}
+
+/** How many bytes an array of that shape has. */
+std::int64_t bytes_of(const py::tuple& extents, DType dtype) {
+  std::int64_t bytes = size_of(dtype);
   for (const py::handle extent : extents) {
     const auto length = extent.cast<std::int64_t>();
     if (length < 0) throw InvalidArgument("shape is " + py::repr(extents).cast<std::string>());
@@ -167,9 +189,27 @@ py::object empty(const Self& self, const py::object& shape, const py::object& dt
                             ", which is too much");
     }
   }
+  return bytes;
+}
+
+py::object empty(const Self& self, const py::object& shape, const py::object& dtype,
+                 const py::object& device) {
+  const Device where = device_named(self->get(), device);
+  const bool on_cpu = where.kind == DeviceKind::cpu;
+  // NumPy itself has no bfloat16, which GPUs need not ask it for.
+  const bool is_bfloat16 =
+      !on_cpu && py::isinstance<py::str>(dtype) && dtype.cast<std::string>() == "bfloat16";
+  const py::object type =
+      is_bfloat16 ? py::none() : py::module_::import("numpy").attr("dtype")(dtype);
+  const DType element = is_bfloat16 ? DType::bf16 : dtype_of(type, "dtype");
+  const py::tuple extents =
+      py::isinstance<py::int_>(shape) ? py::make_tuple(shape) : py::tuple(shape);
+  const std::int64_t bytes = bytes_of(extents, element);
   Buffer buffer =
-      self->call([&](Communicator& communicator) { return communicator.allocate(bytes); });
-  return to_numpy(std::move(buffer), extents, type);
+      self->call([&](Communicator& communicator) { return communicator.allocate(bytes, where); });
+  if (on_cpu) return to_numpy(std::move(buffer), extents, type);
+  return py::cast(
+      DeviceArray(std::move(buffer), extents.cast<std::vector<std::int64_t>>(), element));
 }
 
 std::optional<Self> split(const Self& self, int color, int key) {
@@ -215,9 +255,13 @@ void bind_communicator(py::module_& module) {
       "NcclIdHolder; MPI is not touched. Both block until all ranks have come, at most `timeout` "
       "seconds (TUTTI_TIMEOUT, or else 300), which then limits every wait: PeerLost names who did "
       "not come.\n\n"
-      "Arrays are whatever has the buffer protocol, __array_interface__ or DLPack, in CPU memory "
-      "and C order; float32, float64, float16, bfloat16, int32, int64 or uint8. They are used in "
-      "place. Without a stream a call blocks, without the GIL; with one it returns at once, and "
+      "Arrays are whatever has the buffer protocol, __array_interface__, __cuda_array_interface__ "
+      "or DLPack, in C order; float32, float64, float16, bfloat16, int32, int64 or uint8. They are "
+      "used in place. In a call, all are in CPU memory on all ranks, or all on GPUs, those of a "
+      "rank always on the same one; what their owners have launched comes before, and when the "
+      "call "
+      "has ended the GPU has, too. Without a stream a call blocks, without the GIL; with one it "
+      "returns at once, and "
       "the arrays belong to it until its Event is ready. Ctrl-C ends a wait; then, and after "
       "PeerLost or MismatchError, the communicator refuses further use.");
   communicator
@@ -255,13 +299,21 @@ void bind_communicator(py::module_& module) {
       .def_property_readonly(
           "local_size", [](const Self& self) { return self->get().local_size(); },
           "How many ranks this host has.")
+      .def_property_readonly(
+          "device", [](const Self& self) { return text_of(self->get().device()); },
+          "Where this rank should compute: 'cuda:' and its local_rank modulo the number of GPUs, "
+          "or "
+          "'cpu' if there is none; TUTTI_DEVICE overrides it. torch.device() understands it.")
       .def(
           "describe", [](const Self& self) { return self->get().describe(); },
           "One line: what carries the bytes, and between whom.")
       .def("empty", &empty, py::arg("shape"), py::arg("dtype") = "float32",
-           "A NumPy array of zeros in symmetric memory: collectives on it are zero-copy inside a "
-           "host. Collective and blocking: all ranks ask for the same number of bytes. The array "
-           "may outlive the communicator.")
+           py::arg("device") = "cpu",
+           "An array of zeros in symmetric memory. Collective and blocking: all ranks ask for the "
+           "same number of bytes. The array may outlive the communicator. On the CPU, where "
+           "collectives on it are zero-copy inside a host, it is a NumPy array. On a GPU ('cuda': "
+           "this rank's, 'cuda:1', a torch.device) it is a DeviceArray, in memory that is "
+           "registered with NCCL.")
       .def("split", &split, py::arg("color"), py::arg("key") = 0,
            "A communicator among the ranks that pass the same color, ordered by key, then by rank; "
            "None for a negative color. Collective and blocking.")

@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "device_array.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::python {
@@ -42,6 +43,16 @@ void move_all(std::vector<Array>& from, std::vector<Array>& to) {
   from.clear();
 }
 
+bool is_on_gpu(const View& view) { return view.device.kind == DeviceKind::cuda; }
+
+/** A gradient of `dist_opt`, which keeps the memory and needs no Python to be destroyed. */
+py::object gradient_array(const View& gradient, const std::shared_ptr<DistOpt>& dist_opt,
+                          const std::vector<std::int64_t>& shape) {
+  Buffer memory(gradient.data, gradient.bytes(), dist_opt, gradient.device);
+  if (is_on_gpu(gradient)) return py::cast(DeviceArray(std::move(memory), shape, DType::f32));
+  return to_numpy(std::move(memory), py::cast(shape), py::str("float32"));
+}
+
 }  // namespace
 
 py::list PyDistOpt::register_parameters(const py::iterable& parameters) {
@@ -62,9 +73,7 @@ py::list PyDistOpt::register_parameters(const py::iterable& parameters) {
   registered_ = true;
   py::list gradients;
   for (std::size_t i = 0; i < views.size(); ++i) {
-    // They are memory of the DistOpt, which lives as long as they do.
-    gradients.append(to_numpy(Buffer(views[i].data, views[i].bytes(), shared_from_this()),
-                              py::cast(arrays[i].shape()), py::str("float32")));
+    gradients.append(gradient_array(views[i], dist_opt_, arrays[i].shape()));
   }
   move_all(arrays, parameters_);
   return gradients;
@@ -72,11 +81,19 @@ py::list PyDistOpt::register_parameters(const py::iterable& parameters) {
 
 void PyDistOpt::emit(const Emit& emit, py::handle parameter, py::handle gradient) {
   Array target(parameter, "parameter", Access::write);
-  const Array source(gradient, "gradient", Access::read);
+  Array source(gradient, "gradient", Access::read);
   const View target_view = target.view();
+  const View source_view = source.view();
+  if (is_on_gpu(target_view)) last_parameter_ = py::reinterpret_borrow<py::object>(parameter);
+  if (is_on_gpu(source_view)) gradients_.push_back(std::move(source));
   if (!registered_) parameters_.push_back(std::move(target));
   const py::gil_scoped_release released;
-  emit(target_view, source.view());
+  emit(target_view, source_view);
+}
+
+void PyDistOpt::end_pass() {
+  const py::object last = std::exchange(last_parameter_, py::object());
+  if (last) const Array ordered(last, "parameter", Access::write);
 }
 
 void PyDistOpt::step(const py::function& backward, const Step& method) {
@@ -90,6 +107,7 @@ void PyDistOpt::step(const py::function& backward, const Step& method) {
     });
     try {
       backward(emit_python);
+      end_pass();
     } catch (...) {
       *pass = nullptr;
       throw;
@@ -99,7 +117,9 @@ void PyDistOpt::step(const py::function& backward, const Step& method) {
   try {
     communicator_->call([&](Communicator&) { method(get(), run); });
     registered_ = true;
+    gradients_.clear();
   } catch (...) {
+    gradients_.clear();
     // The first pass registers its parameters when it ends well, and nothing before.
     if (!registered_) parameters_.clear();
     throw;
@@ -142,8 +162,12 @@ void PyDistOpt::wait() {
 void PyDistOpt::update(py::handle parameter, py::handle gradient) {
   const Array target(parameter, "parameter", Access::write);
   const Array source(gradient, "gradient", Access::read);
-  const py::gil_scoped_release released;
-  get().update(target.view(), source.view());
+  const auto update = [&] {
+    get().update(target.view(), source.view());
+    const Device device = target.view().device;
+    if (device.kind == DeviceKind::cuda) Stream::borrow(device, nullptr).synchronize();
+  };
+  blocking(update, [] {});
 }
 
 py::dict PyDistOpt::state() const {
@@ -162,6 +186,7 @@ void PyDistOpt::load_state(const py::dict& state) {
   for (const auto& [name, object] : py::cast<py::dict>(state["arrays"])) {
     const auto key = name.cast<std::string>();
     const Array array(object, "state array '" + key + "'", Access::read);
+    if (is_on_gpu(array.view())) throw py::type_error("state array '" + key + "' is on a GPU");
     if (array.view().dtype != DType::f32)
       throw py::type_error("state array '" + key + "' must be float32");
     const auto* values = static_cast<const float*>(array.view().data);

@@ -16,7 +16,7 @@
 namespace tutti::python {
 
 /** The base of tutti.opt.DistOpt: SINGA's methods, where a backward pass is a callable. */
-class PyDistOpt final : public Closable, public std::enable_shared_from_this<PyDistOpt> {
+class PyDistOpt final : public Closable {
  public:
   PyDistOpt(std::shared_ptr<SGD> optimizer, std::shared_ptr<PyCommunicator> communicator,
             const DistOptions& options)
@@ -28,7 +28,7 @@ class PyDistOpt final : public Closable, public std::enable_shared_from_this<PyD
   const std::shared_ptr<PyCommunicator>& communicator() const { return communicator_; }
   DistOpt& get() const { return *dist_opt_; }
 
-  /** The parameters by name, and NumPy arrays in which the model may write its gradients. */
+  /** The parameters by name, and arrays in which the model may write its gradients. */
   py::list register_parameters(const py::iterable& parameters);
 
   /** A step: `method` with the pass that calls `backward(emit)`. */
@@ -53,11 +53,15 @@ class PyDistOpt final : public Closable, public std::enable_shared_from_this<PyD
 
  private:
   void emit(const Emit& emit, py::handle parameter, py::handle gradient);
+  /** A pass has ended: what it has launched on a GPU comes before the update. */
+  void end_pass();
 
   std::shared_ptr<PyCommunicator> communicator_;
   std::shared_ptr<Communicator> shared_;  // that of dist_opt_, also when communicator_ is closed
   std::vector<Array> parameters_;         // those that were registered: their memory must stay
   bool registered_ = false;
+  std::vector<Array> gradients_;       // of the present step, on a GPU, which may still read them
+  py::object last_parameter_;          // of the present pass, on a GPU
   std::vector<Array> filled_;          // in the fused buffer
   std::vector<Array> pending_;         // of sums under way
   std::shared_ptr<DistOpt> dist_opt_;  // ends before what it works on

@@ -1,13 +1,21 @@
-// The part of DLPack that tutti reads: https://dmlc.github.io/dlpack/latest/c_api.html
+// The part of DLPack that tutti reads and writes: https://dmlc.github.io/dlpack/latest/c_api.html
 #pragma once
 
 #include <cstdint>
 
 namespace tutti::python::dlpack {
 
-enum DeviceType : std::int32_t { kCpu = 1, kCudaHost = 3, kRocmHost = 11 };
+enum DeviceType : std::int32_t {
+  kCpu = 1,
+  kCuda = 2,
+  kCudaHost = 3,
+  kRocmHost = 11,
+  kCudaManaged = 13
+};
 enum TypeCode : std::uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4 };
 inline constexpr std::uint64_t kReadOnly = 1;
+/** What stands for a GPU's default stream, here and in __cuda_array_interface__. */
+inline constexpr std::intptr_t kDefaultStream = 1;
 
 struct Device {
   std::int32_t type;
@@ -30,15 +38,17 @@ struct Tensor {
   std::uint64_t byte_offset;
 };
 
-/** What a capsule named "dltensor" holds. */
+/** What a capsule holds that is named so. */
 struct Managed {
+  static constexpr const char* kCapsule = "dltensor";
   Tensor tensor;
   void* context;
   void (*deleter)(Managed*);
 };
 
-/** What a capsule named "dltensor_versioned" holds. */
+/** The same since version 1.0. */
 struct VersionedManaged {
+  static constexpr const char* kCapsule = "dltensor_versioned";
   std::uint32_t major_version;
   std::uint32_t minor_version;
   void* context;

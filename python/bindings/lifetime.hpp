@@ -20,7 +20,7 @@ std::shared_ptr<T> own(Arguments&&... arguments) {
   return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...),
                             [process = ::getpid()](T* object) {
                               if (process != ::getpid()) return;
-                              if (PyGILState_Check() == 0) {
+                              if (Py_IsInitialized() == 0 || PyGILState_Check() == 0) {
                                 delete object;
                                 return;
                               }

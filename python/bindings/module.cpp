@@ -4,6 +4,7 @@
 
 #include "array.hpp"
 #include "communicator.hpp"
+#include "device_array.hpp"
 #include "dist_opt.hpp"
 #include "errors.hpp"
 #include "lifetime.hpp"
@@ -43,9 +44,14 @@ PYBIND11_MODULE(_core, module) {
   python::keep_log();
   python::bind_id(module);
   python::bind_array(module);
+  python::bind_device_array(module);
   python::bind_communicator(module);
   python::bind_dist_opt(module);
   module.attr("__version__") = TUTTI_VERSION;
+  module.attr("backends") = TUTTI_BACKENDS;
+  module.def("gpu_count", &tutti::gpu_count,
+             "How many GPUs this process can use. Touches the driver, after which it should not "
+             "fork.");
   module.def(
       "close_all",
       [](bool failed) {

@@ -20,7 +20,7 @@ except ImportError as error:
         "installed or built (pip install .)"
     ) from error
 from tutti import _log, errors, opt
-from tutti._core import Communicator, Event, NcclIdHolder, Stream, __version__
+from tutti._core import Communicator, DeviceArray, Event, NcclIdHolder, Stream, __version__
 from tutti.errors import (
     BackendUnavailable,
     CommunicationError,
@@ -42,6 +42,7 @@ __all__ = [
     "BackendUnavailable",
     "CommunicationError",
     "Communicator",
+    "DeviceArray",
     "Error",
     "Event",
     "InvalidArgument",

@@ -7,7 +7,8 @@ from typing import Any, Callable, Dict, Mapping, TypedDict, Union
 import numpy
 import numpy.typing as npt
 
-# Whatever has the buffer protocol, __array_interface__ or DLPack; no type says that.
+# Whatever has the buffer protocol, __array_interface__, __cuda_array_interface__ or DLPack; no type
+# says that.
 Array = Any
 
 Emit = Callable[[Array, Array], None]

@@ -30,7 +30,10 @@ def _gpus() -> str:
         return "none: there is no NVIDIA driver"
     listing = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=30).stdout
     names = [line.split(" (UUID")[0] for line in listing.splitlines() if line.startswith("GPU")]
-    return ", ".join(names) or "none"
+    usable = _core.gpu_count()
+    if usable == len(names):
+        return ", ".join(names) or "none"
+    return f"{', '.join(names)}; {usable} of them can be used (TUTTI_LOG=info says why)"
 
 
 def _launcher() -> str:
@@ -39,6 +42,11 @@ def _launcher() -> str:
 
 
 def _transport() -> str:
+    between = "; NCCL for arrays on GPUs" if _core.gpu_count() > 0 else ""
+    return _host_transport() + between
+
+
+def _host_transport() -> str:
     if "OMPI_COMM_WORLD_SIZE" in os.environ or "PMIX_RANK" in os.environ:
         return "shared memory inside a host, MPI between hosts (started by mpiexec)"
     return "shared memory, among processes that hold the same NcclIdHolder (not under mpiexec)"
@@ -57,11 +65,11 @@ def facts() -> List[Tuple[str, str]]:
     return [
         ("tutti", _core.__version__),
         ("Python, NumPy", f"{sys.version.split()[0]}, {numpy.__version__}"),
-        ("backends built", "shared memory and MPI, for arrays in CPU memory"),
+        ("backends built", _core.backends),
         ("MPI library", _core.mpi_library().splitlines()[0].split(",")[0]),
         ("mpiexec", _launcher()),
         ("NCCL", _nccl()),
-        ("GPUs", f"{_gpus()}; not used: tutti in Python works on arrays in CPU memory"),
+        ("GPUs", _gpus()),
         ("shared memory", _shared_memory()),
         ("transport", _transport()),
     ]

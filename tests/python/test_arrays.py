@@ -75,16 +75,6 @@ def test_dlpack(comm, versioned):
     assert owner.ravel().tolist() == [0, 2, 4, 6, 8, 10]
     with pytest.raises(ValueError, match="array is not contiguous"):
         double(comm, DLPackOnly(owner.T, versioned))
-    with pytest.raises(tutti.InvalidArgument, match="array is in the memory of a device"):
-        double(comm, DLPackOnly(owner, versioned, device=(2, 0)))
-
-
-def test_cuda_arrays_are_refused(comm):
-    class Cuda:
-        __cuda_array_interface__ = {"shape": (1,), "typestr": "<f4", "data": (0, False), "version": 3}
-
-    with pytest.raises(tutti.InvalidArgument, match="array is in the memory of a device"):
-        double(comm, Cuda())
 
 
 def test_bfloat16(comm):

@@ -1,0 +1,142 @@
+"""PyTorch's tensors on a GPU. Skips itself where there is none."""
+
+import pytest
+
+import launching
+import tutti
+
+
+@pytest.fixture
+def torch():
+    """PyTorch, where it finds a GPU."""
+    if tutti._core.gpu_count() == 0:
+        pytest.skip("no GPU")
+    found = pytest.importorskip("torch")
+    if not found.cuda.is_available():
+        pytest.skip("PyTorch finds no GPU")
+    return found
+
+
+@pytest.fixture
+def comm(torch):
+    return tutti.Communicator(0, 1, tutti.NcclIdHolder())
+
+
+def test_collectives_work_in_place(torch, comm):
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32,
+                  torch.int64, torch.uint8):
+        ones = torch.ones(2, 3, dtype=dtype, device=comm.device)
+        comm.all_reduce(ones, factor=2)
+        assert (ones == 2).all()
+    out = torch.zeros(6, device=comm.device)
+    comm.all_gather(torch.arange(6.0, device=comm.device), out)
+    assert out.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_what_another_stream_makes_is_waited_for(torch, comm):
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(100_000_000)
+        data = torch.full((1 << 20,), 3.0, device=comm.device)
+        comm.all_reduce(data, factor=2)
+    assert (data == 6).all()
+
+
+def test_a_worker_stream(torch, comm):
+    stream = tutti.Stream()
+    data = torch.ones(1000, device=comm.device)
+    event = comm.all_reduce(data, factor=2, stream=stream)
+    event.wait()
+    assert (data == 2).all()
+
+
+def test_refusals(torch, comm):
+    square = torch.ones(4, 4, device=comm.device)
+    with pytest.raises(ValueError, match="array is not contiguous"):
+        comm.all_reduce(square.T)
+    with pytest.raises(TypeError, match="array has dtype torch.complex64"):
+        comm.all_reduce(torch.ones(4, dtype=torch.complex64, device=comm.device))
+    with pytest.raises(tutti.InvalidArgument, match="in.device is the CPU, but out.device is GPU"):
+        comm.all_reduce(torch.ones(16), square)
+    comm.all_reduce(square)  # and goes on
+
+
+def test_empty_gives_memory_that_outlives_the_communicator(torch):
+    comm = tutti.Communicator(0, 1, tutti.NcclIdHolder())
+    array = comm.empty((2, 3), "bfloat16", device="cuda")
+    assert (array.shape, array.dtype, array.device) == ((2, 3), "bfloat16", comm.device)
+    tensor = torch.from_dlpack(array)
+    assert tensor.dtype == torch.bfloat16 and tensor.tolist() == [[0, 0, 0], [0, 0, 0]]
+    tensor += 1
+    comm.all_reduce(array, factor=2)
+    assert (tensor == 2).all()
+    del comm, array
+    tensor += 1
+    assert (tensor == 3).all()
+    del tensor
+    torch.cuda.synchronize()
+
+
+def test_empty_speaks_cuda_array_interface(torch, comm):
+    array = comm.empty(5, device=comm.device)
+    tensor = torch.as_tensor(array, device=comm.device)
+    tensor += 1
+    comm.all_reduce(array)
+    assert (torch.from_dlpack(array) == 1).all()
+
+
+def _train(place, mode):
+    """Three steps of a mode; the parameters, by name, on the CPU."""
+    import torch
+
+    torch.manual_seed(0)
+    comm = place.communicator()
+    device = torch.device(comm.device)
+    model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 1))
+    model = model.to(device)
+    sgd = tutti.opt.DistOpt(tutti.opt.SGD(lr=0.1, momentum=0.5), communicator=comm)
+    sgd.register_parameters(model.named_parameters())
+    generator = torch.Generator().manual_seed(comm.global_rank)
+    for _ in range(3):
+        x = torch.randn(8, 20, generator=generator).to(device)
+        loss = model(x).square().mean()
+        if mode == "half":
+            sgd.backward_and_update_half(loss)
+        elif mode == "partial":
+            sgd.backward_and_partial_update(loss)
+            sgd.synchronize()
+        elif mode == "sparse":
+            sgd.backward_and_sparse_update(loss, topK=True, spars=0.1)
+        else:
+            sgd(loss)
+    return {name: value.detach().cpu().numpy() for name, value in model.named_parameters()}
+
+
+@pytest.mark.parametrize("mode", ["full", "half", "partial", "sparse"])
+@pytest.mark.usefixtures("torch")
+def test_replicas_stay_equal(mode):
+    first, second = launching.run(_train, 2, "spawn", mode)
+    for name, value in first.items():
+        assert (value == second[name]).all(), name
+
+
+def test_single_sums_and_update(torch, comm):
+    sgd = tutti.opt.DistOpt(tutti.opt.SGD(lr=0.5), communicator=comm)
+    weight = torch.zeros(100, device=comm.device)
+    sgd.register_parameters([("weight", weight)])
+    grad = torch.full((100,), 2.0, device=comm.device)
+    sgd.all_reduce(grad)
+    sgd.wait()
+    sgd.update(weight, grad)
+    assert (weight == -1).all()
+    both = [torch.ones(3, device=comm.device), torch.ones(5, device=comm.device)]
+    for sum_of in (sgd.fused_all_reduce, sgd.fused_all_reduce_half):
+        sum_of(both, send=False)
+        sum_of(both)
+        sgd.wait()
+        assert all((tensor == 1).all() for tensor in both)
+    residual = torch.zeros(8, device=comm.device)
+    sgd.fused_sparsification(both, residual, 2 / 8, True)
+    sgd.wait()
+    assert torch.cat(both).tolist() == [1, 1, 0, 0, 0, 0, 0, 0]
+    assert residual.tolist() == [0, 0, 1, 1, 1, 1, 1, 1]

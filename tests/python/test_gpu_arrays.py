@@ -1,0 +1,132 @@
+"""Arrays on GPUs: what is refused by name, and why. The objects only look like such arrays, so no GPU
+is needed; what there is to do on one is in test_gpu.py."""
+
+import ctypes
+
+import numpy
+import pytest
+
+import tutti
+
+pytestmark = pytest.mark.skipif(tutti._core.gpu_count() > 0,
+                                reason="the arrays are made up, and must not reach a GPU")
+
+NO_GPU = "array is in the memory of a GPU, but there is none"
+
+
+@pytest.fixture
+def comm():
+    return tutti.Communicator(0, 1, tutti.NcclIdHolder())
+
+
+class Interface:
+    """An array that has __cuda_array_interface__ alone."""
+
+    def __init__(self, **changes):
+        self.__cuda_array_interface__ = {
+            "shape": (2, 3), "typestr": "<f4", "data": (4096, False), "version": 3, **changes}
+
+
+def test_cuda_array_interface(comm):
+    for good in ({}, {"strides": None}, {"strides": (12, 4)}, {"stream": None}, {"stream": 1},
+                 {"stream": 2}, {"version": 2}, {"mask": None}, {"shape": (0,), "data": (0, False)}):
+        with pytest.raises(tutti.BackendUnavailable, match=NO_GPU):
+            comm.all_reduce(Interface(**good))
+    for bad, error, message in (
+            ({"strides": (4, 8)}, ValueError, "array is not contiguous"),
+            ({"data": (4096, True)}, ValueError, "array is read-only"),
+            ({"typestr": "<c8"}, TypeError, "array has dtype <c8"),
+            ({"typestr": ">f4"}, TypeError, "array has dtype >f4"),
+            ({"mask": Interface()}, ValueError, "array has a mask"),
+            ({"stream": 0}, ValueError, "array has stream 0")):
+        with pytest.raises(error, match=message):
+            comm.all_reduce(Interface(**bad))
+    with pytest.raises(tutti.BackendUnavailable, match=NO_GPU):  # what is only read may be read-only
+        comm.all_reduce(Interface(data=(4096, True)), numpy.ones(6, numpy.float32))
+    comm.barrier()  # nothing was sent
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32), ("ordinal", ctypes.c_int32),
+                ("dimensions", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
+                ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
+                ("strides", ctypes.POINTER(ctypes.c_int64)), ("offset", ctypes.c_uint64)]
+
+
+class Versioned(ctypes.Structure):
+    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p),
+                ("deleter", ctypes.c_void_p), ("flags", ctypes.c_uint64), ("tensor", Tensor)]
+
+
+class DLPack:
+    """An array that has DLPack alone."""
+
+    def __init__(self, device=2, ordinal=0, dtype=(2, 32), shape=(2, 3), strides=(3, 1), flags=0):
+        self.device = (device, ordinal)
+        self.kept = [(ctypes.c_int64 * len(list))(*list) for list in (shape, strides)]
+        self.managed = Versioned(1, 0, None, None, flags, Tensor(
+            4096, device, ordinal, len(shape), *dtype, 1, *self.kept, 0))
+        self.streams = []
+
+    def __dlpack_device__(self):
+        return self.device
+
+    def __dlpack__(self, *, stream=None, max_version=None):
+        assert max_version == (1, 0)
+        self.streams.append(stream)
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p,
+                                                         ctypes.c_void_p]
+        return make(ctypes.addressof(self.managed), b"dltensor_versioned", None)
+
+
+def test_dlpack(comm):
+    for device in (2, 13):  # CUDA's own memory, and managed memory
+        for dtype in ((2, 32), (2, 16), (4, 16), (0, 64)):
+            array = DLPack(device=device, dtype=dtype)
+            with pytest.raises(tutti.BackendUnavailable, match=NO_GPU):
+                comm.all_reduce(array)
+            assert array.streams == [1], "its owner is told on which stream it is used"
+    for bad, error, message in (
+            ({"strides": (1, 2)}, ValueError, "array is not contiguous"),
+            ({"flags": 1}, ValueError, "array is read-only"),
+            ({"dtype": (5, 64)}, TypeError, "array has dtype"),
+            ({"device": 8}, ValueError, "array is in the memory of a device that tutti does not")):
+        with pytest.raises(error, match=message):
+            comm.all_reduce(DLPack(**bad))
+    comm.barrier()
+
+
+def test_host_and_gpu_are_not_mixed(comm):
+    with pytest.raises(tutti.BackendUnavailable, match="out is in the memory of a GPU"):
+        comm.all_reduce(numpy.ones(6, numpy.float32), DLPack())
+
+
+def test_dist_opt_names_its_arrays():
+    sgd = tutti.opt.DistOpt(communicator=tutti.Communicator(0, 1, tutti.NcclIdHolder()))
+    for call, name in (
+            (lambda array: sgd.register_parameters([("weight", array)]), "parameter 'weight'"),
+            (lambda array: sgd([(array, numpy.ones(6, numpy.float32))]), "parameter"),
+            (lambda array: sgd([(numpy.ones(6, numpy.float32), array)]), "gradient"),
+            (sgd.all_reduce, "tensor"),
+            (sgd.all_reduce_half, "tensor"),
+            (lambda array: sgd.fused_all_reduce([array], send=False), "tensor #0"),
+            (lambda array: sgd.sparsification(array, None, 0.1, True), "tensor #0"),
+            (lambda array: sgd.update(array, array), "parameter")):
+        with pytest.raises(tutti.BackendUnavailable, match=f"{name} is in the memory of a GPU"):
+            call(DLPack())
+
+
+def test_empty_on_a_gpu(comm):
+    assert comm.device == "cpu"
+    assert comm.empty(3, device="cpu").sum() == 0
+    with pytest.raises(tutti.BackendUnavailable, match="device is 'cuda', but this rank has no GPU"):
+        comm.empty(3, device="cuda")
+    with pytest.raises(tutti.BackendUnavailable, match="no GPU"):
+        comm.empty((2, 3), "bfloat16", device="cuda:1")
+    for device in ("cuda:", "cuda:-1", "cuda:x", "gpu", "", None, 0):
+        with pytest.raises(ValueError, match="device is '"):
+            comm.empty(3, device=device)
+    with pytest.raises(TypeError, match="dtype has dtype complex64"):
+        comm.empty(3, "complex64", device="cuda:0")
+    comm.barrier()
