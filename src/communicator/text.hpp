@@ -1,9 +1,11 @@
-// Small pieces of text for messages.
+// Small pieces of text for messages, and a hash of text.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <string>
+#include <string_view>
 
 #include "tutti/dtype.hpp"
 
@@ -26,6 +28,15 @@ inline std::string number_text(double value) {
 inline std::string device_text(Device device) {
   if (device.kind == DeviceKind::cpu) return "the CPU";
   return "GPU " + std::to_string(device.ordinal);
+}
+
+/** FNV-1a. */
+inline std::uint64_t hash_text(std::string_view text) {
+  std::uint64_t hash = 0xCBF29CE484222325ULL;
+  for (const char character : text) {
+    hash = (hash ^ static_cast<unsigned char>(character)) * 0x100000001B3ULL;
+  }
+  return hash;
 }
 
 }  // namespace tutti

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdlib>
@@ -71,15 +72,6 @@ void initialise() {
   if (std::atexit(finalise_at_exit) != 0) {
     log(LogLevel::warn, "MPI will not be finalised: the process has too many exit handlers");
   }
-}
-
-/** FNV-1a; 0 stands for "not set". */
-std::uint64_t hash_of(std::string_view text) {
-  std::uint64_t hash = 0xCBF29CE484222325ULL;
-  for (const char character : text) {
-    hash = (hash ^ static_cast<unsigned char>(character)) * 0x100000001B3ULL;
-  }
-  return hash == 0 ? 1 : hash;
 }
 
 /** Whether somebody calls the roll over `comm`, that is, has given up. */
@@ -249,7 +241,8 @@ std::vector<int> Session::hosts() {
   const auto places = std::make_shared<std::vector<Place>>(static_cast<std::size_t>(size_) + 1);
   Place& own = places->back();
   const auto name = environment("TUTTI_HOST_ID");
-  own = {static_cast<std::uint64_t>(rank_), name ? hash_of(*name) : 0};
+  own = {static_cast<std::uint64_t>(rank_),
+         name ? std::max<std::uint64_t>(1, hash_text(*name)) : 0};
   check(MPI_Iallreduce(MPI_IN_PLACE, own.data(), 1, MPI_UINT64_T, MPI_MIN, node, &request),
         "MPI_Iallreduce");
   finish(request, comm_, "MPI_Iallreduce", places);

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "communicator/log.hpp"
+#include "communicator/text.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::shm {
@@ -141,12 +142,9 @@ NameGuard::~NameGuard() {
 }
 
 std::string segment_name(std::string_view text) {
-  std::uint64_t hash = 0xCBF29CE484222325ULL;  // FNV-1a
-  for (const char character : text) {
-    hash = (hash ^ static_cast<unsigned char>(character)) * 0x100000001B3ULL;
-  }
   std::array<char, 17> digits{};
-  std::snprintf(digits.data(), digits.size(), "%016llx", static_cast<unsigned long long>(hash));
+  std::snprintf(digits.data(), digits.size(), "%016llx",
+                static_cast<unsigned long long>(hash_text(text)));
   return "/" + std::string(kPrefix) + digits.data();
 }
 
