@@ -109,18 +109,24 @@ void HierarchicalTransport::abort(std::string_view reason) noexcept {
 
 // --- Agreement ----------------------------------------------------------------------------------
 
-void HierarchicalTransport::agree(Signature signature) {
+bool HierarchicalTransport::compare(Signature& signature) {
   signature.sequence = ++sequence_;
-  const bool same_here = local_->compare(signature);
+  return local_->compare(signature);
+}
+
+void HierarchicalTransport::settle(const Signature& signature, bool same_here, ConstView carried) {
   if (is_leader()) {
     const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
-    const bool same_everywhere = leaders_.agree(same_here ? signature.hash() : 0) && same_here;
-    if (!same_everywhere) throw MismatchError(collect_mismatch());
+    const std::span along(static_cast<const std::byte*>(carried.data),
+                          static_cast<std::size_t>(same_here ? carried.bytes() : 0));
+    const bool same_everywhere =
+        leaders_.agree(same_here ? signature.hash() : 0, along) && same_here;
+    if (!same_everywhere) throw MismatchError(collect_mismatch(signature, same_here));
   }
   local_->host().synchronise();  // ends with the leader's failure if they differ
 }
 
-std::string HierarchicalTransport::collect_mismatch() {
+std::string HierarchicalTransport::collect_mismatch(const Signature& signature, bool same_here) {
   constexpr std::int64_t kEntry = sizeof(RankSignature);
   std::vector<RankSignature> all(static_cast<std::size_t>(size()));
   std::vector<std::int64_t> offsets{0};
@@ -129,7 +135,12 @@ std::string HierarchicalTransport::collect_mismatch() {
     offsets.push_back(offsets.back() + ranks * kEntry);
   }
   auto* bytes = reinterpret_cast<std::byte*>(all.data());
-  const std::vector<RankSignature> own = local_->compared();
+  std::vector<RankSignature> own;
+  if (same_here) {
+    for (const int rank : layout_.ranks_of(host())) own.push_back({rank, signature});
+  } else {
+    own = local_->compared();
+  }
   copy_bytes(bytes + offsets[static_cast<std::size_t>(host())], own.data(),
              static_cast<std::int64_t>(own.size()) * kEntry);
   leaders_.all_gather_v(bytes, offsets);
@@ -153,8 +164,21 @@ bool HierarchicalTransport::all_hosts(bool ok) {
 
 // --- Reductions ---------------------------------------------------------------------------------
 
+void HierarchicalTransport::carried_all_reduce(ConstView in, View out, Reduce reduce) {
+  Signature signature = Signature::of(Operation::all_reduce, in.dtype, in.count, reduce);
+  const Stages stages = stages_of(reduce, in.dtype, layout_);
+  const Scratch scratch(channel_->scratch(), is_leader() ? in.bytes() : 0);
+  const View sums(scratch.data(), in.count, in.dtype);
+  const bool same_here = compare(signature);
+  if (same_here) local_->reduce(in, sums, stages.inside, 0);
+  settle(signature, same_here, sums);
+  if (is_leader()) leaders_.combine_carried(out.data, out.count, out.dtype, stages.between);
+  local_->broadcast(out, out, 0);
+}
+
 void HierarchicalTransport::all_reduce(ConstView in, View out, Reduce reduce) {
   guarded([&] {
+    if (leaders_.carries(in.bytes())) return carried_all_reduce(in, out, reduce);
     agree(Signature::of(Operation::all_reduce, in.dtype, in.count, reduce));
     const Stages stages = stages_of(reduce, in.dtype, layout_);
     local_->reduce(in, out, stages.inside, 0);
@@ -226,8 +250,25 @@ void HierarchicalTransport::reduce_scatter(ConstView in, View out, Reduce reduce
 
 // --- Movements ----------------------------------------------------------------------------------
 
+void HierarchicalTransport::carried_broadcast(ConstView in, View out, int root) {
+  Signature signature = Signature::of(Operation::broadcast, out.dtype, out.count);
+  signature.root = root;
+  const bool from_here = layout_.host_of(root) == host();
+  const Scratch scratch(channel_->scratch(), from_here ? out.bytes() : 0);
+  const View data(scratch.data(), from_here ? out.count : 0, out.dtype);
+  const bool same_here = compare(signature);
+  if (same_here && from_here) {
+    local_->broadcast(rank() == root ? in : data, data, layout_.local_rank_of(root));
+  }
+  settle(signature, same_here, data);
+  if (from_here) return copy_bytes(out.data, data.data, out.bytes());
+  if (is_leader()) copy_bytes(out.data, leaders_.carried(layout_.host_of(root)), out.bytes());
+  local_->broadcast(out, out, 0);
+}
+
 void HierarchicalTransport::broadcast(ConstView in, View out, int root) {
   guarded([&] {
+    if (leaders_.carries(out.bytes())) return carried_broadcast(in, out, root);
     Signature signature = Signature::of(Operation::broadcast, out.dtype, out.count);
     signature.root = root;
     agree(signature);

@@ -26,7 +26,8 @@ namespace tutti {
  * of additions is rank order inside a host, then the order of the hosts.
  *
  * Before anything else the ranks agree on the call: inside the host by comparing signatures in
- * shared memory, between hosts by comparing a hash. Only if they differ are details exchanged.
+ * shared memory, between hosts by comparing a hash, with which short messages travel. Only if they
+ * differ are details exchanged.
  *
  * An error on one side is told on the other: what shared memory finds out goes to the other hosts
  * over the channel, what the channel finds out goes to the ranks of this host.
@@ -90,11 +91,18 @@ class HierarchicalTransport final : public Transport {
   void tell(const PeerLost& error) noexcept;
   void tell(const MismatchError& error, Witnesses witnesses) noexcept;
   /** Blocks until all ranks have come with `signature`. Throws MismatchError on all otherwise. */
-  void agree(Signature signature);
+  void agree(Signature signature) { settle(signature, compare(signature), {}); }
+  /** The first half of agree(): numbers the call; whether the ranks of this host match. */
+  bool compare(Signature& signature);
+  /** The second half, between the hosts: what a leader has in `carried` goes along. */
+  void settle(const Signature& signature, bool same_here, ConstView carried);
   /** What all ranks came with; for leaders, after a disagreement. */
-  std::string collect_mismatch();
+  std::string collect_mismatch(const Signature& signature, bool same_here);
   /** Whether `ok` holds on all hosts; for calls that every rank of a host answers alike. */
   bool all_hosts(bool ok);
+  /** What goes along with the signatures. */
+  void carried_all_reduce(ConstView in, View out, Reduce reduce);
+  void carried_broadcast(ConstView in, View out, int root);
   void gather(ConstView in, View out, std::span<const std::int64_t> counts);
   std::unique_ptr<Transport> form_part(const SplitPlan& plan, std::int32_t context);
   /** What follows the plan of a sparse_all_reduce: with packets, or with all elements. */

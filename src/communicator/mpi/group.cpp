@@ -9,7 +9,6 @@
 namespace tutti::mpi {
 namespace {
 
-constexpr std::int64_t kCacheLine = 64;
 constexpr std::int64_t kKiB = 1024;
 // Open MPI sends up to 64 KiB, its header included, over TCP without asking first. Eight such
 // windows under way reach 0.95 of a wire of 1 Gbit/s; two of 256 KiB, which ask, reach 0.82.
@@ -42,27 +41,29 @@ void Group::recv(Channel::Batch& batch, std::span<std::byte> part, int position)
 
 // --- Agreement ----------------------------------------------------------------------------------
 
-bool Group::agree(std::uint64_t hash) {
-  struct Vote {
-    std::uint64_t hash;
-    std::uint64_t agreed;
-  };
-  struct Votes {
-    Vote own;
-    Vote other;
-  };
-  const auto votes = std::allocate_shared<Votes>(RecyclingAllocator<Votes>(), Votes{{hash, 1}, {}});
-  // After each round a vote speaks for twice as many members up to its own.
-  for (int distance = 1; distance < size(); distance *= 2) {
-    Channel::Batch batch(channel_, Channel::Traffic::collective);
-    batch.keep(votes);
-    recv(batch, std::as_writable_bytes(std::span(&votes->other, 1)), peer(size() - distance));
-    send(batch, std::as_bytes(std::span(&votes->own, 1)), peer(distance));
-    batch.wait();
-    if (votes->other.hash != hash) votes->own.agreed = 0;
-    votes->own.agreed &= votes->other.agreed;
+bool Group::agree(std::uint64_t hash, std::span<const std::byte> carried) {
+  if (!slots_) {
+    slots_ = std::make_shared_for_overwrite<std::byte[]>(static_cast<std::size_t>(size() * kSlot));
   }
-  return votes->own.agreed != 0;
+  const auto message = [&](int member, std::size_t length) {
+    return std::span(slot(member) + kCacheLine - sizeof hash, sizeof hash + length);
+  };
+  const auto own = message(position_, carried.size());
+  std::memcpy(own.data(), &hash, sizeof hash);
+  std::copy(carried.begin(), carried.end(), own.begin() + sizeof hash);
+  Channel::Batch batch(channel_, Channel::Traffic::collective);
+  batch.keep(slots_);
+  for (int distance = 1; distance < size(); ++distance) {
+    const int source = peer(size() - distance);
+    recv(batch, message(source, kMostCarried), source);  // others may bring more, or less
+    send(batch, own, peer(distance));
+  }
+  batch.wait();
+  bool agreed = true;
+  for (int member = 0; member < size(); ++member) {
+    agreed = agreed && std::memcmp(message(member, 0).data(), &hash, sizeof hash) == 0;
+  }
+  return agreed;
 }
 
 // --- Pipelines ----------------------------------------------------------------------------------
@@ -160,6 +161,13 @@ void Group::reduce_shards(const Shards& shards, DType dtype, const cpu::Combine&
 }
 
 // --- Reductions ---------------------------------------------------------------------------------
+
+void Group::combine_carried(void* out, std::int64_t count, DType dtype,
+                            const cpu::Combine& combine) {
+  RecycledVector<const void*> inputs;
+  for (int member = 0; member < size(); ++member) inputs.push_back(carried(member));
+  cpu::reduce({&out, 1}, inputs, count, dtype, combine);
+}
 
 /** Every member sends all it has to all others, and all add alike. */
 void Group::reduce_whole(std::byte* data, std::int64_t bytes, DType dtype,

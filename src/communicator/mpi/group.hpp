@@ -12,6 +12,8 @@
 
 namespace tutti::mpi {
 
+inline constexpr std::int64_t kCacheLine = 64;
+
 /**
  * The collectives of one rank per host. Positions are indices into `members`, which are global
  * ranks in the order of the hosts. All calls block, at most to the channel's deadline; memory is
@@ -35,10 +37,18 @@ class Group {
 
   /**
    * Whether all members came with the same `hash`; all get the same answer. Also a barrier: none
-   * returns before all have called. log2(size) rounds of 16 bytes (dissemination; Hensgen, Finkel
-   * and Manber, "Two Algorithms for Barrier Synchronization", 1988).
+   * returns before all have called. One round, in which everybody sends to everybody; `carried`,
+   * at most kMostCarried bytes, goes along.
    */
-  bool agree(std::uint64_t hash);
+  bool agree(std::uint64_t hash, std::span<const std::byte> carried = {});
+  /** With the hash and MPI's header, one message of 4 KiB, which Open MPI sends without asking. */
+  static constexpr std::int64_t kMostCarried = 4032;
+  /** Whether to send so many bytes along saves time. */
+  bool carries(std::int64_t bytes) const { return bytes <= kMostCarried && goes_whole(bytes); }
+  /** What member `position` sent along with the last agree(), until the next call. */
+  const std::byte* carried(int position) const { return slot(position) + kCacheLine; }
+  /** The combination of what all members sent along: `count` elements, to `out`. */
+  void combine_carried(void* out, std::int64_t count, DType dtype, const cpu::Combine& combine);
 
   /** Every member's `in`, in the order of members: out is size() times in. `in` may be this
    * member's block of `out`. */
@@ -68,6 +78,7 @@ class Group {
   /** A round between hosts takes as long as this many bytes: sending more to save one does not
    * pay. */
   static constexpr std::int64_t kSmall = std::int64_t{16} * 1024;
+  static constexpr std::int64_t kSlot = kCacheLine + kMostCarried;
 
   /** Bytes of `data` cut at `offsets`, each shard in windows of `window` bytes. */
   struct Shards {
@@ -87,6 +98,8 @@ class Group {
   /** Offsets in bytes of shards of equal length, in whole cache lines, one for each member but
    * `without`, whose shard is empty. */
   RecycledVector<std::int64_t> even_offsets(std::int64_t bytes, int without) const;
+  /** Where a member's message to agree() lies: a hash at the end of a line, then the rest. */
+  std::byte* slot(int position) const { return slots_.get() + position * kSlot; }
   void combine_here(std::byte* own, const std::byte* others, std::int64_t stride,
                     std::int64_t bytes, DType dtype, const cpu::Combine& combine);
   void reduce_whole(std::byte* data, std::int64_t bytes, DType dtype, const cpu::Combine& combine);
@@ -98,6 +111,7 @@ class Group {
   Channel& channel_;
   std::vector<int> members_;
   int position_ = 0;
+  std::shared_ptr<std::byte[]> slots_;  // made by the first agree()
 };
 
 }  // namespace tutti::mpi
