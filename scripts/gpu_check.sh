@@ -66,7 +66,7 @@ fi
 # For our programs alone: this machine's need this machine's libraries.
 ours=(env "LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}")
 
-devices=$("${ours[@]}" TUTTI_LOG=info "$here/bin/gpu_kernels_bench" --devices 2>"$logs/devices.log")
+devices=$(timeout -k 5 60 "${ours[@]}" TUTTI_LOG=info "$here/bin/gpu_kernels_bench" --devices 2>"$logs/devices.log")
 status=$?
 if [ "$status" -eq 77 ]; then
   # Why: the driver may be missing, or too old for this build.
@@ -148,7 +148,8 @@ our_part kernels 60 "$here/bin/gpu_kernels_bench" --out "$chosen"
 # The first Python whose PyTorch finds the GPU, with this machine's libraries.
 python=$(for each in python3 /usr/bin/python3 /usr/local/bin/python3 /opt/*/bin/python3 \
   /root/*/bin/python3; do
-  timeout 60 "$each" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null &&
+  [ $((limit - SECONDS)) -gt 240 ] || break
+  timeout -k 5 60 "$each" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null &&
     echo "$each" && break
 done)
 if [ -n "$python" ]; then

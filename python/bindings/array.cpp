@@ -38,9 +38,9 @@ void check_access(const std::string& name, bool read_only, Array::Access access)
 /** Throws unless there is such a GPU. */
 void check_gpu(const std::string& name, int ordinal) {
   if (gpu_count() == 0) {
-    throw BackendUnavailable(name +
-                             " is in the memory of a GPU, but there is none that this process can "
-                             "use (TUTTI_LOG=info says why)");
+    throw InvalidArgument(name +
+                          " is in the memory of a GPU, but there is none that this process can use "
+                          "(TUTTI_LOG=info says why)");
   }
   if (ordinal >= 0 && ordinal < gpu_count()) return;
   throw InvalidArgument(name + " is on GPU " + std::to_string(ordinal) +
@@ -166,7 +166,7 @@ std::string dtype_text(py::handle object, const std::string& otherwise) {
 }
 
 /** The capsule of an object, with the newest version of DLPack that it knows. */
-py::object dlpack_capsule(py::handle object) {
+py::object dlpack_capsule(py::handle object, const std::string& name) try {
   py::dict arguments;
   // Its owner has the GPU's default stream wait for the stream that the array is written on.
   if (is_on_gpu(object)) arguments["stream"] = dlpack::kDefaultStream;
@@ -176,6 +176,10 @@ py::object dlpack_capsule(py::handle object) {
     if (!error.matches(PyExc_TypeError)) throw;
   }
   return object.attr("__dlpack__")(**arguments);
+} catch (py::error_already_set& error) {
+  // PyTorch's answer for a tensor on another GPU than its current one.
+  if (!error.matches(PyExc_BufferError)) throw;
+  throw InvalidArgument(name + " cannot be shared: " + py::str(error.value()).cast<std::string>());
 }
 
 }  // namespace
@@ -265,8 +269,8 @@ bool Array::take_dlpack(py::handle object, const std::string& name, Access acces
   // A tensor that PyTorch differentiates with shares its memory with one that it does not. The
   // capsule frees what it holds, since nobody consumes it.
   const bool detaches = py::hasattr(object, "detach");
-  owner_ = dlpack_capsule(detaches ? object.attr("detach")()
-                                   : py::reinterpret_borrow<py::object>(object));
+  owner_ = dlpack_capsule(
+      detaches ? object.attr("detach")() : py::reinterpret_borrow<py::object>(object), name);
   const dlpack::Tensor* tensor = nullptr;
   if (PyCapsule_IsValid(owner_.ptr(), dlpack::VersionedManaged::kCapsule) != 0) {
     const auto* managed = static_cast<const dlpack::VersionedManaged*>(

@@ -24,8 +24,7 @@ namespace py = pybind11;
  * launched so far on its stream comes before what the GPU's default stream is given from now on.
  * Throws TypeError if `object` is no array or of a dtype that tutti does not know, InvalidArgument
  * if it is not contiguous, is read-only where it is to be written, or is on a device that tutti
- * does not know, and BackendUnavailable if it is on a GPU and none can be used; the message begins
- * with `name`.
+ * does not know or this process cannot use; the message begins with `name`.
  */
 class Array {
  public:

@@ -307,7 +307,7 @@ void bind_communicator(py::module_& module) {
       .def(
           "describe", [](const Self& self) { return self->get().describe(); },
           "One line: what carries the bytes, and between whom.")
-      .def("empty", &empty, py::arg("shape"), py::arg("dtype") = "float32",
+      .def("empty", &empty, py::arg("shape"), py::arg("dtype") = "float32", py::kw_only(),
            py::arg("device") = "cpu",
            "An array of zeros in symmetric memory. Collective and blocking: all ranks ask for the "
            "same number of bytes. The array may outlive the communicator. On the CPU, where "

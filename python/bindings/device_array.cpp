@@ -66,6 +66,27 @@ struct Export {
   Managed managed{};
 };
 
+/** Memory of a GPU that goes back when the GPU's default stream is done with it: who takes an array
+ * through DLPack frees it with kernels under way, for which ncclMemFree() does not wait. */
+struct FreedAfterUse {
+  explicit FreedAfterUse(Buffer&& memory_in) : memory(std::move(memory_in)) {}
+  FreedAfterUse(const FreedAfterUse&) = delete;
+  FreedAfterUse& operator=(const FreedAfterUse&) = delete;
+  ~FreedAfterUse() {
+    try {
+      Stream::borrow(memory.device(), nullptr).synchronize();
+    } catch (const std::exception&) {  // the GPU has failed: nothing runs there any more
+    }
+  }
+
+  Buffer memory;
+};
+
+std::shared_ptr<Buffer> freed_after_use(Buffer&& memory) {
+  const auto owner = own<FreedAfterUse>(std::move(memory));
+  return {owner, &owner->memory};
+}
+
 /** Frees what nobody took: who takes it gives the capsule another name. */
 template <class Managed>
 void free_capsule(PyObject* capsule) {
@@ -96,7 +117,7 @@ std::string text_of(Device device) {
 }
 
 DeviceArray::DeviceArray(Buffer&& memory, std::vector<std::int64_t> shape, DType dtype)
-    : memory_(own<Buffer>(std::move(memory))), shape_(std::move(shape)), dtype_(dtype) {}
+    : memory_(freed_after_use(std::move(memory))), shape_(std::move(shape)), dtype_(dtype) {}
 
 py::dict DeviceArray::cuda_array_interface() const {
   if (names_of(dtype_).typestr == nullptr) {

@@ -92,6 +92,7 @@ class Communicator:
         self,
         shape: Union[int, Sequence[int]],
         dtype: npt.DTypeLike = "float32",
+        *,
         device: Literal["cpu"] = "cpu",
     ) -> npt.NDArray[Any]: ...
     @overload

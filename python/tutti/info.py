@@ -25,15 +25,16 @@ def _nccl() -> str:
 
 
 def _gpus() -> str:
+    usable = _core.gpu_count()
     program = shutil.which("nvidia-smi")
     if program is None:
-        return "none: there is no NVIDIA driver"
+        return f"{usable} can be used" if usable > 0 else "none: there is no NVIDIA driver"
     listing = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=30).stdout
     names = [line.split(" (UUID")[0] for line in listing.splitlines() if line.startswith("GPU")]
-    usable = _core.gpu_count()
     if usable == len(names):
         return ", ".join(names) or "none"
-    return f"{', '.join(names)}; {usable} of them can be used (TUTTI_LOG=info says why)"
+    why = "" if usable > 0 else " (TUTTI_LOG=info says why)"
+    return f"{', '.join(names) or 'not known'}; {usable} can be used{why}"
 
 
 def _launcher() -> str:
@@ -42,7 +43,7 @@ def _launcher() -> str:
 
 
 def _transport() -> str:
-    between = "; NCCL for arrays on GPUs" if _core.gpu_count() > 0 else ""
+    between = "; NCCL for arrays on GPUs" if "NCCL" in _core.backends and _core.gpu_count() > 0 else ""
     return _host_transport() + between
 
 

@@ -52,8 +52,9 @@ class DistOpt(_core.DistOpt):
     of (param, grad), usually a generator: it is consumed as it yields, and gradients travel in
     buckets while later ones are still being computed. No parameter is written before it is
     exhausted. On a GPU a gradient is kept until the step has ended; unless it was made on the GPU's
-    default stream, its memory is to be left alone until then. A PyTorch loss (a scalar tensor that requires grad) is one, too: gradients go out
-    as loss.backward() makes them, and .grad of its parameters starts from nothing.
+    default stream, its memory is to be left alone until then. A PyTorch loss (a scalar tensor that
+    requires grad) is one, too: gradients go out as loss.backward() makes them, and .grad of its
+    parameters starts from nothing.
 
     The first pass lays out the buckets and fixes the order; every later pass yields the same
     parameters in the same order. An exception inside a pass leaves everything as it was if no

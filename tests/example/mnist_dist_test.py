@@ -7,6 +7,7 @@ import os
 import pathlib
 import random
 import re
+import select
 import signal
 import struct
 import subprocess
@@ -259,10 +260,12 @@ class MnistDist(unittest.TestCase):
         old = self.model.read_bytes()
         pipe = self.folder / "model.tmp"
         os.mkfifo(pipe)  # what is written there stays under way
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, reader)
         process = self.start_saving("--resume", self.model)
-        with open(pipe, "rb") as reader:
-            self.assertEqual(reader.read(12), old[:12])
-            self.kill_all(process)
+        self.assertTrue(wait_until(lambda: select.select([reader], [], [], 0)[0], 60))
+        self.assertEqual(os.read(reader, 12), old[:12])
+        self.kill_all(process)
         self.assertEqual(self.model.read_bytes(), old)
 
     def test_killed_at_any_moment_it_leaves_a_whole_checkpoint(self):
@@ -275,8 +278,10 @@ class MnistDist(unittest.TestCase):
             process = self.start_saving("--resume", self.model)
             # The second file it begins; what is killed may have left the first.
             before = self.model.stat().st_mtime_ns
+            deadline = time.monotonic() + 60
             while self.model.stat().st_mtime_ns == before or not temporary.exists():
                 self.assertIsNone(process.poll())
+                self.assertLess(time.monotonic(), deadline)
                 time.sleep(0.0005)
             time.sleep(random.random() * 0.005)
             self.kill_all(process)

@@ -16,12 +16,8 @@ std::int64_t hosts() {
   return all.empty() ? 1 : std::ssize(std::set<int>(all.begin(), all.end()));
 }
 
-/** What the hosts together send to agree on a collective: a vote of 16 bytes in each round. */
-std::int64_t votes() {
-  std::int64_t rounds = 0;
-  for (std::int64_t reached = 1; reached < hosts(); reached *= 2) ++rounds;
-  return hosts() * rounds * 16;
-}
+/** What the hosts together send to agree on a collective: 8 bytes from each to each. */
+std::int64_t votes() { return hosts() * (hosts() - 1) * 8; }
 
 /** What they send for a sum of `bytes`: at least 2 (H - 1) times as many, or a little more at once
  * where that is little. */
