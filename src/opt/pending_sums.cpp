@@ -308,7 +308,10 @@ void PendingSums::deliver(const Sum& sum) const {
 
 void PendingSums::wait() {
   if (cpu_) cpu_->apart.synchronize();
-  // From here on nothing is under way on a CPU, whatever the events say.
+  for (const Sum& sum : sums_) {
+    if (sum.site == gpu_.get()) sum.arrival.wait();  // an interrupted wait loses nothing
+  }
+  // From here on nothing is under way, whatever the events say.
   const std::vector<Sum> sums = std::exchange(sums_, {});
   for (const Sum& sum : sums) {
     sum.arrival.wait();

@@ -1,9 +1,14 @@
 // Posts messages in pieces, tests them to the deadline, and finds out who is to blame.
 #include "communicator/mpi/channel.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <list>
 #include <mutex>
+#include <optional>
+#include <thread>
 
 #include "communicator/deadline.hpp"
 #include "communicator/log.hpp"
@@ -39,16 +44,11 @@ int index_of(const std::vector<int>& members, int session_rank) {
   return static_cast<int>(self - members.begin());
 }
 
-/** Channels that this process has left, and others have not. */
-struct Left {
-  std::mutex mutex;
-  std::list<std::unique_ptr<Channel>> channels;
-};
-
-Left& left_channels() {
-  static Left& never_destroyed = *new Left;
-  return never_destroyed;
-}
+/** How long a process that exits waits for the others to leave, before it finalises MPI: that is
+ * not to be done with messages on their way. */
+constexpr std::chrono::seconds kAtExit{1};
+// Messages of one rank may take several ways, and "I have left" the fastest of them.
+constexpr std::chrono::milliseconds kLastWords{100};
 
 }  // namespace
 
@@ -61,14 +61,53 @@ Channel::Channel(std::shared_ptr<Session> session, std::vector<int> members, int
       rank_(index_of(members_, session_->rank())),
       watch_(*session_, members_, rank_, first_tag_ + kTags - 1) {}
 
+/** Channels that this process has left, and others have not. */
+class Channel::Left {
+ public:
+  /** Never destroyed: it is used at exit. */
+  static Left& instance() {
+    static Left& only = *new Left;
+    return only;
+  }
+
+  void add(std::unique_ptr<Channel> channel) {
+    const std::lock_guard lock(mutex_);
+    channels_.push_back(std::move(channel));
+    free_those_all_have_left();
+  }
+
+ private:
+  /** MPI is initialised by now, so this exit handler runs before the one that finalises it. */
+  Left() {
+    std::atexit([] { instance().wait_at_exit(); });
+  }
+
+  void wait_at_exit() noexcept {
+    if (process_ != ::getpid()) return;
+    const std::lock_guard lock(mutex_);
+    for (Deadline deadline(kAtExit); !deadline.expired();) {
+      free_those_all_have_left();
+      if (channels_.empty()) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+  void free_those_all_have_left() noexcept {
+    std::erase_if(channels_, [](const auto& one) { return one->watch_.all_have_left(); });
+  }
+
+  const pid_t process_ = ::getpid();
+  std::mutex mutex_;
+  std::list<std::unique_ptr<Channel>> channels_;
+};
+
 void Channel::leave(std::unique_ptr<Channel> channel) noexcept {
+  if (!channel->session_->may_call()) return;  // a forked child cannot even take a mutex
   channel->set_idle({});
+  channel->scratch_ = {};
   channel->watch_.leave();
   try {
-    Left& left = left_channels();
-    const std::lock_guard lock(left.mutex);
-    left.channels.push_back(std::move(channel));
-    std::erase_if(left.channels, [](const auto& one) { return one->watch_.all_have_left(); });
+    Left::instance().add(std::move(channel));
   } catch (const std::exception& error) {
     log(LogLevel::warn, error.what());
   }
@@ -134,11 +173,13 @@ void Channel::Batch::wait() {
   Patience patience;
   Deadline deadline(channel_.timeout_);
   bool seen_waiting = false;
+  std::optional<Deadline> last_words;  // of those who left: their messages may be under way
   while (!requests_.empty()) {
     const bool moved = test();
     if (moved) {
       patience.renew();
       deadline = Deadline(channel_.timeout_);
+      last_words.reset();
     }
     const bool long_wait = !moved && patience.rest();
     if (!long_wait && !channel_.watch_.is_due()) continue;
@@ -148,7 +189,8 @@ void Channel::Batch::wait() {
     if (channel_.idle_) channel_.idle_();
     const RecycledVector<int> leavers = channel_.watch_.leavers(awaited());
     if (!leavers.empty()) {
-      if (test()) continue;  // they did their part before they went
+      if (!last_words) last_words.emplace(kLastWords);
+      if (!last_words->expired() || test()) continue;
       channel_.lose({leavers.begin(), leavers.end()}, "it has destroyed its communicator");
     }
     if (!deadline.expired()) continue;

@@ -46,9 +46,10 @@ class Channel {
   ~Channel() = default;
 
   /**
-   * Ends a channel whose owner is gone: members that still wait for this one get PeerLost. Does
-   * not block. The channel and its session stay until all members have left: MPI gives the number
-   * of a freed communicator to the next one, and messages that come late along with it.
+   * Ends a channel whose owner is gone: members that still wait for this one get PeerLost. Waits
+   * for nobody. The channel and its session stay until all members have left: MPI gives the number
+   * of a freed communicator to the next one, and messages that come late along with it. At exit
+   * they get a second more to do so, since MPI is not to be finalised with messages under way.
    */
   static void leave(std::unique_ptr<Channel> channel) noexcept;
 
@@ -139,6 +140,7 @@ class Channel {
   void fail() noexcept { session_->fail(); }
 
  private:
+  class Left;
   [[noreturn]] void lose(std::vector<int> ranks, const std::string& reason);
   int tag(Traffic traffic) const { return first_tag_ + static_cast<int>(traffic); }
 

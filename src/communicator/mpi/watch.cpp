@@ -16,7 +16,6 @@ constexpr std::chrono::milliseconds kBetweenPolls{1};
 constexpr std::chrono::milliseconds kOverdue{10};
 constexpr std::chrono::milliseconds kForAnAnswer{1500};
 constexpr std::chrono::milliseconds kForTheNews{250};
-constexpr std::chrono::milliseconds kForTheRest{100};
 // Waits inside a host poll every 50 ms; a thread that was not seen for so long waits no more.
 constexpr std::chrono::milliseconds kStale{500};
 
@@ -155,7 +154,7 @@ void Watch::handle(const Message& message, int source) {
       }
       break;
     case Message::Kind::left:
-      leavers_.push_back({source, Deadline(kForTheRest)});
+      leavers_.push_back(source);
       break;
     case Message::Kind::lost:
     case Message::Kind::mismatch:
@@ -211,10 +210,9 @@ bool Watch::all_have_left() noexcept {
 RecycledVector<int> Watch::leavers(std::span<const int> ranks) {
   const std::lock_guard lock(mutex_);
   RecycledVector<int> found;
-  for (Leaver& leaver : leavers_) {
-    const bool asked = std::find(ranks.begin(), ranks.end(), leaver.rank) != ranks.end();
-    if (asked && leaver.arrival.expired()) found.push_back(leaver.rank);
-  }
+  std::copy_if(leavers_.begin(), leavers_.end(), std::back_inserter(found), [&](int leaver) {
+    return std::find(ranks.begin(), ranks.end(), leaver) != ranks.end();
+  });
   return found;
 }
 

@@ -57,7 +57,7 @@ class Watch {
   /** After leave(): whether all other members have left as well, so that no message is under way
    * any more, or nothing can be known of them. */
   bool all_have_left() noexcept;
-  /** Those of `ranks` that left so long ago that whatever they had sent before has arrived. */
+  /** Those of `ranks` that have left. What they had sent before may still be under way. */
   RecycledVector<int> leavers(std::span<const int> ranks);
 
   struct Verdict {
@@ -120,10 +120,6 @@ class Watch {
     int peer = -1;
   };
   using Pendings = std::list<Pending>;
-  struct Leaver {
-    int rank;
-    Deadline arrival;  ///< of what it had sent before, which may have taken another way
-  };
   struct Waiter {
     std::thread::id thread;
     RecycledVector<int> ranks;
@@ -150,7 +146,7 @@ class Watch {
   std::atomic<Clock::time_point> last_poll_{};
   Pendings outgoing_;
   Pendings incoming_;
-  std::vector<Leaver> leavers_;
+  std::vector<int> leavers_;
   std::vector<Inquiry*> inquiries_;
   std::uint32_t last_number_ = 0;
   std::shared_ptr<const Message> failure_;  // the first that was announced
