@@ -38,7 +38,7 @@ class HierarchicalTransport final : public Transport {
                         std::unique_ptr<shm::ShmTransport> local);
   HierarchicalTransport(const HierarchicalTransport&) = delete;
   HierarchicalTransport& operator=(const HierarchicalTransport&) = delete;
-  /** Leaves: ranks that still wait for this one get PeerLost. Does not block. */
+  /** Leaves: ranks that still wait for this one get PeerLost. Waits for nobody. */
   ~HierarchicalTransport() override { mpi::Channel::leave(std::move(channel_)); }
 
   int rank() const override { return channel_->rank(); }

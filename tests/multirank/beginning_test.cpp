@@ -1,0 +1,110 @@
+// The beginning of a communicator: what is said of it, and what it says where there is no room.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <optional>
+#include <string>
+
+#include "communicator/layout.hpp"
+#include "support/world.hpp"
+
+namespace tutti::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+class Beginning : public RankTest {};
+
+/** While it lives this process can make no file longer than a kilobyte: as if memory were full. */
+class NoRoom {
+ public:
+  NoRoom() : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    rlimit small = before_;
+    small.rlim_cur = 1024;
+    setrlimit(RLIMIT_FSIZE, &small);
+  }
+  NoRoom(const NoRoom&) = delete;
+  NoRoom& operator=(const NoRoom&) = delete;
+  ~NoRoom() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  void (*handler_)(int);
+  rlimit before_{};
+};
+
+TEST_F(Beginning, AFullMachineIsToldToAllRanksAtOnce) {
+  if (world().launch == Launch::threads) GTEST_SKIP() << "needs a process a rank";
+  if (!world().one_host()) GTEST_SKIP() << "tickets are for one host";
+  on_ranks([](Communicator& comm) {
+    const UniqueId id = agree_on_ticket(comm);
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      std::optional<NoRoom> no_room;
+      if (comm.global_rank() == 0) no_room.emplace();
+      const Communicator joined(comm.global_rank(), ranks(), id, short_timeout());
+      ADD_FAILURE() << "did not throw";
+    } catch (const SystemError& error) {
+      EXPECT_EQ(error.error_number(), EFBIG) << error.what();
+      EXPECT_NE(std::string(error.what()).find("bytes of shared memory"), std::string::npos)
+          << error.what();
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);  // not the deadline
+    comm.barrier();
+  });
+}
+
+TEST_F(Beginning, APartThatCannotBeMadeEndsTheSplitForAll) {
+  if (world().one_host()) GTEST_SKIP() << "is about parts on several hosts";
+  on_ranks([](Communicator& comm) {
+    const bool elsewhere = world().hosts[static_cast<std::size_t>(comm.global_rank())] != 0;
+    const auto begin = std::chrono::steady_clock::now();
+    {
+      std::optional<NoRoom> no_room;
+      if (elsewhere) no_room.emplace();
+      EXPECT_THROW(comm.split(0, 0), Error);
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
+    EXPECT_THROW(comm.barrier(), PeerLost);
+  });
+}
+
+TEST_F(Beginning, RankZeroLogsWhatItTalksOver) {
+  on_ranks([](Communicator&) {});  // Open MPI may have something to say at its start
+  ::setenv("TUTTI_LOG", "info", 1);
+  ::testing::internal::CaptureStderr();
+  on_ranks([](Communicator&) {});
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  ::unsetenv("TUTTI_LOG");
+
+  const bool has_rank_zero = world().launch == Launch::threads || world().rank == 0;
+  if (!has_rank_zero) {
+    EXPECT_EQ(log, "");
+    return;
+  }
+  std::string ranks_by_host;
+  const Layout layout(world().hosts);
+  for (int host = 0; host < layout.host_count(); ++host) {
+    ranks_by_host += (host == 0 ? "" : "+") + std::to_string(layout.ranks_of(host).size());
+  }
+  const std::string one_host =
+      "shared memory among " + std::to_string(ranks()) + " ranks of one host";
+  const std::string several = " between " + std::to_string(layout.host_count()) + " hosts (" +
+                              ranks_by_host + " ranks), shared memory inside";
+  EXPECT_TRUE(log.starts_with("tutti info: " + (world().one_host() ? one_host : "Open MPI")))
+      << log;
+  EXPECT_NE(log.find(world().one_host() ? one_host : several), std::string::npos) << log;
+  EXPECT_NE(log.find(" kernels\n"), std::string::npos) << log;
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+}
+
+}  // namespace
+}  // namespace tutti::test
