@@ -14,6 +14,9 @@ namespace {
 
 using Access = Array::Access;
 using Self = std::shared_ptr<PyCommunicator>;
+/** Of a call, if it has one. For a pointer that may be null pybind11 would read all arguments
+ * twice. */
+using MaybeStream = std::optional<PyStream*>;
 
 Reduce reduce_of(const std::string& op, std::optional<double> factor) {
   if (factor) {
@@ -28,18 +31,20 @@ Reduce reduce_of(const std::string& op, std::optional<double> factor) {
   throw InvalidArgument("op is '" + op + "', but must be sum, average, min, max or product");
 }
 
-/** Runs a collective on `stream`, or here and now if that is null. */
+/** Runs a collective on `stream`, or here and now without one; its tutti.Event. */
 template <class Action>
-PyEvent run(const Self& self, PyStream* stream, std::vector<Array> arrays, const Action& action) {
-  if (stream == nullptr) {
+py::object run(const Self& self, MaybeStream stream, std::vector<Array> arrays,
+               const Action& action) {
+  if (!stream) {
     self->call(arrays, [&](Communicator& communicator) { action(communicator, Stream()); });
-    return {};
+    return self->ended();
   }
-  const Event event = self->call(
-      arrays, [&](Communicator& communicator) { return action(communicator, stream->stream()); });
+  const Event event = self->call(arrays, [&](Communicator& communicator) {
+    return action(communicator, (*stream)->stream());
+  });
   self->add(event);
-  stream->add({event, std::move(arrays), self});
-  return {event, self};
+  (*stream)->add({event, std::move(arrays), self});
+  return py::cast(PyEvent{event, self});
 }
 
 /** The arrays of a collective that reads `array` and writes `out`, or `array` if that is None. */
@@ -51,8 +56,8 @@ std::vector<Array> in_and_out(py::handle array, py::handle out) {
   return arrays;
 }
 
-PyEvent all_reduce(const Self& self, py::handle array, py::handle out, const std::string& op,
-                   std::optional<double> factor, PyStream* stream) {
+py::object all_reduce(const Self& self, py::handle array, py::handle out, const std::string& op,
+                      std::optional<double> factor, MaybeStream stream) {
   std::vector<Array> arrays = in_and_out(array, out);
   const View from = arrays.front().view();
   const View to = arrays.back().view();
@@ -62,8 +67,8 @@ PyEvent all_reduce(const Self& self, py::handle array, py::handle out, const std
              });
 }
 
-PyEvent reduce(const Self& self, py::handle array, int root, py::handle out, const std::string& op,
-               std::optional<double> factor, PyStream* stream) {
+py::object reduce(const Self& self, py::handle array, int root, py::handle out,
+                  const std::string& op, std::optional<double> factor, MaybeStream stream) {
   const bool is_root = self->get().global_rank() == root;
   std::vector<Array> arrays;
   arrays.emplace_back(array, "array", is_root && out.is_none() ? Access::write : Access::read);
@@ -76,7 +81,7 @@ PyEvent reduce(const Self& self, py::handle array, int root, py::handle out, con
              });
 }
 
-PyEvent broadcast(const Self& self, py::handle array, int root, PyStream* stream) {
+py::object broadcast(const Self& self, py::handle array, int root, MaybeStream stream) {
   std::vector<Array> arrays = in_and_out(array, py::none());
   const View view = arrays.front().view();
   return run(self, stream, std::move(arrays), [&](Communicator& communicator, const Stream& on) {
@@ -84,8 +89,8 @@ PyEvent broadcast(const Self& self, py::handle array, int root, PyStream* stream
   });
 }
 
-PyEvent all_gather(const Self& self, py::handle array, py::handle out,
-                   const std::optional<std::vector<std::int64_t>>& counts, PyStream* stream) {
+py::object all_gather(const Self& self, py::handle array, py::handle out,
+                      const std::optional<std::vector<std::int64_t>>& counts, MaybeStream stream) {
   std::vector<Array> arrays = in_and_out(array, out);
   const View from = arrays.front().view();
   const View to = arrays.back().view();
@@ -95,8 +100,8 @@ PyEvent all_gather(const Self& self, py::handle array, py::handle out,
   });
 }
 
-PyEvent reduce_scatter(const Self& self, py::handle array, py::handle out, const std::string& op,
-                       std::optional<double> factor, PyStream* stream) {
+py::object reduce_scatter(const Self& self, py::handle array, py::handle out, const std::string& op,
+                          std::optional<double> factor, MaybeStream stream) {
   std::vector<Array> arrays = in_and_out(array, out);
   const View from = arrays.front().view();
   const View to = arrays.back().view();
@@ -106,7 +111,7 @@ PyEvent reduce_scatter(const Self& self, py::handle array, py::handle out, const
              });
 }
 
-PyEvent all_to_all(const Self& self, py::handle array, py::handle out, PyStream* stream) {
+py::object all_to_all(const Self& self, py::handle array, py::handle out, MaybeStream stream) {
   std::vector<Array> arrays = in_and_out(array, out);
   const View from = arrays.front().view();
   const View to = arrays.back().view();
@@ -115,7 +120,7 @@ PyEvent all_to_all(const Self& self, py::handle array, py::handle out, PyStream*
   });
 }
 
-PyEvent send(const Self& self, py::handle array, int destination, PyStream* stream) {
+py::object send(const Self& self, py::handle array, int destination, MaybeStream stream) {
   std::vector<Array> arrays;
   arrays.emplace_back(array, "array", Access::read);
   const View view = arrays.front().view();
@@ -124,7 +129,7 @@ PyEvent send(const Self& self, py::handle array, int destination, PyStream* stre
   });
 }
 
-PyEvent recv(const Self& self, py::handle array, int source, PyStream* stream) {
+py::object recv(const Self& self, py::handle array, int source, MaybeStream stream) {
   std::vector<Array> arrays = in_and_out(array, py::none());
   const View view = arrays.front().view();
   return run(self, stream, std::move(arrays), [&](Communicator& communicator, const Stream& on) {
@@ -132,7 +137,7 @@ PyEvent recv(const Self& self, py::handle array, int source, PyStream* stream) {
   });
 }
 
-PyEvent barrier(const Self& self, PyStream* stream) {
+py::object barrier(const Self& self, MaybeStream stream) {
   return run(self, stream, {},
              [](Communicator& communicator, const Stream& on) { return communicator.barrier(on); });
 }

@@ -2,7 +2,10 @@
 // collectives.cpp.
 #include "communicator.hpp"
 
+#include <pthread.h>
 #include <pybind11/stl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -21,6 +24,14 @@ namespace tutti::python {
 
 using Self = std::shared_ptr<PyCommunicator>;
 
+bool on_main_thread() {
+  // Two calls into the kernel, which take longer than a small sum: a thread makes them once.
+  thread_local bool is_main = ::syscall(SYS_gettid) == ::getpid();
+  [[maybe_unused]] static const int registered =
+      ::pthread_atfork(nullptr, nullptr, [] { is_main = true; });
+  return is_main;
+}
+
 void raise_soon(py::error_already_set error) {
   auto kept = std::make_unique<py::error_already_set>(std::move(error));
   const auto raise = [](void* pointer) {
@@ -35,6 +46,9 @@ void raise_soon(py::error_already_set error) {
     kept->discard_as_unraisable("tutti");
   }
 }
+
+PyCommunicator::PyCommunicator(std::shared_ptr<Communicator> communicator)
+    : communicator_(std::move(communicator)), ended_(py::cast(PyEvent{})) {}
 
 std::shared_ptr<Communicator> PyCommunicator::shared() const {
   if (!communicator_) throw CommunicationError("the communicator is closed");

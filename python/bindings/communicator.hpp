@@ -2,8 +2,6 @@
 #pragma once
 
 #include <pybind11/pybind11.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <deque>
@@ -51,7 +49,7 @@ class SignalWatch {
 };
 
 /** Whether this is the thread on which Python runs signal handlers. */
-inline bool on_main_thread() { return ::syscall(SYS_gettid) == ::getpid(); }
+bool on_main_thread();
 
 /**
  * Calls what may block: without the GIL, and so that Python's signal handlers run meanwhile. If one
@@ -102,8 +100,7 @@ void blocking_at_end(Call&& call, OnInterrupt&& on_interrupt) noexcept {
 /** tutti.Communicator. Closed, it refuses every call. */
 class PyCommunicator final : public Closable {
  public:
-  explicit PyCommunicator(std::shared_ptr<Communicator> communicator)
-      : communicator_(std::move(communicator)) {}
+  explicit PyCommunicator(std::shared_ptr<Communicator> communicator);
 
   /** Throws CommunicationError if it is closed. */
   Communicator& get() const { return *shared(); }
@@ -135,6 +132,8 @@ class PyCommunicator final : public Closable {
     return call(none, std::forward<Call>(action));
   }
 
+  /** The tutti.Event of an operation that has ended well. */
+  const py::object& ended() const { return ended_; }
   /** Takes note of an operation on a stream. */
   void add(const Event& event);
   void abort(const std::string& reason) const;
@@ -159,6 +158,7 @@ class PyCommunicator final : public Closable {
   std::atomic<int> busy_ = 0;                   // calls under way
   std::deque<Event> events_;                    // of operations on streams that may not have ended
   std::vector<Array> kept_;
+  py::object ended_;  // made once: a new object at each call takes longer than a small sum
 };
 
 /** The operation of one call: what it works on lives until it has ended. */

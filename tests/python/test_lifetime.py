@@ -140,6 +140,27 @@ def test_ctrl_c_ends_the_wait_for_others_to_come():
         assert interrupted_after(lambda: tutti.Communicator(rank, 2, tutti.NcclIdHolder())) < LIMIT
 
 
+def test_ctrl_c_in_a_child_that_a_thread_forked():
+    """Of all threads the child has that one, which becomes its main thread."""
+    status = []
+
+    def press_in_a_child():
+        tutti.Communicator(0, 1, tutti.NcclIdHolder()).barrier()  # here it is none
+        child = os.fork()
+        if child == 0:
+            try:
+                interrupted_after(lambda: tutti.Communicator(0, 2, tutti.NcclIdHolder()))
+                os._exit(7)
+            finally:
+                os._exit(1)
+        status.append(os.WEXITSTATUS(os.waitpid(child, 0)[1]))
+
+    thread = threading.Thread(target=press_in_a_child)
+    thread.start()
+    thread.join()
+    assert status == [7]
+
+
 def test_handlers_that_raise_nothing_run_during_a_wait():
     heard = []
     before = signal.signal(signal.SIGUSR1, lambda *_: heard.append(time.monotonic()))
