@@ -17,15 +17,12 @@ elseif(TUTTI_SANITIZE MATCHES "thread")
   list(APPEND tutti_test_environment TSAN_OPTIONS=halt_on_error=1)
 endif()
 
-# tutti_add_test(NAME LABEL TIMEOUT PROCESSORS COMMAND...): what all kinds of tests share.
+# tutti_add_test(NAME LABEL TIMEOUT PROCESSORS COMMAND...): what all kinds of tests share. A test that
+# spends most of its time waiting counts for one processor, however many ranks it has.
 function(tutti_add_test name label timeout processors)
   add_test(NAME ${name} COMMAND ${ARGN})
   set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout}
                        PROCESSORS ${processors} ENVIRONMENT "${tutti_test_environment}")
-  # What counts seconds should not wait for a core.
-  if(label STREQUAL "rig")
-    set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
-  endif()
 endfunction()
 
 # tutti_unit_tests(): the program unit_tests of all unit/*_test.cpp; one test of ctest per TEST.
@@ -43,7 +40,7 @@ function(tutti_unit_tests)
 endfunction()
 
 # tutti_multirank_test(NAME SOURCES file... [RANKS n...] [LAUNCH mpi fork threads] [HOSTS layout...]
-#                      [MPIEXEC_FLAGS flag...] [LABEL label] [TIMEOUT seconds])
+#                      [MPIEXEC_FLAGS flag...] [LABEL label] [TIMEOUT seconds] [MOSTLY_WAITS])
 #
 # One program NAME_test of the files, linked to test_support (which has main()), and for each number
 # of ranks (1 2 3 4 unless told) and way to launch (all three unless told) a test:
@@ -54,7 +51,7 @@ endfunction()
 # where 3x1 is three hosts of one rank each, 2+1 is two ranks on a host and one on another, and 0,1,0
 # is the host of each rank.
 function(tutti_multirank_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL;TIMEOUT" "SOURCES;RANKS;LAUNCH;HOSTS;MPIEXEC_FLAGS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "MOSTLY_WAITS" "LABEL;TIMEOUT" "SOURCES;RANKS;LAUNCH;HOSTS;MPIEXEC_FLAGS")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
     message(FATAL_ERROR "tutti_multirank_test(${name}): SOURCES missing, or what is "
                         "'${arg_UNPARSED_ARGUMENTS}'?")
@@ -103,4 +100,10 @@ function(tutti_multirank_test name)
     tutti_add_test(${name}.hosts${layout} ${arg_LABEL} ${arg_TIMEOUT} ${ranks}
                    ${mpiexec} -n ${ranks} -x TUTTI_TEST_HOSTS=${layout} ${program})
   endforeach()
+
+  if(arg_MOSTLY_WAITS)
+    get_directory_property(tests TESTS)
+    list(FILTER tests INCLUDE REGEX "^${name}\\.")
+    set_tests_properties(${tests} PROPERTIES PROCESSORS 1)
+  endif()
 endfunction()

@@ -31,7 +31,7 @@ std::size_t shared_mappings() {
  * ending, and other programs, take their time. */
 template <class Describe>
 std::string when_settled(const Describe& describe) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(15);
   for (;;) {
     std::string text = describe();
     if (text.empty() || std::chrono::steady_clock::now() > deadline) return text;
