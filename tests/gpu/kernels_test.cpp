@@ -10,8 +10,8 @@
 namespace tutti::cuda {
 namespace {
 
-constexpr std::int64_t kSizes[]{0, 1, 3, 4, 255, 4095, 4096, 4097, 100003};
-constexpr std::int64_t kOffsets[]{0, 1};
+constexpr std::int64_t kSizes[]{0, 1, 3, 4, 7, 8, 255, 4095, 4096, 4097, 100003};
+constexpr std::int64_t kOffsets[]{0, 1, 4, 8};  // of these, 4 is a group's of f32 alone
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 /** Numbers of many magnitudes, some of which are not finite. */
@@ -24,6 +24,16 @@ std::vector<float> numbers(std::int64_t count, int seed, bool finite = true) {
     if (!finite && i % 1000 == 5) values[i] = i % 2000 == 5 ? kInfinity : std::nanf("");
   }
   return values;
+}
+
+/** Of NaN only that it is one. */
+void expect_same(const std::vector<float>& values, const std::vector<float>& expected) {
+  ASSERT_EQ(values.size(), expected.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    ASSERT_TRUE(values[i] == expected[i] || (std::isnan(values[i]) && std::isnan(expected[i])))
+        << "element " << i << " of " << values.size() << " is " << values[i] << ", not "
+        << expected[i];
+  }
 }
 
 class GpuKernels : public test::GpuTest {};
@@ -142,6 +152,40 @@ TEST_F(GpuKernels, ScatterAddsInTheOrderOfTheCalls) {
   EXPECT_EQ(from_gpu(sum), expected) << "no more than `most` entries, either";
 }
 
+TEST_F(GpuKernels, WorksOnEntriesOfAnyAlignment) {
+  for (const std::int64_t offset : kOffsets) {
+    for (const std::int64_t count : kSizes) {
+      const std::vector<float> added = numbers(count, 8, false);
+      std::vector<std::uint32_t> places(added.size());
+      std::vector<float> expected = numbers(2 * count, 9);
+      std::vector<float> cleared = expected;
+      std::int64_t not_finite = 0;
+      const auto sum = to_gpu(expected);
+      const auto data = to_gpu(expected);
+      for (std::size_t i = 0; i < added.size(); ++i) {
+        const std::size_t place = 2 * i + i % 2;
+        places[i] = static_cast<std::uint32_t>(place);
+        expected[place] = expected[place] + added[i];
+        cleared[place] = 0.0F;
+        if (!std::isfinite(added[i])) ++not_finite;
+      }
+      const auto indices = to_gpu(places, offset);
+      const auto values = to_gpu(added, offset);
+      const auto all = to_gpu(std::vector<std::uint32_t>{static_cast<std::uint32_t>(count)});
+      const auto found = to_gpu(std::vector<std::int64_t>{0});
+      const Entries entries{indices.data, values.data, all.data, count + 5};
+      run([&] {
+        scatter_add(entries, sum.data, stream_);
+        clear(entries, data.data, stream_);
+        count_non_finite(entries, found.data, stream_);
+      });
+      expect_same(from_gpu(sum), expected);
+      EXPECT_EQ(from_gpu(data), cleared) << count << " at " << offset;
+      EXPECT_EQ(from_gpu(found)[0], not_finite) << count << " at " << offset;
+    }
+  }
+}
+
 TEST_F(GpuKernels, EntriesAreClearedAndCounted) {
   const auto data = to_gpu(std::vector<float>(1000, 3.0F));
   const auto indices = to_gpu(std::vector<std::uint32_t>{0, 7, 999});
@@ -171,14 +215,29 @@ TEST_F(GpuKernels, DivideRoundsAsTheCpuDoes) {
 }
 
 TEST_F(GpuKernels, AccumulatesAsTheCpuDoes) {
+  for (const std::int64_t offset : kOffsets) {
+    for (const std::int64_t count : kSizes) {
+      std::vector<float> sum = numbers(count, 8);
+      const std::vector<float> term = numbers(count, 9);
+      const auto on_gpu = to_gpu(sum, offset);
+      const auto terms = to_gpu(term);
+      run([&] { accumulate(on_gpu.data, terms.data, count, 0.75F, 0.0F, stream_); });
+      cpu::accumulate(sum.data(), term.data(), count, 0.75F, 1.0F);
+      EXPECT_EQ(from_gpu(on_gpu), sum) << count << " at " << offset;
+    }
+  }
+}
+
+TEST_F(GpuKernels, ANormDoesNotDependOnTheAlignment) {
   for (const std::int64_t count : kSizes) {
-    std::vector<float> sum = numbers(count, 8);
-    const std::vector<float> term = numbers(count, 9);
-    const auto on_gpu = to_gpu(sum);
-    const auto terms = to_gpu(term);
-    run([&] { accumulate(on_gpu.data, terms.data, count, 0.75F, 0.0F, stream_); });
-    cpu::accumulate(sum.data(), term.data(), count, 0.75F, 1.0F);
-    EXPECT_EQ(from_gpu(on_gpu), sum) << count;
+    const std::vector<float> term = numbers(count, 10);
+    const auto aligned = to_gpu(term);
+    const auto other = to_gpu(term, 1);
+    run([&] {
+      accumulate(aligned.data, aligned.data, count, 0.0F, 0.01F, stream_);
+      accumulate(other.data, other.data, count, 0.0F, 0.01F, stream_);
+    });
+    EXPECT_EQ(from_gpu(aligned), from_gpu(other)) << count;
   }
 }
 

@@ -12,6 +12,7 @@
 namespace tutti::cuda {
 namespace {
 
+constexpr std::int64_t kOffsets[]{0, 1};  // of the values: aligned to 16 bytes, and not
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 enum class Shape { normal, heavy, constant, zero, denormal, few_values, not_finite };
@@ -59,9 +60,17 @@ class GpuSelect : public test::GpuTest {
   template <class OnCpu, class OnGpu>
   void compare(const std::vector<float>& gradient, bool with_residual, const OnCpu& on_cpu,
                const OnGpu& on_gpu) {
+    for (const std::int64_t offset : kOffsets) {
+      compare_at(offset, gradient, with_residual, on_cpu, on_gpu);
+    }
+  }
+
+  template <class OnCpu, class OnGpu>
+  void compare_at(std::int64_t offset, const std::vector<float>& gradient, bool with_residual,
+                  const OnCpu& on_cpu, const OnGpu& on_gpu) {
     const auto count = static_cast<std::int64_t>(gradient.size());
     std::vector<float> residual(with_residual ? gradient.size() : 0, 0.25F);
-    const auto g = to_gpu(gradient, 1);
+    const auto g = to_gpu(gradient, offset);
     const auto r = to_gpu(residual);
     const auto indices = room<std::uint32_t>(count);
     const auto values = room<float>(count);

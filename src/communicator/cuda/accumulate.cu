@@ -20,15 +20,19 @@ __device__ double sum_over_block(double own) {
   return sums[0];
 }
 
-/** A block's part of the sum of the squares. */
+/** A block's part of the sum of the squares. Groups whatever the alignment: it must not change the
+ * order. */
 __global__ void __launch_bounds__(kThreads)
     squares_kernel(const float* elements, std::int64_t count, double* parts) {
   double own = 0.0;
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kThreads;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
-       i += stride) {
-    own += static_cast<double>(elements[i]) * static_cast<double>(elements[i]);
-  }
+  const bool aligned = takes_groups(elements);
+  for_each_group_of_grid<kGroup>(count, true, [&]<int kN>(std::int64_t at) {
+    const Group<float, kN> group = load_any<kN>(elements + at, aligned);
+#pragma unroll
+    for (int j = 0; j < kN; ++j) {
+      own += static_cast<double>(group.elements[j]) * static_cast<double>(group.elements[j]);
+    }
+  });
   const double sum = sum_over_block(own);
   if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
@@ -49,12 +53,18 @@ __global__ void __launch_bounds__(kThreads)
     accumulate_kernel(float* sum, const float* term, std::int64_t count, float decay,
                       const float* scale) {
   const float by = scale != nullptr ? *scale : 1.0F;
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kThreads;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
-       i += stride) {
-    const float scaled = by * term[i];
-    sum[i] = decay == 0.0F ? scaled : decay * sum[i] + scaled;
-  }
+  const bool grouped = takes_groups(sum) && takes_groups(term);
+  for_each_group_of_grid<kGroup>(count, grouped, [&]<int kN>(std::int64_t at) {
+    const Group<float, kN> added = load<kN>(term + at);
+    Group<float, kN> result{};
+    if (decay != 0.0F) result = load<kN>(sum + at);
+#pragma unroll
+    for (int j = 0; j < kN; ++j) {
+      const float scaled = by * added.elements[j];
+      result.elements[j] = decay == 0.0F ? scaled : decay * result.elements[j] + scaled;
+    }
+    store(sum + at, result);
+  });
 }
 
 }  // namespace

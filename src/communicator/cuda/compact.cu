@@ -15,8 +15,9 @@ namespace {
 constexpr unsigned kWarp = 32;
 constexpr unsigned kFullWarp = 0xFFFFFFFFU;
 constexpr int kWarps = kThreads / static_cast<int>(kWarp);
-constexpr int kRounds = kPerThread;  // of a warp, an element a lane
-constexpr int kWarpElements = kRounds * static_cast<int>(kWarp);
+constexpr int kBlocks = 4;                    // of a multiprocessor: they hide each other's waits
+constexpr int kRounds = kPerThread / kGroup;  // of a warp, a group a lane
+constexpr int kRoundElements = static_cast<int>(kWarp) * kGroup;
 
 /** How many elements were found above the cut, and at it. */
 struct Found {
@@ -72,7 +73,109 @@ __device__ Found look_back(const Word* tiles, int tile) {
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
+/** Which elements of a group are above the cut, and which at it. */
+struct Marks {
+  bool above[kGroup];
+  bool at[kGroup];
+};
+
+/** Of elements from number `first` on, of which there are none from `count` on. */
+__device__ Marks mark(const Group<float, kGroup>& group, std::int64_t first, std::int64_t count,
+                      const Cut& cut) {
+  Marks marks;
+#pragma unroll
+  for (int j = 0; j < kGroup; ++j) {
+    const std::uint32_t bits = magnitude_bits(group.elements[j]);
+    marks.above[j] = first + j < count && bits > cut.bits;
+    marks.at[j] = first + j < count && bits == cut.bits;
+  }
+  return marks;
+}
+
+/** By one whole warp: how many `lanes` have marked. */
+__device__ Found count_marks(const Marks& marks, unsigned lanes) {
+  Found found{0, 0};
+#pragma unroll
+  for (int j = 0; j < kGroup; ++j) {
+    found.above += __popc(__ballot_sync(kFullWarp, marks.above[j]) & lanes);
+    found.at += __popc(__ballot_sync(kFullWarp, marks.at[j]) & lanes);
+  }
+  return found;
+}
+
+/**
+ * A lane's values of a tile, from number `begin` on; zero from `count` on. `whole`: the tile ends
+ * before that, and its memory takes groups.
+ */
+__device__ void take(const Compaction& job, std::int64_t begin, std::int64_t count, bool whole,
+                     Group<float, kGroup> (&groups)[kRounds]) {
+  if (whole) {  // all reads are under way before the first is waited for
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      groups[round] = load<kGroup>(job.values + begin + round * kRoundElements);
+    }
+    if (job.addend == nullptr) return;
+    Group<float, kGroup> addends[kRounds];
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      addends[round] = load<kGroup>(job.addend + begin + round * kRoundElements);
+    }
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+#pragma unroll
+      for (int j = 0; j < kGroup; ++j) groups[round].elements[j] += addends[round].elements[j];
+    }
+    return;
+  }
+#pragma unroll
+  for (int round = 0; round < kRounds; ++round) {
+#pragma unroll
+    for (int j = 0; j < kGroup; ++j) {
+      const std::int64_t i = begin + round * kRoundElements + j;
+      groups[round].elements[j] = i < count ? job.values[i] : 0.0F;
+      if (job.addend != nullptr && i < count) groups[round].elements[j] += job.addend[i];
+    }
+  }
+}
+
+/** Stores what take() has taken. */
+__device__ void keep(const Compaction& job, std::int64_t begin, std::int64_t count, bool whole,
+                     const Group<float, kGroup> (&groups)[kRounds]) {
+#pragma unroll
+  for (int round = 0; round < kRounds; ++round) {
+    const std::int64_t first = begin + round * kRoundElements;
+    if (whole) {
+      store(job.sums + first, groups[round]);
+      continue;
+    }
+#pragma unroll
+    for (int j = 0; j < kGroup; ++j) {
+      if (first + j < count) job.sums[first + j] = groups[round].elements[j];
+    }
+  }
+}
+
+/** Writes what is selected of a group, before which `before` was found. */
+__device__ void select(const Compaction& job, const Group<float, kGroup>& group, std::int64_t first,
+                       const Marks& marks, Found before, const Cut& cut) {
+#pragma unroll
+  for (int j = 0; j < kGroup; ++j) {
+    if (marks.above[j] || (marks.at[j] && before.at < cut.ties)) {
+      const std::uint32_t place = before.above + min(before.at, cut.ties);
+      const std::uint32_t index =
+          job.indices != nullptr ? job.indices[first + j] : static_cast<std::uint32_t>(first + j);
+      if (place < job.selected.capacity) {  // what has no room stays in the residual
+        if (job.zero_at != nullptr) job.zero_at[index] = 0.0F;
+        job.selected.indices[place] = index;
+        job.selected.values[place] = group.elements[j];
+      }
+    }
+    before.above += marks.above[j] ? 1 : 0;
+    before.at += marks.at[j] ? 1 : 0;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads, kBlocks)
     compact_kernel(const __grid_constant__ Compaction job, unsigned* next_tile, Word* tiles) {
   if (!job.condition.holds()) return;
   // Tiles are handed out in the order in which blocks start, so those before it are under way.
@@ -91,22 +194,18 @@ __global__ void __launch_bounds__(kThreads)
   const int warp = static_cast<int>(threadIdx.x / kWarp);
   const unsigned lane = threadIdx.x % kWarp;
   const unsigned lower_lanes = (1U << lane) - 1U;
-  const std::int64_t first = static_cast<std::int64_t>(tile) * kChunk + warp * kWarpElements + lane;
-  float values[kRounds];
-#pragma unroll
-  for (int round = 0; round < kRounds; ++round) {
-    const std::int64_t i = first + round * static_cast<int>(kWarp);
-    values[round] = i < count ? job.values[i] : 0.0F;
-    if (job.addend != nullptr && i < count) values[round] += job.addend[i];
-  }
+  const std::int64_t begin = static_cast<std::int64_t>(tile) * kChunk +
+                             warp * kRounds * kRoundElements + static_cast<int>(lane) * kGroup;
+  const bool whole = static_cast<std::int64_t>(tile + 1) * kChunk <= count &&
+                     takes_groups(job.values) && takes_groups(job.addend) && takes_groups(job.sums);
+  Group<float, kGroup> groups[kRounds];
+  take(job, begin, count, whole, groups);
+  if (job.sums != nullptr) keep(job, begin, count, whole, groups);
   Found own{0, 0};
 #pragma unroll
   for (int round = 0; round < kRounds; ++round) {
-    const std::int64_t i = first + round * static_cast<int>(kWarp);
-    if (job.sums != nullptr && i < count) job.sums[i] = values[round];
-    const std::uint32_t bits = magnitude_bits(values[round]);
-    own.above += __popc(__ballot_sync(kFullWarp, i < count && bits > cut.bits));
-    own.at += __popc(__ballot_sync(kFullWarp, i < count && bits == cut.bits));
+    const Marks marks = mark(groups[round], begin + round * kRoundElements, count, cut);
+    own = own + count_marks(marks, kFullWarp);
   }
   if (lane == 0) shared_found[warp] = own;
   __syncthreads();
@@ -131,26 +230,10 @@ __global__ void __launch_bounds__(kThreads)
   for (int other = 0; other < warp; ++other) found = found + shared_found[other];
 #pragma unroll
   for (int round = 0; round < kRounds; ++round) {
-    const std::int64_t i = first + round * static_cast<int>(kWarp);
-    const std::uint32_t bits = magnitude_bits(values[round]);
-    const bool above = i < count && bits > cut.bits;
-    const bool at = i < count && bits == cut.bits;
-    const unsigned all_above = __ballot_sync(kFullWarp, above);
-    const unsigned all_at = __ballot_sync(kFullWarp, at);
-    const std::uint32_t ties_before = found.at + __popc(all_at & lower_lanes);
-    if (above || (at && ties_before < cut.ties)) {
-      const std::uint32_t place =
-          found.above + __popc(all_above & lower_lanes) + min(ties_before, cut.ties);
-      const std::uint32_t index =
-          job.indices != nullptr ? job.indices[i] : static_cast<std::uint32_t>(i);
-      if (place < job.selected.capacity) {  // what has no room stays in the residual
-        if (job.zero_at != nullptr) job.zero_at[index] = 0.0F;
-        job.selected.indices[place] = index;
-        job.selected.values[place] = values[round];
-      }
-    }
-    found = found + Found{static_cast<std::uint32_t>(__popc(all_above)),
-                          static_cast<std::uint32_t>(__popc(all_at))};
+    const std::int64_t first = begin + round * kRoundElements;
+    const Marks marks = mark(groups[round], first, count, cut);
+    select(job, groups[round], first, marks, found + count_marks(marks, lower_lanes), cut);
+    found = found + count_marks(marks, kFullWarp);
   }
 }
 

@@ -2,6 +2,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
+
 #include "communicator/cuda/kernels.hpp"
 #include "communicator/cuda/launch.cuh"
 #include "communicator/elementwise.hpp"
@@ -13,28 +15,23 @@ namespace {
 constexpr int kMostPieces = 128;  // 24 + 4 bytes each
 using List = PieceList<Piece, kMostPieces>;
 
-template <class T>
-struct alignas(kGroup * sizeof(T)) Group {
-  T elements[kGroup];
-};
-
 /** Calls convert(From) -> To for the elements of a block's chunk. */
 template <class From, class To, class Convert>
 __device__ void convert_chunk(const List& list, const Convert& convert) {
+  // One access on the narrower side, as many as that takes on the other.
+  constexpr int kCount = kAccess / static_cast<int>(std::min(sizeof(From), sizeof(To)));
   const Chunk<Piece> chunk = chunk_of_block(list);
   const From* from = static_cast<const From*>(chunk.piece->from) + chunk.begin;
   To* to = static_cast<To*>(chunk.piece->to) + chunk.begin;
   const int count = static_cast<int>(chunk.end - chunk.begin);
   const bool grouped = takes_groups(from) && takes_groups(to);
-  const int groups = grouped ? count / kGroup : 0;
-  for (int i = threadIdx.x; i < groups; i += kThreads) {
-    const Group<From> in = reinterpret_cast<const Group<From>*>(from)[i];
-    Group<To> out;
+  for_each_group_of_block<kCount>(count, grouped, [&]<int kN>(int at) {
+    const Group<From, kN> in = load<kN>(from + at);
+    Group<To, kN> out;
 #pragma unroll
-    for (int j = 0; j < kGroup; ++j) out.elements[j] = convert(in.elements[j]);
-    reinterpret_cast<Group<To>*>(to)[i] = out;
-  }
-  for (int i = groups * kGroup + threadIdx.x; i < count; i += kThreads) to[i] = convert(from[i]);
+    for (int j = 0; j < kN; ++j) out.elements[j] = convert(in.elements[j]);
+    store(to + at, out);
+  });
 }
 
 /** Rounds to nearest, ties to even, as conversions of CUDA's 16-bit types do. */

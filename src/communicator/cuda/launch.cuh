@@ -11,9 +11,10 @@
 namespace tutti::cuda {
 
 inline constexpr int kThreads = 256;                  ///< of a block
-inline constexpr int kPerThread = 16;                 ///< elements, in groups of kGroup
-inline constexpr int kGroup = 4;                      ///< elements of one access
+inline constexpr int kPerThread = 16;                 ///< elements, in groups
 inline constexpr int kChunk = kThreads * kPerThread;  ///< elements of a block
+inline constexpr int kAccess = 16;                    ///< bytes, the most that one access moves
+inline constexpr int kGroup = kAccess / 4;            ///< elements of four bytes in an access
 
 inline cudaStream_t native(const Stream& stream) {
   return static_cast<cudaStream_t>(stream.native());
@@ -88,10 +89,68 @@ void for_each_list(std::span<const Piece> pieces, const Launch& launch) {
   flush();
 }
 
-/** Whether groups of elements of type T may be read from `data` as one. */
-template <class T>
-__device__ bool takes_groups(const T* data) {
-  return reinterpret_cast<std::uintptr_t>(data) % (kGroup * sizeof(T)) == 0;
+/** Elements that a thread reads or writes together: in accesses of kAccess bytes, or one element.
+ */
+template <class T, int kCount>
+struct alignas(kCount == 1 ? sizeof(T) : kAccess) Group {
+  static_assert(kCount == 1 || kCount * sizeof(T) % kAccess == 0);
+  T elements[kCount];
+};
+
+/** Whether groups of more than one element may begin at `data`. */
+__device__ inline bool takes_groups(const void* data) {
+  return reinterpret_cast<std::uintptr_t>(data) % kAccess == 0;
+}
+
+template <int kCount, class T>
+__device__ Group<T, kCount> load(const T* from) {
+  return *reinterpret_cast<const Group<T, kCount>*>(from);
+}
+
+/** The same from any address, element by element unless `aligned`. */
+template <int kCount, class T>
+__device__ Group<T, kCount> load_any(const T* from, bool aligned) {
+  if (aligned) return load<kCount>(from);
+  Group<T, kCount> group;
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) group.elements[j] = from[j];
+  return group;
+}
+
+template <class T, int kCount>
+__device__ void store(T* to, const Group<T, kCount>& group) {
+  *reinterpret_cast<Group<T, kCount>*>(to) = group;
+}
+
+/**
+ * Calls action.operator()<n>(at) for groups of n elements from number `at` on, which together are
+ * the elements [0, count): n is kCount as far as possible if `grouped`, and 1 for the others. This
+ * is thread number `thread` of `threads` that share the work.
+ */
+template <int kCount, class Index, class Action>
+__device__ void for_each_group(Index count, bool grouped, Index thread, Index threads,
+                               const Action& action) {
+  const Index groups = grouped ? count / kCount : 0;
+  for (Index i = thread; i < groups; i += threads) {
+    action.template operator()<kCount>(i * kCount);
+  }
+  for (Index i = groups * kCount + thread; i < count; i += threads) {
+    action.template operator()<1>(i);
+  }
+}
+
+/** The same where the threads of a block share a chunk. */
+template <int kCount, class Action>
+__device__ void for_each_group_of_block(int count, bool grouped, const Action& action) {
+  for_each_group<kCount>(count, grouped, static_cast<int>(threadIdx.x), kThreads, action);
+}
+
+/** The same where all threads of the grid share the elements. */
+template <int kCount, class Action>
+__device__ void for_each_group_of_grid(std::int64_t count, bool grouped, const Action& action) {
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * kThreads;
+  for_each_group<kCount>(count, grouped, thread, threads, action);
 }
 
 }  // namespace tutti::cuda

@@ -6,57 +6,56 @@
 namespace tutti::cuda {
 namespace {
 
-/** Calls action(i) for i < count, spread over the grid. */
-template <class Action>
-__device__ void for_each(std::int64_t count, const Action& action) {
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kThreads;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
-       i += stride) {
-    action(i);
-  }
-}
-
 __device__ std::int64_t count_of(const Entries& entries) {
   return *entries.count < entries.most ? *entries.count : entries.most;
 }
 
+/** The entries are read in groups; where they point to, element by element. */
 __global__ void __launch_bounds__(kThreads) scatter_add_kernel(const Entries entries, float* sum) {
-  for_each(count_of(entries),
-           [&](std::int64_t i) { sum[entries.indices[i]] += entries.values[i]; });
+  const bool grouped = takes_groups(entries.indices) && takes_groups(entries.values);
+  for_each_group_of_grid<kGroup>(count_of(entries), grouped, [&]<int kN>(std::int64_t at) {
+    const Group<std::uint32_t, kN> indices = load<kN>(entries.indices + at);
+    Group<float, kN> values = load<kN>(entries.values + at);
+    // No index is there twice: all are read before the first is written.
+#pragma unroll
+    for (int j = 0; j < kN; ++j) values.elements[j] = sum[indices.elements[j]] + values.elements[j];
+#pragma unroll
+    for (int j = 0; j < kN; ++j) sum[indices.elements[j]] = values.elements[j];
+  });
 }
 
 __global__ void __launch_bounds__(kThreads) clear_kernel(const Entries entries, float* data) {
-  for_each(count_of(entries), [&](std::int64_t i) { data[entries.indices[i]] = 0.0F; });
+  const bool grouped = takes_groups(entries.indices);
+  for_each_group_of_grid<kGroup>(count_of(entries), grouped, [&]<int kN>(std::int64_t at) {
+    for (const std::uint32_t index : load<kN>(entries.indices + at).elements) data[index] = 0.0F;
+  });
 }
 
 __global__ void __launch_bounds__(kThreads)
     count_non_finite_kernel(const Entries entries, unsigned long long* count) {
   unsigned found = 0;
-  for_each(count_of(entries), [&](std::int64_t i) {
-    if (!is_finite(entries.values[i])) ++found;
+  const bool grouped = takes_groups(entries.values);
+  for_each_group_of_grid<kGroup>(count_of(entries), grouped, [&]<int kN>(std::int64_t at) {
+    for (const float value : load<kN>(entries.values + at).elements) {
+      if (!is_finite(value)) ++found;
+    }
   });
   if (found != 0) atomicAdd(count, found);  // rare: no reduction
 }
 
 __global__ void __launch_bounds__(kThreads)
     divide_kernel(float* data, std::int64_t count, float divisor) {
-  const std::int64_t groups = takes_groups(data) ? count / kGroup : 0;
-  for_each(groups, [&](std::int64_t i) {
-    float4 group = reinterpret_cast<const float4*>(data)[i];
-    group.x = group.x / divisor;
-    group.y = group.y / divisor;
-    group.z = group.z / divisor;
-    group.w = group.w / divisor;
-    reinterpret_cast<float4*>(data)[i] = group;
+  for_each_group_of_grid<kGroup>(count, takes_groups(data), [&]<int kN>(std::int64_t at) {
+    Group<float, kN> group = load<kN>(data + at);
+    for (float& element : group.elements) element = element / divisor;
+    store(data + at, group);
   });
-  float* rest = data + groups * kGroup;
-  for_each(count - groups * kGroup, [&](std::int64_t i) { rest[i] = rest[i] / divisor; });
 }
 
-/** Blocks for `count` elements of which each thread takes several where there are many. */
+/** Blocks for `count` elements: a group for each thread, several where there are many. */
 unsigned grid_for(std::int64_t count) {
   constexpr std::int64_t kMostBlocks = 4096;
-  return static_cast<unsigned>(std::min(blocks_for(count, kThreads), kMostBlocks));
+  return static_cast<unsigned>(std::min(blocks_for(count, kThreads * kGroup), kMostBlocks));
 }
 
 }  // namespace
@@ -83,8 +82,7 @@ void count_non_finite(const Entries& entries, std::int64_t* count, const Stream&
 
 void divide(float* data, std::int64_t count, float divisor, const Stream& stream) {
   if (count == 0) return;
-  divide_kernel<<<grid_for(blocks_for(count, kGroup)), kThreads, 0, native(stream)>>>(data, count,
-                                                                                      divisor);
+  divide_kernel<<<grid_for(count), kThreads, 0, native(stream)>>>(data, count, divisor);
   check_launch("divide_kernel");
 }
 

@@ -9,8 +9,6 @@ namespace {
 constexpr int kMostPieces = 96;  // 32 + 4 bytes each
 using List = PieceList<SgdPiece, kMostPieces>;
 
-__device__ float& element(float4& group, int i) { return (&group.x)[i]; }
-
 template <bool kVelocity>
 __global__ void __launch_bounds__(kThreads)
     sgd_kernel(const __grid_constant__ List list, const cpu::SgdStep step) {
@@ -21,28 +19,21 @@ __global__ void __launch_bounds__(kThreads)
   const int count = static_cast<int>(chunk.end - chunk.begin);
   const bool grouped =
       takes_groups(parameter) && takes_groups(gradient) && (!kVelocity || takes_groups(velocity));
-  const int groups = grouped ? count / kGroup : 0;
-  for (int i = threadIdx.x; i < groups; i += kThreads) {
-    float4 p = reinterpret_cast<const float4*>(parameter)[i];
-    float4 g = reinterpret_cast<const float4*>(gradient)[i];
-    float4 v{};
-    if (kVelocity && !step.first) v = reinterpret_cast<const float4*>(velocity)[i];
+  for_each_group_of_block<kGroup>(count, grouped, [&]<int kN>(int at) {
+    Group<float, kN> p = load<kN>(parameter + at);
+    const Group<float, kN> g = load<kN>(gradient + at);
+    Group<float, kN> v{};
+    if (kVelocity && !step.first) v = load<kN>(velocity + at);
 #pragma unroll
-    for (int j = 0; j < kGroup; ++j) {
+    for (int j = 0; j < kN; ++j) {
       const SgdElement next =
-          sgd_step({element(p, j), element(v, j)}, element(g, j), kVelocity, step);
-      element(p, j) = next.parameter;
-      element(v, j) = next.velocity;
+          sgd_step({p.elements[j], v.elements[j]}, g.elements[j], kVelocity, step);
+      p.elements[j] = next.parameter;
+      v.elements[j] = next.velocity;
     }
-    reinterpret_cast<float4*>(parameter)[i] = p;
-    if (kVelocity) reinterpret_cast<float4*>(velocity)[i] = v;
-  }
-  for (int i = groups * kGroup + threadIdx.x; i < count; i += kThreads) {
-    const float v = kVelocity && !step.first ? velocity[i] : 0.0F;
-    const SgdElement next = sgd_step({parameter[i], v}, gradient[i], kVelocity, step);
-    parameter[i] = next.parameter;
-    if (kVelocity) velocity[i] = next.velocity;
-  }
+    store(parameter + at, p);
+    if (kVelocity) store(velocity + at, v);
+  });
 }
 
 }  // namespace

@@ -74,12 +74,12 @@ __global__ void __launch_bounds__(kThreads)
   const std::uint32_t wanted = search->bits >> above;
   const std::uint32_t mask = (1U << digit.width) - 1U;
   const std::int64_t count = count_of(values);
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kThreads;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
-       i += stride) {
-    const std::uint32_t bits = magnitude_bits(values.data[i]);
-    if (bits >> above == wanted) atomicAdd(own + (bits >> digit.shift & mask), 1U);
-  }
+  for_each_group_of_grid<kGroup>(count, takes_groups(values.data), [&]<int kN>(std::int64_t at) {
+    for (const float value : load<kN>(values.data + at).elements) {
+      const std::uint32_t bits = magnitude_bits(value);
+      if (bits >> above == wanted) atomicAdd(own + (bits >> digit.shift & mask), 1U);
+    }
+  });
   __syncthreads();
   for (int bin = threadIdx.x; bin < kBins; bin += kThreads) {
     if (own[bin] != 0) atomicAdd(bins + bin, own[bin]);
@@ -122,8 +122,10 @@ __global__ void __launch_bounds__(kThreads)
 /** One thread. */
 __global__ void start_sample_kernel(State* state, std::uint32_t rank) { state->sample = {0, rank}; }
 
-/** One thread: everything not below the sampled element is a candidate. */
-__global__ void bracket_kernel(State* state) { state->bracket = {state->sample.bits, kAll}; }
+/** One thread: everything not below the sampled element is a candidate, and what is not finite. */
+__global__ void bracket_kernel(State* state) {
+  state->bracket = {min(state->sample.bits, kInfinityBits), kAll};
+}
 
 /** One thread: were the right elements kept? */
 __global__ void judge_kernel(State* state, std::uint32_t k, std::uint32_t capacity) {
