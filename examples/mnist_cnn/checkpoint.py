@@ -8,6 +8,7 @@ import os
 import zipfile
 
 import numpy as np
+from together import together
 
 
 def _pack(state):
@@ -36,6 +37,14 @@ def _gather(comm, mine):
     return np.split(whole, np.cumsum(sizes)[:-1])
 
 
+def _replace(path, entries):
+    with open(f"{path}.part", "wb") as file:
+        np.savez(file, **entries)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(f"{path}.part", path)
+
+
 def save(path, seed, epochs_done, model, sgd):
     """Replaces `path`: after a crash at any moment it is the old checkpoint or the new one.
     Collective; rank 0 writes."""
@@ -43,25 +52,15 @@ def save(path, seed, epochs_done, model, sgd):
     packed = [_pack(state)]
     if "dist.rank" in state["numbers"]:  # otherwise all ranks remember the same
         packed = _gather(sgd.communicator, packed[0])
-    if sgd.global_rank != 0:
-        return
-    entries = {f"parameter:{name}": array for name, array in model.parameters()}
-    entries.update({f"state:{rank}": state for rank, state in enumerate(packed)})
-    with open(f"{path}.part", "wb") as file:
-        np.savez(file, seed=np.uint64(seed), epochs_done=epochs_done, **entries)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(f"{path}.part", path)
+    if sgd.global_rank == 0:
+        entries = {f"parameter:{name}": array for name, array in model.parameters()}
+        entries.update({f"state:{rank}": state for rank, state in enumerate(packed)})
+        entries.update(seed=np.uint64(seed), epochs_done=epochs_done)
+    together(sgd.communicator, lambda: sgd.global_rank == 0 and _replace(path, entries))
 
 
-def read(path, model, comm):
-    """Sets the model's parameters; the seed, the epochs done, and this rank's state for
-    DistOpt.load_state(). Collective; rank 0 reads, since others may be on other machines."""
-    data = np.fromfile(path, np.uint8) if comm.global_rank == 0 else np.empty(0, np.uint8)
-    size = np.array([data.size])
-    comm.broadcast(size)
-    data = data if comm.global_rank == 0 else np.empty(size[0], np.uint8)
-    comm.broadcast(data)
+def _take(path, data, model, comm):
+    """What read() returns, of the file's bytes."""
     try:
         with np.load(io.BytesIO(data.tobytes())) as entries:
             for name, array in model.parameters():
@@ -74,3 +73,16 @@ def read(path, model, comm):
         raise ValueError(f"{path}: of {len(states)} ranks, each with a state of its own, and this "
                          f"is a run of {comm.world_size}")
     return seed, epochs_done, _unpack(states[0 if len(states) == 1 else comm.global_rank])
+
+
+def read(path, model, comm):
+    """Sets the model's parameters; the seed, the epochs done, and this rank's state for
+    DistOpt.load_state(). Collective; rank 0 reads, since others may be on other machines."""
+    reads = comm.global_rank == 0
+    data = together(comm, lambda: np.fromfile(path, np.uint8) if reads else None)
+    size = np.array([data.size if reads else 0])
+    comm.broadcast(size)
+    if not reads:
+        data = np.empty(size[0], np.uint8)
+    comm.broadcast(data)
+    return together(comm, lambda: _take(path, data, model, comm))

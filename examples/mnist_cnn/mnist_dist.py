@@ -12,6 +12,7 @@ for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
 import collections
+import contextlib
 import math
 import sys
 import time
@@ -20,9 +21,10 @@ import checkpoint
 import numpy as np
 from cnn import CNN
 from mnist import evaluation_shard, load_dataset
-from options import parse_options
+from options import OptionError, parse_options
 from report import Report, plot, step_fields
 from splitmix import Random
+from together import together
 
 import tutti
 from tutti import data_partition, opt
@@ -91,7 +93,7 @@ def evaluate(model, comm, test_x, test_y, batch_size):
 def train(options, comm):
     """Trains on this rank; the results of each epoch."""
     rank, ranks = comm.global_rank, comm.world_size
-    train_x, train_y, test_x, test_y = load_dataset(options.data_dir)
+    train_x, train_y, test_x, test_y = together(comm, lambda: load_dataset(options.data_dir))
     train_x, train_y = data_partition(train_x, train_y, rank, ranks)
     part = evaluation_shard(len(test_x), rank, ranks)
 
@@ -99,11 +101,12 @@ def train(options, comm):
     first_epoch, state = 0, None
     if options.resume:
         options.seed, first_epoch, state = checkpoint.read(options.resume, model, comm)
-    sgd = make_optimizer(options, math.ceil(len(train_x) / options.batch_size), comm)
+    batches = math.ceil(len(train_x) / options.batch_size)
+    sgd = together(comm, lambda: make_optimizer(options, batches, comm))
     model.set_gradients(sgd.register_parameters(model.parameters()))
     if state:
-        sgd.load_state(state)
-    report = Report(rank == 0, options.json)
+        together(comm, lambda: sgd.load_state(state))
+    report = together(comm, lambda: Report(rank == 0, options.json))
     if options.resume:
         report.line(f"Resuming {options.resume} after {first_epoch} epochs")
     results = []
@@ -125,18 +128,20 @@ def train(options, comm):
 
 def train_mnist_cnn(nccl_id=None, local_rank=None, world_size=None, arguments=None):
     """One rank: under mpiexec without arguments, or with a ticket. `arguments`: the command line."""
-    options = parse_options(arguments)
-    if options.plot:
-        return plot(options.plot[0], options.plot[1:])
-    comm = None
+    with contextlib.suppress(OptionError):  # what is wrong with them one rank says for all
+        options = parse_options(arguments)
+        if options.plot:
+            return plot(options.plot[0], options.plot[1:])
+    comm, rank = None, ""
     try:
         ticket = () if nccl_id is None else (local_rank, world_size, nccl_id)
         comm = tutti.Communicator(*ticket)
-        return train(options, comm)
+        rank = f"rank {comm.global_rank}: "
+        return train(together(comm, lambda: parse_options(arguments)), comm)
     except (OSError, ValueError, tutti.Error) as error:
         if comm is not None:
             comm.abort(str(error))
-        print(f"mnist_dist: {error}", file=sys.stderr)
+        print(f"mnist_dist: {rank}{error}", file=sys.stderr)
         raise SystemExit(1) from error
 
 

@@ -7,7 +7,7 @@ import multiprocessing
 import sys
 
 from mnist_dist import train_mnist_cnn
-from options import parse_options
+from options import OptionError, parse_options
 
 import tutti
 
@@ -18,7 +18,11 @@ if __name__ == "__main__":
     if len(sys.argv) < 2 or not sys.argv[1].isdigit() or int(sys.argv[1]) < 1:
         sys.exit(__doc__)
     world_size = int(sys.argv[1])
-    parse_options(sys.argv[2:])  # what is wrong with them is said once
+    try:  # what is wrong with them is said once
+        parse_options(sys.argv[2:])
+    except OptionError as error:
+        print(f"mnist_dist: {error}", file=sys.stderr)
+        sys.exit(2)
 
     process = []
     for local_rank in range(0, world_size):

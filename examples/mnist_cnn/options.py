@@ -5,6 +5,17 @@ import argparse
 DIST_OPTIONS = ("fp32", "fp16", "bf16", "partialUpdate", "sparseTopK", "sparseThreshold")
 
 
+class OptionError(ValueError):
+    """Options that make no sense; says which and why."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Leaves it to the ranks to end the program, which they do together."""
+
+    def error(self, message):
+        raise OptionError(message)
+
+
 def number(kind, low, high=1e9):
     """What understands a number of a range."""
 
@@ -21,7 +32,7 @@ def number(kind, low, high=1e9):
 
 
 def make_parser():
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         description="Trains a CNN on MNIST, data-parallel, with tutti in NumPy.", allow_abbrev=False)
     add = parser.add_argument
     add("--data-dir", metavar="DIR",
@@ -56,8 +67,7 @@ def make_parser():
 
 
 def parse_options(arguments=None):
-    """The options in a list of words, by default those of the command line; ends the program where
-    they make no sense."""
+    """The options in a list of words, by default those of the command line."""
     parser = make_parser()
     options = parser.parse_args(arguments)
     top_k = options.dist_option == "sparseTopK"

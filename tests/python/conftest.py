@@ -22,4 +22,4 @@ def on_ranks(request):
 @pytest.fixture(autouse=True)
 def deadline(monkeypatch):
     """A wait that never ends fails its test, and soon."""
-    monkeypatch.setenv("TUTTI_TIMEOUT", "20")
+    monkeypatch.setenv("TUTTI_TIMEOUT", "40")

@@ -111,17 +111,35 @@ def test_the_script_of_singa(launcher, option, spars):
     assert float(re.search(r"accuracy = (\S+)", done.stdout).group(1)) > 0.9
 
 
-def test_says_what_is_wrong(tmp_path, capsys):
+def test_says_what_is_wrong_with_options():
     for wrong, reason in {("--epochs", 0): "'0' is not a number",
                           ("--clip-norm", 1): "not an option of fp32"}.items():
-        with pytest.raises(SystemExit):
+        with pytest.raises(options.OptionError, match=reason):
             options.parse_options([*map(str, wrong)])
-        assert reason in capsys.readouterr().err
-    for program in (["mnist_dist.py"], ["mnist_multiprocess.py", 2]):
-        done = run(sys.executable, EXAMPLE / program[0], *program[1:], "--bogus")
-        assert done.returncode == 2 and "--bogus" in done.stderr
-        done = run(sys.executable, EXAMPLE / program[0], *program[1:], "--data-dir", tmp_path)
-        assert done.returncode == 1 and "train-images-idx3-ubyte: no such file" in done.stderr
+
+
+@pytest.mark.parametrize("launcher", ["mpiexec", "multiprocessing", "alone"])
+def test_one_rank_says_what_is_wrong(launcher, digits, tmp_path):
+    (tmp_path / "foreign").write_text("no checkpoint")
+    data = ["--data-dir", digits]
+    cases = [(["--bogus"], "unrecognized arguments: --bogus"),
+             ([*data, "--resume", tmp_path / "foreign"], "foreign: not a checkpoint"),
+             (["--data-dir", tmp_path / "none"], "none: no such folder"),
+             ([*data, "--json", "none/result"], "'none/result'"),
+             ([*data, "--save", "none/model", "--epochs", 1], "'none/model.part'"),
+             ([*data, "--resume", tmp_path / "none"], "No such file")]
+    for wrong, reason in cases if launcher == "multiprocessing" else cases[:2]:
+        if launcher == "mpiexec":
+            done = run(*launching.MPIEXEC, "-n", 3, sys.executable, EXAMPLE / "mnist_dist.py",
+                       *wrong)
+        elif launcher == "multiprocessing":
+            done = run(sys.executable, EXAMPLE / "mnist_multiprocess.py", 2, *wrong)
+        else:
+            done = run(sys.executable, EXAMPLE / "mnist_dist.py", *wrong)
+        said = [line for line in done.stderr.splitlines() if line.startswith("mnist_dist: ")]
+        assert len(said) == 1 and reason in said[0], done.stderr
+        assert "Traceback" not in done.stderr
+        assert done.returncode == 2 or "--bogus" not in wrong and done.returncode == 1
 
 
 def test_plot(tmp_path):

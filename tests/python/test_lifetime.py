@@ -3,11 +3,13 @@
 import contextlib
 import gc
 import os
+import pathlib
 import pickle
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -100,44 +102,62 @@ WAITS = {
 }
 
 
-def pressing(place, name):
+def pressing(place, name, folder):
     comm = place.communicator()
+    heard = pathlib.Path(folder, "heard")
     if place.rank == 1:
         if name == "buckets":
             buckets(comm)
-        threading.Event().wait(1)  # does something else; the communicator learns it at the next call
+        while not heard.exists():  # does something else; the communicator learns it at the next call
+            time.sleep(0.01)
         with pytest.raises(tutti.PeerLost, match="interrupted") as lost:
             comm.barrier()
         assert lost.value.ranks == (0,)
         return 0.0
-    after = interrupted_after(WAITS[name](comm))
+    try:
+        after = interrupted_after(WAITS[name](comm))
+    finally:
+        heard.touch()
     with pytest.raises(tutti.CommunicationError):
         comm.barrier()
     return after
 
 
+def in_time(press):
+    """Whether Ctrl-C is heard within LIMIT, in one of a few attempts: the machine may be busy."""
+    return any(press() < LIMIT for _ in range(3))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Makes a new folder at each call."""
+    return lambda: tempfile.mkdtemp(dir=tmp_path)
+
+
 @pytest.mark.parametrize("name", WAITS)
-def test_ctrl_c_ends_a_wait(name):
-    assert launching.run(pressing, 2, "fork", name)[0] < LIMIT
+def test_ctrl_c_ends_a_wait(name, folder):
+    assert in_time(lambda: launching.run(pressing, 2, "fork", name, folder())[0])
 
 
 @pytest.mark.parametrize("launch", ["spawn", "mpi"])
-def test_ctrl_c_however_launched(launch):
-    assert launching.run(pressing, 2, launch, "all_reduce")[0] < LIMIT
+def test_ctrl_c_however_launched(launch, folder):
+    assert in_time(lambda: launching.run(pressing, 2, launch, "all_reduce", folder())[0])
 
 
-def between_hosts(place):
+def between_hosts(place, folder):
     os.environ["TUTTI_HOST_ID"] = os.environ["OMPI_COMM_WORLD_RANK"]
-    return pressing(place, "all_reduce")
+    return pressing(place, "all_reduce", folder)
 
 
-def test_ctrl_c_between_hosts():
-    assert launching.run(between_hosts, 2, "mpi", finalises=False)[0] < LIMIT
+def test_ctrl_c_between_hosts(folder):
+    assert in_time(
+        lambda: launching.run(between_hosts, 2, "mpi", folder(), finalises=False)[0])
 
 
 def test_ctrl_c_ends_the_wait_for_others_to_come():
     for rank in (0, 1):
-        assert interrupted_after(lambda: tutti.Communicator(rank, 2, tutti.NcclIdHolder())) < LIMIT
+        assert in_time(lambda: interrupted_after(
+            lambda: tutti.Communicator(rank, 2, tutti.NcclIdHolder())))
 
 
 def test_ctrl_c_in_a_child_that_a_thread_forked():
@@ -169,19 +189,20 @@ def test_handlers_that_raise_nothing_run_during_a_wait():
         timer.start()
         start = time.monotonic()
         with pytest.raises(tutti.PeerLost, match="rank 1"):
-            tutti.Communicator(0, 2, tutti.NcclIdHolder(), timeout=1.5)
+            tutti.Communicator(0, 2, tutti.NcclIdHolder(), timeout=2)
         timer.join()
-        assert heard and heard[0] - start < 1.2
+        assert heard and heard[0] - start < 2
     finally:
         signal.signal(signal.SIGUSR1, before)
 
 
 def dying(place):
     comm = place.communicator()
-    comm.barrier()
     if place.rank == 1:
+        comm.barrier()
         os.kill(os.getpid(), signal.SIGKILL)
     with pytest.raises(tutti.PeerLost, match="rank 1: its process has ended") as lost:
+        comm.barrier()  # it, too, may fail, where another rank has missed rank 1 already
         while True:
             comm.all_reduce(numpy.ones(10))
     return lost.value.ranks
@@ -363,6 +384,15 @@ def owned():
                 children.read(), segments())
 
 
+def settled():
+    """owned(), twice the same: a thread that was joined may be listed for a moment more."""
+    gc.collect()
+    last = None
+    while last != (last := owned()):
+        time.sleep(0.1)
+    return last
+
+
 def cycles(place, tickets):
     seen = set()
 
@@ -373,14 +403,13 @@ def cycles(place, tickets):
         seen.update(segments())
 
     cycle(tickets[0])
-    gc.collect()
-    before = owned()
+    before = settled()
     for ticket in tickets[1:]:
         cycle(ticket)
-    gc.collect()
+    after = settled()
     assert len(seen) >= len(tickets)
     assert [path for path in seen if os.path.exists(path)] == []
-    return before, owned()
+    return before, after
 
 
 @pytest.mark.parametrize("launch, count", [("fork", 1000), ("mpi", 40)])
@@ -392,20 +421,20 @@ def test_communicators_leave_nothing_behind(launch, count):
 
 def left(place):
     comm = place.communicator()
-    comm.barrier()
-    if place.rank == 0:
-        stream = tutti.Stream()
-        pending = comm.all_reduce(numpy.ones(5), stream=stream)
-        comm.close()
-        comm.close()
-        with pytest.raises(tutti.CommunicationError, match="closed"):
-            comm.barrier()
-        with pytest.raises(tutti.CommunicationError, match="its communicator was closed"):
-            pending.wait()
-    else:
+    if place.rank == 1:
         with pytest.raises(tutti.PeerLost, match="rank 0"):
             comm.barrier()
             comm.barrier()
+        return
+    comm.barrier()
+    stream = tutti.Stream()
+    pending = comm.recv(numpy.ones(5), 1, stream=stream)
+    comm.close()
+    comm.close()
+    with pytest.raises(tutti.CommunicationError, match="closed"):
+        comm.barrier()
+    with pytest.raises(tutti.CommunicationError, match="its communicator was closed"):
+        pending.wait()
 
 
 def test_close():
