@@ -126,12 +126,19 @@ def train(options, comm):
     return results
 
 
+def draw(files):
+    try:
+        plot(files[0], files[1:])
+    except (ImportError, LookupError, OSError, ValueError) as error:
+        sys.exit(f"mnist_dist: --plot: {error}")
+
+
 def train_mnist_cnn(nccl_id=None, local_rank=None, world_size=None, arguments=None):
     """One rank: under mpiexec without arguments, or with a ticket. `arguments`: the command line."""
     with contextlib.suppress(OptionError):  # what is wrong with them one rank says for all
         options = parse_options(arguments)
         if options.plot:
-            return plot(options.plot[0], options.plot[1:])
+            return draw(options.plot)
     comm, rank = None, ""
     try:
         ticket = () if nccl_id is None else (local_rank, world_size, nccl_id)

@@ -14,6 +14,13 @@ import numpy
 from tutti import _core
 
 
+def _backends() -> str:
+    if "NCCL" in _core.backends:
+        return _core.backends
+    return (f"{_core.backends} (not NCCL, for GPUs: it is built in where nvcc and nccl.h are, Debian "
+            "packages nvidia-cuda-toolkit and libnccl-dev)")
+
+
 def _nccl() -> str:
     try:
         library = ctypes.CDLL("libnccl.so.2")
@@ -66,7 +73,7 @@ def facts() -> List[Tuple[str, str]]:
     return [
         ("tutti", _core.__version__),
         ("Python, NumPy", f"{sys.version.split()[0]}, {numpy.__version__}"),
-        ("backends built", _core.backends),
+        ("backends built", _backends()),
         ("MPI library", _core.mpi_library().splitlines()[0].split(",")[0]),
         ("mpiexec", _launcher()),
         ("NCCL", _nccl()),

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pathlib
+import pty
 import re
 import subprocess
 import sys
@@ -151,3 +152,22 @@ def test_plot(tmp_path):
                tmp_path / "run.json")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    done = run(sys.executable, EXAMPLE / "mnist_dist.py", "--plot", tmp_path / "curves.png",
+               tmp_path / "none.json")
+    assert done.returncode == 1 and done.stderr.startswith("mnist_dist: --plot: ")
+
+
+def test_a_terminal_shows_progress(digits):
+    ours, theirs = pty.openpty()
+    with open(ours, "rb", buffering=0) as screen:
+        process = subprocess.Popen([sys.executable, EXAMPLE / "mnist_multiprocess.py", "1",
+                                    "--data-dir", digits, "--epochs", "1"], stdout=theirs)
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := screen.read(4096):
+                shown += piece
+        except OSError:  # the last who had the terminal has gone
+            pass
+        assert process.wait(60) == 0
+    assert re.search(rb"\r\[=+ *\] \d/4  \d+ images/s .*\r\x1b\[KTraining loss", shown), shown
