@@ -91,6 +91,11 @@ class Communicator {
    * there is no GPU. TUTTI_DEVICE (`cpu`, or a GPU's number) overrides it.
    */
   Device device() const;
+  /**
+   * Throws InvalidArgument where collectives refuse memory of `device`: that of another GPU than
+   * the first on whose memory one was called. Local; for callers that change something before.
+   */
+  void check_device(Device device) const;
   /** One line: what carries the bytes, and between whom. */
   std::string describe() const;
   /**

@@ -209,6 +209,8 @@ Event Communicator::recv(View out, int source, const Stream& stream) {
 
 Device Communicator::device() const { return choose_device(local_rank(), gpu_count()); }
 
+void Communicator::check_device(Device device) const { impl_->check_device(device); }
+
 Buffer Communicator::allocate(std::int64_t bytes, Device device) {
   constexpr std::int64_t kMost = std::int64_t{1} << 46;  // no address space holds more
   if (bytes < 0 || bytes > kMost) {

@@ -106,6 +106,10 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
 
   /** The transport between GPUs, once a call on memory of a GPU has made it. */
   DeviceTransport* gpu() const { return gpu_; }
+  void check_device(Device device) const {
+    if (device.kind == DeviceKind::cpu) return;
+    if (const DeviceTransport* own = gpu_) check_own_gpu(device, own->device());
+  }
   void adopt(std::unique_ptr<DeviceTransport> gpu) {
     gpu_owner_ = std::move(gpu);
     gpu_ = gpu_owner_.get();

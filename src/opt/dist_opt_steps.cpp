@@ -78,6 +78,7 @@ std::vector<View> DistOpt::Impl::register_parameters(std::span<const Parameter> 
 std::unique_ptr<Model> DistOpt::Impl::agree(std::span<const Parameter> parameters,
                                             ParameterTable::Order order, Agreement agreement) {
   ParameterTable table(parameters, order);
+  communicator_->check_device(table.device());
   const Stream home = home_stream(options_.stream, table.device());
   optimizer_->place(home);
   check_agreement(*communicator_, table, options_.bucket_elements, agreement, home);

@@ -10,24 +10,24 @@ namespace {
 constexpr std::int64_t kHead = 4;   // words in front of the indices, which keep 16 bytes' alignment
 constexpr std::int64_t kGroup = 4;  // words of 16 bytes
 
-View bytes_at(const void* from, std::int64_t bytes, Device device) {
-  return {const_cast<void*>(from), bytes, DType::u8, device};
-}
-
 }  // namespace
 
 std::int64_t GatheredSum::words(std::int64_t room) { return kHead + 2 * room; }
 
-Entries GatheredSum::entries_at(const void* parcel, std::int64_t room, std::int64_t most) {
-  const auto* count = static_cast<const std::uint32_t*>(parcel);
-  const std::uint32_t* indices = count + kHead;
-  return {indices, reinterpret_cast<const float*>(indices + room), count, most};
+Selected GatheredSum::slots_at(void* parcel, std::int64_t room, std::int64_t most) {
+  auto* count = static_cast<std::uint32_t*>(parcel);
+  std::uint32_t* indices = count + kHead;
+  return {indices, reinterpret_cast<float*>(indices + room), count,
+          static_cast<std::uint32_t>(most)};
 }
 
-Selected GatheredSum::selected_at(const Parcel& parcel) {
-  const Entries entries = entries_at(parcel.memory.data(), parcel.room, parcel.most);
-  return {const_cast<std::uint32_t*>(entries.indices), const_cast<float*>(entries.values),
-          const_cast<std::uint32_t*>(entries.count), static_cast<std::uint32_t>(parcel.most)};
+Entries GatheredSum::entries_at(void* parcel, std::int64_t room, std::int64_t most) {
+  const Selected slots = slots_at(parcel, room, most);
+  return {slots.indices, slots.values, slots.count, most};
+}
+
+Selected GatheredSum::slots_of(const Parcel& parcel) {
+  return slots_at(parcel.memory.data(), parcel.room, parcel.most);
 }
 
 GatheredSum::Parcel GatheredSum::make_parcel(std::int64_t most) const {
@@ -38,7 +38,7 @@ GatheredSum::Parcel GatheredSum::make_parcel(std::int64_t most) const {
 void GatheredSum::select_top_k(const float* values, float* residual, std::int64_t count,
                                std::int64_t k) {
   own_ = make_parcel(k);
-  arithmetic_->select_top_k(values, residual, count, k, selected_at(own_));
+  arithmetic_->select_top_k(values, residual, count, k, slots_of(own_));
   count_ = k;
   make_room();
 }
@@ -46,7 +46,7 @@ void GatheredSum::select_top_k(const float* values, float* residual, std::int64_
 void GatheredSum::select_above(const float* values, float* residual, std::int64_t count,
                                float threshold) {
   const Parcel all = make_parcel(count);
-  arithmetic_->select_above(values, residual, count, threshold, selected_at(all));
+  arithmetic_->select_above(values, residual, count, threshold, slots_of(all));
   count_ = count_of(all);
   own_ = shrink(all);
   make_room();
@@ -54,10 +54,9 @@ void GatheredSum::select_above(const float* values, float* residual, std::int64_
 
 /** Blocks: how many entries there are. */
 std::int64_t GatheredSum::count_of(const Parcel& parcel) const {
-  std::uint32_t count = 0;
+  std::int32_t count = 0;  // at most kMostSelectable
   arithmetic_->stream()
-      .copy(bytes_at(&count, sizeof(count), {}),
-            bytes_at(parcel.memory.data(), sizeof(count), arithmetic_->device()))
+      .copy(std::span(&count, 1), parcel.memory.view(DType::i32).part(0, 1))
       .wait();
   return count;
 }
@@ -67,16 +66,12 @@ GatheredSum::Parcel GatheredSum::shrink(const Parcel& parcel) const {
   std::int64_t most = count_;
   communicator_->all_reduce(std::span(&most, 1), Reduce::max);
   Parcel small = make_parcel(most);
-  const Entries from = entries_at(parcel.memory.data(), parcel.room, count_);
-  const Entries to = entries_at(small.memory.data(), small.room, count_);
-  const auto copy = [&](const void* out, const void* in, std::int64_t words) {
-    const std::int64_t bytes = words * size_of(DType::i32);
-    const Device device = arithmetic_->device();
-    arithmetic_->stream().copy(bytes_at(out, bytes, device), bytes_at(in, bytes, device));
+  const auto copy = [&](std::int64_t to, std::int64_t from, std::int64_t words) {
+    arithmetic_->stream().copy(small.memory.view(DType::i32).part(to, words),
+                               parcel.memory.view(DType::i32).part(from, words));
   };
-  copy(to.count, from.count, 1);
-  copy(to.indices, from.indices, count_);
-  copy(to.values, from.values, count_);
+  copy(0, 0, kHead + count_);  // the head and the indices
+  copy(kHead + small.room, kHead + parcel.room, count_);
   return small;
 }
 
@@ -91,7 +86,7 @@ GatheredEntries GatheredSum::packet() const {
 void GatheredSum::add_up(float* sums, std::int64_t count) const {
   arithmetic_->stream().fill_with_zeros({sums, count, DType::f32, arithmetic_->device()});
   for (int rank = 0; rank < communicator_->world_size(); ++rank) {
-    const auto* parcel = static_cast<const std::uint32_t*>(all_.data()) + rank * words(own_.room);
+    auto* parcel = static_cast<std::uint32_t*>(all_.data()) + rank * words(own_.room);
     arithmetic_->scatter_add(entries_at(parcel, own_.room, own_.most), sums);
   }
 }

@@ -42,8 +42,9 @@ class GatheredSum {
   };
 
   static std::int64_t words(std::int64_t room);
-  static Entries entries_at(const void* parcel, std::int64_t room, std::int64_t most);
-  static Selected selected_at(const Parcel& parcel);
+  static Selected slots_at(void* parcel, std::int64_t room, std::int64_t most);
+  static Entries entries_at(void* parcel, std::int64_t room, std::int64_t most);
+  static Selected slots_of(const Parcel& parcel);
   Parcel make_parcel(std::int64_t most) const;
   std::int64_t count_of(const Parcel& parcel) const;
   Parcel shrink(const Parcel& parcel) const;

@@ -111,6 +111,7 @@ PendingSums::Site& PendingSums::site(Device device) {
     if (!cpu_) cpu_ = std::make_unique<Site>(communicator_, Stream());
     return *cpu_;
   }
+  communicator_->check_device(device);
   if (!gpu_) gpu_ = std::make_unique<Site>(communicator_, home_stream(stream_, device));
   if (gpu_->home().device() != device) {
     throw InvalidArgument("a tensor is on " + device_text(device) + ", those before it were on " +
@@ -307,16 +308,9 @@ void PendingSums::deliver(const Sum& sum) const {
 }
 
 void PendingSums::wait() {
-  if (cpu_) cpu_->apart.synchronize();
-  for (const Sum& sum : sums_) {
-    if (sum.site == gpu_.get()) sum.arrival.wait();  // an interrupted wait loses nothing
-  }
-  // From here on nothing is under way, whatever the events say.
-  const std::vector<Sum> sums = std::exchange(sums_, {});
-  for (const Sum& sum : sums) {
-    sum.arrival.wait();
-    deliver(sum);
-  }
+  // Where this throws nothing is lost: what is under way goes on, and what has failed stays so.
+  for (const Sum& sum : sums_) sum.arrival.wait();
+  for (const Sum& sum : std::exchange(sums_, {})) deliver(sum);
   for (Site* site : {cpu_.get(), gpu_.get()}) {
     if (site == nullptr) continue;
     site->home().synchronize();

@@ -129,5 +129,43 @@ TEST_F(GpuDistOptSums, RefusesAMixtureOfDevices) {
   });
 }
 
+TEST_F(GpuDistOptSums, MemoryOfAnotherGpuIsRefusedBeforeAnythingChanges) {
+  if (gpu_count() < 2) GTEST_SKIP() << "there is no other GPU";
+  on_gpus([](Communicator& comm, const Stream& stream) {
+    const auto view = [](const auto& array, Device device) {
+      return View(array.data, array.count, DType::f32, device);
+    };
+    const Device own = stream.device();
+    const Device other{DeviceKind::cuda, (own.ordinal + 1) % gpu_count()};
+    const GpuMemory here(stream);
+    const GpuMemory there(Stream::on(other));
+    const std::vector<float> values(100, 3.0F);
+    const auto sum = here.to_gpu(values);
+    const auto tensor = there.to_gpu(values);
+    const auto kept = there.to_gpu(values);
+    const View far = view(tensor, other);
+    comm.all_reduce(view(sum, own), Reduce::average).wait();  // the communicator is there now
+
+    DistOpt opt = over(comm);
+    const auto refused = [](const std::function<void()>& call) {
+      EXPECT_TRUE(contains(message_of(call), "but the communicator is on GPU"));
+    };
+    for (const bool top_k : {true, false}) {
+      refused([&] { opt.sparsification(far, view(kept, other), 0.5, top_k); });
+    }
+    refused([&] { opt.all_reduce(far); });
+    refused([&] { opt.all_reduce_half(far); });
+    refused([&] { opt.fused_all_reduce(std::span(&far, 1), false); });
+    refused([&] { opt.register_parameters(std::vector<Parameter>{{far, "far"}}); });
+    EXPECT_EQ(there.from_gpu(kept), values);
+    EXPECT_EQ(there.from_gpu(tensor), values);
+
+    opt.all_reduce(view(sum, own));
+    opt.wait();
+    EXPECT_EQ(here.from_gpu(sum),
+              std::vector<float>(100, 3.0F * static_cast<float>(comm.world_size())));
+  });
+}
+
 }  // namespace
 }  // namespace tutti::test

@@ -15,6 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
+constexpr milliseconds kSpin{2};      // offering the core; then it sleeps in between
 constexpr milliseconds kNap{1};       // between two looks at a call in progress
 constexpr int kNapsPerPulse = 50;     // between two looks at the other ranks
 constexpr milliseconds kGrace{2000};  // after an error: until the loss behind it is known
@@ -25,9 +26,12 @@ class Vigil {
  public:
   explicit Vigil(Transport* host) : host_(host) {}
 
-  /** Sleeps a little. Throws PeerLost as Transport::pulse() does, and what an InterruptCheck
-   * throws. */
+  /** Lets others run; later it sleeps a little. Throws PeerLost as Transport::pulse() does, and
+   * what an InterruptCheck throws. */
   void rest() {
+    // NCCL, told not to block, launches each operation from a thread of its own: a sleep would take
+    // longer than most of them.
+    if (Deadline::Clock::now() - start_ < kSpin) return std::this_thread::yield();
     std::this_thread::sleep_for(kNap);
     if (host_ != nullptr) InterruptCheck::poll();
     const auto now = Deadline::Clock::now();
@@ -40,7 +44,8 @@ class Vigil {
  private:
   Transport* host_;
   int naps_ = 0;
-  Deadline::Clock::time_point last_ = Deadline::Clock::now();
+  const Deadline::Clock::time_point start_ = Deadline::Clock::now();
+  Deadline::Clock::time_point last_ = start_;
   Deadline::Clock::duration waited_{};
 };
 
