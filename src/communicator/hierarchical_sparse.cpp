@@ -69,6 +69,7 @@ std::int64_t sum_packets(const PacketSizes& sizes, const std::byte* data, int ho
 
 void SparseLeader::begin(std::int64_t count) {
   count_ = count;
+  writer_.reserve(count);
   writer_.clear();
   sizes_.clear();
   writer_.begin_packet(0);
@@ -282,7 +283,9 @@ void HierarchicalTransport::sparse_packets(View out, std::int64_t divisor, Spars
                    DType::u8);
   local_->broadcast(board, board, 0);
   const std::int64_t bytes = offsets_of(sizes).back();
-  if (!is_leader()) memory = Scratch(channel_->scratch(), bytes + kPacketSlack);
+  if (!is_leader()) {
+    memory = Scratch(channel_->scratch(), std::max(bytes + kPacketSlack, sparse_room(out.count)));
+  }
   const View all(memory.data(), bytes, DType::u8);
   local_->broadcast(all, all, 0);
   if (is_leader() && local_size() > 1) stats.bytes_sent += bytes;

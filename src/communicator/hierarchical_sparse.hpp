@@ -1,6 +1,7 @@
 // Sums of sparse vectors between hosts: what a host's leader does.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -27,6 +28,13 @@ using PacketSizes = RecycledVector<PacketSize>;
 
 /** The range of the indices that host `host` of `hosts` sums up when they split, and its end. */
 std::int64_t sparse_range(std::int64_t count, int hosts, int host);
+
+/** Bytes that the packets of a sum of `count` elements take at most, where they pay: else the
+ * vector itself travels. Sums of one length ask for the same memory, however dense they are. */
+constexpr std::int64_t sparse_room(std::int64_t count) {
+  constexpr std::int64_t kLeast = std::int64_t{64} * 1024;
+  return std::max(kLeast, 2 * count * static_cast<std::int64_t>(sizeof(float)));
+}
 
 /** out = the sum over the hosts, in their order, of the packets at `data`, divided by `divisor`;
  * how many elements are not zero. */
@@ -58,7 +66,9 @@ class SparseLeader {
 
  private:
   int hosts() const { return leaders_.size(); }
-  mpi::Scratch scratch(std::int64_t bytes) { return {channel_.scratch(), bytes}; }
+  mpi::Scratch scratch(std::int64_t bytes) {
+    return {channel_.scratch(), std::max(bytes, sparse_room(count_))};
+  }
   void put(std::uint32_t index, float value);
   void next_range();
   RecycledVector<Packet> own_packets() const;

@@ -11,6 +11,8 @@ namespace {
 constexpr std::size_t kBitsOfByte = 8;
 /** The most bytes that a group can take. */
 constexpr std::size_t kMostGroupBytes = 1 + kPacketGroup * (sizeof(std::uint32_t) + sizeof(float));
+/** That, and the whole words that pack() writes. */
+constexpr std::size_t kMostExtraBytes = kMostGroupBytes + sizeof(std::uint64_t);
 
 /** Bytes of `count` numbers of `width` bits. */
 std::size_t packed_bytes(std::size_t count, unsigned width) {
@@ -42,6 +44,12 @@ std::uint32_t unpack(const std::byte* from, std::size_t at, std::uint64_t mask) 
 
 }  // namespace
 
+void PacketWriter::reserve(std::int64_t elements) {
+  // The worst are groups of one element: a width and a value for each.
+  constexpr std::size_t kMostElementBytes = 1 + sizeof(float);
+  memory_.reserve(static_cast<std::size_t>(elements) * kMostElementBytes + kMostExtraBytes);
+}
+
 void PacketWriter::clear() {
   size_ = 0;
   sketch_.clear();
@@ -53,9 +61,10 @@ void PacketWriter::begin_packet(std::int64_t begin) {
 }
 
 void PacketWriter::flush() {
-  // With room for the whole words that pack() writes.
-  const std::size_t needed = size_ + kMostGroupBytes + sizeof(std::uint64_t);
-  if (needed > memory_.size()) memory_.resize(std::max(needed, 2 * memory_.size()));
+  const std::size_t needed = size_ + kMostExtraBytes;
+  if (needed > memory_.size()) {
+    memory_.resize(std::max(needed, std::min(2 * memory_.size(), memory_.capacity())));
+  }
   const auto width = static_cast<unsigned>(std::bit_width(widest_));
   std::byte* to = memory_.data() + size_;
   *to++ = static_cast<std::byte>(width);

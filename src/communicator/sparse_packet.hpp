@@ -35,6 +35,8 @@ inline constexpr std::size_t kPacketGroup = 64;
 /** Writes packets one behind the other into memory that it keeps. */
 class PacketWriter {
  public:
+  /** Packets of vectors of `elements` will need no more memory, however dense they are. */
+  void reserve(std::int64_t elements);
   /** Forgets all packets. */
   void clear();
   /** Starts a packet for indices from `begin` on. */

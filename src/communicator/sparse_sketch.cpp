@@ -24,6 +24,7 @@ SparseSketch::Summary SparseSketch::summary() const {
 
 double estimate_union(std::span<const SparseSketch::Summary> sets) {
   RecycledVector<std::uint32_t> hashes;
+  hashes.reserve(sets.size() * SparseSketch::kKept);  // the same however many there are
   for (const SparseSketch::Summary& set : sets) {
     hashes.insert(hashes.end(), set.hashes.begin(), set.hashes.begin() + set.count);
   }

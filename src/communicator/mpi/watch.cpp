@@ -18,6 +18,7 @@ constexpr std::chrono::milliseconds kForAnAnswer{1500};
 constexpr std::chrono::milliseconds kForTheNews{250};
 // Waits inside a host poll every 50 ms; a thread that was not seen for so long waits no more.
 constexpr std::chrono::milliseconds kStale{500};
+constexpr std::size_t kMostWaiters = 16;  // threads; more of them cost memory
 
 }  // namespace
 
@@ -42,7 +43,9 @@ std::string_view Watch::Message::text_value() const {
 }
 
 Watch::Watch(Session& session, const std::vector<int>& members, int rank, int tag)
-    : session_(session), members_(members), rank_(rank), tag_(tag) {}
+    : session_(session), members_(members), rank_(rank), tag_(tag) {
+  waiters_.reserve(kMostWaiters);
+}
 
 Watch::~Watch() {
   try {

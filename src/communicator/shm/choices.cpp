@@ -94,15 +94,16 @@ void Chooser::settle() {
 
 Chooser& Choices::chooser(Operation operation, std::int64_t bytes, Allowed allowed) {
   const std::size_t allowance = (allowed.direct ? 1U : 0U) + (allowed.single_copy ? 2U : 0U);
-  const std::size_t at =
-      (static_cast<std::size_t>(operation) * kClasses + class_of(bytes)) * kAllowances + allowance;
-  auto& entry = choosers_[at];
-  if (!entry) {
-    // By the largest size of the class, or the ways would depend on the first that comes.
-    const std::int64_t most = std::int64_t{1} << class_of(bytes);
-    entry = std::make_unique<Chooser>(ways_of(operation, most, allowed), most < kLarge ? 7 : 3);
+  auto& family = choosers_[static_cast<std::size_t>(operation) * kAllowances + allowance];
+  if (family.empty()) {
+    family.reserve(kClasses);
+    for (std::size_t power = 0; power < kClasses; ++power) {
+      // By the largest size of the class, or the ways would depend on the first that comes.
+      const std::int64_t most = std::int64_t{1} << power;
+      family.emplace_back(ways_of(operation, most, allowed), most < kLarge ? 7 : 3);
+    }
   }
-  return *entry;
+  return family[class_of(bytes)];
 }
 
 Choices::Choice Choices::before(Operation operation, std::int64_t bytes) {

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -106,8 +105,10 @@ class Choices {
 
   Chooser& chooser(Operation operation, std::int64_t bytes, Allowed allowed);
 
-  std::vector<std::unique_ptr<Chooser>> choosers_ =
-      std::vector<std::unique_ptr<Chooser>>(kOperations * kClasses * kAllowances);
+  /** By operation and allowance, for all classes as soon as one is needed: messages of sizes that
+   * come later need no memory. */
+  std::vector<std::vector<Chooser>> choosers_ =
+      std::vector<std::vector<Chooser>>(kOperations * kAllowances);
   std::array<std::array<Allowed, kClasses>, kOperations> expected_{};
   std::optional<Way> forced_;
   Choice pending_;
