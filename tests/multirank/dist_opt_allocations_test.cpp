@@ -79,9 +79,9 @@ constexpr std::int64_t kMiddle = 10'000;
 constexpr std::int64_t kLarge = 2'097'152;
 /** Some large gradients among small ones, here and there, so that thresholds let more or fewer of
  * them through from step to step, and the ranks choose others. */
-void set_gradients(Values& gradients, int rank, int step) {
-  const auto shift = static_cast<std::size_t>(7 * rank + 13 * step);
-  const auto large = static_cast<std::size_t>(1 + step % 8);  // of 64
+void set_gradients(Values& gradients, std::size_t rank, std::size_t step) {
+  const std::size_t shift = 7 * rank + 13 * step;
+  const std::size_t large = 1 + step % 8;  // of 64
   for (std::vector<float>& array : gradients.arrays) {
     for (std::size_t i = 0; i < array.size(); ++i) {
       array[i] = (i * 29 + shift) % 64 < large ? 1.0F : 1e-3F;
@@ -104,9 +104,10 @@ TEST_F(DistOptAllocations, ThereAreNoneAfterTheFirstStep) {
       const Backward backward = [&](const Emit& emit) {
         for (std::size_t i = sizes.size(); i-- > 0;) emit(values.view(i), gradients.view(i));
       };
-      int steps = 0;
+      std::size_t steps = 0;
+      const auto rank = static_cast<std::size_t>(communicator.global_rank());
       const auto step = [&](std::int64_t threshold) {
-        set_gradients(gradients, communicator.global_rank(), steps++);
+        set_gradients(gradients, rank, steps++);
         mode.step(opt, backward, threshold);
       };
       step(kSmall);
