@@ -47,9 +47,18 @@ def pairs(params, place, step):
         yield params[i], gradient(place.rank, place.ranks, step, i)
 
 
-def steps(place, buff_size, momentum, nesterov):
-    sgd = opt.SGD(lr=0.5, momentum=momentum, nesterov=nesterov)
-    dist = place.dist_opt(sgd, buffSize=buff_size)
+def steps(place):
+    train(place, place.dist_opt(opt.SGD(lr=0.5)), 0.0, False)  # in one bucket
+
+
+def steps_in_several_buckets(place):
+    comm = place.communicator()
+    for buff_size, nesterov in ((64, False), (1, True)):
+        sgd = opt.SGD(lr=0.5, momentum=0.5, nesterov=nesterov)
+        train(place, opt.DistOpt(sgd, communicator=comm, buffSize=buff_size), 0.5, nesterov)
+
+
+def train(place, dist, momentum, nesterov):
     reference = Reference(0.5, momentum, nesterov)
     params = parameters()
     for step in range(4):
@@ -64,12 +73,11 @@ def steps(place, buff_size, momentum, nesterov):
 
 
 def test_steps_in_one_bucket(on_ranks):
-    on_ranks(steps, 4194304, 0.0, False)
+    on_ranks(steps)
 
 
 def test_steps_in_several_buckets(on_ranks):
-    on_ranks(steps, 64, 0.5, False)
-    on_ranks(steps, 1, 0.5, True)
+    on_ranks(steps_in_several_buckets)
 
 
 def reading(place):

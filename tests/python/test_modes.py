@@ -28,8 +28,13 @@ def average(ranks, step, i):
     return sum(gradient(rank, step, i).astype(numpy.float64) for rank in range(ranks)) / ranks
 
 
-def halves(place, half):
-    dist = place.dist_opt(opt.SGD(lr=1.0), half=half)
+def halves(place):
+    comm = place.communicator()
+    for half in ("float16", "bfloat16"):
+        train_in_halves(place, opt.DistOpt(opt.SGD(lr=1.0), communicator=comm, half=half), half)
+
+
+def train_in_halves(place, dist, half):
     params = parameters()
     expected = [p.astype(numpy.float64) for p in params]
     for step in range(3):
@@ -56,9 +61,8 @@ def halves(place, half):
                                       atol=place.ranks * 16 * 2.0 ** -8)
 
 
-@pytest.mark.parametrize("half", ["float16", "bfloat16"])
-def test_half(on_ranks, half):
-    on_ranks(halves, half)
+def test_half(on_ranks):
+    on_ranks(halves)
 
 
 def partial(place):
@@ -86,8 +90,13 @@ def test_partial(on_ranks):
     assert all(result == results[0] for result in results)
 
 
-def sparse(place, top_k):
-    dist = place.dist_opt(opt.SGD(lr=1.0))
+def sparse(place):
+    comm = place.communicator()
+    for top_k in (True, False):
+        train_sparsely(place, opt.DistOpt(opt.SGD(lr=1.0), communicator=comm), top_k)
+
+
+def train_sparsely(place, dist, top_k):
     spars = 0.1 if top_k else 12.0
     count = sum(gradient(0, 0, i).size for i in range(3))
     params = parameters()
@@ -122,9 +131,8 @@ def sparse(place, top_k):
     numpy.testing.assert_array_equal(second, numpy.array([0, 9, 0]) * place.ranks)
 
 
-@pytest.mark.parametrize("top_k", [True, False])
-def test_sparse(on_ranks, top_k):
-    on_ranks(sparse, top_k)
+def test_sparse(on_ranks):
+    on_ranks(sparse)
 
 
 def mixed(place, folder):
