@@ -81,13 +81,11 @@ void accumulate(float* sum, const float* term, std::int64_t count, float decay, 
     memory = stream.allocate((blocks + 1) * static_cast<std::int64_t>(sizeof(double)));
     auto* parts = static_cast<double*>(memory.data());
     scale = reinterpret_cast<float*>(parts + blocks);
-    squares_kernel<<<blocks, kThreads, 0, native(stream)>>>(term, count, parts);
-    check_launch("squares_kernel");
-    scale_kernel<<<1, kThreads, 0, native(stream)>>>(parts, blocks, norm_limit, scale);
-    check_launch("scale_kernel");
+    launch("squares_kernel", squares_kernel, blocks, kThreads, stream, term, count, parts);
+    launch("scale_kernel", scale_kernel, 1, kThreads, stream, parts, blocks, norm_limit, scale);
   }
-  accumulate_kernel<<<blocks, kThreads, 0, native(stream)>>>(sum, term, count, decay, scale);
-  check_launch("accumulate_kernel");
+  launch("accumulate_kernel", accumulate_kernel, blocks, kThreads, stream, sum, term, count, decay,
+         scale);
 }
 
 }  // namespace tutti::cuda

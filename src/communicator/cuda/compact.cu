@@ -245,9 +245,8 @@ void compact(const Compaction& compaction, const Stream& stream) {
   const Buffer memory = stream.allocate((tiles + 1) * static_cast<std::int64_t>(sizeof(Word)));
   stream.fill_with_zeros(memory.view(DType::u8));
   auto* words = static_cast<Word*>(memory.data());
-  compact_kernel<<<static_cast<unsigned>(tiles), kThreads, 0, native(stream)>>>(
-      compaction, reinterpret_cast<unsigned*>(words + tiles), words);
-  check_launch("compact_kernel");
+  launch("compact_kernel", compact_kernel, static_cast<unsigned>(tiles), kThreads, stream,
+         compaction, reinterpret_cast<unsigned*>(words + tiles), words);
 }
 
 void select_above(const float* values, float* residual, std::int64_t count, float threshold,

@@ -55,21 +55,20 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class Wire>
-void narrow_as(std::span<const Piece> pieces, const cpu::Narrowing& narrowing, cudaStream_t on) {
+void narrow_as(std::span<const Piece> pieces, const cpu::Narrowing& narrowing,
+               const Stream& stream) {
   for_each_list<kMostPieces>(pieces, [&](const List& list, unsigned blocks) {
-    narrow_kernel<Wire><<<blocks, kThreads, 0, on>>>(list, narrowing);
-    check_launch("narrow_kernel");
+    launch("narrow_kernel", narrow_kernel<Wire>, blocks, kThreads, stream, list, narrowing);
   });
 }
 
 template <class Wire>
 void widen_as(std::span<const Piece> pieces, float factor, std::int64_t* non_finite,
-              cudaStream_t on) {
+              const Stream& stream) {
   static_assert(sizeof(unsigned long long) == sizeof(std::int64_t));
   auto* counter = reinterpret_cast<unsigned long long*>(non_finite);
   for_each_list<kMostPieces>(pieces, [&](const List& list, unsigned blocks) {
-    widen_kernel<Wire><<<blocks, kThreads, 0, on>>>(list, factor, counter);
-    check_launch("widen_kernel");
+    launch("widen_kernel", widen_kernel<Wire>, blocks, kThreads, stream, list, factor, counter);
   });
 }
 
@@ -93,13 +92,12 @@ void with_type_of(DType wire, const Action& action) {
 
 void narrow(std::span<const Piece> pieces, DType wire, const cpu::Narrowing& narrowing,
             const Stream& stream) {
-  with_type_of(wire, [&]<class Wire>() { narrow_as<Wire>(pieces, narrowing, native(stream)); });
+  with_type_of(wire, [&]<class Wire>() { narrow_as<Wire>(pieces, narrowing, stream); });
 }
 
 void widen(std::span<const Piece> pieces, DType wire, float factor, std::int64_t* non_finite,
            const Stream& stream) {
-  with_type_of(wire,
-               [&]<class Wire>() { widen_as<Wire>(pieces, factor, non_finite, native(stream)); });
+  with_type_of(wire, [&]<class Wire>() { widen_as<Wire>(pieces, factor, non_finite, stream); });
 }
 
 }  // namespace tutti::cuda

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include "communicator/cuda/check.hpp"
 #include "tutti/device.hpp"
@@ -16,11 +17,18 @@ inline constexpr int kChunk = kThreads * kPerThread;  ///< elements of a block
 inline constexpr int kAccess = 16;                    ///< bytes, the most that one access moves
 inline constexpr int kGroup = kAccess / 4;            ///< elements of four bytes in an access
 
-inline cudaStream_t native(const Stream& stream) {
-  return static_cast<cudaStream_t>(stream.native());
+/**
+ * Launches a kernel, which errors call `name`. The only way to do that, and an ordinary call of the
+ * runtime: the kernels can be compiled for a CPU as they are (tests/gpu/on_cpu).
+ */
+template <class... Parameters>
+void launch(const char* name, void (*kernel)(Parameters...), unsigned blocks, unsigned threads,
+            const Stream& stream, const std::type_identity_t<Parameters>&... arguments) {
+  void* pointers[]{const_cast<Parameters*>(&arguments)...};  // they are only read
+  check(cudaLaunchKernel(kernel, dim3(blocks), dim3(threads), pointers, 0,
+                         static_cast<cudaStream_t>(stream.native())),
+        name);
 }
-
-inline void check_launch(const char* kernel) { check(cudaGetLastError(), kernel); }
 
 inline std::int64_t blocks_for(std::int64_t elements, std::int64_t per_block) {
   return (elements + per_block - 1) / per_block;

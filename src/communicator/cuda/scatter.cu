@@ -62,28 +62,25 @@ unsigned grid_for(std::int64_t count) {
 
 void scatter_add(const Entries& entries, float* sum, const Stream& stream) {
   if (entries.most == 0) return;
-  scatter_add_kernel<<<grid_for(entries.most), kThreads, 0, native(stream)>>>(entries, sum);
-  check_launch("scatter_add_kernel");
+  launch("scatter_add_kernel", scatter_add_kernel, grid_for(entries.most), kThreads, stream,
+         entries, sum);
 }
 
 void clear(const Entries& entries, float* data, const Stream& stream) {
   if (entries.most == 0) return;
-  clear_kernel<<<grid_for(entries.most), kThreads, 0, native(stream)>>>(entries, data);
-  check_launch("clear_kernel");
+  launch("clear_kernel", clear_kernel, grid_for(entries.most), kThreads, stream, entries, data);
 }
 
 void count_non_finite(const Entries& entries, std::int64_t* count, const Stream& stream) {
   if (entries.most == 0) return;
   static_assert(sizeof(unsigned long long) == sizeof(std::int64_t));
-  count_non_finite_kernel<<<grid_for(entries.most), kThreads, 0, native(stream)>>>(
-      entries, reinterpret_cast<unsigned long long*>(count));
-  check_launch("count_non_finite_kernel");
+  launch("count_non_finite_kernel", count_non_finite_kernel, grid_for(entries.most), kThreads,
+         stream, entries, reinterpret_cast<unsigned long long*>(count));
 }
 
 void divide(float* data, std::int64_t count, float divisor, const Stream& stream) {
   if (count == 0) return;
-  divide_kernel<<<grid_for(count), kThreads, 0, native(stream)>>>(data, count, divisor);
-  check_launch("divide_kernel");
+  launch("divide_kernel", divide_kernel, grid_for(count), kThreads, stream, data, count, divisor);
 }
 
 }  // namespace tutti::cuda

@@ -42,11 +42,10 @@ void sgd_update(std::span<const SgdPiece> pieces, const cpu::SgdStep& step, cons
   const bool has_velocity = !pieces.empty() && pieces.front().velocity != nullptr;
   for_each_list<kMostPieces>(pieces, [&](const List& list, unsigned blocks) {
     if (has_velocity) {
-      sgd_kernel<true><<<blocks, kThreads, 0, native(stream)>>>(list, step);
+      launch("sgd_kernel", sgd_kernel<true>, blocks, kThreads, stream, list, step);
     } else {
-      sgd_kernel<false><<<blocks, kThreads, 0, native(stream)>>>(list, step);
+      launch("sgd_kernel", sgd_kernel<false>, blocks, kThreads, stream, list, step);
     }
-    check_launch("sgd_kernel");
   });
 }
 

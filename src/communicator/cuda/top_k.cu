@@ -148,10 +148,10 @@ void find(const Values& values, Search* search, std::uint32_t (*bins)[kBins],
   const auto blocks = static_cast<unsigned>(
       std::clamp<std::int64_t>(blocks_for(values.count, kChunk), 1, kMostBlocks));
   for (int i = 0; i < kDigitCount; ++i) {
-    count_kernel<<<blocks, kThreads, 0, native(stream)>>>(values, search, kDigits[i], bins[i]);
-    check_launch("count_kernel");
-    pick_kernel<<<1, kThreads, 0, native(stream)>>>(values.condition, search, kDigits[i], bins[i]);
-    check_launch("pick_kernel");
+    launch("count_kernel", count_kernel, blocks, kThreads, stream, values, search, kDigits[i],
+           bins[i]);
+    launch("pick_kernel", pick_kernel, 1, kThreads, stream, values.condition, search, kDigits[i],
+           bins[i]);
   }
 }
 
@@ -188,14 +188,12 @@ void select_top_k(const float* values, float* residual, std::int64_t count, std:
   if (sampled) {
     sample = stream.allocate(kSample * static_cast<std::int64_t>(sizeof(float)));
     auto* data = static_cast<float*>(sample.data());
-    sample_kernel<<<kSample / kThreads, kThreads, 0, native(stream)>>>(values, residual, count,
-                                                                       data);
-    check_launch("sample_kernel");
-    start_sample_kernel<<<1, 1, 0, native(stream)>>>(state, static_cast<std::uint32_t>(rank));
-    check_launch("start_sample_kernel");
+    launch("sample_kernel", sample_kernel, kSample / kThreads, kThreads, stream, values, residual,
+           count, data);
+    launch("start_sample_kernel", start_sample_kernel, 1, 1, stream, state,
+           static_cast<std::uint32_t>(rank));
     find({data, kSample, nullptr, {}}, &state->sample, state->bins, stream);
-    bracket_kernel<<<1, 1, 0, native(stream)>>>(state);
-    check_launch("bracket_kernel");
+    launch("bracket_kernel", bracket_kernel, 1, 1, stream, state);
   }
 
   Compaction bracket;  // the one pass over everything
@@ -209,9 +207,8 @@ void select_top_k(const float* values, float* residual, std::int64_t count, std:
                       static_cast<float*>(magnitudes.data()), &state->candidates,
                       static_cast<std::uint32_t>(capacity)};
   compact(bracket, stream);
-  judge_kernel<<<1, 1, 0, native(stream)>>>(state, static_cast<std::uint32_t>(k),
-                                            static_cast<std::uint32_t>(capacity));
-  check_launch("judge_kernel");
+  launch("judge_kernel", judge_kernel, 1, 1, stream, state, static_cast<std::uint32_t>(k),
+         static_cast<std::uint32_t>(capacity));
 
   const Condition led{&state->misled, 0};
   const Condition misled{&state->misled, 1};
@@ -219,8 +216,7 @@ void select_top_k(const float* values, float* residual, std::int64_t count, std:
   find({bracket.selected.values, capacity, &state->candidates, led}, &state->exact,
        state->bins + kDigitCount, stream);
   find({sums, count, nullptr, misled}, &state->full, state->bins + 2 * kDigitCount, stream);
-  cut_kernel<<<1, 1, 0, native(stream)>>>(state);
-  check_launch("cut_kernel");
+  launch("cut_kernel", cut_kernel, 1, 1, stream, state);
 
   Compaction last;
   last.zero_at = residual;
