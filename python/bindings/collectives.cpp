@@ -12,10 +12,27 @@
 namespace tutti::python {
 namespace {
 
+/** A tutti.Event, and called so in help texts. */
+class EventObject : public py::object {
+ public:
+  EventObject(py::object event) : py::object(std::move(event)) {}
+};
+
+}  // namespace
+}  // namespace tutti::python
+
+template <>
+struct pybind11::detail::handle_type_name<tutti::python::EventObject> {
+  static constexpr auto name = const_name<tutti::python::PyEvent>();
+};
+
+namespace tutti::python {
+namespace {
+
 using Access = Array::Access;
 using Self = std::shared_ptr<PyCommunicator>;
-/** Of a call, if it has one. For a pointer that may be null pybind11 would read all arguments
- * twice. */
+/** Of a call, if it has one. Where None stands for a null pointer, pybind11 first looks up an
+ * attribute in vain, which makes and clears an exception. */
 using MaybeStream = std::optional<PyStream*>;
 
 Reduce reduce_of(const std::string& op, std::optional<double> factor) {
@@ -31,10 +48,10 @@ Reduce reduce_of(const std::string& op, std::optional<double> factor) {
   throw InvalidArgument("op is '" + op + "', but must be sum, average, min, max or product");
 }
 
-/** Runs a collective on `stream`, or here and now without one; its tutti.Event. */
+/** Runs a collective on `stream`, or here and now without one. */
 template <class Action>
-py::object run(const Self& self, MaybeStream stream, std::vector<Array> arrays,
-               const Action& action) {
+EventObject run(const Self& self, MaybeStream stream, std::vector<Array> arrays,
+                const Action& action) {
   if (!stream) {
     self->call(arrays, [&](Communicator& communicator) { action(communicator, Stream()); });
     return self->ended();
@@ -56,8 +73,8 @@ std::vector<Array> in_and_out(py::handle array, py::handle out) {
   return arrays;
 }
 
-py::object all_reduce(const Self& self, py::handle array, py::handle out, const std::string& op,
-                      std::optional<double> factor, MaybeStream stream) {
+EventObject all_reduce(const Self& self, py::handle array, py::handle out, const std::string& op,
+                       std::optional<double> factor, MaybeStream stream) {
   std::vector<Array> arrays = in_and_out(array, out);
   const View from = arrays.front().view();
   const View to = arrays.back().view();
@@ -67,8 +84,8 @@ py::object all_reduce(const Self& self, py::handle array, py::handle out, const 
              });
 }
 
-py::object reduce(const Self& self, py::handle array, int root, py::handle out,
-                  const std::string& op, std::optional<double> factor, MaybeStream stream) {
+EventObject reduce(const Self& self, py::handle array, int root, py::handle out,
+                   const std::string& op, std::optional<double> factor, MaybeStream stream) {
   const bool is_root = self->get().global_rank() == root;
   std::vector<Array> arrays;
   arrays.emplace_back(array, "array", is_root && out.is_none() ? Access::write : Access::read);
@@ -81,7 +98,7 @@ py::object reduce(const Self& self, py::handle array, int root, py::handle out,
              });
 }
 
-py::object broadcast(const Self& self, py::handle array, int root, MaybeStream stream) {
+EventObject broadcast(const Self& self, py::handle array, int root, MaybeStream stream) {
   std::vector<Array> arrays = in_and_out(array, py::none());
   const View view = arrays.front().view();
   return run(self, stream, std::move(arrays), [&](Communicator& communicator, const Stream& on) {
@@ -89,8 +106,8 @@ py::object broadcast(const Self& self, py::handle array, int root, MaybeStream s
   });
 }
 
-py::object all_gather(const Self& self, py::handle array, py::handle out,
-                      const std::optional<std::vector<std::int64_t>>& counts, MaybeStream stream) {
+EventObject all_gather(const Self& self, py::handle array, py::handle out,
+                       const std::optional<std::vector<std::int64_t>>& counts, MaybeStream stream) {
   std::vector<Array> arrays = in_and_out(array, out);
   const View from = arrays.front().view();
   const View to = arrays.back().view();
@@ -100,8 +117,9 @@ py::object all_gather(const Self& self, py::handle array, py::handle out,
   });
 }
 
-py::object reduce_scatter(const Self& self, py::handle array, py::handle out, const std::string& op,
-                          std::optional<double> factor, MaybeStream stream) {
+EventObject reduce_scatter(const Self& self, py::handle array, py::handle out,
+                           const std::string& op, std::optional<double> factor,
+                           MaybeStream stream) {
   std::vector<Array> arrays = in_and_out(array, out);
   const View from = arrays.front().view();
   const View to = arrays.back().view();
@@ -111,7 +129,7 @@ py::object reduce_scatter(const Self& self, py::handle array, py::handle out, co
              });
 }
 
-py::object all_to_all(const Self& self, py::handle array, py::handle out, MaybeStream stream) {
+EventObject all_to_all(const Self& self, py::handle array, py::handle out, MaybeStream stream) {
   std::vector<Array> arrays = in_and_out(array, out);
   const View from = arrays.front().view();
   const View to = arrays.back().view();
@@ -120,7 +138,7 @@ py::object all_to_all(const Self& self, py::handle array, py::handle out, MaybeS
   });
 }
 
-py::object send(const Self& self, py::handle array, int destination, MaybeStream stream) {
+EventObject send(const Self& self, py::handle array, int destination, MaybeStream stream) {
   std::vector<Array> arrays;
   arrays.emplace_back(array, "array", Access::read);
   const View view = arrays.front().view();
@@ -129,7 +147,7 @@ py::object send(const Self& self, py::handle array, int destination, MaybeStream
   });
 }
 
-py::object recv(const Self& self, py::handle array, int source, MaybeStream stream) {
+EventObject recv(const Self& self, py::handle array, int source, MaybeStream stream) {
   std::vector<Array> arrays = in_and_out(array, py::none());
   const View view = arrays.front().view();
   return run(self, stream, std::move(arrays), [&](Communicator& communicator, const Stream& on) {
@@ -137,7 +155,7 @@ py::object recv(const Self& self, py::handle array, int source, MaybeStream stre
   });
 }
 
-py::object barrier(const Self& self, MaybeStream stream) {
+EventObject barrier(const Self& self, MaybeStream stream) {
   return run(self, stream, {},
              [](Communicator& communicator, const Stream& on) { return communicator.barrier(on); });
 }

@@ -25,7 +25,7 @@ namespace tutti::python {
 using Self = std::shared_ptr<PyCommunicator>;
 
 bool on_main_thread() {
-  // Two calls into the kernel, which take longer than a small sum: a thread makes them once.
+  // Two calls into the kernel, which cost about as much as a small sum: a thread makes them once.
   thread_local bool is_main = ::syscall(SYS_gettid) == ::getpid();
   [[maybe_unused]] static const int registered =
       ::pthread_atfork(nullptr, nullptr, [] { is_main = true; });

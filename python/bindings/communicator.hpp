@@ -158,7 +158,7 @@ class PyCommunicator final : public Closable {
   std::atomic<int> busy_ = 0;                   // calls under way
   std::deque<Event> events_;                    // of operations on streams that may not have ended
   std::vector<Array> kept_;
-  py::object ended_;  // made once: a new object at each call takes longer than a small sum
+  py::object ended_;  // made once: a new object at each call costs about as much as a small sum
 };
 
 /** The operation of one call: what it works on lives until it has ended. */

@@ -122,6 +122,14 @@ def test_everything_public_is_documented():
         assert member.startswith("_") or thing.__doc__, member
 
 
+def test_help_says_what_a_collective_returns():
+    texts = [text for thing in vars(tutti.Communicator).values()
+             if "stream: " in (text := thing.__doc__ or "")]
+    assert len(texts) == 9
+    for text in texts:
+        assert text.splitlines()[0].endswith("-> tutti._core.Event"), text
+
+
 class Model:
     """What the documents' examples suppose."""
 
