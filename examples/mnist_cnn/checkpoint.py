@@ -6,6 +6,7 @@ The shuffling is a function of seed and epoch, so these stand for all random num
 import io
 import os
 import zipfile
+import zlib
 
 import numpy as np
 from together import together
@@ -67,12 +68,15 @@ def _take(path, data, model, comm):
                 array[...] = entries[f"parameter:{name}"]
             seed, epochs_done = int(entries["seed"]), int(entries["epochs_done"])
             states = [entries[key] for key in entries.files if key.startswith("state:")]
-    except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        fits = len(states) in (1, comm.world_size)
+        state = _unpack(states[0 if len(states) == 1 else comm.global_rank]) if fits else None
+    except (KeyError, TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile,
+            zlib.error) as error:
         raise ValueError(f"{path}: not a checkpoint of this model: {error}") from error
-    if len(states) not in (1, comm.world_size):
+    if not fits:
         raise ValueError(f"{path}: of {len(states)} ranks, each with a state of its own, and this "
                          f"is a run of {comm.world_size}")
-    return seed, epochs_done, _unpack(states[0 if len(states) == 1 else comm.global_rank])
+    return seed, epochs_done, state
 
 
 def read(path, model, comm):

@@ -3,6 +3,7 @@
 import gzip
 import os
 import pathlib
+import zlib
 
 import numpy as np
 
@@ -13,12 +14,15 @@ def _read_idx(folder, name, dimensions):
             break
     else:
         raise FileNotFoundError(f"{folder / name}: no such file, nor with .gz")
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-        data = file.read()
-    shape = np.frombuffer(data, ">u4", dimensions, 4)
-    pixels = np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions)
-    if data[:4] != bytes((0, 0, 8, dimensions)) or pixels.size != shape.prod(dtype=int):
-        raise ValueError(f"{path}: damaged, or not the file that it should be")
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            data = file.read()
+        shape = np.frombuffer(data, ">u4", dimensions, 4)
+        pixels = np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions)
+        if data[:4] != bytes((0, 0, 8, dimensions)) or pixels.size != shape.prod(dtype=int):
+            raise ValueError("damaged, or not the file that it should be")
+    except (EOFError, OSError, ValueError, zlib.error) as error:
+        raise ValueError(f"{path}: cannot be read: {error}") from error
     return pixels.reshape(shape)
 
 

@@ -12,9 +12,9 @@ from options import OptionError, parse_options
 import tutti
 
 if __name__ == "__main__":
-    # The ticket that admits the processes to one communicator.
-    nccl_id = tutti.NcclIdHolder()
-
+    if sys.argv[1:] in (["-h"], ["--help"]):
+        print(__doc__.strip())
+        sys.exit()
     if len(sys.argv) < 2 or not sys.argv[1].isdigit() or int(sys.argv[1]) < 1:
         sys.exit(__doc__)
     world_size = int(sys.argv[1])
@@ -24,6 +24,8 @@ if __name__ == "__main__":
         print(f"mnist_dist: {error}", file=sys.stderr)
         sys.exit(2)
 
+    # The ticket that admits the processes to one communicator.
+    nccl_id = tutti.NcclIdHolder()
     process = []
     for local_rank in range(0, world_size):
         process.append(multiprocessing.Process(

@@ -18,7 +18,10 @@ def together(comm, action):
     except (OSError, ValueError, tutti.Error) as error:
         fault = error
         failed[0] = comm.global_rank
-    comm.all_reduce(failed, op="min")
+    try:
+        comm.all_reduce(failed, op="min")
+    except tutti.Error as lost:  # this rank's own fault says more
+        raise fault or lost
     if failed[0] == comm.world_size:
         return result
     if failed[0] == comm.global_rank:

@@ -1,5 +1,6 @@
 """The example's two programs, for an epoch on real MNIST."""
 
+import gzip
 import io
 import json
 import os
@@ -122,10 +123,13 @@ def test_says_what_is_wrong_with_options():
 @pytest.mark.parametrize("launcher", ["mpiexec", "multiprocessing", "alone"])
 def test_one_rank_says_what_is_wrong(launcher, digits, tmp_path):
     (tmp_path / "foreign").write_text("no checkpoint")
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(bytes(100))[:-9])
     data = ["--data-dir", digits]
     cases = [(["--bogus"], "unrecognized arguments: --bogus"),
              ([*data, "--resume", tmp_path / "foreign"], "foreign: not a checkpoint"),
              (["--data-dir", tmp_path / "none"], "none: no such folder"),
+             (["--data-dir", tmp_path / "cut"], "idx3-ubyte.gz: cannot be read"),
              ([*data, "--json", "none/result"], "'none/result'"),
              ([*data, "--save", "none/model", "--epochs", 1], "'none/model.part'"),
              ([*data, "--resume", tmp_path / "none"], "No such file")]
@@ -140,7 +144,13 @@ def test_one_rank_says_what_is_wrong(launcher, digits, tmp_path):
         said = [line for line in done.stderr.splitlines() if line.startswith("mnist_dist: ")]
         assert len(said) == 1 and reason in said[0], done.stderr
         assert "Traceback" not in done.stderr
-        assert done.returncode == 2 or "--bogus" not in wrong and done.returncode == 1
+        assert done.returncode == (2 if "--bogus" in wrong else 1)
+
+
+def test_help():
+    for words, text in {("--help",): "RANKS [the options", (2, "--help"): "--epochs N"}.items():
+        done = run(sys.executable, EXAMPLE / "mnist_multiprocess.py", *words)
+        assert (done.returncode, done.stderr) == (0, "") and text in done.stdout
 
 
 def test_plot(tmp_path):
@@ -152,9 +162,14 @@ def test_plot(tmp_path):
                tmp_path / "run.json")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_plot_says_what_is_wrong(tmp_path):
+    """The file that is missing, or matplotlib."""
     done = run(sys.executable, EXAMPLE / "mnist_dist.py", "--plot", tmp_path / "curves.png",
                tmp_path / "none.json")
     assert done.returncode == 1 and done.stderr.startswith("mnist_dist: --plot: ")
+    assert "Traceback" not in done.stderr
 
 
 def test_a_terminal_shows_progress(digits):
