@@ -84,6 +84,19 @@ def test_bfloat16(comm):
     assert (ones == 2).all()
 
 
+def test_bfloat16_of_torch(comm):
+    torch = pytest.importorskip("torch")
+    ones = torch.ones(3, dtype=torch.bfloat16)
+    double(comm, ones)
+    assert (ones == 2).all()
+
+
+def test_more_than_there_is(comm):
+    with pytest.raises(tutti.SystemError, match="/dev/shm"):
+        comm.empty(1 << 44, "uint8")
+    double(comm, comm.empty(3))  # which goes on
+
+
 def test_refusals_name_the_array(comm):
     good = numpy.ones(4, numpy.float32)
     fixed = good.copy()

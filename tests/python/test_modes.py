@@ -135,6 +135,25 @@ def test_sparse(on_ranks):
     on_ranks(sparse)
 
 
+def forgetful(place):
+    """Without corr what is not sent is lost."""
+    dist = place.dist_opt(opt.SGD(lr=1.0))
+    params = parameters()
+    expected = [p.copy() for p in params]
+    for step in range(2):
+        dist.backward_and_sparse_update(pairs(params, place.rank, step), spars=12.0, corr=False)
+        for i, p in enumerate(expected):
+            gradients = [gradient(rank, step, i) for rank in range(place.ranks)]
+            p -= sum(numpy.where(abs(g) >= 12, g, 0) for g in gradients) / place.ranks
+    for p, e in zip(params, expected):
+        assert e.any()
+        numpy.testing.assert_array_equal(p, e)
+
+
+def test_sparse_without_corr():
+    launching.run(forgetful, 2, "fork")
+
+
 def mixed(place, folder):
     dist = place.dist_opt(opt.SGD(lr=0.1, momentum=0.5))
     params = parameters()
