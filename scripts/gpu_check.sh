@@ -25,6 +25,8 @@ export OMPI_MCA_plm=isolated OMPI_MCA_pml=ob1 OMPI_MCA_btl=vader,self
 export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_hwloc_base_binding_policy=none
 export NCCL_DEBUG=${NCCL_DEBUG:-WARN} TUTTI_TIMEOUT=${TUTTI_TIMEOUT:-60}
+# Or a kernel that is loaded late waits for those of ranks on the same GPU, which wait for its own.
+export CUDA_MODULE_LOADING=EAGER
 [ -d /dev/shm ] || mkdir -p /dev/shm
 
 # first FILE...: the first that exists.
@@ -136,7 +138,7 @@ ranks() { echo "$here/ompi/usr/bin/orterun" -n "$1"; }
 our_part gpu_tests 120 "$here/bin/gpu_tests"
 for n in 1 2 4; do
   # shellcheck disable=SC2046
-  our_part "gpu_ranks.$n" 60 env CUDA_VISIBLE_DEVICES=0 $(ranks "$n") "$here/bin/gpu_ranks_test"
+  our_part "gpu_ranks.$n" 90 env CUDA_VISIBLE_DEVICES=0 $(ranks "$n") "$here/bin/gpu_ranks_test"
 done
 if [ "$gpus" -gt 1 ]; then
   # shellcheck disable=SC2046

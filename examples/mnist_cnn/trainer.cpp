@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdio>
+#include <functional>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -63,8 +65,13 @@ Trainer::Trainer(const Options& options, std::shared_ptr<tutti::Communicator> co
   if (!options_.resume.empty()) load(state);
 }
 
-/** On GPUs if all ranks have one and it is wanted. */
+/** On GPUs if all ranks have one, with the libraries that it takes, and it is wanted. */
 std::unique_ptr<Network> Trainer::make_network() {
+  const auto everywhere = [&](bool ok) {
+    std::int32_t all = ok ? 1 : 0;
+    communicator().all_reduce(std::span(&all, 1), tutti::Reduce::min);
+    return all != 0;
+  };
   tutti::Device device;
   together(communicator(), [&] {
     if (options_.device != "cpu") device = communicator().device();
@@ -72,13 +79,30 @@ std::unique_ptr<Network> Trainer::make_network() {
       throw std::runtime_error("--device cuda: there is no GPU that this rank can use");
     }
   });
-  std::int32_t has_gpu = device.kind == tutti::DeviceKind::cuda ? 1 : 0;
-  communicator().all_reduce(std::span(&has_gpu, 1), tutti::Reduce::min);
-  if (has_gpu == 0) return make_cpu_network(model_);
+  if (!everywhere(device.kind == tutti::DeviceKind::cuda)) return make_cpu_network(model_);
+
   std::unique_ptr<Network> network;
-  together(communicator(),
-           [&] { network = make_gpu_network(model_, options_.batch_size, device); });
-  return network;
+  std::string missing;
+  const auto unless_missing = [&](const std::function<void()>& action) {
+    try {
+      action();
+    } catch (const tutti::BackendUnavailable& error) {
+      if (options_.device == "cuda") throw;
+      missing = error.what();
+    }
+  };
+  together(communicator(), [&] {
+    unless_missing([&] { network = make_gpu_network(model_, options_.batch_size, device); });
+  });
+  if (everywhere(network != nullptr)) {  // the first collective on GPUs, which all ranks fail alike
+    unless_missing([&] { communicator().barrier(network->stream()).wait(); });
+    if (missing.empty()) return network;
+  }
+  if (rank() == 0) {
+    if (missing.empty()) missing = "another rank cannot use its GPU";
+    std::fprintf(stderr, "mnist_dist: training on the CPU: %s\n", missing.c_str());
+  }
+  return make_cpu_network(model_);
 }
 
 void Trainer::make_optimizer() {

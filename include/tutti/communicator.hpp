@@ -140,7 +140,8 @@ class Communicator {
   /**
    * Sends to one rank; done when the receiver has taken the data. Two ranks that send to each
    * other before they receive wait for each other: put one of the two on a worker stream (between
-   * hosts that needs MPI_THREAD_MULTIPLE, without which worker streams block as well).
+   * hosts that needs MPI_THREAD_MULTIPLE, without which worker streams block as well). On GPUs that
+   * does not help: there one of the two receives first, or both call all_to_all().
    */
   Event send(ConstView in, int destination, const Stream& stream = {});
   /** Receives what `source` sends; count and dtype must be the same on both sides. */

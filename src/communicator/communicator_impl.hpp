@@ -201,7 +201,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
       const auto self = weak.lock();
       if (!self) return;
       self->guarded([&] {
-        self->gpu()->poll();
+        if (DeviceTransport* gpu = self->gpu()) gpu->poll();  // none where it could not be made
         self->transport_->pulse(waited);
       });
     };

@@ -18,7 +18,8 @@ using shm::Wait;
 
 // Shorter exchanges tell about waiting, not about the wire.
 constexpr std::int64_t kTimed = std::int64_t{64} * 1024;
-constexpr double kNewest = 0.25;  // weight of the newest measurement
+constexpr std::int64_t kMostReserved = std::int64_t{64} << 20U;  // elements
+constexpr double kNewest = 0.25;                                 // weight of the newest measurement
 
 /** What the leaders tell each other first, besides the sizes of their packets. */
 struct Report {
@@ -69,7 +70,7 @@ std::int64_t sum_packets(const PacketSizes& sizes, const std::byte* data, int ho
 
 void SparseLeader::begin(std::int64_t count) {
   count_ = count;
-  writer_.reserve(count);
+  writer_.reserve(std::min(count, kMostReserved));
   writer_.clear();
   sizes_.clear();
   writer_.begin_packet(0);

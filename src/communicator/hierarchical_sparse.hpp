@@ -29,11 +29,13 @@ using PacketSizes = RecycledVector<PacketSize>;
 /** The range of the indices that host `host` of `hosts` sums up when they split, and its end. */
 std::int64_t sparse_range(std::int64_t count, int hosts, int host);
 
-/** Bytes that the packets of a sum of `count` elements take at most, where they pay: else the
- * vector itself travels. Sums of one length ask for the same memory, however dense they are. */
+/** Bytes that the packets of a sum of `count` elements take at most or little more, where they pay:
+ * else the vector itself travels. Sums of one length ask for the same memory, however dense they
+ * are; very long ones for what they need. */
 constexpr std::int64_t sparse_room(std::int64_t count) {
-  constexpr std::int64_t kLeast = std::int64_t{64} * 1024;
-  return std::max(kLeast, 2 * count * static_cast<std::int64_t>(sizeof(float)));
+  constexpr std::int64_t kLeast = std::int64_t{64} << 10U;
+  constexpr std::int64_t kMost = std::int64_t{256} << 20U;
+  return std::clamp(2 * count * static_cast<std::int64_t>(sizeof(float)), kLeast, kMost);
 }
 
 /** out = the sum over the hosts, in their order, of the packets at `data`, divided by `divisor`;

@@ -308,7 +308,7 @@ void PendingSums::deliver(const Sum& sum) const {
 }
 
 void PendingSums::wait() {
-  // Where this throws nothing is lost: what is under way goes on, and what has failed stays so.
+  // A wait that throws loses nothing: what is under way goes on, and what has failed stays so.
   for (const Sum& sum : sums_) sum.arrival.wait();
   for (const Sum& sum : std::exchange(sums_, {})) deliver(sum);
   for (Site* site : {cpu_.get(), gpu_.get()}) {

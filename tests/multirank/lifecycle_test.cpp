@@ -189,8 +189,8 @@ TEST_F(Lifecycle, ARankThatNeverComesIsNamed) {
       if (comm.global_rank() != absent) {
         const auto begin = std::chrono::steady_clock::now();
         expect_lost({absent},
-                    [&] { Communicator(comm.global_rank(), ranks(), id, short_timeout(500ms)); });
-        EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
+                    [&] { Communicator(comm.global_rank(), ranks(), id, short_timeout(2s)); });
+        EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
       }
       comm.barrier();
     }
@@ -220,8 +220,13 @@ TEST_F(Lifecycle, ARankThatLeavesOwesNoMessage) {
   const int leaver = ranks() - 1;
   on_ranks(
       [&](Communicator& comm) {
-        expect_sum(comm);
-        if (comm.global_rank() != 0) return;  // nobody but rank 0 is left to notice
+        if (comm.global_rank() == leaver) return expect_sum(comm);
+        try {
+          expect_sum(comm);
+        } catch (const PeerLost&) {  // rank 0 was quicker to miss the leaver
+          EXPECT_NE(comm.global_rank(), 0);
+        }
+        if (comm.global_rank() != 0) return;
         const auto begin = std::chrono::steady_clock::now();
         std::int32_t value = 0;
         expect_lost({leaver}, [&] { comm.recv(View(&value, 1, DType::i32), leaver); });
@@ -293,11 +298,11 @@ TEST_F(Lifecycle, ARankThatStaysAwayIsNamedAfterTheTimeout) {
       EXPECT_THROW(twice(), CommunicationError);
     } else {
       expect_lost({late}, [&] { comm.barrier(); });
-      EXPECT_GE(std::chrono::steady_clock::now() - begin, 1900ms);
+      EXPECT_GE(std::chrono::steady_clock::now() - begin, 900ms);
       EXPECT_LT(std::chrono::steady_clock::now() - begin, 4500ms);
     }
   };
-  on_ranks(body, short_timeout(2s));
+  on_ranks(body, short_timeout(1s));
 }
 
 TEST_F(Lifecycle, TwoCommunicatorsLiveSideBySide) {

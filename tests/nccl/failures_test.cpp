@@ -1,5 +1,6 @@
 // What happens when calls of NCCL fail, or never end, and when ranks cannot meet.
 #include <atomic>
+#include <latch>
 #include <stdexcept>
 
 #include "nccl/nccl_test.hpp"
@@ -20,17 +21,43 @@ TEST_F(NcclTransportTest, ACallThatNeverEndsBecomesPeerLost) {
         try {
           transport.all_reduce(a(4), b(4), Reduce::sum);
         } catch (const PeerLost& error) {
-          EXPECT_NE(std::string(error.what()).find("did not answer within 0.5 s"),
+          EXPECT_NE(std::string(error.what()).find("did not answer within 2.0 s"),
                     std::string::npos)
               << error.what();
           ++lost;
         }
         transport.cancel();
       },
-      milliseconds(500));
+      milliseconds(2000));
   EXPECT_EQ(lost, 2);
   EXPECT_EQ(count("0: ncclCommAbort") + count("1: ncclCommAbort"), 2) << "each rank, once";
   EXPECT_EQ(count("0: ncclCommDestroy"), 0);
+}
+
+TEST_F(NcclTransportTest, AnInitThatNeverEndsIsGivenUp) {
+  fake_nccl()->answers["ncclCommInitRankConfig"][-1] = ncclInProgress;
+  fake_nccl()->patience = -1;
+  std::atomic<int> lost = 0;
+  on_hosts(
+      2,
+      [&](shm::ShmTransport& host) {
+        try {
+          join(&host, gpu_number(host.rank()));
+        } catch (const PeerLost&) {
+          ++lost;
+        }
+      },
+      milliseconds(1000));
+  EXPECT_EQ(lost, 2);
+  EXPECT_EQ(count("0: ncclCommAbort") + count("1: ncclCommAbort"), 2) << "each rank, once";
+}
+
+TEST_F(NcclTransportTest, ASplitThatFailsLeavesNoPart) {
+  fake_nccl()->answers["ncclCommSplit"][-1] = ncclInvalidUsage;
+  on_hosts(1, [&](shm::ShmTransport& host) {
+    NcclTransport transport(join(&host, gpu_number(0)), &host, kGpu);
+    EXPECT_THROW(transport.split(0, 0, &host), Error);
+  });
 }
 
 TEST_F(NcclTransportTest, ACallerCanEndAWait) {
@@ -68,8 +95,10 @@ TEST_F(NcclTransportTest, AGroupIsClosedWhateverFailsInside) {
 }
 
 TEST_F(NcclTransportTest, AnErrorBehindAFailedRankIsThatRanks) {
+  std::latch joined(2);
   on_hosts(2, [&](shm::ShmTransport& host) {
     NcclTransport transport(join(&host, gpu_number(host.rank())), &host, kGpu);
+    joined.arrive_and_wait();  // or one that aborts would end the other's join
     if (host.rank() == 1) {
       host.abort("out of paper");
       return;

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
+#include <utility>
 
 // The names are NCCL's.
 // NOLINTBEGIN(readability-identifier-naming, readability-inconsistent-declaration-parameter-name)
@@ -11,7 +12,9 @@
 struct ncclComm {
   int rank = 0;
   int size = 1;
-  int left = 0;  // times that it still says "in progress"
+  int left = 0;                  // times that it still says "in progress"
+  ncclComm** part_to = nullptr;  // of a split under way: where its part goes
+  ncclComm* part = nullptr;
   ncclUniqueId id{};
 };
 
@@ -70,19 +73,26 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 }
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank,
                                     ncclConfig_t* config) {
-  *comm = new ncclComm{rank, size, 0, id};
+  *comm = new ncclComm{.rank = rank, .size = size, .id = id};
   return answer(*comm, "ncclCommInitRankConfig",
                 text("size", size, "id", id.internal, "blocking", config->blocking));
 }
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part,
                            ncclConfig_t* config) {
-  if (color != NCCL_SPLIT_NOCOLOR) *part = new ncclComm{key, 1, 0, comm->id};
+  // As NCCL does: it says "success" at once, and writes the part when it is asked how far it is.
+  *part = nullptr;
+  comm->part_to = part;
+  if (color != NCCL_SPLIT_NOCOLOR) comm->part = new ncclComm{.rank = key, .id = comm->id};
+  comm->left = fake_nccl()->patience;
   return answer(comm, "ncclCommSplit",
                 text("color", color, "key", key, "blocking", config->blocking));
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   if (comm->left > 0) --comm->left;
   *state = comm->left != 0 ? ncclInProgress : fake_nccl()->async;
+  if (comm->left == 0 && comm->part_to != nullptr) {
+    *std::exchange(comm->part_to, nullptr) = std::exchange(comm->part, nullptr);
+  }
   return ncclSuccess;
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) { return answer(comm, "ncclCommFinalize", ""); }

@@ -208,7 +208,27 @@ TEST_F(NcclTransportTest, AllRanksGetMemoryOrNone) {
   EXPECT_EQ(count("-1: ncclMemFree"), 0);
 }
 
+TEST_F(NcclTransportTest, MessagesAndBarriers) {
+  on_ranks(2, [&](NcclTransport& transport, int rank) {
+    if (rank == 0) {
+      transport.send(a(4), 1);
+      transport.send(a(0), 1);
+    } else {
+      transport.recv(b(4), 0);
+      transport.recv(b(0), 0);
+    }
+    transport.barrier();
+  });
+  EXPECT_EQ(calls_of(0).at(0), "ncclSend " + at_a_ + " 4 type 7 to 1");
+  EXPECT_EQ(calls_of(1).at(0), "ncclRecv " + at_b_ + " 4 type 7 from 0");
+  for (const int rank : {0, 1}) {  // nothing travels for no elements; a barrier is a sum
+    EXPECT_EQ(calls_of(rank).at(1), "ncclCommRegister 4");
+    EXPECT_TRUE(calls_of(rank).at(2).starts_with("ncclAllReduce ")) << calls_of(rank).at(2);
+  }
+}
+
 TEST_F(NcclTransportTest, SplitsThroughNccl) {
+  fake_nccl()->patience = 3;
   on_hosts(3, [&](shm::ShmTransport& host) {
     NcclTransport transport(join(&host, gpu_number(host.rank())), &host, kGpu);
     const int color = host.rank() == 1 ? -1 : 0;

@@ -208,7 +208,7 @@ std::chrono::milliseconds strike_one(const Trial& trial, int signal) {
 
   // Who did not come to join, or was stopped, is missed only when the time is up.
   const bool noticed_at_once = signal == SIGKILL && trial.work != nullptr;
-  const auto limit = noticed_at_once ? kGrace : kTimeout + kGrace;
+  const auto limit = noticed_at_once ? kGrace : kTimeout + 3 * kGrace;
   for (int rank = 0; rank < trial.ranks; ++rank) {
     if (rank == trial.victim) continue;
     const auto left =

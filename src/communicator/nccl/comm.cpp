@@ -119,11 +119,14 @@ void Comm::fail(const char* name, ncclComm_t comm, ncclResult_t result) {
 }
 
 std::unique_ptr<Comm> Comm::split(int color, int key, Transport* host) {
-  ncclComm_t part = nullptr;
   call("ncclCommSplit", [&](ncclComm_t comm) {
     ncclConfig_t config = make_config();
-    return library_->CommSplit(comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &part, &config);
+    const ncclResult_t result =
+        library_->CommSplit(comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &part_, &config);
+    // A thread of NCCL's writes the part, while this answers "success" all the same.
+    return is_failure(result) ? result : ncclInProgress;
   });
+  const ncclComm_t part = std::exchange(part_, nullptr);
   if (part == nullptr) return nullptr;
   std::unique_ptr<Comm> result(new Comm(library_, host, part));
   result->call("ncclCommSplit", [](ncclComm_t) { return ncclInProgress; });  // until it is ready

@@ -89,6 +89,7 @@ class Comm {
   const pid_t process_ = ::getpid();  // a forked child that inherits this object owns nothing
   std::atomic<bool> aborted_ = false;
   ncclComm_t comm_ = nullptr;
+  ncclComm_t part_ = nullptr;  // of a split: NCCL may write it until this communicator is aborted
 };
 
 /** What all communicators ask of NCCL: not to block. */

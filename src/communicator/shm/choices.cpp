@@ -17,6 +17,7 @@ constexpr std::int64_t kLarge = std::int64_t{8} * 1024 * 1024;
 
 /** The power of two that is no less than `bytes`. */
 std::size_t class_of(std::int64_t bytes) {
+  if (bytes == 0) return 0;
   return static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(bytes) - 1));
 }
 

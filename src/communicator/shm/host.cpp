@@ -122,8 +122,9 @@ void Host::wait(const Signal& signal, Wait kind, const Done& done, const Awaited
   Deadline deadline(timeout_);
   for (;;) {
     const std::uint32_t seen = signal.value();
+    const bool failed = has_failed();  // whoever failed after this wait had ended does not end it
     if (done()) break;
-    check_failure();
+    if (failed) check_failure();
     InterruptCheck::poll();
     std::vector<int>& missing = missing_[static_cast<std::size_t>(kind)];
     missing.clear();
@@ -263,9 +264,13 @@ RecycledVector<int> Host::names_of(const std::vector<int>& ranks) const {
   return names;
 }
 
+bool Host::has_failed() const {
+  return control().header().failure.state.load(std::memory_order_acquire) == Failure::kWritten;
+}
+
 void Host::check_failure() const {
+  if (!has_failed()) return;
   const Failure& failure = control().header().failure;
-  if (failure.state.load(std::memory_order_acquire) != Failure::kWritten) return;
   const std::string text = failure.text.data();
   if (failure.kind == Failure::Kind::mismatch) throw MismatchError(text);
   throw PeerLost({failure.ranks.begin(), failure.ranks.begin() + failure.rank_count}, text);

@@ -100,6 +100,7 @@ class Host {
 
   /** Throws what the communicator failed with, if it has. */
   void check_failure() const;
+  bool has_failed() const;
   /** Declares rank `peer` of this host lost, and throws what all ranks throw. */
   [[noreturn]] void lose(int peer, const std::string& reason) {
     lose(std::vector<int>{peer}, reason);
