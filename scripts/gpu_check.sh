@@ -25,7 +25,7 @@ export OMPI_MCA_plm=isolated OMPI_MCA_pml=ob1 OMPI_MCA_btl=vader,self
 export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_hwloc_base_binding_policy=none
 export NCCL_DEBUG=${NCCL_DEBUG:-WARN} TUTTI_TIMEOUT=${TUTTI_TIMEOUT:-60}
-# Or a kernel that is loaded late waits for those of ranks on the same GPU, which wait for its own.
+# Or a kernel that is loaded late may wait for those of ranks on the same GPU, which wait for it.
 export CUDA_MODULE_LOADING=EAGER
 [ -d /dev/shm ] || mkdir -p /dev/shm
 

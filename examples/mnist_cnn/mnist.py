@@ -22,7 +22,8 @@ def _read_idx(folder, name, dimensions):
         if data[:4] != bytes((0, 0, 8, dimensions)) or pixels.size != shape.prod(dtype=int):
             raise ValueError("damaged, or not the file that it should be")
     except (EOFError, OSError, ValueError, zlib.error) as error:
-        raise ValueError(f"{path}: cannot be read: {error}") from error
+        why = getattr(error, "strerror", None) or error  # the rest would name the file again
+        raise ValueError(f"{path}: cannot be read: {why}") from error
     return pixels.reshape(shape)
 
 

@@ -31,7 +31,7 @@ const char* const kHelp =
   --momentum-correction sparse modes: apply the momentum before the selection
   --clip-norm X         sparse modes: clip the norm of each gradient to X / sqrt(ranks) (0: no)
   --warm-up-epochs N    sparseTopK: send more during the first N epochs (0)
-  --device NAME         auto, cpu or cuda; auto takes GPUs where all ranks have one (auto)
+  --device NAME         auto, cpu or cuda; auto takes GPUs where all ranks can (auto)
   --save FILE           write a checkpoint after each epoch
   --resume FILE         go on from a checkpoint, with its seed
   --json FILE           write one JSON object per epoch

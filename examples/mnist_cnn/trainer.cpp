@@ -35,6 +35,14 @@ void broadcast(tutti::Communicator& communicator, std::vector<std::byte>& bytes)
   communicator.broadcast(tutti::View(bytes.data(), size, tutti::DType::u8), 0);
 }
 
+tutti::DistMode mode_of(const std::string& dist_option) {
+  if (dist_option == "fp32") return tutti::DistMode::full;
+  if (dist_option == "partialUpdate") return tutti::DistMode::partial;
+  if (dist_option == "sparseTopK") return tutti::DistMode::top_k;
+  if (dist_option == "sparseThreshold") return tutti::DistMode::threshold;
+  return tutti::DistMode::half;  // fp16, bf16
+}
+
 }  // namespace
 
 void together(tutti::Communicator& communicator, const std::function<void()>& action) {
@@ -67,11 +75,6 @@ Trainer::Trainer(const Options& options, std::shared_ptr<tutti::Communicator> co
 
 /** On GPUs if all ranks have one, with the libraries that it takes, and it is wanted. */
 std::unique_ptr<Network> Trainer::make_network() {
-  const auto everywhere = [&](bool ok) {
-    std::int32_t all = ok ? 1 : 0;
-    communicator().all_reduce(std::span(&all, 1), tutti::Reduce::min);
-    return all != 0;
-  };
   tutti::Device device;
   together(communicator(), [&] {
     if (options_.device != "cpu") device = communicator().device();
@@ -79,29 +82,32 @@ std::unique_ptr<Network> Trainer::make_network() {
       throw std::runtime_error("--device cuda: there is no GPU that this rank can use");
     }
   });
-  if (!everywhere(device.kind == tutti::DeviceKind::cuda)) return make_cpu_network(model_);
+  std::int32_t has_gpu = device.kind == tutti::DeviceKind::cuda ? 1 : 0;
+  communicator().all_reduce(std::span(&has_gpu, 1), tutti::Reduce::min);
+  if (has_gpu == 0) return make_cpu_network(model_);
 
   std::unique_ptr<Network> network;
   std::string missing;
-  const auto unless_missing = [&](const std::function<void()>& action) {
+  const auto attempt = [&](const std::function<void()>& action) {
     try {
       action();
     } catch (const tutti::BackendUnavailable& error) {
-      if (options_.device == "cuda") throw;
       missing = error.what();
     }
   };
   together(communicator(), [&] {
-    unless_missing([&] { network = make_gpu_network(model_, options_.batch_size, device); });
+    attempt([&] { network = make_gpu_network(model_, options_.batch_size, device); });
   });
-  if (everywhere(network != nullptr)) {  // the first collective on GPUs, which all ranks fail alike
-    unless_missing([&] { communicator().barrier(network->stream()).wait(); });
+  std::int64_t lowest = missing.empty() ? ranks() : rank();  // of those that miss something
+  communicator().all_reduce(std::span(&lowest, 1), tutti::Reduce::min);
+  if (lowest == ranks()) {  // the first collective on GPUs, which all ranks fail alike
+    attempt([&] { communicator().barrier(network->stream()).wait(); });
     if (missing.empty()) return network;
+    lowest = 0;
   }
-  if (rank() == 0) {
-    if (missing.empty()) missing = "another rank cannot use its GPU";
-    std::fprintf(stderr, "mnist_dist: training on the CPU: %s\n", missing.c_str());
-  }
+  const bool speaks = rank() == lowest;
+  if (options_.device == "cuda") throw Refused(speaks ? "--device cuda: " + missing : "");
+  if (speaks) std::fprintf(stderr, "mnist_dist: training on the CPU: %s\n", missing.c_str());
   return make_cpu_network(model_);
 }
 
@@ -110,7 +116,10 @@ void Trainer::make_optimizer() {
       .lr = options_.lr, .momentum = options_.momentum, .weight_decay = options_.weight_decay};
   tutti::DistOptions options;
   options.stream = network_->stream();
-  options.half = options_.dist_option == "bf16" ? tutti::DType::bf16 : tutti::DType::f16;
+  const std::string& option = options_.dist_option;
+  options.mode = mode_of(option);
+  options.half = option == "bf16" ? tutti::DType::bf16 : tutti::DType::f16;
+  options.spars = options_.spars;
   options.sparse.clip_norm = options_.clip_norm;
   if (options_.momentum_correction) std::swap(options.sparse.momentum, sgd.momentum);
   options.sparse.warm_up_epochs = options_.warm_up_epochs;
@@ -123,20 +132,10 @@ std::int64_t Trainer::steps_of(std::int64_t images) const {
   return (images + options_.batch_size - 1) / options_.batch_size;
 }
 
-/** One step of the way of training that was asked for. */
 void Trainer::step() {
-  const tutti::Backward backward = [this](const tutti::Emit& emit) { network_->backward(emit); };
-  const std::string& option = options_.dist_option;
-  if (option == "fp32") {
-    optimizer_->backward_and_update(backward);
-  } else if (option == "partialUpdate") {
-    optimizer_->backward_and_partial_update(backward, kPartitionElements);
-  } else if (is_sparse(options_)) {
-    optimizer_->backward_and_sparse_update(backward, std::nullopt, options_.spars,
-                                           option == "sparseTopK");
-  } else {
-    optimizer_->backward_and_update_half(backward);
-  }
+  std::optional<std::int64_t> threshold;
+  if (options_.dist_option == "partialUpdate") threshold = kPartitionElements;
+  (*optimizer_)([this](const tutti::Emit& emit) { network_->backward(emit); }, threshold);
 }
 
 void Trainer::load(const tutti::OptimizerState& state) {

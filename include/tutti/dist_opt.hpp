@@ -46,7 +46,22 @@ struct SparseOptions {
   std::int64_t epoch_steps = 0;
 };
 
+/** How gradients travel in a step: the method of DistOpt that does it so. */
+enum class DistMode : std::uint8_t {
+  full,       ///< backward_and_update
+  half,       ///< backward_and_update_half
+  partial,    ///< backward_and_partial_update
+  top_k,      ///< backward_and_sparse_update with topK
+  threshold,  ///< backward_and_sparse_update without
+};
+
 struct DistOptions {
+  /** What DistOpt::operator() does, and with which arguments: those of the method of the mode. */
+  DistMode mode = DistMode::full;
+  bool clipping = false;
+  float clip_value = 100.0F;
+  double spars = 0.05;
+  bool corr = true;
   /**
    * Size of a bucket in elements: gradients are sent once about that many have been gathered. A
    * bucket holds whole gradients; one that alone is larger has a bucket of its own. A step may ask
@@ -57,13 +72,13 @@ struct DistOptions {
   bool missing_as_zero = false;
   /** In which type backward_and_update_half and the half sums travel: f16 or bf16. */
   DType half = DType::f16;
-  SparseOptions sparse;
+  SparseOptions sparse{};
   /**
    * Where parameters are on a GPU: the stream on which gradients are made and parameters are read
    * and written. Left out: the GPU's default stream.
    */
-  Stream stream;
-  CommOptions comm;
+  Stream stream{};
+  CommOptions comm{};
 };
 
 /**
@@ -132,6 +147,9 @@ class DistOpt {
    * with the model's list wherever the order of a pass might not be the same on all ranks.
    */
   std::vector<View> register_parameters(std::span<const Parameter> parameters);
+
+  /** One step in the mode of the options: whichever of the following methods that is. */
+  void operator()(const Backward& backward, std::optional<std::int64_t> threshold = std::nullopt);
 
   /**
    * One step: runs `backward`, averages the gradients over the ranks, updates, counts a step.

@@ -43,11 +43,25 @@ void bind_sgd(py::module_& module) {
 
 using PyClass = py::class_<PyDistOpt, std::shared_ptr<PyDistOpt>>;
 
+/** What mnist_dist calls --dist-option. */
+DistMode mode_of(const std::string& dist_option) {
+  if (dist_option == "fp32") return DistMode::full;
+  if (dist_option == "fp16" || dist_option == "bf16") return DistMode::half;
+  if (dist_option == "partialUpdate") return DistMode::partial;
+  if (dist_option == "sparseTopK") return DistMode::top_k;
+  if (dist_option == "sparseThreshold") return DistMode::threshold;
+  throw InvalidArgument("dist_option is '" + dist_option +
+                        "', but must be fp32, fp16, bf16, partialUpdate, sparseTopK or "
+                        "sparseThreshold");
+}
+
 std::shared_ptr<PyDistOpt> make_dist_opt(std::shared_ptr<SGD> optimizer,
                                          std::shared_ptr<PyCommunicator> communicator,
                                          std::int64_t bucket_elements, bool missing_as_zero,
                                          const std::string& half, float momentum, float clip_norm,
-                                         std::int64_t warm_up_epochs, std::int64_t epoch_steps) {
+                                         std::int64_t warm_up_epochs, std::int64_t epoch_steps,
+                                         const std::string& dist_option, double spars, bool corr,
+                                         bool clipping, float clip_value) {
   DistOptions options;
   options.bucket_elements = bucket_elements;
   options.missing_as_zero = missing_as_zero;
@@ -56,6 +70,13 @@ std::shared_ptr<PyDistOpt> make_dist_opt(std::shared_ptr<SGD> optimizer,
   }
   options.half = half == "float16" ? DType::f16 : DType::bf16;
   options.sparse = {momentum, clip_norm, warm_up_epochs, epoch_steps};
+  options.mode = mode_of(dist_option);
+  if (dist_option == "fp16") options.half = DType::f16;
+  if (dist_option == "bf16") options.half = DType::bf16;
+  options.spars = spars;
+  options.corr = corr;
+  options.clipping = clipping;
+  options.clip_value = clip_value;
   auto self = std::make_shared<PyDistOpt>(std::move(optimizer), std::move(communicator), options);
   close_at_exit(self);
   return self;
@@ -81,6 +102,10 @@ py::dict statistics(const PyDistOpt& self) {
 void bind_steps(PyClass& dist_opt) {
   using Threshold = std::int64_t;
   dist_opt
+      .def("_step",
+           [](PyDistOpt& self, const py::function& backward, Threshold threshold) {
+             self.step(backward, [&](DistOpt& opt, const Backward& run) { opt(run, threshold); });
+           })
       .def("_update",
            [](PyDistOpt& self, const py::function& backward, Threshold threshold) {
              self.step(backward, [&](DistOpt& opt, const Backward& run) {
@@ -175,7 +200,8 @@ void bind_class(py::module_& module) {
       .def(py::init(&make_dist_opt), py::arg("opt"), py::arg("communicator"),
            py::arg("bucket_elements"), py::arg("missing_as_zero"), py::arg("half"),
            py::arg("momentum"), py::arg("clip_norm"), py::arg("warm_up_epochs"),
-           py::arg("epoch_steps"))
+           py::arg("epoch_steps"), py::arg("dist_option"), py::arg("spars"), py::arg("corr"),
+           py::arg("clipping"), py::arg("clip_value"))
       .def_property_readonly("communicator", &PyDistOpt::communicator,
                              "The communicator, which the caller may use between the steps.")
       .def(

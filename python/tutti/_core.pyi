@@ -171,6 +171,11 @@ class DistOpt:
         clip_norm: float,
         warm_up_epochs: int,
         epoch_steps: int,
+        dist_option: str,
+        spars: float,
+        corr: bool,
+        clipping: bool,
+        clip_value: float,
     ) -> None: ...
     @property
     def communicator(self) -> Communicator: ...
@@ -179,6 +184,7 @@ class DistOpt:
     def register_parameters(
         self, parameters: Iterable[Union[Array, Tuple[str, Array]]]
     ) -> List[Any]: ...
+    def _step(self, backward: _Backward, threshold: int) -> None: ...
     def _update(self, backward: _Backward, threshold: int) -> None: ...
     def _update_half(
         self, backward: _Backward, threshold: int, clipping: bool, clip_value: float

@@ -60,6 +60,9 @@ class DistOpt(_core.DistOpt):
     parameters in the same order. An exception inside a pass leaves everything as it was if no
     bucket was sent, otherwise the communicator is aborted and the other ranks get PeerLost.
 
+    dist_option: what dist(loss) does: "fp32" is backward_and_update, "fp16" and "bf16" are
+        backward_and_update_half, "partialUpdate" is backward_and_partial_update, "sparseTopK" and
+        "sparseThreshold" are backward_and_sparse_update; with clipping, clip_Value, spars and corr.
     buffSize: the most elements that travel as one message, unless a single gradient is larger.
     half: in which type the half methods travel: "float16" or "bfloat16".
     missing_as_zero: a parameter that a pass leaves out counts as a zero gradient.
@@ -80,6 +83,11 @@ class DistOpt(_core.DistOpt):
         buffSize: int = 4194304,
         *,
         communicator: Optional[Communicator] = None,
+        dist_option: str = "fp32",
+        clipping: bool = False,
+        clip_Value: float = 100,
+        spars: float = 0.05,
+        corr: bool = True,
         half: str = "float16",
         missing_as_zero: bool = False,
         momentum_correction: float = 0.0,
@@ -114,6 +122,11 @@ class DistOpt(_core.DistOpt):
             clip_norm,
             warm_up_epochs,
             epoch_steps,
+            dist_option,
+            spars,
+            corr,
+            clipping,
+            clip_Value,
         )
         self.opt = opt
         self.buffSize = buffSize
@@ -134,8 +147,8 @@ class DistOpt(_core.DistOpt):
         return self.communicator.local_rank
 
     def __call__(self, loss: Any) -> None:
-        """The same as backward_and_update(loss)."""
-        self.backward_and_update(loss)
+        """One step as dist_option says: backward_and_update(loss), unless it was given."""
+        self._step(_backward_of(loss), self._bucket(_THRESHOLD))
 
     def backward_and_update(self, loss: Any, threshold: int = _THRESHOLD) -> None:
         """One step in full precision: averages the gradients, updates, counts a step.

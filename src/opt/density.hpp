@@ -5,21 +5,8 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <string>
-
-#include "communicator/text.hpp"
-#include "tutti/error.hpp"
 
 namespace tutti {
-
-/** Throws InvalidArgument unless `spars` is a fraction that top-K can send, or a threshold. */
-inline void check_spars(const char* method, double spars, bool top_k) {
-  const bool good = top_k ? spars > 0.0 && spars <= 1.0 : spars >= 0.0 && std::isfinite(spars);
-  if (good) return;
-  throw InvalidArgument(
-      std::string(method) + ": spars is " + number_text(spars) + ", but must be " +
-      (top_k ? "above 0 and at most 1 for top-K" : "finite and not negative for a threshold"));
-}
 
 /** The least float that is not below `spars`: what reaches the one reaches the other. */
 inline float threshold_of(double spars) {

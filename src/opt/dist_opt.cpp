@@ -7,6 +7,7 @@
 
 #include "communicator/text.hpp"
 #include "opt/dist_opt_impl.hpp"
+#include "opt/mode_checks.hpp"
 
 namespace tutti {
 namespace {
@@ -40,6 +41,11 @@ void check(const DistOptions& options) {
                           "; it must be f16 or bf16");
   }
   check(options.sparse);
+  if (options.mode == DistMode::half) check_clip("DistOpt", options.clipping, options.clip_value);
+  if (options.mode == DistMode::top_k || options.mode == DistMode::threshold) {
+    check_spars("DistOpt", options.spars, options.mode == DistMode::top_k);
+    check_correction("DistOpt", options.corr, options.sparse.momentum);
+  }
 }
 
 /** Checks what all constructors get, before any of them joins a communicator. */
@@ -80,6 +86,22 @@ Communicator& DistOpt::communicator() const { return impl_->communicator(); }
 
 std::vector<View> DistOpt::register_parameters(std::span<const Parameter> parameters) {
   return impl_->register_parameters(parameters);
+}
+
+void DistOpt::operator()(const Backward& backward, std::optional<std::int64_t> threshold) {
+  const DistOptions& options = impl_->options();
+  switch (options.mode) {
+    case DistMode::full:
+      return backward_and_update(backward, threshold);
+    case DistMode::half:
+      return backward_and_update_half(backward, threshold, options.clipping, options.clip_value);
+    case DistMode::partial:
+      return backward_and_partial_update(backward, threshold);
+    case DistMode::top_k:
+    case DistMode::threshold:
+      return backward_and_sparse_update(backward, threshold, options.spars,
+                                        options.mode == DistMode::top_k, options.corr);
+  }
 }
 
 void DistOpt::backward_and_update(const Backward& backward, std::optional<std::int64_t> threshold) {

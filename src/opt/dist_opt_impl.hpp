@@ -78,6 +78,7 @@ class DistOpt::Impl {
 
   Optimizer& optimizer() const { return *optimizer_; }
   Communicator& communicator() const { return *communicator_; }
+  const DistOptions& options() const { return options_; }
   PendingSums& sums() { return sums_; }
   StepStatistics statistics() const {
     return model_ ? model_->reducer.statistics() : StepStatistics();

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "communicator/text.hpp"
-#include "opt/density.hpp"
 #include "opt/dist_opt_impl.hpp"
 #include "opt/home_stream.hpp"
+#include "opt/mode_checks.hpp"
 
 namespace tutti {
 namespace {
@@ -196,10 +196,7 @@ void DistOpt::Impl::update_half(const Backward& backward, std::optional<std::int
                                 bool clipping, float clip_value) {
   const char* method = "backward_and_update_half";
   const std::int64_t bucket = bucket_size(method, threshold);
-  if (clipping && !(clip_value > 0.0F && std::isfinite(clip_value))) {
-    throw InvalidArgument(std::string(method) + ": clip_value is " + number_text(clip_value) +
-                          ", but must be finite and positive");
-  }
+  check_clip(method, clipping, clip_value);
   train(method, backward, [&](Model& model) {
     if (!model.half) {
       model.half = std::make_unique<HalfCompressor>(*communicator_, model.reducer.memory_elements(),
@@ -245,10 +242,7 @@ void DistOpt::Impl::update_sparse(const Backward& backward, std::optional<std::i
   const char* method = "backward_and_sparse_update";
   const std::int64_t bucket = bucket_size(method, threshold);
   check_spars(method, spars, top_k);
-  if (!correct && options_.sparse.momentum != 0.0F) {
-    throw InvalidArgument(std::string(method) +
-                          ": corr is false, but the momentum correction of SparseOptions needs it");
-  }
+  check_correction(method, correct, options_.sparse.momentum);
   train(method, backward, [&](Model& model) {
     if (!model.sparse) model.sparse = make_sparse(model);
     const bool on_cpu = model.table.device().kind == DeviceKind::cpu;

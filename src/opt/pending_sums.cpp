@@ -9,6 +9,7 @@
 #include "communicator/text.hpp"
 #include "opt/density.hpp"
 #include "opt/home_stream.hpp"
+#include "opt/mode_checks.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {

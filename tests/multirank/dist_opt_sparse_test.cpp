@@ -1,8 +1,10 @@
 // DistOpt's sparse modes against a plain model of them: what is sent, what is kept, what is lost.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -107,6 +109,69 @@ TEST_F(DistOptSparse, WithAllElementsItIsTheFullStep) {
       sparse.backward_and_sparse_update(emit_values(b, own), std::nullopt, 1.0, true);
       EXPECT_EQ(a, b);
     }
+  });
+}
+
+TEST_F(DistOptSparse, AModeThatIsAnOptionIsItsMethod) {
+  static constexpr std::int64_t kBucket = 64;  // so that partial updates have several partitions
+  struct Case {
+    DistOptions options;
+    std::function<void(DistOpt&, const Backward&)> step;
+  };
+  const Case cases[] = {
+      {{}, [](DistOpt& opt, const Backward& b) { opt.backward_and_update(b, kBucket); }},
+      {{.mode = DistMode::half, .clipping = true, .clip_value = 300.0F},
+       [](DistOpt& opt, const Backward& b) {
+         opt.backward_and_update_half(b, kBucket, true, 300.0F);
+       }},
+      {{.mode = DistMode::partial},
+       [](DistOpt& opt, const Backward& b) { opt.backward_and_partial_update(b, kBucket); }},
+      {{.mode = DistMode::top_k, .spars = 0.1, .corr = false},
+       [](DistOpt& opt, const Backward& b) {
+         opt.backward_and_sparse_update(b, kBucket, 0.1, true, false);
+       }},
+      {{.mode = DistMode::threshold, .spars = 360.0},
+       [](DistOpt& opt, const Backward& b) { opt.backward_and_sparse_update(b, kBucket, 360.0); }}};
+  on_ranks([&](Communicator& communicator) {
+    std::vector<Values> results;
+    for (const Case& each : cases) {
+      DistOpt by_option = over(communicator, each.options);
+      DistOpt by_method = over(communicator);
+      Values a(kSizes, 0.0F);
+      Values b(kSizes, 0.0F);
+      by_option.register_parameters(a.parameters());
+      by_method.register_parameters(b.parameters());
+      for (int step = 0; step < 3; ++step) {
+        const auto gradients = all_gradients(step, communicator.world_size());
+        const Values& own = gradients[static_cast<std::size_t>(communicator.global_rank())];
+        by_option(emit_values(a, own), kBucket);
+        each.step(by_method, emit_values(b, own));
+        EXPECT_EQ(a, b);
+      }
+      // One rank's partial updates are full ones.
+      const bool same = communicator.world_size() == 1 && each.options.mode == DistMode::partial;
+      if (!same) {
+        EXPECT_EQ(std::count(results.begin(), results.end(), a), 0);
+      }
+      results.push_back(a);
+    }
+  });
+}
+
+TEST_F(DistOptSparse, OptionsOfAModeAreChecked) {
+  on_ranks([](Communicator& communicator) {
+    const auto refuse = [&](const DistOptions& options, const std::string& part) {
+      try {
+        over(communicator, options);
+        ADD_FAILURE() << "not refused: " << part;
+      } catch (const InvalidArgument& error) {
+        EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+      }
+    };
+    refuse({.mode = DistMode::top_k, .spars = 0.0}, "spars is 0");
+    refuse({.mode = DistMode::threshold, .spars = -1.0}, "spars is -1");
+    refuse({.mode = DistMode::half, .clipping = true, .clip_value = -2.0F}, "clip_value is -2");
+    refuse({.mode = DistMode::top_k, .corr = false, .sparse = {.momentum = 0.9F}}, "corr is false");
   });
 }
 

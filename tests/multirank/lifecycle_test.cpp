@@ -289,7 +289,7 @@ TEST_F(Lifecycle, ARankThatStaysAwayIsNamedAfterTheTimeout) {
     const int late = ranks() - 1;
     const auto begin = std::chrono::steady_clock::now();
     if (comm.global_rank() == late) {
-      std::this_thread::sleep_for(5s);
+      std::this_thread::sleep_for(8s);
       // The first may find what the others sent before they gave up.
       const auto twice = [&] {
         comm.barrier();
@@ -298,11 +298,11 @@ TEST_F(Lifecycle, ARankThatStaysAwayIsNamedAfterTheTimeout) {
       EXPECT_THROW(twice(), CommunicationError);
     } else {
       expect_lost({late}, [&] { comm.barrier(); });
-      EXPECT_GE(std::chrono::steady_clock::now() - begin, 900ms);
-      EXPECT_LT(std::chrono::steady_clock::now() - begin, 4500ms);
+      EXPECT_GE(std::chrono::steady_clock::now() - begin, 1900ms);
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, 7500ms);
     }
   };
-  on_ranks(body, short_timeout(1s));
+  on_ranks(body, short_timeout(2s));
 }
 
 TEST_F(Lifecycle, TwoCommunicatorsLiveSideBySide) {

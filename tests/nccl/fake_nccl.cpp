@@ -79,13 +79,15 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
 }
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part,
                            ncclConfig_t* config) {
+  const ncclResult_t result =
+      answer(comm, "ncclCommSplit", text("color", color, "key", key, "blocking", config->blocking));
+  if (result != ncclSuccess) return result;
   // As NCCL does: it says "success" at once, and writes the part when it is asked how far it is.
   *part = nullptr;
   comm->part_to = part;
   if (color != NCCL_SPLIT_NOCOLOR) comm->part = new ncclComm{.rank = key, .id = comm->id};
   comm->left = fake_nccl()->patience;
-  return answer(comm, "ncclCommSplit",
-                text("color", color, "key", key, "blocking", config->blocking));
+  return result;
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   if (comm->left > 0) --comm->left;

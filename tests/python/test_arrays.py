@@ -2,6 +2,7 @@
 
 import array
 import ctypes
+import os
 
 import numpy
 import pytest
@@ -92,6 +93,8 @@ def test_bfloat16_of_torch(comm):
 
 
 def test_more_than_there_is(comm):
+    if os.statvfs("/dev/shm").f_blocks == 0:
+        pytest.skip("/dev/shm has no limit")
     with pytest.raises(tutti.SystemError, match="/dev/shm"):
         comm.empty(1 << 44, "uint8")
     double(comm, comm.empty(3))  # which goes on

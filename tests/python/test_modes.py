@@ -154,6 +154,42 @@ def test_sparse_without_corr():
     launching.run(forgetful, 2, "fork")
 
 
+def chosen(place):
+    comm = place.communicator()
+    ways = {
+        "fp32": ({}, lambda dist, loss: dist.backward_and_update(loss)),
+        "fp16": (dict(clipping=True, clip_Value=3.0),
+                 lambda dist, loss: dist.backward_and_update_half(loss, clipping=True,
+                                                                  clip_Value=3.0)),
+        "bf16": ({}, lambda dist, loss: dist.backward_and_update_half(loss)),
+        "partialUpdate": ({}, lambda dist, loss: dist.backward_and_partial_update(loss)),
+        "sparseTopK": (dict(spars=0.1, corr=False),
+                       lambda dist, loss: dist.backward_and_sparse_update(loss, spars=0.1, topK=True,
+                                                                          corr=False)),
+        "sparseThreshold": (dict(spars=5.0),
+                            lambda dist, loss: dist.backward_and_sparse_update(loss, spars=5.0)),
+    }
+    for option, (arguments, step) in ways.items():
+        by_option = opt.DistOpt(opt.SGD(lr=1.0), communicator=comm, dist_option=option, **arguments)
+        by_method = opt.DistOpt(opt.SGD(lr=1.0), communicator=comm,
+                                half="bfloat16" if option == "bf16" else "float16")
+        a, b = parameters(), parameters()
+        for i in range(2):
+            by_option(pairs(a, place.rank, i))
+            step(by_method, pairs(b, place.rank, i))
+            for p, q in zip(a, b):
+                numpy.testing.assert_array_equal(p, q, err_msg=option)
+        assert by_option.bytes_per_step == by_method.bytes_per_step
+    with pytest.raises(tutti.InvalidArgument, match="dist_option is 'fp8'"):
+        opt.DistOpt(opt.SGD(), communicator=comm, dist_option="fp8")
+    with pytest.raises(tutti.InvalidArgument, match="spars is 0"):
+        opt.DistOpt(opt.SGD(), communicator=comm, dist_option="sparseTopK", spars=0)
+
+
+def test_a_mode_that_is_an_option_is_its_method():
+    launching.run(chosen, 2, "fork")
+
+
 def mixed(place, folder):
     dist = place.dist_opt(opt.SGD(lr=0.1, momentum=0.5))
     params = parameters()

@@ -72,16 +72,16 @@ __device__ Chunk<Piece> chunk_of_block(const PieceList<Piece, kMost>& list) {
   return {&piece, begin, end};
 }
 
-/** Cuts `pieces` into lists and calls launch(list, blocks) for each. */
-template <int kMost, class Piece, class Launch>
-void for_each_list(std::span<const Piece> pieces, const Launch& launch) {
+/** Cuts `pieces` into lists and calls action(list, blocks) for each. */
+template <int kMost, class Piece, class Action>
+void for_each_list(std::span<const Piece> pieces, const Action& action) {
   constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;  // of a grid
   PieceList<Piece, kMost> list{};
   std::int64_t blocks = 0;
   const auto flush = [&] {
     if (list.count == 0) return;
     list.first_block[list.count] = static_cast<unsigned>(blocks);
-    launch(list, static_cast<unsigned>(blocks));
+    action(list, static_cast<unsigned>(blocks));
     list.count = 0;
     blocks = 0;
   };

@@ -119,14 +119,17 @@ void Comm::fail(const char* name, ncclComm_t comm, ncclResult_t result) {
 }
 
 std::unique_ptr<Comm> Comm::split(int color, int key, Transport* host) {
-  call("ncclCommSplit", [&](ncclComm_t comm) {
+  ncclComm_t part = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    require_alive();
     ncclConfig_t config = make_config();
     const ncclResult_t result =
-        library_->CommSplit(comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &part_, &config);
+        library_->CommSplit(comm_, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &part_, &config);
     // A thread of NCCL's writes the part, while this answers "success" all the same.
-    return is_failure(result) ? result : ncclInProgress;
-  });
-  const ncclComm_t part = std::exchange(part_, nullptr);
+    finish("ncclCommSplit", comm_, is_failure(result) ? result : ncclInProgress);
+    part = std::exchange(part_, nullptr);
+  }
   if (part == nullptr) return nullptr;
   std::unique_ptr<Comm> result(new Comm(library_, host, part));
   result->call("ncclCommSplit", [](ncclComm_t) { return ncclInProgress; });  // until it is ready
@@ -146,11 +149,13 @@ void Comm::poll() {
 void Comm::cancel() noexcept {
   aborted_ = true;  // a call in progress gives up and lets go of the mutex
   const std::lock_guard lock(mutex_);
-  ncclComm_t comm = std::exchange(comm_, nullptr);
-  if (comm == nullptr) return;
-  const ncclResult_t result = library_->CommAbort(comm);
-  if (result == ncclSuccess || result == ncclInProgress) return;
-  log(LogLevel::warn, std::string_view(library_->GetErrorString(result)));
+  for (ncclComm_t* each : {&comm_, &part_}) {
+    ncclComm_t comm = std::exchange(*each, nullptr);
+    if (comm == nullptr) continue;
+    const ncclResult_t result = library_->CommAbort(comm);
+    if (!is_failure(result)) continue;
+    log(LogLevel::warn, std::string_view(library_->GetErrorString(result)));
+  }
 }
 
 void Comm::release(void* data) noexcept {

@@ -89,7 +89,7 @@ class Comm {
   const pid_t process_ = ::getpid();  // a forked child that inherits this object owns nothing
   std::atomic<bool> aborted_ = false;
   ncclComm_t comm_ = nullptr;
-  ncclComm_t part_ = nullptr;  // of a split: NCCL may write it until this communicator is aborted
+  ncclComm_t part_ = nullptr;  // of a split under way: NCCL may write it until comm_ is aborted
 };
 
 /** What all communicators ask of NCCL: not to block. */
