@@ -18,8 +18,7 @@ using shm::Wait;
 
 // Shorter exchanges tell about waiting, not about the wire.
 constexpr std::int64_t kTimed = std::int64_t{64} * 1024;
-constexpr std::int64_t kMostReserved = std::int64_t{64} << 20U;  // elements
-constexpr double kNewest = 0.25;                                 // weight of the newest measurement
+constexpr double kNewest = 0.25;  // weight of the newest measurement
 
 /** What the leaders tell each other first, besides the sizes of their packets. */
 struct Report {
@@ -48,6 +47,13 @@ RecycledVector<std::int64_t> every(std::span<const std::int64_t> offsets, int st
 
 std::int64_t sparse_range(std::int64_t count, int hosts, int host) {
   return host == hosts ? count : share_of(count, sizeof(float), hosts, host).begin;
+}
+
+Scratch packet_memory(mpi::Channel& channel, std::int64_t bytes, std::int64_t count) {
+  constexpr std::int64_t kLeast = std::int64_t{64} * 1024;
+  const std::int64_t elements = std::min(count, kMostReserved);
+  const std::int64_t room = 2 * elements * static_cast<std::int64_t>(sizeof(float));
+  return {channel.scratch(), std::max({bytes, room, kLeast})};
 }
 
 std::int64_t sum_packets(const PacketSizes& sizes, const std::byte* data, int hosts, float* out,
@@ -284,9 +290,7 @@ void HierarchicalTransport::sparse_packets(View out, std::int64_t divisor, Spars
                    DType::u8);
   local_->broadcast(board, board, 0);
   const std::int64_t bytes = offsets_of(sizes).back();
-  if (!is_leader()) {
-    memory = Scratch(channel_->scratch(), std::max(bytes + kPacketSlack, sparse_room(out.count)));
-  }
+  if (!is_leader()) memory = packet_memory(*channel_, bytes + kPacketSlack, out.count);
   const View all(memory.data(), bytes, DType::u8);
   local_->broadcast(all, all, 0);
   if (is_leader() && local_size() > 1) stats.bytes_sent += bytes;

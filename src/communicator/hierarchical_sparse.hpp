@@ -1,7 +1,6 @@
 // Sums of sparse vectors between hosts: what a host's leader does.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -29,14 +28,13 @@ using PacketSizes = RecycledVector<PacketSize>;
 /** The range of the indices that host `host` of `hosts` sums up when they split, and its end. */
 std::int64_t sparse_range(std::int64_t count, int hosts, int host);
 
-/** Bytes that the packets of a sum of `count` elements take at most or little more, where they pay:
- * else the vector itself travels. Sums of one length ask for the same memory, however dense they
- * are; very long ones for what they need. */
-constexpr std::int64_t sparse_room(std::int64_t count) {
-  constexpr std::int64_t kLeast = std::int64_t{64} << 10U;
-  constexpr std::int64_t kMost = std::int64_t{256} << 20U;
-  return std::clamp(2 * count * static_cast<std::int64_t>(sizeof(float)), kLeast, kMost);
-}
+/** Sums of up to so many elements have memory from the start for whatever they will hold. */
+inline constexpr std::int64_t kMostReserved = std::int64_t{32} << 20U;
+
+/** Memory for at least `bytes` bytes of packets of a sum of `count` elements: for so many as they
+ * take at most or little more, where they pay, since else the vector itself travels. So sums of one
+ * length ask for the same, however dense they are. */
+mpi::Scratch packet_memory(mpi::Channel& channel, std::int64_t bytes, std::int64_t count);
 
 /** out = the sum over the hosts, in their order, of the packets at `data`, divided by `divisor`;
  * how many elements are not zero. */
@@ -68,9 +66,7 @@ class SparseLeader {
 
  private:
   int hosts() const { return leaders_.size(); }
-  mpi::Scratch scratch(std::int64_t bytes) {
-    return {channel_.scratch(), std::max(bytes, sparse_room(count_))};
-  }
+  mpi::Scratch scratch(std::int64_t bytes) { return packet_memory(channel_, bytes, count_); }
   void put(std::uint32_t index, float value);
   void next_range();
   RecycledVector<Packet> own_packets() const;
