@@ -15,7 +15,6 @@ import pytest
 
 import launching
 import tutti
-from tutti import opt
 
 
 def dying(place):
