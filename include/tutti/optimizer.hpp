@@ -64,7 +64,7 @@ class Optimizer {
 };
 
 struct SgdOptions {
-  float lr = 0.01F;
+  float lr = 0.1F;  ///< SINGA's default
   float momentum = 0.0F;
   float dampening = 0.0F;
   float weight_decay = 0.0F;

@@ -11,6 +11,7 @@ namespace tutti::python {
 namespace {
 
 void bind_sgd(py::module_& module) {
+  const SgdOptions defaults;
   py::class_<SGD, std::shared_ptr<SGD>>(
       module, "SGD",
       "Stochastic gradient descent with the formulas of torch.optim.SGD:\n\n"
@@ -22,8 +23,9 @@ void bind_sgd(py::module_& module) {
                  return std::make_shared<SGD>(
                      SgdOptions{lr, momentum, dampening, weight_decay, nesterov});
                }),
-           py::arg("lr") = 0.1F, py::arg("momentum") = 0.0F, py::arg("dampening") = 0.0F,
-           py::arg("weight_decay") = 0.0F, py::arg("nesterov") = false)
+           py::arg("lr") = defaults.lr, py::arg("momentum") = defaults.momentum,
+           py::arg("dampening") = defaults.dampening,
+           py::arg("weight_decay") = defaults.weight_decay, py::arg("nesterov") = defaults.nesterov)
       .def_property(
           "lr", [](const SGD& sgd) { return sgd.options().lr; }, &SGD::set_lr,
           "The learning rate; a new one takes effect with the next update.")

@@ -303,6 +303,10 @@ def test_a_saved_state_goes_on_to_the_bit(on_ranks, tmp_path):
     on_ranks(resume, str(tmp_path))
 
 
+def test_the_default_learning_rate_is_that_of_singa():
+    assert opt.SGD().lr == numpy.float32(0.1)
+
+
 def test_what_the_constructor_refuses():
     ticket = tutti.NcclIdHolder()
     comm = tutti.Communicator(0, 1, tutti.NcclIdHolder())
