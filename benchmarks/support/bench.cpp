@@ -22,6 +22,7 @@
 #include "support/ping_pong.hpp"
 #include "support/turns.hpp"
 #include "tutti/communicator.hpp"
+#include "tutti/output_file.hpp"
 
 namespace tutti::bench {
 namespace {
@@ -132,8 +133,8 @@ class Bench {
     for (const std::string& name : options_.peers) peers_.push_back({name, make_peer(name)});
     pingpong_ns_ = ping_pong_ns();
     if (comm_.global_rank() != 0 || options_.json.empty()) return;
-    json_.reset(std::fopen(options_.json.c_str(), "w"));
-    if (!json_) throw InvalidArgument("--json is '" + options_.json + "': cannot be written");
+    json_.emplace(options_.json);
+    json_->commit();
   }
 
   /** False if a result was wrong. */
@@ -151,9 +152,6 @@ class Bench {
   struct NamedPeer {
     std::string name;
     std::unique_ptr<Peer> peer;
-  };
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
   };
 
   bool measure(Op op, std::int64_t wanted, Buffers buffers) {
@@ -203,7 +201,7 @@ class Bench {
                 "algbw", "busbw", "limit_us", "ratio", "mpi_us", "x", "gloo_us", "x");
   }
 
-  void print(const Line& line) const {
+  void print(const Line& line) {
     const double algbw = static_cast<double>(line.bytes) / *line.us * 1e-3;
     const double busbw = algbw * bus_factor(line.op, comm_.world_size());
     std::printf("%6s %8s %11.2f %8.2f %8.2f %11.2f %6.2f", size_text(line.bytes).c_str(),
@@ -222,22 +220,23 @@ class Bench {
     const auto number = [](const std::optional<double>& value) {
       return value ? std::to_string(*value) : "null";
     };
-    std::fprintf(json_.get(),
-                 "{\"op\": \"%s\", \"dtype\": \"%s\", \"bytes\": %lld, \"ranks\": %d, "
-                 "\"buffers\": \"%s\", \"us\": %.3f, \"mpi_us\": %s, \"gloo_us\": %s, "
-                 "\"limit_us\": %.3f, \"pingpong_ns\": %.1f, \"checked\": true}\n",
-                 name_of(line.op), name_of(options_.dtype).data(),
-                 static_cast<long long>(line.bytes), comm_.world_size(), name_of(line.buffers),
-                 *line.us, number(line.mpi_us).c_str(), number(line.gloo_us).c_str(),
-                 *line.limit_us, pingpong_ns_);
-    std::fflush(json_.get());
+    std::array<char, 512> text{};
+    std::snprintf(text.data(), text.size(),
+                  "{\"op\": \"%s\", \"dtype\": \"%s\", \"bytes\": %lld, \"ranks\": %d, "
+                  "\"buffers\": \"%s\", \"us\": %.3f, \"mpi_us\": %s, \"gloo_us\": %s, "
+                  "\"limit_us\": %.3f, \"pingpong_ns\": %.1f, \"checked\": true}\n",
+                  name_of(line.op), name_of(options_.dtype).data(),
+                  static_cast<long long>(line.bytes), comm_.world_size(), name_of(line.buffers),
+                  *line.us, number(line.mpi_us).c_str(), number(line.gloo_us).c_str(),
+                  *line.limit_us, pingpong_ns_);
+    json_->write(text.data());
   }
 
   Options options_;
   Communicator comm_;
   std::vector<NamedPeer> peers_;
   double pingpong_ns_ = 0;
-  std::unique_ptr<std::FILE, Close> json_;
+  std::optional<OutputFile> json_;
 };
 
 }  // namespace

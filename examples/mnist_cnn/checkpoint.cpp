@@ -1,17 +1,15 @@
 // Checkpoint files: a header, the model's signature, the arrays, and a checksum over all of it.
 #include "checkpoint.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <system_error>
 #include <type_traits>
+
+#include "tutti/output_file.hpp"
 
 namespace mnist {
 namespace {
@@ -123,60 +121,6 @@ class Reader {
   std::string path_;
 };
 
-[[noreturn]] void fail(const std::string& what, const std::filesystem::path& path) {
-  throw CheckpointError(path.string() + ": " + what + ": " +
-                        std::generic_category().message(errno));
-}
-
-std::filesystem::path folder_of(const std::filesystem::path& path) {
-  return path.has_parent_path() ? path.parent_path() : ".";
-}
-
-/** A file that is removed again unless it was renamed to its final name. */
-class TemporaryFile {
- public:
-  explicit TemporaryFile(const std::filesystem::path& target)
-      : target_(target), path_(target.string() + ".tmp") {
-    descriptor_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (descriptor_ < 0) fail("cannot be created", path_);
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  ~TemporaryFile() {
-    if (descriptor_ >= 0) close(descriptor_);
-    if (!renamed_) unlink(path_.c_str());
-  }
-
-  void write_all(std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-      const ssize_t written = write(descriptor_, bytes.data(), bytes.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail("cannot be written", path_);
-      bytes = bytes.subspan(static_cast<std::size_t>(written));
-    }
-  }
-
-  /** The content must be on the disk before the name is, and the name before we return. */
-  void commit() {
-    if (fsync(descriptor_) != 0) fail("cannot be written", path_);
-    if (rename(path_.c_str(), target_.c_str()) != 0) fail("cannot be replaced", target_);
-    renamed_ = true;
-    const std::filesystem::path folder = folder_of(target_);
-    const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (descriptor < 0) fail("cannot be opened", folder);
-    const int status = fsync(descriptor);
-    close(descriptor);
-    // Some file systems cannot synchronise folders, and say EINVAL.
-    if (status != 0 && errno != EINVAL) fail("cannot be written", folder);
-  }
-
- private:
-  std::filesystem::path target_;
-  std::filesystem::path path_;
-  int descriptor_ = -1;
-  bool renamed_ = false;
-};
-
 }  // namespace
 
 std::vector<std::byte> pack_state(const tutti::OptimizerState& state) {
@@ -187,11 +131,6 @@ std::vector<std::byte> pack_state(const tutti::OptimizerState& state) {
 
 tutti::OptimizerState unpack_state(std::span<const std::byte> bytes) {
   return Reader(bytes, "a rank's state").state();
-}
-
-void check_checkpoint_path(const std::filesystem::path& path) {
-  if (std::filesystem::is_directory(path)) throw CheckpointError(path.string() + ": is a folder");
-  if (access(folder_of(path).c_str(), W_OK) != 0) fail("cannot be written to", folder_of(path));
 }
 
 void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint,
@@ -207,8 +146,8 @@ void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkp
   for (const tutti::OptimizerState& state : checkpoint.optimizers) writer.state(state);
   writer.number(checksum(writer.bytes()));
 
-  TemporaryFile file(path);
-  file.write_all(writer.bytes());
+  tutti::OutputFile file(path);
+  file.write(writer.bytes());
   file.commit();
 }
 

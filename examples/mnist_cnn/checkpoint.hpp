@@ -14,7 +14,7 @@
 
 namespace mnist {
 
-/** A checkpoint cannot be written or read, or is not of this model; the message names the file. */
+/** A checkpoint cannot be read, or is not of this model; the message names the file. */
 class CheckpointError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -35,13 +35,7 @@ struct Checkpoint {
 std::vector<std::byte> pack_state(const tutti::OptimizerState& state);
 tutti::OptimizerState unpack_state(std::span<const std::byte> bytes);
 
-/** Throws CheckpointError where save_checkpoint() would fail for certain: better now than then. */
-void check_checkpoint_path(const std::filesystem::path& path);
-
-/**
- * Replaces `path` by the checkpoint: writes a file beside it, makes it durable, renames it. After
- * a crash at any moment `path` is the old checkpoint or the new one. Throws CheckpointError.
- */
+/** Replaces `path` by the checkpoint, as a whole. Throws as tutti::OutputFile does. */
 void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint,
                      std::span<const NamedParameter> model);
 

@@ -2,11 +2,9 @@
 #include "report.hpp"
 
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstring>
-#include <stdexcept>
+#include <cstdio>
 
 #include "launch.hpp"
 
@@ -34,15 +32,10 @@ std::string json_phases(const tutti::StepStatistics& totals) {
 }  // namespace
 
 Report::Report(bool speaks, const RunFacts& facts, const std::filesystem::path& json)
-    : speaks_(speaks),
-      shows_progress_(speaks && stdout_is_terminal()),
-      facts_(facts),
-      json_path_(json) {
+    : speaks_(speaks), shows_progress_(speaks && stdout_is_terminal()), facts_(facts) {
   if (!speaks || json.empty()) return;
-  json_.reset(std::fopen(json.c_str(), "w"));
-  if (json_ == nullptr) {
-    throw std::runtime_error(json.string() + ": cannot be written: " + std::strerror(errno));
-  }
+  json_.emplace(json);
+  json_->commit();  // so that it can be read as it grows
 }
 
 void Report::line(const std::string& text) {
@@ -87,16 +80,15 @@ void Report::epoch_ended(const EpochResult& result) {
   std::printf("Evaluation accuracy = %f, Elapsed Time = %fs\n", result.eval_accuracy,
               result.seconds);
   std::fflush(stdout);
-  if (json_ != nullptr) write_json(result);
+  if (json_) write_json(result);
 }
 
 void Report::write_json(const EpochResult& result) {
-  const std::string text =
+  json_->write(
       "{\"epoch\": " + std::to_string(result.epoch) +
       ", \"train_loss\": " + json_number(result.train_loss) +
-      ", \"train_accuracy\": " + json_number(result.train_accuracy) +
-      ", \"eval_accuracy\": " + json_number(result.eval_accuracy) +
-      ", \"eval_count\": " + std::to_string(result.eval_count) +
+      ", \"train_accuracy\": " + json_number(result.train_accuracy) + ", \"eval_accuracy\": " +
+      json_number(result.eval_accuracy) + ", \"eval_count\": " + std::to_string(result.eval_count) +
       ", \"seconds\": " + json_number(result.seconds) +
       ", \"images_per_second\": " + json_number(result.images_per_second) +
       ", \"world_size\": " + std::to_string(facts_.world_size) + ", \"dist_option\": \"" +
@@ -106,10 +98,7 @@ void Report::write_json(const EpochResult& result) {
       std::to_string(result.totals.bytes_between / result.steps) +
       ", \"density\": " + json_number(result.totals.density / static_cast<double>(result.steps)) +
       ", \"non_finite\": " + std::to_string(result.totals.non_finite) +
-      ", \"seconds_by_phase\": " + json_phases(result.totals) + "}\n";
-  if (std::fputs(text.c_str(), json_.get()) < 0 || std::fflush(json_.get()) != 0) {
-    throw std::runtime_error(json_path_.string() + ": cannot be written: " + std::strerror(errno));
-  }
+      ", \"seconds_by_phase\": " + json_phases(result.totals) + "}\n");
 }
 
 }  // namespace mnist

@@ -4,11 +4,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
-#include <memory>
+#include <optional>
 #include <string>
 
+#include "tutti/output_file.hpp"
 #include "tutti/reducer.hpp"
 
 namespace mnist {
@@ -37,9 +37,7 @@ struct RunFacts {
 /** The voice of rank 0; on the other ranks it is silent. */
 class Report {
  public:
-  /**
-   * A `json` file, unless empty, starts anew. Throws std::runtime_error if it cannot be written.
-   */
+  /** A `json` file, unless empty, starts anew. Throws as tutti::OutputFile does. */
   Report(bool speaks, const RunFacts& facts, const std::filesystem::path& json);
 
   void line(const std::string& text);
@@ -47,14 +45,11 @@ class Report {
   /** Call after each batch; redraws the bar a few times a second, if there is a terminal. */
   void progress(std::size_t batches_done, std::size_t batches, double images_per_second);
   void training_ended(const EpochResult& result);
-  /** Throws std::runtime_error if the JSON line cannot be written. */
+  /** Throws tutti::SystemError if the JSON line cannot be written. */
   void epoch_ended(const EpochResult& result);
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
 
   void clear_progress();
   void write_json(const EpochResult& result);
@@ -64,8 +59,7 @@ class Report {
   bool bar_is_drawn_ = false;
   Clock::time_point last_drawn_;
   RunFacts facts_;
-  std::filesystem::path json_path_;
-  std::unique_ptr<std::FILE, Close> json_;
+  std::optional<tutti::OutputFile> json_;
 };
 
 }  // namespace mnist

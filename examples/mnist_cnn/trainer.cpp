@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "checkpoint.hpp"
+#include "tutti/output_file.hpp"
 
 namespace mnist {
 namespace {
@@ -260,7 +261,8 @@ void Trainer::evaluate(EpochResult& result) {
 void Trainer::run() {
   std::optional<Report> report;
   together(communicator(), [&] {
-    if (rank() == 0 && !options_.save.empty()) check_checkpoint_path(options_.save);
+    // Refused now rather than after an epoch.
+    if (rank() == 0 && !options_.save.empty()) tutti::OutputFile{options_.save};
     const bool on_gpu = network_->stream().device().kind == tutti::DeviceKind::cuda;
     const RunFacts facts{ranks(), options_.dist_option, on_gpu ? "cuda" : "cpu", data_.kind};
     report.emplace(rank() == 0, facts, options_.json);

@@ -7,7 +7,7 @@ from pathlib import Path
 
 # The public headers of each layer. A header includes its own layer or a lower one.
 LAYERS = [
-    {"error.hpp", "dtype.hpp", "interrupt.hpp", "log.hpp"},
+    {"error.hpp", "dtype.hpp", "interrupt.hpp", "log.hpp", "output_file.hpp"},
     {"device.hpp"},
     {"unique_id.hpp", "sparse.hpp", "select.hpp", "transport.hpp"},
     {"communicator.hpp", "mpi.hpp"},

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "communicator/shm/segment.hpp"
+#include "communicator/file_descriptor.hpp"
 #include "support/data.hpp"
 #include "support/memory.hpp"
 #include "support/world.hpp"
@@ -272,7 +272,7 @@ TEST_F(Collective, BarrierWaitsForEveryRank) {
     // Each rank writes the round into its place in a file; after the barrier all have done so.
     const std::string path =
         ::testing::TempDir() + "barrier-" + agree_on_ticket(comm).to_string().substr(0, 16);
-    const shm::FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    const FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     ASSERT_TRUE(file);
     comm.barrier();
     ::unlink(path.c_str());

@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstdint>
 
-#include "communicator/shm/segment.hpp"
+#include "communicator/file_descriptor.hpp"
 #include "support/world.hpp"
 
 namespace tutti::test {
@@ -71,7 +71,7 @@ class Folded {
  private:
   static constexpr std::int64_t kParts = 4;
 
-  shm::FileDescriptor memory_;
+  FileDescriptor memory_;
   std::uint8_t* data_ = nullptr;
 };
 

@@ -28,7 +28,7 @@
 #include <thread>
 #include <vector>
 
-#include "communicator/shm/segment.hpp"
+#include "communicator/file_descriptor.hpp"
 #include "rig/work.hpp"
 #include "support/world.hpp"
 
@@ -37,7 +37,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
-using shm::FileDescriptor;
 
 constexpr std::chrono::milliseconds kTimeout = 3s;
 // To ask the ranks who is to blame, and for mpiexec to pass the answers on.

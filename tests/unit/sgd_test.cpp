@@ -202,7 +202,7 @@ TEST(Sgd, RangesOfOneUpdateAreSeparate) {
   EXPECT_EQ(sgd.state().arrays.at("momentum"), (Floats{1.5F, 3, 0, 0, 0, 0, 0, 1.5F, 3, 4.5F}));
 }
 
-TEST(Sgd, TheDefaultLearningRateIsThatOfPython) { EXPECT_EQ(SGD({}).options().lr, 0.1F); }
+TEST(Sgd, TheDefaultLearningRateIsThatOfPython) { EXPECT_EQ(SgdOptions{}.lr, 0.1F); }
 
 TEST(Sgd, LearningRateTakesEffectWithTheNextUpdate) {
   SGD sgd({.lr = 1.0F});

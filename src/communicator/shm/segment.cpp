@@ -79,11 +79,6 @@ bool lock_shared(int fd) {
 
 }  // namespace
 
-void FileDescriptor::reset(int fd) {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = fd;
-}
-
 Mapping::~Mapping() { ::munmap(base_, static_cast<std::size_t>(bytes_)); }
 
 Segment Segment::create(const std::string& name) {

@@ -8,34 +8,9 @@
 #include <string_view>
 #include <utility>
 
+#include "communicator/file_descriptor.hpp"
+
 namespace tutti::shm {
-
-/** Owns a file descriptor. Move-only. */
-class FileDescriptor {
- public:
-  FileDescriptor() = default;
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(other.release()) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
-    reset(other.release());
-    return *this;
-  }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  ~FileDescriptor() { reset(-1); }
-
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-  int release() {
-    const int fd = fd_;
-    fd_ = -1;
-    return fd;
-  }
-  void reset(int fd);
-
- private:
-  int fd_ = -1;
-};
 
 /** A mapping of a whole object. Threads of one process that map the same object share it. */
 class Mapping {
