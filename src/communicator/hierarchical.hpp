@@ -86,6 +86,9 @@ class HierarchicalTransport final : public Transport {
     } catch (const MismatchError& error) {
       tell(error, witnesses);
       throw;
+    } catch (const CommunicationError& error) {  // found by this rank alone
+      abort(error.what());
+      throw;
     }
   }
   void tell(const PeerLost& error) noexcept;

@@ -2,12 +2,15 @@
 #include "communicator/hierarchical_sparse.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <string>
 #include <utility>
 
 #include "communicator/hierarchical.hpp"
 #include "communicator/log.hpp"
 #include "communicator/memory.hpp"
 #include "communicator/reduction.hpp"
+#include "tutti/error.hpp"
 
 namespace tutti {
 namespace {
@@ -26,6 +29,17 @@ struct Report {
   std::int32_t forced = -1;  ///< a SparseAlgorithm; the first host's counts
   SparseSketch::Summary sketch;
 };
+
+/** Throws CommunicationError if rank `rank` cannot have reported that. */
+void check(const Report& report, int rank) {
+  const auto last = static_cast<std::int32_t>(SparseAlgorithm::dense);
+  const bool sound = report.forced >= -1 && report.forced <= last && report.forced != 0 &&
+                     report.sketch.count <= SparseSketch::kKept &&
+                     std::isfinite(report.seconds_per_byte);
+  if (sound) return;
+  throw CommunicationError("what rank " + std::to_string(rank) +
+                           " reports of its sparse packets is corrupt");
+}
 
 /** Byte offsets of stretches that lie one behind the other. */
 RecycledVector<std::int64_t> offsets_of(std::span<const PacketSize> sizes) {
@@ -56,12 +70,16 @@ Scratch packet_memory(mpi::Channel& channel, std::int64_t bytes, std::int64_t co
   return {channel.scratch(), std::max({bytes, room, kLeast})};
 }
 
-std::int64_t sum_packets(const PacketSizes& sizes, const std::byte* data, int hosts, float* out,
-                         std::int64_t count, std::int64_t divisor) {
-  RecycledVector<Packet> all;
+std::int64_t sum_packets(const PacketSizes& sizes, const std::byte* data, const Layout& layout,
+                         float* out, std::int64_t count, std::int64_t divisor) {
+  const int hosts = layout.host_count();
+  const bool gathered = std::ssize(sizes) > hosts;
+  RecycledVector<SparsePacket> all;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     const int range = static_cast<int>(i) % hosts;
-    all.push_back({data, sizes[i].count, sparse_range(count, hosts, range)});
+    const int host = gathered ? static_cast<int>(i) / hosts : range;
+    all.push_back({data, sizes[i], sparse_range(count, hosts, range),
+                   sparse_range(count, hosts, range + 1), layout.ranks_of(host).front()});
     data += sizes[i].bytes;
   }
   RecycledVector<PacketCursor> sources;  // one a host; a single one if the ranges are summed up
@@ -103,12 +121,18 @@ void SparseLeader::add(std::int64_t end, std::span<const SparseView> parts) {
   sum_sparse(std::span(cursors_), end, block_, take);
 }
 
-RecycledVector<Packet> SparseLeader::own_packets() const {
-  RecycledVector<Packet> packets;
+SparsePacket SparseLeader::packet_of(const std::byte* data, const PacketSize& size, int range,
+                                     std::size_t host) const {
+  return {data, size, sparse_range(count_, hosts(), range),
+          sparse_range(count_, hosts(), range + 1), leaders_.member(host)};
+}
+
+RecycledVector<SparsePacket> SparseLeader::own_packets() const {
+  RecycledVector<SparsePacket> packets;
   const std::byte* data = writer_.bytes().data();
   for (int range = 0; range < hosts(); ++range) {
     const PacketSize& size = sizes_[static_cast<std::size_t>(range)];
-    packets.push_back({data, size.count, sparse_range(count_, hosts(), range)});
+    packets.push_back(packet_of(data, size, range, static_cast<std::size_t>(leaders_.position())));
     data += size.bytes;
   }
   return packets;
@@ -156,8 +180,11 @@ SparsePlan SparseLeader::plan() {
   task.ranks = ranks_;
   RecycledVector<SparseSketch::Summary> sketches;
   for (std::size_t host = 0; host < members; ++host) {
+    check(reports[host], leaders_.member(host));
     PacketSize whole;
     for (std::size_t range = 0; range < members; ++range) {
+      check_size(
+          packet_of(nullptr, all_sizes_[host * members + range], static_cast<int>(range), host));
       whole.count += all_sizes_[host * members + range].count;
       whole.bytes += all_sizes_[host * members + range].bytes;
     }
@@ -210,20 +237,22 @@ Scratch SparseLeader::split(PacketSizes& sizes) {
         [&] { leaders_.all_to_all_v(leaving.data(), from, arrived.data(), to); });
 
   // Their sum, in the order of the hosts.
-  const std::int64_t begin = sparse_range(count_, hosts(), own);
-  RecycledVector<Packet> parts;
+  RecycledVector<SparsePacket> parts;
   for (std::size_t host = 0; host < members; ++host) {
-    parts.push_back({arrived.data() + to[host], arriving[host].count, begin});
+    parts.push_back(packet_of(arrived.data() + to[host], arriving[host], own, host));
   }
   RecycledVector<PacketCursor> sources;
-  for (const Packet& part : parts) sources.emplace_back(std::span(&part, 1));
+  for (const SparsePacket& part : parts) sources.emplace_back(std::span(&part, 1));
   writer_.clear();
-  writer_.begin_packet(begin);
+  writer_.begin_packet(sparse_range(count_, hosts(), own));
   sum_sparse(std::span(sources), sparse_range(count_, hosts(), own + 1), block_,
              [this](std::uint32_t index, float value) { writer_.add(index, value); });
   const PacketSize sum = writer_.end_packet();
 
   sizes = gather_all(std::span(&sum, 1));
+  for (std::size_t host = 0; host < members; ++host) {
+    check_size(packet_of(nullptr, sizes[host], static_cast<int>(host), host));
+  }
   const RecycledVector<std::int64_t> offsets = offsets_of(sizes);
   Scratch memory = scratch(offsets.back() + kPacketSlack);
   copy_bytes(memory.data() + offsets[range], writer_.bytes().data(), sum.bytes);
@@ -232,7 +261,7 @@ Scratch SparseLeader::split(PacketSizes& sizes) {
 }
 
 void SparseLeader::reduce_dense(float* out, std::int64_t divisor) {
-  const RecycledVector<Packet> packets = own_packets();
+  const RecycledVector<SparsePacket> packets = own_packets();
   PacketCursor own{std::span(packets)};
   sum_dense(std::span(&own, 1), out, 0, count_, 1);
   timed(0, [&] {  // as much is received as is sent
@@ -295,7 +324,7 @@ void HierarchicalTransport::sparse_packets(View out, std::int64_t divisor, Spars
   local_->broadcast(all, all, 0);
   if (is_leader() && local_size() > 1) stats.bytes_sent += bytes;
   stats.entries =
-      sum_packets(sizes, memory.data(), hosts, static_cast<float*>(out.data), out.count, divisor);
+      sum_packets(sizes, memory.data(), layout_, static_cast<float*>(out.data), out.count, divisor);
 }
 
 void HierarchicalTransport::sparse_dense(View out, std::int64_t divisor, SparseStats& stats) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "communicator/layout.hpp"
 #include "communicator/mpi/channel.hpp"
 #include "communicator/mpi/group.hpp"
 #include "communicator/mpi/scratch.hpp"
@@ -37,9 +38,9 @@ inline constexpr std::int64_t kMostReserved = std::int64_t{32} << 20U;
 mpi::Scratch packet_memory(mpi::Channel& channel, std::int64_t bytes, std::int64_t count);
 
 /** out = the sum over the hosts, in their order, of the packets at `data`, divided by `divisor`;
- * how many elements are not zero. */
-std::int64_t sum_packets(const PacketSizes& sizes, const std::byte* data, int hosts, float* out,
-                         std::int64_t count, std::int64_t divisor);
+ * how many elements are not zero. Throws CommunicationError if a packet is corrupt. */
+std::int64_t sum_packets(const PacketSizes& sizes, const std::byte* data, const Layout& layout,
+                         float* out, std::int64_t count, std::int64_t divisor);
 
 /**
  * One host's side. The host's sum is packed as it is made, range by range, whatever will become of
@@ -69,7 +70,10 @@ class SparseLeader {
   mpi::Scratch scratch(std::int64_t bytes) { return packet_memory(channel_, bytes, count_); }
   void put(std::uint32_t index, float value);
   void next_range();
-  RecycledVector<Packet> own_packets() const;
+  /** Of the range `range`, from the leader of host `host`. */
+  SparsePacket packet_of(const std::byte* data, const PacketSize& size, int range,
+                         std::size_t host) const;
+  RecycledVector<SparsePacket> own_packets() const;
   /** Every leader's `own`, of which there are as many on all. */
   template <class T>
   RecycledVector<T> gather_all(std::span<const T> own);

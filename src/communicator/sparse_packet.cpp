@@ -4,11 +4,15 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <string>
+
+#include "tutti/error.hpp"
 
 namespace tutti {
 namespace {
 
 constexpr std::size_t kBitsOfByte = 8;
+constexpr unsigned kMostWidth = 32;
 /** The most bytes that a group can take. */
 constexpr std::size_t kMostGroupBytes = 1 + kPacketGroup * (sizeof(std::uint32_t) + sizeof(float));
 /** That, and the whole words that pack() writes. */
@@ -35,6 +39,18 @@ void pack(std::span<const std::uint32_t> numbers, unsigned width, std::byte* to)
   std::memcpy(to, &word, sizeof(std::uint32_t));
 }
 
+[[noreturn]] void refuse(const SparsePacket& packet, const std::string& what) {
+  throw CommunicationError("the packet of indices " + std::to_string(packet.begin) + " to " +
+                           std::to_string(packet.end) + " from rank " +
+                           std::to_string(packet.rank) + " is corrupt: " + what);
+}
+
+[[noreturn]] void refuse_group(const SparsePacket& packet, std::int64_t first,
+                               const std::string& what) {
+  refuse(packet, "the group of its element " + std::to_string(first) + " of " +
+                     std::to_string(packet.size.count) + " " + what);
+}
+
 /** The number that begins at bit `at`. */
 std::uint32_t unpack(const std::byte* from, std::size_t at, std::uint64_t mask) {
   std::uint64_t word = 0;
@@ -43,6 +59,22 @@ std::uint32_t unpack(const std::byte* from, std::size_t at, std::uint64_t mask) 
 }
 
 }  // namespace
+
+void check_size(const SparsePacket& packet) {
+  const auto& [count, bytes] = packet.size;
+  if (count < 0 || count > packet.end - packet.begin) {
+    refuse(packet, "it has " + std::to_string(count) + " elements");
+  }
+  constexpr std::int64_t kGroup = kPacketGroup;
+  const std::int64_t groups = (count + kGroup - 1) / kGroup;
+  const std::int64_t least = groups + count * std::int64_t{sizeof(float)};
+  const std::int64_t most = least + count * std::int64_t{sizeof(std::uint32_t)};
+  if (bytes < least || bytes > most) {
+    refuse(packet, "it has " + std::to_string(bytes) + " bytes, but its " + std::to_string(count) +
+                       " elements take from " + std::to_string(least) + " to " +
+                       std::to_string(most));
+  }
+}
 
 void PacketWriter::reserve(std::int64_t elements) {
   // The worst are groups of one element: a width and a value for each.
@@ -87,24 +119,41 @@ void PacketCursor::refill() {
   at_ = filled_ = 0;
   while (left_ == 0) {
     if (packets_.empty()) return;
-    data_ = packets_.front().data;
-    left_ = packets_.front().count;
-    base_ = packets_.front().begin;
+    packet_ = packets_.data();
     packets_ = packets_.subspan(1);
+    check_size(*packet_);
+    data_ = packet_->data;
+    left_ = packet_->size.count;
+    base_ = packet_->begin;
   }
-  filled_ = static_cast<std::size_t>(std::min<std::int64_t>(left_, kPacketGroup));
-  left_ -= static_cast<std::int64_t>(filled_);
-  const auto width = std::to_integer<unsigned>(*data_++);
+  // One look at lengths for a whole group, before it is read.
+  const std::int64_t first = packet_->size.count - left_;
+  const auto count = static_cast<std::size_t>(std::min<std::int64_t>(left_, kPacketGroup));
+  left_ -= static_cast<std::int64_t>(count);
+  const std::int64_t room = packet_->data + packet_->size.bytes - data_;
+  const auto width = std::to_integer<unsigned>(*data_++);  // of the slack, if there is no room
+  const auto bytes =
+      static_cast<std::int64_t>(1 + packed_bytes(count, width) + count * sizeof(float));
+  if (width > kMostWidth)
+    refuse_group(*packet_, first, "has distances of " + std::to_string(width) + " bits");
+  if (left_ > 0 ? bytes > room : bytes != room) {
+    refuse_group(
+        *packet_, first,
+        "takes " + std::to_string(bytes) + " bytes, and " + std::to_string(room) + " are left");
+  }
+
   const std::uint64_t mask = (std::uint64_t{1} << width) - 1;
-  auto index = static_cast<std::uint32_t>(base_);
-  for (std::size_t i = 0; i < filled_; ++i) {
+  auto index = static_cast<std::uint64_t>(base_);
+  for (std::size_t i = 0; i < count; ++i) {
     index += unpack(data_, i * width, mask);
-    indices_[i] = index++;
+    indices_[i] = static_cast<std::uint32_t>(index++);
   }
-  base_ = index;
-  data_ += packed_bytes(filled_, width);
-  std::memcpy(values_.data(), data_, filled_ * sizeof(float));
-  data_ += filled_ * sizeof(float);
+  base_ = static_cast<std::int64_t>(index);  // 64 distances of 32 bits do not overflow it
+  if (base_ > packet_->end) refuse_group(*packet_, first, "reaches " + std::to_string(base_ - 1));
+  data_ += packed_bytes(count, width);
+  std::memcpy(values_.data(), data_, count * sizeof(float));
+  data_ += count * sizeof(float);
+  filled_ = count;
 }
 
 }  // namespace tutti

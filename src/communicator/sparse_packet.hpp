@@ -24,13 +24,19 @@ struct PacketSize {
 };
 
 /** A packet in memory, which is readable for kPacketSlack bytes beyond its end. */
-struct Packet {
+struct SparsePacket {
   const std::byte* data = nullptr;
-  std::int64_t count = 0;  ///< elements
+  PacketSize size;
   std::int64_t begin = 0;  ///< of the range of the indices
+  std::int64_t end = 0;    ///< of that range, at most kMostSparse
+  int rank = 0;            ///< whose it is, for errors
 };
 inline constexpr std::int64_t kPacketSlack = 8;
 inline constexpr std::size_t kPacketGroup = 64;
+
+/** Throws CommunicationError unless there can be packets of that size: before memory is taken for
+ * one, `data` is not looked at. */
+void check_size(const SparsePacket& packet);
 
 /** Writes packets one behind the other into memory that it keeps. */
 class PacketWriter {
@@ -72,12 +78,16 @@ class PacketWriter {
   SparseSketch sketch_;
 };
 
-/** Reads the elements of packets whose ranges ascend, from front to back. */
+/**
+ * Reads the elements of packets whose ranges ascend, from front to back. A packet that is corrupt
+ * is never read beyond its end, nor does an index leave its range: the constructor and take_below()
+ * throw CommunicationError instead, at the latest before the first element that is wrong is taken.
+ */
 class PacketCursor {
  public:
   static constexpr std::int64_t kEnd = kMostSparse;
 
-  explicit PacketCursor(std::span<const Packet> packets) : packets_(packets) { refill(); }
+  explicit PacketCursor(std::span<const SparsePacket> packets) : packets_(packets) { refill(); }
 
   /** The index of the next element; kEnd if there is none. */
   std::int64_t next() const { return at_ < filled_ ? std::int64_t{indices_[at_]} : kEnd; }
@@ -100,7 +110,8 @@ class PacketCursor {
   /** Unpacks the next group. */
   void refill();
 
-  std::span<const Packet> packets_;  // those not begun
+  std::span<const SparsePacket> packets_;  // those not begun
+  const SparsePacket* packet_ = nullptr;   // the one begun
   const std::byte* data_ = nullptr;
   std::int64_t left_ = 0;  // elements of the packet begun that are not unpacked
   std::int64_t base_ = 0;  // the index that a distance of 0 means

@@ -52,10 +52,11 @@ class Packed {
   Elements read(std::int64_t step) {
     memory_.assign(writer_.bytes().begin(), writer_.bytes().end());
     memory_.resize(memory_.size() + kPacketSlack);
-    std::vector<Packet> packets;
+    std::vector<SparsePacket> packets;
     const std::byte* data = memory_.data();
     for (std::size_t i = 0; i < sizes_.size(); ++i) {
-      packets.push_back({data, sizes_[i].count, begins_[i]});
+      const bool last = i + 1 == sizes_.size();
+      packets.push_back({data, sizes_[i], begins_[i], last ? kMostSparse : begins_[i + 1]});
       data += sizes_[i].bytes;
     }
     EXPECT_EQ(data, memory_.data() + memory_.size() - kPacketSlack);
@@ -124,6 +125,69 @@ TEST(SparsePacket, TakesFewBytes) {
   };
   EXPECT_LT(bytes_each(0), 5.25);
   EXPECT_LT(bytes_each(1), 4.02);
+}
+
+/** A packet of 100 elements in [10, 1000), before something happens to it. */
+struct Fragile {
+  std::vector<std::byte> memory;
+  SparsePacket packet;
+
+  Fragile() {
+    PacketWriter writer;
+    writer.clear();
+    writer.begin_packet(10);
+    for (std::uint32_t i = 0; i < 100; ++i) writer.add(10 + 9 * i + i % 4, 1.0F);
+    packet = {nullptr, writer.end_packet(), 10, 1000, 3};
+    memory.assign(writer.bytes().begin(), writer.bytes().end());
+    memory.resize(memory.size() + kPacketSlack);
+  }
+  /** The number of its elements, which are where they may be. */
+  std::int64_t read() {
+    packet.data = memory.data();
+    PacketCursor cursor(std::span(&packet, 1));
+    std::int64_t next = packet.begin;
+    std::int64_t count = 0;
+    cursor.take_below(PacketCursor::kEnd, [&](std::uint32_t index, float) {
+      EXPECT_GE(index, next);
+      EXPECT_LT(index, packet.end);
+      next = std::int64_t{index} + 1;
+      ++count;
+    });
+    return count;
+  }
+};
+
+TEST(SparsePacket, RefusesWhatIsCorrupt) {
+  EXPECT_EQ(Fragile().read(), 100);
+  const auto refused = [](const std::string& message, const auto& damage) {
+    Fragile fragile;
+    damage(fragile);
+    try {
+      fragile.read();
+      ADD_FAILURE() << "no " << message;
+    } catch (const CommunicationError& error) {
+      const std::string text = error.what();
+      EXPECT_EQ(text.find("the packet of indices 10 to "), 0U) << text;
+      EXPECT_NE(text.find(" from rank 3 is corrupt: "), std::string::npos) << text;
+      EXPECT_NE(text.find(message), std::string::npos) << text;
+    }
+  };
+  refused("distances of 33 bits", [](Fragile& f) { f.memory[0] = std::byte{33}; });
+  refused("distances of 255 bits", [](Fragile& f) { f.memory[0] = std::byte{255}; });
+  refused("takes 513 bytes", [](Fragile& f) { f.memory[0] = std::byte{32}; });
+  refused("element 64 of 100", [](Fragile& f) { f.memory[0] = std::byte{0}; });
+  refused("it has -1 elements", [](Fragile& f) { f.packet.size.count = -1; });
+  refused("it has 991 elements", [](Fragile& f) { f.packet.size.count = 991; });
+  refused("it has -8 bytes", [](Fragile& f) { f.packet.size.bytes = -8; });
+  refused("it has 0 bytes", [](Fragile& f) { f.packet.size.bytes = 0; });
+  refused("it has 4611686018427387904 bytes",
+          [](Fragile& f) { f.packet.size.bytes = std::int64_t{1} << 62; });
+  refused("are left", [](Fragile& f) { --f.packet.size.bytes; });
+  refused("are left", [](Fragile& f) { ++f.packet.size.bytes; });
+  refused("are left", [](Fragile& f) { --f.packet.size.count; });
+  refused("are left", [](Fragile& f) { ++f.packet.size.count; });
+  refused("reaches ", [](Fragile& f) { f.packet.end = 900; });
+  refused("reaches 1033", [](Fragile& f) { std::fill_n(&f.memory[1], 32, std::byte{255}); });
 }
 
 SparseSketch::Summary sketch(std::uint32_t begin, std::uint32_t end, std::uint32_t step) {

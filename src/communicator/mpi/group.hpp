@@ -34,6 +34,8 @@ class Group {
 
   int position() const { return position_; }
   int size() const { return static_cast<int>(members_.size()); }
+  /** The global rank of member `position`. */
+  int member(std::size_t position) const { return members_[position]; }
 
   /**
    * Whether all members came with the same `hash`; all get the same answer. Also a barrier: none
