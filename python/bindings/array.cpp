@@ -1,27 +1,20 @@
-// Reads the array protocols of Python.
+// Reads the array protocols of Python. What an array's owner gives is believed only once it has
+// been checked: a wrong shape is an error that names the array, not a crash.
 #include "array.hpp"
 
-#include <pybind11/stl.h>
-
-#include <bit>
-#include <cstring>
+#include <memory>
 #include <optional>
-#include <string_view>
 #include <utility>
 
+#include "array_owner.hpp"
 #include "dlpack.hpp"
+#include "dtypes.hpp"
+#include "errors.hpp"
+#include "shape.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::python {
 namespace {
-
-using Shape = std::vector<std::int64_t>;
-
-[[noreturn]] void refuse_dtype(const std::string& name, const std::string& dtype) {
-  throw py::type_error(
-      name + " has dtype " + dtype +
-      ", but must have float32, float64, float16, bfloat16, int32, int64 or uint8");
-}
 
 void check_access(const std::string& name, bool read_only, Array::Access access) {
   if (read_only && access == Array::Access::write) {
@@ -29,7 +22,14 @@ void check_access(const std::string& name, bool read_only, Array::Access access)
   }
 }
 
-[[noreturn]] void refuse_layout(const std::string& name) {
+/** `strides` are in units of `step`. */
+void check_layout(const std::string& name, const Shape& shape, const Shape& strides,
+                  std::int64_t step) {
+  if (strides.size() != shape.size()) {
+    throw InvalidArgument(name + " has strides " + text_of(strides) + ", but shape " +
+                          text_of(shape));
+  }
+  if (is_contiguous(shape, strides, step)) return;
   throw InvalidArgument(name +
                         " is not contiguous: its elements must lie one after the other in "
                         "C order (numpy.ascontiguousarray makes a copy that does)");
@@ -63,18 +63,27 @@ Device checked_device(const std::string& name, const dlpack::Device& device) {
   }
 }
 
-bool is_on_gpu(py::handle object) {
-  if (!py::hasattr(object, "__dlpack_device__")) return false;
-  const auto type = object.attr("__dlpack_device__")().cast<std::pair<int, int>>().first;
-  return type == dlpack::kCuda || type == dlpack::kCudaManaged;
+/** What __dlpack_device__ says, if there is one. */
+std::optional<dlpack::Device> dlpack_device(py::handle object, const std::string& name) {
+  const py::object method = attribute_of(object, "__dlpack_device__", name);
+  if (!method) return std::nullopt;
+  const py::object device = ask(name, "__dlpack_device__", [&] { return method(); });
+  const std::string what = name + ": its __dlpack_device__()";
+  const auto [type, ordinal] = pair_of(device, what, "a tuple (type, number)");
+  return dlpack::Device{int32_of(type, what), int32_of(ordinal, what)};
+}
+
+bool is_on_gpu(const std::optional<dlpack::Device>& device) {
+  return device && (device->type == dlpack::kCuda || device->type == dlpack::kCudaManaged);
 }
 
 /** The `stream` of a __cuda_array_interface__; nothing where its owner asks for no order. */
-std::optional<std::intptr_t> stream_of(const py::dict& interface, const std::string& name) {
-  if (!interface.contains("stream") || interface["stream"].is_none()) return std::nullopt;
-  const auto stream = interface["stream"].cast<std::intptr_t>();
+std::optional<std::intptr_t> stream_of(const Interface& interface, const std::string& name) {
+  const py::object entry = interface.optional("stream");
+  if (!entry) return std::nullopt;
+  const std::int64_t stream = integer_of(entry, interface.name_of("stream"));
   if (stream == 0) throw InvalidArgument(name + " has stream 0, which its protocol forbids");
-  return stream;
+  return static_cast<std::intptr_t>(stream);
 }
 
 /** Has the GPU's default stream wait for what `stream` was given so far. */
@@ -85,101 +94,83 @@ void come_after(std::intptr_t stream, Device device) {
   Stream::borrow(device, nullptr).wait(theirs.submit([] {}));
 }
 
-/** Whether strides, in units of `step`, are those of C order. */
-bool is_contiguous(const Shape& shape, const Shape& strides, std::int64_t step) {
-  for (const std::int64_t extent : shape) {
-    if (extent == 0) return true;
-  }
-  for (std::size_t i = shape.size(); i-- > 0; step *= shape[i]) {
-    if (shape[i] != 1 && strides[i] != step) return false;
-  }
-  return true;
-}
-
-std::optional<DType> integer_of(std::int64_t bytes) {
-  if (bytes == 4) return DType::i32;
-  if (bytes == 8) return DType::i64;
-  return std::nullopt;
-}
-
-/** The DType of a format of the struct module, as buffers have it. */
-std::optional<DType> dtype_of_format(std::string_view format, std::int64_t bytes) {
-  constexpr bool kLittle = std::endian::native == std::endian::little;
-  if (format.size() == 2 &&
-      (format[0] == '@' || format[0] == '=' || format[0] == (kLittle ? '<' : '>'))) {
-    format.remove_prefix(1);
-  }
-  if (format.size() != 1) return std::nullopt;
-  switch (format[0]) {
-    case 'f':
-      return DType::f32;
-    case 'd':
-      return DType::f64;
-    case 'e':
-      return DType::f16;
-    case 'B':
-      return DType::u8;
-    case 'i':
-    case 'l':
-    case 'q':
-      return integer_of(bytes);
-    default:
-      return std::nullopt;
-  }
-}
-
-/** The DType of a typestr of __array_interface__: byte order, kind and size, as "<f4". */
-std::optional<DType> dtype_of_typestr(std::string_view typestr) {
-  constexpr bool kLittle = std::endian::native == std::endian::little;
-  if (typestr.size() < 3) return std::nullopt;
-  if (typestr[0] != '|' && typestr[0] != (kLittle ? '<' : '>')) return std::nullopt;
-  const std::string_view type = typestr.substr(1);
-  if (type == "f4") return DType::f32;
-  if (type == "f8") return DType::f64;
-  if (type == "f2") return DType::f16;
-  if (type == "i4") return DType::i32;
-  if (type == "i8") return DType::i64;
-  if (type == "u1") return DType::u8;
-  return std::nullopt;
-}
-
-std::optional<DType> dtype_of_dlpack(const dlpack::DataType& type) {
-  if (type.lanes != 1) return std::nullopt;
-  if (type.code == dlpack::kFloat && type.bits == 32) return DType::f32;
-  if (type.code == dlpack::kFloat && type.bits == 64) return DType::f64;
-  if (type.code == dlpack::kFloat && type.bits == 16) return DType::f16;
-  if (type.code == dlpack::kBfloat && type.bits == 16) return DType::bf16;
-  if (type.code == dlpack::kInt) return integer_of(type.bits / 8);
-  if (type.code == dlpack::kUInt && type.bits == 8) return DType::u8;
-  return std::nullopt;
-}
-
 /** bfloat16 is no type of NumPy itself: packages that add it give it this name. */
 bool is_bfloat16(py::handle object) {
   const py::object dtype = py::getattr(object, "dtype", py::none());
-  return py::str(py::getattr(dtype, "name", py::none())).cast<std::string>() == "bfloat16";
+  return py::str("bfloat16").equal(py::getattr(dtype, "name", py::none()));
 }
 
+/** How to call the dtype of `object`, for a message. */
 std::string dtype_text(py::handle object, const std::string& otherwise) {
-  return py::hasattr(object, "dtype") ? py::str(object.attr("dtype")).cast<std::string>()
-                                      : otherwise;
+  const py::object dtype = py::getattr(object, "dtype", py::none());
+  return dtype.is_none() ? otherwise : text_of_str(py::str(dtype));
+}
+
+/** PyTorch's views that are conjugated or negated when they are read: their memory is not. */
+void refuse_lazy(py::handle tensor, const std::string& name) {
+  for (const char* kind : {"neg", "conj"}) {
+    const py::object is_set = attribute_of(tensor, ("is_" + std::string(kind)).c_str(), name);
+    if (!is_set || !ask(name, "is_neg or is_conj", [&] { return py::bool_(is_set()); })) continue;
+    throw InvalidArgument(name +
+                          " is a view that PyTorch negates or conjugates when it is read: pass "
+                          "the copy that its resolve_" +
+                          kind + "() gives");
+  }
 }
 
 /** The capsule of an object, with the newest version of DLPack that it knows. */
-py::object dlpack_capsule(py::handle object, const std::string& name) try {
+py::object dlpack_capsule(py::handle object, bool on_gpu) {
   py::dict arguments;
   // Its owner has the GPU's default stream wait for the stream that the array is written on.
-  if (is_on_gpu(object)) arguments["stream"] = dlpack::kDefaultStream;
+  if (on_gpu) arguments["stream"] = dlpack::kDefaultStream;
   try {
     return object.attr("__dlpack__")(**arguments, py::arg("max_version") = py::make_tuple(1, 0));
   } catch (py::error_already_set& error) {
     if (!error.matches(PyExc_TypeError)) throw;
   }
   return object.attr("__dlpack__")(**arguments);
-} catch (py::error_already_set& error) {
-  // PyTorch's answer for a tensor on another GPU than its current one.
-  if (!error.matches(PyExc_BufferError)) throw;
-  throw InvalidArgument(name + " cannot be shared: " + py::str(error.value()).cast<std::string>());
+}
+
+/** What a capsule holds that has the name of `Managed`, or null. */
+template <class Managed>
+const Managed* held_by(const py::object& capsule) {
+  if (PyCapsule_IsValid(capsule.ptr(), Managed::kCapsule) == 0) return nullptr;
+  return static_cast<const Managed*>(PyCapsule_GetPointer(capsule.ptr(), Managed::kCapsule));
+}
+
+/** The tensor in a capsule that __dlpack__ gave. */
+const dlpack::Tensor& tensor_in(const py::object& capsule, const std::string& name,
+                                Array::Access access) {
+  if (const auto* managed = held_by<dlpack::VersionedManaged>(capsule)) {
+    if (managed->major_version != 1) {
+      throw py::type_error(name + " has version " + std::to_string(managed->major_version) +
+                           " of DLPack, but tutti knows version 1");
+    }
+    check_access(name, (managed->flags & dlpack::kReadOnly) != 0, access);
+    return managed->tensor;
+  }
+  if (const auto* managed = held_by<dlpack::Managed>(capsule)) return managed->tensor;
+  refuse_type(name + ": its __dlpack__()", capsule,
+              "a capsule that nobody has used, named dltensor or dltensor_versioned");
+}
+
+Shape shape_of(const dlpack::Tensor& tensor, const std::string& name) {
+  check_dimensions(tensor.dimensions, name);
+  if (tensor.dimensions > 0 && tensor.shape == nullptr) {
+    throw InvalidArgument(name + " has " + std::to_string(tensor.dimensions) +
+                          " dimensions, but no shape");
+  }
+  return {tensor.shape, tensor.shape + tensor.dimensions};
+}
+
+/** Where the elements of a tensor begin. */
+std::uintptr_t address_of(const dlpack::Tensor& tensor, const std::string& name) {
+  auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
+  if (__builtin_add_overflow(address, tensor.byte_offset, &address)) {
+    throw InvalidArgument(name + " has byte_offset " + std::to_string(tensor.byte_offset) +
+                          ", which leads out of all memory");
+  }
+  return address;
 }
 
 }  // namespace
@@ -187,73 +178,89 @@ py::object dlpack_capsule(py::handle object, const std::string& name) try {
 Array::Array(py::handle object, const std::string& name, Access access) {
   if (take_buffer(object, name, access)) return;
   // DLPack first, which tells the GPU and the stream, as __cuda_array_interface__ need not.
-  if (!is_on_gpu(object) &&
+  const bool on_gpu = is_on_gpu(dlpack_device(object, name));
+  if (!on_gpu &&
       (take_cuda_interface(object, name, access) || take_interface(object, name, access))) {
     return;
   }
-  if (take_dlpack(object, name, access)) return;
+  if (take_dlpack(object, name, access, on_gpu)) return;
   throw py::type_error(name + " is a " + std::string(Py_TYPE(object.ptr())->tp_name) +
                        ", but must be an array: something with the buffer protocol, "
                        "__array_interface__, __cuda_array_interface__ or __dlpack__");
 }
 
-void Array::set_shape(Shape shape) {
+void Array::set(std::uintptr_t address, DType dtype, Device device, Shape shape,
+                const std::string& name) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the protocols pass addresses as numbers.
+  view_ = View(reinterpret_cast<void*>(address), 0, dtype, device);
   shape_ = std::move(shape);
-  view_.count = 1;
-  for (const std::int64_t extent : shape_) view_.count *= extent;
+  view_.count = count_of(shape_, size_of(dtype), name + " has shape ");
 }
 
 bool Array::take_buffer(py::handle object, const std::string& name, Access access) {
   if (PyObject_CheckBuffer(object.ptr()) == 0) return false;
   auto buffer = std::make_unique<Py_buffer>();
-  if (PyObject_GetBuffer(object.ptr(), buffer.get(), PyBUF_RECORDS_RO) != 0) {
-    PyErr_Clear();
+  const bool given = ask(name, "buffer", [&] {
+    if (PyObject_GetBuffer(object.ptr(), buffer.get(), PyBUF_RECORDS_RO) == 0) return true;
+    const py::error_already_set error;
     // NumPy has no format for types that others have added to it.
     if (py::hasattr(object, "__array_interface__")) return false;
-    refuse_dtype(name, dtype_text(object, "that cannot be told"));
-  }
+    throw py::error_already_set(error);
+  });
+  if (!given) return false;
   buffer_.reset(buffer.release());
-  const auto dtype =
-      dtype_of_format(buffer_->format == nullptr ? "B" : buffer_->format, buffer_->itemsize);
-  if (!dtype) refuse_dtype(name, dtype_text(object, std::string("'") + buffer_->format + "'"));
+  const char* const format = buffer_->format == nullptr ? "B" : buffer_->format;
+  const auto dtype = dtype_of_format(format, buffer_->itemsize);
+  if (!dtype) refuse_dtype(name, dtype_text(object, std::string("'") + format + "'"));
   check_access(name, buffer_->readonly != 0, access);
-  if (PyBuffer_IsContiguous(buffer_.get(), 'C') == 0) refuse_layout(name);
-  view_ = View(buffer_->buf, 0, *dtype);
-  set_shape(Shape(buffer_->shape, buffer_->shape + buffer_->ndim));
+  check_dimensions(buffer_->ndim, name);
+  if (buffer_->ndim > 0 && buffer_->shape == nullptr) {
+    throw InvalidArgument(name + " has a buffer without a shape");
+  }
+  Shape shape(buffer_->shape, buffer_->shape + buffer_->ndim);
+  set(reinterpret_cast<std::uintptr_t>(buffer_->buf), *dtype, {}, std::move(shape), name);
+  if (buffer_->strides != nullptr) {
+    check_layout(name, shape_, Shape(buffer_->strides, buffer_->strides + buffer_->ndim),
+                 size_of(*dtype));
+  }
   return true;
 }
 
-void Array::take_entries(py::handle object, const py::dict& interface, const std::string& name,
+/** What both interfaces have. */
+void Array::take_entries(py::handle object, const Interface& interface, const std::string& name,
                          Access access) {
-  auto dtype = dtype_of_typestr(interface["typestr"].cast<std::string>());
+  const std::string typestr = interface.typestr();
+  auto dtype = dtype_of_typestr(typestr);
   if (is_bfloat16(object)) dtype = DType::bf16;
-  if (!dtype) refuse_dtype(name, dtype_text(object, interface["typestr"].cast<std::string>()));
-  const auto data = interface["data"].cast<std::pair<std::uintptr_t, bool>>();
-  check_access(name, data.second, access);
-  auto shape = interface["shape"].cast<Shape>();
-  if (interface.contains("strides") && !interface["strides"].is_none() &&
-      !is_contiguous(shape, interface["strides"].cast<Shape>(), size_of(*dtype))) {
-    refuse_layout(name);
+  if (!dtype) refuse_dtype(name, dtype_text(object, typestr));
+  const auto [address, read_only] = interface.data();
+  check_access(name, read_only, access);
+  Shape shape = numbers_of(interface.entry("shape"), interface.name_of("shape"));
+  set(address, *dtype, {}, std::move(shape), name);
+  if (const py::object strides = interface.optional("strides")) {
+    check_layout(name, shape_, numbers_of(strides, interface.name_of("strides")), size_of(*dtype));
   }
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): the protocol passes addresses as numbers.
-  view_ = View(reinterpret_cast<void*>(data.first), 0, *dtype);
-  set_shape(std::move(shape));
+  if (interface.optional("mask")) {
+    throw InvalidArgument(name + " has a mask, which tutti does not know");
+  }
   owner_ = py::reinterpret_borrow<py::object>(object);
 }
 
 bool Array::take_interface(py::handle object, const std::string& name, Access access) {
-  if (!py::hasattr(object, "__array_interface__")) return false;
-  take_entries(object, object.attr("__array_interface__"), name, access);
+  constexpr const char* kProtocol = "__array_interface__";
+  py::object dictionary = attribute_of(object, kProtocol, name);
+  if (!dictionary) return false;
+  take_entries(object, Interface(std::move(dictionary), kProtocol, name), name, access);
+  check_mapped(reinterpret_cast<std::uintptr_t>(view_.data), view_.bytes(), name);
   return true;
 }
 
 bool Array::take_cuda_interface(py::handle object, const std::string& name, Access access) {
-  if (!py::hasattr(object, "__cuda_array_interface__")) return false;
-  const py::dict interface = object.attr("__cuda_array_interface__");
+  constexpr const char* kProtocol = "__cuda_array_interface__";
+  py::object dictionary = attribute_of(object, kProtocol, name);
+  if (!dictionary) return false;
+  const Interface interface(std::move(dictionary), kProtocol, name);
   take_entries(object, interface, name, access);
-  if (interface.contains("mask") && !interface["mask"].is_none()) {
-    throw InvalidArgument(name + " has a mask, which tutti does not know");
-  }
   const auto stream = stream_of(interface, name);
   check_gpu(name, 0);
   view_.device = device_of(view_.data);
@@ -264,37 +271,28 @@ bool Array::take_cuda_interface(py::handle object, const std::string& name, Acce
   return true;
 }
 
-bool Array::take_dlpack(py::handle object, const std::string& name, Access access) {
-  if (!py::hasattr(object, "__dlpack__")) return false;
-  // A tensor that PyTorch differentiates with shares its memory with one that it does not. The
-  // capsule frees what it holds, since nobody consumes it.
-  const bool detaches = py::hasattr(object, "detach");
-  owner_ = dlpack_capsule(
-      detaches ? object.attr("detach")() : py::reinterpret_borrow<py::object>(object), name);
-  const dlpack::Tensor* tensor = nullptr;
-  if (PyCapsule_IsValid(owner_.ptr(), dlpack::VersionedManaged::kCapsule) != 0) {
-    const auto* managed = static_cast<const dlpack::VersionedManaged*>(
-        PyCapsule_GetPointer(owner_.ptr(), dlpack::VersionedManaged::kCapsule));
-    if (managed->major_version != 1)
-      throw py::type_error(name + " has an unknown version of DLPack");
-    check_access(name, (managed->flags & dlpack::kReadOnly) != 0, access);
-    tensor = &managed->tensor;
-  } else {
-    const auto* managed = static_cast<const dlpack::Managed*>(
-        PyCapsule_GetPointer(owner_.ptr(), dlpack::Managed::kCapsule));
-    if (managed == nullptr) throw py::error_already_set();
-    tensor = &managed->tensor;
+bool Array::take_dlpack(py::handle object, const std::string& name, Access access, bool on_gpu) {
+  if (!attribute_of(object, "__dlpack__", name)) return false;
+  auto source = py::reinterpret_borrow<py::object>(object);
+  // A tensor that PyTorch differentiates with shares its memory with one that it does not.
+  if (const py::object detach = attribute_of(object, "detach", name)) {
+    refuse_lazy(object, name);
+    source = ask(name, "detach", [&] { return detach(); });
   }
-  const auto dtype = dtype_of_dlpack(tensor->dtype);
+  // The capsule frees what it holds, since nobody consumes it.
+  owner_ = ask(name, "__dlpack__", [&] { return dlpack_capsule(source, on_gpu); });
+  const dlpack::Tensor& tensor = tensor_in(owner_, name, access);
+  const auto dtype = dtype_of_dlpack(tensor.dtype);
   if (!dtype) refuse_dtype(name, dtype_text(object, "that cannot be told"));
-  Shape shape(tensor->shape, tensor->shape + tensor->dimensions);
-  if (tensor->strides != nullptr &&
-      !is_contiguous(shape, Shape(tensor->strides, tensor->strides + tensor->dimensions), 1)) {
-    refuse_layout(name);
+  Shape shape = shape_of(tensor, name);
+  set(address_of(tensor, name), *dtype, {}, std::move(shape), name);
+  if (tensor.strides != nullptr) {
+    check_layout(name, shape_, Shape(tensor.strides, tensor.strides + tensor.dimensions), 1);
   }
-  view_ = View(static_cast<std::byte*>(tensor->data) + tensor->byte_offset, 0, *dtype,
-               checked_device(name, tensor->device));
-  set_shape(std::move(shape));
+  view_.device = checked_device(name, tensor.device);
+  if (view_.device.kind == DeviceKind::cpu) {
+    check_mapped(reinterpret_cast<std::uintptr_t>(view_.data), view_.bytes(), name);
+  }
   return true;
 }
 
@@ -302,13 +300,6 @@ py::object to_numpy(Buffer&& buffer, const py::object& shape, const py::object& 
   const py::object memory = py::cast(std::make_shared<Buffer>(std::move(buffer)));
   return py::module_::import("numpy").attr("ndarray")(shape, py::arg("dtype") = dtype,
                                                       py::arg("buffer") = memory);
-}
-
-DType dtype_of(const py::object& numpy_dtype, const std::string& name) {
-  if (py::str(numpy_dtype.attr("name")).cast<std::string>() == "bfloat16") return DType::bf16;
-  const auto dtype = dtype_of_typestr(numpy_dtype.attr("str").cast<std::string>());
-  if (!dtype) refuse_dtype(name, py::str(numpy_dtype));
-  return *dtype;
 }
 
 void bind_array(py::module_& module) {

@@ -15,6 +15,8 @@ namespace tutti::python {
 
 namespace py = pybind11;
 
+class Interface;
+
 /**
  * A Python array while C++ works on it: a view of its memory, and what keeps that memory where it
  * is. Made, moved and destroyed with the GIL held.
@@ -22,9 +24,11 @@ namespace py = pybind11;
  * Takes whatever has the buffer protocol, or else DLPack on a GPU, __cuda_array_interface__,
  * __array_interface__ or DLPack (in this order), in C order. On a GPU, what the array's owner has
  * launched so far on its stream comes before what the GPU's default stream is given from now on.
- * Throws TypeError if `object` is no array or of a dtype that tutti does not know, InvalidArgument
- * if it is not contiguous, is read-only where it is to be written, or is on a device that tutti
- * does not know or this process cannot use; the message begins with `name`.
+ * Throws TypeError if `object` is no array, of a dtype that tutti does not know, or speaks its
+ * protocol in other types than that has; InvalidArgument if it is not contiguous, is read-only
+ * where it is to be written, is on a device that tutti does not know or this process cannot use, or
+ * tells what cannot be (a negative length, memory that is not there); the message begins with
+ * `name`.
  */
 class Array {
  public:
@@ -47,11 +51,11 @@ class Array {
   bool take_buffer(py::handle object, const std::string& name, Access access);
   bool take_cuda_interface(py::handle object, const std::string& name, Access access);
   bool take_interface(py::handle object, const std::string& name, Access access);
-  bool take_dlpack(py::handle object, const std::string& name, Access access);
-  /** What both interfaces have. */
-  void take_entries(py::handle object, const py::dict& interface, const std::string& name,
+  bool take_dlpack(py::handle object, const std::string& name, Access access, bool on_gpu);
+  void take_entries(py::handle object, const Interface& interface, const std::string& name,
                     Access access);
-  void set_shape(std::vector<std::int64_t> shape);
+  void set(std::uintptr_t address, DType dtype, Device device, std::vector<std::int64_t> shape,
+           const std::string& name);
 
   View view_;
   std::vector<std::int64_t> shape_;
@@ -61,9 +65,6 @@ class Array {
 
 /** A NumPy array of that shape and dtype over `buffer`, which lives as long as the array does. */
 py::object to_numpy(Buffer&& buffer, const py::object& shape, const py::object& dtype);
-
-/** The DType of a NumPy dtype. Throws TypeError, beginning with `name`, if there is none. */
-DType dtype_of(const py::object& numpy_dtype, const std::string& name);
 
 void bind_array(py::module_& module);
 

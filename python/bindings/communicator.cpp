@@ -16,7 +16,10 @@
 #include <string_view>
 #include <thread>
 
+#include "array_owner.hpp"
 #include "device_array.hpp"
+#include "dtypes.hpp"
+#include "shape.hpp"
 #include "tutti/error.hpp"
 #include "tutti/mpi.hpp"
 
@@ -192,38 +195,25 @@ Device device_named(const Communicator& communicator, const py::object& device) 
   throw InvalidArgument("device is '" + text + "', but must be cpu, cuda, or cuda: and a number");
 }
 
-/** How many bytes an array of that shape has. */
-std::int64_t bytes_of(const py::tuple& extents, DType dtype) {
-  std::int64_t bytes = size_of(dtype);
-  for (const py::handle extent : extents) {
-    const auto length = extent.cast<std::int64_t>();
-    if (length < 0) throw InvalidArgument("shape is " + py::repr(extents).cast<std::string>());
-    if (__builtin_mul_overflow(bytes, length, &bytes)) {
-      throw InvalidArgument("shape is " + py::repr(extents).cast<std::string>() +
-                            ", which is too much");
-    }
-  }
-  return bytes;
+/** The shape that is a number, or several. */
+Shape shape_named(const py::object& shape) {
+  if (PyIndex_Check(shape.ptr()) != 0) return {integer_of(shape, "shape")};
+  return numbers_of(shape, "shape");
 }
 
 py::object empty(const Self& self, const py::object& shape, const py::object& dtype,
                  const py::object& device) {
   const Device where = device_named(self->get(), device);
-  const bool on_cpu = where.kind == DeviceKind::cpu;
-  // NumPy itself has no bfloat16, which GPUs need not ask it for.
-  const bool is_bfloat16 =
-      !on_cpu && py::isinstance<py::str>(dtype) && dtype.cast<std::string>() == "bfloat16";
-  const py::object type =
-      is_bfloat16 ? py::none() : py::module_::import("numpy").attr("dtype")(dtype);
-  const DType element = is_bfloat16 ? DType::bf16 : dtype_of(type, "dtype");
-  const py::tuple extents =
-      py::isinstance<py::int_>(shape) ? py::make_tuple(shape) : py::tuple(shape);
-  const std::int64_t bytes = bytes_of(extents, element);
+  const NamedDType type = dtype_named(dtype, "dtype");
+  Shape extents = shape_named(shape);
+  const std::int64_t size = size_of(type.dtype);
+  const std::int64_t bytes = size * count_of(extents, size, "shape is ");
   Buffer buffer =
       self->call([&](Communicator& communicator) { return communicator.allocate(bytes, where); });
-  if (on_cpu) return to_numpy(std::move(buffer), extents, type);
-  return py::cast(
-      DeviceArray(std::move(buffer), extents.cast<std::vector<std::int64_t>>(), element));
+  if (where.kind == DeviceKind::cpu && !type.numpy.is_none()) {
+    return to_numpy(std::move(buffer), py::tuple(py::cast(extents)), type.numpy);
+  }
+  return py::cast(DeviceArray(std::move(buffer), std::move(extents), type.dtype));
 }
 
 std::optional<Self> split(const Self& self, int color, int key) {
@@ -321,13 +311,16 @@ void bind_communicator(py::module_& module) {
       .def(
           "describe", [](const Self& self) { return self->get().describe(); },
           "One line: what carries the bytes, and between whom.")
-      .def("empty", &empty, py::arg("shape"), py::arg("dtype") = "float32", py::kw_only(),
-           py::arg("device") = "cpu",
-           "An array of zeros in symmetric memory. Collective and blocking: all ranks ask for the "
-           "same number of bytes. The array may outlive the communicator. On the CPU, where "
-           "collectives on it are zero-copy inside a host, it is a NumPy array. On a GPU ('cuda': "
-           "this rank's, 'cuda:1', a torch.device) it is a DeviceArray, in memory that is "
-           "registered with NCCL.")
+      .def(
+          "empty", &empty, py::arg("shape"), py::arg("dtype") = "float32", py::kw_only(),
+          py::arg("device") = "cpu",
+          "An array of zeros in symmetric memory. Collective and blocking: all ranks ask for the "
+          "same number of bytes. The array may outlive the communicator. dtype: a name such as "
+          "'bfloat16', or a dtype of NumPy, ml_dtypes or PyTorch. On the CPU, where collectives on "
+          "it are zero-copy inside a host, it is a NumPy array, but of torch.bfloat16 (and of "
+          "'bfloat16' without ml_dtypes), which NumPy does not know, a DeviceArray. On a GPU "
+          "('cuda': this rank's, 'cuda:1', a torch.device) it is a DeviceArray, in memory that is "
+          "registered with NCCL.")
       .def("split", &split, py::arg("color"), py::arg("key") = 0,
            "A communicator among the ranks that pass the same color, ordered by key, then by rank; "
            "None for a negative color. Collective and blocking.")

@@ -1,4 +1,4 @@
-// Gives out memory of a GPU: https://dmlc.github.io/dlpack/latest/python_spec.html
+// Gives out memory that NumPy cannot have: https://dmlc.github.io/dlpack/latest/python_spec.html
 #include "device_array.hpp"
 
 #include <pybind11/stl.h>
@@ -35,6 +35,11 @@ const Names& names_of(DType dtype) {
   return kNames[static_cast<std::size_t>(dtype)];
 }
 
+dlpack::Device dlpack_of(Device device) {
+  if (device.kind == DeviceKind::cpu) return {dlpack::kCpu, 0};
+  return {dlpack::kCuda, device.ordinal};
+}
+
 [[noreturn]] void refuse_export(const std::string& reason) {
   PyErr_SetString(PyExc_BufferError, reason.c_str());
   throw py::error_already_set();
@@ -47,7 +52,7 @@ struct Export {
       : memory(std::move(memory_in)), shape(std::move(shape_in)), strides(shape.size(), 1) {
     for (std::size_t i = shape.size(); i-- > 1;) strides[i - 1] = strides[i] * shape[i];
     managed.tensor = {memory->data(),
-                      {dlpack::kCuda, memory->device().ordinal},
+                      dlpack_of(memory->device()),
                       static_cast<std::int32_t>(shape.size()),
                       names_of(dtype).dlpack,
                       shape.data(),
@@ -83,6 +88,7 @@ struct FreedAfterUse {
 };
 
 std::shared_ptr<Buffer> freed_after_use(Buffer&& memory) {
+  if (memory.device().kind == DeviceKind::cpu) return own<Buffer>(std::move(memory));
   const auto owner = own<FreedAfterUse>(std::move(memory));
   return {owner, &owner->memory};
 }
@@ -97,7 +103,7 @@ void free_capsule(PyObject* capsule) {
 
 /** Has `stream` of the caller's wait for the GPU's default stream, on which tutti's work ends. */
 void let_wait(const py::object& stream, Device device) {
-  if (stream.is_none()) return;
+  if (stream.is_none() || device.kind == DeviceKind::cpu) return;
   const auto number = stream.cast<std::intptr_t>();
   if (number == 0 || number < -1) {
     throw InvalidArgument("stream is " + std::to_string(number) +
@@ -120,6 +126,9 @@ DeviceArray::DeviceArray(Buffer&& memory, std::vector<std::int64_t> shape, DType
     : memory_(freed_after_use(std::move(memory))), shape_(std::move(shape)), dtype_(dtype) {}
 
 py::dict DeviceArray::cuda_array_interface() const {
+  if (device().kind == DeviceKind::cpu) {
+    throw py::attribute_error("__cuda_array_interface__ is of arrays on GPUs; use DLPack");
+  }
   if (names_of(dtype_).typestr == nullptr) {
     throw py::attribute_error("__cuda_array_interface__ has no bfloat16; use DLPack");
   }
@@ -135,7 +144,8 @@ py::dict DeviceArray::cuda_array_interface() const {
 }
 
 py::tuple DeviceArray::dlpack_device() const {
-  return py::make_tuple(static_cast<int>(dlpack::kCuda), device().ordinal);
+  const dlpack::Device own = dlpack_of(device());
+  return py::make_tuple(own.type, own.ordinal);
 }
 
 template <class Managed>
@@ -166,9 +176,9 @@ void bind_device_array(py::module_& module) {
   const auto none = [](const char* name) { return py::arg(name) = py::none(); };
   py::class_<DeviceArray>(
       module, "DeviceArray",
-      "Memory of a GPU that tutti owns, as an array in C order: torch.from_dlpack(array), "
-      "cupy.from_dlpack(array) and cupy.asarray(array) are views of it. It lives as long as any of "
-      "them, and may outlive the communicator.")
+      "Memory of a GPU that tutti owns, or bfloat16 of the CPU, as an array in C order: "
+      "torch.from_dlpack(array), cupy.from_dlpack(array) and cupy.asarray(array) are views of it. "
+      "It lives as long as any of them, and may outlive the communicator.")
       .def_property_readonly(
           "shape", [](const DeviceArray& self) { return py::tuple(py::cast(self.shape())); },
           "The lengths of the dimensions.")
@@ -177,7 +187,7 @@ void bind_device_array(py::module_& module) {
           "The name of the element type, such as 'float32'.")
       .def_property_readonly(
           "device", [](const DeviceArray& self) { return text_of(self.device()); },
-          "Such as 'cuda:0'.")
+          "Such as 'cuda:0', or 'cpu'.")
       .def_property_readonly("__cuda_array_interface__", &DeviceArray::cuda_array_interface)
       .def("__dlpack_device__", &DeviceArray::dlpack_device)
       .def("__dlpack__", &DeviceArray::dlpack, py::kw_only(), none("stream"), none("max_version"),

@@ -1,4 +1,5 @@
-// Memory of a GPU that tutti owns, for whoever understands DLPack or __cuda_array_interface__.
+// Memory that tutti owns and NumPy cannot have (a GPU's, or bfloat16 of the CPU), for whoever
+// understands DLPack or __cuda_array_interface__.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -2,6 +2,7 @@
 #include "errors.hpp"
 
 #include <exception>
+#include <string_view>
 
 #include "tutti/error.hpp"
 
@@ -14,27 +15,52 @@ void raise(const char* name, const Arguments&... arguments) {
   PyErr_SetObject(type.ptr(), type(arguments...).ptr());
 }
 
+/** Texts of other ranks may be cut in the middle of a character. */
+py::object str_of(std::string_view text) {
+  auto str = py::reinterpret_steal<py::object>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+  if (!str) throw py::error_already_set();
+  return str;
+}
+
 void translate(std::exception_ptr thrown) {
   try {
     std::rethrow_exception(std::move(thrown));
   } catch (const PeerLost& error) {
-    raise("PeerLost", py::tuple(py::cast(error.ranks())), error.reason());
+    raise("PeerLost", py::tuple(py::cast(error.ranks())), str_of(error.reason()));
   } catch (const MismatchError& error) {
-    raise("MismatchError", error.what());
+    raise("MismatchError", str_of(error.what()));
   } catch (const CommunicationError& error) {
-    raise("CommunicationError", error.what());
+    raise("CommunicationError", str_of(error.what()));
   } catch (const BackendUnavailable& error) {
-    raise("BackendUnavailable", error.what());
+    raise("BackendUnavailable", str_of(error.what()));
   } catch (const SystemError& error) {
-    raise("SystemError", error.error_number(), error.what());
+    raise("SystemError", error.error_number(), str_of(error.what()));
   } catch (const InvalidArgument& error) {
-    raise("InvalidArgument", error.what());
+    raise("InvalidArgument", str_of(error.what()));
   } catch (const Error& error) {
-    raise("Error", error.what());
+    raise("Error", str_of(error.what()));
   }
 }
 
 }  // namespace
+
+std::string text_of_str(py::handle str) {
+  const auto bytes = py::reinterpret_steal<py::bytes>(
+      PyUnicode_AsEncodedString(str.ptr(), "utf-8", "backslashreplace"));
+  if (!bytes) throw py::error_already_set();
+  return bytes;
+}
+
+std::string text_of(py::handle exception) {
+  std::string text = text_of_str(py::type::handle_of(exception).attr("__name__"));
+  try {
+    const std::string message = text_of_str(py::str(exception));
+    if (!message.empty()) text += ": " + message;
+  } catch (const py::error_already_set&) {  // it cannot say more
+  }
+  return text;
+}
 
 void bind_errors() { py::register_exception_translator(translate); }
 
