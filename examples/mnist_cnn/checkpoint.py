@@ -4,29 +4,20 @@ The shuffling is a function of seed and epoch, so these stand for all random num
 """
 
 import io
-import os
-import zipfile
-import zlib
 
 import numpy as np
+from options import MOST_EPOCHS
 from together import together
+
+import tutti
+from tutti import files
 
 
 def _pack(state):
     """An optimiser's state as bytes, to be sent to another rank."""
     file = io.BytesIO()
-    np.savez(file, **{f"array:{name}": array for name, array in state["arrays"].items()},
-             **{f"number:{name}": number for name, number in state["numbers"].items()})
+    files.save_state(file, state)
     return np.frombuffer(file.getvalue(), np.uint8)
-
-
-def _unpack(packed):
-    state = {"arrays": {}, "numbers": {}}
-    with np.load(io.BytesIO(packed.tobytes())) as entries:
-        for key in entries.files:
-            kind, _, name = key.partition(":")
-            state[f"{kind}s"][name] = entries[key] if kind == "array" else float(entries[key])
-    return state
 
 
 def _gather(comm, mine):
@@ -38,12 +29,15 @@ def _gather(comm, mine):
     return np.split(whole, np.cumsum(sizes)[:-1])
 
 
-def _replace(path, entries):
-    with open(f"{path}.part", "wb") as file:
-        np.savez(file, **entries)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(f"{path}.part", path)
+def check_path(path, comm):
+    """Ends the program on all ranks if save() would fail for certain: better now than then."""
+    together(comm, lambda: comm.global_rank == 0 and files.OutputFile(path).close())
+
+
+def _replace(path, arrays):
+    with files.OutputFile(path) as output:
+        files.save_arrays(output.file, arrays)
+        output.commit()
 
 
 def save(path, seed, epochs_done, model, sgd):
@@ -54,28 +48,43 @@ def save(path, seed, epochs_done, model, sgd):
     if "dist.rank" in state["numbers"]:  # otherwise all ranks remember the same
         packed = _gather(sgd.communicator, packed[0])
     if sgd.global_rank == 0:
-        entries = {f"parameter:{name}": array for name, array in model.parameters()}
-        entries.update({f"state:{rank}": state for rank, state in enumerate(packed)})
-        entries.update(seed=np.uint64(seed), epochs_done=epochs_done)
-    together(sgd.communicator, lambda: sgd.global_rank == 0 and _replace(path, entries))
+        arrays = {f"parameter:{name}": array for name, array in model.parameters()}
+        arrays.update({f"state:{rank}": state for rank, state in enumerate(packed)})
+        arrays.update(seed=np.uint64(seed), epochs_done=np.int64(epochs_done))
+    together(sgd.communicator, lambda: sgd.global_rank == 0 and _replace(path, arrays))
+
+
+def _expect(path, arrays, key, like):
+    """Entry `key`, which has the type and the shape of `like`."""
+    array = arrays.pop(key, None)
+    if array is None or (array.dtype, array.shape) != (like.dtype, like.shape):
+        found = "missing" if array is None else f"{array.dtype} of shape {array.shape}"
+        raise ValueError(f"{path}: not a checkpoint of this model: '{key}' is {found}, but must be "
+                         f"{like.dtype} of shape {like.shape}")
+    return array
 
 
 def _take(path, data, model, comm):
     """What read() returns, of the file's bytes."""
-    try:
-        with np.load(io.BytesIO(data.tobytes())) as entries:
-            for name, array in model.parameters():
-                array[...] = entries[f"parameter:{name}"]
-            seed, epochs_done = int(entries["seed"]), int(entries["epochs_done"])
-            states = [entries[key] for key in entries.files if key.startswith("state:")]
-        fits = len(states) in (1, comm.world_size)
-        state = _unpack(states[0 if len(states) == 1 else comm.global_rank]) if fits else None
-    except (KeyError, TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile,
-            zlib.error) as error:
-        raise ValueError(f"{path}: not a checkpoint of this model: {error}") from error
-    if not fits:
-        raise ValueError(f"{path}: of {len(states)} ranks, each with a state of its own, and this "
-                         f"is a run of {comm.world_size}")
+    arrays = files.load_arrays(io.BytesIO(data.tobytes()), path)
+    seed = int(_expect(path, arrays, "seed", np.uint64()))
+    epochs_done = int(_expect(path, arrays, "epochs_done", np.int64()))
+    if not 0 <= epochs_done <= MOST_EPOCHS:
+        raise ValueError(f"{path}: epochs_done is {epochs_done}, but must be from 0 to "
+                         f"{MOST_EPOCHS}")
+    values = [_expect(path, arrays, f"parameter:{name}", array)
+              for name, array in model.parameters()]
+    ranks = sum(key.startswith("state:") for key in arrays)
+    if ranks not in (1, comm.world_size):
+        raise ValueError(f"{path}: of {ranks} ranks, each with a state of its own, and this is a "
+                         f"run of {comm.world_size}")
+    packed = [arrays.pop(f"state:{rank}", None) for rank in range(ranks)]
+    if arrays:
+        raise ValueError(f"{path}: not a checkpoint of this model: it holds '{min(arrays)}'")
+    rank = comm.global_rank if ranks > 1 else 0
+    state = files.load_state(io.BytesIO(packed[rank].tobytes()), path)
+    for (_, array), value in zip(model.parameters(), values):
+        array[...] = value
     return seed, epochs_done, state
 
 
@@ -90,3 +99,11 @@ def read(path, model, comm):
         data = np.empty(size[0], np.uint8)
     comm.broadcast(data)
     return together(comm, lambda: _take(path, data, model, comm))
+
+
+def load(path, state, sgd):
+    """Hands the optimiser what read() returned. Local."""
+    try:
+        sgd.load_state(state)
+    except tutti.InvalidArgument as error:
+        raise ValueError(f"{path}: {error}") from error

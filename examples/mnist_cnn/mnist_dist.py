@@ -105,7 +105,9 @@ def train(options, comm):
     sgd = together(comm, lambda: make_optimizer(options, batches, comm))
     model.set_gradients(sgd.register_parameters(model.parameters()))
     if state:
-        together(comm, lambda: sgd.load_state(state))
+        together(comm, lambda: checkpoint.load(options.resume, state, sgd))
+    if options.save:
+        checkpoint.check_path(options.save, comm)
     report = together(comm, lambda: Report(rank == 0, options.json))
     if options.resume:
         report.line(f"Resuming {options.resume} after {first_epoch} epochs")

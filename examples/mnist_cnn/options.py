@@ -3,6 +3,7 @@
 import argparse
 
 DIST_OPTIONS = ("fp32", "fp16", "bf16", "partialUpdate", "sparseTopK", "sparseThreshold")
+MOST_EPOCHS = 1_000_000
 
 
 class OptionError(ValueError):
@@ -37,7 +38,7 @@ def make_parser():
     add = parser.add_argument
     add("--data-dir", metavar="DIR",
         help="MNIST's IDX files, plain or .gz; else $TUTTI_MNIST_DIR, else data/mnist")
-    add("--epochs", type=number(int, 1, 1e6), default=10, metavar="N",
+    add("--epochs", type=number(int, 1, MOST_EPOCHS), default=10, metavar="N",
         help="epochs in all, with those before --resume (10)")
     add("--batch-size", type=number(int, 1, 4096), default=64, metavar="N",
         help="images per rank and step (64)")

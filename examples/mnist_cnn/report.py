@@ -6,6 +6,8 @@ import os
 import sys
 import time
 
+from tutti.files import OutputFile
+
 PHASES = ("pack", "encode", "exchange", "decode", "update", "overlap")
 
 
@@ -30,7 +32,10 @@ class Report:
         self.speaks = speaks
         self.shows_progress = speaks and stdout_is_terminal()
         self.drawn = 0.0
-        self.file = open(path, "w") if speaks and path else None
+        self.file = None
+        if speaks and path:
+            self.file = OutputFile(path)
+            self.file.commit()  # so that it can be read as it grows
 
     def line(self, text):
         if self.speaks:
@@ -55,7 +60,7 @@ class Report:
         if self.file:
             finite = {key: None if isinstance(value, float) and not math.isfinite(value) else value
                       for key, value in result.items()}  # JSON has no NaN and no infinity
-            print(json.dumps(finite), file=self.file, flush=True)
+            self.file.write(f"{json.dumps(finite)}\n".encode())
 
 
 def step_fields(totals, steps):

@@ -19,7 +19,7 @@ except ImportError as error:
         "built with (Debian and Ubuntu: apt-get install openmpi-bin libopenmpi3), and to be "
         "installed or built (pip install .)"
     ) from error
-from tutti import _log, errors, opt
+from tutti import _log, errors, files, opt
 from tutti._core import Communicator, DeviceArray, Event, NcclIdHolder, Stream, __version__
 from tutti.errors import (
     BackendUnavailable,
@@ -30,7 +30,8 @@ from tutti.errors import (
     PeerLost,
     SystemError,
 )
-from tutti.helpers import broadcast_parameters, data_partition, load, save
+from tutti.files import load, save
+from tutti.helpers import broadcast_parameters, data_partition
 
 UniqueId = NcclIdHolder
 
@@ -56,6 +57,7 @@ __all__ = [
     "broadcast_parameters",
     "data_partition",
     "errors",
+    "files",
     "load",
     "opt",
     "save",

@@ -1,15 +1,14 @@
-"""What a training script needs around DistOpt: equal starts, shards, checkpoints."""
+"""What a training script needs around DistOpt: equal starts, shards."""
 
 from __future__ import annotations
 
-import os
-from typing import Any, Dict, Iterable, Mapping, Optional, Tuple, Union
+from typing import Any, Iterable, Mapping, Optional, Tuple, Union
 
 import numpy
 import numpy.typing as npt
 
 from tutti import _core
-from tutti._types import Array, State
+from tutti._types import Array
 from tutti.errors import InvalidArgument
 
 
@@ -50,44 +49,3 @@ def data_partition(
         return dataset_x[first : first + size], dataset_y[first : first + size]
     indices = numpy.arange(first, first + size) % count
     return dataset_x[indices], dataset_y[indices]
-
-
-def save(path: Union[str, "os.PathLike[str]"], opt: _core.DistOpt) -> None:
-    """Writes what the optimiser remembers (momentum and the like) to a .npz file.
-
-    A crash at any moment leaves the old file or the new one. Local; the parameters are the model's
-    to save. Raises OSError if the file cannot be written.
-    """
-    state = opt.state()
-    entries: Dict[str, Any] = {f"array:{name}": array for name, array in state["arrays"].items()}
-    entries.update({f"number:{name}": numpy.float64(n) for name, n in state["numbers"].items()})
-    temporary = f"{os.fspath(path)}.{os.getpid()}.part"
-    try:
-        with open(temporary, "wb") as file:
-            numpy.savez(file, **entries)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        if os.path.exists(temporary):
-            os.remove(temporary)
-        raise
-
-
-def load(path: Union[str, "os.PathLike[str]"], opt: _core.DistOpt) -> None:
-    """Loads what save() wrote, after the parameters were registered. Local.
-
-    Raises InvalidArgument, and changes nothing, if the state is not of these parameters; ValueError
-    or OSError if the file is no such file.
-    """
-    state: State = {"arrays": {}, "numbers": {}}
-    with numpy.load(path, allow_pickle=False) as entries:
-        for key in entries.files:
-            kind, _, name = key.partition(":")
-            if kind == "array":
-                state["arrays"][name] = entries[key]
-            elif kind == "number":
-                state["numbers"][name] = float(entries[key])
-            else:
-                raise ValueError(f"{os.fspath(path)}: not an optimiser's state: it holds '{key}'")
-    opt.load_state(state)

@@ -97,7 +97,7 @@ def test_resumes_to_the_same_bits(mode, digits):
         (digits / "model.npz").write_bytes(expected[:-100])
         done = run(sys.executable, EXAMPLE / "mnist_multiprocess.py", 1, "--data-dir", digits,
                    "--resume", digits / "model.npz")
-        assert done.returncode == 1 and "model.npz: not a checkpoint" in done.stderr
+        assert done.returncode == 1 and "model.npz: not a file" in done.stderr
 
 
 @pytest.mark.parametrize("launcher", ["mpiexec", "multiprocessing"])
@@ -123,15 +123,18 @@ def test_says_what_is_wrong_with_options():
 @pytest.mark.parametrize("launcher", ["mpiexec", "multiprocessing", "alone"])
 def test_one_rank_says_what_is_wrong(launcher, digits, tmp_path):
     (tmp_path / "foreign").write_text("no checkpoint")
+    (tmp_path / "link").symlink_to("foreign")
     (tmp_path / "cut").mkdir()
     (tmp_path / "cut" / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(bytes(100))[:-9])
     data = ["--data-dir", digits]
     cases = [(["--bogus"], "unrecognized arguments: --bogus"),
-             ([*data, "--resume", tmp_path / "foreign"], "foreign: not a checkpoint"),
+             ([*data, "--resume", tmp_path / "foreign"], "foreign: not a file that tutti saved"),
              (["--data-dir", tmp_path / "none"], "none: no such folder"),
              (["--data-dir", tmp_path / "cut"], "idx3-ubyte.gz: cannot be read"),
              ([*data, "--json", "none/result"], "'none/result'"),
-             ([*data, "--save", "none/model", "--epochs", 1], "'none/model.part'"),
+             ([*data, "--json", "/dev/null"], "Cannot be replaced: is not a regular file"),
+             ([*data, "--save", "none/model"], "'none/model'"),
+             ([*data, "--save", tmp_path / "link"], "Cannot be replaced: is a symbolic link"),
              ([*data, "--resume", tmp_path / "none"], "No such file")]
     for wrong, reason in cases if launcher == "multiprocessing" else cases[:2]:
         if launcher == "mpiexec":

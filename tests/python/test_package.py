@@ -50,18 +50,6 @@ def test_broadcast_parameters():
     launching.run(broadcasting, 2, "fork")
 
 
-def test_save_leaves_no_half_file(tmp_path):
-    comm = tutti.Communicator(0, 1, tutti.NcclIdHolder())
-    dist = opt.DistOpt(opt.SGD(), communicator=comm)
-    tutti.save(tmp_path / "state", dist)
-    with pytest.raises(FileNotFoundError):
-        tutti.save(tmp_path / "none" / "state", dist)
-    assert [path.name for path in tmp_path.iterdir()] == ["state"]
-    numpy.savez(tmp_path / "other.npz", weights=numpy.zeros(3))
-    with pytest.raises(ValueError, match="not an optimiser's state"):
-        tutti.load(tmp_path / "other.npz", dist)
-
-
 def test_info():
     text = subprocess.run([sys.executable, "-m", "tutti.info"], capture_output=True, text=True,
                           check=True, timeout=60).stdout
