@@ -5,9 +5,10 @@
 #include <cmath>
 
 namespace tutti::test {
-double reduced(DType dtype, const Reduce& reduce, int ranks, std::int64_t i) {
-  double result = reduce.factor * contribution(dtype, reduce.kind, 0, i);
-  for (int rank = 1; rank < ranks; ++rank) {
+
+double reduced(DType dtype, const Reduce& reduce, int ranks, std::int64_t i, int first) {
+  double result = reduce.factor * contribution(dtype, reduce.kind, first, i);
+  for (int rank = first + 1; rank < first + ranks; ++rank) {
     const double next = reduce.factor * contribution(dtype, reduce.kind, rank, i);
     if (reduce.kind == ReduceKind::min) {
       result = std::min(result, next);

@@ -1,0 +1,252 @@
+// Injects faults into trials of random collectives, and looks how the other ranks take them.
+//
+//   faults [--trials N] [--seed S] [--jobs J] [--mpiexec PATH]   trials 0 to N - 1
+//   faults --trial K [--seed S]                                  that one alone, in detail
+//
+// A trial (trial.hpp) is a pure function of the seed and its number. Every rank checks each result;
+// every survivor must name the faulty ranks and no others, within the deadline and a second; the
+// memory of survivors must stay theirs, the job must end with the right status, and nothing may be
+// left (judge.cpp). Trials in which timers were late are tried again before they count as failed.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "communicator/file_descriptor.hpp"
+#include "rig/job.hpp"
+#include "rig/judge.hpp"
+#include "rig/rank.hpp"
+#include "rig/trial.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::test {
+namespace {
+
+constexpr int kAttempts = 3;  // of a trial on a busy machine
+
+struct Options {
+  std::uint64_t seed = 1;
+  std::uint64_t trials = cases().size();
+  std::optional<std::uint64_t> trial;
+  int jobs = 2;
+  std::string record;  // of a rank under mpiexec
+  Program program;
+};
+
+/** What a process that ran a trial says about it, through a pipe. */
+struct Report {
+  std::int64_t results = 0;
+  double longest_wait = 0;
+  bool is_doubtful = false;
+  bool is_well = false;
+  std::array<char, 1500> text{};
+};
+
+Report report_on(const Trial& trial, const Program& program) {
+  const Verdict verdict = run(trial, program);
+  Report report;
+  report.results = verdict.results;
+  report.longest_wait = verdict.longest_wait;
+  report.is_doubtful = verdict.is_doubtful;
+  report.is_well = verdict.complaints.empty();
+  std::string text;
+  for (const std::string& complaint : verdict.complaints) text += complaint + "; ";
+  text.copy(report.text.data(), report.text.size() - 1);
+  return report;
+}
+
+/** A process that runs a trial. */
+struct Running {
+  std::uint64_t number = 0;
+  int attempt = 1;
+  pid_t pid = 0;
+  FileDescriptor pipe;
+};
+
+Running start(const Options& options, std::uint64_t number, int attempt) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw SystemError("cannot make a pipe", errno);
+  FileDescriptor output(ends[1]);
+  Running running{number, attempt, ::fork(), FileDescriptor(ends[0])};
+  if (running.pid < 0) throw SystemError("cannot fork", errno);
+  if (running.pid > 0) return running;
+  Report report;
+  try {
+    report = report_on(make_trial(options.seed, number), options.program);
+  } catch (const std::exception& error) {
+    std::string_view(error.what()).copy(report.text.data(), report.text.size() - 1);
+  }
+  const bool said = ::write(output.get(), &report, sizeof report) == sizeof report;
+  std::_Exit(said ? 0 : 1);
+}
+
+Report finish(const Running& running) {
+  Report report;
+  const ssize_t got = ::read(running.pipe.get(), &report, sizeof report);
+  ::waitpid(running.pid, nullptr, 0);
+  if (got != sizeof report) {
+    report = {};
+    std::string_view("the trial's own process ended").copy(report.text.data(), 100);
+  }
+  return report;
+}
+
+/** Trials by case and start. */
+class Table {
+ public:
+  void note(const Trial& trial, const Report& report) {
+    Cell& cell = cells_[trial.what.name][static_cast<std::size_t>(trial.start)];
+    ++cell.trials;
+    if (!report.is_well) ++(report.is_doubtful ? cell.doubtful : cell.failed);
+    results_ += report.results;
+    longest_wait_ = std::max(longest_wait_, report.longest_wait);
+  }
+
+  /** Prints the table; returns the number of trials that failed. */
+  int print() const {
+    std::printf("\n%-26s", "trials (failed)");
+    for (int i = 0; i < kStarts; ++i) {
+      std::printf("%12s", std::string(name_of(static_cast<Start>(i))).c_str());
+    }
+    Cell total;
+    for (const Case& each : cases()) {
+      const auto row = cells_.find(each.name);
+      if (row == cells_.end()) continue;
+      std::printf("\n%-26s", std::string(each.name).c_str());
+      for (const Cell& cell : row->second) {
+        std::printf("%12s", (std::to_string(cell.trials) +
+                             (cell.failed > 0 ? " (" + std::to_string(cell.failed) + ")" : ""))
+                                .c_str());
+        total.trials += cell.trials;
+        total.failed += cell.failed;
+        total.doubtful += cell.doubtful;
+      }
+    }
+    std::printf(
+        "\n\n%d of %d trials failed, %d could not be judged on a machine so busy; %lld right "
+        "results, longest wait %.2f s\n",
+        total.failed, total.trials, total.doubtful, static_cast<long long>(results_),
+        longest_wait_);
+    return total.failed;
+  }
+
+ private:
+  struct Cell {
+    int trials = 0;
+    int failed = 0;
+    int doubtful = 0;
+  };
+  std::map<std::string_view, std::array<Cell, kStarts>> cells_;
+  std::int64_t results_ = 0;
+  double longest_wait_ = 0;
+};
+
+int run_all(const Options& options) {
+  std::printf("seed %llu, %llu trials\n", static_cast<unsigned long long>(options.seed),
+              static_cast<unsigned long long>(options.trials));
+  Table table;
+  std::vector<Running> running;
+  std::uint64_t next = 0;
+  while (next < options.trials || !running.empty()) {
+    std::fflush(stdout);
+    while (next < options.trials && static_cast<int>(running.size()) < options.jobs) {
+      running.push_back(start(options, next++, 1));
+    }
+    std::vector<pollfd> pipes;
+    for (const Running& each : running) pipes.push_back({each.pipe.get(), POLLIN, 0});
+    if (::poll(pipes.data(), pipes.size(), -1) < 0) throw SystemError("cannot poll", errno);
+    for (std::size_t i = pipes.size(); i-- > 0;) {
+      if (pipes[i].revents == 0) continue;
+      const Running done = std::move(running[i]);
+      running.erase(running.begin() + static_cast<std::ptrdiff_t>(i));
+      const Report report = finish(done);
+      const Trial trial = make_trial(options.seed, done.number);
+      if (!report.is_well && report.is_doubtful && done.attempt < kAttempts) {
+        running.push_back(start(options, done.number, done.attempt + 1));
+        continue;
+      }
+      table.note(trial, report);
+      if (report.is_well) continue;
+      std::printf("--seed %llu --trial %llu (%s, %s): %s%s\n",
+                  static_cast<unsigned long long>(options.seed),
+                  static_cast<unsigned long long>(done.number),
+                  std::string(trial.what.name).c_str(), std::string(name_of(trial.start)).c_str(),
+                  report.is_doubtful ? "on a busy machine: " : "", report.text.data());
+    }
+  }
+  return table.print() == 0 ? 0 : 1;
+}
+
+int run_one(const Options& options) {
+  const Trial trial = make_trial(options.seed, *options.trial);
+  std::printf("%s", trial.describe().c_str());
+  std::fflush(stdout);
+  const Verdict verdict = run(trial, options.program);
+  std::printf("%s%s", verdict.output.c_str(), verdict.account.c_str());
+  for (const std::string& complaint : verdict.complaints) {
+    std::printf("FAILED%s: %s\n", verdict.is_doubtful ? " (busy machine)" : "", complaint.c_str());
+  }
+  return verdict.complaints.empty() ? 0 : 1;
+}
+
+Options parse(const std::vector<std::string>& arguments) {
+  Options options;
+  options.program.path = arguments.at(0);
+  for (std::size_t i = 1; i < arguments.size(); i += 2) {
+    const std::string& name = arguments[i];
+    if (i + 1 == arguments.size()) throw InvalidArgument(name + " lacks a value");
+    const std::string& value = arguments[i + 1];
+    if (name == "--seed") {
+      options.seed = std::stoull(value);
+    } else if (name == "--trials") {
+      options.trials = std::stoull(value);
+    } else if (name == "--trial") {
+      options.trial = std::stoull(value);
+    } else if (name == "--jobs") {
+      options.jobs = std::max(1, std::stoi(value));
+    } else if (name == "--mpiexec") {
+      options.program.mpiexec = value;
+    } else if (name == "--record") {
+      options.record = value;
+    } else {
+      throw InvalidArgument("what is " + name + " " + value + "?");
+    }
+  }
+  return options;
+}
+
+int be_rank(const Options& options) {
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  if (rank == nullptr) throw InvalidArgument("--record is for ranks under mpiexec");
+  return live(make_trial(options.seed, options.trial.value()), std::atoi(rank),
+              *map_record(options.record), std::nullopt);
+}
+
+int dispatch(const Options& options) {
+  if (!options.record.empty()) return be_rank(options);
+  return options.trial ? run_one(options) : run_all(options);
+}
+
+}  // namespace
+}  // namespace tutti::test
+
+int main(int argc, char** argv) {
+  try {
+    return tutti::test::dispatch(tutti::test::parse({argv, argv + argc}));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "faults: %s\n", error.what());
+    return 2;
+  }
+}
