@@ -6,7 +6,10 @@
 #include <map>
 #include <utility>
 
+#include "array_owner.hpp"
 #include "device_array.hpp"
+#include "errors.hpp"
+#include "shape.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::python {
@@ -59,18 +62,22 @@ py::list PyDistOpt::register_parameters(const py::iterable& parameters) {
   std::vector<Array> arrays;
   std::vector<Parameter> list;
   for (const py::handle item : parameters) {
-    const bool named = py::isinstance<py::tuple>(item);
-    const py::object array =
-        named ? py::object(py::cast<py::tuple>(item)[1]) : py::reinterpret_borrow<py::object>(item);
-    const auto name = named ? py::cast<py::tuple>(item)[0].cast<std::string>() : std::string();
-    const auto number = std::to_string(arrays.size());
-    arrays.emplace_back(array, "parameter " + (named ? "'" + name + "'" : "#" + number),
-                        Access::write);
+    const std::string number = "parameter #" + std::to_string(arrays.size());
+    auto array = py::reinterpret_borrow<py::object>(item);
+    std::string name;
+    if (py::isinstance<py::tuple>(item)) {
+      const auto [first, second] = pair_of(item, number, "an array, or a pair (name, array)");
+      if (!py::isinstance<py::str>(first)) refuse_type(number + ": its name", first, "a str");
+      name = text_of_str(first);
+      array = second;
+    }
+    arrays.emplace_back(array, name.empty() ? number : "parameter '" + name + "'", Access::write);
     list.push_back({arrays.back().view(), name});
   }
   const auto views =
       communicator_->call(arrays, [&](Communicator&) { return get().register_parameters(list); });
   registered_ = true;
+  for (Parameter& parameter : list) names_.push_back(std::move(parameter.name));
   py::list gradients;
   for (std::size_t i = 0; i < views.size(); ++i) {
     gradients.append(gradient_array(views[i], dist_opt_, arrays[i].shape()));
@@ -79,9 +86,23 @@ py::list PyDistOpt::register_parameters(const py::iterable& parameters) {
   return gradients;
 }
 
+void PyDistOpt::check_shapes(const Array& parameter, const Array& gradient) const {
+  if (parameter.shape() == gradient.shape()) return;
+  std::string name =
+      registered_ ? "the parameter" : "parameter #" + std::to_string(parameters_.size());
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].view().data != parameter.view().data) continue;
+    name = i < names_.size() && !names_[i].empty() ? "parameter '" + names_[i] + "'"
+                                                   : "parameter #" + std::to_string(i);
+  }
+  throw InvalidArgument("gradient has shape " + text_of(gradient.shape()) + ", but " + name +
+                        " has shape " + text_of(parameter.shape()));
+}
+
 void PyDistOpt::emit(const Emit& emit, py::handle parameter, py::handle gradient) {
   Array target(parameter, "parameter", Access::write);
   Array source(gradient, "gradient", Access::read);
+  check_shapes(target, source);
   const View target_view = target.view();
   const View source_view = source.view();
   if (is_on_gpu(target_view)) last_parameter_ = py::reinterpret_borrow<py::object>(parameter);
@@ -162,6 +183,7 @@ void PyDistOpt::wait() {
 void PyDistOpt::update(py::handle parameter, py::handle gradient) {
   const Array target(parameter, "parameter", Access::write);
   const Array source(gradient, "gradient", Access::read);
+  check_shapes(target, source);
   const auto update = [&] {
     get().update(target.view(), source.view());
     const Device device = target.view().device;

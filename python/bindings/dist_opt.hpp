@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "array.hpp"
@@ -52,6 +53,8 @@ class PyDistOpt final : public Closable {
   void close(bool failed) override;
 
  private:
+  /** Throws InvalidArgument unless both have the same shape. */
+  void check_shapes(const Array& parameter, const Array& gradient) const;
   void emit(const Emit& emit, py::handle parameter, py::handle gradient);
   /** A pass has ended: what it has launched on a GPU comes before the update. */
   void end_pass();
@@ -59,6 +62,7 @@ class PyDistOpt final : public Closable {
   std::shared_ptr<PyCommunicator> communicator_;
   std::shared_ptr<Communicator> shared_;  // that of dist_opt_, also when communicator_ is closed
   std::vector<Array> parameters_;         // those that were registered: their memory must stay
+  std::vector<std::string> names_;        // of those that register_parameters() got
   bool registered_ = false;
   std::vector<Array> gradients_;       // of the present step, on a GPU, which may still read them
   py::object last_parameter_;          // of the present pass, on a GPU

@@ -206,12 +206,7 @@ void bind_class(py::module_& module) {
            py::arg("clipping"), py::arg("clip_value"))
       .def_property_readonly("communicator", &PyDistOpt::communicator,
                              "The communicator, which the caller may use between the steps.")
-      .def(
-          "register_parameters", &PyDistOpt::register_parameters, py::arg("parameters"),
-          "Once, before the first pass: the parameters, or pairs (name, parameter), in the model's "
-          "order. Gives every rank the values of rank 0, lays out the buckets, and returns one "
-          "float32 array a parameter in which the model may write its gradients: what it then "
-          "yields is not copied. Collective and blocking.")
+      .def("register_parameters", &PyDistOpt::register_parameters, py::arg("parameters"))
       .def(
           "update", &PyDistOpt::update, py::arg("param"), py::arg("grad"),
           "Divides grad, a sum, by world_size, then updates a registered parameter. Local. Refused "

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterable, List, Mapping, Optional, Tuple, Union
 
 from tutti import _core, _torch
 from tutti._core import SGD, Communicator, NcclIdHolder
-from tutti._types import Emit
+from tutti._types import Array, Emit
 from tutti.errors import InvalidArgument
 
 __all__ = ["SGD", "DistOpt"]
@@ -14,25 +14,40 @@ __all__ = ["SGD", "DistOpt"]
 _THRESHOLD = 2097152  # SINGA's
 
 
+def _name_of(thing: Any) -> str:
+    """A thing's type for a message: "int", "torch.optim.adam.Adam"."""
+    kind = type(thing)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+def _is_array(thing: Any) -> bool:
+    protocols = ("__array_interface__", "__cuda_array_interface__", "__dlpack__")
+    return any(hasattr(thing, protocol) for protocol in protocols)
+
+
 def _backward_of(loss: Any) -> Callable[[Emit], None]:
     """What calls emit(param, grad) for each pair that `loss` stands for."""
     if _torch.is_loss(loss):
         return _torch.backward_of(loss)
+    wanted = "an iterable of (param, grad), or a PyTorch scalar that requires grad"
+    if _is_array(loss):  # its rows are no pairs, even where there are two numbers in each
+        raise TypeError(
+            f"loss is a {_name_of(loss)} of shape {tuple(loss.shape)}, but must be {wanted}"
+        )
     try:
         pairs = iter(loss)
     except TypeError:
-        raise TypeError(
-            f"loss is a {type(loss).__name__}, but must be an iterable of (param, grad), or a "
-            "PyTorch scalar that requires grad"
-        ) from None
+        raise TypeError(f"loss is a {_name_of(loss)}, but must be {wanted}") from None
 
     def run(emit: Emit) -> None:
         for pair in pairs:
             try:
+                if not isinstance(pair, tuple) and _is_array(pair):
+                    raise TypeError
                 param, grad = pair
             except (TypeError, ValueError):
                 raise TypeError(
-                    f"loss must yield pairs (param, grad), not a {type(pair).__name__}"
+                    f"loss must yield pairs (param, grad), not a {_name_of(pair)}"
                 ) from None
             emit(param, grad)
 
@@ -96,6 +111,12 @@ class DistOpt(_core.DistOpt):
         epoch_steps: int = 0,
         timeout: Optional[float] = None,
     ) -> None:
+        if opt is not None and not isinstance(opt, SGD):
+            raise TypeError(f"opt is a {_name_of(opt)}, but must be a tutti.opt.SGD, the optimiser "
+                            "that DistOpt works with")
+        if communicator is not None and not isinstance(communicator, Communicator):
+            raise TypeError(f"communicator is a {_name_of(communicator)}, but must be a "
+                            "tutti.Communicator")
         if buffSize < 1:
             raise InvalidArgument(f"buffSize is {buffSize}, but must be at least 1")
         ticket = (nccl_id, local_rank, world_size)
@@ -145,6 +166,25 @@ class DistOpt(_core.DistOpt):
     def local_rank(self) -> int:
         """This rank among those of its host."""
         return self.communicator.local_rank
+
+    def register_parameters(
+        self, parameters: Iterable[Union[Array, Tuple[str, Array]]]
+    ) -> List[Any]:
+        """Once, before the first pass: the parameters, or pairs (name, parameter), in the model's
+        order, as model.named_parameters() has them.
+
+        Gives every rank the values of rank 0, lays out the buckets, and returns one float32 array a
+        parameter in which the model may write its gradients: what it then yields is not copied.
+        Collective and blocking.
+        """
+        wanted = "an iterable of arrays, or of pairs (name, array)"
+        if callable(getattr(parameters, "named_parameters", None)):
+            wanted += ": pass its named_parameters()"
+        elif isinstance(parameters, Mapping):
+            wanted += ": pass model.named_parameters(), or the items() of what is to be trained"
+        elif isinstance(parameters, Iterable) and not _is_array(parameters):
+            return super().register_parameters(parameters)
+        raise TypeError(f"parameters is a {_name_of(parameters)}, but must be {wanted}")
 
     def __call__(self, loss: Any) -> None:
         """One step as dist_option says: backward_and_update(loss), unless it was given."""

@@ -227,30 +227,3 @@ def beside_mpi4py(place):
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_beside_mpi4py(ranks):
     launching.run(beside_mpi4py, ranks, "mpi")
-
-
-def torch_steps(place):
-    import torch
-
-    torch.manual_seed(0)
-    ours = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
-    theirs = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
-    theirs.load_state_dict(ours.state_dict())
-    reference = torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=0.9)
-    dist = place.dist_opt(opt.SGD(lr=0.1, momentum=0.9), buffSize=10)
-    x = torch.randn(4 * place.ranks, 6)
-    for _ in range(4):
-        mine = x[4 * place.rank : 4 * place.rank + 4]
-        dist(ours(mine).square().mean())
-        reference.zero_grad()
-        theirs(x).square().mean().backward()
-        reference.step()
-    for a, b in zip(ours.parameters(), theirs.parameters()):
-        torch.testing.assert_close(a, b)
-    with pytest.raises(TypeError, match="loss"):
-        dist(torch.zeros(()))
-
-
-@needs("torch")
-def test_a_torch_loss():
-    launching.run(torch_steps, 2, "spawn")
