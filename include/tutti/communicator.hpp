@@ -60,7 +60,8 @@ class Communicator {
  public:
   /**
    * Joins all ranks of MPI_COMM_WORLD. Collective over them. Initialises MPI if nobody has, and
-   * then finalises it when the process ends; MPI that somebody else initialised stays theirs.
+   * then finalises it when the process ends, unless a rank was lost, so that mpiexec ends the job;
+   * MPI that somebody else initialised stays theirs.
    * For a communicator of your own, see mpi.hpp.
    */
   explicit Communicator(const CommOptions& options = {});

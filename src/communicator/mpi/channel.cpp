@@ -12,6 +12,7 @@
 
 #include "communicator/deadline.hpp"
 #include "communicator/log.hpp"
+#include "communicator/mpi/lifecycle.hpp"
 #include "communicator/mpi/patience.hpp"
 #include "communicator/text.hpp"
 #include "tutti/error.hpp"
@@ -250,7 +251,7 @@ void Channel::Batch::abandon() noexcept {
       }
     }
   }
-  for (auto& memory : kept_) Session::leave_to_mpi(std::move(memory));
+  for (auto& memory : kept_) leave_to_mpi(std::move(memory));
 }
 
 }  // namespace tutti::mpi

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "communicator/mpi/session.hpp"
+#include "communicator/mpi/lifecycle.hpp"
 
 namespace tutti::mpi {
 
@@ -87,7 +87,7 @@ class Scratch {
   ~Scratch() {
     if (!block_.memory) return;
     if (std::uncaught_exceptions() > exceptions_) {
-      Session::leave_to_mpi(std::move(block_.memory));
+      leave_to_mpi(std::move(block_.memory));
     } else {
       pool_->give_back(std::move(block_));
     }

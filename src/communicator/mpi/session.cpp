@@ -1,22 +1,22 @@
-// Initialises and finalises MPI where nobody else does, and duplicates communicators.
+// Duplicates communicators, and finds out who shares a host.
 #include "communicator/mpi/session.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstdlib>
+#include <fstream>
 #include <map>
-#include <mutex>
 #include <numeric>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "communicator/deadline.hpp"
 #include "communicator/environment.hpp"
 #include "communicator/log.hpp"
+#include "communicator/mpi/lifecycle.hpp"
 #include "communicator/mpi/patience.hpp"
 #include "communicator/text.hpp"
 #include "tutti/error.hpp"
@@ -27,51 +27,44 @@ namespace {
 
 constexpr std::chrono::milliseconds kRollCall{1000};  // how long missing ranks are looked for
 
-/** What this process owes to MPI, of which there is one in a process. */
-struct Process {
-  std::mutex initialising;
-  std::atomic<pid_t> initialised_by = 0;  // a forked child inherits it, but not the duty
-  std::atomic<bool> failed = false;
-  std::mutex leaving;
-  std::vector<std::shared_ptr<const void>> left_to_mpi;
-};
+/** What the ranks of a host have in common, and those of two hosts do not: a hash of the machine
+ * with its shared memory and its processes, and one of TUTTI_HOST_ID, or 0. */
+using Place = std::array<std::uint64_t, 2>;
 
-Process& process() {
-  static Process& never_destroyed = *new Process;
-  return never_destroyed;
+/** Tells devices of file systems and namespaces apart, within a machine that runs. */
+std::string identity_of(const char* path) {
+  struct stat status {};
+  if (::stat(path, &status) != 0) return "-";
+  return std::to_string(status.st_dev) + "." + std::to_string(status.st_ino);
 }
 
-bool is_initialised() {
-  int yes = 0;
-  MPI_Initialized(&yes);
-  return yes != 0;
+Place own_place() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  std::array<char, MPI_MAX_PROCESSOR_NAME> name{};
+  int length = 0;  // machines that are copies of one that ran have its boot id as well
+  check(MPI_Get_processor_name(name.data(), &length), "MPI_Get_processor_name");
+  const std::string machine = boot + " " + name.data() + " " + identity_of("/dev/shm") + " " +
+                              identity_of("/proc/self/ns/pid");
+  const auto host_id = environment("TUTTI_HOST_ID");
+  return {hash_text(machine), host_id ? std::max<std::uint64_t>(1, hash_text(*host_id)) : 0};
 }
 
-bool is_finalised() {
-  int yes = 0;
-  MPI_Finalized(&yes);
-  return yes != 0;
-}
-
-void finalise_at_exit() {
-  const Process& owner = process();
-  if (owner.initialised_by != ::getpid() || owner.failed || is_finalised()) return;
-  MPI_Finalize();
-}
-
-void initialise() {
-  Process& owner = process();
-  const std::lock_guard lock(owner.initialising);
-  if (is_finalised()) {
-    throw InvalidArgument("MPI was finalised before this communicator was made");
-  }
-  if (is_initialised()) return;
-  int provided = 0;
-  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
-  owner.initialised_by = ::getpid();
-  if (std::atexit(finalise_at_exit) != 0) {
-    log(LogLevel::warn, "MPI will not be finalised: the process has too many exit handlers");
-  }
+/** The ranks of `comm` in MPI_COMM_WORLD, but those of processes that were spawned. */
+std::vector<int> ranks_in_world(MPI_Comm comm, int size) {
+  MPI_Group members = MPI_GROUP_NULL;
+  MPI_Group world = MPI_GROUP_NULL;
+  check(MPI_Comm_group(comm, &members), "MPI_Comm_group");
+  check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  std::vector<int> translated(ranks.size());
+  check(MPI_Group_translate_ranks(members, size, ranks.data(), world, translated.data()),
+        "MPI_Group_translate_ranks");
+  check(MPI_Group_free(&members), "MPI_Group_free");
+  check(MPI_Group_free(&world), "MPI_Group_free");
+  std::erase(translated, MPI_UNDEFINED);
+  return translated;
 }
 
 /** Whether somebody calls the roll over `comm`, that is, has given up. */
@@ -81,57 +74,12 @@ bool roll_is_called(MPI_Comm comm, int tag) {
   return found != 0;
 }
 
-/** The ranks of `comm` that do not answer to an empty message within kRollCall. All ranks that
- * wait for the others send one to everybody, so nobody has to answer. */
-std::vector<int> call_roll(MPI_Comm comm, int tag, int rank, int size) {
-  std::vector<bool> present(static_cast<std::size_t>(size), false);
-  present[static_cast<std::size_t>(rank)] = true;
-  for (int peer = 0; peer < size; ++peer) {
-    if (peer == rank) continue;
-    MPI_Request request = MPI_REQUEST_NULL;
-    check(MPI_Isend(nullptr, 0, MPI_BYTE, peer, tag, comm, &request), "MPI_Isend");
-    check(MPI_Request_free(&request), "MPI_Request_free");  // it has no memory to look after
-  }
-  int missing = size - 1;
-  for (Deadline deadline(kRollCall); missing > 0 && !deadline.expired();) {
-    int found = 0;
-    MPI_Status status;
-    check(MPI_Iprobe(MPI_ANY_SOURCE, tag, comm, &found, &status), "MPI_Iprobe");
-    if (found == 0) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      continue;
-    }
-    const int peer = status.MPI_SOURCE;
-    check(MPI_Recv(nullptr, 0, MPI_BYTE, peer, tag, comm, MPI_STATUS_IGNORE), "MPI_Recv");
-    if (!present[static_cast<std::size_t>(peer)]) --missing;
-    present[static_cast<std::size_t>(peer)] = true;
-  }
-  std::vector<int> absent;
-  for (int peer = 0; peer < size; ++peer) {
-    if (!present[static_cast<std::size_t>(peer)]) absent.push_back(peer);
-  }
-  return absent;
-}
-
 }  // namespace
-
-std::string describe_error(int code) {
-  std::array<char, MPI_MAX_ERROR_STRING> text{};
-  int length = 0;
-  if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) {
-    return "error " + std::to_string(code);
-  }
-  return {text.data(), static_cast<std::size_t>(length)};
-}
-
-void check(int code, const char* call) {
-  if (code != MPI_SUCCESS) throw Error(std::string(call) + ": " + describe_error(code));
-}
 
 Session::Session(std::chrono::milliseconds timeout) : timeout_(timeout), process_(::getpid()) {}
 
 std::shared_ptr<Session> Session::world(std::chrono::milliseconds timeout) {
-  initialise();
+  initialise(timeout);
   return over(MPI_COMM_WORLD, timeout);
 }
 
@@ -153,12 +101,9 @@ void Session::duplicate(MPI_Comm parent) {
   int level = MPI_THREAD_SINGLE;
   check(MPI_Query_thread(&level), "MPI_Query_thread");
   any_thread_ = level == MPI_THREAD_MULTIPLE;
-  int* upper_bound = nullptr;
-  int known = 0;
-  check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&upper_bound), &known),
-        "MPI_Comm_get_attr");
-  roll_call_tag_ = known != 0 ? *upper_bound : 32767;  // the least that the standard allows
-
+  roll_call_tag_ = roll_call_tag();
+  ranks_in_world_ = ranks_in_world(parent, size_);
+  guard_finalisation();
   const auto duplicate = std::make_shared<MPI_Comm>(MPI_COMM_NULL);
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Comm_idup(parent, duplicate.get(), &request), "MPI_Comm_idup");
@@ -169,25 +114,16 @@ void Session::duplicate(MPI_Comm parent) {
 
 Session::~Session() {
   if (comm_ == MPI_COMM_NULL || failed_ || !may_call()) return;
+  if (!any_thread_ && thread_ != std::this_thread::get_id()) return;
   const int code = MPI_Comm_free(&comm_);
   if (code != MPI_SUCCESS) log(LogLevel::warn, "MPI_Comm_free: " + describe_error(code));
 }
 
 bool Session::may_call() const noexcept { return process_ == ::getpid() && !is_finalised(); }
 
-void Session::leave_to_mpi(std::shared_ptr<const void> memory) noexcept {
-  Process& keeper = process();
-  try {
-    const std::lock_guard lock(keeper.leaving);
-    keeper.left_to_mpi.push_back(std::move(memory));
-  } catch (const std::exception& error) {
-    log(LogLevel::warn, std::string_view(error.what()));
-  }
-}
-
 void Session::fail() noexcept {
   failed_ = true;
-  process().failed = true;
+  mark_lost(ranks_in_world_);
 }
 
 void Session::finish(MPI_Request request, MPI_Comm comm, const char* call,
@@ -211,7 +147,9 @@ void Session::finish(MPI_Request request, MPI_Comm comm, const char* call,
 
 void Session::give_up(MPI_Comm comm, const char* call) {
   fail();
-  std::vector<int> lost = call_roll(comm, roll_call_tag_, rank_, size_);
+  std::vector<int> everybody(static_cast<std::size_t>(size_));
+  std::iota(everybody.begin(), everybody.end(), 0);
+  std::vector<int> lost = call_roll(comm, everybody, kRollCall);
   if (!lost.empty()) throw PeerLost(lost, "did not come within " + seconds_text(timeout_));
   for (int peer = 0; peer < size_; ++peer) {
     if (peer != rank_) lost.push_back(peer);
@@ -229,24 +167,10 @@ std::string Session::library() {
 }
 
 std::vector<int> Session::hosts() {
-  // MPI_Comm_split_type blocks, so all ranks enter it together.
-  MPI_Request request = MPI_REQUEST_NULL;
-  check(MPI_Ibarrier(comm_, &request), "MPI_Ibarrier");
-  finish(request, comm_, "MPI_Ibarrier", nullptr);
-  MPI_Comm node = MPI_COMM_NULL;
-  check(MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &node),
-        "MPI_Comm_split_type");
-
-  using Place = std::array<std::uint64_t, 2>;  // the node's lowest rank, hash of TUTTI_HOST_ID or 0
   const auto places = std::make_shared<std::vector<Place>>(static_cast<std::size_t>(size_) + 1);
   Place& own = places->back();
-  const auto name = environment("TUTTI_HOST_ID");
-  own = {static_cast<std::uint64_t>(rank_),
-         name ? std::max<std::uint64_t>(1, hash_text(*name)) : 0};
-  check(MPI_Iallreduce(MPI_IN_PLACE, own.data(), 1, MPI_UINT64_T, MPI_MIN, node, &request),
-        "MPI_Iallreduce");
-  finish(request, comm_, "MPI_Iallreduce", places);
-  check(MPI_Comm_free(&node), "MPI_Comm_free");
+  own = own_place();
+  MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Iallgather(own.data(), sizeof(Place), MPI_BYTE, places->data(), sizeof(Place), MPI_BYTE,
                        comm_, &request),
         "MPI_Iallgather");

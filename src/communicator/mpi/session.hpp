@@ -1,4 +1,4 @@
-// Who initialised MPI, and the duplicate communicator that tutti talks over.
+// The duplicate communicator that tutti talks over.
 #pragma once
 
 #include <mpi.h>
@@ -8,20 +8,21 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace tutti::mpi {
 
 /**
  * A private duplicate of a communicator with MPI_ERRORS_RETURN, shared by all channels made from
- * it. It is freed with the last of them, unless it failed or MPI is finalised already. In a forked
- * child of the process that made it, a session never calls MPI.
+ * it. It is freed with the last of them, unless it failed, MPI is finalised already, or this thread
+ * may not. In a forked child of the process that made it, a session never calls MPI.
  */
 class Session {
  public:
-  /** Initialises MPI if nobody has (it is then finalised when the process ends, unless a session
-   * failed), and duplicates MPI_COMM_WORLD. Collective. Throws PeerLost naming the ranks that did
-   * not come before the deadline, InvalidArgument if MPI is finalised already. */
+  /** Initialises MPI if nobody has (see initialise()), and duplicates MPI_COMM_WORLD. Collective.
+   * Throws PeerLost naming the ranks that did not come before the deadline, InvalidArgument if MPI
+   * is finalised already. */
   static std::shared_ptr<Session> world(std::chrono::milliseconds timeout);
   /** Duplicates `comm`. Collective over it. Throws as world() does, and InvalidArgument if MPI is
    * not initialised or `comm` is null or an inter-communicator. */
@@ -41,9 +42,9 @@ class Session {
   int last_tag() const { return roll_call_tag_ - 1; }
 
   /**
-   * For each rank a number that is equal for ranks of one host: by MPI_Comm_split_type(SHARED),
-   * and by TUTTI_HOST_ID where that is set. Collective. Throws PeerLost naming the ranks that did
-   * not come before the deadline.
+   * For each rank a number that is equal for ranks of one host: those that see the same shared
+   * memory and the same processes (and have the same TUTTI_HOST_ID, where that is set). Collective.
+   * Throws PeerLost naming the ranks that did not come before the deadline.
    */
   std::vector<int> hosts();
 
@@ -51,15 +52,13 @@ class Session {
   int next_context() const { return next_context_; }
   void use_context(int context) { next_context_ = context + 1; }
 
-  /** After an error: the communicator is not freed, and MPI is not finalised by tutti. */
+  /** After the loss of a rank: the communicator is not freed, and MPI is not finalised by tutti. */
   void fail() noexcept;
   /** After an error that all ranks have survived: the communicator is not freed. */
   void keep() noexcept { failed_ = true; }
   /** Whether MPI may be called: it is not finalised, and this is not a forked child of the process
    * that made the session. */
   bool may_call() const noexcept;
-  /** Keeps memory for ever, because MPI may still read or write it. */
-  static void leave_to_mpi(std::shared_ptr<const void> memory) noexcept;
 
  private:
   explicit Session(std::chrono::milliseconds timeout);
@@ -73,17 +72,14 @@ class Session {
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0;
   int size_ = 1;
+  std::vector<int> ranks_in_world_;
   int roll_call_tag_ = 0;
   bool any_thread_ = false;
   std::chrono::milliseconds timeout_;
   pid_t process_;
+  std::thread::id thread_ = std::this_thread::get_id();
   std::atomic<bool> failed_ = false;
   int next_context_ = 0;
 };
-
-/** Throws Error with MPI's own text if `code` is not MPI_SUCCESS. */
-void check(int code, const char* call);
-/** MPI's own text for an error code. */
-std::string describe_error(int code);
 
 }  // namespace tutti::mpi

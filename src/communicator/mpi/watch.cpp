@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "communicator/log.hpp"
+#include "communicator/mpi/lifecycle.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::mpi {
@@ -50,8 +51,8 @@ Watch::Watch(Session& session, const std::vector<int>& members, int rank, int ta
 Watch::~Watch() {
   try {
     if (session_.may_call()) flush();
-    if (!outgoing_.empty()) Session::leave_to_mpi(std::make_shared<Pendings>(std::move(outgoing_)));
-    if (!incoming_.empty()) Session::leave_to_mpi(std::make_shared<Pendings>(std::move(incoming_)));
+    if (!outgoing_.empty()) leave_to_mpi(std::make_shared<Pendings>(std::move(outgoing_)));
+    if (!incoming_.empty()) leave_to_mpi(std::make_shared<Pendings>(std::move(incoming_)));
   } catch (const std::exception& error) {
     log(LogLevel::warn, error.what());
   }

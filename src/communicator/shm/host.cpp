@@ -31,7 +31,8 @@ Host::Host(const UniqueId& id, int rank, std::vector<int> names, std::chrono::mi
            std::optional<Party> party)
     : names_(std::move(names)),
       timeout_(timeout),
-      meeting_(meet(id, rank, party ? *party : Party{names_, {}}, timeout)),
+      meeting_(meet(id, rank, party ? *party : Party{names_, {}, {}}, timeout)),
+      on_loss_(party ? std::move(party->on_loss) : nullptr),
       rank_(rank),
       process_(::getpid()),
       crowded_(crowded()) {
@@ -206,7 +207,7 @@ std::vector<int> Host::culprits(const std::vector<int>& awaited, std::string& re
 
 Party Host::party_of(std::vector<int> ranks) {
   const RecycledVector<int> names = names_of(ranks);
-  Party party{{names.begin(), names.end()}, {}};
+  Party party{{names.begin(), names.end()}, {}, on_loss_};
   party.idle = [this, ranks = std::move(ranks)](const std::vector<int>& missing) {
     std::vector<int> awaited;
     for (const int member : missing) awaited.push_back(ranks[static_cast<std::size_t>(member)]);
@@ -273,6 +274,7 @@ void Host::check_failure() const {
   const Failure& failure = control().header().failure;
   const std::string text = failure.text.data();
   if (failure.kind == Failure::Kind::mismatch) throw MismatchError(text);
+  if (on_loss_) on_loss_();
   throw PeerLost({failure.ranks.begin(), failure.ranks.begin() + failure.rank_count}, text);
 }
 
@@ -284,6 +286,7 @@ void Host::lose(const std::vector<int>& ranks, const std::string& reason) {
 }
 
 void Host::fail_lost(std::span<const int> names, std::string_view reason) noexcept {
+  if (on_loss_) on_loss_();
   fail(Failure::Kind::peer_lost, names, reason);
 }
 

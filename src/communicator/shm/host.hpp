@@ -29,7 +29,8 @@ namespace tutti::shm {
  */
 class Host {
  public:
-  /** `party`: the ranks as they are known while they meet; nothing if also as `names`. */
+  /** `party`: the ranks as they are known while they meet, and what a loss concerns; nothing if
+   * they are known as `names` then, too. */
   Host(const UniqueId& id, int rank, std::vector<int> names, std::chrono::milliseconds timeout,
        std::optional<Party> party = {});
   Host(const Host&) = delete;
@@ -140,6 +141,7 @@ class Host {
   std::vector<int> names_;
   std::chrono::milliseconds timeout_;
   Meeting meeting_;
+  std::function<void()> on_loss_;
   int rank_;
   std::int32_t process_;  // a forked child that inherits this object is not this rank
   bool crowded_;

@@ -26,6 +26,9 @@ struct Party {
   std::vector<int> names;
   /** Called now and then while some are missing; what it throws ends the meeting. May be empty. */
   std::function<void(const std::vector<int>& missing)> idle;
+  /** Called by each rank before it throws that a rank was lost, also later and in the parts that
+   * are split off, on any thread. Does not throw. May be empty. */
+  std::function<void()> on_loss;
 };
 
 /**

@@ -1,0 +1,53 @@
+// MPI's start and end in this process: who makes them, and how neither waits for ever.
+#pragma once
+
+#include <mpi.h>
+
+#include <chrono>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace tutti::mpi {
+
+bool is_initialised();
+bool is_finalised();
+
+/**
+ * Initialises MPI unless somebody has; it is then finalised when the process ends, unless a rank
+ * was lost. MPI_Init waits for all ranks and cannot be polled, so it runs on a thread of its own,
+ * which is left alone when `timeout` has passed.
+ *
+ * Errors: InvalidArgument if MPI is finalised already; PeerLost naming the ranks of this host that
+ * have not come, CommunicationError if all of this host have.
+ */
+void initialise(std::chrono::milliseconds timeout);
+
+/**
+ * For MPI that the program itself finalises: after mark_lost(), MPI_Finalize first waits for the
+ * ranks in question to come to it as well, and calls MPI_Abort if they have not after some seconds.
+ * Called by a thread that may call MPI, before anything can be lost.
+ */
+void guard_finalisation();
+
+/** One of `ranks` (of MPI_COMM_WORLD) was lost to the others: tutti does not finalise MPI, and a
+ * program that does is guarded. */
+void mark_lost(std::span<const int> ranks) noexcept;
+
+/** The largest tag that MPI takes, which is the roll call's. */
+int roll_call_tag();
+/** Sends an empty message to all other ranks of `comm`, and receives theirs until those of all in
+ * `awaited` have come, or `timeout` has passed: those of whom none has. All who call find each
+ * other. */
+std::vector<int> call_roll(MPI_Comm comm, std::span<const int> awaited,
+                           std::chrono::milliseconds timeout);
+
+/** Keeps memory for ever, because MPI may still read or write it. */
+void leave_to_mpi(std::shared_ptr<const void> memory) noexcept;
+
+/** Throws Error with MPI's own text if `code` is not MPI_SUCCESS. */
+void check(int code, const char* call);
+/** MPI's own text for an error code. */
+std::string describe_error(int code);
+
+}  // namespace tutti::mpi

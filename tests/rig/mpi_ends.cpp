@@ -1,0 +1,69 @@
+// A rank of a job whose last rank stops itself for good: mpi_ends STAGE, under mpiexec.
+//
+//   init      before it initialises MPI
+//   connect   before it makes its communicator, in a program that initialises and finalises MPI
+//   itself step      between two steps part      between two steps, of a part of the communicator
+//   own       between two steps, in such a program
+//
+// The others say whom they have lost, and return 0. Where nobody stops, STAGE is "none".
+#include <mpi.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "tutti/communicator.hpp"
+#include "tutti/error.hpp"
+
+namespace {
+
+using tutti::Communicator;
+using tutti::DType;
+using tutti::View;
+
+void stop_if(bool now) {
+  if (now) ::raise(SIGSTOP);
+}
+
+void step(Communicator& communicator) {
+  float value = 1;
+  communicator.all_reduce(View(&value, 1, DType::f32));
+}
+
+void train(std::string_view stage, bool is_victim) {
+  stop_if(stage == "init" && is_victim);
+  if (stage == "connect" || stage == "own") {
+    MPI_Init(nullptr, nullptr);
+    stop_if(stage == "connect" && is_victim);
+  }
+  Communicator communicator;
+  step(communicator);
+  auto part = communicator.split(0, 0);
+  stop_if(stage != "none" && is_victim);
+  step(stage == "part" ? *part : communicator);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view stage = argc == 2 ? argv[1] : "none";
+  const std::string rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  const bool is_victim = std::stoi(rank) + 1 == std::stoi(std::getenv("OMPI_COMM_WORLD_SIZE"));
+  std::string outcome = "ended";
+  try {
+    train(stage, is_victim);
+  } catch (const tutti::PeerLost& error) {
+    outcome = "lost";
+    for (const int lost : error.ranks()) outcome += " " + std::to_string(lost);
+    outcome += ": " + error.reason();
+  } catch (const tutti::Error& error) {
+    outcome = error.what();
+  }
+  std::puts(("rank " + rank + " " + outcome).c_str());
+  std::fflush(stdout);
+  if (stage == "connect" || stage == "own") MPI_Finalize();
+  return 0;
+}
