@@ -19,6 +19,8 @@ constexpr std::int64_t kPixels = 784;
 constexpr std::uint32_t kImagesMagic = 0x803;  // unsigned bytes, three dimensions
 constexpr std::uint32_t kLabelsMagic = 0x801;  // unsigned bytes, one dimension
 constexpr std::uint32_t kLargestCount = 10'000'000;
+constexpr std::uint64_t kMostExpansion = 1032;  // deflate: 258 bytes for two bits
+constexpr std::uint64_t kPiece = 1U << 24U;
 
 /** A file that is decompressed on the way if it is compressed. */
 class IdxFile {
@@ -60,6 +62,25 @@ class IdxFile {
     return count;
   }
 
+  /** The `size` bytes that the header announces. */
+  std::vector<std::uint8_t> read_content(std::uint64_t size) {
+    const std::uint64_t whole = position_ + size;
+    const std::uint64_t length = std::filesystem::file_size(path_);
+    const bool compressed = gzdirect(file_.get()) == 0;
+    if (whole > (compressed ? kMostExpansion * length : length)) {
+      fail("truncated: " + std::to_string(length) + (compressed ? " compressed" : "") +
+           " bytes, but its header announces " + std::to_string(whole));
+    }
+    // What is compressed may still end early: memory is taken as the content comes.
+    std::vector<std::uint8_t> content;
+    while (content.size() < size) {
+      const std::size_t had = content.size();
+      content.resize(std::min<std::uint64_t>(size, had + kPiece));
+      read(std::span(content).subspan(had));
+    }
+    return content;
+  }
+
   void expect_end() {
     std::array<std::uint8_t, 1> byte{};
     if (read_some(byte) != 0) {
@@ -79,8 +100,7 @@ class IdxFile {
   std::size_t read_some(std::span<std::uint8_t> target) {
     std::size_t got = 0;
     while (got < target.size()) {
-      const auto step =
-          static_cast<unsigned>(std::min<std::size_t>(target.size() - got, 1U << 24U));
+      const auto step = static_cast<unsigned>(std::min(target.size() - got, kPiece));
       const int n = gzread(file_.get(), target.data() + got, step);
       int error = Z_OK;
       const char* message = gzerror(file_.get(), &error);
@@ -124,8 +144,7 @@ Images read_idx(const std::filesystem::path& images, const std::filesystem::path
   }
 
   Images result;
-  result.labels.resize(count);
-  label_file.read(result.labels);
+  result.labels = label_file.read_content(count);
   label_file.expect_end();
   const auto wrong = std::find_if(result.labels.begin(), result.labels.end(),
                                   [](std::uint8_t label) { return label > 9; });
@@ -134,8 +153,7 @@ Images read_idx(const std::filesystem::path& images, const std::filesystem::path
                     std::to_string(*wrong) + ", expected 0 to 9");
   }
 
-  result.pixels.resize(count * static_cast<std::size_t>(kPixels));
-  image_file.read(result.pixels);
+  result.pixels = image_file.read_content(std::uint64_t{count} * kPixels);
   image_file.expect_end();
   return result;
 }

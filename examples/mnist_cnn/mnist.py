@@ -1,6 +1,7 @@
 """MNIST's files as NumPy arrays, and this rank's part of them."""
 
 import gzip
+import math
 import os
 import pathlib
 import zlib
@@ -8,23 +9,51 @@ import zlib
 import numpy as np
 
 
-def _read_idx(folder, name, dimensions):
+_LARGEST_COUNT = 10_000_000
+_MOST_EXPANSION = 1032  # deflate: 258 bytes for two bits
+
+
+def _content(path, sizes):
+    """The elements of an IDX file, of `sizes` bytes each along its further dimensions."""
+    dimensions = 1 + len(sizes)
+    compressed = path.suffix == ".gz"
+    with (gzip.open if compressed else open)(path, "rb") as file:
+        header = file.read(4 + 4 * dimensions)
+        if header[:4] != bytes((0, 0, 8, dimensions)) or len(header) < 4 + 4 * dimensions:
+            raise ValueError("damaged, or not the file that it should be")
+        shape = tuple(map(int, np.frombuffer(header, ">u4", offset=4)))
+        if shape[1:] != sizes or not 0 < shape[0] <= _LARGEST_COUNT:
+            raise ValueError(f"its shape is {shape}")
+        whole = len(header) + math.prod(shape)
+        length = path.stat().st_size
+        if whole > (_MOST_EXPANSION if compressed else 1) * length:
+            raise ValueError(f"{length} bytes, but its header announces {whole}")
+        data = np.empty(shape, np.uint8)
+        if file.readinto(data.reshape(-1)) != data.size or file.read(1):
+            raise ValueError(f"shorter or longer than the {whole} bytes that its header announces")
+    return data
+
+
+def _read_idx(folder, name, sizes):
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
             break
     else:
         raise FileNotFoundError(f"{folder / name}: no such file, nor with .gz")
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-            data = file.read()
-        shape = np.frombuffer(data, ">u4", dimensions, 4)
-        pixels = np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions)
-        if data[:4] != bytes((0, 0, 8, dimensions)) or pixels.size != shape.prod(dtype=int):
-            raise ValueError("damaged, or not the file that it should be")
+        return _content(path, sizes)
     except (EOFError, OSError, ValueError, zlib.error) as error:
         why = getattr(error, "strerror", None) or error  # the rest would name the file again
         raise ValueError(f"{path}: cannot be read: {why}") from error
-    return pixels.reshape(shape)
+
+
+def _read_part(folder, part):
+    images = _read_idx(folder, f"{part}-images-idx3-ubyte", (28, 28))
+    labels = _read_idx(folder, f"{part}-labels-idx1-ubyte", ())
+    if len(labels) != len(images) or labels.max() > 9:
+        raise ValueError(f"{folder}: {part}: {len(labels)} labels up to {labels.max()} for "
+                         f"{len(images)} images of ten digits")
+    return images, labels
 
 
 def load_dataset(data_dir=None):
@@ -34,8 +63,7 @@ def load_dataset(data_dir=None):
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder; examples/mnist_cnn/download_mnist.sh "
                                 "fetches MNIST, --data-dir says where it is")
-    return tuple(_read_idx(folder, f"{part}-{kind}-idx{dimensions}-ubyte", dimensions)
-                 for part in ("train", "t10k") for kind, dimensions in (("images", 3), ("labels", 1)))
+    return *_read_part(folder, "train"), *_read_part(folder, "t10k")
 
 
 def evaluation_shard(count, rank, world_size):

@@ -1,7 +1,9 @@
 """Files that tutti writes and reads: whole or not there, and never taken for what they are not."""
 
+import gzip
 import io
 import os
+import re
 import stat
 import struct
 import zipfile
@@ -13,6 +15,7 @@ import seed_mnist  # which finds the example
 
 import checkpoint
 import cnn
+import mnist
 import tutti
 from tutti import files, opt
 
@@ -221,3 +224,41 @@ def test_a_checkpoint_with_a_right_checksum_is_checked_for_sense(tmp_path):
         with pytest.raises(ValueError, match=f"model.npz: .*{reason}"):
             checkpoint._take(path, numpy.fromfile(path, numpy.uint8), model, comm)
         assert (first[1] == before).all()  # nothing half taken
+
+
+def idx(*shape, content=None):
+    numbers = struct.pack(f">{1 + len(shape)}I", 0x800 + len(shape), *shape)
+    return numbers + (bytes(numpy.prod(shape)) if content is None else content)
+
+
+def test_data_sets_are_refused_for_what_they_are(tmp_path):
+    good = {"train-images-idx3-ubyte": idx(3, 28, 28), "train-labels-idx1-ubyte": idx(3),
+            "t10k-images-idx3-ubyte": idx(2, 28, 28), "t10k-labels-idx1-ubyte.gz":
+            gzip.compress(idx(2))}
+    images, labels = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+    liar = idx(10_000_000, 28, 28, content=bytes(10_000))
+
+    def load(changed):
+        for path in tmp_path.iterdir():
+            path.unlink()
+        for name, content in {**good, **changed}.items():
+            if f"{name}.gz" not in changed:
+                (tmp_path / name).write_bytes(content)
+        return mnist.load_dataset(tmp_path)
+
+    assert [array.shape for array in load({})] == [(3, 28, 28), (3,), (2, 28, 28), (2,)]
+    packed = gzip.compress(liar)
+    for name, content, reason in (
+            (images, liar, "10016 bytes, but its header announces 7840000016"),
+            (f"{images}.gz", packed, f"{len(packed)} bytes, but its header announces 7840000016"),
+            (images, idx(2**32 - 1, 28, 28, content=b""), "its shape is (4294967295, 28, 28)"),
+            (images, idx(2**31, 2**31, 4, content=b""), "its shape is"),  # 0 in 64 bits
+            (images, idx(3, 28, 27), "its shape is"), (images, idx(0, 28, 28), "its shape is"),
+            (images, idx(3), "not the file"), (images, b"", "not the file"),
+            (images, idx(3, 28, 28)[:-1], "bytes, but its header announces 2368"),
+            (images, idx(3, 28, 28) + b"0", "shorter or longer than the 2368 bytes"),
+            (f"{images}.gz", gzip.compress(idx(3, 28, 28)[:-1]), "shorter or longer than the 2368"),
+            (labels, idx(4), "4 labels up to 0 for 3 images"),
+            (labels, idx(3, content=b"\0\n\t"), "3 labels up to 10 for 3 images")):
+        with pytest.raises(ValueError, match=f"^{tmp_path}.*: .*{re.escape(reason)}"):
+            load({name: content})

@@ -159,6 +159,22 @@ TEST_F(MnistFiles, RefusesEachFaultByName) {
   expect(image_file(2), bytes, "labels", "truncated");
 }
 
+TEST_F(MnistFiles, RefusesHeadersThatAnnounceMoreThanThereIs) {
+  const auto labels = write_compressed("labels.gz", label_file(10'000'000));
+  Bytes images = header({0x803, 10'000'000, 28, 28});
+  images.resize(10'000);
+  const auto refusal_of = [&](const std::filesystem::path& path) {
+    return message([&] { read_idx(path, labels); });
+  };
+  const auto plain = write("images", images);
+  EXPECT_EQ(refusal_of(plain),
+            plain.string() + ": truncated: 10000 bytes, but its header announces 7840000016");
+  const auto compressed = write_compressed("images.gz", images);
+  EXPECT_EQ(refusal_of(compressed), compressed.string() + ": truncated: " +
+                                        std::to_string(std::filesystem::file_size(compressed)) +
+                                        " compressed bytes, but its header announces 7840000016");
+}
+
 TEST_F(MnistFiles, RefusesDamagedCompression) {
   const auto labels = write("labels", label_file(50));
   const auto images = write_compressed("images.gz", image_file(50));
