@@ -9,6 +9,7 @@
 #include <fstream>
 #include <type_traits>
 
+#include "options.hpp"
 #include "tutti/output_file.hpp"
 
 namespace mnist {
@@ -16,12 +17,15 @@ namespace {
 
 constexpr std::array<char, 8> kMagic{'T', 'U', 'T', 'T', 'I', 'C', 'N', 'N'};
 constexpr std::uint32_t kVersion = 2;
+constexpr std::size_t kMostLegible = 1000;
 using Checksum = std::uint32_t;
 
 Checksum checksum(std::span<const std::byte> bytes) {
   return static_cast<Checksum>(
       crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
+
+bool is_printable(char character) { return character >= ' ' && character <= '~'; }
 
 /** The names and sizes of the parameters, as one text. */
 std::string signature(std::span<const NamedParameter> model) {
@@ -82,36 +86,41 @@ class Reader {
   }
   template <class Container>
   Container sequence() {
+    constexpr std::size_t kElement = sizeof(typename Container::value_type);
     const auto size = number<std::uint64_t>();
-    if (size > bytes_.size()) fail("damaged");
+    if (size > bytes_.size() / kElement) fail("damaged: an array is longer than the file");
     Container container;
     container.resize(size);
-    const std::size_t length = size * sizeof(typename Container::value_type);
+    const std::size_t length = size * kElement;
     const std::span<const std::byte> source = take(length);
     if (length > 0) std::memcpy(container.data(), source.data(), length);
     return container;
   }
   tutti::OptimizerState state() {
     tutti::OptimizerState state;
-    for (auto n = number<std::uint64_t>(); n > 0; --n) {
-      auto name = sequence<std::string>();
-      state.arrays[std::move(name)] = sequence<std::vector<float>>();
-    }
-    for (auto n = number<std::uint64_t>(); n > 0; --n) {
-      auto name = sequence<std::string>();
-      state.numbers[std::move(name)] = number<double>();
-    }
+    entries(state.arrays, [&] { return sequence<std::vector<float>>(); });
+    entries(state.numbers, [&] { return number<double>(); });
     return state;
   }
-  bool at_end() const { return bytes_.empty(); }
+  void expect_end() const {
+    if (!bytes_.empty()) fail("damaged: it has more than it announces");
+  }
 
   [[noreturn]] void fail(const std::string& reason) const {
     throw CheckpointError(path_ + ": " + reason);
   }
 
  private:
+  template <class Map, class Read>
+  void entries(Map& map, const Read& read) {
+    for (auto n = number<std::uint64_t>(); n > 0; --n) {
+      const auto name = sequence<std::string>();
+      if (!map.emplace(name, read()).second) fail("damaged: a state has an entry twice");
+    }
+  }
+
   std::span<const std::byte> take(std::size_t size) {
-    if (size > bytes_.size()) fail("damaged");
+    if (size > bytes_.size()) fail("damaged: it ends early");
     const std::span<const std::byte> taken = bytes_.first(size);
     bytes_ = bytes_.subspan(size);
     return taken;
@@ -130,7 +139,10 @@ std::vector<std::byte> pack_state(const tutti::OptimizerState& state) {
 }
 
 tutti::OptimizerState unpack_state(std::span<const std::byte> bytes) {
-  return Reader(bytes, "a rank's state").state();
+  Reader reader(bytes, "a rank's state");
+  tutti::OptimizerState state = reader.state();
+  reader.expect_end();
+  return state;
 }
 
 void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint,
@@ -152,10 +164,11 @@ void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkp
 }
 
 std::vector<std::byte> read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file || std::filesystem::is_directory(path)) {
-    throw CheckpointError(path.string() + ": cannot be opened");
+  if (!std::filesystem::is_regular_file(path)) {
+    throw CheckpointError(path.string() + ": no such file");
   }
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) throw CheckpointError(path.string() + ": cannot be opened");
   std::vector<std::byte> bytes(static_cast<std::size_t>(file.tellg()));
   file.seekg(0);
   file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
@@ -181,21 +194,30 @@ Checkpoint parse_checkpoint(std::span<const std::byte> bytes, const std::filesys
   if (checksum(content) != expected) reader.fail("truncated or damaged: the checksum differs");
   const auto other = reader.sequence<std::string>();
   if (other != signature(model)) {
-    reader.fail("of another model: " + other + " instead of " + signature(model));
+    const bool legible =
+        other.size() <= kMostLegible && std::all_of(other.begin(), other.end(), is_printable);
+    reader.fail("of another model" +
+                (legible ? ": " + other + " instead of " + signature(model) : ""));
   }
 
   Checkpoint checkpoint;
   checkpoint.seed = reader.number<std::uint64_t>();
   checkpoint.epochs_done = reader.number<std::int64_t>();
+  if (checkpoint.epochs_done < 0 || checkpoint.epochs_done > kMostEpochs) {
+    reader.fail("damaged: after " + std::to_string(checkpoint.epochs_done) + " epochs");
+  }
   for (const NamedParameter& parameter : model) {
     checkpoint.parameters.push_back(reader.sequence<std::vector<float>>());
-    if (checkpoint.parameters.back().size() != parameter.value.size()) reader.fail("damaged");
+    if (checkpoint.parameters.back().size() != parameter.value.size()) {
+      reader.fail("damaged: " + parameter.name + " has " +
+                  std::to_string(checkpoint.parameters.back().size()) + " elements");
+    }
   }
   for (auto n = reader.number<std::uint64_t>(); n > 0; --n) {
     checkpoint.optimizers.push_back(reader.state());
   }
-  if (checkpoint.optimizers.empty()) reader.fail("damaged");
-  if (!reader.at_end()) reader.fail("damaged");
+  if (checkpoint.optimizers.empty()) reader.fail("damaged: it has no state");
+  reader.expect_end();
   return checkpoint;
 }
 

@@ -91,7 +91,7 @@ const std::map<std::string, Store>& table() {
   constexpr float kMax = 1e9F;
   static const std::map<std::string, Store> kTable{
       {"--data-dir", path(&Options::data_dir)},
-      {"--epochs", number<std::int64_t>(&Options::epochs, 1, 1'000'000, "a number from 1 on")},
+      {"--epochs", number<std::int64_t>(&Options::epochs, 1, kMostEpochs, "a number from 1 on")},
       {"--batch-size", number(&Options::batch_size, 1, 4096, "a number from 1 to 4096")},
       {"--lr", number(&Options::lr, 0.0F, kMax, "a number from 0 on")},
       {"--momentum", number(&Options::momentum, 0.0F, kMax, "a number from 0 on")},
@@ -102,7 +102,7 @@ const std::map<std::string, Store>& table() {
       {"--spars", number(&Options::spars, 0.0, 1e9, "a number from 0 on")},
       {"--clip-norm", number(&Options::clip_norm, 0.0F, kMax, "a number from 0 on")},
       {"--warm-up-epochs",
-       number<std::int64_t>(&Options::warm_up_epochs, 0, 1'000'000, "a number from 0 on")},
+       number<std::int64_t>(&Options::warm_up_epochs, 0, kMostEpochs, "a number from 0 on")},
       {"--device", choice(&Options::device, {"auto", "cpu", "cuda"})},
       {"--save", path(&Options::save)},
       {"--resume", path(&Options::resume)},

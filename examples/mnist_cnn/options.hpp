@@ -15,6 +15,8 @@ class OptionError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+constexpr std::int64_t kMostEpochs = 1'000'000;
+
 struct Options {
   std::filesystem::path data_dir;
   std::int64_t epochs = 10;

@@ -201,7 +201,7 @@ class MnistDist(unittest.TestCase):
             ("--data-dir", "nowhere"): "nowhere: no such folder",
             ("--data-dir", self.folder): "train-images-idx3-ubyte: no such file",
             ("--data-dir", self.data, "--resume", "foreign"): "foreign: not a checkpoint",
-            ("--data-dir", self.data, "--resume", "none"): "none: cannot be opened",
+            ("--data-dir", self.data, "--resume", "none"): "none: no such file",
             ("--data-dir", self.data, "--json", "none/result"): "none/result: cannot be written",
             ("--data-dir", self.data, "--json", "/dev/null"): "/dev/null: cannot be replaced",
             ("--data-dir", self.data, "--save", "none/model"): "none/model: cannot be written",

@@ -2,9 +2,13 @@
 #include "checkpoint.hpp"
 
 #include <gtest/gtest.h>
+#include <zlib.h>
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -73,6 +77,9 @@ TEST_F(MnistCheckpoint, AStateTravelsAsBytes) {
   EXPECT_EQ(read.arrays, checkpoint_.optimizers[0].arrays);
   EXPECT_EQ(read.numbers, checkpoint_.optimizers[0].numbers);
   EXPECT_THROW(unpack_state(std::span(packed).first(packed.size() - 1)), CheckpointError);
+  std::vector<std::byte> longer = packed;
+  longer.push_back({});
+  EXPECT_THROW(unpack_state(longer), CheckpointError);
 }
 
 TEST_F(MnistCheckpoint, EveryTruncationAndEveryFlippedByteIsRefused) {
@@ -103,6 +110,49 @@ TEST_F(MnistCheckpoint, NamesTheFileAndTheReason) {
   EXPECT_EQ(
       refusal(bytes),
       path_.string() + ": of another model: weight[3] bias[1] instead of weight[3] offset[1]");
+}
+
+/** Puts `value` at `place`, and mends the checksum. */
+template <class T>
+std::vector<std::byte> changed(std::vector<std::byte> bytes, std::size_t place, T value) {
+  std::memcpy(bytes.data() + place, &value, sizeof value);
+  const std::size_t end = bytes.size() - sizeof(std::uint32_t);
+  const auto sum =
+      static_cast<std::uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), end));
+  std::memcpy(bytes.data() + end, &sum, sizeof sum);
+  return bytes;
+}
+
+TEST_F(MnistCheckpoint, WithARightChecksumItIsCheckedForSense) {
+  save_checkpoint(path_, checkpoint_, model_);
+  const std::vector<std::byte> bytes = read_file(path_);
+  const std::size_t names = 20;
+  const std::size_t epochs = names + std::string("weight[3] bias[1]").size() + 8;
+  const std::size_t parameter = epochs + 8;
+  const std::size_t states = parameter + 8 + 12 + 8 + 4;
+  const auto refused = [&](std::size_t place, auto value, const std::string& reason) {
+    EXPECT_EQ(refusal(changed(bytes, place, value)), path_.string() + ": " + reason);
+  };
+  EXPECT_EQ(refusal(changed(bytes, epochs, std::int64_t{5})), "nothing was refused");
+  refused(epochs, std::int64_t{-1}, "damaged: after -1 epochs");
+  refused(epochs, std::int64_t{1'000'001}, "damaged: after 1000001 epochs");
+  refused(parameter, std::uint64_t{1}, "damaged: weight has 1 elements");
+  for (const std::uint64_t many :
+       {std::uint64_t{100}, std::uint64_t{1} << 62U, ~std::uint64_t{0}}) {
+    refused(parameter, many, "damaged: an array is longer than the file");
+  }
+  refused(states, std::uint64_t{0}, "damaged: it has no state");
+  refused(states, std::uint64_t{1}, "damaged: it has more than it announces");
+  refused(states, std::uint64_t{3}, "damaged: it ends early");
+  refused(names, '\n', "of another model");
+
+  // Names of one length, so that one can be made the other.
+  checkpoint_.optimizers[0].numbers = {{"aaaa", 1.0}, {"bbbb", 2.0}};
+  save_checkpoint(path_, checkpoint_, model_);
+  std::vector<std::byte> twice = read_file(path_);
+  const std::string text(reinterpret_cast<const char*>(twice.data()), twice.size());
+  EXPECT_EQ(refusal(changed(twice, text.find("bbbb"), std::array{'a', 'a', 'a', 'a'})),
+            path_.string() + ": damaged: a state has an entry twice");
 }
 
 TEST_F(MnistCheckpoint, WhatIsNoFileCannotBeRead) {
