@@ -3,13 +3,13 @@
 
 #include <pybind11/stl.h>
 
-#include <map>
 #include <utility>
 
 #include "array_owner.hpp"
 #include "device_array.hpp"
 #include "errors.hpp"
 #include "shape.hpp"
+#include "state.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::python {
@@ -17,15 +17,6 @@ namespace tutti::python {
 using Access = Array::Access;
 
 namespace {
-
-/** Floats as a NumPy array of one dimension. */
-py::object floats_to_numpy(std::vector<float> values) {
-  auto owner = std::make_shared<std::vector<float>>(std::move(values));
-  const auto bytes = static_cast<std::int64_t>(owner->size() * sizeof(float));
-  float* const data = owner->data();
-  return to_numpy(Buffer(data, bytes, std::move(owner)), py::make_tuple(bytes / 4),
-                  py::str("float32"));
-}
 
 std::vector<View> views_of(const std::vector<Array>& arrays) {
   std::vector<View> views;
@@ -192,31 +183,9 @@ void PyDistOpt::update(py::handle parameter, py::handle gradient) {
   blocking(update, [] {});
 }
 
-py::dict PyDistOpt::state() const {
-  OptimizerState state = get().state();
-  py::dict arrays;
-  for (auto& [name, values] : state.arrays)
-    arrays[py::str(name)] = floats_to_numpy(std::move(values));
-  py::dict result;
-  result["arrays"] = arrays;
-  result["numbers"] = py::cast(state.numbers);
-  return result;
-}
+py::dict PyDistOpt::state() const { return state_to_python(get().state()); }
 
-void PyDistOpt::load_state(const py::dict& state) {
-  OptimizerState loaded;
-  for (const auto& [name, object] : py::cast<py::dict>(state["arrays"])) {
-    const auto key = name.cast<std::string>();
-    const Array array(object, "state array '" + key + "'", Access::read);
-    if (is_on_gpu(array.view())) throw py::type_error("state array '" + key + "' is on a GPU");
-    if (array.view().dtype != DType::f32)
-      throw py::type_error("state array '" + key + "' must be float32");
-    const auto* values = static_cast<const float*>(array.view().data);
-    loaded.arrays[key].assign(values, values + array.view().count);
-  }
-  loaded.numbers = state["numbers"].cast<std::map<std::string, double>>();
-  get().load_state(loaded);
-}
+void PyDistOpt::load_state(py::handle state) { get().load_state(state_from_python(state)); }
 
 PyDistOpt::~PyDistOpt() {
   if (pending_.empty() || is_inherited()) return;

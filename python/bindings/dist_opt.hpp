@@ -48,7 +48,7 @@ class PyDistOpt final : public Closable {
   void update(py::handle parameter, py::handle gradient);
 
   py::dict state() const;
-  void load_state(const py::dict& state);
+  void load_state(py::handle state);
 
   void close(bool failed) override;
 

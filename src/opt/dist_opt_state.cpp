@@ -101,6 +101,13 @@ OptimizerState DistOpt::Impl::state() const {
 }
 
 void DistOpt::Impl::check_owner(const OptimizerState& state) const {
+  if (!state.arrays.empty() || count_in(state, kPartialSteps).value_or(0) > 0) {
+    for (const std::string& name : {kLayout, kRank, kWorldSize}) {
+      if (state.numbers.contains(name)) continue;
+      throw InvalidArgument("the state has no number '" + name +
+                            "', though it holds what belongs to a rank");
+    }
+  }
   const auto refuse_other = [&](const std::string& name, const char* what, int own) {
     const std::optional<std::int64_t> value = count_in(state, name);
     if (!value || *value == own) return;

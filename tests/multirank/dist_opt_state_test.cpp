@@ -156,6 +156,16 @@ TEST_F(DistOptState, AnotherRanksStateIsRefused) {
       other = before;
       other.numbers["dist.world_size"] = ranks + 1;
       EXPECT_TRUE(contains(refusal(other), "is of world size " + std::to_string(ranks + 1)));
+      for (const char* name : {"dist.rank", "dist.world_size", "dist.layout"}) {
+        other = before;
+        other.numbers.erase(name);
+        EXPECT_EQ(refusal(other), "the state has no number '" + std::string(name) +
+                                      "', though it holds what belongs to a rank");
+        other.numbers[name] = -1.0;
+        EXPECT_NE(refusal(other), "");
+        other.numbers[name] = std::nan("");
+        EXPECT_NE(refusal(other), "");
+      }
       other = before;
       other.numbers["dist.layout"] += 1.0;
       EXPECT_TRUE(contains(refusal(other), "of a model whose parameters have other sizes"));

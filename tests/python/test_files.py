@@ -262,3 +262,37 @@ def test_data_sets_are_refused_for_what_they_are(tmp_path):
             (labels, idx(3, content=b"\0\n\t"), "3 labels up to 10 for 3 images")):
         with pytest.raises(ValueError, match=f"^{tmp_path}.*: .*{re.escape(reason)}"):
             load({name: content})
+
+
+def test_load_state_names_what_is_wrong():
+    _, dist = alone()
+    dist.register_parameters([numpy.zeros(3, numpy.float32)])
+    good = dist.state()
+    dist.load_state(good)
+    momentum, steps = good["arrays"]["momentum"], {"steps": 1}
+    for state, reason in (
+            (None, "state is a NoneType, but must be a dict"),
+            ({}, "state has no 'arrays'"), ({"arrays": {}}, "state has no 'numbers'"),
+            ({**good, "moon": 1}, "state has 'moon'"), ({**good, 5: 1}, "a key of state is a int"),
+            ({**good, "arrays": [momentum]}, "state['arrays'] is a list"),
+            ({**good, "numbers": 5}, "state['numbers'] is a int"),
+            ({**good, "arrays": {5: momentum}}, "a key of state['arrays'] is a int"),
+            ({**good, "arrays": {"momentum": None}}, "state['arrays']['momentum'] is a NoneType"),
+            ({**good, "arrays": {"momentum": [0.0] * 3}}, "state['arrays']['momentum'] is a list"),
+            ({**good, "arrays": {"momentum": momentum.astype(numpy.float64)}},
+             "state['arrays']['momentum'] must be float32"),
+            ({**good, "arrays": {"momentum": momentum.reshape(3, 1)}}, "of one dimension"),
+            ({**good, "arrays": {"momentum": momentum.astype("U4")}}, "state['arrays']['momentum']"),
+            ({**good, "arrays": {"momentum": momentum[:2]}}, "'momentum' has 2 elements"),
+            ({**good, "arrays": {}}, "no array 'momentum'"),
+            ({**good, "numbers": {"steps": "one"}}, "state['numbers']['steps'] is a str"),
+            ({**good, "numbers": {"steps": 10**400}}, "state['numbers']['steps'] is a int"),
+            ({**good, "numbers": {"steps": None}}, "state['numbers']['steps'] is a NoneType"),
+            ({**good, "numbers": {1.5: 1}}, "a key of state['numbers'] is a float"),
+            ({**good, "numbers": {}}, "no number 'steps'"),
+            ({**good, "numbers": {"steps": -1}}, "'steps' is -1"),
+            ({**good, "numbers": {"steps": float("nan")}}, "'steps' is nan"),
+            ({**good, "numbers": {**steps, "dist.rank": 1}}, "of rank 1, and this is rank 0")):
+        with pytest.raises(tutti.InvalidArgument, match=re.escape(reason)):
+            dist.load_state(state)
+        assert dist.state()["numbers"] == good["numbers"]
