@@ -66,14 +66,18 @@ class OutputFile:
     def _refuse_special(self) -> None:
         """os.replace() would put the file in the place of a device or a link, such as /dev/stdout."""
         try:
-            mode = os.stat(self._name or os.curdir, dir_fd=self._folder,
-                           follow_symlinks=False).st_mode
+            there = os.stat(self._name or os.curdir, dir_fd=self._folder, follow_symlinks=False)
         except FileNotFoundError:
             return
+        mode = there.st_mode
         if not stat.S_ISREG(mode):
             what = ("a folder" if stat.S_ISDIR(mode) else
                     "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file")
             raise OSError(errno.EEXIST, f"Cannot be replaced: is {what}")
+
+        folder = os.stat(self._folder)  # with the sticky bit, as in /tmp, the owners alone replace
+        if folder.st_mode & stat.S_ISVTX and os.geteuid() not in (0, there.st_uid, folder.st_uid):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
     def _remove(self) -> None:
         if not self._committed:

@@ -68,11 +68,21 @@ class OutputFile::Impl {
       if (errno != ENOENT) fail();
       return;
     }
-    if (S_ISREG(status.st_mode)) return;
+    if (S_ISREG(status.st_mode)) return refuse_anothers(status.st_uid);
     const char* what = S_ISDIR(status.st_mode)   ? "a folder"
                        : S_ISLNK(status.st_mode) ? "a symbolic link"
                                                  : "not a regular file";
     throw InvalidArgument(path_ + ": cannot be replaced: is " + what);
+  }
+
+  /** Where the sticky bit is set, as in /tmp, only the owners of file and folder may replace it. */
+  void refuse_anothers(uid_t owner) const {
+    struct stat folder {};
+    if (::fstat(folder_.get(), &folder) != 0) fail();
+    const uid_t own = ::geteuid();
+    if ((folder.st_mode & S_ISVTX) == 0 || own == 0 || own == owner || own == folder.st_uid) return;
+    errno = EPERM;
+    fail();
   }
 
   std::string path_;

@@ -6,6 +6,7 @@ import os
 import re
 import stat
 import struct
+import tempfile
 import zipfile
 
 import numpy
@@ -68,6 +69,23 @@ def test_what_takes_the_place_meanwhile_is_not_followed(tmp_path):
         (tmp_path / "occupied").mkdir()
         output.commit()
     assert names(tmp_path) == ["occupied", "precious", "result"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can play another user")
+def test_what_belongs_to_others_is_refused_at_once():
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        path = os.path.join(folder, "result")
+        with files.OutputFile(path) as output:
+            output.commit()
+        os.chmod(folder, 0o1777)
+        os.seteuid(65534)
+        try:
+            with pytest.raises(PermissionError):
+                files.OutputFile(path)
+            files.OutputFile(f"{path}s").close()
+        finally:
+            os.seteuid(0)
+        files.OutputFile(path).close()
 
 
 def test_the_umask_decides_who_may_read(tmp_path):

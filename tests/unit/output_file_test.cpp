@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -122,6 +123,20 @@ TEST_F(OutputFiles, WhatTakesThePlaceMeanwhileIsNotFollowed) {
     EXPECT_THROW(late.commit(), SystemError);
   }
   EXPECT_EQ(names().size(), 3U);  // nothing temporary stays
+}
+
+TEST_F(OutputFiles, WhatBelongsToOthersIsRefusedAtOnce) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can play another user";
+  const fs::path path = folder_ / "result";
+  std::ofstream(path) << "of root";
+  ASSERT_EQ(chmod(folder_.c_str(), 01777), 0);
+  ASSERT_EQ(seteuid(65534), 0);
+  const std::string others = refusal(path);
+  const std::string own = refusal(folder_ / "own");
+  ASSERT_EQ(seteuid(0), 0);
+  EXPECT_EQ(others, path.string() + ": cannot be written: Operation not permitted");
+  EXPECT_EQ(own, "nothing was refused");
+  EXPECT_EQ(refusal(path), "nothing was refused");
 }
 
 TEST_F(OutputFiles, TheUmaskDecidesWhoMayRead) {
