@@ -2,6 +2,7 @@
 #include "rig/judge.hpp"
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <fstream>
 #include <iomanip>
@@ -26,7 +27,7 @@ constexpr Seconds kMpiexec = 5s;   // for mpiexec to end what is left of a job
 constexpr Seconds kStart = 40s;    // until the fault strikes
 constexpr Seconds kWhole = 60s;    // for a program without a fault
 constexpr Seconds kPatience = 6s;  // beyond what is allowed: to tell late from never
-constexpr Seconds kDoubtful = 150ms;
+constexpr Seconds kDoubtful = 400ms;
 
 Seconds since(std::int64_t moment) { return std::chrono::nanoseconds(now() - moment); }
 Seconds between(std::int64_t from, std::int64_t to) { return std::chrono::nanoseconds(to - from); }
@@ -72,11 +73,14 @@ class Judge {
     }
   }
 
-  /** How late timers were, on the process that suffered most. */
+  /** For how long the machine kept the survivor that suffered most from running, since the fault.
+   */
   Seconds late() const {
     std::int64_t most = 0;
     for (int rank = 0; rank < trial_.ranks; ++rank) {
-      if (!trial_.is_victim(rank)) most = std::max<std::int64_t>(most, record_->of(rank).late);
+      const auto at = static_cast<std::size_t>(rank);
+      if (trial_.is_victim(rank)) continue;
+      most = std::max<std::int64_t>(most, record_->of(rank).late - late_before_[at]);
     }
     return std::chrono::nanoseconds(most);
   }
@@ -103,6 +107,9 @@ class Judge {
     };
     if (!wait([&] { return over() || struck() || survivors_ended(); }, kStart)) {
       verdict_.complaints.emplace_back("the fault did not strike");
+    }
+    for (int rank = 0; rank < trial_.ranks; ++rank) {
+      late_before_[static_cast<std::size_t>(rank)] = record_->of(rank).late;
     }
     wait(survivors_ended, trial_.timeout + kGrace + kPatience);
     if (trial_.what.fault == Fault::late) {
@@ -211,7 +218,7 @@ class Judge {
     verdict_.longest_wait = std::max(verdict_.longest_wait, took.count());
     if (took <= allowed + late()) return;
     std::ostringstream text;
-    text << "noticed it after " << std::setprecision(3) << took.count() << " s, where "
+    text << "noticed it after " << std::setprecision(4) << took.count() << " s, where "
          << allowed.count() << " s are allowed";
     complain(number, text.str());
   }
@@ -306,7 +313,7 @@ class Judge {
            << seconds(rank.since - start) << " s";
       if (rank.struck != 0) text << ", struck at " << seconds(rank.struck - start);
       if (rank.ended != 0) text << ", ended at " << seconds(rank.ended - start);
-      text << ", timers late by " << seconds(rank.late) << " s\n";
+      text << ", kept from running for " << seconds(rank.late) << " s\n";
     }
     text << "  status " << job_.status() << "\n";
     verdict_.account = text.str();
@@ -319,6 +326,7 @@ class Judge {
   std::set<std::string> before_;
   std::shared_ptr<Record> record_;
   Job job_;
+  std::array<std::int64_t, kMostRanks> late_before_{};
   std::int64_t woken_ = 0;
   bool ended_ = false;
   Verdict verdict_;

@@ -158,7 +158,7 @@ class Life {
   std::vector<int> members_;  // of the communicator in use
   std::shared_ptr<Communicator> world_;
   std::optional<Steps> steps_;
-  LateTimers late_{own_};
+  Delays delays_{own_};
   Saboteur saboteur_{trial_, rank_, record_};
 };
 

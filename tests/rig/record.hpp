@@ -42,7 +42,7 @@ struct RankRecord {
   static constexpr std::int32_t kLeaving = -3;
   Moment since;                       ///< when it came to that
   Moment struck;                      ///< when its fault did
-  std::atomic<std::int64_t> late;     ///< how much later than asked for it was woken, in sum
+  std::atomic<std::int64_t> late;     ///< see Delays
   std::atomic<std::int64_t> results;  ///< that were right
   Moment ended;
   std::atomic<End> end;

@@ -68,13 +68,15 @@ class Saboteur {
   std::thread ambush_;
 };
 
-/** Adds up how late this process' timers are: a measure of how busy the machine is. */
-class LateTimers {
+/** Adds up for how long a busy machine kept this process from running: how late its timers are, or
+ * where the kernel tells how long its first thread was ready but waited for a core, if that is
+ * more. */
+class Delays {
  public:
-  explicit LateTimers(RankRecord& own);
-  LateTimers(const LateTimers&) = delete;
-  LateTimers& operator=(const LateTimers&) = delete;
-  ~LateTimers();
+  explicit Delays(RankRecord& own);
+  Delays(const Delays&) = delete;
+  Delays& operator=(const Delays&) = delete;
+  ~Delays();
 
  private:
   std::atomic<bool> over_ = false;
