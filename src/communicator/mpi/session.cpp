@@ -25,7 +25,7 @@
 namespace tutti::mpi {
 namespace {
 
-constexpr std::chrono::milliseconds kRollCall{1000};  // how long missing ranks are looked for
+constexpr std::chrono::milliseconds kRollCall{700};  // how long missing ranks are looked for
 
 /** What the ranks of a host have in common, and those of two hosts do not: a hash of the machine
  * with its shared memory and its processes, and one of TUTTI_HOST_ID, or 0. */
