@@ -7,6 +7,7 @@
 #include <array>
 #include <cstring>
 #include <fstream>
+#include <system_error>
 #include <type_traits>
 
 #include "options.hpp"
@@ -164,7 +165,8 @@ void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkp
 }
 
 std::vector<std::byte> read_file(const std::filesystem::path& path) {
-  if (!std::filesystem::is_regular_file(path)) {
+  std::error_code unreachable;
+  if (!std::filesystem::is_regular_file(path, unreachable)) {
     throw CheckpointError(path.string() + ": no such file");
   }
   std::ifstream file(path, std::ios::binary | std::ios::ate);
