@@ -241,7 +241,13 @@ void PendingSums::start_sparse(const char* method, std::span<const View> tensors
                             std::to_string(count));
     }
   }
-  if (count == 0) return;
+  if (count == 0) {  // others may have elements: all must learn that they differ
+    Site& site = this->site(Device());
+    const View nothing(nullptr, 0, DType::f32);
+    sums_.push_back(
+        {communicator_->sparse_all_reduce({}, nothing, Reduce::sum, site.departure()), &site});
+    return;
+  }
   const Device device = tensors.front().device;
   if (device.kind == DeviceKind::cuda && count > kMostSelectable) {
     throw InvalidArgument(std::string(method) + ": " + std::to_string(count) +

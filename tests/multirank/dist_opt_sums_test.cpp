@@ -1,7 +1,9 @@
 // DistOpt's all_reduce, fused_all_reduce, wait and update.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -144,6 +146,46 @@ TEST_F(DistOptSums, RefusesToSendWhatWasNotFilled) {
     EXPECT_EQ(values, Values({3, 4}, sum_of(communicator)));
     EXPECT_TRUE(contains(message_of([&] { opt.fused_all_reduce(both); }), "nothing was filled"));
   });
+}
+
+// A sum of nothing on one rank and of something on the others is a mismatch like any other.
+TEST_F(DistOptSums, NoElementsOnOneRankMismatch) {
+  using Start = std::function<void(DistOpt&, const View&)>;
+  const Start starts[] = {
+      [](DistOpt& opt, const View& view) { opt.all_reduce(view); },
+      [](DistOpt& opt, const View& view) { opt.all_reduce_half(view); },
+      [](DistOpt& opt, const View& view) {
+        opt.fused_all_reduce(std::span(&view, 1), false);
+        opt.fused_all_reduce(std::span(&view, 1), true);
+      },
+      [](DistOpt& opt, const View& view) {
+        opt.fused_all_reduce_half(std::span(&view, 1), false);
+        opt.fused_all_reduce_half(std::span(&view, 1), true);
+      },
+      [](DistOpt& opt, const View& view) { opt.sparsification(view, {}, 0.5, true); },
+      [](DistOpt& opt, const View& view) { opt.sparsification(view, {}, 0.5, false); },
+      [](DistOpt& opt, const View& view) {
+        const std::array<View, 2> views{view, view};
+        opt.fused_sparsification(views, {}, 0.5, false);
+      },
+  };
+  for (const Start& start : starts) {
+    SCOPED_TRACE(&start - starts);
+    on_ranks([&](Communicator& communicator) {
+      DistOpt opt = over(communicator);
+      Values values({0, 5}, 1.0F);
+      start(opt, values.view(0));  // nothing on all ranks is no mistake
+      opt.wait();
+      if (communicator.world_size() == 1) return;
+      const bool last = communicator.global_rank() == communicator.world_size() - 1;
+      EXPECT_THROW(
+          {
+            start(opt, values.view(last ? 0 : 1));
+            opt.wait();
+          },
+          MismatchError);
+    });
+  }
 }
 
 TEST_F(DistOptSums, UpdateDividesTheSum) {
