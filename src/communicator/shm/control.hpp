@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "communicator/failure.hpp"
 #include "communicator/shm/flag.hpp"
 #include "communicator/shm/process.hpp"
 #include "communicator/signature.hpp"
@@ -43,17 +44,10 @@ struct alignas(64) Arrival {
 };
 static_assert(sizeof(Arrival) == 64 && sizeof(Request) <= Arrival::kData);
 
-/** Why a communicator is of no more use; written once, by the rank that found out first. */
+/** Why the communicator is of no more use; written once, by the rank that found out first. */
 struct Failure {
-  enum class Kind : std::uint32_t { peer_lost, mismatch };
-  static constexpr std::size_t kMostRanks = 64;
-  static constexpr std::size_t kMostText = 4096;
-
   std::atomic<std::uint32_t> state;  ///< kNone, kWriting or kWritten
-  Kind kind;
-  std::int32_t rank_count;  ///< of PeerLost, as the ranks are named to the user
-  std::array<std::int32_t, kMostRanks> ranks;
-  std::array<char, kMostText> text;
+  FailureReport report;
 
   static constexpr std::uint32_t kNone = 0;
   static constexpr std::uint32_t kWriting = 1;

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <thread>
 
 #include "communicator/deadline.hpp"
@@ -271,11 +270,9 @@ bool Host::has_failed() const {
 
 void Host::check_failure() const {
   if (!has_failed()) return;
-  const Failure& failure = control().header().failure;
-  const std::string text = failure.text.data();
-  if (failure.kind == Failure::Kind::mismatch) throw MismatchError(text);
-  if (on_loss_) on_loss_();
-  throw PeerLost({failure.ranks.begin(), failure.ranks.begin() + failure.rank_count}, text);
+  const FailureReport& report = control().header().failure.report;
+  if (report.kind == FailureReport::Kind::peer_lost && on_loss_) on_loss_();
+  report.raise();
 }
 
 void Host::lose(const std::vector<int>& ranks, const std::string& reason) {
@@ -287,14 +284,15 @@ void Host::lose(const std::vector<int>& ranks, const std::string& reason) {
 
 void Host::fail_lost(std::span<const int> names, std::string_view reason) noexcept {
   if (on_loss_) on_loss_();
-  fail(Failure::Kind::peer_lost, names, reason);
+  fail([&](FailureReport& report) { report.set_lost(names, reason); });
 }
 
 void Host::fail_mismatch(std::string_view text) noexcept {
-  fail(Failure::Kind::mismatch, {}, text);
+  fail([&](FailureReport& report) { report.set_mismatch(text); });
 }
 
-void Host::fail(Failure::Kind kind, std::span<const int> names, std::string_view text) noexcept {
+template <class Write>
+void Host::fail(const Write& write) noexcept {
   Failure& failure = control().header().failure;
   std::uint32_t none = Failure::kNone;
   if (!failure.state.compare_exchange_strong(none, Failure::kWriting)) {
@@ -304,13 +302,7 @@ void Host::fail(Failure::Kind kind, std::span<const int> names, std::string_view
     }
     return;
   }
-  failure.kind = kind;
-  const std::size_t count = std::min(names.size(), Failure::kMostRanks);
-  std::copy_n(names.begin(), count, failure.ranks.begin());
-  failure.rank_count = static_cast<std::int32_t>(count);
-  const std::size_t length = std::min(text.size(), Failure::kMostText - 1);
-  std::memcpy(failure.text.data(), text.data(), length);
-  failure.text[length] = '\0';
+  write(failure.report);
   failure.state.store(Failure::kWritten, std::memory_order_seq_cst);
   wake_all();
 }

@@ -130,7 +130,8 @@ class Host {
   RecycledVector<int> names_of(const std::vector<int>& ranks) const;
   std::vector<int> culprits(const std::vector<int>& awaited, std::string& reason);
   [[noreturn]] void lose(const std::vector<int>& ranks, const std::string& reason);
-  void fail(Failure::Kind kind, std::span<const int> names, std::string_view text) noexcept;
+  template <class Write>
+  void fail(const Write& write) noexcept;
   void wake_all() noexcept;
   bool crowded() const;
   RankSlot& own() const { return meeting_.control.slot(rank_); }

@@ -1,0 +1,44 @@
+// Why a communicator is of no more use, in the plain bytes in which ranks tell each other.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace tutti {
+
+/**
+ * A PeerLost's ranks and reason, or a MismatchError's text: in shared memory for the ranks of a
+ * host, in messages for other hosts. There is room for kMostRanks ranks and kMostText bytes; what
+ * goes beyond is left out, and the text says so. Zeros are an empty one.
+ */
+struct FailureReport {
+  enum class Kind : std::uint32_t { peer_lost, mismatch };
+  static constexpr std::size_t kMostRanks = 256;
+  static constexpr std::size_t kMostText = 2560;  ///< with the ranks below Open MPI's eager limit
+
+  Kind kind;
+  std::int32_t rank_count;
+  std::int32_t text_length;
+  std::array<std::int32_t, kMostRanks> ranks;  ///< of PeerLost, as the user knows them
+  std::array<char, kMostText> text;            ///< UTF-8
+
+  void set_lost(std::span<const int> lost, std::string_view reason) noexcept;
+  void set_mismatch(std::string_view message) noexcept;
+  std::span<const std::int32_t> rank_list() const {
+    return std::span(ranks).first(static_cast<std::size_t>(rank_count));
+  }
+  std::string_view text_value() const {
+    return {text.data(), static_cast<std::size_t>(text_length)};
+  }
+  /** Throws PeerLost or MismatchError. */
+  [[noreturn]] void raise() const;
+
+ private:
+  /** Cuts `value` between two characters where it is too long, and adds `remark` in any case. */
+  void set_text(std::string_view value, std::string_view remark) noexcept;
+};
+
+}  // namespace tutti
