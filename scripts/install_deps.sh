@@ -40,6 +40,7 @@ build() {
   need libopenblas-dev pkg-config --exists openblas
   need zlib1g-dev has_header zlib.h
   need libgtest-dev has_header gtest/gtest.h
+  need iproute2 has tc  # of a test
 }
 
 bench() {

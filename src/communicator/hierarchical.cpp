@@ -47,6 +47,7 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
       local_(std::move(local)),
       leaders_(*channel_, agents(-1)),
       sparse_(*channel_, leaders_, layout_.largest_host()) {
+  channel_->set_hosts(layout_);
   // Each kind of wait also minds the other kind of peers.
   local_->host().set_idle([this](std::span<const int> names) { channel_->poll(names); });
   channel_->set_idle([this] { local_->host().pulse(); });

@@ -1,6 +1,7 @@
 // Kills or stops a rank under mpiexec, on pretended hosts, and looks how the others take it.
 //
 //   mpi_rig [--mpiexec PATH] [--hosts 2x2] [--trials N] [--seed S] [--work NAME]
+//           [--signal kill|stop] [--timeout SECONDS]
 //
 // Each trial starts itself under mpiexec --enable-recovery, without which a death ends the job from
 // outside. One rank sends itself SIGKILL or SIGSTOP, from a second thread at a random moment of a
@@ -9,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -38,7 +40,9 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kTimeout = 3s;
+// For a second, ranks ask who is to blame. A death is noticed by itself, whatever the deadline is.
+constexpr std::chrono::milliseconds kToBlame = 1s;
+constexpr std::chrono::milliseconds kToNoticeADeath = 10s;
 // To ask the ranks who is to blame, and for mpiexec to pass the answers on.
 constexpr std::chrono::milliseconds kGrace = 5s;
 constexpr std::chrono::milliseconds kStart = 30s;
@@ -50,10 +54,21 @@ struct Order {
   int calls = 0;  ///< before the signal
   int spins = 0;  ///< after the last of them began
   std::string work;
+  int timeout = 3;  ///< seconds
+
+  /** How long the last call of a survivor may take. */
+  std::chrono::milliseconds limit() const {
+    const std::chrono::milliseconds blamed = std::chrono::seconds(timeout) + kToBlame;
+    return signal == SIGKILL ? std::min(blamed, kToNoticeADeath) : blamed;
+  }
 
   std::vector<std::string> arguments() const {
-    return {std::to_string(victim), std::to_string(signal), std::to_string(calls),
-            std::to_string(spins), work};
+    return {std::to_string(victim),
+            std::to_string(signal),
+            std::to_string(calls),
+            std::to_string(spins),
+            work,
+            std::to_string(timeout)};
   }
 };
 
@@ -77,10 +92,12 @@ int be_rank(int rank, int ranks, const Order& order) {
   const int host =
       parse_hosts(layout != nullptr ? layout : "", ranks)[static_cast<std::size_t>(rank)];
   ::setenv("TUTTI_HOST_ID", std::to_string(host).c_str(), 1);
-  Communicator communicator(short_timeout(kTimeout));
+  Communicator communicator(short_timeout(std::chrono::seconds(order.timeout)));
   std::jthread assassin;
   int calls = 0;
+  auto begun = Clock::now();
   const auto strike = [&] {
+    begun = Clock::now();
     if (++calls != order.calls) return;
     if (rank == order.victim) {
       say("victim " + std::to_string(::getpid()));
@@ -92,7 +109,9 @@ int be_rank(int rank, int ranks, const Order& order) {
     }
   };
   const std::string outcome = work_until_lost(communicator, work_of(order.work), strike);
-  say("rank " + std::to_string(rank) + " " + outcome);
+  const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begun);
+  say("rank " + std::to_string(rank) + " " +
+      (took > order.limit() ? "took " + std::to_string(took.count()) + " ms, " : "") + outcome);
   return 0;
 }
 
@@ -104,6 +123,8 @@ struct Options {
   int trials = 0;  ///< 0: one for each kind of work
   std::uint64_t seed = 1;
   std::string work;
+  int signal = 0;   ///< 0: either
+  int timeout = 3;  ///< seconds
 };
 
 /** A program whose output is read line by line. The destructor ends it. */
@@ -211,7 +232,7 @@ std::chrono::milliseconds strike(const Options& options, int ranks, const Order&
     if (kind == "victim") {
       victim.set(number);
       struck = Clock::now();
-      deadline = struck + kTimeout + kGrace;
+      deadline = struck + order.limit() + kGrace;
     } else if (kind == "rank") {
       std::getline(words >> std::ws, outcomes[number]);
     }
@@ -254,6 +275,8 @@ int run(const Options& options, const std::string& self) {
     order.work = options.work.empty() ? works[turn].name : options.work;
     order.victim = below(ranks);
     order.signal = below(2) == 0 ? SIGKILL : SIGSTOP;
+    if (options.signal != 0) order.signal = options.signal;
+    order.timeout = options.timeout;
     order.calls = 1 + below(10);
     order.spins = below(200'000);
     std::printf("%3d %-24s rank %d of %d, %s, call %d + %d: ", number, order.work.c_str(),
@@ -276,9 +299,10 @@ int dispatch(const std::vector<std::string>& arguments) {
   const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
   const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
   if (rank != nullptr && size != nullptr) {
-    return be_rank(std::stoi(rank), std::stoi(size),
-                   {std::stoi(arguments.at(1)), std::stoi(arguments.at(2)),
-                    std::stoi(arguments.at(3)), std::stoi(arguments.at(4)), arguments.at(5)});
+    return be_rank(
+        std::stoi(rank), std::stoi(size),
+        {std::stoi(arguments.at(1)), std::stoi(arguments.at(2)), std::stoi(arguments.at(3)),
+         std::stoi(arguments.at(4)), arguments.at(5), std::stoi(arguments.at(6))});
   }
   Options options;
   for (std::size_t i = 1; i + 1 < arguments.size(); i += 2) {
@@ -293,6 +317,10 @@ int dispatch(const std::vector<std::string>& arguments) {
       options.seed = std::stoull(value);
     } else if (arguments[i] == "--work") {
       options.work = work_of(value).name;
+    } else if (arguments[i] == "--signal" && (value == "kill" || value == "stop")) {
+      options.signal = value == "kill" ? SIGKILL : SIGSTOP;
+    } else if (arguments[i] == "--timeout") {
+      options.timeout = std::stoi(value);
     } else {
       throw InvalidArgument("what is " + arguments[i] + " " + value + "?");
     }

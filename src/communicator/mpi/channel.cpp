@@ -22,8 +22,10 @@ namespace tutti::mpi {
 namespace {
 
 constexpr int kTags = 4;  // of a context: one for each Traffic, one for control messages
-// MPI counts in int. Smaller pieces show earlier that a slow transfer goes on.
-constexpr std::int64_t kPiece = 16 << 20;
+// MPI takes messages that nobody has received yet, as many as it has memory for. Over a slow wire
+// they would be under way for longer than a deadline, and what comes behind them: so of so many
+// bytes, the last message is sent in a way that ends when its receiver takes it.
+constexpr std::int64_t kMostUnconfirmed = 256 << 10;
 
 int first_tag(const Session& session, int context) {
   const int contexts = (session.last_tag() - kTags + 1) / kTags + 1;
@@ -60,6 +62,7 @@ Channel::Channel(std::shared_ptr<Session> session, std::vector<int> members, int
       first_tag_(first_tag(*session_, context)),
       timeout_(timeout),
       rank_(index_of(members_, session_->rank())),
+      unconfirmed_(members_.size()),
       watch_(*session_, members_, rank_, first_tag_ + kTags - 1) {}
 
 /** Channels that this process has left, and others have not. */
@@ -120,18 +123,34 @@ void Channel::lose(std::vector<int> ranks, const std::string& reason) {
   throw PeerLost(std::move(ranks), reason);
 }
 
-void Channel::investigate(std::span<const int> suspects, const std::function<bool()>& over) {
-  Watch::Inquiry inquiry(watch_, suspects);
+void Channel::set_hosts(const Layout& layout) {
+  std::unique_ptr<Heartbeats> heartbeats;
+  if (layout.local_rank_of(rank_) == 0) heartbeats = Heartbeats::connect(*this, layout);
+  watch_.set_hosts(layout, std::move(heartbeats));
+}
+
+bool Channel::is_to_be_confirmed(std::int64_t bytes, int destination) {
+  auto& unconfirmed = unconfirmed_[static_cast<std::size_t>(destination)];
+  if (unconfirmed.fetch_add(bytes, std::memory_order_relaxed) + bytes < kMostUnconfirmed) {
+    return false;
+  }
+  unconfirmed.store(0, std::memory_order_relaxed);
+  return true;
+}
+
+std::chrono::milliseconds Channel::investigate(std::span<const int> suspects,
+                                               const std::function<bool()>& over) {
+  Watch::Inquiry inquiry(watch_, suspects, timeout_);
   while (!over()) {
     poll(suspects);
     if (idle_) idle_();
     if (auto verdict = inquiry.verdict()) {
-      std::string reason = "did not answer within " + seconds_text(timeout_);
-      if (verdict->all_answered) reason += "; no rank has stopped, they wait for each other";
-      lose(std::move(verdict->ranks), reason);
+      if (verdict->loss.ranks.empty()) return timeout_ - verdict->idle;
+      lose(std::move(verdict->loss.ranks), verdict->loss.reason);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  return timeout_;
 }
 
 // --- Batch --------------------------------------------------------------------------------------
@@ -140,39 +159,51 @@ Channel::Batch::~Batch() {
   if (!requests_.empty()) abandon();
 }
 
-template <class Post>
-void Channel::Batch::post(std::int64_t bytes, Peer peer, const Post& post_piece) {
-  for (std::int64_t begin = 0; begin < bytes; begin += kPiece) {
-    MPI_Request request = MPI_REQUEST_NULL;
-    const int code = post_piece(begin, static_cast<int>(std::min(kPiece, bytes - begin)), &request);
-    if (code != MPI_SUCCESS) {
-      channel_.lose({peer.rank}, "MPI cannot reach it: " + describe_error(code));
-    }
-    requests_.push_back(request);
-    peers_.push_back(peer);
+void Channel::Batch::begin(std::byte* data, std::int64_t bytes, Peer peer) {
+  Rest rest{data, bytes};
+  if (bytes > kPiece * kUnderWay) peer.message = static_cast<std::int32_t>(rests_.size());
+  for (std::int64_t piece = 0; piece < kUnderWay && rest.bytes > 0; ++piece) post(rest, peer);
+  if (peer.message >= 0) rests_.push_back(rest);
+}
+
+/** Posts the next piece. */
+void Channel::Batch::post(Rest& rest, Peer peer) {
+  const auto length = static_cast<int>(std::min(kPiece, rest.bytes));
+  const int session_rank = channel_.members_[static_cast<std::size_t>(peer.rank)];
+  const int tag = channel_.tag(traffic_);
+  MPI_Comm comm = channel_.session_->comm();
+  MPI_Request request = MPI_REQUEST_NULL;
+  int code = MPI_SUCCESS;
+  if (peer.receives) {
+    code = MPI_Irecv(rest.data, length, MPI_BYTE, session_rank, tag, comm, &request);
+  } else if (channel_.is_to_be_confirmed(length, peer.rank)) {
+    code = MPI_Issend(rest.data, length, MPI_BYTE, session_rank, tag, comm, &request);
+  } else {
+    code = MPI_Isend(rest.data, length, MPI_BYTE, session_rank, tag, comm, &request);
   }
+  if (code != MPI_SUCCESS) {
+    channel_.lose({peer.rank}, "MPI cannot reach it: " + describe_error(code));
+  }
+  requests_.push_back(request);
+  peers_.push_back(peer);
+  rest.data += length;
+  rest.bytes -= length;
 }
 
 void Channel::Batch::send(const void* data, std::int64_t bytes, int destination) {
-  const int to = channel_.members_[static_cast<std::size_t>(destination)];
   if (traffic_ == Traffic::collective) channel_.bytes_sent_ += bytes;
-  post(bytes, {destination, false}, [&](std::int64_t begin, int length, MPI_Request* request) {
-    return MPI_Isend(static_cast<const std::byte*>(data) + begin, length, MPI_BYTE, to,
-                     channel_.tag(traffic_), channel_.session_->comm(), request);
-  });
+  // MPI's own calls take what they only read as const.
+  begin(static_cast<std::byte*>(const_cast<void*>(data)), bytes, {destination, false});
 }
 
 void Channel::Batch::recv(void* data, std::int64_t bytes, int source) {
-  const int from = channel_.members_[static_cast<std::size_t>(source)];
-  post(bytes, {source, true}, [&](std::int64_t begin, int length, MPI_Request* request) {
-    return MPI_Irecv(static_cast<std::byte*>(data) + begin, length, MPI_BYTE, from,
-                     channel_.tag(traffic_), channel_.session_->comm(), request);
-  });
+  begin(static_cast<std::byte*>(data), bytes, {source, true});
 }
 
 void Channel::Batch::wait() {
   Patience patience;
   Deadline deadline(channel_.timeout_);
+  channel_.watch_.progressed();
   bool seen_waiting = false;
   std::optional<Deadline> last_words;  // of those who left: their messages may be under way
   while (!requests_.empty()) {
@@ -180,6 +211,7 @@ void Channel::Batch::wait() {
     if (moved) {
       patience.renew();
       deadline = Deadline(channel_.timeout_);
+      channel_.watch_.progressed();
       last_words.reset();
     }
     const bool long_wait = !moved && patience.rest();
@@ -195,13 +227,13 @@ void Channel::Batch::wait() {
       channel_.lose({leavers.begin(), leavers.end()}, "it has destroyed its communicator");
     }
     if (!deadline.expired()) continue;
-    channel_.investigate(awaited(), [this] { return test(); });
-    deadline = Deadline(channel_.timeout_);
+    deadline = Deadline(channel_.investigate(awaited(), [this] { return test(); }));
   }
   if (seen_waiting) channel_.watch_.forget();
 }
 
-/** Takes out the requests that are done. Whether there were any. */
+/** Takes out the requests that are done, and posts what comes behind them. Whether there were
+ * any. */
 bool Channel::Batch::test() {
   const auto count = static_cast<int>(requests_.size());
   done_.resize(requests_.size());
@@ -220,14 +252,22 @@ bool Channel::Batch::test() {
     error = describe_error(statuses_[at].MPI_ERROR);
   }
   std::size_t left = 0;
+  RecycledVector<Peer> following;
   for (std::size_t i = 0; i < requests_.size(); ++i) {
-    if (requests_[i] == MPI_REQUEST_NULL) continue;
+    if (requests_[i] == MPI_REQUEST_NULL) {
+      if (peers_[i].message >= 0) following.push_back(peers_[i]);
+      continue;
+    }
     requests_[left] = requests_[i];
     peers_[left++] = peers_[i];
   }
   requests_.resize(left);
   peers_.resize(left);
   if (!failed.empty()) channel_.lose(failed, "a message failed: " + error);
+  for (const Peer& peer : following) {
+    Rest& rest = rests_[static_cast<std::size_t>(peer.message)];
+    if (rest.bytes > 0) post(rest, peer);
+  }
   return true;
 }
 

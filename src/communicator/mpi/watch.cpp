@@ -1,4 +1,4 @@
-// Asks, answers, and spreads the news of a loss.
+// Answers questions, and spreads the news of a loss.
 #include "communicator/mpi/watch.hpp"
 
 #include <algorithm>
@@ -8,44 +8,24 @@
 
 #include "communicator/log.hpp"
 #include "communicator/mpi/lifecycle.hpp"
-#include "tutti/error.hpp"
 
 namespace tutti::mpi {
 namespace {
 
 constexpr std::chrono::milliseconds kBetweenPolls{1};
 constexpr std::chrono::milliseconds kOverdue{10};
-constexpr std::chrono::milliseconds kForAnAnswer{1500};
 constexpr std::chrono::milliseconds kForTheNews{250};
 // Waits inside a host poll every 50 ms; a thread that was not seen for so long waits no more.
 constexpr std::chrono::milliseconds kStale{500};
-constexpr std::size_t kMostWaiters = 16;  // threads; more of them cost memory
+constexpr std::size_t kMostWaiters = 16;                 // threads; more of them cost memory
+constexpr std::chrono::milliseconds kBetweenLooks{100};  // at connections to other hosts
 
 }  // namespace
-
-void Watch::Message::set_ranks(std::span<const int> values) {
-  const std::size_t count = std::min(values.size(), ranks.size());
-  std::copy_n(values.begin(), count, ranks.begin());
-  rank_count = static_cast<std::int32_t>(count);
-}
-
-void Watch::Message::set_text(std::string_view value) {
-  const std::size_t length = std::min(value.size(), text.size());
-  std::copy_n(value.begin(), length, text.begin());
-  text_length = static_cast<std::int32_t>(length);
-}
-
-std::span<const std::int32_t> Watch::Message::rank_list() const {
-  return std::span(ranks).first(static_cast<std::size_t>(rank_count));
-}
-
-std::string_view Watch::Message::text_value() const {
-  return {text.data(), static_cast<std::size_t>(text_length)};
-}
 
 Watch::Watch(Session& session, const std::vector<int>& members, int rank, int tag)
     : session_(session), members_(members), rank_(rank), tag_(tag) {
   waiters_.reserve(kMostWaiters);
+  progressed();
 }
 
 Watch::~Watch() {
@@ -57,6 +37,14 @@ Watch::~Watch() {
     log(LogLevel::warn, error.what());
   }
 }
+
+void Watch::set_hosts(const Layout& layout, std::unique_ptr<Heartbeats> heartbeats) {
+  const std::lock_guard lock(mutex_);
+  layout_ = layout;
+  heartbeats_ = std::move(heartbeats);
+}
+
+int Watch::leader_of_host() const { return layout_->ranks_of(layout_->host_of(rank_)).front(); }
 
 int Watch::rank_of(int session_rank) const {
   const auto member = std::find(members_.begin(), members_.end(), session_rank);
@@ -83,15 +71,18 @@ void Watch::poll(std::span<const int> waiting_for) {
   std::erase_if(waiters_, [&](const Waiter& entry) { return now - entry.seen > kStale; });
   flush();
   receive();
+  look_after_hosts(now);
   throw_failure();
 }
 
+void Watch::look_after_hosts(Clock::time_point now) {
+  if (failure_ || !heartbeats_ || now - last_look_ < kBetweenLooks) return;
+  last_look_ = now;
+  if (const auto failure = heartbeats_->look()) announce(*failure);
+}
+
 void Watch::throw_failure() const {
-  if (!failure_) return;
-  const std::string text(failure_->text_value());
-  if (failure_->kind == Message::Kind::mismatch) throw MismatchError(text);
-  const auto ranks = failure_->rank_list();
-  throw PeerLost({ranks.begin(), ranks.end()}, text);
+  if (failure_) failure_->raise();
 }
 
 bool Watch::is_due() const noexcept { return Clock::now() - last_poll_.load() > kOverdue; }
@@ -105,11 +96,11 @@ void Watch::forget() noexcept {
 // --- Messages -----------------------------------------------------------------------------------
 
 /** A message that MPI refuses to send is as good as one that nobody answers. */
-void Watch::send(const std::shared_ptr<Message>& message, int destination) {
-  Pending pending{MPI_REQUEST_NULL, message, destination};
+void Watch::send(const ControlMessage& message, int destination) {
+  Pending pending{MPI_REQUEST_NULL, std::make_shared<ControlMessage>(message), destination};
   const int to = members_[static_cast<std::size_t>(destination)];
-  const int code = MPI_Isend(message.get(), sizeof(Message), MPI_BYTE, to, tag_, session_.comm(),
-                             &pending.request);
+  const int code = MPI_Isend(pending.message.get(), sizeof(ControlMessage), MPI_BYTE, to, tag_,
+                             session_.comm(), &pending.request);
   if (code == MPI_SUCCESS) outgoing_.push_back(std::move(pending));
 }
 
@@ -130,9 +121,10 @@ void Watch::receive() {
           "MPI_Improbe");
     if (found == 0) break;
     Pending& pending = incoming_.emplace_back();
-    pending.message = std::make_shared<Message>();
+    pending.message = std::make_shared<ControlMessage>();
     pending.peer = rank_of(status.MPI_SOURCE);
-    check(MPI_Imrecv(pending.message.get(), sizeof(Message), MPI_BYTE, &matched, &pending.request),
+    check(MPI_Imrecv(pending.message.get(), sizeof(ControlMessage), MPI_BYTE, &matched,
+                     &pending.request),
           "MPI_Imrecv");
   }
   for (auto pending = incoming_.begin(); pending != incoming_.end();) {
@@ -147,51 +139,60 @@ void Watch::receive() {
   }
 }
 
-void Watch::handle(const Message& message, int source) {
-  switch (message.kind) {
-    case Message::Kind::inquiry:
-      answer(message.number, source);
-      break;
-    case Message::Kind::answer:
-      for (Inquiry* inquiry : inquiries_) {
-        if (inquiry->number_ == message.number) inquiry->hear(source, message.rank_list());
-      }
-      break;
-    case Message::Kind::left:
-      leavers_.push_back(source);
-      break;
-    case Message::Kind::lost:
-    case Message::Kind::mismatch:
-      if (failure_) break;
-      failure_ = std::make_shared<Message>(message);
-      session_.fail();
-      break;
+void Watch::handle(const ControlMessage& message, int source) {
+  if (const auto* question = std::get_if<Question>(&message)) {
+    answer(question->number, source);
+  } else if (const auto* answer = std::get_if<Answer>(&message)) {
+    for (Inquiry* inquiry : inquiries_) {
+      if (inquiry->number_ == answer->number) inquiry->hear(source, *answer);
+    }
+  } else if (const auto* report = std::get_if<FailureReport>(&message)) {
+    if (!failure_) fail(*report);
+  } else {
+    leavers_.push_back(source);
   }
 }
 
 void Watch::answer(std::uint32_t number, int destination) {
-  std::vector<int> ranks;
+  RecycledVector<int> ranks;
   for (const Waiter& waiter : waiters_) {
     ranks.insert(ranks.end(), waiter.ranks.begin(), waiter.ranks.end());
   }
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  auto message = std::make_shared<Message>();
-  message->kind = Message::Kind::answer;
-  message->number = number;
-  message->set_ranks(ranks);
-  send(message, destination);
+  std::vector<int> hosts;
+  if (heartbeats_) {
+    heartbeats_->ping();  // who asks will ask again
+    hosts = heartbeats_->unreachable();
+  }
+  Answer answer;
+  answer.number = number;
+  answer.idle = std::chrono::duration_cast<std::chrono::milliseconds>(
+                    Clock::now() - last_progress_.load(std::memory_order_relaxed))
+                    .count();
+  const std::size_t host_count = std::min(hosts.size(), Answer::kMost);
+  const std::size_t rank_count = std::min(ranks.size(), Answer::kMost - host_count);
+  std::copy_n(ranks.begin(), rank_count, answer.entries.begin());
+  std::copy_n(hosts.begin(), host_count,
+              answer.entries.begin() + static_cast<std::ptrdiff_t>(rank_count));
+  answer.rank_count = static_cast<std::int32_t>(rank_count);
+  answer.host_count = static_cast<std::int32_t>(host_count);
+  send(answer, destination);
+}
+
+// --- Leaving ------------------------------------------------------------------------------------
+
+void Watch::send_to_all(const ControlMessage& message) {
+  for (int member = 0; member < static_cast<int>(members_.size()); ++member) {
+    if (member != rank_) send(message, member);
+  }
 }
 
 void Watch::leave() noexcept {
   try {
     const std::lock_guard lock(mutex_);
-    if (failure_ || !session_.may_call()) return;
-    const auto message = std::make_shared<Message>();
-    message->kind = Message::Kind::left;
-    for (int member = 0; member < static_cast<int>(members_.size()); ++member) {
-      if (member != rank_) send(message, member);
-    }
+    heartbeats_.reset();
+    if (!failure_ && session_.may_call()) send_to_all(Farewell());
   } catch (const std::exception& error) {
     log(LogLevel::warn, error.what());
   }
@@ -220,95 +221,52 @@ RecycledVector<int> Watch::leavers(std::span<const int> ranks) {
   return found;
 }
 
+// --- Failures -----------------------------------------------------------------------------------
+
 void Watch::announce_lost(std::span<const int> ranks, std::string_view reason) noexcept {
-  const auto message = std::make_shared<Message>();
-  message->kind = Message::Kind::lost;
-  message->set_ranks(ranks);
-  message->set_text(reason);
-  announce(message);
-}
-
-void Watch::announce_mismatch(std::string_view text) noexcept {
-  const auto message = std::make_shared<Message>();
-  message->kind = Message::Kind::mismatch;
-  message->set_text(text);
-  announce(message);
-}
-
-void Watch::announce(const std::shared_ptr<Message>& message) noexcept {
+  FailureReport report{};
+  report.set_lost(ranks, reason);
   try {
     const std::lock_guard lock(mutex_);
-    if (failure_) return;
-    failure_ = message;
-    session_.fail();
-    if (!session_.may_call()) return;
-    for (int member = 0; member < static_cast<int>(members_.size()); ++member) {
-      if (member != rank_) send(message, member);
-    }
-    // Nobody may call MPI after this, and a message to a new peer needs calls to get out.
-    const auto lost = message->rank_list();
-    const auto is_urgent = [lost](const Pending& pending) {
-      return std::find(lost.begin(), lost.end(), pending.peer) == lost.end();
-    };
-    for (Deadline deadline(kForTheNews); !deadline.expired();) {
-      flush();
-      if (std::none_of(outgoing_.begin(), outgoing_.end(), is_urgent)) break;
-      std::this_thread::sleep_for(kBetweenPolls);
-    }
+    announce(report);
   } catch (const std::exception& error) {
     log(LogLevel::warn, error.what());
   }
 }
 
-// --- Inquiries ----------------------------------------------------------------------------------
-
-Watch::Inquiry::Inquiry(Watch& watch, std::span<const int> awaited)
-    : watch_(watch), awaited_(awaited.begin(), awaited.end()) {
-  const std::lock_guard lock(watch_.mutex_);
-  number_ = ++watch_.last_number_;
-  for (const int rank : awaited_) ask(rank);
-  watch_.inquiries_.push_back(this);
-}
-
-Watch::Inquiry::~Inquiry() {
-  const std::lock_guard lock(watch_.mutex_);
-  std::erase(watch_.inquiries_, this);
-}
-
-void Watch::Inquiry::ask(int rank) {
-  const auto known = [rank](const Suspect& suspect) { return suspect.rank == rank; };
-  if (rank == watch_.rank_ || std::any_of(suspects_.begin(), suspects_.end(), known)) return;
-  auto message = std::make_shared<Message>();
-  message->kind = Message::Kind::inquiry;
-  message->number = number_;
-  watch_.send(message, rank);
-  suspects_.push_back({rank, Deadline(kForAnAnswer)});
-}
-
-void Watch::Inquiry::hear(int rank, std::span<const std::int32_t> waits_for) {
-  for (Suspect& suspect : suspects_) {
-    if (suspect.rank == rank) suspect.answered = true;
+void Watch::announce_mismatch(std::string_view text) noexcept {
+  FailureReport report{};
+  report.set_mismatch(text);
+  try {
+    const std::lock_guard lock(mutex_);
+    announce(report);
+  } catch (const std::exception& error) {
+    log(LogLevel::warn, error.what());
   }
-  for (const int next : waits_for) ask(next);
 }
 
-std::optional<Watch::Verdict> Watch::Inquiry::verdict() {
-  const std::lock_guard lock(watch_.mutex_);
-  bool patient = false;
-  bool undecided = false;
-  Verdict verdict;
-  for (Suspect& suspect : suspects_) {
-    const bool in_time = !suspect.patience.expired();
-    patient = patient || in_time;
-    if (suspect.answered) continue;
-    undecided = undecided || in_time;
-    verdict.ranks.push_back(suspect.rank);
+/** The first failure that is known here. */
+void Watch::fail(const FailureReport& report) {
+  failure_ = report;
+  session_.fail();
+  if (heartbeats_) heartbeats_->tell(report);
+}
+
+void Watch::announce(const FailureReport& report) {
+  if (failure_) return;
+  fail(report);
+  if (!session_.may_call()) return;
+  send_to_all(report);
+  // Nobody may call MPI after this, and a message to a new peer needs calls to get out.
+  const auto lost = report.rank_list();
+  const auto is_urgent = [lost](const Pending& pending) {
+    return std::find(lost.begin(), lost.end(), pending.peer) == lost.end();
+  };
+  for (Deadline deadline(kForTheNews); !deadline.expired();) {
+    flush();
+    if (std::none_of(outgoing_.begin(), outgoing_.end(), is_urgent)) break;
+    std::this_thread::sleep_for(kBetweenPolls);
   }
-  if (undecided) return std::nullopt;
-  if (!verdict.ranks.empty()) return verdict;
-  // Everybody is alive: what they do may still end the wait, so the full time is given.
-  if (patient) return std::nullopt;
-  return Verdict{awaited_, true};
 }
 
 }  // namespace tutti::mpi

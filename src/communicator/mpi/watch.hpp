@@ -12,21 +12,26 @@
 #include <mutex>
 #include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
 
 #include "communicator/deadline.hpp"
+#include "communicator/failure.hpp"
+#include "communicator/mpi/control_message.hpp"
+#include "communicator/mpi/heartbeats.hpp"
 #include "communicator/mpi/session.hpp"
 #include "communicator/recycled.hpp"
 
 namespace tutti::mpi {
 
 /**
- * Messages of fixed size, below every eager limit: "whom do you wait for?", the answer, "these
- * ranks are lost", "these two do not match", and "I have left". They are handled whenever a rank
- * that waits calls poll(). All calls are safe from several threads. Ranks are those of the channel.
+ * Messages below every eager limit: "whom do you wait for?", the answer, "these ranks are lost",
+ * "these two do not match", and "I have left". They are handled whenever a rank that waits calls
+ * poll(). All calls are safe from several threads. Ranks are those of the channel.
+ *
+ * The leader of a host also looks at its connections to other hosts, and news of a failure go over
+ * these as well: they arrive without anybody calling MPI.
  */
 class Watch {
  public:
@@ -37,6 +42,10 @@ class Watch {
   /** Messages that are still under way are left to MPI, with their memory. */
   ~Watch();
 
+  /** Before the first wait: which ranks share a host; for its leader, the connections to the
+   * others. */
+  void set_hosts(const Layout& layout, std::unique_ptr<Heartbeats> heartbeats);
+
   /** Handles what has come in. Inquiries are answered with `waiting_for` and what other threads
    * wait for. Throws PeerLost or MismatchError once one was announced. Does something at most once
    * a millisecond. */
@@ -45,6 +54,8 @@ class Watch {
   bool is_due() const noexcept;
   /** The calling thread waits for nobody any more. */
   void forget() noexcept;
+  /** Bytes have moved, or an operation has begun: waits for this rank go on. */
+  void progressed() noexcept { last_progress_.store(Clock::now(), std::memory_order_relaxed); }
 
   /** Tells all members that `ranks` are lost, unless a failure is known already; lends MPI a
    * quarter of a second at most. */
@@ -60,19 +71,22 @@ class Watch {
   /** Those of `ranks` that have left. What they had sent before may still be under way. */
   RecycledVector<int> leavers(std::span<const int> ranks);
 
+  /** What an inquiry found out: whom to blame, or that one who keeps this rank waiting has got on
+   * himself, `idle` ago. */
   struct Verdict {
-    std::vector<int> ranks;
-    bool all_answered = false;  ///< so `ranks` wait for each other, or for this rank
+    Loss loss;  ///< without ranks if there is nobody to blame
+    std::chrono::milliseconds idle{0};
   };
 
   /**
    * Finds out who keeps this rank waiting: asks `awaited` whom they wait for, those whom they
-   * name, and so on. Whoever does not answer is to blame. If all answer and nothing changes, it
-   * is `awaited`, who wait in a circle. Needs poll() to be called; ends with the object.
+   * name, and so on. Whoever does not answer is to blame, or his host, if it cannot be reached. If
+   * all answer, and for `timeout` none of them has got on, it is `awaited`, who wait in a circle.
+   * Needs poll() to be called; ends with the object.
    */
   class Inquiry {
    public:
-    Inquiry(Watch& watch, std::span<const int> awaited);
+    Inquiry(Watch& watch, std::span<const int> awaited, std::chrono::milliseconds timeout);
     Inquiry(const Inquiry&) = delete;
     Inquiry& operator=(const Inquiry&) = delete;
     ~Inquiry();
@@ -87,36 +101,26 @@ class Watch {
       bool answered = false;
     };
     void ask(int rank);
-    void hear(int rank, std::span<const std::int32_t> waits_for);
+    void hear(int rank, const Answer& answer);
+    std::vector<int> unreachable() const;
+    Loss blame(std::vector<int> silent) const;
 
     Watch& watch_;
     std::uint32_t number_;
     std::vector<int> awaited_;
+    std::chrono::milliseconds timeout_;
     std::vector<Suspect> suspects_;
+    std::vector<int> told_;          // the hosts that this host's leader cannot reach
+    std::optional<Deadline> later_;  // when the leader is asked again: it needs a moment to know
+    std::chrono::steady_clock::time_point last_progress_;
   };
 
  private:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::size_t kMostRanks = 256;
-  static constexpr std::size_t kMostText = 1024;
 
-  struct Message {
-    enum class Kind : std::uint32_t { inquiry, answer, lost, mismatch, left };
-    Kind kind = Kind::inquiry;
-    std::uint32_t number = 0;  ///< of the inquiry, by who makes it
-    std::int32_t rank_count = 0;
-    std::int32_t text_length = 0;
-    std::array<std::int32_t, kMostRanks> ranks{};
-    std::array<char, kMostText> text{};
-
-    void set_ranks(std::span<const int> values);
-    void set_text(std::string_view value);
-    std::span<const std::int32_t> rank_list() const;
-    std::string_view text_value() const;
-  };
   struct Pending {
     MPI_Request request = MPI_REQUEST_NULL;
-    std::shared_ptr<Message> message;
+    std::shared_ptr<ControlMessage> message;
     int peer = -1;
   };
   using Pendings = std::list<Pending>;
@@ -127,14 +131,18 @@ class Watch {
   };
 
   // All of these are called with mutex_ held.
-  void send(const std::shared_ptr<Message>& message, int destination);
+  void send(const ControlMessage& message, int destination);
+  void send_to_all(const ControlMessage& message);
   void receive();
-  void handle(const Message& message, int source);
-  void announce(const std::shared_ptr<Message>& message) noexcept;
+  void handle(const ControlMessage& message, int source);
+  void fail(const FailureReport& report);
+  void announce(const FailureReport& report);
+  void look_after_hosts(Clock::time_point now);
   void throw_failure() const;
   void answer(std::uint32_t number, int destination);
   void flush() noexcept;
   int rank_of(int session_rank) const;
+  int leader_of_host() const;
 
   Session& session_;
   const std::vector<int>& members_;
@@ -142,14 +150,18 @@ class Watch {
   int tag_;
 
   std::mutex mutex_;
+  std::optional<Layout> layout_;
+  std::unique_ptr<Heartbeats> heartbeats_;  // of a host's leader
+  Clock::time_point last_look_{};           // at these
   std::vector<Waiter> waiters_;
   std::atomic<Clock::time_point> last_poll_{};
+  std::atomic<Clock::time_point> last_progress_{};
   Pendings outgoing_;
   Pendings incoming_;
   std::vector<int> leavers_;
   std::vector<Inquiry*> inquiries_;
   std::uint32_t last_number_ = 0;
-  std::shared_ptr<const Message> failure_;  // the first that was announced
+  std::optional<FailureReport> failure_;  // the first that was announced
 };
 
 }  // namespace tutti::mpi

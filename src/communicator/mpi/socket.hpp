@@ -1,0 +1,70 @@
+// TCP sockets between the processes of a job: non-blocking, and not inherited by forked children.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace tutti::mpi {
+
+/**
+ * Owns a socket. Move-only. It is closed in programs that this process starts and in forked
+ * children too, so that the connection ends with the process that made it.
+ */
+class Socket {
+ public:
+  Socket() = default;
+  /** Takes a descriptor over; nothing if it is negative. */
+  explicit Socket(int fd);
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+  ~Socket();
+
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+/** An IPv4 address, in network order. */
+using Address = std::uint32_t;
+
+/** Equal for processes that share a network stack: those of one machine, outside of containers. */
+std::uint64_t network_id();
+/** The addresses under which other machines may reach this one. Throws SystemError. */
+std::vector<Address> own_addresses();
+Address loopback_address();
+
+/** Listens on all addresses, at a `port` of the kernel's choice. Throws SystemError. */
+Socket listen_anywhere(std::uint16_t& port);
+/** The next connection that waits at `listener`; nothing if there is none. */
+Socket accept_from(const Socket& listener);
+/** Begins to connect; nothing if that fails at once. */
+Socket start_connecting(Address address, std::uint16_t port);
+
+enum class Connecting : std::uint8_t { under_way, done, failed };
+Connecting connecting_state(const Socket& socket);
+
+/** Has the kernel ask the other end for a sign of life once a second while nothing travels, and
+ * end the connection after `patience` seconds without any. */
+void keep_alive(const Socket& socket, int patience);
+/** Whether the kernel of the other end has acknowledged all that was sent. */
+bool all_acknowledged(const Socket& socket);
+/** Milliseconds since it was last heard of. */
+std::uint32_t silence_of(const Socket& socket);
+
+/** Sends all of `data` unless the connection's buffer is full or it has ended. */
+bool send_all(const Socket& socket, std::span<const std::byte> data) noexcept;
+/** Takes exactly out.size() bytes once so many have come. */
+enum class Received : std::uint8_t { all, too_few, closed };
+Received receive_exactly(const Socket& socket, std::span<std::byte> out);
+
+}  // namespace tutti::mpi

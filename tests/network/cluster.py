@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Hosts for mpiexec on this machine: network namespaces joined by a bridge. Needs root and iproute2.
+
+As a program it is mpiexec's remote shell: cluster.py DIRECTORY NODE COMMAND...
+"""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+NETWORK = "10.213.77"
+ENTER = 'hostname "$0"; mount --bind "$1" /etc/hosts; shift; exec "$@"'
+
+
+def is_possible():
+    """Whether namespaces can be made here."""
+    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
+        return False
+    name = f"tutti-{os.getpid()}-probe"
+    if subprocess.run(["ip", "netns", "add", name], stderr=subprocess.DEVNULL).returncode != 0:
+        return False
+    made = subprocess.run(["ip", "-n", name, "link", "add", "br0", "type", "bridge"],
+                          stderr=subprocess.DEVNULL).returncode == 0
+    subprocess.run(["ip", "netns", "del", name], check=True)
+    return made
+
+
+def ip(*arguments):
+    subprocess.run(["ip", *arguments], check=True)
+
+
+class Cluster:
+    """`nodes` hosts node1, node2, ... and one called head, where mpiexec runs."""
+
+    def __init__(self, nodes, slots):
+        self.nodes = nodes
+        self.directory = tempfile.mkdtemp(prefix="tutti-network-")
+        self.prefix = f"tutti-{os.getpid()}"
+        self.write("prefix", self.prefix)
+        names = [f"node{i}" for i in range(1, nodes + 1)]
+        self.write("etc-hosts", "127.0.0.1 localhost\n" + f"{NETWORK}.254 head\n" +
+                   "".join(f"{NETWORK}.{i} {name}\n" for i, name in enumerate(names, 1)))
+        self.write("hostfile", "".join(f"{name} slots={slots}\n" for name in names))
+
+    def write(self, name, text):
+        with open(os.path.join(self.directory, name), "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def __enter__(self):
+        self.switch = f"{self.prefix}-switch"
+        ip("netns", "add", self.switch)
+        ip("-n", self.switch, "link", "add", "br0", "type", "bridge")
+        ip("-n", self.switch, "link", "set", "br0", "up")
+        self.plug("head", 254)
+        for number in range(1, self.nodes + 1):
+            self.plug(f"node{number}", number)
+        return self
+
+    def plug(self, name, number):
+        space = f"{self.prefix}-{name}"
+        ip("netns", "add", space)
+        ip("-n", space, "link", "set", "lo", "up")
+        ip("-n", self.switch, "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns",
+           space)
+        ip("-n", self.switch, "link", "set", name, "master", "br0", "up")
+        ip("-n", space, "addr", "add", f"{NETWORK}.{number}/24", "dev", "eth0")
+        ip("-n", space, "link", "set", "eth0", "up")
+
+    def __exit__(self, *_):
+        spaces = [f"{self.prefix}-{name}" for name in
+                  ("head", *(f"node{i}" for i in range(1, self.nodes + 1)), "switch")]
+        for space in spaces:
+            pids = subprocess.run(["ip", "netns", "pids", space], capture_output=True, text=True)
+            for pid in pids.stdout.split():
+                try:
+                    os.kill(int(pid), 9)
+                except ProcessLookupError:
+                    pass
+        for space in spaces:
+            subprocess.run(["ip", "netns", "del", space], check=False)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def rate(self, name, rate):
+        """Limits a node's link in both directions."""
+        for space, device in ((f"{self.prefix}-{name}", "eth0"), (self.switch, name)):
+            subprocess.run(["tc", "-n", space, "qdisc", "add", "dev", device, "root", "tbf", "rate",
+                            rate, "burst", "256k", "latency", "20ms"], check=True)
+
+    def cut(self, name):
+        """Pulls a node's cable: nobody is told."""
+        ip("-n", self.switch, "link", "set", name, "down")
+
+    def start(self, mpiexec, ranks, program, environment):
+        """mpiexec on head, as many ranks on a node as it has slots."""
+        options = {
+            "plm": "rsh", "plm_rsh_agent": f"{os.path.abspath(__file__)} {self.directory}",
+            "plm_rsh_no_tree_spawn": "1", "orte_default_hostfile": f"{self.directory}/hostfile",
+            "oob_tcp_if_include": "eth0", "btl_tcp_if_include": "eth0", "pml": "ob1",
+            "btl": "self,vader,tcp", "osc": "^ucx", "hwloc_base_binding_policy": "none",
+            "btl_vader_single_copy_mechanism": "none", "mpi_yield_when_idle": "1",
+        }
+        command = enter(self.directory, "head", [mpiexec, "--enable-recovery", "--oversubscribe"])
+        for key, value in options.items():
+            command += ["--mca", key, value]
+        for key, value in environment.items():
+            command += ["-x", f"{key}={value}"]
+        environ = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                       TMPDIR=self.directory)
+        return subprocess.Popen(command + ["-n", str(ranks), *program], env=environ)
+
+
+def enter(directory, name, command):
+    """`command`, to be run on a host."""
+    with open(os.path.join(directory, "prefix"), encoding="utf-8") as file:
+        prefix = file.read()
+    return ["ip", "netns", "exec", f"{prefix}-{name}", "unshare", "--mount", "--uts", "sh", "-c",
+            ENTER, name, os.path.join(directory, "etc-hosts"), *command]
+
+
+if __name__ == "__main__":
+    os.environ["TMPDIR"] = sys.argv[1]
+    shell = enter(sys.argv[1], sys.argv[2], ["sh", "-c", " ".join(sys.argv[3:])])
+    os.execvp(shell[0], shell)
