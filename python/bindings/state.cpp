@@ -3,6 +3,7 @@
 
 #include <pybind11/stl.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -44,7 +45,13 @@ py::dict part_of(const py::dict& state, const char* key) {
 
 std::string name_from(py::handle key, const std::string& owner) {
   if (!py::isinstance<py::str>(key)) refuse("a key of " + owner, key, "a str");
-  return key.cast<std::string>();
+  Py_ssize_t length = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(key.ptr(), &length);
+  if (text == nullptr) {  // half a surrogate pair
+    PyErr_Clear();
+    throw InvalidArgument("a key of " + owner + " is not valid Unicode");
+  }
+  return {text, static_cast<std::size_t>(length)};
 }
 
 std::vector<float> floats_from(py::handle object, const std::string& what) {

@@ -295,6 +295,7 @@ def test_load_state_names_what_is_wrong():
             ({**good, "arrays": [momentum]}, "state['arrays'] is a list"),
             ({**good, "numbers": 5}, "state['numbers'] is a int"),
             ({**good, "arrays": {5: momentum}}, "a key of state['arrays'] is a int"),
+            ({**good, "arrays": {"\ud800": momentum}}, "a key of state['arrays'] is not valid"),
             ({**good, "arrays": {"momentum": None}}, "state['arrays']['momentum'] is a NoneType"),
             ({**good, "arrays": {"momentum": [0.0] * 3}}, "state['arrays']['momentum'] is a list"),
             ({**good, "arrays": {"momentum": momentum.astype(numpy.float64)}},
