@@ -12,7 +12,7 @@ JOBS := $(shell nproc)
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
-.PHONY: help build mnist test faults bench lint install gpu-bundle gpu-check deps deps-bench configure clean
+.PHONY: help build mnist test faults fuzz bench lint install gpu-bundle gpu-check deps deps-bench configure clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -31,6 +31,10 @@ test: build  ## Run all tests; ARGS="-R shm" goes to ctest
 faults: configure  ## Inject faults into random programs; ARGS="--trials 1000 --seed 2"
 	cmake --build $(BUILD) --parallel $(JOBS) --target faults
 	$(BUILD)/bin/faults $(ARGS)
+
+fuzz: configure  ## Fuzz all decoders with sanitizers, a minute each; ARGS="packets --seconds 9 --seed 7"
+	cmake --build $(BUILD) --parallel $(JOBS) --target fuzzers
+	scripts/fuzz.sh $(BUILD) $(ARGS)
 
 bench: deps-bench configure  ## Run all benchmarks briefly, or one in full: ARGS="mnist_vs_torch --help"
 	cmake --build $(BUILD) --parallel $(JOBS) --target benchmarks
