@@ -6,10 +6,7 @@
 // at a random moment. Every other rank must end with PeerLost that names exactly that rank, in
 // time, and nothing may stay in /dev/shm. With `all`, all ranks are killed at once, and the next
 // start must sweep up what they left. The moments depend on the seed, which is printed.
-#include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -18,7 +15,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <optional>
 #include <random>
@@ -28,6 +24,7 @@
 #include <thread>
 #include <vector>
 
+#include "rig/processes.hpp"
 #include "rig/work.hpp"
 #include "support/leftovers.hpp"
 #include "support/world.hpp"
@@ -53,30 +50,10 @@ struct Options {
   std::string work;
 };
 
-/** What a rank shows the rig. */
-struct Report {
-  std::atomic<std::uint64_t> calls;  ///< that it has begun
-  std::atomic<bool> ended;
-  std::array<char, 1000> outcome;
-};
-
-/** Memory shared with the forked ranks. */
-class Reports {
- public:
-  Reports()
-      : reports_(static_cast<Report*>(
-            ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
-    if (reports_ == MAP_FAILED) throw SystemError("cannot map memory", errno);
-  }
-  Reports(const Reports&) = delete;
-  Reports& operator=(const Reports&) = delete;
-  ~Reports() { ::munmap(reports_, kBytes); }
-  Report& of(int rank) { return reports_[rank]; }
-
- private:
-  static constexpr std::size_t kBytes = kMostRanks * sizeof(Report);
-  Report* reports_;
-};
+using Reports = Shared<std::array<Report, kMostRanks>>;
+Report& report_of(const Reports& reports, int rank) {
+  return (*reports)[static_cast<std::size_t>(rank)];
+}
 
 /** Making communicators over and over is work of its own: it has none to work on. */
 constexpr std::string_view kJoin = "join";
@@ -106,57 +83,8 @@ void be_rank(int rank, int ranks, const UniqueId& id, const Work* work, Report& 
   } catch (const std::exception& error) {
     outcome = std::string("could not start: ") + error.what();
   }
-  std::strncpy(report.outcome.data(), outcome.c_str(), report.outcome.size() - 1);
-  report.ended.store(true);
+  report.end_with(outcome);
 }
-
-/** Forked ranks. The destructor leaves none alive. */
-class Ranks {
- public:
-  Ranks(int count, const UniqueId& id, const Work* work, Reports& reports) {
-    const pid_t parent = ::getpid();
-    for (int rank = 0; rank < count; ++rank) {
-      const pid_t pid = ::fork();
-      if (pid < 0) throw SystemError("cannot fork", errno);
-      if (pid == 0) {
-        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (::getppid() == parent) be_rank(rank, count, id, work, reports.of(rank));
-        std::_Exit(0);  // the rig's own objects are not the child's to destroy
-      }
-      pids_.push_back(pid);
-    }
-  }
-  Ranks(const Ranks&) = delete;
-  Ranks& operator=(const Ranks&) = delete;
-  ~Ranks() {
-    for (int rank = 0; rank < static_cast<int>(pids_.size()); ++rank) {
-      send(rank, SIGKILL);
-      wait(rank, kPatience);
-    }
-  }
-
-  void send(int rank, int signal) {
-    if (pid(rank) > 0) ::kill(pid(rank), signal);
-  }
-  /** Whether the rank ends in time; its wait status. A rank is waited for once. */
-  std::optional<int> wait(int rank, std::chrono::milliseconds time) {
-    const auto deadline = Clock::now() + time;
-    int status = 0;
-    while (pid(rank) > 0) {
-      if (::waitpid(pid(rank), &status, WNOHANG) == pid(rank)) {
-        pid(rank) = 0;
-        return status;
-      }
-      if (Clock::now() > deadline) return std::nullopt;
-      std::this_thread::sleep_for(1ms);
-    }
-    return std::nullopt;
-  }
-
- private:
-  pid_t& pid(int rank) { return pids_[static_cast<std::size_t>(rank)]; }
-  std::vector<pid_t> pids_;
-};
 
 struct Trial {
   int ranks = 0;
@@ -168,14 +96,23 @@ struct Trial {
   std::string_view name() const { return work == nullptr ? kJoin : work->name; }
 };
 
+/** Forks the ranks of a trial. */
+void start(Processes& processes, const Trial& trial, const Reports& reports) {
+  const UniqueId id = UniqueId::create();
+  for (int rank = 0; rank < trial.ranks; ++rank) {
+    processes.start(
+        [&, rank] { be_rank(rank, trial.ranks, id, trial.work, report_of(reports, rank)); });
+  }
+}
+
 /** Spins, so that the moment is fine-grained, until the victim is in its last call. */
-void wait_for_the_moment(const Trial& trial, Reports& reports) {
+void wait_for_the_moment(const Trial& trial, const Reports& reports) {
   const auto deadline = Clock::now() + kPatience;
-  while (reports.of(trial.victim).calls.load() < trial.calls) {
+  while (report_of(reports, trial.victim).calls.load() < trial.calls) {
     for (int rank = 0; rank < trial.ranks; ++rank) {
-      if (reports.of(rank).ended) {
+      if (report_of(reports, rank).ended) {
         throw std::runtime_error("a rank ended before the signal: " +
-                                 std::string(reports.of(rank).outcome.data()));
+                                 std::string(report_of(reports, rank).outcome.data()));
       }
     }
     if (Clock::now() > deadline) throw std::runtime_error("the ranks do not work");
@@ -200,8 +137,9 @@ std::string complaint(const std::optional<int>& status, const std::string& outco
 /** One rank gets a signal. Returns how long the last of the others took. */
 std::chrono::milliseconds strike_one(const Trial& trial, int signal) {
   const Leftovers before;
-  Reports reports;
-  Ranks ranks(trial.ranks, UniqueId::create(), trial.work, reports);
+  const Reports reports;
+  Processes ranks;
+  start(ranks, trial, reports);
   wait_for_the_moment(trial, reports);
   const auto struck = Clock::now();
   ranks.send(trial.victim, signal);
@@ -214,7 +152,8 @@ std::chrono::milliseconds strike_one(const Trial& trial, int signal) {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(struck + limit - Clock::now());
     const std::optional<int> status = ranks.wait(rank, std::max(left, 1ms));
-    const std::string what = complaint(status, reports.of(rank).outcome.data(), trial.victim);
+    const std::string what =
+        complaint(status, report_of(reports, rank).outcome.data(), trial.victim);
     if (!what.empty()) throw std::runtime_error("rank " + std::to_string(rank) + " " + what);
   }
   const auto took = Clock::now() - struck;
@@ -230,8 +169,9 @@ std::chrono::milliseconds strike_one(const Trial& trial, int signal) {
 /** All ranks are killed. */
 std::chrono::milliseconds strike_all(const Trial& trial) {
   const Leftovers before;
-  Reports reports;
-  Ranks ranks(trial.ranks, UniqueId::create(), trial.work, reports);
+  const Reports reports;
+  Processes ranks;
+  start(ranks, trial, reports);
   wait_for_the_moment(trial, reports);
   for (int rank = 0; rank < trial.ranks; ++rank) ranks.send(rank, SIGKILL);
   for (int rank = 0; rank < trial.ranks; ++rank) {

@@ -7,6 +7,8 @@
 #include <memory>
 #include <vector>
 
+#include "rig/processes.hpp"
+
 namespace tutti::test {
 namespace {
 
@@ -182,9 +184,7 @@ std::string work_until_lost(Communicator& communicator, const Work& work,
       call();
     }
   } catch (const PeerLost& error) {
-    std::string text = "lost";
-    for (const int rank : error.ranks()) text += " " + std::to_string(rank);
-    return text + ": " + error.what();
+    return describe(error);
   } catch (const std::exception& error) {
     return std::string("threw: ") + error.what();
   }

@@ -44,16 +44,6 @@ struct alignas(64) Arrival {
 };
 static_assert(sizeof(Arrival) == 64 && sizeof(Request) <= Arrival::kData);
 
-/** Why the communicator is of no more use; written once, by the rank that found out first. */
-struct Failure {
-  std::atomic<std::uint32_t> state;  ///< kNone, kWriting or kWritten
-  FailureReport report;
-
-  static constexpr std::uint32_t kNone = 0;
-  static constexpr std::uint32_t kWriting = 1;
-  static constexpr std::uint32_t kWritten = 2;
-};
-
 /** A message from one rank to another, piece by piece. One at a time for each sender. */
 struct Mailbox {
   Flag posted;  ///< pieces that the sender has put in
@@ -95,6 +85,7 @@ struct alignas(128) RankSlot {
   std::atomic<std::uint32_t> heartbeat;  ///< grows while this rank waits
   std::array<std::atomic<std::int32_t>, kWaitKinds> waiting_for;
   std::array<Signature, 2> signatures;  ///< by the parity of the collective's number
+  FailureReport failure;                ///< counts if ControlHeader::failed_by names this rank
 
   Arrival& arrival(std::uint64_t number) { return places[number & 1U].arrival; }
   Signal arrival_signal(std::uint64_t number) { return {arrival(number).number, arrival_sleepers}; }
@@ -108,7 +99,9 @@ struct alignas(128) ControlHeader {
   std::int32_t size;
   std::array<std::byte, UniqueId::kBytes> ticket;
   Flag joined;  ///< ranks that have joined
-  Failure failure;
+  /** Whose report of a failure counts, one more than that rank: the report is complete when its
+   * rank enters itself, and only the first succeeds. 0 if nothing has failed. */
+  alignas(128) std::atomic<std::int32_t> failed_by;
 };
 
 /** Staging memory of one rank: what it lends to the others during a collective. */

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <thread>
 
-#include "communicator/deadline.hpp"
 #include "communicator/text.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
@@ -52,6 +51,13 @@ bool Host::crowded() const {
   return size() > CPU_COUNT(&all);
 }
 
+bool Host::is_one_process() const {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (control().slot(peer).process != own().process) return false;
+  }
+  return true;
+}
+
 void Host::arrive() { own().phase.publish(++phase_); }
 
 void Host::come(std::uint64_t number) {
@@ -65,11 +71,12 @@ void Host::wait_for_each(const SignalOf& signal_of, const Arrived& arrived) {
       if (!arrived(signal_of(peer))) ranks.push_back(peer);
     }
   };
+  std::optional<Deadline> deadline;  // one for all of them, or as many in turns as there are peers
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_) continue;
     const Signal signal = signal_of(peer);
     wait(
-        signal, Wait::collective, [&] { return arrived(signal); }, missing);
+        signal, Wait::collective, deadline, [&] { return arrived(signal); }, missing);
   }
 }
 
@@ -89,11 +96,14 @@ void Host::wait_for(int peer, Flag RankSlot::*flag, std::uint32_t target) {
   Flag& awaited = control().slot(peer).*flag;
   const auto done = [&] { return awaited.reached(target); };
   if (done()) return;
-  wait(awaited.signal(), Wait::collective, done, [peer](auto& ranks) { ranks.push_back(peer); });
+  std::optional<Deadline> deadline;
+  wait(awaited.signal(), Wait::collective, deadline, done,
+       [peer](auto& ranks) { ranks.push_back(peer); });
 }
 
 void Host::wait_for(int peer, const Signal& signal, Wait kind, const std::function<bool()>& done) {
-  wait(signal, kind, done, [peer](auto& ranks) { ranks.push_back(peer); });
+  std::optional<Deadline> deadline;
+  wait(signal, kind, deadline, done, [peer](auto& ranks) { ranks.push_back(peer); });
 }
 
 template <class Done>
@@ -117,9 +127,10 @@ bool Host::spin(const Done& done) const {
 }
 
 template <class Done, class Awaited>
-void Host::wait(const Signal& signal, Wait kind, const Done& done, const Awaited& awaited) {
+void Host::wait(const Signal& signal, Wait kind, std::optional<Deadline>& deadline,
+                const Done& done, const Awaited& awaited) {
   if (spin(done)) return;
-  Deadline deadline(timeout_);
+  if (!deadline) deadline.emplace(timeout_);
   for (;;) {
     const std::uint32_t seen = signal.value();
     const bool failed = has_failed();  // whoever failed after this wait had ended does not end it
@@ -134,7 +145,7 @@ void Host::wait(const Signal& signal, Wait kind, const Done& done, const Awaited
     own().heartbeat.fetch_add(1, std::memory_order_relaxed);
     look_around(missing, done);
     idle(missing);
-    if (deadline.expired()) {
+    if (deadline->expired()) {
       std::string reason;
       const std::vector<int> guilty = culprits(missing, reason);
       if (done()) break;
@@ -262,49 +273,6 @@ RecycledVector<int> Host::names_of(const std::vector<int>& ranks) const {
   RecycledVector<int> names;
   for (const int rank : ranks) names.push_back(name_of(rank));
   return names;
-}
-
-bool Host::has_failed() const {
-  return control().header().failure.state.load(std::memory_order_acquire) == Failure::kWritten;
-}
-
-void Host::check_failure() const {
-  if (!has_failed()) return;
-  const FailureReport& report = control().header().failure.report;
-  if (report.kind == FailureReport::Kind::peer_lost && on_loss_) on_loss_();
-  report.raise();
-}
-
-void Host::lose(const std::vector<int>& ranks, const std::string& reason) {
-  const RecycledVector<int> names = names_of(ranks);
-  fail_lost(names, reason);
-  check_failure();  // throws what all ranks throw, unless its writer died over it
-  throw PeerLost({names.begin(), names.end()}, reason);
-}
-
-void Host::fail_lost(std::span<const int> names, std::string_view reason) noexcept {
-  if (on_loss_) on_loss_();
-  fail([&](FailureReport& report) { report.set_lost(names, reason); });
-}
-
-void Host::fail_mismatch(std::string_view text) noexcept {
-  fail([&](FailureReport& report) { report.set_mismatch(text); });
-}
-
-template <class Write>
-void Host::fail(const Write& write) noexcept {
-  Failure& failure = control().header().failure;
-  std::uint32_t none = Failure::kNone;
-  if (!failure.state.compare_exchange_strong(none, Failure::kWriting)) {
-    // Another rank was first. Its text takes microseconds, unless it dies over it.
-    for (int i = 0; i < 1000 && failure.state.load() != Failure::kWritten; ++i) {
-      std::this_thread::yield();
-    }
-    return;
-  }
-  write(failure.report);
-  failure.state.store(Failure::kWritten, std::memory_order_seq_cst);
-  wake_all();
 }
 
 void Host::wake_all() noexcept {

@@ -5,12 +5,14 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "communicator/deadline.hpp"
 #include "communicator/recycled.hpp"
 #include "communicator/shm/control.hpp"
 #include "communicator/shm/meeting.hpp"
@@ -95,13 +97,38 @@ class Host {
    * others if they wait for each other. Returns if the trace leads to another host. */
   void overdue();
 
+  /** Called by this rank, on any thread, once the communicator has failed: before what it failed
+   * with is thrown, and when this rank gives up. It may be called several times. */
+  void set_on_failure(std::function<void()> on_failure) { on_failure_ = std::move(on_failure); }
+  /** Whether all ranks are threads of this process. */
+  bool is_one_process() const;
+
   /** How some ranks of this host meet for a communicator of their own: known by the names that
    * they have here, and looking after each other through this communicator meanwhile. */
   Party party_of(std::vector<int> ranks);
 
   /** Throws what the communicator failed with, if it has. */
-  void check_failure() const;
-  bool has_failed() const;
+  void check_failure() const {
+    if (has_failed()) throw_failure();
+  }
+  bool has_failed() const {
+    return control().header().failed_by.load(std::memory_order_acquire) != 0;
+  }
+  /**
+   * After the last read of memory that its owner can use again: check_failure(). Whoever gave up
+   * on this rank had shown the failure before it used its memory again; so what was read before a
+   * look that finds none is what was meant.
+   */
+  void check_reads() const {
+    std::atomic_thread_fence(std::memory_order_acquire);
+    check_failure();
+  }
+  /** At the end of an operation: throws if this very rank has been declared lost meanwhile. A loss
+   * of others is left to the next operation, since this one is complete. */
+  void check_own_loss() const {
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (has_failed() && names_this_rank()) throw_failure();
+  }
   /** Declares rank `peer` of this host lost, and throws what all ranks throw. */
   [[noreturn]] void lose(int peer, const std::string& reason) {
     lose(std::vector<int>{peer}, reason);
@@ -115,8 +142,10 @@ class Host {
   /** Blocks until arrived(signal_of(peer)) for all other ranks. */
   template <class SignalOf, class Arrived>
   void wait_for_each(const SignalOf& signal_of, const Arrived& arrived);
+  /** Blocks until done(). `deadline` begins when the wait does, unless it has begun before. */
   template <class Done, class Awaited>
-  void wait(const Signal& signal, Wait kind, const Done& done, const Awaited& awaited);
+  void wait(const Signal& signal, Wait kind, std::optional<Deadline>& deadline, const Done& done,
+            const Awaited& awaited);
   /** Spins for a while; whether done() holds. */
   template <class Done>
   bool spin(const Done& done) const;
@@ -130,6 +159,13 @@ class Host {
   RecycledVector<int> names_of(const std::vector<int>& ranks) const;
   std::vector<int> culprits(const std::vector<int>& awaited, std::string& reason);
   [[noreturn]] void lose(const std::vector<int>& ranks, const std::string& reason);
+  /** What the communicator has failed with. */
+  const FailureReport& failure() const;
+  [[noreturn]] void throw_failure() const;
+  bool names_this_rank() const;
+  /** Shows the report that write(report) fills in, unless a failure has been shown before. */
+  template <class Write>
+  void publish(const Write& write) noexcept;
   template <class Write>
   void fail(const Write& write) noexcept;
   void wake_all() noexcept;
@@ -148,7 +184,9 @@ class Host {
   bool crowded_;
   std::uint32_t phase_ = 0;
   Idle idle_;
+  std::function<void()> on_failure_;
   std::array<std::vector<int>, kWaitKinds> missing_;  // of a wait of each kind: made once
+  std::mutex failing_;                                // this rank's threads write one report
 };
 
 }  // namespace tutti::shm

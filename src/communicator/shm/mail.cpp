@@ -46,6 +46,7 @@ void ShmTransport::send(ConstView in, int destination) {
     box.posted.publish(++sent_);
   }
   wait_until_taken(sent_);
+  host_.check_own_loss();
 }
 
 void ShmTransport::recv(View out, int source) {
@@ -88,6 +89,7 @@ void ShmTransport::recv(View out, int source) {
     left -= length;
     box.taken.publish(++taken);
   }
+  host_.check_own_loss();
 }
 
 }  // namespace tutti::shm

@@ -14,8 +14,6 @@
 namespace tutti::shm {
 namespace {
 
-constexpr std::int64_t kPage = 4096;
-
 /** What `action` fails with, to be told to the other ranks. */
 template <class Action>
 std::optional<SystemError> system_error_of(const Action& action) {
@@ -35,7 +33,8 @@ std::int32_t number_of(const std::optional<SystemError>& error) {
 
 Buffer ShmTransport::allocate(std::int64_t bytes) {
   begin_checked(Signature::of(Operation::allocate, DType::u8, bytes));
-  const std::int64_t stride = (bytes + kPage - 1) / kPage * kPage;
+  const std::int64_t page = page_size();
+  const std::int64_t stride = (bytes + page - 1) / page * page;
 
   // All ranks know the name and remove it, so that it goes whoever dies meanwhile.
   const auto& ticket = host_.control().header().ticket;
@@ -47,7 +46,7 @@ Buffer ShmTransport::allocate(std::int64_t bytes) {
   if (rank() == 0) {
     error = system_error_of([&] {
       segment = Segment::create(name);
-      segment.resize(std::max(stride * size(), kPage));
+      segment.resize(std::max(stride * size(), page));
     });
   }
   std::int32_t creation = number_of(error);
@@ -78,7 +77,7 @@ Buffer ShmTransport::allocate(std::int64_t bytes) {
                         number);
     }
   }
-  return symmetric_.add(std::move(mapping), stride, bytes);
+  return symmetric_.add({std::move(mapping), segment.release()}, stride, bytes);
 }
 
 void ShmTransport::pulse(std::chrono::milliseconds waited) {

@@ -23,10 +23,10 @@ void ShmTransport::broadcast(ConstView in, View out, int root) {
     if (!is_root) {
       cpu::copy(out.data, symmetric_.resolve(root, request_of(root).in), out.bytes(), streamed);
     }
-    host_.synchronise();
+    finish_reading();
   } else if (call.is(Kind::single_copy)) {
     if (!is_root) pull(root, out.data, request_of(root).in_address, out.bytes());
-    host_.synchronise();
+    finish_reading();
   } else {
     relay(
         out.count, call.choice.way.piece / size_of(out.dtype), {is_root, !is_root, root},
@@ -82,12 +82,12 @@ void ShmTransport::gather(Signature signature, ConstView in, View out,
       cpu::copy(block.data, sources[static_cast<std::size_t>(peer)], block.bytes(),
                 streamed && !call.small());
     });
-    if (!call.small()) host_.synchronise();
+    if (!call.small()) finish_reading();
   } else if (call.is(Kind::single_copy)) {
     for_each_block([&](int peer, View block) {
       if (peer != rank()) pull(peer, block.data, request_of(peer).in_address, block.bytes());
     });
-    host_.synchronise();
+    finish_reading();
   } else {
     const auto length = [](std::int64_t whole, std::int64_t begin, std::int64_t count) {
       return std::clamp<std::int64_t>(whole - begin, 0, count);
@@ -127,7 +127,7 @@ void ShmTransport::all_to_all(ConstView in, View out) {
   if (call.small() || call.is(Kind::direct)) {
     deliver(inputs(call, in, rank() * block_bytes), 0, block,
             call.choice.way.streamed && !call.small());
-    if (!call.small()) host_.synchronise();
+    if (!call.small()) finish_reading();
   } else if (call.is(Kind::single_copy)) {
     copy_bytes(out.part(rank() * block, 0).data, in.part(rank() * block, 0).data, block_bytes);
     for (int step = 1; step < size(); ++step) {
@@ -135,7 +135,7 @@ void ShmTransport::all_to_all(ConstView in, View out) {
       const auto moved = static_cast<std::uint64_t>(rank() * block_bytes);
       pull(peer, out.part(peer * block, 0).data, request_of(peer).in_address + moved, block_bytes);
     }
-    host_.synchronise();
+    finish_reading();
   } else {
     exchange_blocks(call, in, [&](std::span<const void* const> sources, auto begin, auto count) {
       deliver(sources, begin, count, false);

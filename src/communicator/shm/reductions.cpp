@@ -41,13 +41,14 @@ void ShmTransport::reduce_lines(View out, const cpu::Combine& combine) {
   void* const target = result.data();
   cpu::reduce(std::span(&target, 1), inputs_, bytes / size_of(out.dtype), out.dtype, combine);
   copy_bytes(out.data, target, out.bytes());
+  host_.check_own_loss();
 }
 
 void ShmTransport::direct_all_reduce(const Call& call, ConstView in, View out,
                                      const cpu::Combine& combine) {
   if (!call.direct_out) {
     cpu::reduce(std::span(&out.data, 1), inputs(call, in, 0), in.count, in.dtype, combine);
-    host_.synchronise();
+    finish_reading();
     return;
   }
   const std::int64_t width = size_of(in.dtype);
@@ -60,7 +61,7 @@ void ShmTransport::direct_all_reduce(const Call& call, ConstView in, View out,
   }
   cpu::reduce(outputs_, inputs(call, in, share.begin * width), share.count, in.dtype, combine,
               call.choice.way.streamed ? cpu::Stores{1} : cpu::Stores{});
-  host_.synchronise();
+  finish_reading();
 }
 
 /**
@@ -141,7 +142,7 @@ void ShmTransport::copied_all_reduce(const Call& call, ConstView in, View out,
     pull(peer, out.part(theirs.begin, 0).data, request_of(peer).out_address + moved,
          theirs.count * width);
   }
-  host_.synchronise();
+  finish_reading();
 }
 
 void ShmTransport::reduce(ConstView in, View out, Reduce reduce, int root) {
@@ -167,10 +168,10 @@ void ShmTransport::reduce_to(const Signature& signature, ConstView in, View out,
   };
   if (call.small() || call.is(Kind::direct)) {
     if (is_root) combine_into(inputs(call, in, 0), 0, in.count);
-    if (!call.small()) host_.synchronise();
+    if (!call.small()) finish_reading();
   } else if (call.is(Kind::single_copy)) {
     if (is_root) pull_pieces(call, in, 0, in.count, combine_into);
-    host_.synchronise();
+    finish_reading();
   } else {
     relay(
         in.count, call.choice.way.piece / size_of(in.dtype), {!is_root, is_root, Part::kAll},
@@ -197,10 +198,10 @@ void ShmTransport::reduce_scatter(ConstView in, View out, Reduce reduce) {
   };
   if (call.small() || call.is(Kind::direct)) {
     combine_into(inputs(call, in, rank() * out.bytes()), 0, out.count);
-    if (!call.small()) host_.synchronise();
+    if (!call.small()) finish_reading();
   } else if (call.is(Kind::single_copy)) {
     pull_pieces(call, in, rank() * out.count, out.count, combine_into);
-    host_.synchronise();
+    finish_reading();
   } else {
     exchange_blocks(call, in, combine_into);
   }

@@ -52,6 +52,8 @@ class Segment {
   std::int64_t bytes() const;
   /** Maps the whole object. */
   std::shared_ptr<Mapping> map() const;
+  /** Gives the descriptor away, and the lock with it. */
+  FileDescriptor release() { return std::move(fd_); }
   /** Removes the name; mappings stay. Ends this process' lock. */
   void unlink();
 

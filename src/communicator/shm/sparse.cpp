@@ -63,6 +63,7 @@ void ShmTransport::merge_sparse(const SparseView& in, std::int64_t count, const 
     take(begin, end, sparse_parts_);
     begin = end;
   }
+  host_.check_own_loss();
 }
 
 SparseStats ShmTransport::sparse_all_reduce(const SparseView& in, View out, Reduce reduce) {

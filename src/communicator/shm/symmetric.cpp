@@ -1,17 +1,58 @@
 // Keeps the table of symmetric allocations.
 #include "communicator/shm/symmetric.hpp"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <exception>
 #include <functional>
+#include <string>
+#include <utility>
+
+#include "communicator/log.hpp"
 
 namespace tutti::shm {
+namespace {
 
-Buffer SymmetricMemory::add(std::shared_ptr<Mapping> mapping, std::int64_t stride,
-                            std::int64_t bytes) {
-  std::erase_if(regions_, [](const Region& region) { return region.mapping.expired(); });
-  std::byte* own = mapping->base() + rank_ * stride;
-  regions_.push_back({next_++, stride, own, mapping});
-  return {own, bytes, std::move(mapping)};
+constexpr std::int64_t kCopied = std::int64_t{4} << 20U;  // bytes that are there twice at a time
+
+/** Other threads may write at the same time. Not an operation that changes nothing by its nature:
+ * compilers make a mere load of that. */
+void write_as_it_is(std::byte& place) noexcept {
+  const std::atomic_ref byte(place);
+  std::byte seen = byte.load(std::memory_order_relaxed);
+  while (!byte.compare_exchange_weak(seen, seen, std::memory_order_relaxed)) {
+  }
+}
+
+void warn_still_shared(std::int64_t bytes) noexcept {
+  try {
+    const std::string reason = std::strerror(errno);
+    log(LogLevel::warn, std::to_string(bytes) +
+                            " bytes of symmetric memory cannot be made this rank's own after the "
+                            "failure; a rank that was declared lost may still write into them: " +
+                            reason);
+  } catch (const std::exception&) {  // out of memory
+  }
+}
+
+}  // namespace
+
+std::int64_t page_size() { return ::sysconf(_SC_PAGESIZE); }
+
+Buffer SymmetricMemory::add(Allocation allocation, std::int64_t stride, std::int64_t bytes) {
+  auto shared = std::make_shared<Allocation>(std::move(allocation));
+  std::byte* own = shared->mapping->base() + rank_ * stride;
+  const std::lock_guard lock(changing_);
+  std::erase_if(regions_, [](const Region& region) { return region.allocation.expired(); });
+  regions_.push_back({next_++, stride, own, shared});
+  if (isolated_) isolate(regions_.back());
+  return {own, bytes, std::move(shared)};
 }
 
 Location SymmetricMemory::locate(const void* data, std::int64_t bytes) const {
@@ -19,7 +60,7 @@ Location SymmetricMemory::locate(const void* data, std::int64_t bytes) const {
   for (const Region& region : regions_) {
     const std::less_equal<> not_after;  // a total order of pointers, unlike <=
     if (not_after(region.own, address) && not_after(address + bytes, region.own + region.stride) &&
-        !region.mapping.expired()) {
+        !region.allocation.expired()) {
       return {region.number, address - region.own};
     }
   }
@@ -31,6 +72,40 @@ std::byte* SymmetricMemory::resolve(int peer, const Location& location) const {
     return entry.number == location.region;
   });
   return region->own + (peer - rank_) * region->stride + location.offset;
+}
+
+void SymmetricMemory::isolate() noexcept {
+  const std::lock_guard lock(changing_);
+  if (std::exchange(isolated_, true)) return;
+  for (const Region& region : regions_) isolate(region);
+}
+
+/**
+ * A private mapping of the same object takes the place of the shared one in one step, and writing
+ * to a page makes it a copy: so other threads may go on writing, and nothing of theirs is lost. The
+ * shared pages are given back as soon as they have been copied: it takes no more memory than there
+ * was.
+ */
+void SymmetricMemory::isolate(const Region& region) const noexcept {
+  const auto allocation = region.allocation.lock();
+  if (!allocation || region.stride == 0) return;
+  const int object = allocation->object.get();
+  const std::int64_t page_bytes = page_size();
+  const std::int64_t start = rank_ * region.stride;
+  const auto length = static_cast<std::size_t>(region.stride);
+  if (::mmap(region.own, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, object, start) ==
+      MAP_FAILED) {
+    warn_still_shared(region.stride);
+    return;
+  }
+  for (std::int64_t begin = 0; begin < region.stride; begin += kCopied) {
+    const std::int64_t end = std::min(begin + kCopied, region.stride);
+    for (std::int64_t page = begin; page < end; page += page_bytes) {
+      write_as_it_is(region.own[page]);
+    }
+    // Where the system does not give them back, only memory is lost.
+    ::fallocate(object, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start + begin, end - begin);
+  }
 }
 
 }  // namespace tutti::shm

@@ -3,8 +3,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <string>
+#include <mutex>
 #include <vector>
 
 #include "communicator/shm/control.hpp"
@@ -13,12 +12,21 @@
 
 namespace tutti::shm {
 
+/** The size of a page of this system, in bytes. */
+std::int64_t page_size();
+
+/** The memory of an allocation; lives as long as the user's Buffer. */
+struct Allocation {
+  std::shared_ptr<Mapping> mapping;  ///< of all ranks' parts
+  FileDescriptor object;             ///< to map this rank's part anew
+};
+
 /** One allocation: each rank's part begins a stride after the one before. */
 struct Region {
   std::int32_t number = Location::kPrivate;
   std::int64_t stride = 0;
-  std::byte* own = nullptr;        ///< this rank's part
-  std::weak_ptr<Mapping> mapping;  ///< lives as long as the user's Buffer
+  std::byte* own = nullptr;  ///< this rank's part
+  std::weak_ptr<Allocation> allocation;
 };
 
 /**
@@ -30,15 +38,28 @@ class SymmetricMemory {
   explicit SymmetricMemory(int rank) : rank_(rank) {}
 
   /** Enters an allocation that all ranks have made, and returns this rank's part of it. */
-  Buffer add(std::shared_ptr<Mapping> mapping, std::int64_t stride, std::int64_t bytes);
+  Buffer add(Allocation allocation, std::int64_t stride, std::int64_t bytes);
   /** Where `bytes` bytes at `data` lie, if wholly inside this rank's part of an allocation. */
   Location locate(const void* data, std::int64_t bytes) const;
   /** The memory of rank `peer` at its `location`, which lies in an allocation of this rank too. */
   std::byte* resolve(int peer, const Location& location) const;
 
+  /**
+   * Makes this rank's parts its own, at the same addresses and with what they hold: what other
+   * processes still write into them goes nowhere. For a communicator that has failed; later
+   * allocations come as this rank's own. Safe from any thread, while others use the memory. A part
+   * for which the system refuses is left as it is, with a warning in the log.
+   */
+  void isolate() noexcept;
+
  private:
+  /** isolate() of one part. */
+  void isolate(const Region& region) const noexcept;
+
   int rank_;
   std::int32_t next_ = 0;
+  std::mutex changing_;  // regions_ and isolated_
+  bool isolated_ = false;
   std::vector<Region> regions_;
 };
 

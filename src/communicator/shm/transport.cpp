@@ -26,7 +26,10 @@ ShmTransport::ShmTransport(const UniqueId& id, int rank, std::vector<int> names,
       symmetric_(rank),
       single_copy_(host_.control(), rank, host_.size()),
       inputs_(static_cast<std::size_t>(host_.size())),
-      outputs_(inputs_.size()) {}
+      outputs_(inputs_.size()) {
+  // Threads of one process have one view of its memory: there nothing can be kept from them.
+  if (!host_.is_one_process()) host_.set_on_failure([this] { symmetric_.isolate(); });
+}
 
 std::string ShmTransport::describe() const {
   return "shared memory among " + std::to_string(size()) + " ranks of one host";
@@ -86,6 +89,7 @@ std::vector<RankSignature> ShmTransport::compared() const {
 
 bool ShmTransport::compare(const Signature& signature) {
   meet_all(prepare(signature));
+  host_.check_own_loss();
   return signatures_match();
 }
 
@@ -167,7 +171,13 @@ void ShmTransport::decide(Call& call, bool direct) {
   if (call.choice.trial != Chooser::kSettled) call.began = Clock::now() - call.spent;
 }
 
+void ShmTransport::finish_reading() {
+  host_.check_reads();
+  host_.synchronise();
+}
+
 void ShmTransport::end(const Call& call) {
+  host_.check_own_loss();
   if (call.choice.trial == Chooser::kSettled) return;
   const auto spent = std::chrono::nanoseconds(Clock::now() - call.began).count();
   choices_.note(call.choice, static_cast<std::uint32_t>(std::min<std::int64_t>(spent, UINT32_MAX)));
@@ -218,6 +228,9 @@ void ShmTransport::pull(int peer, void* to, std::uint64_t address, std::int64_t 
   host_.lose(peer, error == ESRCH ? "its process has ended" : "its memory cannot be read");
 }
 
-void ShmTransport::barrier() { begin_checked(Signature::of(Operation::barrier, DType::u8, 0)); }
+void ShmTransport::barrier() {
+  begin_checked(Signature::of(Operation::barrier, DType::u8, 0));
+  host_.check_own_loss();
+}
 
 }  // namespace tutti::shm

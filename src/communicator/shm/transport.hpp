@@ -125,7 +125,10 @@ class ShmTransport final : public Transport {
   Call begin(const Signature& signature, ConstView in, View out, std::int64_t bytes);
   /** Decides on the way, now that the op knows whether it can go the direct one. */
   void decide(Call& call, bool direct);
-  /** Ends a call: what it cost is noted, if somebody wants to know. */
+  /** Reached by all ranks when they have read what they need of the others' memory. */
+  void finish_reading();
+  /** Ends a call: what it cost is noted, if somebody wants to know. Throws if the others have given
+   * up on this rank meanwhile. */
   void end(const Call& call);
   /** begin() of a call without buffers. */
   void begin_checked(const Signature& signature) { begin(signature, {}, {}, 0); }
