@@ -82,7 +82,7 @@ class Ends(unittest.TestCase):
 
     def test_a_program_that_finalises_mpi_is_told_what_to_do(self):
         for name in ("connect", "own"):
-            self.assertIn("end it with MPI_Abort", self.jobs[name].text)
+            self.assertIn("end it with std::_Exit(1)", self.jobs[name].text)
             self.assertIn("did not come to MPI_Finalize", self.jobs[name].text)
 
 

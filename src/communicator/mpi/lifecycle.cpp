@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <mutex>
 #include <optional>
@@ -29,7 +30,8 @@ namespace {
 // Before MPI_Finalize. Whoever was declared lost may wake up, and has to notice first.
 constexpr std::chrono::milliseconds kFarewell{5000};
 
-constexpr std::chrono::milliseconds kRollCall{1000};
+// After MPI_Init, for those whose time is up a little later to see that this rank had come.
+constexpr std::chrono::milliseconds kFarewellToInit{700};
 
 /** What this process owes to MPI, of which there is one in a process. */
 struct Process {
@@ -76,8 +78,7 @@ struct Initialisation {
 
 [[noreturn]] void lose_those_who_did_not_come(std::chrono::milliseconds timeout) {
   const LocalRanks ranks = local_ranks();
-  std::this_thread::sleep_for(
-      kRollCall);  // for those whose time is up a little later to see this one
+  std::this_thread::sleep_for(kFarewellToInit);
   const std::string reason = "did not come to MPI_Init within " + seconds_text(timeout);
   if (!ranks.missing.empty()) throw PeerLost(ranks.missing, reason);
   throw CommunicationError("MPI_Init has not ended within " + seconds_text(timeout) + ": " +
@@ -97,14 +98,15 @@ int say_farewell(MPI_Comm /*self*/, int /*key*/, void* /*value*/, void* /*state*
   try {
     const std::vector<int> absent = call_roll(MPI_COMM_WORLD, awaited, kFarewell);
     if (absent.empty()) return MPI_SUCCESS;
-    log(LogLevel::error,
-        PeerLost(absent, "did not come to MPI_Finalize within " + seconds_text(kFarewell) +
-                             ", so the job is ended by MPI_Abort")
-            .what());
+    log(LogLevel::error, PeerLost(absent, "did not come to MPI_Finalize within " +
+                                              seconds_text(kFarewell) + ", so this process ends")
+                             .what());
   } catch (const std::exception& error) {
     log(LogLevel::error, std::string("MPI_Finalize after the loss of a rank: ") + error.what());
   }
-  return MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
+  // Not MPI_Abort: where two ranks call it at once, Open MPI's mpiexec may hang.
+  std::fflush(nullptr);
+  std::_Exit(EXIT_FAILURE);
 }
 
 }  // namespace
@@ -167,9 +169,9 @@ void mark_lost(std::span<const int> ranks) noexcept {
     }
     if (owner.lost.exchange(true) || owner.initialised_by == ::getpid()) return;
     log(LogLevel::warn,
-        "a rank was lost, and the program initialised MPI: end it with MPI_Abort. MPI_Finalize "
-        "would "
-        "wait for ever; it will abort the job unless all ranks come within " +
+        "a rank was lost, and the program initialised MPI: end it with std::_Exit(1), in Python "
+        "os._exit(1), and mpiexec ends the job. MPI_Finalize ends the process unless all ranks "
+        "come to it within " +
             seconds_text(kFarewell));
   } catch (const std::exception& error) {
     owner.lost = true;

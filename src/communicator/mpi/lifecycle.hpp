@@ -25,8 +25,9 @@ void initialise(std::chrono::milliseconds timeout);
 
 /**
  * For MPI that the program itself finalises: after mark_lost(), MPI_Finalize first waits for the
- * ranks in question to come to it as well, and calls MPI_Abort if they have not after some seconds.
- * Called by a thread that may call MPI, before anything can be lost.
+ * ranks in question to come to it as well, and ends the process with status 1 if they have not
+ * after some seconds: mpiexec then ends the job. Called by a thread that may call MPI, before
+ * anything can be lost.
  */
 void guard_finalisation();
 
