@@ -90,6 +90,8 @@ class Life {
   }
 
   void meet(const std::optional<UniqueId>& ticket) {
+    // MPI's own start may take longer than the deadline of the trial.
+    if (!ticket && !trial_.initialises_mpi) Communicator(short_timeout(kPatience));
     come_to(RankRecord::kMeeting);
     saboteur_.before(Phase::meeting);
     const CommOptions options = short_timeout(trial_.timeout);
@@ -165,21 +167,28 @@ class Life {
 /** MPI as a user of tutti starts and ends it. */
 class UsersMpi {
  public:
-  UsersMpi() {
+  explicit UsersMpi(Record& record) : record_(record) {
     int provided = 0;
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
   }
   UsersMpi(const UsersMpi&) = delete;
   UsersMpi& operator=(const UsersMpi&) = delete;
   ~UsersMpi() {
+    // MPI_Finalize() would wait for those who are lost. mpiexec may hang if several ranks call
+    // MPI_Abort() at the same time.
     if (is_well) {
       MPI_Finalize();
+    } else if (!record_.aborted.exchange(true)) {
+      MPI_Abort(MPI_COMM_WORLD, 1);
     } else {
-      MPI_Abort(MPI_COMM_WORLD, 1);  // MPI_Finalize() would wait for those who are lost
+      std::_Exit(1);
     }
   }
 
   bool is_well = false;
+
+ private:
+  Record& record_;
 };
 
 }  // namespace
@@ -190,7 +199,7 @@ int live(const Trial& trial, int rank, Record& record, const std::optional<Uniqu
     ::setenv("TUTTI_HOST_ID", std::to_string(host).c_str(), 1);
   }
   std::optional<UsersMpi> users;
-  if (trial.initialises_mpi) users.emplace();
+  if (trial.initialises_mpi) users.emplace(record);
   const int code = Life(trial, rank, record).run(ticket);
   if (users) users->is_well = code == 0;
   return code;
