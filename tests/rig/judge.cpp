@@ -21,12 +21,13 @@ namespace {
 using namespace std::chrono_literals;
 using Seconds = std::chrono::duration<double>;
 
-constexpr Seconds kGrace = 1s;     // beyond the deadline
-constexpr Seconds kAtOnce = 1s;    // for what needs no deadline
-constexpr Seconds kMpiexec = 5s;   // for mpiexec to end what is left of a job
-constexpr Seconds kStart = 40s;    // until the fault strikes
-constexpr Seconds kWhole = 60s;    // for a program without a fault
-constexpr Seconds kPatience = 6s;  // beyond what is allowed: to tell late from never
+constexpr Seconds kGrace = 1s;        // beyond the deadline
+constexpr Seconds kAtOnce = 1s;       // for what needs no deadline
+constexpr Seconds kHeartbeats = 10s;  // between hosts
+constexpr Seconds kMpiexec = 5s;      // for mpiexec to end what is left of a job
+constexpr Seconds kStart = 40s;       // until the fault strikes
+constexpr Seconds kWhole = 60s;       // for a program without a fault
+constexpr Seconds kPatience = 6s;     // beyond what is allowed: to tell late from never
 constexpr Seconds kDoubtful = 400ms;
 
 Seconds since(std::int64_t moment) { return std::chrono::nanoseconds(now() - moment); }
@@ -111,7 +112,7 @@ class Judge {
     for (int rank = 0; rank < trial_.ranks; ++rank) {
       late_before_[static_cast<std::size_t>(rank)] = record_->of(rank).late;
     }
-    wait(survivors_ended, trial_.timeout + kGrace + kPatience);
+    wait(survivors_ended, allowed() + kPatience);
     if (trial_.what.fault == Fault::late) {
       woken_ = now();
       signal_victims(SIGCONT);
@@ -223,6 +224,16 @@ class Judge {
     complain(number, text.str());
   }
 
+  /** How long a survivor may take. Deaths need no deadline, once the ranks have met. */
+  Seconds allowed() const {
+    const Seconds overdue = trial_.timeout + kGrace;
+    if (!trial_.dies() || trial_.what.fault == Fault::kill_stop ||
+        trial_.what.phase == Phase::meeting) {
+      return overdue;
+    }
+    return trial_.start == Start::hosts ? std::min(overdue, kHeartbeats) : kAtOnce;
+  }
+
   void examine_survivor(int number, RankRecord& rank) {
     const End end = rank.end;
     const Fault fault = trial_.what.fault;
@@ -251,10 +262,7 @@ class Judge {
       if (when < rank.ended) struck = std::max(struck, when);
     }
     if (struck == 0) return complain(number, std::string("was early: ") + rank.text.data());
-    const bool at_once = trial_.dies() && trial_.what.fault != Fault::kill_stop &&
-                         trial_.start != Start::hosts && trial_.what.phase != Phase::meeting;
-    check_time(number, between(std::max<std::int64_t>(struck, rank.since), rank.ended),
-               at_once ? kAtOnce : Seconds(trial_.timeout) + kGrace);
+    check_time(number, between(std::max<std::int64_t>(struck, rank.since), rank.ended), allowed());
   }
 
   void examine_status() {

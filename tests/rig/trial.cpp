@@ -123,6 +123,9 @@ Step draw_step(Random& random, const Trial& trial, Op op, bool is_long) {
   step.op = op;
   step.dtype = is_long ? DType::f32 : random.of(kDTypes);
   step.reduce = random.of(reductions(step.dtype));
+  // Of a host with three ranks a third travels, rounded to 16 bits.
+  const bool is_rounded = size_of(step.dtype) == 2 && trial.hosts.starts_with('3');
+  if (is_rounded && step.reduce.kind == ReduceKind::average) step.reduce = Reduce::sum;
   if (op == Op::sparse_all_reduce) {
     step.dtype = DType::f32;
     step.reduce = Reduce::sum;
@@ -166,7 +169,7 @@ void draw_start(Random& random, Trial& trial) {
   if (trial.start == Start::hosts) {
     constexpr std::array<std::string_view, 2> kTwo{"1+1", "1+1"};
     constexpr std::array<std::string_view, 3> kThree{"3x1", "2+1", "1+2"};
-    constexpr std::array<std::string_view, 4> kFour{"2x2", "3+1", "1+3", "0,1,0,1"};
+    constexpr std::array<std::string_view, 4> kFour{"2x2", "3+1", "4x1", "0,1,0,1"};
     trial.hosts = trial.ranks == 2   ? random.of(kTwo)
                   : trial.ranks == 3 ? random.of(kThree)
                                      : random.of(kFour);
@@ -177,6 +180,12 @@ void draw_start(Random& random, Trial& trial) {
   trial.recovery = in_mpi && trial.dies() && outlived && what.fault != Fault::leave &&
                    what.fault != Fault::exception && random.chance(75);
   trial.timeout = std::chrono::milliseconds(random.chance(75) ? 1000 : 2000);
+  // Between hosts heartbeats tell of a death before this deadline.
+  const bool is_death = what.fault == Fault::kill || what.fault == Fault::segfault ||
+                        what.fault == Fault::abort || what.fault == Fault::exit_now;
+  if (trial.recovery && is_death && what.phase != Phase::meeting && random.chance(25)) {
+    trial.timeout = std::chrono::minutes(5);
+  }
 }
 
 void draw_program(Random& random, Trial& trial) {
