@@ -18,13 +18,13 @@ void bind_id(py::module_& module) {
   py::class_<UniqueId>(
       module, "NcclIdHolder",
       "The ticket that admits ranks to one communicator: made by one process, handed "
-      "to the others by a fork, by pickle or as text (str). Good for one meeting. "
+      "to the others by a fork, by pickle or as text(). Whoever has it may join: printing it "
+      "shows nothing of it. Good for one meeting. "
       "Making one touches no device, so the process may fork afterwards.")
       .def(py::init(&UniqueId::create))
-      .def_static("parse", &UniqueId::parse, py::arg("text"), "The ticket that str() gave.")
-      .def("__str__", &UniqueId::to_string)
-      .def("__repr__",
-           [](const UniqueId& id) { return "NcclIdHolder.parse('" + id.to_string() + "')"; })
+      .def_static("parse", &UniqueId::parse, py::arg("text"), "The ticket that text() gave.")
+      .def("text", &UniqueId::to_string, "The ticket itself, for parse().")
+      .def("__repr__", [](const UniqueId&) { return "<tutti.NcclIdHolder>"; })
       .def("__eq__",
            [](const UniqueId& id, const py::object& other) {
              return py::isinstance<UniqueId>(other) && other.cast<const UniqueId&>() == id;

@@ -43,8 +43,11 @@ def test_exceptions_travel_by_pickle():
         assert (type(again), str(again), again.__dict__) == (type(error), str(error), error.__dict__)
     assert str(tutti.PeerLost((1, 2), "gone")) == "lost rank 1, rank 2: gone"
     ticket = tutti.NcclIdHolder()
-    assert pickle.loads(pickle.dumps(ticket)) == ticket == tutti.NcclIdHolder.parse(str(ticket))
-    assert len(str(ticket)) == 256 and ticket != tutti.NcclIdHolder() and ticket != str(ticket)
+    assert pickle.loads(pickle.dumps(ticket)) == ticket == tutti.NcclIdHolder.parse(ticket.text())
+    assert len(ticket.text()) == 256 and ticket != tutti.NcclIdHolder() and ticket != ticket.text()
+    # Logs and tracebacks are read by others, who could join with it.
+    for shown in (repr(ticket), str(ticket), f"{ticket}", f"{[ticket]!r}"):
+        assert ticket.text()[:8] not in shown and "NcclIdHolder" in shown
     assert len({ticket, pickle.loads(pickle.dumps(ticket))}) == 1
     with pytest.raises(tutti.InvalidArgument):
         tutti.NcclIdHolder.parse("not one")
@@ -112,7 +115,7 @@ if int(sys.argv[2]) == 1:
 print("met", flush=True)
 {SCRIPTS[end]}
 """
-    ticket = str(tutti.NcclIdHolder())
+    ticket = tutti.NcclIdHolder().text()
     ranks = [subprocess.Popen([sys.executable, "-c", script, ticket, str(rank)], text=True,
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               start_new_session=True)
