@@ -62,7 +62,10 @@ class Communicator {
    * Joins all ranks of MPI_COMM_WORLD. Collective over them. Initialises MPI if nobody has, and
    * then finalises it when the process ends, unless a rank was lost, so that mpiexec ends the job;
    * MPI that somebody else initialised stays theirs.
-   * For a communicator of your own, see mpi.hpp.
+   * For a communicator of your own, see mpi.hpp. Throws InvalidArgument if MPI knows of this
+   * process alone, but a launcher that it does not know has started several (torchrun, another
+   * MPI's mpiexec, srun without PMIx); and, as all constructors do, on every rank if
+   * TUTTI_GPU_CHECK differs.
    */
   explicit Communicator(const CommOptions& options = {});
   /**
@@ -152,7 +155,7 @@ class Communicator {
    * Symmetric memory: `bytes` bytes of zeros, the same number on every rank. Collective and
    * blocking. Collectives whose arguments lie in one such allocation on all ranks are zero-copy
    * inside a host; on a GPU it is memory of NCCL's, registered with it. Throws SystemError on every
-   * rank if there is not enough.
+   * rank if the ranks of a host need more together than /dev/shm or the machine have.
    */
   Buffer allocate(std::int64_t bytes, Device device = {});
 

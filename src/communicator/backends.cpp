@@ -4,7 +4,9 @@
 #include <numeric>
 #include <vector>
 
+#include "communicator/agreement.hpp"
 #include "communicator/hierarchical.hpp"
+#include "communicator/launcher.hpp"
 #include "communicator/mpi/session.hpp"
 #include "communicator/nccl/connect.hpp"
 #include "communicator/shm/transport.hpp"
@@ -12,14 +14,18 @@
 namespace tutti {
 
 std::unique_ptr<Transport> connect_mpi_world(std::chrono::milliseconds timeout) {
-  return connect_session(mpi::Session::world(timeout), timeout);
+  const auto session = mpi::Session::world(timeout);
+  if (session->size() == 1) refuse_unknown_launcher();
+  return connect_session(session, timeout);
 }
 
 std::unique_ptr<Transport> connect_local(int local_rank, int world_size, const UniqueId& id,
                                          std::chrono::milliseconds timeout) {
   std::vector<int> names(static_cast<std::size_t>(world_size));
   std::iota(names.begin(), names.end(), 0);
-  return std::make_unique<shm::ShmTransport>(id, local_rank, std::move(names), timeout);
+  auto transport = std::make_unique<shm::ShmTransport>(id, local_rank, std::move(names), timeout);
+  require_agreement(*transport);
+  return transport;
 }
 
 std::unique_ptr<DeviceTransport> connect_gpus(Transport* host, Device device) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "communicator/agreement.hpp"
 #include "communicator/backends.hpp"
 #include "communicator/hierarchical.hpp"
 #include "tutti/error.hpp"
@@ -206,9 +207,15 @@ std::unique_ptr<Transport> connect_session(const std::shared_ptr<mpi::Session>& 
     channel->announce_lost(std::span(&self, 1), error.what());
     throw;
   }
-  if (layout.host_count() == 1) return local;
-  return std::make_unique<HierarchicalTransport>(std::move(channel), std::move(layout),
-                                                 std::move(local));
+  std::unique_ptr<Transport> transport;
+  if (layout.host_count() == 1) {
+    transport = std::move(local);
+  } else {
+    transport = std::make_unique<HierarchicalTransport>(std::move(channel), std::move(layout),
+                                                        std::move(local));
+  }
+  require_agreement(*transport);
+  return transport;
 }
 
 }  // namespace tutti

@@ -77,6 +77,30 @@ TEST_F(Beginning, APartThatCannotBeMadeEndsTheSplitForAll) {
   });
 }
 
+TEST_F(Beginning, AVariableThatMustAgreeIsRefusedWhereItDiffers) {
+  if (ranks() < 2) GTEST_SKIP() << "needs two ranks";
+  if (world().launch == Launch::threads) GTEST_SKIP() << "threads share their environment";
+  on_ranks([](Communicator& comm) {
+    const UniqueId id = agree_on_ticket(comm);
+    const bool differs = comm.global_rank() == ranks() - 1;
+    if (differs) ::setenv("TUTTI_GPU_CHECK", "7", 1);
+    try {
+      const Communicator joined =
+          world().launch == Launch::mpi
+              ? Communicator(short_timeout())
+              : Communicator(comm.global_rank(), ranks(), id, short_timeout());
+      ADD_FAILURE() << "was not refused";
+    } catch (const InvalidArgument& error) {
+      const std::string last = "7 on rank " + std::to_string(ranks() - 1) + ", 100 on rank";
+      EXPECT_NE(std::string(error.what()).find("TUTTI_GPU_CHECK"), std::string::npos)
+          << error.what();
+      EXPECT_NE(std::string(error.what()).find(last), std::string::npos) << error.what();
+    }
+    if (differs) ::unsetenv("TUTTI_GPU_CHECK");
+    comm.barrier();
+  });
+}
+
 TEST_F(Beginning, RankZeroLogsWhatItTalksOver) {
   on_ranks([](Communicator&) {});  // Open MPI may have something to say at its start
   ::setenv("TUTTI_LOG", "info", 1);

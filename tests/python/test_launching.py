@@ -2,6 +2,8 @@
 
 import atexit
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -36,3 +38,14 @@ def crashing(place):
 def test_a_crash_at_the_exit_is_a_failure(launch):
     with pytest.raises(AssertionError, match="exit codes .*7"):
         launching.run(crashing, 2, launch)
+
+
+def test_a_process_that_torchrun_started_does_not_go_on_alone():
+    alone = {name: value for name, value in os.environ.items()
+             if not name.startswith(("OMPI_COMM_", "PMIX_"))}
+    result = subprocess.run([sys.executable, "-c", "import tutti; tutti.Communicator()"],
+                            env={**alone, "WORLD_SIZE": "2", "RANK": "1"}, capture_output=True,
+                            text=True, timeout=60)
+    assert result.returncode == 1
+    assert "InvalidArgument: WORLD_SIZE is 2 and RANK is 1" in result.stderr
+    assert "mpiexec -n 2" in result.stderr and "NcclIdHolder" in result.stderr
