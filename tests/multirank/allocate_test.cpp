@@ -3,12 +3,15 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "communicator/shm/room.hpp"
 #include "support/data.hpp"
 #include "support/world.hpp"
 
@@ -166,6 +169,31 @@ TEST_F(Allocate, MoreThanThereIsIsAnErrorWithTheSizesOnEveryRank) {
     // No harm is done.
     Buffer buffer = comm.allocate(4000);
     comm.all_reduce(View(buffer.as<float>()));
+  });
+}
+
+TEST_F(Allocate, MoreThanThereIsForAllRanksTogetherIsRefusedBeforeAnyReserves) {
+  if (!world().one_host()) GTEST_SKIP() << "pretended hosts do not know of each other";
+  on_ranks([&](Communicator& comm) {
+    const shm::Room room = shm::find_room();
+    std::int64_t least = std::min(room.directory, room.memory);
+    comm.broadcast(View(&least, 1, DType::i64), 0);
+    const std::int64_t part = least / comm.world_size() * 5 / 4;
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      const Buffer buffer = comm.allocate(part);
+      ADD_FAILURE() << "got " << buffer.bytes() << " bytes";
+    } catch (const SystemError& error) {
+      const std::string what = error.what();
+      const std::string sizes = std::to_string(part) + " bytes of shared memory on each of " +
+                                std::to_string(comm.world_size()) + " ranks";
+      EXPECT_NE(what.find(sizes), std::string::npos) << what;
+      EXPECT_NE(what.find("bytes free, the machine "), std::string::npos) << what;
+      EXPECT_EQ(error.error_number(), ENOMEM);
+    }
+    // To reserve most of the memory would take seconds.
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+    comm.barrier();
   });
 }
 

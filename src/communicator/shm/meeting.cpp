@@ -2,22 +2,20 @@
 #include "communicator/shm/meeting.hpp"
 
 #include <sched.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstddef>
-#include <cstring>
 #include <mutex>
-#include <new>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "communicator/deadline.hpp"
+#include "communicator/shm/claim.hpp"
 #include "communicator/text.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
@@ -61,41 +59,6 @@ class UsedTickets {
 };
 
 /**
- * An abstract socket address that belongs to the ticket. Bound by rank 0 after it created the
- * segment and held as long as it lives, it tells a used ticket from one that nobody came with
- * yet; the kernel drops it with the process.
- */
-class TicketAddress {
- public:
-  explicit TicketAddress(const std::string& name) {
-    address_.sun_family = AF_UNIX;
-    const std::size_t length = std::min(name.size(), sizeof(address_.sun_path) - 1);
-    std::memcpy(address_.sun_path + 1, name.data(), length);  // a leading 0 makes it abstract
-    bytes_ = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
-  }
-
-  /** Binds it; empty if another process holds it. */
-  FileDescriptor claim() const {
-    FileDescriptor fd = make_socket();
-    if (::bind(fd.get(), address(), bytes_) == 0) return fd;
-    if (errno == EADDRINUSE) return {};
-    throw SystemError("cannot bind a socket", errno);
-  }
-  bool claimed() const { return ::connect(make_socket().get(), address(), bytes_) == 0; }
-
- private:
-  static FileDescriptor make_socket() {
-    FileDescriptor fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    if (!fd) throw SystemError("cannot make a socket", errno);
-    return fd;
-  }
-  const sockaddr* address() const { return reinterpret_cast<const sockaddr*>(&address_); }
-
-  sockaddr_un address_{};
-  socklen_t bytes_ = 0;
-};
-
-/**
  * Creates the segment and binds the ticket's address. If that fails the others are told: a segment
  * that is shorter than its header says by its length, an errno, why there is none.
  */
@@ -112,8 +75,9 @@ Segment create_segment(const std::string& name, const UniqueId& id, int size,
   NameGuard guard(name);
   std::shared_ptr<Mapping> mapping;
   try {
-    claim = TicketAddress(name).claim();
-    if (!claim) refuse_used_ticket();
+    std::optional<FileDescriptor> claimed = ClaimAddress(id).claim();
+    if (!claimed) refuse_used_ticket();
+    claim = std::move(*claimed);
     segment.reserve(0, Control::bytes_for(size));  // the others open it as soon as it has a length
     mapping = segment.map();
   } catch (const SystemError& error) {
@@ -139,17 +103,16 @@ void rest(const Party& party, const std::vector<int>& missing) {
   std::this_thread::sleep_for(kLook);
 }
 
-Segment wait_for_segment(const std::string& name, const Party& party,
+Segment wait_for_segment(const std::string& name, const UniqueId& id, const Party& party,
                          std::chrono::milliseconds timeout) {
   Deadline deadline(timeout);
-  const TicketAddress address(name);
+  const ClaimAddress address(id);
   while (!deadline.expired()) {
-    // The name comes before the claim. So if the ticket was claimed first and the name is not
-    // there afterwards, the ranks of another communicator have met already.
-    const bool claimed = address.claimed();
     Segment segment = Segment::open(name);
     if (segment && segment.bytes() > 0) return segment;  // it grows once it is reserved
-    if (claimed && !segment) refuse_used_ticket();
+    // The name comes before the claim. So if the ticket was claimed first and the name is not
+    // there afterwards, the ranks of another communicator have met already.
+    if (!segment && address.claimed() && !Segment::open(name)) refuse_used_ticket();
     rest(party, {0});
   }
   throw PeerLost({party.names.front()},
@@ -225,16 +188,16 @@ void wait_for_all(const Control& control, const Party& party, std::chrono::milli
 
 Meeting meet(const UniqueId& id, int rank, const Party& party, std::chrono::milliseconds timeout) {
   const int size = static_cast<int>(party.names.size());
-  const std::string name = segment_name(id.to_string());
+  const std::string name = segment_name(id, "meeting");
   if (UsedTickets::of_this_process().contain(id, rank)) refuse_used_ticket();
   Meeting meeting;
   Segment segment;
   if (rank == 0) {
     // A used ticket must not bring up a segment, not even for a moment: others would join it.
-    if (TicketAddress(name).claimed()) refuse_used_ticket();
+    if (ClaimAddress(id).claimed()) refuse_used_ticket();
     segment = create_segment(name, id, size, meeting.claim);
   } else {
-    segment = wait_for_segment(name, party, timeout);
+    segment = wait_for_segment(name, id, party, timeout);
   }
   check_segment(segment, id, party, timeout);
   meeting.mapping = segment.map();

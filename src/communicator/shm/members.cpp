@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "communicator/shm/room.hpp"
 #include "communicator/shm/transport.hpp"
 #include "communicator/split.hpp"
 #include "tutti/error.hpp"
@@ -29,6 +30,12 @@ std::int32_t number_of(const std::optional<SystemError>& error) {
   return error ? error->error_number() : 0;
 }
 
+/** What rank 0 tells the others about an allocation before they take part in it. */
+struct Opening {
+  Room room;
+  std::int32_t error = 0;
+};
+
 }  // namespace
 
 Buffer ShmTransport::allocate(std::int64_t bytes) {
@@ -37,25 +44,34 @@ Buffer ShmTransport::allocate(std::int64_t bytes) {
   const std::int64_t stride = (bytes + page - 1) / page * page;
 
   // All ranks know the name and remove it, so that it goes whoever dies meanwhile.
-  const auto& ticket = host_.control().header().ticket;
-  const std::string name =
-      segment_name(UniqueId::from_bytes(ticket).to_string() + " " + std::to_string(sequence_));
+  const UniqueId ticket = UniqueId::from_bytes(host_.control().header().ticket);
+  const std::string name = segment_name(ticket, "allocation " + std::to_string(sequence_));
   const NameGuard guard(name);
   Segment segment;
   std::optional<SystemError> error;
+  Opening opening;
   if (rank() == 0) {
     error = system_error_of([&] {
+      opening.room = find_room();
+      if (!opening.room.fits(stride, size())) return;
       segment = Segment::create(name);
       segment.resize(std::max(stride * size(), page));
     });
+    opening.error = number_of(error);
   }
-  std::int32_t creation = number_of(error);
-  const View board(&creation, 1, DType::i32);
+  const View board(&opening, sizeof(opening), DType::u8);
   broadcast(board, board, 0);
+  // More than the machine has would not end in an error, but with the kernel killing a rank.
+  if (opening.error == 0 && !opening.room.fits(stride, size())) {
+    throw SystemError("cannot reserve " + std::to_string(bytes) +
+                          " bytes of shared memory on each of " + std::to_string(size()) +
+                          " ranks: " + opening.room.describe(),
+                      ENOMEM);
+  }
 
   // Each rank reserves its own part, so that the memory is near its processor.
   std::shared_ptr<Mapping> mapping;
-  if (creation == 0) {
+  if (opening.error == 0) {
     error = system_error_of([&] {
       if (rank() != 0) segment = Segment::open(name);
       if (!segment) throw SystemError("cannot find the memory that rank 0 allocated", ENOENT);
@@ -63,7 +79,7 @@ Buffer ShmTransport::allocate(std::int64_t bytes) {
       mapping = segment.map();
     });
   } else if (rank() != 0) {
-    error = SystemError("rank 0 could not allocate symmetric memory", creation);
+    error = SystemError("rank 0 could not allocate symmetric memory", opening.error);
   }
   std::vector<std::int32_t> errors(static_cast<std::size_t>(size()));
   const std::int32_t own = number_of(error);

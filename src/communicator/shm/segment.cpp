@@ -9,22 +9,22 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <array>
+#include <algorithm>
 #include <cerrno>
-#include <cstdio>
+#include <csignal>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <utility>
 
 #include "communicator/log.hpp"
-#include "communicator/text.hpp"
+#include "communicator/shm/ticket_name.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::shm {
 namespace {
 
 constexpr const char* kDirectory = "/dev/shm";
-constexpr std::string_view kPrefix = "tutti-";
 
 using ObjectId = std::pair<dev_t, ino_t>;
 
@@ -69,12 +69,61 @@ struct stat status_of(int fd) {
   return status;
 }
 
-/** Takes the shared lock; false if the object was swept away between its opening and the lock. */
-bool lock_shared(int fd) {
-  while (::flock(fd, LOCK_SH) != 0) {
+bool has_name(int fd) { return status_of(fd).st_nlink > 0; }
+
+/** Whether it got the lock. */
+bool try_lock(int fd, int kind) {
+  while (::flock(fd, kind | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) return false;
     if (errno != EINTR) throw SystemError("cannot lock shared memory", errno);
   }
-  return status_of(fd).st_nlink > 0;
+  return true;
+}
+
+/**
+ * Removes an object of this user that no process uses; whether it did. Only who has locked an
+ * object exclusively may do so by its name, which otherwise might be another's by then.
+ */
+bool remove_abandoned(int directory, const char* name) {
+  struct stat status {};
+  if (::fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) != 0) return false;
+  if (status.st_uid != ::geteuid() || !S_ISREG(status.st_mode)) return false;
+  const FileDescriptor fd(::openat(directory, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  if (!fd || !try_lock(fd.get(), LOCK_EX) || !has_name(fd.get())) return false;
+  if (::unlinkat(directory, name, 0) != 0) return false;
+  log(LogLevel::info, "removed what killed processes left in shared memory");
+  return true;
+}
+
+/** While it lives, this thread is not interrupted. */
+class NoSignals {
+ public:
+  NoSignals() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  NoSignals(const NoSignals&) = delete;
+  NoSignals& operator=(const NoSignals&) = delete;
+  ~NoSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_{};
+};
+
+/** Returns an errno. A call that a signal interrupts gives back what it had reserved: under a
+ * profiler's timer a long one would never end. So it is several, none of which is interrupted. */
+int reserve_in_pieces(int fd, std::int64_t offset, std::int64_t bytes) {
+  constexpr std::int64_t kPiece = std::int64_t{64} * 1024 * 1024;
+  for (std::int64_t done = 0; done < bytes;) {
+    const std::int64_t piece = std::min(kPiece, bytes - done);
+    const NoSignals uninterrupted;
+    const int error = ::posix_fallocate(fd, offset + done, piece);
+    if (error == EINTR) continue;  // stopped and continued
+    if (error != 0) return error;
+    done += piece;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -82,11 +131,23 @@ bool lock_shared(int fd) {
 Mapping::~Mapping() { ::munmap(base_, static_cast<std::size_t>(bytes_)); }
 
 Segment Segment::create(const std::string& name) {
-  for (;;) {
-    FileDescriptor fd(::shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-    if (!fd) throw SystemError("cannot create shared memory " + name, errno);
-    if (lock_shared(fd.get())) return {name, std::move(fd)};
-  }
+  // It is locked before it has a name, so no sweep ever takes it for abandoned.
+  const FileDescriptor fd(::open(kDirectory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (!fd) throw SystemError("cannot create shared memory " + name, errno);
+  if (!try_lock(fd.get(), LOCK_SH)) throw SystemError("cannot lock shared memory", EWOULDBLOCK);
+  const FileDescriptor directory(::open(kDirectory, O_PATH | O_DIRECTORY | O_CLOEXEC));
+  const std::string self = "/proc/self/fd/" + std::to_string(fd.get());
+  const char* entry = name.c_str() + 1;  // without the slash
+  do {
+    if (::linkat(AT_FDCWD, self.c_str(), directory.get(), entry, AT_SYMLINK_FOLLOW) == 0) {
+      NameGuard guard(name);
+      Segment segment = open(name);  // the kernel shows mappings by the name they were opened by
+      guard.keep_name();
+      return segment;
+    }
+    if (errno != EEXIST) throw SystemError("cannot name shared memory " + name, errno);
+  } while (remove_abandoned(directory.get(), entry));
+  throw SystemError("cannot create shared memory " + name, EEXIST);
 }
 
 Segment Segment::open(const std::string& name) {
@@ -95,7 +156,12 @@ Segment Segment::open(const std::string& name) {
     if (errno == ENOENT) return {};
     throw SystemError("cannot open shared memory " + name, errno);
   }
-  if (!lock_shared(fd.get())) return {};
+  if (const uid_t owner = status_of(fd.get()).st_uid; owner != ::geteuid()) {
+    throw SystemError(
+        "shared memory " + name + " is user " + std::to_string(owner) + "'s, not this user's",
+        EACCES);
+  }
+  if (!try_lock(fd.get(), LOCK_SH) || !has_name(fd.get())) return {};
   return {name, std::move(fd)};
 }
 
@@ -107,8 +173,7 @@ void Segment::resize(std::int64_t bytes) const {
 
 void Segment::reserve(std::int64_t offset, std::int64_t bytes) const {
   if (bytes == 0) return;
-  int error = EINTR;
-  while (error == EINTR) error = ::posix_fallocate(fd_.get(), offset, bytes);
+  const int error = reserve_in_pieces(fd_.get(), offset, bytes);
   if (error == 0) return;
   struct statvfs room {};
   std::string available = "an unknown number of";
@@ -136,26 +201,22 @@ NameGuard::~NameGuard() {
   if (removes_) ::shm_unlink(name_.c_str());
 }
 
-std::string segment_name(std::string_view text) {
-  std::array<char, 17> digits{};
-  std::snprintf(digits.data(), digits.size(), "%016llx",
-                static_cast<unsigned long long>(hash_text(text)));
-  return "/" + std::string(kPrefix) + digits.data();
+std::string segment_name(const UniqueId& id, std::string_view purpose) {
+  return "/" + ticket_name(id, purpose);
 }
 
 void sweep() noexcept {
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(kDirectory), &::closedir);
   if (!directory) return;
-  while (const dirent* entry = ::readdir(directory.get())) {
-    const std::string_view name = entry->d_name;
-    if (!name.starts_with(kPrefix)) continue;
-    const FileDescriptor fd(::openat(::dirfd(directory.get()), entry->d_name,
-                                     O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-    struct stat status {};
-    if (!fd || ::fstat(fd.get(), &status) != 0 || status.st_uid != ::geteuid()) continue;
-    if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) continue;  // somebody lives
-    ::unlinkat(::dirfd(directory.get()), entry->d_name, 0);
-    log(LogLevel::info, "removed what killed processes left in shared memory");
+  try {
+    for (int looked_at = 0; looked_at < kMostSwept; ++looked_at) {
+      const dirent* entry = ::readdir(directory.get());
+      if (entry == nullptr) return;
+      if (!std::string_view(entry->d_name).starts_with(kNamePrefix)) continue;
+      remove_abandoned(::dirfd(directory.get()), entry->d_name);
+    }
+  } catch (const std::exception& error) {  // it costs memory, but nothing else
+    log(LogLevel::warn, std::string_view(error.what()));
   }
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "communicator/file_descriptor.hpp"
+#include "tutti/unique_id.hpp"
 
 namespace tutti::shm {
 
@@ -32,13 +33,15 @@ class Mapping {
  * A named shared memory object, readable and writable by this user alone.
  *
  * Whoever has it open holds a shared lock on it until unlink(): an object that nobody has locked
- * is the remains of processes that were killed, and sweep() removes it.
+ * is the remains of processes that were killed, and sweep() removes it. Nobody waits for a lock.
  */
 class Segment {
  public:
-  /** Creates an empty object. Throws SystemError; EEXIST if the name is in use. */
+  /** Creates an empty object. Throws SystemError; EEXIST if the name is in use, and not merely
+   * left by processes that were killed. */
   static Segment create(const std::string& name);
-  /** Opens an object that exists; an empty Segment if there is none. Throws SystemError. */
+  /** Opens an object that exists; an empty Segment if there is none, or only the remains of one.
+   * Throws SystemError; EACCES if it is another user's. */
   static Segment open(const std::string& name);
 
   Segment() = default;
@@ -77,10 +80,13 @@ class NameGuard {
   bool removes_ = true;
 };
 
-/** The name of the object that belongs to `text`, a ticket or a random text. */
-std::string segment_name(std::string_view text);
+/** The name of an object that the holders of a ticket share. See ticket_name(). */
+std::string segment_name(const UniqueId& id, std::string_view purpose);
 
-/** Removes this user's objects whose every process was killed. Never throws. */
+/** Removes this user's objects whose every process was killed, as far as they are among the first
+ * kMostSwept names: others may have filled /dev/shm, and a start must not pay for it. Never throws.
+ */
 void sweep() noexcept;
+inline constexpr int kMostSwept = 500;
 
 }  // namespace tutti::shm

@@ -1,0 +1,30 @@
+// How much shared memory this machine still has room for.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace tutti::shm {
+
+/** In bytes. Plain bytes, so that one rank can tell the others. */
+struct Room {
+  std::int64_t directory = 0;  ///< free in /dev/shm
+  std::int64_t memory = 0;     ///< available without swapping: see available_memory()
+
+  /** Whether `ranks` parts of `bytes` bytes fit. */
+  bool fits(std::int64_t bytes, int ranks) const;
+  /** "/dev/shm has 1 bytes free, the machine 2 bytes of memory". */
+  std::string describe() const;
+};
+
+/** What there is now. Others may take it before the caller does. Throws SystemError. */
+Room find_room();
+
+/**
+ * The least of what the kernel takes for available (MemAvailable) and of what the limits of this
+ * process' cgroups, version 1 or 2, leave over beside what can be dropped from the page cache.
+ * Limits that cannot be read count for nothing. `root` is where proc and sys are, for tests.
+ */
+std::int64_t available_memory(const std::string& root = "");
+
+}  // namespace tutti::shm

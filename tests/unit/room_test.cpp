@@ -1,0 +1,73 @@
+// How much memory there is, as files of the kernel say it.
+#include "communicator/shm/room.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace tutti::shm {
+namespace {
+
+/** A folder with the files that a test puts there, in the place of proc and sys. */
+class AvailableMemory : public ::testing::Test {
+ protected:
+  void SetUp() override { put("/proc/meminfo", "MemTotal: 9000 kB\nMemAvailable: 8000 kB\n"); }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+
+  void put(const std::string& path, const std::string& text) const {
+    const std::filesystem::path file = root_ + path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+  std::int64_t available() const { return available_memory(root_); }
+
+ private:
+  std::string root_ = ::testing::TempDir() + "tutti_room_" + std::to_string(::getpid());
+};
+
+TEST_F(AvailableMemory, IsWhatTheKernelSays) { EXPECT_EQ(available(), 8000 * 1024); }
+
+TEST_F(AvailableMemory, IsNotMoreThanItsCgroupLeaves) {
+  put("/proc/self/cgroup", "0::/jobs/one\n");
+  put("/sys/fs/cgroup/memory.stat", "inactive_file 1\n");  // the root has no limit
+  put("/sys/fs/cgroup/jobs/memory.max", "7000000\n");
+  put("/sys/fs/cgroup/jobs/memory.current", "3000000\n");
+  put("/sys/fs/cgroup/jobs/one/memory.max", "max\n");
+  put("/sys/fs/cgroup/jobs/one/memory.current", "1000000\n");
+  EXPECT_EQ(available(), 4000000);
+  put("/sys/fs/cgroup/jobs/one/memory.max", "2500000\n");
+  EXPECT_EQ(available(), 1500000);
+  put("/sys/fs/cgroup/jobs/one/memory.stat", "anon 5\ninactive_file 300000\nactive_file 70\n");
+  EXPECT_EQ(available(), 1800070);  // the page cache makes room
+  put("/sys/fs/cgroup/jobs/one/memory.current", "9000000\n");
+  EXPECT_EQ(available(), 0);
+}
+
+TEST_F(AvailableMemory, IsNotMoreThanACgroupOfVersionOneLeaves) {
+  put("/proc/self/cgroup", "5:devices:/\n4:cpu,memory:/docker/of/the/host\n0::/\n");
+  put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "6000000\n");
+  put("/sys/fs/cgroup/memory/memory.usage_in_bytes", "1000000\n");
+  put("/sys/fs/cgroup/memory/memory.stat", "total_inactive_file 11\ntotal_active_file 22\n");
+  EXPECT_EQ(available(), 5000033);
+}
+
+TEST(Room, FitsWhatAllRanksNeedTogether) {
+  const Room room{1000, 600};
+  EXPECT_TRUE(room.fits(300, 2));
+  EXPECT_FALSE(room.fits(301, 2));
+  EXPECT_FALSE(room.fits(std::int64_t{1} << 46, 1 << 20));
+  EXPECT_EQ(room.describe(), "/dev/shm has 1000 bytes free, the machine 600 bytes of memory");
+}
+
+TEST(Room, IsFoundOnThisMachine) {
+  const Room room = find_room();
+  EXPECT_GT(room.directory, 0);
+  EXPECT_GT(room.memory, 0);
+  EXPECT_LT(room.memory, std::int64_t{1} << 50);
+}
+
+}  // namespace
+}  // namespace tutti::shm
