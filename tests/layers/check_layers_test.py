@@ -12,6 +12,7 @@ SOUND = {
     "include/tutti/communicator.hpp": '#include "tutti/transport.hpp"\n',
     "include/tutti/transport.hpp": '#include "tutti/unique_id.hpp"\n#include <vector>\n',
     "src/communicator/mpi/mpi_transport.hpp": "#include <mpi.h>\n",
+    "src/communicator/mpi/lifecycle.cpp": "void f() { std::_Exit(1); }\n",
     "src/communicator/shm/segment.hpp": "#ifdef __x86_64__\n#endif\n",
     "src/communicator/backends.cpp": '#include "communicator/shm/segment.hpp"\n',
     "src/communicator/hierarchical.hpp": '#include "communicator/shm/segment.hpp"\n',
