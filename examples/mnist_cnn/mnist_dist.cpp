@@ -69,6 +69,9 @@ int run_rank(const mnist::Options& options, std::string fault, const Admission* 
       // mpiexec ends all ranks as soon as one has failed: not before that line is out.
       communicator->barrier();
       return 1;
+    } catch (const std::exception& error) {
+      communicator->abort(error.what());
+      throw;
     }
   } catch (const std::exception& error) {
     complain(name + error.what());

@@ -17,6 +17,11 @@ import math
 import sys
 import time
 
+import tutti
+
+if getattr(tutti, "__distribution__", None) != "tutti-distopt":  # another on PyPI has that name
+    sys.exit(f"mnist_dist: {list(tutti.__path__)[0]} is not the package tutti of tutti-distopt")
+
 import checkpoint
 import numpy as np
 from cnn import CNN
@@ -26,7 +31,6 @@ from report import Report, plot, step_fields
 from splitmix import Random
 from together import together
 
-import tutti
 from tutti import data_partition, opt
 
 PARTITION = 100_000  # elements of parameters that a partial update averages

@@ -82,7 +82,11 @@ class Communicator {
   Communicator& operator=(Communicator&&) noexcept;
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
-  /** Does not wait for the other ranks; what they still read stays mapped. Never throws. */
+  /**
+   * Does not wait for the other ranks; what they still read stays mapped. Never throws. Where an
+   * exception is on its way through the communicator's scope, the other ranks are told so as by
+   * abort(), but not its text: who catches it further up calls abort() with that before.
+   */
   ~Communicator();
 
   int global_rank() const;

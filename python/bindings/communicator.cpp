@@ -19,6 +19,7 @@
 #include "array_owner.hpp"
 #include "device_array.hpp"
 #include "dtypes.hpp"
+#include "errors.hpp"
 #include "shape.hpp"
 #include "tutti/error.hpp"
 #include "tutti/mpi.hpp"
@@ -79,13 +80,12 @@ void PyCommunicator::abort(const std::string& reason) const {
   communicator->abort(reason);
 }
 
-void PyCommunicator::close(bool failed) {
+void PyCommunicator::close(const std::optional<std::string>& reason) {
   const auto communicator = std::exchange(communicator_, nullptr);
-  if (!communicator || !(failed || is_busy())) return;
+  if (!communicator || !(reason || is_busy())) return;
   // Calls on other threads and streams hold it, too. They end soon after an abort.
   const py::gil_scoped_release released;
-  communicator->abort(failed ? "its program ended with an exception"
-                             : "its communicator was closed");
+  communicator->abort(reason.value_or("its communicator was closed"));
   for (int i = 0; i < 1000 && busy_ > 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -117,8 +117,8 @@ PyStream::~PyStream() {
   blocking_at_end([this] { stream_->synchronize(); }, [this] { abort(Interrupted().what()); });
 }
 
-void PyStream::close(bool /*failed*/) {
-  abort("its stream was closed");
+void PyStream::close(const std::optional<std::string>& reason) {
+  abort(reason.value_or("its stream was closed"));
   stream_.reset();
   operations_.clear();
 }
@@ -327,10 +327,13 @@ void bind_communicator(py::module_& module) {
       .def("abort", &PyCommunicator::abort, py::arg("reason"),
            "Gives up: the other ranks get PeerLost naming this one with the reason.")
       .def(
-          "close", [](const Self& self) { self->close(false); },
+          "close", [](const Self& self) { self->close(std::nullopt); },
           "Leaves the communicator, without waiting for the others; what is under way on other "
           "threads and on streams is aborted. A DistOpt that works with it has to go as well. Also "
-          "done when the object goes, and at the interpreter's exit.");
+          "done when the object goes, and at the interpreter's exit.")
+      .def("__enter__", [](const Self& self) { return self; })
+      .def("__exit__", [](const Self& self, const py::object&, const py::object& value,
+                          const py::object&) { self->close(reason_of(value)); });
   bind_collectives(communicator);
   module.def("mpi_library", &mpi_library, "Name and version of the MPI library.");
 }

@@ -137,7 +137,7 @@ class PyCommunicator final : public Closable {
   /** Takes note of an operation on a stream. */
   void add(const Event& event);
   void abort(const std::string& reason) const;
-  void close(bool failed) override;
+  void close(const std::optional<std::string>& reason) override;
 
  private:
   class Busy {
@@ -177,7 +177,7 @@ class PyStream final : public Closable {
   const Stream& stream() const;
   void add(Operation operation);
   void synchronize();
-  void close(bool failed) override;
+  void close(const std::optional<std::string>& reason) override;
 
  private:
   void abort(const std::string& reason);

@@ -120,6 +120,9 @@ void PyDistOpt::step(const py::function& backward, const Step& method) {
     try {
       backward(emit_python);
       end_pass();
+    } catch (py::error_already_set& error) {
+      *pass = nullptr;
+      throw PythonError(error);
     } catch (...) {
       *pass = nullptr;
       throw;
@@ -192,11 +195,11 @@ PyDistOpt::~PyDistOpt() {
   blocking_at_end([this] { get().wait(); }, [this] { shared_->abort(Interrupted().what()); });
 }
 
-void PyDistOpt::close(bool /*failed*/) {
+void PyDistOpt::close(const std::optional<std::string>& reason) {
   if (pending_.empty()) return;
   const py::gil_scoped_release released;
   try {
-    shared_->abort("its DistOpt was closed");
+    shared_->abort(reason.value_or("its DistOpt was closed"));
     get().wait();  // sums under way end soon after an abort
   } catch (const std::exception&) {
   }

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -50,7 +51,7 @@ class PyDistOpt final : public Closable {
   py::dict state() const;
   void load_state(py::handle state);
 
-  void close(bool failed) override;
+  void close(const std::optional<std::string>& reason) override;
 
  private:
   /** Throws InvalidArgument unless both have the same shape. */

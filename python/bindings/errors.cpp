@@ -62,6 +62,16 @@ std::string text_of(py::handle exception) {
   return text;
 }
 
+std::optional<std::string> reason_of(const py::object& exception) {
+  if (exception.is_none()) return std::nullopt;
+  if (PyErr_GivenExceptionMatches(exception.ptr(), PyExc_SystemExit) == 0)
+    return text_of(exception);
+  const py::object code = exception.attr("code");
+  if (code.is_none() || code.equal(py::int_(0))) return std::nullopt;
+  const py::object handled = exception.attr("__context__");
+  return text_of(handled.is_none() ? exception : handled);
+}
+
 void bind_errors() { py::register_exception_translator(translate); }
 
 }  // namespace tutti::python

@@ -19,15 +19,16 @@ std::vector<std::weak_ptr<Closable>>& living() {
 void close_at_exit(const std::shared_ptr<Closable>& object) {
   std::erase_if(living(), [](const auto& one) { return one.expired(); });
   living().push_back(object);
+  py::module_::import("tutti._ends").attr("follow_process")();
 }
 
-void close_all(bool failed) {
+void close_all(const std::optional<std::string>& reason) {
   const auto list = std::exchange(living(), {});
   for (auto entry = list.rbegin(); entry != list.rend(); ++entry) {
     const auto object = entry->lock();
     if (!object || object->is_inherited()) continue;
     try {
-      object->close(failed);
+      object->close(reason);
     } catch (const std::exception&) {  // the process ends all the same, and with it the object
     }
   }

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 
 namespace tutti::python {
@@ -38,10 +40,10 @@ class Closable {
   virtual ~Closable() = default;
 
   /**
-   * Ends what is under way, without waiting for other ranks, and lets go of everything. The other
-   * ranks are told if the program has `failed`.
+   * Ends what is under way, without waiting for other ranks, and lets go of everything. Where an
+   * exception is the reason, the other ranks are told it.
    */
-  virtual void close(bool failed) = 0;
+  virtual void close(const std::optional<std::string>& reason) = 0;
 
   /** Whether this is a forked child, which has the object, but not the threads it waits for. */
   bool is_inherited() const { return process_ != ::getpid(); }
@@ -52,7 +54,7 @@ class Closable {
 
 /** Has `object` closed by close_all(), unless it is gone by then. */
 void close_at_exit(const std::shared_ptr<Closable>& object);
-/** Closes the newest first. Called at the interpreter's exit; `failed` by an exception. */
-void close_all(bool failed);
+/** Closes the newest first. Called at the interpreter's exit. */
+void close_all(const std::optional<std::string>& reason);
 
 }  // namespace tutti::python

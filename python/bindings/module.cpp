@@ -54,9 +54,11 @@ PYBIND11_MODULE(_core, module) {
              "fork.");
   module.def(
       "close_all",
-      [](bool failed) {
-        python::close_all(failed);
+      [](const pybind11::object& error) {
+        python::close_all(python::reason_of(error));
         python::stop_keeping_log();
       },
-      pybind11::arg("failed"), "Closes what still communicates; at the interpreter's exit.");
+      pybind11::arg("error"),
+      "Closes what still communicates, at the interpreter's exit; `error`, or None, is its "
+      "reason.");
 }

@@ -8,8 +8,9 @@ Without MPI, make a ticket with NcclIdHolder() and hand it to processes that cal
 opt.DistOpt(sgd, nccl_id=id, local_rank=rank, world_size=size).
 """
 
-import atexit as _atexit
-import sys as _sys
+__distribution__ = "tutti-distopt"  # before the modules of the package, which look for it
+
+from tutti import _identity
 
 try:
     from tutti import _core
@@ -17,9 +18,9 @@ except ImportError as error:
     raise ImportError(
         f"tutti's extension module cannot be loaded: {error}. It needs the MPI library that it was "
         "built with (Debian and Ubuntu: apt-get install openmpi-bin libopenmpi3), and to be "
-        "installed or built (pip install .)"
+        f"installed or built (pip install .){_identity.hint()}"
     ) from error
-from tutti import _log, errors, files, opt
+from tutti import _ends, _log, errors, files, opt
 from tutti._core import Communicator, DeviceArray, Event, NcclIdHolder, Stream, __version__
 from tutti.errors import (
     BackendUnavailable,
@@ -36,8 +37,7 @@ from tutti.helpers import broadcast_parameters, data_partition
 UniqueId = NcclIdHolder
 
 _log.follow_environment()
-# An exception that nobody caught is told to the other ranks, which may wait for this one.
-_atexit.register(lambda: _core.close_all(hasattr(_sys, "last_value")))
+_ends.follow_interpreter()
 
 __all__ = [
     "BackendUnavailable",

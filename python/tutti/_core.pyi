@@ -1,3 +1,4 @@
+from types import TracebackType
 from typing import (
     Any,
     Callable,
@@ -8,6 +9,7 @@ from typing import (
     Optional,
     Sequence,
     Tuple,
+    Type,
     Union,
     overload,
 )
@@ -25,7 +27,7 @@ _Backward = Callable[[Emit], None]
 
 backends: str
 
-def close_all(failed: bool) -> None: ...
+def close_all(error: Optional[BaseException]) -> None: ...
 def gpu_count() -> int: ...
 def mpi_library() -> str: ...
 
@@ -103,6 +105,13 @@ class Communicator:
     def split(self, color: int, key: int = 0) -> Optional[Communicator]: ...
     def abort(self, reason: str) -> None: ...
     def close(self) -> None: ...
+    def __enter__(self) -> Communicator: ...
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None: ...
     def all_reduce(
         self,
         array: Array,

@@ -11,7 +11,7 @@ from typing import List, Tuple
 
 import numpy
 
-from tutti import _core
+from tutti import _core, _identity
 
 
 def _backends() -> str:
@@ -68,10 +68,14 @@ def _shared_memory() -> str:
     return f"/dev/shm, {free / 2**20:.0f} MiB free"
 
 
+def _package() -> str:
+    return f"{_core.__version__} in {os.path.dirname(_core.__file__)}{_identity.hint()}"
+
+
 def facts() -> List[Tuple[str, str]]:
     """What there is to say, as (name, value)."""
     return [
-        ("tutti", _core.__version__),
+        ("tutti", _package()),
         ("Python, NumPy", f"{sys.version.split()[0]}, {numpy.__version__}"),
         ("backends built", _backends()),
         ("MPI library", _core.mpi_library().splitlines()[0].split(",")[0]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Iterable, List, Mapping, Optional, Tuple, Union
 
-from tutti import _core, _torch
+from tutti import _core, _identity, _torch  # _identity refuses another package's __init__.py
 from tutti._core import SGD, Communicator, NcclIdHolder
 from tutti._types import Array, Emit
 from tutti.errors import InvalidArgument

@@ -1,6 +1,7 @@
 // Checks arguments once, and forwards them.
 #include "tutti/communicator.hpp"
 
+#include <exception>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -42,7 +43,11 @@ Communicator::Communicator(std::unique_ptr<Transport> transport)
 
 Communicator::Communicator(Communicator&&) noexcept = default;
 Communicator& Communicator::operator=(Communicator&&) noexcept = default;
-Communicator::~Communicator() = default;
+Communicator::~Communicator() {
+  if (impl_ && std::uncaught_exceptions() > impl_->exceptions_at_start()) {
+    impl_->abort("an exception ended its communicator");
+  }
+}
 
 int Communicator::global_rank() const { return impl_->transport().rank(); }
 int Communicator::world_size() const { return impl_->transport().size(); }

@@ -32,6 +32,8 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   }
 
   const Transport& transport() const { return *transport_; }
+  /** How many exceptions were under way on the thread that made this. */
+  int exceptions_at_start() const { return exceptions_at_start_; }
 
   /** Runs a collective, or one side of a message, where its memory is, on a stream when its turn
    * has come: action(Collectives&). */
@@ -272,6 +274,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   Event last_;  // what was launched last, and where
   Stream last_stream_;
   const Birthplace birthplace_;
+  const int exceptions_at_start_ = std::uncaught_exceptions();
   std::mutex submitting_;
   std::atomic<bool> broken_ = false;
   std::mutex mutex_;

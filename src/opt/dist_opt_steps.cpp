@@ -11,9 +11,12 @@
 namespace tutti {
 namespace {
 
+/** Type and text, of tutti's own. Others may say their type themselves, as those of Python do. */
 std::string message_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
+  } catch (const InvalidArgument& exception) {
+    return std::string("InvalidArgument: ") + exception.what();
   } catch (const std::exception& exception) {
     return exception.what();
   } catch (...) {

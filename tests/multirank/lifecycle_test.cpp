@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -280,6 +281,29 @@ TEST_F(Lifecycle, AbortEndsTheOthersWithItsReason) {
       }
     });
   }
+}
+
+TEST_F(Lifecycle, AnExceptionThroughItsScopeIsToldToTheOthers) {
+  if (ranks() < 2) GTEST_SKIP() << "needs two ranks";
+  on_ranks([](Communicator& comm) {
+    const int thrower = ranks() - 1;
+    const auto fail = [&] {
+      auto part = comm.split(0, comm.global_rank());
+      expect_sum(*part);
+      if (comm.global_rank() == thrower) throw std::range_error("out of images");
+      for (;;) part->barrier();
+    };
+    if (comm.global_rank() == thrower) {
+      EXPECT_THROW(fail(), std::range_error);
+      return;
+    }
+    try {
+      fail();
+    } catch (const PeerLost& error) {
+      EXPECT_EQ(error.ranks(), std::vector<int>{thrower}) << error.what();
+      EXPECT_EQ(error.reason().find("an exception ended its communicator"), 0U) << error.what();
+    }
+  });
 }
 
 TEST_F(Lifecycle, ARankThatStaysAwayIsNamedAfterTheTimeout) {
