@@ -110,7 +110,7 @@ def outcomes_of(body, ranks, launch, *arguments):
 def run(body, ranks, launch, *arguments, finalises=True):
     """Calls body(place, *arguments) on every rank; what it returned, by rank. All must end well,
     their interpreters too; without `finalises` mpiexec may complain of ranks that leave MPI as it
-    is, which they do after a loss between hosts."""
+    is, which they do after a loss."""
     outcomes, codes = outcomes_of(body, ranks, launch, *arguments)
     for rank, outcome in enumerate(outcomes):
         assert outcome is not None, f"rank {rank} was killed"

@@ -145,7 +145,8 @@ def test_ctrl_c_ends_a_wait(name, folder):
 
 @pytest.mark.parametrize("launch", ["spawn", "mpi"])
 def test_ctrl_c_however_launched(launch, folder):
-    assert in_time(lambda: launching.run(pressing, 2, launch, "all_reduce", folder())[0])
+    assert in_time(lambda: launching.run(pressing, 2, launch, "all_reduce", folder(),
+                                         finalises=launch != "mpi")[0])
 
 
 def between_hosts(place, folder):
