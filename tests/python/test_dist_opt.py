@@ -268,7 +268,7 @@ def half_way(place):
 
 @pytest.mark.parametrize("launch", ["fork", "mpi"])
 def test_a_pass_that_fails_half_way_is_told_to_the_others(launch):
-    launching.run(half_way, 3, launch)
+    launching.run(half_way, 3, launch, finalises=launch != "mpi")
 
 
 def resume(place, folder):

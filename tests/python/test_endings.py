@@ -110,8 +110,8 @@ import os, sys, tutti
 if sys.argv[1] == "hosts":
     os.environ["TUTTI_HOST_ID"] = os.environ["OMPI_COMM_WORLD_RANK"]
 comm = tutti.Communicator(timeout=30)
-comm.barrier()
 if comm.global_rank == 1:
+    comm.barrier()
     stream = tutti.Stream()
     comm.barrier(stream)  # under way
     raise LookupError("no more images")
