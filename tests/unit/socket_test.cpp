@@ -1,0 +1,82 @@
+// Sockets between processes: whole messages, and an end that no forked child puts off.
+#include "communicator/mpi/socket.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <functional>
+#include <thread>
+
+namespace tutti::test {
+namespace {
+
+using namespace std::chrono_literals;
+using namespace mpi;
+
+/** The kernel needs a moment, which depends on the machine's load. */
+bool soon(const std::function<bool()>& holds) {
+  const auto end = std::chrono::steady_clock::now() + 10s;
+  while (!holds()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(1ms);
+  }
+  return true;
+}
+
+class SocketTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::uint16_t port = 0;
+    const Socket listener = listen_anywhere(port);
+    caller_ = start_connecting(loopback_address(), port);
+    ASSERT_TRUE(caller_);
+    ASSERT_TRUE(soon([&] { return connecting_state(caller_) == Connecting::done; }));
+    ASSERT_TRUE(soon([&] { return bool(called_ = accept_from(listener)); }));
+    keep_alive(caller_, 8);
+  }
+
+  Socket caller_;
+  Socket called_;
+};
+
+TEST_F(SocketTest, TakesWholeMessages) {
+  const std::array<std::byte, 5> sent{std::byte{1}, std::byte{2}, std::byte{3}, std::byte{4},
+                                      std::byte{5}};
+  std::array<std::byte, 5> received{};
+  EXPECT_EQ(receive_exactly(called_, received), Received::too_few);
+  ASSERT_TRUE(send_all(caller_, std::span(sent).first(2)));
+  ASSERT_TRUE(soon([&] { return all_acknowledged(caller_); }));  // though nobody has read it
+  EXPECT_EQ(receive_exactly(called_, received), Received::too_few);
+  ASSERT_TRUE(send_all(caller_, std::span(sent).subspan(2)));
+  ASSERT_TRUE(soon([&] { return receive_exactly(called_, received) == Received::all; }));
+  EXPECT_EQ(received, sent);
+  EXPECT_LT(silence_of(caller_), 10'000U);
+}
+
+TEST_F(SocketTest, EndsWithItsProcessThoughAForkedChildLives) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (;;) ::pause();
+  }
+  ASSERT_GT(child, 0);
+  caller_ = {};
+  std::byte byte{};
+  EXPECT_TRUE(soon([&] { return receive_exactly(called_, {&byte, 1}) == Received::closed; }));
+  EXPECT_EQ(::kill(child, SIGKILL), 0);
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+}
+
+TEST(Socket, NobodyListens) {
+  std::uint16_t port = 0;
+  { const Socket listener = listen_anywhere(port); }
+  const Socket socket = start_connecting(loopback_address(), port);
+  EXPECT_TRUE(!socket || soon([&] { return connecting_state(socket) == Connecting::failed; }));
+}
+
+}  // namespace
+}  // namespace tutti::test
