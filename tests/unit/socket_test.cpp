@@ -37,7 +37,7 @@ class SocketTest : public ::testing::Test {
     ASSERT_TRUE(caller_);
     ASSERT_TRUE(soon([&] { return connecting_state(caller_) == Connecting::done; }));
     ASSERT_TRUE(soon([&] { return bool(called_ = accept_from(listener)); }));
-    keep_alive(caller_, 8);
+    ASSERT_TRUE(keep_alive(caller_, 8));
   }
 
   Socket caller_;

@@ -31,9 +31,9 @@ using Token = std::array<std::byte, 16>;
 /** Under which addresses a leader listens. */
 struct Card {
   static constexpr std::size_t kMostAddresses = 32;
-  Token token;  ///< proves to it that a connection comes from who got this card, and the reverse
+  Token token{};  ///< proves to it that a connection comes from who got this card, and the reverse
   std::uint64_t network = 0;
-  std::uint16_t port = 0;
+  std::uint16_t port = 0;  ///< 0: nowhere
   std::uint16_t address_count = 0;
   std::array<Address, kMostAddresses> addresses{};
 };
@@ -89,8 +89,10 @@ Card card_of(std::uint16_t port) {
   return card;
 }
 
-/** Where `peer` may be reached: within one network stack by loopback, which nothing blocks. */
+/** Where who gave `card` may be reached: within one network stack by loopback, which nothing
+ * blocks. Nowhere if one of the two has no sockets. */
 std::vector<Address> addresses_of(const Card& card, const Card& own) {
+  if (card.port == 0 || own.port == 0) return {};
   if (card.network == own.network && card.network != 0) return {loopback_address()};
   return {card.addresses.begin(), card.addresses.begin() + card.address_count};
 }
@@ -123,12 +125,10 @@ class Caller {
     }
   }
 
-  /** Whether there is nothing more to wait for. */
-  bool step() {
-    if (peer_.socket) return true;
+  void step() {
+    if (peer_.socket) return;
     if (!said_hello_) say_hello();
     if (said_hello_) hear_welcome();
-    return peer_.socket || attempts_.empty();
   }
 
  private:
@@ -241,12 +241,22 @@ void log_unconnected(const std::vector<Peer>& peers, const Channel& channel, con
 std::unique_ptr<Heartbeats> Heartbeats::connect(Channel& channel, const Layout& layout) {
   const int own_host = layout.host_of(channel.rank());
   std::vector<Peer> peers = nearest(layout, own_host);
-  std::uint16_t port = 0;
-  const Socket listener = listen_anywhere(port);
-  const Card own = card_of(port);
+  Socket listener;
+  Card own;
+  try {
+    std::uint16_t port = 0;
+    listener = listen_anywhere(port);
+    own = card_of(port);
+  } catch (const SystemError& error) {  // the others still wait for the card
+    log(LogLevel::warn, std::string("no heartbeats between hosts: ") + error.what());
+  }
   exchange(channel, peers, std::vector<Card>(peers.size(), own),
            [](Peer& peer, const Card& card) { peer.card = card; });
   meet(peers, own, own_host, listener);
+
+  for (Peer& peer : peers) {
+    if (peer.socket && !keep_alive(peer.socket, kPatience)) peer.socket = {};
+  }
 
   // Who has it must not take the other, who gave up, for dead.
   std::vector<std::uint8_t> have;
@@ -257,9 +267,7 @@ std::unique_ptr<Heartbeats> Heartbeats::connect(Channel& channel, const Layout& 
   log_unconnected(peers, channel, own);
   std::vector<Connection> connections;
   for (Peer& peer : peers) {
-    if (!peer.socket) continue;
-    keep_alive(peer.socket, kPatience);
-    connections.push_back({peer.host, std::move(peer.socket)});
+    if (peer.socket) connections.push_back({peer.host, std::move(peer.socket)});
   }
   return std::unique_ptr<Heartbeats>(new Heartbeats(layout, std::move(connections)));
 }

@@ -74,10 +74,8 @@ Socket new_socket() {
   return Socket(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
-void set_option(const Socket& socket, int level, int option, int value) {
-  if (::setsockopt(socket.get(), level, option, &value, sizeof value) != 0) {
-    throw SystemError("cannot set an option of a socket", errno);
-  }
+bool set_option(const Socket& socket, int level, int option, int value) {
+  return ::setsockopt(socket.get(), level, option, &value, sizeof value) == 0;
 }
 
 }  // namespace
@@ -151,13 +149,14 @@ Connecting connecting_state(const Socket& socket) {
   return code == 0 && error == 0 ? Connecting::done : Connecting::failed;
 }
 
-void keep_alive(const Socket& socket, int patience) {
-  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 1);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 1);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, patience);
-  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, patience * 1000);  // where bytes are under way
-  set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+bool keep_alive(const Socket& socket, int patience) {
+  // TCP_USER_TIMEOUT is for when bytes are under way.
+  return set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1) &&
+         set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 1) &&
+         set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 1) &&
+         set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, patience) &&
+         set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, patience * 1000) &&
+         set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
 }
 
 bool all_acknowledged(const Socket& socket) {
