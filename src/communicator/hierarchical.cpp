@@ -98,7 +98,7 @@ void HierarchicalTransport::pulse(std::chrono::milliseconds waited) {
     local_->host().look_after_all();
     channel_->poll(others);
     // The control messages reach the ranks of this host, too.
-    if (waited >= channel_->timeout()) channel_->investigate(others, [] { return false; });
+    if (waited >= channel_->timeout()) channel_->investigate(others);
   });
 }
 

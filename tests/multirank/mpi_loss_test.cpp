@@ -28,7 +28,7 @@ using Ranks = std::vector<int>;
 
 constexpr auto kTimeout = 1000ms;
 constexpr auto kStopAfter = 100ms;
-constexpr auto kVerdict = 2000ms;  // how long finding the culprit may take after the deadline
+constexpr auto kVerdict = 3000ms;  // how long finding the culprit may take after the deadline
 
 /** The tests initialise MPI: they finalise it although sessions have failed, for in the end all
  * ranks are well. */

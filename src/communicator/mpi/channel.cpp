@@ -27,6 +27,11 @@ constexpr int kTags = 4;  // of a context: one for each Traffic, one for control
 // bytes, the last message is sent in a way that ends when its receiver takes it.
 constexpr std::int64_t kMostUnconfirmed = 256 << 10;
 
+/** How long before its deadline a wait begins to ask who is to blame, to know it soon after. */
+std::chrono::milliseconds lead_of(std::chrono::milliseconds timeout) {
+  return std::min(std::chrono::milliseconds(800), timeout / 2);
+}
+
 int first_tag(const Session& session, int context) {
   const int contexts = (session.last_tag() - kTags + 1) / kTags + 1;
   if (context < 0 || context >= contexts) {
@@ -138,19 +143,17 @@ bool Channel::is_to_be_confirmed(std::int64_t bytes, int destination) {
   return true;
 }
 
-std::chrono::milliseconds Channel::investigate(std::span<const int> suspects,
-                                               const std::function<bool()>& over) {
+void Channel::investigate(std::span<const int> suspects) {
   Watch::Inquiry inquiry(watch_, suspects, timeout_);
-  while (!over()) {
+  for (;;) {
     poll(suspects);
     if (idle_) idle_();
-    if (auto verdict = inquiry.verdict()) {
-      if (verdict->loss.ranks.empty()) return timeout_ - verdict->idle;
-      lose(std::move(verdict->loss.ranks), verdict->loss.reason);
+    if (const auto verdict = inquiry.verdict()) {
+      if (!verdict->loss.ranks.empty()) lose(verdict->loss.ranks, verdict->loss.reason);
+      return;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  return timeout_;
 }
 
 // --- Batch --------------------------------------------------------------------------------------
@@ -202,7 +205,15 @@ void Channel::Batch::recv(void* data, std::int64_t bytes, int source) {
 
 void Channel::Batch::wait() {
   Patience patience;
+  const auto lead = lead_of(channel_.timeout_);
   Deadline deadline(channel_.timeout_);
+  Deadline nearly(channel_.timeout_ - lead);
+  std::optional<Watch::Inquiry> inquiry;
+  const auto start_anew = [&](std::chrono::milliseconds time) {
+    deadline = Deadline(time);
+    nearly = Deadline(time - lead);
+    inquiry.reset();
+  };
   channel_.watch_.progressed();
   bool seen_waiting = false;
   std::optional<Deadline> last_words;  // of those who left: their messages may be under way
@@ -210,7 +221,7 @@ void Channel::Batch::wait() {
     const bool moved = test();
     if (moved) {
       patience.renew();
-      deadline = Deadline(channel_.timeout_);
+      start_anew(channel_.timeout_);
       channel_.watch_.progressed();
       last_words.reset();
     }
@@ -226,8 +237,15 @@ void Channel::Batch::wait() {
       if (!last_words->expired() || test()) continue;
       channel_.lose({leavers.begin(), leavers.end()}, "it has destroyed its communicator");
     }
-    if (!deadline.expired()) continue;
-    deadline = Deadline(channel_.investigate(awaited(), [this] { return test(); }));
+    const bool is_over = deadline.expired();
+    if (!inquiry && (nearly.expired() || is_over)) {
+      inquiry.emplace(channel_.watch_, awaited(), channel_.timeout_);
+    }
+    if (!is_over) continue;
+    if (auto verdict = inquiry->verdict()) {
+      if (!verdict->loss.ranks.empty()) channel_.lose(verdict->loss.ranks, verdict->loss.reason);
+      start_anew(channel_.timeout_ - verdict->idle);
+    }
   }
   if (seen_waiting) channel_.watch_.forget();
 }

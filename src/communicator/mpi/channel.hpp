@@ -140,13 +140,10 @@ class Channel {
    */
   void poll(std::span<const int> waiting_for) { watch_.poll(waiting_for); }
 
-  /**
-   * After a deadline: finds out which of `suspects` have stopped, or that they wait for each
-   * other, and throws PeerLost. Returns once over() holds all the same, or if one who keeps them
-   * waiting has got on in the meantime: how much longer to wait at least.
-   */
-  std::chrono::milliseconds investigate(std::span<const int> suspects,
-                                        const std::function<bool()>& over);
+  /** After the deadline of a wait that is not the channel's: finds out which of `suspects` have
+   * stopped, or that they wait for each other, and throws PeerLost; returns if one who keeps them
+   * waiting has got on in the meantime. Blocks for a second or two. */
+  void investigate(std::span<const int> suspects);
 
   /**
    * Tells every member that `ranks` are lost, so that they stop waiting, unless a loss is known

@@ -7,8 +7,9 @@
 namespace tutti::mpi {
 namespace {
 
-// Ranks that wait look for messages once a millisecond, inside a host every 50 ms.
-constexpr std::chrono::milliseconds kForAnAnswer{550};
+// Ranks that wait look for messages once a millisecond, inside a host every 50 ms: if they get a
+// core, of which a busy machine has few.
+constexpr std::chrono::milliseconds kForAnAnswer{1300};
 // Late enough for the other hosts' kernels to have acknowledged the leader's byte.
 constexpr std::chrono::milliseconds kToAskAgain{350};
 
@@ -94,6 +95,14 @@ std::optional<Watch::Verdict> Watch::Inquiry::verdict() {
   const auto idle =
       std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - last_progress_);
   if (idle < timeout_) return Verdict{{}, idle};
+  if (!asked_twice_) {  // one may have stopped since its answer
+    asked_twice_ = true;
+    for (Suspect& suspect : suspects_) {
+      watch_.send(Question{number_}, suspect.rank);
+      suspect = {suspect.rank, Deadline(kForAnAnswer)};
+    }
+    return std::nullopt;
+  }
   return Verdict{{awaited_, "did not answer within " + seconds_text(timeout_) +
                                 "; no rank has stopped, they wait for each other"}};
 }

@@ -110,6 +110,7 @@ class Watch {
     std::vector<int> awaited_;
     std::chrono::milliseconds timeout_;
     std::vector<Suspect> suspects_;
+    bool asked_twice_ = false;
     std::vector<int> told_;          // the hosts that this host's leader cannot reach
     std::optional<Deadline> later_;  // when the leader is asked again: it needs a moment to know
     std::chrono::steady_clock::time_point last_progress_;
