@@ -51,6 +51,7 @@ struct Report {
   double longest_wait = 0;
   bool is_doubtful = false;
   bool is_well = false;
+  bool mpiexec_hung = false;
   std::array<char, 1500> text{};
 };
 
@@ -60,6 +61,7 @@ Report report_on(const Trial& trial, const Program& program) {
   report.results = verdict.results;
   report.longest_wait = verdict.longest_wait;
   report.is_doubtful = verdict.is_doubtful;
+  report.mpiexec_hung = verdict.mpiexec_hung;
   report.is_well = verdict.complaints.empty();
   std::string text;
   for (const std::string& complaint : verdict.complaints) text += complaint + "; ";
@@ -110,6 +112,7 @@ class Table {
     Cell& cell = cells_[trial.what.name][static_cast<std::size_t>(trial.start)];
     ++cell.trials;
     if (!report.is_well) ++(report.is_doubtful ? cell.doubtful : cell.failed);
+    if (report.mpiexec_hung) ++mpiexec_hung_;
     results_ += report.results;
     longest_wait_ = std::max(longest_wait_, report.longest_wait);
   }
@@ -139,6 +142,9 @@ class Table {
         "results, longest wait %.2f s\n",
         total.failed, total.trials, total.doubtful, static_cast<long long>(results_),
         longest_wait_);
+    if (mpiexec_hung_ > 0) {
+      std::printf("%d times mpiexec hung although all ranks had ended\n", mpiexec_hung_);
+    }
     return total.failed;
   }
 
@@ -150,6 +156,7 @@ class Table {
   };
   std::map<std::string_view, std::array<Cell, kStarts>> cells_;
   std::int64_t results_ = 0;
+  int mpiexec_hung_ = 0;
   double longest_wait_ = 0;
 };
 

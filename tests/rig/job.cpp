@@ -50,14 +50,18 @@ std::vector<pid_t> children(pid_t pid = ::getpid()) {
   return {std::istream_iterator<pid_t>(file), std::istream_iterator<pid_t>()};
 }
 
-/** The process and its descendants. */
-std::string family(pid_t pid) {
+/** A process in words: "123 (name) S". Empty if there is none. */
+std::string describe(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string stat;
   std::getline(file, stat);
-  // "123 (name) S ..."
   const std::size_t end = stat.rfind(')');
-  std::string text = end == std::string::npos ? "" : stat.substr(0, end + 3) + " ";
+  return end == std::string::npos ? "" : stat.substr(0, end + 3);
+}
+
+/** The process and its descendants. */
+std::string family(pid_t pid) {
+  std::string text = describe(pid) + " ";
   for (const pid_t child : children(pid)) text += family(child);
   return text;
 }
@@ -161,6 +165,16 @@ void Job::look() {
     while (::waitpid(-1, nullptr, WNOHANG) > 0) {
     }
   }
+}
+
+bool Job::has_living_grandchildren() {
+  for (const pid_t pid : children()) {
+    for (const pid_t child : children(pid)) {
+      const std::string text = describe(child);
+      if (!text.empty() && !text.ends_with('Z')) return true;
+    }
+  }
+  return false;
 }
 
 std::string Job::alive() {

@@ -56,6 +56,8 @@ class Job {
   const std::map<int, int>& signals() const { return signals_; }
   /** Processes that there still are, with their names. */
   static std::string alive();
+  /** Whether what this process started has children that have not ended: mpiexec's ranks. */
+  static bool has_living_grandchildren();
 
  private:
   void fork_ranks(const Trial& trial, Record& record);

@@ -143,7 +143,12 @@ class Judge {
       }
     }
     ended_ = wait([&] { return job_.is_over(); }, limit);
-    if (!ended_) verdict_.complaints.push_back("the job does not end: " + Job::alive());
+    if (ended_) return;
+    // Open MPI 4.1's mpiexec may hang when some ranks exit while another is in MPI_Finalize().
+    verdict_.mpiexec_hung = trial_.start != Start::fork && !Job::has_living_grandchildren();
+    if (!verdict_.mpiexec_hung) {
+      verdict_.complaints.push_back("the job does not end: " + Job::alive());
+    }
   }
 
   // --- Afterwards -------------------------------------------------------------------------------
@@ -299,6 +304,7 @@ class Judge {
 
   bool creates() const {
     if (trial_.what.phase == Phase::meeting || trial_.start != Start::fork) return true;
+    if (trial_.what.victims == kMostRanks) return true;
     return std::any_of(trial_.program.begin(), trial_.program.end(), [](const Step& step) {
       return step.op == Op::split || step.op == Op::allocate;
     });

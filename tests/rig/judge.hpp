@@ -13,10 +13,11 @@ struct Verdict {
   std::vector<std::string> complaints;  ///< none: all was well
   /** Whether the machine was so busy that the complaints may be its fault. */
   bool is_doubtful = false;
-  std::int64_t results = 0;  ///< that were compared
-  double longest_wait = 0;   ///< of a survivor after the fault, in seconds
-  std::string account;       ///< what became of each rank
-  std::string output;        ///< of mpiexec
+  bool mpiexec_hung = false;  ///< though all ranks had ended
+  std::int64_t results = 0;   ///< that were compared
+  double longest_wait = 0;    ///< of a survivor after the fault, in seconds
+  std::string account;        ///< what became of each rank
+  std::string output;         ///< of mpiexec
 };
 
 /** Runs the trial in this process, which starts no other trial meanwhile. */

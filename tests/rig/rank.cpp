@@ -167,28 +167,20 @@ class Life {
 /** MPI as a user of tutti starts and ends it. */
 class UsersMpi {
  public:
-  explicit UsersMpi(Record& record) : record_(record) {
+  UsersMpi() {
     int provided = 0;
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
   }
   UsersMpi(const UsersMpi&) = delete;
   UsersMpi& operator=(const UsersMpi&) = delete;
   ~UsersMpi() {
-    // MPI_Finalize() would wait for those who are lost. mpiexec may hang if several ranks call
-    // MPI_Abort() at the same time.
-    if (is_well) {
-      MPI_Finalize();
-    } else if (!record_.aborted.exchange(true)) {
-      MPI_Abort(MPI_COMM_WORLD, 1);
-    } else {
-      std::_Exit(1);
-    }
+    // MPI_Finalize() would wait for those who are lost, and MPI_Abort() of several ranks at the
+    // same time may hang mpiexec.
+    if (!is_well) std::_Exit(1);
+    MPI_Finalize();
   }
 
   bool is_well = false;
-
- private:
-  Record& record_;
 };
 
 }  // namespace
@@ -199,7 +191,7 @@ int live(const Trial& trial, int rank, Record& record, const std::optional<Uniqu
     ::setenv("TUTTI_HOST_ID", std::to_string(host).c_str(), 1);
   }
   std::optional<UsersMpi> users;
-  if (trial.initialises_mpi) users.emplace(record);
+  if (trial.initialises_mpi) users.emplace();
   const int code = Life(trial, rank, record).run(ticket);
   if (users) users->is_well = code == 0;
   return code;

@@ -60,7 +60,6 @@ struct RankRecord {
 
 struct Record {
   std::atomic<bool> released;  ///< the ranks may look at their memory once more, and end
-  std::atomic<bool> aborted;   ///< a rank calls MPI_Abort()
   std::array<RankRecord, kMostRanks> ranks;
 
   RankRecord& of(int rank) { return ranks[static_cast<std::size_t>(rank)]; }
