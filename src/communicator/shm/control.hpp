@@ -78,6 +78,7 @@ struct alignas(128) RankSlot {
   Mailbox mailbox;
   std::atomic<std::uint32_t> state;
   ProcessId process;
+  std::int32_t thread;   ///< that made the communicator
   cpu_set_t processors;  ///< where this rank may run
   std::uint64_t token;   ///< of SingleCopy, and where it lies in this rank's process
   std::uint64_t token_address;
@@ -91,7 +92,8 @@ struct alignas(128) RankSlot {
   Signal arrival_signal(std::uint64_t number) { return {arrival(number).number, arrival_sleepers}; }
 };
 
-/** The start of the segment; `size` RankSlots follow, then the staging memory. */
+/** The start of the segment; `size` RankSlots follow, a row of Control::waits() for each rank, then
+ * the staging memory. */
 struct alignas(128) ControlHeader {
   static constexpr std::uint32_t kReady = 0x74757474;  // "tutt"
 
@@ -128,6 +130,12 @@ class Control {
   }
   ControlHeader& header() const { return *reinterpret_cast<ControlHeader*>(base_); }
   RankSlot& slot(int rank) const { return *reinterpret_cast<RankSlot*>(base_ + slot_offset(rank)); }
+  /** Whether `rank` waits in another communicator for `peer`, or, if that is `size`, for a rank
+   * that is not a member of this one. */
+  std::atomic<bool>& waits(int rank, int peer) const {
+    return reinterpret_cast<std::atomic<bool>*>(base_ +
+                                                slot_offset(size_))[rank * (size_ + 1) + peer];
+  }
   Staging& staging(int rank) const {
     return *reinterpret_cast<Staging*>(base_ + staging_offset(size_) +
                                        rank * static_cast<std::int64_t>(sizeof(Staging)));
@@ -138,7 +146,10 @@ class Control {
     return static_cast<std::int64_t>(sizeof(ControlHeader)) +
            rank * static_cast<std::int64_t>(sizeof(RankSlot));
   }
-  static std::int64_t staging_offset(int size) { return (slot_offset(size) + 4095) / 4096 * 4096; }
+  static std::int64_t staging_offset(int size) {
+    const std::int64_t waits = std::int64_t{size} * (size + 1);
+    return (slot_offset(size) + waits + 4095) / 4096 * 4096;
+  }
 
   std::byte* base_ = nullptr;
   int size_ = 0;

@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <memory>
 #include <thread>
 
+#include "communicator/shm/presence.hpp"
 #include "communicator/text.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
@@ -35,9 +37,18 @@ Host::Host(const UniqueId& id, int rank, std::vector<int> names, std::chrono::mi
       process_(::getpid()),
       crowded_(crowded()) {
   for (std::vector<int>& missing : missing_) missing.reserve(names_.size());
+  for (int peer = 0; peer < size(); ++peer) {
+    int ranks = 0;
+    for (int other = 0; other < size(); ++other) {
+      if (control().slot(other).process == control().slot(peer).process) ++ranks;
+    }
+    shares_process_.push_back(ranks > 1);
+  }
+  Presence::of_this_process().add(this);
 }
 
 Host::~Host() {
+  Presence::of_this_process().remove(this);
   if (process_ != ::getpid()) return;
   own().state.store(RankSlot::kLeft, std::memory_order_release);
   wake_all();
@@ -131,7 +142,10 @@ void Host::wait(const Signal& signal, Wait kind, std::optional<Deadline>& deadli
                 const Done& done, const Awaited& awaited) {
   if (spin(done)) return;
   if (!deadline) deadline.emplace(timeout_);
-  for (;;) {
+  // Takes back what show() has shown, however the wait ends.
+  const auto take_back = [](Host* host) { host->show({}); };
+  std::unique_ptr<Host, decltype(take_back)> shown(nullptr, take_back);
+  for (bool slept = false;; slept = true) {
     const std::uint32_t seen = signal.value();
     const bool failed = has_failed();  // whoever failed after this wait had ended does not end it
     if (done()) break;
@@ -142,7 +156,13 @@ void Host::wait(const Signal& signal, Wait kind, std::optional<Deadline>& deadli
     awaited(missing);
     if (missing.empty()) continue;  // all came after done() looked
     waiting_for(kind).store(missing.front(), std::memory_order_relaxed);
-    own().heartbeat.fetch_add(1, std::memory_order_relaxed);
+    if (slept) {  // others come to ask after seconds, not in the first moment
+      beat();
+      show(missing);
+      if (!shown) shown.reset(this);
+    } else {
+      own().heartbeat.fetch_add(1, std::memory_order_relaxed);
+    }
     look_around(missing, done);
     idle(missing);
     if (deadline->expired()) {
@@ -184,30 +204,50 @@ std::vector<int> Host::culprits(const std::vector<int>& awaited, std::string& re
   for (int peer = 0; peer < size(); ++peer) {
     before.push_back(control().slot(peer).heartbeat.load(std::memory_order_relaxed));
   }
+  // A wait in another communicator may end with its own deadline while this rank listens.
+  const auto columns = static_cast<std::size_t>(size()) + 1;
+  std::vector<bool> waits((columns - 1) * columns);
+  const auto place = [columns](int rank, int peer) {
+    return static_cast<std::size_t>(rank) * columns + static_cast<std::size_t>(peer);
+  };
   for (auto listened = kListen.zero(); listened < kListen; listened += kNap) {
     std::this_thread::sleep_for(kNap);
     pulse();
     idle(awaited);
+    for (int peer = 0; peer < size(); ++peer) {
+      for (int other = 0; other <= size(); ++other) {
+        if (control().waits(peer, other).load(std::memory_order_relaxed)) {
+          waits[place(peer, other)] = true;
+        }
+      }
+    }
   }
 
   std::vector<int> trace = awaited;
   std::vector<int> guilty;
   bool elsewhere = false;
   for (std::size_t i = 0; i < trace.size(); ++i) {  // trace grows
-    const RankSlot& slot = control().slot(trace[i]);
-    const auto at = static_cast<std::size_t>(trace[i]);
+    const int suspect = trace[i];
+    const RankSlot& slot = control().slot(suspect);
+    const auto at = static_cast<std::size_t>(suspect);
     if (slot.heartbeat.load(std::memory_order_relaxed) == before[at]) {
-      guilty.push_back(trace[i]);
+      guilty.push_back(suspect);
       continue;
     }
+    const auto follow = [&](int next) {
+      if (next != rank_ && std::find(trace.begin(), trace.end(), next) == trace.end()) {
+        trace.push_back(next);
+      }
+    };
     for (const auto& entry : slot.waiting_for) {
       const std::int32_t next = entry.load(std::memory_order_relaxed);
       elsewhere = elsewhere || next == kWaitingElsewhere;
-      if (next >= 0 && next != rank_ &&
-          std::find(trace.begin(), trace.end(), next) == trace.end()) {
-        trace.push_back(next);
-      }
+      if (next >= 0) follow(next);
     }
+    for (int next = 0; next < size(); ++next) {
+      if (waits[place(suspect, next)]) follow(next);
+    }
+    elsewhere = elsewhere || waits[place(suspect, size())];
   }
   reason = "did not answer within " + seconds_text(timeout_);
   if (!guilty.empty() || elsewhere) return guilty;
@@ -238,7 +278,7 @@ void Host::look_after(const std::vector<int>& awaited) {
 }
 
 void Host::pulse() {
-  own().heartbeat.fetch_add(1, std::memory_order_relaxed);
+  beat();
   check_failure();
 }
 

@@ -146,6 +146,13 @@ class Host {
   template <class Done, class Awaited>
   void wait(const Signal& signal, Wait kind, std::optional<Deadline>& deadline, const Done& done,
             const Awaited& awaited);
+  /** Shows, in all communicators of this process, that this rank is alive. */
+  void beat();
+  /** Shows in the others that this rank waits here for `awaited`, and for nobody else. */
+  void show(const std::vector<int>& awaited);
+  template <class Action>
+  void for_each_of_this_rank(const Action& action);
+  int find(const Host& other, int rank) const;
   /** Spins for a while; whether done() holds. */
   template <class Done>
   bool spin(const Done& done) const;
@@ -182,6 +189,7 @@ class Host {
   int rank_;
   std::int32_t process_;  // a forked child that inherits this object is not this rank
   bool crowded_;
+  std::vector<bool> shares_process_;  // by rank: whether another rank is of the same process
   std::uint32_t phase_ = 0;
   Idle idle_;
   std::function<void()> on_failure_;

@@ -2,6 +2,7 @@
 #include "communicator/shm/meeting.hpp"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -210,6 +211,7 @@ Meeting meet(const UniqueId& id, int rank, const Party& party, std::chrono::mill
                           ", but another process has joined with it");
   }
   slot.process = ProcessId::self();
+  slot.thread = ::gettid();
   CPU_ZERO(&slot.processors);
   ::sched_getaffinity(0, sizeof(slot.processors), &slot.processors);
   slot.state.store(RankSlot::kJoined, std::memory_order_release);

@@ -1,0 +1,38 @@
+// The communicators of this process, through all of which a rank shows that it is alive.
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+namespace tutti::shm {
+
+class Host;
+
+/**
+ * While a rank waits in one communicator, its peers of another may be waiting for it: they must see
+ * that it is alive, and whom it waits for. So every Host of a process is entered here as long as it
+ * lives. Safe from any thread.
+ */
+class Presence {
+ public:
+  static Presence& of_this_process();
+
+  void add(Host* host);
+  void remove(Host* host);
+  /** action(Host&) on all but `self`, none of which ends meanwhile. */
+  template <class Action>
+  void for_each_other(const Host* self, const Action& action) {
+    const std::lock_guard lock(mutex_);
+    for (Host* host : hosts_) {
+      if (host != self) action(*host);
+    }
+  }
+
+ private:
+  Presence();
+
+  std::mutex mutex_;
+  std::vector<Host*> hosts_;
+};
+
+}  // namespace tutti::shm

@@ -1,0 +1,114 @@
+// Who is blamed, and when, where ranks come late or wait in another communicator.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "rig/processes.hpp"
+#include "support/world.hpp"
+
+namespace tutti::test {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kPatience = 30s;
+
+std::string outcome_of(const std::function<void()>& action) {
+  try {
+    action();
+    return "returned";
+  } catch (const PeerLost& error) {
+    return describe(error);
+  } catch (const std::exception& error) {
+    return std::string("threw: ") + error.what();
+  }
+}
+
+/** Four ranks, of which the second comes late, the third later, and the last one stops: the first
+ * does not wait for a deadline each. */
+TEST(Blame, OneDeadlineHoldsForAllRanksThatAreAwaited) {
+  constexpr int kRanks = 4;
+  constexpr std::chrono::milliseconds kTimeout = 2s;
+  struct Board {
+    Report report;
+    std::atomic<std::int64_t> milliseconds;
+  };
+  const Shared<Board> board;
+  const UniqueId id = UniqueId::create();
+  Processes ranks;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ranks.start([&, rank] {
+      Communicator comm(rank, kRanks, id, short_timeout(kTimeout));
+      comm.barrier();
+      if (rank == kRanks - 1) ::raise(SIGSTOP);
+      std::this_thread::sleep_for(rank * kTimeout * 9 / 10);  // its work
+      const auto begin = Clock::now();
+      const std::string outcome = outcome_of([&] { comm.barrier(); });
+      if (rank != 0) return;
+      const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
+      board->milliseconds = took.count();
+      board->report.end_with(outcome);
+    });
+  }
+  EXPECT_TRUE(ranks.wait(0, kPatience));
+  EXPECT_TRUE(std::string(board->report.outcome.data()).starts_with("lost "));
+  EXPECT_LT(board->milliseconds, 4500);  // with a deadline for each it takes 5900
+}
+
+/** Rank 2 stops. Rank 1 waits for it in a part, and rank 0 for rank 1 in the whole. */
+void expect_the_stopped_one_to_be_blamed(bool by_split) {
+  constexpr int kRanks = 3;
+  const Shared<std::array<Report, kRanks>> reports;
+  const Shared<std::atomic<bool>> waiting;
+  const UniqueId id = UniqueId::create();
+  const UniqueId part_id = UniqueId::create();
+  Processes ranks;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ranks.start([&, rank] {
+      Communicator whole(rank, kRanks, id, short_timeout(2s));
+      std::optional<Communicator> part;
+      if (by_split) {
+        part = whole.split(rank == 0 ? 0 : 1, 0);
+      } else if (rank != 0) {
+        part.emplace(rank - 1, kRanks - 1, part_id, short_timeout(2s));
+      }
+      whole.barrier();
+      if (rank == 2) ::raise(SIGSTOP);
+      float value = 0;
+      const std::string outcome = outcome_of([&] {
+        if (rank == 0) {
+          *waiting = true;
+          whole.recv(View(&value, 1, DType::f32), 1);
+        } else {  // later, so that its own deadline is not the one that passes
+          holds_within(kPatience, [&] { return (*waiting).load(); });
+          std::this_thread::sleep_for(1s);
+          part->barrier();
+        }
+      });
+      (*reports)[static_cast<std::size_t>(rank)].end_with(outcome);
+      // The end of this one must not be what the other one finds.
+      holds_within(kPatience, [&] { return (*reports)[0].ended && (*reports)[1].ended; });
+    });
+  }
+  EXPECT_TRUE(ranks.wait(0, kPatience));
+  EXPECT_TRUE(ranks.wait(1, kPatience));
+  const std::string of_whole = (*reports)[0].outcome.data();
+  EXPECT_TRUE(of_whole.starts_with("lost 2: ")) << of_whole;
+  const std::string of_part = (*reports)[1].outcome.data();
+  EXPECT_TRUE(of_part.starts_with("lost 1: ")) << of_part;  // as rank 2 is known in the part
+}
+
+TEST(Blame, LeadsThroughAPartOfASplit) { expect_the_stopped_one_to_be_blamed(true); }
+TEST(Blame, LeadsThroughACommunicatorMadeForItself) { expect_the_stopped_one_to_be_blamed(false); }
+
+}  // namespace
+}  // namespace tutti::test
