@@ -35,6 +35,9 @@ add_cxx_options(-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   add_cxx_options(-Wno-restrict)  # false alarms on "text" + std::string, GCC bug 105651
 endif()
+if(CMAKE_UNITY_BUILD)
+  add_cxx_options(-Wno-subobject-linkage)  # a source in an anonymous namespace counts as a header there
+endif()
 if(TUTTI_WERROR)
   add_cxx_options(-Werror)
 endif()

@@ -42,8 +42,8 @@ struct Source {
   }
 };
 
-/** A candidate. */
-struct Entry {
+/** An element that may be among the k largest. */
+struct Candidate {
   std::uint32_t index;
   float value;
 };
@@ -264,7 +264,7 @@ class Selector::Impl {
       const std::size_t end = std::min(begin + kBatch, range.end);
       std::size_t losers = 0;
       for (std::size_t i = begin; i < end; ++i) {
-        const Entry entry{indices_[i], values_[i]};
+        const Candidate entry{indices_[i], values_[i]};
         const std::size_t wins = magnitude_of(entry.value) >= least ? 1 : 0;
         losers_[losers] = entry;
         losers += 1 - wins;
@@ -286,7 +286,7 @@ class Selector::Impl {
   std::int64_t count_ = 0;
   std::array<std::uint64_t, kBlock / kMarkBits> marks_{};
   std::array<std::int64_t, kBlock / kMarkBits> filled_{};
-  std::array<Entry, kBatch> losers_{};
+  std::array<Candidate, kBatch> losers_{};
 };
 
 Selector::Selector() : impl_(std::make_unique<Impl>()) {}

@@ -52,12 +52,12 @@ struct Peer {
 };
 
 template <class T>
-std::span<std::byte> bytes_of(T& value) {
+std::span<std::byte> memory_of(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
 template <class T>
-std::span<const std::byte> bytes_of(const T& value) {
+std::span<const std::byte> memory_of(const T& value) {
   return std::as_bytes(std::span(&value, 1));
 }
 
@@ -138,7 +138,7 @@ class Caller {
       if (state == Connecting::under_way) continue;
       std::swap(attempts_[i], attempts_.back());
       const Hello hello{peer_.card.token, own_host_};
-      if (state == Connecting::done && send_all(attempts_.back(), bytes_of(hello))) {
+      if (state == Connecting::done && send_all(attempts_.back(), memory_of(hello))) {
         said_hello_.emplace(kForAWelcome);
       } else {
         attempts_.pop_back();
@@ -179,7 +179,7 @@ class Door {
     }
     std::erase_if(strangers_, [this](Socket& stranger) {
       Hello hello;
-      const Received received = receive_exactly(stranger, bytes_of(hello));
+      const Received received = receive_exactly(stranger, memory_of(hello));
       if (received == Received::all && hello.token == own_.token) welcome(stranger, hello.host);
       return received != Received::too_few;
     });

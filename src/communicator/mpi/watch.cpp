@@ -18,7 +18,7 @@ constexpr std::chrono::milliseconds kForTheNews{250};
 // Waits inside a host poll every 50 ms; a thread that was not seen for so long waits no more.
 constexpr std::chrono::milliseconds kStale{500};
 constexpr std::size_t kMostWaiters = 16;                 // threads; more of them cost memory
-constexpr std::chrono::milliseconds kBetweenLooks{100};  // at connections to other hosts
+constexpr std::chrono::milliseconds kLookInterval{100};  // at connections to other hosts
 
 }  // namespace
 
@@ -76,7 +76,7 @@ void Watch::poll(std::span<const int> waiting_for) {
 }
 
 void Watch::look_after_hosts(Clock::time_point now) {
-  if (failure_ || !heartbeats_ || now - last_look_ < kBetweenLooks) return;
+  if (failure_ || !heartbeats_ || now - last_look_ < kLookInterval) return;
   last_look_ = now;
   if (const auto failure = heartbeats_->look()) announce(*failure);
 }

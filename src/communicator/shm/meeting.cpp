@@ -24,9 +24,9 @@
 namespace tutti::shm {
 namespace {
 
-constexpr std::chrono::milliseconds kLook{1};           // between two looks for a segment
-constexpr std::chrono::milliseconds kForReaders{1000};  // to see that there will be none
-constexpr std::chrono::milliseconds kNap{100};          // between two looks at the processes
+constexpr std::chrono::milliseconds kLook{1};             // between two looks for a segment
+constexpr std::chrono::milliseconds kForReaders{1000};    // to see that there will be none
+constexpr std::chrono::milliseconds kProbeInterval{100};  // between two looks at the processes
 
 [[noreturn]] void refuse_used_ticket() {
   throw InvalidArgument(
@@ -154,7 +154,7 @@ void wait_for_all(const Control& control, const Party& party, std::chrono::milli
   for (;;) {
     const std::uint32_t seen = joined.value.load(std::memory_order_acquire);
     if (seen >= static_cast<std::uint32_t>(size)) return;
-    joined.sleep(seen, kNap);
+    joined.sleep(seen, kProbeInterval);
     InterruptCheck::poll();
     std::vector<int> missing;
     std::vector<int> dead;
