@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing to build and test tutti: install_deps.sh [build] [bench] [lint]
+# Installs what is missing: install_deps.sh [library] [example] [build] [bench] [lint]
 # On Debian and Ubuntu with apt-get (through sudo unless root); elsewhere it says what to install.
 # When nothing is missing it does nothing.
 set -euo pipefail
@@ -24,21 +24,29 @@ has_pybind11() {
 }
 has_header() { echo "#include <$1>" | g++ -E -x c++ -; }
 
-build() {
+library() {
   need g++ has g++
   need cmake has cmake
   need ninja-build has ninja
+  need libopenmpi-dev has mpicxx
+}
+
+example() {
+  library
+  need openmpi-bin has mpiexec
   need pkg-config has pkg-config
+  need libopenblas-dev pkg-config --exists openblas
+  need zlib1g-dev has_header zlib.h
+}
+
+build() {  # everything, and its tests
+  example
   need python3 has python3
   need python3-dev python_headers
   need python3-numpy scripts/find_python.sh numpy
   need python3-pytest scripts/find_python.sh numpy pytest
   need python3-mpi4py scripts/find_python.sh numpy pytest mpi4py
   need pybind11-dev has_pybind11
-  need openmpi-bin has mpiexec
-  need libopenmpi-dev has mpicxx
-  need libopenblas-dev pkg-config --exists openblas
-  need zlib1g-dev has_header zlib.h
   need libgtest-dev has_header gtest/gtest.h
   need iproute2 has tc  # of a test
 }
@@ -59,8 +67,8 @@ lint() {
 cd "$(dirname "$0")/.."
 for group in "${@:-build}"; do
   case $group in
-    build | bench | lint) "$group" ;;
-    *) echo "install_deps.sh: no group named '$group' (build, bench, lint)" >&2 && exit 2 ;;
+    library | example | build | bench | lint) "$group" ;;
+    *) echo "install_deps.sh: no group named '$group' (library, example, build, bench, lint)" >&2 && exit 2 ;;
   esac
 done
 [ ${#missing[@]} -gt 0 ] || exit 0

@@ -12,7 +12,11 @@ if(tutti_has_cuda)
   endif()
   # System headers, which are not as tidy as ours.
   target_include_directories(tutti SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-  target_link_libraries(tutti PRIVATE CUDA::cudart_static)
+  # Installed beside a static library: those who use it need no CUDA. A shared one contains it.
+  target_link_libraries(tutti PRIVATE $<BUILD_INTERFACE:CUDA::cudart_static>)
+  if(NOT BUILD_SHARED_LIBS)
+    target_link_libraries(tutti PRIVATE $<INSTALL_INTERFACE:tutti::cudart>)
+  endif()
 else()
   target_sources(tutti PRIVATE ${cuda}/no_cuda.cpp)
 endif()
