@@ -26,11 +26,6 @@ std::optional<int> number(std::string_view text) {
   return value;
 }
 
-std::optional<int> number_in_environment(const char* name) {
-  const auto value = environment(name);
-  return value ? number(*value) : std::nullopt;
-}
-
 /** What is in a file of /proc; nothing if the process is another user's, or gone. */
 std::string contents(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -69,10 +64,6 @@ LocalRanks local_ranks() {
   const auto job = environment("PMIX_NAMESPACE");
   if (!job) return found;
   std::map<int, bool> has_come;
-  const auto ranks = number_in_environment("OMPI_COMM_WORLD_SIZE");
-  if (ranks && ranks == number_in_environment("OMPI_COMM_WORLD_LOCAL_SIZE")) {
-    for (int rank = 0; rank < *ranks; ++rank) has_come[rank] = false;
-  }
   std::error_code error;
   for (fs::directory_iterator entry("/proc", error), end; !error && entry != end;
        entry.increment(error)) {
@@ -90,6 +81,7 @@ LocalRanks local_ranks() {
       found.missing.push_back(rank);
     }
   }
+  if (found.come == 0) return {};  // not even this process is seen: /proc tells nothing
   return found;
 }
 

@@ -15,9 +15,9 @@ struct LocalRanks {
 
 /**
  * Looks through /proc for the processes of this job, by the job's name and the ranks that Open
- * MPI's mpiexec put into their environments. Where all ranks of the job are on this host, those
- * that have no process any more are missing, too. Nothing is missing if this process was not
- * started so.
+ * MPI's mpiexec put into their environments. Nobody is missing who cannot be seen: the processes of
+ * other PID namespaces, or all where /proc is not to be read. Takes it that tutti initialises MPI
+ * on all ranks.
  */
 LocalRanks local_ranks();
 

@@ -33,28 +33,6 @@ constexpr std::chrono::milliseconds kFarewell{5000};
 // After MPI_Init, for those whose time is up a little later to see that this rank had come.
 constexpr std::chrono::milliseconds kFarewellToInit{700};
 
-/** What this process owes to MPI, of which there is one in a process. */
-struct Process {
-  std::mutex initialising;
-  std::atomic<pid_t> initialised_by = 0;  // a forked child inherits it, but not the duty
-  bool guarded = false;                   // with `initialising`
-  std::mutex leaving;
-  std::atomic<bool> lost = false;
-  std::set<int> companions;  // of MPI_COMM_WORLD, in sessions that lost a rank; with `leaving`
-  std::vector<std::shared_ptr<const void>> left_to_mpi;
-};
-
-Process& process() {
-  static Process& never_destroyed = *new Process;
-  return never_destroyed;
-}
-
-void finalise_at_exit() {
-  const Process& owner = process();
-  if (owner.initialised_by != ::getpid() || owner.lost || is_finalised()) return;
-  MPI_Finalize();
-}
-
 /** A call of MPI_Init_thread on a thread of its own, shared by that thread and who waits for it. */
 struct Initialisation {
   std::mutex mutex;
@@ -76,14 +54,40 @@ struct Initialisation {
   }
 };
 
+/** What this process owes to MPI, of which there is one in a process. */
+struct Process {
+  std::mutex initialising;
+  std::atomic<pid_t> initialised_by = 0;           // a forked child inherits it, but not the duty
+  std::shared_ptr<Initialisation> initialisation;  // with `initialising`
+  bool guarded = false;                            // likewise
+  std::mutex leaving;
+  std::atomic<bool> lost = false;
+  std::set<int> companions;  // of MPI_COMM_WORLD, in sessions that lost a rank; with `leaving`
+  std::vector<std::shared_ptr<const void>> left_to_mpi;
+};
+
+Process& process() {
+  static Process& never_destroyed = *new Process;
+  return never_destroyed;
+}
+
+void finalise_at_exit() {
+  const Process& owner = process();
+  if (owner.initialised_by != ::getpid() || owner.lost || is_finalised()) return;
+  MPI_Finalize();
+}
+
 [[noreturn]] void lose_those_who_did_not_come(std::chrono::milliseconds timeout) {
   const LocalRanks ranks = local_ranks();
   std::this_thread::sleep_for(kFarewellToInit);
   const std::string reason = "did not come to MPI_Init within " + seconds_text(timeout);
   if (!ranks.missing.empty()) throw PeerLost(ranks.missing, reason);
-  throw CommunicationError("MPI_Init has not ended within " + seconds_text(timeout) + ": " +
-                           std::to_string(ranks.come) +
-                           " ranks of this host have come, so one on another host has not");
+  std::string text = "MPI_Init has not ended within " + seconds_text(timeout);
+  if (ranks.come > 0) {
+    text += "; of this host " + std::to_string(ranks.come) +
+            " ranks have come, and none is seen that has not";
+  }
+  throw CommunicationError(text);
 }
 
 /** What MPI_Finalize does first: it deletes the attributes of MPI_COMM_SELF. */
@@ -96,7 +100,8 @@ int say_farewell(MPI_Comm /*self*/, int /*key*/, void* /*value*/, void* /*state*
   }
   if (awaited.empty()) return MPI_SUCCESS;
   try {
-    const std::vector<int> absent = call_roll(MPI_COMM_WORLD, awaited, kFarewell);
+    const std::vector<int> absent =
+        call_roll(MPI_COMM_WORLD, roll_call_tag() - 1, awaited, kFarewell);
     if (absent.empty()) return MPI_SUCCESS;
     log(LogLevel::error, PeerLost(absent, "did not come to MPI_Finalize within " +
                                               seconds_text(kFarewell) + ", so this process ends")
@@ -129,17 +134,16 @@ void initialise(std::chrono::milliseconds timeout) {
   if (is_finalised()) {
     throw InvalidArgument("MPI was finalised before this communicator was made");
   }
-  if (is_initialised()) return;
-  const auto start = std::make_shared<Initialisation>();
-  std::thread([start] { start->run(); }).detach();
+  if (owner.initialised_by != 0) return;
+  if (!owner.initialisation) {
+    if (is_initialised()) return;
+    owner.initialisation = std::make_shared<Initialisation>();
+    std::thread([start = owner.initialisation] { start->run(); }).detach();
+  }
+  const auto start = owner.initialisation;  // by now perhaps that of an earlier call, which gave up
   for (Deadline deadline(timeout); !start->look();) {
-    try {
-      InterruptCheck::poll();
-      if (deadline.expired()) lose_those_who_did_not_come(timeout);
-    } catch (...) {
-      owner.lost = true;  // nothing of MPI may be called any more
-      throw;
-    }
+    InterruptCheck::poll();
+    if (deadline.expired()) lose_those_who_did_not_come(timeout);
   }
   check(*start->code, "MPI_Init_thread");
   owner.initialised_by = ::getpid();
@@ -187,9 +191,8 @@ int roll_call_tag() {
   return known != 0 ? *upper_bound : 32767;  // the least that the standard allows
 }
 
-std::vector<int> call_roll(MPI_Comm comm, std::span<const int> awaited,
+std::vector<int> call_roll(MPI_Comm comm, int tag, std::span<const int> awaited,
                            std::chrono::milliseconds timeout) {
-  const int tag = roll_call_tag();
   int rank = 0;
   int size = 0;
   check(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank");

@@ -19,7 +19,7 @@ bool is_finalised();
  * which is left alone when `timeout` has passed.
  *
  * Errors: InvalidArgument if MPI is finalised already; PeerLost naming the ranks of this host that
- * have not come, CommunicationError if all of this host have.
+ * have not come, CommunicationError if none is seen. A later call waits on.
  */
 void initialise(std::chrono::milliseconds timeout);
 
@@ -35,12 +35,11 @@ void guard_finalisation();
  * program that does is guarded. */
 void mark_lost(std::span<const int> ranks) noexcept;
 
-/** The largest tag that MPI takes, which is the roll call's. */
+/** The largest tag that MPI takes: of the roll call of ranks that meet. */
 int roll_call_tag();
 /** Sends an empty message to all other ranks of `comm`, and receives theirs until those of all in
- * `awaited` have come, or `timeout` has passed: those of whom none has. All who call find each
- * other. */
-std::vector<int> call_roll(MPI_Comm comm, std::span<const int> awaited,
+ * `awaited` have come, or `timeout` has passed: those of whom none has. */
+std::vector<int> call_roll(MPI_Comm comm, int tag, std::span<const int> awaited,
                            std::chrono::milliseconds timeout);
 
 /** Keeps memory for ever, because MPI may still read or write it. */

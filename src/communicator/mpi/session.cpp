@@ -149,7 +149,7 @@ void Session::give_up(MPI_Comm comm, const char* call) {
   fail();
   std::vector<int> everybody(static_cast<std::size_t>(size_));
   std::iota(everybody.begin(), everybody.end(), 0);
-  std::vector<int> lost = call_roll(comm, everybody, kRollCall);
+  std::vector<int> lost = call_roll(comm, roll_call_tag_, everybody, kRollCall);
   if (!lost.empty()) throw PeerLost(lost, "did not come within " + seconds_text(timeout_));
   for (int peer = 0; peer < size_; ++peer) {
     if (peer != rank_) lost.push_back(peer);

@@ -248,7 +248,11 @@ void Watch::announce_mismatch(std::string_view text) noexcept {
 /** The first failure that is known here. */
 void Watch::fail(const FailureReport& report) {
   failure_ = report;
-  session_.fail();
+  if (report.kind == FailureReport::Kind::mismatch) {
+    session_.keep();
+  } else {
+    session_.fail();
+  }
   if (heartbeats_) heartbeats_->tell(report);
 }
 
