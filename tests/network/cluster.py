@@ -10,7 +10,8 @@ import sys
 import tempfile
 
 NETWORK = "10.213.77"
-ENTER = 'hostname "$0"; mount --bind "$1" /etc/hosts; shift; exec "$@"'
+ENTER = ('hostname "$0"; mount --bind "$1" /etc/hosts && mount -t tmpfs tmpfs /dev/shm || exit 1; '
+         'shift; exec "$@"')
 
 
 def is_possible():
@@ -37,6 +38,7 @@ class Cluster:
         self.nodes = nodes
         self.directory = tempfile.mkdtemp(prefix="tutti-network-")
         self.prefix = f"tutti-{os.getpid()}"
+        self.switch = f"{self.prefix}-switch"
         self.write("prefix", self.prefix)
         names = [f"node{i}" for i in range(1, nodes + 1)]
         self.write("etc-hosts", "127.0.0.1 localhost\n" + f"{NETWORK}.254 head\n" +
@@ -48,13 +50,16 @@ class Cluster:
             file.write(text)
 
     def __enter__(self):
-        self.switch = f"{self.prefix}-switch"
-        ip("netns", "add", self.switch)
-        ip("-n", self.switch, "link", "add", "br0", "type", "bridge")
-        ip("-n", self.switch, "link", "set", "br0", "up")
-        self.plug("head", 254)
-        for number in range(1, self.nodes + 1):
-            self.plug(f"node{number}", number)
+        try:
+            ip("netns", "add", self.switch)
+            ip("-n", self.switch, "link", "add", "br0", "type", "bridge")
+            ip("-n", self.switch, "link", "set", "br0", "up")
+            self.plug("head", 254)
+            for number in range(1, self.nodes + 1):
+                self.plug(f"node{number}", number)
+        except BaseException:
+            self.remove()
+            raise
         return self
 
     def plug(self, name, number):
@@ -68,8 +73,13 @@ class Cluster:
         ip("-n", space, "link", "set", "eth0", "up")
 
     def __exit__(self, *_):
-        spaces = [f"{self.prefix}-{name}" for name in
-                  ("head", *(f"node{i}" for i in range(1, self.nodes + 1)), "switch")]
+        self.remove()
+
+    def remove(self):
+        """Ends what runs on the hosts, and them."""
+        listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+        names = [line.split()[0] for line in listed.stdout.splitlines()]
+        spaces = [name for name in names if name.startswith(f"{self.prefix}-")]
         for space in spaces:
             pids = subprocess.run(["ip", "netns", "pids", space], capture_output=True, text=True)
             for pid in pids.stdout.split():

@@ -2,10 +2,14 @@
 """Slow wires and cut cables between hosts: network_test.py MPIEXEC RANKS (see ranks.cpp)."""
 import glob
 import os
+import subprocess
 import sys
 import time
 
 import cluster
+
+
+SEGMENTS = "/dev/shm/*vader_segment.node[0-9]*"  # of Open MPI, named after the host
 
 
 def outcomes(directory, ranks):
@@ -39,7 +43,7 @@ def run(hosts, mpiexec, program, what, timeout, event, seconds):
     job = hosts.start(mpiexec, ranks, [program, what, hosts.directory],
                       {"TUTTI_TIMEOUT": str(timeout)})
     try:
-        texts, _ = wait_until(hosts.directory, ranks, 30, lambda text: True)
+        texts, _ = wait_until(hosts.directory, ranks, 90, lambda text: True)
         assert None not in texts, f"the ranks did not begin: {texts}"
         event()
         return wait_until(hosts.directory, ranks, seconds, lambda text: text != "ready")
@@ -68,18 +72,41 @@ def test_one_story_on_each_side_of_a_cut(mpiexec, program, timeout, seconds):
         assert texts == [here] * 4 + [there] * 2, (took, texts)
 
 
+def test_hosts_that_fail_half_way_leave_nothing():
+    class Failing(cluster.Cluster):
+        def plug(self, name, number):
+            super().plug(name, number)
+            if name == "node1":
+                raise InterruptedError
+
+    hosts = Failing(2, 1)
+    try:
+        with hosts:
+            assert False, "must not come here"
+    except InterruptedError:
+        pass
+    left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    assert f"{hosts.prefix}-" not in left, left
+    assert not os.path.exists(hosts.directory)
+
+
 def main():
     mpiexec, program = sys.argv[1:]
     if not cluster.is_possible():
         print("SKIPPED: no network namespaces here (they need root and iproute2): "
               "nothing was tested")
         return
+    before = set(glob.glob(SEGMENTS))
+    test_hosts_that_fail_half_way_leave_nothing()
+    # The deadline of 2 s, or else 10 s without a heartbeat, and room for a busy machine.
     for test, *arguments in ((test_slow_is_not_lost,),
-                             (test_one_story_on_each_side_of_a_cut, 2, 4),
+                             (test_one_story_on_each_side_of_a_cut, 2, 6),
                              (test_one_story_on_each_side_of_a_cut, 300, 15)):
         start = time.monotonic()
         test(mpiexec, program, *arguments)
         print(f"{test.__name__}{tuple(arguments)}: {time.monotonic() - start:.1f} s", flush=True)
+    left = set(glob.glob(SEGMENTS)) - before
+    assert not left, left
 
 
 if __name__ == "__main__":
