@@ -13,6 +13,7 @@ need() {
   "$@" >/dev/null 2>&1 || missing+=("$package")
 }
 has() { command -v "$1"; }
+has_for_root() { PATH=$PATH:/usr/sbin:/sbin command -v "$1"; }
 python_headers() {
   "$(scripts/find_python.sh numpy || echo /usr/bin/python3)" -c '
 import os, sys, sysconfig
@@ -48,7 +49,7 @@ build() {  # everything, and its tests
   need python3-mpi4py scripts/find_python.sh numpy pytest mpi4py
   need pybind11-dev has_pybind11
   need libgtest-dev has_header gtest/gtest.h
-  need iproute2 has tc  # of a test
+  need iproute2 has_for_root tc  # of a test
 }
 
 bench() {
