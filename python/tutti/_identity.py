@@ -15,7 +15,9 @@ def owners() -> List[str]:
     found = set()
     for distribution in metadata.distributions():
         if any(file.as_posix() == "tutti/__init__.py" for file in distribution.files or ()):
-            found.add(distribution.metadata["Name"])
+            name = distribution.metadata["Name"]
+            if name:  # of a damaged installation nothing may be left that says it
+                found.add(name)
     return sorted(found)
 
 

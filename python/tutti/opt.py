@@ -31,9 +31,9 @@ def _backward_of(loss: Any) -> Callable[[Emit], None]:
         return _torch.backward_of(loss)
     wanted = "an iterable of (param, grad), or a PyTorch scalar that requires grad"
     if _is_array(loss):  # its rows are no pairs, even where there are two numbers in each
-        raise TypeError(
-            f"loss is a {_name_of(loss)} of shape {tuple(loss.shape)}, but must be {wanted}"
-        )
+        shape = getattr(loss, "shape", None)
+        of_shape = "" if shape is None else f" of shape {tuple(shape)}"
+        raise TypeError(f"loss is a {_name_of(loss)}{of_shape}, but must be {wanted}")
     try:
         pairs = iter(loss)
     except TypeError:

@@ -56,7 +56,8 @@ def test_the_other_was_removed_again(mixed):
     """With it goes the file that both had; what is left imports as a package without content."""
     (mixed / "tutti" / "__init__.py").unlink()
     shutil.rmtree(mixed / "tutti-1.0.dist-info")
-    done = subprocess.run([sys.executable, "-c", "from tutti import opt"], capture_output=True,
+    # Without site-packages: a package with an __init__.py there would come first.
+    done = subprocess.run([sys.executable, "-S", "-c", "from tutti import opt"], capture_output=True,
                           text=True, timeout=100, env=dict(os.environ, PYTHONPATH=str(mixed)))
     assert done.returncode == 1
     assert "is not the package tutti of tutti-distopt" in done.stderr.splitlines()[-1]
@@ -65,6 +66,8 @@ def test_the_other_was_removed_again(mixed):
 def test_ours_over_the_other(tmp_path):
     """Ours works, and python -m tutti.info tells what the next uninstallation will break."""
     record(tmp_path, "tutti")
+    record(tmp_path, "damaged")
+    (tmp_path / "damaged-1.0.dist-info" / "METADATA").unlink()
     done = run(tmp_path, "-m", "tutti.info")
     assert done.returncode == 0
     assert "Another distribution, tutti, has installed" in done.stdout

@@ -106,7 +106,19 @@ def test_a_long_text_is_cut():
 
 
 SCRIPT = """
-import os, sys, tutti
+import atexit, os, pathlib, sys, time
+
+learnt = pathlib.Path(sys.argv[2])
+
+def wait():
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not learnt.exists():
+        time.sleep(0.01)
+
+if os.environ["OMPI_COMM_WORLD_RANK"] == "1":  # mpiexec ends the others when this one has ended
+    atexit.register(wait)  # before tutti, whose own comes first therefore
+import tutti
+
 if sys.argv[1] == "hosts":
     os.environ["TUTTI_HOST_ID"] = os.environ["OMPI_COMM_WORLD_RANK"]
 comm = tutti.Communicator(timeout=30)
@@ -119,7 +131,9 @@ try:
     for _ in range(3):
         comm.barrier()
 except tutti.PeerLost as lost:
-    print("learnt", lost.ranks, lost.reason, flush=True)
+    part = learnt.with_suffix(".part")
+    part.write_text(f"{lost.ranks} {lost.reason}")
+    part.rename(learnt)
 """
 
 
@@ -127,9 +141,11 @@ except tutti.PeerLost as lost:
 def test_a_program_under_mpiexec(layout, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    done = subprocess.run([*launching.MPIEXEC, "-n", "2", sys.executable, script, layout],
+    learnt = tmp_path / "learnt"
+    done = subprocess.run([*launching.MPIEXEC, "-n", "2", sys.executable, script, layout, learnt],
                           capture_output=True, text=True, timeout=100)
-    assert "learnt (1,) LookupError: no more images" in done.stdout, done.stdout + done.stderr
+    assert learnt.exists(), done.stdout + done.stderr
+    assert learnt.read_text() == "(1,) LookupError: no more images"
 
 
 def in_a_block(place, kind):

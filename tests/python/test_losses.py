@@ -114,6 +114,10 @@ def test_an_array_is_no_loss(sgd):
                        (Tensor((5, 2), Node()), r"\(5, 2\)")):
         with pytest.raises(TypeError, match=f"^loss is a .* of shape {shape}, but must be an iterable"):
             sgd(bad)
+    for protocol in ("__array_interface__", "__dlpack__"):  # which have no attribute of that name
+        bad = types.SimpleNamespace(**{protocol: None})
+        with pytest.raises(TypeError, match="^loss is a types.SimpleNamespace, but must be an iterable"):
+            sgd(bad)
     for bad in ([Tensor((2,))], iter([ones(2, 3)])):
         with pytest.raises(TypeError, match=r"^loss must yield pairs \(param, grad\), not a "):
             sgd(bad)
