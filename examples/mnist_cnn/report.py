@@ -89,4 +89,6 @@ def plot(image, files):
     loss.set(xlabel="epoch", ylabel="training loss, all batches", yscale="log")
     accuracy.set(xlabel="epoch", ylabel="evaluation accuracy")
     accuracy.legend()
-    figure.savefig(image)
+    with OutputFile(image) as output:
+        figure.savefig(output.file, format=os.path.splitext(image)[1][1:] or None)
+        output.commit()
