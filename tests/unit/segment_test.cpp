@@ -20,6 +20,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
@@ -136,17 +137,25 @@ class ProfilersTimer {
 };
 
 TEST(Segment, IsReservedUnderAProfilersTimer) {
-  constexpr std::int64_t kBytes = std::int64_t{128} * 1024 * 1024 + 3;
+  constexpr std::int64_t kMebi = 1024 * 1024;
+  constexpr std::int64_t kOnePiece = 16 * kMebi + 3;
+  constexpr std::int64_t kPieces = 128 * kMebi + 3;
   const std::string name = segment_name(UniqueId::create(), "test");
   const NameGuard guard(name);
   const Segment segment = Segment::create(name);
   const ProfilersTimer timer;
-  segment.reserve(0, kBytes);
+  segment.reserve(0, kOnePiece);
   EXPECT_FALSE(ProfilersTimer::struck_endlessly());
-  EXPECT_EQ(segment.bytes(), kBytes);
+  EXPECT_EQ(segment.bytes(), kOnePiece);
   sigset_t blocked;
   ASSERT_EQ(::pthread_sigmask(SIG_SETMASK, nullptr, &blocked), 0);
   EXPECT_EQ(sigismember(&blocked, SIGPROF), 0);
+  if (std::filesystem::space("/dev/shm").available < kPieces) {
+    GTEST_SKIP() << "/dev/shm has no room for 128 MiB: only a single piece was reserved";
+  }
+  segment.reserve(0, kPieces);
+  EXPECT_FALSE(ProfilersTimer::struck_endlessly());
+  EXPECT_EQ(segment.bytes(), kPieces);
 }
 
 /** The address of an abstract socket. */
