@@ -1,12 +1,14 @@
 // A rank of a job whose last rank stops itself for good: mpi_ends STAGE, under mpiexec.
 //
-//   init      before it initialises MPI
-//   connect   before it makes its communicator, in a program that initialises and finalises MPI
-//   itself step      between two steps part      between two steps, of a part of the communicator
-//   own       between two steps, in such a program
+//   init: before it initialises MPI.
+//   connect: before it makes a communicator, in a program that initialises MPI itself.
+//   step: between two steps.
+//   part: between two steps of a part of the communicator.
+//   own: between two steps, in a program that initialises MPI itself.
 //
 // The others say whom they have lost, and return 0. Where nobody stops, STAGE is "none".
 #include <mpi.h>
+#include <sys/prctl.h>
 
 #include <chrono>
 #include <csignal>
@@ -23,6 +25,11 @@ namespace {
 using tutti::Communicator;
 using tutti::DType;
 using tutti::View;
+using namespace std::chrono_literals;
+
+constexpr std::chrono::milliseconds kTimeout = 2s;       // of the communicator under test
+constexpr std::chrono::milliseconds kStartTimeout = 5s;  // where the start is under test
+constexpr std::chrono::milliseconds kStart = 60s;  // of ranks that all come, on a busy machine
 
 void stop_if(bool now) {
   if (now) ::raise(SIGSTOP);
@@ -39,7 +46,9 @@ void train(std::string_view stage, bool is_victim) {
     MPI_Init(nullptr, nullptr);
     stop_if(stage == "connect" && is_victim);
   }
-  Communicator communicator;
+  const bool is_start = stage == "init" || stage == "connect";
+  const Communicator first({.timeout = is_start ? kStartTimeout : kStart});
+  Communicator communicator({.timeout = kTimeout});
   step(communicator);
   auto part = communicator.split(0, 0);
   stop_if(stage != "none" && is_victim);
@@ -49,6 +58,7 @@ void train(std::string_view stage, bool is_victim) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // the stopped one does not outlive mpiexec
   const std::string_view stage = argc == 2 ? argv[1] : "none";
   const std::string rank = std::getenv("OMPI_COMM_WORLD_RANK");
   const bool is_victim = std::stoi(rank) + 1 == std::stoi(std::getenv("OMPI_COMM_WORLD_SIZE"));

@@ -2,7 +2,6 @@
 """How jobs under mpiexec end when a rank has stopped: mpi_ends_test.py PROGRAM MPIEXEC."""
 
 import concurrent.futures
-import os
 import re
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import unittest
 
 PROGRAM = sys.argv[1]
 MPIEXEC = (sys.argv[2], "--oversubscribe", "--bind-to", "none")
-TIMEOUT = 2  # seconds, of the communicator
+TIMEOUT = 5  # seconds: the longest deadline that passes in a job
 FAREWELL = 5  # what MPI_Finalize waits for the others after a loss
 # What mpiexec takes to start and to end a job, on a machine that does other things as well.
 GRACE = 20
@@ -21,7 +20,6 @@ class Job:
     """A job that ran: `text` is its output, `status` its exit status."""
 
     def __init__(self, stage, ranks, layout=None):
-        environment = dict(os.environ, TUTTI_TIMEOUT=str(TIMEOUT))
         command = [*MPIEXEC, "-n", str(ranks)]
         if layout:
             command = list(MPIEXEC)
@@ -31,7 +29,7 @@ class Job:
         else:
             command += [PROGRAM, stage]
         start = time.monotonic()
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, timeout=100,
+        done = subprocess.run(command, stdout=subprocess.PIPE, timeout=100,
                               stderr=subprocess.STDOUT, text=True, check=False)
         self.took = time.monotonic() - start
         self.status = done.returncode
@@ -78,7 +76,7 @@ class Ends(unittest.TestCase):
                 self.assertLess(job.took, TIMEOUT + FAREWELL + GRACE, job.text)
 
     def test_mpi_init_has_a_deadline(self):
-        self.assertIn("did not come to MPI_Init within 2.0 s", self.jobs["init"].text)
+        self.assertIn("did not come to MPI_Init within 5.0 s", self.jobs["init"].text)
 
     def test_a_program_that_finalises_mpi_is_told_what_to_do(self):
         for name in ("connect", "own"):
