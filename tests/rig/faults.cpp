@@ -6,7 +6,8 @@
 // A trial (trial.hpp) is a pure function of the seed and its number. Every rank checks each result;
 // every survivor must name the faulty ranks and no others, within the deadline and a second; the
 // memory of survivors must stay theirs, the job must end with the right status, and nothing may be
-// left (judge.cpp). Trials in which timers were late are tried again before they count as failed.
+// left (judge.cpp). A trial in which nothing was wrong but the time, while the machine kept ranks
+// from running, is tried again before it counts as failed.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/wait.h>
@@ -34,7 +35,7 @@
 namespace tutti::test {
 namespace {
 
-constexpr int kAttempts = 3;  // of a trial on a busy machine
+constexpr int kAttempts = 3;  // of a trial in which all complaints are about a busy machine's time
 
 struct Options {
   std::uint64_t seed = 1;
@@ -111,14 +112,16 @@ class Table {
   void note(const Trial& trial, const Report& report) {
     Cell& cell = cells_[trial.what.name][static_cast<std::size_t>(trial.start)];
     ++cell.trials;
-    if (!report.is_well) ++(report.is_doubtful ? cell.doubtful : cell.failed);
+    if (!report.is_well) ++cell.failed;
     if (report.mpiexec_hung) ++mpiexec_hung_;
     results_ += report.results;
     longest_wait_ = std::max(longest_wait_, report.longest_wait);
   }
 
-  /** Prints the table; returns the number of trials that failed. */
-  int print() const {
+  void note_repeat() { ++repeats_; }
+
+  /** Prints the table; whether all is well. */
+  bool print() const {
     std::printf("\n%-26s", "trials (failed)");
     for (int i = 0; i < kStarts; ++i) {
       std::printf("%12s", std::string(name_of(static_cast<Start>(i))).c_str());
@@ -134,29 +137,35 @@ class Table {
                                 .c_str());
         total.trials += cell.trials;
         total.failed += cell.failed;
-        total.doubtful += cell.doubtful;
       }
     }
     std::printf(
-        "\n\n%d of %d trials failed, %d could not be judged on a machine so busy; %lld right "
-        "results, longest wait %.2f s\n",
-        total.failed, total.trials, total.doubtful, static_cast<long long>(results_),
-        longest_wait_);
+        "\n\n%d of %d trials failed; %d attempts were late on a busy machine and repeated; %lld "
+        "right results, longest wait %.2f s\n",
+        total.failed, total.trials, repeats_, static_cast<long long>(results_), longest_wait_);
+    const int bound = hangs_allowed(total.trials);
     if (mpiexec_hung_ > 0) {
-      std::printf("%d times mpiexec hung although all ranks had ended\n", mpiexec_hung_);
+      std::printf("%d times mpiexec hung although all ranks had ended%s, %d are allowed\n",
+                  mpiexec_hung_, mpiexec_hung_ > bound ? ": FAILED" : "", bound);
     }
-    return total.failed;
+    return total.failed == 0 && mpiexec_hung_ <= bound;
   }
 
  private:
   struct Cell {
     int trials = 0;
     int failed = 0;
-    int doubtful = 0;
   };
+
+  /** How often Open MPI may be forgiven that its mpiexec hangs by itself. */
+  static int hangs_allowed(int trials) {
+    return trials < 100 ? std::max(1, trials / 30) : trials / 50;
+  }
+
   std::map<std::string_view, std::array<Cell, kStarts>> cells_;
   std::int64_t results_ = 0;
   int mpiexec_hung_ = 0;
+  int repeats_ = 0;
   double longest_wait_ = 0;
 };
 
@@ -181,6 +190,7 @@ int run_all(const Options& options) {
       const Report report = finish(done);
       const Trial trial = make_trial(options.seed, done.number);
       if (!report.is_well && report.is_doubtful && done.attempt < kAttempts) {
+        table.note_repeat();
         running.push_back(start(options, done.number, done.attempt + 1));
         continue;
       }
@@ -193,7 +203,7 @@ int run_all(const Options& options) {
                   report.is_doubtful ? "on a busy machine: " : "", report.text.data());
     }
   }
-  return table.print() == 0 ? 0 : 1;
+  return table.print() ? 0 : 1;
 }
 
 int run_one(const Options& options) {
@@ -205,6 +215,7 @@ int run_one(const Options& options) {
   for (const std::string& complaint : verdict.complaints) {
     std::printf("FAILED%s: %s\n", verdict.is_doubtful ? " (busy machine)" : "", complaint.c_str());
   }
+  if (verdict.mpiexec_hung) std::printf("mpiexec hung although all ranks had ended\n");
   return verdict.complaints.empty() ? 0 : 1;
 }
 

@@ -56,8 +56,14 @@ class Judge {
     const std::ofstream empty(sandbox_.file(kRecordFile));
     return map_record(sandbox_.file(kRecordFile));
   }
+  void complain(const std::string& what) {
+    verdict_.complaints.push_back(what);
+    all_about_time_ = false;
+  }
+  /** Of what a busy machine may be the cause. */
+  void complain_about_time(const std::string& what) { verdict_.complaints.push_back(what); }
   void complain(int rank, const std::string& what) {
-    verdict_.complaints.push_back("rank " + std::to_string(rank) + " " + what);
+    complain("rank " + std::to_string(rank) + " " + what);
   }
 
   // --- While it runs ----------------------------------------------------------------------------
@@ -107,7 +113,7 @@ class Judge {
       return all(true, [](RankRecord& rank) { return rank.struck != 0; });
     };
     if (!wait([&] { return over() || struck() || survivors_ended(); }, kStart)) {
-      verdict_.complaints.emplace_back("the fault did not strike");
+      complain_about_time("the fault did not strike");
     }
     for (int rank = 0; rank < trial_.ranks; ++rank) {
       late_before_[static_cast<std::size_t>(rank)] = record_->of(rank).late;
@@ -147,7 +153,7 @@ class Judge {
     // Open MPI 4.1's mpiexec may hang when some ranks exit while another is in MPI_Finalize().
     verdict_.mpiexec_hung = trial_.start != Start::fork && !Job::has_living_grandchildren();
     if (!verdict_.mpiexec_hung) {
-      verdict_.complaints.push_back("the job does not end: " + Job::alive());
+      complain("the job does not end: " + Job::alive());
     }
   }
 
@@ -176,6 +182,9 @@ class Judge {
     verdict_.results += rank.results;
     if (end == End::wrong) complain(number, std::string("got a wrong result: ") + rank.text.data());
     if (rank.complaint[0] != '\0') complain(number, rank.complaint.data());
+    if (rank.refused_late) {
+      complain_about_time("rank " + std::to_string(number) + " took long to refuse another call");
+    }
     if (trial_.is_victim(number)) {
       examine_victim(number, rank);
     } else {
@@ -224,9 +233,9 @@ class Judge {
     verdict_.longest_wait = std::max(verdict_.longest_wait, took.count());
     if (took <= allowed + late()) return;
     std::ostringstream text;
-    text << "noticed it after " << std::setprecision(4) << took.count() << " s, where "
-         << allowed.count() << " s are allowed";
-    complain(number, text.str());
+    text << "rank " << number << " noticed it after " << std::setprecision(4) << took.count()
+         << " s, where " << allowed.count() << " s are allowed";
+    complain_about_time(text.str());
   }
 
   /** How long a survivor may take. Deaths need no deadline, once the ranks have met. */
@@ -279,14 +288,14 @@ class Judge {
     }
     if (!ended_ || trial_.recovery) return;  // mpiexec --enable-recovery is content with anything
     if ((job_.status() == 0) != faultless) {
-      verdict_.complaints.push_back("the job's status is " + std::to_string(job_.status()));
+      complain("the job's status is " + std::to_string(job_.status()));
     }
   }
 
   void examine_leftovers() {
     std::string left;
     const bool alone = wait([&] { return (left = ended_ ? Job::alive() : "").empty(); }, kAtOnce);
-    if (!alone) verdict_.complaints.push_back("processes are left: " + left);
+    if (!alone) complain("processes are left: " + left);
     // Who dies while something is created leaves it to the next start to sweep up.
     const bool sweeps = !sandbox_.has_own_shm() || creates();
     if (sweeps) const Communicator next(0, 1, UniqueId::create());
@@ -299,7 +308,7 @@ class Judge {
       }
       return files.empty();
     };
-    if (!wait(look, kAtOnce)) verdict_.complaints.push_back("left in /dev/shm: " + files);
+    if (!wait(look, kAtOnce)) complain("left in /dev/shm: " + files);
   }
 
   bool creates() const {
@@ -311,12 +320,7 @@ class Judge {
   }
 
   void conclude() {
-    verdict_.is_doubtful = late() > kDoubtful &&
-                           std::none_of(verdict_.complaints.begin(), verdict_.complaints.end(),
-                                        [](const std::string& text) {
-                                          return text.find("wrong result") != std::string::npos ||
-                                                 text.find("overwritten") != std::string::npos;
-                                        });
+    verdict_.is_doubtful = all_about_time_ && late() > kDoubtful;
     std::ostringstream text;
     const auto seconds = [](std::int64_t ns) { return static_cast<double>(ns) * 1e-9; };
     const std::int64_t start = record_->of(0).since;
@@ -343,6 +347,7 @@ class Judge {
   std::array<std::int64_t, kMostRanks> late_before_{};
   std::int64_t woken_ = 0;
   bool ended_ = false;
+  bool all_about_time_ = true;
   Verdict verdict_;
 };
 

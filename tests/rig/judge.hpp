@@ -11,7 +11,7 @@ namespace tutti::test {
 
 struct Verdict {
   std::vector<std::string> complaints;  ///< none: all was well
-  /** Whether the machine was so busy that the complaints may be its fault. */
+  /** Whether all complaints are about time, which a machine so busy may be to blame for. */
   bool is_doubtful = false;
   bool mpiexec_hung = false;  ///< though all ranks had ended
   std::int64_t results = 0;   ///< that were compared

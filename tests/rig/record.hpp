@@ -51,6 +51,7 @@ struct RankRecord {
   std::array<char, 2000> text;
   std::atomic<bool> settled;        ///< it waits to be released
   std::array<char, 400> complaint;  ///< what was wrong after the end
+  std::atomic<bool> refused_late;   ///< a call after the end
   Moment done;                      ///< it is about to return from main()
 
   void note_end(End how, std::string_view what, const std::vector<int>& ranks = {});
