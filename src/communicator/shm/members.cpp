@@ -70,13 +70,14 @@ Buffer ShmTransport::allocate(std::int64_t bytes) {
   }
 
   // Each rank reserves its own part, so that the memory is near its processor.
-  std::shared_ptr<Mapping> mapping;
+  Allocation allocation;
   if (opening.error == 0) {
     error = system_error_of([&] {
       if (rank() != 0) segment = Segment::open(name);
       if (!segment) throw SystemError("cannot find the memory that rank 0 allocated", ENOENT);
       segment.reserve(rank() * stride, stride);
-      mapping = segment.map();
+      allocation.mapping = segment.map();
+      if (stride > 0) allocation.copy = segment.map_copy(rank() * stride, stride);
     });
   } else if (rank() != 0) {
     error = SystemError("rank 0 could not allocate symmetric memory", opening.error);
@@ -93,7 +94,7 @@ Buffer ShmTransport::allocate(std::int64_t bytes) {
                         number);
     }
   }
-  return symmetric_.add({std::move(mapping), segment.release()}, stride, bytes);
+  return symmetric_.add(std::move(allocation), stride, bytes);
 }
 
 void ShmTransport::pulse(std::chrono::milliseconds waited) {

@@ -128,7 +128,9 @@ int reserve_in_pieces(int fd, std::int64_t offset, std::int64_t bytes) {
 
 }  // namespace
 
-Mapping::~Mapping() { ::munmap(base_, static_cast<std::size_t>(bytes_)); }
+Mapping::~Mapping() {
+  if (base_ != nullptr) ::munmap(base_, static_cast<std::size_t>(bytes_));
+}
 
 Segment Segment::create(const std::string& name) {
   // It is locked before it has a name, so no sweep ever takes it for abandoned.
@@ -189,6 +191,16 @@ std::int64_t Segment::bytes() const { return status_of(fd_.get()).st_size; }
 
 std::shared_ptr<Mapping> Segment::map() const {
   return mapping_table().find_or_map(fd_.get(), status_of(fd_.get()));
+}
+
+std::unique_ptr<Mapping> Segment::map_copy(std::int64_t offset, std::int64_t bytes) const {
+  // Without access: under mlockall() the pages would be copied at once.
+  void* base =
+      ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_NONE, MAP_PRIVATE, fd_.get(), offset);
+  if (base == MAP_FAILED) {
+    throw SystemError("cannot map " + std::to_string(bytes) + " bytes of shared memory", errno);
+  }
+  return std::make_unique<Mapping>(static_cast<std::byte*>(base), bytes);
 }
 
 void Segment::unlink() {

@@ -13,7 +13,7 @@
 
 namespace tutti::shm {
 
-/** A mapping of a whole object. Threads of one process that map the same object share it. */
+/** Owns a mapping of an object, or of a part of one. */
 class Mapping {
  public:
   Mapping(std::byte* base, std::int64_t bytes) : base_(base), bytes_(bytes) {}
@@ -23,6 +23,8 @@ class Mapping {
 
   std::byte* base() const { return base_; }
   std::int64_t bytes() const { return bytes_; }
+  /** Gives the mapping away: it has moved. */
+  std::byte* release() { return std::exchange(base_, nullptr); }
 
  private:
   std::byte* base_;
@@ -53,10 +55,11 @@ class Segment {
    * later. Throws SystemError with the sizes if there is not enough. */
   void reserve(std::int64_t offset, std::int64_t bytes) const;
   std::int64_t bytes() const;
-  /** Maps the whole object. */
+  /** Maps the whole object. Threads of one process that map the same object share the mapping. */
   std::shared_ptr<Mapping> map() const;
-  /** Gives the descriptor away, and the lock with it. */
-  FileDescriptor release() { return std::move(fd_); }
+  /** Maps a range so that writing to a page makes it a copy. It takes no memory, and cannot be
+   * accessed, before the caller permits it by mprotect(). Throws SystemError. */
+  std::unique_ptr<Mapping> map_copy(std::int64_t offset, std::int64_t bytes) const;
   /** Removes the name; mappings stay. Ends this process' lock. */
   void unlink();
 

@@ -1,7 +1,6 @@
 // Keeps the table of symmetric allocations.
 #include "communicator/shm/symmetric.hpp"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -82,29 +81,35 @@ void SymmetricMemory::isolate() noexcept {
 
 /**
  * A private mapping of the same object takes the place of the shared one in one step, and writing
- * to a page makes it a copy: so other threads may go on writing, and nothing of theirs is lost. The
- * shared pages are given back as soon as they have been copied: it takes no more memory than there
- * was.
+ * to a page makes it a copy: so other threads may go on writing, and nothing of theirs is lost. No
+ * page is left out: one that nobody has touched would show what others write into it. The shared
+ * pages are given back as soon as they have been copied, by another mapping of them: it takes no
+ * more memory than there was.
  */
 void SymmetricMemory::isolate(const Region& region) const noexcept {
   const auto allocation = region.allocation.lock();
-  if (!allocation || region.stride == 0) return;
-  const int object = allocation->object.get();
-  const std::int64_t page_bytes = page_size();
-  const std::int64_t start = rank_ * region.stride;
+  if (!allocation || !allocation->copy) return;
   const auto length = static_cast<std::size_t>(region.stride);
-  if (::mmap(region.own, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, object, start) ==
-      MAP_FAILED) {
+  Mapping& copy = *allocation->copy;
+  void* const again = ::mremap(region.own, 0, length, MREMAP_MAYMOVE);  // no bytes: a duplicate
+  const bool both = again != MAP_FAILED;
+  const Mapping shared(both ? static_cast<std::byte*>(again) : nullptr, region.stride);
+  ::munlock(copy.base(), length);  // pages that are locked would be copied before they are in place
+  if (::mprotect(copy.base(), length, PROT_READ | PROT_WRITE) != 0 ||
+      ::mremap(copy.base(), length, length, MREMAP_MAYMOVE | MREMAP_FIXED, region.own) ==
+          MAP_FAILED) {
     warn_still_shared(region.stride);
     return;
   }
+  copy.release();
+  const std::int64_t page_bytes = page_size();
   for (std::int64_t begin = 0; begin < region.stride; begin += kCopied) {
     const std::int64_t end = std::min(begin + kCopied, region.stride);
     for (std::int64_t page = begin; page < end; page += page_bytes) {
       write_as_it_is(region.own[page]);
     }
     // Where the system does not give them back, only memory is lost.
-    ::fallocate(object, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start + begin, end - begin);
+    if (both) ::madvise(shared.base() + begin, static_cast<std::size_t>(end - begin), MADV_REMOVE);
   }
 }
 

@@ -18,7 +18,8 @@ std::int64_t page_size();
 /** The memory of an allocation; lives as long as the user's Buffer. */
 struct Allocation {
   std::shared_ptr<Mapping> mapping;  ///< of all ranks' parts
-  FileDescriptor object;             ///< to map this rank's part anew
+  /** Of this rank's part, for isolate(): a descriptor would be one of the few of the process. */
+  std::unique_ptr<Mapping> copy;
 };
 
 /** One allocation: each rank's part begins a stride after the one before. */
