@@ -8,6 +8,7 @@
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -158,6 +159,27 @@ TEST(Segment, IsReservedUnderAProfilersTimer) {
   EXPECT_EQ(segment.bytes(), kPieces);
 }
 
+/** While it lives, there is no /proc as far as linkat() is concerned. */
+class NoProc {
+ public:
+  NoProc() { missing = true; }
+  NoProc(const NoProc&) = delete;
+  NoProc& operator=(const NoProc&) = delete;
+  ~NoProc() { missing = false; }
+
+  inline static bool missing = false;
+};
+
+TEST(Segment, IsMadeWithoutProc) {
+  const NoProc none;
+  const std::string name = segment_name(UniqueId::create(), "test");
+  const NameGuard guard(name);
+  const Segment segment = Segment::create(name);
+  EXPECT_TRUE(segment);
+  EXPECT_THROW(Segment::create(name), SystemError);  // it is locked
+  EXPECT_TRUE(Segment::open(name));
+}
+
 /** The address of an abstract socket. */
 struct Address {
   explicit Address(const std::string& name) {
@@ -195,6 +217,22 @@ TEST(Claim, OfThisUserIsSeenUntilItIsDropped) {
   EXPECT_FALSE(address.claim());
   claim.reset();
   EXPECT_FALSE(address.claimed());
+}
+
+/** Whoever sees the address may connect to it as often as its queue has room. */
+TEST(Claim, IsSeenWhoeverHasFilledItsQueue) {
+  const UniqueId id = UniqueId::create();
+  const auto claim = ClaimAddress(id).claim();
+  ASSERT_TRUE(claim && *claim);
+  const Address address(ticket_name(id, "claim"));
+  int connected = 0;
+  do {
+    const FileDescriptor fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    connected = ::connect(fd.get(), address.get(), address.bytes);
+  } while (connected == 0);
+  ASSERT_EQ(errno, EAGAIN);
+  EXPECT_TRUE(ClaimAddress(id).claimed());
+  EXPECT_THROW(Communicator(0, 1, id, test::short_timeout()), InvalidArgument);
 }
 
 TEST(Claim, OfAStrangerIsNotBelieved) {
@@ -259,6 +297,16 @@ TEST(Sweep, IsShortAmongAHundredThousandForeignFiles) {
 extern "C" int posix_fallocate(int fd, off_t offset, off_t len) {
   if (ProfilersTimer::strikes(len)) return EINTR;
   return ::fallocate(fd, 0, offset, len) == 0 ? 0 : errno;
+}
+
+/** For NoProc. */
+extern "C" int linkat(int old_folder, const char* old_name, int new_folder, const char* new_name,
+                      int flags) {
+  if (NoProc::missing) {
+    errno = ENOENT;
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_linkat, old_folder, old_name, new_folder, new_name, flags));
 }
 
 }  // namespace tutti::shm

@@ -45,7 +45,11 @@ std::optional<FileDescriptor> ClaimAddress::claim() const {
 
 bool ClaimAddress::claimed() const {
   const FileDescriptor fd = make_socket();
-  if (::connect(fd.get(), address(), bytes_) != 0) return false;
+  if (::connect(fd.get(), address(), bytes_) != 0) {
+    // Its queue is full, as a stranger may have made it; the system does not say whose it is. But
+    // the address is a secret until rank 0 binds it: so the ticket has been used, in any case.
+    return errno == EAGAIN;
+  }
   ucred holder{};
   socklen_t size = sizeof(holder);
   if (::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &holder, &size) != 0) {

@@ -95,6 +95,24 @@ bool remove_abandoned(int directory, const char* name) {
   return true;
 }
 
+/**
+ * A new object with a name, locked; nothing, and errno, if it cannot be made. It is locked before
+ * it has its name, so that no sweep takes it for abandoned. That needs O_TMPFILE and /proc: without
+ * them it has its name first, and is made again if a sweep was faster.
+ */
+FileDescriptor make_locked(int directory, const char* name) {
+  FileDescriptor fd(::openat(directory, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (fd && try_lock(fd.get(), LOCK_SH)) {
+    const std::string self = "/proc/self/fd/" + std::to_string(fd.get());
+    if (::linkat(AT_FDCWD, self.c_str(), directory, name, AT_SYMLINK_FOLLOW) == 0) return fd;
+    if (errno == EEXIST) return {};
+  }
+  do {
+    fd.reset(::openat(directory, name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
+  } while (fd && !(try_lock(fd.get(), LOCK_SH) && has_name(fd.get())));
+  return fd;
+}
+
 /** While it lives, this thread is not interrupted. */
 class NoSignals {
  public:
@@ -133,21 +151,16 @@ Mapping::~Mapping() {
 }
 
 Segment Segment::create(const std::string& name) {
-  // It is locked before it has a name, so no sweep ever takes it for abandoned.
-  const FileDescriptor fd(::open(kDirectory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  if (!fd) throw SystemError("cannot create shared memory " + name, errno);
-  if (!try_lock(fd.get(), LOCK_SH)) throw SystemError("cannot lock shared memory", EWOULDBLOCK);
   const FileDescriptor directory(::open(kDirectory, O_PATH | O_DIRECTORY | O_CLOEXEC));
-  const std::string self = "/proc/self/fd/" + std::to_string(fd.get());
   const char* entry = name.c_str() + 1;  // without the slash
   do {
-    if (::linkat(AT_FDCWD, self.c_str(), directory.get(), entry, AT_SYMLINK_FOLLOW) == 0) {
+    if (const FileDescriptor made = make_locked(directory.get(), entry)) {
       NameGuard guard(name);
       Segment segment = open(name);  // the kernel shows mappings by the name they were opened by
       guard.keep_name();
       return segment;
     }
-    if (errno != EEXIST) throw SystemError("cannot name shared memory " + name, errno);
+    if (errno != EEXIST) throw SystemError("cannot create shared memory " + name, errno);
   } while (remove_abandoned(directory.get(), entry));
   throw SystemError("cannot create shared memory " + name, EEXIST);
 }
