@@ -78,7 +78,7 @@ struct alignas(128) RankSlot {
   Mailbox mailbox;
   std::atomic<std::uint32_t> state;
   ProcessId process;
-  std::int32_t thread;   ///< that made the communicator
+  std::int32_t thread;   ///< that made the communicator: tells ranks of one process apart
   cpu_set_t processors;  ///< where this rank may run
   std::uint64_t token;   ///< of SingleCopy, and where it lies in this rank's process
   std::uint64_t token_address;
