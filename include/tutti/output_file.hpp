@@ -17,9 +17,10 @@ namespace tutti {
 class OutputFile {
  public:
   /**
-   * Creates the file, as readable for others as the umask allows. Throws InvalidArgument if `path`
-   * is a symbolic link, a folder, a device or whatever else is no regular file, SystemError if the
-   * folder is missing or not to be written to. To make and destroy one is to ask whether one may.
+   * Creates the file, with the permissions of this user's file that it replaces, or else as the
+   * umask allows. Throws InvalidArgument if `path` is a symbolic link, a folder, a device or
+   * whatever else is no regular file, SystemError if the folder is missing or not to be written to.
+   * To make and destroy one is to ask whether one may.
    */
   explicit OutputFile(const std::filesystem::path& path);
   OutputFile(const OutputFile&) = delete;

@@ -11,7 +11,7 @@ import os
 import secrets
 import stat
 import zipfile
-from typing import Any, BinaryIO, Dict, Iterator, Mapping, Union
+from typing import Any, BinaryIO, Dict, Iterator, Mapping, Optional, Union
 
 import numpy
 import numpy.typing as npt
@@ -42,6 +42,8 @@ class OutputFile:
     After a crash at any moment `path` is the old file or the new one. Nothing that others have put
     there is written to. A context manager, like a file; what is closed without a commit is removed.
 
+    It has the permissions of this user's file that it replaces, or else what the umask allows.
+
     Raises OSError if `path` is a symbolic link, a folder, a device or whatever else is no regular
     file, and if its folder is missing or not to be written to. To make and close one is to ask
     whether one may.
@@ -51,24 +53,37 @@ class OutputFile:
         self._path = os.fspath(path)
         self._committed = False
         folder, self._name = os.path.split(self._path)
-        self._temporary = f"{self._name}.{secrets.token_hex(8)}.tmp"
+        self._temporary = f".{secrets.token_hex(8)}.tmp"  # whose length is not the name's
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         with contextlib.ExitStack() as stack, _naming(self._path):
             # It stays open, so that its name may change its meaning without harm.
-            self._folder = os.open(folder or os.curdir, os.O_RDONLY | os.O_DIRECTORY)
+            self._folder = self._open_folder(folder or os.curdir)
             stack.callback(os.close, self._folder)
-            self._refuse_special()
+            permissions = self._look_at_old()
             descriptor = os.open(self._temporary, flags, 0o666, dir_fd=self._folder)
             stack.callback(self._remove)
             self._file = stack.enter_context(open(descriptor, "wb"))
+            if permissions is not None:
+                os.fchmod(descriptor, permissions)
             self._resources = stack.pop_all()
 
-    def _refuse_special(self) -> None:
-        """os.replace() would put the file in the place of a device or a link, such as /dev/stdout."""
+    @staticmethod
+    def _open_folder(folder: str) -> int:
+        try:
+            return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except PermissionError:  # it may be written to all the same
+            return os.open(folder, os.O_PATH | os.O_DIRECTORY)
+
+    def _look_at_old(self) -> Optional[int]:
+        """The permissions of the file that is to be replaced, if it is this user's.
+
+        Refuses what is none: os.replace() would put the file in the place of a device or a link,
+        such as /dev/stdout.
+        """
         try:
             there = os.stat(self._name or os.curdir, dir_fd=self._folder, follow_symlinks=False)
         except FileNotFoundError:
-            return
+            return None
         mode = there.st_mode
         if not stat.S_ISREG(mode):
             what = ("a folder" if stat.S_ISDIR(mode) else
@@ -78,6 +93,7 @@ class OutputFile:
         folder = os.stat(self._folder)  # with the sticky bit, as in /tmp, the owners alone replace
         if folder.st_mode & stat.S_ISVTX and os.geteuid() not in (0, there.st_uid, folder.st_uid):
             raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        return mode & 0o777 if there.st_uid == os.geteuid() else None
 
     def _remove(self) -> None:
         if not self._committed:
@@ -106,7 +122,8 @@ class OutputFile:
             try:
                 os.fsync(self._folder)
             except OSError as error:
-                if error.errno != errno.EINVAL:  # how file systems say that they cannot
+                # How file systems say that they cannot, and what may not be read.
+                if error.errno not in (errno.EINVAL, errno.EBADF):
                     raise
 
     def close(self) -> None:

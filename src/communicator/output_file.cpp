@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <optional>
 #include <random>
 #include <string>
 
@@ -23,16 +24,24 @@ class OutputFile::Impl {
     if (name_.empty()) throw InvalidArgument("'" + path_ + "' is not the name of a file");
     const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
     folder_.reset(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!folder_ && errno == EACCES) {  // it may be written to all the same
+      folder_.reset(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    }
     if (!folder_) fail();
-    refuse_special();
+    const std::optional<mode_t> permissions = look_at_old();
     std::random_device random;
-    std::array<char, 32> suffix{};
-    std::snprintf(suffix.data(), suffix.size(), ".%08x%08x.tmp", random(), random());
-    const std::string temporary = name_ + suffix.data();
-    file_.reset(::openat(folder_.get(), temporary.c_str(),
+    std::array<char, 32> temporary{};  // not made of the name, which may be as long as names can be
+    std::snprintf(temporary.data(), temporary.size(), ".%08x%08x.tmp", random(), random());
+    file_.reset(::openat(folder_.get(), temporary.data(),
                          O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (!file_) fail();
-    temporary_ = temporary;
+    temporary_ = temporary.data();
+    if (permissions && ::fchmod(file_.get(), *permissions) != 0) {
+      const int error = errno;
+      ::unlinkat(folder_.get(), temporary_.c_str(), 0);
+      errno = error;
+      fail();
+    }
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -54,21 +63,26 @@ class OutputFile::Impl {
     if (::fsync(file_.get()) != 0) fail();
     if (::renameat(folder_.get(), temporary_.c_str(), folder_.get(), name_.c_str()) != 0) fail();
     temporary_.clear();
-    // Some file systems cannot synchronise folders, and say EINVAL.
-    if (::fsync(folder_.get()) != 0 && errno != EINVAL) fail();
+    // Some file systems cannot synchronise folders, and say EINVAL. EBADF: it may not be read.
+    if (::fsync(folder_.get()) != 0 && errno != EINVAL && errno != EBADF) fail();
   }
 
  private:
   [[noreturn]] void fail() const { throw SystemError(path_ + ": cannot be written", errno); }
 
-  /** rename() would put the file in the place of a device or a link, such as /dev/stdout. */
-  void refuse_special() const {
+  /** The permissions of the file that is to be replaced, if it is this user's. Refuses what is
+   * none: rename() would put the file in the place of a device or a link, such as /dev/stdout. */
+  std::optional<mode_t> look_at_old() const {
     struct stat status {};
     if (::fstatat(folder_.get(), name_.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
       if (errno != ENOENT) fail();
-      return;
+      return std::nullopt;
     }
-    if (S_ISREG(status.st_mode)) return refuse_anothers(status.st_uid);
+    if (S_ISREG(status.st_mode)) {
+      refuse_anothers(status.st_uid);
+      if (status.st_uid != ::geteuid()) return std::nullopt;
+      return status.st_mode & (S_IRWXU | S_IRWXG | S_IRWXO);
+    }
     const char* what = S_ISDIR(status.st_mode)   ? "a folder"
                        : S_ISLNK(status.st_mode) ? "a symbolic link"
                                                  : "not a regular file";

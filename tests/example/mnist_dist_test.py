@@ -274,7 +274,7 @@ class MnistDist(unittest.TestCase):
         others = set(os.listdir(self.folder))
 
         def temporary():
-            return list(self.folder.glob("model.*.tmp"))
+            return list(self.folder.glob(".*.tmp"))
 
         for _ in range(6):
             process = self.start_saving("--resume", self.model)

@@ -98,6 +98,33 @@ def test_the_umask_decides_who_may_read(tmp_path):
     assert stat.S_IMODE((tmp_path / "result").stat().st_mode) == 0o640
 
 
+def test_permissions_of_the_old_file_are_kept(tmp_path):
+    path = tmp_path / ("x" * 255)  # as long as the system allows
+    for mode in (0o600, 0o644):
+        path.touch()
+        path.chmod(mode)
+        with files.OutputFile(path) as output:
+            output.commit()
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+def test_folders_that_may_not_be_read_are_written_to():
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o300)
+        root = os.geteuid() == 0
+        if root:
+            os.chown(folder, 65534, 65534)
+            os.seteuid(65534)
+        try:
+            with files.OutputFile(os.path.join(folder, "result")) as output:
+                output.commit()
+        finally:
+            if root:
+                os.seteuid(0)
+            os.chmod(folder, 0o700)
+        assert os.listdir(folder) == ["result"]
+
+
 ARRAYS = {"matrix": numpy.arange(6, dtype=numpy.float32).reshape(2, 3),
           "turned": numpy.asfortranarray(numpy.arange(4.0).reshape(2, 2)),
           "nothing": numpy.zeros((0, 3), numpy.uint8), "number": numpy.int64(-7)}

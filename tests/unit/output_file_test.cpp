@@ -77,7 +77,7 @@ TEST_F(OutputFiles, OthersCannotForeseeTheTemporaryName) {
   const std::vector<std::string> before = names();
   const OutputFile second(path);
   ASSERT_EQ(before.size(), 1U);
-  EXPECT_TRUE(before[0].starts_with("result.") && before[0].ends_with(".tmp")) << before[0];
+  EXPECT_TRUE(before[0].starts_with(".") && before[0].ends_with(".tmp")) << before[0];
   EXPECT_EQ(names().size(), 2U);
 }
 
@@ -145,6 +145,34 @@ TEST_F(OutputFiles, TheUmaskDecidesWhoMayRead) {
   OutputFile(path).commit();
   umask(before);
   EXPECT_EQ(fs::status(path).permissions(), fs::perms{0640});
+}
+
+TEST_F(OutputFiles, PermissionsOfTheOldFileAreKept) {
+  const fs::path path = folder_ / "result";
+  std::ofstream(path) << "old";
+  ASSERT_EQ(chmod(path.c_str(), 0600), 0);
+  OutputFile(path).commit();
+  EXPECT_EQ(fs::status(path).permissions(), fs::perms{0600});
+}
+
+TEST_F(OutputFiles, NamesMayBeAsLongAsTheSystemAllows) {
+  OutputFile(folder_ / std::string(255, 'x')).commit();
+  EXPECT_EQ(names().size(), 1U);
+}
+
+TEST_F(OutputFiles, FoldersThatMayNotBeReadAreWrittenTo) {
+  ASSERT_EQ(chmod(folder_.c_str(), 0300), 0);
+  const bool root = geteuid() == 0;
+  if (root) {
+    ASSERT_EQ(chown(folder_.c_str(), 65534, 65534), 0);
+    ASSERT_EQ(seteuid(65534), 0);
+  }
+  EXPECT_NO_THROW(OutputFile(folder_ / "result").commit());
+  if (root) {
+    ASSERT_EQ(seteuid(0), 0);
+  }
+  ASSERT_EQ(chmod(folder_.c_str(), 0700), 0);
+  EXPECT_EQ(names(), std::vector<std::string>{"result"});
 }
 
 }  // namespace
