@@ -1,11 +1,9 @@
 // Makes, prints and parses tickets.
 #include "tutti/unique_id.hpp"
 
-#include <sys/random.h>
-
 #include <algorithm>
-#include <cerrno>
 
+#include "communicator/system.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {
@@ -17,10 +15,7 @@ constexpr std::string_view kDigits = "0123456789abcdef";
 
 UniqueId UniqueId::create() {
   std::array<std::byte, kBytes> bytes;
-  // Up to 256 bytes come whole and uninterrupted once the kernel's generator is seeded.
-  while (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-    if (errno != EINTR) throw SystemError("cannot get random numbers for a UniqueId", errno);
-  }
+  fill_with_random(bytes, "a UniqueId");
   return UniqueId(bytes);
 }
 

@@ -1,10 +1,8 @@
 // How the leaders of the hosts connect: addresses over MPI, then TCP, then what both have.
 #include <arpa/inet.h>
-#include <sys/random.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <thread>
 
@@ -12,6 +10,7 @@
 #include "communicator/log.hpp"
 #include "communicator/mpi/channel.hpp"
 #include "communicator/mpi/heartbeats.hpp"
+#include "communicator/system.hpp"
 #include "communicator/text.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
@@ -76,10 +75,7 @@ std::vector<Peer> nearest(const Layout& layout, int own) {
 
 Card card_of(std::uint16_t port) {
   Card card;
-  if (::getrandom(card.token.data(), card.token.size(), 0) !=
-      static_cast<ssize_t>(card.token.size())) {
-    throw SystemError("cannot get random bytes", errno);
-  }
+  fill_with_random(card.token, "the heartbeats' connections");
   card.network = network_id();
   card.port = port;
   const std::vector<Address> addresses = own_addresses();

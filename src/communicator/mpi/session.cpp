@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <fstream>
 #include <map>
 #include <numeric>
 #include <string_view>
@@ -18,6 +17,7 @@
 #include "communicator/log.hpp"
 #include "communicator/mpi/lifecycle.hpp"
 #include "communicator/mpi/patience.hpp"
+#include "communicator/system.hpp"
 #include "communicator/text.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
@@ -39,12 +39,10 @@ std::string identity_of(const char* path) {
 }
 
 Place own_place() {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
   std::array<char, MPI_MAX_PROCESSOR_NAME> name{};
   int length = 0;  // machines that are copies of one that ran have its boot id as well
   check(MPI_Get_processor_name(name.data(), &length), "MPI_Get_processor_name");
-  const std::string machine = boot + " " + name.data() + " " + identity_of("/dev/shm") + " " +
+  const std::string machine = boot_id() + " " + name.data() + " " + identity_of("/dev/shm") + " " +
                               identity_of("/proc/self/ns/pid");
   const auto host_id = environment("TUTTI_HOST_ID");
   return {hash_text(machine), host_id ? std::max<std::uint64_t>(1, hash_text(*host_id)) : 0};

@@ -15,12 +15,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <fstream>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
 
+#include "communicator/system.hpp"
 #include "communicator/text.hpp"
 #include "tutti/error.hpp"
 
@@ -89,8 +89,7 @@ Socket::~Socket() {
 }
 
 std::uint64_t network_id() {
-  std::string name;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), name);
+  const std::string name = boot_id();
   struct stat network {};
   if (name.empty() || ::stat("/proc/self/ns/net", &network) != 0) return 0;
   return hash_text(name + " " + std::to_string(network.st_ino));

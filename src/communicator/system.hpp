@@ -1,0 +1,16 @@
+// What the kernel gives: random bytes, and the identity of the machine since it was started.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace tutti {
+
+/** Fills `bytes`, at most 256, with random numbers. Throws SystemError that they are for `what`. */
+void fill_with_random(std::span<std::byte> bytes, const char* what);
+
+/** Differs between machines, and between two starts of one; empty where the kernel says none. */
+std::string boot_id();
+
+}  // namespace tutti
