@@ -2,6 +2,7 @@
 #include "communicator/hierarchical.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <numeric>
 #include <utility>
 
@@ -41,15 +42,29 @@ Stages stages_of(const Reduce& reduce, DType dtype, const Layout& layout) {
 }  // namespace
 
 HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> channel, Layout layout,
-                                             std::unique_ptr<shm::ShmTransport> local)
+                                             std::unique_ptr<shm::ShmTransport> local,
+                                             const std::function<void()>& meanwhile)
     : channel_(std::move(channel)),
       layout_(std::move(layout)),
       local_(std::move(local)),
       leaders_(*channel_, agents(-1)),
       sparse_(*channel_, leaders_, layout_.largest_host()) {
-  channel_->set_hosts(layout_);
   // Each kind of wait also minds the other kind of peers.
   local_->host().set_idle([this](std::span<const int> names) { channel_->poll(names); });
+  channel_->set_idle([&] {
+    local_->host().pulse();
+    if (meanwhile) meanwhile();
+  });
+  try {  // the ranks of this host go on, and wait for the leader
+    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+    channel_->set_hosts(layout_);
+  } catch (const PeerLost& error) {
+    tell(error);
+    throw;
+  } catch (const std::exception& error) {
+    abort(error.what());
+    throw;
+  }
   channel_->set_idle([this] { local_->host().pulse(); });
 }
 
@@ -77,35 +92,6 @@ std::vector<int> HierarchicalTransport::agents(int root) const {
 
 int HierarchicalTransport::local_agent(int root) const {
   return layout_.host_of(root) == host() ? layout_.local_rank_of(root) : 0;
-}
-
-void HierarchicalTransport::tell(const PeerLost& error) noexcept {
-  local_->host().fail_lost(error.ranks(), error.reason());
-  channel_->announce_lost(error.ranks(), error.reason());
-}
-
-void HierarchicalTransport::tell(const MismatchError& error, Witnesses witnesses) noexcept {
-  local_->host().fail_mismatch(error.what());
-  if (witnesses == Witnesses::two) channel_->announce_mismatch(error.what());
-  channel_->session()->keep();
-}
-
-void HierarchicalTransport::pulse(std::chrono::milliseconds waited) {
-  guarded([&] {
-    std::vector<int> others(static_cast<std::size_t>(size()));
-    std::iota(others.begin(), others.end(), 0);
-    others.erase(others.begin() + rank());
-    local_->host().look_after_all();
-    channel_->poll(others);
-    // The control messages reach the ranks of this host, too.
-    if (waited >= channel_->timeout()) channel_->investigate(others);
-  });
-}
-
-void HierarchicalTransport::abort(std::string_view reason) noexcept {
-  const int self = rank();
-  local_->host().fail_lost(std::span(&self, 1), reason);
-  channel_->announce_lost(std::span(&self, 1), reason);
 }
 
 // --- Agreement ----------------------------------------------------------------------------------

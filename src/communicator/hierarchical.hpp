@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -34,8 +35,10 @@ namespace tutti {
  */
 class HierarchicalTransport final : public Transport {
  public:
+  /** `meanwhile` is called now and then while the leaders connect; what it throws ends that. */
   HierarchicalTransport(std::unique_ptr<mpi::Channel> channel, Layout layout,
-                        std::unique_ptr<shm::ShmTransport> local);
+                        std::unique_ptr<shm::ShmTransport> local,
+                        const std::function<void()>& meanwhile = {});
   HierarchicalTransport(const HierarchicalTransport&) = delete;
   HierarchicalTransport& operator=(const HierarchicalTransport&) = delete;
   /** Leaves: ranks that still wait for this one get PeerLost. Waits for nobody. */
@@ -79,6 +82,7 @@ class HierarchicalTransport final : public Transport {
   template <class Action>
   void guarded(const Action& action, Witnesses witnesses = Witnesses::all) {
     try {
+      const mpi::Channel::Call call(*channel_);
       action();
     } catch (const PeerLost& error) {
       tell(error);

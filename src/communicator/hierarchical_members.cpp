@@ -153,12 +153,12 @@ std::unique_ptr<Transport> HierarchicalTransport::form_part(const SplitPlan& pla
     if (layout.host_count() == 1) return local;
     auto channel = std::make_unique<Channel>(channel_->session(), std::move(session_ranks), context,
                                              channel_->timeout());
-    channel->set_idle([this] {  // others may fail to make their part, and say so here
-      channel_->poll({});
-      local_->host().pulse();
-    });
-    return std::make_unique<HierarchicalTransport>(std::move(channel), std::move(layout),
-                                                   std::move(local));
+    return std::make_unique<HierarchicalTransport>(
+        std::move(channel), std::move(layout), std::move(local),
+        [this] {  // others may fail to make their part, and say so here
+          channel_->poll({});
+          local_->host().pulse();
+        });
   } catch (const CommunicationError&) {
     throw;
   } catch (const std::exception& error) {  // the others would wait for this rank

@@ -1,5 +1,6 @@
 // The beginning of a communicator: what is said of it, and what it says where there is no room.
 #include <gtest/gtest.h>
+#include <mpi.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -9,9 +10,34 @@
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "communicator/layout.hpp"
 #include "support/world.hpp"
+
+namespace {
+
+/** Once this is set, the first message of so many bytes comes late, like from a stopped process. */
+struct Delay {
+  int bytes = 0;
+  std::chrono::milliseconds time{0};
+};
+
+Delay& delay() {
+  static Delay delay;
+  return delay;
+}
+
+}  // namespace
+
+/** Stands before MPI's own, as the profiling interface of the standard provides. */
+extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag,
+                         MPI_Comm comm, MPI_Request* request) {
+  if (count == delay().bytes) std::this_thread::sleep_for(std::exchange(delay(), {}).time);
+  return PMPI_Isend(data, count, type, to, tag, comm, request);
+}
 
 namespace tutti::test {
 namespace {
@@ -74,6 +100,27 @@ TEST_F(Beginning, APartThatCannotBeMadeEndsTheSplitForAll) {
     }
     EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
     EXPECT_THROW(comm.barrier(), PeerLost);
+  });
+}
+
+TEST_F(Beginning, ALeaderThatWaitsForAnotherHostIsNotBlamed) {
+  if (world().one_host()) GTEST_SKIP() << "needs several hosts";
+  on_ranks([](Communicator& comm) {
+    constexpr auto kTimeout = 1500ms;
+    constexpr int kCardBytes = 160;  // what the leaders tell each other to connect
+    const auto& hosts = world().hosts;
+    const auto other =
+        std::find_if(hosts.begin(), hosts.end(), [&](int host) { return host != hosts[0]; });
+    const auto late = static_cast<int>(other - hosts.begin());  // the leader of the second host
+    comm.barrier();
+    if (comm.global_rank() == late) delay() = {kCardBytes, 3 * kTimeout};
+    try {
+      const Communicator joined(short_timeout(kTimeout));
+      ADD_FAILURE() << "did not throw";
+    } catch (const PeerLost& error) {
+      EXPECT_EQ(error.ranks(), std::vector<int>{late}) << error.what();
+    }
+    EXPECT_EQ(delay().bytes, 0) << "the message has another size now";
   });
 }
 

@@ -211,6 +211,41 @@ TEST_F(MpiLoss, ACircleIsToldFromAStoppedRank) {
   EXPECT_LE(Clock::now() - start, kTimeout + kVerdict);
 }
 
+TEST_F(MpiLoss, WhoGoesOnWithOtherCallsKeepsNobodyWaitingForEver) {
+  if (size() < 3) GTEST_SKIP() << "needs three ranks";
+  Channel channel(Session::over(MPI_COMM_WORLD, 20s), everybody(), 0, kTimeout);
+  MPI_Barrier(MPI_COMM_WORLD);
+  const auto exchange = [&](int first, int second) {
+    const Channel::Call call(channel);
+    if (rank() == first) send_to(channel, second);
+    if (rank() == second) recv_from(channel, first);
+  };
+  expect_lost({1}, kTimeout, 2 * kTimeout + kVerdict, [&] {
+    if (rank() != 1 && rank() != 2) recv_from(channel, 1);
+    for (;;) {
+      exchange(1, 2);
+      exchange(2, 1);
+      channel.poll({});
+    }
+  });
+}
+
+TEST_F(MpiLoss, OneLongCallPutsADeadlineOff) {
+  if (size() < 3) GTEST_SKIP() << "needs three ranks";
+  Channel channel(Session::over(MPI_COMM_WORLD, 20s), everybody(), 0, kTimeout);
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (rank() == 0) recv_from(channel, 1);
+  if (rank() == 1 || rank() == 2) {
+    const Channel::Call call(channel);
+    for (int i = 0; i < 250; ++i) {
+      std::this_thread::sleep_for(10ms);
+      if (rank() == 1) send_to(channel, 2);
+      if (rank() == 2) recv_from(channel, 1);
+    }
+  }
+  if (rank() == 1) send_to(channel, 0);
+}
+
 TEST_F(MpiLoss, TwoSilentRanksAreBothNamed) {
   if (size() < 3) GTEST_SKIP() << "needs three ranks";
   Channel channel(Session::over(MPI_COMM_WORLD, 20s), everybody(), 0, kTimeout);

@@ -21,6 +21,8 @@
 namespace tutti::mpi {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr int kTags = 4;  // of a context: one for each Traffic, one for control messages
 // MPI takes messages that nobody has received yet, as many as it has memory for. Over a slow wire
 // they would be under way for longer than a deadline, and what comes behind them: so of so many
@@ -143,11 +145,15 @@ bool Channel::is_to_be_confirmed(std::int64_t bytes, int destination) {
   return true;
 }
 
-void Channel::investigate(std::span<const int> suspects) {
-  Watch::Inquiry inquiry(watch_, suspects, timeout_);
+void Channel::look_around(std::span<const int> waiting_for) {
+  poll(waiting_for);
+  if (idle_) idle_();
+}
+
+void Channel::investigate(std::span<const int> suspects, std::chrono::milliseconds overdue) {
+  Watch::Inquiry inquiry(watch_, suspects, timeout_, Clock::now() - overdue);
   for (;;) {
-    poll(suspects);
-    if (idle_) idle_();
+    look_around(suspects);
     if (const auto verdict = inquiry.verdict()) {
       if (!verdict->loss.ranks.empty()) lose(verdict->loss.ranks, verdict->loss.reason);
       return;
@@ -209,12 +215,12 @@ void Channel::Batch::wait() {
   Deadline deadline(channel_.timeout_);
   Deadline nearly(channel_.timeout_ - lead);
   std::optional<Watch::Inquiry> inquiry;
+  auto passed = Clock::time_point::max();  // when the deadline passes first
   const auto start_anew = [&](std::chrono::milliseconds time) {
     deadline = Deadline(time);
     nearly = Deadline(time - lead);
     inquiry.reset();
   };
-  channel_.watch_.progressed();
   bool seen_waiting = false;
   std::optional<Deadline> last_words;  // of those who left: their messages may be under way
   while (!requests_.empty()) {
@@ -223,14 +229,14 @@ void Channel::Batch::wait() {
       patience.renew();
       start_anew(channel_.timeout_);
       channel_.watch_.progressed();
+      passed = Clock::time_point::max();
       last_words.reset();
     }
     const bool long_wait = !moved && patience.rest();
     if (!long_wait && !channel_.watch_.is_due()) continue;
     seen_waiting = true;
     InterruptCheck::poll();
-    channel_.poll(awaited());
-    if (channel_.idle_) channel_.idle_();
+    channel_.look_around(awaited());
     const RecycledVector<int> leavers = channel_.watch_.leavers(awaited());
     if (!leavers.empty()) {
       if (!last_words) last_words.emplace(kLastWords);
@@ -239,7 +245,8 @@ void Channel::Batch::wait() {
     }
     const bool is_over = deadline.expired();
     if (!inquiry && (nearly.expired() || is_over)) {
-      inquiry.emplace(channel_.watch_, awaited(), channel_.timeout_);
+      passed = std::min(passed, Clock::now() + lead);
+      inquiry.emplace(channel_.watch_, awaited(), channel_.timeout_, passed);
     }
     if (!is_over) continue;
     if (auto verdict = inquiry->verdict()) {

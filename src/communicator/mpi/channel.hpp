@@ -103,7 +103,9 @@ class Channel {
     /** Shares memory of the messages: it lives on if requests are left to MPI. */
     void keep(std::shared_ptr<const void> memory) { kept_.push_back(std::move(memory)); }
     /** Blocks until all are done. The deadline starts anew with every piece that arrives or
-     * leaves. PeerLost naming the culprits, or what the idle function throws. */
+     * leaves, and is put off while ranks that keep this one waiting get on with calls that they had
+     * begun when it passed first. PeerLost naming the culprits, or what the idle function throws.
+     */
     void wait();
 
    private:
@@ -133,6 +135,15 @@ class Channel {
     RecycledVector<std::shared_ptr<const void>> kept_;
   };
 
+  /** While it exists, what the calling thread does here is one call (see Batch::wait()). */
+  class Call {
+   public:
+    explicit Call(Channel& channel) : call_(channel.watch_) {}
+
+   private:
+    Watch::Call call_;
+  };
+
   /**
    * Answers control messages; throws PeerLost if one says that a rank is lost. Also called by
    * whoever waits for something else, with the ranks it waits for, at least every 100 ms. Cheap;
@@ -140,10 +151,13 @@ class Channel {
    */
   void poll(std::span<const int> waiting_for) { watch_.poll(waiting_for); }
 
-  /** After the deadline of a wait that is not the channel's: finds out which of `suspects` have
-   * stopped, or that they wait for each other, and throws PeerLost; returns if one who keeps them
-   * waiting has got on in the meantime. Blocks for a second or two. */
-  void investigate(std::span<const int> suspects);
+  /** poll(), and the idle function. */
+  void look_around(std::span<const int> waiting_for);
+
+  /** `overdue` after the deadline of a wait that is not the channel's: finds out which of
+   * `suspects` have stopped, or that they wait for each other, and throws PeerLost; returns if one
+   * who keeps them waiting has got on in the meantime. Blocks for a second or two. */
+  void investigate(std::span<const int> suspects, std::chrono::milliseconds overdue);
 
   /**
    * Tells every member that `ranks` are lost, so that they stop waiting, unless a loss is known

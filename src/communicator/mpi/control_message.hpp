@@ -14,6 +14,7 @@ namespace tutti::mpi {
 /** "Whom do you wait for?" */
 struct Question {
   std::uint32_t number = 0;  ///< of the inquiry, by who makes it
+  std::int64_t overdue = 0;  ///< milliseconds since the asker's deadline passed first; or until
 };
 
 /** The ranks that this one waits for, then the hosts that it cannot reach. */
@@ -22,7 +23,10 @@ struct Answer {
   std::uint32_t number = 0;
   std::int32_t rank_count = 0;
   std::int32_t host_count = 0;
-  std::int64_t idle = 0;  ///< milliseconds since this rank has got on
+  // Milliseconds since calls of this rank have got on: those that it had begun when the asker's
+  // deadline passed first, and those that it began later.
+  std::int64_t idle = 0;
+  std::int64_t idle_later = 0;
   std::array<std::int32_t, kMost> entries{};
 };
 

@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::int64_t kKiB = 1024;
 constexpr std::int64_t kLargestWindow = Channel::kPiece;
+// A longer one would send its rest behind what the batches after it have posted already.
+static_assert(kLargestWindow <= Channel::kPiece);
 constexpr std::int64_t kSmallestWindow = 4 * kKiB;
 constexpr std::int64_t kUnderWay = Channel::kUnderWay;
 constexpr std::int64_t kMostScratch = 16 * kKiB * kKiB;

@@ -16,11 +16,6 @@ constexpr std::chrono::milliseconds kToAcknowledge{300};
 /** A host that was silent for so long has missed at least two signs of life. */
 constexpr std::uint32_t kSilence = 3000;  // ms
 
-template <class T>
-std::span<std::byte> bytes_of(T& value) {
-  return std::as_writable_bytes(std::span(&value, 1));
-}
-
 }  // namespace
 
 Loss loss_of_hosts(const Layout& layout, std::span<const int> hosts) {
@@ -40,7 +35,10 @@ Loss loss_of_hosts(const Layout& layout, std::span<const int> hosts) {
   return loss;
 }
 
-Heartbeats::~Heartbeats() { send(Signal::goodbye); }
+Heartbeats::~Heartbeats() {
+  // A forked child has none of these sockets any more, and others may have their numbers.
+  if (process_ == ::getpid()) send(Signal::goodbye);
+}
 
 void Heartbeats::send(Signal signal) noexcept {
   for (const Connection& connection : connections_) {

@@ -1,6 +1,8 @@
 // Connections between hosts that show, by the kernels' own signs of life, who is gone.
 #pragma once
 
+#include <unistd.h>
+
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -75,6 +77,7 @@ class Heartbeats {
 
   Layout layout_;
   std::vector<Connection> connections_;
+  const pid_t process_ = ::getpid();
   Clock::time_point pinged_{};
 };
 

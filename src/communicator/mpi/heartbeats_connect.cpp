@@ -50,16 +50,6 @@ struct Peer {
   Socket socket;  ///< once each has shown the other who it is
 };
 
-template <class T>
-std::span<std::byte> memory_of(T& value) {
-  return std::as_writable_bytes(std::span(&value, 1));
-}
-
-template <class T>
-std::span<const std::byte> memory_of(const T& value) {
-  return std::as_bytes(std::span(&value, 1));
-}
-
 std::vector<Peer> nearest(const Layout& layout, int own) {
   const int hosts = layout.host_count();
   std::vector<Peer> peers;
@@ -134,7 +124,7 @@ class Caller {
       if (state == Connecting::under_way) continue;
       std::swap(attempts_[i], attempts_.back());
       const Hello hello{peer_.card.token, own_host_};
-      if (state == Connecting::done && send_all(attempts_.back(), memory_of(hello))) {
+      if (state == Connecting::done && send_all(attempts_.back(), bytes_of(hello))) {
         said_hello_.emplace(kForAWelcome);
       } else {
         attempts_.pop_back();
@@ -175,7 +165,7 @@ class Door {
     }
     std::erase_if(strangers_, [this](Socket& stranger) {
       Hello hello;
-      const Received received = receive_exactly(stranger, memory_of(hello));
+      const Received received = receive_exactly(stranger, bytes_of(hello));
       if (received == Received::all && hello.token == own_.token) welcome(stranger, hello.host);
       return received != Received::too_few;
     });
@@ -195,7 +185,8 @@ class Door {
   std::vector<Socket> strangers_;
 };
 
-void meet(std::vector<Peer>& peers, const Card& own, int own_host, const Socket& listener) {
+void meet(Channel& channel, std::vector<Peer>& peers, const Card& own, int own_host,
+          const Socket& listener) {
   std::vector<Caller> callers;
   callers.reserve(peers.size());
   for (Peer& peer : peers) {
@@ -208,6 +199,7 @@ void meet(std::vector<Peer>& peers, const Card& own, int own_host, const Socket&
     if (std::all_of(peers.begin(), peers.end(), [](const Peer& peer) { return bool(peer.socket); }))
       return;
     InterruptCheck::poll();
+    channel.look_around({});
     std::this_thread::sleep_for(kBetweenLooks);
   }
 }
@@ -248,7 +240,7 @@ std::unique_ptr<Heartbeats> Heartbeats::connect(Channel& channel, const Layout& 
   }
   exchange(channel, peers, std::vector<Card>(peers.size(), own),
            [](Peer& peer, const Card& card) { peer.card = card; });
-  meet(peers, own, own_host, listener);
+  meet(channel, peers, own, own_host, listener);
 
   for (Peer& peer : peers) {
     if (peer.socket && !keep_alive(peer.socket, kPatience)) peer.socket = {};

@@ -16,17 +16,20 @@ constexpr std::chrono::milliseconds kToAskAgain{350};
 }  // namespace
 
 Watch::Inquiry::Inquiry(Watch& watch, std::span<const int> awaited,
-                        std::chrono::milliseconds timeout)
-    : watch_(watch), awaited_(awaited.begin(), awaited.end()), timeout_(timeout) {
+                        std::chrono::milliseconds timeout, Clock::time_point first_passed)
+    : watch_(watch),
+      awaited_(awaited.begin(), awaited.end()),
+      timeout_(timeout),
+      first_passed_(first_passed),
+      last_progress_(Clock::now() - timeout) {
   const std::lock_guard lock(watch_.mutex_);
   number_ = ++watch_.last_number_;
-  last_progress_ = watch_.last_progress_;
   for (const int rank : awaited_) ask(rank);
   watch_.inquiries_.push_back(this);
   if (watch_.heartbeats_) {
     watch_.heartbeats_->ping();
   } else if (watch_.layout_) {
-    watch_.send(Question{number_}, watch_.leader_of_host());
+    watch_.send(question(), watch_.leader_of_host());
     later_.emplace(kToAskAgain);
   }
 }
@@ -39,8 +42,14 @@ Watch::Inquiry::~Inquiry() {
 void Watch::Inquiry::ask(int rank) {
   const auto known = [rank](const Suspect& suspect) { return suspect.rank == rank; };
   if (rank == watch_.rank_ || std::any_of(suspects_.begin(), suspects_.end(), known)) return;
-  watch_.send(Question{number_}, rank);
+  watch_.send(question(), rank);
   suspects_.push_back({rank, Deadline(kForAnAnswer)});
+}
+
+Question Watch::Inquiry::question() const {
+  const auto overdue =
+      std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - first_passed_);
+  return {number_, overdue.count()};
 }
 
 void Watch::Inquiry::hear(int rank, const Answer& answer) {
@@ -52,6 +61,7 @@ void Watch::Inquiry::hear(int rank, const Answer& answer) {
                                     [rank](const Suspect& one) { return one.rank == rank; });
   if (suspect == suspects_.end()) return;
   suspect->answered = true;
+  suspect->goes_on = answer.idle_later < timeout_.count();
   last_progress_ = std::max(last_progress_, Clock::now() - std::chrono::milliseconds(answer.idle));
   for (const int next : ranks) ask(next);
 }
@@ -75,7 +85,7 @@ Loss Watch::Inquiry::blame(std::vector<int> silent) const {
 std::optional<Watch::Verdict> Watch::Inquiry::verdict() {
   const std::lock_guard lock(watch_.mutex_);
   if (later_ && later_->expired()) {
-    watch_.send(Question{number_}, watch_.leader_of_host());
+    watch_.send(question(), watch_.leader_of_host());
     later_.emplace(timeout_ + kForAnAnswer);  // once is enough
   }
   bool patient = false;
@@ -90,21 +100,24 @@ std::optional<Watch::Verdict> Watch::Inquiry::verdict() {
   }
   if (undecided) return std::nullopt;
   if (!silent.empty()) return Verdict{blame(std::move(silent))};
-  // Everybody is alive: what they do may still end the wait, so the full time is given.
-  if (patient) return std::nullopt;
+  // Everybody is alive: what they do may still end the wait, so the full time is given once.
+  if (patient && !asked_twice_) return std::nullopt;
   const auto idle =
       std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - last_progress_);
   if (idle < timeout_) return Verdict{{}, idle};
   if (!asked_twice_) {  // one may have stopped since its answer
     asked_twice_ = true;
     for (Suspect& suspect : suspects_) {
-      watch_.send(Question{number_}, suspect.rank);
+      watch_.send(question(), suspect.rank);
       suspect = {suspect.rank, Deadline(kForAnAnswer)};
     }
     return std::nullopt;
   }
-  return Verdict{{awaited_, "did not answer within " + seconds_text(timeout_) +
-                                "; no rank has stopped, they wait for each other"}};
+  const std::string reason = "did not answer within " + seconds_text(timeout_);
+  const auto busy = std::find_if(suspects_.begin(), suspects_.end(),
+                                 [](const Suspect& suspect) { return suspect.goes_on; });
+  if (busy != suspects_.end()) return Verdict{{{busy->rank}, reason + "; it makes other calls"}};
+  return Verdict{{awaited_, reason + "; no rank has stopped, they wait for each other"}};
 }
 
 }  // namespace tutti::mpi

@@ -50,6 +50,16 @@ Socket accept_from(const Socket& listener);
 /** Begins to connect; nothing if that fails at once. */
 Socket start_connecting(Address address, std::uint16_t port);
 
+/** A value of plain bytes as what is sent or received. */
+template <class T>
+std::span<std::byte> bytes_of(T& value) {
+  return std::as_writable_bytes(std::span(&value, 1));
+}
+template <class T>
+std::span<const std::byte> bytes_of(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
 enum class Connecting : std::uint8_t { under_way, done, failed };
 Connecting connecting_state(const Socket& socket);
 

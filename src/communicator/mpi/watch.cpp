@@ -17,15 +17,21 @@ constexpr std::chrono::milliseconds kOverdue{10};
 constexpr std::chrono::milliseconds kForTheNews{250};
 // Waits inside a host poll every 50 ms; a thread that was not seen for so long waits no more.
 constexpr std::chrono::milliseconds kStale{500};
-constexpr std::size_t kMostWaiters = 16;                 // threads; more of them cost memory
+constexpr std::size_t kMostThreads = 16;  // more of them cost memory
+constexpr std::chrono::hours kLongAgo{10'000};
 constexpr std::chrono::milliseconds kLookInterval{100};  // at connections to other hosts
+
+std::chrono::milliseconds to_milliseconds(std::chrono::steady_clock::duration time) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(time);
+}
 
 }  // namespace
 
 Watch::Watch(Session& session, const std::vector<int>& members, int rank, int tag)
     : session_(session), members_(members), rank_(rank), tag_(tag) {
-  waiters_.reserve(kMostWaiters);
-  progressed();
+  waiters_.reserve(kMostThreads);
+  calls_.reserve(kMostThreads);
+  last_call_.progress = Clock::now() - kLongAgo;
 }
 
 Watch::~Watch() {
@@ -93,6 +99,34 @@ void Watch::forget() noexcept {
   std::erase_if(waiters_, [&](const Waiter& entry) { return entry.thread == self; });
 }
 
+// --- Calls --------------------------------------------------------------------------------------
+
+Watch::Call::Call(Watch& watch) : watch_(watch) {
+  const std::lock_guard lock(watch_.mutex_);
+  const auto self = std::this_thread::get_id();
+  outermost_ = std::none_of(watch_.calls_.begin(), watch_.calls_.end(),
+                            [&](const CallTimes& call) { return call.thread == self; });
+  if (outermost_) watch_.calls_.push_back({self, Clock::now(), Clock::now() - kLongAgo});
+}
+
+Watch::Call::~Call() {
+  if (!outermost_) return;
+  const std::lock_guard lock(watch_.mutex_);
+  const auto self = std::this_thread::get_id();
+  const auto own = std::find_if(watch_.calls_.begin(), watch_.calls_.end(),
+                                [&](const CallTimes& call) { return call.thread == self; });
+  if (own->progress >= watch_.last_call_.progress) watch_.last_call_ = *own;
+  watch_.calls_.erase(own);
+}
+
+void Watch::progressed() noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto self = std::this_thread::get_id();
+  for (CallTimes& call : calls_) {
+    if (call.thread == self) call.progress = Clock::now();
+  }
+}
+
 // --- Messages -----------------------------------------------------------------------------------
 
 /** A message that MPI refuses to send is as good as one that nobody answers. */
@@ -141,7 +175,7 @@ void Watch::receive() {
 
 void Watch::handle(const ControlMessage& message, int source) {
   if (const auto* question = std::get_if<Question>(&message)) {
-    answer(question->number, source);
+    answer(*question, source);
   } else if (const auto* answer = std::get_if<Answer>(&message)) {
     for (Inquiry* inquiry : inquiries_) {
       if (inquiry->number_ == answer->number) inquiry->hear(source, *answer);
@@ -153,7 +187,7 @@ void Watch::handle(const ControlMessage& message, int source) {
   }
 }
 
-void Watch::answer(std::uint32_t number, int destination) {
+void Watch::answer(const Question& question, int destination) {
   RecycledVector<int> ranks;
   for (const Waiter& waiter : waiters_) {
     ranks.insert(ranks.end(), waiter.ranks.begin(), waiter.ranks.end());
@@ -166,10 +200,19 @@ void Watch::answer(std::uint32_t number, int destination) {
     hosts = heartbeats_->unreachable();
   }
   Answer answer;
-  answer.number = number;
-  answer.idle = std::chrono::duration_cast<std::chrono::milliseconds>(
-                    Clock::now() - last_progress_.load(std::memory_order_relaxed))
-                    .count();
+  answer.number = question.number;
+  const auto now = Clock::now();
+  const auto passed = now - std::chrono::milliseconds(question.overdue);
+  Clock::time_point progress = now - kLongAgo;
+  Clock::time_point later = progress;
+  const auto count = [&](const CallTimes& call) {
+    Clock::time_point& last = call.begun <= passed ? progress : later;
+    last = std::max(last, call.progress);
+  };
+  count(last_call_);
+  for (const CallTimes& call : calls_) count(call);
+  answer.idle = to_milliseconds(now - progress).count();
+  answer.idle_later = to_milliseconds(now - later).count();
   const std::size_t host_count = std::min(hosts.size(), Answer::kMost);
   const std::size_t rank_count = std::min(ranks.size(), Answer::kMost - host_count);
   std::copy_n(ranks.begin(), rank_count, answer.entries.begin());

@@ -54,8 +54,22 @@ class Watch {
   bool is_due() const noexcept;
   /** The calling thread waits for nobody any more. */
   void forget() noexcept;
-  /** Bytes have moved, or an operation has begun: waits for this rank go on. */
-  void progressed() noexcept { last_progress_.store(Clock::now(), std::memory_order_relaxed); }
+
+  /** While it exists, the calling thread is in one call, which may have several waits. One inside
+   * of another is part of it. */
+  class Call {
+   public:
+    explicit Call(Watch& watch);
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+    ~Call();
+
+   private:
+    Watch& watch_;
+    bool outermost_;
+  };
+  /** Bytes of the calling thread's call have moved. */
+  void progressed() noexcept;
 
   /** Tells all members that `ranks` are lost, unless a failure is known already; lends MPI a
    * quarter of a second at most. */
@@ -72,7 +86,7 @@ class Watch {
   RecycledVector<int> leavers(std::span<const int> ranks);
 
   /** What an inquiry found out: whom to blame, or that one who keeps this rank waiting has got on
-   * himself, `idle` ago. */
+   * itself, `idle` ago. */
   struct Verdict {
     Loss loss;  ///< without ranks if there is nobody to blame
     std::chrono::milliseconds idle{0};
@@ -80,13 +94,15 @@ class Watch {
 
   /**
    * Finds out who keeps this rank waiting: asks `awaited` whom they wait for, those whom they
-   * name, and so on. Whoever does not answer is to blame, or his host, if it cannot be reached. If
-   * all answer, and for `timeout` none of them has got on, it is `awaited`, who wait in a circle.
-   * Needs poll() to be called; ends with the object.
+   * name, and so on. Whoever does not answer is to blame, or its host, if it cannot be reached. If
+   * all answer, and for `timeout` none of them has got on with a call that it had begun by
+   * `first_passed`, when the deadline passed first, it is the first who went on to other calls, or
+   * else `awaited`, who wait in a circle. Needs poll() to be called; ends with the object.
    */
   class Inquiry {
    public:
-    Inquiry(Watch& watch, std::span<const int> awaited, std::chrono::milliseconds timeout);
+    Inquiry(Watch& watch, std::span<const int> awaited, std::chrono::milliseconds timeout,
+            std::chrono::steady_clock::time_point first_passed);
     Inquiry(const Inquiry&) = delete;
     Inquiry& operator=(const Inquiry&) = delete;
     ~Inquiry();
@@ -99,8 +115,10 @@ class Watch {
       int rank;
       Deadline patience;
       bool answered = false;
+      bool goes_on = false;  ///< with other calls
     };
     void ask(int rank);
+    Question question() const;
     void hear(int rank, const Answer& answer);
     std::vector<int> unreachable() const;
     Loss blame(std::vector<int> silent) const;
@@ -113,6 +131,7 @@ class Watch {
     bool asked_twice_ = false;
     std::vector<int> told_;          // the hosts that this host's leader cannot reach
     std::optional<Deadline> later_;  // when the leader is asked again: it needs a moment to know
+    std::chrono::steady_clock::time_point first_passed_;  // the deadline
     std::chrono::steady_clock::time_point last_progress_;
   };
 
@@ -131,6 +150,12 @@ class Watch {
     Clock::time_point seen;
   };
 
+  struct CallTimes {
+    std::thread::id thread;
+    Clock::time_point begun;
+    Clock::time_point progress;  ///< long ago if there was none
+  };
+
   // All of these are called with mutex_ held.
   void send(const ControlMessage& message, int destination);
   void send_to_all(const ControlMessage& message);
@@ -140,7 +165,7 @@ class Watch {
   void announce(const FailureReport& report);
   void look_after_hosts(Clock::time_point now);
   void throw_failure() const;
-  void answer(std::uint32_t number, int destination);
+  void answer(const Question& question, int destination);
   void flush() noexcept;
   int rank_of(int session_rank) const;
   int leader_of_host() const;
@@ -156,7 +181,8 @@ class Watch {
   Clock::time_point last_look_{};           // at these
   std::vector<Waiter> waiters_;
   std::atomic<Clock::time_point> last_poll_{};
-  std::atomic<Clock::time_point> last_progress_{};
+  std::vector<CallTimes> calls_;  // under way
+  CallTimes last_call_{};         // of those that have ended, the last to get on
   Pendings outgoing_;
   Pendings incoming_;
   std::vector<int> leavers_;
