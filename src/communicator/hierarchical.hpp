@@ -15,6 +15,7 @@
 #include "communicator/mpi/channel.hpp"
 #include "communicator/mpi/group.hpp"
 #include "communicator/shm/transport.hpp"
+#include "communicator/sparse_packet.hpp"
 #include "communicator/split.hpp"
 #include "tutti/error.hpp"
 #include "tutti/transport.hpp"
@@ -89,6 +90,9 @@ class HierarchicalTransport final : public Transport {
       throw;
     } catch (const MismatchError& error) {
       tell(error, witnesses);
+      throw;
+    } catch (const CorruptPacket& error) {  // the others hear who sent it
+      tell(PeerLost({error.rank()}, error.what()));
       throw;
     } catch (const CommunicationError& error) {  // found by this rank alone
       abort(error.what());

@@ -10,7 +10,6 @@
 #include "communicator/log.hpp"
 #include "communicator/memory.hpp"
 #include "communicator/reduction.hpp"
-#include "tutti/error.hpp"
 
 namespace tutti {
 namespace {
@@ -30,15 +29,15 @@ struct Report {
   SparseSketch::Summary sketch;
 };
 
-/** Throws CommunicationError if rank `rank` cannot have reported that. */
+/** Throws CorruptPacket if rank `rank` cannot have reported that. */
 void check(const Report& report, int rank) {
   const auto last = static_cast<std::int32_t>(SparseAlgorithm::dense);
   const bool sound = report.forced >= -1 && report.forced <= last && report.forced != 0 &&
                      report.sketch.count <= SparseSketch::kKept &&
                      std::isfinite(report.seconds_per_byte);
   if (sound) return;
-  throw CommunicationError("what rank " + std::to_string(rank) +
-                           " reports of its sparse packets is corrupt");
+  throw CorruptPacket(
+      rank, "what rank " + std::to_string(rank) + " reports of its sparse packets is corrupt");
 }
 
 /** Byte offsets of stretches that lie one behind the other. */

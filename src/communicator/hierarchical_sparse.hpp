@@ -38,7 +38,7 @@ inline constexpr std::int64_t kMostReserved = std::int64_t{32} << 20U;
 mpi::Scratch packet_memory(mpi::Channel& channel, std::int64_t bytes, std::int64_t count);
 
 /** out = the sum over the hosts, in their order, of the packets at `data`, divided by `divisor`;
- * how many elements are not zero. Throws CommunicationError if a packet is corrupt. */
+ * how many elements are not zero. Throws CorruptPacket if one is. */
 std::int64_t sum_packets(const PacketSizes& sizes, const std::byte* data, const Layout& layout,
                          float* out, std::int64_t count, std::int64_t divisor);
 

@@ -6,8 +6,6 @@
 #include <cstring>
 #include <string>
 
-#include "tutti/error.hpp"
-
 namespace tutti {
 namespace {
 
@@ -40,9 +38,9 @@ void pack(std::span<const std::uint32_t> numbers, unsigned width, std::byte* to)
 }
 
 [[noreturn]] void refuse(const SparsePacket& packet, const std::string& what) {
-  throw CommunicationError("the packet of indices " + std::to_string(packet.begin) + " to " +
-                           std::to_string(packet.end) + " from rank " +
-                           std::to_string(packet.rank) + " is corrupt: " + what);
+  throw CorruptPacket(packet.rank, "the packet of indices " + std::to_string(packet.begin) +
+                                       " to " + std::to_string(packet.end) + " from rank " +
+                                       std::to_string(packet.rank) + " is corrupt: " + what);
 }
 
 [[noreturn]] void refuse_group(const SparsePacket& packet, std::int64_t first,

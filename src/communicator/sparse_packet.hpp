@@ -5,12 +5,25 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "communicator/sparse_sketch.hpp"
+#include "tutti/error.hpp"
 #include "tutti/sparse.hpp"
 
 namespace tutti {
+
+/** What another rank has sent cannot be what it meant. */
+class CorruptPacket final : public CommunicationError {
+ public:
+  CorruptPacket(int rank, const std::string& what) : CommunicationError(what), rank_(rank) {}
+  /** Who has sent it. */
+  int rank() const { return rank_; }
+
+ private:
+  int rank_;
+};
 
 /**
  * A packet holds elements of a range of the indices in groups of 64: a byte with a width, the
@@ -34,7 +47,7 @@ struct SparsePacket {
 inline constexpr std::int64_t kPacketSlack = 8;
 inline constexpr std::size_t kPacketGroup = 64;
 
-/** Throws CommunicationError unless there can be packets of that size: before memory is taken for
+/** Throws CorruptPacket unless there can be packets of that size: before memory is taken for
  * one, `data` is not looked at. */
 void check_size(const SparsePacket& packet);
 
@@ -81,7 +94,7 @@ class PacketWriter {
 /**
  * Reads the elements of packets whose ranges ascend, from front to back. A packet that is corrupt
  * is never read beyond its end, nor does an index leave its range: the constructor and take_below()
- * throw CommunicationError instead, at the latest before the first element that is wrong is taken.
+ * throw CorruptPacket instead, at the latest before the first element that is wrong is taken.
  */
 class PacketCursor {
  public:
