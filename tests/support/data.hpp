@@ -115,7 +115,8 @@ inline double contribution(DType dtype, ReduceKind kind, int rank, std::int64_t 
   return scrambled(rank, i, 17) - (negative ? 8 : 0);
 }
 
-/** What the reduction of contribution(.., first, i) to contribution(.., first + ranks - 1, i) is. */
+/** What the reduction of contribution(.., first, i) to contribution(.., first + ranks - 1, i) is.
+ */
 double reduced(DType dtype, const Reduce& reduce, int ranks, std::int64_t i, int first = 0);
 
 /** Every reduction that `dtype` has, with a factor that keeps results exact. */

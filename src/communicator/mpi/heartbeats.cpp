@@ -93,6 +93,7 @@ std::optional<FailureReport> Heartbeats::look() {
     }
   }
   if (failure) return failure;  // who tells of one may end right afterwards
+  if (ended.empty() && !timed_out) return failure;
   Loss loss{std::move(ended), "its process has ended"};
   if (timed_out) loss = loss_of_hosts(layout_, unreachable());
   if (!loss.ranks.empty()) failure.emplace().set_lost(loss.ranks, loss.reason);
