@@ -51,15 +51,19 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
       sparse_(*channel_, leaders_, layout_.largest_host()) {
   // Each kind of wait also minds the other kind of peers.
   local_->host().set_idle([this](std::span<const int> names) { channel_->poll(names); });
+  bool others_failed = false;  // those that meanwhile() looks after, who tell of it themselves
   channel_->set_idle([&] {
     local_->host().pulse();
-    if (meanwhile) meanwhile();
+    if (!meanwhile) return;
+    others_failed = true;
+    meanwhile();
+    others_failed = false;
   });
   try {  // the ranks of this host go on, and wait for the leader
     const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
     channel_->set_hosts(layout_);
   } catch (const PeerLost& error) {
-    tell(error);
+    if (!others_failed) tell(error);
     throw;
   } catch (const std::exception& error) {
     abort(error.what());

@@ -116,6 +116,9 @@ class HierarchicalTransport final : public Transport {
   void carried_broadcast(ConstView in, View out, int root);
   void gather(ConstView in, View out, std::span<const std::int64_t> counts);
   std::unique_ptr<Transport> form_part(const SplitPlan& plan, std::int32_t context);
+  std::unique_ptr<Transport> connect_part(std::unique_ptr<mpi::Channel> channel, Layout layout,
+                                          std::unique_ptr<shm::ShmTransport> local,
+                                          const std::vector<int>& members);
   /** What follows the plan of a sparse_all_reduce: with packets, or with all elements. */
   void sparse_packets(View out, std::int64_t divisor, SparseStats& stats);
   void sparse_dense(View out, std::int64_t divisor, SparseStats& stats);

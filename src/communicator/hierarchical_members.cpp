@@ -153,17 +153,35 @@ std::unique_ptr<Transport> HierarchicalTransport::form_part(const SplitPlan& pla
     if (layout.host_count() == 1) return local;
     auto channel = std::make_unique<Channel>(channel_->session(), std::move(session_ranks), context,
                                              channel_->timeout());
-    return std::make_unique<HierarchicalTransport>(
-        std::move(channel), std::move(layout), std::move(local),
-        [this] {  // others may fail to make their part, and say so here
-          channel_->poll({});
-          local_->host().pulse();
-        });
+    return connect_part(std::move(channel), std::move(layout), std::move(local), plan.members);
   } catch (const CommunicationError&) {
     throw;
   } catch (const std::exception& error) {  // the others would wait for this rank
     abort(error.what());
     throw;
+  }
+}
+
+/** The part's hosts are connected. Whom that loses is named as a rank of the whole, of which
+ * `members` are the part. */
+std::unique_ptr<Transport> HierarchicalTransport::connect_part(
+    std::unique_ptr<mpi::Channel> channel, Layout layout, std::unique_ptr<shm::ShmTransport> local,
+    const std::vector<int>& members) {
+  bool whole_failed = false;
+  const auto look_at_whole = [&] {  // others may fail to make their part, and say so here
+    whole_failed = true;
+    channel_->poll({});
+    local_->host().pulse();
+    whole_failed = false;
+  };
+  try {
+    return std::make_unique<HierarchicalTransport>(std::move(channel), std::move(layout),
+                                                   std::move(local), look_at_whole);
+  } catch (const PeerLost& error) {
+    if (whole_failed) throw;
+    std::vector<int> lost;
+    for (const int rank : error.ranks()) lost.push_back(members[static_cast<std::size_t>(rank)]);
+    throw PeerLost(lost, error.reason());
   }
 }
 

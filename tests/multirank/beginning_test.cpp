@@ -103,11 +103,12 @@ TEST_F(Beginning, APartThatCannotBeMadeEndsTheSplitForAll) {
   });
 }
 
+constexpr int kCardBytes = 160;  // what the leaders tell each other to connect
+
 TEST_F(Beginning, ALeaderThatWaitsForAnotherHostIsNotBlamed) {
   if (world().one_host()) GTEST_SKIP() << "needs several hosts";
   on_ranks([](Communicator& comm) {
     constexpr auto kTimeout = 1500ms;
-    constexpr int kCardBytes = 160;  // what the leaders tell each other to connect
     const auto& hosts = world().hosts;
     const auto other =
         std::find_if(hosts.begin(), hosts.end(), [&](int host) { return host != hosts[0]; });
@@ -116,6 +117,24 @@ TEST_F(Beginning, ALeaderThatWaitsForAnotherHostIsNotBlamed) {
     if (comm.global_rank() == late) delay() = {kCardBytes, 3 * kTimeout};
     try {
       const Communicator joined(short_timeout(kTimeout));
+      ADD_FAILURE() << "did not throw";
+    } catch (const PeerLost& error) {
+      EXPECT_EQ(error.ranks(), std::vector<int>{late}) << error.what();
+    }
+    EXPECT_EQ(delay().bytes, 0) << "the message has another size now";
+  });
+}
+
+TEST_F(Beginning, WhomAPartLosesIsNamedAsARankOfTheWhole) {
+  if (world().one_host()) GTEST_SKIP() << "needs several hosts";
+  on_ranks([](Communicator& comm) {
+    constexpr auto kTimeout = 1500ms;
+    const int late = ranks() - 1;  // in the reversed order the leader of its host, and rank 0
+    Communicator whole(short_timeout(kTimeout));
+    whole.barrier();
+    if (comm.global_rank() == late) delay() = {kCardBytes, 3 * kTimeout};
+    try {
+      whole.split(0, -comm.global_rank());
       ADD_FAILURE() << "did not throw";
     } catch (const PeerLost& error) {
       EXPECT_EQ(error.ranks(), std::vector<int>{late}) << error.what();
