@@ -93,7 +93,7 @@ int be_rank(int rank, int ranks, const Order& order) {
       parse_hosts(layout != nullptr ? layout : "", ranks)[static_cast<std::size_t>(rank)];
   ::setenv("TUTTI_HOST_ID", std::to_string(host).c_str(), 1);
   // MPI's own start may take longer than the deadline under test.
-  Communicator(short_timeout(kStart));
+  { const Communicator start(short_timeout(kStart)); }
   Communicator communicator(short_timeout(std::chrono::seconds(order.timeout)));
   std::jthread assassin;
   int calls = 0;
