@@ -300,13 +300,12 @@ extern "C" int posix_fallocate(int fd, off_t offset, off_t len) {
 }
 
 /** For NoProc. */
-extern "C" int linkat(int old_folder, const char* old_name, int new_folder, const char* new_name,
-                      int flags) {
+extern "C" int linkat(int fromfd, const char* from, int tofd, const char* to, int flags) {
   if (NoProc::missing) {
     errno = ENOENT;
     return -1;
   }
-  return static_cast<int>(::syscall(SYS_linkat, old_folder, old_name, new_folder, new_name, flags));
+  return static_cast<int>(::syscall(SYS_linkat, fromfd, from, tofd, to, flags));
 }
 
 }  // namespace tutti::shm

@@ -12,11 +12,10 @@
 #include <functional>
 #include <thread>
 
-namespace tutti::test {
+namespace tutti::mpi {
 namespace {
 
 using namespace std::chrono_literals;
-using namespace mpi;
 
 /** The kernel needs a moment, which depends on the machine's load. */
 bool soon(const std::function<bool()>& holds) {
@@ -79,4 +78,4 @@ TEST(Socket, NobodyListens) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::mpi
