@@ -10,7 +10,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <thread>
+#include <utility>
 
 namespace tutti::test {
 namespace {
@@ -132,11 +134,21 @@ void RankTest::on_ranks(const Body& body, const CommOptions& options) {
   }
   // Numbered by test and call, so that ranks meet again in the next test after one went wrong.
   const UniqueId id = derive(here.base, here.tests << 16U | calls_++);
-  if (here.launch == Launch::mpi) gather_under_mpi();
+  const bool on_mpi = here.launch == Launch::mpi;
+  if (on_mpi) gather_under_mpi();
+  std::optional<Communicator> made;
   guarded(here.rank, [&] {
-    Communicator communicator = here.launch == Launch::mpi
-                                    ? Communicator(options)
-                                    : Communicator(here.rank, here.ranks, id, options);
+    if (on_mpi) {
+      made.emplace(options);
+    } else {
+      made.emplace(here.rank, here.ranks, id, options);
+    }
+  });
+  // News of a failure may be faster than the last message of a rank that is still making its own.
+  if (on_mpi) gather_under_mpi();
+  if (!made) return;
+  guarded(here.rank, [&] {
+    Communicator communicator = std::move(*made);  // an exception passes its scope
     body(communicator);
   });
 }
