@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "communicator/cpu/kernel_table.hpp"
+#include "device/cpu/kernel_table.hpp"
 #include "tutti/dtype.hpp"
 
 namespace {

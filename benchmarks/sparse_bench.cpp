@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "communicator/sparse_packet.hpp"
+#include "comm/sparse/packet.hpp"
 #include "tutti/communicator.hpp"
 
 namespace {

@@ -16,9 +16,9 @@
 #include <span>
 #include <vector>
 
-#include "communicator/backends.hpp"
-#include "communicator/cuda/cuda.hpp"
-#include "communicator/nccl/meeting.hpp"
+#include "comm/communicator/backends.hpp"
+#include "comm/nccl/meeting.hpp"
+#include "device/cuda.hpp"
 #include "support/turns.hpp"
 #include "tutti/communicator.hpp"
 

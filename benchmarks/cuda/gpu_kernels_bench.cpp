@@ -22,9 +22,9 @@
 #include <utility>
 #include <vector>
 
-#include "communicator/cuda/check.hpp"
-#include "communicator/cuda/kernels.hpp"
 #include "cuda/peers.hpp"
+#include "device/cuda/check.hpp"
+#include "device/cuda/kernels.hpp"
 #include "support/turns.hpp"
 #include "tutti/error.hpp"
 #include "tutti/select.hpp"

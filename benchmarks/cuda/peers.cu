@@ -3,7 +3,7 @@
 
 #include <cub/device/device_radix_sort.cuh>
 
-#include "communicator/cuda/check.hpp"
+#include "device/cuda/check.hpp"
 
 namespace tutti::bench {
 

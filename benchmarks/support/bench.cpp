@@ -15,7 +15,7 @@
 #include <string>
 #include <utility>
 
-#include "communicator/cpu/kernels.hpp"
+#include "device/cpu/kernels.hpp"
 #include "peers/peer.hpp"
 #include "support/memory.hpp"
 #include "support/options.hpp"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "communicator/arithmetic.hpp"
+#include "device/arithmetic.hpp"
 #include "opt/device_memory.hpp"
 #include "opt/gathered_sum.hpp"
 #include "tutti/communicator.hpp"

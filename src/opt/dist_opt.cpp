@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "communicator/text.hpp"
+#include "base/text.hpp"
 #include "opt/dist_opt_impl.hpp"
 #include "opt/mode_checks.hpp"
 

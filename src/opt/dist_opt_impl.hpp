@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "communicator/arithmetic.hpp"
+#include "device/arithmetic.hpp"
 #include "opt/agreement.hpp"
 #include "opt/bucket.hpp"
 #include "opt/compressors.hpp"

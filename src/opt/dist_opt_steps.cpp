@@ -3,7 +3,7 @@
 #include <exception>
 #include <utility>
 
-#include "communicator/text.hpp"
+#include "base/text.hpp"
 #include "opt/dist_opt_impl.hpp"
 #include "opt/home_stream.hpp"
 #include "opt/mode_checks.hpp"

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "communicator/arithmetic.hpp"
+#include "device/arithmetic.hpp"
 #include "tutti/communicator.hpp"
 #include "tutti/compressor.hpp"
 

@@ -1,7 +1,7 @@
 // The stream on which memory of a device is worked on.
 #pragma once
 
-#include "communicator/text.hpp"
+#include "base/text.hpp"
 #include "tutti/device.hpp"
 #include "tutti/error.hpp"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string>
 
-#include "communicator/text.hpp"
+#include "base/text.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {

@@ -5,7 +5,7 @@
 #include <functional>
 #include <sstream>
 
-#include "communicator/text.hpp"
+#include "base/text.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {

@@ -4,9 +4,9 @@
 #include <string>
 #include <utility>
 
-#include "communicator/arguments.hpp"
-#include "communicator/log.hpp"
-#include "communicator/text.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "comm/arguments.hpp"
 #include "opt/density.hpp"
 #include "opt/home_stream.hpp"
 #include "opt/mode_checks.hpp"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "communicator/arithmetic.hpp"
+#include "device/arithmetic.hpp"
 #include "opt/gathered_sum.hpp"
 #include "opt/staging.hpp"
 #include "tutti/communicator.hpp"

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "communicator/arithmetic.hpp"
-#include "communicator/log.hpp"
+#include "base/log.hpp"
+#include "device/arithmetic.hpp"
 #include "opt/bucket.hpp"
 #include "opt/exchange.hpp"
 #include "opt/stopwatch.hpp"

@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
-#include "communicator/arithmetic.hpp"
-#include "communicator/text.hpp"
+#include "base/text.hpp"
+#include "device/arithmetic.hpp"
 #include "opt/device_memory.hpp"
 #include "opt/state_checks.hpp"
 #include "tutti/error.hpp"

@@ -1,11 +1,11 @@
 // Fuzzes the values of the variables that a communicator reads, one per line.
-#include "communicator/environment.hpp"
+#include "base/environment.hpp"
 
 #include <array>
 #include <cstdlib>
 
-#include "communicator/log.hpp"
-#include "communicator/sparse_plan.hpp"
+#include "base/log.hpp"
+#include "comm/sparse/plan.hpp"
 #include "fuzz/fuzzer.hpp"
 #include "tutti/error.hpp"
 

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <memory>
 
-#include "communicator/sparse_packet.hpp"
-#include "communicator/sparse_sum.hpp"
+#include "comm/sparse/packet.hpp"
+#include "comm/sparse/sum.hpp"
 #include "fuzz/fuzzer.hpp"
 #include "tutti/error.hpp"
 

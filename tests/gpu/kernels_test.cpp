@@ -1,5 +1,5 @@
 // The GPU's arithmetic beside the CPU's: the same bits.
-#include "communicator/cuda/kernels.hpp"
+#include "device/cuda/kernels.hpp"
 
 #include <cmath>
 #include <limits>

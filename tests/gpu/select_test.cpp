@@ -7,7 +7,7 @@
 #include <initializer_list>
 #include <limits>
 
-#include "communicator/cuda/kernels.hpp"
+#include "device/cuda/kernels.hpp"
 #include "gpu/gpu_test.hpp"
 
 namespace tutti::cuda {

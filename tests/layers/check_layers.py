@@ -17,18 +17,19 @@ LAYERS = [
 LAYER_OF = {f"tutti/{name}": number for number, names in enumerate(LAYERS) for name in names}
 
 # The highest layer that a folder of src/ may use.
-COMMUNICATOR_LAYER = 3
-TOP_LAYER = len(LAYERS) - 1
+FOLDER_LAYERS = {"base": 0, "device": 2, "comm": 3, "opt": len(LAYERS) - 1}
 
 # Folders that face a vendor or an instruction set, and may compile conditionally.
-TRANSPORT_FOLDERS = ("communicator/shm/", "communicator/mpi/", "communicator/nccl/")
-BACKEND_FOLDERS = TRANSPORT_FOLDERS + ("communicator/cpu/", "communicator/cuda/")
-# Headers of a transport are for itself and for the files that choose or compose transports.
-TRANSPORTS = TRANSPORT_FOLDERS + ("communicator/hierarchical",)
-COMPOSERS = ("communicator/backends.cpp", "communicator/hierarchical")
+TRANSPORT_FOLDERS = ("comm/shm/", "comm/mpi/", "comm/nccl/")
+BACKEND_FOLDERS = TRANSPORT_FOLDERS + ("device/cpu/", "device/cuda/")
+# Headers of a transport are for itself and for the folders that choose or compose transports.
+TRANSPORTS = TRANSPORT_FOLDERS + ("comm/hosts/",)
+COMPOSERS = ("comm/communicator/", "comm/hosts/")
+# The folder of MPI, and where a caller's MPI_Comm is taken.
+KNOW_MPI = ("comm/mpi/", "comm/communicator/from_mpi.cpp")
 
 # After a loss MPI_Finalize would wait for ever: there alone the process is ended.
-ENDS_THE_PROCESS = "src/communicator/mpi/lifecycle.cpp"
+ENDS_THE_PROCESS = "src/comm/mpi/lifecycle.cpp"
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 CONDITIONAL = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif)\b")
@@ -54,34 +55,30 @@ def highest_layer(path):
     """The highest layer that the file may include; None for a file that has no place."""
     if path.startswith("include/"):
         return LAYER_OF.get(path.removeprefix("include/"))
-    if path.startswith("src/communicator/"):
-        return COMMUNICATOR_LAYER
-    if path.startswith("src/opt/"):
-        return TOP_LAYER
-    return None
+    return FOLDER_LAYERS.get(path.removeprefix("src/").split("/")[0])
 
 
 def include_fault(path, included, root):
     """What is wrong with one include of one file, or None."""
     own = path.removeprefix("src/")
     if included == "mpi.h":
-        if path != "include/tutti/mpi.hpp" and not own.startswith("communicator/mpi/"):
-            return "only tutti/mpi.hpp and src/communicator/mpi/ include mpi.h"
+        if path != "include/tutti/mpi.hpp" and not own.startswith(KNOW_MPI):
+            return "only tutti/mpi.hpp and src/comm/mpi/ include mpi.h"
     elif included.startswith("tutti/"):
         if included not in LAYER_OF:
             return f"{included} is in no layer"
         if LAYER_OF[included] > highest_layer(path):
             return f"{included} is of a higher layer"
-        if included == "tutti/mpi.hpp" and not own.startswith("communicator/mpi/"):
-            return "only src/communicator/mpi/ includes tutti/mpi.hpp, which includes mpi.h"
+        if included == "tutti/mpi.hpp" and not own.startswith(KNOW_MPI):
+            return "only comm/mpi/ and from_mpi.cpp include tutti/mpi.hpp, which includes mpi.h"
     elif (root / "src" / included).exists():
         if path.startswith("include/"):
             return f"a public header includes the private {included}"
-        if included.startswith("opt/") and not own.startswith("opt/"):
+        if highest_layer(f"src/{included}") > highest_layer(path):
             return f"{included} is of a higher layer"
         for transport in TRANSPORTS:
             if included.startswith(transport) and not own.startswith((transport, *COMPOSERS)):
-                return f"only backends.cpp and hierarchical.* include {transport}"
+                return f"only comm/communicator/ and comm/hosts/ include {transport}"
     elif ((root / path).parent / included).exists():
         return f"{included} is not named from src/"
     return None

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "communicator/shm/room.hpp"
+#include "comm/shm/room.hpp"
 #include "support/data.hpp"
 #include "support/world.hpp"
 

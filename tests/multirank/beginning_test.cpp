@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "communicator/layout.hpp"
+#include "comm/layout.hpp"
 #include "support/world.hpp"
 
 namespace {

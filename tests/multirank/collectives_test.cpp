@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "communicator/file_descriptor.hpp"
+#include "base/file_descriptor.hpp"
 #include "support/data.hpp"
 #include "support/memory.hpp"
 #include "support/world.hpp"

@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstdint>
 
-#include "communicator/file_descriptor.hpp"
+#include "base/file_descriptor.hpp"
 #include "support/world.hpp"
 
 namespace tutti::test {

@@ -1,5 +1,5 @@
 // The collectives between hosts, as if every rank were on a host of its own.
-#include "communicator/mpi/group.hpp"
+#include "comm/mpi/group.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -14,7 +14,7 @@
 #include <random>
 #include <thread>
 
-#include "communicator/reduction.hpp"
+#include "device/cpu/reduction.hpp"
 #include "support/data.hpp"
 #include "tutti/error.hpp"
 

@@ -12,8 +12,8 @@
 #include <string>
 #include <thread>
 
-#include "communicator/mpi/channel.hpp"
-#include "communicator/mpi/group.hpp"
+#include "comm/mpi/channel.hpp"
+#include "comm/mpi/group.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::test {

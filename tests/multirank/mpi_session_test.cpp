@@ -1,5 +1,5 @@
 // Sessions beside a user of MPI, who has initialised it and finalises it.
-#include "communicator/mpi/session.hpp"
+#include "comm/mpi/session.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 #include <string>
 #include <thread>
 
-#include "communicator/mpi/channel.hpp"
-#include "communicator/mpi/group.hpp"
+#include "comm/mpi/channel.hpp"
+#include "comm/mpi/group.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::test {

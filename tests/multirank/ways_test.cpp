@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "communicator/shm/transport.hpp"
+#include "comm/shm/transport.hpp"
 #include "support/data.hpp"
 #include "support/memory.hpp"
 #include "support/rough.hpp"

@@ -1,5 +1,5 @@
 // How libnccl is found, and what is said if it cannot be used.
-#include "communicator/nccl/library.hpp"
+#include "comm/nccl/library.hpp"
 
 #include <gtest/gtest.h>
 

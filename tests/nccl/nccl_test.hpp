@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "communicator/nccl/meeting.hpp"
-#include "communicator/nccl/transport.hpp"
-#include "communicator/shm/transport.hpp"
+#include "comm/nccl/meeting.hpp"
+#include "comm/nccl/transport.hpp"
+#include "comm/shm/transport.hpp"
 #include "nccl/fake_nccl.hpp"
 #include "support/world.hpp"
 

@@ -25,7 +25,7 @@
 #include <string_view>
 #include <vector>
 
-#include "communicator/file_descriptor.hpp"
+#include "base/file_descriptor.hpp"
 #include "rig/job.hpp"
 #include "rig/judge.hpp"
 #include "rig/rank.hpp"

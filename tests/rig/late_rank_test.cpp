@@ -23,7 +23,7 @@
 #include <string>
 #include <vector>
 
-#include "communicator/shm/transport.hpp"
+#include "comm/shm/transport.hpp"
 #include "rig/processes.hpp"
 #include "tutti/error.hpp"
 

@@ -30,7 +30,7 @@
 #include <thread>
 #include <vector>
 
-#include "communicator/file_descriptor.hpp"
+#include "base/file_descriptor.hpp"
 #include "rig/work.hpp"
 #include "support/world.hpp"
 

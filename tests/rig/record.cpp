@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "communicator/file_descriptor.hpp"
+#include "base/file_descriptor.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::test {

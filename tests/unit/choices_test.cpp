@@ -1,5 +1,5 @@
 // The choice between ways: what is tried, what is kept, and that all ranks do the same.
-#include "communicator/shm/choices.hpp"
+#include "comm/shm/choices.hpp"
 
 #include <gtest/gtest.h>
 

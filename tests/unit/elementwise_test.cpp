@@ -1,5 +1,5 @@
 // The formulas that GPUs share, beside the CPU's vector kernels: the same bits.
-#include "communicator/elementwise.hpp"
+#include "device/elementwise.hpp"
 
 #include <gtest/gtest.h>
 

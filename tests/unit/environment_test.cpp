@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "communicator/environment.hpp"
+#include "base/environment.hpp"
 #include "tutti/communicator.hpp"
 #include "tutti/error.hpp"
 

@@ -1,5 +1,5 @@
 // What ranks tell each other of a failure is cut in one way, and says so.
-#include "communicator/failure.hpp"
+#include "comm/failure.hpp"
 
 #include <gtest/gtest.h>
 

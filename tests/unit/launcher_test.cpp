@@ -1,5 +1,5 @@
 // A process that a launcher started among others does not go on alone without a word.
-#include "communicator/launcher.hpp"
+#include "comm/communicator/launcher.hpp"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "communicator/log.hpp"
+#include "base/log.hpp"
 #include "tutti/communicator.hpp"
 
 namespace tutti {

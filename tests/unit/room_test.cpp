@@ -1,5 +1,5 @@
 // How much memory there is, as files of the kernel say it.
-#include "communicator/shm/room.hpp"
+#include "comm/shm/room.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // What others on the machine do to shared memory, and to the sockets of tickets, hinders no start.
-#include "communicator/shm/segment.hpp"
+#include "comm/shm/segment.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -26,8 +26,8 @@
 #include <string>
 #include <vector>
 
-#include "communicator/shm/claim.hpp"
-#include "communicator/shm/ticket_name.hpp"
+#include "comm/shm/claim.hpp"
+#include "comm/shm/ticket_name.hpp"
 #include "support/world.hpp"
 #include "tutti/communicator.hpp"
 #include "tutti/error.hpp"

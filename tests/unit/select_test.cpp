@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "communicator/cpu/cut.hpp"
-#include "communicator/cpu/kernel_table.hpp"
+#include "device/cpu/cut.hpp"
+#include "device/cpu/kernel_table.hpp"
 #include "tutti/error.hpp"
 #include "tutti/select.hpp"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "communicator/cpu/kernel_table.hpp"
+#include "device/cpu/kernel_table.hpp"
 #include "tutti/error.hpp"
 #include "tutti/optimizer.hpp"
 

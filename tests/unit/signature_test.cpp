@@ -1,5 +1,5 @@
 // Signatures: what they compare, how they read.
-#include "communicator/signature.hpp"
+#include "comm/signature.hpp"
 
 #include <gtest/gtest.h>
 

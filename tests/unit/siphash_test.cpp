@@ -1,5 +1,5 @@
 // SipHash against its authors' values, and the names that come of it.
-#include "communicator/siphash.hpp"
+#include "base/siphash.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <set>
 #include <string>
 
-#include "communicator/shm/ticket_name.hpp"
+#include "comm/shm/ticket_name.hpp"
 
 namespace tutti {
 namespace {

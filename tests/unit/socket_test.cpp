@@ -1,5 +1,5 @@
 // Sockets between processes: whole messages, and an end that no forked child puts off.
-#include "communicator/mpi/socket.hpp"
+#include "comm/mpi/socket.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -1,5 +1,5 @@
 // Packets of sparse vectors, the sketches of their indices, and what is decided by them.
-#include "communicator/sparse_packet.hpp"
+#include "comm/sparse/packet.hpp"
 
 #include <gtest/gtest.h>
 
@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "communicator/sparse_plan.hpp"
-#include "communicator/sparse_sum.hpp"
+#include "comm/sparse/plan.hpp"
+#include "comm/sparse/sum.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "communicator/cpu/kernel_table.hpp"
-#include "communicator/cpu/kernels.hpp"
-#include "communicator/reduction.hpp"
+#include "device/cpu/kernel_table.hpp"
+#include "device/cpu/kernels.hpp"
+#include "device/cpu/reduction.hpp"
 #include "support/data.hpp"
 
 namespace tutti::cpu {

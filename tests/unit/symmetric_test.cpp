@@ -1,5 +1,5 @@
 // Symmetric memory: what it takes of the process, and how it becomes a rank's own after a failure.
-#include "communicator/shm/symmetric.hpp"
+#include "comm/shm/symmetric.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "communicator/cpu/kernel_table.hpp"
+#include "device/cpu/kernel_table.hpp"
 #include "tutti/dtype.hpp"
 #include "tutti/error.hpp"
 

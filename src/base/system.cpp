@@ -1,0 +1,29 @@
+// Asks the kernel for random bytes, and /proc for the boot id.
+#include "base/system.hpp"
+
+#include <sys/random.h>
+
+#include <cerrno>
+#include <fstream>
+#include <iterator>
+
+#include "tutti/error.hpp"
+
+namespace tutti {
+
+void fill_with_random(std::span<std::byte> bytes, const char* what) {
+  // Up to 256 bytes come whole and uninterrupted once the kernel's generator is seeded.
+  while (::getrandom(bytes.data(), bytes.size(), 0) != std::ssize(bytes)) {
+    if (errno != EINTR) {
+      throw SystemError(std::string("cannot get random numbers for ") + what, errno);
+    }
+  }
+}
+
+std::string boot_id() {
+  std::string id;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
+  return id;
+}
+
+}  // namespace tutti

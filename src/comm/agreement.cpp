@@ -1,0 +1,63 @@
+// The ranks tell each other how they are set.
+#include "comm/agreement.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/environment.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti {
+namespace {
+
+struct Variable {
+  const char* name;
+  std::int64_t (*value)();
+};
+
+constexpr std::array kVariables{Variable{"TUTTI_GPU_CHECK", &gpu_calls_to_compare}};
+using Values = std::array<std::int64_t, kVariables.size()>;
+
+std::string text_of(std::int64_t value) {
+  return value == std::numeric_limits<std::int64_t>::max() ? "all" : std::to_string(value);
+}
+
+/** "rank 3", "ranks 0, 1". */
+std::string text_of(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (const int rank : ranks) text += (rank == ranks.front() ? "" : ", ") + std::to_string(rank);
+  return text;
+}
+
+}  // namespace
+
+void require_agreement(Transport& transport) {
+  Values own{};
+  for (std::size_t i = 0; i < own.size(); ++i) own[i] = kVariables[i].value();
+  std::vector<Values> all(static_cast<std::size_t>(transport.size()));
+  constexpr std::int64_t kCount = std::tuple_size_v<Values>;
+  transport.all_gather(ConstView(own.data(), kCount, DType::i64),
+                       View(all.data(), kCount * transport.size(), DType::i64));
+
+  for (std::size_t i = 0; i < kVariables.size(); ++i) {
+    std::map<std::int64_t, std::vector<int>> ranks_by_value;
+    for (int rank = 0; rank < transport.size(); ++rank) {
+      ranks_by_value[all[static_cast<std::size_t>(rank)][i]].push_back(rank);
+    }
+    if (ranks_by_value.size() == 1) continue;
+    std::string text = std::string(kVariables[i].name) + " must be the same on all ranks, but is ";
+    const char* separator = "";
+    for (const auto& [value, ranks] : ranks_by_value) {
+      text += separator + text_of(value) + " on " + text_of(ranks);
+      separator = ", ";
+    }
+    throw InvalidArgument(text);
+  }
+}
+
+}  // namespace tutti

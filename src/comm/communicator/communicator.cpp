@@ -1,0 +1,255 @@
+// Checks arguments once, and forwards them.
+#include "tutti/communicator.hpp"
+
+#include <exception>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "base/environment.hpp"
+#include "comm/arguments.hpp"
+#include "comm/communicator/backends.hpp"
+#include "comm/communicator/communicator_impl.hpp"
+
+namespace tutti {
+namespace {
+
+std::unique_ptr<Transport> connect(int local_rank, int world_size, const UniqueId& id,
+                                   const CommOptions& options) {
+  if (world_size < 1) {
+    throw InvalidArgument("world_size is " + std::to_string(world_size) + ", but must be positive");
+  }
+  check_rank("local_rank", local_rank, world_size);
+  return connect_local(local_rank, world_size, id, checked_timeout(options.timeout));
+}
+
+}  // namespace
+
+Reduce Reduce::premul_sum(double factor) {
+  Reduce reduce(ReduceKind::premul_sum);
+  reduce.factor = factor;
+  return reduce;
+}
+
+Communicator::Communicator(const CommOptions& options)
+    : Communicator(connect_mpi_world(checked_timeout(options.timeout))) {}
+
+Communicator::Communicator(int local_rank, int world_size, const UniqueId& id,
+                           const CommOptions& options)
+    : Communicator(connect(local_rank, world_size, id, options)) {}
+
+Communicator::Communicator(std::unique_ptr<Transport> transport)
+    : impl_(std::make_shared<Impl>(std::move(transport))) {}
+
+Communicator::Communicator(Communicator&&) noexcept = default;
+Communicator& Communicator::operator=(Communicator&&) noexcept = default;
+Communicator::~Communicator() {
+  if (impl_ && std::uncaught_exceptions() > impl_->exceptions_at_start()) {
+    impl_->abort("an exception ended its communicator");
+  }
+}
+
+int Communicator::global_rank() const { return impl_->transport().rank(); }
+int Communicator::world_size() const { return impl_->transport().size(); }
+int Communicator::local_rank() const { return impl_->transport().local_rank(); }
+int Communicator::local_size() const { return impl_->transport().local_size(); }
+std::string Communicator::describe() const { return impl_->transport().describe(); }
+std::int64_t Communicator::bytes_between() const { return impl_->transport().bytes_between(); }
+
+Event Communicator::all_reduce(ConstView in, View out, Reduce reduce, const Stream& stream) {
+  check_view("in", in);
+  check_view("out", out);
+  check_same_dtype(in, out);
+  check_same_device(in, out);
+  check_count("out", out, in.count, "as many as in");
+  check_reduce(reduce, in.dtype);
+  check_overlap(in, out, 0);
+  return impl_->run(&Impl::collectives_, in.device, stream,
+                    [=](Collectives& transport) { transport.all_reduce(in, out, reduce); });
+}
+
+Event Communicator::all_reduce(View inout, Reduce reduce, const Stream& stream) {
+  check_view("in", inout);
+  check_reduce(reduce, inout.dtype);
+  return impl_->run(&Impl::collectives_, inout.device, stream,
+                    [=](Collectives& transport) { transport.all_reduce(inout, inout, reduce); });
+}
+
+Event Communicator::reduce(ConstView in, View out, int root, Reduce reduce, const Stream& stream) {
+  check_view("in", in);
+  check_rank("root", root, world_size());
+  check_reduce(reduce, in.dtype);
+  if (global_rank() == root) {
+    check_view("out", out);
+    check_same_dtype(in, out);
+    check_same_device(in, out);
+    check_count("out", out, in.count, "as many as in");
+    check_overlap(in, out, 0);
+  }
+  return impl_->run(&Impl::collectives_, in.device, stream,
+                    [=](Collectives& transport) { transport.reduce(in, out, reduce, root); });
+}
+
+Event Communicator::broadcast(ConstView in, View out, int root, const Stream& stream) {
+  check_rank("root", root, world_size());
+  check_view("out", out);
+  check_same_dtype(in, out);
+  check_count("out", out, in.count, "as many as in");
+  if (global_rank() == root) {
+    check_view("in", in);
+    check_same_device(in, out);
+    check_overlap(in, out, 0);
+  }
+  return impl_->run(&Impl::collectives_, out.device, stream,
+                    [=](Collectives& transport) { transport.broadcast(in, out, root); });
+}
+
+Event Communicator::broadcast(View inout, int root, const Stream& stream) {
+  return broadcast(inout, inout, root, stream);
+}
+
+Event Communicator::all_gather(ConstView in, View out, const Stream& stream) {
+  check_view("in", in);
+  check_view("out", out);
+  check_same_dtype(in, out);
+  check_same_device(in, out);
+  check_count("out", out, in.count * world_size(), "world_size times in.count");
+  check_overlap(in, out, in.count * global_rank());
+  return impl_->run(&Impl::collectives_, in.device, stream,
+                    [=](Collectives& transport) { transport.all_gather(in, out); });
+}
+
+Event Communicator::all_gather_v(ConstView in, View out, std::span<const std::int64_t> counts,
+                                 const Stream& stream) {
+  check_view("in", in);
+  check_view("out", out);
+  check_same_dtype(in, out);
+  check_same_device(in, out);
+  const auto rank = static_cast<std::size_t>(global_rank());
+  if (counts.size() != static_cast<std::size_t>(world_size())) {
+    throw InvalidArgument("counts has " + std::to_string(counts.size()) +
+                          " elements, but there are " + std::to_string(world_size()) + " ranks");
+  }
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    check_count_range("counts[" + std::to_string(i) + "]", counts[i]);
+  }
+  check_count("in", in, counts[rank], "counts[global_rank]");
+  check_count("out", out, std::accumulate(counts.begin(), counts.end(), std::int64_t{0}),
+              "the sum of counts");
+  check_overlap(in, out,
+                std::accumulate(counts.begin(), counts.begin() + global_rank(), std::int64_t{0}));
+  return impl_->run(&Impl::collectives_, in.device, stream,
+                    [=, own = std::vector<std::int64_t>(counts.begin(), counts.end())](
+                        Collectives& transport) { transport.all_gather_v(in, out, own); });
+}
+
+Event Communicator::reduce_scatter(ConstView in, View out, Reduce reduce, const Stream& stream) {
+  check_view("in", in);
+  check_view("out", out);
+  check_same_dtype(in, out);
+  check_same_device(in, out);
+  check_count("in", in, out.count * world_size(), "world_size times out.count");
+  check_reduce(reduce, in.dtype);
+  check_overlap(in, out, out.count * global_rank());
+  return impl_->run(&Impl::collectives_, in.device, stream,
+                    [=](Collectives& transport) { transport.reduce_scatter(in, out, reduce); });
+}
+
+Event Communicator::all_to_all(ConstView in, View out, const Stream& stream) {
+  check_view("in", in);
+  check_view("out", out);
+  check_same_dtype(in, out);
+  check_same_device(in, out);
+  check_count("out", out, in.count, "as many as in");
+  if (in.count % world_size() != 0) {
+    throw InvalidArgument("in.count is " + std::to_string(in.count) +
+                          ", but must be a multiple of world_size, which is " +
+                          std::to_string(world_size()));
+  }
+  check_overlap(in, out, 0);
+  if (in.device.kind == DeviceKind::cpu || in.data != out.data) {
+    return impl_->run(&Impl::collectives_, in.device, stream,
+                      [=](Collectives& transport) { transport.all_to_all(in, out); });
+  }
+  // Between GPUs a block may arrive before the one in its place was sent.
+  return impl_->run_on_gpu(&Impl::collectives_, in.device, stream,
+                           [=](DeviceTransport& transport, const Stream& on) {
+                             const Buffer copy = on.allocate(in.bytes());
+                             on.copy(copy.view(in.dtype), in);
+                             transport.all_to_all(copy.view(in.dtype), out);
+                           });
+}
+
+Event Communicator::sparse_all_reduce(SparseView in, View out, Reduce reduce, const Stream& stream,
+                                      SparseStats* stats) {
+  check_view("out", out);
+  check_dtype("out", out, DType::f32);
+  check_on_cpu("out", out);
+  check_sparse_reduce(reduce);
+  check_sparse(in, out);
+  return impl_->run_on_cpu(&Impl::collectives_, stream, [=](Transport& transport) {
+    const SparseStats done = transport.sparse_all_reduce(in, out, reduce);
+    if (stats != nullptr) *stats = done;
+  });
+}
+
+Event Communicator::barrier(const Stream& stream) {
+  return impl_->run(&Impl::collectives_, stream.device(), stream,
+                    [](Collectives& transport) { transport.barrier(); });
+}
+
+Event Communicator::send(ConstView in, int destination, const Stream& stream) {
+  check_view("in", in);
+  check_rank("destination", destination, world_size());
+  return impl_->run(&Impl::sends_, in.device, stream,
+                    [=](Collectives& transport) { transport.send(in, destination); });
+}
+
+Event Communicator::recv(View out, int source, const Stream& stream) {
+  check_view("out", out);
+  check_rank("source", source, world_size());
+  return impl_->run(&Impl::receives_, out.device, stream,
+                    [=](Collectives& transport) { transport.recv(out, source); });
+}
+
+Device Communicator::device() const { return choose_device(local_rank(), gpu_count()); }
+
+void Communicator::check_device(Device device) const { impl_->check_device(device); }
+
+Buffer Communicator::allocate(std::int64_t bytes, Device device) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 46;  // no address space holds more
+  if (bytes < 0 || bytes > kMost) {
+    throw InvalidArgument("bytes is " + std::to_string(bytes) + ", but must be from 0 to 2^46");
+  }
+  Buffer buffer;
+  if (device.kind == DeviceKind::cpu) {
+    impl_->run_on_cpu(&Impl::collectives_, {},
+                      [&](Transport& transport) { buffer = transport.allocate(bytes); });
+  } else {
+    impl_->run_on_gpu(device, [&](DeviceTransport& transport, const Stream& on) {
+      buffer = transport.allocate(bytes);
+      on.fill_with_zeros(buffer.view(DType::u8));
+    });
+  }
+  return buffer;
+}
+
+std::optional<Communicator> Communicator::split(int color, int key) {
+  std::unique_ptr<Transport> part;
+  impl_->run_on_cpu(&Impl::collectives_, {},
+                    [&](Transport& transport) { part = transport.split(color, key); });
+  std::unique_ptr<DeviceTransport> gpu_part;
+  if (const DeviceTransport* gpu = impl_->gpu()) {
+    impl_->run_on_gpu(gpu->device(), [&](DeviceTransport& transport, const Stream&) {
+      gpu_part = transport.split(color, key, part.get());
+    });
+  }
+  if (!part) return std::nullopt;
+  Communicator result(std::move(part));
+  result.impl_->adopt(std::move(gpu_part));
+  return result;
+}
+
+void Communicator::abort(std::string_view reason) noexcept { impl_->abort(reason); }
+
+}  // namespace tutti

@@ -1,0 +1,15 @@
+// Communicators over a caller's MPI_Comm.
+#include "tutti/mpi.hpp"
+
+#include "base/environment.hpp"
+#include "comm/communicator/backends.hpp"
+#include "comm/mpi/session.hpp"
+
+namespace tutti {
+
+Communicator from_mpi(MPI_Comm comm, const CommOptions& options) {
+  const auto timeout = checked_timeout(options.timeout);
+  return Communicator(connect_session(mpi::Session::over(comm, timeout), timeout));
+}
+
+}  // namespace tutti

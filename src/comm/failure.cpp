@@ -1,0 +1,50 @@
+// Fills in reports of failures, cut where they are too long, and throws them.
+#include "comm/failure.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
+#include "tutti/error.hpp"
+
+namespace tutti {
+
+void FailureReport::set_lost(std::span<const int> lost, std::string_view reason) noexcept {
+  kind = Kind::peer_lost;
+  const std::size_t count = std::min(lost.size(), kMostRanks);
+  std::copy_n(lost.begin(), count, ranks.begin());
+  rank_count = static_cast<std::int32_t>(count);
+  std::array<char, 64> more{};
+  if (count < lost.size()) {
+    std::snprintf(more.data(), more.size(), " (and %zu more ranks)", lost.size() - count);
+  }
+  set_text(reason, more.data());
+}
+
+void FailureReport::set_mismatch(std::string_view message) noexcept {
+  kind = Kind::mismatch;
+  rank_count = 0;
+  set_text(message, "");
+}
+
+void FailureReport::set_text(std::string_view value, std::string_view remark) noexcept {
+  constexpr std::string_view kCut = " [...]";
+  const bool fits = value.size() + remark.size() <= kMostText;
+  std::size_t length = fits ? value.size() : kMostText - remark.size() - kCut.size();
+  const auto continues = [&](std::size_t at) {  // a character that began before
+    return at < value.size() && (static_cast<unsigned char>(value[at]) & 0xC0U) == 0x80U;
+  };
+  while (!fits && length > 0 && continues(length)) --length;
+  char* end = std::copy_n(value.begin(), length, text.begin());
+  if (!fits) end = std::copy(kCut.begin(), kCut.end(), end);
+  end = std::copy(remark.begin(), remark.end(), end);
+  text_length = static_cast<std::int32_t>(end - text.begin());
+}
+
+void FailureReport::raise() const {
+  if (kind == Kind::mismatch) throw MismatchError(std::string(text_value()));
+  const auto lost = rank_list();
+  throw PeerLost({lost.begin(), lost.end()}, std::string(text_value()));
+}
+
+}  // namespace tutti

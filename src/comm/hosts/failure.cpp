@@ -1,0 +1,42 @@
+// What goes wrong inside a host is told to the other hosts, and the reverse.
+#include <chrono>
+#include <numeric>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "comm/hosts/transport.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti {
+
+void HierarchicalTransport::tell(const PeerLost& error) noexcept {
+  local_->host().fail_lost(error.ranks(), error.reason());
+  channel_->announce_lost(error.ranks(), error.reason());
+}
+
+void HierarchicalTransport::tell(const MismatchError& error, Witnesses witnesses) noexcept {
+  local_->host().fail_mismatch(error.what());
+  if (witnesses == Witnesses::two) channel_->announce_mismatch(error.what());
+  channel_->session()->keep();
+}
+
+void HierarchicalTransport::pulse(std::chrono::milliseconds waited) {
+  guarded([&] {
+    std::vector<int> others(static_cast<std::size_t>(size()));
+    std::iota(others.begin(), others.end(), 0);
+    others.erase(others.begin() + rank());
+    local_->host().look_after_all();
+    channel_->poll(others);
+    // The control messages reach the ranks of this host, too.
+    if (waited >= channel_->timeout()) channel_->investigate(others, waited - channel_->timeout());
+  });
+}
+
+void HierarchicalTransport::abort(std::string_view reason) noexcept {
+  const int self = rank();
+  local_->host().fail_lost(std::span(&self, 1), reason);
+  channel_->announce_lost(std::span(&self, 1), reason);
+}
+
+}  // namespace tutti

@@ -1,0 +1,239 @@
+// Messages between two ranks, symmetric memory and sub-communicators over several hosts.
+#include <array>
+#include <cerrno>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "comm/agreement.hpp"
+#include "comm/communicator/backends.hpp"
+#include "comm/hosts/transport.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti {
+namespace {
+
+using mpi::Channel;
+using shm::Host;
+using shm::Wait;
+
+/** What the two sides of a message tell each other, in memory that MPI may keep. */
+struct Terms {
+  Signature offered;
+  Signature wanted;
+};
+
+void check_same(const RankSignature& sender, const RankSignature& receiver) {
+  if (sender.signature.dtype == receiver.signature.dtype &&
+      sender.signature.count == receiver.signature.count) {
+    return;
+  }
+  throw MismatchError(describe_mismatch(sender, receiver));
+}
+
+}  // namespace
+
+// Between hosts the sender says what it has, the receiver what it wants; the data follow if both
+// are the same.
+
+void HierarchicalTransport::send(ConstView in, int destination) {
+  guarded(
+      [&] {
+        if (layout_.host_of(destination) == host()) {
+          local_->send(in, layout_.local_rank_of(destination));
+          return;
+        }
+        const auto terms = std::make_shared<Terms>();
+        terms->offered = Signature::of(Operation::send, in.dtype, in.count);
+        const Host::Elsewhere elsewhere(local_->host(), Wait::send);
+        Channel::Batch question(*channel_, Channel::Traffic::point_to_point);
+        question.keep(terms);
+        question.send(&terms->offered, sizeof(Signature), destination);
+        question.wait();
+        Channel::Batch answer(*channel_, Channel::Traffic::reply);
+        answer.keep(terms);
+        answer.recv(&terms->wanted, sizeof(Signature), destination);
+        answer.wait();
+        check_same({rank(), terms->offered}, {destination, terms->wanted});
+        Channel::Batch data(*channel_, Channel::Traffic::point_to_point);
+        data.send(in.data, in.bytes(), destination);
+        data.wait();
+      },
+      Witnesses::two);
+}
+
+void HierarchicalTransport::recv(View out, int source) {
+  guarded(
+      [&] {
+        if (layout_.host_of(source) == host()) {
+          local_->recv(out, layout_.local_rank_of(source));
+          return;
+        }
+        const auto terms = std::make_shared<Terms>();
+        terms->wanted = Signature::of(Operation::recv, out.dtype, out.count);
+        const Host::Elsewhere elsewhere(local_->host(), Wait::recv);
+        Channel::Batch question(*channel_, Channel::Traffic::point_to_point);
+        question.keep(terms);
+        question.recv(&terms->offered, sizeof(Signature), source);
+        question.wait();
+        Channel::Batch answer(*channel_, Channel::Traffic::reply);
+        answer.keep(terms);
+        answer.send(&terms->wanted, sizeof(Signature), source);
+        answer.wait();
+        check_same({source, terms->offered}, {rank(), terms->wanted});
+        Channel::Batch data(*channel_, Channel::Traffic::point_to_point);
+        data.recv(out.data, out.bytes(), source);
+        data.wait();
+      },
+      Witnesses::two);
+}
+
+Buffer HierarchicalTransport::allocate(std::int64_t bytes) {
+  Buffer buffer;
+  guarded([&] {
+    agree(Signature::of(Operation::allocate, DType::u8, bytes));
+    std::optional<SystemError> error;
+    try {
+      buffer = local_->allocate(bytes);
+    } catch (const SystemError& failure) {  // the same on all ranks of the host
+      error = failure;
+    }
+    const bool everywhere = all_hosts(!error);
+    if (error) throw SystemError(*error);
+    if (!everywhere) {
+      throw SystemError(
+          "another host could not allocate " + std::to_string(bytes) + " bytes of symmetric memory",
+          ENOMEM);
+    }
+  });
+  return buffer;
+}
+
+std::unique_ptr<Transport> HierarchicalTransport::split(int color, int key) {
+  std::unique_ptr<Transport> part;
+  // Splits of several communicators of one session must not run at the same time.
+  guarded([&] {
+    agree(Signature::of(Operation::split, DType::u8, 0));
+    // All parts of one split may use the same context: no two of them share a rank.
+    std::int32_t context = channel_->session()->next_context();
+    const View board(&context, 1, DType::i32);
+    all_reduce(board, board, Reduce::max);
+    channel_->session()->use_context(context);
+
+    part = form_part(plan_split(*this, color, key, UniqueId::create()), context);
+    // Nobody goes on with a part that another rank has not got.
+    agree(Signature::of(Operation::split, DType::u8, 0));
+  });
+  return part;
+}
+
+/** This rank's part of a split; null if it has none. */
+std::unique_ptr<Transport> HierarchicalTransport::form_part(const SplitPlan& plan,
+                                                            std::int32_t context) {
+  if (plan.members.empty()) return nullptr;
+  std::vector<int> session_ranks;
+  std::vector<int> hosts;
+  for (const int member : plan.members) {
+    session_ranks.push_back(channel_->members()[static_cast<std::size_t>(member)]);
+    hosts.push_back(layout_.host_of(member));
+  }
+  Layout layout(hosts);
+  const std::vector<int>& neighbours = layout.ranks_of(layout.host_of(plan.rank));
+  const UniqueId& id = plan.tickets[static_cast<std::size_t>(neighbours.front())];
+  std::vector<int> here;  // the neighbours, as ranks of this host
+  for (const int neighbour : neighbours) {
+    here.push_back(layout_.local_rank_of(plan.members[static_cast<std::size_t>(neighbour)]));
+  }
+  const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+  try {
+    auto local = std::make_unique<shm::ShmTransport>(id, layout.local_rank_of(plan.rank),
+                                                     neighbours, channel_->timeout(),
+                                                     local_->host().party_of(std::move(here)));
+    if (layout.host_count() == 1) return local;
+    auto channel = std::make_unique<Channel>(channel_->session(), std::move(session_ranks), context,
+                                             channel_->timeout());
+    return connect_part(std::move(channel), std::move(layout), std::move(local), plan.members);
+  } catch (const CommunicationError&) {
+    throw;
+  } catch (const std::exception& error) {  // the others would wait for this rank
+    abort(error.what());
+    throw;
+  }
+}
+
+/** The part's hosts are connected. Whom that loses is named as a rank of the whole, of which
+ * `members` are the part. */
+std::unique_ptr<Transport> HierarchicalTransport::connect_part(
+    std::unique_ptr<mpi::Channel> channel, Layout layout, std::unique_ptr<shm::ShmTransport> local,
+    const std::vector<int>& members) {
+  bool whole_failed = false;
+  const auto look_at_whole = [&] {  // others may fail to make their part, and say so here
+    whole_failed = true;
+    channel_->poll({});
+    local_->host().pulse();
+    whole_failed = false;
+  };
+  try {
+    return std::make_unique<HierarchicalTransport>(std::move(channel), std::move(layout),
+                                                   std::move(local), look_at_whole);
+  } catch (const PeerLost& error) {
+    if (whole_failed) throw;
+    std::vector<int> lost;
+    for (const int rank : error.ranks()) lost.push_back(members[static_cast<std::size_t>(rank)]);
+    throw PeerLost(lost, error.reason());
+  }
+}
+
+std::unique_ptr<Transport> connect_session(const std::shared_ptr<mpi::Session>& session,
+                                           std::chrono::milliseconds timeout) {
+  std::vector<int> everybody;
+  for (int rank = 0; rank < session->size(); ++rank) everybody.push_back(rank);
+  const std::int32_t context = session->next_context();
+  session->use_context(context);
+  auto channel = std::make_unique<Channel>(session, std::move(everybody), context, timeout);
+
+  Layout layout(session->hosts());
+  const std::vector<int>& neighbours = layout.ranks_of(layout.host_of(session->rank()));
+  const int local_rank = layout.local_rank_of(session->rank());
+
+  // The lowest rank of each host hands the others of it a ticket.
+  const auto ticket =
+      std::make_shared<std::array<std::byte, UniqueId::kBytes>>(UniqueId::create().bytes());
+  Channel::Batch tickets(*channel, Channel::Traffic::point_to_point);
+  tickets.keep(ticket);
+  if (local_rank != 0) {
+    tickets.recv(ticket->data(), std::ssize(*ticket), neighbours.front());
+  } else {
+    for (const int neighbour : neighbours) {
+      if (neighbour != session->rank()) {
+        tickets.send(ticket->data(), std::ssize(*ticket), neighbour);
+      }
+    }
+  }
+  tickets.wait();
+  std::unique_ptr<shm::ShmTransport> local;
+  try {
+    local = std::make_unique<shm::ShmTransport>(
+        UniqueId::from_bytes(*ticket), local_rank, neighbours, timeout,
+        shm::Party{neighbours, {}, [session] { session->fail(); }});
+  } catch (const PeerLost& error) {  // the other hosts should not wait for this rank
+    channel->announce_lost(error.ranks(), error.reason());
+    throw;
+  } catch (const std::exception& error) {
+    const int self = session->rank();
+    channel->announce_lost(std::span(&self, 1), error.what());
+    throw;
+  }
+  std::unique_ptr<Transport> transport;
+  if (layout.host_count() == 1) {
+    transport = std::move(local);
+  } else {
+    transport = std::make_unique<HierarchicalTransport>(std::move(channel), std::move(layout),
+                                                        std::move(local));
+  }
+  require_agreement(*transport);
+  return transport;
+}
+
+}  // namespace tutti

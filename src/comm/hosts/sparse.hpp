@@ -1,0 +1,98 @@
+// Sums of sparse vectors between hosts: what a host's leader does.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/recycled.hpp"
+#include "comm/layout.hpp"
+#include "comm/mpi/channel.hpp"
+#include "comm/mpi/group.hpp"
+#include "comm/mpi/scratch.hpp"
+#include "comm/sparse/packet.hpp"
+#include "comm/sparse/plan.hpp"
+#include "comm/sparse/sum.hpp"
+
+namespace tutti {
+
+/**
+ * The sizes of packets that lie one behind the other. Where they were gathered, host h's packet of
+ * range r is number h * hosts + r; where ranges were summed up, that of range r is number r.
+ */
+using PacketSizes = RecycledVector<PacketSize>;
+
+/** The range of the indices that host `host` of `hosts` sums up when they split, and its end. */
+std::int64_t sparse_range(std::int64_t count, int hosts, int host);
+
+/** Sums of up to so many elements have memory from the start for whatever they will hold. */
+inline constexpr std::int64_t kMostReserved = std::int64_t{32} << 20U;
+
+/** Memory for at least `bytes` bytes of packets of a sum of `count` elements: for so many as they
+ * take at most or little more, where they pay, since else the vector itself travels. So sums of one
+ * length ask for the same, however dense they are. */
+mpi::Scratch packet_memory(mpi::Channel& channel, std::int64_t bytes, std::int64_t count);
+
+/** out = the sum over the hosts, in their order, of the packets at `data`, divided by `divisor`;
+ * how many elements are not zero. Throws CorruptPacket if one is. */
+std::int64_t sum_packets(const PacketSizes& sizes, const std::byte* data, const Layout& layout,
+                         float* out, std::int64_t count, std::int64_t divisor);
+
+/**
+ * One host's side. The host's sum is packed as it is made, range by range, whatever will become of
+ * it; the leaders tell each other how long their packets are, and all come to the same plan.
+ */
+class SparseLeader {
+ public:
+  /** `leaders`, each of at most `ranks` ranks on its host, talk over `channel`; both outlive it. */
+  SparseLeader(mpi::Channel& channel, mpi::Group& leaders, int ranks)
+      : channel_(channel), leaders_(leaders), ranks_(ranks), forced_(forced_sparse_algorithm()) {}
+
+  /** Starts a sum of `count` elements. */
+  void begin(std::int64_t count);
+  /** Adds the elements below `end` of the ranks of this host; stretches ascend. */
+  void add(std::int64_t end, std::span<const SparseView> parts);
+  /** Ends the host's sum, and agrees with the other leaders on what to do. */
+  SparsePlan plan();
+  /** All hosts' packets, and their sizes. */
+  mpi::Scratch gather(PacketSizes& sizes);
+  /** The sums of all ranges, each made by one leader, and their sizes. */
+  mpi::Scratch split(PacketSizes& sizes);
+  /** Writes the host's sum to `out` and adds up with the other leaders'. */
+  void reduce_dense(float* out, std::int64_t divisor);
+
+ private:
+  int hosts() const { return leaders_.size(); }
+  mpi::Scratch scratch(std::int64_t bytes) { return packet_memory(channel_, bytes, count_); }
+  void put(std::uint32_t index, float value);
+  void next_range();
+  /** Of the range `range`, from the leader of host `host`. */
+  SparsePacket packet_of(const std::byte* data, const PacketSize& size, int range,
+                         std::size_t host) const;
+  RecycledVector<SparsePacket> own_packets() const;
+  /** Every leader's `own`, of which there are as many on all. */
+  template <class T>
+  RecycledVector<T> gather_all(std::span<const T> own);
+  void all_gather(std::byte* memory, std::span<const std::int64_t> offsets);
+  template <class Action>
+  void timed(std::int64_t received, const Action& action);
+
+  mpi::Channel& channel_;
+  mpi::Group& leaders_;
+  int ranks_;
+  std::optional<SparseAlgorithm> forced_;
+  std::int64_t count_ = 0;
+  PacketWriter writer_;
+  PacketSizes sizes_;  // of the packets by range, so far
+  std::int64_t range_end_ = 0;
+  SumBlock block_;
+  std::vector<ViewCursor> cursors_;
+  PacketSizes all_sizes_;           // of all leaders' packets
+  double seconds_per_byte_ = 1e-9;  // until something has been sent
+};
+
+}  // namespace tutti

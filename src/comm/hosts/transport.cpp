@@ -1,0 +1,378 @@
+// Collectives over several hosts, composed of those inside a host and those between hosts.
+#include "comm/hosts/transport.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <numeric>
+#include <utility>
+
+#include "base/memory.hpp"
+#include "comm/mpi/scratch.hpp"
+#include "device/cpu/reduction.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti {
+namespace {
+
+using mpi::Scratch;
+using shm::Host;
+using shm::Wait;
+
+/** What a host does, and what is done between hosts, for one reduction over all ranks. */
+struct Stages {
+  cpu::Combine inside;
+  cpu::Combine between;
+};
+
+/**
+ * An average is divided once, at the end. Those of 16-bit types travel divided by the ranks of the
+ * largest host, which keeps them within the range of the inputs, so that nothing can overflow.
+ */
+Stages stages_of(const Reduce& reduce, DType dtype, const Layout& layout) {
+  const cpu::Combine whole = combine_of(reduce, layout.rank_count());
+  Stages stages{{whole.kind, whole.factor, 1}, {whole.kind, 1.0, whole.divisor}};
+  const bool narrow = dtype == DType::f16 || dtype == DType::bf16;
+  if (narrow && reduce.kind == ReduceKind::average) {
+    stages.inside.divisor = layout.largest_host();
+    stages.between.factor = layout.largest_host();
+  }
+  return stages;
+}
+
+}  // namespace
+
+HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> channel, Layout layout,
+                                             std::unique_ptr<shm::ShmTransport> local,
+                                             const std::function<void()>& meanwhile)
+    : channel_(std::move(channel)),
+      layout_(std::move(layout)),
+      local_(std::move(local)),
+      leaders_(*channel_, agents(-1)),
+      sparse_(*channel_, leaders_, layout_.largest_host()) {
+  // Each kind of wait also minds the other kind of peers.
+  local_->host().set_idle([this](std::span<const int> names) { channel_->poll(names); });
+  bool others_failed = false;  // those that meanwhile() looks after, who tell of it themselves
+  channel_->set_idle([&] {
+    local_->host().pulse();
+    if (!meanwhile) return;
+    others_failed = true;
+    meanwhile();
+    others_failed = false;
+  });
+  try {  // the ranks of this host go on, and wait for the leader
+    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+    channel_->set_hosts(layout_);
+  } catch (const PeerLost& error) {
+    if (!others_failed) tell(error);
+    throw;
+  } catch (const std::exception& error) {
+    abort(error.what());
+    throw;
+  }
+  channel_->set_idle([this] { local_->host().pulse(); });
+}
+
+std::string HierarchicalTransport::describe() const {
+  std::string sizes;
+  for (int host = 0; host < layout_.host_count(); ++host) {
+    sizes += (host == 0 ? "" : "+") + std::to_string(layout_.ranks_of(host).size());
+  }
+  return mpi::Session::library() + " between " + std::to_string(layout_.host_count()) + " hosts (" +
+         sizes + " ranks), shared memory inside" +
+         (any_thread() ? "" : "; worker streams block, for want of MPI_THREAD_MULTIPLE");
+}
+
+bool HierarchicalTransport::any_thread() const { return channel_->session()->any_thread(); }
+std::int64_t HierarchicalTransport::bytes_between() const { return channel_->bytes_sent(); }
+
+std::vector<int> HierarchicalTransport::agents(int root) const {
+  std::vector<int> agents;
+  for (int host = 0; host < layout_.host_count(); ++host) {
+    const bool roots = root >= 0 && layout_.host_of(root) == host;
+    agents.push_back(roots ? root : layout_.ranks_of(host).front());
+  }
+  return agents;
+}
+
+int HierarchicalTransport::local_agent(int root) const {
+  return layout_.host_of(root) == host() ? layout_.local_rank_of(root) : 0;
+}
+
+// --- Agreement ----------------------------------------------------------------------------------
+
+bool HierarchicalTransport::compare(Signature& signature) {
+  signature.sequence = ++sequence_;
+  return local_->compare(signature);
+}
+
+void HierarchicalTransport::settle(const Signature& signature, bool same_here, ConstView carried) {
+  if (is_leader()) {
+    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+    const std::span along(static_cast<const std::byte*>(carried.data),
+                          static_cast<std::size_t>(same_here ? carried.bytes() : 0));
+    const bool same_everywhere =
+        leaders_.agree(same_here ? signature.hash() : 0, along) && same_here;
+    if (!same_everywhere) throw MismatchError(collect_mismatch(signature, same_here));
+  }
+  local_->host().synchronise();  // ends with the leader's failure if they differ
+}
+
+std::string HierarchicalTransport::collect_mismatch(const Signature& signature, bool same_here) {
+  constexpr std::int64_t kEntry = sizeof(RankSignature);
+  std::vector<RankSignature> all(static_cast<std::size_t>(size()));
+  std::vector<std::int64_t> offsets{0};
+  for (int host = 0; host < layout_.host_count(); ++host) {
+    const auto ranks = static_cast<std::int64_t>(layout_.ranks_of(host).size());
+    offsets.push_back(offsets.back() + ranks * kEntry);
+  }
+  auto* bytes = reinterpret_cast<std::byte*>(all.data());
+  std::vector<RankSignature> own;
+  if (same_here) {
+    for (const int rank : layout_.ranks_of(host())) own.push_back({rank, signature});
+  } else {
+    own = local_->compared();
+  }
+  copy_bytes(bytes + offsets[static_cast<std::size_t>(host())], own.data(),
+             static_cast<std::int64_t>(own.size()) * kEntry);
+  leaders_.all_gather_v(bytes, offsets);
+  std::sort(all.begin(), all.end(),
+            [](const RankSignature& a, const RankSignature& b) { return a.rank < b.rank; });
+  return describe_mismatch(all);
+}
+
+bool HierarchicalTransport::all_hosts(bool ok) {
+  std::uint8_t verdict = 0;
+  if (is_leader()) {
+    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+    // Any difference is a no, and if all hosts say no, they differ by their numbers.
+    const auto own = static_cast<std::uint64_t>(host());
+    verdict = leaders_.agree(ok ? 1 : 2 + own) ? 1 : 0;
+  }
+  const View board(&verdict, 1, DType::u8);
+  local_->broadcast(board, board, 0);
+  return verdict != 0;
+}
+
+// --- Reductions ---------------------------------------------------------------------------------
+
+void HierarchicalTransport::carried_all_reduce(ConstView in, View out, Reduce reduce) {
+  Signature signature = Signature::of(Operation::all_reduce, in.dtype, in.count, reduce);
+  const Stages stages = stages_of(reduce, in.dtype, layout_);
+  const Scratch scratch(channel_->scratch(), is_leader() ? in.bytes() : 0);
+  const View sums(scratch.data(), in.count, in.dtype);
+  const bool same_here = compare(signature);
+  if (same_here) local_->reduce(in, sums, stages.inside, 0);
+  settle(signature, same_here, sums);
+  if (is_leader()) leaders_.combine_carried(out.data, out.count, out.dtype, stages.between);
+  local_->broadcast(out, out, 0);
+}
+
+void HierarchicalTransport::all_reduce(ConstView in, View out, Reduce reduce) {
+  guarded([&] {
+    if (leaders_.carries(in.bytes())) return carried_all_reduce(in, out, reduce);
+    agree(Signature::of(Operation::all_reduce, in.dtype, in.count, reduce));
+    const Stages stages = stages_of(reduce, in.dtype, layout_);
+    local_->reduce(in, out, stages.inside, 0);
+    if (is_leader()) {
+      const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+      leaders_.all_reduce(out.data, out.count, out.dtype, stages.between);
+    }
+    local_->broadcast(out, out, 0);
+  });
+}
+
+void HierarchicalTransport::reduce(ConstView in, View out, Reduce reduce, int root) {
+  guarded([&] {
+    Signature signature = Signature::of(Operation::reduce, in.dtype, in.count, reduce);
+    signature.root = root;
+    agree(signature);
+    const Stages stages = stages_of(reduce, in.dtype, layout_);
+    const int agent = local_agent(root);
+    const bool needs_scratch = local_->rank() == agent && rank() != root;
+    const Scratch scratch(channel_->scratch(), needs_scratch ? in.bytes() : 0);
+    const View target = needs_scratch ? View(scratch.data(), in.count, in.dtype) : out;
+    local_->reduce(in, target, stages.inside, agent);
+    if (local_->rank() == agent) {
+      const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+      mpi::Group(*channel_, agents(root))
+          .reduce(target.data, in.count, in.dtype, stages.between, layout_.host_of(root));
+    }
+  });
+}
+
+void HierarchicalTransport::reduce_scatter(ConstView in, View out, Reduce reduce) {
+  guarded([&] {
+    agree(Signature::of(Operation::reduce_scatter, in.dtype, out.count, reduce));
+    const Stages stages = stages_of(reduce, in.dtype, layout_);
+    const std::int64_t block = out.bytes();
+
+    ConstView sorted = in;  // the blocks host by host
+    const Scratch permuted(channel_->scratch(), layout_.contiguous() ? 0 : in.bytes());
+    if (!layout_.contiguous()) {
+      std::byte* to = permuted.data();
+      for (const int rank : layout_.by_host()) {
+        copy_bytes(to, in.part(rank * out.count, 0).data, block);
+        to += block;
+      }
+      sorted.data = permuted.data();
+    }
+    const Scratch sums(channel_->scratch(), is_leader() ? in.bytes() : 0);
+    local_->reduce(sorted, View(sums.data(), in.count, in.dtype), stages.inside, 0);
+
+    std::vector<std::int64_t> offsets{0};  // in elements, of the hosts' blocks
+    for (int host = 0; host < layout_.host_count(); ++host) {
+      const auto ranks = static_cast<std::int64_t>(layout_.ranks_of(host).size());
+      offsets.push_back(offsets.back() + ranks * out.count);
+    }
+    const std::int64_t own_count = local_size() * out.count;
+    const Scratch own(channel_->scratch(), own_count * size_of(in.dtype));
+    if (is_leader()) {
+      const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+      leaders_.reduce_scatter_v(sums.data(), offsets, in.dtype, stages.between);
+      const std::int64_t begin = offsets[static_cast<std::size_t>(host())];
+      copy_bytes(own.data(), sums.data() + begin * size_of(in.dtype),
+                 own_count * size_of(in.dtype));
+    }
+    const View shared(own.data(), own_count, in.dtype);
+    local_->broadcast(shared, shared, 0);
+    copy_bytes(out.data, own.data() + local_rank() * block, block);
+  });
+}
+
+// --- Movements ----------------------------------------------------------------------------------
+
+void HierarchicalTransport::carried_broadcast(ConstView in, View out, int root) {
+  Signature signature = Signature::of(Operation::broadcast, out.dtype, out.count);
+  signature.root = root;
+  const bool from_here = layout_.host_of(root) == host();
+  const Scratch scratch(channel_->scratch(), from_here ? out.bytes() : 0);
+  const View data(scratch.data(), from_here ? out.count : 0, out.dtype);
+  const bool same_here = compare(signature);
+  if (same_here && from_here) {
+    local_->broadcast(rank() == root ? in : data, data, layout_.local_rank_of(root));
+  }
+  settle(signature, same_here, data);
+  if (from_here) return copy_bytes(out.data, data.data, out.bytes());
+  if (is_leader()) copy_bytes(out.data, leaders_.carried(layout_.host_of(root)), out.bytes());
+  local_->broadcast(out, out, 0);
+}
+
+void HierarchicalTransport::broadcast(ConstView in, View out, int root) {
+  guarded([&] {
+    if (leaders_.carries(out.bytes())) return carried_broadcast(in, out, root);
+    Signature signature = Signature::of(Operation::broadcast, out.dtype, out.count);
+    signature.root = root;
+    agree(signature);
+    const int agent = local_agent(root);
+    if (rank() == root) copy_bytes(out.data, in.data, in.bytes());
+    if (local_->rank() == agent) {
+      const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+      mpi::Group(*channel_, agents(root))
+          .broadcast(static_cast<std::byte*>(out.data), out.bytes(), layout_.host_of(root));
+    }
+    local_->broadcast(out, out, agent);
+  });
+}
+
+void HierarchicalTransport::all_gather(ConstView in, View out) {
+  guarded([&] {
+    agree(Signature::of(Operation::all_gather, in.dtype, in.count));
+    gather(in, out, std::vector<std::int64_t>(static_cast<std::size_t>(size()), in.count));
+  });
+}
+
+void HierarchicalTransport::all_gather_v(ConstView in, View out,
+                                         std::span<const std::int64_t> counts) {
+  guarded([&] {
+    Signature signature = Signature::of(Operation::all_gather_v, in.dtype, out.count);
+    signature.counts = hash_counts(counts);
+    signature.own_count = in.count;
+    agree(signature);
+    gather(in, out, counts);
+  });
+}
+
+void HierarchicalTransport::gather(ConstView in, View out, std::span<const std::int64_t> counts) {
+  const std::int64_t width = size_of(in.dtype);
+  const auto bytes_of = [&](int rank) { return counts[static_cast<std::size_t>(rank)] * width; };
+  const Scratch scratch(channel_->scratch(), layout_.contiguous() ? 0 : out.bytes());
+  std::byte* sorted = layout_.contiguous() ? static_cast<std::byte*>(out.data) : scratch.data();
+
+  std::vector<std::int64_t> offsets{0};  // in bytes, of the hosts' blocks
+  for (int host = 0; host < layout_.host_count(); ++host) {
+    const auto& ranks = layout_.ranks_of(host);
+    offsets.push_back(
+        std::accumulate(ranks.begin(), ranks.end(), offsets.back(),
+                        [&](std::int64_t sum, int rank) { return sum + bytes_of(rank); }));
+  }
+  std::vector<std::int64_t> local_counts;
+  for (const int rank : layout_.ranks_of(host())) {
+    local_counts.push_back(counts[static_cast<std::size_t>(rank)]);
+  }
+  const std::int64_t begin = offsets[static_cast<std::size_t>(host())];
+  const std::int64_t length = offsets[static_cast<std::size_t>(host()) + 1] - begin;
+  local_->all_gather_v(in, View(sorted + begin, length / width, in.dtype), local_counts);
+  if (is_leader()) {
+    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+    leaders_.all_gather_v(sorted, offsets);
+  }
+  const View all(sorted, out.count, out.dtype);
+  local_->broadcast(all, all, 0);
+
+  if (layout_.contiguous()) return;
+  std::vector<std::int64_t> places(counts.size() + 1, 0);  // in bytes, by rank
+  for (int rank = 0; rank < size(); ++rank) {
+    places[static_cast<std::size_t>(rank) + 1] =
+        places[static_cast<std::size_t>(rank)] + bytes_of(rank);
+  }
+  const std::byte* from = sorted;
+  for (const int rank : layout_.by_host()) {
+    copy_bytes(static_cast<std::byte*>(out.data) + places[static_cast<std::size_t>(rank)], from,
+               bytes_of(rank));
+    from += bytes_of(rank);
+  }
+}
+
+void HierarchicalTransport::all_to_all(ConstView in, View out) {
+  guarded([&] {
+    const std::int64_t block = in.count / size();
+    agree(Signature::of(Operation::all_to_all, in.dtype, block));
+    const std::int64_t bytes = block * size_of(in.dtype);
+    // What goes out is read while the answers come in: not from the same memory.
+    const bool in_place = in.data == out.data;
+    const Scratch copied(channel_->scratch(), in_place ? in.bytes() : 0);
+    if (in_place) copy_bytes(copied.data(), in.data, in.bytes());
+    const auto* from = in_place ? copied.data() : static_cast<const std::byte*>(in.data);
+    auto* to = static_cast<std::byte*>(out.data);
+
+    // Between hosts every rank talks for itself; there is nothing to gain from an agent.
+    mpi::Channel::Batch remote(*channel_, mpi::Channel::Traffic::collective);
+    for (int peer = 0; peer < size(); ++peer) {
+      if (layout_.host_of(peer) == host()) continue;
+      remote.recv(to + peer * bytes, bytes, peer);
+      remote.send(from + peer * bytes, bytes, peer);
+    }
+    const auto& neighbours = layout_.ranks_of(host());
+    const std::int64_t near_count = local_size() * block;
+    const Scratch near_in(channel_->scratch(), local_size() * bytes);
+    const Scratch near_out(channel_->scratch(), local_size() * bytes);
+    for (std::size_t i = 0; i < neighbours.size(); ++i) {
+      copy_bytes(near_in.data() + static_cast<std::int64_t>(i) * bytes,
+                 from + neighbours[i] * bytes, bytes);
+    }
+    local_->all_to_all(ConstView(near_in.data(), near_count, in.dtype),
+                       View(near_out.data(), near_count, in.dtype));
+    for (std::size_t i = 0; i < neighbours.size(); ++i) {
+      copy_bytes(to + neighbours[i] * bytes, near_out.data() + static_cast<std::int64_t>(i) * bytes,
+                 bytes);
+    }
+    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+    remote.wait();
+  });
+}
+
+void HierarchicalTransport::barrier() {
+  guarded([&] { agree(Signature::of(Operation::barrier, DType::u8, 0)); });
+}
+
+}  // namespace tutti

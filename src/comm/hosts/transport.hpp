@@ -1,0 +1,137 @@
+// The transport among several hosts: shared memory inside each, MPI between them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/hosts/sparse.hpp"
+#include "comm/layout.hpp"
+#include "comm/mpi/channel.hpp"
+#include "comm/mpi/group.hpp"
+#include "comm/shm/transport.hpp"
+#include "comm/sparse/packet.hpp"
+#include "comm/split.hpp"
+#include "tutti/error.hpp"
+#include "tutti/transport.hpp"
+
+namespace tutti {
+
+/**
+ * A reduction is done inside each host first, then one rank a host (its agent: the lowest, or the
+ * root) exchanges with the other hosts, then the result is spread inside the hosts. So the order
+ * of additions is rank order inside a host, then the order of the hosts.
+ *
+ * Before anything else the ranks agree on the call: inside the host by comparing signatures in
+ * shared memory, between hosts by comparing a hash, with which short messages travel. Only if they
+ * differ are details exchanged.
+ *
+ * An error on one side is told on the other: what shared memory finds out goes to the other hosts
+ * over the channel, what the channel finds out goes to the ranks of this host.
+ */
+class HierarchicalTransport final : public Transport {
+ public:
+  /** `meanwhile` is called now and then while the leaders connect; what it throws ends that. */
+  HierarchicalTransport(std::unique_ptr<mpi::Channel> channel, Layout layout,
+                        std::unique_ptr<shm::ShmTransport> local,
+                        const std::function<void()>& meanwhile = {});
+  HierarchicalTransport(const HierarchicalTransport&) = delete;
+  HierarchicalTransport& operator=(const HierarchicalTransport&) = delete;
+  /** Leaves: ranks that still wait for this one get PeerLost. Waits for nobody. */
+  ~HierarchicalTransport() override { mpi::Channel::leave(std::move(channel_)); }
+
+  int rank() const override { return channel_->rank(); }
+  int size() const override { return channel_->size(); }
+  int local_rank() const override { return local_->rank(); }
+  int local_size() const override { return local_->size(); }
+  std::string describe() const override;
+  bool any_thread() const override;
+  std::int64_t bytes_between() const override;
+
+  void all_reduce(ConstView in, View out, Reduce reduce) override;
+  void reduce(ConstView in, View out, Reduce reduce, int root) override;
+  void broadcast(ConstView in, View out, int root) override;
+  void all_gather(ConstView in, View out) override;
+  void all_gather_v(ConstView in, View out, std::span<const std::int64_t> counts) override;
+  void reduce_scatter(ConstView in, View out, Reduce reduce) override;
+  void all_to_all(ConstView in, View out) override;
+  SparseStats sparse_all_reduce(const SparseView& in, View out, Reduce reduce) override;
+  void barrier() override;
+  void send(ConstView in, int destination) override;
+  void recv(View out, int source) override;
+  Buffer allocate(std::int64_t bytes) override;
+  std::unique_ptr<Transport> split(int color, int key) override;
+  void pulse(std::chrono::milliseconds waited) override;
+  void abort(std::string_view reason) noexcept override;
+
+ private:
+  int host() const { return layout_.host_of(rank()); }
+  bool is_leader() const { return local_->rank() == 0; }
+  /** One rank a host, in the order of the hosts: the leaders, but `root` on its own host. */
+  std::vector<int> agents(int root) const;
+  /** The local rank of this host's agent. */
+  int local_agent(int root) const;
+
+  /** Who has seen a mismatch of an operation: all ranks, by agree(), or the two of a message. */
+  enum class Witnesses { all, two };
+  /** Runs an operation; tells both sides of its failure. */
+  template <class Action>
+  void guarded(const Action& action, Witnesses witnesses = Witnesses::all) {
+    try {
+      const mpi::Channel::Call call(*channel_);
+      action();
+    } catch (const PeerLost& error) {
+      tell(error);
+      throw;
+    } catch (const MismatchError& error) {
+      tell(error, witnesses);
+      throw;
+    } catch (const CorruptPacket& error) {  // the others hear who sent it
+      tell(PeerLost({error.rank()}, error.what()));
+      throw;
+    } catch (const CommunicationError& error) {  // found by this rank alone
+      abort(error.what());
+      throw;
+    }
+  }
+  void tell(const PeerLost& error) noexcept;
+  void tell(const MismatchError& error, Witnesses witnesses) noexcept;
+  /** Blocks until all ranks have come with `signature`. Throws MismatchError on all otherwise. */
+  void agree(Signature signature) { settle(signature, compare(signature), {}); }
+  /** The first half of agree(): numbers the call; whether the ranks of this host match. */
+  bool compare(Signature& signature);
+  /** The second half, between the hosts: what a leader has in `carried` goes along. */
+  void settle(const Signature& signature, bool same_here, ConstView carried);
+  /** What all ranks came with; for leaders, after a disagreement. */
+  std::string collect_mismatch(const Signature& signature, bool same_here);
+  /** Whether `ok` holds on all hosts; for calls that every rank of a host answers alike. */
+  bool all_hosts(bool ok);
+  /** What goes along with the signatures. */
+  void carried_all_reduce(ConstView in, View out, Reduce reduce);
+  void carried_broadcast(ConstView in, View out, int root);
+  void gather(ConstView in, View out, std::span<const std::int64_t> counts);
+  std::unique_ptr<Transport> form_part(const SplitPlan& plan, std::int32_t context);
+  std::unique_ptr<Transport> connect_part(std::unique_ptr<mpi::Channel> channel, Layout layout,
+                                          std::unique_ptr<shm::ShmTransport> local,
+                                          const std::vector<int>& members);
+  /** What follows the plan of a sparse_all_reduce: with packets, or with all elements. */
+  void sparse_packets(View out, std::int64_t divisor, SparseStats& stats);
+  void sparse_dense(View out, std::int64_t divisor, SparseStats& stats);
+  /** Rank 0 says what was chosen, when it changes. */
+  void log_plan(std::int64_t count, const SparsePlan& plan);
+
+  std::unique_ptr<mpi::Channel> channel_;
+  Layout layout_;
+  std::unique_ptr<shm::ShmTransport> local_;
+  mpi::Group leaders_;
+  SparseLeader sparse_;
+  SparseAlgorithm logged_plan_ = SparseAlgorithm::none;
+  std::uint64_t sequence_ = 0;
+};
+
+}  // namespace tutti

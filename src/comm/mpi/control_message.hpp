@@ -1,0 +1,40 @@
+// What ranks tell each other while they wait, in plain bytes.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <variant>
+
+#include "comm/failure.hpp"
+
+namespace tutti::mpi {
+
+/** "Whom do you wait for?" */
+struct Question {
+  std::uint32_t number = 0;  ///< of the inquiry, by who makes it
+  std::int64_t overdue = 0;  ///< milliseconds since the asker's deadline passed first; or until
+};
+
+/** The ranks that this one waits for, then the hosts that it cannot reach. */
+struct Answer {
+  static constexpr std::size_t kMost = 256;
+  std::uint32_t number = 0;
+  std::int32_t rank_count = 0;
+  std::int32_t host_count = 0;
+  // Milliseconds since calls of this rank have got on: those that it had begun when the asker's
+  // deadline passed first, and those that it began later.
+  std::int64_t idle = 0;
+  std::int64_t idle_later = 0;
+  std::array<std::int32_t, kMost> entries{};
+};
+
+/** "I have left." */
+struct Farewell {};
+
+/** Below every eager limit of Open MPI, so that it goes out without its receiver's help. */
+using ControlMessage = std::variant<Question, Answer, FailureReport, Farewell>;
+static_assert(std::is_trivially_copyable_v<ControlMessage> && sizeof(ControlMessage) <= 3900);
+
+}  // namespace tutti::mpi

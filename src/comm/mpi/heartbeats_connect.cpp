@@ -1,0 +1,263 @@
+// How the leaders of the hosts connect: addresses over MPI, then TCP, then what both have.
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <thread>
+
+#include "base/deadline.hpp"
+#include "base/log.hpp"
+#include "base/system.hpp"
+#include "base/text.hpp"
+#include "comm/mpi/channel.hpp"
+#include "comm/mpi/heartbeats.hpp"
+#include "tutti/error.hpp"
+#include "tutti/interrupt.hpp"
+
+namespace tutti::mpi {
+namespace {
+
+constexpr int kNearest = 8;  // hosts on each side
+constexpr std::chrono::milliseconds kToConnect{2000};
+constexpr std::chrono::milliseconds kForAWelcome{500};
+constexpr std::chrono::microseconds kBetweenLooks{200};
+constexpr std::size_t kMostStrangers = 64;  // connections that have not said who they are
+constexpr int kPatience = 8;                // seconds, and as many signs of life
+
+using Token = std::array<std::byte, 16>;
+
+/** Under which addresses a leader listens. */
+struct Card {
+  static constexpr std::size_t kMostAddresses = 32;
+  Token token{};  ///< proves to it that a connection comes from who got this card, and the reverse
+  std::uint64_t network = 0;
+  std::uint16_t port = 0;  ///< 0: nowhere
+  std::uint16_t address_count = 0;
+  std::array<Address, kMostAddresses> addresses{};
+};
+
+/** Who connects says, as the first thing: whom it wants, by the card's token, and who it is. */
+struct Hello {
+  Token token;
+  std::int32_t host = -1;
+};
+
+struct Peer {
+  int host = 0;
+  int leader = 0;
+  Card card;
+  Socket socket;  ///< once each has shown the other who it is
+};
+
+std::vector<Peer> nearest(const Layout& layout, int own) {
+  const int hosts = layout.host_count();
+  std::vector<Peer> peers;
+  for (int host = 0; host < hosts; ++host) {
+    const int ahead = (host - own + hosts) % hosts;
+    if (host == own || std::min(ahead, hosts - ahead) > kNearest) continue;
+    Peer& peer = peers.emplace_back();
+    peer.host = host;
+    peer.leader = layout.ranks_of(host).front();
+  }
+  return peers;
+}
+
+Card card_of(std::uint16_t port) {
+  Card card;
+  fill_with_random(card.token, "the heartbeats' connections");
+  card.network = network_id();
+  card.port = port;
+  const std::vector<Address> addresses = own_addresses();
+  const std::size_t count = std::min(addresses.size(), Card::kMostAddresses);
+  std::copy_n(addresses.begin(), count, card.addresses.begin());
+  card.address_count = static_cast<std::uint16_t>(count);
+  return card;
+}
+
+/** Where who gave `card` may be reached: within one network stack by loopback, which nothing
+ * blocks. Nowhere if one of the two has no sockets. */
+std::vector<Address> addresses_of(const Card& card, const Card& own) {
+  if (card.port == 0 || own.port == 0) return {};
+  if (card.network == own.network && card.network != 0) return {loopback_address()};
+  return {card.addresses.begin(), card.addresses.begin() + card.address_count};
+}
+
+/** Sends `own` to every peer and fills in what comes from it. */
+template <class T, class Put>
+void exchange(Channel& channel, std::vector<Peer>& peers, const std::vector<T>& own,
+              const Put& put) {
+  const auto sent = std::make_shared<std::vector<T>>(own);
+  const auto received = std::make_shared<std::vector<T>>(peers.size());
+  Channel::Batch batch(channel, Channel::Traffic::point_to_point);
+  batch.keep(sent);
+  batch.keep(received);
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    batch.recv(&(*received)[i], sizeof(T), peers[i].leader);
+    batch.send(&(*sent)[i], sizeof(T), peers[i].leader);
+  }
+  batch.wait();
+  for (std::size_t i = 0; i < peers.size(); ++i) put(peers[i], (*received)[i]);
+}
+
+/** Connects to one peer: to all of its addresses at once, then says hello on one after the other,
+ * for another machine may have one of these addresses too. */
+class Caller {
+ public:
+  Caller(Peer& peer, const Card& own, int own_host) : peer_(peer), own_(own), own_host_(own_host) {
+    for (const Address address : addresses_of(peer.card, own)) {
+      Socket socket = start_connecting(address, peer.card.port);
+      if (socket) attempts_.push_back(std::move(socket));
+    }
+  }
+
+  void step() {
+    if (peer_.socket) return;
+    if (!said_hello_) say_hello();
+    if (said_hello_) hear_welcome();
+  }
+
+ private:
+  void say_hello() {
+    for (std::size_t i = 0; i < attempts_.size(); ++i) {
+      const Connecting state = connecting_state(attempts_[i]);
+      if (state == Connecting::under_way) continue;
+      std::swap(attempts_[i], attempts_.back());
+      const Hello hello{peer_.card.token, own_host_};
+      if (state == Connecting::done && send_all(attempts_.back(), bytes_of(hello))) {
+        said_hello_.emplace(kForAWelcome);
+      } else {
+        attempts_.pop_back();
+      }
+      return;
+    }
+  }
+
+  void hear_welcome() {
+    Token token;
+    const Received received = receive_exactly(attempts_.back(), token);
+    if (received == Received::too_few && !said_hello_->expired()) return;
+    if (received == Received::all && token == own_.token) {
+      peer_.socket = std::move(attempts_.back());
+    }
+    attempts_.pop_back();
+    said_hello_.reset();
+  }
+
+  Peer& peer_;
+  const Card& own_;
+  int own_host_;
+  std::vector<Socket> attempts_;  // the last one is where hello was said
+  std::optional<Deadline> said_hello_;
+};
+
+/** Lets peers in, who show that they were given the card. */
+class Door {
+ public:
+  Door(std::vector<Peer>& peers, const Card& own, const Socket& listener)
+      : peers_(peers), own_(own), listener_(listener) {}
+
+  void step() {
+    while (strangers_.size() < kMostStrangers) {
+      Socket stranger = accept_from(listener_);
+      if (!stranger) break;
+      strangers_.push_back(std::move(stranger));
+    }
+    std::erase_if(strangers_, [this](Socket& stranger) {
+      Hello hello;
+      const Received received = receive_exactly(stranger, bytes_of(hello));
+      if (received == Received::all && hello.token == own_.token) welcome(stranger, hello.host);
+      return received != Received::too_few;
+    });
+  }
+
+ private:
+  void welcome(Socket& stranger, int host) {
+    const auto peer = std::find_if(peers_.begin(), peers_.end(),
+                                   [host](const Peer& one) { return one.host == host; });
+    if (peer == peers_.end() || peer->socket) return;
+    if (send_all(stranger, peer->card.token)) peer->socket = std::move(stranger);
+  }
+
+  std::vector<Peer>& peers_;
+  const Card& own_;
+  const Socket& listener_;
+  std::vector<Socket> strangers_;
+};
+
+void meet(Channel& channel, std::vector<Peer>& peers, const Card& own, int own_host,
+          const Socket& listener) {
+  std::vector<Caller> callers;
+  callers.reserve(peers.size());
+  for (Peer& peer : peers) {
+    if (peer.host > own_host) callers.emplace_back(peer, own, own_host);
+  }
+  Door door(peers, own, listener);
+  for (Deadline deadline(kToConnect); !deadline.expired();) {
+    door.step();
+    for (Caller& caller : callers) caller.step();
+    if (std::all_of(peers.begin(), peers.end(), [](const Peer& peer) { return bool(peer.socket); }))
+      return;
+    InterruptCheck::poll();
+    channel.look_around({});
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+}
+
+std::string address_text(Address address) {
+  std::array<char, INET_ADDRSTRLEN> text{};
+  const char* written = ::inet_ntop(AF_INET, &address, text.data(), text.size());
+  return written != nullptr ? written : "?";
+}
+
+void log_unconnected(const std::vector<Peer>& peers, const Channel& channel, const Card& own) {
+  std::string list;
+  for (const Peer& peer : peers) {
+    if (peer.socket || peer.leader < channel.rank()) continue;  // one of the two says it
+    list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer.leader) + " (";
+    for (const Address address : addresses_of(peer.card, own)) list += address_text(address) + " ";
+    list += "port " + std::to_string(peer.card.port) + ")";
+  }
+  if (list.empty()) return;
+  log(LogLevel::warn, "rank " + std::to_string(channel.rank()) + " cannot connect to " + list +
+                          ": a firewall? Only the deadline of " + seconds_text(channel.timeout()) +
+                          " will show if a host is gone");
+}
+
+}  // namespace
+
+std::unique_ptr<Heartbeats> Heartbeats::connect(Channel& channel, const Layout& layout) {
+  const int own_host = layout.host_of(channel.rank());
+  std::vector<Peer> peers = nearest(layout, own_host);
+  Socket listener;
+  Card own;
+  try {
+    std::uint16_t port = 0;
+    listener = listen_anywhere(port);
+    own = card_of(port);
+  } catch (const SystemError& error) {  // the others still wait for the card
+    log(LogLevel::warn, std::string("no heartbeats between hosts: ") + error.what());
+  }
+  exchange(channel, peers, std::vector<Card>(peers.size(), own),
+           [](Peer& peer, const Card& card) { peer.card = card; });
+  meet(channel, peers, own, own_host, listener);
+
+  for (Peer& peer : peers) {
+    if (peer.socket && !keep_alive(peer.socket, kPatience)) peer.socket = {};
+  }
+
+  // Who has it must not take the other, who gave up, for dead.
+  std::vector<std::uint8_t> have;
+  for (const Peer& peer : peers) have.push_back(peer.socket ? 1 : 0);
+  exchange(channel, peers, have, [](Peer& peer, std::uint8_t other_has) {
+    if (other_has == 0) peer.socket = {};
+  });
+  log_unconnected(peers, channel, own);
+  std::vector<Connection> connections;
+  for (Peer& peer : peers) {
+    if (peer.socket) connections.push_back({peer.host, std::move(peer.socket)});
+  }
+  return std::unique_ptr<Heartbeats>(new Heartbeats(layout, std::move(connections)));
+}
+
+}  // namespace tutti::mpi

@@ -1,0 +1,246 @@
+// MPI's start and end in this process.
+#include "comm/mpi/lifecycle.hpp"
+
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "base/deadline.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "comm/mpi/job.hpp"
+#include "tutti/error.hpp"
+#include "tutti/interrupt.hpp"
+
+namespace tutti::mpi {
+namespace {
+
+// Before MPI_Finalize. Whoever was declared lost may wake up, and has to notice first.
+constexpr std::chrono::milliseconds kFarewell{5000};
+
+// After MPI_Init, for those whose time is up a little later to see that this rank had come.
+constexpr std::chrono::milliseconds kFarewellToInit{700};
+
+/** A call of MPI_Init_thread on a thread of its own, shared by that thread and who waits for it. */
+struct Initialisation {
+  std::mutex mutex;
+  std::condition_variable ended;
+  std::optional<int> code;
+
+  void run() {
+    ::prctl(PR_SET_NAME, kInitialisingThread);  // for the other ranks of this host to see
+    int provided = 0;
+    const int result = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+    const std::lock_guard lock(mutex);
+    code = result;
+    ended.notify_all();
+  }
+  /** Whether it has ended; blocks for a moment. */
+  bool look() {
+    std::unique_lock lock(mutex);
+    return ended.wait_for(lock, InterruptCheck::kInterval, [this] { return code.has_value(); });
+  }
+};
+
+/** What this process owes to MPI, of which there is one in a process. */
+struct Process {
+  std::mutex initialising;
+  std::atomic<pid_t> initialised_by = 0;           // a forked child inherits it, but not the duty
+  std::shared_ptr<Initialisation> initialisation;  // with `initialising`
+  bool guarded = false;                            // likewise
+  std::mutex leaving;
+  std::atomic<bool> lost = false;
+  std::set<int> companions;  // of MPI_COMM_WORLD, in sessions that lost a rank; with `leaving`
+  std::vector<std::shared_ptr<const void>> left_to_mpi;
+};
+
+Process& process() {
+  static Process& never_destroyed = *new Process;
+  return never_destroyed;
+}
+
+void finalise_at_exit() {
+  const Process& owner = process();
+  if (owner.initialised_by != ::getpid() || owner.lost || is_finalised()) return;
+  MPI_Finalize();
+}
+
+[[noreturn]] void lose_those_who_did_not_come(std::chrono::milliseconds timeout) {
+  const LocalRanks ranks = local_ranks();
+  std::this_thread::sleep_for(kFarewellToInit);
+  const std::string reason = "did not come to MPI_Init within " + seconds_text(timeout);
+  if (!ranks.missing.empty()) throw PeerLost(ranks.missing, reason);
+  std::string text = "MPI_Init has not ended within " + seconds_text(timeout);
+  if (ranks.come > 0) {
+    text += "; of this host " + std::to_string(ranks.come) +
+            " ranks have come, and none is seen that has not";
+  }
+  throw CommunicationError(text);
+}
+
+/** What MPI_Finalize does first: it deletes the attributes of MPI_COMM_SELF. */
+int say_farewell(MPI_Comm /*self*/, int /*key*/, void* /*value*/, void* /*state*/) {
+  Process& owner = process();
+  std::vector<int> awaited;
+  {
+    const std::lock_guard lock(owner.leaving);
+    awaited.assign(owner.companions.begin(), owner.companions.end());
+  }
+  if (awaited.empty()) return MPI_SUCCESS;
+  try {
+    const std::vector<int> absent =
+        call_roll(MPI_COMM_WORLD, roll_call_tag() - 1, awaited, kFarewell);
+    if (absent.empty()) return MPI_SUCCESS;
+    log(LogLevel::error, PeerLost(absent, "did not come to MPI_Finalize within " +
+                                              seconds_text(kFarewell) + ", so this process ends")
+                             .what());
+  } catch (const std::exception& error) {
+    log(LogLevel::error, std::string("MPI_Finalize after the loss of a rank: ") + error.what());
+  }
+  // Not MPI_Abort: where two ranks call it at once, Open MPI's mpiexec may hang.
+  std::fflush(nullptr);
+  std::_Exit(EXIT_FAILURE);
+}
+
+}  // namespace
+
+bool is_initialised() {
+  int yes = 0;
+  MPI_Initialized(&yes);
+  return yes != 0;
+}
+
+bool is_finalised() {
+  int yes = 0;
+  MPI_Finalized(&yes);
+  return yes != 0;
+}
+
+void initialise(std::chrono::milliseconds timeout) {
+  Process& owner = process();
+  const std::lock_guard lock(owner.initialising);
+  if (is_finalised()) {
+    throw InvalidArgument("MPI was finalised before this communicator was made");
+  }
+  if (owner.initialised_by != 0) return;
+  if (!owner.initialisation) {
+    if (is_initialised()) return;
+    owner.initialisation = std::make_shared<Initialisation>();
+    std::thread([start = owner.initialisation] { start->run(); }).detach();
+  }
+  const auto start = owner.initialisation;  // by now perhaps that of an earlier call, which gave up
+  for (Deadline deadline(timeout); !start->look();) {
+    InterruptCheck::poll();
+    if (deadline.expired()) lose_those_who_did_not_come(timeout);
+  }
+  check(*start->code, "MPI_Init_thread");
+  owner.initialised_by = ::getpid();
+  if (std::atexit(finalise_at_exit) != 0) {
+    log(LogLevel::warn, "MPI will not be finalised: the process has too many exit handlers");
+  }
+}
+
+void guard_finalisation() {
+  Process& owner = process();
+  const std::lock_guard lock(owner.initialising);
+  if (owner.guarded) return;
+  int key = MPI_KEYVAL_INVALID;
+  check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, say_farewell, &key, nullptr),
+        "MPI_Comm_create_keyval");
+  check(MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr), "MPI_Comm_set_attr");
+  check(MPI_Comm_free_keyval(&key), "MPI_Comm_free_keyval");  // the attribute stays
+  owner.guarded = true;
+}
+
+void mark_lost(std::span<const int> ranks) noexcept {
+  Process& owner = process();
+  try {
+    {
+      const std::lock_guard lock(owner.leaving);
+      owner.companions.insert(ranks.begin(), ranks.end());
+    }
+    if (owner.lost.exchange(true) || owner.initialised_by == ::getpid()) return;
+    log(LogLevel::warn,
+        "a rank was lost, and the program initialised MPI: end it with std::_Exit(1), in Python "
+        "os._exit(1), and mpiexec ends the job. MPI_Finalize ends the process unless all ranks "
+        "come to it within " +
+            seconds_text(kFarewell));
+  } catch (const std::exception& error) {
+    owner.lost = true;
+    log(LogLevel::warn, std::string_view(error.what()));
+  }
+}
+
+int roll_call_tag() {
+  int* upper_bound = nullptr;
+  int known = 0;
+  check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&upper_bound), &known),
+        "MPI_Comm_get_attr");
+  return known != 0 ? *upper_bound : 32767;  // the least that the standard allows
+}
+
+std::vector<int> call_roll(MPI_Comm comm, int tag, std::span<const int> awaited,
+                           std::chrono::milliseconds timeout) {
+  int rank = 0;
+  int size = 0;
+  check(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank");
+  check(MPI_Comm_size(comm, &size), "MPI_Comm_size");
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == rank) continue;
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(MPI_Isend(nullptr, 0, MPI_BYTE, peer, tag, comm, &request), "MPI_Isend");
+    check(MPI_Request_free(&request), "MPI_Request_free");  // it has no memory to look after
+  }
+  std::set<int> absent(awaited.begin(), awaited.end());
+  absent.erase(rank);
+  for (Deadline deadline(timeout); !absent.empty() && !deadline.expired();) {
+    int found = 0;
+    MPI_Status status;
+    check(MPI_Iprobe(MPI_ANY_SOURCE, tag, comm, &found, &status), "MPI_Iprobe");
+    if (found == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      continue;
+    }
+    const int peer = status.MPI_SOURCE;
+    check(MPI_Recv(nullptr, 0, MPI_BYTE, peer, tag, comm, MPI_STATUS_IGNORE), "MPI_Recv");
+    absent.erase(peer);
+  }
+  return {absent.begin(), absent.end()};
+}
+
+void leave_to_mpi(std::shared_ptr<const void> memory) noexcept {
+  Process& keeper = process();
+  try {
+    const std::lock_guard lock(keeper.leaving);
+    keeper.left_to_mpi.push_back(std::move(memory));
+  } catch (const std::exception& error) {
+    log(LogLevel::warn, std::string_view(error.what()));
+  }
+}
+
+std::string describe_error(int code) {
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) {
+    return "error " + std::to_string(code);
+  }
+  return {text.data(), static_cast<std::size_t>(length)};
+}
+
+void check(int code, const char* call) {
+  if (code != MPI_SUCCESS) throw Error(std::string(call) + ": " + describe_error(code));
+}
+
+}  // namespace tutti::mpi

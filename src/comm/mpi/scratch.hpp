@@ -1,0 +1,104 @@
+// Memory for the length of one operation over MPI.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "comm/mpi/lifecycle.hpp"
+
+namespace tutti::mpi {
+
+/**
+ * Memory of a channel's collectives, which the next one uses again; it goes with the channel. What
+ * is small and needed everywhere comes from recycled.hpp. Not thread-safe.
+ */
+class ScratchPool {
+ public:
+  struct Block {
+    std::shared_ptr<std::byte[]> memory;
+    std::size_t bytes = 0;
+  };
+
+  /** A free block of at least `bytes` bytes, in whole cache lines: the shortest there is, or a new
+   * one, which takes the place of a shorter one. */
+  Block take(std::int64_t bytes) {
+    const auto needed = static_cast<std::size_t>(bytes);
+    auto best = free_.begin();  // the shortest that is long enough, or else the longest
+    for (auto block = free_.begin(); block != free_.end(); ++block) {
+      const bool fits = block->bytes >= needed;
+      if (best->bytes >= needed ? fits && block->bytes < best->bytes : block->bytes > best->bytes) {
+        best = block;
+      }
+    }
+    Block block;
+    if (best != free_.end()) {
+      block = std::move(*best);
+      free_.erase(best);
+    }
+    if (block.bytes >= needed) return block;
+    block.memory.reset();
+    return new_block(std::bit_ceil(needed));
+  }
+
+  void give_back(Block block) noexcept {
+    try {
+      free_.push_back(std::move(block));
+    } catch (const std::bad_alloc&) {  // then it is freed
+    }
+  }
+
+ private:
+  static Block new_block(std::size_t bytes) {
+    constexpr std::align_val_t kCacheLine{64};
+    auto* memory = static_cast<std::byte*>(::operator new[](bytes, kCacheLine));
+    return {{memory, [](std::byte* old) { ::operator delete[](old, kCacheLine); }}, bytes};
+  }
+
+  std::vector<Block> free_;
+};
+
+/**
+ * Uninitialised memory that messages read or write. If an exception ends the operation, MPI may
+ * still touch it whenever anybody calls MPI: then it is never freed.
+ */
+class Scratch {
+ public:
+  /** From `pool`, which outlives it. */
+  Scratch(ScratchPool& pool, std::int64_t bytes)
+      : pool_(&pool), exceptions_(std::uncaught_exceptions()) {
+    if (bytes > 0) block_ = pool.take(bytes);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  Scratch(Scratch&& other) noexcept
+      : pool_(other.pool_),
+        block_(std::exchange(other.block_, {})),
+        exceptions_(other.exceptions_) {}
+  Scratch& operator=(Scratch&& other) noexcept {
+    std::swap(block_, other.block_);
+    return *this;
+  }
+  ~Scratch() {
+    if (!block_.memory) return;
+    if (std::uncaught_exceptions() > exceptions_) {
+      leave_to_mpi(std::move(block_.memory));
+    } else {
+      pool_->give_back(std::move(block_));
+    }
+  }
+
+  std::byte* data() const { return block_.memory.get(); }
+
+ private:
+  ScratchPool* pool_;
+  ScratchPool::Block block_;
+  int exceptions_;
+};
+
+}  // namespace tutti::mpi

@@ -1,0 +1,186 @@
+// Duplicates communicators, and finds out who shares a host.
+#include "comm/mpi/session.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <numeric>
+#include <string_view>
+#include <utility>
+
+#include "base/deadline.hpp"
+#include "base/environment.hpp"
+#include "base/log.hpp"
+#include "base/system.hpp"
+#include "base/text.hpp"
+#include "comm/mpi/lifecycle.hpp"
+#include "comm/mpi/patience.hpp"
+#include "tutti/error.hpp"
+#include "tutti/interrupt.hpp"
+
+namespace tutti::mpi {
+namespace {
+
+constexpr std::chrono::milliseconds kRollCall{700};  // how long missing ranks are looked for
+
+/** What the ranks of a host have in common, and those of two hosts do not: a hash of the machine
+ * with its shared memory and its processes, and one of TUTTI_HOST_ID, or 0. */
+using Place = std::array<std::uint64_t, 2>;
+
+/** Tells devices of file systems and namespaces apart, within a machine that runs. */
+std::string identity_of(const char* path) {
+  struct stat status {};
+  if (::stat(path, &status) != 0) return "-";
+  return std::to_string(status.st_dev) + "." + std::to_string(status.st_ino);
+}
+
+Place own_place() {
+  std::array<char, MPI_MAX_PROCESSOR_NAME> name{};
+  int length = 0;  // machines that are copies of one that ran have its boot id as well
+  check(MPI_Get_processor_name(name.data(), &length), "MPI_Get_processor_name");
+  const std::string machine = boot_id() + " " + name.data() + " " + identity_of("/dev/shm") + " " +
+                              identity_of("/proc/self/ns/pid");
+  const auto host_id = environment("TUTTI_HOST_ID");
+  return {hash_text(machine), host_id ? std::max<std::uint64_t>(1, hash_text(*host_id)) : 0};
+}
+
+/** The ranks of `comm` in MPI_COMM_WORLD, but those of processes that were spawned. */
+std::vector<int> ranks_in_world(MPI_Comm comm, int size) {
+  MPI_Group members = MPI_GROUP_NULL;
+  MPI_Group world = MPI_GROUP_NULL;
+  check(MPI_Comm_group(comm, &members), "MPI_Comm_group");
+  check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  std::vector<int> translated(ranks.size());
+  check(MPI_Group_translate_ranks(members, size, ranks.data(), world, translated.data()),
+        "MPI_Group_translate_ranks");
+  check(MPI_Group_free(&members), "MPI_Group_free");
+  check(MPI_Group_free(&world), "MPI_Group_free");
+  std::erase(translated, MPI_UNDEFINED);
+  return translated;
+}
+
+/** Whether somebody calls the roll over `comm`, that is, has given up. */
+bool roll_is_called(MPI_Comm comm, int tag) {
+  int found = 0;
+  check(MPI_Iprobe(MPI_ANY_SOURCE, tag, comm, &found, MPI_STATUS_IGNORE), "MPI_Iprobe");
+  return found != 0;
+}
+
+}  // namespace
+
+Session::Session(std::chrono::milliseconds timeout) : timeout_(timeout), process_(::getpid()) {}
+
+std::shared_ptr<Session> Session::world(std::chrono::milliseconds timeout) {
+  initialise(timeout);
+  return over(MPI_COMM_WORLD, timeout);
+}
+
+std::shared_ptr<Session> Session::over(MPI_Comm comm, std::chrono::milliseconds timeout) {
+  if (!is_initialised()) throw InvalidArgument("comm was given, but MPI is not initialised");
+  if (is_finalised()) throw InvalidArgument("comm was given, but MPI is finalised");
+  if (comm == MPI_COMM_NULL) throw InvalidArgument("comm is MPI_COMM_NULL");
+  int inter = 0;
+  check(MPI_Comm_test_inter(comm, &inter), "MPI_Comm_test_inter");
+  if (inter != 0) throw InvalidArgument("comm is an inter-communicator");
+  std::shared_ptr<Session> session(new Session(timeout));
+  session->duplicate(comm);
+  return session;
+}
+
+void Session::duplicate(MPI_Comm parent) {
+  check(MPI_Comm_rank(parent, &rank_), "MPI_Comm_rank");
+  check(MPI_Comm_size(parent, &size_), "MPI_Comm_size");
+  int level = MPI_THREAD_SINGLE;
+  check(MPI_Query_thread(&level), "MPI_Query_thread");
+  any_thread_ = level == MPI_THREAD_MULTIPLE;
+  roll_call_tag_ = roll_call_tag();
+  ranks_in_world_ = ranks_in_world(parent, size_);
+  guard_finalisation();
+  const auto duplicate = std::make_shared<MPI_Comm>(MPI_COMM_NULL);
+  MPI_Request request = MPI_REQUEST_NULL;
+  check(MPI_Comm_idup(parent, duplicate.get(), &request), "MPI_Comm_idup");
+  finish(request, parent, "MPI_Comm_idup", duplicate);
+  comm_ = *duplicate;
+  check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+}
+
+Session::~Session() {
+  if (comm_ == MPI_COMM_NULL || failed_ || !may_call()) return;
+  if (!any_thread_ && thread_ != std::this_thread::get_id()) return;
+  const int code = MPI_Comm_free(&comm_);
+  if (code != MPI_SUCCESS) log(LogLevel::warn, "MPI_Comm_free: " + describe_error(code));
+}
+
+bool Session::may_call() const noexcept { return process_ == ::getpid() && !is_finalised(); }
+
+void Session::fail() noexcept {
+  failed_ = true;
+  mark_lost(ranks_in_world_);
+}
+
+void Session::finish(MPI_Request request, MPI_Comm comm, const char* call,
+                     const std::shared_ptr<const void>& memory) {
+  Patience patience;
+  for (Deadline deadline(timeout_);;) {
+    int done = 0;
+    check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), call);
+    if (done != 0) return;
+    if (!patience.rest()) continue;
+    try {
+      InterruptCheck::poll();
+      if (deadline.expired() || roll_is_called(comm, roll_call_tag_)) give_up(comm, call);
+    } catch (...) {  // MPI still uses the memory
+      leave_to_mpi(memory);
+      fail();
+      throw;
+    }
+  }
+}
+
+void Session::give_up(MPI_Comm comm, const char* call) {
+  fail();
+  std::vector<int> everybody(static_cast<std::size_t>(size_));
+  std::iota(everybody.begin(), everybody.end(), 0);
+  std::vector<int> lost = call_roll(comm, roll_call_tag_, everybody, kRollCall);
+  if (!lost.empty()) throw PeerLost(lost, "did not come within " + seconds_text(timeout_));
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer != rank_) lost.push_back(peer);
+  }
+  throw PeerLost(lost, "gave up waiting in " + std::string(call));
+}
+
+std::string Session::library() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  check(MPI_Get_library_version(text.data(), &length), "MPI_Get_library_version");
+  const std::string_view all(text.data(), static_cast<std::size_t>(length));
+  // Open MPI goes on with the package and a date after a comma, MPICH on the next line.
+  return std::string(all.substr(0, all.find_first_of(",\n")));
+}
+
+std::vector<int> Session::hosts() {
+  const auto places = std::make_shared<std::vector<Place>>(static_cast<std::size_t>(size_) + 1);
+  Place& own = places->back();
+  own = own_place();
+  MPI_Request request = MPI_REQUEST_NULL;
+  check(MPI_Iallgather(own.data(), sizeof(Place), MPI_BYTE, places->data(), sizeof(Place), MPI_BYTE,
+                       comm_, &request),
+        "MPI_Iallgather");
+  finish(request, comm_, "MPI_Iallgather", places);
+
+  std::map<Place, int> lowest;
+  std::vector<int> hosts;
+  for (int rank = 0; rank < size_; ++rank) {
+    const Place& place = (*places)[static_cast<std::size_t>(rank)];
+    hosts.push_back(lowest.try_emplace(place, rank).first->second);
+  }
+  return hosts;
+}
+
+}  // namespace tutti::mpi

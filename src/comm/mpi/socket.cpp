@@ -1,0 +1,187 @@
+// Calls of the kernel for TCP, and a list of the sockets that a forked child closes.
+#include "comm/mpi/socket.hpp"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <linux/sockios.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "base/system.hpp"
+#include "base/text.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::mpi {
+namespace {
+
+/** The open sockets of this process. A child's copies are closed at the fork: otherwise a child
+ * that outlives its parent would keep the connections. */
+class OpenSockets {
+ public:
+  /** Never destroyed: sockets may outlive it otherwise. */
+  static OpenSockets& instance() {
+    static OpenSockets& only = *new OpenSockets;
+    return only;
+  }
+
+  void add(int fd) {
+    const std::lock_guard lock(mutex_);
+    open_.insert(fd);
+  }
+  /** Whether it was there: not in a forked child. */
+  bool remove(int fd) {
+    const std::lock_guard lock(mutex_);
+    return open_.erase(fd) != 0;
+  }
+
+ private:
+  OpenSockets() {
+    ::pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
+                     [] { instance().close_all(); });
+  }
+  void close_all() {
+    for (const int fd : open_) ::close(fd);
+    open_.clear();
+    mutex_.unlock();
+  }
+
+  std::mutex mutex_;
+  std::set<int> open_;
+};
+
+sockaddr_in socket_address(Address address, std::uint16_t port) {
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(port);
+  to.sin_addr.s_addr = address;
+  return to;
+}
+
+Socket new_socket() {
+  return Socket(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+bool set_option(const Socket& socket, int level, int option, int value) {
+  return ::setsockopt(socket.get(), level, option, &value, sizeof value) == 0;
+}
+
+}  // namespace
+
+Socket::Socket(int fd) : fd_(fd) {
+  if (fd >= 0) OpenSockets::instance().add(fd);
+}
+
+Socket::~Socket() {
+  if (fd_ >= 0 && OpenSockets::instance().remove(fd_)) ::close(fd_);
+}
+
+std::uint64_t network_id() {
+  const std::string name = boot_id();
+  struct stat network {};
+  if (name.empty() || ::stat("/proc/self/ns/net", &network) != 0) return 0;
+  return hash_text(name + " " + std::to_string(network.st_ino));
+}
+
+Address loopback_address() { return htonl(INADDR_LOOPBACK); }
+
+std::vector<Address> own_addresses() {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) throw SystemError("cannot list the network's interfaces", errno);
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, &::freeifaddrs);
+  std::vector<Address> addresses;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    const bool usable = (entry->ifa_flags & IFF_UP) != 0 && (entry->ifa_flags & IFF_LOOPBACK) == 0;
+    if (!usable || entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != AF_INET) continue;
+    addresses.push_back(reinterpret_cast<const sockaddr_in*>(entry->ifa_addr)->sin_addr.s_addr);
+  }
+  return addresses;
+}
+
+Socket listen_anywhere(std::uint16_t& port) {
+  Socket listener = new_socket();
+  const sockaddr_in any = socket_address(INADDR_ANY, 0);
+  sockaddr_in bound{};
+  socklen_t length = sizeof bound;
+  if (!listener ||
+      ::bind(listener.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any) != 0 ||
+      ::listen(listener.get(), SOMAXCONN) != 0 ||
+      ::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&bound), &length) != 0) {
+    throw SystemError("cannot listen for connections", errno);
+  }
+  port = ntohs(bound.sin_port);
+  return listener;
+}
+
+Socket accept_from(const Socket& listener) {
+  return Socket(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+}
+
+Socket start_connecting(Address address, std::uint16_t port) {
+  Socket socket = new_socket();
+  const sockaddr_in to = socket_address(address, port);
+  if (socket && ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0 &&
+      errno != EINPROGRESS) {
+    return {};
+  }
+  return socket;
+}
+
+Connecting connecting_state(const Socket& socket) {
+  pollfd entry{socket.get(), POLLOUT, 0};
+  if (::poll(&entry, 1, 0) <= 0) return Connecting::under_way;
+  int error = 0;
+  socklen_t length = sizeof error;
+  const int code = ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+  return code == 0 && error == 0 ? Connecting::done : Connecting::failed;
+}
+
+bool keep_alive(const Socket& socket, int patience) {
+  // TCP_USER_TIMEOUT is for when bytes are under way.
+  return set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1) &&
+         set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 1) &&
+         set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 1) &&
+         set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, patience) &&
+         set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, patience * 1000) &&
+         set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+}
+
+bool all_acknowledged(const Socket& socket) {
+  int left = 0;
+  return ::ioctl(socket.get(), SIOCOUTQ, &left) == 0 && left == 0;
+}
+
+std::uint32_t silence_of(const Socket& socket) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (::getsockopt(socket.get(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return 0;
+  return info.tcpi_last_ack_recv;
+}
+
+bool send_all(const Socket& socket, std::span<const std::byte> data) noexcept {
+  return ::send(socket.get(), data.data(), data.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
+         std::ssize(data);
+}
+
+Received receive_exactly(const Socket& socket, std::span<std::byte> out) {
+  const ssize_t there = ::recv(socket.get(), out.data(), out.size(), MSG_PEEK | MSG_DONTWAIT);
+  if (there == 0 || (there < 0 && errno != EAGAIN && errno != EINTR)) return Received::closed;
+  if (there < std::ssize(out)) return Received::too_few;
+  return ::recv(socket.get(), out.data(), out.size(), MSG_DONTWAIT) == std::ssize(out)
+             ? Received::all
+             : Received::closed;
+}
+
+}  // namespace tutti::mpi

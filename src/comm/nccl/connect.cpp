@@ -1,0 +1,155 @@
+// The ranks meet over the host's transport, and NCCL's id travels over it.
+#include "comm/nccl/connect.hpp"
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/log.hpp"
+#include "comm/nccl/meeting.hpp"
+#include "comm/nccl/transport.hpp"
+#include "device/cuda.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::nccl {
+namespace {
+
+/** What a rank tells the others before NCCL is asked for anything. */
+struct Card {
+  std::int32_t version = 0;  // of NCCL; 0 where it is missing
+  std::int32_t process = 0;
+  cuda::Uuid gpu{};
+};
+
+template <class T>
+View bytes_of(T* objects, std::int64_t count) {
+  return {objects, count * static_cast<std::int64_t>(sizeof(T)), DType::u8};
+}
+
+std::vector<Card> exchange(Transport& host, Card own) {
+  std::vector<Card> cards(static_cast<std::size_t>(host.size()));
+  host.all_gather(bytes_of(&own, 1), bytes_of(cards.data(), host.size()));
+  return cards;
+}
+
+void check_versions(const std::vector<Card>& cards, int own, const std::string& problem) {
+  for (std::size_t rank = 0; rank < cards.size(); ++rank) {
+    if (cards[rank].version != 0) continue;
+    if (!problem.empty()) throw BackendUnavailable(problem);
+    throw BackendUnavailable("rank " + std::to_string(rank) + " has no NCCL that can be used");
+  }
+  for (std::size_t rank = 0; rank < cards.size(); ++rank) {
+    if (cards[rank].version == own) continue;
+    throw BackendUnavailable("this rank has NCCL " + version_text(own) + ", but rank " +
+                             std::to_string(rank) + " has " + version_text(cards[rank].version));
+  }
+}
+
+/** Whether ranks share a GPU. Throws BackendUnavailable if threads of one process do. */
+bool any_shared(const std::vector<Card>& cards) {
+  bool shared = false;
+  for (std::size_t b = 1; b < cards.size(); ++b) {
+    for (std::size_t a = 0; a < b; ++a) {
+      if (cards[a].gpu != cards[b].gpu) continue;
+      if (cards[a].process == cards[b].process) {
+        throw BackendUnavailable("ranks " + std::to_string(a) + " and " + std::to_string(b) +
+                                 " are threads of one process and share a GPU, which NCCL "
+                                 "cannot do: make them processes");
+      }
+      shared = true;
+    }
+  }
+  return shared;
+}
+
+/**
+ * NCCL refuses two ranks on one GPU where their host and their GPU are the same; with a host id of
+ * its own, each rank seems to be on another host. They talk over sockets then. NCCL reads this
+ * once in a process. What the user has set stays.
+ */
+void pretend_own_host(const Transport& host) {
+  const auto set = [](const char* name, const std::string& value) {
+    ::setenv(name, value.c_str(), 0);
+  };
+  set("NCCL_HOSTID", "tutti-" + std::to_string(::getpid()) + "-" + std::to_string(host.rank()));
+  set("NCCL_NET", "Socket");
+  set("NCCL_IB_DISABLE", "1");
+  set("NCCL_P2P_DISABLE", "1");
+  set("NCCL_SHM_DISABLE", "1");
+  set("NCCL_NVLS_ENABLE", "0");
+  set("NCCL_CUMEM_ENABLE", "0");
+  if (host.local_size() == host.size()) set("NCCL_SOCKET_IFNAME", "lo");
+}
+
+/**
+ * Between GPUs of one process NCCL would reach into the arguments of the other ranks, which memory
+ * of a stream-ordered pool, as tutti's is, does not allow. Collective.
+ */
+void keep_to_own_arguments(Transport& host, const std::vector<Card>& cards) {
+  // How many ranks before this one, and after it, are threads of its process.
+  int before = 0;
+  int after = 0;
+  std::set<std::int32_t> processes;
+  for (int rank = 0; rank < host.size(); ++rank) {
+    const std::int32_t process = cards[static_cast<std::size_t>(rank)].process;
+    processes.insert(process);
+    if (process != ::getpid() || rank == host.rank()) continue;
+    ++(rank < host.rank() ? before : after);
+  }
+  if (processes.size() == cards.size()) return;
+  // Threads must not change the environment at once, nor read it meanwhile.
+  if (before == 0 && after > 0) ::setenv("NCCL_P2P_DIRECT_DISABLE", "1", 0);
+  host.barrier();
+}
+
+/** Rank 0 makes the id, all get it. */
+ncclUniqueId share_id(Transport& host, const Library& library) {
+  struct Ticket {
+    std::int32_t result = 0;
+    ncclUniqueId id{};
+  } ticket;
+  if (host.rank() == 0) ticket.result = library.GetUniqueId(&ticket.id);
+  host.broadcast(bytes_of(&ticket, 1), bytes_of(&ticket, 1), 0);
+  if (ticket.result != ncclSuccess) {
+    throw BackendUnavailable(std::string("ncclGetUniqueId on rank 0: ") +
+                             library.GetErrorString(static_cast<ncclResult_t>(ticket.result)));
+  }
+  return ticket.id;
+}
+
+}  // namespace
+
+std::shared_ptr<Comm> join(Transport* host, const cuda::Uuid& gpu) {
+  std::shared_ptr<const Library> library;
+  std::string problem;
+  try {
+    library = Library::open();
+  } catch (const BackendUnavailable& error) {
+    problem = error.what();
+  }
+  const std::int32_t version = library ? library->version : 0;
+  const std::vector<Card> cards = exchange(*host, {version, ::getpid(), gpu});
+  check_versions(cards, version, problem);
+  if (any_shared(cards)) {
+    if (host->rank() == 0) {
+      log(LogLevel::warn, "several ranks share a GPU: this works, but it is slow");
+    }
+    pretend_own_host(*host);
+  }
+  keep_to_own_arguments(*host, cards);
+  const ncclUniqueId id = share_id(*host, *library);
+  return std::make_shared<Comm>(std::move(library), host, id);
+}
+
+std::unique_ptr<DeviceTransport> connect(Transport* host, Device device) {
+  auto comm = join(host, cuda::uuid_of(device.ordinal));
+  auto transport = std::make_unique<NcclTransport>(std::move(comm), host, device);
+  if (host->rank() == 0) log(LogLevel::info, transport->describe());
+  return transport;
+}
+
+}  // namespace tutti::nccl

@@ -1,0 +1,252 @@
+// Each collective as NCCL's own, or as a group of its calls.
+#include "comm/nccl/transport.hpp"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "base/environment.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::nccl {
+namespace {
+
+ncclDataType_t type_of(DType dtype) {
+  constexpr std::array<ncclDataType_t, kDTypeCount> kTypes{
+      ncclFloat32, ncclFloat64, ncclFloat16, ncclBfloat16, ncclInt32, ncclInt64, ncclUint8};
+  return kTypes[static_cast<std::size_t>(dtype)];
+}
+
+/** In the order of ReduceKind; premul_sum has no operator of its own. */
+ncclRedOp_t operator_of(ReduceKind kind) {
+  constexpr std::array<ncclRedOp_t, kReduceKindCount> kOperators{ncclSum, ncclAvg,  ncclMin,
+                                                                 ncclMax, ncclProd, ncclSum};
+  return kOperators[static_cast<std::size_t>(kind)];
+}
+
+/** `factor` as an element of `dtype`. */
+std::array<std::byte, 8> scalar_of(DType dtype, double factor) {
+  std::array<std::byte, 8> bytes{};
+  const auto put = [&](auto value) { std::memcpy(bytes.data(), &value, sizeof(value)); };
+  switch (dtype) {
+    case DType::f32:
+      put(static_cast<float>(factor));
+      break;
+    case DType::f64:
+      put(factor);
+      break;
+    case DType::f16:
+      put(to_half(static_cast<float>(factor)));
+      break;
+    case DType::bf16:
+      put(to_bfloat16(static_cast<float>(factor)));
+      break;
+    // Of integers the lower bits, since their arithmetic wraps around.
+    case DType::i32:
+      put(static_cast<std::int32_t>(static_cast<std::int64_t>(factor)));
+      break;
+    case DType::i64:
+      put(static_cast<std::int64_t>(factor));
+      break;
+    case DType::u8:
+      put(static_cast<std::uint8_t>(static_cast<std::int64_t>(factor)));
+      break;
+  }
+  return bytes;
+}
+
+std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
+
+}  // namespace
+
+NcclTransport::NcclTransport(std::shared_ptr<Comm> comm, Transport* host, Device device)
+    : comm_(std::move(comm)), host_(host), device_(device), compared_(gpu_calls_to_compare()) {}
+
+std::string NcclTransport::describe() const {
+  return "NCCL " + version_text(nccl().version) + " (" + nccl().path + ") between " +
+         std::to_string(host_->size()) + " GPUs, this one is number " +
+         std::to_string(device_.ordinal);
+}
+
+void NcclTransport::agree(Signature signature) {
+  if (compared_ == 0) return;
+  --compared_;
+  signature.sequence = ++sequence_;
+  const RankSignature own{host_->rank(), signature};
+  std::vector<RankSignature> all(static_cast<std::size_t>(host_->size()));
+  constexpr std::int64_t kEntry = sizeof(RankSignature);
+  host_->all_gather(ConstView(&own, kEntry, DType::u8),
+                    View(all.data(), kEntry * host_->size(), DType::u8));
+  for (const RankSignature& other : all) {
+    if (other.signature.hash() != signature.hash()) throw MismatchError(describe_mismatch(all));
+  }
+}
+
+template <class Call>
+void NcclTransport::with_operator(const char* name, const tutti::Reduce& reduce, DType dtype,
+                                  const Call& call) {
+  if (reduce.kind != ReduceKind::premul_sum) {
+    comm_->call(name, [&](ncclComm_t comm) { return call(operator_of(reduce.kind), comm); });
+    return;
+  }
+  ncclRedOp_t scaled = ncclSum;
+  auto scalar = scalar_of(dtype, reduce.factor);
+  comm_->call("ncclRedOpCreatePreMulSum", [&](ncclComm_t comm) {
+    return nccl().RedOpCreatePreMulSum(&scaled, scalar.data(), type_of(dtype),
+                                       ncclScalarHostImmediate, comm);
+  });
+  comm_->call(name, [&](ncclComm_t comm) { return call(scaled, comm); });
+  // The operation was launched: NCCL remembers the operator as long as it needs it.
+  comm_->call("ncclRedOpDestroy",
+              [&](ncclComm_t comm) { return nccl().RedOpDestroy(scaled, comm); });
+}
+
+void NcclTransport::all_reduce(ConstView in, View out, tutti::Reduce reduce) {
+  agree(Signature::of(Operation::all_reduce, in.dtype, in.count, reduce));
+  if (in.count == 0) return;
+  with_operator("ncclAllReduce", reduce, in.dtype, [&](ncclRedOp_t op, ncclComm_t comm) {
+    return nccl().AllReduce(in.data, out.data, size(in.count), type_of(in.dtype), op, comm,
+                            stream_);
+  });
+}
+
+void NcclTransport::reduce(ConstView in, View out, tutti::Reduce reduce, int root) {
+  Signature signature = Signature::of(Operation::reduce, in.dtype, in.count, reduce);
+  signature.root = root;
+  agree(signature);
+  if (in.count == 0) return;
+  void* result = host_->rank() == root ? out.data : nullptr;
+  with_operator("ncclReduce", reduce, in.dtype, [&](ncclRedOp_t op, ncclComm_t comm) {
+    return nccl().Reduce(in.data, result, size(in.count), type_of(in.dtype), op, root, comm,
+                         stream_);
+  });
+}
+
+void NcclTransport::broadcast(ConstView in, View out, int root) {
+  Signature signature = Signature::of(Operation::broadcast, out.dtype, out.count);
+  signature.root = root;
+  agree(signature);
+  if (out.count == 0) return;
+  const void* source = host_->rank() == root ? in.data : out.data;  // elsewhere not read
+  comm_->call("ncclBroadcast", [&](ncclComm_t comm) {
+    return nccl().Broadcast(source, out.data, size(out.count), type_of(out.dtype), root, comm,
+                            stream_);
+  });
+}
+
+void NcclTransport::all_gather(ConstView in, View out) {
+  agree(Signature::of(Operation::all_gather, in.dtype, in.count));
+  if (in.count == 0) return;
+  comm_->call("ncclAllGather", [&](ncclComm_t comm) {
+    return nccl().AllGather(in.data, out.data, size(in.count), type_of(in.dtype), comm, stream_);
+  });
+}
+
+// NCCL has no all-gather with counts: every rank broadcasts its part, in one group.
+void NcclTransport::all_gather_v(ConstView in, View out, std::span<const std::int64_t> counts) {
+  Signature signature = Signature::of(Operation::all_gather_v, in.dtype, out.count);
+  signature.counts = hash_counts(counts);
+  signature.own_count = in.count;
+  agree(signature);
+  if (out.count == 0) return;
+  comm_->group("ncclBroadcast in a group", [&](ncclComm_t comm) {
+    std::int64_t begin = 0;
+    for (int root = 0; root < host_->size(); ++root) {
+      const std::int64_t count = counts[static_cast<std::size_t>(root)];
+      const View part = out.part(begin, count);
+      begin += count;
+      if (count == 0) continue;
+      const void* source = host_->rank() == root ? in.data : part.data;
+      const ncclResult_t result =
+          nccl().Broadcast(source, part.data, size(count), type_of(in.dtype), root, comm, stream_);
+      if (is_failure(result)) return result;
+    }
+    return ncclSuccess;
+  });
+}
+
+void NcclTransport::reduce_scatter(ConstView in, View out, tutti::Reduce reduce) {
+  agree(Signature::of(Operation::reduce_scatter, in.dtype, out.count, reduce));
+  if (out.count == 0) return;
+  with_operator("ncclReduceScatter", reduce, in.dtype, [&](ncclRedOp_t op, ncclComm_t comm) {
+    return nccl().ReduceScatter(in.data, out.data, size(out.count), type_of(in.dtype), op, comm,
+                                stream_);
+  });
+}
+
+void NcclTransport::all_to_all(ConstView in, View out) {
+  agree(Signature::of(Operation::all_to_all, in.dtype, in.count));
+  const std::int64_t count = in.count / host_->size();
+  if (count == 0) return;
+  comm_->group("ncclSend and ncclRecv in a group", [&](ncclComm_t comm) {
+    for (int peer = 0; peer < host_->size(); ++peer) {
+      const ncclResult_t sent = nccl().Send(in.part(peer * count, count).data, size(count),
+                                            type_of(in.dtype), peer, comm, stream_);
+      if (is_failure(sent)) return sent;
+      const ncclResult_t received = nccl().Recv(out.part(peer * count, count).data, size(count),
+                                                type_of(in.dtype), peer, comm, stream_);
+      if (is_failure(received)) return received;
+    }
+    return ncclSuccess;
+  });
+}
+
+void NcclTransport::barrier() {
+  agree(Signature::of(Operation::barrier, DType::u8, 0));
+  if (scratch_.data() == nullptr) scratch_ = allocate(size_of(DType::i32));
+  comm_->call("ncclAllReduce", [&](ncclComm_t comm) {
+    return nccl().AllReduce(scratch_.data(), scratch_.data(), 1, ncclInt32, ncclSum, comm, stream_);
+  });
+}
+
+void NcclTransport::send(ConstView in, int destination) {
+  if (in.count == 0) return;
+  comm_->call("ncclSend", [&](ncclComm_t comm) {
+    return nccl().Send(in.data, size(in.count), type_of(in.dtype), destination, comm, stream_);
+  });
+}
+
+void NcclTransport::recv(View out, int source) {
+  if (out.count == 0) return;
+  comm_->call("ncclRecv", [&](ncclComm_t comm) {
+    return nccl().Recv(out.data, size(out.count), type_of(out.dtype), source, comm, stream_);
+  });
+}
+
+Buffer NcclTransport::allocate(std::int64_t bytes) {
+  agree(Signature::of(Operation::allocate, DType::u8, bytes));
+  if (bytes == 0) return {nullptr, 0, nullptr, device_};
+  void* data = nullptr;
+  const ncclResult_t result = nccl().MemAlloc(&data, size(bytes));
+  std::shared_ptr<void> memory;
+  if (result == ncclSuccess) {
+    memory.reset(data, [comm = comm_](void* block) { comm->release(block); });
+  }
+  // All ranks have memory, or none.
+  std::int32_t ok = memory ? 1 : 0;
+  const View vote(&ok, 1, DType::i32);
+  host_->all_reduce(vote, vote, tutti::Reduce::min);
+  if (ok == 0) {
+    throw SystemError(memory ? "another rank could not allocate memory of its GPU"
+                             : "ncclMemAlloc of " + std::to_string(bytes) +
+                                   " bytes: " + nccl().GetErrorString(result),
+                      ENOMEM);
+  }
+  // Released in this order: the registration, then the memory.
+  void* registration = comm_->enroll(data, size(bytes));
+  const std::shared_ptr<void> owner(data, [comm = comm_, memory, registration](void*) mutable {
+    comm->dismiss(registration);
+    memory.reset();
+  });
+  return {data, bytes, owner, device_};
+}
+
+std::unique_ptr<DeviceTransport> NcclTransport::split(int color, int key, Transport* host) {
+  std::shared_ptr<Comm> part = comm_->split(color, key, host);
+  if (!part) return nullptr;
+  return std::make_unique<NcclTransport>(std::move(part), host, device_);
+}
+
+}  // namespace tutti::nccl

@@ -1,0 +1,118 @@
+// How collectives move their data, and the choice between the ways by what they cost.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "comm/signature.hpp"
+
+namespace tutti::shm {
+
+/** One way to move the data of a collective; see ShmTransport. All ways give the same bits. */
+struct Way {
+  enum class Kind : std::uint8_t { one_shot, direct, staged, single_copy };
+  Kind kind = Kind::staged;
+  bool streamed = false;   ///< what others will read is written past the caches
+  std::int64_t piece = 0;  ///< bytes, where the data go in pieces
+
+  friend bool operator==(const Way&, const Way&) = default;
+};
+
+/**
+ * Chooses between ways for one kind of message: tries them in turns, a few times each, and then
+ * keeps the one whose median cost was lowest. All ranks ask and learn in the same order and learn
+ * the same costs, so that all choose alike.
+ */
+class Chooser {
+ public:
+  static constexpr int kSettled = -1;
+  struct Trial {
+    Way way;
+    int number = kSettled;  ///< to learn() the cost of; kSettled if that is not wanted
+  };
+
+  /** `samples`: costs of each way that count; one before them does not. */
+  Chooser(std::vector<Way> ways, int samples);
+
+  Trial next();
+  void learn(int number, std::uint32_t cost);
+
+ private:
+  struct Candidate {
+    Way way;
+    std::vector<std::uint32_t> costs;
+  };
+  void settle();
+
+  std::vector<Candidate> candidates_;
+  int samples_;
+  int issued_ = 0;
+  int learned_ = 0;
+  Way best_;
+};
+
+/**
+ * The choosers of one communicator, by operation, size (in powers of two) and what the arguments
+ * allow. The cost of a trial is that on the slowest rank: each rank notes its own, tells it with
+ * the next collective, and when all have come all learn the slowest.
+ */
+class Choices {
+ public:
+  static constexpr std::int64_t kOneShot = std::int64_t{64} * 1024;  ///< bytes, at most
+  static constexpr std::int64_t kPiece = std::int64_t{256} * 1024;
+  static constexpr std::int64_t kBrief = 1024;  ///< bytes, at most
+  static constexpr Way kPlainShot{Way::Kind::one_shot, false, 0};
+
+  /** What the arguments of a collective and the host allow; the same on all ranks. */
+  struct Allowed {
+    bool direct = false;       ///< to reach the arguments in place
+    bool single_copy = false;  ///< to read them from the other processes
+  };
+  struct Choice {
+    Way way;
+    Chooser* chooser = nullptr;  ///< null if the cost is not wanted
+    int trial = Chooser::kSettled;
+  };
+
+  /** From now on this way is chosen wherever it is possible; for tests. */
+  void force(Way way) { forced_ = way; }
+
+  /** Whether a message goes by one shot with plain stores, untried: what else there is needs a
+   * second crossing between the cores, or one to memory. */
+  bool brief(std::int64_t bytes) const {
+    return bytes <= kBrief && (!forced_ || *forced_ == kPlainShot);
+  }
+  /** Before the ranks have met, of a longer message of up to kOneShot bytes: whether it goes by one
+   * shot is decided by what was allowed for the last one like it. */
+  Choice before(Operation operation, std::int64_t bytes);
+  /** Of any message, now that it is known what is allowed; keeps to `early`, what before() said
+   * if it was asked, if it can. */
+  Choice after(Operation operation, std::int64_t bytes, Allowed allowed, const Choice* early);
+
+  /** What the trial that `choice` was has cost this rank, in nanoseconds. */
+  void note(const Choice& choice, std::uint32_t cost);
+  /** The cost to tell the other ranks; 0 if there was no trial. */
+  std::uint32_t noted() const { return cost_; }
+  /** What it cost the slowest rank. */
+  void learn(std::uint32_t slowest);
+
+ private:
+  static constexpr std::size_t kClasses = 48;  // powers of two of bytes
+  static constexpr std::size_t kAllowances = 4;
+
+  Chooser& chooser(Operation operation, std::int64_t bytes, Allowed allowed);
+
+  /** By operation and allowance, for all classes as soon as one is needed: messages of sizes that
+   * come later need no memory. */
+  std::vector<std::vector<Chooser>> choosers_ =
+      std::vector<std::vector<Chooser>>(kOperations * kAllowances);
+  std::array<std::array<Allowed, kClasses>, kOperations> expected_{};
+  std::optional<Way> forced_;
+  Choice pending_;
+  std::uint32_t cost_ = 0;
+};
+
+}  // namespace tutti::shm

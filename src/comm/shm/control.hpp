@@ -1,0 +1,158 @@
+// The layout of the control segment: what the ranks of a host share.
+#pragma once
+
+#include <sched.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "comm/failure.hpp"
+#include "comm/shm/flag.hpp"
+#include "comm/shm/process.hpp"
+#include "comm/signature.hpp"
+#include "tutti/unique_id.hpp"
+
+namespace tutti::shm {
+
+/** Where an argument lies, as other ranks can find it. */
+struct Location {
+  static constexpr std::int32_t kPrivate = -1;
+  std::int32_t region = kPrivate;  ///< number of the symmetric allocation
+  std::int64_t offset = 0;         ///< bytes from the start of this rank's part of it
+};
+
+/** What a rank brings to a collective, beside its signature. */
+struct Request {
+  Location in;
+  Location out;
+  std::uint64_t in_address = 0;  ///< in this rank's process
+  std::uint64_t out_address = 0;
+  std::uint16_t in_place = 0;
+  std::uint16_t reaches_all = 0;  ///< see SingleCopy
+  std::uint32_t cost = 0;         ///< see Choices::noted()
+};
+
+/** How a rank comes to a collective: one cache line, whose number is written last. */
+struct alignas(64) Arrival {
+  static constexpr std::int64_t kData = 56;
+
+  std::array<std::byte, kData> data;  ///< the contribution, if it fits; otherwise a Request
+  std::uint32_t signature;            ///< hash: whether the ranks ask for the same
+  std::atomic<std::uint32_t> number;  ///< of the collective
+};
+static_assert(sizeof(Arrival) == 64 && sizeof(Request) <= Arrival::kData);
+
+/** A message from one rank to another, piece by piece. One at a time for each sender. */
+struct Mailbox {
+  Flag posted;  ///< pieces that the sender has put in
+  Flag taken;   ///< pieces that the receiver has taken out
+  std::atomic<std::int32_t> destination;
+  std::atomic<std::uint32_t> refused;  ///< the receiver asked for something else: see `wanted`
+  Signature offered;
+  Signature wanted;
+};
+
+/** The kinds of waits that a rank can be in at the same time. */
+enum class Wait : std::uint8_t { collective, send, recv };
+inline constexpr std::size_t kWaitKinds = 3;
+
+/** Values of RankSlot::waiting_for that are not ranks. */
+inline constexpr std::int32_t kNotWaiting = -1;
+inline constexpr std::int32_t kWaitingElsewhere = -2;  ///< for a rank of another host
+
+struct alignas(128) RankSlot {
+  enum State : std::uint32_t { kFree, kClaimed, kJoined, kLeft };
+
+  /** By the parity of the collective's number: nobody is two collectives ahead. Two lines apart,
+   * or one would be fetched along with the other. */
+  struct alignas(128) Place {
+    Arrival arrival;
+  };
+  std::array<Place, 2> places;
+  alignas(128) std::atomic<std::uint32_t> arrival_sleepers;
+  Flag phase;   ///< synchronisations within collectives that this rank has reached
+  Flag staged;  ///< pieces that this rank has put into its staging memory
+  Flag taken;   ///< pieces of all ranks that it has worked off
+  Mailbox mailbox;
+  std::atomic<std::uint32_t> state;
+  ProcessId process;
+  std::int32_t thread;   ///< that made the communicator: tells ranks of one process apart
+  cpu_set_t processors;  ///< where this rank may run
+  std::uint64_t token;   ///< of SingleCopy, and where it lies in this rank's process
+  std::uint64_t token_address;
+  // For finding out who is to blame when a deadline passes.
+  std::atomic<std::uint32_t> heartbeat;  ///< grows while this rank waits
+  std::array<std::atomic<std::int32_t>, kWaitKinds> waiting_for;
+  std::array<Signature, 2> signatures;  ///< by the parity of the collective's number
+  FailureReport failure;                ///< counts if ControlHeader::failed_by names this rank
+
+  Arrival& arrival(std::uint64_t number) { return places[number & 1U].arrival; }
+  Signal arrival_signal(std::uint64_t number) { return {arrival(number).number, arrival_sleepers}; }
+};
+
+/** The start of the segment; `size` RankSlots follow, a row of Control::waits() for each rank, then
+ * the staging memory. */
+struct alignas(128) ControlHeader {
+  static constexpr std::uint32_t kReady = 0x74757474;  // "tutt"
+
+  std::atomic<std::uint32_t> ready;
+  std::int32_t size;
+  std::array<std::byte, UniqueId::kBytes> ticket;
+  Flag joined;  ///< ranks that have joined
+  /** Whose report of a failure counts, one more than that rank: the report is complete when its
+   * rank enters itself, and only the first succeeds. 0 if nothing has failed. */
+  alignas(128) std::atomic<std::int32_t> failed_by;
+};
+
+/** Staging memory of one rank: what it lends to the others during a collective. */
+struct Staging {
+  static constexpr std::int64_t kSmall = std::int64_t{64} * 1024;   ///< one-shot messages
+  static constexpr std::int64_t kPiece = std::int64_t{256} * 1024;  ///< pieces of longer ones
+  static constexpr std::uint32_t kSlots = 3;                        ///< pieces under way
+  static constexpr std::int64_t kMail = std::int64_t{64} * 1024;    ///< pieces between two ranks
+
+  alignas(4096) std::array<std::array<std::byte, kSmall>, 2> small;
+  std::array<std::array<std::byte, kPiece>, kSlots> in;
+  std::array<std::array<std::byte, kPiece>, kSlots> out;
+  std::array<std::array<std::byte, kMail>, 2> mail;
+};
+
+/** A view of a mapped control segment. */
+class Control {
+ public:
+  Control() = default;
+  Control(std::byte* base, int size) : base_(base), size_(size) {}
+
+  static std::int64_t bytes_for(int size) {
+    return staging_offset(size) + size * static_cast<std::int64_t>(sizeof(Staging));
+  }
+  ControlHeader& header() const { return *reinterpret_cast<ControlHeader*>(base_); }
+  RankSlot& slot(int rank) const { return *reinterpret_cast<RankSlot*>(base_ + slot_offset(rank)); }
+  /** Whether `rank` waits in another communicator for `peer`, or, if that is `size`, for a rank
+   * that is not a member of this one. */
+  std::atomic<bool>& waits(int rank, int peer) const {
+    return reinterpret_cast<std::atomic<bool>*>(base_ +
+                                                slot_offset(size_))[rank * (size_ + 1) + peer];
+  }
+  Staging& staging(int rank) const {
+    return *reinterpret_cast<Staging*>(base_ + staging_offset(size_) +
+                                       rank * static_cast<std::int64_t>(sizeof(Staging)));
+  }
+
+ private:
+  static std::int64_t slot_offset(int rank) {
+    return static_cast<std::int64_t>(sizeof(ControlHeader)) +
+           rank * static_cast<std::int64_t>(sizeof(RankSlot));
+  }
+  static std::int64_t staging_offset(int size) {
+    const std::int64_t waits = std::int64_t{size} * (size + 1);
+    return (slot_offset(size) + waits + 4095) / 4096 * 4096;
+  }
+
+  std::byte* base_ = nullptr;
+  int size_ = 0;
+};
+
+}  // namespace tutti::shm

@@ -1,0 +1,328 @@
+// Waiting with one eye on the peers.
+#include "comm/shm/host.hpp"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <thread>
+
+#include "base/text.hpp"
+#include "comm/shm/presence.hpp"
+#include "tutti/error.hpp"
+#include "tutti/interrupt.hpp"
+
+namespace tutti::shm {
+namespace {
+
+constexpr std::chrono::milliseconds kNap{50};      // the longest sleep between two looks
+constexpr std::chrono::milliseconds kListen{300};  // for the heartbeats of ranks under suspicion
+// Waking a sleeper takes 50 to 100 us, and whoever it keeps waiting falls asleep in turn.
+constexpr std::chrono::microseconds kSpin{300};
+// Where ranks share a core, looking on takes time from whom one waits for: it is offered the core.
+constexpr std::chrono::microseconds kSpinCrowded{50};
+constexpr int kSpinsPerClock = 50;  // looks between two looks at the clock
+constexpr int kFirstLooks = 500;    // before the first, some nanoseconds each
+
+}  // namespace
+
+Host::Host(const UniqueId& id, int rank, std::vector<int> names, std::chrono::milliseconds timeout,
+           std::optional<Party> party)
+    : names_(std::move(names)),
+      timeout_(timeout),
+      meeting_(meet(id, rank, party ? *party : Party{names_, {}, {}}, timeout)),
+      on_loss_(party ? std::move(party->on_loss) : nullptr),
+      rank_(rank),
+      process_(::getpid()),
+      crowded_(crowded()) {
+  for (std::vector<int>& missing : missing_) missing.reserve(names_.size());
+  for (int peer = 0; peer < size(); ++peer) {
+    int ranks = 0;
+    for (int other = 0; other < size(); ++other) {
+      if (control().slot(other).process == control().slot(peer).process) ++ranks;
+    }
+    shares_process_.push_back(ranks > 1);
+  }
+  Presence::of_this_process().add(this);
+}
+
+Host::~Host() {
+  Presence::of_this_process().remove(this);
+  if (process_ != ::getpid()) return;
+  own().state.store(RankSlot::kLeft, std::memory_order_release);
+  wake_all();
+}
+
+/** Whether there are more ranks than processors that any of them may run on. */
+bool Host::crowded() const {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (int peer = 0; peer < size(); ++peer) CPU_OR(&all, &all, &control().slot(peer).processors);
+  return size() > CPU_COUNT(&all);
+}
+
+bool Host::is_one_process() const {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (control().slot(peer).process != own().process) return false;
+  }
+  return true;
+}
+
+void Host::arrive() { own().phase.publish(++phase_); }
+
+void Host::come(std::uint64_t number) {
+  own().arrival_signal(number).publish(static_cast<std::uint32_t>(number));
+}
+
+template <class SignalOf, class Arrived>
+void Host::wait_for_each(const SignalOf& signal_of, const Arrived& arrived) {
+  const auto missing = [&](std::vector<int>& ranks) {
+    for (int peer = 0; peer < size(); ++peer) {
+      if (!arrived(signal_of(peer))) ranks.push_back(peer);
+    }
+  };
+  std::optional<Deadline> deadline;  // one for all of them, or as many in turns as there are peers
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank_) continue;
+    const Signal signal = signal_of(peer);
+    wait(
+        signal, Wait::collective, deadline, [&] { return arrived(signal); }, missing);
+  }
+}
+
+void Host::wait_for_arrivals(std::uint64_t number) {
+  // Not "has reached": a place holds this collective's number or an older one.
+  const auto wanted = static_cast<std::uint32_t>(number);
+  wait_for_each([&](int peer) { return control().slot(peer).arrival_signal(number); },
+                [wanted](const Signal& signal) { return signal.is(wanted); });
+}
+
+void Host::wait_for_all(Flag RankSlot::*flag, std::uint32_t target) {
+  wait_for_each([&](int peer) { return (control().slot(peer).*flag).signal(); },
+                [target](const Signal& signal) { return signal.reached(target); });
+}
+
+void Host::wait_for(int peer, Flag RankSlot::*flag, std::uint32_t target) {
+  Flag& awaited = control().slot(peer).*flag;
+  const auto done = [&] { return awaited.reached(target); };
+  if (done()) return;
+  std::optional<Deadline> deadline;
+  wait(awaited.signal(), Wait::collective, deadline, done,
+       [peer](auto& ranks) { ranks.push_back(peer); });
+}
+
+void Host::wait_for(int peer, const Signal& signal, Wait kind, const std::function<bool()>& done) {
+  std::optional<Deadline> deadline;
+  wait(signal, kind, deadline, done, [peer](auto& ranks) { ranks.push_back(peer); });
+}
+
+template <class Done>
+bool Host::spin(const Done& done) const {
+  // A rank that is just behind comes sooner than the clock can be read, or than a pause ends.
+  for (int i = 0; i < (crowded_ ? kSpinsPerClock : kFirstLooks); ++i) {
+    if (done()) return true;
+  }
+  const auto start = Deadline::Clock::now();
+  do {
+    for (int i = 0; i < kSpinsPerClock; ++i) {
+      if (done()) return true;
+      if (crowded_) {
+        std::this_thread::yield();
+      } else {
+        relax();
+      }
+    }
+  } while (Deadline::Clock::now() - start < (crowded_ ? kSpinCrowded : kSpin));
+  return false;
+}
+
+template <class Done, class Awaited>
+void Host::wait(const Signal& signal, Wait kind, std::optional<Deadline>& deadline,
+                const Done& done, const Awaited& awaited) {
+  if (spin(done)) return;
+  if (!deadline) deadline.emplace(timeout_);
+  // Takes back what show() has shown, however the wait ends.
+  const auto take_back = [](Host* host) { host->show({}); };
+  std::unique_ptr<Host, decltype(take_back)> shown(nullptr, take_back);
+  for (bool slept = false;; slept = true) {
+    const std::uint32_t seen = signal.value();
+    const bool failed = has_failed();  // whoever failed after this wait had ended does not end it
+    if (done()) break;
+    if (failed) check_failure();
+    InterruptCheck::poll();
+    std::vector<int>& missing = missing_[static_cast<std::size_t>(kind)];
+    missing.clear();
+    awaited(missing);
+    if (missing.empty()) continue;  // all came after done() looked
+    waiting_for(kind).store(missing.front(), std::memory_order_relaxed);
+    if (slept) {  // others come to ask after seconds, not in the first moment
+      beat();
+      show(missing);
+      if (!shown) shown.reset(this);
+    } else {
+      own().heartbeat.fetch_add(1, std::memory_order_relaxed);
+    }
+    look_around(missing, done);
+    idle(missing);
+    if (deadline->expired()) {
+      std::string reason;
+      const std::vector<int> guilty = culprits(missing, reason);
+      if (done()) break;
+      if (!guilty.empty()) lose(guilty, reason);
+    }
+    signal.sleep(seen, kNap);
+  }
+  waiting_for(kind).store(kNotWaiting, std::memory_order_relaxed);
+}
+
+template <class Done>
+void Host::look_around(const std::vector<int>& awaited, const Done& done) {
+  std::vector<int> ended;
+  std::vector<int> left;
+  for (const int peer : awaited) {
+    if (control().slot(peer).state.load(std::memory_order_acquire) == RankSlot::kLeft) {
+      left.push_back(peer);
+    } else if (meeting_.watches[static_cast<std::size_t>(peer)].ended()) {
+      ended.push_back(peer);
+    }
+  }
+  if (ended.empty() && left.empty()) return;
+  if (done()) return;  // it did its part before it went
+  check_failure();     // it went because of a failure that it has told
+  if (!ended.empty()) lose(ended, "its process has ended");
+  lose(left, "it has destroyed its communicator");
+}
+
+/**
+ * Who is to blame for `awaited` not coming. Ranks that wait count heartbeats; those whose count
+ * stands still are stopped, or busy elsewhere. Nobody, if the trace leads to another host: whoever
+ * waits there has a deadline of its own.
+ */
+std::vector<int> Host::culprits(const std::vector<int>& awaited, std::string& reason) {
+  std::vector<std::uint32_t> before;
+  for (int peer = 0; peer < size(); ++peer) {
+    before.push_back(control().slot(peer).heartbeat.load(std::memory_order_relaxed));
+  }
+  // A wait in another communicator may end with its own deadline while this rank listens.
+  const auto columns = static_cast<std::size_t>(size()) + 1;
+  std::vector<bool> waits((columns - 1) * columns);
+  const auto place = [columns](int rank, int peer) {
+    return static_cast<std::size_t>(rank) * columns + static_cast<std::size_t>(peer);
+  };
+  for (auto listened = kListen.zero(); listened < kListen; listened += kNap) {
+    std::this_thread::sleep_for(kNap);
+    pulse();
+    idle(awaited);
+    for (int peer = 0; peer < size(); ++peer) {
+      for (int other = 0; other <= size(); ++other) {
+        if (control().waits(peer, other).load(std::memory_order_relaxed)) {
+          waits[place(peer, other)] = true;
+        }
+      }
+    }
+  }
+
+  std::vector<int> trace = awaited;
+  std::vector<int> guilty;
+  bool elsewhere = false;
+  for (std::size_t i = 0; i < trace.size(); ++i) {  // trace grows
+    const int suspect = trace[i];
+    const RankSlot& slot = control().slot(suspect);
+    const auto at = static_cast<std::size_t>(suspect);
+    if (slot.heartbeat.load(std::memory_order_relaxed) == before[at]) {
+      guilty.push_back(suspect);
+      continue;
+    }
+    const auto follow = [&](int next) {
+      if (next != rank_ && std::find(trace.begin(), trace.end(), next) == trace.end()) {
+        trace.push_back(next);
+      }
+    };
+    for (const auto& entry : slot.waiting_for) {
+      const std::int32_t next = entry.load(std::memory_order_relaxed);
+      elsewhere = elsewhere || next == kWaitingElsewhere;
+      if (next >= 0) follow(next);
+    }
+    for (int next = 0; next < size(); ++next) {
+      if (waits[place(suspect, next)]) follow(next);
+    }
+    elsewhere = elsewhere || waits[place(suspect, size())];
+  }
+  reason = "did not answer within " + seconds_text(timeout_);
+  if (!guilty.empty() || elsewhere) return guilty;
+  reason += "; no rank has stopped, they wait for each other";
+  return awaited;
+}
+
+Party Host::party_of(std::vector<int> ranks) {
+  const RecycledVector<int> names = names_of(ranks);
+  Party party{{names.begin(), names.end()}, {}, on_loss_};
+  party.idle = [this, ranks = std::move(ranks)](const std::vector<int>& missing) {
+    std::vector<int> awaited;
+    for (const int member : missing) awaited.push_back(ranks[static_cast<std::size_t>(member)]);
+    look_after(awaited);
+  };
+  return party;
+}
+
+void Host::look_after(const std::vector<int>& awaited) {
+  waiting_for(Wait::collective).store(awaited.front(), std::memory_order_relaxed);
+  pulse();
+  std::vector<int> ended;  // who has only left may have done its part before
+  for (const int peer : awaited) {
+    if (meeting_.watches[static_cast<std::size_t>(peer)].ended()) ended.push_back(peer);
+  }
+  if (!ended.empty()) lose(ended, "its process has ended");
+  idle(awaited);
+}
+
+void Host::pulse() {
+  beat();
+  check_failure();
+}
+
+void Host::look_after_all() {
+  pulse();
+  std::vector<int> ended;  // who has only left may have done its part before
+  for (const int peer : others()) {
+    if (meeting_.watches[static_cast<std::size_t>(peer)].ended()) ended.push_back(peer);
+  }
+  if (!ended.empty()) lose(ended, "its process has ended");
+}
+
+void Host::overdue() {
+  std::string reason;
+  const std::vector<int> guilty = culprits(others(), reason);
+  if (!guilty.empty()) lose(guilty, reason);
+}
+
+std::vector<int> Host::others() const {
+  std::vector<int> ranks;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank_) ranks.push_back(peer);
+  }
+  return ranks;
+}
+
+void Host::idle(const std::vector<int>& awaited) const {
+  if (idle_) idle_(names_of(awaited));
+}
+
+RecycledVector<int> Host::names_of(const std::vector<int>& ranks) const {
+  RecycledVector<int> names;
+  for (const int rank : ranks) names.push_back(name_of(rank));
+  return names;
+}
+
+void Host::wake_all() noexcept {
+  for (int peer = 0; peer < size(); ++peer) {
+    RankSlot& slot = control().slot(peer);
+    for (const std::uint64_t parity : {0U, 1U}) slot.arrival_signal(parity).wake();
+    for (Flag* flag : {&slot.phase, &slot.staged, &slot.taken}) flag->wake();
+    slot.mailbox.posted.wake();
+    slot.mailbox.taken.wake();
+  }
+}
+
+}  // namespace tutti::shm

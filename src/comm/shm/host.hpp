@@ -1,0 +1,200 @@
+// The ranks of one host: they wait for each other, notice who is gone, and fail together.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/deadline.hpp"
+#include "base/recycled.hpp"
+#include "comm/shm/control.hpp"
+#include "comm/shm/meeting.hpp"
+#include "tutti/unique_id.hpp"
+
+namespace tutti::shm {
+
+/**
+ * Synchronisation over a control segment. Ranks are numbered 0..size-1 inside the host; errors
+ * name them by `names`, the ranks as the user knows them.
+ *
+ * Every wait spins briefly, then sleeps on a futex. From time to time it looks whether a rank that
+ * it waits for has died or left, and whether somebody has declared the communicator failed. When
+ * the deadline passes, it finds out whom the ranks waited for wait for themselves, so that the
+ * blame falls on who really stopped.
+ */
+class Host {
+ public:
+  /** `party`: the ranks as they are known while they meet, and what a loss concerns; nothing if
+   * they are known as `names` then, too. */
+  Host(const UniqueId& id, int rank, std::vector<int> names, std::chrono::milliseconds timeout,
+       std::optional<Party> party = {});
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+  /** Leaves: ranks that still wait for this one get PeerLost. Does not block. */
+  ~Host();
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(names_.size()); }
+  /** The rank of this host's rank `rank` as the user knows it. */
+  int name_of(int rank) const { return names_[static_cast<std::size_t>(rank)]; }
+  const Control& control() const { return meeting_.control; }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+
+  /** Called about every 50 ms by waits that sleep, with the names of the ranks waited for; what it
+   * throws ends the wait. For whoever has other peers to look after. */
+  using Idle = std::function<void(std::span<const int> names)>;
+  void set_idle(Idle idle) { idle_ = std::move(idle); }
+
+  /** Reaches the next synchronisation, for the others to see. */
+  void arrive();
+  /** Blocks until all ranks have reached this rank's latest synchronisation. */
+  void wait_for_all() { wait_for_all(&RankSlot::phase, phase_); }
+  /** Both. */
+  void synchronise() {
+    arrive();
+    wait_for_all();
+  }
+  /** Shows that this rank has come to collective `number`, for which the rest of its Arrival has
+   * been written. */
+  void come(std::uint64_t number);
+  /** Blocks until all ranks have come to it. */
+  void wait_for_arrivals(std::uint64_t number);
+  /** Blocks until `flag` of every rank has reached `target`. */
+  void wait_for_all(Flag RankSlot::*flag, std::uint32_t target);
+  /** Blocks until `flag` of rank `peer` has reached `target`. */
+  void wait_for(int peer, Flag RankSlot::*flag, std::uint32_t target);
+  /** Blocks until done(), which depends on `signal`, which rank `peer` gives. */
+  void wait_for(int peer, const Signal& signal, Wait kind, const std::function<bool()>& done);
+
+  /** While it exists, the ranks of this host know that this one waits for another host. */
+  class Elsewhere {
+   public:
+    Elsewhere(Host& host, Wait kind) : entry_(host.waiting_for(kind)) {
+      entry_.store(kWaitingElsewhere, std::memory_order_relaxed);
+    }
+    Elsewhere(const Elsewhere&) = delete;
+    Elsewhere& operator=(const Elsewhere&) = delete;
+    ~Elsewhere() { entry_.store(kNotWaiting, std::memory_order_relaxed); }
+
+   private:
+    std::atomic<std::int32_t>& entry_;
+  };
+  /** Made now and then by such a wait: shows that this rank is alive, and throws if the
+   * communicator has failed. */
+  void pulse();
+
+  /** For a wait on something else, a GPU, in which all other ranks take part: pulse(), and throws
+   * PeerLost if the process of one has ended. */
+  void look_after_all();
+  /** Such a wait's deadline has passed: throws PeerLost naming the ranks that have stopped, or all
+   * others if they wait for each other. Returns if the trace leads to another host. */
+  void overdue();
+
+  /** Called by this rank, on any thread, once the communicator has failed: before what it failed
+   * with is thrown, and when this rank gives up. It may be called several times. */
+  void set_on_failure(std::function<void()> on_failure) { on_failure_ = std::move(on_failure); }
+  /** Whether all ranks are threads of this process. */
+  bool is_one_process() const;
+
+  /** How some ranks of this host meet for a communicator of their own: known by the names that
+   * they have here, and looking after each other through this communicator meanwhile. */
+  Party party_of(std::vector<int> ranks);
+
+  /** Throws what the communicator failed with, if it has. */
+  void check_failure() const {
+    if (has_failed()) throw_failure();
+  }
+  bool has_failed() const {
+    return control().header().failed_by.load(std::memory_order_acquire) != 0;
+  }
+  /**
+   * After the last read of memory that its owner can use again: check_failure(). Whoever gave up
+   * on this rank had shown the failure before it used its memory again; so what was read before a
+   * look that finds none is what was meant.
+   */
+  void check_reads() const {
+    std::atomic_thread_fence(std::memory_order_acquire);
+    check_failure();
+  }
+  /** At the end of an operation: throws if this very rank has been declared lost meanwhile. A loss
+   * of others is left to the next operation, since this one is complete. */
+  void check_own_loss() const {
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (has_failed() && names_this_rank()) throw_failure();
+  }
+  /** Declares rank `peer` of this host lost, and throws what all ranks throw. */
+  [[noreturn]] void lose(int peer, const std::string& reason) {
+    lose(std::vector<int>{peer}, reason);
+  }
+  /** Declares the communicator failed for all ranks of the host, unless it has failed already.
+   * `names` are the lost ranks as the user knows them. */
+  void fail_lost(std::span<const int> names, std::string_view reason) noexcept;
+  void fail_mismatch(std::string_view text) noexcept;
+
+ private:
+  /** Blocks until arrived(signal_of(peer)) for all other ranks. */
+  template <class SignalOf, class Arrived>
+  void wait_for_each(const SignalOf& signal_of, const Arrived& arrived);
+  /** Blocks until done(). `deadline` begins when the wait does, unless it has begun before. */
+  template <class Done, class Awaited>
+  void wait(const Signal& signal, Wait kind, std::optional<Deadline>& deadline, const Done& done,
+            const Awaited& awaited);
+  /** Shows, in all communicators of this process, that this rank is alive. */
+  void beat();
+  /** Shows in the others that this rank waits here for `awaited`, and for nobody else. */
+  void show(const std::vector<int>& awaited);
+  template <class Action>
+  void for_each_of_this_rank(const Action& action);
+  int find(const Host& other, int rank) const;
+  /** Spins for a while; whether done() holds. */
+  template <class Done>
+  bool spin(const Done& done) const;
+  /** Throws PeerLost if one of `awaited` is gone and done() does not hold all the same. */
+  template <class Done>
+  void look_around(const std::vector<int>& awaited, const Done& done);
+  /** For waits outside of this communicator: the part of look_around() that concerns it. */
+  void look_after(const std::vector<int>& awaited);
+  void idle(const std::vector<int>& awaited) const;
+  std::vector<int> others() const;
+  RecycledVector<int> names_of(const std::vector<int>& ranks) const;
+  std::vector<int> culprits(const std::vector<int>& awaited, std::string& reason);
+  [[noreturn]] void lose(const std::vector<int>& ranks, const std::string& reason);
+  /** What the communicator has failed with. */
+  const FailureReport& failure() const;
+  [[noreturn]] void throw_failure() const;
+  bool names_this_rank() const;
+  /** Shows the report that write(report) fills in, unless a failure has been shown before. */
+  template <class Write>
+  void publish(const Write& write) noexcept;
+  template <class Write>
+  void fail(const Write& write) noexcept;
+  void wake_all() noexcept;
+  bool crowded() const;
+  RankSlot& own() const { return meeting_.control.slot(rank_); }
+  std::atomic<std::int32_t>& waiting_for(Wait kind) const {
+    return own().waiting_for[static_cast<std::size_t>(kind)];
+  }
+
+  std::vector<int> names_;
+  std::chrono::milliseconds timeout_;
+  Meeting meeting_;
+  std::function<void()> on_loss_;
+  int rank_;
+  std::int32_t process_;  // a forked child that inherits this object is not this rank
+  bool crowded_;
+  std::vector<bool> shares_process_;  // by rank: whether another rank is of the same process
+  std::uint32_t phase_ = 0;
+  Idle idle_;
+  std::function<void()> on_failure_;
+  std::array<std::vector<int>, kWaitKinds> missing_;  // of a wait of each kind: made once
+  std::mutex failing_;                                // this rank's threads write one report
+};
+
+}  // namespace tutti::shm

@@ -1,0 +1,237 @@
+// The meeting of the ranks, step by step: create or open, claim a slot, wait for all.
+#include "comm/shm/meeting.hpp"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/deadline.hpp"
+#include "base/text.hpp"
+#include "comm/shm/claim.hpp"
+#include "tutti/error.hpp"
+#include "tutti/interrupt.hpp"
+
+namespace tutti::shm {
+namespace {
+
+constexpr std::chrono::milliseconds kLook{1};             // between two looks for a segment
+constexpr std::chrono::milliseconds kForReaders{1000};    // to see that there will be none
+constexpr std::chrono::milliseconds kProbeInterval{100};  // between two looks at the processes
+
+[[noreturn]] void refuse_used_ticket() {
+  throw InvalidArgument(
+      "the UniqueId has been used already: each communicator needs one of its own "
+      "(UniqueId::create)");
+}
+
+/**
+ * The tickets with which this process has joined, and as which rank: its threads may be several.
+ * It outlives the communicators, as a ticket is good for one only.
+ */
+class UsedTickets {
+ public:
+  static UsedTickets& of_this_process() {
+    static UsedTickets tickets;
+    return tickets;
+  }
+
+  bool contain(const UniqueId& id, int rank) {
+    const std::lock_guard lock(mutex_);
+    return used_.contains({id.bytes(), rank});
+  }
+  void add(const UniqueId& id, int rank) {
+    const std::lock_guard lock(mutex_);
+    used_.emplace(id.bytes(), rank);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::pair<std::array<std::byte, UniqueId::kBytes>, int>> used_;
+};
+
+/**
+ * Creates the segment and binds the ticket's address. If that fails the others are told: a segment
+ * that is shorter than its header says by its length, an errno, why there is none.
+ */
+Segment create_segment(const std::string& name, const UniqueId& id, int size,
+                       FileDescriptor& claim) {
+  sweep();
+  Segment segment;
+  try {
+    segment = Segment::create(name);
+  } catch (const SystemError& error) {
+    if (error.error_number() == EEXIST) refuse_used_ticket();
+    throw;
+  }
+  NameGuard guard(name);
+  std::shared_ptr<Mapping> mapping;
+  try {
+    std::optional<FileDescriptor> claimed = ClaimAddress(id).claim();
+    if (!claimed) refuse_used_ticket();
+    claim = std::move(*claimed);
+    segment.reserve(0, Control::bytes_for(size));  // the others open it as soon as it has a length
+    mapping = segment.map();
+  } catch (const SystemError& error) {
+    claim.reset(-1);
+    segment.resize(error.error_number());
+    std::this_thread::sleep_for(kForReaders);
+    throw;
+  }
+  const Control control(mapping->base(), size);
+  control.header().size = size;
+  control.header().ticket = id.bytes();
+  for (int rank = 0; rank < size; ++rank) {
+    for (auto& peer : control.slot(rank).waiting_for) peer.store(kNotWaiting);
+  }
+  control.header().ready.store(ControlHeader::kReady, std::memory_order_release);
+  guard.keep_name();
+  return segment;
+}
+
+void rest(const Party& party, const std::vector<int>& missing) {
+  InterruptCheck::poll();
+  if (party.idle) party.idle(missing);
+  std::this_thread::sleep_for(kLook);
+}
+
+Segment wait_for_segment(const std::string& name, const UniqueId& id, const Party& party,
+                         std::chrono::milliseconds timeout) {
+  Deadline deadline(timeout);
+  const ClaimAddress address(id);
+  while (!deadline.expired()) {
+    Segment segment = Segment::open(name);
+    if (segment && segment.bytes() > 0) return segment;  // it grows once it is reserved
+    // The name comes before the claim. So if the ticket was claimed first and the name is not
+    // there afterwards, the ranks of another communicator have met already.
+    if (!segment && address.claimed() && !Segment::open(name)) refuse_used_ticket();
+    rest(party, {0});
+  }
+  throw PeerLost({party.names.front()},
+                 "did not come within " + seconds_text(timeout) + " to create the communicator");
+}
+
+void check_segment(const Segment& segment, const UniqueId& id, const Party& party,
+                   std::chrono::milliseconds timeout) {
+  const int size = static_cast<int>(party.names.size());
+  const int creator = party.names.front();
+  if (const std::int64_t bytes = segment.bytes();
+      bytes < static_cast<std::int64_t>(sizeof(ControlHeader))) {
+    throw SystemError("rank " + std::to_string(creator) + " could not reserve " +
+                          std::to_string(Control::bytes_for(size)) + " bytes of shared memory",
+                      static_cast<int>(bytes));
+  }
+  const auto start = segment.map();
+  ControlHeader& header = Control(start->base(), size).header();
+  Deadline deadline(timeout);
+  while (header.ready.load(std::memory_order_acquire) == 0) {
+    if (deadline.expired()) throw PeerLost({creator}, "stopped while creating the communicator");
+    rest(party, {0});
+  }
+  if (header.ticket != id.bytes()) refuse_used_ticket();
+  if (header.size != size) {
+    throw InvalidArgument("world_size is " + std::to_string(size) + ", but rank " +
+                          std::to_string(creator) + " came with " + std::to_string(header.size));
+  }
+}
+
+/** Waits until all have joined; blames those that are missing or died. */
+void wait_for_all(const Control& control, const Party& party, std::chrono::milliseconds timeout) {
+  const int size = static_cast<int>(party.names.size());
+  std::vector<ProcessWatch> watches(party.names.size());
+  std::vector<bool> watched(party.names.size(), false);
+  Deadline deadline(timeout);
+  Flag& joined = control.header().joined;
+  for (;;) {
+    const std::uint32_t seen = joined.value.load(std::memory_order_acquire);
+    if (seen >= static_cast<std::uint32_t>(size)) return;
+    joined.sleep(seen, kProbeInterval);
+    InterruptCheck::poll();
+    std::vector<int> missing;
+    std::vector<int> dead;
+    bool given_up = false;  // by a rank whose deadline was earlier: it blames the missing ones, too
+    for (int peer = 0; peer < size; ++peer) {
+      const auto at = static_cast<std::size_t>(peer);
+      const RankSlot& slot = control.slot(peer);
+      const auto state = slot.state.load(std::memory_order_acquire);
+      if (state < RankSlot::kJoined) missing.push_back(peer);
+      if (state >= RankSlot::kJoined && !watched[at]) {
+        watches[at] = ProcessWatch(slot.process);
+        watched[at] = true;
+      }
+      if (state == RankSlot::kLeft) {
+        given_up = true;
+      } else if (watched[at] && watches[at].ended()) {
+        dead.push_back(party.names[at]);
+      }
+    }
+    if (joined.reached(static_cast<std::uint32_t>(size))) return;
+    if (!dead.empty()) throw PeerLost(dead, "ended before all ranks had met");
+    if (party.idle && !missing.empty()) party.idle(missing);
+    if ((given_up && !missing.empty()) || deadline.expired()) {
+      std::vector<int> names;
+      for (const int peer : missing) names.push_back(party.names[static_cast<std::size_t>(peer)]);
+      throw PeerLost(names, "did not come within " + seconds_text(timeout));
+    }
+  }
+}
+
+}  // namespace
+
+Meeting meet(const UniqueId& id, int rank, const Party& party, std::chrono::milliseconds timeout) {
+  const int size = static_cast<int>(party.names.size());
+  const std::string name = segment_name(id, "meeting");
+  if (UsedTickets::of_this_process().contain(id, rank)) refuse_used_ticket();
+  Meeting meeting;
+  Segment segment;
+  if (rank == 0) {
+    // A used ticket must not bring up a segment, not even for a moment: others would join it.
+    if (ClaimAddress(id).claimed()) refuse_used_ticket();
+    segment = create_segment(name, id, size, meeting.claim);
+  } else {
+    segment = wait_for_segment(name, id, party, timeout);
+  }
+  check_segment(segment, id, party, timeout);
+  meeting.mapping = segment.map();
+  meeting.control = Control(meeting.mapping->base(), size);
+
+  RankSlot& slot = meeting.control.slot(rank);
+  std::uint32_t free = RankSlot::kFree;
+  if (!slot.state.compare_exchange_strong(free, RankSlot::kClaimed)) {
+    throw InvalidArgument("local_rank is " + std::to_string(rank) +
+                          ", but another process has joined with it");
+  }
+  slot.process = ProcessId::self();
+  slot.thread = ::gettid();
+  CPU_ZERO(&slot.processors);
+  ::sched_getaffinity(0, sizeof(slot.processors), &slot.processors);
+  slot.state.store(RankSlot::kJoined, std::memory_order_release);
+  Flag& joined = meeting.control.header().joined;
+  joined.value.fetch_add(1, std::memory_order_seq_cst);
+  joined.wake();
+  try {
+    wait_for_all(meeting.control, party, timeout);
+    for (int peer = 0; peer < size; ++peer) {
+      meeting.watches.emplace_back(meeting.control.slot(peer).process);
+    }
+  } catch (...) {
+    slot.state.store(RankSlot::kLeft, std::memory_order_release);
+    joined.wake();
+    segment.unlink();
+    throw;
+  }
+  segment.unlink();
+  UsedTickets::of_this_process().add(id, rank);
+  return meeting;
+}
+
+}  // namespace tutti::shm

@@ -1,0 +1,43 @@
+// How the holders of a ticket meet in one control segment.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "comm/shm/control.hpp"
+#include "comm/shm/segment.hpp"
+#include "tutti/unique_id.hpp"
+
+namespace tutti::shm {
+
+/** What a rank has after the ranks have met. */
+struct Meeting {
+  std::shared_ptr<Mapping> mapping;
+  Control control;
+  std::vector<ProcessWatch> watches;  ///< one a rank; this rank's own never ends
+  FileDescriptor claim;               ///< rank 0: marks the ticket as used while it is held
+};
+
+/** Those who are to meet. */
+struct Party {
+  /** The ranks as the user knows them, for messages. */
+  std::vector<int> names;
+  /** Called now and then while some are missing; what it throws ends the meeting. May be empty. */
+  std::function<void(const std::vector<int>& missing)> idle;
+  /** Called by each rank before it throws that a rank was lost, also later and in the parts that
+   * are split off, on any thread. Does not throw. May be empty. */
+  std::function<void()> on_loss;
+};
+
+/**
+ * Rank 0 creates the segment that the ticket names, the others open it; once all ranks of the party
+ * have joined, its name is removed and the ticket is used up. Blocks at most for `timeout`.
+ *
+ * Errors: InvalidArgument for a ticket in use, another size, or a rank that has joined already;
+ * PeerLost naming those that did not come or died; SystemError.
+ */
+Meeting meet(const UniqueId& id, int rank, const Party& party, std::chrono::milliseconds timeout);
+
+}  // namespace tutti::shm

@@ -1,0 +1,79 @@
+// Keeps the list of a process' communicators, and what a wait in one shows in the others.
+#include "comm/shm/presence.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+
+#include "comm/shm/host.hpp"
+
+namespace tutti::shm {
+
+Presence& Presence::of_this_process() {
+  static auto* const presence = new Presence;  // communicators of static objects may end later
+  return *presence;
+}
+
+/** A thread of a process that forks must not leave the child with a lock that nobody holds. */
+Presence::Presence() {
+  ::pthread_atfork([] { of_this_process().mutex_.lock(); },
+                   [] { of_this_process().mutex_.unlock(); },
+                   [] { of_this_process().mutex_.unlock(); });
+}
+
+void Presence::add(Host* host) {
+  const std::lock_guard lock(mutex_);
+  hosts_.push_back(host);
+}
+
+void Presence::remove(Host* host) {
+  const std::lock_guard lock(mutex_);
+  std::erase(hosts_, host);
+}
+
+/** This host's number of a rank of another communicator; -1 if that is not a member. Where a
+ * process has several ranks of a communicator, they are the threads that made it. */
+int Host::find(const Host& other, int rank) const {
+  const RankSlot& wanted = other.control().slot(rank);
+  for (int peer = 0; peer < size(); ++peer) {
+    const RankSlot& slot = control().slot(peer);
+    if (slot.process != wanted.process) continue;
+    const bool alone = !shares_process_[static_cast<std::size_t>(peer)] &&
+                       !other.shares_process_[static_cast<std::size_t>(rank)];
+    if (alone || slot.thread == wanted.thread) return peer;
+  }
+  return -1;
+}
+
+template <class Action>
+void Host::for_each_of_this_rank(const Action& action) {
+  Presence::of_this_process().for_each_other(this, [&](Host& host) {
+    // A forked child has its parent's objects, too.
+    if (host.process_ == process_ && host.find(*this, rank_) == host.rank_) action(host);
+  });
+}
+
+void Host::beat() {
+  own().heartbeat.fetch_add(1, std::memory_order_relaxed);
+  for_each_of_this_rank(
+      [](Host& host) { host.own().heartbeat.fetch_add(1, std::memory_order_relaxed); });
+}
+
+void Host::show(const std::vector<int>& awaited) {
+  for_each_of_this_rank([&](Host& host) {
+    bool outside = false;
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank_) continue;
+      const bool waits = std::find(awaited.begin(), awaited.end(), peer) != awaited.end();
+      const int there = host.find(*this, peer);
+      if (there >= 0) {
+        host.control().waits(host.rank_, there).store(waits, std::memory_order_relaxed);
+      } else {
+        outside = outside || waits;
+      }
+    }
+    host.control().waits(host.rank_, host.size()).store(outside, std::memory_order_relaxed);
+  });
+}
+
+}  // namespace tutti::shm

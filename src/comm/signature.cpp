@@ -1,0 +1,80 @@
+// Compares, hashes and prints signatures.
+#include "comm/signature.hpp"
+
+#include <array>
+#include <sstream>
+#include <string_view>
+
+namespace tutti {
+namespace {
+
+constexpr std::array<std::string_view, kOperations> kOperationNames{
+    "all_reduce",   "reduce",         "broadcast",  "all_gather",
+    "all_gather_v", "reduce_scatter", "all_to_all", "sparse_all_reduce",
+    "barrier",      "send",           "recv",       "allocate",
+    "split"};
+constexpr std::array<std::string_view, kReduceKindCount> kReduceNames{
+    "sum", "average", "min", "max", "product", "premul_sum"};
+
+bool reduces(Operation operation) {
+  return operation == Operation::all_reduce || operation == Operation::reduce ||
+         operation == Operation::reduce_scatter || operation == Operation::sparse_all_reduce;
+}
+
+}  // namespace
+
+std::string Signature::describe() const {
+  std::ostringstream text;
+  text << kOperationNames[static_cast<std::size_t>(operation)] << '(';
+  if (operation == Operation::allocate) {
+    text << count << " bytes";
+  } else if (operation != Operation::barrier && operation != Operation::split) {
+    text << name_of(dtype) << ", count " << count;
+    if (reduces(operation)) text << ", " << kReduceNames[static_cast<std::size_t>(reduce)];
+    if (reduce == ReduceKind::premul_sum) text << " with factor " << factor;
+    if (root >= 0) text << ", root " << root;
+    if (operation == Operation::all_gather_v) {
+      text << " in all, " << own_count << " of this rank, counts #" << std::hex << counts;
+    }
+  }
+  text << ')';
+  return text.str();
+}
+
+std::uint64_t hash_counts(std::span<const std::int64_t> counts) {
+  std::uint64_t h = mix_hash(1, counts.size());
+  for (const std::int64_t count : counts) h = mix_hash(h, static_cast<std::uint64_t>(count));
+  return h;
+}
+
+std::string describe_mismatch(std::span<const RankSignature> requests) {
+  std::vector<std::string> lines;  // one a distinct request, in the order of the first rank
+  std::vector<std::uint64_t> seen;
+  for (const RankSignature& request : requests) {
+    const std::uint64_t hash = request.signature.hash();
+    std::size_t i = 0;
+    while (i < seen.size() && seen[i] != hash) ++i;
+    if (i == seen.size()) {
+      seen.push_back(hash);
+      lines.push_back("rank " + std::to_string(request.rank));
+      for (const RankSignature& other : requests) {
+        if (other.rank != request.rank && other.signature.hash() == hash) {
+          lines.back() += ", " + std::to_string(other.rank);
+        }
+      }
+      lines.back() += ": " + request.signature.describe() + " as collective number " +
+                      std::to_string(request.signature.sequence);
+    }
+  }
+  std::string text = "the ranks asked for different collectives";
+  for (std::size_t i = 0; i < lines.size(); ++i) text += (i == 0 ? " - " : "; ") + lines[i];
+  return text;
+}
+
+std::string describe_mismatch(const RankSignature& sender, const RankSignature& receiver) {
+  return "rank " + std::to_string(sender.rank) + " called " + sender.signature.describe() +
+         " to rank " + std::to_string(receiver.rank) + ", which called " +
+         receiver.signature.describe();
+}
+
+}  // namespace tutti

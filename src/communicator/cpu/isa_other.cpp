@@ -1,8 +1,0 @@
-// A machine that is not x86-64 runs the portable kernels only.
-#include "communicator/cpu/kernel_table.hpp"
-
-namespace tutti::cpu {
-
-const KernelTable* find_table(Isa isa) { return isa == Isa::portable ? &kPortableTable : nullptr; }
-
-}  // namespace tutti::cpu

@@ -1,8 +1,0 @@
-// The kernels for AVX-512 (F, BW, VL, DQ).
-#include "communicator/cpu/kernels_impl.hpp"
-
-namespace tutti::cpu {
-
-constinit const KernelTable kAvx512Table = kKernels;
-
-}  // namespace tutti::cpu

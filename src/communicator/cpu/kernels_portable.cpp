@@ -1,8 +1,0 @@
-// The kernels for the instructions that every CPU of the target has.
-#include "communicator/cpu/kernels_impl.hpp"
-
-namespace tutti::cpu {
-
-constinit const KernelTable kPortableTable = kKernels;
-
-}  // namespace tutti::cpu

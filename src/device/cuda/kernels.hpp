@@ -1,0 +1,60 @@
+// Arithmetic on memory of a GPU. Every function launches its work on `stream` and returns; the
+// stream's device is current. Pointers are of that device and may have any alignment that their
+// type has; aligned to 16 bytes they are fastest. Errors: Error, of the launch.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "device/arithmetic.hpp"
+#include "tutti/device.hpp"
+
+namespace tutti::cuda {
+
+/**
+ * to[i] = the element of `wire` (f32, f16 or bf16) nearest to scale * clip(from[i]), which is f32:
+ * gradients become a packet. One launch for each 128 pieces.
+ */
+void narrow(std::span<const Piece> pieces, DType wire, const cpu::Narrowing& narrowing,
+            const Stream& stream);
+/**
+ * to[i] = factor * from[i], from elements of `wire` to f32: a packet becomes gradients.
+ * `non_finite`, if not null, is increased by the number of results that are not finite.
+ */
+void widen(std::span<const Piece> pieces, DType wire, float factor, std::int64_t* non_finite,
+           const Stream& stream);
+
+/** One step of SGD on a list of tensors; the same bits as cpu::sgd_update(). One launch for each
+ * 96 pieces. */
+void sgd_update(std::span<const SgdPiece> pieces, const cpu::SgdStep& step, const Stream& stream);
+
+/**
+ * Selects the elements of `values` whose magnitude is at least `threshold`, and those that are not
+ * finite: tutti::Selector::above. With a residual, values are residual[i] + values[i]; of what is
+ * selected the residual becomes zero, of the others it is all they have. One pass.
+ */
+void select_above(const float* values, float* residual, std::int64_t count, float threshold,
+                  const Selected& selected, const Stream& stream);
+
+/**
+ * Selects the `k` elements of largest magnitude, of equal ones those of lowest index, likewise:
+ * tutti::Selector::top_k. A sample brackets the k-th largest magnitude; one pass over all elements
+ * keeps what is inside or above the bracket, and the exact selection is among these. If the
+ * sample misled, three more passes find the magnitude digit by digit, and one selects.
+ */
+void select_top_k(const float* values, float* residual, std::int64_t count, std::int64_t k,
+                  const Selected& selected, const Stream& stream);
+
+/** See Arithmetic::accumulate(). The norm is added up in double, in an order that depends on the
+ * count alone. */
+void accumulate(float* sum, const float* term, std::int64_t count, float decay, float norm_limit,
+                const Stream& stream);
+
+/** See Arithmetic, also for the next three. Calls of scatter_add() in the order of the ranks add
+ * in that order. */
+void scatter_add(const Entries& entries, float* sum, const Stream& stream);
+void clear(const Entries& entries, float* data, const Stream& stream);
+void count_non_finite(const Entries& entries, std::int64_t* count, const Stream& stream);
+void divide(float* data, std::int64_t count, float divisor, const Stream& stream);
+
+}  // namespace tutti::cuda

@@ -1,0 +1,42 @@
+// What is done to one element, the same on CPUs and GPUs: plain formulas without state. The CPU's
+// vector kernels have them in vector form, and a test holds the two together.
+#pragma once
+
+#include "device/cpu/kernels.hpp"
+
+namespace tutti {
+
+/** Neither an infinity nor NaN. */
+constexpr bool is_finite(float value) { return value - value == 0.0F; }
+
+/** What narrow() makes of an element before it is rounded. */
+constexpr float clip_and_scale(float value, const cpu::Narrowing& narrowing) {
+  if (narrowing.limit > 0.0F && is_finite(value)) {
+    if (value > narrowing.limit) value = narrowing.limit;
+    if (value < -narrowing.limit) value = -narrowing.limit;
+  }
+  return value * narrowing.scale;
+}
+
+/** A parameter and its momentum. */
+struct SgdElement {
+  float parameter = 0.0F;
+  float velocity = 0.0F;
+};
+
+/** One step of SGD (formulas: tutti::SGD); without momentum, `velocity` means nothing. */
+constexpr SgdElement sgd_step(SgdElement element, float gradient, bool has_velocity,
+                              const cpu::SgdStep& step) {
+  float d = gradient * step.gradient_scale;
+  if (step.weight_decay != 0.0F) d = d + element.parameter * step.weight_decay;
+  if (has_velocity) {
+    float m = d;
+    if (!step.first) m = element.velocity * step.momentum + d * (1.0F - step.dampening);
+    d = step.nesterov ? d + m * step.momentum : m;
+    element.velocity = m;
+  }
+  element.parameter = element.parameter - d * step.lr;
+  return element;
+}
+
+}  // namespace tutti
