@@ -102,7 +102,7 @@ Case sgd_case(Isa isa, Arrays& arrays, const Place& place) {
   auto* parameter = reinterpret_cast<float*>(arrays[0].data());
   auto* gradient = reinterpret_cast<float*>(arrays[1].data());
   auto* velocity = reinterpret_cast<float*>(arrays[2].data());
-  const tutti::cpu::SgdStep step{.lr = 0.01F, .momentum = 0.9F, .weight_decay = 0.001F};
+  const tutti::SgdStep step{.lr = 0.01F, .momentum = 0.9F, .weight_decay = 0.001F};
   float p = 1.0F;
   float m = 0.0F;
   for (int i = 0; i < place.repeats; ++i) {

@@ -202,7 +202,7 @@ class Bench {
   }
 
   void sgd() {
-    const tutti::cpu::SgdStep step{.lr = 0.1F, .momentum = 0.9F, .weight_decay = 1e-4F};
+    const tutti::SgdStep step{.lr = 0.1F, .momentum = 0.9F, .weight_decay = 1e-4F};
     const tutti::SgdPiece piece{floats(other_), floats(gradient_), floats(third_), count_};
     gpu_.stream().fill_with_zeros(other_.view(DType::f32));
     gpu_.stream().fill_with_zeros(third_.view(DType::f32));

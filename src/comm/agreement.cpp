@@ -2,6 +2,7 @@
 #include "comm/agreement.hpp"
 
 #include <array>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -35,6 +36,19 @@ std::string text_of(const std::vector<int>& ranks) {
 }
 
 }  // namespace
+
+std::int64_t gpu_calls_to_compare() {
+  constexpr std::int64_t kDefault = 100;
+  const auto text = environment("TUTTI_GPU_CHECK");
+  if (!text) return kDefault;
+  if (*text == "all") return std::numeric_limits<std::int64_t>::max();
+  std::int64_t value = -1;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (error != std::errc{} || end != text->data() + text->size() || value < 0) {
+    throw InvalidArgument("TUTTI_GPU_CHECK is '" + *text + "', but must be a number or 'all'");
+  }
+  return value;
+}
 
 void require_agreement(Transport& transport) {
   Values own{};

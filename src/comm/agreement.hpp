@@ -1,9 +1,15 @@
 // What all ranks of a communicator must have set alike.
 #pragma once
 
+#include <cstdint>
+
 #include "tutti/transport.hpp"
 
 namespace tutti {
+
+/** How many calls on GPUs are compared between the ranks: TUTTI_GPU_CHECK, else 100. Throws
+ * InvalidArgument. */
+std::int64_t gpu_calls_to_compare();
 
 /**
  * Compares the environment variables that must be the same on all ranks. Collective over

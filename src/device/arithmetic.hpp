@@ -6,7 +6,7 @@
 #include <span>
 #include <utility>
 
-#include "device/cpu/kernels.hpp"
+#include "device/elementwise.hpp"
 #include "tutti/device.hpp"
 
 namespace tutti {
@@ -65,14 +65,13 @@ class Arithmetic {
   /** Copies f32 elements of tensors that do not overlap. */
   virtual void copy(std::span<const Piece> pieces) = 0;
   /** From f32 to `wire`; see cpu::narrow(). */
-  virtual void narrow(std::span<const Piece> pieces, DType wire,
-                      const cpu::Narrowing& narrowing) = 0;
+  virtual void narrow(std::span<const Piece> pieces, DType wire, const Narrowing& narrowing) = 0;
   /** From `wire` to f32: to[i] = factor * from[i]. Adds the number of results that are not finite
    * to *non_finite, if that is not null. */
   virtual void widen(std::span<const Piece> pieces, DType wire, float factor,
                      std::int64_t* non_finite) = 0;
   /** See cpu::sgd_update(). */
-  virtual void sgd_update(std::span<const SgdPiece> pieces, const cpu::SgdStep& step) = 0;
+  virtual void sgd_update(std::span<const SgdPiece> pieces, const SgdStep& step) = 0;
   /**
    * sum[i] = decay * sum[i] + scale * term[i], where scale = min(1, norm_limit / norm of term), or
    * 1 if norm_limit is 0 or the norm not finite. `sum` may be `term` if decay is 0. A GPU adds up

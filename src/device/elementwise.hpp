@@ -2,15 +2,30 @@
 // vector kernels have them in vector form, and a test holds the two together.
 #pragma once
 
-#include "device/cpu/kernels.hpp"
-
 namespace tutti {
+
+/** How f32 elements become f16 or bf16 ones. */
+struct Narrowing {
+  float scale = 1.0F;  ///< multiplies every element, after the clipping
+  float limit = 0.0F;  ///< if positive, finite elements are clipped to [-limit, limit] first
+};
+
+/** What one step of SGD does; formulas: tutti::SGD. */
+struct SgdStep {
+  float lr = 0.0F;
+  float momentum = 0.0F;
+  float dampening = 0.0F;
+  float weight_decay = 0.0F;
+  bool nesterov = false;
+  bool first = false;           ///< the momentum buffer starts with this step
+  float gradient_scale = 1.0F;  ///< multiplies the gradient first
+};
 
 /** Neither an infinity nor NaN. */
 constexpr bool is_finite(float value) { return value - value == 0.0F; }
 
 /** What narrow() makes of an element before it is rounded. */
-constexpr float clip_and_scale(float value, const cpu::Narrowing& narrowing) {
+constexpr float clip_and_scale(float value, const Narrowing& narrowing) {
   if (narrowing.limit > 0.0F && is_finite(value)) {
     if (value > narrowing.limit) value = narrowing.limit;
     if (value < -narrowing.limit) value = -narrowing.limit;
@@ -26,7 +41,7 @@ struct SgdElement {
 
 /** One step of SGD (formulas: tutti::SGD); without momentum, `velocity` means nothing. */
 constexpr SgdElement sgd_step(SgdElement element, float gradient, bool has_velocity,
-                              const cpu::SgdStep& step) {
+                              const SgdStep& step) {
   float d = gradient * step.gradient_scale;
   if (step.weight_decay != 0.0F) d = d + element.parameter * step.weight_decay;
   if (has_velocity) {

@@ -6,7 +6,7 @@
 
 #include "base/log.hpp"
 #include "base/text.hpp"
-#include "comm/arguments.hpp"
+#include "device/views.hpp"
 #include "opt/density.hpp"
 #include "opt/home_stream.hpp"
 #include "opt/mode_checks.hpp"

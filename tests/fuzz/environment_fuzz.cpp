@@ -1,5 +1,7 @@
 // Fuzzes the values of the variables that a communicator reads, one per line.
 #include "base/environment.hpp"
+#include "comm/agreement.hpp"
+#include "comm/communicator/options.hpp"
 
 #include <array>
 #include <cstdlib>

@@ -39,7 +39,7 @@ void expect_same(const std::vector<float>& values, const std::vector<float>& exp
 class GpuKernels : public test::GpuTest {};
 
 TEST_F(GpuKernels, NarrowAndWidenAsTheCpuDoes) {
-  const cpu::Narrowing narrowing{.scale = 0.25F, .limit = 100.0F};
+  const Narrowing narrowing{.scale = 0.25F, .limit = 100.0F};
   for (const DType wire : {DType::f16, DType::bf16}) {
     for (const std::int64_t offset : kOffsets) {
       for (const std::int64_t count : kSizes) {
@@ -112,13 +112,13 @@ TEST_F(GpuKernels, AListOfManyTensorsIsPackedWhole) {
 }
 
 TEST_F(GpuKernels, SgdIsThatOfTheCpu) {
-  const cpu::SgdStep steps[]{
+  const SgdStep steps[]{
       {.lr = 0.1F, .gradient_scale = 0.5F},
       {.lr = 0.1F, .momentum = 0.9F, .weight_decay = 0.01F},
       {.lr = 0.1F, .momentum = 0.9F, .nesterov = true},
       {.lr = 0.1F, .momentum = 0.9F, .dampening = 0.5F, .first = true},
   };
-  for (const cpu::SgdStep& step : steps) {
+  for (const SgdStep& step : steps) {
     for (const std::int64_t offset : kOffsets) {
       for (const std::int64_t count : kSizes) {
         std::vector<float> parameter = numbers(count, 4);

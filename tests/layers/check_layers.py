@@ -3,13 +3,22 @@
 
 import re
 import sys
+from collections import Counter, defaultdict
 from pathlib import Path
 
 # The public headers of each layer. A header includes its own layer or a lower one.
 LAYERS = [
-    {"error.hpp", "dtype.hpp", "interrupt.hpp", "log.hpp", "output_file.hpp"},
-    {"device.hpp"},
-    {"unique_id.hpp", "sparse.hpp", "select.hpp", "transport.hpp"},
+    {
+        "error.hpp",
+        "dtype.hpp",
+        "interrupt.hpp",
+        "log.hpp",
+        "output_file.hpp",
+        "reduce.hpp",
+        "sparse.hpp",
+    },
+    {"device.hpp", "select.hpp"},
+    {"unique_id.hpp", "transport.hpp"},
     {"communicator.hpp", "mpi.hpp"},
     {"compressor.hpp", "reducer.hpp", "optimizer.hpp"},
     {"dist_opt.hpp"},
@@ -17,7 +26,9 @@ LAYERS = [
 LAYER_OF = {f"tutti/{name}": number for number, names in enumerate(LAYERS) for name in names}
 
 # The highest layer that a folder of src/ may use.
-FOLDER_LAYERS = {"base": 0, "device": 2, "comm": 3, "opt": len(LAYERS) - 1}
+FOLDER_LAYERS = {"base": 0, "device": 1, "comm": 3, "opt": len(LAYERS) - 1}
+# So many files of its own a folder of src/ may have.
+MOST_FILES = 40
 
 # Folders that face a vendor or an instruction set, and may compile conditionally.
 TRANSPORT_FOLDERS = ("comm/shm/", "comm/mpi/", "comm/nccl/")
@@ -103,6 +114,50 @@ def check_file(root, path):
                 yield number, f"the library never calls {match.group(1)}"
 
 
+def folder_graph(root, files):
+    """For each folder of src/ those that its files include, and where: {from: {to: file}}."""
+    graph = defaultdict(dict)
+    for path in files:
+        own = path.rpartition("/")[0]
+        text = without_comments((root / path).read_text(encoding="utf-8"), strings=True)
+        for line in text.splitlines():
+            if not (match := INCLUDE.match(line)) or not (root / "src" / match.group(1)).exists():
+                continue
+            other = f"src/{match.group(1)}".rpartition("/")[0]
+            if other != own:
+                graph[own].setdefault(other, path)
+    return graph
+
+
+def find_cycle(graph):
+    """Folders of which each includes the next and the last the first; empty if there is none."""
+    done = set()
+
+    def search(way):
+        for other in graph.get(way[-1], {}):
+            if other in way:
+                return way[way.index(other) :]
+            if other not in done and (cycle := search([*way, other])):
+                return cycle
+        done.add(way[-1])
+        return []
+
+    return next((cycle for folder in list(graph) if (cycle := search([folder]))), [])
+
+
+def check_folders(root, files):
+    """Yields what is wrong with the folders of src/: too many files, or a cycle among them."""
+    sizes = Counter(path.rpartition("/")[0] for path in files)
+    for folder, size in sizes.items():
+        if size > MOST_FILES:
+            yield f"{folder}:1: this folder has {size} files, more than {MOST_FILES}"
+    graph = folder_graph(root, files)
+    if cycle := find_cycle(graph):
+        pairs = zip(cycle, cycle[1:] + cycle[:1])
+        steps = ", ".join(f"{graph[one][other]} includes {other}" for one, other in pairs)
+        yield f"{cycle[0]}:1: these folders form a cycle: {steps}"
+
+
 def check_tree(root):
     """All faults of the tree as lines of text, and how many files were read."""
     files = sorted(
@@ -114,6 +169,7 @@ def check_tree(root):
     faults = [
         f"{path}:{number}: {fault}" for path in files for number, fault in check_file(root, path)
     ]
+    faults += check_folders(root, [path for path in files if path.startswith("src/")])
     return faults, len(files)
 
 

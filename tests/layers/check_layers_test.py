@@ -22,6 +22,8 @@ SOUND = {
     "void f() { transport->abort(text); }\nvoid T::abort(std::string_view reason) {}\n",
 }
 
+HEADERS = {"src/opt/bucket.hpp": "", "src/comm/split.hpp": ""}
+
 # Each: a file, its text, and what the checker has to say of it.
 FAULTS = [
     ("include/tutti/device.hpp", '#include "tutti/transport.hpp"\n', "higher layer"),
@@ -42,6 +44,8 @@ FAULTS = [
     ("src/comm/mpi/x.cpp", '#include "comm/shm/segment.hpp"\n', "only comm/communicator/"),
     ("src/comm/x.cpp", '#include "tutti/optimizer.hpp"\n', "higher layer"),
     ("src/comm/x.cpp", '#include "opt/bucket.hpp"\n', "higher layer"),
+    ("src/device/x.cpp", '#include "tutti/transport.hpp"\n', "higher layer"),
+    ("src/device/x.cpp", '#include "comm/split.hpp"\n', "higher layer"),
     ("src/stray.cpp", "", "in no layer"),
 ]
 
@@ -59,10 +63,31 @@ class CheckLayersTest(unittest.TestCase):
     def test_sound_tree_passes(self):
         self.assertEqual(check(SOUND), ([], len(SOUND)))
 
+    def test_cycles_of_folders_are_found(self):
+        packet = {"src/comm/sparse/packet.hpp": '#include "comm/split.hpp"\n'}
+        split = {"src/comm/split.hpp": '#include "comm/call/call.hpp"\n'}
+        call = {"src/comm/call/call.hpp": '#include "comm/sparse/packet.hpp"\n'}
+        self.assertEqual(check({**SOUND, **packet, "src/comm/split.hpp": ""})[0], [])
+        self.assertEqual(
+            check({**SOUND, **packet, **split, **call})[0],
+            [
+                "src/comm/call:1: these folders form a cycle: "
+                "src/comm/call/call.hpp includes src/comm/sparse, "
+                "src/comm/sparse/packet.hpp includes src/comm, "
+                "src/comm/split.hpp includes src/comm/call"
+            ],
+        )
+
+    def test_crowded_folders_are_found(self):
+        crowd = {f"src/comm/shm/x{i}.cpp": "" for i in range(39)}
+        self.assertEqual(check({**SOUND, **crowd})[0], [])
+        fault = "src/comm/shm:1: this folder has 41 files, more than 40"
+        self.assertEqual(check({**SOUND, **crowd, "src/comm/shm/x.cpp": ""})[0], [fault])
+
     def test_planted_faults_are_found(self):
         for path, text, expected in FAULTS:
             with self.subTest(path=path, text=text):
-                faults, _ = check({**SOUND, "src/opt/bucket.hpp": "", path: text})
+                faults, _ = check({**SOUND, **HEADERS, path: text})
                 self.assertEqual(len(faults), 1, faults)
                 self.assertTrue(faults[0].startswith(f"{path}:1: "), faults)
                 self.assertIn(expected, faults[0])

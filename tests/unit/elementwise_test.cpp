@@ -7,6 +7,9 @@
 #include <limits>
 #include <vector>
 
+#include "device/cpu/kernels.hpp"
+#include "tutti/dtype.hpp"
+
 namespace tutti {
 namespace {
 
@@ -25,7 +28,7 @@ TEST(Elementwise, ClipAndScaleIsWhatNarrowRounds) {
   values[3] = std::numeric_limits<float>::infinity();
   values[4] = -std::numeric_limits<float>::infinity();
   for (const float limit : {0.0F, 100.0F}) {
-    const cpu::Narrowing narrowing{.scale = 0.3F, .limit = limit};
+    const Narrowing narrowing{.scale = 0.3F, .limit = limit};
     std::vector<Half> expected(values.size());
     cpu::narrow(values.data(), expected.data(), static_cast<std::int64_t>(values.size()),
                 DType::f16, narrowing);
@@ -37,7 +40,7 @@ TEST(Elementwise, ClipAndScaleIsWhatNarrowRounds) {
 }
 
 TEST(Elementwise, SgdStepIsThatOfTheKernel) {
-  const cpu::SgdStep steps[]{
+  const SgdStep steps[]{
       {.lr = 0.1F, .gradient_scale = 0.3F},
       {.lr = 0.1F, .weight_decay = 0.01F},
       {.lr = 0.1F, .momentum = 0.9F, .weight_decay = 0.01F},
@@ -45,7 +48,7 @@ TEST(Elementwise, SgdStepIsThatOfTheKernel) {
       {.lr = 0.1F, .momentum = 0.9F, .dampening = 0.5F},
       {.lr = 0.1F, .momentum = 0.9F, .dampening = 0.5F, .first = true},
   };
-  for (const cpu::SgdStep& step : steps) {
+  for (const SgdStep& step : steps) {
     std::vector<float> parameter = numbers(10007, 2);
     const std::vector<float> gradient = numbers(10007, 3);
     std::vector<float> velocity = numbers(10007, 4);

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "base/environment.hpp"
+#include "comm/agreement.hpp"
+#include "comm/communicator/options.hpp"
 #include "tutti/communicator.hpp"
 #include "tutti/error.hpp"
 

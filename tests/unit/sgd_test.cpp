@@ -22,8 +22,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 /** The formulas of optimizer.hpp, one element at a time. */
-void reference(Floats& parameter, const Floats& gradient, Floats& velocity,
-               const cpu::SgdStep& step) {
+void reference(Floats& parameter, const Floats& gradient, Floats& velocity, const SgdStep& step) {
   for (std::size_t i = 0; i < parameter.size(); ++i) {
     float d = gradient[i] * step.gradient_scale;
     if (step.weight_decay != 0.0F) d = d + step.weight_decay * parameter[i];
@@ -36,14 +35,14 @@ void reference(Floats& parameter, const Floats& gradient, Floats& velocity,
   }
 }
 
-std::vector<cpu::SgdStep> steps() {
-  std::vector<cpu::SgdStep> result;
+std::vector<SgdStep> steps() {
+  std::vector<SgdStep> result;
   for (const float weight_decay : {0.0F, 0.01F}) {
     for (const float scale : {1.0F, 0.3F}) {
-      const cpu::SgdStep plain{.lr = 0.1F, .weight_decay = weight_decay, .gradient_scale = scale};
+      const SgdStep plain{.lr = 0.1F, .weight_decay = weight_decay, .gradient_scale = scale};
       result.push_back(plain);
       for (const bool first : {false, true}) {
-        cpu::SgdStep step = plain;
+        SgdStep step = plain;
         step.momentum = 0.9F;
         step.first = first;
         result.push_back(step);
@@ -64,7 +63,7 @@ TEST(SgdKernel, EveryInstructionSetFollowsTheFormulasBitForBit) {
   for (const cpu::Isa isa : {cpu::Isa::portable, cpu::Isa::avx2, cpu::Isa::avx512}) {
     const cpu::KernelTable* table = cpu::find_table(isa);
     if (table == nullptr) continue;
-    for (const cpu::SgdStep& step : steps()) {
+    for (const SgdStep& step : steps()) {
       for (const std::size_t count : {0U, 1U, 3U, 4U, 5U, 15U, 16U, 17U, 63U, 64U, 65U, 1111U}) {
         Floats parameter(count);
         Floats gradient(count);

@@ -6,7 +6,7 @@
 
 #include "comm/agreement.hpp"
 #include "comm/communicator/launcher.hpp"
-#include "comm/hosts/transport.hpp"
+#include "comm/hosts/connect.hpp"
 #include "comm/mpi/session.hpp"
 #include "comm/nccl/connect.hpp"
 #include "comm/shm/transport.hpp"

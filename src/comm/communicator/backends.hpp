@@ -9,15 +9,8 @@
 
 namespace tutti {
 
-namespace mpi {
-class Session;
-}
-
 /** The transport among all ranks of MPI_COMM_WORLD. See Communicator(options). */
 std::unique_ptr<Transport> connect_mpi_world(std::chrono::milliseconds timeout);
-/** The transport among all ranks of a session: hierarchical, or shared memory on one host. */
-std::unique_ptr<Transport> connect_session(const std::shared_ptr<mpi::Session>& session,
-                                           std::chrono::milliseconds timeout);
 /** The transport among the holders of a ticket on this host. */
 std::unique_ptr<Transport> connect_local(int local_rank, int world_size, const UniqueId& id,
                                          std::chrono::milliseconds timeout);

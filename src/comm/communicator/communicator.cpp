@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/environment.hpp"
 #include "comm/arguments.hpp"
 #include "comm/communicator/backends.hpp"
 #include "comm/communicator/communicator_impl.hpp"
+#include "comm/communicator/options.hpp"
 
 namespace tutti {
 namespace {

@@ -1,8 +1,8 @@
 // Communicators over a caller's MPI_Comm.
 #include "tutti/mpi.hpp"
 
-#include "base/environment.hpp"
-#include "comm/communicator/backends.hpp"
+#include "comm/communicator/options.hpp"
+#include "comm/hosts/connect.hpp"
 #include "comm/mpi/session.hpp"
 
 namespace tutti {

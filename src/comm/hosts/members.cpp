@@ -1,13 +1,10 @@
 // Messages between two ranks, symmetric memory and sub-communicators over several hosts.
-#include <array>
 #include <cerrno>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
-#include "comm/agreement.hpp"
-#include "comm/communicator/backends.hpp"
 #include "comm/hosts/transport.hpp"
 #include "tutti/error.hpp"
 
@@ -183,57 +180,6 @@ std::unique_ptr<Transport> HierarchicalTransport::connect_part(
     for (const int rank : error.ranks()) lost.push_back(members[static_cast<std::size_t>(rank)]);
     throw PeerLost(lost, error.reason());
   }
-}
-
-std::unique_ptr<Transport> connect_session(const std::shared_ptr<mpi::Session>& session,
-                                           std::chrono::milliseconds timeout) {
-  std::vector<int> everybody;
-  for (int rank = 0; rank < session->size(); ++rank) everybody.push_back(rank);
-  const std::int32_t context = session->next_context();
-  session->use_context(context);
-  auto channel = std::make_unique<Channel>(session, std::move(everybody), context, timeout);
-
-  Layout layout(session->hosts());
-  const std::vector<int>& neighbours = layout.ranks_of(layout.host_of(session->rank()));
-  const int local_rank = layout.local_rank_of(session->rank());
-
-  // The lowest rank of each host hands the others of it a ticket.
-  const auto ticket =
-      std::make_shared<std::array<std::byte, UniqueId::kBytes>>(UniqueId::create().bytes());
-  Channel::Batch tickets(*channel, Channel::Traffic::point_to_point);
-  tickets.keep(ticket);
-  if (local_rank != 0) {
-    tickets.recv(ticket->data(), std::ssize(*ticket), neighbours.front());
-  } else {
-    for (const int neighbour : neighbours) {
-      if (neighbour != session->rank()) {
-        tickets.send(ticket->data(), std::ssize(*ticket), neighbour);
-      }
-    }
-  }
-  tickets.wait();
-  std::unique_ptr<shm::ShmTransport> local;
-  try {
-    local = std::make_unique<shm::ShmTransport>(
-        UniqueId::from_bytes(*ticket), local_rank, neighbours, timeout,
-        shm::Party{neighbours, {}, [session] { session->fail(); }});
-  } catch (const PeerLost& error) {  // the other hosts should not wait for this rank
-    channel->announce_lost(error.ranks(), error.reason());
-    throw;
-  } catch (const std::exception& error) {
-    const int self = session->rank();
-    channel->announce_lost(std::span(&self, 1), error.what());
-    throw;
-  }
-  std::unique_ptr<Transport> transport;
-  if (layout.host_count() == 1) {
-    transport = std::move(local);
-  } else {
-    transport = std::make_unique<HierarchicalTransport>(std::move(channel), std::move(layout),
-                                                        std::move(local));
-  }
-  require_agreement(*transport);
-  return transport;
 }
 
 }  // namespace tutti

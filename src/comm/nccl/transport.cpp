@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/environment.hpp"
+#include "comm/agreement.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::nccl {

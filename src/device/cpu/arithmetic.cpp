@@ -1,5 +1,6 @@
 // DistOpt's arithmetic on CPUs: the kernels of this folder, called at once.
 #include "device/arithmetic.hpp"
+#include "device/cpu/kernels.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -7,7 +7,7 @@
 
 #include "device/cpu/kernels.hpp"
 #include "tutti/dtype.hpp"
-#include "tutti/transport.hpp"
+#include "tutti/reduce.hpp"
 
 namespace tutti::cpu {
 

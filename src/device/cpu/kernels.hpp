@@ -4,8 +4,9 @@
 #include <cstdint>
 #include <span>
 
+#include "device/elementwise.hpp"
 #include "tutti/dtype.hpp"
-#include "tutti/transport.hpp"
+#include "tutti/reduce.hpp"
 
 namespace tutti::cpu {
 
@@ -41,16 +42,6 @@ void reduce(std::span<void* const> outs, std::span<const void* const> ins, std::
 /** Copies bytes that do not overlap, past the caches if `streamed`. */
 void copy(void* to, const void* from, std::int64_t bytes, bool streamed);
 
-struct SgdStep {
-  float lr = 0.0F;
-  float momentum = 0.0F;
-  float dampening = 0.0F;
-  float weight_decay = 0.0F;
-  bool nesterov = false;
-  bool first = false;           ///< the momentum buffer starts with this step
-  float gradient_scale = 1.0F;  ///< multiplies the gradient first
-};
-
 /**
  * One pass of SGD over `count` elements (formulas: tutti::SGD). `velocity` is the momentum
  * buffer; null where momentum is 0.
@@ -65,12 +56,6 @@ void sgd_update(float* parameter, const float* gradient, float* velocity, std::i
  */
 void mark(const float* gradient, float* residual, std::int64_t count, std::uint32_t least,
           std::uint64_t* marks);
-
-/** How f32 elements become f16 or bf16 ones. */
-struct Narrowing {
-  float scale = 1.0F;  ///< multiplies every element, after the clipping
-  float limit = 0.0F;  ///< if positive, finite elements are clipped to [-limit, limit] first
-};
 
 /** to[i] = the element of type `wire`, f16 or bf16, nearest to scale * clip(from[i]). */
 void narrow(const float* from, void* to, std::int64_t count, DType wire,

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "device/cpu/kernels.hpp"
-#include "tutti/transport.hpp"
+#include "tutti/reduce.hpp"
 
 namespace tutti {
 

@@ -10,9 +10,9 @@
 #include <string>
 #include <utility>
 
-#include "comm/arguments.hpp"
 #include "device/cpu/cut.hpp"
 #include "device/cpu/kernels.hpp"
+#include "device/views.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {

@@ -16,7 +16,7 @@ class GpuArithmetic final : public Arithmetic {
     cuda::narrow(pieces, DType::f32, {}, stream());
   }
 
-  void narrow(std::span<const Piece> pieces, DType wire, const cpu::Narrowing& narrowing) override {
+  void narrow(std::span<const Piece> pieces, DType wire, const Narrowing& narrowing) override {
     const DeviceGuard guard(ordinal());
     cuda::narrow(pieces, wire, narrowing, stream());
   }
@@ -27,7 +27,7 @@ class GpuArithmetic final : public Arithmetic {
     cuda::widen(pieces, wire, factor, non_finite, stream());
   }
 
-  void sgd_update(std::span<const SgdPiece> pieces, const cpu::SgdStep& step) override {
+  void sgd_update(std::span<const SgdPiece> pieces, const SgdStep& step) override {
     const DeviceGuard guard(ordinal());
     cuda::sgd_update(pieces, step, stream());
   }

@@ -37,7 +37,7 @@ __device__ void convert_chunk(const List& list, const Convert& convert) {
 /** Rounds to nearest, ties to even, as conversions of CUDA's 16-bit types do. */
 template <class Wire>
 __global__ void __launch_bounds__(kThreads)
-    narrow_kernel(const __grid_constant__ List list, cpu::Narrowing how) {
+    narrow_kernel(const __grid_constant__ List list, Narrowing how) {
   convert_chunk<float, Wire>(
       list, [how](float value) { return static_cast<Wire>(clip_and_scale(value, how)); });
 }
@@ -55,8 +55,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class Wire>
-void narrow_as(std::span<const Piece> pieces, const cpu::Narrowing& narrowing,
-               const Stream& stream) {
+void narrow_as(std::span<const Piece> pieces, const Narrowing& narrowing, const Stream& stream) {
   for_each_list<kMostPieces>(pieces, [&](const List& list, unsigned blocks) {
     launch("narrow_kernel", narrow_kernel<Wire>, blocks, kThreads, stream, list, narrowing);
   });
@@ -90,7 +89,7 @@ void with_type_of(DType wire, const Action& action) {
 
 }  // namespace
 
-void narrow(std::span<const Piece> pieces, DType wire, const cpu::Narrowing& narrowing,
+void narrow(std::span<const Piece> pieces, DType wire, const Narrowing& narrowing,
             const Stream& stream) {
   with_type_of(wire, [&]<class Wire>() { narrow_as<Wire>(pieces, narrowing, stream); });
 }

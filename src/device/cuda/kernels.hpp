@@ -15,7 +15,7 @@ namespace tutti::cuda {
  * to[i] = the element of `wire` (f32, f16 or bf16) nearest to scale * clip(from[i]), which is f32:
  * gradients become a packet. One launch for each 128 pieces.
  */
-void narrow(std::span<const Piece> pieces, DType wire, const cpu::Narrowing& narrowing,
+void narrow(std::span<const Piece> pieces, DType wire, const Narrowing& narrowing,
             const Stream& stream);
 /**
  * to[i] = factor * from[i], from elements of `wire` to f32: a packet becomes gradients.
@@ -26,7 +26,7 @@ void widen(std::span<const Piece> pieces, DType wire, float factor, std::int64_t
 
 /** One step of SGD on a list of tensors; the same bits as cpu::sgd_update(). One launch for each
  * 96 pieces. */
-void sgd_update(std::span<const SgdPiece> pieces, const cpu::SgdStep& step, const Stream& stream);
+void sgd_update(std::span<const SgdPiece> pieces, const SgdStep& step, const Stream& stream);
 
 /**
  * Selects the elements of `values` whose magnitude is at least `threshold`, and those that are not

@@ -11,7 +11,7 @@ using List = PieceList<SgdPiece, kMostPieces>;
 
 template <bool kVelocity>
 __global__ void __launch_bounds__(kThreads)
-    sgd_kernel(const __grid_constant__ List list, const cpu::SgdStep step) {
+    sgd_kernel(const __grid_constant__ List list, const SgdStep step) {
   const Chunk<SgdPiece> chunk = chunk_of_block(list);
   float* parameter = chunk.piece->parameter + chunk.begin;
   const float* gradient = chunk.piece->gradient + chunk.begin;
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void sgd_update(std::span<const SgdPiece> pieces, const cpu::SgdStep& step, const Stream& stream) {
+void sgd_update(std::span<const SgdPiece> pieces, const SgdStep& step, const Stream& stream) {
   const bool has_velocity = !pieces.empty() && pieces.front().velocity != nullptr;
   for_each_list<kMostPieces>(pieces, [&](const List& list, unsigned blocks) {
     if (has_velocity) {

@@ -1,0 +1,65 @@
+// Reads and checks what communicators are told by their options and by the environment.
+#include "comm/communicator/options.hpp"
+
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <string>
+
+#include "base/environment.hpp"
+#include "base/log.hpp"
+#include "comm/agreement.hpp"
+#include "comm/sparse/plan.hpp"
+#include "device/cpu/kernels.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti {
+namespace {
+
+std::chrono::milliseconds timeout_or_default(std::optional<std::chrono::milliseconds> option) {
+  constexpr double kLongest = 1e9;  // seconds; beyond 30 years the arithmetic of clocks overflows
+  if (option) {
+    if (option->count() <= 0 || *option > std::chrono::duration<double>(kLongest)) {
+      throw InvalidArgument("CommOptions::timeout is " + std::to_string(option->count()) +
+                            " ms, but must be positive and at most 1e12");
+    }
+    return *option;
+  }
+  const auto text = environment("TUTTI_TIMEOUT");
+  if (!text) return std::chrono::seconds(300);
+  char* end = nullptr;
+  const double seconds = std::strtod(text->c_str(), &end);
+  if (*end != '\0' || !(seconds >= 0.001) || seconds > kLongest) {
+    throw InvalidArgument("TUTTI_TIMEOUT is '" + *text +
+                          "', but must be a number of seconds from 0.001 to 1e9");
+  }
+  return std::chrono::milliseconds(std::llround(seconds * 1000.0));
+}
+
+}  // namespace
+
+std::chrono::milliseconds checked_timeout(std::optional<std::chrono::milliseconds> option) {
+  log_enabled(LogLevel::info);
+  cpu::active_isa();
+  forced_sparse_algorithm();
+  gpu_calls_to_compare();
+  return timeout_or_default(option);
+}
+
+Device choose_device(int local_rank, int gpus) {
+  const auto text = environment("TUTTI_DEVICE");
+  if (text && *text == "cpu") return {};
+  if (!text) return gpus == 0 ? Device{} : Device{DeviceKind::cuda, local_rank % gpus};
+  int ordinal = -1;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), ordinal);
+  if (error != std::errc{} || end != text->data() + text->size() || ordinal < 0) {
+    throw InvalidArgument("TUTTI_DEVICE is '" + *text + "', but must be cpu or a GPU's number");
+  }
+  if (ordinal >= gpus) {
+    throw InvalidArgument("TUTTI_DEVICE is " + *text + ", but there are " + std::to_string(gpus) +
+                          " GPUs");
+  }
+  return {DeviceKind::cuda, ordinal};
+}
+
+}  // namespace tutti

@@ -1,0 +1,68 @@
+// Finds out who shares a host, hands out tickets inside each, and makes the transport.
+#include "comm/hosts/connect.hpp"
+
+#include <array>
+#include <cstddef>
+#include <exception>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "comm/agreement.hpp"
+#include "comm/hosts/transport.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti {
+
+std::unique_ptr<Transport> connect_session(const std::shared_ptr<mpi::Session>& session,
+                                           std::chrono::milliseconds timeout) {
+  std::vector<int> everybody;
+  for (int rank = 0; rank < session->size(); ++rank) everybody.push_back(rank);
+  const std::int32_t context = session->next_context();
+  session->use_context(context);
+  auto channel = std::make_unique<mpi::Channel>(session, std::move(everybody), context, timeout);
+
+  Layout layout(session->hosts());
+  const std::vector<int>& neighbours = layout.ranks_of(layout.host_of(session->rank()));
+  const int local_rank = layout.local_rank_of(session->rank());
+
+  // The lowest rank of each host hands the others of it a ticket.
+  const auto ticket =
+      std::make_shared<std::array<std::byte, UniqueId::kBytes>>(UniqueId::create().bytes());
+  mpi::Channel::Batch tickets(*channel, mpi::Channel::Traffic::point_to_point);
+  tickets.keep(ticket);
+  if (local_rank != 0) {
+    tickets.recv(ticket->data(), std::ssize(*ticket), neighbours.front());
+  } else {
+    for (const int neighbour : neighbours) {
+      if (neighbour != session->rank()) {
+        tickets.send(ticket->data(), std::ssize(*ticket), neighbour);
+      }
+    }
+  }
+  tickets.wait();
+  std::unique_ptr<shm::ShmTransport> local;
+  try {
+    local = std::make_unique<shm::ShmTransport>(
+        UniqueId::from_bytes(*ticket), local_rank, neighbours, timeout,
+        shm::Party{neighbours, {}, [session] { session->fail(); }});
+  } catch (const PeerLost& error) {  // the other hosts should not wait for this rank
+    channel->announce_lost(error.ranks(), error.reason());
+    throw;
+  } catch (const std::exception& error) {
+    const int self = session->rank();
+    channel->announce_lost(std::span(&self, 1), error.what());
+    throw;
+  }
+  std::unique_ptr<Transport> transport;
+  if (layout.host_count() == 1) {
+    transport = std::move(local);
+  } else {
+    transport = std::make_unique<HierarchicalTransport>(std::move(channel), std::move(layout),
+                                                        std::move(local));
+  }
+  require_agreement(*transport);
+  return transport;
+}
+
+}  // namespace tutti
