@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "comm/communicator/backends.hpp"
-#include "comm/nccl/meeting.hpp"
+#include "comm/nccl/join.hpp"
 #include "device/cuda.hpp"
 #include "support/turns.hpp"
 #include "tutti/communicator.hpp"

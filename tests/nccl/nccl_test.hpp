@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/nccl/meeting.hpp"
+#include "comm/nccl/join.hpp"
 #include "comm/nccl/transport.hpp"
 #include "comm/shm/transport.hpp"
 #include "nccl/fake_nccl.hpp"

@@ -11,10 +11,10 @@
 #include <string_view>
 #include <utility>
 
-#include "base/birthplace.hpp"
+#include "base/fork_guard.hpp"
 #include "base/log.hpp"
 #include "base/recycled.hpp"
-#include "base/turnstile.hpp"
+#include "base/ticket_lock.hpp"
 #include "comm/communicator/backends.hpp"
 #include "device/cpu/kernel_table.hpp"
 #include "tutti/communicator.hpp"
@@ -38,7 +38,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   /** Runs a collective, or one side of a message, where its memory is, on a stream when its turn
    * has come: action(Collectives&). */
   template <class Action>
-  Event run(Turnstile Impl::*order, Device device, const Stream& stream, const Action& action) {
+  Event run(TicketLock Impl::*order, Device device, const Stream& stream, const Action& action) {
     if (device.kind == DeviceKind::cpu) {
       return run_on_cpu(order, stream, action);
     }
@@ -48,14 +48,14 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
 
   /** The same on memory of the CPU: action(Transport&). */
   template <class Action>
-  Event run_on_cpu(Turnstile Impl::*order, const Stream& stream, const Action& action) {
+  Event run_on_cpu(TicketLock Impl::*order, const Stream& stream, const Action& action) {
     refuse_in_forked_child();
     refuse_if_broken();
     if (stream.device().kind != DeviceKind::cpu) {
       throw InvalidArgument("stream is a GPU's, but the call is about memory of the CPU");
     }
     if (stream.is_inline() || !transport_->any_thread()) {
-      Turnstile::Place place(this->*order);
+      TicketLock::Place place(this->*order);
       perform(action, place);
       return {};
     }
@@ -73,7 +73,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
    * thread waits for the GPU.
    */
   template <class Action>
-  Event run_on_gpu(Turnstile Impl::*order, Device device, const Stream& stream,
+  Event run_on_gpu(TicketLock Impl::*order, Device device, const Stream& stream,
                    const Action& action) {
     refuse_in_forked_child();
     refuse_if_broken();
@@ -82,13 +82,13 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
         throw InvalidArgument("stream is of GPU " + std::to_string(stream.device().ordinal) +
                               ", but the memory is of GPU " + std::to_string(device.ordinal));
       }
-      Turnstile::Place place(this->*order);
+      TicketLock::Place place(this->*order);
       place.wait();
       return launch(order, device, stream, action);
     }
     const Event before = Stream::borrow(device, nullptr).submit([] {});
     if (stream.is_inline()) {
-      Turnstile::Place place(this->*order);
+      TicketLock::Place place(this->*order);
       perform_on_gpu(order, device, before, action, place);
       return {};
     }
@@ -118,7 +118,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   }
 
   void abort(std::string_view reason) noexcept {
-    if (birthplace_.left()) return;
+    if (fork_guard_.in_child()) return;
     if (broken_) return;  // the other ranks learn what it failed for, not that this one gave up
     transport_->abort(reason);
     try {
@@ -130,21 +130,21 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
     }
   }
 
-  Turnstile collectives_;
-  Turnstile sends_;
-  Turnstile receives_;
+  TicketLock collectives_;
+  TicketLock sends_;
+  TicketLock receives_;
 
  private:
   /** An operation on a worker stream, which may outlive the Communicator. */
   struct Queued {
-    Queued(std::shared_ptr<Impl> self_in, Turnstile& order)
+    Queued(std::shared_ptr<Impl> self_in, TicketLock& order)
         : self(std::move(self_in)), place(order) {}
     std::shared_ptr<Impl> self;
-    Turnstile::Place place;
+    TicketLock::Place place;
   };
 
   template <class Action>
-  void perform(const Action& action, Turnstile::Place& place) {
+  void perform(const Action& action, TicketLock::Place& place) {
     place.wait();
     guarded([&] { action(*transport_); });
     place.leave();
@@ -152,8 +152,8 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
 
   /** Launches what comes after `before`, and waits for it. */
   template <class Action>
-  void perform_on_gpu(Turnstile Impl::*order, Device device, const Event& before,
-                      const Action& action, Turnstile::Place& place) {
+  void perform_on_gpu(TicketLock Impl::*order, Device device, const Event& before,
+                      const Action& action, TicketLock::Place& place) {
     place.wait();
     const Stream& own = own_stream(device);
     own.wait(before);
@@ -171,7 +171,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   /** Launches on a stream of a GPU. NCCL wants the operations of a communicator one after the
    * other, so each stream waits for the one that was used before it. */
   template <class Action>
-  Event launch(Turnstile Impl::*order, Device device, const Stream& stream, const Action& action) {
+  Event launch(TicketLock Impl::*order, Device device, const Stream& stream, const Action& action) {
     const std::lock_guard lock(launching_);
     if (gpu() == nullptr && order != &Impl::collectives_) {
       throw InvalidArgument("a send or recv on memory of a GPU was called before any collective");
@@ -239,7 +239,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
 
   /** A child has the memory, but the group knows only its parent. */
   void refuse_in_forked_child() const {
-    if (!birthplace_.left()) return;
+    if (!fork_guard_.in_child()) return;
     throw CommunicationError(
         "the communicator belongs to the process that made it, not to a forked child");
   }
@@ -273,7 +273,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   std::atomic<DeviceTransport*> gpu_ = nullptr;
   Event last_;  // what was launched last, and where
   Stream last_stream_;
-  const Birthplace birthplace_;
+  const ForkGuard fork_guard_;
   const int exceptions_at_start_ = std::uncaught_exceptions();
   std::mutex submitting_;
   std::atomic<bool> broken_ = false;

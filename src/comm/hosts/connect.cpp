@@ -45,7 +45,7 @@ std::unique_ptr<Transport> connect_session(const std::shared_ptr<mpi::Session>& 
   try {
     local = std::make_unique<shm::ShmTransport>(
         UniqueId::from_bytes(*ticket), local_rank, neighbours, timeout,
-        shm::Party{neighbours, {}, [session] { session->fail(); }});
+        shm::Participants{neighbours, {}, [session] { session->fail(); }});
   } catch (const PeerLost& error) {  // the other hosts should not wait for this rank
     channel->announce_lost(error.ranks(), error.reason());
     throw;

@@ -144,9 +144,9 @@ std::unique_ptr<Transport> HierarchicalTransport::form_part(const SplitPlan& pla
   }
   const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
   try {
-    auto local = std::make_unique<shm::ShmTransport>(id, layout.local_rank_of(plan.rank),
-                                                     neighbours, channel_->timeout(),
-                                                     local_->host().party_of(std::move(here)));
+    auto local = std::make_unique<shm::ShmTransport>(
+        id, layout.local_rank_of(plan.rank), neighbours, channel_->timeout(),
+        local_->host().participants_of(std::move(here)));
     if (layout.host_count() == 1) return local;
     auto channel = std::make_unique<Channel>(channel_->session(), std::move(session_ranks), context,
                                              channel_->timeout());

@@ -10,11 +10,11 @@
 #include <optional>
 #include <thread>
 
+#include "base/backoff.hpp"
 #include "base/deadline.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "comm/mpi/lifecycle.hpp"
-#include "comm/mpi/patience.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
 
@@ -210,7 +210,7 @@ void Channel::Batch::recv(void* data, std::int64_t bytes, int source) {
 }
 
 void Channel::Batch::wait() {
-  Patience patience;
+  Backoff backoff;
   const auto lead = lead_of(channel_.timeout_);
   Deadline deadline(channel_.timeout_);
   Deadline nearly(channel_.timeout_ - lead);
@@ -226,13 +226,13 @@ void Channel::Batch::wait() {
   while (!requests_.empty()) {
     const bool moved = test();
     if (moved) {
-      patience.renew();
+      backoff.reset();
       start_anew(channel_.timeout_);
       channel_.watch_.progressed();
       passed = Clock::time_point::max();
       last_words.reset();
     }
-    const bool long_wait = !moved && patience.rest();
+    const bool long_wait = !moved && backoff.pause();
     if (!long_wait && !channel_.watch_.is_due()) continue;
     seen_waiting = true;
     InterruptCheck::poll();

@@ -12,13 +12,13 @@
 #include <string_view>
 #include <utility>
 
+#include "base/backoff.hpp"
 #include "base/deadline.hpp"
 #include "base/environment.hpp"
 #include "base/log.hpp"
 #include "base/system.hpp"
 #include "base/text.hpp"
 #include "comm/mpi/lifecycle.hpp"
-#include "comm/mpi/patience.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
 
@@ -126,12 +126,12 @@ void Session::fail() noexcept {
 
 void Session::finish(MPI_Request request, MPI_Comm comm, const char* call,
                      const std::shared_ptr<const void>& memory) {
-  Patience patience;
+  Backoff backoff;
   for (Deadline deadline(timeout_);;) {
     int done = 0;
     check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), call);
     if (done != 0) return;
-    if (!patience.rest()) continue;
+    if (!backoff.pause()) continue;
     try {
       InterruptCheck::poll();
       if (deadline.expired() || roll_is_called(comm, roll_call_tag_)) give_up(comm, call);

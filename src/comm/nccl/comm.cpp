@@ -22,13 +22,13 @@ constexpr milliseconds kGrace{2000};  // after an error: until the loss behind i
 constexpr milliseconds kLeave{5000};  // for a communicator to end in order
 
 /** A wait with an eye on the other ranks. */
-class Vigil {
+class PulsingBackoff {
  public:
-  explicit Vigil(Transport* host) : host_(host) {}
+  explicit PulsingBackoff(Transport* host) : host_(host) {}
 
   /** Lets others run; later it sleeps a little. Throws PeerLost as Transport::pulse() does, and
    * what an InterruptCheck throws. */
-  void rest() {
+  void pause() {
     // NCCL, told not to block, launches each operation from a thread of its own: a sleep would take
     // longer than most of them.
     if (Deadline::Clock::now() - start_ < kSpin) return std::this_thread::yield();
@@ -85,7 +85,8 @@ Comm::~Comm() {
 bool Comm::ends_in_order() noexcept {
   try {
     ncclResult_t result = library_->CommFinalize(comm_);
-    for (Vigil vigil(nullptr); result == ncclInProgress && vigil.waited() < kLeave; vigil.rest()) {
+    for (PulsingBackoff backoff(nullptr); result == ncclInProgress && backoff.waited() < kLeave;
+         backoff.pause()) {
       if (library_->CommGetAsyncError(comm_, &result) != ncclSuccess) return false;
     }
     return result == ncclSuccess;
@@ -99,10 +100,10 @@ void Comm::require_alive() const {
 }
 
 void Comm::finish(const char* name, ncclComm_t comm, ncclResult_t result) {
-  for (Vigil vigil(host_); result == ncclInProgress && !aborted_;) {
+  for (PulsingBackoff backoff(host_); result == ncclInProgress && !aborted_;) {
     const ncclResult_t asked = library_->CommGetAsyncError(comm, &result);
     if (asked != ncclSuccess) result = asked;
-    if (result == ncclInProgress) vigil.rest();
+    if (result == ncclInProgress) backoff.pause();
   }
   require_alive();
   if (result != ncclSuccess) fail(name, comm, result);
@@ -114,7 +115,8 @@ void Comm::fail(const char* name, ncclComm_t comm, ncclResult_t result) {
   if (details != nullptr && *details != '\0') text += std::string(" (") + details + ")";
   // A rank that dies breaks its connections; that it died shows a little later.
   const bool may_be_a_loss = result == ncclRemoteError || result == ncclSystemError;
-  for (Vigil vigil(host_); may_be_a_loss && !aborted_ && vigil.waited() < kGrace;) vigil.rest();
+  for (PulsingBackoff backoff(host_); may_be_a_loss && !aborted_ && backoff.waited() < kGrace;)
+    backoff.pause();
   throw Error(text);
 }
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/log.hpp"
-#include "comm/nccl/meeting.hpp"
+#include "comm/nccl/join.hpp"
 #include "comm/nccl/transport.hpp"
 #include "device/cuda.hpp"
 #include "tutti/error.hpp"
@@ -19,7 +19,7 @@ namespace tutti::nccl {
 namespace {
 
 /** What a rank tells the others before NCCL is asked for anything. */
-struct Card {
+struct RankInfo {
   std::int32_t version = 0;  // of NCCL; 0 where it is missing
   std::int32_t process = 0;
   cuda::Uuid gpu{};
@@ -30,32 +30,32 @@ View bytes_of(T* objects, std::int64_t count) {
   return {objects, count * static_cast<std::int64_t>(sizeof(T)), DType::u8};
 }
 
-std::vector<Card> exchange(Transport& host, Card own) {
-  std::vector<Card> cards(static_cast<std::size_t>(host.size()));
-  host.all_gather(bytes_of(&own, 1), bytes_of(cards.data(), host.size()));
-  return cards;
+std::vector<RankInfo> exchange(Transport& host, RankInfo own) {
+  std::vector<RankInfo> ranks(static_cast<std::size_t>(host.size()));
+  host.all_gather(bytes_of(&own, 1), bytes_of(ranks.data(), host.size()));
+  return ranks;
 }
 
-void check_versions(const std::vector<Card>& cards, int own, const std::string& problem) {
-  for (std::size_t rank = 0; rank < cards.size(); ++rank) {
-    if (cards[rank].version != 0) continue;
+void check_versions(const std::vector<RankInfo>& ranks, int own, const std::string& problem) {
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (ranks[rank].version != 0) continue;
     if (!problem.empty()) throw BackendUnavailable(problem);
     throw BackendUnavailable("rank " + std::to_string(rank) + " has no NCCL that can be used");
   }
-  for (std::size_t rank = 0; rank < cards.size(); ++rank) {
-    if (cards[rank].version == own) continue;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (ranks[rank].version == own) continue;
     throw BackendUnavailable("this rank has NCCL " + version_text(own) + ", but rank " +
-                             std::to_string(rank) + " has " + version_text(cards[rank].version));
+                             std::to_string(rank) + " has " + version_text(ranks[rank].version));
   }
 }
 
 /** Whether ranks share a GPU. Throws BackendUnavailable if threads of one process do. */
-bool any_shared(const std::vector<Card>& cards) {
+bool any_shared(const std::vector<RankInfo>& ranks) {
   bool shared = false;
-  for (std::size_t b = 1; b < cards.size(); ++b) {
+  for (std::size_t b = 1; b < ranks.size(); ++b) {
     for (std::size_t a = 0; a < b; ++a) {
-      if (cards[a].gpu != cards[b].gpu) continue;
-      if (cards[a].process == cards[b].process) {
+      if (ranks[a].gpu != ranks[b].gpu) continue;
+      if (ranks[a].process == ranks[b].process) {
         throw BackendUnavailable("ranks " + std::to_string(a) + " and " + std::to_string(b) +
                                  " are threads of one process and share a GPU, which NCCL "
                                  "cannot do: make them processes");
@@ -89,18 +89,18 @@ void pretend_own_host(const Transport& host) {
  * Between GPUs of one process NCCL would reach into the arguments of the other ranks, which memory
  * of a stream-ordered pool, as tutti's is, does not allow. Collective.
  */
-void keep_to_own_arguments(Transport& host, const std::vector<Card>& cards) {
+void keep_to_own_arguments(Transport& host, const std::vector<RankInfo>& ranks) {
   // How many ranks before this one, and after it, are threads of its process.
   int before = 0;
   int after = 0;
   std::set<std::int32_t> processes;
   for (int rank = 0; rank < host.size(); ++rank) {
-    const std::int32_t process = cards[static_cast<std::size_t>(rank)].process;
+    const std::int32_t process = ranks[static_cast<std::size_t>(rank)].process;
     processes.insert(process);
     if (process != ::getpid() || rank == host.rank()) continue;
     ++(rank < host.rank() ? before : after);
   }
-  if (processes.size() == cards.size()) return;
+  if (processes.size() == ranks.size()) return;
   // Threads must not change the environment at once, nor read it meanwhile.
   if (before == 0 && after > 0) ::setenv("NCCL_P2P_DIRECT_DISABLE", "1", 0);
   host.barrier();
@@ -132,15 +132,15 @@ std::shared_ptr<Comm> join(Transport* host, const cuda::Uuid& gpu) {
     problem = error.what();
   }
   const std::int32_t version = library ? library->version : 0;
-  const std::vector<Card> cards = exchange(*host, {version, ::getpid(), gpu});
-  check_versions(cards, version, problem);
-  if (any_shared(cards)) {
+  const std::vector<RankInfo> ranks = exchange(*host, {version, ::getpid(), gpu});
+  check_versions(ranks, version, problem);
+  if (any_shared(ranks)) {
     if (host->rank() == 0) {
       log(LogLevel::warn, "several ranks share a GPU: this works, but it is slow");
     }
     pretend_own_host(*host);
   }
-  keep_to_own_arguments(*host, cards);
+  keep_to_own_arguments(*host, ranks);
   const ncclUniqueId id = share_id(*host, *library);
   return std::make_shared<Comm>(std::move(library), host, id);
 }

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "base/text.hpp"
-#include "comm/shm/presence.hpp"
+#include "comm/shm/registry.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
 
@@ -28,11 +28,12 @@ constexpr int kFirstLooks = 500;    // before the first, some nanoseconds each
 }  // namespace
 
 Host::Host(const UniqueId& id, int rank, std::vector<int> names, std::chrono::milliseconds timeout,
-           std::optional<Party> party)
+           std::optional<Participants> participants)
     : names_(std::move(names)),
       timeout_(timeout),
-      meeting_(meet(id, rank, party ? *party : Party{names_, {}, {}}, timeout)),
-      on_loss_(party ? std::move(party->on_loss) : nullptr),
+      rendezvous_(
+          meet(id, rank, participants ? *participants : Participants{names_, {}, {}}, timeout)),
+      on_loss_(participants ? std::move(participants->on_loss) : nullptr),
       rank_(rank),
       process_(::getpid()),
       crowded_(crowded()) {
@@ -44,11 +45,11 @@ Host::Host(const UniqueId& id, int rank, std::vector<int> names, std::chrono::mi
     }
     shares_process_.push_back(ranks > 1);
   }
-  Presence::of_this_process().add(this);
+  GroupRegistry::of_this_process().add(this);
 }
 
 Host::~Host() {
-  Presence::of_this_process().remove(this);
+  GroupRegistry::of_this_process().remove(this);
   if (process_ != ::getpid()) return;
   own().state.store(RankSlot::kLeft, std::memory_order_release);
   wake_all();
@@ -183,7 +184,7 @@ void Host::look_around(const std::vector<int>& awaited, const Done& done) {
   for (const int peer : awaited) {
     if (control().slot(peer).state.load(std::memory_order_acquire) == RankSlot::kLeft) {
       left.push_back(peer);
-    } else if (meeting_.watches[static_cast<std::size_t>(peer)].ended()) {
+    } else if (rendezvous_.watches[static_cast<std::size_t>(peer)].ended()) {
       ended.push_back(peer);
     }
   }
@@ -255,15 +256,15 @@ std::vector<int> Host::culprits(const std::vector<int>& awaited, std::string& re
   return awaited;
 }
 
-Party Host::party_of(std::vector<int> ranks) {
+Participants Host::participants_of(std::vector<int> ranks) {
   const RecycledVector<int> names = names_of(ranks);
-  Party party{{names.begin(), names.end()}, {}, on_loss_};
-  party.idle = [this, ranks = std::move(ranks)](const std::vector<int>& missing) {
+  Participants participants{{names.begin(), names.end()}, {}, on_loss_};
+  participants.idle = [this, ranks = std::move(ranks)](const std::vector<int>& missing) {
     std::vector<int> awaited;
     for (const int member : missing) awaited.push_back(ranks[static_cast<std::size_t>(member)]);
     look_after(awaited);
   };
-  return party;
+  return participants;
 }
 
 void Host::look_after(const std::vector<int>& awaited) {
@@ -271,7 +272,7 @@ void Host::look_after(const std::vector<int>& awaited) {
   pulse();
   std::vector<int> ended;  // who has only left may have done its part before
   for (const int peer : awaited) {
-    if (meeting_.watches[static_cast<std::size_t>(peer)].ended()) ended.push_back(peer);
+    if (rendezvous_.watches[static_cast<std::size_t>(peer)].ended()) ended.push_back(peer);
   }
   if (!ended.empty()) lose(ended, "its process has ended");
   idle(awaited);
@@ -286,7 +287,7 @@ void Host::look_after_all() {
   pulse();
   std::vector<int> ended;  // who has only left may have done its part before
   for (const int peer : others()) {
-    if (meeting_.watches[static_cast<std::size_t>(peer)].ended()) ended.push_back(peer);
+    if (rendezvous_.watches[static_cast<std::size_t>(peer)].ended()) ended.push_back(peer);
   }
   if (!ended.empty()) lose(ended, "its process has ended");
 }

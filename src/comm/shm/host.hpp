@@ -15,7 +15,7 @@
 #include "base/deadline.hpp"
 #include "base/recycled.hpp"
 #include "comm/shm/control.hpp"
-#include "comm/shm/meeting.hpp"
+#include "comm/shm/rendezvous.hpp"
 #include "tutti/unique_id.hpp"
 
 namespace tutti::shm {
@@ -31,10 +31,10 @@ namespace tutti::shm {
  */
 class Host {
  public:
-  /** `party`: the ranks as they are known while they meet, and what a loss concerns; nothing if
-   * they are known as `names` then, too. */
+  /** `participants`: the ranks as they are known while they meet, and what a loss concerns; nothing
+   * if they are known as `names` then, too. */
   Host(const UniqueId& id, int rank, std::vector<int> names, std::chrono::milliseconds timeout,
-       std::optional<Party> party = {});
+       std::optional<Participants> participants = {});
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
   /** Leaves: ranks that still wait for this one get PeerLost. Does not block. */
@@ -44,7 +44,7 @@ class Host {
   int size() const { return static_cast<int>(names_.size()); }
   /** The rank of this host's rank `rank` as the user knows it. */
   int name_of(int rank) const { return names_[static_cast<std::size_t>(rank)]; }
-  const Control& control() const { return meeting_.control; }
+  const Control& control() const { return rendezvous_.control; }
   std::chrono::milliseconds timeout() const { return timeout_; }
 
   /** Called about every 50 ms by waits that sleep, with the names of the ranks waited for; what it
@@ -105,7 +105,7 @@ class Host {
 
   /** How some ranks of this host meet for a communicator of their own: known by the names that
    * they have here, and looking after each other through this communicator meanwhile. */
-  Party party_of(std::vector<int> ranks);
+  Participants participants_of(std::vector<int> ranks);
 
   /** Throws what the communicator failed with, if it has. */
   void check_failure() const {
@@ -177,14 +177,14 @@ class Host {
   void fail(const Write& write) noexcept;
   void wake_all() noexcept;
   bool crowded() const;
-  RankSlot& own() const { return meeting_.control.slot(rank_); }
+  RankSlot& own() const { return rendezvous_.control.slot(rank_); }
   std::atomic<std::int32_t>& waiting_for(Wait kind) const {
     return own().waiting_for[static_cast<std::size_t>(kind)];
   }
 
   std::vector<int> names_;
   std::chrono::milliseconds timeout_;
-  Meeting meeting_;
+  Rendezvous rendezvous_;
   std::function<void()> on_loss_;
   int rank_;
   std::int32_t process_;  // a forked child that inherits this object is not this rank

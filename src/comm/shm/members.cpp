@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "comm/shm/room.hpp"
+#include "comm/shm/available_memory.hpp"
 #include "comm/shm/transport.hpp"
 #include "comm/split.hpp"
 #include "tutti/error.hpp"
@@ -32,7 +32,7 @@ std::int32_t number_of(const std::optional<SystemError>& error) {
 
 /** What rank 0 tells the others about an allocation before they take part in it. */
 struct Opening {
-  Room room;
+  AvailableMemory available;
   std::int32_t error = 0;
 };
 
@@ -52,8 +52,8 @@ Buffer ShmTransport::allocate(std::int64_t bytes) {
   Opening opening;
   if (rank() == 0) {
     error = system_error_of([&] {
-      opening.room = find_room();
-      if (!opening.room.fits(stride, size())) return;
+      opening.available = available_memory();
+      if (!opening.available.fits(stride, size())) return;
       segment = Segment::create(name);
       segment.resize(std::max(stride * size(), page));
     });
@@ -62,10 +62,10 @@ Buffer ShmTransport::allocate(std::int64_t bytes) {
   const View board(&opening, sizeof(opening), DType::u8);
   broadcast(board, board, 0);
   // More than the machine has would not end in an error, but with the kernel killing a rank.
-  if (opening.error == 0 && !opening.room.fits(stride, size())) {
+  if (opening.error == 0 && !opening.available.fits(stride, size())) {
     throw SystemError("cannot reserve " + std::to_string(bytes) +
                           " bytes of shared memory on each of " + std::to_string(size()) +
-                          " ranks: " + opening.room.describe(),
+                          " ranks: " + opening.available.describe(),
                       ENOMEM);
   }
 
@@ -111,7 +111,7 @@ std::unique_ptr<Transport> ShmTransport::split(int color, int key) {
   const Host::Elsewhere elsewhere(host_, Wait::collective);
   try {
     return std::make_unique<ShmTransport>(plan.tickets.front(), plan.rank, std::move(names),
-                                          host_.timeout(), host_.party_of(plan.members));
+                                          host_.timeout(), host_.participants_of(plan.members));
   } catch (const PeerLost& error) {
     host_.fail_lost(error.ranks(), error.reason());
     throw;

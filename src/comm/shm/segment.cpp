@@ -114,16 +114,16 @@ FileDescriptor make_locked(int directory, const char* name) {
 }
 
 /** While it lives, this thread is not interrupted. */
-class NoSignals {
+class SignalBlocker {
  public:
-  NoSignals() {
+  SignalBlocker() {
     sigset_t all;
     ::sigfillset(&all);
     ::pthread_sigmask(SIG_SETMASK, &all, &before_);
   }
-  NoSignals(const NoSignals&) = delete;
-  NoSignals& operator=(const NoSignals&) = delete;
-  ~NoSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalBlocker(const SignalBlocker&) = delete;
+  SignalBlocker& operator=(const SignalBlocker&) = delete;
+  ~SignalBlocker() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
  private:
   sigset_t before_{};
@@ -135,7 +135,7 @@ int reserve_in_pieces(int fd, std::int64_t offset, std::int64_t bytes) {
   constexpr std::int64_t kPiece = std::int64_t{64} * 1024 * 1024;
   for (std::int64_t done = 0; done < bytes;) {
     const std::int64_t piece = std::min(kPiece, bytes - done);
-    const NoSignals uninterrupted;
+    const SignalBlocker uninterrupted;
     const int error = ::posix_fallocate(fd, offset + done, piece);
     if (error == EINTR) continue;  // stopped and continued
     if (error != 0) return error;

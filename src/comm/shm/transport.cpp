@@ -21,8 +21,9 @@ std::uint32_t fold(std::uint64_t hash) { return static_cast<std::uint32_t>(hash 
 }  // namespace
 
 ShmTransport::ShmTransport(const UniqueId& id, int rank, std::vector<int> names,
-                           std::chrono::milliseconds timeout, std::optional<Party> party)
-    : host_(id, rank, std::move(names), timeout, std::move(party)),
+                           std::chrono::milliseconds timeout,
+                           std::optional<Participants> participants)
+    : host_(id, rank, std::move(names), timeout, std::move(participants)),
       symmetric_(rank),
       single_copy_(host_.control(), rank, host_.size()),
       inputs_(static_cast<std::size_t>(host_.size())),

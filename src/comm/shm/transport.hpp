@@ -48,7 +48,7 @@ class ShmTransport final : public Transport {
   /** Meets the other holders of `id`. `names` are the ranks as the user knows them: for a whole
    * communicator 0, 1, ... See meet() for the errors. */
   ShmTransport(const UniqueId& id, int rank, std::vector<int> names,
-               std::chrono::milliseconds timeout, std::optional<Party> party = {});
+               std::chrono::milliseconds timeout, std::optional<Participants> participants = {});
 
   int rank() const override { return host_.rank(); }
   int size() const override { return host_.size(); }

@@ -6,16 +6,16 @@
 #include <chrono>
 #include <thread>
 
-namespace tutti::mpi {
+namespace tutti {
 
 /**
  * For loops that test MPI requests. MPI moves bytes only while it is called, so a wait looks
  * again and again: at first at once, yielding to whoever wants the core, then every 50 us.
  */
-class Patience {
+class Backoff {
  public:
   /** Pauses. Whether the pauses are long by now, so that there is time for other things too. */
-  bool rest() {
+  bool pause() {
     if (!sleeping_) {
       ::sched_yield();
       sleeping_ = Clock::now() - start_ > kSpin;
@@ -25,7 +25,7 @@ class Patience {
     return sleeping_;
   }
   /** Something has moved: short pauses again. */
-  void renew() {
+  void reset() {
     start_ = Clock::now();
     sleeping_ = false;
   }
@@ -39,4 +39,4 @@ class Patience {
   bool sleeping_ = false;
 };
 
-}  // namespace tutti::mpi
+}  // namespace tutti

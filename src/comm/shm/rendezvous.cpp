@@ -1,5 +1,5 @@
 // The meeting of the ranks, step by step: create or open, claim a slot, wait for all.
-#include "comm/shm/meeting.hpp"
+#include "comm/shm/rendezvous.hpp"
 
 #include <sched.h>
 #include <unistd.h>
@@ -98,14 +98,14 @@ Segment create_segment(const std::string& name, const UniqueId& id, int size,
   return segment;
 }
 
-void rest(const Party& party, const std::vector<int>& missing) {
+void rest(const Participants& participants, const std::vector<int>& missing) {
   InterruptCheck::poll();
-  if (party.idle) party.idle(missing);
+  if (participants.idle) participants.idle(missing);
   std::this_thread::sleep_for(kLook);
 }
 
-Segment wait_for_segment(const std::string& name, const UniqueId& id, const Party& party,
-                         std::chrono::milliseconds timeout) {
+Segment wait_for_segment(const std::string& name, const UniqueId& id,
+                         const Participants& participants, std::chrono::milliseconds timeout) {
   Deadline deadline(timeout);
   const ClaimAddress address(id);
   while (!deadline.expired()) {
@@ -114,16 +114,16 @@ Segment wait_for_segment(const std::string& name, const UniqueId& id, const Part
     // The name comes before the claim. So if the ticket was claimed first and the name is not
     // there afterwards, the ranks of another communicator have met already.
     if (!segment && address.claimed() && !Segment::open(name)) refuse_used_ticket();
-    rest(party, {0});
+    rest(participants, {0});
   }
-  throw PeerLost({party.names.front()},
+  throw PeerLost({participants.names.front()},
                  "did not come within " + seconds_text(timeout) + " to create the communicator");
 }
 
-void check_segment(const Segment& segment, const UniqueId& id, const Party& party,
+void check_segment(const Segment& segment, const UniqueId& id, const Participants& participants,
                    std::chrono::milliseconds timeout) {
-  const int size = static_cast<int>(party.names.size());
-  const int creator = party.names.front();
+  const int size = static_cast<int>(participants.names.size());
+  const int creator = participants.names.front();
   if (const std::int64_t bytes = segment.bytes();
       bytes < static_cast<std::int64_t>(sizeof(ControlHeader))) {
     throw SystemError("rank " + std::to_string(creator) + " could not reserve " +
@@ -135,7 +135,7 @@ void check_segment(const Segment& segment, const UniqueId& id, const Party& part
   Deadline deadline(timeout);
   while (header.ready.load(std::memory_order_acquire) == 0) {
     if (deadline.expired()) throw PeerLost({creator}, "stopped while creating the communicator");
-    rest(party, {0});
+    rest(participants, {0});
   }
   if (header.ticket != id.bytes()) refuse_used_ticket();
   if (header.size != size) {
@@ -145,10 +145,11 @@ void check_segment(const Segment& segment, const UniqueId& id, const Party& part
 }
 
 /** Waits until all have joined; blames those that are missing or died. */
-void wait_for_all(const Control& control, const Party& party, std::chrono::milliseconds timeout) {
-  const int size = static_cast<int>(party.names.size());
-  std::vector<ProcessWatch> watches(party.names.size());
-  std::vector<bool> watched(party.names.size(), false);
+void wait_for_all(const Control& control, const Participants& participants,
+                  std::chrono::milliseconds timeout) {
+  const int size = static_cast<int>(participants.names.size());
+  std::vector<ProcessWatch> watches(participants.names.size());
+  std::vector<bool> watched(participants.names.size(), false);
   Deadline deadline(timeout);
   Flag& joined = control.header().joined;
   for (;;) {
@@ -171,15 +172,16 @@ void wait_for_all(const Control& control, const Party& party, std::chrono::milli
       if (state == RankSlot::kLeft) {
         given_up = true;
       } else if (watched[at] && watches[at].ended()) {
-        dead.push_back(party.names[at]);
+        dead.push_back(participants.names[at]);
       }
     }
     if (joined.reached(static_cast<std::uint32_t>(size))) return;
     if (!dead.empty()) throw PeerLost(dead, "ended before all ranks had met");
-    if (party.idle && !missing.empty()) party.idle(missing);
+    if (participants.idle && !missing.empty()) participants.idle(missing);
     if ((given_up && !missing.empty()) || deadline.expired()) {
       std::vector<int> names;
-      for (const int peer : missing) names.push_back(party.names[static_cast<std::size_t>(peer)]);
+      for (const int peer : missing)
+        names.push_back(participants.names[static_cast<std::size_t>(peer)]);
       throw PeerLost(names, "did not come within " + seconds_text(timeout));
     }
   }
@@ -187,24 +189,25 @@ void wait_for_all(const Control& control, const Party& party, std::chrono::milli
 
 }  // namespace
 
-Meeting meet(const UniqueId& id, int rank, const Party& party, std::chrono::milliseconds timeout) {
-  const int size = static_cast<int>(party.names.size());
+Rendezvous meet(const UniqueId& id, int rank, const Participants& participants,
+                std::chrono::milliseconds timeout) {
+  const int size = static_cast<int>(participants.names.size());
   const std::string name = segment_name(id, "meeting");
   if (UsedTickets::of_this_process().contain(id, rank)) refuse_used_ticket();
-  Meeting meeting;
+  Rendezvous rendezvous;
   Segment segment;
   if (rank == 0) {
     // A used ticket must not bring up a segment, not even for a moment: others would join it.
     if (ClaimAddress(id).claimed()) refuse_used_ticket();
-    segment = create_segment(name, id, size, meeting.claim);
+    segment = create_segment(name, id, size, rendezvous.claim);
   } else {
-    segment = wait_for_segment(name, id, party, timeout);
+    segment = wait_for_segment(name, id, participants, timeout);
   }
-  check_segment(segment, id, party, timeout);
-  meeting.mapping = segment.map();
-  meeting.control = Control(meeting.mapping->base(), size);
+  check_segment(segment, id, participants, timeout);
+  rendezvous.mapping = segment.map();
+  rendezvous.control = Control(rendezvous.mapping->base(), size);
 
-  RankSlot& slot = meeting.control.slot(rank);
+  RankSlot& slot = rendezvous.control.slot(rank);
   std::uint32_t free = RankSlot::kFree;
   if (!slot.state.compare_exchange_strong(free, RankSlot::kClaimed)) {
     throw InvalidArgument("local_rank is " + std::to_string(rank) +
@@ -215,13 +218,13 @@ Meeting meet(const UniqueId& id, int rank, const Party& party, std::chrono::mill
   CPU_ZERO(&slot.processors);
   ::sched_getaffinity(0, sizeof(slot.processors), &slot.processors);
   slot.state.store(RankSlot::kJoined, std::memory_order_release);
-  Flag& joined = meeting.control.header().joined;
+  Flag& joined = rendezvous.control.header().joined;
   joined.value.fetch_add(1, std::memory_order_seq_cst);
   joined.wake();
   try {
-    wait_for_all(meeting.control, party, timeout);
+    wait_for_all(rendezvous.control, participants, timeout);
     for (int peer = 0; peer < size; ++peer) {
-      meeting.watches.emplace_back(meeting.control.slot(peer).process);
+      rendezvous.watches.emplace_back(rendezvous.control.slot(peer).process);
     }
   } catch (...) {
     slot.state.store(RankSlot::kLeft, std::memory_order_release);
@@ -231,7 +234,7 @@ Meeting meet(const UniqueId& id, int rank, const Party& party, std::chrono::mill
   }
   segment.unlink();
   UsedTickets::of_this_process().add(id, rank);
-  return meeting;
+  return rendezvous;
 }
 
 }  // namespace tutti::shm

@@ -1,5 +1,5 @@
 // A page that the kernel wipes in forked children.
-#include "base/birthplace.hpp"
+#include "base/fork_guard.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@ constexpr std::size_t kPage = 4096;
 
 }  // namespace
 
-Birthplace::Birthplace() : process_(::getpid()), mark_(nullptr) {
+ForkGuard::ForkGuard() : process_(::getpid()), mark_(nullptr) {
   void* page = ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) return;
   if (::madvise(page, kPage, MADV_WIPEONFORK) != 0) {  // before Linux 4.14
@@ -22,10 +22,10 @@ Birthplace::Birthplace() : process_(::getpid()), mark_(nullptr) {
   *mark_ = 1;
 }
 
-Birthplace::~Birthplace() {
+ForkGuard::~ForkGuard() {
   if (mark_ != nullptr) ::munmap(const_cast<std::uint8_t*>(mark_), kPage);
 }
 
-bool Birthplace::left() const { return mark_ != nullptr ? *mark_ == 0 : process_ != ::getpid(); }
+bool ForkGuard::in_child() const { return mark_ != nullptr ? *mark_ == 0 : process_ != ::getpid(); }
 
 }  // namespace tutti

@@ -1,5 +1,5 @@
 // Keeps the list of a process' communicators, and what a wait in one shows in the others.
-#include "comm/shm/presence.hpp"
+#include "comm/shm/registry.hpp"
 
 #include <pthread.h>
 
@@ -9,24 +9,24 @@
 
 namespace tutti::shm {
 
-Presence& Presence::of_this_process() {
-  static auto* const presence = new Presence;  // communicators of static objects may end later
-  return *presence;
+GroupRegistry& GroupRegistry::of_this_process() {
+  static auto* const registry = new GroupRegistry;  // communicators of static objects may end later
+  return *registry;
 }
 
 /** A thread of a process that forks must not leave the child with a lock that nobody holds. */
-Presence::Presence() {
+GroupRegistry::GroupRegistry() {
   ::pthread_atfork([] { of_this_process().mutex_.lock(); },
                    [] { of_this_process().mutex_.unlock(); },
                    [] { of_this_process().mutex_.unlock(); });
 }
 
-void Presence::add(Host* host) {
+void GroupRegistry::add(Host* host) {
   const std::lock_guard lock(mutex_);
   hosts_.push_back(host);
 }
 
-void Presence::remove(Host* host) {
+void GroupRegistry::remove(Host* host) {
   const std::lock_guard lock(mutex_);
   std::erase(hosts_, host);
 }
@@ -47,7 +47,7 @@ int Host::find(const Host& other, int rank) const {
 
 template <class Action>
 void Host::for_each_of_this_rank(const Action& action) {
-  Presence::of_this_process().for_each_other(this, [&](Host& host) {
+  GroupRegistry::of_this_process().for_each_other(this, [&](Host& host) {
     // A forked child has its parent's objects, too.
     if (host.process_ == process_ && host.find(*this, rank_) == host.rank_) action(host);
   });

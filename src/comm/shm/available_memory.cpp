@@ -1,5 +1,5 @@
 // Reads what the file system, the kernel and cgroups say about memory.
-#include "comm/shm/room.hpp"
+#include "comm/shm/available_memory.hpp"
 
 #include <sys/statvfs.h>
 
@@ -86,27 +86,27 @@ std::string text_of(std::int64_t bytes) {
 
 }  // namespace
 
-bool Room::fits(std::int64_t bytes, int ranks) const {
+bool AvailableMemory::fits(std::int64_t bytes, int ranks) const {
   return bytes <= std::min(directory, memory) / ranks;
 }
 
-std::string Room::describe() const {
+std::string AvailableMemory::describe() const {
   return "/dev/shm has " + text_of(directory) + " bytes free, the machine " + text_of(memory) +
          " bytes of memory";
 }
 
-Room find_room() {
+AvailableMemory available_memory() {
   struct statvfs status {};
   if (::statvfs("/dev/shm", &status) != 0) throw SystemError("cannot examine /dev/shm", errno);
-  Room room;
+  AvailableMemory available;
   const bool unlimited = status.f_blocks == 0;  // mounted with size=0
-  room.directory =
+  available.directory =
       unlimited ? kUnlimited : static_cast<std::int64_t>(status.f_bavail * status.f_frsize);
-  room.memory = available_memory();
-  return room;
+  available.memory = machine_memory();
+  return available;
 }
 
-std::int64_t available_memory(const std::string& root) {
+std::int64_t machine_memory(const std::string& root) {
   constexpr std::int64_t kKibi = 1024;
   std::int64_t available = kUnlimited;
   if (const auto kibis = number_after(root + "/proc/meminfo", "MemAvailable:")) {

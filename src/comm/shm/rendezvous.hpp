@@ -13,7 +13,7 @@
 namespace tutti::shm {
 
 /** What a rank has after the ranks have met. */
-struct Meeting {
+struct Rendezvous {
   std::shared_ptr<Mapping> mapping;
   Control control;
   std::vector<ProcessWatch> watches;  ///< one a rank; this rank's own never ends
@@ -21,7 +21,7 @@ struct Meeting {
 };
 
 /** Those who are to meet. */
-struct Party {
+struct Participants {
   /** The ranks as the user knows them, for messages. */
   std::vector<int> names;
   /** Called now and then while some are missing; what it throws ends the meeting. May be empty. */
@@ -32,12 +32,13 @@ struct Party {
 };
 
 /**
- * Rank 0 creates the segment that the ticket names, the others open it; once all ranks of the party
- * have joined, its name is removed and the ticket is used up. Blocks at most for `timeout`.
+ * Rank 0 creates the segment that the ticket names, the others open it; once all of them have
+ * joined, its name is removed and the ticket is used up. Blocks at most for `timeout`.
  *
  * Errors: InvalidArgument for a ticket in use, another size, or a rank that has joined already;
  * PeerLost naming those that did not come or died; SystemError.
  */
-Meeting meet(const UniqueId& id, int rank, const Party& party, std::chrono::milliseconds timeout);
+Rendezvous meet(const UniqueId& id, int rank, const Participants& participants,
+                std::chrono::milliseconds timeout);
 
 }  // namespace tutti::shm

@@ -1,4 +1,4 @@
-// Lets operations pass one after the other, in the order in which they asked.
+// A ticket lock: operations pass one after the other, in the order in which they asked.
 #pragma once
 
 #include <atomic>
@@ -19,14 +19,13 @@ namespace tutti {
  * Operations take a place in the queue when they are called and pass when it is their turn, on
  * whatever thread they run. So the order of the calls is the order on the wire.
  */
-class Turnstile {
+class TicketLock {
  public:
   /** A place in the queue. When it is destroyed it is free, whether the operation ran or not. The
-   * turnstile outlives it. */
+   * lock outlives it. */
   class Place {
    public:
-    explicit Place(Turnstile& turnstile)
-        : turnstile_(turnstile), number_(turnstile.drawn_.fetch_add(1)) {}
+    explicit Place(TicketLock& lock) : lock_(lock), number_(lock.drawn_.fetch_add(1)) {}
     Place(const Place&) = delete;
     Place& operator=(const Place&) = delete;
     ~Place() { leave(); }
@@ -34,24 +33,24 @@ class Turnstile {
     /** Blocks until all places in front are free: as long as their operations last. */
     void wait() const {
       for (;;) {
-        const std::uint32_t turn = turnstile_.turn_.load(std::memory_order_acquire);
+        const std::uint32_t turn = lock_.turn_.load(std::memory_order_acquire);
         if (turn == number_) return;
         if (InterruptCheck::active()) {  // the kernel's wait has no limit
           InterruptCheck::poll();
           std::this_thread::sleep_for(kNap);
         } else {
-          turnstile_.turn_.wait(turn, std::memory_order_acquire);
+          lock_.turn_.wait(turn, std::memory_order_acquire);
         }
       }
     }
 
     /** Lets the next one pass. */
     void leave() {
-      if (!std::exchange(left_, true)) turnstile_.free(number_);
+      if (!std::exchange(left_, true)) lock_.free(number_);
     }
 
    private:
-    Turnstile& turnstile_;
+    TicketLock& lock_;
     std::uint32_t number_;
     bool left_ = false;
   };

@@ -13,9 +13,9 @@ class Host;
  * that it is alive, and whom it waits for. So every Host of a process is entered here as long as it
  * lives. Safe from any thread.
  */
-class Presence {
+class GroupRegistry {
  public:
-  static Presence& of_this_process();
+  static GroupRegistry& of_this_process();
 
   void add(Host* host);
   void remove(Host* host);
@@ -29,7 +29,7 @@ class Presence {
   }
 
  private:
-  Presence();
+  GroupRegistry();
 
   std::mutex mutex_;
   std::vector<Host*> hosts_;

@@ -1,5 +1,5 @@
 // How much memory there is, as files of the kernel say it.
-#include "comm/shm/room.hpp"
+#include "comm/shm/available_memory.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ class AvailableMemory : public ::testing::Test {
     std::filesystem::create_directories(file.parent_path());
     std::ofstream(file) << text;
   }
-  std::int64_t available() const { return available_memory(root_); }
+  std::int64_t available() const { return machine_memory(root_); }
 
  private:
   std::string root_ = ::testing::TempDir() + "tutti_room_" + std::to_string(::getpid());
@@ -54,16 +54,16 @@ TEST_F(AvailableMemory, IsNotMoreThanACgroupOfVersionOneLeaves) {
   EXPECT_EQ(available(), 5000033);
 }
 
-TEST(Room, FitsWhatAllRanksNeedTogether) {
-  const Room room{1000, 600};
+TEST(AvailableMemory, FitsWhatAllRanksNeedTogether) {
+  const AvailableMemory room{1000, 600};
   EXPECT_TRUE(room.fits(300, 2));
   EXPECT_FALSE(room.fits(301, 2));
   EXPECT_FALSE(room.fits(std::int64_t{1} << 46, 1 << 20));
   EXPECT_EQ(room.describe(), "/dev/shm has 1000 bytes free, the machine 600 bytes of memory");
 }
 
-TEST(Room, IsFoundOnThisMachine) {
-  const Room room = find_room();
+TEST(AvailableMemory, IsFoundOnThisMachine) {
+  const AvailableMemory room = available_memory();
   EXPECT_GT(room.directory, 0);
   EXPECT_GT(room.memory, 0);
   EXPECT_LT(room.memory, std::int64_t{1} << 50);

@@ -9,15 +9,15 @@ namespace tutti {
  * Remembers the process that made it, and whether it is still there: a look at memory, where
  * getpid() would enter the kernel at every call.
  */
-class Birthplace {
+class ForkGuard {
  public:
-  Birthplace();
-  Birthplace(const Birthplace&) = delete;
-  Birthplace& operator=(const Birthplace&) = delete;
-  ~Birthplace();
+  ForkGuard();
+  ForkGuard(const ForkGuard&) = delete;
+  ForkGuard& operator=(const ForkGuard&) = delete;
+  ~ForkGuard();
 
   /** Whether this is a forked child of the process that made the object. */
-  bool left() const;
+  bool in_child() const;
 
  private:
   std::int32_t process_;
