@@ -4,7 +4,8 @@
 import re
 import sys
 from collections import Counter, defaultdict
-from pathlib import Path
+
+from sources import report, source_files
 
 # The public headers of each layer. A header includes its own layer or a lower one.
 LAYERS = [
@@ -160,12 +161,7 @@ def check_folders(root, files):
 
 def check_tree(root):
     """All faults of the tree as lines of text, and how many files were read."""
-    files = sorted(
-        path.relative_to(root).as_posix()
-        for folder in ("include", "src")
-        for path in (root / folder).rglob("*")
-        if path.suffix in {".hpp", ".cpp", ".cuh", ".cu"}
-    )
+    files = source_files(root, ("include", "src"))
     faults = [
         f"{path}:{number}: {fault}" for path in files for number, fault in check_file(root, path)
     ]
@@ -173,11 +169,5 @@ def check_tree(root):
     return faults, len(files)
 
 
-def main():
-    faults, count = check_tree(Path(sys.argv[1]))
-    print("\n".join(faults + [f"{count} files, {len(faults)} faults"]))
-    return 1 if faults or not count else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(report(check_tree, "files"))

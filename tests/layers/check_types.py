@@ -9,7 +9,11 @@ their file.
 import re
 import sys
 from collections import defaultdict
-from pathlib import Path
+
+from sources import report, source_files
+
+# All that may be linked into one program.
+FOLDERS = ("include", "src", "python", "examples", "benchmarks", "tests")
 
 # What is no code. An apostrophe between digits is part of a number.
 NO_CODE = re.compile(
@@ -74,12 +78,9 @@ def types_of(text):
 def check_tree(root):
     """All faults of the tree as lines of text, and how many types were found."""
     places = defaultdict(dict)
-    for folder in ("include", "src"):
-        for path in sorted((root / folder).rglob("*")):
-            if path.suffix not in {".hpp", ".cpp", ".cuh", ".cu"}:
-                continue
-            for number, name in types_of(path.read_text(encoding="utf-8")):
-                places[name].setdefault(path.relative_to(root).as_posix(), number)
+    for path in source_files(root, FOLDERS):
+        for number, name in types_of((root / path).read_text(encoding="utf-8")):
+            places[name].setdefault(path, number)
     faults = [
         f"{path}:{number}: {name} is also defined in {', '.join(p for p in files if p != path)}"
         for name, files in places.items()
@@ -89,11 +90,5 @@ def check_tree(root):
     return faults, len(places)
 
 
-def main():
-    faults, count = check_tree(Path(sys.argv[1]))
-    print("\n".join(faults + [f"{count} types, {len(faults)} faults"]))
-    return 1 if faults or not count else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(report(check_tree, "types"))

@@ -6,7 +6,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from check_types import check_tree, types_of
+from check_types import FOLDERS, check_tree, types_of
 
 HEADER = "namespace tutti {\nstruct Packet { int data; };\n}\n"
 
@@ -37,10 +37,10 @@ OTHER = [
 ]
 
 
-def check(text):
+def check(text, other="src/opt/b.cpp"):
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        for path, content in {"include/tutti/a.hpp": HEADER, "src/opt/b.cpp": text}.items():
+        for path, content in {"include/tutti/a.hpp": HEADER, other: text}.items():
             (root / path).parent.mkdir(parents=True)
             (root / path).write_text(content, encoding="utf-8")
         return check_tree(root)[0]
@@ -54,6 +54,11 @@ class CheckTypesTest(unittest.TestCase):
                 fault = "tutti::Packet is also defined in"
                 expected = [f"{one}:2: {fault} {other}", f"{other}:{line}: {fault} {one}"]
                 self.assertEqual(check(text), expected)
+
+    def test_all_folders_are_searched(self):
+        for folder in FOLDERS[2:]:
+            with self.subTest(folder=folder):
+                self.assertEqual(len(check(SAME[0][1], f"{folder}/b.cpp")), 2)
 
     def test_types_that_only_look_alike_pass(self):
         for text in OTHER:

@@ -79,7 +79,7 @@ TEST_P(CorruptPacket, IsRefusedAndAllRanksHearOfIt) {
     };
     comm.barrier();
     constexpr std::int64_t kCount = 1'000'000;
-    const Sparse mine = sparse_data(Pattern::scattered, comm.global_rank(), kCount);
+    const Sparse mine = sparse_data(SparsePattern::scattered, comm.global_rank(), kCount);
     if (comm.global_rank() == 0) damage() = {GetParam().longer_than, victim};
     std::string text;
     try {

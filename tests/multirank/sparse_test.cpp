@@ -22,7 +22,7 @@ namespace {
 /** Nothing, a few, around a cache line, and more than is staged or packed at once. */
 constexpr std::int64_t kCounts[] = {0, 1, 3, 63, 64, 65, 1000, 70'001, 400'003};
 
-class SparseSum : public RankTest, public ::testing::WithParamInterface<Pattern> {};
+class SparseSum : public RankTest, public ::testing::WithParamInterface<SparsePattern> {};
 
 INSTANTIATE_TEST_SUITE_P(Patterns, SparseSum, ::testing::ValuesIn(kPatterns),
                          [](const auto& test) { return name_of(test.param); });
@@ -79,7 +79,7 @@ TEST_P(ForcedSparse, GivesTheSameBits) {
   if (world().one_host()) GTEST_SKIP() << "needs several hosts";
   on_ranks([](Communicator& comm) {
     for (const std::int64_t count : kCounts) {
-      for (const Pattern pattern : kPatterns) {
+      for (const SparsePattern pattern : kPatterns) {
         SCOPED_TRACE(name_of(pattern) + ", count " + std::to_string(count));
         const Sparse mine = sparse_data(pattern, comm.global_rank(), count);
         std::vector<float> out(static_cast<std::size_t>(count), 5.0F);
@@ -99,7 +99,7 @@ TEST_F(SparseCalls, SendFewBytesBetweenHosts) {
   if (world().one_host()) GTEST_SKIP() << "needs several hosts";
   on_ranks([](Communicator& comm) {
     constexpr std::int64_t kCount = 1'000'000;
-    const Sparse mine = sparse_data(Pattern::scattered, comm.global_rank(), kCount);
+    const Sparse mine = sparse_data(SparsePattern::scattered, comm.global_rank(), kCount);
     std::vector<float> out(kCount);
     SparseStats stats;
     comm.sparse_all_reduce(mine.view(), View(std::span(out)), {}, {}, &stats);
@@ -150,8 +150,8 @@ TEST_F(SparseCalls, RunOnAWorkerStreamOneAfterTheOther) {
   on_ranks([](Communicator& comm) {
     const Stream stream = Stream::worker();
     constexpr std::int64_t kCount = 50'000;
-    const Sparse first = sparse_data(Pattern::scattered, comm.global_rank(), kCount);
-    const Sparse second = sparse_data(Pattern::common, comm.global_rank(), kCount);
+    const Sparse first = sparse_data(SparsePattern::scattered, comm.global_rank(), kCount);
+    const Sparse second = sparse_data(SparsePattern::common, comm.global_rank(), kCount);
     std::vector<float> outs[2];
     SparseStats stats[2];
     for (auto& out : outs) out.resize(kCount);
@@ -162,8 +162,8 @@ TEST_F(SparseCalls, RunOnAWorkerStreamOneAfterTheOther) {
     comm.all_reduce(View(std::span(dense)));
     event.wait();
     const auto& hosts = world().hosts;
-    EXPECT_EQ(outs[0], sparse_sum(Pattern::scattered, kCount, Reduce::sum, hosts));
-    EXPECT_EQ(outs[1], sparse_sum(Pattern::common, kCount, Reduce::average, hosts));
+    EXPECT_EQ(outs[0], sparse_sum(SparsePattern::scattered, kCount, Reduce::sum, hosts));
+    EXPECT_EQ(outs[1], sparse_sum(SparsePattern::common, kCount, Reduce::average, hosts));
     EXPECT_EQ(dense, std::vector<float>(1000, static_cast<float>(ranks())));
     EXPECT_GT(stats[0].entries, 0);
     EXPECT_GT(stats[1].entries, 0);
@@ -174,7 +174,7 @@ TEST_F(SparseCalls, OfManySizesInTurnDoNotMixUp) {
   on_ranks([](Communicator& comm) {
     std::vector<float> out(20'000);
     for (std::int64_t count = 1; count <= 20'000; count = count * 5 / 3 + 1) {
-      for (const Pattern pattern : kPatterns) {
+      for (const SparsePattern pattern : kPatterns) {
         const Sparse mine = sparse_data(pattern, comm.global_rank(), count);
         const View view(out.data(), count, DType::f32);
         comm.sparse_all_reduce(mine.view(), view);

@@ -9,25 +9,25 @@
 namespace tutti::test {
 namespace {
 
-bool holds_element(Pattern pattern, int rank, std::int64_t i, std::int64_t count, std::mt19937& own,
-                   std::mt19937& shared) {
+bool holds_element(SparsePattern pattern, int rank, std::int64_t i, std::int64_t count,
+                   std::mt19937& own, std::mt19937& shared) {
   const auto percent = [](std::mt19937& random) { return random() % 1000U; };
   switch (pattern) {
-    case Pattern::scattered:
+    case SparsePattern::scattered:
       return percent(own) < 20;
-    case Pattern::common: {
+    case SparsePattern::common: {
       const bool everybody = percent(shared) < 16;
       return percent(own) < 4 || everybody;
     }
-    case Pattern::uneven:
+    case SparsePattern::uneven:
       return rank == 0 || (rank > 1 && percent(own) < 10);
-    case Pattern::clustered: {
+    case SparsePattern::clustered: {
       const std::int64_t begin = count / 10 * (rank + 1);
       return i >= begin && i < begin + count / 7;
     }
-    case Pattern::full:
+    case SparsePattern::full:
       return true;
-    case Pattern::empty:
+    case SparsePattern::empty:
       break;
   }
   return false;
@@ -43,13 +43,13 @@ float some_value(std::mt19937& random) {
 
 }  // namespace
 
-std::string name_of(Pattern pattern) {
+std::string name_of(SparsePattern pattern) {
   constexpr std::array<const char*, 6> kNames{"scattered", "common", "uneven",
                                               "clustered", "full",   "empty"};
   return kNames[static_cast<std::size_t>(pattern)];
 }
 
-Sparse sparse_data(Pattern pattern, int rank, std::int64_t count) {
+Sparse sparse_data(SparsePattern pattern, int rank, std::int64_t count) {
   std::mt19937 own(static_cast<unsigned>(rank) + 1);
   std::mt19937 shared(99);
   Sparse result;
@@ -61,7 +61,7 @@ Sparse sparse_data(Pattern pattern, int rank, std::int64_t count) {
   return result;
 }
 
-std::vector<float> sparse_sum(Pattern pattern, std::int64_t count, Reduce reduce,
+std::vector<float> sparse_sum(SparsePattern pattern, std::int64_t count, Reduce reduce,
                               const std::vector<int>& hosts) {
   const auto size = static_cast<std::size_t>(count);
   std::vector<float> total(size, 0.0F);

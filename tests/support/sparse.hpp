@@ -21,7 +21,7 @@ struct Sparse {
 };
 
 /** Where the ranks have their elements. */
-enum class Pattern {
+enum class SparsePattern {
   scattered,  ///< 2 %, anywhere, different on each rank
   common,     ///< 2 %, four of five at the same places on all ranks
   uneven,     ///< rank 0 has all elements, rank 1 none, others 1 %
@@ -29,16 +29,17 @@ enum class Pattern {
   full,       ///< all elements
   empty,      ///< none on any rank
 };
-inline constexpr Pattern kPatterns[] = {Pattern::scattered, Pattern::common, Pattern::uneven,
-                                        Pattern::clustered, Pattern::full,   Pattern::empty};
-std::string name_of(Pattern pattern);
+inline constexpr SparsePattern kPatterns[] = {SparsePattern::scattered, SparsePattern::common,
+                                              SparsePattern::uneven,    SparsePattern::clustered,
+                                              SparsePattern::full,      SparsePattern::empty};
+std::string name_of(SparsePattern pattern);
 
 /** What `rank` has of a vector of `count` elements: magnitudes from 2^-30 to 2^30 of both signs,
  * so that every order of additions has a sum of its own, and some zeros of both signs. */
-Sparse sparse_data(Pattern pattern, int rank, std::int64_t count);
+Sparse sparse_data(SparsePattern pattern, int rank, std::int64_t count);
 
 /** The sum in the documented order: ranks inside a host, hosts by their lowest rank. */
-std::vector<float> sparse_sum(Pattern pattern, std::int64_t count, Reduce reduce,
+std::vector<float> sparse_sum(SparsePattern pattern, std::int64_t count, Reduce reduce,
                               const std::vector<int>& hosts);
 
 }  // namespace tutti::test

@@ -12,7 +12,7 @@ namespace tutti::shm {
 namespace {
 
 /** A folder with the files that a test puts there, in the place of proc and sys. */
-class AvailableMemory : public ::testing::Test {
+class MachineMemory : public ::testing::Test {
  protected:
   void SetUp() override { put("/proc/meminfo", "MemTotal: 9000 kB\nMemAvailable: 8000 kB\n"); }
   void TearDown() override { std::filesystem::remove_all(root_); }
@@ -25,12 +25,12 @@ class AvailableMemory : public ::testing::Test {
   std::int64_t available() const { return machine_memory(root_); }
 
  private:
-  std::string root_ = ::testing::TempDir() + "tutti_room_" + std::to_string(::getpid());
+  std::string root_ = ::testing::TempDir() + "tutti_memory_" + std::to_string(::getpid());
 };
 
-TEST_F(AvailableMemory, IsWhatTheKernelSays) { EXPECT_EQ(available(), 8000 * 1024); }
+TEST_F(MachineMemory, IsWhatTheKernelSays) { EXPECT_EQ(available(), 8000 * 1024); }
 
-TEST_F(AvailableMemory, IsNotMoreThanItsCgroupLeaves) {
+TEST_F(MachineMemory, IsNotMoreThanItsCgroupLeaves) {
   put("/proc/self/cgroup", "0::/jobs/one\n");
   put("/sys/fs/cgroup/memory.stat", "inactive_file 1\n");  // the root has no limit
   put("/sys/fs/cgroup/jobs/memory.max", "7000000\n");
@@ -46,7 +46,7 @@ TEST_F(AvailableMemory, IsNotMoreThanItsCgroupLeaves) {
   EXPECT_EQ(available(), 0);
 }
 
-TEST_F(AvailableMemory, IsNotMoreThanACgroupOfVersionOneLeaves) {
+TEST_F(MachineMemory, IsNotMoreThanACgroupOfVersionOneLeaves) {
   put("/proc/self/cgroup", "5:devices:/\n4:cpu,memory:/docker/of/the/host\n0::/\n");
   put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "6000000\n");
   put("/sys/fs/cgroup/memory/memory.usage_in_bytes", "1000000\n");
@@ -55,18 +55,18 @@ TEST_F(AvailableMemory, IsNotMoreThanACgroupOfVersionOneLeaves) {
 }
 
 TEST(AvailableMemory, FitsWhatAllRanksNeedTogether) {
-  const AvailableMemory room{1000, 600};
-  EXPECT_TRUE(room.fits(300, 2));
-  EXPECT_FALSE(room.fits(301, 2));
-  EXPECT_FALSE(room.fits(std::int64_t{1} << 46, 1 << 20));
-  EXPECT_EQ(room.describe(), "/dev/shm has 1000 bytes free, the machine 600 bytes of memory");
+  const AvailableMemory available{1000, 600};
+  EXPECT_TRUE(available.fits(300, 2));
+  EXPECT_FALSE(available.fits(301, 2));
+  EXPECT_FALSE(available.fits(std::int64_t{1} << 46, 1 << 20));
+  EXPECT_EQ(available.describe(), "/dev/shm has 1000 bytes free, the machine 600 bytes of memory");
 }
 
 TEST(AvailableMemory, IsFoundOnThisMachine) {
-  const AvailableMemory room = available_memory();
-  EXPECT_GT(room.directory, 0);
-  EXPECT_GT(room.memory, 0);
-  EXPECT_LT(room.memory, std::int64_t{1} << 50);
+  const AvailableMemory available = available_memory();
+  EXPECT_GT(available.directory, 0);
+  EXPECT_GT(available.memory, 0);
+  EXPECT_LT(available.memory, std::int64_t{1} << 50);
 }
 
 }  // namespace
