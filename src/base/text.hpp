@@ -1,11 +1,16 @@
 // Small pieces of text for messages, and a hash of text.
 #pragma once
 
+#include <charconv>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <utility>
 
 #include "tutti/dtype.hpp"
 
@@ -28,6 +33,27 @@ inline std::string number_text(double value) {
 inline std::string device_text(Device device) {
   if (device.kind == DeviceKind::cpu) return "the CPU";
   return "GPU " + std::to_string(device.ordinal);
+}
+
+/** "rank 3", or "ranks 0, 1". */
+template <class Ranks>
+std::string ranks_text(const Ranks& ranks) {
+  std::string text = std::size(ranks) == 1 ? "rank" : "ranks";
+  const char* separator = " ";
+  for (const auto rank : ranks) {
+    text += std::exchange(separator, ", ") + std::to_string(rank);
+  }
+  return text;
+}
+
+/** The number that the whole of `text` is; nothing if it is none. */
+template <class Number>
+std::optional<Number> parse_number(std::string_view text) {
+  Number number{};
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc{} || stop != end) return std::nullopt;
+  return number;
 }
 
 /** FNV-1a. */

@@ -2,7 +2,6 @@
 #include "comm/agreement.hpp"
 
 #include <array>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "base/environment.hpp"
+#include "base/text.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {
@@ -28,13 +28,6 @@ std::string text_of(std::int64_t value) {
   return value == std::numeric_limits<std::int64_t>::max() ? "all" : std::to_string(value);
 }
 
-/** "rank 3", "ranks 0, 1". */
-std::string text_of(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (const int rank : ranks) text += (rank == ranks.front() ? "" : ", ") + std::to_string(rank);
-  return text;
-}
-
 }  // namespace
 
 std::int64_t gpu_calls_to_compare() {
@@ -42,12 +35,11 @@ std::int64_t gpu_calls_to_compare() {
   const auto text = environment("TUTTI_GPU_CHECK");
   if (!text) return kDefault;
   if (*text == "all") return std::numeric_limits<std::int64_t>::max();
-  std::int64_t value = -1;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-  if (error != std::errc{} || end != text->data() + text->size() || value < 0) {
+  const auto value = parse_number<std::int64_t>(*text);
+  if (!value || *value < 0) {
     throw InvalidArgument("TUTTI_GPU_CHECK is '" + *text + "', but must be a number or 'all'");
   }
-  return value;
+  return *value;
 }
 
 void require_agreement(Transport& transport) {
@@ -67,7 +59,7 @@ void require_agreement(Transport& transport) {
     std::string text = std::string(kVariables[i].name) + " must be the same on all ranks, but is ";
     const char* separator = "";
     for (const auto& [value, ranks] : ranks_by_value) {
-      text += separator + text_of(value) + " on " + text_of(ranks);
+      text += separator + text_of(value) + " on " + ranks_text(ranks);
       separator = ", ";
     }
     throw InvalidArgument(text);

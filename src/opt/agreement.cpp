@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/text.hpp"
 #include "opt/device_memory.hpp"
 #include "tutti/error.hpp"
 
@@ -49,15 +50,6 @@ std::int64_t hash_values(const std::vector<ParameterRange>& ranges, const Stream
     }
   }
   return hash.value();
-}
-
-std::string ranks_text(const std::vector<std::size_t>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
-    text += std::to_string(ranks[i]);
-  }
-  return text;
 }
 
 std::string layout_text(const Summary& summary) {

@@ -2,10 +2,10 @@
 #include "comm/communicator/launcher.hpp"
 
 #include <array>
-#include <charconv>
 #include <string>
 
 #include "base/environment.hpp"
+#include "base/text.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {
@@ -22,12 +22,6 @@ constexpr std::array kLaunchers{Launcher{"torchrun", "WORLD_SIZE", "RANK"},
                                 Launcher{"another MPI's mpiexec", "PMI_SIZE", "PMI_RANK"},
                                 Launcher{"srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}};
 
-int number_of(const std::string& text) {
-  int number = 0;
-  std::from_chars(text.data(), text.data() + text.size(), number);
-  return number;
-}
-
 }  // namespace
 
 void refuse_unknown_launcher() {
@@ -35,7 +29,7 @@ void refuse_unknown_launcher() {
   for (const Launcher& launcher : kLaunchers) {
     const auto size = environment(launcher.size);
     const auto rank = environment(launcher.rank);
-    if (!size || !rank || number_of(*size) < 2) continue;
+    if (!size || !rank || parse_number<int>(*size).value_or(0) < 2) continue;
     throw InvalidArgument(
         std::string(launcher.size) + " is " + *size + " and " + launcher.rank + " is " + *rank +
         ", as " + launcher.name +

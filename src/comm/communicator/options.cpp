@@ -1,13 +1,13 @@
 // Reads and checks what communicators are told by their options and by the environment.
 #include "comm/communicator/options.hpp"
 
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <string>
 
 #include "base/environment.hpp"
 #include "base/log.hpp"
+#include "base/text.hpp"
 #include "comm/agreement.hpp"
 #include "comm/sparse/plan.hpp"
 #include "device/cpu/kernels.hpp"
@@ -50,16 +50,15 @@ Device choose_device(int local_rank, int gpus) {
   const auto text = environment("TUTTI_DEVICE");
   if (text && *text == "cpu") return {};
   if (!text) return gpus == 0 ? Device{} : Device{DeviceKind::cuda, local_rank % gpus};
-  int ordinal = -1;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), ordinal);
-  if (error != std::errc{} || end != text->data() + text->size() || ordinal < 0) {
+  const auto ordinal = parse_number<int>(*text);
+  if (!ordinal || *ordinal < 0) {
     throw InvalidArgument("TUTTI_DEVICE is '" + *text + "', but must be cpu or a GPU's number");
   }
-  if (ordinal >= gpus) {
+  if (*ordinal >= gpus) {
     throw InvalidArgument("TUTTI_DEVICE is " + *text + ", but there are " + std::to_string(gpus) +
                           " GPUs");
   }
-  return {DeviceKind::cuda, ordinal};
+  return {DeviceKind::cuda, *ordinal};
 }
 
 }  // namespace tutti

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/text.hpp"
+
 namespace tutti::mpi {
 namespace {
 
@@ -22,13 +24,9 @@ Loss loss_of_hosts(const Layout& layout, std::span<const int> hosts) {
   Loss loss;
   std::string list;
   for (const int host : hosts) {
-    std::string ranks;
-    for (const int rank : layout.ranks_of(host)) {
-      ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
-      loss.ranks.push_back(rank);
-    }
-    list += std::string(list.empty() ? "" : " and of ") +
-            (layout.ranks_of(host).size() > 1 ? "ranks " : "rank ") + ranks;
+    const std::vector<int>& ranks = layout.ranks_of(host);
+    loss.ranks.insert(loss.ranks.end(), ranks.begin(), ranks.end());
+    list += (list.empty() ? "" : " and of ") + ranks_text(ranks);
   }
   loss.reason =
       std::string("no answer from the host") + (hosts.size() > 1 ? "s" : "") + " of " + list;

@@ -2,7 +2,6 @@
 #include "comm/mpi/job.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -10,21 +9,14 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 
 #include "base/environment.hpp"
+#include "base/text.hpp"
 
 namespace tutti::mpi {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::optional<int> number(std::string_view text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 /** What is in a file of /proc; nothing if the process is another user's, or gone. */
 std::string contents(const fs::path& path) {
@@ -67,10 +59,10 @@ LocalRanks local_ranks() {
   std::error_code error;
   for (fs::directory_iterator entry("/proc", error), end; !error && entry != end;
        entry.increment(error)) {
-    if (!number(entry->path().filename().string())) continue;
+    if (!parse_number<int>(entry->path().filename().string())) continue;
     const std::string block = contents(entry->path() / "environ");
     if (value_of(block, "PMIX_NAMESPACE") != job) continue;
-    const auto rank = number(value_of(block, "PMIX_RANK").value_or(""));
+    const auto rank = parse_number<int>(value_of(block, "PMIX_RANK").value_or(""));
     // Programs that start the rank, or that it starts, have its environment as well.
     if (rank) has_come[*rank] = has_come[*rank] || initialises(entry->path());
   }
