@@ -3,26 +3,32 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 namespace tutti {
 
 /**
- * A budget of waiting time. It counts the time that this process actually spent looking, in steps
- * of at most kStep: a process that was stopped and continued, or a machine that was suspended,
- * does not come back to find everybody else overdue.
+ * The time from `last` to now, to which `last` is set, as far as it counts for a wait: one second
+ * at most. So a process that was stopped and continued, or a machine that was suspended, does not
+ * come back to find everybody else overdue.
  */
+inline std::chrono::steady_clock::duration waited_since(
+    std::chrono::steady_clock::time_point& last) {
+  constexpr std::chrono::steady_clock::duration kStep = std::chrono::seconds(1);
+  const auto now = std::chrono::steady_clock::now();
+  return std::min(now - std::exchange(last, now), kStep);
+}
+
+/** A budget of waiting time, charged as waited_since() counts. */
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::chrono::milliseconds kStep{1000};
 
   explicit Deadline(std::chrono::milliseconds budget) : left_(budget), last_(Clock::now()) {}
 
   /** Charges the time since the last call and tells whether the budget is spent. */
   bool expired() {
-    const auto now = Clock::now();
-    left_ -= std::min<Clock::duration>(now - last_, kStep);
-    last_ = now;
+    left_ -= waited_since(last_);
     return left_ <= Clock::duration::zero();
   }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/recycled.hpp"
+#include "base/waiter.hpp"
 #include "tutti/interrupt.hpp"
 
 namespace tutti {
@@ -32,15 +33,16 @@ class TicketLock {
 
     /** Blocks until all places in front are free: as long as their operations last. */
     void wait() const {
-      for (;;) {
+      for (Waiter waiter(kPolicy);;) {
         const std::uint32_t turn = lock_.turn_.load(std::memory_order_acquire);
         if (turn == number_) return;
-        if (InterruptCheck::active()) {  // the kernel's wait has no limit
-          InterruptCheck::poll();
-          std::this_thread::sleep_for(kNap);
-        } else {
-          lock_.turn_.wait(turn, std::memory_order_acquire);
-        }
+        waiter.nap([&](Waiter::Duration limit) {
+          if (InterruptCheck::active()) {
+            std::this_thread::sleep_for(limit);
+          } else {  // the kernel's wait has no limit
+            lock_.turn_.wait(turn, std::memory_order_acquire);
+          }
+        });
       }
     }
 
@@ -56,7 +58,7 @@ class TicketLock {
   };
 
  private:
-  static constexpr std::chrono::microseconds kNap{50};  // between two looks at an interrupt check
+  static constexpr WaitPolicy kPolicy{.nap = std::chrono::microseconds(50)};
 
   void free(std::uint32_t number) {
     if (turn_.load(std::memory_order_relaxed) == number) {

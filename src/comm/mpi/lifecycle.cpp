@@ -20,6 +20,7 @@
 #include "base/deadline.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "base/waiter.hpp"
 #include "comm/mpi/job.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
@@ -205,12 +206,13 @@ std::vector<int> call_roll(MPI_Comm comm, int tag, std::span<const int> awaited,
   }
   std::set<int> absent(awaited.begin(), awaited.end());
   absent.erase(rank);
-  for (Deadline deadline(timeout); !absent.empty() && !deadline.expired();) {
+  const WaitPolicy policy{.nap = std::chrono::milliseconds(1), .interruptible = false};
+  for (Waiter waiter(policy, timeout); !absent.empty() && !waiter.expired();) {
     int found = 0;
     MPI_Status status;
     check(MPI_Iprobe(MPI_ANY_SOURCE, tag, comm, &found, &status), "MPI_Iprobe");
     if (found == 0) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      waiter.pause();
       continue;
     }
     const int peer = status.MPI_SOURCE;

@@ -12,15 +12,13 @@
 #include <string_view>
 #include <utility>
 
-#include "base/backoff.hpp"
-#include "base/deadline.hpp"
 #include "base/environment.hpp"
 #include "base/log.hpp"
 #include "base/system.hpp"
 #include "base/text.hpp"
+#include "base/waiter.hpp"
 #include "comm/mpi/lifecycle.hpp"
 #include "tutti/error.hpp"
-#include "tutti/interrupt.hpp"
 
 namespace tutti::mpi {
 namespace {
@@ -126,15 +124,13 @@ void Session::fail() noexcept {
 
 void Session::finish(MPI_Request request, MPI_Comm comm, const char* call,
                      const std::shared_ptr<const void>& memory) {
-  Backoff backoff;
-  for (Deadline deadline(timeout_);;) {
+  for (Waiter waiter(kMpiWait, timeout_);;) {
     int done = 0;
     check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), call);
     if (done != 0) return;
-    if (!backoff.pause()) continue;
     try {
-      InterruptCheck::poll();
-      if (deadline.expired() || roll_is_called(comm, roll_call_tag_)) give_up(comm, call);
+      if (!waiter.pause()) continue;
+      if (waiter.expired() || roll_is_called(comm, roll_call_tag_)) give_up(comm, call);
     } catch (...) {  // MPI still uses the memory
       leave_to_mpi(memory);
       fail();

@@ -11,7 +11,14 @@
 #include <thread>
 #include <vector>
 
+#include "base/waiter.hpp"
+
 namespace tutti::mpi {
+
+/** MPI moves bytes only while it is called, so waits for it look again and again: at first at once,
+ * offering the core, then every 50 us. */
+inline constexpr WaitPolicy kMpiWait{.spin = std::chrono::microseconds(200),
+                                     .nap = std::chrono::microseconds(50)};
 
 /**
  * A private duplicate of a communicator with MPI_ERRORS_RETURN, shared by all channels made from

@@ -1,53 +1,25 @@
 // Waits for NCCL, and tells whose fault an error is.
 #include "comm/nccl/comm.hpp"
 
-#include <algorithm>
-#include <thread>
 #include <utility>
 
-#include "base/deadline.hpp"
 #include "base/log.hpp"
 #include "tutti/error.hpp"
-#include "tutti/interrupt.hpp"
 
 namespace tutti::nccl {
 namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kSpin{2};      // offering the core; then it sleeps in between
-constexpr milliseconds kNap{1};       // between two looks at a call in progress
-constexpr int kNapsPerPulse = 50;     // between two looks at the other ranks
+// NCCL, told not to block, launches each operation from a thread of its own: a sleep would take
+// longer than most of them.
+constexpr WaitPolicy kPolicy{.spin = milliseconds(2), .nap = milliseconds(1)};
+constexpr WaitPolicy kAtTheEnd{
+    .spin = milliseconds(2), .nap = milliseconds(1), .interruptible = false};
+
+constexpr milliseconds kPulse{50};    // between two looks at the other ranks
 constexpr milliseconds kGrace{2000};  // after an error: until the loss behind it is known
 constexpr milliseconds kLeave{5000};  // for a communicator to end in order
-
-/** A wait with an eye on the other ranks. */
-class PulsingBackoff {
- public:
-  explicit PulsingBackoff(Transport* host) : host_(host) {}
-
-  /** Lets others run; later it sleeps a little. Throws PeerLost as Transport::pulse() does, and
-   * what an InterruptCheck throws. */
-  void pause() {
-    // NCCL, told not to block, launches each operation from a thread of its own: a sleep would take
-    // longer than most of them.
-    if (Deadline::Clock::now() - start_ < kSpin) return std::this_thread::yield();
-    std::this_thread::sleep_for(kNap);
-    if (host_ != nullptr) InterruptCheck::poll();
-    const auto now = Deadline::Clock::now();
-    waited_ +=
-        std::min<Deadline::Clock::duration>(now - std::exchange(last_, now), Deadline::kStep);
-    if (++naps_ % kNapsPerPulse == 0 && host_ != nullptr) host_->pulse(waited());
-  }
-  milliseconds waited() const { return std::chrono::duration_cast<milliseconds>(waited_); }
-
- private:
-  Transport* host_;
-  int naps_ = 0;
-  const Deadline::Clock::time_point start_ = Deadline::Clock::now();
-  Deadline::Clock::time_point last_ = start_;
-  Deadline::Clock::duration waited_{};
-};
 
 }  // namespace
 
@@ -85,8 +57,8 @@ Comm::~Comm() {
 bool Comm::ends_in_order() noexcept {
   try {
     ncclResult_t result = library_->CommFinalize(comm_);
-    for (PulsingBackoff backoff(nullptr); result == ncclInProgress && backoff.waited() < kLeave;
-         backoff.pause()) {
+    for (Waiter waiter(kAtTheEnd, kLeave); result == ncclInProgress && !waiter.expired();
+         waiter.pause()) {
       if (library_->CommGetAsyncError(comm_, &result) != ncclSuccess) return false;
     }
     return result == ncclSuccess;
@@ -99,11 +71,16 @@ void Comm::require_alive() const {
   if (aborted_) throw CommunicationError("NCCL was aborted after an earlier failure");
 }
 
+void Comm::pause(Waiter& waiter) {
+  waiter.pause();
+  if (waiter.due(kPulse)) host_->pulse(waiter.waited());
+}
+
 void Comm::finish(const char* name, ncclComm_t comm, ncclResult_t result) {
-  for (PulsingBackoff backoff(host_); result == ncclInProgress && !aborted_;) {
+  for (Waiter waiter(kPolicy); result == ncclInProgress && !aborted_;) {
     const ncclResult_t asked = library_->CommGetAsyncError(comm, &result);
     if (asked != ncclSuccess) result = asked;
-    if (result == ncclInProgress) backoff.pause();
+    if (result == ncclInProgress) pause(waiter);
   }
   require_alive();
   if (result != ncclSuccess) fail(name, comm, result);
@@ -115,8 +92,9 @@ void Comm::fail(const char* name, ncclComm_t comm, ncclResult_t result) {
   if (details != nullptr && *details != '\0') text += std::string(" (") + details + ")";
   // A rank that dies breaks its connections; that it died shows a little later.
   const bool may_be_a_loss = result == ncclRemoteError || result == ncclSystemError;
-  for (PulsingBackoff backoff(host_); may_be_a_loss && !aborted_ && backoff.waited() < kGrace;)
-    backoff.pause();
+  for (Waiter waiter(kPolicy, kGrace); may_be_a_loss && !aborted_ && !waiter.expired();) {
+    pause(waiter);
+  }
   throw Error(text);
 }
 

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 
+#include "base/waiter.hpp"
 #include "comm/nccl/library.hpp"
 #include "tutti/transport.hpp"
 
@@ -79,6 +80,8 @@ class Comm {
       : library_(std::move(library)), host_(host), comm_(comm) {}
 
   void require_alive() const;
+  /** Looks after the other ranks, too. Throws PeerLost as Transport::pulse() does. */
+  void pause(Waiter& waiter);
   void finish(const char* name, ncclComm_t comm, ncclResult_t result);
   [[noreturn]] void fail(const char* name, ncclComm_t comm, ncclResult_t result);
   bool ends_in_order() noexcept;

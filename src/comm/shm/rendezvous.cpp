@@ -15,18 +15,17 @@
 #include <thread>
 #include <utility>
 
-#include "base/deadline.hpp"
 #include "base/text.hpp"
+#include "base/waiter.hpp"
 #include "comm/shm/claim.hpp"
 #include "tutti/error.hpp"
-#include "tutti/interrupt.hpp"
 
 namespace tutti::shm {
 namespace {
 
-constexpr std::chrono::milliseconds kLook{1};             // between two looks for a segment
-constexpr std::chrono::milliseconds kForReaders{1000};    // to see that there will be none
-constexpr std::chrono::milliseconds kProbeInterval{100};  // between two looks at the processes
+constexpr WaitPolicy kForSegment{.nap = std::chrono::milliseconds(1)};
+constexpr WaitPolicy kForRanks{.nap = std::chrono::milliseconds(100)};  // looks at the processes
+constexpr std::chrono::milliseconds kForReaders{1000};  // to see that there will be none
 
 [[noreturn]] void refuse_used_ticket() {
   throw InvalidArgument(
@@ -98,23 +97,22 @@ Segment create_segment(const std::string& name, const UniqueId& id, int size,
   return segment;
 }
 
-void rest(const Participants& participants, const std::vector<int>& missing) {
-  InterruptCheck::poll();
-  if (participants.idle) participants.idle(missing);
-  std::this_thread::sleep_for(kLook);
+/** A pause while rank 0 prepares the segment. */
+void pause(Waiter& waiter, const Participants& participants) {
+  if (participants.idle) participants.idle({0});
+  waiter.pause();
 }
 
 Segment wait_for_segment(const std::string& name, const UniqueId& id,
                          const Participants& participants, std::chrono::milliseconds timeout) {
-  Deadline deadline(timeout);
   const ClaimAddress address(id);
-  while (!deadline.expired()) {
+  for (Waiter waiter(kForSegment, timeout); !waiter.expired();) {
     Segment segment = Segment::open(name);
     if (segment && segment.bytes() > 0) return segment;  // it grows once it is reserved
     // The name comes before the claim. So if the ticket was claimed first and the name is not
     // there afterwards, the ranks of another communicator have met already.
     if (!segment && address.claimed() && !Segment::open(name)) refuse_used_ticket();
-    rest(participants, {0});
+    pause(waiter, participants);
   }
   throw PeerLost({participants.names.front()},
                  "did not come within " + seconds_text(timeout) + " to create the communicator");
@@ -132,10 +130,9 @@ void check_segment(const Segment& segment, const UniqueId& id, const Participant
   }
   const auto start = segment.map();
   ControlHeader& header = Control(start->base(), size).header();
-  Deadline deadline(timeout);
-  while (header.ready.load(std::memory_order_acquire) == 0) {
-    if (deadline.expired()) throw PeerLost({creator}, "stopped while creating the communicator");
-    rest(participants, {0});
+  for (Waiter waiter(kForSegment, timeout); header.ready.load(std::memory_order_acquire) == 0;) {
+    if (waiter.expired()) throw PeerLost({creator}, "stopped while creating the communicator");
+    pause(waiter, participants);
   }
   if (header.ticket != id.bytes()) refuse_used_ticket();
   if (header.size != size) {
@@ -150,13 +147,13 @@ void wait_for_all(const Control& control, const Participants& participants,
   const int size = static_cast<int>(participants.names.size());
   std::vector<ProcessWatch> watches(participants.names.size());
   std::vector<bool> watched(participants.names.size(), false);
-  Deadline deadline(timeout);
   Flag& joined = control.header().joined;
-  for (;;) {
+  for (Waiter waiter(kForRanks, timeout);;) {
     const std::uint32_t seen = joined.value.load(std::memory_order_acquire);
     if (seen >= static_cast<std::uint32_t>(size)) return;
-    joined.sleep(seen, kProbeInterval);
-    InterruptCheck::poll();
+    waiter.nap([&](Waiter::Duration limit) {
+      joined.sleep(seen, std::chrono::duration_cast<std::chrono::milliseconds>(limit));
+    });
     std::vector<int> missing;
     std::vector<int> dead;
     bool given_up = false;  // by a rank whose deadline was earlier: it blames the missing ones, too
@@ -178,7 +175,7 @@ void wait_for_all(const Control& control, const Participants& participants,
     if (joined.reached(static_cast<std::uint32_t>(size))) return;
     if (!dead.empty()) throw PeerLost(dead, "ended before all ranks had met");
     if (participants.idle && !missing.empty()) participants.idle(missing);
-    if ((given_up && !missing.empty()) || deadline.expired()) {
+    if ((given_up && !missing.empty()) || waiter.expired()) {
       std::vector<int> names;
       for (const int peer : missing)
         names.push_back(participants.names[static_cast<std::size_t>(peer)]);

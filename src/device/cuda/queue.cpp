@@ -5,27 +5,22 @@
 #include <exception>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/log.hpp"
 #include "base/recycled.hpp"
+#include "base/waiter.hpp"
 #include "device/cuda.hpp"
 #include "device/cuda/check.hpp"
 #include "tutti/error.hpp"
-#include "tutti/interrupt.hpp"
 
 namespace tutti::cuda {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr std::size_t kMostDevices = 64;
-constexpr std::chrono::milliseconds kSpin{2};     // offering the core; then it sleeps in between
-constexpr std::chrono::microseconds kNap{50};     // between two looks at the event
-constexpr std::chrono::milliseconds kWatch{50};   // between two calls of the watch
-constexpr std::chrono::milliseconds kStep{1000};  // the most that counts between two looks
+constexpr WaitPolicy kPolicy{.spin = std::chrono::milliseconds(2)};
+constexpr std::chrono::milliseconds kWatch{50};  // between two calls of the watch
 
 /** The events of a device that nobody uses: making one takes longer than recording it. */
 class EventPool {
@@ -98,11 +93,11 @@ class GpuEvent final : public Event::State {
   }
 
   void wait() override {
-    const auto start = Clock::now();
-    while (going_on([] {})) {
-      if (Clock::now() - start >= kSpin) return rest();
-      std::this_thread::yield();
-    }
+    Waiter waiter(kPolicy);
+    const auto look = [&] {
+      if (watch_ && waiter.due(kWatch)) watch_(waiter.waited());
+    };
+    while (going_on(look)) waiter.pause();  // an interrupt is no failure of the event's
   }
 
  private:
@@ -132,23 +127,6 @@ class GpuEvent final : public Event::State {
       const std::lock_guard lock(mutex_);
       if (!failure_) failure_ = std::current_exception();
       std::rethrow_exception(failure_);
-    }
-  }
-
-  /** The longer waits. Time in which this process was stopped counts as one step at most. */
-  void rest() {
-    Clock::duration waited{};
-    Clock::duration watched{};
-    const auto look = [&] {
-      if (!watch_ || waited - watched < kWatch) return;
-      watched = waited;
-      watch_(std::chrono::duration_cast<std::chrono::milliseconds>(waited));
-    };
-    for (auto last = Clock::now(); going_on(look);) {
-      InterruptCheck::poll();  // it ends this wait alone, and is no failure of the event's
-      std::this_thread::sleep_for(kNap);
-      const auto now = Clock::now();
-      waited += std::min<Clock::duration>(now - std::exchange(last, now), kStep);
     }
   }
 
