@@ -9,6 +9,9 @@
 
 namespace tutti {
 
+/** Who found a failure: whoever did sees to it that the news get out. */
+enum class Finder : std::uint8_t { self, neighbour };
+
 /**
  * A PeerLost's ranks and reason, or a MismatchError's text: in shared memory for the ranks of a
  * host, in messages for other hosts. There is room for kMostRanks ranks and kMostText bytes; what

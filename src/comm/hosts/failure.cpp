@@ -10,14 +10,21 @@
 
 namespace tutti {
 
+// The neighbours hear first, then the other hosts. Last comes what takes long where there is much
+// symmetric memory, and what only this rank needs.
+
 void HierarchicalTransport::tell(const PeerLost& error) noexcept {
-  local_->host().fail_lost(error.ranks(), error.reason());
-  channel_->announce_lost(error.ranks(), error.reason());
+  shm::Host& host = local_->host();
+  const Finder finder = host.show_lost(error.ranks(), error.reason());
+  channel_->announce_lost(error.ranks(), error.reason(), finder);
+  host.part_with_others();
 }
 
 void HierarchicalTransport::tell(const MismatchError& error, Witnesses witnesses) noexcept {
-  local_->host().fail_mismatch(error.what());
-  if (witnesses == Witnesses::two) channel_->announce_mismatch(error.what());
+  shm::Host& host = local_->host();
+  const Finder finder = host.show_mismatch(error.what());
+  if (witnesses == Witnesses::two) channel_->announce_mismatch(error.what(), finder);
+  host.part_with_others();
   channel_->session()->keep();
 }
 
@@ -35,8 +42,10 @@ void HierarchicalTransport::pulse(std::chrono::milliseconds waited) {
 
 void HierarchicalTransport::abort(std::string_view reason) noexcept {
   const int self = rank();
-  local_->host().fail_lost(std::span(&self, 1), reason);
-  channel_->announce_lost(std::span(&self, 1), reason);
+  shm::Host& host = local_->host();
+  const Finder finder = host.show_lost(std::span(&self, 1), reason);
+  channel_->announce_lost(std::span(&self, 1), reason, finder);
+  host.part_with_others();
 }
 
 }  // namespace tutti

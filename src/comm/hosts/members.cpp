@@ -164,6 +164,8 @@ std::unique_ptr<Transport> HierarchicalTransport::form_part(const SplitPlan& pla
 std::unique_ptr<Transport> HierarchicalTransport::connect_part(
     std::unique_ptr<mpi::Channel> channel, Layout layout, std::unique_ptr<shm::ShmTransport> local,
     const std::vector<int>& members) {
+  // The part's ranks of this host have met: whoever looks must not take this one to wait for them.
+  const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
   bool whole_failed = false;
   const auto look_at_whole = [&] {  // others may fail to make their part, and say so here
     whole_failed = true;

@@ -209,11 +209,11 @@ void Channel::Batch::recv(void* data, std::int64_t bytes, int source) {
   begin(static_cast<std::byte*>(data), bytes, {source, true});
 }
 
-void Channel::Batch::wait() {
+void Channel::Batch::wait(std::chrono::milliseconds timeout) {
   Backoff backoff;
   const auto lead = lead_of(channel_.timeout_);
-  Deadline deadline(channel_.timeout_);
-  Deadline nearly(channel_.timeout_ - lead);
+  Deadline deadline(timeout);
+  Deadline nearly(timeout - lead);
   std::optional<Watch::Inquiry> inquiry;
   auto passed = Clock::time_point::max();  // when the deadline passes first
   const auto start_anew = [&](std::chrono::milliseconds time) {
@@ -227,7 +227,7 @@ void Channel::Batch::wait() {
     const bool moved = test();
     if (moved) {
       backoff.reset();
-      start_anew(channel_.timeout_);
+      start_anew(timeout);
       channel_.watch_.progressed();
       passed = Clock::time_point::max();
       last_words.reset();
@@ -251,7 +251,7 @@ void Channel::Batch::wait() {
     if (!is_over) continue;
     if (auto verdict = inquiry->verdict()) {
       if (!verdict->loss.ranks.empty()) channel_.lose(verdict->loss.ranks, verdict->loss.reason);
-      start_anew(channel_.timeout_ - verdict->idle);
+      start_anew(timeout - verdict->idle);
     }
   }
   if (seen_waiting) channel_.watch_.forget();

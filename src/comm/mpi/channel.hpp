@@ -106,7 +106,9 @@ class Channel {
      * leaves, and is put off while ranks that keep this one waiting get on with calls that they had
      * begun when it passed first. PeerLost naming the culprits, or what the idle function throws.
      */
-    void wait();
+    void wait() { wait(channel_.timeout_); }
+    /** With another deadline than the channel's. */
+    void wait(std::chrono::milliseconds timeout);
 
    private:
     struct Peer {
@@ -161,14 +163,17 @@ class Channel {
 
   /**
    * Tells every member that `ranks` are lost, so that they stop waiting, unless a loss is known
-   * already. Blocks for a quarter of a second at most. From now on the channel is failed: it is
-   * not freed, and MPI is not finalised by tutti.
+   * already. Blocks the finder for a quarter of a second at most. From now on the channel is
+   * failed: it is not freed, and MPI is not finalised by tutti.
    */
-  void announce_lost(std::span<const int> ranks, std::string_view reason) noexcept {
-    watch_.announce_lost(ranks, reason);
+  void announce_lost(std::span<const int> ranks, std::string_view reason,
+                     Finder finder = Finder::self) noexcept {
+    watch_.announce_lost(ranks, reason, finder);
   }
   /** The same for a mismatch that only some members have seen. */
-  void announce_mismatch(std::string_view text) noexcept { watch_.announce_mismatch(text); }
+  void announce_mismatch(std::string_view text, Finder finder = Finder::self) noexcept {
+    watch_.announce_mismatch(text, finder);
+  }
   /** Marks the channel failed without a message, for errors that all members saw. */
   void fail() noexcept { session_->fail(); }
 

@@ -19,6 +19,7 @@ namespace tutti::mpi {
 namespace {
 
 constexpr int kNearest = 8;  // hosts on each side
+/** The longest time to connect; half of a deadline, if that is less: it counts towards it. */
 constexpr std::chrono::milliseconds kToConnect{2000};
 constexpr std::chrono::milliseconds kForAWelcome{500};
 constexpr std::chrono::microseconds kBetweenLooks{200};
@@ -86,7 +87,7 @@ std::vector<Address> addresses_of(const Card& card, const Card& own) {
 /** Sends `own` to every peer and fills in what comes from it. */
 template <class T, class Put>
 void exchange(Channel& channel, std::vector<Peer>& peers, const std::vector<T>& own,
-              const Put& put) {
+              std::chrono::milliseconds timeout, const Put& put) {
   const auto sent = std::make_shared<std::vector<T>>(own);
   const auto received = std::make_shared<std::vector<T>>(peers.size());
   Channel::Batch batch(channel, Channel::Traffic::point_to_point);
@@ -96,7 +97,7 @@ void exchange(Channel& channel, std::vector<Peer>& peers, const std::vector<T>& 
     batch.recv(&(*received)[i], sizeof(T), peers[i].leader);
     batch.send(&(*sent)[i], sizeof(T), peers[i].leader);
   }
-  batch.wait();
+  batch.wait(timeout);
   for (std::size_t i = 0; i < peers.size(); ++i) put(peers[i], (*received)[i]);
 }
 
@@ -185,23 +186,28 @@ class Door {
   std::vector<Socket> strangers_;
 };
 
-void meet(Channel& channel, std::vector<Peer>& peers, const Card& own, int own_host,
-          const Socket& listener) {
+/** Connects; how long that took. */
+std::chrono::milliseconds meet(Channel& channel, std::vector<Peer>& peers, const Card& own,
+                               int own_host, const Socket& listener) {
   std::vector<Caller> callers;
   callers.reserve(peers.size());
   for (Peer& peer : peers) {
     if (peer.host > own_host) callers.emplace_back(peer, own, own_host);
   }
   Door door(peers, own, listener);
-  for (Deadline deadline(kToConnect); !deadline.expired();) {
+  const auto start = Deadline::Clock::now();
+  const auto most = std::min(kToConnect, channel.timeout() / 2);
+  for (Deadline deadline(most); !deadline.expired();) {
     door.step();
     for (Caller& caller : callers) caller.step();
     if (std::all_of(peers.begin(), peers.end(), [](const Peer& peer) { return bool(peer.socket); }))
-      return;
+      break;
     InterruptCheck::poll();
     channel.look_around({});
     std::this_thread::sleep_for(kBetweenLooks);
   }
+  const auto took = Deadline::Clock::now() - start;
+  return std::min(std::chrono::duration_cast<std::chrono::milliseconds>(took), most);
 }
 
 std::string address_text(Address address) {
@@ -238,9 +244,9 @@ std::unique_ptr<Heartbeats> Heartbeats::connect(Channel& channel, const Layout& 
   } catch (const SystemError& error) {  // the others still wait for the card
     log(LogLevel::warn, std::string("no heartbeats between hosts: ") + error.what());
   }
-  exchange(channel, peers, std::vector<Card>(peers.size(), own),
+  exchange(channel, peers, std::vector<Card>(peers.size(), own), channel.timeout(),
            [](Peer& peer, const Card& card) { peer.card = card; });
-  meet(channel, peers, own, own_host, listener);
+  const auto spent = meet(channel, peers, own, own_host, listener);
 
   for (Peer& peer : peers) {
     if (peer.socket && !keep_alive(peer.socket, kPatience)) peer.socket = {};
@@ -249,7 +255,7 @@ std::unique_ptr<Heartbeats> Heartbeats::connect(Channel& channel, const Layout& 
   // Who has it must not take the other, who gave up, for dead.
   std::vector<std::uint8_t> have;
   for (const Peer& peer : peers) have.push_back(peer.socket ? 1 : 0);
-  exchange(channel, peers, have, [](Peer& peer, std::uint8_t other_has) {
+  exchange(channel, peers, have, channel.timeout() - spent, [](Peer& peer, std::uint8_t other_has) {
     if (other_has == 0) peer.socket = {};
   });
   log_unconnected(peers, channel, own);

@@ -84,7 +84,7 @@ void Watch::poll(std::span<const int> waiting_for) {
 void Watch::look_after_hosts(Clock::time_point now) {
   if (failure_ || !heartbeats_ || now - last_look_ < kLookInterval) return;
   last_look_ = now;
-  if (const auto failure = heartbeats_->look()) announce(*failure);
+  if (const auto failure = heartbeats_->look()) announce(*failure, Finder::self);
 }
 
 void Watch::throw_failure() const {
@@ -266,23 +266,24 @@ RecycledVector<int> Watch::leavers(std::span<const int> ranks) {
 
 // --- Failures -----------------------------------------------------------------------------------
 
-void Watch::announce_lost(std::span<const int> ranks, std::string_view reason) noexcept {
+void Watch::announce_lost(std::span<const int> ranks, std::string_view reason,
+                          Finder finder) noexcept {
   FailureReport report{};
   report.set_lost(ranks, reason);
   try {
     const std::lock_guard lock(mutex_);
-    announce(report);
+    announce(report, finder);
   } catch (const std::exception& error) {
     log(LogLevel::warn, error.what());
   }
 }
 
-void Watch::announce_mismatch(std::string_view text) noexcept {
+void Watch::announce_mismatch(std::string_view text, Finder finder) noexcept {
   FailureReport report{};
   report.set_mismatch(text);
   try {
     const std::lock_guard lock(mutex_);
-    announce(report);
+    announce(report, finder);
   } catch (const std::exception& error) {
     log(LogLevel::warn, error.what());
   }
@@ -299,11 +300,12 @@ void Watch::fail(const FailureReport& report) {
   if (heartbeats_) heartbeats_->tell(report);
 }
 
-void Watch::announce(const FailureReport& report) {
+void Watch::announce(const FailureReport& report, Finder finder) {
   if (failure_) return;
   fail(report);
   if (!session_.may_call()) return;
   send_to_all(report);
+  if (finder == Finder::neighbour) return;
   // Nobody may call MPI after this, and a message to a new peer needs calls to get out.
   const auto lost = report.rank_list();
   const auto is_urgent = [lost](const Pending& pending) {

@@ -71,11 +71,13 @@ class Watch {
   /** Bytes of the calling thread's call have moved. */
   void progressed() noexcept;
 
-  /** Tells all members that `ranks` are lost, unless a failure is known already; lends MPI a
-   * quarter of a second at most. */
-  void announce_lost(std::span<const int> ranks, std::string_view reason) noexcept;
+  /** Tells all members that `ranks` are lost, unless a failure is known already. The finder lends
+   * MPI a quarter of a second at most; its neighbours tell as well, should it have been stopped
+   * since, but lose no time by it. */
+  void announce_lost(std::span<const int> ranks, std::string_view reason,
+                     Finder finder = Finder::self) noexcept;
   /** The same for a mismatch that only some ranks have seen. */
-  void announce_mismatch(std::string_view text) noexcept;
+  void announce_mismatch(std::string_view text, Finder finder = Finder::self) noexcept;
 
   /** Tells all members that this rank has left: its last message. Does not block. */
   void leave() noexcept;
@@ -162,7 +164,7 @@ class Watch {
   void receive();
   void handle(const ControlMessage& message, int source);
   void fail(const FailureReport& report);
-  void announce(const FailureReport& report);
+  void announce(const FailureReport& report, Finder finder);
   void look_after_hosts(Clock::time_point now);
   void throw_failure() const;
   void answer(const Question& question, int destination);

@@ -135,8 +135,24 @@ class Host {
   }
   /** Declares the communicator failed for all ranks of the host, unless it has failed already.
    * `names` are the lost ranks as the user knows them. */
-  void fail_lost(std::span<const int> names, std::string_view reason) noexcept;
-  void fail_mismatch(std::string_view text) noexcept;
+  void fail_lost(std::span<const int> names, std::string_view reason) noexcept {
+    show_lost(names, reason);
+    part_with_others();
+  }
+  void fail_mismatch(std::string_view text) noexcept {
+    show_mismatch(text);
+    part_with_others();
+  }
+
+  // The two halves of these.
+
+  /** Shows the failure to all ranks of the host; who has found the one that they throw. */
+  Finder show_lost(std::span<const int> names, std::string_view reason) noexcept;
+  Finder show_mismatch(std::string_view text) noexcept;
+  /** What set_on_failure() has set. */
+  void part_with_others() const noexcept {
+    if (on_failure_) on_failure_();
+  }
 
  private:
   /** Blocks until arrived(signal_of(peer)) for all other ranks. */
@@ -170,11 +186,10 @@ class Host {
   const FailureReport& failure() const;
   [[noreturn]] void throw_failure() const;
   bool names_this_rank() const;
-  /** Shows the report that write(report) fills in, unless a failure has been shown before. */
+  /** Shows the report that write(report) fills in, unless a failure has been shown before; who has
+   * found what is shown. */
   template <class Write>
-  void publish(const Write& write) noexcept;
-  template <class Write>
-  void fail(const Write& write) noexcept;
+  Finder show(const Write& write) noexcept;
   void wake_all() noexcept;
   bool crowded() const;
   RankSlot& own() const { return rendezvous_.control.slot(rank_); }

@@ -13,7 +13,7 @@ const FailureReport& Host::failure() const {
 }
 
 void Host::throw_failure() const {
-  if (on_failure_) on_failure_();
+  part_with_others();
   const FailureReport& report = failure();
   if (report.kind == FailureReport::Kind::peer_lost && on_loss_) on_loss_();
   report.raise();
@@ -29,31 +29,28 @@ void Host::lose(const std::vector<int>& ranks, const std::string& reason) {
   throw_failure();  // what all ranks throw, which may be an earlier failure
 }
 
-void Host::fail_lost(std::span<const int> names, std::string_view reason) noexcept {
+Finder Host::show_lost(std::span<const int> names, std::string_view reason) noexcept {
   if (on_loss_) on_loss_();
-  fail([&](FailureReport& report) { report.set_lost(names, reason); });
+  return show([&](FailureReport& report) { report.set_lost(names, reason); });
 }
 
-void Host::fail_mismatch(std::string_view text) noexcept {
-  fail([&](FailureReport& report) { report.set_mismatch(text); });
-}
-
-template <class Write>
-void Host::fail(const Write& write) noexcept {
-  publish(write);
-  if (on_failure_) on_failure_();
+Finder Host::show_mismatch(std::string_view text) noexcept {
+  return show([&](FailureReport& report) { report.set_mismatch(text); });
 }
 
 template <class Write>
-void Host::publish(const Write& write) noexcept {
+Finder Host::show(const Write& write) noexcept {
+  auto& failed_by = control().header().failed_by;
   const std::lock_guard lock(failing_);
-  if (has_failed()) return;
-  write(own().failure);
-  std::int32_t nobody = 0;
-  control().header().failed_by.compare_exchange_strong(nobody, rank_ + 1);
-  // Before anything that the caller writes from now on: see check_reads().
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  wake_all();
+  if (!has_failed()) {
+    write(own().failure);
+    std::int32_t nobody = 0;
+    failed_by.compare_exchange_strong(nobody, rank_ + 1);
+    // Before anything that the caller writes from now on: see check_reads().
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    wake_all();
+  }
+  return failed_by.load(std::memory_order_relaxed) == rank_ + 1 ? Finder::self : Finder::neighbour;
 }
 
 }  // namespace tutti::shm
