@@ -7,6 +7,11 @@
 
 namespace tutti {
 
+/** How long before its deadline a wait begins to ask who is to blame, to know it soon after. */
+inline std::chrono::milliseconds inquiry_lead(std::chrono::milliseconds timeout) {
+  return std::min(std::chrono::milliseconds(800), timeout * 3 / 4);
+}
+
 /**
  * The time from `last` to now, to which `last` is set, as far as it counts for a wait: one second
  * at most. So a process that was stopped and continued, or a machine that was suspended, does not
@@ -27,9 +32,11 @@ class Deadline {
   explicit Deadline(std::chrono::milliseconds budget) : left_(budget), last_(Clock::now()) {}
 
   /** Charges the time since the last call and tells whether the budget is spent. */
-  bool expired() {
+  bool expired() { return expires_within({}); }
+  /** And whether no more than `rest` is left of it. */
+  bool expires_within(std::chrono::milliseconds rest) {
     left_ -= waited_since(last_);
-    return left_ <= Clock::duration::zero();
+    return left_ <= rest;
   }
 
  private:

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -194,6 +195,55 @@ TEST_F(MpiLoss, WaitsForSomethingElseBelongToTheChain) {
   } else {
     std::this_thread::sleep_for(kTimeout + kVerdict);
   }
+}
+
+TEST_F(MpiLoss, TheChainGoesThroughAnotherChannel) {
+  if (size() < 3) GTEST_SKIP() << "needs three ranks";
+  // Rank 0 waits for rank 1 in the whole, which waits in a part for rank 2, which does not answer.
+  const auto session = Session::over(MPI_COMM_WORLD, 20s);
+  Channel whole(session, everybody(), 0, kTimeout);
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (rank() == 0) {
+    expect_lost({2}, 500ms, kTimeout + 1s, [&] { recv_from(whole, 1); });
+  } else if (rank() == 1) {
+    Channel part(session, {1, 2}, 1, kTimeout);
+    expect_lost({1}, 500ms, kTimeout + 1s, [&] { recv_from(part, 1); });
+  } else {
+    std::this_thread::sleep_for(kTimeout + kVerdict);
+  }
+}
+
+TEST_F(MpiLoss, WhoWaitsForAStrangerIsNotBlamed) {
+  if (size() < 3) GTEST_SKIP() << "needs three ranks";
+  // Rank 0 knows rank 1 alone, which waits for rank 2 where rank 0 is no member.
+  const auto session = Session::over(MPI_COMM_WORLD, 20s);
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (rank() == 0) {
+    Channel near(session, {0, 1}, 0, kTimeout);
+    try {
+      recv_from(near, 1);
+      ADD_FAILURE() << "there is nothing to receive";
+    } catch (const PeerLost& error) {
+      EXPECT_EQ(error.reason(), "it has destroyed its communicator");
+    }
+  } else if (rank() == 1) {
+    auto near = std::make_unique<Channel>(session, Ranks{0, 1}, 0, kTimeout);
+    Channel far(session, {1, 2}, 1, kTimeout);
+    expect_lost({1}, 500ms, kTimeout + 1s, [&] { recv_from(far, 1); });
+    Channel::leave(std::move(near));
+  } else {
+    std::this_thread::sleep_for(kTimeout + kVerdict);
+  }
+}
+
+TEST_F(MpiLoss, ACircleThroughSeveralChannelsIsTold) {
+  if (size() != 3) GTEST_SKIP() << "needs three ranks";
+  const auto session = Session::over(MPI_COMM_WORLD, 20s);
+  // Each waits for the next in a channel of the two, in which it is the first.
+  const int next = (rank() + 1) % size();
+  Channel channel(session, {rank(), next}, rank(), kTimeout);
+  MPI_Barrier(MPI_COMM_WORLD);
+  expect_lost({1}, kTimeout, kTimeout + kVerdict, [&] { recv_from(channel, 1); });
 }
 
 TEST_F(MpiLoss, ACircleIsToldFromAStoppedRank) {

@@ -1,7 +1,7 @@
 // Injects faults into trials of random collectives, and looks how the other ranks take them.
 //
-//   faults [--trials N] [--seed S] [--jobs J] [--mpiexec PATH]   trials 0 to N - 1
-//   faults --trial K [--seed S]                                  that one alone, in detail
+//   faults [--trials N] [--first K] [--seed S] [--jobs J] [--mpiexec PATH]   N trials, from K on
+//   faults --trial K [--seed S]                                that one alone, in detail
 //
 // A trial (trial.hpp) is a pure function of the seed and its number. Every rank checks each result;
 // every survivor must name the faulty ranks and no others, within the deadline and a second; the
@@ -39,6 +39,7 @@ constexpr int kAttempts = 3;  // of a trial in which all complaints are about a 
 
 struct Options {
   std::uint64_t seed = 1;
+  std::uint64_t first = 0;
   std::uint64_t trials = cases().size();
   std::optional<std::uint64_t> trial;
   int jobs = 2;
@@ -174,10 +175,11 @@ int run_all(const Options& options) {
               static_cast<unsigned long long>(options.trials));
   Table table;
   std::vector<Running> running;
-  std::uint64_t next = 0;
-  while (next < options.trials || !running.empty()) {
+  std::uint64_t next = options.first;
+  const std::uint64_t end = options.first + options.trials;
+  while (next < end || !running.empty()) {
     std::fflush(stdout);
-    while (next < options.trials && static_cast<int>(running.size()) < options.jobs) {
+    while (next < end && static_cast<int>(running.size()) < options.jobs) {
       running.push_back(start(options, next++, 1));
     }
     std::vector<pollfd> pipes;
@@ -230,6 +232,8 @@ Options parse(const std::vector<std::string>& arguments) {
       options.seed = std::stoull(value);
     } else if (name == "--trials") {
       options.trials = std::stoull(value);
+    } else if (name == "--first") {
+      options.first = std::stoull(value);
     } else if (name == "--trial") {
       options.trial = std::stoull(value);
     } else if (name == "--jobs") {

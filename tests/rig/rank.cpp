@@ -124,7 +124,9 @@ class Life {
    * again, whatever the victims still do. */
   template <class Refusal>
   void settle() {
-    if (world_ && trial_.splits.empty() && own_.step >= 0) {
+    // A part that has failed is not the whole.
+    const bool all = members_.size() == static_cast<std::size_t>(trial_.ranks);
+    if (world_ && trial_.splits.empty() && all && own_.step >= 0) {
       const auto start = Clock::now();
       try {
         world_->barrier();

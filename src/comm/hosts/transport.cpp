@@ -51,9 +51,11 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
       sparse_(*channel_, leaders_, layout_.largest_host()) {
   // Each kind of wait also minds the other kind of peers.
   local_->host().set_idle([this](std::span<const int> names) { channel_->poll(names); });
+  local_->host().set_investigate(
+      [this](std::span<const int> names) { return channel_->investigation(names); });
   bool others_failed = false;  // those that meanwhile() looks after, who tell of it themselves
   channel_->set_idle([&] {
-    local_->host().pulse();
+    local_->host().pulse_elsewhere();
     if (!meanwhile) return;
     others_failed = true;
     meanwhile();
@@ -69,7 +71,7 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
     abort(error.what());
     throw;
   }
-  channel_->set_idle([this] { local_->host().pulse(); });
+  channel_->set_idle([this] { local_->host().pulse_elsewhere(); });
 }
 
 std::string HierarchicalTransport::describe() const {

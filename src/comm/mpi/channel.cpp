@@ -14,6 +14,7 @@
 #include "base/deadline.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "comm/mpi/inquiry.hpp"
 #include "comm/mpi/lifecycle.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
@@ -28,11 +29,6 @@ constexpr int kTags = 4;  // of a context: one for each Traffic, one for control
 // they would be under way for longer than a deadline, and what comes behind them: so of so many
 // bytes, the last message is sent in a way that ends when its receiver takes it.
 constexpr std::int64_t kMostUnconfirmed = 256 << 10;
-
-/** How long before its deadline a wait begins to ask who is to blame, to know it soon after. */
-std::chrono::milliseconds lead_of(std::chrono::milliseconds timeout) {
-  return std::min(std::chrono::milliseconds(800), timeout / 2);
-}
 
 int first_tag(const Session& session, int context) {
   const int contexts = (session.last_tag() - kTags + 1) / kTags + 1;
@@ -151,7 +147,7 @@ void Channel::look_around(std::span<const int> waiting_for) {
 }
 
 void Channel::investigate(std::span<const int> suspects, std::chrono::milliseconds overdue) {
-  Watch::Inquiry inquiry(watch_, suspects, timeout_, Clock::now() - overdue);
+  Inquiry inquiry(watch_, suspects, timeout_, Clock::now() - overdue);
   for (;;) {
     look_around(suspects);
     if (const auto verdict = inquiry.verdict()) {
@@ -160,6 +156,22 @@ void Channel::investigate(std::span<const int> suspects, std::chrono::millisecon
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+}
+
+std::function<void()> Channel::investigation(std::span<const int> suspects) {
+  const auto passed = Clock::now() + inquiry_lead(timeout_);
+  const auto inquiry = std::make_shared<std::optional<Inquiry>>();
+  const auto begin = [this, inquiry, passed,
+                      ranks = std::vector(suspects.begin(), suspects.end())] {
+    inquiry->emplace(watch_, ranks, timeout_, passed);
+  };
+  begin();
+  return [this, inquiry, begin] {
+    const auto verdict = (*inquiry)->verdict();
+    if (!verdict) return;
+    if (!verdict->loss.ranks.empty()) lose(verdict->loss.ranks, verdict->loss.reason);
+    begin();
+  };
 }
 
 // --- Batch --------------------------------------------------------------------------------------
@@ -211,14 +223,13 @@ void Channel::Batch::recv(void* data, std::int64_t bytes, int source) {
 
 void Channel::Batch::wait(std::chrono::milliseconds timeout) {
   Backoff backoff;
-  const auto lead = lead_of(channel_.timeout_);
+  WaitGraph& graph = channel_.session_->wait_graph();
+  const auto lead = inquiry_lead(channel_.timeout_);
   Deadline deadline(timeout);
-  Deadline nearly(timeout - lead);
-  std::optional<Watch::Inquiry> inquiry;
+  std::optional<Inquiry> inquiry;
   auto passed = Clock::time_point::max();  // when the deadline passes first
   const auto start_anew = [&](std::chrono::milliseconds time) {
     deadline = Deadline(time);
-    nearly = Deadline(time - lead);
     inquiry.reset();
   };
   bool seen_waiting = false;
@@ -228,12 +239,12 @@ void Channel::Batch::wait(std::chrono::milliseconds timeout) {
     if (moved) {
       backoff.reset();
       start_anew(timeout);
-      channel_.watch_.progressed();
+      graph.progressed();
       passed = Clock::time_point::max();
       last_words.reset();
     }
     const bool long_wait = !moved && backoff.pause();
-    if (!long_wait && !channel_.watch_.is_due()) continue;
+    if (!long_wait && !graph.is_due()) continue;
     seen_waiting = true;
     InterruptCheck::poll();
     channel_.look_around(awaited());
@@ -244,7 +255,7 @@ void Channel::Batch::wait(std::chrono::milliseconds timeout) {
       channel_.lose({leavers.begin(), leavers.end()}, "it has destroyed its communicator");
     }
     const bool is_over = deadline.expired();
-    if (!inquiry && (nearly.expired() || is_over)) {
+    if (!inquiry && deadline.expires_within(lead)) {
       passed = std::min(passed, Clock::now() + lead);
       inquiry.emplace(channel_.watch_, awaited(), channel_.timeout_, passed);
     }
@@ -254,7 +265,7 @@ void Channel::Batch::wait(std::chrono::milliseconds timeout) {
       start_anew(timeout - verdict->idle);
     }
   }
-  if (seen_waiting) channel_.watch_.forget();
+  if (seen_waiting) graph.forget();
 }
 
 /** Takes out the requests that are done, and posts what comes behind them. Whether there were

@@ -17,6 +17,7 @@
 #include "base/recycled.hpp"
 #include "comm/mpi/scratch.hpp"
 #include "comm/mpi/session.hpp"
+#include "comm/mpi/wait_graph.hpp"
 #include "comm/mpi/watch.hpp"
 
 namespace tutti::mpi {
@@ -140,10 +141,10 @@ class Channel {
   /** While it exists, what the calling thread does here is one call (see Batch::wait()). */
   class Call {
    public:
-    explicit Call(Channel& channel) : call_(channel.watch_) {}
+    explicit Call(Channel& channel) : call_(channel.session_->wait_graph()) {}
 
    private:
-    Watch::Call call_;
+    WaitGraph::Call call_;
   };
 
   /**
@@ -160,6 +161,10 @@ class Channel {
    * `suspects` have stopped, or that they wait for each other, and throws PeerLost; returns if one
    * who keeps them waiting has got on in the meantime. Blocks for a second or two. */
   void investigate(std::span<const int> suspects, std::chrono::milliseconds overdue);
+  /** The same for a wait whose deadline is to pass in inquiry_lead(): begins at once; what it
+   * returns is to be called after the deadline, now and then, and throws PeerLost. Somebody polls
+   * meanwhile. */
+  std::function<void()> investigation(std::span<const int> suspects);
 
   /**
    * Tells every member that `ranks` are lost, so that they stop waiting, unless a loss is known

@@ -17,12 +17,12 @@ struct Question {
   std::int64_t overdue = 0;  ///< milliseconds since the asker's deadline passed first; or until
 };
 
-/** The ranks that this one waits for, then the hosts that it cannot reach. */
+/** The ranks that this one waits for, then one rank on each host that it cannot reach. */
 struct Answer {
   static constexpr std::size_t kMost = 256;
   std::uint32_t number = 0;
-  std::int32_t rank_count = 0;
-  std::int32_t host_count = 0;
+  std::int32_t awaited_count = 0;
+  std::int32_t unreachable_count = 0;
   // Milliseconds since calls of this rank have got on: those that it had begun when the asker's
   // deadline passed first, and those that it began later.
   std::int64_t idle = 0;

@@ -39,8 +39,8 @@ class Heartbeats {
   /**
    * Connects; a collective of the leaders. Each pair tries all addresses that the other has, and
    * shows by a random number, which went over MPI, that it is not a stranger. Who cannot be
-   * reached within two seconds or half a deadline, behind a firewall for example, goes without, and
-   * a log line says so. PeerLost as by any wait of `channel`.
+   * reached within two seconds or a quarter of a deadline, behind a firewall for example, goes
+   * without, and a log line says so. PeerLost as by any wait of `channel`.
    */
   static std::unique_ptr<Heartbeats> connect(Channel& channel, const Layout& layout);
   Heartbeats(const Heartbeats&) = delete;

@@ -19,7 +19,7 @@ namespace tutti::mpi {
 namespace {
 
 constexpr int kNearest = 8;  // hosts on each side
-/** The longest time to connect; half of a deadline, if that is less: it counts towards it. */
+/** The longest time to connect; a quarter of a deadline, if that is less: it counts towards it. */
 constexpr std::chrono::milliseconds kToConnect{2000};
 constexpr std::chrono::milliseconds kForAWelcome{500};
 constexpr std::chrono::microseconds kBetweenLooks{200};
@@ -196,7 +196,7 @@ std::chrono::milliseconds meet(Channel& channel, std::vector<Peer>& peers, const
   }
   Door door(peers, own, listener);
   const auto start = Deadline::Clock::now();
-  const auto most = std::min(kToConnect, channel.timeout() / 2);
+  const auto most = std::min(kToConnect, channel.timeout() / 4);
   for (Deadline deadline(most); !deadline.expired();) {
     door.step();
     for (Caller& caller : callers) caller.step();

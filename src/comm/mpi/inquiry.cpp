@@ -1,8 +1,12 @@
-// Finds out who keeps a rank waiting.
+// Asks, follows the answers, and judges.
+#include "comm/mpi/inquiry.hpp"
+
 #include <algorithm>
+#include <cstddef>
+#include <string>
+#include <utility>
 
 #include "base/text.hpp"
-#include "comm/mpi/watch.hpp"
 
 namespace tutti::mpi {
 namespace {
@@ -15,78 +19,98 @@ constexpr std::chrono::milliseconds kToAskAgain{350};
 
 }  // namespace
 
-Watch::Inquiry::Inquiry(Watch& watch, std::span<const int> awaited,
-                        std::chrono::milliseconds timeout, Clock::time_point first_passed)
+Inquiry::Inquiry(Watch& watch, std::span<const int> awaited, std::chrono::milliseconds timeout,
+                 Clock::time_point passed)
     : watch_(watch),
+      graph_(watch.session().wait_graph()),
       awaited_(awaited.begin(), awaited.end()),
       timeout_(timeout),
-      first_passed_(first_passed),
+      asks_leader_(watch.layout() && watch.layout()->local_rank_of(watch.rank()) != 0),
       last_progress_(Clock::now() - timeout) {
-  const std::lock_guard lock(watch_.mutex_);
-  number_ = ++watch_.last_number_;
-  for (const int rank : awaited_) ask(rank);
-  watch_.inquiries_.push_back(this);
-  if (watch_.heartbeats_) {
-    watch_.heartbeats_->ping();
-  } else if (watch_.layout_) {
-    watch_.send(question(), watch_.leader_of_host());
+  RecycledVector<int> ranks;
+  for (const int rank : awaited_) suspect(watch_.members()[static_cast<std::size_t>(rank)], ranks);
+  if (asks_leader_) {
+    ranks.push_back(leader_of_host());
     later_.emplace(kToAskAgain);
   }
+  watch_.ping_hosts();
+  graph_.add(*this, passed);
+  graph_.ask(*this, ranks);
 }
 
-Watch::Inquiry::~Inquiry() {
-  const std::lock_guard lock(watch_.mutex_);
-  std::erase(watch_.inquiries_, this);
+Inquiry::~Inquiry() { graph_.remove(*this); }
+
+int Inquiry::leader_of_host() const {
+  const Layout& layout = *watch_.layout();
+  const int leader = layout.ranks_of(layout.host_of(watch_.rank())).front();
+  return watch_.members()[static_cast<std::size_t>(leader)];
 }
 
-void Watch::Inquiry::ask(int rank) {
-  const auto known = [rank](const Suspect& suspect) { return suspect.rank == rank; };
-  if (rank == watch_.rank_ || std::any_of(suspects_.begin(), suspects_.end(), known)) return;
-  watch_.send(question(), rank);
+void Inquiry::suspect(int rank, RecycledVector<int>& fresh) {
+  const auto known = [rank](const Suspect& one) { return one.rank == rank; };
+  if (rank == watch_.session().rank()) return;
+  if (std::any_of(suspects_.begin(), suspects_.end(), known)) return;
   suspects_.push_back({rank, Deadline(kForAnAnswer)});
+  fresh.push_back(rank);
 }
 
-Question Watch::Inquiry::question() const {
-  const auto overdue =
-      std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - first_passed_);
-  return {number_, overdue.count()};
-}
-
-void Watch::Inquiry::hear(int rank, const Answer& answer) {
+RecycledVector<int> Inquiry::hear(int rank, const Answer& answer) {
+  const std::lock_guard lock(mutex_);
+  RecycledVector<int> fresh;
   const auto entries = std::span(answer.entries);
-  const auto ranks = entries.first(static_cast<std::size_t>(answer.rank_count));
-  const auto hosts = entries.subspan(ranks.size(), static_cast<std::size_t>(answer.host_count));
-  if (later_ && rank == watch_.leader_of_host()) told_.assign(hosts.begin(), hosts.end());
-  const auto suspect = std::find_if(suspects_.begin(), suspects_.end(),
-                                    [rank](const Suspect& one) { return one.rank == rank; });
-  if (suspect == suspects_.end()) return;
-  suspect->answered = true;
-  suspect->goes_on = answer.idle_later < timeout_.count();
+  const auto ranks = entries.first(static_cast<std::size_t>(answer.awaited_count));
+  const auto silent =
+      entries.subspan(ranks.size(), static_cast<std::size_t>(answer.unreachable_count));
+  if (asks_leader_ && rank == leader_of_host()) told_.assign(silent.begin(), silent.end());
+  const auto who = std::find_if(suspects_.begin(), suspects_.end(),
+                                [rank](const Suspect& one) { return one.rank == rank; });
+  if (who == suspects_.end()) return fresh;
+  who->answered = true;
+  who->goes_on = answer.idle_later < timeout_.count();
   last_progress_ = std::max(last_progress_, Clock::now() - std::chrono::milliseconds(answer.idle));
-  for (const int next : ranks) ask(next);
-}
-
-std::vector<int> Watch::Inquiry::unreachable() const {
-  return watch_.heartbeats_ ? watch_.heartbeats_->unreachable() : told_;
+  for (const int next : ranks) suspect(next, fresh);
+  return fresh;
 }
 
 /** Hosts that cannot be reached, if one of the silent is there; otherwise the silent. */
-Loss Watch::Inquiry::blame(std::vector<int> silent) const {
-  const std::vector<int> hosts = unreachable();
-  const auto is_there = [&](int rank) {
-    return std::find(hosts.begin(), hosts.end(), watch_.layout_->host_of(rank)) != hosts.end();
-  };
-  if (!hosts.empty() && std::any_of(silent.begin(), silent.end(), is_there)) {
-    return loss_of_hosts(*watch_.layout_, hosts);
+Verdict Inquiry::blame(const std::vector<int>& silent) const {
+  Verdict verdict;
+  std::vector<int>& ranks = verdict.loss.ranks;
+  for (const int one : silent) {
+    if (const int rank = watch_.rank_of(one); rank >= 0) ranks.push_back(rank);
   }
-  return {std::move(silent), "did not answer within " + seconds_text(timeout_)};
+  std::vector<int> hosts = watch_.unreachable_hosts();
+  for (const int one : told_) {
+    if (const int rank = watch_.rank_of(one); rank >= 0) {
+      hosts.push_back(watch_.layout()->host_of(rank));
+    }
+  }
+  const auto is_there = [&](int rank) {
+    return std::find(hosts.begin(), hosts.end(), watch_.layout()->host_of(rank)) != hosts.end();
+  };
+  if (!hosts.empty() && std::any_of(ranks.begin(), ranks.end(), is_there)) {
+    verdict.loss = loss_of_hosts(*watch_.layout(), hosts);
+  } else {
+    verdict.loss.reason = "did not answer within " + seconds_text(timeout_);
+  }
+  return verdict;
 }
 
-std::optional<Watch::Verdict> Watch::Inquiry::verdict() {
-  const std::lock_guard lock(watch_.mutex_);
+std::optional<Verdict> Inquiry::verdict() {
+  RecycledVector<int> again;
+  std::optional<Verdict> verdict;
+  {
+    const std::lock_guard lock(mutex_);
+    verdict = judge(again);
+  }
+  graph_.ask(*this, again);  // which takes a lock that is held while an answer is heard
+  return verdict;
+}
+
+std::optional<Verdict> Inquiry::judge(RecycledVector<int>& again) {
   if (later_ && later_->expired()) {
-    watch_.send(question(), watch_.leader_of_host());
-    later_.emplace(timeout_ + kForAnAnswer);  // once is enough
+    again.push_back(leader_of_host());
+    later_.reset();  // once is enough
   }
   bool patient = false;
   bool undecided = false;
@@ -99,7 +123,7 @@ std::optional<Watch::Verdict> Watch::Inquiry::verdict() {
     silent.push_back(suspect.rank);
   }
   if (undecided) return std::nullopt;
-  if (!silent.empty()) return Verdict{blame(std::move(silent))};
+  if (!silent.empty()) return blame(silent);
   // Everybody is alive: what they do may still end the wait, so the full time is given once.
   if (patient && !asked_twice_) return std::nullopt;
   const auto idle =
@@ -108,15 +132,16 @@ std::optional<Watch::Verdict> Watch::Inquiry::verdict() {
   if (!asked_twice_) {  // one may have stopped since its answer
     asked_twice_ = true;
     for (Suspect& suspect : suspects_) {
-      watch_.send(question(), suspect.rank);
+      again.push_back(suspect.rank);
       suspect = {suspect.rank, Deadline(kForAnAnswer)};
     }
     return std::nullopt;
   }
   const std::string reason = "did not answer within " + seconds_text(timeout_);
-  const auto busy = std::find_if(suspects_.begin(), suspects_.end(),
-                                 [](const Suspect& suspect) { return suspect.goes_on; });
-  if (busy != suspects_.end()) return Verdict{{{busy->rank}, reason + "; it makes other calls"}};
+  for (const Suspect& suspect : suspects_) {
+    const int rank = watch_.rank_of(suspect.rank);
+    if (suspect.goes_on && rank >= 0) return Verdict{{{rank}, reason + "; it makes other calls"}};
+  }
   return Verdict{{awaited_, reason + "; no rank has stopped, they wait for each other"}};
 }
 

@@ -18,6 +18,7 @@
 #include "base/text.hpp"
 #include "base/waiter.hpp"
 #include "comm/mpi/lifecycle.hpp"
+#include "comm/mpi/wait_graph.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::mpi {
@@ -106,11 +107,12 @@ void Session::duplicate(MPI_Comm parent) {
   finish(request, parent, "MPI_Comm_idup", duplicate);
   comm_ = *duplicate;
   check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  wait_graph_ = std::make_unique<WaitGraph>(*this, roll_call_tag_ - 1);
 }
 
 Session::~Session() {
-  if (comm_ == MPI_COMM_NULL || failed_ || !may_call()) return;
-  if (!any_thread_ && thread_ != std::this_thread::get_id()) return;
+  wait_graph_.reset();
+  if (comm_ == MPI_COMM_NULL || failed_ || !this_thread_may_call()) return;
   const int code = MPI_Comm_free(&comm_);
   if (code != MPI_SUCCESS) log(LogLevel::warn, "MPI_Comm_free: " + describe_error(code));
 }

@@ -15,6 +15,8 @@
 
 namespace tutti::mpi {
 
+class WaitGraph;
+
 /** MPI moves bytes only while it is called, so waits for it look again and again: at first at once,
  * offering the core, then every 50 us. */
 inline constexpr WaitPolicy kMpiWait{.spin = std::chrono::microseconds(200),
@@ -45,8 +47,10 @@ class Session {
   bool any_thread() const { return any_thread_; }
   /** The MPI library's own name and version, one line. */
   static std::string library();
-  /** The largest tag that messages over comm() may have. */
-  int last_tag() const { return roll_call_tag_ - 1; }
+  /** The largest tag that messages of channels may have. */
+  int last_tag() const { return roll_call_tag_ - 2; }
+  /** Who waits for whom in all channels. */
+  WaitGraph& wait_graph() { return *wait_graph_; }
 
   /**
    * For each rank a number that is equal for ranks of one host: those that see the same shared
@@ -66,6 +70,10 @@ class Session {
   /** Whether MPI may be called: it is not finalised, and this is not a forked child of the process
    * that made the session. */
   bool may_call() const noexcept;
+  /** And whether this thread may. */
+  bool this_thread_may_call() const noexcept {
+    return may_call() && (any_thread_ || thread_ == std::this_thread::get_id());
+  }
 
  private:
   explicit Session(std::chrono::milliseconds timeout);
@@ -87,6 +95,7 @@ class Session {
   std::thread::id thread_ = std::this_thread::get_id();
   std::atomic<bool> failed_ = false;
   int next_context_ = 0;
+  std::unique_ptr<WaitGraph> wait_graph_;
 };
 
 }  // namespace tutti::mpi

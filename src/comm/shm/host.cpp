@@ -146,6 +146,7 @@ void Host::wait(const Signal& signal, Wait kind, std::optional<Deadline>& deadli
   // Takes back what show() has shown, however the wait ends.
   const auto take_back = [](Host* host) { host->show({}); };
   std::unique_ptr<Host, decltype(take_back)> shown(nullptr, take_back);
+  std::function<void()> investigation;
   for (bool slept = false;; slept = true) {
     const std::uint32_t seen = signal.value();
     const bool failed = has_failed();  // whoever failed after this wait had ended does not end it
@@ -166,7 +167,14 @@ void Host::wait(const Signal& signal, Wait kind, std::optional<Deadline>& deadli
     }
     look_around(missing, done);
     idle(missing);
-    if (deadline->expired()) {
+    if (investigate_ && !investigation && deadline->expires_within(inquiry_lead(timeout_)) &&
+        leads_outside(missing)) {
+      investigation = investigate_(names_of(missing));
+    }
+    if (deadline->expired() && investigation) {
+      if (done()) break;
+      investigation();
+    } else if (deadline->expired()) {
       std::string reason;
       const std::vector<int> guilty = culprits(missing, reason);
       if (done()) break;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -51,6 +52,13 @@ class Host {
    * throws ends the wait. For whoever has other peers to look after. */
   using Idle = std::function<void(std::span<const int> names)>;
   void set_idle(Idle idle) { idle_ = std::move(idle); }
+  const Idle& idle_function() const { return idle_; }
+
+  /** Begins to find out why ranks with these names do not come, where they wait in other
+   * communicators. What it returns is called now and then once the deadline has passed, and throws
+   * PeerLost. */
+  using Investigate = std::function<std::function<void()>(std::span<const int> names)>;
+  void set_investigate(Investigate investigate) { investigate_ = std::move(investigate); }
 
   /** Reaches the next synchronisation, for the others to see. */
   void arrive();
@@ -76,18 +84,24 @@ class Host {
   /** While it exists, the ranks of this host know that this one waits for another host. */
   class Elsewhere {
    public:
-    Elsewhere(Host& host, Wait kind) : entry_(host.waiting_for(kind)) {
+    Elsewhere(Host& host, Wait kind) : host_(host), entry_(host.waiting_for(kind)) {
       entry_.store(kWaitingElsewhere, std::memory_order_relaxed);
     }
     Elsewhere(const Elsewhere&) = delete;
     Elsewhere& operator=(const Elsewhere&) = delete;
-    ~Elsewhere() { entry_.store(kNotWaiting, std::memory_order_relaxed); }
+    ~Elsewhere() {
+      entry_.store(kNotWaiting, std::memory_order_relaxed);
+      if (host_.shows_outside_.exchange(false, std::memory_order_relaxed)) host_.show({});
+    }
 
    private:
+    Host& host_;
     std::atomic<std::int32_t>& entry_;
   };
-  /** Made now and then by such a wait: shows that this rank is alive, and throws if the
-   * communicator has failed. */
+  /** Made now and then by such a wait: shows that this rank is alive and waits, in all
+   * communicators of this process, and throws if this one has failed. */
+  void pulse_elsewhere();
+  /** Shows that this rank is alive, and throws if the communicator has failed. */
   void pulse();
 
   /** For a wait on something else, a GPU, in which all other ranks take part: pulse(), and throws
@@ -169,6 +183,9 @@ class Host {
   template <class Action>
   void for_each_of_this_rank(const Action& action);
   int find(const Host& other, int rank) const;
+  /** Whether one of `awaited`, or whom they wait for, waits in another communicator for a rank that
+   * is not of this host. */
+  bool leads_outside(const std::vector<int>& awaited) const;
   /** Spins for a while; whether done() holds. */
   template <class Done>
   bool spin(const Done& done) const;
@@ -207,6 +224,8 @@ class Host {
   std::vector<bool> shares_process_;  // by rank: whether another rank is of the same process
   std::uint32_t phase_ = 0;
   Idle idle_;
+  Investigate investigate_;
+  std::atomic<bool> shows_outside_ = false;  // in the other communicators
   std::function<void()> on_failure_;
   std::array<std::vector<int>, kWaitKinds> missing_;  // of a wait of each kind: made once
   std::mutex failing_;                                // this rank's threads write one report

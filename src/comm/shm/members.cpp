@@ -110,8 +110,17 @@ std::unique_ptr<Transport> ShmTransport::split(int color, int key) {
   std::iota(names.begin(), names.end(), 0);
   const Host::Elsewhere elsewhere(host_, Wait::collective);
   try {
-    return std::make_unique<ShmTransport>(plan.tickets.front(), plan.rank, std::move(names),
-                                          host_.timeout(), host_.participants_of(plan.members));
+    auto part =
+        std::make_unique<ShmTransport>(plan.tickets.front(), plan.rank, std::move(names),
+                                       host_.timeout(), host_.participants_of(plan.members));
+    if (const Host::Idle& idle = host_.idle_function()) {
+      part->host().set_idle([idle, members = plan.members](std::span<const int> missing) {
+        RecycledVector<int> ranks;
+        for (const int rank : missing) ranks.push_back(members[static_cast<std::size_t>(rank)]);
+        idle(ranks);
+      });
+    }
+    return part;
   } catch (const PeerLost& error) {
     host_.fail_lost(error.ranks(), error.reason());
     throw;

@@ -59,6 +59,34 @@ void Host::beat() {
       [](Host& host) { host.own().heartbeat.fetch_add(1, std::memory_order_relaxed); });
 }
 
+void Host::pulse_elsewhere() {
+  pulse();
+  shows_outside_.store(true, std::memory_order_relaxed);
+  for_each_of_this_rank([](Host& host) {
+    host.control().waits(host.rank_, host.size()).store(true, std::memory_order_relaxed);
+  });
+}
+
+bool Host::leads_outside(const std::vector<int>& awaited) const {
+  std::vector<int> trace = awaited;
+  for (std::size_t i = 0; i < trace.size(); ++i) {  // trace grows
+    const int suspect = trace[i];
+    if (control().waits(suspect, size()).load(std::memory_order_relaxed)) return true;
+    const auto follow = [&](int next) {
+      if (next >= 0 && std::find(trace.begin(), trace.end(), next) == trace.end()) {
+        trace.push_back(next);
+      }
+    };
+    for (const auto& entry : control().slot(suspect).waiting_for) {
+      follow(entry.load(std::memory_order_relaxed));
+    }
+    for (int next = 0; next < size(); ++next) {
+      if (control().waits(suspect, next).load(std::memory_order_relaxed)) follow(next);
+    }
+  }
+  return false;
+}
+
 void Host::show(const std::vector<int>& awaited) {
   for_each_of_this_rank([&](Host& host) {
     bool outside = false;

@@ -1,0 +1,59 @@
+// Posts control messages, and takes them.
+#include "comm/mpi/messenger.hpp"
+
+#include <exception>
+#include <utility>
+
+#include "base/log.hpp"
+#include "comm/mpi/lifecycle.hpp"
+
+namespace tutti::mpi {
+
+Messenger::~Messenger() {
+  try {
+    if (session_.may_call()) flush();
+    if (!outgoing_.empty()) leave_to_mpi(std::make_shared<Pendings>(std::move(outgoing_)));
+    if (!incoming_.empty()) leave_to_mpi(std::make_shared<Pendings>(std::move(incoming_)));
+  } catch (const std::exception& error) {
+    log(LogLevel::warn, error.what());
+  }
+}
+
+void Messenger::send(const ControlMessage& message, int destination) {
+  Pending pending{MPI_REQUEST_NULL, std::make_shared<ControlMessage>(message), destination};
+  const int code = MPI_Isend(pending.message.get(), sizeof(ControlMessage), MPI_BYTE, destination,
+                             tag_, session_.comm(), &pending.request);
+  if (code == MPI_SUCCESS) outgoing_.push_back(std::move(pending));
+}
+
+void Messenger::flush() noexcept {
+  std::erase_if(outgoing_, [](Pending& pending) {
+    int done = 0;
+    return MPI_Test(&pending.request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done != 0;
+  });
+}
+
+void Messenger::collect() {
+  for (;;) {
+    int found = 0;
+    MPI_Message matched = MPI_MESSAGE_NULL;
+    MPI_Status status;
+    check(MPI_Improbe(MPI_ANY_SOURCE, tag_, session_.comm(), &found, &matched, &status),
+          "MPI_Improbe");
+    if (found == 0) return;
+    Pending& pending = incoming_.emplace_back();
+    pending.message = std::make_shared<ControlMessage>();
+    pending.peer = status.MPI_SOURCE;
+    check(MPI_Imrecv(pending.message.get(), sizeof(ControlMessage), MPI_BYTE, &matched,
+                     &pending.request),
+          "MPI_Imrecv");
+  }
+}
+
+bool Messenger::is_done(Pending& pending) {
+  int done = 0;
+  check(MPI_Test(&pending.request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+  return done != 0;
+}
+
+}  // namespace tutti::mpi
