@@ -1,7 +1,10 @@
 // Reductions: how the contributions of the ranks become one.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 namespace tutti {
 
@@ -9,6 +12,13 @@ namespace tutti {
 enum class ReduceKind : std::uint8_t { sum, average, min, max, product, premul_sum };
 
 inline constexpr int kReduceKindCount = 6;
+
+/** "sum", "average", "min", "max", "product" or "premul_sum". */
+constexpr std::string_view name_of(ReduceKind kind) {
+  constexpr std::array<std::string_view, kReduceKindCount> kNames{"sum", "average", "min",
+                                                                  "max", "product", "premul_sum"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
 
 /**
  * A reduction. f16 and bf16 are accumulated in float. Integers wrap around on overflow; their

@@ -4,50 +4,35 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include "tutti/call.hpp"
 #include "tutti/device.hpp"
-#include "tutti/dtype.hpp"
-#include "tutti/reduce.hpp"
-#include "tutti/sparse.hpp"
 
 namespace tutti {
 
 /**
- * The collectives of one communicator. Arguments have been checked by the Communicator; `in` and
- * `out` are either the same elements (the collective's usual in-place form) or do not overlap.
- * Called by all ranks in the same order, by one thread at a time; one send and one recv may run
- * beside them.
+ * Moves bytes of CPU memory between the ranks of one communicator. To implement one: run() does
+ * what each Operation says, as Communicator documents it, for all that a Call can ask for but
+ * allocate and split, which have functions of their own, since they return something. A backend
+ * that cannot do an operation throws BackendUnavailable naming it, on all ranks alike, before it
+ * moves anything.
  *
- * Errors: PeerLost and MismatchError as described in error.hpp. After either the object is only
- * good for destruction.
+ * The arguments have been checked by the Communicator; `in` and `out` are either the same elements
+ * (the operation's usual in-place form) or do not overlap. Called by all ranks in the same order,
+ * by one thread at a time; one send and one recv may run beside them. What a call reads and writes
+ * belongs to it until it returns: it blocks until this rank's part is done, at most until the
+ * communicator's deadline.
+ *
+ * Nothing may be written before the ranks have shown each other that they ask for the same:
+ * Call::describe() is what a MismatchError shows of each. Errors: PeerLost and MismatchError as
+ * described in error.hpp. After either the object is only good for destruction.
  */
-class Collectives {
+class Transport {
  public:
-  virtual ~Collectives() = default;
+  virtual ~Transport() = default;
 
-  virtual void all_reduce(ConstView in, View out, Reduce reduce) = 0;
-  virtual void reduce(ConstView in, View out, Reduce reduce, int root) = 0;
-  virtual void broadcast(ConstView in, View out, int root) = 0;
-  virtual void all_gather(ConstView in, View out) = 0;
-  virtual void all_gather_v(ConstView in, View out, std::span<const std::int64_t> counts) = 0;
-  virtual void reduce_scatter(ConstView in, View out, Reduce reduce) = 0;
-  virtual void all_to_all(ConstView in, View out) = 0;
-  virtual void barrier() = 0;
-
-  virtual void send(ConstView in, int destination) = 0;
-  virtual void recv(View out, int source) = 0;
-};
-
-/**
- * Moves bytes of CPU memory between the ranks of one communicator. Every call blocks until this
- * rank's part is done, at most until the communicator's deadline.
- */
-class Transport : public Collectives {
- public:
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual int local_rank() const = 0;
@@ -61,9 +46,8 @@ class Transport : public Collectives {
    * messages. Any thread may ask. */
   virtual std::int64_t bytes_between() const { return 0; }
 
-  /** A collective; `reduce` is the sum or the average. */
-  virtual SparseStats sparse_all_reduce(const SparseView& in, View out, Reduce reduce) = 0;
-
+  /** Runs a collective, or one side of a message. */
+  virtual void run(const Call& call) = 0;
   /** Collective: `bytes` bytes of zeros on every rank, mapped by all ranks of a host. */
   virtual Buffer allocate(std::int64_t bytes) = 0;
   /** Collective: a transport among the ranks of equal `color`, ordered by `key`, then by rank. */
@@ -82,11 +66,15 @@ class Transport : public Collectives {
 };
 
 /**
- * Moves bytes between GPUs. A collective returns when it has been launched on the stream in use;
- * who waits for it calls poll() meanwhile. The device is current on the thread that calls.
+ * Moves bytes between GPUs: what Transport is for memory of the CPU. An operation returns when it
+ * has been launched on the stream in use; who waits for it calls poll() meanwhile. The device is
+ * current on the thread that calls. An all_to_all never comes in place; a sparse_all_reduce never
+ * comes.
  */
-class DeviceTransport : public Collectives {
+class DeviceTransport {
  public:
+  virtual ~DeviceTransport() = default;
+
   virtual Device device() const = 0;
   /** One line for the log. */
   virtual std::string describe() const = 0;
@@ -94,6 +82,8 @@ class DeviceTransport : public Collectives {
   /** The stream (a cudaStream_t) that collectives are launched on from now on. */
   virtual void use_stream(void* stream) = 0;
 
+  /** Launches a collective, or one side of a message. */
+  virtual void run(const Call& call) = 0;
   /** Collective: `bytes` bytes, not initialised, that the GPUs' links reach. */
   virtual Buffer allocate(std::int64_t bytes) = 0;
   /**

@@ -47,8 +47,8 @@ void require_agreement(Transport& transport) {
   for (std::size_t i = 0; i < own.size(); ++i) own[i] = kVariables[i].value();
   std::vector<Values> all(static_cast<std::size_t>(transport.size()));
   constexpr std::int64_t kCount = std::tuple_size_v<Values>;
-  transport.all_gather(ConstView(own.data(), kCount, DType::i64),
-                       View(all.data(), kCount * transport.size(), DType::i64));
+  transport.run(Call::all_gather(ConstView(own.data(), kCount, DType::i64),
+                                 View(all.data(), kCount * transport.size(), DType::i64)));
 
   for (std::size_t i = 0; i < kVariables.size(); ++i) {
     std::map<std::int64_t, std::vector<int>> ranks_by_value;

@@ -1,20 +1,10 @@
 // Compares, hashes and prints signatures.
 #include "comm/signature.hpp"
 
-#include <array>
 #include <sstream>
-#include <string_view>
 
 namespace tutti {
 namespace {
-
-constexpr std::array<std::string_view, kOperations> kOperationNames{
-    "all_reduce",   "reduce",         "broadcast",  "all_gather",
-    "all_gather_v", "reduce_scatter", "all_to_all", "sparse_all_reduce",
-    "barrier",      "send",           "recv",       "allocate",
-    "split"};
-constexpr std::array<std::string_view, kReduceKindCount> kReduceNames{
-    "sum", "average", "min", "max", "product", "premul_sum"};
 
 bool reduces(Operation operation) {
   return operation == Operation::all_reduce || operation == Operation::reduce ||
@@ -25,12 +15,12 @@ bool reduces(Operation operation) {
 
 std::string Signature::describe() const {
   std::ostringstream text;
-  text << kOperationNames[static_cast<std::size_t>(operation)] << '(';
+  text << name_of(operation) << '(';
   if (operation == Operation::allocate) {
     text << count << " bytes";
   } else if (operation != Operation::barrier && operation != Operation::split) {
     text << name_of(dtype) << ", count " << count;
-    if (reduces(operation)) text << ", " << kReduceNames[static_cast<std::size_t>(reduce)];
+    if (reduces(operation)) text << ", " << name_of(reduce);
     if (reduce == ReduceKind::premul_sum) text << " with factor " << factor;
     if (root >= 0) text << ", root " << root;
     if (operation == Operation::all_gather_v) {

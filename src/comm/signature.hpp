@@ -10,27 +10,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "tutti/dtype.hpp"
-#include "tutti/transport.hpp"
+#include "tutti/call.hpp"
 
 namespace tutti {
-
-enum class Operation : std::uint8_t {
-  all_reduce,
-  reduce,
-  broadcast,
-  all_gather,
-  all_gather_v,
-  reduce_scatter,
-  all_to_all,
-  sparse_all_reduce,
-  barrier,
-  send,
-  recv,
-  allocate,
-  split,
-};
-inline constexpr std::size_t kOperations = 13;
 
 /** The finaliser of MurmurHash3: every bit of the input moves every bit of the output. */
 inline std::uint64_t mix_hash(std::uint64_t seed, std::uint64_t value) {
@@ -64,16 +46,8 @@ struct Signature {
   std::uint64_t counts = 0;    ///< hash of all_gather_v's counts
   std::int64_t own_count = 0;  ///< of all_gather_v: what this rank brings; may differ
 
-  static Signature of(Operation operation, DType dtype, std::int64_t count,
-                      const Reduce& reduce = {}) {
-    Signature signature;
-    signature.operation = operation;
-    signature.dtype = dtype;
-    signature.reduce = reduce.kind;
-    signature.count = count;
-    signature.factor = reduce.factor;
-    return signature;
-  }
+  /** What `call` asks for. The sequence is the transport's. */
+  static Signature of(const Call& call);
 
   /** Equal for signatures that match, and almost surely different otherwise. Never 0. */
   std::uint64_t hash() const {
@@ -94,6 +68,22 @@ static_assert(std::is_trivially_copyable_v<Signature>);
 
 /** A hash of counts for Signature::counts. */
 std::uint64_t hash_counts(std::span<const std::int64_t> counts);
+
+// Every call computes one: inline.
+inline Signature Signature::of(const Call& call) {
+  Signature signature;
+  signature.operation = call.operation;
+  signature.dtype = call.dtype;
+  signature.reduce = call.reduction.kind;
+  signature.root = call.root;
+  signature.count = call.count;
+  signature.factor = call.reduction.factor;
+  if (call.operation == Operation::all_gather_v) {
+    signature.counts = hash_counts(call.counts);
+    signature.own_count = call.in.count;
+  }
+  return signature;
+}
 
 /** What one rank asked for. */
 struct RankSignature {

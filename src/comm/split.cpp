@@ -21,8 +21,8 @@ SplitPlan plan_split(Transport& transport, int color, int key, const UniqueId& t
   const Entry own{color, key, ticket.bytes()};
   std::vector<Entry> entries(static_cast<std::size_t>(transport.size()));
   constexpr std::int64_t kEntry = sizeof(Entry);
-  transport.all_gather(ConstView(&own, kEntry, DType::u8),
-                       View(entries.data(), kEntry * transport.size(), DType::u8));
+  transport.run(Call::all_gather(ConstView(&own, kEntry, DType::u8),
+                                 View(entries.data(), kEntry * transport.size(), DType::u8)));
 
   SplitPlan plan;
   if (color < 0) return plan;

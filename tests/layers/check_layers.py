@@ -19,7 +19,7 @@ LAYERS = [
         "sparse.hpp",
     },
     {"device.hpp", "select.hpp"},
-    {"unique_id.hpp", "transport.hpp"},
+    {"unique_id.hpp", "call.hpp", "transport.hpp"},
     {"communicator.hpp", "mpi.hpp"},
     {"compressor.hpp", "reducer.hpp", "optimizer.hpp"},
     {"dist_opt.hpp"},

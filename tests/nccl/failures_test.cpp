@@ -19,7 +19,7 @@ TEST_F(NcclTransportTest, ACallThatNeverEndsBecomesPeerLost) {
       [&](shm::ShmTransport& host) {
         NcclTransport transport(join(&host, gpu_number(host.rank())), &host, kGpu);
         try {
-          transport.all_reduce(a(4), b(4), Reduce::sum);
+          transport.run(Call::all_reduce(a(4), b(4), Reduce::sum));
         } catch (const PeerLost& error) {
           EXPECT_NE(std::string(error.what()).find("did not answer within 2.0 s"),
                     std::string::npos)
@@ -67,7 +67,7 @@ TEST_F(NcclTransportTest, ACallerCanEndAWait) {
     NcclTransport transport(join(&host, gpu_number(0)), &host, kGpu);
     {
       const InterruptCheck check([] { throw std::runtime_error("enough"); });
-      EXPECT_THROW(transport.all_reduce(a(4), b(4), Reduce::sum), std::runtime_error);
+      EXPECT_THROW(transport.run(Call::all_reduce(a(4), b(4), Reduce::sum)), std::runtime_error);
     }
     transport.cancel();
   });
@@ -78,7 +78,7 @@ TEST_F(NcclTransportTest, AnErrorSaysWhatNcclSays) {
   fake_nccl()->answers["ncclAllReduce"][-1] = ncclInvalidUsage;
   on_ranks(1, [&](NcclTransport& transport, int) {
     try {
-      transport.all_reduce(a(4), b(4), Reduce::sum);
+      transport.run(Call::all_reduce(a(4), b(4), Reduce::sum));
       ADD_FAILURE() << "did not throw";
     } catch (const Error& error) {
       EXPECT_STREQ(error.what(), "ncclAllReduce: some error (details)");
@@ -89,7 +89,7 @@ TEST_F(NcclTransportTest, AnErrorSaysWhatNcclSays) {
 TEST_F(NcclTransportTest, AGroupIsClosedWhateverFailsInside) {
   fake_nccl()->answers["ncclRecv"][-1] = ncclInternalError;
   on_ranks(1, [&](NcclTransport& transport, int) {
-    EXPECT_THROW(transport.all_to_all(a(4), b(4)), Error);
+    EXPECT_THROW(transport.run(Call::all_to_all(a(4), b(4), 1)), Error);
   });
   EXPECT_EQ(count("-1: ncclGroupEnd"), 1);
 }
@@ -133,7 +133,7 @@ TEST_F(NcclTransportTest, AbortsOnceAndRefusesWhatComesAfter) {
   on_ranks(1, [&](NcclTransport& transport, int) {
     transport.cancel();
     transport.cancel();
-    EXPECT_THROW(transport.all_reduce(a(4), b(4), Reduce::sum), CommunicationError);
+    EXPECT_THROW(transport.run(Call::all_reduce(a(4), b(4), Reduce::sum)), CommunicationError);
     EXPECT_THROW(transport.poll(), CommunicationError);
   });
   EXPECT_EQ(count("0: ncclCommAbort"), 1);
@@ -157,7 +157,7 @@ TEST_F(NcclTransportTest, AnIdThatCannotBeMadeIsEverybodysError) {
       EXPECT_STREQ(error.what(), "ncclGetUniqueId on rank 0: some error");
       ++told;
     }
-    host.barrier();  // the ranks can go on without GPUs
+    host.run(Call::barrier());  // the ranks can go on without GPUs
   });
   EXPECT_EQ(told, 2);
 }
@@ -171,7 +171,7 @@ TEST_F(NcclTransportTest, AnOldLibraryIsEverybodysError) {
     } catch (const BackendUnavailable&) {
       ++told;
     }
-    host.barrier();
+    host.run(Call::barrier());
   });
   EXPECT_EQ(told, 2);
   EXPECT_TRUE(fake_nccl()->calls.empty());
@@ -186,7 +186,7 @@ TEST_F(NcclTransportTest, ThreadsThatShareAGpuAreRefused) {
       EXPECT_NE(std::string(error.what()).find("ranks 0 and 1"), std::string::npos);
       ++told;
     }
-    host.barrier();
+    host.run(Call::barrier());
   });
   EXPECT_EQ(told, 3);
 }

@@ -74,7 +74,7 @@ class NcclTransportTest : public ::testing::Test {
           NcclTransport transport(join(&host, gpu_number(host.rank())), &host, kGpu);
           transport.use_stream(&stream);
           body(transport, host.rank());
-          host.barrier();  // nobody leaves before all have looked
+          host.run(Call::barrier());  // nobody leaves before all have looked
         },
         timeout);
   }

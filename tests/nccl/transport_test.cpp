@@ -33,7 +33,7 @@ TEST_F(NcclTransportTest, ReductionsUseNcclsOperators) {
   on_ranks(1, [&](NcclTransport& transport, int) {
     for (const Reduce reduce :
          {Reduce::sum, Reduce::average, Reduce::min, Reduce::max, Reduce::product}) {
-      transport.all_reduce(a(10), b(10), reduce);
+      transport.run(Call::all_reduce(a(10), b(10), reduce));
     }
   });
   const auto calls = calls_of(0);
@@ -47,7 +47,7 @@ TEST_F(NcclTransportTest, ReductionsUseNcclsOperators) {
 
 TEST_F(NcclTransportTest, APremultipliedSumMakesItsOperatorAndEndsIt) {
   on_ranks(1, [&](NcclTransport& transport, int) {
-    transport.reduce_scatter(a(4), a(4), Reduce::premul_sum(0.5));
+    transport.run(Call::reduce_scatter(a(4), a(4), Reduce::premul_sum(0.5)));
   });
   const std::vector<std::string> expected{
       "ncclRedOpCreatePreMulSum 0.5 type 7 residence 1",
@@ -59,7 +59,7 @@ TEST_F(NcclTransportTest, EveryDtypeHasItsName) {
   on_ranks(1, [&](NcclTransport& transport, int) {
     for (int i = 0; i < kDTypeCount; ++i) {
       const View view(a_.data(), 4, static_cast<DType>(i), kGpu);
-      transport.broadcast(view, view, 0);
+      transport.run(Call::broadcast(view, view, 0));
     }
   });
   const auto calls = calls_of(0);
@@ -74,8 +74,8 @@ TEST_F(NcclTransportTest, EveryDtypeHasItsName) {
 
 TEST_F(NcclTransportTest, RootsReadAndWriteTheirOwnArguments) {
   on_ranks(2, [&](NcclTransport& transport, int) {
-    transport.reduce(a(4), b(4), Reduce::sum, 1);
-    transport.broadcast(a(4), b(4), 1);
+    transport.run(Call::reduce(a(4), b(4), Reduce::sum, 1));
+    transport.run(Call::broadcast(a(4), b(4), 1));
   });
   EXPECT_EQ(calls_of(0), (std::vector<std::string>{
                              "ncclReduce " + at_a_ + " 0 4 type 7 op 0 root 1",
@@ -88,7 +88,7 @@ TEST_F(NcclTransportTest, RootsReadAndWriteTheirOwnArguments) {
 TEST_F(NcclTransportTest, AllGatherVIsAGroupOfBroadcasts) {
   const std::array<std::int64_t, 3> counts{2, 0, 3};
   on_ranks(3, [&](NcclTransport& transport, int rank) {
-    transport.all_gather_v(a(counts[static_cast<std::size_t>(rank)]), b(5), counts);
+    transport.run(Call::all_gather_v(a(counts[static_cast<std::size_t>(rank)]), b(5), counts));
   });
   const std::string third = address(b_.data() + 2);
   EXPECT_EQ(calls_of(1), (std::vector<std::string>{
@@ -100,7 +100,8 @@ TEST_F(NcclTransportTest, AllGatherVIsAGroupOfBroadcasts) {
 }
 
 TEST_F(NcclTransportTest, AllToAllIsAGroupOfMessages) {
-  on_ranks(2, [&](NcclTransport& transport, int) { transport.all_to_all(a(6), b(6)); });
+  on_ranks(2,
+           [&](NcclTransport& transport, int) { transport.run(Call::all_to_all(a(6), b(6), 2)); });
   EXPECT_EQ(calls_of(1),
             (std::vector<std::string>{"ncclSend " + at_a_ + " 3 type 7 to 0",
                                       "ncclRecv " + at_b_ + " 3 type 7 from 0",
@@ -111,13 +112,13 @@ TEST_F(NcclTransportTest, AllToAllIsAGroupOfMessages) {
 TEST_F(NcclTransportTest, NothingIsLaunchedForNoElements) {
   on_ranks(2, [&](NcclTransport& transport, int) {
     const std::array<std::int64_t, 2> none{};
-    transport.all_reduce(a(0), b(0), Reduce::premul_sum(2.0));
-    transport.reduce(a(0), b(0), Reduce::sum, 0);
-    transport.broadcast(a(0), b(0), 0);
-    transport.all_gather(a(0), b(0));
-    transport.all_gather_v(a(0), b(0), none);
-    transport.reduce_scatter(a(0), b(0), Reduce::sum);
-    transport.all_to_all(a(0), b(0));
+    transport.run(Call::all_reduce(a(0), b(0), Reduce::premul_sum(2.0)));
+    transport.run(Call::reduce(a(0), b(0), Reduce::sum, 0));
+    transport.run(Call::broadcast(a(0), b(0), 0));
+    transport.run(Call::all_gather(a(0), b(0)));
+    transport.run(Call::all_gather_v(a(0), b(0), none));
+    transport.run(Call::reduce_scatter(a(0), b(0), Reduce::sum));
+    transport.run(Call::all_to_all(a(0), b(0), 2));
   });
   EXPECT_TRUE(calls_of(0).empty());
 }
@@ -127,8 +128,8 @@ TEST_F(NcclTransportTest, WaitsWhileACallIsInProgress) {
   fake_nccl()->answers["ncclAllReduce"][-1] = ncclInProgress;
   fake_nccl()->patience = 5;
   on_ranks(2, [&](NcclTransport& transport, int) {
-    transport.all_reduce(a(4), b(4), Reduce::sum);
-    transport.all_gather(a(4), b(8));
+    transport.run(Call::all_reduce(a(4), b(4), Reduce::sum));
+    transport.run(Call::all_gather(a(4), b(8)));
   });
   EXPECT_EQ(calls_of(0).size(), 2U);
 }
@@ -136,7 +137,8 @@ TEST_F(NcclTransportTest, WaitsWhileACallIsInProgress) {
 TEST_F(NcclTransportTest, AGroupGoesOnWhileACallInsideIsInProgress) {
   fake_nccl()->answers["ncclSend"][-1] = ncclInProgress;
   fake_nccl()->patience = 3;
-  on_ranks(2, [&](NcclTransport& transport, int) { transport.all_to_all(a(6), b(6)); });
+  on_ranks(2,
+           [&](NcclTransport& transport, int) { transport.run(Call::all_to_all(a(6), b(6), 2)); });
   EXPECT_EQ(calls_of(1).size(), 4U);
   EXPECT_EQ(count("-1: ncclGroupEnd"), 2);
 }
@@ -145,7 +147,7 @@ TEST_F(NcclTransportTest, RanksThatDisagreeAreToldBeforeAnythingIsLaunched) {
   std::atomic<int> told = 0;
   on_ranks(2, [&](NcclTransport& transport, int rank) {
     try {
-      transport.all_reduce(a(4 + rank), b(4 + rank), Reduce::sum);
+      transport.run(Call::all_reduce(a(4 + rank), b(4 + rank), Reduce::sum));
     } catch (const MismatchError& error) {
       EXPECT_NE(std::string(error.what()).find("all_reduce(f32, count 5, sum)"), std::string::npos)
           << error.what();
@@ -159,9 +161,9 @@ TEST_F(NcclTransportTest, RanksThatDisagreeAreToldBeforeAnythingIsLaunched) {
 TEST_F(NcclTransportTest, ComparesAsManyCallsAsItIsTold) {
   ::setenv("TUTTI_GPU_CHECK", "2", 1);
   on_ranks(2, [&](NcclTransport& transport, int rank) {
-    transport.all_reduce(a(4), b(4), Reduce::sum);
-    transport.all_reduce(a(4), b(4), Reduce::sum);
-    transport.all_reduce(a(4 + rank), b(4 + rank), Reduce::sum);  // nobody looks
+    transport.run(Call::all_reduce(a(4), b(4), Reduce::sum));
+    transport.run(Call::all_reduce(a(4), b(4), Reduce::sum));
+    transport.run(Call::all_reduce(a(4 + rank), b(4 + rank), Reduce::sum));  // nobody looks
   });
   EXPECT_EQ(calls_of(1).size(), 3U);
   ::setenv("TUTTI_GPU_CHECK", "often", 1);
@@ -203,7 +205,7 @@ TEST_F(NcclTransportTest, AllRanksGetMemoryOrNone) {
   fake_nccl()->answers["ncclMemAlloc"][-1] = ncclUnhandledCudaError;
   on_ranks(2, [&](NcclTransport& transport, int) {
     EXPECT_THROW(transport.allocate(100), SystemError);
-    transport.all_reduce(a(4), b(4), Reduce::sum);  // which can go on
+    transport.run(Call::all_reduce(a(4), b(4), Reduce::sum));  // which can go on
   });
   EXPECT_EQ(count("-1: ncclMemFree"), 0);
 }
@@ -211,13 +213,13 @@ TEST_F(NcclTransportTest, AllRanksGetMemoryOrNone) {
 TEST_F(NcclTransportTest, MessagesAndBarriers) {
   on_ranks(2, [&](NcclTransport& transport, int rank) {
     if (rank == 0) {
-      transport.send(a(4), 1);
-      transport.send(a(0), 1);
+      transport.run(Call::send(a(4), 1));
+      transport.run(Call::send(a(0), 1));
     } else {
-      transport.recv(b(4), 0);
-      transport.recv(b(0), 0);
+      transport.run(Call::recv(b(4), 0));
+      transport.run(Call::recv(b(0), 0));
     }
-    transport.barrier();
+    transport.run(Call::barrier());
   });
   EXPECT_EQ(calls_of(0).at(0), "ncclSend " + at_a_ + " 4 type 7 to 1");
   EXPECT_EQ(calls_of(1).at(0), "ncclRecv " + at_b_ + " 4 type 7 from 0");
@@ -235,7 +237,7 @@ TEST_F(NcclTransportTest, SplitsThroughNccl) {
     const auto host_part = host.split(color, -host.rank());
     const auto part = transport.split(color, -host.rank(), host_part.get());
     EXPECT_EQ(part == nullptr, host.rank() == 1);
-    host.barrier();
+    host.run(Call::barrier());
   });
   EXPECT_EQ(calls_of(1), std::vector<std::string>{"ncclCommSplit color -1 key -1 blocking 0"});
   EXPECT_EQ(count("2: ncclCommSplit color 0 key -2 blocking 0"), 1);

@@ -289,39 +289,39 @@ constexpr Way kStaged{Way::Kind::staged, false, Choices::kPiece};
 View first(View view, std::int64_t count) { return view.part(0, count); }
 
 void all_reduce(ShmTransport& transport, View in, View out) {
-  transport.all_reduce(in, out, Reduce::sum);
+  transport.run(Call::all_reduce(in, out, Reduce::sum));
 }
 void all_reduce_line(ShmTransport& transport, View in, View out) {
-  transport.all_reduce(first(in, 5), first(out, 5), Reduce::sum);
+  transport.run(Call::all_reduce(first(in, 5), first(out, 5), Reduce::sum));
 }
 void reduce(ShmTransport& transport, View in, View out) {
-  transport.reduce(in, out, Reduce::sum, kVictim);
+  transport.run(Call::reduce(in, out, Reduce::sum, kVictim));
 }
 void broadcast(ShmTransport& transport, View in, View out) {
-  transport.broadcast(in, out, kRanks - 1);
+  transport.run(Call::broadcast(in, out, kRanks - 1));
 }
 void all_gather(ShmTransport& transport, View in, View out) {
   const std::int64_t part = out.count / kRanks;
-  transport.all_gather(first(in, part), first(out, part * kRanks));
+  transport.run(Call::all_gather(first(in, part), first(out, part * kRanks)));
 }
 void reduce_scatter(ShmTransport& transport, View in, View out) {
   const std::int64_t part = in.count / kRanks;
-  transport.reduce_scatter(first(in, part * kRanks), first(out, part), Reduce::sum);
+  transport.run(Call::reduce_scatter(first(in, part * kRanks), first(out, part), Reduce::sum));
 }
 void all_to_all(ShmTransport& transport, View in, View out) {
   const std::int64_t whole = in.count / kRanks * kRanks;
-  transport.all_to_all(first(in, whole), first(out, whole));
+  transport.run(Call::all_to_all(first(in, whole), first(out, whole), kRanks));
 }
 void sparse(ShmTransport& transport, View in, View out) {
   static constexpr std::array<std::uint32_t, 3> kIndices{1, 20, 300};
-  transport.sparse_all_reduce({kIndices.data(), static_cast<const float*>(in.data), 3}, out,
-                              Reduce::sum);
+  transport.run(Call::sparse_all_reduce({kIndices.data(), static_cast<const float*>(in.data), 3},
+                                        out, Reduce::sum));
 }
 /** From rank 2 to the victim; rank 0 waits for the victim as well. */
 void message(ShmTransport& transport, View in, View out) {
-  if (transport.rank() == 2) transport.send(in, kVictim);
-  if (transport.rank() == kVictim) transport.recv(out, 2);
-  if (transport.rank() == 0) transport.recv(out, kVictim);
+  if (transport.rank() == 2) transport.run(Call::send(in, kVictim));
+  if (transport.rank() == kVictim) transport.run(Call::recv(out, 2));
+  if (transport.rank() == 0) transport.run(Call::recv(out, kVictim));
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -32,10 +32,4 @@ std::array<Reduce, kReduceKindCount> reductions(DType dtype) {
   return {Reduce::sum, Reduce::average, Reduce::min, Reduce::max, Reduce::product, scaled};
 }
 
-std::string_view name_of(ReduceKind kind) {
-  constexpr std::array<std::string_view, kReduceKindCount> kNames{"sum", "average", "min",
-                                                                  "max", "product", "premul_sum"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
-
 }  // namespace tutti::test

@@ -122,6 +122,4 @@ double reduced(DType dtype, const Reduce& reduce, int ranks, std::int64_t i, int
 /** Every reduction that `dtype` has, with a factor that keeps results exact. */
 std::array<Reduce, kReduceKindCount> reductions(DType dtype);
 
-std::string_view name_of(ReduceKind kind);
-
 }  // namespace tutti::test

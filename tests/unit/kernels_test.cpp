@@ -97,7 +97,7 @@ std::vector<T> reduce_values(Isa isa, const std::vector<std::vector<T>>& inputs,
 
 std::string context(Isa isa, DType dtype, ReduceKind kind, std::int64_t count, int inputs) {
   return std::string(name_of(isa)) + " " + std::string(name_of(dtype)) + " " +
-         std::string(test::name_of(kind)) + ", " + std::to_string(count) + " elements of " +
+         std::string(name_of(kind)) + ", " + std::to_string(count) + " elements of " +
          std::to_string(inputs) + " inputs";
 }
 

@@ -61,29 +61,16 @@ class GatedTransport final : public Transport {
   int local_size() const override { return size_; }
   std::string describe() const override { return "a gate"; }
 
-  void all_reduce(ConstView, View out, Reduce reduce) override {
-    EXPECT_EQ(reduce.kind, ReduceKind::average);
-    gate_->pass(out.count);
+  void run(const Call& call) override {
+    ASSERT_EQ(call.operation, Operation::all_reduce);
+    EXPECT_EQ(call.reduction.kind, ReduceKind::average);
+    gate_->pass(call.count);
   }
   Buffer allocate(std::int64_t bytes) override {
     auto memory = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(bytes));
     return {memory->data(), bytes, memory};
   }
   void abort(std::string_view) noexcept override {}
-
-  void reduce(ConstView, View, Reduce, int) override { FAIL(); }
-  void broadcast(ConstView, View, int) override { FAIL(); }
-  void all_gather(ConstView, View) override { FAIL(); }
-  void all_gather_v(ConstView, View, std::span<const std::int64_t>) override { FAIL(); }
-  void reduce_scatter(ConstView, View, Reduce) override { FAIL(); }
-  void all_to_all(ConstView, View) override { FAIL(); }
-  SparseStats sparse_all_reduce(const SparseView&, View, Reduce) override {
-    ADD_FAILURE();
-    return {};
-  }
-  void barrier() override { FAIL(); }
-  void send(ConstView, int) override { FAIL(); }
-  void recv(View, int) override { FAIL(); }
   std::unique_ptr<Transport> split(int, int) override { return nullptr; }
 
  private:

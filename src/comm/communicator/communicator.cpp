@@ -4,7 +4,6 @@
 #include <exception>
 #include <numeric>
 #include <utility>
-#include <vector>
 
 #include "comm/arguments.hpp"
 #include "comm/communicator/backends.hpp"
@@ -24,12 +23,6 @@ std::unique_ptr<Transport> connect(int local_rank, int world_size, const UniqueI
 }
 
 }  // namespace
-
-Reduce Reduce::premul_sum(double factor) {
-  Reduce reduce(ReduceKind::premul_sum);
-  reduce.factor = factor;
-  return reduce;
-}
 
 Communicator::Communicator(const CommOptions& options)
     : Communicator(connect_mpi_world(checked_timeout(options.timeout))) {}
@@ -64,15 +57,13 @@ Event Communicator::all_reduce(ConstView in, View out, Reduce reduce, const Stre
   check_count("out", out, in.count, "as many as in");
   check_reduce(reduce, in.dtype);
   check_overlap(in, out, 0);
-  return impl_->run(&Impl::collectives_, in.device, stream,
-                    [=](Collectives& transport) { transport.all_reduce(in, out, reduce); });
+  return impl_->run(Call::all_reduce(in, out, reduce), stream);
 }
 
 Event Communicator::all_reduce(View inout, Reduce reduce, const Stream& stream) {
   check_view("in", inout);
   check_reduce(reduce, inout.dtype);
-  return impl_->run(&Impl::collectives_, inout.device, stream,
-                    [=](Collectives& transport) { transport.all_reduce(inout, inout, reduce); });
+  return impl_->run(Call::all_reduce(inout, inout, reduce), stream);
 }
 
 Event Communicator::reduce(ConstView in, View out, int root, Reduce reduce, const Stream& stream) {
@@ -86,8 +77,7 @@ Event Communicator::reduce(ConstView in, View out, int root, Reduce reduce, cons
     check_count("out", out, in.count, "as many as in");
     check_overlap(in, out, 0);
   }
-  return impl_->run(&Impl::collectives_, in.device, stream,
-                    [=](Collectives& transport) { transport.reduce(in, out, reduce, root); });
+  return impl_->run(Call::reduce(in, out, reduce, root), stream);
 }
 
 Event Communicator::broadcast(ConstView in, View out, int root, const Stream& stream) {
@@ -100,8 +90,7 @@ Event Communicator::broadcast(ConstView in, View out, int root, const Stream& st
     check_same_device(in, out);
     check_overlap(in, out, 0);
   }
-  return impl_->run(&Impl::collectives_, out.device, stream,
-                    [=](Collectives& transport) { transport.broadcast(in, out, root); });
+  return impl_->run(Call::broadcast(in, out, root), stream);
 }
 
 Event Communicator::broadcast(View inout, int root, const Stream& stream) {
@@ -115,8 +104,7 @@ Event Communicator::all_gather(ConstView in, View out, const Stream& stream) {
   check_same_device(in, out);
   check_count("out", out, in.count * world_size(), "world_size times in.count");
   check_overlap(in, out, in.count * global_rank());
-  return impl_->run(&Impl::collectives_, in.device, stream,
-                    [=](Collectives& transport) { transport.all_gather(in, out); });
+  return impl_->run(Call::all_gather(in, out), stream);
 }
 
 Event Communicator::all_gather_v(ConstView in, View out, std::span<const std::int64_t> counts,
@@ -138,9 +126,7 @@ Event Communicator::all_gather_v(ConstView in, View out, std::span<const std::in
               "the sum of counts");
   check_overlap(in, out,
                 std::accumulate(counts.begin(), counts.begin() + global_rank(), std::int64_t{0}));
-  return impl_->run(&Impl::collectives_, in.device, stream,
-                    [=, own = std::vector<std::int64_t>(counts.begin(), counts.end())](
-                        Collectives& transport) { transport.all_gather_v(in, out, own); });
+  return impl_->run(Call::all_gather_v(in, out, counts), stream);
 }
 
 Event Communicator::reduce_scatter(ConstView in, View out, Reduce reduce, const Stream& stream) {
@@ -151,8 +137,7 @@ Event Communicator::reduce_scatter(ConstView in, View out, Reduce reduce, const 
   check_count("in", in, out.count * world_size(), "world_size times out.count");
   check_reduce(reduce, in.dtype);
   check_overlap(in, out, out.count * global_rank());
-  return impl_->run(&Impl::collectives_, in.device, stream,
-                    [=](Collectives& transport) { transport.reduce_scatter(in, out, reduce); });
+  return impl_->run(Call::reduce_scatter(in, out, reduce), stream);
 }
 
 Event Communicator::all_to_all(ConstView in, View out, const Stream& stream) {
@@ -167,17 +152,7 @@ Event Communicator::all_to_all(ConstView in, View out, const Stream& stream) {
                           std::to_string(world_size()));
   }
   check_overlap(in, out, 0);
-  if (in.device.kind == DeviceKind::cpu || in.data != out.data) {
-    return impl_->run(&Impl::collectives_, in.device, stream,
-                      [=](Collectives& transport) { transport.all_to_all(in, out); });
-  }
-  // Between GPUs a block may arrive before the one in its place was sent.
-  return impl_->run_on_gpu(&Impl::collectives_, in.device, stream,
-                           [=](DeviceTransport& transport, const Stream& on) {
-                             const Buffer copy = on.allocate(in.bytes());
-                             on.copy(copy.view(in.dtype), in);
-                             transport.all_to_all(copy.view(in.dtype), out);
-                           });
+  return impl_->run(Call::all_to_all(in, out, world_size()), stream);
 }
 
 Event Communicator::sparse_all_reduce(SparseView in, View out, Reduce reduce, const Stream& stream,
@@ -187,29 +162,23 @@ Event Communicator::sparse_all_reduce(SparseView in, View out, Reduce reduce, co
   check_on_cpu("out", out);
   check_sparse_reduce(reduce);
   check_sparse(in, out);
-  return impl_->run_on_cpu(&Impl::collectives_, stream, [=](Transport& transport) {
-    const SparseStats done = transport.sparse_all_reduce(in, out, reduce);
-    if (stats != nullptr) *stats = done;
-  });
+  return impl_->run(Call::sparse_all_reduce(in, out, reduce, stats), stream);
 }
 
 Event Communicator::barrier(const Stream& stream) {
-  return impl_->run(&Impl::collectives_, stream.device(), stream,
-                    [](Collectives& transport) { transport.barrier(); });
+  return impl_->run(Call::barrier(stream.device()), stream);
 }
 
 Event Communicator::send(ConstView in, int destination, const Stream& stream) {
   check_view("in", in);
   check_rank("destination", destination, world_size());
-  return impl_->run(&Impl::sends_, in.device, stream,
-                    [=](Collectives& transport) { transport.send(in, destination); });
+  return impl_->run(Call::send(in, destination), stream);
 }
 
 Event Communicator::recv(View out, int source, const Stream& stream) {
   check_view("out", out);
   check_rank("source", source, world_size());
-  return impl_->run(&Impl::receives_, out.device, stream,
-                    [=](Collectives& transport) { transport.recv(out, source); });
+  return impl_->run(Call::recv(out, source), stream);
 }
 
 Device Communicator::device() const { return choose_device(local_rank(), gpu_count()); }
@@ -222,11 +191,11 @@ Buffer Communicator::allocate(std::int64_t bytes, Device device) {
     throw InvalidArgument("bytes is " + std::to_string(bytes) + ", but must be from 0 to 2^46");
   }
   Buffer buffer;
+  const Call call = Call::allocate(bytes, device);
   if (device.kind == DeviceKind::cpu) {
-    impl_->run_on_cpu(&Impl::collectives_, {},
-                      [&](Transport& transport) { buffer = transport.allocate(bytes); });
+    impl_->run_here(call, [&](Transport& transport) { buffer = transport.allocate(bytes); });
   } else {
-    impl_->run_on_gpu(device, [&](DeviceTransport& transport, const Stream& on) {
+    impl_->run_here_on_gpu(call, [&](DeviceTransport& transport, const Stream& on) {
       buffer = transport.allocate(bytes);
       on.fill_with_zeros(buffer.view(DType::u8));
     });
@@ -236,11 +205,12 @@ Buffer Communicator::allocate(std::int64_t bytes, Device device) {
 
 std::optional<Communicator> Communicator::split(int color, int key) {
   std::unique_ptr<Transport> part;
-  impl_->run_on_cpu(&Impl::collectives_, {},
-                    [&](Transport& transport) { part = transport.split(color, key); });
+  Call call = Call::split();
+  impl_->run_here(call, [&](Transport& transport) { part = transport.split(color, key); });
   std::unique_ptr<DeviceTransport> gpu_part;
   if (const DeviceTransport* gpu = impl_->gpu()) {
-    impl_->run_on_gpu(gpu->device(), [&](DeviceTransport& transport, const Stream&) {
+    call.device = gpu->device();
+    impl_->run_here_on_gpu(call, [&](DeviceTransport& transport, const Stream&) {
       gpu_part = transport.split(color, key, part.get());
     });
   }

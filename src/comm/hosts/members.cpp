@@ -34,62 +34,54 @@ void check_same(const RankSignature& sender, const RankSignature& receiver) {
 // Between hosts the sender says what it has, the receiver what it wants; the data follow if both
 // are the same.
 
-void HierarchicalTransport::send(ConstView in, int destination) {
-  guarded(
-      [&] {
-        if (layout_.host_of(destination) == host()) {
-          local_->send(in, layout_.local_rank_of(destination));
-          return;
-        }
-        const auto terms = std::make_shared<Terms>();
-        terms->offered = Signature::of(Operation::send, in.dtype, in.count);
-        const Host::Elsewhere elsewhere(local_->host(), Wait::send);
-        Channel::Batch question(*channel_, Channel::Traffic::point_to_point);
-        question.keep(terms);
-        question.send(&terms->offered, sizeof(Signature), destination);
-        question.wait();
-        Channel::Batch answer(*channel_, Channel::Traffic::reply);
-        answer.keep(terms);
-        answer.recv(&terms->wanted, sizeof(Signature), destination);
-        answer.wait();
-        check_same({rank(), terms->offered}, {destination, terms->wanted});
-        Channel::Batch data(*channel_, Channel::Traffic::point_to_point);
-        data.send(in.data, in.bytes(), destination);
-        data.wait();
-      },
-      Witnesses::two);
+void HierarchicalTransport::send(const Call& call) {
+  const int destination = call.peer;
+  if (layout_.host_of(destination) == host()) {
+    return local_->run(Call::send(call.in, layout_.local_rank_of(destination)));
+  }
+  const auto terms = std::make_shared<Terms>();
+  terms->offered = Signature::of(call);
+  const Host::Elsewhere elsewhere(local_->host(), Wait::send);
+  Channel::Batch question(*channel_, Channel::Traffic::point_to_point);
+  question.keep(terms);
+  question.send(&terms->offered, sizeof(Signature), destination);
+  question.wait();
+  Channel::Batch answer(*channel_, Channel::Traffic::reply);
+  answer.keep(terms);
+  answer.recv(&terms->wanted, sizeof(Signature), destination);
+  answer.wait();
+  check_same({rank(), terms->offered}, {destination, terms->wanted});
+  Channel::Batch data(*channel_, Channel::Traffic::point_to_point);
+  data.send(call.in.data, call.in.bytes(), destination);
+  data.wait();
 }
 
-void HierarchicalTransport::recv(View out, int source) {
-  guarded(
-      [&] {
-        if (layout_.host_of(source) == host()) {
-          local_->recv(out, layout_.local_rank_of(source));
-          return;
-        }
-        const auto terms = std::make_shared<Terms>();
-        terms->wanted = Signature::of(Operation::recv, out.dtype, out.count);
-        const Host::Elsewhere elsewhere(local_->host(), Wait::recv);
-        Channel::Batch question(*channel_, Channel::Traffic::point_to_point);
-        question.keep(terms);
-        question.recv(&terms->offered, sizeof(Signature), source);
-        question.wait();
-        Channel::Batch answer(*channel_, Channel::Traffic::reply);
-        answer.keep(terms);
-        answer.send(&terms->wanted, sizeof(Signature), source);
-        answer.wait();
-        check_same({source, terms->offered}, {rank(), terms->wanted});
-        Channel::Batch data(*channel_, Channel::Traffic::point_to_point);
-        data.recv(out.data, out.bytes(), source);
-        data.wait();
-      },
-      Witnesses::two);
+void HierarchicalTransport::recv(const Call& call) {
+  const int source = call.peer;
+  if (layout_.host_of(source) == host()) {
+    return local_->run(Call::recv(call.out, layout_.local_rank_of(source)));
+  }
+  const auto terms = std::make_shared<Terms>();
+  terms->wanted = Signature::of(call);
+  const Host::Elsewhere elsewhere(local_->host(), Wait::recv);
+  Channel::Batch question(*channel_, Channel::Traffic::point_to_point);
+  question.keep(terms);
+  question.recv(&terms->offered, sizeof(Signature), source);
+  question.wait();
+  Channel::Batch answer(*channel_, Channel::Traffic::reply);
+  answer.keep(terms);
+  answer.send(&terms->wanted, sizeof(Signature), source);
+  answer.wait();
+  check_same({source, terms->offered}, {rank(), terms->wanted});
+  Channel::Batch data(*channel_, Channel::Traffic::point_to_point);
+  data.recv(call.out.data, call.out.bytes(), source);
+  data.wait();
 }
 
 Buffer HierarchicalTransport::allocate(std::int64_t bytes) {
   Buffer buffer;
   guarded([&] {
-    agree(Signature::of(Operation::allocate, DType::u8, bytes));
+    agree(Call::allocate(bytes));
     std::optional<SystemError> error;
     try {
       buffer = local_->allocate(bytes);
@@ -111,16 +103,16 @@ std::unique_ptr<Transport> HierarchicalTransport::split(int color, int key) {
   std::unique_ptr<Transport> part;
   // Splits of several communicators of one session must not run at the same time.
   guarded([&] {
-    agree(Signature::of(Operation::split, DType::u8, 0));
+    agree(Call::split());
     // All parts of one split may use the same context: no two of them share a rank.
     std::int32_t context = channel_->session()->next_context();
     const View board(&context, 1, DType::i32);
-    all_reduce(board, board, Reduce::max);
+    all_reduce(Call::all_reduce(board, board, Reduce::max));
     channel_->session()->use_context(context);
 
     part = form_part(plan_split(*this, color, key, UniqueId::create()), context);
     // Nobody goes on with a part that another rank has not got.
-    agree(Signature::of(Operation::split, DType::u8, 0));
+    agree(Call::split());
   });
   return part;
 }

@@ -270,37 +270,33 @@ void SparseLeader::reduce_dense(float* out, std::int64_t divisor) {
 
 // --- All ranks ----------------------------------------------------------------------------------
 
-SparseStats HierarchicalTransport::sparse_all_reduce(const SparseView& in, View out,
-                                                     Reduce reduce) {
+void HierarchicalTransport::sparse_all_reduce(const Call& call) {
   SparseStats stats;
   const std::int64_t before = bytes_between();
-  guarded([&] {
-    agree(Signature::of(Operation::sparse_all_reduce, out.dtype, out.count, reduce));
-    if (is_leader()) sparse_.begin(out.count);
-    local_->merge_sparse(in, out.count, [&](std::int64_t, std::int64_t end, auto parts) {
-      if (is_leader()) sparse_.add(end, parts);
-    });
-    if (is_leader()) {
-      const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
-      const SparsePlan plan = sparse_.plan();
-      stats.algorithm = plan.algorithm;
-      log_plan(out.count, plan);
-    }
-    const View board(&stats.algorithm, sizeof(stats.algorithm), DType::u8);
-    local_->broadcast(board, board, 0);
-
-    stats.bytes_sent = local_->bytes_lent(in);
-    const std::int64_t divisor = combine_of(reduce, size()).divisor;
-    if (stats.algorithm == SparseAlgorithm::dense) {
-      sparse_dense(out, divisor, stats);
-    } else {
-      sparse_packets(out, divisor, stats);
-    }
-    stats.bytes_between = bytes_between() - before;
-    stats.bytes_sent += stats.bytes_between;
-    stats.density = density_of(stats.entries, out.count);
+  agree(call);
+  if (is_leader()) sparse_.begin(call.count);
+  local_->merge_sparse(call.entries, call.count, [&](std::int64_t, std::int64_t end, auto parts) {
+    if (is_leader()) sparse_.add(end, parts);
   });
-  return stats;
+  if (is_leader()) {
+    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+    const SparsePlan plan = sparse_.plan();
+    stats.algorithm = plan.algorithm;
+    log_plan(call.count, plan);
+  }
+  spread(View(&stats.algorithm, sizeof(stats.algorithm), DType::u8));
+
+  stats.bytes_sent = local_->bytes_lent(call.entries);
+  const std::int64_t divisor = combine_of(call.reduction, size()).divisor;
+  if (stats.algorithm == SparseAlgorithm::dense) {
+    sparse_dense(call.out, divisor, stats);
+  } else {
+    sparse_packets(call.out, divisor, stats);
+  }
+  stats.bytes_between = bytes_between() - before;
+  stats.bytes_sent += stats.bytes_between;
+  stats.density = density_of(stats.entries, call.count);
+  if (call.stats != nullptr) *call.stats = stats;
 }
 
 /** The leader says how long the packets are, then passes them on; every rank adds them up. */
@@ -314,13 +310,11 @@ void HierarchicalTransport::sparse_packets(View out, std::int64_t divisor, Spars
     memory = split ? sparse_.split(sizes) : sparse_.gather(sizes);
   }
   sizes.resize(static_cast<std::size_t>(split ? hosts : hosts * hosts));
-  const View board(sizes.data(), std::ssize(sizes) * static_cast<std::int64_t>(sizeof(PacketSize)),
-                   DType::u8);
-  local_->broadcast(board, board, 0);
+  spread(View(sizes.data(), std::ssize(sizes) * static_cast<std::int64_t>(sizeof(PacketSize)),
+              DType::u8));
   const std::int64_t bytes = offsets_of(sizes).back();
   if (!is_leader()) memory = packet_memory(*channel_, bytes + kPacketSlack, out.count);
-  const View all(memory.data(), bytes, DType::u8);
-  local_->broadcast(all, all, 0);
+  spread(View(memory.data(), bytes, DType::u8));
   if (is_leader() && local_size() > 1) stats.bytes_sent += bytes;
   stats.entries =
       sum_packets(sizes, memory.data(), layout_, static_cast<float*>(out.data), out.count, divisor);
@@ -332,7 +326,7 @@ void HierarchicalTransport::sparse_dense(View out, std::int64_t divisor, SparseS
     const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
     sparse_.reduce_dense(sums, divisor);
   }
-  local_->broadcast(out, out, 0);
+  spread(out);
   if (is_leader() && local_size() > 1) stats.bytes_sent += out.bytes();
   stats.entries = entries_of(sums, out.count);
 }

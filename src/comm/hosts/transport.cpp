@@ -100,6 +100,40 @@ int HierarchicalTransport::local_agent(int root) const {
   return layout_.host_of(root) == host() ? layout_.local_rank_of(root) : 0;
 }
 
+void HierarchicalTransport::run(const Call& call) {
+  switch (call.operation) {
+    case Operation::all_reduce:
+      return guarded([&] { all_reduce(call); });
+    case Operation::reduce:
+      return guarded([&] { reduce(call); });
+    case Operation::broadcast:
+      return guarded([&] { broadcast(call); });
+    case Operation::all_gather:
+      return guarded([&] { all_gather(call); });
+    case Operation::all_gather_v:
+      return guarded([&] {
+        agree(call);
+        gather(call.in, call.out, call.counts);
+      });
+    case Operation::reduce_scatter:
+      return guarded([&] { reduce_scatter(call); });
+    case Operation::all_to_all:
+      return guarded([&] { all_to_all(call); });
+    case Operation::sparse_all_reduce:
+      return guarded([&] { sparse_all_reduce(call); });
+    case Operation::barrier:
+      return guarded([&] { agree(call); });
+    case Operation::send:
+      return guarded([&] { send(call); }, Witnesses::two);
+    case Operation::recv:
+      return guarded([&] { recv(call); }, Witnesses::two);
+    case Operation::allocate:
+    case Operation::split:
+      break;  // have functions of their own
+  }
+  throw Error(std::string(name_of(call.operation)) + " is no operation to run");
+}
+
 // --- Agreement ----------------------------------------------------------------------------------
 
 bool HierarchicalTransport::compare(Signature& signature) {
@@ -150,148 +184,131 @@ bool HierarchicalTransport::all_hosts(bool ok) {
     const auto own = static_cast<std::uint64_t>(host());
     verdict = leaders_.agree(ok ? 1 : 2 + own) ? 1 : 0;
   }
-  const View board(&verdict, 1, DType::u8);
-  local_->broadcast(board, board, 0);
+  spread(View(&verdict, 1, DType::u8));
   return verdict != 0;
 }
 
 // --- Reductions ---------------------------------------------------------------------------------
 
-void HierarchicalTransport::carried_all_reduce(ConstView in, View out, Reduce reduce) {
-  Signature signature = Signature::of(Operation::all_reduce, in.dtype, in.count, reduce);
-  const Stages stages = stages_of(reduce, in.dtype, layout_);
-  const Scratch scratch(channel_->scratch(), is_leader() ? in.bytes() : 0);
-  const View sums(scratch.data(), in.count, in.dtype);
+void HierarchicalTransport::reduce_here(ConstView in, View out, const cpu::Combine& combine,
+                                        int root) {
+  local_->reduce(Call::reduce(in, out, combine.kind, root), combine);
+}
+
+void HierarchicalTransport::carried_all_reduce(const Call& call) {
+  Signature signature = Signature::of(call);
+  const Stages stages = stages_of(call.reduction, call.dtype, layout_);
+  const Scratch scratch(channel_->scratch(), is_leader() ? call.in.bytes() : 0);
+  const View sums(scratch.data(), call.count, call.dtype);
   const bool same_here = compare(signature);
-  if (same_here) local_->reduce(in, sums, stages.inside, 0);
+  if (same_here) reduce_here(call.in, sums, stages.inside, 0);
   settle(signature, same_here, sums);
-  if (is_leader()) leaders_.combine_carried(out.data, out.count, out.dtype, stages.between);
-  local_->broadcast(out, out, 0);
+  if (is_leader()) leaders_.combine_carried(call.out.data, call.count, call.dtype, stages.between);
+  spread(call.out);
 }
 
-void HierarchicalTransport::all_reduce(ConstView in, View out, Reduce reduce) {
-  guarded([&] {
-    if (leaders_.carries(in.bytes())) return carried_all_reduce(in, out, reduce);
-    agree(Signature::of(Operation::all_reduce, in.dtype, in.count, reduce));
-    const Stages stages = stages_of(reduce, in.dtype, layout_);
-    local_->reduce(in, out, stages.inside, 0);
-    if (is_leader()) {
-      const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
-      leaders_.all_reduce(out.data, out.count, out.dtype, stages.between);
-    }
-    local_->broadcast(out, out, 0);
-  });
+void HierarchicalTransport::all_reduce(const Call& call) {
+  if (leaders_.carries(call.in.bytes())) return carried_all_reduce(call);
+  agree(call);
+  const Stages stages = stages_of(call.reduction, call.dtype, layout_);
+  reduce_here(call.in, call.out, stages.inside, 0);
+  if (is_leader()) {
+    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+    leaders_.all_reduce(call.out.data, call.count, call.dtype, stages.between);
+  }
+  spread(call.out);
 }
 
-void HierarchicalTransport::reduce(ConstView in, View out, Reduce reduce, int root) {
-  guarded([&] {
-    Signature signature = Signature::of(Operation::reduce, in.dtype, in.count, reduce);
-    signature.root = root;
-    agree(signature);
-    const Stages stages = stages_of(reduce, in.dtype, layout_);
-    const int agent = local_agent(root);
-    const bool needs_scratch = local_->rank() == agent && rank() != root;
-    const Scratch scratch(channel_->scratch(), needs_scratch ? in.bytes() : 0);
-    const View target = needs_scratch ? View(scratch.data(), in.count, in.dtype) : out;
-    local_->reduce(in, target, stages.inside, agent);
-    if (local_->rank() == agent) {
-      const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
-      mpi::Group(*channel_, agents(root))
-          .reduce(target.data, in.count, in.dtype, stages.between, layout_.host_of(root));
-    }
-  });
+void HierarchicalTransport::reduce(const Call& call) {
+  agree(call);
+  const Stages stages = stages_of(call.reduction, call.dtype, layout_);
+  const int agent = local_agent(call.root);
+  const bool needs_scratch = local_->rank() == agent && rank() != call.root;
+  const Scratch scratch(channel_->scratch(), needs_scratch ? call.in.bytes() : 0);
+  const View target = needs_scratch ? View(scratch.data(), call.count, call.dtype) : call.out;
+  reduce_here(call.in, target, stages.inside, agent);
+  if (local_->rank() == agent) {
+    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+    mpi::Group(*channel_, agents(call.root))
+        .reduce(target.data, call.count, call.dtype, stages.between, layout_.host_of(call.root));
+  }
 }
 
-void HierarchicalTransport::reduce_scatter(ConstView in, View out, Reduce reduce) {
-  guarded([&] {
-    agree(Signature::of(Operation::reduce_scatter, in.dtype, out.count, reduce));
-    const Stages stages = stages_of(reduce, in.dtype, layout_);
-    const std::int64_t block = out.bytes();
+void HierarchicalTransport::reduce_scatter(const Call& call) {
+  const ConstView in = call.in;
+  const View out = call.out;
+  agree(call);
+  const Stages stages = stages_of(call.reduction, in.dtype, layout_);
+  const std::int64_t block = out.bytes();
 
-    ConstView sorted = in;  // the blocks host by host
-    const Scratch permuted(channel_->scratch(), layout_.contiguous() ? 0 : in.bytes());
-    if (!layout_.contiguous()) {
-      std::byte* to = permuted.data();
-      for (const int rank : layout_.by_host()) {
-        copy_bytes(to, in.part(rank * out.count, 0).data, block);
-        to += block;
-      }
-      sorted.data = permuted.data();
+  ConstView sorted = in;  // the blocks host by host
+  const Scratch permuted(channel_->scratch(), layout_.contiguous() ? 0 : in.bytes());
+  if (!layout_.contiguous()) {
+    std::byte* to = permuted.data();
+    for (const int rank : layout_.by_host()) {
+      copy_bytes(to, in.part(rank * out.count, 0).data, block);
+      to += block;
     }
-    const Scratch sums(channel_->scratch(), is_leader() ? in.bytes() : 0);
-    local_->reduce(sorted, View(sums.data(), in.count, in.dtype), stages.inside, 0);
+    sorted.data = permuted.data();
+  }
+  const Scratch sums(channel_->scratch(), is_leader() ? in.bytes() : 0);
+  reduce_here(sorted, View(sums.data(), in.count, in.dtype), stages.inside, 0);
 
-    std::vector<std::int64_t> offsets{0};  // in elements, of the hosts' blocks
-    for (int host = 0; host < layout_.host_count(); ++host) {
-      const auto ranks = static_cast<std::int64_t>(layout_.ranks_of(host).size());
-      offsets.push_back(offsets.back() + ranks * out.count);
-    }
-    const std::int64_t own_count = local_size() * out.count;
-    const Scratch own(channel_->scratch(), own_count * size_of(in.dtype));
-    if (is_leader()) {
-      const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
-      leaders_.reduce_scatter_v(sums.data(), offsets, in.dtype, stages.between);
-      const std::int64_t begin = offsets[static_cast<std::size_t>(host())];
-      copy_bytes(own.data(), sums.data() + begin * size_of(in.dtype),
-                 own_count * size_of(in.dtype));
-    }
-    const View shared(own.data(), own_count, in.dtype);
-    local_->broadcast(shared, shared, 0);
-    copy_bytes(out.data, own.data() + local_rank() * block, block);
-  });
+  std::vector<std::int64_t> offsets{0};  // in elements, of the hosts' blocks
+  for (int host = 0; host < layout_.host_count(); ++host) {
+    const auto ranks = static_cast<std::int64_t>(layout_.ranks_of(host).size());
+    offsets.push_back(offsets.back() + ranks * out.count);
+  }
+  const std::int64_t own_count = local_size() * out.count;
+  const Scratch own(channel_->scratch(), own_count * size_of(in.dtype));
+  if (is_leader()) {
+    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+    leaders_.reduce_scatter_v(sums.data(), offsets, in.dtype, stages.between);
+    const std::int64_t begin = offsets[static_cast<std::size_t>(host())];
+    copy_bytes(own.data(), sums.data() + begin * size_of(in.dtype), own_count * size_of(in.dtype));
+  }
+  spread(View(own.data(), own_count, in.dtype));
+  copy_bytes(out.data, own.data() + local_rank() * block, block);
 }
 
 // --- Movements ----------------------------------------------------------------------------------
 
-void HierarchicalTransport::carried_broadcast(ConstView in, View out, int root) {
-  Signature signature = Signature::of(Operation::broadcast, out.dtype, out.count);
-  signature.root = root;
-  const bool from_here = layout_.host_of(root) == host();
+void HierarchicalTransport::carried_broadcast(const Call& call) {
+  Signature signature = Signature::of(call);
+  const int from = layout_.host_of(call.root);
+  const bool from_here = from == host();
+  const View out = call.out;
   const Scratch scratch(channel_->scratch(), from_here ? out.bytes() : 0);
   const View data(scratch.data(), from_here ? out.count : 0, out.dtype);
   const bool same_here = compare(signature);
   if (same_here && from_here) {
-    local_->broadcast(rank() == root ? in : data, data, layout_.local_rank_of(root));
+    local_->run(Call::broadcast(rank() == call.root ? call.in : data, data,
+                                layout_.local_rank_of(call.root)));
   }
   settle(signature, same_here, data);
   if (from_here) return copy_bytes(out.data, data.data, out.bytes());
-  if (is_leader()) copy_bytes(out.data, leaders_.carried(layout_.host_of(root)), out.bytes());
-  local_->broadcast(out, out, 0);
+  if (is_leader()) copy_bytes(out.data, leaders_.carried(from), out.bytes());
+  spread(out);
 }
 
-void HierarchicalTransport::broadcast(ConstView in, View out, int root) {
-  guarded([&] {
-    if (leaders_.carries(out.bytes())) return carried_broadcast(in, out, root);
-    Signature signature = Signature::of(Operation::broadcast, out.dtype, out.count);
-    signature.root = root;
-    agree(signature);
-    const int agent = local_agent(root);
-    if (rank() == root) copy_bytes(out.data, in.data, in.bytes());
-    if (local_->rank() == agent) {
-      const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
-      mpi::Group(*channel_, agents(root))
-          .broadcast(static_cast<std::byte*>(out.data), out.bytes(), layout_.host_of(root));
-    }
-    local_->broadcast(out, out, agent);
-  });
+void HierarchicalTransport::broadcast(const Call& call) {
+  const View out = call.out;
+  if (leaders_.carries(out.bytes())) return carried_broadcast(call);
+  agree(call);
+  const int agent = local_agent(call.root);
+  if (rank() == call.root) copy_bytes(out.data, call.in.data, call.in.bytes());
+  if (local_->rank() == agent) {
+    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+    mpi::Group(*channel_, agents(call.root))
+        .broadcast(static_cast<std::byte*>(out.data), out.bytes(), layout_.host_of(call.root));
+  }
+  spread(out, agent);
 }
 
-void HierarchicalTransport::all_gather(ConstView in, View out) {
-  guarded([&] {
-    agree(Signature::of(Operation::all_gather, in.dtype, in.count));
-    gather(in, out, std::vector<std::int64_t>(static_cast<std::size_t>(size()), in.count));
-  });
-}
-
-void HierarchicalTransport::all_gather_v(ConstView in, View out,
-                                         std::span<const std::int64_t> counts) {
-  guarded([&] {
-    Signature signature = Signature::of(Operation::all_gather_v, in.dtype, out.count);
-    signature.counts = hash_counts(counts);
-    signature.own_count = in.count;
-    agree(signature);
-    gather(in, out, counts);
-  });
+void HierarchicalTransport::all_gather(const Call& call) {
+  agree(call);
+  gather(call.in, call.out,
+         std::vector<std::int64_t>(static_cast<std::size_t>(size()), call.count));
 }
 
 void HierarchicalTransport::gather(ConstView in, View out, std::span<const std::int64_t> counts) {
@@ -313,13 +330,12 @@ void HierarchicalTransport::gather(ConstView in, View out, std::span<const std::
   }
   const std::int64_t begin = offsets[static_cast<std::size_t>(host())];
   const std::int64_t length = offsets[static_cast<std::size_t>(host()) + 1] - begin;
-  local_->all_gather_v(in, View(sorted + begin, length / width, in.dtype), local_counts);
+  local_->run(Call::all_gather_v(in, View(sorted + begin, length / width, in.dtype), local_counts));
   if (is_leader()) {
     const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
     leaders_.all_gather_v(sorted, offsets);
   }
-  const View all(sorted, out.count, out.dtype);
-  local_->broadcast(all, all, 0);
+  spread(View(sorted, out.count, out.dtype));
 
   if (layout_.contiguous()) return;
   std::vector<std::int64_t> places(counts.size() + 1, 0);  // in bytes, by rank
@@ -335,46 +351,42 @@ void HierarchicalTransport::gather(ConstView in, View out, std::span<const std::
   }
 }
 
-void HierarchicalTransport::all_to_all(ConstView in, View out) {
-  guarded([&] {
-    const std::int64_t block = in.count / size();
-    agree(Signature::of(Operation::all_to_all, in.dtype, block));
-    const std::int64_t bytes = block * size_of(in.dtype);
-    // What goes out is read while the answers come in: not from the same memory.
-    const bool in_place = in.data == out.data;
-    const Scratch copied(channel_->scratch(), in_place ? in.bytes() : 0);
-    if (in_place) copy_bytes(copied.data(), in.data, in.bytes());
-    const auto* from = in_place ? copied.data() : static_cast<const std::byte*>(in.data);
-    auto* to = static_cast<std::byte*>(out.data);
+void HierarchicalTransport::all_to_all(const Call& call) {
+  const ConstView in = call.in;
+  const View out = call.out;
+  const std::int64_t block = in.count / size();
+  agree(call);
+  const std::int64_t bytes = block * size_of(in.dtype);
+  // What goes out is read while the answers come in: not from the same memory.
+  const bool in_place = in.data == out.data;
+  const Scratch copied(channel_->scratch(), in_place ? in.bytes() : 0);
+  if (in_place) copy_bytes(copied.data(), in.data, in.bytes());
+  const auto* from = in_place ? copied.data() : static_cast<const std::byte*>(in.data);
+  auto* to = static_cast<std::byte*>(out.data);
 
-    // Between hosts every rank talks for itself; there is nothing to gain from an agent.
-    mpi::Channel::Batch remote(*channel_, mpi::Channel::Traffic::collective);
-    for (int peer = 0; peer < size(); ++peer) {
-      if (layout_.host_of(peer) == host()) continue;
-      remote.recv(to + peer * bytes, bytes, peer);
-      remote.send(from + peer * bytes, bytes, peer);
-    }
-    const auto& neighbours = layout_.ranks_of(host());
-    const std::int64_t near_count = local_size() * block;
-    const Scratch near_in(channel_->scratch(), local_size() * bytes);
-    const Scratch near_out(channel_->scratch(), local_size() * bytes);
-    for (std::size_t i = 0; i < neighbours.size(); ++i) {
-      copy_bytes(near_in.data() + static_cast<std::int64_t>(i) * bytes,
-                 from + neighbours[i] * bytes, bytes);
-    }
-    local_->all_to_all(ConstView(near_in.data(), near_count, in.dtype),
-                       View(near_out.data(), near_count, in.dtype));
-    for (std::size_t i = 0; i < neighbours.size(); ++i) {
-      copy_bytes(to + neighbours[i] * bytes, near_out.data() + static_cast<std::int64_t>(i) * bytes,
-                 bytes);
-    }
-    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
-    remote.wait();
-  });
-}
-
-void HierarchicalTransport::barrier() {
-  guarded([&] { agree(Signature::of(Operation::barrier, DType::u8, 0)); });
+  // Between hosts every rank talks for itself; there is nothing to gain from an agent.
+  mpi::Channel::Batch remote(*channel_, mpi::Channel::Traffic::collective);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (layout_.host_of(peer) == host()) continue;
+    remote.recv(to + peer * bytes, bytes, peer);
+    remote.send(from + peer * bytes, bytes, peer);
+  }
+  const auto& neighbours = layout_.ranks_of(host());
+  const std::int64_t near_count = local_size() * block;
+  const Scratch near_in(channel_->scratch(), local_size() * bytes);
+  const Scratch near_out(channel_->scratch(), local_size() * bytes);
+  for (std::size_t i = 0; i < neighbours.size(); ++i) {
+    copy_bytes(near_in.data() + static_cast<std::int64_t>(i) * bytes, from + neighbours[i] * bytes,
+               bytes);
+  }
+  local_->run(Call::all_to_all(ConstView(near_in.data(), near_count, in.dtype),
+                               View(near_out.data(), near_count, in.dtype), local_size()));
+  for (std::size_t i = 0; i < neighbours.size(); ++i) {
+    copy_bytes(to + neighbours[i] * bytes, near_out.data() + static_cast<std::int64_t>(i) * bytes,
+               bytes);
+  }
+  const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+  remote.wait();
 }
 
 }  // namespace tutti

@@ -53,17 +53,7 @@ class HierarchicalTransport final : public Transport {
   bool any_thread() const override;
   std::int64_t bytes_between() const override;
 
-  void all_reduce(ConstView in, View out, Reduce reduce) override;
-  void reduce(ConstView in, View out, Reduce reduce, int root) override;
-  void broadcast(ConstView in, View out, int root) override;
-  void all_gather(ConstView in, View out) override;
-  void all_gather_v(ConstView in, View out, std::span<const std::int64_t> counts) override;
-  void reduce_scatter(ConstView in, View out, Reduce reduce) override;
-  void all_to_all(ConstView in, View out) override;
-  SparseStats sparse_all_reduce(const SparseView& in, View out, Reduce reduce) override;
-  void barrier() override;
-  void send(ConstView in, int destination) override;
-  void recv(View out, int source) override;
+  void run(const Call& call) override;
   Buffer allocate(std::int64_t bytes) override;
   std::unique_ptr<Transport> split(int color, int key) override;
   void pulse(std::chrono::milliseconds waited) override;
@@ -102,7 +92,10 @@ class HierarchicalTransport final : public Transport {
   void tell(const PeerLost& error) noexcept;
   void tell(const MismatchError& error, Witnesses witnesses) noexcept;
   /** Blocks until all ranks have come with `signature`. Throws MismatchError on all otherwise. */
-  void agree(Signature signature) { settle(signature, compare(signature), {}); }
+  void agree(const Call& call) {
+    Signature signature = Signature::of(call);
+    settle(signature, compare(signature), {});
+  }
   /** The first half of agree(): numbers the call; whether the ranks of this host match. */
   bool compare(Signature& signature);
   /** The second half, between the hosts: what a leader has in `carried` goes along. */
@@ -111,10 +104,24 @@ class HierarchicalTransport final : public Transport {
   std::string collect_mismatch(const Signature& signature, bool same_here);
   /** Whether `ok` holds on all hosts; for calls that every rank of a host answers alike. */
   bool all_hosts(bool ok);
+  /** The operations that agree with the other ranks. */
+  void all_reduce(const Call& call);
+  void broadcast(const Call& call);
   /** What goes along with the signatures. */
-  void carried_all_reduce(ConstView in, View out, Reduce reduce);
-  void carried_broadcast(ConstView in, View out, int root);
+  void carried_all_reduce(const Call& call);
+  void carried_broadcast(const Call& call);
+  void reduce(const Call& call);
+  void all_gather(const Call& call);
   void gather(ConstView in, View out, std::span<const std::int64_t> counts);
+  void reduce_scatter(const Call& call);
+  void all_to_all(const Call& call);
+  void sparse_all_reduce(const Call& call);
+  void send(const Call& call);
+  void recv(const Call& call);
+  /** From local rank `root` to all ranks of this host. */
+  void spread(View data, int root = 0) { local_->run(Call::broadcast(data, data, root)); }
+  /** The sum, or what else `combine` makes, of what the ranks of this host have. */
+  void reduce_here(ConstView in, View out, const cpu::Combine& combine, int root);
   std::unique_ptr<Transport> form_part(const SplitPlan& plan, std::int32_t context);
   std::unique_ptr<Transport> connect_part(std::unique_ptr<mpi::Channel> channel, Layout layout,
                                           std::unique_ptr<shm::ShmTransport> local,

@@ -32,7 +32,7 @@ View bytes_of(T* objects, std::int64_t count) {
 
 std::vector<RankInfo> exchange(Transport& host, RankInfo own) {
   std::vector<RankInfo> ranks(static_cast<std::size_t>(host.size()));
-  host.all_gather(bytes_of(&own, 1), bytes_of(ranks.data(), host.size()));
+  host.run(Call::all_gather(bytes_of(&own, 1), bytes_of(ranks.data(), host.size())));
   return ranks;
 }
 
@@ -103,7 +103,7 @@ void keep_to_own_arguments(Transport& host, const std::vector<RankInfo>& ranks) 
   if (processes.size() == ranks.size()) return;
   // Threads must not change the environment at once, nor read it meanwhile.
   if (before == 0 && after > 0) ::setenv("NCCL_P2P_DIRECT_DISABLE", "1", 0);
-  host.barrier();
+  host.run(Call::barrier());
 }
 
 /** Rank 0 makes the id, all get it. */
@@ -113,7 +113,7 @@ ncclUniqueId share_id(Transport& host, const Library& library) {
     ncclUniqueId id{};
   } ticket;
   if (host.rank() == 0) ticket.result = library.GetUniqueId(&ticket.id);
-  host.broadcast(bytes_of(&ticket, 1), bytes_of(&ticket, 1), 0);
+  host.run(Call::broadcast(bytes_of(&ticket, 1), bytes_of(&ticket, 1), 0));
   if (ticket.result != ncclSuccess) {
     throw BackendUnavailable(std::string("ncclGetUniqueId on rank 0: ") +
                              library.GetErrorString(static_cast<ncclResult_t>(ticket.result)));

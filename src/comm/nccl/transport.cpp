@@ -70,25 +70,56 @@ std::string NcclTransport::describe() const {
          std::to_string(device_.ordinal);
 }
 
-void NcclTransport::agree(Signature signature) {
+void NcclTransport::run(const Call& call) {
+  agree(call);
+  switch (call.operation) {
+    case Operation::all_reduce:
+      return all_reduce(call);
+    case Operation::reduce:
+      return reduce(call);
+    case Operation::broadcast:
+      return broadcast(call);
+    case Operation::all_gather:
+      return all_gather(call);
+    case Operation::all_gather_v:
+      return all_gather_v(call);
+    case Operation::reduce_scatter:
+      return reduce_scatter(call);
+    case Operation::all_to_all:
+      return all_to_all(call);
+    case Operation::barrier:
+      return barrier();
+    case Operation::send:
+      return send(call);
+    case Operation::recv:
+      return recv(call);
+    default:
+      throw BackendUnavailable(std::string(name_of(call.operation)) + " is not done between GPUs");
+  }
+}
+
+void NcclTransport::agree(const Call& call) {
+  // A send and a recv are of two ranks alone.
+  if (call.operation == Operation::send || call.operation == Operation::recv) return;
   if (compared_ == 0) return;
   --compared_;
+  Signature signature = Signature::of(call);
   signature.sequence = ++sequence_;
   const RankSignature own{host_->rank(), signature};
   std::vector<RankSignature> all(static_cast<std::size_t>(host_->size()));
   constexpr std::int64_t kEntry = sizeof(RankSignature);
-  host_->all_gather(ConstView(&own, kEntry, DType::u8),
-                    View(all.data(), kEntry * host_->size(), DType::u8));
+  host_->run(Call::all_gather(ConstView(&own, kEntry, DType::u8),
+                              View(all.data(), kEntry * host_->size(), DType::u8)));
   for (const RankSignature& other : all) {
     if (other.signature.hash() != signature.hash()) throw MismatchError(describe_mismatch(all));
   }
 }
 
-template <class Call>
-void NcclTransport::with_operator(const char* name, const tutti::Reduce& reduce, DType dtype,
-                                  const Call& call) {
+template <class Launch>
+void NcclTransport::with_operator(const char* name, const Reduce& reduce, DType dtype,
+                                  const Launch& launch) {
   if (reduce.kind != ReduceKind::premul_sum) {
-    comm_->call(name, [&](ncclComm_t comm) { return call(operator_of(reduce.kind), comm); });
+    comm_->call(name, [&](ncclComm_t comm) { return launch(operator_of(reduce.kind), comm); });
     return;
   }
   ncclRedOp_t scaled = ncclSum;
@@ -97,96 +128,86 @@ void NcclTransport::with_operator(const char* name, const tutti::Reduce& reduce,
     return nccl().RedOpCreatePreMulSum(&scaled, scalar.data(), type_of(dtype),
                                        ncclScalarHostImmediate, comm);
   });
-  comm_->call(name, [&](ncclComm_t comm) { return call(scaled, comm); });
+  comm_->call(name, [&](ncclComm_t comm) { return launch(scaled, comm); });
   // The operation was launched: NCCL remembers the operator as long as it needs it.
   comm_->call("ncclRedOpDestroy",
               [&](ncclComm_t comm) { return nccl().RedOpDestroy(scaled, comm); });
 }
 
-void NcclTransport::all_reduce(ConstView in, View out, tutti::Reduce reduce) {
-  agree(Signature::of(Operation::all_reduce, in.dtype, in.count, reduce));
-  if (in.count == 0) return;
-  with_operator("ncclAllReduce", reduce, in.dtype, [&](ncclRedOp_t op, ncclComm_t comm) {
-    return nccl().AllReduce(in.data, out.data, size(in.count), type_of(in.dtype), op, comm,
-                            stream_);
+void NcclTransport::all_reduce(const Call& call) {
+  if (call.count == 0) return;
+  with_operator("ncclAllReduce", call.reduction, call.dtype, [&](ncclRedOp_t op, ncclComm_t comm) {
+    return nccl().AllReduce(call.in.data, call.out.data, size(call.count), type_of(call.dtype), op,
+                            comm, stream_);
   });
 }
 
-void NcclTransport::reduce(ConstView in, View out, tutti::Reduce reduce, int root) {
-  Signature signature = Signature::of(Operation::reduce, in.dtype, in.count, reduce);
-  signature.root = root;
-  agree(signature);
-  if (in.count == 0) return;
-  void* result = host_->rank() == root ? out.data : nullptr;
-  with_operator("ncclReduce", reduce, in.dtype, [&](ncclRedOp_t op, ncclComm_t comm) {
-    return nccl().Reduce(in.data, result, size(in.count), type_of(in.dtype), op, root, comm,
-                         stream_);
+void NcclTransport::reduce(const Call& call) {
+  if (call.count == 0) return;
+  void* result = host_->rank() == call.root ? call.out.data : nullptr;
+  with_operator("ncclReduce", call.reduction, call.dtype, [&](ncclRedOp_t op, ncclComm_t comm) {
+    return nccl().Reduce(call.in.data, result, size(call.count), type_of(call.dtype), op, call.root,
+                         comm, stream_);
   });
 }
 
-void NcclTransport::broadcast(ConstView in, View out, int root) {
-  Signature signature = Signature::of(Operation::broadcast, out.dtype, out.count);
-  signature.root = root;
-  agree(signature);
-  if (out.count == 0) return;
-  const void* source = host_->rank() == root ? in.data : out.data;  // elsewhere not read
+void NcclTransport::broadcast(const Call& call) {
+  if (call.count == 0) return;
+  // Elsewhere not read.
+  const void* source = host_->rank() == call.root ? call.in.data : call.out.data;
   comm_->call("ncclBroadcast", [&](ncclComm_t comm) {
-    return nccl().Broadcast(source, out.data, size(out.count), type_of(out.dtype), root, comm,
-                            stream_);
+    return nccl().Broadcast(source, call.out.data, size(call.count), type_of(call.dtype), call.root,
+                            comm, stream_);
   });
 }
 
-void NcclTransport::all_gather(ConstView in, View out) {
-  agree(Signature::of(Operation::all_gather, in.dtype, in.count));
-  if (in.count == 0) return;
+void NcclTransport::all_gather(const Call& call) {
+  if (call.count == 0) return;
   comm_->call("ncclAllGather", [&](ncclComm_t comm) {
-    return nccl().AllGather(in.data, out.data, size(in.count), type_of(in.dtype), comm, stream_);
+    return nccl().AllGather(call.in.data, call.out.data, size(call.count), type_of(call.dtype),
+                            comm, stream_);
   });
 }
 
 // NCCL has no all-gather with counts: every rank broadcasts its part, in one group.
-void NcclTransport::all_gather_v(ConstView in, View out, std::span<const std::int64_t> counts) {
-  Signature signature = Signature::of(Operation::all_gather_v, in.dtype, out.count);
-  signature.counts = hash_counts(counts);
-  signature.own_count = in.count;
-  agree(signature);
-  if (out.count == 0) return;
+void NcclTransport::all_gather_v(const Call& call) {
+  if (call.count == 0) return;
   comm_->group("ncclBroadcast in a group", [&](ncclComm_t comm) {
     std::int64_t begin = 0;
     for (int root = 0; root < host_->size(); ++root) {
-      const std::int64_t count = counts[static_cast<std::size_t>(root)];
-      const View part = out.part(begin, count);
+      const std::int64_t count = call.counts[static_cast<std::size_t>(root)];
+      const View part = call.out.part(begin, count);
       begin += count;
       if (count == 0) continue;
-      const void* source = host_->rank() == root ? in.data : part.data;
-      const ncclResult_t result =
-          nccl().Broadcast(source, part.data, size(count), type_of(in.dtype), root, comm, stream_);
+      const void* source = host_->rank() == root ? call.in.data : part.data;
+      const ncclResult_t result = nccl().Broadcast(source, part.data, size(count),
+                                                   type_of(call.dtype), root, comm, stream_);
       if (is_failure(result)) return result;
     }
     return ncclSuccess;
   });
 }
 
-void NcclTransport::reduce_scatter(ConstView in, View out, tutti::Reduce reduce) {
-  agree(Signature::of(Operation::reduce_scatter, in.dtype, out.count, reduce));
-  if (out.count == 0) return;
-  with_operator("ncclReduceScatter", reduce, in.dtype, [&](ncclRedOp_t op, ncclComm_t comm) {
-    return nccl().ReduceScatter(in.data, out.data, size(out.count), type_of(in.dtype), op, comm,
-                                stream_);
-  });
+void NcclTransport::reduce_scatter(const Call& call) {
+  if (call.count == 0) return;
+  with_operator("ncclReduceScatter", call.reduction, call.dtype,
+                [&](ncclRedOp_t op, ncclComm_t comm) {
+                  return nccl().ReduceScatter(call.in.data, call.out.data, size(call.count),
+                                              type_of(call.dtype), op, comm, stream_);
+                });
 }
 
-void NcclTransport::all_to_all(ConstView in, View out) {
-  agree(Signature::of(Operation::all_to_all, in.dtype, in.count));
-  const std::int64_t count = in.count / host_->size();
+void NcclTransport::all_to_all(const Call& call) {
+  const std::int64_t count = call.count;
   if (count == 0) return;
   comm_->group("ncclSend and ncclRecv in a group", [&](ncclComm_t comm) {
     for (int peer = 0; peer < host_->size(); ++peer) {
-      const ncclResult_t sent = nccl().Send(in.part(peer * count, count).data, size(count),
-                                            type_of(in.dtype), peer, comm, stream_);
+      const ncclResult_t sent = nccl().Send(call.in.part(peer * count, count).data, size(count),
+                                            type_of(call.dtype), peer, comm, stream_);
       if (is_failure(sent)) return sent;
-      const ncclResult_t received = nccl().Recv(out.part(peer * count, count).data, size(count),
-                                                type_of(in.dtype), peer, comm, stream_);
+      const ncclResult_t received =
+          nccl().Recv(call.out.part(peer * count, count).data, size(count), type_of(call.dtype),
+                      peer, comm, stream_);
       if (is_failure(received)) return received;
     }
     return ncclSuccess;
@@ -194,29 +215,30 @@ void NcclTransport::all_to_all(ConstView in, View out) {
 }
 
 void NcclTransport::barrier() {
-  agree(Signature::of(Operation::barrier, DType::u8, 0));
   if (scratch_.data() == nullptr) scratch_ = allocate(size_of(DType::i32));
   comm_->call("ncclAllReduce", [&](ncclComm_t comm) {
     return nccl().AllReduce(scratch_.data(), scratch_.data(), 1, ncclInt32, ncclSum, comm, stream_);
   });
 }
 
-void NcclTransport::send(ConstView in, int destination) {
-  if (in.count == 0) return;
+void NcclTransport::send(const Call& call) {
+  if (call.count == 0) return;
   comm_->call("ncclSend", [&](ncclComm_t comm) {
-    return nccl().Send(in.data, size(in.count), type_of(in.dtype), destination, comm, stream_);
+    return nccl().Send(call.in.data, size(call.count), type_of(call.dtype), call.peer, comm,
+                       stream_);
   });
 }
 
-void NcclTransport::recv(View out, int source) {
-  if (out.count == 0) return;
+void NcclTransport::recv(const Call& call) {
+  if (call.count == 0) return;
   comm_->call("ncclRecv", [&](ncclComm_t comm) {
-    return nccl().Recv(out.data, size(out.count), type_of(out.dtype), source, comm, stream_);
+    return nccl().Recv(call.out.data, size(call.count), type_of(call.dtype), call.peer, comm,
+                       stream_);
   });
 }
 
 Buffer NcclTransport::allocate(std::int64_t bytes) {
-  agree(Signature::of(Operation::allocate, DType::u8, bytes));
+  agree(Call::allocate(bytes));
   if (bytes == 0) return {nullptr, 0, nullptr, device_};
   void* data = nullptr;
   const ncclResult_t result = nccl().MemAlloc(&data, size(bytes));
@@ -227,7 +249,7 @@ Buffer NcclTransport::allocate(std::int64_t bytes) {
   // All ranks have memory, or none.
   std::int32_t ok = memory ? 1 : 0;
   const View vote(&ok, 1, DType::i32);
-  host_->all_reduce(vote, vote, tutti::Reduce::min);
+  host_->run(Call::all_reduce(vote, vote, Reduce::min));
   if (ok == 0) {
     throw SystemError(memory ? "another rank could not allocate memory of its GPU"
                              : "ncclMemAlloc of " + std::to_string(bytes) +

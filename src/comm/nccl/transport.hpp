@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 
 #include "comm/nccl/comm.hpp"
@@ -28,19 +27,7 @@ class NcclTransport final : public DeviceTransport {
   Device device() const override { return device_; }
   std::string describe() const override;
   void use_stream(void* stream) override { stream_ = static_cast<cudaStream_t>(stream); }
-
-  void all_reduce(ConstView in, View out, tutti::Reduce reduce) override;
-  void reduce(ConstView in, View out, tutti::Reduce reduce, int root) override;
-  void broadcast(ConstView in, View out, int root) override;
-  void all_gather(ConstView in, View out) override;
-  void all_gather_v(ConstView in, View out, std::span<const std::int64_t> counts) override;
-  void reduce_scatter(ConstView in, View out, tutti::Reduce reduce) override;
-  /** Not in place. */
-  void all_to_all(ConstView in, View out) override;
-  void barrier() override;
-  void send(ConstView in, int destination) override;
-  void recv(View out, int source) override;
-
+  void run(const Call& call) override;
   Buffer allocate(std::int64_t bytes) override;
   std::unique_ptr<DeviceTransport> split(int color, int key, Transport* host) override;
   void poll() override { comm_->poll(); }
@@ -48,11 +35,22 @@ class NcclTransport final : public DeviceTransport {
 
  private:
   const Library& nccl() const { return comm_->library(); }
-  /** Compares a call with the other ranks', as long as calls are compared. */
-  void agree(Signature signature);
-  /** Runs call(op, comm) with NCCL's operator for `reduce` on `dtype`. */
-  template <class Call>
-  void with_operator(const char* name, const tutti::Reduce& reduce, DType dtype, const Call& call);
+  void all_reduce(const Call& call);
+  void reduce(const Call& call);
+  void broadcast(const Call& call);
+  void all_gather(const Call& call);
+  void all_gather_v(const Call& call);
+  void reduce_scatter(const Call& call);
+  /** Not in place. */
+  void all_to_all(const Call& call);
+  void barrier();
+  void send(const Call& call);
+  void recv(const Call& call);
+  /** Compares a collective with the other ranks', as long as calls are compared. */
+  void agree(const Call& call);
+  /** Runs launch(op, comm) with NCCL's operator for `reduce` on `dtype`. */
+  template <class Launch>
+  void with_operator(const char* name, const Reduce& reduce, DType dtype, const Launch& launch);
 
   std::shared_ptr<Comm> comm_;
   Transport* host_;

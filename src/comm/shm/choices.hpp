@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "comm/signature.hpp"
+#include "tutti/call.hpp"
 
 namespace tutti::shm {
 
@@ -108,8 +108,8 @@ class Choices {
   /** By operation and allowance, for all classes as soon as one is needed: messages of sizes that
    * come later need no memory. */
   std::vector<std::vector<Chooser>> choosers_ =
-      std::vector<std::vector<Chooser>>(kOperations * kAllowances);
-  std::array<std::array<Allowed, kClasses>, kOperations> expected_{};
+      std::vector<std::vector<Chooser>>(kOperationCount * kAllowances);
+  std::array<std::array<Allowed, kClasses>, kOperationCount> expected_{};
   std::optional<Way> forced_;
   Choice pending_;
   std::uint32_t cost_ = 0;

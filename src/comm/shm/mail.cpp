@@ -17,10 +17,12 @@ std::uint32_t pieces_of(std::int64_t bytes) {
 
 }  // namespace
 
-void ShmTransport::send(ConstView in, int destination) {
+void ShmTransport::send(const Call& call) {
+  const ConstView in = call.in;
+  const int destination = call.peer;
   host_.check_failure();
   Mailbox& box = host_.control().slot(rank()).mailbox;
-  box.offered = Signature::of(Operation::send, in.dtype, in.count);
+  box.offered = Signature::of(call);
   box.refused.store(0, std::memory_order_relaxed);
   box.destination.store(destination, std::memory_order_release);
 
@@ -49,7 +51,9 @@ void ShmTransport::send(ConstView in, int destination) {
   host_.check_own_loss();
 }
 
-void ShmTransport::recv(View out, int source) {
+void ShmTransport::recv(const Call& call) {
+  const View out = call.out;
+  const int source = call.peer;
   host_.check_failure();
   Mailbox& box = host_.control().slot(source).mailbox;
   const auto next_piece = [&](std::uint32_t taken) {
@@ -69,7 +73,7 @@ void ShmTransport::recv(View out, int source) {
   };
   if (!message_here()) host_.wait_for(source, box.posted.signal(), Wait::recv, message_here);
 
-  const Signature wanted = Signature::of(Operation::recv, out.dtype, out.count);
+  const Signature wanted = Signature::of(call);
   if (box.offered.dtype != wanted.dtype || box.offered.count != wanted.count) {
     const std::string text =
         describe_mismatch({host_.name_of(source), box.offered}, {host_.name_of(rank()), wanted});

@@ -39,7 +39,7 @@ struct Opening {
 }  // namespace
 
 Buffer ShmTransport::allocate(std::int64_t bytes) {
-  begin_checked(Signature::of(Operation::allocate, DType::u8, bytes));
+  begin_checked(Call::allocate(bytes));
   const std::int64_t page = page_size();
   const std::int64_t stride = (bytes + page - 1) / page * page;
 
@@ -60,7 +60,7 @@ Buffer ShmTransport::allocate(std::int64_t bytes) {
     opening.error = number_of(error);
   }
   const View board(&opening, sizeof(opening), DType::u8);
-  broadcast(board, board, 0);
+  broadcast(Call::broadcast(board, board, 0));
   // More than the machine has would not end in an error, but with the kernel killing a rank.
   if (opening.error == 0 && !opening.available.fits(stride, size())) {
     throw SystemError("cannot reserve " + std::to_string(bytes) +
@@ -84,7 +84,7 @@ Buffer ShmTransport::allocate(std::int64_t bytes) {
   }
   std::vector<std::int32_t> errors(static_cast<std::size_t>(size()));
   const std::int32_t own = number_of(error);
-  all_gather(ConstView(&own, 1, DType::i32), View(errors.data(), size(), DType::i32));
+  run(Call::all_gather(ConstView(&own, 1, DType::i32), View(errors.data(), size(), DType::i32)));
 
   if (error) throw SystemError(*error);
   for (int peer = 0; peer < size(); ++peer) {
@@ -103,7 +103,7 @@ void ShmTransport::pulse(std::chrono::milliseconds waited) {
 }
 
 std::unique_ptr<Transport> ShmTransport::split(int color, int key) {
-  begin_checked(Signature::of(Operation::split, DType::u8, 0));
+  begin_checked(Call::split());
   const SplitPlan plan = plan_split(*this, color, key, UniqueId::create());
   if (color < 0) return nullptr;
   std::vector<int> names(plan.members.size());

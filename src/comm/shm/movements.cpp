@@ -6,30 +6,31 @@
 
 namespace tutti::shm {
 
-void ShmTransport::broadcast(ConstView in, View out, int root) {
-  Signature signature = Signature::of(Operation::broadcast, out.dtype, out.count);
-  signature.root = root;
+void ShmTransport::broadcast(const Call& call) {
+  const ConstView in = call.in;
+  const View out = call.out;
+  const int root = call.root;
   const bool is_root = root == rank();
-  Call call = begin(signature, is_root ? in : ConstView{}, out, out.bytes());
+  Move move = begin(Signature::of(call), is_root ? in : ConstView{}, out, out.bytes());
   // Everybody's output is in one allocation, so if the root's input is there too, all can reach it.
-  decide(call, call.direct_out &&
+  decide(move, move.direct_out &&
                    (size() == 1 || request_of(root).in.region == request_of(rank()).out.region));
   if (is_root) copy_bytes(out.data, in.data, in.bytes());
 
-  const bool streamed = call.choice.way.streamed;
-  if (call.small()) {
-    if (!is_root) copy_bytes(out.data, contribution_of(call, root), out.bytes());
-  } else if (call.is(Kind::direct)) {
+  const bool streamed = move.choice.way.streamed;
+  if (move.small()) {
+    if (!is_root) copy_bytes(out.data, contribution_of(move, root), out.bytes());
+  } else if (move.is(Kind::direct)) {
     if (!is_root) {
       cpu::copy(out.data, symmetric_.resolve(root, request_of(root).in), out.bytes(), streamed);
     }
     finish_reading();
-  } else if (call.is(Kind::single_copy)) {
+  } else if (move.is(Kind::single_copy)) {
     if (!is_root) pull(root, out.data, request_of(root).in_address, out.bytes());
     finish_reading();
   } else {
     relay(
-        out.count, call.choice.way.piece / size_of(out.dtype), {is_root, !is_root, root},
+        out.count, move.choice.way.piece / size_of(out.dtype), {is_root, !is_root, root},
         [&](auto begin, auto count, auto slot) {
           const ConstView source = in.part(begin, count);
           cpu::copy(host_.control().staging(root).in[slot].data(), source.data, source.bytes(),
@@ -41,23 +42,12 @@ void ShmTransport::broadcast(ConstView in, View out, int root) {
                     false);
         });
   }
-  end(call);
+  end(move);
 }
 
-void ShmTransport::all_gather(ConstView in, View out) {
-  counts_.assign(static_cast<std::size_t>(size()), in.count);
-  gather(Signature::of(Operation::all_gather, in.dtype, in.count), in, out, counts_);
-}
-
-void ShmTransport::all_gather_v(ConstView in, View out, std::span<const std::int64_t> counts) {
-  Signature signature = Signature::of(Operation::all_gather_v, in.dtype, out.count);
-  signature.counts = hash_counts(counts);
-  signature.own_count = in.count;
-  gather(signature, in, out, counts);
-}
-
-void ShmTransport::gather(Signature signature, ConstView in, View out,
-                          std::span<const std::int64_t> counts) {
+void ShmTransport::gather(const Call& call, std::span<const std::int64_t> counts) {
+  const ConstView in = call.in;
+  const View out = call.out;
   const std::int64_t width = size_of(in.dtype);
   const std::int64_t longest = *std::max_element(counts.begin(), counts.end());
   // Calls body(peer, block of `out`) for all ranks.
@@ -69,21 +59,21 @@ void ShmTransport::gather(Signature signature, ConstView in, View out,
       offset += count;
     }
   };
-  Call call = begin(signature, in, out, longest * width);
-  decide(call, call.direct_in);
-  const bool streamed = call.choice.way.streamed;
+  Move move = begin(Signature::of(call), in, out, longest * width);
+  decide(move, move.direct_in);
+  const bool streamed = move.choice.way.streamed;
   for_each_block([&](int peer, View block) {
     if (peer == rank()) copy_bytes(block.data, in.data, in.bytes());
   });
-  if (call.small() || call.is(Kind::direct)) {
-    const auto sources = inputs(call, in, 0);
+  if (move.small() || move.is(Kind::direct)) {
+    const auto sources = inputs(move, in, 0);
     for_each_block([&](int peer, View block) {
       if (peer == rank()) return;
       cpu::copy(block.data, sources[static_cast<std::size_t>(peer)], block.bytes(),
-                streamed && !call.small());
+                streamed && !move.small());
     });
-    if (!call.small()) finish_reading();
-  } else if (call.is(Kind::single_copy)) {
+    if (!move.small()) finish_reading();
+  } else if (move.is(Kind::single_copy)) {
     for_each_block([&](int peer, View block) {
       if (peer != rank()) pull(peer, block.data, request_of(peer).in_address, block.bytes());
     });
@@ -93,7 +83,7 @@ void ShmTransport::gather(Signature signature, ConstView in, View out,
       return std::clamp<std::int64_t>(whole - begin, 0, count);
     };
     relay(
-        longest, call.choice.way.piece / width, {},
+        longest, move.choice.way.piece / width, {},
         [&](auto begin, auto count, auto slot) {
           cpu::copy(host_.control().staging(rank()).in[slot].data(), in.part(begin, 0).data,
                     length(in.count, begin, count) * width, streamed);
@@ -106,16 +96,18 @@ void ShmTransport::gather(Signature signature, ConstView in, View out,
           });
         });
   }
-  end(call);
+  end(move);
 }
 
-void ShmTransport::all_to_all(ConstView in, View out) {
+void ShmTransport::all_to_all(const Call& call) {
+  const ConstView in = call.in;
+  const View out = call.out;
   const std::int64_t block = in.count / size();
   const std::int64_t block_bytes = block * size_of(in.dtype);
-  Call call = begin(Signature::of(Operation::all_to_all, in.dtype, block), in, out, in.bytes());
+  Move move = begin(Signature::of(call), in, out, in.bytes());
   // In place, an output overwrites an input that others still have to read: not if it is staged.
-  if (call.any_in_place) call.reaches_all = false;
-  decide(call, call.direct_in && !call.any_in_place);
+  if (move.any_in_place) move.reaches_all = false;
+  decide(move, move.direct_in && !move.any_in_place);
   const auto deliver = [&](std::span<const void* const> sources, auto begin, auto count,
                            bool streamed) {
     for (int peer = 0; peer < size(); ++peer) {
@@ -124,11 +116,11 @@ void ShmTransport::all_to_all(ConstView in, View out) {
       if (target.data != source) cpu::copy(target.data, source, target.bytes(), streamed);
     }
   };
-  if (call.small() || call.is(Kind::direct)) {
-    deliver(inputs(call, in, rank() * block_bytes), 0, block,
-            call.choice.way.streamed && !call.small());
-    if (!call.small()) finish_reading();
-  } else if (call.is(Kind::single_copy)) {
+  if (move.small() || move.is(Kind::direct)) {
+    deliver(inputs(move, in, rank() * block_bytes), 0, block,
+            move.choice.way.streamed && !move.small());
+    if (!move.small()) finish_reading();
+  } else if (move.is(Kind::single_copy)) {
     copy_bytes(out.part(rank() * block, 0).data, in.part(rank() * block, 0).data, block_bytes);
     for (int step = 1; step < size(); ++step) {
       const int peer = (rank() + step) % size();
@@ -137,11 +129,11 @@ void ShmTransport::all_to_all(ConstView in, View out) {
     }
     finish_reading();
   } else {
-    exchange_blocks(call, in, [&](std::span<const void* const> sources, auto begin, auto count) {
+    exchange_blocks(move, in, [&](std::span<const void* const> sources, auto begin, auto count) {
       deliver(sources, begin, count, false);
     });
   }
-  end(call);
+  end(move);
 }
 
 }  // namespace tutti::shm

@@ -12,7 +12,7 @@ namespace tutti::shm {
 /**
  * Piece k is staged in slot k mod 3 once everybody has worked off the piece that was there before;
  * each rank fills the next slot before it reads the present one, so that nobody waits long. What
- * the slots hold when a call begins is done with: all ranks have come to the call.
+ * the slots hold when a call begins is done with: all ranks have come to the move.
  */
 template <class Stage, class Take>
 void ShmTransport::relay(std::int64_t count, std::int64_t most, const Part& part,
@@ -51,11 +51,11 @@ void ShmTransport::relay(std::int64_t count, std::int64_t most, const Part& part
 }
 
 template <class Take>
-void ShmTransport::pull_pieces(const Call& call, ConstView in, std::int64_t offset,
+void ShmTransport::pull_pieces(const Move& move, ConstView in, std::int64_t offset,
                                std::int64_t count, const Take& take) {
   const std::int64_t width = size_of(in.dtype);
-  const std::int64_t most = call.choice.way.piece / width;
-  pulled_.resize(static_cast<std::size_t>(size() * call.choice.way.piece));
+  const std::int64_t most = move.choice.way.piece / width;
+  pulled_.resize(static_cast<std::size_t>(size() * move.choice.way.piece));
   for (std::int64_t begin = 0; begin < count; begin += most) {
     const std::int64_t length = std::min(most, count - begin);
     for (int peer = 0; peer < size(); ++peer) {
@@ -64,7 +64,7 @@ void ShmTransport::pull_pieces(const Call& call, ConstView in, std::int64_t offs
         inputs_[at] = in.part(offset + begin, length).data;
         continue;
       }
-      std::byte* target = pulled_.data() + peer * call.choice.way.piece;
+      std::byte* target = pulled_.data() + peer * move.choice.way.piece;
       const auto moved = static_cast<std::uint64_t>((offset + begin) * width);
       pull(peer, target, request_of(peer).in_address + moved, length * width);
       inputs_[at] = target;
@@ -74,10 +74,10 @@ void ShmTransport::pull_pieces(const Call& call, ConstView in, std::int64_t offs
 }
 
 template <class Take>
-void ShmTransport::exchange_blocks(const Call& call, ConstView in, const Take& take) {
+void ShmTransport::exchange_blocks(const Move& move, ConstView in, const Take& take) {
   const std::int64_t width = size_of(in.dtype);
   const std::int64_t block = in.count / size();
-  const std::int64_t room = std::max<std::int64_t>(call.choice.way.piece / size() / width, 1);
+  const std::int64_t room = std::max<std::int64_t>(move.choice.way.piece / size() / width, 1);
   relay(
       block, room, {},
       [&](auto begin, auto count, auto slot) {
@@ -85,7 +85,7 @@ void ShmTransport::exchange_blocks(const Call& call, ConstView in, const Take& t
         for (int peer = 0; peer < size(); ++peer) {
           if (peer == rank()) continue;
           cpu::copy(staging.data() + peer * room * width, in.part(peer * block + begin, 0).data,
-                    count * width, call.choice.way.streamed);
+                    count * width, move.choice.way.streamed);
         }
       },
       [&](auto begin, auto count, auto slot) {

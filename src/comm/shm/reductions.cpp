@@ -8,26 +8,28 @@
 
 namespace tutti::shm {
 
-void ShmTransport::all_reduce(ConstView in, View out, Reduce reduce) {
-  const cpu::Combine combine = combine_of(reduce, size());
-  const Signature signature = Signature::of(Operation::all_reduce, in.dtype, in.count, reduce);
+void ShmTransport::all_reduce(const Call& call) {
+  const ConstView in = call.in;
+  const View out = call.out;
+  const cpu::Combine combine = combine_of(call.reduction, size());
+  const Signature signature = Signature::of(call);
   if (in.bytes() <= Arrival::kData) {  // the shortest way, for the smallest messages
     meet_at_once(signature, in, true);
     return reduce_lines(out, combine);
   }
-  Call call = begin(signature, in, out, in.bytes());
+  Move move = begin(signature, in, out, in.bytes());
   // A rank that works in place and alone would overwrite an input that others still read.
-  decide(call, call.direct_in && (call.direct_out || !call.any_in_place));
-  if (call.small()) {
-    cpu::reduce(std::span(&out.data, 1), inputs(call, in, 0), in.count, in.dtype, combine);
-  } else if (call.is(Kind::direct)) {
-    direct_all_reduce(call, in, out, combine);
-  } else if (call.is(Kind::single_copy)) {
-    copied_all_reduce(call, in, out, combine);
+  decide(move, move.direct_in && (move.direct_out || !move.any_in_place));
+  if (move.small()) {
+    cpu::reduce(std::span(&out.data, 1), inputs(move, in, 0), in.count, in.dtype, combine);
+  } else if (move.is(Kind::direct)) {
+    direct_all_reduce(move, in, out, combine);
+  } else if (move.is(Kind::single_copy)) {
+    copied_all_reduce(move, in, out, combine);
   } else {
-    staged_all_reduce(call, in, out, combine);
+    staged_all_reduce(move, in, out, combine);
   }
-  end(call);
+  end(move);
 }
 
 void ShmTransport::reduce_lines(View out, const cpu::Combine& combine) {
@@ -44,10 +46,10 @@ void ShmTransport::reduce_lines(View out, const cpu::Combine& combine) {
   host_.check_own_loss();
 }
 
-void ShmTransport::direct_all_reduce(const Call& call, ConstView in, View out,
+void ShmTransport::direct_all_reduce(const Move& move, ConstView in, View out,
                                      const cpu::Combine& combine) {
-  if (!call.direct_out) {
-    cpu::reduce(std::span(&out.data, 1), inputs(call, in, 0), in.count, in.dtype, combine);
+  if (!move.direct_out) {
+    cpu::reduce(std::span(&out.data, 1), inputs(move, in, 0), in.count, in.dtype, combine);
     finish_reading();
     return;
   }
@@ -59,8 +61,8 @@ void ShmTransport::direct_all_reduce(const Call& call, ConstView in, View out,
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != rank()) outputs_.push_back(output_of(peer, out) + share.begin * width);
   }
-  cpu::reduce(outputs_, inputs(call, in, share.begin * width), share.count, in.dtype, combine,
-              call.choice.way.streamed ? cpu::Stores{1} : cpu::Stores{});
+  cpu::reduce(outputs_, inputs(move, in, share.begin * width), share.count, in.dtype, combine,
+              move.choice.way.streamed ? cpu::Stores{1} : cpu::Stores{});
   finish_reading();
 }
 
@@ -70,11 +72,11 @@ void ShmTransport::direct_all_reduce(const Call& call, ConstView in, View out,
  * others' results. A slot is filled again when its last piece has been fetched or reduced by all,
  * which the steps in between have shown.
  */
-void ShmTransport::staged_all_reduce(const Call& call, ConstView in, View out,
+void ShmTransport::staged_all_reduce(const Move& move, ConstView in, View out,
                                      const cpu::Combine& combine) {
   const std::int64_t width = size_of(in.dtype);
-  const std::int64_t most = call.choice.way.piece / width;
-  const bool streamed = call.choice.way.streamed;
+  const std::int64_t most = move.choice.way.piece / width;
+  const bool streamed = move.choice.way.streamed;
   const auto total = static_cast<std::uint32_t>((in.count + most - 1) / most);
   const std::uint32_t base = pieces_;
   RankSlot& slot = host_.control().slot(rank());
@@ -126,11 +128,11 @@ void ShmTransport::staged_all_reduce(const Call& call, ConstView in, View out,
   pieces_ = base + total;
 }
 
-void ShmTransport::copied_all_reduce(const Call& call, ConstView in, View out,
+void ShmTransport::copied_all_reduce(const Move& move, ConstView in, View out,
                                      const cpu::Combine& combine) {
   const std::int64_t width = size_of(in.dtype);
   const Share mine = share_of(in.count, width, size(), rank());
-  pull_pieces(call, in, mine.begin, mine.count, [&](auto sources, auto begin, auto count) {
+  pull_pieces(move, in, mine.begin, mine.count, [&](auto sources, auto begin, auto count) {
     void* target = out.part(mine.begin + begin, count).data;
     cpu::reduce(std::span(&target, 1), sources, count, in.dtype, combine);
   });
@@ -145,67 +147,57 @@ void ShmTransport::copied_all_reduce(const Call& call, ConstView in, View out,
   finish_reading();
 }
 
-void ShmTransport::reduce(ConstView in, View out, Reduce reduce, int root) {
-  Signature signature = Signature::of(Operation::reduce, in.dtype, in.count, reduce);
-  signature.root = root;
-  reduce_to(signature, in, out, combine_of(reduce, size()));
-}
-
-void ShmTransport::reduce(ConstView in, View out, const cpu::Combine& combine, int root) {
-  Signature signature = Signature::of(Operation::reduce, in.dtype, in.count, combine.kind);
-  signature.root = root;
-  reduce_to(signature, in, out, combine);
-}
-
-void ShmTransport::reduce_to(const Signature& signature, ConstView in, View out,
-                             const cpu::Combine& combine) {
-  const bool is_root = signature.root == rank();
-  Call call = begin(signature, in, is_root ? out : View{}, in.bytes());
-  decide(call, call.direct_in);
+void ShmTransport::reduce(const Call& call, const cpu::Combine& combine) {
+  const ConstView in = call.in;
+  const View out = call.out;
+  const bool is_root = call.root == rank();
+  Move move = begin(Signature::of(call), in, is_root ? out : View{}, in.bytes());
+  decide(move, move.direct_in);
   const auto combine_into = [&](std::span<const void* const> sources, auto begin, auto count) {
     void* target = out.part(begin, count).data;
     cpu::reduce(std::span(&target, 1), sources, count, in.dtype, combine);
   };
-  if (call.small() || call.is(Kind::direct)) {
-    if (is_root) combine_into(inputs(call, in, 0), 0, in.count);
-    if (!call.small()) finish_reading();
-  } else if (call.is(Kind::single_copy)) {
-    if (is_root) pull_pieces(call, in, 0, in.count, combine_into);
+  if (move.small() || move.is(Kind::direct)) {
+    if (is_root) combine_into(inputs(move, in, 0), 0, in.count);
+    if (!move.small()) finish_reading();
+  } else if (move.is(Kind::single_copy)) {
+    if (is_root) pull_pieces(move, in, 0, in.count, combine_into);
     finish_reading();
   } else {
     relay(
-        in.count, call.choice.way.piece / size_of(in.dtype), {!is_root, is_root, Part::kAll},
+        in.count, move.choice.way.piece / size_of(in.dtype), {!is_root, is_root, Part::kAll},
         [&](auto begin, auto count, auto slot) {
           const ConstView source = in.part(begin, count);
           cpu::copy(host_.control().staging(rank()).in[slot].data(), source.data, source.bytes(),
-                    call.choice.way.streamed);
+                    move.choice.way.streamed);
         },
         [&](auto begin, auto count, auto slot) {
           combine_into(pieces(slot, 0, in.part(begin, 0).data), begin, count);
         });
   }
-  end(call);
+  end(move);
 }
 
-void ShmTransport::reduce_scatter(ConstView in, View out, Reduce reduce) {
-  Call call = begin(Signature::of(Operation::reduce_scatter, in.dtype, out.count, reduce), in, out,
-                    in.bytes());
-  decide(call, call.direct_in);
-  const cpu::Combine combine = combine_of(reduce, size());
+void ShmTransport::reduce_scatter(const Call& call) {
+  const ConstView in = call.in;
+  const View out = call.out;
+  Move move = begin(Signature::of(call), in, out, in.bytes());
+  decide(move, move.direct_in);
+  const cpu::Combine combine = combine_of(call.reduction, size());
   const auto combine_into = [&](std::span<const void* const> sources, auto begin, auto count) {
     void* target = out.part(begin, count).data;
     cpu::reduce(std::span(&target, 1), sources, count, in.dtype, combine);
   };
-  if (call.small() || call.is(Kind::direct)) {
-    combine_into(inputs(call, in, rank() * out.bytes()), 0, out.count);
-    if (!call.small()) finish_reading();
-  } else if (call.is(Kind::single_copy)) {
-    pull_pieces(call, in, rank() * out.count, out.count, combine_into);
+  if (move.small() || move.is(Kind::direct)) {
+    combine_into(inputs(move, in, rank() * out.bytes()), 0, out.count);
+    if (!move.small()) finish_reading();
+  } else if (move.is(Kind::single_copy)) {
+    pull_pieces(move, in, rank() * out.count, out.count, combine_into);
     finish_reading();
   } else {
-    exchange_blocks(call, in, combine_into);
+    exchange_blocks(move, in, combine_into);
   }
-  end(call);
+  end(move);
 }
 
 }  // namespace tutti::shm

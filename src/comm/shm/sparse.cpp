@@ -66,20 +66,20 @@ void ShmTransport::merge_sparse(const SparseView& in, std::int64_t count, const 
   host_.check_own_loss();
 }
 
-SparseStats ShmTransport::sparse_all_reduce(const SparseView& in, View out, Reduce reduce) {
-  begin_checked(Signature::of(Operation::sparse_all_reduce, out.dtype, out.count, reduce));
-  const std::int64_t divisor = combine_of(reduce, size()).divisor;
-  auto* const sums = static_cast<float*>(out.data);
+void ShmTransport::sparse_all_reduce(const Call& call) {
+  begin_checked(call);
+  const std::int64_t divisor = combine_of(call.reduction, size()).divisor;
+  auto* const sums = static_cast<float*>(call.out.data);
   SparseStats stats;
   const auto take = [&](std::int64_t begin, std::int64_t end, std::span<const SparseView> parts) {
     sparse_cursors_.clear();
     for (const SparseView& part : parts) sparse_cursors_.emplace_back(part);
     stats.entries += sum_dense(std::span(sparse_cursors_), sums, begin, end, divisor);
   };
-  merge_sparse(in, out.count, std::ref(take));  // a copy of it would take new memory
-  stats.bytes_sent = bytes_lent(in);
-  stats.density = density_of(stats.entries, out.count);
-  return stats;
+  merge_sparse(call.entries, call.count, std::ref(take));  // a copy of it would take new memory
+  stats.bytes_sent = bytes_lent(call.entries);
+  stats.density = density_of(stats.entries, call.count);
+  if (call.stats != nullptr) *call.stats = stats;
 }
 
 std::int64_t ShmTransport::bytes_lent(const SparseView& in) const {

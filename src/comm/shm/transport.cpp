@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/memory.hpp"
+#include "device/cpu/reduction.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::shm {
@@ -39,6 +40,38 @@ std::string ShmTransport::describe() const {
 void ShmTransport::abort(std::string_view reason) noexcept {
   const int name = host_.name_of(rank());
   host_.fail_lost(std::span(&name, 1), reason);
+}
+
+void ShmTransport::run(const Call& call) {
+  switch (call.operation) {
+    case Operation::all_reduce:
+      return all_reduce(call);
+    case Operation::reduce:
+      return reduce(call, combine_of(call.reduction, size()));
+    case Operation::broadcast:
+      return broadcast(call);
+    case Operation::all_gather:
+      counts_.assign(static_cast<std::size_t>(size()), call.count);
+      return gather(call, counts_);
+    case Operation::all_gather_v:
+      return gather(call, call.counts);
+    case Operation::reduce_scatter:
+      return reduce_scatter(call);
+    case Operation::all_to_all:
+      return all_to_all(call);
+    case Operation::sparse_all_reduce:
+      return sparse_all_reduce(call);
+    case Operation::barrier:
+      return barrier(call);
+    case Operation::send:
+      return send(call);
+    case Operation::recv:
+      return recv(call);
+    case Operation::allocate:
+    case Operation::split:
+      break;  // have functions of their own
+  }
+  throw Error(std::string(name_of(call.operation)) + " is no operation to run");
 }
 
 // --- Arriving -----------------------------------------------------------------------------------
@@ -94,29 +127,29 @@ bool ShmTransport::compare(const Signature& signature) {
   return signatures_match();
 }
 
-ShmTransport::Call ShmTransport::begin(const Signature& signature, ConstView in, View out,
+ShmTransport::Move ShmTransport::begin(const Signature& signature, ConstView in, View out,
                                        std::int64_t bytes) {
-  Call call;
-  call.operation = signature.operation;
-  call.bytes = bytes;
-  call.line = bytes <= Arrival::kData;
-  call.brief = choices_.brief(bytes);
-  if (call.line || call.brief) {
-    call.choice.way = Choices::kPlainShot;
-    meet_at_once(signature, in, call.line);
-    return call;
+  Move move;
+  move.operation = signature.operation;
+  move.bytes = bytes;
+  move.line = bytes <= Arrival::kData;
+  move.brief = choices_.brief(bytes);
+  if (move.line || move.brief) {
+    move.choice.way = Choices::kPlainShot;
+    meet_at_once(signature, in, move.line);
+    return move;
   }
 
   const std::uint32_t hash = prepare(signature);
   if (bytes <= Choices::kOneShot) {
-    call.early = true;
-    call.choice = choices_.before(call.operation, bytes);
-    if (call.is(Kind::one_shot)) {
-      const bool timed = call.choice.trial != Chooser::kSettled;
+    move.early = true;
+    move.choice = choices_.before(move.operation, bytes);
+    if (move.is(Kind::one_shot)) {
+      const bool timed = move.choice.trial != Chooser::kSettled;
       const auto start = timed ? Clock::now() : Clock::time_point();
       auto& staging = host_.control().staging(rank()).small[sequence_ & 1U];
-      cpu::copy(staging.data(), in.data, in.bytes(), call.choice.way.streamed);
-      if (timed) call.spent = Clock::now() - start;
+      cpu::copy(staging.data(), in.data, in.bytes(), move.choice.way.streamed);
+      if (timed) move.spent = Clock::now() - start;
     }
   }
   const bool may_pull = bytes >= kFewestPulled && sequence_ > 1;
@@ -131,8 +164,8 @@ ShmTransport::Call ShmTransport::begin(const Signature& signature, ConstView in,
   std::memcpy(arrival_of(rank()).data.data(), &request, sizeof request);
   meet_all(hash);
   if (!signatures_match()) mismatch();
-  examine(call, request);
-  return call;
+  examine(move, request);
+  return move;
 }
 
 void ShmTransport::mismatch() {
@@ -147,29 +180,29 @@ Request ShmTransport::request_of(int peer) const {
   return request;
 }
 
-void ShmTransport::examine(Call& call, const Request& own) {
-  call.direct_in = own.in.region != Location::kPrivate || size() == 1;
-  call.direct_out = own.out.region != Location::kPrivate || size() == 1;
-  call.reaches_all = own.reaches_all != 0;
+void ShmTransport::examine(Move& move, const Request& own) {
+  move.direct_in = own.in.region != Location::kPrivate || size() == 1;
+  move.direct_out = own.out.region != Location::kPrivate || size() == 1;
+  move.reaches_all = own.reaches_all != 0;
   std::uint32_t slowest = 0;
   for (int peer = 0; peer < size(); ++peer) {
     const Request other = request_of(peer);
-    call.direct_in = call.direct_in && other.in.region == own.in.region;
-    call.direct_out = call.direct_out && other.out.region == own.out.region;
-    call.any_in_place = call.any_in_place || other.in_place != 0;
-    call.reaches_all = call.reaches_all && other.reaches_all != 0;
+    move.direct_in = move.direct_in && other.in.region == own.in.region;
+    move.direct_out = move.direct_out && other.out.region == own.out.region;
+    move.any_in_place = move.any_in_place || other.in_place != 0;
+    move.reaches_all = move.reaches_all && other.reaches_all != 0;
     slowest = std::max(slowest, other.cost);
   }
   choices_.learn(slowest);
 }
 
-void ShmTransport::decide(Call& call, bool direct) {
-  if (call.line || call.brief) return;
-  const Choices::Allowed allowed{direct, call.reaches_all};
-  call.choice =
-      choices_.after(call.operation, call.bytes, allowed, call.early ? &call.choice : nullptr);
-  last_way_ = call.choice.way;
-  if (call.choice.trial != Chooser::kSettled) call.began = Clock::now() - call.spent;
+void ShmTransport::decide(Move& move, bool direct) {
+  if (move.line || move.brief) return;
+  const Choices::Allowed allowed{direct, move.reaches_all};
+  move.choice =
+      choices_.after(move.operation, move.bytes, allowed, move.early ? &move.choice : nullptr);
+  last_way_ = move.choice.way;
+  if (move.choice.trial != Chooser::kSettled) move.began = Clock::now() - move.spent;
 }
 
 void ShmTransport::finish_reading() {
@@ -177,17 +210,17 @@ void ShmTransport::finish_reading() {
   host_.synchronise();
 }
 
-void ShmTransport::end(const Call& call) {
+void ShmTransport::end(const Move& move) {
   host_.check_own_loss();
-  if (call.choice.trial == Chooser::kSettled) return;
-  const auto spent = std::chrono::nanoseconds(Clock::now() - call.began).count();
-  choices_.note(call.choice, static_cast<std::uint32_t>(std::min<std::int64_t>(spent, UINT32_MAX)));
+  if (move.choice.trial == Chooser::kSettled) return;
+  const auto spent = std::chrono::nanoseconds(Clock::now() - move.began).count();
+  choices_.note(move.choice, static_cast<std::uint32_t>(std::min<std::int64_t>(spent, UINT32_MAX)));
 }
 
 // --- Reaching the others' memory ----------------------------------------------------------------
 
-const std::byte* ShmTransport::contribution_of(const Call& call, int peer) const {
-  if (call.line) return arrival_of(peer).data.data();
+const std::byte* ShmTransport::contribution_of(const Move& move, int peer) const {
+  if (move.line) return arrival_of(peer).data.data();
   return host_.control().staging(peer).small[sequence_ & 1U].data();
 }
 
@@ -201,11 +234,11 @@ std::byte* ShmTransport::output_of(int peer, View own) const {
   return symmetric_.resolve(peer, request_of(peer).out);
 }
 
-std::span<const void* const> ShmTransport::inputs(const Call& call, ConstView own,
+std::span<const void* const> ShmTransport::inputs(const Move& move, ConstView own,
                                                   std::int64_t offset) {
   for (int peer = 0; peer < size(); ++peer) {
     const std::byte* start =
-        call.small() && peer != rank() ? contribution_of(call, peer) : input_of(peer, own);
+        move.small() && peer != rank() ? contribution_of(move, peer) : input_of(peer, own);
     inputs_[static_cast<std::size_t>(peer)] = start + offset;
   }
   return inputs_;
@@ -229,8 +262,8 @@ void ShmTransport::pull(int peer, void* to, std::uint64_t address, std::int64_t 
   host_.lose(peer, error == ESRCH ? "its process has ended" : "its memory cannot be read");
 }
 
-void ShmTransport::barrier() {
-  begin_checked(Signature::of(Operation::barrier, DType::u8, 0));
+void ShmTransport::barrier(const Call& call) {
+  begin_checked(call);
   host_.check_own_loss();
 }
 

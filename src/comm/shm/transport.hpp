@@ -56,17 +56,7 @@ class ShmTransport final : public Transport {
   int local_size() const override { return host_.size(); }
   std::string describe() const override;
 
-  void all_reduce(ConstView in, View out, Reduce reduce) override;
-  void reduce(ConstView in, View out, Reduce reduce, int root) override;
-  void broadcast(ConstView in, View out, int root) override;
-  void all_gather(ConstView in, View out) override;
-  void all_gather_v(ConstView in, View out, std::span<const std::int64_t> counts) override;
-  void reduce_scatter(ConstView in, View out, Reduce reduce) override;
-  void all_to_all(ConstView in, View out) override;
-  SparseStats sparse_all_reduce(const SparseView& in, View out, Reduce reduce) override;
-  void barrier() override;
-  void send(ConstView in, int destination) override;
-  void recv(View out, int source) override;
+  void run(const Call& call) override;
   Buffer allocate(std::int64_t bytes) override;
   std::unique_ptr<Transport> split(int color, int key) override;
   void pulse(std::chrono::milliseconds waited) override;
@@ -83,8 +73,8 @@ class ShmTransport final : public Transport {
   // For a transport that joins several hosts.
 
   Host& host() { return host_; }
-  /** reduce() with a combination that is not this host's alone. */
-  void reduce(ConstView in, View out, const cpu::Combine& combine, int root);
+  /** A reduce() with a combination that is not this host's alone. */
+  void reduce(const Call& call, const cpu::Combine& combine);
   /** Arrives with `signature` and waits for all ranks; whether they all came with the same. */
   bool compare(const Signature& signature);
   /** What the ranks came with to the last compare(), named as the user knows them. */
@@ -100,7 +90,7 @@ class ShmTransport final : public Transport {
 
  private:
   /** A collective under way. */
-  struct Call {
+  struct Move {
     Operation operation = Operation::barrier;
     std::int64_t bytes = 0;     ///< of one contribution; the same on all ranks
     bool line = false;          ///< contributions are in the arrivals
@@ -122,16 +112,16 @@ class ShmTransport final : public Transport {
 
   /** Arrives with a call, waits for all ranks, compares. Throws MismatchError. `bytes`: of the
    * largest contribution. */
-  Call begin(const Signature& signature, ConstView in, View out, std::int64_t bytes);
+  Move begin(const Signature& signature, ConstView in, View out, std::int64_t bytes);
   /** Decides on the way, now that the op knows whether it can go the direct one. */
-  void decide(Call& call, bool direct);
+  void decide(Move& move, bool direct);
   /** Reached by all ranks when they have read what they need of the others' memory. */
   void finish_reading();
   /** Ends a call: what it cost is noted, if somebody wants to know. Throws if the others have given
    * up on this rank meanwhile. */
-  void end(const Call& call);
+  void end(const Move& move);
   /** begin() of a call without buffers. */
-  void begin_checked(const Signature& signature) { begin(signature, {}, {}, 0); }
+  void begin_checked(const Call& call) { begin(Signature::of(call), {}, {}, 0); }
 
   Arrival& arrival_of(int peer) const { return host_.control().slot(peer).arrival(sequence_); }
   Request request_of(int peer) const;
@@ -145,18 +135,18 @@ class ShmTransport final : public Transport {
   /** The whole of begin() for a message that comes with the arrival: in its line, or staged. */
   void meet_at_once(const Signature& signature, ConstView in, bool line);
   bool signatures_match() const;
-  void examine(Call& call, const Request& own);
+  void examine(Move& move, const Request& own);
   /** Throws MismatchError on this rank; the others find the same. */
   [[noreturn]] void mismatch();
 
   /** What `peer` contributes, in a small call. */
-  const std::byte* contribution_of(const Call& call, int peer) const;
+  const std::byte* contribution_of(const Move& move, int peer) const;
   /** Where the input, or the output, of `peer` begins, in a direct call. */
   const std::byte* input_of(int peer, ConstView own) const;
   std::byte* output_of(int peer, View own) const;
   /** The start of everybody's input, moved by `offset` bytes, in a small or direct call. Valid
    * until the next such call. */
-  std::span<const void* const> inputs(const Call& call, ConstView own, std::int64_t offset);
+  std::span<const void* const> inputs(const Move& move, ConstView own, std::int64_t offset);
   /** The start of everybody's staging memory of a piece, moved by `offset` bytes; this rank's own
    * part is taken from `own`. Likewise. */
   std::span<const void* const> pieces(std::size_t slot, std::int64_t offset, const void* own);
@@ -165,11 +155,18 @@ class ShmTransport final : public Transport {
 
   /** Reduces contributions that came in lines. */
   void reduce_lines(View out, const cpu::Combine& combine);
-  void direct_all_reduce(const Call& call, ConstView in, View out, const cpu::Combine& combine);
-  void staged_all_reduce(const Call& call, ConstView in, View out, const cpu::Combine& combine);
-  void copied_all_reduce(const Call& call, ConstView in, View out, const cpu::Combine& combine);
-  void reduce_to(const Signature& signature, ConstView in, View out, const cpu::Combine& combine);
-  void gather(Signature signature, ConstView in, View out, std::span<const std::int64_t> counts);
+  void direct_all_reduce(const Move& move, ConstView in, View out, const cpu::Combine& combine);
+  void staged_all_reduce(const Move& move, ConstView in, View out, const cpu::Combine& combine);
+  void copied_all_reduce(const Move& move, ConstView in, View out, const cpu::Combine& combine);
+  void all_reduce(const Call& call);
+  void reduce_scatter(const Call& call);
+  void broadcast(const Call& call);
+  void gather(const Call& call, std::span<const std::int64_t> counts);
+  void all_to_all(const Call& call);
+  void sparse_all_reduce(const Call& call);
+  void barrier(const Call& call);
+  void send(const Call& call);
+  void recv(const Call& call);
 
   /** A rank's part in relay(). */
   struct Part {
@@ -187,12 +184,12 @@ class ShmTransport final : public Transport {
   /** Reads elements [offset, offset + count) of everybody's input piece by piece; take(pieces,
    * begin, count) gets them in the order of the ranks. */
   template <class Take>
-  void pull_pieces(const Call& call, ConstView in, std::int64_t offset, std::int64_t count,
+  void pull_pieces(const Move& move, ConstView in, std::int64_t offset, std::int64_t count,
                    const Take& take);
   /** Exchanges blocks: block r of every rank's `in` goes to rank r, piece by piece; take(pieces,
    * begin, count) receives what came for this rank. */
   template <class Take>
-  void exchange_blocks(const Call& call, ConstView in, const Take& take);
+  void exchange_blocks(const Move& move, ConstView in, const Take& take);
 
   Host host_;
   SymmetricMemory symmetric_;
