@@ -146,6 +146,36 @@ TEST(MpiSession, NamesItsLibraryOnOneLine) {
   EXPECT_EQ(Session::library().find('\n'), std::string::npos);
 }
 
+TEST(MpiSessionAtLast, WhoIsAStepAheadHasCome) {
+  if (world_size() < 3) GTEST_SKIP() << "needs three ranks";
+  MPI_Comm comm = MPI_COMM_NULL;  // on which the roll is called
+  MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+  const int silent = world_size() - 1;
+  const auto session = Session::over(comm, 1s);
+  if (world_rank() == silent) {
+    std::this_thread::sleep_for(3s);
+  } else {
+    try {
+      if (world_rank() == 0) session->hosts();
+      Channel channel(session, ranks_of(*session), 0, 1s);
+      std::byte byte{};
+      Channel::Batch batch(channel, Channel::Traffic::point_to_point);
+      batch.recv(&byte, 1, silent);
+      batch.wait();
+      ADD_FAILURE() << "there is nothing to receive";
+    } catch (const PeerLost& error) {
+      EXPECT_EQ(error.ranks(), std::vector<int>{silent}) << error.what();
+    }
+  }
+  std::this_thread::sleep_for(1s);  // rank 0 has given up: what comes now is not for it
+  if (world_rank() == 0) return;
+  try {  // MPI_Finalize cannot stand a collective that only some have begun
+    session->hosts();
+  } catch (const PeerLost& error) {
+    EXPECT_FALSE(error.ranks().empty());
+  }
+}
+
 TEST(MpiSessionAtLast, NamesTheRankThatDoesNotCome) {
   if (world_size() < 2) GTEST_SKIP() << "needs two ranks";
   const int late = world_size() - 1;

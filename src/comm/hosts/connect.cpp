@@ -41,11 +41,24 @@ std::unique_ptr<Transport> connect_session(const std::shared_ptr<mpi::Session>& 
     }
   }
   tickets.wait();
+  // Who is missing may wait itself, for its ticket or one step before.
+  const auto named = [&neighbours](const std::vector<int>& missing) {
+    std::vector<int> names;
+    for (const int rank : missing) names.push_back(neighbours[static_cast<std::size_t>(rank)]);
+    return names;
+  };
   std::unique_ptr<shm::ShmTransport> local;
   try {
     local = std::make_unique<shm::ShmTransport>(
         UniqueId::from_bytes(*ticket), local_rank, neighbours, timeout,
-        shm::Participants{neighbours, {}, [session] { session->fail(); }});
+        shm::Participants{
+            .names = neighbours,
+            .idle = [&](const std::vector<int>& missing) { channel->poll(named(missing)); },
+            .investigate =
+                [&](const std::vector<int>& missing) {
+                  return channel->investigation(named(missing));
+                },
+            .on_loss = [session] { session->fail(); }});
   } catch (const PeerLost& error) {  // the other hosts should not wait for this rank
     channel->announce_lost(error.ranks(), error.reason());
     throw;

@@ -38,7 +38,7 @@ class Inquiry final : private WaitGraph::Asker {
           std::chrono::steady_clock::time_point passed);
   Inquiry(const Inquiry&) = delete;
   Inquiry& operator=(const Inquiry&) = delete;
-  ~Inquiry();
+  ~Inquiry() override;
   /** Nothing as long as answers may come. */
   std::optional<Verdict> verdict();
 

@@ -193,7 +193,8 @@ int roll_call_tag() {
 }
 
 std::vector<int> call_roll(MPI_Comm comm, int tag, std::span<const int> awaited,
-                           std::chrono::milliseconds timeout) {
+                           std::chrono::milliseconds timeout,
+                           const std::function<void(std::set<int>& absent)>& meanwhile) {
   int rank = 0;
   int size = 0;
   check(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank");
@@ -212,6 +213,7 @@ std::vector<int> call_roll(MPI_Comm comm, int tag, std::span<const int> awaited,
     MPI_Status status;
     check(MPI_Iprobe(MPI_ANY_SOURCE, tag, comm, &found, &status), "MPI_Iprobe");
     if (found == 0) {
+      if (meanwhile) meanwhile(absent);
       waiter.pause();
       continue;
     }

@@ -4,7 +4,9 @@
 #include <mpi.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -38,9 +40,11 @@ void mark_lost(std::span<const int> ranks) noexcept;
 /** The largest tag that MPI takes: of the roll call of ranks that meet. */
 int roll_call_tag();
 /** Sends an empty message to all other ranks of `comm`, and receives theirs until those of all in
- * `awaited` have come, or `timeout` has passed: those of whom none has. */
+ * `awaited` have come, or `timeout` has passed: those of whom none has. `meanwhile` may find others
+ * present by other means. */
 std::vector<int> call_roll(MPI_Comm comm, int tag, std::span<const int> awaited,
-                           std::chrono::milliseconds timeout);
+                           std::chrono::milliseconds timeout,
+                           const std::function<void(std::set<int>& absent)>& meanwhile = {});
 
 /** Keeps memory for ever, because MPI may still read or write it. */
 void leave_to_mpi(std::shared_ptr<const void> memory) noexcept;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <numeric>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -64,6 +65,19 @@ std::vector<int> ranks_in_world(MPI_Comm comm, int size) {
   return translated;
 }
 
+/** Hears who answers the questions of a WaitGraph. */
+class Audience final : public WaitGraph::Asker {
+ public:
+  RecycledVector<int> hear(int rank, const Answer& /*answer*/) override {
+    heard_.push_back(rank);
+    return {};
+  }
+  const std::vector<int>& heard() const { return heard_; }
+
+ private:
+  std::vector<int> heard_;
+};
+
 /** Whether somebody calls the roll over `comm`, that is, has given up. */
 bool roll_is_called(MPI_Comm comm, int tag) {
   int found = 0;
@@ -93,6 +107,7 @@ std::shared_ptr<Session> Session::over(MPI_Comm comm, std::chrono::milliseconds 
 }
 
 void Session::duplicate(MPI_Comm parent) {
+  parent_ = parent;
   check(MPI_Comm_rank(parent, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(parent, &size_), "MPI_Comm_size");
   int level = MPI_THREAD_SINGLE;
@@ -104,7 +119,7 @@ void Session::duplicate(MPI_Comm parent) {
   const auto duplicate = std::make_shared<MPI_Comm>(MPI_COMM_NULL);
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Comm_idup(parent, duplicate.get(), &request), "MPI_Comm_idup");
-  finish(request, parent, "MPI_Comm_idup", duplicate);
+  finish(request, "MPI_Comm_idup", duplicate);
   comm_ = *duplicate;
   check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   wait_graph_ = std::make_unique<WaitGraph>(*this, roll_call_tag_ - 1);
@@ -124,33 +139,58 @@ void Session::fail() noexcept {
   mark_lost(ranks_in_world_);
 }
 
-void Session::finish(MPI_Request request, MPI_Comm comm, const char* call,
+/**
+ * Some ranks may be one step ahead of others, when one of them stops between two. Those that have
+ * not got the duplicate yet see each other by the roll call, which is over the caller's
+ * communicator for their sake; those that have it by the questions over it, which later steps
+ * answer, too. This looks for both kinds and answers both.
+ */
+void Session::finish(MPI_Request request, const char* call,
                      const std::shared_ptr<const void>& memory) {
+  const std::vector<int> everybody = all_ranks();
   for (Waiter waiter(kMpiWait, timeout_);;) {
     int done = 0;
     check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), call);
-    if (done != 0) return;
+    if (done != 0) break;
     try {
       if (!waiter.pause()) continue;
-      if (waiter.expired() || roll_is_called(comm, roll_call_tag_)) give_up(comm, call);
+      if (wait_graph_) wait_graph_->poll(everybody, everybody);
+      if (waiter.expired() || roll_is_called(parent_, roll_call_tag_)) give_up(call);
     } catch (...) {  // MPI still uses the memory
       leave_to_mpi(memory);
       fail();
       throw;
     }
   }
+  if (wait_graph_) wait_graph_->forget();
 }
 
-void Session::give_up(MPI_Comm comm, const char* call) {
+void Session::give_up(const char* call) {
   fail();
-  std::vector<int> everybody(static_cast<std::size_t>(size_));
-  std::iota(everybody.begin(), everybody.end(), 0);
-  std::vector<int> lost = call_roll(comm, roll_call_tag_, everybody, kRollCall);
+  const std::vector<int> everybody = all_ranks();
+  Audience audience;
+  if (wait_graph_) {
+    wait_graph_->add(audience, std::chrono::steady_clock::now());
+    wait_graph_->ask(audience, everybody);
+  }
+  std::vector<int> lost =
+      call_roll(parent_, roll_call_tag_, everybody, kRollCall, [&](std::set<int>& absent) {
+        if (!wait_graph_) return;
+        wait_graph_->poll(everybody, everybody);
+        for (const int rank : audience.heard()) absent.erase(rank);
+      });
+  if (wait_graph_) wait_graph_->remove(audience);
   if (!lost.empty()) throw PeerLost(lost, "did not come within " + seconds_text(timeout_));
   for (int peer = 0; peer < size_; ++peer) {
     if (peer != rank_) lost.push_back(peer);
   }
   throw PeerLost(lost, "gave up waiting in " + std::string(call));
+}
+
+std::vector<int> Session::all_ranks() const {
+  std::vector<int> ranks(static_cast<std::size_t>(size_));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 std::string Session::library() {
@@ -170,7 +210,7 @@ std::vector<int> Session::hosts() {
   check(MPI_Iallgather(own.data(), sizeof(Place), MPI_BYTE, places->data(), sizeof(Place), MPI_BYTE,
                        comm_, &request),
         "MPI_Iallgather");
-  finish(request, comm_, "MPI_Iallgather", places);
+  finish(request, "MPI_Iallgather", places);
 
   std::map<Place, int> lowest;
   std::vector<int> hosts;

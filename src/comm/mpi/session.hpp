@@ -55,7 +55,8 @@ class Session {
   /**
    * For each rank a number that is equal for ranks of one host: those that see the same shared
    * memory and the same processes (and have the same TUTTI_HOST_ID, where that is set). Collective.
-   * Throws PeerLost naming the ranks that did not come before the deadline.
+   * Throws PeerLost naming the ranks that did not come before the deadline. To be called as long as
+   * the communicator is there of which this is a duplicate.
    */
   std::vector<int> hosts();
 
@@ -78,12 +79,12 @@ class Session {
  private:
   explicit Session(std::chrono::milliseconds timeout);
   void duplicate(MPI_Comm parent);
-  /** Polls `request`, which uses `memory`, to the deadline; then looks over `comm` for who is
-   * missing. */
-  void finish(MPI_Request request, MPI_Comm comm, const char* call,
-              const std::shared_ptr<const void>& memory);
-  [[noreturn]] void give_up(MPI_Comm comm, const char* call);
+  /** Polls `request`, which uses `memory`, to the deadline; then looks for who is missing. */
+  void finish(MPI_Request request, const char* call, const std::shared_ptr<const void>& memory);
+  std::vector<int> all_ranks() const;
+  [[noreturn]] void give_up(const char* call);
 
+  MPI_Comm parent_ = MPI_COMM_NULL;  ///< the caller's: only for ranks that meet
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0;
   int size_ = 1;

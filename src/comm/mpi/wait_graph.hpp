@@ -57,20 +57,16 @@ class WaitGraph {
   /** Who asks. */
   class Asker {
    public:
+    virtual ~Asker() = default;
     /** An answer by `rank`; whom to ask next. Called by whichever thread polls, one at a time. */
     virtual RecycledVector<int> hear(int rank, const Answer& answer) = 0;
-
-   protected:
-    ~Asker() = default;
   };
   /** Who knows which hosts do not answer; called when somebody asks. */
   class Lookout {
    public:
+    virtual ~Lookout() = default;
     /** A rank on each. Those that it did not know of yet it will know of a moment later. */
     virtual std::vector<int> ranks_out_of_reach() = 0;
-
-   protected:
-    ~Lookout() = default;
   };
   /** `passed`: when its deadline has passed first, or will. */
   void add(Asker& asker, std::chrono::steady_clock::time_point passed);

@@ -33,7 +33,7 @@ class Watch final : private WaitGraph::Lookout {
   Watch(Session& session, const std::vector<int>& members, int rank, int tag);
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
-  ~Watch();
+  ~Watch() override;
 
   /** Before the first wait: which ranks share a host; for its leader, the connections to the
    * others. */

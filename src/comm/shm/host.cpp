@@ -32,7 +32,7 @@ Host::Host(const UniqueId& id, int rank, std::vector<int> names, std::chrono::mi
     : names_(std::move(names)),
       timeout_(timeout),
       rendezvous_(
-          meet(id, rank, participants ? *participants : Participants{names_, {}, {}}, timeout)),
+          meet(id, rank, participants ? *participants : Participants{names_, {}, {}, {}}, timeout)),
       on_loss_(participants ? std::move(participants->on_loss) : nullptr),
       rank_(rank),
       process_(::getpid()),
@@ -266,7 +266,7 @@ std::vector<int> Host::culprits(const std::vector<int>& awaited, std::string& re
 
 Participants Host::participants_of(std::vector<int> ranks) {
   const RecycledVector<int> names = names_of(ranks);
-  Participants participants{{names.begin(), names.end()}, {}, on_loss_};
+  Participants participants{{names.begin(), names.end()}, {}, {}, on_loss_};
   participants.idle = [this, ranks = std::move(ranks)](const std::vector<int>& missing) {
     std::vector<int> awaited;
     for (const int member : missing) awaited.push_back(ranks[static_cast<std::size_t>(member)]);

@@ -98,24 +98,45 @@ Segment create_segment(const std::string& name, const UniqueId& id, int size,
 }
 
 /** A pause while rank 0 prepares the segment. */
-void pause(Waiter& waiter, const Participants& participants) {
-  if (participants.idle) participants.idle({0});
-  waiter.pause();
-}
+/** Looks after those that are missing. */
+class Absence {
+ public:
+  Absence(const Participants& participants, std::chrono::milliseconds timeout)
+      : participants_(participants), timeout_(timeout) {}
+
+  /** Whether the wait is over and the missing are lost. Throws PeerLost if others are. */
+  bool is_over(Waiter& waiter, const std::vector<int>& missing) {
+    if (participants_.idle) participants_.idle(missing);
+    const bool expired = waiter.expired();
+    if (!participants_.investigate) return expired;
+    if (!investigation_ && waiter.waited() >= timeout_ - inquiry_lead(timeout_)) {
+      investigation_ = participants_.investigate(missing);
+    }
+    if (expired) investigation_();
+    return false;
+  }
+
+ private:
+  const Participants& participants_;
+  std::chrono::milliseconds timeout_;
+  std::function<void()> investigation_;
+};
 
 Segment wait_for_segment(const std::string& name, const UniqueId& id,
                          const Participants& participants, std::chrono::milliseconds timeout) {
   const ClaimAddress address(id);
-  for (Waiter waiter(kForSegment, timeout); !waiter.expired();) {
+  Absence absence(participants, timeout);
+  for (Waiter waiter(kForSegment, timeout);;) {
     Segment segment = Segment::open(name);
     if (segment && segment.bytes() > 0) return segment;  // it grows once it is reserved
     // The name comes before the claim. So if the ticket was claimed first and the name is not
     // there afterwards, the ranks of another communicator have met already.
     if (!segment && address.claimed() && !Segment::open(name)) refuse_used_ticket();
-    pause(waiter, participants);
+    waiter.pause();
+    if (!absence.is_over(waiter, {0})) continue;
+    throw PeerLost({participants.names.front()},
+                   "did not come within " + seconds_text(timeout) + " to create the communicator");
   }
-  throw PeerLost({participants.names.front()},
-                 "did not come within " + seconds_text(timeout) + " to create the communicator");
 }
 
 void check_segment(const Segment& segment, const UniqueId& id, const Participants& participants,
@@ -130,9 +151,11 @@ void check_segment(const Segment& segment, const UniqueId& id, const Participant
   }
   const auto start = segment.map();
   ControlHeader& header = Control(start->base(), size).header();
+  Absence absence(participants, timeout);
   for (Waiter waiter(kForSegment, timeout); header.ready.load(std::memory_order_acquire) == 0;) {
-    if (waiter.expired()) throw PeerLost({creator}, "stopped while creating the communicator");
-    pause(waiter, participants);
+    waiter.pause();
+    if (!absence.is_over(waiter, {0})) continue;
+    throw PeerLost({creator}, "stopped while creating the communicator");
   }
   if (header.ticket != id.bytes()) refuse_used_ticket();
   if (header.size != size) {
@@ -148,6 +171,7 @@ void wait_for_all(const Control& control, const Participants& participants,
   std::vector<ProcessWatch> watches(participants.names.size());
   std::vector<bool> watched(participants.names.size(), false);
   Flag& joined = control.header().joined;
+  Absence absence(participants, timeout);
   for (Waiter waiter(kForRanks, timeout);;) {
     const std::uint32_t seen = joined.value.load(std::memory_order_acquire);
     if (seen >= static_cast<std::uint32_t>(size)) return;
@@ -172,10 +196,9 @@ void wait_for_all(const Control& control, const Participants& participants,
         dead.push_back(participants.names[at]);
       }
     }
-    if (joined.reached(static_cast<std::uint32_t>(size))) return;
+    if (missing.empty()) return;  // all have joined, though one may not have counted itself yet
     if (!dead.empty()) throw PeerLost(dead, "ended before all ranks had met");
-    if (participants.idle && !missing.empty()) participants.idle(missing);
-    if ((given_up && !missing.empty()) || waiter.expired()) {
+    if (absence.is_over(waiter, missing) || given_up) {
       std::vector<int> names;
       for (const int peer : missing)
         names.push_back(participants.names[static_cast<std::size_t>(peer)]);
