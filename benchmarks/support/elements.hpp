@@ -23,6 +23,16 @@ decltype(auto) with_type(DType dtype, Function&& function) {
       return function(static_cast<std::int32_t*>(nullptr));
     case DType::i64:
       return function(static_cast<std::int64_t*>(nullptr));
+    case DType::i8:
+      return function(static_cast<std::int8_t*>(nullptr));
+    case DType::i16:
+      return function(static_cast<std::int16_t*>(nullptr));
+    case DType::u16:
+      return function(static_cast<std::uint16_t*>(nullptr));
+    case DType::u32:
+      return function(static_cast<std::uint32_t*>(nullptr));
+    case DType::u64:
+      return function(static_cast<std::uint64_t*>(nullptr));
     default:
       return function(static_cast<std::uint8_t*>(nullptr));
   }

@@ -38,9 +38,10 @@ std::int64_t parse_size(std::string_view text) {
 
 DType parse_dtype(const std::string& text) {
   for (int i = 0; i < kDTypeCount; ++i) {
-    if (name_of(static_cast<DType>(i)) == text) return static_cast<DType>(i);
+    const auto dtype = static_cast<DType>(i);
+    if (name_of(dtype) == text && has_reduction(dtype, ReduceKind::sum)) return dtype;
   }
-  throw InvalidArgument("--dtype is '" + text + "', but must be f32, f64, f16, bf16, i32, i64, u8");
+  throw InvalidArgument("--dtype is '" + text + "', but must be a number: f32, bf16, u8, i64, ...");
 }
 
 std::vector<Buffers> parse_buffers(const std::string& text) {

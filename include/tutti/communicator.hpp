@@ -42,9 +42,11 @@ struct CommOptions {
  *
  * Memory of GPUs travels through NCCL: all ranks pass it in a call, or none does, and a rank always
  * of the same GPU. On a GPU's stream a call launches its work and returns. The order of additions
- * is NCCL's own; a send and a recv run one after the other. Calls that do not match are found out
- * while TUTTI_GPU_CHECK lasts, and later end in PeerLost. The first such call, a collective,
- * connects the GPUs; BackendUnavailable, on all ranks, where that cannot be.
+ * is NCCL's own; a send and a recv run one after the other. Reductions that NCCL lacks are refused:
+ * all of 16-bit integers, bitwise and logical ones of integers, and exclusive or of booleans. Calls
+ * that do not match are found out while TUTTI_GPU_CHECK lasts, and later end in PeerLost. The first
+ * such call, a collective, connects the GPUs; BackendUnavailable, on all ranks, where that cannot
+ * be.
  *
  * The order in which contributions are added depends only on the layout (which ranks share a
  * host), the count and the dtype: rank order inside a host, then the hosts in the order of their

@@ -12,22 +12,47 @@
 
 namespace tutti {
 
-/** The element types that collectives understand. */
-enum class DType : std::uint8_t { f32, f64, f16, bf16, i32, i64, u8 };
+/** The element types that collectives understand; a boolean is a byte, true unless it is 0. */
+enum class DType : std::uint8_t {
+  f32,
+  f64,
+  f16,
+  bf16,
+  i32,
+  i64,
+  u8,
+  i8,
+  i16,
+  u16,
+  u32,
+  u64,
+  boolean,
+};
 
-inline constexpr int kDTypeCount = 7;
+inline constexpr int kDTypeCount = 13;
 
 /** Bytes of one element. */
 constexpr std::int64_t size_of(DType dtype) {
-  constexpr std::array<std::int64_t, kDTypeCount> kSizes{4, 8, 2, 2, 4, 8, 1};
+  constexpr std::array<std::int64_t, kDTypeCount> kSizes{4, 8, 2, 2, 4, 8, 1, 1, 2, 2, 4, 8, 1};
   return kSizes[static_cast<std::size_t>(dtype)];
 }
 
-/** "f32", "f64", "f16", "bf16", "i32", "i64" or "u8". */
+/** "f32", "bf16", "i64", ...; "bool" for a boolean. */
 constexpr std::string_view name_of(DType dtype) {
-  constexpr std::array<std::string_view, kDTypeCount> kNames{"f32", "f64", "f16", "bf16",
-                                                             "i32", "i64", "u8"};
+  constexpr std::array<std::string_view, kDTypeCount> kNames{
+      "f32", "f64", "f16", "bf16", "i32", "i64", "u8", "i8", "i16", "u16", "u32", "u64", "bool"};
   return kNames[static_cast<std::size_t>(dtype)];
+}
+
+constexpr bool is_float(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::f16 || dtype == DType::bf16;
+}
+
+/** Of either sign; a boolean is none. */
+constexpr bool is_integer(DType dtype) { return !is_float(dtype) && dtype != DType::boolean; }
+
+constexpr bool is_signed_integer(DType dtype) {
+  return dtype == DType::i8 || dtype == DType::i16 || dtype == DType::i32 || dtype == DType::i64;
 }
 
 /** IEEE 754 binary16: storage only, arithmetic happens in float. */
@@ -109,6 +134,18 @@ template <>
 struct DTypeOf<std::int64_t> : std::integral_constant<DType, DType::i64> {};
 template <>
 struct DTypeOf<std::uint8_t> : std::integral_constant<DType, DType::u8> {};
+template <>
+struct DTypeOf<std::int8_t> : std::integral_constant<DType, DType::i8> {};
+template <>
+struct DTypeOf<std::int16_t> : std::integral_constant<DType, DType::i16> {};
+template <>
+struct DTypeOf<std::uint16_t> : std::integral_constant<DType, DType::u16> {};
+template <>
+struct DTypeOf<std::uint32_t> : std::integral_constant<DType, DType::u32> {};
+template <>
+struct DTypeOf<std::uint64_t> : std::integral_constant<DType, DType::u64> {};
+template <>
+struct DTypeOf<bool> : std::integral_constant<DType, DType::boolean> {};
 
 template <class T>
 concept Element = requires {

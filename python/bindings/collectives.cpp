@@ -40,12 +40,13 @@ Reduce reduce_of(const std::string& op, std::optional<double> factor) {
     if (op != "sum") throw InvalidArgument("factor is given, but op is '" + op + "', not 'sum'");
     return Reduce::premul_sum(*factor);
   }
-  if (op == "sum") return Reduce::sum;
-  if (op == "average") return Reduce::average;
-  if (op == "min") return Reduce::min;
-  if (op == "max") return Reduce::max;
-  if (op == "product") return Reduce::product;
-  throw InvalidArgument("op is '" + op + "', but must be sum, average, min, max or product");
+  for (int i = 0; i < kReduceKindCount; ++i) {
+    const auto kind = static_cast<ReduceKind>(i);
+    if (kind != ReduceKind::premul_sum && op == name_of(kind)) return kind;
+  }
+  throw InvalidArgument("op is '" + op +
+                        "', but must be sum, average, min, max, product, band, bor, bxor, land, "
+                        "lor or lxor");
 }
 
 /** Runs a collective on `stream`, or here and now without one. */
@@ -168,9 +169,13 @@ void bind_collectives(py::class_<PyCommunicator, Self>& communicator) {
   const auto factor = py::arg("factor") = py::none();
   const auto stream = py::arg("stream") = py::none();
   communicator
-      .def("all_reduce", &all_reduce, py::arg("array"), out, op, factor, stream,
-           "out = the reduction of array over all ranks, element by element; in place without "
-           "`out`. op: sum, average, min, max, product. With `factor`, the sum of factor * array.")
+      .def(
+          "all_reduce", &all_reduce, py::arg("array"), out, op, factor, stream,
+          "out = the reduction of array over all ranks, element by element; in place without "
+          "`out`. op: sum, average, min, max, product; bitwise band, bor, bxor and logical land, "
+          "lor, "
+          "lxor, not of floats; of bools all but what calculates. With `factor`, the sum of factor "
+          "* array.")
       .def("reduce", &reduce, py::arg("array"), py::arg("root") = 0, out, op, factor, stream,
            "As all_reduce, but only `root` gets the result.")
       .def("broadcast", &broadcast, py::arg("array"), py::arg("root") = 0, stream,

@@ -3,37 +3,17 @@
 
 #include <pybind11/stl.h>
 
-#include <array>
 #include <cstring>
 #include <utility>
 
 #include "array.hpp"
 #include "dlpack.hpp"
+#include "dtypes.hpp"
 #include "lifetime.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::python {
 namespace {
-
-/** What other libraries call a DType. */
-struct Names {
-  const char* name;
-  const char* typestr;  ///< null where that protocol has none
-  dlpack::DataType dlpack;
-};
-
-const Names& names_of(DType dtype) {
-  static constexpr std::array<Names, kDTypeCount> kNames{{
-      {"float32", "<f4", {dlpack::kFloat, 32, 1}},
-      {"float64", "<f8", {dlpack::kFloat, 64, 1}},
-      {"float16", "<f2", {dlpack::kFloat, 16, 1}},
-      {"bfloat16", nullptr, {dlpack::kBfloat, 16, 1}},
-      {"int32", "<i4", {dlpack::kInt, 32, 1}},
-      {"int64", "<i8", {dlpack::kInt, 64, 1}},
-      {"uint8", "|u1", {dlpack::kUInt, 8, 1}},
-  }};
-  return kNames[static_cast<std::size_t>(dtype)];
-}
 
 dlpack::Device dlpack_of(Device device) {
   if (device.kind == DeviceKind::cpu) return {dlpack::kCpu, 0};

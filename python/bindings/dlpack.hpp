@@ -12,7 +12,7 @@ enum DeviceType : std::int32_t {
   kRocmHost = 11,
   kCudaManaged = 13
 };
-enum TypeCode : std::uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4 };
+enum TypeCode : std::uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kBool = 6 };
 inline constexpr std::uint64_t kReadOnly = 1;
 /** What stands for a GPU's default stream, here and in __cuda_array_interface__. */
 inline constexpr std::intptr_t kDefaultStream = 1;
@@ -26,6 +26,7 @@ struct DataType {
   std::uint8_t code;
   std::uint8_t bits;
   std::uint16_t lanes;
+  friend bool operator==(const DataType&, const DataType&) = default;
 };
 
 struct Tensor {

@@ -1,6 +1,8 @@
 // Element types by the names that other libraries give them.
 #include "dtypes.hpp"
 
+#include <algorithm>
+#include <array>
 #include <bit>
 
 namespace tutti::python {
@@ -8,10 +10,43 @@ namespace {
 
 constexpr bool kLittle = std::endian::native == std::endian::little;
 
-std::optional<DType> integer_of(std::int64_t bits) {
-  if (bits == 32) return DType::i32;
-  if (bits == 64) return DType::i64;
-  return std::nullopt;
+/** In the order of DType. */
+constexpr std::array<DTypeNames, kDTypeCount> kNames{{
+    {"float32", "<f4", {dlpack::kFloat, 32, 1}},
+    {"float64", "<f8", {dlpack::kFloat, 64, 1}},
+    {"float16", "<f2", {dlpack::kFloat, 16, 1}},
+    {"bfloat16", nullptr, {dlpack::kBfloat, 16, 1}},
+    {"int32", "<i4", {dlpack::kInt, 32, 1}},
+    {"int64", "<i8", {dlpack::kInt, 64, 1}},
+    {"uint8", "|u1", {dlpack::kUInt, 8, 1}},
+    {"int8", "|i1", {dlpack::kInt, 8, 1}},
+    {"int16", "<i2", {dlpack::kInt, 16, 1}},
+    {"uint16", "<u2", {dlpack::kUInt, 16, 1}},
+    {"uint32", "<u4", {dlpack::kUInt, 32, 1}},
+    {"uint64", "<u8", {dlpack::kUInt, 64, 1}},
+    {"bool", "|b1", {dlpack::kBool, 8, 1}},
+}};
+
+/** The first DType whose names `is` finds right. */
+template <class Is>
+std::optional<DType> find_dtype(const Is& is) {
+  const auto* const found = std::find_if(kNames.begin(), kNames.end(), is);
+  if (found == kNames.end()) return std::nullopt;
+  return static_cast<DType>(found - kNames.begin());
+}
+
+/** "float32, float64, ... or bool". */
+std::string all_names() {
+  std::string text = kNames.front().name;
+  for (std::size_t i = 1; i < kNames.size(); ++i) {
+    text += (i + 1 == kNames.size() ? " or " : ", ") + std::string(kNames[i].name);
+  }
+  return text;
+}
+
+std::optional<DType> integer_of(bool is_signed, std::int64_t bytes) {
+  const auto bits = static_cast<std::uint8_t>(8 * bytes);
+  return dtype_of_dlpack({is_signed ? dlpack::kInt : dlpack::kUInt, bits, 1});
 }
 
 std::optional<DType> dtype_of_code(char code, std::int64_t bytes) {
@@ -22,12 +57,20 @@ std::optional<DType> dtype_of_code(char code, std::int64_t bytes) {
       return DType::f64;
     case 'e':
       return DType::f16;
-    case 'B':
-      return DType::u8;
+    case '?':
+      return DType::boolean;
+    case 'b':
+    case 'h':
     case 'i':
     case 'l':
     case 'q':
-      return integer_of(bytes * 8);
+      return integer_of(true, bytes);
+    case 'B':
+    case 'H':
+    case 'I':
+    case 'L':
+    case 'Q':
+      return integer_of(false, bytes);
     default:
       return std::nullopt;
   }
@@ -44,8 +87,8 @@ std::optional<std::string> torch_name_of(const py::object& dtype) {
 }
 
 [[noreturn]] void refuse_name(const std::string& name, py::handle dtype) {
-  throw py::type_error(name + " is " + py::repr(dtype).cast<std::string>() +
-                       ", but must be float32, float64, float16, bfloat16, int32, int64 or uint8");
+  throw py::type_error(name + " is " + py::repr(dtype).cast<std::string>() + ", but must be " +
+                       all_names());
 }
 
 py::object numpy_dtype(const py::object& dtype, const std::string& name) try {
@@ -66,10 +109,10 @@ py::object numpy_bfloat16() try {
 
 }  // namespace
 
+const DTypeNames& names_of(DType dtype) { return kNames[static_cast<std::size_t>(dtype)]; }
+
 void refuse_dtype(const std::string& name, const std::string& dtype) {
-  throw py::type_error(
-      name + " has dtype " + dtype +
-      ", but must have float32, float64, float16, bfloat16, int32, int64 or uint8");
+  throw py::type_error(name + " has dtype " + dtype + ", but must have " + all_names());
 }
 
 std::optional<DType> dtype_of_format(std::string_view format, std::int64_t bytes) {
@@ -85,25 +128,13 @@ std::optional<DType> dtype_of_format(std::string_view format, std::int64_t bytes
 std::optional<DType> dtype_of_typestr(std::string_view typestr) {
   if (typestr.size() < 3) return std::nullopt;
   if (typestr[0] != '|' && typestr[0] != (kLittle ? '<' : '>')) return std::nullopt;
-  const std::string_view type = typestr.substr(1);
-  if (type == "f4") return DType::f32;
-  if (type == "f8") return DType::f64;
-  if (type == "f2") return DType::f16;
-  if (type == "i4") return DType::i32;
-  if (type == "i8") return DType::i64;
-  if (type == "u1") return DType::u8;
-  return std::nullopt;
+  return find_dtype([&](const DTypeNames& names) {
+    return names.typestr != nullptr && typestr.substr(1) == names.typestr + 1;
+  });
 }
 
 std::optional<DType> dtype_of_dlpack(const dlpack::DataType& type) {
-  if (type.lanes != 1) return std::nullopt;
-  if (type.code == dlpack::kFloat && type.bits == 32) return DType::f32;
-  if (type.code == dlpack::kFloat && type.bits == 64) return DType::f64;
-  if (type.code == dlpack::kFloat && type.bits == 16) return DType::f16;
-  if (type.code == dlpack::kBfloat && type.bits == 16) return DType::bf16;
-  if (type.code == dlpack::kInt) return integer_of(type.bits);
-  if (type.code == dlpack::kUInt && type.bits == 8) return DType::u8;
-  return std::nullopt;
+  return find_dtype([&](const DTypeNames& names) { return names.dlpack == type; });
 }
 
 NamedDType dtype_named(const py::object& dtype, const std::string& name) {

@@ -15,6 +15,14 @@ namespace tutti::python {
 
 namespace py = pybind11;
 
+/** What other libraries call a DType. */
+struct DTypeNames {
+  const char* name;
+  const char* typestr;  ///< of __array_interface__; null for bfloat16, which has none there
+  dlpack::DataType dlpack;
+};
+const DTypeNames& names_of(DType dtype);
+
 [[noreturn]] void refuse_dtype(const std::string& name, const std::string& dtype);
 
 /** The DType of a format of the struct module, as buffers have it, of elements of `bytes`. */

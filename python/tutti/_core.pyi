@@ -21,7 +21,9 @@ from tutti._types import Array, Emit, State
 
 __version__: str
 
-_Op = Literal["sum", "average", "min", "max", "product"]
+_Op = Literal[
+    "sum", "average", "min", "max", "product", "band", "bor", "bxor", "land", "lor", "lxor"
+]
 
 _Backward = Callable[[Emit], None]
 

@@ -3,14 +3,34 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "base/refuse.hpp"
+#include "base/text.hpp"
 
 namespace tutti {
 namespace {
 
-bool is_integer(DType dtype) {
-  return dtype == DType::i32 || dtype == DType::i64 || dtype == DType::u8;
+/** Between GPUs there is what NCCL has: no reduction of 16-bit integers, of booleans what the
+ * least or the greatest byte tells, and nothing bitwise or logical of numbers. */
+bool has_reduction(DType dtype, ReduceKind kind, Device device) {
+  if (!tutti::has_reduction(dtype, kind)) return false;
+  if (device.kind == DeviceKind::cpu) return true;
+  if (dtype == DType::i16 || dtype == DType::u16) return false;
+  if (dtype == DType::boolean) return kind != ReduceKind::bxor && kind != ReduceKind::lxor;
+  return tutti::has_reduction(DType::f32, kind);
+}
+
+/** "sum, min, max", ...: all reductions that there are, or "none". */
+std::string reductions_of(DType dtype, Device device) {
+  std::string names;
+  for (int i = 0; i < kReduceKindCount; ++i) {
+    const auto kind = static_cast<ReduceKind>(i);
+    if (!has_reduction(dtype, kind, device)) continue;
+    if (!names.empty()) names += ", ";
+    names += name_of(kind);
+  }
+  return names.empty() ? "none" : names;
 }
 
 /** The first i for which indices[i] is not more than the one before; `count` if there is none. */
@@ -36,9 +56,13 @@ void check_rank(std::string_view name, int rank, int size) {
   }
 }
 
-void check_reduce(const Reduce& reduce, DType dtype) {
+void check_reduce(const Reduce& reduce, DType dtype, Device device) {
   if (static_cast<int>(reduce.kind) >= kReduceKindCount) {
     refuse("reduce.kind is ", static_cast<int>(reduce.kind), ", which is no ReduceKind");
+  }
+  if (!has_reduction(dtype, reduce.kind, device)) {
+    refuse("reduce.kind is ", name_of(reduce.kind), ", but ", name_of(dtype), " on ",
+           device_text(device), " has only ", reductions_of(dtype, device));
   }
   if (reduce.kind != ReduceKind::premul_sum) {
     if (reduce.factor != 1.0)
@@ -55,8 +79,7 @@ void check_reduce(const Reduce& reduce, DType dtype) {
 void check_sparse_reduce(const Reduce& reduce) {
   check_reduce(reduce, DType::f32);
   if (reduce.kind == ReduceKind::sum || reduce.kind == ReduceKind::average) return;
-  refuse("reduce.kind is ", static_cast<int>(reduce.kind),
-         ", but sparse vectors have only sum and average");
+  refuse("reduce.kind is ", name_of(reduce.kind), ", but sparse vectors have only sum and average");
 }
 
 void check_sparse(const SparseView& in, const View& out) {

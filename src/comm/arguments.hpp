@@ -12,8 +12,8 @@ namespace tutti {
 
 /** A rank of a communicator of `size` ranks. */
 void check_rank(std::string_view name, int rank, int size);
-/** A reduction that `dtype` can do. */
-void check_reduce(const Reduce& reduce, DType dtype);
+/** A reduction that `dtype` has, on GPUs if it is NCCL's as well. */
+void check_reduce(const Reduce& reduce, DType dtype, Device device = {});
 /** The sum or the average. */
 void check_sparse_reduce(const Reduce& reduce);
 /** Indices ascend strictly below out.count, and neither they nor the values overlap with `out`. */

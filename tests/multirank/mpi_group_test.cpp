@@ -128,11 +128,12 @@ TEST_F(MpiGroup, ReducesToEveryRoot) {
       for (int root = 0; root < group_.size(); ++root) {
         SCOPED_TRACE(std::string(name_of(dtype)) + " " + std::to_string(count) + " to " +
                      std::to_string(root));
-        Bytes data = contribution_bytes(dtype, ReduceKind::sum, count);
-        group_.reduce(data.data(), count, dtype, {}, root);
+        Bytes data = contribution_bytes(dtype, ReduceKind::max, count);
+        group_.reduce(data.data(), count, dtype, {ReduceKind::max}, root);
         if (group_.position() != root) continue;
-        ASSERT_TRUE(holds(ConstView(data.data(), count, dtype),
-                          [&](std::int64_t i) { return reduced(dtype, {}, group_.size(), i); }));
+        ASSERT_TRUE(holds(ConstView(data.data(), count, dtype), [&](std::int64_t i) {
+          return reduced(dtype, Reduce::max, group_.size(), i);
+        }));
       }
     }
   }

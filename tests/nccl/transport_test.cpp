@@ -45,6 +45,23 @@ TEST_F(NcclTransportTest, ReductionsUseNcclsOperators) {
   }
 }
 
+TEST_F(NcclTransportTest, BooleansAreBytesOfWhichOneDecides) {
+  on_ranks(1, [&](NcclTransport& transport, int) {
+    const View view(a_.data(), 4, DType::boolean, kGpu);
+    for (const Reduce reduce :
+         {Reduce::land, Reduce::band, Reduce::min, Reduce::lor, Reduce::bor, Reduce::max}) {
+      transport.all_reduce(view, view, reduce);
+    }
+  });
+  const auto calls = calls_of(0);
+  ASSERT_EQ(calls.size(), 6U);
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    EXPECT_EQ(calls[i], "ncclAllReduce " + at_a_ + " " + at_a_ + " 4 type 1 op " +
+                            std::to_string(i < 3 ? ncclMin : ncclMax) + " stream " +
+                            address(&stream));
+  }
+}
+
 TEST_F(NcclTransportTest, APremultipliedSumMakesItsOperatorAndEndsIt) {
   on_ranks(1, [&](NcclTransport& transport, int) {
     transport.run(Call::reduce_scatter(a(4), a(4), Reduce::premul_sum(0.5)));
@@ -63,8 +80,9 @@ TEST_F(NcclTransportTest, EveryDtypeHasItsName) {
     }
   });
   const auto calls = calls_of(0);
-  const std::array<int, kDTypeCount> types{ncclFloat32, ncclFloat64, ncclFloat16, ncclBfloat16,
-                                           ncclInt32,   ncclInt64,   ncclUint8};
+  const std::array<int, kDTypeCount> types{
+      ncclFloat32, ncclFloat64, ncclFloat16, ncclBfloat16, ncclInt32,  ncclInt64, ncclUint8,
+      ncclInt8,    ncclFloat16, ncclFloat16, ncclUint32,   ncclUint64, ncclUint8};
   ASSERT_EQ(calls.size(), types.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
     EXPECT_EQ(calls[i], "ncclBroadcast " + at_a_ + " " + at_a_ + " 4 type " +

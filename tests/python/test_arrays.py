@@ -21,7 +21,8 @@ def double(comm, thing):
 
 def test_whatever_has_a_buffer(comm):
     for thing in (array.array("f", [1, 2, 3]), bytearray(b"\1\2\3"), (ctypes.c_double * 3)(1, 2, 3),
-                  memoryview(numpy.array([1, 2, 3], numpy.int64)), numpy.array([1, 2, 3], "e")):
+                  memoryview(numpy.array([1, 2, 3], numpy.int64)), numpy.array([1, 2, 3], "e"),
+                  *(array.array(code, [1, 2, 3]) for code in "bBhHiIlLqQ")):
         double(comm, thing)
         assert list(thing) == [2, 4, 6]
 
@@ -50,8 +51,8 @@ def test_array_interface(comm):
         double(comm, Interface(owner, strides=(8,)))
     with pytest.raises(ValueError, match="array is read-only"):
         double(comm, Interface(owner, data=(owner.ctypes.data, True)))
-    with pytest.raises(TypeError, match="array has dtype <u4"):
-        double(comm, Interface(owner, typestr="<u4"))
+    with pytest.raises(TypeError, match="array has dtype <c8"):
+        double(comm, Interface(owner, typestr="<c8"))
 
 
 class DLPackOnly:
@@ -110,7 +111,6 @@ def test_refusals_name_the_array(comm):
         (numpy.ones((4, 4), numpy.float32).T, ValueError, "array is not contiguous"),
         (numpy.ones(4, numpy.complex64), TypeError, "array has dtype complex64"),
         (numpy.ones(4, ">f4"), TypeError, "array has dtype >f4"),
-        (numpy.ones(4, bool), TypeError, "array has dtype bool"),
         (numpy.ones(4, "datetime64[s]"), TypeError, "array has dtype datetime64"),
         (b"bytes", ValueError, "array is read-only"),
         ([1.0, 2.0], TypeError, "array is a list"),

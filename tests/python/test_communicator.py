@@ -1,11 +1,14 @@
 """Communicator: each collective against NumPy, streams, split, symmetric memory."""
 
+import functools
+
 import numpy
 import pytest
 
 import tutti
 
 DTYPES = ["float32", "float64", "float16", "int32", "int64", "uint8"]
+OTHER_INTEGERS = ["int8", "int16", "uint16", "uint32", "uint64"]
 COUNTS = [0, 1, 7, 4096, 100_003]
 
 
@@ -64,6 +67,40 @@ def all_collectives(place):
 
 def test_every_collective(on_ranks):
     on_ranks(all_collectives)
+
+
+def integers_and_bools(place):
+    comm = place.communicator()
+    for dtype in [*OTHER_INTEGERS, "int32", "int64", "uint8", "bool"]:
+        every = [data(rank, 1001, dtype) for rank in range(place.ranks)]
+        for op, function in [("band", numpy.bitwise_and), ("bor", numpy.bitwise_or),
+                             ("bxor", numpy.bitwise_xor), ("land", numpy.logical_and),
+                             ("lor", numpy.logical_or), ("lxor", numpy.logical_xor),
+                             ("min", numpy.minimum), ("max", numpy.maximum)]:
+            array = every[place.rank].copy()
+            comm.all_reduce(array, op=op)
+            expected = functools.reduce(function, every)
+            if op.startswith("l"):
+                expected = expected != 0  # of one rank, too
+            numpy.testing.assert_array_equal(array, expected.astype(dtype), f"{op} of {dtype}")
+        if dtype == "bool":
+            with pytest.raises(ValueError, match="^reduce.kind is average, but bool on the CPU has"):
+                comm.all_reduce(array, op="average")
+        else:
+            comm.all_reduce(array, op="sum")
+        symmetric = comm.empty(5, dtype)
+        assert symmetric.dtype == dtype
+        symmetric[:] = place.rank
+        comm.broadcast(symmetric, place.ranks - 1)
+        assert (symmetric == numpy.array(place.ranks - 1).astype(dtype)).all()
+    with pytest.raises(ValueError, match="^reduce.kind is band, but f32 on the CPU has only sum, "):
+        comm.all_reduce(numpy.ones(3, numpy.float32), op="band")
+    with pytest.raises(ValueError, match="^op is 'xor', but must be sum, .* land, lor or lxor"):
+        comm.all_reduce(numpy.ones(3, numpy.int32), op="xor")
+
+
+def test_integers_and_bools(on_ranks):
+    on_ranks(integers_and_bools)
 
 
 def messages(place):

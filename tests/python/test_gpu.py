@@ -24,7 +24,7 @@ def comm(torch):
 
 def test_collectives_work_in_place(torch, comm):
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32,
-                  torch.int64, torch.uint8):
+                  torch.int64, torch.uint8, torch.int8):
         ones = torch.ones(2, 3, dtype=dtype, device=comm.device)
         comm.all_reduce(ones, factor=2)
         assert (ones == 2).all()

@@ -234,7 +234,7 @@ dtype.__module__ = "torch"
 
 
 def test_symmetric_memory_by_a_dtype_of_torch(comm):
-    for name in ("float32", "float16", "int64", "uint8"):
+    for name in ("float32", "float16", "int64", "uint8", "uint16", "bool"):
         assert comm.empty(3, dtype(name)).dtype == name
     assert comm.empty(3, dtype("bfloat16")).dtype == "bfloat16"
     for name in ("complex64", "quint8"):
@@ -244,7 +244,7 @@ def test_symmetric_memory_by_a_dtype_of_torch(comm):
 
 def test_symmetric_memory_for_torch(comm):
     torch = pytest.importorskip("torch")
-    for dtype in (torch.float32, torch.float16, torch.int64, torch.bfloat16):
+    for dtype in (torch.float32, torch.float16, torch.int64, torch.bfloat16, torch.int16):
         tensor = torch.from_dlpack(comm.empty((2, 3), dtype))
         assert tensor.dtype == dtype and not tensor.any()
         tensor += 1

@@ -61,9 +61,9 @@ class Random {
   std::uint64_t operator()() { return engine_(); }
   int below(int limit) { return static_cast<int>(engine_() % static_cast<std::uint64_t>(limit)); }
   bool chance(int percent) { return below(100) < percent; }
-  template <class T, std::size_t kSize>
-  T of(const std::array<T, kSize>& choices) {
-    return choices[engine_() % kSize];
+  template <class List>
+  auto of(const List& choices) {
+    return choices[engine_() % choices.size()];
   }
   /** From 1 to `most`, each order of magnitude as likely. */
   std::int64_t magnitude(std::int64_t most) {
@@ -124,7 +124,8 @@ Step draw_step(Random& random, const Trial& trial, Op op, bool is_long) {
   step.dtype = is_long ? DType::f32 : random.of(kDTypes);
   step.reduce = random.of(reductions(step.dtype));
   // Of a host with three ranks a third travels, rounded to 16 bits.
-  const bool is_rounded = size_of(step.dtype) == 2 && trial.hosts.starts_with('3');
+  const bool is_rounded =
+      is_float(step.dtype) && size_of(step.dtype) == 2 && trial.hosts.starts_with('3');
   if (is_rounded && step.reduce.kind == ReduceKind::average) step.reduce = Reduce::sum;
   if (op == Op::sparse_all_reduce) {
     step.dtype = DType::f32;

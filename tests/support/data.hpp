@@ -3,12 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <string>
+#include <span>
 #include <type_traits>
-#include <utility>
+#include <vector>
 
 #include "tutti/dtype.hpp"
 #include "tutti/transport.hpp"
@@ -16,11 +17,11 @@
 namespace tutti::test {
 
 inline constexpr std::array<DType, kDTypeCount> kDTypes{
-    DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8};
-
-constexpr bool is_integer(DType dtype) {
-  return dtype == DType::i32 || dtype == DType::i64 || dtype == DType::u8;
-}
+    DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64,    DType::u8,
+    DType::i8,  DType::i16, DType::u16, DType::u32,  DType::u64, DType::boolean};
+/** One of each arithmetic and size, for sweeps that take long. */
+inline constexpr std::array<DType, 7> kFewDTypes{DType::f32, DType::f64, DType::f16,    DType::bf16,
+                                                 DType::i32, DType::u64, DType::boolean};
 
 /** Calls `function` with a value of the C++ type that stores `dtype`. */
 template <class Function>
@@ -39,9 +40,21 @@ decltype(auto) dispatch(DType dtype, Function&& function) {
     case DType::i64:
       return function(std::int64_t{});
     case DType::u8:
+      return function(std::uint8_t{});
+    case DType::i8:
+      return function(std::int8_t{});
+    case DType::i16:
+      return function(std::int16_t{});
+    case DType::u16:
+      return function(std::uint16_t{});
+    case DType::u32:
+      return function(std::uint32_t{});
+    case DType::u64:
+      return function(std::uint64_t{});
+    case DType::boolean:
       break;
   }
-  return function(std::uint8_t{});
+  return function(bool{});
 }
 
 /** The element of type T nearest to `value`. */
@@ -65,31 +78,40 @@ double number(T value) {
   }
 }
 
+/** Elements [begin, begin + values.size()) of `view` become `values`, each rounded to the dtype. */
+void write(const View& view, std::int64_t begin, std::span<const double> values);
+/** Whether they are `values`, bit for bit once these are rounded to the dtype. */
+::testing::AssertionResult are(const ConstView& view, std::int64_t begin,
+                               std::span<const double> values);
+
+/** Calls body(begin, {value(begin), value(begin + 1), ...}) for stretches that cover [0, count). */
+template <class Value, class Body>
+void in_stretches(std::int64_t count, const Value& value, const Body& body) {
+  std::array<double, 512> values;
+  for (std::int64_t begin = 0; begin < count; begin += std::ssize(values)) {
+    const std::int64_t length = std::min<std::int64_t>(std::ssize(values), count - begin);
+    for (std::int64_t i = 0; i < length; ++i) {
+      values[static_cast<std::size_t>(i)] = static_cast<double>(value(begin + i));
+    }
+    body(begin, std::span<const double>(values).first(static_cast<std::size_t>(length)));
+  }
+}
+
 /** view[i] = value(i). */
 template <class Value>
 void fill(const View& view, const Value& value) {
-  dispatch(view.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    auto* elements = static_cast<T*>(view.data);
-    for (std::int64_t i = 0; i < view.count; ++i) elements[i] = element<T>(value(i));
-  });
+  in_stretches(view.count, value,
+               [&](std::int64_t begin, auto values) { write(view, begin, values); });
 }
 
 /** Whether view[i] == value(i), bit for bit once value(i) is rounded to the dtype. */
 template <class Value>
 ::testing::AssertionResult holds(const ConstView& view, const Value& value) {
-  return dispatch(view.dtype, [&](auto zero) -> ::testing::AssertionResult {
-    using T = decltype(zero);
-    const auto* elements = static_cast<const T*>(view.data);
-    for (std::int64_t i = 0; i < view.count; ++i) {
-      const T expected = element<T>(value(i));
-      if (elements[i] == expected) continue;
-      return ::testing::AssertionFailure()
-             << "element " << i << " of " << view.count << " is " << number(elements[i])
-             << " instead of " << number(expected);
-    }
-    return ::testing::AssertionSuccess();
+  ::testing::AssertionResult result = ::testing::AssertionSuccess();
+  in_stretches(view.count, value, [&](std::int64_t begin, auto values) {
+    if (result) result = are(view, begin, values);
   });
+  return result;
 }
 
 /** A number from 0 to below - 1, which is at most 2^24. */
@@ -107,7 +129,20 @@ inline int scrambled(int rank, std::int64_t i, int below) {
  * every dtype and order; different in each rank, and with no period in `i`.
  */
 inline double contribution(DType dtype, ReduceKind kind, int rank, std::int64_t i) {
-  const bool negative = dtype != DType::u8;
+  const bool negative = is_float(dtype) || is_signed_integer(dtype);
+  switch (kind) {
+    case ReduceKind::band:
+    case ReduceKind::bor:
+    case ReduceKind::bxor:
+      return scrambled(rank, i, 256) - (negative ? 128 : 0);
+    case ReduceKind::land:  // a quarter false, or true, so that neither result is rare
+      return scrambled(rank, i, 4);
+    case ReduceKind::lor:
+    case ReduceKind::lxor:
+      return scrambled(rank, i, 4) == 0 ? 3 : 0;
+    default:
+      break;
+  }
   if (kind == ReduceKind::product) {  // at most 3^4; no zero, which would hide the others
     const int magnitude = scrambled(rank, i, 3) + 1;
     return negative && scrambled(rank + 64, i, 2) != 0 ? -magnitude : magnitude;
@@ -120,6 +155,6 @@ inline double contribution(DType dtype, ReduceKind kind, int rank, std::int64_t 
 double reduced(DType dtype, const Reduce& reduce, int ranks, std::int64_t i, int first = 0);
 
 /** Every reduction that `dtype` has, with a factor that keeps results exact. */
-std::array<Reduce, kReduceKindCount> reductions(DType dtype);
+std::vector<Reduce> reductions(DType dtype);
 
 }  // namespace tutti::test

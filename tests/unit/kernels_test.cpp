@@ -15,24 +15,18 @@
 #include "device/cpu/kernels.hpp"
 #include "device/cpu/reduction.hpp"
 #include "support/data.hpp"
+#include "support/kernels.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::cpu {
 namespace {
 
+using test::available;
 using test::element;
 using test::kDTypes;
+using test::kIsas;
 using test::number;
-
-constexpr std::array<Isa, kIsaCount> kIsas{Isa::portable, Isa::avx2, Isa::avx512};
-
-std::vector<Isa> available() {
-  std::vector<Isa> result;
-  for (const Isa isa : kIsas) {
-    if (find_table(isa) != nullptr) result.push_back(isa);
-  }
-  return result;
-}
+using test::reduce_values;
 
 /** `count` elements between guard bytes, one element off the alignment of a vector. */
 class Array {
@@ -82,22 +76,9 @@ std::vector<Array*> pointers(std::vector<Array>& arrays) {
   return result;
 }
 
-/** The reduction of small lists of values. */
-template <class T>
-std::vector<T> reduce_values(Isa isa, const std::vector<std::vector<T>>& inputs,
-                             const Combine& combine) {
-  std::vector<T> out(inputs[0].size());
-  void* out_data = out.data();
-  std::vector<const void*> in_data;
-  for (const auto& input : inputs) in_data.push_back(input.data());
-  reduce(table(isa), std::span(&out_data, 1), in_data, static_cast<std::int64_t>(out.size()),
-         DTypeOf<T>::value, combine);
-  return out;
-}
-
 std::string context(Isa isa, DType dtype, ReduceKind kind, std::int64_t count, int inputs) {
   return std::string(name_of(isa)) + " " + std::string(name_of(dtype)) + " " +
-         std::string(name_of(kind)) + ", " + std::to_string(count) + " elements of " +
+         std::string(tutti::name_of(kind)) + ", " + std::to_string(count) + " elements of " +
          std::to_string(inputs) + " inputs";
 }
 
@@ -145,8 +126,9 @@ TEST(Kernels, EveryDTypeKindAndSizeIsExact) {
 TEST(Kernels, ManyInputs) {
   for (const Isa isa : available()) {
     for (const DType dtype : kDTypes) {
-      for (const ReduceKind kind : {ReduceKind::sum, ReduceKind::min, ReduceKind::max}) {
-        expect_exact(isa, dtype, kind, 1000, 15);
+      for (const Reduce& reduce : test::reductions(dtype)) {
+        if (reduce.kind == ReduceKind::product || reduce.kind == ReduceKind::average) continue;
+        expect_exact(isa, dtype, reduce, 1000, 15);
       }
     }
   }
@@ -182,46 +164,6 @@ TEST(Kernels, AnOutputMayBeAnInput) {
         }
       }
     }
-  }
-}
-
-TEST(Kernels, IntegersWrapAroundAndDivideTowardsZero) {
-  constexpr auto kMax32 = std::numeric_limits<std::int32_t>::max();
-  constexpr auto kMin32 = std::numeric_limits<std::int32_t>::min();
-  constexpr auto kMax64 = std::numeric_limits<std::int64_t>::max();
-  constexpr auto kMin64 = std::numeric_limits<std::int64_t>::min();
-  using I32 = std::vector<std::int32_t>;
-  using I64 = std::vector<std::int64_t>;
-  using U8 = std::vector<std::uint8_t>;
-  for (const Isa isa : available()) {
-    SCOPED_TRACE(name_of(isa));
-    EXPECT_EQ(reduce_values<std::int32_t>(isa, {{kMax32, kMin32}, {1, -1}}, {}),
-              (I32{kMin32, kMax32}));
-    EXPECT_EQ(reduce_values<std::int64_t>(isa, {{kMax64, kMin64}, {1, -1}}, {}),
-              (I64{kMin64, kMax64}));
-    EXPECT_EQ(reduce_values<std::uint8_t>(isa, {{250}, {10}}, {}), (U8{4}));
-    EXPECT_EQ(reduce_values<std::int32_t>(isa, {{65536, kMin32}, {65537, -1}},
-                                          {.kind = ReduceKind::product}),
-              (I32{65536, kMin32}));
-    EXPECT_EQ(reduce_values<std::int64_t>(isa, {{(1LL << 40) + 3}, {1LL << 30}},
-                                          {.kind = ReduceKind::product}),
-              (I64{3LL << 30}));
-    EXPECT_EQ(reduce_values<std::int32_t>(isa, {{-7, 7, -8, 1}, {0, 0, 0, 0}}, {.divisor = 2}),
-              (I32{-3, 3, -4, 0}));
-    EXPECT_EQ(reduce_values<std::int64_t>(isa, {{-7, kMin64}, {0, 0}}, {.divisor = 3}),
-              (I64{-2, kMin64 / 3}));
-    EXPECT_EQ(reduce_values<std::uint8_t>(isa, {{200, 255}, {55, 0}}, {.divisor = 2}),
-              (U8{127, 127}));
-    EXPECT_EQ(reduce_values<std::uint8_t>(isa, {{200}, {55}}, {.divisor = 256}), (U8{0}));
-    EXPECT_EQ(reduce_values<std::int32_t>(isa, {{5, kMin32}, {-2, 0}}, {.factor = -3.0}),
-              (I32{-9, kMin32}));
-    EXPECT_EQ(reduce_values<std::int64_t>(isa, {{5}, {-2}}, {.factor = 0x1p62}), (I64{3LL << 62}));
-    EXPECT_EQ(reduce_values<std::uint8_t>(isa, {{5}, {1}}, {.factor = -1.0}), (U8{250}));
-    EXPECT_EQ(
-        reduce_values<std::int32_t>(isa, {{kMin32, 3}, {kMax32, -3}}, {.kind = ReduceKind::min}),
-        (I32{kMin32, -3}));
-    EXPECT_EQ(reduce_values<std::uint8_t>(isa, {{200}, {100}}, {.kind = ReduceKind::max}),
-              (U8{200}));
   }
 }
 
@@ -321,8 +263,8 @@ TEST(Kernels, EveryInstructionSetGivesTheSameBits) {
   constexpr std::int64_t kCount = 1237;
   std::mt19937_64 random(7);
   for (const DType dtype : kDTypes) {
-    for (const ReduceKind kind :
-         {ReduceKind::sum, ReduceKind::min, ReduceKind::max, ReduceKind::product}) {
+    for (const Reduce& reduce : test::reductions(dtype)) {
+      const ReduceKind kind = combine_of(reduce, 1).kind;
       for (const int inputs : {1, 2, 5}) {
         SCOPED_TRACE(context(Isa::portable, dtype, kind, kCount, inputs));
         // Any bits: subnormals, infinities and NaNs among them.

@@ -55,21 +55,21 @@ Event Communicator::all_reduce(ConstView in, View out, Reduce reduce, const Stre
   check_same_dtype(in, out);
   check_same_device(in, out);
   check_count("out", out, in.count, "as many as in");
-  check_reduce(reduce, in.dtype);
+  check_reduce(reduce, in.dtype, in.device);
   check_overlap(in, out, 0);
   return impl_->run(Call::all_reduce(in, out, reduce), stream);
 }
 
 Event Communicator::all_reduce(View inout, Reduce reduce, const Stream& stream) {
   check_view("in", inout);
-  check_reduce(reduce, inout.dtype);
+  check_reduce(reduce, inout.dtype, inout.device);
   return impl_->run(Call::all_reduce(inout, inout, reduce), stream);
 }
 
 Event Communicator::reduce(ConstView in, View out, int root, Reduce reduce, const Stream& stream) {
   check_view("in", in);
   check_rank("root", root, world_size());
-  check_reduce(reduce, in.dtype);
+  check_reduce(reduce, in.dtype, in.device);
   if (global_rank() == root) {
     check_view("out", out);
     check_same_dtype(in, out);
@@ -135,7 +135,7 @@ Event Communicator::reduce_scatter(ConstView in, View out, Reduce reduce, const 
   check_same_dtype(in, out);
   check_same_device(in, out);
   check_count("in", in, out.count * world_size(), "world_size times out.count");
-  check_reduce(reduce, in.dtype);
+  check_reduce(reduce, in.dtype, in.device);
   check_overlap(in, out, out.count * global_rank());
   return impl_->run(Call::reduce_scatter(in, out, reduce), stream);
 }

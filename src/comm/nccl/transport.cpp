@@ -1,61 +1,16 @@
 // Each collective as NCCL's own, or as a group of its calls.
 #include "comm/nccl/transport.hpp"
 
-#include <array>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "comm/agreement.hpp"
+#include "comm/nccl/types.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::nccl {
 namespace {
-
-ncclDataType_t type_of(DType dtype) {
-  constexpr std::array<ncclDataType_t, kDTypeCount> kTypes{
-      ncclFloat32, ncclFloat64, ncclFloat16, ncclBfloat16, ncclInt32, ncclInt64, ncclUint8};
-  return kTypes[static_cast<std::size_t>(dtype)];
-}
-
-/** In the order of ReduceKind; premul_sum has no operator of its own. */
-ncclRedOp_t operator_of(ReduceKind kind) {
-  constexpr std::array<ncclRedOp_t, kReduceKindCount> kOperators{ncclSum, ncclAvg,  ncclMin,
-                                                                 ncclMax, ncclProd, ncclSum};
-  return kOperators[static_cast<std::size_t>(kind)];
-}
-
-/** `factor` as an element of `dtype`. */
-std::array<std::byte, 8> scalar_of(DType dtype, double factor) {
-  std::array<std::byte, 8> bytes{};
-  const auto put = [&](auto value) { std::memcpy(bytes.data(), &value, sizeof(value)); };
-  switch (dtype) {
-    case DType::f32:
-      put(static_cast<float>(factor));
-      break;
-    case DType::f64:
-      put(factor);
-      break;
-    case DType::f16:
-      put(to_half(static_cast<float>(factor)));
-      break;
-    case DType::bf16:
-      put(to_bfloat16(static_cast<float>(factor)));
-      break;
-    // Of integers the lower bits, since their arithmetic wraps around.
-    case DType::i32:
-      put(static_cast<std::int32_t>(static_cast<std::int64_t>(factor)));
-      break;
-    case DType::i64:
-      put(static_cast<std::int64_t>(factor));
-      break;
-    case DType::u8:
-      put(static_cast<std::uint8_t>(static_cast<std::int64_t>(factor)));
-      break;
-  }
-  return bytes;
-}
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
@@ -119,7 +74,7 @@ template <class Launch>
 void NcclTransport::with_operator(const char* name, const Reduce& reduce, DType dtype,
                                   const Launch& launch) {
   if (reduce.kind != ReduceKind::premul_sum) {
-    comm_->call(name, [&](ncclComm_t comm) { return launch(operator_of(reduce.kind), comm); });
+    comm_->call(name, [&](ncclComm_t comm) { return launch(operator_of(reduce.kind, dtype), comm); });
     return;
   }
   ncclRedOp_t scaled = ncclSum;

@@ -23,6 +23,7 @@ struct ReduceArguments {
   std::int64_t count = 0;
   double factor = 1.0;
   std::int64_t divisor = 1;
+  bool is_signed = false;  ///< of integers, which are divided so
 };
 
 struct KernelTable {
@@ -39,7 +40,7 @@ struct KernelTable {
                                       float decay, float scale);
   using NormFunction = double (*)(const float* elements, std::int64_t count);
 
-  /** One function for each DType and ReduceKind. */
+  /** One function for each DType and ReduceKind; null where has_reduction() is false. */
   std::array<std::array<ReduceFunction, kReduceKindCount>, kDTypeCount> reduce{};
   SgdFunction sgd_update = nullptr;
   MarkFunction mark = nullptr;

@@ -95,7 +95,8 @@ void reduce(const KernelTable& table, std::span<void* const> outs, std::span<con
                             .in_count = static_cast<std::int64_t>(ins.size()),
                             .count = count,
                             .factor = combine.factor,
-                            .divisor = combine.divisor};
+                            .divisor = combine.divisor,
+                            .is_signed = is_signed_integer(dtype)};
   if (plain_count < out_count && count * size_of(dtype) >= kFewestStreamed &&
       on_a_line(outs.subspan(static_cast<std::size_t>(plain_count)))) {
     arguments.plain_count = plain_count;

@@ -12,7 +12,7 @@ namespace tutti::cpu {
 
 /** How the elements of several sources become one: combine(factor * in[0], ...) / divisor. */
 struct Combine {
-  ReduceKind kind = ReduceKind::sum;  ///< sum, min, max or product
+  ReduceKind kind = ReduceKind::sum;  ///< neither average nor premul_sum
   double factor = 1.0;                ///< multiplies every input
   std::int64_t divisor = 1;           ///< divides the result
 };
@@ -31,10 +31,10 @@ struct Stores {
  * outs[*][i] = the combination of ins[0][i], ins[1][i], ... in this order, for i < count.
  *
  * f16 and bf16 are widened to float, combined, divided and rounded once; f32 and f64 are combined
- * in their own type; integers wrap around and divide towards zero. An output may be the same
- * memory as any input, element for element. The result has the same bits whatever instruction
- * set runs it; where it is NaN, it is the quiet NaN without sign and payload. At least one input;
- * any number of outputs.
+ * in their own type; integers wrap around and divide towards zero; a logical reduction, as any of
+ * booleans, gives 0 or 1 also of one input. An output may be the same memory as any input, element
+ * for element. The result has the same bits whatever instruction set runs it; where it is NaN, it
+ * is the quiet NaN without sign and payload. At least one input; any number of outputs.
  */
 void reduce(std::span<void* const> outs, std::span<const void* const> ins, std::int64_t count,
             DType dtype, const Combine& combine, Stores stores = {});
