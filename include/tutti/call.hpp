@@ -18,11 +18,19 @@ namespace tutti {
 enum class Operation : std::uint8_t {
   all_reduce,
   reduce,
+  scan,
+  exscan,
   broadcast,
+  gather,
+  gather_v,
+  scatter,
+  scatter_v,
   all_gather,
   all_gather_v,
   reduce_scatter,
+  reduce_scatter_v,
   all_to_all,
+  all_to_all_v,
   sparse_all_reduce,
   barrier,
   send,
@@ -31,15 +39,31 @@ enum class Operation : std::uint8_t {
   split,
 };
 
-inline constexpr std::size_t kOperationCount = 13;
+inline constexpr std::size_t kOperationCount = 21;
 
 /** As the operation's function is called: "all_reduce". */
 constexpr std::string_view name_of(Operation operation) {
-  constexpr std::array<std::string_view, kOperationCount> kNames{
-      "all_reduce",   "reduce",         "broadcast",  "all_gather",
-      "all_gather_v", "reduce_scatter", "all_to_all", "sparse_all_reduce",
-      "barrier",      "send",           "recv",       "allocate",
-      "split"};
+  constexpr std::array<std::string_view, kOperationCount> kNames{"all_reduce",
+                                                                 "reduce",
+                                                                 "scan",
+                                                                 "exscan",
+                                                                 "broadcast",
+                                                                 "gather",
+                                                                 "gather_v",
+                                                                 "scatter",
+                                                                 "scatter_v",
+                                                                 "all_gather",
+                                                                 "all_gather_v",
+                                                                 "reduce_scatter",
+                                                                 "reduce_scatter_v",
+                                                                 "all_to_all",
+                                                                 "all_to_all_v",
+                                                                 "sparse_all_reduce",
+                                                                 "barrier",
+                                                                 "send",
+                                                                 "recv",
+                                                                 "allocate",
+                                                                 "split"};
   return kNames[static_cast<std::size_t>(operation)];
 }
 
@@ -52,27 +76,41 @@ constexpr std::string_view name_of(Operation operation) {
 struct Call {
   Operation operation = Operation::barrier;
   DType dtype = DType::u8;
-  /** Elements, as the operation's documentation counts: of all_gather those of one contribution, of
-   * reduce_scatter those of one result, of all_to_all those for one rank, of all_gather_v all. Of
-   * allocate bytes. */
+  /** Elements, as the operation's documentation counts: of gather and all_gather those of one
+   * contribution, of scatter and reduce_scatter those of one result, of all_to_all those for one
+   * rank; where `counts` says the rest, all, but none of all_to_all_v, where each rank has its own.
+   * Of allocate bytes. */
   std::int64_t count = 0;
   ConstView in;
   View out;
   Reduce reduction;
-  int root = -1;                         ///< of reduce and broadcast
-  int peer = -1;                         ///< the destination of a send, the source of a recv
-  std::span<const std::int64_t> counts;  ///< of all_gather_v
-  SparseView entries;                    ///< of sparse_all_reduce, in place of `in`
-  SparseStats* stats = nullptr;          ///< of sparse_all_reduce: written if not null
-  Device device;                         ///< where its memory is
+  int root = -1;  ///< of reduce, broadcast, gather and scatter
+  int peer = -1;  ///< the destination of a send, the source of a recv
+  /** By rank: each one's elements in gather_v, scatter_v, all_gather_v and reduce_scatter_v; what
+   * goes to it in all_to_all_v. */
+  std::span<const std::int64_t> counts;
+  std::span<const std::int64_t> arriving;  ///< of all_to_all_v: what comes from each rank
+  SparseView entries;                      ///< of sparse_all_reduce, in place of `in`
+  SparseStats* stats = nullptr;            ///< of sparse_all_reduce: written if not null
+  Device device;                           ///< where its memory is
 
   static Call all_reduce(ConstView in, View out, Reduce reduction);
   static Call reduce(ConstView in, View out, Reduce reduction, int root);
+  static Call scan(ConstView in, View out, Reduce reduction);
+  static Call exscan(ConstView in, View out, Reduce reduction);
   static Call broadcast(ConstView in, View out, int root);
+  static Call gather(ConstView in, View out, int root);
+  static Call gather_v(ConstView in, View out, std::span<const std::int64_t> counts, int root);
+  static Call scatter(ConstView in, View out, int root);
+  static Call scatter_v(ConstView in, View out, std::span<const std::int64_t> counts, int root);
   static Call all_gather(ConstView in, View out);
   static Call all_gather_v(ConstView in, View out, std::span<const std::int64_t> counts);
   static Call reduce_scatter(ConstView in, View out, Reduce reduction);
+  static Call reduce_scatter_v(ConstView in, View out, std::span<const std::int64_t> counts,
+                               Reduce reduction);
   static Call all_to_all(ConstView in, View out, int ranks);
+  static Call all_to_all_v(ConstView in, std::span<const std::int64_t> leaving, View out,
+                           std::span<const std::int64_t> arriving);
   static Call sparse_all_reduce(const SparseView& entries, View out, Reduce reduction,
                                 SparseStats* stats = nullptr);
   static Call barrier(Device device = {});

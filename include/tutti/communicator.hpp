@@ -36,9 +36,10 @@ struct CommOptions {
  * communicator run one after the other in the order of the calls, whatever their streams; a send
  * and a recv may overlap with them and with each other.
  *
- * `in` and `out` may be the same memory (for all_gather, `in` is this rank's part of `out`; for
- * reduce_scatter, `out` is this rank's part of `in`); any other overlap is refused. Counts are in
- * elements.
+ * `in` and `out` may be the same memory (for gathers, `in` is this rank's part of `out`; for
+ * scatters, `out` is this rank's part of `in`; all_to_all_v has them apart); any other overlap is
+ * refused. Counts are in elements. What ends in _v takes blocks of different length, one a rank, in
+ * the order of the ranks; all ranks pass the same `counts`.
  *
  * Memory of GPUs travels through NCCL: all ranks pass it in a call, or none does, and a rank always
  * of the same GPU. On a GPU's stream a call launches its work and returns. The order of additions
@@ -121,19 +122,46 @@ class Communicator {
   Event all_reduce(View inout, Reduce reduce = {}, const Stream& stream = {});
   /** As all_reduce, but only `root` gets the result; elsewhere `out` is not looked at. */
   Event reduce(ConstView in, View out, int root, Reduce reduce = {}, const Stream& stream = {});
+  /**
+   * out[i] = the reduction of in[i] over the ranks up to this one, itself included, in rank order,
+   * and rounded once. Not the average. Not between GPUs: BackendUnavailable.
+   */
+  Event scan(ConstView in, View out, Reduce reduce = {}, const Stream& stream = {});
+  /** The same without this rank's own: `out` of rank 0, before which there is none, is left as it
+   * is. */
+  Event exscan(ConstView in, View out, Reduce reduce = {}, const Stream& stream = {});
   /** out = `root`'s `in`; elsewhere only the count and dtype of `in` are looked at. */
   Event broadcast(ConstView in, View out, int root, const Stream& stream = {});
   /** In place. */
   Event broadcast(View inout, int root, const Stream& stream = {});
+  /** `root`'s out = the `in` of rank 0, of rank 1, ...: world_size times in.count elements.
+   * Elsewhere `out` is not looked at. */
+  Event gather(ConstView in, View out, int root, const Stream& stream = {});
+  /** The same where rank r contributes counts[r] elements. */
+  Event gather_v(ConstView in, View out, std::span<const std::int64_t> counts, int root,
+                 const Stream& stream = {});
+  /** out = this rank's part of `root`'s `in`, which is world_size times as long. Elsewhere `in` is
+   * not looked at. */
+  Event scatter(ConstView in, View out, int root, const Stream& stream = {});
+  /** The same where rank r gets counts[r] elements. */
+  Event scatter_v(ConstView in, View out, std::span<const std::int64_t> counts, int root,
+                  const Stream& stream = {});
   /** out = the `in` of rank 0, of rank 1, ...: world_size times in.count elements. */
   Event all_gather(ConstView in, View out, const Stream& stream = {});
-  /** The same where rank r contributes counts[r] elements; all ranks pass the same counts. */
+  /** The same where rank r contributes counts[r] elements. */
   Event all_gather_v(ConstView in, View out, std::span<const std::int64_t> counts,
                      const Stream& stream = {});
   /** out = this rank's part of the reduction of `in`, which is world_size times as long. */
   Event reduce_scatter(ConstView in, View out, Reduce reduce = {}, const Stream& stream = {});
+  /** The same where rank r gets counts[r] elements. */
+  Event reduce_scatter_v(ConstView in, View out, std::span<const std::int64_t> counts,
+                         Reduce reduce = {}, const Stream& stream = {});
   /** Part r of `out` = part number global_rank() of rank r's `in`. Both have the same count. */
   Event all_to_all(ConstView in, View out, const Stream& stream = {});
+  /** The same where leaving[r] elements go to rank r, and arriving[r] come from it. Ranks that
+   * expect something else than what is sent get a MismatchError. */
+  Event all_to_all_v(ConstView in, std::span<const std::int64_t> leaving, View out,
+                     std::span<const std::int64_t> arriving, const Stream& stream = {});
   /**
    * out[i] = the sum, or the average, of what the ranks have at index i; zero where none has
    * anything. `out` is f32 and has the same count, at most kMostSparse, on all ranks; how many

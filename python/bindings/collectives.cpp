@@ -107,8 +107,51 @@ EventObject broadcast(const Self& self, py::handle array, int root, MaybeStream 
   });
 }
 
-EventObject all_gather(const Self& self, py::handle array, py::handle out,
-                       const std::optional<std::vector<std::int64_t>>& counts, MaybeStream stream) {
+/** A scan, or an exscan. */
+template <Event (Communicator::*kScan)(ConstView, View, Reduce, const Stream&)>
+EventObject scan(const Self& self, py::handle array, py::handle out, const std::string& op,
+                 std::optional<double> factor, MaybeStream stream) {
+  std::vector<Array> arrays = in_and_out(array, out);
+  const View from = arrays.front().view();
+  const View to = arrays.back().view();
+  return run(self, stream, std::move(arrays),
+             [&, reduce = reduce_of(op, factor)](Communicator& communicator, const Stream& on) {
+               return (communicator.*kScan)(from, to, reduce, on);
+             });
+}
+
+using Counts = std::optional<std::vector<std::int64_t>>;
+
+EventObject gather(const Self& self, py::handle array, py::handle out, int root,
+                   const Counts& counts, MaybeStream stream) {
+  const bool is_root = self->get().global_rank() == root;
+  std::vector<Array> arrays;
+  arrays.emplace_back(array, "array", Access::read);
+  if (is_root) arrays.emplace_back(out, "out", Access::write);
+  const View from = arrays.front().view();
+  const View to = is_root ? arrays.back().view() : View();
+  return run(self, stream, std::move(arrays), [&](Communicator& communicator, const Stream& on) {
+    return counts ? communicator.gather_v(from, to, *counts, root, on)
+                  : communicator.gather(from, to, root, on);
+  });
+}
+
+EventObject scatter(const Self& self, py::handle array, py::handle out, int root,
+                    const Counts& counts, MaybeStream stream) {
+  const bool is_root = self->get().global_rank() == root;
+  std::vector<Array> arrays;
+  if (is_root) arrays.emplace_back(array, "array", Access::read);
+  arrays.emplace_back(out, "out", Access::write);
+  const View from = is_root ? arrays.front().view() : View();
+  const View to = arrays.back().view();
+  return run(self, stream, std::move(arrays), [&](Communicator& communicator, const Stream& on) {
+    return counts ? communicator.scatter_v(from, to, *counts, root, on)
+                  : communicator.scatter(from, to, root, on);
+  });
+}
+
+EventObject all_gather(const Self& self, py::handle array, py::handle out, const Counts& counts,
+                       MaybeStream stream) {
   std::vector<Array> arrays = in_and_out(array, out);
   const View from = arrays.front().view();
   const View to = arrays.back().view();
@@ -120,22 +163,29 @@ EventObject all_gather(const Self& self, py::handle array, py::handle out,
 
 EventObject reduce_scatter(const Self& self, py::handle array, py::handle out,
                            const std::string& op, std::optional<double> factor,
-                           MaybeStream stream) {
+                           const Counts& counts, MaybeStream stream) {
   std::vector<Array> arrays = in_and_out(array, out);
   const View from = arrays.front().view();
   const View to = arrays.back().view();
   return run(self, stream, std::move(arrays),
              [&, reduce = reduce_of(op, factor)](Communicator& communicator, const Stream& on) {
-               return communicator.reduce_scatter(from, to, reduce, on);
+               return counts ? communicator.reduce_scatter_v(from, to, *counts, reduce, on)
+                             : communicator.reduce_scatter(from, to, reduce, on);
              });
 }
 
-EventObject all_to_all(const Self& self, py::handle array, py::handle out, MaybeStream stream) {
+EventObject all_to_all(const Self& self, py::handle array, py::handle out, const Counts& leaving,
+                       const Counts& arriving, MaybeStream stream) {
+  if (leaving.has_value() != arriving.has_value()) {
+    throw InvalidArgument(std::string(leaving ? "arriving" : "leaving") + " is None, but " +
+                          (leaving ? "leaving" : "arriving") + " is not");
+  }
   std::vector<Array> arrays = in_and_out(array, out);
   const View from = arrays.front().view();
   const View to = arrays.back().view();
   return run(self, stream, std::move(arrays), [&](Communicator& communicator, const Stream& on) {
-    return communicator.all_to_all(from, to, on);
+    return leaving ? communicator.all_to_all_v(from, *leaving, to, *arriving, on)
+                   : communicator.all_to_all(from, to, on);
   });
 }
 
@@ -168,6 +218,8 @@ void bind_collectives(py::class_<PyCommunicator, Self>& communicator) {
   const auto op = py::arg("op") = "sum";
   const auto factor = py::arg("factor") = py::none();
   const auto stream = py::arg("stream") = py::none();
+  const auto root = py::arg("root") = 0;
+  const auto counts = py::arg("counts") = py::none();
   communicator
       .def(
           "all_reduce", &all_reduce, py::arg("array"), out, op, factor, stream,
@@ -178,6 +230,18 @@ void bind_collectives(py::class_<PyCommunicator, Self>& communicator) {
           "* array.")
       .def("reduce", &reduce, py::arg("array"), py::arg("root") = 0, out, op, factor, stream,
            "As all_reduce, but only `root` gets the result.")
+      .def("scan", &scan<&Communicator::scan>, py::arg("array"), out, op, factor, stream,
+           "out = the reduction of array over the ranks up to this one, in rank order; in place "
+           "without `out`. op: as of all_reduce, but not average. Not on GPUs.")
+      .def("exscan", &scan<&Communicator::exscan>, py::arg("array"), out, op, factor, stream,
+           "As scan, without this rank's own: out of rank 0 is left as it is.")
+      .def("gather", &gather, py::arg("array"), out, root, counts, stream,
+           "out of rank `root` = the array of rank 0, of rank 1, ...: world_size times as long. "
+           "With `counts`, the same on all ranks, rank r contributes counts[r] elements.")
+      .def("scatter", &scatter, py::arg("array"), py::arg("out"), root, counts, stream,
+           "out = this rank's part of the array of rank `root`, which is world_size times as long; "
+           "elsewhere array may be None. With `counts`, the same on all ranks, rank r gets "
+           "counts[r] elements.")
       .def("broadcast", &broadcast, py::arg("array"), py::arg("root") = 0, stream,
            "array = that of rank `root`.")
       .def(
@@ -185,10 +249,15 @@ void bind_collectives(py::class_<PyCommunicator, Self>& communicator) {
           py::arg("counts") = py::none(), stream,
           "out = the array of rank 0, of rank 1, ...: world_size times as long. With `counts`, the "
           "same on all ranks, rank r contributes counts[r] elements.")
-      .def("reduce_scatter", &reduce_scatter, py::arg("array"), py::arg("out"), op, factor, stream,
-           "out = this rank's part of the reduction of array, which is world_size times as long.")
-      .def("all_to_all", &all_to_all, py::arg("array"), py::arg("out"), stream,
-           "Part r of out = part number global_rank of rank r's array; both of the same length.")
+      .def("reduce_scatter", &reduce_scatter, py::arg("array"), py::arg("out"), op, factor, counts,
+           stream,
+           "out = this rank's part of the reduction of array, which is world_size times as long. "
+           "With `counts`, the same on all ranks, rank r gets counts[r] elements.")
+      .def("all_to_all", &all_to_all, py::arg("array"), py::arg("out"),
+           py::arg("leaving") = py::none(), py::arg("arriving") = py::none(), stream,
+           "Part r of out = part number global_rank of rank r's array; both of the same length. "
+           "With `leaving` and `arriving`, leaving[r] elements go to rank r and arriving[r] come "
+           "from it.")
       .def("send", &send, py::arg("array"), py::arg("destination"), stream,
            "Sends to one rank; ends when the receiver has taken the data.")
       .def("recv", &recv, py::arg("array"), py::arg("source"), stream,

@@ -131,6 +131,38 @@ class Communicator:
         factor: Optional[float] = None,
         stream: Optional[Stream] = None,
     ) -> Event: ...
+    def scan(
+        self,
+        array: Array,
+        out: Optional[Array] = None,
+        op: _Op = "sum",
+        factor: Optional[float] = None,
+        stream: Optional[Stream] = None,
+    ) -> Event: ...
+    def exscan(
+        self,
+        array: Array,
+        out: Optional[Array] = None,
+        op: _Op = "sum",
+        factor: Optional[float] = None,
+        stream: Optional[Stream] = None,
+    ) -> Event: ...
+    def gather(
+        self,
+        array: Array,
+        out: Optional[Array] = None,
+        root: int = 0,
+        counts: Optional[Sequence[int]] = None,
+        stream: Optional[Stream] = None,
+    ) -> Event: ...
+    def scatter(
+        self,
+        array: Optional[Array],
+        out: Array,
+        root: int = 0,
+        counts: Optional[Sequence[int]] = None,
+        stream: Optional[Stream] = None,
+    ) -> Event: ...
     def broadcast(self, array: Array, root: int = 0, stream: Optional[Stream] = None) -> Event: ...
     def all_gather(
         self,
@@ -145,9 +177,17 @@ class Communicator:
         out: Array,
         op: _Op = "sum",
         factor: Optional[float] = None,
+        counts: Optional[Sequence[int]] = None,
         stream: Optional[Stream] = None,
     ) -> Event: ...
-    def all_to_all(self, array: Array, out: Array, stream: Optional[Stream] = None) -> Event: ...
+    def all_to_all(
+        self,
+        array: Array,
+        out: Array,
+        leaving: Optional[Sequence[int]] = None,
+        arriving: Optional[Sequence[int]] = None,
+        stream: Optional[Stream] = None,
+    ) -> Event: ...
     def send(self, array: Array, destination: int, stream: Optional[Stream] = None) -> Event: ...
     def recv(self, array: Array, source: int, stream: Optional[Stream] = None) -> Event: ...
     def barrier(self, stream: Optional[Stream] = None) -> Event: ...

@@ -76,6 +76,25 @@ void check_reduce(const Reduce& reduce, DType dtype, Device device) {
   }
 }
 
+std::int64_t check_counts(std::string_view name, std::span<const std::int64_t> counts, int size) {
+  if (counts.size() != static_cast<std::size_t>(size)) {
+    refuse(name, " has ", counts.size(), " elements, but there are ", size, " ranks");
+  }
+  std::int64_t total = 0;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    check_count_range(std::string(name) + "[" + std::to_string(i) + "]", counts[i]);
+    total += counts[i];
+  }
+  return total;
+}
+
+void check_scan_reduce(const Reduce& reduce, const ConstView& in) {
+  check_reduce(reduce, in.dtype, in.device);
+  if (reduce.kind == ReduceKind::average) {
+    refuse("reduce.kind is average, but a scan combines a different number of ranks on each");
+  }
+}
+
 void check_sparse_reduce(const Reduce& reduce) {
   check_reduce(reduce, DType::f32);
   if (reduce.kind == ReduceKind::sum || reduce.kind == ReduceKind::average) return;

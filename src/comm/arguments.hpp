@@ -1,6 +1,8 @@
 // Checks of the arguments of collectives: refused by name and value, before anything is sent.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "device/views.hpp"
@@ -12,6 +14,10 @@ namespace tutti {
 
 /** A rank of a communicator of `size` ranks. */
 void check_rank(std::string_view name, int rank, int size);
+/** One number of elements for each of `size` ranks, and their sum. */
+std::int64_t check_counts(std::string_view name, std::span<const std::int64_t> counts, int size);
+/** A reduction whose partial results are results: not the average. */
+void check_scan_reduce(const Reduce& reduce, const ConstView& in);
 /** A reduction that `dtype` has, on GPUs if it is NCCL's as well. */
 void check_reduce(const Reduce& reduce, DType dtype, Device device = {});
 /** The sum or the average. */

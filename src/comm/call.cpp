@@ -1,6 +1,8 @@
 // Makes the calls of each operation.
 #include "tutti/call.hpp"
 
+#include <numeric>
+
 #include "comm/signature.hpp"
 
 namespace tutti {
@@ -20,6 +22,13 @@ Call call_on(Operation operation, const ConstView& main, const ConstView& in, co
 
 Call reducing(Call call, const Reduce& reduction) {
   call.reduction = reduction;
+  return call;
+}
+
+/** `call` of which `counts` tell all elements. */
+Call counted(Call call, std::span<const std::int64_t> counts) {
+  call.counts = counts;
+  call.count = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
   return call;
 }
 
@@ -49,8 +58,32 @@ Call Call::reduce(ConstView in, View out, Reduce reduction, int root) {
   return rooted(reducing(call_on(Operation::reduce, in, in, out), reduction), root);
 }
 
+Call Call::scan(ConstView in, View out, Reduce reduction) {
+  return reducing(call_on(Operation::scan, in, in, out), reduction);
+}
+
+Call Call::exscan(ConstView in, View out, Reduce reduction) {
+  return reducing(call_on(Operation::exscan, in, in, out), reduction);
+}
+
 Call Call::broadcast(ConstView in, View out, int root) {
   return rooted(call_on(Operation::broadcast, out, in, out), root);
+}
+
+Call Call::gather(ConstView in, View out, int root) {
+  return rooted(call_on(Operation::gather, in, in, out), root);
+}
+
+Call Call::gather_v(ConstView in, View out, std::span<const std::int64_t> counts, int root) {
+  return rooted(counted(call_on(Operation::gather_v, in, in, out), counts), root);
+}
+
+Call Call::scatter(ConstView in, View out, int root) {
+  return rooted(call_on(Operation::scatter, out, in, out), root);
+}
+
+Call Call::scatter_v(ConstView in, View out, std::span<const std::int64_t> counts, int root) {
+  return rooted(counted(call_on(Operation::scatter_v, out, in, out), counts), root);
 }
 
 Call Call::all_gather(ConstView in, View out) {
@@ -58,18 +91,30 @@ Call Call::all_gather(ConstView in, View out) {
 }
 
 Call Call::all_gather_v(ConstView in, View out, std::span<const std::int64_t> counts) {
-  Call call = call_on(Operation::all_gather_v, out, in, out);
-  call.counts = counts;
-  return call;
+  return counted(call_on(Operation::all_gather_v, out, in, out), counts);
 }
 
 Call Call::reduce_scatter(ConstView in, View out, Reduce reduction) {
   return reducing(call_on(Operation::reduce_scatter, out, in, out), reduction);
 }
 
+Call Call::reduce_scatter_v(ConstView in, View out, std::span<const std::int64_t> counts,
+                            Reduce reduction) {
+  return reducing(counted(call_on(Operation::reduce_scatter_v, in, in, out), counts), reduction);
+}
+
 Call Call::all_to_all(ConstView in, View out, int ranks) {
   Call call = call_on(Operation::all_to_all, in, in, out);
   call.count = in.count / ranks;
+  return call;
+}
+
+Call Call::all_to_all_v(ConstView in, std::span<const std::int64_t> leaving, View out,
+                        std::span<const std::int64_t> arriving) {
+  Call call = call_on(Operation::all_to_all_v, in, in, out);
+  call.count = 0;
+  call.counts = leaving;
+  call.arriving = arriving;
   return call;
 }
 

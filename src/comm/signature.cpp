@@ -7,8 +7,18 @@ namespace tutti {
 namespace {
 
 bool reduces(Operation operation) {
-  return operation == Operation::all_reduce || operation == Operation::reduce ||
-         operation == Operation::reduce_scatter || operation == Operation::sparse_all_reduce;
+  switch (operation) {
+    case Operation::all_reduce:
+    case Operation::reduce:
+    case Operation::scan:
+    case Operation::exscan:
+    case Operation::reduce_scatter:
+    case Operation::reduce_scatter_v:
+    case Operation::sparse_all_reduce:
+      return true;
+    default:
+      return false;
+  }
 }
 
 }  // namespace
@@ -18,12 +28,14 @@ std::string Signature::describe() const {
   text << name_of(operation) << '(';
   if (operation == Operation::allocate) {
     text << count << " bytes";
+  } else if (operation == Operation::all_to_all_v) {
+    text << name_of(dtype);
   } else if (operation != Operation::barrier && operation != Operation::split) {
     text << name_of(dtype) << ", count " << count;
     if (reduces(operation)) text << ", " << name_of(reduce);
     if (reduce == ReduceKind::premul_sum) text << " with factor " << factor;
     if (root >= 0) text << ", root " << root;
-    if (operation == Operation::all_gather_v) {
+    if (counts != 0) {
       text << " in all, " << own_count << " of this rank, counts #" << std::hex << counts;
     }
   }

@@ -43,8 +43,8 @@ struct Signature {
   std::int32_t root = -1;
   std::int64_t count = 0;      ///< as the call's documentation counts
   double factor = 1.0;         ///< of premul_sum
-  std::uint64_t counts = 0;    ///< hash of all_gather_v's counts
-  std::int64_t own_count = 0;  ///< of all_gather_v: what this rank brings; may differ
+  std::uint64_t counts = 0;    ///< hash of the counts that all ranks share
+  std::int64_t own_count = 0;  ///< of these: what this rank brings or gets; may differ
 
   /** What `call` asks for. The sequence is the transport's. */
   static Signature of(const Call& call);
@@ -78,9 +78,11 @@ inline Signature Signature::of(const Call& call) {
   signature.root = call.root;
   signature.count = call.count;
   signature.factor = call.reduction.factor;
-  if (call.operation == Operation::all_gather_v) {
+  if (!call.counts.empty() && call.operation != Operation::all_to_all_v) {
     signature.counts = hash_counts(call.counts);
-    signature.own_count = call.in.count;
+    const bool brings =
+        call.operation == Operation::all_gather_v || call.operation == Operation::gather_v;
+    signature.own_count = brings ? call.in.count : call.out.count;
   }
   return signature;
 }

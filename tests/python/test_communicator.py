@@ -1,6 +1,7 @@
 """Communicator: each collective against NumPy, streams, split, symmetric memory."""
 
 import functools
+import math
 
 import numpy
 import pytest
@@ -101,6 +102,41 @@ def integers_and_bools(place):
 
 def test_integers_and_bools(on_ranks):
     on_ranks(integers_and_bools)
+
+
+def blocks(place):
+    comm = place.communicator()
+    rank, ranks = place.rank, place.ranks
+    for counts in ([3] * ranks, list(range(ranks))):
+        given = None if len(set(counts)) == 1 and ranks > 1 else counts
+        parts = [data(r, counts[r], "int32") for r in range(ranks)]
+        whole = numpy.concatenate(parts)
+        root = ranks - 1
+        out = numpy.zeros_like(whole)
+        comm.gather(parts[rank], out if rank == root else None, root, given)
+        assert rank != root or (out == whole).all()
+        mine = numpy.zeros_like(parts[rank])
+        comm.scatter(whole if rank == root else None, mine, root, given)
+        numpy.testing.assert_array_equal(mine, parts[rank])
+        comm.reduce_scatter(whole, mine, counts=given)
+        numpy.testing.assert_array_equal(mine, ranks * parts[rank])
+        out = numpy.zeros(ranks * counts[rank], "int32")  # everybody's part for this rank
+        comm.all_to_all(whole, out, counts, [counts[rank]] * ranks)
+        numpy.testing.assert_array_equal(out, numpy.tile(parts[rank], ranks))
+    array = numpy.full(5, rank + 1)
+    comm.scan(array, op="product")
+    assert (array == math.factorial(rank + 1)).all()
+    before = numpy.full(5, -1)
+    comm.exscan(numpy.full(5, rank + 1), before)
+    assert (before == (rank * (rank + 1) // 2 if rank > 0 else -1)).all()
+    with pytest.raises(ValueError, match="^arriving is None, but leaving is not"):
+        comm.all_to_all(array, array, leaving=[5] * ranks)
+    with pytest.raises(ValueError, match="^reduce.kind is average, but a scan"):
+        comm.scan(array, op="average")
+
+
+def test_blocks(on_ranks):
+    on_ranks(blocks)
 
 
 def messages(place):

@@ -66,12 +66,12 @@ TEST(Signature, ReadsLikeACall) {
 
 TEST(Signature, EveryOperationHasItsName) {
   std::set<std::string> texts;
-  for (int i = 0; i <= static_cast<int>(Operation::split); ++i) {
+  for (std::size_t i = 0; i < kOperationCount; ++i) {
     Signature signature;
     signature.operation = static_cast<Operation>(i);
     texts.insert(signature.describe());
   }
-  EXPECT_EQ(texts.size(), 13U);
+  EXPECT_EQ(texts.size(), kOperationCount);
 }
 
 TEST(Signature, AMismatchShowsEachRequestWithItsRanks) {

@@ -2,7 +2,6 @@
 #include "tutti/communicator.hpp"
 
 #include <exception>
-#include <numeric>
 #include <utility>
 
 #include "comm/arguments.hpp"
@@ -20,6 +19,16 @@ std::unique_ptr<Transport> connect(int local_rank, int world_size, const UniqueI
   }
   check_rank("local_rank", local_rank, world_size);
   return connect_local(local_rank, world_size, id, checked_timeout(options.timeout));
+}
+
+void check_scan(const ConstView& in, const View& out, const Reduce& reduce) {
+  check_view("in", in);
+  check_view("out", out);
+  check_same_dtype(in, out);
+  check_same_device(in, out);
+  check_count("out", out, in.count, "as many as in");
+  check_scan_reduce(reduce, in);
+  check_overlap(in, out, 0);
 }
 
 }  // namespace
@@ -80,6 +89,16 @@ Event Communicator::reduce(ConstView in, View out, int root, Reduce reduce, cons
   return impl_->run(Call::reduce(in, out, reduce, root), stream);
 }
 
+Event Communicator::scan(ConstView in, View out, Reduce reduce, const Stream& stream) {
+  check_scan(in, out, reduce);
+  return impl_->run(Call::scan(in, out, reduce), stream);
+}
+
+Event Communicator::exscan(ConstView in, View out, Reduce reduce, const Stream& stream) {
+  check_scan(in, out, reduce);
+  return impl_->run(Call::exscan(in, out, reduce), stream);
+}
+
 Event Communicator::broadcast(ConstView in, View out, int root, const Stream& stream) {
   check_rank("root", root, world_size());
   check_view("out", out);
@@ -105,54 +124,6 @@ Event Communicator::all_gather(ConstView in, View out, const Stream& stream) {
   check_count("out", out, in.count * world_size(), "world_size times in.count");
   check_overlap(in, out, in.count * global_rank());
   return impl_->run(Call::all_gather(in, out), stream);
-}
-
-Event Communicator::all_gather_v(ConstView in, View out, std::span<const std::int64_t> counts,
-                                 const Stream& stream) {
-  check_view("in", in);
-  check_view("out", out);
-  check_same_dtype(in, out);
-  check_same_device(in, out);
-  const auto rank = static_cast<std::size_t>(global_rank());
-  if (counts.size() != static_cast<std::size_t>(world_size())) {
-    throw InvalidArgument("counts has " + std::to_string(counts.size()) +
-                          " elements, but there are " + std::to_string(world_size()) + " ranks");
-  }
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    check_count_range("counts[" + std::to_string(i) + "]", counts[i]);
-  }
-  check_count("in", in, counts[rank], "counts[global_rank]");
-  check_count("out", out, std::accumulate(counts.begin(), counts.end(), std::int64_t{0}),
-              "the sum of counts");
-  check_overlap(in, out,
-                std::accumulate(counts.begin(), counts.begin() + global_rank(), std::int64_t{0}));
-  return impl_->run(Call::all_gather_v(in, out, counts), stream);
-}
-
-Event Communicator::reduce_scatter(ConstView in, View out, Reduce reduce, const Stream& stream) {
-  check_view("in", in);
-  check_view("out", out);
-  check_same_dtype(in, out);
-  check_same_device(in, out);
-  check_count("in", in, out.count * world_size(), "world_size times out.count");
-  check_reduce(reduce, in.dtype, in.device);
-  check_overlap(in, out, out.count * global_rank());
-  return impl_->run(Call::reduce_scatter(in, out, reduce), stream);
-}
-
-Event Communicator::all_to_all(ConstView in, View out, const Stream& stream) {
-  check_view("in", in);
-  check_view("out", out);
-  check_same_dtype(in, out);
-  check_same_device(in, out);
-  check_count("out", out, in.count, "as many as in");
-  if (in.count % world_size() != 0) {
-    throw InvalidArgument("in.count is " + std::to_string(in.count) +
-                          ", but must be a multiple of world_size, which is " +
-                          std::to_string(world_size()));
-  }
-  check_overlap(in, out, 0);
-  return impl_->run(Call::all_to_all(in, out, world_size()), stream);
 }
 
 Event Communicator::sparse_all_reduce(SparseView in, View out, Reduce reduce, const Stream& stream,

@@ -22,12 +22,15 @@ struct Communicator::Impl::Queued {
       : self(std::move(self_in)),
         call(call_in),
         counts(call_in.counts.begin(), call_in.counts.end()),
+        arriving(call_in.arriving.begin(), call_in.arriving.end()),
         place(self->order_of(call_in)) {
     call.counts = counts;
+    call.arriving = arriving;
   }
   std::shared_ptr<Impl> self;
   Call call;
   std::vector<std::int64_t> counts;  // the caller's may be gone
+  std::vector<std::int64_t> arriving;
   TicketLock::Place place;
 };
 

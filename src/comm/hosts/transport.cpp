@@ -116,9 +116,18 @@ void HierarchicalTransport::run(const Call& call) {
         gather(call.in, call.out, call.counts);
       });
     case Operation::reduce_scatter:
+    case Operation::reduce_scatter_v:
       return guarded([&] { reduce_scatter(call); });
+    case Operation::scan:
+    case Operation::exscan:
+      return scan(call);
+    case Operation::gather:
+    case Operation::gather_v:
+    case Operation::scatter:
+    case Operation::scatter_v:
     case Operation::all_to_all:
-      return guarded([&] { all_to_all(call); });
+    case Operation::all_to_all_v:
+      return exchange(call);
     case Operation::sparse_all_reduce:
       return guarded([&] { sparse_all_reduce(call); });
     case Operation::barrier:
@@ -236,18 +245,28 @@ void HierarchicalTransport::reduce(const Call& call) {
 
 void HierarchicalTransport::reduce_scatter(const Call& call) {
   const ConstView in = call.in;
-  const View out = call.out;
   agree(call);
   const Stages stages = stages_of(call.reduction, in.dtype, layout_);
-  const std::int64_t block = out.bytes();
+  const std::int64_t width = size_of(in.dtype);
+  std::vector<std::int64_t> starts{0};  // of the ranks' blocks, in elements
+  for (int rank = 0; rank < size(); ++rank) {
+    const std::int64_t count =
+        call.counts.empty() ? call.count : call.counts[static_cast<std::size_t>(rank)];
+    starts.push_back(starts.back() + count);
+  }
+  const auto block_of = [&](int rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    return in.part(starts[at], starts[at + 1] - starts[at]);
+  };
 
   ConstView sorted = in;  // the blocks host by host
   const Scratch permuted(channel_->scratch(), layout_.contiguous() ? 0 : in.bytes());
   if (!layout_.contiguous()) {
     std::byte* to = permuted.data();
     for (const int rank : layout_.by_host()) {
-      copy_bytes(to, in.part(rank * out.count, 0).data, block);
-      to += block;
+      const ConstView block = block_of(rank);
+      copy_bytes(to, block.data, block.bytes());
+      to += block.bytes();
     }
     sorted.data = permuted.data();
   }
@@ -256,19 +275,24 @@ void HierarchicalTransport::reduce_scatter(const Call& call) {
 
   std::vector<std::int64_t> offsets{0};  // in elements, of the hosts' blocks
   for (int host = 0; host < layout_.host_count(); ++host) {
-    const auto ranks = static_cast<std::int64_t>(layout_.ranks_of(host).size());
-    offsets.push_back(offsets.back() + ranks * out.count);
+    offsets.push_back(offsets.back());
+    for (const int rank : layout_.ranks_of(host)) offsets.back() += block_of(rank).count;
   }
-  const std::int64_t own_count = local_size() * out.count;
-  const Scratch own(channel_->scratch(), own_count * size_of(in.dtype));
+  const std::int64_t begin = offsets[static_cast<std::size_t>(host())];
+  const std::int64_t own_count = offsets[static_cast<std::size_t>(host()) + 1] - begin;
+  const Scratch own(channel_->scratch(), own_count * width);
   if (is_leader()) {
     const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
     leaders_.reduce_scatter_v(sums.data(), offsets, in.dtype, stages.between);
-    const std::int64_t begin = offsets[static_cast<std::size_t>(host())];
-    copy_bytes(own.data(), sums.data() + begin * size_of(in.dtype), own_count * size_of(in.dtype));
+    copy_bytes(own.data(), sums.data() + begin * width, own_count * width);
   }
   spread(View(own.data(), own_count, in.dtype));
-  copy_bytes(out.data, own.data() + local_rank() * block, block);
+  const std::byte* from = own.data();
+  for (const int rank : layout_.ranks_of(host())) {
+    if (rank == this->rank()) break;
+    from += block_of(rank).bytes();
+  }
+  copy_bytes(call.out.data, from, call.out.bytes());
 }
 
 // --- Movements ----------------------------------------------------------------------------------
@@ -349,44 +373,6 @@ void HierarchicalTransport::gather(ConstView in, View out, std::span<const std::
                bytes_of(rank));
     from += bytes_of(rank);
   }
-}
-
-void HierarchicalTransport::all_to_all(const Call& call) {
-  const ConstView in = call.in;
-  const View out = call.out;
-  const std::int64_t block = in.count / size();
-  agree(call);
-  const std::int64_t bytes = block * size_of(in.dtype);
-  // What goes out is read while the answers come in: not from the same memory.
-  const bool in_place = in.data == out.data;
-  const Scratch copied(channel_->scratch(), in_place ? in.bytes() : 0);
-  if (in_place) copy_bytes(copied.data(), in.data, in.bytes());
-  const auto* from = in_place ? copied.data() : static_cast<const std::byte*>(in.data);
-  auto* to = static_cast<std::byte*>(out.data);
-
-  // Between hosts every rank talks for itself; there is nothing to gain from an agent.
-  mpi::Channel::Batch remote(*channel_, mpi::Channel::Traffic::collective);
-  for (int peer = 0; peer < size(); ++peer) {
-    if (layout_.host_of(peer) == host()) continue;
-    remote.recv(to + peer * bytes, bytes, peer);
-    remote.send(from + peer * bytes, bytes, peer);
-  }
-  const auto& neighbours = layout_.ranks_of(host());
-  const std::int64_t near_count = local_size() * block;
-  const Scratch near_in(channel_->scratch(), local_size() * bytes);
-  const Scratch near_out(channel_->scratch(), local_size() * bytes);
-  for (std::size_t i = 0; i < neighbours.size(); ++i) {
-    copy_bytes(near_in.data() + static_cast<std::int64_t>(i) * bytes, from + neighbours[i] * bytes,
-               bytes);
-  }
-  local_->run(Call::all_to_all(ConstView(near_in.data(), near_count, in.dtype),
-                               View(near_out.data(), near_count, in.dtype), local_size()));
-  for (std::size_t i = 0; i < neighbours.size(); ++i) {
-    copy_bytes(to + neighbours[i] * bytes, near_out.data() + static_cast<std::int64_t>(i) * bytes,
-               bytes);
-  }
-  const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
-  remote.wait();
 }
 
 }  // namespace tutti

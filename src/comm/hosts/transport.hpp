@@ -114,7 +114,8 @@ class HierarchicalTransport final : public Transport {
   void all_gather(const Call& call);
   void gather(ConstView in, View out, std::span<const std::int64_t> counts);
   void reduce_scatter(const Call& call);
-  void all_to_all(const Call& call);
+  void exchange(const Call& call);
+  void scan(const Call& call);
   void sparse_all_reduce(const Call& call);
   void send(const Call& call);
   void recv(const Call& call);

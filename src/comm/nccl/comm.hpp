@@ -51,13 +51,16 @@ class Comm {
   /** Runs several calls as one: calls(ncclComm_t) returns the first that is_failure(). */
   template <class Calls>
   void group(const char* name, const Calls& calls) {
-    call(name, [&](ncclComm_t comm) {
-      const ncclResult_t start = library_->GroupStart();
-      if (start != ncclSuccess) return start;
-      const ncclResult_t inside = calls(comm);
-      const ncclResult_t end = library_->GroupEnd();  // whatever happened inside
-      return is_failure(inside) ? inside : end;
-    });
+    call(name, [&](ncclComm_t comm) { return in_group([&] { return calls(comm); }); });
+  }
+  /** The same inside of a call(). */
+  template <class Calls>
+  ncclResult_t in_group(const Calls& calls) {
+    const ncclResult_t start = library_->GroupStart();
+    if (start != ncclSuccess) return start;
+    const ncclResult_t inside = calls();
+    const ncclResult_t end = library_->GroupEnd();  // whatever happened inside
+    return is_failure(inside) ? inside : end;
   }
 
   /** The part among the ranks of equal `color`; null for a negative one. `host` connects them. */

@@ -1,11 +1,13 @@
 // Each collective as NCCL's own, or as a group of its calls.
 #include "comm/nccl/transport.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 #include <vector>
 
 #include "comm/agreement.hpp"
+#include "comm/blocks.hpp"
 #include "comm/nccl/types.hpp"
 #include "tutti/error.hpp"
 
@@ -40,8 +42,15 @@ void NcclTransport::run(const Call& call) {
       return all_gather_v(call);
     case Operation::reduce_scatter:
       return reduce_scatter(call);
+    case Operation::reduce_scatter_v:
+      return reduce_scatter_v(call);
+    case Operation::gather:
+    case Operation::gather_v:
+    case Operation::scatter:
+    case Operation::scatter_v:
     case Operation::all_to_all:
-      return all_to_all(call);
+    case Operation::all_to_all_v:
+      return exchange(call);
     case Operation::barrier:
       return barrier();
     case Operation::send:
@@ -68,13 +77,16 @@ void NcclTransport::agree(const Call& call) {
   for (const RankSignature& other : all) {
     if (other.signature.hash() != signature.hash()) throw MismatchError(describe_mismatch(all));
   }
+  if (call.operation != Operation::all_to_all_v) return;
+  if (const auto mismatch = compare_counts(*host_, call).mismatch) throw MismatchError(*mismatch);
 }
 
 template <class Launch>
 void NcclTransport::with_operator(const char* name, const Reduce& reduce, DType dtype,
                                   const Launch& launch) {
   if (reduce.kind != ReduceKind::premul_sum) {
-    comm_->call(name, [&](ncclComm_t comm) { return launch(operator_of(reduce.kind, dtype), comm); });
+    comm_->call(name,
+                [&](ncclComm_t comm) { return launch(operator_of(reduce.kind, dtype), comm); });
     return;
   }
   ncclRedOp_t scaled = ncclSum;
@@ -152,21 +164,55 @@ void NcclTransport::reduce_scatter(const Call& call) {
                 });
 }
 
-void NcclTransport::all_to_all(const Call& call) {
-  const std::int64_t count = call.count;
-  if (count == 0) return;
+void NcclTransport::exchange(const Call& call) {
+  const Blocks blocks(call, host_->rank(), host_->size());
+  const auto is_empty = [](const ConstView& block) { return block.count == 0; };
+  if (std::all_of(blocks.to.begin(), blocks.to.end(), is_empty) &&
+      std::all_of(blocks.from.begin(), blocks.from.end(), is_empty)) {
+    return;
+  }
   comm_->group("ncclSend and ncclRecv in a group", [&](ncclComm_t comm) {
     for (int peer = 0; peer < host_->size(); ++peer) {
-      const ncclResult_t sent = nccl().Send(call.in.part(peer * count, count).data, size(count),
-                                            type_of(call.dtype), peer, comm, stream_);
-      if (is_failure(sent)) return sent;
-      const ncclResult_t received =
-          nccl().Recv(call.out.part(peer * count, count).data, size(count), type_of(call.dtype),
-                      peer, comm, stream_);
-      if (is_failure(received)) return received;
+      const ConstView to = blocks.to[static_cast<std::size_t>(peer)];
+      const View from = blocks.from[static_cast<std::size_t>(peer)];
+      if (peer == host_->rank() && to.data == from.data) continue;  // its own block, in place
+      if (to.count > 0) {
+        const ncclResult_t sent =
+            nccl().Send(to.data, size(to.count), type_of(call.dtype), peer, comm, stream_);
+        if (is_failure(sent)) return sent;
+      }
+      if (from.count > 0) {
+        const ncclResult_t received =
+            nccl().Recv(from.data, size(from.count), type_of(call.dtype), peer, comm, stream_);
+        if (is_failure(received)) return received;
+      }
     }
     return ncclSuccess;
   });
+}
+
+// NCCL has no reduce-scatter with counts: each part is reduced to its rank, in one group.
+void NcclTransport::reduce_scatter_v(const Call& call) {
+  if (call.count == 0) return;
+  with_operator("ncclReduce in a group", call.reduction, call.dtype,
+                [&](ncclRedOp_t op, ncclComm_t comm) {
+                  return comm_->in_group([&] { return reduce_parts(call, op, comm); });
+                });
+}
+
+ncclResult_t NcclTransport::reduce_parts(const Call& call, ncclRedOp_t op, ncclComm_t comm) {
+  std::int64_t begin = 0;
+  for (int root = 0; root < host_->size(); ++root) {
+    const std::int64_t count = call.counts[static_cast<std::size_t>(root)];
+    const ConstView part = call.in.part(begin, count);
+    begin += count;
+    if (count == 0) continue;
+    void* const result = host_->rank() == root ? call.out.data : nullptr;
+    const ncclResult_t reduced =
+        nccl().Reduce(part.data, result, size(count), type_of(call.dtype), op, root, comm, stream_);
+    if (is_failure(reduced)) return reduced;
+  }
+  return ncclSuccess;
 }
 
 void NcclTransport::barrier() {

@@ -42,7 +42,9 @@ class NcclTransport final : public DeviceTransport {
   void all_gather_v(const Call& call);
   void reduce_scatter(const Call& call);
   /** Not in place. */
-  void all_to_all(const Call& call);
+  void exchange(const Call& call);
+  void reduce_scatter_v(const Call& call);
+  ncclResult_t reduce_parts(const Call& call, ncclRedOp_t op, ncclComm_t comm);
   void barrier();
   void send(const Call& call);
   void recv(const Call& call);

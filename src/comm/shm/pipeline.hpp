@@ -73,25 +73,39 @@ void ShmTransport::pull_pieces(const Move& move, ConstView in, std::int64_t offs
   }
 }
 
-template <class Take>
-void ShmTransport::exchange_blocks(const Move& move, ConstView in, const Take& take) {
-  const std::int64_t width = size_of(in.dtype);
-  const std::int64_t block = in.count / size();
-  const std::int64_t room = std::max<std::int64_t>(move.choice.way.piece / size() / width, 1);
+/** Elements [begin, begin + count) of `block`, or what of them there is. */
+template <class AnyView>
+AnyView piece_of(const AnyView& block, std::int64_t begin, std::int64_t count) {
+  const std::int64_t start = std::min(begin, block.count);
+  return block.part(start, std::min(count, block.count - start));
+}
+
+template <class BlockTo, class Take>
+void ShmTransport::relay_blocks(std::int64_t longest, std::int64_t width, std::int64_t piece,
+                                bool streamed, const BlockTo& block_to, const Take& take) {
+  const std::int64_t room = std::max<std::int64_t>(piece / size() / width, 1);
   relay(
-      block, room, {},
+      longest, room, {},
       [&](auto begin, auto count, auto slot) {
         auto& staging = host_.control().staging(rank()).in[slot];
         for (int peer = 0; peer < size(); ++peer) {
           if (peer == rank()) continue;
-          cpu::copy(staging.data() + peer * room * width, in.part(peer * block + begin, 0).data,
-                    count * width, move.choice.way.streamed);
+          const ConstView source = piece_of(ConstView(block_to(peer)), begin, count);
+          cpu::copy(staging.data() + peer * room * width, source.data, source.bytes(), streamed);
         }
       },
       [&](auto begin, auto count, auto slot) {
-        take(pieces(slot, rank() * room * width, in.part(rank() * block + begin, 0).data), begin,
-             count);
+        const ConstView own = piece_of(ConstView(block_to(rank())), begin, count);
+        take(pieces(slot, rank() * room * width, own.data), begin, count);
       });
+}
+
+template <class Take>
+void ShmTransport::exchange_blocks(const Move& move, ConstView in, const Take& take) {
+  const std::int64_t block = in.count / size();
+  relay_blocks(
+      block, size_of(in.dtype), move.choice.way.piece, move.choice.way.streamed,
+      [&](int peer) { return in.part(peer * block, block); }, take);
 }
 
 }  // namespace tutti::shm

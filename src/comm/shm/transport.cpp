@@ -57,6 +57,17 @@ void ShmTransport::run(const Call& call) {
       return gather(call, call.counts);
     case Operation::reduce_scatter:
       return reduce_scatter(call);
+    case Operation::reduce_scatter_v:
+      return reduce_scatter_v(call);
+    case Operation::scan:
+    case Operation::exscan:
+      return scan(call);
+    case Operation::gather:
+    case Operation::gather_v:
+    case Operation::scatter:
+    case Operation::scatter_v:
+    case Operation::all_to_all_v:
+      return exchange(call);
     case Operation::all_to_all:
       return all_to_all(call);
     case Operation::sparse_all_reduce:

@@ -79,6 +79,9 @@ class ShmTransport final : public Transport {
   bool compare(const Signature& signature);
   /** What the ranks came with to the last compare(), named as the user knows them. */
   std::vector<RankSignature> compared() const;
+  /** Moves blocks of at most `longest` elements between the ranks, who have met for it: to[r] goes
+   * to rank r, from[r] comes from it. */
+  void exchange(std::span<const ConstView> to, std::span<const View> from, std::int64_t longest);
   /** Takes what each rank, in their order, has of the indices from `begin` to `end`. */
   using TakeSparse =
       std::function<void(std::int64_t begin, std::int64_t end, std::span<const SparseView> parts)>;
@@ -163,6 +166,9 @@ class ShmTransport final : public Transport {
   void broadcast(const Call& call);
   void gather(const Call& call, std::span<const std::int64_t> counts);
   void all_to_all(const Call& call);
+  void exchange(const Call& call);
+  void reduce_scatter_v(const Call& call);
+  void scan(const Call& call);
   void sparse_all_reduce(const Call& call);
   void barrier(const Call& call);
   void send(const Call& call);
@@ -186,8 +192,14 @@ class ShmTransport final : public Transport {
   template <class Take>
   void pull_pieces(const Move& move, ConstView in, std::int64_t offset, std::int64_t count,
                    const Take& take);
-  /** Exchanges blocks: block r of every rank's `in` goes to rank r, piece by piece; take(pieces,
-   * begin, count) receives what came for this rank. */
+  /** Exchanges blocks of at most `longest` elements of `width` bytes: block_to(r) goes to rank r;
+   * take(pieces, begin, count) receives what came for this rank: of each block elements from
+   * `begin` on, up to `count` of them. */
+  template <class BlockTo, class Take>
+  void relay_blocks(std::int64_t longest, std::int64_t width, std::int64_t piece, bool streamed,
+                    const BlockTo& block_to, const Take& take);
+  /** Exchanges blocks of one length: block r of every rank's `in` goes to rank r, piece by piece;
+   * take(pieces, begin, count) receives what came for this rank. */
   template <class Take>
   void exchange_blocks(const Move& move, ConstView in, const Take& take);
 
