@@ -99,7 +99,7 @@ int main(int argc, char** argv) {
       return 2;
     }
     if (options.help) {
-      std::fputs(mnist::kHelp, stdout);
+      std::fputs(mnist::help().c_str(), stdout);
       return 0;
     }
     if (options.ranks == 0) return run_rank(options, "", nullptr);

@@ -36,19 +36,19 @@ from tutti import data_partition, opt
 PARTITION = 100_000  # elements of parameters that a partial update averages
 
 
-def train_one_batch(model, sgd, x, y, dist_option, spars):
+def train_one_batch(model, sgd, x, y, options):
     """A step on one batch; its loss, and how many images are told rightly."""
     loss, correct = model.forward(x, y)
-    gradients = model.backward()
-    if dist_option == "fp32":
-        sgd(gradients)
-    elif dist_option in ("fp16", "bf16"):
-        sgd.backward_and_update_half(gradients)
-    elif dist_option == "partialUpdate":
-        sgd.backward_and_partial_update(gradients, threshold=PARTITION)
+    if is_local(options):
+        sgd(model.backward(), threshold=PARTITION)
     else:
-        sgd.backward_and_sparse_update(gradients, spars=spars, topK=dist_option == "sparseTopK")
+        sgd(model.backward())
     return loss, correct
+
+
+def is_local(options):
+    """Whether ranks update their parameters by themselves, so that their replicas differ."""
+    return opt.MODES[options.dist_option].method == "backward_and_partial_update"
 
 
 def make_optimizer(options, batches, comm):
@@ -56,8 +56,7 @@ def make_optimizer(options, batches, comm):
     if options.momentum_correction:
         momentum, corrected = corrected, momentum
     return opt.DistOpt(opt.SGD(options.lr, momentum, weight_decay=options.weight_decay),
-                       communicator=comm,
-                       half="bfloat16" if options.dist_option == "bf16" else "float16",
+                       communicator=comm, dist_option=options.dist_option, spars=options.spars,
                        momentum_correction=corrected, clip_norm=options.clip_norm,
                        warm_up_epochs=options.warm_up_epochs, epoch_steps=batches)
 
@@ -71,14 +70,13 @@ def train_epoch(options, epoch, model, sgd, x, y, report):
     statistics = collections.Counter()
     for b in range(batches):
         at = order[b * options.batch_size : (b + 1) * options.batch_size]
-        loss, correct = train_one_batch(model, sgd, x[at], y[at], options.dist_option,
-                                        options.spars)
+        loss, correct = train_one_batch(model, sgd, x[at], y[at], options)
         totals += (loss, correct, len(at))
         statistics.update(sgd.statistics())
         report.progress(b + 1, batches, totals[2] * sgd.world_size / (time.monotonic() - start))
     sgd.communicator.all_reduce(totals)
     images_per_second = totals[2] / (time.monotonic() - start)
-    if options.dist_option == "partialUpdate":  # replicas that were updated locally differ
+    if is_local(options):
         sgd.synchronize()
     return dict(train_loss=totals[0], train_accuracy=totals[1] / totals[2],
                 images_per_second=images_per_second, **step_fields(statistics, batches))

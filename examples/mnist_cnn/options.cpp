@@ -1,16 +1,21 @@
 // The command line: one table of options, one check for each kind of value.
 #include "options.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <string_view>
+#include <vector>
+
+#include "tutti/dist_options.hpp"
 
 namespace mnist {
+namespace {
 
-const char* const kHelp =
+constexpr const char* kHelp =
     R"(Trains a CNN on MNIST, data-parallel, with tutti::DistOpt.
 
   mpiexec -n 2 mnist_dist [options]     ranks from MPI
@@ -24,8 +29,8 @@ const char* const kHelp =
   --momentum X          momentum (0.9)
   --weight-decay X      weight decay (1e-5)
   --seed N              initial weights, shuffling, generated digits (0)
-  --dist-option NAME    how the ranks keep in step: fp32, fp16, bf16, partialUpdate, sparseTopK or
-                        sparseThreshold (fp32)
+  --dist-option NAME    how the ranks keep in step (fp32):
+                        %
   --spars S             sparseTopK: the fraction of a bucket that is sent; sparseThreshold: the
                         least magnitude that is sent (0.05)
   --momentum-correction sparse modes: apply the momentum before the selection
@@ -39,7 +44,20 @@ const char* const kHelp =
   --help                this text
 )";
 
-namespace {
+/** What DistOpt can do. */
+std::vector<std::string_view> mode_names() {
+  std::vector<std::string_view> names;
+  for (const tutti::NamedMode& mode : tutti::named_modes()) names.push_back(mode.name);
+  return names;
+}
+
+std::string list_of(const std::vector<std::string_view>& words, const char* between) {
+  std::string list;
+  for (const std::string_view word : words) {
+    list.append(list.empty() ? "" : between).append(word);
+  }
+  return list;
+}
 
 [[noreturn]] void refuse(const std::string& name, std::string_view value,
                          const std::string& expected) {
@@ -75,15 +93,12 @@ Store path(std::filesystem::path Options::*member) {
   };
 }
 
-Store choice(std::string Options::*member, std::initializer_list<std::string_view> allowed) {
-  return [=, allowed = std::vector<std::string_view>(allowed)](
-             Options& options, const std::string& name, std::string_view value) {
-    std::string list;
-    for (const std::string_view one : allowed) {
-      if (one == value) options.*member = value;
-      list += (list.empty() ? "" : " or ") + std::string(one);
+Store choice(std::string Options::*member, std::vector<std::string_view> allowed) {
+  return [=](Options& options, const std::string& name, std::string_view value) {
+    if (std::find(allowed.begin(), allowed.end(), value) == allowed.end()) {
+      refuse(name, value, list_of(allowed, " or "));
     }
-    if (options.*member != value) refuse(name, value, list);
+    options.*member = value;
   };
 }
 
@@ -97,8 +112,7 @@ const std::map<std::string, Store>& table() {
       {"--momentum", number(&Options::momentum, 0.0F, kMax, "a number from 0 on")},
       {"--weight-decay", number(&Options::weight_decay, 0.0F, kMax, "a number from 0 on")},
       {"--seed", number<std::uint64_t>(&Options::seed, 0, UINT64_MAX, "a number from 0 on")},
-      {"--dist-option", choice(&Options::dist_option, {"fp32", "fp16", "bf16", "partialUpdate",
-                                                       "sparseTopK", "sparseThreshold"})},
+      {"--dist-option", choice(&Options::dist_option, mode_names())},
       {"--spars", number(&Options::spars, 0.0, 1e9, "a number from 0 on")},
       {"--clip-norm", number(&Options::clip_norm, 0.0F, kMax, "a number from 0 on")},
       {"--warm-up-epochs",
@@ -112,25 +126,26 @@ const std::map<std::string, Store>& table() {
   return kTable;
 }
 
-/** Refuses what only the sparse modes understand, or top-K alone. */
-void check_sparse(const Options& options) {
-  const bool top_k = options.dist_option == "sparseTopK";
-  if (top_k && (options.spars == 0.0 || options.spars > 1.0)) {
+/** Refuses what the mode does not read. */
+void check_mode(const Options& options) {
+  const tutti::NamedMode& mode = tutti::named_mode(options.dist_option);
+  if (mode.mode == tutti::DistMode::top_k && (options.spars == 0.0 || options.spars > 1.0)) {
     throw OptionError("--spars: sparseTopK sends a fraction above 0 and up to 1");
   }
-  const char* needs = nullptr;
-  if (options.momentum_correction && !is_sparse(options)) needs = "--momentum-correction";
-  if (options.clip_norm > 0.0F && !is_sparse(options)) needs = "--clip-norm";
-  if (options.warm_up_epochs > 0 && !top_k) needs = "--warm-up-epochs";
-  if (needs != nullptr) {
-    throw OptionError(std::string(needs) + ": not an option of " + options.dist_option);
-  }
+  const auto check = [&](const char* option, std::string_view keyword, bool given) {
+    if (!given || mode.takes(keyword)) return;
+    throw OptionError(std::string(option) + ": not an option of " + options.dist_option);
+  };
+  check("--momentum-correction", "momentum_correction", options.momentum_correction);
+  check("--clip-norm", "clip_norm", options.clip_norm > 0.0F);
+  check("--warm-up-epochs", "warm_up_epochs", options.warm_up_epochs > 0);
 }
 
 }  // namespace
 
-bool is_sparse(const Options& options) {
-  return options.dist_option == "sparseTopK" || options.dist_option == "sparseThreshold";
+std::string help() {
+  std::string text = kHelp;
+  return text.replace(text.find('%'), 1, list_of(mode_names(), ", "));
 }
 
 Options parse_options(std::span<const char* const> arguments) {
@@ -156,7 +171,7 @@ Options parse_options(std::span<const char* const> arguments) {
       entry->second(options, name, arguments[i]);
     }
   }
-  check_sparse(options);
+  check_mode(options);
   return options;
 }
 

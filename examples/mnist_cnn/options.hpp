@@ -38,13 +38,10 @@ struct Options {
   bool help = false;
 };
 
-/** Whether gradients are sent in part, by sparseTopK or sparseThreshold. */
-bool is_sparse(const Options& options);
-
 /** Understands `--name value` and `--name=value`. Throws OptionError. */
 Options parse_options(std::span<const char* const> arguments);
 
 /** What --help prints. */
-extern const char* const kHelp;
+std::string help();
 
 }  // namespace mnist

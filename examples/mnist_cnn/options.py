@@ -2,7 +2,8 @@
 
 import argparse
 
-DIST_OPTIONS = ("fp32", "fp16", "bf16", "partialUpdate", "sparseTopK", "sparseThreshold")
+from tutti.opt import MODES
+
 MOST_EPOCHS = 1_000_000
 
 
@@ -48,7 +49,7 @@ def make_parser():
         help="weight decay (1e-5)")
     add("--seed", type=number(int, 0, 2**64 - 1), default=0, metavar="N",
         help="initial weights and shuffling (0)")
-    add("--dist-option", choices=DIST_OPTIONS, default="fp32", help="how the ranks keep in step")
+    add("--dist-option", choices=tuple(MODES), default="fp32", help="how the ranks keep in step")
     add("--spars", type=number(float, 0), default=0.05, metavar="S",
         help="sparseTopK: the fraction of a bucket that is sent; sparseThreshold: the least "
              "magnitude that is sent (0.05)")
@@ -71,13 +72,10 @@ def parse_options(arguments=None):
     """The options in a list of words, by default those of the command line."""
     parser = make_parser()
     options = parser.parse_args(arguments)
-    top_k = options.dist_option == "sparseTopK"
-    if top_k and not 0 < options.spars <= 1:
+    mode = options.dist_option
+    if mode == "sparseTopK" and not 0 < options.spars <= 1:
         parser.error("--spars: sparseTopK sends a fraction above 0 and up to 1")
-    sparse = options.dist_option.startswith("sparse")
-    for name, given, fits in (("--momentum-correction", options.momentum_correction, sparse),
-                              ("--clip-norm", options.clip_norm, sparse),
-                              ("--warm-up-epochs", options.warm_up_epochs, top_k)):
-        if given and not fits:
-            parser.error(f"{name}: not an option of {options.dist_option}")
+    for name in ("momentum_correction", "clip_norm", "warm_up_epochs"):
+        if getattr(options, name) and name not in MODES[mode].options:
+            parser.error(f"--{name.replace('_', '-')}: not an option of {mode}")
     return options

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "tutti/output_file.hpp"
-#include "tutti/reducer.hpp"
+#include "tutti/step_statistics.hpp"
 
 namespace mnist {
 

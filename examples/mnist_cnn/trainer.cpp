@@ -36,14 +36,6 @@ void broadcast(tutti::Communicator& communicator, std::vector<std::byte>& bytes)
   communicator.broadcast(tutti::View(bytes.data(), size, tutti::DType::u8), 0);
 }
 
-tutti::DistMode mode_of(const std::string& dist_option) {
-  if (dist_option == "fp32") return tutti::DistMode::full;
-  if (dist_option == "partialUpdate") return tutti::DistMode::partial;
-  if (dist_option == "sparseTopK") return tutti::DistMode::top_k;
-  if (dist_option == "sparseThreshold") return tutti::DistMode::threshold;
-  return tutti::DistMode::half;  // fp16, bf16
-}
-
 }  // namespace
 
 void together(tutti::Communicator& communicator, const std::function<void()>& action) {
@@ -62,6 +54,7 @@ void together(tutti::Communicator& communicator, const std::function<void()>& ac
 
 Trainer::Trainer(const Options& options, std::shared_ptr<tutti::Communicator> communicator)
     : options_(options),
+      mode_(tutti::named_mode(options.dist_option).mode),
       communicator_(std::move(communicator)),
       model_(options.seed, options.batch_size) {
   tutti::OptimizerState state;
@@ -117,9 +110,8 @@ void Trainer::make_optimizer() {
       .lr = options_.lr, .momentum = options_.momentum, .weight_decay = options_.weight_decay};
   tutti::DistOptions options;
   options.stream = network_->stream();
-  const std::string& option = options_.dist_option;
-  options.mode = mode_of(option);
-  options.half = option == "bf16" ? tutti::DType::bf16 : tutti::DType::f16;
+  options.mode = mode_;
+  options.half = tutti::named_mode(options_.dist_option).half.value_or(options.half);
   options.spars = options_.spars;
   options.sparse.clip_norm = options_.clip_norm;
   if (options_.momentum_correction) std::swap(options.sparse.momentum, sgd.momentum);
@@ -135,7 +127,7 @@ std::int64_t Trainer::steps_of(std::int64_t images) const {
 
 void Trainer::step() {
   std::optional<std::int64_t> threshold;
-  if (options_.dist_option == "partialUpdate") threshold = kPartitionElements;
+  if (mode_ == tutti::DistMode::partial) threshold = kPartitionElements;
   (*optimizer_)([this](const tutti::Emit& emit) { network_->backward(emit); }, threshold);
 }
 
@@ -238,7 +230,7 @@ void Trainer::train_epoch(Report& report, EpochResult& result) {
   result.images_per_second = totals[2] / seconds_since(start);
   result.steps = static_cast<std::int64_t>(batches);
   // Replicas that were updated locally differ: evaluate and save their average.
-  if (options_.dist_option == "partialUpdate") optimizer_->synchronize();
+  if (mode_ == tutti::DistMode::partial) optimizer_->synchronize();
 }
 
 void Trainer::evaluate(EpochResult& result) {

@@ -60,6 +60,7 @@ class Trainer {
   int ranks() const { return communicator_->world_size(); }
 
   Options options_;
+  tutti::DistMode mode_;
   std::shared_ptr<tutti::Communicator> communicator_;
   Cnn model_;  // on the CPU: initial values, checkpoints
   std::unique_ptr<Network> network_;

@@ -6,12 +6,12 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "tutti/communicator.hpp"
+#include "tutti/dist_options.hpp"
 #include "tutti/optimizer.hpp"
-#include "tutti/reducer.hpp"
+#include "tutti/step_statistics.hpp"
 
 namespace tutti {
 
@@ -22,64 +22,6 @@ namespace tutti {
 using Emit = std::function<void(View parameter, ConstView gradient)>;
 /** A backward pass: calls `emit` once for each parameter, usually the last layer's first. */
 using Backward = std::function<void(const Emit& emit)>;
-
-/**
- * What keeps the accuracy of backward_and_sparse_update where little is sent: Deep Gradient
- * Compression (Lin et al., ICLR 2018). All zero: plain error feedback.
- */
-struct SparseOptions {
-  /**
-   * Momentum correction: v = momentum * v + gradient takes the gradient's place, and what was sent
-   * is zeroed in v as well. The wrapped optimiser should have no momentum of its own then.
-   */
-  float momentum = 0.0F;
-  /**
-   * Before anything is added up, each parameter's gradient is scaled down to a norm of at most
-   * clip_norm / sqrt(world_size). 0: no clipping.
-   */
-  float clip_norm = 0.0F;
-  /**
-   * The density of top-K falls from epoch to epoch: in epoch e it is at least
-   * spars^((e + 1) / (warm_up_epochs + 1)). An epoch is `epoch_steps` sparse steps.
-   */
-  std::int64_t warm_up_epochs = 0;
-  std::int64_t epoch_steps = 0;
-};
-
-/** How gradients travel in a step: the method of DistOpt that does it so. */
-enum class DistMode : std::uint8_t {
-  full,       ///< backward_and_update
-  half,       ///< backward_and_update_half
-  partial,    ///< backward_and_partial_update
-  top_k,      ///< backward_and_sparse_update with topK
-  threshold,  ///< backward_and_sparse_update without
-};
-
-struct DistOptions {
-  /** What DistOpt::operator() does, and with which arguments: those of the method of the mode. */
-  DistMode mode = DistMode::full;
-  bool clipping = false;
-  float clip_value = 100.0F;
-  double spars = 0.05;
-  bool corr = true;
-  /**
-   * Size of a bucket in elements: gradients are sent once about that many have been gathered. A
-   * bucket holds whole gradients; one that alone is larger has a bucket of its own. A step may ask
-   * for another size (`threshold`).
-   */
-  std::int64_t bucket_elements = 2097152;
-  /** A parameter that a backward pass does not emit counts as a zero gradient. */
-  bool missing_as_zero = false;
-  /** In which type backward_and_update_half and the half sums travel: f16 or bf16. */
-  DType half = DType::f16;
-  SparseOptions sparse{};
-  /**
-   * Where parameters are on a GPU: the stream on which gradients are made and parameters are read
-   * and written. Left out: the GPU's default stream.
-   */
-  Stream stream{};
-  CommOptions comm{};
-};
 
 /**
  * SINGA's DistOpt. Averages the gradients of all ranks, then lets the wrapped optimiser update the
@@ -189,6 +131,12 @@ class DistOpt {
   void backward_and_sparse_update(const Backward& backward,
                                   std::optional<std::int64_t> threshold = std::nullopt,
                                   double spars = 0.05, bool topK = false, bool corr = true);
+  /**
+   * Sends the gradients through a compressor of the caller's (DistOptions::compressor), which the
+   * first such step makes. What it keeps is part of state().
+   */
+  void backward_and_custom_update(const Backward& backward,
+                                  std::optional<std::int64_t> threshold = std::nullopt);
   /**
    * Averages all parameters over the ranks, after which they are the same bits. Blocks. They travel
    * in the gradients' memory: call it between a step and the next backward pass, before gradients

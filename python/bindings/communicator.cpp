@@ -112,6 +112,11 @@ void PyStream::synchronize() {
   operations_.clear();
 }
 
+std::deque<Operation> PyStream::give_back() {
+  stream_.reset();
+  return std::exchange(operations_, {});
+}
+
 PyStream::~PyStream() {
   if (!stream_ || operations_.empty() || is_inherited()) return;
   blocking_at_end([this] { stream_->synchronize(); }, [this] { abort(Interrupted().what()); });

@@ -172,11 +172,15 @@ struct Operation {
 class PyStream final : public Closable {
  public:
   PyStream() : stream_(own<Stream>(Stream::worker())) {}
+  /** A stream that is lent to Python, until give_back(). */
+  explicit PyStream(const Stream& stream) : stream_(std::make_shared<Stream>(stream)) {}
   ~PyStream() override;
 
   const Stream& stream() const;
   void add(Operation operation);
   void synchronize();
+  /** Closes the stream, on which all goes on; what that works on is now the caller's to keep. */
+  std::deque<Operation> give_back();
   void close(const std::optional<std::string>& reason) override;
 
  private:

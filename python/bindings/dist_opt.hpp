@@ -29,6 +29,7 @@ class PyDistOpt final : public Closable {
 
   const std::shared_ptr<PyCommunicator>& communicator() const { return communicator_; }
   DistOpt& get() const { return *dist_opt_; }
+  std::weak_ptr<DistOpt> weak() const { return dist_opt_; }
 
   /** The parameters by name, and arrays in which the model may write its gradients. */
   py::list register_parameters(const py::iterable& parameters);

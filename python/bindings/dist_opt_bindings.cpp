@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "compressor.hpp"
 #include "dist_opt.hpp"
 #include "tutti/error.hpp"
 
@@ -45,16 +46,18 @@ void bind_sgd(py::module_& module) {
 
 using PyClass = py::class_<PyDistOpt, std::shared_ptr<PyDistOpt>>;
 
-/** What mnist_dist calls --dist-option. */
-DistMode mode_of(const std::string& dist_option) {
-  if (dist_option == "fp32") return DistMode::full;
-  if (dist_option == "fp16" || dist_option == "bf16") return DistMode::half;
-  if (dist_option == "partialUpdate") return DistMode::partial;
-  if (dist_option == "sparseTopK") return DistMode::top_k;
-  if (dist_option == "sparseThreshold") return DistMode::threshold;
-  throw InvalidArgument("dist_option is '" + dist_option +
-                        "', but must be fp32, fp16, bf16, partialUpdate, sparseTopK or "
-                        "sparseThreshold");
+/** What tutti.opt.DistOpt calls the mode in which gradients go through a compressor of Python's. */
+constexpr const char* kCustom = "custom";
+
+/** {name: (method, options)} of the modes. */
+py::dict modes() {
+  py::dict result;
+  for (const NamedMode& mode : named_modes()) {
+    py::list options;
+    for (const std::string_view option : mode.options) options.append(py::str(option));
+    result[py::str(mode.name)] = py::make_tuple(py::str(mode.method), py::tuple(options));
+  }
+  return result;
 }
 
 std::shared_ptr<PyDistOpt> make_dist_opt(std::shared_ptr<SGD> optimizer,
@@ -63,7 +66,8 @@ std::shared_ptr<PyDistOpt> make_dist_opt(std::shared_ptr<SGD> optimizer,
                                          const std::string& half, float momentum, float clip_norm,
                                          std::int64_t warm_up_epochs, std::int64_t epoch_steps,
                                          const std::string& dist_option, double spars, bool corr,
-                                         bool clipping, float clip_value) {
+                                         bool clipping, float clip_value,
+                                         const py::object& compressor) {
   DistOptions options;
   options.bucket_elements = bucket_elements;
   options.missing_as_zero = missing_as_zero;
@@ -72,14 +76,21 @@ std::shared_ptr<PyDistOpt> make_dist_opt(std::shared_ptr<SGD> optimizer,
   }
   options.half = half == "float16" ? DType::f16 : DType::bf16;
   options.sparse = {momentum, clip_norm, warm_up_epochs, epoch_steps};
-  options.mode = mode_of(dist_option);
-  if (dist_option == "fp16") options.half = DType::f16;
-  if (dist_option == "bf16") options.half = DType::bf16;
+  const auto owner = std::make_shared<std::weak_ptr<DistOpt>>();
+  if (!compressor.is_none()) options.compressor = compressor_from(compressor, communicator, owner);
+  if (dist_option == kCustom) {
+    options.mode = DistMode::custom;
+  } else {
+    const NamedMode& named = named_mode(dist_option);
+    options.mode = named.mode;
+    options.half = named.half.value_or(options.half);
+  }
   options.spars = spars;
   options.corr = corr;
   options.clipping = clipping;
   options.clip_value = clip_value;
   auto self = std::make_shared<PyDistOpt>(std::move(optimizer), std::move(communicator), options);
+  *owner = self->weak();
   close_at_exit(self);
   return self;
 }
@@ -132,6 +143,12 @@ void bind_steps(PyClass& dist_opt) {
               bool top_k, bool corr) {
              self.step(backward, [&](DistOpt& opt, const Backward& run) {
                opt.backward_and_sparse_update(run, threshold, spars, top_k, corr);
+             });
+           })
+      .def("_custom_update",
+           [](PyDistOpt& self, const py::function& backward, Threshold threshold) {
+             self.step(backward, [&](DistOpt& opt, const Backward& run) {
+               opt.backward_and_custom_update(run, threshold);
              });
            })
       .def(
@@ -203,7 +220,7 @@ void bind_class(py::module_& module) {
            py::arg("bucket_elements"), py::arg("missing_as_zero"), py::arg("half"),
            py::arg("momentum"), py::arg("clip_norm"), py::arg("warm_up_epochs"),
            py::arg("epoch_steps"), py::arg("dist_option"), py::arg("spars"), py::arg("corr"),
-           py::arg("clipping"), py::arg("clip_value"))
+           py::arg("clipping"), py::arg("clip_value"), py::arg("compressor"))
       .def_property_readonly("communicator", &PyDistOpt::communicator,
                              "The communicator, which the caller may use between the steps.")
       .def("register_parameters", &PyDistOpt::register_parameters, py::arg("parameters"))
@@ -235,7 +252,9 @@ void bind_class(py::module_& module) {
 
 void bind_dist_opt(py::module_& module) {
   bind_sgd(module);
+  bind_compressor(module);
   bind_class(module);
+  module.attr("modes") = modes();
 }
 
 }  // namespace tutti::python

@@ -2,16 +2,78 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Tuple,
+    Union,
+)
 
 from tutti import _core, _identity, _torch  # _identity refuses another package's __init__.py
-from tutti._core import SGD, Communicator, NcclIdHolder
-from tutti._types import Array, Emit
+from tutti._core import SGD, Bucket, Communicator, Event, NcclIdHolder, Site, Stream
+from tutti._types import Array, Emit, State
 from tutti.errors import InvalidArgument
 
-__all__ = ["SGD", "DistOpt"]
+__all__ = ["MODES", "SGD", "Bucket", "Compressor", "DistOpt", "Mode", "Site"]
 
 _THRESHOLD = 2097152  # SINGA's
+
+
+class Mode(NamedTuple):
+    """A way to keep the ranks in step: the method of DistOpt, and which of DistOpt's arguments
+    it reads."""
+
+    method: str
+    options: Tuple[str, ...]
+
+
+MODES: Dict[str, Mode] = {name: Mode(*row) for name, row in _core.modes.items()}
+"""What DistOpt's dist_option may be: fp32, fp16, bf16, partialUpdate, sparseTopK, sparseThreshold."""
+
+
+class Compressor:
+    """How gradients travel in DistOpt.backward_and_custom_update: a base for classes of yours.
+
+    DistOpt(..., compressor=YourClass) makes one by YourClass(site): site.communicator is that of
+    the ranks, site.elements the size of the memory of all gradients, of which buckets are
+    stretches. All ranks call the methods for the same buckets in the same order; later buckets may
+    be encoded and exchanged before an earlier one is decoded, so each has a packet of its own.
+    bucket.gradients is a float32 array of that stretch, which starts at bucket.begin, with
+    bucket.elements elements of gradients and zeros between gradients.
+    """
+
+    def begin(self) -> None:
+        """A step begins, and nothing is under way."""
+
+    def encode(self, bucket: Bucket) -> Tuple[int, int]:
+        """Makes the packet of a bucket; how many elements of it travel, and how many bytes."""
+        raise NotImplementedError
+
+    def exchange(self, bucket: Bucket, stream: Optional[Stream]) -> Event:
+        """Starts its collectives on `stream`, which is None where they are to block; the Event of
+        the last. The stream is only good until this returns."""
+        raise NotImplementedError
+
+    def decode(self, bucket: Bucket) -> None:
+        """The packets of all ranks have arrived: writes their average to bucket.gradients."""
+        raise NotImplementedError
+
+    def state(self) -> State:
+        """What is kept from step to step, of this rank, as part of DistOpt.state(): arrays are
+        float32, as long as site.elements and in the order of that memory."""
+        return {"arrays": {}, "numbers": {}}
+
+    def load_state(self, state: State) -> None:
+        """Goes on from a state()."""
+        if state["arrays"] or state["numbers"]:
+            raise InvalidArgument(f"the state is of a compressor that keeps something, and "
+                                  f"{_name_of(self)} does not")
 
 
 def _name_of(thing: Any) -> str:
@@ -75,9 +137,9 @@ class DistOpt(_core.DistOpt):
     parameters in the same order. An exception inside a pass leaves everything as it was if no
     bucket was sent, otherwise the communicator is aborted and the other ranks get PeerLost.
 
-    dist_option: what dist(loss) does: "fp32" is backward_and_update, "fp16" and "bf16" are
-        backward_and_update_half, "partialUpdate" is backward_and_partial_update, "sparseTopK" and
-        "sparseThreshold" are backward_and_sparse_update; with clipping, clip_Value, spars and corr.
+    dist_option: what dist(loss) does: a name of MODES, which says by which method; with clipping,
+        clip_Value, spars and corr. By default "fp32", or, with compressor, backward_and_custom_update.
+    compressor: makes what gradients go through there; see Compressor.
     buffSize: the most elements that travel as one message, unless a single gradient is larger.
     half: in which type the half methods travel: "float16" or "bfloat16".
     missing_as_zero: a parameter that a pass leaves out counts as a zero gradient.
@@ -98,7 +160,7 @@ class DistOpt(_core.DistOpt):
         buffSize: int = 4194304,
         *,
         communicator: Optional[Communicator] = None,
-        dist_option: str = "fp32",
+        dist_option: Optional[str] = None,
         clipping: bool = False,
         clip_Value: float = 100,
         spars: float = 0.05,
@@ -109,6 +171,7 @@ class DistOpt(_core.DistOpt):
         clip_norm: float = 0.0,
         warm_up_epochs: int = 0,
         epoch_steps: int = 0,
+        compressor: Optional[Callable[[Site], Compressor]] = None,
         timeout: Optional[float] = None,
     ) -> None:
         if opt is not None and not isinstance(opt, SGD):
@@ -132,6 +195,11 @@ class DistOpt(_core.DistOpt):
         elif any(value is not None for value in (*ticket, timeout)):
             raise InvalidArgument("with communicator, nccl_id, local_rank, world_size and timeout "
                                   "must not be given")
+        if compressor is not None and not callable(compressor):
+            raise TypeError(f"compressor is a {_name_of(compressor)}, but must be a class, or what "
+                            "else makes a Compressor when it is called with a Site")
+        if dist_option is None:
+            dist_option = "fp32" if compressor is None else "custom"
         opt = SGD() if opt is None else opt
         super().__init__(
             opt,
@@ -148,6 +216,7 @@ class DistOpt(_core.DistOpt):
             corr,
             clipping,
             clip_Value,
+            compressor,
         )
         self.opt = opt
         self.buffSize = buffSize
@@ -186,9 +255,9 @@ class DistOpt(_core.DistOpt):
             return super().register_parameters(parameters)
         raise TypeError(f"parameters is a {_name_of(parameters)}, but must be {wanted}")
 
-    def __call__(self, loss: Any) -> None:
+    def __call__(self, loss: Any, threshold: int = _THRESHOLD) -> None:
         """One step as dist_option says: backward_and_update(loss), unless it was given."""
-        self._step(_backward_of(loss), self._bucket(_THRESHOLD))
+        self._step(_backward_of(loss), self._bucket(threshold))
 
     def backward_and_update(self, loss: Any, threshold: int = _THRESHOLD) -> None:
         """One step in full precision: averages the gradients, updates, counts a step.
@@ -231,6 +300,10 @@ class DistOpt(_core.DistOpt):
         `spars` of largest magnitude, otherwise those of magnitude `spars` and above. With corr,
         what is not sent is kept and added to the next gradients."""
         self._sparse_update(_backward_of(loss), self._bucket(threshold), spars, topK, corr)
+
+    def backward_and_custom_update(self, loss: Any, threshold: int = _THRESHOLD) -> None:
+        """Sends the gradients through the compressor that DistOpt was given."""
+        self._custom_update(_backward_of(loss), self._bucket(threshold))
 
     def _bucket(self, threshold: int) -> int:
         return min(threshold, self.buffSize)

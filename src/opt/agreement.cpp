@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/text.hpp"
-#include "opt/device_memory.hpp"
+#include "device/device_memory.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {

@@ -7,10 +7,12 @@
 
 #include "base/text.hpp"
 #include "opt/dist_opt_impl.hpp"
-#include "opt/mode_checks.hpp"
 
 namespace tutti {
 namespace {
+
+constexpr auto kAsTheyAre = PendingSums::Wire::as_they_are;
+constexpr auto kHalf = PendingSums::Wire::half;
 
 void check(const SparseOptions& options) {
   if (!(options.momentum >= 0.0F && options.momentum < 1.0F)) {
@@ -41,11 +43,17 @@ void check(const DistOptions& options) {
                           "; it must be f16 or bf16");
   }
   check(options.sparse);
-  if (options.mode == DistMode::half) check_clip("DistOpt", options.clipping, options.clip_value);
-  if (options.mode == DistMode::top_k || options.mode == DistMode::threshold) {
-    check_spars("DistOpt", options.spars, options.mode == DistMode::top_k);
-    check_correction("DistOpt", options.corr, options.sparse.momentum);
+  check("DistOpt", plan_of(options, options.bucket_elements), options);
+}
+
+/** The size of a bucket in elements, which SINGA's methods call threshold. */
+std::int64_t bucket_size(DistMode mode, std::optional<std::int64_t> threshold,
+                         const DistOptions& options) {
+  if (threshold && *threshold < 1) {
+    throw InvalidArgument(std::string(method_of(mode)) + ": threshold is " +
+                          std::to_string(*threshold) + "; it must be at least 1");
   }
+  return threshold.value_or(options.bucket_elements);
 }
 
 /** Checks what all constructors get, before any of them joins a communicator. */
@@ -90,54 +98,59 @@ std::vector<View> DistOpt::register_parameters(std::span<const Parameter> parame
 
 void DistOpt::operator()(const Backward& backward, std::optional<std::int64_t> threshold) {
   const DistOptions& options = impl_->options();
-  switch (options.mode) {
-    case DistMode::full:
-      return backward_and_update(backward, threshold);
-    case DistMode::half:
-      return backward_and_update_half(backward, threshold, options.clipping, options.clip_value);
-    case DistMode::partial:
-      return backward_and_partial_update(backward, threshold);
-    case DistMode::top_k:
-    case DistMode::threshold:
-      return backward_and_sparse_update(backward, threshold, options.spars,
-                                        options.mode == DistMode::top_k, options.corr);
-  }
+  impl_->train(plan_of(options, bucket_size(options.mode, threshold, options)), backward);
 }
 
 void DistOpt::backward_and_update(const Backward& backward, std::optional<std::int64_t> threshold) {
-  impl_->update_full(backward, threshold);
+  constexpr DistMode kMode = DistMode::full;
+  impl_->train({kMode, bucket_size(kMode, threshold, impl_->options())}, backward);
 }
 
 void DistOpt::backward_and_update_half(const Backward& backward,
                                        std::optional<std::int64_t> threshold, bool clipping,
                                        float clip_value) {
-  impl_->update_half(backward, threshold, clipping, clip_value);
+  constexpr DistMode kMode = DistMode::half;
+  impl_->train({.mode = kMode,
+                .bucket_elements = bucket_size(kMode, threshold, impl_->options()),
+                .clipping = clipping,
+                .clip_value = clip_value},
+               backward);
 }
 
 void DistOpt::backward_and_partial_update(const Backward& backward,
                                           std::optional<std::int64_t> threshold) {
-  impl_->update_partial(backward, threshold);
+  constexpr DistMode kMode = DistMode::partial;
+  impl_->train({kMode, bucket_size(kMode, threshold, impl_->options())}, backward);
 }
 
 void DistOpt::backward_and_sparse_update(const Backward& backward,
                                          std::optional<std::int64_t> threshold, double spars,
                                          bool topK, bool corr) {
-  impl_->update_sparse(backward, threshold, spars, topK, corr);
+  const DistMode mode = topK ? DistMode::top_k : DistMode::threshold;
+  impl_->train({.mode = mode,
+                .bucket_elements = bucket_size(mode, threshold, impl_->options()),
+                .spars = spars,
+                .correct = corr},
+               backward);
+}
+
+void DistOpt::backward_and_custom_update(const Backward& backward,
+                                         std::optional<std::int64_t> threshold) {
+  constexpr DistMode kMode = DistMode::custom;
+  impl_->train({kMode, bucket_size(kMode, threshold, impl_->options())}, backward);
 }
 
 void DistOpt::synchronize() { impl_->synchronize(); }
 
-void DistOpt::all_reduce(View tensor) { impl_->sums().start(tensor); }
-void DistOpt::all_reduce_half(View tensor) { impl_->sums().start_half(tensor); }
+void DistOpt::all_reduce(View tensor) { impl_->sums().start(tensor, kAsTheyAre); }
+void DistOpt::all_reduce_half(View tensor) { impl_->sums().start(tensor, kHalf); }
 
 void DistOpt::fused_all_reduce(std::span<const View> tensors, bool send) {
-  constexpr auto kKind = PendingSums::Fused::as_they_are;
-  send ? impl_->sums().send(tensors, kKind) : impl_->sums().fill(tensors, kKind);
+  send ? impl_->sums().send(tensors, kAsTheyAre) : impl_->sums().fill(tensors, kAsTheyAre);
 }
 
 void DistOpt::fused_all_reduce_half(std::span<const View> tensors, bool send) {
-  constexpr auto kKind = PendingSums::Fused::half;
-  send ? impl_->sums().send(tensors, kKind) : impl_->sums().fill(tensors, kKind);
+  send ? impl_->sums().send(tensors, kHalf) : impl_->sums().fill(tensors, kHalf);
 }
 
 void DistOpt::sparsification(View tensor, std::optional<View> accumulation, double spars,

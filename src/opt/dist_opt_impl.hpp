@@ -7,16 +7,20 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "device/arithmetic.hpp"
 #include "opt/agreement.hpp"
 #include "opt/bucket.hpp"
-#include "opt/compressors.hpp"
+#include "opt/compressors/half.hpp"
+#include "opt/compressors/plain.hpp"
+#include "opt/compressors/sparse.hpp"
 #include "opt/emission_order.hpp"
 #include "opt/parameter_table.hpp"
 #include "opt/pending_sums.hpp"
+#include "opt/reducer.hpp"
+#include "opt/step_plan.hpp"
 #include "tutti/dist_opt.hpp"
 
 namespace tutti {
@@ -37,19 +41,21 @@ struct Model {
   Model(ParameterTable table_in, const std::shared_ptr<Communicator>& communicator,
         bool missing_as_zero, const Stream& home)
       : table(std::move(table_in)),
-        arithmetic(make_arithmetic(home)),
         order(table, missing_as_zero),
-        reducer(communicator, table.ranges(), home) {}
-
-  const Stream& home() const { return arithmetic->stream(); }
+        site{communicator, 0, home},
+        plain(site),
+        reducer(communicator, table.ranges(), home) {
+    site.elements = reducer.memory_elements();
+  }
 
   ParameterTable table;
-  std::shared_ptr<Arithmetic> arithmetic;
   EmissionOrder order;
-  FloatCompressor plain;
+  CompressorSite site;
+  PlainCompressor plain;
   // Those of modes that were used, or whose state was loaded.
   std::unique_ptr<HalfCompressor> half;
   std::unique_ptr<SparseCompressor> sparse;
+  std::unique_ptr<Compressor> custom;
   std::int64_t sparse_steps = 0;
   Partitions partitions;
   Reducer reducer;  // ends first: its thread works on the packets
@@ -65,12 +71,8 @@ class DistOpt::Impl {
         sums_(communicator_, options.half, options.stream) {}
 
   std::vector<View> register_parameters(std::span<const Parameter> parameters);
-  void update_full(const Backward& backward, std::optional<std::int64_t> threshold);
-  void update_half(const Backward& backward, std::optional<std::int64_t> threshold, bool clipping,
-                   float clip_value);
-  void update_partial(const Backward& backward, std::optional<std::int64_t> threshold);
-  void update_sparse(const Backward& backward, std::optional<std::int64_t> threshold, double spars,
-                     bool top_k, bool correct);
+  /** One step of any mode. */
+  void train(const StepPlan& plan, const Backward& backward);
   void synchronize();
   void update(View parameter, ConstView gradient);
   OptimizerState state() const;
@@ -90,31 +92,21 @@ class DistOpt::Impl {
     Parameter parameter;
     Buffer gradient;
   };
-  /** What the present step is like. */
-  struct Plan {
-    Compressor* compressor = nullptr;  // null for a partial update
-    std::int64_t bucket_elements = 0;
-  };
 
-  void refuse_inside_backward(const char* method) const;
+  void refuse_inside_backward(std::string_view method) const;
   void refuse_if_given_up() const;
-  std::int64_t bucket_size(const char* method, std::optional<std::int64_t> threshold) const;
 
-  std::unique_ptr<SparseCompressor> make_sparse(const Model& model) const;
   std::unique_ptr<Model> agree(std::span<const Parameter> parameters, ParameterTable::Order order,
                                Agreement agreement);
   void adopt(std::unique_ptr<Model> model);
   void run(const Backward& backward, const Emit& emit);
-  /** One step of any mode; `plan(model)` is asked once there is a model. */
-  template <class MakePlan>
-  void train(const char* method, const Backward& backward, const MakePlan& plan);
-  template <class MakePlan>
-  void first_step(const Backward& backward, const MakePlan& plan);
-  void step(const Backward& backward, const Plan& plan);
+  void train_first(const StepPlan& plan, const Backward& backward);
+  Compressor& prepare(const StepPlan& plan);
+  SparseChoice sparse_choice(const StepPlan& plan) const;
+  std::unique_ptr<Compressor> make_custom() const;
   void give_up(const std::string& reason);
 
-  void check_owner(const OptimizerState& state) const;
-  SparseChoice sparse_choice(double spars, bool top_k, bool correct) const;
+  void check_owner(const OptimizerState& state, bool keeps) const;
 
   DistOptions options_;
   std::shared_ptr<Optimizer> optimizer_;

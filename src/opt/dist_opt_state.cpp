@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "opt/dist_opt_impl.hpp"
-#include "opt/state_checks.hpp"
+#include "opt/optimizers/state_checks.hpp"
 
 namespace tutti {
 namespace {
@@ -12,8 +12,9 @@ const std::string kPrefix = "dist.";
 const std::string kLayout = "dist.layout";
 const std::string kRank = "dist.rank";
 const std::string kWorldSize = "dist.world_size";
-const std::string kResidual = "dist.residual";
+const std::string kResidual = "dist.residual";  // of the sparse compressor
 const std::string kVelocity = "dist.velocity";
+const std::string kCustom = "dist.custom.";  // before the names of the caller's compressor
 const std::string kSparseSteps = "dist.sparse_steps";
 const std::string kPartialSteps = "dist.partial_steps";
 const std::string kPartitionElements = "dist.partition_elements";
@@ -26,6 +27,26 @@ Map part_of(const Map& entries, bool modes) {
     if (entry.first.starts_with(kPrefix) == modes) part.insert(entry);
   }
   return part;
+}
+
+/** Takes the entries whose names begin with `prefix` out of `entries`, and that off their names. */
+template <class Map>
+Map take(Map& entries, const std::string& prefix) {
+  Map part;
+  for (auto entry = entries.begin(); entry != entries.end();) {
+    const auto here = entry++;
+    if (!here->first.starts_with(prefix)) continue;
+    part.emplace(here->first.substr(prefix.size()), std::move(here->second));
+    entries.erase(here);
+  }
+  return part;
+}
+
+void check_length(const std::string& whose, const std::vector<float>& array, std::int64_t length,
+                  const char* of_what) {
+  if (static_cast<std::int64_t>(array.size()) == length) return;
+  throw InvalidArgument(whose + " has " + std::to_string(array.size()) + " elements, but " +
+                        of_what + " has " + std::to_string(length));
 }
 
 /** A number that tells models apart whose parameters have other sizes. It goes by their order in
@@ -68,6 +89,14 @@ std::vector<float> to_memory(const Reducer& reducer, const std::vector<float>& s
   return memory;
 }
 
+/** The same with arrays in the order of the memory of gradients. */
+OptimizerState to_memory(const Reducer& reducer, OptimizerState state) {
+  for (auto& entry : state.arrays) entry.second = to_memory(reducer, entry.second);
+  return state;
+}
+
+bool is_empty(const OptimizerState& state) { return state.arrays.empty() && state.numbers.empty(); }
+
 }  // namespace
 
 OptimizerState DistOpt::Impl::state() const {
@@ -76,15 +105,18 @@ OptimizerState DistOpt::Impl::state() const {
   const Model& model = *model_;
   state.numbers[kLayout] = layout_of(model.table.ranges());
   bool own = false;
-  const auto add = [&](const std::string& name, const std::vector<float>& memory) {
-    if (memory.empty()) return;
-    state.arrays[name] = to_space(model.reducer, model.table.elements(), memory);
-    own = true;
+  const auto add = [&](const std::string& prefix, const Compressor& compressor) {
+    const OptimizerState kept = compressor.state();
+    for (const auto& [name, memory] : kept.arrays) {
+      check_length("the compressor's array '" + name + "'", memory, model.site.elements,
+                   "the memory of all gradients");
+      state.arrays[prefix + name] = to_space(model.reducer, model.table.elements(), memory);
+    }
+    for (const auto& [name, number] : kept.numbers) state.numbers[prefix + name] = number;
+    own = own || !is_empty(kept);
   };
-  if (model.sparse) {
-    add(kResidual, model.sparse->residual());
-    add(kVelocity, model.sparse->velocity());
-  }
+  if (model.sparse) add(kPrefix, *model.sparse);
+  if (model.custom) add(kCustom, *model.custom);
   if (model.sparse_steps > 0) {
     state.numbers[kSparseSteps] = static_cast<double>(model.sparse_steps);
   }
@@ -100,8 +132,8 @@ OptimizerState DistOpt::Impl::state() const {
   return state;
 }
 
-void DistOpt::Impl::check_owner(const OptimizerState& state) const {
-  if (!state.arrays.empty() || count_in(state, kPartialSteps).value_or(0) > 0) {
+void DistOpt::Impl::check_owner(const OptimizerState& state, bool keeps) const {
+  if (keeps || count_in(state, kPartialSteps).value_or(0) > 0) {
     for (const std::string& name : {kLayout, kRank, kWorldSize}) {
       if (state.numbers.contains(name)) continue;
       throw InvalidArgument("the state has no number '" + name +
@@ -127,7 +159,9 @@ void DistOpt::Impl::load_state(const OptimizerState& state) {
         "load_state: no parameters are registered; call register_parameters() before it");
   }
   Model& model = *model_;
-  const OptimizerState modes{part_of(state.arrays, true), part_of(state.numbers, true)};
+  OptimizerState modes{part_of(state.arrays, true), part_of(state.numbers, true)};
+  OptimizerState kept;  // by the caller's compressor
+  if (options_.compressor) kept = {take(modes.arrays, kCustom), take(modes.numbers, kCustom)};
   refuse_unknown("DistOpt", modes,
                  {kLayout, kRank, kWorldSize, kSparseSteps, kPartialSteps, kPartitionElements},
                  {kResidual, kVelocity});
@@ -136,13 +170,15 @@ void DistOpt::Impl::load_state(const OptimizerState& state) {
     throw InvalidArgument(
         "the state is of a model whose parameters have other sizes, or another order of them");
   }
-  check_owner(modes);
-  for (const auto& [name, array] : modes.arrays) {
-    if (static_cast<std::int64_t>(array.size()) == model.table.elements()) continue;
-    throw InvalidArgument("the state's array '" + name + "' has " + std::to_string(array.size()) +
-                          " elements, but the parameter space has " +
-                          std::to_string(model.table.elements()));
-  }
+  check_owner(modes, !modes.arrays.empty() || !is_empty(kept));
+  const auto check_lengths = [&](const auto& arrays, const std::string& prefix) {
+    for (const auto& [name, array] : arrays) {
+      check_length("the state's array '" + prefix + name + "'", array, model.table.elements(),
+                   "the parameter space");
+    }
+  };
+  check_lengths(modes.arrays, "");
+  check_lengths(kept.arrays, kCustom);
   Partitions partitions;
   partitions.steps = count_in(modes, kPartialSteps).value_or(0);
   if (partitions.steps > 0) {
@@ -156,14 +192,17 @@ void DistOpt::Impl::load_state(const OptimizerState& state) {
   const std::int64_t sparse_steps = count_in(modes, kSparseSteps).value_or(0);
   std::unique_ptr<SparseCompressor> sparse;
   if (!modes.arrays.empty()) {
-    sparse = make_sparse(model);
-    for (const auto& [name, array] : modes.arrays) {
-      const std::vector<float> memory = to_memory(model.reducer, array);
-      name == kResidual ? sparse->load_residual(memory) : sparse->load_velocity(memory);
-    }
+    sparse = make_sparse_compressor(model.site);
+    sparse->load_state(to_memory(model.reducer, {take(modes.arrays, kPrefix), {}}));
+  }
+  std::unique_ptr<Compressor> custom;
+  if (!is_empty(kept)) {
+    custom = make_custom();
+    custom->load_state(to_memory(model.reducer, std::move(kept)));
   }
   optimizer_->load_state({part_of(state.arrays, false), part_of(state.numbers, false)});
   model.sparse = std::move(sparse);
+  model.custom = std::move(custom);
   model.sparse_steps = sparse_steps;
   model.partitions = std::move(partitions);
 }

@@ -3,10 +3,8 @@
 #include <exception>
 #include <utility>
 
-#include "base/text.hpp"
 #include "opt/dist_opt_impl.hpp"
 #include "opt/home_stream.hpp"
-#include "opt/mode_checks.hpp"
 
 namespace tutti {
 namespace {
@@ -24,8 +22,8 @@ std::string message_of(const std::exception_ptr& error) {
   }
 }
 
-void refuse_large_buckets(const char* method, const Reducer& reducer, std::int64_t bucket_elements,
-                          std::int64_t most) {
+void refuse_large_buckets(std::string_view method, const Reducer& reducer,
+                          std::int64_t bucket_elements, std::int64_t most) {
   if (reducer.memory_elements() <= most) return;
   for (const Bucket& bucket : reducer.cut(bucket_elements)) {
     if (bucket.end - bucket.begin <= most) continue;
@@ -37,7 +35,7 @@ void refuse_large_buckets(const char* method, const Reducer& reducer, std::int64
 
 }  // namespace
 
-void DistOpt::Impl::refuse_inside_backward(const char* method) const {
+void DistOpt::Impl::refuse_inside_backward(std::string_view method) const {
   if (!in_backward_) return;
   throw InvalidArgument(std::string(method) + " was called inside a backward pass, which still " +
                         "reads the parameters");
@@ -45,15 +43,6 @@ void DistOpt::Impl::refuse_inside_backward(const char* method) const {
 
 void DistOpt::Impl::refuse_if_given_up() const {
   if (!given_up_.empty()) throw CommunicationError(given_up_);
-}
-
-std::int64_t DistOpt::Impl::bucket_size(const char* method,
-                                        std::optional<std::int64_t> threshold) const {
-  if (threshold && *threshold < 1) {
-    throw InvalidArgument(std::string(method) + ": threshold is " + std::to_string(*threshold) +
-                          "; it must be at least 1");
-  }
-  return threshold.value_or(options_.bucket_elements);
 }
 
 std::vector<View> DistOpt::Impl::register_parameters(std::span<const Parameter> parameters) {
@@ -64,9 +53,9 @@ std::vector<View> DistOpt::Impl::register_parameters(std::span<const Parameter> 
   }
   auto model = agree(parameters, ParameterTable::Order::last_first, Agreement::layout);
   for (const Parameter& parameter : parameters) {
-    if (parameter.value.count > 0) communicator_->broadcast(parameter.value, 0, model->home());
+    if (parameter.value.count > 0) communicator_->broadcast(parameter.value, 0, model->site.stream);
   }
-  model->home().synchronize();
+  model->site.stream.synchronize();
   adopt(std::move(model));
   std::vector<View> gradients;
   gradients.reserve(parameters.size());
@@ -115,13 +104,22 @@ void DistOpt::Impl::run(const Backward& backward, const Emit& emit) {
   if (emit_error_) std::rethrow_exception(std::exchange(emit_error_, nullptr));
 }
 
-void DistOpt::Impl::step(const Backward& backward, const Plan& plan) {
+void DistOpt::Impl::train(const StepPlan& plan, const Backward& backward) {
+  const std::string_view method = method_of(plan.mode);
+  check(method, plan, options_);
+  refuse_inside_backward(method);
+  if (!backward) throw InvalidArgument(std::string(method) + ": backward is an empty function");
+  refuse_if_given_up();
+  if (!model_) return train_first(plan, backward);
+
   Model& model = *model_;
+  Compressor& compressor = prepare(plan);
   model.order.begin();
-  if (plan.compressor != nullptr) {
-    model.reducer.begin(*plan.compressor, plan.bucket_elements);
+  const bool local = plan.mode == DistMode::partial;
+  if (local) {
+    model.reducer.begin_locally(compressor);
   } else {
-    model.reducer.begin_locally();
+    model.reducer.begin(compressor, plan.bucket_elements);
   }
   try {
     run(backward, [&](View parameter, ConstView gradient) {
@@ -132,10 +130,10 @@ void DistOpt::Impl::step(const Backward& backward, const Plan& plan) {
       model.reducer.take(index, gradient);
     });
     model.order.end();
-    if (plan.compressor != nullptr) {
-      model.reducer.finish(*optimizer_);
-    } else {
+    if (local) {
       model.reducer.finish_locally(*optimizer_, model.partitions.next());
+    } else {
+      model.reducer.finish(*optimizer_);
     }
   } catch (...) {
     // The other ranks wait for the buckets that this one will not send. If none is on its way,
@@ -143,10 +141,13 @@ void DistOpt::Impl::step(const Backward& backward, const Plan& plan) {
     if (model.reducer.sending()) give_up(message_of(std::current_exception()));
     throw;
   }
+  optimizer_->step();
+  if (local) ++model.partitions.steps;
+  if (plan.is_sparse()) ++model.sparse_steps;
 }
 
-template <class MakePlan>
-void DistOpt::Impl::first_step(const Backward& backward, const MakePlan& plan) {
+/** The first step, whose backward pass says which parameters there are: it waits for its end. */
+void DistOpt::Impl::train_first(const StepPlan& plan, const Backward& backward) {
   std::vector<FirstGradient> gradients;
   run(backward, [&](View parameter, ConstView gradient) {
     if (parameter.count == 0) return;
@@ -161,25 +162,11 @@ void DistOpt::Impl::first_step(const Backward& backward, const MakePlan& plan) {
   std::vector<Parameter> parameters;
   for (const FirstGradient& first : gradients) parameters.push_back(first.parameter);
   adopt(agree(parameters, ParameterTable::Order::as_listed, Agreement::layout_and_values));
-  const Backward again = [&](const Emit& emit) {
+  train(plan, [&](const Emit& emit) {
     for (FirstGradient& first : gradients) {
       emit(first.parameter.value, first.gradient.view(DType::f32));
     }
-  };
-  step(again, plan(*model_));
-}
-
-template <class MakePlan>
-void DistOpt::Impl::train(const char* method, const Backward& backward, const MakePlan& plan) {
-  refuse_inside_backward(method);
-  if (!backward) throw InvalidArgument(std::string(method) + ": backward is an empty function");
-  refuse_if_given_up();
-  if (model_) {
-    step(backward, plan(*model_));
-  } else {
-    first_step(backward, plan);
-  }
-  optimizer_->step();
+  });
 }
 
 void DistOpt::Impl::give_up(const std::string& reason) {
@@ -189,79 +176,60 @@ void DistOpt::Impl::give_up(const std::string& reason) {
 
 // --- The modes ----------------------------------------------------------------------------------
 
-void DistOpt::Impl::update_full(const Backward& backward, std::optional<std::int64_t> threshold) {
-  const char* method = "backward_and_update";
-  const std::int64_t bucket = bucket_size(method, threshold);
-  train(method, backward, [&](Model& model) { return Plan{&model.plain, bucket}; });
-}
-
-void DistOpt::Impl::update_half(const Backward& backward, std::optional<std::int64_t> threshold,
-                                bool clipping, float clip_value) {
-  const char* method = "backward_and_update_half";
-  const std::int64_t bucket = bucket_size(method, threshold);
-  check_clip(method, clipping, clip_value);
-  train(method, backward, [&](Model& model) {
-    if (!model.half) {
-      model.half = std::make_unique<HalfCompressor>(*communicator_, model.reducer.memory_elements(),
-                                                    options_.half, model.arithmetic);
+/** Has the compressor of the mode, ready for what the step is to send. */
+Compressor& DistOpt::Impl::prepare(const StepPlan& plan) {
+  Model& model = *model_;
+  switch (plan.mode) {
+    case DistMode::full:
+      return model.plain;
+    case DistMode::half:
+      if (!model.half) model.half = std::make_unique<HalfCompressor>(model.site, options_.half);
+      model.half->set_limit(plan.clipping ? plan.clip_value : 0.0F);
+      return *model.half;
+    case DistMode::partial: {
+      Partitions& partitions = model.partitions;
+      const std::int64_t elements = plan.bucket_elements;
+      if (partitions.steps == 0) partitions = {elements, model.reducer.cut(elements), 0};
+      return model.plain;
     }
-    model.half->set_limit(clipping ? clip_value : 0.0F);
-    return Plan{model.half.get(), bucket};
-  });
+    case DistMode::top_k:
+    case DistMode::threshold: {
+      const bool on_cpu = model.table.device().kind == DeviceKind::cpu;
+      refuse_large_buckets(method_of(plan.mode), model.reducer, plan.bucket_elements,
+                           on_cpu ? kMostSparse : kMostSelectable);
+      if (!model.sparse) model.sparse = make_sparse_compressor(model.site);
+      model.sparse->choose(sparse_choice(plan));
+      return *model.sparse;
+    }
+    case DistMode::custom:
+      if (!model.custom) model.custom = make_custom();
+      return *model.custom;
+  }
+  throw InvalidArgument("a mode of number " + std::to_string(static_cast<int>(plan.mode)));
 }
 
-void DistOpt::Impl::update_partial(const Backward& backward,
-                                   std::optional<std::int64_t> threshold) {
-  const char* method = "backward_and_partial_update";
-  const std::int64_t elements = bucket_size(method, threshold);
-  train(method, backward, [&](Model& model) {
-    Partitions& partitions = model.partitions;
-    if (partitions.steps == 0) partitions = {elements, model.reducer.cut(elements), 0};
-    return Plan{};
-  });
-  ++model_->partitions.steps;
-}
-
-SparseChoice DistOpt::Impl::sparse_choice(double spars, bool top_k, bool correct) const {
+SparseChoice DistOpt::Impl::sparse_choice(const StepPlan& plan) const {
   const SparseOptions& options = options_.sparse;
   SparseChoice choice{
-      .top_k = top_k,
-      .spars = spars,
-      .correct = correct,
+      .top_k = plan.is_top_k(),
+      .spars = plan.spars,
+      .correct = plan.correct,
       .momentum = options.momentum,
       .norm_limit = static_cast<float>(options.clip_norm / std::sqrt(communicator_->world_size()))};
-  const std::int64_t steps = model_ ? model_->sparse_steps : 0;
-  if (top_k && options.warm_up_epochs > 0) {
-    const std::int64_t full_epochs = steps / options.epoch_steps;
+  if (choice.top_k && options.warm_up_epochs > 0) {
+    const std::int64_t full_epochs = model_->sparse_steps / options.epoch_steps;
     const auto epoch = static_cast<double>(full_epochs);
     const auto epochs = static_cast<double>(options.warm_up_epochs);
-    if (epoch < epochs) choice.spars = std::pow(spars, (epoch + 1.0) / (epochs + 1.0));
+    if (epoch < epochs) choice.spars = std::pow(plan.spars, (epoch + 1.0) / (epochs + 1.0));
   }
   return choice;
 }
 
-void DistOpt::Impl::update_sparse(const Backward& backward, std::optional<std::int64_t> threshold,
-                                  double spars, bool top_k, bool correct) {
-  const char* method = "backward_and_sparse_update";
-  const std::int64_t bucket = bucket_size(method, threshold);
-  check_spars(method, spars, top_k);
-  check_correction(method, correct, options_.sparse.momentum);
-  train(method, backward, [&](Model& model) {
-    if (!model.sparse) model.sparse = make_sparse(model);
-    const bool on_cpu = model.table.device().kind == DeviceKind::cpu;
-    refuse_large_buckets(method, model.reducer, bucket, on_cpu ? kMostSparse : kMostSelectable);
-    model.sparse->choose(sparse_choice(spars, top_k, correct));
-    return Plan{model.sparse.get(), bucket};
-  });
-  ++model_->sparse_steps;
-}
-
-std::unique_ptr<SparseCompressor> DistOpt::Impl::make_sparse(const Model& model) const {
-  const std::int64_t elements = model.reducer.memory_elements();
-  if (model.table.device().kind == DeviceKind::cpu) {
-    return std::make_unique<SummedSparseCompressor>(elements, model.arithmetic);
-  }
-  return std::make_unique<GatheredSparseCompressor>(*communicator_, elements, model.arithmetic);
+/** The caller's compressor. */
+std::unique_ptr<Compressor> DistOpt::Impl::make_custom() const {
+  std::unique_ptr<Compressor> made = options_.compressor(model_->site);
+  if (!made) throw InvalidArgument("DistOptions::compressor has made no compressor");
+  return made;
 }
 
 void DistOpt::Impl::synchronize() {
@@ -271,7 +239,7 @@ void DistOpt::Impl::synchronize() {
     throw InvalidArgument("synchronize: no parameters are registered; call register_parameters()");
   }
   Reducer& reducer = model_->reducer;
-  reducer.begin_locally();
+  reducer.begin_locally(model_->plain);
   try {
     for (const Bucket& bucket : reducer.cut(options_.bucket_elements)) {
       reducer.average_parameters(bucket);

@@ -1,4 +1,4 @@
-// How packets of gradients travel between the ranks: one collective each.
+// How the packets of a step travel between the ranks, while others are being made.
 #pragma once
 
 #include <chrono>
@@ -21,18 +21,19 @@ class Exchange {
  public:
   using Clock = std::chrono::steady_clock;
   struct Arrival {
-    Clock::time_point begin;  ///< of the collective, as the thread saw it that ran or launched it
+    Clock::time_point
+        begin;  ///< of the collectives, as the thread saw it that ran or launched them
     Clock::time_point end;
   };
 
   /** `home` is the stream on which packets are made and read, at most `packets` in a step. */
   Exchange(std::shared_ptr<Communicator> communicator, Stream home, std::size_t packets)
-      : communicator_(std::move(communicator)), home_(std::move(home)), journeys_(packets) {}
+      : communicator_(std::move(communicator)), home_(std::move(home)), transfers_(packets) {}
 
   /** A step begins, on a stream of its own if `overlap`: another thread, or one of the GPU's. */
   void begin(bool overlap);
-  /** Starts the collective of `packet`. */
-  void start(const Packet& packet);
+  /** Has `compressor` exchange the packet that it has made of `bucket`. */
+  void start(Compressor& compressor, const BucketView& bucket);
   /** How many were started since begin(). */
   std::size_t started() const { return started_; }
   /** What `home` is given from now on finds packet number `i` arrived. On a CPU this blocks. */
@@ -41,20 +42,18 @@ class Exchange {
   std::int64_t bytes_between() const { return communicator_->bytes_between() - sent_before_; }
 
  private:
-  struct Journey {
+  struct Transfer {
     Event collective;
     Event noted;  // once both times are
     Arrival arrival;
   };
-
-  Event travel(const Packet& packet, const Stream& stream);
 
   std::shared_ptr<Communicator> communicator_;
   Stream home_;
   bool overlap_ = false;
   std::size_t started_ = 0;
   std::int64_t sent_before_ = 0;
-  std::vector<Journey> journeys_;
+  std::vector<Transfer> transfers_;
   Stream apart_;  // inline until the first step with overlap; ends before what it writes to
 };
 

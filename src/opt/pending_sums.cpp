@@ -7,9 +7,8 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "device/views.hpp"
-#include "opt/density.hpp"
 #include "opt/home_stream.hpp"
-#include "opt/mode_checks.hpp"
+#include "opt/step_plan.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {
@@ -23,8 +22,8 @@ bool same(const View& a, const View& b) {
   return a.data == b.data && a.count == b.count && a.dtype == b.dtype && a.device == b.device;
 }
 
-const char* name_of(PendingSums::Fused kind) {
-  return kind == PendingSums::Fused::half ? "fused_all_reduce_half" : "fused_all_reduce";
+const char* fused_name(PendingSums::Wire wire) {
+  return wire == PendingSums::Wire::half ? "fused_all_reduce_half" : "fused_all_reduce";
 }
 
 /** Refuses what is not memory that can be used; `name` says which argument that is. */
@@ -49,34 +48,38 @@ void check_device(const std::string& name, const View& tensor, Device expected) 
                         device_text(expected));
 }
 
-/** Copies between tensors of one dtype. */
-void copy(Arithmetic& arithmetic, std::span<const Piece> pieces, DType dtype) {
-  if (dtype == DType::f32) return arithmetic.copy(pieces);
-  const Device device = arithmetic.device();
-  for (const Piece& piece : pieces) {
-    arithmetic.stream().copy({piece.to, piece.count, dtype, device},
-                             {piece.from, piece.count, dtype, device});
-  }
-}
-
-/** Pairs each tensor with its part of the packet, in which they lie one after the other. */
-std::vector<Piece> pieces_of(std::span<const View> tensors, const View& packet, bool to_packet) {
+/** Copies tensors of one dtype to where they lie one after the other, or back. */
+void copy(Arithmetic& arithmetic, std::span<const View> tensors, const View& joined, bool back) {
   std::vector<Piece> pieces;
   pieces.reserve(tensors.size());
   std::int64_t begin = 0;
   for (const View& tensor : tensors) {
-    void* const part = packet.part(begin, tensor.count).data;
-    pieces.push_back(to_packet ? Piece{tensor.data, part, tensor.count}
-                               : Piece{part, tensor.data, tensor.count});
+    const View part = joined.part(begin, tensor.count);
+    if (joined.dtype == DType::f32) {
+      pieces.push_back(back ? Piece{part.data, tensor.data, tensor.count}
+                            : Piece{tensor.data, part.data, tensor.count});
+    } else {
+      arithmetic.stream().copy(back ? tensor : part, back ? part : tensor);
+    }
     begin += tensor.count;
   }
-  return pieces;
+  if (!pieces.empty()) arithmetic.copy(pieces);
+}
+
+BucketView all_of(const View& elements) {
+  return {.elements = elements.count, .gradients = elements};
 }
 
 }  // namespace
 
-PendingSums::Site::Site(const std::shared_ptr<Communicator>& communicator, const Stream& home)
-    : arithmetic(make_arithmetic(home)), fused(communicator, home), single(communicator, home) {
+PendingSums::Site::Site(const std::shared_ptr<Communicator>& communicator, const Stream& home,
+                        DType wire)
+    : arithmetic(make_arithmetic(home)),
+      filled(communicator, home),
+      joined(communicator, home),
+      plain({communicator, 0, home}, Reduce::sum),
+      half({communicator, 0, home}, wire, Reduce::sum),
+      sparse(make_sparse_compressor({communicator, 0, home}, Reduce::sum)) {
   if (home.device().kind == DeviceKind::cuda) {
     apart = Stream::on(home.device());
   } else if (communicator->world_size() > 1) {
@@ -84,9 +87,22 @@ PendingSums::Site::Site(const std::shared_ptr<Communicator>& communicator, const
   }
 }
 
+Compressor& PendingSums::Site::dense(Wire wire) {
+  if (wire == Wire::half) return half;
+  return plain;
+}
+
 const Stream& PendingSums::Site::departure() const {
   if (home().device().kind == DeviceKind::cuda) apart.wait(home().submit([] {}));
   return apart;
+}
+
+void PendingSums::Site::clear() {
+  home().synchronize();
+  filled.clear();
+  joined.clear();
+  half.begin();
+  sparse->begin();
 }
 
 PendingSums::PendingSums(std::shared_ptr<Communicator> communicator, DType half, Stream stream)
@@ -109,11 +125,11 @@ PendingSums::~PendingSums() {
 /** Of tensors in memory of `device`. */
 PendingSums::Site& PendingSums::site(Device device) {
   if (device.kind == DeviceKind::cpu) {
-    if (!cpu_) cpu_ = std::make_unique<Site>(communicator_, Stream());
+    if (!cpu_) cpu_ = std::make_unique<Site>(communicator_, Stream(), half_);
     return *cpu_;
   }
   communicator_->check_device(device);
-  if (!gpu_) gpu_ = std::make_unique<Site>(communicator_, home_stream(stream_, device));
+  if (!gpu_) gpu_ = std::make_unique<Site>(communicator_, home_stream(stream_, device), half_);
   if (gpu_->home().device() != device) {
     throw InvalidArgument("a tensor is on " + device_text(device) + ", those before it were on " +
                           device_text(gpu_->home().device()));
@@ -121,64 +137,51 @@ PendingSums::Site& PendingSums::site(Device device) {
   return *gpu_;
 }
 
-/** Copies tensors to where they travel, or narrows them to what travels. */
-void PendingSums::pack(Site& site, std::span<const View> tensors, View packet) const {
-  if (tensors.empty()) return;
-  const std::vector<Piece> pieces = pieces_of(tensors, packet, true);
-  if (packet.dtype == tensors.front().dtype) {
-    copy(*site.arithmetic, pieces, packet.dtype);
+void PendingSums::add(Sum sum) {
+  sum.compressor->encode(sum.elements);
+  sum.arrival = sum.compressor->exchange(sum.elements, sum.site->departure());
+  sums_.push_back(std::move(sum));
+}
+
+void PendingSums::start(View tensor, Wire wire) {
+  if (wire == Wire::half) {
+    check_float("all_reduce_half: tensor", tensor);
   } else {
-    const float scale = 1.0F / static_cast<float>(communicator_->world_size());
-    site.arithmetic->narrow(pieces, packet.dtype, {.scale = scale});
+    check_memory("all_reduce: tensor", tensor);
   }
-}
-
-void PendingSums::start(View tensor) {
-  check_memory("all_reduce: tensor", tensor);
   Site& site = this->site(tensor.device);
-  sums_.push_back({communicator_->all_reduce(tensor, Reduce::sum, site.departure()), &site});
-}
-
-void PendingSums::start_half(View tensor) {
-  check_float("all_reduce_half: tensor", tensor);
-  Site& site = this->site(tensor.device);
-  const View packet(site.single.append(tensor.count * size_of(half_)), tensor.count, half_,
-                    tensor.device);
-  site.single.seal();
-  pack(site, std::span(&tensor, 1), packet);
-  sums_.push_back(
-      {communicator_->all_reduce(packet, Reduce::sum, site.departure()), &site, packet, {tensor}});
+  add({&site, &site.dense(wire), all_of(tensor)});
 }
 
 // --- Fused --------------------------------------------------------------------------------------
 
-void PendingSums::fill(std::span<const View> tensors, Fused kind) {
-  check_fill(tensors, kind);
+void PendingSums::fill(std::span<const View> tensors, Wire wire) {
+  check_fill(tensors, wire);
   if (tensors.empty()) return;
-  const DType dtype = kind == Fused::half ? half_ : tensors.front().dtype;
+  const DType dtype = tensors.front().dtype;
   std::int64_t count = 0;
   for (const View& tensor : tensors) count += tensor.count;
   // All or nothing: memory is asked for before anything is noted.
   filled_.reserve(filled_.size() + tensors.size());
   Site& site = this->site(tensors.front().device);
-  const View packet(site.fused.append(count * size_of(dtype)), count, dtype,
+  const View joined(site.filled.append(count * size_of(dtype)), count, dtype,
                     tensors.front().device);
-  pack(site, tensors, packet);
-  filled_kind_ = kind;
+  copy(*site.arithmetic, tensors, joined, false);
+  filled_wire_ = wire;
   filled_.insert(filled_.end(), tensors.begin(), tensors.end());
 }
 
-void PendingSums::check_fill(std::span<const View> tensors, Fused kind) const {
-  if (!filled_.empty() && kind != filled_kind_) {
-    throw InvalidArgument(std::string(name_of(kind)) +
-                          ": what was filled before is to be sent by " + name_of(filled_kind_) +
+void PendingSums::check_fill(std::span<const View> tensors, Wire wire) const {
+  if (!filled_.empty() && wire != filled_wire_) {
+    throw InvalidArgument(std::string(fused_name(wire)) +
+                          ": what was filled before is to be sent by " + fused_name(filled_wire_) +
                           " first");
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const View& tensor = tensors[i];
-    const std::string name = std::string(name_of(kind)) + ": tensor #" + std::to_string(i);
+    const std::string name = std::string(fused_name(wire)) + ": tensor #" + std::to_string(i);
     check_memory(name, tensor);
-    if (kind == Fused::half) check_float(name, tensor);
+    if (wire == Wire::half) check_float(name, tensor);
     const View& first = filled_.empty() ? tensors.front() : filled_.front();
     check_device(name, tensor, first.device);
     const DType dtype = first.dtype;
@@ -189,9 +192,9 @@ void PendingSums::check_fill(std::span<const View> tensors, Fused kind) const {
   }
 }
 
-void PendingSums::check_send(std::span<const View> tensors, Fused kind) const {
-  const std::string method = name_of(kind);
-  if (filled_.empty() || kind != filled_kind_) {
+void PendingSums::check_send(std::span<const View> tensors, Wire wire) const {
+  const std::string method = fused_name(wire);
+  if (filled_.empty() || wire != filled_wire_) {
     throw InvalidArgument(method + ": nothing was filled; call it with send = false first");
   }
   if (tensors.size() != filled_.size()) {
@@ -207,16 +210,15 @@ void PendingSums::check_send(std::span<const View> tensors, Fused kind) const {
   }
 }
 
-void PendingSums::send(std::span<const View> tensors, Fused kind) {
-  check_send(tensors, kind);
-  const DType dtype = kind == Fused::half ? half_ : filled_.front().dtype;
-  Site& site = this->site(filled_.front().device);
-  const View packet(site.fused.packet(), site.fused.packet_bytes() / size_of(dtype), dtype,
-                    filled_.front().device);
-  site.fused.seal();
-  sums_.push_back(
-      {communicator_->all_reduce(packet, Reduce::sum, site.departure()), &site, packet});
-  sums_.back().tensors.swap(filled_);
+void PendingSums::send(std::span<const View> tensors, Wire wire) {
+  check_send(tensors, wire);
+  const View& first = filled_.front();
+  Site& site = this->site(first.device);
+  const View joined(site.filled.packet(), site.filled.packet_bytes() / size_of(first.dtype),
+                    first.dtype, first.device);
+  add({&site, &site.dense(wire), all_of(joined), filled_});
+  site.filled.seal();
+  filled_.clear();
 }
 
 // --- Sparse -------------------------------------------------------------------------------------
@@ -241,88 +243,41 @@ void PendingSums::start_sparse(const char* method, std::span<const View> tensors
                             std::to_string(count));
     }
   }
-  if (count == 0) {  // others may have elements: all must learn that they differ
-    Site& site = this->site(Device());
-    const View nothing(nullptr, 0, DType::f32);
-    sums_.push_back(
-        {communicator_->sparse_all_reduce({}, nothing, Reduce::sum, site.departure()), &site});
-    return;
-  }
-  const Device device = tensors.front().device;
+  // Of nothing, too: others may have elements, and all must learn that they differ.
+  const Device device = count == 0 ? Device() : tensors.front().device;
   if (device.kind == DeviceKind::cuda && count > kMostSelectable) {
     throw InvalidArgument(std::string(method) + ": " + std::to_string(count) +
                           " elements are to be sent, and at most " +
                           std::to_string(kMostSelectable) + " can be numbered");
   }
-
-  Sum sum;
   Site& site = this->site(device);
-  sum.site = &site;
-  View gradient = tensors.front();
-  if (tensors.size() > 1) {
-    gradient = View(site.single.append(count * size_of(DType::f32)), count, DType::f32, device);
-    site.single.seal();
-    pack(site, tensors, gradient);
+  Sum sum{&site, site.sparse.get(), all_of(View(nullptr, 0, DType::f32))};
+  if (count > 0 && tensors.size() == 1) {
+    sum.elements = all_of(tensors.front());
+  } else if (count > 0) {
+    const View joined(site.joined.append(count * size_of(DType::f32)), count, DType::f32, device);
+    site.joined.seal();
+    copy(*site.arithmetic, tensors, joined, false);
+    sum.elements = all_of(joined);
     sum.tensors.assign(tensors.begin(), tensors.end());
   }
-  sum.packet = gradient;
-  const View residual = accumulation.value_or(View());
-  if (device.kind == DeviceKind::cpu) {
-    const SparseView entries = select(sum, gradient, residual, sparsity);
-    sum.arrival =
-        communicator_->sparse_all_reduce(entries, gradient, Reduce::sum, site.departure());
-  } else {
-    sum.gathered.emplace(*communicator_, *site.arithmetic);
-    gather(*sum.gathered, gradient, residual, sparsity);
-    const GatheredEntries entries = sum.gathered->packet();
-    sum.arrival = communicator_->all_gather(entries.own, entries.all, site.departure());
-  }
-  sums_.push_back(std::move(sum));
-}
-
-SparseView PendingSums::select(Sum& sum, ConstView from, View residual, const Sparsity& sparsity) {
-  const SparseView selected =
-      sparsity.top_k ? selector_.top_k(from, top_k_count(sparsity.spars, from.count), residual)
-                     : selector_.above(from, threshold_of(sparsity.spars), residual);
-  sum.indices.assign(selected.indices, selected.indices + selected.count);
-  sum.values.assign(selected.values, selected.values + selected.count);
-  return {sum.indices.data(), sum.values.data(), selected.count};
-}
-
-void PendingSums::gather(GatheredSum& sum, ConstView from, View residual,
-                         const Sparsity& sparsity) {
-  const auto* values = static_cast<const float*>(from.data);
-  auto* kept = static_cast<float*>(residual.data);
-  if (sparsity.top_k) {
-    sum.select_top_k(values, kept, from.count, top_k_count(sparsity.spars, from.count));
-  } else {
-    sum.select_above(values, kept, from.count, threshold_of(sparsity.spars));
-  }
+  auto* residual = accumulation ? static_cast<float*>(accumulation->data) : nullptr;
+  site.sparse->choose(
+      {.top_k = sparsity.top_k, .spars = sparsity.spars, .correct = false, .residual = residual});
+  add(std::move(sum));
 }
 
 // --- The end ------------------------------------------------------------------------------------
 
-void PendingSums::deliver(const Sum& sum) const {
-  if (sum.gathered) sum.gathered->add_up(static_cast<float*>(sum.packet.data), sum.packet.count);
-  if (sum.tensors.empty()) return;
-  const std::vector<Piece> pieces = pieces_of(sum.tensors, sum.packet, false);
-  if (sum.packet.dtype == sum.tensors.front().dtype) {
-    copy(*sum.site->arithmetic, pieces, sum.packet.dtype);
-  } else {
-    const auto ranks = static_cast<float>(communicator_->world_size());
-    sum.site->arithmetic->widen(pieces, sum.packet.dtype, ranks, nullptr);
-  }
-}
-
 void PendingSums::wait() {
   // A wait that throws loses nothing: what is under way goes on, and what has failed stays so.
   for (const Sum& sum : sums_) sum.arrival.wait();
-  for (const Sum& sum : std::exchange(sums_, {})) deliver(sum);
+  for (const Sum& sum : std::exchange(sums_, {})) {
+    sum.compressor->decode(sum.elements);
+    copy(*sum.site->arithmetic, sum.tensors, sum.elements.gradients, true);
+  }
   for (Site* site : {cpu_.get(), gpu_.get()}) {
-    if (site == nullptr) continue;
-    site->home().synchronize();
-    site->fused.clear();
-    site->single.clear();
+    if (site != nullptr) site->clear();
   }
 }
 

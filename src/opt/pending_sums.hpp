@@ -1,19 +1,18 @@
 // Sums over the ranks that were started and not waited for.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "device/arithmetic.hpp"
-#include "opt/gathered_sum.hpp"
-#include "opt/staging.hpp"
+#include "opt/compressors/half.hpp"
+#include "opt/compressors/plain.hpp"
+#include "opt/compressors/sparse.hpp"
+#include "opt/compressors/staging.hpp"
 #include "tutti/communicator.hpp"
-#include "tutti/select.hpp"
 
 namespace tutti {
 
@@ -23,7 +22,7 @@ struct Sparsity {
   bool top_k;
 };
 
-/** What DistOpt's sums do, and its wait(); see there. */
+/** What DistOpt's sums do, and its wait(); see there. They travel as the buckets of a step do. */
 class PendingSums {
  public:
   /** `half` is in which type the half sums travel, `stream` DistOptions::stream. */
@@ -33,19 +32,18 @@ class PendingSums {
   /** Waits for what is under way, at most until the deadline. */
   ~PendingSums();
 
+  /** How tensors travel. */
+  enum class Wire { as_they_are, half };
   /** Starts the sum of `tensor`, in place. */
-  void start(View tensor);
-  void start_half(View tensor);
+  void start(View tensor, Wire wire);
   /** Starts the sum of what is selected of `tensors`, taken as one. */
   void start_sparse(const char* method, std::span<const View> tensors,
                     std::optional<View> accumulation, const Sparsity& sparsity);
 
-  /** How fused tensors travel. */
-  enum class Fused { as_they_are, half };
   /** Puts `tensors` behind what was filled before. Collective where the buffer has to grow. */
-  void fill(std::span<const View> tensors, Fused kind);
+  void fill(std::span<const View> tensors, Wire wire);
   /** Starts one sum of all that was filled. `tensors` must be that, in order. */
-  void send(std::span<const View> tensors, Fused kind);
+  void send(std::span<const View> tensors, Wire wire);
 
   /** Ends what was started. */
   void wait();
@@ -55,41 +53,41 @@ class PendingSums {
  private:
   /** What the sums of tensors on one device need. */
   struct Site {
-    Site(const std::shared_ptr<Communicator>& communicator, const Stream& home);
+    Site(const std::shared_ptr<Communicator>& communicator, const Stream& home, DType half);
     const Stream& home() const { return arithmetic->stream(); }
+    Compressor& dense(Wire wire);
     /** Has what is started on `apart` come after what `home` was given. */
     const Stream& departure() const;
+    /** Nothing is under way. */
+    void clear();
 
     std::shared_ptr<Arithmetic> arithmetic;  // on `home`, where tensors are made and read
-    Staging fused;
-    Staging single;
+    Staging filled;
+    Staging joined;  // tensors that are taken as one at once
+    PlainCompressor plain;
+    HalfCompressor half;
+    std::unique_ptr<SparseCompressor> sparse;
     Stream apart;  // on which sums travel; ends before the packets
   };
 
   struct Sum {
-    Event arrival{};
     Site* site = nullptr;
-    View packet{};                         // where the sum arrives, unless in the tensor itself
-    std::vector<View> tensors{};           // to which it is then copied, one after the other
-    std::vector<std::uint32_t> indices{};  // of a sparse packet
-    std::vector<float> values{};
-    std::optional<GatheredSum> gathered{};  // or of one between GPUs
+    Compressor* compressor = nullptr;
+    BucketView elements;          // whose sum arrives there
+    std::vector<View> tensors{};  // to which it is then copied, one after the other
+    Event arrival{};
   };
 
   Site& site(Device device);
-  void check_fill(std::span<const View> tensors, Fused kind) const;
-  void check_send(std::span<const View> tensors, Fused kind) const;
-  void pack(Site& site, std::span<const View> tensors, View packet) const;
-  SparseView select(Sum& sum, ConstView from, View residual, const Sparsity& sparsity);
-  static void gather(GatheredSum& sum, ConstView from, View residual, const Sparsity& sparsity);
-  void deliver(const Sum& sum) const;
+  void check_fill(std::span<const View> tensors, Wire wire) const;
+  void check_send(std::span<const View> tensors, Wire wire) const;
+  void add(Sum sum);
 
   std::shared_ptr<Communicator> communicator_;
   DType half_;
   Stream stream_;
   std::vector<View> filled_;  // what lies in the last packet of its site
-  Fused filled_kind_ = Fused::as_they_are;
-  Selector selector_;
+  Wire filled_wire_ = Wire::as_they_are;
   std::vector<Sum> sums_;
   std::unique_ptr<Site> cpu_;  // made by the first sum there; ends before what it works on
   std::unique_ptr<Site> gpu_;

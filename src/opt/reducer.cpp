@@ -1,13 +1,10 @@
 // The reducer: averages gradients over the ranks, bucket by bucket, while others are being made.
-#include "tutti/reducer.hpp"
+#include "opt/reducer.hpp"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/log.hpp"
-#include "device/arithmetic.hpp"
-#include "opt/bucket.hpp"
-#include "opt/exchange.hpp"
 #include "opt/stopwatch.hpp"
 
 namespace tutti {
@@ -19,27 +16,14 @@ double seconds(Exchange::Clock::duration time) {
 
 }  // namespace
 
-StepStatistics& StepStatistics::operator+=(const StepStatistics& other) {
-  bytes_sent += other.bytes_sent;
-  bytes_between += other.bytes_between;
-  density += other.density;
-  non_finite += other.non_finite;
-  pack_seconds += other.pack_seconds;
-  encode_seconds += other.encode_seconds;
-  exchange_seconds += other.exchange_seconds;
-  decode_seconds += other.decode_seconds;
-  update_seconds += other.update_seconds;
-  overlap_seconds += other.overlap_seconds;
-  return *this;
-}
-
 Reducer::Reducer(std::shared_ptr<Communicator> communicator, std::vector<ParameterRange> parameters,
                  Stream home)
     : parameters_(std::move(parameters)),
       alone_(communicator->world_size() == 1),
       arithmetic_(make_arithmetic(home)),
       starts_(place_gradients(parameters_)),
-      taken_(parameters_.size(), false) {
+      taken_(parameters_.size(), false),
+      exchange_(communicator, home, parameters_.size()) {
   if (starts_.back() > 0) {
     memory_ = communicator->allocate(starts_.back() * size_of(DType::f32), home.device());
   }
@@ -48,8 +32,6 @@ Reducer::Reducer(std::shared_ptr<Communicator> communicator, std::vector<Paramet
     elements_ += parameters_[i].count;
   }
   buckets_.reserve(parameters_.size());
-  exchange_ =
-      std::make_unique<Exchange>(std::move(communicator), std::move(home), parameters_.size());
 }
 
 Reducer::~Reducer() {
@@ -75,28 +57,29 @@ BucketView Reducer::view(const Bucket& bucket) const {
           std::span(parameters_).subspan(bucket.first, bucket.last - bucket.first)};
 }
 
-void Reducer::forget_step() {
+void Reducer::begin_step(Compressor& compressor) {
+  compressor_ = &compressor;
   std::fill(taken_.begin(), taken_.end(), false);
   all_taken_ = 0;
   sent_ = 0;
   statistics_ = {};
+  compressor.begin();
 }
 
 void Reducer::begin(Compressor& compressor, std::int64_t bucket_elements) {
-  forget_step();
-  compressor_ = &compressor;
+  begin_step(compressor);
   if (bucket_elements != bucket_elements_) {
     buckets_ = cut_buckets(parameters_, starts_, bucket_elements, std::move(buckets_));
     bucket_elements_ = bucket_elements;
   }
   // With one bucket, or one rank, there is nothing to overlap, and no thread is needed.
   overlap_ = buckets_.size() > 1 && !alone_;
-  exchange_->begin(overlap_);
+  exchange_.begin(overlap_);
 }
 
-void Reducer::begin_locally() {
-  forget_step();
-  compressor_ = nullptr;
+void Reducer::begin_locally(Compressor& compressor) {
+  begin_step(compressor);
+  overlap_ = false;
 }
 
 void Reducer::take(std::size_t index, ConstView gradient) {
@@ -107,9 +90,9 @@ void Reducer::take(std::size_t index, ConstView gradient) {
   }
   taken_[index] = true;
   while (all_taken_ < taken_.size() && taken_[all_taken_]) ++all_taken_;
-  if (compressor_ == nullptr || !overlap_) return;
-  while (exchange_->started() + 1 < buckets_.size() &&
-         buckets_[exchange_->started()].last <= all_taken_) {
+  if (!overlap_) return;
+  while (exchange_.started() + 1 < buckets_.size() &&
+         buckets_[exchange_.started()].last <= all_taken_) {
     send_next_bucket();
   }
 }
@@ -122,35 +105,25 @@ void Reducer::zero_missing() {
 
 void Reducer::send_next_bucket() {
   sending_ = true;
-  const Bucket& bucket = buckets_[exchange_->started()];
-  Packet packet;
+  const BucketView bucket = view(buckets_[exchange_.started()]);
+  Traffic traffic;
   {
     const Stopwatch stopwatch(statistics_.encode_seconds);
-    packet = compressor_->encode(view(bucket));
+    traffic = compressor_->encode(bucket);
   }
-  note_sent(packet, bucket.elements);
-  exchange_->start(packet);
+  note_sent(traffic, bucket.elements);
+  exchange_.start(*compressor_, bucket);
 }
 
-void Reducer::note_sent(const Packet& packet, std::int64_t elements) {
-  constexpr std::int64_t kEntry = sizeof(std::uint32_t) + sizeof(float);
-  std::int64_t sent = elements;
-  std::int64_t bytes = packet.elements.bytes();
-  if (packet.entries) {
-    sent = packet.entries->count;
-    bytes = sent * kEntry;
-  } else if (packet.gathered) {
-    sent = packet.gathered->count;
-    bytes = packet.gathered->own.bytes();
-  }
-  statistics_.bytes_sent += bytes;
+void Reducer::note_sent(const Traffic& traffic, std::int64_t elements) {
+  statistics_.bytes_sent += traffic.bytes;
   // A threshold of zero selects what lies between gradients, too.
-  sent_ += std::min(sent, elements);
+  sent_ += std::min(traffic.elements, elements);
   statistics_.density = static_cast<double>(sent_) / static_cast<double>(elements_);
 }
 
 void Reducer::receive(std::size_t packet, Exchange::Clock::time_point backward_end) {
-  const Exchange::Arrival arrival = exchange_->wait(packet);
+  const Exchange::Arrival arrival = exchange_.wait(packet);
   statistics_.exchange_seconds += seconds(arrival.end - arrival.begin);
   const Exchange::Clock::time_point overlapped = std::min(arrival.end, backward_end);
   if (overlapped > arrival.begin)
@@ -160,7 +133,7 @@ void Reducer::receive(std::size_t packet, Exchange::Clock::time_point backward_e
 void Reducer::finish(Optimizer& optimizer) {
   const Exchange::Clock::time_point backward_end = Exchange::Clock::now();
   zero_missing();
-  while (exchange_->started() < buckets_.size()) send_next_bucket();
+  while (exchange_.started() < buckets_.size()) send_next_bucket();
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
     const Bucket& bucket = buckets_[i];
     receive(i, backward_end);
@@ -171,7 +144,7 @@ void Reducer::finish(Optimizer& optimizer) {
     const Stopwatch stopwatch(statistics_.update_seconds);
     optimizer.update(view(bucket).parameters);
   }
-  if (!buckets_.empty()) statistics_.bytes_between += exchange_->bytes_between();
+  if (!buckets_.empty()) statistics_.bytes_between += exchange_.bytes_between();
   statistics_.non_finite += compressor_->take_non_finite();
   arithmetic_->stream().submit([] {}).wait();
   sending_ = false;
@@ -192,17 +165,20 @@ void Reducer::average_parameters(const Bucket& bucket) {
   if (bucket.elements == 0) return;
   sending_ = true;
   const BucketView copies = view(bucket);
+  Traffic traffic;
   {
     const Stopwatch stopwatch(statistics_.encode_seconds);
     copy_parameters(copies, true);
+    traffic = compressor_->encode(copies);
   }
-  note_sent({copies.gradients, Reduce::average}, copies.elements);
-  exchange_->begin(false);
-  exchange_->start({copies.gradients, Reduce::average});
+  note_sent(traffic, copies.elements);
+  exchange_.begin(false);
+  exchange_.start(*compressor_, copies);
   receive(0, {});
-  statistics_.bytes_between += exchange_->bytes_between();
+  statistics_.bytes_between += exchange_.bytes_between();
   {
     const Stopwatch stopwatch(statistics_.decode_seconds);
+    compressor_->decode(copies);
     copy_parameters(copies, false);
   }
   arithmetic_->stream().submit([] {}).wait();

@@ -21,8 +21,8 @@ LAYERS = [
     {"device.hpp", "select.hpp"},
     {"unique_id.hpp", "call.hpp", "transport.hpp"},
     {"communicator.hpp", "mpi.hpp"},
-    {"compressor.hpp", "reducer.hpp", "optimizer.hpp"},
-    {"dist_opt.hpp"},
+    {"compressor.hpp", "optimizer.hpp", "step_statistics.hpp"},
+    {"dist_opt.hpp", "dist_options.hpp"},
 ]
 LAYER_OF = {f"tutti/{name}": number for number, names in enumerate(LAYERS) for name in names}
 

@@ -10,9 +10,10 @@
 #include <vector>
 
 #include "multirank/sparse_model.hpp"
-#include "opt/compressors.hpp"
-#include "opt/density.hpp"
-#include "tutti/reducer.hpp"
+#include "opt/compressors/density.hpp"
+#include "opt/compressors/gathered_sparse.hpp"
+#include "opt/compressors/summed_sparse.hpp"
+#include "opt/reducer.hpp"
 
 namespace tutti::test {
 namespace {
@@ -34,14 +35,13 @@ struct Replica {
       ranges.push_back({.offset = offset, .count = count, .parameter = array.data()});
       offset += count;
     }
-    reducer = std::make_unique<Reducer>(
-        std::shared_ptr<Communicator>(&communicator, [](Communicator*) {}), std::move(ranges));
-    const auto arithmetic = make_arithmetic(Stream());
-    const std::int64_t elements = reducer->memory_elements();
+    const std::shared_ptr<Communicator> shared(&communicator, [](Communicator*) {});
+    reducer = std::make_unique<Reducer>(shared, std::move(ranges));
+    const CompressorSite site{shared, reducer->memory_elements()};
     if (gathered) {
-      compressor = std::make_unique<GatheredSparseCompressor>(communicator, elements, arithmetic);
+      compressor = std::make_unique<GatheredSparseCompressor>(site);
     } else {
-      compressor = std::make_unique<SummedSparseCompressor>(elements, arithmetic);
+      compressor = std::make_unique<SummedSparseCompressor>(site);
     }
   }
 
@@ -70,8 +70,7 @@ class GatheredSparse : public RankTest {
         summed.step(choice, bucket, gradients);
         gathered.step(choice, bucket, gradients);
         ASSERT_EQ(gathered.values, summed.values) << "step " << step;
-        EXPECT_EQ(gathered.compressor->residual(), summed.compressor->residual());
-        EXPECT_EQ(gathered.compressor->velocity(), summed.compressor->velocity());
+        EXPECT_EQ(gathered.compressor->state().arrays, summed.compressor->state().arrays);
         EXPECT_EQ(gathered.reducer->statistics().density, summed.reducer->statistics().density);
       }
     });
@@ -102,7 +101,8 @@ TEST_F(GatheredSparse, MomentumAndClippingAreThoseOfCpus) {
 TEST_F(GatheredSparse, ASingleSumIsThatOfCpus) {
   on_ranks([](Communicator& communicator) {
     constexpr std::int64_t kCount = 3001;
-    const auto arithmetic = make_arithmetic(Stream());
+    const CompressorSite site{std::shared_ptr<Communicator>(&communicator, [](Communicator*) {})};
+    GatheredSparseCompressor compressor(site, Reduce::sum);
     struct Choice {
       double spars;
       bool top_k;
@@ -115,14 +115,14 @@ TEST_F(GatheredSparse, ASingleSumIsThatOfCpus) {
       std::vector<float> residual(kCount, 12.0F);
       std::vector<float> kept = residual;
 
-      GatheredSum sum(communicator, *arithmetic);
-      if (choice.top_k) {
-        sum.select_top_k(gathered.data(), kept.data(), kCount, top_k_count(choice.spars, kCount));
-      } else {
-        sum.select_above(gathered.data(), kept.data(), kCount, threshold_of(choice.spars));
-      }
-      communicator.all_gather(sum.packet().own, sum.packet().all);
-      sum.add_up(gathered.data(), kCount);
+      compressor.choose({.top_k = choice.top_k,
+                         .spars = choice.spars,
+                         .correct = false,
+                         .residual = kept.data()});
+      const BucketView all{.elements = kCount, .gradients = std::span<float>(gathered)};
+      compressor.encode(all);
+      compressor.exchange(all, Stream());
+      compressor.decode(all);
 
       DistOpt opt = over(communicator);
       opt.sparsification(std::span<float>(summed), std::span<float>(residual), choice.spars,
@@ -181,8 +181,7 @@ TEST_F(GatheredSparse, GoesOnFromAState) {
       std::copy(whole.values.arrays[i].begin(), whole.values.arrays[i].end(),
                 resumed.values.arrays[i].begin());
     }
-    resumed.compressor->load_residual(whole.compressor->residual());
-    resumed.compressor->load_velocity(whole.compressor->velocity());
+    resumed.compressor->load_state(whole.compressor->state());
     for (int step = 3; step < 5; ++step) {
       whole.step(choice, 70, gradients(step));
       resumed.step(choice, 70, gradients(step));

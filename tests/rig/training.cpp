@@ -100,6 +100,8 @@ void Training::step(DistMode mode, std::uint64_t number) {
                                             top_k);
       break;
     }
+    case DistMode::custom:
+      throw WrongResult("a trial has no compressor of its own");
   }
   if (mode == DistMode::partial) {
     simulate_partial(all);

@@ -1,5 +1,5 @@
 // Tests of when the reducer sends buckets and updates parameters, over a transport with a gate.
-#include "tutti/reducer.hpp"
+#include "opt/reducer.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,10 +8,11 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
-#include "opt/compressors.hpp"
+#include "opt/compressors/plain.hpp"
 
 namespace tutti {
 namespace {
@@ -121,15 +122,17 @@ class ReducerTest : public ::testing::Test {
       parameters.insert(parameters.begin(), range);
       offset += size;
     }
-    return {std::make_shared<Communicator>(std::make_unique<GatedTransport>(gate_, ranks)),
-            std::move(parameters)};
+    const auto communicator =
+        std::make_shared<Communicator>(std::make_unique<GatedTransport>(gate_, ranks));
+    plain_.emplace(CompressorSite{communicator});
+    return {communicator, std::move(parameters)};
   }
   ConstView gradient(std::size_t count, float value) {
     made_.assign(count, value);
     return std::span<const float>(made_);
   }
 
-  FloatCompressor plain_;
+  std::optional<PlainCompressor> plain_;
   std::int64_t bucket_ = 0;
   std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
   NotingOptimizer optimizer_{*gate_};
@@ -140,7 +143,7 @@ class ReducerTest : public ::testing::Test {
 TEST_F(ReducerTest, SendsAFullBucketWhileGradientsAreStillMade) {
   Reducer reducer = make({1, 2, 3, 4}, 1);
   gate_->open_for(0);
-  reducer.begin(plain_, bucket_);
+  reducer.begin(*plain_, bucket_);
   reducer.take(0, gradient(4, 0.0F));
   EXPECT_EQ(gate_->wait_for_begun(1), Counts{4});
   EXPECT_TRUE(reducer.sending());
@@ -159,7 +162,7 @@ TEST_F(ReducerTest, SendsAFullBucketWhileGradientsAreStillMade) {
 TEST_F(ReducerTest, SendsBucketsInTheirOrderWhateverTheOrderOfGradients) {
   Reducer reducer = make({1, 2, 3}, 1);
   for (int step = 0; step < 2; ++step) {
-    reducer.begin(plain_, bucket_);
+    reducer.begin(*plain_, bucket_);
     reducer.take(2, gradient(1, 0.0F));
     reducer.take(1, gradient(2, 0.0F));
     EXPECT_FALSE(reducer.sending());
@@ -172,7 +175,7 @@ TEST_F(ReducerTest, SendsBucketsInTheirOrderWhateverTheOrderOfGradients) {
 TEST_F(ReducerTest, UpdatesABucketWhileLaterOnesTravel) {
   Reducer reducer = make({1, 2, 3, 4}, 5);  // buckets of 4, of 3 + 2, of 1
   gate_->open_for(1);                       // the optimizer's updates open it further
-  reducer.begin(plain_, bucket_);
+  reducer.begin(*plain_, bucket_);
   for (std::size_t i = 0; i < 4; ++i) reducer.take(i, gradient(4 - i, 0.0F));
   reducer.finish(optimizer_);
   EXPECT_EQ(optimizer_.updates, (std::vector<Counts>{{6}, {3, 1}, {0}}));
@@ -180,7 +183,7 @@ TEST_F(ReducerTest, UpdatesABucketWhileLaterOnesTravel) {
 
 TEST_F(ReducerTest, HoldsBackTheLastBucketUntilNothingCanGoWrong) {
   Reducer one_bucket = make({1, 2}, 100);
-  one_bucket.begin(plain_, bucket_);
+  one_bucket.begin(*plain_, bucket_);
   one_bucket.take(0, gradient(2, 1.0F));
   one_bucket.take(1, gradient(1, 1.0F));
   EXPECT_FALSE(one_bucket.sending());
@@ -192,10 +195,10 @@ TEST_F(ReducerTest, HoldsBackTheLastBucketUntilNothingCanGoWrong) {
 
 TEST_F(ReducerTest, ARankAloneSendsNothingEarly) {
   Reducer reducer = make({1, 2}, 1, 1);
-  reducer.begin(plain_, bucket_);
+  reducer.begin(*plain_, bucket_);
   reducer.take(0, gradient(2, 1.0F));
   EXPECT_FALSE(reducer.sending());
-  reducer.begin(plain_, bucket_);  // tried again
+  reducer.begin(*plain_, bucket_);  // tried again
   reducer.take(0, gradient(2, 5.0F));
   reducer.take(1, gradient(1, 6.0F));
   reducer.finish(optimizer_);
@@ -207,7 +210,7 @@ TEST_F(ReducerTest, CountsWhatWasNotTakenAsZero) {
   for (std::size_t i = 0; i < 3; ++i) {
     std::fill_n(static_cast<float*>(reducer.gradient(i).data), 2, 7.0F);
   }
-  reducer.begin(plain_, bucket_);
+  reducer.begin(*plain_, bucket_);
   reducer.take(1, reducer.gradient(1));  // in its place: nothing is copied
   reducer.finish(optimizer_);
   EXPECT_EQ(optimizer_.gradients, (std::vector<float>{0.0F, 0.0F, 7.0F, 7.0F, 0.0F, 0.0F}));

@@ -1,45 +1,21 @@
 // The reducer: averages gradients over the ranks, bucket by bucket, while others are being made.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "device/arithmetic.hpp"
+#include "opt/bucket.hpp"
+#include "opt/exchange.hpp"
 #include "tutti/communicator.hpp"
 #include "tutti/compressor.hpp"
 #include "tutti/optimizer.hpp"
+#include "tutti/step_statistics.hpp"
 
 namespace tutti {
-
-class Arithmetic;
-class Exchange;
-struct Bucket;
-struct Piece;
-
-/** What one step did on this rank. All times are in seconds. */
-struct StepStatistics {
-  /** The packets that were handed to collectives; the same for any layout of hosts. */
-  std::int64_t bytes_sent = 0;
-  /** What this rank sent to other hosts (Communicator::bytes_between()) from the first of these
-   * collectives to the end of the last. Of a host's ranks the lowest sends for all. */
-  std::int64_t bytes_between = 0;
-  /** Elements of packets per gradient element: 1 where all are sent. */
-  double density = 0.0;
-  /** Elements that are not finite, where the mode looks for them (docs/numerics.md). */
-  std::int64_t non_finite = 0;
-  double pack_seconds = 0.0;      ///< copying gradients into buckets
-  double encode_seconds = 0.0;    ///< making packets
-  double exchange_seconds = 0.0;  ///< in collectives, on whatever thread
-  double decode_seconds = 0.0;    ///< turning what arrived into averages
-  double update_seconds = 0.0;    ///< in the optimiser
-  double overlap_seconds = 0.0;   ///< the part of exchange_seconds during the backward pass
-
-  /** Field by field, for totals over several steps. */
-  StepStatistics& operator+=(const StepStatistics& other);
-};
 
 /**
  * Averages the gradients of a list of parameters over the ranks of a communicator, and has an
@@ -94,8 +70,9 @@ class Reducer {
    * forgotten. Not while sending().
    */
   void begin(Compressor& compressor, std::int64_t bucket_elements);
-  /** Starts a step that sends no gradients; it ends with finish_locally(). */
-  void begin_locally();
+  /** Starts a step that sends no gradients, but parameters through `compressor`: it ends with
+   * finish_locally(). */
+  void begin_locally(Compressor& compressor);
   /**
    * Takes the gradient of parameter `index`: as many f32 elements in memory of its device. Once for
    * each parameter and step. Its memory is the caller's again afterwards, on the stream.
@@ -111,7 +88,8 @@ class Reducer {
    * averages the parameters of `partition` over the ranks. Blocks.
    */
   void finish_locally(Optimizer& optimizer, const Bucket& partition);
-  /** Collective and blocking: averages the parameters of `bucket` over the ranks. */
+  /** In a local step; collective and blocking: averages the parameters of `bucket` over the ranks.
+   */
   void average_parameters(const Bucket& bucket);
 
   /** Whether other ranks wait, or would wait, for the rest of what this one has begun to send. */
@@ -120,13 +98,13 @@ class Reducer {
   const StepStatistics& statistics() const { return statistics_; }
 
  private:
-  void forget_step();
+  void begin_step(Compressor& compressor);
   void zero_missing();
   BucketView view(const Bucket& bucket) const;
   void send_next_bucket();
-  void note_sent(const Packet& packet, std::int64_t elements);
+  void note_sent(const Traffic& traffic, std::int64_t elements);
   void copy_parameters(const BucketView& bucket, bool to_bucket);
-  void receive(std::size_t packet, std::chrono::steady_clock::time_point backward_end);
+  void receive(std::size_t packet, Exchange::Clock::time_point backward_end);
 
   std::vector<ParameterRange> parameters_;  // with their gradients
   std::int64_t elements_ = 0;               // of all parameters
@@ -136,7 +114,7 @@ class Reducer {
   Buffer memory_;                           // of the gradients
   std::vector<Bucket> buckets_;             // of the present layout
   std::int64_t bucket_elements_ = 0;        // that it was cut for
-  Compressor* compressor_ = nullptr;        // of the present step; null if that is local
+  Compressor* compressor_ = nullptr;        // of the present step
   bool overlap_ = false;                    // send buckets while gradients are still being made
   bool sending_ = false;
   std::vector<bool> taken_;
@@ -144,7 +122,7 @@ class Reducer {
   std::int64_t sent_ = 0;      // elements of this step's packets
   std::vector<Piece> pieces_;  // of copy_parameters()
   StepStatistics statistics_;
-  std::unique_ptr<Exchange> exchange_;  // ends first: its thread works in memory_
+  Exchange exchange_;  // ends first: its thread works in memory_
 };
 
 }  // namespace tutti

@@ -5,14 +5,13 @@
 
 #include "device/arithmetic.hpp"
 #include "tutti/communicator.hpp"
-#include "tutti/compressor.hpp"
 
 namespace tutti {
 
 /**
- * One such sum: select, have packet().own gathered into packet().all, add up. The ranks' entries
+ * One such sum: select, have own() gathered into all(), add up. The ranks' entries
  * are added in the order of the ranks. Top-K sends k entries, counted on the GPU; a threshold as
- * many as the rank that has most, for which the host asks. Of elements that are not finite top-K
+ * many as the rank that has most, for which the CPU asks. Of elements that are not finite top-K
  * sends no more than k, the others stay. The work is launched on the stream of the arithmetic,
  * which, as the communicator, outlives the object.
  */
@@ -28,32 +27,36 @@ class GatheredSum {
 
   /** What this rank has selected. */
   Entries entries() const { return entries_at(own_.memory.data(), own_.room, own_.most); }
-  /** What travels. */
-  GatheredEntries packet() const;
+  /** How many of these are elements of the vector. */
+  std::int64_t count() const { return count_; }
+  /** What travels: as many bytes on all ranks. */
+  View own() const { return own_.memory.view(DType::i32); }
+  /** Where that of all ranks arrives, in the order of the ranks. */
+  View all() const { return all_.view(DType::i32); }
   /** sums[i] = the sum of what has arrived at index i, for i < count. */
   void add_up(float* sums, std::int64_t count) const;
 
  private:
   /** Entries with room for some: their number, then all indices, then all values. */
-  struct Parcel {
+  struct Message {
     Buffer memory;
     std::int64_t room = 0;
     std::int64_t most = 0;  // of the entries that were selected
   };
 
   static std::int64_t words(std::int64_t room);
-  static Selected slots_at(void* parcel, std::int64_t room, std::int64_t most);
-  static Entries entries_at(void* parcel, std::int64_t room, std::int64_t most);
-  static Selected slots_of(const Parcel& parcel);
-  Parcel make_parcel(std::int64_t most) const;
-  std::int64_t count_of(const Parcel& parcel) const;
-  Parcel shrink(const Parcel& parcel) const;
+  static Selected slots_at(void* message, std::int64_t room, std::int64_t most);
+  static Entries entries_at(void* message, std::int64_t room, std::int64_t most);
+  static Selected slots_of(const Message& message);
+  Message make_message(std::int64_t most) const;
+  std::int64_t count_of(const Message& message) const;
+  Message shrink(const Message& message) const;
   void make_room();
 
   Communicator* communicator_;
   Arithmetic* arithmetic_;
-  Parcel own_;
-  Buffer all_;  // the parcels of all ranks
+  Message own_;
+  Buffer all_;  // the messages of all ranks
   std::int64_t count_ = 0;
 };
 

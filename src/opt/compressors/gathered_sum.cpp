@@ -1,5 +1,5 @@
 // A sum of sparse vectors where every rank gets the entries of all: how GPUs exchange them.
-#include "opt/gathered_sum.hpp"
+#include "opt/compressors/gathered_sum.hpp"
 
 #include <span>
 #include <utility>
@@ -14,30 +14,30 @@ constexpr std::int64_t kGroup = 4;  // words of 16 bytes
 
 std::int64_t GatheredSum::words(std::int64_t room) { return kHead + 2 * room; }
 
-Selected GatheredSum::slots_at(void* parcel, std::int64_t room, std::int64_t most) {
-  auto* count = static_cast<std::uint32_t*>(parcel);
+Selected GatheredSum::slots_at(void* message, std::int64_t room, std::int64_t most) {
+  auto* count = static_cast<std::uint32_t*>(message);
   std::uint32_t* indices = count + kHead;
   return {indices, reinterpret_cast<float*>(indices + room), count,
           static_cast<std::uint32_t>(most)};
 }
 
-Entries GatheredSum::entries_at(void* parcel, std::int64_t room, std::int64_t most) {
-  const Selected slots = slots_at(parcel, room, most);
+Entries GatheredSum::entries_at(void* message, std::int64_t room, std::int64_t most) {
+  const Selected slots = slots_at(message, room, most);
   return {slots.indices, slots.values, slots.count, most};
 }
 
-Selected GatheredSum::slots_of(const Parcel& parcel) {
-  return slots_at(parcel.memory.data(), parcel.room, parcel.most);
+Selected GatheredSum::slots_of(const Message& message) {
+  return slots_at(message.memory.data(), message.room, message.most);
 }
 
-GatheredSum::Parcel GatheredSum::make_parcel(std::int64_t most) const {
+GatheredSum::Message GatheredSum::make_message(std::int64_t most) const {
   const std::int64_t room = (most + kGroup - 1) / kGroup * kGroup;
   return {arithmetic_->stream().allocate(words(room) * size_of(DType::i32)), room, most};
 }
 
 void GatheredSum::select_top_k(const float* values, float* residual, std::int64_t count,
                                std::int64_t k) {
-  own_ = make_parcel(k);
+  own_ = make_message(k);
   arithmetic_->select_top_k(values, residual, count, k, slots_of(own_));
   count_ = k;
   make_room();
@@ -45,7 +45,7 @@ void GatheredSum::select_top_k(const float* values, float* residual, std::int64_
 
 void GatheredSum::select_above(const float* values, float* residual, std::int64_t count,
                                float threshold) {
-  const Parcel all = make_parcel(count);
+  const Message all = make_message(count);
   arithmetic_->select_above(values, residual, count, threshold, slots_of(all));
   count_ = count_of(all);
   own_ = shrink(all);
@@ -53,25 +53,25 @@ void GatheredSum::select_above(const float* values, float* residual, std::int64_
 }
 
 /** Blocks: how many entries there are. */
-std::int64_t GatheredSum::count_of(const Parcel& parcel) const {
+std::int64_t GatheredSum::count_of(const Message& message) const {
   std::int32_t count = 0;  // at most kMostSelectable
   arithmetic_->stream()
-      .copy(std::span(&count, 1), parcel.memory.view(DType::i32).part(0, 1))
+      .copy(std::span(&count, 1), message.memory.view(DType::i32).part(0, 1))
       .wait();
   return count;
 }
 
 /** The same entries in room for as many as the rank has that has most. */
-GatheredSum::Parcel GatheredSum::shrink(const Parcel& parcel) const {
+GatheredSum::Message GatheredSum::shrink(const Message& message) const {
   std::int64_t most = count_;
   communicator_->all_reduce(std::span(&most, 1), Reduce::max);
-  Parcel small = make_parcel(most);
+  Message small = make_message(most);
   const auto copy = [&](std::int64_t to, std::int64_t from, std::int64_t words) {
     arithmetic_->stream().copy(small.memory.view(DType::i32).part(to, words),
-                               parcel.memory.view(DType::i32).part(from, words));
+                               message.memory.view(DType::i32).part(from, words));
   };
   copy(0, 0, kHead + count_);  // the head and the indices
-  copy(kHead + small.room, kHead + parcel.room, count_);
+  copy(kHead + small.room, kHead + message.room, count_);
   return small;
 }
 
@@ -79,15 +79,11 @@ void GatheredSum::make_room() {
   all_ = arithmetic_->stream().allocate(own_.memory.bytes() * communicator_->world_size());
 }
 
-GatheredEntries GatheredSum::packet() const {
-  return {own_.memory.view(DType::i32), all_.view(DType::i32), count_};
-}
-
 void GatheredSum::add_up(float* sums, std::int64_t count) const {
   arithmetic_->stream().fill_with_zeros({sums, count, DType::f32, arithmetic_->device()});
   for (int rank = 0; rank < communicator_->world_size(); ++rank) {
-    auto* parcel = static_cast<std::uint32_t*>(all_.data()) + rank * words(own_.room);
-    arithmetic_->scatter_add(entries_at(parcel, own_.room, own_.most), sums);
+    auto* message = static_cast<std::uint32_t*>(all_.data()) + rank * words(own_.room);
+    arithmetic_->scatter_add(entries_at(message, own_.room, own_.most), sums);
   }
 }
 

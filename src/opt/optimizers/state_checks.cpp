@@ -1,5 +1,5 @@
 // Refuses what is unknown, and counts that do not count.
-#include "opt/state_checks.hpp"
+#include "opt/optimizers/state_checks.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -7,8 +7,8 @@
 
 #include "base/text.hpp"
 #include "device/arithmetic.hpp"
-#include "opt/device_memory.hpp"
-#include "opt/state_checks.hpp"
+#include "device/device_memory.hpp"
+#include "opt/optimizers/state_checks.hpp"
 #include "tutti/error.hpp"
 #include "tutti/optimizer.hpp"
 

@@ -1,4 +1,4 @@
-// Arrays of f32 in memory of a device, and how the host reads and writes them.
+// Arrays of f32 in memory of a device, and how the CPU reads and writes them.
 #pragma once
 
 #include <cstdint>

@@ -21,6 +21,9 @@ class Staging {
   Staging(std::shared_ptr<Communicator> communicator, Stream home)
       : communicator_(std::move(communicator)), home_(std::move(home)) {}
 
+  /** Before the first packet: has memory for packets of `bytes` together, so that it need not grow.
+   * Collective where it has less. */
+  void reserve(std::int64_t bytes);
   /** Makes room for `bytes` more in the last packet. Collective where the memory has to grow. */
   std::byte* append(std::int64_t bytes);
   /** The last packet, and how long it is. */
@@ -32,6 +35,8 @@ class Staging {
   void clear();
 
  private:
+  void grow(std::int64_t bytes);
+
   std::shared_ptr<Communicator> communicator_;
   Stream home_;
   Buffer buffer_;                 // grows, never shrinks
