@@ -30,7 +30,7 @@ struct WaitPolicy {
 class Waiter {
  public:
   using Duration = WaitPolicy::Duration;
-  static constexpr std::chrono::milliseconds kForEver = std::chrono::milliseconds::max();
+  static constexpr std::chrono::milliseconds kForEver = std::chrono::hours(876'000);  // 100 years
 
   /** `policy` outlives it. */
   explicit Waiter(const WaitPolicy& policy, std::chrono::milliseconds timeout = kForEver)
@@ -56,7 +56,7 @@ class Waiter {
   /** A short pause or a nap; whether it was a nap, so that there is time for other things, too. */
   bool pause() {
     charge();
-    if (waited_ - close_since_ < policy_->spin) {
+    if (waited_ < policy_->spin) {
       policy_->between();
       return false;
     }
@@ -69,16 +69,19 @@ class Waiter {
     sleep(policy_->nap);
     if (policy_->interruptible) InterruptCheck::poll();
   }
-  /** Something has moved: short pauses again. */
-  void look_closely() {
-    charge();
-    close_since_ = waited_;
+  /** Something has moved: short pauses again, and the time begins anew. */
+  void restart(std::chrono::milliseconds timeout) {
+    timeout_ = timeout;
+    begun_ = false;
+    waited_ = last_due_ = {};
   }
 
   /** Whether the wait has lasted for its timeout. */
-  bool expired() {
+  bool expired() { return expires_within({}); }
+  /** Whether no more than `rest` is left of that. */
+  bool expires_within(std::chrono::milliseconds rest) {
     charge();
-    return waited_ >= timeout_;
+    return waited_ >= timeout_ - rest;
   }
   /** Whether `interval` of the wait has passed since this was last so. */
   bool due(Duration interval) {
@@ -87,7 +90,8 @@ class Waiter {
     last_due_ = waited_;
     return true;
   }
-  std::chrono::milliseconds waited() const {
+  std::chrono::milliseconds waited() {
+    charge();
     return std::chrono::duration_cast<std::chrono::milliseconds>(waited_);
   }
 
@@ -109,7 +113,6 @@ class Waiter {
   bool begun_ = false;
   Clock::time_point last_{};
   Duration waited_{};
-  Duration close_since_{};
   Duration last_due_{};
 };
 

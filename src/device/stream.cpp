@@ -12,6 +12,7 @@
 
 #include "base/memory.hpp"
 #include "base/recycled.hpp"
+#include "base/waiter.hpp"
 #include "device/cuda.hpp"
 #include "device/queue.hpp"
 #include "tutti/error.hpp"
@@ -21,6 +22,7 @@ namespace tutti {
 namespace {
 
 constexpr std::align_val_t kCacheLine{64};
+constexpr WaitPolicy kPolicy{.nap = InterruptCheck::kInterval};
 
 /** An operation on a thread of the CPU. */
 class CpuEvent final : public Event::State {
@@ -31,8 +33,8 @@ class CpuEvent final : public Event::State {
   }
   void wait() override {
     std::unique_lock lock(mutex_);
-    while (!ended_.wait_for(lock, InterruptCheck::kInterval, [this] { return done_; })) {
-      InterruptCheck::poll();
+    for (Waiter waiter(kPolicy); !done_;) {
+      waiter.nap([&](Waiter::Duration limit) { ended_.wait_for(lock, limit); });
     }
     if (error_) std::rethrow_exception(error_);
   }

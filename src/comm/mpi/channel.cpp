@@ -8,16 +8,14 @@
 #include <list>
 #include <mutex>
 #include <optional>
-#include <thread>
 
-#include "base/backoff.hpp"
 #include "base/deadline.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "base/waiter.hpp"
 #include "comm/mpi/inquiry.hpp"
 #include "comm/mpi/lifecycle.hpp"
 #include "tutti/error.hpp"
-#include "tutti/interrupt.hpp"
 
 namespace tutti::mpi {
 namespace {
@@ -92,10 +90,10 @@ class Channel::Left {
   void wait_at_exit() noexcept {
     if (process_ != ::getpid()) return;
     const std::lock_guard lock(mutex_);
-    for (Deadline deadline(kAtExit); !deadline.expired();) {
+    const WaitPolicy policy{.nap = std::chrono::milliseconds(1), .interruptible = false};
+    for (Waiter waiter(policy, kAtExit); !waiter.expired(); waiter.pause()) {
       free_those_all_have_left();
       if (channels_.empty()) return;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
 
@@ -148,13 +146,13 @@ void Channel::look_around(std::span<const int> waiting_for) {
 
 void Channel::investigate(std::span<const int> suspects, std::chrono::milliseconds overdue) {
   Inquiry inquiry(watch_, suspects, timeout_, Clock::now() - overdue);
-  for (;;) {
+  const WaitPolicy policy{.nap = std::chrono::milliseconds(1)};
+  for (Waiter waiter(policy);; waiter.pause()) {
     look_around(suspects);
     if (const auto verdict = inquiry.verdict()) {
       if (!verdict->loss.ranks.empty()) lose(verdict->loss.ranks, verdict->loss.reason);
       return;
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
@@ -222,14 +220,13 @@ void Channel::Batch::recv(void* data, std::int64_t bytes, int source) {
 }
 
 void Channel::Batch::wait(std::chrono::milliseconds timeout) {
-  Backoff backoff;
+  Waiter waiter(kMpiWait, timeout);
   WaitGraph& graph = channel_.session_->wait_graph();
   const auto lead = inquiry_lead(channel_.timeout_);
-  Deadline deadline(timeout);
   std::optional<Inquiry> inquiry;
   auto passed = Clock::time_point::max();  // when the deadline passes first
   const auto start_anew = [&](std::chrono::milliseconds time) {
-    deadline = Deadline(time);
+    waiter.restart(time);
     inquiry.reset();
   };
   bool seen_waiting = false;
@@ -237,16 +234,14 @@ void Channel::Batch::wait(std::chrono::milliseconds timeout) {
   while (!requests_.empty()) {
     const bool moved = test();
     if (moved) {
-      backoff.reset();
       start_anew(timeout);
       graph.progressed();
       passed = Clock::time_point::max();
       last_words.reset();
     }
-    const bool long_wait = !moved && backoff.pause();
+    const bool long_wait = !moved && waiter.pause();
     if (!long_wait && !graph.is_due()) continue;
     seen_waiting = true;
-    InterruptCheck::poll();
     channel_.look_around(awaited());
     const RecycledVector<int> leavers = channel_.watch_.leavers(awaited());
     if (!leavers.empty()) {
@@ -254,8 +249,8 @@ void Channel::Batch::wait(std::chrono::milliseconds timeout) {
       if (!last_words->expired() || test()) continue;
       channel_.lose({leavers.begin(), leavers.end()}, "it has destroyed its communicator");
     }
-    const bool is_over = deadline.expired();
-    if (!inquiry && deadline.expires_within(lead)) {
+    const bool is_over = waiter.expired();
+    if (!inquiry && waiter.expires_within(lead)) {
       passed = std::min(passed, Clock::now() + lead);
       inquiry.emplace(channel_.watch_, awaited(), channel_.timeout_, passed);
     }

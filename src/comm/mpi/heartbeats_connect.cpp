@@ -4,16 +4,15 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <thread>
 
 #include "base/deadline.hpp"
 #include "base/log.hpp"
 #include "base/system.hpp"
 #include "base/text.hpp"
+#include "base/waiter.hpp"
 #include "comm/mpi/channel.hpp"
 #include "comm/mpi/heartbeats.hpp"
 #include "tutti/error.hpp"
-#include "tutti/interrupt.hpp"
 
 namespace tutti::mpi {
 namespace {
@@ -22,7 +21,7 @@ constexpr int kNearest = 8;  // hosts on each side
 /** The longest time to connect; a quarter of a deadline, if that is less: it counts towards it. */
 constexpr std::chrono::milliseconds kToConnect{2000};
 constexpr std::chrono::milliseconds kForAWelcome{500};
-constexpr std::chrono::microseconds kBetweenLooks{200};
+constexpr WaitPolicy kPolicy{.nap = std::chrono::microseconds(200)};
 constexpr std::size_t kMostStrangers = 64;  // connections that have not said who they are
 constexpr int kPatience = 8;                // seconds, and as many signs of life
 
@@ -195,19 +194,17 @@ std::chrono::milliseconds meet(Channel& channel, std::vector<Peer>& peers, const
     if (peer.host > own_host) callers.emplace_back(peer, own, own_host);
   }
   Door door(peers, own, listener);
-  const auto start = Deadline::Clock::now();
   const auto most = std::min(kToConnect, channel.timeout() / 4);
-  for (Deadline deadline(most); !deadline.expired();) {
+  Waiter waiter(kPolicy, most);
+  while (!waiter.expired()) {
     door.step();
     for (Caller& caller : callers) caller.step();
     if (std::all_of(peers.begin(), peers.end(), [](const Peer& peer) { return bool(peer.socket); }))
       break;
-    InterruptCheck::poll();
     channel.look_around({});
-    std::this_thread::sleep_for(kBetweenLooks);
+    waiter.pause();
   }
-  const auto took = Deadline::Clock::now() - start;
-  return std::min(std::chrono::duration_cast<std::chrono::milliseconds>(took), most);
+  return std::min(waiter.waited(), most);
 }
 
 std::string address_text(Address address) {

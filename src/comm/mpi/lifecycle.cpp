@@ -17,7 +17,6 @@
 #include <thread>
 #include <utility>
 
-#include "base/deadline.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "base/waiter.hpp"
@@ -48,10 +47,10 @@ struct Initialisation {
     code = result;
     ended.notify_all();
   }
-  /** Whether it has ended; blocks for a moment. */
-  bool look() {
+  /** Whether it has ended, at the latest after `limit`. */
+  bool look(Waiter::Duration limit) {
     std::unique_lock lock(mutex);
-    return ended.wait_for(lock, InterruptCheck::kInterval, [this] { return code.has_value(); });
+    return ended.wait_for(lock, limit, [this] { return code.has_value(); });
   }
 };
 
@@ -142,9 +141,11 @@ void initialise(std::chrono::milliseconds timeout) {
     std::thread([start = owner.initialisation] { start->run(); }).detach();
   }
   const auto start = owner.initialisation;  // by now perhaps that of an earlier call, which gave up
-  for (Deadline deadline(timeout); !start->look();) {
-    InterruptCheck::poll();
-    if (deadline.expired()) lose_those_who_did_not_come(timeout);
+  const WaitPolicy policy{.nap = InterruptCheck::kInterval};
+  bool has_ended = false;
+  for (Waiter waiter(policy, timeout); !has_ended;) {
+    if (waiter.expired()) lose_those_who_did_not_come(timeout);
+    waiter.nap([&](Waiter::Duration limit) { has_ended = start->look(limit); });
   }
   check(*start->code, "MPI_Init_thread");
   owner.initialised_by = ::getpid();

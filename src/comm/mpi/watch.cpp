@@ -4,11 +4,10 @@
 #include <algorithm>
 #include <exception>
 #include <iterator>
-#include <thread>
 #include <utility>
 
-#include "base/deadline.hpp"
 #include "base/log.hpp"
+#include "base/waiter.hpp"
 
 namespace tutti::mpi {
 namespace {
@@ -200,10 +199,10 @@ void Watch::announce(const FailureReport& report, Finder finder) {
     const bool is_near = layout_ && layout_->host_of(rank) == layout_->host_of(rank_);
     return !is_near && std::find(lost.begin(), lost.end(), rank) == lost.end();
   };
-  for (Deadline deadline(kForTheNews); !deadline.expired();) {
+  const WaitPolicy policy{.nap = kBetweenPolls, .interruptible = false};
+  for (Waiter waiter(policy, kForTheNews); !waiter.expired(); waiter.pause()) {
     messenger_.flush();
     if (!messenger_.is_sending(is_urgent)) break;
-    std::this_thread::sleep_for(kBetweenPolls);
   }
 }
 

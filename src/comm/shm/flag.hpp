@@ -43,8 +43,9 @@ class Signal {
   void wake() const { futex(FUTEX_WAKE, INT_MAX, nullptr); }
 
   /** Sleeps while the counter is `seen`, at most for `limit`. May return early. */
-  void sleep(std::uint32_t seen, std::chrono::milliseconds limit) const {
-    const timespec duration{limit.count() / 1000, (limit.count() % 1000) * 1000000};
+  void sleep(std::uint32_t seen, std::chrono::nanoseconds limit) const {
+    constexpr std::int64_t kSecond = 1'000'000'000;
+    const timespec duration{limit.count() / kSecond, limit.count() % kSecond};
     sleepers_->fetch_add(1, std::memory_order_seq_cst);
     if (value() == seen) futex(FUTEX_WAIT, seen, &duration);
     sleepers_->fetch_sub(1, std::memory_order_seq_cst);
@@ -70,7 +71,7 @@ struct Flag {
   bool reached(std::uint32_t target) { return signal().reached(target); }
   void publish(std::uint32_t next) { signal().publish(next); }
   void wake() { signal().wake(); }
-  void sleep(std::uint32_t seen, std::chrono::milliseconds limit) { signal().sleep(seen, limit); }
+  void sleep(std::uint32_t seen, std::chrono::nanoseconds limit) { signal().sleep(seen, limit); }
 };
 
 /** Tells the processor that this is a spinning wait. */

@@ -6,24 +6,30 @@
 
 #include <algorithm>
 #include <memory>
-#include <thread>
 
+#include "base/deadline.hpp"
 #include "base/text.hpp"
 #include "comm/shm/registry.hpp"
 #include "tutti/error.hpp"
-#include "tutti/interrupt.hpp"
 
 namespace tutti::shm {
 namespace {
 
-constexpr std::chrono::milliseconds kNap{50};      // the longest sleep between two looks
-constexpr std::chrono::milliseconds kListen{300};  // for the heartbeats of ranks under suspicion
-// Waking a sleeper takes 50 to 100 us, and whoever it keeps waiting falls asleep in turn.
-constexpr std::chrono::microseconds kSpin{300};
+constexpr std::chrono::milliseconds kNap{50};  // the longest sleep between two looks
+
+constexpr WaitPolicy kPolicy{
+    // A rank that is just behind comes sooner than the clock can be read, or than a pause ends.
+    .first_looks = 500,
+    // Waking a sleeper takes 50 to 100 us, and whoever it keeps waiting falls asleep in turn.
+    .spin = std::chrono::microseconds(300),
+    .between = &relax,
+    .nap = kNap};
 // Where ranks share a core, looking on takes time from whom one waits for: it is offered the core.
-constexpr std::chrono::microseconds kSpinCrowded{50};
-constexpr int kSpinsPerClock = 50;  // looks between two looks at the clock
-constexpr int kFirstLooks = 500;    // before the first, some nanoseconds each
+constexpr WaitPolicy kCrowdedPolicy{
+    .first_looks = 50, .spin = std::chrono::microseconds(50), .nap = kNap};
+
+constexpr WaitPolicy kListening{.nap = kNap, .interruptible = false};
+constexpr int kListens = 6;  // looks for heartbeats of ranks under suspicion, a nap apart
 
 }  // namespace
 
@@ -83,12 +89,12 @@ void Host::wait_for_each(const SignalOf& signal_of, const Arrived& arrived) {
       if (!arrived(signal_of(peer))) ranks.push_back(peer);
     }
   };
-  std::optional<Deadline> deadline;  // one for all of them, or as many in turns as there are peers
+  Waiter waiter(policy(), timeout_);  // one deadline for all, not one for each in turns
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_) continue;
     const Signal signal = signal_of(peer);
     wait(
-        signal, Wait::collective, deadline, [&] { return arrived(signal); }, missing);
+        signal, Wait::collective, waiter, [&] { return arrived(signal); }, missing);
   }
 }
 
@@ -108,41 +114,22 @@ void Host::wait_for(int peer, Flag RankSlot::*flag, std::uint32_t target) {
   Flag& awaited = control().slot(peer).*flag;
   const auto done = [&] { return awaited.reached(target); };
   if (done()) return;
-  std::optional<Deadline> deadline;
-  wait(awaited.signal(), Wait::collective, deadline, done,
+  Waiter waiter(policy(), timeout_);
+  wait(awaited.signal(), Wait::collective, waiter, done,
        [peer](auto& ranks) { ranks.push_back(peer); });
 }
 
 void Host::wait_for(int peer, const Signal& signal, Wait kind, const std::function<bool()>& done) {
-  std::optional<Deadline> deadline;
-  wait(signal, kind, deadline, done, [peer](auto& ranks) { ranks.push_back(peer); });
+  Waiter waiter(policy(), timeout_);
+  wait(signal, kind, waiter, done, [peer](auto& ranks) { ranks.push_back(peer); });
 }
 
-template <class Done>
-bool Host::spin(const Done& done) const {
-  // A rank that is just behind comes sooner than the clock can be read, or than a pause ends.
-  for (int i = 0; i < (crowded_ ? kSpinsPerClock : kFirstLooks); ++i) {
-    if (done()) return true;
-  }
-  const auto start = Deadline::Clock::now();
-  do {
-    for (int i = 0; i < kSpinsPerClock; ++i) {
-      if (done()) return true;
-      if (crowded_) {
-        std::this_thread::yield();
-      } else {
-        relax();
-      }
-    }
-  } while (Deadline::Clock::now() - start < (crowded_ ? kSpinCrowded : kSpin));
-  return false;
-}
+const WaitPolicy& Host::policy() const { return crowded_ ? kCrowdedPolicy : kPolicy; }
 
 template <class Done, class Awaited>
-void Host::wait(const Signal& signal, Wait kind, std::optional<Deadline>& deadline,
-                const Done& done, const Awaited& awaited) {
-  if (spin(done)) return;
-  if (!deadline) deadline.emplace(timeout_);
+void Host::wait(const Signal& signal, Wait kind, Waiter& waiter, const Done& done,
+                const Awaited& awaited) {
+  if (waiter.spin(done)) return;
   // Takes back what show() has shown, however the wait ends.
   const auto take_back = [](Host* host) { host->show({}); };
   std::unique_ptr<Host, decltype(take_back)> shown(nullptr, take_back);
@@ -152,7 +139,6 @@ void Host::wait(const Signal& signal, Wait kind, std::optional<Deadline>& deadli
     const bool failed = has_failed();  // whoever failed after this wait had ended does not end it
     if (done()) break;
     if (failed) check_failure();
-    InterruptCheck::poll();
     std::vector<int>& missing = missing_[static_cast<std::size_t>(kind)];
     missing.clear();
     awaited(missing);
@@ -167,20 +153,20 @@ void Host::wait(const Signal& signal, Wait kind, std::optional<Deadline>& deadli
     }
     look_around(missing, done);
     idle(missing);
-    if (investigate_ && !investigation && deadline->expires_within(inquiry_lead(timeout_)) &&
+    if (investigate_ && !investigation && waiter.expires_within(inquiry_lead(timeout_)) &&
         leads_outside(missing)) {
       investigation = investigate_(names_of(missing));
     }
-    if (deadline->expired() && investigation) {
+    if (waiter.expired() && investigation) {
       if (done()) break;
       investigation();
-    } else if (deadline->expired()) {
+    } else if (waiter.expired()) {
       std::string reason;
       const std::vector<int> guilty = culprits(missing, reason);
       if (done()) break;
       if (!guilty.empty()) lose(guilty, reason);
     }
-    signal.sleep(seen, kNap);
+    waiter.nap([&](Waiter::Duration limit) { signal.sleep(seen, limit); });
   }
   waiting_for(kind).store(kNotWaiting, std::memory_order_relaxed);
 }
@@ -219,8 +205,9 @@ std::vector<int> Host::culprits(const std::vector<int>& awaited, std::string& re
   const auto place = [columns](int rank, int peer) {
     return static_cast<std::size_t>(rank) * columns + static_cast<std::size_t>(peer);
   };
-  for (auto listened = kListen.zero(); listened < kListen; listened += kNap) {
-    std::this_thread::sleep_for(kNap);
+  Waiter waiter(kListening);
+  for (int listen = 0; listen < kListens; ++listen) {
+    waiter.pause();
     pulse();
     idle(awaited);
     for (int peer = 0; peer < size(); ++peer) {

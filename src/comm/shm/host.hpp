@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/deadline.hpp"
 #include "base/recycled.hpp"
+#include "base/waiter.hpp"
 #include "comm/shm/control.hpp"
 #include "comm/shm/rendezvous.hpp"
 #include "tutti/unique_id.hpp"
@@ -172,9 +172,9 @@ class Host {
   /** Blocks until arrived(signal_of(peer)) for all other ranks. */
   template <class SignalOf, class Arrived>
   void wait_for_each(const SignalOf& signal_of, const Arrived& arrived);
-  /** Blocks until done(). `deadline` begins when the wait does, unless it has begun before. */
+  /** Blocks until done(). The time of `waiter` begins when the wait does, unless it has before. */
   template <class Done, class Awaited>
-  void wait(const Signal& signal, Wait kind, std::optional<Deadline>& deadline, const Done& done,
+  void wait(const Signal& signal, Wait kind, Waiter& waiter, const Done& done,
             const Awaited& awaited);
   /** Shows, in all communicators of this process, that this rank is alive. */
   void beat();
@@ -186,9 +186,8 @@ class Host {
   /** Whether one of `awaited`, or whom they wait for, waits in another communicator for a rank that
    * is not of this host. */
   bool leads_outside(const std::vector<int>& awaited) const;
-  /** Spins for a while; whether done() holds. */
-  template <class Done>
-  bool spin(const Done& done) const;
+  /** How waits pass their time. */
+  const WaitPolicy& policy() const;
   /** Throws PeerLost if one of `awaited` is gone and done() does not hold all the same. */
   template <class Done>
   void look_around(const std::vector<int>& awaited, const Done& done);

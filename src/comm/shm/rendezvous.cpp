@@ -175,9 +175,7 @@ void wait_for_all(const Control& control, const Participants& participants,
   for (Waiter waiter(kForRanks, timeout);;) {
     const std::uint32_t seen = joined.value.load(std::memory_order_acquire);
     if (seen >= static_cast<std::uint32_t>(size)) return;
-    waiter.nap([&](Waiter::Duration limit) {
-      joined.sleep(seen, std::chrono::duration_cast<std::chrono::milliseconds>(limit));
-    });
+    waiter.nap([&](Waiter::Duration limit) { joined.sleep(seen, limit); });
     std::vector<int> missing;
     std::vector<int> dead;
     bool given_up = false;  // by a rank whose deadline was earlier: it blames the missing ones, too
