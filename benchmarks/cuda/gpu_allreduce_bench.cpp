@@ -37,8 +37,8 @@ constexpr std::int64_t kSizes[]{4, 1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 2
 class Bare {
  public:
   explicit Bare(int ordinal)
-      : host_(tutti::connect_mpi_world(std::chrono::seconds(60))),
-        comm_(tutti::nccl::join(host_.get(), tutti::cuda::uuid_of(ordinal))) {
+      : cpu_transport_(tutti::connect_mpi_world(std::chrono::seconds(60))),
+        comm_(tutti::nccl::join(cpu_transport_.get(), tutti::cuda::uuid_of(ordinal))) {
     comm_->call("the handle", [this](ncclComm_t comm) {
       handle_ = comm;
       return ncclSuccess;
@@ -55,7 +55,7 @@ class Bare {
   }
 
  private:
-  std::unique_ptr<tutti::Transport> host_;
+  std::unique_ptr<tutti::Transport> cpu_transport_;
   std::shared_ptr<tutti::nccl::Comm> comm_;
   ncclComm_t handle_ = nullptr;
 };

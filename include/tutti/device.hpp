@@ -44,7 +44,7 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
   ~Buffer() = default;
 
-  /** Page-locked memory of the host, which GPUs copy from and to without a detour. Throws
+  /** Page-locked memory of the CPU, which GPUs copy from and to without a detour. Throws
    * BackendUnavailable where there is no GPU. */
   static Buffer pinned(std::int64_t bytes);
 
@@ -54,7 +54,7 @@ class Buffer {
 
   /** The buffer as elements; a remainder smaller than one element is left out. */
   View view(DType dtype) const { return {data_, bytes_ / size_of(dtype), dtype, device_}; }
-  /** The buffer, in memory of the host, as elements of type T; as view(). */
+  /** The buffer, in memory of the CPU, as elements of type T; as view(). */
   template <Element T>
   std::span<T> as() const {
     return {static_cast<T*>(data_), static_cast<std::size_t>(bytes_) / sizeof(T)};

@@ -88,10 +88,10 @@ class DeviceTransport {
   virtual Buffer allocate(std::int64_t bytes) = 0;
   /**
    * Collective: the part of this transport among the ranks of equal `color`, in the order of
-   * `key`; nothing for a negative color. `host` moves CPU memory between the same ranks, and
-   * outlives the part.
+   * `key`; nothing for a negative color. `cpu_transport` moves CPU memory between the same ranks,
+   * and outlives the part.
    */
-  virtual std::unique_ptr<DeviceTransport> split(int color, int key, Transport* host) = 0;
+  virtual std::unique_ptr<DeviceTransport> split(int color, int key, Transport* cpu_transport) = 0;
 
   /** Throws what an operation that was launched has failed with. Safe from any thread. */
   virtual void poll() = 0;

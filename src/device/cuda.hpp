@@ -21,7 +21,7 @@ Device device_of(const void* data);
 std::shared_ptr<Stream::Queue> make_queue(int ordinal);
 std::shared_ptr<Stream::Queue> borrow_queue(int ordinal, void* stream);
 
-/** Page-locked memory of the host. */
+/** Page-locked memory of the CPU. */
 Buffer allocate_pinned(std::int64_t bytes);
 
 /** What tells one GPU from all others on any host. */

@@ -266,7 +266,7 @@ TEST_F(MpiLoss, WhoGoesOnWithOtherCallsKeepsNobodyWaitingForEver) {
   Channel channel(Session::over(MPI_COMM_WORLD, 20s), everybody(), 0, 2 * kTimeout);
   MPI_Barrier(MPI_COMM_WORLD);
   const auto exchange = [&](int first, int second) {
-    const Channel::Call call(channel);
+    const Channel::CallScope call(channel);
     if (rank() == first) send_to(channel, second);
     if (rank() == second) recv_from(channel, first);
   };
@@ -286,7 +286,7 @@ TEST_F(MpiLoss, OneLongCallPutsADeadlineOff) {
   MPI_Barrier(MPI_COMM_WORLD);
   if (rank() == 0) recv_from(channel, 1);
   if (rank() == 1 || rank() == 2) {
-    const Channel::Call call(channel);
+    const Channel::CallScope call(channel);
     for (int i = 0; i < 250; ++i) {
       std::this_thread::sleep_for(10ms);
       if (rank() == 1) send_to(channel, 2);

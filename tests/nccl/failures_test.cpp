@@ -16,8 +16,9 @@ TEST_F(NcclTransportTest, ACallThatNeverEndsBecomesPeerLost) {
   std::atomic<int> lost = 0;
   on_hosts(
       2,
-      [&](shm::ShmTransport& host) {
-        NcclTransport transport(join(&host, gpu_number(host.rank())), &host, kGpu);
+      [&](shm::ShmTransport& cpu_transport) {
+        NcclTransport transport(join(&cpu_transport, gpu_number(cpu_transport.rank())),
+                                &cpu_transport, kGpu);
         try {
           transport.run(Call::all_reduce(a(4), b(4), Reduce::sum));
         } catch (const PeerLost& error) {
@@ -40,9 +41,9 @@ TEST_F(NcclTransportTest, AnInitThatNeverEndsIsGivenUp) {
   std::atomic<int> lost = 0;
   on_hosts(
       2,
-      [&](shm::ShmTransport& host) {
+      [&](shm::ShmTransport& cpu_transport) {
         try {
-          join(&host, gpu_number(host.rank()));
+          join(&cpu_transport, gpu_number(cpu_transport.rank()));
         } catch (const PeerLost&) {
           ++lost;
         }
@@ -54,17 +55,17 @@ TEST_F(NcclTransportTest, AnInitThatNeverEndsIsGivenUp) {
 
 TEST_F(NcclTransportTest, ASplitThatFailsSaysSo) {
   fake_nccl()->answers["ncclCommSplit"][-1] = ncclInvalidUsage;
-  on_hosts(1, [&](shm::ShmTransport& host) {
-    NcclTransport transport(join(&host, gpu_number(0)), &host, kGpu);
-    EXPECT_THROW(transport.split(0, 0, &host), Error);
+  on_hosts(1, [&](shm::ShmTransport& cpu_transport) {
+    NcclTransport transport(join(&cpu_transport, gpu_number(0)), &cpu_transport, kGpu);
+    EXPECT_THROW(transport.split(0, 0, &cpu_transport), Error);
   });
 }
 
 TEST_F(NcclTransportTest, ACallerCanEndAWait) {
   fake_nccl()->answers["ncclAllReduce"][-1] = ncclInProgress;
   fake_nccl()->patience = -1;
-  on_hosts(1, [&](shm::ShmTransport& host) {
-    NcclTransport transport(join(&host, gpu_number(0)), &host, kGpu);
+  on_hosts(1, [&](shm::ShmTransport& cpu_transport) {
+    NcclTransport transport(join(&cpu_transport, gpu_number(0)), &cpu_transport, kGpu);
     {
       const InterruptCheck check([] { throw std::runtime_error("enough"); });
       EXPECT_THROW(transport.run(Call::all_reduce(a(4), b(4), Reduce::sum)), std::runtime_error);
@@ -96,11 +97,12 @@ TEST_F(NcclTransportTest, AGroupIsClosedWhateverFailsInside) {
 
 TEST_F(NcclTransportTest, AnErrorBehindAFailedRankIsThatRanks) {
   std::latch joined(2);
-  on_hosts(2, [&](shm::ShmTransport& host) {
-    NcclTransport transport(join(&host, gpu_number(host.rank())), &host, kGpu);
+  on_hosts(2, [&](shm::ShmTransport& cpu_transport) {
+    NcclTransport transport(join(&cpu_transport, gpu_number(cpu_transport.rank())), &cpu_transport,
+                            kGpu);
     joined.arrive_and_wait();  // or one that aborts would end the other's join
-    if (host.rank() == 1) {
-      host.abort("out of paper");
+    if (cpu_transport.rank() == 1) {
+      cpu_transport.abort("out of paper");
       return;
     }
     fake_nccl()->async = ncclRemoteError;
@@ -150,14 +152,14 @@ TEST_F(NcclTransportTest, OneThatDoesNotEndInOrderIsAborted) {
 TEST_F(NcclTransportTest, AnIdThatCannotBeMadeIsEverybodysError) {
   fake_nccl()->answers["ncclGetUniqueId"][-1] = ncclSystemError;
   std::atomic<int> told = 0;
-  on_hosts(2, [&](shm::ShmTransport& host) {
+  on_hosts(2, [&](shm::ShmTransport& cpu_transport) {
     try {
-      join(&host, gpu_number(host.rank()));
+      join(&cpu_transport, gpu_number(cpu_transport.rank()));
     } catch (const BackendUnavailable& error) {
       EXPECT_STREQ(error.what(), "ncclGetUniqueId on rank 0: some error");
       ++told;
     }
-    host.run(Call::barrier());  // the ranks can go on without GPUs
+    cpu_transport.run(Call::barrier());  // the ranks can go on without GPUs
   });
   EXPECT_EQ(told, 2);
 }
@@ -165,13 +167,13 @@ TEST_F(NcclTransportTest, AnIdThatCannotBeMadeIsEverybodysError) {
 TEST_F(NcclTransportTest, AnOldLibraryIsEverybodysError) {
   fake_nccl()->version = 21805;
   std::atomic<int> told = 0;
-  on_hosts(2, [&](shm::ShmTransport& host) {
+  on_hosts(2, [&](shm::ShmTransport& cpu_transport) {
     try {
-      join(&host, gpu_number(host.rank()));
+      join(&cpu_transport, gpu_number(cpu_transport.rank()));
     } catch (const BackendUnavailable&) {
       ++told;
     }
-    host.run(Call::barrier());
+    cpu_transport.run(Call::barrier());
   });
   EXPECT_EQ(told, 2);
   EXPECT_TRUE(fake_nccl()->calls.empty());
@@ -179,14 +181,14 @@ TEST_F(NcclTransportTest, AnOldLibraryIsEverybodysError) {
 
 TEST_F(NcclTransportTest, ThreadsThatShareAGpuAreRefused) {
   std::atomic<int> told = 0;
-  on_hosts(3, [&](shm::ShmTransport& host) {
+  on_hosts(3, [&](shm::ShmTransport& cpu_transport) {
     try {
-      join(&host, gpu_number(host.rank() / 2));
+      join(&cpu_transport, gpu_number(cpu_transport.rank() / 2));
     } catch (const BackendUnavailable& error) {
       EXPECT_NE(std::string(error.what()).find("ranks 0 and 1"), std::string::npos);
       ++told;
     }
-    host.run(Call::barrier());
+    cpu_transport.run(Call::barrier());
   });
   EXPECT_EQ(told, 3);
 }

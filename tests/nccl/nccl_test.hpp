@@ -54,15 +54,15 @@ class NcclTransportTest : public ::testing::Test {
     fake.async = ncclSuccess;
   }
 
-  using Body = std::function<void(shm::ShmTransport& host)>;
+  using Body = std::function<void(shm::ShmTransport& cpu_transport)>;
 
   static void on_hosts(int ranks, const Body& body, milliseconds timeout = milliseconds(20000)) {
     const UniqueId id = UniqueId::create();
     test::on_threads(ranks, [&](int rank) {
       std::vector<int> names(static_cast<std::size_t>(ranks));
       std::iota(names.begin(), names.end(), 0);
-      shm::ShmTransport host(id, rank, names, timeout);
-      body(host);
+      shm::ShmTransport cpu_transport(id, rank, names, timeout);
+      body(cpu_transport);
     });
   }
 
@@ -70,11 +70,12 @@ class NcclTransportTest : public ::testing::Test {
                        milliseconds timeout = milliseconds(20000)) {
     on_hosts(
         ranks,
-        [&](shm::ShmTransport& host) {
-          NcclTransport transport(join(&host, gpu_number(host.rank())), &host, kGpu);
+        [&](shm::ShmTransport& cpu_transport) {
+          NcclTransport transport(join(&cpu_transport, gpu_number(cpu_transport.rank())),
+                                  &cpu_transport, kGpu);
           transport.use_stream(&stream);
-          body(transport, host.rank());
-          host.run(Call::barrier());  // nobody leaves before all have looked
+          body(transport, cpu_transport.rank());
+          cpu_transport.run(Call::barrier());  // nobody leaves before all have looked
         },
         timeout);
   }

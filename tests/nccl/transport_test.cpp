@@ -185,8 +185,9 @@ TEST_F(NcclTransportTest, ComparesAsManyCallsAsItIsTold) {
   });
   EXPECT_EQ(calls_of(1).size(), 3U);
   ::setenv("TUTTI_GPU_CHECK", "often", 1);
-  on_hosts(1, [&](shm::ShmTransport& host) {
-    EXPECT_THROW(NcclTransport(join(&host, gpu_number(0)), &host, kGpu), InvalidArgument);
+  on_hosts(1, [&](shm::ShmTransport& cpu_transport) {
+    EXPECT_THROW(NcclTransport(join(&cpu_transport, gpu_number(0)), &cpu_transport, kGpu),
+                 InvalidArgument);
   });
   ::unsetenv("TUTTI_GPU_CHECK");
 }
@@ -249,13 +250,14 @@ TEST_F(NcclTransportTest, MessagesAndBarriers) {
 
 TEST_F(NcclTransportTest, SplitsThroughNccl) {
   fake_nccl()->patience = 3;
-  on_hosts(3, [&](shm::ShmTransport& host) {
-    NcclTransport transport(join(&host, gpu_number(host.rank())), &host, kGpu);
-    const int color = host.rank() == 1 ? -1 : 0;
-    const auto host_part = host.split(color, -host.rank());
-    const auto part = transport.split(color, -host.rank(), host_part.get());
-    EXPECT_EQ(part == nullptr, host.rank() == 1);
-    host.run(Call::barrier());
+  on_hosts(3, [&](shm::ShmTransport& cpu_transport) {
+    NcclTransport transport(join(&cpu_transport, gpu_number(cpu_transport.rank())), &cpu_transport,
+                            kGpu);
+    const int color = cpu_transport.rank() == 1 ? -1 : 0;
+    const auto cpu_part = cpu_transport.split(color, -cpu_transport.rank());
+    const auto part = transport.split(color, -cpu_transport.rank(), cpu_part.get());
+    EXPECT_EQ(part == nullptr, cpu_transport.rank() == 1);
+    cpu_transport.run(Call::barrier());
   });
   EXPECT_EQ(calls_of(1), std::vector<std::string>{"ncclCommSplit color -1 key -1 blocking 0"});
   EXPECT_EQ(count("2: ncclCommSplit color 0 key -2 blocking 0"), 1);

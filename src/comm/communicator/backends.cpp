@@ -28,8 +28,8 @@ std::unique_ptr<Transport> connect_local(int local_rank, int world_size, const U
   return transport;
 }
 
-std::unique_ptr<DeviceTransport> connect_gpus(Transport* host, Device device) {
-  return nccl::connect(host, device);
+std::unique_ptr<DeviceTransport> connect_gpus(Transport* cpu_transport, Device device) {
+  return nccl::connect(cpu_transport, device);
 }
 
 }  // namespace tutti

@@ -15,7 +15,8 @@ std::unique_ptr<Transport> connect_mpi_world(std::chrono::milliseconds timeout);
 std::unique_ptr<Transport> connect_local(int local_rank, int world_size, const UniqueId& id,
                                          std::chrono::milliseconds timeout);
 
-/** The transport between the GPUs of the ranks of `host`, which outlives it. See nccl::connect. */
-std::unique_ptr<DeviceTransport> connect_gpus(Transport* host, Device device);
+/** The transport between the GPUs of the ranks of `cpu_transport`, which outlives it. See
+ * nccl::connect. */
+std::unique_ptr<DeviceTransport> connect_gpus(Transport* cpu_transport, Device device);
 
 }  // namespace tutti

@@ -73,7 +73,7 @@ class HierarchicalTransport final : public Transport {
   template <class Action>
   void guarded(const Action& action, Witnesses witnesses = Witnesses::all) {
     try {
-      const mpi::Channel::Call call(*channel_);
+      const mpi::Channel::CallScope call(*channel_);
       action();
     } catch (const PeerLost& error) {
       tell(error);

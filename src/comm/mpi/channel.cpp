@@ -67,11 +67,11 @@ Channel::Channel(std::shared_ptr<Session> session, std::vector<int> members, int
       watch_(*session_, members_, rank_, first_tag_ + kTags - 1) {}
 
 /** Channels that this process has left, and others have not. */
-class Channel::Left {
+class Channel::Departed {
  public:
   /** Never destroyed: it is used at exit. */
-  static Left& instance() {
-    static Left& only = *new Left;
+  static Departed& instance() {
+    static Departed& only = *new Departed;
     return only;
   }
 
@@ -83,7 +83,7 @@ class Channel::Left {
 
  private:
   /** MPI is initialised by now, so this exit handler runs before the one that finalises it. */
-  Left() {
+  Departed() {
     std::atexit([] { instance().wait_at_exit(); });
   }
 
@@ -112,7 +112,7 @@ void Channel::leave(std::unique_ptr<Channel> channel) noexcept {
   channel->scratch_ = {};
   channel->watch_.leave();
   try {
-    Left::instance().add(std::move(channel));
+    Departed::instance().add(std::move(channel));
   } catch (const std::exception& error) {
     log(LogLevel::warn, error.what());
   }

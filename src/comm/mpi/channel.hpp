@@ -139,12 +139,12 @@ class Channel {
   };
 
   /** While it exists, what the calling thread does here is one call (see Batch::wait()). */
-  class Call {
+  class CallScope {
    public:
-    explicit Call(Channel& channel) : call_(channel.session_->wait_graph()) {}
+    explicit CallScope(Channel& channel) : call_(channel.session_->wait_graph()) {}
 
    private:
-    WaitGraph::Call call_;
+    WaitGraph::CallScope call_;
   };
 
   /**
@@ -183,7 +183,7 @@ class Channel {
   void fail() noexcept { session_->fail(); }
 
  private:
-  class Left;
+  class Departed;
   [[noreturn]] void lose(std::vector<int> ranks, const std::string& reason);
   /** Whether the next `bytes` bytes to `destination` are to be waited for until it takes them. */
   bool is_to_be_confirmed(std::int64_t bytes, int destination);

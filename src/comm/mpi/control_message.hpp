@@ -31,10 +31,10 @@ struct Answer {
 };
 
 /** "I have left." */
-struct Farewell {};
+struct Departure {};
 
 /** Below every eager limit of Open MPI, so that it goes out without its receiver's help. */
-using ControlMessage = std::variant<Question, Answer, FailureReport, Farewell>;
+using ControlMessage = std::variant<Question, Answer, FailureReport, Departure>;
 static_assert(std::is_trivially_copyable_v<ControlMessage> && sizeof(ControlMessage) <= 3900);
 
 }  // namespace tutti::mpi

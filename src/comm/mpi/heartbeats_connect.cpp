@@ -23,21 +23,21 @@ constexpr std::chrono::milliseconds kToConnect{2000};
 constexpr std::chrono::milliseconds kForAWelcome{500};
 constexpr WaitPolicy kPolicy{.nap = std::chrono::microseconds(200)};
 constexpr std::size_t kMostStrangers = 64;  // connections that have not said who they are
-constexpr int kPatience = 8;                // seconds, and as many signs of life
+constexpr int kProbes = 8;                  // seconds, and as many signs of life
 
 using Token = std::array<std::byte, 16>;
 
 /** Under which addresses a leader listens. */
-struct Card {
+struct Endpoint {
   static constexpr std::size_t kMostAddresses = 32;
-  Token token{};  ///< proves to it that a connection comes from who got this card, and the reverse
+  Token token{};  ///< proves to it that a connection comes from who was given this, and the reverse
   std::uint64_t network = 0;
   std::uint16_t port = 0;  ///< 0: nowhere
   std::uint16_t address_count = 0;
   std::array<Address, kMostAddresses> addresses{};
 };
 
-/** Who connects says, as the first thing: whom it wants, by the card's token, and who it is. */
+/** Who connects says, as the first thing: whom it wants, by the endpoint's token, and who it is. */
 struct Hello {
   Token token;
   std::int32_t host = -1;
@@ -46,7 +46,7 @@ struct Hello {
 struct Peer {
   int host = 0;
   int leader = 0;
-  Card card;
+  Endpoint endpoint;
   Socket socket;  ///< once each has shown the other who it is
 };
 
@@ -63,24 +63,24 @@ std::vector<Peer> nearest(const Layout& layout, int own) {
   return peers;
 }
 
-Card card_of(std::uint16_t port) {
-  Card card;
-  fill_with_random(card.token, "the heartbeats' connections");
-  card.network = network_id();
-  card.port = port;
+Endpoint endpoint_of(std::uint16_t port) {
+  Endpoint endpoint;
+  fill_with_random(endpoint.token, "the heartbeats' connections");
+  endpoint.network = network_id();
+  endpoint.port = port;
   const std::vector<Address> addresses = own_addresses();
-  const std::size_t count = std::min(addresses.size(), Card::kMostAddresses);
-  std::copy_n(addresses.begin(), count, card.addresses.begin());
-  card.address_count = static_cast<std::uint16_t>(count);
-  return card;
+  const std::size_t count = std::min(addresses.size(), Endpoint::kMostAddresses);
+  std::copy_n(addresses.begin(), count, endpoint.addresses.begin());
+  endpoint.address_count = static_cast<std::uint16_t>(count);
+  return endpoint;
 }
 
-/** Where who gave `card` may be reached: within one network stack by loopback, which nothing
+/** Where who gave `endpoint` may be reached: within one network stack by loopback, which nothing
  * blocks. Nowhere if one of the two has no sockets. */
-std::vector<Address> addresses_of(const Card& card, const Card& own) {
-  if (card.port == 0 || own.port == 0) return {};
-  if (card.network == own.network && card.network != 0) return {loopback_address()};
-  return {card.addresses.begin(), card.addresses.begin() + card.address_count};
+std::vector<Address> addresses_of(const Endpoint& endpoint, const Endpoint& own) {
+  if (endpoint.port == 0 || own.port == 0) return {};
+  if (endpoint.network == own.network && endpoint.network != 0) return {loopback_address()};
+  return {endpoint.addresses.begin(), endpoint.addresses.begin() + endpoint.address_count};
 }
 
 /** Sends `own` to every peer and fills in what comes from it. */
@@ -102,11 +102,12 @@ void exchange(Channel& channel, std::vector<Peer>& peers, const std::vector<T>& 
 
 /** Connects to one peer: to all of its addresses at once, then says hello on one after the other,
  * for another machine may have one of these addresses too. */
-class Caller {
+class Connector {
  public:
-  Caller(Peer& peer, const Card& own, int own_host) : peer_(peer), own_(own), own_host_(own_host) {
-    for (const Address address : addresses_of(peer.card, own)) {
-      Socket socket = start_connecting(address, peer.card.port);
+  Connector(Peer& peer, const Endpoint& own, int own_host)
+      : peer_(peer), own_(own), own_host_(own_host) {
+    for (const Address address : addresses_of(peer.endpoint, own)) {
+      Socket socket = start_connecting(address, peer.endpoint.port);
       if (socket) attempts_.push_back(std::move(socket));
     }
   }
@@ -123,7 +124,7 @@ class Caller {
       const Connecting state = connecting_state(attempts_[i]);
       if (state == Connecting::under_way) continue;
       std::swap(attempts_[i], attempts_.back());
-      const Hello hello{peer_.card.token, own_host_};
+      const Hello hello{peer_.endpoint.token, own_host_};
       if (state == Connecting::done && send_all(attempts_.back(), bytes_of(hello))) {
         said_hello_.emplace(kForAWelcome);
       } else {
@@ -145,16 +146,16 @@ class Caller {
   }
 
   Peer& peer_;
-  const Card& own_;
+  const Endpoint& own_;
   int own_host_;
   std::vector<Socket> attempts_;  // the last one is where hello was said
   std::optional<Deadline> said_hello_;
 };
 
-/** Lets peers in, who show that they were given the card. */
-class Door {
+/** Lets peers in, who show that they were given the endpoint. */
+class Acceptor {
  public:
-  Door(std::vector<Peer>& peers, const Card& own, const Socket& listener)
+  Acceptor(std::vector<Peer>& peers, const Endpoint& own, const Socket& listener)
       : peers_(peers), own_(own), listener_(listener) {}
 
   void step() {
@@ -176,29 +177,29 @@ class Door {
     const auto peer = std::find_if(peers_.begin(), peers_.end(),
                                    [host](const Peer& one) { return one.host == host; });
     if (peer == peers_.end() || peer->socket) return;
-    if (send_all(stranger, peer->card.token)) peer->socket = std::move(stranger);
+    if (send_all(stranger, peer->endpoint.token)) peer->socket = std::move(stranger);
   }
 
   std::vector<Peer>& peers_;
-  const Card& own_;
+  const Endpoint& own_;
   const Socket& listener_;
   std::vector<Socket> strangers_;
 };
 
 /** Connects; how long that took. */
-std::chrono::milliseconds meet(Channel& channel, std::vector<Peer>& peers, const Card& own,
+std::chrono::milliseconds meet(Channel& channel, std::vector<Peer>& peers, const Endpoint& own,
                                int own_host, const Socket& listener) {
-  std::vector<Caller> callers;
-  callers.reserve(peers.size());
+  std::vector<Connector> connectors;
+  connectors.reserve(peers.size());
   for (Peer& peer : peers) {
-    if (peer.host > own_host) callers.emplace_back(peer, own, own_host);
+    if (peer.host > own_host) connectors.emplace_back(peer, own, own_host);
   }
-  Door door(peers, own, listener);
+  Acceptor acceptor(peers, own, listener);
   const auto most = std::min(kToConnect, channel.timeout() / 4);
   Waiter waiter(kPolicy, most);
   while (!waiter.expired()) {
-    door.step();
-    for (Caller& caller : callers) caller.step();
+    acceptor.step();
+    for (Connector& connector : connectors) connector.step();
     if (std::all_of(peers.begin(), peers.end(), [](const Peer& peer) { return bool(peer.socket); }))
       break;
     channel.look_around({});
@@ -213,13 +214,14 @@ std::string address_text(Address address) {
   return written != nullptr ? written : "?";
 }
 
-void log_unconnected(const std::vector<Peer>& peers, const Channel& channel, const Card& own) {
+void log_unconnected(const std::vector<Peer>& peers, const Channel& channel, const Endpoint& own) {
   std::string list;
   for (const Peer& peer : peers) {
     if (peer.socket || peer.leader < channel.rank()) continue;  // one of the two says it
     list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer.leader) + " (";
-    for (const Address address : addresses_of(peer.card, own)) list += address_text(address) + " ";
-    list += "port " + std::to_string(peer.card.port) + ")";
+    for (const Address address : addresses_of(peer.endpoint, own))
+      list += address_text(address) + " ";
+    list += "port " + std::to_string(peer.endpoint.port) + ")";
   }
   if (list.empty()) return;
   log(LogLevel::warn, "rank " + std::to_string(channel.rank()) + " cannot connect to " + list +
@@ -233,20 +235,20 @@ std::unique_ptr<Heartbeats> Heartbeats::connect(Channel& channel, const Layout& 
   const int own_host = layout.host_of(channel.rank());
   std::vector<Peer> peers = nearest(layout, own_host);
   Socket listener;
-  Card own;
+  Endpoint own;
   try {
     std::uint16_t port = 0;
     listener = listen_anywhere(port);
-    own = card_of(port);
-  } catch (const SystemError& error) {  // the others still wait for the card
+    own = endpoint_of(port);
+  } catch (const SystemError& error) {  // the others still wait for the endpoint
     log(LogLevel::warn, std::string("no heartbeats between hosts: ") + error.what());
   }
-  exchange(channel, peers, std::vector<Card>(peers.size(), own), channel.timeout(),
-           [](Peer& peer, const Card& card) { peer.card = card; });
+  exchange(channel, peers, std::vector<Endpoint>(peers.size(), own), channel.timeout(),
+           [](Peer& peer, const Endpoint& endpoint) { peer.endpoint = endpoint; });
   const auto spent = meet(channel, peers, own, own_host, listener);
 
   for (Peer& peer : peers) {
-    if (peer.socket && !keep_alive(peer.socket, kPatience)) peer.socket = {};
+    if (peer.socket && !keep_alive(peer.socket, kProbes)) peer.socket = {};
   }
 
   // Who has it must not take the other, who gave up, for dead.

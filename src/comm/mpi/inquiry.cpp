@@ -116,7 +116,7 @@ std::optional<Verdict> Inquiry::judge(RecycledVector<int>& again) {
   bool undecided = false;
   std::vector<int> silent;
   for (Suspect& suspect : suspects_) {
-    const bool in_time = !suspect.patience.expired();
+    const bool in_time = !suspect.deadline.expired();
     patient = patient || in_time;
     if (suspect.answered) continue;
     undecided = undecided || in_time;

@@ -47,7 +47,7 @@ class Inquiry final : private WaitGraph::Asker {
 
   struct Suspect {
     int rank;  ///< of the session
-    Deadline patience;
+    Deadline deadline;
     bool answered = false;
     bool goes_on = false;  ///< with other calls
   };

@@ -28,10 +28,10 @@ namespace tutti::mpi {
 namespace {
 
 // Before MPI_Finalize. Whoever was declared lost may wake up, and has to notice first.
-constexpr std::chrono::milliseconds kFarewell{5000};
+constexpr std::chrono::milliseconds kFinaliseGrace{5000};
 
 // After MPI_Init, for those whose time is up a little later to see that this rank had come.
-constexpr std::chrono::milliseconds kFarewellToInit{700};
+constexpr std::chrono::milliseconds kInitGrace{700};
 
 /** A call of MPI_Init_thread on a thread of its own, shared by that thread and who waits for it. */
 struct Initialisation {
@@ -79,7 +79,7 @@ void finalise_at_exit() {
 
 [[noreturn]] void lose_those_who_did_not_come(std::chrono::milliseconds timeout) {
   const LocalRanks ranks = local_ranks();
-  std::this_thread::sleep_for(kFarewellToInit);
+  std::this_thread::sleep_for(kInitGrace);
   const std::string reason = "did not come to MPI_Init within " + seconds_text(timeout);
   if (!ranks.missing.empty()) throw PeerLost(ranks.missing, reason);
   std::string text = "MPI_Init has not ended within " + seconds_text(timeout);
@@ -91,7 +91,7 @@ void finalise_at_exit() {
 }
 
 /** What MPI_Finalize does first: it deletes the attributes of MPI_COMM_SELF. */
-int say_farewell(MPI_Comm /*self*/, int /*key*/, void* /*value*/, void* /*state*/) {
+int before_finalising(MPI_Comm /*self*/, int /*key*/, void* /*value*/, void* /*state*/) {
   Process& owner = process();
   std::vector<int> awaited;
   {
@@ -101,11 +101,12 @@ int say_farewell(MPI_Comm /*self*/, int /*key*/, void* /*value*/, void* /*state*
   if (awaited.empty()) return MPI_SUCCESS;
   try {
     const std::vector<int> absent =
-        call_roll(MPI_COMM_WORLD, roll_call_tag() - 1, awaited, kFarewell);
+        call_roll(MPI_COMM_WORLD, roll_call_tag() - 1, awaited, kFinaliseGrace);
     if (absent.empty()) return MPI_SUCCESS;
-    log(LogLevel::error, PeerLost(absent, "did not come to MPI_Finalize within " +
-                                              seconds_text(kFarewell) + ", so this process ends")
-                             .what());
+    log(LogLevel::error,
+        PeerLost(absent, "did not come to MPI_Finalize within " + seconds_text(kFinaliseGrace) +
+                             ", so this process ends")
+            .what());
   } catch (const std::exception& error) {
     log(LogLevel::error, std::string("MPI_Finalize after the loss of a rank: ") + error.what());
   }
@@ -159,7 +160,7 @@ void guard_finalisation() {
   const std::lock_guard lock(owner.initialising);
   if (owner.guarded) return;
   int key = MPI_KEYVAL_INVALID;
-  check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, say_farewell, &key, nullptr),
+  check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, before_finalising, &key, nullptr),
         "MPI_Comm_create_keyval");
   check(MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr), "MPI_Comm_set_attr");
   check(MPI_Comm_free_keyval(&key), "MPI_Comm_free_keyval");  // the attribute stays
@@ -178,7 +179,7 @@ void mark_lost(std::span<const int> ranks) noexcept {
         "a rank was lost, and the program initialised MPI: end it with std::_Exit(1), in Python "
         "os._exit(1), and mpiexec ends the job. MPI_Finalize ends the process unless all ranks "
         "come to it within " +
-            seconds_text(kFarewell));
+            seconds_text(kFinaliseGrace));
   } catch (const std::exception& error) {
     owner.lost = true;
     log(LogLevel::warn, std::string_view(error.what()));

@@ -148,13 +148,13 @@ Connecting connecting_state(const Socket& socket) {
   return code == 0 && error == 0 ? Connecting::done : Connecting::failed;
 }
 
-bool keep_alive(const Socket& socket, int patience) {
+bool keep_alive(const Socket& socket, int probes) {
   // TCP_USER_TIMEOUT is for when bytes are under way.
   return set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1) &&
          set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 1) &&
          set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 1) &&
-         set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, patience) &&
-         set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, patience * 1000) &&
+         set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, probes) &&
+         set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, probes * 1000) &&
          set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
 }
 

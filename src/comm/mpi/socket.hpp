@@ -64,8 +64,8 @@ enum class Connecting : std::uint8_t { under_way, done, failed };
 Connecting connecting_state(const Socket& socket);
 
 /** Has the kernel ask the other end for a sign of life once a second while nothing travels, and
- * end the connection after `patience` seconds without any. Whether it can. */
-bool keep_alive(const Socket& socket, int patience);
+ * end the connection after `probes` seconds without any. Whether it can. */
+bool keep_alive(const Socket& socket, int probes);
 /** Whether the kernel of the other end has acknowledged all that was sent. */
 bool all_acknowledged(const Socket& socket);
 /** Milliseconds since it was last heard of. */

@@ -65,7 +65,7 @@ bool WaitGraph::drain() {
 
 // --- Calls --------------------------------------------------------------------------------------
 
-WaitGraph::Call::Call(WaitGraph& graph) : graph_(graph) {
+WaitGraph::CallScope::CallScope(WaitGraph& graph) : graph_(graph) {
   const std::lock_guard lock(graph_.mutex_);
   const auto self = std::this_thread::get_id();
   outermost_ = std::none_of(graph_.calls_.begin(), graph_.calls_.end(),
@@ -73,7 +73,7 @@ WaitGraph::Call::Call(WaitGraph& graph) : graph_(graph) {
   if (outermost_) graph_.calls_.push_back({self, Clock::now(), Clock::now() - kLongAgo});
 }
 
-WaitGraph::Call::~Call() {
+WaitGraph::CallScope::~CallScope() {
   if (!outermost_) return;
   const std::lock_guard lock(graph_.mutex_);
   const auto self = std::this_thread::get_id();

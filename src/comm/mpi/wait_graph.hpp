@@ -40,12 +40,12 @@ class WaitGraph {
 
   /** While it exists, the calling thread is in one call, which may have several waits. One inside
    * of another is part of it. */
-  class Call {
+  class CallScope {
    public:
-    explicit Call(WaitGraph& graph);
-    Call(const Call&) = delete;
-    Call& operator=(const Call&) = delete;
-    ~Call();
+    explicit CallScope(WaitGraph& graph);
+    CallScope(const CallScope&) = delete;
+    CallScope& operator=(const CallScope&) = delete;
+    ~CallScope();
 
    private:
     WaitGraph& graph_;

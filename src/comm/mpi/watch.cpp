@@ -101,7 +101,7 @@ void Watch::receive() {
 void Watch::handle(const ControlMessage& message, int source) {
   if (const auto* report = std::get_if<FailureReport>(&message)) {
     if (!failure_) fail(*report);
-  } else if (std::holds_alternative<Farewell>(message)) {
+  } else if (std::holds_alternative<Departure>(message)) {
     leavers_.push_back(source);
   }
 }
@@ -119,7 +119,7 @@ void Watch::leave() noexcept {
     session_.wait_graph().remove(*this);
     const std::lock_guard lock(mutex_);
     heartbeats_.reset();
-    if (!failure_ && session_.may_call()) send_to_all(Farewell());
+    if (!failure_ && session_.may_call()) send_to_all(Departure());
   } catch (const std::exception& error) {
     log(LogLevel::warn, error.what());
   }

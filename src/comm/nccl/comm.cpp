@@ -29,11 +29,11 @@ ncclConfig_t make_config() {
   return config;
 }
 
-Comm::Comm(std::shared_ptr<const Library> library, Transport* host, const ncclUniqueId& id)
-    : library_(std::move(library)), host_(host) {
+Comm::Comm(std::shared_ptr<const Library> library, Transport* cpu_transport, const ncclUniqueId& id)
+    : library_(std::move(library)), cpu_transport_(cpu_transport) {
   ncclConfig_t config = make_config();
-  const ncclResult_t result =
-      library_->CommInitRankConfig(&comm_, host->size(), id, host->rank(), &config);
+  const ncclResult_t result = library_->CommInitRankConfig(&comm_, cpu_transport->size(), id,
+                                                           cpu_transport->rank(), &config);
   try {
     finish("ncclCommInitRankConfig", comm_, result);
   } catch (...) {
@@ -73,7 +73,7 @@ void Comm::require_alive() const {
 
 void Comm::pause(Waiter& waiter) {
   waiter.pause();
-  if (waiter.due(kPulse)) host_->pulse(waiter.waited());
+  if (waiter.due(kPulse)) cpu_transport_->pulse(waiter.waited());
 }
 
 void Comm::finish(const char* name, ncclComm_t comm, ncclResult_t result) {
@@ -98,7 +98,7 @@ void Comm::fail(const char* name, ncclComm_t comm, ncclResult_t result) {
   throw Error(text);
 }
 
-std::unique_ptr<Comm> Comm::split(int color, int key, Transport* host) {
+std::unique_ptr<Comm> Comm::split(int color, int key, Transport* cpu_transport) {
   ncclComm_t part = nullptr;
   {
     const std::lock_guard lock(mutex_);
@@ -111,7 +111,7 @@ std::unique_ptr<Comm> Comm::split(int color, int key, Transport* host) {
     part = std::exchange(part_, nullptr);
   }
   if (part == nullptr) return nullptr;
-  std::unique_ptr<Comm> result(new Comm(library_, host, part));
+  std::unique_ptr<Comm> result(new Comm(library_, cpu_transport, part));
   result->call("ncclCommSplit", [](ncclComm_t) { return ncclInProgress; });  // until it is ready
   return result;
 }

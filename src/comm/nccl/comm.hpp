@@ -22,16 +22,16 @@ inline bool is_failure(ncclResult_t result) {
 
 /**
  * Owns an ncclComm_t. NCCL answers "in progress" where it would block, and takes no other call
- * until it is done: call() waits for that with an eye on the other ranks, over `host`. Calls are
- * safe from several threads; they run one after the other.
+ * until it is done: call() waits for that with an eye on the other ranks, over `cpu_transport`.
+ * Calls are safe from several threads; they run one after the other.
  */
 class Comm {
  public:
-  /** Joins the `host->size()` ranks that hold `id`. Blocks until all have come. */
-  Comm(std::shared_ptr<const Library> library, Transport* host, const ncclUniqueId& id);
+  /** Joins the `cpu_transport->size()` ranks that hold `id`. Blocks until all have come. */
+  Comm(std::shared_ptr<const Library> library, Transport* cpu_transport, const ncclUniqueId& id);
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;
-  /** Lets NCCL end in order if it can at once, or else aborts. Calls nothing of `host`. */
+  /** Lets NCCL end in order if it can at once, or else aborts. Calls nothing of `cpu_transport`. */
   ~Comm();
 
   const Library& library() const { return *library_; }
@@ -63,8 +63,9 @@ class Comm {
     return is_failure(inside) ? inside : end;
   }
 
-  /** The part among the ranks of equal `color`; null for a negative one. `host` connects them. */
-  std::unique_ptr<Comm> split(int color, int key, Transport* host);
+  /** The part among the ranks of equal `color`; null for a negative one. `cpu_transport` connects
+   * them. */
+  std::unique_ptr<Comm> split(int color, int key, Transport* cpu_transport);
 
   /** Throws what work on the GPU has failed with. Does nothing while another call runs. */
   void poll();
@@ -79,8 +80,8 @@ class Comm {
   void dismiss(void* registration) noexcept;
 
  private:
-  Comm(std::shared_ptr<const Library> library, Transport* host, ncclComm_t comm)
-      : library_(std::move(library)), host_(host), comm_(comm) {}
+  Comm(std::shared_ptr<const Library> library, Transport* cpu_transport, ncclComm_t comm)
+      : library_(std::move(library)), cpu_transport_(cpu_transport), comm_(comm) {}
 
   void require_alive() const;
   /** Looks after the other ranks, too. Throws PeerLost as Transport::pulse() does. */
@@ -90,7 +91,7 @@ class Comm {
   bool ends_in_order() noexcept;
 
   std::shared_ptr<const Library> library_;
-  Transport* host_;
+  Transport* cpu_transport_;
   std::mutex mutex_;
   const pid_t process_ = ::getpid();  // a forked child that inherits this object owns nothing
   std::atomic<bool> aborted_ = false;

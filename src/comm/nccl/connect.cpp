@@ -1,4 +1,4 @@
-// The ranks meet over the host's transport, and NCCL's id travels over it.
+// The ranks meet over the CPU's transport, and NCCL's id travels over it.
 #include "comm/nccl/connect.hpp"
 
 #include <unistd.h>
@@ -30,9 +30,10 @@ View bytes_of(T* objects, std::int64_t count) {
   return {objects, count * static_cast<std::int64_t>(sizeof(T)), DType::u8};
 }
 
-std::vector<RankInfo> exchange(Transport& host, RankInfo own) {
-  std::vector<RankInfo> ranks(static_cast<std::size_t>(host.size()));
-  host.run(Call::all_gather(bytes_of(&own, 1), bytes_of(ranks.data(), host.size())));
+std::vector<RankInfo> exchange(Transport& cpu_transport, RankInfo own) {
+  std::vector<RankInfo> ranks(static_cast<std::size_t>(cpu_transport.size()));
+  cpu_transport.run(
+      Call::all_gather(bytes_of(&own, 1), bytes_of(ranks.data(), cpu_transport.size())));
   return ranks;
 }
 
@@ -71,49 +72,50 @@ bool any_shared(const std::vector<RankInfo>& ranks) {
  * its own, each rank seems to be on another host. They talk over sockets then. NCCL reads this
  * once in a process. What the user has set stays.
  */
-void pretend_own_host(const Transport& host) {
+void pretend_own_host(const Transport& cpu_transport) {
   const auto set = [](const char* name, const std::string& value) {
     ::setenv(name, value.c_str(), 0);
   };
-  set("NCCL_HOSTID", "tutti-" + std::to_string(::getpid()) + "-" + std::to_string(host.rank()));
+  set("NCCL_HOSTID",
+      "tutti-" + std::to_string(::getpid()) + "-" + std::to_string(cpu_transport.rank()));
   set("NCCL_NET", "Socket");
   set("NCCL_IB_DISABLE", "1");
   set("NCCL_P2P_DISABLE", "1");
   set("NCCL_SHM_DISABLE", "1");
   set("NCCL_NVLS_ENABLE", "0");
   set("NCCL_CUMEM_ENABLE", "0");
-  if (host.local_size() == host.size()) set("NCCL_SOCKET_IFNAME", "lo");
+  if (cpu_transport.local_size() == cpu_transport.size()) set("NCCL_SOCKET_IFNAME", "lo");
 }
 
 /**
  * Between GPUs of one process NCCL would reach into the arguments of the other ranks, which memory
  * of a stream-ordered pool, as tutti's is, does not allow. Collective.
  */
-void keep_to_own_arguments(Transport& host, const std::vector<RankInfo>& ranks) {
+void keep_to_own_arguments(Transport& cpu_transport, const std::vector<RankInfo>& ranks) {
   // How many ranks before this one, and after it, are threads of its process.
   int before = 0;
   int after = 0;
   std::set<std::int32_t> processes;
-  for (int rank = 0; rank < host.size(); ++rank) {
+  for (int rank = 0; rank < cpu_transport.size(); ++rank) {
     const std::int32_t process = ranks[static_cast<std::size_t>(rank)].process;
     processes.insert(process);
-    if (process != ::getpid() || rank == host.rank()) continue;
-    ++(rank < host.rank() ? before : after);
+    if (process != ::getpid() || rank == cpu_transport.rank()) continue;
+    ++(rank < cpu_transport.rank() ? before : after);
   }
   if (processes.size() == ranks.size()) return;
   // Threads must not change the environment at once, nor read it meanwhile.
   if (before == 0 && after > 0) ::setenv("NCCL_P2P_DIRECT_DISABLE", "1", 0);
-  host.run(Call::barrier());
+  cpu_transport.run(Call::barrier());
 }
 
 /** Rank 0 makes the id, all get it. */
-ncclUniqueId share_id(Transport& host, const Library& library) {
+ncclUniqueId share_id(Transport& cpu_transport, const Library& library) {
   struct Ticket {
     std::int32_t result = 0;
     ncclUniqueId id{};
   } ticket;
-  if (host.rank() == 0) ticket.result = library.GetUniqueId(&ticket.id);
-  host.run(Call::broadcast(bytes_of(&ticket, 1), bytes_of(&ticket, 1), 0));
+  if (cpu_transport.rank() == 0) ticket.result = library.GetUniqueId(&ticket.id);
+  cpu_transport.run(Call::broadcast(bytes_of(&ticket, 1), bytes_of(&ticket, 1), 0));
   if (ticket.result != ncclSuccess) {
     throw BackendUnavailable(std::string("ncclGetUniqueId on rank 0: ") +
                              library.GetErrorString(static_cast<ncclResult_t>(ticket.result)));
@@ -123,7 +125,7 @@ ncclUniqueId share_id(Transport& host, const Library& library) {
 
 }  // namespace
 
-std::shared_ptr<Comm> join(Transport* host, const cuda::Uuid& gpu) {
+std::shared_ptr<Comm> join(Transport* cpu_transport, const cuda::Uuid& gpu) {
   std::shared_ptr<const Library> library;
   std::string problem;
   try {
@@ -132,23 +134,23 @@ std::shared_ptr<Comm> join(Transport* host, const cuda::Uuid& gpu) {
     problem = error.what();
   }
   const std::int32_t version = library ? library->version : 0;
-  const std::vector<RankInfo> ranks = exchange(*host, {version, ::getpid(), gpu});
+  const std::vector<RankInfo> ranks = exchange(*cpu_transport, {version, ::getpid(), gpu});
   check_versions(ranks, version, problem);
   if (any_shared(ranks)) {
-    if (host->rank() == 0) {
+    if (cpu_transport->rank() == 0) {
       log(LogLevel::warn, "several ranks share a GPU: this works, but it is slow");
     }
-    pretend_own_host(*host);
+    pretend_own_host(*cpu_transport);
   }
-  keep_to_own_arguments(*host, ranks);
-  const ncclUniqueId id = share_id(*host, *library);
-  return std::make_shared<Comm>(std::move(library), host, id);
+  keep_to_own_arguments(*cpu_transport, ranks);
+  const ncclUniqueId id = share_id(*cpu_transport, *library);
+  return std::make_shared<Comm>(std::move(library), cpu_transport, id);
 }
 
-std::unique_ptr<DeviceTransport> connect(Transport* host, Device device) {
-  auto comm = join(host, cuda::uuid_of(device.ordinal));
-  auto transport = std::make_unique<NcclTransport>(std::move(comm), host, device);
-  if (host->rank() == 0) log(LogLevel::info, transport->describe());
+std::unique_ptr<DeviceTransport> connect(Transport* cpu_transport, Device device) {
+  auto comm = join(cpu_transport, cuda::uuid_of(device.ordinal));
+  auto transport = std::make_unique<NcclTransport>(std::move(comm), cpu_transport, device);
+  if (cpu_transport->rank() == 0) log(LogLevel::info, transport->describe());
   return transport;
 }
 

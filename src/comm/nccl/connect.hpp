@@ -8,11 +8,11 @@
 namespace tutti::nccl {
 
 /**
- * Collective over the ranks of `host`, over which they meet and which outlives the result: the
- * transport among their GPUs, this rank's being `device`, which is current. Throws
+ * Collective over the ranks of `cpu_transport`, over which they meet and which outlives the result:
+ * the transport among their GPUs, this rank's being `device`, which is current. Throws
  * BackendUnavailable, on all ranks alike, where NCCL is missing on some, where their versions
  * differ, and where two ranks of one process share a GPU; otherwise as collectives do.
  */
-std::unique_ptr<DeviceTransport> connect(Transport* host, Device device);
+std::unique_ptr<DeviceTransport> connect(Transport* cpu_transport, Device device);
 
 }  // namespace tutti::nccl

@@ -9,6 +9,6 @@
 namespace tutti::nccl {
 
 /** connect() without CUDA: `gpu` is what tells this rank's GPU from others. */
-std::shared_ptr<Comm> join(Transport* host, const cuda::Uuid& gpu);
+std::shared_ptr<Comm> join(Transport* cpu_transport, const cuda::Uuid& gpu);
 
 }  // namespace tutti::nccl

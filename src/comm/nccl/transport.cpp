@@ -18,12 +18,15 @@ std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
 }  // namespace
 
-NcclTransport::NcclTransport(std::shared_ptr<Comm> comm, Transport* host, Device device)
-    : comm_(std::move(comm)), host_(host), device_(device), compared_(gpu_calls_to_compare()) {}
+NcclTransport::NcclTransport(std::shared_ptr<Comm> comm, Transport* cpu_transport, Device device)
+    : comm_(std::move(comm)),
+      cpu_transport_(cpu_transport),
+      device_(device),
+      compared_(gpu_calls_to_compare()) {}
 
 std::string NcclTransport::describe() const {
   return "NCCL " + version_text(nccl().version) + " (" + nccl().path + ") between " +
-         std::to_string(host_->size()) + " GPUs, this one is number " +
+         std::to_string(cpu_transport_->size()) + " GPUs, this one is number " +
          std::to_string(device_.ordinal);
 }
 
@@ -69,16 +72,19 @@ void NcclTransport::agree(const Call& call) {
   --compared_;
   Signature signature = Signature::of(call);
   signature.sequence = ++sequence_;
-  const RankSignature own{host_->rank(), signature};
-  std::vector<RankSignature> all(static_cast<std::size_t>(host_->size()));
+  const RankSignature own{cpu_transport_->rank(), signature};
+  std::vector<RankSignature> all(static_cast<std::size_t>(cpu_transport_->size()));
   constexpr std::int64_t kEntry = sizeof(RankSignature);
-  host_->run(Call::all_gather(ConstView(&own, kEntry, DType::u8),
-                              View(all.data(), kEntry * host_->size(), DType::u8)));
+  cpu_transport_->run(
+      Call::all_gather(ConstView(&own, kEntry, DType::u8),
+                       View(all.data(), kEntry * cpu_transport_->size(), DType::u8)));
   for (const RankSignature& other : all) {
     if (other.signature.hash() != signature.hash()) throw MismatchError(describe_mismatch(all));
   }
   if (call.operation != Operation::all_to_all_v) return;
-  if (const auto mismatch = compare_counts(*host_, call).mismatch) throw MismatchError(*mismatch);
+  if (const auto mismatch = compare_counts(*cpu_transport_, call).mismatch) {
+    throw MismatchError(*mismatch);
+  }
 }
 
 template <class Launch>
@@ -111,7 +117,7 @@ void NcclTransport::all_reduce(const Call& call) {
 
 void NcclTransport::reduce(const Call& call) {
   if (call.count == 0) return;
-  void* result = host_->rank() == call.root ? call.out.data : nullptr;
+  void* result = cpu_transport_->rank() == call.root ? call.out.data : nullptr;
   with_operator("ncclReduce", call.reduction, call.dtype, [&](ncclRedOp_t op, ncclComm_t comm) {
     return nccl().Reduce(call.in.data, result, size(call.count), type_of(call.dtype), op, call.root,
                          comm, stream_);
@@ -121,7 +127,7 @@ void NcclTransport::reduce(const Call& call) {
 void NcclTransport::broadcast(const Call& call) {
   if (call.count == 0) return;
   // Elsewhere not read.
-  const void* source = host_->rank() == call.root ? call.in.data : call.out.data;
+  const void* source = cpu_transport_->rank() == call.root ? call.in.data : call.out.data;
   comm_->call("ncclBroadcast", [&](ncclComm_t comm) {
     return nccl().Broadcast(source, call.out.data, size(call.count), type_of(call.dtype), call.root,
                             comm, stream_);
@@ -141,12 +147,12 @@ void NcclTransport::all_gather_v(const Call& call) {
   if (call.count == 0) return;
   comm_->group("ncclBroadcast in a group", [&](ncclComm_t comm) {
     std::int64_t begin = 0;
-    for (int root = 0; root < host_->size(); ++root) {
+    for (int root = 0; root < cpu_transport_->size(); ++root) {
       const std::int64_t count = call.counts[static_cast<std::size_t>(root)];
       const View part = call.out.part(begin, count);
       begin += count;
       if (count == 0) continue;
-      const void* source = host_->rank() == root ? call.in.data : part.data;
+      const void* source = cpu_transport_->rank() == root ? call.in.data : part.data;
       const ncclResult_t result = nccl().Broadcast(source, part.data, size(count),
                                                    type_of(call.dtype), root, comm, stream_);
       if (is_failure(result)) return result;
@@ -165,17 +171,18 @@ void NcclTransport::reduce_scatter(const Call& call) {
 }
 
 void NcclTransport::exchange(const Call& call) {
-  const Blocks blocks(call, host_->rank(), host_->size());
+  const Blocks blocks(call, cpu_transport_->rank(), cpu_transport_->size());
   const auto is_empty = [](const ConstView& block) { return block.count == 0; };
   if (std::all_of(blocks.to.begin(), blocks.to.end(), is_empty) &&
       std::all_of(blocks.from.begin(), blocks.from.end(), is_empty)) {
     return;
   }
   comm_->group("ncclSend and ncclRecv in a group", [&](ncclComm_t comm) {
-    for (int peer = 0; peer < host_->size(); ++peer) {
+    for (int peer = 0; peer < cpu_transport_->size(); ++peer) {
       const ConstView to = blocks.to[static_cast<std::size_t>(peer)];
       const View from = blocks.from[static_cast<std::size_t>(peer)];
-      if (peer == host_->rank() && to.data == from.data) continue;  // its own block, in place
+      if (peer == cpu_transport_->rank() && to.data == from.data)
+        continue;  // its own block, in place
       if (to.count > 0) {
         const ncclResult_t sent =
             nccl().Send(to.data, size(to.count), type_of(call.dtype), peer, comm, stream_);
@@ -202,12 +209,12 @@ void NcclTransport::reduce_scatter_v(const Call& call) {
 
 ncclResult_t NcclTransport::reduce_parts(const Call& call, ncclRedOp_t op, ncclComm_t comm) {
   std::int64_t begin = 0;
-  for (int root = 0; root < host_->size(); ++root) {
+  for (int root = 0; root < cpu_transport_->size(); ++root) {
     const std::int64_t count = call.counts[static_cast<std::size_t>(root)];
     const ConstView part = call.in.part(begin, count);
     begin += count;
     if (count == 0) continue;
-    void* const result = host_->rank() == root ? call.out.data : nullptr;
+    void* const result = cpu_transport_->rank() == root ? call.out.data : nullptr;
     const ncclResult_t reduced =
         nccl().Reduce(part.data, result, size(count), type_of(call.dtype), op, root, comm, stream_);
     if (is_failure(reduced)) return reduced;
@@ -250,7 +257,7 @@ Buffer NcclTransport::allocate(std::int64_t bytes) {
   // All ranks have memory, or none.
   std::int32_t ok = memory ? 1 : 0;
   const View vote(&ok, 1, DType::i32);
-  host_->run(Call::all_reduce(vote, vote, Reduce::min));
+  cpu_transport_->run(Call::all_reduce(vote, vote, Reduce::min));
   if (ok == 0) {
     throw SystemError(memory ? "another rank could not allocate memory of its GPU"
                              : "ncclMemAlloc of " + std::to_string(bytes) +
@@ -266,10 +273,11 @@ Buffer NcclTransport::allocate(std::int64_t bytes) {
   return {data, bytes, owner, device_};
 }
 
-std::unique_ptr<DeviceTransport> NcclTransport::split(int color, int key, Transport* host) {
-  std::shared_ptr<Comm> part = comm_->split(color, key, host);
+std::unique_ptr<DeviceTransport> NcclTransport::split(int color, int key,
+                                                      Transport* cpu_transport) {
+  std::shared_ptr<Comm> part = comm_->split(color, key, cpu_transport);
   if (!part) return nullptr;
-  return std::make_unique<NcclTransport>(std::move(part), host, device_);
+  return std::make_unique<NcclTransport>(std::move(part), cpu_transport, device_);
 }
 
 }  // namespace tutti::nccl

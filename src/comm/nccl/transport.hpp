@@ -15,21 +15,21 @@ namespace tutti::nccl {
  * Launches NCCL's operations on the stream in use. This class calls NCCL alone, never CUDA.
  *
  * NCCL does not notice ranks that disagree: it hangs or writes nonsense. So the ranks compare
- * their signatures over `host` before the first operations of a communicator, as many as
+ * their signatures over `cpu_transport` before the first operations of a communicator, as many as
  * TUTTI_GPU_CHECK says (a number, or `all`; 100 unless set). That blocks, and is no part of the
  * later ones. A send and a recv are not compared.
  */
 class NcclTransport final : public DeviceTransport {
  public:
-  /** `host` connects the same ranks and outlives this object. */
-  NcclTransport(std::shared_ptr<Comm> comm, Transport* host, Device device);
+  /** `cpu_transport` connects the same ranks and outlives this object. */
+  NcclTransport(std::shared_ptr<Comm> comm, Transport* cpu_transport, Device device);
 
   Device device() const override { return device_; }
   std::string describe() const override;
   void use_stream(void* stream) override { stream_ = static_cast<cudaStream_t>(stream); }
   void run(const Call& call) override;
   Buffer allocate(std::int64_t bytes) override;
-  std::unique_ptr<DeviceTransport> split(int color, int key, Transport* host) override;
+  std::unique_ptr<DeviceTransport> split(int color, int key, Transport* cpu_transport) override;
   void poll() override { comm_->poll(); }
   void cancel() noexcept override { comm_->cancel(); }
 
@@ -55,7 +55,7 @@ class NcclTransport final : public DeviceTransport {
   void with_operator(const char* name, const Reduce& reduce, DType dtype, const Launch& launch);
 
   std::shared_ptr<Comm> comm_;
-  Transport* host_;
+  Transport* cpu_transport_;
   Device device_;
   cudaStream_t stream_ = nullptr;
   std::int64_t compared_;  // how many calls are still to be compared

@@ -136,7 +136,7 @@ class GpuEvent final : public Event::State {
   std::exception_ptr failure_;
 };
 
-/** Whether CUDA copies from and to this memory of the host while the host waits. */
+/** Whether CUDA copies from and to this memory of the CPU while the CPU waits. */
 bool is_pageable(ConstView memory) {
   if (memory.count == 0 || memory.device.kind != DeviceKind::cpu) return false;
   cudaPointerAttributes attributes{};
