@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "tutti/error.hpp"
+#include "tutti/reduce.hpp"
 
 namespace tutti::bench {
 namespace {

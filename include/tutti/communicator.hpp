@@ -51,7 +51,7 @@ struct CommOptions {
  *
  * The order in which contributions are added depends only on the layout (which ranks share a
  * host), the count and the dtype: rank order inside a host, then the hosts in the order of their
- * lowest rank. Results are bitwise the same on all ranks and in every run on the same layout.
+ * lowest rank, or in a scan rank order throughout. All ranks and runs get the same bits from it.
  *
  * Errors: InvalidArgument before anything is sent; PeerLost and MismatchError (error.hpp), after
  * which every call throws CommunicationError. The arguments of a call that ended in PeerLost

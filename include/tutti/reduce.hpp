@@ -49,9 +49,9 @@ constexpr bool has_reduction(DType dtype, ReduceKind kind) {
 /**
  * A reduction. f16 and bf16 are accumulated in float. Integers wrap around on overflow; their
  * average is the sum divided by the number of ranks, rounded towards zero. A NaN makes the
- * minimum and the maximum NaN. Truth values are 0 and 1, whatever was not 0 before; so are all
- * results of booleans, whose minimum is land and whose maximum is lor. What a dtype does not have
- * (has_reduction()) is refused.
+ * minimum and the maximum NaN. Truth values are 0 and 1, whatever was not 0 before (between GPUs
+ * only if the inputs are); so are all results of booleans, whose minimum is land and whose maximum
+ * is lor. What a dtype does not have (has_reduction()) is refused.
  */
 struct Reduce {
   ReduceKind kind = ReduceKind::sum;

@@ -162,8 +162,8 @@ EventObject all_gather(const Self& self, py::handle array, py::handle out, const
 }
 
 EventObject reduce_scatter(const Self& self, py::handle array, py::handle out,
-                           const std::string& op, std::optional<double> factor,
-                           const Counts& counts, MaybeStream stream) {
+                           const std::string& op, std::optional<double> factor, MaybeStream stream,
+                           const Counts& counts) {
   std::vector<Array> arrays = in_and_out(array, out);
   const View from = arrays.front().view();
   const View to = arrays.back().view();
@@ -174,8 +174,8 @@ EventObject reduce_scatter(const Self& self, py::handle array, py::handle out,
              });
 }
 
-EventObject all_to_all(const Self& self, py::handle array, py::handle out, const Counts& leaving,
-                       const Counts& arriving, MaybeStream stream) {
+EventObject all_to_all(const Self& self, py::handle array, py::handle out, MaybeStream stream,
+                       const Counts& leaving, const Counts& arriving) {
   if (leaving.has_value() != arriving.has_value()) {
     throw InvalidArgument(std::string(leaving ? "arriving" : "leaving") + " is None, but " +
                           (leaving ? "leaving" : "arriving") + " is not");
@@ -225,8 +225,7 @@ void bind_collectives(py::class_<PyCommunicator, Self>& communicator) {
           "all_reduce", &all_reduce, py::arg("array"), out, op, factor, stream,
           "out = the reduction of array over all ranks, element by element; in place without "
           "`out`. op: sum, average, min, max, product; bitwise band, bor, bxor and logical land, "
-          "lor, "
-          "lxor, not of floats; of bools all but what calculates. With `factor`, the sum of factor "
+          "lor, lxor, not of floats; of bools min, max and these. With `factor`, the sum of factor "
           "* array.")
       .def("reduce", &reduce, py::arg("array"), py::arg("root") = 0, out, op, factor, stream,
            "As all_reduce, but only `root` gets the result.")
@@ -249,12 +248,12 @@ void bind_collectives(py::class_<PyCommunicator, Self>& communicator) {
           py::arg("counts") = py::none(), stream,
           "out = the array of rank 0, of rank 1, ...: world_size times as long. With `counts`, the "
           "same on all ranks, rank r contributes counts[r] elements.")
-      .def("reduce_scatter", &reduce_scatter, py::arg("array"), py::arg("out"), op, factor, counts,
-           stream,
+      .def("reduce_scatter", &reduce_scatter, py::arg("array"), py::arg("out"), op, factor, stream,
+           counts,
            "out = this rank's part of the reduction of array, which is world_size times as long. "
            "With `counts`, the same on all ranks, rank r gets counts[r] elements.")
-      .def("all_to_all", &all_to_all, py::arg("array"), py::arg("out"),
-           py::arg("leaving") = py::none(), py::arg("arriving") = py::none(), stream,
+      .def("all_to_all", &all_to_all, py::arg("array"), py::arg("out"), stream,
+           py::arg("leaving") = py::none(), py::arg("arriving") = py::none(),
            "Part r of out = part number global_rank of rank r's array; both of the same length. "
            "With `leaving` and `arriving`, leaving[r] elements go to rank r and arriving[r] come "
            "from it.")

@@ -177,16 +177,16 @@ class Communicator:
         out: Array,
         op: _Op = "sum",
         factor: Optional[float] = None,
-        counts: Optional[Sequence[int]] = None,
         stream: Optional[Stream] = None,
+        counts: Optional[Sequence[int]] = None,
     ) -> Event: ...
     def all_to_all(
         self,
         array: Array,
         out: Array,
+        stream: Optional[Stream] = None,
         leaving: Optional[Sequence[int]] = None,
         arriving: Optional[Sequence[int]] = None,
-        stream: Optional[Stream] = None,
     ) -> Event: ...
     def send(self, array: Array, destination: int, stream: Optional[Stream] = None) -> Event: ...
     def recv(self, array: Array, source: int, stream: Optional[Stream] = None) -> Event: ...

@@ -72,9 +72,10 @@ AgreedCounts compare_counts(Transport& transport, const Call& call) {
 }
 
 void scan_gathered(Transport& transport, const Call& call) {
-  constexpr std::int64_t kBytes = std::int64_t{256} * 1024;  // of one rank at a time
+  constexpr std::int64_t kBytes = std::int64_t{4} << 20;  // of all ranks at a time
   const std::int64_t width = size_of(call.dtype);
-  const std::int64_t most = std::min(call.count, kBytes / width);
+  const std::int64_t room = std::max<std::int64_t>(kBytes / transport.size() / width, 1);
+  const std::int64_t most = std::min(call.count, room);
   const auto size = static_cast<std::size_t>(transport.size());
   const auto terms =
       static_cast<std::size_t>(transport.rank()) + (call.operation == Operation::scan ? 1 : 0);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "device/cpu/kernels.hpp"
 #include "gpu/gpu_test.hpp"
 #include "support/data.hpp"
 

@@ -50,7 +50,7 @@ TEST_F(NcclTransportTest, BooleansAreBytesOfWhichOneDecides) {
     const View view(a_.data(), 4, DType::boolean, kGpu);
     for (const Reduce reduce :
          {Reduce::land, Reduce::band, Reduce::min, Reduce::lor, Reduce::bor, Reduce::max}) {
-      transport.all_reduce(view, view, reduce);
+      transport.run(Call::all_reduce(view, view, reduce));
     }
   });
   const auto calls = calls_of(0);

@@ -22,6 +22,9 @@ void HierarchicalTransport::exchange(const Call& call) {
   }
   guarded([&] {
     if (mismatch) throw MismatchError(*mismatch);
+    if (call.operation == Operation::all_to_all_v) {
+      local_->host().synchronise();  // some may still be reading the counts where blocks are staged
+    }
     // What goes out is read while the answers come in: not from the same memory.
     const bool in_place = call.operation == Operation::all_to_all && call.in.data == call.out.data;
     const mpi::Scratch copied(channel_->scratch(), in_place ? call.in.bytes() : 0);
@@ -45,8 +48,11 @@ void HierarchicalTransport::exchange(const Call& call) {
       from.push_back(blocks.from[static_cast<std::size_t>(neighbour)]);
     }
     local_->exchange(to, from, longest);
-    const shm::Host::Elsewhere elsewhere(local_->host(), shm::Wait::collective);
-    remote.wait();
+    {
+      const shm::Host::Elsewhere elsewhere(local_->host(), shm::Wait::collective);
+      remote.wait();
+    }
+    local_->host().synchronise();  // until then the leader looks after the other hosts
   });
 }
 

@@ -20,6 +20,7 @@ void ShmTransport::exchange(const Call& call) {
       throw MismatchError(*agreed.mismatch);
     }
     longest = agreed.longest;
+    host_.synchronise();  // some may still be reading the counts where the blocks are staged
   } else {
     longest = longest_block(call);
   }
