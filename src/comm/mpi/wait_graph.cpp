@@ -8,7 +8,7 @@
 namespace tutti::mpi {
 namespace {
 
-constexpr std::chrono::milliseconds kBetweenLooks{1};
+constexpr std::chrono::milliseconds kFreshFor{1};
 constexpr std::chrono::milliseconds kOverdue{10};
 // Waits inside a host poll every 50 ms; a thread that was not seen for so long waits no more.
 constexpr std::chrono::milliseconds kStale{500};
@@ -40,7 +40,7 @@ void WaitGraph::poll(std::span<const int> ranks, std::span<const int> members) {
   auto waiter = std::find_if(waiters_.begin(), waiters_.end(),
                              [&](const Waiter& entry) { return entry.thread == self; });
   if (waiter == waiters_.end()) waiter = waiters_.insert(waiter, {self, {}, now - kStale});
-  if (now - waiter->seen < kBetweenLooks) return;
+  if (now - waiter->seen < kFreshFor) return;
   waiter->seen = now;
   last_poll_ = now;
   waiter->ranks.clear();
