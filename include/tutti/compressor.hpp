@@ -64,8 +64,9 @@ class Compressor {
   virtual ~Compressor() = default;
 
   /**
-   * A step begins, on all ranks, and nothing is under way: what an earlier step that failed has
-   * left is forgotten. Here memory of the communicator may be allocated.
+   * A step begins, on all ranks, and nothing is under way: what a step that failed has left is
+   * forgotten. The first time, memory of the communicator may be allocated: a rank alone repeats
+   * it.
    */
   virtual void begin() {}
   /** Makes the packet of `bucket`. */

@@ -145,8 +145,8 @@ class DistOpt {
   void synchronize();
 
   /**
-   * Starts the sum of `tensor`, of any dtype, over the ranks, in place; wait() ends it, and until
-   * then the tensor is not to be touched. Not an average.
+   * Starts the sum of `tensor`, whose dtype has one, over the ranks, in place; wait() ends it, and
+   * until then the tensor is not to be touched. Not an average.
    */
   void all_reduce(View tensor);
   /**

@@ -138,7 +138,8 @@ class DistOpt(_core.DistOpt):
     bucket was sent, otherwise the communicator is aborted and the other ranks get PeerLost.
 
     dist_option: what dist(loss) does: a name of MODES, which says by which method; with clipping,
-        clip_Value, spars and corr. By default "fp32", or, with compressor, backward_and_custom_update.
+        clip_Value, spars and corr. By default "fp32", or, with compressor, "custom", which is
+        backward_and_custom_update.
     compressor: makes what gradients go through there; see Compressor.
     buffSize: the most elements that travel as one message, unless a single gradient is larger.
     half: in which type the half methods travel: "float16" or "bfloat16".

@@ -6,6 +6,7 @@
 
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "comm/arguments.hpp"
 #include "device/views.hpp"
 #include "opt/home_stream.hpp"
 #include "opt/step_plan.hpp"
@@ -33,6 +34,12 @@ void check_memory(const std::string& name, const View& tensor) {
                           (tensor.count < 0 ? "" : " at a null address"));
   }
   if (tensor.device.kind != DeviceKind::cpu) check_view(name, tensor);  // is there such a GPU?
+}
+
+/** The same for what is to be added. */
+void check_sum(const std::string& name, const View& tensor) {
+  check_memory(name, tensor);
+  check_reduce(Reduce::sum, tensor.dtype, tensor.device);
 }
 
 void check_float(const std::string& name, const View& tensor) {
@@ -147,7 +154,7 @@ void PendingSums::start(View tensor, Wire wire) {
   if (wire == Wire::half) {
     check_float("all_reduce_half: tensor", tensor);
   } else {
-    check_memory("all_reduce: tensor", tensor);
+    check_sum("all_reduce: tensor", tensor);
   }
   Site& site = this->site(tensor.device);
   add({&site, &site.dense(wire), all_of(tensor)});
@@ -180,7 +187,7 @@ void PendingSums::check_fill(std::span<const View> tensors, Wire wire) const {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const View& tensor = tensors[i];
     const std::string name = std::string(fused_name(wire)) + ": tensor #" + std::to_string(i);
-    check_memory(name, tensor);
+    check_sum(name, tensor);
     if (wire == Wire::half) check_float(name, tensor);
     const View& first = filled_.empty() ? tensors.front() : filled_.front();
     check_device(name, tensor, first.device);

@@ -10,6 +10,7 @@ namespace tutti {
 
 /** Between hosts every rank talks for itself: a block goes straight to who needs it. */
 void HierarchicalTransport::exchange(const Call& call) {
+  const mpi::Channel::CallScope whole(*channel_);
   guarded([&] { agree(call); });
   std::int64_t longest = 0;
   std::optional<std::string> mismatch;
@@ -57,6 +58,7 @@ void HierarchicalTransport::exchange(const Call& call) {
 }
 
 void HierarchicalTransport::scan(const Call& call) {
+  const mpi::Channel::CallScope whole(*channel_);
   guarded([&] { agree(call); });
   scan_gathered(*this, call);
 }

@@ -231,14 +231,16 @@ void Channel::Batch::wait(std::chrono::milliseconds timeout) {
   };
   bool seen_waiting = false;
   std::optional<Deadline> last_words;  // of those who left: their messages may be under way
+  const auto test_and_note = [&] {
+    if (!test()) return false;
+    start_anew(timeout);
+    graph.progressed();
+    passed = Clock::time_point::max();
+    last_words.reset();
+    return true;
+  };
   while (!requests_.empty()) {
-    const bool moved = test();
-    if (moved) {
-      start_anew(timeout);
-      graph.progressed();
-      passed = Clock::time_point::max();
-      last_words.reset();
-    }
+    const bool moved = test_and_note();
     const bool long_wait = !moved && waiter.pause();
     if (!long_wait && !graph.is_due()) continue;
     seen_waiting = true;
@@ -246,7 +248,7 @@ void Channel::Batch::wait(std::chrono::milliseconds timeout) {
     const RecycledVector<int> leavers = channel_.watch_.leavers(awaited());
     if (!leavers.empty()) {
       if (!last_words) last_words.emplace(kLastWords);
-      if (!last_words->expired() || test()) continue;
+      if (!last_words->expired() || test_and_note()) continue;
       channel_.lose({leavers.begin(), leavers.end()}, "it has destroyed its communicator");
     }
     const bool is_over = waiter.expired();

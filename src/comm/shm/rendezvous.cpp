@@ -97,7 +97,6 @@ Segment create_segment(const std::string& name, const UniqueId& id, int size,
   return segment;
 }
 
-/** A pause while rank 0 prepares the segment. */
 /** Looks after those that are missing. */
 class Absence {
  public:
