@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "cuda/peers.hpp"
+#include "device/cpu/kernels.hpp"
 #include "device/cuda/check.hpp"
 #include "device/cuda/kernels.hpp"
 #include "support/turns.hpp"

@@ -31,7 +31,7 @@ class EightBits final : public tutti::Compressor {
       own[i] = static_cast<std::uint8_t>(128 + std::round(lost[i] / unit));
       lost[i] -= unit * (static_cast<float>(own[i]) - 128);
     }
-    units_[bucket.begin].assign(static_cast<std::size_t>(ranks_ + 1), unit);
+    units_[bucket.begin].assign(static_cast<std::size_t>(ranks_) + 1, unit);
     return {.elements = bucket.elements, .bytes = bucket.gradients.count + 4};
   }
 

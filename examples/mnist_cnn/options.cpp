@@ -93,7 +93,7 @@ Store path(std::filesystem::path Options::*member) {
   };
 }
 
-Store choice(std::string Options::*member, std::vector<std::string_view> allowed) {
+Store choice(std::string Options::*member, const std::vector<std::string_view>& allowed) {
   return [=](Options& options, const std::string& name, std::string_view value) {
     if (std::find(allowed.begin(), allowed.end(), value) == allowed.end()) {
       refuse(name, value, list_of(allowed, " or "));

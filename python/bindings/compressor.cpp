@@ -54,8 +54,11 @@ class PyCompressor final : public Compressor {
   PyCompressor& operator=(const PyCompressor&) = delete;
   ~PyCompressor() override {
     if (Py_IsInitialized() == 0) return;
-    const py::gil_scoped_acquire held;
-    under_way_.clear();
+    try {
+      const py::gil_scoped_acquire held;
+      under_way_.clear();
+    } catch (...) {  // nobody is there to be told
+    }
   }
 
   void begin() override {
@@ -81,7 +84,7 @@ class PyCompressor final : public Compressor {
         return Event();
       }
       const auto lent = std::make_shared<PyStream>(stream);
-      const Return returned{*lent, under_way_.emplace_back()};
+      const Return returned(*lent, under_way_.emplace_back());
       const py::object event = call("exchange", bucket_of(bucket), lent);
       if (!py::isinstance<PyEvent>(event)) refuse_type("exchange()", event, "a tutti.Event");
       return event.cast<const PyEvent&>().event;
@@ -108,6 +111,10 @@ class PyCompressor final : public Compressor {
   struct Return {
     PyStream& stream;
     std::deque<Operation>& operations;
+    Return(PyStream& lent, std::deque<Operation>& given_back)
+        : stream(lent), operations(given_back) {}
+    Return(const Return&) = delete;
+    Return& operator=(const Return&) = delete;
     ~Return() { operations = stream.give_back(); }
   };
 

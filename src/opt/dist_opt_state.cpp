@@ -173,8 +173,9 @@ void DistOpt::Impl::load_state(const OptimizerState& state) {
   check_owner(modes, !modes.arrays.empty() || !is_empty(kept));
   const auto check_lengths = [&](const auto& arrays, const std::string& prefix) {
     for (const auto& [name, array] : arrays) {
-      check_length("the state's array '" + prefix + name + "'", array, model.table.elements(),
-                   "the parameter space");
+      std::string what = "the state's array '";
+      what.append(prefix).append(name).append("'");
+      check_length(what, array, model.table.elements(), "the parameter space");
     }
   };
   check_lengths(modes.arrays, "");

@@ -53,7 +53,7 @@ class PendingSums {
  private:
   /** What the sums of tensors on one device need. */
   struct Site {
-    Site(const std::shared_ptr<Communicator>& communicator, const Stream& home, DType half);
+    Site(const std::shared_ptr<Communicator>& communicator, const Stream& home, DType wire);
     const Stream& home() const { return arithmetic->stream(); }
     Compressor& dense(Wire wire);
     /** Has what is started on `apart` come after what `home` was given. */

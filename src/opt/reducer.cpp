@@ -16,8 +16,8 @@ double seconds(Exchange::Clock::duration time) {
 
 }  // namespace
 
-Reducer::Reducer(std::shared_ptr<Communicator> communicator, std::vector<ParameterRange> parameters,
-                 Stream home)
+Reducer::Reducer(const std::shared_ptr<Communicator>& communicator,
+                 std::vector<ParameterRange> parameters, const Stream& home)
     : parameters_(std::move(parameters)),
       alone_(communicator->world_size() == 1),
       arithmetic_(make_arithmetic(home)),

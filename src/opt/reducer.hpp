@@ -45,8 +45,8 @@ class Reducer {
    * the same counts. `home` is the stream on which gradients are made and parameters read: of a
    * GPU, in whose memory all then is, or else inline.
    */
-  Reducer(std::shared_ptr<Communicator> communicator, std::vector<ParameterRange> parameters,
-          Stream home = {});
+  Reducer(const std::shared_ptr<Communicator>& communicator, std::vector<ParameterRange> parameters,
+          const Stream& home = {});
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
   /** Waits for what is under way, at most until the communicator's deadline. */
