@@ -121,7 +121,7 @@ def blocks(place):
         comm.reduce_scatter(whole, mine, counts=given)
         numpy.testing.assert_array_equal(mine, ranks * parts[rank])
         out = numpy.zeros(ranks * counts[rank], "int32")  # everybody's part for this rank
-        comm.all_to_all(whole, out, counts, [counts[rank]] * ranks)
+        comm.all_to_all(whole, out, leaving=counts, arriving=[counts[rank]] * ranks)
         numpy.testing.assert_array_equal(out, numpy.tile(parts[rank], ranks))
     array = numpy.full(5, rank + 1)
     comm.scan(array, op="product")
