@@ -74,14 +74,17 @@ std::vector<Array> in_and_out(py::handle array, py::handle out) {
   return arrays;
 }
 
-EventObject all_reduce(const Self& self, py::handle array, py::handle out, const std::string& op,
-                       std::optional<double> factor, MaybeStream stream) {
+/** A reduction whose result all ranks get: all_reduce, scan or exscan. */
+template <Event (Communicator::*kReduction)(ConstView, View, Reduce, const Stream&)>
+EventObject reduce_for_all(const Self& self, py::handle array, py::handle out,
+                           const std::string& op, std::optional<double> factor,
+                           MaybeStream stream) {
   std::vector<Array> arrays = in_and_out(array, out);
   const View from = arrays.front().view();
   const View to = arrays.back().view();
   return run(self, stream, std::move(arrays),
              [&, reduce = reduce_of(op, factor)](Communicator& communicator, const Stream& on) {
-               return communicator.all_reduce(from, to, reduce, on);
+               return (communicator.*kReduction)(from, to, reduce, on);
              });
 }
 
@@ -105,19 +108,6 @@ EventObject broadcast(const Self& self, py::handle array, int root, MaybeStream 
   return run(self, stream, std::move(arrays), [&](Communicator& communicator, const Stream& on) {
     return communicator.broadcast(view, root, on);
   });
-}
-
-/** A scan, or an exscan. */
-template <Event (Communicator::*kScan)(ConstView, View, Reduce, const Stream&)>
-EventObject scan(const Self& self, py::handle array, py::handle out, const std::string& op,
-                 std::optional<double> factor, MaybeStream stream) {
-  std::vector<Array> arrays = in_and_out(array, out);
-  const View from = arrays.front().view();
-  const View to = arrays.back().view();
-  return run(self, stream, std::move(arrays),
-             [&, reduce = reduce_of(op, factor)](Communicator& communicator, const Stream& on) {
-               return (communicator.*kScan)(from, to, reduce, on);
-             });
 }
 
 using Counts = std::optional<std::vector<std::int64_t>>;
@@ -222,18 +212,19 @@ void bind_collectives(py::class_<PyCommunicator, Self>& communicator) {
   const auto counts = py::arg("counts") = py::none();
   communicator
       .def(
-          "all_reduce", &all_reduce, py::arg("array"), out, op, factor, stream,
+          "all_reduce", &reduce_for_all<&Communicator::all_reduce>, py::arg("array"), out, op,
+          factor, stream,
           "out = the reduction of array over all ranks, element by element; in place without "
           "`out`. op: sum, average, min, max, product; bitwise band, bor, bxor and logical land, "
           "lor, lxor, not of floats; of bools min, max and these. With `factor`, the sum of factor "
           "* array.")
       .def("reduce", &reduce, py::arg("array"), py::arg("root") = 0, out, op, factor, stream,
            "As all_reduce, but only `root` gets the result.")
-      .def("scan", &scan<&Communicator::scan>, py::arg("array"), out, op, factor, stream,
+      .def("scan", &reduce_for_all<&Communicator::scan>, py::arg("array"), out, op, factor, stream,
            "out = the reduction of array over the ranks up to this one, in rank order; in place "
            "without `out`. op: as of all_reduce, but not average. Not on GPUs.")
-      .def("exscan", &scan<&Communicator::exscan>, py::arg("array"), out, op, factor, stream,
-           "As scan, without this rank's own: out of rank 0 is left as it is.")
+      .def("exscan", &reduce_for_all<&Communicator::exscan>, py::arg("array"), out, op, factor,
+           stream, "As scan, without this rank's own: out of rank 0 is left as it is.")
       .def("gather", &gather, py::arg("array"), out, root, counts, stream,
            "out of rank `root` = the array of rank 0, of rank 1, ...: world_size times as long. "
            "With `counts`, the same on all ranks, rank r contributes counts[r] elements.")
