@@ -21,6 +21,7 @@ namespace tutti::test {
 namespace {
 
 using shm::Choices;
+using shm::Local;
 using shm::ShmTransport;
 using shm::Way;
 using Kind = Way::Kind;
@@ -50,7 +51,7 @@ class Ways : public RankTest, public ::testing::WithParamInterface<Forced> {
   static constexpr std::array<std::int64_t, 8> kCounts{15,     16,     1000,   4097,
                                                        16'384, 16'385, 65'537, 200'003};
 
-  /** Runs body(communicator, transport) where everything goes the way of this test. */
+  /** Runs body(communicator, local) where everything goes the way of this test. */
   template <class Body>
   void on_forced(const Body& body) {
     if (!world().one_host()) GTEST_SKIP() << "needs one host";
@@ -59,7 +60,7 @@ class Ways : public RankTest, public ::testing::WithParamInterface<Forced> {
       std::iota(names.begin(), names.end(), 0);
       auto transport = std::make_unique<ShmTransport>(agree_on_ticket(whole), whole.global_rank(),
                                                       std::move(names), std::chrono::seconds(20));
-      ShmTransport& forced = *transport;
+      Local& forced = transport->local();
       Communicator comm(std::move(transport));
       comm.barrier();  // from here on the ranks can look into each other's memory
       forced.force(GetParam().way);
@@ -71,14 +72,14 @@ class Ways : public RankTest, public ::testing::WithParamInterface<Forced> {
   }
 
   /** Whether the last call went the way that was forced, if that was possible. */
-  static ::testing::AssertionResult went(const ShmTransport& transport, std::int64_t bytes,
+  static ::testing::AssertionResult went(const Local& local, std::int64_t bytes,
                                          bool direct_possible, bool copy_possible = true) {
     const Way& way = GetParam().way;
     bool possible = true;
     if (way.kind == Kind::one_shot) possible = bytes <= Choices::kOneShot;
     if (way.kind == Kind::direct) possible = direct_possible;
     if (way.kind == Kind::single_copy) possible = copy_possible && bytes >= 64 * 1024;
-    if (!possible || transport.last_way() == way) return ::testing::AssertionSuccess();
+    if (!possible || local.last_way() == way) return ::testing::AssertionSuccess();
     return ::testing::AssertionFailure() << "went another way";
   }
 };
@@ -91,7 +92,7 @@ constexpr bool all_symmetric(Memory memory) {
 }
 
 TEST_P(Ways, ReductionsAddInTheOrderOfTheRanks) {
-  on_forced([](Communicator& comm, const ShmTransport& transport) {
+  on_forced([](Communicator& comm, const Local& local) {
     const int rank = comm.global_rank();
     Arena arena(comm, 4 * kCounts.back());
     for (const std::int64_t count : kCounts) {
@@ -106,19 +107,19 @@ TEST_P(Ways, ReductionsAddInTheOrderOfTheRanks) {
         std::memcpy(in.data, mine.data(), mine.size() * sizeof(float));
         comm.all_reduce(in, out);
         ASSERT_TRUE(same_bits(out, sum.data())) << "all_reduce";
-        ASSERT_TRUE(went(transport, in.bytes(), all_symmetric(memory))) << "all_reduce";
+        ASSERT_TRUE(went(local, in.bytes(), all_symmetric(memory))) << "all_reduce";
         ASSERT_TRUE(same_bits(in, mine.data())) << "all_reduce wrote its input";
         comm.reduce(in, out, root);
         if (rank == root) {
           ASSERT_TRUE(same_bits(out, sum.data())) << "reduce";
         }
-        ASSERT_TRUE(went(transport, in.bytes(), all_symmetric(memory))) << "reduce";
+        ASSERT_TRUE(went(local, in.bytes(), all_symmetric(memory))) << "reduce";
         const View whole = in.part(0, part * ranks());
         comm.reduce_scatter(whole, out.part(0, part));
         ASSERT_TRUE(same_bits(out.part(0, part), sum.data() + rank * part)) << "reduce_scatter";
         comm.all_reduce(in);
         ASSERT_TRUE(same_bits(in, sum.data())) << "all_reduce in place";
-        ASSERT_TRUE(went(transport, in.bytes(), all_symmetric(memory))) << "all_reduce in place";
+        ASSERT_TRUE(went(local, in.bytes(), all_symmetric(memory))) << "all_reduce in place";
         ASSERT_TRUE(arena.guards_intact());
       }
     }
@@ -126,7 +127,7 @@ TEST_P(Ways, ReductionsAddInTheOrderOfTheRanks) {
 }
 
 TEST_P(Ways, SixteenBitSumsAreRoundedOnce) {
-  on_forced([](Communicator& comm, const ShmTransport&) {
+  on_forced([](Communicator& comm, const Local&) {
     Arena arena(comm, 2 * kCounts.back());
     for (const DType dtype : {DType::f16, DType::bf16}) {
       for (const std::int64_t count : kCounts) {
@@ -152,7 +153,7 @@ TEST_P(Ways, SixteenBitSumsAreRoundedOnce) {
 }
 
 TEST_P(Ways, MovementsBringEverythingToItsPlace) {
-  on_forced([](Communicator& comm, const ShmTransport& transport) {
+  on_forced([](Communicator& comm, const Local& local) {
     const int rank = comm.global_rank();
     const auto datum = [](int from, std::int64_t i) {
       return contribution(DType::i32, ReduceKind::sum, from, i);
@@ -173,12 +174,12 @@ TEST_P(Ways, MovementsBringEverythingToItsPlace) {
         ASSERT_TRUE(holds(out.part(0, count), [&](std::int64_t i) { return datum(root, i); }));
         comm.all_gather(in.part(0, count), out);
         ASSERT_TRUE(holds(out, everybodys)) << "all_gather";
-        ASSERT_TRUE(went(transport, 4 * count, all_symmetric(memory))) << "all_gather";
+        ASSERT_TRUE(went(local, 4 * count, all_symmetric(memory))) << "all_gather";
         comm.all_to_all(in, out);
         ASSERT_TRUE(holds(out, [&](std::int64_t i) {
           return datum(static_cast<int>(i / count), rank * count + i % count);
         })) << "all_to_all";
-        ASSERT_TRUE(went(transport, 4 * count * ranks(), all_symmetric(memory))) << "all_to_all";
+        ASSERT_TRUE(went(local, 4 * count * ranks(), all_symmetric(memory))) << "all_to_all";
         ASSERT_TRUE(holds(in, mine)) << "an input was written";
         comm.all_to_all(in, in);
         ASSERT_TRUE(same_bits(in, out.data)) << "all_to_all in place";
@@ -189,7 +190,7 @@ TEST_P(Ways, MovementsBringEverythingToItsPlace) {
 }
 
 TEST_P(Ways, ManyInARowDoNotMix) {
-  on_forced([](Communicator& comm, const ShmTransport&) {
+  on_forced([](Communicator& comm, const Local&) {
     // Fast ranks run ahead of slow ones: memory that a slow one still reads must not be written.
     constexpr std::int64_t kCount = 12'000;
     const Buffer memory = comm.allocate(4 * kCount);
@@ -217,7 +218,7 @@ TEST_P(Ways, ManyInARowDoNotMix) {
 
 TEST_P(Ways, AMismatchIsFoundBeforeAnythingIsWritten) {
   if (ranks() < 2) GTEST_SKIP() << "needs two ranks";
-  on_forced([](Communicator& comm, const ShmTransport&) {
+  on_forced([](Communicator& comm, const Local&) {
     // One rank comes with a line, the others with what goes the forced way.
     const bool odd = comm.global_rank() == ranks() - 1;
     std::vector<float> data(odd ? 4 : 40'000, 1.0F);

@@ -202,7 +202,7 @@ void be_rank(int rank, const UniqueId& id, const Case& the_case, Board& board) {
     std::iota(names.begin(), names.end(), 0);
     ShmTransport transport(id, rank, names, kTimeout);
     const Memory memory(transport, the_case);
-    transport.force(the_case.way);
+    transport.local().force(the_case.way);
     if (rank == kVictim) {
       be_victim(transport, memory, the_case, board);
     } else {

@@ -77,8 +77,8 @@ TEST(Chooser, GoesOnWhileTheLastCostIsOutstanding) {
 /** Some ranks that make the same calls; what each pays differs. */
 class Ranks {
  public:
-  explicit Ranks(int count, Operation operation = Operation::all_reduce)
-      : operation_(operation), ranks_(static_cast<std::size_t>(count)) {}
+  explicit Ranks(int count, TaskKind kind = TaskKind::all_reduce)
+      : kind_(kind), ranks_(static_cast<std::size_t>(count)) {}
 
   /** One call; the way that all took. */
   Way call(std::int64_t bytes, Choices::Allowed allowed,
@@ -86,14 +86,14 @@ class Ranks {
     std::vector<std::optional<Choices::Choice>> early(ranks_.size());
     std::uint32_t slowest = 0;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-      if (bytes <= Choices::kOneShot) early[rank] = ranks_[rank].before(operation_, bytes);
+      if (bytes <= Choices::kOneShot) early[rank] = ranks_[rank].before(kind_, bytes);
       slowest = std::max(slowest, ranks_[rank].noted());
     }
     std::vector<Way> ways;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       ranks_[rank].learn(slowest);
       const auto choice =
-          ranks_[rank].after(operation_, bytes, allowed, early[rank] ? &*early[rank] : nullptr);
+          ranks_[rank].after(kind_, bytes, allowed, early[rank] ? &*early[rank] : nullptr);
       if (choice.trial != Chooser::kSettled) {
         ranks_[rank].note(choice, cost(rank, choice.way));
       }
@@ -107,7 +107,7 @@ class Ranks {
   }
 
  private:
-  Operation operation_;
+  TaskKind kind_;
   std::vector<Choices> ranks_;
 };
 
@@ -136,11 +136,11 @@ TEST(Choices, BriefMessagesGoByOneShotUntried) {
 
 TEST(Choices, OnlyAllReduceKeepsToTheDirectWay) {
   const auto cost = [](std::size_t, const Way& way) { return way.kind == Kind::direct ? 9U : 1U; };
-  for (const Operation operation : {Operation::all_reduce, Operation::all_gather}) {
-    Ranks ranks(2, operation);
+  for (const TaskKind kind : {TaskKind::all_reduce, TaskKind::all_gather}) {
+    Ranks ranks(2, kind);
     Way last;
     for (int call = 0; call < kEnough; ++call) last = ranks.call(1 << 20, {true, false}, cost);
-    EXPECT_EQ(last.kind, operation == Operation::all_reduce ? Kind::direct : Kind::staged);
+    EXPECT_EQ(last.kind, kind == TaskKind::all_reduce ? Kind::direct : Kind::staged);
   }
 }
 

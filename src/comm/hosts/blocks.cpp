@@ -10,8 +10,7 @@ namespace tutti {
 
 /** Between hosts every rank talks for itself: a block goes straight to who needs it. */
 void HierarchicalTransport::exchange(const Call& call) {
-  const mpi::Channel::CallScope whole(*channel_);
-  guarded([&] { agree(call); });
+  agree(call);
   std::int64_t longest = 0;
   std::optional<std::string> mismatch;
   if (call.operation == Operation::all_to_all_v) {
@@ -21,45 +20,42 @@ void HierarchicalTransport::exchange(const Call& call) {
   } else {
     longest = longest_block(call);
   }
-  guarded([&] {
-    if (mismatch) throw MismatchError(*mismatch);
-    if (call.operation == Operation::all_to_all_v) {
-      local_->host().synchronise();  // some may still be reading the counts where blocks are staged
-    }
-    // What goes out is read while the answers come in: not from the same memory.
-    const bool in_place = call.operation == Operation::all_to_all && call.in.data == call.out.data;
-    const mpi::Scratch copied(channel_->scratch(), in_place ? call.in.bytes() : 0);
-    Call apart = call;
-    if (in_place) {
-      copy_bytes(copied.data(), call.in.data, call.in.bytes());
-      apart.in.data = copied.data();
-    }
-    const Blocks blocks(apart, rank(), size());
-    mpi::Channel::Batch remote(*channel_, mpi::Channel::Traffic::collective);
-    for (int peer = 0; peer < size(); ++peer) {
-      if (layout_.host_of(peer) == host()) continue;
-      const auto at = static_cast<std::size_t>(peer);
-      remote.recv(blocks.from[at].data, blocks.from[at].bytes(), peer);
-      remote.send(blocks.to[at].data, blocks.to[at].bytes(), peer);
-    }
-    std::vector<ConstView> to;
-    std::vector<View> from;
-    for (const int neighbour : layout_.ranks_of(host())) {
-      to.push_back(blocks.to[static_cast<std::size_t>(neighbour)]);
-      from.push_back(blocks.from[static_cast<std::size_t>(neighbour)]);
-    }
-    local_->exchange(to, from, longest);
-    {
-      const shm::Host::Elsewhere elsewhere(local_->host(), shm::Wait::collective);
-      remote.wait();
-    }
-    local_->host().synchronise();  // until then the leader looks after the other hosts
-  });
+  if (mismatch) throw MismatchError(*mismatch);
+  if (call.operation == Operation::all_to_all_v) {
+    local_->host().synchronise();  // some may still be reading the counts where blocks are staged
+  }
+  // What goes out is read while the answers come in: not from the same memory.
+  const bool in_place = call.operation == Operation::all_to_all && call.in.data == call.out.data;
+  const mpi::Scratch copied(channel_->scratch(), in_place ? call.in.bytes() : 0);
+  Call apart = call;
+  if (in_place) {
+    copy_bytes(copied.data(), call.in.data, call.in.bytes());
+    apart.in.data = copied.data();
+  }
+  const Blocks blocks(apart, rank(), size());
+  mpi::Channel::Batch remote(*channel_, mpi::Channel::Traffic::collective);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (layout_.host_of(peer) == host()) continue;
+    const auto at = static_cast<std::size_t>(peer);
+    remote.recv(blocks.from[at].data, blocks.from[at].bytes(), peer);
+    remote.send(blocks.to[at].data, blocks.to[at].bytes(), peer);
+  }
+  std::vector<ConstView> to;
+  std::vector<View> from;
+  for (const int neighbour : layout_.ranks_of(host())) {
+    to.push_back(blocks.to[static_cast<std::size_t>(neighbour)]);
+    from.push_back(blocks.from[static_cast<std::size_t>(neighbour)]);
+  }
+  local_->exchange(to, from, longest);
+  {
+    const shm::Host::Elsewhere elsewhere(local_->host(), shm::Wait::collective);
+    remote.wait();
+  }
+  local_->host().synchronise();  // until then the leader looks after the other hosts
 }
 
 void HierarchicalTransport::scan(const Call& call) {
-  const mpi::Channel::CallScope whole(*channel_);
-  guarded([&] { agree(call); });
+  agree(call);
   scan_gathered(*this, call);
 }
 

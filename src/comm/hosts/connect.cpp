@@ -10,6 +10,7 @@
 
 #include "comm/agreement.hpp"
 #include "comm/hosts/transport.hpp"
+#include "comm/shm/transport.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {
@@ -47,9 +48,9 @@ std::unique_ptr<Transport> connect_session(const std::shared_ptr<mpi::Session>& 
     for (const int rank : missing) names.push_back(neighbours[static_cast<std::size_t>(rank)]);
     return names;
   };
-  std::unique_ptr<shm::ShmTransport> local;
+  std::unique_ptr<shm::Local> local;
   try {
-    local = std::make_unique<shm::ShmTransport>(
+    local = std::make_unique<shm::Local>(
         UniqueId::from_bytes(*ticket), local_rank, neighbours, timeout,
         shm::Participants{
             .names = neighbours,
@@ -69,7 +70,7 @@ std::unique_ptr<Transport> connect_session(const std::shared_ptr<mpi::Session>& 
   }
   std::unique_ptr<Transport> transport;
   if (layout.host_count() == 1) {
-    transport = std::move(local);
+    transport = std::make_unique<shm::ShmTransport>(std::move(local));
   } else {
     transport = std::make_unique<HierarchicalTransport>(std::move(channel), std::move(layout),
                                                         std::move(local));

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "comm/hosts/transport.hpp"
+#include "comm/shm/transport.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {
@@ -37,7 +38,7 @@ void check_same(const RankSignature& sender, const RankSignature& receiver) {
 void HierarchicalTransport::send(const Call& call) {
   const int destination = call.peer;
   if (layout_.host_of(destination) == host()) {
-    return local_->run(Call::send(call.in, layout_.local_rank_of(destination)));
+    return mail_.send(call, layout_.local_rank_of(destination));
   }
   const auto terms = std::make_shared<Terms>();
   terms->offered = Signature::of(call);
@@ -59,7 +60,7 @@ void HierarchicalTransport::send(const Call& call) {
 void HierarchicalTransport::recv(const Call& call) {
   const int source = call.peer;
   if (layout_.host_of(source) == host()) {
-    return local_->run(Call::recv(call.out, layout_.local_rank_of(source)));
+    return mail_.recv(call, layout_.local_rank_of(source));
   }
   const auto terms = std::make_shared<Terms>();
   terms->wanted = Signature::of(call);
@@ -136,16 +137,16 @@ std::unique_ptr<Transport> HierarchicalTransport::form_part(const SplitPlan& pla
   }
   const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
   try {
-    auto local = std::make_unique<shm::ShmTransport>(
-        id, layout.local_rank_of(plan.rank), neighbours, channel_->timeout(),
-        local_->host().participants_of(std::move(here)));
+    auto local = std::make_unique<shm::Local>(id, layout.local_rank_of(plan.rank), neighbours,
+                                              channel_->timeout(),
+                                              local_->host().participants_of(std::move(here)));
     if (layout.host_count() == 1) {
       // Who waits there answers the questions of those who wait for it elsewhere.
       local->host().set_idle([session = channel_->session(), session_ranks](auto waiting_for) {
         if (!session->this_thread_may_call()) return;
         session->wait_graph().poll(waiting_for, session_ranks);
       });
-      return local;
+      return std::make_unique<shm::ShmTransport>(std::move(local));
     }
     auto channel = std::make_unique<Channel>(channel_->session(), std::move(session_ranks), context,
                                              channel_->timeout());
@@ -161,7 +162,7 @@ std::unique_ptr<Transport> HierarchicalTransport::form_part(const SplitPlan& pla
 /** The part's hosts are connected. Whom that loses is named as a rank of the whole, of which
  * `members` are the part. */
 std::unique_ptr<Transport> HierarchicalTransport::connect_part(
-    std::unique_ptr<mpi::Channel> channel, Layout layout, std::unique_ptr<shm::ShmTransport> local,
+    std::unique_ptr<mpi::Channel> channel, Layout layout, std::unique_ptr<shm::Local> local,
     const std::vector<int>& members) {
   // The part's ranks of this host have met: whoever looks must not take this one to wait for them.
   const Host::Elsewhere elsewhere(local_->host(), Wait::collective);

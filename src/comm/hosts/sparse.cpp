@@ -273,7 +273,8 @@ void SparseLeader::reduce_dense(float* out, std::int64_t divisor) {
 void HierarchicalTransport::sparse_all_reduce(const Call& call) {
   SparseStats stats;
   const std::int64_t before = bytes_between();
-  agree(call);
+  meet(call, shm::Task::meet());
+  compare_hosts();
   if (is_leader()) sparse_.begin(call.count);
   local_->merge_sparse(call.entries, call.count, [&](std::int64_t, std::int64_t end, auto parts) {
     if (is_leader()) sparse_.add(end, parts);

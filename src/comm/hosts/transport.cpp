@@ -16,6 +16,7 @@ namespace {
 
 using mpi::Scratch;
 using shm::Host;
+using shm::Task;
 using shm::Wait;
 
 /** What a host does, and what is done between hosts, for one reduction over all ranks. */
@@ -42,11 +43,13 @@ Stages stages_of(const Reduce& reduce, DType dtype, const Layout& layout) {
 }  // namespace
 
 HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> channel, Layout layout,
-                                             std::unique_ptr<shm::ShmTransport> local,
+                                             std::unique_ptr<shm::Local> local,
                                              const std::function<void()>& meanwhile)
     : channel_(std::move(channel)),
       layout_(std::move(layout)),
       local_(std::move(local)),
+      signatures_(*local_),
+      mail_(local_->host()),
       leaders_(*channel_, agents(-1)),
       sparse_(*channel_, leaders_, layout_.largest_host()) {
   // Each kind of wait also minds the other kind of peers.
@@ -101,23 +104,25 @@ int HierarchicalTransport::local_agent(int root) const {
 }
 
 void HierarchicalTransport::run(const Call& call) {
+  const bool of_two = call.operation == Operation::send || call.operation == Operation::recv;
+  guarded([&] { dispatch(call); }, of_two ? Witnesses::two : Witnesses::all);
+}
+
+void HierarchicalTransport::dispatch(const Call& call) {
   switch (call.operation) {
     case Operation::all_reduce:
-      return guarded([&] { all_reduce(call); });
+      return all_reduce(call);
     case Operation::reduce:
-      return guarded([&] { reduce(call); });
+      return reduce(call);
     case Operation::broadcast:
-      return guarded([&] { broadcast(call); });
+      return broadcast(call);
     case Operation::all_gather:
-      return guarded([&] { all_gather(call); });
+      return gather(call, std::vector<std::int64_t>(static_cast<std::size_t>(size()), call.count));
     case Operation::all_gather_v:
-      return guarded([&] {
-        agree(call);
-        gather(call.in, call.out, call.counts);
-      });
+      return gather(call, call.counts);
     case Operation::reduce_scatter:
     case Operation::reduce_scatter_v:
-      return guarded([&] { reduce_scatter(call); });
+      return reduce_scatter(call);
     case Operation::scan:
     case Operation::exscan:
       return scan(call);
@@ -129,13 +134,13 @@ void HierarchicalTransport::run(const Call& call) {
     case Operation::all_to_all_v:
       return exchange(call);
     case Operation::sparse_all_reduce:
-      return guarded([&] { sparse_all_reduce(call); });
+      return sparse_all_reduce(call);
     case Operation::barrier:
-      return guarded([&] { agree(call); });
+      return agree(call);
     case Operation::send:
-      return guarded([&] { send(call); }, Witnesses::two);
+      return send(call);
     case Operation::recv:
-      return guarded([&] { recv(call); }, Witnesses::two);
+      return recv(call);
     case Operation::allocate:
     case Operation::split:
       break;  // have functions of their own
@@ -143,84 +148,27 @@ void HierarchicalTransport::run(const Call& call) {
   throw Error(std::string(name_of(call.operation)) + " is no operation to run");
 }
 
-// --- Agreement ----------------------------------------------------------------------------------
-
-bool HierarchicalTransport::compare(Signature& signature) {
-  signature.sequence = ++sequence_;
-  return local_->compare(signature);
-}
-
-void HierarchicalTransport::settle(const Signature& signature, bool same_here, ConstView carried) {
-  if (is_leader()) {
-    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
-    const std::span along(static_cast<const std::byte*>(carried.data),
-                          static_cast<std::size_t>(same_here ? carried.bytes() : 0));
-    const bool same_everywhere =
-        leaders_.agree(same_here ? signature.hash() : 0, along) && same_here;
-    if (!same_everywhere) throw MismatchError(collect_mismatch(signature, same_here));
-  }
-  local_->host().synchronise();  // ends with the leader's failure if they differ
-}
-
-std::string HierarchicalTransport::collect_mismatch(const Signature& signature, bool same_here) {
-  constexpr std::int64_t kEntry = sizeof(RankSignature);
-  std::vector<RankSignature> all(static_cast<std::size_t>(size()));
-  std::vector<std::int64_t> offsets{0};
-  for (int host = 0; host < layout_.host_count(); ++host) {
-    const auto ranks = static_cast<std::int64_t>(layout_.ranks_of(host).size());
-    offsets.push_back(offsets.back() + ranks * kEntry);
-  }
-  auto* bytes = reinterpret_cast<std::byte*>(all.data());
-  std::vector<RankSignature> own;
-  if (same_here) {
-    for (const int rank : layout_.ranks_of(host())) own.push_back({rank, signature});
-  } else {
-    own = local_->compared();
-  }
-  copy_bytes(bytes + offsets[static_cast<std::size_t>(host())], own.data(),
-             static_cast<std::int64_t>(own.size()) * kEntry);
-  leaders_.all_gather_v(bytes, offsets);
-  std::sort(all.begin(), all.end(),
-            [](const RankSignature& a, const RankSignature& b) { return a.rank < b.rank; });
-  return describe_mismatch(all);
-}
-
-bool HierarchicalTransport::all_hosts(bool ok) {
-  std::uint8_t verdict = 0;
-  if (is_leader()) {
-    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
-    // Any difference is a no, and if all hosts say no, they differ by their numbers.
-    const auto own = static_cast<std::uint64_t>(host());
-    verdict = leaders_.agree(ok ? 1 : 2 + own) ? 1 : 0;
-  }
-  spread(View(&verdict, 1, DType::u8));
-  return verdict != 0;
-}
-
 // --- Reductions ---------------------------------------------------------------------------------
 
-void HierarchicalTransport::reduce_here(ConstView in, View out, const cpu::Combine& combine,
-                                        int root) {
-  local_->reduce(Call::reduce(in, out, combine.kind, root), combine);
-}
-
 void HierarchicalTransport::carried_all_reduce(const Call& call) {
-  Signature signature = Signature::of(call);
   const Stages stages = stages_of(call.reduction, call.dtype, layout_);
   const Scratch scratch(channel_->scratch(), is_leader() ? call.in.bytes() : 0);
   const View sums(scratch.data(), call.count, call.dtype);
-  const bool same_here = compare(signature);
-  if (same_here) reduce_here(call.in, sums, stages.inside, 0);
-  settle(signature, same_here, sums);
+  const Task inside = Task::reduce(call.in, sums, stages.inside, 0);
+  meet(call, inside);
+  local_->move(inside);
+  compare_hosts(sums);
   if (is_leader()) leaders_.combine_carried(call.out.data, call.count, call.dtype, stages.between);
   spread(call.out);
 }
 
 void HierarchicalTransport::all_reduce(const Call& call) {
   if (leaders_.carries(call.in.bytes())) return carried_all_reduce(call);
-  agree(call);
   const Stages stages = stages_of(call.reduction, call.dtype, layout_);
-  reduce_here(call.in, call.out, stages.inside, 0);
+  const Task inside = Task::reduce(call.in, call.out, stages.inside, 0);
+  meet(call, inside);
+  compare_hosts();
+  local_->move(inside);
   if (is_leader()) {
     const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
     leaders_.all_reduce(call.out.data, call.count, call.dtype, stages.between);
@@ -229,13 +177,16 @@ void HierarchicalTransport::all_reduce(const Call& call) {
 }
 
 void HierarchicalTransport::reduce(const Call& call) {
-  agree(call);
   const Stages stages = stages_of(call.reduction, call.dtype, layout_);
   const int agent = local_agent(call.root);
   const bool needs_scratch = local_->rank() == agent && rank() != call.root;
   const Scratch scratch(channel_->scratch(), needs_scratch ? call.in.bytes() : 0);
   const View target = needs_scratch ? View(scratch.data(), call.count, call.dtype) : call.out;
-  reduce_here(call.in, target, stages.inside, agent);
+  const Task inside = Task::reduce(call.in, target, stages.inside, agent);
+  meet(call, inside);
+  compare_hosts();
+  release();  // who only gives would go on, and not learn of a mismatch
+  local_->move(inside);
   if (local_->rank() == agent) {
     const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
     mpi::Group(*channel_, agents(call.root))
@@ -245,7 +196,6 @@ void HierarchicalTransport::reduce(const Call& call) {
 
 void HierarchicalTransport::reduce_scatter(const Call& call) {
   const ConstView in = call.in;
-  agree(call);
   const Stages stages = stages_of(call.reduction, in.dtype, layout_);
   const std::int64_t width = size_of(in.dtype);
   std::vector<std::int64_t> starts{0};  // of the ranks' blocks, in elements
@@ -271,7 +221,10 @@ void HierarchicalTransport::reduce_scatter(const Call& call) {
     sorted.data = permuted.data();
   }
   const Scratch sums(channel_->scratch(), is_leader() ? in.bytes() : 0);
-  reduce_here(sorted, View(sums.data(), in.count, in.dtype), stages.inside, 0);
+  const Task inside = Task::reduce(sorted, View(sums.data(), in.count, in.dtype), stages.inside, 0);
+  meet(call, inside);
+  local_->move(inside);
+  compare_hosts();
 
   std::vector<std::int64_t> offsets{0};  // in elements, of the hosts' blocks
   for (int host = 0; host < layout_.host_count(); ++host) {
@@ -298,28 +251,31 @@ void HierarchicalTransport::reduce_scatter(const Call& call) {
 // --- Movements ----------------------------------------------------------------------------------
 
 void HierarchicalTransport::carried_broadcast(const Call& call) {
-  Signature signature = Signature::of(call);
   const int from = layout_.host_of(call.root);
-  const bool from_here = from == host();
   const View out = call.out;
-  const Scratch scratch(channel_->scratch(), from_here ? out.bytes() : 0);
-  const View data(scratch.data(), from_here ? out.count : 0, out.dtype);
-  const bool same_here = compare(signature);
-  if (same_here && from_here) {
-    local_->run(Call::broadcast(rank() == call.root ? call.in : data, data,
-                                layout_.local_rank_of(call.root)));
+  if (from != host()) {
+    meet(call, Task::meet());
+    compare_hosts();
+    if (is_leader()) copy_bytes(out.data, leaders_.carried(from), out.bytes());
+    return spread(out);
   }
-  settle(signature, same_here, data);
-  if (from_here) return copy_bytes(out.data, data.data, out.bytes());
-  if (is_leader()) copy_bytes(out.data, leaders_.carried(from), out.bytes());
-  spread(out);
+  const Scratch scratch(channel_->scratch(), out.bytes());
+  const View data(scratch.data(), out.count, out.dtype);
+  const Task inside = Task::spread(call.in, data, layout_.local_rank_of(call.root));
+  meet(call, inside);
+  local_->move(inside);
+  compare_hosts(data);
+  release();
+  copy_bytes(out.data, data.data, out.bytes());
 }
 
 void HierarchicalTransport::broadcast(const Call& call) {
   const View out = call.out;
   if (leaders_.carries(out.bytes())) return carried_broadcast(call);
-  agree(call);
   const int agent = local_agent(call.root);
+  meet(call, Task::meet());
+  compare_hosts();
+  if (agent != 0) release();
   if (rank() == call.root) copy_bytes(out.data, call.in.data, call.in.bytes());
   if (local_->rank() == agent) {
     const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
@@ -329,13 +285,9 @@ void HierarchicalTransport::broadcast(const Call& call) {
   spread(out, agent);
 }
 
-void HierarchicalTransport::all_gather(const Call& call) {
-  agree(call);
-  gather(call.in, call.out,
-         std::vector<std::int64_t>(static_cast<std::size_t>(size()), call.count));
-}
-
-void HierarchicalTransport::gather(ConstView in, View out, std::span<const std::int64_t> counts) {
+void HierarchicalTransport::gather(const Call& call, std::span<const std::int64_t> counts) {
+  const ConstView in = call.in;
+  const View out = call.out;
   const std::int64_t width = size_of(in.dtype);
   const auto bytes_of = [&](int rank) { return counts[static_cast<std::size_t>(rank)] * width; };
   const Scratch scratch(channel_->scratch(), layout_.contiguous() ? 0 : out.bytes());
@@ -354,7 +306,11 @@ void HierarchicalTransport::gather(ConstView in, View out, std::span<const std::
   }
   const std::int64_t begin = offsets[static_cast<std::size_t>(host())];
   const std::int64_t length = offsets[static_cast<std::size_t>(host()) + 1] - begin;
-  local_->run(Call::all_gather_v(in, View(sorted + begin, length / width, in.dtype), local_counts));
+  const Task inside =
+      Task::gather(in, View(sorted + begin, length / width, in.dtype), local_counts, 0);
+  meet(call, inside);
+  compare_hosts();
+  local_->move(inside);
   if (is_leader()) {
     const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
     leaders_.all_gather_v(sorted, offsets);

@@ -14,7 +14,9 @@
 #include "comm/layout.hpp"
 #include "comm/mpi/channel.hpp"
 #include "comm/mpi/group.hpp"
-#include "comm/shm/transport.hpp"
+#include "comm/shm/local.hpp"
+#include "comm/shm/mail.hpp"
+#include "comm/shm/signatures.hpp"
 #include "comm/sparse/packet.hpp"
 #include "comm/split.hpp"
 #include "tutti/error.hpp"
@@ -27,9 +29,10 @@ namespace tutti {
  * root) exchanges with the other hosts, then the result is spread inside the hosts. So the order
  * of additions is rank order inside a host, then the order of the hosts.
  *
- * Before anything else the ranks agree on the call: inside the host by comparing signatures in
- * shared memory, between hosts by comparing a hash, with which short messages travel. Only if they
- * differ are details exchanged.
+ * The ranks of a host come to their first task of a call with a hash of its signature; then the
+ * leaders compare theirs, with which short messages travel. Only if they differ are details
+ * exchanged. Nobody writes an output before that: only leaders do by their first task, and they
+ * have compared; the others write what leaders give them later, or wait until these release them.
  *
  * An error on one side is told on the other: what shared memory finds out goes to the other hosts
  * over the channel, what the channel finds out goes to the ranks of this host.
@@ -38,7 +41,7 @@ class HierarchicalTransport final : public Transport {
  public:
   /** `meanwhile` is called now and then while the leaders connect; what it throws ends that. */
   HierarchicalTransport(std::unique_ptr<mpi::Channel> channel, Layout layout,
-                        std::unique_ptr<shm::ShmTransport> local,
+                        std::unique_ptr<shm::Local> local,
                         const std::function<void()>& meanwhile = {});
   HierarchicalTransport(const HierarchicalTransport&) = delete;
   HierarchicalTransport& operator=(const HierarchicalTransport&) = delete;
@@ -91,41 +94,43 @@ class HierarchicalTransport final : public Transport {
   }
   void tell(const PeerLost& error) noexcept;
   void tell(const MismatchError& error, Witnesses witnesses) noexcept;
-  /** Blocks until all ranks have come with `signature`. Throws MismatchError on all otherwise. */
-  void agree(const Call& call) {
-    Signature signature = Signature::of(call);
-    settle(signature, compare(signature), {});
-  }
-  /** The first half of agree(): numbers the call; whether the ranks of this host match. */
-  bool compare(Signature& signature);
-  /** The second half, between the hosts: what a leader has in `carried` goes along. */
-  void settle(const Signature& signature, bool same_here, ConstView carried);
+  /** Runs a call; see guarded() for its failures. */
+  void dispatch(const Call& call);
+
+  /** Comes to `task`, the first of a call, with the call's signature. Throws MismatchError on all
+   * ranks if those of this host differ. */
+  void meet(const Call& call, const shm::Task& task);
+  /** After meet(), by all ranks of a host: its leader compares with the others. What it has in
+   * `carried` goes along. Throws MismatchError on leaders, and the other ranks at their next wait.
+   */
+  void compare_hosts(ConstView carried = {});
+  /** The ranks of this host wait until the leader has compared. */
+  void release();
+  /** Blocks until all ranks have come with `call`. Throws MismatchError on all otherwise. */
+  void agree(const Call& call);
   /** What all ranks came with; for leaders, after a disagreement. */
-  std::string collect_mismatch(const Signature& signature, bool same_here);
+  std::string collect_mismatch(bool same_here);
   /** Whether `ok` holds on all hosts; for calls that every rank of a host answers alike. */
   bool all_hosts(bool ok);
-  /** The operations that agree with the other ranks. */
+
   void all_reduce(const Call& call);
-  void broadcast(const Call& call);
-  /** What goes along with the signatures. */
-  void carried_all_reduce(const Call& call);
-  void carried_broadcast(const Call& call);
   void reduce(const Call& call);
-  void all_gather(const Call& call);
-  void gather(ConstView in, View out, std::span<const std::int64_t> counts);
+  void broadcast(const Call& call);
+  void gather(const Call& call, std::span<const std::int64_t> counts);
   void reduce_scatter(const Call& call);
   void exchange(const Call& call);
   void scan(const Call& call);
   void sparse_all_reduce(const Call& call);
   void send(const Call& call);
   void recv(const Call& call);
-  /** From local rank `root` to all ranks of this host. */
-  void spread(View data, int root = 0) { local_->run(Call::broadcast(data, data, root)); }
-  /** The sum, or what else `combine` makes, of what the ranks of this host have. */
-  void reduce_here(ConstView in, View out, const cpu::Combine& combine, int root);
+  /** What is so short that it goes along with the signatures. */
+  void carried_all_reduce(const Call& call);
+  void carried_broadcast(const Call& call);
+  /** From local rank `root` to all ranks of this host, which agree by now. */
+  void spread(View data, int root = 0) { local_->run(shm::Task::spread(data, data, root)); }
   std::unique_ptr<Transport> form_part(const SplitPlan& plan, std::int32_t context);
   std::unique_ptr<Transport> connect_part(std::unique_ptr<mpi::Channel> channel, Layout layout,
-                                          std::unique_ptr<shm::ShmTransport> local,
+                                          std::unique_ptr<shm::Local> local,
                                           const std::vector<int>& members);
   /** What follows the plan of a sparse_all_reduce: with packets, or with all elements. */
   void sparse_packets(View out, std::int64_t divisor, SparseStats& stats);
@@ -135,11 +140,14 @@ class HierarchicalTransport final : public Transport {
 
   std::unique_ptr<mpi::Channel> channel_;
   Layout layout_;
-  std::unique_ptr<shm::ShmTransport> local_;
+  std::unique_ptr<shm::Local> local_;
+  shm::Signatures signatures_;
+  shm::Mail mail_;
   mpi::Group leaders_;
   SparseLeader sparse_;
   SparseAlgorithm logged_plan_ = SparseAlgorithm::none;
   std::uint64_t sequence_ = 0;
+  Signature signature_;  // of the call under way
 };
 
 }  // namespace tutti

@@ -8,8 +8,6 @@
 namespace tutti::shm {
 namespace {
 
-using Kind = Way::Kind;
-
 constexpr std::int64_t kFewestStreamed = 256;                   // bytes
 constexpr std::int64_t kFewestStaged = std::int64_t{4} * 1024;  // instead of one shot
 constexpr std::int64_t kFewestSingleCopy = std::int64_t{128} * 1024;
@@ -22,37 +20,37 @@ std::size_t class_of(std::int64_t bytes) {
 }
 
 /** The ways between which there is a choice, the likeliest first. */
-std::vector<Way> ways_of(Operation operation, std::int64_t bytes, Choices::Allowed allowed) {
+std::vector<Way> ways_of(TaskKind kind, std::int64_t bytes, Choices::Allowed allowed) {
   constexpr std::int64_t kPiece = Choices::kPiece;
   std::vector<Way> ways;
-  const auto add = [&](Kind kind, std::int64_t piece) {
-    ways.push_back({kind, false, piece});
-    if (bytes >= kFewestStreamed) ways.push_back({kind, true, piece});
+  const auto add = [&](Way::Kind way, std::int64_t piece) {
+    ways.push_back({way, false, piece});
+    if (bytes >= kFewestStreamed) ways.push_back({way, true, piece});
   };
-  if (bytes <= Choices::kOneShot) add(Kind::one_shot, 0);
+  if (bytes <= Choices::kOneShot) add(Way::Kind::one_shot, 0);
   if (allowed.direct) {
-    add(Kind::direct, 0);
+    add(Way::Kind::direct, 0);
     // Others move less by it too, but from cache to cache, where it may be further than to memory.
-    if (operation == Operation::all_reduce) return ways;
+    if (kind == TaskKind::all_reduce) return ways;
   }
-  if (bytes >= kFewestStaged) add(Kind::staged, kPiece);
+  if (bytes >= kFewestStaged) add(Way::Kind::staged, kPiece);
   if (allowed.direct) return ways;
-  if (bytes > kPiece) add(Kind::staged, kPiece / 2);
+  if (bytes > kPiece) add(Way::Kind::staged, kPiece / 2);
   if (allowed.single_copy && bytes >= kFewestSingleCopy) {
-    ways.push_back({Kind::single_copy, false, kPiece});
+    ways.push_back({Way::Kind::single_copy, false, kPiece});
   }
   return ways;
 }
 
 bool possible(const Way& way, std::int64_t bytes, Choices::Allowed allowed) {
   switch (way.kind) {
-    case Kind::one_shot:
+    case Way::Kind::one_shot:
       return bytes <= Choices::kOneShot;
-    case Kind::direct:
+    case Way::Kind::direct:
       return allowed.direct;
-    case Kind::single_copy:
+    case Way::Kind::single_copy:
       return allowed.single_copy;
-    case Kind::staged:
+    case Way::Kind::staged:
       break;
   }
   return true;
@@ -93,43 +91,43 @@ void Chooser::settle() {
   }
 }
 
-Chooser& Choices::chooser(Operation operation, std::int64_t bytes, Allowed allowed) {
+Chooser& Choices::chooser(TaskKind kind, std::int64_t bytes, Allowed allowed) {
   const std::size_t allowance = (allowed.direct ? 1U : 0U) + (allowed.single_copy ? 2U : 0U);
-  auto& family = choosers_[static_cast<std::size_t>(operation) * kAllowances + allowance];
+  auto& family = choosers_[static_cast<std::size_t>(kind) * kAllowances + allowance];
   if (family.empty()) {
     family.reserve(kClasses);
     for (std::size_t power = 0; power < kClasses; ++power) {
       // By the largest size of the class, or the ways would depend on the first that comes.
       const std::int64_t most = std::int64_t{1} << power;
-      family.emplace_back(ways_of(operation, most, allowed), most < kLarge ? 7 : 3);
+      family.emplace_back(ways_of(kind, most, allowed), most < kLarge ? 7 : 3);
     }
   }
   return family[class_of(bytes)];
 }
 
-Choices::Choice Choices::before(Operation operation, std::int64_t bytes) {
+Choices::Choice Choices::before(TaskKind kind, std::int64_t bytes) {
   if (forced_) return {*forced_, nullptr, Chooser::kSettled};
-  const Allowed expected = expected_[static_cast<std::size_t>(operation)][class_of(bytes)];
-  Chooser& chosen = chooser(operation, bytes, expected);
+  const Allowed expected = expected_[static_cast<std::size_t>(kind)][class_of(bytes)];
+  Chooser& chosen = chooser(kind, bytes, expected);
   const Chooser::Trial trial = chosen.next();
   return {trial.way, &chosen, trial.number};
 }
 
-Choices::Choice Choices::after(Operation operation, std::int64_t bytes, Allowed allowed,
+Choices::Choice Choices::after(TaskKind kind, std::int64_t bytes, Allowed allowed,
                                const Choice* early) {
   if (early != nullptr) {
-    expected_[static_cast<std::size_t>(operation)][class_of(bytes)] = allowed;
-    chooser(operation, bytes, allowed);  // the next call needs no memory
+    expected_[static_cast<std::size_t>(kind)][class_of(bytes)] = allowed;
+    chooser(kind, bytes, allowed);  // the next call needs no memory
     if (possible(early->way, bytes, allowed)) return *early;
     if (early->trial != Chooser::kSettled) early->chooser->learn(early->trial, UINT32_MAX);
   } else if (forced_) {
     if (possible(*forced_, bytes, allowed)) return {*forced_, nullptr, Chooser::kSettled};
   } else {
-    Chooser& chosen = chooser(operation, bytes, allowed);
+    Chooser& chosen = chooser(kind, bytes, allowed);
     const Chooser::Trial trial = chosen.next();
     return {trial.way, &chosen, trial.number};
   }
-  return {Way{allowed.direct ? Kind::direct : Kind::staged, false, kPiece}, nullptr,
+  return {Way{allowed.direct ? Way::Kind::direct : Way::Kind::staged, false, kPiece}, nullptr,
           Chooser::kSettled};
 }
 

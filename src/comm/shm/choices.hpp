@@ -7,11 +7,22 @@
 #include <optional>
 #include <vector>
 
-#include "tutti/call.hpp"
-
 namespace tutti::shm {
 
-/** One way to move the data of a collective; see ShmTransport. All ways give the same bits. */
+/** The kinds of tasks among the ranks of a host; see Task. */
+enum class TaskKind : std::uint8_t {
+  meet,
+  all_reduce,
+  reduce,
+  reduce_scatter,
+  spread,
+  gather,
+  all_gather,
+  all_to_all,
+};
+inline constexpr std::size_t kTaskKinds = 8;
+
+/** One way to move the data of a task; see Local. All ways give the same bits. */
 struct Way {
   enum class Kind : std::uint8_t { one_shot, direct, staged, single_copy };
   Kind kind = Kind::staged;
@@ -20,6 +31,7 @@ struct Way {
 
   friend bool operator==(const Way&, const Way&) = default;
 };
+inline constexpr std::size_t kWayKinds = 4;
 
 /**
  * Chooses between ways for one kind of message: tries them in turns, a few times each, and then
@@ -55,9 +67,9 @@ class Chooser {
 };
 
 /**
- * The choosers of one communicator, by operation, size (in powers of two) and what the arguments
+ * The choosers of one communicator, by kind of task, size (in powers of two) and what the arguments
  * allow. The cost of a trial is that on the slowest rank: each rank notes its own, tells it with
- * the next collective, and when all have come all learn the slowest.
+ * the next task, and when all have come all learn the slowest.
  */
 class Choices {
  public:
@@ -66,7 +78,7 @@ class Choices {
   static constexpr std::int64_t kBrief = 1024;  ///< bytes, at most
   static constexpr Way kPlainShot{Way::Kind::one_shot, false, 0};
 
-  /** What the arguments of a collective and the host allow; the same on all ranks. */
+  /** What the arguments of a task and the host allow; the same on all ranks. */
   struct Allowed {
     bool direct = false;       ///< to reach the arguments in place
     bool single_copy = false;  ///< to read them from the other processes
@@ -87,10 +99,10 @@ class Choices {
   }
   /** Before the ranks have met, of a longer message of up to kOneShot bytes: whether it goes by one
    * shot is decided by what was allowed for the last one like it. */
-  Choice before(Operation operation, std::int64_t bytes);
+  Choice before(TaskKind kind, std::int64_t bytes);
   /** Of any message, now that it is known what is allowed; keeps to `early`, what before() said
    * if it was asked, if it can. */
-  Choice after(Operation operation, std::int64_t bytes, Allowed allowed, const Choice* early);
+  Choice after(TaskKind kind, std::int64_t bytes, Allowed allowed, const Choice* early);
 
   /** What the trial that `choice` was has cost this rank, in nanoseconds. */
   void note(const Choice& choice, std::uint32_t cost);
@@ -103,13 +115,13 @@ class Choices {
   static constexpr std::size_t kClasses = 48;  // powers of two of bytes
   static constexpr std::size_t kAllowances = 4;
 
-  Chooser& chooser(Operation operation, std::int64_t bytes, Allowed allowed);
+  Chooser& chooser(TaskKind kind, std::int64_t bytes, Allowed allowed);
 
-  /** By operation and allowance, for all classes as soon as one is needed: messages of sizes that
+  /** By kind and allowance, for all classes as soon as one is needed: messages of sizes that
    * come later need no memory. */
   std::vector<std::vector<Chooser>> choosers_ =
-      std::vector<std::vector<Chooser>>(kOperationCount * kAllowances);
-  std::array<std::array<Allowed, kClasses>, kOperationCount> expected_{};
+      std::vector<std::vector<Chooser>>(kTaskKinds * kAllowances);
+  std::array<std::array<Allowed, kClasses>, kTaskKinds> expected_{};
   std::optional<Way> forced_;
   Choice pending_;
   std::uint32_t cost_ = 0;

@@ -23,7 +23,7 @@ struct Location {
   std::int64_t offset = 0;         ///< bytes from the start of this rank's part of it
 };
 
-/** What a rank brings to a collective, beside its signature. */
+/** What a rank brings to a task, beside its stamp. */
 struct Request {
   Location in;
   Location out;
@@ -34,13 +34,13 @@ struct Request {
   std::uint32_t cost = 0;         ///< see Choices::noted()
 };
 
-/** How a rank comes to a collective: one cache line, whose number is written last. */
+/** How a rank comes to a meeting: one cache line, whose number is written last. */
 struct alignas(64) Arrival {
   static constexpr std::int64_t kData = 56;
 
   std::array<std::byte, kData> data;  ///< the contribution, if it fits; otherwise a Request
-  std::uint32_t signature;            ///< hash: whether the ranks ask for the same
-  std::atomic<std::uint32_t> number;  ///< of the collective
+  std::uint32_t stamp;                ///< whether the ranks ask for the same
+  std::atomic<std::uint32_t> number;  ///< of the meeting
 };
 static_assert(sizeof(Arrival) == 64 && sizeof(Request) <= Arrival::kData);
 
@@ -65,7 +65,7 @@ inline constexpr std::int32_t kWaitingElsewhere = -2;  ///< for a rank of anothe
 struct alignas(128) RankSlot {
   enum State : std::uint32_t { kFree, kClaimed, kJoined, kLeft };
 
-  /** By the parity of the collective's number: nobody is two collectives ahead. Two lines apart,
+  /** By the parity of the meeting's number: nobody is two meetings ahead. Two lines apart,
    * or one would be fetched along with the other. */
   struct alignas(128) Place {
     Arrival arrival;
@@ -85,7 +85,7 @@ struct alignas(128) RankSlot {
   // For finding out who is to blame when a deadline passes.
   std::atomic<std::uint32_t> heartbeat;  ///< grows while this rank waits
   std::array<std::atomic<std::int32_t>, kWaitKinds> waiting_for;
-  std::array<Signature, 2> signatures;  ///< by the parity of the collective's number
+  std::array<Signature, 2> signatures;  ///< by the parity of the meeting's number: see Signatures
   FailureReport failure;                ///< counts if ControlHeader::failed_by names this rank
 
   Arrival& arrival(std::uint64_t number) { return places[number & 1U].arrival; }

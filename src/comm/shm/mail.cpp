@@ -1,9 +1,10 @@
-// Messages between two ranks of a host: the sender's mailbox, piece by piece.
+// Messages go through the sender's mailbox, piece by piece.
+#include "comm/shm/mail.hpp"
+
 #include <algorithm>
 #include <string>
 
 #include "base/memory.hpp"
-#include "comm/shm/transport.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::shm {
@@ -17,11 +18,10 @@ std::uint32_t pieces_of(std::int64_t bytes) {
 
 }  // namespace
 
-void ShmTransport::send(const Call& call) {
+void Mail::send(const Call& call, int destination) {
   const ConstView in = call.in;
-  const int destination = call.peer;
   host_.check_failure();
-  Mailbox& box = host_.control().slot(rank()).mailbox;
+  Mailbox& box = host_.control().slot(host_.rank()).mailbox;
   box.offered = Signature::of(call);
   box.refused.store(0, std::memory_order_relaxed);
   box.destination.store(destination, std::memory_order_release);
@@ -31,7 +31,7 @@ void ShmTransport::send(const Call& call) {
     const auto done = [&] { return box.taken.reached(count) || box.refused.load() != 0; };
     if (!done()) host_.wait_for(destination, box.taken.signal(), Wait::send, done);
     if (box.refused.load() == 0) return;
-    const std::string text = describe_mismatch({host_.name_of(rank()), box.offered},
+    const std::string text = describe_mismatch({host_.name_of(host_.rank()), box.offered},
                                                {host_.name_of(destination), box.wanted});
     host_.fail_mismatch(text);
     throw MismatchError(text);
@@ -41,7 +41,7 @@ void ShmTransport::send(const Call& call) {
   for (std::uint32_t piece = pieces_of(in.bytes()); piece > 0; --piece) {
     wait_until_taken(sent_ - 1);  // the memory of the last piece but one is free
     const std::int64_t length = std::min(left, Staging::kMail);
-    auto& staging = host_.control().staging(rank()).mail[sent_ & 1U];
+    auto& staging = host_.control().staging(host_.rank()).mail[sent_ & 1U];
     copy_bytes(staging.data(), data, length);
     data += length;
     left -= length;
@@ -51,15 +51,14 @@ void ShmTransport::send(const Call& call) {
   host_.check_own_loss();
 }
 
-void ShmTransport::recv(const Call& call) {
+void Mail::recv(const Call& call, int source) {
   const View out = call.out;
-  const int source = call.peer;
   host_.check_failure();
   Mailbox& box = host_.control().slot(source).mailbox;
   const auto next_piece = [&](std::uint32_t taken) {
     const auto done = [&] {
       return box.posted.reached(taken + 1) &&
-             box.destination.load(std::memory_order_acquire) == rank();
+             box.destination.load(std::memory_order_acquire) == host_.rank();
     };
     if (!done()) host_.wait_for(source, box.posted.signal(), Wait::recv, done);
   };
@@ -67,7 +66,7 @@ void ShmTransport::recv(const Call& call) {
   const auto message_here = [&] {
     taken = box.taken.value.load(std::memory_order_acquire);
     if (!box.posted.reached(taken + 1)) return false;
-    if (box.destination.load(std::memory_order_acquire) != rank()) return false;
+    if (box.destination.load(std::memory_order_acquire) != host_.rank()) return false;
     // Nothing was taken meanwhile: so what lies there is for the destination just read.
     return box.taken.value.load(std::memory_order_acquire) == taken;
   };
@@ -75,8 +74,8 @@ void ShmTransport::recv(const Call& call) {
 
   const Signature wanted = Signature::of(call);
   if (box.offered.dtype != wanted.dtype || box.offered.count != wanted.count) {
-    const std::string text =
-        describe_mismatch({host_.name_of(source), box.offered}, {host_.name_of(rank()), wanted});
+    const std::string text = describe_mismatch({host_.name_of(source), box.offered},
+                                               {host_.name_of(host_.rank()), wanted});
     box.wanted = wanted;
     box.refused.store(1);
     host_.fail_mismatch(text);

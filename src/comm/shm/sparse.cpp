@@ -1,12 +1,9 @@
-// Sums of sparse vectors through shared memory.
+// The elements of sparse vectors, lent through the staging memory.
 #include <algorithm>
 #include <cstring>
 
 #include "base/memory.hpp"
-#include "comm/shm/transport.hpp"
-#include "comm/sparse/packet.hpp"
-#include "comm/sparse/sum.hpp"
-#include "device/cpu/reduction.hpp"
+#include "comm/shm/local.hpp"
 
 namespace tutti::shm {
 namespace {
@@ -30,7 +27,7 @@ static_assert(sizeof(Piece) <= Staging::kPiece);
  * indices up to the lowest end of any piece; who lent more lends the rest again. So every round
  * ends with some rank's piece used up, whatever the distributions.
  */
-void ShmTransport::merge_sparse(const SparseView& in, std::int64_t count, const TakeSparse& take) {
+void Local::merge_sparse(const SparseView& in, std::int64_t count, const TakeSparse& take) {
   sparse_parts_.resize(static_cast<std::size_t>(size()));
   if (size() == 1) {
     sparse_parts_[0] = in;
@@ -40,7 +37,7 @@ void ShmTransport::merge_sparse(const SparseView& in, std::int64_t count, const 
   std::size_t parity = 0;
   for (std::int64_t begin = 0; begin < count; parity ^= 1U) {
     const auto piece_of = [&](int peer) {
-      return reinterpret_cast<Piece*>(host_.control().staging(peer).in[parity].data());
+      return reinterpret_cast<Piece*>(staging_of(peer).in[parity].data());
     };
     Piece& own = *piece_of(rank());
     own.count = std::min<std::int64_t>(in.count - at, Piece::kRoom);
@@ -66,23 +63,7 @@ void ShmTransport::merge_sparse(const SparseView& in, std::int64_t count, const 
   host_.check_own_loss();
 }
 
-void ShmTransport::sparse_all_reduce(const Call& call) {
-  begin_checked(call);
-  const std::int64_t divisor = combine_of(call.reduction, size()).divisor;
-  auto* const sums = static_cast<float*>(call.out.data);
-  SparseStats stats;
-  const auto take = [&](std::int64_t begin, std::int64_t end, std::span<const SparseView> parts) {
-    sparse_cursors_.clear();
-    for (const SparseView& part : parts) sparse_cursors_.emplace_back(part);
-    stats.entries += sum_dense(std::span(sparse_cursors_), sums, begin, end, divisor);
-  };
-  merge_sparse(call.entries, call.count, std::ref(take));  // a copy of it would take new memory
-  stats.bytes_sent = bytes_lent(call.entries);
-  stats.density = density_of(stats.entries, call.count);
-  if (call.stats != nullptr) *call.stats = stats;
-}
-
-std::int64_t ShmTransport::bytes_lent(const SparseView& in) const {
+std::int64_t Local::bytes_lent(const SparseView& in) const {
   constexpr std::int64_t kElement = sizeof(std::uint32_t) + sizeof(float);
   return size() == 1 ? 0 : in.count * kElement;
 }

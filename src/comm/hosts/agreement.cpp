@@ -1,0 +1,84 @@
+// Whether all ranks ask for the same: compared once inside each host, and once between the hosts.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/memory.hpp"
+#include "comm/hosts/transport.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti {
+
+using shm::Host;
+using shm::Task;
+using shm::Wait;
+
+void HierarchicalTransport::meet(const Call& call, const shm::Task& task) {
+  signature_ = Signature::of(call);
+  signature_.sequence = ++sequence_;
+  if (signatures_.meet(task, signature_)) return;
+  if (is_leader()) {
+    leaders_.agree(0);
+    throw MismatchError(collect_mismatch(false));
+  }
+  release();  // ends with the leader's failure
+}
+
+void HierarchicalTransport::compare_hosts(ConstView carried) {
+  if (!is_leader()) return;
+  const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+  const std::span along(static_cast<const std::byte*>(carried.data),
+                        static_cast<std::size_t>(carried.bytes()));
+  if (!leaders_.agree(signature_.hash(), along)) throw MismatchError(collect_mismatch(true));
+}
+
+void HierarchicalTransport::release() {
+  local_->host().synchronise();
+  local_->host().check_own_loss();
+}
+
+void HierarchicalTransport::agree(const Call& call) {
+  meet(call, Task::meet());
+  compare_hosts();
+  release();
+}
+
+std::string HierarchicalTransport::collect_mismatch(bool same_here) {
+  constexpr std::int64_t kEntry = sizeof(RankSignature);
+  std::vector<RankSignature> all(static_cast<std::size_t>(size()));
+  std::vector<std::int64_t> offsets{0};
+  for (int host = 0; host < layout_.host_count(); ++host) {
+    const auto ranks = static_cast<std::int64_t>(layout_.ranks_of(host).size());
+    offsets.push_back(offsets.back() + ranks * kEntry);
+  }
+  auto* bytes = reinterpret_cast<std::byte*>(all.data());
+  std::vector<RankSignature> own;
+  if (same_here) {
+    for (const int rank : layout_.ranks_of(host())) own.push_back({rank, signature_});
+  } else {
+    own = signatures_.all();
+  }
+  copy_bytes(bytes + offsets[static_cast<std::size_t>(host())], own.data(),
+             static_cast<std::int64_t>(own.size()) * kEntry);
+  leaders_.all_gather_v(bytes, offsets);
+  std::sort(all.begin(), all.end(),
+            [](const RankSignature& a, const RankSignature& b) { return a.rank < b.rank; });
+  return describe_mismatch(all);
+}
+
+bool HierarchicalTransport::all_hosts(bool ok) {
+  std::uint8_t verdict = 0;
+  if (is_leader()) {
+    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+    // Any difference is a no, and if all hosts say no, they differ by their numbers.
+    const auto own = static_cast<std::uint64_t>(host());
+    verdict = leaders_.agree(ok ? 1 : 2 + own) ? 1 : 0;
+  }
+  spread(View(&verdict, 1, DType::u8));
+  return verdict != 0;
+}
+
+}  // namespace tutti
