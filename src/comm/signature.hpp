@@ -34,6 +34,9 @@ inline std::uint64_t fold_hash(std::uint64_t a, std::uint64_t b) {
   return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64U);
 }
 
+/** A hash of counts for Signature::counts. */
+std::uint64_t hash_counts(std::span<const std::int64_t> counts);
+
 /** Plain bytes, so that it can lie in shared memory and travel in a message. */
 struct Signature {
   std::uint64_t sequence = 0;  ///< number of the collective on this communicator
@@ -47,7 +50,22 @@ struct Signature {
   std::int64_t own_count = 0;  ///< of these: what this rank brings or gets; may differ
 
   /** What `call` asks for. The sequence is the transport's. */
-  static Signature of(const Call& call);
+  static Signature of(const Call& call) {
+    Signature signature;
+    signature.operation = call.operation;
+    signature.dtype = call.dtype;
+    signature.reduce = call.reduction.kind;
+    signature.root = call.root;
+    signature.count = call.count;
+    signature.factor = call.reduction.factor;
+    if (!call.counts.empty() && call.operation != Operation::all_to_all_v) {
+      signature.counts = hash_counts(call.counts);
+      const bool brings =
+          call.operation == Operation::all_gather_v || call.operation == Operation::gather_v;
+      signature.own_count = brings ? call.in.count : call.out.count;
+    }
+    return signature;
+  }
 
   /** Equal for signatures that match, and almost surely different otherwise. Never 0. */
   std::uint64_t hash() const {
@@ -65,27 +83,6 @@ struct Signature {
   std::string describe() const;
 };
 static_assert(std::is_trivially_copyable_v<Signature>);
-
-/** A hash of counts for Signature::counts. */
-std::uint64_t hash_counts(std::span<const std::int64_t> counts);
-
-// Every call computes one: inline.
-inline Signature Signature::of(const Call& call) {
-  Signature signature;
-  signature.operation = call.operation;
-  signature.dtype = call.dtype;
-  signature.reduce = call.reduction.kind;
-  signature.root = call.root;
-  signature.count = call.count;
-  signature.factor = call.reduction.factor;
-  if (!call.counts.empty() && call.operation != Operation::all_to_all_v) {
-    signature.counts = hash_counts(call.counts);
-    const bool brings =
-        call.operation == Operation::all_gather_v || call.operation == Operation::gather_v;
-    signature.own_count = brings ? call.in.count : call.out.count;
-  }
-  return signature;
-}
 
 /** What one rank asked for. */
 struct RankSignature {

@@ -1,5 +1,5 @@
 // The collectives between hosts, as if every rank were on a host of its own.
-#include "comm/mpi/group.hpp"
+#include "comm/hosts/group.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -14,6 +14,7 @@
 #include <random>
 #include <thread>
 
+#include "comm/mpi/channel.hpp"
 #include "device/cpu/reduction.hpp"
 #include "support/data.hpp"
 #include "tutti/error.hpp"
@@ -22,7 +23,6 @@ namespace tutti::test {
 namespace {
 
 using mpi::Channel;
-using mpi::Group;
 using mpi::Session;
 using Bytes = std::vector<std::byte>;
 
@@ -71,7 +71,7 @@ class MpiGroup : public ::testing::Test {
   }
 
   Channel channel_{session(), everybody(), 0, std::chrono::seconds(20)};
-  Group group_;
+  HostGroup group_;
 };
 
 /** Offsets of blocks that differ in length, and are empty for some. */
@@ -257,7 +257,7 @@ TEST_F(MpiGroup, BatchesCarryMessagesOfSeveralPieces) {
     return static_cast<std::uint8_t>((i >> 16U) * 3U + i + static_cast<unsigned>(rank));
   };
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = value(group_.position(), i);
-  Channel::Batch batch(channel_, Channel::Traffic::collective);
+  Batch batch(channel_, Wire::Traffic::collective);
   batch.recv(in.data(), bytes, other);
   batch.send(out.data(), bytes, other);
   batch.wait();
@@ -274,11 +274,11 @@ TEST_F(MpiGroup, KindsOfTrafficAndContextsDoNotMix) {
   const int previous = (channel_.rank() + channel_.size() - 1) % channel_.size();
   constexpr int kRounds = 200;
   // Four streams to the same neighbour at once, each on a thread; all count, from different starts.
-  const auto stream = [&](Channel& channel, Channel::Traffic traffic, int start) {
+  const auto stream = [&](Channel& channel, Wire::Traffic traffic, int start) {
     for (int round = 0; round < kRounds; ++round) {
       int out = start + round;
       int in = -1;
-      Channel::Batch batch(channel, traffic);
+      Batch batch(channel, traffic);
       batch.recv(&in, sizeof in, previous);
       batch.send(&out, sizeof out, next);
       batch.wait();
@@ -286,10 +286,10 @@ TEST_F(MpiGroup, KindsOfTrafficAndContextsDoNotMix) {
     }
   };
   {
-    std::jthread a([&] { stream(channel_, Channel::Traffic::point_to_point, 1000); });
-    std::jthread b([&] { stream(channel_, Channel::Traffic::reply, 2000); });
-    std::jthread c([&] { stream(second, Channel::Traffic::collective, 3000); });
-    stream(channel_, Channel::Traffic::collective, 0);
+    std::jthread a([&] { stream(channel_, Wire::Traffic::point_to_point, 1000); });
+    std::jthread b([&] { stream(channel_, Wire::Traffic::reply, 2000); });
+    std::jthread c([&] { stream(second, Wire::Traffic::collective, 3000); });
+    stream(channel_, Wire::Traffic::collective, 0);
   }
   EXPECT_TRUE(group_.agree(1));
 }

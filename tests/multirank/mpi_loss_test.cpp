@@ -13,15 +13,14 @@
 #include <string>
 #include <thread>
 
+#include "comm/hosts/group.hpp"
 #include "comm/mpi/channel.hpp"
-#include "comm/mpi/group.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::test {
 namespace {
 
 using mpi::Channel;
-using mpi::Group;
 using mpi::Session;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
@@ -81,13 +80,13 @@ class MpiLoss : public ::testing::Test {
   /** Receives one byte. */
   static void recv_from(Channel& channel, int source) {
     std::byte byte{};
-    Channel::Batch batch(channel, Channel::Traffic::point_to_point);
+    Batch batch(channel, Wire::Traffic::point_to_point);
     batch.recv(&byte, 1, source);
     batch.wait();
   }
   static void send_to(Channel& channel, int destination) {
     const std::byte byte{};
-    Channel::Batch batch(channel, Channel::Traffic::point_to_point);
+    Batch batch(channel, Wire::Traffic::point_to_point);
     batch.send(&byte, 1, destination);
     batch.wait();
   }
@@ -139,20 +138,20 @@ class MpiLoss : public ::testing::Test {
 };
 
 TEST_F(MpiLoss, StoppedDuringAgreements) {
-  stop_last_during([](Channel& channel) { Group(channel, everybody()).agree(1); });
+  stop_last_during([](Channel& channel) { HostGroup(channel, everybody()).agree(1); });
 }
 
 TEST_F(MpiLoss, StoppedDuringShortReductions) {
   stop_last_during([](Channel& channel) {
     static std::vector<float> data(10);
-    Group(channel, everybody()).all_reduce(data.data(), std::ssize(data), DType::f32, {});
+    HostGroup(channel, everybody()).all_reduce(data.data(), std::ssize(data), DType::f32, {});
   });
 }
 
 TEST_F(MpiLoss, StoppedDuringLongReductions) {
   stop_last_during([](Channel& channel) {
     static std::vector<float> data(3'000'000);  // the barriers let MPI go on with it
-    Group(channel, everybody()).all_reduce(data.data(), std::ssize(data), DType::f32, {});
+    HostGroup(channel, everybody()).all_reduce(data.data(), std::ssize(data), DType::f32, {});
   });
 }
 
@@ -161,7 +160,7 @@ TEST_F(MpiLoss, StoppedDuringGathers) {
     static std::vector<std::byte> out(1'000'000 * static_cast<std::size_t>(size()));
     const auto own =
         std::span(out).subspan(1'000'000 * static_cast<std::size_t>(rank()), 1'000'000);
-    Group(channel, everybody()).all_gather(own, out);
+    HostGroup(channel, everybody()).all_gather(own, out);
   });
 }
 
@@ -306,7 +305,7 @@ TEST_F(MpiLoss, TwoSilentRanksAreBothNamed) {
   } else {
     expect_lost(silent, 500ms, kTimeout + kVerdict, [&] {
       std::array<std::byte, 2> bytes{};
-      Channel::Batch batch(channel, Channel::Traffic::point_to_point);
+      Batch batch(channel, Wire::Traffic::point_to_point);
       for (std::size_t i = 0; i < silent.size(); ++i) batch.recv(&bytes[i], 1, silent[i]);
       batch.wait();
     });
@@ -316,7 +315,7 @@ TEST_F(MpiLoss, TwoSilentRanksAreBothNamed) {
 TEST_F(MpiLoss, WhoComesDuringTheInquiryIsNotLost) {
   Channel channel(Session::over(MPI_COMM_WORLD, 20s), everybody(), 0, kTimeout);
   MPI_Barrier(MPI_COMM_WORLD);
-  Group group(channel, everybody());
+  HostGroup group(channel, everybody());
   if (rank() == last()) std::this_thread::sleep_for(kTimeout + 500ms);
   EXPECT_TRUE(group.agree(1));
   EXPECT_TRUE(group.agree(2));
@@ -343,12 +342,12 @@ TEST_F(MpiLoss, AMessageThatIsTooLongIsItsSendersFault) {
   Channel channel(Session::over(MPI_COMM_WORLD, 20s), everybody(), 0, kTimeout);
   std::array<std::byte, 100> bytes{};
   if (rank() == 0) {
-    Channel::Batch batch(channel, Channel::Traffic::point_to_point);
+    Batch batch(channel, Wire::Traffic::point_to_point);
     batch.send(bytes.data(), 100, 1);
     batch.wait();
   } else if (rank() == 1) {
     expect_lost({0}, 0ms, kTimeout, [&] {
-      Channel::Batch batch(channel, Channel::Traffic::point_to_point);
+      Batch batch(channel, Wire::Traffic::point_to_point);
       batch.recv(bytes.data(), 50, 0);
       batch.wait();
     });
@@ -360,16 +359,17 @@ TEST_F(MpiLoss, WhatTheIdleFunctionThrowsEndsTheWait) {
   auto session = Session::over(MPI_COMM_WORLD, 20s);
   Channel channel(session, everybody(), 0, 20s);
   int calls = 0;
-  channel.set_idle([&calls] {
-    if (++calls == 5) throw Enough();
-  });
+  channel.set_idle({[&calls](Wire::Side) {
+                      if (++calls == 5) throw Enough();
+                    },
+                    {}});
   EXPECT_THROW(recv_from(channel, (rank() + 1) % size()), Enough);
   EXPECT_EQ(calls, 5);
   // The receive was cancelled: a late message finds nobody's memory.
   Channel other(session, everybody(), 1, 20s);
-  EXPECT_TRUE(Group(other, everybody()).agree(1)) << "channels of a session fail on their own";
+  EXPECT_TRUE(HostGroup(other, everybody()).agree(1)) << "channels of a session fail on their own";
   send_to(channel, (rank() + size() - 1) % size());
-  EXPECT_TRUE(Group(other, everybody()).agree(2));
+  EXPECT_TRUE(HostGroup(other, everybody()).agree(2));
 }
 
 }  // namespace

@@ -11,15 +11,14 @@
 #include <string>
 #include <thread>
 
+#include "comm/hosts/group.hpp"
 #include "comm/mpi/channel.hpp"
-#include "comm/mpi/group.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::test {
 namespace {
 
 using mpi::Channel;
-using mpi::Group;
 using mpi::Session;
 using namespace std::chrono_literals;
 
@@ -31,7 +30,7 @@ std::vector<int> ranks_of(const Session& session) {
 
 bool works(const std::shared_ptr<Session>& session) {
   Channel channel(session, ranks_of(*session), 0, 20s);
-  return Group(channel, ranks_of(*session)).agree(1);
+  return HostGroup(channel, ranks_of(*session)).agree(1);
 }
 
 /** The user of MPI. One session and one channel are destroyed after its MPI_Finalize. */

@@ -70,10 +70,16 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   template <class Action>
   void execute(const Call& call, const Action& action) {
     if (shows_calls_) log(LogLevel::debug, call.describe());
-    guarded(action);
+    refuse_if_broken();
+    try {
+      action();
+    } catch (...) {
+      note_failure();
+      throw;
+    }
   }
 
-  /** Runs what may fail, and remembers the failure. */
+  /** Waits for what a call has launched, and remembers its failure. */
   template <class Action>
   void guarded(const Action& action) {
     refuse_if_broken();

@@ -12,9 +12,7 @@
 
 namespace tutti {
 
-using shm::Host;
 using shm::Task;
-using shm::Wait;
 
 void HierarchicalTransport::meet(const Call& call, const shm::Task& task) {
   signature_ = Signature::of(call);
@@ -29,7 +27,6 @@ void HierarchicalTransport::meet(const Call& call, const shm::Task& task) {
 
 void HierarchicalTransport::compare_hosts(ConstView carried) {
   if (!is_leader()) return;
-  const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
   const std::span along(static_cast<const std::byte*>(carried.data),
                         static_cast<std::size_t>(carried.bytes()));
   if (!leaders_.agree(signature_.hash(), along)) throw MismatchError(collect_mismatch(true));
@@ -72,7 +69,6 @@ std::string HierarchicalTransport::collect_mismatch(bool same_here) {
 bool HierarchicalTransport::all_hosts(bool ok) {
   std::uint8_t verdict = 0;
   if (is_leader()) {
-    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
     // Any difference is a no, and if all hosts say no, they differ by their numbers.
     const auto own = static_cast<std::uint64_t>(host());
     verdict = leaders_.agree(ok ? 1 : 2 + own) ? 1 : 0;

@@ -3,7 +3,6 @@
 
 #include "base/memory.hpp"
 #include "comm/hosts/transport.hpp"
-#include "comm/mpi/scratch.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {
@@ -26,14 +25,14 @@ void HierarchicalTransport::exchange(const Call& call) {
   }
   // What goes out is read while the answers come in: not from the same memory.
   const bool in_place = call.operation == Operation::all_to_all && call.in.data == call.out.data;
-  const mpi::Scratch copied(channel_->scratch(), in_place ? call.in.bytes() : 0);
+  const Scratch copied(channel_->scratch(), in_place ? call.in.bytes() : 0);
   Call apart = call;
   if (in_place) {
     copy_bytes(copied.data(), call.in.data, call.in.bytes());
     apart.in.data = copied.data();
   }
   const Blocks blocks(apart, rank(), size());
-  mpi::Channel::Batch remote(*channel_, mpi::Channel::Traffic::collective);
+  Batch remote(*channel_, Wire::Traffic::collective);
   for (int peer = 0; peer < size(); ++peer) {
     if (layout_.host_of(peer) == host()) continue;
     const auto at = static_cast<std::size_t>(peer);
@@ -47,10 +46,7 @@ void HierarchicalTransport::exchange(const Call& call) {
     from.push_back(blocks.from[static_cast<std::size_t>(neighbour)]);
   }
   local_->exchange(to, from, longest);
-  {
-    const shm::Host::Elsewhere elsewhere(local_->host(), shm::Wait::collective);
-    remote.wait();
-  }
+  remote.wait();
   local_->host().synchronise();  // until then the leader looks after the other hosts
 }
 

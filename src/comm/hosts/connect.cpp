@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/agreement.hpp"
+#include "comm/batch.hpp"
 #include "comm/hosts/transport.hpp"
 #include "comm/shm/transport.hpp"
 #include "tutti/error.hpp"
@@ -30,7 +31,7 @@ std::unique_ptr<Transport> connect_session(const std::shared_ptr<mpi::Session>& 
   // The lowest rank of each host hands the others of it a ticket.
   const auto ticket =
       std::make_shared<std::array<std::byte, UniqueId::kBytes>>(UniqueId::create().bytes());
-  mpi::Channel::Batch tickets(*channel, mpi::Channel::Traffic::point_to_point);
+  Batch tickets(*channel, Wire::Traffic::point_to_point);
   tickets.keep(ticket);
   if (local_rank != 0) {
     tickets.recv(ticket->data(), std::ssize(*ticket), neighbours.front());

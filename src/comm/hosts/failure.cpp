@@ -10,6 +10,21 @@
 
 namespace tutti {
 
+void HierarchicalTransport::tell_failure(Witnesses witnesses) noexcept {
+  try {
+    throw;
+  } catch (const PeerLost& error) {
+    tell(error);
+  } catch (const MismatchError& error) {
+    tell(error, witnesses);
+  } catch (const CorruptPacket& error) {  // the others hear who sent it
+    tell(PeerLost({error.rank()}, error.what()));
+  } catch (const CommunicationError& error) {  // found by this rank alone
+    abort(error.what());
+  } catch (...) {  // Communicator decides what it means
+  }
+}
+
 // The neighbours hear first, then the other hosts. Last comes what takes long where there is much
 // symmetric memory, and what only this rank needs.
 

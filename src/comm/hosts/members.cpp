@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "base/finally.hpp"
 #include "comm/hosts/transport.hpp"
 #include "comm/shm/transport.hpp"
 #include "tutti/error.hpp"
@@ -13,7 +14,6 @@ namespace tutti {
 namespace {
 
 using mpi::Channel;
-using shm::Host;
 using shm::Wait;
 
 /** What the two sides of a message tell each other, in memory that MPI may keep. */
@@ -42,17 +42,16 @@ void HierarchicalTransport::send(const Call& call) {
   }
   const auto terms = std::make_shared<Terms>();
   terms->offered = Signature::of(call);
-  const Host::Elsewhere elsewhere(local_->host(), Wait::send);
-  Channel::Batch question(*channel_, Channel::Traffic::point_to_point);
+  Batch question(*channel_, Wire::Traffic::point_to_point);
   question.keep(terms);
   question.send(&terms->offered, sizeof(Signature), destination);
   question.wait();
-  Channel::Batch answer(*channel_, Channel::Traffic::reply);
+  Batch answer(*channel_, Wire::Traffic::reply);
   answer.keep(terms);
   answer.recv(&terms->wanted, sizeof(Signature), destination);
   answer.wait();
   check_same({rank(), terms->offered}, {destination, terms->wanted});
-  Channel::Batch data(*channel_, Channel::Traffic::point_to_point);
+  Batch data(*channel_, Wire::Traffic::point_to_point);
   data.send(call.in.data, call.in.bytes(), destination);
   data.wait();
 }
@@ -64,17 +63,16 @@ void HierarchicalTransport::recv(const Call& call) {
   }
   const auto terms = std::make_shared<Terms>();
   terms->wanted = Signature::of(call);
-  const Host::Elsewhere elsewhere(local_->host(), Wait::recv);
-  Channel::Batch question(*channel_, Channel::Traffic::point_to_point);
+  Batch question(*channel_, Wire::Traffic::point_to_point);
   question.keep(terms);
   question.recv(&terms->offered, sizeof(Signature), source);
   question.wait();
-  Channel::Batch answer(*channel_, Channel::Traffic::reply);
+  Batch answer(*channel_, Wire::Traffic::reply);
   answer.keep(terms);
   answer.send(&terms->wanted, sizeof(Signature), source);
   answer.wait();
   check_same({source, terms->offered}, {rank(), terms->wanted});
-  Channel::Batch data(*channel_, Channel::Traffic::point_to_point);
+  Batch data(*channel_, Wire::Traffic::point_to_point);
   data.recv(call.out.data, call.out.bytes(), source);
   data.wait();
 }
@@ -135,7 +133,6 @@ std::unique_ptr<Transport> HierarchicalTransport::form_part(const SplitPlan& pla
   for (const int neighbour : neighbours) {
     here.push_back(layout_.local_rank_of(plan.members[static_cast<std::size_t>(neighbour)]));
   }
-  const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
   try {
     auto local = std::make_unique<shm::Local>(id, layout.local_rank_of(plan.rank), neighbours,
                                               channel_->timeout(),
@@ -164,13 +161,13 @@ std::unique_ptr<Transport> HierarchicalTransport::form_part(const SplitPlan& pla
 std::unique_ptr<Transport> HierarchicalTransport::connect_part(
     std::unique_ptr<mpi::Channel> channel, Layout layout, std::unique_ptr<shm::Local> local,
     const std::vector<int>& members) {
-  // The part's ranks of this host have met: whoever looks must not take this one to wait for them.
-  const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
+  shm::Host& whole = local_->host();
+  const Finally end([&whole] { whole.end_elsewhere(Wait::collective); });
   bool whole_failed = false;
   const auto look_at_whole = [&] {  // others may fail to make their part, and say so here
     whole_failed = true;
     channel_->poll({});
-    local_->host().pulse();
+    whole.pulse_elsewhere(Wait::collective);
     whole_failed = false;
   };
   try {

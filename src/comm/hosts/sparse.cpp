@@ -14,10 +14,6 @@
 namespace tutti {
 namespace {
 
-using mpi::Scratch;
-using shm::Host;
-using shm::Wait;
-
 // Shorter exchanges tell about waiting, not about the wire.
 constexpr std::int64_t kTimed = std::int64_t{64} * 1024;
 constexpr double kNewest = 0.25;  // weight of the newest measurement
@@ -62,11 +58,11 @@ std::int64_t sparse_range(std::int64_t count, int hosts, int host) {
   return host == hosts ? count : share_of(count, sizeof(float), hosts, host).begin;
 }
 
-Scratch packet_memory(mpi::Channel& channel, std::int64_t bytes, std::int64_t count) {
+Scratch packet_memory(Wire& wire, std::int64_t bytes, std::int64_t count) {
   constexpr std::int64_t kLeast = std::int64_t{64} * 1024;
   const std::int64_t elements = std::min(count, kMostReserved);
   const std::int64_t room = 2 * elements * static_cast<std::int64_t>(sizeof(float));
-  return {channel.scratch(), std::max({bytes, room, kLeast})};
+  return {wire.scratch(), std::max({bytes, room, kLeast})};
 }
 
 std::int64_t sum_packets(const PacketSizes& sizes, const std::byte* data, const Layout& layout,
@@ -142,9 +138,9 @@ RecycledVector<SparsePacket> SparseLeader::own_packets() const {
 template <class Action>
 void SparseLeader::timed(std::int64_t received, const Action& action) {
   const auto start = std::chrono::steady_clock::now();
-  const std::int64_t before = channel_.bytes_sent();
+  const std::int64_t before = wire_.bytes_sent();
   action();
-  const std::int64_t sent = channel_.bytes_sent() - before;
+  const std::int64_t sent = wire_.bytes_sent() - before;
   const std::int64_t bytes = std::max(sent, received);  // who sends little waits for the others
   if (bytes < kTimed) return;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
@@ -280,7 +276,6 @@ void HierarchicalTransport::sparse_all_reduce(const Call& call) {
     if (is_leader()) sparse_.add(end, parts);
   });
   if (is_leader()) {
-    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
     const SparsePlan plan = sparse_.plan();
     stats.algorithm = plan.algorithm;
     log_plan(call.count, plan);
@@ -307,7 +302,6 @@ void HierarchicalTransport::sparse_packets(View out, std::int64_t divisor, Spars
   PacketSizes sizes;
   Scratch memory(channel_->scratch(), 0);
   if (is_leader()) {
-    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
     memory = split ? sparse_.split(sizes) : sparse_.gather(sizes);
   }
   sizes.resize(static_cast<std::size_t>(split ? hosts : hosts * hosts));
@@ -324,7 +318,6 @@ void HierarchicalTransport::sparse_packets(View out, std::int64_t divisor, Spars
 void HierarchicalTransport::sparse_dense(View out, std::int64_t divisor, SparseStats& stats) {
   auto* const sums = static_cast<float*>(out.data);
   if (is_leader()) {
-    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
     sparse_.reduce_dense(sums, divisor);
   }
   spread(out);

@@ -10,13 +10,12 @@
 #include <vector>
 
 #include "base/recycled.hpp"
+#include "comm/hosts/group.hpp"
 #include "comm/layout.hpp"
-#include "comm/mpi/channel.hpp"
-#include "comm/mpi/group.hpp"
-#include "comm/mpi/scratch.hpp"
 #include "comm/sparse/packet.hpp"
 #include "comm/sparse/plan.hpp"
 #include "comm/sparse/sum.hpp"
+#include "comm/wire.hpp"
 
 namespace tutti {
 
@@ -35,7 +34,7 @@ inline constexpr std::int64_t kMostReserved = std::int64_t{32} << 20U;
 /** Memory for at least `bytes` bytes of packets of a sum of `count` elements: for so many as they
  * take at most or little more, where they pay, since else the vector itself travels. So sums of one
  * length ask for the same, however dense they are. */
-mpi::Scratch packet_memory(mpi::Channel& channel, std::int64_t bytes, std::int64_t count);
+Scratch packet_memory(Wire& wire, std::int64_t bytes, std::int64_t count);
 
 /** out = the sum over the hosts, in their order, of the packets at `data`, divided by `divisor`;
  * how many elements are not zero. Throws CorruptPacket if one is. */
@@ -48,9 +47,9 @@ std::int64_t sum_packets(const PacketSizes& sizes, const std::byte* data, const 
  */
 class SparseLeader {
  public:
-  /** `leaders`, each of at most `ranks` ranks on its host, talk over `channel`; both outlive it. */
-  SparseLeader(mpi::Channel& channel, mpi::Group& leaders, int ranks)
-      : channel_(channel), leaders_(leaders), ranks_(ranks), forced_(forced_sparse_algorithm()) {}
+  /** `leaders`, each of at most `ranks` ranks on its host, talk over `wire`; both outlive it. */
+  SparseLeader(Wire& wire, HostGroup& leaders, int ranks)
+      : wire_(wire), leaders_(leaders), ranks_(ranks), forced_(forced_sparse_algorithm()) {}
 
   /** Starts a sum of `count` elements. */
   void begin(std::int64_t count);
@@ -59,15 +58,15 @@ class SparseLeader {
   /** Ends the host's sum, and agrees with the other leaders on what to do. */
   SparsePlan plan();
   /** All hosts' packets, and their sizes. */
-  mpi::Scratch gather(PacketSizes& sizes);
+  Scratch gather(PacketSizes& sizes);
   /** The sums of all ranges, each made by one leader, and their sizes. */
-  mpi::Scratch split(PacketSizes& sizes);
+  Scratch split(PacketSizes& sizes);
   /** Writes the host's sum to `out` and adds up with the other leaders'. */
   void reduce_dense(float* out, std::int64_t divisor);
 
  private:
   int hosts() const { return leaders_.size(); }
-  mpi::Scratch scratch(std::int64_t bytes) { return packet_memory(channel_, bytes, count_); }
+  Scratch scratch(std::int64_t bytes) { return packet_memory(wire_, bytes, count_); }
   void put(std::uint32_t index, float value);
   void next_range();
   /** Of the range `range`, from the leader of host `host`. */
@@ -81,8 +80,8 @@ class SparseLeader {
   template <class Action>
   void timed(std::int64_t received, const Action& action);
 
-  mpi::Channel& channel_;
-  mpi::Group& leaders_;
+  Wire& wire_;
+  HostGroup& leaders_;
   int ranks_;
   std::optional<SparseAlgorithm> forced_;
   std::int64_t count_ = 0;

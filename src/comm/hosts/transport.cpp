@@ -7,17 +7,27 @@
 #include <utility>
 
 #include "base/memory.hpp"
-#include "comm/mpi/scratch.hpp"
 #include "device/cpu/reduction.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {
 namespace {
 
-using mpi::Scratch;
 using shm::Host;
 using shm::Task;
 using shm::Wait;
+
+/** What the ranks of this host know of a wait for ranks of others. */
+Wait wait_of(Wire::Side side) {
+  switch (side) {
+    case Wire::Side::send:
+      return Wait::send;
+    case Wire::Side::recv:
+      return Wait::recv;
+    default:
+      return Wait::collective;
+  }
+}
 
 /** What a host does, and what is done between hosts, for one reduction over all ranks. */
 struct Stages {
@@ -56,16 +66,17 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
   local_->host().set_idle([this](std::span<const int> names) { channel_->poll(names); });
   local_->host().set_investigate(
       [this](std::span<const int> names) { return channel_->investigation(names); });
+  const auto show_end = [this](Wire::Side side) { local_->host().end_elsewhere(wait_of(side)); };
   bool others_failed = false;  // those that meanwhile() looks after, who tell of it themselves
-  channel_->set_idle([&] {
-    local_->host().pulse_elsewhere();
+  const auto connecting = [&](Wire::Side side) {
+    local_->host().pulse_elsewhere(wait_of(side));
     if (!meanwhile) return;
     others_failed = true;
     meanwhile();
     others_failed = false;
-  });
+  };
+  channel_->set_idle({connecting, show_end});
   try {  // the ranks of this host go on, and wait for the leader
-    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
     channel_->set_hosts(layout_);
   } catch (const PeerLost& error) {
     if (!others_failed) tell(error);
@@ -74,7 +85,8 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
     abort(error.what());
     throw;
   }
-  channel_->set_idle([this] { local_->host().pulse_elsewhere(); });
+  channel_->set_idle(
+      {[this](Wire::Side side) { local_->host().pulse_elsewhere(wait_of(side)); }, show_end});
 }
 
 std::string HierarchicalTransport::describe() const {
@@ -104,48 +116,51 @@ int HierarchicalTransport::local_agent(int root) const {
 }
 
 void HierarchicalTransport::run(const Call& call) {
-  const bool of_two = call.operation == Operation::send || call.operation == Operation::recv;
-  guarded([&] { dispatch(call); }, of_two ? Witnesses::two : Witnesses::all);
-}
-
-void HierarchicalTransport::dispatch(const Call& call) {
-  switch (call.operation) {
-    case Operation::all_reduce:
-      return all_reduce(call);
-    case Operation::reduce:
-      return reduce(call);
-    case Operation::broadcast:
-      return broadcast(call);
-    case Operation::all_gather:
-      return gather(call, std::vector<std::int64_t>(static_cast<std::size_t>(size()), call.count));
-    case Operation::all_gather_v:
-      return gather(call, call.counts);
-    case Operation::reduce_scatter:
-    case Operation::reduce_scatter_v:
-      return reduce_scatter(call);
-    case Operation::scan:
-    case Operation::exscan:
-      return scan(call);
-    case Operation::gather:
-    case Operation::gather_v:
-    case Operation::scatter:
-    case Operation::scatter_v:
-    case Operation::all_to_all:
-    case Operation::all_to_all_v:
-      return exchange(call);
-    case Operation::sparse_all_reduce:
-      return sparse_all_reduce(call);
-    case Operation::barrier:
-      return agree(call);
-    case Operation::send:
-      return send(call);
-    case Operation::recv:
-      return recv(call);
-    case Operation::allocate:
-    case Operation::split:
-      break;  // have functions of their own
+  const mpi::Channel::CallScope current(*channel_);
+  try {
+    switch (call.operation) {
+      case Operation::all_reduce:
+        return all_reduce(call);
+      case Operation::reduce:
+        return reduce(call);
+      case Operation::broadcast:
+        return broadcast(call);
+      case Operation::all_gather:
+        return gather(call,
+                      std::vector<std::int64_t>(static_cast<std::size_t>(size()), call.count));
+      case Operation::all_gather_v:
+        return gather(call, call.counts);
+      case Operation::reduce_scatter:
+      case Operation::reduce_scatter_v:
+        return reduce_scatter(call);
+      case Operation::scan:
+      case Operation::exscan:
+        return scan(call);
+      case Operation::gather:
+      case Operation::gather_v:
+      case Operation::scatter:
+      case Operation::scatter_v:
+      case Operation::all_to_all:
+      case Operation::all_to_all_v:
+        return exchange(call);
+      case Operation::sparse_all_reduce:
+        return sparse_all_reduce(call);
+      case Operation::barrier:
+        return agree(call);
+      case Operation::send:
+        return send(call);
+      case Operation::recv:
+        return recv(call);
+      case Operation::allocate:
+      case Operation::split:
+        break;  // have functions of their own
+    }
+    throw Error(std::string(name_of(call.operation)) + " is no operation to run");
+  } catch (...) {
+    const bool of_two = call.operation == Operation::send || call.operation == Operation::recv;
+    tell_failure(of_two ? Witnesses::two : Witnesses::all);
+    throw;
   }
-  throw Error(std::string(name_of(call.operation)) + " is no operation to run");
 }
 
 // --- Reductions ---------------------------------------------------------------------------------
@@ -170,7 +185,6 @@ void HierarchicalTransport::all_reduce(const Call& call) {
   compare_hosts();
   local_->move(inside);
   if (is_leader()) {
-    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
     leaders_.all_reduce(call.out.data, call.count, call.dtype, stages.between);
   }
   spread(call.out);
@@ -188,8 +202,7 @@ void HierarchicalTransport::reduce(const Call& call) {
   release();  // who only gives would go on, and not learn of a mismatch
   local_->move(inside);
   if (local_->rank() == agent) {
-    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
-    mpi::Group(*channel_, agents(call.root))
+    HostGroup(*channel_, agents(call.root))
         .reduce(target.data, call.count, call.dtype, stages.between, layout_.host_of(call.root));
   }
 }
@@ -235,7 +248,6 @@ void HierarchicalTransport::reduce_scatter(const Call& call) {
   const std::int64_t own_count = offsets[static_cast<std::size_t>(host()) + 1] - begin;
   const Scratch own(channel_->scratch(), own_count * width);
   if (is_leader()) {
-    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
     leaders_.reduce_scatter_v(sums.data(), offsets, in.dtype, stages.between);
     copy_bytes(own.data(), sums.data() + begin * width, own_count * width);
   }
@@ -278,8 +290,7 @@ void HierarchicalTransport::broadcast(const Call& call) {
   if (agent != 0) release();
   if (rank() == call.root) copy_bytes(out.data, call.in.data, call.in.bytes());
   if (local_->rank() == agent) {
-    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
-    mpi::Group(*channel_, agents(call.root))
+    HostGroup(*channel_, agents(call.root))
         .broadcast(static_cast<std::byte*>(out.data), out.bytes(), layout_.host_of(call.root));
   }
   spread(out, agent);
@@ -312,7 +323,6 @@ void HierarchicalTransport::gather(const Call& call, std::span<const std::int64_
   compare_hosts();
   local_->move(inside);
   if (is_leader()) {
-    const Host::Elsewhere elsewhere(local_->host(), Wait::collective);
     leaders_.all_gather_v(sorted, offsets);
   }
   spread(View(sorted, out.count, out.dtype));

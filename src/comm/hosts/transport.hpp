@@ -10,10 +10,10 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/hosts/group.hpp"
 #include "comm/hosts/sparse.hpp"
 #include "comm/layout.hpp"
 #include "comm/mpi/channel.hpp"
-#include "comm/mpi/group.hpp"
 #include "comm/shm/local.hpp"
 #include "comm/shm/mail.hpp"
 #include "comm/shm/signatures.hpp"
@@ -72,31 +72,21 @@ class HierarchicalTransport final : public Transport {
 
   /** Who has seen a mismatch of an operation: all ranks, by agree(), or the two of a message. */
   enum class Witnesses { all, two };
-  /** Runs an operation; tells both sides of its failure. */
+  /** Runs what is a call; tells both sides of its failure. */
   template <class Action>
-  void guarded(const Action& action, Witnesses witnesses = Witnesses::all) {
+  void guarded(const Action& action) {
+    const mpi::Channel::CallScope call(*channel_);
     try {
-      const mpi::Channel::CallScope call(*channel_);
       action();
-    } catch (const PeerLost& error) {
-      tell(error);
-      throw;
-    } catch (const MismatchError& error) {
-      tell(error, witnesses);
-      throw;
-    } catch (const CorruptPacket& error) {  // the others hear who sent it
-      tell(PeerLost({error.rank()}, error.what()));
-      throw;
-    } catch (const CommunicationError& error) {  // found by this rank alone
-      abort(error.what());
+    } catch (...) {
+      tell_failure(Witnesses::all);
       throw;
     }
   }
+  /** In a handler: the ranks of this host and those of the others learn of the failure. */
+  void tell_failure(Witnesses witnesses) noexcept;
   void tell(const PeerLost& error) noexcept;
   void tell(const MismatchError& error, Witnesses witnesses) noexcept;
-  /** Runs a call; see guarded() for its failures. */
-  void dispatch(const Call& call);
-
   /** Comes to `task`, the first of a call, with the call's signature. Throws MismatchError on all
    * ranks if those of this host differ. */
   void meet(const Call& call, const shm::Task& task);
@@ -143,7 +133,7 @@ class HierarchicalTransport final : public Transport {
   std::unique_ptr<shm::Local> local_;
   shm::Signatures signatures_;
   shm::Mail mail_;
-  mpi::Group leaders_;
+  HostGroup leaders_;
   SparseLeader sparse_;
   SparseAlgorithm logged_plan_ = SparseAlgorithm::none;
   std::uint64_t sequence_ = 0;

@@ -1,4 +1,4 @@
-// Non-blocking messages between ranks over MPI, with deadlines and a watch on the peers.
+// MPI as what carries bytes between hosts, with a watch on the peers.
 #pragma once
 
 #include <mpi.h>
@@ -15,24 +15,23 @@
 #include <vector>
 
 #include "base/recycled.hpp"
-#include "comm/mpi/scratch.hpp"
+#include "comm/mpi/lifecycle.hpp"
 #include "comm/mpi/session.hpp"
 #include "comm/mpi/wait_graph.hpp"
 #include "comm/mpi/watch.hpp"
+#include "comm/wire.hpp"
 
 namespace tutti::mpi {
 
 /**
- * Point-to-point messages among the ranks of one communicator. Ranks are its global ranks.
+ * Messages over MPI. Ranks are the communicator's global ranks.
  *
- * MPI does not report a dead peer, so every request is polled to a deadline. While a rank waits it
+ * MPI does not report a dead peer, so every wait has a deadline. While a rank waits it
  * also answers control messages: a rank whose deadline passed asks those it waits for whom *they*
  * wait for, follows the answers, and blames those that do not answer. Whoever learns that a rank
  * is lost tells every other rank, and all of them throw the same PeerLost.
- *
- * Used by one collective, one send and one recv at a time, each from any thread.
  */
-class Channel {
+class Channel final : public Wire {
  public:
   /**
    * Over `session`'s communicator, of which `members` (ranks of it, by global rank of this
@@ -44,7 +43,7 @@ class Channel {
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
   /** Does not call MPI once it is finalised; requests of a failed channel are left alone. */
-  ~Channel() = default;
+  ~Channel() override = default;
 
   /**
    * Ends a channel whose owner is gone: members that still wait for this one get PeerLost. Waits
@@ -54,91 +53,42 @@ class Channel {
    */
   static void leave(std::unique_ptr<Channel> channel) noexcept;
 
-  int rank() const { return rank_; }
-  int size() const { return static_cast<int>(members_.size()); }
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(members_.size()); }
   const std::shared_ptr<Session>& session() const { return session_; }
   /** The session's ranks by this channel's ranks. */
   const std::vector<int>& members() const { return members_; }
-  std::chrono::milliseconds timeout() const { return timeout_; }
-  /** For collectives. */
-  ScratchPool& scratch() { return scratch_; }
-  /** What this rank's collectives have sent so far, in bytes of their messages. */
-  std::int64_t bytes_sent() const { return bytes_sent_; }
+  std::chrono::milliseconds timeout() const override { return timeout_; }
+  ScratchPool& scratch() override { return scratch_; }
+  std::int64_t bytes_sent() const override { return bytes_sent_; }
+
+  Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
+                   Traffic traffic) override;
+  Posted post_receive(std::byte* data, std::int64_t bytes, int source, Traffic traffic) override;
+  bool progress(std::span<Posted> posted, std::span<const int> peers) override;
+  bool pause(Clock::duration still) override;
+  Clock::time_point now() const override { return Clock::now(); }
+  /** The deadline is put off while ranks that keep this one waiting get on with calls that they had
+   * begun when it passed first. */
+  std::unique_ptr<Lookout> look_out(Side side, std::chrono::milliseconds timeout) override;
+  void abandon(std::span<Posted> receives,
+               std::span<const std::shared_ptr<const void>> kept) noexcept override;
 
   /** Tells which ranks share a host, before the first wait; a collective of the hosts' leaders, who
    * connect (see Heartbeats). Throws PeerLost. */
   void set_hosts(const Layout& layout);
 
-  /** Called about once a millisecond by waits that last; what it throws ends the wait. For whoever
-   * has other peers to look after. Set before the first wait. */
-  void set_idle(std::function<void()> idle) { idle_ = std::move(idle); }
-
-  /**
-   * What travels: streams do not mix. `reply` goes from the receiver of a point-to-point message
-   * back to its sender, so that it is not taken for a message of its own.
-   */
-  enum class Traffic : std::uint8_t { collective, point_to_point, reply };
-
-  /** Open MPI sends up to 64 KiB, its header included, over TCP without asking first. */
-  static constexpr std::int64_t kPiece = std::int64_t{60} * 1024;
-  /** Pieces of a message that are under way: eight reach 0.95 of a wire of 1 Gbit/s; two of 256
-   * KiB, which ask, reach 0.82. */
-  static constexpr std::int64_t kUnderWay = 8;
-
-  /**
-   * Requests that are waited for together. Leaving it by an exception before wait() has ended
-   * fails the channel; receives that have not begun are cancelled, the other requests are left to
-   * MPI, which may still touch their memory.
-   */
-  class Batch {
-   public:
-    Batch(Channel& channel, Traffic traffic) : channel_(channel), traffic_(traffic) {}
-    Batch(const Batch&) = delete;
-    Batch& operator=(const Batch&) = delete;
-    ~Batch();
-    /** Any size: messages of more than kPiece bytes travel in pieces, of which a few are under way
-     * at a time; a batch has one of them for each peer and direction. Nothing travels for 0 bytes.
-     * Memory stays put until wait() has ended. */
-    void send(const void* data, std::int64_t bytes, int destination);
-    void recv(void* data, std::int64_t bytes, int source);
-    /** Shares memory of the messages: it lives on if requests are left to MPI. */
-    void keep(std::shared_ptr<const void> memory) { kept_.push_back(std::move(memory)); }
-    /** Blocks until all are done. The deadline starts anew with every piece that arrives or
-     * leaves, and is put off while ranks that keep this one waiting get on with calls that they had
-     * begun when it passed first. PeerLost naming the culprits, or what the idle function throws.
-     */
-    void wait() { wait(channel_.timeout_); }
-    /** With another deadline than the channel's. */
-    void wait(std::chrono::milliseconds timeout);
-
-   private:
-    struct Peer {
-      int rank;
-      bool receives;
-      std::int32_t message = -1;  ///< its number, if it has more pieces than are under way
-    };
-    /** What is left of a message. */
-    struct Rest {
-      std::byte* data;
-      std::int64_t bytes;
-    };
-    void begin(std::byte* data, std::int64_t bytes, Peer peer);
-    void post(Rest& rest, Peer peer);
-    bool test();
-    void abandon() noexcept;
-    RecycledVector<int> awaited() const;
-
-    Channel& channel_;
-    Traffic traffic_;
-    RecycledVector<MPI_Request> requests_;
-    RecycledVector<Peer> peers_;  // of each request
-    RecycledVector<Rest> rests_;  // by the number of the message
-    RecycledVector<int> done_;    // what MPI_Testsome reports
-    RecycledVector<MPI_Status> statuses_;
-    RecycledVector<std::shared_ptr<const void>> kept_;
+  /** What waits that last do for other peers than those of the channel. */
+  struct Idle {
+    /** Called about once a millisecond; what it throws ends the wait. */
+    std::function<void(Side)> during;
+    /** Called when such a wait has ended, however that was. Does not throw. */
+    std::function<void(Side)> after;
   };
+  /** Set before the first wait. */
+  void set_idle(Idle idle) { idle_ = std::move(idle); }
 
-  /** While it exists, what the calling thread does here is one call (see Batch::wait()). */
+  /** While it exists, what the calling thread does here is one call (see look_out()). */
   class CallScope {
    public:
     explicit CallScope(Channel& channel) : call_(channel.session_->wait_graph()) {}
@@ -154,8 +104,8 @@ class Channel {
    */
   void poll(std::span<const int> waiting_for) { watch_.poll(waiting_for); }
 
-  /** poll(), and the idle function. */
-  void look_around(std::span<const int> waiting_for);
+  /** poll(), and what is done meanwhile for other peers, by a wait that is part of `side`. */
+  void look_around(std::span<const int> waiting_for, Side side = Side::collective);
 
   /** `overdue` after the deadline of a wait that is not the channel's: finds out which of
    * `suspects` have stopped, or that they wait for each other, and throws PeerLost; returns if one
@@ -184,9 +134,12 @@ class Channel {
 
  private:
   class Departed;
+  class WaitLookout;
   [[noreturn]] void lose(std::vector<int> ranks, const std::string& reason);
   /** Whether the next `bytes` bytes to `destination` are to be waited for until it takes them. */
   bool is_to_be_confirmed(std::int64_t bytes, int destination);
+  /** Ends what look_around() shows of a wait. */
+  void end_wait(Side side) const;
   int tag(Traffic traffic) const { return first_tag_ + static_cast<int>(traffic); }
 
   std::shared_ptr<Session> session_;
@@ -194,8 +147,8 @@ class Channel {
   int first_tag_;
   std::chrono::milliseconds timeout_;
   int rank_;
-  std::function<void()> idle_;
-  ScratchPool scratch_;
+  Idle idle_;
+  ScratchPool scratch_{&leave_to_mpi};
   std::atomic<std::int64_t> bytes_sent_ = 0;
   std::vector<std::atomic<std::int64_t>> unconfirmed_;  // bytes, by rank
   Watch watch_;

@@ -10,6 +10,7 @@
 #include "base/system.hpp"
 #include "base/text.hpp"
 #include "base/waiter.hpp"
+#include "comm/batch.hpp"
 #include "comm/mpi/channel.hpp"
 #include "comm/mpi/heartbeats.hpp"
 #include "tutti/error.hpp"
@@ -89,7 +90,7 @@ void exchange(Channel& channel, std::vector<Peer>& peers, const std::vector<T>& 
               std::chrono::milliseconds timeout, const Put& put) {
   const auto sent = std::make_shared<std::vector<T>>(own);
   const auto received = std::make_shared<std::vector<T>>(peers.size());
-  Channel::Batch batch(channel, Channel::Traffic::point_to_point);
+  Batch batch(channel, Wire::Traffic::point_to_point);
   batch.keep(sent);
   batch.keep(received);
   for (std::size_t i = 0; i < peers.size(); ++i) {

@@ -259,6 +259,9 @@ Participants Host::participants_of(std::vector<int> ranks) {
     for (const int member : missing) awaited.push_back(ranks[static_cast<std::size_t>(member)]);
     look_after(awaited);
   };
+  participants.done = [this] {
+    waiting_for(Wait::collective).store(kNotWaiting, std::memory_order_relaxed);
+  };
   return participants;
 }
 

@@ -81,26 +81,11 @@ class Host {
   /** Blocks until done(), which depends on `signal`, which rank `peer` gives. */
   void wait_for(int peer, const Signal& signal, Wait kind, const std::function<bool()>& done);
 
-  /** While it exists, the ranks of this host know that this one waits for another host. */
-  class Elsewhere {
-   public:
-    Elsewhere(Host& host, Wait kind) : host_(host), entry_(host.waiting_for(kind)) {
-      entry_.store(kWaitingElsewhere, std::memory_order_relaxed);
-    }
-    Elsewhere(const Elsewhere&) = delete;
-    Elsewhere& operator=(const Elsewhere&) = delete;
-    ~Elsewhere() {
-      entry_.store(kNotWaiting, std::memory_order_relaxed);
-      if (host_.shows_outside_.exchange(false, std::memory_order_relaxed)) host_.show({});
-    }
-
-   private:
-    Host& host_;
-    std::atomic<std::int32_t>& entry_;
-  };
-  /** Made now and then by such a wait: shows that this rank is alive and waits, in all
-   * communicators of this process, and throws if this one has failed. */
-  void pulse_elsewhere();
+  /** Made now and then by a wait for ranks of other hosts: shows that this rank is alive and waits,
+   * in all communicators of this process, and throws if this one has failed. */
+  void pulse_elsewhere(Wait kind);
+  /** Such a wait has ended. */
+  void end_elsewhere(Wait kind) noexcept;
   /** Shows that this rank is alive, and throws if the communicator has failed. */
   void pulse();
 

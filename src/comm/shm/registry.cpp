@@ -59,12 +59,18 @@ void Host::beat() {
       [](Host& host) { host.own().heartbeat.fetch_add(1, std::memory_order_relaxed); });
 }
 
-void Host::pulse_elsewhere() {
+void Host::pulse_elsewhere(Wait kind) {
+  waiting_for(kind).store(kWaitingElsewhere, std::memory_order_relaxed);
   pulse();
   shows_outside_.store(true, std::memory_order_relaxed);
   for_each_of_this_rank([](Host& host) {
     host.control().waits(host.rank_, host.size()).store(true, std::memory_order_relaxed);
   });
+}
+
+void Host::end_elsewhere(Wait kind) noexcept {
+  waiting_for(kind).store(kNotWaiting, std::memory_order_relaxed);
+  if (shows_outside_.exchange(false, std::memory_order_relaxed)) show({});
 }
 
 bool Host::leads_outside(const std::vector<int>& awaited) const {

@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/finally.hpp"
 #include "base/text.hpp"
 #include "base/waiter.hpp"
 #include "comm/shm/claim.hpp"
@@ -208,6 +209,9 @@ void wait_for_all(const Control& control, const Participants& participants,
 
 Rendezvous meet(const UniqueId& id, int rank, const Participants& participants,
                 std::chrono::milliseconds timeout) {
+  const Finally done([&participants] {
+    if (participants.done) participants.done();
+  });
   const int size = static_cast<int>(participants.names.size());
   const std::string name = segment_name(id, "meeting");
   if (UsedTickets::of_this_process().contain(id, rank)) refuse_used_ticket();

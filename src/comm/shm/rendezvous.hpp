@@ -33,6 +33,8 @@ struct Participants {
   /** Called by each rank before it throws that a rank was lost, also later and in the parts that
    * are split off, on any thread. Does not throw. May be empty. */
   std::function<void()> on_loss;
+  /** Called when the meeting has ended, however that was. Does not throw. May be empty. */
+  std::function<void()> done = {};
 };
 
 /**

@@ -121,7 +121,6 @@ std::unique_ptr<Transport> ShmTransport::split(int color, int key) {
   std::vector<int> names(plan.members.size());
   std::iota(names.begin(), names.end(), 0);
   Host& host = local_->host();
-  const Host::Elsewhere elsewhere(host, Wait::collective);
   try {
     auto part = std::make_unique<Local>(plan.tickets.front(), plan.rank, std::move(names),
                                         host.timeout(), host.participants_of(plan.members));

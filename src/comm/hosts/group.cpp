@@ -1,20 +1,20 @@
 // Direct exchange: pipelines of windows between every two members.
-#include "comm/mpi/group.hpp"
+#include "comm/hosts/group.hpp"
 
 #include <algorithm>
 #include <cstring>
 #include <deque>
 #include <utility>
 
-namespace tutti::mpi {
+namespace tutti {
 namespace {
 
 constexpr std::int64_t kKiB = 1024;
-constexpr std::int64_t kLargestWindow = Channel::kPiece;
+constexpr std::int64_t kLargestWindow = Wire::kPiece;
 // A longer one would send its rest behind what the batches after it have posted already.
-static_assert(kLargestWindow <= Channel::kPiece);
+static_assert(kLargestWindow <= Wire::kPiece);
 constexpr std::int64_t kSmallestWindow = 4 * kKiB;
-constexpr std::int64_t kUnderWay = Channel::kUnderWay;
+constexpr std::int64_t kUnderWay = Wire::kUnderWay;
 constexpr std::int64_t kMostScratch = 16 * kKiB * kKiB;
 
 /** Windows of the same size for all dtypes: whole elements, whole cache lines. */
@@ -25,23 +25,23 @@ std::int64_t window_for(int members) {
 
 }  // namespace
 
-Group::Group(Channel& channel, std::vector<int> members)
-    : channel_(channel), members_(std::move(members)) {
-  const auto self = std::find(members_.begin(), members_.end(), channel_.rank());
+HostGroup::HostGroup(Wire& wire, std::vector<int> members)
+    : wire_(wire), members_(std::move(members)) {
+  const auto self = std::find(members_.begin(), members_.end(), wire_.rank());
   position_ = static_cast<int>(self - members_.begin());
 }
 
-void Group::send(Channel::Batch& batch, std::span<const std::byte> part, int position) {
+void HostGroup::send(Batch& batch, std::span<const std::byte> part, int position) {
   batch.send(part.data(), std::ssize(part), members_[static_cast<std::size_t>(position)]);
 }
 
-void Group::recv(Channel::Batch& batch, std::span<std::byte> part, int position) {
+void HostGroup::recv(Batch& batch, std::span<std::byte> part, int position) {
   batch.recv(part.data(), std::ssize(part), members_[static_cast<std::size_t>(position)]);
 }
 
 // --- Agreement ----------------------------------------------------------------------------------
 
-bool Group::agree(std::uint64_t hash, std::span<const std::byte> carried) {
+bool HostGroup::agree(std::uint64_t hash, std::span<const std::byte> carried) {
   if (!slots_) {
     slots_ = std::make_shared_for_overwrite<std::byte[]>(static_cast<std::size_t>(size() * kSlot));
   }
@@ -51,7 +51,7 @@ bool Group::agree(std::uint64_t hash, std::span<const std::byte> carried) {
   const auto own = message(position_, carried.size());
   std::memcpy(own.data(), &hash, sizeof hash);
   std::copy(carried.begin(), carried.end(), own.begin() + sizeof hash);
-  Channel::Batch batch(channel_, Channel::Traffic::collective);
+  Batch batch(wire_, Wire::Traffic::collective);
   batch.keep(slots_);
   for (int distance = 1; distance < size(); ++distance) {
     const int source = peer(size() - distance);
@@ -68,7 +68,7 @@ bool Group::agree(std::uint64_t hash, std::span<const std::byte> carried) {
 
 // --- Pipelines ----------------------------------------------------------------------------------
 
-std::int64_t Group::Shards::windows() const {
+std::int64_t HostGroup::Shards::windows() const {
   std::int64_t longest = 0;
   for (std::size_t i = 1; i < offsets.size(); ++i) {
     longest = std::max(longest, offsets[i] - offsets[i - 1]);
@@ -77,14 +77,14 @@ std::int64_t Group::Shards::windows() const {
 }
 
 /** Window `number` of the shard of `owner`, which may be shorter than others, or empty. */
-std::span<std::byte> Group::Shards::part(int owner, std::int64_t number) const {
+std::span<std::byte> HostGroup::Shards::part(int owner, std::int64_t number) const {
   const auto at = static_cast<std::size_t>(owner);
   const std::int64_t begin = std::min(offsets[at] + number * window, offsets[at + 1]);
   const std::int64_t end = std::min(begin + window, offsets[at + 1]);
   return {data + begin, static_cast<std::size_t>(end - begin)};
 }
 
-RecycledVector<std::int64_t> Group::even_offsets(std::int64_t bytes, int without) const {
+RecycledVector<std::int64_t> HostGroup::even_offsets(std::int64_t bytes, int without) const {
   const int owners = without < 0 ? size() : size() - 1;
   const std::int64_t lines = (bytes + kCacheLine - 1) / kCacheLine;
   const std::int64_t share = (lines + owners - 1) / owners * kCacheLine;
@@ -101,11 +101,11 @@ RecycledVector<std::int64_t> Group::even_offsets(std::int64_t bytes, int without
  * it. kUnderWay batches are under way at any time, so the wire has work while between() runs.
  */
 template <class First, class Between, class Second>
-void Group::pipeline(std::int64_t windows, const First& first, const Between& between,
-                     const Second& second) {
-  std::deque<Channel::Batch, RecyclingAllocator<Channel::Batch>> under_way;
+void HostGroup::pipeline(std::int64_t windows, const First& first, const Between& between,
+                         const Second& second) {
+  std::deque<Batch, RecyclingAllocator<Batch>> under_way;
   for (std::int64_t step = 0; step < windows + kUnderWay; ++step) {
-    auto& batch = under_way.emplace_back(channel_, Channel::Traffic::collective);
+    auto& batch = under_way.emplace_back(wire_, Wire::Traffic::collective);
     if (step < windows) first(batch, step);
     if (step >= kUnderWay) second(batch, step - kUnderWay);
     const std::int64_t oldest = step + 1 - kUnderWay;
@@ -114,13 +114,13 @@ void Group::pipeline(std::int64_t windows, const First& first, const Between& be
     under_way.pop_front();
     if (oldest < windows) between(oldest);
   }
-  for (Channel::Batch& batch : under_way) batch.wait();
+  for (Batch& batch : under_way) batch.wait();
 }
 
 /** own = the combination of all members' contributions; those of the others lie `stride` bytes
  * apart. */
-void Group::combine_here(std::byte* own, const std::byte* others, std::int64_t stride,
-                         std::int64_t bytes, DType dtype, const cpu::Combine& combine) {
+void HostGroup::combine_here(std::byte* own, const std::byte* others, std::int64_t stride,
+                             std::int64_t bytes, DType dtype, const cpu::Combine& combine) {
   RecycledVector<const void*> inputs;
   for (int member = 0; member < size(); ++member) {
     inputs.push_back(member == position_ ? own : others + member * stride);
@@ -129,14 +129,14 @@ void Group::combine_here(std::byte* own, const std::byte* others, std::int64_t s
   cpu::reduce({&output, 1}, inputs, bytes / size_of(dtype), dtype, combine);
 }
 
-void Group::reduce_shards(const Shards& shards, DType dtype, const cpu::Combine& combine,
-                          int receivers) {
+void HostGroup::reduce_shards(const Shards& shards, DType dtype, const cpu::Combine& combine,
+                              int receivers) {
   const std::int64_t window = shards.window;
-  const Scratch memory(channel_.scratch(), kUnderWay * size() * window);
+  const Scratch memory(wire_.scratch(), kUnderWay * size() * window);
   const auto received = [&](std::int64_t number, int member) {
     return memory.data() + ((number % kUnderWay) * size() + member) * window;
   };
-  const auto contribute = [&](Channel::Batch& batch, std::int64_t number) {
+  const auto contribute = [&](Batch& batch, std::int64_t number) {
     const auto own = shards.part(position_, number);
     for (int distance = 1; distance < size(); ++distance) {
       const int source = peer(size() - distance);
@@ -148,7 +148,7 @@ void Group::reduce_shards(const Shards& shards, DType dtype, const cpu::Combine&
     const auto own = shards.part(position_, number);
     combine_here(own.data(), received(number, 0), window, std::ssize(own), dtype, combine);
   };
-  const auto spread = [&](Channel::Batch& batch, std::int64_t number) {
+  const auto spread = [&](Batch& batch, std::int64_t number) {
     const auto gets = [&](int member) { return receivers == kEverybody || receivers == member; };
     for (int distance = 1; distance < size(); ++distance) {
       const int source = peer(size() - distance);
@@ -162,19 +162,19 @@ void Group::reduce_shards(const Shards& shards, DType dtype, const cpu::Combine&
 
 // --- Reductions ---------------------------------------------------------------------------------
 
-void Group::combine_carried(void* out, std::int64_t count, DType dtype,
-                            const cpu::Combine& combine) {
+void HostGroup::combine_carried(void* out, std::int64_t count, DType dtype,
+                                const cpu::Combine& combine) {
   RecycledVector<const void*> inputs;
   for (int member = 0; member < size(); ++member) inputs.push_back(carried(member));
   cpu::reduce({&out, 1}, inputs, count, dtype, combine);
 }
 
 /** Every member sends all it has to all others, and all add alike. */
-void Group::reduce_whole(std::byte* data, std::int64_t bytes, DType dtype,
-                         const cpu::Combine& combine) {
-  const Scratch memory(channel_.scratch(), size() * bytes);
+void HostGroup::reduce_whole(std::byte* data, std::int64_t bytes, DType dtype,
+                             const cpu::Combine& combine) {
+  const Scratch memory(wire_.scratch(), size() * bytes);
   std::byte* const received = memory.data();
-  Channel::Batch batch(channel_, Channel::Traffic::collective);
+  Batch batch(wire_, Wire::Traffic::collective);
   const auto length = static_cast<std::size_t>(bytes);
   for (int distance = 1; distance < size(); ++distance) {
     const int source = peer(size() - distance);
@@ -185,7 +185,8 @@ void Group::reduce_whole(std::byte* data, std::int64_t bytes, DType dtype,
   combine_here(data, received, bytes, bytes, dtype, combine);
 }
 
-void Group::all_reduce(void* data, std::int64_t count, DType dtype, const cpu::Combine& combine) {
+void HostGroup::all_reduce(void* data, std::int64_t count, DType dtype,
+                           const cpu::Combine& combine) {
   auto* const begin = static_cast<std::byte*>(data);
   const std::int64_t bytes = count * size_of(dtype);
   if (goes_whole(bytes)) return reduce_whole(begin, bytes, dtype, combine);
@@ -193,15 +194,15 @@ void Group::all_reduce(void* data, std::int64_t count, DType dtype, const cpu::C
   reduce_shards(shards, dtype, combine, kEverybody);
 }
 
-void Group::reduce_scatter_v(void* data, std::span<const std::int64_t> offsets, DType dtype,
-                             const cpu::Combine& combine) {
+void HostGroup::reduce_scatter_v(void* data, std::span<const std::int64_t> offsets, DType dtype,
+                                 const cpu::Combine& combine) {
   Shards shards{static_cast<std::byte*>(data), {}, window_for(size())};
   for (const std::int64_t offset : offsets) shards.offsets.push_back(offset * size_of(dtype));
   reduce_shards(shards, dtype, combine, kNobody);
 }
 
-void Group::reduce(void* data, std::int64_t count, DType dtype, const cpu::Combine& combine,
-                   int root) {
+void HostGroup::reduce(void* data, std::int64_t count, DType dtype, const cpu::Combine& combine,
+                       int root) {
   Shards shards{static_cast<std::byte*>(data), {}, window_for(size())};
   const std::int64_t bytes = count * size_of(dtype);
   if (!goes_whole(bytes) && size() > 2) {
@@ -216,7 +217,7 @@ void Group::reduce(void* data, std::int64_t count, DType dtype, const cpu::Combi
 
 // --- Movements ----------------------------------------------------------------------------------
 
-void Group::all_gather(std::span<const std::byte> in, std::span<std::byte> out) {
+void HostGroup::all_gather(std::span<const std::byte> in, std::span<std::byte> out) {
   RecycledVector<std::int64_t> offsets;
   for (int i = 0; i <= size(); ++i) offsets.push_back(i * std::ssize(in));
   std::byte* const own = out.data() + offsets[static_cast<std::size_t>(position_)];
@@ -224,9 +225,9 @@ void Group::all_gather(std::span<const std::byte> in, std::span<std::byte> out) 
   all_gather_v(out.data(), offsets);
 }
 
-void Group::all_gather_v(std::byte* data, std::span<const std::int64_t> offsets) {
+void HostGroup::all_gather_v(std::byte* data, std::span<const std::int64_t> offsets) {
   const Shards shards{data, {offsets.begin(), offsets.end()}, window_for(size())};
-  const auto exchange = [&](Channel::Batch& batch, std::int64_t number) {
+  const auto exchange = [&](Batch& batch, std::int64_t number) {
     for (int distance = 1; distance < size(); ++distance) {
       const int source = peer(size() - distance);
       recv(batch, shards.part(source, number), source);
@@ -237,14 +238,14 @@ void Group::all_gather_v(std::byte* data, std::span<const std::int64_t> offsets)
       shards.windows(), exchange, [](std::int64_t) {}, [](auto&, std::int64_t) {});
 }
 
-void Group::all_to_all_v(std::byte* in, std::span<const std::int64_t> in_offsets, std::byte* out,
-                         std::span<const std::int64_t> out_offsets) {
+void HostGroup::all_to_all_v(std::byte* in, std::span<const std::int64_t> in_offsets,
+                             std::byte* out, std::span<const std::int64_t> out_offsets) {
   const std::int64_t window = window_for(size());
   const Shards leaving{in, {in_offsets.begin(), in_offsets.end()}, window};
   const Shards arriving{out, {out_offsets.begin(), out_offsets.end()}, window};
   const auto own = static_cast<std::size_t>(position_);
   std::copy(in + in_offsets[own], in + in_offsets[own + 1], out + out_offsets[own]);
-  const auto exchange = [&](Channel::Batch& batch, std::int64_t number) {
+  const auto exchange = [&](Batch& batch, std::int64_t number) {
     for (int distance = 1; distance < size(); ++distance) {
       const int source = peer(size() - distance);
       recv(batch, arriving.part(source, number), source);
@@ -260,9 +261,9 @@ void Group::all_to_all_v(std::byte* in, std::span<const std::int64_t> in_offsets
  * Long messages: the root gives every other member a share, and they pass it on to each other:
  * once the bytes a link (scatter and all-gather, van de Geijn; see the source above).
  */
-void Group::broadcast(std::byte* data, std::int64_t bytes, int root) {
+void HostGroup::broadcast(std::byte* data, std::int64_t bytes, int root) {
   if (size() <= 2 || goes_whole(bytes)) {
-    Channel::Batch batch(channel_, Channel::Traffic::collective);
+    Batch batch(wire_, Wire::Traffic::collective);
     const std::span<std::byte> all(data, static_cast<std::size_t>(bytes));
     for (int member = 0; member < size(); ++member) {
       if (position_ == root && member != root) send(batch, all, member);
@@ -271,13 +272,13 @@ void Group::broadcast(std::byte* data, std::int64_t bytes, int root) {
     return batch.wait();
   }
   const Shards shards{data, even_offsets(bytes, root), window_for(size())};
-  const auto scatter = [&](Channel::Batch& batch, std::int64_t number) {
+  const auto scatter = [&](Batch& batch, std::int64_t number) {
     if (position_ != root) return recv(batch, shards.part(position_, number), root);
     for (int distance = 1; distance < size(); ++distance) {
       send(batch, shards.part(peer(distance), number), peer(distance));
     }
   };
-  const auto pass_on = [&](Channel::Batch& batch, std::int64_t number) {
+  const auto pass_on = [&](Batch& batch, std::int64_t number) {
     if (position_ == root) return;
     for (int distance = 1; distance < size(); ++distance) {
       const int source = peer(size() - distance);
@@ -290,4 +291,4 @@ void Group::broadcast(std::byte* data, std::int64_t bytes, int root) {
       shards.windows(), scatter, [](std::int64_t) {}, pass_on);
 }
 
-}  // namespace tutti::mpi
+}  // namespace tutti

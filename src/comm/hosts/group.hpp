@@ -1,4 +1,4 @@
-// Collectives between hosts: direct exchange among the hosts' leaders over a Channel.
+// Collectives between hosts: direct exchange among the hosts' leaders over a Wire.
 #pragma once
 
 #include <cstddef>
@@ -7,16 +7,16 @@
 #include <vector>
 
 #include "base/recycled.hpp"
-#include "comm/mpi/channel.hpp"
+#include "comm/batch.hpp"
 #include "device/cpu/kernels.hpp"
 
-namespace tutti::mpi {
+namespace tutti {
 
 inline constexpr std::int64_t kCacheLine = 64;
 
 /**
  * The collectives of one rank per host. Positions are indices into `members`, which are global
- * ranks in the order of the hosts. All calls block, at most to the channel's deadline; memory is
+ * ranks in the order of the hosts. All calls block, at most to the wire's deadline; memory is
  * this process's own. Apart from agree() nothing is checked here.
  *
  * Every shard goes straight to its owner, who adds the hosts' contributions in the order of the
@@ -27,10 +27,10 @@ inline constexpr std::int64_t kCacheLine = 64;
  * Shards travel in windows, so that adding, sending and receiving overlap and temporary memory
  * stays small. Small messages go whole to everybody, who adds them all: one round, the same order.
  */
-class Group {
+class HostGroup {
  public:
-  /** `channel` outlives it. Only members make calls. */
-  Group(Channel& channel, std::vector<int> members);
+  /** `wire` outlives it. Only members make calls. */
+  HostGroup(Wire& wire, std::vector<int> members);
 
   int position() const { return position_; }
   int size() const { return static_cast<int>(members_.size()); }
@@ -95,8 +95,8 @@ class Group {
   /** Whether a message is so short that everybody gets all of it at once. */
   bool goes_whole(std::int64_t bytes) const { return bytes * (size() - 1) <= kSmall; }
   int peer(int distance) const { return (position_ + distance) % size(); }
-  void send(Channel::Batch& batch, std::span<const std::byte> part, int position);
-  void recv(Channel::Batch& batch, std::span<std::byte> part, int position);
+  void send(Batch& batch, std::span<const std::byte> part, int position);
+  void recv(Batch& batch, std::span<std::byte> part, int position);
   /** Offsets in bytes of shards of equal length, in whole cache lines, one for each member but
    * `without`, whose shard is empty. */
   RecycledVector<std::int64_t> even_offsets(std::int64_t bytes, int without) const;
@@ -110,10 +110,10 @@ class Group {
   void pipeline(std::int64_t windows, const First& first, const Between& between,
                 const Second& second);
 
-  Channel& channel_;
+  Wire& wire_;
   std::vector<int> members_;
   int position_ = 0;
   std::shared_ptr<std::byte[]> slots_;  // made by the first agree()
 };
 
-}  // namespace tutti::mpi
+}  // namespace tutti

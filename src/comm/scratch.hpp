@@ -1,4 +1,4 @@
-// Memory for the length of one operation over MPI.
+// Memory for the messages of one operation between hosts.
 #pragma once
 
 #include <bit>
@@ -10,16 +10,17 @@
 #include <utility>
 #include <vector>
 
-#include "comm/mpi/lifecycle.hpp"
-
-namespace tutti::mpi {
+namespace tutti {
 
 /**
- * Memory of a channel's collectives, which the next one uses again; it goes with the channel. What
+ * Memory of the collectives over a Wire, which the next one uses again; it goes with the wire. What
  * is small and needed everywhere comes from recycled.hpp. Not thread-safe.
  */
 class ScratchPool {
  public:
+  /** What happens to memory that messages may still touch. */
+  using Leave = void (*)(std::shared_ptr<const void> memory) noexcept;
+  explicit ScratchPool(Leave leave_to) : leave_(leave_to) {}
   struct Block {
     std::shared_ptr<std::byte[]> memory;
     std::size_t bytes = 0;
@@ -46,6 +47,11 @@ class ScratchPool {
     return new_block(std::bit_ceil(needed));
   }
 
+  void leave(Block block) const noexcept { leave_(std::move(block.memory)); }
+
+  /** Frees what is free. */
+  void clear() noexcept { free_.clear(); }
+
   void give_back(Block block) noexcept {
     try {
       free_.push_back(std::move(block));
@@ -60,12 +66,13 @@ class ScratchPool {
     return {{memory, [](std::byte* old) { ::operator delete[](old, kCacheLine); }}, bytes};
   }
 
+  Leave leave_;
   std::vector<Block> free_;
 };
 
 /**
- * Uninitialised memory that messages read or write. If an exception ends the operation, MPI may
- * still touch it whenever anybody calls MPI: then it is never freed.
+ * Uninitialised memory that messages read or write. If an exception ends the operation, messages
+ * may still touch it: then it is left to them.
  */
 class Scratch {
  public:
@@ -87,7 +94,7 @@ class Scratch {
   ~Scratch() {
     if (!block_.memory) return;
     if (std::uncaught_exceptions() > exceptions_) {
-      leave_to_mpi(std::move(block_.memory));
+      pool_->leave(std::move(block_));
     } else {
       pool_->give_back(std::move(block_));
     }
@@ -101,4 +108,4 @@ class Scratch {
   int exceptions_;
 };
 
-}  // namespace tutti::mpi
+}  // namespace tutti

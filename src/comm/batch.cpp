@@ -1,0 +1,107 @@
+// Posts messages in pieces, and waits for them with an eye on the peers.
+#include "comm/batch.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "tutti/interrupt.hpp"
+
+namespace tutti {
+
+Batch::~Batch() {
+  if (posted_.empty()) return;
+  std::size_t receives = 0;
+  for (std::size_t i = 0; i < posted_.size(); ++i) {
+    if (pieces_[i].receives) posted_[receives++] = posted_[i];
+  }
+  wire_.abandon(std::span(posted_).first(receives), kept_);
+}
+
+void Batch::send(const void* data, std::int64_t bytes, int destination) {
+  // It is only read.
+  auto* const begin = static_cast<std::byte*>(const_cast<void*>(data));
+  post({begin, bytes}, destination, piece_of(bytes, false), Wire::kUnderWay);
+}
+
+void Batch::recv(void* data, std::int64_t bytes, int source) {
+  auto* const begin = static_cast<std::byte*>(data);
+  post({begin, bytes}, source, piece_of(bytes, true), Wire::kUnderWay);
+}
+
+Batch::Piece Batch::piece_of(std::int64_t bytes, bool receives) {
+  if (bytes <= Wire::kPiece * Wire::kUnderWay) return {receives};
+  rests_.emplace_back();
+  return {receives, static_cast<std::int32_t>(rests_.size()) - 1};
+}
+
+void Batch::post(Rest rest, int peer, Piece piece, std::int64_t pieces) {
+  for (std::int64_t i = 0; i < pieces && rest.bytes > 0; ++i) {
+    const std::int64_t length = std::min(Wire::kPiece, rest.bytes);
+    posted_.push_back(piece.receives ? wire_.post_receive(rest.data, length, peer, traffic_)
+                                     : wire_.post_send(rest.data, length, peer, traffic_));
+    peers_.push_back(peer);
+    pieces_.push_back(piece);
+    rest.data += length;
+    rest.bytes -= length;
+  }
+  if (piece.message >= 0) rests_[static_cast<std::size_t>(piece.message)] = rest;
+}
+
+void Batch::wait(std::chrono::milliseconds timeout) {
+  std::optional<Wire::Clock::time_point> moved;  // last, or when the wait began
+  std::unique_ptr<Wire::Lookout> lookout;
+  while (!posted_.empty()) {
+    if (wire_.progress(posted_, peers_)) {
+      go_on();
+      moved.reset();
+      lookout.reset();  // the deadline starts anew
+      continue;
+    }
+    const auto now = wire_.now();
+    if (!moved) moved = now;
+    if (!wire_.pause(now - *moved)) continue;
+    InterruptCheck::poll();
+    if (!lookout) lookout = wire_.look_out(side(), timeout);
+    lookout->look(awaited());
+  }
+}
+
+void Batch::go_on() {
+  struct Following {
+    int peer;
+    Piece piece;
+  };
+  RecycledVector<Following> following;
+  std::size_t left = 0;
+  for (std::size_t i = 0; i < posted_.size(); ++i) {
+    if (posted_[i] == Wire::kEnded) {
+      if (pieces_[i].message >= 0) following.push_back({peers_[i], pieces_[i]});
+      continue;
+    }
+    posted_[left] = posted_[i];
+    peers_[left] = peers_[i];
+    pieces_[left++] = pieces_[i];
+  }
+  posted_.resize(left);
+  peers_.resize(left);
+  pieces_.resize(left);
+  for (const Following& next : following) {
+    post(rests_[static_cast<std::size_t>(next.piece.message)], next.peer, next.piece, 1);
+  }
+}
+
+/** A reply is what a sender receives, and a receiver sends. */
+Wire::Side Batch::side() const {
+  if (traffic_ == Wire::Traffic::collective) return Wire::Side::collective;
+  const bool of_receiver = pieces_.front().receives == (traffic_ != Wire::Traffic::reply);
+  return of_receiver ? Wire::Side::recv : Wire::Side::send;
+}
+
+RecycledVector<int> Batch::awaited() const {
+  RecycledVector<int> ranks(peers_.begin(), peers_.end());
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+}  // namespace tutti

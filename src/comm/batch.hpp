@@ -1,0 +1,65 @@
+// Messages over a Wire that are waited for together.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "base/recycled.hpp"
+#include "comm/wire.hpp"
+
+namespace tutti {
+
+/**
+ * Messages of any size, which travel in pieces. Leaving it by an exception before wait() has ended
+ * fails the communicator: see Wire::abandon().
+ */
+class Batch {
+ public:
+  Batch(Wire& wire, Wire::Traffic traffic) : wire_(wire), traffic_(traffic) {}
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+  ~Batch();
+  /** Messages of more than Wire::kPiece bytes travel in pieces, of which a few are under way at a
+   * time; a batch has one of them for each peer and direction. Nothing travels for 0 bytes. Memory
+   * stays put until wait() has ended. */
+  void send(const void* data, std::int64_t bytes, int destination);
+  void recv(void* data, std::int64_t bytes, int source);
+  /** Shares memory of the messages: it lives on if they are abandoned. */
+  void keep(std::shared_ptr<const void> memory) { kept_.push_back(std::move(memory)); }
+  /** Blocks until all are done. The deadline starts anew with every piece that arrives or leaves.
+   * PeerLost: see Wire::Lookout. */
+  void wait() { wait(wire_.timeout()); }
+  /** With another deadline than the wire's. */
+  void wait(std::chrono::milliseconds timeout);
+
+ private:
+  /** What is to be done when a piece has ended. */
+  struct Piece {
+    bool receives;
+    std::int32_t message = -1;  ///< its number, if it has more pieces than are under way
+  };
+  /** What is left of a message. */
+  struct Rest {
+    std::byte* data = nullptr;
+    std::int64_t bytes = 0;
+  };
+  Piece piece_of(std::int64_t bytes, bool receives);
+  /** Posts the next pieces of a message, at most `pieces`. */
+  void post(Rest rest, int peer, Piece piece, std::int64_t pieces);
+  /** Takes out the pieces that have ended, and posts what comes behind them. */
+  void go_on();
+  Wire::Side side() const;
+  RecycledVector<int> awaited() const;
+
+  Wire& wire_;
+  Wire::Traffic traffic_;
+  RecycledVector<Wire::Posted> posted_;
+  RecycledVector<int> peers_;     // of each
+  RecycledVector<Piece> pieces_;  // likewise
+  RecycledVector<Rest> rests_;    // by the number of the message
+  RecycledVector<std::shared_ptr<const void>> kept_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,188 @@
+// Posts a channel's messages, tests them, and looks after the ranks that a wait for them is for.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/deadline.hpp"
+#include "base/recycled.hpp"
+#include "comm/mpi/channel.hpp"
+#include "comm/mpi/inquiry.hpp"
+#include "comm/mpi/lifecycle.hpp"
+
+namespace tutti::mpi {
+namespace {
+
+// MPI takes messages that nobody has received yet, as many as it has memory for. Over a slow wire
+// they would be under way for longer than a deadline, and what comes behind them: so of so many
+// bytes, the last message is sent in a way that ends when its receiver takes it.
+constexpr std::int64_t kMostUnconfirmed = 256 << 10;
+// Messages of one rank may take several ways, and "I have left" the fastest of them.
+constexpr std::chrono::milliseconds kLastWords{100};
+
+static_assert(sizeof(MPI_Request) <= sizeof(Wire::Posted));
+
+Wire::Posted posted_of(MPI_Request request) {
+  Wire::Posted posted = Wire::kEnded;
+  if (request != MPI_REQUEST_NULL) std::memcpy(&posted, &request, sizeof request);
+  return posted;
+}
+
+MPI_Request request_of(Wire::Posted posted) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  std::memcpy(&request, &posted, sizeof request);
+  return request;
+}
+
+}  // namespace
+
+/** Whether the next `bytes` bytes to `destination` are to be waited for until it takes them. */
+bool Channel::is_to_be_confirmed(std::int64_t bytes, int destination) {
+  auto& unconfirmed = unconfirmed_[static_cast<std::size_t>(destination)];
+  if (unconfirmed.fetch_add(bytes, std::memory_order_relaxed) + bytes < kMostUnconfirmed) {
+    return false;
+  }
+  unconfirmed.store(0, std::memory_order_relaxed);
+  return true;
+}
+
+Wire::Posted Channel::post_send(const std::byte* data, std::int64_t bytes, int destination,
+                                Traffic traffic) {
+  if (traffic == Traffic::collective) bytes_sent_ += bytes;
+  const int session_rank = members_[static_cast<std::size_t>(destination)];
+  const auto send = is_to_be_confirmed(bytes, destination) ? &MPI_Issend : &MPI_Isend;
+  MPI_Request request = MPI_REQUEST_NULL;
+  const int code = send(data, static_cast<int>(bytes), MPI_BYTE, session_rank, tag(traffic),
+                        session_->comm(), &request);
+  if (code != MPI_SUCCESS) lose({destination}, "MPI cannot reach it: " + describe_error(code));
+  return posted_of(request);
+}
+
+Wire::Posted Channel::post_receive(std::byte* data, std::int64_t bytes, int source,
+                                   Traffic traffic) {
+  const int session_rank = members_[static_cast<std::size_t>(source)];
+  MPI_Request request = MPI_REQUEST_NULL;
+  const int code = MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, session_rank, tag(traffic),
+                             session_->comm(), &request);
+  if (code != MPI_SUCCESS) lose({source}, "MPI cannot reach it: " + describe_error(code));
+  return posted_of(request);
+}
+
+bool Channel::progress(std::span<Posted> posted, std::span<const int> peers) {
+  constexpr std::size_t kAtOnce = 32;
+  std::array<MPI_Request, kAtOnce> requests;
+  std::array<int, kAtOnce> done;
+  std::array<MPI_Status, kAtOnce> statuses;
+  std::vector<int> failed;
+  std::string error;
+  bool moved = false;
+  for (std::size_t begin = 0; begin < posted.size(); begin += kAtOnce) {
+    const std::size_t count = std::min(kAtOnce, posted.size() - begin);
+    const std::span<Posted> some = posted.subspan(begin, count);
+    std::transform(some.begin(), some.end(), requests.begin(), request_of);
+    int found = 0;
+    const int code = MPI_Testsome(static_cast<int>(count), requests.data(), &found, done.data(),
+                                  statuses.data());
+    if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) check(code, "MPI_Testsome");
+    if (found == MPI_UNDEFINED || found == 0) continue;
+    moved = true;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(found); ++i) {
+      const auto at = static_cast<std::size_t>(done[i]);
+      some[at] = kEnded;
+      if (code != MPI_ERR_IN_STATUS || statuses[i].MPI_ERROR == MPI_SUCCESS) continue;
+      failed.push_back(peers[begin + at]);
+      error = describe_error(statuses[i].MPI_ERROR);
+    }
+  }
+  if (!failed.empty()) lose(failed, "a message failed: " + error);
+  if (moved) session_->wait_graph().progressed();
+  return moved;
+}
+
+bool Channel::pause(Clock::duration still) {
+  if (still < kMpiWait.spin) {
+    kMpiWait.between();
+    return session_->wait_graph().is_due();
+  }
+  std::this_thread::sleep_for(kMpiWait.nap);
+  return true;
+}
+
+void Channel::abandon(std::span<Posted> receives,
+                      std::span<const std::shared_ptr<const void>> kept) noexcept {
+  fail();
+  if (session_->may_call()) {
+    for (const Posted receive : receives) {
+      // A send cannot be cancelled, nor a receive whose message has begun to arrive.
+      MPI_Request request = request_of(receive);
+      int done = 0;
+      if (MPI_Cancel(&request) == MPI_SUCCESS) MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    }
+  }
+  for (const auto& memory : kept) leave_to_mpi(memory);
+}
+
+// --- Waits that last ----------------------------------------------------------------------------
+
+/** Made anew whenever something has moved: a deadline is about progress. */
+class Channel::WaitLookout final : public Lookout {
+ public:
+  WaitLookout(Channel& channel, Side side, std::chrono::milliseconds timeout)
+      : channel_(channel), side_(side), timeout_(timeout), deadline_(timeout) {}
+  WaitLookout(const WaitLookout&) = delete;
+  WaitLookout& operator=(const WaitLookout&) = delete;
+  ~WaitLookout() override {
+    channel_.session_->wait_graph().forget();
+    channel_.end_wait(side_);
+  }
+
+  // Later waits need no new memory.
+  static void* operator new(std::size_t bytes) { return take_block(bytes); }
+  static void operator delete(void* block, std::size_t bytes) { give_block(block, bytes); }
+
+  void look(std::span<const int> awaited) override {
+    channel_.look_around(awaited, side_);
+    const RecycledVector<int> leavers = channel_.watch_.leavers(awaited);
+    if (!leavers.empty()) return hear_out(leavers);
+    const bool is_over = deadline_.expired();
+    const auto lead = inquiry_lead(channel_.timeout_);
+    if (!inquiry_ && deadline_.expires_within(lead)) {
+      passed_ = std::min(passed_, Clock::now() + lead);
+      inquiry_.emplace(channel_.watch_, awaited, channel_.timeout_, passed_);
+    }
+    if (!is_over) return;
+    const auto verdict = inquiry_->verdict();
+    if (!verdict) return;
+    if (!verdict->loss.ranks.empty()) channel_.lose(verdict->loss.ranks, verdict->loss.reason);
+    deadline_ = Deadline(timeout_ - verdict->idle);
+    inquiry_.reset();
+  }
+
+ private:
+  /** Their messages may be under way: a moment more, and one last look at the messages. */
+  void hear_out(const RecycledVector<int>& leavers) {
+    if (!last_words_) last_words_.emplace(kLastWords);
+    if (!last_words_->expired() || !std::exchange(heard_out_, true)) return;
+    channel_.lose({leavers.begin(), leavers.end()}, "it has destroyed its communicator");
+  }
+
+  Channel& channel_;
+  Side side_;
+  std::chrono::milliseconds timeout_;
+  Deadline deadline_;
+  std::optional<Inquiry> inquiry_;
+  Clock::time_point passed_ = Clock::time_point::max();  // when the deadline passes first
+  std::optional<Deadline> last_words_;                   // of those who left
+  bool heard_out_ = false;
+};
+
+std::unique_ptr<Wire::Lookout> Channel::look_out(Side side, std::chrono::milliseconds timeout) {
+  return std::make_unique<WaitLookout>(*this, side, timeout);
+}
+
+}  // namespace tutti::mpi

@@ -1,0 +1,84 @@
+// What carries bytes between hosts: all that the collectives between them ask of a network.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/scratch.hpp"
+
+namespace tutti {
+
+/**
+ * Messages among the ranks of one communicator. Between two ranks and of one kind of traffic they
+ * arrive in the order in which they were posted. MPI is one implementation (mpi::Channel); whoever
+ * uses this interface cannot tell. Used by one collective, one send and one recv at a time, each
+ * from any thread.
+ */
+class Wire {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /**
+   * What travels: kinds do not mix. `reply` goes from the receiver of a point-to-point message back
+   * to its sender, so that it is not taken for a message of its own.
+   */
+  enum class Traffic : std::uint8_t { collective, point_to_point, reply };
+  /** What a wait is part of, of which a rank may be in one each at a time. */
+  enum class Side : std::uint8_t { collective, send, recv };
+
+  /** A message under way; kEnded once it is none any more. */
+  using Posted = std::uint64_t;
+  static constexpr Posted kEnded = 0;
+
+  /** A posted message travels in one piece of at most so many bytes. Open MPI sends up to 64 KiB,
+   * its header included, over TCP without asking first. */
+  static constexpr std::int64_t kPiece = std::int64_t{60} * 1024;
+  /** Pieces of a message that should be under way: eight reach 0.95 of a wire of 1 Gbit/s; two of
+   * 256 KiB, which ask, reach 0.82. */
+  static constexpr std::int64_t kUnderWay = 8;
+
+  /** Looks after the ranks that a wait is for, once it lasts. The wait's deadline begins with it.
+   */
+  class Lookout {
+   public:
+    virtual ~Lookout() = default;
+    /** Who is lost: throws PeerLost if one of `awaited` is, or the wait is over its deadline; what
+     * the communicator has failed with, if it has. */
+    virtual void look(std::span<const int> awaited) = 0;
+  };
+
+  virtual ~Wire() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  /** Starts a message of at most kPiece bytes, which stay put until it has ended. Throws PeerLost.
+   */
+  virtual Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
+                           Traffic traffic) = 0;
+  virtual Posted post_receive(std::byte* data, std::int64_t bytes, int source, Traffic traffic) = 0;
+  /** Moves bytes. Those of `posted` that have ended become kEnded; whether there were any. Throws
+   * PeerLost if one has failed, which is one of the ranks `peers`, by message. Does not block. */
+  virtual bool progress(std::span<Posted> posted, std::span<const int> peers) = 0;
+  /** Gives way to others between two calls of progress(), the longer the longer nothing has moved:
+   * for `still`. Whether there is time, and need, to look after the ranks that are waited for. */
+  virtual bool pause(Clock::duration still) = 0;
+  virtual Clock::time_point now() const = 0;
+  /** For a wait that lasts, with a deadline of `timeout`. */
+  virtual std::unique_ptr<Lookout> look_out(Side side, std::chrono::milliseconds timeout) = 0;
+  /** Gives up messages, which fails the communicator: receives that have not begun are cancelled;
+   * others may still touch their memory, which `kept` shares. */
+  virtual void abandon(std::span<Posted> receives,
+                       std::span<const std::shared_ptr<const void>> kept) noexcept = 0;
+
+  virtual std::chrono::milliseconds timeout() const = 0;
+  /** Memory for the messages of collectives. */
+  virtual ScratchPool& scratch() = 0;
+  /** What this rank's collectives have sent so far, in bytes of their messages. */
+  virtual std::int64_t bytes_sent() const = 0;
+};
+
+}  // namespace tutti
