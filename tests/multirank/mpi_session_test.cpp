@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "comm/batch.hpp"
 #include "comm/hosts/group.hpp"
 #include "comm/mpi/channel.hpp"
 #include "tutti/error.hpp"
@@ -158,7 +159,7 @@ TEST(MpiSessionAtLast, WhoIsAStepAheadHasCome) {
       if (world_rank() == 0) session->hosts();
       Channel channel(session, ranks_of(*session), 0, 1s);
       std::byte byte{};
-      Channel::Batch batch(channel, Channel::Traffic::point_to_point);
+      Batch batch(channel, Wire::Traffic::point_to_point);
       batch.recv(&byte, 1, silent);
       batch.wait();
       ADD_FAILURE() << "there is nothing to receive";
