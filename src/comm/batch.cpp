@@ -12,7 +12,8 @@ Batch::~Batch() {
   if (posted_.empty()) return;
   std::size_t receives = 0;
   for (std::size_t i = 0; i < posted_.size(); ++i) {
-    if (pieces_[i].receives) posted_[receives++] = posted_[i];
+    const bool under_way = posted_[i] != Wire::kEnded;  // of those of a failed progress() some are
+    if (pieces_[i].receives && under_way) posted_[receives++] = posted_[i];
   }
   wire_.abandon(std::span(posted_).first(receives), kept_);
 }

@@ -100,8 +100,10 @@ bool Channel::progress(std::span<Posted> posted, std::span<const int> peers) {
     }
   }
   if (!failed.empty()) lose(failed, "a message failed: " + error);
-  if (moved) session_->wait_graph().progressed();
-  return moved;
+  if (!moved) return false;
+  session_->wait_graph().progressed();
+  if (session_->wait_graph().is_due()) poll({});  // who always gets on answers all the same
+  return true;
 }
 
 bool Channel::pause(Clock::duration still) {
