@@ -10,16 +10,16 @@ namespace tutti {
 namespace {
 
 constexpr std::int64_t kKiB = 1024;
-constexpr std::int64_t kLargestWindow = Wire::kPiece;
 // A longer one would send its rest behind what the batches after it have posted already.
-static_assert(kLargestWindow <= Wire::kPiece);
+constexpr std::int64_t kLargestWindow = Wire::kPiece;
 constexpr std::int64_t kSmallestWindow = 4 * kKiB;
 constexpr std::int64_t kUnderWay = Wire::kUnderWay;
 constexpr std::int64_t kMostScratch = 16 * kKiB * kKiB;
 
 /** Windows of the same size for all dtypes: whole elements, whole cache lines. */
 std::int64_t window_for(int members) {
-  const std::int64_t fair = kMostScratch / (kUnderWay * members) / kCacheLine * kCacheLine;
+  const std::int64_t fair =
+      kMostScratch / (kUnderWay * members) / HostGroup::kCacheLine * HostGroup::kCacheLine;
   return std::clamp(fair, kSmallestWindow, kLargestWindow);
 }
 

@@ -12,8 +12,6 @@
 
 namespace tutti {
 
-inline constexpr std::int64_t kCacheLine = 64;
-
 /**
  * The collectives of one rank per host. Positions are indices into `members`, which are global
  * ranks in the order of the hosts. All calls block, at most to the wire's deadline; memory is
@@ -29,6 +27,8 @@ inline constexpr std::int64_t kCacheLine = 64;
  */
 class HostGroup {
  public:
+  static constexpr std::int64_t kCacheLine = 64;  ///< in bytes
+
   /** `wire` outlives it. Only members make calls. */
   HostGroup(Wire& wire, std::vector<int> members);
 
