@@ -123,6 +123,7 @@ def train(options, comm):
         report.training_ended(result)
         result.update(evaluate(model, comm, test_x[part], test_y[part], options.batch_size))
         result["seconds"] = time.monotonic() - start
+        result["lateness"] = comm.lateness()
         report.epoch_ended(result)
         results.append(result)
         if options.save:

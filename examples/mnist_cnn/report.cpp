@@ -29,6 +29,12 @@ std::string json_phases(const tutti::StepStatistics& totals) {
          ", \"overlap\": " + json_number(totals.overlap_seconds) + "}";
 }
 
+std::string json_numbers(const std::vector<double>& values) {
+  std::string text = "[";
+  for (const double value : values) text += (text.size() == 1 ? "" : ", ") + json_number(value);
+  return text + "]";
+}
+
 }  // namespace
 
 Report::Report(bool speaks, const RunFacts& facts, const std::filesystem::path& json)
@@ -97,8 +103,8 @@ void Report::write_json(const EpochResult& result) {
       ", \"bytes_between_per_step\": " +
       std::to_string(result.totals.bytes_between / result.steps) +
       ", \"density\": " + json_number(result.totals.density / static_cast<double>(result.steps)) +
-      ", \"non_finite\": " + std::to_string(result.totals.non_finite) +
-      ", \"seconds_by_phase\": " + json_phases(result.totals) + "}\n");
+      ", \"non_finite\": " + std::to_string(result.totals.non_finite) + ", \"seconds_by_phase\": " +
+      json_phases(result.totals) + ", \"lateness\": " + json_numbers(result.lateness) + "}\n");
 }
 
 }  // namespace mnist

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tutti/output_file.hpp"
 #include "tutti/step_statistics.hpp"
@@ -24,6 +25,7 @@ struct EpochResult {
   double images_per_second = 0.0;  ///< training only
   std::int64_t steps = 0;
   tutti::StepStatistics totals{};  ///< of rank 0, over all steps
+  std::vector<double> lateness{};  ///< seconds that the others have waited for each rank so far
 };
 
 /** What is the same for all epochs of a run. */

@@ -275,6 +275,7 @@ void Trainer::run() {
     report->training_ended(result);
     evaluate(result);
     result.seconds = seconds_since(start);
+    result.lateness = communicator().lateness();
     together(communicator(), [&] { report->epoch_ended(result); });
     ++epochs_done_;
     save();

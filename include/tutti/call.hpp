@@ -67,6 +67,22 @@ constexpr std::string_view name_of(Operation operation) {
   return kNames[static_cast<std::size_t>(operation)];
 }
 
+/** Whether it combines contributions element by element. */
+constexpr bool reduces(Operation operation) {
+  switch (operation) {
+    case Operation::all_reduce:
+    case Operation::reduce:
+    case Operation::scan:
+    case Operation::exscan:
+    case Operation::reduce_scatter:
+    case Operation::reduce_scatter_v:
+    case Operation::sparse_all_reduce:
+      return true;
+    default:
+      return false;
+  }
+}
+
 /**
  * One call. Communicator makes it after it has checked the arguments, and whoever runs, compares,
  * records or prints the call reads this value: so an operation's arguments are gathered in one

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tutti/device.hpp"
 #include "tutti/dtype.hpp"
@@ -17,6 +18,13 @@
 #include "tutti/unique_id.hpp"
 
 namespace tutti {
+
+class Communicator;
+namespace record {
+class Trace;
+/** Where what is done with `communicator` is noted; null if it has no timeline. */
+Trace* trace_of(const Communicator& communicator);
+}  // namespace record
 
 struct CommOptions {
   /**
@@ -201,13 +209,25 @@ class Communicator {
   std::optional<Communicator> split(int color, int key);
 
   /**
+   * Who keeps the others waiting: for each rank the seconds that the others have waited for it to
+   * come to collectives so far, on average over them. A wait counts for the rank that came last.
+   * Waits of less than about a microsecond are not counted. Collective and blocking.
+   */
+  std::vector<double> lateness();
+
+  /**
    * Gives up: the other ranks get PeerLost naming this one with `reason`, now or at their next
    * call. Further calls here are refused. Between hosts it may take a quarter of a second.
    */
   void abort(std::string_view reason) noexcept;
 
  private:
+  friend class Timeline;
+  friend record::Trace* record::trace_of(const Communicator& communicator);
+
   class Impl;
+  explicit Communicator(std::shared_ptr<Impl> impl);
+
   std::shared_ptr<Impl> impl_;
 };
 

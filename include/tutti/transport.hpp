@@ -12,6 +12,10 @@
 
 namespace tutti {
 
+namespace record {
+class Journal;
+}
+
 /**
  * Moves bytes of CPU memory between the ranks of one communicator. To implement one: run() does
  * what each Operation says, as Communicator documents it, for all that a Call can ask for but
@@ -41,6 +45,10 @@ class Transport {
   virtual std::string describe() const = 0;
   /** Whether operations may run on another thread than the one that calls the communicator. */
   virtual bool any_thread() const { return true; }
+
+  /** Where this rank's calls are noted by who runs them, and its waits by the transport; null if it
+   * has no such place. */
+  virtual record::Journal* journal() { return nullptr; }
 
   /** What this rank's collectives have sent to ranks of other hosts so far, in bytes of their
    * messages. Any thread may ask. */

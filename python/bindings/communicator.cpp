@@ -329,6 +329,13 @@ void bind_communicator(py::module_& module) {
       .def("split", &split, py::arg("color"), py::arg("key") = 0,
            "A communicator among the ranks that pass the same color, ordered by key, then by rank; "
            "None for a negative color. Collective and blocking.")
+      .def(
+          "lateness",
+          [](const Self& self) {
+            return self->call([](Communicator& ranks) { return ranks.lateness(); });
+          },
+          "For each rank the seconds that the others have waited for it to come to collectives so "
+          "far, on average; a wait counts for the rank that came last. Collective and blocking.")
       .def("abort", &PyCommunicator::abort, py::arg("reason"),
            "Gives up: the other ranks get PeerLost naming this one with the reason.")
       .def(

@@ -21,7 +21,7 @@ except ImportError as error:
         f"installed or built (pip install .){_identity.hint()}"
     ) from error
 from tutti import _ends, _log, errors, files, opt
-from tutti._core import Communicator, DeviceArray, Event, NcclIdHolder, Stream, __version__
+from tutti._core import Communicator, DeviceArray, Event, NcclIdHolder, Stream, Timeline, __version__
 from tutti.errors import (
     BackendUnavailable,
     CommunicationError,
@@ -52,6 +52,7 @@ __all__ = [
     "PeerLost",
     "Stream",
     "SystemError",
+    "Timeline",
     "UniqueId",
     "__version__",
     "broadcast_parameters",

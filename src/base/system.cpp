@@ -2,7 +2,9 @@
 #include "base/system.hpp"
 
 #include <sys/random.h>
+#include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <fstream>
 #include <iterator>
@@ -24,6 +26,12 @@ std::string boot_id() {
   std::string id;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
   return id;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0 || name[0] == '\0') return "this host";
+  return name.data();
 }
 
 }  // namespace tutti

@@ -13,4 +13,7 @@ void fill_with_random(std::span<std::byte> bytes, const char* what);
 /** Differs between machines, and between two starts of one; empty where the kernel says none. */
 std::string boot_id();
 
+/** As the machine calls itself; "this host" where it does not. */
+std::string host_name();
+
 }  // namespace tutti

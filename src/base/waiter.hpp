@@ -40,9 +40,19 @@ class Waiter {
    * end before a pause would: it costs nothing but the looks if they end with the first. */
   template <class Done>
   bool spin(const Done& done) const {
+    return look_first(done) || look_on(done);
+  }
+  /** The two parts of that: without the clock, */
+  template <class Done>
+  bool look_first(const Done& done) const {
     for (int i = 0; i < policy_->first_looks; ++i) {
       if (done()) return true;
     }
+    return false;
+  }
+  /** and with it. */
+  template <class Done>
+  bool look_on(const Done& done) const {
     const auto start = Clock::now();
     do {
       for (int i = 0; i < kLooksPerClock; ++i) {

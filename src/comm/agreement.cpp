@@ -11,6 +11,7 @@
 
 #include "base/environment.hpp"
 #include "base/text.hpp"
+#include "comm/record/timeline_file.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {
@@ -19,14 +20,21 @@ namespace {
 struct Variable {
   const char* name;
   std::int64_t (*value)();
+  std::string (*text)(std::int64_t value);
 };
 
-constexpr std::array kVariables{Variable{"TUTTI_GPU_CHECK", &gpu_calls_to_compare}};
-using Values = std::array<std::int64_t, kVariables.size()>;
-
-std::string text_of(std::int64_t value) {
+std::string calls_text(std::int64_t value) {
   return value == std::numeric_limits<std::int64_t>::max() ? "all" : std::to_string(value);
 }
+
+std::string timeline_text(std::int64_t value) {
+  return value == 0 ? "not set" : "path #" + std::to_string(static_cast<std::uint64_t>(value));
+}
+
+constexpr std::array kVariables{
+    Variable{"TUTTI_GPU_CHECK", &gpu_calls_to_compare, &calls_text},
+    Variable{"TUTTI_TIMELINE", &record::current_timeline_hash, &timeline_text}};
+using Values = std::array<std::int64_t, kVariables.size()>;
 
 }  // namespace
 
@@ -59,7 +67,7 @@ void require_agreement(Transport& transport) {
     std::string text = std::string(kVariables[i].name) + " must be the same on all ranks, but is ";
     const char* separator = "";
     for (const auto& [value, ranks] : ranks_by_value) {
-      text += separator + text_of(value) + " on " + ranks_text(ranks);
+      text += separator + kVariables[i].text(value) + " on " + ranks_text(ranks);
       separator = ", ";
     }
     throw InvalidArgument(text);

@@ -76,6 +76,7 @@ void Batch::go_on() {
   std::size_t left = 0;
   for (std::size_t i = 0; i < posted_.size(); ++i) {
     if (posted_[i] == Wire::kEnded) {
+      if (pieces_[i].receives) last_source_ = peers_[i];
       if (pieces_[i].message >= 0) following.push_back({peers_[i], pieces_[i]});
       continue;
     }

@@ -33,6 +33,8 @@ class Batch {
   void wait() { wait(wire_.timeout()); }
   /** With another deadline than the wire's. */
   void wait(std::chrono::milliseconds timeout);
+  /** From whom something was received last. */
+  int last_source() const { return last_source_; }
 
  private:
   /** What is to be done when a piece has ended. */
@@ -55,6 +57,7 @@ class Batch {
 
   Wire& wire_;
   Wire::Traffic traffic_;
+  int last_source_ = 0;
   RecycledVector<Wire::Posted> posted_;
   RecycledVector<int> peers_;     // of each
   RecycledVector<Piece> pieces_;  // likewise

@@ -4,24 +4,6 @@
 #include <sstream>
 
 namespace tutti {
-namespace {
-
-bool reduces(Operation operation) {
-  switch (operation) {
-    case Operation::all_reduce:
-    case Operation::reduce:
-    case Operation::scan:
-    case Operation::exscan:
-    case Operation::reduce_scatter:
-    case Operation::reduce_scatter_v:
-    case Operation::sparse_all_reduce:
-      return true;
-    default:
-      return false;
-  }
-}
-
-}  // namespace
 
 std::string Signature::describe() const {
   std::ostringstream text;

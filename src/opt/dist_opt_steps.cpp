@@ -3,6 +3,7 @@
 #include <exception>
 #include <utility>
 
+#include "comm/record/trace.hpp"
 #include "opt/dist_opt_impl.hpp"
 #include "opt/home_stream.hpp"
 
@@ -114,6 +115,8 @@ void DistOpt::Impl::train(const StepPlan& plan, const Backward& backward) {
 
   Model& model = *model_;
   Compressor& compressor = prepare(plan);
+  record::Trace* const trace = record::trace_of(*communicator_);
+  record::Span shown(trace, "step");
   model.order.begin();
   const bool local = plan.mode == DistMode::partial;
   if (local) {
@@ -122,19 +125,29 @@ void DistOpt::Impl::train(const StepPlan& plan, const Backward& backward) {
     model.reducer.begin(compressor, plan.bucket_elements);
   }
   try {
-    run(backward, [&](View parameter, ConstView gradient) {
-      if (parameter.count == 0) return;  // nothing to average, whether emitted or not
-      const std::size_t index = model.table.find(parameter);
-      model.table.check_gradient(index, gradient);
-      model.order.emit(index);
-      model.reducer.take(index, gradient);
-    });
+    {
+      const record::Span backward_shown(trace, "backward");
+      run(backward, [&](View parameter, ConstView gradient) {
+        if (parameter.count == 0) return;  // nothing to average, whether emitted or not
+        const std::size_t index = model.table.find(parameter);
+        model.table.check_gradient(index, gradient);
+        model.order.emit(index);
+        model.reducer.take(index, gradient);
+      });
+    }
     model.order.end();
     if (local) {
       model.reducer.finish_locally(*optimizer_, model.partitions.next());
     } else {
       model.reducer.finish(*optimizer_);
     }
+    const StepStatistics& statistics = model.reducer.statistics();
+    const auto microseconds = [](double seconds) {
+      return static_cast<std::int64_t>(seconds * 1e6);
+    };
+    shown.say({"bytes", statistics.bytes_sent});
+    shown.say({"exchange_us", microseconds(statistics.exchange_seconds)});
+    shown.say({"overlapped_us", microseconds(statistics.overlap_seconds)});
   } catch (...) {
     // The other ranks wait for the buckets that this one will not send. If none is on its way,
     // nothing has happened that another attempt could not repeat.

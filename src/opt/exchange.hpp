@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/record/trace.hpp"
 #include "tutti/communicator.hpp"
 #include "tutti/compressor.hpp"
 
@@ -24,6 +25,7 @@ class Exchange {
     Clock::time_point
         begin;  ///< of the collectives, as the thread saw it that ran or launched them
     Clock::time_point end;
+    record::Slice slice;  ///< the same in a timeline, if there is one
   };
 
   /** `home` is the stream on which packets are made and read, at most `packets` in a step. */
@@ -32,6 +34,11 @@ class Exchange {
 
   /** A step begins, on a stream of its own if `overlap`: another thread, or one of the GPU's. */
   void begin(bool overlap);
+  /** The present timeline; null if there is none. */
+  record::Trace* trace() const { return record::trace_of(*communicator_); }
+  /** Shows packet number `i`, which has arrived, in the timeline: its time on the way, of which
+   * `together` seconds were those of the backward pass. */
+  void show(std::size_t i, double together);
   /** Has `compressor` exchange the packet that it has made of `bucket`. */
   void start(Compressor& compressor, const BucketView& bucket);
   /** How many were started since begin(). */

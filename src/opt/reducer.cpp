@@ -85,7 +85,7 @@ void Reducer::begin_locally(Compressor& compressor) {
 void Reducer::take(std::size_t index, ConstView gradient) {
   const View own = this->gradient(index);
   if (gradient.data != own.data) {
-    const Stopwatch stopwatch(statistics_.pack_seconds);
+    const Stopwatch stopwatch(statistics_.pack_seconds, exchange_.trace(), "pack");
     arithmetic_->stream().copy(own, gradient);
   }
   taken_[index] = true;
@@ -108,7 +108,7 @@ void Reducer::send_next_bucket() {
   const BucketView bucket = view(buckets_[exchange_.started()]);
   Traffic traffic;
   {
-    const Stopwatch stopwatch(statistics_.encode_seconds);
+    const Stopwatch stopwatch(statistics_.encode_seconds, exchange_.trace(), "encode");
     traffic = compressor_->encode(bucket);
   }
   note_sent(traffic, bucket.elements);
@@ -126,8 +126,9 @@ void Reducer::receive(std::size_t packet, Exchange::Clock::time_point backward_e
   const Exchange::Arrival arrival = exchange_.wait(packet);
   statistics_.exchange_seconds += seconds(arrival.end - arrival.begin);
   const Exchange::Clock::time_point overlapped = std::min(arrival.end, backward_end);
-  if (overlapped > arrival.begin)
-    statistics_.overlap_seconds += seconds(overlapped - arrival.begin);
+  const double together = overlapped > arrival.begin ? seconds(overlapped - arrival.begin) : 0.0;
+  statistics_.overlap_seconds += together;
+  exchange_.show(packet, together);
 }
 
 void Reducer::finish(Optimizer& optimizer) {
@@ -138,10 +139,10 @@ void Reducer::finish(Optimizer& optimizer) {
     const Bucket& bucket = buckets_[i];
     receive(i, backward_end);
     {
-      const Stopwatch stopwatch(statistics_.decode_seconds);
+      const Stopwatch stopwatch(statistics_.decode_seconds, exchange_.trace(), "decode");
       compressor_->decode(view(bucket));
     }
-    const Stopwatch stopwatch(statistics_.update_seconds);
+    const Stopwatch stopwatch(statistics_.update_seconds, exchange_.trace(), "update");
     optimizer.update(view(bucket).parameters);
   }
   if (!buckets_.empty()) statistics_.bytes_between += exchange_.bytes_between();
@@ -154,7 +155,7 @@ void Reducer::finish_locally(Optimizer& optimizer, const Bucket& partition) {
   zero_missing();
   sending_ = true;  // from here on the parameters differ between the ranks
   {
-    const Stopwatch stopwatch(statistics_.update_seconds);
+    const Stopwatch stopwatch(statistics_.update_seconds, exchange_.trace(), "update");
     optimizer.update(parameters_);
   }
   average_parameters(partition);
@@ -167,7 +168,7 @@ void Reducer::average_parameters(const Bucket& bucket) {
   const BucketView copies = view(bucket);
   Traffic traffic;
   {
-    const Stopwatch stopwatch(statistics_.encode_seconds);
+    const Stopwatch stopwatch(statistics_.encode_seconds, exchange_.trace(), "encode");
     copy_parameters(copies, true);
     traffic = compressor_->encode(copies);
   }
@@ -177,7 +178,7 @@ void Reducer::average_parameters(const Bucket& bucket) {
   receive(0, {});
   statistics_.bytes_between += exchange_.bytes_between();
   {
-    const Stopwatch stopwatch(statistics_.decode_seconds);
+    const Stopwatch stopwatch(statistics_.decode_seconds, exchange_.trace(), "decode");
     compressor_->decode(copies);
     copy_parameters(copies, false);
   }

@@ -1,13 +1,17 @@
-// Adds the time that a scope takes to a number.
+// Adds the time that a scope takes to a number, and shows it in a timeline.
 #pragma once
 
 #include <chrono>
+
+#include "comm/record/trace.hpp"
 
 namespace tutti {
 
 class Stopwatch {
  public:
-  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
+  /** `name` is that of the slice in `trace`, which may be null. */
+  Stopwatch(double& seconds, record::Trace* trace, const char* name)
+      : seconds_(seconds), span_(trace, name) {}
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
   ~Stopwatch() { seconds_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
@@ -16,6 +20,7 @@ class Stopwatch {
   using Clock = std::chrono::steady_clock;
 
   double& seconds_;
+  record::Span span_;
   Clock::time_point start_ = Clock::now();
 };
 

@@ -140,6 +140,10 @@ class MnistDist(unittest.TestCase):
                     phases = epoch.pop("seconds_by_phase")
                     self.assertEqual(list(phases), PHASES)
                     self.assertGreater(phases["update"], 0)
+                    late = epoch.pop("lateness")
+                    self.assertEqual(len(late), ranks)
+                    self.assertGreaterEqual(min(late), 0)
+                    self.assertEqual(max(late) > 0, ranks > 1)
                 self.assertEqual(forked, mpi)
                 last = mpi[-1]
                 self.assertEqual(last["eval_count"], TEST)

@@ -70,7 +70,7 @@ def train(folder, ranks, *options):
 # What the C++ program writes, in its order or not.
 KEYS = {"epoch", "train_loss", "train_accuracy", "eval_accuracy", "eval_count", "seconds",
         "images_per_second", "world_size", "dist_option", "device", "data", "bytes_per_step",
-        "bytes_between_per_step", "density", "non_finite", "seconds_by_phase"}
+        "bytes_between_per_step", "density", "non_finite", "seconds_by_phase", "lateness"}
 
 
 @pytest.mark.parametrize("mode", [

@@ -8,6 +8,7 @@
 #include "comm/communicator/backends.hpp"
 #include "comm/communicator/communicator_impl.hpp"
 #include "comm/communicator/options.hpp"
+#include "comm/record/timeline_file.hpp"
 
 namespace tutti {
 namespace {
@@ -41,7 +42,11 @@ Communicator::Communicator(int local_rank, int world_size, const UniqueId& id,
     : Communicator(connect(local_rank, world_size, id, options)) {}
 
 Communicator::Communicator(std::unique_ptr<Transport> transport)
-    : impl_(std::make_shared<Impl>(std::move(transport))) {}
+    : impl_(std::make_shared<Impl>(std::move(transport))) {
+  if (const auto timeline = record::current_timeline()) impl_->add_trace(timeline->join(*this));
+}
+
+Communicator::Communicator(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Communicator::Communicator(Communicator&&) noexcept = default;
 Communicator& Communicator::operator=(Communicator&&) noexcept = default;
@@ -174,6 +179,22 @@ Buffer Communicator::allocate(std::int64_t bytes, Device device) {
   return buffer;
 }
 
+std::vector<double> Communicator::lateness() {
+  barrier();  // calls on streams have ended
+  // Each rank brings what it has waited for the others; of column r all but r's own counts.
+  const auto size = static_cast<std::size_t>(world_size());
+  std::vector<double> own(size);
+  if (record::Journal* const journal = impl_->journal()) own = journal->seconds_waited();
+  std::vector<double> all(size * size);
+  all_gather(std::span(own), std::span(all));
+  std::vector<double> late(size);
+  for (std::size_t rank = 0; size > 1 && rank < size; ++rank) {
+    for (std::size_t other = 0; other < size; ++other) late[rank] += all[other * size + rank];
+    late[rank] /= static_cast<double>(size - 1);
+  }
+  return late;
+}
+
 std::optional<Communicator> Communicator::split(int color, int key) {
   std::unique_ptr<Transport> part;
   Call call = Call::split();
@@ -186,8 +207,9 @@ std::optional<Communicator> Communicator::split(int color, int key) {
     });
   }
   if (!part) return std::nullopt;
-  Communicator result(std::move(part));
+  Communicator result(std::make_shared<Impl>(std::move(part)));
   result.impl_->adopt(std::move(gpu_part));
+  result.impl_->share_trace(*impl_);
   return result;
 }
 

@@ -1,6 +1,7 @@
 // Runs calls on streams of the CPU and of GPUs, and refuses what comes after a failure.
 #include "comm/communicator/communicator_impl.hpp"
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -35,7 +36,10 @@ struct Communicator::Impl::Queued {
 };
 
 Communicator::Impl::Impl(std::unique_ptr<Transport> transport)
-    : transport_(std::move(transport)), shows_calls_(log_enabled(LogLevel::debug)) {
+    : transport_(std::move(transport)),
+      journal_(transport_->journal()),
+      shows_calls_(log_enabled(LogLevel::debug)) {
+  if (journal_ != nullptr) journal_->count_waits(transport_->size());
   if (log_enabled(LogLevel::info) && transport_->rank() == 0) {
     const std::string kernels = cpu::name_of(cpu::active_isa());
     log(LogLevel::info, transport_->describe() + "; " + kernels + " kernels");
@@ -173,8 +177,10 @@ void Communicator::Impl::note_failure() {
   try {
     throw;
   } catch (const PeerLost& error) {
+    tell_flight(error);
     mark_broken(PeerLost(error.ranks(), error.reason() + kEarlier));
   } catch (const CommunicationError& error) {
+    tell_flight(error);
     mark_broken(CommunicationError(std::string(kBroken) + error.what()));
   } catch (const SystemError&) {         // of allocate(): the same on all ranks, which can go on
   } catch (const BackendUnavailable&) {  // of the first call on a GPU: the same on all ranks
@@ -182,6 +188,32 @@ void Communicator::Impl::note_failure() {
     // Half-way through, so this rank is out of step: the others must not wait for it.
     abort(error.what());
   }
+}
+
+void Communicator::Impl::tell_flight(const std::exception& error) noexcept {
+  if (broken_ || journal_ == nullptr || transport_->size() == 1) return;
+  try {
+    if (record::Trace* const trace = this->trace()) trace->flush();
+    std::optional<record::Flight> flight = journal_->neighbours().claim_flight();
+    if (!flight) return;
+    flight->reason = error.what();
+    flight->communicator = transport_->describe();
+    flight->world_size = transport_->size();
+    record::tell_flight(*flight, transport_->rank());
+  } catch (const std::exception& untold) {  // out of memory
+    log(LogLevel::warn, untold.what());
+  }
+}
+
+void Communicator::Impl::add_trace(std::shared_ptr<record::Trace> trace) {
+  if (!trace || journal_ == nullptr) return;
+  const std::lock_guard lock(mutex_);
+  journal_->set_trace(trace.get());
+  traces_.push_back(std::move(trace));
+}
+
+void Communicator::Impl::share_trace(const Impl& other) {
+  if (!other.traces_.empty()) add_trace(other.traces_.back());
 }
 
 /** A child has the memory, but the group knows only its parent. */

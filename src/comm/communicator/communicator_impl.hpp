@@ -13,6 +13,8 @@
 #include "base/fork_guard.hpp"
 #include "base/log.hpp"
 #include "base/ticket_lock.hpp"
+#include "comm/record/journal.hpp"
+#include "comm/record/trace.hpp"
 #include "tutti/call.hpp"
 #include "tutti/communicator.hpp"
 
@@ -59,6 +61,14 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
 
   void abort(std::string_view reason) noexcept;
 
+  /** From now on calls are in `trace`, too; null changes nothing. */
+  void add_trace(std::shared_ptr<record::Trace> trace);
+  /** Calls are in the timeline of those of `other`. */
+  void share_trace(const Impl& other);
+  /** The present timeline of this rank; null if there is none. */
+  record::Trace* trace() const { return journal_ == nullptr ? nullptr : journal_->trace(); }
+  record::Journal* journal() const { return journal_; }
+
  private:
   /** A call on a worker stream, which may outlive the Communicator. */
   struct Queued;
@@ -70,6 +80,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   template <class Action>
   void execute(const Call& call, const Action& action) {
     if (shows_calls_) log(LogLevel::debug, call.describe());
+    record::CallNote note(journal_, call);
     refuse_if_broken();
     try {
       action();
@@ -77,6 +88,8 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
       note_failure();
       throw;
     }
+    note.ended(call.device.kind == DeviceKind::cpu ? record::CallState::done
+                                                   : record::CallState::launched);
   }
 
   /** Waits for what a call has launched, and remembers its failure. */
@@ -92,6 +105,8 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   }
   /** In a handler: what the exception means for later calls. */
   void note_failure();
+  /** What the ranks of this host did last, unless another of them has told it. */
+  void tell_flight(const std::exception& error) noexcept;
 
   TicketLock& order_of(const Call& call) {
     if (call.operation == Operation::send) return sends_;
@@ -147,7 +162,9 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   TicketLock collectives_;
   TicketLock sends_;
   TicketLock receives_;
+  std::vector<std::shared_ptr<record::Trace>> traces_;  // all there ever were: calls use the last
   std::unique_ptr<Transport> transport_;
+  record::Journal* const journal_;
   const bool shows_calls_;
   std::mutex launching_;
   Stream own_stream_;                           // of the GPU, for calls on streams of the CPU

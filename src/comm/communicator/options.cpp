@@ -9,6 +9,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "comm/agreement.hpp"
+#include "comm/record/flight.hpp"
 #include "comm/sparse/plan.hpp"
 #include "device/cpu/kernels.hpp"
 #include "tutti/error.hpp"
@@ -43,6 +44,7 @@ std::chrono::milliseconds checked_timeout(std::optional<std::chrono::millisecond
   cpu::active_isa();
   forced_sparse_algorithm();
   gpu_calls_to_compare();
+  record::flight_folder();
   return timeout_or_default(option);
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/memory.hpp"
@@ -26,15 +27,29 @@ void HierarchicalTransport::meet(const Call& call, const shm::Task& task) {
 }
 
 void HierarchicalTransport::compare_hosts(ConstView carried) {
+  delay_unknown_ = !is_leader();
   if (!is_leader()) return;
   const std::span along(static_cast<const std::byte*>(carried.data),
                         static_cast<std::size_t>(carried.bytes()));
-  if (!leaders_.agree(signature_.hash(), along)) throw MismatchError(collect_mismatch(true));
+  const std::uint64_t since = journal()->now();
+  const bool same = leaders_.agree(signature_.hash(), along);
+  local_->host().note_wait_between(leaders_.last(), since);
+  if (!same) throw MismatchError(collect_mismatch(true));
 }
 
 void HierarchicalTransport::release() {
   local_->host().synchronise();
   local_->host().check_own_loss();
+  learn_delay();
+}
+
+void HierarchicalTransport::spread(View data, int root) {
+  local_->run(Task::spread(data, data, root));
+  learn_delay();
+}
+
+void HierarchicalTransport::learn_delay() {
+  if (std::exchange(delay_unknown_, false)) local_->host().share_wait_between(0);
 }
 
 void HierarchicalTransport::agree(const Call& call) {

@@ -59,6 +59,7 @@ bool HostGroup::agree(std::uint64_t hash, std::span<const std::byte> carried) {
     send(batch, own, peer(distance));
   }
   batch.wait();
+  last_ = batch.last_source();
   bool agreed = true;
   for (int member = 0; member < size(); ++member) {
     agreed = agreed && std::memcmp(message(member, 0).data(), &hash, sizeof hash) == 0;

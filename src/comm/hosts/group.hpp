@@ -43,6 +43,8 @@ class HostGroup {
    * at most kMostCarried bytes, goes along.
    */
   bool agree(std::uint64_t hash, std::span<const std::byte> carried = {});
+  /** The member, as a rank, whose message to the last agree() came last. */
+  int last() const { return last_; }
   /** With the hash and MPI's header, one message of 4 KiB, which Open MPI sends without asking. */
   static constexpr std::int64_t kMostCarried = 4032;
   /** Whether to send so many bytes along saves time. */
@@ -113,6 +115,7 @@ class HostGroup {
   Wire& wire_;
   std::vector<int> members_;
   int position_ = 0;
+  int last_ = 0;
   std::shared_ptr<std::byte[]> slots_;  // made by the first agree()
 };
 

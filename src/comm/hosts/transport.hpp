@@ -53,6 +53,7 @@ class HierarchicalTransport final : public Transport {
   int local_rank() const override { return local_->rank(); }
   int local_size() const override { return local_->size(); }
   std::string describe() const override;
+  record::Journal* journal() override { return &local_->host().journal(); }
   bool any_thread() const override;
   std::int64_t bytes_between() const override;
 
@@ -96,6 +97,8 @@ class HierarchicalTransport final : public Transport {
   void compare_hosts(ConstView carried = {});
   /** The ranks of this host wait until the leader has compared. */
   void release();
+  /** At the first wait for the leader after a comparison: for which host it has waited. */
+  void learn_delay();
   /** Blocks until all ranks have come with `call`. Throws MismatchError on all otherwise. */
   void agree(const Call& call);
   /** What all ranks came with; for leaders, after a disagreement. */
@@ -117,7 +120,7 @@ class HierarchicalTransport final : public Transport {
   void carried_all_reduce(const Call& call);
   void carried_broadcast(const Call& call);
   /** From local rank `root` to all ranks of this host, which agree by now. */
-  void spread(View data, int root = 0) { local_->run(shm::Task::spread(data, data, root)); }
+  void spread(View data, int root = 0);
   std::unique_ptr<Transport> form_part(const SplitPlan& plan, std::int32_t context);
   std::unique_ptr<Transport> connect_part(std::unique_ptr<mpi::Channel> channel, Layout layout,
                                           std::unique_ptr<shm::Local> local,
@@ -137,7 +140,8 @@ class HierarchicalTransport final : public Transport {
   SparseLeader sparse_;
   SparseAlgorithm logged_plan_ = SparseAlgorithm::none;
   std::uint64_t sequence_ = 0;
-  Signature signature_;  // of the call under way
+  Signature signature_;         // of the call under way
+  bool delay_unknown_ = false;  // see learn_delay()
 };
 
 }  // namespace tutti

@@ -33,6 +33,12 @@ struct Way {
 };
 inline constexpr std::size_t kWayKinds = 4;
 
+/** "one shot", "direct", "staged" or "single copy". */
+constexpr const char* name_of(Way::Kind kind) {
+  constexpr std::array<const char*, 4> kNames{"one shot", "direct", "staged", "single copy"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
 /**
  * Chooses between ways for one kind of message: tries them in turns, a few times each, and then
  * keeps the one whose median cost was lowest. All ranks ask and learn in the same order and learn

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "comm/failure.hpp"
+#include "comm/record/ring.hpp"
 #include "comm/shm/flag.hpp"
 #include "comm/shm/process.hpp"
 #include "comm/signature.hpp"
@@ -85,6 +86,11 @@ struct alignas(128) RankSlot {
   // For finding out who is to blame when a deadline passes.
   std::atomic<std::uint32_t> heartbeat;  ///< grows while this rank waits
   std::array<std::atomic<std::int32_t>, kWaitKinds> waiting_for;
+  // Whom this rank waited for between hosts, for those who waited for it meanwhile, and from when
+  // to when, in ticks of record::TickClock.
+  std::atomic<std::int32_t> delayed_by;
+  std::atomic<std::uint64_t> delayed_since;
+  std::atomic<std::uint64_t> delayed_until;
   std::array<Signature, 2> signatures;  ///< by the parity of the meeting's number: see Signatures
   FailureReport failure;                ///< counts if ControlHeader::failed_by names this rank
 
@@ -92,8 +98,8 @@ struct alignas(128) RankSlot {
   Signal arrival_signal(std::uint64_t number) { return {arrival(number).number, arrival_sleepers}; }
 };
 
-/** The start of the segment; `size` RankSlots follow, a row of Control::waits() for each rank, then
- * the staging memory. */
+/** The start of the segment; `size` RankSlots follow, a row of Control::waits() for each rank, the
+ * rings of the flight recorders, then the staging memory. */
 struct alignas(128) ControlHeader {
   static constexpr std::uint32_t kReady = 0x74757474;  // "tutt"
 
@@ -104,6 +110,8 @@ struct alignas(128) ControlHeader {
   /** Whose report of a failure counts, one more than that rank: the report is complete when its
    * rank enters itself, and only the first succeeds. 0 if nothing has failed. */
   alignas(128) std::atomic<std::int32_t> failed_by;
+  std::atomic<bool> told_flight;  ///< a rank has told what the ranks did before the failure
+  std::atomic<bool> told_late;    ///< a rank has told who keeps the others waiting
 };
 
 /** Staging memory of one rank: what it lends to the others during a collective. */
@@ -136,6 +144,10 @@ class Control {
     return reinterpret_cast<std::atomic<bool>*>(base_ +
                                                 slot_offset(size_))[rank * (size_ + 1) + peer];
   }
+  record::Ring& ring(int rank) const {
+    return *reinterpret_cast<record::Ring*>(base_ + ring_offset(size_) +
+                                            rank * static_cast<std::int64_t>(sizeof(record::Ring)));
+  }
   Staging& staging(int rank) const {
     return *reinterpret_cast<Staging*>(base_ + staging_offset(size_) +
                                        rank * static_cast<std::int64_t>(sizeof(Staging)));
@@ -146,10 +158,14 @@ class Control {
     return static_cast<std::int64_t>(sizeof(ControlHeader)) +
            rank * static_cast<std::int64_t>(sizeof(RankSlot));
   }
-  static std::int64_t staging_offset(int size) {
+  static std::int64_t ring_offset(int size) {
     const std::int64_t waits = std::int64_t{size} * (size + 1);
-    return (slot_offset(size) + waits + 4095) / 4096 * 4096;
+    return on_pages(slot_offset(size) + waits);
   }
+  static std::int64_t staging_offset(int size) {
+    return on_pages(ring_offset(size) + size * static_cast<std::int64_t>(sizeof(record::Ring)));
+  }
+  static std::int64_t on_pages(std::int64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
   std::byte* base_ = nullptr;
   int size_ = 0;

@@ -42,7 +42,9 @@ Host::Host(const UniqueId& id, int rank, std::vector<int> names, std::chrono::mi
       on_loss_(participants ? std::move(participants->on_loss) : nullptr),
       rank_(rank),
       process_(::getpid()),
-      crowded_(crowded()) {
+      crowded_(crowded()),
+      journal_(control().ring(rank), *this),
+      seen_stopped_(names_.size()) {
   for (std::vector<int>& missing : missing_) missing.reserve(names_.size());
   for (int peer = 0; peer < size(); ++peer) {
     int ranks = 0;
@@ -83,31 +85,36 @@ void Host::come(std::uint64_t number) {
 }
 
 template <class SignalOf, class Arrived>
-void Host::wait_for_each(const SignalOf& signal_of, const Arrived& arrived) {
+void Host::wait_for_each(const SignalOf& signal_of, const Arrived& arrived, Waited waited) {
   const auto missing = [&](std::vector<int>& ranks) {
     for (int peer = 0; peer < size(); ++peer) {
       if (!arrived(signal_of(peer))) ranks.push_back(peer);
     }
   };
   Waiter waiter(policy(), timeout_);  // one deadline for all, not one for each in turns
+  std::uint64_t since = 0;
+  int last = rank_;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_) continue;
     const Signal signal = signal_of(peer);
-    wait(
-        signal, Wait::collective, waiter, [&] { return arrived(signal); }, missing);
+    const bool waited_here = wait(
+        signal, Wait::collective, waiter, since, [&] { return arrived(signal); }, missing);
+    if (waited_here) last = peer;
   }
+  if (last != rank_ && waited == Waited::for_arrival) note_wait(Wait::collective, last, since);
 }
 
-void Host::wait_for_arrivals(std::uint64_t number) {
+void Host::wait_for_arrivals(std::uint64_t number, Waited waited) {
   // Not "has reached": a place holds this collective's number or an older one.
   const auto wanted = static_cast<std::uint32_t>(number);
   wait_for_each([&](int peer) { return control().slot(peer).arrival_signal(number); },
-                [wanted](const Signal& signal) { return signal.is(wanted); });
+                [wanted](const Signal& signal) { return signal.is(wanted); }, waited);
 }
 
 void Host::wait_for_all(Flag RankSlot::*flag, std::uint32_t target) {
   wait_for_each([&](int peer) { return (control().slot(peer).*flag).signal(); },
-                [target](const Signal& signal) { return signal.reached(target); });
+                [target](const Signal& signal) { return signal.reached(target); },
+                Waited::for_data);
 }
 
 void Host::wait_for(int peer, Flag RankSlot::*flag, std::uint32_t target) {
@@ -115,21 +122,26 @@ void Host::wait_for(int peer, Flag RankSlot::*flag, std::uint32_t target) {
   const auto done = [&] { return awaited.reached(target); };
   if (done()) return;
   Waiter waiter(policy(), timeout_);
-  wait(awaited.signal(), Wait::collective, waiter, done,
+  std::uint64_t since = 0;
+  wait(awaited.signal(), Wait::collective, waiter, since, done,
        [peer](auto& ranks) { ranks.push_back(peer); });
 }
 
 void Host::wait_for(int peer, const Signal& signal, Wait kind, const std::function<bool()>& done) {
   Waiter waiter(policy(), timeout_);
-  wait(signal, kind, waiter, done, [peer](auto& ranks) { ranks.push_back(peer); });
+  std::uint64_t since = 0;
+  const auto awaited = [peer](auto& ranks) { ranks.push_back(peer); };
+  if (wait(signal, kind, waiter, since, done, awaited)) note_wait(kind, peer, since);
 }
 
 const WaitPolicy& Host::policy() const { return crowded_ ? kCrowdedPolicy : kPolicy; }
 
 template <class Done, class Awaited>
-void Host::wait(const Signal& signal, Wait kind, Waiter& waiter, const Done& done,
-                const Awaited& awaited) {
-  if (waiter.spin(done)) return;
+bool Host::wait(const Signal& signal, Wait kind, Waiter& waiter, std::uint64_t& since,
+                const Done& done, const Awaited& awaited) {
+  if (waiter.look_first(done)) return false;
+  if (since == 0) since = journal_.now();
+  if (waiter.look_on(done)) return true;
   // Takes back what show() has shown, however the wait ends.
   const auto take_back = [](Host* host) { host->show({}); };
   std::unique_ptr<Host, decltype(take_back)> shown(nullptr, take_back);
@@ -147,6 +159,7 @@ void Host::wait(const Signal& signal, Wait kind, Waiter& waiter, const Done& don
     if (slept) {  // others come to ask after seconds, not in the first moment
       beat();
       show(missing);
+      watch_states(missing);
       if (!shown) shown.reset(this);
     } else {
       own().heartbeat.fetch_add(1, std::memory_order_relaxed);
@@ -169,6 +182,7 @@ void Host::wait(const Signal& signal, Wait kind, Waiter& waiter, const Done& don
     waiter.nap([&](Waiter::Duration limit) { signal.sleep(seen, limit); });
   }
   waiting_for(kind).store(kNotWaiting, std::memory_order_relaxed);
+  return true;
 }
 
 template <class Done>

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -15,6 +16,8 @@
 
 #include "base/recycled.hpp"
 #include "base/waiter.hpp"
+#include "comm/record/flight.hpp"
+#include "comm/record/journal.hpp"
 #include "comm/shm/control.hpp"
 #include "comm/shm/rendezvous.hpp"
 #include "tutti/unique_id.hpp"
@@ -30,7 +33,7 @@ namespace tutti::shm {
  * the deadline passes, it finds out whom the ranks waited for wait for themselves, so that the
  * blame falls on who really stopped.
  */
-class Host {
+class Host final : private record::Neighbours {
  public:
   /** `participants`: the ranks as they are known while they meet, and what a loss concerns; nothing
    * if they are known as `names` then, too. */
@@ -60,6 +63,18 @@ class Host {
   using Investigate = std::function<std::function<void()>(std::span<const int> names)>;
   void set_investigate(Investigate investigate) { investigate_ = std::move(investigate); }
 
+  /** Where this rank's calls are noted. */
+  record::Journal& journal() { return journal_; }
+  std::optional<record::Flight> claim_flight() override;
+  std::optional<std::string> claim_late(int rank) override;
+
+  /** Notes that this rank has waited since `since`, on the journal's clock, for another host to
+   * come to a collective, of which `last` is the leader. What the quickest such wait took is how
+   * long messages take, and does not count. */
+  void note_wait_between(int last, std::uint64_t since);
+  /** Notes the same wait on a rank that has waited for its `leader` meanwhile. */
+  void share_wait_between(int leader);
+
   /** Reaches the next synchronisation, for the others to see. */
   void arrive();
   /** Blocks until all ranks have reached this rank's latest synchronisation. */
@@ -72,8 +87,10 @@ class Host {
   /** Shows that this rank has come to collective `number`, for which the rest of its Arrival has
    * been written. */
   void come(std::uint64_t number);
+  /** What ranks are waited for: that they come to a call, or that they go on with it. */
+  enum class Waited { for_arrival, for_data };
   /** Blocks until all ranks have come to it. */
-  void wait_for_arrivals(std::uint64_t number);
+  void wait_for_arrivals(std::uint64_t number, Waited waited);
   /** Blocks until `flag` of every rank has reached `target`. */
   void wait_for_all(Flag RankSlot::*flag, std::uint32_t target);
   /** Blocks until `flag` of rank `peer` has reached `target`. */
@@ -156,11 +173,18 @@ class Host {
  private:
   /** Blocks until arrived(signal_of(peer)) for all other ranks. */
   template <class SignalOf, class Arrived>
-  void wait_for_each(const SignalOf& signal_of, const Arrived& arrived);
-  /** Blocks until done(). The time of `waiter` begins when the wait does, unless it has before. */
+  void wait_for_each(const SignalOf& signal_of, const Arrived& arrived, Waited waited);
+  /** Blocks until done(); whether it took more than the first looks. The time of `waiter` begins
+   * when the wait does, unless it has before, and so does `since`, on the journal's clock. */
   template <class Done, class Awaited>
-  void wait(const Signal& signal, Wait kind, Waiter& waiter, const Done& done,
+  bool wait(const Signal& signal, Wait kind, Waiter& waiter, std::uint64_t& since, const Done& done,
             const Awaited& awaited);
+  /** Notes a wait in which rank `last` of this host came last. */
+  void note_wait(Wait kind, int last, std::uint64_t since);
+  /** In brackets, or nothing if it is not known. */
+  std::string why_late(int peer) const;
+  /** Looks whether the process of a rank that is waited for is stopped. */
+  void watch_states(const std::vector<int>& awaited);
   /** Shows, in all communicators of this process, that this rank is alive. */
   void beat();
   /** Shows in the others that this rank waits here for `awaited`, and for nobody else. */
@@ -205,7 +229,10 @@ class Host {
   int rank_;
   std::int32_t process_;  // a forked child that inherits this object is not this rank
   bool crowded_;
-  std::vector<bool> shares_process_;  // by rank: whether another rank is of the same process
+  record::Journal journal_;
+  std::uint64_t quickest_between_ = std::numeric_limits<std::uint64_t>::max();
+  std::vector<std::int64_t> seen_stopped_;  // by rank: how often, in waits for it
+  std::vector<bool> shares_process_;        // by rank: whether another rank is of the same process
   std::uint32_t phase_ = 0;
   Idle idle_;
   Investigate investigate_;

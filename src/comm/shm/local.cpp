@@ -31,12 +31,13 @@ Local::Local(const UniqueId& id, int rank, std::vector<int> names,
 
 // --- Meeting ------------------------------------------------------------------------------------
 
-bool Local::arrive(std::uint32_t stamp) {
-  arrival_of(rank()).stamp = stamp;
+bool Local::arrive(std::optional<std::uint32_t> stamp) {
+  const std::uint32_t own = stamp.value_or(0);
+  arrival_of(rank()).stamp = own;
   host_.come(meetings_);
-  host_.wait_for_arrivals(meetings_);
+  host_.wait_for_arrivals(meetings_, stamp ? Host::Waited::for_arrival : Host::Waited::for_data);
   for (int peer = 0; peer < size(); ++peer) {
-    if (arrival_of(peer).stamp != stamp) return false;
+    if (arrival_of(peer).stamp != own) return false;
   }
   return true;
 }
@@ -48,13 +49,15 @@ void Local::bring(const Task& task) {
     auto& data = arrival_of(rank()).data;
     data.fill(std::byte{0});  // see reduce_lines()
     copy_bytes(data.data(), task.in.data, bytes);
+    host_.journal().went(record::Lane::collective, "one line");
   } else {
     copy_bytes(staging_of(rank()).small[meetings_ & 1U].data(), task.in.data, bytes);
     last_way_ = Choices::kPlainShot;
+    host_.journal().went(record::Lane::collective, name_of(Kind::one_shot));
   }
 }
 
-bool Local::meet(const Task& task, std::uint32_t stamp) {
+bool Local::meet(const Task& task, std::optional<std::uint32_t> stamp) {
   host_.check_failure();
   ++meetings_;
   met_ = {};
@@ -134,6 +137,7 @@ void Local::decide(const Task& task) {
   }
   met_.choice = choices_.after(task.kind, task.bytes, allowed, met_.early ? &met_.choice : nullptr);
   last_way_ = met_.choice.way;
+  host_.journal().went(record::Lane::collective, name_of(last_way_.kind));
   if (met_.is_trial()) met_.began = Clock::now() - met_.spent;
 }
 

@@ -58,9 +58,10 @@ class Local {
   /**
    * The first half of a task: comes to it with `stamp` and waits for all ranks. Whether all came
    * with the same; if so, their tasks match, or the caller has made sure of it otherwise. Nothing
-   * was written so far but memory of this object.
+   * was written so far but memory of this object. A stamp says that a call begins: those who come
+   * late to it are noted as such; without one, ranks meet inside a call.
    */
-  bool meet(const Task& task, std::uint32_t stamp = 0);
+  bool meet(const Task& task, std::optional<std::uint32_t> stamp = {});
   /** The second half, if all match: moves the data. Throws if the others have given up on this rank
    * meanwhile. */
   void move(const Task& task);
@@ -128,7 +129,7 @@ class Local {
   Staging& staging_of(int peer) const { return host_.control().staging(peer); }
   Request request_of(int peer) const;
   /** Comes with what is written, and waits for all ranks; whether they have the same stamp. */
-  bool arrive(std::uint32_t stamp);
+  bool arrive(std::optional<std::uint32_t> stamp);
   /** Puts this rank's contribution where it comes along with the arrival. */
   void bring(const Task& task);
   Request describe(const Task& task);

@@ -18,6 +18,11 @@ struct ProcessId {
   friend bool operator==(const ProcessId&, const ProcessId&) = default;
 };
 
+/** Whether a process is stopped, by a signal or a debugger. False where that cannot be known. */
+bool is_stopped(const ProcessId& process);
+/** How much of its memory is in swap space; 0 where that cannot be known. */
+std::int64_t swapped_bytes(const ProcessId& process);
+
 /** A watch on a process, by a pidfd: unlike kill(pid, 0) it is not fooled by zombies. */
 class ProcessWatch {
  public:

@@ -35,6 +35,7 @@ class ShmTransport final : public Transport {
   int local_rank() const override { return local_->rank(); }
   int local_size() const override { return local_->size(); }
   std::string describe() const override;
+  record::Journal* journal() override { return &local_->host().journal(); }
 
   void run(const Call& call) override;
   Buffer allocate(std::int64_t bytes) override;

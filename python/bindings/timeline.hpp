@@ -1,0 +1,10 @@
+// tutti.Timeline.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace tutti::python {
+
+void bind_timeline(pybind11::module_& module);
+
+}  // namespace tutti::python

@@ -1,0 +1,225 @@
+// What the ranks see of each other: timelines, the flight recorder, and who keeps the others
+// waiting.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/record/clock.hpp"
+#include "comm/record/clock_offset.hpp"
+#include "support/world.hpp"
+#include "tutti/error.hpp"
+#include "tutti/log.hpp"
+#include "tutti/timeline.hpp"
+
+namespace tutti::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+/** Copies the log of this process, which may be that of several ranks. */
+class LogCopy {
+ public:
+  LogCopy() {
+    set_log_sink({[](LogLevel level) { return level <= LogLevel::warn; },
+                  [this](LogLevel, std::string_view message) {
+                    const std::lock_guard lock(mutex_);
+                    lines_.emplace_back(message);
+                  }});
+  }
+  LogCopy(const LogCopy&) = delete;
+  LogCopy& operator=(const LogCopy&) = delete;
+  ~LogCopy() { set_log_sink({}); }
+
+  std::int64_t count(const std::string& part) {
+    const std::lock_guard lock(mutex_);
+    std::int64_t found = 0;
+    for (const std::string& line : lines_) found += line.find(part) != std::string::npos ? 1 : 0;
+    return found;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
+class Observing : public RankTest {
+ protected:
+  /** The same for all ranks, and for no other run. Collective. */
+  static fs::path folder_of(Communicator& comm) {
+    std::int64_t number = ::getpid();
+    comm.broadcast(std::span(&number, 1), 0);
+    return fs::temp_directory_path() / ("tutti_observing_test." + std::to_string(number));
+  }
+  static std::string text_of(const fs::path& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  static std::int64_t occurrences(const std::string& text, const std::string& part) {
+    std::int64_t count = 0;
+    for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
+      ++count;
+    }
+    return count;
+  }
+  static std::int64_t hosts() {
+    return std::ssize(std::set<int>(world().hosts.begin(), world().hosts.end()));
+  }
+};
+
+TEST_F(Observing, ATimelineHasTheCallsOfAllRanks) {
+  on_ranks([](Communicator& comm) {
+    const fs::path folder = folder_of(comm);
+    if (comm.global_rank() == 0) fs::create_directory(folder);
+    const fs::path path = folder / "run.json";
+    {
+      Timeline timeline(path, comm);
+      std::vector<float> few(3);
+      std::vector<double> many(20000);
+      comm.all_reduce(std::span(few));
+      const Stream worker = Stream::worker();
+      comm.all_reduce(std::span(many), Reduce::sum, worker).wait();
+      auto part = comm.split(comm.global_rank() % 2, 0);
+      part->broadcast(std::span(few), 0);
+      comm.barrier();
+    }
+    comm.barrier();  // in no timeline
+    const std::string text = text_of(path);
+    EXPECT_TRUE(text.ends_with("\n]}\n"));
+    EXPECT_EQ(occurrences(text, R"("name":"all_reduce","args":{"number":)"), 2 * ranks()) << text;
+    EXPECT_EQ(occurrences(text, R"("dtype":"f64","count":20000,"bytes":160000)"), ranks());
+    EXPECT_EQ(occurrences(text, R"("name":"broadcast")"), ranks());
+    EXPECT_EQ(occurrences(text, R"("name":"split")"), ranks());
+    for (int rank = 0; rank < ranks(); ++rank) {
+      const std::string title = R"("process_name","args":{"name":"rank )" + std::to_string(rank) +
+                                " of " + std::to_string(ranks()) + " on ";
+      EXPECT_EQ(occurrences(text, title), 1) << text;
+    }
+    EXPECT_EQ(occurrences(text, R"("thread_name","args":{"name":"stream 1"}})"), ranks());
+    EXPECT_EQ(occurrences(text, R"("waiting_us":)"), occurrences(text, R"("moving_us":)"));
+    comm.barrier();
+    if (comm.global_rank() == 0) fs::remove_all(folder);
+  });
+}
+
+TEST_F(Observing, ATimelineThatCannotBeWrittenIsRefusedOnAllRanks) {
+  on_ranks([](Communicator& comm) {
+    EXPECT_THROW(Timeline("/no/such/folder/run.json", comm), InvalidArgument);
+    comm.barrier();  // is as good as before
+  });
+}
+
+std::int64_t five_seconds_ahead() { return record::TickClock::monotonic() + 5'000'000'000; }
+
+TEST_F(Observing, ClocksOfOtherMachinesAreMeasured) {
+  on_ranks([](Communicator& comm) {
+    const bool odd = comm.global_rank() % 2 == 1;
+    const record::ClockOffset clock = record::measure_clock(
+        comm, odd ? 1 : 0, odd ? &five_seconds_ahead : &record::TickClock::monotonic);
+    EXPECT_LE(std::abs(clock.offset - (odd ? 5'000'000'000 : 0)), clock.error);
+    EXPECT_EQ(clock.error > 0, odd);
+  });
+}
+
+TEST_F(Observing, AFailureIsToldOnceAHostWithWhoHadNotReachedWhat) {
+  if (ranks() < 2) GTEST_SKIP() << "needs a rank that gives up";
+  LogCopy log;
+  std::atomic<bool> set = false;
+  on_ranks([&](Communicator& comm) {
+    const fs::path folder = folder_of(comm);
+    if (!set.exchange(true)) ::setenv("TUTTI_FLIGHT", folder.c_str(), 1);
+    const int last = ranks() - 1;
+    auto failing = comm.split(0, comm.global_rank());
+    std::vector<float> data(2);
+    failing->all_reduce(std::span(data));
+    failing->barrier();
+    if (comm.global_rank() == last) {
+      failing->abort("enough");
+    } else {
+      EXPECT_THROW(failing->all_reduce(std::span(data)), PeerLost);
+    }
+    comm.barrier();
+    if (comm.global_rank() == 0) {
+      // A host on which nobody but the rank that gave up is has nothing to tell.
+      std::int64_t lonely = 0;
+      for (const int host : std::set<int>(world().hosts.begin(), world().hosts.end())) {
+        const auto size = std::count(world().hosts.begin(), world().hosts.end(), host);
+        if (size == 1 && world().hosts[static_cast<std::size_t>(last)] == host) ++lonely;
+      }
+      std::vector<std::string> flights;
+      for (const auto& entry : fs::directory_iterator(folder)) {
+        flights.push_back(text_of(entry.path()));
+      }
+      EXPECT_EQ(std::ssize(flights), hosts() - lonely);
+      for (const std::string& flight : flights) {
+        EXPECT_NE(flight.find("\"reason\": \"lost rank " + std::to_string(last)), std::string::npos)
+            << flight;
+        EXPECT_NE(flight.find("\"operation\": \"all_reduce\", \"dtype\": \"f32\", \"count\": 2, "
+                              "\"reduction\": \"sum\", \"state\": \"done\""),
+                  std::string::npos)
+            << flight;
+        EXPECT_NE(flight.find("\"state\": \"running\""), std::string::npos) << flight;
+      }
+      fs::remove_all(folder);
+    }
+    comm.barrier();
+  });
+  ::unsetenv("TUTTI_FLIGHT");
+  if (hosts() == 1 && world().launch == Launch::threads) {
+    // Of three, another may not have come to it, either, when the last gives up.
+    const std::string behind = ranks() == 2 ? "rank 1" : "";
+    EXPECT_EQ(log.count(behind + " had not reached collective 3, all_reduce(f32, count 2, sum)"),
+              1);
+  }
+}
+
+TEST_F(Observing, LatenessIsThatOfTheRankWhichComesLast) {
+  on_ranks([](Communicator& comm) {
+    constexpr int kCalls = 10;
+    constexpr std::chrono::milliseconds kLate{10};
+    const int last = ranks() - 1;
+    for (int call = 0; call < kCalls; ++call) {
+      if (comm.global_rank() == last) std::this_thread::sleep_for(kLate);
+      comm.barrier();
+    }
+    const std::vector<double> late = comm.lateness();
+    ASSERT_EQ(std::ssize(late), ranks());
+    if (ranks() == 1) {
+      EXPECT_EQ(late.front(), 0);
+    } else if (world().one_host()) {  // between hosts what a message takes is not counted
+      EXPECT_GT(late.back(), 0.5 * kCalls * std::chrono::duration<double>(kLate).count());
+    }
+  });
+}
+
+TEST_F(Observing, WhoKeepsTheOthersWaitingIsSaidOnceAHost) {
+  if (ranks() < 2) GTEST_SKIP() << "needs others";
+  LogCopy log;
+  on_ranks([&](Communicator& comm) {
+    for (int call = 0; call < 250; ++call) {
+      if (comm.global_rank() == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+      comm.barrier();
+    }
+    std::int64_t told = 0;
+    if (world().launch != Launch::threads || comm.global_rank() == 0) {
+      told = log.count(" keeps others waiting: ");
+    }
+    comm.all_reduce(std::span(&told, 1));
+    EXPECT_GE(told, 1);
+    EXPECT_LE(told, hosts());
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test
