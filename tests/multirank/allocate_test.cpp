@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/shm/available_memory.hpp"
+#include "base/available_memory.hpp"
 #include "support/data.hpp"
 #include "support/world.hpp"
 
@@ -176,7 +176,7 @@ TEST_F(Allocate, MoreThanThereIsForAllRanksTogetherIsRefusedBeforeAnyReserves) {
   on_ranks([&](Communicator& comm) {
     // Pretended hosts each take the machine's memory for theirs.
     if (comm.local_size() != comm.world_size()) return;
-    const shm::AvailableMemory room = shm::available_memory();
+    const AvailableMemory room = available_memory();
     std::int64_t least = std::min(room.directory, room.memory);
     comm.broadcast(View(&least, 1, DType::i64), 0);
     const std::int64_t part = least / comm.world_size() * 5 / 4;

@@ -1,5 +1,5 @@
 // How much memory there is, as files of the kernel say it.
-#include "comm/shm/available_memory.hpp"
+#include "base/available_memory.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-namespace tutti::shm {
+namespace tutti {
 namespace {
 
 /** A folder with the files that a test puts there, in the place of proc and sys. */
@@ -70,4 +70,4 @@ TEST(AvailableMemory, IsFoundOnThisMachine) {
 }
 
 }  // namespace
-}  // namespace tutti::shm
+}  // namespace tutti

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "comm/shm/available_memory.hpp"
+#include "base/available_memory.hpp"
 #include "comm/shm/local.hpp"
 #include "tutti/error.hpp"
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-namespace tutti::shm {
+namespace tutti {
 
 /** In bytes. Plain bytes, so that one rank can tell the others. */
 struct AvailableMemory {
@@ -27,4 +27,4 @@ AvailableMemory available_memory();
  */
 std::int64_t machine_memory(const std::string& root = "");
 
-}  // namespace tutti::shm
+}  // namespace tutti

@@ -1,5 +1,5 @@
 // Reads what the file system, the kernel and cgroups say about memory.
-#include "comm/shm/available_memory.hpp"
+#include "base/available_memory.hpp"
 
 #include <sys/statvfs.h>
 
@@ -15,7 +15,7 @@
 
 #include "tutti/error.hpp"
 
-namespace tutti::shm {
+namespace tutti {
 namespace {
 
 constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
@@ -128,4 +128,4 @@ std::int64_t machine_memory(const std::string& root) {
   return available;
 }
 
-}  // namespace tutti::shm
+}  // namespace tutti
