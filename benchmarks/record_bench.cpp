@@ -8,8 +8,10 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "comm/record/journal.hpp"
 #include "comm/record/trace.hpp"
@@ -43,10 +45,8 @@ double cpu_nanoseconds() {
 /** The least that a call takes over the rounds. */
 double note_calls(Journal& journal, Trace* trace) {
   using Clock = std::chrono::steady_clock;
-  tutti::Call call;
-  call.operation = tutti::Operation::all_reduce;
-  call.dtype = tutti::DType::f32;
-  call.count = 1024;
+  std::vector<float> data(1024);
+  const auto call = tutti::Call::all_reduce(std::span(data), std::span(data), {});
   double least = std::numeric_limits<double>::max();
   for (int round = 0; round < kRounds; ++round) {
     const Clock::time_point start = Clock::now();

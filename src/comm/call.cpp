@@ -34,7 +34,7 @@ Reduce Reduce::premul_sum(double factor) {
   return reduce;
 }
 
-Call Call::all_reduce(ConstView in, View out, Reduce reduction) {
+Call Call::all_reduce(const ConstView& in, const View& out, const Reduce& reduction) {
   Call call;
   fill(call, Operation::all_reduce, in, in, out);
   call.reduction = reduction;

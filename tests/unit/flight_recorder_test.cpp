@@ -16,21 +16,11 @@ namespace tutti::record {
 namespace {
 
 Call sum_of(std::int64_t count) {
-  Call call;
-  call.operation = Operation::all_reduce;
-  call.dtype = DType::f32;
-  call.count = count;
-  return call;
+  const ConstView in(nullptr, count, DType::f32);
+  return Call::all_reduce(in, View(nullptr, count, DType::f32), {});
 }
 
-Call message_to(int peer) {
-  Call call;
-  call.operation = Operation::send;
-  call.dtype = DType::u8;
-  call.count = 5;
-  call.peer = peer;
-  return call;
-}
+Call message_to(int peer) { return Call::send(ConstView(nullptr, 5, DType::u8), peer); }
 
 /** A ring and who writes to it. */
 struct Rank {

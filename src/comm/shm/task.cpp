@@ -12,17 +12,7 @@ std::int64_t most_of(std::span<const std::int64_t> counts) {
 
 }  // namespace
 
-Task Task::all_reduce(ConstView in, View out, const cpu::Combine& combine) {
-  return {.kind = TaskKind::all_reduce,
-          .dtype = in.dtype,
-          .in = in,
-          .out = out,
-          .combine = combine,
-          .count = in.count,
-          .bytes = in.bytes()};
-}
-
-Task Task::reduce(ConstView in, View out, const cpu::Combine& combine, int root) {
+Task Task::reduce(const ConstView& in, const View& out, const cpu::Combine& combine, int root) {
   return {.kind = TaskKind::reduce,
           .dtype = in.dtype,
           .in = in,
@@ -33,7 +23,7 @@ Task Task::reduce(ConstView in, View out, const cpu::Combine& combine, int root)
           .bytes = in.bytes()};
 }
 
-Task Task::reduce_scatter(ConstView in, View out, const cpu::Combine& combine) {
+Task Task::reduce_scatter(const ConstView& in, const View& out, const cpu::Combine& combine) {
   return {.kind = TaskKind::reduce_scatter,
           .dtype = in.dtype,
           .in = in,
@@ -43,7 +33,7 @@ Task Task::reduce_scatter(ConstView in, View out, const cpu::Combine& combine) {
           .bytes = in.bytes()};
 }
 
-Task Task::spread(ConstView in, View out, int root) {
+Task Task::spread(const ConstView& in, const View& out, int root) {
   return {.kind = TaskKind::spread,
           .dtype = out.dtype,
           .in = in,
@@ -53,7 +43,8 @@ Task Task::spread(ConstView in, View out, int root) {
           .bytes = out.bytes()};
 }
 
-Task Task::gather(ConstView in, View out, std::span<const std::int64_t> counts, int root) {
+Task Task::gather(const ConstView& in, const View& out, std::span<const std::int64_t> counts,
+                  int root) {
   const std::int64_t most = most_of(counts);
   return {.kind = TaskKind::gather,
           .dtype = in.dtype,
@@ -65,7 +56,7 @@ Task Task::gather(ConstView in, View out, std::span<const std::int64_t> counts, 
           .bytes = most * size_of(in.dtype)};
 }
 
-Task Task::all_gather(ConstView in, View out) {
+Task Task::all_gather(const ConstView& in, const View& out) {
   return {.kind = TaskKind::all_gather,
           .dtype = in.dtype,
           .in = in,
@@ -74,7 +65,7 @@ Task Task::all_gather(ConstView in, View out) {
           .bytes = in.bytes()};
 }
 
-Task Task::all_gather(ConstView in, View out, std::span<const std::int64_t> counts) {
+Task Task::all_gather(const ConstView& in, const View& out, std::span<const std::int64_t> counts) {
   const std::int64_t most = most_of(counts);
   return {.kind = TaskKind::all_gather,
           .dtype = in.dtype,
@@ -85,7 +76,7 @@ Task Task::all_gather(ConstView in, View out, std::span<const std::int64_t> coun
           .bytes = most * size_of(in.dtype)};
 }
 
-Task Task::all_to_all(ConstView in, View out, int ranks) {
+Task Task::all_to_all(const ConstView& in, const View& out, int ranks) {
   return {.kind = TaskKind::all_to_all,
           .dtype = in.dtype,
           .in = in,

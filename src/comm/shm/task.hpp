@@ -32,21 +32,31 @@ struct Task {
   /** Nothing moves. */
   static Task meet() { return {}; }
   /** Combined, to all. */
-  static Task all_reduce(ConstView in, View out, const cpu::Combine& combine);
+  static Task all_reduce(const ConstView& in, const View& out, const cpu::Combine& combine) {
+    return {.kind = TaskKind::all_reduce,
+            .dtype = in.dtype,
+            .in = in,
+            .out = out,
+            .combine = combine,
+            .count = in.count,
+            .bytes = in.bytes()};
+  }
   /** Combined, to `root`; elsewhere `out` is not looked at. */
-  static Task reduce(ConstView in, View out, const cpu::Combine& combine, int root);
+  static Task reduce(const ConstView& in, const View& out, const cpu::Combine& combine, int root);
   /** Combined, to each rank the block of its number. */
-  static Task reduce_scatter(ConstView in, View out, const cpu::Combine& combine);
+  static Task reduce_scatter(const ConstView& in, const View& out, const cpu::Combine& combine);
   /** From `root` to all; elsewhere `in` is not looked at. */
-  static Task spread(ConstView in, View out, int root);
+  static Task spread(const ConstView& in, const View& out, int root);
   /** counts[r] elements of rank r, in the order of the ranks, to `root`. */
-  static Task gather(ConstView in, View out, std::span<const std::int64_t> counts, int root);
+  static Task gather(const ConstView& in, const View& out, std::span<const std::int64_t> counts,
+                     int root);
   /** All in the order of the ranks, to all. */
-  static Task all_gather(ConstView in, View out);
+  static Task all_gather(const ConstView& in, const View& out);
   /** counts[r] elements of rank r, in the order of the ranks, to all. */
-  static Task all_gather(ConstView in, View out, std::span<const std::int64_t> counts);
+  static Task all_gather(const ConstView& in, const View& out,
+                         std::span<const std::int64_t> counts);
   /** Of each rank the block of one's own number, in the order of the ranks. */
-  static Task all_to_all(ConstView in, View out, int ranks);
+  static Task all_to_all(const ConstView& in, const View& out, int ranks);
 
   std::int64_t width() const { return size_of(dtype); }
   bool combines() const {
