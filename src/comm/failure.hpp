@@ -5,9 +5,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace tutti {
+
+/** What PeerLost says. */
+struct Loss {
+  std::vector<int> ranks;
+  std::string reason;
+};
 
 /** Who found a failure: whoever did sees to it that the news get out. */
 enum class Finder : std::uint8_t { self, neighbour };

@@ -265,7 +265,7 @@ TEST_F(MpiLoss, WhoGoesOnWithOtherCallsKeepsNobodyWaitingForEver) {
   Channel channel(Session::over(MPI_COMM_WORLD, 20s), everybody(), 0, 2 * kTimeout);
   MPI_Barrier(MPI_COMM_WORLD);
   const auto exchange = [&](int first, int second) {
-    const Channel::CallScope call(channel);
+    const Channel::CallScope call;
     if (rank() == first) send_to(channel, second);
     if (rank() == second) recv_from(channel, first);
   };
@@ -285,7 +285,7 @@ TEST_F(MpiLoss, OneLongCallPutsADeadlineOff) {
   MPI_Barrier(MPI_COMM_WORLD);
   if (rank() == 0) recv_from(channel, 1);
   if (rank() == 1 || rank() == 2) {
-    const Channel::CallScope call(channel);
+    const Channel::CallScope call;
     for (int i = 0; i < 250; ++i) {
       std::this_thread::sleep_for(10ms);
       if (rank() == 1) send_to(channel, 2);
@@ -293,6 +293,17 @@ TEST_F(MpiLoss, OneLongCallPutsADeadlineOff) {
     }
   }
   if (rank() == 1) send_to(channel, 0);
+}
+
+TEST_F(MpiLoss, WhoseHeartbeatMovesIsNotLost) {
+  if (size() != 2) GTEST_SKIP() << "two ranks are enough";
+  Channel channel(Session::over(MPI_COMM_WORLD, 20s), everybody(), 0, kTimeout);
+  std::uint32_t beats = 0;
+  channel.set_heartbeat([&beats](int /*rank*/) { return ++beats; });
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (rank() == 0) return recv_from(channel, 1);
+  std::this_thread::sleep_for(kTimeout + 1s);  // it answers nobody
+  send_to(channel, 0);
 }
 
 TEST_F(MpiLoss, TwoSilentRanksAreBothNamed) {

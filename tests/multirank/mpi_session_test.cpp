@@ -16,6 +16,19 @@
 #include "comm/mpi/channel.hpp"
 #include "tutti/error.hpp"
 
+namespace {
+
+bool g_roll_fails = false;  // MPI refuses to send the messages of a roll call
+
+}  // namespace
+
+/** Stands in front of MPI's. */
+extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int destination, int tag,
+                         MPI_Comm comm, MPI_Request* request) {
+  if (g_roll_fails && count == 0) return MPI_ERR_OTHER;
+  return PMPI_Isend(data, count, type, destination, tag, comm, request);
+}
+
 namespace tutti::test {
 namespace {
 
@@ -144,6 +157,25 @@ TEST(MpiSession, ComesAndGoesWithoutUsingUpCommunicators) {
 TEST(MpiSession, NamesItsLibraryOnOneLine) {
   EXPECT_FALSE(Session::library().empty());
   EXPECT_EQ(Session::library().find('\n'), std::string::npos);
+}
+
+TEST(MpiSessionAtLast, AnErrorInTheRollCallEndsItsQuestions) {
+  if (world_size() != 2) GTEST_SKIP() << "two ranks are enough";
+  const auto session = Session::world(1s);
+  Channel channel(session, ranks_of(*session), 0, 20s);
+  if (world_rank() == 0) {
+    g_roll_fails = true;
+    EXPECT_THROW(session->hosts(), Error);
+    g_roll_fails = false;
+  } else {
+    std::this_thread::sleep_for(1500ms);
+  }
+  // The other one answers now what nobody asks any more.
+  for (const auto end = std::chrono::steady_clock::now() + 1s;
+       std::chrono::steady_clock::now() < end; std::this_thread::sleep_for(1ms)) {
+    channel.poll({});
+  }
+  if (world_rank() != 0) session->hosts();  // MPI_Finalize wants it
 }
 
 TEST(MpiSessionAtLast, WhoIsAStepAheadHasCome) {

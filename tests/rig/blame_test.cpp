@@ -1,6 +1,7 @@
 // Who is blamed, and when, where ranks come late or wait in another communicator.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -11,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/shm/transport.hpp"
 #include "rig/processes.hpp"
 #include "support/world.hpp"
 
@@ -105,6 +107,86 @@ void expect_the_stopped_one_to_be_blamed(bool by_split) {
   EXPECT_TRUE(of_whole.starts_with("lost 2: ")) << of_whole;
   const std::string of_part = (*reports)[1].outcome.data();
   EXPECT_TRUE(of_part.starts_with("lost 1: ")) << of_part;  // as rank 2 is known in the part
+}
+
+/** Four ranks, each of which waits for the next one in a communicator of the two: nobody sees more
+ * than two of the four waits. */
+TEST(Blame, TellsOfACircleThroughCommunicatorsOfTwo) {
+  constexpr int kRanks = 4;
+  constexpr std::chrono::milliseconds kTimeout = 1500ms;
+  struct Board {
+    std::array<Report, kRanks> reports;
+    std::array<std::atomic<std::int64_t>, kRanks> milliseconds;
+  };
+  const Shared<Board> board;
+  std::array<UniqueId, kRanks> ids{UniqueId::create(), UniqueId::create(), UniqueId::create(),
+                                   UniqueId::create()};
+  const UniqueId id = UniqueId::create();
+  Processes ranks;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ranks.start([&, rank] {
+      const int before = (rank + kRanks - 1) % kRanks;
+      std::optional<Communicator> next;
+      std::optional<Communicator> last;
+      const auto with_next = [&] {
+        next.emplace(0, 2, ids[static_cast<std::size_t>(rank)], short_timeout(kTimeout));
+      };
+      if (rank % 2 == 0) with_next();
+      last.emplace(1, 2, ids[static_cast<std::size_t>(before)], short_timeout(kTimeout));
+      if (rank % 2 != 0) with_next();
+      Communicator(rank, kRanks, id, short_timeout(kTimeout)).barrier();
+      const auto begin = Clock::now();
+      float value = 0;
+      const std::string outcome = outcome_of([&] { next->recv(View(&value, 1, DType::f32), 1); });
+      const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
+      board->milliseconds[static_cast<std::size_t>(rank)] = took.count();
+      board->reports[static_cast<std::size_t>(rank)].end_with(outcome);
+      holds_within(kPatience, [&] {  // the end of this one must not be what the others find
+        return std::all_of(board->reports.begin(), board->reports.end(),
+                           [](const Report& one) { return one.ended.load(); });
+      });
+    });
+  }
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    EXPECT_TRUE(ranks.wait(rank, kPatience)) << "rank " << rank << " waits for ever";
+    const std::string outcome = board->reports[at].outcome.data();
+    EXPECT_TRUE(outcome.starts_with("lost 1: ")) << outcome;
+    EXPECT_NE(outcome.find("they wait for each other"), std::string::npos) << outcome;
+    EXPECT_LT(board->milliseconds[at], 2500);
+  }
+}
+
+/** Rank 0 has come to the rendezvous of a part; rank 1 has not, as it waits in the whole for rank
+ * 2, which has stopped. */
+TEST(Blame, FollowsWhoDoesNotComeToASplit) {
+  constexpr int kRanks = 3;
+  constexpr std::chrono::milliseconds kTimeout = 1s;
+  const Shared<std::array<Report, kRanks>> reports;
+  const UniqueId id = UniqueId::create();
+  const UniqueId part_id = UniqueId::create();
+  Processes ranks;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ranks.start([&, rank] {
+      shm::ShmTransport whole(id, rank, {0, 1, 2}, kTimeout);
+      whole.run(Call::barrier());
+      if (rank == 2) ::raise(SIGSTOP);
+      const std::string outcome = outcome_of([&] {
+        if (rank == 0) {
+          const shm::Local part(part_id, 0, {0, 1}, kTimeout,
+                                whole.local().host().participants_of({0, 1}));
+        } else {  // later, so that its own deadline is not the one that passes
+          std::this_thread::sleep_for(kTimeout / 2);
+          float value = 0;
+          whole.run(Call::recv(View(&value, 1, DType::f32), 2));
+        }
+      });
+      (*reports)[static_cast<std::size_t>(rank)].end_with(outcome);
+    });
+  }
+  EXPECT_TRUE(ranks.wait(0, kPatience));
+  const std::string outcome = (*reports)[0].outcome.data();
+  EXPECT_TRUE(outcome.starts_with("lost 2: ")) << outcome;
 }
 
 TEST(Blame, LeadsThroughAPartOfASplit) { expect_the_stopped_one_to_be_blamed(true); }

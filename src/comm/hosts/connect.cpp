@@ -58,7 +58,9 @@ std::unique_ptr<Transport> connect_session(const std::shared_ptr<mpi::Session>& 
             .idle = [&](const std::vector<int>& missing) { channel->poll(named(missing)); },
             .investigate =
                 [&](const std::vector<int>& missing) {
-                  return channel->investigation(named(missing));
+                  return [find_out = channel->investigation(named(missing))](const auto&) {
+                    find_out();
+                  };
                 },
             .on_loss = [session] { session->fail(); }});
   } catch (const PeerLost& error) {  // the other hosts should not wait for this rank

@@ -137,14 +137,7 @@ std::unique_ptr<Transport> HierarchicalTransport::form_part(const SplitPlan& pla
     auto local = std::make_unique<shm::Local>(id, layout.local_rank_of(plan.rank), neighbours,
                                               channel_->timeout(),
                                               local_->host().participants_of(std::move(here)));
-    if (layout.host_count() == 1) {
-      // Who waits there answers the questions of those who wait for it elsewhere.
-      local->host().set_idle([session = channel_->session(), session_ranks](auto waiting_for) {
-        if (!session->this_thread_may_call()) return;
-        session->wait_graph().poll(waiting_for, session_ranks);
-      });
-      return std::make_unique<shm::ShmTransport>(std::move(local));
-    }
+    if (layout.host_count() == 1) return std::make_unique<shm::ShmTransport>(std::move(local));
     auto channel = std::make_unique<Channel>(channel_->session(), std::move(session_ranks), context,
                                              channel_->timeout());
     return connect_part(std::move(channel), std::move(layout), std::move(local), plan.members);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <exception>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "base/memory.hpp"
@@ -66,6 +67,10 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
   local_->host().set_idle([this](std::span<const int> names) { channel_->poll(names); });
   local_->host().set_investigate(
       [this](std::span<const int> names) { return channel_->investigation(names); });
+  channel_->set_heartbeat([this](int rank) -> std::optional<std::uint32_t> {
+    if (layout_.host_of(rank) != host()) return std::nullopt;
+    return local_->host().heartbeat_of(layout_.local_rank_of(rank));
+  });
   const auto show_end = [this](Wire::Side side) { local_->host().end_elsewhere(wait_of(side)); };
   bool others_failed = false;  // those that meanwhile() looks after, who tell of it themselves
   const auto connecting = [&](Wire::Side side) {
@@ -116,7 +121,7 @@ int HierarchicalTransport::local_agent(int root) const {
 }
 
 void HierarchicalTransport::run(const Call& call) {
-  const mpi::Channel::CallScope current(*channel_);
+  const mpi::Channel::CallScope current;
   try {
     switch (call.operation) {
       case Operation::all_reduce:

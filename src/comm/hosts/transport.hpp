@@ -76,7 +76,7 @@ class HierarchicalTransport final : public Transport {
   /** Runs what is a call; tells both sides of its failure. */
   template <class Action>
   void guarded(const Action& action) {
-    const mpi::Channel::CallScope call(*channel_);
+    const mpi::Channel::CallScope call;
     try {
       action();
     } catch (...) {

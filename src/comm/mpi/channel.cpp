@@ -103,6 +103,7 @@ class Channel::Departed {
 void Channel::leave(std::unique_ptr<Channel> channel) noexcept {
   if (!channel->session_->may_call()) return;  // a forked child cannot even take a mutex
   channel->set_idle({});
+  channel->set_heartbeat({});
   channel->scratch_.clear();
   channel->watch_.leave();
   try {
@@ -135,7 +136,7 @@ void Channel::end_wait(Side side) const {
 }
 
 void Channel::investigate(std::span<const int> suspects, std::chrono::milliseconds overdue) {
-  Inquiry inquiry(watch_, suspects, timeout_, Clock::now() - overdue);
+  Inquiry inquiry(watch_.acquaintance(), &watch_, suspects, timeout_, Clock::now() - overdue);
   const Finally end([this] { end_wait(Side::collective); });
   const WaitPolicy policy{.nap = std::chrono::milliseconds(1)};
   for (Waiter waiter(policy);; waiter.pause()) {
@@ -148,18 +149,9 @@ void Channel::investigate(std::span<const int> suspects, std::chrono::millisecon
 }
 
 std::function<void()> Channel::investigation(std::span<const int> suspects) {
-  const auto passed = Clock::now() + inquiry_lead(timeout_);
-  const auto inquiry = std::make_shared<std::optional<Inquiry>>();
-  const auto begin = [this, inquiry, passed,
-                      ranks = std::vector(suspects.begin(), suspects.end())] {
-    inquiry->emplace(watch_, ranks, timeout_, passed);
-  };
-  begin();
-  return [this, inquiry, begin] {
-    const auto verdict = (*inquiry)->verdict();
-    if (!verdict) return;
-    if (!verdict->loss.ranks.empty()) lose(verdict->loss.ranks, verdict->loss.reason);
-    begin();
+  return [this, investigation = std::make_shared<Investigation>(watch_.acquaintance(), &watch_,
+                                                                suspects, timeout_)] {
+    if (const auto loss = investigation->look()) lose(loss->ranks, loss->reason);
   };
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -88,14 +89,14 @@ class Channel final : public Wire {
   /** Set before the first wait. */
   void set_idle(Idle idle) { idle_ = std::move(idle); }
 
-  /** While it exists, what the calling thread does here is one call (see look_out()). */
-  class CallScope {
-   public:
-    explicit CallScope(Channel& channel) : call_(channel.session_->wait_graph()) {}
+  /** A count that grows while a rank of this host waits, nothing for other ranks: who does not
+   * answer over MPI is not lost if it grows. Set before the first wait. */
+  void set_heartbeat(std::function<std::optional<std::uint32_t>(int rank)> heartbeat) {
+    watch_.set_heartbeat(std::move(heartbeat));
+  }
 
-   private:
-    WaitGraph::CallScope call_;
-  };
+  /** While it exists, what the calling thread does is one call (see look_out()). */
+  using CallScope = WaitGraph::CallScope;
 
   /**
    * Answers control messages; throws PeerLost if one says that a rank is lost. Also called by

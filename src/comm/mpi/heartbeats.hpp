@@ -18,12 +18,6 @@ namespace tutti::mpi {
 
 class Channel;
 
-/** What PeerLost says. */
-struct Loss {
-  std::vector<int> ranks;
-  std::string reason;
-};
-
 /** All ranks of `hosts`, none of which answers. */
 Loss loss_of_hosts(const Layout& layout, std::span<const int> hosts);
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -12,6 +13,7 @@
 #include "comm/mpi/heartbeats.hpp"
 #include "comm/mpi/wait_graph.hpp"
 #include "comm/mpi/watch.hpp"
+#include "comm/own_waits.hpp"
 
 namespace tutti::mpi {
 
@@ -23,19 +25,21 @@ struct Verdict {
 };
 
 /**
- * Walks through the session's WaitGraph: asks those who are awaited whom they wait for, in
- * whichever channel, those whom they name, and so on. Whoever does not answer is to blame, or its
- * host, if it cannot be reached. Who is no member of the channel cannot be blamed in it: who waits
- * for it there will find the same, and give up. If all answer, and for `timeout` none of them has
- * got on with a call that it had begun by `passed`, when the deadline passed first, it is the first
- * who went on to other calls, or else `awaited`, who wait in a circle. Needs Watch::poll() to be
- * called; ends with the object.
+ * Walks through the WaitGraph: asks those who are awaited whom they wait for, in whichever
+ * communicator, those whom they name, and so on. Whoever does not answer is to blame, or its host,
+ * if it cannot be reached; but for a rank of this host whose heartbeat moves. Who is no member of
+ * the communicator cannot be blamed in it: who waits for it elsewhere will find the same, and give
+ * up. If all answer, and for `timeout` none of them has got on with a call that it had begun by
+ * `passed`, when the deadline passed first, it is the first who went on to other calls, or else
+ * `awaited`, who wait in a circle. Where the trace leads to processes that share no session with
+ * this one, those who do have a deadline longer to find out. Needs WaitGraph::poll() or listen() to
+ * be called; ends with the object.
  */
 class Inquiry final : private WaitGraph::Asker {
  public:
-  /** `awaited`: ranks of the channel that `watch` looks after. */
-  Inquiry(Watch& watch, std::span<const int> awaited, std::chrono::milliseconds timeout,
-          std::chrono::steady_clock::time_point passed);
+  /** `awaited`: ranks of the communicator. `watch`: who looks after it, if it spans hosts. */
+  Inquiry(Acquaintance acquaintance, Watch* watch, std::span<const int> awaited,
+          std::chrono::milliseconds timeout, std::chrono::steady_clock::time_point passed);
   Inquiry(const Inquiry&) = delete;
   Inquiry& operator=(const Inquiry&) = delete;
   ~Inquiry() override;
@@ -46,32 +50,63 @@ class Inquiry final : private WaitGraph::Asker {
   using Clock = std::chrono::steady_clock;
 
   struct Suspect {
-    int rank;  ///< of the session
+    ProcessNumber process;
+    int rank;  ///< -1 if it is no member
+    std::optional<std::uint32_t> heartbeat;
     Deadline deadline;
     bool answered = false;
     bool goes_on = false;  ///< with other calls
   };
 
-  RecycledVector<int> hear(int rank, const Answer& answer) override;
+  RecycledVector<ProcessNumber> hear(const WaitGraph::Heard& heard) override;
+  void cannot_ask(ProcessNumber process) override;
+  Suspect suspect_of(ProcessNumber process) const;
   // With mutex_ held.
-  void suspect(int rank, RecycledVector<int>& fresh);
+  void suspect(ProcessNumber process, RecycledVector<ProcessNumber>& fresh);
+  bool is_alive(const Suspect& suspect) const;
   /** The verdict so far; whom to ask again. */
-  std::optional<Verdict> judge(RecycledVector<int>& again);
+  std::optional<Verdict> judge(RecycledVector<ProcessNumber>& again);
+  Verdict judge_those_who_answered() const;
   Verdict blame(const std::vector<int>& silent) const;
-  int leader_of_host() const;
+  ProcessNumber leader_of_host() const;
+  int rank_of(ProcessNumber process) const;
 
-  Watch& watch_;
-  WaitGraph& graph_;
+  WaitGraph& graph_ = WaitGraph::of_this_process();
+  Acquaintance acquaintance_;
+  Watch* watch_;
   std::vector<int> awaited_;
   std::chrono::milliseconds timeout_;
+  Clock::time_point passed_;
   bool asks_leader_;  // for hosts that it cannot reach
 
   std::mutex mutex_;
   std::vector<Suspect> suspects_;
   bool asked_twice_ = false;
-  std::vector<int> told_;          // a rank each on the hosts that this host's leader cannot reach
-  std::optional<Deadline> later_;  // when the leader is asked again: it needs a moment to know
+  bool closed_ = false;              // some of them wait for this process
+  bool leads_away_ = false;          // to processes that cannot be asked
+  std::vector<ProcessNumber> told_;  // one each on the hosts that this host's leader cannot reach
+  std::optional<Deadline> later_;    // when the leader is asked again: it needs a moment to know
   Clock::time_point last_progress_;
+};
+
+/** Inquiries one after the other, until one finds somebody to blame. */
+class Investigation {
+ public:
+  /** A deadline of `timeout` passes in inquiry_lead(). The rest as of Inquiry. */
+  Investigation(Acquaintance acquaintance, Watch* watch, std::span<const int> awaited,
+                std::chrono::milliseconds timeout);
+  /** Called now and then: whom to blame, once that is known. */
+  std::optional<Loss> look();
+
+ private:
+  void begin() { inquiry_.emplace(acquaintance_, watch_, awaited_, timeout_, passed_); }
+
+  Acquaintance acquaintance_;
+  Watch* watch_;
+  std::vector<int> awaited_;
+  std::chrono::milliseconds timeout_;
+  std::chrono::steady_clock::time_point passed_;
+  std::optional<Inquiry> inquiry_;
 };
 
 }  // namespace tutti::mpi

@@ -101,15 +101,15 @@ bool Channel::progress(std::span<Posted> posted, std::span<const int> peers) {
   }
   if (!failed.empty()) lose(failed, "a message failed: " + error);
   if (!moved) return false;
-  session_->wait_graph().progressed();
-  if (session_->wait_graph().is_due()) poll({});  // who always gets on answers all the same
+  WaitGraph::of_this_process().progressed();
+  if (OwnWaits::of_this_process().are_quiet()) poll({});  // who always gets on answers all the same
   return true;
 }
 
 bool Channel::pause(Clock::duration still) {
   if (still < kMpiWait.spin) {
     kMpiWait.between();
-    return session_->wait_graph().is_due();
+    return OwnWaits::of_this_process().are_quiet();
   }
   std::this_thread::sleep_for(kMpiWait.nap);
   return true;
@@ -139,7 +139,7 @@ class Channel::WaitLookout final : public Lookout {
   WaitLookout(const WaitLookout&) = delete;
   WaitLookout& operator=(const WaitLookout&) = delete;
   ~WaitLookout() override {
-    channel_.session_->wait_graph().forget();
+    OwnWaits::of_this_process().forget();
     channel_.end_wait(side_);
   }
 
@@ -155,7 +155,8 @@ class Channel::WaitLookout final : public Lookout {
     const auto lead = inquiry_lead(channel_.timeout_);
     if (!inquiry_ && deadline_.expires_within(lead)) {
       passed_ = std::min(passed_, Clock::now() + lead);
-      inquiry_.emplace(channel_.watch_, awaited, channel_.timeout_, passed_);
+      Watch& watch = channel_.watch_;
+      inquiry_.emplace(watch.acquaintance(), &watch, awaited, channel_.timeout_, passed_);
     }
     if (!is_over) return;
     const auto verdict = inquiry_->verdict();

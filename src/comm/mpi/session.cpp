@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <numeric>
 #include <set>
 #include <string_view>
@@ -30,6 +31,12 @@ constexpr std::chrono::milliseconds kRollCall{700};  // how long missing ranks a
 /** What the ranks of a host have in common, and those of two hosts do not: a hash of the machine
  * with its shared memory and its processes, and one of TUTTI_HOST_ID, or 0. */
 using Place = std::array<std::uint64_t, 2>;
+
+/** Where a rank is, and who. */
+struct Whereabouts {
+  Place place;
+  ProcessNumber process;
+};
 
 /** Tells devices of file systems and namespaces apart, within a machine that runs. */
 std::string identity_of(const char* path) {
@@ -65,16 +72,32 @@ std::vector<int> ranks_in_world(MPI_Comm comm, int size) {
   return translated;
 }
 
-/** Hears who answers the questions of a WaitGraph. */
-class Audience final : public WaitGraph::Asker {
+/** Hears who answers over a session. */
+class Audience final : private WaitGraph::Asker {
  public:
-  RecycledVector<int> hear(int rank, const Answer& /*answer*/) override {
-    heard_.push_back(rank);
-    return {};
+  explicit Audience(const Session& session) {
+    graph_.add(*this, &session, std::chrono::steady_clock::now());
   }
-  const std::vector<int>& heard() const { return heard_; }
+  Audience(const Audience&) = delete;
+  Audience& operator=(const Audience&) = delete;
+  ~Audience() override { graph_.remove(*this); }
+
+  void ask(std::span<const ProcessNumber> processes) { graph_.ask(*this, processes); }
+  /** Takes those of whom it has heard out of `absent`. */
+  void strike(std::set<int>& absent) {
+    const std::lock_guard lock(mutex_);
+    for (const int rank : heard_) absent.erase(rank);
+  }
 
  private:
+  RecycledVector<ProcessNumber> hear(const WaitGraph::Heard& heard) override {
+    const std::lock_guard lock(mutex_);
+    heard_.push_back(heard.rank);
+    return {};
+  }
+
+  WaitGraph& graph_ = WaitGraph::of_this_process();
+  std::mutex mutex_;
   std::vector<int> heard_;
 };
 
@@ -122,11 +145,12 @@ void Session::duplicate(MPI_Comm parent) {
   finish(request, "MPI_Comm_idup", duplicate);
   comm_ = *duplicate;
   check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  wait_graph_ = std::make_unique<WaitGraph>(*this, roll_call_tag_ - 1);
+  WaitGraph::of_this_process().add(*this, roll_call_tag_ - 1);
+  answers_ = true;
 }
 
 Session::~Session() {
-  wait_graph_.reset();
+  WaitGraph::of_this_process().remove(*this);
   if (comm_ == MPI_COMM_NULL || failed_ || !this_thread_may_call()) return;
   const int code = MPI_Comm_free(&comm_);
   if (code != MPI_SUCCESS) log(LogLevel::warn, "MPI_Comm_free: " + describe_error(code));
@@ -154,7 +178,11 @@ void Session::finish(MPI_Request request, const char* call,
     if (done != 0) break;
     try {
       if (!waiter.pause()) continue;
-      if (wait_graph_) wait_graph_->poll(everybody, everybody);
+      if (answers_) {
+        WaitGraph::of_this_process().poll(*this, everybody, everybody);
+      } else {
+        OwnWaits::of_this_process().wait_for(std::array{kSomebody});
+      }
       if (waiter.expired() || roll_is_called(parent_, roll_call_tag_)) give_up(call);
     } catch (...) {  // MPI still uses the memory
       leave_to_mpi(memory);
@@ -162,24 +190,21 @@ void Session::finish(MPI_Request request, const char* call,
       throw;
     }
   }
-  if (wait_graph_) wait_graph_->forget();
+  OwnWaits::of_this_process().forget();
 }
 
 void Session::give_up(const char* call) {
   fail();
   const std::vector<int> everybody = all_ranks();
-  Audience audience;
-  if (wait_graph_) {
-    wait_graph_->add(audience, std::chrono::steady_clock::now());
-    wait_graph_->ask(audience, everybody);
-  }
+  Audience audience(*this);
+  WaitGraph& graph = WaitGraph::of_this_process();
+  if (answers_) audience.ask(graph.numbers_of(*this, everybody));
   std::vector<int> lost =
       call_roll(parent_, roll_call_tag_, everybody, kRollCall, [&](std::set<int>& absent) {
-        if (!wait_graph_) return;
-        wait_graph_->poll(everybody, everybody);
-        for (const int rank : audience.heard()) absent.erase(rank);
+        if (!answers_) return;
+        graph.poll(*this, everybody, everybody);
+        audience.strike(absent);
       });
-  if (wait_graph_) wait_graph_->remove(audience);
   if (!lost.empty()) throw PeerLost(lost, "did not come within " + seconds_text(timeout_));
   for (int peer = 0; peer < size_; ++peer) {
     if (peer != rank_) lost.push_back(peer);
@@ -203,21 +228,25 @@ std::string Session::library() {
 }
 
 std::vector<int> Session::hosts() {
-  const auto places = std::make_shared<std::vector<Place>>(static_cast<std::size_t>(size_) + 1);
-  Place& own = places->back();
-  own = own_place();
+  const auto ranks =
+      std::make_shared<std::vector<Whereabouts>>(static_cast<std::size_t>(size_) + 1);
+  Whereabouts& own = ranks->back();
+  own = {own_place(), OwnWaits::of_this_process().number()};
   MPI_Request request = MPI_REQUEST_NULL;
-  check(MPI_Iallgather(own.data(), sizeof(Place), MPI_BYTE, places->data(), sizeof(Place), MPI_BYTE,
-                       comm_, &request),
+  check(MPI_Iallgather(&own, sizeof own, MPI_BYTE, ranks->data(), sizeof own, MPI_BYTE, comm_,
+                       &request),
         "MPI_Iallgather");
-  finish(request, "MPI_Iallgather", places);
+  finish(request, "MPI_Iallgather", ranks);
 
   std::map<Place, int> lowest;
   std::vector<int> hosts;
+  std::vector<ProcessNumber> processes;
   for (int rank = 0; rank < size_; ++rank) {
-    const Place& place = (*places)[static_cast<std::size_t>(rank)];
+    const auto& [place, process] = (*ranks)[static_cast<std::size_t>(rank)];
     hosts.push_back(lowest.try_emplace(place, rank).first->second);
+    processes.push_back(process);
   }
+  WaitGraph::of_this_process().set_processes(*this, std::move(processes), lowest.size() > 1);
   return hosts;
 }
 

@@ -15,8 +15,6 @@
 
 namespace tutti::mpi {
 
-class WaitGraph;
-
 /** MPI moves bytes only while it is called, so waits for it look again and again: at first at once,
  * offering the core, then every 50 us. */
 inline constexpr WaitPolicy kMpiWait{.spin = std::chrono::microseconds(200),
@@ -49,12 +47,11 @@ class Session {
   static std::string library();
   /** The largest tag that messages of channels may have. */
   int last_tag() const { return roll_call_tag_ - 2; }
-  /** Who waits for whom in all channels. */
-  WaitGraph& wait_graph() { return *wait_graph_; }
 
   /**
    * For each rank a number that is equal for ranks of one host: those that see the same shared
-   * memory and the same processes (and have the same TUTTI_HOST_ID, where that is set). Collective.
+   * memory and the same processes (and have the same TUTTI_HOST_ID, where that is set). Also tells
+   * the WaitGraph who they are. Collective.
    * Throws PeerLost naming the ranks that did not come before the deadline. To be called as long as
    * the communicator is there of which this is a duplicate.
    */
@@ -68,6 +65,7 @@ class Session {
   void fail() noexcept;
   /** After an error that all ranks have survived: the communicator is not freed. */
   void keep() noexcept { failed_ = true; }
+  bool has_failed() const noexcept { return failed_; }
   /** Whether MPI may be called: it is not finalised, and this is not a forked child of the process
    * that made the session. */
   bool may_call() const noexcept;
@@ -96,7 +94,7 @@ class Session {
   std::thread::id thread_ = std::this_thread::get_id();
   std::atomic<bool> failed_ = false;
   int next_context_ = 0;
-  std::unique_ptr<WaitGraph> wait_graph_;
+  bool answers_ = false;  ///< over it
 };
 
 }  // namespace tutti::mpi

@@ -1,17 +1,19 @@
-// Notes who waits, and answers for this process.
+// Hears questions and answers over all sessions of the process.
 #include "comm/mpi/wait_graph.hpp"
+
+#include <pthread.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <exception>
+#include <iterator>
 #include <utility>
+
+#include "base/log.hpp"
 
 namespace tutti::mpi {
 namespace {
 
-constexpr std::chrono::milliseconds kFreshFor{1};
-constexpr std::chrono::milliseconds kOverdue{10};
-// Waits inside a host poll every 50 ms; a thread that was not seen for so long waits no more.
-constexpr std::chrono::milliseconds kStale{500};
 constexpr std::size_t kMostThreads = 16;  // more of them cost memory
 constexpr std::chrono::hours kLongAgo{10'000};
 
@@ -19,53 +21,98 @@ std::chrono::milliseconds to_milliseconds(std::chrono::steady_clock::duration ti
   return std::chrono::duration_cast<std::chrono::milliseconds>(time);
 }
 
+/** The rank of a process; -1 if it has none. */
+int rank_of(ProcessNumber process, const std::vector<ProcessNumber>& numbers) {
+  const auto found = std::find(numbers.begin(), numbers.end(), process);
+  return found == numbers.end() ? -1 : static_cast<int>(found - numbers.begin());
+}
+
 }  // namespace
 
-WaitGraph::WaitGraph(Session& session, int tag)
-    : session_(session),
-      messenger_(session, tag),
-      last_number_(static_cast<std::uint32_t>(Clock::now().time_since_epoch().count())) {
-  waiters_.reserve(kMostThreads);
+WaitGraph& WaitGraph::of_this_process() {
+  static auto* const graph = new WaitGraph;  // communicators of static objects may end later
+  return *graph;
+}
+
+/** A thread of a process that forks must not leave the child with a lock that nobody holds.
+ * OwnWaits comes first, for its lock is taken under this one: what is set up last is done first. */
+WaitGraph::WaitGraph()
+    : last_number_(static_cast<std::uint32_t>(OwnWaits::of_this_process().number())) {
   calls_.reserve(kMostThreads);
   last_call_.progress = Clock::now() - kLongAgo;
+  ::pthread_atfork([] { of_this_process().mutex_.lock(); },
+                   [] { of_this_process().mutex_.unlock(); },
+                   [] { of_this_process().mutex_.unlock(); });
+  OwnWaits::of_this_process().set_correspondent(this);
+}
+
+// --- Sessions -----------------------------------------------------------------------------------
+
+void WaitGraph::add(Session& session, int tag) {
+  const ProcessNumber self = OwnWaits::of_this_process().number();
+  const std::lock_guard lock(mutex_);
+  Line& line = lines_.emplace_back(session, tag);
+  for (int rank = 0; rank < session.size(); ++rank) {
+    line.numbers.push_back(rank == session.rank() ? self : ++next_stranger_);
+  }
+}
+
+void WaitGraph::remove(const Session& session) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(lines_, [&](const Line& line) { return line.session == &session; });
+}
+
+void WaitGraph::set_processes(const Session& session, std::vector<ProcessNumber> numbers,
+                              bool other_hosts) {
+  const std::lock_guard lock(mutex_);
+  Line& line = line_of(session);
+  line.numbers = std::move(numbers);
+  line.other_hosts = other_hosts;
+}
+
+std::vector<ProcessNumber> WaitGraph::numbers_of(const Session& session,
+                                                 std::span<const int> ranks) {
+  const std::lock_guard lock(mutex_);
+  const std::vector<ProcessNumber>& all = line_of(session).numbers;
+  std::vector<ProcessNumber> numbers;
+  for (const int rank : ranks) numbers.push_back(all[static_cast<std::size_t>(rank)]);
+  return numbers;
+}
+
+WaitGraph::Line& WaitGraph::line_of(const Session& session) {
+  return *std::find_if(lines_.begin(), lines_.end(),
+                       [&](const Line& line) { return line.session == &session; });
 }
 
 // --- Waiting ------------------------------------------------------------------------------------
 
-void WaitGraph::poll(std::span<const int> ranks, std::span<const int> members) {
-  if (!session_.may_call()) return;
+void WaitGraph::poll(Session& session, std::span<const int> ranks, std::span<const int> members) {
+  if (!session.may_call()) return;
   const std::lock_guard lock(mutex_);
-  const auto now = Clock::now();
-  const auto self = std::this_thread::get_id();
-  auto waiter = std::find_if(waiters_.begin(), waiters_.end(),
-                             [&](const Waiter& entry) { return entry.thread == self; });
-  if (waiter == waiters_.end()) waiter = waiters_.insert(waiter, {self, {}, now - kStale});
-  if (now - waiter->seen < kFreshFor) return;
-  waiter->seen = now;
-  last_poll_ = now;
-  waiter->ranks.clear();
-  for (const int rank : ranks) waiter->ranks.push_back(members[static_cast<std::size_t>(rank)]);
-  std::erase_if(waiters_, [&](const Waiter& entry) { return now - entry.seen > kStale; });
-  handle_messages();
+  const std::vector<ProcessNumber>& numbers = line_of(session).numbers;
+  RecycledVector<ProcessNumber> processes;
+  for (const int rank : ranks) {
+    const int member = members[static_cast<std::size_t>(rank)];
+    processes.push_back(numbers[static_cast<std::size_t>(member)]);
+  }
+  if (!OwnWaits::of_this_process().enter(processes)) return;
+  handle_messages(&session);
 }
 
-bool WaitGraph::is_due() const noexcept { return Clock::now() - last_poll_.load() > kOverdue; }
-
-void WaitGraph::forget() noexcept {
-  const std::lock_guard lock(mutex_);
-  const auto self = std::this_thread::get_id();
-  std::erase_if(waiters_, [&](const Waiter& entry) { return entry.thread == self; });
+void WaitGraph::listen() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);  // or else somebody does it
+  if (lock) handle_messages(nullptr);
 }
 
-bool WaitGraph::drain() {
+bool WaitGraph::drain(const Session& session) {
   const std::lock_guard lock(mutex_);
-  handle_messages();
-  return !messenger_.is_sending([](int) { return true; });
+  handle_messages(&session);
+  return !line_of(session).messenger.is_sending([](int) { return true; });
 }
 
 // --- Calls --------------------------------------------------------------------------------------
 
-WaitGraph::CallScope::CallScope(WaitGraph& graph) : graph_(graph) {
+WaitGraph::CallScope::CallScope() : graph_(of_this_process()) {
   const std::lock_guard lock(graph_.mutex_);
   const auto self = std::this_thread::get_id();
   outermost_ = std::none_of(graph_.calls_.begin(), graph_.calls_.end(),
@@ -93,9 +140,9 @@ void WaitGraph::progressed() noexcept {
 
 // --- Questions ----------------------------------------------------------------------------------
 
-void WaitGraph::add(Asker& asker, Clock::time_point passed) {
+void WaitGraph::add(Asker& asker, const Session* session, Clock::time_point passed) {
   const std::lock_guard lock(mutex_);
-  inquiries_.push_back({++last_number_, &asker, passed});
+  inquiries_.push_back({++last_number_, &asker, session, passed});
 }
 
 void WaitGraph::remove(const Asker& asker) {
@@ -103,50 +150,100 @@ void WaitGraph::remove(const Asker& asker) {
   std::erase_if(inquiries_, [&](const Inquiry& one) { return one.asker == &asker; });
 }
 
-void WaitGraph::add(Lookout& lookout) {
+void WaitGraph::add(Lookout& lookout, const Session& session) {
   const std::lock_guard lock(mutex_);
-  lookouts_.push_back(&lookout);
+  watchers_.push_back({&lookout, &session});
 }
 
 void WaitGraph::remove(const Lookout& lookout) {
   const std::lock_guard lock(mutex_);
-  std::erase(lookouts_, &lookout);
+  std::erase_if(watchers_, [&](const Watcher& one) { return one.lookout == &lookout; });
 }
 
-void WaitGraph::ask(const Asker& asker, std::span<const int> ranks) {
+void WaitGraph::ask(const Asker& asker, std::span<const ProcessNumber> processes) {
   const std::lock_guard lock(mutex_);
   for (const Inquiry& inquiry : inquiries_) {
-    if (inquiry.asker == &asker) ask(inquiry, ranks);
+    if (inquiry.asker == &asker) ask(inquiry, processes);
   }
 }
 
-void WaitGraph::ask(const Inquiry& inquiry, std::span<const int> ranks) {
+void WaitGraph::ask(const Inquiry& inquiry, std::span<const ProcessNumber> processes) {
   const Question question{inquiry.number, to_milliseconds(Clock::now() - inquiry.passed).count()};
-  for (const int rank : ranks) messenger_.send(question, rank);
+  for (const ProcessNumber process : processes) {
+    if (!ask(inquiry, question, process)) inquiry.asker->cannot_ask(process);
+  }
 }
 
-void WaitGraph::handle_messages() {
-  messenger_.flush();
-  messenger_.receive([this](const ControlMessage& message, int source) {
-    if (const auto* question = std::get_if<Question>(&message)) return answer(*question, source);
+/** Over the asker's own session if it can be, or else over all others that this thread may use:
+ * there may be some that the process has left. */
+bool WaitGraph::ask(const Inquiry& inquiry, const Question& question, ProcessNumber process) {
+  const auto send = [&](Line& line) {
+    const int rank = rank_of(process, line.numbers);
+    if (rank < 0 || line.broken) return false;
+    line.messenger.send(question, rank);
+    return true;
+  };
+  bool sent = false;
+  for (Line& line : lines_) {
+    if (line.session == inquiry.session) sent = send(line);
+  }
+  if (sent) return true;
+  for (Line& line : lines_) {
+    const bool usable =
+        line.other_hosts && !line.session->has_failed() && line.session->this_thread_may_call();
+    if (usable && send(line)) sent = true;
+  }
+  return sent;
+}
+
+void WaitGraph::handle_messages(const Session* session) {
+  for (Line& line : lines_) {
+    if (line.session == session) {
+      handle_messages(line);
+    } else if (!line.broken && line.session->this_thread_may_call()) {
+      try {
+        handle_messages(line);
+      } catch (const std::exception& error) {  // not what this wait is for
+        line.broken = true;
+        log(LogLevel::warn, error.what());
+      }
+    }
+  }
+}
+
+void WaitGraph::handle_messages(Line& line) {
+  line.messenger.flush();
+  line.messenger.receive([&](const ControlMessage& message, int source) {
+    if (const auto* question = std::get_if<Question>(&message)) {
+      return answer(*question, line, source);
+    }
     const auto* const answer = std::get_if<Answer>(&message);
     if (answer == nullptr) return;
     for (const Inquiry& inquiry : inquiries_) {
-      if (inquiry.number == answer->number) ask(inquiry, inquiry.asker->hear(source, *answer));
+      if (inquiry.number != answer->number) continue;
+      ask(inquiry, inquiry.asker->hear(understand(*answer, line, source)));
     }
   });
 }
 
-void WaitGraph::answer(const Question& question, int rank) {
-  RecycledVector<int> ranks;
-  for (const Waiter& waiter : waiters_) {
-    ranks.insert(ranks.end(), waiter.ranks.begin(), waiter.ranks.end());
+void WaitGraph::answer(const Question& question, Line& line, int rank) {
+  const RecycledVector<ProcessNumber> processes = OwnWaits::of_this_process().awaited();
+  RecycledVector<std::uint64_t> entries;
+  for (const ProcessNumber process : processes) {
+    const int member = rank_of(process, line.numbers);
+    if (member >= 0) {
+      entries.push_back(static_cast<std::uint64_t>(member));
+    } else {
+      entries.push_back(process >= kFirstProcessNumber ? process : Answer::kUnknown);
+    }
   }
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  std::vector<int> unreachable;
-  for (Lookout* const lookout : lookouts_) {
-    for (const int one : lookout->ranks_out_of_reach()) unreachable.push_back(one);
+  std::vector<std::uint64_t> unreachable;
+  for (const Watcher& watcher : watchers_) {
+    const std::vector<ProcessNumber>& numbers = line_of(*watcher.session).numbers;
+    for (const int one : watcher.lookout->ranks_out_of_reach()) {
+      const int member = rank_of(numbers[static_cast<std::size_t>(one)], line.numbers);
+      if (member >= 0) unreachable.push_back(static_cast<std::uint64_t>(member));
+    }
   }
   Answer answer;
   answer.number = question.number;
@@ -163,13 +260,37 @@ void WaitGraph::answer(const Question& question, int rank) {
   answer.idle = to_milliseconds(now - progress).count();
   answer.idle_later = to_milliseconds(now - later).count();
   const std::size_t silent = std::min(unreachable.size(), Answer::kMost);
-  const std::size_t awaited = std::min(ranks.size(), Answer::kMost - silent);
-  std::copy_n(ranks.begin(), awaited, answer.entries.begin());
+  const std::size_t awaited = std::min(entries.size(), Answer::kMost - silent);
+  std::copy_n(entries.begin(), awaited, answer.entries.begin());
   std::copy_n(unreachable.begin(), silent,
               answer.entries.begin() + static_cast<std::ptrdiff_t>(awaited));
   answer.awaited_count = static_cast<std::int32_t>(awaited);
   answer.unreachable_count = static_cast<std::int32_t>(silent);
-  messenger_.send(answer, rank);
+  line.messenger.send(answer, rank);
+}
+
+WaitGraph::Heard WaitGraph::understand(const Answer& answer, const Line& line, int rank) const {
+  Heard heard{line.numbers[static_cast<std::size_t>(rank)],
+              rank,
+              {},
+              false,
+              {},
+              std::chrono::milliseconds(answer.idle),
+              std::chrono::milliseconds(answer.idle_later)};
+  const auto entries = std::span(answer.entries);
+  const auto awaited = entries.first(static_cast<std::size_t>(answer.awaited_count));
+  for (const std::uint64_t entry : awaited) {
+    if (entry == Answer::kUnknown) {
+      heard.awaits_unknown = true;
+    } else {
+      heard.awaited.push_back(entry < line.numbers.size() ? line.numbers[entry] : entry);
+    }
+  }
+  for (const std::uint64_t entry :
+       entries.subspan(awaited.size(), static_cast<std::size_t>(answer.unreachable_count))) {
+    heard.unreachable.push_back(line.numbers[entry]);
+  }
+  return heard;
 }
 
 }  // namespace tutti::mpi

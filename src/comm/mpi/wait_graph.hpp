@@ -1,10 +1,13 @@
-// Who waits for whom, among all processes of a session and in all of its channels.
+// Who waits for whom, among all processes, in whichever communicator.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <list>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -12,37 +15,41 @@
 #include "base/recycled.hpp"
 #include "comm/mpi/control_message.hpp"
 #include "comm/mpi/messenger.hpp"
+#include "comm/own_waits.hpp"
 
 namespace tutti::mpi {
 
 /**
- * A wait-for graph that nobody has as a whole: every process knows for whom its own threads wait,
- * in whichever channel, and says so to those who ask, as long as it waits anywhere. Ranks are the
- * session's. All calls are safe from several threads.
+ * A wait-for graph that nobody has as a whole: every process knows for whom its own threads wait
+ * (see OwnWaits), and says so to those who ask, as long as it waits anywhere. Questions and answers
+ * go over the sessions of the process, each by messages of its own, and whoever waits handles those
+ * of all. All calls are safe from several threads.
  */
-class WaitGraph {
+class WaitGraph final : private Correspondent {
  public:
-  /** `session` outlives it. */
-  WaitGraph(Session& session, int tag);
-  WaitGraph(const WaitGraph&) = delete;
-  WaitGraph& operator=(const WaitGraph&) = delete;
-  ~WaitGraph() = default;
+  static WaitGraph& of_this_process();
+
+  /** From now on questions go over `session`, too, until it is removed. */
+  void add(Session& session, int tag);
+  void remove(const Session& session) noexcept;
+  /** Who the ranks of `session` are. Until it is known they are asked over this session alone, and
+   * they always are if it has no `other_hosts`: its ranks leave it without telling each other. */
+  void set_processes(const Session& session, std::vector<ProcessNumber> numbers, bool other_hosts);
+  /** The numbers of `ranks` of the session, for questions from now on. */
+  std::vector<ProcessNumber> numbers_of(const Session& session, std::span<const int> ranks);
 
   /** The calling thread waits for `ranks`, of whom `members` are the session's ranks. Handles the
    * questions and answers that have come in; at most once a millisecond. */
-  void poll(std::span<const int> ranks, std::span<const int> members);
-  /** Whether no thread has polled for some time, so that a question may be waiting. */
-  bool is_due() const noexcept;
-  /** The calling thread waits for nobody any more. */
-  void forget() noexcept;
-  /** Handles what has come in; whether all of this process' questions and answers have left. */
-  bool drain();
+  void poll(Session& session, std::span<const int> ranks, std::span<const int> members);
+  /** Handles what has come in; whether all of this process' questions and answers have left that go
+   * over `session`. */
+  bool drain(const Session& session);
 
   /** While it exists, the calling thread is in one call, which may have several waits. One inside
    * of another is part of it. */
   class CallScope {
    public:
-    explicit CallScope(WaitGraph& graph);
+    CallScope();
     CallScope(const CallScope&) = delete;
     CallScope& operator=(const CallScope&) = delete;
     ~CallScope();
@@ -54,34 +61,52 @@ class WaitGraph {
   /** Bytes of the calling thread's call have moved. */
   void progressed() noexcept;
 
-  /** Who asks. */
+  /** An answer, as this process understands it. */
+  struct Heard {
+    ProcessNumber from;
+    int rank;  ///< of the session over which it came
+    RecycledVector<ProcessNumber> awaited;
+    bool awaits_unknown;                     ///< others, too, of whom only `from` knows
+    std::vector<ProcessNumber> unreachable;  ///< one on each host
+    std::chrono::milliseconds idle;
+    std::chrono::milliseconds idle_later;
+  };
+  /** Who asks. What it is told it is told by whichever thread polls, one at a time. */
   class Asker {
    public:
     virtual ~Asker() = default;
-    /** An answer by `rank`; whom to ask next. Called by whichever thread polls, one at a time. */
-    virtual RecycledVector<int> hear(int rank, const Answer& answer) = 0;
+    /** Whom to ask next. */
+    virtual RecycledVector<ProcessNumber> hear(const Heard& heard) = 0;
+    /** There is no session over which `process` could be asked. */
+    virtual void cannot_ask(ProcessNumber /*process*/) {}
   };
   /** Who knows which hosts do not answer; called when somebody asks. */
   class Lookout {
    public:
     virtual ~Lookout() = default;
-    /** A rank on each. Those that it did not know of yet it will know of a moment later. */
+    /** A rank of the session on each. Those that it did not know of yet it will know of a moment
+     * later. */
     virtual std::vector<int> ranks_out_of_reach() = 0;
   };
-  /** `passed`: when its deadline has passed first, or will. */
-  void add(Asker& asker, std::chrono::steady_clock::time_point passed);
+  /** `session`: over which to ask first, null if any will do. `passed`: when the asker's deadline
+   * has passed first, or will. */
+  void add(Asker& asker, const Session* session, std::chrono::steady_clock::time_point passed);
   void remove(const Asker& asker);
-  void ask(const Asker& asker, std::span<const int> ranks);
-  void add(Lookout& lookout);
+  void ask(const Asker& asker, std::span<const ProcessNumber> processes);
+  void add(Lookout& lookout, const Session& session);
   void remove(const Lookout& lookout);
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  struct Waiter {
-    std::thread::id thread;
-    RecycledVector<int> ranks;
-    Clock::time_point seen;
+  /** The questions and answers that go over one session. */
+  struct Line {
+    Line(Session& of, int tag) : session(&of), messenger(of, tag) {}
+    Session* session;
+    Messenger messenger;
+    std::vector<ProcessNumber> numbers;  ///< by rank
+    bool other_hosts = false;
+    bool broken = false;
   };
   struct CallTimes {
     std::thread::id thread;
@@ -91,23 +116,37 @@ class WaitGraph {
   struct Inquiry {
     std::uint32_t number;
     Asker* asker;
+    const Session* session;
     Clock::time_point passed;
   };
+  struct Watcher {
+    Lookout* lookout;
+    const Session* session;
+  };
+
+  WaitGraph();
+  void listen() override;
+  std::function<std::optional<Loss>()> investigate(const Acquaintance& acquaintance,
+                                                   std::span<const int> awaited,
+                                                   std::chrono::milliseconds timeout) override;
 
   // With mutex_ held.
-  void handle_messages();
-  void ask(const Inquiry& inquiry, std::span<const int> ranks);
-  void answer(const Question& question, int rank);
+  Line& line_of(const Session& session);
+  /** Those of all sessions over which this thread may speak; `session` is its own. */
+  void handle_messages(const Session* session);
+  void handle_messages(Line& line);
+  void ask(const Inquiry& inquiry, std::span<const ProcessNumber> processes);
+  bool ask(const Inquiry& inquiry, const Question& question, ProcessNumber process);
+  void answer(const Question& question, Line& line, int rank);
+  Heard understand(const Answer& answer, const Line& line, int rank) const;
 
-  Session& session_;
   std::mutex mutex_;
-  Messenger messenger_;
-  std::vector<Waiter> waiters_;
-  std::atomic<Clock::time_point> last_poll_{};
-  std::vector<CallTimes> calls_;  // under way
-  CallTimes last_call_{};         // of those that have ended, the last to get on
+  std::list<Line> lines_;
+  ProcessNumber next_stranger_ = Answer::kUnknown;  // numbers of those whose own are not known yet
+  std::vector<CallTimes> calls_;                    // under way
+  CallTimes last_call_{};                           // of those that have ended, the last to get on
   std::vector<Inquiry> inquiries_;
-  std::vector<Lookout*> lookouts_;
+  std::vector<Watcher> watchers_;
   std::uint32_t last_number_;
 };
 

@@ -21,9 +21,7 @@ constexpr std::chrono::milliseconds kLookInterval{100};  // at connections to ot
 Watch::Watch(Session& session, const std::vector<int>& members, int rank, int tag)
     : session_(session), members_(members), rank_(rank), messenger_(session, tag) {}
 
-Watch::~Watch() {
-  if (session_.may_call()) session_.wait_graph().remove(*this);
-}
+Watch::~Watch() { WaitGraph::of_this_process().remove(*this); }
 
 void Watch::set_hosts(const Layout& layout, std::unique_ptr<Heartbeats> heartbeats) {
   const bool connected = heartbeats != nullptr;
@@ -32,12 +30,16 @@ void Watch::set_hosts(const Layout& layout, std::unique_ptr<Heartbeats> heartbea
     layout_ = layout;
     heartbeats_ = std::move(heartbeats);
   }
-  if (connected) session_.wait_graph().add(*this);
+  if (connected) WaitGraph::of_this_process().add(*this, session_);
 }
 
 int Watch::rank_of(int session_rank) const {
   const auto member = std::find(members_.begin(), members_.end(), session_rank);
   return member == members_.end() ? -1 : static_cast<int>(member - members_.begin());
+}
+
+Acquaintance Watch::acquaintance() const {
+  return {WaitGraph::of_this_process().numbers_of(session_, members_), heartbeat_};
 }
 
 // --- Waiting ------------------------------------------------------------------------------------
@@ -56,7 +58,7 @@ void Watch::poll(std::span<const int> waiting_for) {
       throw_failure();
     }
   }
-  session_.wait_graph().poll(waiting_for, members_);
+  WaitGraph::of_this_process().poll(session_, waiting_for, members_);
 }
 
 void Watch::look_after_hosts(Clock::time_point now) {
@@ -116,7 +118,7 @@ void Watch::send_to_all(const ControlMessage& message) {
 
 void Watch::leave() noexcept {
   try {
-    session_.wait_graph().remove(*this);
+    WaitGraph::of_this_process().remove(*this);
     const std::lock_guard lock(mutex_);
     heartbeats_.reset();
     if (!failure_ && session_.may_call()) send_to_all(Departure());
@@ -132,7 +134,8 @@ bool Watch::all_have_left() noexcept {
     messenger_.flush();
     receive();
     const bool has_sent_all = !messenger_.is_sending([](int) { return true; });
-    return session_.wait_graph().drain() && leavers_.size() + 1 == members_.size() && has_sent_all;
+    return WaitGraph::of_this_process().drain(session_) && leavers_.size() + 1 == members_.size() &&
+           has_sent_all;
   } catch (const std::exception& error) {
     log(LogLevel::warn, error.what());
     session_.keep();

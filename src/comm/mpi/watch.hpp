@@ -2,11 +2,14 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/recycled.hpp"
@@ -21,8 +24,8 @@ namespace tutti::mpi {
 
 /**
  * The messages "these ranks are lost", "these two do not match", and "I have left". They are
- * handled whenever a rank that waits calls poll(), along with the questions of the session's
- * WaitGraph. All calls are safe from several threads. Ranks are those of the channel.
+ * handled whenever a rank that waits calls poll(), along with the questions of the WaitGraph. All
+ * calls are safe from several threads. Ranks are those of the channel.
  *
  * The leader of a host also looks at its connections to other hosts, and news of a failure go over
  * these as well: they arrive without anybody calling MPI.
@@ -61,11 +64,13 @@ class Watch final : private WaitGraph::Lookout {
 
   // For an Inquiry.
 
-  Session& session() { return session_; }
-  const std::vector<int>& members() const { return members_; }
+  const Session& session() const { return session_; }
+  Acquaintance acquaintance() const;
+  /** See Acquaintance. Set before the first wait. */
+  void set_heartbeat(std::function<std::optional<std::uint32_t>(int rank)> heartbeat) {
+    heartbeat_ = std::move(heartbeat);
+  }
   int rank() const { return rank_; }
-  /** The channel's rank of a rank of the session; -1 if it is not a member. */
-  int rank_of(int session_rank) const;
   /** Which ranks share a host; nothing before set_hosts(). */
   const std::optional<Layout>& layout() const { return layout_; }
   /** Of a host's leader: sends the other hosts a byte, for their kernels to acknowledge. */
@@ -76,6 +81,8 @@ class Watch final : private WaitGraph::Lookout {
  private:
   using Clock = std::chrono::steady_clock;
 
+  /** The channel's rank of a rank of the session. */
+  int rank_of(int session_rank) const;
   // All of these are called with mutex_ held.
   void send_to_all(const ControlMessage& message);
   void receive();
@@ -90,6 +97,7 @@ class Watch final : private WaitGraph::Lookout {
   Session& session_;
   const std::vector<int>& members_;
   int rank_;
+  std::function<std::optional<std::uint32_t>(int)> heartbeat_;
 
   std::mutex mutex_;
   Messenger messenger_;

@@ -9,6 +9,8 @@
 #include <cstdint>
 
 #include "comm/failure.hpp"
+#include "comm/own_waits.hpp"
+#include "comm/reach.hpp"
 #include "comm/record/ring.hpp"
 #include "comm/shm/flag.hpp"
 #include "comm/shm/process.hpp"
@@ -79,6 +81,7 @@ struct alignas(128) RankSlot {
   Mailbox mailbox;
   std::atomic<std::uint32_t> state;
   ProcessId process;
+  ProcessNumber process_number;
   std::int32_t thread;   ///< that made the communicator: tells ranks of one process apart
   cpu_set_t processors;  ///< where this rank may run
   std::uint64_t token;   ///< of SingleCopy, and where it lies in this rank's process
@@ -91,6 +94,7 @@ struct alignas(128) RankSlot {
   std::atomic<std::int32_t> delayed_by;
   std::atomic<std::uint64_t> delayed_since;
   std::atomic<std::uint64_t> delayed_until;
+  Reach reach;
   std::array<Signature, 2> signatures;  ///< by the parity of the meeting's number: see Signatures
   FailureReport failure;                ///< counts if ControlHeader::failed_by names this rank
 

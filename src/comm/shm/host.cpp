@@ -4,11 +4,8 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <memory>
-
 #include "base/deadline.hpp"
-#include "base/text.hpp"
+#include "base/finally.hpp"
 #include "comm/shm/registry.hpp"
 #include "tutti/error.hpp"
 
@@ -27,9 +24,6 @@ constexpr WaitPolicy kPolicy{
 // Where ranks share a core, looking on takes time from whom one waits for: it is offered the core.
 constexpr WaitPolicy kCrowdedPolicy{
     .first_looks = 50, .spin = std::chrono::microseconds(50), .nap = kNap};
-
-constexpr WaitPolicy kListening{.nap = kNap, .interruptible = false};
-constexpr int kListens = 6;  // looks for heartbeats of ranks under suspicion, a nap apart
 
 }  // namespace
 
@@ -142,10 +136,8 @@ bool Host::wait(const Signal& signal, Wait kind, Waiter& waiter, std::uint64_t& 
   if (waiter.look_first(done)) return false;
   if (since == 0) since = journal_.now();
   if (waiter.look_on(done)) return true;
-  // Takes back what show() has shown, however the wait ends.
-  const auto take_back = [](Host* host) { host->show({}); };
-  std::unique_ptr<Host, decltype(take_back)> shown(nullptr, take_back);
-  std::function<void()> investigation;
+  Suspicion suspicion;
+  const Finally end([&] { end_wait(kind, suspicion); });  // however that was
   for (bool slept = false;; slept = true) {
     const std::uint32_t seen = signal.value();
     const bool failed = has_failed();  // whoever failed after this wait had ended does not end it
@@ -157,28 +149,15 @@ bool Host::wait(const Signal& signal, Wait kind, Waiter& waiter, std::uint64_t& 
     if (missing.empty()) continue;  // all came after done() looked
     waiting_for(kind).store(missing.front(), std::memory_order_relaxed);
     if (slept) {  // others come to ask after seconds, not in the first moment
-      beat();
-      show(missing);
+      tell_wait(kind, missing, suspicion);
       watch_states(missing);
-      if (!shown) shown.reset(this);
     } else {
       own().heartbeat.fetch_add(1, std::memory_order_relaxed);
     }
     look_around(missing, done);
     idle(missing);
-    if (investigate_ && !investigation && waiter.expires_within(inquiry_lead(timeout_)) &&
-        leads_outside(missing)) {
-      investigation = investigate_(names_of(missing));
-    }
-    if (waiter.expired() && investigation) {
-      if (done()) break;
-      investigation();
-    } else if (waiter.expired()) {
-      std::string reason;
-      const std::vector<int> guilty = culprits(missing, reason);
-      if (done()) break;
-      if (!guilty.empty()) lose(guilty, reason);
-    }
+    if (waiter.expires_within(inquiry_lead(timeout_))) begin_to_ask(missing, suspicion);
+    if (waiter.expired()) accuse(missing, suspicion, done);
     waiter.nap([&](Waiter::Duration limit) { signal.sleep(seen, limit); });
   }
   waiting_for(kind).store(kNotWaiting, std::memory_order_relaxed);
@@ -201,93 +180,6 @@ void Host::look_around(const std::vector<int>& awaited, const Done& done) {
   check_failure();     // it went because of a failure that it has told
   if (!ended.empty()) lose(ended, "its process has ended");
   lose(left, "it has destroyed its communicator");
-}
-
-/**
- * Who is to blame for `awaited` not coming. Ranks that wait count heartbeats; those whose count
- * stands still are stopped, or busy elsewhere. Nobody, if the trace leads to another host: whoever
- * waits there has a deadline of its own.
- */
-std::vector<int> Host::culprits(const std::vector<int>& awaited, std::string& reason) {
-  std::vector<std::uint32_t> before;
-  for (int peer = 0; peer < size(); ++peer) {
-    before.push_back(control().slot(peer).heartbeat.load(std::memory_order_relaxed));
-  }
-  // A wait in another communicator may end with its own deadline while this rank listens.
-  const auto columns = static_cast<std::size_t>(size()) + 1;
-  std::vector<bool> waits((columns - 1) * columns);
-  const auto place = [columns](int rank, int peer) {
-    return static_cast<std::size_t>(rank) * columns + static_cast<std::size_t>(peer);
-  };
-  Waiter waiter(kListening);
-  for (int listen = 0; listen < kListens; ++listen) {
-    waiter.pause();
-    pulse();
-    idle(awaited);
-    for (int peer = 0; peer < size(); ++peer) {
-      for (int other = 0; other <= size(); ++other) {
-        if (control().waits(peer, other).load(std::memory_order_relaxed)) {
-          waits[place(peer, other)] = true;
-        }
-      }
-    }
-  }
-
-  std::vector<int> trace = awaited;
-  std::vector<int> guilty;
-  bool elsewhere = false;
-  for (std::size_t i = 0; i < trace.size(); ++i) {  // trace grows
-    const int suspect = trace[i];
-    const RankSlot& slot = control().slot(suspect);
-    const auto at = static_cast<std::size_t>(suspect);
-    if (slot.heartbeat.load(std::memory_order_relaxed) == before[at]) {
-      guilty.push_back(suspect);
-      continue;
-    }
-    const auto follow = [&](int next) {
-      if (next != rank_ && std::find(trace.begin(), trace.end(), next) == trace.end()) {
-        trace.push_back(next);
-      }
-    };
-    for (const auto& entry : slot.waiting_for) {
-      const std::int32_t next = entry.load(std::memory_order_relaxed);
-      elsewhere = elsewhere || next == kWaitingElsewhere;
-      if (next >= 0) follow(next);
-    }
-    for (int next = 0; next < size(); ++next) {
-      if (waits[place(suspect, next)]) follow(next);
-    }
-    elsewhere = elsewhere || waits[place(suspect, size())];
-  }
-  reason = "did not answer within " + seconds_text(timeout_);
-  if (!guilty.empty() || elsewhere) return guilty;
-  reason += "; no rank has stopped, they wait for each other";
-  return awaited;
-}
-
-Participants Host::participants_of(std::vector<int> ranks) {
-  const RecycledVector<int> names = names_of(ranks);
-  Participants participants{{names.begin(), names.end()}, {}, {}, on_loss_};
-  participants.idle = [this, ranks = std::move(ranks)](const std::vector<int>& missing) {
-    std::vector<int> awaited;
-    for (const int member : missing) awaited.push_back(ranks[static_cast<std::size_t>(member)]);
-    look_after(awaited);
-  };
-  participants.done = [this] {
-    waiting_for(Wait::collective).store(kNotWaiting, std::memory_order_relaxed);
-  };
-  return participants;
-}
-
-void Host::look_after(const std::vector<int>& awaited) {
-  waiting_for(Wait::collective).store(awaited.front(), std::memory_order_relaxed);
-  pulse();
-  std::vector<int> ended;  // who has only left may have done its part before
-  for (const int peer : awaited) {
-    if (rendezvous_.watches[static_cast<std::size_t>(peer)].ended()) ended.push_back(peer);
-  }
-  if (!ended.empty()) lose(ended, "its process has ended");
-  idle(awaited);
 }
 
 void Host::pulse() {

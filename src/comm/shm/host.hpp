@@ -14,8 +14,11 @@
 #include <string_view>
 #include <vector>
 
+#include "base/deadline.hpp"
 #include "base/recycled.hpp"
 #include "base/waiter.hpp"
+#include "comm/own_waits.hpp"
+#include "comm/reach.hpp"
 #include "comm/record/flight.hpp"
 #include "comm/record/journal.hpp"
 #include "comm/shm/control.hpp"
@@ -55,11 +58,10 @@ class Host final : private record::Neighbours {
    * throws ends the wait. For whoever has other peers to look after. */
   using Idle = std::function<void(std::span<const int> names)>;
   void set_idle(Idle idle) { idle_ = std::move(idle); }
-  const Idle& idle_function() const { return idle_; }
 
   /** Begins to find out why ranks with these names do not come, where they wait in other
    * communicators. What it returns is called now and then once the deadline has passed, and throws
-   * PeerLost. */
+   * PeerLost. Unless it is set the Correspondent is asked, if there is one. */
   using Investigate = std::function<std::function<void()>(std::span<const int> names)>;
   void set_investigate(Investigate investigate) { investigate_ = std::move(investigate); }
 
@@ -116,6 +118,10 @@ class Host final : private record::Neighbours {
   /** Called by this rank, on any thread, once the communicator has failed: before what it failed
    * with is thrown, and when this rank gives up. It may be called several times. */
   void set_on_failure(std::function<void()> on_failure) { on_failure_ = std::move(on_failure); }
+  /** Grows while a rank waits, in whichever communicator. */
+  std::uint32_t heartbeat_of(int peer) const {
+    return control().slot(peer).heartbeat.load(std::memory_order_relaxed);
+  }
   /** Whether all ranks are threads of this process. */
   bool is_one_process() const;
 
@@ -187,8 +193,29 @@ class Host final : private record::Neighbours {
   void watch_states(const std::vector<int>& awaited);
   /** Shows, in all communicators of this process, that this rank is alive. */
   void beat();
+  /** What a wait finds out about those that it is for. */
+  struct Suspicion {
+    bool told = false;  ///< the others
+    CircleWatch circle;
+    std::function<void()> investigation;
+    std::optional<Deadline> listen;  ///< for heartbeats, although there is one
+  };
+  /** A wait lasts: shows it to who may wait for this rank, in whichever communicator. */
+  void tell_wait(Wait kind, const std::vector<int>& awaited, Suspicion& suspicion);
+  /** It has ended. */
+  void end_wait(Wait kind, const Suspicion& suspicion) noexcept;
   /** Shows in the others that this rank waits here for `awaited`, and for nobody else. */
-  void show(const std::vector<int>& awaited);
+  void show_wait(const std::vector<int>& awaited);
+  /** Shows in all whom it waits for in the end; those of `awaited` who wait for it themselves. */
+  std::vector<int> show_reach(Wait kind, const std::vector<int>& awaited);
+  /** What `peer` is there: ranks that are threads of one process have numbers of their own. */
+  ProcessNumber reach_number(int peer) const;
+  /** The deadline is near: begins to ask, if the trace leads to other communicators. */
+  void begin_to_ask(const std::vector<int>& awaited, Suspicion& suspicion);
+  std::function<void()> inquire(const std::vector<int>& awaited);
+  /** The deadline has passed: throws PeerLost if it is known of whom, and done() does not hold. */
+  void accuse(const std::vector<int>& awaited, Suspicion& suspicion,
+              const std::function<bool()>& done);
   template <class Action>
   void for_each_of_this_rank(const Action& action);
   int find(const Host& other, int rank) const;
@@ -201,7 +228,7 @@ class Host final : private record::Neighbours {
   template <class Done>
   void look_around(const std::vector<int>& awaited, const Done& done);
   /** For waits outside of this communicator: the part of look_around() that concerns it. */
-  void look_after(const std::vector<int>& awaited);
+  void look_after(const std::vector<int>& awaited, Suspicion& suspicion);
   void idle(const std::vector<int>& awaited) const;
   std::vector<int> others() const;
   RecycledVector<int> names_of(const std::vector<int>& ranks) const;
@@ -237,6 +264,8 @@ class Host final : private record::Neighbours {
   Idle idle_;
   Investigate investigate_;
   std::atomic<bool> shows_outside_ = false;  // in the other communicators
+  std::array<Reach::Entries, kWaitKinds>
+      reach_;  // of a wait of each kind; with the registry's lock
   std::function<void()> on_failure_;
   std::array<std::vector<int>, kWaitKinds> missing_;  // of a wait of each kind: made once
   std::mutex failing_;                                // this rank's threads write one report

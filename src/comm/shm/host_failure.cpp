@@ -1,11 +1,175 @@
-// How the ranks of a host fail together: one report of what happened, which all of them throw.
+// Who is to blame where ranks do not come, and how the ranks of a host fail together: one report of
+// what happened, which all of them throw.
 #include <algorithm>
+#include <memory>
 #include <mutex>
+#include <string>
+#include <utility>
 
+#include "base/deadline.hpp"
+#include "base/text.hpp"
 #include "comm/shm/host.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::shm {
+namespace {
+
+constexpr WaitPolicy kListening{.nap = std::chrono::milliseconds(50), .interruptible = false};
+constexpr int kListens = 6;  // looks for heartbeats of ranks under suspicion, a nap apart
+
+// After a question to others, who know more if they answer.
+constexpr std::chrono::milliseconds kListenLater{600};
+
+constexpr const char* kCircle = "; no rank has stopped, they wait for each other";
+
+}  // namespace
+
+// --- Blame --------------------------------------------------------------------------------------
+
+/**
+ * Who is to blame for `awaited` not coming. Ranks that wait count heartbeats; those whose count
+ * stands still are stopped, or busy elsewhere. Nobody, if the trace leads to another host: whoever
+ * waits there has a deadline of its own.
+ */
+std::vector<int> Host::culprits(const std::vector<int>& awaited, std::string& reason) {
+  std::vector<std::uint32_t> before;
+  for (int peer = 0; peer < size(); ++peer) {
+    before.push_back(control().slot(peer).heartbeat.load(std::memory_order_relaxed));
+  }
+  // A wait in another communicator may end with its own deadline while this rank listens.
+  const auto columns = static_cast<std::size_t>(size()) + 1;
+  std::vector<bool> waits((columns - 1) * columns);
+  const auto place = [columns](int rank, int peer) {
+    return static_cast<std::size_t>(rank) * columns + static_cast<std::size_t>(peer);
+  };
+  Waiter waiter(kListening);
+  for (int listen = 0; listen < kListens; ++listen) {
+    waiter.pause();
+    pulse();
+    idle(awaited);
+    for (int peer = 0; peer < size(); ++peer) {
+      for (int other = 0; other <= size(); ++other) {
+        if (control().waits(peer, other).load(std::memory_order_relaxed)) {
+          waits[place(peer, other)] = true;
+        }
+      }
+    }
+  }
+
+  std::vector<int> trace = awaited;
+  std::vector<int> guilty;
+  bool elsewhere = false;
+  for (std::size_t i = 0; i < trace.size(); ++i) {  // trace grows
+    const int suspect = trace[i];
+    const RankSlot& slot = control().slot(suspect);
+    const auto at = static_cast<std::size_t>(suspect);
+    if (slot.heartbeat.load(std::memory_order_relaxed) == before[at]) {
+      guilty.push_back(suspect);
+      continue;
+    }
+    const auto follow = [&](int next) {
+      if (next != rank_ && std::find(trace.begin(), trace.end(), next) == trace.end()) {
+        trace.push_back(next);
+      }
+    };
+    for (const auto& entry : slot.waiting_for) {
+      const std::int32_t next = entry.load(std::memory_order_relaxed);
+      elsewhere = elsewhere || next == kWaitingElsewhere;
+      if (next >= 0) follow(next);
+    }
+    for (int next = 0; next < size(); ++next) {
+      if (waits[place(suspect, next)]) follow(next);
+    }
+    elsewhere = elsewhere || waits[place(suspect, size())];
+  }
+  reason = "did not answer within " + seconds_text(timeout_);
+  if (!guilty.empty() || elsewhere) return guilty;
+  reason += kCircle;
+  return awaited;
+}
+
+void Host::begin_to_ask(const std::vector<int>& awaited, Suspicion& suspicion) {
+  if (!suspicion.investigation && leads_outside(awaited)) {
+    suspicion.investigation = inquire(awaited);
+  }
+}
+
+std::function<void()> Host::inquire(const std::vector<int>& awaited) {
+  if (investigate_) return investigate_(names_of(awaited));
+  Correspondent* const correspondent = OwnWaits::of_this_process().correspondent();
+  const bool by_process =
+      std::find(shares_process_.begin(), shares_process_.end(), true) == shares_process_.end();
+  if (correspondent == nullptr || !by_process) return {};
+  Acquaintance acquaintance;
+  for (int peer = 0; peer < size(); ++peer) {
+    acquaintance.members.push_back(control().slot(peer).process_number);
+  }
+  acquaintance.heartbeat = [this](int peer) { return heartbeat_of(peer); };
+  return [this, find_out = correspondent->investigate(acquaintance, awaited, timeout_)] {
+    if (const auto loss = find_out()) lose(loss->ranks, loss->reason);
+  };
+}
+
+void Host::accuse(const std::vector<int>& awaited, Suspicion& suspicion,
+                  const std::function<bool()>& done) {
+  if (done()) return;
+  if (const std::vector<int> circle = suspicion.circle.ranks(); !circle.empty()) {
+    lose(circle, "did not answer within " + seconds_text(timeout_) + kCircle);
+  }
+  if (suspicion.investigation) {
+    suspicion.investigation();
+    if (investigate_) return;  // which knows of more than heartbeats tell
+    if (!suspicion.listen) suspicion.listen.emplace(kListenLater);
+    if (!suspicion.listen->expired()) return;
+    suspicion.listen.reset();
+  }
+  std::string reason;
+  const std::vector<int> guilty = culprits(awaited, reason);
+  if (!guilty.empty() && !done()) lose(guilty, reason);
+}
+
+Participants Host::participants_of(std::vector<int> ranks) {
+  struct Absence {
+    std::vector<int> awaited;
+    Suspicion suspicion;
+  };
+  const auto absence = std::make_shared<Absence>();
+  const RecycledVector<int> names = names_of(ranks);
+  Participants participants{{names.begin(), names.end()}, {}, {}, on_loss_};
+  participants.idle = [this, absence, ranks = std::move(ranks)](const std::vector<int>& missing) {
+    absence->awaited.clear();
+    for (const int member : missing) {
+      absence->awaited.push_back(ranks[static_cast<std::size_t>(member)]);
+    }
+    look_after(absence->awaited, absence->suspicion);
+  };
+  participants.investigate = [this, absence](const std::vector<int>& /*missing*/) {
+    begin_to_ask(absence->awaited, absence->suspicion);
+    return [this, absence](const std::function<bool()>& have_come) {
+      accuse(absence->awaited, absence->suspicion, have_come);
+      begin_to_ask(absence->awaited, absence->suspicion);
+    };
+  };
+  participants.done = [this, absence] {
+    waiting_for(Wait::collective).store(kNotWaiting, std::memory_order_relaxed);
+    end_wait(Wait::collective, absence->suspicion);
+  };
+  return participants;
+}
+
+void Host::look_after(const std::vector<int>& awaited, Suspicion& suspicion) {
+  waiting_for(Wait::collective).store(awaited.front(), std::memory_order_relaxed);
+  tell_wait(Wait::collective, awaited, suspicion);
+  check_failure();
+  std::vector<int> ended;  // who has only left may have done its part before
+  for (const int peer : awaited) {
+    if (rendezvous_.watches[static_cast<std::size_t>(peer)].ended()) ended.push_back(peer);
+  }
+  if (!ended.empty()) lose(ended, "its process has ended");
+  idle(awaited);
+}
+
+// --- Failures -----------------------------------------------------------------------------------
 
 const FailureReport& Host::failure() const {
   const std::int32_t author = control().header().failed_by.load(std::memory_order_acquire) - 1;

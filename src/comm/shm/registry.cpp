@@ -47,30 +47,47 @@ int Host::find(const Host& other, int rank) const {
 
 template <class Action>
 void Host::for_each_of_this_rank(const Action& action) {
-  GroupRegistry::of_this_process().for_each_other(this, [&](Host& host) {
+  GroupRegistry::of_this_process().for_each([&](Host& host) {
     // A forked child has its parent's objects, too.
     if (host.process_ == process_ && host.find(*this, rank_) == host.rank_) action(host);
   });
 }
 
 void Host::beat() {
-  own().heartbeat.fetch_add(1, std::memory_order_relaxed);
   for_each_of_this_rank(
       [](Host& host) { host.own().heartbeat.fetch_add(1, std::memory_order_relaxed); });
+}
+
+void Host::tell_wait(Wait kind, const std::vector<int>& awaited, Suspicion& suspicion) {
+  suspicion.told = true;
+  beat();
+  show_wait(awaited);
+  suspicion.circle.look(show_reach(kind, awaited));
+  RecycledVector<ProcessNumber> processes;
+  for (const int peer : awaited) processes.push_back(control().slot(peer).process_number);
+  OwnWaits::of_this_process().wait_for(processes);
+}
+
+void Host::end_wait(Wait kind, const Suspicion& suspicion) noexcept {
+  OwnWaits::of_this_process().forget();
+  if (!suspicion.told) return;
+  show_wait({});
+  show_reach(kind, {});
 }
 
 void Host::pulse_elsewhere(Wait kind) {
   waiting_for(kind).store(kWaitingElsewhere, std::memory_order_relaxed);
   pulse();
   shows_outside_.store(true, std::memory_order_relaxed);
-  for_each_of_this_rank([](Host& host) {
+  for_each_of_this_rank([this](Host& host) {
+    if (&host == this) return;
     host.control().waits(host.rank_, host.size()).store(true, std::memory_order_relaxed);
   });
 }
 
 void Host::end_elsewhere(Wait kind) noexcept {
   waiting_for(kind).store(kNotWaiting, std::memory_order_relaxed);
-  if (shows_outside_.exchange(false, std::memory_order_relaxed)) show({});
+  if (shows_outside_.exchange(false, std::memory_order_relaxed)) show_wait({});
 }
 
 bool Host::leads_outside(const std::vector<int>& awaited) const {
@@ -93,8 +110,9 @@ bool Host::leads_outside(const std::vector<int>& awaited) const {
   return false;
 }
 
-void Host::show(const std::vector<int>& awaited) {
+void Host::show_wait(const std::vector<int>& awaited) {
   for_each_of_this_rank([&](Host& host) {
+    if (&host == this) return;
     bool outside = false;
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank_) continue;
@@ -108,6 +126,39 @@ void Host::show(const std::vector<int>& awaited) {
     }
     host.control().waits(host.rank_, host.size()).store(outside, std::memory_order_relaxed);
   });
+}
+
+ProcessNumber Host::reach_number(int peer) const {
+  const RankSlot& slot = control().slot(peer);
+  const bool shares = shares_process_[static_cast<std::size_t>(peer)];
+  return slot.process_number + (shares ? static_cast<ProcessNumber>(slot.thread) : 0);
+}
+
+std::vector<int> Host::show_reach(Wait kind, const std::vector<int>& awaited) {
+  const auto now = Reach::Clock::now();
+  const auto is_self = [self = reach_number(rank_)](const auto& entry) {
+    return entry.rank == self;
+  };
+  Reach::Entries entries;
+  std::vector<int> leading_back;
+  for (const int peer : awaited) {
+    Reach::Entries beyond;
+    control().slot(peer).reach.add_to(beyond, now);
+    if (std::any_of(beyond.begin(), beyond.end(), is_self)) leading_back.push_back(peer);
+    Reach::merge({reach_number(peer), now}, entries);
+    for (const Reach::Entry& entry : beyond) Reach::merge(entry, entries);
+  }
+  std::erase_if(entries, is_self);
+  // This rank's waits are several, if it has several threads; all show in all communicators.
+  Reach::Entries all = entries;
+  for_each_of_this_rank([&](Host& host) {
+    if (&host == this) host.reach_[static_cast<std::size_t>(kind)] = std::move(entries);
+    for (const Reach::Entries& one : host.reach_) {
+      for (const Reach::Entry& entry : one) Reach::merge(entry, all);
+    }
+  });
+  for_each_of_this_rank([&](Host& host) { host.own().reach.show(all); });
+  return leading_back;
 }
 
 }  // namespace tutti::shm

@@ -19,13 +19,11 @@ class GroupRegistry {
 
   void add(Host* host);
   void remove(Host* host);
-  /** action(Host&) on all but `self`, none of which ends meanwhile. */
+  /** action(Host&) on all, none of which ends meanwhile. */
   template <class Action>
-  void for_each_other(const Host* self, const Action& action) {
+  void for_each(const Action& action) {
     const std::lock_guard lock(mutex_);
-    for (Host* host : hosts_) {
-      if (host != self) action(*host);
-    }
+    for (Host* host : hosts_) action(*host);
   }
 
  private:

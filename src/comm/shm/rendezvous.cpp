@@ -104,22 +104,28 @@ class Absence {
   Absence(const Participants& participants, std::chrono::milliseconds timeout)
       : participants_(participants), timeout_(timeout) {}
 
-  /** Whether the wait is over and the missing are lost. Throws PeerLost if others are. */
-  bool is_over(Waiter& waiter, const std::vector<int>& missing) {
-    if (participants_.idle) participants_.idle(missing);
+  /** Whether the wait is over and the missing are lost, unless have_come(). Throws PeerLost if
+   * others are. */
+  bool is_over(Waiter& waiter, const std::vector<int>& missing,
+               const std::function<bool()>& have_come) {
+    if (participants_.idle) {
+      participants_.idle(missing);
+    } else {
+      OwnWaits::of_this_process().wait_for(std::array{kSomebody});
+    }
     const bool expired = waiter.expired();
     if (!participants_.investigate) return expired;
     if (!investigation_ && waiter.waited() >= timeout_ - inquiry_lead(timeout_)) {
       investigation_ = participants_.investigate(missing);
     }
-    if (expired) investigation_();
+    if (expired) investigation_(have_come);
     return false;
   }
 
  private:
   const Participants& participants_;
   std::chrono::milliseconds timeout_;
-  std::function<void()> investigation_;
+  Participants::Investigation investigation_;
 };
 
 Segment wait_for_segment(const std::string& name, const UniqueId& id,
@@ -133,7 +139,11 @@ Segment wait_for_segment(const std::string& name, const UniqueId& id,
     // there afterwards, the ranks of another communicator have met already.
     if (!segment && address.claimed() && !Segment::open(name)) refuse_used_ticket();
     waiter.pause();
-    if (!absence.is_over(waiter, {0})) continue;
+    const auto has_come = [&] {
+      const Segment created = Segment::open(name);
+      return created && created.bytes() > 0;
+    };
+    if (!absence.is_over(waiter, {0}, has_come)) continue;
     throw PeerLost({participants.names.front()},
                    "did not come within " + seconds_text(timeout) + " to create the communicator");
   }
@@ -152,9 +162,10 @@ void check_segment(const Segment& segment, const UniqueId& id, const Participant
   const auto start = segment.map();
   ControlHeader& header = Control(start->base(), size).header();
   Absence absence(participants, timeout);
-  for (Waiter waiter(kForSegment, timeout); header.ready.load(std::memory_order_acquire) == 0;) {
+  const auto is_ready = [&] { return header.ready.load(std::memory_order_acquire) != 0; };
+  for (Waiter waiter(kForSegment, timeout); !is_ready();) {
     waiter.pause();
-    if (!absence.is_over(waiter, {0})) continue;
+    if (!absence.is_over(waiter, {0}, is_ready)) continue;
     throw PeerLost({creator}, "stopped while creating the communicator");
   }
   if (header.ticket != id.bytes()) refuse_used_ticket();
@@ -196,7 +207,12 @@ void wait_for_all(const Control& control, const Participants& participants,
     }
     if (missing.empty()) return;  // all have joined, though one may not have counted itself yet
     if (!dead.empty()) throw PeerLost(dead, "ended before all ranks had met");
-    if (absence.is_over(waiter, missing) || given_up) {
+    const auto have_come = [&] {
+      return std::all_of(missing.begin(), missing.end(), [&](int peer) {
+        return control.slot(peer).state.load(std::memory_order_acquire) >= RankSlot::kJoined;
+      });
+    };
+    if (absence.is_over(waiter, missing, have_come) || given_up) {
       std::vector<int> names;
       for (const int peer : missing)
         names.push_back(participants.names[static_cast<std::size_t>(peer)]);
@@ -210,6 +226,7 @@ void wait_for_all(const Control& control, const Participants& participants,
 Rendezvous meet(const UniqueId& id, int rank, const Participants& participants,
                 std::chrono::milliseconds timeout) {
   const Finally done([&participants] {
+    OwnWaits::of_this_process().forget();
     if (participants.done) participants.done();
   });
   const int size = static_cast<int>(participants.names.size());
@@ -235,6 +252,7 @@ Rendezvous meet(const UniqueId& id, int rank, const Participants& participants,
                           ", but another process has joined with it");
   }
   slot.process = ProcessId::self();
+  slot.process_number = OwnWaits::of_this_process().number();
   slot.thread = ::gettid();
   CPU_ZERO(&slot.processors);
   ::sched_getaffinity(0, sizeof(slot.processors), &slot.processors);

@@ -26,10 +26,12 @@ struct Participants {
   std::vector<int> names;
   /** Called now and then while some are missing; what it throws ends the meeting. May be empty. */
   std::function<void(const std::vector<int>& missing)> idle;
-  /** Begins to find out why some are missing, somewhat before the deadline. What it returns is
-   * called now and then from the deadline on, and throws PeerLost. If empty, the missing are lost.
-   */
-  std::function<std::function<void()>(const std::vector<int>& missing)> investigate;
+  /** Called now and then from a deadline on; throws PeerLost unless have_come(), of those who were
+   * missing. */
+  using Investigation = std::function<void(const std::function<bool()>& have_come)>;
+  /** Begins to find out why some are missing, somewhat before the deadline. If empty, the missing
+   * are lost. */
+  std::function<Investigation(const std::vector<int>& missing)> investigate;
   /** Called by each rank before it throws that a rank was lost, also later and in the parts that
    * are split off, on any thread. Does not throw. May be empty. */
   std::function<void()> on_loss;

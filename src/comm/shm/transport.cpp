@@ -124,13 +124,6 @@ std::unique_ptr<Transport> ShmTransport::split(int color, int key) {
   try {
     auto part = std::make_unique<Local>(plan.tickets.front(), plan.rank, std::move(names),
                                         host.timeout(), host.participants_of(plan.members));
-    if (const Host::Idle& idle = host.idle_function()) {
-      part->host().set_idle([idle, members = plan.members](std::span<const int> missing) {
-        RecycledVector<int> ranks;
-        for (const int rank : missing) ranks.push_back(members[static_cast<std::size_t>(rank)]);
-        idle(ranks);
-      });
-    }
     return std::make_unique<ShmTransport>(std::move(part));
   } catch (const PeerLost& error) {
     host.fail_lost(error.ranks(), error.reason());
