@@ -273,7 +273,9 @@ TEST(Kernels, EveryInstructionSetGivesTheSameBits) {
           auto* bytes = static_cast<std::byte*>(in.view().data);
           for (std::int64_t i = 0; i < in.view().bytes(); ++i) bytes[i] = std::byte(random());
         }
-        for (const Combine combine : {Combine{kind, 1.0, 1}, Combine{kind, -3.0, 7}}) {
+        std::vector<Combine> combines{{kind, 1.0, 1}};
+        if (kind == ReduceKind::sum) combines.push_back({kind, -3.0, 7});
+        for (const Combine& combine : combines) {
           Array expected(kCount, dtype);
           run(Isa::portable, {&expected}, pointers(ins), combine);
           for (const Isa isa : available()) {

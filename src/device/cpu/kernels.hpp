@@ -10,11 +10,12 @@
 
 namespace tutti::cpu {
 
-/** How the elements of several sources become one: combine(factor * in[0], ...) / divisor. */
+/** How the elements of several sources become one: combine(in[0], ...), and for a sum
+ * (factor * in[0] + ...) / divisor. */
 struct Combine {
   ReduceKind kind = ReduceKind::sum;  ///< neither average nor premul_sum
-  double factor = 1.0;                ///< multiplies every input
-  std::int64_t divisor = 1;           ///< divides the result
+  double factor = 1.0;                ///< multiplies every input of a sum
+  std::int64_t divisor = 1;           ///< divides a sum
 };
 
 /**
