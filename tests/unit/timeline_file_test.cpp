@@ -25,12 +25,8 @@ constexpr std::string_view kEnd = "\n]}\n";
 
 class TraceFiles : public ::testing::Test {
  protected:
-  TraceFiles()
-      : folder_(std::filesystem::temp_directory_path() /
-                ("tutti_timeline_test." + std::to_string(::getpid()))) {
-    std::filesystem::create_directory(folder_);
-  }
-  ~TraceFiles() override { std::filesystem::remove_all(folder_); }
+  void SetUp() override { std::filesystem::create_directory(folder_); }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   std::string text() const {
     std::ifstream file(path());
@@ -39,7 +35,8 @@ class TraceFiles : public ::testing::Test {
   std::filesystem::path path() const { return folder_ / "run.json"; }
 
  private:
-  std::filesystem::path folder_;
+  std::filesystem::path folder_ = std::filesystem::temp_directory_path() /
+                                  ("tutti_timeline_test." + std::to_string(::getpid()));
 };
 
 std::size_t occurrences(const std::string& text, const std::string& part) {

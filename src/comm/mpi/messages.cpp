@@ -1,8 +1,8 @@
 // Posts a channel's messages, tests them, and looks after the ranks that a wait for them is for.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
-#include <cstring>
 #include <exception>
 #include <optional>
 #include <string>
@@ -25,19 +25,11 @@ constexpr std::int64_t kMostUnconfirmed = 256 << 10;
 // Messages of one rank may take several ways, and "I have left" the fastest of them.
 constexpr std::chrono::milliseconds kLastWords{100};
 
-static_assert(sizeof(MPI_Request) <= sizeof(Wire::Posted));
-
 Wire::Posted posted_of(MPI_Request request) {
-  Wire::Posted posted = Wire::kEnded;
-  if (request != MPI_REQUEST_NULL) std::memcpy(&posted, &request, sizeof request);
-  return posted;
+  return request == MPI_REQUEST_NULL ? Wire::kEnded : std::bit_cast<Wire::Posted>(request);
 }
 
-MPI_Request request_of(Wire::Posted posted) {
-  MPI_Request request = MPI_REQUEST_NULL;
-  std::memcpy(&request, &posted, sizeof request);
-  return request;
-}
+MPI_Request request_of(Wire::Posted posted) { return std::bit_cast<MPI_Request>(posted); }
 
 }  // namespace
 
@@ -145,7 +137,7 @@ class Channel::WaitLookout final : public Lookout {
 
   // Later waits need no new memory.
   static void* operator new(std::size_t bytes) { return take_block(bytes); }
-  static void operator delete(void* block, std::size_t bytes) { give_block(block, bytes); }
+  static void operator delete(void* block) { give_block(block, sizeof(WaitLookout)); }
 
   void look(std::span<const int> awaited) override {
     channel_.look_around(awaited, side_);

@@ -266,7 +266,12 @@ std::string Flight::table() const {
     state += line.standing.after;
     if (!state.empty() && !line.condition.empty()) state += "; ";
     state += line.condition;
-    text += "\n  " + who + "  " + call + "  " + state;
+    text += "\n  ";
+    text += who;
+    text += "  ";
+    text += call;
+    text += "  ";
+    text += state;
     text.erase(text.find_last_not_of(' ') + 1);
   }
   return text;

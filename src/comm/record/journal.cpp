@@ -28,8 +28,8 @@ void Journal::tell(Trace& trace, const CallEntry& entry, const UnderWay& own, st
   }
   if (root >= 0) say({lane_of(operation) == Lane::collective ? "root" : "peer", root});
   if (own.way != nullptr) say({"way", own.way});
-  say(Argument::time("waiting_us", own.waited));
-  say(Argument::time("moving_us", now - slice.begin - own.waited));
+  say({"waiting_us", Ticks{static_cast<std::int64_t>(own.waited)}});
+  say({"moving_us", Ticks{static_cast<std::int64_t>(now - slice.begin - own.waited)}});
   trace.add(slice);
 }
 

@@ -20,14 +20,12 @@ namespace tutti::record {
 /** Those whose calls a rank sees: the ranks of its host. */
 class Neighbours {
  public:
+  virtual ~Neighbours() = default;
   /** What they had done when the communicator failed, for the first of them that asks. */
   virtual std::optional<Flight> claim_flight() = 0;
   /** "rank 3 on node7", and why it may be late if that is known, for the first of them that asks
    * about any rank. */
   virtual std::optional<std::string> claim_late(int rank) = 0;
-
- protected:
-  ~Neighbours() = default;
 };
 
 /**
@@ -40,6 +38,7 @@ class Journal {
   Journal(Ring& ring, Neighbours& neighbours) : recorder_(ring), neighbours_(neighbours) {}
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
+  ~Journal() = default;
 
   /** Now, on the clock of this journal. */
   std::uint64_t now() const { return recorder_.clock().now(); }

@@ -34,6 +34,7 @@ class Recorder {
   explicit Recorder(Ring& ring);
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
+  ~Recorder() = default;
 
   /** Notes that `call`, the call number `sequence` of its lane, is under way. */
   CallEntry& begin(const Call& call, std::uint64_t sequence, std::uint64_t now) {

@@ -72,17 +72,17 @@ char* write_slice(char* at, const Slice& slice, const TracedRank& rank, const Ti
   text.put(R"(","args":{)");
   const char* separator = "\"";
   for (const Argument& argument : slice.arguments) {
-    if (argument.kind() == Argument::Kind::none) break;
+    if (std::holds_alternative<std::monostate>(argument.value)) break;
     text.put(std::exchange(separator, ",\""));
-    text.put(argument.name());
+    text.put(argument.name);
     text.put("\":");
-    if (argument.kind() == Argument::Kind::number) {
-      text.put(argument.number());
-    } else if (argument.kind() == Argument::Kind::time) {
-      text.put_time(scale.length(argument.number()));
+    if (const auto* number = std::get_if<std::int64_t>(&argument.value)) {
+      text.put(*number);
+    } else if (const auto* ticks = std::get_if<Ticks>(&argument.value)) {
+      text.put_time(scale.length(ticks->count));
     } else {
       text.put("\"");
-      text.put(argument.text());
+      text.put(std::get<const char*>(argument.value));
       text.put("\"");
     }
   }

@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <variant>
 #include <vector>
 
 #include "base/fork_guard.hpp"
@@ -18,32 +19,15 @@
 
 namespace tutti::record {
 
-/** Something said of a slice: a number, a text, or a time in ticks. */
-class Argument {
- public:
-  enum class Kind : std::uint8_t { none, number, text, time };
+/** A length of time, in ticks. */
+struct Ticks {
+  std::int64_t count = 0;
+};
 
-  Argument() = default;
-  /** `name` and texts are of static storage: nothing is copied. */
-  Argument(const char* name, std::int64_t value)
-      : name_(name), value_(value), kind_(Kind::number) {}
-  Argument(const char* name, const char* value)
-      : name_(name), value_(reinterpret_cast<std::intptr_t>(value)), kind_(Kind::text) {}
-  static Argument time(const char* name, std::uint64_t ticks) {
-    Argument argument(name, static_cast<std::int64_t>(ticks));
-    argument.kind_ = Kind::time;
-    return argument;
-  }
-
-  Kind kind() const { return kind_; }
-  const char* name() const { return name_; }
-  std::int64_t number() const { return value_; }
-  const char* text() const { return reinterpret_cast<const char*>(value_); }
-
- private:
-  const char* name_ = nullptr;
-  std::int64_t value_ = 0;
-  Kind kind_ = Kind::none;
+/** Something said of a slice. Its name and texts are of static storage: nothing is copied. */
+struct Argument {
+  const char* name = nullptr;
+  std::variant<std::monostate, std::int64_t, Ticks, const char*> value;
 };
 
 /** A stretch of time of one lane. Those of a lane lie one behind or one inside the other. */

@@ -45,7 +45,7 @@ class Host final : private record::Neighbours {
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
   /** Leaves: ranks that still wait for this one get PeerLost. Does not block. */
-  ~Host();
+  ~Host() override;
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(names_.size()); }
