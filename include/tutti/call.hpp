@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "tutti/dtype.hpp"
+#include "tutti/message.hpp"
 #include "tutti/reduce.hpp"
 #include "tutti/sparse.hpp"
 
@@ -35,35 +36,22 @@ enum class Operation : std::uint8_t {
   barrier,
   send,
   recv,
+  exchange,
   allocate,
   split,
 };
 
-inline constexpr std::size_t kOperationCount = 21;
+inline constexpr std::size_t kOperationCount = 22;
 
 /** As the operation's function is called: "all_reduce". */
 constexpr std::string_view name_of(Operation operation) {
-  constexpr std::array<std::string_view, kOperationCount> kNames{"all_reduce",
-                                                                 "reduce",
-                                                                 "scan",
-                                                                 "exscan",
-                                                                 "broadcast",
-                                                                 "gather",
-                                                                 "gather_v",
-                                                                 "scatter",
-                                                                 "scatter_v",
-                                                                 "all_gather",
-                                                                 "all_gather_v",
-                                                                 "reduce_scatter",
-                                                                 "reduce_scatter_v",
-                                                                 "all_to_all",
-                                                                 "all_to_all_v",
-                                                                 "sparse_all_reduce",
-                                                                 "barrier",
-                                                                 "send",
-                                                                 "recv",
-                                                                 "allocate",
-                                                                 "split"};
+  constexpr std::array<std::string_view, kOperationCount> kNames{
+      "all_reduce",       "reduce",     "scan",         "exscan",
+      "broadcast",        "gather",     "gather_v",     "scatter",
+      "scatter_v",        "all_gather", "all_gather_v", "reduce_scatter",
+      "reduce_scatter_v", "all_to_all", "all_to_all_v", "sparse_all_reduce",
+      "barrier",          "send",       "recv",         "exchange",
+      "allocate",         "split"};
   return kNames[static_cast<std::size_t>(operation)];
 }
 
@@ -95,13 +83,16 @@ struct Call {
   /** Elements, as the operation's documentation counts: of gather and all_gather those of one
    * contribution, of scatter and reduce_scatter those of one result, of all_to_all those for one
    * rank; where `counts` says the rest, all, but none of all_to_all_v, where each rank has its own.
-   * Of allocate bytes. */
+   * Of allocate and exchange bytes. */
   std::int64_t count = 0;
   ConstView in;
   View out;
   Reduce reduction;
-  int root = -1;  ///< of reduce, broadcast, gather and scatter
-  int peer = -1;  ///< the destination of a send, the source of a recv
+  int root = -1;                        ///< of reduce, broadcast, gather and scatter
+  int peer = -1;                        ///< the destination of a send, the source of a recv
+  std::int32_t tag = 0;                 ///< of a send or recv
+  Received* received = nullptr;         ///< of a recv: written if not null
+  std::span<const Message> messages{};  ///< of exchange
   /** By rank: each one's elements in gather_v, scatter_v, all_gather_v and reduce_scatter_v; what
    * goes to it in all_to_all_v. */
   std::span<const std::int64_t> counts;
@@ -130,11 +121,17 @@ struct Call {
   static Call sparse_all_reduce(const SparseView& entries, View out, Reduce reduction,
                                 SparseStats* stats = nullptr);
   static Call barrier(Device device = {});
-  static Call send(ConstView in, int destination);
-  static Call recv(View out, int source);
+  static Call send(ConstView in, int destination, std::int32_t tag = 0);
+  static Call recv(View out, int source, std::int32_t tag = 0, Received* received = nullptr);
+  static Call exchange(std::span<const Message> messages);
   static Call allocate(std::int64_t bytes, Device device = {});
   static Call split();
 
+  /** Whether it is about messages between two ranks, not all of them. */
+  bool is_message() const {
+    return operation == Operation::send || operation == Operation::recv ||
+           operation == Operation::exchange;
+  }
   /** "all_reduce(f32, count 10, sum)", as in a MismatchError. */
   std::string describe() const;
 

@@ -13,6 +13,7 @@
 #include "tutti/device.hpp"
 #include "tutti/dtype.hpp"
 #include "tutti/error.hpp"
+#include "tutti/message.hpp"
 #include "tutti/sparse.hpp"
 #include "tutti/transport.hpp"
 #include "tutti/unique_id.hpp"
@@ -184,14 +185,34 @@ class Communicator {
   Event barrier(const Stream& stream = {});
 
   /**
-   * Sends to one rank; done when the receiver has taken the data. Two ranks that send to each
-   * other before they receive wait for each other: put one of the two on a worker stream (between
-   * hosts that needs MPI_THREAD_MULTIPLE, without which worker streams block as well). On GPUs that
-   * does not help: there one of the two receives first, or both call all_to_all().
+   * Sends to one rank. Done when the receiver has taken the data, however short they are: two ranks
+   * that send to each other before they receive wait for each other, and call exchange() instead.
+   * `tag`, not negative, says which recv takes the message; between GPUs it is 0. Sends of one rank
+   * run one after the other, and so do its recvs: a send to a rank whose recv from here asks for
+   * another tag gets a MismatchError, as that recv does.
    */
-  Event send(ConstView in, int destination, const Stream& stream = {});
-  /** Receives what `source` sends; count and dtype must be the same on both sides. */
-  Event recv(View out, int source, const Stream& stream = {});
+  Event send(ConstView in, int destination, std::int32_t tag = 0, const Stream& stream = {});
+  /**
+   * Receives what `source` sends with `tag`; count and dtype must be the same on both sides.
+   * kAnySource takes the message of whichever rank sends first, of several in turns; kAnyTag takes
+   * any tag. `received`, if not null, says what came when the event is ready.
+   *
+   * From any source nobody is to blame for not sending: at the deadline the call throws PeerLost if
+   * ranks have died or left, which it does at once if all others have (between hosts, as far as it
+   * is known), and otherwise CommunicationError, which says from whom nothing came. Between GPUs
+   * InvalidArgument: NCCL receives from a given rank.
+   */
+  Event recv(View out, int source, std::int32_t tag = 0, const Stream& stream = {},
+             Received* received = nullptr);
+  /**
+   * Sends and receives, all at once: done when all of it is, whatever the order in which the other
+   * ranks come to their sides of it, in calls of exchange(), send() or recv(). To itself a rank may
+   * send as well. Messages from one rank to another with the same tag keep their order; a recv
+   * passes over those with other tags. What is received overlaps with nothing else. Takes the turns
+   * of a send and of a recv. Between GPUs it is a group of NCCL's, where the messages of two ranks
+   * are matched by their order alone.
+   */
+  Event exchange(std::span<const Message> messages, const Stream& stream = {});
 
   /**
    * Symmetric memory: `bytes` bytes of zeros, the same number on every rank. Collective and

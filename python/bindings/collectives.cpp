@@ -184,7 +184,7 @@ EventObject send(const Self& self, py::handle array, int destination, MaybeStrea
   arrays.emplace_back(array, "array", Access::read);
   const View view = arrays.front().view();
   return run(self, stream, std::move(arrays), [&](Communicator& communicator, const Stream& on) {
-    return communicator.send(view, destination, on);
+    return communicator.send(view, destination, 0, on);
   });
 }
 
@@ -192,7 +192,7 @@ EventObject recv(const Self& self, py::handle array, int source, MaybeStream str
   std::vector<Array> arrays = in_and_out(array, py::none());
   const View view = arrays.front().view();
   return run(self, stream, std::move(arrays), [&](Communicator& communicator, const Stream& on) {
-    return communicator.recv(view, source, on);
+    return communicator.recv(view, source, 0, on);
   });
 }
 

@@ -48,12 +48,17 @@ void Batch::post(Rest rest, int peer, Piece piece, std::int64_t pieces) {
   if (piece.message >= 0) rests_[static_cast<std::size_t>(piece.message)] = rest;
 }
 
+bool Batch::progress() {
+  if (!wire_.progress(posted_, peers_)) return false;
+  go_on();
+  return true;
+}
+
 void Batch::wait(std::chrono::milliseconds timeout) {
   std::optional<Wire::Clock::time_point> moved;  // last, or when the wait began
   std::unique_ptr<Wire::Lookout> lookout;
   while (!posted_.empty()) {
-    if (wire_.progress(posted_, peers_)) {
-      go_on();
+    if (progress()) {
       moved.reset();
       lookout.reset();  // the deadline starts anew
       continue;

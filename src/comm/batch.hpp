@@ -28,6 +28,9 @@ class Batch {
   void recv(void* data, std::int64_t bytes, int source);
   /** Shares memory of the messages: it lives on if they are abandoned. */
   void keep(std::shared_ptr<const void> memory) { kept_.push_back(std::move(memory)); }
+  /** Moves what can be moved now; whether that was anything. Does not block. */
+  bool progress();
+  bool done() const { return posted_.empty(); }
   /** Blocks until all are done. The deadline starts anew with every piece that arrives or leaves.
    * PeerLost: see Wire::Lookout. */
   void wait() { wait(wire_.timeout()); }

@@ -162,17 +162,29 @@ Call Call::barrier(Device device) {
   return call;
 }
 
-Call Call::send(ConstView in, int destination) {
+Call Call::send(ConstView in, int destination, std::int32_t tag) {
   Call call;
   fill(call, Operation::send, in, in, {});
   call.peer = destination;
+  call.tag = tag;
   return call;
 }
 
-Call Call::recv(View out, int source) {
+Call Call::recv(View out, int source, std::int32_t tag, Received* received) {
   Call call;
   fill(call, Operation::recv, out, {}, out);
   call.peer = source;
+  call.tag = tag;
+  call.received = received;
+  return call;
+}
+
+Call Call::exchange(std::span<const Message> messages) {
+  Call call;
+  call.operation = Operation::exchange;
+  call.messages = messages;
+  for (const Message& message : messages) call.count += message.view().bytes();
+  if (!messages.empty()) call.device = messages.front().view().device;
   return call;
 }
 

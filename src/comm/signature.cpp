@@ -8,7 +8,7 @@ namespace tutti {
 std::string Signature::describe() const {
   std::ostringstream text;
   text << name_of(operation) << '(';
-  if (operation == Operation::allocate) {
+  if (operation == Operation::allocate || operation == Operation::exchange) {
     text << count << " bytes";
   } else if (operation == Operation::all_to_all_v) {
     text << name_of(dtype);
@@ -53,12 +53,6 @@ std::string describe_mismatch(std::span<const RankSignature> requests) {
   std::string text = "the ranks asked for different collectives";
   for (std::size_t i = 0; i < lines.size(); ++i) text += (i == 0 ? " - " : "; ") + lines[i];
   return text;
-}
-
-std::string describe_mismatch(const RankSignature& sender, const RankSignature& receiver) {
-  return "rank " + std::to_string(sender.rank) + " called " + sender.signature.describe() +
-         " to rank " + std::to_string(receiver.rank) + ", which called " +
-         receiver.signature.describe();
 }
 
 }  // namespace tutti

@@ -93,7 +93,5 @@ struct RankSignature {
 /** The message of MismatchError for a collective: each distinct request with the ranks that made
  * it. */
 std::string describe_mismatch(std::span<const RankSignature> requests);
-/** The same for a send and a recv. */
-std::string describe_mismatch(const RankSignature& sender, const RankSignature& receiver);
 
 }  // namespace tutti

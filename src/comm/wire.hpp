@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -22,10 +23,10 @@ class Wire {
   using Clock = std::chrono::steady_clock;
 
   /**
-   * What travels: kinds do not mix. `reply` goes from the receiver of a point-to-point message back
-   * to its sender, so that it is not taken for a message of its own.
+   * What travels: kinds do not mix. The sender of a point-to-point message sends an `offer` before,
+   * to which its receiver answers with a `reply`.
    */
-  enum class Traffic : std::uint8_t { collective, point_to_point, reply };
+  enum class Traffic : std::uint8_t { collective, point_to_point, offer, reply };
   /** What a wait is part of, of which a rank may be in one each at a time. */
   enum class Side : std::uint8_t { collective, send, recv };
 
@@ -36,6 +37,8 @@ class Wire {
   /** A posted message travels in one piece of at most so many bytes. Open MPI sends up to 64 KiB,
    * its header included, over TCP without asking first. */
   static constexpr std::int64_t kPiece = std::int64_t{60} * 1024;
+  /** What arrives as a whole: below every eager limit of Open MPI. */
+  static constexpr std::int64_t kShort = 3900;
   /** Pieces of a message that should be under way: eight reach 0.95 of a wire of 1 Gbit/s; two of
    * 256 KiB, which ask, reach 0.82. */
   static constexpr std::int64_t kUnderWay = 8;
@@ -60,6 +63,9 @@ class Wire {
   virtual Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
                            Traffic traffic) = 0;
   virtual Posted post_receive(std::byte* data, std::int64_t bytes, int source, Traffic traffic) = 0;
+  /** Takes a message of `bytes` bytes, at most kShort, that has come from whoever, if there is one:
+   * its sender. Nobody may have posted a receive for this kind of traffic. Does not block. */
+  virtual std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic) = 0;
   /** Moves bytes. Those of `posted` that have ended become kEnded; whether there were any. Throws
    * PeerLost if one has failed, which is one of the ranks `peers`, by message. Does not block. */
   virtual bool progress(std::span<Posted> posted, std::span<const int> peers) = 0;

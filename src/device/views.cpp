@@ -16,6 +16,8 @@ namespace {
 // Far above any memory; times the bytes of an element and the number of ranks it fits 64 bits.
 constexpr std::int64_t kMostCount = std::int64_t{1} << 44;
 
+}  // namespace
+
 bool are_apart(const ConstView& a, const ConstView& b) {
   if (a.count == 0 || b.count == 0) return true;
   const auto* a_begin = static_cast<const std::byte*>(a.data);
@@ -23,8 +25,6 @@ bool are_apart(const ConstView& a, const ConstView& b) {
   const std::less_equal<> not_after;
   return not_after(a_begin + a.bytes(), b_begin) || not_after(b_begin + b.bytes(), a_begin);
 }
-
-}  // namespace
 
 void check_view(std::string_view name, const ConstView& view) {
   if (static_cast<int>(view.dtype) >= kDTypeCount) {

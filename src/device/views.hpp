@@ -27,7 +27,9 @@ void check_count(std::string_view name, const ConstView& view, std::int64_t expe
  * longer one.
  */
 void check_overlap(const ConstView& in, const ConstView& out, std::int64_t offset);
-/** `a` and `b` do not overlap at all. */
+/** Whether `a` and `b` do not overlap at all. */
+bool are_apart(const ConstView& a, const ConstView& b);
+/** are_apart(). */
 void check_apart(std::string_view a_name, const ConstView& a, std::string_view b_name,
                  const ConstView& b);
 

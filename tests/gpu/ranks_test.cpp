@@ -91,11 +91,29 @@ TEST_F(GpuRanks, MessagesArrive) {
     const auto data =
         memory.to_gpu(std::vector<float>(5000, static_cast<float>(comm.global_rank())));
     const View view(data.data, 5000, DType::f32, stream.device());
-    if (comm.global_rank() == 0) comm.send(view, 1, stream).wait();
+    if (comm.global_rank() == 0) comm.send(view, 1, 0, stream).wait();
     if (comm.global_rank() == 1) {
-      comm.recv(view, 0, stream).wait();
+      comm.recv(view, 0, 0, stream).wait();
       EXPECT_EQ(memory.from_gpu(data), std::vector<float>(5000, 0.0F));
     }
+  });
+}
+
+TEST_F(GpuRanks, TwoRanksExchangeInOneCall) {
+  on_gpus([](Communicator& comm, const Stream& stream) {
+    comm.barrier(stream);
+    const GpuMemory memory(stream);
+    const int rank = comm.global_rank();
+    const int next = (rank + 1) % comm.world_size();
+    const int previous = (rank + comm.world_size() - 1) % comm.world_size();
+    constexpr std::int64_t kCount = 2'000'000;
+    const auto mine = memory.to_gpu(std::vector<float>(kCount, static_cast<float>(rank)));
+    const auto theirs = memory.to_gpu(std::vector<float>(kCount, -1.0F));
+    const std::vector<Message> messages{
+        Message::send(View(mine.data, kCount, DType::f32, stream.device()), next),
+        Message::recv(View(theirs.data, kCount, DType::f32, stream.device()), previous)};
+    comm.exchange(messages, stream).wait();
+    EXPECT_EQ(memory.from_gpu(theirs), std::vector<float>(kCount, static_cast<float>(previous)));
   });
 }
 

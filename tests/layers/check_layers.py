@@ -19,7 +19,7 @@ LAYERS = [
         "sparse.hpp",
     },
     {"device.hpp", "select.hpp"},
-    {"unique_id.hpp", "call.hpp", "transport.hpp"},
+    {"unique_id.hpp", "call.hpp", "message.hpp", "transport.hpp"},
     {"communicator.hpp", "mpi.hpp", "timeline.hpp"},
     {"compressor.hpp", "optimizer.hpp", "step_statistics.hpp"},
     {"dist_opt.hpp", "dist_options.hpp"},

@@ -198,6 +198,53 @@ std::vector<BadCall> bad_calls() {
        {"count"}},
       {"SendToNobody", [](auto& comm, auto& s) { comm.send(s.view(0, 1), 77); }, {"77"}},
       {"RecvFromNobody", [](auto& comm, auto& s) { comm.recv(s.view(0, 1), -2); }, {"-2"}},
+      {"SendWithATagBelowZero",
+       [](auto& comm, auto& s) { comm.send(s.view(0, 1), 0, -1); },
+       {"tag", "-1"}},
+      {"RecvWithATagThatIsNone",
+       [](auto& comm, auto& s) { comm.recv(s.view(0, 1), kAnySource, -7); },
+       {"tag", "-7"}},
+      {"SendToAnyRank",
+       [](auto& comm, auto& s) { comm.send(s.view(0, 1), kAnySource); },
+       {"destination", "-1"}},
+      {"RecvFromAnySourceOnGpu",
+       [](auto& comm, auto& s) {
+         comm.recv(View(s.floats.data(), 1, DType::f32, {DeviceKind::cuda, 0}), kAnySource);
+       },
+       {"source", "NCCL"}},
+      {"SendWithATagOnGpu",
+       [](auto& comm, auto& s) {
+         comm.send(View(s.floats.data(), 1, DType::f32, {DeviceKind::cuda, 0}), 0, 3);
+       },
+       {"tag", "3", "NCCL"}},
+      {"ExchangeWithNobody",
+       [](auto& comm, auto& s) {
+         const std::vector<Message> messages{Message::recv(s.view(0, 1), 0),
+                                             Message::send(s.view(1, 1), 77)};
+         comm.exchange(messages);
+       },
+       {"messages[1].destination", "77"}},
+      {"ExchangeOfANegativeCount",
+       [](auto& comm, auto& s) {
+         const std::vector<Message> messages{Message::recv(s.view(0, -1), 0)};
+         comm.exchange(messages);
+       },
+       {"messages[0].out.count", "-1"}},
+      {"ExchangeIntoOnePlaceTwice",
+       [](auto& comm, auto& s) {
+         const std::vector<Message> messages{Message::recv(s.view(0, 10), 0),
+                                             Message::recv(s.view(9, 10), 0, 1)};
+         comm.exchange(messages);
+       },
+       {"messages[0]", "messages[1]", "overlap"}},
+      {"ExchangeIntoWhatIsSent",
+       [](auto& comm, auto& s) {
+         const std::vector<Message> messages{Message::send(s.view(5, 10), 0),
+                                             Message::send(s.view(5, 10), 0),
+                                             Message::recv(s.view(0, 6), 0, 1)};
+         comm.exchange(messages);
+       },
+       {"messages[0]", "messages[2]", "overlap"}},
       {"AllocateLessThanNothing", [](auto& comm, auto&) { comm.allocate(-1); }, {"bytes", "-1"}},
   };
 }

@@ -62,7 +62,7 @@ TEST_F(PointToPoint, AMessageIsDoneWhenItHasBeenTaken) {
     std::vector<std::int32_t> data(1, comm.global_rank());
     if (comm.global_rank() == 0) {
       const Stream stream = Stream::worker();
-      const Event sent = comm.send(ConstView(std::span(data)), 1, stream);
+      const Event sent = comm.send(ConstView(std::span(data)), 1, 0, stream);
       comm.barrier();
       EXPECT_FALSE(sent.ready());
       comm.barrier();
@@ -90,7 +90,7 @@ TEST_F(PointToPoint, ARingShiftsOnWorkerStreams) {
       std::vector<std::int64_t> theirs(mine.size());
       for (int round = 0; round < 10; ++round) {
         std::fill(mine.begin(), mine.end(), 100 * round + rank);
-        const Event sent = comm.send(ConstView(std::span(mine)), next, sending);
+        const Event sent = comm.send(ConstView(std::span(mine)), next, 0, sending);
         comm.recv(View(std::span(theirs)), previous);
         sent.wait();
         ASSERT_EQ(theirs, std::vector<std::int64_t>(theirs.size(), 100 * round + previous));
@@ -110,8 +110,8 @@ TEST_F(PointToPoint, RunsBesideCollectives) {
     std::vector<float> sum(50'000);
     for (int round = 0; round < 5; ++round) {
       const Event received =
-          comm.recv(View(std::span(in)), (rank + ranks() - 1) % ranks(), receiving);
-      const Event sent = comm.send(ConstView(std::span(out)), (rank + 1) % ranks(), sending);
+          comm.recv(View(std::span(in)), (rank + ranks() - 1) % ranks(), 0, receiving);
+      const Event sent = comm.send(ConstView(std::span(out)), (rank + 1) % ranks(), 0, sending);
       for (int call = 0; call < 5; ++call) {
         std::fill(sum.begin(), sum.end(), 1.0F);
         comm.all_reduce(View(std::span(sum)));

@@ -192,5 +192,57 @@ TEST(Blame, FollowsWhoDoesNotComeToASplit) {
 TEST(Blame, LeadsThroughAPartOfASplit) { expect_the_stopped_one_to_be_blamed(true); }
 TEST(Blame, LeadsThroughACommunicatorMadeForItself) { expect_the_stopped_one_to_be_blamed(false); }
 
+/** Rank 2 dies while rank 0 receives from any source, and rank 1 computes: it may still send, until
+ * the deadline. */
+TEST(Blame, OfARecvFromAnySourceTheDeadAreNamedAtTheDeadline) {
+  constexpr int kRanks = 3;
+  const Shared<Report> report;
+  const UniqueId id = UniqueId::create();
+  Processes ranks;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ranks.start([&, rank] {
+      Communicator comm(rank, kRanks, id, short_timeout(2s));
+      float value = 0;
+      const View view(&value, 1, DType::f32);
+      if (rank == 1) comm.recv(view, 2);
+      if (rank == 2) {
+        comm.send(view, 1);
+        ::raise(SIGKILL);
+      }
+      if (rank == 1) {
+        comm.send(view, 0);
+        holds_within(kPatience, [&] { return report->ended.load(); });
+      }
+      if (rank != 0) return;
+      comm.recv(view, kAnySource);  // of rank 1, whether rank 2 has died or not
+      const auto begin = Clock::now();
+      const std::string outcome = outcome_of([&] { comm.recv(view, kAnySource); });
+      report->end_with((Clock::now() - begin < 2s ? "too early: " : "") + outcome);
+    });
+  }
+  EXPECT_TRUE(ranks.wait(0, kPatience));
+  const std::string outcome = report->outcome.data();
+  EXPECT_TRUE(outcome.starts_with("lost 2: ")) << outcome;
+}
+
+/** Everybody else has died. */
+TEST(Blame, OfARecvFromAnySourceTheDeadAreNamedAtOnceIfNobodyIsLeft) {
+  const Shared<Report> report;
+  const UniqueId id = UniqueId::create();
+  Processes ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.start([&, rank] {
+      Communicator comm(rank, 3, id, short_timeout(kPatience));
+      comm.barrier();
+      if (rank != 0) ::raise(SIGKILL);
+      float value = 0;
+      report->end_with(outcome_of([&] { comm.recv(View(&value, 1, DType::f32), kAnySource); }));
+    });
+  }
+  EXPECT_TRUE(ranks.wait(0, kPatience / 2));
+  const std::string outcome = report->outcome.data();
+  EXPECT_TRUE(outcome.starts_with("lost 1 2: ")) << outcome;
+}
+
 }  // namespace
 }  // namespace tutti::test

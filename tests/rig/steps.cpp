@@ -288,7 +288,7 @@ void Steps::ring(Communicator& comm, const Step& step, std::uint64_t salt) {
   const View out = memory_.out(step, rank, step.count);
   Pattern::contribution(step.dtype, ReduceKind::sum, salt, rank).write(in);
   before_call();
-  const Event sent = comm.send(in, (rank + 1) % size, *sending_);
+  const Event sent = comm.send(in, (rank + 1) % size, 0, *sending_);
   try {
     comm.recv(out, source);
   } catch (const CommunicationError&) {

@@ -119,7 +119,7 @@ class Ring {
 
   void turn() const {
     const int size = comm_.world_size();
-    const Event sent = comm_.send(pair_.in(count_), (comm_.global_rank() + 1) % size, sending_);
+    const Event sent = comm_.send(pair_.in(count_), (comm_.global_rank() + 1) % size, 0, sending_);
     try {
       comm_.recv(pair_.out(count_), (comm_.global_rank() + size - 1) % size);
     } catch (const CommunicationError&) {

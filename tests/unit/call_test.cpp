@@ -32,6 +32,9 @@ TEST(Call, ShowsWhatTheOperationCounts) {
             "sparse_all_reduce(f32, count 6, average)");
   EXPECT_EQ(Call::send(elements(4), 3).describe(), "send(f32, count 4)");
   EXPECT_EQ(Call::recv(elements(4), 3).describe(), "recv(f32, count 4)");
+  const std::array<Message, 2> messages{Message::send(elements(4), 3, 1),
+                                        Message::recv(elements(6), kAnySource)};
+  EXPECT_EQ(Call::exchange(messages).describe(), "exchange(40 bytes)");
   EXPECT_EQ(Call::allocate(4096).describe(), "allocate(4096 bytes)");
   EXPECT_EQ(Call::barrier().describe(), "barrier()");
   EXPECT_EQ(Call::split().describe(), "split()");

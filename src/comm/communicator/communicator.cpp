@@ -145,18 +145,6 @@ Event Communicator::barrier(const Stream& stream) {
   return impl_->run(Call::barrier(stream.device()), stream);
 }
 
-Event Communicator::send(ConstView in, int destination, const Stream& stream) {
-  check_view("in", in);
-  check_rank("destination", destination, world_size());
-  return impl_->run(Call::send(in, destination), stream);
-}
-
-Event Communicator::recv(View out, int source, const Stream& stream) {
-  check_view("out", out);
-  check_rank("source", source, world_size());
-  return impl_->run(Call::recv(out, source), stream);
-}
-
 Device Communicator::device() const { return choose_device(local_rank(), gpu_count()); }
 
 void Communicator::check_device(Device device) const { impl_->check_device(device); }

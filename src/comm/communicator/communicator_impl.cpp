@@ -24,15 +24,18 @@ struct Communicator::Impl::Queued {
         call(call_in),
         counts(call_in.counts.begin(), call_in.counts.end()),
         arriving(call_in.arriving.begin(), call_in.arriving.end()),
-        place(self->order_of(call_in)) {
+        messages(call_in.messages.begin(), call_in.messages.end()),
+        turn(*self, call_in) {
     call.counts = counts;
     call.arriving = arriving;
+    call.messages = messages;
   }
   std::shared_ptr<Impl> self;
   Call call;
   std::vector<std::int64_t> counts;  // the caller's may be gone
   std::vector<std::int64_t> arriving;
-  TicketLock::Place place;
+  std::vector<Message> messages;
+  Turn turn;
 };
 
 Communicator::Impl::Impl(std::unique_ptr<Transport> transport)
@@ -63,15 +66,15 @@ Event Communicator::Impl::run(const Call& call, const Stream& stream) {
     throw InvalidArgument("stream is a GPU's, but the call is about memory of the CPU");
   }
   if (stream.is_inline() || !transport_->any_thread()) {
-    TicketLock::Place place(order_of(call));
-    place.wait();
+    Turn turn(*this, call);
+    turn.wait();
     execute(call, [&] { transport_->run(call); });
     return {};
   }
   return queue(call, stream, [](Queued& queued) {
-    queued.place.wait();
+    queued.turn.wait();
     queued.self->execute(queued.call, [&] { queued.self->transport_->run(queued.call); });
-    queued.place.leave();
+    queued.turn.leave();
   });
 }
 
@@ -83,28 +86,27 @@ Event Communicator::Impl::run_on_gpu(const Call& call, const Stream& stream) {
       throw InvalidArgument("stream is of GPU " + std::to_string(stream.device().ordinal) +
                             ", but the memory is of GPU " + std::to_string(call.device.ordinal));
     }
-    TicketLock::Place place(order_of(call));
-    place.wait();
+    Turn turn(*this, call);
+    turn.wait();
     return launch(call, stream);
   }
   const Event before = Stream::borrow(call.device, nullptr).submit([] {});
   if (stream.is_inline()) {
-    TicketLock::Place place(order_of(call));
-    perform_on_gpu(call, before, place);
+    Turn turn(*this, call);
+    perform_on_gpu(call, before, turn);
     return {};
   }
   return queue(call, stream, [before](Queued& queued) {
-    queued.self->perform_on_gpu(queued.call, before, queued.place);
+    queued.self->perform_on_gpu(queued.call, before, queued.turn);
   });
 }
 
-void Communicator::Impl::perform_on_gpu(const Call& call, const Event& before,
-                                        TicketLock::Place& place) {
-  place.wait();
+void Communicator::Impl::perform_on_gpu(const Call& call, const Event& before, Turn& turn) {
+  turn.wait();
   const Stream& own = own_stream(call.device);
   own.wait(before);
   const Event done = launch(call, own);
-  place.leave();
+  turn.leave();
   guarded([&] { done.wait(); });  // who gives up in the middle is out of step
 }
 
@@ -124,9 +126,9 @@ Event Communicator::Impl::launch(const Call& call, const Stream& stream) {
 }
 
 void Communicator::Impl::check_launch(const Call& call, const Stream& stream) const {
-  if (gpu() == nullptr &&
-      (call.operation == Operation::send || call.operation == Operation::recv)) {
-    throw InvalidArgument("a send or recv on memory of a GPU was called before any collective");
+  if (gpu() == nullptr && call.is_message()) {
+    throw InvalidArgument(std::string(name_of(call.operation)) +
+                          " on memory of a GPU was called before any collective");
   }
   check_own_gpu(call.device, gpu() != nullptr ? gpu()->device() : stream.device());
 }

@@ -7,6 +7,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -35,16 +36,16 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   template <class Action>
   void run_here(const Call& call, const Action& action) {
     refuse_in_forked_child();
-    TicketLock::Place place(order_of(call));
-    place.wait();
+    Turn turn(*this, call);
+    turn.wait();
     execute(call, [&] { action(*transport_); });
   }
   /** As run_here(), on a GPU: action(DeviceTransport&, const Stream&). */
   template <class Action>
   void run_here_on_gpu(const Call& call, const Action& action) {
     refuse_in_forked_child();
-    TicketLock::Place place(order_of(call));
-    place.wait();
+    Turn turn(*this, call);
+    turn.wait();
     launch(call, own_stream(call.device), action).wait();
   }
 
@@ -108,17 +109,41 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   /** What the ranks of this host did last, unless another of them has told it. */
   void tell_flight(const std::exception& error) noexcept;
 
-  TicketLock& order_of(const Call& call) {
-    if (call.operation == Operation::send) return sends_;
-    return call.operation == Operation::recv ? receives_ : collectives_;
-  }
+  /** The place of a call among the collectives, the sends or the recvs; an exchange has one among
+   * the sends and one among the recvs. */
+  class Turn {
+   public:
+    Turn(Impl& impl, const Call& call) {
+      if (call.operation == Operation::exchange) {
+        const std::lock_guard lock(impl.drawing_both_);  // two of them in the same order in both
+        first_.emplace(impl.sends_);
+        second_.emplace(impl.receives_);
+      } else if (call.operation == Operation::send) {
+        first_.emplace(impl.sends_);
+      } else {
+        first_.emplace(call.operation == Operation::recv ? impl.receives_ : impl.collectives_);
+      }
+    }
+    void wait() const {
+      first_->wait();
+      if (second_) second_->wait();
+    }
+    void leave() {
+      first_->leave();
+      if (second_) second_->leave();
+    }
+
+   private:
+    std::optional<TicketLock::Place> first_;
+    std::optional<TicketLock::Place> second_;
+  };
 
   Event run_on_gpu(const Call& call, const Stream& stream);
   /** On a worker stream, as soon as all streams before have been asked: run(Queued&). */
   template <class Run>
   Event queue(const Call& call, const Stream& stream, const Run& run);
   /** Launches what comes after `before`, and waits for it. */
-  void perform_on_gpu(const Call& call, const Event& before, TicketLock::Place& place);
+  void perform_on_gpu(const Call& call, const Event& before, Turn& turn);
   Event launch(const Call& call, const Stream& stream);
 
   /** Launches on a stream of a GPU: action(DeviceTransport&, const Stream&). NCCL wants the
@@ -162,6 +187,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   TicketLock collectives_;
   TicketLock sends_;
   TicketLock receives_;
+  std::mutex drawing_both_;
   std::vector<std::shared_ptr<record::Trace>> traces_;  // all there ever were: calls use the last
   std::unique_ptr<Transport> transport_;
   record::Journal* const journal_;

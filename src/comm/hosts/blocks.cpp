@@ -8,7 +8,7 @@
 namespace tutti {
 
 /** Between hosts every rank talks for itself: a block goes straight to who needs it. */
-void HierarchicalTransport::exchange(const Call& call) {
+void HierarchicalTransport::exchange_blocks(const Call& call) {
   agree(call);
   std::int64_t longest = 0;
   std::optional<std::string> mismatch;

@@ -1,4 +1,4 @@
-// Messages between two ranks, symmetric memory and sub-communicators over several hosts.
+// Symmetric memory and sub-communicators over several hosts.
 #include <cerrno>
 #include <memory>
 #include <optional>
@@ -11,71 +11,9 @@
 #include "tutti/error.hpp"
 
 namespace tutti {
-namespace {
 
 using mpi::Channel;
 using shm::Wait;
-
-/** What the two sides of a message tell each other, in memory that MPI may keep. */
-struct Terms {
-  Signature offered;
-  Signature wanted;
-};
-
-void check_same(const RankSignature& sender, const RankSignature& receiver) {
-  if (sender.signature.dtype == receiver.signature.dtype &&
-      sender.signature.count == receiver.signature.count) {
-    return;
-  }
-  throw MismatchError(describe_mismatch(sender, receiver));
-}
-
-}  // namespace
-
-// Between hosts the sender says what it has, the receiver what it wants; the data follow if both
-// are the same.
-
-void HierarchicalTransport::send(const Call& call) {
-  const int destination = call.peer;
-  if (layout_.host_of(destination) == host()) {
-    return mail_.send(call, layout_.local_rank_of(destination));
-  }
-  const auto terms = std::make_shared<Terms>();
-  terms->offered = Signature::of(call);
-  Batch question(*channel_, Wire::Traffic::point_to_point);
-  question.keep(terms);
-  question.send(&terms->offered, sizeof(Signature), destination);
-  question.wait();
-  Batch answer(*channel_, Wire::Traffic::reply);
-  answer.keep(terms);
-  answer.recv(&terms->wanted, sizeof(Signature), destination);
-  answer.wait();
-  check_same({rank(), terms->offered}, {destination, terms->wanted});
-  Batch data(*channel_, Wire::Traffic::point_to_point);
-  data.send(call.in.data, call.in.bytes(), destination);
-  data.wait();
-}
-
-void HierarchicalTransport::recv(const Call& call) {
-  const int source = call.peer;
-  if (layout_.host_of(source) == host()) {
-    return mail_.recv(call, layout_.local_rank_of(source));
-  }
-  const auto terms = std::make_shared<Terms>();
-  terms->wanted = Signature::of(call);
-  Batch question(*channel_, Wire::Traffic::point_to_point);
-  question.keep(terms);
-  question.recv(&terms->offered, sizeof(Signature), source);
-  question.wait();
-  Batch answer(*channel_, Wire::Traffic::reply);
-  answer.keep(terms);
-  answer.send(&terms->wanted, sizeof(Signature), source);
-  answer.wait();
-  check_same({source, terms->offered}, {rank(), terms->wanted});
-  Batch data(*channel_, Wire::Traffic::point_to_point);
-  data.recv(call.out.data, call.out.bytes(), source);
-  data.wait();
-}
 
 Buffer HierarchicalTransport::allocate(std::int64_t bytes) {
   Buffer buffer;

@@ -61,6 +61,7 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
       local_(std::move(local)),
       signatures_(*local_),
       mail_(local_->host()),
+      messages_(channel_->size()),
       leaders_(*channel_, agents(-1)),
       sparse_(*channel_, leaders_, layout_.largest_host()) {
   // Each kind of wait also minds the other kind of peers.
@@ -147,23 +148,22 @@ void HierarchicalTransport::run(const Call& call) {
       case Operation::scatter_v:
       case Operation::all_to_all:
       case Operation::all_to_all_v:
-        return exchange(call);
+        return exchange_blocks(call);
       case Operation::sparse_all_reduce:
         return sparse_all_reduce(call);
       case Operation::barrier:
         return agree(call);
       case Operation::send:
-        return send(call);
       case Operation::recv:
-        return recv(call);
+      case Operation::exchange:
+        return message(call);
       case Operation::allocate:
       case Operation::split:
         break;  // have functions of their own
     }
     throw Error(std::string(name_of(call.operation)) + " is no operation to run");
   } catch (...) {
-    const bool of_two = call.operation == Operation::send || call.operation == Operation::recv;
-    tell_failure(of_two ? Witnesses::two : Witnesses::all);
+    tell_failure(call.is_message() ? Witnesses::two : Witnesses::all);
     throw;
   }
 }

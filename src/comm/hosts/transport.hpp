@@ -12,6 +12,7 @@
 
 #include "comm/hosts/group.hpp"
 #include "comm/hosts/sparse.hpp"
+#include "comm/hosts/wire_mail.hpp"
 #include "comm/layout.hpp"
 #include "comm/mpi/channel.hpp"
 #include "comm/shm/local.hpp"
@@ -111,11 +112,15 @@ class HierarchicalTransport final : public Transport {
   void broadcast(const Call& call);
   void gather(const Call& call, std::span<const std::int64_t> counts);
   void reduce_scatter(const Call& call);
-  void exchange(const Call& call);
+  void exchange_blocks(const Call& call);
   void scan(const Call& call);
   void sparse_all_reduce(const Call& call);
-  void send(const Call& call);
-  void recv(const Call& call);
+  void message(const Call& call);
+  /** Blocks until `transfers`, some of which go to other hosts, are done. */
+  void finish(Transfers& transfers);
+  /** For a wait for whoever sends: throws PeerLost if all others have gone, or some have and it is
+   * `overdue`; CommunicationError if it is. */
+  void look_after_any(const Transfers& transfers, bool overdue);
   /** What is so short that it goes along with the signatures. */
   void carried_all_reduce(const Call& call);
   void carried_broadcast(const Call& call);
@@ -136,6 +141,7 @@ class HierarchicalTransport final : public Transport {
   std::unique_ptr<shm::Local> local_;
   shm::Signatures signatures_;
   shm::Mail mail_;
+  MessageState messages_;
   HostGroup leaders_;
   SparseLeader sparse_;
   SparseAlgorithm logged_plan_ = SparseAlgorithm::none;

@@ -66,6 +66,7 @@ class Channel final : public Wire {
   Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
                    Traffic traffic) override;
   Posted post_receive(std::byte* data, std::int64_t bytes, int source, Traffic traffic) override;
+  std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic) override;
   bool progress(std::span<Posted> posted, std::span<const int> peers) override;
   bool pause(Clock::duration still) override;
   Clock::time_point now() const override { return Clock::now(); }
@@ -130,6 +131,8 @@ class Channel final : public Wire {
   void announce_mismatch(std::string_view text, Finder finder = Finder::self) noexcept {
     watch_.announce_mismatch(text, finder);
   }
+  /** Those of `ranks` that have left. */
+  RecycledVector<int> leavers(std::span<const int> ranks) { return watch_.leavers(ranks); }
   /** Marks the channel failed without a message, for errors that all members saw. */
   void fail() noexcept { session_->fail(); }
 

@@ -65,6 +65,20 @@ Wire::Posted Channel::post_receive(std::byte* data, std::int64_t bytes, int sour
   return posted_of(request);
 }
 
+std::optional<int> Channel::take(std::byte* data, std::int64_t bytes, Traffic traffic) {
+  int found = 0;
+  MPI_Message matched = MPI_MESSAGE_NULL;
+  MPI_Status status;
+  check(MPI_Improbe(MPI_ANY_SOURCE, tag(traffic), session_->comm(), &found, &matched, &status),
+        "MPI_Improbe");
+  if (found == 0) return std::nullopt;
+  // All of it is here.
+  check(MPI_Mrecv(data, static_cast<int>(bytes), MPI_BYTE, &matched, MPI_STATUS_IGNORE),
+        "MPI_Mrecv");
+  WaitGraph::of_this_process().progressed();
+  return watch_.rank_of(status.MPI_SOURCE);
+}
+
 bool Channel::progress(std::span<Posted> posted, std::span<const int> peers) {
   constexpr std::size_t kAtOnce = 32;
   std::array<MPI_Request, kAtOnce> requests;

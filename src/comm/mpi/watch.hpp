@@ -71,6 +71,8 @@ class Watch final : private WaitGraph::Lookout {
     heartbeat_ = std::move(heartbeat);
   }
   int rank() const { return rank_; }
+  /** The channel's rank of a rank of the session. */
+  int rank_of(int session_rank) const;
   /** Which ranks share a host; nothing before set_hosts(). */
   const std::optional<Layout>& layout() const { return layout_; }
   /** Of a host's leader: sends the other hosts a byte, for their kernels to acknowledge. */
@@ -80,9 +82,6 @@ class Watch final : private WaitGraph::Lookout {
 
  private:
   using Clock = std::chrono::steady_clock;
-
-  /** The channel's rank of a rank of the session. */
-  int rank_of(int session_rank) const;
   // All of these are called with mutex_ held.
   void send_to_all(const ControlMessage& message);
   void receive();

@@ -53,22 +53,22 @@ void NcclTransport::run(const Call& call) {
     case Operation::scatter_v:
     case Operation::all_to_all:
     case Operation::all_to_all_v:
-      return exchange(call);
+      return exchange_blocks(call);
     case Operation::barrier:
       return barrier();
     case Operation::send:
       return send(call);
     case Operation::recv:
       return recv(call);
+    case Operation::exchange:
+      return exchange_messages(call);
     default:
       throw BackendUnavailable(std::string(name_of(call.operation)) + " is not done between GPUs");
   }
 }
 
 void NcclTransport::agree(const Call& call) {
-  // A send and a recv are of two ranks alone.
-  if (call.operation == Operation::send || call.operation == Operation::recv) return;
-  if (compared_ == 0) return;
+  if (compared_ == 0 || call.is_message()) return;
   --compared_;
   Signature signature = Signature::of(call);
   signature.sequence = ++sequence_;
@@ -170,7 +170,7 @@ void NcclTransport::reduce_scatter(const Call& call) {
                 });
 }
 
-void NcclTransport::exchange(const Call& call) {
+void NcclTransport::exchange_blocks(const Call& call) {
   const Blocks blocks(call, cpu_transport_->rank(), cpu_transport_->size());
   const auto is_empty = [](const ConstView& block) { return block.count == 0; };
   if (std::all_of(blocks.to.begin(), blocks.to.end(), is_empty) &&
@@ -229,19 +229,35 @@ void NcclTransport::barrier() {
   });
 }
 
+ncclResult_t NcclTransport::launch(const Message& message, ncclComm_t comm) {
+  const ConstView view = message.view();
+  if (message.receives && message.received != nullptr) *message.received = {message.peer, 0};
+  if (view.count == 0) return ncclSuccess;
+  return message.receives ? nccl().Recv(message.out.data, size(view.count), type_of(view.dtype),
+                                        message.peer, comm, stream_)
+                          : nccl().Send(view.data, size(view.count), type_of(view.dtype),
+                                        message.peer, comm, stream_);
+}
+
 void NcclTransport::send(const Call& call) {
-  if (call.count == 0) return;
-  comm_->call("ncclSend", [&](ncclComm_t comm) {
-    return nccl().Send(call.in.data, size(call.count), type_of(call.dtype), call.peer, comm,
-                       stream_);
-  });
+  comm_->call("ncclSend",
+              [&](ncclComm_t comm) { return launch(Message::send(call.in, call.peer), comm); });
 }
 
 void NcclTransport::recv(const Call& call) {
-  if (call.count == 0) return;
   comm_->call("ncclRecv", [&](ncclComm_t comm) {
-    return nccl().Recv(call.out.data, size(call.count), type_of(call.dtype), call.peer, comm,
-                       stream_);
+    return launch(Message::recv(call.out, call.peer, 0, call.received), comm);
+  });
+}
+
+void NcclTransport::exchange_messages(const Call& call) {
+  if (call.count == 0) return;
+  comm_->group("ncclSend and ncclRecv in a group", [&](ncclComm_t comm) {
+    for (const Message& message : call.messages) {
+      const ncclResult_t result = launch(message, comm);
+      if (is_failure(result)) return result;
+    }
+    return ncclSuccess;
   });
 }
 

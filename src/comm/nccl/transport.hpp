@@ -17,7 +17,7 @@ namespace tutti::nccl {
  * NCCL does not notice ranks that disagree: it hangs or writes nonsense. So the ranks compare
  * their signatures over `cpu_transport` before the first operations of a communicator, as many as
  * TUTTI_GPU_CHECK says (a number, or `all`; 100 unless set). That blocks, and is no part of the
- * later ones. A send and a recv are not compared.
+ * later ones. Messages between two ranks are not compared.
  */
 class NcclTransport final : public DeviceTransport {
  public:
@@ -42,12 +42,14 @@ class NcclTransport final : public DeviceTransport {
   void all_gather_v(const Call& call);
   void reduce_scatter(const Call& call);
   /** Not in place. */
-  void exchange(const Call& call);
+  void exchange_blocks(const Call& call);
   void reduce_scatter_v(const Call& call);
   ncclResult_t reduce_parts(const Call& call, ncclRedOp_t op, ncclComm_t comm);
   void barrier();
   void send(const Call& call);
   void recv(const Call& call);
+  void exchange_messages(const Call& call);
+  ncclResult_t launch(const Message& message, ncclComm_t comm);
   /** Compares a collective with the other ranks', as long as calls are compared. */
   void agree(const Call& call);
   /** Runs launch(op, comm) with NCCL's operator for `reduce` on `dtype`. */

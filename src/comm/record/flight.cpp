@@ -204,7 +204,7 @@ void write_call(JsonWriter& json, const NotedCall& call) {
 
 std::string NotedCall::describe() const {
   std::string text = std::string(tutti::name_of(operation)) + '(';
-  if (operation == Operation::allocate) {
+  if (operation == Operation::allocate || operation == Operation::exchange) {
     text += std::to_string(count) + " bytes";
   } else if (operation != Operation::barrier && operation != Operation::split) {
     text += std::string(tutti::name_of(dtype)) + ", count " + std::to_string(count);
@@ -212,7 +212,7 @@ std::string NotedCall::describe() const {
     if (operation == Operation::send) {
       text += ", to rank " + std::to_string(root);
     } else if (operation == Operation::recv) {
-      text += ", from rank " + std::to_string(root);
+      text += root < 0 ? ", from any source" : ", from rank " + std::to_string(root);
     } else if (root >= 0) {
       text += ", root " + std::to_string(root);
     }

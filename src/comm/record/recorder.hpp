@@ -21,7 +21,9 @@ inline constexpr std::size_t kLanes = 3;
 
 constexpr Lane lane_of(Operation operation) {
   if (operation == Operation::send) return Lane::send;
-  return operation == Operation::recv ? Lane::recv : Lane::collective;
+  // No recv runs beside an exchange.
+  const bool receives = operation == Operation::recv || operation == Operation::exchange;
+  return receives ? Lane::recv : Lane::collective;
 }
 
 /**

@@ -38,7 +38,7 @@ void Local::reduce_blocks(std::span<const ConstView> to, View out, std::int64_t 
   host_.check_own_loss();
 }
 
-void ShmTransport::exchange(const Call& call) {
+void ShmTransport::exchange_blocks(const Call& call) {
   agree(call);
   std::int64_t longest = 0;
   if (call.operation == Operation::all_to_all_v) {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "comm/envelope.hpp"
 #include "comm/failure.hpp"
 #include "comm/own_waits.hpp"
 #include "comm/reach.hpp"
@@ -47,14 +48,19 @@ struct alignas(64) Arrival {
 };
 static_assert(sizeof(Arrival) == 64 && sizeof(Request) <= Arrival::kData);
 
-/** A message from one rank to another, piece by piece. One at a time for each sender. */
-struct Mailbox {
-  Flag posted;  ///< pieces that the sender has put in
-  Flag taken;   ///< pieces that the receiver has taken out
-  std::atomic<std::int32_t> destination;
-  std::atomic<std::uint32_t> refused;  ///< the receiver asked for something else: see `wanted`
-  Signature offered;
-  Signature wanted;
+/** The messages from one rank to another: the sender writes the first half, the receiver the
+ * second. Numbers are those of messages; data move in pieces through the sender's staging memory.
+ */
+struct alignas(128) Mailbox {
+  Offer offer;
+  std::atomic<std::uint32_t> offered;   ///< the message that `offer` is about
+  std::atomic<std::uint32_t> answered;  ///< the last whose answer the sender has read
+  std::atomic<std::uint32_t> posted;    ///< pieces that the sender has put in
+
+  alignas(128) Envelope wanted;
+  std::atomic<std::uint32_t> seen;      ///< the last offer that the receiver has read
+  std::atomic<std::uint32_t> accepted;  ///< the message in whose place `wanted` is
+  std::atomic<std::uint32_t> taken;     ///< pieces that the receiver has taken out
 };
 
 /** The kinds of waits that a rank can be in at the same time. */
@@ -78,7 +84,7 @@ struct alignas(128) RankSlot {
   Flag phase;   ///< synchronisations within collectives that this rank has reached
   Flag staged;  ///< pieces that this rank has put into its staging memory
   Flag taken;   ///< pieces of all ranks that it has worked off
-  Mailbox mailbox;
+  Flag mail;    ///< grows with whatever others do about messages to or from this rank
   std::atomic<std::uint32_t> state;
   ProcessId process;
   ProcessNumber process_number;
@@ -103,7 +109,7 @@ struct alignas(128) RankSlot {
 };
 
 /** The start of the segment; `size` RankSlots follow, a row of Control::waits() for each rank, the
- * rings of the flight recorders, then the staging memory. */
+ * rings of the flight recorders, a row of mailboxes for each sender, then the staging memory. */
 struct alignas(128) ControlHeader {
   static constexpr std::uint32_t kReady = 0x74757474;  // "tutt"
 
@@ -152,6 +158,11 @@ class Control {
     return *reinterpret_cast<record::Ring*>(base_ + ring_offset(size_) +
                                             rank * static_cast<std::int64_t>(sizeof(record::Ring)));
   }
+  Mailbox& mailbox(int sender, int receiver) const {
+    return *reinterpret_cast<Mailbox*>(base_ + mailbox_offset(size_) +
+                                       (std::int64_t{sender} * size_ + receiver) *
+                                           static_cast<std::int64_t>(sizeof(Mailbox)));
+  }
   Staging& staging(int rank) const {
     return *reinterpret_cast<Staging*>(base_ + staging_offset(size_) +
                                        rank * static_cast<std::int64_t>(sizeof(Staging)));
@@ -166,8 +177,12 @@ class Control {
     const std::int64_t waits = std::int64_t{size} * (size + 1);
     return on_pages(slot_offset(size) + waits);
   }
-  static std::int64_t staging_offset(int size) {
+  static std::int64_t mailbox_offset(int size) {
     return on_pages(ring_offset(size) + size * static_cast<std::int64_t>(sizeof(record::Ring)));
+  }
+  static std::int64_t staging_offset(int size) {
+    const std::int64_t pairs = std::int64_t{size} * size;
+    return on_pages(mailbox_offset(size) + pairs * static_cast<std::int64_t>(sizeof(Mailbox)));
   }
   static std::int64_t on_pages(std::int64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 

@@ -40,6 +40,12 @@ class Signal {
     if (sleepers_->fetch_add(0, std::memory_order_acq_rel) != 0) wake();
   }
 
+  /** One more, for a counter that several ranks write. */
+  void bump() const {
+    value_->fetch_add(1, std::memory_order_seq_cst);
+    if (sleepers_->load(std::memory_order_seq_cst) != 0) wake();
+  }
+
   void wake() const { futex(FUTEX_WAKE, INT_MAX, nullptr); }
 
   /** Sleeps while the counter is `seen`, at most for `limit`. May return early. */

@@ -121,11 +121,59 @@ void Host::wait_for(int peer, Flag RankSlot::*flag, std::uint32_t target) {
        [peer](auto& ranks) { ranks.push_back(peer); });
 }
 
-void Host::wait_for(int peer, const Signal& signal, Wait kind, const std::function<bool()>& done) {
+void Host::wait_for_mail(Wait kind, const std::function<bool()>& done,
+                         std::span<const int> awaited) {
   Waiter waiter(policy(), timeout_);
   std::uint64_t since = 0;
-  const auto awaited = [peer](auto& ranks) { ranks.push_back(peer); };
-  if (wait(signal, kind, waiter, since, done, awaited)) note_wait(kind, peer, since);
+  const auto fill = [awaited](std::vector<int>& ranks) {
+    ranks.assign(awaited.begin(), awaited.end());
+  };
+  if (wait(own().mail.signal(), kind, waiter, since, done, fill)) {
+    note_wait(kind, awaited.front(), since);
+  }
+}
+
+bool Host::wait_for_any_mail(Wait kind, const std::function<bool()>& done) {
+  Waiter waiter(policy(), timeout_);
+  if (waiter.spin(done)) return true;
+  const Signal signal = own().mail.signal();
+  Suspicion nobody;
+  const Finally end([&] {
+    end_elsewhere(kind);
+    end_wait(kind, nobody);
+  });
+  for (;;) {
+    const std::uint32_t seen = signal.value();
+    const bool failed = has_failed();
+    if (done()) return true;
+    if (failed) check_failure();
+    tell_wait(kind, {}, nobody);
+    pulse_elsewhere(kind);  // whoever waits for this rank leaves it to this wait's deadline
+    idle({});
+    const std::vector<int> gone = those_gone();
+    if (waiter.expired() || (!gone.empty() && gone.size() == others().size())) {
+      if (done()) return true;
+      check_failure();
+      if (gone.empty()) return false;
+      lose(gone, kGoneMeanwhile);
+    }
+    waiter.nap([&](Waiter::Duration limit) { signal.sleep(seen, limit); });
+  }
+}
+
+void Host::look_after_mail(const std::vector<int>& awaited, const std::function<bool()>& done) {
+  look_around(awaited, done);
+}
+
+std::vector<int> Host::those_gone() const {
+  std::vector<int> gone;
+  for (const int peer : others()) {
+    if (control().slot(peer).state.load(std::memory_order_acquire) == RankSlot::kLeft ||
+        rendezvous_.watches[static_cast<std::size_t>(peer)].ended()) {
+      gone.push_back(peer);
+    }
+  }
+  return gone;
 }
 
 const WaitPolicy& Host::policy() const { return crowded_ ? kCrowdedPolicy : kPolicy; }
@@ -224,9 +272,7 @@ void Host::wake_all() noexcept {
   for (int peer = 0; peer < size(); ++peer) {
     RankSlot& slot = control().slot(peer);
     for (const std::uint64_t parity : {0U, 1U}) slot.arrival_signal(parity).wake();
-    for (Flag* flag : {&slot.phase, &slot.staged, &slot.taken}) flag->wake();
-    slot.mailbox.posted.wake();
-    slot.mailbox.taken.wake();
+    for (Flag* flag : {&slot.phase, &slot.staged, &slot.taken, &slot.mail}) flag->wake();
   }
 }
 

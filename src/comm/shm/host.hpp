@@ -97,8 +97,19 @@ class Host final : private record::Neighbours {
   void wait_for_all(Flag RankSlot::*flag, std::uint32_t target);
   /** Blocks until `flag` of rank `peer` has reached `target`. */
   void wait_for(int peer, Flag RankSlot::*flag, std::uint32_t target);
-  /** Blocks until done(), which depends on `signal`, which rank `peer` gives. */
-  void wait_for(int peer, const Signal& signal, Wait kind, const std::function<bool()>& done);
+  /** Blocks until done(), which depends on the mail of the ranks `awaited`. */
+  void wait_for_mail(Wait kind, const std::function<bool()>& done, std::span<const int> awaited);
+  /** Why ranks are lost that are gone while one waits for mail of any rank. */
+  static constexpr const char* kGoneMeanwhile =
+      "has ended or left, and nobody sent what a recv from any source waited for";
+  /** Blocks until done(), which depends on the mail of any rank. False once the deadline has
+   * passed. PeerLost then if ranks have gone; at once if all others have. */
+  bool wait_for_any_mail(Wait kind, const std::function<bool()>& done);
+  /** For a wait for mail that is not this object's: throws PeerLost if one of `awaited` is gone and
+   * done() does not hold all the same. */
+  void look_after_mail(const std::vector<int>& awaited, const std::function<bool()>& done);
+  /** The other ranks whose processes have ended, or that have left. */
+  std::vector<int> those_gone() const;
 
   /** Made now and then by a wait for ranks of other hosts: shows that this rank is alive and waits,
    * in all communicators of this process, and throws if this one has failed. */

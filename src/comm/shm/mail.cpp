@@ -1,96 +1,160 @@
-// Messages go through the sender's mailbox, piece by piece.
+// Messages go through mailboxes and staging memory, piece by piece.
 #include "comm/shm/mail.hpp"
 
 #include <algorithm>
-#include <string>
 
 #include "base/memory.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::shm {
-namespace {
 
-/** Pieces of a message; an empty one has one piece as well, to meet in. */
-std::uint32_t pieces_of(std::int64_t bytes) {
-  return static_cast<std::uint32_t>(
-      std::max<std::int64_t>((bytes + Staging::kMail - 1) / Staging::kMail, 1));
+// What is stored last tells the other side that the rest is there.
+
+bool Mail::offer(int peer, const Offer& offer) {
+  Mailbox& box = to(peer);
+  if (box.seen.load(std::memory_order_acquire) != box.offered.load(std::memory_order_relaxed)) {
+    return false;
+  }
+  box.offer.envelope = offer.envelope;
+  if (offer.carries()) {
+    copy_bytes(box.offer.data.data(), offer.data.data(), offer.envelope.bytes());
+  }
+  box.offered.store(offer.envelope.number, std::memory_order_release);
+  ring(peer);
+  return true;
 }
 
-}  // namespace
-
-void Mail::send(const Call& call, int destination) {
-  const ConstView in = call.in;
-  host_.check_failure();
-  Mailbox& box = host_.control().slot(host_.rank()).mailbox;
-  box.offered = Signature::of(call);
-  box.refused.store(0, std::memory_order_relaxed);
-  box.destination.store(destination, std::memory_order_release);
-
-  // Returns once the receiver has taken the first `count` pieces of all that was ever sent.
-  const auto wait_until_taken = [&](std::uint32_t count) {
-    const auto done = [&] { return box.taken.reached(count) || box.refused.load() != 0; };
-    if (!done()) host_.wait_for(destination, box.taken.signal(), Wait::send, done);
-    if (box.refused.load() == 0) return;
-    const std::string text = describe_mismatch({host_.name_of(host_.rank()), box.offered},
-                                               {host_.name_of(destination), box.wanted});
-    host_.fail_mismatch(text);
-    throw MismatchError(text);
-  };
-  const auto* data = static_cast<const std::byte*>(in.data);
-  std::int64_t left = in.bytes();
-  for (std::uint32_t piece = pieces_of(in.bytes()); piece > 0; --piece) {
-    wait_until_taken(sent_ - 1);  // the memory of the last piece but one is free
-    const std::int64_t length = std::min(left, Staging::kMail);
-    auto& staging = host_.control().staging(host_.rank()).mail[sent_ & 1U];
-    copy_bytes(staging.data(), data, length);
-    data += length;
-    left -= length;
-    box.posted.publish(++sent_);
+bool Mail::collect(Inbox& inbox) {
+  bool any = false;
+  for (int peer = 0; peer < host_.size(); ++peer) {
+    Mailbox& box = from(peer);
+    const std::uint32_t offered = box.offered.load(std::memory_order_acquire);
+    if (offered == box.seen.load(std::memory_order_relaxed)) continue;
+    inbox.add(host_.name_of(peer), box.offer);
+    const bool last = box.offer.envelope.last;
+    box.seen.store(offered, std::memory_order_release);
+    if (!last) ring(peer);  // for the next one
+    any = true;
   }
-  wait_until_taken(sent_);
-  host_.check_own_loss();
+  return any;
 }
 
-void Mail::recv(const Call& call, int source) {
-  const View out = call.out;
-  host_.check_failure();
-  Mailbox& box = host_.control().slot(source).mailbox;
-  const auto next_piece = [&](std::uint32_t taken) {
-    const auto done = [&] {
-      return box.posted.reached(taken + 1) &&
-             box.destination.load(std::memory_order_acquire) == host_.rank();
-    };
-    if (!done()) host_.wait_for(source, box.posted.signal(), Wait::recv, done);
-  };
-  std::uint32_t taken = 0;
-  const auto message_here = [&] {
-    taken = box.taken.value.load(std::memory_order_acquire);
-    if (!box.posted.reached(taken + 1)) return false;
-    if (box.destination.load(std::memory_order_acquire) != host_.rank()) return false;
-    // Nothing was taken meanwhile: so what lies there is for the destination just read.
-    return box.taken.value.load(std::memory_order_acquire) == taken;
-  };
-  if (!message_here()) host_.wait_for(source, box.posted.signal(), Wait::recv, message_here);
-
-  const Signature wanted = Signature::of(call);
-  if (box.offered.dtype != wanted.dtype || box.offered.count != wanted.count) {
-    const std::string text = describe_mismatch({host_.name_of(source), box.offered},
-                                               {host_.name_of(host_.rank()), wanted});
-    box.wanted = wanted;
-    box.refused.store(1);
-    host_.fail_mismatch(text);
-    throw MismatchError(text);
+bool Mail::accept(int peer, const Envelope& wanted) {
+  Mailbox& box = from(peer);
+  if (box.answered.load(std::memory_order_acquire) !=
+      box.accepted.load(std::memory_order_relaxed)) {
+    return false;
   }
-  auto* data = static_cast<std::byte*>(out.data);
-  std::int64_t left = out.bytes();
-  for (std::uint32_t piece = pieces_of(out.bytes()); piece > 0; --piece) {
-    next_piece(taken);
-    const std::int64_t length = std::min(left, Staging::kMail);
-    const auto& staging = host_.control().staging(source).mail[taken & 1U];
-    copy_bytes(data, staging.data(), length);
-    data += length;
-    left -= length;
-    box.taken.publish(++taken);
+  box.wanted = wanted;
+  box.accepted.store(wanted.number, std::memory_order_release);
+  ring(peer);
+  return true;
+}
+
+std::optional<Envelope> Mail::accepted(int peer, std::uint32_t number) {
+  Mailbox& box = to(peer);
+  if (box.accepted.load(std::memory_order_acquire) != number) return std::nullopt;
+  const Envelope wanted = box.wanted;
+  box.answered.store(number, std::memory_order_release);
+  ring(peer);
+  return wanted;
+}
+
+// --- Data ---------------------------------------------------------------------------------------
+
+class Mail::Sending final : public Movement {
+ public:
+  Sending(Mail& mail, int peer, const ConstView& data)
+      : mail_(mail),
+        peer_(peer),
+        data_(static_cast<const std::byte*>(data.data)),
+        left_(data.bytes()) {}
+  Sending(const Sending&) = delete;
+  Sending& operator=(const Sending&) = delete;
+  ~Sending() override {
+    if (mail_.staged_ == this) mail_.staged_ = nullptr;
+  }
+
+  bool progress() override {
+    if (mail_.staged_ == nullptr) mail_.staged_ = this;
+    if (mail_.staged_ != this) return false;
+    Mailbox& box = mail_.to(peer_);
+    const std::uint32_t taken = box.taken.load(std::memory_order_acquire);
+    std::uint32_t posted = box.posted.load(std::memory_order_relaxed);
+    bool moved = false;
+    auto& pieces = mail_.host_.control().staging(mail_.host_.rank()).mail;
+    for (; left_ > 0 && posted - taken < pieces.size(); moved = true) {
+      const std::int64_t length = std::min(left_, Staging::kMail);
+      copy_bytes(pieces[posted % pieces.size()].data(), data_, length);
+      data_ += length;
+      left_ -= length;
+      box.posted.store(++posted, std::memory_order_release);
+      mail_.ring(peer_);
+    }
+    done_ = left_ == 0 && taken == posted;
+    return moved || done_;
+  }
+  bool done() const override { return done_; }
+
+ private:
+  Mail& mail_;
+  int peer_;
+  const std::byte* data_;
+  std::int64_t left_;
+  bool done_ = false;
+};
+
+class Mail::Receiving final : public Movement {
+ public:
+  Receiving(Mail& mail, int peer, const View& data)
+      : mail_(mail), peer_(peer), data_(static_cast<std::byte*>(data.data)), left_(data.bytes()) {}
+
+  bool progress() override {
+    Mailbox& box = mail_.from(peer_);
+    const auto& pieces = mail_.host_.control().staging(peer_).mail;
+    std::uint32_t taken = box.taken.load(std::memory_order_relaxed);
+    bool moved = false;
+    for (; left_ > 0 && box.posted.load(std::memory_order_acquire) != taken; moved = true) {
+      const std::int64_t length = std::min(left_, Staging::kMail);
+      copy_bytes(data_, pieces[taken % pieces.size()].data(), length);
+      data_ += length;
+      left_ -= length;
+      box.taken.store(++taken, std::memory_order_release);
+      mail_.ring(peer_);
+    }
+    return moved;
+  }
+  bool done() const override { return left_ == 0; }
+
+ private:
+  Mail& mail_;
+  int peer_;
+  std::byte* data_;
+  std::int64_t left_;
+};
+
+std::unique_ptr<Movement> Mail::send(int peer, const ConstView& data) {
+  return std::make_unique<Sending>(*this, peer, data);
+}
+
+std::unique_ptr<Movement> Mail::receive(int peer, const View& data) {
+  return std::make_unique<Receiving>(*this, peer, data);
+}
+
+// --- Waiting ------------------------------------------------------------------------------------
+
+void Mail::finish(Transfers& transfers, Wait kind) {
+  host_.check_failure();
+  while (!transfers.done()) {
+    bool moved = false;  // a look that has seen something is not the last one of a wait
+    const std::function<bool()> moves = [&] { return moved = moved || transfers.progress(); };
+    if (moves()) continue;
+    const std::vector<int> awaited = transfers.awaited_by(*this);
+    if (!awaited.empty()) {
+      host_.wait_for_mail(kind, moves, awaited);
+    } else if (!host_.wait_for_any_mail(kind, moves)) {
+      throw CommunicationError(transfers.nothing_came(host_.timeout()));
+    }
   }
   host_.check_own_loss();
 }

@@ -1,32 +1,44 @@
-// Messages between two ranks of a host.
+// Messages between the ranks of a host.
 #pragma once
 
 #include <cstdint>
 
+#include "comm/messages.hpp"
 #include "comm/shm/host.hpp"
-#include "tutti/call.hpp"
 
 namespace tutti::shm {
 
 /**
- * The messages that a rank sends to others of its host and receives from them; one of each at a
- * time, each from any thread. Both sides say what they have and want, so no other signature is
- * compared.
+ * Carries messages through shared memory. Every two ranks have a mailbox for each direction, in
+ * which they agree on a message; its data go, piece by piece, through the sender's staging memory,
+ * in which there is room for one message at a time.
  */
-class Mail {
+class Mail final : public MessageCarrier {
  public:
   /** `host` outlives it. */
   explicit Mail(Host& host) : host_(host) {}
 
-  /** Runs a send to rank `destination` of the host. Returns when the receiver has taken the data.
-   * Throws MismatchError on both sides, and PeerLost. */
-  void send(const Call& call, int destination);
-  /** Runs a recv from rank `source` of the host. Throws as send() does. */
-  void recv(const Call& call, int source);
+  bool offer(int peer, const Offer& offer) override;
+  std::optional<Envelope> accepted(int peer, std::uint32_t number) override;
+  std::unique_ptr<Movement> send(int peer, const ConstView& data) override;
+  bool collect(Inbox& inbox) override;
+  bool accept(int peer, const Envelope& wanted) override;
+  std::unique_ptr<Movement> receive(int peer, const View& data) override;
+
+  /** Blocks until `transfers`, which use nothing but this, are done, in a wait of `kind`. Throws
+   * PeerLost, and CommunicationError if nothing comes from any source. */
+  void finish(Transfers& transfers, Wait kind);
 
  private:
+  class Sending;
+  class Receiving;
+
+  Mailbox& to(int peer) const { return host_.control().mailbox(host_.rank(), peer); }
+  Mailbox& from(int peer) const { return host_.control().mailbox(peer, host_.rank()); }
+  void ring(int peer) const { host_.control().slot(peer).mail.signal().bump(); }
+
   Host& host_;
-  std::uint32_t sent_ = 0;  // pieces that this rank has put into its mailbox
+  const Sending* staged_ = nullptr;  // whose pieces are in this rank's staging memory
 };
 
 }  // namespace tutti::shm

@@ -68,11 +68,11 @@ void ShmTransport::run(const Call& call) {
     case Operation::scatter:
     case Operation::scatter_v:
     case Operation::all_to_all_v:
-      return exchange(call);
+      return exchange_blocks(call);
     case Operation::send:
-      return mail_.send(call, call.peer);
     case Operation::recv:
-      return mail_.recv(call, call.peer);
+    case Operation::exchange:
+      return message(call);
     case Operation::sparse_all_reduce:
       return sparse_all_reduce(call);
     default:
@@ -107,6 +107,25 @@ void ShmTransport::sparse_all_reduce(const Call& call) {
   stats.bytes_sent = local_->bytes_lent(call.entries);
   stats.density = density_of(stats.entries, call.count);
   if (call.stats != nullptr) *call.stats = stats;
+}
+
+void ShmTransport::message(const Call& call) {
+  Transfers transfers(call, rank(), messages_,
+                      [this](int peer) {
+                        return Transfers::Route{&mail_, peer};
+                      },
+                      {&mail_});
+  try {
+    mail_.finish(transfers, transfers.receives() ? Wait::recv : Wait::send);
+  } catch (const MismatchError& error) {  // which two ranks have seen
+    local_->host().fail_mismatch(error.what());
+    throw;
+  } catch (const PeerLost&) {
+    throw;
+  } catch (const CommunicationError& error) {  // found by this rank alone
+    abort(error.what());
+    throw;
+  }
 }
 
 Buffer ShmTransport::allocate(std::int64_t bytes) {

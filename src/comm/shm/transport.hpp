@@ -24,7 +24,10 @@ namespace tutti::shm {
 class ShmTransport final : public Transport {
  public:
   explicit ShmTransport(std::unique_ptr<Local> local)
-      : local_(std::move(local)), signatures_(*local_), mail_(local_->host()) {}
+      : local_(std::move(local)),
+        signatures_(*local_),
+        mail_(local_->host()),
+        messages_(local_->size()) {}
   /** Among the holders of `id`, who meet now: see Local. */
   ShmTransport(const UniqueId& id, int rank, std::vector<int> names,
                std::chrono::milliseconds timeout)
@@ -55,13 +58,15 @@ class ShmTransport final : public Transport {
   /** agree() on a call whose data do not move by a task. */
   void agree(const Call& call) { agree(Task::meet(), call); }
   /** Operations whose blocks are not all of one length: see Blocks. */
-  void exchange(const Call& call);
+  void exchange_blocks(const Call& call);
   void reduce_scatter_v(const Call& call);
   void sparse_all_reduce(const Call& call);
+  void message(const Call& call);
 
   std::unique_ptr<Local> local_;
   Signatures signatures_;
   Mail mail_;
+  MessageState messages_;
   std::uint64_t sequence_ = 0;              // collectives so far
   std::vector<ViewCursor> sparse_cursors_;  // kept, so that later sums need no new memory
 };
