@@ -1,39 +1,19 @@
 // The collectives of tutti.Communicator: arrays to views, and the call.
-#include <pybind11/stl.h>
 
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "calls.hpp"
 #include "communicator.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::python {
 namespace {
 
-/** A tutti.Event, and called so in help texts. */
-class EventObject : public py::object {
- public:
-  EventObject(py::object event) : py::object(std::move(event)) {}
-};
-
-}  // namespace
-}  // namespace tutti::python
-
-template <>
-struct pybind11::detail::handle_type_name<tutti::python::EventObject> {
-  static constexpr auto name = const_name<tutti::python::PyEvent>();
-};
-
-namespace tutti::python {
-namespace {
-
 using Access = Array::Access;
 using Self = std::shared_ptr<PyCommunicator>;
-/** Of a call, if it has one. Where None stands for a null pointer, pybind11 first looks up an
- * attribute in vain, which makes and clears an exception. */
-using MaybeStream = std::optional<PyStream*>;
 
 Reduce reduce_of(const std::string& op, std::optional<double> factor) {
   if (factor) {
@@ -47,22 +27,6 @@ Reduce reduce_of(const std::string& op, std::optional<double> factor) {
   throw InvalidArgument("op is '" + op +
                         "', but must be sum, average, min, max, product, band, bor, bxor, land, "
                         "lor or lxor");
-}
-
-/** Runs a collective on `stream`, or here and now without one. */
-template <class Action>
-EventObject run(const Self& self, MaybeStream stream, std::vector<Array> arrays,
-                const Action& action) {
-  if (!stream) {
-    self->call(arrays, [&](Communicator& communicator) { action(communicator, Stream()); });
-    return self->ended();
-  }
-  const Event event = self->call(arrays, [&](Communicator& communicator) {
-    return action(communicator, (*stream)->stream());
-  });
-  self->add(event);
-  (*stream)->add({event, std::move(arrays), self});
-  return py::cast(PyEvent{event, self});
 }
 
 /** The arrays of a collective that reads `array` and writes `out`, or `array` if that is None. */
@@ -179,23 +143,6 @@ EventObject all_to_all(const Self& self, py::handle array, py::handle out, Maybe
   });
 }
 
-EventObject send(const Self& self, py::handle array, int destination, MaybeStream stream) {
-  std::vector<Array> arrays;
-  arrays.emplace_back(array, "array", Access::read);
-  const View view = arrays.front().view();
-  return run(self, stream, std::move(arrays), [&](Communicator& communicator, const Stream& on) {
-    return communicator.send(view, destination, 0, on);
-  });
-}
-
-EventObject recv(const Self& self, py::handle array, int source, MaybeStream stream) {
-  std::vector<Array> arrays = in_and_out(array, py::none());
-  const View view = arrays.front().view();
-  return run(self, stream, std::move(arrays), [&](Communicator& communicator, const Stream& on) {
-    return communicator.recv(view, source, 0, on);
-  });
-}
-
 EventObject barrier(const Self& self, MaybeStream stream) {
   return run(self, stream, {},
              [](Communicator& communicator, const Stream& on) { return communicator.barrier(on); });
@@ -248,10 +195,6 @@ void bind_collectives(py::class_<PyCommunicator, Self>& communicator) {
            "Part r of out = part number global_rank of rank r's array; both of the same length. "
            "With `leaving` and `arriving`, leaving[r] elements go to rank r and arriving[r] come "
            "from it.")
-      .def("send", &send, py::arg("array"), py::arg("destination"), stream,
-           "Sends to one rank; ends when the receiver has taken the data.")
-      .def("recv", &recv, py::arg("array"), py::arg("source"), stream,
-           "array = what rank `source` sends; count and dtype are the same on both sides.")
       .def("barrier", &barrier, stream, "Ends once all ranks have called it.");
 }
 

@@ -240,7 +240,13 @@ void bind_communicator(py::module_& module) {
       .def(
           "ready", [](const PyEvent& event) { return event.event.ready(); },
           "Whether the operation has ended, well or not. Does not block.")
-      .def("wait", &wait, "Blocks until the operation has ended, and raises what it raised.");
+      .def("wait", &wait, "Blocks until the operation has ended, and raises what it raised.")
+      .def_property_readonly(
+          "received",
+          [](const PyEvent& event) {
+            return received_of(event.event.ready() ? event.received.get() : nullptr);
+          },
+          "Of a recv that has ended well: the Received that says who sent it, with which tag.");
 
   py::class_<PyStream, std::shared_ptr<PyStream>>(
       module, "Stream",
@@ -347,6 +353,7 @@ void bind_communicator(py::module_& module) {
       .def("__exit__", [](const Self& self, const py::object&, const py::object& value,
                           const py::object&) { self->close(reason_of(value)); });
   bind_collectives(communicator);
+  bind_messages(module, communicator);
   module.def("mpi_library", &mpi_library, "Name and version of the MPI library.");
 }
 

@@ -166,6 +166,7 @@ struct Operation {
   Event event;
   std::vector<Array> arrays;
   std::shared_ptr<PyCommunicator> communicator;
+  std::shared_ptr<const void> memory;
 };
 
 /** tutti.Stream: a worker, and the operations on it that may not have ended. */
@@ -193,10 +194,16 @@ class PyStream final : public Closable {
 /** tutti.Event. */
 struct PyEvent {
   Event event;
-  std::shared_ptr<PyCommunicator> communicator;  // null where the operation has ended
+  std::shared_ptr<PyCommunicator> communicator = {};  // null where the operation has ended
+  std::shared_ptr<const Received> received = {};      // of a recv
 };
 
 void bind_communicator(py::module_& module);
 void bind_collectives(py::class_<PyCommunicator, std::shared_ptr<PyCommunicator>>& communicator);
+/** send, recv and exchange, and what they take and give. */
+void bind_messages(py::module_& module,
+                   py::class_<PyCommunicator, std::shared_ptr<PyCommunicator>>& communicator);
+/** Who sent it, and its tag, as a tutti.Received; None if nothing has come. */
+py::object received_of(const Received* received);
 
 }  // namespace tutti::python

@@ -21,7 +21,20 @@ except ImportError as error:
         f"installed or built (pip install .){_identity.hint()}"
     ) from error
 from tutti import _ends, _log, errors, files, opt
-from tutti._core import Communicator, DeviceArray, Event, NcclIdHolder, Stream, Timeline, __version__
+from tutti._core import (
+    ANY_SOURCE,
+    ANY_TAG,
+    Communicator,
+    DeviceArray,
+    Event,
+    NcclIdHolder,
+    Received,
+    Recv,
+    Send,
+    Stream,
+    Timeline,
+    __version__,
+)
 from tutti.errors import (
     BackendUnavailable,
     CommunicationError,
@@ -40,6 +53,8 @@ _log.follow_environment()
 _ends.follow_interpreter()
 
 __all__ = [
+    "ANY_SOURCE",
+    "ANY_TAG",
     "BackendUnavailable",
     "CommunicationError",
     "Communicator",
@@ -50,6 +65,9 @@ __all__ = [
     "MismatchError",
     "NcclIdHolder",
     "PeerLost",
+    "Received",
+    "Recv",
+    "Send",
     "Stream",
     "SystemError",
     "Timeline",

@@ -146,7 +146,7 @@ def messages(place):
     for count in COUNTS:
         got = numpy.empty(count, numpy.float32)
         if place.ranks > 1:
-            sent = comm.send(data(place.rank, count, "float32"), after, stream)
+            sent = comm.send(data(place.rank, count, "float32"), after, stream=stream)
             comm.recv(got, before)
             sent.wait()
             numpy.testing.assert_array_equal(got, data(before, count, "float32"))
