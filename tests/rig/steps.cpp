@@ -25,12 +25,12 @@ bool contributes(std::int64_t i, std::uint64_t salt, int rank) {
   return (mixed >> 60U) == 0 || (mixed >> 33U) % 50 == static_cast<std::uint64_t>(rank);
 }
 
-std::int64_t part_of(std::int64_t count, std::uint64_t salt, int rank) {
+}  // namespace
+
+std::int64_t Steps::part_of(std::int64_t count, std::uint64_t salt, int rank) {
   const auto step = static_cast<std::uint64_t>(rank) + salt;
   return step % 3 == 0 ? 0 : step % 3 == 1 ? count : count / 2;
 }
-
-}  // namespace
 
 Workspace::Workspace(const Trial& trial) : half_(0) {
   for (std::size_t i = 0; i < trial.program.size(); ++i) {
@@ -143,6 +143,25 @@ void Steps::run(const Step& step, std::uint64_t number) {
       break;
     case Op::all_to_all:
       all_to_all(*comm, step, number);
+      break;
+    case Op::gather:
+    case Op::gather_v:
+    case Op::scatter:
+    case Op::scatter_v:
+      to_or_from_root(*comm, step, number);
+      break;
+    case Op::reduce_scatter_v:
+      scatter_v(*comm, step, number);
+      break;
+    case Op::all_to_all_v:
+      all_to_all_v(*comm, step, number);
+      break;
+    case Op::scan:
+    case Op::exscan:
+      scan(*comm, step, number);
+      break;
+    case Op::exchange:
+      exchange(*comm, step, number);
       break;
     case Op::sparse_all_reduce:
       sparse(*comm, step, number);

@@ -67,10 +67,18 @@ class Steps {
   void scatter(Communicator& comm, const Step& step, std::uint64_t salt);
   void all_to_all(Communicator& comm, const Step& step, std::uint64_t salt);
   void sparse(Communicator& comm, const Step& step, std::uint64_t salt);
+  void to_or_from_root(Communicator& comm, const Step& step, std::uint64_t salt);
+  void scatter_v(Communicator& comm, const Step& step, std::uint64_t salt);
+  void all_to_all_v(Communicator& comm, const Step& step, std::uint64_t salt);
+  void scan(Communicator& comm, const Step& step, std::uint64_t salt);
+  void exchange(Communicator& comm, const Step& step, std::uint64_t salt);
   void ring(Communicator& comm, const Step& step, std::uint64_t salt);
   void split(Communicator& comm);
   std::vector<std::shared_ptr<Communicator>> split_all(const std::shared_ptr<Communicator>& world);
   void allocate(Communicator& comm, const Step& step);
+
+  /** How much of `count` elements is of `rank`, or for it: none, all or half. */
+  static std::int64_t part_of(std::int64_t count, std::uint64_t salt, int rank);
 
   const Trial& trial_;
   std::vector<int>& members_;

@@ -92,6 +92,26 @@ std::int64_t draw_count(Random& random, DType dtype, int ranks, bool is_long) {
   }
 }
 
+/** Of half of the trials, what many steps are instead. Drawn by itself: the trials of the other
+ * half are what they were before there was this. */
+class OtherOps {
+ public:
+  OtherOps(std::uint64_t seed, std::uint64_t number)
+      : random_(seed, number + kOwnNumbers), any_(random_.chance(50)) {}
+
+  Op operator()(Op op) {
+    constexpr std::array<Op, 10> kOps{
+        Op::gather,       Op::gather_v, Op::scatter, Op::scatter_v, Op::reduce_scatter_v,
+        Op::all_to_all_v, Op::scan,     Op::exscan,  Op::exchange,  Op::exchange};
+    return any_ && random_.chance(70) ? random_.of(kOps) : op;
+  }
+
+ private:
+  static constexpr std::uint64_t kOwnNumbers = std::uint64_t{1} << 48U;
+  Random random_;
+  bool any_;
+};
+
 Op draw_op(Random& random, bool several) {
   constexpr std::array<Op, 20> kOps{Op::all_reduce,
                                     Op::all_reduce,
@@ -132,13 +152,14 @@ Step draw_step(Random& random, const Trial& trial, Op op, bool is_long) {
     step.reduce = Reduce::sum;
   }
   step.count = draw_count(random, step.dtype, trial.ranks, is_long);
-  const bool many_parts = op == Op::all_gather || op == Op::all_gather_v || op == Op::all_to_all ||
-                          op == Op::reduce_scatter;
-  if (many_parts && step.count > trial.ranks) step.count /= trial.ranks;
+  if (has_many_parts(op) && step.count > trial.ranks) step.count /= trial.ranks;
   constexpr std::array<Place, 4> kPlaces{Place::ordinary, Place::ordinary, Place::symmetric,
                                          Place::staggered};
   step.place = random.of(kPlaces);
-  step.in_place = op != Op::all_to_all && op != Op::all_gather_v && random.chance(30);
+  const bool cannot = op == Op::all_to_all || op == Op::all_gather_v;
+  step.in_place = !cannot && random.chance(30);
+  const bool scans = op == Op::scan || op == Op::exscan;
+  if (scans && step.reduce.kind == ReduceKind::average) step.reduce = Reduce::sum;
   step.mode = static_cast<DistMode>(random.below(5));
   const auto groups = static_cast<int>(trial.splits.size()) + 1;
   const bool for_all = op == Op::train || op == Op::split || op == Op::allocate;
@@ -200,11 +221,12 @@ void draw_program(Random& random, Trial& trial) {
   for (int i = 0; i < parameters; ++i) trial.parameters.push_back(random.magnitude(20'000));
 
   // One call over and over, or a mixture.
+  OtherOps other(trial.seed, trial.number);
   const int length = is_long || random.chance(40) ? 1 : 2 + random.below(10);
   for (int i = 0; i < length; ++i) {
     constexpr std::array<Op, 4> kLong{Op::all_reduce, Op::all_reduce, Op::broadcast,
                                       Op::reduce_scatter};
-    const Op op = is_long ? random.of(kLong) : draw_op(random, several);
+    const Op op = is_long ? random.of(kLong) : other(draw_op(random, several));
     trial.program.push_back(draw_step(random, trial, op, is_long));
   }
   trial.steps = std::max(10, 2 * length) + random.below(20);
@@ -216,7 +238,8 @@ void draw_program(Random& random, Trial& trial) {
     struck = {.op = Op::allocate, .dtype = DType::u8, .count = random.magnitude(16 * kMiB)};
   }
   if (trial.what.fault == Fault::mismatch) {
-    while (struck.op == Op::ring || struck.op == Op::train || struck.op == Op::split) {
+    while (struck.op == Op::ring || struck.op == Op::exchange || struck.op == Op::train ||
+           struck.op == Op::split) {
       struck = draw_step(random, trial, draw_op(random, several), false);
     }
     struck.group = 0;
@@ -235,37 +258,6 @@ std::span<const Case> cases() { return kCases; }
 std::string_view name_of(Start start) {
   constexpr std::array<std::string_view, kStarts> kNames{"forked", "mpiexec", "hosts"};
   return kNames[static_cast<std::size_t>(start)];
-}
-
-std::string_view name_of(Op op) {
-  constexpr std::array<std::string_view, 13> kNames{
-      "all_reduce",     "reduce",     "broadcast",         "all_gather", "all_gather_v",
-      "reduce_scatter", "all_to_all", "sparse_all_reduce", "barrier",    "ring",
-      "train",          "split",      "allocate"};
-  return kNames[static_cast<std::size_t>(op)];
-}
-
-std::int64_t Step::elements(int ranks) const {
-  const bool many_parts = op == Op::all_gather || op == Op::all_gather_v || op == Op::all_to_all ||
-                          op == Op::reduce_scatter;
-  return many_parts ? (count + 1) * ranks : count;
-}
-
-std::string Step::describe() const {
-  std::ostringstream text;
-  text << name_of(op);
-  if (op == Op::barrier || op == Op::split) return text.str();
-  if (op == Op::train) {
-    constexpr std::array<const char*, 5> kModes{"full", "half", "partial", "top_k", "threshold"};
-    text << " " << kModes[static_cast<std::size_t>(mode)];
-    return text.str();
-  }
-  constexpr std::array<const char*, 3> kPlaces{"", " symmetric", " staggered"};
-  text << " " << count << " " << tutti::name_of(dtype) << " " << name_of(reduce.kind)
-       << kPlaces[static_cast<std::size_t>(place)] << (in_place ? " in place" : "");
-  if (root != 0) text << " root " << root;
-  if (group != 0) text << " in split " << group;
-  return text.str();
 }
 
 bool Trial::is_victim(int rank) const {
@@ -352,36 +344,6 @@ Trial make_trial(std::uint64_t seed, std::uint64_t number) {
     trial.microseconds.push_back(random.magnitude(30'000));
   }
   return trial;
-}
-
-Step mistaken(const Step& step, std::uint64_t choice, int ranks) {
-  Step other = step;
-  if (step.op == Op::barrier) return {.op = Op::all_reduce, .count = 1};
-  if (step.op == Op::allocate) {
-    other.count += 5000;
-    return other;
-  }
-  const bool reduces =
-      step.op == Op::all_reduce || step.op == Op::reduce || step.op == Op::reduce_scatter;
-  switch (choice % 4) {
-    case 0:
-      if (step.op == Op::sparse_all_reduce) break;
-      other.dtype = step.dtype == DType::i32 ? DType::f32 : DType::i32;
-      if (reduces) other.reduce = Reduce::sum;
-      return other;
-    case 1:
-      if (!reduces) break;
-      other.reduce = step.reduce.kind == ReduceKind::max ? Reduce::min : Reduce::max;
-      return other;
-    case 2:
-      if (step.op != Op::reduce && step.op != Op::broadcast) break;
-      other.root = (step.root + 1) % ranks;
-      return other;
-    default:
-      return {.op = Op::barrier};
-  }
-  ++other.count;
-  return other;
 }
 
 }  // namespace tutti::test

@@ -64,14 +64,25 @@ enum class Op : std::uint8_t {
   all_gather_v,
   reduce_scatter,
   all_to_all,
+  gather,
+  gather_v,
+  scatter,
+  scatter_v,
+  reduce_scatter_v,
+  all_to_all_v,
+  scan,
+  exscan,
   sparse_all_reduce,
   barrier,
   ring,      ///< every rank sends to the next and receives from the one before
+  exchange,  ///< every rank sends to all others, and receives from them or from any
   train,     ///< a step of DistOpt
   split,     ///< and a barrier in the part
   allocate,  ///< symmetric memory, which goes back at once
 };
 std::string_view name_of(Op op);
+/** Whether a rank has memory for a block of each rank. */
+bool has_many_parts(Op op);
 
 /** Where the arguments of a collective lie. */
 enum class Place : std::uint8_t {

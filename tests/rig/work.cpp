@@ -142,8 +142,23 @@ Work ring(std::string_view name, std::int64_t count) {
           }};
 }
 
-const std::array<Work, 22>& table() {
-  static const std::array<Work, 22> the_table{{
+/** Every rank sends to both of its neighbours in the ring, and receives from them. */
+Work exchange(std::string_view name, std::int64_t count) {
+  return on_memory(name, count, false, [=](auto& comm, auto& memory) {
+    const int size = comm.world_size();
+    const int next = (comm.global_rank() + 1) % size;
+    const int previous = (comm.global_rank() + size - 1) % size;
+    const std::int64_t half = count / 2;
+    const std::vector<Message> messages{Message::send(memory.in(half), next),
+                                        Message::send(memory.in(half), previous, 1),
+                                        Message::recv(memory.out(half), previous),
+                                        Message::recv(memory.out(count).part(half, half), next, 1)};
+    comm.exchange(messages);
+  });
+}
+
+const std::array<Work, 24>& table() {
+  static const std::array<Work, 24> the_table{{
       on_memory("all_reduce", kSmall, false, all_reduce(kSmall)),
       on_memory("all_reduce, large", kLarge, false, all_reduce(kLarge)),
       on_memory("all_reduce, symmetric", kLarge, true, all_reduce(kLarge)),
@@ -164,6 +179,8 @@ const std::array<Work, 22>& table() {
       {"barrier", [](Communicator& comm) { return [&comm] { comm.barrier(); }; }},
       ring("send and recv", kSmall),
       ring("send and recv, large", kLarge),
+      exchange("exchange", kSmall),
+      exchange("exchange, large", kLarge),
       {"allocate", [](Communicator& comm) { return [&comm] { comm.allocate(1 << 20); }; }},
       {"split",
        [](Communicator& comm) { return [&comm] { comm.split(comm.global_rank() % 2, 0); }; }},
