@@ -174,7 +174,7 @@ TEST(Blame, FollowsWhoDoesNotComeToASplit) {
       const std::string outcome = outcome_of([&] {
         if (rank == 0) {
           const shm::Local part(part_id, 0, {0, 1}, kTimeout,
-                                whole.local().host().participants_of({0, 1}));
+                                whole.local().group().participants_of({0, 1}));
         } else {  // later, so that its own deadline is not the one that passes
           std::this_thread::sleep_for(kTimeout / 2);
           float value = 0;

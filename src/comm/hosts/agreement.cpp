@@ -33,13 +33,13 @@ void HierarchicalTransport::compare_hosts(ConstView carried) {
                         static_cast<std::size_t>(carried.bytes()));
   const std::uint64_t since = journal()->now();
   const bool same = leaders_.agree(signature_.hash(), along);
-  local_->host().note_wait_between(leaders_.last(), since);
+  local_->group().note_wait_between(leaders_.last(), since);
   if (!same) throw MismatchError(collect_mismatch(true));
 }
 
 void HierarchicalTransport::release() {
-  local_->host().synchronise();
-  local_->host().check_own_loss();
+  local_->group().synchronise();
+  local_->group().check_own_loss();
   learn_delay();
 }
 
@@ -49,7 +49,7 @@ void HierarchicalTransport::spread(View data, int root) {
 }
 
 void HierarchicalTransport::learn_delay() {
-  if (std::exchange(delay_unknown_, false)) local_->host().share_wait_between(0);
+  if (std::exchange(delay_unknown_, false)) local_->group().share_wait_between(0);
 }
 
 void HierarchicalTransport::agree(const Call& call) {

@@ -21,7 +21,7 @@ void HierarchicalTransport::exchange_blocks(const Call& call) {
   }
   if (mismatch) throw MismatchError(*mismatch);
   if (call.operation == Operation::all_to_all_v) {
-    local_->host().synchronise();  // some may still be reading the counts where blocks are staged
+    local_->group().synchronise();  // some may still be reading the counts where blocks are staged
   }
   // What goes out is read while the answers come in: not from the same memory.
   const bool in_place = call.operation == Operation::all_to_all && call.in.data == call.out.data;
@@ -47,7 +47,7 @@ void HierarchicalTransport::exchange_blocks(const Call& call) {
   }
   local_->exchange(to, from, longest);
   remote.wait();
-  local_->host().synchronise();  // until then the leader looks after the other hosts
+  local_->group().synchronise();  // until then the leader looks after the other hosts
 }
 
 void HierarchicalTransport::scan(const Call& call) {

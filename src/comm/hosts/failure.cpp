@@ -29,14 +29,14 @@ void HierarchicalTransport::tell_failure(Witnesses witnesses) noexcept {
 // symmetric memory, and what only this rank needs.
 
 void HierarchicalTransport::tell(const PeerLost& error) noexcept {
-  shm::Host& host = local_->host();
+  shm::LocalGroup& host = local_->group();
   const Finder finder = host.show_lost(error.ranks(), error.reason());
   channel_->announce_lost(error.ranks(), error.reason(), finder);
   host.part_with_others();
 }
 
 void HierarchicalTransport::tell(const MismatchError& error, Witnesses witnesses) noexcept {
-  shm::Host& host = local_->host();
+  shm::LocalGroup& host = local_->group();
   const Finder finder = host.show_mismatch(error.what());
   if (witnesses == Witnesses::two) channel_->announce_mismatch(error.what(), finder);
   host.part_with_others();
@@ -48,7 +48,7 @@ void HierarchicalTransport::pulse(std::chrono::milliseconds waited) {
     std::vector<int> others(static_cast<std::size_t>(size()));
     std::iota(others.begin(), others.end(), 0);
     others.erase(others.begin() + rank());
-    local_->host().look_after_all();
+    local_->group().look_after_all();
     channel_->poll(others);
     // The control messages reach the ranks of this host, too.
     if (waited >= channel_->timeout()) channel_->investigate(others, waited - channel_->timeout());
@@ -57,7 +57,7 @@ void HierarchicalTransport::pulse(std::chrono::milliseconds waited) {
 
 void HierarchicalTransport::abort(std::string_view reason) noexcept {
   const int self = rank();
-  shm::Host& host = local_->host();
+  shm::LocalGroup& host = local_->group();
   const Finder finder = host.show_lost(std::span(&self, 1), reason);
   channel_->announce_lost(std::span(&self, 1), reason, finder);
   host.part_with_others();

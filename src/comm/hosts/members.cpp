@@ -74,7 +74,7 @@ std::unique_ptr<Transport> HierarchicalTransport::form_part(const SplitPlan& pla
   try {
     auto local = std::make_unique<shm::Local>(id, layout.local_rank_of(plan.rank), neighbours,
                                               channel_->timeout(),
-                                              local_->host().participants_of(std::move(here)));
+                                              local_->group().participants_of(std::move(here)));
     if (layout.host_count() == 1) return std::make_unique<shm::ShmTransport>(std::move(local));
     auto channel = std::make_unique<Channel>(channel_->session(), std::move(session_ranks), context,
                                              channel_->timeout());
@@ -92,7 +92,7 @@ std::unique_ptr<Transport> HierarchicalTransport::form_part(const SplitPlan& pla
 std::unique_ptr<Transport> HierarchicalTransport::connect_part(
     std::unique_ptr<mpi::Channel> channel, Layout layout, std::unique_ptr<shm::Local> local,
     const std::vector<int>& members) {
-  shm::Host& whole = local_->host();
+  shm::LocalGroup& whole = local_->group();
   const Finally end([&whole] { whole.end_elsewhere(Wait::collective); });
   bool whole_failed = false;
   const auto look_at_whole = [&] {  // others may fail to make their part, and say so here

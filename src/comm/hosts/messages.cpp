@@ -25,7 +25,7 @@ void HierarchicalTransport::message(const Call& call) {
 
 /** As Batch::wait(), but the ranks of this host may have something for it as well. */
 void HierarchicalTransport::finish(Transfers& transfers) {
-  local_->host().check_failure();
+  local_->group().check_failure();
   const Wire::Side side = transfers.receives() ? Wire::Side::recv : Wire::Side::send;
   std::optional<Wire::Clock::time_point> moved;  // last, or when the wait began
   std::unique_ptr<Wire::Lookout> lookout;
@@ -47,13 +47,13 @@ void HierarchicalTransport::finish(Transfers& transfers) {
     const std::vector<int> awaited = transfers.awaited();
     lookout->look(awaited);
     const std::vector<int> neighbours = transfers.awaited_by(mail_);
-    if (!neighbours.empty()) local_->host().look_after_mail(neighbours, progress);
+    if (!neighbours.empty()) local_->group().look_after_mail(neighbours, progress);
     if (!awaited.empty() || transfers.done()) continue;
     if (!deadline) deadline.emplace(channel_->timeout());
     const bool overdue = deadline->expired();
     if (!progress()) look_after_any(transfers, overdue);
   }
-  local_->host().check_own_loss();
+  local_->group().check_own_loss();
 }
 
 void HierarchicalTransport::look_after_any(const Transfers& transfers, bool overdue) {
@@ -61,14 +61,14 @@ void HierarchicalTransport::look_after_any(const Transfers& transfers, bool over
   std::iota(others.begin(), others.end(), 0);
   std::erase(others, rank());
   std::vector<int> gone;
-  for (const int neighbour : local_->host().those_gone()) {
-    gone.push_back(local_->host().name_of(neighbour));
+  for (const int neighbour : local_->group().those_gone()) {
+    gone.push_back(local_->group().name_of(neighbour));
   }
   for (const int leaver : channel_->leavers(others)) {
     if (layout_.host_of(leaver) != host()) gone.push_back(leaver);
   }
   if (!gone.empty() && (overdue || gone.size() == others.size())) {
-    throw PeerLost(std::move(gone), shm::Host::kGoneMeanwhile);
+    throw PeerLost(std::move(gone), shm::LocalGroup::kGoneMeanwhile);
   }
   if (overdue) throw CommunicationError(transfers.nothing_came(channel_->timeout()));
 }

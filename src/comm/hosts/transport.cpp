@@ -14,7 +14,7 @@
 namespace tutti {
 namespace {
 
-using shm::Host;
+using shm::LocalGroup;
 using shm::Task;
 using shm::Wait;
 
@@ -60,22 +60,22 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
       layout_(std::move(layout)),
       local_(std::move(local)),
       signatures_(*local_),
-      mail_(local_->host()),
+      mail_(local_->group()),
       messages_(channel_->size()),
       leaders_(*channel_, agents(-1)),
       sparse_(*channel_, leaders_, layout_.largest_host()) {
   // Each kind of wait also minds the other kind of peers.
-  local_->host().set_idle([this](std::span<const int> names) { channel_->poll(names); });
-  local_->host().set_investigate(
+  local_->group().set_idle([this](std::span<const int> names) { channel_->poll(names); });
+  local_->group().set_investigate(
       [this](std::span<const int> names) { return channel_->investigation(names); });
   channel_->set_heartbeat([this](int rank) -> std::optional<std::uint32_t> {
     if (layout_.host_of(rank) != host()) return std::nullopt;
-    return local_->host().heartbeat_of(layout_.local_rank_of(rank));
+    return local_->group().heartbeat_of(layout_.local_rank_of(rank));
   });
-  const auto show_end = [this](Wire::Side side) { local_->host().end_elsewhere(wait_of(side)); };
+  const auto show_end = [this](Wire::Side side) { local_->group().end_elsewhere(wait_of(side)); };
   bool others_failed = false;  // those that meanwhile() looks after, who tell of it themselves
   const auto connecting = [&](Wire::Side side) {
-    local_->host().pulse_elsewhere(wait_of(side));
+    local_->group().pulse_elsewhere(wait_of(side));
     if (!meanwhile) return;
     others_failed = true;
     meanwhile();
@@ -92,7 +92,7 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
     throw;
   }
   channel_->set_idle(
-      {[this](Wire::Side side) { local_->host().pulse_elsewhere(wait_of(side)); }, show_end});
+      {[this](Wire::Side side) { local_->group().pulse_elsewhere(wait_of(side)); }, show_end});
 }
 
 std::string HierarchicalTransport::describe() const {

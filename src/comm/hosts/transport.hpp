@@ -54,7 +54,7 @@ class HierarchicalTransport final : public Transport {
   int local_rank() const override { return local_->rank(); }
   int local_size() const override { return local_->size(); }
   std::string describe() const override;
-  record::Journal* journal() override { return &local_->host().journal(); }
+  record::Journal* journal() override { return &local_->group().journal(); }
   bool any_thread() const override;
   std::int64_t bytes_between() const override;
 

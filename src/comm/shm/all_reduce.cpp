@@ -56,7 +56,7 @@ void Local::reduce_in_pieces(const Task& task) {
   const bool streamed = met_.way().streamed;
   const auto total = static_cast<std::uint32_t>((in.count + most - 1) / most);
   const std::uint32_t base = pieces_;
-  RankSlot& slot = host_.control().slot(rank());
+  RankSlot& slot = group_.control().slot(rank());
   Staging& own = staging_of(rank());
   const auto count_of = [&](std::uint32_t piece) {
     return std::min(most, in.count - std::int64_t{piece} * most);
@@ -80,14 +80,14 @@ void Local::reduce_in_pieces(const Task& task) {
     const std::int64_t begin = std::int64_t{piece} * most + mine.begin;
     const std::size_t place = piece % Staging::kSlots;
     const std::array<void*, 2> outs{out.part(begin, 0).data, own.out[place].data()};
-    host_.wait_for_all(&RankSlot::staged, base + piece + 1);
+    group_.wait_for_all(&RankSlot::staged, base + piece + 1);
     find_pieces(place, mine.begin * width, in.part(begin, 0).data);
     cpu::reduce(outs, inputs_, mine.count, task.dtype, task.combine,
                 streamed ? cpu::Stores{1} : cpu::Stores{});
     slot.taken.publish(base + piece + 1);
   };
   const auto fetch = [&](std::uint32_t piece) {
-    host_.wait_for_all(&RankSlot::taken, base + piece + 1);
+    group_.wait_for_all(&RankSlot::taken, base + piece + 1);
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank()) continue;
       const Share theirs = share_in(piece, peer);
@@ -109,7 +109,7 @@ void Local::reduce_copies(const Task& task) {
   const std::int64_t width = task.width();
   const Share mine = share_of(task.count, width, size(), rank());
   pull_and_combine(task, mine.begin, task.out.part(mine.begin, mine.count), mine.count);
-  host_.synchronise();
+  group_.synchronise();
   for (int step = 1; step < size(); ++step) {
     const int peer = (rank() + step) % size();  // not all from the same rank at once
     const Share theirs = share_of(task.count, width, size(), peer);

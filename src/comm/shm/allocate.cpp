@@ -40,7 +40,7 @@ Buffer Local::allocate(std::int64_t bytes) {
   const std::int64_t stride = (bytes + page - 1) / page * page;
 
   // All ranks know the name and remove it, so that it goes whoever dies meanwhile.
-  const UniqueId ticket = UniqueId::from_bytes(host_.control().header().ticket);
+  const UniqueId ticket = UniqueId::from_bytes(group_.control().header().ticket);
   const std::string name = segment_name(ticket, "allocation " + std::to_string(meetings_));
   const NameGuard guard(name);
   Segment segment;
@@ -85,7 +85,7 @@ Buffer Local::allocate(std::int64_t bytes) {
   if (error) throw SystemError(*error);
   for (int peer = 0; peer < size(); ++peer) {
     if (const int number = errors[static_cast<std::size_t>(peer)]; number != 0) {
-      throw SystemError("rank " + std::to_string(host_.name_of(peer)) + " could not allocate " +
+      throw SystemError("rank " + std::to_string(group_.name_of(peer)) + " could not allocate " +
                             std::to_string(bytes) + " bytes of symmetric memory",
                         number);
     }

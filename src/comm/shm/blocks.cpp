@@ -23,7 +23,7 @@ void Local::exchange(std::span<const ConstView> to, std::span<const View> from,
           copy_bytes(target.data, inputs_[peer], target.bytes());
         }
       });
-  host_.check_own_loss();
+  group_.check_own_loss();
 }
 
 void Local::reduce_blocks(std::span<const ConstView> to, View out, std::int64_t longest,
@@ -35,7 +35,7 @@ void Local::reduce_blocks(std::span<const ConstView> to, View out, std::int64_t 
         if (target.count == 0) return;
         cpu::reduce(std::span(&target.data, 1), inputs_, target.count, out.dtype, combine);
       });
-  host_.check_own_loss();
+  group_.check_own_loss();
 }
 
 void ShmTransport::exchange_blocks(const Call& call) {
@@ -44,11 +44,11 @@ void ShmTransport::exchange_blocks(const Call& call) {
   if (call.operation == Operation::all_to_all_v) {
     const AgreedCounts agreed = compare_counts(*this, call);
     if (agreed.mismatch) {
-      local_->host().fail_mismatch(*agreed.mismatch);
+      local_->group().fail_mismatch(*agreed.mismatch);
       throw MismatchError(*agreed.mismatch);
     }
     longest = agreed.longest;
-    local_->host().synchronise();  // some may still be reading the counts where blocks are staged
+    local_->group().synchronise();  // some may still be reading the counts where blocks are staged
   } else {
     longest = longest_block(call);
   }

@@ -20,13 +20,13 @@ constexpr std::int64_t kFewestPulled = std::int64_t{64} * 1024;
 
 Local::Local(const UniqueId& id, int rank, std::vector<int> names,
              std::chrono::milliseconds timeout, std::optional<Participants> participants)
-    : host_(id, rank, std::move(names), timeout, std::move(participants)),
+    : group_(id, rank, std::move(names), timeout, std::move(participants)),
       symmetric_(rank),
-      single_copy_(host_.control(), rank, host_.size()),
-      inputs_(static_cast<std::size_t>(host_.size())),
+      single_copy_(group_.control(), rank, group_.size()),
+      inputs_(static_cast<std::size_t>(group_.size())),
       outputs_(inputs_.size()) {
   // Threads of one process have one view of its memory: there nothing can be kept from them.
-  if (!host_.is_one_process()) host_.set_on_failure([this] { symmetric_.isolate(); });
+  if (!group_.is_one_process()) group_.set_on_failure([this] { symmetric_.isolate(); });
 }
 
 // --- Meeting ------------------------------------------------------------------------------------
@@ -34,8 +34,9 @@ Local::Local(const UniqueId& id, int rank, std::vector<int> names,
 bool Local::arrive(std::optional<std::uint32_t> stamp) {
   const std::uint32_t own = stamp.value_or(0);
   arrival_of(rank()).stamp = own;
-  host_.come(meetings_);
-  host_.wait_for_arrivals(meetings_, stamp ? Host::Waited::for_arrival : Host::Waited::for_data);
+  group_.come(meetings_);
+  group_.wait_for_arrivals(meetings_,
+                           stamp ? LocalGroup::Waited::for_arrival : LocalGroup::Waited::for_data);
   for (int peer = 0; peer < size(); ++peer) {
     if (arrival_of(peer).stamp != own) return false;
   }
@@ -49,16 +50,16 @@ void Local::bring(const Task& task) {
     auto& data = arrival_of(rank()).data;
     data.fill(std::byte{0});  // see reduce_lines()
     copy_bytes(data.data(), task.in.data, bytes);
-    host_.journal().went(record::Lane::collective, "one line");
+    group_.journal().went(record::Lane::collective, "one line");
   } else {
     copy_bytes(staging_of(rank()).small[meetings_ & 1U].data(), task.in.data, bytes);
     last_way_ = Choices::kPlainShot;
-    host_.journal().went(record::Lane::collective, name_of(Kind::one_shot));
+    group_.journal().went(record::Lane::collective, name_of(Kind::one_shot));
   }
 }
 
 bool Local::meet(const Task& task, std::optional<std::uint32_t> stamp) {
-  host_.check_failure();
+  group_.check_failure();
   ++meetings_;
   met_ = {};
   met_.line = task.bytes <= Arrival::kData;
@@ -137,7 +138,7 @@ void Local::decide(const Task& task) {
   }
   met_.choice = choices_.after(task.kind, task.bytes, allowed, met_.early ? &met_.choice : nullptr);
   last_way_ = met_.choice.way;
-  host_.journal().went(record::Lane::collective, name_of(last_way_.kind));
+  group_.journal().went(record::Lane::collective, name_of(last_way_.kind));
   if (met_.is_trial()) met_.began = Clock::now() - met_.spent;
 }
 
@@ -151,12 +152,12 @@ void Local::move(const Task& task) {
 }
 
 void Local::finish_reading() {
-  host_.check_reads();
-  host_.synchronise();
+  group_.check_reads();
+  group_.synchronise();
 }
 
 void Local::end() {
-  host_.check_own_loss();
+  group_.check_own_loss();
   if (!met_.is_trial()) return;
   const auto spent = std::chrono::nanoseconds(Clock::now() - met_.began).count();
   choices_.note(met_.choice, static_cast<std::uint32_t>(std::min<std::int64_t>(spent, UINT32_MAX)));
@@ -208,8 +209,8 @@ void Local::pull_from(int peer, void* to, std::uint64_t address, std::int64_t by
   if (bytes == 0) return;
   const int error = single_copy_.read(peer, to, address, bytes);
   if (error == 0) return;
-  host_.check_failure();  // it freed the memory because of a failure that it has told
-  host_.lose(peer, error == ESRCH ? "its process has ended" : "its memory cannot be read");
+  group_.check_failure();  // it freed the memory because of a failure that it has told
+  group_.lose(peer, error == ESRCH ? "its process has ended" : "its memory cannot be read");
 }
 
 }  // namespace tutti::shm

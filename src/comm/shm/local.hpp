@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "comm/shm/choices.hpp"
-#include "comm/shm/host.hpp"
+#include "comm/shm/local_group.hpp"
 #include "comm/shm/single_copy.hpp"
 #include "comm/shm/symmetric.hpp"
 #include "comm/shm/task.hpp"
@@ -50,10 +50,10 @@ class Local {
   Local(const UniqueId& id, int rank, std::vector<int> names, std::chrono::milliseconds timeout,
         std::optional<Participants> participants = {});
 
-  int rank() const { return host_.rank(); }
-  int size() const { return host_.size(); }
-  Host& host() { return host_; }
-  const Host& host() const { return host_; }
+  int rank() const { return group_.rank(); }
+  int size() const { return group_.size(); }
+  LocalGroup& group() { return group_; }
+  const LocalGroup& group() const { return group_; }
 
   /**
    * The first half of a task: comes to it with `stamp` and waits for all ranks. Whether all came
@@ -125,8 +125,8 @@ class Local {
   using Ways = std::array<void (Local::*)(const Task&), kWayKinds>;
   static const Ways& ways_of(TaskKind kind);
 
-  Arrival& arrival_of(int peer) const { return host_.control().slot(peer).arrival(meetings_); }
-  Staging& staging_of(int peer) const { return host_.control().staging(peer); }
+  Arrival& arrival_of(int peer) const { return group_.control().slot(peer).arrival(meetings_); }
+  Staging& staging_of(int peer) const { return group_.control().staging(peer); }
   Request request_of(int peer) const;
   /** Comes with what is written, and waits for all ranks; whether they have the same stamp. */
   bool arrive(std::optional<std::uint32_t> stamp);
@@ -192,7 +192,7 @@ class Local {
   /** Reads from the private memory of `peer`; throws PeerLost if it is gone. */
   void pull_from(int peer, void* to, std::uint64_t address, std::int64_t bytes);
 
-  Host host_;
+  LocalGroup group_;
   SymmetricMemory symmetric_;
   SingleCopy single_copy_;
   Choices choices_;

@@ -26,11 +26,11 @@ bool Mail::offer(int peer, const Offer& offer) {
 
 bool Mail::collect(Inbox& inbox) {
   bool any = false;
-  for (int peer = 0; peer < host_.size(); ++peer) {
+  for (int peer = 0; peer < group_.size(); ++peer) {
     Mailbox& box = from(peer);
     const std::uint32_t offered = box.offered.load(std::memory_order_acquire);
     if (offered == box.seen.load(std::memory_order_relaxed)) continue;
-    inbox.add(host_.name_of(peer), box.offer);
+    inbox.add(group_.name_of(peer), box.offer);
     const bool last = box.offer.envelope.last;
     box.seen.store(offered, std::memory_order_release);
     if (!last) ring(peer);  // for the next one
@@ -82,7 +82,7 @@ class Mail::Sending final : public Movement {
     const std::uint32_t taken = box.taken.load(std::memory_order_acquire);
     std::uint32_t posted = box.posted.load(std::memory_order_relaxed);
     bool moved = false;
-    auto& pieces = mail_.host_.control().staging(mail_.host_.rank()).mail;
+    auto& pieces = mail_.group_.control().staging(mail_.group_.rank()).mail;
     for (; left_ > 0 && posted - taken < pieces.size(); moved = true) {
       const std::int64_t length = std::min(left_, Staging::kMail);
       copy_bytes(pieces[posted % pieces.size()].data(), data_, length);
@@ -111,7 +111,7 @@ class Mail::Receiving final : public Movement {
 
   bool progress() override {
     Mailbox& box = mail_.from(peer_);
-    const auto& pieces = mail_.host_.control().staging(peer_).mail;
+    const auto& pieces = mail_.group_.control().staging(peer_).mail;
     std::uint32_t taken = box.taken.load(std::memory_order_relaxed);
     bool moved = false;
     for (; left_ > 0 && box.posted.load(std::memory_order_acquire) != taken; moved = true) {
@@ -144,19 +144,19 @@ std::unique_ptr<Movement> Mail::receive(int peer, const View& data) {
 // --- Waiting ------------------------------------------------------------------------------------
 
 void Mail::finish(Transfers& transfers, Wait kind) {
-  host_.check_failure();
+  group_.check_failure();
   while (!transfers.done()) {
     bool moved = false;  // a look that has seen something is not the last one of a wait
     const std::function<bool()> moves = [&] { return moved = moved || transfers.progress(); };
     if (moves()) continue;
     const std::vector<int> awaited = transfers.awaited_by(*this);
     if (!awaited.empty()) {
-      host_.wait_for_mail(kind, moves, awaited);
-    } else if (!host_.wait_for_any_mail(kind, moves)) {
-      throw CommunicationError(transfers.nothing_came(host_.timeout()));
+      group_.wait_for_mail(kind, moves, awaited);
+    } else if (!group_.wait_for_any_mail(kind, moves)) {
+      throw CommunicationError(transfers.nothing_came(group_.timeout()));
     }
   }
-  host_.check_own_loss();
+  group_.check_own_loss();
 }
 
 }  // namespace tutti::shm

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "comm/messages.hpp"
-#include "comm/shm/host.hpp"
+#include "comm/shm/local_group.hpp"
 
 namespace tutti::shm {
 
@@ -16,7 +16,7 @@ namespace tutti::shm {
 class Mail final : public MessageCarrier {
  public:
   /** `host` outlives it. */
-  explicit Mail(Host& host) : host_(host) {}
+  explicit Mail(LocalGroup& group) : group_(group) {}
 
   bool offer(int peer, const Offer& offer) override;
   std::optional<Envelope> accepted(int peer, std::uint32_t number) override;
@@ -33,11 +33,11 @@ class Mail final : public MessageCarrier {
   class Sending;
   class Receiving;
 
-  Mailbox& to(int peer) const { return host_.control().mailbox(host_.rank(), peer); }
-  Mailbox& from(int peer) const { return host_.control().mailbox(peer, host_.rank()); }
-  void ring(int peer) const { host_.control().slot(peer).mail.signal().bump(); }
+  Mailbox& to(int peer) const { return group_.control().mailbox(group_.rank(), peer); }
+  Mailbox& from(int peer) const { return group_.control().mailbox(peer, group_.rank()); }
+  void ring(int peer) const { group_.control().slot(peer).mail.signal().bump(); }
 
-  Host& host_;
+  LocalGroup& group_;
   const Sending* staged_ = nullptr;  // whose pieces are in this rank's staging memory
 };
 

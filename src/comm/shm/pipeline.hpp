@@ -19,7 +19,7 @@ void Local::relay(std::int64_t count, std::int64_t most, const Part& part, const
                   const Take& take) {
   const std::uint32_t base = pieces_;
   const auto total = static_cast<std::uint32_t>((count + most - 1) / most);
-  RankSlot& own = host_.control().slot(rank());
+  RankSlot& own = group_.control().slot(rank());
   const auto with = [&](std::uint32_t piece, const auto& act) {
     const std::int64_t begin = piece * most;
     act(begin, std::min(most, count - begin), piece % Staging::kSlots);
@@ -28,7 +28,7 @@ void Local::relay(std::int64_t count, std::int64_t most, const Part& part, const
     if (piece >= total) return;
     if (part.gives) {
       if (piece >= Staging::kSlots) {
-        host_.wait_for_all(&RankSlot::taken, base + piece + 1 - Staging::kSlots);
+        group_.wait_for_all(&RankSlot::taken, base + piece + 1 - Staging::kSlots);
       }
       with(piece, stage);
     }
@@ -39,9 +39,9 @@ void Local::relay(std::int64_t count, std::int64_t most, const Part& part, const
     put(piece + 1);
     if (part.takes) {
       if (part.source == Task::kAll) {
-        host_.wait_for_all(&RankSlot::staged, base + piece + 1);
+        group_.wait_for_all(&RankSlot::staged, base + piece + 1);
       } else {
-        host_.wait_for(part.source, &RankSlot::staged, base + piece + 1);
+        group_.wait_for(part.source, &RankSlot::staged, base + piece + 1);
       }
       with(piece, take);
     }

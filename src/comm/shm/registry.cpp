@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "comm/shm/host.hpp"
+#include "comm/shm/local_group.hpp"
 
 namespace tutti::shm {
 
@@ -21,19 +21,19 @@ GroupRegistry::GroupRegistry() {
                    [] { of_this_process().mutex_.unlock(); });
 }
 
-void GroupRegistry::add(Host* host) {
+void GroupRegistry::add(LocalGroup* group) {
   const std::lock_guard lock(mutex_);
-  hosts_.push_back(host);
+  groups_.push_back(group);
 }
 
-void GroupRegistry::remove(Host* host) {
+void GroupRegistry::remove(LocalGroup* group) {
   const std::lock_guard lock(mutex_);
-  std::erase(hosts_, host);
+  std::erase(groups_, group);
 }
 
 /** This host's number of a rank of another communicator; -1 if that is not a member. Where a
  * process has several ranks of a communicator, they are the threads that made it. */
-int Host::find(const Host& other, int rank) const {
+int LocalGroup::find(const LocalGroup& other, int rank) const {
   const RankSlot& wanted = other.control().slot(rank);
   for (int peer = 0; peer < size(); ++peer) {
     const RankSlot& slot = control().slot(peer);
@@ -46,19 +46,19 @@ int Host::find(const Host& other, int rank) const {
 }
 
 template <class Action>
-void Host::for_each_of_this_rank(const Action& action) {
-  GroupRegistry::of_this_process().for_each([&](Host& host) {
+void LocalGroup::for_each_of_this_rank(const Action& action) {
+  GroupRegistry::of_this_process().for_each([&](LocalGroup& group) {
     // A forked child has its parent's objects, too.
-    if (host.process_ == process_ && host.find(*this, rank_) == host.rank_) action(host);
+    if (group.process_ == process_ && group.find(*this, rank_) == group.rank_) action(group);
   });
 }
 
-void Host::beat() {
+void LocalGroup::beat() {
   for_each_of_this_rank(
-      [](Host& host) { host.own().heartbeat.fetch_add(1, std::memory_order_relaxed); });
+      [](LocalGroup& group) { group.own().heartbeat.fetch_add(1, std::memory_order_relaxed); });
 }
 
-void Host::tell_wait(Wait kind, const std::vector<int>& awaited, Suspicion& suspicion) {
+void LocalGroup::tell_wait(Wait kind, const std::vector<int>& awaited, Suspicion& suspicion) {
   suspicion.told = true;
   beat();
   show_wait(awaited);
@@ -68,29 +68,29 @@ void Host::tell_wait(Wait kind, const std::vector<int>& awaited, Suspicion& susp
   OwnWaits::of_this_process().wait_for(processes);
 }
 
-void Host::end_wait(Wait kind, const Suspicion& suspicion) noexcept {
+void LocalGroup::end_wait(Wait kind, const Suspicion& suspicion) noexcept {
   OwnWaits::of_this_process().forget();
   if (!suspicion.told) return;
   show_wait({});
   show_reach(kind, {});
 }
 
-void Host::pulse_elsewhere(Wait kind) {
+void LocalGroup::pulse_elsewhere(Wait kind) {
   waiting_for(kind).store(kWaitingElsewhere, std::memory_order_relaxed);
   pulse();
   shows_outside_.store(true, std::memory_order_relaxed);
-  for_each_of_this_rank([this](Host& host) {
-    if (&host == this) return;
-    host.control().waits(host.rank_, host.size()).store(true, std::memory_order_relaxed);
+  for_each_of_this_rank([this](LocalGroup& group) {
+    if (&group == this) return;
+    group.control().waits(group.rank_, group.size()).store(true, std::memory_order_relaxed);
   });
 }
 
-void Host::end_elsewhere(Wait kind) noexcept {
+void LocalGroup::end_elsewhere(Wait kind) noexcept {
   waiting_for(kind).store(kNotWaiting, std::memory_order_relaxed);
   if (shows_outside_.exchange(false, std::memory_order_relaxed)) show_wait({});
 }
 
-bool Host::leads_outside(const std::vector<int>& awaited) const {
+bool LocalGroup::leads_outside(const std::vector<int>& awaited) const {
   std::vector<int> trace = awaited;
   for (std::size_t i = 0; i < trace.size(); ++i) {  // trace grows
     const int suspect = trace[i];
@@ -110,31 +110,31 @@ bool Host::leads_outside(const std::vector<int>& awaited) const {
   return false;
 }
 
-void Host::show_wait(const std::vector<int>& awaited) {
-  for_each_of_this_rank([&](Host& host) {
-    if (&host == this) return;
+void LocalGroup::show_wait(const std::vector<int>& awaited) {
+  for_each_of_this_rank([&](LocalGroup& group) {
+    if (&group == this) return;
     bool outside = false;
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank_) continue;
       const bool waits = std::find(awaited.begin(), awaited.end(), peer) != awaited.end();
-      const int there = host.find(*this, peer);
+      const int there = group.find(*this, peer);
       if (there >= 0) {
-        host.control().waits(host.rank_, there).store(waits, std::memory_order_relaxed);
+        group.control().waits(group.rank_, there).store(waits, std::memory_order_relaxed);
       } else {
         outside = outside || waits;
       }
     }
-    host.control().waits(host.rank_, host.size()).store(outside, std::memory_order_relaxed);
+    group.control().waits(group.rank_, group.size()).store(outside, std::memory_order_relaxed);
   });
 }
 
-ProcessNumber Host::reach_number(int peer) const {
+ProcessNumber LocalGroup::reach_number(int peer) const {
   const RankSlot& slot = control().slot(peer);
   const bool shares = shares_process_[static_cast<std::size_t>(peer)];
   return slot.process_number + (shares ? static_cast<ProcessNumber>(slot.thread) : 0);
 }
 
-std::vector<int> Host::show_reach(Wait kind, const std::vector<int>& awaited) {
+std::vector<int> LocalGroup::show_reach(Wait kind, const std::vector<int>& awaited) {
   const auto now = Reach::Clock::now();
   const auto is_self = [self = reach_number(rank_)](const auto& entry) {
     return entry.rank == self;
@@ -151,13 +151,13 @@ std::vector<int> Host::show_reach(Wait kind, const std::vector<int>& awaited) {
   std::erase_if(entries, is_self);
   // This rank's waits are several, if it has several threads; all show in all communicators.
   Reach::Entries all = entries;
-  for_each_of_this_rank([&](Host& host) {
-    if (&host == this) host.reach_[static_cast<std::size_t>(kind)] = std::move(entries);
-    for (const Reach::Entries& one : host.reach_) {
+  for_each_of_this_rank([&](LocalGroup& group) {
+    if (&group == this) group.reach_[static_cast<std::size_t>(kind)] = std::move(entries);
+    for (const Reach::Entries& one : group.reach_) {
       for (const Reach::Entry& entry : one) Reach::merge(entry, all);
     }
   });
-  for_each_of_this_rank([&](Host& host) { host.own().reach.show(all); });
+  for_each_of_this_rank([&](LocalGroup& group) { group.own().reach.show(all); });
   return leading_back;
 }
 

@@ -6,31 +6,31 @@
 
 namespace tutti::shm {
 
-class Host;
+class LocalGroup;
 
 /**
  * While a rank waits in one communicator, its peers of another may be waiting for it: they must see
- * that it is alive, and whom it waits for. So every Host of a process is entered here as long as it
- * lives. Safe from any thread.
+ * that it is alive, and whom it waits for. So every LocalGroup of a process is entered here as long
+ * as it lives. Safe from any thread.
  */
 class GroupRegistry {
  public:
   static GroupRegistry& of_this_process();
 
-  void add(Host* host);
-  void remove(Host* host);
-  /** action(Host&) on all, none of which ends meanwhile. */
+  void add(LocalGroup* group);
+  void remove(LocalGroup* group);
+  /** action(LocalGroup&) on all, none of which ends meanwhile. */
   template <class Action>
   void for_each(const Action& action) {
     const std::lock_guard lock(mutex_);
-    for (Host* host : hosts_) action(*host);
+    for (LocalGroup* group : groups_) action(*group);
   }
 
  private:
   GroupRegistry();
 
   std::mutex mutex_;
-  std::vector<Host*> hosts_;
+  std::vector<LocalGroup*> groups_;
 };
 
 }  // namespace tutti::shm

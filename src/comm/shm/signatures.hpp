@@ -18,7 +18,7 @@ class Signatures {
   /** Comes to a task with `signature`; whether all came with the same. Local::meet() does the
    * comparing; what each rank came with is written down for those that differ. */
   bool meet(const Task& task, const Signature& signature) {
-    local_.host().control().slot(local_.rank()).signatures[(local_.meetings() + 1) & 1U] =
+    local_.group().control().slot(local_.rank()).signatures[(local_.meetings() + 1) & 1U] =
         signature;
     const std::uint64_t hash = signature.hash();
     return local_.meet(task, static_cast<std::uint32_t>(hash ^ (hash >> 32U)));
@@ -28,8 +28,8 @@ class Signatures {
   std::vector<RankSignature> all() const {
     std::vector<RankSignature> all;
     for (int peer = 0; peer < local_.size(); ++peer) {
-      const RankSlot& slot = local_.host().control().slot(peer);
-      all.push_back({local_.host().name_of(peer), slot.signatures[local_.meetings() & 1U]});
+      const RankSlot& slot = local_.group().control().slot(peer);
+      all.push_back({local_.group().name_of(peer), slot.signatures[local_.meetings() & 1U]});
     }
     return all;
   }

@@ -46,7 +46,7 @@ void Local::merge_sparse(const SparseView& in, std::int64_t count, const TakeSpa
                own.count * static_cast<std::int64_t>(sizeof(std::uint32_t)));
     copy_bytes(own.values.data(), in.values + at,
                own.count * static_cast<std::int64_t>(sizeof(float)));
-    host_.synchronise();
+    group_.synchronise();
 
     std::int64_t end = count;
     for (int peer = 0; peer < size(); ++peer) end = std::min(end, piece_of(peer)->end);
@@ -60,7 +60,7 @@ void Local::merge_sparse(const SparseView& in, std::int64_t count, const TakeSpa
     take(begin, end, sparse_parts_);
     begin = end;
   }
-  host_.check_own_loss();
+  group_.check_own_loss();
 }
 
 std::int64_t Local::bytes_lent(const SparseView& in) const {

@@ -20,14 +20,14 @@ std::string ShmTransport::describe() const {
 }
 
 void ShmTransport::abort(std::string_view reason) noexcept {
-  const int name = local_->host().name_of(rank());
-  local_->host().fail_lost(std::span(&name, 1), reason);
+  const int name = local_->group().name_of(rank());
+  local_->group().fail_lost(std::span(&name, 1), reason);
 }
 
 void ShmTransport::pulse(std::chrono::milliseconds waited) {
-  Host& host = local_->host();
-  host.look_after_all();
-  if (waited >= host.timeout() && size() > 1) host.overdue();
+  LocalGroup& group = local_->group();
+  group.look_after_all();
+  if (waited >= group.timeout() && size() > 1) group.overdue();
 }
 
 // --- Calls --------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ void ShmTransport::agree(const Task& task, const Call& call) {
   signature.sequence = ++sequence_;
   if (signatures_.meet(task, signature)) return;
   const std::string text = describe_mismatch(signatures_.all());
-  local_->host().fail_mismatch(text);
+  local_->group().fail_mismatch(text);
   throw MismatchError(text);
 }
 
@@ -118,7 +118,7 @@ void ShmTransport::message(const Call& call) {
   try {
     mail_.finish(transfers, transfers.receives() ? Wait::recv : Wait::send);
   } catch (const MismatchError& error) {  // which two ranks have seen
-    local_->host().fail_mismatch(error.what());
+    local_->group().fail_mismatch(error.what());
     throw;
   } catch (const PeerLost&) {
     throw;
@@ -139,13 +139,13 @@ std::unique_ptr<Transport> ShmTransport::split(int color, int key) {
   if (color < 0) return nullptr;
   std::vector<int> names(plan.members.size());
   std::iota(names.begin(), names.end(), 0);
-  Host& host = local_->host();
+  LocalGroup& group = local_->group();
   try {
     auto part = std::make_unique<Local>(plan.tickets.front(), plan.rank, std::move(names),
-                                        host.timeout(), host.participants_of(plan.members));
+                                        group.timeout(), group.participants_of(plan.members));
     return std::make_unique<ShmTransport>(std::move(part));
   } catch (const PeerLost& error) {
-    host.fail_lost(error.ranks(), error.reason());
+    group.fail_lost(error.ranks(), error.reason());
     throw;
   } catch (const std::exception& error) {  // the others would wait for this rank
     abort(error.what());

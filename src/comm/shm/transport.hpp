@@ -26,7 +26,7 @@ class ShmTransport final : public Transport {
   explicit ShmTransport(std::unique_ptr<Local> local)
       : local_(std::move(local)),
         signatures_(*local_),
-        mail_(local_->host()),
+        mail_(local_->group()),
         messages_(local_->size()) {}
   /** Among the holders of `id`, who meet now: see Local. */
   ShmTransport(const UniqueId& id, int rank, std::vector<int> names,
@@ -38,7 +38,7 @@ class ShmTransport final : public Transport {
   int local_rank() const override { return local_->rank(); }
   int local_size() const override { return local_->size(); }
   std::string describe() const override;
-  record::Journal* journal() override { return &local_->host().journal(); }
+  record::Journal* journal() override { return &local_->group().journal(); }
 
   void run(const Call& call) override;
   Buffer allocate(std::int64_t bytes) override;

@@ -8,7 +8,7 @@
 
 #include "base/deadline.hpp"
 #include "base/text.hpp"
-#include "comm/shm/host.hpp"
+#include "comm/shm/local_group.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::shm {
@@ -31,7 +31,7 @@ constexpr const char* kCircle = "; no rank has stopped, they wait for each other
  * stands still are stopped, or busy elsewhere. Nobody, if the trace leads to another host: whoever
  * waits there has a deadline of its own.
  */
-std::vector<int> Host::culprits(const std::vector<int>& awaited, std::string& reason) {
+std::vector<int> LocalGroup::culprits(const std::vector<int>& awaited, std::string& reason) {
   std::vector<std::uint32_t> before;
   for (int peer = 0; peer < size(); ++peer) {
     before.push_back(control().slot(peer).heartbeat.load(std::memory_order_relaxed));
@@ -88,13 +88,13 @@ std::vector<int> Host::culprits(const std::vector<int>& awaited, std::string& re
   return awaited;
 }
 
-void Host::begin_to_ask(const std::vector<int>& awaited, Suspicion& suspicion) {
+void LocalGroup::begin_to_ask(const std::vector<int>& awaited, Suspicion& suspicion) {
   if (!suspicion.investigation && leads_outside(awaited)) {
     suspicion.investigation = inquire(awaited);
   }
 }
 
-std::function<void()> Host::inquire(const std::vector<int>& awaited) {
+std::function<void()> LocalGroup::inquire(const std::vector<int>& awaited) {
   if (investigate_) return investigate_(names_of(awaited));
   Correspondent* const correspondent = OwnWaits::of_this_process().correspondent();
   const bool by_process =
@@ -110,8 +110,8 @@ std::function<void()> Host::inquire(const std::vector<int>& awaited) {
   };
 }
 
-void Host::accuse(const std::vector<int>& awaited, Suspicion& suspicion,
-                  const std::function<bool()>& done) {
+void LocalGroup::accuse(const std::vector<int>& awaited, Suspicion& suspicion,
+                        const std::function<bool()>& done) {
   if (done()) return;
   if (const std::vector<int> circle = suspicion.circle.ranks(); !circle.empty()) {
     lose(circle, "did not answer within " + seconds_text(timeout_) + kCircle);
@@ -128,7 +128,7 @@ void Host::accuse(const std::vector<int>& awaited, Suspicion& suspicion,
   if (!guilty.empty() && !done()) lose(guilty, reason);
 }
 
-Participants Host::participants_of(std::vector<int> ranks) {
+Participants LocalGroup::participants_of(std::vector<int> ranks) {
   struct Absence {
     std::vector<int> awaited;
     Suspicion suspicion;
@@ -157,7 +157,7 @@ Participants Host::participants_of(std::vector<int> ranks) {
   return participants;
 }
 
-void Host::look_after(const std::vector<int>& awaited, Suspicion& suspicion) {
+void LocalGroup::look_after(const std::vector<int>& awaited, Suspicion& suspicion) {
   waiting_for(Wait::collective).store(awaited.front(), std::memory_order_relaxed);
   tell_wait(Wait::collective, awaited, suspicion);
   check_failure();
@@ -171,39 +171,39 @@ void Host::look_after(const std::vector<int>& awaited, Suspicion& suspicion) {
 
 // --- Failures -----------------------------------------------------------------------------------
 
-const FailureReport& Host::failure() const {
+const FailureReport& LocalGroup::failure() const {
   const std::int32_t author = control().header().failed_by.load(std::memory_order_acquire) - 1;
   return control().slot(author).failure;
 }
 
-void Host::throw_failure() const {
+void LocalGroup::throw_failure() const {
   part_with_others();
   const FailureReport& report = failure();
   if (report.kind == FailureReport::Kind::peer_lost && on_loss_) on_loss_();
   report.raise();
 }
 
-bool Host::names_this_rank() const {
+bool LocalGroup::names_this_rank() const {
   const auto lost = failure().rank_list();
   return std::find(lost.begin(), lost.end(), name_of(rank_)) != lost.end();
 }
 
-void Host::lose(const std::vector<int>& ranks, const std::string& reason) {
+void LocalGroup::lose(const std::vector<int>& ranks, const std::string& reason) {
   fail_lost(names_of(ranks), reason);
   throw_failure();  // what all ranks throw, which may be an earlier failure
 }
 
-Finder Host::show_lost(std::span<const int> names, std::string_view reason) noexcept {
+Finder LocalGroup::show_lost(std::span<const int> names, std::string_view reason) noexcept {
   if (on_loss_) on_loss_();
   return show([&](FailureReport& report) { report.set_lost(names, reason); });
 }
 
-Finder Host::show_mismatch(std::string_view text) noexcept {
+Finder LocalGroup::show_mismatch(std::string_view text) noexcept {
   return show([&](FailureReport& report) { report.set_mismatch(text); });
 }
 
 template <class Write>
-Finder Host::show(const Write& write) noexcept {
+Finder LocalGroup::show(const Write& write) noexcept {
   auto& failed_by = control().header().failed_by;
   const std::lock_guard lock(failing_);
   if (!has_failed()) {

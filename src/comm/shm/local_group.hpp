@@ -36,16 +36,16 @@ namespace tutti::shm {
  * the deadline passes, it finds out whom the ranks waited for wait for themselves, so that the
  * blame falls on who really stopped.
  */
-class Host final : private record::Neighbours {
+class LocalGroup final : private record::Neighbours {
  public:
   /** `participants`: the ranks as they are known while they meet, and what a loss concerns; nothing
    * if they are known as `names` then, too. */
-  Host(const UniqueId& id, int rank, std::vector<int> names, std::chrono::milliseconds timeout,
-       std::optional<Participants> participants = {});
-  Host(const Host&) = delete;
-  Host& operator=(const Host&) = delete;
+  LocalGroup(const UniqueId& id, int rank, std::vector<int> names,
+             std::chrono::milliseconds timeout, std::optional<Participants> participants = {});
+  LocalGroup(const LocalGroup&) = delete;
+  LocalGroup& operator=(const LocalGroup&) = delete;
   /** Leaves: ranks that still wait for this one get PeerLost. Does not block. */
-  ~Host() override;
+  ~LocalGroup() override;
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(names_.size()); }
@@ -229,7 +229,7 @@ class Host final : private record::Neighbours {
               const std::function<bool()>& done);
   template <class Action>
   void for_each_of_this_rank(const Action& action);
-  int find(const Host& other, int rank) const;
+  int find(const LocalGroup& other, int rank) const;
   /** Whether one of `awaited`, or whom they wait for, waits in another communicator for a rank that
    * is not of this host. */
   bool leads_outside(const std::vector<int>& awaited) const;

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/system.hpp"
-#include "comm/shm/host.hpp"
+#include "comm/shm/local_group.hpp"
 #include "comm/shm/process.hpp"
 
 namespace tutti::shm {
@@ -15,11 +15,11 @@ namespace tutti::shm {
 static_assert(static_cast<int>(Wait::send) == static_cast<int>(record::Lane::send));
 static_assert(static_cast<int>(Wait::recv) == static_cast<int>(record::Lane::recv));
 
-void Host::note_wait(Wait kind, int last, std::uint64_t since) {
+void LocalGroup::note_wait(Wait kind, int last, std::uint64_t since) {
   journal_.waited(static_cast<record::Lane>(kind), name_of(last), since, journal_.now());
 }
 
-void Host::note_wait_between(int last, std::uint64_t since) {
+void LocalGroup::note_wait_between(int last, std::uint64_t since) {
   const std::uint64_t until = journal_.now();
   quickest_between_ = std::min(quickest_between_, until - since);
   own().delayed_by.store(last, std::memory_order_relaxed);
@@ -28,7 +28,7 @@ void Host::note_wait_between(int last, std::uint64_t since) {
   share_wait_between(rank_);
 }
 
-void Host::share_wait_between(int leader) {
+void LocalGroup::share_wait_between(int leader) {
   const RankSlot& slot = control().slot(leader);
   const std::uint64_t since = slot.delayed_since.load(std::memory_order_relaxed);
   const std::uint64_t until = slot.delayed_until.load(std::memory_order_relaxed);
@@ -37,13 +37,13 @@ void Host::share_wait_between(int leader) {
                   until);
 }
 
-void Host::watch_states(const std::vector<int>& awaited) {
+void LocalGroup::watch_states(const std::vector<int>& awaited) {
   for (const int peer : awaited) {
     if (is_stopped(control().slot(peer).process)) ++seen_stopped_[static_cast<std::size_t>(peer)];
   }
 }
 
-std::string Host::why_late(int peer) const {
+std::string LocalGroup::why_late(int peer) const {
   if (seen_stopped_[static_cast<std::size_t>(peer)] > 0) return " (its process was stopped)";
   const std::int64_t swapped = swapped_bytes(control().slot(peer).process);
   if (swapped > 0)
@@ -51,7 +51,7 @@ std::string Host::why_late(int peer) const {
   return crowded_ ? " (there are more ranks than cores)" : "";
 }
 
-std::optional<std::string> Host::claim_late(int rank) {
+std::optional<std::string> LocalGroup::claim_late(int rank) {
   if (control().header().told_late.exchange(true)) return std::nullopt;
   const auto found = std::find(names_.begin(), names_.end(), rank);
   // Of another host this one knows when it came, and not which of its ranks was late.
@@ -60,7 +60,7 @@ std::optional<std::string> Host::claim_late(int rank) {
          why_late(static_cast<int>(found - names_.begin()));
 }
 
-std::optional<record::Flight> Host::claim_flight() {
+std::optional<record::Flight> LocalGroup::claim_flight() {
   if (control().header().told_flight.exchange(true)) return std::nullopt;
   record::Flight flight;
   flight.host = host_name();

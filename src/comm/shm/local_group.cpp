@@ -1,5 +1,5 @@
 // Waiting with one eye on the peers.
-#include "comm/shm/host.hpp"
+#include "comm/shm/local_group.hpp"
 
 #include <sched.h>
 #include <unistd.h>
@@ -27,8 +27,8 @@ constexpr WaitPolicy kCrowdedPolicy{
 
 }  // namespace
 
-Host::Host(const UniqueId& id, int rank, std::vector<int> names, std::chrono::milliseconds timeout,
-           std::optional<Participants> participants)
+LocalGroup::LocalGroup(const UniqueId& id, int rank, std::vector<int> names,
+                       std::chrono::milliseconds timeout, std::optional<Participants> participants)
     : names_(std::move(names)),
       timeout_(timeout),
       rendezvous_(
@@ -50,7 +50,7 @@ Host::Host(const UniqueId& id, int rank, std::vector<int> names, std::chrono::mi
   GroupRegistry::of_this_process().add(this);
 }
 
-Host::~Host() {
+LocalGroup::~LocalGroup() {
   GroupRegistry::of_this_process().remove(this);
   if (process_ != ::getpid()) return;
   own().state.store(RankSlot::kLeft, std::memory_order_release);
@@ -58,28 +58,28 @@ Host::~Host() {
 }
 
 /** Whether there are more ranks than processors that any of them may run on. */
-bool Host::crowded() const {
+bool LocalGroup::crowded() const {
   cpu_set_t all;
   CPU_ZERO(&all);
   for (int peer = 0; peer < size(); ++peer) CPU_OR(&all, &all, &control().slot(peer).processors);
   return size() > CPU_COUNT(&all);
 }
 
-bool Host::is_one_process() const {
+bool LocalGroup::is_one_process() const {
   for (int peer = 0; peer < size(); ++peer) {
     if (control().slot(peer).process != own().process) return false;
   }
   return true;
 }
 
-void Host::arrive() { own().phase.publish(++phase_); }
+void LocalGroup::arrive() { own().phase.publish(++phase_); }
 
-void Host::come(std::uint64_t number) {
+void LocalGroup::come(std::uint64_t number) {
   own().arrival_signal(number).publish(static_cast<std::uint32_t>(number));
 }
 
 template <class SignalOf, class Arrived>
-void Host::wait_for_each(const SignalOf& signal_of, const Arrived& arrived, Waited waited) {
+void LocalGroup::wait_for_each(const SignalOf& signal_of, const Arrived& arrived, Waited waited) {
   const auto missing = [&](std::vector<int>& ranks) {
     for (int peer = 0; peer < size(); ++peer) {
       if (!arrived(signal_of(peer))) ranks.push_back(peer);
@@ -98,20 +98,20 @@ void Host::wait_for_each(const SignalOf& signal_of, const Arrived& arrived, Wait
   if (last != rank_ && waited == Waited::for_arrival) note_wait(Wait::collective, last, since);
 }
 
-void Host::wait_for_arrivals(std::uint64_t number, Waited waited) {
+void LocalGroup::wait_for_arrivals(std::uint64_t number, Waited waited) {
   // Not "has reached": a place holds this collective's number or an older one.
   const auto wanted = static_cast<std::uint32_t>(number);
   wait_for_each([&](int peer) { return control().slot(peer).arrival_signal(number); },
                 [wanted](const Signal& signal) { return signal.is(wanted); }, waited);
 }
 
-void Host::wait_for_all(Flag RankSlot::*flag, std::uint32_t target) {
+void LocalGroup::wait_for_all(Flag RankSlot::*flag, std::uint32_t target) {
   wait_for_each([&](int peer) { return (control().slot(peer).*flag).signal(); },
                 [target](const Signal& signal) { return signal.reached(target); },
                 Waited::for_data);
 }
 
-void Host::wait_for(int peer, Flag RankSlot::*flag, std::uint32_t target) {
+void LocalGroup::wait_for(int peer, Flag RankSlot::*flag, std::uint32_t target) {
   Flag& awaited = control().slot(peer).*flag;
   const auto done = [&] { return awaited.reached(target); };
   if (done()) return;
@@ -121,8 +121,8 @@ void Host::wait_for(int peer, Flag RankSlot::*flag, std::uint32_t target) {
        [peer](auto& ranks) { ranks.push_back(peer); });
 }
 
-void Host::wait_for_mail(Wait kind, const std::function<bool()>& done,
-                         std::span<const int> awaited) {
+void LocalGroup::wait_for_mail(Wait kind, const std::function<bool()>& done,
+                               std::span<const int> awaited) {
   Waiter waiter(policy(), timeout_);
   std::uint64_t since = 0;
   const auto fill = [awaited](std::vector<int>& ranks) {
@@ -133,7 +133,7 @@ void Host::wait_for_mail(Wait kind, const std::function<bool()>& done,
   }
 }
 
-bool Host::wait_for_any_mail(Wait kind, const std::function<bool()>& done) {
+bool LocalGroup::wait_for_any_mail(Wait kind, const std::function<bool()>& done) {
   Waiter waiter(policy(), timeout_);
   if (waiter.spin(done)) return true;
   const Signal signal = own().mail.signal();
@@ -161,11 +161,12 @@ bool Host::wait_for_any_mail(Wait kind, const std::function<bool()>& done) {
   }
 }
 
-void Host::look_after_mail(const std::vector<int>& awaited, const std::function<bool()>& done) {
+void LocalGroup::look_after_mail(const std::vector<int>& awaited,
+                                 const std::function<bool()>& done) {
   look_around(awaited, done);
 }
 
-std::vector<int> Host::those_gone() const {
+std::vector<int> LocalGroup::those_gone() const {
   std::vector<int> gone;
   for (const int peer : others()) {
     if (control().slot(peer).state.load(std::memory_order_acquire) == RankSlot::kLeft ||
@@ -176,11 +177,11 @@ std::vector<int> Host::those_gone() const {
   return gone;
 }
 
-const WaitPolicy& Host::policy() const { return crowded_ ? kCrowdedPolicy : kPolicy; }
+const WaitPolicy& LocalGroup::policy() const { return crowded_ ? kCrowdedPolicy : kPolicy; }
 
 template <class Done, class Awaited>
-bool Host::wait(const Signal& signal, Wait kind, Waiter& waiter, std::uint64_t& since,
-                const Done& done, const Awaited& awaited) {
+bool LocalGroup::wait(const Signal& signal, Wait kind, Waiter& waiter, std::uint64_t& since,
+                      const Done& done, const Awaited& awaited) {
   if (waiter.look_first(done)) return false;
   if (since == 0) since = journal_.now();
   if (waiter.look_on(done)) return true;
@@ -213,7 +214,7 @@ bool Host::wait(const Signal& signal, Wait kind, Waiter& waiter, std::uint64_t& 
 }
 
 template <class Done>
-void Host::look_around(const std::vector<int>& awaited, const Done& done) {
+void LocalGroup::look_around(const std::vector<int>& awaited, const Done& done) {
   std::vector<int> ended;
   std::vector<int> left;
   for (const int peer : awaited) {
@@ -230,12 +231,12 @@ void Host::look_around(const std::vector<int>& awaited, const Done& done) {
   lose(left, "it has destroyed its communicator");
 }
 
-void Host::pulse() {
+void LocalGroup::pulse() {
   beat();
   check_failure();
 }
 
-void Host::look_after_all() {
+void LocalGroup::look_after_all() {
   pulse();
   std::vector<int> ended;  // who has only left may have done its part before
   for (const int peer : others()) {
@@ -244,13 +245,13 @@ void Host::look_after_all() {
   if (!ended.empty()) lose(ended, "its process has ended");
 }
 
-void Host::overdue() {
+void LocalGroup::overdue() {
   std::string reason;
   const std::vector<int> guilty = culprits(others(), reason);
   if (!guilty.empty()) lose(guilty, reason);
 }
 
-std::vector<int> Host::others() const {
+std::vector<int> LocalGroup::others() const {
   std::vector<int> ranks;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != rank_) ranks.push_back(peer);
@@ -258,17 +259,17 @@ std::vector<int> Host::others() const {
   return ranks;
 }
 
-void Host::idle(const std::vector<int>& awaited) const {
+void LocalGroup::idle(const std::vector<int>& awaited) const {
   if (idle_) idle_(names_of(awaited));
 }
 
-RecycledVector<int> Host::names_of(const std::vector<int>& ranks) const {
+RecycledVector<int> LocalGroup::names_of(const std::vector<int>& ranks) const {
   RecycledVector<int> names;
   for (const int rank : ranks) names.push_back(name_of(rank));
   return names;
 }
 
-void Host::wake_all() noexcept {
+void LocalGroup::wake_all() noexcept {
   for (int peer = 0; peer < size(); ++peer) {
     RankSlot& slot = control().slot(peer);
     for (const std::uint64_t parity : {0U, 1U}) slot.arrival_signal(parity).wake();
