@@ -116,7 +116,7 @@ bool Transfers::offer(Outgoing& message) {
     return false;
   }
   std::uint32_t& sent = state_.sent[static_cast<std::size_t>(message.peer)];
-  Offer offer;
+  Offer offer{};
   message.envelope.number = sent + 1 == 0 ? 1 : sent + 1;
   offer.envelope = message.envelope;
   if (offer.carries()) copy_bytes(offer.data.data(), message.data.data, message.data.bytes());
@@ -254,8 +254,9 @@ void Transfers::check_tags() const {
 template <class Visit>
 void Transfers::for_each_awaited(const Visit& visit) const {
   const auto visit_open = [&](const Side& message) {
-    // Once all have ended, those are awaited who have not taken yet what was told to them.
-    if (message.peer == kAnySource || (message.state == State::ended && open_ > 0)) return;
+    if (message.peer == kAnySource) return;
+    // Once all have ended, those are awaited who may not have taken yet what was told to them.
+    if (message.state == State::ended && (open_ > 0 || message.route.carrier->flushed())) return;
     visit(message);
   };
   for (const Outgoing& message : outgoing_) visit_open(message);

@@ -78,8 +78,10 @@ class MessageCarrier {
   virtual bool accept(int peer, const Envelope& wanted) = 0;
   virtual std::unique_ptr<Movement> receive(int peer, const View& data) = 0;
 
-  /** Whether all that was told to others has left. */
+  /** Sends what was told to others; whether all of it has left. */
   virtual bool flush() { return true; }
+  /** Whether it has. */
+  virtual bool flushed() const { return true; }
 };
 
 /** What a rank keeps of its messages from one call to the next. */

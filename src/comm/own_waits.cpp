@@ -28,6 +28,7 @@ OwnWaits& OwnWaits::of_this_process() {
 
 /** A thread of a process that forks must not leave the child with a lock that nobody holds. */
 OwnWaits::OwnWaits() {
+  give_block(take_block(1), 1);  // the free lists' lock is taken under this one: see WaitGraph
   entries_.reserve(kMostThreads);
   ::pthread_atfork([] { of_this_process().mutex_.lock(); },
                    [] { of_this_process().mutex_.unlock(); },
@@ -70,7 +71,9 @@ bool OwnWaits::are_quiet() const noexcept { return Clock::now() - last_entry_.lo
 RecycledVector<ProcessNumber> OwnWaits::awaited() {
   const std::lock_guard lock(mutex_);
   RecycledVector<ProcessNumber> processes;
+  const auto now = Clock::now();
   for (const Entry& entry : entries_) {
+    if (now - entry.seen > kStale) continue;
     processes.insert(processes.end(), entry.processes.begin(), entry.processes.end());
   }
   std::sort(processes.begin(), processes.end());

@@ -62,6 +62,7 @@ class Wire {
    */
   virtual Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
                            Traffic traffic) = 0;
+  /** The message may be shorter than `bytes`, not longer. */
   virtual Posted post_receive(std::byte* data, std::int64_t bytes, int source, Traffic traffic) = 0;
   /** Takes a message of `bytes` bytes, at most kShort, that has come from whoever, if there is one:
    * its sender. Nobody may have posted a receive for this kind of traffic. Does not block. */

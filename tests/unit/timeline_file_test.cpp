@@ -1,12 +1,14 @@
 // Trace files: complete after every append, whoever writes and whoever dies; and what a Trace puts
 // into them.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -88,6 +90,21 @@ TEST_F(TraceFiles, OfAnotherRunIsLeftAlone) {
   std::filesystem::create_symlink(path(), path().string() + ".link");
   EXPECT_FALSE(TraceFile::open(path().string() + ".link", "this run"));
   EXPECT_THROW(TraceFile::create(path().parent_path(), "this run"), InvalidArgument);
+}
+
+TEST_F(TraceFiles, AForkedChildLeavesItsParentsTraceAtOnce) {
+  TraceFile::create(path(), "this run");
+  auto trace = std::make_unique<Trace>(*TraceFile::open(path(), "this run"), TracedRank{});
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);
+    trace->add({});
+    trace.reset();
+    ::_exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << "it hangs, or ends otherwise";
 }
 
 TEST_F(TraceFiles, HasTheSlicesOfATraceWithTheirLanes) {

@@ -81,7 +81,7 @@ std::unique_ptr<Movement> WireMail::receive(int peer, const View& data) {
 bool WireMail::flush() {
   offers_.progress();
   replies_.progress();
-  return offers_.done() && replies_.done();
+  return flushed();
 }
 
 }  // namespace tutti

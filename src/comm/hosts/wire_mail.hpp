@@ -24,6 +24,7 @@ class WireMail final : public MessageCarrier {
   bool accept(int peer, const Envelope& wanted) override;
   std::unique_ptr<Movement> receive(int peer, const View& data) override;
   bool flush() override;
+  bool flushed() const override { return offers_.done() && replies_.done(); }
 
  private:
   struct Reply {

@@ -145,6 +145,7 @@ std::optional<Verdict> Inquiry::judge(RecycledVector<ProcessNumber>& again) {
   bool patient = false;
   bool undecided = false;
   bool all_answered = true;
+  bool cannot_answer = false;  // one of this host that waits where it may not call MPI
   std::vector<int> silent;
   for (Suspect& suspect : suspects_) {
     const bool in_time = !suspect.deadline.expired();
@@ -152,12 +153,21 @@ std::optional<Verdict> Inquiry::judge(RecycledVector<ProcessNumber>& again) {
     if (suspect.answered) continue;
     undecided = undecided || in_time;
     all_answered = false;
-    if (suspect.rank >= 0 && !is_alive(suspect)) silent.push_back(suspect.rank);
+    if (suspect.rank < 0) continue;
+    if (is_alive(suspect)) {
+      cannot_answer = true;
+    } else {
+      silent.push_back(suspect.rank);
+    }
   }
   if (undecided) return std::nullopt;
   // In a circle the first who knows of it gives up.
   if (!all_answered && asked_twice_ && closed_) return judge_those_who_answered();
   if (!silent.empty()) return blame(silent);
+  if (cannot_answer && Clock::now() >= passed_ + timeout_ + kForOthers) {
+    leads_away_ = true;
+    return judge_those_who_answered();
+  }
   if (!all_answered) return Verdict{};
   // Everybody is alive: what they do may still end the wait, so the full time is given once.
   if (patient && !asked_twice_) return std::nullopt;

@@ -29,7 +29,9 @@ Wire::Posted posted_of(MPI_Request request) {
   return request == MPI_REQUEST_NULL ? Wire::kEnded : std::bit_cast<Wire::Posted>(request);
 }
 
-MPI_Request request_of(Wire::Posted posted) { return std::bit_cast<MPI_Request>(posted); }
+MPI_Request request_of(Wire::Posted posted) {
+  return posted == Wire::kEnded ? MPI_REQUEST_NULL : std::bit_cast<MPI_Request>(posted);
+}
 
 }  // namespace
 

@@ -200,7 +200,7 @@ void WaitGraph::handle_messages(const Session* session) {
   for (Line& line : lines_) {
     if (line.session == session) {
       handle_messages(line);
-    } else if (!line.broken && line.session->this_thread_may_call()) {
+    } else if (line.other_hosts && !line.broken && line.session->this_thread_may_call()) {
       try {
         handle_messages(line);
       } catch (const std::exception& error) {  // not what this wait is for

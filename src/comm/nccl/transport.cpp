@@ -251,7 +251,6 @@ void NcclTransport::recv(const Call& call) {
 }
 
 void NcclTransport::exchange_messages(const Call& call) {
-  if (call.count == 0) return;
   comm_->group("ncclSend and ncclRecv in a group", [&](ncclComm_t comm) {
     for (const Message& message : call.messages) {
       const ncclResult_t result = launch(message, comm);

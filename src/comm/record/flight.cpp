@@ -92,6 +92,9 @@ std::uint64_t reached(const RankFlight& rank) {
 }
 
 std::string title(const NotedCall& call) {
+  if (call.operation == Operation::exchange) {
+    return "message " + std::to_string(call.sequence) + ": " + call.describe();
+  }
   switch (lane_of(call.operation)) {
     case Lane::send:
       return "send " + std::to_string(call.sequence) + ": " + call.describe();

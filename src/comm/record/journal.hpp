@@ -63,16 +63,20 @@ class Journal {
   void begin(const Call& call) {
     UnderWay& own = under_way(lane_of(call.operation));
     own.entry = &recorder_.begin(call, ++own.sequence, now());
+    own.number = own.entry->number.load(std::memory_order_relaxed);
     own.way = nullptr;
     own.waited = 0;
   }
   /** The call of `lane` that is under way ends. */
   void end(Lane lane, CallState state) {
     UnderWay& own = under_way(lane);
+    const bool stands = own.stands();
     CallEntry* const entry = std::exchange(own.entry, nullptr);
     const std::uint64_t now = this->now();
-    Recorder::end(*entry, state, now);
-    if (Trace* trace = this->trace(); trace != nullptr) tell(*trace, *entry, own, now);
+    if (stands) {
+      Recorder::end(*entry, state, now);
+      if (Trace* trace = this->trace(); trace != nullptr) tell(*trace, *entry, own, now);
+    }
     if (lane != Lane::collective || state == CallState::failed) return;
     if (!lateness_) return;
     if (const auto finding = lateness_->count(now)) judge(*finding);
@@ -84,7 +88,7 @@ class Journal {
     UnderWay& own = under_way(lane);
     if (own.entry == nullptr) return;  // outside of calls, while the ranks meet
     own.waited += until - since;
-    own.entry->waited.store(own.waited, std::memory_order_relaxed);
+    if (own.stands()) own.entry->waited.store(own.waited, std::memory_order_relaxed);
     if (lane == Lane::collective && lateness_) lateness_->add(last, until - since);
     if (Trace* trace = this->trace(); trace != nullptr) tell_wait(*trace, last, since, until);
   }
@@ -95,8 +99,12 @@ class Journal {
   struct alignas(64) UnderWay {
     std::uint64_t sequence = 0;
     CallEntry* entry = nullptr;
+    std::uint64_t number = 0;  ///< that it has as long as it stands
     const char* way = nullptr;
     std::uint64_t waited = 0;
+
+    /** Whether the entry is still this call's: others may have made 1024 calls meanwhile. */
+    bool stands() const { return entry->number.load(std::memory_order_relaxed) == number; }
   };
   UnderWay& under_way(Lane lane) { return under_way_[static_cast<std::size_t>(lane)]; }
 

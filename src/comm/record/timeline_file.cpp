@@ -80,7 +80,8 @@ TimelineFile::Opening TimelineFile::open_first(const Communicator& communicator)
       for (const std::byte byte : bytes) {
         opening.first = opening.first << 8 | std::to_integer<std::int64_t>(byte);
       }
-      opening.first += communicator.world_size();
+      // Viewers take no negative numbers, nor those of more than 32 bits.
+      opening.first = (opening.first & 0x3fffffff) + communicator.world_size();
     } else {
       run_ = random_name();
       origin_ = TickClock::monotonic();
@@ -115,7 +116,11 @@ std::shared_ptr<Trace> TimelineFile::join(Communicator& communicator) {
   }
   communicator.barrier();
   if (!file) file = TraceFile::open(path_, run);
-  if (!file) return nullptr;
+  if (!file) {
+    log(LogLevel::warn, "no timeline of rank " + std::to_string(communicator.global_rank()) +
+                            ": it cannot open '" + path_.string() + "'");
+    return nullptr;
+  }
 
   const std::int64_t origin = opening.origin + clock.offset;
   const int number = static_cast<int>(opening.first) + communicator.global_rank();

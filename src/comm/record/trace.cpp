@@ -141,6 +141,7 @@ void Trace::add(Slice slice) { add_to(lane(), slice); }
 
 void Trace::add_to(std::uint64_t lane, Slice slice) {
   slice.lane = lane;
+  if (fork_guard_.in_child()) return;
   const std::lock_guard lock(mutex_);
   if (!open_) return;
   try {
@@ -168,21 +169,22 @@ void Trace::write() {
   }
   const Anchor now = clock_.anchor();
   const TickScale scale(written_, now);
-  written_ = now;
+  // A rate that was measured over less time would be a wrong one.
+  constexpr std::int64_t kLeast = 50'000'000;
+  if (now.nanoseconds - written_.nanoseconds > kLeast) written_ = now;
   for (const Slice& slice : taken_) name_lane(slice.lane);
   bool written = file_.append(names_);
-  names_.clear();
+  if (written) names_.clear();
 
   text_.resize(kRoom);
-  for (std::size_t i = 0; i < taken_.size();) {
+  for (std::size_t i = 0; written && i < taken_.size();) {
     char* const begin = text_.data();
     char* at = begin;
     for (; i < taken_.size() && text_.data() + text_.size() - at > kMostForSlice; ++i) {
       if (at != begin) at = std::copy_n(",\n", 2, at);
       at = write_slice(at, taken_[i], rank_, scale);
     }
-    written =
-        file_.append(std::string_view(begin, static_cast<std::size_t>(at - begin))) && written;
+    written = file_.append(std::string_view(begin, static_cast<std::size_t>(at - begin)));
   }
   taken_.clear();
   if (failed_ || (written && dropped == 0)) return;
@@ -195,7 +197,7 @@ void Trace::write() {
 void Trace::run() {
   std::unique_lock lock(mutex_);
   while (open_) {
-    changed_.wait_for(lock, kBetweenWrites, [this] { return !open_; });
+    changed_->wait_for(lock, kBetweenWrites, [this] { return !open_; });
     lock.unlock();
     flush();
     lock.lock();
@@ -213,13 +215,15 @@ void Trace::flush() noexcept {
 void Trace::close() noexcept {
   if (fork_guard_.in_child()) {  // the thread is the parent's, and may have held a lock
     if (thread_.joinable()) thread_.detach();
+    // The parent's thread waits for it in this copy for ever, and its end would wait for that.
+    static_cast<void>(changed_.release());
     return;
   }
   {
     const std::lock_guard lock(mutex_);
     open_ = false;
   }
-  changed_.notify_all();
+  changed_->notify_all();
   if (thread_.joinable()) thread_.join();
   flush();
 }

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -89,7 +90,7 @@ class Trace {
   const ForkGuard fork_guard_;
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::unique_ptr<std::condition_variable> changed_ = std::make_unique<std::condition_variable>();
   std::vector<Slice> slices_;
   std::int64_t dropped_ = 0;
   std::atomic<bool> open_ = true;

@@ -73,7 +73,8 @@ std::optional<TraceFile> TraceFile::open(const std::filesystem::path& path, std:
 std::optional<std::int64_t> TraceFile::find_end() {
   constexpr std::int64_t kMostLost = std::int64_t{64} << 20U;  // more than is written at once
   struct stat status {};
-  if (::fstat(file_.get(), &status) != 0) return std::nullopt;
+  const bool stands = ::fstat(file_.get(), &status) == 0 && status.st_nlink > 0;
+  if (!stands) return std::nullopt;  // or another timeline has taken its place
   const auto size = static_cast<std::int64_t>(status.st_size);
   const auto length = static_cast<std::int64_t>(kEnd.size());
   if (read_at(file_.get(), size - length, kEnd.size()) == kEnd) return size - length;

@@ -89,7 +89,9 @@ std::vector<int> LocalGroup::culprits(const std::vector<int>& awaited, std::stri
 }
 
 void LocalGroup::begin_to_ask(const std::vector<int>& awaited, Suspicion& suspicion) {
+  if (suspicion.asked != awaited) suspicion.investigation = nullptr;  // some have come
   if (!suspicion.investigation && leads_outside(awaited)) {
+    suspicion.asked = awaited;
     suspicion.investigation = inquire(awaited);
   }
 }
@@ -146,6 +148,7 @@ Participants LocalGroup::participants_of(std::vector<int> ranks) {
   participants.investigate = [this, absence](const std::vector<int>& /*missing*/) {
     begin_to_ask(absence->awaited, absence->suspicion);
     return [this, absence](const std::function<bool()>& have_come) {
+      begin_to_ask(absence->awaited, absence->suspicion);
       accuse(absence->awaited, absence->suspicion, have_come);
       begin_to_ask(absence->awaited, absence->suspicion);
     };

@@ -39,12 +39,13 @@ void LocalGroup::share_wait_between(int leader) {
 
 void LocalGroup::watch_states(const std::vector<int>& awaited) {
   for (const int peer : awaited) {
-    if (is_stopped(control().slot(peer).process)) ++seen_stopped_[static_cast<std::size_t>(peer)];
+    if (is_stopped(control().slot(peer).process))
+      seen_stopped_[static_cast<std::size_t>(peer)] = true;
   }
 }
 
 std::string LocalGroup::why_late(int peer) const {
-  if (seen_stopped_[static_cast<std::size_t>(peer)] > 0) return " (its process was stopped)";
+  if (seen_stopped_[static_cast<std::size_t>(peer)]) return " (its process was stopped)";
   const std::int64_t swapped = swapped_bytes(control().slot(peer).process);
   if (swapped > 0)
     return " (" + std::to_string((swapped >> 20) + 1) + " MiB of it are swapped out)";

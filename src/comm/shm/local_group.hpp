@@ -209,6 +209,7 @@ class LocalGroup final : private record::Neighbours {
     bool told = false;  ///< the others
     CircleWatch circle;
     std::function<void()> investigation;
+    std::vector<int> asked;          ///< about whom that is
     std::optional<Deadline> listen;  ///< for heartbeats, although there is one
   };
   /** A wait lasts: shows it to who may wait for this rank, in whichever communicator. */
@@ -269,8 +270,8 @@ class LocalGroup final : private record::Neighbours {
   bool crowded_;
   record::Journal journal_;
   std::uint64_t quickest_between_ = std::numeric_limits<std::uint64_t>::max();
-  std::vector<std::int64_t> seen_stopped_;  // by rank: how often, in waits for it
-  std::vector<bool> shares_process_;        // by rank: whether another rank is of the same process
+  std::vector<std::atomic<bool>> seen_stopped_;  // by rank: in a wait for it
+  std::vector<bool> shares_process_;  // by rank: whether another rank is of the same process
   std::uint32_t phase_ = 0;
   Idle idle_;
   Investigate investigate_;

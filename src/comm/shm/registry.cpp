@@ -16,6 +16,7 @@ GroupRegistry& GroupRegistry::of_this_process() {
 
 /** A thread of a process that forks must not leave the child with a lock that nobody holds. */
 GroupRegistry::GroupRegistry() {
+  give_block(take_block(1), 1);  // the free lists' lock is taken under this one: see WaitGraph
   ::pthread_atfork([] { of_this_process().mutex_.lock(); },
                    [] { of_this_process().mutex_.unlock(); },
                    [] { of_this_process().mutex_.unlock(); });
