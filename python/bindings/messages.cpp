@@ -108,17 +108,17 @@ void bind_messages(py::module_& module, py::class_<PyCommunicator, Self>& commun
              return PySend{std::move(array), destination, tag};
            }),
            py::arg("array"), py::arg("destination"), py::arg("tag") = 0)
-      .def_readonly("array", &PySend::array)
-      .def_readonly("destination", &PySend::destination)
-      .def_readonly("tag", &PySend::tag);
+      .def_readonly("array", &PySend::array, "What is sent.")
+      .def_readonly("destination", &PySend::destination, "The rank that it goes to.")
+      .def_readonly("tag", &PySend::tag, "Its tag.");
   py::class_<PyRecv>(module, "Recv", "A message to receive, for Communicator.exchange().")
       .def(py::init([](py::object array, int source, std::int32_t tag) {
              return PyRecv{std::move(array), source, tag};
            }),
            py::arg("array"), py::arg("source"), py::arg("tag") = 0)
-      .def_readonly("array", &PyRecv::array)
-      .def_readonly("source", &PyRecv::source)
-      .def_readonly("tag", &PyRecv::tag)
+      .def_readonly("array", &PyRecv::array, "Where to receive.")
+      .def_readonly("source", &PyRecv::source, "The rank that it comes from, or ANY_SOURCE.")
+      .def_readonly("tag", &PyRecv::tag, "The tag that it has, or ANY_TAG.")
       .def_property_readonly(
           "received", [](const PyRecv& one) { return received_of(one.received.get()); },
           "Once the exchange has ended: the Received that says who sent it, with which tag.");

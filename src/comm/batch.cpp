@@ -60,7 +60,7 @@ void Batch::wait(std::chrono::milliseconds timeout) {
   while (!posted_.empty()) {
     if (progress()) {
       moved.reset();
-      lookout.reset();  // the deadline starts anew
+      if (lookout) lookout->restart();
       continue;
     }
     const auto now = wire_.now();

@@ -51,6 +51,8 @@ class Wire {
     /** Who is lost: throws PeerLost if one of `awaited` is, or the wait is over its deadline; what
      * the communicator has failed with, if it has. */
     virtual void look(std::span<const int> awaited) = 0;
+    /** Bytes have moved: the deadline begins anew. */
+    virtual void restart() = 0;
   };
 
   virtual ~Wire() = default;

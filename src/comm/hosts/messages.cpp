@@ -33,7 +33,7 @@ void HierarchicalTransport::finish(Transfers& transfers) {
   const auto progress = [&] {
     if (!transfers.progress()) return false;
     moved.reset();
-    lookout.reset();  // the deadline starts anew
+    if (lookout) lookout->restart();
     deadline.reset();
     return true;
   };

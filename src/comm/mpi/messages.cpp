@@ -139,7 +139,7 @@ void Channel::abandon(std::span<Posted> receives,
 
 // --- Waits that last ----------------------------------------------------------------------------
 
-/** Made anew whenever something has moved: a deadline is about progress. */
+/** What it shows of the wait, to who may ask, stands until the wait has ended. */
 class Channel::WaitLookout final : public Lookout {
  public:
   WaitLookout(Channel& channel, Side side, std::chrono::milliseconds timeout)
@@ -172,6 +172,14 @@ class Channel::WaitLookout final : public Lookout {
     if (!verdict->loss.ranks.empty()) channel_.lose(verdict->loss.ranks, verdict->loss.reason);
     deadline_ = Deadline(timeout_ - verdict->idle);
     inquiry_.reset();
+  }
+
+  void restart() override {
+    deadline_ = Deadline(timeout_);
+    inquiry_.reset();
+    passed_ = Clock::time_point::max();
+    last_words_.reset();
+    heard_out_ = false;
   }
 
  private:

@@ -102,7 +102,9 @@ bool LocalGroup::leads_outside(const std::vector<int>& awaited) const {
       }
     };
     for (const auto& entry : control().slot(suspect).waiting_for) {
-      follow(entry.load(std::memory_order_relaxed));
+      const std::int32_t next = entry.load(std::memory_order_relaxed);
+      if (next == kWaitingElsewhere) return true;
+      follow(next);
     }
     for (int next = 0; next < size(); ++next) {
       if (control().waits(suspect, next).load(std::memory_order_relaxed)) follow(next);
