@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "multirank/numbers.hpp"
 #include "support/world.hpp"
 #include "tutti/error.hpp"
 
@@ -22,17 +23,6 @@ class MessagesLoss : public RankTest {};
 class ExchangeMismatch : public RankTest {};
 
 // --- What does not match ------------------------------------------------------------------------
-
-using Numbers = std::vector<std::int64_t>;
-
-Numbers numbers(std::int64_t count, std::int64_t first) {
-  Numbers values(static_cast<std::size_t>(count));
-  for (std::int64_t& value : values) value = first++;
-  return values;
-}
-
-ConstView in(const Numbers& values) { return std::span(values); }
-View out(Numbers& values) { return std::span(values); }
 
 /** `run` throws an Error that says all of `parts`. */
 template <class Error>

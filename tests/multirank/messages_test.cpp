@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "multirank/numbers.hpp"
 #include "support/data.hpp"
 #include "support/memory.hpp"
 #include "support/world.hpp"
@@ -16,17 +17,6 @@ namespace tutti::test {
 namespace {
 
 class Messages : public RankTest {};
-
-using Numbers = std::vector<std::int64_t>;
-
-Numbers numbers(std::int64_t count, std::int64_t first) {
-  Numbers values(static_cast<std::size_t>(count));
-  for (std::int64_t& value : values) value = first++;
-  return values;
-}
-
-ConstView in(const Numbers& values) { return std::span(values); }
-View out(Numbers& values) { return std::span(values); }
 
 double datum(int from, int to, std::int64_t i) {
   return contribution(DType::u8, ReduceKind::sum, 8 * from + to, i);

@@ -82,18 +82,12 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   void execute(const Call& call, const Action& action) {
     if (shows_calls_) log(LogLevel::debug, call.describe());
     record::CallNote note(journal_, call);
-    refuse_if_broken();
-    try {
-      action();
-    } catch (...) {
-      note_failure();
-      throw;
-    }
+    guarded(action);
     note.ended(call.device.kind == DeviceKind::cpu ? record::CallState::done
                                                    : record::CallState::launched);
   }
 
-  /** Waits for what a call has launched, and remembers its failure. */
+  /** Runs what may fail, and remembers the failure. */
   template <class Action>
   void guarded(const Action& action) {
     refuse_if_broken();
