@@ -84,8 +84,11 @@ def dies(place, folder):
     data = numpy.ones(4, numpy.float32)
     for _ in range(5):
         comm.all_reduce(data)
-    time.sleep(0.3)  # what is younger is lost with a rank that is killed
     if comm.global_rank == 1:
+        until = time.monotonic() + 20  # what is not written yet is lost with a rank that is killed
+        while slices_of(folder / "run.json")[1].count("all_reduce") < 5:
+            assert time.monotonic() < until
+            time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGKILL)
     with pytest.raises(tutti.PeerLost):
         comm.broadcast(data, root=0)
@@ -101,12 +104,16 @@ def test_a_killed_rank_is_in_the_timeline_and_in_the_flight(tmp_path):
     assert flight["world_size"] == 3
     by_rank = {rank["rank"]: rank for rank in flight["ranks"]}
     assert by_rank[1]["condition"] == "its process has ended"
-    for rank in (0, 1, 2):
-        *_, last = by_rank[rank]["calls"]
-        assert last["operation"] == ("all_reduce" if rank == 1 else "broadcast")
-        assert last["state"] == ("done" if rank == 1 else "running")
-        assert last["begun_ns"] <= flight["now_ns"]
-    assert by_rank[0]["reached"] == by_rank[1]["reached"] + 1
+    lasts = {number: rank["calls"][-1] for number, rank in by_rank.items()}
+    assert all(last["begun_ns"] <= flight["now_ns"] for last in lasts.values())
+    done = ("all_reduce", "done")
+    in_broadcast = [("broadcast", state) for state in ("running", "failed")]
+    found = {number: (last["operation"], last["state"]) for number, last in lasts.items()}
+    assert found[1] == done
+    # One of the two has found out, inside the broadcast; the other may not have reached it yet.
+    assert all(found[number] in [done, *in_broadcast] for number in (0, 2))
+    assert any(found[number] in in_broadcast
+               and by_rank[number]["reached"] == by_rank[1]["reached"] + 1 for number in (0, 2))
 
     ranks = slices_of(tmp_path / "run.json")
     assert [ranks[rank].count("all_reduce") for rank in (0, 1, 2)] == [5, 5, 5]
