@@ -43,9 +43,15 @@ from tutti.errors import (
     MismatchError,
     PeerLost,
     SystemError,
+    WorkerError,
 )
 from tutti.files import load, save
-from tutti.helpers import broadcast_parameters, data_partition
+from tutti.helpers import (
+    broadcast_parameters,
+    data_partition,
+    load_parameters,
+    save_parameters,
+)
 
 UniqueId = NcclIdHolder
 
@@ -72,12 +78,15 @@ __all__ = [
     "SystemError",
     "Timeline",
     "UniqueId",
+    "WorkerError",
     "__version__",
     "broadcast_parameters",
     "data_partition",
     "errors",
     "files",
     "load",
+    "load_parameters",
     "opt",
     "save",
+    "save_parameters",
 ]

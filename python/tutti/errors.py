@@ -50,3 +50,18 @@ class PeerLost(CommunicationError):
 class MismatchError(CommunicationError):
     """The ranks asked for different things in the same collective. The message shows what each
     asked for. No output was written."""
+
+
+class WorkerError(Error):
+    """A worker of a tutti.data.DataLoader raised, died, or did not answer before the deadline. The
+    message has the samples, and the worker's traceback if it raised, which is also the __cause__.
+
+    worker: its number, from 0.
+    """
+
+    def __init__(self, worker: int, message: str) -> None:
+        super().__init__(worker, message)
+        self.worker = worker
+
+    def __str__(self) -> str:
+        return str(self.args[1])

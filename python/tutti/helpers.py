@@ -1,19 +1,23 @@
-"""What a training script needs around DistOpt: equal starts, shards."""
+"""What a training script needs around DistOpt: equal starts, shards, parameters in files."""
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Mapping, Optional, Tuple, Union
+import os
+import sys
+from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Tuple, Union
 
 import numpy
 import numpy.typing as npt
 
-from tutti import _core
+from tutti import _core, files
 from tutti._types import Array
-from tutti.errors import InvalidArgument
+from tutti.errors import Error, InvalidArgument
+
+Parameters = Union[Mapping[str, Array], Iterable[Array]]
 
 
 def broadcast_parameters(
-    params: Union[Mapping[str, Array], Iterable[Array]],
+    params: Parameters,
     communicator: Optional[_core.Communicator] = None,
     root: int = 0,
 ) -> None:
@@ -49,3 +53,96 @@ def data_partition(
         return dataset_x[first : first + size], dataset_y[first : first + size]
     indices = numpy.arange(first, first + size) % count
     return dataset_x[indices], dataset_y[indices]
+
+
+def save_parameters(
+    path: files.Path, params: Parameters, communicator: _core.Communicator, root: int = 0
+) -> None:
+    """Writes the parameters of rank `root` to a .npz file, which load_parameters() reads.
+
+    params: arrays of numbers by name, such as PyTorch's model.state_dict(), or in an order. A crash
+    at any moment leaves the old file or the new one. Collective and blocking: if it fails, rank
+    `root` raises why (OSError, InvalidArgument), and the others tutti.Error with the text.
+    """
+
+    def write() -> None:
+        arrays = {}
+        for name, array in _named(params).items():
+            arrays[_KEY + name] = values = _values(array)
+            if values.dtype.kind not in "fiu":
+                raise InvalidArgument(f"parameter {name} is of {values.dtype}, not of numbers")
+        with files.OutputFile(path) as output:
+            files.save_arrays(output.file, arrays)
+            output.commit()
+
+    _on_root(write, communicator, root)
+
+
+def load_parameters(
+    path: files.Path, params: Parameters, communicator: _core.Communicator, root: int = 0
+) -> None:
+    """Gives every rank the parameters of a file that save_parameters() wrote, in place. Rank `root`
+    alone reads the file; the others get them from it.
+
+    params: as they were saved, of the same names, shapes and dtypes. Collective and blocking: if it
+    fails, rank `root` raises why (OSError, ValueError for a file that is none, InvalidArgument for
+    one of other parameters), the others tutti.Error with the text, and nothing has changed.
+    """
+    arrays = _named(params)
+
+    def read() -> None:
+        name = os.fspath(path)
+        with open(path, "rb") as file:
+            saved = files.load_arrays(file, name)
+        if {_KEY + key for key in arrays} != set(saved):
+            differ = sorted({key[len(_KEY):] for key in saved} ^ set(arrays))
+            raise InvalidArgument(f"{name}: not of these parameters: {', '.join(differ):.200}")
+        for key, array in arrays.items():
+            mine, values = _values(array), saved[_KEY + key]
+            if mine.shape != values.shape or mine.dtype != values.dtype:
+                raise InvalidArgument(f"{name}: parameter {key} is {values.dtype} "
+                                      f"{list(values.shape)}, but the model's is {mine.dtype} "
+                                      f"{list(mine.shape)}")
+        for key, array in arrays.items():
+            _assign(array, saved[_KEY + key])
+
+    _on_root(read, communicator, root)
+    broadcast_parameters(arrays, communicator, root)
+
+
+_KEY = "parameter:"
+
+
+def _named(params: Parameters) -> Dict[str, Array]:
+    if isinstance(params, Mapping):
+        return dict(params)
+    return {str(number): array for number, array in enumerate(params)}
+
+
+def _values(array: Array) -> npt.NDArray[Any]:
+    """An array's elements in CPU memory; PyTorch's tensors give them only if they are asked so."""
+    return numpy.asarray(array.detach().cpu() if hasattr(array, "detach") else array)
+
+
+def _assign(array: Array, values: npt.NDArray[Any]) -> None:
+    if hasattr(array, "detach"):
+        array.detach().copy_(sys.modules["torch"].from_numpy(values.copy()))
+    else:
+        numpy.asarray(array)[...] = values
+
+
+def _on_root(action: Callable[[], None], communicator: _core.Communicator, root: int) -> None:
+    """Calls action() on one rank. If it fails there, it does on all."""
+    said, fault = numpy.zeros(512, numpy.uint8), None
+    if communicator.global_rank == root:
+        try:
+            action()
+        except Exception as error:
+            fault = error
+            text = f"{type(error).__name__}: {error}".encode()[: len(said)]
+            said[: len(text)] = numpy.frombuffer(text, numpy.uint8)
+    communicator.broadcast(said, root)
+    if fault is not None:
+        raise fault
+    if text := said.tobytes().rstrip(b"\0"):
+        raise Error(f"rank {root}: {text.decode(errors='replace')}")

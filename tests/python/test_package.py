@@ -14,7 +14,7 @@ import pytest
 
 import launching
 import tutti
-from tutti import opt
+from tutti import data, opt
 
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -48,6 +48,62 @@ def broadcasting(place):
 
 def test_broadcast_parameters():
     launching.run(broadcasting, 2, "fork")
+
+
+def model(value):
+    return {"weight": numpy.full((3, 2), value, numpy.float32), "bias": numpy.full(2, float(value)),
+            "steps": numpy.array(value, numpy.int64)}
+
+
+def saving_and_loading(place, folder):
+    comm = place.communicator()
+    path = pathlib.Path(folder, "model.npz")
+    tutti.save_parameters(path, model(place.rank + 5), comm, root=1)
+    with numpy.load(path) as saved:
+        assert (saved["parameter:weight"] == 6).all()
+    mine = model(0)
+    tutti.load_parameters(path if place.rank == 0 else "of no rank but 0", mine, comm)
+    assert all((array == 6).all() for array in mine.values())
+
+    path.write_bytes(path.read_bytes()[:-100])
+    cases = [("none.npz", mine, FileNotFoundError, "none.npz"),
+             (path, mine, ValueError, "model.npz: not a file that tutti saved")]
+    tutti.save_parameters(path.with_suffix(".other"), list(mine.values()), comm)
+    path = path.with_suffix(".other")
+    cases += [(path, mine, tutti.InvalidArgument, "not of these parameters: 0, 1, 2, bias, steps"),
+              (path, [mine["weight"], numpy.zeros(2, numpy.float32), mine["steps"]],
+               tutti.InvalidArgument, r"parameter 1 is float64 \[2\], but the model's is float32")]
+    for wrong, params, kind, reason in cases:
+        with pytest.raises(tutti.Error if place.rank else kind, match=reason):
+            tutti.load_parameters(wrong, params, comm)
+        assert all((array == 6).all() for array in mine.values())
+    for wrong, params, kind in [("/dev/null", mine, OSError), (path, {"a": "b"}, ValueError)]:
+        with pytest.raises(tutti.Error if place.rank else kind, match="null|parameter a is of <U1"):
+            tutti.save_parameters(wrong, params, comm)
+
+
+def test_save_and_load_parameters(tmp_path):
+    launching.run(saving_and_loading, 2, "fork", str(tmp_path))
+
+
+def saving_and_loading_tensors(place, path):
+    import torch
+
+    comm = place.communicator()
+    net = torch.nn.Linear(3, 2)
+    with torch.no_grad():
+        net.weight.fill_(place.rank + 1)
+    tutti.save_parameters(path, net.state_dict(), comm)
+    for params in (net.state_dict(), dict(net.named_parameters())):
+        with torch.no_grad():
+            net.weight.fill_(9)
+        tutti.load_parameters(path, params, comm)
+        assert (net.weight == 1).all() and net.weight.requires_grad
+
+
+@needs("torch")
+def test_save_and_load_parameters_of_pytorch(tmp_path):
+    launching.run(saving_and_loading_tensors, 2, "spawn", str(tmp_path / "model"))
 
 
 def test_info():
@@ -105,6 +161,11 @@ def test_everything_public_is_documented():
                 text = getattr(thing, member).__doc__ or ""
                 lines = [line for line in text.splitlines() if line and not line.startswith(member)]
                 assert member.startswith("_") or lines, f"{name}.{member}"
+    for name in data.__all__:
+        thing = getattr(data, name)
+        assert thing.__doc__, name
+        for member, value in vars(thing).items() if isinstance(thing, type) else ():
+            assert member.startswith("_") or not callable(value) or value.__doc__, member
     for member in dir(opt.DistOpt) + dir(opt.SGD):
         thing = getattr(opt.DistOpt, member, None) or getattr(opt.SGD, member)
         assert member.startswith("_") or thing.__doc__, member
@@ -164,7 +225,7 @@ from typing import Iterator, Optional, Tuple
 import numpy as np
 import numpy.typing as npt
 import tutti
-from tutti import opt
+from tutti import data, opt
 
 Pair = Tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
@@ -185,6 +246,12 @@ def train(nccl_id: Optional[tutti.NcclIdHolder] = None, local_rank: Optional[int
         sgd.communicator.barrier()
     except tutti.PeerLost as lost:
         print(lost.ranks, lost.reason)
+    sampler = data.RandomSampler(x, 4, world_size=sgd.world_size, rank=sgd.global_rank, pad="drop")
+    loader = data.DataLoader(data.ArrayDataset(x, y), data.Infinite(sampler), num_workers=1)
+    loader.load_state_dict(loader.state_dict())
+    for images, labels in loader:
+        print(images, labels)
+    data.RandomSampler(x, pad="join")  # type: ignore[arg-type]
     sgd.opt.lr *= 0.5
     opt.SGD(learning_rate=0.1)  # type: ignore[call-arg]  # or mypy has not seen the types
     return sgd.world_size

@@ -1,0 +1,40 @@
+"""Datasets: whatever has __getitem__ and __len__."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from tutti.errors import InvalidArgument
+
+
+class Dataset(Protocol):
+    """What a DataLoader reads: samples by their index, from 0. PyTorch's map-style datasets are
+    such ones, and so is a list."""
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+    def __len__(self) -> int: ...
+
+
+class ArrayDataset:
+    """Arrays of equally many samples along their first axes, such as images and labels.
+
+    Sample i is the tuple of their i-th elements, views rather than copies; of a single array, that
+    element itself. Raises InvalidArgument if the lengths differ.
+    """
+
+    def __init__(self, *arrays: npt.NDArray[Any]) -> None:
+        lengths = [len(array) for array in arrays]
+        if not arrays or len(set(lengths)) > 1:
+            raise InvalidArgument(f"arrays have the lengths {lengths}, but must have one length")
+        self.arrays = arrays
+
+    def __len__(self) -> int:
+        return len(self.arrays[0])
+
+    def __getitem__(self, index: int) -> Any:
+        if len(self.arrays) == 1:
+            return self.arrays[0][index]
+        return tuple(array[index] for array in self.arrays)
