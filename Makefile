@@ -49,9 +49,9 @@ bench: deps-build deps-bench  ## Run all benchmarks briefly, or one in full: ARG
 lint:  ## Check format and code with clang-format, clang-tidy, shellcheck; ARGS=--changed
 	scripts/lint.sh $(ARGS)
 
-install: deps-library  ## Install library and headers under PREFIX
+install: deps-library  ## Install library, headers and the launcher under PREFIX
 	$(CONFIGURE)
-	cmake --build $(BUILD) --parallel $(JOBS) --target tutti
+	cmake --build $(BUILD) --parallel $(JOBS) --target tutti tutti_launcher
 	cmake --install $(BUILD) --prefix $(PREFIX)
 
 gpu-bundle: deps-build  ## Pack build/gpu-bundle.tgz: tests and benchmarks for a machine with a GPU

@@ -1,7 +1,8 @@
-# Installs the library, its headers, and what find_package(tutti) and pkg-config need.
+# Installs the library, its headers, the launcher, and what find_package(tutti) and pkg-config need.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS tutti EXPORT tuttiTargets)
+install(TARGETS tutti_launcher)
 install(DIRECTORY include/tutti DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN *.hpp)
 
 set(tutti_cudart "")

@@ -27,7 +27,7 @@ LAYERS = [
 LAYER_OF = {f"tutti/{name}": number for number, names in enumerate(LAYERS) for name in names}
 
 # The highest layer that a folder of src/ may use.
-FOLDER_LAYERS = {"base": 0, "device": 1, "comm": 3, "opt": len(LAYERS) - 1}
+FOLDER_LAYERS = {"base": 0, "launch": 2, "device": 1, "comm": 3, "opt": len(LAYERS) - 1}
 # So many files of its own a folder of src/ may have.
 MOST_FILES = 40
 
@@ -40,8 +40,14 @@ COMPOSERS = ("comm/communicator/", "comm/hosts/")
 # The folder of MPI, and where a caller's MPI_Comm is taken.
 KNOW_MPI = ("comm/mpi/", "comm/communicator/from_mpi.cpp")
 
-# After a loss MPI_Finalize would wait for ever: there alone the process is ended.
-ENDS_THE_PROCESS = "src/comm/mpi/lifecycle.cpp"
+# The launcher is a program of its own, which stands on what is below and nothing else of the library.
+LAUNCHER = "launch/"
+LAUNCHER_USES = (LAUNCHER, "base/")
+LAUNCHER_HEADERS = LAYERS[0] | {"unique_id.hpp"}
+
+# After a loss MPI_Finalize would wait for ever, and a forked child that cannot become its program has
+# nothing else to do: there alone the process is ended.
+END_THE_PROCESS = ("src/comm/mpi/lifecycle.cpp", "src/launch/process.cpp")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 CONDITIONAL = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif)\b")
@@ -81,11 +87,17 @@ def include_fault(path, included, root):
             return f"{included} is in no layer"
         if LAYER_OF[included] > highest_layer(path):
             return f"{included} is of a higher layer"
+        if own.startswith(LAUNCHER) and included.removeprefix("tutti/") not in LAUNCHER_HEADERS:
+            return f"launch/ includes no {included}"
         if included == "tutti/mpi.hpp" and not own.startswith(KNOW_MPI):
             return "only comm/mpi/ and from_mpi.cpp include tutti/mpi.hpp, which includes mpi.h"
     elif (root / "src" / included).exists():
         if path.startswith("include/"):
             return f"a public header includes the private {included}"
+        if own.startswith(LAUNCHER) and not included.startswith(LAUNCHER_USES):
+            return f"launch/ includes no {included}"
+        if included.startswith(LAUNCHER) and not own.startswith(LAUNCHER):
+            return "only launch/ includes launch/"
         if highest_layer(f"src/{included}") > highest_layer(path):
             return f"{included} is of a higher layer"
         for transport in TRANSPORTS:
@@ -109,7 +121,7 @@ def check_file(root, path):
                 yield number, fault
         elif CONDITIONAL.match(line) and not backend:
             yield number, "conditional compilation outside the backend folders"
-    if path.startswith("src/") and path != ENDS_THE_PROCESS:
+    if path.startswith("src/") and path not in END_THE_PROCESS:
         for number, line in enumerate(without_comments(text, strings=False).splitlines(), 1):
             if match := PROCESS_END.search(line):
                 yield number, f"the library never calls {match.group(1)}"

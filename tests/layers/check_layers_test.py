@@ -13,6 +13,8 @@ SOUND = {
     "include/tutti/transport.hpp": '#include "tutti/unique_id.hpp"\n#include <vector>\n',
     "src/comm/mpi/mpi_transport.hpp": "#include <mpi.h>\n",
     "src/comm/mpi/lifecycle.cpp": "void f() { std::_Exit(1); }\n",
+    "src/launch/process.cpp": '#include "base/log.hpp"\n#include "tutti/unique_id.hpp"\n'
+    "void f() { ::_exit(127); }\n",
     "src/comm/shm/segment.hpp": "#ifdef __x86_64__\n#endif\n",
     "src/comm/communicator/backends.cpp": '#include "comm/shm/segment.hpp"\n',
     "src/comm/hosts/transport.hpp": '#include "comm/shm/segment.hpp"\n',
@@ -22,7 +24,7 @@ SOUND = {
     "void f() { transport->abort(text); }\nvoid T::abort(std::string_view reason) {}\n",
 }
 
-HEADERS = {"src/opt/bucket.hpp": "", "src/comm/split.hpp": ""}
+HEADERS = {"src/opt/bucket.hpp": "", "src/comm/split.hpp": "", "src/launch/plan.hpp": ""}
 
 # Each: a file, its text, and what the checker has to say of it.
 FAULTS = [
@@ -46,6 +48,10 @@ FAULTS = [
     ("src/comm/x.cpp", '#include "opt/bucket.hpp"\n', "higher layer"),
     ("src/device/x.cpp", '#include "tutti/transport.hpp"\n', "higher layer"),
     ("src/device/x.cpp", '#include "comm/split.hpp"\n', "higher layer"),
+    ("src/launch/x.cpp", '#include "tutti/transport.hpp"\n', "launch/ includes no tutti/transport.hpp"),
+    ("src/launch/x.cpp", '#include "comm/split.hpp"\n', "launch/ includes no comm/split.hpp"),
+    ("src/launch/x.cpp", "void f() { std::abort(); }\n", "never calls abort"),
+    ("src/comm/x.cpp", '#include "launch/plan.hpp"\n', "only launch/ includes launch/"),
     ("src/stray.cpp", "", "in no layer"),
 ]
 

@@ -1,0 +1,77 @@
+// A connection between the launcher and the wrapper of a rank: messages with a type and a text.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/file_descriptor.hpp"
+
+namespace tutti::launch {
+
+/** What a message is. */
+enum class MessageType : std::uint8_t {
+  // From the wrapper:
+  started,     ///< the rank's process
+  stopped,     ///< by which signal; it may go on
+  continued,   ///< nothing
+  progress,    ///< what the rank says of itself
+  log_failed,  ///< why its log has gaps
+  ended,       ///< "code signal moment": an ExitStatus, and SteadyClock's ticks
+  closed,      ///< the last lines of its output; nothing follows, no process is left
+  // From the wrapper, on the connection for output alone:
+  out,  ///< bytes of stdout
+  err,  ///< bytes of stderr
+  // From the launcher:
+  signal,  ///< to pass on to the rank
+};
+
+/**
+ * One end of a stream socket that carries messages: a byte for the type, four for the length, the
+ * text. Never blocks. An end that has gone is not an error: what is sent to it is lost, and
+ * receive() says so.
+ */
+class Channel {
+ public:
+  Channel() = default;
+  explicit Channel(FileDescriptor socket);
+
+  int descriptor() const { return socket_.get(); }
+  bool open() const { return static_cast<bool>(socket_); }
+  void close() { socket_.reset(-1); }
+
+  /** Sends a message, or keeps what the socket does not take now. */
+  void send(MessageType type, std::string_view text);
+  /** Sends what was kept, as far as the socket takes it. */
+  void flush();
+  /** Bytes that were kept. */
+  std::size_t unsent() const { return unsent_.size() - sent_; }
+
+  /** Gives all messages that have come to take(type, text). False once the other end has gone. */
+  template <class Take>
+  bool receive(const Take& take) {
+    const bool alive = read_some();
+    std::size_t used = 0;
+    MessageType type{};
+    std::string_view text;
+    while (next(used, type, text)) take(type, text);
+    received_.erase(0, used);
+    return alive;
+  }
+
+ private:
+  bool read_some();
+  bool next(std::size_t& used, MessageType& type, std::string_view& text) const;
+
+  FileDescriptor socket_;
+  std::string unsent_;
+  std::size_t sent_ = 0;  // of unsent_
+  std::string received_;
+};
+
+/** Two ends of a new connection within this machine. Throws SystemError. */
+std::pair<FileDescriptor, FileDescriptor> connected_pair();
+
+}  // namespace tutti::launch

@@ -1,0 +1,119 @@
+// Writes what a plan holds as variables.
+#include "launch/contract.hpp"
+
+#include <algorithm>
+
+#include "base/environment.hpp"
+#include "launch/lists.hpp"
+
+namespace tutti::launch {
+namespace {
+
+/** How many of the ranks are on a host and in these roles, up to one of them. */
+template <class Counts>
+int count_local(const Plan& plan, const std::string& host, const Counts& counts) {
+  return static_cast<int>(
+      std::count_if(plan.ranks.begin(), plan.ranks.end(),
+                    [&](const RankPlan& rank) { return rank.host == host && counts(rank); }));
+}
+
+std::string endpoints_of(const Plan& plan, Role role) {
+  std::vector<std::string> list;
+  for (const RankPlan& rank : plan.ranks) {
+    if (rank.role == role) list.push_back(rank.endpoint.text());
+  }
+  return join_list(list);
+}
+
+const char* paddle_role(Role role) {
+  switch (role) {
+    case Role::server:
+      return "PSERVER";
+    case Role::heter_worker:
+      return "HETER_TRAINER";
+    case Role::worker:
+      break;
+  }
+  return "TRAINER";
+}
+
+template <class Adder>
+void add_tutti(const Plan& plan, const RankPlan& rank, const Job& job, const Adder& add) {
+  add("TUTTI_RANK", std::to_string(rank.rank));
+  add("TUTTI_WORLD_SIZE", std::to_string(plan.ranks.size()));
+  add("TUTTI_LOCAL_RANK", std::to_string(rank.local_rank));
+  add("TUTTI_LOCAL_SIZE",
+      std::to_string(count_local(plan, rank.host, [](const RankPlan&) { return true; })));
+  add("TUTTI_ROLE", name_of(rank.role));
+  add("TUTTI_ROLE_INDEX", std::to_string(rank.index));
+  add("TUTTI_ATTEMPT", std::to_string(job.attempt));
+}
+
+/** As torchrun sets them; the workers are a group of their own. */
+template <class Adder>
+void add_torch(const Plan& plan, const RankPlan& rank, const Job& job, const Adder& add) {
+  if (rank.role != Role::worker) return;
+  const auto worker = [](const RankPlan& other) { return other.role == Role::worker; };
+  add("RANK", std::to_string(rank.index));
+  add("WORLD_SIZE", std::to_string(plan.count(Role::worker)));
+  add("LOCAL_RANK", std::to_string(count_local(plan, rank.host, [&](const RankPlan& other) {
+        return worker(other) && other.index < rank.index;
+      })));
+  add("LOCAL_WORLD_SIZE", std::to_string(count_local(plan, rank.host, worker)));
+  add("MASTER_ADDR", job.master.host);
+  add("MASTER_PORT", std::to_string(job.master.port));
+}
+
+/** As fleetrun sets them. */
+template <class Adder>
+void add_paddle(const Plan& plan, const RankPlan& rank, const Job& job, const Adder& add) {
+  add("TRAINING_ROLE", paddle_role(rank.role));
+  add("PADDLE_TRAINERS_NUM", std::to_string(plan.count(Role::worker)));
+  add("PADDLE_TRAINER_ENDPOINTS", endpoints_of(plan, Role::worker));
+  if (rank.role != Role::server) add("PADDLE_TRAINER_ID", std::to_string(rank.index));
+  add("PADDLE_CURRENT_ENDPOINT", rank.endpoint.text());
+  add("POD_IP", rank.endpoint.host);
+  add("PADDLE_PORT", std::to_string(rank.endpoint.port));
+  if (plan.has_roles) {
+    add("PADDLE_PSERVERS_IP_PORT_LIST", endpoints_of(plan, Role::server));
+    add("PADDLE_HETER_TRAINER_IP_PORT_LIST", endpoints_of(plan, Role::heter_worker));
+  }
+  if (job.gloo.port != 0) {
+    add("PADDLE_GLOO_RENDEZVOUS", "3");  // over HTTP
+    add("PADDLE_GLOO_HTTP_ENDPOINT", job.gloo.text());
+  }
+}
+
+/** Which GPUs; a choice of the user's by TUTTI_DEVICE stays. */
+template <class Adder>
+void add_gpus(const Plan& plan, const RankPlan& rank, const Job& job, const Adder& add) {
+  const bool any = std::any_of(plan.ranks.begin(), plan.ranks.end(),
+                               [](const RankPlan& other) { return !other.gpus.empty(); });
+  if (!any) return;
+  std::vector<std::string> numbers;
+  for (const int gpu : rank.gpus) numbers.push_back(std::to_string(gpu));
+  if (!environment("TUTTI_DEVICE")) add("TUTTI_DEVICE", numbers.empty() ? "cpu" : numbers.front());
+  if (numbers.empty()) return;
+  if (!job.gpus.empty()) add("CUDA_VISIBLE_DEVICES", job.gpus);
+  add("FLAGS_selected_gpus", join_list(numbers));
+}
+
+}  // namespace
+
+void add_contract(Plan& plan, const Job& job) {
+  for (RankPlan& rank : plan.ranks) {
+    const auto add = [&](const char* name, std::string value) {
+      rank.environment.push_back({name, std::move(value)});
+    };
+    rank.environment.push_back({"TUTTI_TICKET", job.ticket, true});
+    add_tutti(plan, rank, job, add);
+    add_torch(plan, rank, job, add);
+    add_paddle(plan, rank, job, add);
+    add_gpus(plan, rank, job, add);
+    if (!job.threads.empty()) add("OMP_NUM_THREADS", job.threads);
+    // What a rank of Python's has printed is not lost with it, and is seen at once.
+    if (!environment("PYTHONUNBUFFERED")) add("PYTHONUNBUFFERED", "1");
+  }
+}
+
+}  // namespace tutti::launch

@@ -1,0 +1,23 @@
+// The variables by which a rank learns who it is: tutti's, PyTorch's and Paddle's.
+#pragma once
+
+#include <string>
+
+#include "launch/plan.hpp"
+
+namespace tutti::launch {
+
+/** What all ranks of a job are told alike. */
+struct Job {
+  std::string ticket;
+  int attempt = 0;
+  Endpoint master;      ///< where PyTorch's rank 0 listens
+  Endpoint gloo;        ///< where Paddle's Gloo asks; port 0: nowhere
+  std::string gpus;     ///< CUDA_VISIBLE_DEVICES for those who use GPUs; empty: as it is
+  std::string threads;  ///< OMP_NUM_THREADS; empty: as it is
+};
+
+/** Adds to each rank of `plan` the variables that say what the plan holds. */
+void add_contract(Plan& plan, const Job& job);
+
+}  // namespace tutti::launch

@@ -1,0 +1,54 @@
+// What this machine has: processors, GPUs, addresses, ports, programs.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/file_descriptor.hpp"
+
+namespace tutti::launch {
+
+/** A processor that this process may use. */
+struct Processor {
+  int number = 0;
+  int socket = 0;
+};
+
+struct Machine {
+  std::string name;
+  std::vector<Processor> processors;
+  std::vector<std::string> gpus;  ///< as CUDA_VISIBLE_DEVICES names them, or all there are
+  bool has_gpus = false;          ///< whether there are any, whatever that variable says
+};
+
+/** The machine that this process runs on. */
+Machine this_machine();
+
+/** Whether this is an address or a name of this machine. */
+bool is_this_machine(const std::string& host);
+
+/** Ports that nobody else on this machine gets while this lives, or until they are released. */
+class ReservedPorts {
+ public:
+  /** A port that is free. Throws SystemError if there is none. */
+  int take();
+  /** This port; throws InvalidArgument that `what` wants it if it is in use. */
+  void take(int port, const std::string& what);
+  /** Lets the ranks have them. */
+  void release() { sockets_.clear(); }
+
+ private:
+  std::map<int, FileDescriptor> sockets_;  // by port
+};
+
+/**
+ * The program with its arguments as execve() takes it: what PATH finds, or Python and a script
+ * (NAME.py) or module. Throws InvalidArgument if it is not there or may not be executed.
+ */
+std::vector<std::string> resolve_program(const std::vector<std::string>& program, bool module);
+
+/** Throws SystemError if /dev/shm has too little room for so many ranks to meet. */
+void check_shared_memory(int ranks);
+
+}  // namespace tutti::launch

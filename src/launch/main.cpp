@@ -1,0 +1,48 @@
+// The program `tutti`: starts the ranks of a job, and is the process under which each runs.
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "launch/process.hpp"
+#include "launch/run.hpp"
+#include "launch/wrapper.hpp"
+
+namespace {
+
+constexpr const char* kHelp =
+    "tutti run [OPTIONS] PROGRAM [ARGUMENTS]   starts the ranks of a job (tutti run --help)\n"
+    "tutti rank -- PROGRAM [ARGUMENTS]         runs one rank, which ends with its parent\n"
+    "tutti --version\n";
+
+constexpr int kUsage = 2;
+
+int run_command(const std::string& command, const std::vector<std::string>& arguments) {
+  if (command == "run") return tutti::launch::run(arguments);
+  if (command == "rank") {
+    return tutti::launch::run_wrapper(tutti::launch::parse_wrapper(arguments));
+  }
+  if (command == "--version") {
+    std::puts("tutti " TUTTI_VERSION);
+    return 0;
+  }
+  const bool asked = command == "--help" || command == "-h" || command == "help";
+  std::fputs(kHelp, asked ? stdout : stderr);
+  return asked ? 0 : kUsage;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> words(argv, argv + argc);
+  const std::string command = words.size() > 1 ? words[1] : "";
+  try {
+    tutti::launch::open_standard_descriptors();
+    return run_command(command, {words.begin() + (argc > 2 ? 2 : argc), words.end()});
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "tutti %s: %s\n", command.c_str(), error.what());
+    return kUsage;
+  }
+}

@@ -1,0 +1,215 @@
+// Forks, executes, reads /proc.
+#include "launch/process.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <system_error>
+
+#include "base/text.hpp"
+#include "tutti/error.hpp"
+
+extern char** environ;
+
+namespace tutti::launch {
+namespace {
+
+/** The signals as a process found them that has a SignalSet. */
+struct InheritedSignals {
+  sigset_t mask{};
+  std::array<struct sigaction, 2> actions{};
+  bool known = false;
+};
+constexpr std::array kIgnored{SIGPIPE, SIGXFSZ};
+
+InheritedSignals& inherited_signals() {
+  static InheritedSignals signals;
+  return signals;
+}
+
+void restore_signals() {
+  const InheritedSignals& signals = inherited_signals();
+  if (!signals.known) return;
+  for (std::size_t i = 0; i < kIgnored.size(); ++i) {
+    ::sigaction(kIgnored[i], &signals.actions[i], nullptr);
+  }
+  ::sigprocmask(SIG_SETMASK, &signals.mask, nullptr);
+}
+
+std::vector<char*> pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (const std::string& text : texts) result.push_back(const_cast<char*>(text.c_str()));
+  result.push_back(nullptr);
+  return result;
+}
+
+/** In the child: becomes the program. Only what cannot be done is told, on stderr. */
+[[noreturn]] void become(const ProcessStart& start, pid_t parent) {
+  if (start.death_signal != 0) {
+    ::prctl(PR_SET_PDEATHSIG, start.death_signal);
+    if (::getppid() != parent) ::_exit(1);  // it ended before it was asked for
+  }
+  if (start.own_group) ::setpgid(0, 0);
+  if (!start.cpus.empty()) {
+    cpu_set_t cpus;
+    CPU_ZERO(&cpus);
+    for (const int cpu : start.cpus) CPU_SET(static_cast<std::size_t>(cpu), &cpus);
+    ::sched_setaffinity(0, sizeof(cpus), &cpus);
+  }
+  for (int target = 0; target < 3; ++target) {
+    if (start.standard[target] >= 0) ::dup2(start.standard[target], target);
+  }
+  for (const int descriptor : start.inherited) ::fcntl(descriptor, F_SETFD, 0);
+  restore_signals();
+  const auto arguments = pointers(start.arguments);
+  const auto variables = pointers(start.environment);
+  ::execve(arguments[0], arguments.data(), variables.data());
+  const int error = errno;
+  const std::string text = "tutti: cannot run " + start.arguments[0] + ": " +
+                           std::generic_category().message(error) + "\n";
+  [[maybe_unused]] const auto written = ::write(2, text.data(), text.size());
+  ::_exit(error == ENOENT ? 127 : 126);
+}
+
+/** The parent of a process; nothing if it has ended. */
+std::optional<pid_t> parent_of(const std::filesystem::path& process) {
+  // "pid (name) state parent ...", where the name may hold anything.
+  std::ifstream file(process / "stat");
+  std::string text;
+  if (!std::getline(file, text, '\0')) return std::nullopt;
+  const auto name_end = text.rfind(')');
+  if (name_end == std::string::npos || name_end + 4 >= text.size()) return std::nullopt;
+  const auto begin = name_end + 4;
+  return parse_number<pid_t>(std::string_view(text).substr(begin, text.find(' ', begin) - begin));
+}
+
+}  // namespace
+
+ExitStatus ExitStatus::from_wait(int status) {
+  if (WIFSIGNALED(status)) return {.signal = WTERMSIG(status)};
+  return {.code = WEXITSTATUS(status)};
+}
+
+std::string ExitStatus::describe() const {
+  if (signal == 0) return "exit code " + std::to_string(code);
+  return "signal " + std::to_string(signal) + " (" + signal_name(signal) + ")";
+}
+
+std::string signal_name(int signal) {
+  const char* const name = ::sigabbrev_np(signal);
+  return name == nullptr ? "signal " + std::to_string(signal) : std::string("SIG") + name;
+}
+
+std::vector<std::string> environment_with(const std::vector<Variable>& changes) {
+  std::vector<std::string> result;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::string_view name = text.substr(0, text.find('='));
+    const bool changed = std::any_of(changes.begin(), changes.end(),
+                                     [&](const Variable& change) { return change.name == name; });
+    if (!changed) result.emplace_back(text);
+  }
+  for (const Variable& change : changes) result.push_back(change.name + "=" + change.value);
+  return result;
+}
+
+pid_t start_process(const ProcessStart& start) {
+  // The child's descriptors 0 to 2 are written one after the other: what they are made of is above.
+  for (const int descriptor : start.standard) {
+    if (descriptor >= 0 && descriptor < 3) throw Error("a standard descriptor is passed on");
+  }
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) throw SystemError("cannot start " + start.arguments.at(0), errno);
+  if (child == 0) become(start, parent);
+  if (start.own_group) ::setpgid(child, child);  // whoever is first
+  return child;
+}
+
+SignalSet::SignalSet(const std::vector<int>& signals) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : signals) sigaddset(&set, signal);
+  InheritedSignals& before = inherited_signals();
+  ::sigprocmask(SIG_BLOCK, &set, &before.mask);
+  struct sigaction ignore {};
+  ignore.sa_handler = SIG_IGN;
+  for (std::size_t i = 0; i < kIgnored.size(); ++i) {
+    ::sigaction(kIgnored[i], &ignore, &before.actions[i]);
+  }
+  before.known = true;
+  ::signal(SIGCHLD, SIG_DFL);  // if it was ignored, nobody would learn how a child has ended
+  descriptor_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (descriptor_ < 0) throw SystemError("cannot make a signalfd", errno);
+}
+
+SignalSet::~SignalSet() {
+  ::close(descriptor_);
+  restore_signals();
+}
+
+int SignalSet::next() const {
+  signalfd_siginfo info{};
+  if (::read(descriptor_, &info, sizeof(info)) != static_cast<ssize_t>(sizeof(info))) return 0;
+  return static_cast<int>(info.ssi_signo);
+}
+
+void adopt_orphans() {
+  if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
+    throw SystemError("cannot become a subreaper", errno);
+  }
+}
+
+std::vector<pid_t> descendants(const std::set<pid_t>& except) {
+  std::multimap<pid_t, pid_t> children;
+  std::error_code gone;  // processes end meanwhile
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", gone)) {
+    const auto process = parse_number<pid_t>(entry.path().filename().native());
+    if (!process) continue;
+    if (const auto parent = parent_of(entry.path())) children.emplace(*parent, *process);
+  }
+  std::vector<pid_t> found;
+  std::vector<pid_t> parents{::getpid()};
+  while (!parents.empty()) {
+    const auto [first, last] = children.equal_range(parents.back());
+    parents.pop_back();
+    for (auto child = first; child != last; ++child) {
+      if (except.contains(child->second)) continue;
+      found.push_back(child->second);
+      parents.push_back(child->second);
+    }
+  }
+  return found;
+}
+
+int signal_descendants(int signal, const std::set<pid_t>& except) {
+  const std::vector<pid_t> processes = descendants(except);
+  for (const pid_t process : processes) ::kill(process, signal);
+  return static_cast<int>(processes.size());
+}
+
+void open_standard_descriptors() {
+  for (;;) {
+    const int descriptor = ::open("/dev/null", O_RDWR);
+    if (descriptor < 0) throw SystemError("cannot open /dev/null", errno);
+    if (descriptor > 2) {
+      ::close(descriptor);
+      return;
+    }
+  }
+}
+
+}  // namespace tutti::launch

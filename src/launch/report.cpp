@@ -1,0 +1,118 @@
+// Words for how a job has ended.
+#include "launch/report.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+
+#include "base/file_descriptor.hpp"
+#include "base/text.hpp"
+#include "launch/lists.hpp"
+#include "launch/text_lines.hpp"
+
+namespace tutti::launch {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::size_t kLines = 20;
+
+std::string time_text(SteadyClock::duration time) {
+  return seconds_text(std::chrono::duration_cast<milliseconds>(time));
+}
+
+/** The end of a file. */
+std::string end_of(const std::filesystem::path& path) {
+  constexpr off_t kBytes = 16 << 10;
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return {};
+  const off_t length = ::lseek(file.get(), 0, SEEK_END);
+  std::string text(static_cast<std::size_t>(std::min(length, kBytes)), '\0');
+  const ssize_t bytes =
+      ::pread(file.get(), text.data(), text.size(), length - static_cast<off_t>(text.size()));
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(bytes, 0)));
+  return text;
+}
+
+std::string last_output(const RankPlan& rank, const RankEnd& end) {
+  const std::string text = end.wrapper_lost ? end_of(rank.log) : end.last_output;
+  std::string block;
+  for (const std::string& line : last_lines(text, kLines)) block += "  | " + line + "\n";
+  return block;
+}
+
+/** The rank that failed first. */
+std::string first_failure_text(const Plan& plan, const Outcome& outcome, const RankEnd& end) {
+  const RankPlan& rank = plan.ranks[static_cast<std::size_t>(&end - outcome.ends.data())];
+  std::string text = "tutti run: " + rank.name() + " (rank " + std::to_string(rank.rank) + " of " +
+                     std::to_string(plan.ranks.size()) + ") on " + rank.host + " failed";
+  if (end.wrapper_lost) text += " with the process that watched it";
+  text += ": " + end.status.describe() + "\n  process " + std::to_string(end.process) + ", " +
+          time_text(end.when - outcome.started) + " after the start\n";
+  const std::string lines = last_output(rank, end);
+  if (!rank.log.empty())
+    text += "  log " + rank.log.string() + (lines.empty() ? "" : ", which ends:");
+  if (rank.log.empty() && !lines.empty()) text += "  its output ended:";
+  if (text.back() != '\n') text += "\n";
+  return text + lines;
+}
+
+/** What became of the others. */
+std::string others_text(const Plan& plan, const Outcome& outcome, const RankEnd* first) {
+  std::vector<std::string> failed;
+  std::vector<std::string> ended;
+  std::vector<std::string> killed;
+  for (std::size_t i = 0; i < outcome.ends.size(); ++i) {
+    const RankEnd& end = outcome.ends[i];
+    const std::string name = plan.ranks[i].name();
+    if (&end == first) continue;
+    if (!end.after_stop) {
+      if (end.status.success() || first == nullptr) continue;
+      failed.push_back(name + " " + time_text(end.when - first->when) + " later (" +
+                       end.status.describe() + ")");
+    } else if (end.status.signal == SIGKILL) {
+      killed.push_back(name);
+    } else {
+      const bool as_told = end.status.success() || end.status.signal == SIGTERM ||
+                           end.status.signal == outcome.signal;
+      ended.push_back(as_told ? name : name + " (" + end.status.describe() + ")");
+    }
+  }
+  std::string text;
+  if (!failed.empty()) text += "  failed as well: " + join_list(failed, ", ") + "\n";
+  if (!ended.empty()) text += "  told to end: " + join_list(ended, ", ") + "\n";
+  if (!killed.empty())
+    text += "  killed, since SIGTERM was not enough: " + join_list(killed, ", ") + "\n";
+  return text;
+}
+
+}  // namespace
+
+std::string report_text(const Plan& plan, const Outcome& outcome) {
+  const RankEnd* const first = outcome.first_failure();
+  std::string text;
+  switch (outcome.kind) {
+    case Outcome::Kind::done:
+      return {};
+    case Outcome::Kind::failed:
+      break;
+    case Outcome::Kind::interrupted:
+      text = "tutti run: ended by " + signal_name(outcome.signal) + "\n";
+      break;
+    case Outcome::Kind::timed_out:
+      text = "tutti run: --timeout has passed\n";
+      break;
+  }
+  if (first != nullptr) text += first_failure_text(plan, outcome, *first);
+  text += others_text(plan, outcome, first);
+  text.pop_back();
+  return text;
+}
+
+}  // namespace tutti::launch

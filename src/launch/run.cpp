@@ -1,0 +1,145 @@
+// The way of a job from its options to its exit code.
+#include "launch/run.hpp"
+
+#include <poll.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+
+#include "base/system.hpp"
+#include "launch/display.hpp"
+#include "launch/options.hpp"
+#include "launch/plan.hpp"
+#include "launch/report.hpp"
+#include "launch/supervisor.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::launch {
+namespace {
+
+namespace fs = std::filesystem;
+
+/** "20261122-201501-9f3a": of one run alone. */
+std::string run_name() {
+  const std::time_t now = std::time(nullptr);
+  tm local{};
+  ::localtime_r(&now, &local);
+  std::array<char, 32> text{};
+  const std::size_t length = std::strftime(text.data(), text.size(), "%Y%m%d-%H%M%S-", &local);
+  std::array<std::byte, 2> random{};
+  fill_with_random(random, "the name of a run");
+  std::snprintf(text.data() + length, text.size() - length, "%02x%02x",
+                std::to_integer<unsigned>(random[0]), std::to_integer<unsigned>(random[1]));
+  return text.data();
+}
+
+/** Where the logs of a run are. */
+struct LogFolder {
+  fs::path path;        ///< empty: there is none
+  std::string failure;  ///< why
+};
+
+/** Makes the folder of this run, and the link to it. A folder that cannot be is no reason not to
+ * run, unless it was asked for: then it throws SystemError, but for a full disk. */
+LogFolder make_log_folder(const std::optional<std::string>& log_dir) {
+  const fs::path all = log_dir.value_or("log");
+  const std::string name = run_name();
+  std::error_code error;
+  fs::create_directories(all / name, error);
+  if (error) {
+    const bool full = error == std::errc::no_space_on_device || error.value() == EDQUOT;
+    if (log_dir && !full) throw SystemError("--log_dir " + *log_dir, error.value());
+    return {{}, (all / name).string() + ": " + error.message()};
+  }
+  // Replaced as a whole, for who follows it.
+  const fs::path link = all / ("last-" + name);
+  fs::create_directory_symlink(name, link, error);
+  if (!error) fs::rename(link, all / "last", error);
+  return {all / name, {}};
+}
+
+std::string start_text(const Plan& plan, const LogFolder& logs) {
+  std::string text = "tutti run: " + plan.describe() + " on " + plan.host;
+  for (const std::string& note : plan.notes) text += "; " + note;
+  return text +
+         (logs.path.empty() ? "; no logs: " + logs.failure : "; logs in " + logs.path.string());
+}
+
+/** Waits until what is to be shown has been read: up to the next signal, or a second if the job was
+ * not to wait either. */
+void drain(Display& display, const SignalSet& signals, bool hurry) {
+  Timer timer;
+  if (hurry) timer.start(std::chrono::seconds(1));
+  for (;;) {
+    std::array<pollfd, 3> sources{};
+    sources[0] = {signals.descriptor(), POLLIN, 0};
+    const auto watch = [](const Sink& sink) {
+      return pollfd{sink.unwritten() > 0 ? sink.descriptor() : -1, POLLOUT, 0};
+    };
+    sources[1] = watch(display.out());
+    sources[2] = watch(display.err());
+    if ((sources[1].fd < 0 && sources[2].fd < 0) || timer.due()) return;
+    ::poll(sources.data(), sources.size(), poll_timeout({&timer}));
+    display.out().flush();
+    display.err().flush();
+    while (const int signal = signals.next()) {
+      if (signal != SIGCHLD && signal != SIGCONT) return;
+    }
+  }
+}
+
+}  // namespace
+
+int run(const std::vector<std::string>& arguments) {
+  const RunOptions options = parse_run(arguments);
+  if (options.help) {
+    std::fputs(run_help().c_str(), stdout);
+    return 0;
+  }
+  const Machine machine = this_machine();
+  if (options.dry_run) {
+    ReservedPorts ports;
+    Plan plan = make_plan(options, machine, 0, ports);
+    set_logs(plan, fs::path(options.log_dir.value_or("log")) / run_name());
+    std::fputs(describe(plan).c_str(), stdout);
+    return 0;
+  }
+
+  const SignalSet signals(
+      {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT});
+  adopt_orphans();
+  Display display(options);
+  Supervisor supervisor(options, signals, display);
+  std::optional<LogFolder> logs;
+  for (int attempt = 0;; ++attempt) {
+    ReservedPorts ports;
+    Plan plan = make_plan(options, machine, attempt, ports);
+    if (!logs) logs = make_log_folder(options.log_dir);  // not for what cannot be started
+    const bool several = options.restarts > 0;
+    if (!logs->path.empty()) {
+      set_logs(plan, several ? logs->path / ("attempt." + std::to_string(attempt)) : logs->path);
+    }
+    if (attempt == 0) display.say(start_text(plan, *logs));
+    ports.release();
+    const Outcome outcome = supervisor.run(plan);
+    display.finish();
+    const std::string report = report_text(plan, outcome);
+    if (!report.empty()) display.say(report);
+    if (outcome.kind == Outcome::Kind::failed && attempt < options.restarts) {
+      display.say("tutti run: starting all ranks again, restart " + std::to_string(attempt + 1) +
+                  " of " + std::to_string(options.restarts));
+      continue;
+    }
+    drain(display, signals,
+          outcome.kind == Outcome::Kind::interrupted || outcome.kind == Outcome::Kind::timed_out);
+    return outcome.exit_code();
+  }
+}
+
+}  // namespace tutti::launch

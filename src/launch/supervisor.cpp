@@ -1,0 +1,337 @@
+// The launcher's loop: signals, messages of the wrappers, output, deadlines.
+#include "launch/supervisor.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "base/file_descriptor.hpp"
+#include "base/text.hpp"
+#include "launch/lists.hpp"
+#include "launch/wrapper.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::launch {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kWrapperGrace{1500};  // for a wrapper to end after its rank was killed
+constexpr milliseconds kSweepInterval{20};
+constexpr int kTimeoutCode = 124;  // as of timeout(1)
+
+/** This program. */
+std::string own_path() {
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error || !std::filesystem::exists(path, error) ? "/proc/self/exe" : path.string();
+}
+
+/** "1:02". */
+std::string minutes_text(SteadyClock::duration time) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time).count();
+  return std::to_string(seconds / 60) + ":" + std::to_string(100 + seconds % 60).substr(1);
+}
+
+}  // namespace
+
+const RankEnd* Outcome::first_failure() const {
+  const RankEnd* first = nullptr;
+  for (const RankEnd& end : ends) {
+    if (end.status.success() || end.after_stop) continue;
+    if (first == nullptr || end.when < first->when) first = &end;
+  }
+  return first;
+}
+
+int Outcome::exit_code() const {
+  if (kind == Kind::timed_out) return kTimeoutCode;
+  if (kind == Kind::interrupted) return ExitStatus{.signal = signal}.shell_code();
+  const RankEnd* const failure = first_failure();
+  return failure == nullptr ? 0 : failure->status.shell_code();
+}
+
+Outcome Supervisor::run(const Plan& plan) {
+  plan_ = &plan;
+  outcome_ = {.started = SteadyClock::now(), .ends = std::vector<RankEnd>(plan.ranks.size())};
+  ranks_ = std::vector<Rank>(plan.ranks.size());
+  ending_ = servers_ending_ = false;
+  force_ = 0;
+  force_timer_.stop();
+  if (options_.timeout) timeout_timer_.start(*options_.timeout);
+  display_.begin(plan);
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    ranks_[i].plan = &plan.ranks[i];
+    start(ranks_[i]);
+  }
+  const auto running = [&] {
+    return sweep_timer_.set() ||
+           std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return !rank.done(); });
+  };
+  while (running()) step();
+  timeout_timer_.stop();
+  return std::move(outcome_);
+}
+
+void Supervisor::start(Rank& rank) {
+  auto [control, control_end] = connected_pair();
+  auto [output, output_end] = connected_pair();
+  WrapperOptions wrapper;
+  wrapper.control = control_end.get();
+  wrapper.output = output_end.get();
+  wrapper.show_out = display_.shows_out(rank.plan->rank);
+  wrapper.show_err = display_.shows_err();
+  wrapper.log = rank.plan->log;
+  wrapper.cpus = rank.plan->cpus;
+  wrapper.command = plan_->command;
+
+  ProcessStart start;
+  start.arguments = {own_path(), "rank"};
+  for (const std::string& word : wrapper.arguments()) start.arguments.push_back(word);
+  start.environment = environment_with(rank.plan->environment);
+  start.inherited = {control_end.get(), output_end.get()};
+  const FileDescriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  // What is typed is the launcher's; a file or a pipe is for the first rank.
+  if (rank.plan->rank != 0 || ::isatty(0) == 1) start.standard[0] = nothing.get();
+  rank.wrapper = start_process(start);
+  rank.control = Channel(std::move(control));
+  rank.output = Channel(std::move(output));
+}
+
+void Supervisor::step() {
+  if (display_.draws_state()) display_.set_state(state_text());
+  std::vector<pollfd> sources{{signals_.descriptor(), POLLIN, 0}};
+  for (const Sink* const sink : {&display_.out(), &display_.err()}) {
+    sources.push_back({sink->unwritten() > 0 ? sink->descriptor() : -1, POLLOUT, 0});
+  }
+  const std::size_t first_rank = sources.size();
+  // Output that nobody reads stays where it is: in the ranks' pipes in the end.
+  const bool room = !display_.full();
+  for (const Rank& rank : ranks_) {
+    sources.push_back({rank.control.descriptor(), POLLIN, 0});
+    sources.push_back({room ? rank.output.descriptor() : -1, POLLIN, 0});
+  }
+  const Timer& display_timer = display_.timer();
+  ::poll(sources.data(), sources.size(),
+         poll_timeout({&display_timer, &force_timer_, &timeout_timer_, &sweep_timer_}));
+
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    Rank& rank = ranks_[i];
+    if (sources[first_rank + 2 * i].revents != 0) {
+      const bool there = rank.control.receive(
+          [&](MessageType type, std::string_view text) { take_message(rank, type, text); });
+      if (!there) rank.control.close();
+    }
+    if (sources[first_rank + 2 * i + 1].revents != 0) {
+      const bool there = rank.output.receive([&](MessageType type, std::string_view text) {
+        display_.output(*rank.plan, type, text);
+      });
+      if (!there) {
+        rank.output.close();
+        display_.end_output(*rank.plan);
+      }
+    }
+  }
+  if (sources[0].revents != 0) take_signals();
+  for (Rank& rank : ranks_) {
+    const bool lost = rank.wrapper == 0 && !rank.control.open() && !rank.closed;
+    if (lost) wrapper_lost(rank);
+  }
+  decide();
+  display_.out().flush();
+  display_.err().flush();
+  if (display_.timer().due()) display_.refresh();
+  if (timeout_timer_.due()) end_job(Outcome::Kind::timed_out, SIGTERM);
+  if (force_timer_.due()) end_harder();
+  if (sweep_timer_.due()) sweep();
+}
+
+void Supervisor::take_signals() {
+  while (const int signal = signals_.next()) {
+    switch (signal) {
+      case SIGCHLD:
+        reap();
+        break;
+      case SIGTSTP:
+        send_all(SIGSTOP);
+        ::raise(SIGSTOP);
+        break;
+      case SIGCONT:
+      case SIGUSR1:
+      case SIGUSR2:
+        send_all(signal);
+        break;
+      default:
+        if (outcome_.kind == Outcome::Kind::interrupted) {
+          end_harder();  // asked twice
+        } else {
+          outcome_.signal = signal;
+          end_job(Outcome::Kind::interrupted, signal);
+        }
+    }
+  }
+}
+
+void Supervisor::reap() {
+  for (;;) {
+    int status = 0;
+    const pid_t child = ::waitpid(-1, &status, WNOHANG);
+    if (child <= 0) return;
+    for (Rank& rank : ranks_) {
+      if (rank.wrapper != child) continue;
+      rank.wrapper = 0;
+      rank.wrapper_status = ExitStatus::from_wait(status);
+    }
+  }
+}
+
+void Supervisor::take_message(Rank& rank, MessageType type, std::string_view text) {
+  RankEnd& end = outcome_.ends[static_cast<std::size_t>(rank.plan->rank)];
+  switch (type) {
+    case MessageType::started:
+      end.process = parse_number<pid_t>(text).value_or(0);
+      break;
+    case MessageType::stopped:
+      end.stopped_by = parse_number<int>(text).value_or(SIGSTOP);
+      break;
+    case MessageType::continued:
+      end.stopped_by = 0;
+      break;
+    case MessageType::progress:
+      rank.progress = text;
+      break;
+    case MessageType::log_failed:
+      if (std::exchange(log_failure_said_, true)) break;
+      display_.say("tutti run: " + rank.plan->log.string() + ": " + std::string(text) +
+                   "; the job goes on, but what cannot be written is missing in its logs");
+      break;
+    case MessageType::ended: {
+      const auto fields = split_list(text, ' ');
+      const auto number = [&](std::size_t i) {
+        return i < fields.size() ? parse_number<std::int64_t>(fields[i]).value_or(0) : 0;
+      };
+      rank_ended(rank, {.code = static_cast<int>(number(0)), .signal = static_cast<int>(number(1))},
+                 SteadyClock::time_point(SteadyClock::duration(number(2))));
+      break;
+    }
+    case MessageType::closed:
+      end.last_output = text;
+      rank.closed = true;
+      break;
+    default:
+      break;
+  }
+}
+
+void Supervisor::rank_ended(Rank& rank, ExitStatus status, SteadyClock::time_point when) {
+  RankEnd& end = outcome_.ends[static_cast<std::size_t>(rank.plan->rank)];
+  end.status = status;
+  end.when = when;
+  end.after_stop = rank.told_to_end && when >= *rank.told_to_end;
+  end.stopped_by = 0;
+  rank.ended = true;
+  rank.progress.clear();
+}
+
+void Supervisor::wrapper_lost(Rank& rank) {
+  rank.closed = true;
+  rank.output.close();
+  display_.end_output(*rank.plan);
+  if (!rank.ended) {
+    rank_ended(rank, rank.wrapper_status, SteadyClock::now());
+    outcome_.ends[static_cast<std::size_t>(rank.plan->rank)].wrapper_lost = true;
+  }
+  // The rank's process ends with it; what descends from that is ours now.
+  sweep();
+}
+
+/** Looks at what has changed. */
+void Supervisor::decide() {
+  if (ending_) return;
+  if (outcome_.first_failure() != nullptr) return end_job(Outcome::Kind::failed, SIGTERM);
+  bool workers_done = true;
+  for (const Rank& rank : ranks_) workers_done &= rank.plan->role == Role::server || rank.ended;
+  if (workers_done && plan_->count(Role::server) > 0 && !std::exchange(servers_ending_, true)) {
+    end_ranks(SIGTERM, true);
+  }
+}
+
+void Supervisor::end_job(Outcome::Kind kind, int signal) {
+  timeout_timer_.stop();
+  if (std::exchange(ending_, true)) {
+    if (kind == Outcome::Kind::interrupted) end_harder();
+    return;
+  }
+  outcome_.kind = kind;
+  if (kind != Outcome::Kind::failed) display_.hurry();
+  end_ranks(signal, false);
+}
+
+void Supervisor::end_ranks(int signal, bool servers_alone) {
+  for (Rank& rank : ranks_) {
+    if (servers_alone && rank.plan->role != Role::server) continue;
+    if (!rank.told_to_end) rank.told_to_end = SteadyClock::now();
+    rank.control.send(MessageType::signal, std::to_string(signal));
+  }
+  force_ = 0;
+  force_timer_.start(options_.grace);
+}
+
+/** After their grace the ranks are killed, and after that the wrappers that still have some. */
+void Supervisor::end_harder() {
+  if (force_++ == 0) {
+    send_all(SIGKILL);
+    force_timer_.start(kWrapperGrace);
+    return;
+  }
+  force_timer_.stop();
+  for (const Rank& rank : ranks_) {
+    if (rank.wrapper != 0 && !rank.closed) ::kill(rank.wrapper, SIGKILL);
+  }
+}
+
+void Supervisor::send_all(int signal) {
+  for (Rank& rank : ranks_) rank.control.send(MessageType::signal, std::to_string(signal));
+}
+
+void Supervisor::sweep() {
+  std::set<pid_t> wrappers;
+  for (const Rank& rank : ranks_) {
+    if (rank.wrapper != 0) wrappers.insert(rank.wrapper);
+  }
+  if (signal_descendants(SIGKILL, wrappers) > 0) {
+    sweep_timer_.start(kSweepInterval);
+  } else {
+    sweep_timer_.stop();
+  }
+  reap();
+}
+
+std::string Supervisor::state_text() const {
+  std::vector<std::string> parts;
+  for (const Role role : {Role::server, Role::worker, Role::heter_worker}) {
+    int running = 0;
+    for (const Rank& rank : ranks_) running += rank.plan->role == role && !rank.ended ? 1 : 0;
+    const int all = plan_->count(role);
+    if (all == 0) continue;
+    parts.push_back((running == all ? "" : std::to_string(running) + " of ") + std::to_string(all) +
+                    " " + name_of(role) + (all == 1 ? "" : "s"));
+  }
+  std::string text = "tutti run: " + join_list(parts, ", ") + (ending_ ? " ending" : " running");
+  for (const Rank& rank : ranks_) {
+    if (rank.progress.empty()) continue;
+    text += "; " + rank.plan->name() + ": " + rank.progress;
+    break;
+  }
+  return text + "; " + minutes_text(SteadyClock::now() - outcome_.started);
+}
+
+}  // namespace tutti::launch

@@ -1,0 +1,105 @@
+// Runs the ranks of a plan to their end.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launch/channel.hpp"
+#include "launch/display.hpp"
+#include "launch/options.hpp"
+#include "launch/plan.hpp"
+#include "launch/process.hpp"
+#include "launch/timer.hpp"
+
+namespace tutti::launch {
+
+/** How a rank has ended. */
+struct RankEnd {
+  ExitStatus status;
+  SteadyClock::time_point when;
+  pid_t process = 0;          ///< 0: it was never started
+  bool after_stop = false;    ///< once all were told to end, or it was
+  bool wrapper_lost = false;  ///< it was ended because its wrapper was
+  int stopped_by = 0;         ///< the signal by which it is stopped, not ended, or 0
+  std::string last_output;    ///< the end of its stderr, or else of its stdout
+};
+
+/** How a job has ended. */
+struct Outcome {
+  enum class Kind { done, failed, interrupted, timed_out };
+  Kind kind = Kind::done;
+  int signal = 0;  ///< the one that has interrupted it
+  SteadyClock::time_point started;
+  std::vector<RankEnd> ends;  ///< by rank
+
+  /** The rank that failed first, if one has. */
+  const RankEnd* first_failure() const;
+  /** Of the command: of the first rank that failed, 124 after a timeout, 128 + the signal that
+   * interrupted it. */
+  int exit_code() const;
+};
+
+/**
+ * Starts the ranks of a plan, each under its wrapper, and waits until all have ended. When one
+ * fails the others are told to end: SIGTERM, a grace, SIGKILL; so are servers when all workers have
+ * ended. SIGINT, SIGTERM, SIGHUP and SIGQUIT reach the ranks, and end the job; a second one ends it
+ * at once. No process that descends from a rank is left.
+ */
+class Supervisor {
+ public:
+  /** `signals` has those above, and SIGCHLD, SIGUSR1, SIGUSR2, SIGTSTP and SIGCONT. */
+  Supervisor(const RunOptions& options, const SignalSet& signals, Display& display)
+      : options_(options), signals_(signals), display_(display) {}
+
+  /** Throws SystemError if a rank cannot be started. */
+  Outcome run(const Plan& plan);
+
+ private:
+  struct Rank {
+    const RankPlan* plan = nullptr;
+    pid_t wrapper = 0;  // 0: it has ended
+    ExitStatus wrapper_status;
+    Channel control;
+    Channel output;
+    std::optional<SteadyClock::time_point> told_to_end;
+    bool ended = false;   // the rank's process
+    bool closed = false;  // and nothing of it is left
+    std::string progress;
+
+    bool done() const { return wrapper == 0 && !control.open() && !output.open(); }
+  };
+
+  void start(Rank& rank);
+  void step();
+  void take_signals();
+  void reap();
+  void take_message(Rank& rank, MessageType type, std::string_view text);
+  void rank_ended(Rank& rank, ExitStatus status, SteadyClock::time_point when);
+  void wrapper_lost(Rank& rank);
+  void decide();
+  void end_job(Outcome::Kind kind, int signal);
+  void end_ranks(int signal, bool servers_alone);
+  void end_harder();
+  void send_all(int signal);
+  void sweep();
+  std::string state_text() const;
+
+  const RunOptions& options_;
+  const SignalSet& signals_;
+  Display& display_;
+  const Plan* plan_ = nullptr;
+  std::vector<Rank> ranks_;
+  Outcome outcome_;
+  bool ending_ = false;          // all ranks were told to end
+  bool servers_ending_ = false;  // the servers were, since nobody needs them any more
+  bool log_failure_said_ = false;
+  int force_ = 0;  // how those that were told to end are ended next
+  Timer force_timer_;
+  Timer timeout_timer_;
+  Timer sweep_timer_;
+};
+
+}  // namespace tutti::launch

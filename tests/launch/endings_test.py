@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+"""How jobs end: exit codes, signals, time limits, restarts; and whoever is killed, nothing is left."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from job import JobTest, main, parent_of, wait_until
+
+# A rank with children: one in its process group, one in a session of its own, one whose parent has
+# ended. Its name is an argument of each.
+FAMILY = """
+sleep 1000 &
+setsid sleep 1000 &
+(setsid sleep 1000 &)
+echo family $TUTTI_RANK
+"""
+
+
+class ExitCodes(JobTest):
+    def test_the_code_of_the_first_failure_is_the_command_s(self):
+        script = self.script('[ "$TUTTI_RANK" = 1 ] && exit "$1"; sleep 1000')
+        for code in (1, 2, 7, 42, 124, 126, 130, 137, 255):
+            with self.subTest(code=code):
+                result = self.run_job("-n", 2, script, code)
+                self.assertEqual(result.returncode, code)
+                self.assertIn(f"worker 1 (rank 1 of 2) on {os.uname().nodename} failed: "
+                              f"exit code {code}\n", result.stderr)
+                self.assertIn("told to end: worker 0", result.stderr)
+
+    def test_a_signal_gives_128_and_its_number(self):
+        script = self.script('[ "$TUTTI_RANK" = 2 ] && kill -"$1" $$; sleep 1000')
+        for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGABRT):
+            with self.subTest(signal=number.name):
+                result = self.run_job("-n", 3, script, int(number))
+                self.assertEqual(result.returncode, 128 + number)
+                self.assertIn(f"worker 2 (rank 2 of 3) on {os.uname().nodename} failed: "
+                              f"signal {int(number)} ({number.name})", result.stderr)
+
+    def test_all_well_is_0_and_says_nothing_more(self):
+        result = self.run_job("-n", 3, "true")
+        self.assertEqual((result.returncode, result.stdout), (0, ""))
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+
+    def test_the_first_failure_by_time_is_named_not_the_one_that_follows_from_it(self):
+        # Rank 0 fails as soon as it sees that rank 3 has.
+        script = self.script("""
+case $TUTTI_RANK in
+  3) touch failed; echo the cause >&2; exit 9;;
+  0) while [ ! -e failed ]; do sleep 0.01; done; sleep 0.05; exit 1;;
+  *) sleep 1000;;
+esac""")
+        result = self.run_job("-n", 4, script)
+        self.assertEqual(result.returncode, 9)
+        self.assertIn("worker 3 (rank 3 of 4)", result.stderr)
+        self.assertIn("\n  | the cause\n", result.stderr)
+
+    def test_a_program_that_cannot_be_run_is_127_or_126(self):
+        (self.folder / "odd").write_bytes(b"\x7fELFnot")
+        (self.folder / "odd").chmod(0o755)
+        result = self.run_job("-n", 2, "./odd")
+        self.assertEqual(result.returncode, 126)
+        self.assertIn("cannot run ./odd", result.stderr)
+
+    def test_after_the_timeout_it_is_124(self):
+        result = self.run_job("-n", 2, "--timeout", 0.3, "sleep", 1000)
+        self.assertEqual(result.returncode, 124)
+        self.assertIn("--timeout has passed", result.stderr)
+
+    def test_a_failed_job_starts_again_as_often_as_was_said(self):
+        script = self.script("""
+echo attempt $TUTTI_ATTEMPT
+touch seen.$TUTTI_ATTEMPT.$TUTTI_RANK
+while [ ! -e seen.$TUTTI_ATTEMPT.0 ]; do sleep 0.01; done
+[ $TUTTI_ATTEMPT = 2 ] && exit 0
+[ $TUTTI_RANK = 1 ] && exit 5
+sleep 1000""")
+        result = self.run_job("--restart", 2, "-n", 2, script)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stdout, "attempt 0\nattempt 1\nattempt 2\n")
+        for attempt in range(3):
+            self.assertEqual(result.job.log(f"attempt.{attempt}/worker.1"), b"attempt %d\n" % attempt)
+        self.assertEqual(self.run_job("--restart", 1, "-n", 2, script).returncode, 5)
+
+    def test_servers_end_with_the_workers(self):
+        script = self.script("""
+trap 'echo asked; exit 0' TERM
+touch ready.$TUTTI_RANK
+while [ ! -e ready.2 ] || [ ! -e ready.3 ]; do sleep 0.01; done
+[ $TUTTI_ROLE = worker ] && exit 0
+while :; do sleep 0.01; done""")
+        result = self.run_job("--server_num", 2, "--worker_num", 2, script)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.job.log("server.1"), b"asked\n")
+
+    def test_a_server_that_fails_ends_the_job(self):
+        script = self.script('[ $TUTTI_ROLE = server ] && exit 3; sleep 1000')
+        result = self.run_job("--server_num", 1, "--worker_num", 2, script)
+        self.assertEqual(result.returncode, 3)
+        self.assertIn("server 0 (rank 2 of 3)", result.stderr)
+
+
+class Signals(JobTest):
+    def ready(self, *arguments, ranks=2):
+        """A job whose ranks have all made a file ready.N."""
+        job = self.start(*arguments)
+        wait_until(lambda: len(list(self.folder.glob("ready.*"))) == ranks)
+        return job
+
+    def test_ctrl_c_and_sigterm_reach_the_ranks(self):
+        script = self.script("""
+trap 'echo INT > got.$TUTTI_RANK; exit 0' INT
+trap 'echo TERM > got.$TUTTI_RANK; exit 0' TERM
+touch ready.$TUTTI_RANK
+while :; do sleep 0.01; done""")
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            with self.subTest(signal=number.name):
+                job = self.ready("-n", 2, script)
+                job.process.send_signal(number)
+                result = job.wait()
+                self.assertEqual(result.returncode, code)
+                self.assertIn(f"ended by {number.name}", result.stderr)
+                for rank in range(2):
+                    got = (self.folder / f"got.{rank}").read_text()
+                    self.assertEqual(got, f"{number.name[3:]}\n")
+                    (self.folder / f"ready.{rank}").unlink()
+                self.assert_gone(job, 0.5)
+
+    def test_who_ignores_sigterm_is_killed_after_the_grace(self):
+        script = self.script("""
+trap '' TERM INT
+touch ready.$TUTTI_RANK
+[ $TUTTI_RANK = 0 ] || while :; do sleep 0.01; done
+while [ ! -e ready.1 ]; do sleep 0.01; done; exit 4""")
+        start = time.monotonic()
+        result = self.run_job("-n", 2, "--grace", 0.4, script)
+        self.assertEqual(result.returncode, 4)
+        self.assertGreater(time.monotonic() - start, 0.4)
+        self.assertIn("killed, since SIGTERM was not enough: worker 1", result.stderr)
+
+    def test_a_second_ctrl_c_does_not_wait_for_the_grace(self):
+        script = self.script("""
+trap 'touch asked.$TUTTI_RANK' INT
+touch ready.$TUTTI_RANK
+while :; do sleep 0.01; done""")
+        job = self.ready("-n", 2, "--grace", 1000, script)
+        job.process.send_signal(signal.SIGINT)
+        wait_until(lambda: len(list(self.folder.glob("asked.*"))) == 2)
+        job.process.send_signal(signal.SIGINT)
+        self.assertEqual(job.wait().returncode, 130)
+        self.assert_gone(job, 0.5)
+
+    def test_other_signals_are_passed_on(self):
+        script = self.script("""
+trap 'echo one; exit 0' USR1
+touch ready.$TUTTI_RANK
+while :; do sleep 0.01; done""")
+        job = self.ready("-n", 2, script)
+        job.process.send_signal(signal.SIGUSR1)
+        self.assertEqual(job.wait().returncode, 0)
+        self.assertEqual(job.log("worker.1"), b"one\n")
+
+    def test_stopping_the_job_stops_the_ranks(self):
+        job = self.ready("-n", 2, self.script("touch ready.$TUTTI_RANK; sleep 1000"))
+
+        def states():
+            pids = [pid for pid, line in job.processes().items() if "sleep 1000" in line]
+            return {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+                    for pid in pids}
+
+        wait_until(lambda: states() == {"S"})
+        job.process.send_signal(signal.SIGTSTP)
+        wait_until(lambda: states() == {"T"})
+        job.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: states() == {"S"})
+        job.process.send_signal(signal.SIGTERM)
+        self.assertEqual(job.wait().returncode, 143)
+
+
+class Orphans(JobTest):
+    def family(self, ending="wait", ranks=2):
+        job = self.start("-n", ranks, "--grace", 1, self.script(FAMILY + ending, "family.sh"))
+        wait_until(lambda: sum("sleep 1000" in line for line in job.processes().values())
+                   == 3 * ranks)
+        return job
+
+    def test_a_killed_launcher_leaves_nothing(self):
+        job = self.family()
+        job.process.kill()
+        self.assert_gone(job)
+
+    def test_a_killed_launcher_leaves_nothing_that_ignores_sigterm(self):
+        job = self.family("trap '' TERM; while :; do sleep 0.1; done")
+        job.process.kill()
+        self.assert_gone(job)
+
+    def test_a_killed_wrapper_leaves_nothing_and_is_a_failure_of_its_rank(self):
+        job = self.family()
+        os.kill(parent_of(job.ranks()[1]), signal.SIGKILL)
+        result = job.wait()
+        self.assertEqual(result.returncode, 137)
+        self.assertIn("worker 1 (rank 1 of 2)", result.stderr)
+        self.assertIn("family 1", result.stderr)  # its last words, from the log
+        self.assert_gone(job, 0.5)
+
+    def test_a_killed_rank_leaves_nothing(self):
+        job = self.family()
+        os.kill(job.ranks()[1], signal.SIGKILL)
+        self.assertEqual(job.wait().returncode, 137)
+        self.assert_gone(job, 0.5)
+
+    def test_a_rank_that_ends_leaves_nothing(self):
+        job = self.family("while [ ! -e go ]; do sleep 0.01; done")
+        (self.folder / "go").touch()
+        self.assertEqual(job.wait().returncode, 0)
+        self.assert_gone(job, 0.5)
+
+    def test_a_stopped_wrapper_and_a_stopped_rank_are_ended(self):
+        job = self.family()
+        ranks = job.ranks()
+        os.kill(parent_of(ranks[0]), signal.SIGSTOP)
+        os.kill(ranks[1], signal.SIGSTOP)
+        job.process.terminate()
+        self.assertEqual(job.wait().returncode, 143)
+        self.assert_gone(job, 0.5)
+
+
+if __name__ == "__main__":
+    main()
