@@ -3,8 +3,9 @@
 //   mpiexec -n N gpu_allreduce_bench [--seconds S]
 //
 // Prints a JSON line for each size: microseconds an operation where many are launched one after the
-// other, median of turns on the slowest rank. Every turn ends with a check of the average. Status
-// 77 without a GPU, 1 if a result is wrong.
+// other, median of turns on the slowest rank; of these, `enqueue_us` until a call of tutti's has
+// returned. `gpus`: how many the ranks have together. Every turn ends with a check of the average
+// (`checked`). Status 77 without a GPU, 1 if a result is wrong.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -13,6 +14,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -63,7 +65,10 @@ class Bare {
 class Bench {
  public:
   Bench()
-      : ordinal_(comm_.device().ordinal), stream_(Stream::on(comm_.device())), bare_(ordinal_) {}
+      : ordinal_(comm_.device().ordinal),
+        gpus_(count_gpus()),
+        stream_(Stream::on(comm_.device())),
+        bare_(ordinal_) {}
 
   bool run(std::int64_t bytes, double seconds) {
     const std::int64_t count = bytes / 4;
@@ -72,8 +77,10 @@ class Bench {
     std::vector<float> values(static_cast<std::size_t>(count));
     std::vector<double> through;
     std::vector<double> alone;
+    std::vector<double> enqueueing;
     bool good = true;
-    const auto turn = [&](std::vector<double>& times, const std::function<void()>& call) {
+    const auto turn = [&](std::vector<double>& times, std::vector<double>* returned,
+                          const std::function<void()>& call) {
       const int loops = bytes > (4 << 20) ? 5 : 50;
       const auto rank = static_cast<float>(comm_.global_rank());
       std::fill(values.begin(), values.end(), rank + 1.0F);
@@ -81,8 +88,12 @@ class Bench {
       comm_.barrier();
       const auto start = Clock::now();
       for (int i = 0; i < loops; ++i) call();
+      const auto launched = Clock::now();
       stream_.submit([] {}).wait();
       times.push_back(std::chrono::duration<double>(Clock::now() - start).count() / loops);
+      if (returned != nullptr) {
+        returned->push_back(std::chrono::duration<double>(launched - start).count() / loops);
+      }
       stream_.copy(std::span<float>(values), data).wait();
       // The first operation makes the average, which the others keep, but for their rounding.
       const float expected = static_cast<float>(comm_.world_size() + 1) / 2.0F;
@@ -93,17 +104,28 @@ class Bench {
     const auto end = Clock::now() + std::chrono::duration<double>(seconds);
     std::int32_t more = 1;
     while (more != 0) {
-      turn(alone, [&] { bare_.all_reduce(data, stream_); });
-      turn(through, [&] { comm_.all_reduce(data, Reduce::average, stream_); });
+      turn(alone, nullptr, [&] { bare_.all_reduce(data, stream_); });
+      turn(through, &enqueueing, [&] { comm_.all_reduce(data, Reduce::average, stream_); });
       more = alone.size() < 5 || Clock::now() < end ? 1 : 0;
       comm_.broadcast(std::span(&more, 1), 0);
     }
+    const bool all_good = all(good);
     print(bytes, slowest(tutti::bench::median_us(through)), slowest(tutti::bench::median_us(alone)),
-          all(good));
-    return all(good);
+          slowest(tutti::bench::median_us(enqueueing)), all_good);
+    return all_good;
   }
 
  private:
+  /** How many different GPUs the ranks have. */
+  int count_gpus() {
+    tutti::cuda::Uuid own = tutti::cuda::uuid_of(ordinal_);
+    std::vector<tutti::cuda::Uuid> all(static_cast<std::size_t>(comm_.world_size()));
+    const auto bytes = [](void* data, std::size_t gpus) {
+      return View(data, static_cast<std::int64_t>(gpus * sizeof(tutti::cuda::Uuid)), DType::u8);
+    };
+    comm_.all_gather(bytes(&own, 1), bytes(all.data(), all.size()));
+    return static_cast<int>(std::set<tutti::cuda::Uuid>(all.begin(), all.end()).size());
+  }
   double slowest(double value) {
     comm_.all_reduce(std::span(&value, 1), Reduce::max);
     return value;
@@ -113,18 +135,19 @@ class Bench {
     comm_.all_reduce(std::span(&every, 1), Reduce::min);
     return every != 0;
   }
-  void print(std::int64_t bytes, double through, double alone, bool good) const {
+  void print(std::int64_t bytes, double through, double alone, double enqueueing, bool good) const {
     if (comm_.global_rank() != 0) return;
     std::printf(
-        "{\"all_reduce_bytes\": %lld, \"ranks\": %d, \"tutti_us\": %.2f, \"nccl_us\": %.2f, "
-        "\"more_us\": %.2f, \"checked\": %s}\n",
-        static_cast<long long>(bytes), comm_.world_size(), through, alone, through - alone,
+        "{\"all_reduce_bytes\": %lld, \"world_size\": %d, \"gpus\": %d, \"tutti_us\": %.2f, "
+        "\"nccl_us\": %.2f, \"enqueue_us\": %.2f, \"checked\": %s}\n",
+        static_cast<long long>(bytes), comm_.world_size(), gpus_, through, alone, enqueueing,
         good ? "true" : "false");
     std::fflush(stdout);
   }
 
   tutti::Communicator comm_;
   int ordinal_;
+  int gpus_;
   Stream stream_;
   Bare bare_;
 };

@@ -16,9 +16,14 @@ class GpuRankTest : public RankTest {
     if (gpu_count() == 0) GTEST_SKIP() << "no GPU: nothing was tested";
   }
 
-  /** Runs `body` on every rank with a stream of its GPU. */
+  /** Runs `body` on every rank with a stream of its GPU. The number of ranks is noted for
+   * --gtest_output: a launcher that is not understood makes every process a world of its own. */
   void on_gpus(const GpuBody& body) {
-    on_ranks([&](Communicator& comm) { body(comm, Stream::on(comm.device())); });
+    on_ranks([&](Communicator& comm) {
+      RecordProperty("world_size", comm.world_size());
+      ASSERT_EQ(comm.world_size(), world().ranks);
+      body(comm, Stream::on(comm.device()));
+    });
   }
 };
 

@@ -61,6 +61,8 @@ int run_tests() {
   if (world().rank != 0) {
     ::testing::TestEventListeners& listeners = ::testing::UnitTest::GetInstance()->listeners();
     delete listeners.Release(listeners.default_result_printer());
+    // A file of --gtest_output is rank 0's.
+    delete listeners.Release(listeners.default_xml_generator());
     listeners.Append(new FailurePrinter(world().rank));
   }
   const int result = RUN_ALL_TESTS();
