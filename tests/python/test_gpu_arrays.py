@@ -1,5 +1,5 @@
 """Arrays on GPUs: what is refused by name, and why. The objects only look like such arrays, so no GPU
-is needed; what there is to do on one is in test_gpu.py."""
+is needed; what there is to do on one is in test_gpu_torch.py and test_gpu_cupy.py."""
 
 import numpy
 import pytest

@@ -90,7 +90,7 @@ def test_empty_speaks_cuda_array_interface(torch, comm):
 
 
 def _train(place, mode, on_gpu):
-    """Three steps of a mode; the parameters, by name, on the CPU."""
+    """Three steps of a mode: the number of ranks, and the parameters, by name, on the CPU."""
     import torch
 
     torch.manual_seed(0)
@@ -115,14 +115,17 @@ def _train(place, mode, on_gpu):
             sgd.backward_and_sparse_update(loss, topK=True, spars=0.1)
         else:
             sgd(loss)
-    return {name: value.detach().cpu().numpy() for name, value in model.named_parameters()}
+    return comm.world_size, {name: value.detach().cpu().numpy()
+                             for name, value in model.named_parameters()}
 
 
 @pytest.mark.parametrize("mode", ["full", "half", "partial", "sparse"])
 @pytest.mark.usefixtures("torch")
-def test_replicas_stay_equal_and_do_what_the_cpu_does(mode):
-    first, second = launching.run(_train, 2, "spawn", mode, True)
-    on_cpu, _ = launching.run(_train, 2, "spawn", mode, False)
+def test_replicas_stay_equal_and_do_what_the_cpu_does(mode, record_property):
+    (world_size, first), (_, second) = launching.run(_train, 2, "spawn", mode, True)
+    (_, on_cpu), _ = launching.run(_train, 2, "spawn", mode, False)
+    record_property("world_size", world_size)
+    assert world_size == 2
     for name, value in first.items():
         assert (value == second[name]).all(), name
         # With 16 bits, or where another element is the tenth part's last, not to the digit.
