@@ -56,12 +56,14 @@ install: deps-library  ## Install library, headers and the launcher under PREFIX
 
 gpu-bundle: deps-build  ## Pack build/gpu-bundle.tgz: tests and benchmarks for a machine with a GPU
 	$(CONFIGURE)
-	cmake --build $(BUILD) --parallel $(JOBS) --target unit_tests gpu_tests gpu_ranks_test mnist_dist gpu_benchmarks
+	cmake --build $(BUILD) --parallel $(JOBS) --target unit_tests gpu_tests gpu_ranks_test mnist_dist \
+	  killed_rank_bench gpu_benchmarks
 	scripts/gpu_bundle.sh $(BUILD) build/gpu-bundle.tgz
 
-gpu-check: gpu-bundle  ## Unpack that, and run it on the GPUs of this machine
+gpu-check: gpu-bundle  ## Unpack that, and run it on the GPUs of this machine; ARGS="--seconds 300"
+	rm -rf build/tutti-gpu
 	tar -C build -xzf build/gpu-bundle.tgz
-	build/tutti-gpu/gpu-check
+	build/tutti-gpu/gpu-check --out build/gpu-check.tgz $(ARGS)
 
 clean:  ## Remove build/
 	rm -rf build

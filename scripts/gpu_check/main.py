@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""Checks tutti on a machine with a GPU, from the folder that `make gpu-bundle` packed.
+
+    gpu-check [--list] [--seconds 480] [--out gpu-check.tgz]
+
+Runs tests and benchmarks in the order of their weight, each within a limit, all within --seconds;
+then judges the figures that tutti is to reach, one by one. --list says all that without doing it.
+The archive holds what every step printed, and result.json with all numbers; it is complete after
+each step. Needs a driver, NCCL and cuBLAS; the last two are looked for in CUDA's folders and in
+Python's packages, or named by TUTTI_NCCL_LIB and TUTTI_CUBLAS_LIB.
+
+Status 0: every step that could run passed, and every figure that could be measured was met; 1: not;
+77: there is no GPU.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+import results
+import run
+from machine import NO_GPU, Machine, NoGpu
+from plan import SECONDS, plan
+from targets import MISSED, NOT_MEASURED, judge, targets
+
+PASS, FAIL, SKIP = "pass", "fail", "skip"
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What became of a step."""
+
+    name: str
+    result: str
+    note: str = ""
+    seconds: float = 0.0
+    rows: tuple = ()
+
+
+class Check:
+    """The steps on one machine."""
+
+    def __init__(self, machine, folder, budget):
+        self._machine, self._folder, self._budget = machine, Path(folder), budget
+        for name in ("logs", "scratch"):
+            (self._folder / name).mkdir()
+
+    def step(self, step):
+        """Runs one step, if it can."""
+        if len(self._machine.gpus) < step.gpus:
+            return Outcome(step.name, SKIP, f"needs {step.gpus} GPUs")
+        words = self._machine.words()
+        if step.needs:
+            words[step.needs], why = self._machine.find(step.needs)
+            if why:
+                return Outcome(step.name, SKIP, why)
+        limit = self._budget.limit(step.limit)
+        if not limit:
+            return Outcome(step.name, FAIL, "no time left")
+        log = self._folder / "logs" / f"{step.name}.log"
+        begin = time.monotonic()
+        status, remark = run.run([word.format_map(words) for word in step.command.split()],
+                                 self._machine.environment(step.ours(), step.shared), limit, log,
+                                 self._budget.grace)
+        seconds = time.monotonic() - begin
+        left = results.read(log, log.with_suffix(".json"), log.with_suffix(".xml"))
+        run.shorten(log)
+        # What the tests say tells more than the status that they end with.
+        fault = step.check(step, left)
+        if status is None:
+            fault = f"longer than {limit:.0f} s"
+        elif status != 0:
+            fault = f"status {status}" + (f": {fault}" if fault else "")
+        note = "; ".join(filter(None, (fault, remark)))
+        return Outcome(step.name, FAIL if note else PASS, note, seconds, left.rows)
+
+
+def say(line=""):
+    print(line, flush=True)
+
+
+def describe(gpus):
+    """What there is to do, for --list."""
+    say(f"In this order, within {SECONDS} s together, each within its own limit:")
+    say()
+    for step in plan(gpus):
+        conditions = [f"{step.gpus} GPUs or more"] * (step.gpus > 1) + [f"with {step.needs}"] * bool(step.needs)
+        say(f"  {step.name:<22} {step.limit:>3} s  {step.about}"
+            + (f" ({', '.join(conditions)})" if conditions else ""))
+    say()
+    say("Then it judges, each met, missed, not measurable on one GPU, or not measured:")
+    say()
+    for target in targets(gpus):
+        say(f"  {target.name:<22} {target.figure} (from {target.step})")
+
+
+def table_line(outcome):
+    return f"{outcome.name:<22} {outcome.result:<5} {outcome.seconds:>5.0f} s  {outcome.note}".rstrip()
+
+
+def pack(folder, machine, outcomes, verdicts, archive):
+    """The logs and result.json, as one archive that is whole or the one before."""
+    result = {
+        "gpus": machine.gpus, "nccl": machine.nccl, "cublas": machine.cublas,
+        "python": machine.python_version,
+        "steps": [dataclasses.asdict(outcome) for outcome in outcomes.values()],
+        "targets": [dataclasses.asdict(verdict) for verdict in verdicts],
+    }
+    part = Path(folder, "archive")
+    with tarfile.open(part, "w:gz") as tar:
+        Path(folder, "logs/result.json").write_text(json.dumps(result, indent=1), encoding="utf-8")
+        tar.add(f"{folder}/logs", "gpu-check")
+    beside = archive.with_name(archive.name + ".part")
+    beside.write_bytes(part.read_bytes())
+    os.replace(beside, archive)
+
+
+def check(machine, folder, budget, archive):
+    """Runs and judges; the exit status."""
+    gpus = len(machine.gpus)
+    steps = {step.name: step for step in plan(gpus)}
+    runner = Check(machine, folder, budget)
+    outcomes = {}
+    verdicts = []
+    for name, step in steps.items():
+        outcomes[name] = runner.step(step)
+        say(table_line(outcomes[name]))
+        if outcomes[name].result == FAIL:
+            log = Path(folder, "logs", f"{name}.log")
+            lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+            for line in lines[-8:]:
+                say(f"    | {line[:160]}")
+        verdicts = [judge(target, steps[target.step], outcomes.get(target.step), gpus)
+                    for target in targets(gpus)]
+        pack(folder, machine, outcomes, verdicts, archive)
+    say()
+    for outcome in outcomes.values():
+        say(table_line(outcome))
+    say()
+    for verdict in verdicts:
+        say(f"{verdict.name:<14} {verdict.verdict:<26} {verdict.figure}: {verdict.detail}".rstrip(": "))
+    good = all(outcome.result != FAIL for outcome in outcomes.values()) and not any(
+        verdict.verdict in (MISSED, NOT_MEASURED) for verdict in verdicts)
+    say()
+    say(f"{'all passed' if good else 'NOT ALL PASSED'} in {budget.used():.0f} s; logs: {archive}")
+    return 0 if good else 1
+
+
+def main():
+    root = Path(__file__).resolve().parent.parent
+    parser = argparse.ArgumentParser(
+        prog="gpu-check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="say what it would do")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"for all steps ({SECONDS})")
+    parser.add_argument("--out", type=Path, default=root / "gpu-check.tgz", help="the archive of logs")
+    arguments = parser.parse_args()
+    if arguments.list:
+        describe(1)
+        return 0
+    run.adopt()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("gpu-check: ended from outside"))
+    budget = run.Budget(arguments.seconds)
+    Path("/dev/shm").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        machine = Machine(root, folder)
+        try:
+            machine.find_gpus()
+        except NoGpu as why:
+            say(f"{why}no GPU")
+            return NO_GPU
+        except (OSError, RuntimeError, subprocess.TimeoutExpired) as why:
+            say(f"gpu-check: {why}")
+            return 1
+        for name in machine.gpus:
+            say(name)
+        say(f"NCCL: {machine.nccl or 'not found'}; cuBLAS: {machine.cublas or 'not found'}")
+        return check(machine, folder, budget, arguments.out.absolute())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
