@@ -142,17 +142,20 @@ class BlockReader:
     """The blocks of one worker as the other side sees them. A batch is lent as arrays in its block,
     which goes back to the worker when the last of them is gone."""
 
-    def __init__(self, most_lent: int) -> None:
-        """most_lent: who has so many batches gets copies of further ones, so that he may keep as
-        many as he likes: each block takes a file descriptor."""
-        self._most_lent = most_lent
+    def __init__(self) -> None:
         self._blocks: Dict[int, mmap.mmap] = {}
         self._lent = 0
         # The garbage collector appends, at any moment and in any thread.
         self._returned: Deque[int] = collections.deque()
 
-    def receive(self, connection: Connection, packet: Packet) -> Any:
-        """The batch of a packet, whose new block is next on the connection."""
+    @property
+    def lent(self) -> int:
+        """How many blocks are lent."""
+        return self._lent - len(self._returned)
+
+    def receive(self, connection: Connection, packet: Packet, copied: bool) -> Any:
+        """The batch of a packet, whose new block is next on the connection; copied out of the block
+        if so wanted."""
         if packet.dropped is not None:
             del self._blocks[packet.dropped]
         if packet.block is None:
@@ -165,9 +168,7 @@ class BlockReader:
         weakref.finalize(whole, self._returned.append, packet.block).atexit = False
         self._lent += 1
         batch = map_leaves(packet.batch, ArrayAt, lambda at: _array(whole, at))
-        if self._lent > self._most_lent:
-            batch = map_leaves(batch, numpy.ndarray, numpy.copy)
-        return batch
+        return map_leaves(batch, numpy.ndarray, numpy.copy) if copied else batch
 
     def take_returned(self) -> List[int]:
         """The blocks that were lent, and are no more."""

@@ -21,17 +21,17 @@ from tutti.data._worker import Failure, Recipe, Task, run
 from tutti.errors import WorkerError
 
 _GRACE = 1.0  # seconds that a worker has to end by itself
+_KEPT = 8  # batches that are used at a time, apart from those made ahead
 _SLICE = 1.0  # seconds: who is stopped and goes on is not late by more
 
 
 class _Worker:
     """A process, what it was asked for, and its blocks."""
 
-    def __init__(self, number: int, recipe: Recipe, most_lent: int, timeout: float,
-                 context: Any) -> None:
+    def __init__(self, number: int, recipe: Recipe, timeout: float, context: Any) -> None:
         self.number = number
         self.tasks: Dict[int, List[int]] = {}  # the indices of each batch under way
-        self.blocks = BlockReader(most_lent)
+        self.blocks = BlockReader()
         self.connection, theirs = context.Pipe()
         try:
             _limit_waits(self.connection, timeout)
@@ -74,6 +74,8 @@ class Pool:
     def __init__(self, recipe: Recipe, workers: int, prefetch: int, timeout: float,
                  start_method: str) -> None:
         self._timeout = timeout
+        # Each block takes a descriptor here. Who keeps more batches gets copies of further ones.
+        self._most_lent = workers * prefetch + _KEPT
         self._made: Dict[int, Any] = {}  # batches, and failures, by number
         self._asked = self._taken = 0
         self._workers: List[_Worker] = []
@@ -81,7 +83,7 @@ class Pool:
         context = multiprocessing.get_context(start_method)
         try:
             for number in range(workers):
-                worker = _Worker(number, recipe, 2 * prefetch, timeout, context)
+                worker = _Worker(number, recipe, timeout, context)
                 self._workers.append(worker)
                 self._selector.register(worker.connection, selectors.EVENT_READ, worker)
                 self._selector.register(worker.process.sentinel, selectors.EVENT_READ, worker)
@@ -135,7 +137,8 @@ class Pool:
             if isinstance(made, Failure):
                 made = self._failed(worker, number, made)
             else:
-                made = worker.blocks.receive(worker.connection, made)
+                lent = sum(worker.blocks.lent for worker in self._workers)
+                made = worker.blocks.receive(worker.connection, made, lent >= self._most_lent)
         except BlockingIOError:
             raise self._late(next(iter(worker.tasks))) from None
         except (EOFError, ConnectionResetError):
