@@ -1,5 +1,6 @@
 """What gpu-check finds on a machine: GPUs, NVIDIA's libraries, Pythons, tools."""
 
+import functools
 import glob
 import os
 import re
@@ -94,6 +95,7 @@ class Machine:
             raise RuntimeError(f"gpu_kernels_bench --devices: {program.stderr}")
         self.gpus = program.stdout.splitlines()
 
+    @functools.lru_cache(maxsize=None)
     def find(self, what):
         """Where what a step needs is, or "" and why it is not there."""
         if what == "mnist":

@@ -55,13 +55,11 @@ class Check:
 
     def step(self, step):
         """Runs one step, if it can."""
-        if len(self._machine.gpus) < step.gpus:
-            return Outcome(step.name, SKIP, f"needs {step.gpus} GPUs")
+        if why := lacking(step, self._machine):
+            return Outcome(step.name, SKIP, why)
         words = self._machine.words()
         if step.needs:
-            words[step.needs], why = self._machine.find(step.needs)
-            if why:
-                return Outcome(step.name, SKIP, why)
+            words[step.needs], _ = self._machine.find(step.needs)
         limit = self._budget.limit(step.limit)
         if not limit:
             return Outcome(step.name, FAIL, "no time left")
@@ -87,14 +85,21 @@ def say(line=""):
     print(line, flush=True)
 
 
-def describe(gpus):
+def lacking(step, machine):
+    """Why this machine cannot run a step, or ""."""
+    if len(machine.gpus) < step.gpus:
+        return f"needs {step.gpus} GPUs"
+    return machine.find(step.needs)[1] if step.needs else ""
+
+
+def describe(machine):
     """What there is to do, for --list."""
-    say(f"In this order, within {SECONDS} s together, each within its own limit:")
+    gpus = len(machine.gpus)
+    say(f"On {', '.join(machine.gpus)}, in this order, within {SECONDS} s together, each within its own limit:")
     say()
     for step in plan(gpus):
-        conditions = [f"{step.gpus} GPUs or more"] * (step.gpus > 1) + [f"with {step.needs}"] * bool(step.needs)
-        say(f"  {step.name:<22} {step.limit:>3} s  {step.about}"
-            + (f" ({', '.join(conditions)})" if conditions else ""))
+        why = lacking(step, machine)
+        say(f"  {step.name:<22} {step.limit:>3} s  {step.about}" + (f" (skipped: {why})" if why else ""))
     say()
     say("Then it judges, each met, missed, not measurable on one GPU, or not measured:")
     say()
@@ -162,9 +167,6 @@ def main():
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"for all steps ({SECONDS})")
     parser.add_argument("--out", type=Path, default=root / "gpu-check.tgz", help="the archive of logs")
     arguments = parser.parse_args()
-    if arguments.list:
-        describe(1)
-        return 0
     run.adopt()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("gpu-check: ended from outside"))
     budget = run.Budget(arguments.seconds)
@@ -173,12 +175,14 @@ def main():
         machine = Machine(root, folder)
         try:
             machine.find_gpus()
-        except NoGpu as why:
-            say(f"{why}no GPU")
-            return NO_GPU
-        except (OSError, RuntimeError, subprocess.TimeoutExpired) as why:
-            say(f"gpu-check: {why}")
-            return 1
+        except (NoGpu, OSError, RuntimeError, subprocess.TimeoutExpired) as why:
+            if not arguments.list:
+                say(f"{why}no GPU" if isinstance(why, NoGpu) else f"gpu-check: {why}")
+                return NO_GPU if isinstance(why, NoGpu) else 1
+            machine.gpus = ["a GPU that is not here"]
+        if arguments.list:
+            describe(machine)
+            return 0
         for name in machine.gpus:
             say(name)
         say(f"NCCL: {machine.nccl or 'not found'}; cuBLAS: {machine.cublas or 'not found'}")

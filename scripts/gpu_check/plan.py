@@ -61,9 +61,9 @@ def mnist(name, limit, ranks, mode, epochs, **options):
                 results.learned(epochs, ACCURACY), ranks, needs="mnist", **options)
 
 
-def python_tests(package):
+def python_tests(package, limit):
     name = f"python.{package}"
-    return Step(name, 40, f"the Python package on arrays of {package}",
+    return Step(name, limit, f"the Python package on arrays of {package}",
                 f"{{{package}}} -m pytest -q -rs -p no:cacheprovider --junitxml={{logs}}/{name}.xml "
                 f"{{python_tests}}/test_gpu_{package}.py", results.tested, ranks=2, shared=True,
                 needs=package)
@@ -99,8 +99,8 @@ def plan(gpus):
         all_reduce("all_reduce.each", 30, each, gpus=2),
         all_reduce("all_reduce.2", 40, 2, shared=True),
         mnist("mnist", 60, apart, "fp32", 10),
-        python_tests("torch"),
-        python_tests("cupy"),
+        python_tests("torch", 45),
+        python_tests("cupy", 40),
         gpu_ranks("gpu_ranks.1", 30, 1, shared=True),
         gpu_ranks("gpu_ranks.4", 60, 4, shared=True),
         Step("torch_topk", 60, "torch.topk on what `kernels` selected from",

@@ -111,8 +111,19 @@ class Whole(unittest.TestCase):
                                  capture_output=True, text=True, check=True)
         for step in plan.plan(1):
             self.assertRegex(program.stdout, rf"(?m)^ *{step.name} +{step.limit} s  ")
+            self.assertEqual(step.gpus > 1, f"{step.about} (skipped: needs 2 GPUs)" in program.stdout)
         for target in targets.targets(1):
             self.assertIn(f"{target.figure} (from {target.step})", program.stdout)
+
+    def test_list_on_two_gpus_says_what_is_run_there_and_runs_nothing(self):
+        bundle = Bundle(self.folder, devices="H200\nH200\n")
+        bundle.program("bin/gpu_tests", f"touch {self.folder}/was_run\n")
+        status, output = bundle.check("--list")
+        self.assertEqual(status, 0, output)
+        self.assertIn("On H200, H200, in this order", output)
+        self.assertNotIn("needs 2 GPUs", output)
+        self.assertRegex(output, r"python.torch .*\(skipped: the bundle has no Python package\)")
+        self.assertFalse(Path(self.folder, "was_run").exists())
 
     def test_no_gpu_is_status_77_and_why(self):
         bundle = Bundle(self.folder)

@@ -108,14 +108,11 @@ def test_empty_gives_memory_that_outlives_the_communicator(cupy, view):
     assert (seen == 3).all()
 
 
-def _train(place, mode, on_gpu):
-    """Three steps of a mode: the number of ranks, and the parameters on the CPU."""
-    comm = place.communicator()
-    arrays = numpy
-    if on_gpu:
-        import cupy as arrays
+MODES = ("full", "half", "sparse")
 
-        arrays.cuda.Device(_ordinal(comm)).use()
+
+def _train(comm, mode, arrays):
+    """Three steps of a mode, on arrays of CuPy or NumPy; the parameters on the CPU."""
     sgd = tutti.opt.DistOpt(tutti.opt.SGD(lr=0.1, momentum=0.5), communicator=comm)
     weight, bias = arrays.ones(500, "float32"), arrays.zeros(3, "float32")
     sgd.register_parameters([("weight", weight), ("bias", bias)])
@@ -129,17 +126,30 @@ def _train(place, mode, on_gpu):
             sgd.backward_and_sparse_update(gradients, topK=True, spars=0.1)
         else:
             sgd(gradients)
-    if on_gpu:
-        weight, bias = weight.get(), bias.get()
-    return comm.world_size, numpy.concatenate([weight, bias])
+    return numpy.concatenate([array if arrays is numpy else array.get() for array in (weight, bias)])
 
 
-@pytest.mark.parametrize("mode", ["full", "half", "sparse"])
-@pytest.mark.usefixtures("cupy")
-def test_replicas_stay_equal_and_do_what_the_cpu_does(mode, record_property):
-    (world_size, first), (_, second) = launching.run(_train, 2, "spawn", mode, True)
-    (_, on_cpu), _ = launching.run(_train, 2, "spawn", mode, False)
+def _train_everywhere(place):
+    """The number of ranks; for each mode the parameters on the GPU and on the CPU."""
+    import cupy
+
+    comm = place.communicator()
+    cupy.cuda.Device(_ordinal(comm)).use()
+    return comm.world_size, {mode: [_train(comm, mode, arrays) for arrays in (cupy, numpy)]
+                             for mode in MODES}
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """What _train_everywhere() gave on each of two ranks."""
+    return launching.run(_train_everywhere, 2, "spawn")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_replicas_stay_equal_and_do_what_the_cpu_does(cupy, mode, record_property, request):
+    (world_size, first), (_, second) = request.getfixturevalue("trained")
     record_property("world_size", world_size)
     assert world_size == 2
-    assert (first == second).all()
-    assert abs(first - on_cpu).max() <= (1e-5 if mode == "full" else 1e-2)
+    on_gpu, on_cpu = first[mode]
+    assert (on_gpu == second[mode][0]).all()
+    assert abs(on_gpu - on_cpu).max() <= (1e-5 if mode == "full" else 1e-2)

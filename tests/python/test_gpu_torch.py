@@ -89,15 +89,15 @@ def test_empty_speaks_cuda_array_interface(torch, comm):
     assert (torch.from_dlpack(array) == 1).all()
 
 
-def _train(place, mode, on_gpu):
-    """Three steps of a mode: the number of ranks, and the parameters, by name, on the CPU."""
+MODES = ("full", "half", "partial", "sparse")
+
+
+def _train(comm, mode, on_gpu):
+    """Three steps of a mode; the parameters, by name, on the CPU."""
     import torch
 
     torch.manual_seed(0)
-    comm = place.communicator()
     device = torch.device(comm.device if on_gpu else "cpu")
-    if on_gpu:
-        torch.cuda.set_device(device)
     model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 1))
     model = model.to(device)
     sgd = tutti.opt.DistOpt(tutti.opt.SGD(lr=0.1, momentum=0.5), communicator=comm)
@@ -115,19 +115,33 @@ def _train(place, mode, on_gpu):
             sgd.backward_and_sparse_update(loss, topK=True, spars=0.1)
         else:
             sgd(loss)
-    return comm.world_size, {name: value.detach().cpu().numpy()
-                             for name, value in model.named_parameters()}
+    return {name: value.detach().cpu().numpy() for name, value in model.named_parameters()}
 
 
-@pytest.mark.parametrize("mode", ["full", "half", "partial", "sparse"])
-@pytest.mark.usefixtures("torch")
-def test_replicas_stay_equal_and_do_what_the_cpu_does(mode, record_property):
-    (world_size, first), (_, second) = launching.run(_train, 2, "spawn", mode, True)
-    (_, on_cpu), _ = launching.run(_train, 2, "spawn", mode, False)
+def _train_everywhere(place):
+    """The number of ranks; for each mode the parameters on the GPU and on the CPU."""
+    import torch
+
+    comm = place.communicator()
+    torch.cuda.set_device(comm.device)
+    return comm.world_size, {mode: [_train(comm, mode, on_gpu) for on_gpu in (True, False)]
+                             for mode in MODES}
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """What _train_everywhere() gave on each of two ranks: one launch, since PyTorch starts slowly."""
+    return launching.run(_train_everywhere, 2, "spawn")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_replicas_stay_equal_and_do_what_the_cpu_does(torch, mode, record_property, request):
+    (world_size, first), (_, second) = request.getfixturevalue("trained")
     record_property("world_size", world_size)
     assert world_size == 2
-    for name, value in first.items():
-        assert (value == second[name]).all(), name
+    on_gpu, on_cpu = first[mode]
+    for name, value in on_gpu.items():
+        assert (value == second[mode][0][name]).all(), name
         # With 16 bits, or where another element is the tenth part's last, not to the digit.
         tolerance = 1e-5 if mode in ("full", "partial") else 1e-2
         assert abs(value - on_cpu[name]).max() <= tolerance, name
