@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -16,6 +15,8 @@
 #include <cstring>
 #include <string>
 #include <vector>
+
+#include "tutti/launch.hpp"
 
 namespace mnist {
 namespace {
@@ -66,13 +67,6 @@ bool ended_well(int rank, int status) {
 
 }  // namespace
 
-bool under_mpiexec() {
-  constexpr std::array<const char*, 4> kVariables{"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
-                                                  "MPI_LOCALRANKID"};
-  return std::any_of(kVariables.begin(), kVariables.end(),
-                     [](const char* name) { return std::getenv(name) != nullptr; });
-}
-
 int launch_ranks(int ranks, const std::function<int(int rank)>& rank_main) {
   const BlockedSigchld sigchld;
   const pid_t parent = getpid();
@@ -122,7 +116,7 @@ int launch_ranks(int ranks, const std::function<int(int rank)>& rank_main) {
 
 bool stdout_is_terminal() {
   if (isatty(STDOUT_FILENO) == 0) return false;
-  if (!under_mpiexec()) return true;
+  if (tutti::launched_by() != "mpiexec") return true;
   // Open MPI gives each rank a pseudo-terminal and copies what it reads there to its own stdout.
   const std::string path = "/proc/" + std::to_string(getppid()) + "/fd/1";
   const int descriptor = open(path.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC);

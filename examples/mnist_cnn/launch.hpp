@@ -1,12 +1,9 @@
-// How ranks come into being: by mpiexec, or as forked children of this program.
+// Ranks that are forked children of this program.
 #pragma once
 
 #include <functional>
 
 namespace mnist {
-
-/** Whether an MPI launcher started this process. */
-bool under_mpiexec();
 
 /**
  * Forks `ranks` children; each runs `rank_main(rank)` and exits with what it returns. Waits for

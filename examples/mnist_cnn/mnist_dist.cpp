@@ -1,4 +1,5 @@
-// Data-parallel training of a CNN on MNIST: under mpiexec, or with ranks that it forks itself.
+// Data-parallel training of a CNN on MNIST: on ranks of a launcher, or with ranks that it forks
+// itself.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -13,6 +14,7 @@
 #include "trainer.hpp"
 #include "tutti/communicator.hpp"
 #include "tutti/error.hpp"
+#include "tutti/launch.hpp"
 
 namespace {
 
@@ -21,7 +23,8 @@ void complain(const std::string& text) {
   std::fflush(stderr);
 }
 
-/** What a rank needs to join the others: nothing under MPI, a ticket otherwise. */
+/** What a rank that this program forks needs to join the others. Ranks of a launcher need nothing.
+ */
 struct Admission {
   int rank;
   int world_size;
@@ -83,17 +86,18 @@ int run_rank(const mnist::Options& options, std::string fault, const Admission* 
 
 int main(int argc, char** argv) {
   try {
+    const std::string launcher = tutti::launched_by();
     mnist::Options options;
     std::string fault;
     try {
       options = mnist::parse_options({argv + 1, static_cast<std::size_t>(argc - 1)});
-      if (options.ranks > 0 && mnist::under_mpiexec()) {
-        throw mnist::OptionError("--ranks: mpiexec has started the ranks already");
+      if (options.ranks > 0 && !launcher.empty()) {
+        throw mnist::OptionError("--ranks: " + launcher + " has started the ranks already");
       }
     } catch (const mnist::OptionError& error) {
       fault = error.what();
     }
-    if (mnist::under_mpiexec() && !fault.empty()) return run_rank(options, fault, nullptr);
+    if (!launcher.empty() && !fault.empty()) return run_rank(options, fault, nullptr);
     if (!fault.empty()) {
       complain(fault);
       return 2;

@@ -1,6 +1,6 @@
 """Data-parallel training of a CNN on MNIST with tutti, in NumPy.
 
-    mpiexec --hostfile hostfiles/localhost python examples/mnist_cnn/mnist_dist.py
+    tutti run -n 2 examples/mnist_cnn/mnist_dist.py             # or mpiexec, srun, torchrun
     python examples/mnist_cnn/mnist_multiprocess.py 2           # without MPI
     python examples/mnist_cnn/mnist_dist.py --plot curves.png run1.json run2.json
 """
@@ -139,7 +139,7 @@ def draw(files):
 
 
 def train_mnist_cnn(nccl_id=None, local_rank=None, world_size=None, arguments=None):
-    """One rank: under mpiexec without arguments, or with a ticket. `arguments`: the command line."""
+    """One rank: of a launcher without arguments, or with a ticket. `arguments`: the command line."""
     with contextlib.suppress(OptionError):  # what is wrong with them one rank says for all
         options = parse_options(arguments)
         if options.plot:

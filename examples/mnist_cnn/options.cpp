@@ -18,7 +18,7 @@ namespace {
 constexpr const char* kHelp =
     R"(Trains a CNN on MNIST, data-parallel, with tutti::DistOpt.
 
-  mpiexec -n 2 mnist_dist [options]     ranks from MPI
+  tutti run -n 2 mnist_dist [options]   ranks of a launcher: also mpiexec -n 2, srun, torchrun
   mnist_dist --ranks 2 [options]        forks the ranks itself
 
   --data-dir DIR        MNIST's IDX files, plain or .gz; else $TUTTI_MNIST_DIR, else

@@ -34,7 +34,7 @@ struct Options {
   std::filesystem::path save;
   std::filesystem::path resume;
   std::filesystem::path json;
-  int ranks = 0;  ///< 0: the ranks come from mpiexec
+  int ranks = 0;  ///< 0: the ranks come from a launcher
   bool help = false;
 };
 

@@ -6,13 +6,14 @@ import os
 import sys
 import time
 
+import tutti
 from tutti.files import OutputFile
 
 PHASES = ("pack", "encode", "exchange", "decode", "update", "overlap")
 
 
 def stdout_is_terminal():
-    if not sys.stdout.isatty() or "OMPI_COMM_WORLD_RANK" not in os.environ:
+    if not sys.stdout.isatty() or tutti.launched_by() != "mpiexec":
         return sys.stdout.isatty()
     # Open MPI gives each rank a pseudo-terminal and copies what it reads there to its own stdout.
     try:

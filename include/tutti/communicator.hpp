@@ -71,13 +71,19 @@ struct CommOptions {
 class Communicator {
  public:
   /**
-   * Joins all ranks of MPI_COMM_WORLD. Collective over them. Initialises MPI if nobody has, and
-   * then finalises it when the process ends, unless a rank was lost, so that mpiexec ends the job;
-   * MPI that somebody else initialised stays theirs.
-   * For a communicator of your own, see mpi.hpp. Throws InvalidArgument if MPI knows of this
-   * process alone, but a launcher that it does not know has started several (torchrun, another
-   * MPI's mpiexec, srun without PMIx); and, as all constructors do, on every rank if
-   * TUTTI_GPU_CHECK differs.
+   * Joins all ranks that a launcher has started: `tutti run`, mpiexec, torchrun, srun, or what
+   * names trainers by their endpoints as Paddle does; launch.hpp says how it is told which.
+   * Collective over them: the n-th such communicator of each rank is one. A process that nothing
+   * has launched is a rank alone, of MPI.
+   *
+   * Where MPI brings the ranks together, initialises it if nobody has, and then finalises it when
+   * the process ends, unless a rank was lost, so that mpiexec ends the job; MPI that somebody else
+   * initialised stays theirs. For a communicator of your own, see mpi.hpp.
+   *
+   * Throws what the next constructor throws; InvalidArgument if launchers' variables contradict
+   * each other, if the ranks are on several hosts and MPI has not started them, or if MPI knows of
+   * another number of processes than a launcher has started; and, as all constructors do, on every
+   * rank if TUTTI_GPU_CHECK differs.
    */
   explicit Communicator(const CommOptions& options = {});
   /**

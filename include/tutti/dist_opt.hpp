@@ -50,7 +50,7 @@ using Backward = std::function<void(const Emit& emit)>;
  */
 class DistOpt {
  public:
-  /** Over all ranks of MPI_COMM_WORLD (see Communicator). */
+  /** Over all ranks that a launcher has started (see Communicator). */
   explicit DistOpt(std::shared_ptr<Optimizer> optimizer, const DistOptions& options = {});
   /** Over `world_size` ranks of this host that hold `id`; MPI is not touched. */
   DistOpt(std::shared_ptr<Optimizer> optimizer, const UniqueId& id, int local_rank, int world_size,

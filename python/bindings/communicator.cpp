@@ -22,6 +22,7 @@
 #include "errors.hpp"
 #include "shape.hpp"
 #include "tutti/error.hpp"
+#include "tutti/launch.hpp"
 #include "tutti/mpi.hpp"
 
 namespace tutti::python {
@@ -179,6 +180,13 @@ MPI_Comm handle_of(const py::object& comm) {
   return *reinterpret_cast<const MPI_Comm*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
+/** The list that one text is, or several with commas between. */
+std::string endpoint_list(const py::object& endpoints) {
+  const py::object list =
+      py::isinstance<py::str>(endpoints) ? endpoints : py::str(",").attr("join")(endpoints);
+  return list.cast<std::string>();
+}
+
 /** What `device` says: "cpu", "cuda", "cuda:1", or whatever str() makes one of these. */
 Device device_named(const Communicator& communicator, const py::object& device) {
   const auto text = py::str(device).cast<std::string>();
@@ -265,7 +273,8 @@ void bind_communicator(py::module_& module) {
       "A group of ranks that call collectives together: all of them, in the same order, with "
       "matching arguments; otherwise every rank gets MismatchError before any output is "
       "written.\n\n"
-      "Communicator() joins all ranks that mpiexec started, and initialises MPI if nobody has. "
+      "Communicator() joins all ranks that a launcher has started: tutti run, mpiexec, torchrun, "
+      "srun, or Paddle's; see launched_by(). Where it was mpiexec, initialises MPI if nobody has. "
       "Communicator(local_rank, world_size, id) joins processes of this host that hold the same "
       "NcclIdHolder; MPI is not touched. Both block until all ranks have come, at most `timeout` "
       "seconds (TUTTI_TIMEOUT, or else 300), which then limits every wait: PeerLost names who did "
@@ -302,6 +311,18 @@ void bind_communicator(py::module_& module) {
           py::arg("comm"), py::kw_only(), py::arg("timeout") = py::none(),
           "A communicator over the ranks of an mpi4py communicator, which is duplicated and stays "
           "the caller's. Collective over them.")
+      .def_static(
+          "from_endpoints",
+          [](const py::object& endpoints, int trainer_id, const py::object& timeout) {
+            const CommOptions options = options_of(timeout);
+            const std::string list = endpoint_list(endpoints);
+            return connect([&] { return tutti::from_endpoints(list, trainer_id, options); });
+          },
+          py::arg("endpoints"), py::arg("trainer_id"), py::kw_only(),
+          py::arg("timeout") = py::none(),
+          "A communicator over the trainers that `endpoints` names: 'host:port' of trainer 0, of "
+          "trainer 1, and so on, a sequence or a text with commas. Trainers of one host need no "
+          "launcher; those of several are started by mpiexec. Nothing listens at the ports.")
       .def_property_readonly(
           "global_rank", [](const Self& self) { return self->get().global_rank(); },
           "The rank among all.")
@@ -355,6 +376,10 @@ void bind_communicator(py::module_& module) {
   bind_collectives(communicator);
   bind_messages(module, communicator);
   module.def("mpi_library", &mpi_library, "Name and version of the MPI library.");
+  module.def(
+      "launched_by", &tutti::launched_by,
+      "What has started this process as one of several ranks, as its environment says: 'tutti "
+      "run', 'mpiexec', 'torchrun', \"Paddle's launcher\" or 'srun'; '' if nothing has.");
 }
 
 }  // namespace tutti::python

@@ -1,10 +1,11 @@
 """tutti keeps the replicas of a model in step: collectives, and a SINGA-style DistOpt.
 
     from tutti import opt
-    sgd = opt.DistOpt(opt.SGD(lr=0.005, momentum=0.9))      # one rank of those mpiexec started
+    sgd = opt.DistOpt(opt.SGD(lr=0.005, momentum=0.9))      # one rank of those that are launched
     sgd(backward())                                         # any iterable of (param, grad)
 
-Without MPI, make a ticket with NcclIdHolder() and hand it to processes that call
+tutti run, mpiexec, srun and torchrun launch ranks. Without one of them, make a ticket with
+NcclIdHolder() and hand it to processes that call
 opt.DistOpt(sgd, nccl_id=id, local_rank=rank, world_size=size).
 """
 
@@ -34,6 +35,7 @@ from tutti._core import (
     Stream,
     Timeline,
     __version__,
+    launched_by,
 )
 from tutti.errors import (
     BackendUnavailable,
@@ -84,6 +86,7 @@ __all__ = [
     "data_partition",
     "errors",
     "files",
+    "launched_by",
     "load",
     "load_parameters",
     "opt",

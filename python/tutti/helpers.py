@@ -24,7 +24,7 @@ def broadcast_parameters(
     """Gives every rank the parameters of rank `root`, in place.
 
     params: arrays in the same order on all ranks, or a mapping to them. communicator: by default
-    one over the ranks that mpiexec started. Collective and blocking.
+    one over all ranks that a launcher has started. Collective and blocking.
     """
     if communicator is None:
         communicator = _core.Communicator()

@@ -11,7 +11,7 @@ from typing import List, Tuple
 
 import numpy
 
-from tutti import _core, _identity
+from tutti import _core, _identity, errors
 
 
 def _backends() -> str:
@@ -55,9 +55,15 @@ def _transport() -> str:
 
 
 def _host_transport() -> str:
-    if "OMPI_COMM_WORLD_SIZE" in os.environ or "PMIX_RANK" in os.environ:
+    try:
+        launcher = _core.launched_by()
+    except errors.InvalidArgument as error:
+        return f"none: {error}"
+    if launcher == "mpiexec":
         return "shared memory inside a host, MPI between hosts (started by mpiexec)"
-    return "shared memory, among processes that hold the same NcclIdHolder (not under mpiexec)"
+    if launcher:
+        return f"shared memory (started by {launcher})"
+    return "shared memory, among processes that hold the same NcclIdHolder (nothing launched this one)"
 
 
 def _shared_memory() -> str:

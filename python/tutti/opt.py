@@ -119,7 +119,7 @@ def _backward_of(loss: Any) -> Callable[[Emit], None]:
 class DistOpt(_core.DistOpt):
     """Averages the gradients of all ranks, then lets the wrapped optimiser update the parameters.
 
-    DistOpt(sgd) joins the ranks that mpiexec started; DistOpt(sgd, nccl_id, local_rank,
+    DistOpt(sgd) joins the ranks that a launcher has started; DistOpt(sgd, nccl_id, local_rank,
     world_size) joins processes of this host that hold the same ticket; DistOpt(sgd,
     communicator=c) uses a communicator that the caller goes on using. The first two block until
     all ranks have come.

@@ -5,8 +5,10 @@
 
 #include <array>
 #include <cstdlib>
+#include <string>
 
 #include "base/log.hpp"
+#include "comm/communicator/launcher.hpp"
 #include "comm/sparse/plan.hpp"
 #include "fuzz/fuzzer.hpp"
 #include "tutti/error.hpp"
@@ -15,15 +17,39 @@ namespace tutti::fuzz {
 namespace {
 
 // TUTTI_ISA is read once in a process.
-constexpr std::array<const char*, 5> kVariables{"TUTTI_TIMEOUT", "TUTTI_GPU_CHECK", "TUTTI_SPARSE",
-                                                "TUTTI_LOG", "TUTTI_DEVICE"};
+constexpr std::array kVariables{"TUTTI_TIMEOUT",
+                                "TUTTI_GPU_CHECK",
+                                "TUTTI_SPARSE",
+                                "TUTTI_LOG",
+                                "TUTTI_DEVICE",
+                                "TUTTI_RANK",
+                                "TUTTI_WORLD_SIZE",
+                                "TUTTI_TICKET",
+                                "OMPI_COMM_WORLD_RANK",
+                                "OMPI_COMM_WORLD_SIZE",
+                                "RANK",
+                                "WORLD_SIZE",
+                                "LOCAL_WORLD_SIZE",
+                                "PADDLE_TRAINER_ENDPOINTS",
+                                "PADDLE_TRAINER_ID",
+                                "PADDLE_CURRENT_ENDPOINT",
+                                "SLURM_PROCID",
+                                "SLURM_STEP_NUM_TASKS"};
 constexpr int kGpus = 4;
 
 }  // namespace
 
 std::vector<Input> seeds() {
-  return {input_of("300\n100\nauto\nwarn\ncpu"), input_of("0.001\nall\nsplit\ninfo\n3"),
-          input_of("1e9\n0\ndense\nerror\n0"), input_of("0x1p4\n\n\n\n"), input_of("")};
+  return {input_of("300\n100\nauto\nwarn\ncpu"),
+          input_of("0.001\nall\nsplit\ninfo\n3"),
+          input_of("1e9\n0\ndense\nerror\n0"),
+          input_of("0x1p4\n\n\n\n"),
+          input_of(""),
+          input_of("\n\n\n\n\n1\n2\n" + std::string(2 * UniqueId::kBytes, 'f')),
+          input_of("\n\n\n\n\n\n\n\n1\n2\n1\n2\n"),
+          input_of("\n\n\n\n\n\n\n\n\n\n3\n4\n4"),
+          input_of("\n\n\n\n\n\n\n\n\n\n\n\n\n[::1]:1,[::1]:2\n1\n[::1]:2"),
+          input_of("\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n1\n2")};
 }
 
 void mend(Input&) {}
@@ -46,6 +72,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   expect(device.kind == tutti::DeviceKind::cpu ||
              (device.ordinal >= 0 && device.ordinal < tutti::fuzz::kGpus),
          "the GPU");
+  const tutti::Launch launch = tutti::find_launch();
+  expect(launch.rank >= 0 && (launch.world_size == 0 || launch.rank < launch.world_size),
+         "the rank");
   return 0;
 } catch (const tutti::InvalidArgument& error) {
   return tutti::fuzz::refused(error);

@@ -1,6 +1,7 @@
 """The tests' own launcher: what fails on a rank fails the test."""
 
 import atexit
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import sys
 import pytest
 
 import launching
+import tutti
 
 LAUNCHES = ["fork", "spawn", "forkserver", "mpi"]
 
@@ -40,12 +42,55 @@ def test_a_crash_at_the_exit_is_a_failure(launch):
         launching.run(crashing, 2, launch)
 
 
-def test_a_process_that_torchrun_started_does_not_go_on_alone():
+PLAIN = """
+import numpy, sys, tutti
+first, second = tutti.Communicator(), tutti.Communicator()
+total = numpy.array([first.global_rank + 1])
+second.all_reduce(total)
+sgd = tutti.opt.DistOpt(tutti.opt.SGD(lr=0.1))
+print(tutti.launched_by(), sgd.global_rank, sgd.world_size, total[0])
+"""
+
+
+def start(rank, program, **variables):
+    """A process with the variables of a launcher that is not MPI's."""
     alone = {name: value for name, value in os.environ.items()
              if not name.startswith(("OMPI_COMM_", "PMIX_"))}
-    result = subprocess.run([sys.executable, "-c", "import tutti; tutti.Communicator()"],
-                            env={**alone, "WORLD_SIZE": "2", "RANK": "1"}, capture_output=True,
-                            text=True, timeout=60)
-    assert result.returncode == 1
-    assert "InvalidArgument: WORLD_SIZE is 2 and RANK is 1" in result.stderr
-    assert "mpiexec -n 2" in result.stderr and "NcclIdHolder" in result.stderr
+    return subprocess.Popen([sys.executable, "-c", program], text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE,
+                            env={**alone, **variables, "RANK": str(rank), "WORLD_SIZE": "2"})
+
+
+def test_processes_that_torchrun_started_join():
+    ranks = [start(rank, PLAIN, LOCAL_WORLD_SIZE="2", MASTER_ADDR="localhost",
+                   MASTER_PORT=str(os.getpid())) for rank in range(2)]
+    for rank, process in enumerate(ranks):
+        out, err = process.communicate(timeout=60)
+        assert (out, err) == (f"torchrun {rank} 2 3\n", "")
+
+
+def test_ranks_on_several_hosts_are_told_how_they_meet():
+    with start(1, "import tutti; tutti.Communicator()", LOCAL_WORLD_SIZE="1") as process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "InvalidArgument: RANK is 1 and WORLD_SIZE is 2" in err
+    assert "mpiexec -n 2" in err and "tutti run --hosts" in err
+
+
+def trainer(number, endpoints, connection):
+    comm = tutti.Communicator.from_endpoints(endpoints, number, timeout=30)
+    connection.send((comm.global_rank, comm.world_size))
+
+
+@pytest.mark.parametrize("form", [",".join, list])
+def test_trainers_are_named_by_endpoints(form):
+    endpoints = form([f"host-{os.getpid()}:{6170 + number}" for number in range(2)])
+    ours, theirs = multiprocessing.Pipe()
+    second = multiprocessing.get_context("fork").Process(target=trainer, args=(1, endpoints, theirs))
+    second.start()
+    comm = tutti.Communicator.from_endpoints(endpoints, 0, timeout=30)
+    assert ours.recv() == (1, 2)
+    assert comm.global_rank == 0
+    second.join()
+    with pytest.raises(tutti.InvalidArgument, match="trainer_id is 2, but endpoints names 2"):
+        tutti.Communicator.from_endpoints(endpoints, 2)

@@ -62,6 +62,20 @@ int in_child(const std::function<int()>& body) {
 
 void join_alone() { Communicator(0, 1, UniqueId::create(), test::short_timeout()); }
 
+TEST(Segment, OfProcessesThatWereKilledIsNotOpened) {
+  // Who shall meet by a ticket that others had before must not wait among what is left of them.
+  const std::string name = segment_name(UniqueId::create(), "test");
+  ASSERT_EQ(in_child([&] {
+              const Segment segment = Segment::create(name);
+              std::_Exit(0);
+              return 1;
+            }),
+            0);
+  ASSERT_TRUE(std::filesystem::exists("/dev/shm" + name));
+  EXPECT_FALSE(Segment::open(name));
+  EXPECT_FALSE(std::filesystem::exists("/dev/shm" + name));
+}
+
 TEST(Segment, OfAnotherUserIsRefused) {
   if (!is_root()) GTEST_SKIP() << "only root can make another user's file: nothing was tested";
   const std::string name = segment_name(UniqueId::create(), "test");

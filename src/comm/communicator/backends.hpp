@@ -4,13 +4,14 @@
 #include <chrono>
 #include <memory>
 
+#include "comm/communicator/launcher.hpp"
 #include "tutti/transport.hpp"
 #include "tutti/unique_id.hpp"
 
 namespace tutti {
 
-/** The transport among all ranks of MPI_COMM_WORLD. See Communicator(options). */
-std::unique_ptr<Transport> connect_mpi_world(std::chrono::milliseconds timeout);
+/** The transport among all ranks of a launch. See Communicator(options). */
+std::unique_ptr<Transport> connect_launch(const Launch& launch, std::chrono::milliseconds timeout);
 /** The transport among the holders of a ticket on this host. */
 std::unique_ptr<Transport> connect_local(int local_rank, int world_size, const UniqueId& id,
                                          std::chrono::milliseconds timeout);

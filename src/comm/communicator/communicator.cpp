@@ -7,6 +7,7 @@
 #include "comm/arguments.hpp"
 #include "comm/communicator/backends.hpp"
 #include "comm/communicator/communicator_impl.hpp"
+#include "comm/communicator/launcher.hpp"
 #include "comm/communicator/options.hpp"
 #include "comm/record/timeline_file.hpp"
 
@@ -35,7 +36,7 @@ void check_scan(const ConstView& in, const View& out, const Reduce& reduce) {
 }  // namespace
 
 Communicator::Communicator(const CommOptions& options)
-    : Communicator(connect_mpi_world(checked_timeout(options.timeout))) {}
+    : Communicator(connect_launch(find_launch(), checked_timeout(options.timeout))) {}
 
 Communicator::Communicator(int local_rank, int world_size, const UniqueId& id,
                            const CommOptions& options)

@@ -231,7 +231,7 @@ Rendezvous meet(const UniqueId& id, int rank, const Participants& participants,
   });
   const int size = static_cast<int>(participants.names.size());
   const std::string name = segment_name(id, "meeting");
-  if (UsedTickets::of_this_process().contain(id, rank)) refuse_used_ticket();
+  if (has_met(id, rank)) refuse_used_ticket();
   Rendezvous rendezvous;
   Segment segment;
   if (rank == 0) {
@@ -274,6 +274,10 @@ Rendezvous meet(const UniqueId& id, int rank, const Participants& participants,
   segment.unlink();
   UsedTickets::of_this_process().add(id, rank);
   return rendezvous;
+}
+
+bool has_met(const UniqueId& id, int rank) {
+  return UsedTickets::of_this_process().contain(id, rank);
 }
 
 }  // namespace tutti::shm

@@ -49,4 +49,7 @@ struct Participants {
 Rendezvous meet(const UniqueId& id, int rank, const Participants& participants,
                 std::chrono::milliseconds timeout);
 
+/** Whether this process has met others with the ticket, as this rank: it is used up. */
+bool has_met(const UniqueId& id, int rank);
+
 }  // namespace tutti::shm

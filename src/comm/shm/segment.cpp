@@ -176,6 +176,10 @@ Segment Segment::open(const std::string& name) {
         "shared memory " + name + " is user " + std::to_string(owner) + "'s, not this user's",
         EACCES);
   }
+  if (try_lock(fd.get(), LOCK_EX)) {  // nobody has it: whose it was were killed
+    if (has_name(fd.get())) ::shm_unlink(name.c_str());
+    return {};
+  }
   if (!try_lock(fd.get(), LOCK_SH) || !has_name(fd.get())) return {};
   return {name, std::move(fd)};
 }

@@ -42,8 +42,8 @@ class Segment {
   /** Creates an empty object. Throws SystemError; EEXIST if the name is in use, and not merely
    * left by processes that were killed. */
   static Segment create(const std::string& name);
-  /** Opens an object that exists; an empty Segment if there is none, or only the remains of one.
-   * Throws SystemError; EACCES if it is another user's. */
+  /** Opens an object that exists; an empty Segment if there is none, or only the remains of one,
+   * which it removes. Throws SystemError; EACCES if it is another user's. */
   static Segment open(const std::string& name);
 
   Segment() = default;
