@@ -2,9 +2,9 @@
 # Packs all that `gpu-check` needs on a machine that has a GPU, a driver, NCCL, cuBLAS and a Python:
 # gpu_bundle.sh BUILD_DIR OUT.tgz. The programs of BUILD_DIR, the libraries that they are linked to (but
 # for those of C and C++: the machine's must not be older than this one's), Open MPI as Debian and
-# Ubuntu install it, MNIST from TUTTI_MNIST_DIR, if that is set, and the Python package for GPU_PYTHON
-# (python3.12), an interpreter of the version that the machine has, with its headers. Where there is
-# none the bundle is without the package, and says so.
+# Ubuntu install it, MNIST from TUTTI_MNIST_DIR, if that is set, and the Python package for GPU_PYTHON,
+# an interpreter of the version that the machine has, with its headers: a Python 3.12 unless told,
+# and where there is none the bundle is without the package, and says so.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1
@@ -41,16 +41,28 @@ dpkg -L "${packages[@]}" | grep -E "^/(usr/bin/orterun|usr/share/(openmpi|pmix)|
   tar -C / -cf - --files-from <(sed 's,^/,,') 2>/dev/null | tar -C "$root/ompi" -xf -
 
 # The Python package, as pip builds it, and its tests on arrays of GPUs.
-python=${GPU_PYTHON:-python3.12}
-if "$python" -c 'import os, sys, sysconfig
-sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' 2>/dev/null; then
+has_headers() {
+  "$1" -c 'import os, sys, sysconfig
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' 2>/dev/null
+}
+python=
+for each in "${GPU_PYTHON:-python3.12}" "$HOME"/.pyenv/versions/3.12.*/bin/python3; do
+  if has_headers "$each"; then
+    python=$each
+    break
+  elif [ -n "${GPU_PYTHON-}" ]; then
+    echo "gpu_bundle.sh: GPU_PYTHON is $each, which is no Python with headers" >&2
+    exit 1
+  fi
+done
+if [ -n "$python" ]; then
   CUDAARCHS=${CUDAARCHS:-80-real;90-real;100} "$python" -m pip wheel -q --no-deps -w "$work" .
   mkdir -p "$root/python/tests"
   "$python" -m zipfile -e "$work"/tutti_distopt-*.whl "$root/python/site"
   strip "$root"/python/site/tutti/_core.*.so
   cp tests/python/{conftest,launching,test_gpu_cupy,test_gpu_torch}.py "$root/python/tests/"
 else
-  echo "gpu_bundle.sh: without the Python package: GPU_PYTHON ($python) is no Python with headers" >&2
+  echo "gpu_bundle.sh: without the Python package: no Python 3.12 with headers (GPU_PYTHON names one)" >&2
 fi
 
 # Whatever they are linked to, in one folder.
