@@ -12,7 +12,8 @@ from pathlib import Path
 NO_GPU = 77
 PYTHONS = ("python3", "/usr/bin/python3", "/usr/local/bin/python3", "/opt/*/bin/python3",
            "/opt/*/.venv/bin/python3", "/root/*/bin/python3")
-CUDA = ("/usr/local/cuda/lib64", "/usr/local/cuda-*/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib64")
+CUDA = ("/usr/local/cuda/lib64", "/usr/local/cuda-*/lib64", "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib64")
 # CUDA has it in a folder of its own, and a link or a script beside its compiler.
 SANITIZERS = ("/usr/local/cuda*/bin/compute-sanitizer",
               "/usr/local/cuda*/compute-sanitizer/compute-sanitizer",
@@ -70,7 +71,8 @@ class Machine:
         folders = [path for path in sys.path if path] + [
             site for python in self._pythons
             for site in glob.glob(f"{Path(python).parent.parent}/lib*/python3*/*-packages")]
-        self.nccl = os.environ.get("TUTTI_NCCL_LIB") or self._library(folders, "nccl", "libnccl.so.2")
+        self.nccl = os.environ.get("TUTTI_NCCL_LIB") or self._library(
+            folders, "nccl", "libnccl.so.2")
         self.cublas = os.environ.get("TUTTI_CUBLAS_LIB") or self._library(
             folders, "cublas", "libcublas.so.13", "libcublas.so.12")
         self.gpus = []  # their names
@@ -85,8 +87,8 @@ class Machine:
     def find_gpus(self):
         """Fills `gpus`. Throws NoGpu."""
         program = subprocess.run(
-            [f"{self._root}/bin/gpu_kernels_bench", "--devices"], timeout=60, text=True,
-            env={**self.environment(ours=True, shared=False), "TUTTI_LOG": "info"}, capture_output=True)
+            [f"{self._root}/bin/gpu_kernels_bench", "--devices"], timeout=60, capture_output=True,
+            text=True, env={**self.environment(ours=True, shared=False), "TUTTI_LOG": "info"})
         if program.returncode == NO_GPU:
             # The driver may be missing, or too old for this build.
             raise NoGpu("".join(line for line in program.stderr.splitlines(keepends=True)
@@ -117,7 +119,7 @@ class Machine:
         for python in self._pythons:
             if has_packages(python, version, packages):
                 return python, ""
-        return "", f"no Python {version} on this machine has {' and '.join(packages)}".replace("  ", " ")
+        return "", f"no {f'Python {version}'.strip()} on this machine has {' and '.join(packages)}"
 
     def words(self):
         """What stands for the words in braces of a step's command, apart from what find() gives."""
@@ -128,8 +130,8 @@ class Machine:
         }
 
     def environment(self, ours, shared):
-        """The variables of a program of ours, or of this machine's, whose ranks share GPU 0 or not.
-        Waits end, and tell whom they waited for, before the step does."""
+        """The variables of a program of ours, or of this machine's, whose ranks share GPU 0 or
+        not. Waits end, and tell whom they waited for, before the step does."""
         prefix, arch = f"{self._root}/ompi/usr", "lib/x86_64-linux-gnu"
         pmix = f"{prefix}/{arch}/pmix2"
         libraries = [f"{self._root}/lib", *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
@@ -139,7 +141,7 @@ class Machine:
             **os.environ,
             "LD_LIBRARY_PATH": ":".join(libraries),
             "OPAL_PREFIX": prefix, "PMIX_INSTALL_PREFIX": pmix,
-            "PMIX_PKGLIBDIR": f"{pmix}/lib/pmix", "PMIX_PKGDATADIR": f"{prefix}/{arch}/pmix2/share/pmix",
+            "PMIX_PKGLIBDIR": f"{pmix}/lib/pmix", "PMIX_PKGDATADIR": f"{pmix}/share/pmix",
             "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             **{f"OMPI_MCA_{name}": value for name, value in OPEN_MPI.items()},
             "NCCL_DEBUG": "WARN", "TUTTI_TIMEOUT": "20",

@@ -16,7 +16,6 @@ Status 0: every step that could run passed, and every figure that could be measu
 import argparse
 import dataclasses
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -45,46 +44,6 @@ class Outcome:
     rows: tuple = ()
 
 
-class Check:
-    """The steps on one machine."""
-
-    def __init__(self, machine, folder, budget):
-        self._machine, self._folder, self._budget = machine, Path(folder), budget
-        for name in ("logs", "scratch"):
-            (self._folder / name).mkdir()
-
-    def step(self, step):
-        """Runs one step, if it can."""
-        if why := lacking(step, self._machine):
-            return Outcome(step.name, SKIP, why)
-        words = self._machine.words()
-        if step.needs:
-            words[step.needs], _ = self._machine.find(step.needs)
-        limit = self._budget.limit(step.limit)
-        if not limit:
-            return Outcome(step.name, FAIL, "no time left")
-        log = self._folder / "logs" / f"{step.name}.log"
-        begin = time.monotonic()
-        status, remark = run.run([word.format_map(words) for word in step.command.split()],
-                                 self._machine.environment(step.ours(), step.shared), limit, log,
-                                 self._budget.grace)
-        seconds = time.monotonic() - begin
-        left = results.read(log, log.with_suffix(".json"), log.with_suffix(".xml"))
-        run.shorten(log)
-        # What the tests say tells more than the status that they end with.
-        fault = step.check(step, left)
-        if status is None:
-            fault = f"longer than {limit:.0f} s"
-        elif status != 0:
-            fault = f"status {status}" + (f": {fault}" if fault else "")
-        note = "; ".join(filter(None, (fault, remark)))
-        return Outcome(step.name, FAIL if note else PASS, note, seconds, left.rows)
-
-
-def say(line=""):
-    print(line, flush=True)
-
-
 def lacking(step, machine):
     """Why this machine cannot run a step, or ""."""
     if len(machine.gpus) < step.gpus:
@@ -92,14 +51,48 @@ def lacking(step, machine):
     return machine.find(step.needs)[1] if step.needs else ""
 
 
+def run_step(step, machine, folder, budget):
+    """Runs one step, if this machine and the time allow it, and looks at what it left."""
+    if why := lacking(step, machine):
+        return Outcome(step.name, SKIP, why)
+    limit = budget.limit(step.limit)
+    if not limit:
+        return Outcome(step.name, FAIL, "no time left")
+    words = machine.words()
+    if step.needs:
+        words[step.needs], _ = machine.find(step.needs)
+    command = [word.format_map(words) for word in step.command.split()]
+    log = Path(folder, "logs", f"{step.name}.log")
+    begin = time.monotonic()
+    status, remark = run.run(command, machine.environment(step.ours(), step.shared), limit, log,
+                             budget.grace)
+    seconds = time.monotonic() - begin
+    left = results.read(log, log.with_suffix(".json"), log.with_suffix(".xml"))
+    run.shorten(log)
+    # What the tests say tells more than the status that they end with.
+    fault = step.check(step, left)
+    if status is None:
+        fault = f"longer than {limit:.0f} s"
+    elif status != 0:
+        fault = f"status {status}" + (f": {fault}" if fault else "")
+    note = "; ".join(filter(None, (fault, remark)))
+    return Outcome(step.name, FAIL if note else PASS, note, seconds, left.rows)
+
+
+def say(line=""):
+    print(line, flush=True)
+
+
 def describe(machine):
     """What there is to do, for --list."""
     gpus = len(machine.gpus)
-    say(f"On {', '.join(machine.gpus)}, in this order, within {SECONDS} s together, each within its own limit:")
+    say(f"On {', '.join(machine.gpus)}, in this order, within {SECONDS} s together, each within "
+        "its own limit:")
     say()
     for step in plan(gpus):
         why = lacking(step, machine)
-        say(f"  {step.name:<22} {step.limit:>3} s  {step.about}" + (f" (skipped: {why})" if why else ""))
+        skipped = f" (skipped: {why})" if why else ""
+        say(f"  {step.name:<22} {step.limit:>3} s  {step.about}{skipped}")
     say()
     say("Then it judges, each met, missed, not measurable on one GPU, or not measured:")
     say()
@@ -108,7 +101,8 @@ def describe(machine):
 
 
 def table_line(outcome):
-    return f"{outcome.name:<22} {outcome.result:<5} {outcome.seconds:>5.0f} s  {outcome.note}".rstrip()
+    line = f"{outcome.name:<22} {outcome.result:<5} {outcome.seconds:>5.0f} s  {outcome.note}"
+    return line.rstrip()
 
 
 def pack(folder, machine, outcomes, verdicts, archive):
@@ -119,24 +113,23 @@ def pack(folder, machine, outcomes, verdicts, archive):
         "steps": [dataclasses.asdict(outcome) for outcome in outcomes.values()],
         "targets": [dataclasses.asdict(verdict) for verdict in verdicts],
     }
-    part = Path(folder, "archive")
+    Path(folder, "logs/result.json").write_text(json.dumps(result, indent=1), encoding="utf-8")
+    part = archive.with_name(archive.name + ".part")
     with tarfile.open(part, "w:gz") as tar:
-        Path(folder, "logs/result.json").write_text(json.dumps(result, indent=1), encoding="utf-8")
         tar.add(f"{folder}/logs", "gpu-check")
-    beside = archive.with_name(archive.name + ".part")
-    beside.write_bytes(part.read_bytes())
-    os.replace(beside, archive)
+    part.replace(archive)
 
 
 def check(machine, folder, budget, archive):
     """Runs and judges; the exit status."""
     gpus = len(machine.gpus)
     steps = {step.name: step for step in plan(gpus)}
-    runner = Check(machine, folder, budget)
+    for name in ("logs", "scratch"):
+        Path(folder, name).mkdir()
     outcomes = {}
     verdicts = []
     for name, step in steps.items():
-        outcomes[name] = runner.step(step)
+        outcomes[name] = run_step(step, machine, folder, budget)
         say(table_line(outcomes[name]))
         if outcomes[name].result == FAIL:
             log = Path(folder, "logs", f"{name}.log")
@@ -151,7 +144,8 @@ def check(machine, folder, budget, archive):
         say(table_line(outcome))
     say()
     for verdict in verdicts:
-        say(f"{verdict.name:<14} {verdict.verdict:<26} {verdict.figure}: {verdict.detail}".rstrip(": "))
+        detail = f": {verdict.detail}" if verdict.detail else ""
+        say(f"{verdict.name:<14} {verdict.verdict:<26} {verdict.figure}{detail}")
     good = all(outcome.result != FAIL for outcome in outcomes.values()) and not any(
         verdict.verdict in (MISSED, NOT_MEASURED) for verdict in verdicts)
     say()
@@ -164,8 +158,10 @@ def main():
     parser = argparse.ArgumentParser(
         prog="gpu-check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="say what it would do")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"for all steps ({SECONDS})")
-    parser.add_argument("--out", type=Path, default=root / "gpu-check.tgz", help="the archive of logs")
+    parser.add_argument("--seconds", type=float, default=SECONDS,
+                        help=f"for all steps together ({SECONDS})")
+    parser.add_argument("--out", type=Path, default=root / "gpu-check.tgz",
+                        help="the archive of logs")
     arguments = parser.parse_args()
     run.adopt()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("gpu-check: ended from outside"))
@@ -186,7 +182,8 @@ def main():
         for name in machine.gpus:
             say(name)
         say(f"NCCL: {machine.nccl or 'not found'}; cuBLAS: {machine.cublas or 'not found'}")
-        return check(machine, folder, budget, arguments.out.absolute())
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        return check(machine, folder, budget, arguments.out)
 
 
 if __name__ == "__main__":

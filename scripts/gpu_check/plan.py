@@ -43,18 +43,20 @@ def layout(ranks, shared):
 
 def gpu_ranks(name, limit, ranks, **options):
     return Step(name, limit, f"collectives and DistOpt, {layout(ranks, 'shared' in options)}",
-                f"{{mpirun}} -n {ranks} {{bin}}/gpu_ranks_test --gtest_output=xml:{{logs}}/{name}.xml",
-                results.tested, ranks, **options)
+                f"{{mpirun}} -n {ranks} {{bin}}/gpu_ranks_test "
+                f"--gtest_output=xml:{{logs}}/{name}.xml", results.tested, ranks, **options)
 
 
 def all_reduce(name, limit, ranks, **options):
-    return Step(name, limit, f"all_reduce beside bare calls of NCCL, {layout(ranks, 'shared' in options)}",
+    return Step(name, limit,
+                f"all_reduce beside bare calls of NCCL, {layout(ranks, 'shared' in options)}",
                 f"{{mpirun}} -n {ranks} {{bin}}/gpu_allreduce_bench --seconds 0.5",
                 results.compared, ranks, **options)
 
 
 def mnist(name, limit, ranks, mode, epochs, **options):
-    return Step(name, limit, f"MNIST in mode {mode}, {epochs} epochs, {layout(ranks, 'shared' in options)}",
+    return Step(name, limit,
+                f"MNIST in mode {mode}, {epochs} epochs, {layout(ranks, 'shared' in options)}",
                 f"{{bin}}/mnist_dist --ranks {ranks} --device cuda --epochs {epochs} "
                 f"--data-dir {{mnist}} --json {{logs}}/{name}.json "
                 f"--dist-option {mode} {MODES[mode]}",
@@ -64,9 +66,9 @@ def mnist(name, limit, ranks, mode, epochs, **options):
 def python_tests(package, limit):
     name = f"python.{package}"
     return Step(name, limit, f"the Python package on arrays of {package}",
-                f"{{{package}}} -m pytest -q -rs -p no:cacheprovider --junitxml={{logs}}/{name}.xml "
-                f"{{python_tests}}/test_gpu_{package}.py", results.tested, ranks=2, shared=True,
-                needs=package)
+                f"{{{package}}} -m pytest -q -rs -p no:cacheprovider "
+                f"--junitxml={{logs}}/{name}.xml {{python_tests}}/test_gpu_{package}.py",
+                results.tested, ranks=2, shared=True, needs=package)
 
 
 def sanitizer(tool):
@@ -87,14 +89,15 @@ def plan(gpus):
              "{bin}/gpu_tests --gtest_output=xml:{logs}/gpu_tests.xml", results.tested),
         gpu_ranks("gpu_ranks.2", 60, 2, shared=True),
         Step("gpu_network", 15, "the example's network, through cuBLAS, beside the CPU's",
-             "{bin}/unit_tests --gtest_filter=GpuNetwork.* --gtest_output=xml:{logs}/gpu_network.xml",
-             results.tested),
+             "{bin}/unit_tests --gtest_filter=GpuNetwork.* "
+             "--gtest_output=xml:{logs}/gpu_network.xml", results.tested),
         Step("kernels", 60, "kernels at 64 Mi elements, beside a copy, a read pass and CUB's sort",
              "{bin}/gpu_kernels_bench --out {scratch}", results.compared),
         Step("kernels.2Mi", 15, "the same at 2 Mi elements",
              "{bin}/gpu_kernels_bench --n 2097152 --runs 51", results.compared),
         Step("killed_rank", 30, "how soon a killed rank is named, 3 ranks",
-             "{bin}/killed_rank_bench --ranks 3 --device cuda", results.compared, 3, shared=gpus < 3),
+             "{bin}/killed_rank_bench --ranks 3 --device cuda", results.compared, 3,
+             shared=gpus < 3),
         gpu_ranks("gpu_ranks.each", 40, each, gpus=2),
         all_reduce("all_reduce.each", 30, each, gpus=2),
         all_reduce("all_reduce.2", 40, 2, shared=True),

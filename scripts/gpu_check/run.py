@@ -65,8 +65,9 @@ def run(command, environment, limit, log, grace):
     """(exit status, or None at the limit; a remark or ""). Takes at most limit + grace seconds."""
     with open(log, "wb") as output:
         try:
-            program = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL,
-                                       stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+            program = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, start_new_session=True)
         except OSError as error:
             return 127, str(error)
         try:

@@ -89,7 +89,7 @@ def beside_nccl(rows):
     ratios = {}
     for size, row in all_reduces(rows).items():
         if row.get("gpus") != row.get("world_size"):
-            raise NotMeasured(f"{row.get('world_size')} ranks on {row.get('gpus')} GPUs")
+            raise NotMeasured(f"ranks: {row.get('world_size')}, but GPUs: {row.get('gpus')}")
         ratios[size] = number(row, "tutti_us") / number(row, "nccl_us")
     return ratios
 
@@ -122,7 +122,8 @@ def targets(gpus):
                beside_nccl, lambda x: x <= 1.05, gpus=2),
         Target("enqueue", "10 us a call or less", "all_reduce.2" if gpus < 2 else "all_reduce.each",
                enqueueing, lambda x: x <= 10),
-        Target("mnist", "0.9880 or more after ten epochs", "mnist", accuracy, lambda x: x >= 0.9880),
+        Target("mnist", "0.9880 or more after ten epochs", "mnist",
+               accuracy, lambda x: x >= 0.9880),
         Target("killed_rank", "named within 5 s", "killed_rank", naming, lambda x: x <= 5),
     ]
 
@@ -137,7 +138,7 @@ def _judge(target, step, outcome, gpus):
     if gpus < target.gpus:
         return NOT_HERE, ""
     if outcome is None or not outcome.rows:
-        return NOT_MEASURED, outcome.note if outcome and outcome.note else f"{target.step} did not run"
+        return NOT_MEASURED, outcome and outcome.note or f"{target.step} did not run"
     try:
         values = target.values(Rows(step, outcome.rows))
     except NotMeasured as why:

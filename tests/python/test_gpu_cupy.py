@@ -126,7 +126,9 @@ def _train(comm, mode, arrays):
             sgd.backward_and_sparse_update(gradients, topK=True, spars=0.1)
         else:
             sgd(gradients)
-    return numpy.concatenate([array if arrays is numpy else array.get() for array in (weight, bias)])
+    if arrays is not numpy:
+        weight, bias = weight.get(), bias.get()
+    return numpy.concatenate([weight, bias])
 
 
 def _train_everywhere(place):

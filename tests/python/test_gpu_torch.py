@@ -130,7 +130,7 @@ def _train_everywhere(place):
 
 @pytest.fixture(scope="module")
 def trained():
-    """What _train_everywhere() gave on each of two ranks: one launch, since PyTorch starts slowly."""
+    """What _train_everywhere() gave on each of two ranks. One launch: PyTorch starts slowly."""
     return launching.run(_train_everywhere, 2, "spawn")
 
 
