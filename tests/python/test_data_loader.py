@@ -27,7 +27,7 @@ class Numbers:
         noise = random.random() + numpy.random.rand()
         return {"image": numpy.full((4, 3), index, numpy.uint8), "noise": noise,
                 "pair": Pair(index, [index % 2 == 0, numpy.float16(index)]),
-                "name": f"number {index}", "none": numpy.empty((0, 2))}
+                "name": f"number {index}", "none": numpy.empty((0, 2)), "scalar": numpy.array(index)}
 
 
 def loader_of(workers, dataset=None, batch_size=4, **options):

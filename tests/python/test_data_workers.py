@@ -90,7 +90,7 @@ def outcome(loader):
     (exiting, "failed at .*SystemExit: enough", SystemExit),
     (dying, "ended with exit code 7 at samples 30, 31, 32", None),
     (killed, "was killed by SIGKILL at samples 30, 31, 32", None),
-    (stopped, "has not made its batch of samples 30, 31, 32 within 1.5 s", None),
+    (stopped, "has not made its batch of samples 30, 31, 32 within 2.5 s", None),
     (closing, "samples 30, 31, 32", None),
 ])
 def test_a_worker_that_fails_is_named(action, reason, cause, start_method):
@@ -99,7 +99,7 @@ def test_a_worker_that_fails_is_named(action, reason, cause, start_method):
     dataset = Samples(action)
     read, error, seconds = outcome(data.DataLoader(
         dataset, data.SequentialSampler(dataset, 3), num_workers=2,
-        timeout=1.5 if action is stopped else 20, start_method=start_method))
+        timeout=2.5 if action is stopped else 20, start_method=start_method))
     text = str(error)
     assert f"data worker {error.worker} of 2 (pid " in text
     assert re.search(reason, text, re.DOTALL), text
