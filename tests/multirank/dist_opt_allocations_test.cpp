@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <new>
 #include <string>
 #include <vector>
 
 #include "multirank/dist_opt_model.hpp"
+#include "opt/compressors/gathered_sparse.hpp"
 
 namespace {
 
@@ -122,6 +124,38 @@ TEST_F(DistOptAllocations, ThereAreNoneAfterTheFirstStep) {
         for (const std::int64_t threshold : {kSmall, kLarge, kMiddle}) step(threshold);
       }
       EXPECT_EQ(allocations - after_others, 0);
+      communicator.barrier();
+    }
+  });
+}
+
+TEST_F(DistOptAllocations, WhatGpusExchangeIsInMemoryThatIsKept) {
+  if (!world().one_host()) return;  // between hosts the all_gather itself allocates
+  ::setenv("TUTTI_LOG", "error", 1);
+  on_ranks([](Communicator& communicator) {
+    constexpr std::int64_t kCount = 30'000;
+    const CompressorSite site{std::shared_ptr<Communicator>(&communicator, [](Communicator*) {})};
+    GatheredSparseCompressor compressor(site);
+    Values gradients({kCount});
+    const BucketView all{.elements = kCount, .gradients = gradients.view(0)};
+    const auto steps = [&](int count) {
+      for (int i = 0; i < count; ++i) {
+        set_gradients(gradients, static_cast<std::size_t>(communicator.global_rank()), 3);
+        compressor.begin();
+        compressor.encode(all);
+        compressor.exchange(all, Stream()).wait();
+        compressor.decode(all);
+        compressor.take_non_finite();
+      }
+    };
+    for (const SparseChoice& choice :
+         {SparseChoice{.top_k = true, .spars = 0.01}, SparseChoice{.spars = 0.5}}) {
+      compressor.choose({.top_k = choice.top_k, .spars = choice.spars, .correct = false});
+      steps(1);
+      communicator.barrier();
+      const std::int64_t after_first = allocations;
+      steps(10);
+      EXPECT_EQ(allocations - after_first, 0);
       communicator.barrier();
     }
   });

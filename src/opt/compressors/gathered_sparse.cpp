@@ -8,12 +8,15 @@ namespace tutti {
 Traffic GatheredSparseCompressor::encode(const BucketView& bucket) {
   accumulate(bucket);
   const std::int64_t count = bucket.gradients.count;
-  GatheredSum& sum = sums_.next().emplace(communicator(), arithmetic());
+  std::optional<GatheredSum>& next = sums_.next();
+  if (!next) next.emplace(communicator(), arithmetic());
+  GatheredSum& sum = *next;
   if (choice().top_k) {
     sum.select_top_k(source(bucket), residual(bucket), count,
                      top_k_count(choice().spars, bucket.elements));
   } else {
-    sum.select_above(source(bucket), residual(bucket), count, threshold_of(choice().spars));
+    sum.select_above(source(bucket), residual(bucket), count, threshold_of(choice().spars),
+                     selected_);
   }
   if (float* velocity = this->velocity(bucket)) arithmetic().clear(sum.entries(), velocity);
   arithmetic().count_non_finite(sum.entries(), non_finite_.where());
@@ -28,10 +31,8 @@ Event GatheredSparseCompressor::exchange(const BucketView&, const Stream& stream
 }
 
 void GatheredSparseCompressor::decode(const BucketView& bucket) {
-  std::optional<GatheredSum>& sum = sums_.arrived();
   auto* sums = static_cast<float*>(bucket.gradients.data);
-  sum->add_up(sums, bucket.gradients.count);
-  sum.reset();
+  sums_.arrived()->add_up(sums, bucket.gradients.count);
   if (reduce().kind == ReduceKind::sum) return;
   arithmetic().divide(sums, bucket.gradients.count,
                       static_cast<float>(communicator().world_size()));

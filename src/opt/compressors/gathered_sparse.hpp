@@ -24,6 +24,7 @@ class GatheredSparseCompressor final : public SparseCompressor {
 
  private:
   Tally non_finite_;
+  GatheredSum::Message selected_;  // of a bucket, by a threshold
   PacketQueue<std::optional<GatheredSum>> sums_;
 };
 

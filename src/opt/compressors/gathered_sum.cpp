@@ -2,7 +2,6 @@
 #include "opt/compressors/gathered_sum.hpp"
 
 #include <span>
-#include <utility>
 
 namespace tutti {
 namespace {
@@ -30,26 +29,34 @@ Selected GatheredSum::slots_of(const Message& message) {
   return slots_at(message.memory.data(), message.room, message.most);
 }
 
-GatheredSum::Message GatheredSum::make_message(std::int64_t most) const {
-  const std::int64_t room = (most + kGroup - 1) / kGroup * kGroup;
-  return {arithmetic_->stream().allocate(words(room) * size_of(DType::i32)), room, most};
+void GatheredSum::make_room(Buffer& memory, std::int64_t words) const {
+  const std::int64_t bytes = words * size_of(DType::i32);
+  if (bytes <= memory.bytes()) return;
+  memory = Buffer();  // before: both need not fit
+  memory = arithmetic_->stream().allocate(bytes);
+}
+
+void GatheredSum::make_message(Message& message, std::int64_t most) const {
+  message.most = most;
+  message.room = (most + kGroup - 1) / kGroup * kGroup;
+  make_room(message.memory, words(message.room));
 }
 
 void GatheredSum::select_top_k(const float* values, float* residual, std::int64_t count,
                                std::int64_t k) {
-  own_ = make_message(k);
+  make_message(own_, k);
   arithmetic_->select_top_k(values, residual, count, k, slots_of(own_));
   count_ = k;
-  make_room();
+  make_room_for_all();
 }
 
 void GatheredSum::select_above(const float* values, float* residual, std::int64_t count,
-                               float threshold) {
-  const Message all = make_message(count);
+                               float threshold, Message& all) {
+  make_message(all, count);
   arithmetic_->select_above(values, residual, count, threshold, slots_of(all));
   count_ = count_of(all);
-  own_ = shrink(all);
-  make_room();
+  shrink(all);
+  make_room_for_all();
 }
 
 /** Blocks: how many entries there are. */
@@ -61,22 +68,21 @@ std::int64_t GatheredSum::count_of(const Message& message) const {
   return count;
 }
 
-/** The same entries in room for as many as the rank has that has most. */
-GatheredSum::Message GatheredSum::shrink(const Message& message) const {
+/** The same entries are what travels, in room for as many as the rank has that has most. */
+void GatheredSum::shrink(const Message& message) {
   std::int64_t most = count_;
   communicator_->all_reduce(std::span(&most, 1), Reduce::max);
-  Message small = make_message(most);
+  make_message(own_, most);
   const auto copy = [&](std::int64_t to, std::int64_t from, std::int64_t words) {
-    arithmetic_->stream().copy(small.memory.view(DType::i32).part(to, words),
+    arithmetic_->stream().copy(own_.memory.view(DType::i32).part(to, words),
                                message.memory.view(DType::i32).part(from, words));
   };
   copy(0, 0, kHead + count_);  // the head and the indices
-  copy(kHead + small.room, kHead + message.room, count_);
-  return small;
+  copy(kHead + own_.room, kHead + message.room, count_);
 }
 
-void GatheredSum::make_room() {
-  all_ = arithmetic_->stream().allocate(own_.memory.bytes() * communicator_->world_size());
+void GatheredSum::make_room_for_all() {
+  make_room(all_, words(own_.room) * communicator_->world_size());
 }
 
 void GatheredSum::add_up(float* sums, std::int64_t count) const {
