@@ -79,7 +79,7 @@ class Compressor {
   /** The packets of all ranks have arrived: writes their average to bucket.gradients. */
   virtual void decode(const BucketView& bucket) = 0;
   /** How many elements that are not finite it came across since the last call, where it looks for
-   * them. Blocks until a GPU has counted them. */
+   * them. Those that a GPU counts are told a step late, since nothing waits for it. */
   virtual std::int64_t take_non_finite() { return 0; }
 
   /**

@@ -14,7 +14,8 @@ struct StepStatistics {
   std::int64_t bytes_between = 0;
   /** Elements of packets per gradient element: 1 where all are sent. */
   double density = 0.0;
-  /** Elements that are not finite, where the mode looks for them (docs/numerics.md). */
+  /** Elements that are not finite, where the mode looks for them (docs/numerics.md). On a GPU, of
+   * the mode's step before. */
   std::int64_t non_finite = 0;
   double pack_seconds = 0.0;      ///< copying gradients into buckets
   double encode_seconds = 0.0;    ///< making packets

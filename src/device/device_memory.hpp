@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "tutti/device.hpp"
@@ -30,26 +32,41 @@ inline Buffer write(const Stream& stream, std::span<const float> values) {
   return buffer;
 }
 
-/** A number in memory of a device, to which kernels add. */
+/**
+ * A number in memory of a device, to which kernels add. A GPU's is read a step late, and nothing
+ * waits for it.
+ */
 class Tally {
  public:
-  explicit Tally(const Stream& stream)
-      : stream_(stream), memory_(stream.allocate(size_of(DType::i64))) {
-    stream_.fill_with_zeros(memory_.view(DType::i64));
+  explicit Tally(const Stream& stream) : stream_(stream), sum_(stream.allocate(kBytes)) {
+    stream_.fill_with_zeros(sum_.view(DType::i64));
+    if (on_gpu()) copy_ = Buffer::pinned(kBytes);
   }
 
-  std::int64_t* where() const { return static_cast<std::int64_t*>(memory_.data()); }
-  /** Blocks. What was added since the last call. */
+  std::int64_t* where() const { return static_cast<std::int64_t*>(sum_.data()); }
+
+  /** What was added since the last call; on a GPU, between the last two calls. */
   std::int64_t take() {
-    std::int64_t value = 0;
-    stream_.copy(std::span(&value, 1), memory_.view(DType::i64)).wait();
-    stream_.fill_with_zeros(memory_.view(DType::i64));
-    return value;
+    if (!on_gpu()) return std::exchange(*where(), 0);
+    std::int64_t sum = taken_;
+    if (copied_) {
+      copied_->wait();  // it was launched at the end of the last step, which has ended
+      sum = copy_.as<std::int64_t>()[0];
+    }
+    copied_ = stream_.copy(copy_.view(DType::i64), sum_.view(DType::i64));
+    return sum - std::exchange(taken_, sum);
   }
 
  private:
+  static constexpr std::int64_t kBytes = size_of(DType::i64);
+
+  bool on_gpu() const { return stream_.device().kind == DeviceKind::cuda; }
+
   Stream stream_;
-  Buffer memory_;
+  Buffer sum_;   // only grows
+  Buffer copy_;  // of sum_, as of the last call, in page-locked memory
+  std::optional<Event> copied_;
+  std::int64_t taken_ = 0;  // of sum_
 };
 
 }  // namespace tutti
