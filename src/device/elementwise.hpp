@@ -2,6 +2,8 @@
 // vector kernels have them in vector form, and a test holds the two together.
 #pragma once
 
+#include <limits>
+
 namespace tutti {
 
 /** How f32 elements become f16 or bf16 ones. */
@@ -24,13 +26,13 @@ struct SgdStep {
 /** Neither an infinity nor NaN. */
 constexpr bool is_finite(float value) { return value - value == 0.0F; }
 
-/** What narrow() makes of an element before it is rounded. */
+/** What narrow() makes of an element before it is rounded: by choices, which need no branches. */
 constexpr float clip_and_scale(float value, const Narrowing& narrowing) {
-  if (narrowing.limit > 0.0F && is_finite(value)) {
-    if (value > narrowing.limit) value = narrowing.limit;
-    if (value < -narrowing.limit) value = -narrowing.limit;
-  }
-  return value * narrowing.scale;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float limit = narrowing.limit > 0.0F ? narrowing.limit : kInfinity;
+  const float below = value > limit ? limit : value;
+  const float clipped = below < -limit ? -limit : below;
+  return (is_finite(value) ? clipped : value) * narrowing.scale;
 }
 
 /** A parameter and its momentum. */
