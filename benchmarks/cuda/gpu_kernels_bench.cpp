@@ -134,8 +134,7 @@ class Bench {
     select(
         "above_1pct",
         [&](const tutti::Selected& to) {
-          tutti::cuda::select_above(floats(gradient_), nullptr, count_, kOnePercent, to,
-                                    gpu_.stream());
+          tutti::cuda::select_above(floats(gradient_), nullptr, count_, kOnePercent, to, scratch_);
         },
         [&](tutti::Selector& selector) {
           return selector.above(std::span<const float>(values_), kOnePercent);
@@ -145,7 +144,7 @@ class Bench {
       select(
           density < 0.005 ? "top_k_0.1pct" : "top_k_1pct",
           [&](const tutti::Selected& to) {
-            tutti::cuda::select_top_k(floats(gradient_), nullptr, count_, k, to, gpu_.stream());
+            tutti::cuda::select_top_k(floats(gradient_), nullptr, count_, k, to, scratch_);
           },
           [&](tutti::Selector& selector) {
             return selector.top_k(std::span<const float>(values_), k);
@@ -253,6 +252,7 @@ class Bench {
   std::string out_;  // a folder, or empty
   std::vector<float> values_;
   Gpu gpu_;
+  tutti::cuda::Scratch scratch_{gpu_.stream()};
   Buffer gradient_;
   Buffer other_;
   Buffer third_;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/cuda/scratch.hpp"
 #include "tutti/device.hpp"
 
 namespace tutti::test {
@@ -71,6 +72,17 @@ class GpuTest : public ::testing::Test, protected GpuMemory {
 
   /** Runs an operation that launches kernels, to its end. */
   void run(const std::function<void()>& operation) const { stream_.submit(operation).wait(); }
+};
+
+/** Such a test that calls kernels. */
+class KernelTest : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    scratch_ = cuda::Scratch(stream_);
+  }
+
+  cuda::Scratch scratch_{Stream()};
 };
 
 }  // namespace tutti::test

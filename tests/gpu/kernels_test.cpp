@@ -37,7 +37,7 @@ void expect_same(const std::vector<float>& values, const std::vector<float>& exp
   }
 }
 
-class GpuKernels : public test::GpuTest {};
+class GpuKernels : public test::KernelTest {};
 
 TEST_F(GpuKernels, NarrowAndWidenAsTheCpuDoes) {
   const Narrowing narrowing{.scale = 0.25F, .limit = 100.0F};
@@ -222,7 +222,7 @@ TEST_F(GpuKernels, AccumulatesAsTheCpuDoes) {
       const std::vector<float> term = numbers(count, 9);
       const auto on_gpu = to_gpu(sum, offset);
       const auto terms = to_gpu(term);
-      run([&] { accumulate(on_gpu.data, terms.data, count, 0.75F, 0.0F, stream_); });
+      run([&] { accumulate(on_gpu.data, terms.data, count, 0.75F, 0.0F, scratch_); });
       cpu::accumulate(sum.data(), term.data(), count, 0.75F, 1.0F);
       EXPECT_EQ(from_gpu(on_gpu), sum) << count << " at " << offset;
     }
@@ -235,8 +235,8 @@ TEST_F(GpuKernels, ANormDoesNotDependOnTheAlignment) {
     const auto aligned = to_gpu(term);
     const auto other = to_gpu(term, 1);
     run([&] {
-      accumulate(aligned.data, aligned.data, count, 0.0F, 0.01F, stream_);
-      accumulate(other.data, other.data, count, 0.0F, 0.01F, stream_);
+      accumulate(aligned.data, aligned.data, count, 0.0F, 0.01F, scratch_);
+      accumulate(other.data, other.data, count, 0.0F, 0.01F, scratch_);
     });
     EXPECT_EQ(from_gpu(aligned), from_gpu(other)) << count;
   }
@@ -246,13 +246,13 @@ TEST_F(GpuKernels, ScalesDownToANorm) {
   for (const std::int64_t count : {1, 4, 4096, 100004}) {  // the norm is 2 * sqrt(count), exactly
     const auto limit = static_cast<float>(std::sqrt(static_cast<double>(count)));
     const auto data = to_gpu(std::vector<float>(static_cast<std::size_t>(count), 2.0F));
-    run([&] { accumulate(data.data, data.data, count, 0.0F, limit, stream_); });
+    run([&] { accumulate(data.data, data.data, count, 0.0F, limit, scratch_); });
     for (const float value : from_gpu(data)) ASSERT_NEAR(value, 1.0F, 1e-6F);
-    run([&] { accumulate(data.data, data.data, count, 0.0F, 1e9F, stream_); });
+    run([&] { accumulate(data.data, data.data, count, 0.0F, 1e9F, scratch_); });
     for (const float value : from_gpu(data)) ASSERT_NEAR(value, 1.0F, 1e-6F);
   }
   const auto data = to_gpu(std::vector<float>{kInfinity, 2.0F});
-  run([&] { accumulate(data.data, data.data, 2, 0.0F, 1.0F, stream_); });
+  run([&] { accumulate(data.data, data.data, 2, 0.0F, 1.0F, scratch_); });
   EXPECT_EQ(from_gpu(data), (std::vector<float>{kInfinity, 2.0F})) << "all ranks are to see it";
 }
 

@@ -1,4 +1,5 @@
 // A decaying sum of gradients that are scaled down to a norm: momentum correction and clipping.
+#include "device/cuda/block.cuh"
 #include "device/cuda/kernels.hpp"
 #include "device/cuda/launch.cuh"
 #include "device/elementwise.hpp"
@@ -20,10 +21,18 @@ __device__ double sum_over_block(double own) {
   return sums[0];
 }
 
-/** A block's part of the sum of the squares. Groups whatever the alignment: it must not change the
- * order. */
+/** What a gradient of so many squares is to be multiplied with. */
+__device__ float scale_of(double squares, float norm_limit) {
+  const double norm = sqrt(squares);
+  const double limit = norm_limit;
+  return norm > limit && norm <= 1.7976931348623157e308 ? static_cast<float>(limit / norm) : 1.0F;
+}
+
+/** Adds up the squares, and says what the gradient is to be multiplied with. Groups whatever the
+ * alignment: it must not change the order. */
 __global__ void __launch_bounds__(kThreads)
-    squares_kernel(const float* elements, std::int64_t count, double* parts) {
+    scale_kernel(const float* elements, std::int64_t count, double* parts, std::uint32_t* ended,
+                 float norm_limit, float* scale) {
   double own = 0.0;
   const bool aligned = takes_groups(elements);
   for_each_group_of_grid<kGroup>(count, true, [&]<int kN>(std::int64_t at) {
@@ -33,20 +42,13 @@ __global__ void __launch_bounds__(kThreads)
       own += static_cast<double>(group.elements[j]) * static_cast<double>(group.elements[j]);
     }
   });
-  const double sum = sum_over_block(own);
-  if (threadIdx.x == 0) parts[blockIdx.x] = sum;
-}
-
-/** One block: what the gradient is to be multiplied with. */
-__global__ void __launch_bounds__(kThreads)
-    scale_kernel(const double* parts, unsigned count, float norm_limit, float* scale) {
-  double own = 0.0;
-  for (unsigned i = threadIdx.x; i < count; i += kThreads) own += parts[i];
+  const double part = sum_over_block(own);
+  if (threadIdx.x == 0) parts[blockIdx.x] = part;
+  if (!ends_last(ended, gridDim.x)) return;
+  own = 0.0;
+  for (unsigned i = threadIdx.x; i < gridDim.x; i += kThreads) own += read_anew(parts + i);
   const double squares = sum_over_block(own);
-  if (threadIdx.x != 0) return;
-  const double norm = sqrt(squares);
-  const double limit = norm_limit;
-  *scale = norm > limit && norm <= 1.7976931348623157e308 ? static_cast<float>(limit / norm) : 1.0F;
+  if (threadIdx.x == 0) *scale = scale_of(squares, norm_limit);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -70,19 +72,19 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void accumulate(float* sum, const float* term, std::int64_t count, float decay, float norm_limit,
-                const Stream& stream) {
+                Scratch& scratch) {
   if (count == 0) return;
   const auto blocks =
       static_cast<unsigned>(std::min<std::int64_t>(blocks_for(count, kChunk), kMostBlocks));
-  Buffer memory;
+  const Stream& stream = scratch.stream();
   float* scale = nullptr;
   if (norm_limit > 0.0F) {
     // The blocks' parts, and behind them the scale.
-    memory = stream.allocate((blocks + 1) * static_cast<std::int64_t>(sizeof(double)));
-    auto* parts = static_cast<double*>(memory.data());
+    auto* parts = static_cast<double*>(
+        scratch.take((blocks + 1) * static_cast<std::int64_t>(sizeof(double))));
     scale = reinterpret_cast<float*>(parts + blocks);
-    launch("squares_kernel", squares_kernel, blocks, kThreads, stream, term, count, parts);
-    launch("scale_kernel", scale_kernel, 1, kThreads, stream, parts, blocks, norm_limit, scale);
+    launch("scale_kernel", scale_kernel, blocks, kThreads, stream, term, count, parts,
+           scratch.counter(), norm_limit, scale);
   }
   launch("accumulate_kernel", accumulate_kernel, blocks, kThreads, stream, sum, term, count, decay,
          scale);

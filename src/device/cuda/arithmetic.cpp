@@ -9,7 +9,7 @@ namespace {
 
 class GpuArithmetic final : public Arithmetic {
  public:
-  explicit GpuArithmetic(const Stream& stream) : Arithmetic(stream) {}
+  explicit GpuArithmetic(const Stream& stream) : Arithmetic(stream), scratch_(stream) {}
 
   void copy(std::span<const Piece> pieces) override {
     const DeviceGuard guard(ordinal());
@@ -35,19 +35,19 @@ class GpuArithmetic final : public Arithmetic {
   void accumulate(float* sum, const float* term, std::int64_t count, float decay,
                   float norm_limit) override {
     const DeviceGuard guard(ordinal());
-    cuda::accumulate(sum, term, count, decay, norm_limit, stream());
+    cuda::accumulate(sum, term, count, decay, norm_limit, scratch_);
   }
 
   void select_above(const float* values, float* residual, std::int64_t count, float threshold,
                     const Selected& selected) override {
     const DeviceGuard guard(ordinal());
-    cuda::select_above(values, residual, count, threshold, selected, stream());
+    cuda::select_above(values, residual, count, threshold, selected, scratch_);
   }
 
   void select_top_k(const float* values, float* residual, std::int64_t count, std::int64_t k,
                     const Selected& selected) override {
     const DeviceGuard guard(ordinal());
-    cuda::select_top_k(values, residual, count, k, selected, stream());
+    cuda::select_top_k(values, residual, count, k, selected, scratch_);
   }
 
   void clear(const Entries& entries, float* data) override {
@@ -72,6 +72,8 @@ class GpuArithmetic final : public Arithmetic {
 
  private:
   int ordinal() const { return device().ordinal; }
+
+  Scratch scratch_;
 };
 
 }  // namespace

@@ -1,12 +1,14 @@
-// Arithmetic on memory of a GPU. Every function launches its work on `stream` and returns; the
-// stream's device is current. Pointers are of that device and may have any alignment that their
-// type has; aligned to 16 bytes they are fastest. Errors: Error, of the launch.
+// Arithmetic on memory of a GPU. Every function launches its work on `stream`, or that of
+// `scratch`, and returns; the stream's device is current. Pointers are of that device and may have
+// any alignment that their type has; aligned to 16 bytes they are fastest. Errors: Error, of the
+// launch.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
 #include "device/arithmetic.hpp"
+#include "device/cuda/scratch.hpp"
 #include "tutti/device.hpp"
 
 namespace tutti::cuda {
@@ -31,24 +33,24 @@ void sgd_update(std::span<const SgdPiece> pieces, const SgdStep& step, const Str
 /**
  * Selects the elements of `values` whose magnitude is at least `threshold`, and those that are not
  * finite: tutti::Selector::above. With a residual, values are residual[i] + values[i]; of what is
- * selected the residual becomes zero, of the others it is all they have. One pass.
+ * selected the residual becomes zero, of the others it is all they have. One pass, in two launches.
  */
 void select_above(const float* values, float* residual, std::int64_t count, float threshold,
-                  const Selected& selected, const Stream& stream);
+                  const Selected& selected, Scratch& scratch);
 
 /**
  * Selects the `k` elements of largest magnitude, of equal ones those of lowest index, likewise:
- * tutti::Selector::top_k. A sample brackets the k-th largest magnitude; one pass over all elements
- * keeps what is inside or above the bracket, and the exact selection is among these. If the
- * sample misled, three more passes find the magnitude digit by digit, and one selects.
+ * tutti::Selector::top_k. A sample bounds the k-th largest magnitude; one pass over all elements
+ * keeps what reaches the bound, and the exact selection is among these. Five launches, two up to
+ * 16384 elements. If the sample misled, the selection takes three or four more passes.
  */
 void select_top_k(const float* values, float* residual, std::int64_t count, std::int64_t k,
-                  const Selected& selected, const Stream& stream);
+                  const Selected& selected, Scratch& scratch);
 
 /** See Arithmetic::accumulate(). The norm is added up in double, in an order that depends on the
- * count alone. */
+ * count alone. Two launches, one without a norm. */
 void accumulate(float* sum, const float* term, std::int64_t count, float decay, float norm_limit,
-                const Stream& stream);
+                Scratch& scratch);
 
 /** See Arithmetic, also for the next three. Calls of scatter_add() in the order of the ranks add
  * in that order. */

@@ -1,236 +1,224 @@
-// Exact top-K: a sample brackets the k-th largest magnitude, then a radix select among the few
-// elements that are left.
+// Exact top-K in five launches, of which one reads everything:
+//
+//   bound     one block: a sample says what the k-th largest magnitude almost surely reaches
+//   bracket   compacts what reaches the bound, the candidates, and counts their first digit
+//   digit     twice: finds the k-th largest among the candidates, a digit at a time
+//   compact   selects from the candidates
+//
+// What is equal to the bound is kept as far as it can be needed, so that vectors of few values,
+// zeros above all, have no more candidates than others. Where they are equal to the k-th largest
+// themselves, no digit is looked for. If the sample misled, the last three work on all elements.
 #include <algorithm>
 #include <cmath>
 
 #include "device/cuda/compact.cuh"
-#include "device/cuda/launch.cuh"
+#include "device/cuda/digits.cuh"
+#include "device/cuda/sample.cuh"
 
 namespace tutti::cuda {
 namespace {
 
-constexpr std::int64_t kSample = 65536;
-constexpr std::int64_t kFew = 65536;  // elements among which no sample is needed
-constexpr int kBins = 2048;
-constexpr int kBinsPerThread = kBins / kThreads;
-
-/** Three digits of 11, 10 and 10 bits make the 31 bits of a magnitude. */
-struct Digit {
-  int shift;
-  int width;
-};
-constexpr Digit kDigits[]{{20, 11}, {10, 10}, {0, 10}};
-constexpr int kDigitCount = 3;
-
-/** A search for the element of a rank, between two digits. */
-struct Search {
-  std::uint32_t bits;  ///< the digits found so far
-  std::uint32_t rank;  ///< of the element among those with these digits; the largest has rank 1
-};
-
 /** What a selection has on the GPU. All zero at first. */
 struct State {
-  Search sample;
-  Search exact;
-  Search full;
-  Cut bracket;
-  Cut cut;
-  std::uint32_t candidates;
-  std::uint32_t misled;
-  std::uint32_t bins[3 * kDigitCount][kBins];
+  Cut bracket;               ///< keeps the candidates
+  Cut cut;                   ///< of what is selected
+  Search search;             ///< for the k-th largest
+  std::uint32_t candidates;  ///< how many there are, whether they had room or not
+  std::uint32_t misled;      ///< 1: they are too few or too many
+  std::uint32_t ended[kDigits];
+  std::uint32_t bins[kDigits][kBins];
 };
 
-/** What is searched. */
-struct Values {
-  const float* data;
+/** What the bound is to be. */
+struct Sampling {
+  const float* values;
+  const float* addend;  ///< or null
   std::int64_t count;
-  const std::uint32_t* device_count;  ///< if not null, instead of a larger `count`
-  Condition condition;
+  std::uint32_t rank;  ///< in the sample; 0: the bound is zero
+  std::uint32_t k;
 };
 
-__device__ std::int64_t count_of(const Values& values) {
-  if (values.device_count == nullptr || *values.device_count > values.count) return values.count;
-  return *values.device_count;
-}
-
-/** One element of each of kSample stretches of equal length, at a place that looks random. */
-__global__ void __launch_bounds__(kThreads)
-    sample_kernel(const float* values, const float* addend, std::int64_t count, float* sample) {
-  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const std::int64_t stretch = count / kSample;
-  const std::uint32_t random = static_cast<std::uint32_t>(i) * 2654435761U;
-  const std::int64_t at = i * stretch + (random >> 8U) % stretch;
-  sample[i] = values[at] + (addend != nullptr ? addend[at] : 0.0F);
-}
-
-/** Counts the values that have the digits found so far, by their next digit. */
-__global__ void __launch_bounds__(kThreads)
-    count_kernel(const Values values, const Search* search, Digit digit, std::uint32_t* bins) {
-  if (!values.condition.holds()) return;
-  __shared__ std::uint32_t own[kBins];
-  for (int bin = threadIdx.x; bin < kBins; bin += kThreads) own[bin] = 0;
-  __syncthreads();
-  const int above = digit.shift + digit.width;  // at most 31
-  const std::uint32_t wanted = search->bits >> above;
-  const std::uint32_t mask = (1U << digit.width) - 1U;
-  const std::int64_t count = count_of(values);
-  for_each_group_of_grid<kGroup>(count, takes_groups(values.data), [&]<int kN>(std::int64_t at) {
-    for (const float value : load<kN>(values.data + at).elements) {
-      const std::uint32_t bits = magnitude_bits(value);
-      if (bits >> above == wanted) atomicAdd(own + (bits >> digit.shift & mask), 1U);
-    }
-  });
-  __syncthreads();
-  for (int bin = threadIdx.x; bin < kBins; bin += kThreads) {
-    if (own[bin] != 0) atomicAdd(bins + bin, own[bin]);
+/** One block. Before that it makes `groups` groups from `memory` on, where the state is, zero. */
+__global__ void __launch_bounds__(kSamplers)
+    bound_kernel(const Sampling job, Group<float, kGroup>* memory, std::int64_t groups,
+                 State* state) {
+  for (std::int64_t i = threadIdx.x; i < groups; i += kSamplers) memory[i] = {};
+  Cut cut{0, job.k};
+  if (job.rank != 0) {
+    std::uint32_t magnitudes[kOfSampler];
+    take_sample(job.values, job.addend, job.count, magnitudes);
+    cut = cut_at(magnitudes, job.rank);
   }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  if (job.count <= kSample) {  // the sample was everything
+    state->cut = cut;
+    return;
+  }
+  if (cut.ties != 0 && cut.ties != kAll) cut.ties = job.k;
+  state->bracket = cut;
 }
 
-/** Finds the bin of the rank that is searched for: one block. */
+/** By the last block, in whose bins the candidates are counted: what is to be done with them. */
+__device__ void judge(State* state, const Found& found, std::uint32_t k, std::uint32_t capacity,
+                      const std::uint32_t* bins) {
+  const Cut bracket = state->bracket;
+  const std::uint32_t candidates = selected_of(found, bracket);
+  const bool enough = candidates >= k;
+  Search search{0, k, 0};
+  Cut cut{};
+  if (enough && bracket.bits == kInfinityBits) {
+    search.digit = kDigits;
+    cut = bracket;
+  } else if (enough && found.above < k) {
+    search.digit = kDigits;
+    cut = {bracket.bits, k - found.above};
+  } else if (enough) {
+    search = pick_digit(bins, search);
+  }
+  if (threadIdx.x != 0) return;
+  state->misled = enough && candidates <= capacity ? 0 : 1;
+  state->search = search;
+  state->cut = cut;
+}
+
+__global__ void __launch_bounds__(kThreads, tile::kBlocks)
+    bracket_kernel(const __grid_constant__ Compaction job, State* state, std::uint32_t k) {
+  __shared__ std::uint32_t bins[kBins];
+  clear_bins(bins);
+  compact_tiles(job, [&](std::uint32_t bits) { atomicAdd(bins + bin_of(bits, 0), 1U); });
+  add_bins(bins, state->bins[0]);
+  if (!ends_last(&state->ended[0], gridDim.x)) return;
+  read_bins(state->bins[0], bins);
+  const int last_tile = static_cast<int>((job.source.count - 1) / kChunk);
+  judge(state, found_in_all(job.tiles, last_tile), k, job.selected.capacity, bins);
+}
+
+/**
+ * Finds one more digit of the k-th largest magnitude, as number `round` of these kernels. If
+ * `last`, it finds all that are left: more than one only where the candidates were too few, so that
+ * their first digits say nothing. That needs a sample that misleads by more than chance does.
+ */
 __global__ void __launch_bounds__(kThreads)
-    pick_kernel(Condition condition, Search* search, Digit digit, const std::uint32_t* bins) {
-  if (!condition.holds()) return;
-  // Thread t has the bins from the top down: thread 0 the highest.
-  __shared__ std::uint32_t sums[kThreads];
-  const int thread = static_cast<int>(threadIdx.x);
-  const int highest = kBins - 1 - thread * kBinsPerThread;
-  std::uint32_t own = 0;
-  for (int i = 0; i < kBinsPerThread; ++i) own += bins[highest - i];
-  sums[thread] = own;
-  __syncthreads();
-  for (int distance = 1; distance < kThreads; distance *= 2) {
-    const std::uint32_t more = thread >= distance ? sums[thread - distance] : 0;
+    digit_kernel(const Source candidates, const Source all, State* state, int round, bool last) {
+  constexpr std::int64_t kOfBlock = kThreads * kGroup;  // a group a thread, as far as blocks go
+  const Source source = state->misled != 0 ? all : candidates;
+  const std::int64_t most = (count_of(source) + kOfBlock - 1) / kOfBlock;
+  const unsigned blocks = most < gridDim.x ? static_cast<unsigned>(most) : gridDim.x;
+  if (blockIdx.x >= blocks) return;
+  Search search = state->search;
+  if (search.digit == kDigits) return;
+  __shared__ std::uint32_t bins[kBins];
+  clear_bins(bins);
+  count_digits(source, search, bins, blockIdx.x, blocks);
+  add_bins(bins, state->bins[round]);
+  if (!ends_last(&state->ended[round], blocks)) return;
+  read_bins(state->bins[round], bins);
+  search = pick_digit(bins, search);
+  while (last && search.digit < kDigits) {
+    clear_bins(bins);
+    count_digits(source, search, bins, 0, 1);
     __syncthreads();
-    sums[thread] += more;
-    __syncthreads();
+    search = pick_digit(bins, search);
   }
-  const Search before = *search;
-  __syncthreads();  // all have read it before one writes it
-  std::uint32_t larger = sums[thread] - own;
-  if (larger >= before.rank || sums[thread] < before.rank) return;
-  for (int i = 0; i < kBinsPerThread; ++i) {
-    const std::uint32_t here = bins[highest - i];
-    if (larger + here >= before.rank) {
-      const auto found = static_cast<std::uint32_t>(highest - i);
-      *search = {before.bits | found << digit.shift, before.rank - larger};
-      return;
-    }
-    larger += here;
-  }
+  if (threadIdx.x != 0) return;
+  state->search = search;
+  state->cut = cut_at(search);  // once it is at its end
 }
 
-/** One thread. */
-__global__ void start_sample_kernel(State* state, std::uint32_t rank) { state->sample = {0, rank}; }
-
-/** One thread: everything not below the sampled element is a candidate, and what is not finite. */
-__global__ void bracket_kernel(State* state) {
-  state->bracket = {min(state->sample.bits, kInfinityBits), kAll};
-}
-
-/** One thread: were the right elements kept? */
-__global__ void judge_kernel(State* state, std::uint32_t k, std::uint32_t capacity) {
-  state->misled = state->candidates < k || state->candidates > capacity ? 1 : 0;
-  state->exact = {0, k};
-  state->full = {0, k};
-}
-
-/** One thread: the cut at the k-th largest. What is not finite is selected in any case. */
-__global__ void cut_kernel(State* state) {
-  const Search found = state->misled != 0 ? state->full : state->exact;
-  state->cut = {found.bits, found.rank};
-  if (found.bits >= kInfinityBits) state->cut = {kInfinityBits, kAll};
-}
-
-/** Launches the search for the element of rank search->rank. */
-void find(const Values& values, Search* search, std::uint32_t (*bins)[kBins],
-          const Stream& stream) {
-  constexpr std::int64_t kMostBlocks = 1024;
-  const auto blocks = static_cast<unsigned>(
-      std::clamp<std::int64_t>(blocks_for(values.count, kChunk), 1, kMostBlocks));
-  for (int i = 0; i < kDigitCount; ++i) {
-    launch("count_kernel", count_kernel, blocks, kThreads, stream, values, search, kDigits[i],
-           bins[i]);
-    launch("pick_kernel", pick_kernel, 1, kThreads, stream, values.condition, search, kDigits[i],
-           bins[i]);
-  }
-}
-
-/** Which rank in the sample stands for rank k of all: later by four standard deviations, so that
- * the k-th largest is almost surely not below it. */
+/** Which rank in the sample stands for rank k of all: later by six standard deviations, so that the
+ * k-th largest is not below it but by a chance of one in a billion. */
 std::int64_t sample_rank(std::int64_t count, std::int64_t k) {
   const double expected =
       static_cast<double>(k) / static_cast<double>(count) * static_cast<double>(kSample);
-  return static_cast<std::int64_t>(expected + 4.0 * std::sqrt(expected)) + 8;
+  return static_cast<std::int64_t>(expected + 6.0 * std::sqrt(expected)) + 8;
 }
+
+/** Parts of scratch memory, each aligned to `kAlignment`. */
+class Layout {
+ public:
+  static constexpr std::int64_t kAlignment = 256;
+
+  /** Where a part of so many elements begins. */
+  template <class T>
+  std::int64_t add(std::int64_t elements) {
+    const std::int64_t begin = bytes_;
+    bytes_ += elements * static_cast<std::int64_t>(sizeof(T));
+    bytes_ = (bytes_ + kAlignment - 1) / kAlignment * kAlignment;
+    return begin;
+  }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  std::int64_t bytes_ = 0;
+};
 
 }  // namespace
 
 void select_top_k(const float* values, float* residual, std::int64_t count, std::int64_t k,
-                  const Selected& selected, const Stream& stream) {
+                  const Selected& selected, Scratch& scratch) {
   if (k == 0 || count == 0) {  // what is not finite is left
-    select_above(values, residual, count, INFINITY, selected, stream);
+    select_above(values, residual, count, INFINITY, selected, scratch);
     return;
   }
-  const Buffer state_memory = stream.allocate(sizeof(State));
-  stream.fill_with_zeros(state_memory.view(DType::u8));
-  auto* state = static_cast<State*>(state_memory.data());
+  const Stream& stream = scratch.stream();
+  const bool small = count <= kSample;
+  const std::int64_t rank = small ? k : sample_rank(count, k);
+  const bool sampled = rank < kSample;
+  // Twice what is expected above the bound, and what is equal to it.
+  const std::int64_t capacity = small     ? 0
+                                : sampled ? std::min(count, 2 * (rank * (count / kSample + 1)) + k)
+                                          : count;
 
-  const std::int64_t rank = sample_rank(count, k);
-  const bool sampled = count > kFew && rank < kSample;
-  // Twice what is expected inside the bracket.
-  const std::int64_t capacity =
-      sampled ? std::min(count, 2 * (rank * (count / kSample + 1)) + kFew) : count;
-  const Buffer indices =
-      stream.allocate(capacity * static_cast<std::int64_t>(sizeof(std::uint32_t)));
-  const Buffer magnitudes = stream.allocate(capacity * static_cast<std::int64_t>(sizeof(float)));
+  Layout layout;
+  const std::int64_t state_at = layout.add<State>(1);
+  const std::int64_t first_at = layout.add<Word>(words_for(count));
+  const std::int64_t last_at = layout.add<Word>(words_for(count));
+  const std::int64_t zeros = layout.bytes();
+  const std::int64_t indices_at = layout.add<std::uint32_t>(capacity);
+  const std::int64_t magnitudes_at = layout.add<float>(capacity);
+  auto* memory = static_cast<std::byte*>(scratch.take(layout.bytes()));
+  auto* state = reinterpret_cast<State*>(memory + state_at);
 
-  Buffer sample;
-  if (sampled) {
-    sample = stream.allocate(kSample * static_cast<std::int64_t>(sizeof(float)));
-    auto* data = static_cast<float*>(sample.data());
-    launch("sample_kernel", sample_kernel, kSample / kThreads, kThreads, stream, values, residual,
-           count, data);
-    launch("start_sample_kernel", start_sample_kernel, 1, 1, stream, state,
-           static_cast<std::uint32_t>(rank));
-    find({data, kSample, nullptr, {}}, &state->sample, state->bins, stream);
-    launch("bracket_kernel", bracket_kernel, 1, 1, stream, state);
+  launch("bound_kernel", bound_kernel, 1, kSamplers, stream,
+         Sampling{values, residual, count, sampled ? static_cast<std::uint32_t>(rank) : 0,
+                  static_cast<std::uint32_t>(k)},
+         reinterpret_cast<Group<float, kGroup>*>(memory), zeros / kAccess, state);
+
+  Compaction all;
+  all.source = {.values = values, .count = count};
+  all.addend = residual;
+  all.sums = residual;
+  all.tiles = tiles_in(reinterpret_cast<Word*>(memory + first_at));
+  if (small) {
+    all.zero_at = residual;
+    all.device_cut = &state->cut;
+    all.selected = selected;
+    compact(all, stream);
+    return;
+  }
+  all.device_cut = &state->bracket;
+  all.selected = {reinterpret_cast<std::uint32_t*>(memory + indices_at),
+                  reinterpret_cast<float*>(memory + magnitudes_at), &state->candidates,
+                  static_cast<std::uint32_t>(capacity)};
+  launch("bracket_kernel", bracket_kernel, blocks_for_tiles(count), kThreads, stream, all, state,
+         static_cast<std::uint32_t>(k));
+
+  const Source candidates{all.selected.values, all.selected.indices, &state->candidates, capacity};
+  const Source sums{.values = residual != nullptr ? residual : values, .count = count};  // by now
+  for (int round = 1; round < kDigits; ++round) {
+    launch("digit_kernel", digit_kernel, blocks_for_tiles(count), kThreads, stream, candidates,
+           sums, state, round, round + 1 == kDigits);
   }
 
-  Compaction bracket;  // the one pass over everything
-  bracket.values = values;
-  bracket.addend = residual;
-  bracket.sums = residual;
-  bracket.count = count;
-  bracket.device_cut = sampled ? &state->bracket : nullptr;
-  bracket.cut = {0, kAll};
-  bracket.selected = {static_cast<std::uint32_t*>(indices.data()),
-                      static_cast<float*>(magnitudes.data()), &state->candidates,
-                      static_cast<std::uint32_t>(capacity)};
-  compact(bracket, stream);
-  launch("judge_kernel", judge_kernel, 1, 1, stream, state, static_cast<std::uint32_t>(k),
-         static_cast<std::uint32_t>(capacity));
-
-  const Condition led{&state->misled, 0};
-  const Condition misled{&state->misled, 1};
-  const float* sums = residual != nullptr ? residual : values;  // by now
-  find({bracket.selected.values, capacity, &state->candidates, led}, &state->exact,
-       state->bins + kDigitCount, stream);
-  find({sums, count, nullptr, misled}, &state->full, state->bins + 2 * kDigitCount, stream);
-  launch("cut_kernel", cut_kernel, 1, 1, stream, state);
-
   Compaction last;
+  last.source = candidates;
+  last.other = sums;
+  last.use_other = &state->misled;
   last.zero_at = residual;
   last.device_cut = &state->cut;
   last.selected = selected;
-  last.values = sums;
-  last.count = count;
-  last.condition = misled;
-  compact(last, stream);
-  last.values = bracket.selected.values;
-  last.indices = bracket.selected.indices;
-  last.device_count = &state->candidates;
-  last.count = capacity;
-  last.condition = led;
+  last.tiles = tiles_in(reinterpret_cast<Word*>(memory + last_at));
   compact(last, stream);
 }
 

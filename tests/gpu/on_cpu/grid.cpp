@@ -11,6 +11,7 @@
 #include <memory>
 #include <random>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 namespace tutti::on_cpu {
@@ -156,6 +157,25 @@ cudaError_t run_block() {
 
 }  // namespace
 
+Requests& requests() {
+  static Requests since_begin;
+  return since_begin;
+}
+
+namespace {
+std::function<void()>& launch_hook() {
+  static std::function<void()> hook;
+  return hook;
+}
+}  // namespace
+
+void set_launch_hook(std::function<void()> hook) { launch_hook() = std::move(hook); }
+
+void note_launch() {
+  ++requests().launches;
+  if (launch_hook()) launch_hook()();
+}
+
 void wait_for_block() {
   Block& b = block();
   if (++b.at_barrier < b.threads) return pause(Waits::for_block);
@@ -184,6 +204,7 @@ const Exchange& exchange(unsigned mask, std::uint32_t own) {
 
 cudaError_t run_grid(unsigned blocks, unsigned threads, const std::function<void()>& thread) {
   if (blocks == 0 || threads == 0 || threads > kMostThreads) return cudaErrorInvalidConfiguration;
+  note_launch();
   Block& b = block();
   b.thread = &thread;
   b.threads = threads;

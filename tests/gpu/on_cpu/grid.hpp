@@ -27,6 +27,19 @@ extern dim3 gridDim;
  */
 cudaError_t run_grid(unsigned blocks, unsigned threads, const std::function<void()>& thread);
 
+/** What a GPU would have been asked for since the program began. */
+struct Requests {
+  int launches = 0;  ///< of kernels, and of what sets memory
+  int allocations = 0;
+  int queries = 0;  ///< whether an event has come, by who waits for it
+};
+Requests& requests();
+
+/** Called in front of every launch, until it is replaced; may be empty. */
+void set_launch_hook(std::function<void()> hook);
+/** Counts a launch, and calls the hook. */
+void note_launch();
+
 /** The barrier of a block: all of its threads wait here for each other. */
 void wait_for_block();
 

@@ -33,6 +33,7 @@ using tutti::on_cpu::gridDim;
 using tutti::on_cpu::threadIdx;
 
 inline void __syncthreads() { tutti::on_cpu::wait_for_block(); }
+inline void __threadfence() {}
 
 inline unsigned __ballot_sync(unsigned mask, bool own) {
   return tutti::on_cpu::exchange(mask, own ? 1 : 0).ballot;
@@ -44,6 +45,16 @@ inline std::uint32_t __shfl_xor_sync(unsigned mask, std::uint32_t own, unsigned 
   return tutti::on_cpu::exchange(mask, own).brought[threadIdx.x % 32 ^ distance];
 }
 
+inline std::uint32_t __shfl_up_sync(unsigned mask, std::uint32_t own, unsigned distance) {
+  const unsigned lane = threadIdx.x % 32;
+  const tutti::on_cpu::Exchange& exchange = tutti::on_cpu::exchange(mask, own);
+  return lane < distance ? own : exchange.brought[lane - distance];
+}
+
+inline std::uint32_t __shfl_sync(unsigned mask, std::uint32_t own, unsigned lane) {
+  return tutti::on_cpu::exchange(mask, own).brought[lane];
+}
+
 inline int __popc(unsigned value) { return std::popcount(value); }
 
 /** The number of the lowest bit that is set, from 1 on. */
@@ -51,11 +62,24 @@ inline int __ffs(int value) {
   return value == 0 ? 0 : std::countr_zero(static_cast<unsigned>(value)) + 1;
 }
 
+/** The sum of the products of bytes, and `sum`. */
+inline std::uint32_t __dp4a(std::uint32_t a, std::uint32_t b, std::uint32_t sum) {
+  for (unsigned shift = 0; shift < 32; shift += 8) {
+    sum += (a >> shift & 0xFFU) * (b >> shift & 0xFFU);
+  }
+  return sum;
+}
+
 inline std::uint32_t __float_as_uint(float value) { return std::bit_cast<std::uint32_t>(value); }
+inline float __uint_as_float(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 
 template <class T>
 T atomicAdd(T* at, std::type_identity_t<T> more) {
   return std::exchange(*at, *at + more);
+}
+
+inline std::uint32_t atomicInc(std::uint32_t* at, std::uint32_t most) {
+  return std::exchange(*at, *at >= most ? 0 : *at + 1);
 }
 
 template <class T>

@@ -8,6 +8,9 @@
 #include <cstring>
 #include <map>
 #include <new>
+#include <set>
+
+#include "gpu/on_cpu/grid.hpp"
 
 namespace {
 
@@ -27,6 +30,12 @@ bool is_on_gpu(const void* data) {
   if (after == allocations().begin()) return false;
   const auto& [begin, bytes] = *std::prev(after);
   return at < begin + bytes;
+}
+
+/** Where page-locked memory begins. */
+std::set<const void*>& pinned() {
+  static std::set<const void*> all;
+  return all;
 }
 
 bool is_rubbish(const char* from) {
@@ -97,7 +106,9 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* /*symbol*/, void** func
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* data) {
   *attributes = {};
-  attributes->type = is_on_gpu(data) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+  attributes->type = is_on_gpu(data)           ? cudaMemoryTypeDevice
+                     : pinned().contains(data) ? cudaMemoryTypeHost
+                                               : cudaMemoryTypeUnregistered;
   return cudaSuccess;
 }
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* /*properties*/) {
@@ -109,6 +120,7 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t /*pool*/, cudaMemPoolAttr /*na
 }
 cudaError_t cudaMallocFromPoolAsync(void** data, std::size_t bytes, cudaMemPool_t /*pool*/,
                                     cudaStream_t /*stream*/) {
+  ++tutti::on_cpu::requests().allocations;
   auto* memory = static_cast<char*>(
       ::operator new(bytes + 2 * kMargin, std::align_val_t(kAlignment), std::nothrow));
   if (memory == nullptr) return cudaErrorMemoryAllocation;
@@ -131,9 +143,12 @@ cudaError_t cudaFreeAsync(void* data, cudaStream_t /*stream*/) {
 }
 cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned /*flags*/) {
   *data = std::malloc(bytes);
-  return *data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
+  if (*data == nullptr) return cudaErrorMemoryAllocation;
+  pinned().insert(*data);
+  return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* data) {
+  pinned().erase(data);
   std::free(data);
   return cudaSuccess;
 }
@@ -143,6 +158,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream_t /*stream*/) {
+  tutti::on_cpu::note_launch();
   std::memset(data, value, bytes);
   return cudaSuccess;
 }
@@ -159,6 +175,9 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) {
   return make_handle(event);
 }
 cudaError_t cudaEventRecord(cudaEvent_t /*event*/, cudaStream_t /*stream*/) { return cudaSuccess; }
-cudaError_t cudaEventQuery(cudaEvent_t /*event*/) { return cudaSuccess; }
+cudaError_t cudaEventQuery(cudaEvent_t /*event*/) {
+  ++tutti::on_cpu::requests().queries;
+  return cudaSuccess;
+}
 }
 // NOLINTEND(readability-identifier-naming, readability-inconsistent-declaration-parameter-name)
