@@ -94,7 +94,7 @@ class Gpu {
 
 float* floats(const Buffer& buffer) { return static_cast<float*>(buffer.data()); }
 
-/** Everything that is measured, on one gradient. */
+/** Everything that is measured: on one gradient, and top-K on two with many equal elements. */
 class Bench {
  public:
   Bench(std::int64_t count, int runs, std::string out)
@@ -139,18 +139,13 @@ class Bench {
         [&](tutti::Selector& selector) {
           return selector.above(std::span<const float>(values_), kOnePercent);
         });
-    for (const double density : {0.001, 0.01}) {
-      const auto k = static_cast<std::int64_t>(density * static_cast<double>(count_));
-      select(
-          density < 0.005 ? "top_k_0.1pct" : "top_k_1pct",
-          [&](const tutti::Selected& to) {
-            tutti::cuda::select_top_k(floats(gradient_), nullptr, count_, k, to, scratch_);
-          },
-          [&](tutti::Selector& selector) {
-            return selector.top_k(std::span<const float>(values_), k);
-          });
-    }
+    top_k("top_k_0.1pct", count_ / 1000);
+    top_k("top_k_1pct", count_ / 100);
     sort();
+    fill([](std::size_t i) { return i % 1000 == 7 ? static_cast<float>(i) : 0.0F; });
+    top_k("ties_mostly_zeros", count_ / 100);
+    fill([](std::size_t /*i*/) { return -2.0F; });
+    top_k("ties_one_value", count_ / 100);
     return good_;
   }
 
@@ -238,6 +233,24 @@ class Bench {
                  std::vector<float>(expected.values, expected.values + found);
     }
     print(name, us, 4 * count_, same);
+  }
+
+  void top_k(const char* name, std::int64_t k) {
+    select(
+        name,
+        [&](const tutti::Selected& to) {
+          tutti::cuda::select_top_k(floats(gradient_), nullptr, count_, k, to, scratch_);
+        },
+        [&](tutti::Selector& selector) {
+          return selector.top_k(std::span<const float>(values_), k);
+        });
+  }
+
+  /** Makes the gradient another one, of these elements. */
+  template <class Element>
+  void fill(const Element& element) {
+    for (std::size_t i = 0; i < values_.size(); ++i) values_[i] = element(i);
+    gpu_.stream().copy(gradient_.view(DType::f32), std::span<const float>(values_)).wait();
   }
 
   void sort() {

@@ -10,6 +10,7 @@ MET, MISSED, NOT_HERE, NOT_MEASURED = "met", "missed", "not measurable on one GP
 MANY, FEW = 64 << 20, 2 << 20  # elements
 KERNELS = ("narrow_f16", "widen_f16", "narrow_bf16", "widen_bf16", "sgd_momentum")
 TOP_KS = ("top_k_0.1pct", "top_k_1pct")
+TIES = ("ties_mostly_zeros", "ties_one_value")
 ALL_REDUCE_BYTES = (4, 1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
 
 
@@ -116,6 +117,8 @@ def targets(gpus):
                of_kernels(TOP_KS, MANY, "passes"), lambda x: x <= 3),
         Target("top_k.sort", "top-K of 64 Mi 10 times as fast as CUB's sort", "kernels",
                beside_sort, lambda x: x >= 10),
+        Target("top_k.ties", "top-K of 64 Mi mostly zeros, or of one value, in 3 read passes or less",
+               "kernels", of_kernels(TIES, MANY, "passes"), lambda x: x <= 3),
         Target("top_k.2Mi", "top-K of 2 Mi in 60 us or less", "kernels.2Mi",
                of_kernels(TOP_KS, FEW, "us"), lambda x: x <= 60),
         Target("all_reduce", "at most 1.05 of a bare blocking ncclAllReduce", "all_reduce.each",

@@ -42,6 +42,7 @@ class Targets(unittest.TestCase):
         for target, step, index, change in (
                 ("kernels", "kernels", {"kernel": "sgd_momentum"}, {"of_copy": 0.899}),
                 ("top_k.passes", "kernels", {"kernel": "top_k_1pct"}, {"passes": 3.01}),
+                ("top_k.ties", "kernels", {"kernel": "ties_one_value"}, {"passes": 3.01}),
                 ("top_k.sort", "kernels", {"kernel": "cub_sort_pairs"}, {"us": 549.0}),
                 ("top_k.2Mi", "kernels.2Mi", {"kernel": "top_k_0.1pct"}, {"us": 60.1}),
                 ("all_reduce", "all_reduce.each", {"all_reduce_bytes": 1024}, {"tutti_us": 21.1}),
@@ -145,7 +146,7 @@ class Steps(unittest.TestCase):
         wrong = made_up.kernels(1)
         for value in (False, None):
             wrong[-2]["checked"] = value
-            self.assertEqual(self.fault("kernels", wrong), "top_k_1pct: the result is wrong")
+            self.assertEqual(self.fault("kernels", wrong), "ties_one_value: the result is wrong")
         self.assertEqual(self.fault("all_reduce.2", made_up.all_reduce(1, 1)),
                          "4 bytes: world_size is 1, not 2")
         self.assertEqual(self.fault("killed_rank", [{"bench": "killed_rank", "checked": True}]),

@@ -16,7 +16,7 @@ def kernels(elements):
     rows += [{"kernel": name, "n": elements, "us": 100.0, "of_copy": 0.95, "passes": 1.2,
               "checked": True} for name in targets.KERNELS]
     rows += [{"kernel": name, "n": elements, "us": 55.0, "of_copy": 0.3, "passes": 2.5,
-              "checked": True} for name in targets.TOP_KS]
+              "checked": True} for name in targets.TOP_KS + targets.TIES]
     return rows + [{"kernel": "cub_sort_pairs", "n": elements, "us": 6000.0, "of_copy": 0.01,
                     "passes": 100.0}]
 
