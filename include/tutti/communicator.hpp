@@ -249,6 +249,7 @@ class Communicator {
   void abort(std::string_view reason) noexcept;
 
  private:
+  friend class Store;
   friend class Timeline;
   friend record::Trace* record::trace_of(const Communicator& communicator);
 

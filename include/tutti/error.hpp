@@ -37,6 +37,13 @@ class BackendUnavailable : public Error {
   explicit BackendUnavailable(const std::string& what) : Error(what) {}
 };
 
+/** What was waited for was not there before the deadline. Nothing is broken: the call may be made
+ * again. */
+class DeadlineExceeded : public Error {
+ public:
+  explicit DeadlineExceeded(const std::string& what) : Error(what) {}
+};
+
 /**
  * Communication failed. The communicator that threw it refuses every further call with the same
  * explanation (a PeerLost after a PeerLost, so that the lost ranks stay named); it can still be

@@ -43,6 +43,8 @@ class Transport {
   virtual int local_size() const = 0;
   /** One line for the log: what carries the bytes, and between whom. */
   virtual std::string describe() const = 0;
+  /** How long any wait may last. */
+  virtual std::chrono::milliseconds timeout() const = 0;
   /** Whether operations may run on another thread than the one that calls the communicator. */
   virtual bool any_thread() const { return true; }
 

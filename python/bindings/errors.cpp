@@ -36,6 +36,8 @@ void translate(std::exception_ptr thrown) {
     raise("BackendUnavailable", str_of(error.what()));
   } catch (const SystemError& error) {
     raise("SystemError", error.error_number(), str_of(error.what()));
+  } catch (const DeadlineExceeded& error) {
+    raise("DeadlineExceeded", str_of(error.what()));
   } catch (const InvalidArgument& error) {
     raise("InvalidArgument", str_of(error.what()));
   } catch (const Error& error) {

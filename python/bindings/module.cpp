@@ -9,6 +9,7 @@
 #include "errors.hpp"
 #include "lifetime.hpp"
 #include "log.hpp"
+#include "store.hpp"
 #include "timeline.hpp"
 #include "tutti/unique_id.hpp"
 
@@ -48,6 +49,7 @@ PYBIND11_MODULE(_core, module) {
   python::bind_device_array(module);
   python::bind_communicator(module);
   python::bind_dist_opt(module);
+  python::bind_store(module);
   python::bind_timeline(module);
   module.attr("__version__") = TUTTI_VERSION;
   module.attr("backends") = TUTTI_BACKENDS;

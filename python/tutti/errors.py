@@ -28,6 +28,11 @@ class BackendUnavailable(Error):
     """The build or the machine lacks what was asked for, for example a GPU."""
 
 
+class DeadlineExceeded(Error, TimeoutError):
+    """What was waited for was not there before the deadline. Nothing is broken: the call may be made
+    again."""
+
+
 class CommunicationError(Error):
     """Communication failed. The communicator refuses every further call."""
 

@@ -61,6 +61,7 @@ class GatedTransport final : public Transport {
   int local_rank() const override { return 0; }
   int local_size() const override { return size_; }
   std::string describe() const override { return "a gate"; }
+  std::chrono::milliseconds timeout() const override { return std::chrono::seconds(1); }
 
   void run(const Call& call) override {
     ASSERT_EQ(call.operation, Operation::all_reduce);

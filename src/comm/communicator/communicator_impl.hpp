@@ -62,6 +62,12 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
 
   void abort(std::string_view reason) noexcept;
 
+  /** For waits that are not calls, made now and then: throws what the communicator has failed with,
+   * and PeerLost if a rank has died. */
+  void look_after_ranks() {
+    guarded([&] { transport_->pulse({}); });
+  }
+
   /** From now on calls are in `trace`, too; null changes nothing. */
   void add_trace(std::shared_ptr<record::Trace> trace);
   /** Calls are in the timeline of those of `other`. */

@@ -54,6 +54,7 @@ class HierarchicalTransport final : public Transport {
   int local_rank() const override { return local_->rank(); }
   int local_size() const override { return local_->size(); }
   std::string describe() const override;
+  std::chrono::milliseconds timeout() const override { return channel_->timeout(); }
   record::Journal* journal() override { return &local_->group().journal(); }
   bool any_thread() const override;
   std::int64_t bytes_between() const override;

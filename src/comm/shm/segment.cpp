@@ -204,6 +204,10 @@ void Segment::reserve(std::int64_t offset, std::int64_t bytes) const {
                     error);
 }
 
+void Segment::give_back(std::int64_t offset, std::int64_t bytes) const noexcept {
+  if (bytes > 0) ::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes);
+}
+
 std::int64_t Segment::bytes() const { return status_of(fd_.get()).st_size; }
 
 std::shared_ptr<Mapping> Segment::map() const {

@@ -54,6 +54,9 @@ class Segment {
   /** Reserves a range of the object, which grows if it must, so that touching it cannot fail
    * later. Throws SystemError with the sizes if there is not enough. */
   void reserve(std::int64_t offset, std::int64_t bytes) const;
+  /** Gives the memory of a range of whole pages back to the system: the range holds zeros then, and
+   * touching it may fail. Where the system cannot, nothing happens. */
+  void give_back(std::int64_t offset, std::int64_t bytes) const noexcept;
   std::int64_t bytes() const;
   /** Maps the whole object. Threads of one process that map the same object share the mapping. */
   std::shared_ptr<Mapping> map() const;

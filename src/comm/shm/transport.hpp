@@ -38,6 +38,7 @@ class ShmTransport final : public Transport {
   int local_rank() const override { return local_->rank(); }
   int local_size() const override { return local_->size(); }
   std::string describe() const override;
+  std::chrono::milliseconds timeout() const override { return local_->group().timeout(); }
   record::Journal* journal() override { return &local_->group().journal(); }
 
   void run(const Call& call) override;

@@ -1,0 +1,84 @@
+// What Store's set and get cost, by the size of the value: two forked ranks. Prints medians in
+// microseconds: of a set and a get of a key that is there, while the other rank does nothing, and
+// of handing a value to a rank that waits for it and getting one back, halved. store_bench
+// [ROUNDS].
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "tutti/store.hpp"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/** The median time of `action` in microseconds; the first tenth warms up. */
+template <class Action>
+double median_of(int rounds, const Action& action) {
+  std::vector<double> times;
+  for (int round = 0; round < rounds; ++round) {
+    const auto start = Clock::now();
+    action();
+    const std::chrono::duration<double, std::micro> took = Clock::now() - start;
+    if (round >= rounds / 10) times.push_back(took.count());
+  }
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
+}
+
+void require(bool holds) {
+  if (holds) return;
+  std::fprintf(stderr, "store_bench: a wrong value\n");
+  std::exit(1);
+}
+
+void measure(tutti::Communicator& communicator, tutti::Store& store, std::size_t bytes,
+             int rounds) {
+  const std::vector<std::byte> value(bytes, std::byte{7});
+  const bool first = communicator.global_rank() == 0;
+  double set = 0;
+  double get = 0;
+  communicator.barrier();
+  if (first) {
+    set = median_of(rounds, [&] { store.set("key", value); });
+    get = median_of(rounds, [&] { require(store.get("key") == value); });
+  }
+  communicator.barrier();
+  const std::string mine = first ? "ping" : "pong";
+  const std::string theirs = first ? "pong" : "ping";
+  const double both = median_of(rounds, [&] {
+    if (first) store.set(mine, value);
+    require(store.pop(theirs) == value);
+    if (!first) store.set(mine, value);
+  });
+  if (first) std::printf("%10zu %10.2f %10.2f %10.2f\n", bytes, set, get, both / 2);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int rounds = argc > 1 ? std::atoi(argv[1]) : 2000;
+  const tutti::UniqueId id = tutti::UniqueId::create();
+  const pid_t child = fork();
+  {
+    tutti::Communicator communicator(child == 0 ? 1 : 0, 2, id);
+    tutti::Store store(communicator);
+    if (child != 0) std::printf("     bytes     set us     get us    hand us\n");
+    for (const std::size_t bytes : {8U, 1024U, 16384U, 65536U, 1048576U, 16777216U}) {
+      measure(communicator, store, bytes, bytes > 100'000 ? std::max(rounds / 20, 20) : rounds);
+    }
+    communicator.barrier();
+  }
+  if (child == 0) return 0;
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status == 0 ? 0 : 1;
+}

@@ -1,0 +1,127 @@
+// tutti.Store: keys and values that the ranks of a communicator share.
+#include "tutti/store.hpp"
+
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "communicator.hpp"
+#include "lifetime.hpp"
+#include "store.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::python {
+namespace {
+
+/** The memory of a bytes-like object. */
+class BytesLike {
+ public:
+  explicit BytesLike(const py::object& value) {
+    if (PyObject_GetBuffer(value.ptr(), &buffer_, PyBUF_SIMPLE) != 0) throw py::error_already_set();
+  }
+  BytesLike(const BytesLike&) = delete;
+  BytesLike& operator=(const BytesLike&) = delete;
+  ~BytesLike() { PyBuffer_Release(&buffer_); }
+
+  std::span<const std::byte> bytes() const {
+    return {static_cast<const std::byte*>(buffer_.buf), static_cast<std::size_t>(buffer_.len)};
+  }
+
+ private:
+  Py_buffer buffer_{};
+};
+
+using Timeout = std::optional<std::chrono::milliseconds>;
+
+Timeout timeout_of(const py::object& timeout) {
+  if (timeout.is_none()) return std::nullopt;
+  const double seconds = PyFloat_AsDouble(timeout.ptr());
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+  constexpr double kMost = 1e9;
+  if (!(seconds >= 0 && seconds <= kMost)) {
+    throw InvalidArgument("timeout is " + std::to_string(seconds) +
+                          " seconds, but must be from 0 to 1e9");
+  }
+  return std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1e3)));
+}
+
+/** Closed, it refuses every call. */
+class PyStore final : public Closable {
+  template <class Action>
+  auto call(const Action& action) const {
+    const std::shared_ptr<Store> store = store_;
+    if (!store) throw CommunicationError("the store is closed");
+    return blocking([&] { return action(*store); }, [] {});
+  }
+
+ public:
+  explicit PyStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+
+  void set(const std::string& key, const py::object& value) const {
+    const BytesLike memory(value);
+    call([&](Store& store) { store.set(key, memory.bytes()); });
+  }
+  py::bytes get(const std::string& key, const py::object& timeout) const {
+    const Timeout limit = timeout_of(timeout);
+    return to_bytes(call([&](Store& store) { return store.get(key, limit); }));
+  }
+  py::bytes pop(const std::string& key, const py::object& timeout) const {
+    const Timeout limit = timeout_of(timeout);
+    return to_bytes(call([&](Store& store) { return store.pop(key, limit); }));
+  }
+  std::int64_t add(const std::string& key, std::int64_t delta) const {
+    return call([&](Store& store) { return store.add(key, delta); });
+  }
+  void close(const std::optional<std::string>& /*reason*/) override { store_.reset(); }
+
+ private:
+  static py::bytes to_bytes(const std::vector<std::byte>& value) {
+    return {reinterpret_cast<const char*>(value.data()), value.size()};
+  }
+
+  std::shared_ptr<Store> store_;  // null once closed
+};
+
+std::shared_ptr<PyStore> make_store(const std::shared_ptr<PyCommunicator>& communicator) {
+  auto store = communicator->call([](Communicator& ranks) { return own<Store>(ranks); });
+  auto self = std::make_shared<PyStore>(std::move(store));
+  close_at_exit(self);
+  return self;
+}
+
+}  // namespace
+
+void bind_store(py::module_& module) {
+  using Self = std::shared_ptr<PyStore>;
+  py::class_<PyStore, Self>(
+      module, "Store",
+      "Keys and values, any bytes, that all ranks of a communicator read and write, each when it "
+      "likes. Making one is collective. A value is there as a whole or not at all. The rank has "
+      "left the communicator when both are closed or gone.\n\n"
+      "PeerLost names a rank that has died, if what is asked for is not there: it might have been "
+      "to set it. Ctrl-C ends a wait, after which the store is of use as before.")
+      .def(py::init(&make_store), py::arg("communicator"))
+      .def("set", &PyStore::set, py::arg("key"), py::arg("value"),
+           "The key has this value from now on: the bytes of any bytes-like object. SystemError if "
+           "there is no memory for it.")
+      .def("get", &PyStore::get, py::arg("key"), py::arg("timeout") = py::none(),
+           "The value of the key. Waits for one for `timeout` seconds, which may be 0, or else as "
+           "long as the communicator's waits may last; then DeadlineExceeded names the key.")
+      .def("pop", &PyStore::pop, py::arg("key"), py::arg("timeout") = py::none(),
+           "As get(), and removes the key: of several ranks that ask, one gets the value.")
+      .def("add", &PyStore::add, py::arg("key"), py::arg("delta"),
+           "Adds to the number that is the key's value, in decimal digits; 0 if it has none. The "
+           "sum.")
+      .def(
+          "close", [](const Self& self) { self->close(std::nullopt); },
+          "Lets go of the store, without waiting for others. Also done when the object goes, and "
+          "at "
+          "the interpreter's exit.");
+}
+
+}  // namespace tutti::python
