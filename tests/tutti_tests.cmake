@@ -32,7 +32,7 @@ function(tutti_unit_tests)
   if(NOT TARGET mnist_cnn)
     list(FILTER sources EXCLUDE REGEX /mnist_)  # those of the example
   endif()
-  add_executable(unit_tests ${sources})
+  add_executable(unit_tests ${sources} $<TARGET_OBJECTS:tutti_launch>)
   # First, or main() would be that of test_support.
   target_link_libraries(unit_tests PRIVATE GTest::gtest_main test_support $<TARGET_NAME_IF_EXISTS:mnist_cnn>)
   gtest_discover_tests(unit_tests TEST_PREFIX unit. DISCOVERY_MODE PRE_TEST

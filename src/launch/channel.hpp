@@ -46,8 +46,8 @@ class Channel {
   void send(MessageType type, std::string_view text);
   /** Sends what was kept, as far as the socket takes it. */
   void flush();
-  /** Bytes that were kept. */
-  std::size_t unsent() const { return unsent_.size() - sent_; }
+  /** Bytes that were kept and can still be sent. */
+  std::size_t unsent() const { return open() ? unsent_.size() - sent_ : 0; }
 
   /** Gives all messages that have come to take(type, text). False once the other end has gone. */
   template <class Take>

@@ -47,14 +47,16 @@ std::string_view Tail::text() const {
 
 std::vector<std::string> last_lines(std::string_view text, std::size_t count) {
   std::vector<std::string> lines;
+  if (text.empty()) return lines;
   if (text.ends_with('\n')) text.remove_suffix(1);
-  while (!text.empty() && lines.size() < count) {
+  while (lines.size() < count) {
     const std::size_t end = text.rfind('\n');
     const std::size_t begin = end == std::string_view::npos ? 0 : end + 1;
     std::string_view line = text.substr(begin);
     if (line.ends_with('\r')) line.remove_suffix(1);
     lines.emplace_back(visible_part(line));
-    text = text.substr(0, begin == 0 ? 0 : begin - 1);
+    if (begin == 0) break;
+    text = text.substr(0, begin - 1);
   }
   std::reverse(lines.begin(), lines.end());
   return lines;

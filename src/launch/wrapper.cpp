@@ -150,6 +150,7 @@ void Wrapper::start() {
 }
 
 void Wrapper::step() {
+  if (options_.control >= 0 && !control_.open()) launcher_gone();
   // While the launcher does not take what it is to show, the rank's output stays in its pipe.
   const bool room = output_.unsent() < kMostUnsent || alone_;
   enum Source { signals, control, output, out, err, progress, count };
@@ -172,7 +173,7 @@ void Wrapper::step() {
     const bool there = control_.receive([&](MessageType type, std::string_view text) {
       if (type == MessageType::signal) pass_on(parse_number<int>(text).value_or(SIGTERM));
     });
-    if (!there) launcher_gone();
+    if (!there) control_.close();
   }
   if (sources[output].revents != 0) output_.flush();
   // Once nobody is left to write, what is there is all there will be.
@@ -223,9 +224,9 @@ void Wrapper::rank_ended(int status) {
 }
 
 void Wrapper::launcher_gone() {
+  if (std::exchange(launcher_gone_, true)) return;
   control_.close();
   output_.close();
-  if (std::exchange(launcher_gone_, true)) return;
   pass_on(SIGTERM);
   kill_timer_.start(kOrphanGrace);
 }

@@ -55,6 +55,11 @@ class Consumer(unittest.TestCase):
         run("cmake", "--build", build)
         run(build / "consumer")
 
+    def test_the_launcher_is_a_program_of_its_own(self):
+        program = self.prefix / "bin/tutti"
+        self.assertNotIn("libmpi", run("ldd", program))
+        run(program, "run", "-n", "2", "true", cwd=self.work)
+
     def test_pkg_config_names_what_a_consumer_needs(self):
         flags = self.pkg_config("--cflags", "--libs")
         self.assertIn(f"-L{self.libdir}", [os.path.normpath(flag) for flag in flags])

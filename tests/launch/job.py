@@ -56,7 +56,7 @@ def wait_until(holds, limit=LIMIT):
 class Job:
     """A running `tutti run`, in a folder of its own."""
 
-    def __init__(self, *arguments, folder, env=None, **options):
+    def __init__(self, *arguments, folder, env=None, limit=lambda: None, **options):
         self.folder = Path(folder)
         self.mark = f"TUTTI_TEST_JOB={uuid.uuid4().hex}"
         name, _, value = self.mark.partition("=")
@@ -67,7 +67,7 @@ class Job:
             cwd=folder,
             env={**os.environ, **(env or {}), name: value},
             # Some shells have what runs in the background ignore Ctrl-C.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=lambda: (signal.signal(signal.SIGINT, signal.SIG_DFL), limit()),
             **options,
         )
 

@@ -1,0 +1,112 @@
+// Plans of jobs on machines with GPUs and sockets that the one at hand has not.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "launch/plan.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::launch {
+namespace {
+
+/** Two sockets of four processors, numbered in turns, and some GPUs. */
+Machine machine_with_gpus(int gpus) {
+  Machine machine;
+  machine.name = "m";
+  for (int number = 0; number < 8; ++number) machine.processors.push_back({number, number % 2});
+  for (int gpu = 0; gpu < gpus; ++gpu) machine.gpus.push_back(std::to_string(gpu));
+  machine.has_gpus = gpus > 0;
+  return machine;
+}
+
+Plan plan_of(std::vector<std::string> arguments, int gpus = 0) {
+  for (const char* const name : {"TUTTI_DEVICE", "CUDA_VISIBLE_DEVICES"}) ::unsetenv(name);
+  arguments.emplace_back("true");
+  ReservedPorts ports;
+  return make_plan(parse_run(arguments), machine_with_gpus(gpus), 0, ports);
+}
+
+/** The value of a variable of a rank; "-" if it has none. */
+std::string value(const Plan& plan, std::size_t rank, const std::string& name) {
+  for (const Variable& variable : plan.ranks.at(rank).environment) {
+    if (variable.name == name) return variable.value;
+  }
+  return "-";
+}
+
+TEST(LaunchPlan, GivesEachRankAGpuOrAsManyAsAllHaveAlike) {
+  const Plan all = plan_of({}, 4);
+  ASSERT_EQ(all.ranks.size(), 4U);
+  EXPECT_EQ(value(all, 3, "TUTTI_DEVICE"), "3");
+  EXPECT_EQ(value(all, 3, "CUDA_VISIBLE_DEVICES"), "-");
+
+  const Plan pairs = plan_of({"-n", "2", "--gpus=3,1,0,2"}, 4);
+  EXPECT_EQ(value(pairs, 1, "FLAGS_selected_gpus"), "2,3");
+  EXPECT_EQ(value(pairs, 1, "TUTTI_DEVICE"), "2");
+  EXPECT_EQ(value(pairs, 1, "CUDA_VISIBLE_DEVICES"), "3,1,0,2");
+
+  EXPECT_THROW(plan_of({"-n", "3", "--gpus=0,1"}, 2), InvalidArgument);
+  EXPECT_EQ(value(plan_of({"-n", "3"}, 2), 0, "TUTTI_DEVICE"), "-");
+}
+
+TEST(LaunchPlan, GivesGpusToThoseWhoWork) {
+  const Plan shared = plan_of({"--server_num=2", "--worker_num=3"}, 2);
+  EXPECT_EQ(value(shared, 1, "TUTTI_DEVICE"), "1");
+  EXPECT_EQ(value(shared, 2, "TUTTI_DEVICE"), "0");
+  EXPECT_EQ(value(shared, 3, "TUTTI_DEVICE"), "cpu");
+  EXPECT_EQ(value(shared, 3, "FLAGS_selected_gpus"), "-");
+
+  const Plan heter = plan_of({"--server_num=1", "--worker_num=1", "--heter_worker_num=2"}, 2);
+  EXPECT_EQ(value(heter, 0, "TUTTI_DEVICE"), "cpu");
+  EXPECT_EQ(value(heter, 1, "TUTTI_DEVICE"), "0");
+  EXPECT_EQ(value(heter, 2, "TUTTI_DEVICE"), "1");
+}
+
+TEST(LaunchPlan, CountsRanksAsItIsTold) {
+  EXPECT_EQ(plan_of({}).ranks.size(), 1U);
+  EXPECT_EQ(plan_of({"-n", "auto"}).ranks.size(), 8U);
+  EXPECT_EQ(plan_of({"-n", "auto"}, 2).ranks.size(), 2U);
+  EXPECT_EQ(plan_of({"-n", "gpu"}, 3).ranks.size(), 3U);
+  EXPECT_THROW(plan_of({"-n", "gpu"}), InvalidArgument);
+}
+
+TEST(LaunchPlan, BindsRanksToProcessorsAndSockets) {
+  const auto cpus = [](const Plan& plan) {
+    std::vector<std::vector<int>> found;
+    for (const RankPlan& rank : plan.ranks) found.push_back(rank.cpus);
+    return found;
+  };
+  using Cpus = std::vector<std::vector<int>>;
+  EXPECT_EQ(cpus(plan_of({"-n", "3", "--bind", "core"})), (Cpus{{0, 1}, {2, 3}, {4, 5}}));
+  EXPECT_EQ(cpus(plan_of({"-n", "3", "--bind=socket"})),
+            (Cpus{{0, 2, 4, 6}, {1, 3, 5, 7}, {0, 2, 4, 6}}));
+  EXPECT_EQ(cpus(plan_of({"-n", "2", "--bind", "none"})), (Cpus{{}, {}}));
+  EXPECT_EQ(cpus(plan_of({"-n", "9", "--bind", "auto"})), Cpus(9));
+  EXPECT_EQ(cpus(plan_of({"-n", "8", "--bind", "auto"})).back(), std::vector<int>{7});
+  EXPECT_THROW(plan_of({"-n", "9", "--bind", "core"}), InvalidArgument);
+}
+
+TEST(LaunchPlan, RefusesRanksOfOtherMachinesByName) {
+  try {
+    plan_of({"--servers=127.0.0.1:45001", "--workers=127.0.0.1,192.0.2.7"});
+    FAIL() << "not refused";
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "worker 1 is to run on 192.0.2.7, which is not this machine (m)");
+  }
+}
+
+TEST(LaunchPlan, IsDescribedWithoutSecrets) {
+  const Plan plan = plan_of({"-n", "2", "--env", "NAME=hidden-value"});
+  const std::string text = describe(plan);
+  EXPECT_NE(text.find("NAME (not shown)"), std::string::npos);
+  EXPECT_NE(text.find("TUTTI_RANK=1"), std::string::npos);
+  EXPECT_EQ(text.find("hidden-value"), std::string::npos);
+  EXPECT_EQ(text.find(value(plan, 0, "TUTTI_TICKET")), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tutti::launch

@@ -1,0 +1,100 @@
+// Output as lines, and messages in pieces.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launch/channel.hpp"
+#include "launch/text_lines.hpp"
+
+namespace tutti::launch {
+namespace {
+
+using Lines = std::vector<std::string>;
+
+TEST(LaunchText, CutsBetweenCharacters) {
+  EXPECT_EQ(whole_characters("abc", 5), 3U);
+  EXPECT_EQ(whole_characters("abc", 2), 2U);
+  EXPECT_EQ(whole_characters("a\xC3\xA4", 2), 1U);
+  EXPECT_EQ(whole_characters("\xE2\x82\xAC\xE2\x82\xAC", 5), 3U);
+  EXPECT_EQ(whole_characters("a\xF0\x9F\x98\x80", 4), 1U);
+  EXPECT_EQ(whole_characters("\x80\x80\x80\x80\x80\x80", 5), 5U);  // no UTF-8: cut anywhere
+  EXPECT_EQ(whole_characters("\xE2\x82\xAC", 2), 2U);              // no room for even one
+}
+
+TEST(LaunchText, FindsTheLastLines) {
+  EXPECT_EQ(last_lines("", 3), Lines{});
+  EXPECT_EQ(last_lines("a\nb\nc", 2), (Lines{"b", "c"}));
+  EXPECT_EQ(last_lines("a\nb\n", 5), (Lines{"a", "b"}));
+  EXPECT_EQ(last_lines("\n\n", 5), (Lines{"", ""}));
+  EXPECT_EQ(last_lines(" 1%\r99%\rdone\r\nx\n", 5), (Lines{"done", "x"}));
+}
+
+TEST(LaunchText, KeepsTheEndFromTheBeginningOfALine) {
+  Tail tail;
+  for (int i = 0; i < 30'000; ++i) tail.append("line " + std::to_string(i) + "\n");
+  EXPECT_TRUE(tail.text().starts_with("line "));
+  EXPECT_TRUE(tail.text().ends_with("\nline 29999\n"));
+  EXPECT_GE(tail.text().size(), 16'000U);
+  EXPECT_LE(tail.text().size(), 70'000U);
+  Tail one_line;
+  one_line.append(std::string(100'000, 'x'));
+  EXPECT_GE(one_line.text().size(), 16'000U);
+}
+
+TEST(LaunchText, MakesLinesOfPieces) {
+  const std::string text = "one\ntwo\r\n 1%\r 2%\rthree\n\n" + std::string(40'000, 'x') + "\nend";
+  for (const std::size_t piece : {1UL, 7UL, 1000UL, text.size()}) {
+    LineBuffer buffer;
+    Lines lines;
+    const auto take = [&](std::string_view line) { lines.emplace_back(line); };
+    for (std::size_t at = 0; at < text.size(); at += piece)
+      buffer.append(text.substr(at, piece), take);
+    ASSERT_FALSE(buffer.empty());
+    buffer.finish(take);
+    ASSERT_EQ(lines.size(), 8U);
+    EXPECT_EQ(Lines(lines.begin(), lines.begin() + 4), (Lines{"one", "two", "three", ""}));
+    EXPECT_EQ(lines[4] + lines[5] + lines[6], std::string(40'000, 'x'));
+    EXPECT_EQ(lines[7], "end");
+  }
+}
+
+TEST(LaunchChannel, KeepsWhatTheOtherEndDoesNotTakeYet) {
+  auto [one, other] = connected_pair();
+  Channel from(std::move(one));
+  Channel to(std::move(other));
+  std::string expected;
+  for (int i = 0; i < 300; ++i) {
+    const std::string text(static_cast<std::size_t>(i * 37), static_cast<char>('a' + i % 26));
+    from.send(i % 2 == 0 ? MessageType::out : MessageType::err, text);
+    expected += (i % 2 == 0 ? "o" : "e") + text;
+  }
+  EXPECT_GT(from.unsent(), 0U);
+  std::string received;
+  const auto take = [&](MessageType type, std::string_view text) {
+    received += (type == MessageType::out ? "o" : "e") + std::string(text);
+  };
+  while (from.unsent() > 0) {
+    from.flush();
+    EXPECT_TRUE(to.receive(take));
+  }
+  from.close();
+  while (to.receive(take)) {
+  }
+  EXPECT_EQ(received, expected);
+}
+
+TEST(LaunchChannel, OutlivesItsOtherEnd) {
+  auto [one, other] = connected_pair();
+  Channel channel(std::move(one));
+  other.reset(-1);
+  channel.send(MessageType::out, "lost");
+  EXPECT_FALSE(channel.open());
+  EXPECT_EQ(channel.unsent(), 0U);
+  channel.flush();
+}
+
+}  // namespace
+}  // namespace tutti::launch
