@@ -1,4 +1,4 @@
-"""train.py of the document about fleetrun: only the imports, the model, SGD and the data are others.
+"""train.py of the document about fleetrun: imports, model, SGD and data alone are others.
 
     python seed_fleetrun.py
     tutti run --gpus=0,1 seed_fleetrun.py

@@ -27,7 +27,8 @@ class Numbers:
         noise = random.random() + numpy.random.rand()
         return {"image": numpy.full((4, 3), index, numpy.uint8), "noise": noise,
                 "pair": Pair(index, [index % 2 == 0, numpy.float16(index)]),
-                "name": f"number {index}", "none": numpy.empty((0, 2)), "scalar": numpy.array(index)}
+                "name": f"number {index}", "none": numpy.empty((0, 2)),
+                "scalar": numpy.array(index)}
 
 
 def loader_of(workers, dataset=None, batch_size=4, **options):
@@ -263,26 +264,6 @@ def test_tensors_become_arrays():
     drawn = torch.rand(())
     torch.manual_seed(0)
     assert torch.rand(()) == drawn
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_preloader(workers):
-    torch = pytest.importorskip("torch")
-    whole = epochs_of(loader_of(0))
-    made = data.Preloader(loader_of(workers), "cpu")
-    assert len(made) == 14
-    batches = iter(made)
-    first = next(batches)
-    assert first["image"].dtype == torch.uint8 and first["pair"].left.dtype == torch.int64
-    assert first["image"].tolist() == whole[0][0]["image"][2]
-    state = made.state_dict()
-    assert state["position"] == 4  # not of the one that is ahead
-    del batches
-    made.load_state_dict(state)
-    assert [batch["image"].tolist() for batch in made] == [b["image"][2] for b in whole[0][1:]]
-    assert [batch["image"].tolist() for batch in made] == [b["image"][2] for b in whole[1]]
-    with pytest.raises(RuntimeError):
-        data.Preloader(loader_of(workers), "nowhere")
 
 
 def sharing(place, pretended):

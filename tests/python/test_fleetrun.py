@@ -1,4 +1,4 @@
-"""The document about fleetrun: its script, and its commands with `tutti run` in fleetrun's place."""
+"""The document about fleetrun: its script, and its commands with `tutti run` for fleetrun."""
 
 import os
 import pathlib
