@@ -46,6 +46,7 @@ from tutti.errors import (
     InvalidArgument,
     MismatchError,
     PeerLost,
+    RankFailed,
     SystemError,
     WorkerError,
 )
@@ -76,6 +77,7 @@ __all__ = [
     "MismatchError",
     "NcclIdHolder",
     "PeerLost",
+    "RankFailed",
     "Received",
     "Recv",
     "Send",

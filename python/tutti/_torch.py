@@ -1,9 +1,10 @@
-"""PyTorch's losses as backward passes. PyTorch itself is never imported here."""
+"""PyTorch's losses as backward passes, and gradients as they are made. PyTorch itself is never
+imported here."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable, List
+from typing import Any, Callable, Iterable, List, Optional, Tuple
 
 from tutti.errors import InvalidArgument
 
@@ -57,3 +58,71 @@ def backward_of(loss: Any) -> Callable[[Callable[[Any, Any], None]], None]:
                 handle.remove()
 
     return run
+
+
+class GradientHooks:
+    """Has callback(parameter, gradient) called in every backward pass, for each of some parameters
+    as soon as its gradient is complete, and callback.flush(), if there is one, at the pass's end.
+
+    The gradient is that of this pass alone: what .grad held before is added when the pass ends.
+    A callback may return another one in its place.
+    """
+
+    def __init__(self, parameters: Iterable[Any], callback: Callable[[Any, Any], Any]) -> None:
+        self._callback = callback
+        self._earlier: List[Tuple[Any, Any]] = []  # parameters, and what .grad held before the pass
+        self._pass: Optional[int] = None  # the number of the one that has not ended
+        self._handles: List[Any] = []
+        for parameter in parameters:
+            if not hasattr(parameter, "register_post_accumulate_grad_hook"):
+                raise InvalidArgument(f"a parameter is a {type(parameter).__name__}, but must be a "
+                                      "tensor of PyTorch, 2.1 or later")
+            if not parameter.requires_grad:  # as those of frozen layers
+                continue
+            self._handles.append(parameter.register_hook(self._before(parameter)))
+            self._handles.append(parameter.register_post_accumulate_grad_hook(self._after))
+
+    def remove(self) -> None:
+        """Ends it."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def give_up(self) -> None:
+        """Forgets a pass that has failed."""
+        self._pass = None
+        self._earlier.clear()
+        getattr(self._callback, "give_up", lambda: None)()
+
+    def _before(self, parameter: Any) -> Callable[[Any], None]:
+        def set_aside(gradient: Any) -> None:
+            self._begin()
+            if parameter.grad is not None:
+                self._earlier.append((parameter, parameter.grad))
+                parameter.grad = None
+
+        return set_aside
+
+    def _begin(self) -> None:
+        torch = sys.modules["torch"]
+        number = torch._C._current_graph_task_id()
+        if number == self._pass:
+            return
+        if self._pass is not None:
+            raise InvalidArgument(
+                "a backward pass began before the last one had ended. If that one failed, remove "
+                "the callback and attach it anew; if it goes on, this pass is inside of it, as "
+                "torch.utils.checkpoint with use_reentrant=True has it: pass use_reentrant=False")
+        self._pass = number
+        torch.autograd.Variable._execution_engine.queue_callback(self._end)
+
+    def _after(self, parameter: Any) -> None:
+        gradient = parameter.grad.contiguous().resolve_neg()
+        replaced = self._callback(parameter, gradient)
+        parameter.grad = gradient if replaced is None else replaced
+
+    def _end(self) -> None:
+        earlier, self._earlier, self._pass = self._earlier, [], None
+        getattr(self._callback, "flush", lambda: None)()
+        for parameter, gradient in earlier:
+            parameter.grad = gradient.add_(parameter.grad)

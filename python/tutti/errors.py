@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import Optional, Sequence
 
 
 class Error(RuntimeError):
@@ -70,3 +70,23 @@ class WorkerError(Error):
 
     def __str__(self) -> str:
         return str(self.args[1])
+
+
+class RankFailed(Error):
+    """A rank that tutti.distributed.launcher() started has failed, and the others were ended.
+
+    rank: which. reason: how, in a line. traceback: the text of the exception's, empty if it did not
+    fail by one. exitcode: that of its process, as multiprocessing has it (negative for a signal);
+    None if that would not end. __cause__ is the exception, if it could be pickled.
+    """
+
+    def __init__(self, rank: int, reason: str, traceback: str, exitcode: Optional[int]) -> None:
+        super().__init__(rank, reason, traceback, exitcode)
+        self.rank = rank
+        self.reason = reason
+        self.traceback = traceback
+        self.exitcode = exitcode
+
+    def __str__(self) -> str:
+        head = f"rank {self.rank} failed: {self.reason}"
+        return f"{head}\n\nOn rank {self.rank}: {self.traceback.rstrip()}" if self.traceback else head

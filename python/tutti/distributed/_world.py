@@ -1,0 +1,275 @@
+"""The ranks that train together, as this process sees them: the world, and groups in it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import socket
+from collections import defaultdict
+from typing import (
+    Any,
+    Callable,
+    DefaultDict,
+    List,
+    Optional,
+    Sequence,
+    Tuple,
+    TypeVar,
+    Union,
+    cast,
+)
+
+from tutti import _core
+from tutti.distributed._client import Client
+from tutti.distributed._mail import Mail
+from tutti.errors import BackendUnavailable, InvalidArgument
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+class World:
+    """One rank's place among all. `alone`: nobody has started several."""
+
+    def __init__(self, communicator: _core.Communicator, alone: bool = False) -> None:
+        self.communicator = communicator
+        self.rank = communicator.global_rank
+        self.size = communicator.world_size
+        self.alone = alone
+        self.mail = Mail(communicator)
+        self._meetings: DefaultDict[Tuple[int, ...], int] = defaultdict(int)
+        self._client: Union[Client, BackendUnavailable]
+        try:
+            self._client = Client(communicator)
+        except BackendUnavailable as error:  # on all ranks; most programs do not need it
+            self._client = error
+
+    def meet(self, ranks: List[int]) -> _core.Communicator:
+        """A communicator of these ranks, made by them alone: the first one tells the others a
+        ticket."""
+        key = f"group {ranks} {self._meetings[tuple(ranks)]}"
+        self._meetings[tuple(ranks)] += 1
+        if ranks[0] == self.rank:
+            ticket = _core.NcclIdHolder()
+            self.client.bcast_val(ticket.text(), key, len(ranks))
+        else:
+            ticket = _core.NcclIdHolder.parse(self.client.bcast_val(None, key, len(ranks)))
+        return _core.Communicator(ranks.index(self.rank), len(ranks), ticket)
+
+    @property
+    def client(self) -> Client:
+        """Throws BackendUnavailable where the ranks cannot have one."""
+        if isinstance(self._client, BackendUnavailable):
+            raise self._client
+        return self._client
+
+
+_current: Optional[World] = None
+
+
+def is_started() -> bool:
+    """Whether a launcher has started this process as one of several, or it has joined some."""
+    if _current is not None:
+        return not _current.alone
+    return _core.launched_by() != ""
+
+
+def enter(world: World) -> None:
+    """Makes `world` that of this process."""
+    global _current
+    _current = world
+
+
+def join() -> World:
+    """The world of this process. Where a launcher has started it (tutti run, mpiexec, ...), the
+    first call joins the others, and blocks until they have come; otherwise it is a world of one."""
+    if _current is None:
+        alone = not is_started()
+        enter(World(_core.Communicator(0, 1, _core.NcclIdHolder()) if alone
+                    else _core.Communicator(), alone))
+    return cast(World, _current)
+
+
+def _is_here(address: str) -> bool:
+    """Whether an address is one of this machine's."""
+    try:
+        for family, kind, protocol, _, place in socket.getaddrinfo(address, 0,
+                                                                   type=socket.SOCK_STREAM):
+            with socket.socket(family, kind, protocol) as one:
+                one.bind(place)
+                return True
+    except OSError:
+        pass
+    return False
+
+
+def ticket_of(master_ip: str, port: int, world_size: int) -> _core.NcclIdHolder:
+    """The ticket of ranks that were told the same place to meet, and run on that machine."""
+    if not 0 < port < 65536:
+        raise InvalidArgument(f"port is {port}, but must be the same number from 1 to 65535 for all "
+                              "ranks: it tells them from those of other programs")
+    if not _is_here(master_ip):
+        raise InvalidArgument(
+            f"master_ip is {master_ip!r}, which is no address of this machine: between machines "
+            "ranks talk over MPI. Start the program by tutti run --ips, by tutti run --hosts, or by "
+            "mpiexec; it then needs no other change")
+    text = f"tutti.distributed {os.getuid()} {port} {world_size}"
+    return _core.NcclIdHolder.parse(hashlib.shake_256(text.encode()).hexdigest(128))
+
+
+def init_process_group(
+    master_ip: str,
+    port: int,
+    world_size: int,
+    rank: int,
+    device: Optional[int] = None,
+    *,
+    timeout: Optional[float] = None,
+) -> None:
+    """Joins the other ranks, once in a process that launcher() has not started.
+
+    The ranks of one machine, however they were started, meet by being given the same port and
+    world_size. Those of a launcher (tutti run, mpiexec) join what it has started, and world_size
+    and rank are compared with that. master_ip: an address of this machine, or anything under a
+    launcher. device: MegEngine's; which GPU a rank has, its tensors say. timeout: seconds that any
+    wait may last; TUTTI_TIMEOUT, or else 300. Blocks until all ranks have come.
+    """
+    if world_size < 1:
+        raise InvalidArgument(f"world_size is {world_size}, but must be at least 1")
+    if not 0 <= rank < world_size:
+        raise InvalidArgument(f"rank is {rank}, but the ranks are 0 to {world_size - 1}")
+    if _current is not None and not _current.alone:
+        raise InvalidArgument(f"rank {_current.rank} of {_current.size} has joined before: "
+                              "init_process_group is called once in a process, and not by ranks "
+                              "that launcher() has started")
+    if not is_started():
+        ticket = ticket_of(master_ip, port, world_size)
+        enter(World(_core.Communicator(rank, world_size, ticket, timeout=timeout)))
+        return
+    communicator = _core.Communicator(timeout=timeout)
+    found = (communicator.global_rank, communicator.world_size)
+    if found != (rank, world_size):
+        communicator.abort(f"it was told to be rank {rank} of {world_size}")
+        raise InvalidArgument(f"rank is {rank} and world_size {world_size}, but the launcher has "
+                              f"started this process as rank {found[0]} of {found[1]}")
+    enter(World(communicator))
+
+
+def is_distributed() -> bool:
+    """Whether this process is one of the ranks of a launcher, or has joined some. Local."""
+    return is_started()
+
+
+def get_rank() -> int:
+    """This rank among all; 0 where is_distributed() is false. Blocks as WORLD's first use does."""
+    return join().rank if is_started() else 0
+
+
+def get_world_size() -> int:
+    """How many ranks there are; 1 where is_distributed() is false. Blocks as WORLD's first use."""
+    return join().size if is_started() else 1
+
+
+def check_peer(name: str, rank: int) -> None:
+    """Refuses what is no other rank; `name` is that of the argument."""
+    world = join()
+    if not 0 <= rank < world.size or rank == world.rank:
+        raise InvalidArgument(f"{name} is {rank}, but must be another of the ranks 0 to "
+                              f"{world.size - 1} than this one, {world.rank}")
+
+
+def get_client() -> Client:
+    """The key-value store that all ranks share."""
+    return join().client
+
+
+class Group:
+    """Some ranks of the world, in an order of their own: the first is the root of what has one.
+
+    Made by its members alone, all of them with the same list. Collective over them and blocking;
+    throws InvalidArgument for ranks that are repeated or not there, and on a rank that is not a
+    member. ranks: their numbers in the world. WORLD is the group of all, which the first use joins.
+    """
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        world = join()
+        self._ranks = [int(rank) for rank in ranks]
+        if len(set(self._ranks)) != len(self._ranks):
+            raise InvalidArgument(f"ranks is {self._ranks}, in which one is repeated")
+        if any(not 0 <= rank < world.size for rank in self._ranks):
+            raise InvalidArgument(f"ranks is {self._ranks}, but the ranks are 0 to {world.size - 1}")
+        if world.rank not in self._ranks:
+            raise InvalidArgument(f"ranks is {self._ranks}, of which this rank, {world.rank}, is "
+                                  "none: a group is made by its members alone")
+        self._communicator = world.meet(self._ranks)
+
+    @property
+    def communicator(self) -> _core.Communicator:
+        """What its collectives run on, with ranks counted in the group."""
+        return self._communicator
+
+    @property
+    def proc_ranks(self) -> List[int]:
+        """The numbers of its ranks in the world, in its order."""
+        return list(self._ranks)
+
+    @property
+    def size(self) -> int:
+        """How many ranks it has."""
+        return self.communicator.world_size
+
+    @property
+    def rank(self) -> int:
+        """This rank's number in it."""
+        return self.communicator.global_rank
+
+    @property
+    def is_single_machine(self) -> bool:
+        """Whether all of its ranks share a machine."""
+        return self.communicator.local_size == self.size
+
+
+class _All(Group):
+    """The group of all ranks, whatever the world of the process is when it is used."""
+
+    def __init__(self) -> None:
+        pass
+
+    @property
+    def communicator(self) -> _core.Communicator:
+        return join().communicator
+
+    @property
+    def proc_ranks(self) -> List[int]:
+        return list(range(join().size))
+
+
+WORLD: Group = _All()
+
+
+def new_group(proc_ranks: Sequence[int]) -> Group:
+    """Group(proc_ranks), as MegEngine's scripts write it."""
+    return Group(proc_ranks)
+
+
+def group_barrier(group: Group = WORLD) -> None:
+    """Blocks until all ranks of the group have called it, or the deadline passes: PeerLost."""
+    group.communicator.barrier()
+
+
+def synchronized(function: _Function) -> _Function:
+    """A decorator: the function returns once all ranks have come to its end."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        group_barrier()
+        return result
+
+    return cast(_Function, wrapped)
+
+
+def override_backend(new_backend: str) -> None:
+    """MegEngine's; refused, since there is nothing to choose."""
+    raise BackendUnavailable(
+        f"override_backend({new_backend!r}) is not there: what carries the bytes follows from where "
+        "they lie. Write x.to('cuda') before the call for NCCL, x.cpu() for shared memory and MPI")
