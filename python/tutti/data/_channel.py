@@ -11,7 +11,7 @@ from typing import Any
 
 # A message of more travels in memory of its own, so that those on their way, two or so per worker,
 # fit into a socket's buffer and nobody waits for who does not read.
-_MOST_INLINE = 8192
+_MOST_INLINE = 4096
 
 
 def new_memory(size: int) -> int:

@@ -58,7 +58,7 @@ class _Worker:
 def _limit_waits(connection: Connection, seconds: float) -> None:
     """Has waits in the middle of a message fail with BlockingIOError after so long: the other side
     was stopped there."""
-    limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
+    limit = struct.pack("@ll", *divmod(max(1, int(seconds * 1e6)), 1_000_000))  # 0 is no limit
     with socket.socket(fileno=os.dup(connection.fileno())) as view:
         view.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         view.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
