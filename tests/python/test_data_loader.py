@@ -287,7 +287,8 @@ def sharing(place, pretended):
     with open("/proc/self/maps") as maps:
         (inode,) = {line.split()[4] for line in maps if "tutti-data" in line}
     comm.close()
-    return [batch[1].tolist() for batch in data.DataLoader(dataset, num_workers=1)], inode
+    sampler = data.SequentialSampler(dataset, world_size=1, rank=0)
+    return [batch[1].tolist() for batch in data.DataLoader(dataset, sampler, num_workers=1)], inode
 
 
 def test_shared_dataset():

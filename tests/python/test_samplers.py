@@ -5,8 +5,9 @@ import collections
 import numpy
 import pytest
 
+import launching
 import tutti
-from tutti import data
+from tutti import data, distributed
 
 LENGTHS = (1, 2, 5, 7, 31, 97, 128)
 KINDS = {"sequential": data.SequentialSampler, "random": data.RandomSampler}
@@ -200,9 +201,27 @@ def test_refuses_weights_and_states():
     assert sampler.state_dict() == good
 
 
-def test_world_of_a_process_that_has_joined_none():
+def test_a_process_that_nobody_started_is_alone():
     sampler = data.RandomSampler(range(10))
     assert (sampler.world_size, sampler.rank) == (1, 0)
+
+
+def reading(*_):
+    """One epoch, by a loader that was told nothing of ranks."""
+    dataset = range(101)
+    loader = data.DataLoader(dataset, data.RandomSampler(dataset, 8, pad="none"), num_workers=1)
+    return [number for batch in loader for number in batch.tolist()]
+
+
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_the_ranks_of_a_launcher_share_the_samples(ranks):
+    read = distributed.launcher(reading, n_gpus=ranks)()
+    assert sorted(sum(read, [])) == list(range(101))
+    assert {len(of_rank) for of_rank in read} == {101 // ranks, 101 // ranks + 1}
+
+
+def test_the_ranks_of_mpiexec_share_the_samples():
+    assert sorted(sum(launching.run(reading, 2, "mpi"), [])) == list(range(101))
 
 
 class Squares:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import abc
 import operator
-import sys
 from typing import Any, Dict, Iterator, Literal, NamedTuple, Optional, Sized, Tuple
 
 import numpy
 import numpy.typing as npt
 
+from tutti import distributed
 from tutti.errors import InvalidArgument
 
 Indices = npt.NDArray[numpy.int64]
@@ -125,11 +125,12 @@ class MapSampler(Sampler):
 
     dataset: whatever has a length. batch_size: samples of a batch, or None for single indices.
     drop_last: leaves out the last batch if it is not full. num_samples: samples of an epoch over
-    all ranks. world_size, rank: by default those of tutti.distributed in a process that has joined,
-    or else 1 and 0. seed: by default 0, so ranks agree without a word. pad: what is done where the
-    ranks do not divide the samples: "wrap" gives some of the first a second time, "drop" leaves out
-    some of the last, "none" gives some ranks one sample less than others, so that every sample
-    comes once, as is right for evaluations. Local.
+    all ranks. world_size, rank: by default those of tutti.distributed, where a process that a
+    launcher has started joins the others, if it had not, and one that none has started is alone.
+    seed: by default 0, so ranks agree without a word. pad: what is done where the ranks do not
+    divide the samples: "wrap" gives some of the first a second time, "drop" leaves out some of the
+    last, "none" gives some ranks one sample less than others, so that every sample comes once, as
+    is right for evaluations. Local, apart from joining.
 
     Raises InvalidArgument for what is out of range, and if a rank would have no batch.
     """
@@ -245,9 +246,6 @@ class MapSampler(Sampler):
 
 def _checked_world(world_size: Optional[int], rank: Optional[int]) -> Tuple[int, int]:
     if world_size is None and rank is None:
-        distributed = sys.modules.get("tutti.distributed")
-        if distributed is None or not distributed.is_distributed():
-            return 1, 0
         return distributed.get_world_size(), distributed.get_rank()
     if world_size is None or rank is None:
         missing = "world_size" if world_size is None else "rank"
