@@ -1,10 +1,14 @@
 // Prints results for people, and as JSON Lines for programs.
 #include "report.hpp"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 
 #include "launch.hpp"
 
@@ -35,10 +39,23 @@ std::string json_numbers(const std::vector<double>& values) {
   return text + "]";
 }
 
+/** The pipe from which `tutti run` reads what the rank says of its progress; -1 if there is none.
+ */
+int launchers_progress_fd() {
+  const char* const text = std::getenv("TUTTI_PROGRESS_FD");
+  if (text == nullptr) return -1;
+  const int number = std::atoi(text);
+  struct stat status {};
+  return ::fstat(number, &status) == 0 && S_ISFIFO(status.st_mode) ? number : -1;
+}
+
 }  // namespace
 
 Report::Report(bool speaks, const RunFacts& facts, const std::filesystem::path& json)
-    : speaks_(speaks), shows_progress_(speaks && stdout_is_terminal()), facts_(facts) {
+    : speaks_(speaks),
+      shows_progress_(speaks && stdout_is_terminal()),
+      progress_fd_(speaks ? launchers_progress_fd() : -1),
+      facts_(facts) {
   if (!speaks || json.empty()) return;
   json_.emplace(json);
   json_->commit();  // so that it can be read as it grows
@@ -55,10 +72,19 @@ void Report::epoch_started(std::int64_t epoch) {
 }
 
 void Report::progress(std::size_t batches_done, std::size_t batches, double images_per_second) {
-  if (!shows_progress_) return;
+  if (!shows_progress_ && progress_fd_ < 0) return;
   const Clock::time_point now = Clock::now();
   if (now - last_drawn_ < std::chrono::milliseconds(200)) return;
   last_drawn_ = now;
+  if (progress_fd_ >= 0) {
+    std::array<char, 80> text{};
+    const int length = std::snprintf(text.data(), text.size(), "%zu/%zu, %.0f images/s\n",
+                                     batches_done, batches, images_per_second);
+    // It is lost if the launcher has no time for it now.
+    [[maybe_unused]] const auto written =
+        ::write(progress_fd_, text.data(), static_cast<std::size_t>(length));
+  }
+  if (!shows_progress_) return;
   constexpr int kWidth = 40;
   constexpr const char* kFull = "========================================";
   const int filled = static_cast<int>(kWidth * batches_done / batches);

@@ -44,7 +44,8 @@ class Report {
 
   void line(const std::string& text);
   void epoch_started(std::int64_t epoch);
-  /** Call after each batch; redraws the bar a few times a second, if there is a terminal. */
+  /** Call after each batch; a few times a second redraws the bar, if there is a terminal, or tells
+   * the launcher, which draws its own line (TUTTI_PROGRESS_FD). */
   void progress(std::size_t batches_done, std::size_t batches, double images_per_second);
   void training_ended(const EpochResult& result);
   /** Throws tutti::SystemError if the JSON line cannot be written. */
@@ -58,6 +59,7 @@ class Report {
 
   bool speaks_;
   bool shows_progress_;
+  int progress_fd_;  // of the launcher; -1: none
   bool bar_is_drawn_ = false;
   Clock::time_point last_drawn_;
   RunFacts facts_;

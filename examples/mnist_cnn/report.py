@@ -1,8 +1,10 @@
 """What the program prints, writes and draws: SINGA's lines, a progress bar, JSON, curves."""
 
+import contextlib
 import json
 import math
 import os
+import stat
 import sys
 import time
 
@@ -26,12 +28,22 @@ def stdout_is_terminal():
         os.close(descriptor)
 
 
+def launchers_progress_fd():
+    """The pipe from which `tutti run` reads what the rank says of its progress; -1 if there is none."""
+    number = int(os.environ.get("TUTTI_PROGRESS_FD", -1))
+    try:
+        return number if stat.S_ISFIFO(os.fstat(number).st_mode) else -1
+    except (OSError, ValueError):
+        return -1
+
+
 class Report:
     """The voice of rank 0; on the other ranks it is silent."""
 
     def __init__(self, speaks, path):
         self.speaks = speaks
         self.shows_progress = speaks and stdout_is_terminal()
+        self.launcher = launchers_progress_fd() if speaks else -1
         self.drawn = 0.0
         self.file = None
         if speaks and path:
@@ -43,8 +55,13 @@ class Report:
             print(text, flush=True)
 
     def progress(self, done, batches, images_per_second):
-        if self.shows_progress and time.monotonic() - self.drawn > 0.2:
-            self.drawn = time.monotonic()
+        if (self.launcher < 0 and not self.shows_progress) or time.monotonic() - self.drawn < 0.2:
+            return
+        self.drawn = time.monotonic()
+        if self.launcher >= 0:  # tutti run draws its own line
+            with contextlib.suppress(OSError):
+                os.write(self.launcher, f"{done}/{batches}, {images_per_second:.0f} images/s\n".encode())
+        if self.shows_progress:
             bar = "=" * (40 * done // batches)
             print(f"\r[{bar:<40}] {done}/{batches}  {images_per_second:.0f} images/s ", end="",
                   flush=True)

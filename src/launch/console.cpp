@@ -49,9 +49,8 @@ void Sink::write(std::string_view text) {
              " bytes are left out here, which were not read in time]\n";
   }
   at_line_start_ = text.back() == '\n';
-  if (unwritten() == 0) text.remove_prefix(write_some(text));
+  if (unwritten() == 0 && text.size() >= kLong) text.remove_prefix(write_some(text));
   kept_.append(text);
-  if (unwritten() > 0) flush();
 }
 
 void Sink::flush() {

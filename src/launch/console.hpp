@@ -11,8 +11,9 @@
 namespace tutti::launch {
 
 /**
- * Where output goes: a terminal, a pipe, a file. Writes what it takes now and keeps the rest. A
- * terminal that does not keep up misses some of it; the others are waited for by who asks full().
+ * Where output goes: a terminal, a pipe, a file. Keeps short texts until flush(), of long ones what
+ * is not taken now. A terminal that does not keep up misses some of it; the others are waited for
+ * by who asks full().
  */
 class Sink {
  public:
@@ -46,6 +47,7 @@ class Sink {
 
  private:
   static constexpr std::size_t kMostKept = 1U << 20;
+  static constexpr std::size_t kLong = 4 << 10;  // worth a system call of its own
 
   bool roomy() const { return unwritten() <= kMostKept; }
 

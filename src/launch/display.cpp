@@ -12,6 +12,7 @@ namespace {
 constexpr std::chrono::milliseconds kWait{100};  // for equal lines of other ranks
 constexpr std::chrono::milliseconds kDraw{200};  // between two drawings of the state
 constexpr std::size_t kMostWaiting = 2000;
+constexpr std::size_t kFlood = 16 << 10;  // so much at once is not compared with other ranks'
 
 /** "0-2,5". */
 std::string ranges_text(const std::set<int>& numbers) {
@@ -61,8 +62,17 @@ void Display::output(const RankPlan& rank, MessageType stream, std::string_view 
     write(sink_of(stream), text);
     return;
   }
-  buffers_[{rank.rank, stream}].append(
-      text, [&](std::string_view line) { add_line(rank, stream, line); });
+  LineBuffer& buffer = buffers_[{rank.rank, stream}];
+  if (text.size() < kFlood) {
+    buffer.append(text, [&](std::string_view line) { add_line(rank, stream, line); });
+    return;
+  }
+  write_waiting(SteadyClock::time_point::max());
+  const std::string prefix = prefix_of({rank.rank});
+  std::string lines;
+  buffer.append(text,
+                [&](std::string_view line) { lines.append(prefix).append(line).push_back('\n'); });
+  write_lines(stream, lines);
 }
 
 void Display::end_output(const RankPlan& rank) {
@@ -88,15 +98,13 @@ void Display::add_line(const RankPlan& rank, MessageType stream, std::string_vie
   waiting_.push_back({stream, std::string(text), {rank.rank}, SteadyClock::now()});
   after_last = first_waiting_ + waiting_.size();
   if (prefix_ || waiting_.size() > kMostWaiting) {
-    write_line(waiting_.front());
-    waiting_.pop_front();
-    ++first_waiting_;
+    write_first();
   }
   if (!waiting_.empty() && !timer_.set()) timer_.start(kWait);
 }
 
-std::string Display::prefix_of(const Line& line) const {
-  const RankPlan& first = plan_->ranks.at(static_cast<std::size_t>(*line.ranks.begin()));
+std::string Display::prefix_of(const std::set<int>& ranks) const {
+  const RankPlan& first = plan_->ranks.at(static_cast<std::size_t>(*ranks.begin()));
   if (prefix_) {
     std::string text = *prefix_;
     replace_all(text, "{rank}", std::to_string(first.rank));
@@ -107,11 +115,11 @@ std::string Display::prefix_of(const Line& line) const {
     replace_all(text, "{time}", time_of_day());
     return text;
   }
-  if (!plan_->has_roles) return "[" + ranges_text(line.ranks) + "] ";
+  if (!plan_->has_roles) return "[" + ranges_text(ranks) + "] ";
   std::string text;
   for (const Role role : {Role::worker, Role::heter_worker, Role::server}) {
     std::set<int> numbers;
-    for (const int rank : line.ranks) {
+    for (const int rank : ranks) {
       const RankPlan& other = plan_->ranks.at(static_cast<std::size_t>(rank));
       if (other.role == role) numbers.insert(other.index);
     }
@@ -121,15 +129,26 @@ std::string Display::prefix_of(const Line& line) const {
   return text + "] ";
 }
 
-void Display::write_line(const Line& line) {
-  Sink& sink = sink_of(line.stream);
-  const std::string text = prefix_of(line) + line.text + "\n";
-  write(sink, sink.at_line_start() || state_drawn_ ? text : "\n" + text);
+void Display::write_lines(MessageType stream, std::string_view lines) {
+  Sink& sink = sink_of(stream);
+  if (!lines.empty() && !sink.at_line_start() && !state_drawn_) sink.write("\n");
+  write(sink, lines);
+}
+
+void Display::write_first() {
+  const Line& line = waiting_.front();
+  write_lines(line.stream, prefix_of(line.ranks) + line.text + "\n");
+  waiting_.pop_front();
+  ++first_waiting_;
+}
+
+void Display::write_waiting(SteadyClock::time_point until) {
+  while (!waiting_.empty() && waiting_.front().since <= until) write_first();
 }
 
 void Display::say(std::string_view text) {
-  write(err_, err_.at_line_start() || state_drawn_ ? std::string(text) + "\n"
-                                                   : "\n" + std::string(text) + "\n");
+  write_lines(MessageType::err, std::string(text) + "\n");
+  flush();
 }
 
 Sink& Display::sink_of(MessageType stream) {
@@ -146,14 +165,16 @@ void Display::clear_state() {
   if (std::exchange(state_drawn_, false)) err_.erase_line();
 }
 
+void Display::flush() {
+  out_.flush();
+  err_.flush();
+}
+
 void Display::refresh() {
   timer_.stop();
+  flush();
   const auto now = SteadyClock::now();
-  while (!waiting_.empty() && now - waiting_.front().since >= kWait) {
-    write_line(waiting_.front());
-    waiting_.pop_front();
-    ++first_waiting_;
-  }
+  write_waiting(now - kWait);
   if (!waiting_.empty()) timer_.start(waiting_.front().since + kWait - now);
   if (!draws_state()) return;
   if (!state_.empty() && (err_.at_line_start() || state_drawn_) && err_.unwritten() == 0) {
@@ -170,9 +191,7 @@ void Display::hurry() {
 }
 
 void Display::finish() {
-  for (const Line& line : waiting_) write_line(line);
-  first_waiting_ += waiting_.size();
-  waiting_.clear();
+  write_waiting(SteadyClock::time_point::max());
   timer_.stop();
   clear_state();
   timer_.stop();

@@ -48,6 +48,8 @@ class Display {
   void refresh();
   /** Shows everything that waits, and no state any more. */
   void finish();
+  /** Writes what is taken now. */
+  void flush();
 
   /** From now on leaves out what is not taken at once: nobody waits for who reads it. */
   void hurry();
@@ -69,8 +71,11 @@ class Display {
 
   Sink& sink_of(MessageType stream);
   void write(Sink& sink, std::string_view text);
-  void write_line(const Line& line);
-  std::string prefix_of(const Line& line) const;
+  void write_lines(MessageType stream, std::string_view lines);
+  void write_first();
+  /** Those that have waited since then or longer. */
+  void write_waiting(SteadyClock::time_point until);
+  std::string prefix_of(const std::set<int>& ranks) const;
   void add_line(const RankPlan& rank, MessageType stream, std::string_view text);
   void clear_state();
 

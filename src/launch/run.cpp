@@ -74,6 +74,7 @@ std::string start_text(const Plan& plan, const LogFolder& logs) {
 /** Waits until what is to be shown has been read: up to the next signal, or a second if the job was
  * not to wait either. */
 void drain(Display& display, const SignalSet& signals, bool hurry) {
+  display.flush();
   Timer timer;
   if (hurry) timer.start(std::chrono::seconds(1));
   for (;;) {
@@ -86,8 +87,7 @@ void drain(Display& display, const SignalSet& signals, bool hurry) {
     sources[2] = watch(display.err());
     if ((sources[1].fd < 0 && sources[2].fd < 0) || timer.due()) return;
     ::poll(sources.data(), sources.size(), poll_timeout({&timer}));
-    display.out().flush();
-    display.err().flush();
+    display.flush();
     while (const int signal = signals.next()) {
       if (signal != SIGCHLD && signal != SIGCONT) return;
     }

@@ -146,9 +146,8 @@ void Supervisor::step() {
     if (lost) wrapper_lost(rank);
   }
   decide();
-  display_.out().flush();
-  display_.err().flush();
   if (display_.timer().due()) display_.refresh();
+  display_.flush();
   if (timeout_timer_.due()) end_job(Outcome::Kind::timed_out, SIGTERM);
   if (force_timer_.due()) end_harder();
   if (sweep_timer_.due()) sweep();

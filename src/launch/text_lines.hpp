@@ -38,6 +38,13 @@ class LineBuffer {
   void append(std::string_view text, const Take& take) {
     while (!text.empty()) {
       const std::size_t end = text.find('\n');
+      if (rest_.empty() && end < kLongest) {  // as a rule: nothing is copied
+        std::string_view line = text.substr(0, end);
+        if (line.ends_with('\r')) line.remove_suffix(1);
+        take(visible_part(line));
+        text.remove_prefix(end + 1);
+        continue;
+      }
       rest_.append(text.substr(0, end));
       if (end != std::string_view::npos) {
         finish(take);

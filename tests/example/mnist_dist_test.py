@@ -353,6 +353,15 @@ class MnistDist(unittest.TestCase):
         self.assertRegex(output, rb"\r\[=* *\] \d+/3  \d+ images/s")
         self.assertIn(b"Evaluation accuracy", output)
 
+    def test_a_launcher_is_told_of_the_progress(self):
+        reader, writer = os.pipe()
+        command = [PROGRAM, "--ranks", "2", "--epochs", "1", "--data-dir", str(self.data)]
+        environment = {**os.environ, "TUTTI_PROGRESS_FD": str(writer)}
+        subprocess.run(command, env=environment, pass_fds=[writer], check=True, capture_output=True)
+        os.close(writer)
+        with open(reader, encoding="utf-8") as told:
+            self.assertRegex(told.readline(), r"^1/3, \d+ images/s$")
+
 
 if __name__ == "__main__":
     unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
