@@ -30,6 +30,21 @@ def test_preloader(workers):
         data.Preloader(loader_of(workers), "nowhere")
 
 
+def test_workers_compute_with_pytorch_as_their_parent_has():
+    """Whose threads a fork has not."""
+    torch = pytest.importorskip("torch")
+    matrix = torch.ones(600, 600)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        expected = float((matrix @ matrix).add(1).sum())
+        loader = data.DataLoader([1], [[0]], num_workers=1, timeout=20,
+                                 transform=lambda _: float((matrix @ matrix).add(1).sum()))
+        assert [float(batch[0]) for batch in loader] == [expected]
+    finally:
+        torch.set_num_threads(before)
+
+
 class FakeTorch:
     """PyTorch on a GPU, as far as a Preloader uses it: what is called, in order."""
 

@@ -8,6 +8,7 @@ import os
 import pickle
 import select
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -63,6 +64,9 @@ def run(connection: Connection, parent: int, recipe: Recipe) -> None:
     # Ctrl-C is the parent's to hear; other handlers of its are not for this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)  # a fork has none of its threads, but would wait for them
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent has gone
         _make_batches(connection, recipe)
