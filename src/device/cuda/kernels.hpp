@@ -42,7 +42,8 @@ void select_above(const float* values, float* residual, std::int64_t count, floa
  * Selects the `k` elements of largest magnitude, of equal ones those of lowest index, likewise:
  * tutti::Selector::top_k. A sample bounds the k-th largest magnitude; one pass over all elements
  * keeps what reaches the bound, and the exact selection is among these. Five launches, two up to
- * 16384 elements. If the sample misled, the selection takes three or four more passes.
+ * 16384 elements, as one graph where all arguments are those of an earlier call. If the sample
+ * misled, the selection takes three or four more passes.
  */
 void select_top_k(const float* values, float* residual, std::int64_t count, std::int64_t k,
                   const Selected& selected, Scratch& scratch);

@@ -1,9 +1,10 @@
-// Memory that kernels need while they run, kept from call to call.
+// What kernels on a stream need: memory and graphs, kept from call to call.
 #pragma once
 
 #include <cstdint>
 #include <utility>
 
+#include "device/cuda/launch_graphs.hpp"
 #include "tutti/device.hpp"
 
 namespace tutti::cuda {
@@ -18,6 +19,8 @@ class Scratch {
   explicit Scratch(Stream stream) : stream_(std::move(stream)) {}
 
   const Stream& stream() const { return stream_; }
+  /** Of kernels on the stream. */
+  LaunchGraphs& graphs() { return graphs_; }
 
   /** At least `bytes`, aligned to 256, until the next call; what it holds is anything. */
   void* take(std::int64_t bytes) {
@@ -41,6 +44,7 @@ class Scratch {
   Stream stream_;
   Buffer memory_;
   Buffer counter_;
+  LaunchGraphs graphs_;
 };
 
 }  // namespace tutti::cuda

@@ -134,24 +134,102 @@ std::int64_t sample_rank(std::int64_t count, std::int64_t k) {
   return static_cast<std::int64_t>(expected + 6.0 * std::sqrt(expected)) + 8;
 }
 
-/** Parts of scratch memory, each aligned to `kAlignment`. */
-class Layout {
- public:
-  static constexpr std::int64_t kAlignment = 256;
+/** What a selection works on, and in. */
+struct TopK {
+  const float* values;
+  float* residual;
+  std::int64_t count;
+  std::int64_t k;
+  Selected selected;
 
-  /** Where a part of so many elements begins. */
+  bool small() const { return count <= kSample; }
+  std::int64_t rank() const { return small() ? k : sample_rank(count, k); }
+  bool sampled() const { return rank() < kSample; }
+
+  /** How many candidates have room: twice what is expected above the bound, and what is equal. */
+  std::int64_t capacity() const {
+    if (small()) return 0;
+    return sampled() ? std::min(count, 2 * (rank() * (count / kSample + 1)) + k) : count;
+  }
+};
+
+/** Where the parts of a selection's memory are, each aligned to 256 bytes. */
+struct Layout {
+  explicit Layout(const TopK& job)
+      : state(add<State>(1)),
+        first(add<Word>(words_for(job.count))),
+        last(add<Word>(words_for(job.count))),
+        zeros(bytes),
+        indices(add<std::uint32_t>(job.capacity())),
+        magnitudes(add<float>(job.capacity())) {}
+
   template <class T>
   std::int64_t add(std::int64_t elements) {
-    const std::int64_t begin = bytes_;
-    bytes_ += elements * static_cast<std::int64_t>(sizeof(T));
-    bytes_ = (bytes_ + kAlignment - 1) / kAlignment * kAlignment;
+    constexpr std::int64_t kAlignment = 256;
+    const std::int64_t begin = bytes;
+    bytes += elements * static_cast<std::int64_t>(sizeof(T));
+    bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     return begin;
   }
-  std::int64_t bytes() const { return bytes_; }
 
- private:
-  std::int64_t bytes_ = 0;
+  std::int64_t bytes = 0;
+  std::int64_t state;
+  std::int64_t first;  // the tiles of the first compaction
+  std::int64_t last;   // and of the last
+  std::int64_t zeros;  // what comes before is zero at first
+  std::int64_t indices;
+  std::int64_t magnitudes;
 };
+
+void launch_all(const TopK& job, std::byte* memory, const Stream& stream) {
+  const Layout layout(job);
+  auto* state = reinterpret_cast<State*>(memory + layout.state);
+  const auto rank = job.sampled() ? static_cast<std::uint32_t>(job.rank()) : 0;
+  const auto k = static_cast<std::uint32_t>(job.k);
+  launch("bound_kernel", bound_kernel, 1, kSamplers, stream,
+         Sampling{job.values, job.residual, job.count, rank, k},
+         reinterpret_cast<Group<float, kGroup>*>(memory), layout.zeros / kAccess, state);
+
+  Compaction all;
+  all.source = {.values = job.values, .count = job.count};
+  all.addend = job.residual;
+  all.sums = job.residual;
+  all.tiles = tiles_in(reinterpret_cast<Word*>(memory + layout.first));
+  if (job.small()) {
+    all.zero_at = job.residual;
+    all.device_cut = &state->cut;
+    all.selected = job.selected;
+    compact(all, stream);
+    return;
+  }
+  all.device_cut = &state->bracket;
+  all.selected = {reinterpret_cast<std::uint32_t*>(memory + layout.indices),
+                  reinterpret_cast<float*>(memory + layout.magnitudes), &state->candidates,
+                  static_cast<std::uint32_t>(job.capacity())};
+  launch("bracket_kernel", bracket_kernel, blocks_for_tiles(job.count), kThreads, stream, all,
+         state, k);
+
+  const Source candidates{all.selected.values, all.selected.indices, &state->candidates,
+                          job.capacity()};
+  const Source sums{.values = job.residual != nullptr ? job.residual : job.values,
+                    .count = job.count};  // by now
+  for (int round = 1; round < kDigits; ++round) {
+    launch("digit_kernel", digit_kernel, blocks_for_tiles(job.count), kThreads, stream, candidates,
+           sums, state, round, round + 1 == kDigits);
+  }
+
+  Compaction last;
+  last.source = candidates;
+  last.other = sums;
+  last.use_other = &state->misled;
+  last.zero_at = job.residual;
+  last.device_cut = &state->cut;
+  last.selected = job.selected;
+  last.tiles = tiles_in(reinterpret_cast<Word*>(memory + layout.last));
+  compact(last, stream);
+}
+
+std::uint64_t bits_of(const void* address) { return reinterpret_cast<std::uintptr_t>(address); }
 
 }  // namespace
 
@@ -161,65 +239,19 @@ void select_top_k(const float* values, float* residual, std::int64_t count, std:
     select_above(values, residual, count, INFINITY, selected, scratch);
     return;
   }
-  const Stream& stream = scratch.stream();
-  const bool small = count <= kSample;
-  const std::int64_t rank = small ? k : sample_rank(count, k);
-  const bool sampled = rank < kSample;
-  // Twice what is expected above the bound, and what is equal to it.
-  const std::int64_t capacity = small     ? 0
-                                : sampled ? std::min(count, 2 * (rank * (count / kSample + 1)) + k)
-                                          : count;
-
-  Layout layout;
-  const std::int64_t state_at = layout.add<State>(1);
-  const std::int64_t first_at = layout.add<Word>(words_for(count));
-  const std::int64_t last_at = layout.add<Word>(words_for(count));
-  const std::int64_t zeros = layout.bytes();
-  const std::int64_t indices_at = layout.add<std::uint32_t>(capacity);
-  const std::int64_t magnitudes_at = layout.add<float>(capacity);
-  auto* memory = static_cast<std::byte*>(scratch.take(layout.bytes()));
-  auto* state = reinterpret_cast<State*>(memory + state_at);
-
-  launch("bound_kernel", bound_kernel, 1, kSamplers, stream,
-         Sampling{values, residual, count, sampled ? static_cast<std::uint32_t>(rank) : 0,
-                  static_cast<std::uint32_t>(k)},
-         reinterpret_cast<Group<float, kGroup>*>(memory), zeros / kAccess, state);
-
-  Compaction all;
-  all.source = {.values = values, .count = count};
-  all.addend = residual;
-  all.sums = residual;
-  all.tiles = tiles_in(reinterpret_cast<Word*>(memory + first_at));
-  if (small) {
-    all.zero_at = residual;
-    all.device_cut = &state->cut;
-    all.selected = selected;
-    compact(all, stream);
-    return;
-  }
-  all.device_cut = &state->bracket;
-  all.selected = {reinterpret_cast<std::uint32_t*>(memory + indices_at),
-                  reinterpret_cast<float*>(memory + magnitudes_at), &state->candidates,
-                  static_cast<std::uint32_t>(capacity)};
-  launch("bracket_kernel", bracket_kernel, blocks_for_tiles(count), kThreads, stream, all, state,
-         static_cast<std::uint32_t>(k));
-
-  const Source candidates{all.selected.values, all.selected.indices, &state->candidates, capacity};
-  const Source sums{.values = residual != nullptr ? residual : values, .count = count};  // by now
-  for (int round = 1; round < kDigits; ++round) {
-    launch("digit_kernel", digit_kernel, blocks_for_tiles(count), kThreads, stream, candidates,
-           sums, state, round, round + 1 == kDigits);
-  }
-
-  Compaction last;
-  last.source = candidates;
-  last.other = sums;
-  last.use_other = &state->misled;
-  last.zero_at = residual;
-  last.device_cut = &state->cut;
-  last.selected = selected;
-  last.tiles = tiles_in(reinterpret_cast<Word*>(memory + last_at));
-  compact(last, stream);
+  const TopK job{values, residual, count, k, selected};
+  auto* memory = static_cast<std::byte*>(scratch.take(Layout(job).bytes));
+  const LaunchGraphs::Arguments arguments{bits_of(values),
+                                          bits_of(residual),
+                                          static_cast<std::uint64_t>(count),
+                                          static_cast<std::uint64_t>(k),
+                                          bits_of(selected.indices),
+                                          bits_of(selected.values),
+                                          bits_of(selected.count),
+                                          selected.capacity,
+                                          bits_of(memory)};
+  scratch.graphs().launch(scratch.stream(), arguments,
+                          [&](const Stream& stream) { launch_all(job, memory, stream); });
 }
 
 }  // namespace tutti::cuda

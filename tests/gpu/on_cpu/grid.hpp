@@ -29,8 +29,10 @@ cudaError_t run_grid(unsigned blocks, unsigned threads, const std::function<void
 
 /** What a GPU would have been asked for since the program began. */
 struct Requests {
-  int launches = 0;  ///< of kernels, and of what sets memory
+  int launches = 0;  ///< of kernels, those of graphs included, and of what sets memory
+  int graphs = 0;    ///< that were launched
   int allocations = 0;
+  bool graphs_refused = false;
   int queries = 0;  ///< whether an event has come, by who waits for it
 };
 Requests& requests();
@@ -39,6 +41,9 @@ Requests& requests();
 void set_launch_hook(std::function<void()> hook);
 /** Counts a launch, and calls the hook. */
 void note_launch();
+
+/** Runs a launch; or keeps it, if the stream is being captured. */
+cudaError_t launch(cudaStream_t stream, const std::function<cudaError_t()>& grid);
 
 /** The barrier of a block: all of its threads wait here for each other. */
 void wait_for_block();

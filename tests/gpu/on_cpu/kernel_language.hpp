@@ -90,10 +90,13 @@ T atomicExch(T* at, std::type_identity_t<T> value) {
 /** The runtime's own, which knows a kernel's parameters by its type. Returns when all has run. */
 template <class... Parameters>
 cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 blocks, dim3 threads,
-                             void** arguments, std::size_t, cudaStream_t) {
-  const auto thread = [&]<std::size_t... kAt>(std::index_sequence<kAt...>) {
-    kernel(*static_cast<const Parameters*>(arguments[kAt])...);
+                             void** arguments, std::size_t, cudaStream_t stream) {
+  const auto copy = [&]<std::size_t... kAt>(std::index_sequence<kAt...>) {
+    return std::tuple<Parameters...>(*static_cast<const Parameters*>(arguments[kAt])...);
   };
-  return tutti::on_cpu::run_grid(blocks.x, threads.x,
-                                 [&] { thread(std::index_sequence_for<Parameters...>()); });
+  // A graph keeps the arguments for later.
+  const auto grid = [=, kept = copy(std::index_sequence_for<Parameters...>())] {
+    return tutti::on_cpu::run_grid(blocks.x, threads.x, [&] { std::apply(kernel, kept); });
+  };
+  return tutti::on_cpu::launch(stream, grid);
 }

@@ -84,6 +84,58 @@ TEST_F(GpuLaunches, TopKOfTwoMebiTakesNoMoreThanFive) {
   }
 }
 
+TEST_F(GpuLaunches, WhatComesAgainIsOneGraph) {
+  constexpr std::int64_t kCount = 30001;
+  Selection selection = prepare(std::vector<float>(kCount));
+  const Selection other = prepare(make(kCount, unit));
+  const auto graphs = [] { return on_cpu::requests().graphs; };
+  const int before = graphs();
+  for (int step = 0; step < 5; ++step) {
+    // The same memory with something else in it, and other work in between.
+    const std::vector<float> values =
+        make(kCount, [&](std::int64_t i) { return unit(i * (step + 1)); });
+    std::copy(values.begin(), values.end(), selection.values.data);
+    select_top_k(selection.values.data, nullptr, kCount, 300, selection.to(), scratch_);
+    expect_top_k(selection, values, 300);
+    EXPECT_EQ(graphs() - before, step);
+    select_above(other.values.data, nullptr, kCount, 0.25F, other.to(), scratch_);
+  }
+  // One argument is another.
+  select_top_k(selection.values.data, nullptr, kCount, 301, selection.to(), scratch_);
+  select_top_k(other.values.data, nullptr, kCount, 300, other.to(), scratch_);
+  expect_top_k(other, make(kCount, unit), 300);
+  EXPECT_EQ(graphs() - before, 4);
+}
+
+TEST_F(GpuLaunches, GraphsAreRightAfterTheirScratchMemoryHasGrown) {
+  const std::vector<float> few = make(20001, unit);
+  const std::vector<float> many = make(200001, unit);
+  const Selection small = prepare(few);
+  const Selection large = prepare(many);
+  const int before = on_cpu::requests().graphs;
+  for (const Selection* selection : {&small, &small, &large, &small, &large, &small, &large}) {
+    select_top_k(selection->values.data, nullptr, selection->values.count, 200, selection->to(),
+                 scratch_);
+    expect_top_k(*selection, selection == &small ? few : many, 200);
+  }
+  EXPECT_GE(on_cpu::requests().graphs - before, 4);
+}
+
+TEST_F(GpuLaunches, WhereThereAreNoGraphsAllIsLaunchedOneByOne) {
+  const std::vector<float> values = make(30001, unit);
+  const Selection selection = prepare(values);
+  const auto select = [&] {
+    select_top_k(selection.values.data, nullptr, 30001, 300, selection.to(), scratch_);
+  };
+  on_cpu::requests().graphs_refused = true;
+  for (int step = 0; step < 3; ++step) {
+    EXPECT_EQ(launches(select), 5);
+    expect_top_k(selection, values, 300);
+  }
+  on_cpu::requests().graphs_refused = false;
+  EXPECT_EQ(launches(select), 5) << "it is not tried again";
+}
+
 TEST_F(GpuLaunches, FewElementsTakeTwo) {
   const std::vector<float> values = make(16384, unit);
   const Selection selection = prepare(values);

@@ -43,11 +43,10 @@ bool is_rubbish(const char* from) {
                      [](char byte) { return static_cast<unsigned char>(byte) == kRubbish; });
 }
 
-/** Any pointer that is not null will do. */
+/** Any pointer that is not null will do; streams are told apart. */
 template <class Handle>
 cudaError_t make_handle(Handle* handle) {
-  static char something;
-  *handle = reinterpret_cast<Handle>(&something);
+  *handle = reinterpret_cast<Handle>(new char);
   return cudaSuccess;
 }
 
@@ -166,7 +165,10 @@ cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) {
   return make_handle(stream);
 }
-cudaError_t cudaStreamDestroy(cudaStream_t /*stream*/) { return cudaSuccess; }
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete reinterpret_cast<char*>(stream);
+  return cudaSuccess;
+}
 cudaError_t cudaStreamWaitEvent(cudaStream_t /*stream*/, cudaEvent_t /*event*/,
                                 unsigned /*flags*/) {
   return cudaSuccess;
