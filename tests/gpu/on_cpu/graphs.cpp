@@ -2,6 +2,8 @@
 #include <cuda_runtime_api.h>
 
 #include <functional>
+#include <map>
+#include <mutex>
 #include <vector>
 
 #include "gpu/on_cpu/grid.hpp"
@@ -15,22 +17,29 @@ struct CUgraphExec_st : CUgraph_st {};
 namespace tutti::on_cpu {
 namespace {
 
+/** The streams that are captured; of ranks that are threads there may be several. */
 struct Captured {
-  cudaStream_t stream = nullptr;
-  cudaGraph_t graph = nullptr;
+  std::mutex mutex;
+  std::map<cudaStream_t, cudaGraph_t> graphs;
 };
 
 Captured& captured() {
-  static Captured the_only;
-  return the_only;
+  static Captured all;
+  return all;
 }
 
 }  // namespace
 
 cudaError_t launch(cudaStream_t stream, const std::function<cudaError_t()>& grid) {
-  if (captured().graph == nullptr || captured().stream != stream) return grid();
-  captured().graph->launches.push_back(grid);
-  return cudaSuccess;
+  {
+    const std::lock_guard lock(captured().mutex);
+    const auto found = captured().graphs.find(stream);
+    if (found != captured().graphs.end()) {
+      found->second->launches.push_back(grid);
+      return cudaSuccess;
+    }
+  }
+  return grid();
 }
 
 }  // namespace tutti::on_cpu
@@ -42,14 +51,17 @@ using tutti::on_cpu::captured;
 extern "C" {
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode /*mode*/) {
-  if (captured().graph != nullptr) return cudaErrorIllegalState;
-  captured() = {stream, new CUgraph_st};
+  const std::lock_guard lock(captured().mutex);
+  if (captured().graphs.contains(stream)) return cudaErrorIllegalState;
+  captured().graphs[stream] = new CUgraph_st;
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  if (captured().stream != stream) return cudaErrorIllegalState;
-  *graph = captured().graph;
-  captured() = {};
+  const std::lock_guard lock(captured().mutex);
+  const auto found = captured().graphs.find(stream);
+  if (found == captured().graphs.end()) return cudaErrorIllegalState;
+  *graph = found->second;
+  captured().graphs.erase(found);
   return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph,
@@ -59,7 +71,10 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph,
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t /*stream*/) {
-  ++tutti::on_cpu::requests().graphs;
+  {
+    const std::lock_guard lock(captured().mutex);
+    ++tutti::on_cpu::requests().graphs;
+  }
   for (const auto& launch : graph->launches) {
     if (const cudaError_t result = launch(); result != cudaSuccess) return result;
   }
