@@ -301,6 +301,36 @@ def test_under_mpiexec_it_joins_what_is_there(ranks):
     launching.run(under_mpiexec, ranks, "mpi", finalises=False)
 
 
+STARTED = """if True:
+    import sys
+    import numpy
+    import tutti.distributed as dist
+    @dist.launcher(n_gpus=2)
+    def main():
+        if sys.argv[1:] == ["fail"] and dist.get_rank() == 1:
+            raise ValueError("out of data")
+        return dist.functional.all_gather(numpy.array([dist.get_rank()])).tolist()
+    if not sys.argv[1:]:  # nothing has been joined yet
+        assert dist.is_distributed() and dist.get_world_size() == 2
+    results = main()
+    print("results", results)
+    """
+
+
+def test_under_tutti_run_it_joins_what_is_there(tmp_path):
+    (tmp_path / "script.py").write_text(STARTED)
+
+    def run(*arguments):
+        return subprocess.run([sys.executable, "-m", "tutti.run", "-n", "2", "script.py", *arguments],
+                              cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT)
+
+    done = run()
+    assert done.returncode == 0 and done.stdout == "results [[0, 1], [0, 1]]\n", done.stderr
+    done = run("fail")
+    assert done.returncode == 1 and "ValueError: out of data" in done.stderr
+    assert "rank 1" in done.stderr
+
+
 def in_group(rank, ranks, port, connection):
     dist.init_process_group("127.0.0.1", port, ranks, rank)
     connection.send((dist.functional.all_gather(numpy.array([rank])).tolist(), dist.get_rank()))
