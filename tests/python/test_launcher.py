@@ -333,18 +333,26 @@ def test_under_tutti_run_it_joins_what_is_there(tmp_path):
 
 def in_group(rank, ranks, port, connection):
     dist.init_process_group("127.0.0.1", port, ranks, rank)
-    connection.send((dist.functional.all_gather(numpy.array([rank])).tolist(), dist.get_rank()))
+    if rank == 0:  # received when this function has ended
+        dist.functional.remote_send(numpy.arange(100_003), ranks - 1)
+    ranks_seen = dist.functional.all_gather(numpy.array([rank])).tolist()
+    if rank == ranks - 1:
+        connection.recv()  # the others are at their ends
+        assert dist.functional.remote_recv(0)[-1] == 100_002
+    connection.send((ranks_seen, dist.get_rank()))
 
 
 def test_init_process_group():
     port = free_port()
     ends = []
     for rank in range(3):
-        ours, theirs = multiprocessing.Pipe(duplex=False)
-        multiprocessing.get_context("spawn").Process(
+        ours, theirs = multiprocessing.Pipe()
+        multiprocessing.get_context("spawn" if rank > 0 else "fork").Process(
             target=in_group, args=(rank, 3, port, theirs)).start()
         ends.append(ours)
-    assert [end.poll(LIMIT) and end.recv() for end in ends] == [([0, 1, 2], r) for r in range(3)]
+    assert [end.poll(LIMIT) and end.recv() for end in ends[:2]] == [([0, 1, 2], r) for r in range(2)]
+    ends[2].send("go on")
+    assert ends[2].poll(LIMIT) and ends[2].recv() == ([0, 1, 2], 2)
     for arguments, message in [(("localhost", 5, 0, 0), "world_size is 0"),
                                (("localhost", 5, 2, 2), "rank is 2"),
                                (("localhost", 70000, 2, 0), "port is 70000"),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import hashlib
+import multiprocessing.util
 import os
 import socket
+import sys
 from collections import defaultdict
 from typing import (
     Any,
@@ -26,6 +29,7 @@ from tutti.distributed._mail import Mail
 from tutti.errors import BackendUnavailable, InvalidArgument
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+
 
 class World:
     """One rank's place among all. `alone`: nobody has started several."""
@@ -73,10 +77,19 @@ def is_started() -> bool:
     return _core.launched_by() != ""
 
 
+def _finish(world: World) -> None:
+    """What this process has sent goes on until it is received, unless an exception ends it."""
+    if getattr(sys, "last_value", None) is None and sys.exc_info()[1] is None:
+        world.mail.finish()
+
+
 def enter(world: World) -> None:
     """Makes `world` that of this process."""
     global _current
     _current = world
+    atexit.register(_finish, world)
+    # A process of multiprocessing runs no exit handlers. Before its communicators are closed:
+    multiprocessing.util.Finalize(None, _finish, args=(world,), exitpriority=110)
 
 
 def join() -> World:
