@@ -31,7 +31,9 @@ def launchers(arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tutti", default="build/release/bin/tutti", type=os.path.abspath)
+    # Of the build whose package PYTHONPATH names, if it does.
+    built = os.path.join(os.environ.get("PYTHONPATH", "build/release/python"), "bin", "tutti")
+    parser.add_argument("--tutti", default=built, type=os.path.abspath)
     parser.add_argument("--mpiexec", default="mpiexec")
     parser.add_argument("--repeat", type=int, default=15)
     parser.add_argument("--megabytes", type=int, default=1000)

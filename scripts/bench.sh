@@ -25,7 +25,7 @@ allreduce() {
 # What a Python benchmark needs besides the standard library.
 python_for() {
   case $1 in
-    python_*) scripts/find_python.sh numpy ;;
+    python_* | launch_*) scripts/find_python.sh numpy ;;
     *) scripts/find_python.sh torch ;;
   esac
 }
@@ -54,6 +54,7 @@ short_arguments() {
     sparse_bench) echo --n 2097152 --runs 3 ;;
     topk_bench) echo --n 4194304 --runs 5 ;;
     topk_vs_torch) echo --n 4194304 --rounds 1 ;;
+    launch_bench) echo --repeat 3 --megabytes 300 ;;
     loader_vs_torch) echo --samples 20000 --rounds 3 ;;
     mnist_vs_torch) echo --rounds 1 --images 6400 ;;
     python_call) echo --rounds 5000 --repeat 3 ;;

@@ -68,9 +68,11 @@ std::string others_text(const Plan& plan, const Outcome& outcome, const RankEnd*
   std::vector<std::string> failed;
   std::vector<std::string> ended;
   std::vector<std::string> killed;
+  std::vector<std::string> stopped;
   for (std::size_t i = 0; i < outcome.ends.size(); ++i) {
     const RankEnd& end = outcome.ends[i];
     const std::string name = plan.ranks[i].name();
+    if (end.stopped_by != 0) stopped.push_back(name + " by " + signal_name(end.stopped_by));
     if (&end == first) continue;
     if (!end.after_stop) {
       if (end.status.success() || first == nullptr) continue;
@@ -85,6 +87,7 @@ std::string others_text(const Plan& plan, const Outcome& outcome, const RankEnd*
     }
   }
   std::string text;
+  if (!stopped.empty()) text += "  had been stopped: " + join_list(stopped, ", ") + "\n";
   if (!failed.empty()) text += "  failed as well: " + join_list(failed, ", ") + "\n";
   if (!ended.empty()) text += "  told to end: " + join_list(ended, ", ") + "\n";
   if (!killed.empty())

@@ -202,7 +202,7 @@ void Supervisor::take_message(Rank& rank, MessageType type, std::string_view tex
       end.stopped_by = parse_number<int>(text).value_or(SIGSTOP);
       break;
     case MessageType::continued:
-      end.stopped_by = 0;
+      if (!rank.told_to_end) end.stopped_by = 0;
       break;
     case MessageType::progress:
       rank.progress = text;
@@ -235,7 +235,7 @@ void Supervisor::rank_ended(Rank& rank, ExitStatus status, SteadyClock::time_poi
   end.status = status;
   end.when = when;
   end.after_stop = rank.told_to_end && when >= *rank.told_to_end;
-  end.stopped_by = 0;
+  if (!end.after_stop) end.stopped_by = 0;
   rank.ended = true;
   rank.progress.clear();
 }
@@ -325,6 +325,10 @@ std::string Supervisor::state_text() const {
                     " " + name_of(role) + (all == 1 ? "" : "s"));
   }
   std::string text = "tutti run: " + join_list(parts, ", ") + (ending_ ? " ending" : " running");
+  for (const Rank& rank : ranks_) {
+    const RankEnd& end = outcome_.ends[static_cast<std::size_t>(rank.plan->rank)];
+    if (end.stopped_by != 0) text += "; " + rank.plan->name() + " is stopped";
+  }
   for (const Rank& rank : ranks_) {
     if (rank.progress.empty()) continue;
     text += "; " + rank.plan->name() + ": " + rank.progress;

@@ -23,8 +23,8 @@ struct RankEnd {
   pid_t process = 0;          ///< 0: it was never started
   bool after_stop = false;    ///< once all were told to end, or it was
   bool wrapper_lost = false;  ///< it was ended because its wrapper was
-  int stopped_by = 0;         ///< the signal by which it is stopped, not ended, or 0
-  std::string last_output;    ///< the end of its stderr, or else of its stdout
+  int stopped_by = 0;  ///< the signal by which it is stopped, or was when it was told to end; or 0
+  std::string last_output;  ///< the end of its stderr, or else of its stdout
 };
 
 /** How a job has ended. */

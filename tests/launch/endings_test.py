@@ -4,9 +4,8 @@
 import os
 import signal
 import time
-from pathlib import Path
 
-from job import JobTest, main, parent_of, wait_until
+from job import JobTest, main, parent_of, state_of, wait_until
 
 # A rank with children: one in its process group, one in a session of its own, one whose parent has
 # ended. Its name is an argument of each.
@@ -166,8 +165,7 @@ while :; do sleep 0.01; done""")
 
         def states():
             pids = [pid for pid, line in job.processes().items() if "sleep 1000" in line]
-            return {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-                    for pid in pids}
+            return {state_of(pid) for pid in pids}
 
         wait_until(lambda: states() == {"S"})
         job.process.send_signal(signal.SIGTSTP)
@@ -214,6 +212,23 @@ class Orphans(JobTest):
         job = self.family("while [ ! -e go ]; do sleep 0.01; done")
         (self.folder / "go").touch()
         self.assertEqual(job.wait().returncode, 0)
+        self.assert_gone(job, 0.5)
+
+    def test_a_stopped_rank_is_named_when_another_fails(self):
+        script = self.script("""
+touch ready.$TUTTI_RANK
+while [ ! -e go ]; do sleep 0.01; done
+[ $TUTTI_RANK = 0 ] && exit 6""")
+        job = self.start("-n", 3, script)
+        wait_until(lambda: len(list(self.folder.glob("ready.*"))) == 3)
+        stopped = job.ranks()[2]
+        os.kill(stopped, signal.SIGSTOP)
+        wait_until(lambda: state_of(stopped) == "T")
+        time.sleep(0.1)  # for its wrapper to see it too
+        (self.folder / "go").touch()
+        result = job.wait()
+        self.assertEqual(result.returncode, 6)
+        self.assertIn("\n  had been stopped: worker 2 by SIGSTOP\n", result.stderr)
         self.assert_gone(job, 0.5)
 
     def test_a_stopped_wrapper_and_a_stopped_rank_are_ended(self):

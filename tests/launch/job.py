@@ -15,6 +15,11 @@ TUTTI = os.environ.get("TUTTI_LAUNCHER", "tutti")
 LIMIT = 60  # seconds, for what should take much less
 
 
+def state_of(pid):
+    """R, S, T (stopped), Z (ended), ..."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def processes_with(mark):
     """Processes that have this text in their environment: pid and command line of each."""
     found = {}
@@ -24,7 +29,7 @@ def processes_with(mark):
         try:
             if mark.encode() not in (folder / "environ").read_bytes():
                 continue
-            if (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            if state_of(folder.name) == "Z":
                 continue
             line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
