@@ -218,7 +218,8 @@ class Orphans(JobTest):
         script = self.script("""
 touch ready.$TUTTI_RANK
 while [ ! -e go ]; do sleep 0.01; done
-[ $TUTTI_RANK = 0 ] && exit 6""")
+[ $TUTTI_RANK = 0 ] && exit 6
+exec sleep 1000""")
         job = self.start("-n", 3, script)
         wait_until(lambda: len(list(self.folder.glob("ready.*"))) == 3)
         stopped = job.ranks()[2]
