@@ -138,6 +138,11 @@ def test_long_messages_hold_nobody_up():
     assert [len(batch) for batch in loader] == [20_000] * 5
 
 
+def test_arrays_without_elements():
+    for batch in data.DataLoader([numpy.empty((0, 2), "f4")] * 3, num_workers=1):
+        assert plain(batch) == ("<f4", (1, 0, 2), [[]])
+
+
 def test_objects_are_the_collators_to_handle():
     dataset = [{1, 2}, {3}]
     made = data.DataLoader(dataset, [[0, 1], [1]], collator=lambda sets: (set.union(*sets), None),

@@ -66,10 +66,11 @@ class BlockWriter:
     def empty(self, shape: Tuple[int, ...], dtype: numpy.dtype[Any]) -> npt.NDArray[Any]:
         """A new array of the batch: in the block, if there is room."""
         size = math.prod(shape) * dtype.itemsize
-        if self._used + size > self._capacity():
+        memory = self._memory()
+        if memory is None or self._used + size > len(memory):
             return numpy.empty(shape, dtype)
         at = ArrayAt(self._used, shape, dtype)
-        array = _array(self._memory(), at)
+        array = _array(memory, at)
         self._used += _aligned(size)
         self._arrays[id(array)] = array, at
         return array
