@@ -26,6 +26,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kWrapperGrace{1500};  // for a wrapper to end after its rank was killed
 constexpr milliseconds kSweepInterval{20};
+constexpr int kMostSweeps = 250;
 constexpr int kTimeoutCode = 124;  // as of timeout(1)
 
 /** This program. */
@@ -66,7 +67,8 @@ Outcome Supervisor::run(const Plan& plan) {
   ending_ = servers_ending_ = false;
   force_ = 0;
   force_timer_.stop();
-  if (options_.timeout) timeout_timer_.start(*options_.timeout);
+  if (options_.timeout && !time_is_up_) time_is_up_ = outcome_.started + *options_.timeout;
+  if (time_is_up_) timeout_timer_.start(*time_is_up_ - outcome_.started);
   display_.begin(plan);
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     ranks_[i].plan = &plan.ranks[i];
@@ -306,10 +308,15 @@ void Supervisor::sweep() {
   for (const Rank& rank : ranks_) {
     if (rank.wrapper != 0) wrappers.insert(rank.wrapper);
   }
-  if (signal_descendants(SIGKILL, wrappers) > 0) {
+  const int left = signal_descendants(SIGKILL, wrappers);
+  if (left > 0 && ++sweeps_ < kMostSweeps) {
     sweep_timer_.start(kSweepInterval);
   } else {
+    if (left > 0)
+      display_.say("tutti run: the kernel does not end " + std::to_string(left) +
+                   " processes that ranks have left");
     sweep_timer_.stop();
+    sweeps_ = 0;
   }
   reap();
 }

@@ -99,7 +99,9 @@ class Supervisor {
   int force_ = 0;  // how those that were told to end are ended next
   Timer force_timer_;
   Timer timeout_timer_;
+  std::optional<SteadyClock::time_point> time_is_up_;  // however often the ranks start again
   Timer sweep_timer_;
+  int sweeps_ = 0;
 };
 
 }  // namespace tutti::launch

@@ -94,6 +94,7 @@ class Wrapper {
   void take_signals();
   void reap();
   void rank_ended(int status);
+  void end_leftovers();
   void launcher_gone();
   void pass_on(int signal);
   void kill_all();
@@ -197,11 +198,12 @@ void Wrapper::take_signals() {
 }
 
 void Wrapper::reap() {
+  const bool ended_before = ended_;
   for (;;) {
     int status = 0;
     const pid_t child = ::waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED);
     if (child < 0) alone_ = errno == ECHILD;
-    if (child <= 0) return;
+    if (child <= 0) break;
     if (child != rank_) continue;
     if (WIFSTOPPED(status)) {
       control_.send(MessageType::stopped, std::to_string(WSTOPSIG(status)));
@@ -211,6 +213,7 @@ void Wrapper::reap() {
       rank_ended(status);
     }
   }
+  if (ended_ && !ended_before && !alone_) end_leftovers();
 }
 
 void Wrapper::rank_ended(int status) {
@@ -218,6 +221,10 @@ void Wrapper::rank_ended(int status) {
   ended_ = true;
   control_.send(MessageType::ended, std::to_string(status_.code) + " " +
                                         std::to_string(status_.signal) + " " + moment_text());
+}
+
+/** Ends what has outlived the rank. */
+void Wrapper::end_leftovers() {
   signal_descendants(SIGTERM);
   signal_descendants(SIGCONT);
   if (!kill_timer_.set()) kill_timer_.start(kLeftoverGrace);

@@ -67,6 +67,10 @@ esac""")
         self.assertEqual(result.returncode, 124)
         self.assertIn("--timeout has passed", result.stderr)
 
+    def test_the_timeout_is_of_all_restarts_together(self):
+        result = self.run_job("--timeout", 0.4, "--restart", 1000, self.script("sleep 0.05; exit 1"))
+        self.assertEqual(result.returncode, 124)
+
     def test_a_failed_job_starts_again_as_often_as_was_said(self):
         script = self.script("""
 echo attempt $TUTTI_ATTEMPT
