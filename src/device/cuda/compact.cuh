@@ -91,7 +91,12 @@ void compact(const Compaction& job, const Stream& stream);
 
 namespace tile {
 
-inline constexpr int kBlocks = 5;                    // of a multiprocessor: they hide waits
+// Blocks of a multiprocessor, which hide each other's waits; Turing's has room for four.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+inline constexpr int kBlocks = 4;
+#else
+inline constexpr int kBlocks = 5;
+#endif
 inline constexpr int kRounds = kPerThread / kGroup;  // of a warp, a group a lane
 inline constexpr int kRoundElements = static_cast<int>(kWarp) * kGroup;
 // A lane's elements are the bits of 16, those of a round a nibble; counts are a byte a round.
