@@ -13,7 +13,6 @@
 namespace tutti::launch {
 namespace {
 
-constexpr std::size_t kHeader = 5;
 constexpr std::size_t kPiece = 128 << 10;  // read at once
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }

@@ -14,6 +14,9 @@ namespace tutti::launch {
 /** What a message is. */
 enum class MessageType : std::uint8_t {
   // From the wrapper:
+  hello,       ///< of another machine: see Meeting
+  proof,       ///< likewise
+  orphaned,    ///< who has started the wrapper has ended
   started,     ///< the rank's process
   stopped,     ///< by which signal; it may go on
   continued,   ///< nothing
@@ -25,7 +28,9 @@ enum class MessageType : std::uint8_t {
   out,  ///< bytes of stdout
   err,  ///< bytes of stderr
   // From the launcher:
-  signal,  ///< to pass on to the rank
+  challenge,  ///< to a wrapper of another machine: see Meeting
+  setup,      ///< and what it is to run
+  signal,     ///< to pass on to the rank
 };
 
 /**
@@ -35,6 +40,9 @@ enum class MessageType : std::uint8_t {
  */
 class Channel {
  public:
+  /** Bytes of a message in front of its text. */
+  static constexpr std::size_t kHeader = 5;
+
   Channel() = default;
   explicit Channel(FileDescriptor socket);
 

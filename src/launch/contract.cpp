@@ -105,7 +105,7 @@ void add_contract(Plan& plan, const Job& job) {
     const auto add = [&](const char* name, std::string value) {
       rank.environment.push_back({name, std::move(value)});
     };
-    rank.environment.push_back({"TUTTI_TICKET", job.ticket, true});
+    if (!job.ticket.empty()) rank.environment.push_back({"TUTTI_TICKET", job.ticket, true});
     add_tutti(plan, rank, job, add);
     add_torch(plan, rank, job, add);
     add_paddle(plan, rank, job, add);

@@ -9,7 +9,7 @@ namespace tutti::launch {
 
 /** What all ranks of a job are told alike. */
 struct Job {
-  std::string ticket;
+  std::string ticket;  ///< empty: the ranks meet through MPI
   int attempt = 0;
   Endpoint master;      ///< where PyTorch's rank 0 listens
   Endpoint gloo;        ///< where Paddle's Gloo asks; port 0: nowhere

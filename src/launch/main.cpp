@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "launch/check.hpp"
+#include "launch/meeting.hpp"
 #include "launch/process.hpp"
 #include "launch/run.hpp"
 #include "launch/wrapper.hpp"
@@ -22,8 +24,13 @@ constexpr int kUsage = 2;
 int run_command(const std::string& command, const std::vector<std::string>& arguments) {
   if (command == "run") return tutti::launch::run(arguments);
   if (command == "rank") {
+    if (arguments.size() == 2 && arguments[0] == "--connect") {
+      tutti::launch::run_wrapper(tutti::launch::join_launcher(arguments[1]));
+      return 0;  // the launcher knows; mpiexec would wait for what it cannot mend
+    }
     return tutti::launch::run_wrapper(tutti::launch::parse_wrapper(arguments));
   }
+  if (command == "check") return tutti::launch::run_check(arguments);
   if (command == "--version") {
     std::puts("tutti " TUTTI_VERSION);
     return 0;

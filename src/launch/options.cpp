@@ -125,6 +125,14 @@ const std::array kOptions{
            "ranks on each machine; auto: one for each GPU, or else each core; gpu: one for each "
            "GPU. Without this and the next options: one for each GPU, or else one",
            [](RunOptions& o, const Given& g) { o.ranks = rank_count(g); }},
+    Option{"--hosts -H", "a:2,b:2",
+           "ranks on several machines, and how many on each; they are started by mpiexec",
+           [](RunOptions& o, const Given& g) { o.hosts = parse_hosts(g.name, g.value); }},
+    Option{"--hostfile", "FILE", "the same from a file with a line a machine: name slots=2",
+           [](RunOptions& o, const Given& g) { o.hosts = read_hostfile(g.value); }},
+    Option{"--ips", "a,b",
+           "machines that are all given this command: the first of them starts the ranks of all",
+           [](RunOptions& o, const Given& g) { o.ips = g.items(); }},
     Option{"--gpus", "0,1",
            "which GPUs the workers use, of those in CUDA_VISIBLE_DEVICES if that is set",
            [](RunOptions& o, const Given& g) { o.gpus = gpus(g); }},
@@ -210,6 +218,15 @@ void check_together(const RunOptions& options) {
              role.list.size());
     }
   }
+  if (!options.hosts.empty() && !options.ips.empty()) {
+    refuse("--ips and --hosts both say where ranks run: give one of them");
+  }
+  for (const Host& host : options.hosts) {
+    if (options.ranks && host.slots != 0) {
+      refuse("--nproc_per_node and ", host.name, ":", host.slots,
+             " both say how many ranks there are on ", host.name);
+    }
+  }
   if (!options.has_roles()) {
     if (options.http_port) {
       refuse("--http_port ", *options.http_port,
@@ -221,6 +238,11 @@ void check_together(const RunOptions& options) {
     refuse(
         "--nproc_per_node is for ranks without roles; with servers, --worker_num or --workers "
         "say how many workers there are");
+  }
+  if (!options.hosts.empty() || !options.ips.empty()) {
+    refuse(
+        "with --hosts or --ips all ranks are alike; servers and workers on several machines are "
+        "named by --servers and --workers");
   }
   if (!options.server_num && options.servers.empty()) {
     refuse(
@@ -272,7 +294,7 @@ RunOptions parse_run(const std::vector<std::string>& arguments) {
 
 std::string run_help() {
   std::string text =
-      "tutti run [OPTIONS] PROGRAM [ARGUMENTS]: starts the ranks of a job on this machine\n\n"
+      "tutti run [OPTIONS] PROGRAM [ARGUMENTS]: starts the ranks of a job\n\n"
       "PROGRAM is any program, or a script of Python's (NAME.py).\n\n";
   for (const Option& option : kOptions) {
     std::string names(option.names);

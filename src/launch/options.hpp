@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "launch/hosts.hpp"
 #include "launch/process.hpp"
 
 namespace tutti::launch {
@@ -43,6 +44,8 @@ struct Tee {
 
 struct RunOptions {
   std::optional<RankCount> ranks;  ///< of each machine
+  std::vector<Host> hosts;         ///< of --hosts or --hostfile
+  std::vector<std::string> ips;    ///< the machines that are given the same command
   std::optional<std::vector<std::string>> gpus;
   std::optional<int> server_num;
   std::optional<int> worker_num;

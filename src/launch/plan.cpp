@@ -1,6 +1,8 @@
 // Makes the plan of a job on this machine.
 #include "launch/plan.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
@@ -28,13 +30,12 @@ int count_ranks(const RunOptions& options, const Machine& machine, std::size_t g
 void add_ranks(Plan& plan, Role role, const std::vector<Endpoint>& endpoints) {
   int index = 0;
   for (const Endpoint& endpoint : endpoints) {
-    const int rank = static_cast<int>(plan.ranks.size());
     RankPlan planned;
-    planned.rank = rank;
+    planned.rank = static_cast<int>(plan.ranks.size());
     planned.role = role;
     planned.index = index++;
-    planned.host = plan.host;
-    planned.local_rank = rank;
+    planned.host = plan.machines.empty() ? plan.host : endpoint.host;
+    planned.local_rank = static_cast<int>(plan.ranks_of(planned.host).size());
     planned.endpoint = endpoint;
     plan.ranks.push_back(std::move(planned));
   }
@@ -48,7 +49,15 @@ std::vector<Endpoint> endpoints_or(const std::vector<Endpoint>& list, int number
 
 void place_ranks(Plan& plan, const RunOptions& options, const Machine& machine, std::size_t gpus) {
   if (!options.has_roles()) {
-    add_ranks(plan, Role::worker, endpoints_or({}, count_ranks(options, machine, gpus)));
+    std::vector<Endpoint> workers;
+    for (const Host& host : plan.machines) {
+      workers.insert(workers.end(), static_cast<std::size_t>(host.slots), {.host = host.name});
+    }
+    int slots = 0;  // of a machine that --hosts names, which is this one
+    for (const Host& host : options.hosts) slots += host.slots;
+    if (slots == 0) slots = count_ranks(options, machine, gpus);
+    if (workers.empty()) workers = endpoints_or({}, slots);
+    add_ranks(plan, Role::worker, workers);
     return;
   }
   add_ranks(plan, Role::worker, endpoints_or(options.workers, options.worker_num.value_or(0)));
@@ -57,16 +66,35 @@ void place_ranks(Plan& plan, const RunOptions& options, const Machine& machine, 
   add_ranks(plan, Role::server, endpoints_or(options.servers, options.server_num.value_or(0)));
 }
 
-void give_ports(Plan& plan, ReservedPorts& ports) {
+/** Ports of this machine that are free, or of others that were when these were asked. */
+class Ports {
+ public:
+  Ports(const PlanSite& site, ReservedPorts& own) : site_(site), own_(own) {}
+
+  int take(const std::string& host) {
+    if (site_.machines.empty()) return own_.take();
+    int& taken = taken_[host];
+    const auto machine = site_.checked.find(host);
+    if (machine == site_.checked.end()) return first_unseen_ + taken++;
+    return machine->second.ports.at(static_cast<std::size_t>(taken++));
+  }
+  void take(const Endpoint& endpoint, const std::string& what) {
+    if (is_this_machine(endpoint.host)) own_.take(endpoint.port, what);
+  }
+
+ private:
+  const PlanSite& site_;
+  ReservedPorts& own_;
+  std::map<std::string, int> taken_;
+  int first_unseen_ = 20'000 + ::getpid() % 10'000;
+};
+
+void give_ports(Plan& plan, Ports& ports) {
   for (RankPlan& rank : plan.ranks) {
-    if (!is_this_machine(rank.endpoint.host)) {
-      refuse(rank.name(), " is to run on ", rank.endpoint.host, ", which is not this machine (",
-             plan.host, ")");
-    }
     if (rank.endpoint.port == 0) {
-      rank.endpoint.port = ports.take();
+      rank.endpoint.port = ports.take(rank.host);
     } else {
-      ports.take(rank.endpoint.port, std::string(rank.name()) + " at " + rank.endpoint.text());
+      ports.take(rank.endpoint, std::string(rank.name()) + " at " + rank.endpoint.text());
     }
   }
 }
@@ -84,23 +112,40 @@ std::vector<std::string> choose_gpus(const RunOptions& options, const Machine& m
   return *options.gpus;
 }
 
-/** Ranks without roles have one GPU each, or as many as all have alike; those with roles share. */
-void give_gpus(Plan& plan, const RunOptions& options, int gpus) {
+/** Of the ranks of a machine, those without roles have one GPU each, or as many as all have alike;
+ * those with roles share. */
+void give_gpus(Plan& plan, const std::string& host, const RunOptions& options, int gpus) {
   const Role role = plan.count(Role::heter_worker) > 0 ? Role::heter_worker : Role::worker;
-  const int users = plan.count(role);
+  std::vector<RankPlan*> ranks = plan.ranks_of(host);
+  std::erase_if(ranks, [&](const RankPlan* rank) { return rank->role != role; });
+  const int users = static_cast<int>(ranks.size());
+  if (users == 0) return;
   if (!plan.has_roles && gpus % users != 0) {
     if (options.gpus) {
       refuse("--gpus names ", gpus, ", which ", users, " ranks cannot share alike");
     }
     return;  // whoever uses GPUs chooses
   }
-  for (RankPlan& rank : plan.ranks) {
-    if (rank.role != role) continue;
+  for (int user = 0; user < users; ++user) {
+    std::vector<int>& own = ranks[static_cast<std::size_t>(user)]->gpus;
     if (plan.has_roles) {
-      rank.gpus = {rank.index % gpus};
+      own = {user % gpus};
     } else {
-      for (int i = 0; i < gpus / users; ++i) rank.gpus.push_back(rank.index * (gpus / users) + i);
+      for (int i = 0; i < gpus / users; ++i) own.push_back(user * (gpus / users) + i);
     }
+  }
+}
+
+/** What is alike on several machines is said of all: how many GPUs they have is for them to say. */
+void give_devices(Plan& plan, const RunOptions& options, const Machine& machine, int gpus) {
+  if (!plan.machines.empty()) {
+    if (!options.gpus) return;
+    for (const Host& host : plan.machines) give_gpus(plan, host.name, options, gpus);
+    return;
+  }
+  if (machine.has_gpus && gpus > 0) give_gpus(plan, plan.host, options, gpus);
+  if (!machine.has_gpus && options.gpus) {
+    plan.notes.push_back("no GPU was found here, all ranks use the CPU");
   }
 }
 
@@ -145,10 +190,28 @@ void give_processors(Plan& plan, Binding binding, const Machine& machine) {
 
 std::string threads_of_each(Plan& plan, const Machine& machine) {
   if (environment("OMP_NUM_THREADS")) return {};
-  auto threads =
-      std::to_string(std::max<std::size_t>(1, machine.processors.size() / plan.ranks.size()));
+  std::size_t ranks = 1;  // of the machine that has most
+  for (const RankPlan& rank : plan.ranks) ranks = std::max(ranks, plan.ranks_of(rank.host).size());
+  auto threads = std::to_string(std::max<std::size_t>(1, machine.processors.size() / ranks));
   plan.notes.push_back("OMP_NUM_THREADS=" + threads);
   return threads;
+}
+
+/** What ranks on other machines are given of our environment. */
+std::vector<Variable> carried_variables() {
+  constexpr std::array kNames{"PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV"};
+  constexpr std::array kPrefixes{"TUTTI_", "OMP_", "NCCL_"};
+  std::vector<Variable> carried;
+  for (const std::string& entry : environment_with({})) {
+    const auto equals = entry.find('=');
+    const std::string name = entry.substr(0, equals);
+    const auto begins = [&](const char* prefix) { return name.starts_with(prefix); };
+    if (std::find(kNames.begin(), kNames.end(), name) != kNames.end() ||
+        std::any_of(kPrefixes.begin(), kPrefixes.end(), begins)) {
+      carried.push_back({name, entry.substr(equals + 1), true});
+    }
+  }
+  return carried;
 }
 
 std::string numbers_text(const std::vector<int>& numbers) {
@@ -175,6 +238,14 @@ std::string RankPlan::name() const {
   return std::string(name_of(role)) + " " + std::to_string(index);
 }
 
+std::vector<RankPlan*> Plan::ranks_of(const std::string& machine) {
+  std::vector<RankPlan*> found;
+  for (RankPlan& rank : ranks) {
+    if (rank.host == machine) found.push_back(&rank);
+  }
+  return found;
+}
+
 int Plan::count(Role role) const {
   return static_cast<int>(std::count_if(ranks.begin(), ranks.end(),
                                         [&](const RankPlan& rank) { return rank.role == role; }));
@@ -190,36 +261,82 @@ std::string Plan::describe() const {
   return join_list(parts, ", ");
 }
 
-Plan make_plan(const RunOptions& options, const Machine& machine, int attempt,
-               ReservedPorts& ports) {
+std::vector<Host> machines_of(const RunOptions& options, const Machine& machine) {
+  std::vector<Host> hosts = options.hosts;
+  for (const std::string& name : options.ips) hosts.push_back({.name = name});
+  for (const auto* list : {&options.workers, &options.heter_workers, &options.servers}) {
+    for (const Endpoint& endpoint : *list) {
+      const auto same = [&](const Host& host) { return host.name == endpoint.host; };
+      const auto known = std::find_if(hosts.begin(), hosts.end(), same);
+      if (known != hosts.end()) {
+        ++known->slots;
+      } else {
+        hosts.push_back({.name = endpoint.host, .slots = 1});
+      }
+    }
+  }
+  if (hosts.empty() && !options.has_roles()) hosts = allocated_hosts();
+  const auto is_own = [](const Host& host) { return is_this_machine(host.name); };
+  if (std::all_of(hosts.begin(), hosts.end(), is_own)) return {};
+  if (options.server_num && options.servers.empty()) {
+    refuse("--server_num is for one machine: on several, --servers names them");
+  }
+  if (options.worker_num && options.workers.empty()) {
+    refuse("--worker_num is for one machine: on several, --workers names them");
+  }
+  if (options.heter_worker_num && options.heter_workers.empty()) {
+    refuse("--heter_worker_num is for one machine: on several, --heter_workers names them");
+  }
+  const std::size_t gpus = choose_gpus(options, machine).size();
+  for (Host& host : hosts) {
+    if (options.ranks || host.slots == 0) host.slots = count_ranks(options, machine, gpus);
+  }
+  return hosts;
+}
+
+Plan make_plan(const RunOptions& options, const PlanSite& site, int attempt, ReservedPorts& ports) {
+  const Machine& machine = site.machine;
+  Ports free_ports(site, ports);
   Plan plan;
   plan.host = machine.name;
+  plan.machines = site.machines;
   plan.command = resolve_program(options.program, options.module);
   plan.has_roles = options.has_roles();
   const std::vector<std::string> gpus = choose_gpus(options, machine);
   place_ranks(plan, options, machine, gpus.size());
-  check_shared_memory(static_cast<int>(plan.ranks.size()));
-  give_ports(plan, ports);
-  give_processors(plan, options.binding, machine);
-  if (machine.has_gpus && !gpus.empty()) give_gpus(plan, options, static_cast<int>(gpus.size()));
-  if (!machine.has_gpus && options.gpus) {
-    plan.notes.push_back("no GPU was found here, all ranks use the CPU");
-  }
+  give_ports(plan, free_ports);
+  give_devices(plan, options, machine, static_cast<int>(gpus.size()));
 
   Job job;
-  job.ticket = UniqueId::create().to_string();
   job.attempt = attempt;
-  job.master = {.host = "127.0.0.1", .port = ports.take()};
+  job.master = {.host = "127.0.0.1"};
+  if (plan.machines.empty()) {
+    check_shared_memory(static_cast<int>(plan.ranks.size()));
+    give_processors(plan, options.binding, machine);
+    job.ticket = UniqueId::create().to_string();
+  } else {
+    std::vector<std::string> names;
+    for (const Host& host : plan.machines) names.push_back(host.name);
+    plan.host = join_list(names, ", ");
+    job.master.host = plan.ranks.front().host;
+  }
+  job.master.port = free_ports.take(plan.ranks.front().host);
   if (plan.has_roles) {
     const auto first_server = std::find_if(plan.ranks.begin(), plan.ranks.end(),
                                            [](const auto& r) { return r.role == Role::server; });
-    if (options.http_port) ports.take(*options.http_port, "--http_port");
-    job.gloo = {first_server->endpoint.host, options.http_port ? *options.http_port : ports.take()};
+    job.gloo = {first_server->endpoint.host, options.http_port.value_or(0)};
+    if (options.http_port) {
+      free_ports.take(job.gloo, "--http_port");
+    } else {
+      job.gloo.port = free_ports.take(first_server->host);
+    }
   }
   if (options.gpus) job.gpus = join_list(gpus);
   job.threads = threads_of_each(plan, machine);
   add_contract(plan, job);
+  const auto carried = plan.machines.empty() ? std::vector<Variable>() : carried_variables();
   for (RankPlan& rank : plan.ranks) {
+    rank.environment.insert(rank.environment.begin(), carried.begin(), carried.end());
     rank.environment.insert(rank.environment.end(), options.environment.begin(),
                             options.environment.end());
   }

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "launch/check.hpp"
 #include "launch/machine.hpp"
 #include "launch/options.hpp"
 #include "launch/process.hpp"
@@ -35,15 +37,31 @@ struct RankPlan {
 };
 
 struct Plan {
-  std::string host;                  ///< this machine
+  std::string host;                  ///< this machine, or the names of several
+  std::vector<Host> machines;        ///< several, whose ranks mpiexec starts; empty: this one alone
   std::vector<std::string> command;  ///< as execve() takes it
   std::vector<RankPlan> ranks;       ///< by rank
   bool has_roles = false;
   std::vector<std::string> notes;  ///< what the user should know
 
   int count(Role role) const;
+  /** The ranks on a machine. */
+  std::vector<RankPlan*> ranks_of(const std::string& machine);
   /** "1 server, 4 workers". */
   std::string describe() const;
+};
+
+/**
+ * The machines of a job: those that the options name, or else those that Slurm or PBS has given it;
+ * empty if it is this one alone. Throws InvalidArgument if they contradict each other.
+ */
+std::vector<Host> machines_of(const RunOptions& options, const Machine& machine);
+
+/** What a plan stands on besides the options. */
+struct PlanSite {
+  const Machine& machine;
+  std::vector<Host> machines;                     ///< see machines_of()
+  std::map<std::string, CheckedMachine> checked;  ///< by name; ports of others are taken unseen
 };
 
 /**
@@ -51,8 +69,7 @@ struct Plan {
  * the first start, and one more for each restart. The ports that it hands out are kept in `ports`
  * until the ranks start. Throws InvalidArgument for what this machine cannot do.
  */
-Plan make_plan(const RunOptions& options, const Machine& machine, int attempt,
-               ReservedPorts& ports);
+Plan make_plan(const RunOptions& options, const PlanSite& site, int attempt, ReservedPorts& ports);
 
 /** Gives each rank a log in this folder. */
 void set_logs(Plan& plan, const std::filesystem::path& folder);

@@ -52,7 +52,13 @@ std::string first_failure_text(const Plan& plan, const Outcome& outcome, const R
   const RankPlan& rank = plan.ranks[static_cast<std::size_t>(&end - outcome.ends.data())];
   std::string text = "tutti run: " + rank.name() + " (rank " + std::to_string(rank.rank) + " of " +
                      std::to_string(plan.ranks.size()) + ") on " + rank.host + " failed";
+  if (end.process == 0) {
+    text += ": it did not start\n  " + time_text(end.when - outcome.started) +
+            " after the start of the job\n";
+    return text + last_output(rank, end);
+  }
   if (end.wrapper_lost) text += " with the process that watched it";
+  if (end.orphaned) text += " after the process of Open MPI that had started it";
   text += ": " + end.status.describe() + "\n  process " + std::to_string(end.process) + ", " +
           time_text(end.when - outcome.started) + " after the start\n";
   const std::string lines = last_output(rank, end);

@@ -3,8 +3,10 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <ctime>
@@ -12,8 +14,12 @@
 #include <optional>
 #include <system_error>
 
+#include "base/refuse.hpp"
 #include "base/system.hpp"
+#include "base/text.hpp"
 #include "launch/display.hpp"
+#include "launch/lists.hpp"
+#include "launch/mpi_job.hpp"
 #include "launch/options.hpp"
 #include "launch/plan.hpp"
 #include "launch/report.hpp"
@@ -94,6 +100,30 @@ void drain(Display& display, const SignalSet& signals, bool hurry) {
   }
 }
 
+/** On a machine of --ips that is not the first: that one starts the ranks here as well. */
+int leave_to(const std::vector<std::string>& ips) {
+  if (std::none_of(ips.begin(), ips.end(), is_this_machine)) {
+    refuse("--ips names ", join_list(ips, ", "), ", but this machine, ", host_name(),
+           ", is none of them");
+  }
+  std::fprintf(
+      stderr,
+      "tutti run: %s, the first of --ips, starts the ranks of this machine, too, and shows "
+      "them: nothing is to be done here\n",
+      ips.front().c_str());
+  return 0;
+}
+
+void note_clocks(Plan& plan, const PlanSite& site) {
+  constexpr double kMuch = 1;  // second
+  for (const auto& [name, checked] : site.checked) {
+    if (std::abs(checked.clock_ahead) < kMuch) continue;
+    plan.notes.push_back("the clock of " + name + " is " +
+                         number_text(std::round(std::abs(checked.clock_ahead))) + " s " +
+                         (checked.clock_ahead > 0 ? "ahead" : "behind"));
+  }
+}
+
 }  // namespace
 
 int run(const std::vector<std::string>& arguments) {
@@ -103,13 +133,24 @@ int run(const std::vector<std::string>& arguments) {
     return 0;
   }
   const Machine machine = this_machine();
+  if (!options.ips.empty() && !is_this_machine(options.ips.front())) {
+    return leave_to(options.ips);
+  }
+  PlanSite site{machine, machines_of(options, machine), {}};
   if (options.dry_run) {
     ReservedPorts ports;
-    Plan plan = make_plan(options, machine, 0, ports);
+    Plan plan = make_plan(options, site, 0, ports);
     set_logs(plan, fs::path(options.log_dir.value_or("log")) / run_name());
     std::fputs(describe(plan).c_str(), stdout);
+    if (!plan.machines.empty()) {
+      const auto words = mpiexec_command(plan, options, "HOSTFILE", "ADDRESSES");
+      std::printf("\nstarted by: %s\n", join_list(words, " ").c_str());
+    }
     return 0;
   }
+  const bool allocated = options.hosts.empty() && options.ips.empty() && !options.has_roles();
+  // Machines of a resource manager need not be reached by ssh.
+  if (!allocated && !site.machines.empty()) site.checked = check_machines(site.machines, options);
 
   const SignalSet signals(
       {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT});
@@ -119,7 +160,8 @@ int run(const std::vector<std::string>& arguments) {
   std::optional<LogFolder> logs;
   for (int attempt = 0;; ++attempt) {
     ReservedPorts ports;
-    Plan plan = make_plan(options, machine, attempt, ports);
+    Plan plan = make_plan(options, site, attempt, ports);
+    if (attempt == 0) note_clocks(plan, site);
     if (!logs) logs = make_log_folder(options.log_dir);  // not for what cannot be started
     const bool several = options.restarts > 0;
     if (!logs->path.empty()) {

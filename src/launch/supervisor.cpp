@@ -15,6 +15,7 @@
 
 #include "base/file_descriptor.hpp"
 #include "base/text.hpp"
+#include "launch/check.hpp"
 #include "launch/lists.hpp"
 #include "launch/wrapper.hpp"
 #include "tutti/error.hpp"
@@ -28,13 +29,6 @@ constexpr milliseconds kWrapperGrace{1500};  // for a wrapper to end after its r
 constexpr milliseconds kSweepInterval{20};
 constexpr int kMostSweeps = 250;
 constexpr int kTimeoutCode = 124;  // as of timeout(1)
-
-/** This program. */
-std::string own_path() {
-  std::error_code error;
-  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
-  return error || !std::filesystem::exists(path, error) ? "/proc/self/exe" : path.string();
-}
 
 /** "1:02". */
 std::string minutes_text(SteadyClock::duration time) {
@@ -70,15 +64,19 @@ Outcome Supervisor::run(const Plan& plan) {
   if (options_.timeout && !time_is_up_) time_is_up_ = outcome_.started + *options_.timeout;
   if (time_is_up_) timeout_timer_.start(*time_is_up_ - outcome_.started);
   display_.begin(plan);
-  for (std::size_t i = 0; i < ranks_.size(); ++i) {
-    ranks_[i].plan = &plan.ranks[i];
-    start(ranks_[i]);
+  for (std::size_t i = 0; i < ranks_.size(); ++i) ranks_[i].plan = &plan.ranks[i];
+  if (plan.machines.empty()) {
+    for (Rank& rank : ranks_) start(rank);
+  } else {
+    for (Rank& rank : ranks_) rank.awaited = true;
+    mpi_.emplace(plan, options_);
   }
   const auto running = [&] {
     return sweep_timer_.set() ||
            std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return !rank.done(); });
   };
-  while (running()) step();
+  while (running() || (mpi_ && mpi_->process() != 0)) step();
+  mpi_.reset();
   timeout_timer_.stop();
   return std::move(outcome_);
 }
@@ -86,14 +84,9 @@ Outcome Supervisor::run(const Plan& plan) {
 void Supervisor::start(Rank& rank) {
   auto [control, control_end] = connected_pair();
   auto [output, output_end] = connected_pair();
-  WrapperOptions wrapper;
+  WrapperOptions wrapper = wrapper_options(rank);
   wrapper.control = control_end.get();
   wrapper.output = output_end.get();
-  wrapper.show_out = display_.shows_out(rank.plan->rank);
-  wrapper.show_err = display_.shows_err();
-  wrapper.log = rank.plan->log;
-  wrapper.cpus = rank.plan->cpus;
-  wrapper.command = plan_->command;
 
   ProcessStart start;
   start.arguments = {own_path(), "rank"};
@@ -108,6 +101,47 @@ void Supervisor::start(Rank& rank) {
   rank.output = Channel(std::move(output));
 }
 
+WrapperOptions Supervisor::wrapper_options(const Rank& rank) const {
+  WrapperOptions options;
+  options.show_out = display_.shows_out(rank.plan->rank);
+  options.show_err = display_.shows_err();
+  options.log = rank.plan->log;
+  options.cpus = rank.plan->cpus;
+  options.command = plan_->command;
+  return options;
+}
+
+/** A wrapper has called from its machine. */
+void Supervisor::welcome(Arrival arrival) {
+  if (arrival.rank < 0 || arrival.rank >= static_cast<int>(ranks_.size())) return;
+  Rank& rank = ranks_[static_cast<std::size_t>(arrival.rank)];
+  if (!std::exchange(rank.awaited, false)) return;
+  if (rank.told_to_end) {  // before it had begun
+    rank.closed = true;
+    return rank_ended(rank, {.code = 0, .signal = SIGTERM}, SteadyClock::now());
+  }
+  rank.clock_behind = arrival.clock_behind;
+  rank.control = std::move(arrival.control);
+  rank.output = std::move(arrival.output);
+  rank.control.send(MessageType::setup, setup_text(wrapper_options(rank), rank.plan->environment));
+}
+
+/** Ranks whose wrappers will not call any more have failed; and mpiexec ends after all ranks. */
+void Supervisor::step_mpi() {
+  mpi_->step([this](Arrival arrival) { welcome(std::move(arrival)); });
+  bool all_done = true;
+  for (Rank& rank : ranks_) {
+    if (rank.awaited && !mpi_->failure().empty()) {
+      rank.awaited = false;
+      rank.closed = true;
+      outcome_.ends[static_cast<std::size_t>(rank.plan->rank)].last_output = mpi_->failure();
+      rank_ended(rank, {.code = 1, .signal = 0}, SteadyClock::now());
+    }
+    all_done &= rank.done();
+  }
+  if (all_done) mpi_->ranks_have_ended();
+}
+
 void Supervisor::step() {
   if (display_.draws_state()) display_.set_state(state_text());
   std::vector<pollfd> sources{{signals_.descriptor(), POLLIN, 0}};
@@ -118,15 +152,22 @@ void Supervisor::step() {
   // Output that nobody reads stays where it is: in the ranks' pipes in the end.
   const bool room = !display_.full();
   for (const Rank& rank : ranks_) {
-    sources.push_back({rank.control.descriptor(), POLLIN, 0});
+    const bool unsent = rank.control.unsent() > 0;
+    sources.push_back(
+        {rank.control.descriptor(), static_cast<short>(unsent ? POLLIN | POLLOUT : POLLIN), 0});
     sources.push_back({room ? rank.output.descriptor() : -1, POLLIN, 0});
+  }
+  if (mpi_) {
+    for (const int descriptor : mpi_->descriptors()) sources.push_back({descriptor, POLLIN, 0});
   }
   const Timer& display_timer = display_.timer();
   ::poll(sources.data(), sources.size(),
-         poll_timeout({&display_timer, &force_timer_, &timeout_timer_, &sweep_timer_}));
+         poll_timeout({&display_timer, &force_timer_, &timeout_timer_, &sweep_timer_,
+                       mpi_ ? &mpi_->timer() : &sweep_timer_}));
 
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     Rank& rank = ranks_[i];
+    rank.control.flush();
     if (sources[first_rank + 2 * i].revents != 0) {
       const bool there = rank.control.receive(
           [&](MessageType type, std::string_view text) { take_message(rank, type, text); });
@@ -142,9 +183,10 @@ void Supervisor::step() {
       }
     }
   }
+  if (mpi_) step_mpi();
   if (sources[0].revents != 0) take_signals();
   for (Rank& rank : ranks_) {
-    const bool lost = rank.wrapper == 0 && !rank.control.open() && !rank.closed;
+    const bool lost = !rank.awaited && rank.wrapper == 0 && !rank.control.open() && !rank.closed;
     if (lost) wrapper_lost(rank);
   }
   decide();
@@ -186,6 +228,7 @@ void Supervisor::reap() {
     int status = 0;
     const pid_t child = ::waitpid(-1, &status, WNOHANG);
     if (child <= 0) return;
+    if (mpi_ && mpi_->take_end(child, ExitStatus::from_wait(status))) continue;
     for (Rank& rank : ranks_) {
       if (rank.wrapper != child) continue;
       rank.wrapper = 0;
@@ -220,9 +263,12 @@ void Supervisor::take_message(Rank& rank, MessageType type, std::string_view tex
         return i < fields.size() ? parse_number<std::int64_t>(fields[i]).value_or(0) : 0;
       };
       rank_ended(rank, {.code = static_cast<int>(number(0)), .signal = static_cast<int>(number(1))},
-                 SteadyClock::time_point(SteadyClock::duration(number(2))));
+                 SteadyClock::time_point(SteadyClock::duration(number(2))) + rank.clock_behind);
       break;
     }
+    case MessageType::orphaned:
+      end.orphaned = true;
+      break;
     case MessageType::closed:
       end.last_output = text;
       rank.closed = true;
@@ -247,7 +293,8 @@ void Supervisor::wrapper_lost(Rank& rank) {
   rank.output.close();
   display_.end_output(*rank.plan);
   if (!rank.ended) {
-    rank_ended(rank, rank.wrapper_status, SteadyClock::now());
+    const ExitStatus lost{.code = 0, .signal = SIGKILL};
+    rank_ended(rank, mpi_ ? lost : rank.wrapper_status, SteadyClock::now());
     outcome_.ends[static_cast<std::size_t>(rank.plan->rank)].wrapper_lost = true;
   }
   // The rank's process ends with it; what descends from that is ours now.
@@ -297,6 +344,9 @@ void Supervisor::end_harder() {
   for (const Rank& rank : ranks_) {
     if (rank.wrapper != 0 && !rank.closed) ::kill(rank.wrapper, SIGKILL);
   }
+  if (!mpi_) return;
+  mpi_->kill();
+  for (Rank& rank : ranks_) rank.control.close();
 }
 
 void Supervisor::send_all(int signal) {
@@ -308,6 +358,7 @@ void Supervisor::sweep() {
   for (const Rank& rank : ranks_) {
     if (rank.wrapper != 0) wrappers.insert(rank.wrapper);
   }
+  if (mpi_ && mpi_->process() != 0) wrappers.insert(mpi_->process());
   const int left = signal_descendants(SIGKILL, wrappers);
   if (left > 0 && ++sweeps_ < kMostSweeps) {
     sweep_timer_.start(kSweepInterval);

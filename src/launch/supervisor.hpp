@@ -9,6 +9,7 @@
 
 #include "launch/channel.hpp"
 #include "launch/display.hpp"
+#include "launch/mpi_job.hpp"
 #include "launch/options.hpp"
 #include "launch/plan.hpp"
 #include "launch/process.hpp"
@@ -22,7 +23,8 @@ struct RankEnd {
   SteadyClock::time_point when;
   pid_t process = 0;          ///< 0: it was never started
   bool after_stop = false;    ///< once all were told to end, or it was
-  bool wrapper_lost = false;  ///< it was ended because its wrapper was
+  bool wrapper_lost = false;  ///< it was ended because its wrapper was, or its machine is gone
+  bool orphaned = false;      ///< or because the process of Open MPI was that had started it
   int stopped_by = 0;  ///< the signal by which it is stopped, or was when it was told to end; or 0
   std::string last_output;  ///< the end of its stderr, or else of its stdout
 };
@@ -64,15 +66,20 @@ class Supervisor {
     ExitStatus wrapper_status;
     Channel control;
     Channel output;
+    bool awaited = false;  // its wrapper is on its way
+    SteadyClock::duration clock_behind{};
     std::optional<SteadyClock::time_point> told_to_end;
     bool ended = false;   // the rank's process
     bool closed = false;  // and nothing of it is left
     std::string progress;
 
-    bool done() const { return wrapper == 0 && !control.open() && !output.open(); }
+    bool done() const { return !awaited && wrapper == 0 && !control.open() && !output.open(); }
   };
 
   void start(Rank& rank);
+  WrapperOptions wrapper_options(const Rank& rank) const;
+  void welcome(Arrival arrival);
+  void step_mpi();
   void step();
   void take_signals();
   void reap();
@@ -102,6 +109,7 @@ class Supervisor {
   std::optional<SteadyClock::time_point> time_is_up_;  // however often the ranks start again
   Timer sweep_timer_;
   int sweeps_ = 0;
+  std::optional<MpiJob> mpi_;  // on several machines
 };
 
 }  // namespace tutti::launch

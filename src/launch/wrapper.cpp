@@ -96,6 +96,7 @@ class Wrapper {
   void rank_ended(int status);
   void end_leftovers();
   void launcher_gone();
+  void parent_gone();
   void pass_on(int signal);
   void kill_all();
   void tell_log_failure();
@@ -122,6 +123,7 @@ class Wrapper {
   bool ended_ = false;  // the rank
   bool alone_ = false;  // and all that descends from it
   bool launcher_gone_ = false;
+  bool orphaned_ = false;
 };
 
 void Wrapper::start() {
@@ -190,7 +192,7 @@ void Wrapper::take_signals() {
     if (signal == SIGCHLD) {
       reap();
     } else if (signal == SIGTERM && ::getppid() != parent_) {
-      launcher_gone();  // its death signal
+      parent_gone();  // its death signal
     } else {
       pass_on(signal);
     }
@@ -234,6 +236,14 @@ void Wrapper::launcher_gone() {
   if (std::exchange(launcher_gone_, true)) return;
   control_.close();
   output_.close();
+  pass_on(SIGTERM);
+  kill_timer_.start(kOrphanGrace);
+}
+
+/** Who has started this process need not be the launcher, but Open MPI's daemon. */
+void Wrapper::parent_gone() {
+  if (std::exchange(orphaned_, true)) return;
+  control_.send(MessageType::orphaned, "");
   pass_on(SIGTERM);
   kill_timer_.start(kOrphanGrace);
 }

@@ -1,7 +1,8 @@
-// What ranks do on hosts whose network is slow or fails: ranks slow|barriers DIRECTORY
+// What ranks do on hosts whose network is slow or fails: ranks slow|barriers|join DIRECTORY
 //
-// `slow` moves a few MiB by several calls and checks them; `barriers` goes on until a rank is lost.
-// Each rank writes what became of it to DIRECTORY/rank.N, since a host may be out of reach then.
+// `slow` moves a few MiB by several calls and checks them; `barriers` goes on until a rank is lost,
+// `join` ends at once. Each rank writes what became of it to DIRECTORY/rank.N, since a host may be
+// out of reach then.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>

@@ -26,7 +26,9 @@ Plan plan_of(std::vector<std::string> arguments, int gpus = 0) {
   for (const char* const name : {"TUTTI_DEVICE", "CUDA_VISIBLE_DEVICES"}) ::unsetenv(name);
   arguments.emplace_back("true");
   ReservedPorts ports;
-  return make_plan(parse_run(arguments), machine_with_gpus(gpus), 0, ports);
+  const Machine machine = machine_with_gpus(gpus);
+  const RunOptions options = parse_run(arguments);
+  return make_plan(options, {machine, machines_of(options, machine), {}}, 0, ports);
 }
 
 /** The value of a variable of a rank; "-" if it has none. */
@@ -89,13 +91,37 @@ TEST(LaunchPlan, BindsRanksToProcessorsAndSockets) {
   EXPECT_THROW(plan_of({"-n", "9", "--bind", "core"}), InvalidArgument);
 }
 
-TEST(LaunchPlan, RefusesRanksOfOtherMachinesByName) {
-  try {
-    plan_of({"--servers=127.0.0.1:45001", "--workers=127.0.0.1,192.0.2.7"});
-    FAIL() << "not refused";
-  } catch (const InvalidArgument& error) {
-    EXPECT_EQ(std::string(error.what()),
-              "worker 1 is to run on 192.0.2.7, which is not this machine (m)");
+TEST(LaunchPlan, OfSeveralMachinesHasTheirRanksInOrder) {
+  const Plan plan = plan_of({"--hosts", "198.51.100.1:2,198.51.100.2:1"});
+  EXPECT_EQ(plan.machines.size(), 2U);
+  EXPECT_EQ(plan.host, "198.51.100.1, 198.51.100.2");
+  const char* const hosts[] = {"198.51.100.1", "198.51.100.1", "198.51.100.2"};
+  const char* const local_ranks[] = {"0", "1", "0"};
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(plan.ranks.at(rank).host, hosts[rank]);
+    EXPECT_EQ(value(plan, rank, "TUTTI_LOCAL_RANK"), local_ranks[rank]);
+    EXPECT_EQ(value(plan, rank, "TUTTI_LOCAL_SIZE"), rank < 2 ? "2" : "1");
+    EXPECT_EQ(value(plan, rank, "MASTER_ADDR"), "198.51.100.1");
+    EXPECT_EQ(value(plan, rank, "TUTTI_TICKET"), "-") << "they meet through MPI";
+  }
+  EXPECT_EQ(plan_of({"--hosts", "198.51.100.1,198.51.100.2", "-n", "4"}).ranks.size(), 8U);
+  EXPECT_EQ(plan_of({"--ips", "198.51.100.1,198.51.100.2"}, 2).ranks.size(), 4U) << "a GPU each";
+  EXPECT_TRUE(plan_of({"--hosts", "localhost:1"}).machines.empty());
+}
+
+TEST(LaunchPlan, PutsRolesOnTheirMachines) {
+  const Plan plan = plan_of({"--servers=198.51.100.1:6170,198.51.100.2:6171",
+                             "--workers=198.51.100.2,198.51.100.1:6173", "--gpus=0"});
+  ASSERT_EQ(plan.ranks.size(), 4U);
+  EXPECT_EQ(plan.ranks[0].host, "198.51.100.2");
+  EXPECT_EQ(plan.ranks[1].endpoint.text(), "198.51.100.1:6173");
+  EXPECT_EQ(plan.ranks[3].endpoint.text(), "198.51.100.2:6171");
+  EXPECT_EQ(value(plan, 3, "TUTTI_LOCAL_RANK"), "1");
+  EXPECT_EQ(value(plan, 1, "FLAGS_selected_gpus"), "0");
+  for (const char* const wrong : {"--server_num=1", "--worker_num=2"}) {
+    EXPECT_THROW(
+        plan_of({wrong, wrong[2] == 's' ? "--workers=198.51.100.2" : "--servers=198.51.100.1:1"}),
+        InvalidArgument);
   }
 }
 

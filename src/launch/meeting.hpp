@@ -1,0 +1,79 @@
+// How wrappers on other machines and the launcher find each other, and know that they are meant.
+#pragma once
+
+#include <netinet/in.h>
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file_descriptor.hpp"
+#include "launch/channel.hpp"
+#include "launch/hosts.hpp"
+#include "launch/process.hpp"
+#include "launch/timer.hpp"
+#include "launch/wrapper.hpp"
+
+namespace tutti::launch {
+
+/** The variable by which Open MPI carries the secret of a job to the wrappers. */
+inline constexpr const char* kSecretVariable = "TUTTI_JOB_SECRET";
+
+/** What a wrapper has said of itself. */
+struct Caller {
+  int rank = 0;
+  bool control = false;  ///< whether this is its connection for control, or for output
+  std::string host;      ///< as its machine calls itself
+  std::string version;
+  SteadyClock::duration behind{};  ///< how far its clock is behind ours
+};
+
+/**
+ * Where wrappers call. Both ends prove that they hold the job's secret (a keyed hash of what the
+ * other has made up) before anything else is said; what follows is not encrypted.
+ */
+class Meeting {
+ public:
+  /** Listens on a port of its own. Throws SystemError. */
+  Meeting();
+
+  const std::string& secret() const { return secret_; }
+  /** "10.0.0.1:40000,10.0.1.1:40000": where the machines of these names can call. */
+  std::string addresses_for(const std::vector<Host>& hosts) const;
+
+  /** Descriptors to wait for. */
+  std::vector<int> descriptors() const;
+  /** Takes calls and what callers say; hands over connections that have proved themselves. Never
+   * blocks. */
+  void step(const std::function<void(const Caller&, Channel)>& take);
+
+ private:
+  struct Guest {
+    Channel channel;
+    std::string challenge;
+    Caller caller;
+    bool proved = false;
+    bool refused = false;
+    SteadyClock::time_point since;
+  };
+  void accept();
+  void hear(Guest& guest, MessageType type, std::string_view text);
+
+  FileDescriptor listener_;
+  int port_ = 0;
+  std::string secret_;
+  std::vector<Guest> guests_;
+};
+
+/** What the launcher has a wrapper do: its options and what the rank's environment has besides. */
+std::string setup_text(const WrapperOptions& options, const std::vector<Variable>& environment);
+
+/**
+ * In a wrapper that mpiexec has started: calls the launcher at one of `addresses`, changes the
+ * environment as that says, and returns what to run; the control and output sockets among it.
+ * Throws SystemError if the launcher cannot be reached or is another.
+ */
+WrapperOptions join_launcher(const std::string& addresses);
+
+}  // namespace tutti::launch

@@ -1,0 +1,161 @@
+// Starts mpiexec.
+#include "launch/mpi_job.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
+
+#include "base/text.hpp"
+#include "launch/check.hpp"
+#include "launch/process.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::launch {
+namespace {
+
+constexpr std::chrono::milliseconds kCallLimit{60'000};  // for the wrappers of all machines to call
+constexpr std::chrono::milliseconds kEndGrace{1000};     // for mpiexec to end after all ranks have
+
+/** A file with the machine of each rank, one a line. */
+std::string write_hostfile(const Plan& plan) {
+  std::string path = (std::filesystem::temp_directory_path() / "tutti-hosts-XXXXXX").string();
+  const FileDescriptor file(::mkostemp(path.data(), O_CLOEXEC));
+  std::string text;
+  for (const RankPlan& rank : plan.ranks) text += rank.host + "\n";
+  if (!file || ::write(file.get(), text.data(), text.size()) != std::ssize(text)) {
+    throw SystemError("cannot write " + path, errno);
+  }
+  return path;
+}
+
+const char* binding_of(Binding binding) {
+  switch (binding) {
+    case Binding::core:
+      return "core";
+    case Binding::socket:
+      return "socket";
+    case Binding::none:
+    case Binding::automatic:  // mpiexec refuses where there are too few cores
+      break;
+  }
+  return "none";
+}
+
+}  // namespace
+
+std::vector<std::string> mpiexec_command(const Plan& plan, const RunOptions& options,
+                                         const std::string& hostfile,
+                                         const std::string& addresses) {
+  std::vector<std::string> words{"mpiexec"};
+  if (::geteuid() == 0) words.emplace_back("--allow-run-as-root");
+  // The launcher decides who ends when a rank has failed, and rank i is on line i of the hostfile.
+  words.insert(words.end(),
+               {"--enable-recovery", "--oversubscribe", "--mca", "rmaps", "seq", "--hostfile",
+                hostfile, "--bind-to", binding_of(options.binding), "--wdir",
+                std::filesystem::current_path().string(), "-x", kSecretVariable, "-n",
+                std::to_string(plan.ranks.size()), own_path(), "rank", "--connect", addresses});
+  return words;
+}
+
+MpiJob::MpiJob(const Plan& plan, const RunOptions& options)
+    : hostfile_(write_hostfile(plan)), ranks_(plan.ranks.size()) {
+  ProcessStart start;
+  start.arguments =
+      mpiexec_command(plan, options, hostfile_, meeting_.addresses_for(plan.machines));
+  start.arguments.front() = resolve_program({"mpiexec"}, false).front();
+  start.environment = environment_with({{kSecretVariable, meeting_.secret(), true}});
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw SystemError("cannot make a pipe", errno);
+  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  printed_end_.reset(ends[0]);
+  const FileDescriptor write_end(ends[1]);
+  const FileDescriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (::isatty(0) == 1) start.standard[0] = nothing.get();
+  start.standard[1] = start.standard[2] = write_end.get();
+  start.own_group = true;  // Ctrl-C is the launcher's to pass on
+  start.death_signal = SIGTERM;
+  process_ = start_process(start);
+  timer_.start(kCallLimit);
+}
+
+MpiJob::~MpiJob() { remove_hostfile(); }
+
+void MpiJob::remove_hostfile() {
+  std::error_code error;
+  if (!hostfile_.empty()) std::filesystem::remove(std::exchange(hostfile_, {}), error);
+}
+
+std::vector<int> MpiJob::descriptors() const {
+  std::vector<int> all = meeting_.descriptors();
+  all.push_back(printed_end_.get());
+  return all;
+}
+
+void MpiJob::step(const std::function<void(Arrival)>& take) {
+  meeting_.step([&](const Caller& caller, Channel channel) {
+    remove_hostfile();  // it has been read
+    if (!caller.control) {
+      outputs_[caller.rank] = std::move(channel);
+      return;
+    }
+    const auto output = outputs_.extract(caller.rank);
+    if (!output || !failure_.empty()) return;
+    arrived_.push_back(
+        {caller.rank, std::move(channel), std::move(output.mapped()), caller.behind});
+  });
+  if (arrived_.size() == ranks_ && failure_.empty()) {  // now that all can start at once
+    timer_.stop();
+    for (Arrival& arrival : std::exchange(arrived_, {})) take(std::move(arrival));
+  }
+  read_output();
+  if (!timer_.due()) return;
+  if (ranks_ended_) {
+    kill();
+  } else {
+    timer_.stop();
+    failure_ = "it has not called within " + seconds_text(kCallLimit) + "; mpiexec says:\n" +
+               std::string(printed_.text());
+  }
+}
+
+void MpiJob::read_output() {
+  std::array<char, 4096> buffer{};
+  while (printed_end_) {
+    const ssize_t bytes = ::read(printed_end_.get(), buffer.data(), buffer.size());
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0 && errno == EAGAIN) break;
+    if (bytes <= 0) {
+      printed_end_.reset(-1);
+      break;
+    }
+    printed_.append({buffer.data(), static_cast<std::size_t>(bytes)});
+  }
+}
+
+bool MpiJob::take_end(pid_t child, ExitStatus status) {
+  if (child != process_) return false;
+  process_ = 0;
+  timer_.stop();
+  read_output();
+  failure_ = "mpiexec ended with " + status.describe() + ":\n" + std::string(printed_.text());
+  return true;
+}
+
+void MpiJob::ranks_have_ended() {
+  if (!std::exchange(ranks_ended_, true)) timer_.start(kEndGrace);
+}
+
+void MpiJob::kill() {
+  if (failure_.empty()) failure_ = "it had not started when the job was ended";
+  if (process_ != 0) ::kill(process_, SIGKILL);
+  timer_.stop();
+}
+
+}  // namespace tutti::launch

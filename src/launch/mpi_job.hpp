@@ -1,0 +1,77 @@
+// Ranks on several machines: mpiexec starts their wrappers, which call the launcher.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "launch/meeting.hpp"
+#include "launch/options.hpp"
+#include "launch/plan.hpp"
+#include "launch/text_lines.hpp"
+#include "launch/timer.hpp"
+
+namespace tutti::launch {
+
+/** The words of mpiexec's command line for a plan, with the hostfile and the launcher's addresses.
+ */
+std::vector<std::string> mpiexec_command(const Plan& plan, const RunOptions& options,
+                                         const std::string& hostfile, const std::string& addresses);
+
+/** A wrapper that has come, with both of its connections. */
+struct Arrival {
+  int rank = 0;
+  Channel control;
+  Channel output;
+  SteadyClock::duration clock_behind{};  ///< its clock, behind ours
+};
+
+/** A running mpiexec, which ends with this process, and its wrappers until they have called. */
+class MpiJob {
+ public:
+  /** Starts it. Throws Error if that cannot be. */
+  MpiJob(const Plan& plan, const RunOptions& options);
+  MpiJob(const MpiJob&) = delete;
+  MpiJob& operator=(const MpiJob&) = delete;
+  ~MpiJob();
+
+  /** Descriptors to wait for. */
+  std::vector<int> descriptors() const;
+  /** When step() has something to do even if none of them is ready. */
+  const Timer& timer() const { return timer_; }
+  /** Takes calls, and what mpiexec prints. Never blocks. Once all wrappers have come it hands them
+   * over. */
+  void step(const std::function<void(Arrival)>& take);
+  /** Why wrappers that have not called will not; empty as long as they may. */
+  const std::string& failure() const { return failure_; }
+
+  /** Notes that mpiexec has ended, if `child` is that. */
+  bool take_end(pid_t child, ExitStatus status);
+  /** Of mpiexec; 0 once it has ended. */
+  pid_t process() const { return process_; }
+  /** All ranks have ended: mpiexec has a moment to do so as well. */
+  void ranks_have_ended();
+  /** Kills mpiexec, whose daemons then end the wrappers. No wrapper is welcome any more. */
+  void kill();
+
+ private:
+  void read_output();
+  void remove_hostfile();
+
+  Meeting meeting_;
+  std::string hostfile_;
+  FileDescriptor printed_end_;
+  Tail printed_;
+  std::map<int, Channel> outputs_;  // by rank, of wrappers whose control is still to come
+  std::size_t ranks_;
+  std::vector<Arrival> arrived_;  // as long as others are on their way
+  bool ranks_ended_ = false;
+  Timer timer_;  // for all wrappers to call, and then for mpiexec to end
+  std::string failure_;
+  pid_t process_ = 0;
+};
+
+}  // namespace tutti::launch

@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""Jobs on several machines, which are network namespaces: machines_test.py RANKS (network/ranks.cpp)."""
+
+import os
+import signal
+import sys
+import time
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).absolute().parents[1] / "network"))
+
+import cluster  # noqa: E402
+import job  # noqa: E402
+from job import JobTest, main, wait_until  # noqa: E402
+
+HOSTS = "node1:2,node2:2"
+OPTIONS = {
+    "plm": "rsh", "plm_rsh_no_tree_spawn": "1", "oob_tcp_if_include": "eth0",
+    "btl_tcp_if_include": "eth0", "pml": "ob1", "btl": "self,vader,tcp", "osc": "^ucx",
+    "btl_vader_single_copy_mechanism": "none", "mpi_yield_when_idle": "1",
+}
+
+
+@unittest.skipUnless(cluster.is_possible(), "no network namespaces")
+class Machines(JobTest):
+    """Commands are given on a host called head."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.hosts = cluster.Cluster(2, 2)
+        cls.hosts.__enter__()
+        cls.addClassCleanup(cls.hosts.remove)
+        enter = cluster.enter(cls.hosts.directory, "head", [job.TUTTI])
+        cls.head = Path(cls.hosts.directory, "tutti")
+        words = " ".join("'" + word.replace("'", "'\\''") + "'" for word in enter)
+        cls.head.write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
+        cls.head.chmod(0o755)
+        cls.variables = {f"OMPI_MCA_{name}": value for name, value in OPTIONS.items()}
+        cls.variables["OMPI_MCA_plm_rsh_agent"] = (
+            f"{os.path.abspath(cluster.__file__)} {cls.hosts.directory}")
+        cls.variables["TMPDIR"] = cls.hosts.directory
+
+    def setUp(self):
+        super().setUp()
+        program, job.TUTTI = job.TUTTI, str(self.head)
+        self.addCleanup(setattr, job, "TUTTI", program)
+
+    def start(self, *arguments, env=None, **options):
+        return super().start(*arguments, env={**self.variables, **(env or {})}, **options)
+
+    def run_job(self, *arguments, **options):
+        """A job and its end, soon after which Open MPI's daemons have ended, too."""
+        started = self.start(*arguments, **options)
+        result = started.wait()
+        self.assert_gone(started)
+        result.job = started
+        return result
+
+    def sleeping(self):
+        """A job whose ranks sleep, and their processes."""
+        started = self.start("--hosts", HOSTS, "--grace", "0.5", "sleep", "1000")
+
+        def ranks():
+            lines = started.processes().items()
+            found = [pid for pid, line in lines if line.startswith("/usr/bin/sleep")]
+            return found if len(found) == 4 else None
+
+        return started, wait_until(ranks)
+
+    def process_of(self, started, program):
+        return [pid for pid, line in started.processes().items()
+                if os.path.basename(line.split()[0]) == program]
+
+    def test_ranks_join_and_know_where_they_are(self):
+        script = self.script('echo "$TUTTI_RANK/$TUTTI_WORLD_SIZE" $(hostname) "$TUTTI_LOCAL_RANK" '
+                             '"$RANK" "$MASTER_ADDR" "$GIVEN" ${TUTTI_TICKET:+ticket}')
+        result = self.run_job("--hosts", HOSTS, "--tee", "all", "--env", "GIVEN=yes", script)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(sorted(result.stdout.splitlines()),
+                         [f"[{rank}] {rank}/4 node{1 + rank // 2} {rank % 2} {rank} node1 yes"
+                          for rank in range(4)])
+        self.assertEqual(result.job.log("worker.3"), b"3/4 node2 1 3 node1 yes\n")
+        result = self.run_job("--hosts", HOSTS, RANKS, "join", self.folder)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual([(self.folder / f"rank.{rank}").read_text() for rank in range(4)],
+                         ["done"] * 4)
+
+    def test_the_first_failure_is_named_with_its_machine(self):
+        script = self.script('[ "$TUTTI_RANK" = 2 ] && { echo the cause >&2; exit 9; }; sleep 1000')
+        result = self.run_job("--hosts", HOSTS, script)
+        self.assertEqual(result.returncode, 9)
+        self.assertIn("worker 2 (rank 2 of 4) on node2 failed: exit code 9", result.stderr)
+        self.assertIn("\n  | the cause\n", result.stderr)
+        self.assertIn("told to end: worker 0, worker 1, worker 3", result.stderr)
+
+    def test_a_rank_of_mpi_that_is_killed_is_named(self):
+        started = self.start("--hosts", HOSTS, "--grace", "1", RANKS, "barriers", self.folder)
+        ready = self.folder / "rank.3"
+        wait_until(lambda: ready.exists() and ready.read_text() == "ready")
+        victim = [pid for pid in self.process_of(started, os.path.basename(RANKS))
+                  if job.variables_of(pid).get("TUTTI_RANK") == "3"]
+        os.kill(victim[0], signal.SIGKILL)
+        result = started.wait()
+        self.assertEqual(result.returncode, 137, result.stderr)
+        self.assertIn("worker 3 (rank 3 of 4) on node2 failed: signal 9 (SIGKILL)", result.stderr)
+        self.assert_gone(started)
+
+    def test_ctrl_c_reaches_all(self):
+        started, _ = self.sleeping()
+        os.kill(started.process.pid, signal.SIGINT)
+        result = started.wait()
+        self.assertEqual(result.returncode, 130, result.stderr)
+        self.assert_gone(started)
+
+    def test_nobody_outlives_a_launcher_that_is_killed(self):
+        started, _ = self.sleeping()
+        os.kill(started.process.pid, signal.SIGKILL)
+        self.assert_gone(started)
+
+    def test_nobody_outlives_mpiexec_or_its_daemons(self):
+        for program in ("mpiexec", "orted"):
+            with self.subTest(killed=program):
+                started, _ = self.sleeping()
+                begin = time.monotonic()
+                os.kill(self.process_of(started, program)[-1], signal.SIGKILL)
+                result = started.wait(10)
+                self.assertLess(time.monotonic() - begin, 5)
+                self.assertNotEqual(result.returncode, 0)
+                self.assertIn("failed", result.stderr)
+                self.assert_gone(started)
+
+    def test_what_is_wrong_with_a_machine_is_said_with_its_name(self):
+        begin = time.monotonic()
+        result = self.run_job("--hosts", "node1:1,node9:1", "true")
+        self.assertLess(time.monotonic() - begin, 3)
+        self.assertEqual(result.returncode, 2)
+        self.assertRegex(result.stderr, "node9: Cannot open network namespace")
+        result = self.run_job("--hosts", HOSTS, "/nowhere/train")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("/nowhere/train: there is no such file on node1", result.stderr)
+        self.assertIn("/nowhere/train: there is no such file on node2", result.stderr)
+
+    def test_servers_and_workers_have_machines(self):
+        script = self.script('[ "$TUTTI_ROLE" = server ] && sleep 1000; '
+                             'echo $TUTTI_ROLE $TUTTI_ROLE_INDEX $(hostname) $PADDLE_CURRENT_ENDPOINT')
+        result = self.run_job("--servers", "node1:6170,node2:6171", "--workers",
+                              "node2:6172,node1:6173", "--tee", "all", script)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(sorted(result.stdout.splitlines()),
+                         ["[worker 0] worker 0 node2 node2:6172",
+                          "[worker 1] worker 1 node1 node1:6173"])
+
+
+class Answers(JobTest):
+    """A shell that pretends to ask another machine."""
+
+    def ask(self, script, *arguments):
+        agent = self.script(script, "agent")
+        return self.run_job("--hosts", "other:1", *arguments, "true",
+                            env={"OMPI_MCA_plm_rsh_agent": str(agent)})
+
+    def test_refusals_are_passed_on(self):
+        result = self.ask("echo 'user@other: Permission denied (publickey).' >&2; exit 255")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("other: user@other: Permission denied (publickey).", result.stderr)
+        result = self.ask("exit 127")
+        self.assertIn("other: there is no ", result.stderr)
+
+    def test_versions_are_compared(self):
+        result = self.ask("echo tutti-version 0.0.1; echo tutti-clock 1")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("other: its tutti is 0.0.1, but here it is ", result.stderr)
+
+    def test_of_ips_the_first_starts_the_ranks(self):
+        result = self.run_job("--ips", "198.51.100.1,127.0.0.1", "false")
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("198.51.100.1, the first of --ips, starts the ranks", result.stderr)
+        result = self.run_job("--ips", "198.51.100.1,198.51.100.2", "true")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("is none of them", result.stderr)
+        self.assertEqual(self.run_job("--ips", "127.0.0.1", "true").returncode, 0)
+
+
+if __name__ == "__main__":
+    RANKS = sys.argv.pop(1)
+    if not cluster.is_possible():
+        print("SKIPPED in part: no network namespaces here (they need root and iproute2)")
+    main()

@@ -1,0 +1,125 @@
+// Lists of machines as people, files and resource managers write them.
+#include "launch/hosts.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "launch/check.hpp"
+#include "launch/lists.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::launch {
+namespace {
+
+std::string text_of(const std::vector<Host>& hosts) {
+  std::vector<std::string> items;
+  for (const Host& host : hosts) items.push_back(host.name + ":" + std::to_string(host.slots));
+  return join_list(items);
+}
+
+/** What the action refuses. */
+template <class Action>
+std::string refusal_of(const Action& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+std::string in_file(const std::string& text) {
+  std::string path = std::filesystem::temp_directory_path() / "tutti-hosts-test-XXXXXX";
+  ::close(::mkstemp(path.data()));
+  std::ofstream(path) << text;
+  std::string hosts;
+  try {
+    hosts = text_of(read_hostfile(path));
+  } catch (const InvalidArgument& error) {
+    hosts = error.what();
+  }
+  std::filesystem::remove(path);
+  return hosts;
+}
+
+TEST(LaunchHosts, OfAnOption) {
+  EXPECT_EQ(text_of(parse_hosts("--hosts", "a:2,b:1")), "a:2,b:1");
+  EXPECT_EQ(text_of(parse_hosts("--hosts", "a,b")), "a:0,b:0");
+  EXPECT_EQ(text_of(parse_hosts("--hosts", "a,b,a")), "a:2,b:0");
+  for (const char* wrong : {"a:", ":2", "a:0", "a:x", "a,,b", "a:2:3", "-oProxyCommand=x"}) {
+    EXPECT_NE(refusal_of([&] { parse_hosts("--hosts", wrong); }).find("--hosts has '"),
+              std::string::npos)
+        << wrong;
+  }
+}
+
+TEST(LaunchHosts, OfAFileInOpenMpisForm) {
+  EXPECT_EQ(
+      in_file("# two\nnode1 slots=2\n\n  node2  slots=3 max_slots=4 # more\nnode3\nnode4:2\n"),
+      "node1:2,node2:3,node3:0,node4:2");
+  EXPECT_EQ(in_file("a\nb\na\n"), "a:2,b:0");
+  EXPECT_NE(in_file("a slots=2\nb slots=two\n").find("line 2: 'b slots=two'"), std::string::npos);
+  EXPECT_NE(in_file("a cores=2\n").find("line 1"), std::string::npos);
+  EXPECT_NE(in_file("# none\n").find("names no machine"), std::string::npos);
+  EXPECT_NE(refusal_of([] { read_hostfile("/nowhere/hosts"); }).find("/nowhere/hosts"),
+            std::string::npos);
+}
+
+TEST(LaunchHosts, OfSlurmsLists) {
+  const auto nodes = [](const char* text) { return join_list(expand_nodes(text)); };
+  EXPECT_EQ(nodes("n1"), "n1");
+  EXPECT_EQ(nodes("n[1-3,7],head"), "n1,n2,n3,n7,head");
+  EXPECT_EQ(nodes("a[08-11],b[1,3]"), "a08,a09,a10,a11,b1,b3");
+  for (const char* wrong : {"n[1-3", "n[x]", "n[3-1]", "n[1]x", "n[1-9999999999]"}) {
+    EXPECT_NE(refusal_of([&] { expand_nodes(wrong); }).find("list of nodes"), std::string::npos)
+        << wrong;
+  }
+}
+
+/** Of gtest's death tests: ends a child of this process, whose environment it may change. */
+[[noreturn]] void say_allocated(const std::vector<std::pair<std::string, std::string>>& variables) {
+  for (const char* name : {"SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS",
+                           "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "PBS_NODEFILE"}) {
+    ::unsetenv(name);
+  }
+  for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+  std::string text;
+  try {
+    text = text_of(allocated_hosts());
+  } catch (const Error& error) {
+    text = error.what();
+  }
+  std::fprintf(stderr, "[%s]", text.c_str());
+  std::_Exit(0);
+}
+
+TEST(LaunchHosts, OfAResourceManager) {
+  const auto expect = [](const std::vector<std::pair<std::string, std::string>>& variables,
+                         const char* expected) {
+    EXPECT_EXIT(say_allocated(variables), ::testing::ExitedWithCode(0), expected);
+  };
+  expect({}, "\\[\\]");
+  expect({{"SLURM_JOB_NODELIST", "n[1-3]"},
+          {"SLURM_TASKS_PER_NODE", "2(x2),1"},
+          {"SLURM_NTASKS", "5"}},
+         "\\[n1:2,n2:2,n3:1\\]");
+  expect({{"SLURM_JOB_NODELIST", "n[1-2]"}, {"SLURM_TASKS_PER_NODE", "1(x2)"}}, "\\[n1:0,n2:0\\]");
+  expect({{"SLURM_JOB_NODELIST", "n[1-2]"}, {"SLURM_STEP_NUM_TASKS", "2"}}, "srun has started 2");
+  const std::string path = "/tmp/tutti-pbs-" + std::to_string(::getpid());
+  std::ofstream(path) << "x\nx\ny\n";
+  expect({{"PBS_NODEFILE", path}}, "\\[x:2,y:1\\]");
+  std::filesystem::remove(path);
+}
+
+TEST(LaunchHosts, AreAskedThroughAShellThatReadsTheWordsAsTheyAre) {
+  EXPECT_EQ(shell_text({"a b", "it's", "$x"}), "'a b' 'it'\\''s' '$x'");
+}
+
+}  // namespace
+}  // namespace tutti::launch
