@@ -39,9 +39,10 @@ enum class Operation : std::uint8_t {
   exchange,
   allocate,
   split,
+  group,
 };
 
-inline constexpr std::size_t kOperationCount = 22;
+inline constexpr std::size_t kOperationCount = 23;
 
 /** As the operation's function is called: "all_reduce". */
 constexpr std::string_view name_of(Operation operation) {
@@ -51,7 +52,7 @@ constexpr std::string_view name_of(Operation operation) {
       "scatter_v",        "all_gather", "all_gather_v", "reduce_scatter",
       "reduce_scatter_v", "all_to_all", "all_to_all_v", "sparse_all_reduce",
       "barrier",          "send",       "recv",         "exchange",
-      "allocate",         "split"};
+      "allocate",         "split",      "group"};
   return kNames[static_cast<std::size_t>(operation)];
 }
 
@@ -69,6 +70,12 @@ constexpr bool reduces(Operation operation) {
     default:
       return false;
   }
+}
+
+/** Whether it is about elements of some type. */
+constexpr bool has_elements(Operation operation) {
+  return operation != Operation::barrier && operation != Operation::split &&
+         operation != Operation::group;
 }
 
 /**
@@ -126,6 +133,7 @@ struct Call {
   static Call exchange(std::span<const Message> messages);
   static Call allocate(std::int64_t bytes, Device device = {});
   static Call split();
+  static Call group();
 
   /** Whether it is about messages between two ranks, not all of them. */
   bool is_message() const {

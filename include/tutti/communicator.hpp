@@ -234,6 +234,19 @@ class Communicator {
    * splits at a time, whatever the communicator.
    */
   std::optional<Communicator> split(int color, int key);
+  /**
+   * A communicator among `ranks` alone, in this order: the first of them is its rank 0. Collective
+   * over them and blocking; the others take no part, and need not know. Any two ranks make the
+   * groups that both are in in the same order. Takes the turns of a collective, a send and a recv.
+   * Between GPUs the group connects anew, with the first collective on their memory. Over several
+   * hosts, one thread makes groups or splits at a time.
+   *
+   * Errors: InvalidArgument if this rank is not one of them. MismatchError showing both lists, at
+   * once, where another member comes with another list. PeerLost naming those that did not come
+   * before the deadline; which say that they wait for each other, if ranks make groups in different
+   * orders, each waiting for the next.
+   */
+  Communicator group(std::span<const int> ranks);
 
   /**
    * Who keeps the others waiting: for each rank the seconds that the others have waited for it to

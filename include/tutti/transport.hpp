@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -19,9 +20,9 @@ class Journal;
 /**
  * Moves bytes of CPU memory between the ranks of one communicator. To implement one: run() does
  * what each Operation says, as Communicator documents it, for all that a Call can ask for but
- * allocate and split, which have functions of their own, since they return something. A backend
- * that cannot do an operation throws BackendUnavailable naming it, on all ranks alike, before it
- * moves anything.
+ * allocate, split and group, which have functions of their own, since they return something. A
+ * backend that cannot do an operation throws BackendUnavailable naming it, on all ranks alike,
+ * before it moves anything.
  *
  * The arguments have been checked by the Communicator; `in` and `out` are either the same elements
  * (the operation's usual in-place form) or do not overlap. Called by all ranks in the same order,
@@ -41,6 +42,8 @@ class Transport {
   virtual int size() const = 0;
   virtual int local_rank() const = 0;
   virtual int local_size() const = 0;
+  /** Whether `rank` is on the same host as this one. */
+  virtual bool shares_host(int rank) const = 0;
   /** One line for the log: what carries the bytes, and between whom. */
   virtual std::string describe() const = 0;
   /** How long any wait may last. */
@@ -62,6 +65,8 @@ class Transport {
   virtual Buffer allocate(std::int64_t bytes) = 0;
   /** Collective: a transport among the ranks of equal `color`, ordered by `key`, then by rank. */
   virtual std::unique_ptr<Transport> split(int color, int key) = 0;
+  /** Collective over `ranks` alone: a transport among them, in this order. */
+  virtual std::unique_ptr<Transport> group(std::span<const int> ranks) = 0;
 
   /**
    * For waits that are not the transport's own, for a GPU: called about every 50 ms, it shows the

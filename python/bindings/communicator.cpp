@@ -236,6 +236,11 @@ std::optional<Self> split(const Self& self, int color, int key) {
   return connect([&] { return std::move(*part); });
 }
 
+Self group(const Self& self, const std::vector<int>& ranks) {
+  auto members = self->call([&](Communicator& communicator) { return communicator.group(ranks); });
+  return connect([&] { return std::move(members); });
+}
+
 void wait(const PyEvent& event) {
   if (!event.communicator) return;
   blocking([&] { event.event.wait(); }, [&] { event.communicator->abort(Interrupted().what()); });
@@ -356,6 +361,11 @@ void bind_communicator(py::module_& module) {
       .def("split", &split, py::arg("color"), py::arg("key") = 0,
            "A communicator among the ranks that pass the same color, ordered by key, then by rank; "
            "None for a negative color. Collective and blocking.")
+      .def(
+          "group", &group, py::arg("ranks"),
+          "A communicator among these ranks alone, in this order: the first of them is its rank 0. "
+          "Collective over them and blocking; the others take no part. MismatchError shows both "
+          "lists if another member comes with another one; PeerLost names who does not come.")
       .def(
           "lateness",
           [](const Self& self) {

@@ -202,6 +202,12 @@ Call Call::split() {
   return call;
 }
 
+Call Call::group() {
+  Call call;
+  call.operation = Operation::group;
+  return call;
+}
+
 std::string Call::describe() const { return Signature::of(*this).describe(); }
 
 }  // namespace tutti

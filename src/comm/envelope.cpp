@@ -6,6 +6,7 @@
 namespace tutti {
 
 std::string Envelope::describe() const {
+  if (tag == kGroupTag) return "(who makes a group)";
   return "(" + std::string(name_of(dtype)) + ", count " + std::to_string(count) + ", tag " +
          (tag == kAnyTag ? "any" : std::to_string(tag)) + ")";
 }

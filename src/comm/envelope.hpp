@@ -11,6 +11,9 @@
 
 namespace tutti {
 
+/** The tag of messages with which ranks make a group; no recv takes one. */
+inline constexpr std::int32_t kGroupTag = -2;
+
 /** What a sender has, or a receiver wants. Plain bytes, for shared memory and for messages. */
 struct Envelope {
   std::int64_t count = 0;
@@ -21,7 +24,9 @@ struct Envelope {
 
   std::int64_t bytes() const { return count * size_of(dtype); }
   /** Whether a receiver that wants `wanted_tag` takes it. */
-  bool has_tag(std::int32_t wanted_tag) const { return wanted_tag == kAnyTag || wanted_tag == tag; }
+  bool has_tag(std::int32_t wanted_tag) const {
+    return wanted_tag == tag || (wanted_tag == kAnyTag && tag >= 0);
+  }
   /** "(f32, count 10, tag 3)". */
   std::string describe() const;
 };

@@ -12,7 +12,7 @@ std::string Signature::describe() const {
     text << count << " bytes";
   } else if (operation == Operation::all_to_all_v) {
     text << name_of(dtype);
-  } else if (operation != Operation::barrier && operation != Operation::split) {
+  } else if (has_elements(operation)) {
     text << name_of(dtype) << ", count " << count;
     if (reduces(operation)) text << ", " << name_of(reduce);
     if (reduce == ReduceKind::premul_sum) text << " with factor " << factor;

@@ -234,3 +234,23 @@ def test_what_a_timeout_may_be():
                            (float("nan"), ValueError), (1e10, ValueError)):
         with pytest.raises(error):
             tutti.Communicator(0, 1, tutti.NcclIdHolder(), timeout=timeout)
+
+
+def groups(place):
+    comm = place.communicator()
+    everyone = list(range(place.ranks))[::-1]
+    group = comm.group(everyone)
+    assert group.world_size == place.ranks
+    assert everyone[group.global_rank] == place.rank
+    total = numpy.full(3, place.rank)
+    group.all_reduce(total)
+    assert (total == sum(everyone)).all()
+    if place.rank != 0:
+        assert comm.group(tuple(everyone[:-1])).world_size == place.ranks - 1  # rank 0 does nothing
+    with pytest.raises(ValueError, match="this is rank|this rank"):
+        comm.group([(place.rank + 1) % place.ranks] if place.ranks > 1 else [])
+    comm.barrier()
+
+
+def test_groups(on_ranks):
+    on_ranks(groups)

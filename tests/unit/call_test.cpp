@@ -38,6 +38,7 @@ TEST(Call, ShowsWhatTheOperationCounts) {
   EXPECT_EQ(Call::allocate(4096).describe(), "allocate(4096 bytes)");
   EXPECT_EQ(Call::barrier().describe(), "barrier()");
   EXPECT_EQ(Call::split().describe(), "split()");
+  EXPECT_EQ(Call::group().describe(), "group()");
   const std::string gathered = Call::all_gather_v(elements(2), elements(6), kCounts).describe();
   EXPECT_EQ(gathered.find("all_gather_v(f32, count 6 in all, 2 of this rank, counts #"), 0U)
       << gathered;

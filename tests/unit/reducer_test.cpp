@@ -60,6 +60,7 @@ class GatedTransport final : public Transport {
   int size() const override { return size_; }
   int local_rank() const override { return 0; }
   int local_size() const override { return size_; }
+  bool shares_host(int) const override { return true; }
   std::string describe() const override { return "a gate"; }
   std::chrono::milliseconds timeout() const override { return std::chrono::seconds(1); }
 
@@ -74,6 +75,7 @@ class GatedTransport final : public Transport {
   }
   void abort(std::string_view) noexcept override {}
   std::unique_ptr<Transport> split(int, int) override { return nullptr; }
+  std::unique_ptr<Transport> group(std::span<const int>) override { return nullptr; }
 
  private:
   std::shared_ptr<Gate> gate_;

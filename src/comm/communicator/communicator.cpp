@@ -1,9 +1,14 @@
 // Checks arguments once, and forwards them.
 #include "tutti/communicator.hpp"
 
+#include <algorithm>
+#include <cstddef>
 #include <exception>
+#include <string>
 #include <utility>
 
+#include "base/refuse.hpp"
+#include "base/text.hpp"
 #include "comm/arguments.hpp"
 #include "comm/communicator/backends.hpp"
 #include "comm/communicator/communicator_impl.hpp"
@@ -31,6 +36,22 @@ void check_scan(const ConstView& in, const View& out, const Reduce& reduce) {
   check_count("out", out, in.count, "as many as in");
   check_scan_reduce(reduce, in);
   check_overlap(in, out, 0);
+}
+
+void check_group(std::span<const int> ranks, int self, int size) {
+  if (ranks.empty()) refuse("ranks is empty, but must have this rank, ", self);
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const std::string name = "ranks[" + std::to_string(i) + "]";
+    check_rank(name, ranks[i], size);
+    const auto first = std::find(ranks.begin(), ranks.end(), ranks[i]) - ranks.begin();
+    if (first != static_cast<std::ptrdiff_t>(i)) {
+      refuse(name, " is ", ranks[i], ", as ranks[", first, "] is already");
+    }
+  }
+  if (std::find(ranks.begin(), ranks.end(), self) == ranks.end()) {
+    refuse("ranks has ", ranks_text(ranks), ", but this is rank ", self,
+           ": a group is made by its members alone");
+  }
 }
 
 }  // namespace
@@ -198,6 +219,15 @@ std::optional<Communicator> Communicator::split(int color, int key) {
   if (!part) return std::nullopt;
   Communicator result(std::make_shared<Impl>(std::move(part)));
   result.impl_->adopt(std::move(gpu_part));
+  result.impl_->share_trace(*impl_);
+  return result;
+}
+
+Communicator Communicator::group(std::span<const int> ranks) {
+  check_group(ranks, global_rank(), world_size());
+  std::unique_ptr<Transport> part;
+  impl_->run_here(Call::group(), [&](Transport& transport) { part = transport.group(ranks); });
+  Communicator result(std::make_shared<Impl>(std::move(part)));
   result.impl_->share_trace(*impl_);
   return result;
 }

@@ -110,14 +110,16 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   void tell_flight(const std::exception& error) noexcept;
 
   /** The place of a call among the collectives, the sends or the recvs; an exchange has one among
-   * the sends and one among the recvs. */
+   * the sends and one among the recvs, a group all three. */
   class Turn {
    public:
     Turn(Impl& impl, const Call& call) {
-      if (call.operation == Operation::exchange) {
-        const std::lock_guard lock(impl.drawing_both_);  // two of them in the same order in both
+      const bool is_group = call.operation == Operation::group;
+      if (call.operation == Operation::exchange || is_group) {
+        const std::lock_guard lock(impl.drawing_several_);  // two of them in the same order in all
         first_.emplace(impl.sends_);
         second_.emplace(impl.receives_);
+        if (is_group) third_.emplace(impl.collectives_);
       } else if (call.operation == Operation::send) {
         first_.emplace(impl.sends_);
       } else {
@@ -127,15 +129,18 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
     void wait() const {
       first_->wait();
       if (second_) second_->wait();
+      if (third_) third_->wait();
     }
     void leave() {
       first_->leave();
       if (second_) second_->leave();
+      if (third_) third_->leave();
     }
 
    private:
     std::optional<TicketLock::Place> first_;
     std::optional<TicketLock::Place> second_;
+    std::optional<TicketLock::Place> third_;
   };
 
   Event run_on_gpu(const Call& call, const Stream& stream);
@@ -187,7 +192,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   TicketLock collectives_;
   TicketLock sends_;
   TicketLock receives_;
-  std::mutex drawing_both_;
+  std::mutex drawing_several_;
   std::vector<std::shared_ptr<record::Trace>> traces_;  // all there ever were: calls use the last
   std::unique_ptr<Transport> transport_;
   record::Journal* const journal_;

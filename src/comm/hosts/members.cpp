@@ -41,23 +41,29 @@ std::unique_ptr<Transport> HierarchicalTransport::split(int color, int key) {
   // Splits of several communicators of one session must not run at the same time.
   guarded([&] {
     agree(Call::split());
-    // All parts of one split may use the same context: no two of them share a rank.
-    std::int32_t context = channel_->session()->next_context();
-    const View board(&context, 1, DType::i32);
-    all_reduce(Call::all_reduce(board, board, Reduce::max));
-    channel_->session()->use_context(context);
-
-    part = form_part(plan_split(*this, color, key, UniqueId::create()), context);
+    part = form_part(plan_split(*this, color, key, channel_->session()->next_context()));
     // Nobody goes on with a part that another rank has not got.
     agree(Call::split());
   });
   return part;
 }
 
-/** This rank's part of a split; null if it has none. */
-std::unique_ptr<Transport> HierarchicalTransport::form_part(const SplitPlan& plan,
-                                                            std::int32_t context) {
+std::unique_ptr<Transport> HierarchicalTransport::group(std::span<const int> ranks) {
+  std::unique_ptr<Transport> part;
+  guarded(
+      [&] {
+        part = form_part(plan_group(*this, ranks, channel_->session()->next_context()));
+        meet_group(*this, ranks);  // or one would go on with what another one has not got
+      },
+      Witnesses::two);
+  return part;
+}
+
+/** This rank's part; null if it has none. Its context is one that no member has used, so parts that
+ * share a rank differ in it. */
+std::unique_ptr<Transport> HierarchicalTransport::form_part(const PartPlan& plan) {
   if (plan.members.empty()) return nullptr;
+  channel_->session()->use_context(plan.context);
   std::vector<int> session_ranks;
   std::vector<int> hosts;
   for (const int member : plan.members) {
@@ -76,8 +82,8 @@ std::unique_ptr<Transport> HierarchicalTransport::form_part(const SplitPlan& pla
                                               channel_->timeout(),
                                               local_->group().participants_of(std::move(here)));
     if (layout.host_count() == 1) return std::make_unique<shm::ShmTransport>(std::move(local));
-    auto channel = std::make_unique<Channel>(channel_->session(), std::move(session_ranks), context,
-                                             channel_->timeout());
+    auto channel = std::make_unique<Channel>(channel_->session(), std::move(session_ranks),
+                                             plan.context, channel_->timeout());
     return connect_part(std::move(channel), std::move(layout), std::move(local), plan.members);
   } catch (const CommunicationError&) {
     throw;

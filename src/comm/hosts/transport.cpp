@@ -159,6 +159,7 @@ void HierarchicalTransport::run(const Call& call) {
         return message(call);
       case Operation::allocate:
       case Operation::split:
+      case Operation::group:
         break;  // have functions of their own
     }
     throw Error(std::string(name_of(call.operation)) + " is no operation to run");

@@ -53,6 +53,7 @@ class HierarchicalTransport final : public Transport {
   int size() const override { return channel_->size(); }
   int local_rank() const override { return local_->rank(); }
   int local_size() const override { return local_->size(); }
+  bool shares_host(int rank) const override { return layout_.host_of(rank) == host(); }
   std::string describe() const override;
   std::chrono::milliseconds timeout() const override { return channel_->timeout(); }
   record::Journal* journal() override { return &local_->group().journal(); }
@@ -62,6 +63,7 @@ class HierarchicalTransport final : public Transport {
   void run(const Call& call) override;
   Buffer allocate(std::int64_t bytes) override;
   std::unique_ptr<Transport> split(int color, int key) override;
+  std::unique_ptr<Transport> group(std::span<const int> ranks) override;
   void pulse(std::chrono::milliseconds waited) override;
   void abort(std::string_view reason) noexcept override;
 
@@ -73,16 +75,18 @@ class HierarchicalTransport final : public Transport {
   /** The local rank of this host's agent. */
   int local_agent(int root) const;
 
-  /** Who has seen a mismatch of an operation: all ranks, by agree(), or the two of a message. */
+  /** Who has seen a mismatch of an operation: all ranks, by agree(), or two, of a message or a
+   * group.
+   */
   enum class Witnesses { all, two };
   /** Runs what is a call; tells both sides of its failure. */
   template <class Action>
-  void guarded(const Action& action) {
+  void guarded(const Action& action, Witnesses witnesses = Witnesses::all) {
     const mpi::Channel::CallScope call;
     try {
       action();
     } catch (...) {
-      tell_failure(Witnesses::all);
+      tell_failure(witnesses);
       throw;
     }
   }
@@ -127,7 +131,7 @@ class HierarchicalTransport final : public Transport {
   void carried_broadcast(const Call& call);
   /** From local rank `root` to all ranks of this host, which agree by now. */
   void spread(View data, int root = 0);
-  std::unique_ptr<Transport> form_part(const SplitPlan& plan, std::int32_t context);
+  std::unique_ptr<Transport> form_part(const PartPlan& plan);
   std::unique_ptr<Transport> connect_part(std::unique_ptr<mpi::Channel> channel, Layout layout,
                                           std::unique_ptr<shm::Local> local,
                                           const std::vector<int>& members);

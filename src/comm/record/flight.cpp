@@ -209,7 +209,7 @@ std::string NotedCall::describe() const {
   std::string text = std::string(tutti::name_of(operation)) + '(';
   if (operation == Operation::allocate || operation == Operation::exchange) {
     text += std::to_string(count) + " bytes";
-  } else if (operation != Operation::barrier && operation != Operation::split) {
+  } else if (has_elements(operation)) {
     text += std::string(tutti::name_of(dtype)) + ", count " + std::to_string(count);
     if (reduces(operation)) text += ", " + std::string(tutti::name_of(reduction));
     if (operation == Operation::send) {

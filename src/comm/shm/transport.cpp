@@ -9,7 +9,6 @@
 
 #include "comm/blocks.hpp"
 #include "comm/sparse/sum.hpp"
-#include "comm/split.hpp"
 #include "device/cpu/reduction.hpp"
 #include "tutti/error.hpp"
 
@@ -135,8 +134,20 @@ Buffer ShmTransport::allocate(std::int64_t bytes) {
 
 std::unique_ptr<Transport> ShmTransport::split(int color, int key) {
   agree(Call::split());
-  const SplitPlan plan = plan_split(*this, color, key, UniqueId::create());
-  if (color < 0) return nullptr;
+  const PartPlan plan = plan_split(*this, color, key);
+  return color < 0 ? nullptr : form_part(plan);
+}
+
+std::unique_ptr<Transport> ShmTransport::group(std::span<const int> ranks) {
+  try {
+    return form_part(plan_group(*this, ranks));
+  } catch (const MismatchError& error) {
+    local_->group().fail_mismatch(error.what());
+    throw;
+  }
+}
+
+std::unique_ptr<Transport> ShmTransport::form_part(const PartPlan& plan) {
   std::vector<int> names(plan.members.size());
   std::iota(names.begin(), names.end(), 0);
   LocalGroup& group = local_->group();

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "comm/shm/mail.hpp"
 #include "comm/shm/signatures.hpp"
 #include "comm/sparse/packet.hpp"
+#include "comm/split.hpp"
 #include "tutti/transport.hpp"
 
 namespace tutti::shm {
@@ -37,6 +39,7 @@ class ShmTransport final : public Transport {
   int size() const override { return local_->size(); }
   int local_rank() const override { return local_->rank(); }
   int local_size() const override { return local_->size(); }
+  bool shares_host(int /*rank*/) const override { return true; }
   std::string describe() const override;
   std::chrono::milliseconds timeout() const override { return local_->group().timeout(); }
   record::Journal* journal() override { return &local_->group().journal(); }
@@ -44,6 +47,7 @@ class ShmTransport final : public Transport {
   void run(const Call& call) override;
   Buffer allocate(std::int64_t bytes) override;
   std::unique_ptr<Transport> split(int color, int key) override;
+  std::unique_ptr<Transport> group(std::span<const int> ranks) override;
   void pulse(std::chrono::milliseconds waited) override;
   void abort(std::string_view reason) noexcept override;
 
@@ -63,6 +67,7 @@ class ShmTransport final : public Transport {
   void reduce_scatter_v(const Call& call);
   void sparse_all_reduce(const Call& call);
   void message(const Call& call);
+  std::unique_ptr<Transport> form_part(const PartPlan& plan);
 
   std::unique_ptr<Local> local_;
   Signatures signatures_;
