@@ -28,6 +28,10 @@ namespace tutti {
  * It goes with its last rank, and leaves nothing behind. All calls are safe from several threads;
  * forked children get a CommunicationError.
  *
+ * On a host it lies in shared memory, and takes no rank's time but the caller's. Where the
+ * communicator spans several, it lies on the host of rank 0, whose process serves the others over
+ * TCP by threads of its own, as long as it has the store: a call takes a round trip then.
+ *
  * Errors: PeerLost where a rank of the communicator has died, if what is asked for is not there,
  * for that rank might have been to set it; at once, wherever it is known. So do a mismatch, and an
  * abort() of another rank, end a wait. Whoever waits in get() or pop() counts, for those who wait
@@ -38,7 +42,7 @@ namespace tutti {
 class Store {
  public:
   /** Collective over the communicator, and blocking. Throws SystemError on every rank if shared
-   * memory is short; BackendUnavailable on every rank if the communicator spans several hosts. */
+   * memory is short, or a rank of another host cannot connect to rank 0's. */
   explicit Store(const Communicator& communicator);
   Store(Store&&) noexcept;
   Store& operator=(Store&&) noexcept;

@@ -7,11 +7,11 @@
 
 #include "base/deadline.hpp"
 #include "base/log.hpp"
-#include "base/system.hpp"
 #include "base/text.hpp"
 #include "base/waiter.hpp"
 #include "comm/batch.hpp"
 #include "comm/mpi/channel.hpp"
+#include "comm/mpi/endpoint.hpp"
 #include "comm/mpi/heartbeats.hpp"
 #include "tutti/error.hpp"
 
@@ -25,18 +25,6 @@ constexpr std::chrono::milliseconds kForAWelcome{500};
 constexpr WaitPolicy kPolicy{.nap = std::chrono::microseconds(200)};
 constexpr std::size_t kMostStrangers = 64;  // connections that have not said who they are
 constexpr int kProbes = 8;                  // seconds, and as many signs of life
-
-using Token = std::array<std::byte, 16>;
-
-/** Under which addresses a leader listens. */
-struct Endpoint {
-  static constexpr std::size_t kMostAddresses = 32;
-  Token token{};  ///< proves to it that a connection comes from who was given this, and the reverse
-  std::uint64_t network = 0;
-  std::uint16_t port = 0;  ///< 0: nowhere
-  std::uint16_t address_count = 0;
-  std::array<Address, kMostAddresses> addresses{};
-};
 
 /** Who connects says, as the first thing: whom it wants, by the endpoint's token, and who it is. */
 struct Hello {
@@ -64,24 +52,9 @@ std::vector<Peer> nearest(const Layout& layout, int own) {
   return peers;
 }
 
-Endpoint endpoint_of(std::uint16_t port) {
-  Endpoint endpoint;
-  fill_with_random(endpoint.token, "the heartbeats' connections");
-  endpoint.network = network_id();
-  endpoint.port = port;
-  const std::vector<Address> addresses = own_addresses();
-  const std::size_t count = std::min(addresses.size(), Endpoint::kMostAddresses);
-  std::copy_n(addresses.begin(), count, endpoint.addresses.begin());
-  endpoint.address_count = static_cast<std::uint16_t>(count);
-  return endpoint;
-}
-
-/** Where who gave `endpoint` may be reached: within one network stack by loopback, which nothing
- * blocks. Nowhere if one of the two has no sockets. */
-std::vector<Address> addresses_of(const Endpoint& endpoint, const Endpoint& own) {
-  if (endpoint.port == 0 || own.port == 0) return {};
-  if (endpoint.network == own.network && endpoint.network != 0) return {loopback_address()};
-  return {endpoint.addresses.begin(), endpoint.addresses.begin() + endpoint.address_count};
+/** Where to connect to who gave `endpoint`; nowhere if one of the two has no sockets. */
+std::vector<Address> reachable(const Endpoint& endpoint, const Endpoint& own) {
+  return own.port == 0 ? std::vector<Address>() : addresses_of(endpoint, own.network);
 }
 
 /** Sends `own` to every peer and fills in what comes from it. */
@@ -107,7 +80,7 @@ class Connector {
  public:
   Connector(Peer& peer, const Endpoint& own, int own_host)
       : peer_(peer), own_(own), own_host_(own_host) {
-    for (const Address address : addresses_of(peer.endpoint, own)) {
+    for (const Address address : reachable(peer.endpoint, own)) {
       Socket socket = start_connecting(address, peer.endpoint.port);
       if (socket) attempts_.push_back(std::move(socket));
     }
@@ -220,8 +193,7 @@ void log_unconnected(const std::vector<Peer>& peers, const Channel& channel, con
   for (const Peer& peer : peers) {
     if (peer.socket || peer.leader < channel.rank()) continue;  // one of the two says it
     list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer.leader) + " (";
-    for (const Address address : addresses_of(peer.endpoint, own))
-      list += address_text(address) + " ";
+    for (const Address address : reachable(peer.endpoint, own)) list += address_text(address) + " ";
     list += "port " + std::to_string(peer.endpoint.port) + ")";
   }
   if (list.empty()) return;
@@ -240,7 +212,7 @@ std::unique_ptr<Heartbeats> Heartbeats::connect(Channel& channel, const Layout& 
   try {
     std::uint16_t port = 0;
     listener = listen_anywhere(port);
-    own = endpoint_of(port);
+    own = Endpoint::at(port);
   } catch (const SystemError& error) {  // the others still wait for the endpoint
     log(LogLevel::warn, std::string("no heartbeats between hosts: ") + error.what());
   }

@@ -21,9 +21,9 @@ constexpr WaitPolicy kForAKey{.first_looks = 50,
                               .spin = std::chrono::microseconds(100),
                               .nap = std::chrono::milliseconds(50)};
 
-std::int64_t header_bytes() {
+std::int64_t header_bytes(int ranks) {
   const std::int64_t page = page_size();
-  return (static_cast<std::int64_t>(sizeof(StoreHeader)) + page - 1) / page * page;
+  return (static_cast<std::int64_t>(sizeof(StoreHeader)) + ranks + page - 1) / page * page;
 }
 
 /** Values begin on a line of the cache, if their block does. */
@@ -44,21 +44,29 @@ std::byte* start_of(StoreEntry& entry) { return reinterpret_cast<std::byte*>(&en
 HostStore::HostStore(Segment segment, int rank, std::chrono::milliseconds timeout)
     : rank_(rank), timeout_(timeout), control_(segment.map()), heap_(std::move(segment)) {}
 
-HostStore HostStore::create(const std::string& name, int rank, std::chrono::milliseconds timeout) {
+std::unique_ptr<HostStore> HostStore::create(const std::string& name, int rank, int ranks,
+                                             std::chrono::milliseconds timeout) {
   Segment segment = Segment::create(name);
   NameGuard guard(name);
-  segment.reserve(0, header_bytes());
-  HostStore store(std::move(segment), rank, timeout);
-  store.header().lock.initialise();
-  Heap::initialise(store.header().heap, header_bytes());
+  segment.reserve(0, header_bytes(ranks));
+  std::unique_ptr<HostStore> store(new HostStore(std::move(segment), rank, timeout));
+  store->header().lock.initialise();
+  Heap::initialise(store->header().heap, header_bytes(ranks));
   guard.keep_name();
   return store;
 }
 
-HostStore HostStore::open(const std::string& name, int rank, std::chrono::milliseconds timeout) {
+std::unique_ptr<HostStore> HostStore::open(const std::string& name, int rank,
+                                           std::chrono::milliseconds timeout) {
   Segment segment = Segment::open(name);
   if (!segment) throw SystemError("cannot find the store that another rank has made", ENOENT);
-  return {std::move(segment), rank, timeout};
+  return std::unique_ptr<HostStore>(new HostStore(std::move(segment), rank, timeout));
+}
+
+void HostStore::lose(int rank) noexcept {
+  std::int32_t nobody = 0;
+  header().lost.compare_exchange_strong(nobody, rank + 1);
+  header().changes.signal().bump();
 }
 
 // --- The table ----------------------------------------------------------------------------------
@@ -171,15 +179,29 @@ class HostStore::Draft {
   std::shared_ptr<Mapping> mapping_;  // where that is
 };
 
-void HostStore::set(std::string_view key, std::span<const std::byte> value) {
-  std::optional<Draft> draft;
+namespace {
+
+/** Names what was to be set in an error of the system. */
+template <class Action>
+void setting(std::string_view key, std::int64_t bytes, const Action& action) {
   try {
-    draft.emplace(*this, key, std::ssize(value));
+    action();
   } catch (const SystemError& error) {
-    throw SystemError("cannot set \"" + std::string(key) + "\" to " + std::to_string(value.size()) +
-                          " bytes: " + error.what(),
+    throw SystemError("cannot set \"" + std::string(key) + "\" to " + std::to_string(bytes) +
+                          " bytes: " + text_before_number(error),
                       error.error_number());
   }
+}
+
+}  // namespace
+
+void HostStore::check_room(std::string_view key, std::int64_t value_bytes) const {
+  setting(key, value_bytes, [&] { Heap::check_room(2 * value_bytes); });
+}
+
+void HostStore::set(std::string_view key, std::span<const std::byte> value) {
+  std::optional<Draft> draft;
+  setting(key, std::ssize(value), [&] { draft.emplace(*this, key, std::ssize(value)); });
   copy_bytes(draft->value(), value.data(), std::ssize(value));
   draft->publish();
 }
@@ -277,6 +299,9 @@ std::vector<std::byte> HostStore::get(std::string_view key, Take take,
   for (Waiter waiter(kForAKey, timeout);;) {
     const std::uint32_t seen = changes.value();
     if (auto value = find_value(key, take)) return std::move(*value);
+    if (const int lost = header().lost.load(); lost != 0) {
+      throw PeerLost({lost - 1}, "its process has ended");
+    }
     if (waiter.expired()) {
       look();
       throw DeadlineExceeded("no rank has set \"" + std::string(key) + "\" within " +

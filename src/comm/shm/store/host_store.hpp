@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/key_values.hpp"
 #include "comm/shm/flag.hpp"
 #include "comm/shm/store/heap.hpp"
 #include "comm/shm/store/robust_lock.hpp"
@@ -29,12 +31,13 @@ struct StoreEntry {
   std::int32_t listed;   ///< whether it is in the table; who goes last frees one that is not
 };
 
-/** The start of the segment. */
+/** The start of the segment; a byte for each rank follows, which says whether it has left. */
 struct StoreHeader {
   static constexpr std::size_t kBuckets = 16384;
 
-  RobustLock lock;  ///< of all that follows
-  Flag changes;     ///< grows when a key has got a value; may be looked at without the lock
+  RobustLock lock;                 ///< of the heap and the buckets
+  Flag changes;                    ///< grows when a key has got a value, or a rank is lost
+  std::atomic<std::int32_t> lost;  ///< the first rank that was lost, and one more; 0 if none was
   HeapState heap;
   std::array<HeapOffset, kBuckets> buckets;
 };
@@ -46,29 +49,34 @@ struct StoreHeader {
  * and the memory of that and of a value that it was reading; unless it has the lock (see
  * RobustLock). All calls are safe from several threads.
  */
-class HostStore {
+class HostStore final : public KeyValues {
  public:
-  /** Makes the segment `name`, which is the caller's to remove. Throws SystemError. */
-  static HostStore create(const std::string& name, int rank, std::chrono::milliseconds timeout);
+  /** Makes the segment `name`, which is the caller's to remove, for rank `rank` of `ranks`. Throws
+   * SystemError. */
+  static std::unique_ptr<HostStore> create(const std::string& name, int rank, int ranks,
+                                           std::chrono::milliseconds timeout);
   /** Opens one that has been made. Throws SystemError. */
-  static HostStore open(const std::string& name, int rank, std::chrono::milliseconds timeout);
+  static std::unique_ptr<HostStore> open(const std::string& name, int rank,
+                                         std::chrono::milliseconds timeout);
+  HostStore(const HostStore&) = delete;
+  HostStore& operator=(const HostStore&) = delete;
+  ~HostStore() override = default;
 
   // What blocks does so for a moment, but gets and pops. Errors: PeerLost as RobustLock says.
 
-  /** The key has this value from now on. Throws SystemError, naming it, if there is no memory for
-   * that, and the key keeps the value that it had. */
-  void set(std::string_view key, std::span<const std::byte> value);
-  /** Adds to the number that the key has, in decimal digits; 0 if it has no value. The sum. Throws
-   * InvalidArgument if it is no number, or out of range. */
-  std::int64_t add(std::string_view key, std::int64_t delta);
-
-  enum class Take : std::uint8_t { copy, remove };
-  /**
-   * The value of the key. Waits for one, at most for `timeout`; then DeadlineExceeded names the
-   * key. `look` is called now and then meanwhile, and what it throws ends the wait.
-   */
+  void set(std::string_view key, std::span<const std::byte> value) override;
+  std::int64_t add(std::string_view key, std::int64_t delta) override;
   std::vector<std::byte> get(std::string_view key, Take take, std::chrono::milliseconds timeout,
-                             const std::function<void()>& look);
+                             const std::function<void()>& look) override;
+
+  /** Throws SystemError if there is no memory for a value of so many bytes, which comes into this
+   * process first. */
+  void check_room(std::string_view key, std::int64_t value_bytes) const;
+  /** This rank needs the store no longer: its process may end. */
+  void leave() noexcept { left(rank_) = true; }
+  bool has_left(int rank) const { return left(rank); }
+  /** Ends all waits with the loss of `rank`, whose process has ended. */
+  void lose(int rank) noexcept;
 
  private:
   class Draft;
@@ -76,6 +84,9 @@ class HostStore {
 
   HostStore(Segment segment, int rank, std::chrono::milliseconds timeout);
   StoreHeader& header() const { return *reinterpret_cast<StoreHeader*>(control_->base()); }
+  std::atomic<bool>& left(int rank) const {
+    return reinterpret_cast<std::atomic<bool>*>(&header() + 1)[rank];
+  }
   StoreEntry& entry(HeapOffset offset) const {
     return reinterpret_cast<StoreEntry&>(heap_.block(offset));
   }

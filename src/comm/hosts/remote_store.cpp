@@ -1,0 +1,158 @@
+// Asks the store's server, and throws what it says.
+#include "comm/hosts/remote_store.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/deadline.hpp"
+#include "base/text.hpp"
+#include "base/waiter.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti {
+namespace {
+
+constexpr std::chrono::milliseconds kToConnect{5000};
+constexpr std::int64_t kLong = std::int64_t{1} << 20;  // values that are not sent in vain
+constexpr int kProbes = 8;  // seconds until a host that is off counts as lost
+constexpr WaitPolicy kForAConnection{.nap = std::chrono::microseconds(200)};
+
+/** The connection has ended, or cannot be made. */
+[[noreturn]] void lose_server() {
+  throw PeerLost({0}, "it keeps the store, and has ended or has destroyed it");
+}
+
+[[noreturn]] void raise(const StoreReply& reply, const std::string& text) {
+  using Status = StoreReply::Status;
+  switch (reply.status) {
+    case Status::deadline:
+      throw DeadlineExceeded(text);
+    case Status::refused:
+      throw InvalidArgument(text);
+    case Status::system:
+      throw SystemError(text, static_cast<int>(reply.number));
+    case Status::lost:
+      throw PeerLost({static_cast<int>(reply.number)}, text);
+    default:
+      throw CommunicationError(text);
+  }
+}
+
+}  // namespace
+
+RemoteStore::RemoteStore(const mpi::Endpoint& server, int rank, std::chrono::milliseconds timeout)
+    : server_(server), own_(mpi::Endpoint::at(0)), rank_(rank), timeout_(timeout) {
+  mpi::Socket socket = connect();
+  if (!socket) throw SystemError("cannot connect to the store of rank 0", EHOSTUNREACH);
+  idle_.push_back(std::move(socket));
+}
+
+RemoteStore::~RemoteStore() {
+  for (const mpi::Socket& socket : idle_) mpi::send_all(socket, mpi::bytes_of(StoreRequest{}));
+}
+
+/** To all addresses at once, for some may lead nowhere; then says hello over one after the other,
+ * for another machine may have one of these, too. */
+mpi::Socket RemoteStore::connect() const {
+  std::vector<mpi::Socket> attempts;
+  for (const mpi::Address address : mpi::addresses_of(server_, own_.network)) {
+    mpi::Socket socket = mpi::start_connecting(address, server_.port);
+    if (socket) attempts.push_back(std::move(socket));
+  }
+  const auto limit = std::min(kToConnect, timeout_ / 2);
+  for (Waiter waiter(kForAConnection, limit); !attempts.empty() && !waiter.expired();
+       waiter.pause()) {
+    for (std::size_t i = 0; i < attempts.size(); ++i) {
+      const mpi::Connecting state = mpi::connecting_state(attempts[i]);
+      if (state == mpi::Connecting::under_way) continue;
+      mpi::Socket socket = std::move(attempts[i]);
+      attempts.erase(attempts.begin() + static_cast<std::ptrdiff_t>(i));
+      if (state == mpi::Connecting::failed) break;
+      const StoreHello hello{server_.token, own_.token, rank_};
+      mpi::Token welcome{};
+      const Patience patience{limit};
+      try {
+        if (send_bytes(socket, mpi::bytes_of(hello), patience) &&
+            receive_bytes(socket, welcome, patience) && welcome == own_.token &&
+            mpi::keep_alive(socket, kProbes)) {
+          return socket;
+        }
+      } catch (const DeadlineExceeded&) {  // a stranger
+      }
+      break;
+    }
+  }
+  return {};
+}
+
+mpi::Socket RemoteStore::take_connection() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      mpi::Socket socket = std::move(idle_.back());
+      idle_.pop_back();
+      return socket;
+    }
+  }
+  mpi::Socket socket = connect();
+  if (!socket) lose_server();
+  return socket;
+}
+
+RemoteStore::Answer RemoteStore::ask(StoreRequest request, std::string_view key,
+                                     std::span<const std::byte> value,
+                                     std::chrono::milliseconds beyond,
+                                     const std::function<void()>& look) {
+  request.key_bytes = std::ssize(key);
+  request.value_bytes = std::ssize(value);
+  mpi::Socket socket = take_connection();
+  Answer answer;
+  try {
+    // Not interrupted before all of it is there: the server would wait for the rest.
+    const Patience sending{timeout_};
+    const Patience waiting{timeout_ + beyond, -1, look};
+    if (!send_bytes(socket, mpi::bytes_of(request), sending) ||
+        !send_bytes(socket, std::as_bytes(std::span(key)), sending) ||
+        !send_bytes(socket, value, sending) ||
+        !receive_bytes(socket, mpi::bytes_of(answer.reply), waiting)) {
+      if (look) look();  // the communicator may have failed, which ended that rank as well
+      lose_server();
+    }
+    answer.bytes.resize(static_cast<std::size_t>(answer.reply.bytes));
+    if (!receive_bytes(socket, answer.bytes, sending)) lose_server();
+  } catch (const DeadlineExceeded&) {
+    throw PeerLost({0}, "it keeps the store, and did not answer within " + seconds_text(timeout_));
+  } catch (...) {
+    // An answer may still come: what is asked next over this connection would take it for its own.
+    mpi::send_all(socket, mpi::bytes_of(StoreRequest{}));
+    throw;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(socket));
+  }
+  if (answer.reply.status != StoreReply::Status::done) {
+    raise(answer.reply, {reinterpret_cast<const char*>(answer.bytes.data()), answer.bytes.size()});
+  }
+  return answer;
+}
+
+void RemoteStore::set(std::string_view key, std::span<const std::byte> value) {
+  const auto bytes = std::ssize(value);
+  if (bytes >= kLong) ask({StoreRequest::Kind::room, 0, 0, bytes}, key, {}, {}, {});
+  ask({StoreRequest::Kind::set}, key, value, {}, {});
+}
+
+std::int64_t RemoteStore::add(std::string_view key, std::int64_t delta) {
+  return ask({StoreRequest::Kind::add, 0, 0, delta}, key, {}, {}, {}).reply.number;
+}
+
+std::vector<std::byte> RemoteStore::get(std::string_view key, Take take,
+                                        std::chrono::milliseconds timeout,
+                                        const std::function<void()>& look) {
+  const auto kind = take == Take::remove ? StoreRequest::Kind::pop : StoreRequest::Kind::get;
+  return ask({kind, 0, 0, timeout.count()}, key, {}, timeout, look).bytes;
+}
+
+}  // namespace tutti

@@ -1,0 +1,55 @@
+// A store that another host keeps.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "comm/hosts/store_frames.hpp"
+#include "comm/key_values.hpp"
+#include "comm/mpi/endpoint.hpp"
+
+namespace tutti {
+
+/** Asks the StoreServer of rank 0. A call has a connection of its own, which the next one uses
+ * again: so one that waits keeps no other thread waiting. */
+class RemoteStore final : public KeyValues {
+ public:
+  /** Connects. Throws SystemError where that cannot be. */
+  RemoteStore(const mpi::Endpoint& server, int rank, std::chrono::milliseconds timeout);
+  RemoteStore(const RemoteStore&) = delete;
+  RemoteStore& operator=(const RemoteStore&) = delete;
+  /** Says goodbye, so that nobody takes this process for dead. */
+  ~RemoteStore() override;
+
+  // PeerLost of rank 0 if that has ended, has destroyed its store, or does not answer.
+  void set(std::string_view key, std::span<const std::byte> value) override;
+  std::int64_t add(std::string_view key, std::int64_t delta) override;
+  std::vector<std::byte> get(std::string_view key, Take take, std::chrono::milliseconds timeout,
+                             const std::function<void()>& look) override;
+
+ private:
+  struct Answer {
+    StoreReply reply;
+    std::vector<std::byte> bytes;
+  };
+  /** `beyond`: how much longer than usual the answer may take. */
+  Answer ask(StoreRequest request, std::string_view key, std::span<const std::byte> value,
+             std::chrono::milliseconds beyond, const std::function<void()>& look);
+  mpi::Socket connect() const;
+  mpi::Socket take_connection();
+
+  const mpi::Endpoint server_;
+  const mpi::Endpoint own_;  // of which only the token and the network count
+  const int rank_;
+  const std::chrono::milliseconds timeout_;
+  std::mutex mutex_;
+  std::vector<mpi::Socket> idle_;  // connections that no call uses
+};
+
+}  // namespace tutti

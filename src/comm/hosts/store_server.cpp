@@ -1,0 +1,180 @@
+// What the threads of the server do.
+#include "comm/hosts/store_server.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "base/finally.hpp"
+#include "base/log.hpp"
+#include "base/waiter.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti {
+namespace {
+
+constexpr std::chrono::milliseconds kForAHello{5000};
+constexpr std::chrono::milliseconds kForADescriptor{50};
+constexpr int kProbes = 8;  // seconds until a host that is off counts as lost
+
+/** A thread that leaves signals to the threads of the program. */
+template <class Body>
+std::thread start_thread(Body body) {
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const Finally restore([&before] { ::pthread_sigmask(SIG_SETMASK, &before, nullptr); });
+  return std::thread(std::move(body));
+}
+
+/** Ends what a thread does for a connection that has ended, or is to. */
+struct ConnectionOver {};
+/** Ends a wait that its rank has given up: it has asked for the next thing. */
+struct GivenUp {};
+
+StoreReply reply_of(const std::exception& error) {
+  using Status = StoreReply::Status;
+  if (const auto* lost = dynamic_cast<const PeerLost*>(&error)) {
+    return {Status::lost, 0, lost->ranks().empty() ? 0 : lost->ranks().front()};
+  }
+  if (const auto* system = dynamic_cast<const SystemError*>(&error)) {
+    return {Status::system, 0, system->error_number()};
+  }
+  if (dynamic_cast<const DeadlineExceeded*>(&error) != nullptr) return {Status::deadline};
+  if (dynamic_cast<const InvalidArgument*>(&error) != nullptr) return {Status::refused};
+  return {Status::failed};
+}
+
+std::string text_of(const std::exception& error) {
+  if (const auto* lost = dynamic_cast<const PeerLost*>(&error)) return lost->reason();
+  if (const auto* system = dynamic_cast<const SystemError*>(&error)) {
+    return text_before_number(*system);
+  }
+  return error.what();
+}
+
+}  // namespace
+
+StoreServer::StoreServer(shm::HostStore& table, std::vector<Neighbour> neighbours)
+    : table_(table), neighbours_(std::move(neighbours)) {
+  std::uint16_t port = 0;
+  listener_ = mpi::listen_anywhere(port);
+  endpoint_ = mpi::Endpoint::at(port);
+  stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!stop_) throw SystemError("cannot make a descriptor for a Store's server", errno);
+  acceptor_ = start_thread([this] { accept(); });
+}
+
+StoreServer::~StoreServer() {
+  ::eventfd_write(stop_.get(), 1);
+  acceptor_.join();
+  for (std::thread& connection : connections_) connection.join();
+}
+
+void StoreServer::accept() {
+  for (;;) {
+    std::array<pollfd, 2> entries{pollfd{listener_.get(), POLLIN, 0},
+                                  pollfd{stop_.get(), POLLIN, 0}};
+    ::poll(entries.data(), entries.size(), -1);
+    if (entries[1].revents != 0) return;
+    auto socket = std::make_shared<mpi::Socket>(mpi::accept_from(listener_));
+    if (!*socket) {  // for want of descriptors
+      std::this_thread::sleep_for(kForADescriptor);
+      continue;
+    }
+    try {
+      connections_.push_back(start_thread([this, socket] { serve(*socket); }));
+    } catch (const std::exception& error) {  // who connects sees it end
+      log(LogLevel::warn, std::string("a Store cannot serve another host: ") + error.what());
+    }
+  }
+}
+
+void StoreServer::serve(const mpi::Socket& socket) {
+  int rank = -1;
+  try {
+    StoreHello hello;
+    if (!receive_bytes(socket, mpi::bytes_of(hello), {kForAHello, stop_.get()})) return;
+    if (hello.wanted != endpoint_.token) return;  // a stranger
+    rank = hello.rank;
+    mpi::keep_alive(socket, kProbes);
+    const Patience patient{Waiter::kForEver, stop_.get()};
+    if (!send_bytes(socket, hello.own, patient)) return;
+    StoreRequest request;
+    while (receive_bytes(socket, mpi::bytes_of(request), patient)) {
+      if (!answer(socket, request)) return;
+    }
+  } catch (const ConnectionOver&) {
+  } catch (const std::exception& error) {
+    log(LogLevel::warn, std::string("a Store gives up a connection: ") + error.what());
+  }
+  pollfd stopped{stop_.get(), POLLIN, 0};
+  if (rank >= 0 && ::poll(&stopped, 1, 0) == 0) table_.lose(rank);
+}
+
+bool StoreServer::answer(const mpi::Socket& socket, const StoreRequest& request) {
+  using Kind = StoreRequest::Kind;
+  if (request.kind == Kind::end) return false;
+  const Patience patient{Waiter::kForEver, stop_.get()};
+  std::string key(static_cast<std::size_t>(request.key_bytes), '\0');
+  std::vector<std::byte> value(static_cast<std::size_t>(request.value_bytes));
+  if (!receive_bytes(socket, std::as_writable_bytes(std::span(key)), patient) ||
+      !receive_bytes(socket, value, patient)) {
+    throw ConnectionOver();
+  }
+  StoreReply reply;
+  try {
+    if (request.kind == Kind::set) {
+      table_.set(key, value);
+      value.clear();
+    } else if (request.kind == Kind::room) {
+      table_.check_room(key, request.number);
+    } else if (request.kind == Kind::add) {
+      reply.number = table_.add(key, request.number);
+    } else {
+      const auto take = request.kind == Kind::pop ? KeyValues::Take::remove : KeyValues::Take::copy;
+      value =
+          table_.get(key, take, std::chrono::milliseconds(request.number), [&] { look(socket); });
+    }
+  } catch (const GivenUp&) {
+    return true;
+  } catch (const std::exception& error) {
+    reply = reply_of(error);
+    const std::string text = text_of(error);
+    const auto bytes = std::as_bytes(std::span(text));
+    value.assign(bytes.begin(), bytes.end());
+  }
+  reply.bytes = std::ssize(value);
+  // Where that fails, what came last says whether the rank has ended the connection, or has died.
+  if (send_bytes(socket, mpi::bytes_of(reply), patient)) send_bytes(socket, value, patient);
+  return true;
+}
+
+void StoreServer::look(const mpi::Socket& socket) {
+  pollfd stopped{stop_.get(), POLLIN, 0};
+  if (::poll(&stopped, 1, 0) != 0) throw ConnectionOver();
+  std::byte next{};
+  const ssize_t there = ::recv(socket.get(), &next, 1, MSG_PEEK | MSG_DONTWAIT);
+  if (there > 0) throw GivenUp();
+  if (there == 0 || (errno != EAGAIN && errno != EINTR)) throw ConnectionOver();
+  const std::lock_guard lock(looking_);
+  for (const Neighbour& neighbour : neighbours_) {
+    if (neighbour.process.ended() && !table_.has_left(neighbour.rank)) {
+      table_.lose(neighbour.rank);
+    }
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,28 @@
+// Tells where this process listens.
+#include "comm/mpi/endpoint.hpp"
+
+#include <algorithm>
+
+#include "base/system.hpp"
+
+namespace tutti::mpi {
+
+Endpoint Endpoint::at(std::uint16_t port) {
+  Endpoint endpoint;
+  fill_with_random(endpoint.token, "a connection between hosts");
+  endpoint.network = network_id();
+  endpoint.port = port;
+  const std::vector<Address> addresses = own_addresses();
+  const std::size_t count = std::min(addresses.size(), kMostAddresses);
+  std::copy_n(addresses.begin(), count, endpoint.addresses.begin());
+  endpoint.address_count = static_cast<std::uint16_t>(count);
+  return endpoint;
+}
+
+std::vector<Address> addresses_of(const Endpoint& endpoint, std::uint64_t own_network) {
+  if (endpoint.port == 0) return {};
+  if (endpoint.network == own_network && own_network != 0) return {loopback_address()};
+  return {endpoint.addresses.begin(), endpoint.addresses.begin() + endpoint.address_count};
+}
+
+}  // namespace tutti::mpi

@@ -1,0 +1,232 @@
+// A store that ranks of other hosts use over connections: what they get, and how they hear of who
+// has ended. The ranks are processes of this test, the host of the store is the test itself.
+#include "comm/hosts/remote_store.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "comm/hosts/store_server.hpp"
+#include "comm/shm/store/host_store.hpp"
+#include "rig/processes.hpp"
+
+namespace tutti::test {
+namespace {
+
+using namespace std::chrono_literals;
+using Take = KeyValues::Take;
+
+constexpr std::chrono::milliseconds kNever = 100s;  // a deadline that no test waits for
+constexpr std::chrono::milliseconds kPatience = 30s;
+
+std::vector<std::byte> filled(std::size_t size, int with) {
+  return std::vector<std::byte>(size, static_cast<std::byte>(with));
+}
+
+std::vector<std::byte> get(
+    KeyValues& store, std::string_view key, std::chrono::milliseconds timeout = kPatience,
+    const std::function<void()>& look = [] {}) {
+  return store.get(key, Take::copy, timeout, look);
+}
+
+template <class Action>
+std::string outcome_of(const Action& action) {
+  try {
+    action();
+    return "nothing";
+  } catch (const PeerLost& error) {
+    return describe(error);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+class RemoteStoreTest : public ::testing::Test {
+ protected:
+  static constexpr int kMostRanks = 4;
+  using Body = std::function<void(KeyValues& store)>;
+
+  RemoteStoreTest()
+      : name_(shm::segment_name(UniqueId::create(), "store")),
+        guard_(name_),
+        table_(shm::HostStore::create(name_, 0, kMostRanks, kNever)) {}
+
+  void serve(std::vector<StoreServer::Neighbour> neighbours = {}) {
+    server_.emplace(*table_, std::move(neighbours));
+  }
+  /** A rank of another host; its outcome is what `body` throws. */
+  void start(int rank, const Body& body) {
+    processes_.start([&, rank] {
+      const std::string outcome = outcome_of([&] {
+        RemoteStore store(server_->endpoint(), rank, kNever);
+        body(store);
+      });
+      (*reports_)[static_cast<std::size_t>(rank)].end_with(outcome);
+    });
+  }
+  std::string outcome_of_rank(int rank) {
+    Report& report = (*reports_)[static_cast<std::size_t>(rank)];
+    EXPECT_TRUE(holds_within(kPatience, [&] { return report.ended.load(); }))
+        << "rank " << rank << " does not end";
+    return report.outcome.data();
+  }
+
+  std::string name_;
+  shm::NameGuard guard_;
+  std::unique_ptr<shm::HostStore> table_;
+  std::optional<StoreServer> server_;
+  Shared<std::array<Report, kMostRanks>> reports_;
+  Processes processes_;
+};
+
+constexpr std::size_t kSizes[] = {0, 1, 4096, 131'072, 5'000'001};
+
+TEST_F(RemoteStoreTest, ValuesOfAllSizesGoBothWays) {
+  serve();
+  start(1, [](KeyValues& store) {
+    for (const std::size_t size : kSizes) {
+      const std::string key = std::to_string(size);
+      store.set("remote " + key, filled(size, 3));
+      if (get(store, "remote " + key) != filled(size, 3)) throw Error("another value than it set");
+      if (get(store, "local " + key) != filled(size, 4)) throw Error("another value");
+    }
+  });
+  for (const std::size_t size : kSizes) {
+    const std::string key = std::to_string(size);
+    EXPECT_EQ(get(*table_, "remote " + key), filled(size, 3));
+    table_->set("local " + key, filled(size, 4));
+  }
+  EXPECT_EQ(outcome_of_rank(1), "nothing");
+}
+
+TEST_F(RemoteStoreTest, ThreadsOfARankWaitApart) {
+  serve();
+  start(1, [](KeyValues& store) {
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 5; ++i) {
+      threads.emplace_back([&, i] { get(store, std::to_string(i)); });
+    }
+    for (int i = 4; i >= 0; --i) store.set(std::to_string(i), {});
+    for (std::thread& thread : threads) thread.join();
+    if (store.add("number", 5) + store.add("number", -7) != 3) throw Error("wrong sums");
+  });
+  EXPECT_EQ(outcome_of_rank(1), "nothing");
+}
+
+TEST_F(RemoteStoreTest, ErrorsAreThoseOfTheHostAndBreakNothing) {
+  serve();
+  start(1, [](KeyValues& store) {
+    const auto expect = [](const std::string& text, const std::string& part) {
+      if (text.find(part) == std::string::npos) throw Error("'" + text + "' without " + part);
+    };
+    store.set("word", filled(3, 'x'));
+    expect(outcome_of([&] { store.add("word", 1); }), "\"word\"");
+    expect(outcome_of([&] { get(store, "missing", 20ms); }), "set \"missing\" within 0.0 s");
+    constexpr std::size_t kMuch = std::size_t{1} << 44U;  // is not touched
+    void* much =
+        ::mmap(nullptr, kMuch, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    expect(outcome_of([&] {
+             store.set("word", {static_cast<const std::byte*>(much), kMuch});
+           }),
+           "cannot set \"word\" to " + std::to_string(kMuch) + " bytes: ");
+    if (get(store, "word") != filled(3, 'x')) throw Error("the old value has gone");
+  });
+  EXPECT_EQ(outcome_of_rank(1), "nothing");
+}
+
+TEST_F(RemoteStoreTest, AWaitThatIsGivenUpDoesNotCountAsADeath) {
+  serve();
+  start(1, [](KeyValues& store) {
+    for (int i = 0; i < 3; ++i) {
+      const std::string outcome =
+          outcome_of([&] { get(store, "never", kNever, [] { throw Error("interrupted"); }); });
+      if (outcome != "interrupted") throw Error(outcome);
+      store.set("given up " + std::to_string(i), {});
+    }
+    get(store, "end");
+  });
+  get(*table_, "given up 2");
+  std::this_thread::sleep_for(120ms);  // what is not to happen would have by then
+  EXPECT_THROW(get(*table_, "never", 0ms), DeadlineExceeded);
+  table_->set("end", {});
+  EXPECT_EQ(outcome_of_rank(1), "nothing");
+  EXPECT_THROW(get(*table_, "never", 120ms), DeadlineExceeded);  // it has ended well
+}
+
+TEST_F(RemoteStoreTest, WhoeverIsKilledIsNamedToAllThatWait) {
+  serve();
+  for (const int rank : {1, 2}) {
+    start(rank, [rank](KeyValues& store) {
+      store.add("here", rank);
+      get(store, "never", kNever);
+    });
+  }
+  while (table_->add("here", 0) != 3) std::this_thread::sleep_for(1ms);
+  processes_.send(0, SIGKILL);
+  const std::string expected = "lost 1: lost rank 1: its process has ended";
+  EXPECT_EQ(outcome_of([&] { get(*table_, "never", kNever); }), expected);
+  EXPECT_EQ(outcome_of_rank(2), expected);
+  table_->set("there", {});
+  EXPECT_EQ(get(*table_, "there"), filled(0, 0));
+}
+
+TEST_F(RemoteStoreTest, ANeighbourThatDiesIsNamedButNotOneThatHasLeft) {
+  Shared<std::array<shm::ProcessId, 2>> ids;
+  Shared<std::array<std::atomic<bool>, 2>> known;
+  for (const std::size_t number : {std::size_t{0}, std::size_t{1}}) {
+    processes_.start([&, number] {
+      (*ids)[number] = shm::ProcessId::self();
+      (*known)[number] = true;
+      std::this_thread::sleep_for(kNever);
+    });
+  }
+  ASSERT_TRUE(holds_within(kPatience, [&] { return (*known)[0] && (*known)[1]; }));
+  std::vector<StoreServer::Neighbour> neighbours;
+  neighbours.push_back({2, shm::ProcessWatch((*ids)[0])});
+  neighbours.push_back({3, shm::ProcessWatch((*ids)[1])});
+  serve(std::move(neighbours));
+  shm::HostStore::open(name_, 2, kNever)->leave();
+  processes_.send(0, SIGKILL);
+  ASSERT_TRUE(processes_.wait(0, kPatience));
+  start(1, [](KeyValues& store) {
+    store.set("waits", {});
+    get(store, "never", kNever);
+  });
+  get(*table_, "waits");
+  EXPECT_THROW(get(*table_, "never", 120ms), DeadlineExceeded);
+  processes_.send(1, SIGKILL);
+  EXPECT_EQ(outcome_of_rank(1), "lost 3: lost rank 3: its process has ended");
+}
+
+TEST_F(RemoteStoreTest, WhenTheServerEndsItsRankIsNamed) {
+  serve();
+  start(1, [](KeyValues& store) {
+    store.set("waits", {});
+    get(store, "never", kNever);
+  });
+  get(*table_, "waits");
+  server_.reset();
+  EXPECT_EQ(outcome_of_rank(1),
+            "lost 0: lost rank 0: it keeps the store, and has ended or has destroyed it");
+}
+
+TEST_F(RemoteStoreTest, StrangersAreNotServed) {
+  serve();
+  mpi::Endpoint endpoint = server_->endpoint();
+  endpoint.token[3] ^= std::byte{1};
+  EXPECT_THROW(RemoteStore(endpoint, 1, 400ms), SystemError);
+  EXPECT_THROW(get(*table_, "never", 60ms), DeadlineExceeded);
+}
+
+}  // namespace
+}  // namespace tutti::test
