@@ -1,6 +1,8 @@
 // A communicator of one rank on memory of a GPU, over the real NCCL.
 #include "tutti/communicator.hpp"
 
+#include <array>
+
 #include "gpu/gpu_test.hpp"
 
 namespace tutti {
@@ -68,6 +70,14 @@ TEST_F(GpuCommunicator, SplitsAndGoesOn) {
   ASSERT_TRUE(part);
   const auto data = to_gpu(std::vector<float>(10, 2.0F));
   part->all_reduce(floats(data), Reduce::sum, stream_).wait();
+  EXPECT_EQ(from_gpu(data), std::vector<float>(10, 2.0F));
+}
+
+TEST_F(GpuCommunicator, AGroupConnectsItself) {
+  const auto data = to_gpu(std::vector<float>(10, 2.0F));
+  comm_->all_reduce(floats(data), Reduce::sum, stream_).wait();
+  Communicator group = comm_->group(std::array{0});
+  group.all_reduce(floats(data), Reduce::sum, stream_).wait();
   EXPECT_EQ(from_gpu(data), std::vector<float>(10, 2.0F));
 }
 

@@ -1,4 +1,6 @@
 // The calls of NCCL that each collective makes.
+#include <algorithm>
+#include <array>
 #include <atomic>
 
 #include "nccl/nccl_test.hpp"
@@ -261,6 +263,28 @@ TEST_F(NcclTransportTest, SplitsThroughNccl) {
   });
   EXPECT_EQ(calls_of(1), std::vector<std::string>{"ncclCommSplit color -1 key -1 blocking 0"});
   EXPECT_EQ(count("2: ncclCommSplit color 0 key -2 blocking 0"), 1);
+}
+
+TEST_F(NcclTransportTest, AGroupConnectsAnewWithoutTheOthers) {
+  on_hosts(3, [&](shm::ShmTransport& cpu_transport) {
+    if (cpu_transport.rank() != 1) {
+      const auto group = cpu_transport.group(std::array{2, 0});
+      NcclTransport transport(join(group.get(), gpu_number(cpu_transport.rank())), group.get(),
+                              kGpu);
+      transport.use_stream(&stream);
+      transport.run(Call::all_reduce(a(4), b(4), Reduce::sum));
+      group->run(Call::barrier());
+    }
+    cpu_transport.run(Call::barrier());
+  });
+  for (const int rank : {0, 1}) {
+    const std::string init = std::to_string(rank) + ": ncclCommInitRankConfig size 2 ";
+    const auto& calls = fake_nccl()->calls;
+    EXPECT_EQ(std::count_if(calls.begin(), calls.end(),
+                            [&](const std::string& call) { return call.starts_with(init); }),
+              1);
+    EXPECT_TRUE(calls_of(rank).at(0).starts_with("ncclAllReduce ")) << calls_of(rank).at(0);
+  }
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ class Heap {
    */
   HeapOffset allocate(HeapState& state, std::int64_t bytes);
   /** Gives a block back. */
-  void free(HeapState& state, HeapOffset block);
+  void free(HeapState& state, HeapOffset offset);
 
   /** Whether the machine has memory for `bytes` more, which may be asked at any time: throws
    * SystemError if not. */

@@ -289,7 +289,7 @@ std::optional<std::vector<std::byte>> HostStore::find_value(std::string_view key
     if (take == Take::remove) unlist(link);  // the reader drops it
   }
   const std::span<const std::byte> value = reader->value();
-  return std::vector<std::byte>(value.begin(), value.end());
+  return std::vector<std::byte>(value.data(), value.data() + value.size());
 }
 
 std::vector<std::byte> HostStore::get(std::string_view key, Take take,
