@@ -289,6 +289,9 @@ std::vector<Host> machines_of(const RunOptions& options, const Machine& machine)
   }
   const std::size_t gpus = choose_gpus(options, machine).size();
   for (Host& host : hosts) {
+    // Other machines have a localhost of their own.
+    const bool loopback = host.name == "localhost" || host.name.starts_with("127.");
+    if (loopback && !options.has_roles()) host.name = machine.name;
     if (options.ranks || host.slots == 0) host.slots = count_ranks(options, machine, gpus);
   }
   return hosts;

@@ -100,18 +100,24 @@ void drain(Display& display, const SignalSet& signals, bool hurry) {
   }
 }
 
-/** On a machine of --ips that is not the first: that one starts the ranks here as well. */
-int leave_to(const std::vector<std::string>& ips) {
-  if (std::none_of(ips.begin(), ips.end(), is_this_machine)) {
-    refuse("--ips names ", join_list(ips, ", "), ", but this machine, ", host_name(),
+/** The machines that are given the same command, as with fleetrun; the first of them obeys it. */
+std::vector<std::string> machines_with_this_command(const RunOptions& options) {
+  std::vector<std::string> names = options.ips;
+  for (const auto* list : {&options.workers, &options.heter_workers, &options.servers}) {
+    for (const Endpoint& endpoint : *list) names.push_back(endpoint.host);
+  }
+  return names;
+}
+
+/** Whether another machine of several that are given this command starts the ranks of all. */
+bool is_left_to(const std::vector<std::string>& names, const RunOptions& options) {
+  if (names.empty() || is_this_machine(names.front())) return false;
+  if (std::any_of(names.begin(), names.end(), is_this_machine)) return true;
+  if (!options.ips.empty()) {
+    refuse("--ips names ", join_list(names, ", "), ", but this machine, ", host_name(),
            ", is none of them");
   }
-  std::fprintf(
-      stderr,
-      "tutti run: %s, the first of --ips, starts the ranks of this machine, too, and shows "
-      "them: nothing is to be done here\n",
-      ips.front().c_str());
-  return 0;
+  return false;
 }
 
 void note_clocks(Plan& plan, const PlanSite& site) {
@@ -133,8 +139,12 @@ int run(const std::vector<std::string>& arguments) {
     return 0;
   }
   const Machine machine = this_machine();
-  if (!options.ips.empty() && !is_this_machine(options.ips.front())) {
-    return leave_to(options.ips);
+  if (const auto names = machines_with_this_command(options); is_left_to(names, options)) {
+    std::fprintf(stderr,
+                 "tutti run: %s, which is named first, starts the ranks of this machine, too, and "
+                 "shows them: nothing is to be done here\n",
+                 names.front().c_str());
+    return 0;
   }
   PlanSite site{machine, machines_of(options, machine), {}};
   if (options.dry_run) {

@@ -172,10 +172,13 @@ class Answers(JobTest):
         self.assertEqual(result.returncode, 2)
         self.assertIn("other: its tutti is 0.0.1, but here it is ", result.stderr)
 
-    def test_of_ips_the_first_starts_the_ranks(self):
+    def test_of_machines_with_the_same_command_the_first_starts_the_ranks(self):
         result = self.run_job("--ips", "198.51.100.1,127.0.0.1", "false")
         self.assertEqual(result.returncode, 0)
-        self.assertIn("198.51.100.1, the first of --ips, starts the ranks", result.stderr)
+        self.assertIn("198.51.100.1, which is named first, starts the ranks", result.stderr)
+        result = self.run_job("--servers", "127.0.0.1:6170", "--workers", "198.51.100.1", "false")
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("198.51.100.1, which is named first, starts the ranks", result.stderr)
         result = self.run_job("--ips", "198.51.100.1,198.51.100.2", "true")
         self.assertEqual(result.returncode, 2)
         self.assertIn("is none of them", result.stderr)
