@@ -57,9 +57,9 @@ if __name__ == "__main__":
     train_data = data.ArrayDataset(images, labels)
     model = MLP()
     optimizer = opt.DistOpt(opt.SGD(lr=0.1, momentum=0.9))
-    sampler = data.RandomSampler(train_data, 64, drop_last=True, world_size=optimizer.world_size,
-                                 rank=optimizer.global_rank)
-    train_dataloader = data.DataLoader(train_data, sampler, transform=normalised, num_workers=1)
+    train_dataloader = data.DataLoader(train_data,
+                                       data.RandomSampler(train_data, 64, drop_last=True),
+                                       transform=normalised, num_workers=1)
 
     epoch = 3
     for i in range(epoch):
