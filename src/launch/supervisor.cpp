@@ -363,9 +363,10 @@ void Supervisor::sweep() {
   if (left > 0 && ++sweeps_ < kMostSweeps) {
     sweep_timer_.start(kSweepInterval);
   } else {
-    if (left > 0)
+    if (left > 0) {
       display_.say("tutti run: the kernel does not end " + std::to_string(left) +
                    " processes that ranks have left");
+    }
     sweep_timer_.stop();
     sweeps_ = 0;
   }
