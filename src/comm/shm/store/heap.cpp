@@ -16,7 +16,7 @@ namespace {
 // Lengths are 4, 5, 6 or 7 units times a power of two.
 constexpr std::int64_t kUnit = 32;
 
-std::size_t class_of(std::int64_t bytes) {
+std::size_t smallest_class_of(std::int64_t bytes) {
   const auto units =
       static_cast<std::uint64_t>(std::max((bytes + kUnit - 1) / kUnit, std::int64_t{4}));
   const auto power = static_cast<std::uint64_t>(std::bit_width(units)) - 3;
@@ -60,7 +60,7 @@ HeapOffset Heap::extend(HeapState& state, std::int64_t bytes, std::int64_t fille
 }
 
 HeapOffset Heap::allocate(HeapState& state, std::int64_t bytes) {
-  const std::size_t size_class = class_of(bytes);
+  const std::size_t size_class = smallest_class_of(bytes);
   HeapOffset& first = state.free[size_class];
   if (first != 0) return std::exchange(first, block(first).next);
   const std::int64_t length = length_of(size_class);
