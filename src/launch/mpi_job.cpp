@@ -20,8 +20,8 @@
 namespace tutti::launch {
 namespace {
 
-constexpr std::chrono::milliseconds kCallLimit{60'000};  // for the wrappers of all machines to call
-constexpr std::chrono::milliseconds kEndGrace{1000};     // for mpiexec to end after all ranks have
+constexpr std::chrono::milliseconds kArrivalLimit{60'000};  // for the wrappers of all to call
+constexpr std::chrono::milliseconds kEndGrace{1000};  // for mpiexec to end after all ranks have
 
 /** A file with the machine of each rank, one a line. */
 std::string write_hostfile(const Plan& plan) {
@@ -82,7 +82,7 @@ MpiJob::MpiJob(const Plan& plan, const RunOptions& options)
   start.own_group = true;  // Ctrl-C is the launcher's to pass on
   start.death_signal = SIGTERM;
   process_ = start_process(start);
-  timer_.start(kCallLimit);
+  timer_.start(kArrivalLimit);
 }
 
 MpiJob::~MpiJob() { remove_hostfile(); }
@@ -120,7 +120,7 @@ void MpiJob::step(const std::function<void(Arrival)>& take) {
     kill();
   } else {
     timer_.stop();
-    failure_ = "it has not called within " + seconds_text(kCallLimit) + "; mpiexec says:\n" +
+    failure_ = "it has not called within " + seconds_text(kArrivalLimit) + "; mpiexec says:\n" +
                std::string(printed_.text());
   }
 }
