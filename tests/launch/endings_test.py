@@ -47,7 +47,7 @@ class ExitCodes(JobTest):
         script = self.script("""
 case $TUTTI_RANK in
   3) touch failed; echo the cause >&2; exit 9;;
-  0) while [ ! -e failed ]; do sleep 0.01; done; sleep 0.05; exit 1;;
+  0) while [ ! -e failed ]; do sleep 0.01; done; sleep 0.2; exit 1;;
   *) sleep 1000;;
 esac""")
         result = self.run_job("-n", 4, script)
