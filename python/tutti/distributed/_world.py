@@ -9,19 +9,7 @@ import multiprocessing.util
 import os
 import socket
 import sys
-from collections import defaultdict
-from typing import (
-    Any,
-    Callable,
-    DefaultDict,
-    List,
-    Optional,
-    Sequence,
-    Tuple,
-    TypeVar,
-    Union,
-    cast,
-)
+from typing import Any, Callable, List, Optional, Sequence, TypeVar, Union, cast
 
 from tutti import _core
 from tutti.distributed._client import Client
@@ -40,24 +28,11 @@ class World:
         self.size = communicator.world_size
         self.alone = alone
         self.mail = Mail(communicator)
-        self._meetings: DefaultDict[Tuple[int, ...], int] = defaultdict(int)
         self._client: Union[Client, BackendUnavailable]
         try:
             self._client = Client(communicator)
         except BackendUnavailable as error:  # on all ranks; most programs do not need it
             self._client = error
-
-    def meet(self, ranks: List[int]) -> _core.Communicator:
-        """A communicator of these ranks, made by them alone: the first one tells the others a
-        ticket."""
-        key = f"group {ranks} {self._meetings[tuple(ranks)]}"
-        self._meetings[tuple(ranks)] += 1
-        if ranks[0] == self.rank:
-            ticket = _core.NcclIdHolder()
-            self.client.bcast_val(ticket.text(), key, len(ranks))
-        else:
-            ticket = _core.NcclIdHolder.parse(self.client.bcast_val(None, key, len(ranks)))
-        return _core.Communicator(ranks.index(self.rank), len(ranks), ticket)
 
     @property
     def client(self) -> Client:
@@ -198,7 +173,8 @@ def get_client() -> Client:
 class Group:
     """Some ranks of the world, in an order of their own: the first is the root of what has one.
 
-    Made by its members alone, all of them with the same list. Collective over them and blocking;
+    Made by its members alone, all of them with the same list: MismatchError otherwise. Two ranks
+    that are together in several make these in the same order. Collective over them and blocking;
     throws InvalidArgument for ranks that are repeated or not there, and on a rank that is not a
     member. ranks: their numbers in the world. WORLD is the group of all, which the first use joins.
     """
@@ -213,7 +189,7 @@ class Group:
         if world.rank not in self._ranks:
             raise InvalidArgument(f"ranks is {self._ranks}, of which this rank, {world.rank}, is "
                                   "none: a group is made by its members alone")
-        self._communicator = world.meet(self._ranks)
+        self._communicator = world.communicator.group(self._ranks)
 
     @property
     def communicator(self) -> _core.Communicator:
