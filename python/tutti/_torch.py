@@ -110,9 +110,10 @@ class GradientHooks:
             return
         if self._pass is not None:
             raise InvalidArgument(
-                "a backward pass began before the last one had ended. If that one failed, remove "
-                "the callback and attach it anew; if it goes on, this pass is inside of it, as "
-                "torch.utils.checkpoint with use_reentrant=True has it: pass use_reentrant=False")
+                "a backward pass began before the last one had ended. If that one failed, remove() "
+                "what attach() gave, and attach a new callback; if it goes on, this pass is inside of "
+                "it, as torch.utils.checkpoint with use_reentrant=True has it: pass "
+                "use_reentrant=False")
         self._pass = number
         torch.autograd.Variable._execution_engine.queue_callback(self._end)
 

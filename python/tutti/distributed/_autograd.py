@@ -129,6 +129,39 @@ def arrive(value: Any, send_back: Callable[[Optional[Any]], None]) -> Any:
     return source(lambda: value, backward)
 
 
+class _Chain:
+    """Callbacks, of which each gets what the one before has made of the gradient."""
+
+    def __init__(self, callbacks: Sequence[Callable[..., Any]]) -> None:
+        self._callbacks = callbacks
+        for index, callback in enumerate(callbacks[:-1]):
+            if hasattr(callback, "flush"):
+                raise InvalidArgument(f"callbacks[{index}] sums gradients until the pass ends, and "
+                                      "must be the last")
+
+    def __call__(self, tensor: Any, gradient: Any) -> Any:
+        for callback in self._callbacks:
+            replaced = callback(tensor, gradient)
+            gradient = gradient if replaced is None else replaced
+        return gradient
+
+    def number(self, tensors: Sequence[Any]) -> None:
+        """Tells a callback that sums gradients in which order the ranks name the tensors."""
+        self._tell_last("number", tensors)
+
+    def flush(self) -> None:
+        """The pass has ended."""
+        self._tell_last("flush")
+
+    def give_up(self) -> None:
+        """The pass has failed."""
+        self._tell_last("give_up")
+
+    def _tell_last(self, name: str, *arguments: Any) -> None:
+        if self._callbacks and hasattr(self._callbacks[-1], name):
+            getattr(self._callbacks[-1], name)(*arguments)
+
+
 class GradManager:
     """MegEngine's, on PyTorch's graphs: backward passes that go on in other ranks.
 
@@ -151,19 +184,19 @@ class GradManager:
         callbacks: Optional[Union[Callable[..., Any], Sequence[Callable[..., Any]]]] = None,
     ) -> GradManager:
         """Has callback(tensor, gradient) called for each tensor as soon as its gradient is
-        complete; what it returns, if that is not None, is the gradient. Local; returns self."""
+        complete, one callback after the other; what it returns, if that is not None, is the
+        gradient from then on. One of make_allreduce_cb() is the last: what it returns is a sum only
+        when the pass has ended. Local; returns self."""
         found = [tensors] if _arrays.is_tensor(tensors) else list(tensors)
         for index, tensor in enumerate(found):
             if not _arrays.is_tensor(tensor):
                 raise TypeError(f"tensors[{index}] is a {type(tensor).__name__}, but must be a "
                                 "torch.Tensor")
-        self._tensors += found
         listed = list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
-        for callback in listed:
-            if callback is None:
-                continue
-            attach = getattr(callback, "attach", lambda to: _torch.GradientHooks(to, callback))
-            self._hooks.append(attach(found))
+        chain = _Chain([callback for callback in listed if callback is not None])
+        chain.number(found)
+        self._tensors += found
+        self._hooks.append(_torch.GradientHooks(found, chain))
         return self
 
     def attached_tensors(self) -> List[Any]:

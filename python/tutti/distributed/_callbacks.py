@@ -118,9 +118,14 @@ class AllreduceCallback:
         same on all ranks in the same order, and ends with the sums in .grad. What .grad held before
         is added after that. remove() of what this returns ends it. Local."""
         listed = list(parameters)
-        for parameter in listed:
-            self._numbers.setdefault(id(parameter), len(self._numbers))
+        self.number(listed)
         return _torch.GradientHooks(listed, self)
+
+    def number(self, parameters: Iterable[Any]) -> None:
+        """Of these parameters, alike on all ranks, the order of gradients is compared by what they
+        are, not only by their lengths. Local; attach() does it."""
+        for parameter in parameters:
+            self._numbers.setdefault(id(parameter), len(self._numbers))
 
 
 def make_allreduce_cb(
