@@ -105,7 +105,6 @@ def test_odd_arrays_and_what_is_refused():
 def groups():
     rank = dist.get_rank()
     assert dist.WORLD.proc_ranks == [0, 1, 2] and dist.WORLD.rank == rank and dist.WORLD.size == 3
-    assert dist.WORLD.is_single_machine
     if rank != 0:  # made by its members alone
         group = dist.new_group([2, 1])
         assert (group.rank, group.size, group.proc_ranks) == (2 - rank, 2, [2, 1])
@@ -121,8 +120,15 @@ def groups():
             dist.Group(ranks)
 
 
+def in_other_order():
+    """Groups of the same two ranks with different lists."""
+    with pytest.raises(tutti.MismatchError):
+        dist.Group([0, 1] if dist.get_rank() == 0 else [1, 0])
+
+
 def test_groups():
     dist.launcher(groups, n_gpus=3)()
+    dist.launcher(in_other_order, n_gpus=2)()
 
 
 def messages():
@@ -157,14 +163,16 @@ def test_messages(ranks):
 
 
 def across_hosts(place):
-    os.environ["TUTTI_HOST_ID"] = os.environ["OMPI_COMM_WORLD_RANK"]  # MPI carries the bytes
+    os.environ["TUTTI_HOST_ID"] = str(int(os.environ["OMPI_COMM_WORLD_RANK"]) % 2)
     every_function()
     messages()
+    keys_and_values()
+    groups()
     assert not dist.WORLD.is_single_machine
 
 
 def test_between_hosts():
-    launching.run(across_hosts, 2, "mpi")
+    launching.run(across_hosts, 3, "mpi")
 
 
 def keys_and_values():
@@ -232,7 +240,7 @@ def test_gradients_that_came_in_another_order():
 
 
 def test_alone():
-    assert not dist.is_distributed()
+    assert not dist.is_distributed() and dist.WORLD.is_single_machine
     array = numpy.arange(6.0).reshape(2, 3)
     expect(F.all_reduce_sum(array), array, "float64")
     expect(F.all_to_all(F.all_gather(array, axis=1)), array, "float64")

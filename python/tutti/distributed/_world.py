@@ -14,7 +14,7 @@ from typing import Any, Callable, List, Optional, Sequence, TypeVar, Union, cast
 from tutti import _core
 from tutti.distributed._client import Client
 from tutti.distributed._mail import Mail
-from tutti.errors import BackendUnavailable, InvalidArgument
+from tutti.errors import BackendUnavailable, InvalidArgument, SystemError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -28,16 +28,16 @@ class World:
         self.size = communicator.world_size
         self.alone = alone
         self.mail = Mail(communicator)
-        self._client: Union[Client, BackendUnavailable]
+        self._client: Union[Client, SystemError]
         try:
             self._client = Client(communicator)
-        except BackendUnavailable as error:  # on all ranks; most programs do not need it
+        except SystemError as error:  # on all ranks; most programs do not need it
             self._client = error
 
     @property
     def client(self) -> Client:
-        """Throws BackendUnavailable where the ranks cannot have one."""
-        if isinstance(self._client, BackendUnavailable):
+        """Throws SystemError where the ranks cannot have one, behind a firewall for example."""
+        if isinstance(self._client, SystemError):
             raise self._client
         return self._client
 
