@@ -122,6 +122,12 @@ class Communicator {
    * the first on whose memory one was called. Local; for callers that change something before.
    */
   void check_device(Device device) const;
+  /**
+   * From now on, a wait for what `stream` of a GPU is given looks after the other ranks, and has
+   * the deadline, as if it were for a collective: for streams whose work waits for one in a way
+   * that tutti cannot see. Local.
+   */
+  void watch(const Stream& stream);
   /** One line: what carries the bytes, and between whom. */
   std::string describe() const;
   /**

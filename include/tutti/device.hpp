@@ -130,20 +130,33 @@ class Stream {
   /** The cudaStream_t; null on the CPU. */
   void* native() const;
 
-  /**
-   * Called now and then by a wait for an operation of a GPU, or for a later one of its stream,
-   * with the time that the wait has lasted; what it throws ends the wait, and all later ones.
-   */
-  using Watch = std::function<void(std::chrono::milliseconds waited)>;
+  /** Looks after the other ranks while somebody waits for a GPU. Any thread may call it. */
+  class Watch {
+   public:
+    Watch() = default;
+    Watch(const Watch&) = delete;
+    Watch& operator=(const Watch&) = delete;
+    virtual ~Watch() = default;
+
+    /** Called now and then by a wait for an operation, or for a later one of its stream, with the
+     * time that the wait has lasted; what it throws ends the wait, and all later ones. */
+    virtual void look(std::chrono::milliseconds waited) = 0;
+    /** Called when such an operation is first seen to have ended. Throws unless it has done so by
+     * itself: what is aborted ends like any other work. */
+    virtual void ended() = 0;
+    /** Whether neither of them throws, now or later: nothing is watched any more. */
+    virtual bool is_over() const = 0;
+  };
 
   /** On a GPU, `operation` finds the device current. `watch` is for GPUs alone. */
-  Event submit(std::function<void()> operation, Watch watch = {}) const;
+  Event submit(std::function<void()> operation, std::shared_ptr<Watch> watch = {}) const;
   /**
    * What is submitted from now on starts after the operation of `event` has ended. Between two
    * GPU streams nothing waits but the GPU.
    */
   void wait(const Event& event) const;
-  /** Blocks until everything submitted so far has ended. Exceptions stay in their events. */
+  /** Blocks until everything submitted so far has ended. Exceptions stay in their events; on a GPU
+   * it throws what an event submitted now would. */
   void synchronize() const;
 
   /**

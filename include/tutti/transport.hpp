@@ -110,8 +110,9 @@ class DeviceTransport {
 
   /** Throws what an operation that was launched has failed with. Safe from any thread. */
   virtual void poll() = 0;
-  /** Ends what is under way, so that its streams go on. Once it returns, memory of its arguments
-   * is not touched any more. Safe from any thread. */
+  /** Ends what is under way, so that its streams go on; poll() throws from then on. Waits for none
+   * of that: as soon as an operation has ended on its stream, its arguments are not touched any
+   * more. Safe from any thread. */
   virtual void cancel() noexcept = 0;
 };
 

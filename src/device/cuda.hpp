@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "device/queue.hpp"
@@ -16,6 +17,13 @@ int device_count();
 
 /** See tutti::device_of(). */
 Device device_of(const void* data);
+
+/** Runs `action` with a GPU current on this thread, as CUDA says. */
+void with_device(int ordinal, const std::function<void()>& action);
+
+/** Makes this process ready to work on a GPU: its context is made and all kernels of the library
+ * are loaded, so that none has to be while another one runs that waits for a peer. */
+void prepare(int ordinal);
 
 /** A stream of our own, or the caller's `stream` (a cudaStream_t). `ordinal` < device_count(). */
 std::shared_ptr<Stream::Queue> make_queue(int ordinal);

@@ -30,7 +30,8 @@ class Stream::Queue {
 
   virtual Device device() const { return {}; }
   virtual void* native() const { return nullptr; }
-  virtual std::shared_ptr<Event::State> submit(std::function<void()> operation, Watch watch) = 0;
+  virtual std::shared_ptr<Event::State> submit(std::function<void()> operation,
+                                               std::shared_ptr<Watch> watch) = 0;
   virtual void wait(const Event& event) = 0;
   virtual void synchronize() = 0;
   virtual Buffer allocate(std::int64_t bytes) = 0;

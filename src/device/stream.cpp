@@ -74,7 +74,8 @@ class Worker final : public Stream::Queue {
     }
   }
 
-  std::shared_ptr<Event::State> submit(std::function<void()> operation, Stream::Watch) override {
+  std::shared_ptr<Event::State> submit(std::function<void()> operation,
+                                       std::shared_ptr<Stream::Watch>) override {
     auto state = std::allocate_shared<CpuEvent>(RecyclingAllocator<CpuEvent>());
     {
       const std::lock_guard lock(queue_->mutex);
@@ -202,7 +203,7 @@ Device Stream::device() const { return queue_ ? queue_->device() : Device{}; }
 
 void* Stream::native() const { return queue_ ? queue_->native() : nullptr; }
 
-Event Stream::submit(std::function<void()> operation, Watch watch) const {
+Event Stream::submit(std::function<void()> operation, std::shared_ptr<Watch> watch) const {
   if (queue_) return Event(queue_->submit(std::move(operation), std::move(watch)));
   operation();
   return {};

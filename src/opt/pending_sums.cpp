@@ -88,6 +88,7 @@ PendingSums::Site::Site(const std::shared_ptr<Communicator>& communicator, const
       half({communicator, 0, home}, wire, Reduce::sum),
       sparse(make_sparse_compressor({communicator, 0, home}, Reduce::sum)) {
   if (home.device().kind == DeviceKind::cuda) {
+    communicator->watch(home);
     apart = Stream::on(home.device());
   } else if (communicator->world_size() > 1) {
     apart = Stream::worker();
@@ -105,7 +106,7 @@ const Stream& PendingSums::Site::departure() const {
 }
 
 void PendingSums::Site::clear() {
-  home().synchronize();
+  home().submit([] {}).wait();
   filled.clear();
   joined.clear();
   half.begin();
@@ -277,15 +278,22 @@ void PendingSums::start_sparse(const char* method, std::span<const View> tensors
 // --- The end ------------------------------------------------------------------------------------
 
 void PendingSums::wait() {
+  if (failure_) std::rethrow_exception(failure_);
   // A wait that throws loses nothing: what is under way goes on, and what has failed stays so.
   for (const Sum& sum : sums_) sum.arrival.wait();
-  for (const Sum& sum : std::exchange(sums_, {})) {
-    sum.compressor->decode(sum.elements);
-    copy(*sum.site->arithmetic, sum.tensors, sum.elements.gradients, true);
+  try {
+    for (const Sum& sum : sums_) {
+      sum.compressor->decode(sum.elements);
+      copy(*sum.site->arithmetic, sum.tensors, sum.elements.gradients, true);
+    }
+    for (Site* site : {cpu_.get(), gpu_.get()}) {
+      if (site != nullptr) site->clear();
+    }
+  } catch (...) {  // some tensors have their sums and some do not: that cannot be repeated
+    failure_ = std::current_exception();
+    throw;
   }
-  for (Site* site : {cpu_.get(), gpu_.get()}) {
-    if (site != nullptr) site->clear();
-  }
+  sums_.clear();
 }
 
 }  // namespace tutti

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -45,7 +46,7 @@ class PendingSums {
   /** Starts one sum of all that was filled. `tensors` must be that, in order. */
   void send(std::span<const View> tensors, Wire wire);
 
-  /** Ends what was started. */
+  /** Ends what was started. What fails after all of it has arrived, every further wait throws. */
   void wait();
   /** Whether anything was started that wait() has not ended. */
   bool any() const { return !sums_.empty(); }
@@ -89,6 +90,7 @@ class PendingSums {
   std::vector<View> filled_;  // what lies in the last packet of its site
   Wire filled_wire_ = Wire::as_they_are;
   std::vector<Sum> sums_;
+  std::exception_ptr failure_;
   std::unique_ptr<Site> cpu_;  // made by the first sum there; ends before what it works on
   std::unique_ptr<Site> gpu_;
 };

@@ -24,6 +24,7 @@ Reducer::Reducer(const std::shared_ptr<Communicator>& communicator,
       starts_(place_gradients(parameters_)),
       taken_(parameters_.size(), false),
       exchange_(communicator, home, parameters_.size()) {
+  communicator->watch(home);
   if (starts_.back() > 0) {
     memory_ = communicator->allocate(starts_.back() * size_of(DType::f32), home.device());
   }

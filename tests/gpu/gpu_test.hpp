@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/cuda/kernels.hpp"
 #include "device/cuda/scratch.hpp"
 #include "tutti/device.hpp"
 
@@ -79,6 +80,8 @@ class KernelTest : public GpuTest {
  protected:
   void SetUp() override {
     GpuTest::SetUp();
+    if (gpu_count() == 0) return;
+    cuda::load_kernels();
     scratch_ = cuda::Scratch(stream_);
   }
 

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <latch>
 #include <stdexcept>
+#include <thread>
 
 #include "nccl/nccl_test.hpp"
 #include "tutti/error.hpp"
@@ -61,18 +62,43 @@ TEST_F(NcclTransportTest, ASplitThatFailsSaysSo) {
   });
 }
 
-TEST_F(NcclTransportTest, ACallerCanEndAWait) {
+TEST_F(NcclTransportTest, ACallThatNeverEndsReturnsWhereAnotherThreadAborts) {
   fake_nccl()->answers["ncclAllReduce"][-1] = ncclInProgress;
+  fake_nccl()->patience = -1;
+  on_hosts(1, [&](shm::ShmTransport& cpu_transport) {
+    NcclTransport transport(join(&cpu_transport, gpu_number(0)), &cpu_transport, kGpu);
+    std::thread other([&] { transport.cancel(); });
+    EXPECT_THROW(transport.run(Call::all_reduce(a(4), b(4), Reduce::sum)), CommunicationError);
+    other.join();
+  });
+}
+
+TEST_F(NcclTransportTest, ACallerCanEndAWait) {
+  fake_nccl()->answers["ncclCommSplit"][-1] = ncclInProgress;
   fake_nccl()->patience = -1;
   on_hosts(1, [&](shm::ShmTransport& cpu_transport) {
     NcclTransport transport(join(&cpu_transport, gpu_number(0)), &cpu_transport, kGpu);
     {
       const InterruptCheck check([] { throw std::runtime_error("enough"); });
-      EXPECT_THROW(transport.run(Call::all_reduce(a(4), b(4), Reduce::sum)), std::runtime_error);
+      EXPECT_THROW(transport.split(0, 0, &cpu_transport), std::runtime_error);
     }
     transport.cancel();
   });
   EXPECT_EQ(count("0: ncclCommAbort"), 1);
+}
+
+TEST_F(NcclTransportTest, ALoneMessageIsOnItsStreamWhenItsCallReturns) {
+  ::setenv("NCCL_COMM_BLOCKING", "0", 1);
+  fake_nccl()->version = 22403;
+  std::atomic<int> launched = 0;
+  fake_nccl()->enqueue = [&](int, cudaStream_t, const FakeNccl::Ended&) { ++launched; };
+  std::latch counted(2);
+  on_ranks(2, [&](NcclTransport& transport, int rank) {
+    transport.run(rank == 0 ? Call::send(a(4), 1) : Call::recv(b(4), 0));
+    counted.arrive_and_wait();
+    EXPECT_EQ(launched, 2);
+  });
+  ::unsetenv("NCCL_COMM_BLOCKING");
 }
 
 TEST_F(NcclTransportTest, AnErrorSaysWhatNcclSays) {
@@ -139,14 +165,25 @@ TEST_F(NcclTransportTest, AbortsOnceAndRefusesWhatComesAfter) {
     EXPECT_THROW(transport.poll(), CommunicationError);
   });
   EXPECT_EQ(count("0: ncclCommAbort"), 1);
-  EXPECT_EQ(count("0: ncclCommFinalize"), 0);
+  EXPECT_EQ(count("0: ncclCommDestroy"), 0);
 }
 
-TEST_F(NcclTransportTest, OneThatDoesNotEndInOrderIsAborted) {
-  fake_nccl()->answers["ncclCommFinalize"][-1] = ncclSystemError;
-  on_ranks(1, [](NcclTransport&, int) {});
-  EXPECT_EQ(count("0: ncclCommDestroy"), 0);
-  EXPECT_EQ(count("0: ncclCommAbort"), 1);
+TEST_F(NcclTransportTest, AGpuThatCannotBeUsedIsEverybodysError) {
+  std::atomic<int> told = 0;
+  on_hosts(2, [&](shm::ShmTransport& cpu_transport) {
+    OwnGpu gpu = gpu_number(cpu_transport.rank());
+    if (cpu_transport.rank() == 1) gpu.problem = "it is out of paper";
+    try {
+      join(&cpu_transport, gpu);
+    } catch (const BackendUnavailable& error) {
+      EXPECT_STREQ(error.what(), cpu_transport.rank() == 1
+                                     ? "it is out of paper"
+                                     : "rank 1 cannot use its GPU: it is out of paper");
+      ++told;
+    }
+    cpu_transport.run(Call::barrier());
+  });
+  EXPECT_EQ(told, 2);
 }
 
 TEST_F(NcclTransportTest, AnIdThatCannotBeMadeIsEverybodysError) {
@@ -165,7 +202,7 @@ TEST_F(NcclTransportTest, AnIdThatCannotBeMadeIsEverybodysError) {
 }
 
 TEST_F(NcclTransportTest, AnOldLibraryIsEverybodysError) {
-  fake_nccl()->version = 21805;
+  fake_nccl()->version = 22105;
   std::atomic<int> told = 0;
   on_hosts(2, [&](shm::ShmTransport& cpu_transport) {
     try {

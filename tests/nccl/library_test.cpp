@@ -42,9 +42,9 @@ TEST(NcclLibrary, ThatLacksAFunctionIsNamedWithIt) {
 }
 
 TEST(NcclLibrary, ThatIsTooOldIsNamedWithItsVersion) {
-  fake_nccl()->version = 21805;
+  fake_nccl()->version = 22105;
   EXPECT_EQ(refusal(FAKE_NCCL),
-            std::string(FAKE_NCCL) + " is NCCL 2.18.5, but must be at least 2.19.1");
+            std::string(FAKE_NCCL) + " is NCCL 2.21.5, but must be at least 2.22.3");
 }
 
 TEST(NcclLibrary, VersionsReadAsNcclWritesThem) {

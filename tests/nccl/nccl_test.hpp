@@ -34,10 +34,10 @@ inline std::string address(const void* data) {
   return text.str();
 }
 
-inline cuda::Uuid gpu_number(int number) {
-  cuda::Uuid uuid{};
-  uuid[0] = static_cast<std::byte>(number);
-  return uuid;
+inline OwnGpu gpu_number(int number) {
+  OwnGpu gpu;
+  gpu.uuid[0] = static_cast<std::byte>(number);
+  return gpu;
 }
 
 /** Ranks are threads, each with a GPU of its own. */
@@ -46,12 +46,7 @@ class NcclTransportTest : public ::testing::Test {
   NcclTransportTest() {
     ::setenv("TUTTI_NCCL_LIB", FAKE_NCCL, 1);
     ::unsetenv("TUTTI_GPU_CHECK");
-    FakeNccl& fake = *fake_nccl();
-    fake.calls.clear();
-    fake.answers.clear();
-    fake.version = 22809;
-    fake.patience = 0;
-    fake.async = ncclSuccess;
+    fake_nccl()->reset();
   }
 
   using Body = std::function<void(shm::ShmTransport& cpu_transport)>;
@@ -87,10 +82,7 @@ class NcclTransportTest : public ::testing::Test {
     for (const std::string& call : fake_nccl()->calls) {
       if (!call.starts_with(prefix)) continue;
       const std::string rest = call.substr(prefix.size());
-      if (rest.starts_with("ncclCommInit") || rest == "ncclCommFinalize" ||
-          rest == "ncclCommDestroy") {
-        continue;
-      }
+      if (rest.starts_with("ncclCommInit") || rest == "ncclCommDestroy") continue;
       calls.push_back(rest);
     }
     return calls;

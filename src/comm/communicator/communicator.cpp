@@ -171,6 +171,8 @@ Device Communicator::device() const { return choose_device(local_rank(), gpu_cou
 
 void Communicator::check_device(Device device) const { impl_->check_device(device); }
 
+void Communicator::watch(const Stream& stream) { impl_->watch(stream); }
+
 Buffer Communicator::allocate(std::int64_t bytes, Device device) {
   constexpr std::int64_t kMost = std::int64_t{1} << 46;  // no address space holds more
   if (bytes < 0 || bytes > kMost) {
@@ -181,10 +183,9 @@ Buffer Communicator::allocate(std::int64_t bytes, Device device) {
   if (device.kind == DeviceKind::cpu) {
     impl_->run_here(call, [&](Transport& transport) { buffer = transport.allocate(bytes); });
   } else {
-    impl_->run_here_on_gpu(call, [&](DeviceTransport& transport, const Stream& on) {
-      buffer = transport.allocate(bytes);
-      on.fill_with_zeros(buffer.view(DType::u8));
-    });
+    impl_->run_here_on_gpu(call,
+                           [&](DeviceTransport& transport) { buffer = transport.allocate(bytes); });
+    impl_->fill_with_zeros(buffer.view(DType::u8));
   }
   return buffer;
 }
@@ -212,7 +213,7 @@ std::optional<Communicator> Communicator::split(int color, int key) {
   std::unique_ptr<DeviceTransport> gpu_part;
   if (const DeviceTransport* gpu = impl_->gpu()) {
     call.device = gpu->device();
-    impl_->run_here_on_gpu(call, [&](DeviceTransport& transport, const Stream&) {
+    impl_->run_here_on_gpu(call, [&](DeviceTransport& transport) {
       gpu_part = transport.split(color, key, part.get());
     });
   }

@@ -4,18 +4,19 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "base/fork_guard.hpp"
 #include "base/log.hpp"
-#include "base/ticket_lock.hpp"
+#include "base/recycled.hpp"
+#include "comm/communicator/health.hpp"
+#include "comm/communicator/turn.hpp"
 #include "comm/record/journal.hpp"
 #include "comm/record/trace.hpp"
+#include "device/cuda.hpp"
 #include "tutti/call.hpp"
 #include "tutti/communicator.hpp"
 
@@ -25,6 +26,10 @@ namespace tutti {
 class Communicator::Impl : public std::enable_shared_from_this<Communicator::Impl> {
  public:
   explicit Impl(std::unique_ptr<Transport> transport);
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  /** The other ranks hear first that this one leaves; then the GPU's work ends, or is ended. */
+  ~Impl();
 
   const Transport& transport() const { return *transport_; }
   /** How many exceptions were under way on the thread that made this. */
@@ -36,18 +41,25 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   template <class Action>
   void run_here(const Call& call, const Action& action) {
     refuse_in_forked_child();
-    Turn turn(*this, call);
+    Turn turn(turns_, call);
     turn.wait();
     execute(call, [&] { action(*transport_); });
   }
-  /** As run_here(), on a GPU: action(DeviceTransport&, const Stream&). */
+  /** As run_here(), for GPUs: action(DeviceTransport&) finds the device current. */
   template <class Action>
   void run_here_on_gpu(const Call& call, const Action& action) {
     refuse_in_forked_child();
-    Turn turn(*this, call);
+    Turn turn(turns_, call);
     turn.wait();
-    launch(call, own_stream(call.device), action).wait();
+    const std::lock_guard lock(launching_);
+    check_launch(call);
+    execute(call, [&] {
+      DeviceTransport& gpu = connected(call.device);
+      cuda::with_device(call.device.ordinal, [&] { action(gpu); });
+    });
   }
+  /** Blocks. Zeros in memory of this rank's GPU, for which the other ranks wait. */
+  void fill_with_zeros(View memory);
 
   /** The transport between GPUs, once a call on memory of a GPU has made it. */
   DeviceTransport* gpu() const { return gpu_; }
@@ -59,6 +71,8 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
     gpu_owner_ = std::move(gpu);
     gpu_ = gpu_owner_.get();
   }
+  /** Waits for what `stream` is given look after the other ranks, too. */
+  void watch(const Stream& stream);
 
   void abort(std::string_view reason) noexcept;
 
@@ -77,8 +91,8 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   record::Journal* journal() const { return journal_; }
 
  private:
-  /** A call on a worker stream, which may outlive the Communicator. */
   struct Queued;
+  class GpuWatch;
 
   /**
    * Every call begins and ends here, on the thread that executes it: on a GPU, that launches it.
@@ -96,7 +110,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   /** Runs what may fail, and remembers the failure. */
   template <class Action>
   void guarded(const Action& action) {
-    refuse_if_broken();
+    health_->refuse_if_broken();
     try {
       action();
     } catch (...) {
@@ -109,90 +123,59 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   /** What the ranks of this host did last, unless another of them has told it. */
   void tell_flight(const std::exception& error) noexcept;
 
-  /** The place of a call among the collectives, the sends or the recvs; an exchange has one among
-   * the sends and one among the recvs, a group all three. */
-  class Turn {
-   public:
-    Turn(Impl& impl, const Call& call) {
-      const bool is_group = call.operation == Operation::group;
-      if (call.operation == Operation::exchange || is_group) {
-        const std::lock_guard lock(impl.drawing_several_);  // two of them in the same order in all
-        first_.emplace(impl.sends_);
-        second_.emplace(impl.receives_);
-        if (is_group) third_.emplace(impl.collectives_);
-      } else if (call.operation == Operation::send) {
-        first_.emplace(impl.sends_);
-      } else {
-        first_.emplace(call.operation == Operation::recv ? impl.receives_ : impl.collectives_);
-      }
-    }
-    void wait() const {
-      first_->wait();
-      if (second_) second_->wait();
-      if (third_) third_->wait();
-    }
-    void leave() {
-      first_->leave();
-      if (second_) second_->leave();
-      if (third_) third_->leave();
-    }
-
-   private:
-    std::optional<TicketLock::Place> first_;
-    std::optional<TicketLock::Place> second_;
-    std::optional<TicketLock::Place> third_;
-  };
-
-  Event run_on_gpu(const Call& call, const Stream& stream);
   /** On a worker stream, as soon as all streams before have been asked: run(Queued&). */
   template <class Run>
-  Event queue(const Call& call, const Stream& stream, const Run& run);
+  Event queue(const Call& call, const Stream& stream, const Run& run) {
+    // In one step, or another thread could queue a later place in front of this one.
+    const std::lock_guard lock(submitting_);
+    const auto queued =
+        std::allocate_shared<Queued>(RecyclingAllocator<Queued>(), shared_from_this(), call);
+    return stream.submit(Recycled([queued, run] { run(*queued); }));
+  }
+
+  Event run_on_gpu(const Call& call, const Stream& stream);
+  /** What the default stream was given so far; nothing where this rank cannot use its GPU yet. */
+  Event default_stream(Device device);
   /** Launches what comes after `before`, and waits for it. */
   void perform_on_gpu(const Call& call, const Event& before, Turn& turn);
-  Event launch(const Call& call, const Stream& stream);
-
-  /** Launches on a stream of a GPU: action(DeviceTransport&, const Stream&). NCCL wants the
+  /** Launches on `stream`, or on one of its own after `before` where that is inline. NCCL wants the
    * operations of a communicator one after the other, so each stream waits for the one that was
    * used before it. */
+  Event launch(const Call& call, const Stream& stream, const Event& before = {});
+  /** Through `gpu`; null where this rank is alone. */
+  void start(const Call& call, DeviceTransport* gpu, const Stream& on);
+  /** Room for what an in-place all_to_all sends. Collective where it has to grow. */
+  void reserve_copy(std::int64_t bytes, Device device);
+  /** A lack of memory is this rank's alone, and the others wait for it: unlike one that allocate()
+   * finds, which is the same on all ranks. */
   template <class Action>
-  Event launch(const Call& call, const Stream& stream, const Action& action) {
-    const std::lock_guard lock(launching_);
-    check_launch(call, stream);
-    execute(call, [&] {
-      if (!(last_stream_ == stream)) stream.wait(last_);
-      last_ = stream.submit([&] { action(use_gpu(stream), stream); }, watch());
-      last_stream_ = stream;
-    });
-    return last_;
+  void on_this_rank(const Action& action) {
+    try {
+      action();
+    } catch (const SystemError& error) {
+      abort(error.what());
+      throw;
+    }
   }
-  void check_launch(const Call& call, const Stream& stream) const;
-  /** The transport between GPUs, for launches on `stream`; the first one makes it. */
-  DeviceTransport& use_gpu(const Stream& stream);
+  void check_launch(const Call& call) const;
+  /** The transport between GPUs; the first call makes it. */
+  DeviceTransport& connected(Device device);
   static void check_own_gpu(Device device, Device own);
-  /** What a wait for a GPU does meanwhile; it may outlive the communicator. */
-  Stream::Watch watch();
+  /** What a wait for a GPU does meanwhile. */
+  const std::shared_ptr<GpuWatch>& gpu_watch();
   const Stream& own_stream(Device device);
 
   void refuse_in_forked_child() const;
-  void refuse_if_broken();
-  /** What every further call throws. A lost rank stays named: two calls may be under way at once,
-   * and the one that starts second must not hide what the first has found. */
   template <class Refusal>
   void mark_broken(const Refusal& refusal) {
-    const std::lock_guard lock(mutex_);
-    if (broken_.exchange(true)) return;
-    refusal_ = std::make_exception_ptr(refusal);
-    cancel_on_gpu();
+    if (health_->break_with(refusal)) cancel_on_gpu();
   }
   /** Or streams of the caller would wait for ever. */
   void cancel_on_gpu() noexcept {
     if (DeviceTransport* gpu = gpu_) gpu->cancel();
   }
 
-  TicketLock collectives_;
-  TicketLock sends_;
-  TicketLock receives_;
-  std::mutex drawing_several_;
+  Turns turns_;
   std::vector<std::shared_ptr<record::Trace>> traces_;  // all there ever were: calls use the last
   std::unique_ptr<Transport> transport_;
   record::Journal* const journal_;
@@ -201,14 +184,36 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   Stream own_stream_;                           // of the GPU, for calls on streams of the CPU
   std::unique_ptr<DeviceTransport> gpu_owner_;  // made by the first call on memory of a GPU
   std::atomic<DeviceTransport*> gpu_ = nullptr;
+  Buffer copy_;  // of what an in-place all_to_all sends
+  std::shared_ptr<GpuWatch> watch_;
   Event last_;  // what was launched last, and where
   Stream last_stream_;
   const ForkGuard fork_guard_;
   const int exceptions_at_start_ = std::uncaught_exceptions();
   std::mutex submitting_;
-  std::atomic<bool> broken_ = false;
   std::mutex mutex_;
-  std::exception_ptr refusal_;
+  const std::shared_ptr<Health> health_ = std::make_shared<Health>();
+};
+
+/** A call on a worker stream, which may outlive the Communicator. */
+struct Communicator::Impl::Queued {
+  Queued(std::shared_ptr<Impl> self_in, const Call& call_in)
+      : self(std::move(self_in)),
+        call(call_in),
+        counts(call_in.counts.begin(), call_in.counts.end()),
+        arriving(call_in.arriving.begin(), call_in.arriving.end()),
+        messages(call_in.messages.begin(), call_in.messages.end()),
+        turn(self->turns_, call_in) {
+    call.counts = counts;
+    call.arriving = arriving;
+    call.messages = messages;
+  }
+  std::shared_ptr<Impl> self;
+  Call call;
+  std::vector<std::int64_t> counts;  // the caller's may be gone
+  std::vector<std::int64_t> arriving;
+  std::vector<Message> messages;
+  Turn turn;
 };
 
 }  // namespace tutti

@@ -1,9 +1,13 @@
 // Waits for NCCL, and tells whose fault an error is.
 #include "comm/nccl/comm.hpp"
 
+#include <atomic>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "base/log.hpp"
+#include "comm/nccl/endings.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::nccl {
@@ -11,64 +15,60 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// NCCL, told not to block, launches each operation from a thread of its own: a sleep would take
-// longer than most of them.
 constexpr WaitPolicy kPolicy{.spin = milliseconds(2), .nap = milliseconds(1)};
-constexpr WaitPolicy kAtTheEnd{
-    .spin = milliseconds(2), .nap = milliseconds(1), .interruptible = false};
 
 constexpr milliseconds kPulse{50};    // between two looks at the other ranks
 constexpr milliseconds kGrace{2000};  // after an error: until the loss behind it is known
-constexpr milliseconds kLeave{5000};  // for a communicator to end in order
-
-}  // namespace
 
 ncclConfig_t make_config() {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  config.blocking = 1;
   return config;
 }
 
-Comm::Comm(std::shared_ptr<const Library> library, Transport* cpu_transport, const ncclUniqueId& id)
-    : library_(std::move(library)), cpu_transport_(cpu_transport) {
-  ncclConfig_t config = make_config();
-  const ncclResult_t result = library_->CommInitRankConfig(&comm_, cpu_transport->size(), id,
-                                                           cpu_transport->rank(), &config);
+}  // namespace
+
+Comm::Comm(std::shared_ptr<const Library> library, Transport* cpu_transport, const ncclUniqueId& id,
+           OnGpu on_gpu)
+    : handle_(std::make_shared<Handle>()),
+      cpu_transport_(cpu_transport),
+      watchdog_(make_watchdog()) {
+  handle_->library = std::move(library);
+  handle_->on_gpu = std::move(on_gpu);
   try {
-    finish("ncclCommInitRankConfig", comm_, result);
+    call_apart("ncclCommInitRankConfig",
+               [id, size = cpu_transport->size(), rank = cpu_transport->rank()](Handle& handle) {
+                 ncclConfig_t config = make_config();
+                 return handle.library->CommInitRankConfig(&handle.comm, size, id, rank, &config);
+               });
   } catch (...) {
     cancel();
     throw;
   }
+  Endings::of_process().begin();
+}
+
+Comm::Comm(std::shared_ptr<Handle> handle, Transport* cpu_transport)
+    : handle_(std::move(handle)), cpu_transport_(cpu_transport), watchdog_(make_watchdog()) {
+  Endings::of_process().begin();
 }
 
 Comm::~Comm() {
-  if (comm_ == nullptr || aborted_ || process_ != ::getpid()) return;
-  if (ends_in_order()) {
-    const ncclResult_t result = library_->CommDestroy(comm_);
-    if (result == ncclSuccess || result == ncclInProgress) return;
-    log(LogLevel::warn, std::string("ncclCommDestroy: ") + library_->GetErrorString(result));
+  if (process_ != ::getpid()) {
+    static_cast<void>(watchdog_.release());  // its thread is not in the child
     return;
   }
-  log(LogLevel::warn, "NCCL did not end in order; aborting it");
-  cancel();
-}
-
-bool Comm::ends_in_order() noexcept {
-  try {
-    ncclResult_t result = library_->CommFinalize(comm_);
-    for (Waiter waiter(kAtTheEnd, kLeave); result == ncclInProgress && !waiter.expired();
-         waiter.pause()) {
-      if (library_->CommGetAsyncError(comm_, &result) != ncclSuccess) return false;
-    }
-    return result == ncclSuccess;
-  } catch (const std::exception&) {
-    return false;
-  }
+  watchdog_.reset();
+  Endings& endings = Endings::of_process();
+  if (!handle_->aborted) endings.destroy(handle_);
+  endings.leave();
 }
 
 void Comm::require_alive() const {
-  if (aborted_) throw CommunicationError("NCCL was aborted after an earlier failure");
+  if (!handle_->aborted) return;
+  const std::lock_guard lock(lost_mutex_);
+  if (lost_) std::rethrow_exception(lost_);
+  throw CommunicationError("NCCL was aborted after an earlier failure");
 }
 
 void Comm::pause(Waiter& waiter) {
@@ -76,80 +76,128 @@ void Comm::pause(Waiter& waiter) {
   if (waiter.due(kPulse)) cpu_transport_->pulse(waiter.waited());
 }
 
-void Comm::finish(const char* name, ncclComm_t comm, ncclResult_t result) {
-  for (Waiter waiter(kPolicy); result == ncclInProgress && !aborted_;) {
-    const ncclResult_t asked = library_->CommGetAsyncError(comm, &result);
+std::unique_ptr<Watchdog> Comm::make_watchdog() {
+  return std::make_unique<Watchdog>([this](milliseconds waited) { look_after_others(waited); });
+}
+
+void Comm::look_after_others(milliseconds waited) noexcept {
+  if (handle_->aborted) return;
+  try {
+    cpu_transport_->pulse(waited);
+  } catch (...) {
+    {
+      const std::lock_guard lock(lost_mutex_);
+      lost_ = std::current_exception();
+    }
+    cancel();  // the call under way returns
+  }
+}
+
+template <class Call>
+void Comm::call_apart(const char* name, const Call& call) {
+  struct State {
+    std::atomic<bool> done = false;
+    ncclResult_t result = ncclSuccess;
+    std::exception_ptr error;
+  };
+  const auto state = std::make_shared<State>();
+  require_alive();
+  std::thread([handle = handle_, state, call] {
+    try {
+      handle->on_gpu([&] {
+        const std::lock_guard lock(handle->mutex);
+        state->result = call(*handle);
+      });
+    } catch (...) {
+      state->error = std::current_exception();
+    }
+    state->done = true;
+  }).detach();
+  for (Waiter waiter(kPolicy); !state->done; pause(waiter)) require_alive();
+  if (state->error) std::rethrow_exception(state->error);
+  const std::lock_guard lock(handle_->mutex);
+  finish(name, state->result);
+}
+
+void Comm::finish(const char* name, ncclResult_t result) {
+  // NCCL_COMM_BLOCKING=0 has every communicator answer before it has done what it was asked for.
+  for (Waiter waiter(kPolicy); result == ncclInProgress && !handle_->aborted;) {
+    const ncclResult_t asked = library().CommGetAsyncError(handle_->comm, &result);
     if (asked != ncclSuccess) result = asked;
     if (result == ncclInProgress) pause(waiter);
   }
   require_alive();
-  if (result != ncclSuccess) fail(name, comm, result);
+  if (result != ncclSuccess) fail(name, result);
 }
 
-void Comm::fail(const char* name, ncclComm_t comm, ncclResult_t result) {
-  std::string text = std::string(name) + ": " + library_->GetErrorString(result);
-  const char* details = library_->GetLastError(comm);
+void Comm::fail(const char* name, ncclResult_t result) {
+  std::string text = std::string(name) + ": " + library().GetErrorString(result);
+  const char* details = library().GetLastError(handle_->comm);
   if (details != nullptr && *details != '\0') text += std::string(" (") + details + ")";
   // A rank that dies breaks its connections; that it died shows a little later.
   const bool may_be_a_loss = result == ncclRemoteError || result == ncclSystemError;
-  for (Waiter waiter(kPolicy, kGrace); may_be_a_loss && !aborted_ && !waiter.expired();) {
+  for (Waiter waiter(kPolicy, kGrace); may_be_a_loss && !handle_->aborted && !waiter.expired();) {
     pause(waiter);
   }
   throw Error(text);
 }
 
 std::unique_ptr<Comm> Comm::split(int color, int key, Transport* cpu_transport) {
-  ncclComm_t part = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    require_alive();
+  call_apart("ncclCommSplit", [color, key](Handle& handle) {
     ncclConfig_t config = make_config();
-    const ncclResult_t result =
-        library_->CommSplit(comm_, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &part_, &config);
-    // A thread of NCCL's writes the part, while this answers "success" all the same.
-    finish("ncclCommSplit", comm_, is_failure(result) ? result : ncclInProgress);
-    part = std::exchange(part_, nullptr);
+    return handle.library->CommSplit(handle.comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key,
+                                     &handle.part, &config);
+  });
+  const auto part = std::make_shared<Handle>();
+  part->library = handle_->library;
+  part->on_gpu = handle_->on_gpu;
+  {
+    const std::lock_guard lock(handle_->mutex);
+    require_alive();
+    part->comm = std::exchange(handle_->part, nullptr);
   }
-  if (part == nullptr) return nullptr;
-  std::unique_ptr<Comm> result(new Comm(library_, cpu_transport, part));
-  result->call("ncclCommSplit", [](ncclComm_t) { return ncclInProgress; });  // until it is ready
-  return result;
+  if (part->comm == nullptr) return nullptr;
+  return std::unique_ptr<Comm>(new Comm(part, cpu_transport));
 }
 
 void Comm::poll() {
-  const std::unique_lock lock(mutex_, std::try_to_lock);
+  require_alive();
+  const std::unique_lock lock(handle_->mutex, std::try_to_lock);
   if (!lock) return;
   require_alive();
   ncclResult_t state = ncclSuccess;
-  const ncclResult_t asked = library_->CommGetAsyncError(comm_, &state);
+  const ncclResult_t asked = library().CommGetAsyncError(handle_->comm, &state);
   if (asked != ncclSuccess) state = asked;
-  if (state != ncclSuccess && state != ncclInProgress) fail("a collective on GPUs", comm_, state);
+  if (is_failure(state)) fail("a collective on GPUs", state);
 }
 
 void Comm::cancel() noexcept {
-  aborted_ = true;  // a call in progress gives up and lets go of the mutex
-  const std::lock_guard lock(mutex_);
-  for (ncclComm_t* each : {&comm_, &part_}) {
-    ncclComm_t comm = std::exchange(*each, nullptr);
-    if (comm == nullptr) continue;
-    const ncclResult_t result = library_->CommAbort(comm);
-    if (!is_failure(result)) continue;
-    log(LogLevel::warn, std::string_view(library_->GetErrorString(result)));
+  if (process_ != ::getpid() || handle_->aborted.exchange(true)) return;
+  try {
+    Endings::of_process().abort(handle_);
+  } catch (const std::exception& error) {  // no thread can be made
+    log(LogLevel::warn, std::string("NCCL is not aborted: ") + error.what());
   }
 }
 
 void Comm::release(void* data) noexcept {
   if (process_ != ::getpid()) return;
-  const ncclResult_t result = library_->MemFree(data);
-  if (result == ncclSuccess) return;
-  log(LogLevel::warn, std::string("ncclMemFree: ") + library_->GetErrorString(result));
+  if (handle_->aborted) {  // the GPU may still be about to see that
+    const std::lock_guard lock(handle_->mutex);
+    if (!handle_->ended) return handle_->memory_left.push_back(data);
+  }
+  handle_->on_gpu([&] {
+    const ncclResult_t result = library().MemFree(data);
+    if (result == ncclSuccess) return;
+    log(LogLevel::warn, std::string("ncclMemFree: ") + library().GetErrorString(result));
+  });
 }
 
 void* Comm::enroll(void* data, std::size_t bytes) {
   void* registration = nullptr;
   try {
     call("ncclCommRegister",
-         [&](ncclComm_t comm) { return library_->CommRegister(comm, data, bytes, &registration); });
+         [&](ncclComm_t comm) { return library().CommRegister(comm, data, bytes, &registration); });
   } catch (const CommunicationError&) {
     throw;
   } catch (const Error& error) {
@@ -160,12 +208,14 @@ void* Comm::enroll(void* data, std::size_t bytes) {
 }
 
 void Comm::dismiss(void* registration) noexcept {
-  if (process_ != ::getpid()) return;
-  const std::lock_guard lock(mutex_);
-  if (comm_ == nullptr || registration == nullptr) return;
-  const ncclResult_t result = library_->CommDeregister(comm_, registration);
-  if (result == ncclSuccess || result == ncclInProgress) return;
-  log(LogLevel::warn, std::string_view(library_->GetErrorString(result)));
+  if (process_ != ::getpid() || registration == nullptr || handle_->aborted) return;
+  handle_->on_gpu([&] {
+    const std::lock_guard lock(handle_->mutex);
+    if (handle_->comm == nullptr) return;
+    const ncclResult_t result = library().CommDeregister(handle_->comm, registration);
+    if (!is_failure(result)) return;
+    log(LogLevel::warn, std::string_view(library().GetErrorString(result)));
+  });
 }
 
 }  // namespace tutti::nccl

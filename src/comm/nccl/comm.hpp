@@ -1,16 +1,19 @@
-// A communicator of NCCL that does not block: calls to it, its failures, its end.
+// A communicator of NCCL: calls to it, its failures, its end.
 #pragma once
 
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 
 #include "base/waiter.hpp"
+#include "comm/nccl/handle.hpp"
 #include "comm/nccl/library.hpp"
+#include "comm/nccl/watchdog.hpp"
 #include "tutti/transport.hpp"
 
 namespace tutti::nccl {
@@ -21,31 +24,40 @@ inline bool is_failure(ncclResult_t result) {
 }
 
 /**
- * Owns an ncclComm_t. NCCL answers "in progress" where it would block, and takes no other call
- * until it is done: call() waits for that with an eye on the other ranks, over `cpu_transport`.
+ * Owns an ncclComm_t, one whose calls block: NCCL makes a thread for every launch of one that does
+ * not. A launch seldom waits for other ranks, and it runs on the caller's thread, while a watchdog
+ * looks after the others, over `cpu_transport`; what always waits for them runs on a thread of its
+ * own, while the caller looks. Either way, if a rank is lost NCCL is aborted, and the call returns.
  * Calls are safe from several threads; they run one after the other.
  */
 class Comm {
  public:
   /** Joins the `cpu_transport->size()` ranks that hold `id`. Blocks until all have come. */
-  Comm(std::shared_ptr<const Library> library, Transport* cpu_transport, const ncclUniqueId& id);
+  Comm(std::shared_ptr<const Library> library, Transport* cpu_transport, const ncclUniqueId& id,
+       OnGpu on_gpu);
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;
-  /** Lets NCCL end in order if it can at once, or else aborts. Calls nothing of `cpu_transport`. */
+  /** What was launched has ended, or cancel() was called. See Endings for who waits for what. Calls
+   * nothing of `cpu_transport`. */
   ~Comm();
 
-  const Library& library() const { return *library_; }
+  const Library& library() const { return *handle_->library; }
 
   /**
-   * Runs call(ncclComm_t), which returns an ncclResult_t, and waits until NCCL has done with it.
-   * `name` is for messages. PeerLost if a rank is lost meanwhile or if its loss is what the error
-   * comes from; Error with NCCL's own words otherwise.
+   * Runs call(ncclComm_t), which returns an ncclResult_t. `name` is for messages. PeerLost if a
+   * rank is lost meanwhile or if its loss is what the error comes from; Error with NCCL's own words
+   * otherwise.
    */
   template <class Call>
   void call(const char* name, const Call& call) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(handle_->mutex);
     require_alive();
-    finish(name, comm_, call(comm_));
+    ncclResult_t result = ncclSuccess;
+    {
+      const Watchdog::Guard guard(*watchdog_);
+      result = call(handle_->comm);
+    }
+    finish(name, result);
   }
 
   /** Runs several calls as one: calls(ncclComm_t) returns the first that is_failure(). */
@@ -56,10 +68,10 @@ class Comm {
   /** The same inside of a call(). */
   template <class Calls>
   ncclResult_t in_group(const Calls& calls) {
-    const ncclResult_t start = library_->GroupStart();
+    const ncclResult_t start = library().GroupStart();
     if (start != ncclSuccess) return start;
     const ncclResult_t inside = calls();
-    const ncclResult_t end = library_->GroupEnd();  // whatever happened inside
+    const ncclResult_t end = library().GroupEnd();  // whatever happened inside
     return is_failure(inside) ? inside : end;
   }
 
@@ -67,12 +79,13 @@ class Comm {
    * them. */
   std::unique_ptr<Comm> split(int color, int key, Transport* cpu_transport);
 
-  /** Throws what work on the GPU has failed with. Does nothing while another call runs. */
+  /** Throws what work on the GPU has failed with, and that it was aborted. */
   void poll();
-  /** Ends all work under way; every further call throws. */
+  /** Ends all work under way; every further call throws. Does not wait for that end. */
   void cancel() noexcept;
 
-  /** Gives memory of ncclMemAlloc back. In a forked child, which owns nothing, it does not. */
+  /** Gives memory of ncclMemAlloc back, at the latest when the communicator has ended. In a forked
+   * child, which owns nothing, it does not. */
   void release(void* data) noexcept;
   /** What registering memory gives back; null if NCCL would not, which costs speed alone. */
   void* enroll(void* data, std::size_t bytes);
@@ -80,26 +93,27 @@ class Comm {
   void dismiss(void* registration) noexcept;
 
  private:
-  Comm(std::shared_ptr<const Library> library, Transport* cpu_transport, ncclComm_t comm)
-      : library_(std::move(library)), cpu_transport_(cpu_transport), comm_(comm) {}
+  /** Takes over a communicator that is there. */
+  Comm(std::shared_ptr<Handle> handle, Transport* cpu_transport);
 
   void require_alive() const;
   /** Looks after the other ranks, too. Throws PeerLost as Transport::pulse() does. */
   void pause(Waiter& waiter);
-  void finish(const char* name, ncclComm_t comm, ncclResult_t result);
-  [[noreturn]] void fail(const char* name, ncclComm_t comm, ncclResult_t result);
-  bool ends_in_order() noexcept;
+  /** Runs call(Handle&) on a thread of its own, which may go on after this has thrown. */
+  template <class Call>
+  void call_apart(const char* name, const Call& call);
+  void finish(const char* name, ncclResult_t result);
+  [[noreturn]] void fail(const char* name, ncclResult_t result);
+  /** For the watchdog. */
+  void look_after_others(std::chrono::milliseconds waited) noexcept;
+  std::unique_ptr<Watchdog> make_watchdog();
 
-  std::shared_ptr<const Library> library_;
+  std::shared_ptr<Handle> handle_;
   Transport* cpu_transport_;
-  std::mutex mutex_;
   const pid_t process_ = ::getpid();  // a forked child that inherits this object owns nothing
-  std::atomic<bool> aborted_ = false;
-  ncclComm_t comm_ = nullptr;
-  ncclComm_t part_ = nullptr;  // of a split under way: NCCL may write it until comm_ is aborted
+  mutable std::mutex lost_mutex_;
+  std::exception_ptr lost_;  // what the watchdog has found
+  std::unique_ptr<Watchdog> watchdog_;
 };
-
-/** What all communicators ask of NCCL: not to block. */
-ncclConfig_t make_config();
 
 }  // namespace tutti::nccl

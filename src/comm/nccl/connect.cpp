@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <set>
@@ -23,6 +24,7 @@ struct RankInfo {
   std::int32_t version = 0;  // of NCCL; 0 where it is missing
   std::int32_t process = 0;
   cuda::Uuid gpu{};
+  std::array<char, 200> problem{};  // of the GPU; as much of the text as fits
 };
 
 template <class T>
@@ -47,6 +49,15 @@ void check_versions(const std::vector<RankInfo>& ranks, int own, const std::stri
     if (ranks[rank].version == own) continue;
     throw BackendUnavailable("this rank has NCCL " + version_text(own) + ", but rank " +
                              std::to_string(rank) + " has " + version_text(ranks[rank].version));
+  }
+}
+
+void check_gpus(const std::vector<RankInfo>& ranks, const std::string& problem) {
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (ranks[rank].problem.front() == '\0') continue;
+    if (!problem.empty()) throw BackendUnavailable(problem);
+    throw BackendUnavailable("rank " + std::to_string(rank) +
+                             " cannot use its GPU: " + ranks[rank].problem.data());
   }
 }
 
@@ -125,7 +136,7 @@ ncclUniqueId share_id(Transport& cpu_transport, const Library& library) {
 
 }  // namespace
 
-std::shared_ptr<Comm> join(Transport* cpu_transport, const cuda::Uuid& gpu) {
+std::shared_ptr<Comm> join(Transport* cpu_transport, const OwnGpu& gpu) {
   std::shared_ptr<const Library> library;
   std::string problem;
   try {
@@ -133,9 +144,11 @@ std::shared_ptr<Comm> join(Transport* cpu_transport, const cuda::Uuid& gpu) {
   } catch (const BackendUnavailable& error) {
     problem = error.what();
   }
-  const std::int32_t version = library ? library->version : 0;
-  const std::vector<RankInfo> ranks = exchange(*cpu_transport, {version, ::getpid(), gpu});
-  check_versions(ranks, version, problem);
+  RankInfo own{.version = library ? library->version : 0, .process = ::getpid(), .gpu = gpu.uuid};
+  gpu.problem.copy(own.problem.data(), own.problem.size() - 1);
+  const std::vector<RankInfo> ranks = exchange(*cpu_transport, own);
+  check_versions(ranks, own.version, problem);
+  check_gpus(ranks, gpu.problem);
   if (any_shared(ranks)) {
     if (cpu_transport->rank() == 0) {
       log(LogLevel::warn, "several ranks share a GPU: this works, but it is slow");
@@ -144,12 +157,21 @@ std::shared_ptr<Comm> join(Transport* cpu_transport, const cuda::Uuid& gpu) {
   }
   keep_to_own_arguments(*cpu_transport, ranks);
   const ncclUniqueId id = share_id(*cpu_transport, *library);
-  return std::make_shared<Comm>(std::move(library), cpu_transport, id);
+  return std::make_shared<Comm>(std::move(library), cpu_transport, id, gpu.on_gpu);
 }
 
 std::unique_ptr<DeviceTransport> connect(Transport* cpu_transport, Device device) {
-  auto comm = join(cpu_transport, cuda::uuid_of(device.ordinal));
-  auto transport = std::make_unique<NcclTransport>(std::move(comm), cpu_transport, device);
+  OwnGpu gpu;
+  gpu.on_gpu = [device](const std::function<void()>& action) {
+    cuda::with_device(device.ordinal, action);
+  };
+  try {
+    cuda::prepare(device.ordinal);
+    gpu.uuid = cuda::uuid_of(device.ordinal);
+  } catch (const Error& error) {  // which all ranks learn
+    gpu.problem = error.what();
+  }
+  auto transport = std::make_unique<NcclTransport>(join(cpu_transport, gpu), cpu_transport, device);
   if (cpu_transport->rank() == 0) log(LogLevel::info, transport->describe());
   return transport;
 }

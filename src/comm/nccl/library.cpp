@@ -54,7 +54,6 @@ std::shared_ptr<const Library> Library::open() {
   load(library->CommInitRankConfig, "ncclCommInitRankConfig");
   load(library->CommSplit, "ncclCommSplit");
   load(library->CommGetAsyncError, "ncclCommGetAsyncError");
-  load(library->CommFinalize, "ncclCommFinalize");
   load(library->CommDestroy, "ncclCommDestroy");
   load(library->CommAbort, "ncclCommAbort");
   load(library->CommRegister, "ncclCommRegister");

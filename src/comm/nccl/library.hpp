@@ -10,8 +10,8 @@ namespace tutti::nccl {
 
 /** The functions of libnccl that are used here, under their names without `nccl`. */
 struct Library {
-  /** The oldest version that has all of them. */
-  static constexpr int kOldest = NCCL_VERSION(2, 19, 1);
+  /** The oldest version in which ncclCommAbort inside of a group frees nothing before its end. */
+  static constexpr int kOldest = NCCL_VERSION(2, 22, 3);
 
   /**
    * Opens TUTTI_NCCL_LIB, or else libnccl.so.2: the copy that the process has loaded already, if
@@ -30,7 +30,6 @@ struct Library {
   decltype(&ncclCommInitRankConfig) CommInitRankConfig = nullptr;
   decltype(&ncclCommSplit) CommSplit = nullptr;
   decltype(&ncclCommGetAsyncError) CommGetAsyncError = nullptr;
-  decltype(&ncclCommFinalize) CommFinalize = nullptr;
   decltype(&ncclCommDestroy) CommDestroy = nullptr;
   decltype(&ncclCommAbort) CommAbort = nullptr;
   decltype(&ncclCommRegister) CommRegister = nullptr;

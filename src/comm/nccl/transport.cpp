@@ -61,7 +61,7 @@ void NcclTransport::run(const Call& call) {
     case Operation::recv:
       return recv(call);
     case Operation::exchange:
-      return exchange_messages(call);
+      return exchange(call.messages);
     default:
       throw BackendUnavailable(std::string(name_of(call.operation)) + " is not done between GPUs");
   }
@@ -240,19 +240,20 @@ ncclResult_t NcclTransport::launch(const Message& message, ncclComm_t comm) {
 }
 
 void NcclTransport::send(const Call& call) {
-  comm_->call("ncclSend",
-              [&](ncclComm_t comm) { return launch(Message::send(call.in, call.peer), comm); });
+  const Message message = Message::send(call.in, call.peer);
+  exchange(std::span(&message, 1));
 }
 
 void NcclTransport::recv(const Call& call) {
-  comm_->call("ncclRecv", [&](ncclComm_t comm) {
-    return launch(Message::recv(call.out, call.peer, 0, call.received), comm);
-  });
+  const Message message = Message::recv(call.out, call.peer, 0, call.received);
+  exchange(std::span(&message, 1));
 }
 
-void NcclTransport::exchange_messages(const Call& call) {
+// In a group even if there is one alone: NCCL before 2.25 answers "success" to a lone message of a
+// communicator that does not block (NCCL_COMM_BLOCKING=0) before it has launched it.
+void NcclTransport::exchange(std::span<const Message> messages) {
   comm_->group("ncclSend and ncclRecv in a group", [&](ncclComm_t comm) {
-    for (const Message& message : call.messages) {
+    for (const Message& message : messages) {
       const ncclResult_t result = launch(message, comm);
       if (is_failure(result)) return result;
     }

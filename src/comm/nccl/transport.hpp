@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "comm/nccl/comm.hpp"
@@ -48,7 +49,7 @@ class NcclTransport final : public DeviceTransport {
   void barrier();
   void send(const Call& call);
   void recv(const Call& call);
-  void exchange_messages(const Call& call);
+  void exchange(std::span<const Message> messages);
   ncclResult_t launch(const Message& message, ncclComm_t comm);
   /** Compares a collective with the other ranks', as long as calls are compared. */
   void agree(const Call& call);

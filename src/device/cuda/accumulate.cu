@@ -90,4 +90,6 @@ void accumulate(float* sum, const float* term, std::int64_t count, float decay, 
          scale);
 }
 
+void load_accumulate() { load_all(scale_kernel, accumulate_kernel); }
+
 }  // namespace tutti::cuda

@@ -78,6 +78,15 @@ class GpuArithmetic final : public Arithmetic {
 
 }  // namespace
 
+void load_kernels() {
+  load_accumulate();
+  load_compact();
+  load_convert();
+  load_scatter();
+  load_sgd();
+  load_top_k();
+}
+
 std::shared_ptr<Arithmetic> make_arithmetic(const Stream& stream) {
   return std::make_shared<GpuArithmetic>(stream);
 }

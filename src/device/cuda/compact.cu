@@ -48,4 +48,6 @@ void select_above(const float* values, float* residual, std::int64_t count, floa
   compact(job, scratch.stream());
 }
 
+void load_compact() { load_all(compact_kernel); }
+
 }  // namespace tutti::cuda

@@ -99,4 +99,9 @@ void widen(std::span<const Piece> pieces, DType wire, float factor, std::int64_t
   with_type_of(wire, [&]<class Wire>() { widen_as<Wire>(pieces, factor, non_finite, stream); });
 }
 
+void load_convert() {
+  load_all(narrow_kernel<float>, narrow_kernel<__half>, narrow_kernel<__nv_bfloat16>,
+           widen_kernel<float>, widen_kernel<__half>, widen_kernel<__nv_bfloat16>);
+}
+
 }  // namespace tutti::cuda

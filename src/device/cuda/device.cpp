@@ -6,10 +6,13 @@
 #include "base/log.hpp"
 #include "device/cuda.hpp"
 #include "device/cuda/check.hpp"
+#include "device/cuda/kernels.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::cuda {
 namespace {
+
+constexpr int kNone = -1;
 
 std::string describe(cudaError_t code, const char* call) {
   std::string text =
@@ -56,6 +59,18 @@ bool is_in_use(int ordinal) {
   return active != 0;
 }
 
+/** A device that this process has a context on, the current one if it has; kNone if there is none.
+ */
+int device_in_use() {
+  int current = 0;
+  check(cudaGetDevice(&current), "cudaGetDevice");
+  if (is_in_use(current)) return current;
+  for (int ordinal = 0; ordinal < device_count(); ++ordinal) {
+    if (is_in_use(ordinal)) return ordinal;
+  }
+  return kNone;
+}
+
 }  // namespace
 
 void check(cudaError_t code, const char* call) {
@@ -90,12 +105,38 @@ int device_count() {
   return count;
 }
 
+void with_device(int ordinal, const std::function<void()>& action) {
+  const DeviceGuard guard(ordinal);
+  action();
+}
+
+void with_device_quietly(int ordinal, const std::function<void()>& action) noexcept {
+  int current = 0;
+  if (cudaGetDevice(&current) == cudaErrorCudartUnloading) return;  // the process ends
+  try {
+    with_device(ordinal, action);
+  } catch (const std::exception& error) {
+    log(LogLevel::warn, error.what());
+  }
+}
+
+void prepare(int ordinal) {
+  with_device(ordinal, [] {
+    check(cudaFree(nullptr), "cudaFree");  // makes the context, if nobody has
+    load_kernels();
+  });
+}
+
 Device device_of(const void* data) {
   Device device{DeviceKind::cuda, 0};
   if (data == nullptr) {
     check(cudaGetDevice(&device.ordinal), "cudaGetDevice");
     return device;
   }
+  // CUDA would use the current GPU to look; without any in use there is no memory of one.
+  const int in_use = device_in_use();
+  if (in_use == kNone) return {};
+  const DeviceGuard guard(in_use);
   cudaPointerAttributes attributes{};
   check(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
   if (attributes.type != cudaMemoryTypeDevice && attributes.type != cudaMemoryTypeManaged) {
@@ -106,12 +147,16 @@ Device device_of(const void* data) {
 }
 
 Buffer allocate_pinned(std::int64_t bytes) {
+  // Page-locked for all devices, whichever makes it: one that is in use, if there is any.
+  int ordinal = device_in_use();
+  if (ordinal == kNone) check(cudaGetDevice(&ordinal), "cudaGetDevice");
+  const DeviceGuard guard(ordinal);
   void* data = nullptr;
-  // Portable: page-locked for all devices, whichever is current now.
   check(cudaHostAlloc(&data, static_cast<std::size_t>(bytes), cudaHostAllocPortable),
         "cudaHostAlloc");
-  const std::shared_ptr<void> owner(
-      data, [](void* memory) { check_quietly(cudaFreeHost(memory), "cudaFreeHost"); });
+  const std::shared_ptr<void> owner(data, [ordinal](void* memory) {
+    with_device_quietly(ordinal, [&] { check_quietly(cudaFreeHost(memory), "cudaFreeHost"); });
+  });
   return {data, bytes, owner};
 }
 

@@ -60,4 +60,14 @@ void clear(const Entries& entries, float* data, const Stream& stream);
 void count_non_finite(const Entries& entries, std::int64_t* count, const Stream& stream);
 void divide(float* data, std::int64_t count, float divisor, const Stream& stream);
 
+/** Loads all kernels onto the current device, file by file. CUDA would load each before it runs
+ * first, for which it may wait until others have ended. */
+void load_kernels();
+void load_accumulate();
+void load_compact();
+void load_convert();
+void load_scatter();
+void load_sgd();
+void load_top_k();
+
 }  // namespace tutti::cuda

@@ -30,6 +30,15 @@ void launch(const char* name, void (*kernel)(Parameters...), unsigned blocks, un
         name);
 }
 
+/** Loads kernels onto the current device, all of a file. */
+template <class... Kernels>
+void load_all(Kernels*... kernels) {
+  for (const void* kernel : {reinterpret_cast<const void*>(kernels)...}) {
+    cudaFuncAttributes attributes{};  // which only a kernel that is loaded has
+    check(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
+  }
+}
+
 inline std::int64_t blocks_for(std::int64_t elements, std::int64_t per_block) {
   return (elements + per_block - 1) / per_block;
 }

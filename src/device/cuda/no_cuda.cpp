@@ -20,6 +20,8 @@ int device_count() {
 }
 
 Device device_of(const void*) { return {}; }
+void with_device(int, const std::function<void()>&) { refuse(); }
+void prepare(int) { refuse(); }
 std::shared_ptr<Stream::Queue> make_queue(int) { refuse(); }
 std::shared_ptr<Stream::Queue> borrow_queue(int, void*) { refuse(); }
 Buffer allocate_pinned(std::int64_t) { refuse(); }

@@ -83,4 +83,8 @@ void divide(float* data, std::int64_t count, float divisor, const Stream& stream
   launch("divide_kernel", divide_kernel, grid_for(count), kThreads, stream, data, count, divisor);
 }
 
+void load_scatter() {
+  load_all(scatter_add_kernel, clear_kernel, count_non_finite_kernel, divide_kernel);
+}
+
 }  // namespace tutti::cuda

@@ -49,4 +49,6 @@ void sgd_update(std::span<const SgdPiece> pieces, const SgdStep& step, const Str
   });
 }
 
+void load_sgd() { load_all(sgd_kernel<true>, sgd_kernel<false>); }
+
 }  // namespace tutti::cuda

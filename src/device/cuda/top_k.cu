@@ -254,4 +254,6 @@ void select_top_k(const float* values, float* residual, std::int64_t count, std:
                           [&](const Stream& stream) { launch_all(job, memory, stream); });
 }
 
+void load_top_k() { load_all(bound_kernel, bracket_kernel, digit_kernel); }
+
 }  // namespace tutti::cuda

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <csetjmp>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <system_error>
 #include <utility>
@@ -204,6 +205,8 @@ const Exchange& exchange(unsigned mask, std::uint32_t own) {
 
 cudaError_t run_grid(unsigned blocks, unsigned threads, const std::function<void()>& thread) {
   if (blocks == 0 || threads == 0 || threads > kMostThreads) return cudaErrorInvalidConfiguration;
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
   note_launch();
   Block& b = block();
   b.thread = &thread;

@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "gpu/on_cpu/gpus.hpp"
 #include "gpu/on_cpu/grid.hpp"
 
 // NVIDIA's header has made attributes of these.
@@ -91,6 +92,9 @@ T atomicExch(T* at, std::type_identity_t<T> value) {
 template <class... Parameters>
 cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 blocks, dim3 threads,
                              void** arguments, std::size_t, cudaStream_t stream) {
+  if (!tutti::on_cpu::may_launch(reinterpret_cast<const void*>(kernel))) {
+    return cudaErrorInvalidDeviceFunction;
+  }
   const auto copy = [&]<std::size_t... kAt>(std::index_sequence<kAt...>) {
     return std::tuple<Parameters...>(*static_cast<const Parameters*>(arguments[kAt])...);
   };
