@@ -186,6 +186,21 @@ TEST_F(NcclTransportTest, AGpuThatCannotBeUsedIsEverybodysError) {
   EXPECT_EQ(told, 2);
 }
 
+TEST_F(NcclTransportTest, RanksThatCompareOtherNumbersOfCallsAreRefused) {
+  std::atomic<int> told = 0;
+  on_hosts(2, [&](shm::ShmTransport& cpu_transport) {
+    OwnGpu gpu = gpu_number(cpu_transport.rank());
+    gpu.compared = 5 + cpu_transport.rank();
+    try {
+      join(&cpu_transport, gpu);
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find("TUTTI_GPU_CHECK"), std::string::npos);
+      ++told;
+    }
+  });
+  EXPECT_EQ(told, 2);
+}
+
 TEST_F(NcclTransportTest, AnIdThatCannotBeMadeIsEverybodysError) {
   fake_nccl()->answers["ncclGetUniqueId"][-1] = ncclSystemError;
   std::atomic<int> told = 0;

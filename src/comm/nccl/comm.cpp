@@ -26,6 +26,16 @@ ncclConfig_t make_config() {
   return config;
 }
 
+/** For what must not throw: at the end of a process CUDA and threads may be gone. */
+template <class Action>
+void quietly(const Action& action) noexcept {
+  try {
+    action();
+  } catch (const std::exception& error) {
+    log(LogLevel::info, error.what());
+  }
+}
+
 }  // namespace
 
 Comm::Comm(std::shared_ptr<const Library> library, Transport* cpu_transport, const ncclUniqueId& id,
@@ -59,9 +69,11 @@ Comm::~Comm() {
     return;
   }
   watchdog_.reset();
-  Endings& endings = Endings::of_process();
-  if (!handle_->aborted) endings.destroy(handle_);
-  endings.leave();
+  quietly([&] {
+    Endings& endings = Endings::of_process();
+    if (!handle_->aborted) endings.destroy(handle_);
+    endings.leave();
+  });
 }
 
 void Comm::require_alive() const {
@@ -173,11 +185,7 @@ void Comm::poll() {
 
 void Comm::cancel() noexcept {
   if (process_ != ::getpid() || handle_->aborted.exchange(true)) return;
-  try {
-    Endings::of_process().abort(handle_);
-  } catch (const std::exception& error) {  // no thread can be made
-    log(LogLevel::warn, std::string("NCCL is not aborted: ") + error.what());
-  }
+  quietly([&] { Endings::of_process().abort(handle_); });
 }
 
 void Comm::release(void* data) noexcept {
@@ -186,10 +194,12 @@ void Comm::release(void* data) noexcept {
     const std::lock_guard lock(handle_->mutex);
     if (!handle_->ended) return handle_->memory_left.push_back(data);
   }
-  handle_->on_gpu([&] {
-    const ncclResult_t result = library().MemFree(data);
-    if (result == ncclSuccess) return;
-    log(LogLevel::warn, std::string("ncclMemFree: ") + library().GetErrorString(result));
+  quietly([&] {
+    handle_->on_gpu([&] {
+      const ncclResult_t result = library().MemFree(data);
+      if (result == ncclSuccess) return;
+      log(LogLevel::warn, std::string("ncclMemFree: ") + library().GetErrorString(result));
+    });
   });
 }
 
@@ -209,12 +219,14 @@ void* Comm::enroll(void* data, std::size_t bytes) {
 
 void Comm::dismiss(void* registration) noexcept {
   if (process_ != ::getpid() || registration == nullptr || handle_->aborted) return;
-  handle_->on_gpu([&] {
-    const std::lock_guard lock(handle_->mutex);
-    if (handle_->comm == nullptr) return;
-    const ncclResult_t result = library().CommDeregister(handle_->comm, registration);
-    if (!is_failure(result)) return;
-    log(LogLevel::warn, std::string_view(library().GetErrorString(result)));
+  quietly([&] {
+    handle_->on_gpu([&] {
+      const std::lock_guard lock(handle_->mutex);
+      if (handle_->comm == nullptr) return;
+      const ncclResult_t result = library().CommDeregister(handle_->comm, registration);
+      if (!is_failure(result)) return;
+      log(LogLevel::warn, std::string_view(library().GetErrorString(result)));
+    });
   });
 }
 

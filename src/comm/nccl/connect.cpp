@@ -24,6 +24,7 @@ struct RankInfo {
   std::int32_t version = 0;  // of NCCL; 0 where it is missing
   std::int32_t process = 0;
   cuda::Uuid gpu{};
+  std::int64_t compared = 0;        // how many calls; they would not meet if that differed
   std::array<char, 200> problem{};  // of the GPU; as much of the text as fits
 };
 
@@ -58,6 +59,15 @@ void check_gpus(const std::vector<RankInfo>& ranks, const std::string& problem) 
     if (!problem.empty()) throw BackendUnavailable(problem);
     throw BackendUnavailable("rank " + std::to_string(rank) +
                              " cannot use its GPU: " + ranks[rank].problem.data());
+  }
+}
+
+void check_comparison(const std::vector<RankInfo>& ranks, std::int64_t own) {
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (ranks[rank].compared == own) continue;
+    throw InvalidArgument(
+        "TUTTI_GPU_CHECK must be the same on all ranks, but is another one on rank " +
+        std::to_string(rank) + " than on this rank");
   }
 }
 
@@ -144,11 +154,15 @@ std::shared_ptr<Comm> join(Transport* cpu_transport, const OwnGpu& gpu) {
   } catch (const BackendUnavailable& error) {
     problem = error.what();
   }
-  RankInfo own{.version = library ? library->version : 0, .process = ::getpid(), .gpu = gpu.uuid};
+  RankInfo own{.version = library ? library->version : 0,
+               .process = ::getpid(),
+               .gpu = gpu.uuid,
+               .compared = gpu.compared};
   gpu.problem.copy(own.problem.data(), own.problem.size() - 1);
   const std::vector<RankInfo> ranks = exchange(*cpu_transport, own);
   check_versions(ranks, own.version, problem);
   check_gpus(ranks, gpu.problem);
+  check_comparison(ranks, gpu.compared);
   if (any_shared(ranks)) {
     if (cpu_transport->rank() == 0) {
       log(LogLevel::warn, "several ranks share a GPU: this works, but it is slow");

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "comm/agreement.hpp"
 #include "comm/blocks.hpp"
 #include "comm/nccl/types.hpp"
 #include "tutti/error.hpp"
@@ -18,11 +17,12 @@ std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
 }  // namespace
 
-NcclTransport::NcclTransport(std::shared_ptr<Comm> comm, Transport* cpu_transport, Device device)
+NcclTransport::NcclTransport(std::shared_ptr<Comm> comm, Transport* cpu_transport, Device device,
+                             std::int64_t compared)
     : comm_(std::move(comm)),
       cpu_transport_(cpu_transport),
       device_(device),
-      compared_(gpu_calls_to_compare()) {}
+      to_compare_(compared) {}
 
 std::string NcclTransport::describe() const {
   return "NCCL " + version_text(nccl().version) + " (" + nccl().path + ") between " +
@@ -68,10 +68,10 @@ void NcclTransport::run(const Call& call) {
 }
 
 void NcclTransport::agree(const Call& call) {
-  if (compared_ == 0 || call.is_message()) return;
-  --compared_;
+  if (compared_ >= to_compare_ || call.is_message()) return;
+  ++compared_;
   Signature signature = Signature::of(call);
-  signature.sequence = ++sequence_;
+  signature.sequence = static_cast<std::uint64_t>(compared_);
   const RankSignature own{cpu_transport_->rank(), signature};
   std::vector<RankSignature> all(static_cast<std::size_t>(cpu_transport_->size()));
   constexpr std::int64_t kEntry = sizeof(RankSignature);
@@ -293,7 +293,7 @@ std::unique_ptr<DeviceTransport> NcclTransport::split(int color, int key,
                                                       Transport* cpu_transport) {
   std::shared_ptr<Comm> part = comm_->split(color, key, cpu_transport);
   if (!part) return nullptr;
-  return std::make_unique<NcclTransport>(std::move(part), cpu_transport, device_);
+  return std::make_unique<NcclTransport>(std::move(part), cpu_transport, device_, to_compare_);
 }
 
 }  // namespace tutti::nccl

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "comm/agreement.hpp"
 #include "comm/nccl/comm.hpp"
 #include "comm/signature.hpp"
 #include "tutti/transport.hpp"
@@ -22,8 +23,10 @@ namespace tutti::nccl {
  */
 class NcclTransport final : public DeviceTransport {
  public:
-  /** `cpu_transport` connects the same ranks and outlives this object. */
-  NcclTransport(std::shared_ptr<Comm> comm, Transport* cpu_transport, Device device);
+  /** `cpu_transport` connects the same ranks and outlives this object's calls. Of these, `compared`
+   * are compared, as many as on the other ranks. */
+  NcclTransport(std::shared_ptr<Comm> comm, Transport* cpu_transport, Device device,
+                std::int64_t compared = gpu_calls_to_compare());
 
   Device device() const override { return device_; }
   std::string describe() const override;
@@ -61,8 +64,8 @@ class NcclTransport final : public DeviceTransport {
   Transport* cpu_transport_;
   Device device_;
   cudaStream_t stream_ = nullptr;
-  std::int64_t compared_;  // how many calls are still to be compared
-  std::uint64_t sequence_ = 0;
+  const std::int64_t to_compare_;  // of this transport's calls, and of each part's
+  std::int64_t compared_ = 0;
   Buffer scratch_;  // what a barrier adds up
 };
 
