@@ -22,7 +22,7 @@ bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == 
 Channel::Channel(FileDescriptor socket) : socket_(std::move(socket)) {}
 
 void Channel::send(MessageType type, std::string_view text) {
-  if (!open()) return;
+  if (!open() || deaf_) return;
   std::array<char, kHeader> header{static_cast<char>(type)};
   const auto length = static_cast<std::uint32_t>(text.size());
   std::memcpy(header.data() + 1, &length, sizeof(length));
@@ -34,7 +34,7 @@ void Channel::send(MessageType type, std::string_view text) {
     message.msg_iov = parts.data();
     message.msg_iovlen = parts.size();
     const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent < 0 && !would_block()) return close();
+    if (sent < 0 && !would_block()) return hush();
     if (sent > 0) taken = static_cast<std::size_t>(sent);
   }
   if (taken < kHeader) unsent_.append(header.data() + taken, kHeader - taken);
@@ -42,17 +42,23 @@ void Channel::send(MessageType type, std::string_view text) {
 }
 
 void Channel::flush() {
-  while (open() && unsent() > 0) {
+  while (unsent() > 0) {
     const ssize_t sent =
         ::send(socket_.get(), unsent_.data() + sent_, unsent(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0 && would_block()) break;
-    if (sent < 0) close();
+    if (sent < 0) return hush();
     if (sent > 0) sent_ += static_cast<std::size_t>(sent);
   }
-  if (!open() || sent_ > unsent_.size() / 2) {
-    unsent_.erase(0, open() ? sent_ : unsent_.size());
+  if (sent_ > unsent_.size() / 2) {
+    unsent_.erase(0, sent_);
     sent_ = 0;
   }
+}
+
+void Channel::hush() {
+  deaf_ = true;
+  unsent_.clear();
+  sent_ = 0;
 }
 
 bool Channel::read_some() {

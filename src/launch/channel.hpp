@@ -55,7 +55,7 @@ class Channel {
   /** Sends what was kept, as far as the socket takes it. */
   void flush();
   /** Bytes that were kept and can still be sent. */
-  std::size_t unsent() const { return open() ? unsent_.size() - sent_ : 0; }
+  std::size_t unsent() const { return open() && !deaf_ ? unsent_.size() - sent_ : 0; }
 
   /** Gives all messages that have come to take(type, text). False once the other end has gone. */
   template <class Take>
@@ -70,10 +70,13 @@ class Channel {
   }
 
  private:
+  /** The other end takes nothing more; what it has sent can still be received. */
+  void hush();
   bool read_some();
   bool next(std::size_t& used, MessageType& type, std::string_view& text) const;
 
   FileDescriptor socket_;
+  bool deaf_ = false;  // the other end takes nothing more
   std::string unsent_;
   std::size_t sent_ = 0;  // of unsent_
   std::string received_;

@@ -131,8 +131,12 @@ class Trial:
             if result.returncode != code:
                 told += f"exit code {result.returncode}, not {code}; "
             named = f"worker {self.victim} (rank {self.victim} of {self.ranks})"
-            if code > 0 and kind != "fault_interrupted" and f"{named} on" not in result.stderr:
-                told += f"{named} is not named: {result.stderr}; "
+            if code > 0 and kind != "fault_interrupted":
+                if f"{named} on" not in result.stderr:
+                    told += f"{named} is not named: {result.stderr}; "
+                last = f"  | rank {self.victim} line {LINES - 1}\n"
+                if kind != "fault_full_logs" and last not in result.stderr:
+                    told += f"its last lines are not shown: {result.stderr}; "
             if kind != "fault_killed_launcher":
                 wait_until(self.logged, LIMIT)
             if kind == "fault_full_logs" and result.stderr.count("File too large") != 1:

@@ -89,11 +89,15 @@ TEST(LaunchChannel, KeepsWhatTheOtherEndDoesNotTakeYet) {
 TEST(LaunchChannel, OutlivesItsOtherEnd) {
   auto [one, other] = connected_pair();
   Channel channel(std::move(one));
-  other.reset(-1);
+  Channel(std::move(other)).send(MessageType::closed, "last words");
   channel.send(MessageType::out, "lost");
-  EXPECT_FALSE(channel.open());
   EXPECT_EQ(channel.unsent(), 0U);
   channel.flush();
+  std::string received;
+  const auto take = [&](MessageType, std::string_view text) { received += text; };
+  while (channel.receive(take)) {
+  }
+  EXPECT_EQ(received, "last words");
 }
 
 }  // namespace
