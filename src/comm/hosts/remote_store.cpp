@@ -15,7 +15,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kToConnect{5000};
 constexpr std::int64_t kLong = std::int64_t{1} << 20;  // values that are not sent in vain
-constexpr int kProbes = 8;  // seconds until a host that is off counts as lost
 constexpr WaitPolicy kForAConnection{.nap = std::chrono::microseconds(200)};
 
 /** The connection has ended, or cannot be made. */
@@ -75,7 +74,7 @@ mpi::Socket RemoteStore::connect() const {
       try {
         if (send_bytes(socket, mpi::bytes_of(hello), patience) &&
             receive_bytes(socket, welcome, patience) && welcome == own_.token &&
-            mpi::keep_alive(socket, kProbes)) {
+            mpi::keep_alive(socket)) {
           return socket;
         }
       } catch (const DeadlineExceeded&) {  // a stranger

@@ -26,7 +26,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kForAHello{5000};
 constexpr std::chrono::milliseconds kForADescriptor{50};
-constexpr int kProbes = 8;  // seconds until a host that is off counts as lost
 
 /** A thread that leaves signals to the threads of the program. */
 template <class Body>
@@ -109,7 +108,7 @@ void StoreServer::serve(const mpi::Socket& socket) {
     if (!receive_bytes(socket, mpi::bytes_of(hello), {kForAHello, stop_.get()})) return;
     if (hello.wanted != endpoint_.token) return;  // a stranger
     rank = hello.rank;
-    mpi::keep_alive(socket, kProbes);
+    mpi::keep_alive(socket);
     const Patience patient{Waiter::kForEver, stop_.get()};
     if (!send_bytes(socket, hello.own, patient)) return;
     StoreRequest request;

@@ -24,7 +24,6 @@ constexpr std::chrono::milliseconds kToConnect{2000};
 constexpr std::chrono::milliseconds kForAWelcome{500};
 constexpr WaitPolicy kPolicy{.nap = std::chrono::microseconds(200)};
 constexpr std::size_t kMostStrangers = 64;  // connections that have not said who they are
-constexpr int kProbes = 8;                  // seconds, and as many signs of life
 
 /** Who connects says, as the first thing: whom it wants, by the endpoint's token, and who it is. */
 struct Hello {
@@ -221,7 +220,7 @@ std::unique_ptr<Heartbeats> Heartbeats::connect(Channel& channel, const Layout& 
   const auto spent = meet(channel, peers, own, own_host, listener);
 
   for (Peer& peer : peers) {
-    if (peer.socket && !keep_alive(peer.socket, kProbes)) peer.socket = {};
+    if (peer.socket && !keep_alive(peer.socket)) peer.socket = {};
   }
 
   // Who has it must not take the other, who gave up, for dead.

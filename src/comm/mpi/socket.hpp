@@ -63,9 +63,11 @@ std::span<const std::byte> bytes_of(const T& value) {
 enum class Connecting : std::uint8_t { under_way, done, failed };
 Connecting connecting_state(const Socket& socket);
 
+/** Seconds, and as many signs of life, until a host that is off counts as lost. */
+inline constexpr int kProbes = 8;
 /** Has the kernel ask the other end for a sign of life once a second while nothing travels, and
  * end the connection after `probes` seconds without any. Whether it can. */
-bool keep_alive(const Socket& socket, int probes);
+bool keep_alive(const Socket& socket, int probes = kProbes);
 /** Whether the kernel of the other end has acknowledged all that was sent. */
 bool all_acknowledged(const Socket& socket);
 /** Milliseconds since it was last heard of. */
