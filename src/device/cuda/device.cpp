@@ -121,6 +121,7 @@ void with_device_quietly(int ordinal, const std::function<void()>& action) noexc
 }
 
 void prepare(int ordinal) {
+  if (device_count() == 0) throw BackendUnavailable("there is no GPU that this process can use");
   with_device(ordinal, [] {
     check(cudaFree(nullptr), "cudaFree");  // makes the context, if nobody has
     load_kernels();
