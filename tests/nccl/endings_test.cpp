@@ -205,7 +205,8 @@ TEST_F(Lacks, AnEventIsToldToTheOthers) {
     if (comm.global_rank() == 1) {
       std::vector<Event> taken;
       has_memory = false;
-      EXPECT_THROW(for (;;) taken.push_back(stream.submit([] {})), SystemError);
+      EXPECT_THROW(
+          for (;;) { taken.push_back(stream.submit([] {})); }, SystemError);
       EXPECT_THROW(comm.all_reduce(room(memory), Reduce::sum, stream), SystemError);
       has_memory = true;
       return;

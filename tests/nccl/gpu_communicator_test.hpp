@@ -36,7 +36,7 @@ class GpuCommunicatorTest : public ::testing::Test {
     on_cpu::set_gpus(kGpus);
     on_cpu::set_has_memory({});
   }
-  ~GpuCommunicatorTest() override {
+  void TearDown() override {
     fake_nccl()->abort_blocks = false;
     on_cpu::set_has_memory({});
     EXPECT_EQ(fake_nccl()->stuck, 0) << "an end was waited for in vain";

@@ -125,13 +125,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
 
   /** On a worker stream, as soon as all streams before have been asked: run(Queued&). */
   template <class Run>
-  Event queue(const Call& call, const Stream& stream, const Run& run) {
-    // In one step, or another thread could queue a later place in front of this one.
-    const std::lock_guard lock(submitting_);
-    const auto queued =
-        std::allocate_shared<Queued>(RecyclingAllocator<Queued>(), shared_from_this(), call);
-    return stream.submit(Recycled([queued, run] { run(*queued); }));
-  }
+  Event queue(const Call& call, const Stream& stream, const Run& run);
 
   Event run_on_gpu(const Call& call, const Stream& stream);
   /** What the default stream was given so far; nothing where this rank cannot use its GPU yet. */
@@ -215,5 +209,14 @@ struct Communicator::Impl::Queued {
   std::vector<Message> messages;
   Turn turn;
 };
+
+template <class Run>
+Event Communicator::Impl::queue(const Call& call, const Stream& stream, const Run& run) {
+  // In one step, or another thread could queue a later place in front of this one.
+  const std::lock_guard lock(submitting_);
+  const auto queued =
+      std::allocate_shared<Queued>(RecyclingAllocator<Queued>(), shared_from_this(), call);
+  return stream.submit(Recycled([queued, run] { run(*queued); }));
+}
 
 }  // namespace tutti

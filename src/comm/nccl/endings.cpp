@@ -70,7 +70,7 @@ void tell_to_end(Handle& handle, Signal& told) {
   std::set<ncclComm_t> aborted;
   const auto tell = [&] {
     for (ncclComm_t* each : {&handle.comm, &handle.part}) {
-      const ncclComm_t comm = now(*each);
+      ncclComm_t comm = now(*each);
       if (comm == nullptr || !aborted.insert(comm).second) continue;
       check(handle, "ncclCommAbort", handle.library->CommAbort(comm));
     }
