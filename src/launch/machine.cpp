@@ -168,9 +168,11 @@ int ReservedPorts::take() {
 }
 
 void ReservedPorts::take(int port, const std::string& what) {
-  FileDescriptor socket = sockets_.contains(port) ? FileDescriptor() : hold_port(port);
-  if (!socket) refuse(what, ": port ", port, " of ", host_name(), " is in use");
-  sockets_.insert_or_assign(port, std::move(socket));
+  FileDescriptor socket = hold_named_ ? hold_port(port) : FileDescriptor();
+  const bool in_use = hold_named_ && !socket;
+  if (in_use || !sockets_.try_emplace(port, std::move(socket)).second) {
+    refuse(what, ": port ", port, " of ", host_name(), " is in use");
+  }
 }
 
 std::vector<std::string> resolve_program(const std::vector<std::string>& program, bool module) {

@@ -31,14 +31,18 @@ bool is_this_machine(const std::string& host);
 /** Ports that nobody else on this machine gets while this lives, or until they are released. */
 class ReservedPorts {
  public:
+  /** Without `hold_named` ports that are named need not be free: for what is only shown. */
+  explicit ReservedPorts(bool hold_named = true) : hold_named_(hold_named) {}
+
   /** A port that is free. Throws SystemError if there is none. */
   int take();
-  /** This port; throws InvalidArgument that `what` wants it if it is in use. */
+  /** This port; throws InvalidArgument that `what` wants it if it is in use, or taken already. */
   void take(int port, const std::string& what);
   /** Lets the ranks have them. */
   void release() { sockets_.clear(); }
 
  private:
+  bool hold_named_;
   std::map<int, FileDescriptor> sockets_;  // by port
 };
 

@@ -148,7 +148,7 @@ int run(const std::vector<std::string>& arguments) {
   }
   PlanSite site{machine, machines_of(options, machine), {}};
   if (options.dry_run) {
-    ReservedPorts ports;
+    ReservedPorts ports(false);
     Plan plan = make_plan(options, site, 0, ports);
     set_logs(plan, fs::path(options.log_dir.value_or("log")) / run_name());
     std::fputs(describe(plan).c_str(), stdout);

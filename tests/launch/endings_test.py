@@ -2,6 +2,7 @@
 """How jobs end: exit codes, signals, time limits, restarts; and whoever is killed, nothing is left."""
 
 import os
+import pty
 import signal
 import time
 
@@ -43,11 +44,12 @@ class ExitCodes(JobTest):
         self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
 
     def test_the_first_failure_by_time_is_named_not_the_one_that_follows_from_it(self):
-        # Rank 0 fails as soon as it sees that rank 3 has.
+        # Rank 0 fails as soon as it sees that rank 3 has: its wrapper has taken its end then.
         script = self.script("""
 case $TUTTI_RANK in
-  3) touch failed; echo the cause >&2; exit 9;;
-  0) while [ ! -e failed ]; do sleep 0.01; done; sleep 0.2; exit 1;;
+  3) echo the cause >&2; echo $$ > process; mv process failing; exit 9;;
+  0) while [ ! -e failing ]; do sleep 0.01; done
+     while kill -0 $(cat failing) 2> /dev/null; do sleep 0.01; done; exit 1;;
   *) sleep 1000;;
 esac""")
         result = self.run_job("-n", 4, script)
@@ -224,16 +226,19 @@ touch ready.$TUTTI_RANK
 while [ ! -e go ]; do sleep 0.01; done
 [ $TUTTI_RANK = 0 ] && exit 6
 exec sleep 1000""")
-        job = self.start("-n", 3, script)
+        screen, terminal = pty.openpty()
+        self.addCleanup(os.close, screen)
+        job = self.start("-n", 3, script, stderr=terminal)
+        os.close(terminal)
         wait_until(lambda: len(list(self.folder.glob("ready.*"))) == 3)
-        stopped = job.ranks()[2]
-        os.kill(stopped, signal.SIGSTOP)
-        wait_until(lambda: state_of(stopped) == "T")
-        time.sleep(0.1)  # for its wrapper to see it too
+        os.kill(job.ranks()[2], signal.SIGSTOP)
+        shown = b""
+        while b"; worker 2 is stopped; " not in shown:  # the launcher knows
+            shown += os.read(screen, 4096)
         (self.folder / "go").touch()
-        result = job.wait()
-        self.assertEqual(result.returncode, 6)
-        self.assertIn("\n  had been stopped: worker 2 by SIGSTOP\n", result.stderr)
+        while b"  had been stopped: worker 2 by SIGSTOP\r\n" not in shown:
+            shown += os.read(screen, 4096)
+        self.assertEqual(job.wait().returncode, 6)
         self.assert_gone(job, 0.5)
 
     def test_a_stopped_wrapper_and_a_stopped_rank_are_ended(self):

@@ -28,16 +28,21 @@ class Shown(JobTest):
 
     def test_equal_lines_of_several_ranks_are_shown_once(self):
         script = self.script("""
+touch ready.$TUTTI_RANK
+while [ ! -e go ]; do sleep 0.01; done
 [ $TUTTI_RANK = 0 ] && exit 0
 [ $TUTTI_RANK = 4 ] || echo the same >&2
 echo rank $TUTTI_RANK >&2
 echo the end >&2""")
-        for _ in range(5):  # on a busy machine the lines may come too late for each other
-            lines = self.lines(self.run_job("-n", 7, script).stderr)
-            same = [line for line in lines if "same" in line]
-            if len(same) == 1:
-                break
-        self.assertEqual(same, ["[1-3,5-6] the same"])
+        # However late the lines come, the launcher sees them at once: it is stopped meanwhile.
+        job = self.start("-n", 7, script)
+        wait_until(lambda: len(list(self.folder.glob("ready.*"))) == 7)
+        job.process.send_signal(signal.SIGSTOP)
+        (self.folder / "go").touch()
+        wait_until(lambda: set(job.processes()) == {job.process.pid})
+        job.process.send_signal(signal.SIGCONT)
+        lines = self.lines(job.wait().stderr)
+        self.assertEqual([line for line in lines if "same" in line], ["[1-3,5-6] the same"])
         # The lines of a rank stay in their order.
         for rank in range(1, 7):
             own = lines.index(f"[{rank}] rank {rank}")

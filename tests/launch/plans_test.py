@@ -23,6 +23,12 @@ while len([name for name in os.listdir() if name.startswith("server.")]) < int(s
 SECRET = "hunter2-" + "b" * 24
 
 
+def free_port():
+    with socket.socket() as free:
+        free.bind(("", 0))
+        return free.getsockname()[1]
+
+
 class Variables(JobTest):
     def ranks(self, *options, servers=0, env=None):
         """The environment of each rank, by its role and index."""
@@ -61,8 +67,9 @@ class Variables(JobTest):
         self.assertNotEqual(ranks["worker.0"]["TUTTI_TICKET"], again["worker.0"]["TUTTI_TICKET"])
 
     def test_servers_workers_and_heter_workers(self):
+        port = free_port()
         ranks = self.ranks("--server_num=2", "--worker_num=2", "--heter_worker_num=2",
-                           "--http_port=18181", servers=2)
+                           f"--http_port={port}", servers=2)
         self.assertEqual(len(ranks), 6)
         servers = [f"127.0.0.1:{ranks[f'server.{i}']['PADDLE_PORT']}" for i in range(2)]
         heter = [f"127.0.0.1:{ranks[f'heter_worker.{i}']['PADDLE_PORT']}" for i in range(2)]
@@ -75,14 +82,12 @@ class Variables(JobTest):
                 PADDLE_TRAINERS_NUM="2", PADDLE_PSERVERS_IP_PORT_LIST=",".join(servers),
                 PADDLE_HETER_TRAINER_IP_PORT_LIST=",".join(heter),
                 PADDLE_TRAINER_ID=None if role == "server" else index,
-                PADDLE_GLOO_HTTP_ENDPOINT="127.0.0.1:18181",
+                PADDLE_GLOO_HTTP_ENDPOINT=f"127.0.0.1:{port}",
                 RANK=index if role == "worker" else None,
                 WORLD_SIZE="2" if role == "worker" else None)
 
     def test_endpoints_of_the_user_s(self):
-        with socket.socket() as free:
-            free.bind(("", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         ranks = self.ranks(f"--servers=127.0.0.1:{port}", "--workers=127.0.0.1,localhost", servers=1)
         self.assert_has(ranks["server.0"], PADDLE_PORT=str(port), POD_IP="127.0.0.1",
                         PADDLE_CURRENT_ENDPOINT=f"127.0.0.1:{port}")
@@ -163,6 +168,7 @@ class Refused(JobTest):
         return result.stderr
 
     def test_options(self):
+        port = free_port()
         for arguments, expected in (
             ([], "needs a program"),
             (["-m"], "needs the name of a module"),
@@ -189,8 +195,10 @@ class Refused(JobTest):
             (["--server_num=2", "--servers=127.0.0.1:1", "--worker_num=1", "true"],
              "--server_num is 2, but --servers names 1"),
             (["--http_port=1", "true"], "--http_port 1 is for jobs with servers"),
-            (["--servers=127.0.0.1:6170,127.0.0.1:6170", "--worker_num=1", "true"],
-             "server 1 at 127.0.0.1:6170: port 6170 of"),
+            ([f"--servers=127.0.0.1:{port},127.0.0.1:{port}", "--worker_num=1", "true"],
+             f"server 1 at 127.0.0.1:{port}: port {port} of"),
+            (["--dry-run", "--servers=127.0.0.1:1,127.0.0.1:1", "--worker_num=1", "true"],
+             "server 1 at 127.0.0.1:1: port 1 of"),
         ):
             with self.subTest(arguments=arguments):
                 self.assertIn(expected, self.refused(*arguments))
@@ -219,6 +227,8 @@ class Refused(JobTest):
             port = used.getsockname()[1]
             self.assertIn(f"port {port} of {os.uname().nodename} is in use",
                           self.refused(f"--servers=127.0.0.1:{port}", "--worker_num=1", "true"))
+            shown = self.run_job("--dry-run", f"--servers=127.0.0.1:{port}", "--worker_num=1", "true")
+            self.assertEqual(shown.returncode, 0, shown.stderr)
 
     def test_too_little_shared_memory(self):
         room = os.statvfs("/dev/shm")
