@@ -186,6 +186,7 @@ void Display::refresh() {
 }
 
 void Display::hurry() {
+  hurries_ = true;
   out_.hurry();
   err_.hurry();
 }

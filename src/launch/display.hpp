@@ -53,6 +53,7 @@ class Display {
 
   /** From now on leaves out what is not taken at once: nobody waits for who reads it. */
   void hurry();
+  bool hurries() const { return hurries_; }
 
   /** When refresh() has something to do. */
   const Timer& timer() const { return timer_; }
@@ -91,6 +92,7 @@ class Display {
   std::map<int, std::uint64_t> last_of_rank_;  // one more than the number of its last line
   std::string state_;
   bool state_drawn_ = false;
+  bool hurries_ = false;
   Timer timer_;
 };
 

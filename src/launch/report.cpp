@@ -22,6 +22,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::size_t kLines = 20;
+constexpr int kTimeoutCode = 124;  // as of timeout(1)
 
 std::string time_text(SteadyClock::duration time) {
   return seconds_text(std::chrono::duration_cast<milliseconds>(time));
@@ -102,6 +103,22 @@ std::string others_text(const Plan& plan, const Outcome& outcome, const RankEnd*
 }
 
 }  // namespace
+
+const RankEnd* Outcome::first_failure() const {
+  const RankEnd* first = nullptr;
+  for (const RankEnd& end : ends) {
+    if (end.status.success() || end.after_stop) continue;
+    if (first == nullptr || end.when < first->when) first = &end;
+  }
+  return first;
+}
+
+int Outcome::exit_code() const {
+  if (kind == Kind::timed_out) return kTimeoutCode;
+  if (kind == Kind::interrupted) return ExitStatus{.signal = signal}.shell_code();
+  const RankEnd* const failure = first_failure();
+  return failure == nullptr ? 0 : failure->status.shell_code();
+}
 
 std::string report_text(const Plan& plan, const Outcome& outcome) {
   const RankEnd* const first = outcome.first_failure();

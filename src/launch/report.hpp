@@ -1,12 +1,43 @@
-// What is said at the end of a job that was not done.
+// How a job has ended, and what is said of it.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
+#include <vector>
 
 #include "launch/plan.hpp"
-#include "launch/supervisor.hpp"
+#include "launch/process.hpp"
+#include "launch/timer.hpp"
 
 namespace tutti::launch {
+
+/** How a rank has ended. */
+struct RankEnd {
+  ExitStatus status;
+  SteadyClock::time_point when;
+  pid_t process = 0;          ///< 0: it was never started
+  bool after_stop = false;    ///< once all were told to end, or it was
+  bool wrapper_lost = false;  ///< it was ended because its wrapper was, or its machine is gone
+  bool orphaned = false;      ///< or because the process of Open MPI was that had started it
+  int stopped_by = 0;  ///< the signal by which it is stopped, or was when it was told to end; or 0
+  std::string last_output;  ///< the end of its stderr, or else of its stdout
+};
+
+/** How a job has ended. */
+struct Outcome {
+  enum class Kind { done, failed, interrupted, timed_out };
+  Kind kind = Kind::done;
+  int signal = 0;  ///< the one that has interrupted it
+  SteadyClock::time_point started;
+  std::vector<RankEnd> ends;  ///< by rank
+
+  /** The rank that failed first, if one has. */
+  const RankEnd* first_failure() const;
+  /** Of the command: of the first rank that failed, 124 after a timeout, 128 + the signal that
+   * interrupted it. */
+  int exit_code() const;
+};
 
 /**
  * Which rank failed first, where, when and how, the last lines of its output, and what became of

@@ -77,12 +77,12 @@ std::string start_text(const Plan& plan, const LogFolder& logs) {
          (logs.path.empty() ? "; no logs: " + logs.failure : "; logs in " + logs.path.string());
 }
 
-/** Waits until what is to be shown has been read: up to the next signal, or a second if the job was
- * not to wait either. */
-void drain(Display& display, const SignalSet& signals, bool hurry) {
+/** Waits until what is to be shown has been read: up to the next signal, or a second if the job did
+ * not wait either. */
+void drain(Display& display, const SignalSet& signals) {
   display.flush();
   Timer timer;
-  if (hurry) timer.start(std::chrono::seconds(1));
+  if (display.hurries()) timer.start(std::chrono::seconds(1));
   for (;;) {
     std::array<pollfd, 3> sources{};
     sources[0] = {signals.descriptor(), POLLIN, 0};
@@ -183,13 +183,13 @@ int run(const std::vector<std::string>& arguments) {
     display.finish();
     const std::string report = report_text(plan, outcome);
     if (!report.empty()) display.say(report);
-    if (outcome.kind == Outcome::Kind::failed && attempt < options.restarts) {
+    const bool again = outcome.kind == Outcome::Kind::failed && !display.hurries();
+    if (again && attempt < options.restarts) {
       display.say("tutti run: starting all ranks again, restart " + std::to_string(attempt + 1) +
                   " of " + std::to_string(options.restarts));
       continue;
     }
-    drain(display, signals,
-          outcome.kind == Outcome::Kind::interrupted || outcome.kind == Outcome::Kind::timed_out);
+    drain(display, signals);
     return outcome.exit_code();
   }
 }

@@ -28,7 +28,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds kWrapperGrace{1500};  // for a wrapper to end after its rank was killed
 constexpr milliseconds kSweepInterval{20};
 constexpr int kMostSweeps = 250;
-constexpr int kTimeoutCode = 124;  // as of timeout(1)
 
 /** "1:02". */
 std::string minutes_text(SteadyClock::duration time) {
@@ -37,22 +36,6 @@ std::string minutes_text(SteadyClock::duration time) {
 }
 
 }  // namespace
-
-const RankEnd* Outcome::first_failure() const {
-  const RankEnd* first = nullptr;
-  for (const RankEnd& end : ends) {
-    if (end.status.success() || end.after_stop) continue;
-    if (first == nullptr || end.when < first->when) first = &end;
-  }
-  return first;
-}
-
-int Outcome::exit_code() const {
-  if (kind == Kind::timed_out) return kTimeoutCode;
-  if (kind == Kind::interrupted) return ExitStatus{.signal = signal}.shell_code();
-  const RankEnd* const failure = first_failure();
-  return failure == nullptr ? 0 : failure->status.shell_code();
-}
 
 Outcome Supervisor::run(const Plan& plan) {
   plan_ = &plan;
@@ -183,8 +166,8 @@ void Supervisor::step() {
       }
     }
   }
-  if (mpi_) step_mpi();
   if (sources[0].revents != 0) take_signals();
+  if (mpi_) step_mpi();  // also when what has just been reaped was mpiexec
   for (Rank& rank : ranks_) {
     const bool lost = !rank.awaited && rank.wrapper == 0 && !rank.control.open() && !rank.closed;
     if (lost) wrapper_lost(rank);
@@ -315,8 +298,9 @@ void Supervisor::decide() {
 void Supervisor::end_job(Outcome::Kind kind, int signal) {
   timeout_timer_.stop();
   if (std::exchange(ending_, true)) {
-    if (kind == Outcome::Kind::interrupted) end_harder();
-    return;
+    if (kind != Outcome::Kind::interrupted) return;
+    display_.hurry();
+    return end_harder();
   }
   outcome_.kind = kind;
   if (kind != Outcome::Kind::failed) display_.hurry();
@@ -333,7 +317,8 @@ void Supervisor::end_ranks(int signal, bool servers_alone) {
   force_timer_.start(options_.grace);
 }
 
-/** After their grace the ranks are killed, and after that the wrappers that still have some. */
+/** After their grace the ranks are killed, and after that the wrappers that still have some. Those
+ * that only wait for who reads the output are left, unless the user does not wait for that. */
 void Supervisor::end_harder() {
   if (force_++ == 0) {
     send_all(SIGKILL);
@@ -341,12 +326,14 @@ void Supervisor::end_harder() {
     return;
   }
   force_timer_.stop();
-  for (const Rank& rank : ranks_) {
-    if (rank.wrapper != 0 && !rank.closed) ::kill(rank.wrapper, SIGKILL);
+  for (Rank& rank : ranks_) {
+    if (rank.done() || (rank.closed && !display_.hurries())) continue;
+    if (rank.wrapper != 0) ::kill(rank.wrapper, SIGKILL);
+    if (!mpi_) continue;
+    mpi_->kill();
+    rank.control.close();
+    if (rank.closed) rank.output.close();
   }
-  if (!mpi_) return;
-  mpi_->kill();
-  for (Rank& rank : ranks_) rank.control.close();
 }
 
 void Supervisor::send_all(int signal) {

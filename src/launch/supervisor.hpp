@@ -13,36 +13,10 @@
 #include "launch/options.hpp"
 #include "launch/plan.hpp"
 #include "launch/process.hpp"
+#include "launch/report.hpp"
 #include "launch/timer.hpp"
 
 namespace tutti::launch {
-
-/** How a rank has ended. */
-struct RankEnd {
-  ExitStatus status;
-  SteadyClock::time_point when;
-  pid_t process = 0;          ///< 0: it was never started
-  bool after_stop = false;    ///< once all were told to end, or it was
-  bool wrapper_lost = false;  ///< it was ended because its wrapper was, or its machine is gone
-  bool orphaned = false;      ///< or because the process of Open MPI was that had started it
-  int stopped_by = 0;  ///< the signal by which it is stopped, or was when it was told to end; or 0
-  std::string last_output;  ///< the end of its stderr, or else of its stdout
-};
-
-/** How a job has ended. */
-struct Outcome {
-  enum class Kind { done, failed, interrupted, timed_out };
-  Kind kind = Kind::done;
-  int signal = 0;  ///< the one that has interrupted it
-  SteadyClock::time_point started;
-  std::vector<RankEnd> ends;  ///< by rank
-
-  /** The rank that failed first, if one has. */
-  const RankEnd* first_failure() const;
-  /** Of the command: of the first rank that failed, 124 after a timeout, 128 + the signal that
-   * interrupted it. */
-  int exit_code() const;
-};
 
 /**
  * Starts the ranks of a plan, each under its wrapper, and waits until all have ended. When one

@@ -150,6 +150,32 @@ class Machines(JobTest):
                           "[worker 1] worker 1 node1 node1:6173"])
 
 
+class Allocations(JobTest):
+    """Machines of a resource manager, on one of which mpiexec cannot start anything."""
+
+    def start(self, agent, **options):
+        (self.folder / "nodes").write_text(f"{os.uname().nodename}\n198.51.100.1\n")
+        return super().start("true", env={
+            "PBS_NODEFILE": "nodes", "SLURM_JOB_NODELIST": "", "OMPI_MCA_plm": "rsh",
+            "OMPI_MCA_plm_rsh_agent": str(self.script(agent, "agent"))}, **options)
+
+    def check(self, started):
+        result = started.wait()
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("failed: it did not start\n", result.stderr)
+
+    def test_a_machine_that_cannot_be_reached_ends_the_job(self):
+        self.check(self.start("exit 255"))
+
+    def test_an_mpiexec_that_is_killed_ends_the_job(self):
+        started = self.start("touch asked; exec sleep 1000")
+        wait_until((self.folder / "asked").exists)
+        for pid, line in started.processes().items():
+            if os.path.basename(line.split()[0]) == "mpiexec":
+                os.kill(pid, signal.SIGKILL)
+        self.check(started)
+
+
 class Answers(JobTest):
     """A shell that pretends to ask another machine."""
 

@@ -140,6 +140,17 @@ class Blocked(JobTest):
         self.assertEqual(job.process.wait(5), 143)
         self.assert_gone(job, 0.5)
 
+    def test_a_job_that_has_failed_need_not_wait_for_its_reader(self):
+        self.script('while [ $(stat -c %s log/last/attempt.0/worker.0.log || echo 0) -lt 2000000 ]\n'
+                    'do sleep 0.01; done; exit 3', "fail")
+        job = self.start("-n", 2, "--restart", 5, self.script(
+            '[ $TUTTI_RANK = 1 ] && exec ./fail\nexec python3 writer.py'))
+        log = self.folder / "log/last/attempt.0/worker.0.log"
+        wait_until(lambda: log.exists() and log.stat().st_size >= 2_000_000 and not job.ranks())
+        job.process.send_signal(signal.SIGINT)
+        self.assertEqual(job.process.wait(20), 3)
+        self.assert_gone(job)
+
     def test_a_job_goes_on_without_its_reader(self):
         job = self.start("-n", 1, self.writer)
         job.process.stdout.read(1000)
