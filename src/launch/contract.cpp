@@ -2,6 +2,8 @@
 #include "launch/contract.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstdlib>
 
 #include "base/environment.hpp"
 #include "launch/lists.hpp"
@@ -99,6 +101,18 @@ void add_gpus(const Plan& plan, const RankPlan& rank, const Job& job, const Adde
 }
 
 }  // namespace
+
+void forget_own_launch() {
+  constexpr std::array kPrefixes{"OMPI_COMM_WORLD_", "PMIX_", "PMI_", "TORCHELASTIC_",
+                                 "TUTTI_TICKET="};
+  for (const std::string& entry : environment_with({})) {
+    const auto begins = [&](const char* prefix) { return entry.starts_with(prefix); };
+    if (entry.starts_with("PMIX_MCA_")) continue;  // parameters, which the user may have set
+    if (std::any_of(kPrefixes.begin(), kPrefixes.end(), begins)) {
+      ::unsetenv(entry.substr(0, entry.find('=')).c_str());
+    }
+  }
+}
 
 void add_contract(Plan& plan, const Job& job) {
   for (RankPlan& rank : plan.ranks) {

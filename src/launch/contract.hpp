@@ -20,4 +20,10 @@ struct Job {
 /** Adds to each rank of `plan` the variables that say what the plan holds. */
 void add_contract(Plan& plan, const Job& job);
 
+/**
+ * Removes from this process' environment what the launcher that has started it says of it alone
+ * (mpiexec, srun with PMIx, torchrun, another tutti run): its ranks are others.
+ */
+void forget_own_launch();
+
 }  // namespace tutti::launch

@@ -17,6 +17,7 @@
 #include "base/refuse.hpp"
 #include "base/system.hpp"
 #include "base/text.hpp"
+#include "launch/contract.hpp"
 #include "launch/display.hpp"
 #include "launch/lists.hpp"
 #include "launch/mpi_job.hpp"
@@ -138,6 +139,7 @@ int run(const std::vector<std::string>& arguments) {
     std::fputs(run_help().c_str(), stdout);
     return 0;
   }
+  forget_own_launch();
   const Machine machine = this_machine();
   if (const auto names = machines_with_this_command(options); is_left_to(names, options)) {
     std::fprintf(stderr,

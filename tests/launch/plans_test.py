@@ -128,6 +128,18 @@ class Variables(JobTest):
         self.assertEqual(too_many.returncode, 2)
         self.assertIn("--bind core: ", too_many.stderr)
 
+    def test_who_has_started_the_launcher_says_nothing_to_its_ranks(self):
+        others = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "PMIX_RANK": "0",
+                  "PMI_RANK": "0", "PMI_SIZE": "1", "TORCHELASTIC_RUN_ID": "1"}
+        kept = {"OMPI_MCA_btl": "self", "PMIX_MCA_gds": "hash"}
+        for variables in self.ranks("-n", 2, env={**others, **kept}).values():
+            self.assert_has(variables, **dict.fromkeys(others), **kept)
+        # On several machines ranks meet through MPI.
+        dry = self.run_job("--dry-run", "--hosts", "198.51.100.1:1,198.51.100.2:1", "true",
+                           env={"TUTTI_TICKET": "f" * 256})
+        self.assertIn("TUTTI_RANK=1", dry.stdout)
+        self.assertNotIn("TUTTI_TICKET", dry.stdout)
+
     def test_env_gives_variables(self):
         variables = self.ranks("--env", "A=1=2", "--env", "HOME", env={"A": "0"})["worker.0"]
         self.assert_has(variables, A="1=2", HOME=os.environ["HOME"])
