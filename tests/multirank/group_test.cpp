@@ -206,6 +206,7 @@ TEST_F(Group, WhoDoesNotComeIsNamedAtTheDeadline) {
         const int last = ranks() - 1;
         if (comm.global_rank() == last) {
           std::this_thread::sleep_for(kDeadline * 5 / 2);
+          EXPECT_THROW(comm.barrier(), PeerLost);
           return;
         }
         std::vector<int> all(static_cast<std::size_t>(ranks()));
