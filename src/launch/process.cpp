@@ -56,6 +56,12 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return result;
 }
 
+/** In the child, on its stderr. */
+void tell_failure(const std::string& what, int error) {
+  const std::string text = "tutti: " + what + ": " + std::generic_category().message(error) + "\n";
+  [[maybe_unused]] const auto written = ::write(2, text.data(), text.size());
+}
+
 /** In the child: becomes the program. Only what cannot be done is told, on stderr. */
 [[noreturn]] void become(const ProcessStart& start, pid_t parent) {
   if (start.death_signal != 0) {
@@ -63,24 +69,24 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
     if (::getppid() != parent) ::_exit(1);  // it ended before it was asked for
   }
   if (start.own_group) ::setpgid(0, 0);
+  int unbound = 0;  // why
   if (!start.cpus.empty()) {
     cpu_set_t cpus;
     CPU_ZERO(&cpus);
     for (const int cpu : start.cpus) CPU_SET(static_cast<std::size_t>(cpu), &cpus);
-    ::sched_setaffinity(0, sizeof(cpus), &cpus);
+    unbound = ::sched_setaffinity(0, sizeof(cpus), &cpus) == 0 ? 0 : errno;
   }
   for (int target = 0; target < 3; ++target) {
     if (start.standard[target] >= 0) ::dup2(start.standard[target], target);
   }
+  if (unbound != 0) tell_failure("cannot bind to processors, and runs on any", unbound);
   for (const int descriptor : start.inherited) ::fcntl(descriptor, F_SETFD, 0);
   restore_signals();
   const auto arguments = pointers(start.arguments);
   const auto variables = pointers(start.environment);
   ::execve(arguments[0], arguments.data(), variables.data());
   const int error = errno;
-  const std::string text = "tutti: cannot run " + start.arguments[0] + ": " +
-                           std::generic_category().message(error) + "\n";
-  [[maybe_unused]] const auto written = ::write(2, text.data(), text.size());
+  tell_failure("cannot run " + start.arguments[0], error);
   ::_exit(error == ENOENT ? 127 : 126);
 }
 
@@ -173,7 +179,7 @@ void adopt_orphans() {
   }
 }
 
-std::vector<pid_t> descendants(const std::set<pid_t>& except) {
+std::set<pid_t> descendants(const std::set<pid_t>& except) {
   std::multimap<pid_t, pid_t> children;
   std::error_code gone;  // processes end meanwhile
   for (const auto& entry : std::filesystem::directory_iterator("/proc", gone)) {
@@ -181,14 +187,14 @@ std::vector<pid_t> descendants(const std::set<pid_t>& except) {
     if (!process) continue;
     if (const auto parent = parent_of(entry.path())) children.emplace(*parent, *process);
   }
-  std::vector<pid_t> found;
+  std::set<pid_t> found;
   std::vector<pid_t> parents{::getpid()};
   while (!parents.empty()) {
     const auto [first, last] = children.equal_range(parents.back());
     parents.pop_back();
     for (auto child = first; child != last; ++child) {
       if (except.contains(child->second)) continue;
-      found.push_back(child->second);
+      found.insert(child->second);
       parents.push_back(child->second);
     }
   }
@@ -196,7 +202,7 @@ std::vector<pid_t> descendants(const std::set<pid_t>& except) {
 }
 
 int signal_descendants(int signal, const std::set<pid_t>& except) {
-  const std::vector<pid_t> processes = descendants(except);
+  const std::set<pid_t> processes = descendants(except);
   for (const pid_t process : processes) ::kill(process, signal);
   return static_cast<int>(processes.size());
 }

@@ -82,7 +82,7 @@ class SignalSet {
 void adopt_orphans();
 
 /** All processes that descend from this one, but for `except` and who descends from those. */
-std::vector<pid_t> descendants(const std::set<pid_t>& except = {});
+std::set<pid_t> descendants(const std::set<pid_t>& except = {});
 /** Sends all of them a signal, and returns how many there were. */
 int signal_descendants(int signal, const std::set<pid_t>& except = {});
 

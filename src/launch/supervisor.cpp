@@ -211,6 +211,7 @@ void Supervisor::reap() {
     int status = 0;
     const pid_t child = ::waitpid(-1, &status, WNOHANG);
     if (child <= 0) return;
+    inherited_.erase(child);
     if (mpi_ && mpi_->take_end(child, ExitStatus::from_wait(status))) continue;
     for (Rank& rank : ranks_) {
       if (rank.wrapper != child) continue;
@@ -341,12 +342,12 @@ void Supervisor::send_all(int signal) {
 }
 
 void Supervisor::sweep() {
-  std::set<pid_t> wrappers;
+  std::set<pid_t> others = inherited_;
   for (const Rank& rank : ranks_) {
-    if (rank.wrapper != 0) wrappers.insert(rank.wrapper);
+    if (rank.wrapper != 0) others.insert(rank.wrapper);
   }
-  if (mpi_ && mpi_->process() != 0) wrappers.insert(mpi_->process());
-  const int left = signal_descendants(SIGKILL, wrappers);
+  if (mpi_ && mpi_->process() != 0) others.insert(mpi_->process());
+  const int left = signal_descendants(SIGKILL, others);
   if (left > 0 && ++sweeps_ < kMostSweeps) {
     sweep_timer_.start(kSweepInterval);
   } else {

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,7 @@ class Supervisor {
  public:
   /** `signals` has those above, and SIGCHLD, SIGUSR1, SIGUSR2, SIGTSTP and SIGCONT. */
   Supervisor(const RunOptions& options, const SignalSet& signals, Display& display)
-      : options_(options), signals_(signals), display_(display) {}
+      : options_(options), signals_(signals), display_(display), inherited_(descendants()) {}
 
   /** Throws SystemError if a rank cannot be started. */
   Outcome run(const Plan& plan);
@@ -71,6 +72,7 @@ class Supervisor {
   const RunOptions& options_;
   const SignalSet& signals_;
   Display& display_;
+  std::set<pid_t> inherited_;  // children that this process had before: a shell's that became it
   const Plan* plan_ = nullptr;
   std::vector<Rank> ranks_;
   Outcome outcome_;

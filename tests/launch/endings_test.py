@@ -4,9 +4,11 @@
 import os
 import pty
 import signal
+import socket
+import subprocess
 import time
 
-from job import JobTest, main, parent_of, state_of, wait_until
+from job import TUTTI, JobTest, main, parent_of, state_of, wait_until
 
 # A rank with children: one in its process group, one in a session of its own, one whose parent has
 # ended. Its name is an argument of each.
@@ -207,6 +209,15 @@ class Orphans(JobTest):
         self.assertIn("worker 1 (rank 1 of 2)", result.stderr)
         self.assertIn("family 1", result.stderr)  # its last words, from the log
         self.assert_gone(job, 0.5)
+
+    def test_children_that_a_shell_had_before_it_became_the_launcher_are_left(self):
+        script = self.script("kill -9 $PPID; sleep 1000")
+        command = (f'sleep 1000 >/dev/null 2>&1 & echo $! > other; exec "{TUTTI}" run -n 1 "{script}"')
+        self.assertEqual(subprocess.run(["sh", "-c", command], cwd=self.folder,
+                                        capture_output=True).returncode, 137)
+        other = int((self.folder / "other").read_text())
+        self.assertIn(state_of(other), "RS")
+        os.kill(other, signal.SIGKILL)
 
     def test_a_killed_rank_leaves_nothing(self):
         job = self.family()
