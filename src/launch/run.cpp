@@ -170,9 +170,17 @@ int run(const std::vector<std::string>& arguments) {
   Display display(options);
   Supervisor supervisor(options, signals, display);
   std::optional<LogFolder> logs;
+  int code = 0;  // of the last attempt
   for (int attempt = 0;; ++attempt) {
     ReservedPorts ports;
-    Plan plan = make_plan(options, site, attempt, ports);
+    Plan plan;
+    try {
+      plan = make_plan(options, site, attempt, ports);
+    } catch (const Error& error) {
+      if (attempt == 0) throw;
+      display.say("tutti run: they cannot be started again: " + std::string(error.what()));
+      break;
+    }
     if (attempt == 0) note_clocks(plan, site);
     if (!logs) logs = make_log_folder(options.log_dir);  // not for what cannot be started
     const bool several = options.restarts > 0;
@@ -185,15 +193,14 @@ int run(const std::vector<std::string>& arguments) {
     display.finish();
     const std::string report = report_text(plan, outcome);
     if (!report.empty()) display.say(report);
+    code = outcome.exit_code();
     const bool again = outcome.kind == Outcome::Kind::failed && !display.hurries();
-    if (again && attempt < options.restarts) {
-      display.say("tutti run: starting all ranks again, restart " + std::to_string(attempt + 1) +
-                  " of " + std::to_string(options.restarts));
-      continue;
-    }
-    drain(display, signals);
-    return outcome.exit_code();
+    if (!again || attempt >= options.restarts) break;
+    display.say("tutti run: starting all ranks again, restart " + std::to_string(attempt + 1) +
+                " of " + std::to_string(options.restarts));
   }
+  drain(display, signals);
+  return code;
 }
 
 }  // namespace tutti::launch

@@ -90,6 +90,24 @@ sleep 1000""")
             self.assertEqual(result.job.log(f"attempt.{attempt}/worker.1"), b"attempt %d\n" % attempt)
         self.assertEqual(self.run_job("--restart", 1, "-n", 2, script).returncode, 5)
 
+    def test_a_restart_that_cannot_be_ends_with_the_code_of_the_failure(self):
+        with socket.socket() as used:
+            used.bind(("127.0.0.1", 0))
+            port = used.getsockname()[1]
+        script = self.script("""
+[ $TUTTI_ROLE = server ] && exec sleep 1000
+touch ready
+while [ ! -e go ]; do sleep 0.01; done; exit 7""")
+        job = self.start("--restart", 3, f"--servers=127.0.0.1:{port}", "--worker_num", 1, script)
+        wait_until((self.folder / "ready").exists)
+        with socket.socket() as used:
+            used.bind(("127.0.0.1", port))
+            used.listen()
+            (self.folder / "go").touch()
+            result = job.wait()
+        self.assertEqual(result.returncode, 7)
+        self.assertRegex(result.stderr, f"cannot be started again: server 0 .*port {port} of ")
+
     def test_servers_end_with_the_workers(self):
         script = self.script("""
 trap 'echo asked; exit 0' TERM
