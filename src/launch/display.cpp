@@ -46,9 +46,7 @@ void replace_all(std::string& text, std::string_view what, const std::string& by
 }  // namespace
 
 Display::Display(const RunOptions& options)
-    : tee_(options.tee),
-      prefix_(options.prefix),
-      one_sink_(err_.terminal() && out_.same_as(err_)) {}
+    : tee_(options.tee), prefix_(options.prefix), one_sink_(out_.same_as(err_)) {}
 
 void Display::begin(const Plan& plan) {
   plan_ = &plan;

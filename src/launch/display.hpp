@@ -85,7 +85,7 @@ class Display {
   const Plan* plan_ = nullptr;
   Sink out_{1};
   Sink err_{2};
-  bool one_sink_;  // both are one terminal: written in order
+  bool one_sink_;  // both are one terminal, pipe or file: written in order
   std::map<std::pair<int, MessageType>, LineBuffer> buffers_;
   std::deque<Line> waiting_;
   std::uint64_t first_waiting_ = 0;            // the number of the first of them

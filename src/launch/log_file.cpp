@@ -10,8 +10,8 @@
 
 namespace tutti::launch {
 
-LogFile::LogFile(const std::filesystem::path& path) : wanted_(!path.empty()) {
-  if (!wanted_) return;
+LogFile::LogFile(const std::filesystem::path& path) {
+  if (path.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(path.parent_path(), error);
   file_.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));

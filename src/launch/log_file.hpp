@@ -30,7 +30,6 @@ class LogFile {
   void fail(int error);
 
   FileDescriptor file_;
-  bool wanted_;
   std::uint64_t missing_ = 0;  // bytes, since something was written last
   bool failed_ = false;
   std::string reason_;

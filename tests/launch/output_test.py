@@ -77,6 +77,11 @@ while [ ! -e server.0 ] || [ ! -e server.1 ]; do sleep 0.01; done""")
         result = self.run_job("--server_num", 2, "--worker_num", 1, script)
         self.assertEqual(self.lines(result.stderr), ["[server 0-1] serving"])
 
+    def test_the_report_begins_a_line_where_both_streams_are_one(self):
+        result = self.run_job("-n", 1, self.script("printf unfinished; exit 3"),
+                              stderr=subprocess.STDOUT)
+        self.assertIn("\nunfinished\ntutti run: worker 0 (rank 0 of 1)", result.stdout)
+
     def test_bytes_pass_unchanged(self):
         data = bytes(range(256)) * 300 + "\r50%\r100%\n\nä€😀".encode() + b"\xff no end"
         (self.folder / "data").write_bytes(data)
