@@ -102,6 +102,29 @@ void add_gpus(const Plan& plan, const RankPlan& rank, const Job& job, const Adde
 
 }  // namespace
 
+std::vector<Variable> carried_variables() {
+  constexpr std::array kNames{"PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV"};
+  constexpr std::array kPrefixes{"TUTTI_", "OMP_", "NCCL_"};
+  std::vector<Variable> carried;
+  for (const std::string& entry : environment_with({})) {
+    const auto equals = entry.find('=');
+    const std::string name = entry.substr(0, equals);
+    const auto begins = [&](const char* prefix) { return name.starts_with(prefix); };
+    if (std::find(kNames.begin(), kNames.end(), name) != kNames.end() ||
+        std::any_of(kPrefixes.begin(), kPrefixes.end(), begins)) {
+      carried.push_back({name, entry.substr(equals + 1), true});
+    }
+  }
+  return carried;
+}
+
+bool is_of_each_rank(std::string_view name) {
+  constexpr std::array<std::string_view, 9> kNames{
+      "TUTTI_RANK",       "TUTTI_WORLD_SIZE", "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE", "TUTTI_ROLE",
+      "TUTTI_ROLE_INDEX", "TUTTI_ATTEMPT",    "TUTTI_TICKET",     "TUTTI_PROGRESS_FD"};
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+}
+
 void forget_own_launch() {
   constexpr std::array kPrefixes{"OMPI_COMM_WORLD_", "PMIX_", "PMI_", "TORCHELASTIC_",
                                  "TUTTI_TICKET="};
@@ -114,12 +137,22 @@ void forget_own_launch() {
   }
 }
 
+void set_variable(RankPlan& rank, const Variable& variable) {
+  const auto same = [&](const Variable& other) { return other.name == variable.name; };
+  const auto known = std::find_if(rank.environment.begin(), rank.environment.end(), same);
+  if (known != rank.environment.end()) {
+    *known = variable;
+  } else {
+    rank.environment.push_back(variable);
+  }
+}
+
 void add_contract(Plan& plan, const Job& job) {
   for (RankPlan& rank : plan.ranks) {
-    const auto add = [&](const char* name, std::string value) {
-      rank.environment.push_back({name, std::move(value)});
+    const auto add = [&](const char* name, const std::string& value) {
+      set_variable(rank, {name, value});
     };
-    if (!job.ticket.empty()) rank.environment.push_back({"TUTTI_TICKET", job.ticket, true});
+    if (!job.ticket.empty()) set_variable(rank, {"TUTTI_TICKET", job.ticket, true});
     add_tutti(plan, rank, job, add);
     add_torch(plan, rank, job, add);
     add_paddle(plan, rank, job, add);

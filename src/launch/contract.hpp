@@ -2,6 +2,8 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "launch/plan.hpp"
 
@@ -16,6 +18,15 @@ struct Job {
   std::string gpus;     ///< CUDA_VISIBLE_DEVICES for those who use GPUs; empty: as it is
   std::string threads;  ///< OMP_NUM_THREADS; empty: as it is
 };
+
+/** Gives a rank a variable, in place of what it would be otherwise. */
+void set_variable(RankPlan& rank, const Variable& variable);
+
+/** Whether a variable tells a rank who it is, so that nobody else may set it. */
+bool is_of_each_rank(std::string_view name);
+
+/** What ranks on other machines are given of our environment. */
+std::vector<Variable> carried_variables();
 
 /** Adds to each rank of `plan` the variables that say what the plan holds. */
 void add_contract(Plan& plan, const Job& job);

@@ -4,11 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 
 #include "base/environment.hpp"
 #include "base/refuse.hpp"
+#include "base/text.hpp"
 #include "launch/contract.hpp"
 #include "launch/lists.hpp"
 #include "tutti/unique_id.hpp"
@@ -47,16 +47,31 @@ std::vector<Endpoint> endpoints_or(const std::vector<Endpoint>& list, int number
   return std::vector<Endpoint>(static_cast<std::size_t>(number), Endpoint{.host = "127.0.0.1"});
 }
 
+/** Machines that are named for ranks without roles: by --hosts, or else by a resource manager. */
+std::vector<Host> named_hosts(const RunOptions& options) {
+  return options.hosts.empty() && options.ips.empty() ? allocated_hosts() : options.hosts;
+}
+
+/** How many ranks are asked for where all these are this machine; 0 if nobody says. */
+int own_slots(const RunOptions& options) {
+  const std::vector<Host> hosts = named_hosts(options);
+  int slots = 0;
+  for (const Host& host : hosts) slots += hosts.size() > 1 ? std::max(host.slots, 1) : host.slots;
+  // One task is what resource managers give to who starts the others.
+  const bool asked = !options.hosts.empty() || slots > 1;
+  return asked && !options.ranks ? slots : 0;
+}
+
 void place_ranks(Plan& plan, const RunOptions& options, const Machine& machine, std::size_t gpus) {
   if (!options.has_roles()) {
     std::vector<Endpoint> workers;
     for (const Host& host : plan.machines) {
       workers.insert(workers.end(), static_cast<std::size_t>(host.slots), {.host = host.name});
     }
-    int slots = 0;  // of a machine that --hosts names, which is this one
-    for (const Host& host : options.hosts) slots += host.slots;
-    if (slots == 0) slots = count_ranks(options, machine, gpus);
-    if (workers.empty()) workers = endpoints_or({}, slots);
+    if (workers.empty()) {
+      const int slots = own_slots(options);
+      workers = endpoints_or({}, slots != 0 ? slots : count_ranks(options, machine, gpus));
+    }
     add_ranks(plan, Role::worker, workers);
     return;
   }
@@ -124,7 +139,10 @@ void give_gpus(Plan& plan, const std::string& host, const RunOptions& options, i
     if (options.gpus) {
       refuse("--gpus names ", gpus, ", which ", users, " ranks cannot share alike");
     }
-    return;  // whoever uses GPUs chooses
+    plan.notes.push_back(std::to_string(users) + " ranks cannot share " + std::to_string(gpus) +
+                         " GPUs alike" + (plan.machines.empty() ? "" : " on " + host) +
+                         ", so that each chooses its own");
+    return;
   }
   for (int user = 0; user < users; ++user) {
     std::vector<int>& own = ranks[static_cast<std::size_t>(user)]->gpus;
@@ -136,10 +154,23 @@ void give_gpus(Plan& plan, const std::string& host, const RunOptions& options, i
   }
 }
 
-/** What is alike on several machines is said of all: how many GPUs they have is for them to say. */
+/**
+ * Whether the user has said which GPUs are used on all of several machines: by --gpus, or by what
+ * is visible here, if that is numbers; a resource manager says it on each machine.
+ */
+bool names_gpus_of_all(const RunOptions& options, const Machine& machine) {
+  if (options.gpus) return true;
+  const bool asked = !options.hosts.empty() || !options.ips.empty() || options.has_roles();
+  return asked && environment("CUDA_VISIBLE_DEVICES") && machine.has_gpus &&
+         !machine.gpus.empty() &&
+         std::all_of(machine.gpus.begin(), machine.gpus.end(),
+                     [](const std::string& gpu) { return parse_number<int>(gpu).has_value(); });
+}
+
+/** Without a word of the user's, how many GPUs each of several machines has is for it to say. */
 void give_devices(Plan& plan, const RunOptions& options, const Machine& machine, int gpus) {
   if (!plan.machines.empty()) {
-    if (!options.gpus) return;
+    if (!names_gpus_of_all(options, machine)) return;
     for (const Host& host : plan.machines) give_gpus(plan, host.name, options, gpus);
     return;
   }
@@ -188,8 +219,11 @@ void give_processors(Plan& plan, Binding binding, const Machine& machine) {
   }
 }
 
-std::string threads_of_each(Plan& plan, const Machine& machine) {
-  if (environment("OMP_NUM_THREADS")) return {};
+std::string threads_of_each(Plan& plan, const RunOptions& options, const Machine& machine) {
+  constexpr const char* kName = "OMP_NUM_THREADS";
+  const auto is_it = [&](const Variable& variable) { return variable.name == kName; };
+  const bool given = std::any_of(options.environment.begin(), options.environment.end(), is_it);
+  if (given || environment(kName)) return {};
   std::size_t ranks = 1;  // of the machine that has most
   for (const RankPlan& rank : plan.ranks) ranks = std::max(ranks, plan.ranks_of(rank.host).size());
   auto threads = std::to_string(std::max<std::size_t>(1, machine.processors.size() / ranks));
@@ -197,21 +231,10 @@ std::string threads_of_each(Plan& plan, const Machine& machine) {
   return threads;
 }
 
-/** What ranks on other machines are given of our environment. */
-std::vector<Variable> carried_variables() {
-  constexpr std::array kNames{"PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV"};
-  constexpr std::array kPrefixes{"TUTTI_", "OMP_", "NCCL_"};
-  std::vector<Variable> carried;
-  for (const std::string& entry : environment_with({})) {
-    const auto equals = entry.find('=');
-    const std::string name = entry.substr(0, equals);
-    const auto begins = [&](const char* prefix) { return name.starts_with(prefix); };
-    if (std::find(kNames.begin(), kNames.end(), name) != kNames.end() ||
-        std::any_of(kPrefixes.begin(), kPrefixes.end(), begins)) {
-      carried.push_back({name, entry.substr(equals + 1), true});
-    }
-  }
-  return carried;
+void check_tee(const Tee& tee, const Plan& plan) {
+  const int count = static_cast<int>(plan.ranks.size());
+  if (tee.ranks.empty() || *tee.ranks.rbegin() < count) return;
+  refuse("--tee names rank ", *tee.ranks.rbegin(), ", but there are ", count, ", counted from 0");
 }
 
 std::string numbers_text(const std::vector<int>& numbers) {
@@ -262,7 +285,7 @@ std::string Plan::describe() const {
 }
 
 std::vector<Host> machines_of(const RunOptions& options, const Machine& machine) {
-  std::vector<Host> hosts = options.hosts;
+  std::vector<Host> hosts = options.has_roles() ? std::vector<Host>() : named_hosts(options);
   for (const std::string& name : options.ips) hosts.push_back({.name = name});
   for (const auto* list : {&options.workers, &options.heter_workers, &options.servers}) {
     for (const Endpoint& endpoint : *list) {
@@ -275,7 +298,6 @@ std::vector<Host> machines_of(const RunOptions& options, const Machine& machine)
       }
     }
   }
-  if (hosts.empty() && !options.has_roles()) hosts = allocated_hosts();
   const auto is_own = [](const Host& host) { return is_this_machine(host.name); };
   if (std::all_of(hosts.begin(), hosts.end(), is_own)) return {};
   if (options.server_num && options.servers.empty()) {
@@ -307,6 +329,7 @@ Plan make_plan(const RunOptions& options, const PlanSite& site, int attempt, Res
   plan.has_roles = options.has_roles();
   const std::vector<std::string> gpus = choose_gpus(options, machine);
   place_ranks(plan, options, machine, gpus.size());
+  check_tee(options.tee, plan);
   give_ports(plan, free_ports);
   give_devices(plan, options, machine, static_cast<int>(gpus.size()));
 
@@ -334,14 +357,19 @@ Plan make_plan(const RunOptions& options, const PlanSite& site, int attempt, Res
       job.gloo.port = free_ports.take(first_server->host);
     }
   }
-  if (options.gpus) job.gpus = join_list(gpus);
-  job.threads = threads_of_each(plan, machine);
+  if (options.gpus || (!plan.machines.empty() && names_gpus_of_all(options, machine))) {
+    job.gpus = join_list(gpus);
+  }
+  job.threads = threads_of_each(plan, options, machine);
+  if (!plan.machines.empty()) {
+    const auto carried = carried_variables();
+    for (RankPlan& rank : plan.ranks) rank.environment = carried;
+  }
   add_contract(plan, job);
-  const auto carried = plan.machines.empty() ? std::vector<Variable>() : carried_variables();
-  for (RankPlan& rank : plan.ranks) {
-    rank.environment.insert(rank.environment.begin(), carried.begin(), carried.end());
-    rank.environment.insert(rank.environment.end(), options.environment.begin(),
-                            options.environment.end());
+  for (const Variable& variable : options.environment) {
+    if (is_of_each_rank(variable.name))
+      refuse("--env ", variable.name, ": tutti run sets it itself");
+    for (RankPlan& rank : plan.ranks) set_variable(rank, variable);
   }
   return plan;
 }

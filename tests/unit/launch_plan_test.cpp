@@ -1,9 +1,13 @@
 // Plans of jobs on machines with GPUs and sockets that the one at hand has not.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "launch/plan.hpp"
@@ -22,8 +26,15 @@ Machine machine_with_gpus(int gpus) {
   return machine;
 }
 
-Plan plan_of(std::vector<std::string> arguments, int gpus = 0) {
-  for (const char* const name : {"TUTTI_DEVICE", "CUDA_VISIBLE_DEVICES"}) ::unsetenv(name);
+using Variables = std::vector<std::pair<const char*, const char*>>;
+
+Plan plan_of(std::vector<std::string> arguments, int gpus = 0, const Variables& variables = {}) {
+  for (const char* const name :
+       {"TUTTI_DEVICE", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PBS_NODEFILE",
+        "SLURM_JOB_NODELIST", "SLURM_NTASKS", "SLURM_TASKS_PER_NODE"}) {
+    ::unsetenv(name);
+  }
+  for (const auto& [name, text] : variables) ::setenv(name, text, 1);
   arguments.emplace_back("true");
   ReservedPorts ports;
   const Machine machine = machine_with_gpus(gpus);
@@ -51,7 +62,24 @@ TEST(LaunchPlan, GivesEachRankAGpuOrAsManyAsAllHaveAlike) {
   EXPECT_EQ(value(pairs, 1, "CUDA_VISIBLE_DEVICES"), "3,1,0,2");
 
   EXPECT_THROW(plan_of({"-n", "3", "--gpus=0,1"}, 2), InvalidArgument);
-  EXPECT_EQ(value(plan_of({"-n", "3"}, 2), 0, "TUTTI_DEVICE"), "-");
+  const Plan odd = plan_of({"-n", "3"}, 2);
+  EXPECT_EQ(value(odd, 0, "TUTTI_DEVICE"), "-");
+  EXPECT_EQ(odd.notes.front(), "3 ranks cannot share 2 GPUs alike, so that each chooses its own");
+}
+
+TEST(LaunchPlan, OfSeveralMachinesGivesGpusThatAreNamedForAll) {
+  const std::vector<std::string> ips{"--ips", "198.51.100.1,198.51.100.2"};
+  const Plan visible = plan_of(ips, 4, {{"CUDA_VISIBLE_DEVICES", "0,1,2,3"}});
+  ASSERT_EQ(visible.ranks.size(), 8U);
+  EXPECT_EQ(value(visible, 6, "FLAGS_selected_gpus"), "2");
+  EXPECT_EQ(value(visible, 6, "TUTTI_DEVICE"), "2");
+  EXPECT_EQ(value(visible, 6, "CUDA_VISIBLE_DEVICES"), "0,1,2,3");
+  EXPECT_EQ(value(plan_of(ips, 4), 6, "TUTTI_DEVICE"), "-") << "each machine has its own";
+
+  const Plan roles = plan_of({"--servers=198.51.100.1:1", "--workers=198.51.100.1,198.51.100.2"}, 2,
+                             {{"CUDA_VISIBLE_DEVICES", "0,1"}});
+  EXPECT_EQ(value(roles, 1, "TUTTI_DEVICE"), "0");
+  EXPECT_EQ(value(roles, 2, "TUTTI_DEVICE"), "cpu");
 }
 
 TEST(LaunchPlan, GivesGpusToThoseWhoWork) {
@@ -73,6 +101,47 @@ TEST(LaunchPlan, CountsRanksAsItIsTold) {
   EXPECT_EQ(plan_of({"-n", "auto"}, 2).ranks.size(), 2U);
   EXPECT_EQ(plan_of({"-n", "gpu"}, 3).ranks.size(), 3U);
   EXPECT_THROW(plan_of({"-n", "gpu"}), InvalidArgument);
+  EXPECT_EQ(plan_of({"--hosts", "localhost:2,127.0.0.1"}).ranks.size(), 3U);
+}
+
+TEST(LaunchPlan, CountsRanksOfAnAllocationOfOneMachine) {
+  const auto ranks = [](const char* tasks, std::vector<std::string> arguments = {}) {
+    return plan_of(std::move(arguments), 2,
+                   {{"SLURM_JOB_NODELIST", "localhost"},
+                    {"SLURM_NTASKS", tasks},
+                    {"SLURM_TASKS_PER_NODE", tasks}})
+        .ranks.size();
+  };
+  EXPECT_EQ(ranks("4"), 4U);
+  EXPECT_EQ(ranks("4", {"-n", "3"}), 3U);
+  EXPECT_EQ(ranks("1"), 2U) << "the one that starts a rank for each GPU";
+  const std::string nodes = ::testing::TempDir() + "nodes-" + std::to_string(::getpid());
+  std::ofstream(nodes) << "localhost\nlocalhost\nlocalhost\n";
+  EXPECT_EQ(plan_of({}, 2, {{"PBS_NODEFILE", nodes.c_str()}}).ranks.size(), 3U);
+  std::filesystem::remove(nodes);
+}
+
+TEST(LaunchPlan, GivesWhatTheUserSaysInPlaceOfItsOwn) {
+  for (const std::vector<std::string>& where :
+       {std::vector<std::string>{"-n", "2"}, {"--hosts", "198.51.100.1:1,198.51.100.2:1"}}) {
+    std::vector<std::string> arguments{"--env", "OMP_NUM_THREADS=3", "--env", "MASTER_PORT=7"};
+    arguments.insert(arguments.end(), where.begin(), where.end());
+    const Plan plan = plan_of(arguments, 0, {{"TUTTI_LOG", "debug"}});
+    EXPECT_EQ(value(plan, 1, "OMP_NUM_THREADS"), "3");
+    EXPECT_EQ(value(plan, 1, "MASTER_PORT"), "7");
+    EXPECT_EQ(plan.notes, std::vector<std::string>());
+    std::vector<std::string> names;
+    for (const Variable& variable : plan.ranks[1].environment) names.push_back(variable.name);
+    std::sort(names.begin(), names.end());
+    EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end()) << where.front();
+  }
+  ::unsetenv("TUTTI_LOG");
+  EXPECT_THROW(plan_of({"--env", "TUTTI_RANK=0"}), InvalidArgument);
+}
+
+TEST(LaunchPlan, RefusesToShowRanksThatThereAreNot) {
+  EXPECT_THROW(plan_of({"-n", "2", "--tee", "0,2"}), InvalidArgument);
+  EXPECT_EQ(plan_of({"-n", "2", "--tee", "1"}).ranks.size(), 2U);
 }
 
 TEST(LaunchPlan, BindsRanksToProcessorsAndSockets) {
