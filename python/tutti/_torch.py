@@ -72,6 +72,7 @@ class GradientHooks:
         self._callback = callback
         self._earlier: List[Tuple[Any, Any]] = []  # parameters, and what .grad held before the pass
         self._pass: Optional[int] = None  # the number of the one that has not ended
+        self._has_called = False  # whether the callback has had a gradient of it
         self._handles: List[Any] = []
         for parameter in parameters:
             if not hasattr(parameter, "register_post_accumulate_grad_hook"):
@@ -83,16 +84,23 @@ class GradientHooks:
             self._handles.append(parameter.register_post_accumulate_grad_hook(self._after))
 
     def remove(self) -> None:
-        """Ends it."""
+        """Ends it. Of a pass that has failed .grad is what it was before."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._put_back()
 
     def give_up(self) -> None:
-        """Forgets a pass that has failed."""
+        """Forgets a pass that has failed: .grad is what it was before."""
         self._pass = None
-        self._earlier.clear()
+        self._has_called = False
+        self._put_back()
         getattr(self._callback, "give_up", lambda: None)()
+
+    def _put_back(self) -> None:
+        earlier, self._earlier = self._earlier, []
+        for parameter, gradient in earlier:
+            parameter.grad = gradient
 
     def _before(self, parameter: Any) -> Callable[[Any], None]:
         def set_aside(gradient: Any) -> None:
@@ -118,12 +126,19 @@ class GradientHooks:
         torch.autograd.Variable._execution_engine.queue_callback(self._end)
 
     def _after(self, parameter: Any) -> None:
+        self._has_called = True
         gradient = parameter.grad.contiguous().resolve_neg()
         replaced = self._callback(parameter, gradient)
         parameter.grad = gradient if replaced is None else replaced
 
     def _end(self) -> None:
-        earlier, self._earlier, self._pass = self._earlier, [], None
-        getattr(self._callback, "flush", lambda: None)()
-        for parameter, gradient in earlier:
-            parameter.grad = gradient.add_(parameter.grad)
+        has_called, self._has_called, self._pass = self._has_called, False, None
+        try:
+            if has_called:
+                getattr(self._callback, "flush", lambda: None)()
+        except BaseException:
+            self._put_back()
+            raise
+        earlier, self._earlier = self._earlier, []
+        for parameter, gradient in earlier:  # torch.autograd.grad() leaves .grad alone
+            parameter.grad = gradient if parameter.grad is None else gradient.add_(parameter.grad)

@@ -162,6 +162,16 @@ def test_messages(ranks):
     dist.launcher(messages, n_gpus=ranks)()
 
 
+def not_received():
+    if dist.get_rank() == 1:
+        F.remote_send(numpy.ones(1 << 20), 0)
+
+
+def test_a_message_that_nobody_receives():
+    with pytest.raises(dist.RankFailed, match="^rank 1 failed: .*PeerLost: lost rank 0"):
+        dist.launcher(not_received, n_gpus=2)()
+
+
 def across_hosts(place):
     os.environ["TUTTI_HOST_ID"] = str(int(os.environ["OMPI_COMM_WORLD_RANK"]) % 2)
     every_function()

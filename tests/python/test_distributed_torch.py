@@ -237,3 +237,26 @@ def unused():
 
 def test_values_that_are_not_used():
     dist.launcher(unused, n_gpus=2)()
+
+
+def two_losses(at_once):
+    with dist.GradManager() as gm:
+        if dist.get_rank() == 0:
+            x = [torch.ones(2, requires_grad=True) for _ in range(2)]
+            for one in x:
+                F.remote_send(1 * one, 1)
+            gm.backward([])
+            return [one.grad.tolist() for one in x]
+        first, second = F.remote_recv(0), F.remote_recv(0)
+        if at_once:
+            gm.backward([first.sum(), 3 * second.sum()])
+        else:
+            gm.backward(first.sum())
+            gm.backward(3 * second.sum())
+        return None
+
+
+def test_two_losses_are_one_pass():
+    assert dist.launcher(two_losses, n_gpus=2)(True)[0] == [[1.0] * 2, [3.0] * 2]
+    with pytest.raises(dist.RankFailed, match="^rank 1 failed: .*InvalidArgument: .* list of all"):
+        dist.launcher(two_losses, n_gpus=2)(False)

@@ -105,6 +105,45 @@ def test_parameters_in_another_order():
     dist.launcher(other_order, n_gpus=2)()
 
 
+def gradients_that_are_returned():
+    weight = torch.ones(3, requires_grad=True)
+    dist.make_allreduce_cb("sum").attach([weight])
+    for _ in range(2):  # once with no .grad
+        found, = torch.autograd.grad((2 * weight).sum(), [weight])
+        assert found.tolist() == [2.0] * 3 and weight.grad is None
+    weight.sum().backward()
+    torch.autograd.grad((2 * weight).sum(), [weight])
+    assert weight.grad.tolist() == [2.0] * 3
+
+
+def test_gradients_that_are_returned_do_not_count():
+    dist.launcher(gradients_that_are_returned, n_gpus=2)()
+
+
+class Fails:
+    def __call__(self, parameter, gradient):
+        return gradient
+
+    def flush(self):
+        raise ValueError("no sum today")
+
+
+def test_a_sum_that_fails_leaves_what_was_there():
+    weight = torch.ones(3, requires_grad=True)
+    weight.grad = torch.full((3,), 5.0)
+    gm = dist.GradManager().attach(weight, Fails())
+    with gm, pytest.raises(ValueError, match="no sum today"):
+        gm.backward(weight.sum())
+    assert weight.grad.tolist() == [5.0] * 3
+
+
+def test_numbers_are_not_given_to_others():
+    callback = dist.make_allreduce_cb("sum")
+    for _ in range(3):  # the memory of the last one is used again
+        callback.number([torch.ones(3)])
+    assert len(callback._numbers) == 3
+
+
 class Broken(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -138,10 +177,13 @@ def broken_pass(large):
                 dist.group_barrier()
             return
     for tensor in (weight, head):
-        tensor.grad = None
+        tensor.grad = torch.ones_like(tensor)
+    with gm, pytest.raises(ValueError, match="no gradient today"):
+        gm.backward(loss(True))
+    assert head.grad.tolist() == [1.0] * 5  # what it held before that pass
     with gm:
         gm.backward(loss(False))
-    assert weight.grad.tolist() == [20.0] * 3
+    assert weight.grad.tolist() == [21.0] * 3
 
 
 @pytest.mark.parametrize("large", [False, True])

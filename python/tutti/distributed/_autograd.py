@@ -116,11 +116,19 @@ def arrive(value: Any, send_back: Callable[[Optional[Any]], None]) -> Any:
         send_back(None)
         return value
     answers = [] if record is None else record.unanswered
+    has_none = False
 
     def say_none() -> None:
+        nonlocal has_none
+        has_none = True
         send_back(None)
 
     def backward(gradient: Any) -> None:
+        if has_none:
+            raise InvalidArgument(
+                "a value of another rank has a part in this backward pass, but had none in the one "
+                "before, which has told that rank that there is no gradient: call gm.backward() "
+                "once with a list of all losses")
         if say_none in answers:
             answers.remove(say_none)
         send_back(gradient)
@@ -239,7 +247,8 @@ class GradManager:
     def backward(self, y: Any = None, dy: Any = None) -> None:
         """The backward pass from `y`, a tensor or a list of some (None and [] for none), with the
         gradients `dy` (ones, unless they are given), and from everything that this recording has
-        sent to other ranks. Blocks until these have sent its gradients."""
+        sent to other ranks. Blocks until these have sent its gradients. What has come from other
+        ranks and has no part in it has no gradient: of several passes the first uses all."""
         torch = _torch_module()
         roots = [] if y is None else [y] if _arrays.is_tensor(y) else list(y)
         given = [dy] if _arrays.is_tensor(dy) else list(dy or [])

@@ -49,7 +49,8 @@ class AllreduceCallback:
         self._sums: Optional[opt.DistOpt] = None
         self._packs: Dict[Tuple[str, str], _Pack] = {}
         self._under_way: List[Any] = []
-        self._numbers: Dict[int, int] = {}  # of attached parameters, by id()
+        # Attached parameters and their numbers, by id(), which others get once they are gone.
+        self._numbers: Dict[int, Tuple[Any, int]] = {}
         self._order: List[int] = []  # of this pass: these numbers; of others negative lengths
 
     def __call__(self, param: Array, grad: Array) -> Any:
@@ -61,7 +62,8 @@ class AllreduceCallback:
         if self._mean and "float" not in dtype:
             raise InvalidArgument(f"grad has dtype {dtype}, of which there is no mean: "
                                   "use make_allreduce_cb('sum')")
-        self._order.append(self._numbers.get(id(param), -int(numpy.prod(gradient.shape))))
+        unknown = (param, -int(numpy.prod(gradient.shape)))
+        self._order.append(self._numbers.get(id(param), unknown)[1])
         device = str(gradient.device) if _arrays.is_tensor(gradient) else "cpu"
         pack = self._packs.setdefault((dtype, device), _Pack())
         pack.gradients.append(gradient)
@@ -125,7 +127,7 @@ class AllreduceCallback:
         """Of these parameters, alike on all ranks, the order of gradients is compared by what they
         are, not only by their lengths. Local; attach() does it."""
         for parameter in parameters:
-            self._numbers.setdefault(id(parameter), len(self._numbers))
+            self._numbers.setdefault(id(parameter), (parameter, len(self._numbers)))
 
 
 def make_allreduce_cb(

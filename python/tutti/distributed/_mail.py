@@ -6,8 +6,8 @@ A rank takes what it wants in whatever order: what another one has sent before i
 from __future__ import annotations
 
 import enum
-from collections import defaultdict
-from typing import Any, DefaultDict, Dict, Optional, Tuple
+from collections import defaultdict, deque
+from typing import Any, DefaultDict, Deque, Dict, Optional, Tuple
 
 from tutti import _core
 from tutti.distributed import _arrays
@@ -38,13 +38,15 @@ class Parcel:
 class Mail:
     """Messages between this rank and single others, over one communicator.
 
-    What is sent waits on a stream until the other rank has taken it, and its sender goes on. Errors
-    of sending come up in the next call here.
+    What is sent waits on a stream until the other rank has taken it, and its sender goes on. A
+    communicator has one order of sends, so what has not been taken holds up what was sent later, to
+    other ranks as well. Errors of sending come up in the next call of send() or finish().
     """
 
     def __init__(self, communicator: _core.Communicator) -> None:
         self._communicator = communicator
         self._stream: Optional[_core.Stream] = None
+        self._under_way: Deque[_core.Event] = deque()  # in the order of sending
         self._sent: DefaultDict[int, int] = defaultdict(int)
         self._received: DefaultDict[int, int] = defaultdict(int)
         self._kept: Dict[Tuple[int, bool, int], Parcel] = {}
@@ -67,6 +69,8 @@ class Mail:
             description = Description("float32", (), False, False, False)
         else:
             description = Description.of(array, "inp", requires_grad)
+        while self._under_way and self._under_way[0].ready():
+            self._under_way.popleft().wait()
         fields = description.pack(kind, number)
         if description.on_gpu:  # in the order of what the GPU does, and not copied
             self._communicator.send(fields, rank, _TAG)
@@ -74,9 +78,9 @@ class Mail:
             return
         if self._stream is None:
             self._stream = _core.Stream()
-        self._communicator.send(fields, rank, _TAG, stream=self._stream)
-        if array is not None:
-            self._communicator.send(_arrays.copy_of(array), rank, _TAG, stream=self._stream)
+        parts = [fields] if array is None else [fields, _arrays.copy_of(array)]
+        self._under_way += [self._communicator.send(part, rank, _TAG, stream=self._stream)
+                            for part in parts]
 
     def receive(self, rank: int, kind: Kind, number: int) -> Parcel:
         """Blocks until that value, or the answer to it, has come from a rank."""
@@ -98,5 +102,5 @@ class Mail:
 
     def finish(self) -> None:
         """Blocks until everything that was sent has been taken."""
-        if self._stream is not None:
-            self._stream.synchronize()
+        while self._under_way:
+            self._under_way.popleft().wait()

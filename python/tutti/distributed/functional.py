@@ -250,7 +250,9 @@ def all_to_all(
 
 def remote_send(inp: Any, dest_rank: int) -> Optional[Any]:
     """Sends an array to a rank of the world, which calls remote_recv(). Returns at once; the array
-    may be used again. A function that launcher() runs ends when it has been received.
+    may be used again. A function that launcher() runs ends when it has been received, or fails.
+    What a rank sends, to whichever ranks, leaves in the order of these calls: the next array when
+    the one before has been received.
 
     Of a tensor that requires grad the receiver sends back the gradient. Inside `with GradManager()`
     gm.backward() asks for it; otherwise the backward() of what this returns does, a zero, which
