@@ -102,6 +102,39 @@ TEST_F(AbortedWork, ThatHadEndedBeforeStaysGood) {
   });
 }
 
+TEST_F(AbortedWork, BreaksNoLaterCommunicatorOfItsGpu) {
+  std::latch summed(2);
+  on_ranks(2, [&](Communicator& comm, const Stream& stream) {
+    const Buffer memory = stream.allocate(400);
+    comm.all_reduce(room(memory));
+    summed.arrive_and_wait();
+    comm.abort("out of paper");
+  });
+  for (int i = 0; i < 2; ++i) {
+    on_ranks(2, [](Communicator& comm, const Stream& stream) {
+      const Buffer memory = stream.allocate(400);
+      EXPECT_NO_THROW(comm.all_reduce(room(memory)));
+      EXPECT_NO_THROW(comm.barrier());
+    });
+  }
+}
+
+TEST_F(AbortedWork, OnTheDefaultStreamIsToldToTheNextCallAndBreaksItsOwnCommunicatorAlone) {
+  std::latch summed(2);
+  on_ranks(2, [&](Communicator& comm, const Stream& stream) {
+    const Buffer memory = stream.allocate(400);
+    comm.all_reduce(room(memory), Reduce::sum, Stream::borrow(comm.device(), nullptr));
+    summed.arrive_and_wait();
+    comm.abort("out of paper");
+  });
+  on_ranks(2, [](Communicator& comm, const Stream& stream) {
+    const Buffer memory = stream.allocate(400);
+    EXPECT_THROW(comm.all_reduce(room(memory)), CommunicationError);
+    EXPECT_NO_THROW(comm.all_reduce(room(memory)));
+    EXPECT_NO_THROW(comm.barrier());
+  });
+}
+
 TEST_F(AbortedWork, MakesDistOptsWaitThrowAndThrowAgain) {
   fake_nccl()->waits_for_peers = true;
   const UniqueId id = UniqueId::create();
@@ -137,7 +170,7 @@ TEST_F(AbortedWork, IsLookedAfterOnEveryHandleOfItsStream) {
         const Event all = Stream::borrow(comm.device(), stream.native()).submit([] {});
         EXPECT_THROW(all.wait(), PeerLost) << "at the deadline";
       },
-      milliseconds(1000));
+      milliseconds(3000));
 }
 
 TEST_F(AbortedWork, IsLookedAfterOnAStreamThatACommunicatorWatches) {

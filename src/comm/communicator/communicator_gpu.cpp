@@ -45,6 +45,18 @@ bool is_in_place_exchange(const Call& call) {
   return call.operation == Operation::all_to_all && call.in.data == call.out.data;
 }
 
+/** Whether work has ended with the failure of a communicator. What comes later on its stream is not
+ * told again. */
+bool has_failed(const Event& work) {
+  if (!work.ready()) return false;
+  try {
+    work.wait();
+  } catch (const CommunicationError&) {
+    return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 /** Of the calls of one communicator. */
@@ -124,7 +136,7 @@ Event Communicator::Impl::run_on_gpu(const Call& call, const Stream& stream) {
 Event Communicator::Impl::default_stream(Device device) {
   const Stream stream = Stream::borrow(device, nullptr);
   try {
-    return stream.submit([] {}, gpu_watch());
+    return stream.submit([] {});  // unwatched: nothing of this communicator's is on it
   } catch (const Error& error) {
     if (gpu() == nullptr) return {};  // to connect the GPUs shows all ranks that this one has none
     abort(error.what());
@@ -136,7 +148,13 @@ void Communicator::Impl::perform_on_gpu(const Call& call, const Event& before, T
   turn.wait();
   const Event done = launch(call, Stream(), before);
   turn.leave();
-  guarded([&] { done.wait(); });  // who gives up in the middle is out of step
+  try {
+    done.wait();
+  } catch (...) {
+    // Another communicator's, on the default stream, or this one's, which is broken by then.
+    if (has_failed(before)) throw;
+    guarded([] { throw; });  // who gives up in the middle is out of step
+  }
 }
 
 Event Communicator::Impl::launch(const Call& call, const Stream& stream, const Event& before) {
