@@ -23,14 +23,20 @@ Watchdog::~Watchdog() {
 }
 
 void Watchdog::enter() {
+  if (!thread_.joinable()) thread_ = std::thread(&Watchdog::run, this);  // or there is no call
   since_ = Clock::now().time_since_epoch().count();
   if (!sleeping_) return;
   {
     const std::lock_guard lock(mutex_);
     sleeping_ = false;
-    if (!thread_.joinable()) thread_ = std::thread(&Watchdog::run, this);
   }
   woken_.notify_one();
+}
+
+void Watchdog::leave() {
+  const Clock::time_point since{Clock::duration(since_.exchange(kNever))};
+  if (Clock::now() - since < kInterval) return;
+  const std::lock_guard until_it_has_looked(looking_);
 }
 
 void Watchdog::run() {
@@ -48,13 +54,18 @@ void Watchdog::run() {
       woken_.wait_for(lock, kInterval, [&] { return closing_; });
       if (closing_) return;
     }
-    const Clock::rep since = since_;
-    ++idle;
-    if (since == kNever) continue;
-    idle = 0;
-    const auto waited = Clock::now() - Clock::time_point(Clock::duration(since));
-    if (waited >= kInterval) action_(std::chrono::duration_cast<milliseconds>(waited));
+    idle = look() ? 0 : idle + 1;
   }
+}
+
+bool Watchdog::look() {
+  const std::lock_guard lock(looking_);
+  const auto now = Clock::now();  // before the call is seen: then leave() finds it as old as this
+  const Clock::rep since = since_;
+  if (since == kNever) return false;
+  const auto waited = now - Clock::time_point(Clock::duration(since));
+  if (waited >= kInterval) action_(std::chrono::duration_cast<milliseconds>(waited));
+  return true;
 }
 
 }  // namespace tutti::nccl

@@ -13,7 +13,8 @@ namespace tutti::nccl {
 
 /**
  * A thread that calls action(waited) every 50 ms while a call lasts, once it has lasted that long.
- * It sleeps when there are no calls for a second, and costs a call two looks at the clock or less.
+ * It sleeps when there are no calls for a second, and costs a call two looks at the clock. No
+ * action is under way when a call has returned.
  */
 class Watchdog {
  public:
@@ -30,7 +31,7 @@ class Watchdog {
     explicit Guard(Watchdog& watchdog) : watchdog_(watchdog) { watchdog_.enter(); }
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
-    ~Guard() { watchdog_.since_ = kNever; }
+    ~Guard() { watchdog_.leave(); }
 
    private:
     Watchdog& watchdog_;
@@ -41,11 +42,15 @@ class Watchdog {
   static constexpr Clock::rep kNever = -1;
 
   void enter();
+  void leave();
   void run();
+  /** Whether a call was under way. */
+  bool look();
 
   Action action_;
   std::atomic<Clock::rep> since_ = kNever;  // when the call began
   std::atomic<bool> sleeping_ = true;       // there is nobody to look; also before the first call
+  std::mutex looking_;                      // while it looks after a call
   std::mutex mutex_;
   std::condition_variable woken_;
   bool closing_ = false;
