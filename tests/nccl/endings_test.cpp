@@ -71,6 +71,7 @@ TEST_F(Endings, DoNotKeepBackTheNewsOfALoss) {
   });
   EXPECT_LT(whole, kLong) << "both are destroyed";
   fake_nccl()->abort_blocks = false;
+  await_ends();
 }
 
 TEST_F(Endings, MakeNoContextOnAnotherGpu) {

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "comm/nccl/comm.hpp"
 #include "nccl/nccl_test.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
@@ -52,6 +53,28 @@ TEST_F(NcclTransportTest, AnInitThatNeverEndsIsGivenUp) {
       milliseconds(2000));
   EXPECT_EQ(lost, 2);
   EXPECT_EQ(count("0: ncclCommAbort") + count("1: ncclCommAbort"), 2) << "each rank, once";
+  EXPECT_EQ(fake_nccl()->alive, 0) << "the last one waits for the ends";
+}
+
+TEST_F(NcclTransportTest, AnInitDoesNotBeginAfterItWasAborted) {
+  std::latch given_up(1);
+  std::latch ended(1);
+  std::atomic<bool> first = true;
+  const OnGpu late = [&](const std::function<void()>& action) {
+    if (!first.exchange(false)) return action();
+    given_up.wait();
+    action();
+    ended.count_down();
+  };
+  on_hosts(1, [&](shm::ShmTransport& cpu_transport) {
+    const InterruptCheck check([&] {
+      if (!first) throw std::runtime_error("enough");
+    });
+    EXPECT_THROW(Comm(Library::open(), &cpu_transport, ncclUniqueId{}, late), std::runtime_error);
+  });
+  given_up.count_down();
+  ended.wait();
+  EXPECT_EQ(fake_nccl()->alive, 0) << "nobody would end it";
 }
 
 TEST_F(NcclTransportTest, ASplitThatFailsSaysSo) {

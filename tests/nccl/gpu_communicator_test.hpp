@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "gpu/on_cpu/gpus.hpp"
 #include "nccl/fake_nccl.hpp"
@@ -50,6 +51,11 @@ class GpuCommunicatorTest : public ::testing::Test {
       Communicator comm(rank, ranks, id, test::short_timeout(timeout));
       body(comm, Stream::on(comm.device()));
     });
+  }
+
+  /** Threads that end communicators may go on after these. */
+  static void await_ends() {
+    while (fake_nccl()->alive > 0) std::this_thread::sleep_for(milliseconds(1));
   }
 
   static View room(const Buffer& buffer) { return buffer.view(DType::f32); }

@@ -45,6 +45,7 @@ Comm::Comm(std::shared_ptr<const Library> library, Transport* cpu_transport, con
       watchdog_(make_watchdog()) {
   handle_->library = std::move(library);
   handle_->on_gpu = std::move(on_gpu);
+  Endings::of_process().begin();
   try {
     call_apart("ncclCommInitRankConfig",
                [id, size = cpu_transport->size(), rank = cpu_transport->rank()](Handle& handle) {
@@ -53,9 +54,9 @@ Comm::Comm(std::shared_ptr<const Library> library, Transport* cpu_transport, con
                });
   } catch (...) {
     cancel();
+    Endings::of_process().leave();
     throw;
   }
-  Endings::of_process().begin();
 }
 
 Comm::Comm(std::shared_ptr<Handle> handle, Transport* cpu_transport)
@@ -118,7 +119,8 @@ void Comm::call_apart(const char* name, const Call& call) {
     try {
       handle->on_gpu([&] {
         const std::lock_guard lock(handle->mutex);
-        state->result = call(*handle);
+        // What begins after the abort nobody would end.
+        state->result = handle->aborted ? ncclInternalError : call(*handle);
       });
     } catch (...) {
       state->error = std::current_exception();

@@ -44,8 +44,8 @@ struct Gpus {
 };
 
 Gpus& gpus() {
-  static Gpus the_gpus;
-  return the_gpus;
+  static auto* const the_gpus = new Gpus;  // threads that are left alone may still call it
+  return *the_gpus;
 }
 
 thread_local int current = 0;
