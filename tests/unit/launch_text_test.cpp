@@ -1,12 +1,19 @@
-// Output as lines, and messages in pieces.
+// Output as lines, messages in pieces, and processes.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/file_descriptor.hpp"
 #include "launch/channel.hpp"
+#include "launch/process.hpp"
 #include "launch/text_lines.hpp"
 
 namespace tutti::launch {
@@ -98,6 +105,25 @@ TEST(LaunchChannel, OutlivesItsOtherEnd) {
   while (channel.receive(take)) {
   }
   EXPECT_EQ(received, "last words");
+}
+
+TEST(LaunchProcess, ThatCannotBeBoundSaysSoAndRuns) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  const FileDescriptor read_end(ends[0]);
+  FileDescriptor write_end(ends[1]);
+  ProcessStart start;
+  start.arguments = {"/bin/true"};
+  start.standard[2] = write_end.get();
+  start.cpus = {CPU_SETSIZE - 1};
+  const pid_t child = start_process(start);
+  write_end.reset(-1);
+  std::array<char, 200> text{};
+  ASSERT_GE(::read(read_end.get(), text.data(), text.size() - 1), 0);
+  EXPECT_NE(std::string(text.data()).find("cannot bind to processors"), std::string::npos);
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace
