@@ -28,8 +28,7 @@ std::optional<int> slots_of(std::string_view text) {
 std::optional<Host> host_of(std::string_view text) {
   const std::size_t colon = text.find(':');
   Host host{.name = std::string(text.substr(0, colon))};
-  // What begins with - would be an option of ssh.
-  if (host.name.empty() || host.name.front() == '-') return std::nullopt;
+  if (host.name.empty()) return std::nullopt;
   if (colon == std::string_view::npos) return host;
   const auto slots = slots_of(text.substr(colon + 1));
   if (!slots) return std::nullopt;
@@ -165,6 +164,16 @@ std::vector<Host> allocated_hosts() {
     if (!line.empty()) add(hosts, {.name = line, .slots = 1});
   }
   return hosts;
+}
+
+void check_names(const std::vector<Host>& hosts) {
+  constexpr std::string_view kForbidden = " \t\r\n#";  // in a hostfile
+  for (const Host& host : hosts) {
+    if (host.name.empty() || host.name.front() == '-' ||
+        host.name.find_first_of(kForbidden) != std::string::npos) {
+      refuse("'", host.name, "' cannot be the name of a machine");
+    }
+  }
 }
 
 std::vector<std::string> expand_nodes(std::string_view text) {

@@ -29,6 +29,11 @@ std::vector<Host> read_hostfile(const std::string& path);
  * InvalidArgument if srun has started several of this process. */
 std::vector<Host> allocated_hosts();
 
+/** Throws InvalidArgument for a name that ssh would take for an option, or mpiexec for several
+ * words.
+ */
+void check_names(const std::vector<Host>& hosts);
+
 /** "node[1-3,07],head" as a list of names, as Slurm writes them. Throws InvalidArgument. */
 std::vector<std::string> expand_nodes(std::string_view text);
 

@@ -298,6 +298,7 @@ std::vector<Host> machines_of(const RunOptions& options, const Machine& machine)
       }
     }
   }
+  check_names(hosts);
   const auto is_own = [](const Host& host) { return is_this_machine(host.name); };
   if (std::all_of(hosts.begin(), hosts.end(), is_own)) return {};
   if (options.server_num && options.servers.empty()) {

@@ -12,6 +12,7 @@
 
 #include "launch/check.hpp"
 #include "launch/lists.hpp"
+#include "launch/plan.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::launch {
@@ -52,10 +53,23 @@ TEST(LaunchHosts, OfAnOption) {
   EXPECT_EQ(text_of(parse_hosts("--hosts", "a:2,b:1")), "a:2,b:1");
   EXPECT_EQ(text_of(parse_hosts("--hosts", "a,b")), "a:0,b:0");
   EXPECT_EQ(text_of(parse_hosts("--hosts", "a,b,a")), "a:2,b:0");
-  for (const char* wrong : {"a:", ":2", "a:0", "a:x", "a,,b", "a:2:3", "-oProxyCommand=x"}) {
+  for (const char* wrong : {"a:", ":2", "a:0", "a:x", "a,,b", "a:2:3"}) {
     EXPECT_NE(refusal_of([&] { parse_hosts("--hosts", wrong); }).find("--hosts has '"),
               std::string::npos)
         << wrong;
+  }
+}
+
+TEST(LaunchHosts, WhatCannotBeANameIsRefusedWhereverItComesFrom) {
+  for (const std::string name : {"-oProxyCommand=x", "a b", "a\n"}) {
+    const std::vector<std::vector<std::string>> commands{
+        {"--hosts=b," + name, "true"},
+        {"--ips=" + name, "true"},
+        {"--servers=" + name + ":1", "--workers=b:1", "true"}};
+    for (const auto& arguments : commands) {
+      EXPECT_EQ(refusal_of([&] { machines_of(parse_run(arguments), {}); }),
+                "'" + name + "' cannot be the name of a machine");
+    }
   }
 }
 
