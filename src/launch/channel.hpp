@@ -57,6 +57,8 @@ class Channel {
   /** Bytes that were kept and can still be sent. */
   std::size_t unsent() const { return open() && !deaf_ ? unsent_.size() - sent_ : 0; }
 
+  /** Bytes that have come of a message that is not there as a whole. */
+  std::size_t incomplete() const { return received_.size(); }
   /** Gives all messages that have come to take(type, text). False once the other end has gone. */
   template <class Take>
   bool receive(const Take& take) {

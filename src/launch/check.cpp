@@ -34,6 +34,7 @@ namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
 constexpr std::chrono::seconds kLimit{10};
+constexpr milliseconds kLook{20};  // how often whoever brings an answer may have ended
 
 double seconds_of_clock() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -81,6 +82,7 @@ std::vector<std::string> check_command(const Host& host, const RunOptions& optio
 void ask(Question& question, const RunOptions& options) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw SystemError("cannot make a pipe", errno);
+  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
   question.answer_end.reset(ends[0]);
   const FileDescriptor write_end(ends[1]);
   const FileDescriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -102,19 +104,22 @@ void ask(Question& question, const RunOptions& options) {
   question.process = start_process(start);
 }
 
-/** Takes what there is of the answer. */
+/** Takes what there is of the answer. It ends with the process that brings it: that may close its
+ * output earlier, and who outlives it, such as the master of ssh's connections, may keep it. */
 void listen(Question& question) {
+  question.ended = ::waitpid(question.process, &question.status, WNOHANG) == question.process;
   std::array<char, 4096> buffer{};
-  const ssize_t bytes = ::read(question.answer_end.get(), buffer.data(), buffer.size());
-  if (bytes > 0) {
+  while (question.answer_end) {
+    const ssize_t bytes = ::read(question.answer_end.get(), buffer.data(), buffer.size());
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0 && errno == EAGAIN) break;
+    if (bytes <= 0) {
+      question.answer_end.reset(-1);
+      break;
+    }
     question.answer.append(buffer.data(), static_cast<std::size_t>(bytes));
     question.answered = seconds_of_clock();
-    return;
   }
-  if (bytes < 0 && errno == EINTR) return;
-  question.answer_end.reset(-1);
-  question.ended = true;
-  ::waitpid(question.process, &question.status, 0);
 }
 
 /** What the machine has said, or why it is of no use. */
@@ -215,9 +220,9 @@ std::map<std::string, CheckedMachine> check_machines(const std::vector<Host>& ho
     for (const Question& question : questions) {
       sources.push_back({question.answer_end.get(), POLLIN, 0});
     }
-    ::poll(sources.data(), sources.size(), static_cast<int>(left));
-    for (std::size_t i = 0; i < sources.size(); ++i) {
-      if (sources[i].revents != 0) listen(questions[i]);
+    ::poll(sources.data(), sources.size(), static_cast<int>(std::min(left, kLook.count())));
+    for (Question& question : questions) {
+      if (!question.ended) listen(question);
     }
   }
   std::map<std::string, CheckedMachine> machines;

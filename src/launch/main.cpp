@@ -24,11 +24,12 @@ constexpr int kUsage = 2;
 int run_command(const std::string& command, const std::vector<std::string>& arguments) {
   if (command == "run") return tutti::launch::run(arguments);
   if (command == "rank") {
+    const pid_t parent = ::getppid();  // which may end before the launcher has answered
     if (arguments.size() == 2 && arguments[0] == "--connect") {
-      tutti::launch::run_wrapper(tutti::launch::join_launcher(arguments[1]));
+      tutti::launch::run_wrapper(tutti::launch::join_launcher(arguments[1]), parent);
       return 0;  // the launcher knows; mpiexec would wait for what it cannot mend
     }
-    return tutti::launch::run_wrapper(tutti::launch::parse_wrapper(arguments));
+    return tutti::launch::run_wrapper(tutti::launch::parse_wrapper(arguments), parent);
   }
   if (command == "check") return tutti::launch::run_check(arguments);
   if (command == "--version") {

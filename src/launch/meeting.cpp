@@ -36,6 +36,7 @@ constexpr milliseconds kSetupLimit{90'000};  // for the wrappers of other machin
 constexpr milliseconds kProofLimit{10'000};  // for a caller to say who it is
 constexpr std::size_t kMostGuests = 10'000;
 constexpr std::uint32_t kMostBytes = 64 << 20;  // of a message
+constexpr std::size_t kMostUnproved = 4096;     // of one whose sender may be anybody
 
 std::string random_text() {
   std::array<std::byte, 16> bytes{};
@@ -231,6 +232,7 @@ void Meeting::accept() {
 
 void Meeting::hear(Guest& guest, MessageType type, std::string_view text) {
   Caller& caller = guest.caller;
+  if (text.size() > kMostUnproved) return void(guest.refused = true);
   if (type == MessageType::hello && caller.host.empty()) {
     const auto fields = split_list(text, ' ');
     const auto rank = fields.size() == 6 ? parse_number<int>(fields[1]) : std::nullopt;
@@ -257,7 +259,9 @@ void Meeting::step(const std::function<void(const Caller&, Channel)>& take) {
     const bool there = guest.channel.receive([&](MessageType type, std::string_view text) {
       if (!guest.proved && !guest.refused) hear(guest, type, text);
     });
-    guest.refused |= !guest.proved && (!there || SteadyClock::now() - guest.since > kProofLimit);
+    const bool late = SteadyClock::now() - guest.since > kProofLimit;
+    const bool long_winded = guest.channel.incomplete() > kMostUnproved;
+    guest.refused |= !guest.proved && (!there || late || long_winded);
   }
   std::vector<Guest> waiting;
   for (Guest& guest : guests_) {
@@ -268,6 +272,11 @@ void Meeting::step(const std::function<void(const Caller&, Channel)>& take) {
     }
   }
   guests_ = std::move(waiting);
+}
+
+void Meeting::close() {
+  listener_.reset(-1);
+  guests_.clear();
 }
 
 std::string setup_text(const WrapperOptions& options, const std::vector<Variable>& environment) {

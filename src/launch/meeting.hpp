@@ -47,6 +47,8 @@ class Meeting {
   /** Takes calls and what callers say; hands over connections that have proved themselves. Never
    * blocks. */
   void step(const std::function<void(const Caller&, Channel)>& take);
+  /** Nobody else is welcome. */
+  void close();
 
  private:
   struct Guest {

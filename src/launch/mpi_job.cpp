@@ -2,6 +2,7 @@
 #include "launch/mpi_job.hpp"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <array>
@@ -21,19 +22,23 @@ namespace tutti::launch {
 namespace {
 
 constexpr std::chrono::milliseconds kArrivalLimit{60'000};  // for the wrappers of all to call
+constexpr std::chrono::milliseconds kOthersLimit{2000};     // once one has said that it cannot
 constexpr std::chrono::milliseconds kEndGrace{1000};  // for mpiexec to end after all ranks have
 
-/** A file with the machine of each rank, one a line. */
-std::string write_hostfile(const Plan& plan) {
-  std::string path = (std::filesystem::temp_directory_path() / "tutti-hosts-XXXXXX").string();
-  const FileDescriptor file(::mkostemp(path.data(), O_CLOEXEC));
+/** A file with the machine of each rank, one a line. It is in no folder: whoever is killed, nothing
+ * is left of it. */
+FileDescriptor write_hostfile(const Plan& plan) {
+  FileDescriptor file(::memfd_create("tutti-hosts", MFD_CLOEXEC));
   std::string text;
   for (const RankPlan& rank : plan.ranks) text += rank.host + "\n";
   if (!file || ::write(file.get(), text.data(), text.size()) != std::ssize(text)) {
-    throw SystemError("cannot write " + path, errno);
+    throw SystemError("cannot write the list of machines for mpiexec", errno);
   }
-  return path;
+  return file;
 }
+
+// What a wrapper prints that ends by an exception.
+constexpr std::string_view kComplaint = "tutti rank: ";
 
 const char* binding_of(Binding binding) {
   switch (binding) {
@@ -64,11 +69,13 @@ std::vector<std::string> mpiexec_command(const Plan& plan, const RunOptions& opt
   return words;
 }
 
-MpiJob::MpiJob(const Plan& plan, const RunOptions& options)
-    : hostfile_(write_hostfile(plan)), ranks_(plan.ranks.size()) {
+MpiJob::MpiJob(const Plan& plan, const RunOptions& options) : ranks_(plan.ranks.size()) {
+  const FileDescriptor hostfile = write_hostfile(plan);
   ProcessStart start;
+  start.inherited = {hostfile.get()};
   start.arguments =
-      mpiexec_command(plan, options, hostfile_, meeting_.addresses_for(plan.machines));
+      mpiexec_command(plan, options, "/proc/self/fd/" + std::to_string(hostfile.get()),
+                      meeting_.addresses_for(plan.machines));
   start.arguments.front() = resolve_program({"mpiexec"}, false).front();
   start.environment = environment_with({{kSecretVariable, meeting_.secret(), true}});
   std::array<int, 2> ends{};
@@ -85,13 +92,6 @@ MpiJob::MpiJob(const Plan& plan, const RunOptions& options)
   timer_.start(kArrivalLimit);
 }
 
-MpiJob::~MpiJob() { remove_hostfile(); }
-
-void MpiJob::remove_hostfile() {
-  std::error_code error;
-  if (!hostfile_.empty()) std::filesystem::remove(std::exchange(hostfile_, {}), error);
-}
-
 std::vector<int> MpiJob::descriptors() const {
   std::vector<int> all = meeting_.descriptors();
   all.push_back(printed_end_.get());
@@ -100,29 +100,42 @@ std::vector<int> MpiJob::descriptors() const {
 
 void MpiJob::step(const std::function<void(Arrival)>& take) {
   meeting_.step([&](const Caller& caller, Channel channel) {
-    remove_hostfile();  // it has been read
+    if (!failure_.empty()) return;
+    if (caller.version != TUTTI_VERSION) {
+      return fail(caller.host + ": its tutti is " + caller.version +
+                  ", but here it is " TUTTI_VERSION);
+    }
     if (!caller.control) {
       outputs_[caller.rank] = std::move(channel);
       return;
     }
     const auto output = outputs_.extract(caller.rank);
-    if (!output || !failure_.empty()) return;
+    if (!output) return;
     arrived_.push_back(
         {caller.rank, std::move(channel), std::move(output.mapped()), caller.behind});
   });
   if (arrived_.size() == ranks_ && failure_.empty()) {  // now that all can start at once
     timer_.stop();
+    all_came_ = true;
+    meeting_.close();
     for (Arrival& arrival : std::exchange(arrived_, {})) take(std::move(arrival));
   }
   read_output();
+  const bool complained = !all_came_ && printed_.text().find(kComplaint) != std::string_view::npos;
+  if (complained && !ranks_ended_ && !std::exchange(complained_, true)) timer_.start(kOthersLimit);
   if (!timer_.due()) return;
   if (ranks_ended_) {
     kill();
   } else {
-    timer_.stop();
-    failure_ = "it has not called within " + seconds_text(kArrivalLimit) + "; mpiexec says:\n" +
-               std::string(printed_.text());
+    fail("not all wrappers have called" +
+         (complained_ ? "" : " within " + seconds_text(kArrivalLimit)) + "; mpiexec says:\n" +
+         std::string(printed_.text()));
   }
+}
+
+void MpiJob::fail(const std::string& reason) {
+  timer_.stop();
+  if (failure_.empty()) failure_ = reason;
 }
 
 void MpiJob::read_output() {
@@ -142,9 +155,8 @@ void MpiJob::read_output() {
 bool MpiJob::take_end(pid_t child, ExitStatus status) {
   if (child != process_) return false;
   process_ = 0;
-  timer_.stop();
   read_output();
-  failure_ = "mpiexec ended with " + status.describe() + ":\n" + std::string(printed_.text());
+  fail("mpiexec ended with " + status.describe() + ":\n" + std::string(printed_.text()));
   return true;
 }
 

@@ -36,7 +36,7 @@ class MpiJob {
   MpiJob(const Plan& plan, const RunOptions& options);
   MpiJob(const MpiJob&) = delete;
   MpiJob& operator=(const MpiJob&) = delete;
-  ~MpiJob();
+  ~MpiJob() = default;
 
   /** Descriptors to wait for. */
   std::vector<int> descriptors() const;
@@ -45,9 +45,11 @@ class MpiJob {
   /** Takes calls, and what mpiexec prints. Never blocks. Once all wrappers have come it hands them
    * over. */
   void step(const std::function<void(Arrival)>& take);
-  /** Why wrappers that have not called will not; empty as long as they may. */
+  /** Why wrappers that have not called will not, or may not; empty as long as they may. */
   const std::string& failure() const { return failure_; }
 
+  /** The end of what mpiexec has printed, and wrappers that could not go on. */
+  std::string_view printed() const { return printed_.text(); }
   /** Notes that mpiexec has ended, if `child` is that. */
   bool take_end(pid_t child, ExitStatus status);
   /** Of mpiexec; 0 once it has ended. */
@@ -59,15 +61,16 @@ class MpiJob {
 
  private:
   void read_output();
-  void remove_hostfile();
+  void fail(const std::string& reason);
 
   Meeting meeting_;
-  std::string hostfile_;
   FileDescriptor printed_end_;
   Tail printed_;
   std::map<int, Channel> outputs_;  // by rank, of wrappers whose control is still to come
   std::size_t ranks_;
   std::vector<Arrival> arrived_;  // as long as others are on their way
+  bool all_came_ = false;
+  bool complained_ = false;  // one of the wrappers has, and will not call
   bool ranks_ended_ = false;
   Timer timer_;  // for all wrappers to call, and then for mpiexec to end
   std::string failure_;

@@ -14,6 +14,7 @@
 #include "base/file_descriptor.hpp"
 #include "base/text.hpp"
 #include "launch/lists.hpp"
+#include "launch/machine.hpp"
 #include "launch/text_lines.hpp"
 
 namespace tutti::launch {
@@ -41,11 +42,16 @@ std::string end_of(const std::filesystem::path& path) {
   return text;
 }
 
-std::string last_output(const RankPlan& rank, const RankEnd& end) {
-  const std::string text = end.wrapper_lost ? end_of(rank.log) : end.last_output;
+std::string block_of(std::string_view text) {
   std::string block;
   for (const std::string& line : last_lines(text, kLines)) block += "  | " + line + "\n";
   return block;
+}
+
+/** What a wrapper that was lost may have said before. */
+std::string mpiexec_text(const Outcome& outcome, const RankEnd& end) {
+  if (!end.wrapper_lost || outcome.said_by_mpiexec.empty()) return {};
+  return "  mpiexec says:\n" + block_of(outcome.said_by_mpiexec);
 }
 
 /** The rank that failed first. */
@@ -55,19 +61,23 @@ std::string first_failure_text(const Plan& plan, const Outcome& outcome, const R
                      std::to_string(plan.ranks.size()) + ") on " + rank.host + " failed";
   if (end.process == 0) {
     text += ": it did not start\n  " + time_text(end.when - outcome.started) +
-            " after the start of the job\n";
-    return text + last_output(rank, end);
+            " after the start of the job\n" + block_of(end.last_output);
+    return text + mpiexec_text(outcome, end);
   }
   if (end.wrapper_lost) text += " with the process that watched it";
   if (end.orphaned) text += " after the process of Open MPI that had started it";
   text += ": " + end.status.describe() + "\n  process " + std::to_string(end.process) + ", " +
           time_text(end.when - outcome.started) + " after the start\n";
-  const std::string lines = last_output(rank, end);
+  // The log of a rank on another machine is there.
+  const bool own_log = plan.machines.empty() || is_this_machine(rank.host);
+  const std::string lines = !end.wrapper_lost ? block_of(end.last_output)
+                            : own_log         ? block_of(end_of(rank.log))
+                                              : "";
   if (!rank.log.empty())
     text += "  log " + rank.log.string() + (lines.empty() ? "" : ", which ends:");
   if (rank.log.empty() && !lines.empty()) text += "  its output ended:";
   if (text.back() != '\n') text += "\n";
-  return text + lines;
+  return text + lines + mpiexec_text(outcome, end);
 }
 
 /** What became of the others. */

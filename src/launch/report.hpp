@@ -30,7 +30,8 @@ struct Outcome {
   Kind kind = Kind::done;
   int signal = 0;  ///< the one that has interrupted it
   SteadyClock::time_point started;
-  std::vector<RankEnd> ends;  ///< by rank
+  std::vector<RankEnd> ends;      ///< by rank
+  std::string said_by_mpiexec{};  ///< and by wrappers that could not go on
 
   /** The rank that failed first, if one has. */
   const RankEnd* first_failure() const;

@@ -59,6 +59,7 @@ Outcome Supervisor::run(const Plan& plan) {
            std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return !rank.done(); });
   };
   while (running() || (mpi_ && mpi_->process() != 0)) step();
+  if (mpi_) outcome_.said_by_mpiexec = mpi_->printed();
   mpi_.reset();
   timeout_timer_.stop();
   return std::move(outcome_);

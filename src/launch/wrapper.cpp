@@ -54,11 +54,11 @@ std::string moment_text() { return std::to_string(SteadyClock::now().time_since_
 
 class Wrapper {
  public:
-  explicit Wrapper(const WrapperOptions& options)
+  Wrapper(const WrapperOptions& options, pid_t parent)
       : options_(options),
         progress_pipe_(make_pipe()),
         signals_({SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP}),
-        parent_(::getppid()),
+        parent_(parent),
         log_(options.log),
         control_(FileDescriptor(options.control)),
         output_(FileDescriptor(options.output)) {
@@ -72,6 +72,7 @@ class Wrapper {
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     adopt_orphans();
     start();
+    if (::getppid() != parent_) parent_gone();  // before its death signal was asked for
     while (!finished()) step();
     const Tail& tail = err_tail_.text().empty() ? out_tail_ : err_tail_;
     control_.send(MessageType::closed, tail.text());
@@ -315,6 +316,8 @@ void Wrapper::send_progress() {
 
 }  // namespace
 
-int run_wrapper(const WrapperOptions& options) { return Wrapper(options).run(); }
+int run_wrapper(const WrapperOptions& options, pid_t parent) {
+  return Wrapper(options, parent).run();
+}
 
 }  // namespace tutti::launch

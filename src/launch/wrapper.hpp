@@ -1,6 +1,8 @@
 // `tutti rank -- PROGRAM`: the process under which a rank runs.
 #pragma once
 
+#include <sys/types.h>
+
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -25,12 +27,13 @@ struct WrapperOptions {
 WrapperOptions parse_wrapper(const std::vector<std::string>& arguments);
 
 /**
- * Runs the program and waits until it and all processes that descend from it have ended; those that
- * outlive it are ended. Keeps its log, sends the launcher what is to be shown and how it ended, and
- * passes signals on. When the launcher, or whoever started this process, ends, the rank gets
- * SIGTERM, and after two seconds SIGKILL; when this process is killed the rank is, too. Returns the
- * exit code of the rank as a shell has it. Throws SystemError if it cannot be started.
+ * Runs the program in a process that `parent` has started and waits until it and all processes that
+ * descend from it have ended; those that outlive it are ended. Keeps its log, sends the launcher
+ * what is to be shown and how it ended, and passes signals on. When the launcher, or whoever
+ * started this process, ends, the rank gets SIGTERM, and after two seconds SIGKILL; when this
+ * process is killed the rank is, too. Returns the exit code of the rank as a shell has it. Throws
+ * SystemError if it cannot be started.
  */
-int run_wrapper(const WrapperOptions& options);
+int run_wrapper(const WrapperOptions& options, pid_t parent);
 
 }  // namespace tutti::launch

@@ -1,4 +1,5 @@
 // Output as lines, messages in pieces, and processes.
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -7,12 +8,15 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/file_descriptor.hpp"
 #include "launch/channel.hpp"
+#include "launch/lists.hpp"
+#include "launch/meeting.hpp"
 #include "launch/process.hpp"
 #include "launch/text_lines.hpp"
 
@@ -124,6 +128,39 @@ TEST(LaunchProcess, ThatCannotBeBoundSaysSoAndRuns) {
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+/** Somebody who has found the launcher's port. */
+FileDescriptor call(const Meeting& meeting) {
+  FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const std::string port = split_list(meeting.addresses_for({{.name = "127.0.0.1"}}), ':').at(1);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<std::uint16_t>(std::stoi(port)));
+  EXPECT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
+            0);
+  return socket;
+}
+
+TEST(LaunchMeeting, HearsNobodyOutWhoHasNotProvedHimself) {
+  Meeting meeting;
+  const auto nobody = [](const Caller&, Channel) { FAIL(); };
+  const FileDescriptor caller = call(meeting);
+  while (meeting.descriptors().size() == 1) meeting.step(nobody);
+  std::string message(8 << 10, 'x');  // the beginning of one of 4 GiB
+  message[0] = static_cast<char>(MessageType::hello);
+  std::memset(message.data() + 1, 0xFF, 4);
+  ASSERT_EQ(::send(caller.get(), message.data(), message.size(), MSG_NOSIGNAL),
+            std::ssize(message));
+  timeval limit{.tv_sec = 5, .tv_usec = 0};
+  ::setsockopt(caller.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  for (int i = 0; i < 1000 && meeting.descriptors().size() > 1; ++i) meeting.step(nobody);
+  char byte = 0;
+  EXPECT_LE(::recv(caller.get(), &byte, 1, 0), 0);
+  EXPECT_EQ(meeting.descriptors().size(), 1U);
+  meeting.close();
+  EXPECT_EQ(meeting.descriptors(), std::vector<int>{-1});
 }
 
 }  // namespace
