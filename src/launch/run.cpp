@@ -144,7 +144,7 @@ int run(const std::vector<std::string>& arguments) {
   if (const auto names = machines_with_this_command(options); is_left_to(names, options)) {
     std::fprintf(stderr,
                  "tutti run: %s, which is named first, starts the ranks of this machine, too, and "
-                 "shows them: nothing is to be done here\n",
+                 "shows them, and ends with the job's exit code: nothing runs here now\n",
                  names.front().c_str());
     return 0;
   }
