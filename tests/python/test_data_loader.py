@@ -141,6 +141,9 @@ def test_long_messages_hold_nobody_up():
 def test_arrays_without_elements():
     for batch in data.DataLoader([numpy.empty((0, 2), "f4")] * 3, num_workers=1):
         assert plain(batch) == ("<f4", (1, 0, 2), [[]])
+    sizes = [5, 3, 4, 2, 0, 0, 6, 0]  # among others, whose blocks a worker has
+    loader = data.DataLoader([numpy.ones(size) for size in sizes], num_workers=1)
+    assert [batch.tolist() for batch in loader] == [[[1.0] * size] for size in sizes]
 
 
 def test_objects_are_the_collators_to_handle():
@@ -300,6 +303,21 @@ def test_shared_dataset():
     results = launching.run(sharing, 3, "fork", False)
     assert all(numbers == [[n] for n in range(7)] for numbers, _ in results)
     assert len({inode for _, inode in results}) == 1
+
+
+def test_shared_memory_is_found_among_what_other_descriptors_are():
+    """Those of ranks of other hosts: their numbers may be anything here."""
+    token = b"0123456789abcdef"
+    reading, writing = os.pipe()
+    folder = os.open("/", os.O_RDONLY)
+    memory = data.shared._written([numpy.ones(3)], token)
+    before = len(os.listdir("/proc/self/fd"))
+    found = data.shared._found([(os.getpid(), one, token)
+                                for one in (reading, writing, folder, memory)])
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert os.pread(found, len(token), 0) == token
+    for one in (reading, writing, folder, memory, found):
+        os.close(one)
 
 
 def test_shared_dataset_on_several_hosts():

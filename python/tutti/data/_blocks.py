@@ -36,8 +36,9 @@ class Packet(NamedTuple):
     dropped: Optional[int]  # a block that is used no more
 
 
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
+def _room_for(size: int) -> int:
+    """What an array of so many bytes takes in a block: something, even if it has no elements."""
+    return max(1, -(-size // _ALIGNMENT)) * _ALIGNMENT
 
 
 def _array(memory: Any, at: ArrayAt) -> npt.NDArray[Any]:
@@ -65,13 +66,13 @@ class BlockWriter:
 
     def empty(self, shape: Tuple[int, ...], dtype: numpy.dtype[Any]) -> npt.NDArray[Any]:
         """A new array of the batch: in the block, if there is room."""
-        size = math.prod(shape) * dtype.itemsize
+        room = _room_for(math.prod(shape) * dtype.itemsize)
         memory = self._memory()
-        if memory is None or self._used + size > len(memory):
+        if memory is None or self._used + room > len(memory):
             return numpy.empty(shape, dtype)
         at = ArrayAt(self._used, shape, dtype)
         array = _array(memory, at)
-        self._used += _aligned(size)
+        self._used += room
         self._arrays[id(array)] = array, at
         return array
 
@@ -110,7 +111,7 @@ class BlockWriter:
         """What an array still takes in the block."""
         if id(array) in self._arrays or array.dtype.hasobject:
             return 0
-        return max(_ALIGNMENT, _aligned(array.nbytes))
+        return _room_for(array.nbytes)
 
     def _add(self, size: int) -> int:
         """Makes the current block a new one of that many bytes; its descriptor."""

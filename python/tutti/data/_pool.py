@@ -13,7 +13,7 @@ import struct
 import time
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Any, Dict, List, NoReturn, Optional, Type
+from typing import Any, Dict, List, Optional, Type
 
 from tutti.data import _channel
 from tutti.data._blocks import BlockReader
@@ -31,6 +31,7 @@ class _Worker:
     def __init__(self, number: int, recipe: Recipe, timeout: float, context: Any) -> None:
         self.number = number
         self.tasks: Dict[int, List[int]] = {}  # the indices of each batch under way
+        self.fault: Optional[WorkerError] = None  # once it has died
         self.blocks = BlockReader()
         self.connection, theirs = context.Pipe()
         try:
@@ -94,15 +95,19 @@ class Pool:
     def ask(self, indices: List[int], seed: int) -> None:
         """Has the worker with the least to do make a batch."""
         worker = min(self._workers, key=lambda worker: len(worker.tasks))
-        worker.tasks[self._asked] = indices
-        task = Task(self._asked, indices, seed, worker.blocks.take_returned())
+        number = self._asked
         self._asked += 1
+        if worker.fault is not None:
+            self._made[number] = worker.fault
+            return
+        worker.tasks[number] = indices
+        task = Task(number, indices, seed, worker.blocks.take_returned())
         try:
             _channel.send(worker.connection, task)
         except BlockingIOError:
-            raise self._late(task.number) from None
+            raise self._late(number) from None
         except (BrokenPipeError, ConnectionResetError):
-            self._died(worker)
+            pass  # it has died, which comes after what it has made
 
     def take(self) -> Any:
         """The next batch. Blocks until it is there, or there is a WorkerError to raise."""
@@ -143,6 +148,7 @@ class Pool:
             raise self._late(next(iter(worker.tasks))) from None
         except (EOFError, ConnectionResetError):
             self._died(worker)
+            return
         worker.tasks.pop(number)
         self._made[number] = made
 
@@ -159,10 +165,15 @@ class Pool:
                 error.__cause__ = pickle.loads(failure.error)
         return error
 
-    def _died(self, worker: _Worker) -> NoReturn:
+    def _died(self, worker: _Worker) -> None:
+        """What it had to make is an error, each in its turn: others' batches come before."""
         made = next(iter(worker.tasks.values()), None)
         doing = "" if made is None else f" at {_shown(made)}"
-        raise WorkerError(worker.number, f"{self._name(worker)} {worker.ended()}{doing}")
+        worker.fault = WorkerError(worker.number, f"{self._name(worker)} {worker.ended()}{doing}")
+        self._made.update(dict.fromkeys(worker.tasks, worker.fault))
+        worker.tasks.clear()
+        self._selector.unregister(worker.connection)
+        self._selector.unregister(worker.process.sentinel)
 
     def _late(self, number: int) -> WorkerError:
         worker = next(worker for worker in self._workers if number in worker.tasks)

@@ -118,12 +118,20 @@ def _found(notices: List[Tuple[int, int, bytes]]) -> int:
     """A descriptor of this host's memory, among those that ranks of all hosts have."""
     for pid, theirs, token in notices:
         try:
-            descriptor = os.open(f"/proc/{pid}/fd/{theirs}", os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(f"/proc/{pid}/fd/{theirs}",
+                                 os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:  # a process of another host
             continue
-        if os.pread(descriptor, len(token), 0) == token:
+        found = False
+        try:
+            found = os.pread(descriptor, len(token), 0) == token
+        except OSError:  # of another host, too: what has its number here is no memory
+            pass
+        finally:
+            if not found:
+                os.close(descriptor)
+        if found:
             return descriptor
-        os.close(descriptor)
     raise Error("this rank sees the memory of none that has local_rank 0 in /proc")
 
 
