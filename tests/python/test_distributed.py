@@ -162,6 +162,25 @@ def test_messages(ranks):
     dist.launcher(messages, n_gpus=ranks)()
 
 
+def refused_at_the_root():
+    is_root = dist.get_rank() == 0
+    theirs = "^rank 0, the root, has refused what {} was given there"
+    for call, name, mine in [
+        (lambda: F.broadcast(numpy.ones(2, "complex64")), "broadcast", "inp has dtype complex64"),
+        (lambda: F.broadcast(None), "broadcast", "inp is None"),
+        (lambda: F.scatter(numpy.ones(3)), "scatter", "inp has shape"),
+        (lambda: F.scatter(numpy.ones(2), axis=1), "scatter", "axis is 1"),
+    ]:
+        with pytest.raises(tutti.InvalidArgument,
+                           match=mine if is_root else theirs.format(name + r"\(\)")):
+            call()
+    assert F.broadcast(numpy.arange(3) if is_root else None).tolist() == [0, 1, 2]
+
+
+def test_all_hear_what_the_root_refuses():
+    dist.launcher(refused_at_the_root, n_gpus=2, timeout=5)()
+
+
 def not_received():
     if dist.get_rank() == 1:
         F.remote_send(numpy.ones(1 << 20), 0)

@@ -71,12 +71,20 @@ def _vector(inp: Any) -> Any:
     return array if array.ndim > 0 else array.reshape(1)
 
 
-def _from_root(
-    inp: Any, group: Group, device: Optional[str], part: Callable[[Any], Description]
-) -> Description:
-    """What the root will send to each rank: part(inp) there."""
-    fields = part(inp).pack() if group.rank == 0 else _arrays.blank_fields()
+def _from_root(name: str, group: Group, part: Callable[[], Description]) -> Description:
+    """What the root will send to each rank: part() there, whose error all get."""
+    fields = _arrays.blank_fields()
+    if group.rank == 0:
+        try:
+            fields = part().pack()
+        except Exception:
+            fields[:] = -1
+            group.communicator.broadcast(fields, 0)
+            raise
     group.communicator.broadcast(fields, 0)
+    if fields[0] == -1:
+        raise InvalidArgument(f"rank {group.proc_ranks[0]}, the root, has refused what {name} was "
+                              "given there; nothing was sent")
     return Description.unpack(fields)[2]
 
 
@@ -99,12 +107,13 @@ def broadcast(inp: Any = None, group: Group = WORLD, device: Optional[str] = Non
     """A copy of the root's array. Elsewhere inp is not looked at and may be None: shape and dtype
     come from the root. Its gradient is reduce_sum()."""
     comm, is_root = group.communicator, group.rank == 0
+
+    def describe() -> Description:
+        array = _arrays.as_array(inp, "inp")
+        return Description.of(array, "inp", _autograd.is_differentiated(array))
+
+    description = _from_root("broadcast()", group, describe)
     array = _arrays.as_array(inp, "inp") if is_root else None
-
-    def describe(x: Any) -> Description:
-        return Description.of(x, "inp", _autograd.is_differentiated(x))
-
-    description = _from_root(array, group, device, describe)
     place = _device_for(description, group, device)
 
     def forward(x: Optional[Any] = None) -> Any:
@@ -209,16 +218,16 @@ def scatter(
     Elsewhere inp is not looked at and may be None: shape and dtype come from the root. Its gradient
     is gather()."""
     comm, is_root = group.communicator, group.rank == 0
+
+    def describe() -> Description:
+        array = _vector(inp)
+        cut = _arrays.divisible_axis(axis, array, comm.world_size)
+        whole = Description.of(array, "inp", _autograd.is_differentiated(array))
+        return whole._replace(shape=(*whole.shape[:cut], whole.shape[cut] // comm.world_size,
+                                     *whole.shape[cut + 1 :]))
+
+    description = _from_root("scatter()", group, describe)
     array = _vector(inp) if is_root else None
-    if array is not None:
-        axis = _arrays.divisible_axis(axis, array, comm.world_size)
-
-    def describe(x: Any) -> Description:
-        whole = Description.of(x, "inp", _autograd.is_differentiated(x))
-        return whole._replace(shape=(*whole.shape[:axis], whole.shape[axis] // comm.world_size,
-                                     *whole.shape[axis + 1 :]))
-
-    description = _from_root(array, group, device, describe)
     axis %= len(description.shape)
     place = _device_for(description, group, device)
 
