@@ -148,6 +148,25 @@ def test_one_failure_ends_all(start_method, how, reason, exitcode, cause, tmp_pa
     assert not any(is_running(pid) for pid in os.listdir(tmp_path))
 
 
+def held_back(folder):
+    mine = pathlib.Path(folder, str(dist.get_rank()))
+    mine.write_text(str(os.getpid()))
+    dist.group_barrier()
+    if dist.get_rank() == 0:
+        dist.group_barrier()
+    dist.WORLD.communicator.abort("out of data")
+    other = pathlib.Path(folder, "0").read_text()
+    wait_until(lambda: not is_running(other))
+    raise ValueError("out of data")
+
+
+def test_a_cause_that_comes_after_its_consequences(monkeypatch, tmp_path):
+    monkeypatch.setattr("tutti.distributed._launcher._GRACE", 0.0)
+    monkeypatch.setattr("tutti.distributed._launcher._PATIENCE", float(LIMIT), raising=False)
+    with pytest.raises(dist.RankFailed, match="^rank 1 failed: ValueError: out of data"):
+        dist.launcher(held_back, n_gpus=2)(str(tmp_path))
+
+
 def without_result():
     return threading.Lock() if dist.get_rank() == 1 else None
 

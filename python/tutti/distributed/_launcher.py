@@ -23,9 +23,10 @@ import numpy
 from tutti import _core
 from tutti.distributed import _rank, _world
 from tutti.distributed._rank import Outcome, Place
-from tutti.errors import CommunicationError, InvalidArgument, RankFailed
+from tutti.errors import CommunicationError, InvalidArgument, PeerLost, RankFailed
 
 _GRACE = 0.5  # seconds for a rank to end after SIGTERM, and for the cause of another's failure
+_PATIENCE = 3.0  # seconds for that cause where a rank that still runs is said to be it
 _LOOK = 0.2  # seconds after which one is seen to have ended whose pipes its children still hold
 
 StartMethod = Literal["fork", "spawn"]
@@ -64,6 +65,11 @@ class _Child:
     def is_consequence(self) -> bool:
         """Whether it failed because another rank had."""
         return self.outcome is not None and isinstance(self.outcome.error, CommunicationError)
+
+    def blames(self, other: _Child) -> bool:
+        """Whether it failed because it had lost that rank."""
+        error = None if self.outcome is None else self.outcome.error
+        return isinstance(error, PeerLost) and other.number in error.ranks
 
     def waitables(self) -> List[Any]:
         """What tells that there is something new of it."""
@@ -105,6 +111,7 @@ def _stop(ranks: List[_Child]) -> None:
 def _results_of(ranks: List[_Child], timeout: float) -> List[Any]:
     """What the ranks return; RankFailed as soon as one has failed."""
     limit = math.inf  # when to stop waiting, where there is something to be told
+    first_failure = math.inf
     while True:
         for rank in ranks:
             rank.look()
@@ -115,6 +122,11 @@ def _results_of(ranks: List[_Child], timeout: float) -> List[Any]:
             causes[0].process.join(_GRACE)  # in which it tells the ranks of other launchers why
             raise causes[0].failure()
         now = time.monotonic()
+        if failed:
+            first_failure = min(first_failure, now)
+            blamed = any(one.blames(rank) for one in failed for rank in running
+                         if rank.outcome is None)
+            limit = first_failure + (_PATIENCE if blamed else _GRACE)
         if failed and (not running or now >= limit):
             raise failed[0].failure()
         if not running:
@@ -122,9 +134,7 @@ def _results_of(ranks: List[_Child], timeout: float) -> List[Any]:
         if now >= limit:
             raise RankFailed(running[0].number, "it has returned, but did not end within "
                              f"{timeout:g} s", "", None)
-        if failed:
-            limit = min(limit, now + _GRACE)
-        elif all(rank.outcome is not None for rank in ranks):
+        if not failed and all(rank.outcome is not None for rank in ranks):
             limit = min(limit, now + timeout)
         multiprocessing.connection.wait([one for rank in running for one in rank.waitables()],
                                         max(0.0, min(_LOOK, limit - now)))
