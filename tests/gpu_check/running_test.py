@@ -157,6 +157,14 @@ class Whole(unittest.TestCase):
         self.assertRegex(output, r"gpu_ranks.each +skip .* needs 2 GPUs")
         self.assertRegex(output, r"python.torch +skip .* the bundle has no Python package")
 
+    def test_a_figure_whose_step_was_skipped_is_no_failure(self):
+        bundle = Bundle(self.folder)
+        (bundle.root / "data").rmdir()
+        status, output = bundle.check()
+        self.assertEqual(status, 0, output)
+        self.assertRegex(output, r"(?m)^mnist +skip .* the bundle has no MNIST$")
+        self.assertRegex(output, r"(?m)^mnist +not measured .*the bundle has no MNIST$")
+
     def test_on_two_gpus_all_reduce_is_judged(self):
         bundle = Bundle(self.folder, devices="H200\nH200\n")
         bundle.can("all_reduce", *made_up.all_reduce(2, 2))
