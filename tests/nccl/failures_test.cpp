@@ -124,6 +124,43 @@ TEST_F(NcclTransportTest, ALoneMessageIsOnItsStreamWhenItsCallReturns) {
   ::unsetenv("NCCL_COMM_BLOCKING");
 }
 
+TEST_F(NcclTransportTest, OnOneThreadTheCallerLooksAfterTheOthersDuringACall) {
+  fake_nccl()->answers["ncclAllReduce"][-1] = ncclInProgress;
+  fake_nccl()->patience = 500;
+  on_hosts(2, [&](shm::ShmTransport& whole) {
+    OneThreaded cpu_transport(&whole);
+    NcclTransport transport(join(&cpu_transport, gpu_number(whole.rank())), &cpu_transport, kGpu);
+    cpu_transport.pulses = 0;
+    transport.run(Call::all_reduce(a(4), b(4), Reduce::sum));
+    EXPECT_GT(cpu_transport.pulses, 0);
+    EXPECT_EQ(cpu_transport.wrong_pulses, 0);
+    whole.run(Call::barrier());
+  });
+}
+
+TEST_F(NcclTransportTest, OnOneThreadACallThatNeverEndsBecomesPeerLost) {
+  fake_nccl()->answers["ncclAllReduce"][-1] = ncclInProgress;
+  fake_nccl()->patience = -1;
+  std::atomic<int> lost = 0;
+  on_hosts(
+      2,
+      [&](shm::ShmTransport& whole) {
+        OneThreaded cpu_transport(&whole);
+        NcclTransport transport(join(&cpu_transport, gpu_number(whole.rank())), &cpu_transport,
+                                kGpu);
+        try {
+          transport.run(Call::all_reduce(a(4), b(4), Reduce::sum));
+        } catch (const PeerLost&) {
+          ++lost;
+        }
+        EXPECT_EQ(cpu_transport.wrong_pulses, 0);
+        transport.cancel();
+      },
+      milliseconds(1000));
+  EXPECT_EQ(lost, 2);
+  EXPECT_EQ(count("0: ncclCommAbort") + count("1: ncclCommAbort"), 2) << "each rank, once";
+}
+
 TEST_F(NcclTransportTest, AnErrorSaysWhatNcclSays) {
   fake_nccl()->answers["ncclAllReduce"][-1] = ncclInvalidUsage;
   on_ranks(1, [&](NcclTransport& transport, int) {

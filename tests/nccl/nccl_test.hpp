@@ -5,12 +5,17 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <numeric>
+#include <span>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <vector>
 
 #include "comm/nccl/join.hpp"
@@ -39,6 +44,41 @@ inline OwnGpu gpu_number(int number) {
   gpu.uuid[0] = static_cast<std::byte>(number);
   return gpu;
 }
+
+/** What only the thread that made it may call: as ranks that MPI allows no more. */
+class OneThreaded final : public Transport {
+ public:
+  explicit OneThreaded(Transport* whole) : whole_(whole) {}
+
+  int rank() const override { return whole_->rank(); }
+  int size() const override { return whole_->size(); }
+  int local_rank() const override { return whole_->local_rank(); }
+  int local_size() const override { return whole_->local_size(); }
+  bool shares_host(int rank) const override { return whole_->shares_host(rank); }
+  std::string describe() const override { return whole_->describe(); }
+  milliseconds timeout() const override { return whole_->timeout(); }
+  bool any_thread() const override { return false; }
+  void run(const Call& call) override { whole_->run(call); }
+  Buffer allocate(std::int64_t bytes) override { return whole_->allocate(bytes); }
+  std::unique_ptr<Transport> split(int color, int key) override {
+    return whole_->split(color, key);
+  }
+  std::unique_ptr<Transport> group(std::span<const int> ranks) override {
+    return whole_->group(ranks);
+  }
+  void pulse(milliseconds waited) override {
+    ++(std::this_thread::get_id() == owner_ ? pulses : wrong_pulses);
+    whole_->pulse(waited);
+  }
+  void abort(std::string_view reason) noexcept override { whole_->abort(reason); }
+
+  std::atomic<int> pulses = 0;
+  std::atomic<int> wrong_pulses = 0;  // on another thread
+
+ private:
+  Transport* whole_;
+  const std::thread::id owner_ = std::this_thread::get_id();
+};
 
 /** Ranks are threads, each with a GPU of its own. */
 class NcclTransportTest : public ::testing::Test {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <thread>
 #include <utility>
 
@@ -131,6 +132,28 @@ void Comm::call_apart(const char* name, const Call& call) {
   if (state->error) std::rethrow_exception(state->error);
   const std::lock_guard lock(handle_->mutex);
   finish(name, state->result);
+}
+
+ncclResult_t Comm::looked_after(const std::function<ncclResult_t()>& call) {
+  if (cpu_transport_->any_thread()) {
+    const Watchdog::Guard guard(*watchdog_);
+    return call();
+  }
+  auto result = std::async(std::launch::async, [&] {
+    ncclResult_t returned = ncclSuccess;
+    handle_->on_gpu([&] { returned = call(); });
+    return returned;
+  });
+  try {
+    for (Waiter waiter(kPolicy); result.wait_for(milliseconds(0)) != std::future_status::ready;) {
+      pause(waiter);
+    }
+  } catch (...) {
+    cancel();
+    result.wait();  // it uses what is the caller's
+    throw;
+  }
+  return result.get();
 }
 
 void Comm::finish(const char* name, ncclResult_t result) {

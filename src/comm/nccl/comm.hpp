@@ -27,8 +27,9 @@ inline bool is_failure(ncclResult_t result) {
  * Owns an ncclComm_t, one whose calls block: NCCL makes a thread for every launch of one that does
  * not. A launch seldom waits for other ranks, and it runs on the caller's thread, while a watchdog
  * looks after the others, over `cpu_transport`; what always waits for them runs on a thread of its
- * own, while the caller looks. Either way, if a rank is lost NCCL is aborted, and the call returns.
- * Calls are safe from several threads; they run one after the other.
+ * own, while the caller looks, and so does all where no other thread may use that. Either way, if a
+ * rank is lost NCCL is aborted, and the call returns. Calls are safe from several threads; they run
+ * one after the other.
  */
 class Comm {
  public:
@@ -52,12 +53,7 @@ class Comm {
   void call(const char* name, const Call& call) {
     const std::lock_guard lock(handle_->mutex);
     require_alive();
-    ncclResult_t result = ncclSuccess;
-    {
-      const Watchdog::Guard guard(*watchdog_);
-      result = call(handle_->comm);
-    }
-    finish(name, result);
+    finish(name, looked_after([&] { return call(handle_->comm); }));
   }
 
   /** Runs several calls as one: calls(ncclComm_t) returns the first that is_failure(). */
@@ -102,6 +98,8 @@ class Comm {
   /** Runs call(Handle&) on a thread of its own, which may go on after this has thrown. */
   template <class Call>
   void call_apart(const char* name, const Call& call);
+  /** Runs a call that ends when NCCL is aborted, and looks after the other ranks meanwhile. */
+  ncclResult_t looked_after(const std::function<ncclResult_t()>& call);
   void finish(const char* name, ncclResult_t result);
   [[noreturn]] void fail(const char* name, ncclResult_t result);
   /** For the watchdog. */
