@@ -191,7 +191,11 @@ std::unique_ptr<Comm> Comm::split(int color, int key, Transport* cpu_transport) 
   {
     const std::lock_guard lock(handle_->mutex);
     require_alive();
-    part->comm = std::exchange(handle_->part, nullptr);
+    part->comm = std::atomic_ref(handle_->part).exchange(nullptr);
+    if (handle_->aborted) {  // who aborts may have seen it, and ends it: it does not change hands
+      std::atomic_ref(handle_->part).store(part->comm);
+      require_alive();
+    }
   }
   if (part->comm == nullptr) return nullptr;
   return std::unique_ptr<Comm>(new Comm(part, cpu_transport));
