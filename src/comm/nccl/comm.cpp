@@ -214,7 +214,11 @@ void Comm::poll() {
 
 void Comm::cancel() noexcept {
   if (process_ != ::getpid() || handle_->aborted.exchange(true)) return;
-  quietly([&] { Endings::of_process().abort(handle_); });
+  try {
+    Endings::of_process().abort(handle_);
+  } catch (const std::exception& error) {
+    log(LogLevel::warn, std::string("NCCL is not aborted, so its work may go on: ") + error.what());
+  }
 }
 
 void Comm::release(void* data) noexcept {
