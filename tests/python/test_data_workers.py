@@ -13,7 +13,7 @@ import numpy
 import pytest
 
 import tutti
-from tutti import data
+from tutti import data, distributed
 
 SECONDS = 15  # in which processes must be gone, on a busy machine
 
@@ -142,6 +142,34 @@ def test_an_iteration_that_is_dropped_leaves_nothing():
         break
     assert not multiprocessing.active_children()
     assert time.monotonic() - begin < SECONDS
+
+
+class Places:
+    """Who asks for them; what is no worker's to ask for ends the iteration."""
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        if index == 1:
+            distributed.group_barrier()
+        return numpy.array([distributed.get_rank(), distributed.get_world_size()])
+
+
+def places_seen(start_method):
+    distributed.get_rank()
+    loader = data.DataLoader(Places(), [[0]], num_workers=1, start_method=start_method)
+    seen = [batch.tolist() for batch in loader]
+    if start_method == "spawn":
+        with pytest.raises(tutti.WorkerError, match="works for a rank, and is none itself"):
+            list(data.DataLoader(Places(), [[1]], num_workers=1, start_method=start_method))
+    return seen
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_a_worker_knows_the_place_of_its_rank(start_method):
+    results = distributed.launcher(places_seen, n_gpus=2)(start_method)
+    assert results == [[[[rank, 2]]] for rank in range(2)]
 
 
 SCRIPT = """

@@ -18,6 +18,7 @@ from typing import Any, Dict, List, Optional, Type
 from tutti.data import _channel
 from tutti.data._blocks import BlockReader
 from tutti.data._worker import Failure, Recipe, Task, run
+from tutti.distributed import _world
 from tutti.errors import WorkerError
 
 _GRACE = 1.0  # seconds that a worker has to end by itself
@@ -36,7 +37,8 @@ class _Worker:
         self.connection, theirs = context.Pipe()
         try:
             _limit_waits(self.connection, timeout)
-            self.process = context.Process(target=run, args=(theirs, os.getpid(), recipe),
+            self.process = context.Process(target=run,
+                                           args=(theirs, os.getpid(), recipe, _world.place()),
                                            name=f"tutti-data-{number}", daemon=True)
             self.process.start()
         except BaseException:

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from multiprocessing.connection import Connection
-from typing import Any, Callable, Deque, Iterator, List, NamedTuple, Optional
+from typing import Any, Callable, Deque, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy
 
@@ -22,6 +22,7 @@ from tutti.data._blocks import BlockWriter
 from tutti.data._random import seed_all
 from tutti.data.collate import Empty, collate
 from tutti.data.dataset import Dataset
+from tutti.distributed import _world
 
 _LOOK = 0.5  # seconds between looks whether the parent is still there
 
@@ -59,8 +60,10 @@ class Failure(NamedTuple):
     error: Optional[bytes]  # pickled
 
 
-def run(connection: Connection, parent: int, recipe: Recipe) -> None:
-    """Makes a batch of every Task until None comes."""
+def run(connection: Connection, parent: int, recipe: Recipe,
+        place: Optional[Tuple[int, int]]) -> None:
+    """Makes a batch of every Task until None comes. place: of the rank that wants them."""
+    _world.help_rank(place)
     # Ctrl-C is the parent's to hear; other handlers of its are not for this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -9,12 +9,13 @@ import multiprocessing.util
 import os
 import socket
 import sys
-from typing import Any, Callable, List, Optional, Sequence, TypeVar, Union, cast
+from typing import (Any, Callable, List, NoReturn, Optional, Sequence, Tuple, TypeVar, Union,
+                    cast)
 
 from tutti import _core
 from tutti.distributed._client import Client
 from tutti.distributed._mail import Mail
-from tutti.errors import BackendUnavailable, InvalidArgument, SystemError
+from tutti.errors import BackendUnavailable, CommunicationError, InvalidArgument, SystemError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -42,7 +43,33 @@ class World:
         return self._client
 
 
+class Helped(World):
+    """What a process that works for a rank, and is none itself, knows of that one's world."""
+
+    def __init__(self, place: Optional[Tuple[int, int]]) -> None:
+        self.alone = False
+        if place is not None:
+            self.rank, self.size = place
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise CommunicationError("this process works for a rank, and is none itself: it knows that "
+                                 "one's number, if that has joined the others, and nothing more")
+
+
 _current: Optional[World] = None
+
+
+def place() -> Optional[Tuple[int, int]]:
+    """This rank and the number of ranks, if it has joined any. Local."""
+    return None if _current is None or _current.alone else (_current.rank, _current.size)
+
+
+def help_rank(place: Optional[Tuple[int, int]]) -> None:
+    """This process works for the rank there: it does not join the others as another of that
+    number, whatever the environment says."""
+    global _current
+    if _current is None and (place is not None or is_started()):
+        _current = Helped(place)
 
 
 def is_started() -> bool:
