@@ -15,9 +15,9 @@
 namespace tutti {
 
 /**
- * A table of keys and values, any bytes, that all ranks of a communicator read and write, each when
- * it likes: nobody has to take part in what another one does. For what is not worth a collective,
- * or cannot be one: settings, addresses, who meets whom.
+ * A table of keys, up to 64 KiB, and values, any bytes, that all ranks of a communicator read and
+ * write, each when it likes: nobody has to take part in what another one does. For what is not
+ * worth a collective, or cannot be one: settings, addresses, who meets whom.
  *
  * A value is there as a whole or not at all, whoever is killed meanwhile. It takes memory of the
  * machine's, as much as its bytes and its key's and at most a quarter more, and 1 MiB at first;
@@ -36,8 +36,9 @@ namespace tutti {
  * for that rank might have been to set it; at once, wherever it is known. So do a mismatch, and an
  * abort() of another rank, end a wait. Whoever waits in get() or pop() counts, for those who wait
  * for it in a collective, as one who computes. A rank that is killed or stopped in the middle of a
- * change, which takes about a microsecond, is named to all others, now or at the deadline of the
- * communicator. After a DeadlineExceeded, InvalidArgument or SystemError the store is as before.
+ * change or of a look at the table, mostly a microsecond or so, but longer where the table grows
+ * by new memory, is named to all others, now or at the deadline of the communicator. After a
+ * DeadlineExceeded, InvalidArgument or SystemError the store is as before.
  */
 class Store {
  public:
@@ -60,7 +61,8 @@ class Store {
    */
   std::vector<std::byte> get(std::string_view key,
                              std::optional<std::chrono::milliseconds> timeout = {});
-  /** The same, and removes the key: of several ranks that ask, one gets the value. */
+  /** The same, and removes the key: of several ranks that ask, one gets the value. Nobody does if
+   * that rank is interrupted or killed as the value is on its way from another host. */
   std::vector<std::byte> pop(std::string_view key,
                              std::optional<std::chrono::milliseconds> timeout = {});
   /** Adds to the number that is the key's value, in decimal digits; 0 if it has none. No two calls

@@ -100,7 +100,8 @@ void bind_store(py::module_& module) {
   using Self = std::shared_ptr<PyStore>;
   py::class_<PyStore, Self>(
       module, "Store",
-      "Keys and values, any bytes, that all ranks of a communicator read and write, each when it "
+      "Keys, up to 64 KiB, and values, any bytes, that all ranks of a communicator read and write, "
+      "each when it "
       "likes. Making one is collective. A value is there as a whole or not at all. The rank has "
       "left the communicator when both are closed or gone.\n\n"
       "PeerLost names a rank that has died, if what is asked for is not there: it might have been "
@@ -113,7 +114,8 @@ void bind_store(py::module_& module) {
            "The value of the key. Waits for one for `timeout` seconds, which may be 0, or else as "
            "long as the communicator's waits may last; then DeadlineExceeded names the key.")
       .def("pop", &PyStore::pop, py::arg("key"), py::arg("timeout") = py::none(),
-           "As get(), and removes the key: of several ranks that ask, one gets the value.")
+           "As get(), and removes the key: of several ranks that ask, one gets the value. Nobody "
+           "does if that rank is interrupted as the value is on its way from another host.")
       .def("add", &PyStore::add, py::arg("key"), py::arg("delta"),
            "Adds to the number that is the key's value, in decimal digits; 0 if it has none. The "
            "sum.")

@@ -9,6 +9,9 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
+#include <initializer_list>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -97,8 +100,8 @@ TEST_F(StoreTest, KeysAreAnyBytes) {
   on_ranks([](Communicator& comm) {
     Store store(comm);
     const std::vector<std::string> keys{
-        "",         std::string("\0", 1),      std::string("\0\0", 2),
-        "\xFF\xFE", std::string(100'000, 'k'), std::string(100'000, 'k') + "."};
+        "",         std::string("\0", 1),     std::string("\0\0", 2),
+        "\xFF\xFE", std::string(65'535, 'k'), std::string(65'535, 'k') + "."};
     if (comm.global_rank() == ranks() - 1) {
       for (const std::string& key : keys) store.set(key, bytes_of(std::to_string(key.size())));
     }
@@ -162,6 +165,30 @@ TEST_F(StoreTest, NumbersAddUpOverRanksAndThreads) {
       EXPECT_NE(text_of<InvalidArgument>([&] { store.add("most", 1); }).find("\"most\""),
                 std::string::npos);
       EXPECT_EQ(store.add("most", -1), INT64_MAX - 1);
+    }
+    comm.barrier();
+  });
+}
+
+TEST_F(StoreTest, WhatIsNoNumberOrNoKeyIsRefused) {
+  on_ranks([](Communicator& comm) {
+    Store store(comm);
+    const std::string own = "of " + std::to_string(comm.global_rank());
+    for (const std::string& value :
+         {std::string("word"), std::string(21, '0'), std::string(64, '0') + "x"}) {
+      store.set(own, bytes_of(value));
+      EXPECT_NE(text_of<InvalidArgument>([&] { store.add(own, 1); }).find("is no number"),
+                std::string::npos);
+      EXPECT_EQ(store.get(own), bytes_of(value));
+    }
+    store.set(own, bytes_of("-9223372036854775808"));
+    EXPECT_EQ(store.add(own, 1), std::numeric_limits<std::int64_t>::min() + 1);
+    const std::string longest(65'536, 'k');
+    EXPECT_GE(store.add(longest, 1), 1);
+    for (const std::function<void()>& call : std::initializer_list<std::function<void()>>{
+             [&] { store.set(longest + "k", {}); }, [&] { store.add(longest + "k", 1); },
+             [&] { store.get(longest + "k"); }, [&] { store.pop(longest + "k"); }}) {
+      EXPECT_EQ(text_of<InvalidArgument>(call), "key has 65537 bytes, but must have at most 65536");
     }
     comm.barrier();
   });

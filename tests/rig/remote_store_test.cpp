@@ -6,9 +6,12 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -226,6 +229,47 @@ TEST_F(RemoteStoreTest, StrangersAreNotServed) {
   endpoint.token[3] ^= std::byte{1};
   EXPECT_THROW(RemoteStore(endpoint, 1, 400ms), SystemError);
   EXPECT_THROW(get(*table_, "never", 60ms), DeadlineExceeded);
+}
+
+TEST_F(RemoteStoreTest, StrangersLeaveNothingBehind) {
+  serve();
+  const mpi::Endpoint& endpoint = server_->endpoint();
+  const auto mappings = [] {  // each thread that nobody joins keeps some
+    std::ifstream maps("/proc/self/maps");
+    return std::count(std::istreambuf_iterator<char>(maps), {}, '\n');
+  };
+  const auto before = mappings();
+  for (int i = 0; i < 500; ++i) {
+    const mpi::Socket socket =
+        mpi::start_connecting(mpi::addresses_of(endpoint, endpoint.network).front(), endpoint.port);
+    ASSERT_TRUE(holds_within(
+        kPatience, [&] { return mpi::connecting_state(socket) != mpi::Connecting::under_way; }));
+  }
+  RemoteStore(endpoint, 1, kNever).set("key", {});
+  EXPECT_LT(mappings(), before + 300);
+}
+
+TEST_F(RemoteStoreTest, WhoeverGivesUpAServerThatIsLateIsNotLost) {
+  Shared<mpi::Endpoint> endpoint;
+  Shared<std::atomic<bool>> served;
+  processes_.start([&] {
+    serve();
+    *endpoint = server_->endpoint();
+    *served = true;
+    get(*table_, "end", kNever);
+  });
+  ASSERT_TRUE(holds_within(kPatience, [&] { return served->load(); }));
+  RemoteStore patient(*endpoint, 2, kNever);
+  {
+    RemoteStore hasty(*endpoint, 1, 300ms);
+    processes_.send(0, SIGSTOP);
+    ASSERT_TRUE(processes_.stops(0, kPatience));
+    EXPECT_EQ(outcome_of([&] { hasty.set("key", {}); }),
+              "lost 0: lost rank 0: it keeps the store, and did not answer within 0.3 s");
+  }
+  processes_.send(0, SIGCONT);
+  get(patient, "key");  // it is set when the server goes on
+  EXPECT_THROW(get(patient, "never", 120ms), DeadlineExceeded);
 }
 
 }  // namespace

@@ -2,10 +2,12 @@
 #include "tutti/store.hpp"
 
 #include <array>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -28,6 +30,12 @@ namespace tutti {
 
 using shm::HostStore;
 
+namespace {
+
+constexpr std::int64_t kMostKeyBytes = 65'536;
+
+}  // namespace
+
 class Store::Impl {
  public:
   explicit Impl(std::shared_ptr<Communicator::Impl> communicator)
@@ -46,10 +54,15 @@ class Store::Impl {
     }
   }
 
-  KeyValues& values() {
+  /** Of which `key` may be one. */
+  KeyValues& values(std::string_view key) {
     if (fork_guard_.in_child()) {
       throw CommunicationError(
           "the store belongs to the process that made it, not to a forked child");
+    }
+    if (std::ssize(key) > kMostKeyBytes) {
+      throw InvalidArgument("key has " + std::to_string(key.size()) +
+                            " bytes, but must have at most " + std::to_string(kMostKeyBytes));
     }
     return table_ ? static_cast<KeyValues&>(*table_) : *remote_;
   }
@@ -65,7 +78,7 @@ class Store::Impl {
       communicator_->look_after_ranks();
     };
     const Finally end([] { OwnWaits::of_this_process().forget(); });
-    return values().get(key, take, timeout.value_or(ranks_.timeout()), look);
+    return values(key).get(key, take, timeout.value_or(ranks_.timeout()), look);
   }
 
  private:
@@ -125,6 +138,8 @@ class Store::Impl {
       action();
     } catch (const SystemError& failure) {
       error = failure;
+    } catch (const std::bad_alloc&) {
+      error.emplace("cannot make a Store", ENOMEM);
     }
     const std::int32_t own = error ? error->error_number() : 0;
     std::vector<std::int32_t> all(static_cast<std::size_t>(ranks_.size()));
@@ -157,7 +172,7 @@ Store& Store::operator=(Store&&) noexcept = default;
 Store::~Store() = default;
 
 void Store::set(std::string_view key, std::span<const std::byte> value) {
-  impl_->values().set(key, value);
+  impl_->values(key).set(key, value);
 }
 
 std::vector<std::byte> Store::get(std::string_view key,
@@ -171,7 +186,7 @@ std::vector<std::byte> Store::pop(std::string_view key,
 }
 
 std::int64_t Store::add(std::string_view key, std::int64_t delta) {
-  return impl_->values().add(key, delta);
+  return impl_->values(key).add(key, delta);
 }
 
 }  // namespace tutti

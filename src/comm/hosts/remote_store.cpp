@@ -107,24 +107,31 @@ RemoteStore::Answer RemoteStore::ask(StoreRequest request, std::string_view key,
   request.value_bytes = std::ssize(value);
   mpi::Socket socket = take_connection();
   Answer answer;
+  bool asked = false;
+  // An answer may still come: what is asked next over this connection would take it for its own.
+  const auto end = [&] { mpi::send_all(socket, mpi::bytes_of(StoreRequest{})); };
+  const auto lose = [&look] {
+    if (look) look();  // the communicator may have failed, which ended that rank as well
+    lose_server();
+  };
   try {
     // Not interrupted before all of it is there: the server would wait for the rest.
     const Patience sending{timeout_};
     const Patience waiting{timeout_ + beyond, -1, look};
     if (!send_bytes(socket, mpi::bytes_of(request), sending) ||
         !send_bytes(socket, std::as_bytes(std::span(key)), sending) ||
-        !send_bytes(socket, value, sending) ||
-        !receive_bytes(socket, mpi::bytes_of(answer.reply), waiting)) {
-      if (look) look();  // the communicator may have failed, which ended that rank as well
-      lose_server();
+        !send_bytes(socket, value, sending)) {
+      lose();
     }
+    asked = true;
+    if (!receive_bytes(socket, mpi::bytes_of(answer.reply), waiting)) lose();
     answer.bytes.resize(static_cast<std::size_t>(answer.reply.bytes));
     if (!receive_bytes(socket, answer.bytes, sending)) lose_server();
   } catch (const DeadlineExceeded&) {
+    if (asked) end();  // otherwise it would be taken for the rest of what was asked
     throw PeerLost({0}, "it keeps the store, and did not answer within " + seconds_text(timeout_));
   } catch (...) {
-    // An answer may still come: what is asked next over this connection would take it for its own.
-    mpi::send_all(socket, mpi::bytes_of(StoreRequest{}));
+    end();
     throw;
   }
   {

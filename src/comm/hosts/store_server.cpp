@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -14,6 +15,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "base/finally.hpp"
@@ -26,8 +28,10 @@ namespace {
 
 constexpr std::chrono::milliseconds kForAHello{5000};
 constexpr std::chrono::milliseconds kForADescriptor{50};
+constexpr std::chrono::milliseconds kForAStranger{50};
+constexpr std::ptrdiff_t kMostStrangers = 64;
 
-/** A thread that leaves signals to the threads of the program. */
+/** A thread that leaves signals to the threads of the program. Throws SystemError. */
 template <class Body>
 std::thread start_thread(Body body) {
   sigset_t all;
@@ -35,7 +39,11 @@ std::thread start_thread(Body body) {
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   const Finally restore([&before] { ::pthread_sigmask(SIG_SETMASK, &before, nullptr); });
-  return std::thread(std::move(body));
+  try {
+    return std::thread(std::move(body));
+  } catch (const std::system_error& error) {
+    throw SystemError("cannot start a thread for a Store's server", error.code().value());
+  }
 }
 
 /** Ends what a thread does for a connection that has ended, or is to. */
@@ -79,35 +87,57 @@ StoreServer::StoreServer(shm::HostStore& table, std::vector<Neighbour> neighbour
 StoreServer::~StoreServer() {
   ::eventfd_write(stop_.get(), 1);
   acceptor_.join();
-  for (std::thread& connection : connections_) connection.join();
+  for (Connection& connection : connections_) connection.thread.join();
 }
 
 void StoreServer::accept() {
   for (;;) {
-    std::array<pollfd, 2> entries{pollfd{listener_.get(), POLLIN, 0},
+    remove_ended();
+    const bool full =
+        std::count_if(connections_.begin(), connections_.end(),
+                      [](const Connection& one) { return !one.known; }) >= kMostStrangers;
+    std::array<pollfd, 2> entries{pollfd{full ? -1 : listener_.get(), POLLIN, 0},
                                   pollfd{stop_.get(), POLLIN, 0}};
-    ::poll(entries.data(), entries.size(), -1);
+    ::poll(entries.data(), entries.size(), full ? static_cast<int>(kForAStranger.count()) : -1);
     if (entries[1].revents != 0) return;
+    if (full) continue;
     auto socket = std::make_shared<mpi::Socket>(mpi::accept_from(listener_));
     if (!*socket) {  // for want of descriptors
       std::this_thread::sleep_for(kForADescriptor);
       continue;
     }
+    Connection& connection = connections_.emplace_back();
     try {
-      connections_.push_back(start_thread([this, socket] { serve(*socket); }));
+      connection.thread = start_thread([this, socket, &connection] {
+        serve(*socket, connection);
+        connection.ended = true;
+      });
     } catch (const std::exception& error) {  // who connects sees it end
+      connections_.pop_back();
       log(LogLevel::warn, std::string("a Store cannot serve another host: ") + error.what());
     }
   }
 }
 
-void StoreServer::serve(const mpi::Socket& socket) {
+void StoreServer::remove_ended() {
+  for (auto one = connections_.begin(); one != connections_.end();) {
+    if (!one->ended) {
+      ++one;
+      continue;
+    }
+    one->thread.join();
+    one = connections_.erase(one);
+  }
+}
+
+void StoreServer::serve(const mpi::Socket& socket, Connection& connection) {
   int rank = -1;
   try {
     StoreHello hello;
     if (!receive_bytes(socket, mpi::bytes_of(hello), {kForAHello, stop_.get()})) return;
     if (hello.wanted != endpoint_.token) return;  // a stranger
     rank = hello.rank;
+    connection.known = true;
     mpi::keep_alive(socket);
     const Patience patient{Waiter::kForEver, stop_.get()};
     if (!send_bytes(socket, hello.own, patient)) return;

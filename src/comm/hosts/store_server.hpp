@@ -1,6 +1,7 @@
 // Serves a host's store to ranks of other hosts.
 #pragma once
 
+#include <atomic>
 #include <list>
 #include <mutex>
 #include <thread>
@@ -39,8 +40,16 @@ class StoreServer {
   const mpi::Endpoint& endpoint() const { return endpoint_; }
 
  private:
+  struct Connection {
+    std::atomic<bool> known = false;  ///< it has said hello
+    std::atomic<bool> ended = false;
+    std::thread thread;
+  };
+
+  /** Serves whoever connects, while there are not too many of whom nothing is known. */
   void accept();
-  void serve(const mpi::Socket& socket);
+  void remove_ended();
+  void serve(const mpi::Socket& socket, Connection& connection);
   /** Answers one request; false if it was the connection's last. */
   bool answer(const mpi::Socket& socket, const StoreRequest& request);
   /** What a wait for a key does meanwhile. */
@@ -51,8 +60,8 @@ class StoreServer {
   std::mutex looking_;  // at these
   mpi::Socket listener_;
   mpi::Endpoint endpoint_;
-  FileDescriptor stop_;  // can be read once the server ends
-  std::list<std::thread> connections_;
+  FileDescriptor stop_;                // can be read once the server ends
+  std::list<Connection> connections_;  // the acceptor's
   std::thread acceptor_;
 };
 

@@ -21,6 +21,8 @@ constexpr WaitPolicy kForAKey{.first_looks = 50,
                               .spin = std::chrono::microseconds(100),
                               .nap = std::chrono::milliseconds(50)};
 
+constexpr std::int64_t kMostDigits = 20;  // of 64 bits, with the sign
+
 std::int64_t header_bytes(int ranks) {
   const std::int64_t page = page_size();
   return (static_cast<std::int64_t>(sizeof(StoreHeader)) + ranks + page - 1) / page * page;
@@ -216,9 +218,9 @@ std::int64_t HostStore::add(std::string_view key, std::int64_t delta) {
       StoreEntry& one = entry(found);
       const std::string text(
           reinterpret_cast<const char*>(start_of(one) + value_place(one.key_bytes)),
-          static_cast<std::size_t>(std::min(one.value_bytes, std::int64_t{64})));
+          static_cast<std::size_t>(std::min(one.value_bytes, kMostDigits)));
       const auto number = parse_number<std::int64_t>(text);
-      if (!number) {
+      if (!number || one.value_bytes > kMostDigits) {
         throw InvalidArgument("key is \"" + std::string(key) + "\", whose value of " +
                               std::to_string(one.value_bytes) + " bytes is no number to add to");
       }

@@ -11,7 +11,7 @@
 namespace tutti::shm {
 namespace {
 
-// It is held for a microsecond or so. Whoever holds it may need this core.
+// It is held for a microsecond or so, unless memory is added. Whoever holds it may need this core.
 constexpr WaitPolicy kForTheHolder{.spin = std::chrono::microseconds(100), .interruptible = false};
 
 void check(int error, const char* what) {

@@ -10,10 +10,10 @@
 namespace tutti::shm {
 
 /**
- * A robust mutex of the system's among processes, and the rank that changes what it guards. A
- * holder that is killed before it begins to change something leaves it as it was, and the next one
- * goes on; killed in the middle, it leaves what nobody can use, and everybody is told who it was.
- * Lies in memory that was zeros.
+ * A robust mutex of the system's among processes, and the rank that holds it. A holder that is
+ * killed before it has said who it is leaves what is guarded as it was, and the next one goes on;
+ * killed later, even if it only looked, it leaves what nobody can rely on, and everybody is told
+ * who it was. Lies in memory that was zeros.
  */
 class RobustLock {
  public:
@@ -39,7 +39,7 @@ class RobustLock {
 
  private:
   pthread_mutex_t mutex_;
-  std::atomic<std::int32_t> changing_;  // the rank, and one more; 0 if nobody does
+  std::atomic<std::int32_t> changing_;  // the rank that holds it, and one more; 0 if nobody does
 };
 
 }  // namespace tutti::shm
