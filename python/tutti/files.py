@@ -164,7 +164,7 @@ def _entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> npt.NDArray[Any]
         raise ValueError(f"'{entry.filename}' is of another version")
     shape, fortran_order, dtype = _NPY.read_array_header_1_0(header)
     elements = math.prod(shape)
-    if (dtype.kind not in "fiu" or not dtype.isnative or fortran_order or min(shape, default=0) < 0
+    if (dtype.kind not in "fiub" or not dtype.isnative or fortran_order or min(shape, default=0) < 0
             or elements * dtype.itemsize != len(content) - header.tell()):
         raise ValueError(f"'{entry.filename}' has not the elements that it announces")
     return numpy.frombuffer(content, dtype, elements, header.tell()).reshape(shape)

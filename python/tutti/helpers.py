@@ -60,16 +60,17 @@ def save_parameters(
 ) -> None:
     """Writes the parameters of rank `root` to a .npz file, which load_parameters() reads.
 
-    params: arrays of numbers by name, such as PyTorch's model.state_dict(), or in an order. A crash
-    at any moment leaves the old file or the new one. Collective and blocking: if it fails, rank
-    `root` raises why (OSError, InvalidArgument), and the others tutti.Error with the text.
+    params: arrays of numbers or bool, but not of bfloat16, by name, such as PyTorch's
+    model.state_dict(), or in an order. A crash at any moment leaves the old file or the new one.
+    Collective and blocking: if it fails, rank `root` raises why (OSError, InvalidArgument), and the
+    others tutti.Error with the text.
     """
 
     def write() -> None:
         arrays = {}
         for name, array in _named(params).items():
-            arrays[_KEY + name] = values = _values(array)
-            if values.dtype.kind not in "fiu":
+            arrays[_KEY + name] = values = _values(name, array)
+            if values.dtype.kind not in "fiub":
                 raise InvalidArgument(f"parameter {name} is of {values.dtype}, not of numbers")
         with files.OutputFile(path) as output:
             files.save_arrays(output.file, arrays)
@@ -98,11 +99,14 @@ def load_parameters(
             differ = sorted({key[len(_KEY):] for key in saved} ^ set(arrays))
             raise InvalidArgument(f"{name}: not of these parameters: {', '.join(differ):.200}")
         for key, array in arrays.items():
-            mine, values = _values(array), saved[_KEY + key]
+            mine, values = _values(key, array), saved[_KEY + key]
             if mine.shape != values.shape or mine.dtype != values.dtype:
                 raise InvalidArgument(f"{name}: parameter {key} is {values.dtype} "
                                       f"{list(values.shape)}, but the model's is {mine.dtype} "
                                       f"{list(mine.shape)}")
+            if not _is_contiguous(array):  # they cannot be broadcast
+                raise InvalidArgument(f"parameter {key} is not contiguous: its elements must lie "
+                                      "one after the other in C order")
         for key, array in arrays.items():
             _assign(array, saved[_KEY + key])
 
@@ -119,9 +123,17 @@ def _named(params: Parameters) -> Dict[str, Array]:
     return {str(number): array for number, array in enumerate(params)}
 
 
-def _values(array: Array) -> npt.NDArray[Any]:
+def _values(name: str, array: Array) -> npt.NDArray[Any]:
     """An array's elements in CPU memory; PyTorch's tensors give them only if they are asked so."""
-    return numpy.asarray(array.detach().cpu() if hasattr(array, "detach") else array)
+    try:
+        return numpy.asarray(array.detach().cpu() if hasattr(array, "detach") else array)
+    except TypeError as error:  # bfloat16, which NumPy has not
+        raise InvalidArgument(f"parameter {name}: {error}") from error
+
+
+def _is_contiguous(array: Any) -> bool:
+    return bool(array.is_contiguous() if hasattr(array, "is_contiguous")
+                else numpy.asarray(array).flags.c_contiguous)
 
 
 def _assign(array: Array, values: npt.NDArray[Any]) -> None:

@@ -52,7 +52,7 @@ def test_broadcast_parameters():
 
 def model(value):
     return {"weight": numpy.full((3, 2), value, numpy.float32), "bias": numpy.full(2, float(value)),
-            "steps": numpy.array(value, numpy.int64)}
+            "steps": numpy.array(value, numpy.int64), "mask": numpy.full(2, value > 0)}
 
 
 def saving_and_loading(place, folder):
@@ -63,7 +63,16 @@ def saving_and_loading(place, folder):
         assert (saved["parameter:weight"] == 6).all()
     mine = model(0)
     tutti.load_parameters(path if place.rank == 0 else "of no rank but 0", mine, comm)
-    assert all((array == 6).all() for array in mine.values())
+    assert all((array == (6 if name != "mask" else True)).all() for name, array in mine.items())
+    assert mine.pop("mask").dtype == bool
+
+    tutti.save_parameters(path, mine, comm)
+    strided = model(0)
+    del strided["mask"]
+    strided["weight"] = numpy.zeros((2, 3), numpy.float32).T
+    with pytest.raises(tutti.Error, match="parameter weight is not contiguous"):
+        tutti.load_parameters(path, strided, comm)
+    assert not any(array.any() for array in strided.values())
 
     path.write_bytes(path.read_bytes()[:-100])
     cases = [("none.npz", mine, FileNotFoundError, "none.npz"),
@@ -99,6 +108,8 @@ def saving_and_loading_tensors(place, path):
             net.weight.fill_(9)
         tutti.load_parameters(path, params, comm)
         assert (net.weight == 1).all() and net.weight.requires_grad
+    with pytest.raises(tutti.Error, match="parameter half: .*BFloat16"):
+        tutti.save_parameters(path, {"half": torch.ones(2, dtype=torch.bfloat16)}, comm)
 
 
 @needs("torch")
