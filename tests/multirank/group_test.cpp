@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/thrown.hpp"
 #include "support/world.hpp"
 #include "tutti/error.hpp"
 
@@ -40,20 +41,6 @@ void expect_members(Communicator& group, const Communicator& whole, const std::v
     const std::int64_t sum = std::accumulate(ranks.begin(), ranks.end(), std::int64_t{size});
     EXPECT_EQ(values, std::vector<std::int64_t>(count, sum));
   }
-}
-
-template <class Error, class Action>
-std::string text_of(const Action& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "threw something else: " << error.what();
-    return "";
-  }
-  ADD_FAILURE() << "threw nothing";
-  return "";
 }
 
 TEST_F(Group, EverySetOfRanksInBothOrders) {

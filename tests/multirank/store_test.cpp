@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/thrown.hpp"
 #include "support/world.hpp"
 #include "tutti/error.hpp"
 
@@ -50,20 +51,6 @@ std::vector<std::byte> bytes_of(std::string_view text) {
 
 std::string name_of(int rank, std::int64_t size) {
   return "rank " + std::to_string(rank) + ", " + std::to_string(size) + " bytes";
-}
-
-template <class Error, class Action>
-std::string text_of(const Action& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "threw something else: " << error.what();
-    return "";
-  }
-  ADD_FAILURE() << "threw nothing";
-  return "";
 }
 
 TEST_F(StoreTest, EveryRankGetsWhatEveryRankSets) {

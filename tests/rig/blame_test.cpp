@@ -24,17 +24,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPatience = 30s;
 
-std::string outcome_of(const std::function<void()>& action) {
-  try {
-    action();
-    return "returned";
-  } catch (const PeerLost& error) {
-    return describe(error);
-  } catch (const std::exception& error) {
-    return std::string("threw: ") + error.what();
-  }
-}
-
 /** Four ranks, of which the second comes late, the third later, and the last one stops: the first
  * does not wait for a deadline each. */
 TEST(Blame, OneDeadlineHoldsForAllRanksThatAreAwaited) {

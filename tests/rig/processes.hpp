@@ -5,6 +5,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <exception>
 
 #include <array>
 #include <atomic>
@@ -39,6 +40,19 @@ inline std::string describe(const PeerLost& error) {
   std::string text = "lost";
   for (const int rank : error.ranks()) text += " " + std::to_string(rank);
   return text + ": " + error.what();
+}
+
+/** What `action` throws, or "nothing". */
+template <class Action>
+std::string outcome_of(const Action& action) {
+  try {
+    action();
+    return "nothing";
+  } catch (const PeerLost& error) {
+    return describe(error);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
 }
 
 /** A T, all zeros at first, that this process shares with those that it forks. */

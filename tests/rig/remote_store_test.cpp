@@ -42,18 +42,6 @@ std::vector<std::byte> get(
   return store.get(key, Take::copy, timeout, look);
 }
 
-template <class Action>
-std::string outcome_of(const Action& action) {
-  try {
-    action();
-    return "nothing";
-  } catch (const PeerLost& error) {
-    return describe(error);
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-}
-
 class RemoteStoreTest : public ::testing::Test {
  protected:
   static constexpr int kMostRanks = 4;

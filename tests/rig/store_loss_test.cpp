@@ -31,19 +31,6 @@ std::vector<std::byte> filled(std::size_t size, int with) {
   return std::vector<std::byte>(size, static_cast<std::byte>(with));
 }
 
-/** What `action` throws, or "nothing". */
-template <class Action>
-std::string outcome_of(const Action& action) {
-  try {
-    action();
-    return "nothing";
-  } catch (const PeerLost& error) {
-    return describe(error);
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-}
-
 /** Ranks that have a store, each in a process of its own. */
 class StoreLoss : public ::testing::Test {
  protected:
