@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "base/environment.hpp"
-#include "launch/lists.hpp"
+#include "launch/process/lists.hpp"
 
 namespace tutti::launch {
 namespace {

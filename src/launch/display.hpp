@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "launch/channel.hpp"
 #include "launch/console.hpp"
 #include "launch/options.hpp"
 #include "launch/plan.hpp"
-#include "launch/text_lines.hpp"
-#include "launch/timer.hpp"
+#include "launch/process/channel.hpp"
+#include "launch/process/text_lines.hpp"
+#include "launch/process/timer.hpp"
 
 namespace tutti::launch {
 

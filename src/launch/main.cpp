@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "launch/check.hpp"
+#include "launch/machines/check.hpp"
 #include "launch/meeting.hpp"
-#include "launch/process.hpp"
+#include "launch/process/process.hpp"
 #include "launch/run.hpp"
 #include "launch/wrapper.hpp"
 

@@ -23,7 +23,7 @@
 #include "base/siphash.hpp"
 #include "base/system.hpp"
 #include "base/text.hpp"
-#include "launch/lists.hpp"
+#include "launch/process/lists.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::launch {

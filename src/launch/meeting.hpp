@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "base/file_descriptor.hpp"
-#include "launch/channel.hpp"
-#include "launch/hosts.hpp"
-#include "launch/process.hpp"
-#include "launch/timer.hpp"
+#include "launch/machines/hosts.hpp"
+#include "launch/process/channel.hpp"
+#include "launch/process/process.hpp"
+#include "launch/process/timer.hpp"
 #include "launch/wrapper.hpp"
 
 namespace tutti::launch {

@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "base/text.hpp"
-#include "launch/check.hpp"
-#include "launch/process.hpp"
+#include "launch/machines/check.hpp"
+#include "launch/process/process.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::launch {

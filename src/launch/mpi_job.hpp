@@ -11,8 +11,8 @@
 #include "launch/meeting.hpp"
 #include "launch/options.hpp"
 #include "launch/plan.hpp"
-#include "launch/text_lines.hpp"
-#include "launch/timer.hpp"
+#include "launch/process/text_lines.hpp"
+#include "launch/process/timer.hpp"
 
 namespace tutti::launch {
 

@@ -8,7 +8,7 @@
 
 #include "base/refuse.hpp"
 #include "base/text.hpp"
-#include "launch/lists.hpp"
+#include "launch/process/lists.hpp"
 
 namespace tutti::launch {
 namespace {

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "launch/hosts.hpp"
-#include "launch/process.hpp"
+#include "launch/machines/hosts.hpp"
+#include "launch/process/process.hpp"
 
 namespace tutti::launch {
 

@@ -10,7 +10,7 @@
 #include "base/refuse.hpp"
 #include "base/text.hpp"
 #include "launch/contract.hpp"
-#include "launch/lists.hpp"
+#include "launch/process/lists.hpp"
 #include "tutti/unique_id.hpp"
 
 namespace tutti::launch {

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "launch/check.hpp"
-#include "launch/machine.hpp"
+#include "launch/machines/check.hpp"
+#include "launch/machines/machine.hpp"
 #include "launch/options.hpp"
-#include "launch/process.hpp"
+#include "launch/process/process.hpp"
 
 namespace tutti::launch {
 

@@ -13,9 +13,9 @@
 
 #include "base/file_descriptor.hpp"
 #include "base/text.hpp"
-#include "launch/lists.hpp"
-#include "launch/machine.hpp"
-#include "launch/text_lines.hpp"
+#include "launch/machines/machine.hpp"
+#include "launch/process/lists.hpp"
+#include "launch/process/text_lines.hpp"
 
 namespace tutti::launch {
 namespace {

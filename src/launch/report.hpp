@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "launch/plan.hpp"
-#include "launch/process.hpp"
-#include "launch/timer.hpp"
+#include "launch/process/process.hpp"
+#include "launch/process/timer.hpp"
 
 namespace tutti::launch {
 

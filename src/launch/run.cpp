@@ -19,10 +19,10 @@
 #include "base/text.hpp"
 #include "launch/contract.hpp"
 #include "launch/display.hpp"
-#include "launch/lists.hpp"
 #include "launch/mpi_job.hpp"
 #include "launch/options.hpp"
 #include "launch/plan.hpp"
+#include "launch/process/lists.hpp"
 #include "launch/report.hpp"
 #include "launch/supervisor.hpp"
 #include "tutti/error.hpp"
@@ -162,7 +162,9 @@ int run(const std::vector<std::string>& arguments) {
   }
   const bool allocated = options.hosts.empty() && options.ips.empty() && !options.has_roles();
   // Machines of a resource manager need not be reached by ssh.
-  if (!allocated && !site.machines.empty()) site.checked = check_machines(site.machines, options);
+  if (!allocated && !site.machines.empty()) {
+    site.checked = check_machines(site.machines, options.program, options.module);
+  }
 
   const SignalSet signals(
       {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT});

@@ -15,8 +15,8 @@
 
 #include "base/file_descriptor.hpp"
 #include "base/text.hpp"
-#include "launch/check.hpp"
-#include "launch/lists.hpp"
+#include "launch/machines/check.hpp"
+#include "launch/process/lists.hpp"
 #include "launch/wrapper.hpp"
 #include "tutti/error.hpp"
 

@@ -8,14 +8,14 @@
 #include <string>
 #include <vector>
 
-#include "launch/channel.hpp"
 #include "launch/display.hpp"
 #include "launch/mpi_job.hpp"
 #include "launch/options.hpp"
 #include "launch/plan.hpp"
-#include "launch/process.hpp"
+#include "launch/process/channel.hpp"
+#include "launch/process/process.hpp"
+#include "launch/process/timer.hpp"
 #include "launch/report.hpp"
-#include "launch/timer.hpp"
 
 namespace tutti::launch {
 

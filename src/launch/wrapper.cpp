@@ -16,11 +16,11 @@
 
 #include "base/file_descriptor.hpp"
 #include "base/text.hpp"
-#include "launch/channel.hpp"
-#include "launch/log_file.hpp"
-#include "launch/process.hpp"
-#include "launch/text_lines.hpp"
-#include "launch/timer.hpp"
+#include "launch/process/channel.hpp"
+#include "launch/process/log_file.hpp"
+#include "launch/process/process.hpp"
+#include "launch/process/text_lines.hpp"
+#include "launch/process/timer.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::launch {

@@ -4,8 +4,8 @@
 
 #include "base/refuse.hpp"
 #include "base/text.hpp"
-#include "launch/lists.hpp"
-#include "launch/machine.hpp"
+#include "launch/machines/machine.hpp"
+#include "launch/process/lists.hpp"
 #include "launch/wrapper.hpp"
 
 namespace tutti::launch {

@@ -47,7 +47,7 @@ LAUNCHER_HEADERS = LAYERS[0] | {"unique_id.hpp"}
 
 # After a loss MPI_Finalize would wait for ever, and a forked child that cannot become its program has
 # nothing else to do: there alone the process is ended.
-END_THE_PROCESS = ("src/comm/mpi/lifecycle.cpp", "src/launch/process.cpp")
+END_THE_PROCESS = ("src/comm/mpi/lifecycle.cpp", "src/launch/process/process.cpp")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 CONDITIONAL = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif)\b")

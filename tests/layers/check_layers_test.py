@@ -13,7 +13,7 @@ SOUND = {
     "include/tutti/transport.hpp": '#include "tutti/unique_id.hpp"\n#include <vector>\n',
     "src/comm/mpi/mpi_transport.hpp": "#include <mpi.h>\n",
     "src/comm/mpi/lifecycle.cpp": "void f() { std::_Exit(1); }\n",
-    "src/launch/process.cpp": '#include "base/log.hpp"\n#include "tutti/unique_id.hpp"\n'
+    "src/launch/process/process.cpp": '#include "base/log.hpp"\n#include "tutti/unique_id.hpp"\n'
     "void f() { ::_exit(127); }\n",
     "src/comm/shm/segment.hpp": "#ifdef __x86_64__\n#endif\n",
     "src/comm/communicator/backends.cpp": '#include "comm/shm/segment.hpp"\n',

@@ -1,5 +1,5 @@
 // Lists of machines as people, files and resource managers write them.
-#include "launch/hosts.hpp"
+#include "launch/machines/hosts.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "launch/check.hpp"
-#include "launch/lists.hpp"
+#include "launch/machines/check.hpp"
 #include "launch/plan.hpp"
+#include "launch/process/lists.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::launch {

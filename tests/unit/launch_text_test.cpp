@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "base/file_descriptor.hpp"
-#include "launch/channel.hpp"
-#include "launch/lists.hpp"
 #include "launch/meeting.hpp"
-#include "launch/process.hpp"
-#include "launch/text_lines.hpp"
+#include "launch/process/channel.hpp"
+#include "launch/process/lists.hpp"
+#include "launch/process/process.hpp"
+#include "launch/process/text_lines.hpp"
 
 namespace tutti::launch {
 namespace {

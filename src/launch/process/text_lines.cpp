@@ -1,5 +1,5 @@
 // Cuts text into lines.
-#include "launch/text_lines.hpp"
+#include "launch/process/text_lines.hpp"
 
 #include <algorithm>
 

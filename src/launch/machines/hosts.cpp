@@ -1,5 +1,5 @@
 // Reads lists of machines.
-#include "launch/hosts.hpp"
+#include "launch/machines/hosts.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -9,7 +9,7 @@
 #include "base/environment.hpp"
 #include "base/refuse.hpp"
 #include "base/text.hpp"
-#include "launch/lists.hpp"
+#include "launch/process/lists.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::launch {

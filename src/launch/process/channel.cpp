@@ -1,5 +1,5 @@
 // Sends and receives messages over a stream socket.
-#include "launch/channel.hpp"
+#include "launch/process/channel.hpp"
 
 #include <sys/socket.h>
 #include <sys/uio.h>

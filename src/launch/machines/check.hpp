@@ -5,8 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/hosts.hpp"
-#include "launch/options.hpp"
+#include "launch/machines/hosts.hpp"
 
 namespace tutti::launch {
 
@@ -24,7 +23,8 @@ struct CheckedMachine {
  * each machine on which something is wrong, at the latest after ten seconds.
  */
 std::map<std::string, CheckedMachine> check_machines(const std::vector<Host>& hosts,
-                                                     const RunOptions& options);
+                                                     const std::vector<std::string>& program,
+                                                     bool module);
 
 /** `tutti check`: answers that for this machine; the exit code. Throws Error for what is wrong. */
 int run_check(const std::vector<std::string>& arguments);

@@ -1,5 +1,5 @@
 // Asks machines whether ranks can run on them.
-#include "launch/check.hpp"
+#include "launch/machines/check.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -21,10 +21,10 @@
 #include "base/refuse.hpp"
 #include "base/system.hpp"
 #include "base/text.hpp"
-#include "launch/lists.hpp"
-#include "launch/machine.hpp"
-#include "launch/process.hpp"
-#include "launch/timer.hpp"
+#include "launch/machines/machine.hpp"
+#include "launch/process/lists.hpp"
+#include "launch/process/process.hpp"
+#include "launch/process/timer.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::launch {
@@ -71,15 +71,16 @@ struct Question {
   int status = 0;
 };
 
-std::vector<std::string> check_command(const Host& host, const RunOptions& options) {
+std::vector<std::string> check_command(const Host& host, const std::vector<std::string>& program,
+                                       bool module) {
   std::vector<std::string> words{own_path(), "check", "--ranks", std::to_string(host.slots)};
-  if (options.module) words.emplace_back("-m");
+  if (module) words.emplace_back("-m");
   words.emplace_back("--");
-  words.insert(words.end(), options.program.begin(), options.program.end());
+  words.insert(words.end(), program.begin(), program.end());
   return words;
 }
 
-void ask(Question& question, const RunOptions& options) {
+void ask(Question& question, const std::vector<std::string>& program, bool module) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw SystemError("cannot make a pipe", errno);
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
@@ -87,7 +88,7 @@ void ask(Question& question, const RunOptions& options) {
   const FileDescriptor write_end(ends[1]);
   const FileDescriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   ProcessStart start;
-  start.arguments = check_command(*question.host, options);
+  start.arguments = check_command(*question.host, program, module);
   if (!is_this_machine(question.host->name)) {
     std::vector<std::string> words = remote_shell();
     words.push_back(question.host->name);
@@ -200,7 +201,8 @@ std::vector<std::string> remote_shell() {
 }
 
 std::map<std::string, CheckedMachine> check_machines(const std::vector<Host>& hosts,
-                                                     const RunOptions& options) {
+                                                     const std::vector<std::string>& program,
+                                                     bool module) {
   const std::string own_mpi = mpi_version();
   if (own_mpi.empty()) {
     refuse("ranks on several machines are started by Open MPI's mpiexec, which is not in PATH on ",
@@ -209,7 +211,7 @@ std::map<std::string, CheckedMachine> check_machines(const std::vector<Host>& ho
   std::vector<Question> questions(hosts.size());
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     questions[i].host = &hosts[i];
-    ask(questions[i], options);
+    ask(questions[i], program, module);
   }
   const auto deadline = SteadyClock::now() + kLimit;
   const auto open = [](const Question& question) { return !question.ended; };

@@ -1,5 +1,5 @@
 // Asks the kernel what this machine has.
-#include "launch/machine.hpp"
+#include "launch/machines/machine.hpp"
 
 #include <ifaddrs.h>
 #include <netdb.h>
@@ -23,7 +23,7 @@
 #include "base/refuse.hpp"
 #include "base/system.hpp"
 #include "base/text.hpp"
-#include "launch/lists.hpp"
+#include "launch/process/lists.hpp"
 
 namespace tutti::launch {
 namespace {

@@ -1,5 +1,5 @@
 // Forks, executes, reads /proc.
-#include "launch/process.hpp"
+#include "launch/process/process.hpp"
 
 #include <fcntl.h>
 #include <sched.h>

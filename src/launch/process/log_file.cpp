@@ -1,5 +1,5 @@
 // Writes the log of a rank.
-#include "launch/log_file.hpp"
+#include "launch/process/log_file.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
