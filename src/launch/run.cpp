@@ -163,7 +163,8 @@ int run(const std::vector<std::string>& arguments) {
   const bool allocated = options.hosts.empty() && options.ips.empty() && !options.has_roles();
   // Machines of a resource manager need not be reached by ssh.
   if (!allocated && !site.machines.empty()) {
-    site.checked = check_machines(site.machines, options.program, options.module);
+    site.checked =
+        check_machines(site.machines, files_of_program(options.program.front(), options.module));
   }
 
   const SignalSet signals(

@@ -16,6 +16,7 @@ import job  # noqa: E402
 from job import JobTest, main, wait_until  # noqa: E402
 
 HOSTS = "node1:2,node2:2"
+SECRET = "hunter2-" + "b" * 24
 OPTIONS = {
     "plm": "rsh", "plm_rsh_no_tree_spawn": "1", "oob_tcp_if_include": "eth0",
     "btl_tcp_if_include": "eth0", "pml": "ob1", "btl": "self,vader,tcp", "osc": "^ucx",
@@ -273,6 +274,22 @@ class Answers(JobTest):
         self.assertIn("other: user@other: Permission denied (publickey).", result.stderr)
         result = self.ask("exit 127")
         self.assertIn("other: there is no ", result.stderr)
+
+    def test_the_files_of_the_program_are_asked_for_and_its_arguments_stay_here(self):
+        self.script("", "train.py")
+        python = self.script("", "python")
+        agent = self.script("""
+echo "$*" > asked
+rm python
+for command; do :; done
+exec sh -c "$command" """, "agent")
+        result = self.run_job("--hosts", "other:1", "train.py", SECRET, env={
+            "OMPI_MCA_plm_rsh_agent": str(agent), "TUTTI_PYTHON": str(python)})
+        self.assertEqual(result.returncode, 2)
+        self.assertIn(f"other: tutti check: {python}: there is no such file on ", result.stderr)
+        asked = (self.folder / "asked").read_text()
+        self.assertIn(f"'check' '--ranks' '1' '--' '{python}' 'train.py'", asked)
+        self.assertNotIn(SECRET, asked)
 
     def test_who_outlives_the_answer_is_not_waited_for(self):
         agent = self.script("sleep 12 & echo 'no route' >&2; exit 255", "agent")

@@ -71,16 +71,14 @@ struct Question {
   int status = 0;
 };
 
-std::vector<std::string> check_command(const Host& host, const std::vector<std::string>& program,
-                                       bool module) {
-  std::vector<std::string> words{own_path(), "check", "--ranks", std::to_string(host.slots)};
-  if (module) words.emplace_back("-m");
-  words.emplace_back("--");
-  words.insert(words.end(), program.begin(), program.end());
+/** Arguments of the program are not among the words: others on the machine could read them. */
+std::vector<std::string> check_command(const Host& host, const std::vector<std::string>& files) {
+  std::vector<std::string> words{own_path(), "check", "--ranks", std::to_string(host.slots), "--"};
+  words.insert(words.end(), files.begin(), files.end());
   return words;
 }
 
-void ask(Question& question, const std::vector<std::string>& program, bool module) {
+void ask(Question& question, const std::vector<std::string>& files) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw SystemError("cannot make a pipe", errno);
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
@@ -88,7 +86,7 @@ void ask(Question& question, const std::vector<std::string>& program, bool modul
   const FileDescriptor write_end(ends[1]);
   const FileDescriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   ProcessStart start;
-  start.arguments = check_command(*question.host, program, module);
+  start.arguments = check_command(*question.host, files);
   if (!is_this_machine(question.host->name)) {
     std::vector<std::string> words = remote_shell();
     words.push_back(question.host->name);
@@ -201,8 +199,7 @@ std::vector<std::string> remote_shell() {
 }
 
 std::map<std::string, CheckedMachine> check_machines(const std::vector<Host>& hosts,
-                                                     const std::vector<std::string>& program,
-                                                     bool module) {
+                                                     const std::vector<std::string>& files) {
   const std::string own_mpi = mpi_version();
   if (own_mpi.empty()) {
     refuse("ranks on several machines are started by Open MPI's mpiexec, which is not in PATH on ",
@@ -211,7 +208,7 @@ std::map<std::string, CheckedMachine> check_machines(const std::vector<Host>& ho
   std::vector<Question> questions(hosts.size());
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     questions[i].host = &hosts[i];
-    ask(questions[i], program, module);
+    ask(questions[i], files);
   }
   const auto deadline = SteadyClock::now() + kLimit;
   const auto open = [](const Question& question) { return !question.ended; };
@@ -245,19 +242,11 @@ std::map<std::string, CheckedMachine> check_machines(const std::vector<Host>& ho
 }
 
 int run_check(const std::vector<std::string>& arguments) {
-  bool module = false;
-  int ranks = 1;
-  std::size_t i = 0;
-  for (; i < arguments.size() && arguments[i] != "--"; ++i) {
-    if (arguments[i] == "-m") module = true;
-    if (arguments[i] == "--ranks" && i + 1 < arguments.size()) {
-      ranks = parse_number<int>(arguments[i + 1]).value_or(1);
-    }
+  if (arguments.size() < 4 || arguments[0] != "--ranks" || arguments[2] != "--") {
+    refuse("tutti check is for tutti run, which asks machines by it");
   }
-  if (i + 1 >= arguments.size()) refuse("tutti check needs a program");
-  const std::vector<std::string> program(arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1,
-                                         arguments.end());
-  resolve_program(program, module);
+  const int ranks = parse_number<int>(arguments[1]).value_or(1);
+  check_files({arguments.begin() + 3, arguments.end()});
   check_shared_memory(ranks);
   ReservedPorts free;
   std::vector<std::string> ports;

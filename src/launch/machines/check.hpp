@@ -19,12 +19,11 @@ struct CheckedMachine {
 /**
  * Asks all machines at once, by ssh (or what OMPI_MCA_plm_rsh_agent names) without passwords:
  * whether this program, of this version, and the same Open MPI are there, the folder and the
- * program to be run, and room in /dev/shm for its ranks. Throws InvalidArgument with a line for
- * each machine on which something is wrong, at the latest after ten seconds.
+ * files that are to be run, and room in /dev/shm for its ranks. Throws InvalidArgument with a line
+ * for each machine on which something is wrong, at the latest after ten seconds.
  */
 std::map<std::string, CheckedMachine> check_machines(const std::vector<Host>& hosts,
-                                                     const std::vector<std::string>& program,
-                                                     bool module);
+                                                     const std::vector<std::string>& files);
 
 /** `tutti check`: answers that for this machine; the exit code. Throws Error for what is wrong. */
 int run_check(const std::vector<std::string>& arguments);

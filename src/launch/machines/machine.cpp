@@ -1,6 +1,7 @@
 // Asks the kernel what this machine has.
 #include "launch/machines/machine.hpp"
 
+#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -141,8 +142,17 @@ Machine this_machine() {
   return machine;
 }
 
+bool is_loopback(const std::string& host) {
+  in_addr ipv4{};
+  in6_addr ipv6{};
+  if (::inet_pton(AF_INET, host.c_str(), &ipv4) == 1) return ntohl(ipv4.s_addr) >> 24 == 127;
+  if (::inet_pton(AF_INET6, host.c_str(), &ipv6) == 1) return IN6_IS_ADDR_LOOPBACK(&ipv6);
+  return host == "localhost" || host.starts_with("localhost.") || host == "ip6-localhost" ||
+         host == "ip6-loopback";
+}
+
 bool is_this_machine(const std::string& host) {
-  if (host == "localhost" || host.starts_with("127.") || host == host_name()) return true;
+  if (is_loopback(host) || host == host_name()) return true;
   const Addresses addresses = look_up(host);
   ifaddrs* interfaces = nullptr;
   if (::getifaddrs(&interfaces) != 0) return false;
@@ -176,36 +186,35 @@ void ReservedPorts::take(int port, const std::string& what) {
 }
 
 std::vector<std::string> resolve_program(const std::vector<std::string>& program, bool module) {
-  std::vector<std::string> command;
-  const std::string& name = program.at(0);
-  std::error_code error;
-  const auto add_python = [&] {
-    command.push_back(find_python());
-    if (module) command.emplace_back("-m");
-  };
-  if (module) {
-    add_python();
-    command.push_back(name);
-  } else if (name.ends_with(".py")) {
-    if (!fs::exists(name, error)) refuse(name, ": there is no such file on ", host_name());
-    if (::access(name.c_str(), R_OK) != 0) refuse(name, " cannot be read on ", host_name());
-    add_python();
-    command.push_back(name);
-  } else if (name.find('/') != std::string::npos) {
-    if (!fs::exists(name, error)) refuse(name, ": there is no such file on ", host_name());
-    if (fs::is_directory(name, error)) refuse(name, " is a folder, not a program");
-    if (!executable_file(name)) {
-      refuse(name, " is not executable on ", host_name(), " (chmod +x ", name, ")");
-    }
-    command.push_back(name);
-  } else if (const auto found = find_in_path(name)) {
-    command.push_back(*found);
-  } else {
-    refuse(name, ": no program of that name is in PATH on ", host_name(),
-           fs::exists(name, error) ? " (for the one that is here: ./" + name + ")" : "");
-  }
+  std::vector<std::string> command = files_of_program(program.at(0), module);
+  check_files(command);
+  if (module) command.insert(command.end(), {"-m", program.front()});
   command.insert(command.end(), program.begin() + 1, program.end());
   return command;
+}
+
+std::vector<std::string> files_of_program(const std::string& name, bool module) {
+  if (module) return {find_python()};
+  if (name.ends_with(".py")) return {find_python(), name};
+  if (name.find('/') != std::string::npos) return {name};
+  if (const auto found = find_in_path(name)) return {*found};
+  std::error_code error;
+  refuse(name, ": no program of that name is in PATH on ", host_name(),
+         fs::exists(name, error) ? " (for the one that is here: ./" + name + ")" : "");
+}
+
+void check_files(const std::vector<std::string>& files) {
+  std::error_code error;
+  for (const std::string& file : files) {
+    if (!fs::exists(file, error)) refuse(file, ": there is no such file on ", host_name());
+    if (fs::is_directory(file, error)) refuse(file, " is a folder, not a program");
+    if (&file == &files.front() && !executable_file(file)) {
+      refuse(file, " is not executable on ", host_name(), " (chmod +x ", file, ")");
+    }
+    if (&file != &files.front() && ::access(file.c_str(), R_OK) != 0) {
+      refuse(file, " cannot be read on ", host_name());
+    }
+  }
 }
 
 void check_shared_memory(int ranks) {

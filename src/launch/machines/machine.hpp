@@ -25,6 +25,9 @@ struct Machine {
 /** The machine that this process runs on. */
 Machine this_machine();
 
+/** Whether this is a name or an address that each machine has for itself: localhost, 127.0.0.1. */
+bool is_loopback(const std::string& host);
+
 /** Whether this is an address or a name of this machine. */
 bool is_this_machine(const std::string& host);
 
@@ -51,6 +54,16 @@ class ReservedPorts {
  * (NAME.py) or module. Throws InvalidArgument if it is not there or may not be executed.
  */
 std::vector<std::string> resolve_program(const std::vector<std::string>& program, bool module);
+
+/**
+ * The files of such a program: its own, and the script if it is Python with one. Of a module there
+ * is only Python's.
+ */
+std::vector<std::string> files_of_program(const std::string& name, bool module);
+
+/** Throws InvalidArgument if they are not here: the first, to be executed, and others, to be read.
+ */
+void check_files(const std::vector<std::string>& files);
 
 /** Throws SystemError if /dev/shm has too little room for so many ranks to meet. */
 void check_shared_memory(int ranks);
