@@ -23,11 +23,19 @@ LAYERS = [
     {"communicator.hpp", "launch.hpp", "mpi.hpp", "store.hpp", "timeline.hpp"},
     {"compressor.hpp", "optimizer.hpp", "step_statistics.hpp"},
     {"dist_opt.hpp", "dist_options.hpp"},
+    {
+        "ps/dense.hpp",
+        "ps/fleet.hpp",
+        "ps/mode.hpp",
+        "ps/server.hpp",
+        "ps/table.hpp",
+        "ps/worker.hpp",
+    },
 ]
 LAYER_OF = {f"tutti/{name}": number for number, names in enumerate(LAYERS) for name in names}
 
 # The highest layer that a folder of src/ may use.
-FOLDER_LAYERS = {"base": 0, "launch": 2, "device": 1, "comm": 3, "opt": len(LAYERS) - 1}
+FOLDER_LAYERS = {"base": 0, "launch": 2, "device": 1, "comm": 3, "opt": 5, "ps": 6}
 # So many files of its own a folder of src/ may have.
 MOST_FILES = 40
 
@@ -36,7 +44,7 @@ TRANSPORT_FOLDERS = ("comm/shm/", "comm/mpi/", "comm/nccl/")
 BACKEND_FOLDERS = TRANSPORT_FOLDERS + ("device/cpu/", "device/cuda/")
 # Headers of a transport are for itself and for the folders that choose or compose transports.
 TRANSPORTS = TRANSPORT_FOLDERS + ("comm/hosts/",)
-COMPOSERS = ("comm/communicator/", "comm/hosts/")
+COMPOSERS = ("comm/communicator/", "comm/hosts/", "ps/")
 # The folder of MPI, and where a caller's MPI_Comm is taken.
 KNOW_MPI = ("comm/mpi/", "comm/communicator/from_mpi.cpp")
 
@@ -102,7 +110,7 @@ def include_fault(path, included, root):
             return f"{included} is of a higher layer"
         for transport in TRANSPORTS:
             if included.startswith(transport) and not own.startswith((transport, *COMPOSERS)):
-                return f"only comm/communicator/ and comm/hosts/ include {transport}"
+                return f"only comm/communicator/, comm/hosts/ and ps/ include {transport}"
     elif ((root / path).parent / included).exists():
         return f"{included} is not named from src/"
     return None

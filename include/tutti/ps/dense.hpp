@@ -1,0 +1,52 @@
+// Dense parameters on servers: how they are cut into blocks, and which server has which block.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/ps/table.hpp"
+
+namespace tutti::ps {
+
+/** A parameter of f32 elements, alike on all workers and servers but for `initial`. */
+struct DenseParameter {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  Rule rule = Sgd{};
+  /** The values that training begins with; those of worker 0 count. */
+  std::vector<float> initial;
+};
+
+/** A part of a dense parameter: whole rows (all but its first dimension). */
+struct Block {
+  std::int64_t parameter = 0;  ///< its number
+  std::int64_t number = 0;     ///< of the block in it
+  std::int64_t offset = 0;     ///< in elements
+  std::int64_t count = 0;
+  std::string name;  ///< "weight.block0", or "weight" if it is whole
+};
+
+/** A server for each block, from 0 to servers - 1. Alike on all ranks: what they chose is compared.
+ */
+using Dispatcher = std::function<std::vector<int>(std::span<const Block> blocks, int servers)>;
+/** The blocks in turns. */
+Dispatcher round_robin();
+/** By a hash of the name (FNV-1a) that is the same on all machines. */
+Dispatcher hash_name();
+
+/** As Paddle's DistributeTranspilerConfig has them. */
+struct Slicing {
+  bool slice = true;                   ///< slice_var_up; otherwise parameters stay whole
+  std::int64_t min_block_size = 8192;  ///< elements
+  Dispatcher dispatcher = round_robin();
+};
+
+/** The blocks of parameters: of one with n elements there are min(servers, max(1, n /
+ * min_block_size)), of equal size rounded up to whole rows. Throws InvalidArgument. */
+std::vector<Block> slice(std::span<const DenseParameter> parameters, int servers,
+                         const Slicing& slicing);
+
+}  // namespace tutti::ps

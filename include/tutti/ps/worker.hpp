@@ -1,0 +1,86 @@
+// What a worker does with the tables and the dense parameters of the servers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti::ps {
+
+/** What a worker has done so far. */
+struct WorkerStats {
+  std::int64_t steps = 0;
+  std::int64_t pushes = 0;  ///< that servers have been sent
+  std::int64_t merged = 0;  ///< batches that went along with another
+  std::int64_t rows_looked_up = 0;
+  std::int64_t rows_pushed = 0;  ///< after merging
+  std::int64_t torn_rows = 0;    ///< rows that a lookup could not read between two updates
+  std::int64_t bytes_sent = 0;   ///< to servers of other hosts
+  std::int64_t bytes_received = 0;
+};
+
+/**
+ * A worker's side. Tables of servers of this host are read where they lie; all else travels.
+ * Calls are safe from several threads; step() ends the batch of all of them.
+ *
+ * Errors: InvalidArgument, before anything is sent, for what does not fit the tables. PeerLost
+ * naming a server that has died, from the next call that needs it on; calls that do not need it go
+ * on. A push that a server refused for want of memory: SystemError from the next step() or flush().
+ */
+class Worker {
+ public:
+  class Impl;
+  explicit Worker(std::unique_ptr<Impl> impl);
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+  /** Leaves without stop(): for the servers, this worker is lost. */
+  ~Worker();
+
+  int index() const;
+  int count() const;  ///< of workers at the start
+  /** The number of a table or of a dense parameter. Throws InvalidArgument naming those there are.
+   */
+  int table(std::string_view name) const;
+  int parameter(std::string_view name) const;
+
+  /** rows = the rows of `ids`, one after the other; ids may come twice. Blocks. */
+  void lookup(int table, std::span<const std::int64_t> ids, std::span<float> rows);
+  /** Rows that a lookup asks for soon: a transfer from another host begins. Does not block. */
+  void prefetch(int table, std::span<const std::int64_t> ids);
+  /** Adds gradients to the batch, one row an id; those of one id are added up in the order in which
+   * they come. `shows` and `clicks`, one an id, are for rules of entry and eviction that want them.
+   * Copies; does not block. */
+  void push(int table, std::span<const std::int64_t> ids, std::span<const float> gradients,
+            std::span<const float> shows = {}, std::span<const float> clicks = {});
+  /** The same of a dense parameter. */
+  void push_dense(int parameter, std::span<const float> gradient);
+  /** value = the parameter: as of the last step() in sync mode, this worker's own copy in GEO mode,
+   * what it is now otherwise. Blocks. */
+  void pull_dense(int parameter, std::span<float> value);
+
+  /** Ends a batch: see the mode. */
+  void step();
+  /** Returns once servers have applied all that this worker has pushed. In sync mode that is so
+   * after each step(). */
+  void flush();
+  /** Returns once all workers that live have called it. */
+  void barrier();
+  /** Has the servers write a checkpoint to `folder`, beside the training; returns when it is there.
+   * One worker calls it. Throws SystemError. */
+  void save(std::string_view folder);
+  /** Pushes what is left and leaves; in GEO mode all of this worker's progress. No call but stats()
+   * is allowed then. */
+  void stop();
+
+  WorkerStats stats() const;
+  /** Workers that were lost so far, as far as servers have said so. */
+  std::vector<int> lost_workers() const;
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tutti::ps

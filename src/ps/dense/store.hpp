@@ -1,0 +1,69 @@
+// One server's blocks of the dense parameters, in shared memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/ps/dense.hpp"
+
+namespace tutti::ps {
+
+/** A block and the rule of its parameter. */
+struct OwnBlock {
+  Block block;
+  Rule rule;
+};
+
+/**
+ * The blocks lie one after the other; so do gradients and values that travel. Only the server
+ * changes them. Not thread-safe, but for readers of the memory, who never see a part of an element.
+ */
+class DenseStore {
+ public:
+  /** Makes a shared memory object of that name. Throws SystemError. */
+  DenseStore(std::vector<OwnBlock> blocks, const std::string& segment);
+  DenseStore(DenseStore&&) noexcept;
+  DenseStore& operator=(DenseStore&&) noexcept;
+  ~DenseStore();
+
+  void unlink();
+  std::int64_t elements() const;
+  std::span<const OwnBlock> blocks() const;
+
+  void set(std::span<const float> values);
+  /** The rules, each block's own step count included; the gradient is multiplied by `scale` first.
+   */
+  void update(std::span<const float> gradients, float scale);
+  /** values += deltas, without a rule (GEO). */
+  void add(std::span<const float> deltas);
+  std::span<const float> values() const;
+
+  // For files.
+  std::span<const float> state(std::int64_t block) const;  ///< of its rule: arrays, then its steps
+  void restore(std::int64_t block, std::span<const float> values, std::span<const float> state);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/** Reads a server's blocks on the same host. */
+class DenseReader {
+ public:
+  /** Throws SystemError. */
+  DenseReader(const std::string& segment, std::int64_t elements);
+  DenseReader(DenseReader&&) noexcept;
+  DenseReader& operator=(DenseReader&&) noexcept;
+  ~DenseReader();
+
+  std::span<const float> values() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tutti::ps

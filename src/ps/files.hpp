@@ -1,0 +1,71 @@
+// Checkpoints: a folder with a file for each server and a manifest.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ps/dense/store.hpp"
+#include "ps/table/table.hpp"
+
+namespace tutti::ps {
+
+/** What one server holds. */
+struct ServerState {
+  std::span<Table> tables;
+  DenseStore* dense = nullptr;
+  std::int64_t round = 0;  ///< sync: rounds that have been applied
+};
+
+/**
+ * Writes one server's part, piece by piece, so that the server can serve in between: next() writes
+ * a shard, and returns whether there is more. All is written into "<folder>.tmp"; what is cut short
+ * leaves the older checkpoint as it was. Throws SystemError.
+ */
+class PartWriter {
+ public:
+  PartWriter(const ServerState& state, std::string folder, int server, int servers);
+  PartWriter(PartWriter&&) noexcept;
+  PartWriter& operator=(PartWriter&&) noexcept;
+  ~PartWriter();
+
+  bool next();
+  /** Its data are on the disk. */
+  void finish();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/** Once all servers have finished: writes the manifest, and puts the folder in the place of an
+ * older one. At any time there is a whole checkpoint, if there was one. Throws SystemError. */
+void publish_checkpoint(const std::string& folder, int servers);
+
+/**
+ * Reads what belongs to this server of a checkpoint that any number of servers has written; returns
+ * the round. Throws InvalidArgument naming the file for one that is damaged, cut short, or of other
+ * tables, before anything is changed in `state`; SystemError.
+ */
+std::int64_t load_checkpoint(const std::string& folder, const ServerState& state, int server,
+                             int servers);
+
+/** What a checkpoint holds, for `python -m tutti.ps.inspect`. */
+struct CheckpointTable {
+  std::string name;
+  std::string rule;
+  std::int64_t dim = 0;
+  std::int64_t rows = 0;
+  std::int64_t bytes = 0;
+};
+struct CheckpointContents {
+  int servers = 0;
+  std::int64_t round = 0;
+  std::vector<CheckpointTable> tables;
+  std::vector<CheckpointTable> dense;  ///< parameters: rows are elements
+};
+/** Checks it whole. Throws as load_checkpoint() does. */
+CheckpointContents inspect_checkpoint(const std::string& folder);
+
+}  // namespace tutti::ps

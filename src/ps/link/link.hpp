@@ -1,0 +1,66 @@
+// A worker's end of the link to one server: the unit of failure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ps/link/message.hpp"
+
+namespace tutti::ps {
+
+/** Where the payload of a message that is not yet sent is written; 64-byte aligned. */
+struct Draft {
+  std::span<std::byte> payload;
+  std::int64_t handle = 0;
+};
+
+/** What a request came to. */
+struct Reply {
+  ReplyHeader header;
+  std::vector<std::byte> payload;
+};
+
+/**
+ * Requests go to the server in the order in which they are sent, and are answered in that order. A
+ * request is there as a whole or not at all, whenever this process dies. Safe from several threads,
+ * but a Draft belongs to the thread that sends it next.
+ *
+ * The link is lost when the server's process has ended (at once: its end of a socket closes), when
+ * its host cannot be reached (kProbes seconds), or when it has not answered before the deadline.
+ * From then on every call throws PeerLost naming the server, and what was not answered counts as
+ * not applied.
+ */
+class Link {
+ public:
+  virtual ~Link() = default;
+
+  /** Room for `bytes` of payload: on a host where the server will read it. Waits for room, within
+   * the deadline. Throws SystemError if there is no memory. */
+  virtual Draft draft(std::int64_t bytes) = 0;
+  /** Sends what was drafted. Does not wait for the server. Returns the request's number: 1, 2, ...
+   */
+  virtual std::uint64_t send(const RequestHeader& header, const Draft& draft) = 0;
+  /** The number of the last request that the server has answered. Does not block; a cache line on a
+   * host. Throws PeerLost. */
+  virtual std::uint64_t answered() = 0;
+  /** Waits until request `number` has been answered, and takes the reply; each is asked for once,
+   * or dropped by forget(). Throws PeerLost. */
+  virtual Reply wait(std::uint64_t number) = 0;
+  /** Nobody will ask for the reply, unless it is a refusal: that is kept for refusal(). */
+  virtual void forget(std::uint64_t number) = 0;
+  /** The first refusal of a forgotten request, once; Outcome::done if there is none. */
+  virtual Reply refusal() = 0;
+  /** Throws PeerLost if the link is lost. Cheap. */
+  virtual void check() = 0;
+
+  /** Whether the server's memory can be read here. */
+  virtual bool on_this_host() const = 0;
+  virtual std::int64_t bytes_sent() const { return 0; }
+  virtual std::int64_t bytes_received() const { return 0; }
+};
+
+}  // namespace tutti::ps

@@ -1,0 +1,54 @@
+// A server's ends of its links to all workers.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ps/link/message.hpp"
+
+namespace tutti::ps {
+
+/** A request that has come, whole. Its payload can be read until it is answered. */
+struct Request {
+  int worker = 0;
+  std::uint64_t number = 0;  ///< of this worker's requests
+  RequestHeader header;
+  std::span<const std::byte> payload;
+};
+
+/** A worker that is lost: it has died, cannot be reached, or has left without stop. */
+struct LostWorker {
+  int worker = 0;
+  std::string reason;
+};
+
+/**
+ * Takes requests in turns from those workers that have any; sleeps in the kernel when there is
+ * nothing, after having looked for a moment. A worker's requests are handed out in order, several
+ * before the first is answered, and answered in order. Not thread-safe, but for wake().
+ */
+class Links {
+ public:
+  virtual ~Links() = default;
+
+  /** The next request; nothing after `limit`, after wake(), or when a worker was lost. */
+  virtual std::optional<Request> next(std::chrono::nanoseconds limit) = 0;
+  /** Answers the oldest request of its worker that has no answer yet; does nothing if the worker is
+   * lost. */
+  virtual void answer(const Request& request, const ReplyHeader& header,
+                      std::span<const std::byte> payload) = 0;
+  /** Workers lost since the last call. What they had sent whole before is handed out first. */
+  virtual std::vector<LostWorker> lost() = 0;
+  /** Gives up on a worker: its link ends. */
+  virtual void drop(int worker) = 0;
+  /** Makes next() return. Any thread may call it. */
+  virtual void wake() = 0;
+};
+
+}  // namespace tutti::ps

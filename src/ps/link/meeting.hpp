@@ -1,0 +1,60 @@
+// Workers and servers of a job find each other: a connection each, on which they compare what they
+// hold.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/mpi/endpoint.hpp"
+#include "ps/link/link.hpp"
+#include "ps/link/links.hpp"
+
+namespace tutti::ps {
+
+/** What both sides must have alike, one line each: "mode: async", "table item: dim 16, ...". */
+using Terms = std::vector<std::string>;
+
+/** How a rank is named in errors: its rank in the job, and "worker 1" or "server 0". */
+struct Name {
+  int rank = 0;
+  std::string text;
+};
+
+/** A server as a worker looks for it. */
+struct ServerAddress {
+  Name name;
+  std::string address;     ///< for messages: "10.0.0.1:36000", or the host
+  mpi::Endpoint endpoint;  ///< its token shows that both sides belong to one job
+};
+
+struct Joined {
+  std::unique_ptr<Link> link;
+  std::string greeting;  ///< what the server gave to meet_workers()
+};
+
+/** What a server listens with. */
+struct Listener {
+  mpi::Socket socket;
+  mpi::Token token;
+  Name name;
+};
+
+/**
+ * Connects this worker to all servers, trying again while they are not there, and saying after some
+ * seconds whom it waits for. Blocks. Throws PeerLost listing the servers that are missing at the
+ * deadline, MismatchError showing both sides where terms differ.
+ */
+std::vector<Joined> meet_servers(std::span<const ServerAddress> servers, int worker,
+                                 const Name& name, const Terms& terms,
+                                 std::chrono::milliseconds timeout);
+
+/** Waits until all workers have come. Strangers are turned away. Errors as above; who has come when
+ * somebody is missing at the deadline is told so, and fails as well. */
+std::unique_ptr<Links> meet_workers(Listener listener, std::span<const Name> workers,
+                                    const Terms& terms, const std::string& greeting,
+                                    std::chrono::milliseconds timeout);
+
+}  // namespace tutti::ps

@@ -1,0 +1,125 @@
+// One server's part of a table, in shared memory: what changes it, and what reads it meanwhile.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ps/table/place.hpp"
+#include "tutti/ps/server.hpp"
+#include "tutti/ps/table.hpp"
+
+namespace tutti::ps {
+
+/** Throws InvalidArgument for a table that makes no sense, naming it, the field and its value. */
+void check(const TableSpec& spec);
+
+/** What all who have a part of a table know of it. */
+struct TableIdentity {
+  TableSpec spec;
+  std::uint64_t seed = 0;  ///< of initial values: the job's, mixed with the table's name
+  int server = 0;
+  int servers = 1;
+};
+
+/** One push to one server's part, or several that were merged. The ids are distinct. */
+struct RowUpdates {
+  std::span<const std::int64_t> ids;
+  const float* values = nullptr;  ///< dim for each id
+  float scale = 1.0F;             ///< multiplies these first
+  const float* shows = nullptr;   ///< one for each id; null: none
+  const float* clicks = nullptr;
+};
+
+/** A row as files have it. */
+struct StoredRow {
+  std::int64_t id;
+  const float* weights;    ///< dim
+  const float* state;      ///< state_floats() of its rule
+  std::int64_t last_step;  ///< of the server, at the row's last push
+  float shows;
+  float clicks;
+};
+
+/** How many floats of state a row of a rule has. */
+std::int64_t state_floats(const Rule& rule, std::int64_t dim);
+
+/**
+ * Reads rows that a Table of this or another process of the host may be changing, without telling
+ * it: a reader that is killed or stopped holds nobody up. Safe from several threads.
+ */
+class TableReader {
+ public:
+  /** Maps what a Table has made under that name, for reading. Throws SystemError. */
+  TableReader(const TableIdentity& identity, const std::string& segment);
+  TableReader(TableReader&&) noexcept;
+  TableReader& operator=(TableReader&&) noexcept;
+  ~TableReader();
+
+  /** Row of ids[i] to out + (positions.empty() ? i : positions[i]) * dim. Ids without a row have
+   * their initial values, padding_idx has zeros. Returns how many rows could not be read whole
+   * within 64 tries (with consistent_rows; else 0). */
+  std::int64_t lookup(std::span<const std::int64_t> ids, std::span<const std::int64_t> positions,
+                      float* out) const;
+  /** Brings the cache lines of these rows near. */
+  void prefetch(std::span<const std::int64_t> ids) const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/**
+ * The rows of one server, and the only one who changes them. Rows never move; a table grows shard
+ * by shard, and readers of a shard that grows go on in the meantime. Not thread-safe, but for its
+ * readers.
+ *
+ * What it throws leaves it as it was: memory for all rows of a push is there before any is changed.
+ */
+class Table {
+ public:
+  /** Makes a shared memory object of that name, for TableReader; an empty name: private memory.
+   * Throws InvalidArgument, SystemError. */
+  Table(const TableIdentity& identity, const std::string& segment);
+  Table(Table&&) noexcept;
+  Table& operator=(Table&&) noexcept;
+  ~Table();
+
+  const TableIdentity& identity() const;
+  /** The name is needed no longer: all who read have opened it. */
+  void unlink();
+
+  /** The rule, on each row; rows that are not there are made, if the entry rule admits them. */
+  void update(const RowUpdates& updates);
+  /** row += scale * value, without a rule and without admission (GEO). */
+  void add(const RowUpdates& updates);
+  /** As lookup() of a reader. */
+  std::int64_t lookup(std::span<const std::int64_t> ids, std::span<const std::int64_t> positions,
+                      float* out) const;
+
+  /** Counts a step of the server: ages, scores, and evictions that are due. */
+  void step();
+  std::int64_t steps() const;
+  void set_steps(std::int64_t steps);
+  TableStats stats() const;
+  std::int64_t rows() const;
+
+  // For files: a table is cut into kShards intervals of Place::within.
+
+  static constexpr int kShards = 256;
+  /** Calls visit for each row of a shard, in an order that depends on nothing but which rows there
+   * are. */
+  void for_each_row(int shard, const std::function<void(const StoredRow&)>& visit) const;
+  std::int64_t rows_of_shard(int shard) const;
+  /** Puts a row there as it was stored. Throws SystemError for want of memory. */
+  void restore(const StoredRow& row);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tutti::ps
