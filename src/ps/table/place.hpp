@@ -35,7 +35,7 @@ inline Place place_of(std::int64_t id, Split split, int servers) {
     return {static_cast<int>(remainder < 0 ? remainder + servers : remainder), hash};
   }
   __extension__ using Wide = unsigned __int128;
-  const Wide product = static_cast<Wide>(hash) * static_cast<std::uint64_t>(servers);
+  const Wide product = static_cast<Wide>(hash) * static_cast<unsigned>(servers);
   return {static_cast<int>(product >> 64U), static_cast<std::uint64_t>(product)};
 }
 
