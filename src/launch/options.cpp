@@ -65,8 +65,12 @@ std::vector<std::string> gpus(const Given& given) {
 std::vector<Endpoint> endpoints(const Given& given, bool port_needed) {
   std::vector<Endpoint> list;
   for (const std::string& item : given.items()) {
-    const auto colon = item.rfind(':');
+    // Of an address with several colons only what stands behind brackets is a port.
+    const auto bracket = item.starts_with('[') ? item.find(']') : std::string::npos;
+    const bool bare = bracket == std::string::npos && item.find(':') != item.rfind(':');
+    const auto colon = bare ? std::string::npos : item.find(':', bracket + 1);
     Endpoint endpoint{.host = item.substr(0, colon)};
+    if (bracket != std::string::npos) endpoint.host = item.substr(1, bracket - 1);
     if (colon != std::string::npos) {
       const auto port = parse_number<int>(item.substr(colon + 1));
       if (!port || *port < 1 || *port > 65535) given.refuse("a list of HOST:PORT, ports to 65535");

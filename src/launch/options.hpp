@@ -25,8 +25,11 @@ struct Endpoint {
   std::string host;
   int port = 0;
 
-  /** "10.0.0.1:6170". */
-  std::string text() const { return host + ":" + std::to_string(port); }
+  /** "10.0.0.1:6170", "[fe80::1]:6170". */
+  std::string text() const {
+    const bool brackets = host.find(':') != std::string::npos;
+    return (brackets ? "[" + host + "]" : host) + ":" + std::to_string(port);
+  }
 };
 
 /** Where ranks may run: anywhere, on cores of their own, on a socket; `automatic` is on cores if

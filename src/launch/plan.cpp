@@ -10,22 +10,12 @@
 #include "base/refuse.hpp"
 #include "base/text.hpp"
 #include "launch/contract.hpp"
+#include "launch/placement.hpp"
 #include "launch/process/lists.hpp"
 #include "tutti/unique_id.hpp"
 
 namespace tutti::launch {
 namespace {
-
-/** How many ranks without roles this machine gets. */
-int count_ranks(const RunOptions& options, const Machine& machine, std::size_t gpus) {
-  using Of = RankCount::Of;
-  const RankCount ranks = options.ranks.value_or(RankCount{});
-  if (!options.ranks) return static_cast<int>(std::max<std::size_t>(gpus, 1));
-  if (ranks.of == Of::number) return ranks.number;
-  if (gpus > 0) return static_cast<int>(gpus);
-  if (ranks.of == Of::gpus) refuse("--nproc_per_node gpu: ", machine.name, " has no GPU");
-  return static_cast<int>(std::max<std::size_t>(machine.processors.size(), 1));
-}
 
 void add_ranks(Plan& plan, Role role, const std::vector<Endpoint>& endpoints) {
   int index = 0;
@@ -45,21 +35,6 @@ void add_ranks(Plan& plan, Role role, const std::vector<Endpoint>& endpoints) {
 std::vector<Endpoint> endpoints_or(const std::vector<Endpoint>& list, int number) {
   if (!list.empty()) return list;
   return std::vector<Endpoint>(static_cast<std::size_t>(number), Endpoint{.host = "127.0.0.1"});
-}
-
-/** Machines that are named for ranks without roles: by --hosts, or else by a resource manager. */
-std::vector<Host> named_hosts(const RunOptions& options) {
-  return options.hosts.empty() && options.ips.empty() ? allocated_hosts() : options.hosts;
-}
-
-/** How many ranks are asked for where all these are this machine; 0 if nobody says. */
-int own_slots(const RunOptions& options) {
-  const std::vector<Host> hosts = named_hosts(options);
-  int slots = 0;
-  for (const Host& host : hosts) slots += hosts.size() > 1 ? std::max(host.slots, 1) : host.slots;
-  // One task is what resource managers give to who starts the others.
-  const bool asked = !options.hosts.empty() || slots > 1;
-  return asked && !options.ranks ? slots : 0;
 }
 
 void place_ranks(Plan& plan, const RunOptions& options, const Machine& machine, std::size_t gpus) {
@@ -112,19 +87,6 @@ void give_ports(Plan& plan, Ports& ports) {
       ports.take(rank.endpoint, std::string(rank.name()) + " at " + rank.endpoint.text());
     }
   }
-}
-
-/** Those of --gpus, which are among those that the user has made visible, or else the latter. */
-std::vector<std::string> choose_gpus(const RunOptions& options, const Machine& machine) {
-  if (!options.gpus) return machine.gpus;
-  if (environment("CUDA_VISIBLE_DEVICES")) {
-    for (const std::string& gpu : *options.gpus) {
-      if (std::find(machine.gpus.begin(), machine.gpus.end(), gpu) == machine.gpus.end()) {
-        refuse("--gpus names ", gpu, ", but CUDA_VISIBLE_DEVICES is ", join_list(machine.gpus));
-      }
-    }
-  }
-  return *options.gpus;
 }
 
 /** Of the ranks of a machine, those without roles have one GPU each, or as many as all have alike;
@@ -282,42 +244,6 @@ std::string Plan::describe() const {
     parts.push_back(std::to_string(number) + " " + name_of(role) + (number == 1 ? "" : "s"));
   }
   return join_list(parts, ", ");
-}
-
-std::vector<Host> machines_of(const RunOptions& options, const Machine& machine) {
-  std::vector<Host> hosts = options.has_roles() ? std::vector<Host>() : named_hosts(options);
-  for (const std::string& name : options.ips) hosts.push_back({.name = name});
-  for (const auto* list : {&options.workers, &options.heter_workers, &options.servers}) {
-    for (const Endpoint& endpoint : *list) {
-      const auto same = [&](const Host& host) { return host.name == endpoint.host; };
-      const auto known = std::find_if(hosts.begin(), hosts.end(), same);
-      if (known != hosts.end()) {
-        ++known->slots;
-      } else {
-        hosts.push_back({.name = endpoint.host, .slots = 1});
-      }
-    }
-  }
-  check_names(hosts);
-  const auto is_own = [](const Host& host) { return is_this_machine(host.name); };
-  if (std::all_of(hosts.begin(), hosts.end(), is_own)) return {};
-  if (options.server_num && options.servers.empty()) {
-    refuse("--server_num is for one machine: on several, --servers names them");
-  }
-  if (options.worker_num && options.workers.empty()) {
-    refuse("--worker_num is for one machine: on several, --workers names them");
-  }
-  if (options.heter_worker_num && options.heter_workers.empty()) {
-    refuse("--heter_worker_num is for one machine: on several, --heter_workers names them");
-  }
-  const std::size_t gpus = choose_gpus(options, machine).size();
-  for (Host& host : hosts) {
-    // Other machines have a localhost of their own.
-    const bool loopback = host.name == "localhost" || host.name.starts_with("127.");
-    if (loopback && !options.has_roles()) host.name = machine.name;
-    if (options.ranks || host.slots == 0) host.slots = count_ranks(options, machine, gpus);
-  }
-  return hosts;
 }
 
 Plan make_plan(const RunOptions& options, const PlanSite& site, int attempt, ReservedPorts& ports) {

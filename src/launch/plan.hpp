@@ -51,16 +51,10 @@ struct Plan {
   std::string describe() const;
 };
 
-/**
- * The machines of a job: those that the options name, or else those that Slurm or PBS has given it;
- * empty if it is this one alone. Throws InvalidArgument if they contradict each other.
- */
-std::vector<Host> machines_of(const RunOptions& options, const Machine& machine);
-
 /** What a plan stands on besides the options. */
 struct PlanSite {
   const Machine& machine;
-  std::vector<Host> machines;                     ///< see machines_of()
+  std::vector<Host> machines;                     ///< see placement.hpp
   std::map<std::string, CheckedMachine> checked;  ///< by name; ports of others are taken unseen
 };
 

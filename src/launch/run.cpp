@@ -14,13 +14,13 @@
 #include <optional>
 #include <system_error>
 
-#include "base/refuse.hpp"
 #include "base/system.hpp"
 #include "base/text.hpp"
 #include "launch/contract.hpp"
 #include "launch/display.hpp"
 #include "launch/mpi_job.hpp"
 #include "launch/options.hpp"
+#include "launch/placement.hpp"
 #include "launch/plan.hpp"
 #include "launch/process/lists.hpp"
 #include "launch/report.hpp"
@@ -101,26 +101,6 @@ void drain(Display& display, const SignalSet& signals) {
   }
 }
 
-/** The machines that are given the same command, as with fleetrun; the first of them obeys it. */
-std::vector<std::string> machines_with_this_command(const RunOptions& options) {
-  std::vector<std::string> names = options.ips;
-  for (const auto* list : {&options.workers, &options.heter_workers, &options.servers}) {
-    for (const Endpoint& endpoint : *list) names.push_back(endpoint.host);
-  }
-  return names;
-}
-
-/** Whether another machine of several that are given this command starts the ranks of all. */
-bool is_left_to(const std::vector<std::string>& names, const RunOptions& options) {
-  if (names.empty() || is_this_machine(names.front())) return false;
-  if (std::any_of(names.begin(), names.end(), is_this_machine)) return true;
-  if (!options.ips.empty()) {
-    refuse("--ips names ", join_list(names, ", "), ", but this machine, ", host_name(),
-           ", is none of them");
-  }
-  return false;
-}
-
 void note_clocks(Plan& plan, const PlanSite& site) {
   constexpr double kMuch = 1;  // second
   for (const auto& [name, checked] : site.checked) {
@@ -141,11 +121,11 @@ int run(const std::vector<std::string>& arguments) {
   }
   forget_own_launch();
   const Machine machine = this_machine();
-  if (const auto names = machines_with_this_command(options); is_left_to(names, options)) {
+  if (const auto starter = other_starter(options)) {
     std::fprintf(stderr,
                  "tutti run: %s, which is named first, starts the ranks of this machine, too, and "
                  "shows them, and ends with the job's exit code: nothing runs here now\n",
-                 names.front().c_str());
+                 starter->c_str());
     return 0;
   }
   PlanSite site{machine, machines_of(options, machine), {}};

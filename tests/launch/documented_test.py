@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Every command of docs/launching.md is understood, and means as many ranks as it says."""
 
+import os
 import re
 import shlex
 from pathlib import Path
@@ -29,7 +30,7 @@ class Documented(JobTest):
         for command in commands:
             with self.subTest(command=command):
                 # The first machine is this one, or it would leave the work to that.
-                command = command.replace("xx.xx.xx.xx", "127.0.0.1")
+                command = command.replace("xx.xx.xx.xx", os.uname().nodename)
                 command = command.replace("yy.yy.yy.yy", "198.51.100.2")
                 words = shlex.split(command)
                 variables = dict(word.split("=", 1) for word in words[: words.index("tutti")])

@@ -303,16 +303,33 @@ exec sh -c "$command" """, "agent")
         self.assertIn("other: its tutti is 0.0.1, but here it is ", result.stderr)
 
     def test_of_machines_with_the_same_command_the_first_starts_the_ranks(self):
-        result = self.run_job("--ips", "198.51.100.1,127.0.0.1", "false")
-        self.assertEqual(result.returncode, 0)
-        self.assertIn("198.51.100.1, which is named first, starts the ranks", result.stderr)
-        result = self.run_job("--servers", "127.0.0.1:6170", "--workers", "198.51.100.1", "false")
-        self.assertEqual(result.returncode, 0)
-        self.assertIn("198.51.100.1, which is named first, starts the ranks", result.stderr)
+        own = os.uname().nodename
+        for options in (["--ips", f"198.51.100.1,{own}"],
+                        ["--servers", f"{own}:6170", "--workers", "198.51.100.1"]):
+            result = self.run_job(*options, "false")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn("198.51.100.1, which is named first, starts the ranks", result.stderr)
         result = self.run_job("--ips", "198.51.100.1,198.51.100.2", "true")
         self.assertEqual(result.returncode, 2)
         self.assertIn("is none of them", result.stderr)
         self.assertEqual(self.run_job("--ips", "127.0.0.1", "true").returncode, 0)
+
+    def test_a_name_that_each_machine_has_for_itself_names_none_of_several(self):
+        for options, refused in (
+            (["--servers", "127.0.0.1:6170", "--workers", "198.51.100.1"], "--servers names 127.0.0.1"),
+            (["--servers", "198.51.100.1:6170", "--workers", "localhost,198.51.100.1"],
+             "--workers names localhost"),
+            (["--servers", "[::1]:6170", "--workers", "198.51.100.1"], "--servers names ::1"),
+            (["--servers=198.51.100.1:1", "--workers=198.51.100.1", "--heter_workers=127.1.2.3"],
+             "--heter_workers names 127.1.2.3"),
+            (["--ips", "localhost,198.51.100.1"], "--ips names localhost"),
+        ):
+            for more in ([], ["--dry-run"]):
+                with self.subTest(options=options, more=more):
+                    result = self.run_job(*more, *options, "false")
+                    self.assertEqual(result.returncode, 2, result.stderr)
+                    self.assertIn(f"{refused} beside 198.51.100.1, which has one of its own",
+                                  result.stderr)
 
 
 if __name__ == "__main__":

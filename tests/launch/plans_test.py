@@ -201,6 +201,7 @@ class Refused(JobTest):
             (["--servers=127.0.0.1", "--workers=127.0.0.1", "true"], "'127.0.0.1' has no port"),
             (["--servers=127.0.0.1:70000", "--workers=127.0.0.1", "true"], "ports to 65535"),
             (["--servers=:1", "--workers=127.0.0.1", "true"], "has no host"),
+            (["--servers=::1", "--workers=127.0.0.1", "true"], "'::1' has no port"),
             (["--server_num=1", "true"], "servers without a worker"),
             (["--worker_num=1", "true"], "workers without a server"),
             (["--server_num=1", "--worker_num=2", "-n", "2", "true"], "--nproc_per_node is for"),

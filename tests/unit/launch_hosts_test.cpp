@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "launch/machines/check.hpp"
-#include "launch/plan.hpp"
+#include "launch/placement.hpp"
 #include "launch/process/lists.hpp"
 #include "tutti/error.hpp"
 
@@ -71,6 +71,13 @@ TEST(LaunchHosts, WhatCannotBeANameIsRefusedWhereverItComesFrom) {
                 "'" + name + "' cannot be the name of a machine");
     }
   }
+}
+
+TEST(LaunchHosts, NamedTwiceByTwoNamesAreOne) {
+  Machine machine;
+  machine.name = "m";
+  EXPECT_EQ(text_of(machines_of(parse_run({"--hosts=localhost:1,b:1,m:2", "true"}), machine)),
+            "m:3,b:1");
 }
 
 TEST(LaunchHosts, OfAFileInOpenMpisForm) {

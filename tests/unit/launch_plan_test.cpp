@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "launch/placement.hpp"
 #include "launch/plan.hpp"
 #include "tutti/error.hpp"
 
@@ -192,6 +193,17 @@ TEST(LaunchPlan, PutsRolesOnTheirMachines) {
         plan_of({wrong, wrong[2] == 's' ? "--workers=198.51.100.2" : "--servers=198.51.100.1:1"}),
         InvalidArgument);
   }
+}
+
+TEST(LaunchPlan, KnowsAddressesOfBothKinds) {
+  const RunOptions options =
+      parse_run({"--servers=[::1]:6170,127.0.0.1:6171", "--workers=::1,[::1],a:2", "true"});
+  std::vector<std::string> found;
+  for (const auto* list : {&options.servers, &options.workers}) {
+    for (const Endpoint& endpoint : *list) found.push_back(endpoint.host + " " + endpoint.text());
+  }
+  EXPECT_EQ(found, (std::vector<std::string>{"::1 [::1]:6170", "127.0.0.1 127.0.0.1:6171",
+                                             "::1 [::1]:0", "::1 [::1]:0", "a a:2"}));
 }
 
 TEST(LaunchPlan, IsDescribedWithoutSecrets) {
