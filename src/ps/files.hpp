@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,18 +21,20 @@ struct ServerState {
 
 /**
  * Writes one server's part, piece by piece, so that the server can serve in between: next() writes
- * a shard, and returns whether there is more. All is written into "<folder>.tmp"; what is cut short
- * leaves the older checkpoint as it was. Throws SystemError.
+ * a shard, and returns whether there is more. All is written into "<folder>.<attempt>.tmp"; what is
+ * cut short leaves the older checkpoint as it was. Throws SystemError.
  */
 class PartWriter {
  public:
-  PartWriter(const ServerState& state, std::string folder, int server, int servers);
+  /** `attempt` is alike on all servers, and not that of an earlier attempt of the job. */
+  PartWriter(const ServerState& state, const std::string& folder, const std::string& attempt,
+             int server, int servers);
   PartWriter(PartWriter&&) noexcept;
   PartWriter& operator=(PartWriter&&) noexcept;
   ~PartWriter();
 
   bool next();
-  /** Its data are on the disk. */
+  /** Its data are on the disk, under the name by which parts_finished() knows it. */
   void finish();
 
  private:
@@ -39,9 +42,17 @@ class PartWriter {
   std::unique_ptr<Impl> impl_;
 };
 
-/** Once all servers have finished: writes the manifest, and puts the folder in the place of an
- * older one. At any time there is a whole checkpoint, if there was one. Throws SystemError. */
-void publish_checkpoint(const std::string& folder, int servers);
+/** Whether all servers have finished their parts: for the last checkpoint, when there is no worker
+ * left through whom servers hear of each other. */
+bool parts_finished(const std::string& folder, const std::string& attempt, int servers);
+
+/** Once all servers have finished: writes the manifest, puts the folder in the place of an older
+ * one, and removes what attempts that were cut short have left. At any time there is a whole
+ * checkpoint, if there was one. Throws SystemError. */
+void publish_checkpoint(const std::string& folder, const std::string& attempt, int servers);
+
+/** Removes what attempts of an earlier job have left beside `folder`. */
+void discard_attempts(const std::string& folder);
 
 /**
  * Reads what belongs to this server of a checkpoint that any number of servers has written; returns
