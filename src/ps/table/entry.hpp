@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "tutti/ps/table.hpp"
 
@@ -15,6 +16,8 @@ namespace tutti::ps {
 class Admission {
  public:
   Admission(const Entry& entry, std::uint64_t seed);
+  Admission(const Admission&) = delete;
+  Admission& operator=(const Admission&) = delete;
   Admission(Admission&&) noexcept;
   Admission& operator=(Admission&&) noexcept;
   ~Admission();
@@ -25,6 +28,16 @@ class Admission {
   /** Whether that is so without a look. */
   bool admits_all() const;
   std::int64_t bytes() const;
+
+  // For files.
+
+  /** What has been counted; empty if the rule counts nothing. */
+  std::span<const double> counts() const;
+  /** Whether these can be counts that somebody has saved. */
+  static bool are_counts(std::span<const double> counts);
+  /** Goes on with the counts of another server besides those here: no id's is less than in either.
+   * Throws InvalidArgument if these are none. */
+  void merge(std::span<const double> counts);
 
  private:
   class Sketch;
