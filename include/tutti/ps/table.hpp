@@ -104,7 +104,7 @@ struct TableSpec {
   /** Ids are in [0, dict_size); others are refused before anything is sent. 0: any id. */
   std::int64_t dict_size = 0;
   /** Reads as zeros, and is never pushed. */
-  std::optional<std::int64_t> padding_idx;
+  std::optional<std::int64_t> padding_idx = std::nullopt;
   Split split = Split::hash;
   /** No lookup sees a row in the middle of an update; otherwise no element of one. */
   bool consistent_rows = false;

@@ -55,6 +55,8 @@ class TableReader {
  public:
   /** Maps what a Table has made under that name, for reading. Throws SystemError. */
   TableReader(const TableIdentity& identity, const std::string& segment);
+  TableReader(const TableReader&) = delete;
+  TableReader& operator=(const TableReader&) = delete;
   TableReader(TableReader&&) noexcept;
   TableReader& operator=(TableReader&&) noexcept;
   ~TableReader();
@@ -84,6 +86,8 @@ class Table {
   /** Makes a shared memory object of that name, for TableReader; an empty name: private memory.
    * Throws InvalidArgument, SystemError. */
   Table(const TableIdentity& identity, const std::string& segment);
+  Table(const Table&) = delete;
+  Table& operator=(const Table&) = delete;
   Table(Table&&) noexcept;
   Table& operator=(Table&&) noexcept;
   ~Table();

@@ -1,0 +1,126 @@
+// Refuses a table that makes no sense by its name, the field and its value.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <variant>
+
+#include "base/refuse.hpp"
+#include "base/text.hpp"
+#include "ps/table/table.hpp"
+
+namespace tutti::ps {
+namespace {
+
+constexpr std::int64_t kMostElements = std::int64_t{1} << 20U;
+
+/** The fields of one table. */
+class FieldCheck {
+ public:
+  explicit FieldCheck(const TableSpec& spec) : spec_(spec) {}
+
+  void operator()(const Sgd& rule) const { rate("Sgd::lr", rule.lr); }
+  void operator()(const Momentum& rule) const {
+    rate("Momentum::lr", rule.lr);
+    rate("Momentum::momentum", rule.momentum);
+    if (rule.nesterov && rule.momentum == 0.0F) {
+      wrong("Momentum::nesterov", "true", "needs a momentum, which is 0");
+    }
+  }
+  void operator()(const Adagrad& rule) const {
+    rate("Adagrad::lr", rule.lr);
+    rate("Adagrad::eps", rule.eps);
+    rate("Adagrad::initial_accumulator", rule.initial_accumulator);
+  }
+  void operator()(const Adam& rule) const {
+    rate("Adam::lr", rule.lr);
+    below_one("Adam::beta1", rule.beta1);
+    below_one("Adam::beta2", rule.beta2);
+    rate("Adam::eps", rule.eps);
+  }
+
+  void operator()(const Constant& initial) const { finite("Constant::value", initial.value); }
+  void operator()(const Uniform& initial) const {
+    finite("Uniform::low", initial.low);
+    finite("Uniform::high", initial.high);
+    finite("Uniform::high - Uniform::low", initial.high - initial.low);
+    if (initial.high < initial.low) {
+      wrong("Uniform::high", number_text(initial.high),
+            "must not be less than Uniform::low, which is " + number_text(initial.low));
+    }
+  }
+  void operator()(const Normal& initial) const {
+    finite("Normal::mean", initial.mean);
+    rate("Normal::deviation", initial.deviation);
+  }
+
+  void operator()(const AdmitAll& /*entry*/) const {}
+  void operator()(const AdmitProbability& entry) const {
+    if (entry.probability >= 0.0 && entry.probability <= 1.0) return;
+    wrong("AdmitProbability::probability", std::to_string(entry.probability),
+          "must be from 0 to 1");
+  }
+  void operator()(const AdmitCount& entry) const {
+    if (entry.count >= 1) return;
+    wrong("AdmitCount::count", std::to_string(entry.count), "must be at least 1");
+  }
+  void operator()(const AdmitShowClick& entry) const {
+    rate("AdmitShowClick::show_coefficient", entry.show_coefficient);
+    rate("AdmitShowClick::click_coefficient", entry.click_coefficient);
+    rate("AdmitShowClick::threshold", entry.threshold);
+  }
+
+  void table() const {
+    if (spec_.name.empty()) refuse("TableSpec::name is empty");
+    if (spec_.dim < 1 || spec_.dim > kMostElements) {
+      wrong("dim", std::to_string(spec_.dim), "must be from 1 to " + std::to_string(kMostElements));
+    }
+    not_negative("dict_size", spec_.dict_size);
+  }
+  void eviction() const {
+    const Eviction& eviction = spec_.eviction;
+    not_negative("Eviction::max_age", eviction.max_age);
+    not_negative("Eviction::max_bytes", eviction.max_bytes);
+    rate("Eviction::min_score", eviction.min_score);
+    if (!(eviction.decay >= 0.0F && eviction.decay <= 1.0F)) {
+      wrong("Eviction::decay", number_text(eviction.decay), "must be from 0 to 1");
+    }
+    if (eviction.every < 1) {
+      wrong("Eviction::every", std::to_string(eviction.every), "must be at least 1");
+    }
+  }
+
+ private:
+  [[noreturn]] void wrong(const char* field, const std::string& value,
+                          const std::string& what) const {
+    refuse("table '", spec_.name, "': ", field, " is ", value, ", but ", what);
+  }
+  void finite(const char* field, float value) const {
+    if (!std::isfinite(value)) wrong(field, number_text(value), "must be finite");
+  }
+  void rate(const char* field, float value) const {
+    if (std::isfinite(value) && value >= 0.0F) return;
+    wrong(field, number_text(value), "must be finite and not negative");
+  }
+  void below_one(const char* field, float value) const {
+    if (value >= 0.0F && value < 1.0F) return;
+    wrong(field, number_text(value), "must be at least 0 and less than 1");
+  }
+  void not_negative(const char* field, std::int64_t value) const {
+    if (value < 0) wrong(field, std::to_string(value), "must not be negative");
+  }
+
+  const TableSpec& spec_;
+};
+
+}  // namespace
+
+void check(const TableSpec& spec) {
+  const FieldCheck fields(spec);
+  fields.table();
+  std::visit(fields, spec.rule);
+  std::visit(fields, spec.initial);
+  std::visit(fields, spec.entry);
+  fields.eviction();
+}
+
+}  // namespace tutti::ps

@@ -1,0 +1,163 @@
+// Update rules. Compiled without ThreadSanitizer: elements are changed while others read them.
+#include "ps/table/rules.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <variant>
+
+namespace tutti::ps {
+namespace {
+
+constexpr std::size_t kMostCorrections = std::size_t{1} << 16U;
+constexpr std::int64_t kLanes = 8;
+
+template <class... Functions>
+struct Overloaded : Functions... {
+  using Functions::operator()...;
+};
+template <class... Functions>
+Overloaded(Functions...) -> Overloaded<Functions...>;
+
+/** base^exponent by squaring: libraries differ in the last bit. */
+double power(double base, std::int64_t exponent) {
+  double result = 1.0;
+  for (; exponent > 0; exponent /= 2, base *= base) {
+    if (exponent % 2 != 0) result *= base;
+  }
+  return result;
+}
+
+/** The mean of (scale * gradient)^2; element i is added to sum number i % 8, then the sums. */
+float mean_square(const float* gradient, std::int64_t count, float scale) {
+  std::array<float, kLanes> sums{};
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+      const float g = scale * gradient[i + lane];
+      sums[static_cast<std::size_t>(lane)] += g * g;
+    }
+  }
+  for (std::int64_t lane = 0; i + lane < count; ++lane) {
+    const float g = scale * gradient[i + lane];
+    sums[static_cast<std::size_t>(lane)] += g * g;
+  }
+  float sum = 0.0F;
+  for (const float part : sums) sum += part;
+  return sum / static_cast<float>(count);
+}
+
+}  // namespace
+
+std::int64_t state_floats(const Rule& rule, std::int64_t count) {
+  return std::visit(
+      Overloaded{[](const Sgd&) { return std::int64_t{0}; }, [&](const Momentum&) { return count; },
+                 [&](const Adagrad& adagrad) { return adagrad.row_wise ? 1 : count; },
+                 [&](const Adam&) { return 2 * count + 1; }},
+      rule);
+}
+
+RuleKernel::RuleKernel(const Rule& rule) : rule_(rule) {
+  const auto* adam = std::get_if<Adam>(&rule_);
+  if (adam == nullptr) return;
+  double power1 = 1.0;
+  double power2 = 1.0;
+  const Correction last = correction(*adam, 0.0, 0.0);
+  do {
+    power1 *= static_cast<double>(adam->beta1);
+    power2 *= static_cast<double>(adam->beta2);
+    corrections_.push_back(correction(*adam, power1, power2));
+  } while (corrections_.size() < kMostCorrections &&
+           (corrections_.back().rate != last.rate || corrections_.back().root != last.root));
+}
+
+RuleKernel::Correction RuleKernel::correction(const Adam& adam, double power1, double power2) {
+  return {static_cast<float>(static_cast<double>(adam.lr) / (1.0 - power1)),
+          static_cast<float>(std::sqrt(1.0 - power2))};
+}
+
+RuleKernel::Correction RuleKernel::correction(const Adam& adam, float steps) const {
+  const auto t = static_cast<std::size_t>(steps);
+  if (t <= corrections_.size()) return corrections_[t - 1];
+  if (corrections_.size() < kMostCorrections) return corrections_.back();
+  const auto exponent = static_cast<std::int64_t>(t);
+  return correction(adam, power(static_cast<double>(adam.beta1), exponent),
+                    power(static_cast<double>(adam.beta2), exponent));
+}
+
+void RuleKernel::start(float* state, std::int64_t count) const {
+  const auto* adagrad = std::get_if<Adagrad>(&rule_);
+  const float value = adagrad == nullptr ? 0.0F : adagrad->initial_accumulator;
+  std::fill_n(state, state_floats(rule_, count), value);
+}
+
+void RuleKernel::apply(float* weights, float* state, const float* gradient, std::int64_t count,
+                       float scale) const {
+  std::visit([&](const auto& rule) { update(rule, weights, state, gradient, count, scale); },
+             rule_);
+}
+
+void RuleKernel::update(const Sgd& rule, float* __restrict weights, float* /*state*/,
+                        const float* __restrict gradient, std::int64_t count, float scale) const {
+  const float lr = rule.lr;
+  for (std::int64_t i = 0; i < count; ++i) weights[i] -= lr * (scale * gradient[i]);
+}
+
+void RuleKernel::update(const Momentum& rule, float* __restrict weights, float* __restrict state,
+                        const float* __restrict gradient, std::int64_t count, float scale) const {
+  const Momentum local = rule;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float g = scale * gradient[i];
+    const float m = local.momentum * state[i] + g;
+    state[i] = m;
+    weights[i] -= local.lr * (local.nesterov ? g + local.momentum * m : m);
+  }
+}
+
+void RuleKernel::update(const Adagrad& rule, float* __restrict weights, float* __restrict state,
+                        const float* __restrict gradient, std::int64_t count, float scale) const {
+  const Adagrad local = rule;
+  if (local.row_wise) {
+    state[0] += mean_square(gradient, count, scale);
+    const float divisor = std::sqrt(state[0]) + local.eps;
+    for (std::int64_t i = 0; i < count; ++i) {
+      weights[i] -= local.lr * (scale * gradient[i]) / divisor;
+    }
+    return;
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float g = scale * gradient[i];
+    const float v = state[i] + g * g;
+    state[i] = v;
+    weights[i] -= local.lr * g / (std::sqrt(v) + local.eps);
+  }
+}
+
+void RuleKernel::update(const Adam& rule, float* __restrict weights, float* __restrict state,
+                        const float* __restrict gradient, std::int64_t count, float scale) const {
+  const Adam local = rule;
+  float* __restrict first = state;
+  float* __restrict second = state + count;
+  // A float counts to 2^24, and stays there: that is not told from more.
+  float& steps = state[2 * count];
+  steps += 1.0F;
+  const Correction now = correction(local, steps);
+  const float rest1 = 1.0F - local.beta1;
+  const float rest2 = 1.0F - local.beta2;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float g = scale * gradient[i];
+    const float m = local.beta1 * first[i] + rest1 * g;
+    const float v = local.beta2 * second[i] + rest2 * g * g;
+    first[i] = m;
+    second[i] = v;
+    weights[i] -= now.rate * m / (std::sqrt(v) / now.root + local.eps);
+  }
+}
+
+void add_scaled(float* __restrict weights, const float* __restrict deltas, std::int64_t count,
+                float scale) {
+  for (std::int64_t i = 0; i < count; ++i) weights[i] += scale * deltas[i];
+}
+
+}  // namespace tutti::ps

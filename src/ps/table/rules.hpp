@@ -1,0 +1,60 @@
+// What one push does to a row, or to a block of dense parameters, by each update rule.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tutti/ps/table.hpp"
+
+namespace tutti::ps {
+
+/** How many floats of state `count` elements of a rule have. */
+std::int64_t state_floats(const Rule& rule, std::int64_t count);
+
+/**
+ * A rule that is ready to be applied, to any number of rows or blocks: all that changes from one
+ * push to the next lies in their state. That is, one array after the other:
+ *
+ *     Sgd nothing | Momentum m | Adagrad v (row_wise: one number) | Adam m, v, and its steps
+ *
+ * Element by element, no multiply-add is fused: the same bits on every machine. Readers in other
+ * threads and processes never see a part of an element.
+ */
+class RuleKernel {
+ public:
+  /** `rule` has been checked. */
+  explicit RuleKernel(const Rule& rule);
+
+  /** Writes the state of elements that have not been pushed. */
+  void start(float* state, std::int64_t count) const;
+  /** One push of `scale * gradient`. The arrays do not overlap. */
+  void apply(float* weights, float* state, const float* gradient, std::int64_t count,
+             float scale) const;
+
+ private:
+  /** What Adam's formula has of its step count t, in the form that PyTorch computes it. */
+  struct Correction {
+    float rate;  ///< lr / (1 - beta1^t)
+    float root;  ///< sqrt(1 - beta2^t)
+  };
+
+  static Correction correction(const Adam& adam, double power1, double power2);
+  Correction correction(const Adam& adam, float steps) const;
+
+  void update(const Sgd& rule, float* weights, float* state, const float* gradient,
+              std::int64_t count, float scale) const;
+  void update(const Momentum& rule, float* weights, float* state, const float* gradient,
+              std::int64_t count, float scale) const;
+  void update(const Adagrad& rule, float* weights, float* state, const float* gradient,
+              std::int64_t count, float scale) const;
+  void update(const Adam& rule, float* weights, float* state, const float* gradient,
+              std::int64_t count, float scale) const;
+
+  Rule rule_;
+  std::vector<Correction> corrections_;  ///< [t - 1], as far as they differ
+};
+
+/** weights += scale * deltas, seen by readers as RuleKernel's updates are. */
+void add_scaled(float* weights, const float* deltas, std::int64_t count, float scale);
+
+}  // namespace tutti::ps

@@ -1,0 +1,83 @@
+// A table that makes no sense is refused by its name, the field and its value.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "ps/table/table.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::ps {
+namespace {
+
+struct Case {
+  std::string says;
+  std::function<void(TableSpec&)> spoil;
+};
+
+TEST(TableCheck, NamesTheFieldAndItsValue) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<Case> cases{
+      {"name is empty", [](TableSpec& spec) { spec.name.clear(); }},
+      {"dim is 0", [](TableSpec& spec) { spec.dim = 0; }},
+      {"dim is -4", [](TableSpec& spec) { spec.dim = -4; }},
+      {"dim is 1048577", [](TableSpec& spec) { spec.dim = 1'048'577; }},
+      {"dict_size is -1", [](TableSpec& spec) { spec.dict_size = -1; }},
+      {"Sgd::lr is -1", [](TableSpec& spec) { spec.rule = Sgd{-1.0F}; }},
+      {"Sgd::lr is nan", [nan](TableSpec& spec) { spec.rule = Sgd{nan}; }},
+      {"Momentum::momentum is -0.5",
+       [](TableSpec& spec) {
+         spec.rule = Momentum{0.1F, -0.5F};
+       }},
+      {"Momentum::nesterov is true",
+       [](TableSpec& spec) {
+         spec.rule = Momentum{0.1F, 0.0F, true};
+       }},
+      {"Adagrad::eps is -1",
+       [](TableSpec& spec) {
+         spec.rule = Adagrad{0.1F, -1.0F};
+       }},
+      {"Adam::beta2 is 1",
+       [](TableSpec& spec) {
+         spec.rule = Adam{0.1F, 0.9F, 1.0F};
+       }},
+      {"Constant::value is nan", [nan](TableSpec& spec) { spec.initial = Constant{nan}; }},
+      {"Uniform::high is 1, but must not be less than Uniform::low, which is 2",
+       [](TableSpec& spec) {
+         spec.initial = Uniform{2.0F, 1.0F};
+       }},
+      {"Normal::deviation is -1",
+       [](TableSpec& spec) {
+         spec.initial = Normal{0.0F, -1.0F};
+       }},
+      {"AdmitProbability::probability is 1.5",
+       [](TableSpec& spec) { spec.entry = AdmitProbability{1.5}; }},
+      {"AdmitCount::count is 0", [](TableSpec& spec) { spec.entry = AdmitCount{0}; }},
+      {"AdmitShowClick::threshold is nan",
+       [nan](TableSpec& spec) {
+         spec.entry = AdmitShowClick{0.1F, 1.0F, nan};
+       }},
+      {"Eviction::max_age is -1", [](TableSpec& spec) { spec.eviction.max_age = -1; }},
+      {"Eviction::max_bytes is -1", [](TableSpec& spec) { spec.eviction.max_bytes = -1; }},
+      {"Eviction::decay is 1.5", [](TableSpec& spec) { spec.eviction.decay = 1.5F; }},
+      {"Eviction::every is 0", [](TableSpec& spec) { spec.eviction.every = 0; }},
+  };
+  for (const Case& one : cases) {
+    TableSpec spec{.name = "items", .dim = 16};
+    ASSERT_NO_THROW(check(spec));
+    one.spoil(spec);
+    try {
+      check(spec);
+      ADD_FAILURE() << "not refused: " << one.says;
+    } catch (const InvalidArgument& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find(one.says), std::string::npos) << text << " lacks: " << one.says;
+      EXPECT_TRUE(spec.name.empty() || text.starts_with("table 'items': ")) << text;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tutti::ps
