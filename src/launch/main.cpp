@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/machines/check.hpp"
+#include "launch/machines/answer.hpp"
 #include "launch/meeting.hpp"
 #include "launch/process/process.hpp"
 #include "launch/run.hpp"

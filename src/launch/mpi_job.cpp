@@ -2,7 +2,6 @@
 #include "launch/mpi_job.hpp"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <array>
@@ -10,11 +9,11 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <filesystem>
 #include <utility>
 
 #include "base/text.hpp"
-#include "launch/machines/check.hpp"
+#include "launch/machines/machine.hpp"
+#include "launch/machines/mpiexec.hpp"
 #include "launch/process/process.hpp"
 #include "tutti/error.hpp"
 
@@ -24,18 +23,6 @@ namespace {
 constexpr std::chrono::milliseconds kArrivalLimit{60'000};  // for the wrappers of all to call
 constexpr std::chrono::milliseconds kOthersLimit{2000};     // once one has said that it cannot
 constexpr std::chrono::milliseconds kEndGrace{1000};  // for mpiexec to end after all ranks have
-
-/** A file with the machine of each rank, one a line. It is in no folder: whoever is killed, nothing
- * is left of it. */
-FileDescriptor write_hostfile(const Plan& plan) {
-  FileDescriptor file(::memfd_create("tutti-hosts", MFD_CLOEXEC));
-  std::string text;
-  for (const RankPlan& rank : plan.ranks) text += rank.host + "\n";
-  if (!file || ::write(file.get(), text.data(), text.size()) != std::ssize(text)) {
-    throw SystemError("cannot write the list of machines for mpiexec", errno);
-  }
-  return file;
-}
 
 // What a wrapper prints that ends by an exception.
 constexpr std::string_view kComplaint = "tutti rank: ";
@@ -58,24 +45,20 @@ const char* binding_of(Binding binding) {
 std::vector<std::string> mpiexec_command(const Plan& plan, const RunOptions& options,
                                          const std::string& hostfile,
                                          const std::string& addresses) {
-  std::vector<std::string> words{"mpiexec"};
-  if (::geteuid() == 0) words.emplace_back("--allow-run-as-root");
-  // The launcher decides who ends when a rank has failed, and rank i is on line i of the hostfile.
-  words.insert(words.end(),
-               {"--enable-recovery", "--oversubscribe", "--mca", "rmaps", "seq", "--hostfile",
-                hostfile, "--bind-to", binding_of(options.binding), "--wdir",
-                std::filesystem::current_path().string(), "-x", kSecretVariable, "-n",
-                std::to_string(plan.ranks.size()), own_path(), "rank", "--connect", addresses});
+  std::vector<std::string> words = mpiexec_words(hostfile, binding_of(options.binding));
+  words.insert(words.end(), {"-x", kSecretVariable, "-n", std::to_string(plan.ranks.size()),
+                             own_path(), "rank", "--connect", addresses});
   return words;
 }
 
 MpiJob::MpiJob(const Plan& plan, const RunOptions& options) : ranks_(plan.ranks.size()) {
-  const FileDescriptor hostfile = write_hostfile(plan);
+  std::vector<std::string> names;  // the machine of each rank
+  for (const RankPlan& rank : plan.ranks) names.push_back(rank.host);
+  const FileDescriptor hostfile = write_hostfile(names);
   ProcessStart start;
   start.inherited = {hostfile.get()};
-  start.arguments =
-      mpiexec_command(plan, options, "/proc/self/fd/" + std::to_string(hostfile.get()),
-                      meeting_.addresses_for(plan.machines));
+  start.arguments = mpiexec_command(plan, options, name_of_inherited(hostfile),
+                                    meeting_.addresses_for(plan.machines));
   start.arguments.front() = resolve_program({"mpiexec"}, false).front();
   start.environment = environment_with({{kSecretVariable, meeting_.secret(), true}});
   std::array<int, 2> ends{};

@@ -65,8 +65,9 @@ class Ports {
     if (site_.machines.empty()) return own_.take();
     int& taken = taken_[host];
     const auto machine = site_.checked.find(host);
-    if (machine == site_.checked.end()) return first_unseen_ + taken++;
-    return machine->second.ports.at(static_cast<std::size_t>(taken++));
+    const std::size_t seen = machine != site_.checked.end() ? machine->second.ports.size() : 0;
+    const auto next = static_cast<std::size_t>(taken++);
+    return next < seen ? machine->second.ports[next] : first_unseen_ + static_cast<int>(next);
   }
   void take(const Endpoint& endpoint, const std::string& what) {
     if (is_this_machine(endpoint.host)) own_.take(endpoint.port, what);

@@ -140,16 +140,13 @@ int run(const std::vector<std::string>& arguments) {
     }
     return 0;
   }
-  const bool allocated = options.hosts.empty() && options.ips.empty() && !options.has_roles();
-  // Machines of a resource manager need not be reached by ssh.
-  if (!allocated && !site.machines.empty()) {
+  adopt_orphans();
+  if (!site.machines.empty()) {
     site.checked =
         check_machines(site.machines, files_of_program(options.program.front(), options.module));
   }
-
   const SignalSet signals(
       {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT});
-  adopt_orphans();
   Display display(options);
   Supervisor supervisor(options, signals, display);
   std::optional<LogFolder> logs;

@@ -15,7 +15,6 @@
 
 #include "base/file_descriptor.hpp"
 #include "base/text.hpp"
-#include "launch/machines/check.hpp"
 #include "launch/process/lists.hpp"
 #include "launch/wrapper.hpp"
 #include "tutti/error.hpp"

@@ -9,43 +9,33 @@ import time
 import unittest
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).absolute().parents[1] / "network"))
-
-import cluster  # noqa: E402
-import job  # noqa: E402
-from job import JobTest, main, wait_until  # noqa: E402
+import clusters
+import job
+from job import JobTest, main, wait_until
 
 HOSTS = "node1:2,node2:2"
 SECRET = "hunter2-" + "b" * 24
-OPTIONS = {
-    "plm": "rsh", "plm_rsh_no_tree_spawn": "1", "oob_tcp_if_include": "eth0",
-    "btl_tcp_if_include": "eth0", "pml": "ob1", "btl": "self,vader,tcp", "osc": "^ucx",
-    "btl_vader_single_copy_mechanism": "none", "mpi_yield_when_idle": "1",
-}
+# For an agent in place of ssh that is called AGENT MACHINE COMMAND: answers a check from here.
+ANSWER = """
+case "$*" in
+  *"'check'"*) for command; do :; done; exec sh -c "$command";;
+esac
+"""
 
 
-@unittest.skipUnless(cluster.is_possible(), "no network namespaces")
-class Machines(JobTest):
+@unittest.skipUnless(clusters.is_possible(), "no network namespaces")
+class OnHead(JobTest):
     """Commands are given on a host called head."""
 
     @classmethod
     def setUpClass(cls):
-        cls.hosts = cluster.Cluster(2, 2)
-        cls.hosts.__enter__()
-        cls.addClassCleanup(cls.hosts.remove)
-        enter = cluster.enter(cls.hosts.directory, "head", [job.TUTTI])
-        cls.head = Path(cls.hosts.directory, "tutti")
-        words = " ".join("'" + word.replace("'", "'\\''") + "'" for word in enter)
-        cls.head.write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
-        cls.head.chmod(0o755)
-        cls.variables = {f"OMPI_MCA_{name}": value for name, value in OPTIONS.items()}
-        cls.variables["OMPI_MCA_plm_rsh_agent"] = (
-            f"{os.path.abspath(cluster.__file__)} {cls.hosts.directory}")
-        cls.variables["TMPDIR"] = cls.hosts.directory
+        cls.machines = clusters.Machines(job.TUTTI)
+        cls.addClassCleanup(cls.machines.remove)
+        cls.variables = cls.machines.with_ssh()
 
     def setUp(self):
         super().setUp()
-        program, job.TUTTI = job.TUTTI, str(self.head)
+        program, job.TUTTI = job.TUTTI, self.machines.tutti
         self.addCleanup(setattr, job, "TUTTI", program)
 
     def start(self, *arguments, env=None, **options):
@@ -59,6 +49,8 @@ class Machines(JobTest):
         result.job = started
         return result
 
+
+class Machines(OnHead):
     def sleeping(self):
         """A job whose ranks sleep, and their processes."""
         started = self.start("--hosts", HOSTS, "--grace", "0.5", "sleep", "1000")
@@ -152,30 +144,94 @@ class Machines(JobTest):
                           "[worker 1] worker 1 node1 node1:6173"])
 
 
-class Allocations(JobTest):
-    """Machines of a resource manager, on one of which mpiexec cannot start anything."""
+class Slurm(OnHead):
+    """Its variables name the machines, and its srun reaches them, of which another program pretends
+    to be the part that mpiexec uses."""
 
-    def start(self, agent, **options):
-        (self.folder / "nodes").write_text(f"{os.uname().nodename}\n198.51.100.1\n")
-        return super().start("true", env={
-            "PBS_NODEFILE": "nodes", "SLURM_JOB_NODELIST": "", "OMPI_MCA_plm": "rsh",
-            "OMPI_MCA_plm_rsh_agent": str(self.script(agent, "agent"))}, **options)
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.variables = cls.machines.in_slurm()
+        cls.slurm = cls.machines.folder / "slurm"
+
+    def do_before(self, node, text):
+        (self.slurm / f"before.{node}").write_text(text)
+        self.addCleanup((self.slurm / f"before.{node}").write_text, "")
+
+    def setUp(self):
+        super().setUp()
+        (self.slurm / "asked").unlink(missing_ok=True)
+
+    def test_machines_are_asked_before_and_then_run_the_ranks(self):
+        begin = time.monotonic()
+        result = self.run_job("--tee", "all", self.script("echo $TUTTI_RANK $(hostname)"))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertLess(time.monotonic() - begin, 9)  # sooner than who does not answer is waited for
+        self.assertEqual(sorted(result.stdout.splitlines()),
+                         [f"[{rank}] {rank} node{1 + rank // 2}" for rank in range(4)])
+        self.assertEqual((self.slurm / "asked").read_text(), "node1,node2\n" * 2)
+
+    def test_what_is_wrong_with_a_machine_is_said_with_its_name(self):
+        (self.folder / "local").mkdir()
+        self.script("", "local/train")
+        for before, program, expected in (
+            (f"mount -t tmpfs tmpfs {self.folder}/local &&", "local/train",
+             "tutti run: node2: local/train: there is no such file on node2\n"),
+            ("mount -t tmpfs -o size=1m tmpfs /dev/shm &&", "true",
+             "tutti run: node2: node2 has too little shared memory"),
+        ):
+            with self.subTest(before=before):
+                self.do_before("node2", before)
+                result = self.run_job(program)
+                self.assertEqual(result.returncode, 2, result.stderr)
+                self.assertTrue(result.stderr.startswith(expected), result.stderr)
+                self.assertEqual(len(result.stderr.splitlines()), 1)
+
+    def test_a_machine_that_srun_does_not_reach_is_named(self):
+        (self.slurm / "down.node2").touch()
+        self.addCleanup((self.slurm / "down.node2").unlink)
+        begin = time.monotonic()
+        result = self.run_job("true")
+        self.assertLess(time.monotonic() - begin, 9)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertTrue(result.stderr.startswith("tutti run: node2: mpiexec has not started a "),
+                        result.stderr)
+        self.assertIn("\n  | An ORTE daemon has unexpectedly failed", result.stderr)
+        self.assertNotIn("node1: ", result.stderr)
+
+
+class Unreachable(JobTest):
+    """Machines on one of which mpiexec cannot start anything."""
+
+    def start_with(self, agent):
+        return self.start("--hosts", f"{os.uname().nodename}:1,198.51.100.1:1", "true", env={
+            "OMPI_MCA_plm": "rsh", "OMPI_MCA_plm_rsh_agent": str(self.script(agent, "agent"))})
 
     def check(self, started):
         result = started.wait()
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertIn("failed: it did not start\n", result.stderr)
 
-    def test_a_machine_that_cannot_be_reached_ends_the_job(self):
-        self.check(self.start("exit 255"))
+    def test_when_the_ranks_start_the_job_ends(self):
+        self.check(self.start_with(ANSWER + "exit 255"))
 
-    def test_an_mpiexec_that_is_killed_ends_the_job(self):
-        started = self.start("touch asked; exec sleep 1000")
+    def test_and_mpiexec_is_killed_the_job_ends(self):
+        started = self.start_with(ANSWER + "touch asked; exec sleep 1000")
         wait_until((self.folder / "asked").exists)
         for pid, line in started.processes().items():
             if os.path.basename(line.split()[0]) == "mpiexec":
                 os.kill(pid, signal.SIGKILL)
         self.check(started)
+
+    def test_a_machine_of_a_list_of_pbs_is_named_before(self):
+        (self.folder / "nodes").write_text(f"{os.uname().nodename}\n198.51.100.1\n")
+        agent = self.script("echo no route >&2; exit 255", "agent")
+        result = self.run_job("true", env={
+            "PBS_NODEFILE": "nodes", "OMPI_MCA_plm": "rsh", "OMPI_MCA_plm_rsh_agent": str(agent)})
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("198.51.100.1: mpiexec has not started a process there", result.stderr)
+        self.assertIn("\n  | no route\n", result.stderr)
+        self.assertNotIn(f"{os.uname().nodename}: mpiexec", result.stderr)
 
 
 # Between wrappers and the launcher: ADDRESS VERSION. Says its port; makes the version another one.
@@ -212,13 +268,14 @@ class Wrappers(JobTest):
     """What mpiexec has started, which is a script here: start RANK starts a wrapper."""
 
     def run_with(self, mpiexec, *program):
-        (self.folder / "nodes").write_text(f"{os.uname().nodename}\n198.51.100.1\n")
+        agent = self.script(ANSWER, "agent")
         self.script("""
+[ "$1" = --version ] && { echo mpiexec; exit; }
 for addresses; do :; done
 start() { OMPI_COMM_WORLD_RANK=$1 "$TUTTI_LAUNCHER" rank --connect "$addresses" & }
 """ + mpiexec, "mpiexec")
-        job = self.start(*program, env={"PBS_NODEFILE": "nodes", "SLURM_JOB_NODELIST": "",
-                                        "PATH": f"{self.folder}:{os.environ['PATH']}"})
+        job = self.start("--hosts", f"{os.uname().nodename}:1,198.51.100.1:1", *program, env={
+            "PATH": f"{self.folder}:{os.environ['PATH']}", "OMPI_MCA_plm_rsh_agent": str(agent)})
         result = job.wait(30)
         self.assert_gone(job)
         return result
@@ -286,7 +343,7 @@ exec sh -c "$command" """, "agent")
         result = self.run_job("--hosts", "other:1", "train.py", SECRET, env={
             "OMPI_MCA_plm_rsh_agent": str(agent), "TUTTI_PYTHON": str(python)})
         self.assertEqual(result.returncode, 2)
-        self.assertIn(f"other: tutti check: {python}: there is no such file on ", result.stderr)
+        self.assertIn(f"other: {python}: there is no such file on ", result.stderr)
         asked = (self.folder / "asked").read_text()
         self.assertIn(f"'check' '--ranks' '1' '--' '{python}' 'train.py'", asked)
         self.assertNotIn(SECRET, asked)
@@ -298,7 +355,7 @@ exec sh -c "$command" """, "agent")
         self.assertIn("other: no route", result.stderr)
 
     def test_versions_are_compared(self):
-        result = self.ask("echo tutti-version 0.0.1; echo tutti-clock 1")
+        result = self.ask("echo tutti-answer 0 version 0.0.1")
         self.assertEqual(result.returncode, 2)
         self.assertIn("other: its tutti is 0.0.1, but here it is ", result.stderr)
 
@@ -334,6 +391,6 @@ exec sh -c "$command" """, "agent")
 
 if __name__ == "__main__":
     RANKS = sys.argv.pop(1)
-    if not cluster.is_possible():
+    if not clusters.is_possible():
         print("SKIPPED in part: no network namespaces here (they need root and iproute2)")
     main()

@@ -7,9 +7,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "launch/machines/answer.hpp"
 #include "launch/machines/check.hpp"
 #include "launch/placement.hpp"
 #include "launch/process/lists.hpp"
@@ -136,6 +138,14 @@ TEST(LaunchHosts, OfAResourceManager) {
   std::ofstream(path) << "x\nx\ny\n";
   expect({{"PBS_NODEFILE", path}}, "\\[x:2,y:1\\]");
   std::filesystem::remove(path);
+}
+
+TEST(LaunchHosts, AnswerAmongWhateverElseIsPrinted) {
+  const auto answers = find_answers(
+      "Warning: Permanently added 'b'\ntutti-answer 1 name b\ntutti-answer 0 fault no x on a\n"
+      "tutti-answer 1 mpi \ntutti-answer x name c\ntutti-answer 2\ntutti-answer 3 name\n");
+  EXPECT_EQ(answers, (std::map<std::size_t, Facts>{{0, {{"fault", "no x on a"}}},
+                                                   {1, {{"name", "b"}, {"mpi", ""}}}}));
 }
 
 TEST(LaunchHosts, AreAskedThroughAShellThatReadsTheWordsAsTheyAre) {

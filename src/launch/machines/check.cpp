@@ -11,9 +11,9 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
-#include <memory>
+#include <set>
 #include <utility>
 
 #include "base/environment.hpp"
@@ -21,7 +21,9 @@
 #include "base/refuse.hpp"
 #include "base/system.hpp"
 #include "base/text.hpp"
+#include "launch/machines/answer.hpp"
 #include "launch/machines/machine.hpp"
+#include "launch/machines/mpiexec.hpp"
 #include "launch/process/lists.hpp"
 #include "launch/process/process.hpp"
 #include "launch/process/timer.hpp"
@@ -34,51 +36,53 @@ namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
 constexpr std::chrono::seconds kLimit{10};
-constexpr milliseconds kLook{20};  // how often whoever brings an answer may have ended
+constexpr milliseconds kLook{20};       // how often whoever brings an answer may have ended
+constexpr std::size_t kMostAlone = 16;  // processes of mpiexec at a time
 
 double seconds_of_clock() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-/** What `mpiexec --version` says first; empty if there is none. */
-std::string mpi_version() {
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen("mpiexec --version 2>/dev/null", "r"),
-                                                   &::pclose);
-  std::array<char, 256> line{};
-  if (!pipe || std::fgets(line.data(), line.size(), pipe.get()) == nullptr) return {};
-  std::string text = line.data();
-  while (text.ends_with('\n')) text.pop_back();
-  return text;
-}
-
-std::string last_line(const std::string& text) {
-  std::string last;
-  for (const std::string& line : split_list(text, '\n')) {
-    if (!line.empty()) last = line;
+/** How a program is run on another machine: what comes before its name. */
+std::vector<std::string> remote_shell() {
+  const std::string agent = environment("OMPI_MCA_plm_rsh_agent").value_or("ssh");
+  std::vector<std::string> words;
+  for (const std::string& word : split_list(agent, ' ')) {
+    if (!word.empty()) words.push_back(word);
   }
-  return last;
+  if (fs::path(words.front()).filename() == "ssh") {
+    words.insert(words.end(), {"-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=8"});
+  }
+  return words;
 }
 
-/** One machine that is being asked. */
+/** A process that carries the question to machines, and brings their answers. */
 struct Question {
-  const Host* host = nullptr;
+  std::vector<Host> hosts;
+  bool by_mpiexec = false;
   pid_t process = 0;
   FileDescriptor answer_end;
   std::string answer;
   double asked = 0;
   double answered = 0;
   bool ended = false;
-  int status = 0;
+  ExitStatus status;
 };
 
 /** Arguments of the program are not among the words: others on the machine could read them. */
-std::vector<std::string> check_command(const Host& host, const std::vector<std::string>& files) {
-  std::vector<std::string> words{own_path(), "check", "--ranks", std::to_string(host.slots), "--"};
+std::vector<std::string> check_command(const std::vector<Host>& hosts,
+                                       const std::vector<std::string>& files) {
+  std::vector<std::string> ranks;
+  for (const Host& host : hosts) ranks.push_back(std::to_string(host.slots));
+  std::vector<std::string> words{own_path(), "check", "--ranks", join_list(ranks), "--"};
   words.insert(words.end(), files.begin(), files.end());
   return words;
 }
 
-void ask(Question& question, const std::vector<std::string>& files) {
+Question ask(std::vector<Host> hosts, bool by_mpiexec, const std::vector<std::string>& files) {
+  Question question;
+  question.hosts = std::move(hosts);
+  question.by_mpiexec = by_mpiexec;
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw SystemError("cannot make a pipe", errno);
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
@@ -86,10 +90,20 @@ void ask(Question& question, const std::vector<std::string>& files) {
   const FileDescriptor write_end(ends[1]);
   const FileDescriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   ProcessStart start;
-  start.arguments = check_command(*question.host, files);
-  if (!is_this_machine(question.host->name)) {
+  start.arguments = check_command(question.hosts, files);
+  FileDescriptor hostfile;
+  if (by_mpiexec) {
+    std::vector<std::string> names;
+    for (const Host& host : question.hosts) names.push_back(host.name);
+    hostfile = write_hostfile(names);
+    std::vector<std::string> words = mpiexec_words(name_of_inherited(hostfile), "none");
+    words.front() = files_of_program(words.front(), false).front();
+    words.insert(words.end(), {"-n", std::to_string(names.size())});
+    start.arguments.insert(start.arguments.begin(), words.begin(), words.end());
+    start.inherited = {hostfile.get()};
+  } else if (!is_this_machine(question.hosts.front().name)) {
     std::vector<std::string> words = remote_shell();
-    words.push_back(question.host->name);
+    words.push_back(question.hosts.front().name);
     words.push_back("cd " + shell_text({fs::current_path()}) + " && exec " +
                     shell_text(start.arguments));
     start.arguments = std::move(words);
@@ -98,15 +112,18 @@ void ask(Question& question, const std::vector<std::string>& files) {
   start.standard[0] = nothing.get();
   start.standard[1] = start.standard[2] = write_end.get();
   start.own_group = true;
-  start.death_signal = SIGKILL;
+  start.death_signal = by_mpiexec ? SIGTERM : SIGKILL;
   question.asked = seconds_of_clock();
   question.process = start_process(start);
+  return question;
 }
 
 /** Takes what there is of the answer. It ends with the process that brings it: that may close its
  * output earlier, and who outlives it, such as the master of ssh's connections, may keep it. */
 void listen(Question& question) {
-  question.ended = ::waitpid(question.process, &question.status, WNOHANG) == question.process;
+  int status = 0;
+  question.ended = ::waitpid(question.process, &status, WNOHANG) == question.process;
+  if (question.ended) question.status = ExitStatus::from_wait(status);
   std::array<char, 4096> buffer{};
   while (question.answer_end) {
     const ssize_t bytes = ::read(question.answer_end.get(), buffer.data(), buffer.size());
@@ -121,95 +138,8 @@ void listen(Question& question) {
   }
 }
 
-/** What the machine has said, or why it is of no use. */
-std::pair<CheckedMachine, std::string> understand(const Question& question,
-                                                  const std::string& own_mpi) {
-  CheckedMachine machine;
-  const auto fault = [&](const std::string& text) { return std::pair(machine, text); };
-  if (!question.ended) {
-    return fault("no answer within " + std::to_string(kLimit.count()) + " s (" +
-                 join_list(remote_shell(), " ") + ")");
-  }
-  std::map<std::string, std::string> facts;
-  for (const std::string& line : split_list(question.answer, '\n')) {
-    const auto blank = line.find(' ');
-    if (line.starts_with("tutti-")) facts[line.substr(0, blank)] = line.substr(blank + 1);
-  }
-  const ExitStatus status = ExitStatus::from_wait(question.status);
-  if (!status.success() || !facts.contains("tutti-clock")) {
-    const std::string said = last_line(question.answer);
-    if (status.code == 127) {
-      return fault("there is no " + own_path() +
-                   " (tutti is to be installed at the same place on "
-                   "all machines): " +
-                   said);
-    }
-    return fault(said.empty()
-                     ? "asked by " + join_list(remote_shell(), " ") + ": " + status.describe()
-                     : said);
-  }
-  if (facts["tutti-version"] != TUTTI_VERSION) {
-    return fault("its tutti is " + facts["tutti-version"] + ", but here it is " TUTTI_VERSION);
-  }
-  if (facts["tutti-mpi"] != own_mpi) {
-    return fault("its mpiexec is '" + facts["tutti-mpi"] + "', but here it is '" + own_mpi + "'");
-  }
-  machine.name = facts["tutti-name"];
-  for (const std::string& port : split_list(facts["tutti-ports"])) {
-    machine.ports.push_back(parse_number<int>(port).value_or(0));
-  }
-  const double clock = std::strtod(facts["tutti-clock"].c_str(), nullptr);
-  machine.clock_ahead = clock < question.asked      ? clock - question.asked
-                        : clock > question.answered ? clock - question.answered
-                                                    : 0.0;
-  return {machine, {}};
-}
-
-}  // namespace
-
-std::string own_path() {
-  std::error_code error;
-  const auto path = fs::read_symlink("/proc/self/exe", error);
-  return error || !fs::exists(path, error) ? "/proc/self/exe" : path.string();
-}
-
-std::string shell_text(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) {
-    if (!text.empty()) text += ' ';
-    text += '\'';
-    for (const char character : word) {
-      text += character == '\'' ? std::string("'\\''") : std::string(1, character);
-    }
-    text += '\'';
-  }
-  return text;
-}
-
-std::vector<std::string> remote_shell() {
-  const std::string agent = environment("OMPI_MCA_plm_rsh_agent").value_or("ssh");
-  std::vector<std::string> words;
-  for (const std::string& word : split_list(agent, ' ')) {
-    if (!word.empty()) words.push_back(word);
-  }
-  if (fs::path(words.front()).filename() == "ssh") {
-    words.insert(words.end(), {"-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=8"});
-  }
-  return words;
-}
-
-std::map<std::string, CheckedMachine> check_machines(const std::vector<Host>& hosts,
-                                                     const std::vector<std::string>& files) {
-  const std::string own_mpi = mpi_version();
-  if (own_mpi.empty()) {
-    refuse("ranks on several machines are started by Open MPI's mpiexec, which is not in PATH on ",
-           host_name());
-  }
-  std::vector<Question> questions(hosts.size());
-  for (std::size_t i = 0; i < hosts.size(); ++i) {
-    questions[i].host = &hosts[i];
-    ask(questions[i], files);
-  }
+/** Waits for the answers, for so long; nobody who carries one is left then. */
+void hear(std::vector<Question>& questions, const std::set<pid_t>& others) {
   const auto deadline = SteadyClock::now() + kLimit;
   const auto open = [](const Question& question) { return !question.ended; };
   while (std::any_of(questions.begin(), questions.end(), open)) {
@@ -224,37 +154,159 @@ std::map<std::string, CheckedMachine> check_machines(const std::vector<Host>& ho
       if (!question.ended) listen(question);
     }
   }
-  std::map<std::string, CheckedMachine> machines;
-  std::string faults;
-  for (Question& question : questions) {
-    if (!question.ended) {
-      ::kill(-question.process, SIGKILL);
-      ::waitpid(question.process, nullptr, 0);
-    }
-    const auto [machine, fault] = understand(question, own_mpi);
-    machines[question.host->name] = machine;
-    if (!fault.empty()) {
-      faults += (faults.empty() ? "" : "\n") + question.host->name + ": " + fault;
-    }
+  for (const Question& question : questions) {
+    if (question.ended) continue;
+    ::kill(-question.process, SIGKILL);
+    ::waitpid(question.process, nullptr, 0);
+    if (question.by_mpiexec) signal_descendants(SIGKILL, others);  // srun, ssh
   }
-  if (!faults.empty()) throw InvalidArgument(faults);
-  return machines;
 }
 
-int run_check(const std::vector<std::string>& arguments) {
-  if (arguments.size() < 4 || arguments[0] != "--ranks" || arguments[2] != "--") {
-    refuse("tutti check is for tutti run, which asks machines by it");
+std::string last_line(const std::string& text) {
+  std::string last;
+  for (const std::string& line : split_list(text, '\n')) {
+    if (!line.empty()) last = line;
   }
-  const int ranks = parse_number<int>(arguments[1]).value_or(1);
-  check_files({arguments.begin() + 3, arguments.end()});
-  check_shared_memory(ranks);
-  ReservedPorts free;
-  std::vector<std::string> ports;
-  for (int port = 0; port < ranks + 2; ++port) ports.push_back(std::to_string(free.take()));
-  std::printf("tutti-version %s\ntutti-name %s\ntutti-mpi %s\ntutti-ports %s\ntutti-clock %.6f\n",
-              TUTTI_VERSION, host_name().c_str(), mpi_version().c_str(), join_list(ports).c_str(),
-              seconds_of_clock());
-  return 0;
+  return last;
+}
+
+/** What mpiexec has printed, without its lines of dashes. */
+std::string quoted(const std::string& text) {
+  std::string lines;
+  for (const std::string& line : split_list(text, '\n')) {
+    if (line.find_first_not_of("- \t\r") != std::string::npos) lines += "\n  | " + line;
+  }
+  return lines;
+}
+
+/** Why there is no answer. */
+std::string silence(const Question& question) {
+  const std::string way = question.by_mpiexec ? "mpiexec" : join_list(remote_shell(), " ");
+  if (!question.ended) {
+    return "no answer within " + std::to_string(kLimit.count()) + " s (" + way + ")" +
+           (question.by_mpiexec ? quoted(question.answer) : "");
+  }
+  if (question.by_mpiexec) {
+    return "mpiexec has not started a process there (" + question.status.describe() + ")" +
+           quoted(question.answer);
+  }
+  const std::string said = last_line(question.answer);
+  if (question.status.code == 127) {
+    return "there is no " + own_path() +
+           " (tutti is to be installed at the same place on all machines): " + said;
+  }
+  return said.empty() ? "asked by " + way + ": " + question.status.describe() : said;
+}
+
+/** What is wrong with a machine that has answered; empty if nothing is. */
+std::string fault_of(Facts& facts, const std::string& own_mpi) {
+  if (facts["version"] != TUTTI_VERSION) {
+    return "its tutti is " + facts["version"] + ", but here it is " TUTTI_VERSION;
+  }
+  if (facts["mpi"] != own_mpi) {
+    return "its mpiexec is '" + facts["mpi"] + "', but here it is '" + own_mpi + "'";
+  }
+  return facts["fault"];
+}
+
+CheckedMachine checked_machine(Facts& facts, const Question& question) {
+  CheckedMachine machine{.name = facts["name"], .ports = {}};
+  for (const std::string& port : split_list(facts["ports"])) {
+    machine.ports.push_back(parse_number<int>(port).value_or(0));
+  }
+  const double clock = std::strtod(facts["clock"].c_str(), nullptr);
+  machine.clock_ahead = clock < question.asked      ? clock - question.asked
+                        : clock > question.answered ? clock - question.answered
+                                                    : 0.0;
+  return machine;
+}
+
+/** What is known of the machines of a job. */
+struct Findings {
+  std::string own_mpi;
+  std::map<std::string, CheckedMachine> machines;
+  std::map<std::string, std::string> faults;  // by the machine's name
+  std::map<std::string, std::string> silent;  // why there is no answer
+
+  void take(const Question& question) {
+    auto answers = find_answers(question.answer);
+    for (std::size_t i = 0; i < question.hosts.size(); ++i) {
+      const std::string& name = question.hosts[i].name;
+      const auto facts = answers.find(i);
+      silent.erase(name);
+      if (facts == answers.end()) {
+        silent[name] = silence(question);
+      } else if (const std::string fault = fault_of(facts->second, own_mpi); !fault.empty()) {
+        faults[name] = fault;
+      } else {
+        machines[name] = checked_machine(facts->second, question);
+      }
+    }
+  }
+};
+
+/** Where mpiexec has not reached all machines, it may have reached none: those that have not
+ * answered are asked alone, some at a time, until it is known who does not. */
+void ask_alone(const std::vector<Host>& hosts, const std::vector<std::string>& files,
+               const std::set<pid_t>& others, Findings& findings) {
+  std::vector<Host> left;
+  for (const Host& host : hosts) {
+    if (findings.silent.contains(host.name)) left.push_back(host);
+  }
+  findings.silent.clear();
+  for (std::size_t i = 0; i < left.size() && findings.silent.empty(); i += kMostAlone) {
+    std::vector<Question> questions;
+    for (std::size_t j = i; j < std::min(i + kMostAlone, left.size()); ++j) {
+      questions.push_back(ask({left[j]}, true, files));
+    }
+    hear(questions, others);
+    for (const Question& question : questions) findings.take(question);
+  }
+}
+
+}  // namespace
+
+std::string shell_text(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) {
+    if (!text.empty()) text += ' ';
+    text += '\'';
+    for (const char character : word) {
+      text += character == '\'' ? std::string("'\\''") : std::string(1, character);
+    }
+    text += '\'';
+  }
+  return text;
+}
+
+std::map<std::string, CheckedMachine> check_machines(const std::vector<Host>& hosts,
+                                                     const std::vector<std::string>& files) {
+  Findings findings;
+  findings.own_mpi = mpi_version();
+  if (findings.own_mpi.empty()) {
+    refuse("ranks on several machines are started by Open MPI's mpiexec, which is not in PATH on ",
+           host_name());
+  }
+  const std::set<pid_t> others = descendants();
+  const bool by_mpiexec = has_resource_manager();
+  std::vector<Question> questions;
+  if (by_mpiexec) {
+    questions.push_back(ask(hosts, true, files));
+  } else {
+    for (const Host& host : hosts) questions.push_back(ask({host}, false, files));
+  }
+  hear(questions, others);
+  for (const Question& question : questions) findings.take(question);
+  if (by_mpiexec && hosts.size() > 1 && !findings.silent.empty()) {
+    ask_alone(hosts, files, others, findings);
+  }
+  findings.faults.merge(findings.silent);
+  std::vector<std::string> lines;
+  for (const auto& [name, fault] : findings.faults) {
+    lines.push_back(join_list(std::array{name, fault}, ": "));
+  }
+  if (!lines.empty()) throw InvalidArgument(join_list(lines, "\n"));
+  return findings.machines;
 }
 
 }  // namespace tutti::launch

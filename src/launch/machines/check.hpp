@@ -17,24 +17,18 @@ struct CheckedMachine {
 };
 
 /**
- * Asks all machines at once, by ssh (or what OMPI_MCA_plm_rsh_agent names) without passwords:
- * whether this program, of this version, and the same Open MPI are there, the folder and the
- * files that are to be run, and room in /dev/shm for its ranks. Throws InvalidArgument with a line
- * for each machine on which something is wrong, at the latest after ten seconds.
+ * Asks all machines at once: whether this program, of this version, and the same Open MPI are
+ * there, the folder and the files that are to be run, and room in /dev/shm for its ranks. In a job
+ * of a resource manager mpiexec carries the question, as it will start the ranks; otherwise ssh
+ * does (or what OMPI_MCA_plm_rsh_agent names), without passwords. Throws InvalidArgument with a
+ * line for each machine on which something is wrong. Who does not answer is named after ten
+ * seconds; where mpiexec has not reached all, after ten more for those that have not answered, each
+ * alone.
  */
 std::map<std::string, CheckedMachine> check_machines(const std::vector<Host>& hosts,
                                                      const std::vector<std::string>& files);
 
-/** `tutti check`: answers that for this machine; the exit code. Throws Error for what is wrong. */
-int run_check(const std::vector<std::string>& arguments);
-
-/** This program's path. */
-std::string own_path();
-
 /** The words as a shell reads them. */
 std::string shell_text(const std::vector<std::string>& words);
-
-/** How a program is run on another machine: what comes before its name. */
-std::vector<std::string> remote_shell();
 
 }  // namespace tutti::launch

@@ -153,6 +153,10 @@ std::vector<Host> read_hostfile(const std::string& path) {
   return hosts;
 }
 
+bool has_resource_manager() {
+  return environment("SLURM_JOB_NODELIST") || environment("PBS_NODEFILE");
+}
+
 std::vector<Host> allocated_hosts() {
   if (const auto list = environment("SLURM_JOB_NODELIST")) return slurm_hosts(*list);
   const auto path = environment("PBS_NODEFILE");

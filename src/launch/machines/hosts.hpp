@@ -25,6 +25,9 @@ std::vector<Host> parse_hosts(const std::string& option, std::string_view text);
  */
 std::vector<Host> read_hostfile(const std::string& path);
 
+/** Whether this is a job of Slurm or PBS, which then also says how machines are reached. */
+bool has_resource_manager();
+
 /** Those that Slurm or PBS has given this job, if it runs in one; none otherwise. Throws
  * InvalidArgument if srun has started several of this process. */
 std::vector<Host> allocated_hosts();

@@ -207,6 +207,12 @@ int signal_descendants(int signal, const std::set<pid_t>& except) {
   return static_cast<int>(processes.size());
 }
 
+std::string own_path() {
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error || !std::filesystem::exists(path, error) ? "/proc/self/exe" : path.string();
+}
+
 void open_standard_descriptors() {
   for (;;) {
     const int descriptor = ::open("/dev/null", O_RDWR);

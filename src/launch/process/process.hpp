@@ -86,6 +86,9 @@ std::set<pid_t> descendants(const std::set<pid_t>& except = {});
 /** Sends all of them a signal, and returns how many there were. */
 int signal_descendants(int signal, const std::set<pid_t>& except = {});
 
+/** This program's path. */
+std::string own_path();
+
 /** Opens /dev/null for those of the descriptors 0 to 2 that are closed, so that nothing else gets
  * their numbers. */
 void open_standard_descriptors();
