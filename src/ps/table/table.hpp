@@ -120,6 +120,10 @@ class Table {
   std::int64_t rows_of_shard(int shard) const;
   /** Puts a row there as it was stored. Throws SystemError for want of memory. */
   void restore(const StoredRow& row);
+  /** What the entry rule has counted so far (Admission::counts()), */
+  std::span<const double> entry_counts() const;
+  /** and counts of a server that had a part of this table, which this one goes on with. */
+  void merge_entry_counts(std::span<const double> counts);
 
  private:
   class Impl;

@@ -1,0 +1,64 @@
+// Decides by age, score and number which rows go.
+#include "ps/table/eviction.hpp"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+namespace tutti::ps {
+namespace {
+
+std::int64_t most_rows(const Eviction& eviction, int servers, std::int64_t bytes_per_row) {
+  if (eviction.max_bytes == 0) return 0;
+  return std::max<std::int64_t>(1, eviction.max_bytes / servers / bytes_per_row);
+}
+
+}  // namespace
+
+EvictionPolicy::EvictionPolicy(const TableSpec& spec, int servers, std::int64_t bytes_per_row)
+    : eviction_(spec.eviction), most_rows_(most_rows(spec.eviction, servers, bytes_per_row)) {
+  if (const auto* entry = std::get_if<AdmitShowClick>(&spec.entry)) score_ = *entry;
+}
+
+bool EvictionPolicy::keeps_history(const TableSpec& spec) {
+  return std::holds_alternative<AdmitShowClick>(spec.entry) || spec.eviction.max_age > 0 ||
+         spec.eviction.max_bytes > 0 || spec.eviction.min_score > 0;
+}
+
+bool EvictionPolicy::ages_due(std::int64_t step) const {
+  return eviction_.max_age > 0 && step % std::max<std::int64_t>(1, eviction_.max_age / 8) == 0;
+}
+
+bool EvictionPolicy::too_old(const RowHistory& row, std::int64_t step) const {
+  return step - row.last_step > eviction_.max_age;
+}
+
+bool EvictionPolicy::scores_due(std::int64_t step) const {
+  return eviction_.min_score > 0 && step % eviction_.every == 0;
+}
+
+bool EvictionPolicy::fade(RowHistory& row) const {
+  row.shows *= eviction_.decay;
+  row.clicks *= eviction_.decay;
+  return score_.show_coefficient * row.shows + score_.click_coefficient * row.clicks <
+         eviction_.min_score;
+}
+
+std::int64_t EvictionPolicy::surplus(std::int64_t rows) const {
+  if (most_rows_ == 0 || rows <= most_rows_) return 0;
+  return rows - (most_rows_ - most_rows_ / 16);
+}
+
+bool LeastRecent::goes(const RowHistory& row) {
+  if (!std::exchange(counted_, true)) {
+    // From now on: how many rows of each step go.
+    for (auto& [step, count] : counts_) {
+      count = std::min(count, surplus_);
+      surplus_ -= count;
+    }
+  }
+  std::int64_t& left = counts_[row.last_step];
+  return left > 0 && left-- > 0;
+}
+
+}  // namespace tutti::ps
