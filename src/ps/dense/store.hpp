@@ -11,10 +11,12 @@
 
 namespace tutti::ps {
 
-/** A block and the rule of its parameter. */
+/** A block, and what files have to know of its parameter. */
 struct OwnBlock {
   Block block;
   Rule rule;
+  std::string parameter{};    ///< its name
+  std::int64_t elements = 0;  ///< of the whole parameter
 };
 
 /**
