@@ -43,7 +43,8 @@ class Links {
    * lost. */
   virtual void answer(const Request& request, const ReplyHeader& header,
                       std::span<const std::byte> payload) = 0;
-  /** Workers lost since the last call. What they had sent whole before is handed out first. */
+  /** Workers lost since the last call. What they had sent whole before is handed out first, and can
+   * be read until the next call of next(). */
   virtual std::vector<LostWorker> lost() = 0;
   /** Gives up on a worker: its link ends. */
   virtual void drop(int worker) = 0;

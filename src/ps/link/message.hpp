@@ -14,28 +14,48 @@ enum class RequestKind : std::uint8_t {
   add_rows,      ///< as push_rows, without a rule (GEO)
   add_dense,     ///< as push_dense, without a rule (GEO)
   set_dense,     ///< as push_dense: initial values, of worker 0
-  end_round,     ///< `round` of this worker is over (sync: replied to once it has been applied)
+  end_round,     ///< reply: RoundReply; in sync mode once the round has been applied
   look_up,       ///< ids; reply: rows
-  pull_dense,    ///< reply: all blocks of the server
-  pull_changed,  ///< table; reply: ids and rows that others changed since the last (GEO)
+  pull_dense,    ///< Ranges of the server's blocks; reply: their elements
+  pull_changed,  ///< reply: ids, then rows that others changed since the last, `count` at most
+                 ///< (GEO)
   barrier,       ///< replied to once all workers that live have asked
-  save,          ///< folder's name; replied to once this server's part is there
-  finish_save,   ///< folder's name: all servers' parts are there (sent to server 0)
+  save,          ///< folder's name, empty: the server's own; `round`: this worker's saves before
+  finish_save,   ///< the same once all servers' parts are there (sent to server 0)
   stop,          ///< the last
 };
 
+/** Of push_rows and add_rows. */
 inline constexpr std::uint8_t kHasShows = 1;
 inline constexpr std::uint8_t kHasClicks = 2;
+/** Of end_round: replied to once no worker that lives is `count` steps or more behind. */
+inline constexpr std::uint8_t kWaitForSlowest = 4;
+/** Of save: replied to once this server's part is there, not when it has been begun. */
+inline constexpr std::uint8_t kWhenWritten = 8;
 
 /** Plain bytes. The payload's length follows from it, and from the table. */
 struct RequestHeader {
   RequestKind kind{};
   std::uint8_t flags = 0;
-  std::uint16_t merged = 1;  ///< batches that a push was merged from
   std::int32_t table = -1;
-  std::int64_t count = 0;  ///< ids, elements, or bytes of a name
-  std::int64_t round = 0;  ///< steps that the worker had ended before
+  std::int64_t count = 0;  ///< ids, elements, ranges, or bytes of a name
+  std::int64_t round = 0;  ///< steps that the worker has ended
   std::int64_t payload_bytes = 0;
+};
+
+/** Of elements of a server's blocks. Plain bytes. */
+struct Range {
+  std::int64_t offset = 0;
+  std::int64_t count = 0;
+};
+
+/** What the reply to end_round begins with; the numbers of all workers lost so far (int32) follow.
+ * Plain bytes. */
+struct RoundReply {
+  std::int64_t slowest = 0;      ///< steps that all workers that live have ended
+  std::int64_t saved = 0;        ///< of this worker's saves, those that this server has done with
+  std::uint8_t save_failed = 0;  ///< the last of them came to nothing: the server has logged why
+  std::uint8_t save_due = 0;     ///< this worker is to see to a checkpoint in the servers' folder
 };
 
 enum class Outcome : std::uint8_t { done, refused, no_memory, lost_worker };

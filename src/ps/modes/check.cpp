@@ -2,34 +2,27 @@
 #include "ps/modes/check.hpp"
 
 #include <cstdint>
-#include <limits>
 
 #include "base/refuse.hpp"
 
 namespace tutti::ps {
 namespace {
 
-/** Requests count the batches that were merged into them in 16 bits. */
-constexpr std::int64_t kMostBatches = std::numeric_limits<std::uint16_t>::max();
-
-void require_within(const char* option, std::int64_t value, std::int64_t most) {
-  if (value < 1 || value > most) refuse(option, " is ", value, ", not 1 to ", most);
+void require_positive(const char* option, std::int64_t value) {
+  if (value < 1) refuse(option, " is ", value, ", not 1 or more");
 }
 
 struct Checker {
   void operator()(const Sync&) const {}
   void operator()(const Async& mode) const {
-    require_within("Async: max_merge_var_num", mode.max_merge_var_num, kMostBatches);
-    require_within("Async: send_queue_size", mode.send_queue_size, kMostBatches);
-    if (mode.staleness)
-      require_within("Async: staleness", *mode.staleness, std::numeric_limits<std::int64_t>::max());
+    require_positive("Async: max_merge_var_num", mode.max_merge_var_num);
+    require_positive("Async: send_queue_size", mode.send_queue_size);
+    if (mode.staleness) require_positive("Async: staleness", *mode.staleness);
   }
   void operator()(const HalfAsync& mode) const {
-    require_within("HalfAsync: merge_batches", mode.merge_batches, kMostBatches);
+    require_positive("HalfAsync: merge_batches", mode.merge_batches);
   }
-  void operator()(const Geo& mode) const {
-    require_within("Geo: push_steps", mode.push_steps, std::numeric_limits<std::int64_t>::max());
-  }
+  void operator()(const Geo& mode) const { require_positive("Geo: push_steps", mode.push_steps); }
 };
 
 }  // namespace
