@@ -44,8 +44,13 @@ struct Slicing {
   Dispatcher dispatcher = round_robin();
 };
 
-/** The blocks of parameters: of one with n elements there are min(servers, max(1, n /
- * min_block_size)), of equal size rounded up to whole rows. Throws InvalidArgument. */
+/**
+ * The blocks of parameters, by the formula of Paddle's slice_variable: of one with n elements there
+ * are min(servers, max(1, n / min_block_size)), all but the last of equal size, which is rounded up
+ * to whole rows; so there may be fewer. Throws InvalidArgument for a parameter without a name of
+ * its own, with a dimension below 1, with another number of initial values, or with a rule for
+ * rows.
+ */
 std::vector<Block> slice(std::span<const DenseParameter> parameters, int servers,
                          const Slicing& slicing);
 

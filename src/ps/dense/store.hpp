@@ -25,10 +25,13 @@ struct OwnBlock {
  */
 class DenseStore {
  public:
-  /** Makes a shared memory object of that name. Throws SystemError. */
+  /** Makes a shared memory object of that name, for DenseReader; an empty name: private memory.
+   * Throws SystemError. */
   DenseStore(std::vector<OwnBlock> blocks, const std::string& segment);
   DenseStore(DenseStore&&) noexcept;
   DenseStore& operator=(DenseStore&&) noexcept;
+  DenseStore(const DenseStore&) = delete;
+  DenseStore& operator=(const DenseStore&) = delete;
   ~DenseStore();
 
   void unlink();
@@ -59,6 +62,8 @@ class DenseReader {
   DenseReader(const std::string& segment, std::int64_t elements);
   DenseReader(DenseReader&&) noexcept;
   DenseReader& operator=(DenseReader&&) noexcept;
+  DenseReader(const DenseReader&) = delete;
+  DenseReader& operator=(const DenseReader&) = delete;
   ~DenseReader();
 
   std::span<const float> values() const;

@@ -2,10 +2,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <variant>
 
 #include "base/refuse.hpp"
 #include "base/text.hpp"
+#include "ps/table/rules.hpp"
 #include "ps/table/table.hpp"
 
 namespace tutti::ps {
@@ -13,10 +16,10 @@ namespace {
 
 constexpr std::int64_t kMostElements = std::int64_t{1} << 20U;
 
-/** The fields of one table. */
+/** The fields of what `owner` has: "table 'item'". */
 class FieldCheck {
  public:
-  explicit FieldCheck(const TableSpec& spec) : spec_(spec) {}
+  explicit FieldCheck(std::string owner) : owner_(std::move(owner)) {}
 
   void operator()(const Sgd& rule) const { rate("Sgd::lr", rule.lr); }
   void operator()(const Momentum& rule) const {
@@ -69,15 +72,13 @@ class FieldCheck {
     rate("AdmitShowClick::threshold", entry.threshold);
   }
 
-  void table() const {
-    if (spec_.name.empty()) refuse("TableSpec::name is empty");
-    if (spec_.dim < 1 || spec_.dim > kMostElements) {
-      wrong("dim", std::to_string(spec_.dim), "must be from 1 to " + std::to_string(kMostElements));
+  void dimensions(const TableSpec& spec) const {
+    if (spec.dim < 1 || spec.dim > kMostElements) {
+      wrong("dim", std::to_string(spec.dim), "must be from 1 to " + std::to_string(kMostElements));
     }
-    not_negative("dict_size", spec_.dict_size);
+    not_negative("dict_size", spec.dict_size);
   }
-  void eviction() const {
-    const Eviction& eviction = spec_.eviction;
+  void operator()(const Eviction& eviction) const {
     not_negative("Eviction::max_age", eviction.max_age);
     not_negative("Eviction::max_bytes", eviction.max_bytes);
     rate("Eviction::min_score", eviction.min_score);
@@ -92,7 +93,7 @@ class FieldCheck {
  private:
   [[noreturn]] void wrong(const char* field, const std::string& value,
                           const std::string& what) const {
-    refuse("table '", spec_.name, "': ", field, " is ", value, ", but ", what);
+    refuse(owner_, ": ", field, " is ", value, ", but ", what);
   }
   void finite(const char* field, float value) const {
     if (!std::isfinite(value)) wrong(field, number_text(value), "must be finite");
@@ -109,18 +110,21 @@ class FieldCheck {
     if (value < 0) wrong(field, std::to_string(value), "must not be negative");
   }
 
-  const TableSpec& spec_;
+  std::string owner_;
 };
 
 }  // namespace
 
 void check(const TableSpec& spec) {
-  const FieldCheck fields(spec);
-  fields.table();
+  if (spec.name.empty()) refuse("TableSpec::name is empty");
+  const FieldCheck fields("table '" + spec.name + "'");
+  fields.dimensions(spec);
   std::visit(fields, spec.rule);
   std::visit(fields, spec.initial);
   std::visit(fields, spec.entry);
-  fields.eviction();
+  fields(spec.eviction);
 }
+
+void check(const Rule& rule, const std::string& owner) { std::visit(FieldCheck(owner), rule); }
 
 }  // namespace tutti::ps

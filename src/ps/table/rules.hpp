@@ -2,11 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "tutti/ps/table.hpp"
 
 namespace tutti::ps {
+
+/** Throws InvalidArgument for a rule that makes no sense, naming whose it is ("table 'item'"), the
+ * field and its value. */
+void check(const Rule& rule, const std::string& owner);
 
 /** How many floats of state `count` elements of a rule have. */
 std::int64_t state_floats(const Rule& rule, std::int64_t count);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ps/table/place.hpp"
+#include "ps/table/rules.hpp"
 #include "tutti/ps/server.hpp"
 #include "tutti/ps/table.hpp"
 
@@ -43,9 +44,6 @@ struct StoredRow {
   float shows;
   float clicks;
 };
-
-/** How many floats of state a row of a rule has. */
-std::int64_t state_floats(const Rule& rule, std::int64_t dim);
 
 /**
  * Reads rows that a Table of this or another process of the host may be changing, without telling

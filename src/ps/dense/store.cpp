@@ -1,0 +1,187 @@
+// Keeps a server's blocks in shared memory, where one process writes and others read.
+#include "ps/dense/store.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <utility>
+
+#include "base/available_memory.hpp"
+#include "base/memory.hpp"
+#include "base/refuse.hpp"
+#include "comm/shm/segment.hpp"
+#include "ps/table/describe.hpp"
+#include "ps/table/rules.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::ps {
+namespace {
+
+std::int64_t bytes_of(std::int64_t elements) {
+  return elements * static_cast<std::int64_t>(sizeof(float));
+}
+
+/** The blocks' values and their rules' state. */
+std::int64_t count_floats(const std::vector<OwnBlock>& blocks) {
+  std::int64_t sum = 0;
+  for (const OwnBlock& own : blocks) {
+    sum += own.block.count + state_floats(own.rule, own.block.count);
+  }
+  return sum;
+}
+
+void require_elements(const char* what, std::span<const float> given, std::int64_t expected) {
+  if (std::ssize(given) == expected) return;
+  refuse(what, " has ", given.size(), " elements, but there are ", expected);
+}
+
+/** Throws SystemError. What the machine does not have the kernel would kill somebody for. */
+void require_memory(std::int64_t bytes) {
+  const AvailableMemory available = available_memory();
+  if (available.fits(bytes, 1)) return;
+  throw SystemError("cannot reserve " + std::to_string(bytes) +
+                        " bytes for dense parameters: " + available.describe(),
+                    ENOMEM);
+}
+
+/** Shared memory of a new object, whose pages are there. */
+std::shared_ptr<shm::Mapping> map_new(shm::Segment& segment, const std::string& name,
+                                      std::int64_t elements) {
+  const std::int64_t bytes = bytes_of(std::max<std::int64_t>(1, elements));  // none is not mapped
+  segment = shm::Segment::create(name);
+  shm::NameGuard guard(name);
+  segment.resize(bytes);
+  segment.reserve(0, bytes);
+  std::shared_ptr<shm::Mapping> mapping = segment.map();
+  guard.keep_name();
+  return mapping;
+}
+
+}  // namespace
+
+class DenseStore::Impl {
+ public:
+  struct Part {
+    std::int64_t offset;
+    std::shared_ptr<const RuleKernel> kernel;
+    std::vector<float> state;
+  };
+
+  Impl(std::vector<OwnBlock> own_blocks, const std::string& segment_name)
+      : blocks(std::move(own_blocks)) {
+    require_memory(bytes_of(count_floats(blocks)));
+    std::int64_t offset = 0;
+    std::map<std::string, std::shared_ptr<const RuleKernel>> kernels;  // which have tables
+    for (const OwnBlock& own : blocks) {
+      auto& kernel = kernels[describe(own.rule)];
+      if (!kernel) kernel = std::make_shared<const RuleKernel>(own.rule);
+      std::vector<float> state(static_cast<std::size_t>(state_floats(own.rule, own.block.count)));
+      kernel->start(state.data(), own.block.count);
+      parts.push_back({offset, kernel, std::move(state)});
+      offset += own.block.count;
+    }
+    const auto count = static_cast<std::size_t>(offset);
+    if (segment_name.empty()) {
+      private_values_.resize(count);
+      values = private_values_;
+    } else {
+      mapping_ = map_new(segment, segment_name, offset);
+      values = {reinterpret_cast<float*>(mapping_->base()), count};
+    }
+  }
+
+  /** Block number `i` of what lies or travels as all blocks do. */
+  template <class Element>
+  std::span<Element> part_of(std::span<Element> all, std::size_t i) const {
+    return all.subspan(static_cast<std::size_t>(parts[i].offset),
+                       static_cast<std::size_t>(blocks[i].block.count));
+  }
+
+  std::vector<OwnBlock> blocks;
+  std::vector<Part> parts;
+  std::span<float> values;
+  shm::Segment segment;
+
+ private:
+  std::shared_ptr<shm::Mapping> mapping_;
+  std::vector<float> private_values_;
+};
+
+DenseStore::DenseStore(std::vector<OwnBlock> blocks, const std::string& segment)
+    : impl_(std::make_unique<Impl>(std::move(blocks), segment)) {}
+DenseStore::DenseStore(DenseStore&&) noexcept = default;
+DenseStore& DenseStore::operator=(DenseStore&&) noexcept = default;
+DenseStore::~DenseStore() = default;
+
+void DenseStore::unlink() { impl_->segment.unlink(); }
+std::int64_t DenseStore::elements() const { return std::ssize(impl_->values); }
+std::span<const OwnBlock> DenseStore::blocks() const { return impl_->blocks; }
+std::span<const float> DenseStore::values() const { return impl_->values; }
+
+void DenseStore::set(std::span<const float> values) {
+  require_elements("values", values, elements());
+  copy_bytes(impl_->values.data(), values.data(), bytes_of(elements()));
+}
+
+void DenseStore::update(std::span<const float> gradients, float scale) {
+  require_elements("gradients", gradients, elements());
+  for (std::size_t i = 0; i < impl_->parts.size(); ++i) {
+    const std::span<float> values = impl_->part_of(impl_->values, i);
+    Impl::Part& part = impl_->parts[i];
+    part.kernel->apply(values.data(), part.state.data(), impl_->part_of(gradients, i).data(),
+                       std::ssize(values), scale);
+  }
+}
+
+void DenseStore::add(std::span<const float> deltas) {
+  require_elements("deltas", deltas, elements());
+  add_scaled(impl_->values.data(), deltas.data(), elements(), 1.0F);
+}
+
+std::span<const float> DenseStore::state(std::int64_t block) const {
+  return impl_->parts.at(static_cast<std::size_t>(block)).state;
+}
+
+void DenseStore::restore(std::int64_t block, std::span<const float> values,
+                         std::span<const float> state) {
+  const auto number = static_cast<std::size_t>(block);
+  Impl::Part& part = impl_->parts.at(number);
+  const std::span<float> own = impl_->part_of(impl_->values, number);
+  require_elements("values", values, std::ssize(own));
+  require_elements("state", state, std::ssize(part.state));
+  copy_bytes(own.data(), values.data(), bytes_of(std::ssize(own)));
+  std::copy(state.begin(), state.end(), part.state.begin());
+}
+
+class DenseReader::Impl {
+ public:
+  Impl(const std::string& name, std::int64_t elements) {
+    const shm::Segment segment = shm::Segment::open(name);
+    if (!segment) throw SystemError("shared memory " + name + " of a server", ENOENT);
+    mapping_ = segment.map();
+    if (mapping_->bytes() < bytes_of(elements)) {
+      throw SystemError("shared memory " + name + " of a server has " +
+                            std::to_string(mapping_->bytes()) + " bytes, but " +
+                            std::to_string(elements) + " elements were to be there",
+                        EINVAL);
+    }
+    values_ = {reinterpret_cast<const float*>(mapping_->base()),
+               static_cast<std::size_t>(elements)};
+  }
+
+  std::span<const float> values() const { return values_; }
+
+ private:
+  std::shared_ptr<shm::Mapping> mapping_;
+  std::span<const float> values_;
+};
+
+DenseReader::DenseReader(const std::string& segment, std::int64_t elements)
+    : impl_(std::make_unique<Impl>(segment, elements)) {}
+DenseReader::DenseReader(DenseReader&&) noexcept = default;
+DenseReader& DenseReader::operator=(DenseReader&&) noexcept = default;
+DenseReader::~DenseReader() = default;
+
+std::span<const float> DenseReader::values() const { return impl_->values(); }
+
+}  // namespace tutti::ps
