@@ -1,7 +1,6 @@
 // Duplicates communicators, and finds out who shares a host.
 #include "comm/mpi/session.hpp"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,13 +13,12 @@
 #include <string_view>
 #include <utility>
 
-#include "base/environment.hpp"
 #include "base/log.hpp"
-#include "base/system.hpp"
 #include "base/text.hpp"
 #include "base/waiter.hpp"
 #include "comm/mpi/lifecycle.hpp"
 #include "comm/mpi/wait_graph.hpp"
+#include "comm/place.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::mpi {
@@ -28,31 +26,17 @@ namespace {
 
 constexpr std::chrono::milliseconds kRollCall{700};  // how long missing ranks are looked for
 
-/** What the ranks of a host have in common, and those of two hosts do not: a hash of the machine
- * with its shared memory and its processes, and one of TUTTI_HOST_ID, or 0. */
-using Place = std::array<std::uint64_t, 2>;
-
 /** Where a rank is, and who. */
 struct Whereabouts {
   Place place;
   ProcessNumber process;
 };
 
-/** Tells devices of file systems and namespaces apart, within a machine that runs. */
-std::string identity_of(const char* path) {
-  struct stat status {};
-  if (::stat(path, &status) != 0) return "-";
-  return std::to_string(status.st_dev) + "." + std::to_string(status.st_ino);
-}
-
-Place own_place() {
+Place place_of_processor() {
   std::array<char, MPI_MAX_PROCESSOR_NAME> name{};
-  int length = 0;  // machines that are copies of one that ran have its boot id as well
+  int length = 0;
   check(MPI_Get_processor_name(name.data(), &length), "MPI_Get_processor_name");
-  const std::string machine = boot_id() + " " + name.data() + " " + identity_of("/dev/shm") + " " +
-                              identity_of("/proc/self/ns/pid");
-  const auto host_id = environment("TUTTI_HOST_ID");
-  return {hash_text(machine), host_id ? std::max<std::uint64_t>(1, hash_text(*host_id)) : 0};
+  return own_place(name.data());
 }
 
 /** The ranks of `comm` in MPI_COMM_WORLD, but those of processes that were spawned. */
@@ -231,7 +215,7 @@ std::vector<int> Session::hosts() {
   const auto ranks =
       std::make_shared<std::vector<Whereabouts>>(static_cast<std::size_t>(size_) + 1);
   Whereabouts& own = ranks->back();
-  own = {own_place(), OwnWaits::of_this_process().number()};
+  own = {place_of_processor(), OwnWaits::of_this_process().number()};
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Iallgather(&own, sizeof own, MPI_BYTE, ranks->data(), sizeof own, MPI_BYTE, comm_,
                        &request),

@@ -1,6 +1,7 @@
 // A worker's end of the link to one server: the unit of failure.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -23,6 +24,11 @@ struct Reply {
   ReplyHeader header;
   std::vector<std::byte> payload;
 };
+
+/** A server has so much longer than the deadline to answer: it can say for whom it waits. */
+inline constexpr std::chrono::milliseconds kGraceOfServer{1000};
+/** Requests of a link that are not answered, at most: then sending waits. */
+inline constexpr std::uint64_t kMostUnanswered = 1024;
 
 /**
  * Requests go to the server in the order in which they are sent, and are answered in that order. A

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 #include "comm/mpi/endpoint.hpp"
 #include "ps/link/link.hpp"
 #include "ps/link/links.hpp"
+#include "tutti/ps/fleet.hpp"
 
 namespace tutti::ps {
 
@@ -42,19 +44,26 @@ struct Listener {
   Name name;
 };
 
+/** What rows look like between hosts. */
+struct RowFormat {
+  std::vector<std::int64_t> dims;  ///< of the tables, f32 elements
+  WireFormat wire = WireFormat::f32;
+};
+
 /**
  * Connects this worker to all servers, trying again while they are not there, and saying after some
  * seconds whom it waits for. Blocks. Throws PeerLost listing the servers that are missing at the
  * deadline, MismatchError showing both sides where terms differ.
  */
 std::vector<Joined> meet_servers(std::span<const ServerAddress> servers, int worker,
-                                 const Name& name, const Terms& terms,
+                                 const Name& name, const Terms& terms, const RowFormat& format,
                                  std::chrono::milliseconds timeout);
 
 /** Waits until all workers have come. Strangers are turned away. Errors as above; who has come when
  * somebody is missing at the deadline is told so, and fails as well. */
 std::unique_ptr<Links> meet_workers(Listener listener, std::span<const Name> workers,
-                                    const Terms& terms, const std::string& greeting,
+                                    const Terms& terms, const RowFormat& format,
+                                    const std::string& greeting,
                                     std::chrono::milliseconds timeout);
 
 }  // namespace tutti::ps

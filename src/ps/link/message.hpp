@@ -58,6 +58,11 @@ struct RoundReply {
   std::uint8_t save_due = 0;     ///< this worker is to see to a checkpoint in the servers' folder
 };
 
+/** Whether the numbers of a header that another process has written are in their ranges. */
+inline bool is_request(const RequestHeader& header) {
+  return header.kind <= RequestKind::stop && header.count >= 0 && header.payload_bytes >= 0;
+}
+
 enum class Outcome : std::uint8_t { done, refused, no_memory, lost_worker };
 
 /** Plain bytes. */

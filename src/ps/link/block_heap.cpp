@@ -1,0 +1,104 @@
+// Hands out blocks by powers of two.
+#include "ps/link/block_heap.hpp"
+
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+
+#include "tutti/error.hpp"
+#include "tutti/unique_id.hpp"
+
+namespace tutti::ps {
+namespace {
+
+constexpr std::int64_t kPage = 4096;
+
+/** Address space for blocks: four times what /dev/shm can hold, so that it lasts when each is a
+ * power of two and some are free. */
+std::int64_t most_bytes() {
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  constexpr std::int64_t kUnknown = std::int64_t{64} << 30;
+  struct statvfs room {};
+  if (::statvfs("/dev/shm", &room) != 0 || room.f_blocks == 0) return kUnknown;
+  return std::min<std::int64_t>(kMost, static_cast<std::int64_t>(room.f_blocks * room.f_frsize)) *
+         4;
+}
+
+std::int64_t whole_pages(std::int64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+int class_of(std::int64_t bytes) {
+  const auto pages = static_cast<std::uint64_t>(std::max(whole_pages(bytes), kPage) / kPage);
+  return static_cast<int>(std::bit_width(pages - 1));
+}
+
+}  // namespace
+
+BlockHeap::BlockHeap(std::int64_t header)
+    : name_(shm::segment_name(UniqueId::create(), "link")),
+      segment_(shm::Segment::create(name_)),
+      guard_(name_),
+      end_(header) {
+  segment_.resize(header + most_bytes());
+  segment_.reserve(0, header);
+  mapping_ = segment_.map();
+}
+
+std::int64_t BlockHeap::take(std::int64_t bytes) {
+  const int size_class = class_of(std::min(bytes, mapping_->bytes()));
+  std::vector<std::int64_t>& free = free_[static_cast<std::size_t>(size_class)];
+  if (free.empty()) {
+    const std::int64_t size = kPage << size_class;
+    if (size > mapping_->bytes() - end_) {
+      throw SystemError("cannot reserve " + std::to_string(bytes) + " bytes of shared memory",
+                        ENOMEM);
+    }
+    blocks_.push_back({end_, 0, size_class});
+    end_ += size;
+    free.push_back(std::ssize(blocks_));
+  }
+  const std::int64_t block = free.back();
+  reserve(blocks_[static_cast<std::size_t>(block) - 1], whole_pages(bytes));
+  free.pop_back();
+  return block;
+}
+
+void BlockHeap::reserve(Block& block, std::int64_t bytes) {
+  if (bytes <= block.reserved) return;
+  const auto grow = [&] {
+    segment_.reserve(block.offset + block.reserved, bytes - block.reserved);
+    block.reserved = bytes;
+  };
+  try {
+    grow();
+  } catch (const SystemError&) {
+    give_back_free();
+    grow();
+  }
+}
+
+void BlockHeap::give(std::int64_t block) {
+  free_[static_cast<std::size_t>(at(block).size_class)].push_back(block);
+}
+
+void BlockHeap::give_back_free() {
+  for (const auto& list : free_) {
+    for (const std::int64_t number : list) {
+      Block& block = blocks_[static_cast<std::size_t>(number) - 1];
+      segment_.give_back(block.offset, block.reserved);
+      block.reserved = 0;
+    }
+  }
+}
+
+std::shared_ptr<shm::Mapping> open_heap(const std::string& name, std::int64_t header) {
+  shm::Segment segment = shm::Segment::open(name);
+  if (!segment || segment.bytes() < header) return nullptr;
+  std::shared_ptr<shm::Mapping> mapping = segment.map();
+  segment.unlink();
+  return mapping;
+}
+
+}  // namespace tutti::ps

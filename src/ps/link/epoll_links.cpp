@@ -1,0 +1,153 @@
+// Turns, short looks and sleep.
+#include "ps/link/epoll_links.hpp"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "comm/shm/flag.hpp"
+#include "tutti/error.hpp"
+#include "tutti/interrupt.hpp"
+
+namespace tutti::ps {
+namespace {
+
+constexpr std::chrono::microseconds kSpin{50};
+constexpr std::chrono::microseconds kBetweenSockets{200};
+constexpr std::chrono::milliseconds kLongest{1000};
+constexpr int kLooksPerClock = 20;
+constexpr std::size_t kMostEvents = 64;
+
+}  // namespace
+
+EpollLinks::EpollLinks(std::vector<std::unique_ptr<Peer>> peers)
+    : epoll_(::epoll_create1(EPOLL_CLOEXEC)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!epoll_ || !wake_) throw SystemError("cannot make a descriptor to wait for workers", errno);
+  epoll_event event{EPOLLIN, {.u64 = peers.size()}};
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) != 0) {
+    throw SystemError("cannot wait for workers", errno);
+  }
+  for (std::unique_ptr<Peer>& peer : peers) {
+    event = {peer->events(), {.u64 = peers_.size()}};
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, peer->socket().get(), &event) != 0) {
+      throw SystemError("cannot wait for workers", errno);
+    }
+    peers_.push_back({std::move(peer), event.events});
+  }
+}
+
+EpollLinks::~EpollLinks() {
+  for (Entry& entry : peers_) entry.peer->end();
+}
+
+std::optional<Request> EpollLinks::next(std::chrono::nanoseconds limit) {
+  if (has_news()) return std::nullopt;
+  const auto start = Clock::now();
+  if (start - looked_ > kBetweenSockets) look_at_sockets({});
+  if (auto request = take()) return request;
+  const Clock::time_point end = limit < Clock::time_point::max() - start
+                                    ? start + std::max(limit, std::chrono::nanoseconds(0))
+                                    : Clock::time_point::max();
+  if (auto request = spin(end)) return request;
+  while (!has_news() && Clock::now() < end) {
+    if (auto request = sleep(end)) return request;
+    InterruptCheck::poll();
+  }
+  return std::nullopt;
+}
+
+std::optional<Request> EpollLinks::take() {
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    const std::size_t at = turn_ + i < peers_.size() ? turn_ + i : turn_ + i - peers_.size();
+    Peer& peer = *peers_[at].peer;
+    if (auto request = peer.take()) {
+      turn_ = at + 1 < peers_.size() ? at + 1 : 0;
+      return request;
+    }
+    if (auto reason = peer.loss()) {
+      lost_.push_back({peer.worker(), std::move(*reason)});
+      told_ = false;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Request> EpollLinks::spin(Clock::time_point end) {
+  const bool useful = std::any_of(peers_.begin(), peers_.end(), [](const Entry& entry) {
+    return entry.peer->shares_memory() && !entry.peer->has_ended();
+  });
+  end = std::min(end, Clock::now() + kSpin);
+  while (useful && told_ && Clock::now() < end) {
+    for (int i = 0; i < kLooksPerClock; ++i) {
+      if (auto request = take()) return request;
+      shm::relax();
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Request> EpollLinks::sleep(Clock::time_point end) {
+  set_sleeping(true);
+  auto request = take();
+  if (!request && told_) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+    const auto most = InterruptCheck::active() ? InterruptCheck::kInterval : kLongest;
+    look_at_sockets(std::clamp(left, std::chrono::milliseconds(0), most));
+    request = take();
+  }
+  set_sleeping(false);
+  return request;
+}
+
+void EpollLinks::look_at_sockets(std::chrono::milliseconds limit) {
+  std::array<epoll_event, kMostEvents> events;
+  const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
+                                 static_cast<int>(limit.count()));
+  for (int i = 0; i < count; ++i) {
+    const std::size_t at = events[static_cast<std::size_t>(i)].data.u64;
+    if (at < peers_.size()) {
+      peers_[at].peer->handle_socket();
+      watch(peers_[at]);
+    } else {
+      eventfd_t calls = 0;
+      ::eventfd_read(wake_.get(), &calls);
+      woken_ = true;
+    }
+  }
+  looked_ = Clock::now();
+}
+
+void EpollLinks::watch(Entry& entry) {
+  if (entry.peer->has_ended() || entry.events == entry.peer->events()) return;
+  entry.events = entry.peer->events();
+  epoll_event event{entry.events, {.u64 = static_cast<std::uint64_t>(&entry - peers_.data())}};
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, entry.peer->socket().get(), &event);
+}
+
+void EpollLinks::set_sleeping(bool sleeping) {
+  for (Entry& entry : peers_) entry.peer->set_sleeping(sleeping);
+}
+
+bool EpollLinks::has_news() { return std::exchange(woken_, false) | !std::exchange(told_, true); }
+
+void EpollLinks::answer(const Request& request, const ReplyHeader& header,
+                        std::span<const std::byte> payload) {
+  Entry& entry = peers_.at(static_cast<std::size_t>(request.worker));
+  entry.peer->answer(request, header, payload);
+  watch(entry);
+}
+
+std::vector<LostWorker> EpollLinks::lost() {
+  told_ = true;
+  return std::exchange(lost_, {});
+}
+
+void EpollLinks::drop(int worker) { peers_.at(static_cast<std::size_t>(worker)).peer->end(); }
+
+void EpollLinks::wake() { ::eventfd_write(wake_.get(), 1); }
+
+}  // namespace tutti::ps

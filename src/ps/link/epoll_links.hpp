@@ -1,0 +1,68 @@
+// The loop in which a server looks after its links.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/file_descriptor.hpp"
+#include "ps/link/links.hpp"
+#include "ps/link/peer.hpp"
+
+namespace tutti::ps {
+
+/**
+ * Looks at the shared memory of the links of its host again and again, and at all sockets now and
+ * then; after a moment without a request it asks for bytes on the sockets, and sleeps in
+ * epoll_wait.
+ */
+class EpollLinks final : public Links {
+ public:
+  /** peers[i] is worker i. Throws SystemError. */
+  explicit EpollLinks(std::vector<std::unique_ptr<Peer>> peers);
+  ~EpollLinks() override;
+
+  std::optional<Request> next(std::chrono::nanoseconds limit) override;
+  void answer(const Request& request, const ReplyHeader& header,
+              std::span<const std::byte> payload) override;
+  std::vector<LostWorker> lost() override;
+  void drop(int worker) override;
+  void wake() override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  /** A request that is there. */
+  std::optional<Request> take();
+  /** Looks closely for a moment. */
+  std::optional<Request> spin(Clock::time_point end);
+  /** Sleeps until something may be there. */
+  std::optional<Request> sleep(Clock::time_point end);
+  /** Has the sockets handled of which epoll tells. */
+  void look_at_sockets(std::chrono::milliseconds limit);
+  void set_sleeping(bool sleeping);
+  /** Whether next() is to return without a request; once. */
+  bool has_news();
+
+  struct Entry {
+    std::unique_ptr<Peer> peer;
+    std::uint32_t events = 0;  ///< that epoll looks for
+  };
+  /** Tells epoll what to look for. */
+  void watch(Entry& entry);
+
+  std::vector<Entry> peers_;
+  FileDescriptor epoll_;
+  FileDescriptor wake_;
+  std::size_t turn_ = 0;  // whose requests are looked at first
+  Clock::time_point looked_{};
+  std::vector<LostWorker> lost_;
+  bool told_ = true;  // next() has returned for those
+  bool woken_ = false;
+};
+
+}  // namespace tutti::ps

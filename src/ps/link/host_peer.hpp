@@ -1,0 +1,47 @@
+// A server's end of the link to a worker of its host.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "ps/link/block_heap.hpp"
+#include "ps/link/host_layout.hpp"
+#include "ps/link/peer.hpp"
+
+namespace tutti::ps {
+
+/** Reads requests and their payloads where the worker has put them; of the socket it wants nothing
+ * but its end, and bytes that wake it. */
+class HostPeer final : public Peer {
+ public:
+  /** `requests` is the worker's object, `answers` this server's. */
+  HostPeer(mpi::Socket socket, int worker, std::shared_ptr<shm::Mapping> requests,
+           std::unique_ptr<BlockHeap> answers);
+
+  std::uint32_t events() const override;
+  bool shares_memory() const override { return true; }
+  void set_sleeping(bool sleeping) override;
+
+ private:
+  std::optional<Request> take_request() override;
+  void send_answer(const Request& request, const ReplyHeader& header,
+                   std::span<const std::byte> payload) override;
+  std::optional<int> move_bytes() override;
+  void say_end() override;
+  bool has_left() const override;
+  /** Puts a payload where the worker will read it. Throws SystemError. */
+  std::int64_t place(std::span<const std::byte> payload);
+
+  std::shared_ptr<shm::Mapping> requests_;
+  std::unique_ptr<BlockHeap> heap_;
+  RequestArea* asked_;
+  AnswerArea* answers_;
+  std::uint64_t handed_out_ = 0;
+  std::uint64_t answered_ = 0;
+  std::deque<std::pair<std::uint64_t, std::int64_t>> replies_;  // requests, and blocks of payloads
+};
+
+}  // namespace tutti::ps
