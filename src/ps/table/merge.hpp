@@ -1,6 +1,7 @@
 // Adds up the gradients of ids that come several times.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -16,7 +17,7 @@ class Merger {
   explicit Merger(std::int64_t dim);
 
   void clear();
-  /** `shows` and `clicks` may be empty. */
+  /** Adds a row for each id, and to its shows and clicks where these are given. */
   void add(std::span<const std::int64_t> ids, const float* rows, std::span<const float> shows = {},
            std::span<const float> clicks = {});
 
@@ -28,14 +29,19 @@ class Merger {
 
  private:
   struct Slot {
-    std::int64_t id;
-    std::uint32_t place;
-    std::uint32_t generation;
+    std::int64_t id = 0;
+    std::uint32_t place = 0;
+    std::uint32_t generation = 0;  ///< before which clear() it was written
   };
+
+  /** Makes room for so many ids. */
+  void reserve(std::size_t ids);
+  /** Where an id is, or belongs. */
+  Slot& slot_of(std::int64_t id);
 
   std::int64_t dim_;
   std::vector<Slot> slots_;
-  std::uint32_t generation_ = 0;
+  std::uint32_t generation_ = 1;
   std::vector<std::int64_t> ids_;
   std::vector<float> rows_;
   std::vector<float> shows_;

@@ -1,0 +1,58 @@
+// The memory of a table: a large range of addresses, of which memory is taken piece by piece.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "comm/shm/segment.hpp"
+
+namespace tutti::ps {
+
+/**
+ * A sparse object that is mapped once, with the largest size that it may ever have: so it grows
+ * without a new mapping, and without telling who else has mapped it. Huge pages are asked for.
+ */
+class Arena {
+ public:
+  /** A shared memory object (shm::segment_name()), or private memory if the name is empty. Throws
+   * SystemError. */
+  Arena(const std::string& name, std::int64_t bytes);
+  /** What another Arena has made. Throws SystemError; ENOENT if there is none. */
+  explicit Arena(const std::string& name);
+
+  std::byte* base() const { return base_; }
+  std::int64_t bytes() const { return bytes_; }
+  /** Of memory that is taken. */
+  std::int64_t taken() const { return taken_; }
+
+  /** Takes the memory of a range of whole pages that has none; it holds zeros. Touching it cannot
+   * fail later. Throws SystemError with the sizes if there is not enough. */
+  void take(std::int64_t offset, std::int64_t bytes);
+  /** Gives the memory of such a range back. */
+  void give_back(std::int64_t offset, std::int64_t bytes) noexcept;
+  /** Removes the name; the memory stays. */
+  void unlink();
+
+  /** The most memory that this machine could give an Arena of that name. */
+  static std::int64_t most_bytes(const std::string& name);
+
+ private:
+  shm::Segment segment_;
+  std::optional<shm::NameGuard> name_;
+  std::shared_ptr<shm::Mapping> mapping_;
+  std::byte* base_ = nullptr;
+  std::int64_t bytes_ = 0;
+  std::int64_t taken_ = 0;
+};
+
+inline constexpr std::int64_t kPage = 4096;
+inline constexpr std::int64_t kHugePage = std::int64_t{2} << 20U;
+
+constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+}  // namespace tutti::ps

@@ -1,0 +1,156 @@
+// The index of a table: in which row an id is. One writes, any number of processes read meanwhile.
+//
+// The ids of a shard lie in lines of four slots, by open addressing: an id belongs into the line
+// that its hash says, or else into the next one that has a vacant slot. Lines are in the order of
+// the hashes whatever their number, so a shard can grow by any factor: a new array of lines is
+// written from the first to the last, and then named in the header, with the next generation. Two
+// ranges of addresses take turns for that. Who found nothing, or something in an array that may
+// have become old, looks at the generation again and, if need be, repeats the search: nobody has to
+// say that it is reading, and one that is killed leaves nothing.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "ps/table/place.hpp"
+
+namespace tutti::ps {
+
+inline constexpr std::uint32_t kVacant = 0;
+inline constexpr std::uint32_t kRemoved = UINT32_MAX;  ///< vacant once the shard is written anew
+inline constexpr std::uint64_t kVersion = std::uint64_t{1} << 32U;
+
+/**
+ * An id and its row. `word` has 1 + the row in its lower half, and a version in the upper: odd
+ * while the row is being changed (only with consistent rows), another one after each change and
+ * when the row is removed.
+ */
+struct Slot {
+  std::atomic<std::int64_t> id;
+  std::atomic<std::uint64_t> word;
+};
+
+constexpr std::uint32_t row_of(std::uint64_t word) { return static_cast<std::uint32_t>(word); }
+constexpr bool has_row(std::uint64_t word) {
+  return row_of(word) != kVacant && row_of(word) != kRemoved;
+}
+
+struct alignas(64) Line {
+  static constexpr std::uint32_t kSlots = 4;
+  std::array<Slot, kSlots> slots;
+};
+static_assert(sizeof(Line) == 64);
+
+/** The array of a shard that is in use. */
+struct ShardState {
+  std::uint32_t generation = 0;
+  std::uint32_t lines = 0;
+  bool operator==(const ShardState&) const = default;
+};
+
+inline constexpr int kIndexShards = 256;
+
+/** Where the parts of a table's memory lie, in bytes from its beginning. */
+struct TableLayout {
+  std::int64_t dim = 0;
+  std::int64_t state_floats = 0;
+  std::int64_t most_rows = 0;
+  std::int64_t array_bytes = 0;  ///< of each of a shard's two ranges of addresses
+  std::int64_t index_offset = 0;
+  std::int64_t weights_offset = 0;
+  std::int64_t state_offset = 0;
+  std::int64_t history_offset = 0;
+  std::int64_t bytes = 0;
+};
+
+/** What it begins with. */
+struct TableHeader {
+  TableLayout layout;
+  alignas(64) std::array<std::atomic<ShardState>, kIndexShards> shards{};
+};
+static_assert(std::atomic<ShardState>::is_always_lock_free);
+
+constexpr int shard_of(std::uint64_t within) { return static_cast<int>(within >> 56U); }
+
+/** The lines of a shard, as they were at some time. */
+struct Lines {
+  Line* first = nullptr;
+  ShardState state;
+
+  Line* home(std::uint64_t within) const {
+    __extension__ using Wide = unsigned __int128;
+    return first +
+           static_cast<std::uint64_t>((static_cast<Wide>(within << 8U) * state.lines) >> 64U);
+  }
+  Line* after(Line* line) const { return line + 1 == first + state.lines ? first : line + 1; }
+};
+
+class Index {
+ public:
+  /** The ids are one server's of so many. */
+  Index(std::byte* base, Split split, int servers)
+      : base_(base),
+        header_(reinterpret_cast<TableHeader*>(base)),
+        split_(split),
+        servers_(servers) {}
+
+  TableHeader& header() const { return *header_; }
+  std::uint64_t within(std::int64_t id) const { return place_of(id, split_, servers_).within; }
+
+  ShardState state(int shard) const {
+    return header_->shards[static_cast<std::size_t>(shard)].load(std::memory_order_acquire);
+  }
+  std::int64_t array_offset(int shard, std::uint32_t generation) const {
+    return header_->layout.index_offset +
+           (2 * std::int64_t{shard} + generation % 2) * header_->layout.array_bytes;
+  }
+  Lines lines(int shard, ShardState state) const {
+    return {reinterpret_cast<Line*>(base_ + array_offset(shard, state.generation)), state};
+  }
+  Lines lines(int shard) const { return lines(shard, state(shard)); }
+
+  /** What a search has come to: a slot with a row, and what it held; or none. */
+  struct Found {
+    Slot* slot = nullptr;
+    std::uint64_t word = 0;
+  };
+
+  /** Begins at the home line of an id. Most are there: that is seen without a branch for each slot.
+   */
+  static Found find(const Lines& lines, Line* home, std::int64_t id) {
+    if (lines.state.lines == 0) return {};
+    unsigned same = 0;
+    for (unsigned i = 0; i < Line::kSlots; ++i) {
+      same |= static_cast<unsigned>(home->slots[i].id.load(std::memory_order_relaxed) == id) << i;
+    }
+    if (same != 0) {
+      Slot& slot = home->slots[static_cast<std::size_t>(std::countr_zero(same))];
+      const std::uint64_t word = slot.word.load(std::memory_order_acquire);
+      if (has_row(word)) return {&slot, word};
+    }
+    return search(lines, home, id);
+  }
+
+ private:
+  static Found search(const Lines& lines, Line* line, std::int64_t id) {
+    for (std::uint32_t looked_at = 0; looked_at < lines.state.lines; ++looked_at) {
+      for (Slot& slot : line->slots) {
+        const std::uint64_t word = slot.word.load(std::memory_order_acquire);
+        if (row_of(word) == kVacant) return {};
+        if (has_row(word) && slot.id.load(std::memory_order_relaxed) == id) return {&slot, word};
+      }
+      line = lines.after(line);
+    }
+    return {};
+  }
+
+  std::byte* base_;
+  TableHeader* header_;
+  Split split_;
+  int servers_;
+};
+
+}  // namespace tutti::ps

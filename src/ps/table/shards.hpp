@@ -1,0 +1,53 @@
+// The writer's side of the index: rows for ids that have none, and shards that grow.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "ps/table/arena.hpp"
+#include "ps/table/index.hpp"
+
+namespace tutti::ps {
+
+/** Not thread-safe, but for those who read the index meanwhile. */
+class Shards {
+ public:
+  using Counts = std::array<std::int64_t, kIndexShards>;
+
+  /** The header is there. */
+  Shards(Arena& arena, const Index& index) : arena_(arena), index_(index) {}
+
+  const Index& index() const { return index_; }
+  std::int64_t rows(int shard) const { return live_[static_cast<std::size_t>(shard)]; }
+
+  /** Makes room for so many more ids in each shard. Returns whether slots have moved. Throws
+   * SystemError; all that was there still is then. */
+  bool make_room(const Counts& more);
+  /** Gives an id a slot; there is room, and it has none. Its row is ready to be read. */
+  Slot& insert(std::int64_t id, std::uint32_t row);
+  void remove(Slot& slot);
+
+  /** Calls visit(slot) for each id, in the order in which they lie. */
+  template <class Visit>
+  void for_each(int shard, const Visit& visit) const {
+    const Lines lines = index_.lines(shard);
+    for (std::uint32_t i = 0; i < lines.state.lines; ++i) {
+      for (Slot& slot : lines.first[i].slots) {
+        if (has_row(slot.word.load(std::memory_order_relaxed))) visit(slot);
+      }
+    }
+  }
+
+  /** How many bytes of addresses an array of a shard needs, in a table of so many rows. */
+  static std::int64_t array_bytes(std::int64_t most_rows);
+
+ private:
+  void rewrite(int shard, std::int64_t rows);
+
+  Arena& arena_;
+  Index index_;
+  Counts live_{};
+  Counts used_{};  ///< slots that are not vacant
+};
+
+}  // namespace tutti::ps

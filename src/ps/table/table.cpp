@@ -1,0 +1,348 @@
+// What changes a table: pushes, files, and evictions.
+#include "ps/table/table.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "base/memory.hpp"
+#include "ps/table/arena.hpp"
+#include "ps/table/entry.hpp"
+#include "ps/table/eviction.hpp"
+#include "ps/table/index.hpp"
+#include "ps/table/initial.hpp"
+#include "ps/table/row_reader.hpp"
+#include "ps/table/rows.hpp"
+#include "ps/table/rules.hpp"
+#include "ps/table/shards.hpp"
+
+namespace tutti::ps {
+namespace {
+
+static_assert(Table::kShards == kIndexShards);
+
+constexpr std::size_t kGroup = 16;  // ids that take a step together
+constexpr std::size_t kAhead = 12;  // rows that are asked for before they are changed
+
+/** Numbers of rows have 32 bits, of which two values mean something else. */
+constexpr std::int64_t kMostRows = (std::int64_t{1} << 32U) - 2;
+
+TableLayout lay_out(const TableSpec& spec, std::int64_t most_bytes) {
+  constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
+  constexpr auto kHistory = static_cast<std::int64_t>(sizeof(RowHistory));
+  TableLayout layout;
+  layout.dim = spec.dim;
+  layout.state_floats = state_floats(spec.rule, spec.dim);
+  layout.most_rows = std::clamp<std::int64_t>(most_bytes / (spec.dim * kFloat), 1, kMostRows);
+  if (spec.dict_size > 0) layout.most_rows = std::min(layout.most_rows, spec.dict_size);
+  layout.array_bytes = Shards::array_bytes(layout.most_rows);
+  layout.index_offset = round_up(sizeof(TableHeader), kPage);
+  layout.weights_offset = round_up(
+      layout.index_offset + std::int64_t{2} * kIndexShards * layout.array_bytes, kHugePage);
+  const auto end_of = [&](std::int64_t offset, std::int64_t row_bytes) {
+    return offset + round_up(layout.most_rows * row_bytes, kHugePage);
+  };
+  layout.state_offset = end_of(layout.weights_offset, spec.dim * kFloat);
+  layout.history_offset = end_of(layout.state_offset, layout.state_floats * kFloat);
+  layout.bytes = end_of(layout.history_offset, EvictionPolicy::keeps_history(spec) ? kHistory : 0);
+  return layout;
+}
+
+/** Puts a header into new memory. */
+std::byte* begin_memory(Arena& arena, const TableLayout& layout) {
+  arena.take(0, layout.index_offset);
+  (new (arena.base()) TableHeader)->layout = layout;
+  return arena.base();
+}
+
+TableIdentity checked(const TableIdentity& identity) {
+  check(identity.spec);
+  return identity;
+}
+
+/** Of memory, all told. */
+std::int64_t bytes_per_row(const TableSpec& spec) {
+  constexpr std::int64_t kOfIndex = 22;
+  return kOfIndex + 4 * (spec.dim + state_floats(spec.rule, spec.dim)) +
+         (EvictionPolicy::keeps_history(spec) ? static_cast<std::int64_t>(sizeof(RowHistory)) : 0);
+}
+
+}  // namespace
+
+class Table::Impl {
+ public:
+  Impl(const TableIdentity& identity, const std::string& segment)
+      : identity_(checked(identity)),
+        keeps_history_(EvictionPolicy::keeps_history(identity_.spec)),
+        layout_(lay_out(identity_.spec, Arena::most_bytes(segment))),
+        arena_(segment, layout_.bytes),
+        index_(begin_memory(arena_, layout_), identity_.spec.split, identity_.servers),
+        shards_(arena_, index_),
+        rows_(arena_, layout_),
+        reader_(identity_, arena_.base()),
+        kernel_(identity_.spec.rule),
+        admission_(identity_.spec.entry, identity_.seed),
+        policy_(identity_.spec, identity_.servers, bytes_per_row(identity_.spec)) {}
+
+  const TableIdentity& identity() const { return identity_; }
+  const RowReader& reader() const { return reader_; }
+  Admission& admission() { return admission_; }
+  void unlink() { arena_.unlink(); }
+
+  /** change(weights, state, value) does to each row what a push does. */
+  template <class Change>
+  void push(const RowUpdates& updates, bool admits_all, const Change& change) {
+    locate(updates.ids);
+    if (!absent_.empty()) create(updates, admits_all);
+    for (std::size_t i = 0; i < targets_.size(); ++i) {
+      if (i + kAhead < targets_.size() && targets_[i + kAhead].slot != nullptr) {
+        rows_.prefetch(targets_[i + kAhead].row);
+      }
+      const auto& [slot, row] = targets_[i];
+      if (slot == nullptr) continue;
+      const RowChange changing(*slot, identity_.spec.consistent_rows);
+      change(rows_.weights(row), rows_.state(row),
+             updates.values + static_cast<std::int64_t>(i) * identity_.spec.dim);
+      if (keeps_history_) note(rows_.history(row), updates, i);
+    }
+  }
+
+  void update(const RowUpdates& updates) {
+    push(updates, admission_.admits_all(), [&](float* weights, float* state, const float* value) {
+      kernel_.apply(weights, state, value, identity_.spec.dim, updates.scale);
+    });
+  }
+
+  void add(const RowUpdates& updates) {
+    push(updates, true, [&](float* weights, float* /*state*/, const float* value) {
+      add_scaled(weights, value, identity_.spec.dim, updates.scale);
+    });
+  }
+
+  void restore(const StoredRow& stored) {
+    const std::int64_t id = stored.id;
+    locate({&id, 1});
+    if (!absent_.empty()) create({.ids = {&id, 1}}, true);
+    const auto& [slot, row] = targets_.front();
+    if (slot == nullptr) return;  // padding
+    const RowChange changing(*slot, identity_.spec.consistent_rows);
+    copy_row(stored.weights, rows_.weights(row), layout_.dim);
+    copy_row(stored.state, rows_.state(row), layout_.state_floats);
+    if (keeps_history_) rows_.history(row) = {stored.last_step, stored.shows, stored.clicks};
+  }
+
+  void for_each_row(int shard, const std::function<void(const StoredRow&)>& visit) const {
+    for (const Slot* slot : sorted(shard)) {
+      const std::uint32_t row = row_of(*slot);
+      const RowHistory history = keeps_history_ ? rows_.history(row) : RowHistory{};
+      visit({.id = slot->id.load(std::memory_order_relaxed),
+             .weights = rows_.weights(row),
+             .state = rows_.state(row),
+             .last_step = history.last_step,
+             .shows = history.shows,
+             .clicks = history.clicks});
+    }
+  }
+  std::int64_t rows_of_shard(int shard) const { return shards_.rows(shard); }
+
+  void step() {
+    ++steps_;
+    if (policy_.ages_due(steps_)) {
+      remove_if([&](RowHistory& row) { return policy_.too_old(row, steps_); });
+    }
+    if (policy_.scores_due(steps_)) {
+      remove_if([&](RowHistory& row) { return policy_.fade(row); });
+    }
+    if (const std::int64_t surplus = policy_.surplus(rows_.count()); surplus > 0) {
+      LeastRecent oldest(surplus);
+      for (int shard = 0; shard < kShards; ++shard) {
+        shards_.for_each(shard, [&](Slot& slot) { oldest.count(rows_.history(row_of(slot))); });
+      }
+      remove_if([&](RowHistory& row) { return oldest.goes(row); });
+    }
+  }
+  std::int64_t steps() const { return steps_; }
+  void set_steps(std::int64_t steps) { steps_ = steps; }
+
+  std::int64_t rows() const { return rows_.count(); }
+  TableStats stats() const {
+    return {.name = identity_.spec.name,
+            .rows = rows(),
+            .bytes = arena_.taken() + admission_.bytes(),
+            .created = created_,
+            .refused = refused_,
+            .evicted = evicted_};
+  }
+
+ private:
+  /** The row of an id; no slot: none. */
+  struct Target {
+    Slot* slot = nullptr;
+    std::uint32_t row = 0;
+  };
+
+  /** While it lives, readers who want whole rows do not take this one. */
+  class RowChange {
+   public:
+    RowChange(Slot& slot, bool is_told) : slot_(slot), is_told_(is_told) {
+      if (!is_told_) return;
+      slot_.word.store(next_version(), std::memory_order_relaxed);
+      std::atomic_thread_fence(std::memory_order_release);
+    }
+    RowChange(const RowChange&) = delete;
+    RowChange& operator=(const RowChange&) = delete;
+    ~RowChange() {
+      if (is_told_) slot_.word.store(next_version(), std::memory_order_release);
+    }
+
+   private:
+    std::uint64_t next_version() const {
+      return slot_.word.load(std::memory_order_relaxed) + kVersion;
+    }
+    Slot& slot_;
+    bool is_told_;
+  };
+
+  static std::uint32_t row_of(const Slot& slot) {
+    return ps::row_of(slot.word.load(std::memory_order_relaxed)) - 1;
+  }
+
+  /** Finds the targets of ids, and which of them are absent. */
+  void locate(std::span<const std::int64_t> ids) {
+    targets_.assign(ids.size(), {});
+    absent_.clear();
+    std::array<Lines, kGroup> lines;
+    std::array<Line*, kGroup> homes;
+    for (std::size_t start = 0; start < ids.size(); start += kGroup) {
+      const auto group = ids.subspan(start, std::min(kGroup, ids.size() - start));
+      for (std::size_t i = 0; i < group.size(); ++i) {
+        const std::uint64_t within = index_.within(group[i]);
+        lines[i] = index_.lines(shard_of(within));
+        homes[i] = lines[i].home(within);
+        __builtin_prefetch(homes[i]);
+      }
+      for (std::size_t i = 0; i < group.size(); ++i) {
+        const Index::Found found = Index::find(lines[i], homes[i], group[i]);
+        if (found.slot != nullptr) {
+          targets_[start + i] = {found.slot, ps::row_of(found.word) - 1};
+        } else if (identity_.spec.padding_idx != group[i]) {
+          absent_.push_back(start + i);
+        }
+      }
+    }
+  }
+
+  /** Rows for those that are absent, as far as they are admitted. */
+  void create(const RowUpdates& updates, bool admits_all) {
+    Shards::Counts more{};
+    for (const std::size_t i : absent_) {
+      ++more[static_cast<std::size_t>(shard_of(index_.within(updates.ids[i])))];
+    }
+    rows_.make_room(static_cast<std::int64_t>(absent_.size()));
+    if (shards_.make_room(more)) locate(updates.ids);
+    for (const std::size_t i : absent_) {
+      const std::int64_t id = updates.ids[i];
+      if (admits_all || admission_.admits(id, updates.shows == nullptr ? 0.0F : updates.shows[i],
+                                          updates.clicks == nullptr ? 0.0F : updates.clicks[i])) {
+        targets_[i] = create(id);
+      } else {
+        ++refused_;
+      }
+    }
+  }
+
+  Target create(std::int64_t id) {
+    const std::uint32_t row = rows_.acquire();
+    fill_initial(identity_.spec.initial, identity_.seed, id, identity_.spec.dim,
+                 rows_.weights(row));
+    kernel_.start(rows_.state(row), identity_.spec.dim);
+    if (keeps_history_) rows_.history(row) = {.last_step = steps_};
+    ++created_;
+    return {&shards_.insert(id, row), row};
+  }
+
+  void note(RowHistory& history, const RowUpdates& updates, std::size_t i) const {
+    history.last_step = steps_;
+    if (updates.shows != nullptr) history.shows += updates.shows[i];
+    if (updates.clicks != nullptr) history.clicks += updates.clicks[i];
+  }
+
+  /** The slots of a shard in the order of hashes, which are as different as ids. */
+  std::vector<Slot*> sorted(int shard) const {
+    std::vector<std::pair<std::uint64_t, Slot*>> slots;
+    slots.reserve(static_cast<std::size_t>(shards_.rows(shard)));
+    shards_.for_each(shard, [&](Slot& slot) {
+      slots.emplace_back(index_.within(slot.id.load(std::memory_order_relaxed)), &slot);
+    });
+    std::sort(slots.begin(), slots.end());
+    std::vector<Slot*> result(slots.size());
+    std::transform(slots.begin(), slots.end(), result.begin(),
+                   [](const auto& slot) { return slot.second; });
+    return result;
+  }
+
+  template <class Condition>
+  void remove_if(const Condition& condition) {
+    for (int shard = 0; shard < kShards; ++shard) {
+      for (Slot* slot : sorted(shard)) {
+        const std::uint32_t row = row_of(*slot);
+        if (!condition(rows_.history(row))) continue;
+        rows_.release(row);
+        shards_.remove(*slot);
+        ++evicted_;
+      }
+    }
+  }
+
+  TableIdentity identity_;
+  bool keeps_history_;
+  TableLayout layout_;
+  Arena arena_;
+  Index index_;
+  Shards shards_;
+  Rows rows_;
+  RowReader reader_;
+  RuleKernel kernel_;
+  Admission admission_;
+  EvictionPolicy policy_;
+  std::int64_t steps_ = 0;
+  std::int64_t created_ = 0;
+  std::int64_t refused_ = 0;
+  std::int64_t evicted_ = 0;
+  std::vector<Target> targets_;      // of the ids of a push
+  std::vector<std::size_t> absent_;  // places of ids in a push that have no row
+};
+
+Table::Table(const TableIdentity& identity, const std::string& segment)
+    : impl_(std::make_unique<Impl>(identity, segment)) {}
+Table::Table(Table&&) noexcept = default;
+Table& Table::operator=(Table&&) noexcept = default;
+Table::~Table() = default;
+
+const TableIdentity& Table::identity() const { return impl_->identity(); }
+void Table::unlink() { impl_->unlink(); }
+void Table::update(const RowUpdates& updates) { impl_->update(updates); }
+void Table::add(const RowUpdates& updates) { impl_->add(updates); }
+
+std::int64_t Table::lookup(std::span<const std::int64_t> ids,
+                           std::span<const std::int64_t> positions, float* out) const {
+  return impl_->reader().lookup(ids, positions, out);
+}
+
+void Table::step() { impl_->step(); }
+std::int64_t Table::steps() const { return impl_->steps(); }
+void Table::set_steps(std::int64_t steps) { impl_->set_steps(steps); }
+TableStats Table::stats() const { return impl_->stats(); }
+std::int64_t Table::rows() const { return impl_->rows(); }
+
+void Table::for_each_row(int shard, const std::function<void(const StoredRow&)>& visit) const {
+  impl_->for_each_row(shard, visit);
+}
+std::int64_t Table::rows_of_shard(int shard) const { return impl_->rows_of_shard(shard); }
+void Table::restore(const StoredRow& row) { impl_->restore(row); }
+std::span<const double> Table::entry_counts() const { return impl_->admission().counts(); }
+void Table::merge_entry_counts(std::span<const double> counts) { impl_->admission().merge(counts); }
+
+}  // namespace tutti::ps
