@@ -1,40 +1,13 @@
 """What the program prints, writes and draws: SINGA's lines, a progress bar, JSON, curves."""
 
-import contextlib
 import json
 import math
 import os
-import stat
-import sys
-import time
 
-import tutti
 from tutti.files import OutputFile
+from tutti.progress import Progress
 
 PHASES = ("pack", "encode", "exchange", "decode", "update", "overlap")
-
-
-def stdout_is_terminal():
-    if not sys.stdout.isatty() or tutti.launched_by() != "mpiexec":
-        return sys.stdout.isatty()
-    # Open MPI gives each rank a pseudo-terminal and copies what it reads there to its own stdout.
-    try:
-        descriptor = os.open(f"/proc/{os.getppid()}/fd/1", os.O_WRONLY | os.O_NOCTTY)
-    except OSError:
-        return False
-    try:
-        return os.isatty(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def launchers_progress_fd():
-    """The pipe from which `tutti run` reads what the rank says of its progress; -1 if there is none."""
-    number = int(os.environ.get("TUTTI_PROGRESS_FD", -1))
-    try:
-        return number if stat.S_ISFIFO(os.fstat(number).st_mode) else -1
-    except (OSError, ValueError):
-        return -1
 
 
 class Report:
@@ -42,9 +15,7 @@ class Report:
 
     def __init__(self, speaks, path):
         self.speaks = speaks
-        self.shows_progress = speaks and stdout_is_terminal()
-        self.launcher = launchers_progress_fd() if speaks else -1
-        self.drawn = 0.0
+        self.bar = Progress("images") if speaks else None
         self.file = None
         if speaks and path:
             self.file = OutputFile(path)
@@ -55,20 +26,12 @@ class Report:
             print(text, flush=True)
 
     def progress(self, done, batches, images_per_second):
-        if (self.launcher < 0 and not self.shows_progress) or time.monotonic() - self.drawn < 0.2:
-            return
-        self.drawn = time.monotonic()
-        if self.launcher >= 0:  # tutti run draws its own line
-            with contextlib.suppress(OSError):
-                os.write(self.launcher, f"{done}/{batches}, {images_per_second:.0f} images/s\n".encode())
-        if self.shows_progress:
-            bar = "=" * (40 * done // batches)
-            print(f"\r[{bar:<40}] {done}/{batches}  {images_per_second:.0f} images/s ", end="",
-                  flush=True)
+        if self.speaks:
+            self.bar.show(done, batches, images_per_second)
 
     def training_ended(self, result):
-        if self.shows_progress:
-            print("\r\033[K", end="")
+        if self.speaks:
+            self.bar.clear()
         self.line(f"Training loss = {result['train_loss']:f}, "
                   f"training accuracy = {result['train_accuracy']:f}")
 
