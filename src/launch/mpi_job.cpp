@@ -20,9 +20,12 @@
 namespace tutti::launch {
 namespace {
 
-constexpr std::chrono::milliseconds kArrivalLimit{60'000};  // for the wrappers of all to call
-constexpr std::chrono::milliseconds kOthersLimit{2000};     // once one has said that it cannot
-constexpr std::chrono::milliseconds kEndGrace{1000};  // for mpiexec to end after all ranks have
+// For the wrappers of all to call, after each machine has just answered a check. Of a daemon that
+// dies before it has called mpiexec says nothing.
+constexpr std::chrono::milliseconds kArrivalLimit{20'000};
+constexpr std::chrono::milliseconds kArrivalLimitPerRank{100};
+constexpr std::chrono::milliseconds kOthersLimit{2000};  // once one has said that it cannot
+constexpr std::chrono::milliseconds kEndGrace{1000};     // for mpiexec to end after all ranks have
 
 // What a wrapper prints that ends by an exception.
 constexpr std::string_view kComplaint = "tutti rank: ";
@@ -72,7 +75,11 @@ MpiJob::MpiJob(const Plan& plan, const RunOptions& options) : ranks_(plan.ranks.
   start.own_group = true;  // Ctrl-C is the launcher's to pass on
   start.death_signal = SIGTERM;
   process_ = start_process(start);
-  timer_.start(kArrivalLimit);
+  timer_.start(arrival_limit());
+}
+
+std::chrono::milliseconds MpiJob::arrival_limit() const {
+  return kArrivalLimit + ranks_ * kArrivalLimitPerRank;
 }
 
 std::vector<int> MpiJob::descriptors() const {
@@ -111,8 +118,8 @@ void MpiJob::step(const std::function<void(Arrival)>& take) {
     kill();
   } else {
     fail("not all wrappers have called" +
-         (complained_ ? "" : " within " + seconds_text(kArrivalLimit)) + "; mpiexec says:\n" +
-         std::string(printed_.text()));
+         (complained_ ? "" : " within " + seconds_text(arrival_limit())) + "; mpiexec says:\n" +
+         mpiexec_said(printed_.text()));
   }
 }
 
@@ -138,8 +145,9 @@ void MpiJob::read_output() {
 bool MpiJob::take_end(pid_t child, ExitStatus status) {
   if (child != process_) return false;
   process_ = 0;
+  if (all_came_ && !killed_ && !status.success()) lost_ = status;
   read_output();
-  fail("mpiexec ended with " + status.describe() + ":\n" + std::string(printed_.text()));
+  fail("mpiexec ended with " + status.describe() + ":\n" + mpiexec_said(printed_.text()));
   return true;
 }
 
@@ -149,6 +157,7 @@ void MpiJob::ranks_have_ended() {
 
 void MpiJob::kill() {
   if (failure_.empty()) failure_ = "it had not started when the job was ended";
+  killed_ = true;
   if (process_ != 0) ::kill(process_, SIGKILL);
   timer_.stop();
 }

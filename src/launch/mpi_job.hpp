@@ -3,8 +3,10 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,6 +52,8 @@ class MpiJob {
 
   /** The end of what mpiexec has printed, and wrappers that could not go on. */
   std::string_view printed() const { return printed_.text(); }
+  /** How mpiexec has failed after all wrappers had come, if it has. */
+  const std::optional<ExitStatus>& lost() const { return lost_; }
   /** Notes that mpiexec has ended, if `child` is that. */
   bool take_end(pid_t child, ExitStatus status);
   /** Of mpiexec; 0 once it has ended. */
@@ -60,6 +64,7 @@ class MpiJob {
   void kill();
 
  private:
+  std::chrono::milliseconds arrival_limit() const;
   void read_output();
   void fail(const std::string& reason);
 
@@ -72,6 +77,8 @@ class MpiJob {
   bool all_came_ = false;
   bool complained_ = false;  // one of the wrappers has, and will not call
   bool ranks_ended_ = false;
+  bool killed_ = false;  // by this process
+  std::optional<ExitStatus> lost_;
   Timer timer_;  // for all wrappers to call, and then for mpiexec to end
   std::string failure_;
   pid_t process_ = 0;

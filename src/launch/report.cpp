@@ -14,6 +14,7 @@
 #include "base/file_descriptor.hpp"
 #include "base/text.hpp"
 #include "launch/machines/machine.hpp"
+#include "launch/machines/mpiexec.hpp"
 #include "launch/process/lists.hpp"
 #include "launch/process/text_lines.hpp"
 
@@ -48,10 +49,9 @@ std::string block_of(std::string_view text) {
   return block;
 }
 
-/** What a wrapper that was lost may have said before. */
-std::string mpiexec_text(const Outcome& outcome, const RankEnd& end) {
-  if (!end.wrapper_lost || outcome.said_by_mpiexec.empty()) return {};
-  return "  mpiexec says:\n" + block_of(outcome.said_by_mpiexec);
+std::string mpiexec_text(const Outcome& outcome) {
+  if (outcome.said_by_mpiexec.empty()) return {};
+  return "  mpiexec says:\n" + block_of(mpiexec_said(outcome.said_by_mpiexec));
 }
 
 /** The rank that failed first. */
@@ -62,7 +62,7 @@ std::string first_failure_text(const Plan& plan, const Outcome& outcome, const R
   if (end.process == 0) {
     text += ": it did not start\n  " + time_text(end.when - outcome.started) +
             " after the start of the job\n" + block_of(end.last_output);
-    return text + mpiexec_text(outcome, end);
+    return end.wrapper_lost ? text + mpiexec_text(outcome) : text;
   }
   if (end.wrapper_lost) text += " with the process that watched it";
   if (end.orphaned) text += " after the process of Open MPI that had started it";
@@ -77,7 +77,9 @@ std::string first_failure_text(const Plan& plan, const Outcome& outcome, const R
     text += "  log " + rank.log.string() + (lines.empty() ? "" : ", which ends:");
   if (rank.log.empty() && !lines.empty()) text += "  its output ended:";
   if (text.back() != '\n') text += "\n";
-  return text + lines + mpiexec_text(outcome, end);
+  text += lines;
+  // A wrapper that was lost may have said why before.
+  return end.wrapper_lost ? text + mpiexec_text(outcome) : text;
 }
 
 /** What became of the others. */
@@ -126,17 +128,21 @@ const RankEnd* Outcome::first_failure() const {
 int Outcome::exit_code() const {
   if (kind == Kind::timed_out) return kTimeoutCode;
   if (kind == Kind::interrupted) return ExitStatus{.signal = signal}.shell_code();
+  if (lost_mpiexec) return lost_mpiexec->shell_code();
   const RankEnd* const failure = first_failure();
   return failure == nullptr ? 0 : failure->status.shell_code();
 }
 
 std::string report_text(const Plan& plan, const Outcome& outcome) {
-  const RankEnd* const first = outcome.first_failure();
+  const RankEnd* const first = outcome.lost_mpiexec ? nullptr : outcome.first_failure();
   std::string text;
   switch (outcome.kind) {
     case Outcome::Kind::done:
       return {};
     case Outcome::Kind::failed:
+      if (!outcome.lost_mpiexec) break;
+      text = "tutti run: mpiexec, which holds the ranks of several machines together, failed: " +
+             outcome.lost_mpiexec->describe() + "\n" + mpiexec_text(outcome);
       break;
     case Outcome::Kind::interrupted:
       text = "tutti run: ended by " + signal_name(outcome.signal) + "\n";

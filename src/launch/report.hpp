@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,13 +31,14 @@ struct Outcome {
   Kind kind = Kind::done;
   int signal = 0;  ///< the one that has interrupted it
   SteadyClock::time_point started;
-  std::vector<RankEnd> ends;      ///< by rank
-  std::string said_by_mpiexec{};  ///< and by wrappers that could not go on
+  std::vector<RankEnd> ends;                 ///< by rank
+  std::string said_by_mpiexec{};             ///< and by wrappers that could not go on
+  std::optional<ExitStatus> lost_mpiexec{};  ///< how it ended, if that was what ended the job
 
   /** The rank that failed first, if one has. */
   const RankEnd* first_failure() const;
-  /** Of the command: of the first rank that failed, 124 after a timeout, 128 + the signal that
-   * interrupted it. */
+  /** Of the command: of the first rank that failed, or of mpiexec, 124 after a timeout, 128 + the
+   * signal that interrupted it. */
   int exit_code() const;
 };
 

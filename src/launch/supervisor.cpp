@@ -289,6 +289,11 @@ void Supervisor::wrapper_lost(Rank& rank) {
 void Supervisor::decide() {
   if (ending_) return;
   if (outcome_.first_failure() != nullptr) return end_job(Outcome::Kind::failed, SIGTERM);
+  const auto has_ended = [](const Rank& rank) { return rank.ended; };
+  if (mpi_ && mpi_->lost() && !std::all_of(ranks_.begin(), ranks_.end(), has_ended)) {
+    outcome_.lost_mpiexec = mpi_->lost();  // ranks that go on could not meet any more
+    return end_job(Outcome::Kind::failed, SIGTERM);
+  }
   bool workers_done = true;
   for (const Rank& rank : ranks_) workers_done &= rank.plan->role == Role::server || rank.ended;
   if (workers_done && plan_->count(Role::server) > 0 && !std::exchange(servers_ending_, true)) {

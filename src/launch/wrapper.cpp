@@ -36,6 +36,10 @@ constexpr std::size_t kOutputPiece = 128 << 10;  // read at once
 constexpr std::size_t kMostUnsent = 1U << 20;    // then the rank waits for who reads what is shown
 constexpr int kPipeBytes = 1 << 20;
 
+/** What the kernel sends when the parent ends, and nobody else does. A parent of several threads
+ * may still be there when it comes, since the one that has forked ends first. */
+int parent_signal() { return SIGRTMIN; }
+
 struct Pipe {
   FileDescriptor read;
   FileDescriptor write;
@@ -57,7 +61,8 @@ class Wrapper {
   Wrapper(const WrapperOptions& options, pid_t parent)
       : options_(options),
         progress_pipe_(make_pipe()),
-        signals_({SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP}),
+        signals_({SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP,
+                  parent_signal()}),
         parent_(parent),
         log_(options.log),
         control_(FileDescriptor(options.control)),
@@ -69,7 +74,7 @@ class Wrapper {
 
   int run() {
     ::setsid();  // Ctrl-C is the launcher's to pass on
-    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    ::prctl(PR_SET_PDEATHSIG, parent_signal());
     adopt_orphans();
     start();
     if (::getppid() != parent_) parent_gone();  // before its death signal was asked for
@@ -192,8 +197,8 @@ void Wrapper::take_signals() {
   while (const int signal = signals_.next()) {
     if (signal == SIGCHLD) {
       reap();
-    } else if (signal == SIGTERM && ::getppid() != parent_) {
-      parent_gone();  // its death signal
+    } else if (signal == parent_signal()) {
+      parent_gone();
     } else {
       pass_on(signal);
     }

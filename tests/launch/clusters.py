@@ -37,6 +37,14 @@ done
 wait
 """
 
+# For an agent that stands for ssh and is called AGENT MACHINE COMMAND: answers a check from here.
+ANSWER = """
+case "$*" in
+  *"'check'"*) for command; do :; done; exec sh -c "$command";;
+esac
+"""
+
+
 
 def is_possible():
     return cluster.is_possible()
@@ -65,6 +73,9 @@ class Machines:
 
     def remove(self):
         self.hosts.remove()
+
+    def network_of(self, node):
+        return f"/run/netns/{self.hosts.prefix}-{node}"
 
     def variables(self):
         """What commands are given."""

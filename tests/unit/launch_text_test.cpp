@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/file_descriptor.hpp"
+#include "launch/machines/mpiexec.hpp"
 #include "launch/meeting.hpp"
 #include "launch/process/channel.hpp"
 #include "launch/process/lists.hpp"
@@ -161,6 +162,15 @@ TEST(LaunchMeeting, HearsNobodyOutWhoHasNotProvedHimself) {
   EXPECT_EQ(meeting.descriptors().size(), 1U);
   meeting.close();
   EXPECT_EQ(meeting.descriptors(), std::vector<int>{-1});
+}
+
+TEST(LaunchText, OfWhatMpiexecSaysTheCauseIsKept) {
+  EXPECT_EQ(mpiexec_said("no route\n-----\n\nAn ORTE daemon failed\n"),
+            "no route\nAn ORTE daemon failed");
+  std::string long_winded = "no route\n";
+  for (int i = 1; i < 40; ++i) long_winded += std::to_string(i) + "\n";
+  EXPECT_EQ(mpiexec_said(long_winded),
+            "no route\n1\n2\n3\n4\n5\n6\n7\n8\n...\n32\n33\n34\n35\n36\n37\n38\n39");
 }
 
 }  // namespace

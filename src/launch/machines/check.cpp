@@ -170,12 +170,10 @@ std::string last_line(const std::string& text) {
   return last;
 }
 
-/** What mpiexec has printed, without its lines of dashes. */
-std::string quoted(const std::string& text) {
+/** What mpiexec has printed, below a fault. */
+std::string quoted(const std::string& printed) {
   std::string lines;
-  for (const std::string& line : split_list(text, '\n')) {
-    if (line.find_first_not_of("- \t\r") != std::string::npos) lines += "\n  | " + line;
-  }
+  for (const std::string& line : split_list(mpiexec_said(printed), '\n')) lines += "\n  | " + line;
   return lines;
 }
 

@@ -6,10 +6,12 @@
 
 #include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 
+#include "launch/process/lists.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::launch {
@@ -45,6 +47,20 @@ FileDescriptor write_hostfile(const std::vector<std::string>& names) {
 
 std::string name_of_inherited(const FileDescriptor& file) {
   return "/proc/self/fd/" + std::to_string(file.get());
+}
+
+std::string mpiexec_said(std::string_view printed) {
+  constexpr std::ptrdiff_t kFirst = 9;
+  constexpr std::ptrdiff_t kLast = 8;
+  std::vector<std::string> lines = split_list(printed, '\n');
+  std::erase_if(lines, [](const std::string& line) {
+    return line.find_first_not_of("- \t\r") == std::string::npos;
+  });
+  if (std::ssize(lines) > kFirst + kLast + 1) {
+    lines.erase(lines.begin() + kFirst + 1, lines.end() - kLast);
+    lines[kFirst] = "...";
+  }
+  return join_list(lines, "\n");
 }
 
 }  // namespace tutti::launch

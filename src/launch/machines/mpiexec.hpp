@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/file_descriptor.hpp"
@@ -24,5 +25,9 @@ FileDescriptor write_hostfile(const std::vector<std::string>& names);
 
 /** Its name for a process that inherits it. */
 std::string name_of_inherited(const FileDescriptor& file);
+
+/** The lines of what it has printed, without empty ones and rulers. The cause comes first and then
+ * what mpiexec makes of it, so of many lines those in the middle are left out. */
+std::string mpiexec_said(std::string_view printed);
 
 }  // namespace tutti::launch
