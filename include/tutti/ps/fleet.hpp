@@ -18,10 +18,13 @@
 
 namespace tutti::ps {
 
-/** What this process is among workers and servers, and where it meets the others. */
+/**
+ * What this process is among workers and servers, and where it meets the others. A communicator is
+ * needed until Fleet has been made, and not afterwards: no server or worker depends on it then.
+ */
 class Placement {
  public:
-  /** The last `servers` ranks are servers, the others workers. */
+  /** The last `servers` ranks are servers, the others workers. Throws InvalidArgument. */
   static Placement last_ranks(Communicator& world, int servers);
   /** The last rank of each host is a server, the others workers. Throws InvalidArgument on all
    * ranks if a host has one rank alone. */
@@ -29,19 +32,25 @@ class Placement {
   /** All ranks are workers, and each has a server, which is a thread of its process. */
   static Placement threads(Communicator& world);
   /**
-   * As the environment says: the roles that `tutti run --server_num N --worker_num N` gives
-   * (TUTTI_ROLE), or else Paddle's variables of processes that somebody starts one by one:
-   * TRAINING_ROLE (TRAINER or PSERVER), PADDLE_TRAINERS_NUM, PADDLE_PSERVERS_IP_PORT_LIST,
-   * PADDLE_TRAINER_ID of a worker, POD_IP and PADDLE_PORT (or PADDLE_CURRENT_ENDPOINT) of a server.
+   * As the environment says: the roles that `tutti run --server_num N --worker_num N` gives, or
+   * Paddle's variables of processes that somebody starts one by one: TRAINING_ROLE (TRAINER or
+   * PSERVER), PADDLE_TRAINERS_NUM, PADDLE_PSERVERS_IP_PORT_LIST, PADDLE_TRAINER_ID of a worker,
+   * POD_IP and PADDLE_PORT (or PADDLE_CURRENT_ENDPOINT) of a server. A heter_worker is a worker
+   * that comes after the others. Ranks that `tutti run` has started on one machine meet as a
+   * Communicator does, all others at the servers' endpoints, without MPI. Throws InvalidArgument
+   * naming the variable that is missing or wrong, and what Communicator's constructor throws.
    */
   static Placement environment();
-  /** Servers listen at `endpoints` ("host:port,host:port"); this is server `index`, */
+  /** Servers listen at `endpoints` ("host:port,host:port"); this is server `index`, which listens
+   * at its own. Throws InvalidArgument, also for a host that cannot be looked up. */
   static Placement server(std::string_view endpoints, int index, int workers);
-  /** or worker `index`. */
+  /** And this is worker `index`. */
   static Placement worker(std::string_view endpoints, int index, int workers);
 
   Placement(Placement&&) noexcept;
   Placement& operator=(Placement&&) noexcept;
+  Placement(const Placement&) = delete;
+  Placement& operator=(const Placement&) = delete;
   ~Placement();
 
   bool is_worker() const;
@@ -98,6 +107,8 @@ class Fleet {
   Fleet(const Placement& placement, const FleetOptions& options);
   Fleet(Fleet&&) noexcept;
   Fleet& operator=(Fleet&&) noexcept;
+  Fleet(const Fleet&) = delete;
+  Fleet& operator=(const Fleet&) = delete;
   /** A server's thread in this process ends when all workers have gone. */
   ~Fleet();
 

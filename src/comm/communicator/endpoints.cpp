@@ -41,10 +41,10 @@ Endpoints parse_endpoints(std::string_view name, std::string_view text) {
     const std::size_t comma = rest.find(',');
     const std::string endpoint(without_blanks(rest.substr(0, comma)));
     if (!is_endpoint(endpoint)) {
-      refuse(name, " is '", text, "', but must be host:port of each trainer, with commas between");
+      refuse(name, " is '", text, "', but must be a list of host:port, with commas between");
     }
     if (std::find(endpoints.all.begin(), endpoints.all.end(), endpoint) != endpoints.all.end()) {
-      refuse(name, " has ", endpoint, " twice, but each trainer has an endpoint of its own");
+      refuse(name, " has ", endpoint, " twice, but each process has an endpoint of its own");
     }
     endpoints.all.push_back(endpoint);
     if (comma == std::string_view::npos) break;

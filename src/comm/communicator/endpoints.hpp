@@ -1,4 +1,4 @@
-// Lists of endpoints, by which Paddle's launchers name the trainers of a job.
+// Lists of endpoints, by which Paddle's launchers name the trainers and servers of a job.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace tutti {
 
-/** "host:port" of each trainer, and whether all are on one host. */
+/** "host:port" of each process, and whether all are on one host. */
 struct Endpoints {
   std::vector<std::string> all;
   bool one_host = true;

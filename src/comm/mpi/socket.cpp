@@ -74,6 +74,18 @@ Socket new_socket() {
   return Socket(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
+/** Whether it has connected to itself: to a port of this machine at which nobody listens, and which
+ * the kernel has chosen for this end, too. */
+bool is_own_other_end(const Socket& socket) {
+  sockaddr_in own{};
+  sockaddr_in other{};
+  socklen_t own_length = sizeof own;
+  socklen_t other_length = sizeof other;
+  return ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &own_length) == 0 &&
+         ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&other), &other_length) == 0 &&
+         own.sin_port == other.sin_port && own.sin_addr.s_addr == other.sin_addr.s_addr;
+}
+
 bool set_option(const Socket& socket, int level, int option, int value) {
   return ::setsockopt(socket.get(), level, option, &value, sizeof value) == 0;
 }
@@ -145,7 +157,8 @@ Connecting connecting_state(const Socket& socket) {
   int error = 0;
   socklen_t length = sizeof error;
   const int code = ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-  return code == 0 && error == 0 ? Connecting::done : Connecting::failed;
+  if (code != 0 || error != 0 || is_own_other_end(socket)) return Connecting::failed;
+  return Connecting::done;
 }
 
 bool keep_alive(const Socket& socket, int probes) {

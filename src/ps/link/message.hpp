@@ -9,6 +9,8 @@
 namespace tutti::ps {
 
 enum class RequestKind : std::uint8_t {
+  begin,         ///< the first: nothing, or why this worker cannot start; replied to once all
+                 ///< workers have asked, and refused if one of them cannot
   push_rows,     ///< ids (int64), rows (f32), and if `flags` says so shows and clicks (f32)
   push_dense,    ///< all blocks of the server, one after the other (f32)
   add_rows,      ///< as push_rows, without a rule (GEO)
