@@ -21,14 +21,16 @@ struct ServerState {
 
 /**
  * Writes one server's part, piece by piece, so that the server can serve in between: next() writes
- * a shard, and returns whether there is more. All is written into "<folder>.<attempt>.tmp"; what is
- * cut short leaves the older checkpoint as it was. Throws SystemError.
+ * a shard, and returns whether there is more. All is written into a subfolder of its own;
+ * what is cut short leaves the older checkpoint as it was. Throws SystemError.
  */
 class PartWriter {
  public:
   /** `attempt` is alike on all servers, and not that of an earlier attempt of the job. */
   PartWriter(const ServerState& state, const std::string& folder, const std::string& attempt,
              int server, int servers);
+  PartWriter(const PartWriter&) = delete;
+  PartWriter& operator=(const PartWriter&) = delete;
   PartWriter(PartWriter&&) noexcept;
   PartWriter& operator=(PartWriter&&) noexcept;
   ~PartWriter();
@@ -46,18 +48,19 @@ class PartWriter {
  * left through whom servers hear of each other. */
 bool parts_finished(const std::string& folder, const std::string& attempt, int servers);
 
-/** Once all servers have finished: writes the manifest, puts the folder in the place of an older
- * one, and removes what attempts that were cut short have left. At any time there is a whole
+/** Once all servers have finished: replaces the manifest by one that names these parts, and removes
+ * those of the older checkpoint and of attempts that were cut short. At any time there is a whole
  * checkpoint, if there was one. Throws SystemError. */
 void publish_checkpoint(const std::string& folder, const std::string& attempt, int servers);
 
-/** Removes what attempts of an earlier job have left beside `folder`. */
+/** Removes what attempts of an earlier job have left in `folder`. */
 void discard_attempts(const std::string& folder);
 
 /**
  * Reads what belongs to this server of a checkpoint that any number of servers has written; returns
  * the round. Throws InvalidArgument naming the file for one that is damaged, cut short, or of other
- * tables, before anything is changed in `state`; SystemError.
+ * tables (name, dim, kind of rule, initial values, seed; learning rates and the like may be
+ * others), before anything is changed in `state`; SystemError.
  */
 std::int64_t load_checkpoint(const std::string& folder, const ServerState& state, int server,
                              int servers);

@@ -103,10 +103,11 @@ std::string describe(const Eviction& eviction) {
 }  // namespace
 
 std::string describe(const Rule& rule) { return std::visit(Describe{}, rule); }
+std::string describe(const Initial& initial) { return std::visit(Describe{}, initial); }
 
 std::string describe(const TableSpec& spec) {
   std::string text = "dim " + std::to_string(spec.dim) + "; rule " + describe(spec.rule) +
-                     "; initial values " + std::visit(Describe{}, spec.initial) + "; entry " +
+                     "; initial values " + describe(spec.initial) + "; entry " +
                      std::visit(Describe{}, spec.entry) + "; " + describe(spec.eviction) +
                      "; dict_size " + std::to_string(spec.dict_size);
   if (spec.padding_idx) text += "; padding_idx " + std::to_string(*spec.padding_idx);

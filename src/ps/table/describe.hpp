@@ -10,6 +10,8 @@ namespace tutti::ps {
 /** "adam: lr 0.001, beta1 0.9, beta2 0.999, eps 1e-08". Rules with other numbers have other texts.
  */
 std::string describe(const Rule& rule);
+/** "uniform: low -0.01, high 0.01". */
+std::string describe(const Initial& initial);
 
 /** All fields but the name, on one line. */
 std::string describe(const TableSpec& spec);

@@ -1,0 +1,268 @@
+// Reads what belongs to a server of a checkpoint: first all is checked, then all is put there.
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "base/refuse.hpp"
+#include "ps/files/checkpoint.hpp"
+#include "ps/files/format.hpp"
+#include "ps/files/part_reader.hpp"
+#include "ps/table/place.hpp"
+
+namespace tutti::ps {
+namespace {
+
+/** This server, as it is to be. */
+struct Receiver {
+  ServerState state;
+  int server = 0;
+  int servers = 1;
+  std::map<std::string, Table*> tables;
+
+  std::span<const OwnBlock> blocks() const {
+    return state.dense == nullptr ? std::span<const OwnBlock>() : state.dense->blocks();
+  }
+};
+
+/** Arrays of as many elements as the block that the state of a rule begins with. */
+std::int64_t state_arrays(const Rule& rule) {
+  if (const auto* adagrad = std::get_if<Adagrad>(&rule)) return adagrad->row_wise ? 0 : 1;
+  if (std::holds_alternative<Adam>(rule)) return 2;
+  return std::holds_alternative<Momentum>(rule) ? 1 : 0;
+}
+
+/** Hashes of the ids that a server has with Split::hash. */
+struct HashInterval {
+  std::uint64_t first;
+  std::uint64_t last;
+};
+
+HashInterval interval_of(int server, int servers) {
+  // place_of() rounds hash * servers / 2^64 down, so an interval begins where that is rounded up.
+  __extension__ using Wide = unsigned __int128;
+  const auto begin = [&](int number) {
+    const Wide product = Wide{static_cast<unsigned>(number)} << 64U;
+    return (product + static_cast<unsigned>(servers) - 1) / static_cast<unsigned>(servers);
+  };
+  return {static_cast<std::uint64_t>(begin(server)),
+          static_cast<std::uint64_t>(begin(server + 1) - 1)};
+}
+
+/** What of a part's sections the receiver has to look at. */
+class OwnSections : public SectionVisitor {
+ public:
+  OwnSections(const Receiver& receiver, const PartDescription& part)
+      : receiver_(receiver), part_(part) {}
+
+  bool wants(const SectionHeader& header) override {
+    const bool has_table = header.number >= 0 && header.number < std::ssize(part_.tables);
+    if (header.kind == SectionKind::block || !has_table) return true;
+    const auto split = static_cast<std::uint32_t>(own(header.number).identity().spec.split);
+    if (part_.servers == receiver_.servers && description(header.number).split == split) {
+      return part_.server == receiver_.server;
+    }
+    const HashInterval own = interval_of(receiver_.server, receiver_.servers);
+    return header.kind == SectionKind::counts || split != static_cast<std::uint32_t>(Split::hash) ||
+           (header.first_hash <= own.last && header.last_hash >= own.first);
+  }
+
+ protected:
+  const TableDescription& description(int table) const {
+    return part_.tables[static_cast<std::size_t>(table)];
+  }
+  Table& own(int table) const { return *receiver_.tables.at(description(table).name); }
+  bool is_own(const Table& table, std::int64_t id) const {
+    return place_of(id, table.identity().spec.split, receiver_.servers).server == receiver_.server;
+  }
+
+  const Receiver& receiver_;
+  const PartDescription& part_;
+};
+
+/** The receiver's dense blocks, put together of those in files, which may be cut otherwise. */
+class DensePieces {
+ public:
+  explicit DensePieces(const Receiver& receiver) {
+    for (std::size_t i = 0; i < receiver.blocks().size(); ++i) {
+      const auto values = static_cast<std::size_t>(receiver.blocks()[i].block.count);
+      const auto state = receiver.state.dense->state(static_cast<std::int64_t>(i)).size();
+      blocks_.push_back(
+          {receiver.blocks()[i], std::vector<float>(values), std::vector<float>(state)});
+    }
+  }
+
+  void add(const BlockDescription& piece, std::span<const float> values,
+           std::span<const float> state) {
+    for (Own& own : blocks_) {
+      const Block& block = own.own.block;
+      if (own.own.parameter != piece.parameter) continue;
+      const std::int64_t begin = std::max(block.offset, piece.offset);
+      const std::int64_t end = std::min(block.offset + block.count, piece.offset + piece.count);
+      if (begin >= end) continue;
+      const auto copy = [&](std::span<const float> from, std::vector<float>& to,
+                            std::int64_t array) {
+        std::copy_n(from.begin() + array * piece.count + begin - piece.offset, end - begin,
+                    to.begin() + array * block.count + begin - block.offset);
+      };
+      const std::int64_t arrays = state_arrays(own.own.rule);
+      copy(values, own.values, 0);
+      for (std::int64_t array = 0; array < arrays; ++array) copy(state, own.state, array);
+      // What follows the arrays, such as a count of steps, is the same in all blocks.
+      std::copy(state.begin() + arrays * piece.count, state.end(),
+                own.state.begin() + arrays * block.count);
+      own.filled += end - begin;
+    }
+  }
+
+  /** Throws InvalidArgument unless all of all blocks was there. */
+  void check_filled(const std::string& path) const {
+    for (const Own& own : blocks_) {
+      if (own.filled == own.own.block.count) continue;
+      refuse(path, ": has ", own.filled, " of ", own.own.block.count, " elements of block '",
+             own.own.block.name, "'");
+    }
+  }
+
+  void restore(DenseStore& store) const {
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      store.restore(static_cast<std::int64_t>(i), blocks_[i].values, blocks_[i].state);
+    }
+  }
+
+ private:
+  struct Own {
+    OwnBlock own;
+    std::vector<float> values;
+    std::vector<float> state;
+    std::int64_t filled = 0;
+  };
+
+  std::vector<Own> blocks_;
+};
+
+class Check : public OwnSections {
+ public:
+  Check(const Receiver& receiver, const PartReader& part, DensePieces& dense)
+      : OwnSections(receiver, part.description()), path_(part.path()), dense_(dense) {}
+
+  void rows(int table, const StoredRows& rows) override {
+    const std::int64_t limit = own(table).identity().spec.dict_size;
+    if (limit == 0) return;
+    for (const std::int64_t id : rows.ids) {
+      if (id < 0 || id >= limit) {
+        refuse(path_, ": table '", rows.table.name, "' has id ", id, ", beyond dict_size ", limit);
+      }
+    }
+  }
+  void counts(int /*table*/, std::span<const double> /*counts*/) override {}
+  void block(int block, std::span<const float> values, std::span<const float> state) override {
+    dense_.add(part_.blocks[static_cast<std::size_t>(block)], values, state);
+  }
+
+ private:
+  const std::string& path_;
+  DensePieces& dense_;
+};
+
+class Restore : public OwnSections {
+ public:
+  using OwnSections::OwnSections;
+
+  void rows(int table, const StoredRows& rows) override {
+    Table& own_table = own(table);
+    const std::int64_t most = description(table).steps;
+    const std::int64_t later = own_table.steps() - most;  // a row keeps its age
+    for (std::size_t i = 0; i < rows.ids.size(); ++i) {
+      if (!is_own(own_table, rows.ids[i])) continue;
+      StoredRow row = rows.row(i);
+      row.last_step = std::clamp<std::int64_t>(row.last_step, 0, most) + later;
+      own_table.restore(row);
+    }
+  }
+  void counts(int table, std::span<const double> counts) override {
+    own(table).merge_entry_counts(counts);
+  }
+  void block(int /*block*/, std::span<const float> /*values*/,
+             std::span<const float> /*state*/) override {}
+};
+
+template <class Value>
+void require_alike(const std::string& path, const std::string& whose, const char* what,
+                   const Value& there, const Value& here) {
+  if (there != here) {
+    refuse(path, ": ", whose, " has ", what, " ", there, " there, but ", here, " here");
+  }
+}
+
+/** The part is of the receiver's tables and parameters. */
+void check_description(const PartReader& part, const Receiver& receiver) {
+  const PartDescription& description = part.description();
+  for (const TableDescription& there : description.tables) {
+    const auto found = receiver.tables.find(there.name);
+    if (found == receiver.tables.end()) {
+      refuse(part.path(), ": has a table '", there.name, "' that is not here");
+    }
+    const TableDescription here = describe(*found->second);
+    const std::string whose = "table '" + there.name + "'";
+    require_alike(part.path(), whose, "dim", there.dim, here.dim);
+    require_alike(part.path(), whose, "rule", there.layout, here.layout);
+    require_alike(part.path(), whose, "initial values", there.initial, here.initial);
+    require_alike(part.path(), whose, "seed", there.seed, here.seed);
+    require_alike(part.path(), whose, "floats of state", there.state_floats, here.state_floats);
+  }
+  for (const auto& [name, table] : receiver.tables) {
+    const auto is_it = [&, &key = name](const TableDescription& there) {
+      return there.name == key;
+    };
+    const auto times = std::count_if(description.tables.begin(), description.tables.end(), is_it);
+    if (times != 1) refuse(part.path(), ": has ", times, " tables '", name, "', not one");
+  }
+  for (const BlockDescription& there : description.blocks) {
+    for (const OwnBlock& own : receiver.blocks()) {
+      if (own.parameter != there.parameter) continue;
+      const std::string whose = "parameter '" + there.parameter + "'";
+      const BlockDescription here = describe(own, state_floats(own.rule, there.count));
+      require_alike(part.path(), whose, "elements", there.elements, here.elements);
+      require_alike(part.path(), whose, "rule", there.layout, here.layout);
+      require_alike(part.path(), whose, "floats of state", there.state_floats, here.state_floats);
+    }
+  }
+}
+
+}  // namespace
+
+std::int64_t load_checkpoint(const std::string& folder, const ServerState& state, int server,
+                             int servers) {
+  Receiver receiver{state, server, servers, {}};
+  for (Table& table : state.tables) receiver.tables[table.identity().spec.name] = &table;
+  const Manifest manifest = read_manifest(folder);
+  DensePieces dense(receiver);
+  std::int64_t round = 0;
+  std::map<std::string, std::int64_t> steps;
+  const auto parts = static_cast<int>(manifest.parts.size());
+  for (int number = 0; number < parts; ++number) {
+    PartReader part(folder, manifest, number);
+    check_description(part, receiver);
+    Check check(receiver, part, dense);
+    part.visit(check);
+    round = std::max(round, part.description().round);
+    for (const TableDescription& table : part.description().tables) {
+      steps[table.name] = std::max(steps[table.name], table.steps);
+    }
+  }
+  dense.check_filled(folder);
+
+  for (const auto& [name, table] : receiver.tables) table->set_steps(steps[name]);
+  for (int number = 0; number < parts; ++number) {
+    PartReader part(folder, manifest, number);
+    Restore restore(receiver, part.description());
+    part.visit(restore);
+  }
+  if (state.dense != nullptr) dense.restore(*state.dense);
+  return round;
+}
+
+}  // namespace tutti::ps

@@ -1,0 +1,67 @@
+// Makes a checkpoint of parts that are finished, and removes what no manifest names.
+#include <filesystem>
+#include <span>
+#include <string>
+#include <system_error>
+
+#include "ps/files/checkpoint.hpp"
+#include "ps/files/format.hpp"
+#include "ps/files/input_file.hpp"
+#include "ps/files/manifest.hpp"
+#include "tutti/output_file.hpp"
+
+namespace tutti::ps {
+namespace {
+
+namespace fs = std::filesystem;
+
+PartEntry entry_of(const fs::path& path) {
+  const InputFile file(path);
+  SectionHeader end;
+  const auto bytes = static_cast<std::int64_t>(sizeof end);
+  if (file.bytes() < bytes) refuse_damaged(file.path(), "it is too short for a part");
+  file.read(file.bytes() - bytes, std::as_writable_bytes(std::span(&end, 1)));
+  if (end.kind != SectionKind::end) refuse_damaged(file.path(), "it has no end");
+  return {.bytes = file.bytes(), .checksum = end.header_checksum};
+}
+
+/** What cannot be removed stays: it is in nobody's way. */
+void remove_parts_but(const fs::path& folder, const std::string& attempt) {
+  const fs::path kept = parts_folder(folder, attempt);
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    const fs::path& path = entry.path();
+    if (path.extension() == ".tuttiparts" && path != kept) fs::remove_all(path, ignored);
+  }
+}
+
+}  // namespace
+
+bool parts_finished(const std::string& folder, const std::string& attempt, int servers) {
+  std::error_code ignored;
+  for (int server = 0; server < servers; ++server) {
+    if (!fs::exists(parts_folder(folder, attempt) / part_name(server), ignored)) return false;
+  }
+  return true;
+}
+
+void publish_checkpoint(const std::string& folder, const std::string& attempt, int servers) {
+  Manifest manifest{attempt, {}};
+  for (int server = 0; server < servers; ++server) {
+    manifest.parts.push_back(entry_of(parts_folder(folder, attempt) / part_name(server)));
+  }
+  OutputFile file(fs::path(folder) / kManifestName);
+  file.write(text_of(manifest));
+  file.commit();
+  remove_parts_but(folder, attempt);
+}
+
+void discard_attempts(const std::string& folder) {
+  std::error_code ignored;
+  std::string attempt;
+  if (fs::exists(fs::path(folder) / kManifestName, ignored))
+    attempt = read_manifest(folder).attempt;
+  remove_parts_but(folder, attempt);
+}
+
+}  // namespace tutti::ps
