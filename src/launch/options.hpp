@@ -65,6 +65,7 @@ struct RunOptions {
   std::optional<std::chrono::milliseconds> timeout;
   std::chrono::milliseconds grace{5000};  ///< between SIGTERM and SIGKILL
   int restarts = 0;
+  bool keep_going = false;  ///< a worker that fails does not end the others
   bool dry_run = false;
   bool module = false;  ///< the program is a module of Python's
   bool help = false;

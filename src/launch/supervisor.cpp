@@ -10,10 +10,10 @@
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
-#include <set>
 #include <utility>
 
 #include "base/file_descriptor.hpp"
+#include "base/launcher_line.hpp"
 #include "base/text.hpp"
 #include "launch/process/lists.hpp"
 #include "launch/wrapper.hpp"
@@ -21,12 +21,6 @@
 
 namespace tutti::launch {
 namespace {
-
-using std::chrono::milliseconds;
-
-constexpr milliseconds kWrapperGrace{1500};  // for a wrapper to end after its rank was killed
-constexpr milliseconds kSweepInterval{20};
-constexpr int kMostSweeps = 250;
 
 /** "1:02". */
 std::string minutes_text(SteadyClock::duration time) {
@@ -60,6 +54,8 @@ Outcome Supervisor::run(const Plan& plan) {
   while (running() || (mpi_ && mpi_->process() != 0)) step();
   if (mpi_) outcome_.said_by_mpiexec = mpi_->printed();
   mpi_.reset();
+  const bool gone_on = outcome_.kind == Outcome::Kind::done && outcome_.first_failure() != nullptr;
+  if (gone_on) outcome_.kind = Outcome::Kind::failed;
   timeout_timer_.stop();
   return std::move(outcome_);
 }
@@ -234,7 +230,11 @@ void Supervisor::take_message(Rank& rank, MessageType type, std::string_view tex
       if (!rank.told_to_end) end.stopped_by = 0;
       break;
     case MessageType::progress:
-      rank.progress = text;
+      if (text == kEndsByItself) {
+        rank.ends_by_itself = true;
+      } else {
+        rank.progress = text;
+      }
       break;
     case MessageType::log_failed:
       if (std::exchange(log_failure_said_, true)) break;
@@ -283,87 +283,6 @@ void Supervisor::wrapper_lost(Rank& rank) {
   }
   // The rank's process ends with it; what descends from that is ours now.
   sweep();
-}
-
-/** Looks at what has changed. */
-void Supervisor::decide() {
-  if (ending_) return;
-  if (outcome_.first_failure() != nullptr) return end_job(Outcome::Kind::failed, SIGTERM);
-  const auto has_ended = [](const Rank& rank) { return rank.ended; };
-  if (mpi_ && mpi_->lost() && !std::all_of(ranks_.begin(), ranks_.end(), has_ended)) {
-    outcome_.lost_mpiexec = mpi_->lost();  // ranks that go on could not meet any more
-    return end_job(Outcome::Kind::failed, SIGTERM);
-  }
-  bool workers_done = true;
-  for (const Rank& rank : ranks_) workers_done &= rank.plan->role == Role::server || rank.ended;
-  if (workers_done && plan_->count(Role::server) > 0 && !std::exchange(servers_ending_, true)) {
-    end_ranks(SIGTERM, true);
-  }
-}
-
-void Supervisor::end_job(Outcome::Kind kind, int signal) {
-  timeout_timer_.stop();
-  if (std::exchange(ending_, true)) {
-    if (kind != Outcome::Kind::interrupted) return;
-    display_.hurry();
-    return end_harder();
-  }
-  outcome_.kind = kind;
-  if (kind != Outcome::Kind::failed) display_.hurry();
-  end_ranks(signal, false);
-}
-
-void Supervisor::end_ranks(int signal, bool servers_alone) {
-  for (Rank& rank : ranks_) {
-    if (servers_alone && rank.plan->role != Role::server) continue;
-    if (!rank.told_to_end) rank.told_to_end = SteadyClock::now();
-    rank.control.send(MessageType::signal, std::to_string(signal));
-  }
-  force_ = 0;
-  force_timer_.start(options_.grace);
-}
-
-/** After their grace the ranks are killed, and after that the wrappers that still have some. Those
- * that only wait for who reads the output are left, unless the user does not wait for that. */
-void Supervisor::end_harder() {
-  if (force_++ == 0) {
-    send_all(SIGKILL);
-    force_timer_.start(kWrapperGrace);
-    return;
-  }
-  force_timer_.stop();
-  for (Rank& rank : ranks_) {
-    if (rank.done() || (rank.closed && !display_.hurries())) continue;
-    if (rank.wrapper != 0) ::kill(rank.wrapper, SIGKILL);
-    if (!mpi_) continue;
-    mpi_->kill();
-    rank.control.close();
-    if (rank.closed) rank.output.close();
-  }
-}
-
-void Supervisor::send_all(int signal) {
-  for (Rank& rank : ranks_) rank.control.send(MessageType::signal, std::to_string(signal));
-}
-
-void Supervisor::sweep() {
-  std::set<pid_t> others = inherited_;
-  for (const Rank& rank : ranks_) {
-    if (rank.wrapper != 0) others.insert(rank.wrapper);
-  }
-  if (mpi_ && mpi_->process() != 0) others.insert(mpi_->process());
-  const int left = signal_descendants(SIGKILL, others);
-  if (left > 0 && ++sweeps_ < kMostSweeps) {
-    sweep_timer_.start(kSweepInterval);
-  } else {
-    if (left > 0) {
-      display_.say("tutti run: the kernel does not end " + std::to_string(left) +
-                   " processes that ranks have left");
-    }
-    sweep_timer_.stop();
-    sweeps_ = 0;
-  }
-  reap();
 }
 
 std::string Supervisor::state_text() const {

@@ -22,8 +22,9 @@ namespace tutti::launch {
 /**
  * Starts the ranks of a plan, each under its wrapper, and waits until all have ended. When one
  * fails the others are told to end: SIGTERM, a grace, SIGKILL; so are servers when all workers have
- * ended. SIGINT, SIGTERM, SIGHUP and SIGQUIT reach the ranks, and end the job; a second one ends it
- * at once. No process that descends from a rank is left.
+ * ended, unless they have said that they end by themselves. With --keep_going no worker's failure
+ * ends the others. SIGINT, SIGTERM, SIGHUP and SIGQUIT reach the ranks, and end the job; a second
+ * one ends it at once. No process that descends from a rank is left.
  */
 class Supervisor {
  public:
@@ -46,6 +47,8 @@ class Supervisor {
     std::optional<SteadyClock::time_point> told_to_end;
     bool ended = false;   // the rank's process
     bool closed = false;  // and nothing of it is left
+    bool failure_said = false;
+    bool ends_by_itself = false;  // a server that knows when no worker is left
     std::string progress;
 
     bool done() const { return !awaited && wrapper == 0 && !control.open() && !output.open(); }
@@ -61,6 +64,7 @@ class Supervisor {
   void take_message(Rank& rank, MessageType type, std::string_view text);
   void rank_ended(Rank& rank, ExitStatus status, SteadyClock::time_point when);
   void wrapper_lost(Rank& rank);
+  bool fails_job(Rank& rank);
   void decide();
   void end_job(Outcome::Kind kind, int signal);
   void end_ranks(int signal, bool servers_alone);

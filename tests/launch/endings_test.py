@@ -119,6 +119,48 @@ while :; do sleep 0.01; done""")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(result.job.log("server.1"), b"asked\n")
 
+    def test_a_server_that_ends_by_itself_is_left_alone(self):
+        script = self.script("""
+trap 'echo asked; exit 0' TERM
+if [ $TUTTI_ROLE = worker ]; then
+    while [ ! -e told ]; do sleep 0.01; done
+    exit 0
+fi
+if [ $TUTTI_ROLE_INDEX = 1 ]; then while :; do sleep 0.01; done; fi
+echo 'ends by itself' >&$TUTTI_PROGRESS_FD
+touch told
+# Until the other server and all else of the job is gone, and a killer would have come.
+sleep 2
+echo saved""")
+        result = self.run_job("--server_num", 2, "--worker_num", 1, "--grace", 0.2, script)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.job.log("server.0"), b"saved\n")
+        self.assertEqual(result.job.log("server.1"), b"asked\n")
+
+    def test_with_keep_going_the_other_workers_go_on(self):
+        script = self.script("""
+case $TUTTI_ROLE.$TUTTI_ROLE_INDEX in
+  worker.1) echo the cause >&2; touch failing; exit 7;;
+  worker.*) while [ ! -e failed ]; do sleep 0.01; done; echo went on; exit 0;;
+  *) trap 'exit 0' TERM; while :; do sleep 0.01; done;;
+esac""")
+        job = self.start("--keep-going", "--server_num", 1, "--worker_num", 3, script)
+        wait_until((self.folder / "failing").exists)
+        wait_until(lambda: len(job.ranks()) == 3)
+        (self.folder / "failed").touch()
+        result = job.wait()
+        self.assertEqual(result.returncode, 7, result.stderr)
+        self.assertIn("tutti run: worker 1 failed: exit code 7; the others go on\n", result.stderr)
+        self.assertIn("worker 1 (rank 1 of 4)", result.stderr)
+        self.assertIn("\n  | the cause\n", result.stderr)
+        self.assertEqual(job.log("worker.2"), b"went on\n")
+
+    def test_with_keep_going_a_server_s_failure_ends_the_job(self):
+        script = self.script('[ $TUTTI_ROLE = server ] && exit 3; sleep 1000')
+        result = self.run_job("--keep-going", "--server_num", 1, "--worker_num", 2, script)
+        self.assertEqual(result.returncode, 3)
+        self.assertIn("told to end: worker 0, worker 1", result.stderr)
+
     def test_a_server_that_fails_ends_the_job(self):
         script = self.script('[ $TUTTI_ROLE = server ] && exit 3; sleep 1000')
         result = self.run_job("--server_num", 1, "--worker_num", 2, script)

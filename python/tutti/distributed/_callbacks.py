@@ -42,7 +42,8 @@ class AllreduceCallback:
     ) -> None:
         if reduce_method not in ("sum", "mean"):
             raise InvalidArgument(f"reduce_method is {reduce_method!r}, but must be 'sum' or 'mean'")
-        _world.check_choices(None, backend)
+        if backend is not None:
+            _world.override_backend(backend)
         self._mean = reduce_method == "mean"
         self._group = group
         self._sums: Optional[opt.DistOpt] = None

@@ -1,0 +1,15 @@
+// What a rank says to the launcher that has started it.
+#pragma once
+
+#include <string_view>
+
+namespace tutti {
+
+/** Of a server that ends when no worker is left: `tutti run` does not end it before. */
+inline constexpr std::string_view kEndsByItself = "ends by itself";
+
+/** Writes a line to the pipe that `tutti run` reads (TUTTI_PROGRESS_FD), if it has started this
+ * process. Never blocks: a full pipe loses the line. */
+void tell_launcher(std::string_view line) noexcept;
+
+}  // namespace tutti
