@@ -90,7 +90,7 @@ def odd_arrays():
             (lambda: F.remote_recv(ranks), f"src_rank is {ranks}"),
             (lambda: dist.override_backend("nccl"), "x.to.'cuda'"),
             (lambda: dist.make_allreduce_cb("max"), "reduce_method is 'max'"),
-            (lambda: dist.make_allreduce_cb("sum", backend="nccl"), "override_backend.'nccl'"),
+            (lambda: dist.make_allreduce_cb("sum", backend="nccl"), "backend='nccl' is not there"),
             (lambda: dist.make_allreduce_cb("mean")(turned, numpy.ones(3, int)), "no mean")]:
         with pytest.raises(tutti.Error, match=message):
             call()

@@ -380,6 +380,16 @@ def test_init_process_group():
             dist.init_process_group(*arguments)
 
 
+def test_there_is_no_backend_to_choose():
+    for choice in ({"backend": "nccl"}, {"device_type": "gpu"}):
+        (name, value), = choice.items()
+        for call in (lambda: dist.launcher(**choice), lambda: dist.launcher(print, **choice),
+                     lambda: dist.init_process_group("localhost", 5, 2, 0, **choice)):
+            with pytest.raises(tutti.BackendUnavailable, match=f"{name}='{value}' is not there.*out"):
+                call()
+    assert dist.launcher(dist.get_rank, 2, None, 0, "localhost", 0, "xpu", "auto")() == [0, 1]
+
+
 def wrong_place(place):
     rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
     with pytest.raises(tutti.InvalidArgument, match="as rank [01] of 2"):

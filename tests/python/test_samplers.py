@@ -2,6 +2,8 @@
 
 import collections
 import json
+import subprocess
+import sys
 
 import numpy
 import pytest
@@ -264,3 +266,47 @@ def test_pytorchs_loader_takes_them(workers):
     sampler.load_state_dict({**sampler.state_dict(used=16), "epoch": 0})
     loader = loading.DataLoader(Squares(), batch_sampler=sampler, num_workers=workers)
     assert numbers(loader) == whole[2:]
+
+
+# Each worker writes what it reads; a server tells why it reads nothing, unless it says what.
+READERS = """
+import json, os, signal, sys
+import tutti
+from tutti import data
+role, index = os.environ["TUTTI_ROLE"], os.environ["TUTTI_ROLE_INDEX"]
+def tell(what):
+    with open(f"{role}.{index}.new", "w") as file: json.dump(what, file)
+    os.rename(f"{role}.{index}.new", f"{role}.{index}")
+if role == "worker":
+    tell([index for index in data.SequentialSampler(range(7), batch_size=None)])
+else:
+    assert len(data.SequentialSampler(range(7), 7, world_size=1, rank=0)) == 1
+    try:
+        data.SequentialSampler(range(7))
+    except tutti.InvalidArgument as error:
+        tell(str(error))
+    if role == "server": signal.pause()
+while not all(os.path.exists(name) for name in sys.argv[1:]): pass
+"""
+
+
+def test_where_there_are_servers_the_workers_alone_read(tmp_path):
+    (tmp_path / "script.py").write_text(READERS)
+    names = ["worker.0", "worker.1", "heter_worker.0", "server.0"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tutti.run", "--server_num", "1", "--worker_num", "2",
+         "--heter_worker_num", "1", "script.py", *names],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    told = {name: json.loads((tmp_path / name).read_text()) for name in names}
+    assert (told["worker.0"], told["worker.1"]) == ([0, 2, 4, 6], [1, 3, 5, 0])
+    assert told["server.0"].startswith("TUTTI_ROLE is 'server': only workers read data")
+    assert told["heter_worker.0"].startswith("TUTTI_ROLE is 'heter_worker': only workers read")
+
+
+def test_variables_that_do_not_say_who_reads_are_refused(monkeypatch):
+    for name, value in {"TUTTI_RANK": "0", "TUTTI_WORLD_SIZE": "3", "TUTTI_TICKET": "f" * 256,
+                        "TUTTI_ROLE": "worker", "TUTTI_ROLE_INDEX": "0"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(tutti.InvalidArgument, match="PADDLE_TRAINERS_NUM, .* are not all numbers"):
+        data.SequentialSampler(range(7))

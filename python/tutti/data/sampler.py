@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import abc
 import operator
+import os
 from typing import Any, Dict, Iterator, Literal, NamedTuple, Optional, Sized, Tuple
 
 import numpy
 import numpy.typing as npt
 
-from tutti import distributed
+from tutti import _core, distributed
 from tutti.errors import InvalidArgument
 
 Indices = npt.NDArray[numpy.int64]
@@ -126,7 +127,8 @@ class MapSampler(Sampler):
     dataset: whatever has a length. batch_size: samples of a batch, or None for single indices.
     drop_last: leaves out the last batch if it is not full. num_samples: samples of an epoch over
     all ranks. world_size, rank: by default those of tutti.distributed, where a process that a
-    launcher has started joins the others, if it had not, and one that none has started is alone.
+    launcher has started joins the others, if it had not, and one that none has started is alone;
+    where tutti run has started servers, too, those of the workers, who alone read then.
     seed: by default 0, so ranks agree without a word. pad: what is done where the ranks do not
     divide the samples: "wrap" gives some of the first a second time, "drop" leaves out some of the
     last, "none" gives some ranks one sample less than others, so that every sample comes once, as
@@ -244,9 +246,29 @@ class MapSampler(Sampler):
         self._resumes = True
 
 
+def _own_place() -> Tuple[int, int]:
+    """The number of ranks that read data, and this one's among them: in a job of tutti run that has
+    servers those are the workers, which need not join the others for that."""
+    role = os.environ.get("TUTTI_ROLE")
+    if _core.launched_by() != "tutti run" or role is None:
+        return distributed.get_world_size(), distributed.get_rank()
+    names = ("PADDLE_TRAINERS_NUM", "TUTTI_ROLE_INDEX", "TUTTI_WORLD_SIZE")
+    try:
+        workers, index, ranks = (int(os.environ[name]) for name in names)
+    except (KeyError, ValueError):
+        raise InvalidArgument(f"TUTTI_ROLE is {role!r}, but {', '.join(names)} are not all numbers: "
+                              "give world_size and rank") from None
+    if workers == ranks:
+        return distributed.get_world_size(), distributed.get_rank()
+    if role != "worker":
+        raise InvalidArgument(f"TUTTI_ROLE is {role!r}: only workers read data by themselves; here "
+                              "give world_size and rank")
+    return workers, index
+
+
 def _checked_world(world_size: Optional[int], rank: Optional[int]) -> Tuple[int, int]:
     if world_size is None and rank is None:
-        return distributed.get_world_size(), distributed.get_rank()
+        return _own_place()
     if world_size is None or rank is None:
         missing = "world_size" if world_size is None else "rank"
         raise InvalidArgument(f"{missing} is missing: give both world_size and rank, or neither")

@@ -42,8 +42,7 @@ class AllreduceCallback:
     ) -> None:
         if reduce_method not in ("sum", "mean"):
             raise InvalidArgument(f"reduce_method is {reduce_method!r}, but must be 'sum' or 'mean'")
-        if backend is not None:
-            _world.override_backend(backend)
+        _world.check_choices(None, backend)
         self._mean = reduce_method == "mean"
         self._group = group
         self._sums: Optional[opt.DistOpt] = None

@@ -273,6 +273,8 @@ def launcher(
     rank_start: int = 0,
     master_ip: str = "localhost",
     port: int = 0,
+    device_type: Optional[str] = None,
+    backend: Optional[str] = None,
     *,
     timeout: Optional[float] = None,
     start_method: StartMethod = "fork",
@@ -287,6 +289,8 @@ def launcher(
     rank_start: int = 0,
     master_ip: str = "localhost",
     port: int = 0,
+    device_type: Optional[str] = None,
+    backend: Optional[str] = None,
     *,
     timeout: Optional[float] = None,
     start_method: StartMethod = "fork",
@@ -300,6 +304,8 @@ def launcher(
     rank_start: int = 0,
     master_ip: str = "localhost",
     port: int = 0,
+    device_type: Optional[str] = None,
+    backend: Optional[str] = None,
     *,
     timeout: Optional[float] = None,
     start_method: StartMethod = "fork",
@@ -323,6 +329,7 @@ def launcher(
     world_size, rank_start: of several calls (in several programs), how many ranks these have
         together, and the first one of this call. On one machine they meet by the same `port`;
         master_ip is then an address of it. On several machines: see above.
+    device_type, backend: MegEngine's, not to be given; see override_backend().
     timeout: seconds that any wait for another rank may last; TUTTI_TIMEOUT, or else 300. How long
         the function runs is not limited.
     start_method: "fork", or "spawn", with which the function must be found by its name in a module
@@ -331,6 +338,7 @@ def launcher(
         process has imported PyTorch, that uses one thread in the ranks forked from it, since
         OpenMP does not survive a fork; "spawn" ones, and those that import it themselves, have more.
     """
+    _world.check_choices(device_type, backend)
     if func is None:
         return lambda function: Launched(function, n_gpus, world_size, rank_start, master_ip, port,
                                          timeout, start_method)

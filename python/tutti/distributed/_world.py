@@ -137,6 +137,8 @@ def init_process_group(
     world_size: int,
     rank: int,
     device: Optional[int] = None,
+    backend: Optional[str] = None,
+    device_type: Optional[str] = None,
     *,
     timeout: Optional[float] = None,
 ) -> None:
@@ -145,9 +147,11 @@ def init_process_group(
     The ranks of one machine, however they were started, meet by being given the same port and
     world_size. Those of a launcher (tutti run, mpiexec) join what it has started, and world_size
     and rank are compared with that. master_ip: an address of this machine, or anything under a
-    launcher. device: MegEngine's; which GPU a rank has, its tensors say. timeout: seconds that any
-    wait may last; TUTTI_TIMEOUT, or else 300. Blocks until all ranks have come.
+    launcher. device: MegEngine's; which GPU a rank has, its tensors say. backend, device_type: its
+    own, too, and not to be given; see override_backend(). timeout: seconds that any wait may last;
+    TUTTI_TIMEOUT, or else 300. Blocks until all ranks have come.
     """
+    check_choices(device_type, backend)
     if world_size < 1:
         raise InvalidArgument(f"world_size is {world_size}, but must be at least 1")
     if not 0 <= rank < world_size:
@@ -284,8 +288,21 @@ def synchronized(function: _Function) -> _Function:
     return cast(_Function, wrapped)
 
 
+def refuse_choice(said: str) -> NoReturn:
+    """For what MegEngine lets its caller choose."""
+    raise BackendUnavailable(
+        f"{said} is not there: what carries the bytes follows from where they lie. Leave it out, and "
+        "write x.to('cuda') before the call for NCCL, x.cpu() for shared memory and MPI")
+
+
 def override_backend(new_backend: str) -> None:
     """MegEngine's; refused, since there is nothing to choose."""
-    raise BackendUnavailable(
-        f"override_backend({new_backend!r}) is not there: what carries the bytes follows from where "
-        "they lie. Write x.to('cuda') before the call for NCCL, x.cpu() for shared memory and MPI")
+    refuse_choice(f"override_backend({new_backend!r})")
+
+
+def check_choices(device_type: Optional[str], backend: Optional[str]) -> None:
+    """Refuses parameters of MegEngine's; its own defaults say nothing, either."""
+    if device_type not in (None, "xpu"):
+        refuse_choice(f"device_type={device_type!r}")
+    if backend not in (None, "auto"):
+        refuse_choice(f"backend={backend!r}")
