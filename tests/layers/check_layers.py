@@ -24,6 +24,7 @@ LAYERS = [
     {"compressor.hpp", "optimizer.hpp", "step_statistics.hpp"},
     {"dist_opt.hpp", "dist_options.hpp"},
     {
+        "ps/checkpoint.hpp",
         "ps/dense.hpp",
         "ps/fleet.hpp",
         "ps/mode.hpp",

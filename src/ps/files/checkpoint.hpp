@@ -65,21 +65,4 @@ void discard_attempts(const std::string& folder);
 std::int64_t load_checkpoint(const std::string& folder, const ServerState& state, int server,
                              int servers);
 
-/** What a checkpoint holds, for `python -m tutti.ps.inspect`. */
-struct CheckpointTable {
-  std::string name;
-  std::string rule;
-  std::int64_t dim = 0;
-  std::int64_t rows = 0;
-  std::int64_t bytes = 0;
-};
-struct CheckpointContents {
-  int servers = 0;
-  std::int64_t round = 0;
-  std::vector<CheckpointTable> tables;
-  std::vector<CheckpointTable> dense;  ///< parameters: rows are elements
-};
-/** Checks it whole. Throws as load_checkpoint() does. */
-CheckpointContents inspect_checkpoint(const std::string& folder);
-
 }  // namespace tutti::ps

@@ -1,9 +1,10 @@
 // Tells what a checkpoint holds.
+#include "tutti/ps/checkpoint.hpp"
+
 #include <map>
 #include <string>
 
 #include "base/refuse.hpp"
-#include "ps/files/checkpoint.hpp"
 #include "ps/files/format.hpp"
 #include "ps/files/part_reader.hpp"
 

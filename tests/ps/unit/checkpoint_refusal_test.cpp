@@ -11,6 +11,7 @@
 #include "ps/files/checkpoint.hpp"
 #include "stored_job.hpp"
 #include "tutti/error.hpp"
+#include "tutti/ps/checkpoint.hpp"
 
 namespace tutti::ps {
 namespace {

@@ -12,6 +12,7 @@
 
 #include "stored_job.hpp"
 #include "tutti/error.hpp"
+#include "tutti/ps/checkpoint.hpp"
 
 namespace tutti::ps {
 namespace {
