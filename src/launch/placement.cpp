@@ -62,7 +62,13 @@ std::vector<Host> machines_of(const RunOptions& options, const Machine& machine)
   std::vector<Host> hosts = options.has_roles() ? std::vector<Host>() : named_hosts(options);
   for (const std::string& name : options.ips) hosts.push_back({.name = name});
   for (const auto* list : {&options.workers, &options.heter_workers, &options.servers}) {
-    for (const Endpoint& endpoint : *list) hosts.push_back({.name = endpoint.host, .slots = 1});
+    for (const auto& [host, port] : *list) {
+      hosts.push_back({.name = host, .slots = 1});
+      if (port != 0) hosts.back().ports = {port};
+    }
+  }
+  if (options.http_port && !options.servers.empty()) {  // of the first server's machine
+    hosts[hosts.size() - options.servers.size()].ports.push_back(*options.http_port);
   }
   check_names(hosts);
   const auto is_own = [](const Host& host) { return is_this_machine(host.name); };
@@ -87,6 +93,7 @@ std::vector<Host> machines_of(const RunOptions& options, const Machine& machine)
       found.push_back(host);
     } else {
       known->slots += host.slots;
+      known->ports.insert(known->ports.end(), host.ports.begin(), host.ports.end());
     }
   }
   return found;

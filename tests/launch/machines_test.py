@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Jobs on several machines, which are network namespaces: machines_test.py RANKS (network/ranks.cpp)."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -60,6 +61,16 @@ class Machines(OnHead):
     def process_of(self, started, program):
         return [pid for pid, line in started.processes().items()
                 if os.path.basename(line.split()[0]) == program]
+
+    @contextlib.contextmanager
+    def listening_on(self, node):
+        """A port of a machine that is in use."""
+        program = ("import socket, sys; s = socket.create_server((str(), 0)); "
+                   "print(s.getsockname()[1], flush=True); sys.stdin.read()")
+        command = [*self.machines.remote_shell.split(), node, f"{sys.executable} -c '{program}'"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              text=True) as listener:
+            yield int(listener.stdout.readline())
 
     def test_ranks_join_and_know_where_they_are(self):
         script = self.script('echo "$TUTTI_RANK/$TUTTI_WORLD_SIZE" $(hostname) "$TUTTI_LOCAL_RANK" '
@@ -126,6 +137,13 @@ class Machines(OnHead):
         self.assertLess(time.monotonic() - begin, 9)  # sooner than one that does not answer
         self.assertEqual(result.returncode, 2)
         self.assertRegex(result.stderr, "node9: Cannot open network namespace")
+        with self.listening_on("node2") as port:
+            for options in ([f"--servers=node1:{port},node2:{port}"],
+                            ["--servers=node2:1,node1:2", f"--http_port={port}"]):
+                result = self.run_job(*options, "--workers=node1", "true")
+                self.assertEqual(result.returncode, 2, result.stderr)
+                self.assertEqual(result.stderr, "tutti run: node2: one of the endpoints: port "
+                                                f"{port} of node2 is in use\n")
         result = self.run_job("--hosts", HOSTS, "/nowhere/train")
         self.assertEqual(result.returncode, 2)
         self.assertIn("/nowhere/train: there is no such file on node1", result.stderr)
@@ -273,6 +291,15 @@ exec sh -c "$command" """, "agent")
         result = self.ask("echo tutti-answer 0 version 0.0.1")
         self.assertEqual(result.returncode, 2)
         self.assertIn("other: its tutti is 0.0.1, but here it is ", result.stderr)
+
+    def test_clocks_are_compared(self):
+        agent = self.script(r"""
+case "$*" in *"'check'"*) ;; *) exit 255;; esac
+for command; do :; done
+sh -c "$command" | sed 's/ clock .*/ clock 1000000000.5/'""", "agent")
+        result = self.run_job("--hosts", "198.51.100.1:1", "true",
+                              env={"OMPI_MCA_plm_rsh_agent": str(agent)})
+        self.assertRegex(result.stderr, r"; the clock of 198\.51\.100\.1 is \d{9} s behind; ")
 
     def test_of_machines_with_the_same_command_the_first_starts_the_ranks(self):
         own = os.uname().nodename

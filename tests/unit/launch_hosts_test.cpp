@@ -82,6 +82,12 @@ TEST(LaunchHosts, NamedTwiceByTwoNamesAreOne) {
             "m:3,b:1");
 }
 
+TEST(LaunchHosts, HavePortsThatOptionsName) {
+  const std::vector<Host> hosts = machines_of(
+      parse_run({"--servers=a:7,b:8", "--workers=a:9,b", "--http_port=6", "true"}), Machine());
+  EXPECT_EQ(hosts, (std::vector<Host>{{"a", 2, {9, 7, 6}}, {"b", 2, {8}}}));
+}
+
 TEST(LaunchHosts, OfAFileInOpenMpisForm) {
   EXPECT_EQ(
       in_file("# two\nnode1 slots=2\n\n  node2  slots=3 max_slots=4 # more\nnode3\nnode4:2\n"),

@@ -22,14 +22,16 @@ constexpr std::string_view kMark = "tutti-answer ";
 // An answer is passed on in one piece, which a pipe and mpiexec do with up to 4 KiB.
 constexpr int kMostPorts = 400;
 
-Facts look_around(int ranks, const std::vector<std::string>& files) {
+/** `wanted` is how many ranks there are, and which ports they listen on. */
+Facts look_around(const std::vector<int>& wanted, const std::vector<std::string>& files) {
   Facts facts{{"version", TUTTI_VERSION}, {"name", host_name()}, {"mpi", mpi_version()}};
   try {
     check_files(files);
-    check_shared_memory(ranks);
+    check_shared_memory(wanted.front());
     ReservedPorts free;
+    for (std::size_t i = 1; i < wanted.size(); ++i) free.take(wanted[i], "one of the endpoints");
     std::vector<std::string> ports;
-    for (int port = 0; port < std::min(ranks + 2, kMostPorts); ++port) {
+    for (int port = 0; port < std::min(wanted.front() + 2, kMostPorts); ++port) {
       ports.push_back(std::to_string(free.take()));
     }
     facts["ports"] = join_list(ports);
@@ -49,11 +51,15 @@ int run_check(const std::vector<std::string>& arguments) {
   if (arguments.size() >= 4 && arguments[0] == "--ranks" && arguments[2] == "--") {
     ranks = split_list(arguments[1]);
   }
-  const auto own =
-      number && *number < ranks.size() ? parse_number<int>(ranks[*number]) : std::nullopt;
-  if (!own) refuse("tutti check is for tutti run, which asks machines by it");
+  std::vector<int> wanted;
+  if (number && *number < ranks.size()) {
+    for (const std::string& item : split_list(ranks[*number], ':')) {
+      wanted.push_back(parse_number<int>(item).value_or(0));
+    }
+  }
+  if (wanted.empty()) refuse("tutti check is for tutti run, which asks machines by it");
   std::string text;
-  for (const auto& [name, value] : look_around(*own, {arguments.begin() + 3, arguments.end()})) {
+  for (const auto& [name, value] : look_around(wanted, {arguments.begin() + 3, arguments.end()})) {
     text.append(kMark).append(std::to_string(*number));
     text.append(" ").append(name).append(" ").append(value).append("\n");
   }

@@ -12,9 +12,10 @@ namespace tutti::launch {
 using Facts = std::map<std::string, std::string>;
 
 /**
- * `tutti check --ranks 2,2 -- FILES`: prints the answer of this machine, which is the one of
- * several that mpiexec says, or the first, and gets so many ranks, which execute the first file and
- * read the others; the exit code. Throws InvalidArgument if it is called otherwise.
+ * `tutti check --ranks 2:6170,2 -- FILES`: prints the answer of this machine, which is the one of
+ * several that mpiexec says, or the first, and gets so many ranks, of which some listen on these
+ * ports, and which execute the first file and read the others; the exit code. Throws
+ * InvalidArgument if it is called otherwise.
  */
 int run_check(const std::vector<std::string>& arguments);
 

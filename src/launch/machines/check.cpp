@@ -73,7 +73,10 @@ struct Question {
 std::vector<std::string> check_command(const std::vector<Host>& hosts,
                                        const std::vector<std::string>& files) {
   std::vector<std::string> ranks;
-  for (const Host& host : hosts) ranks.push_back(std::to_string(host.slots));
+  for (const Host& host : hosts) {
+    ranks.push_back(std::to_string(host.slots));
+    for (const int port : host.ports) ranks.back() += ":" + std::to_string(port);
+  }
   std::vector<std::string> words{own_path(), "check", "--ranks", join_list(ranks), "--"};
   words.insert(words.end(), files.begin(), files.end());
   return words;

@@ -8,10 +8,12 @@
 
 namespace tutti::launch {
 
-/** A machine, and how many ranks it gets; 0: as --nproc_per_node says. */
+/** A machine, how many ranks it gets (0: as --nproc_per_node says), and ports of it that options
+ * name. */
 struct Host {
   std::string name;
   int slots = 0;
+  std::vector<int> ports{};
 
   friend bool operator==(const Host&, const Host&) = default;
 };
