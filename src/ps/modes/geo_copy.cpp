@@ -1,0 +1,194 @@
+// Exchanges what a worker has learnt with what others have.
+#include "ps/modes/geo_copy.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <string>
+
+#include "ps/table/initial.hpp"
+#include "ps/table/rules.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::ps {
+namespace {
+
+std::vector<OwnBlock> own_blocks(const Servers& servers, int server) {
+  std::vector<OwnBlock> blocks;
+  for (const Block& block : servers.end(server).blocks)
+    blocks.push_back({block, servers.rule(static_cast<int>(block.parameter))});
+  return blocks;
+}
+
+/** A worker's copy has every row that the server has, and no other: it admits and keeps all. */
+TableSpec copied(const TableSpec& spec) {
+  TableSpec copy = spec;
+  copy.entry = AdmitAll{};
+  copy.eviction = {};
+  copy.consistent_rows = false;
+  return copy;
+}
+
+TableSpec snapshot_of(const TableSpec& spec) {
+  TableSpec snapshot = copied(spec);
+  snapshot.rule = Sgd{};
+  return snapshot;
+}
+
+std::vector<float> rows_of(const Table& table, std::span<const std::int64_t> ids) {
+  std::vector<float> rows(ids.size() * static_cast<std::size_t>(table.identity().spec.dim));
+  table.lookup(ids, {}, rows.data());
+  return rows;
+}
+
+void set_rows(Table& table, std::span<const std::int64_t> ids, const std::vector<float>& rows) {
+  const TableSpec& spec = table.identity().spec;
+  std::vector<float> state(static_cast<std::size_t>(state_floats(spec.rule, spec.dim)));
+  RuleKernel(spec.rule).start(state.data(), spec.dim);
+  const float* row = rows.data();
+  for (const std::int64_t id : ids) {
+    table.restore({id, row, state.data(), 0, 0.0F, 0.0F});
+    row += spec.dim;
+  }
+}
+
+/** x = (x - o) / divisor, element by element. */
+void to_progress(std::vector<float>& x, std::span<const float> o, float divisor) {
+  std::ranges::transform(x, o, x.begin(), [=](float a, float b) { return (a - b) / divisor; });
+}
+
+void add(std::vector<float>& sum, const std::vector<float>& term) {
+  std::ranges::transform(sum, term, sum.begin(), std::plus<>());
+}
+
+}  // namespace
+
+GeoCopy::GeoCopy(Servers& servers, int server, std::uint64_t seed)
+    : servers_(servers), server_(server), dense_(own_blocks(servers, server), "") {
+  for (const TableSpec& spec : servers.tables()) {
+    const std::uint64_t of_table = table_seed(seed, spec.name);
+    tables_.push_back({Table({copied(spec), of_table, server, servers.count()}, ""),
+                       Table({snapshot_of(spec), of_table, server, servers.count()}, ""),
+                       Merger(0)});
+  }
+  dense_o_.resize(static_cast<std::size_t>(dense_.elements()));
+}
+
+void GeoCopy::look_up(int table, const IdShare& share, float* rows) const {
+  tables_[static_cast<std::size_t>(table)].x.lookup(share.ids, share.positions, rows);
+}
+
+void GeoCopy::start() {
+  for (int number = 0; number < std::ssize(tables_); ++number) {
+    Rows rows;
+    do {
+      rows = pull_changed(number);
+      set_rows(table(number).x, rows.ids, rows.values);
+      set_rows(table(number).o, rows.ids, rows.values);
+    } while (std::ssize(rows.ids) == kRows);
+  }
+  if (dense_o_.empty()) return;
+  servers_.pull_blocks(server_, dense_o_.data());
+  dense_.set(dense_o_);
+}
+
+void GeoCopy::train(const Batch& batch) {
+  for (int number = 0; number < std::ssize(tables_); ++number) {
+    const RowPush push = batch.rows(number);
+    if (push.ids.empty()) continue;
+    table(number).x.update({.ids = push.ids, .values = push.rows});
+    table(number).trained.add(push.ids, nullptr);
+  }
+  if (!batch.dense().empty()) dense_.update(batch.dense(), 1.0F);
+}
+
+void GeoCopy::send_progress(int workers, std::int64_t round) {
+  const auto divisor = static_cast<float>(workers);
+  for (int number = 0; number < std::ssize(tables_); ++number) {
+    CopiedTable& copy = table(number);
+    const std::span<const std::int64_t> ids = copy.trained.ids();
+    std::vector<float> progress = rows_of(copy.x, ids);
+    std::vector<float> o = rows_of(copy.o, ids);
+    to_progress(progress, o, divisor);
+    servers_.push_rows(server_, RequestKind::add_rows, number, {ids, progress.data()}, {ids, {}},
+                       1.0F, round);
+    add(o, progress);
+    set_rows(copy.o, ids, o);
+    copy.trained.clear();
+  }
+  if (dense_o_.empty()) return;
+  const std::vector<float> progress = dense_progress(divisor);
+  servers_.push_dense(server_, RequestKind::add_dense, progress, round);
+  add(dense_o_, progress);
+}
+
+void GeoCopy::receive() {
+  for (int number = 0; number < std::ssize(tables_); ++number) {
+    CopiedTable& copy = table(number);
+    Rows rows;
+    do {
+      rows = pull_changed(number);
+      std::vector<float> difference = rows.values;
+      to_progress(difference, rows_of(copy.o, rows.ids), 1.0F);
+      copy.x.add({.ids = rows.ids, .values = difference.data()});
+      set_rows(copy.o, rows.ids, rows.values);
+    } while (std::ssize(rows.ids) == kRows);
+  }
+  if (dense_o_.empty()) return;
+  std::vector<float> values(dense_o_.size());
+  servers_.pull_blocks(server_, values.data());
+  std::vector<float> difference = values;
+  to_progress(difference, dense_o_, 1.0F);
+  dense_.add(difference);
+  dense_o_.swap(values);
+}
+
+void GeoCopy::send_rest(std::int64_t round) {
+  for (int number = 0; number < std::ssize(tables_); ++number) send_rest_of_table(number, round);
+  if (dense_o_.empty()) return;
+  servers_.push_dense(server_, RequestKind::add_dense, dense_progress(1.0F), round);
+}
+
+void GeoCopy::send_rest_of_table(int number, std::int64_t round) {
+  const CopiedTable& copy = table(number);
+  std::vector<std::int64_t> ids;
+  const auto send = [&] {
+    std::vector<float> progress = rows_of(copy.x, ids);
+    to_progress(progress, rows_of(copy.o, ids), 1.0F);
+    servers_.push_rows(server_, RequestKind::add_rows, number, {ids, progress.data()}, {ids, {}},
+                       1.0F, round);
+    ids.clear();
+  };
+  for (int shard = 0; shard < Table::kShards; ++shard) {
+    copy.x.for_each_row(shard, [&](const StoredRow& row) { ids.push_back(row.id); });
+    if (std::ssize(ids) >= kRows) send();
+  }
+  send();
+}
+
+GeoCopy::Rows GeoCopy::pull_changed(int table) {
+  Asked asked =
+      servers_.ask(server_, {.kind = RequestKind::pull_changed, .table = table, .count = kRows});
+  const Reply reply = servers_.take(server_, asked);
+  const auto dim = static_cast<std::size_t>(servers_.table(table).dim);
+  const std::size_t row = sizeof(std::int64_t) + dim * sizeof(float);
+  const std::size_t count = reply.payload.size() / row;
+  if (count * row != reply.payload.size() || count > kRows) {
+    throw Error(servers_.end(server_).name.text + ": a reply of " +
+                std::to_string(reply.payload.size()) + " bytes with changed rows");
+  }
+  Rows rows{std::vector<std::int64_t>(count), std::vector<float>(count * dim)};
+  if (count == 0) return rows;
+  std::memcpy(rows.ids.data(), reply.payload.data(), count * sizeof(std::int64_t));
+  std::memcpy(rows.values.data(), reply.payload.data() + count * sizeof(std::int64_t),
+              count * dim * sizeof(float));
+  return rows;
+}
+
+std::vector<float> GeoCopy::dense_progress(float divisor) const {
+  std::vector<float> progress(dense_.values().begin(), dense_.values().end());
+  to_progress(progress, dense_o_, divisor);
+  return progress;
+}
+
+}  // namespace tutti::ps

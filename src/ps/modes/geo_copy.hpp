@@ -1,0 +1,66 @@
+// A worker's own copy of what a server has, in GEO mode.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "ps/dense/store.hpp"
+#include "ps/modes/batch.hpp"
+#include "ps/modes/servers.hpp"
+#include "ps/table/merge.hpp"
+#include "ps/table/table.hpp"
+
+namespace tutti::ps {
+
+/**
+ * For each row and element x, which this worker trains, and o, what it was at the last exchange. An
+ * exchange sends d = (x - o) / T and adds it to o; then s comes back, the server's value: x += s -
+ * o, o = s. Rows that this worker has not trained since then are not sent, and rows that no other
+ * has changed do not come. Not thread-safe, but for calls that change nothing.
+ */
+class GeoCopy {
+ public:
+  GeoCopy(Servers& servers, int server, std::uint64_t seed);
+
+  void look_up(int table, const IdShare& share, float* rows) const;
+  std::span<const float> dense() const { return dense_.values(); }
+
+  /** x = o = s, of all rows that the server has. */
+  void start();
+  /** Applies the parameters' rules to x. */
+  void train(const Batch& batch);
+  void send_progress(int workers, std::int64_t round);
+  void receive();
+  /** Sends x - o of all rows and elements. */
+  void send_rest(std::int64_t round);
+
+ private:
+  struct CopiedTable {
+    Table x;
+    Table o;
+    Merger trained;  ///< ids since the last exchange, without rows
+  };
+  struct Rows {
+    std::vector<std::int64_t> ids;
+    std::vector<float> values;
+  };
+
+  CopiedTable& table(int number) { return tables_[static_cast<std::size_t>(number)]; }
+  /** The next rows that others have changed; fewer than kRows: there are no more. */
+  Rows pull_changed(int table);
+  void send_rest_of_table(int number, std::int64_t round);
+  /** (x - o) / divisor of the dense blocks. */
+  std::vector<float> dense_progress(float divisor) const;
+
+  static constexpr std::int64_t kRows = 65536;  // of one message
+
+  Servers& servers_;
+  int server_;
+  std::vector<CopiedTable> tables_;
+  DenseStore dense_;  // x
+  std::vector<float> dense_o_;
+};
+
+}  // namespace tutti::ps

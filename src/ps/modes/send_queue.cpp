@@ -1,0 +1,95 @@
+// Lets batches wait, and merges them, while a server is behind.
+#include "ps/modes/send_queue.hpp"
+
+#include <utility>
+
+#include "base/finally.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::ps {
+
+SendQueue::SendQueue(Servers& servers, News& news, int server, const Limits& limits)
+    : servers_(servers), news_(news), server_(server), limits_(limits) {}
+
+template <class Action>
+void SendQueue::or_give_up(const Action& action) {
+  try {
+    action();
+  } catch (const PeerLost&) {
+    waiting_.clear();
+    unanswered_.clear();
+    waiting_batches_ = 0;
+    unchecked_ = false;
+    throw;
+  }
+}
+
+void SendQueue::put(Batch& batch, std::int64_t round) {
+  const Finally taken([&] { batch.clear(); });
+  or_give_up([&] {
+    go_on();
+    if (waiting_.empty() && (batch.empty() || unanswered_.size() < kUnanswered)) {
+      send(batch, round);
+    } else if (batch.empty()) {
+      waiting_.back().round = round;
+    } else {
+      enqueue(batch, round);
+      while (waiting_batches_ > limits_.waiting) {
+        take_answer();
+        go_on();
+      }
+    }
+    servers_.throw_refusal(server_);
+  });
+}
+
+void SendQueue::flush() {
+  if (!unchecked_) return;
+  or_give_up([&] {
+    while (!waiting_.empty() || !unanswered_.empty()) {
+      if (!unanswered_.empty()) take_answer();
+      go_on();
+    }
+    unchecked_ = false;
+    servers_.throw_refusal(server_);
+  });
+}
+
+void SendQueue::send(Batch& batch, std::int64_t round) {
+  unchecked_ = true;
+  batch.send(servers_, round);
+  unanswered_.push_back(servers_.ask(server_, {.kind = RequestKind::end_round, .round = round}));
+}
+
+void SendQueue::enqueue(Batch& batch, std::int64_t round) {
+  ++waiting_batches_;
+  if (!waiting_.empty() && waiting_.back().batch.batches() < limits_.merged) {
+    waiting_.back().batch.add(batch);
+    waiting_.back().round = round;
+    ++servers_.counters().merged;
+    return;
+  }
+  Batch fresh = spare_.empty() ? Batch(servers_, server_) : std::move(spare_.back());
+  if (!spare_.empty()) spare_.pop_back();
+  waiting_.push_back({std::exchange(batch, std::move(fresh)), round});
+}
+
+void SendQueue::go_on() {
+  while (!unanswered_.empty() && unanswered_.front().is_answered()) take_answer();
+  while (!waiting_.empty() && unanswered_.size() < kUnanswered) {
+    Waiting next = std::move(waiting_.front());
+    waiting_.pop_front();
+    waiting_batches_ -= next.batch.batches();
+    send(next.batch, next.round);
+    next.batch.clear();
+    spare_.push_back(std::move(next.batch));
+  }
+}
+
+void SendQueue::take_answer() {
+  Asked asked = std::move(unanswered_.front());
+  unanswered_.pop_front();
+  news_.hear(server_, servers_.take(server_, asked));
+}
+
+}  // namespace tutti::ps

@@ -1,0 +1,58 @@
+// Batches on their way to a server that need not be there at once.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+
+#include "ps/modes/batch.hpp"
+#include "ps/modes/news.hpp"
+#include "ps/modes/servers.hpp"
+
+namespace tutti::ps {
+
+/**
+ * Sends batches as they come while the server keeps up: that is, while no more than kUnanswered
+ * are not yet applied. Otherwise they wait, and are merged while they do. What waits for a server
+ * that is lost is thrown away. Not thread-safe.
+ */
+class SendQueue {
+ public:
+  struct Limits {
+    std::int64_t merged;   ///< batches in one at most
+    std::int64_t waiting;  ///< batches at most
+  };
+  SendQueue(Servers& servers, News& news, int server, const Limits& limits);
+
+  /** `batch` is empty then. Waits while too many wait. Throws PeerLost; and, for an earlier push,
+   * SystemError if it was refused. */
+  void put(Batch& batch, std::int64_t round);
+  /** Waits until all has been applied. Errors as of put(). */
+  void flush();
+
+ private:
+  static constexpr std::size_t kUnanswered = 2;
+
+  struct Waiting {
+    Batch batch;
+    std::int64_t round;
+  };
+  void send(Batch& batch, std::int64_t round);
+  void enqueue(Batch& batch, std::int64_t round);
+  /** Sends what waits, as far as there is room. */
+  void go_on();
+  void take_answer();
+  template <class Action>
+  void or_give_up(const Action& action);
+
+  Servers& servers_;
+  News& news_;
+  int server_;
+  Limits limits_;
+  std::deque<Asked> unanswered_;  // ends of rounds
+  std::deque<Waiting> waiting_;
+  std::int64_t waiting_batches_ = 0;
+  bool unchecked_ = false;  // something was sent of which nobody has asked what it came to
+  std::deque<Batch> spare_;
+};
+
+}  // namespace tutti::ps

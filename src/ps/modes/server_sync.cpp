@@ -1,0 +1,170 @@
+// A server in sync mode: keeps the pushes of a round until all workers have ended it.
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device/cpu/kernels.hpp"
+#include "ps/link/link.hpp"
+#include "ps/modes/server_mode.hpp"
+#include "ps/table/merge.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::ps {
+namespace {
+
+/** A push, which lies where its worker has put it until it is answered, and here from then on. */
+class KeptPush {
+ public:
+  explicit KeptPush(const Request& request) : request_(request) {}
+
+  const RequestHeader& header() const { return request_.header; }
+  std::span<const std::byte> payload() const {
+    return unanswered_ ? request_.payload : std::span<const std::byte>(copy_);
+  }
+  void copy() {
+    if (unanswered_) copy_.assign(request_.payload.begin(), request_.payload.end());
+  }
+  void answer(Links& links) {
+    if (std::exchange(unanswered_, false)) give_answer(links, request_, {});
+  }
+
+ private:
+  Request request_;
+  bool unanswered_ = true;
+  std::vector<std::byte> copy_;
+};
+
+class SyncServer final : public ServerMode {
+ public:
+  SyncServer(const Sync& mode, Stores& stores, const Members& members, Links& links)
+      : ServerMode(stores, members, links),
+        mode_(mode),
+        kept_(static_cast<std::size_t>(members.at_start())) {
+    for (const Table& table : stores.tables()) mergers_.emplace_back(table.identity().spec.dim);
+  }
+
+  void push(const Request& request) override {
+    if (request.header.kind == RequestKind::push_rows) {
+      stores_.rows(request.header, request.payload);
+    } else if (request.header.kind == RequestKind::push_dense) {
+      stores_.elements(request.header, request.payload);
+    } else {
+      throw InvalidArgument("only gradients are pushed in sync mode");
+    }
+    std::vector<KeptPush>& kept = kept_[static_cast<std::size_t>(request.worker)];
+    kept.emplace_back(request);
+    if (kept.size() % kMostKept == 0) answer_kept(request.worker);
+  }
+
+  void answer_kept(int worker) override {
+    for (KeptPush& push : kept_[static_cast<std::size_t>(worker)]) {
+      push.copy();
+      push.answer(links_);
+    }
+  }
+
+  std::optional<Answer> end_round(const Request& request, bool saving) override {
+    if (lost_) {
+      discard(request.worker);
+      return lost_;
+    }
+    if (!saving && members_.slowest() > applied_) apply();
+    if (applied_ < members_.rounds(request.worker)) return std::nullopt;
+    return failure_.value_or(Answer{});
+  }
+
+  void remove(int worker, const std::string* lost_because) override {
+    kept_[static_cast<std::size_t>(worker)].clear();
+    if (lost_because != nullptr && !mode_.continue_after_loss && !lost_)
+      lost_ = Answer::with_text(Outcome::lost_worker, *lost_because, worker);
+  }
+
+  bool has_failed() const override { return lost_.has_value(); }
+  std::int64_t rounds_applied() const override { return applied_; }
+
+ private:
+  /** Far fewer than a link may have unanswered. */
+  static constexpr std::size_t kMostKept = kMostUnanswered / 4;
+
+  /** What one worker with all batches, one after the other, would do; and a part of that for each
+   * worker. */
+  void apply() {
+    const float scale = 1.0F / static_cast<float>(members_.living());
+    failure_.reset();
+    for (int table = 0; table < std::ssize(stores_.tables()); ++table)
+      or_fail([&] { apply_rows(table, scale); });
+    or_fail([&] { apply_dense(scale); });
+    for (int worker = 0; worker < members_.at_start(); ++worker) discard(worker);
+    ++applied_;
+    stores_.step(1);
+  }
+
+  void apply_rows(int table, float scale) {
+    Merger& merger = mergers_[static_cast<std::size_t>(table)];
+    merger.clear();
+    for (const std::vector<KeptPush>& of_worker : kept_) {
+      for (const KeptPush& push : of_worker) {
+        if (push.header().kind != RequestKind::push_rows || push.header().table != table) continue;
+        const RowsOfRequest rows = stores_.rows(push.header(), push.payload());
+        merger.add(rows.ids, rows.rows, rows.shows, rows.clicks);
+      }
+    }
+    if (merger.ids().empty()) return;
+    stores_.update(table, {merger.ids(), merger.rows(), scale, merger.shows(), merger.clicks()});
+  }
+
+  void apply_dense(float scale) {
+    std::span<const float> sum;
+    for (const std::vector<KeptPush>& of_worker : kept_) {
+      for (const KeptPush& push : of_worker) {
+        if (push.header().kind != RequestKind::push_dense) continue;
+        const std::span<const float> next = stores_.elements(push.header(), push.payload());
+        sum = sum.empty() ? next : dense_sum(sum, next);
+      }
+    }
+    if (!sum.empty()) stores_.dense().update(sum, scale);
+  }
+
+  std::span<const float> dense_sum(std::span<const float> sum, std::span<const float> next) {
+    dense_.resize(sum.size());
+    const std::array<void*, 1> to{dense_.data()};
+    const std::array<const void*, 2> from{sum.data(), next.data()};
+    cpu::reduce(to, from, std::ssize(sum), DType::f32, {});
+    return dense_;
+  }
+
+  template <class Action>
+  void or_fail(const Action& action) {
+    try {
+      action();
+    } catch (const SystemError& error) {
+      failure_ = Answer::with_text(Outcome::no_memory, error.what());
+    }
+  }
+
+  void discard(int worker) {
+    std::vector<KeptPush>& kept = kept_[static_cast<std::size_t>(worker)];
+    for (KeptPush& push : kept) push.answer(links_);
+    kept.clear();
+  }
+
+  Sync mode_;
+  std::vector<std::vector<KeptPush>> kept_;  // of each worker
+  std::vector<Merger> mergers_;              // of each table
+  std::vector<float> dense_;
+  std::int64_t applied_ = 0;
+  std::optional<Answer> failure_;  // of the round applied last
+  std::optional<Answer> lost_;     // no round can be applied any more
+};
+
+}  // namespace
+
+std::unique_ptr<ServerMode> make_server_mode(const Sync& mode, Stores& stores,
+                                             const Members& members, Links& links) {
+  return std::make_unique<SyncServer>(mode, stores, members, links);
+}
+
+}  // namespace tutti::ps

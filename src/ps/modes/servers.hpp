@@ -1,0 +1,138 @@
+// The servers as a worker sees them: which of them has what, and what is asked of each.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ps/modes/server_end.hpp"
+#include "ps/modes/split.hpp"
+#include "tutti/ps/table.hpp"
+
+namespace tutti::ps {
+
+/** Gradients of rows, or what is added to rows, one row an id. */
+struct RowPush {
+  std::span<const std::int64_t> ids;
+  const float* rows = nullptr;
+  const float* shows = nullptr;  ///< one an id; null: none
+  const float* clicks = nullptr;
+};
+
+/** A request whose reply is still to be taken; if nobody takes it, it is forgotten. */
+class Asked {
+ public:
+  Asked() = default;
+  Asked(Link& link, std::uint64_t number) : link_(&link), number_(number) {}
+  Asked(Asked&& other) noexcept : link_(std::exchange(other.link_, nullptr)) {
+    number_ = other.number_;
+  }
+  Asked& operator=(Asked&& other) noexcept;
+  ~Asked();
+
+  explicit operator bool() const { return link_ != nullptr; }
+  bool is_answered() const { return link_->answered() >= number_; }
+  /** Waits. Throws PeerLost. */
+  Reply take();
+
+ private:
+  Link* link_ = nullptr;
+  std::uint64_t number_ = 0;
+};
+
+/** What a worker has done, counted by whichever thread does it. */
+struct WorkerCounters {
+  std::atomic<std::int64_t> steps{0};
+  std::atomic<std::int64_t> pushes{0};
+  std::atomic<std::int64_t> merged{0};
+  std::atomic<std::int64_t> rows_looked_up{0};
+  std::atomic<std::int64_t> rows_pushed{0};
+  std::atomic<std::int64_t> torn_rows{0};
+};
+
+/** Safe from several threads. What waits or sends throws PeerLost naming the server. */
+class Servers {
+ public:
+  Servers(std::vector<ServerEnd> ends, std::vector<TableSpec> tables,
+          std::span<const DenseParameter> dense, std::vector<Name> workers);
+
+  int count() const { return static_cast<int>(ends_.size()); }
+  const ServerEnd& end(int server) const { return ends_[static_cast<std::size_t>(server)]; }
+  Link& link(int server) const { return *end(server).link; }
+  std::span<const TableSpec> tables() const { return tables_; }
+  const TableSpec& table(int number) const { return tables_[static_cast<std::size_t>(number)]; }
+  /** Of dense parameters, that the server has. */
+  std::int64_t elements(int server) const { return elements_[static_cast<std::size_t>(server)]; }
+  const Rule& rule(int parameter) const { return rules_[static_cast<std::size_t>(parameter)]; }
+  const Name& worker(int index) const { return workers_.at(static_cast<std::size_t>(index)); }
+  WorkerCounters& counters() { return counters_; }
+
+  bool all_on_this_host() const { return all_on_this_host_; }
+
+  /** Rows where they lie, or asked for of all other hosts at once. */
+  void look_up(int table, std::span<const std::int64_t> ids, float* rows);
+  void prefetch(int table, std::span<const std::int64_t> ids);
+  /** What was prefetched is old now: it is asked for again. */
+  void renew_prefetched();
+
+  /** A part of a parameter, as a server has it. */
+  struct Piece {
+    int server = 0;
+    std::int64_t in_parameter = 0;
+    std::int64_t in_server = 0;
+    std::int64_t count = 0;
+  };
+  std::span<const Piece> pieces(int parameter) const {
+    return pieces_[static_cast<std::size_t>(parameter)];
+  }
+  void pull_dense(int parameter, float* value);
+  /** All blocks of a server. */
+  void pull_blocks(int server, float* values);
+
+  /** The rows at `share`, each times `scale`. Nobody waits for the reply. */
+  void push_rows(int server, RequestKind kind, int table, const RowPush& push, const IdShare& share,
+                 float scale, std::int64_t round);
+  void push_dense(int server, RequestKind kind, std::span<const float> values, std::int64_t round);
+  Asked ask(int server, RequestHeader header, std::string_view text = {});
+
+  /** Waits for a reply that is to be Outcome::done; otherwise throws SystemError for want of
+   * memory, PeerLost for a lost worker, Error for a refusal. */
+  Reply take(int server, Asked& asked) const;
+  void throw_unless_done(int server, const Reply& reply) const;
+  /** Throws if the server has refused a push. */
+  void throw_refusal(int server) const;
+
+ private:
+  /** A look-up whose rows other hosts have been asked for. */
+  struct Lookup {
+    int table = 0;
+    std::vector<std::int64_t> own_ids;  ///< that `split` may refer to; empty: they are the caller's
+    IdSplit split;
+    std::vector<Asked> asked;  ///< one a server; none of those on this host
+  };
+
+  Lookup begin_look_up(int table, std::span<const std::int64_t> ids);
+  void finish(Lookup lookup, std::span<const std::int64_t> ids, float* rows);
+  /** Elements of a server's blocks: read here, or else asked for. */
+  Asked begin_pull(const Piece& piece, float* to);
+  void finish_pull(const Piece& piece, Asked& asked, float* to) const;
+
+  std::vector<ServerEnd> ends_;
+  std::vector<TableSpec> tables_;
+  std::vector<Name> workers_;
+  std::vector<Rule> rules_;                 // of each parameter
+  std::vector<std::vector<Piece>> pieces_;  // of each parameter
+  std::vector<std::int64_t> elements_;      // of each server
+  bool all_on_this_host_ = true;
+  WorkerCounters counters_;
+  std::mutex prefetching_;
+  std::deque<Lookup> prefetched_;
+};
+
+}  // namespace tutti::ps

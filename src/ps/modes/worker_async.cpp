@@ -1,0 +1,144 @@
+// A worker in async mode, and in half-async mode: what is pushed is merged, and sent by the batch.
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include "ps/modes/send_queue.hpp"
+#include "ps/modes/worker_mode.hpp"
+
+namespace tutti::ps {
+namespace {
+
+std::deque<SendQueue> queues_to(const WorkerContext& context, const SendQueue::Limits& limits) {
+  std::deque<SendQueue> queues;
+  for (int server = 0; server < context.servers.count(); ++server)
+    queues.emplace_back(context.servers, context.news, server, limits);
+  return queues;
+}
+
+/** Pushes are merged into the open batch; batches leave by a queue for each server. */
+class MergingWorker : public WorkerMode {
+ public:
+  MergingWorker(const WorkerContext& context, const SendQueue::Limits& limits)
+      : WorkerMode(context),
+        open_(context.servers),
+        ended_(empty_batches(context.servers)),
+        queues_(queues_to(context, limits)) {}
+
+  void push(int table, const RowPush& push) final { open_.add_rows(table, push); }
+  void push_dense(int parameter, std::span<const float> gradient) final {
+    open_.add_dense(parameter, gradient);
+  }
+
+  void step() final {
+    const std::lock_guard lock(stepping_);
+    open_.take(ended_);
+    ++steps_;
+    end_batch();
+    saves_.go_on();
+  }
+  void flush() final {
+    const std::lock_guard lock(stepping_);
+    send_rest();
+    wait_for_all();
+  }
+  void finish() final {
+    if (!open_.empty()) step();
+    flush();
+    saves_.finish();
+  }
+
+ protected:
+  /** A batch has ended: ended_, which may be empty. */
+  virtual void end_batch() = 0;
+  virtual void send_rest() {}
+
+  void wait_for_all() {
+    for_each_server(servers_, [&](int server) { queue(server).flush(); });
+  }
+  SendQueue& queue(int server) { return queues_[static_cast<std::size_t>(server)]; }
+  Batch& ended(int server) { return ended_[static_cast<std::size_t>(server)]; }
+  std::int64_t steps() const { return steps_; }
+
+ private:
+  OpenBatch open_;
+  std::mutex stepping_;
+  std::vector<Batch> ended_;
+  std::deque<SendQueue> queues_;
+  std::int64_t steps_ = 0;
+};
+
+class AsyncWorker final : public MergingWorker {
+ public:
+  AsyncWorker(const WorkerContext& context, const Async& mode)
+      : MergingWorker(context, {mode.max_merge_var_num, mode.send_queue_size}),
+        staleness_(mode.staleness) {}
+
+ private:
+  void end_batch() override {
+    for_each_server(servers_, [&](int server) {
+      if (staleness_ || !ended(server).empty()) queue(server).put(ended(server), steps());
+    });
+    if (staleness_ && steps() - news_.slowest() >= *staleness_) wait_for_slowest();
+  }
+
+  void wait_for_slowest() {
+    wait_for_all();
+    std::vector<Asked> asked;
+    for (int server = 0; server < servers_.count(); ++server) {
+      asked.push_back(servers_.ask(server, {.kind = RequestKind::end_round,
+                                            .flags = kWaitForSlowest,
+                                            .count = *staleness_,
+                                            .round = steps()}));
+    }
+    take_end_round(asked);
+  }
+
+  std::optional<std::int64_t> staleness_;
+};
+
+class HalfAsyncWorker final : public MergingWorker {
+ public:
+  HalfAsyncWorker(const WorkerContext& context, const HalfAsync& mode)
+      : MergingWorker(context, {1, 1}),
+        merge_batches_(mode.merge_batches),
+        merged_(empty_batches(context.servers)) {}
+
+ private:
+  void end_batch() override {
+    for (int server = 0; server < servers_.count(); ++server) {
+      Batch& merged = merged_[static_cast<std::size_t>(server)];
+      if (merged.empty()) {
+        std::swap(merged, ended(server));
+      } else if (!ended(server).empty()) {
+        merged.add(ended(server));
+        ++servers_.counters().merged;
+      }
+    }
+    if (steps() % merge_batches_ == 0) send_rest();
+  }
+
+  void send_rest() override {
+    for_each_server(servers_, [&](int server) {
+      Batch& merged = merged_[static_cast<std::size_t>(server)];
+      if (!merged.empty()) queue(server).put(merged, steps());
+    });
+    wait_for_all();
+    servers_.renew_prefetched();
+  }
+
+  std::int64_t merge_batches_;
+  std::vector<Batch> merged_;
+};
+
+}  // namespace
+
+std::unique_ptr<WorkerMode> make_worker_mode(const WorkerContext& context, const Async& mode) {
+  return std::make_unique<AsyncWorker>(context, mode);
+}
+
+std::unique_ptr<WorkerMode> make_worker_mode(const WorkerContext& context, const HalfAsync& mode) {
+  return std::make_unique<HalfAsyncWorker>(context, mode);
+}
+
+}  // namespace tutti::ps

@@ -1,0 +1,98 @@
+// A worker in GEO mode: trains its own copy, and exchanges what it has learnt every so many steps.
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <shared_mutex>
+
+#include "ps/modes/geo_copy.hpp"
+#include "ps/modes/worker_mode.hpp"
+
+namespace tutti::ps {
+namespace {
+
+class GeoWorker final : public WorkerMode {
+ public:
+  GeoWorker(const WorkerContext& context, const Geo& mode)
+      : WorkerMode(context),
+        push_steps_(mode.push_steps),
+        workers_(context.workers),
+        open_(context.servers),
+        ended_(empty_batches(context.servers)) {
+    for (int server = 0; server < context.servers.count(); ++server)
+      copies_.emplace_back(context.servers, server, context.seed);
+  }
+
+  void start() override {
+    const std::unique_lock lock(mutex_);
+    for (GeoCopy& copy : copies_) copy.start();
+  }
+
+  void look_up(int table, std::span<const std::int64_t> ids, float* rows) override {
+    servers_.counters().rows_looked_up += std::ssize(ids);
+    const IdSplit split(ids, servers_.table(table).split, servers_.count(), std::nullopt);
+    const std::shared_lock lock(mutex_);
+    for (int server = 0; server < servers_.count(); ++server)
+      copy(server).look_up(table, split.share(server), rows);
+  }
+  void prefetch(int, std::span<const std::int64_t>) override {}
+  void push(int table, const RowPush& push) override { open_.add_rows(table, push); }
+  void push_dense(int parameter, std::span<const float> gradient) override {
+    open_.add_dense(parameter, gradient);
+  }
+  void pull_dense(int parameter, float* value) override {
+    const std::shared_lock lock(mutex_);
+    for (const Servers::Piece& piece : servers_.pieces(parameter)) {
+      const float* const from = copy(piece.server).dense().data() + piece.in_server;
+      std::copy(from, from + piece.count, value + piece.in_parameter);
+    }
+  }
+
+  void step() override {
+    const std::unique_lock lock(mutex_);
+    train();
+    if (++steps_ % push_steps_ == 0) exchange();
+    saves_.go_on();
+  }
+
+  void finish() override {
+    const std::unique_lock lock(mutex_);
+    train();
+    for_each_server(servers_, [&](int server) { copy(server).send_rest(steps_); });
+    std::vector<Asked> asked = ask_end_round(steps_);
+    take_end_round(asked);
+    saves_.finish();
+  }
+
+ private:
+  GeoCopy& copy(int server) { return copies_[static_cast<std::size_t>(server)]; }
+
+  void train() {
+    open_.take(ended_);
+    for (int server = 0; server < servers_.count(); ++server)
+      copy(server).train(ended_[static_cast<std::size_t>(server)]);
+  }
+
+  /** Servers that live take part also when another does not. */
+  void exchange() {
+    for_each_server(servers_, [&](int server) { copy(server).send_progress(workers_, steps_); });
+    for_each_server(servers_, [&](int server) { copy(server).receive(); });
+    std::vector<Asked> asked = ask_end_round(steps_);
+    take_end_round(asked);
+  }
+
+  std::int64_t push_steps_;
+  int workers_;
+  OpenBatch open_;
+  std::shared_mutex mutex_;
+  std::vector<Batch> ended_;
+  std::deque<GeoCopy> copies_;
+  std::int64_t steps_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<WorkerMode> make_worker_mode(const WorkerContext& context, const Geo& mode) {
+  return std::make_unique<GeoWorker>(context, mode);
+}
+
+}  // namespace tutti::ps

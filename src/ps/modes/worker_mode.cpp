@@ -1,0 +1,63 @@
+// What the modes of a worker have in common.
+#include "ps/modes/worker_mode.hpp"
+
+#include <algorithm>
+#include <variant>
+
+namespace tutti::ps {
+
+std::vector<Asked> WorkerMode::ask_end_round(std::int64_t round) {
+  std::vector<Asked> asked;
+  for (int server = 0; server < servers_.count(); ++server)
+    asked.push_back(servers_.ask(server, {.kind = RequestKind::end_round, .round = round}));
+  return asked;
+}
+
+void WorkerMode::take_end_round(std::vector<Asked>& asked) {
+  for_each_server(servers_, [&](int server) {
+    news_.hear(server, servers_.take(server, asked[static_cast<std::size_t>(server)]));
+    servers_.throw_refusal(server);
+  });
+}
+
+std::vector<Batch> empty_batches(const Servers& servers) {
+  std::vector<Batch> batches;
+  for (int server = 0; server < servers.count(); ++server) batches.emplace_back(servers, server);
+  return batches;
+}
+
+OpenBatch::OpenBatch(const Servers& servers) : servers_(servers), parts_(empty_batches(servers)) {}
+
+void OpenBatch::add_rows(int table, const RowPush& push) {
+  const TableSpec& spec = servers_.table(table);
+  const IdSplit split(push.ids, spec.split, servers_.count(), spec.padding_idx);
+  const std::lock_guard lock(mutex_);
+  for (int server = 0; server < servers_.count(); ++server)
+    parts_[static_cast<std::size_t>(server)].add_rows(table, push, split.share(server));
+}
+
+void OpenBatch::add_dense(int parameter, std::span<const float> gradient) {
+  const std::lock_guard lock(mutex_);
+  for (const Servers::Piece& piece : servers_.pieces(parameter)) {
+    parts_[static_cast<std::size_t>(piece.server)].add_dense(
+        piece.in_server, gradient.subspan(static_cast<std::size_t>(piece.in_parameter),
+                                          static_cast<std::size_t>(piece.count)));
+  }
+}
+
+bool OpenBatch::empty() {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::all_of(parts_, &Batch::empty);
+}
+
+void OpenBatch::take(std::vector<Batch>& parts) {
+  for (Batch& part : parts) part.clear();
+  const std::lock_guard lock(mutex_);
+  parts_.swap(parts);
+}
+
+std::unique_ptr<WorkerMode> make_worker_mode(const WorkerContext& context, const Mode& mode) {
+  return std::visit([&](const auto& chosen) { return make_worker_mode(context, chosen); }, mode);
+}
+
+}  // namespace tutti::ps

@@ -1,0 +1,106 @@
+// What a worker's calls do in each mode.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "ps/modes/batch.hpp"
+#include "ps/modes/news.hpp"
+#include "ps/modes/saves.hpp"
+#include "ps/modes/servers.hpp"
+#include "tutti/error.hpp"
+#include "tutti/ps/mode.hpp"
+
+namespace tutti::ps {
+
+/** What a worker is in the midst of others. */
+struct WorkerContext {
+  Servers& servers;
+  News& news;
+  Saves& saves;
+  int workers = 1;
+  std::uint64_t seed = 0;  ///< of the job
+};
+
+/** As Worker has them, of arguments that have been checked. Calls are safe from several threads. */
+class WorkerMode {
+ public:
+  explicit WorkerMode(const WorkerContext& context)
+      : servers_(context.servers), news_(context.news), saves_(context.saves) {}
+  WorkerMode(const WorkerMode&) = delete;
+  WorkerMode& operator=(const WorkerMode&) = delete;
+  virtual ~WorkerMode() = default;
+
+  virtual void look_up(int table, std::span<const std::int64_t> ids, float* rows) {
+    servers_.look_up(table, ids, rows);
+  }
+  virtual void prefetch(int table, std::span<const std::int64_t> ids) {
+    servers_.prefetch(table, ids);
+  }
+  virtual void push(int table, const RowPush& push) = 0;
+  virtual void push_dense(int parameter, std::span<const float> gradient) = 0;
+  virtual void pull_dense(int parameter, float* value) { servers_.pull_dense(parameter, value); }
+
+  /** All workers are there, and servers have the initial values. */
+  virtual void start() {}
+  virtual void step() = 0;
+  virtual void flush() {}
+  /** Pushes what is left. Nothing is called then. */
+  virtual void finish() = 0;
+
+ protected:
+  /** Tells all servers that `round` steps have been ended. */
+  std::vector<Asked> ask_end_round(std::int64_t round);
+  /** Waits for their replies. Throws what a push of the round came to. */
+  void take_end_round(std::vector<Asked>& asked);
+
+  Servers& servers_;
+  News& news_;
+  Saves& saves_;
+};
+
+/** The batch that a worker is at, which several threads may add to: a part for each server. */
+class OpenBatch {
+ public:
+  explicit OpenBatch(const Servers& servers);
+
+  void add_rows(int table, const RowPush& push);
+  void add_dense(int parameter, std::span<const float> gradient);
+  /** Whether nothing has been added. */
+  bool empty();
+  /** Ends it: what was added is in `parts`, whose memory is used again. */
+  void take(std::vector<Batch>& parts);
+
+ private:
+  const Servers& servers_;
+  std::mutex mutex_;
+  std::vector<Batch> parts_;
+};
+
+std::vector<Batch> empty_batches(const Servers& servers);
+
+/** Calls action(server) for each; what one throws does not keep the others from theirs. */
+template <class Action>
+void for_each_server(const Servers& servers, const Action& action) {
+  std::exception_ptr first;
+  for (int server = 0; server < servers.count(); ++server) {
+    try {
+      action(server);
+    } catch (const Error&) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+std::unique_ptr<WorkerMode> make_worker_mode(const WorkerContext& context, const Mode& mode);
+std::unique_ptr<WorkerMode> make_worker_mode(const WorkerContext& context, const Sync& mode);
+std::unique_ptr<WorkerMode> make_worker_mode(const WorkerContext& context, const Async& mode);
+std::unique_ptr<WorkerMode> make_worker_mode(const WorkerContext& context, const HalfAsync& mode);
+std::unique_ptr<WorkerMode> make_worker_mode(const WorkerContext& context, const Geo& mode);
+
+}  // namespace tutti::ps

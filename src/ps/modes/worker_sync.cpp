@@ -1,0 +1,87 @@
+// A worker in sync mode: pushes go out as they are, and a step waits for the round.
+#include <deque>
+#include <utility>
+
+#include "ps/modes/worker_mode.hpp"
+
+namespace tutti::ps {
+namespace {
+
+class SyncWorker final : public WorkerMode {
+ public:
+  explicit SyncWorker(const WorkerContext& context)
+      : WorkerMode(context), dense_(context.servers), sums_(empty_batches(context.servers)) {}
+
+  /** Between hosts rows are asked for at the end of the round: now, they would be of the last. */
+  void prefetch(int table, std::span<const std::int64_t> ids) override {
+    if (servers_.all_on_this_host()) {
+      servers_.prefetch(table, ids);
+      return;
+    }
+    const std::lock_guard lock(mutex_);
+    wanted_.push_back({table, {ids.begin(), ids.end()}});
+    if (wanted_.size() > kMostWanted) wanted_.pop_front();
+  }
+
+  /** Nothing is merged: the server adds up the rows of all workers in the order in which one worker
+   * with all batches would. */
+  void push(int table, const RowPush& push) override {
+    const TableSpec& spec = servers_.table(table);
+    const IdSplit split(push.ids, spec.split, servers_.count(), spec.padding_idx);
+    const std::lock_guard lock(mutex_);
+    pushed_ = true;
+    for (int server = 0; server < servers_.count(); ++server) {
+      servers_.push_rows(server, RequestKind::push_rows, table, push, split.share(server), 1.0F,
+                         round_);
+    }
+  }
+
+  void push_dense(int parameter, std::span<const float> gradient) override {
+    dense_.add_dense(parameter, gradient);
+  }
+
+  void step() override {
+    const std::lock_guard lock(mutex_);
+    dense_.take(sums_);
+    for (Batch& sum : sums_) {
+      if (!sum.empty()) sum.send(servers_, round_);
+    }
+    pushed_ = false;
+    std::vector<Asked> asked = ask_end_round(++round_);
+    for (const Wanted& wanted : std::exchange(wanted_, {}))
+      servers_.prefetch(wanted.table, wanted.ids);
+    take_end_round(asked);
+    saves_.save_if_due();
+  }
+
+  void finish() override {
+    bool left = !dense_.empty();
+    {
+      const std::lock_guard lock(mutex_);
+      left = left || pushed_;
+    }
+    if (left) step();
+  }
+
+ private:
+  static constexpr std::size_t kMostWanted = 8;
+  struct Wanted {
+    int table;
+    std::vector<std::int64_t> ids;
+  };
+
+  OpenBatch dense_;
+  std::mutex mutex_;
+  std::vector<Batch> sums_;
+  std::deque<Wanted> wanted_;
+  std::int64_t round_ = 0;
+  bool pushed_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<WorkerMode> make_worker_mode(const WorkerContext& context, const Sync&) {
+  return std::make_unique<SyncWorker>(context);
+}
+
+}  // namespace tutti::ps

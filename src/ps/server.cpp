@@ -1,0 +1,285 @@
+// A server: takes requests, has the mode do what they ask for, and looks after who lives.
+#include "ps/server.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/deadline.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "ps/modes/server_mode.hpp"
+#include "ps/saver.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::ps {
+
+class Server::Impl {
+ public:
+  explicit Impl(ServerParts parts)
+      : index(parts.index),
+        workers_(std::move(parts.workers)),
+        timeout_(parts.timeout),
+        round_(parts.round),
+        links_(std::move(parts.links)),
+        stores_(std::move(parts.tables), std::move(parts.dense)),
+        members_(workers_.size()),
+        lines_(workers_.size()),
+        mode_(make_server_mode(parts.mode, stores_, members_, *links_)),
+        saver_(
+            {parts.checkpoint, parts.every, parts.save_at_end}, [this] { return state(); },
+            parts.index, parts.servers, members_.at_start()) {}
+
+  void run() {
+    while (members_.living() > 0) {
+      const std::optional<Request> request = links_->next(idle_limit());
+      const std::lock_guard lock(mutex_);
+      if (request) take(*request);
+      for (const LostWorker& lost : links_->lost()) lose(lost.worker, lost.reason);
+      lose_overdue();
+      saver_.go_on();
+      serve_lines();
+    }
+    saver_.save_at_end(timeout_);
+  }
+
+  ServerStats stats() const {
+    const std::lock_guard lock(mutex_);
+    ServerStats stats;
+    for (const Table& table : stores_.tables()) stats.tables.push_back(table.stats());
+    stats.pushes = pushes_;
+    stats.rows_updated = stores_.rows_updated();
+    stats.lost_workers.assign(lost_.begin(), lost_.end());
+    return stats;
+  }
+
+  const int index;
+
+ private:
+  /** A worker's requests, of which only the first is being looked at: what it waits for, those
+   * after it wait for, too. */
+  struct Line {
+    std::deque<Request> requests;
+    bool begun = false;  // the first has been looked at
+    std::optional<Deadline> deadline;
+  };
+  Line& line(int worker) { return lines_[static_cast<std::size_t>(worker)]; }
+
+  ServerState state() {
+    return {stores_.tables(), &stores_.dense(), round_ + mode_->rounds_applied()};
+  }
+
+  std::chrono::nanoseconds idle_limit() const {
+    if (saver_.is_saving()) return {};
+    const bool somebody_waits =
+        std::ranges::any_of(lines_, [](const Line& line) { return !line.requests.empty(); });
+    return somebody_waits ? std::chrono::milliseconds(50) : std::chrono::milliseconds(1000);
+  }
+
+  void take(const Request& request) {
+    if (members_.lives(request.worker)) line(request.worker).requests.push_back(request);
+  }
+
+  /** Until nobody's first request can be answered: an answer to one may be what others wait for. */
+  void serve_lines() {
+    for (bool served = true; served;) {
+      served = false;
+      for (int worker = 0; worker < members_.at_start(); ++worker) {
+        while (!line(worker).requests.empty() && serve(line(worker))) served = true;
+      }
+    }
+  }
+
+  /** Whether the first request of a line is done with. */
+  bool serve(Line& line) {
+    const Request request = line.requests.front();
+    const bool is_first_look = !std::exchange(line.begun, true);
+    if (!handle(request, is_first_look)) {
+      if (is_first_look) line.deadline.emplace(timeout_);
+      return false;
+    }
+    if (!line.requests.empty()) line.requests.pop_front();
+    line.begun = false;
+    line.deadline.reset();
+    return true;
+  }
+
+  bool handle(const Request& request, bool is_first_look) {
+    try {
+      return try_to_handle(request, is_first_look);
+    } catch (const std::bad_alloc&) {
+      refuse_with(request, Outcome::no_memory, "out of memory");
+    } catch (const SystemError& error) {
+      refuse_with(request, Outcome::no_memory, error.what());
+    } catch (const Error& error) {
+      refuse_with(request, Outcome::refused, error.what());
+    }
+    return true;
+  }
+
+  void refuse_with(const Request& request, Outcome outcome, const char* reason) {
+    mode_->answer_kept(request.worker);
+    give_answer(*links_, request, Answer::with_text(outcome, reason));
+  }
+
+  bool try_to_handle(const Request& request, bool is_first_look) {
+    switch (request.header.kind) {
+      case RequestKind::push_rows:
+      case RequestKind::push_dense:
+      case RequestKind::add_rows:
+      case RequestKind::add_dense:
+        mode_->push(request);
+        ++pushes_;
+        return true;
+      case RequestKind::end_round:
+        return end_round(request, is_first_look);
+      default:
+        mode_->answer_kept(request.worker);
+    }
+    const std::optional<Answer> answer = answer_to(request, is_first_look);
+    if (answer) give_answer(*links_, request, *answer);
+    return answer.has_value();
+  }
+
+  std::optional<Answer> answer_to(const Request& request, bool is_first_look) {
+    switch (request.header.kind) {
+      case RequestKind::set_dense:
+        stores_.apply(request, 1.0F);
+        return Answer{};
+      case RequestKind::look_up:
+        return stores_.look_up(request);
+      case RequestKind::pull_dense:
+        return stores_.pull_dense(request);
+      case RequestKind::pull_changed:
+        return mode_->pull_changed(request);
+      case RequestKind::barrier:
+        if (is_first_look) members_.enter_barrier(request.worker);
+        if (members_.barriers_passed() < members_.barriers(request.worker)) return std::nullopt;
+        return Answer{};
+      case RequestKind::save:
+        if (is_first_look) saver_.begin(request);
+        if ((request.header.flags & kWhenWritten) == 0) return Answer{};
+        return saver_.result(request);
+      case RequestKind::finish_save:
+        return saver_.publish(request);
+      case RequestKind::stop:
+        remove(request.worker, nullptr);
+        return Answer{};
+      default:
+        throw InvalidArgument("there is no request " +
+                              std::to_string(static_cast<int>(request.header.kind)));
+    }
+  }
+
+  bool end_round(const Request& request, bool is_first_look) {
+    const int worker = request.worker;
+    if (is_first_look) members_.set_rounds(worker, request.header.round);
+    std::optional<Answer> answer = mode_->end_round(request, saver_.is_saving());
+    if (!answer) return false;
+    if (answer->outcome == Outcome::done) answer->payload = round_reply(worker);
+    give_answer(*links_, request, *answer);
+    return true;
+  }
+
+  std::vector<std::byte> round_reply(int worker) {
+    RoundReply reply{.slowest = members_.slowest()};
+    saver_.report(worker, reply);
+    if (worker == members_.lowest() && saver_.take_due()) reply.save_due = 1;
+    std::vector<std::byte> payload(sizeof(reply) + lost_.size() * sizeof(std::int32_t));
+    std::memcpy(payload.data(), &reply, sizeof(reply));
+    std::byte* to = payload.data() + sizeof(reply);
+    for (const std::int32_t lost : lost_) {
+      std::memcpy(to, &lost, sizeof(lost));
+      to += sizeof(lost);
+    }
+    return payload;
+  }
+
+  /** A worker has stopped, or is lost. */
+  void remove(int worker, const std::string* lost_because) {
+    members_.remove(worker);
+    mode_->remove(worker, lost_because);
+    saver_.forget(worker);
+  }
+
+  void lose(int worker, const std::string& reason) {
+    if (!members_.lives(worker)) return;
+    // Those that cannot go on leave as well, which is no news; nor is what server 0 tells.
+    const bool is_news = index == 0 && !mode_->has_failed();
+    lost_.insert(worker);
+    line(worker) = {};
+    remove(worker, &reason);
+    const std::string rest = mode_->has_failed() ? "the others cannot go on"
+                                                 : std::to_string(members_.living()) + " go on";
+    log(is_news ? LogLevel::warn : LogLevel::info, "server " + std::to_string(index) + ": " +
+                                                       name_of(worker) + " is lost: " + reason +
+                                                       "; " + rest);
+  }
+
+  const std::string& name_of(int worker) const {
+    return workers_[static_cast<std::size_t>(worker)].text;
+  }
+
+  /** Who holds up others until their deadline is lost. */
+  void lose_overdue() {
+    for (Line& line : lines_) {
+      if (!line.deadline || !line.deadline->expired()) continue;
+      const Request waiting = line.requests.front();
+      line.deadline.emplace(timeout_);
+      for (int worker = 0; worker < members_.at_start(); ++worker) {
+        if (!members_.lives(worker) || !holds_up(worker, waiting)) continue;
+        links_->drop(worker);
+        lose(worker, "it did not come to " + described(waiting) + " within " +
+                         seconds_text(timeout_) + " of " + name_of(waiting.worker));
+      }
+    }
+  }
+
+  bool holds_up(int worker, const Request& waiting) const {
+    switch (waiting.header.kind) {
+      case RequestKind::barrier:
+        return members_.barriers(worker) < members_.barriers(waiting.worker);
+      case RequestKind::end_round:
+        return members_.rounds(worker) <=
+               waiting.header.round - std::max<std::int64_t>(1, waiting.header.count);
+      default:
+        return false;
+    }
+  }
+
+  static std::string described(const Request& waiting) {
+    if (waiting.header.kind == RequestKind::barrier) return "a barrier";
+    return "the end of step " + std::to_string(waiting.header.round);
+  }
+
+  std::vector<Name> workers_;
+  std::chrono::milliseconds timeout_;
+  std::int64_t round_;  // when it began
+  std::unique_ptr<Links> links_;
+  mutable std::mutex mutex_;  // of all that follows, but for what run() alone reads
+  Stores stores_;
+  Members members_;
+  std::vector<Line> lines_;
+  std::unique_ptr<ServerMode> mode_;
+  Saver saver_;
+  std::set<std::int32_t> lost_;
+  std::int64_t pushes_ = 0;
+};
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Server::~Server() = default;
+
+std::unique_ptr<Server> make_server(ServerParts parts) {
+  return std::make_unique<Server>(std::make_unique<Server::Impl>(std::move(parts)));
+}
+
+int Server::index() const { return impl_->index; }
+void Server::run() { impl_->run(); }
+ServerStats Server::stats() const { return impl_->stats(); }
+
+}  // namespace tutti::ps

@@ -1,0 +1,193 @@
+// A worker: checks what it is asked for, and does it as the mode says.
+#include "ps/worker.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "base/refuse.hpp"
+#include "ps/modes/worker_mode.hpp"
+#include "ps/worker_arguments.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::ps {
+
+class Worker::Impl {
+ public:
+  explicit Impl(WorkerParts parts)
+      : index(parts.index),
+        count(static_cast<int>(parts.workers.size())),
+        arguments(parts.tables, parts.dense),
+        servers(std::move(parts.servers), std::move(parts.tables), parts.dense,
+                std::move(parts.workers)),
+        news(servers.count()),
+        saves(servers, news),
+        mode(make_worker_mode({servers, news, saves, count, parts.seed}, parts.mode)) {
+    if (index == 0 && !parts.loaded) send_initial_values(parts.dense);
+    meet_others();
+    mode->start();
+    meet_others();
+  }
+
+  /** What is asked of a worker that has left makes no sense. */
+  WorkerMode& serving() const {
+    if (stopped) throw Error("this worker has left: stop() was called");
+    return *mode;
+  }
+
+  void barrier() {
+    serving().flush();
+    Asked asked = servers.ask(0, {.kind = RequestKind::barrier});
+    servers.take(0, asked);
+  }
+
+  void stop() {
+    serving();
+    stopped = true;
+    std::exception_ptr failure;
+    try {
+      mode->finish();
+    } catch (const Error&) {
+      failure = std::current_exception();
+    }
+    leave();
+    if (failure) std::rethrow_exception(failure);
+  }
+
+  const int index;
+  const int count;
+  const WorkerArguments arguments;
+  Servers servers;
+  News news;
+  Saves saves;
+  const std::unique_ptr<WorkerMode> mode;
+  std::atomic<bool> stopped = false;
+
+ private:
+  void send_initial_values(const std::vector<DenseParameter>& dense) {
+    for (int server = 0; server < servers.count(); ++server) {
+      if (servers.elements(server) == 0) continue;
+      std::vector<float> values;
+      for (const Block& block : servers.end(server).blocks) {
+        const std::vector<float>& from = dense[static_cast<std::size_t>(block.parameter)].initial;
+        const std::size_t end = values.size() + static_cast<std::size_t>(block.count);
+        if (!from.empty())
+          values.insert(values.end(), from.begin() + block.offset,
+                        from.begin() + block.offset + block.count);
+        values.resize(end);
+      }
+      servers.push_dense(server, RequestKind::set_dense, values, 0);
+    }
+  }
+
+  /** At all servers: what worker 0 has sent each of them is there then. */
+  void meet_others() {
+    std::vector<Asked> asked;
+    for (int server = 0; server < servers.count(); ++server)
+      asked.push_back(servers.ask(server, {.kind = RequestKind::barrier}));
+    for (int server = 0; server < servers.count(); ++server)
+      servers.take(server, asked[static_cast<std::size_t>(server)]);
+  }
+
+  /** Tells the servers that live. */
+  void leave() {
+    std::vector<Asked> asked(static_cast<std::size_t>(servers.count()));
+    const auto each = [&](const auto& action) {
+      for (int server = 0; server < servers.count(); ++server) {
+        try {
+          action(server, asked[static_cast<std::size_t>(server)]);
+        } catch (const PeerLost&) {  // a server that is gone need not be told
+        }
+      }
+    };
+    each([&](int server, Asked& stop) { stop = servers.ask(server, {.kind = RequestKind::stop}); });
+    each([&](int server, Asked& stop) {
+      if (stop) servers.take(server, stop);
+    });
+  }
+};
+
+Worker::Worker(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Worker::~Worker() = default;
+
+std::unique_ptr<Worker> make_worker(WorkerParts parts) {
+  return std::make_unique<Worker>(std::make_unique<Worker::Impl>(std::move(parts)));
+}
+
+int Worker::index() const { return impl_->index; }
+int Worker::count() const { return impl_->count; }
+int Worker::table(std::string_view name) const { return impl_->arguments.table(name); }
+int Worker::parameter(std::string_view name) const { return impl_->arguments.parameter(name); }
+
+void Worker::lookup(int table, std::span<const std::int64_t> ids, std::span<float> rows) {
+  WorkerMode& mode = impl_->serving();
+  impl_->arguments.check_ids("lookup", table, ids);
+  impl_->arguments.check_rows("lookup", "rows", table, ids.size(), rows.size());
+  if (!ids.empty()) mode.look_up(table, ids, rows.data());
+}
+
+void Worker::prefetch(int table, std::span<const std::int64_t> ids) {
+  WorkerMode& mode = impl_->serving();
+  impl_->arguments.check_ids("prefetch", table, ids);
+  if (!ids.empty()) mode.prefetch(table, ids);
+}
+
+void Worker::push(int table, std::span<const std::int64_t> ids, std::span<const float> gradients,
+                  std::span<const float> shows, std::span<const float> clicks) {
+  WorkerMode& mode = impl_->serving();
+  impl_->arguments.check_ids("push", table, ids);
+  impl_->arguments.check_rows("push", "gradients", table, ids.size(), gradients.size());
+  impl_->arguments.check_counts("push", "shows", table, ids.size(), shows.size());
+  impl_->arguments.check_counts("push", "clicks", table, ids.size(), clicks.size());
+  if (ids.empty()) return;
+  mode.push(table, {ids, gradients.data(), shows.empty() ? nullptr : shows.data(),
+                    clicks.empty() ? nullptr : clicks.data()});
+}
+
+void Worker::push_dense(int parameter, std::span<const float> gradient) {
+  WorkerMode& mode = impl_->serving();
+  impl_->arguments.check_dense("push_dense", "gradient", parameter, gradient.size());
+  mode.push_dense(parameter, gradient);
+}
+
+void Worker::pull_dense(int parameter, std::span<float> value) {
+  WorkerMode& mode = impl_->serving();
+  impl_->arguments.check_dense("pull_dense", "value", parameter, value.size());
+  mode.pull_dense(parameter, value.data());
+}
+
+void Worker::step() {
+  WorkerMode& mode = impl_->serving();
+  ++impl_->servers.counters().steps;
+  mode.step();
+}
+
+void Worker::flush() { impl_->serving().flush(); }
+void Worker::barrier() { impl_->barrier(); }
+
+void Worker::save(std::string_view folder) {
+  impl_->serving().flush();
+  if (folder.empty()) refuse("save: folder is empty");
+  impl_->saves.save(folder);
+}
+
+void Worker::stop() { impl_->stop(); }
+
+WorkerStats Worker::stats() const {
+  WorkerCounters& counters = impl_->servers.counters();
+  WorkerStats stats{.steps = counters.steps,
+                    .pushes = counters.pushes,
+                    .merged = counters.merged,
+                    .rows_looked_up = counters.rows_looked_up,
+                    .rows_pushed = counters.rows_pushed,
+                    .torn_rows = counters.torn_rows};
+  for (int server = 0; server < impl_->servers.count(); ++server) {
+    stats.bytes_sent += impl_->servers.link(server).bytes_sent();
+    stats.bytes_received += impl_->servers.link(server).bytes_received();
+  }
+  return stats;
+}
+
+std::vector<int> Worker::lost_workers() const { return impl_->news.lost_workers(); }
+
+}  // namespace tutti::ps

@@ -1,0 +1,205 @@
+// A parameter server whose workers and servers are threads of this process, for tests of modes.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ps/dense/layout.hpp"
+#include "ps/echo.hpp"
+#include "ps/files/checkpoint.hpp"
+#include "ps/greeting.hpp"
+#include "ps/server.hpp"
+#include "ps/table/initial.hpp"
+#include "ps/worker.hpp"
+
+namespace tutti::ps::test {
+
+struct JobOptions {
+  int workers = 1;
+  int servers = 1;
+  std::vector<TableSpec> tables{};
+  std::vector<DenseParameter> dense{};
+  Mode mode = Async{};
+  std::chrono::milliseconds timeout = std::chrono::seconds(20);
+  std::string load{};
+  std::string checkpoint{};
+  std::chrono::seconds every{0};
+  bool save_at_end = false;
+};
+
+/** Servers run from the beginning until the workers have gone. */
+class Job {
+ public:
+  explicit Job(JobOptions options)
+      : options_(std::move(options)),
+        layout_(lay_out(options_.dense, options_.servers, {.min_block_size = 4})) {
+    for (int server = 0; server < options_.servers; ++server) {
+      places_.push_back(listen_as(server));
+      addresses_.push_back(address_of(server, places_.back().endpoint));
+      greetings_.emplace_back();
+      stats_.emplace_back();
+      held_.push_back(std::make_unique<std::mutex>());
+    }
+    for (int server = 0; server < options_.servers; ++server)
+      threads_.emplace_back([this, server] { serve(server); });
+  }
+  ~Job() { end(); }
+
+  /** Waits until all servers have ended. */
+  void end() {
+    for (std::thread& thread : threads_) {
+      if (thread.joinable()) thread.join();
+    }
+  }
+
+  using Body = std::function<void(Worker&)>;
+  /** Runs the workers, each in a thread, and stops them unless they have been. What a body throws
+   * is a failure of the test. */
+  void run(const Body& body) {
+    std::vector<std::thread> workers;
+    for (int index = 0; index < options_.workers; ++index) {
+      workers.emplace_back([this, index, &body] {
+        try {
+          const std::unique_ptr<Worker> worker = join(index);
+          body(*worker);
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << "worker " << index << ": " << error.what();
+        }
+      });
+    }
+    for (std::thread& worker : workers) worker.join();
+    end();
+  }
+
+  std::unique_ptr<Worker> join(int index) const {
+    std::vector<Joined> joined =
+        meet_servers(addresses_, index, worker_name(index), {"alike"}, format(), options_.timeout);
+    WorkerParts parts;
+    parts.index = index;
+    parts.workers = worker_names(options_.workers);
+    parts.tables = options_.tables;
+    parts.dense = options_.dense;
+    parts.seed = kSeed;
+    parts.mode = options_.mode;
+    parts.loaded = !options_.load.empty();
+    for (int server = 0; server < options_.servers; ++server) {
+      const auto at = static_cast<std::size_t>(server);
+      const Greeting greeting = Greeting::decode(joined[at].greeting);
+      ServerEnd end{server_name(server), std::move(joined[at].link), {}, {}, layout_[at]};
+      for (std::size_t i = 0; end.link->on_this_host() && i < options_.tables.size(); ++i)
+        end.tables.emplace_back(identity(i, server), greeting.table_segment(i));
+      const std::int64_t elements = element_count(layout_[at]);
+      if (end.link->on_this_host() && elements > 0)
+        end.dense.emplace(greeting.dense_segment(), elements);
+      parts.servers.push_back(std::move(end));
+    }
+    return make_worker(std::move(parts));
+  }
+
+  /** Of a server that has ended. */
+  const ServerStats& stats(int server) const { return stats_[static_cast<std::size_t>(server)]; }
+  /** While it is held, this server's links hand out nothing. */
+  std::unique_lock<std::mutex> hold(int server) {
+    return std::unique_lock(*held_[static_cast<std::size_t>(server)]);
+  }
+
+  static constexpr std::uint64_t kSeed = 5;
+
+ private:
+  /** Lets a test hold a server up between two requests. */
+  class HeldLinks final : public Links {
+   public:
+    HeldLinks(std::unique_ptr<Links> links, std::mutex& held)
+        : links_(std::move(links)), held_(held) {}
+    std::optional<Request> next(std::chrono::nanoseconds limit) override {
+      const std::lock_guard lock(held_);
+      return links_->next(limit);
+    }
+    void answer(const Request& request, const ReplyHeader& header,
+                std::span<const std::byte> payload) override {
+      links_->answer(request, header, payload);
+    }
+    std::vector<LostWorker> lost() override { return links_->lost(); }
+    void drop(int worker) override { links_->drop(worker); }
+    void wake() override { links_->wake(); }
+
+   private:
+    std::unique_ptr<Links> links_;
+    std::mutex& held_;
+  };
+
+  RowFormat format() const {
+    RowFormat format;
+    for (const TableSpec& table : options_.tables) format.dims.push_back(table.dim);
+    return format;
+  }
+
+  TableIdentity identity(std::size_t table, int server) const {
+    const TableSpec& spec = options_.tables[table];
+    return {spec, table_seed(kSeed, spec.name), server, options_.servers};
+  }
+
+  void serve(int index) {
+    const auto at = static_cast<std::size_t>(index);
+    try {
+      ServerParts parts;
+      parts.index = index;
+      parts.servers = options_.servers;
+      parts.workers = worker_names(options_.workers);
+      for (std::size_t i = 0; i < options_.tables.size(); ++i)
+        parts.tables.emplace_back(identity(i, index), greetings_[at].table_segment(i));
+      std::vector<OwnBlock> blocks;
+      for (const Block& block : layout_[at]) {
+        const DenseParameter& own = options_.dense[static_cast<std::size_t>(block.parameter)];
+        blocks.push_back({block, own.rule, own.name, element_count(own)});
+      }
+      parts.dense = std::make_unique<DenseStore>(std::move(blocks), greetings_[at].dense_segment());
+      if (!options_.load.empty()) {
+        parts.round = load_checkpoint(options_.load, {parts.tables, parts.dense.get(), 0}, index,
+                                      options_.servers);
+      }
+      parts.mode = options_.mode;
+      parts.timeout = options_.timeout;
+      parts.checkpoint = options_.checkpoint;
+      parts.every = options_.every;
+      parts.save_at_end = options_.save_at_end;
+      parts.links = std::make_unique<HeldLinks>(
+          meet_workers(std::move(places_[at].listener), parts.workers, {"alike"}, format(),
+                       greetings_[at].encode(), options_.timeout),
+          *held_[at]);
+      const std::unique_ptr<Server> server = make_server(std::move(parts));
+      server->run();
+      stats_[at] = server->stats();
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << "server " << index << ": " << error.what();
+    }
+  }
+
+  JobOptions options_;
+  DenseLayout layout_;
+  std::vector<Place> places_;
+  std::vector<ServerAddress> addresses_;
+  std::vector<Greeting> greetings_;
+  std::vector<ServerStats> stats_;
+  std::vector<std::unique_ptr<std::mutex>> held_;
+  std::vector<std::thread> threads_;
+};
+
+/** Rows of a worker's table. */
+inline std::vector<float> rows_of(Worker& worker, int table, std::span<const std::int64_t> ids,
+                                  std::int64_t dim) {
+  std::vector<float> rows(ids.size() * static_cast<std::size_t>(dim));
+  worker.lookup(table, ids, rows);
+  return rows;
+}
+
+}  // namespace tutti::ps::test
