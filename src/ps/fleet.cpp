@@ -1,0 +1,243 @@
+// Brings workers and servers of a job together.
+#include "tutti/ps/fleet.hpp"
+
+#include <array>
+#include <cstring>
+#include <exception>
+#include <future>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/launcher_line.hpp"
+#include "base/log.hpp"
+#include "base/memory.hpp"
+#include "base/refuse.hpp"
+#include "base/system.hpp"
+#include "comm/communicator/options.hpp"
+#include "comm/derived_ticket.hpp"
+#include "comm/mpi/endpoint.hpp"
+#include "ps/failure.hpp"
+#include "ps/placement.hpp"
+#include "ps/start.hpp"
+#include "ps/terms.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::ps {
+namespace {
+
+/** What ranks of a communicator tell each other first. Plain bytes. */
+struct Introduction {
+  mpi::Endpoint endpoint;  ///< of a server
+  std::array<char, 64> host{};
+  std::int32_t failure_bytes = 0;  ///< 0: none
+  std::array<char, 1024> failure{};
+};
+
+/** Cuts what is too long for `out`; returns how much of it is there. */
+template <std::size_t kSize>
+std::int32_t put(std::array<char, kSize>& out, const std::string& text) {
+  const std::size_t bytes = std::min(text.size(), kSize);
+  copy_bytes(out.data(), text.data(), static_cast<std::int64_t>(bytes));
+  return static_cast<std::int32_t>(bytes);
+}
+
+std::vector<Introduction> exchange(Communicator& world, const Introduction& own) {
+  constexpr std::int64_t kBytes = sizeof(Introduction);
+  std::vector<Introduction> all(static_cast<std::size_t>(world.world_size()));
+  world.all_gather(ConstView(&own, kBytes, DType::u8),
+                   View(all.data(), kBytes * std::ssize(all), DType::u8));
+  return all;
+}
+
+/** Alike in all processes that were given this list. Whoever knows it can tell it. */
+mpi::Token token_of(const std::vector<std::string>& endpoints) {
+  std::string text = "tutti parameter server";
+  for (const std::string& endpoint : endpoints) text += "\n" + endpoint;
+  const UniqueId ticket = ticket_of_text(text);
+  mpi::Token token{};
+  copy_bytes(token.data(), ticket.bytes().data(), std::ssize(token));
+  return token;
+}
+
+mpi::Endpoint endpoint_of(const mpi::NamedEndpoint& named, const mpi::Token& token) {
+  mpi::Endpoint endpoint;
+  endpoint.token = token;
+  endpoint.port = named.port;
+  const std::size_t count = std::min(named.addresses.size(), mpi::Endpoint::kMostAddresses);
+  std::copy_n(named.addresses.begin(), count, endpoint.addresses.begin());
+  endpoint.address_count = static_cast<std::uint16_t>(count);
+  return endpoint;
+}
+
+/** Throws what keeps one of the ranks from starting, on all of them. */
+void raise_failures(const std::vector<Introduction>& all, const Placement::Impl& place) {
+  const auto name_of = [&](std::size_t rank) {
+    for (const auto* names : {&place.workers, &place.servers}) {
+      for (const Name& name : *names) {
+        if (name.rank == static_cast<int>(rank)) return name.text;
+      }
+    }
+    return "rank " + std::to_string(rank);
+  };
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const auto bytes = static_cast<std::size_t>(all[rank].failure_bytes);
+    if (bytes == 0) continue;
+    Failure::decode({all[rank].failure.data(), bytes}).at(name_of(rank)).raise();
+  }
+}
+
+}  // namespace
+
+class Fleet::Impl {
+ public:
+  Impl(const Placement::Impl& place, const FleetOptions& fleet);
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl();
+
+  std::unique_ptr<Worker> worker;
+  std::unique_ptr<Server> server;  ///< null if it runs in the thread
+  std::string name;                ///< of this process
+
+ private:
+  /** Finds out where the servers are, and listens if this is one. Throws on all ranks of a
+   * communicator what one of them cannot do. */
+  std::vector<ServerAddress> introduce(const Placement::Impl& place,
+                                       const std::function<void()>& prepare);
+  void listen(const Placement::Impl& place);
+  std::future<void> start_thread(const StartOptions& options);
+
+  std::optional<Listener> listener_;
+  mpi::Endpoint own_endpoint_;
+  std::thread serving_;
+};
+
+void Fleet::Impl::listen(const Placement::Impl& place) {
+  const Name& own = place.servers[static_cast<std::size_t>(place.server)];
+  if (place.world == nullptr) {
+    const mpi::Token token = token_of(place.endpoints);
+    listener_ = Listener{mpi::listen_at(place.resolved.front()), token, own};
+    return;
+  }
+  std::uint16_t port = 0;
+  mpi::Socket socket = mpi::listen_anywhere(port);
+  own_endpoint_ = mpi::Endpoint::at(port);
+  listener_ = Listener{std::move(socket), own_endpoint_.token, own};
+}
+
+std::vector<ServerAddress> Fleet::Impl::introduce(const Placement::Impl& place,
+                                                  const std::function<void()>& prepare) {
+  std::exception_ptr own_failure;
+  try {
+    prepare();
+    if (place.server >= 0) listen(place);
+  } catch (...) {
+    own_failure = std::current_exception();
+  }
+  std::vector<ServerAddress> addresses;
+  if (place.world == nullptr) {
+    if (own_failure) std::rethrow_exception(own_failure);
+    if (place.worker < 0) return addresses;
+    const mpi::Token token = token_of(place.endpoints);
+    for (std::size_t i = 0; i < place.servers.size(); ++i) {
+      const mpi::NamedEndpoint& named = place.resolved[i];
+      addresses.push_back({place.servers[i], named.text, endpoint_of(named, token)});
+    }
+    return addresses;
+  }
+
+  Introduction own{.endpoint = own_endpoint_};
+  put(own.host, host_name());
+  if (own_failure) {
+    own.failure_bytes = put(own.failure, Failure::of(own_failure).encode());
+  }
+  const std::vector<Introduction> all = exchange(*place.world, own);
+  if (own_failure) std::rethrow_exception(own_failure);
+  raise_failures(all, place);
+  for (const Name& one : place.servers) {
+    const Introduction& theirs = all[static_cast<std::size_t>(one.rank)];
+    const std::string host(theirs.host.data(), ::strnlen(theirs.host.data(), theirs.host.size()));
+    addresses.push_back({one, host, theirs.endpoint});
+  }
+  return addresses;
+}
+
+/** The server of this process, in its thread: ready once it has started, or cannot. */
+std::future<void> Fleet::Impl::start_thread(const StartOptions& options) {
+  std::promise<void> started;
+  std::future<void> ready = started.get_future();
+  serving_ = std::thread(
+      [&options, listener = std::move(*listener_), started = std::move(started)]() mutable {
+        std::unique_ptr<Server> own;
+        try {
+          own = start_server(options, std::move(listener));
+          started.set_value();
+        } catch (...) {
+          started.set_exception(std::current_exception());
+          return;
+        }
+        try {
+          own->run();
+        } catch (const std::exception& error) {
+          log(LogLevel::error, "server " + std::to_string(own->index()) + ": " + error.what());
+        }
+      });
+  return ready;
+}
+
+Fleet::Impl::Impl(const Placement::Impl& place, const FleetOptions& fleet) {
+  std::optional<StartOptions> options;
+  const std::vector<ServerAddress> addresses = introduce(place, [&] {
+    check(fleet);
+    const auto timeout = checked_timeout(fleet.timeout);
+    DenseLayout layout =
+        lay_out(fleet.dense, static_cast<int>(place.servers.size()), fleet.slicing);
+    Terms terms = terms_of(fleet, place, layout);
+    RowFormat format{.dims = {}, .wire = fleet.wire};
+    for (const TableSpec& table : fleet.tables) format.dims.push_back(table.dim);
+    options.emplace(StartOptions{fleet, place, std::move(layout), std::move(terms),
+                                 std::move(format), timeout});
+  });
+  if (place.worker < 0) {
+    server = start_server(*options, std::move(*listener_));
+    tell_launcher(kEndsByItself);
+    return;
+  }
+  std::future<void> ready;
+  if (place.serves_in_a_thread) ready = start_thread(*options);
+  try {
+    worker = start_worker(*options, addresses);
+    if (ready.valid()) ready.get();
+  } catch (...) {
+    worker.reset();
+    if (serving_.joinable()) serving_.join();
+    throw;
+  }
+}
+
+Fleet::Impl::~Impl() {
+  worker.reset();
+  if (serving_.joinable()) serving_.join();
+}
+
+Fleet::Fleet(const Placement& placement, const FleetOptions& options)
+    : impl_(std::make_unique<Impl>(placement.impl(), options)) {}
+Fleet::Fleet(Fleet&&) noexcept = default;
+Fleet& Fleet::operator=(Fleet&&) noexcept = default;
+Fleet::~Fleet() = default;
+
+bool Fleet::is_worker() const { return impl_->worker != nullptr; }
+bool Fleet::is_server() const { return impl_->server != nullptr; }
+
+Worker& Fleet::worker() {
+  if (!impl_->worker) refuse("this process is a server, and has no worker");
+  return *impl_->worker;
+}
+
+Server& Fleet::server() {
+  if (!impl_->server) refuse("this process has no server that is to run: it is a worker");
+  return *impl_->server;
+}
+
+}  // namespace tutti::ps

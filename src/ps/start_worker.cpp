@@ -1,0 +1,103 @@
+// A worker's way to its first batch.
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "base/memory.hpp"
+#include "ps/greeting.hpp"
+#include "ps/start.hpp"
+#include "ps/table/initial.hpp"
+#include "ps/worker.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::ps {
+namespace {
+
+/** Opens what lies in a server's memory, if that is this host's. */
+ServerEnd open_end(const StartOptions& options, std::size_t server, const Greeting& greeting,
+                   const Link& link) {
+  ServerEnd end;
+  end.name = options.place.servers[server];
+  end.blocks = options.layout[server];
+  if (link.on_this_host()) {
+    const int servers = static_cast<int>(options.place.servers.size());
+    for (const TableSpec& spec : options.fleet.tables) {
+      const TableIdentity identity{spec, table_seed(options.fleet.seed, spec.name),
+                                   static_cast<int>(server), servers};
+      end.tables.emplace_back(identity, greeting.table_segment(end.tables.size()));
+    }
+    if (!end.blocks.empty()) {
+      end.dense.emplace(greeting.dense_segment(), element_count(end.blocks));
+    }
+  }
+  return end;
+}
+
+/** Tells the servers that this worker can begin, or why not, and hears whether all can. */
+void begin(const std::vector<Link*>& links, const std::optional<Failure>& own) {
+  const std::string text = own ? own->encode() : std::string();
+  std::vector<std::uint64_t> numbers;
+  for (Link* const link : links) {
+    const Draft draft = link->draft(std::ssize(text));
+    copy_bytes(draft.payload.data(), text.data(), std::ssize(text));
+    numbers.push_back(link->send(
+        {.kind = RequestKind::begin, .count = std::ssize(text), .payload_bytes = std::ssize(text)},
+        draft));
+  }
+  std::optional<Failure> failure;
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    const Reply reply = links[i]->wait(numbers[i]);
+    if (reply.header.outcome == Outcome::done || failure) continue;
+    failure = Failure::decode(
+        {reinterpret_cast<const char*>(reply.payload.data()), reply.payload.size()});
+  }
+  if (failure) failure->raise();
+}
+
+}  // namespace
+
+std::unique_ptr<Worker> start_worker(const StartOptions& options,
+                                     const std::vector<ServerAddress>& servers) {
+  const Placement::Impl& place = options.place;
+  const Name& name = place.workers[static_cast<std::size_t>(place.worker)];
+  std::vector<Joined> joined =
+      meet_servers(servers, place.worker, name, options.terms, options.format, options.timeout);
+  WorkerParts parts{.index = place.worker,
+                    .workers = place.workers,
+                    .servers = {},
+                    .tables = options.fleet.tables,
+                    .dense = options.fleet.dense,
+                    .seed = options.fleet.seed,
+                    .mode = options.fleet.mode,
+                    .loaded = false};
+  std::vector<Link*> links;
+  for (const Joined& one : joined) links.push_back(one.link.get());
+  std::exception_ptr own_failure;
+  std::optional<Failure> failure;  // what the others are told
+  try {
+    for (std::size_t i = 0; i < joined.size(); ++i) {
+      const Greeting greeting = Greeting::decode(joined[i].greeting);
+      if (greeting.failure && !failure) failure = greeting.failure;
+      if (failure) continue;
+      parts.loaded = greeting.loaded;
+      parts.servers.push_back(open_end(options, i, greeting, *joined[i].link));
+    }
+  } catch (...) {
+    own_failure = std::current_exception();
+    failure = Failure::of(own_failure).at(name.text);
+  }
+  try {
+    begin(links, failure);
+  } catch (...) {
+    if (!failure) throw;
+  }
+  if (own_failure) std::rethrow_exception(own_failure);
+  if (failure) failure->raise();
+  for (std::size_t i = 0; i < joined.size(); ++i) {
+    parts.servers[i].link = std::move(joined[i].link);
+  }
+  return make_worker(std::move(parts));
+}
+
+}  // namespace tutti::ps

@@ -1,0 +1,93 @@
+// A process of a small job, whose place the environment says:
+// ps_job [--seed N] [--mode async|sync] [--timeout SECONDS] [--lost WORKER]
+// The worker that is lost kills itself in the middle of the training; the others wait until that is
+// known, and check what they then have. Ends with 0, or prints what went wrong and ends with 1.
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "ps/small_job.hpp"
+#include "tutti/error.hpp"
+#include "tutti/ps/fleet.hpp"
+
+namespace tutti::ps {
+namespace {
+
+struct Arguments {
+  FleetOptions job = test::small_job(Async{});
+  bool divides = false;
+  int lost = -1;
+};
+
+Arguments parse(int argc, char** argv) {
+  Arguments arguments;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string_view option = argv[i];
+    const std::string value = argv[i + 1];
+    if (option == "--seed") arguments.job.seed = std::stoull(value);
+    if (option == "--timeout") arguments.job.timeout = std::chrono::seconds(std::stoi(value));
+    if (option == "--lost") arguments.lost = std::stoi(value);
+    if (option == "--mode" && value == "sync") {
+      arguments.job.mode = Sync{};
+      arguments.divides = true;
+    }
+  }
+  return arguments;
+}
+
+/** All but one worker train; that one has pushed as well, but one step alone. */
+std::string work_without_one(Worker& worker, int lost) {
+  if (worker.index() == lost) {
+    worker.push_dense(worker.parameter("bias"), std::vector<float>(4, 1.0F));
+    ::kill(::getpid(), SIGKILL);  // the batch has not ended, so nothing of it counts
+  }
+  test::train(worker, 1.0F);
+  worker.flush();
+  worker.barrier();  // of those that live
+  while (worker.lost_workers().empty()) {
+    std::this_thread::yield();
+    worker.step();
+    worker.flush();
+  }
+  std::string wrong = test::wrong_results(worker, worker.count() - 1);
+  worker.barrier();
+  worker.stop();
+  return wrong;
+}
+
+int run(const Arguments& arguments) {
+  Fleet fleet(Placement::environment(), arguments.job);
+  if (fleet.is_server()) {
+    fleet.server().run();
+    for (const int worker : fleet.server().stats().lost_workers) {
+      std::printf("lost worker %d\n", worker);
+    }
+    return 0;
+  }
+  const std::string wrong = arguments.lost >= 0 ? work_without_one(fleet.worker(), arguments.lost)
+                                                : test::work(fleet.worker(), arguments.divides);
+  std::printf("%s", wrong.empty() ? "trained\n" : wrong.c_str());
+  return wrong.empty() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace tutti::ps
+
+int main(int argc, char** argv) {
+  try {
+    return tutti::ps::run(tutti::ps::parse(argc, argv));
+  } catch (const tutti::MismatchError& error) {
+    std::printf("mismatch: %s\n", error.what());
+  } catch (const tutti::PeerLost& error) {
+    std::printf("lost: %s\n", error.what());
+  } catch (const std::exception& error) {
+    std::printf("%s\n", error.what());
+  }
+  return 1;
+}
