@@ -40,8 +40,11 @@ inline ServerAddress address_of(int server, const mpi::Endpoint& endpoint) {
   return {server_name(server), "here:" + std::to_string(endpoint.port), endpoint};
 }
 
-/** Answers until all of `workers` have stopped or are lost: a look-up with its own payload,
- * everything else without. Keeps `behind` requests unanswered until no more come. Returns who was
+/** What comes back with its payload. */
+inline constexpr RequestKind kEcho = RequestKind::save;
+
+/** Answers until all of `workers` have stopped or are lost: kEcho with its own payload, everything
+ * else without. Keeps `behind` requests unanswered until no more come. Returns who was
  * lost. */
 inline std::vector<LostWorker> echo(Links& links, int workers, std::size_t behind = 0) {
   std::vector<LostWorker> lost;
@@ -49,8 +52,8 @@ inline std::vector<LostWorker> echo(Links& links, int workers, std::size_t behin
   const auto answer = [&] {
     const Request request = taken.front();
     taken.pop_front();
-    const bool looks_up = request.header.kind == RequestKind::look_up;
-    links.answer(request, {}, looks_up ? request.payload : std::span<const std::byte>());
+    const bool comes_back = request.header.kind == kEcho;
+    links.answer(request, {}, comes_back ? request.payload : std::span<const std::byte>());
     if (request.header.kind == RequestKind::stop) --workers;
   };
   while (workers > 0) {

@@ -9,17 +9,15 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstddef>
 #include <exception>
 #include <memory>
 #include <span>
 #include <string>
-#include <system_error>
 #include <utility>
 
-#include "base/finally.hpp"
 #include "base/log.hpp"
+#include "base/thread.hpp"
 #include "base/waiter.hpp"
 #include "tutti/error.hpp"
 
@@ -30,21 +28,7 @@ constexpr std::chrono::milliseconds kForAHello{5000};
 constexpr std::chrono::milliseconds kForADescriptor{50};
 constexpr std::chrono::milliseconds kForAStranger{50};
 constexpr std::ptrdiff_t kMostStrangers = 64;
-
-/** A thread that leaves signals to the threads of the program. Throws SystemError. */
-template <class Body>
-std::thread start_thread(Body body) {
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  const Finally restore([&before] { ::pthread_sigmask(SIG_SETMASK, &before, nullptr); });
-  try {
-    return std::thread(std::move(body));
-  } catch (const std::system_error& error) {
-    throw SystemError("cannot start a thread for a Store's server", error.code().value());
-  }
-}
+constexpr const char* kFor = "a Store's server";
 
 /** Ends what a thread does for a connection that has ended, or is to. */
 struct ConnectionOver {};
@@ -81,7 +65,7 @@ StoreServer::StoreServer(shm::HostStore& table, std::vector<Neighbour> neighbour
   endpoint_ = mpi::Endpoint::at(port);
   stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop_) throw SystemError("cannot make a descriptor for a Store's server", errno);
-  acceptor_ = start_thread([this] { accept(); });
+  acceptor_ = start_thread(kFor, [this] { accept(); });
 }
 
 StoreServer::~StoreServer() {
@@ -108,7 +92,7 @@ void StoreServer::accept() {
     }
     Connection& connection = connections_.emplace_back();
     try {
-      connection.thread = start_thread([this, socket, &connection] {
+      connection.thread = start_thread(kFor, [this, socket, &connection] {
         serve(*socket, connection);
         connection.ended = true;
       });

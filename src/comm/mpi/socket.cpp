@@ -168,8 +168,10 @@ bool keep_alive(const Socket& socket, int probes) {
          set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 1) &&
          set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, probes) &&
          set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, probes * 1000) &&
-         set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+         send_at_once(socket);
 }
+
+bool send_at_once(const Socket& socket) { return set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1); }
 
 bool all_acknowledged(const Socket& socket) {
   int left = 0;

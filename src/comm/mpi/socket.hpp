@@ -68,6 +68,8 @@ inline constexpr int kProbes = 8;
 /** Has the kernel ask the other end for a sign of life once a second while nothing travels, and
  * end the connection after `probes` seconds without any. Whether it can. */
 bool keep_alive(const Socket& socket, int probes = kProbes);
+/** Has short pieces sent at once. Whether it can; for whoever goes without, it is only slower. */
+bool send_at_once(const Socket& socket);
 /** Whether the kernel of the other end has acknowledged all that was sent. */
 bool all_acknowledged(const Socket& socket);
 /** Milliseconds since it was last heard of. */

@@ -16,16 +16,16 @@ namespace {
 
 constexpr std::int64_t kPage = 4096;
 
-/** Address space for blocks: four times what /dev/shm can hold, so that it lasts when each is a
- * power of two and some are free. */
-std::int64_t most_bytes() {
+/** What /dev/shm can hold. */
+std::int64_t capacity() {
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
-  constexpr std::int64_t kUnknown = std::int64_t{64} << 30;
   struct statvfs room {};
-  if (::statvfs("/dev/shm", &room) != 0 || room.f_blocks == 0) return kUnknown;
-  return std::min<std::int64_t>(kMost, static_cast<std::int64_t>(room.f_blocks * room.f_frsize)) *
-         4;
+  if (::statvfs("/dev/shm", &room) != 0 || room.f_blocks == 0) return kMost;
+  return std::min<std::int64_t>(kMost, static_cast<std::int64_t>(room.f_blocks * room.f_frsize));
 }
+
+/** Address space for blocks, in capacities: each is a power of two, and some are free. */
+constexpr std::int64_t kRoomForBlocks = 4;
 
 std::int64_t whole_pages(std::int64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
@@ -38,23 +38,26 @@ int class_of(std::int64_t bytes) {
 
 BlockHeap::BlockHeap(std::int64_t header)
     : name_(shm::segment_name(UniqueId::create(), "link")),
+      most_(capacity()),
       segment_(shm::Segment::create(name_)),
       guard_(name_),
       end_(header) {
-  segment_.resize(header + most_bytes());
+  segment_.resize(header + kRoomForBlocks * most_);
   segment_.reserve(0, header);
   mapping_ = segment_.map();
 }
 
 std::int64_t BlockHeap::take(std::int64_t bytes) {
-  const int size_class = class_of(std::min(bytes, mapping_->bytes()));
+  const auto fail = [bytes] {
+    throw SystemError("cannot reserve " + std::to_string(bytes) + " bytes of shared memory",
+                      ENOMEM);
+  };
+  if (bytes > most_) fail();
+  const int size_class = class_of(bytes);
   std::vector<std::int64_t>& free = free_[static_cast<std::size_t>(size_class)];
   if (free.empty()) {
     const std::int64_t size = kPage << size_class;
-    if (size > mapping_->bytes() - end_) {
-      throw SystemError("cannot reserve " + std::to_string(bytes) + " bytes of shared memory",
-                        ENOMEM);
-    }
+    if (size > mapping_->bytes() - end_) fail();
     blocks_.push_back({end_, 0, size_class});
     end_ += size;
     free.push_back(std::ssize(blocks_));

@@ -29,6 +29,8 @@ class BlockHeap {
   const std::string& name() const { return name_; }
   std::byte* base() const { return mapping_->base(); }
 
+  /** No block can be longer: /dev/shm has so many bytes. */
+  std::int64_t most() const { return most_; }
   /** A block's number, which is never 0. Throws SystemError if there is no memory. */
   std::int64_t take(std::int64_t bytes);
   void give(std::int64_t block);
@@ -51,6 +53,7 @@ class BlockHeap {
   static constexpr int kClasses = 48;  // of 4 KiB, 8 KiB, ...
 
   std::string name_;
+  std::int64_t most_;
   shm::Segment segment_;
   shm::NameGuard guard_;  // unless the other side has removed the name
   std::shared_ptr<shm::Mapping> mapping_;

@@ -20,6 +20,10 @@ namespace tutti::ps {
 
 /** Who connects says so first. Its terms follow. Plain bytes, the first of which never change. */
 struct Hello {
+  enum class Purpose : std::uint32_t {
+    meeting,
+    data,  ///< a second connection of a worker that has been let in, for frames
+  };
   static constexpr std::array<char, 8> kMagic{'t', 'u', 't', 't', 'i', '-', 'p', 's'};
   static constexpr std::uint32_t kVersion = 1;
   std::array<char, 8> magic = kMagic;
@@ -28,6 +32,8 @@ struct Hello {
   mpi::Token wanted{};  ///< the server's
   mpi::Token own{};     ///< random, one a worker: the server repeats it
   Place place{};
+  Purpose purpose = Purpose::meeting;
+  std::uint32_t unused = 0;
   std::int64_t terms_bytes = 0;
 };
 
@@ -35,7 +41,7 @@ struct Hello {
 struct NoteHeader {
   enum class Kind : std::uint8_t {
     welcome,   ///< by the server; the text is the name of its memory, if that can be shared
-    ready,     ///< by the worker, likewise
+    ready,     ///< by the worker, likewise; without such memory, it has a connection for data
     waiting,   ///< by the server: these ranks have not come
     start,     ///< all have come; the text is the greeting
     mismatch,  ///< the server gives up, and says why

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/deadline.hpp"
 #include "comm/shm/flag.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
@@ -19,6 +20,7 @@ namespace {
 constexpr std::chrono::microseconds kSpin{50};
 constexpr std::chrono::microseconds kBetweenSockets{200};
 constexpr std::chrono::milliseconds kLongest{1000};
+constexpr std::chrono::milliseconds kForLastAnswers{5000};
 constexpr int kLooksPerClock = 20;
 constexpr std::size_t kMostEvents = 64;
 
@@ -27,20 +29,23 @@ constexpr std::size_t kMostEvents = 64;
 EpollLinks::EpollLinks(std::vector<std::unique_ptr<Peer>> peers)
     : epoll_(::epoll_create1(EPOLL_CLOEXEC)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!epoll_ || !wake_) throw SystemError("cannot make a descriptor to wait for workers", errno);
-  epoll_event event{EPOLLIN, {.u64 = peers.size()}};
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) != 0) {
-    throw SystemError("cannot wait for workers", errno);
-  }
+  add(wake_.get(), EPOLLIN, kWake);
   for (std::unique_ptr<Peer>& peer : peers) {
-    event = {peer->events(), {.u64 = peers_.size()}};
-    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, peer->socket().get(), &event) != 0) {
-      throw SystemError("cannot wait for workers", errno);
-    }
-    peers_.push_back({std::move(peer), event.events});
+    const std::size_t at = peers_.size();
+    add(peer->control(), EPOLLIN | EPOLLRDHUP, label(at, false));
+    if (peer->data() >= 0) add(peer->data(), peer->data_events(), label(at, true));
+    const std::uint32_t events = peer->data_events();
+    peers_.push_back({std::move(peer), events});
   }
 }
 
 EpollLinks::~EpollLinks() {
+  // Workers that have stopped wait for the answer to that.
+  const auto is_sending = [](const Entry& entry) { return entry.peer->is_sending(); };
+  Deadline deadline(kForLastAnswers);
+  while (std::any_of(peers_.begin(), peers_.end(), is_sending) && !deadline.expired()) {
+    look_at_sockets(std::chrono::milliseconds(10));
+  }
   for (Entry& entry : peers_) entry.peer->end();
 }
 
@@ -65,6 +70,7 @@ std::optional<Request> EpollLinks::take() {
     const std::size_t at = turn_ + i < peers_.size() ? turn_ + i : turn_ + i - peers_.size();
     Peer& peer = *peers_[at].peer;
     if (auto request = peer.take()) {
+      watch(at);
       turn_ = at + 1 < peers_.size() ? at + 1 : 0;
       return request;
     }
@@ -107,38 +113,56 @@ void EpollLinks::look_at_sockets(std::chrono::milliseconds limit) {
   std::array<epoll_event, kMostEvents> events;
   const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
                                  static_cast<int>(limit.count()));
-  for (int i = 0; i < count; ++i) {
-    const std::size_t at = events[static_cast<std::size_t>(i)].data.u64;
-    if (at < peers_.size()) {
-      peers_[at].peer->handle_socket();
-      watch(peers_[at]);
-    } else {
-      eventfd_t calls = 0;
-      ::eventfd_read(wake_.get(), &calls);
-      woken_ = true;
-    }
-  }
+  for (int i = 0; i < count; ++i) handle(events[static_cast<std::size_t>(i)].data.u64);
   looked_ = Clock::now();
 }
 
-void EpollLinks::watch(Entry& entry) {
-  if (entry.peer->has_ended() || entry.events == entry.peer->events()) return;
-  entry.events = entry.peer->events();
-  epoll_event event{entry.events, {.u64 = static_cast<std::uint64_t>(&entry - peers_.data())}};
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, entry.peer->socket().get(), &event);
+void EpollLinks::add(int descriptor, std::uint32_t events, std::uint64_t label) {
+  epoll_event event{events, {.u64 = label}};
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) {
+    throw SystemError("cannot wait for workers", errno);
+  }
+}
+
+void EpollLinks::handle(std::uint64_t label) {
+  if (label == kWake) {
+    eventfd_t calls = 0;
+    ::eventfd_read(wake_.get(), &calls);
+    woken_ = true;
+    return;
+  }
+  const std::size_t at = label / 2;
+  if (label % 2 == 0) {
+    peers_[at].peer->handle_control();
+  } else {
+    peers_[at].peer->handle_data();
+  }
+  watch(at);
+}
+
+void EpollLinks::watch(std::size_t peer) {
+  Entry& entry = peers_[peer];
+  if (entry.peer->data() < 0 || entry.data_events == entry.peer->data_events()) return;
+  entry.data_events = entry.peer->data_events();
+  epoll_event event{entry.data_events, {.u64 = label(peer, true)}};
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, entry.peer->data(), &event);
 }
 
 void EpollLinks::set_sleeping(bool sleeping) {
   for (Entry& entry : peers_) entry.peer->set_sleeping(sleeping);
 }
 
-bool EpollLinks::has_news() { return std::exchange(woken_, false) | !std::exchange(told_, true); }
+bool EpollLinks::has_news() {
+  const bool woken = std::exchange(woken_, false);
+  const bool told = std::exchange(told_, true);
+  return woken || !told;
+}
 
 void EpollLinks::answer(const Request& request, const ReplyHeader& header,
                         std::span<const std::byte> payload) {
-  Entry& entry = peers_.at(static_cast<std::size_t>(request.worker));
-  entry.peer->answer(request, header, payload);
-  watch(entry);
+  const auto at = static_cast<std::size_t>(request.worker);
+  peers_.at(at).peer->answer(request, header, payload);
+  watch(at);
 }
 
 std::vector<LostWorker> EpollLinks::lost() {

@@ -24,6 +24,9 @@ class EpollLinks final : public Links {
  public:
   /** peers[i] is worker i. Throws SystemError. */
   explicit EpollLinks(std::vector<std::unique_ptr<Peer>> peers);
+  EpollLinks(const EpollLinks&) = delete;
+  EpollLinks& operator=(const EpollLinks&) = delete;
+  /** Ends all links. */
   ~EpollLinks() override;
 
   std::optional<Request> next(std::chrono::nanoseconds limit) override;
@@ -50,10 +53,15 @@ class EpollLinks final : public Links {
 
   struct Entry {
     std::unique_ptr<Peer> peer;
-    std::uint32_t events = 0;  ///< that epoll looks for
+    std::uint32_t data_events = 0;  ///< that epoll looks for
   };
-  /** Tells epoll what to look for. */
-  void watch(Entry& entry);
+  /** What epoll tells with an event: wake_, or a descriptor of a peer. */
+  static constexpr std::uint64_t kWake = UINT64_MAX;
+  static std::uint64_t label(std::size_t peer, bool data) { return peer * 2 + (data ? 1 : 0); }
+  void add(int descriptor, std::uint32_t events, std::uint64_t label);
+  void handle(std::uint64_t label);
+  /** Tells epoll what to look for on a data connection. */
+  void watch(std::size_t peer);
 
   std::vector<Entry> peers_;
   FileDescriptor epoll_;

@@ -21,7 +21,6 @@ struct RequestSlot {
 struct RequestArea {
   RequestSlot slots[kMostUnanswered];
   alignas(64) std::atomic<std::uint64_t> taken;  ///< answers that it has read: their memory is free
-  alignas(64) std::atomic<std::uint32_t> left;   ///< it has left without stop
 };
 
 struct AnswerSlot {
@@ -34,8 +33,7 @@ struct AnswerSlot {
 struct AnswerArea {
   AnswerSlot slots[kMostUnanswered];
   shm::Flag answered;  ///< requests, modulo 2^32: for the worker to sleep on
-  alignas(64) std::atomic<std::uint32_t> sleeping;  ///< the server wants a byte on the socket
-  alignas(64) std::atomic<std::uint32_t> ended;     ///< it serves this worker no longer
+  alignas(64) std::atomic<std::uint32_t> sleeping;  ///< the server is to be woken by a byte
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 

@@ -1,16 +1,14 @@
 // Publishes requests in shared memory, and waits for answers there.
 #include "ps/link/host_link.hpp"
 
-#include <poll.h>
-#include <sys/socket.h>
-
 #include <cerrno>
 #include <cstddef>
 #include <span>
 #include <utility>
 
-#include "base/refuse.hpp"
 #include "base/text.hpp"
+#include "base/waiter.hpp"
+#include "ps/link/control.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::ps {
@@ -24,19 +22,13 @@ constexpr WaitPolicy kForAnAnswer{
 
 }  // namespace
 
-HostLink::HostLink(mpi::Socket socket, Name server, std::unique_ptr<BlockHeap> requests,
+HostLink::HostLink(mpi::Socket control, Name server, std::unique_ptr<BlockHeap> requests,
                    std::shared_ptr<shm::Mapping> answers, std::chrono::milliseconds timeout)
-    : socket_(std::move(socket)),
-      server_(std::move(server)),
-      timeout_(timeout),
+    : LinkEnd(std::move(control), std::move(server), timeout),
       heap_(std::move(requests)),
       mapping_(std::move(answers)),
       requests_(reinterpret_cast<RequestArea*>(heap_->base())),
       answers_(reinterpret_cast<AnswerArea*>(mapping_->base())) {}
-
-HostLink::~HostLink() {
-  if (!stopped_) requests_->left.store(1, std::memory_order_release);
-}
 
 Draft HostLink::draft(std::int64_t bytes) {
   if (bytes == 0) return {};
@@ -50,8 +42,8 @@ Draft HostLink::draft(std::int64_t bytes) {
         const std::int64_t block = heap_->take(bytes);
         return {heap_->memory_of(block, bytes), block};
       } catch (const SystemError&) {
-        if (taken_ == sent_) throw;  // nothing will be free
-        oldest = taken_ + 1;
+        if (answered_ == sent_ || bytes > heap_->most()) throw;  // nothing will be free
+        oldest = answered_ + 1;
       }
     }
     if (!wait_for_answer(oldest)) {
@@ -64,78 +56,23 @@ Draft HostLink::draft(std::int64_t bytes) {
 
 std::uint64_t HostLink::send(const RequestHeader& header, const Draft& draft) {
   std::unique_lock lock(mutex_);
-  throw_if_lost();
-  for (advance(); sent_ - taken_ == kMostUnanswered; advance()) {
-    const std::uint64_t oldest = taken_ + 1;
-    lock.unlock();
-    const bool answered = wait_for_answer(oldest);
-    lock.lock();
-    if (!answered) lose("it did not answer within " + seconds_text(timeout_));
-    throw_if_lost();
-  }
-  const std::uint64_t number = ++sent_;
+  const std::uint64_t number = next_number(header, draft, lock);
   RequestSlot& slot = slot_of(requests_->slots, number);
   slot.header = header;
   slot.offset = draft.handle == 0 ? 0 : heap_->offset_of(draft.handle);
   slot_of(in_flight_, number) = draft.handle;
-  stopped_ = stopped_ || header.kind == RequestKind::stop;
   // In one order with the server's: it sees the request, or this that it sleeps.
   slot.number.store(number, std::memory_order_seq_cst);
   if (answers_->sleeping.load(std::memory_order_seq_cst) != 0 &&
       answers_->sleeping.exchange(0, std::memory_order_seq_cst) != 0) {
-    const std::byte bell{};
-    mpi::send_all(socket_, std::span(&bell, 1));
+    ps::send(control_, ControlByte::wake);
   }
   return number;
 }
 
-std::uint64_t HostLink::answered() {
-  const std::lock_guard lock(mutex_);
-  throw_if_lost();
-  advance();
-  return taken_;
-}
-
-Reply HostLink::wait(std::uint64_t number) {
-  {
-    const std::lock_guard lock(mutex_);
-    throw_if_lost();
-    if (number == 0 || number > sent_) refuse("request ", number, " has not been sent");
-  }
-  const bool answered = wait_for_answer(number);
-  const std::lock_guard lock(mutex_);
-  if (!answered) lose("it did not answer within " + seconds_text(timeout_));
-  advance();
-  std::optional<Reply> reply = replies_.take(number);
-  if (!reply) refuse("request ", number, " has been asked for before");
-  return std::move(*reply);
-}
-
-void HostLink::forget(std::uint64_t number) {
-  const std::lock_guard lock(mutex_);
-  replies_.forget(number);
-}
-
-Reply HostLink::refusal() {
-  const std::lock_guard lock(mutex_);
-  advance();
-  return replies_.refusal();
-}
-
-void HostLink::check() {
-  // The server sends nothing: what there is to read is the end.
-  pollfd entry{socket_.get(), POLLIN | POLLRDHUP, 0};
-  const bool ended = ::poll(&entry, 1, 0) > 0;
-  const bool told = answers_->ended.load(std::memory_order_acquire) != 0;
-  if (!ended && !told && !is_lost_.load(std::memory_order_acquire)) return;
-  const std::lock_guard lock(mutex_);
-  throw_if_lost();
-  lose(told ? "it serves this worker no longer" : "its process has ended");
-}
-
 bool HostLink::wait_for_answer(std::uint64_t number) {
   const auto done = [&] { return has_answered(number); };
-  Waiter waiter(kForAnAnswer, timeout_ + kGraceOfServer);
+  Waiter waiter(kForAnAnswer, patience());
   if (waiter.spin(done)) return true;
   const shm::Signal answers = answers_->answered.signal();
   while (true) {
@@ -154,8 +91,8 @@ bool HostLink::wait_for_answer(std::uint64_t number) {
 
 void HostLink::advance() {
   bool read = false;
-  while (taken_ < sent_ && has_answered(taken_ + 1)) {
-    const std::uint64_t number = taken_ + 1;
+  while (answered_ < sent_ && has_answered(answered_ + 1)) {
+    const std::uint64_t number = answered_ + 1;
     const AnswerSlot& slot = slot_of(answers_->slots, number);
     Reply reply{slot.header, {}};
     if (reply.header.payload_bytes > 0) {
@@ -166,24 +103,10 @@ void HostLink::advance() {
     if (std::int64_t& block = slot_of(in_flight_, number); block != 0) {
       heap_->give(std::exchange(block, 0));
     }
-    taken_ = number;
+    answered_ = number;
     replies_.put(number, std::move(reply));
   }
-  if (read) requests_->taken.store(taken_, std::memory_order_release);
-}
-
-void HostLink::throw_if_lost() {
-  if (lost_) throw PeerLost({server_.rank}, server_.text + ": " + *lost_);
-}
-
-void HostLink::lose(const std::string& reason) {
-  if (!lost_) {
-    lost_ = reason;
-    is_lost_.store(true, std::memory_order_release);
-    requests_->left.store(1, std::memory_order_release);
-    ::shutdown(socket_.get(), SHUT_RDWR);
-  }
-  throw PeerLost({server_.rank}, server_.text + ": " + *lost_);
+  if (read) requests_->taken.store(answered_, std::memory_order_release);
 }
 
 }  // namespace tutti::ps

@@ -1,26 +1,18 @@
 // Takes requests from shared memory, and answers there.
 #include "ps/link/host_peer.hpp"
 
-#include <sys/epoll.h>
-#include <sys/socket.h>
-
-#include <array>
-#include <cerrno>
-
 #include "base/memory.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::ps {
 
-HostPeer::HostPeer(mpi::Socket socket, int worker, std::shared_ptr<shm::Mapping> requests,
+HostPeer::HostPeer(mpi::Socket control, int worker, std::shared_ptr<shm::Mapping> requests,
                    std::unique_ptr<BlockHeap> answers)
-    : Peer(std::move(socket), worker),
+    : Peer(std::move(control), worker),
       requests_(std::move(requests)),
       heap_(std::move(answers)),
       asked_(reinterpret_cast<RequestArea*>(requests_->base())),
       answers_(reinterpret_cast<AnswerArea*>(heap_->base())) {}
-
-std::uint32_t HostPeer::events() const { return EPOLLIN | EPOLLRDHUP; }
 
 void HostPeer::set_sleeping(bool sleeping) {
   answers_->sleeping.store(sleeping ? 1 : 0, std::memory_order_seq_cst);
@@ -69,19 +61,5 @@ void HostPeer::send_answer(const Request& /*request*/, const ReplyHeader& header
   slot.number.store(answered_, std::memory_order_release);
   answers_->answered.publish(static_cast<std::uint32_t>(answered_));
 }
-
-std::optional<int> HostPeer::move_bytes() {
-  std::array<std::byte, 64> bytes;
-  const ssize_t count = ::recv(socket().get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
-  if (count > 0 || (count < 0 && (errno == EAGAIN || errno == EINTR))) return std::nullopt;
-  return count == 0 ? 0 : errno;
-}
-
-void HostPeer::say_end() {
-  answers_->ended.store(1, std::memory_order_release);
-  answers_->answered.wake();
-}
-
-bool HostPeer::has_left() const { return asked_->left.load(std::memory_order_acquire) != 0; }
 
 }  // namespace tutti::ps

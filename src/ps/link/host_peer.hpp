@@ -13,15 +13,14 @@
 
 namespace tutti::ps {
 
-/** Reads requests and their payloads where the worker has put them; of the socket it wants nothing
- * but its end, and bytes that wake it. */
+/** Reads requests and their payloads where the worker has put them; of the connection it wants
+ * nothing but its end, and bytes that wake it. */
 class HostPeer final : public Peer {
  public:
   /** `requests` is the worker's object, `answers` this server's. */
-  HostPeer(mpi::Socket socket, int worker, std::shared_ptr<shm::Mapping> requests,
+  HostPeer(mpi::Socket control, int worker, std::shared_ptr<shm::Mapping> requests,
            std::unique_ptr<BlockHeap> answers);
 
-  std::uint32_t events() const override;
   bool shares_memory() const override { return true; }
   void set_sleeping(bool sleeping) override;
 
@@ -29,9 +28,7 @@ class HostPeer final : public Peer {
   std::optional<Request> take_request() override;
   void send_answer(const Request& request, const ReplyHeader& header,
                    std::span<const std::byte> payload) override;
-  std::optional<int> move_bytes() override;
-  void say_end() override;
-  bool has_left() const override;
+  void close_data() override { answers_->answered.wake(); }
   /** Puts a payload where the worker will read it. Throws SystemError. */
   std::int64_t place(std::span<const std::byte> payload);
 

@@ -16,6 +16,7 @@
 #include "ps/link/host_layout.hpp"
 #include "ps/link/host_link.hpp"
 #include "ps/link/meeting.hpp"
+#include "ps/link/remote_link.hpp"
 #include "ps/link/terms.hpp"
 #include "tutti/error.hpp"
 
@@ -55,21 +56,28 @@ class Caller {
     if (!call_ && !(resting_ && !resting_->expired())) connect();
     if (call_ && !has_called_) say_hello();
     if (call_ && has_called_) listen();
+    if (data_) connect_data();
   }
 
   /** The descriptor that it waits for, and what for; -1 for none. */
   pollfd wanted() const {
     if (!call_ || is_done()) return {-1, 0, 0};
+    if (data_) return {data_->socket().get(), POLLOUT, 0};
     const bool writes = !has_called_ || call_->is_sending();
     return {call_->socket().get(), static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0};
   }
 
-  Joined finish(std::chrono::milliseconds timeout) {
-    if (!requests_) throw BackendUnavailable("links between hosts");
-    mpi::keep_alive(call_->socket());
-    return {std::make_unique<HostLink>(call_->release(), server_.name, std::move(requests_),
-                                       std::move(answers_), timeout),
-            std::move(*greeting_)};
+  Joined finish(const RowFormat& format, std::chrono::milliseconds timeout) {
+    mpi::Socket control = call_->release();
+    std::unique_ptr<Link> link;
+    if (requests_) {
+      link = std::make_unique<HostLink>(std::move(control), server_.name, std::move(requests_),
+                                        std::move(answers_), timeout);
+    } else {
+      link = std::make_unique<RemoteLink>(std::move(control), std::move(data_socket_), server_.name,
+                                          format, timeout);
+    }
+    return {std::move(link), std::move(*greeting_)};
   }
 
  private:
@@ -91,16 +99,22 @@ class Caller {
       return rest();
     }
     if (state != mpi::Connecting::done) return;
+    mpi::keep_alive(call_->socket());
+    call_->say(mpi::bytes_of(hello(Hello::Purpose::meeting)));
+    call_->say(std::as_bytes(std::span(own_.terms)));
+    has_called_ = true;
+    limit_.emplace(kForAWelcome);
+  }
+
+  Hello hello(Hello::Purpose purpose) const {
     Hello hello;
     hello.worker = own_.worker;
     hello.wanted = server_.endpoint.token;
     hello.own = own_.token;
     hello.place = own_.place;
-    hello.terms_bytes = std::ssize(own_.terms);
-    call_->say(mpi::bytes_of(hello));
-    call_->say(std::as_bytes(std::span(own_.terms)));
-    has_called_ = true;
-    limit_.emplace(kForAWelcome);
+    hello.purpose = purpose;
+    if (purpose == Hello::Purpose::meeting) hello.terms_bytes = std::ssize(own_.terms);
+    return hello;
   }
 
   void listen() {
@@ -110,6 +124,7 @@ class Caller {
       if (ended) return rest();
       if (!note) break;
       handle(*note);
+      if (!call_) return;
     }
     if (!met_ && !alone_ && limit_->expired()) rest();  // another machine may have this address
   }
@@ -118,13 +133,30 @@ class Caller {
     using Kind = NoteHeader::Kind;
     if (note.kind == Kind::mismatch) throw MismatchError(note.text);
     if (note.kind == Kind::missing) throw PeerLost(std::move(note.ranks), note.text);
-    if (note.kind == Kind::waiting) waiting_ = std::move(note);
-    if (note.kind == Kind::start) greeting_ = std::move(note.text);
-    if (note.kind == Kind::welcome) {
+    if (note.kind == Kind::waiting) {
+      waiting_ = std::move(note);
+    } else if (note.kind == Kind::start) {
+      greeting_ = std::move(note.text);
+    } else if (note.kind == Kind::welcome) {
       met_ = true;
       if (!note.text.empty()) share(note.text);
-      call_->say(Note{Kind::ready, requests_ ? requests_->name() : std::string(), {}}, own_.token);
+      if (requests_) return call_->say(Note{Kind::ready, requests_->name(), {}}, own_.token);
+      mpi::Socket socket = mpi::start_connecting(address_, server_.endpoint.port);
+      if (!socket) return rest();
+      data_.emplace(std::move(socket));
+      limit_.emplace(kForAConnection);
     }
+  }
+
+  /** A connection for data, where no memory is shared. */
+  void connect_data() {
+    const mpi::Connecting state = mpi::connecting_state(data_->socket());
+    if (state == mpi::Connecting::under_way && !limit_->expired()) return;
+    data_->say(mpi::bytes_of(hello(Hello::Purpose::data)));
+    if (state != mpi::Connecting::done || data_->is_sending()) return rest();
+    data_socket_ = data_->release();
+    data_.reset();
+    call_->say(Note{NoteHeader::Kind::ready, {}, {}}, own_.token);
   }
 
   /** Opens the server's memory, and makes some of its own. */
@@ -136,6 +168,7 @@ class Caller {
   /** The connection is over: another one in a moment. */
   void rest() {
     call_.reset();
+    data_.reset();
     answers_.reset();
     requests_.reset();
     has_called_ = met_ = false;
@@ -146,12 +179,15 @@ class Caller {
   const ServerAddress& server_;
   const Introduction& own_;
   std::size_t next_address_ = 0;
+  mpi::Address address_ = 0;
   bool alone_ = true;  // there is one address
   std::optional<Conversation> call_;
   bool has_called_ = false;  // and said hello
   bool met_ = false;         // and been let in
   std::optional<Deadline> limit_;
   std::optional<Deadline> resting_;
+  std::optional<Conversation> data_;  // until the server knows whose it is
+  mpi::Socket data_socket_;
   std::shared_ptr<shm::Mapping> answers_;
   std::unique_ptr<BlockHeap> requests_;
   Note waiting_;
@@ -205,7 +241,7 @@ void wait_for_news(const std::vector<Caller>& callers, Waiter::Duration limit) {
 }  // namespace
 
 std::vector<Joined> meet_servers(std::span<const ServerAddress> servers, int worker,
-                                 const Name& name, const Terms& terms, const RowFormat& /*format*/,
+                                 const Name& name, const Terms& terms, const RowFormat& format,
                                  std::chrono::milliseconds timeout) {
   Introduction own{worker, join_terms(terms), {}, own_place(host_name()), mpi::network_id()};
   fill_with_random(own.token, "a link");
@@ -234,7 +270,7 @@ std::vector<Joined> meet_servers(std::span<const ServerAddress> servers, int wor
   }
 
   std::vector<Joined> joined;
-  for (Caller& caller : callers) joined.push_back(caller.finish(timeout));
+  for (Caller& caller : callers) joined.push_back(caller.finish(format, timeout));
   return joined;
 }
 

@@ -17,6 +17,7 @@
 #include "ps/link/host_layout.hpp"
 #include "ps/link/host_peer.hpp"
 #include "ps/link/meeting.hpp"
+#include "ps/link/remote_peer.hpp"
 #include "ps/link/terms.hpp"
 #include "tutti/error.hpp"
 
@@ -49,7 +50,7 @@ class Reception {
   }
   bool all_are_ready() const {
     return std::all_of(members_.begin(), members_.end(),
-                       [](const Member& member) { return member.ready; });
+                       [](const Member& member) { return member.is_ready(); });
   }
   bool all_have_come() const {
     return std::all_of(members_.begin(), members_.end(),
@@ -62,7 +63,7 @@ class Reception {
   Note missing(bool here = false) const {
     Note note{NoteHeader::Kind::waiting, {}, {}};
     for (std::size_t i = 0; i < members_.size(); ++i) {
-      if (members_[i].ready != here) continue;
+      if (members_[i].is_ready() != here) continue;
       note.ranks.push_back(workers_[i].rank);
       note.text += (note.text.empty() ? "" : ", ") + workers_[i].text;
       if (members_[i].was_here && !members_[i].talk) note.text += " (came, and has gone)";
@@ -101,13 +102,17 @@ class Reception {
            static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(limit).count()));
   }
 
-  std::vector<std::unique_ptr<Peer>> peers() {
+  std::vector<std::unique_ptr<Peer>> peers(const RowFormat& format) {
     std::vector<std::unique_ptr<Peer>> peers;
     for (Member& member : members_) {
-      if (!member.requests) throw BackendUnavailable("links between hosts");
-      peers.push_back(
-          std::make_unique<HostPeer>(member.talk->release(), static_cast<int>(peers.size()),
-                                     std::move(member.requests), std::move(member.answers)));
+      const int worker = static_cast<int>(peers.size());
+      if (member.requests) {
+        peers.push_back(std::make_unique<HostPeer>(
+            member.talk->release(), worker, std::move(member.requests), std::move(member.answers)));
+      } else {
+        peers.push_back(std::make_unique<RemotePeer>(member.talk->release(), std::move(member.data),
+                                                     worker, format));
+      }
     }
     return peers;
   }
@@ -123,8 +128,12 @@ class Reception {
     mpi::Token token{};
     std::unique_ptr<BlockHeap> answers;
     std::shared_ptr<shm::Mapping> requests;
-    bool ready = false;
+    mpi::Socket data;
+    bool has_spoken = false;  // it has said that it is ready
     bool was_here = false;
+
+    /** Its connection for data may come after that. */
+    bool is_ready() const { return has_spoken && (requests || data); }
   };
 
   void accept() {
@@ -163,6 +172,11 @@ class Reception {
 
   void let_in(Conversation talk, const Hello& hello, const Terms& terms) {
     Member& member = members_[static_cast<std::size_t>(hello.worker)];
+    go_on(member);  // one that has died may come again
+    if (hello.purpose == Hello::Purpose::data) {
+      if (member.talk && member.token == hello.own) member.data = talk.release();
+      return;
+    }
     const std::string& name = workers_[static_cast<std::size_t>(hello.worker)].text;
     std::string fault = compare_terms(listener_.name.text, terms_, name, terms);
     if (hello.version != Hello::kVersion) {
@@ -178,7 +192,7 @@ class Reception {
       return;
     }
     mpi::keep_alive(talk.socket());
-    member = {std::move(talk), hello.own, nullptr, nullptr, false, true};
+    member = {std::move(talk), hello.own, nullptr, nullptr, {}, false, true};
     Note welcome{NoteHeader::Kind::welcome, {}, {}};
     if (hello.place == place_) {
       member.answers = std::make_unique<BlockHeap>(kPayloads);
@@ -190,14 +204,15 @@ class Reception {
   void go_on(Member& member) {
     if (!member.talk) return;
     bool ended = !member.talk->flush();
-    const std::optional<Note> note =
-        ended ? std::nullopt : member.talk->next_note(member.token, ended);
-    if (note && note->kind == NoteHeader::Kind::ready && !member.ready) {
+    while (!ended) {
+      const std::optional<Note> note = member.talk->next_note(member.token, ended);
+      if (!note) break;
+      if (note->kind != NoteHeader::Kind::ready || member.has_spoken) continue;
       member.requests = note->text.empty() ? nullptr : open_heap(note->text, kPayloads);
       if (!member.requests) member.answers.reset();
-      member.ready = true;
+      member.has_spoken = true;
     }
-    if (ended) member = {{}, {}, nullptr, nullptr, false, true};
+    if (ended) member = {{}, {}, nullptr, nullptr, {}, false, true};
   }
 
   Listener listener_;
@@ -212,7 +227,7 @@ class Reception {
 }  // namespace
 
 std::unique_ptr<Links> meet_workers(Listener listener, std::span<const Name> workers,
-                                    const Terms& terms, const RowFormat& /*format*/,
+                                    const Terms& terms, const RowFormat& format,
                                     const std::string& greeting,
                                     std::chrono::milliseconds timeout) {
   using Kind = NoteHeader::Kind;
@@ -250,7 +265,7 @@ std::unique_ptr<Links> meet_workers(Listener listener, std::span<const Name> wor
   }
   reception.tell_all({Kind::start, greeting, {}});
   reception.flush();
-  return std::make_unique<EpollLinks>(reception.peers());
+  return std::make_unique<EpollLinks>(reception.peers(format));
 }
 
 }  // namespace tutti::ps

@@ -63,7 +63,6 @@ std::vector<Joined> meet_servers(std::span<const ServerAddress> servers, int wor
  * somebody is missing at the deadline is told so, and fails as well. */
 std::unique_ptr<Links> meet_workers(Listener listener, std::span<const Name> workers,
                                     const Terms& terms, const RowFormat& format,
-                                    const std::string& greeting,
-                                    std::chrono::milliseconds timeout);
+                                    const std::string& greeting, std::chrono::milliseconds timeout);
 
 }  // namespace tutti::ps

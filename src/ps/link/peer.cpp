@@ -1,13 +1,10 @@
 // How a link to a worker ends, and when that is a loss.
 #include "ps/link/peer.hpp"
 
-#include <cerrno>
-
 namespace tutti::ps {
 namespace {
 
-/** Whether an error of a connection says that the other process has closed it. */
-bool is_end(int error) { return error == 0 || error == ECONNRESET || error == EPIPE; }
+constexpr std::int64_t kMostInATurn = std::int64_t{1} << 20;
 
 }  // namespace
 
@@ -16,7 +13,7 @@ std::optional<Request> Peer::take() {
   const bool ended = has_ended();
   std::optional<Request> request = take_request();
   if (!request) {
-    drained_ = ended;
+    drained_ = drained_ || ended;
   } else if (request->header.kind == RequestKind::stop) {
     stopped_ = true;
   }
@@ -28,16 +25,28 @@ void Peer::answer(const Request& request, const ReplyHeader& header,
   if (!has_ended()) send_answer(request, header, payload);
 }
 
-void Peer::handle_socket() {
+void Peer::handle_control() {
   if (has_ended()) return;
-  const std::optional<int> error = move_bytes();
+  const ControlNews news = receive(control_);
+  left_ = left_ || news.told;
+  if (!news.error) return;
+  move_data(INT64_MAX);  // what the worker has sent before
+  close(*news.error);
+}
+
+void Peer::handle_data() {
+  if (has_ended()) return;
+  const std::optional<int> error = move_data(kMostInATurn);
   if (!error || has_ended()) return;
-  if (!is_end(*error)) {
-    reason_ = "its host cannot be reached";
-  } else {
-    reason_ = has_left() ? "it has left without stop" : "its process has ended";
-  }
-  socket_ = {};
+  left_ = left_ || receive(control_).told;
+  close(*error);
+}
+
+void Peer::close(int error) {
+  if (has_ended()) return;
+  reason_ = left_ ? "it has left without stop" : reason_of(error);
+  control_ = {};
+  close_data();
 }
 
 void Peer::give_up(const std::string& reason) {
@@ -47,8 +56,9 @@ void Peer::give_up(const std::string& reason) {
 
 void Peer::end() {
   if (has_ended()) return;
-  say_end();
-  socket_ = {};
+  send(control_, ControlByte::end);
+  control_ = {};
+  close_data();
   drained_ = true;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "comm/mpi/socket.hpp"
+#include "ps/link/control.hpp"
 #include "ps/link/links.hpp"
 
 namespace tutti::ps {
@@ -15,32 +16,37 @@ namespace tutti::ps {
 /** Handles what is the same inside a host and between hosts: how a link ends. Not thread-safe. */
 class Peer {
  public:
-  Peer(mpi::Socket socket, int worker) : socket_(std::move(socket)), worker_(worker) {}
+  Peer(mpi::Socket control, int worker) : control_(std::move(control)), worker_(worker) {}
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
   virtual ~Peer() = default;
 
   int worker() const { return worker_; }
-  const mpi::Socket& socket() const { return socket_; }
 
   /** The next request that has not been handed out, if it is there. Cheap. */
   std::optional<Request> take();
   /** Answers the oldest that has been handed out. */
   void answer(const Request& request, const ReplyHeader& header,
               std::span<const std::byte> payload);
-  /** Something can be read from the socket or written to it, or it has ended. */
-  void handle_socket();
-  /** What epoll is to look for. */
-  virtual std::uint32_t events() const = 0;
-  /** Whether requests may be there without the socket telling: then take() is asked again and
-   * again, and before the server sleeps it tells. */
-  virtual bool shares_memory() const = 0;
-  /** Asks for a byte on the socket with the next request; false: not any more. */
-  virtual void set_sleeping(bool) {}
 
+  /** Its descriptors, and what epoll is to look for; -1: there is none. */
+  int control() const { return control_.get(); }
+  virtual int data() const { return -1; }
+  virtual std::uint32_t data_events() const { return 0; }
+  /** Epoll has something to tell of them. */
+  void handle_control();
+  void handle_data();
+
+  /** Whether requests may be there without a descriptor telling. If it is asked to, by
+   * set_sleeping(), the control connection does. */
+  virtual bool shares_memory() const = 0;
+  virtual void set_sleeping(bool /*sleeping*/) {}
+
+  /** Whether answers wait that the connection has not taken. */
+  virtual bool is_sending() const { return false; }
   /** Tells the worker that it is served no longer, and ends the link. */
   void end();
-  bool has_ended() const { return !socket_; }
+  bool has_ended() const { return !control_; }
   /** Why the worker is lost, once, when its last whole request has been taken. */
   std::optional<std::string> loss();
 
@@ -48,19 +54,21 @@ class Peer {
   virtual std::optional<Request> take_request() = 0;
   virtual void send_answer(const Request& request, const ReplyHeader& header,
                            std::span<const std::byte> payload) = 0;
-  /** Reads and writes what can be; an errno, or 0, if the connection has ended and nothing that
-   * could still be taken is left in it. */
-  virtual std::optional<int> move_bytes() = 0;
-  virtual void say_end() = 0;
-  /** Whether the worker said that it has left. */
-  virtual bool has_left() const = 0;
+  /** Moves what can be moved on the data connection, about `most` bytes; an errno, or 0, if that
+   * has ended. */
+  virtual std::optional<int> move_data(std::int64_t /*most*/) { return std::nullopt; }
+  /** The link has ended: nothing more is sent or received. */
+  virtual void close_data() {}
 
   /** The worker sends what makes no sense: the link ends. */
   void give_up(const std::string& reason);
 
  private:
-  mpi::Socket socket_;
+  void close(int error);
+
+  mpi::Socket control_;
   int worker_;
+  bool left_ = false;     // it has said so
   bool stopped_ = false;  // its last request has been handed out
   bool drained_ = false;  // so has its last before the link ended
   std::optional<std::string> reason_;

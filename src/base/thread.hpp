@@ -1,0 +1,33 @@
+// Threads of the library's own.
+#pragma once
+
+#include <pthread.h>
+
+#include <csignal>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/finally.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti {
+
+/** A thread that leaves signals to the threads of the program. Throws SystemError that there is
+ * none for `what`. */
+template <class Body>
+std::thread start_thread(const char* what, Body body) {
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const Finally restore([&before] { ::pthread_sigmask(SIG_SETMASK, &before, nullptr); });
+  try {
+    return std::thread(std::move(body));
+  } catch (const std::system_error& error) {
+    throw SystemError(std::string("cannot start a thread for ") + what, error.code().value());
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,37 @@
+// Bytes on a connection that is otherwise silent.
+#include "ps/link/control.hpp"
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <span>
+
+namespace tutti::ps {
+
+void send(const mpi::Socket& control, ControlByte byte) noexcept {
+  mpi::send_all(control, mpi::bytes_of(byte));
+}
+
+ControlNews receive(const mpi::Socket& control) {
+  ControlNews news;
+  std::array<std::uint8_t, 64> bytes;
+  while (true) {
+    const ssize_t count = ::recv(control.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (count <= 0) {
+      if (count == 0) news.error = 0;
+      if (count < 0 && errno != EAGAIN && errno != EINTR) news.error = errno;
+      return news;
+    }
+    for (const std::uint8_t byte : std::span(bytes).first(static_cast<std::size_t>(count))) {
+      news.told = news.told || byte != static_cast<std::uint8_t>(ControlByte::wake);
+    }
+  }
+}
+
+std::string reason_of(int error) {
+  const bool closed = error == 0 || error == ECONNRESET || error == EPIPE;
+  return closed ? "its process has ended" : "its host cannot be reached";
+}
+
+}  // namespace tutti::ps

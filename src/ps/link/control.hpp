@@ -1,0 +1,33 @@
+// The connection that shows whether the other side of a link is alive.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "comm/mpi/socket.hpp"
+
+namespace tutti::ps {
+
+/** All that is ever sent over it, once a worker and a server have met. It is never full, so it can
+ * have the kernel end it when the other host is gone (mpi::keep_alive): a connection of data that a
+ * process does not read for a while would be ended just so. */
+enum class ControlByte : std::uint8_t {
+  wake,  ///< by the worker: the server sleeps, and there is a request in shared memory
+  left,  ///< by the worker: it leaves without stop
+  end,   ///< by the server: it serves this worker no longer
+};
+
+void send(const mpi::Socket& control, ControlByte byte) noexcept;
+
+/** What has been received. */
+struct ControlNews {
+  bool told = false;         ///< `left` or `end` was among it
+  std::optional<int> error;  ///< the connection is over: an errno, or 0
+};
+ControlNews receive(const mpi::Socket& control);
+
+/** "its process has ended" or "its host cannot be reached". */
+std::string reason_of(int error);
+
+}  // namespace tutti::ps
