@@ -3,11 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -20,6 +24,7 @@
 #include "ps/server.hpp"
 #include "ps/table/initial.hpp"
 #include "ps/worker.hpp"
+#include "tutti/error.hpp"
 
 namespace tutti::ps::test {
 
@@ -47,7 +52,7 @@ class Job {
       addresses_.push_back(address_of(server, places_.back().endpoint));
       greetings_.emplace_back();
       stats_.emplace_back();
-      held_.push_back(std::make_unique<std::mutex>());
+      held_.push_back(nullptr);
     }
     for (int server = 0; server < options_.servers; ++server)
       threads_.emplace_back([this, server] { serve(server); });
@@ -107,21 +112,30 @@ class Job {
 
   /** Of a server that has ended. */
   const ServerStats& stats(int server) const { return stats_[static_cast<std::size_t>(server)]; }
-  /** While it is held, this server's links hand out nothing. */
-  std::unique_lock<std::mutex> hold(int server) {
-    return std::unique_lock(*held_[static_cast<std::size_t>(server)]);
+  /** From now on this server takes no request, until it is released. */
+  void hold(int server) { held_[static_cast<std::size_t>(server)]->hold(); }
+  void release(int server) { held_[static_cast<std::size_t>(server)]->release(false); }
+  /** It goes without a word to its workers, as if its process had ended. */
+  void kill(int server) {
+    killed_ = true;
+    held_[static_cast<std::size_t>(server)]->release(true);
   }
 
   static constexpr std::uint64_t kSeed = 5;
 
  private:
-  /** Lets a test hold a server up between two requests. */
+  /** Lets a test hold a server up between two requests, or end it. */
   class HeldLinks final : public Links {
    public:
-    HeldLinks(std::unique_ptr<Links> links, std::mutex& held)
-        : links_(std::move(links)), held_(held) {}
+    explicit HeldLinks(std::unique_ptr<Links> links) : links_(std::move(links)) {}
     std::optional<Request> next(std::chrono::nanoseconds limit) override {
-      const std::lock_guard lock(held_);
+      std::unique_lock lock(mutex_);
+      is_held_ = true;
+      changed_.notify_all();
+      changed_.wait(lock, [&] { return !hold_; });
+      is_held_ = false;
+      if (end_) throw SystemError("the test ends this server", ECANCELED);
+      lock.unlock();
       return links_->next(limit);
     }
     void answer(const Request& request, const ReplyHeader& header,
@@ -132,9 +146,27 @@ class Job {
     void drop(int worker) override { links_->drop(worker); }
     void wake() override { links_->wake(); }
 
+    void hold() {
+      std::unique_lock lock(mutex_);
+      hold_ = true;
+      links_->wake();
+      changed_.wait(lock, [&] { return is_held_; });
+    }
+    void release(bool end) {
+      const std::lock_guard lock(mutex_);
+      hold_ = false;
+      end_ = end;
+      changed_.notify_all();
+      links_->wake();
+    }
+
    private:
     std::unique_ptr<Links> links_;
-    std::mutex& held_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    bool hold_ = false;
+    bool is_held_ = false;
+    bool end_ = false;
   };
 
   RowFormat format() const {
@@ -172,15 +204,16 @@ class Job {
       parts.checkpoint = options_.checkpoint;
       parts.every = options_.every;
       parts.save_at_end = options_.save_at_end;
-      parts.links = std::make_unique<HeldLinks>(
+      auto links = std::make_unique<HeldLinks>(
           meet_workers(std::move(places_[at].listener), parts.workers, {"alike"}, format(),
-                       greetings_[at].encode(), options_.timeout),
-          *held_[at]);
+                       greetings_[at].encode(), options_.timeout));
+      held_[at] = links.get();
+      parts.links = std::move(links);
       const std::unique_ptr<Server> server = make_server(std::move(parts));
       server->run();
       stats_[at] = server->stats();
     } catch (const std::exception& error) {
-      ADD_FAILURE() << "server " << index << ": " << error.what();
+      if (!killed_) ADD_FAILURE() << "server " << index << ": " << error.what();
     }
   }
 
@@ -190,7 +223,8 @@ class Job {
   std::vector<ServerAddress> addresses_;
   std::vector<Greeting> greetings_;
   std::vector<ServerStats> stats_;
-  std::vector<std::unique_ptr<std::mutex>> held_;
+  std::vector<HeldLinks*> held_;  // while they serve; set before workers have met
+  std::atomic<bool> killed_ = false;
   std::vector<std::thread> threads_;
 };
 

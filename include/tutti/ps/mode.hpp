@@ -10,11 +10,13 @@ namespace tutti::ps {
 /**
  * Every step() ends a round: servers add the pushes of all workers in the order of their ranks,
  * divide by their number, apply that once, and then all go on. Bit for bit what one worker with the
- * batches one after the other does.
+ * batches one after the other does. A worker that has stopped, since it has less data, takes part
+ * in no further round: the number is that of those who do.
  */
 struct Sync {
-  /** Whether the others go on (and divide by the number of those who live) when a worker is lost;
-   * otherwise step() throws PeerLost on all of them. */
+  /** Whether the others go on (and divide by the number of those who live) when a worker is lost,
+   * without what it has pushed in a round that not all have ended; otherwise step() throws PeerLost
+   * on all of them. */
   bool continue_after_loss = false;
 };
 
@@ -27,7 +29,7 @@ struct Async {
   std::int64_t max_merge_var_num = 20;  ///< batches merged into one push at most
   std::int64_t send_queue_size = 20;    ///< batches that wait at most: then step() waits
   /** step() waits while this worker has ended so many more steps than the slowest that lives. */
-  std::optional<std::int64_t> staleness;
+  std::optional<std::int64_t> staleness{};
   bool divide_by_workers = false;
 };
 

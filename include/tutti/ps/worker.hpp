@@ -63,10 +63,11 @@ class Worker {
 
   /** Ends a batch: see the mode. */
   void step();
-  /** Returns once servers have applied all that this worker has pushed. In sync mode that is so
-   * after each step(). */
+  /** Returns once servers have applied all batches that this worker has ended, also those that
+   * half-async mode would have merged with later ones. In sync mode that is so after each step();
+   * in GEO mode it changes nothing. */
   void flush();
-  /** Returns once all workers that live have called it. */
+  /** A flush(); returns once all workers that live have called it. */
   void barrier();
   /** Has the servers write a checkpoint to `folder`, beside the training; returns when it is there.
    * One worker calls it. Throws SystemError. */

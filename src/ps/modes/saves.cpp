@@ -42,8 +42,9 @@ void Saves::ask_all(std::int64_t number, std::string_view folder) {
     asked.push_back(
         servers_.ask(server, request(RequestKind::save, kWhenWritten, number, folder), folder));
   }
-  for (int server = 0; server < servers_.count(); ++server)
+  for_each_server(servers_, [&](int server) {
     take(servers_, server, asked[static_cast<std::size_t>(server)]);
+  });
 }
 
 void Saves::publish(std::int64_t number, std::string_view folder) {

@@ -253,7 +253,7 @@ void Servers::push_dense(int server, RequestKind kind, std::span<const float> va
   const Draft draft = link.draft(header.payload_bytes);
   copy_floats(reinterpret_cast<float*>(draft.payload.data()), values.data(), std::ssize(values));
   link.forget(link.send(header, draft));
-  ++counters_.pushes;
+  if (kind != RequestKind::set_dense) ++counters_.pushes;
 }
 
 Asked Servers::ask(int server, RequestHeader header, std::string_view text) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -13,6 +14,7 @@
 
 #include "ps/modes/server_end.hpp"
 #include "ps/modes/split.hpp"
+#include "tutti/error.hpp"
 #include "tutti/ps/table.hpp"
 
 namespace tutti::ps {
@@ -134,5 +136,19 @@ class Servers {
   std::mutex prefetching_;
   std::deque<Lookup> prefetched_;
 };
+
+/** Calls action(server) for each; what one throws does not keep the others from theirs. */
+template <class Action>
+void for_each_server(const Servers& servers, const Action& action) {
+  std::exception_ptr first;
+  for (int server = 0; server < servers.count(); ++server) {
+    try {
+      action(server);
+    } catch (const Error&) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
+}
 
 }  // namespace tutti::ps

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -12,7 +11,6 @@
 #include "ps/modes/news.hpp"
 #include "ps/modes/saves.hpp"
 #include "ps/modes/servers.hpp"
-#include "tutti/error.hpp"
 #include "tutti/ps/mode.hpp"
 
 namespace tutti::ps {
@@ -82,20 +80,6 @@ class OpenBatch {
 };
 
 std::vector<Batch> empty_batches(const Servers& servers);
-
-/** Calls action(server) for each; what one throws does not keep the others from theirs. */
-template <class Action>
-void for_each_server(const Servers& servers, const Action& action) {
-  std::exception_ptr first;
-  for (int server = 0; server < servers.count(); ++server) {
-    try {
-      action(server);
-    } catch (const Error&) {
-      if (!first) first = std::current_exception();
-    }
-  }
-  if (first) std::rethrow_exception(first);
-}
 
 std::unique_ptr<WorkerMode> make_worker_mode(const WorkerContext& context, const Mode& mode);
 std::unique_ptr<WorkerMode> make_worker_mode(const WorkerContext& context, const Sync& mode);

@@ -1,0 +1,199 @@
+// Workers and servers that are lost, in each mode, and workers that stop in any order.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <latch>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ps/job.hpp"
+#include "ps/table/place.hpp"
+#include "support/thrown.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::ps::test {
+namespace {
+
+using tutti::test::text_of;
+
+const std::vector<std::int64_t> kIds{1, 2, 3, 4, 5, 6, 7, 8, 9};
+
+JobOptions options_of(const Mode& mode, int workers, int servers) {
+  JobOptions options{.workers = workers, .servers = servers, .mode = mode};
+  options.tables.push_back({.name = "item", .dim = 1, .rule = Sgd{.lr = 1}, .initial = Constant{}});
+  return options;
+}
+
+void push(Worker& worker, float value) {
+  worker.push(0, kIds, std::vector<float>(kIds.size(), -value));
+}
+
+TEST(PsLoss, OthersGoOnWithoutAWorkerAndItsWholePushesCount) {
+  const std::vector<Mode> modes{Async{}, Async{.staleness = 1}, HalfAsync{}, Geo{1}};
+  for (const Mode& mode : modes) {
+    Job job(options_of(mode, 3, 2));
+    job.run([&](Worker& worker) {
+      push(worker, 1);
+      worker.step();
+      worker.flush();
+      worker.barrier();
+      if (worker.index() == 1) {
+        push(worker, 1000);  // not ended: nobody sees it
+        return;
+      }
+      for (int step = 0; step < 5; ++step) {
+        push(worker, 1);
+        worker.step();
+      }
+      worker.barrier();
+      while (worker.lost_workers().empty()) {
+        push(worker, 0);
+        worker.step();
+        worker.flush();
+      }
+      EXPECT_EQ(worker.lost_workers(), (std::vector<int>{1}));
+      if (mode.index() != 3) {
+        EXPECT_EQ(rows_of(worker, 0, kIds, 1), std::vector<float>(kIds.size(), 3 + 2 * 5));
+      }
+      worker.stop();
+    });
+    EXPECT_EQ(job.stats(0).lost_workers, (std::vector<int>{1})) << mode.index();
+    EXPECT_EQ(job.stats(1).lost_workers, (std::vector<int>{1})) << mode.index();
+  }
+}
+
+TEST(PsLoss, InSyncModeAllOthersAreToldWhoIsLost) {
+  Job job(options_of(Sync{}, 4, 2));
+  job.run([](Worker& worker) {
+    push(worker, 1);
+    worker.step();
+    if (worker.index() == 2) {
+      push(worker, 1000);
+      return;
+    }
+    push(worker, 1);
+    try {
+      worker.step();
+      ADD_FAILURE() << "the round ended without worker 2";
+    } catch (const PeerLost& lost) {
+      EXPECT_EQ(lost.ranks(), (std::vector<int>{2}));
+      EXPECT_NE(std::string(lost.what()).find("worker 2"), std::string::npos) << lost.what();
+    }
+    EXPECT_EQ(rows_of(worker, 0, kIds, 1), std::vector<float>(kIds.size(), 1));
+    if (worker.index() != 0) worker.stop();
+  });
+}
+
+TEST(PsLoss, SyncModeGoesOnWithTheLivingWhereAsked) {
+  Job job(options_of(Sync{.continue_after_loss = true}, 3, 2));
+  job.run([](Worker& worker) {
+    push(worker, 3);
+    worker.step();
+    if (worker.index() == 0) {
+      push(worker, 1000);
+      return;
+    }
+    for (int step = 0; step < 4; ++step) {
+      push(worker, 3);
+      worker.step();
+    }
+    EXPECT_EQ(rows_of(worker, 0, kIds, 1), std::vector<float>(kIds.size(), 15));
+    worker.stop();
+  });
+}
+
+TEST(PsLoss, WhoHasLessDataStopsAndTheOthersGoOn) {
+  Job job(options_of(Sync{}, 3, 2));
+  job.run([](Worker& worker) {
+    for (int step = 0; step < 2 + 3 * worker.index(); ++step) {
+      push(worker, 6);
+      worker.step();
+    }
+    if (worker.index() == 2) {
+      EXPECT_EQ(rows_of(worker, 0, kIds, 1), std::vector<float>(kIds.size(), 48));
+    }
+    worker.stop();
+  });
+  EXPECT_TRUE(job.stats(0).lost_workers.empty());
+}
+
+TEST(PsLoss, AWorkerThatDoesNotComeInTimeIsNamedAndNotTheServer) {
+  JobOptions options = options_of(Sync{}, 3, 1);
+  options.timeout = std::chrono::milliseconds(700);
+  Job job(options);
+  std::latch others_know(2);
+  job.run([&](Worker& worker) {
+    worker.step();
+    if (worker.index() == 1) {
+      others_know.wait();
+      EXPECT_THROW(worker.step(), PeerLost);  // its link has ended
+      return;
+    }
+    EXPECT_NE(text_of<PeerLost>([&] { worker.step(); }).find("lost rank 1: worker 1: it did not"),
+              std::string::npos);
+    others_know.count_down();
+    worker.stop();
+  });
+}
+
+TEST(PsLoss, AServerIsNamedByTheNextCallThatNeedsItAndOtherCallsGoOn) {
+  Job job(options_of(Async{}, 2, 2));
+  std::vector<std::int64_t> of_first;
+  for (const std::int64_t id : kIds) {
+    if (place_of(id, Split::hash, 2).server == 0) of_first.push_back(id);
+  }
+  std::latch held(1);
+  std::latch pushed(2);
+  job.run([&](Worker& worker) {
+    if (worker.index() == 0) {
+      job.hold(1);
+      held.count_down();
+    }
+    held.wait();
+    for (int step = 0; step < 8; ++step) {  // batches wait for server 1
+      push(worker, 1);
+      worker.step();
+    }
+    pushed.arrive_and_wait();
+    if (worker.index() == 0) job.kill(1);
+    const auto lost = [&](const auto& call) {
+      const std::string text = text_of<PeerLost>(call);
+      EXPECT_NE(text.find("lost rank 101: server 1"), std::string::npos) << text;
+    };
+    lost([&] { worker.flush(); });
+    lost([&] { rows_of(worker, 0, kIds, 1); });
+    lost([&] {
+      push(worker, 1);
+      worker.step();
+    });
+    worker.push(0, of_first, std::vector<float>(of_first.size(), -1));
+    worker.step();
+    worker.barrier();
+    EXPECT_EQ(rows_of(worker, 0, of_first, 1), std::vector<float>(of_first.size(), 20));
+    worker.stop();
+  });
+}
+
+TEST(PsLoss, InSyncModeALostServerIsNamed) {
+  Job job(options_of(Sync{}, 2, 2));
+  job.run([&](Worker& worker) {
+    push(worker, 1);
+    worker.step();
+    worker.barrier();
+    if (worker.index() == 0) {
+      job.hold(1);
+      job.kill(1);
+    }
+    const std::string text = text_of<PeerLost>([&] {
+      push(worker, 1);
+      worker.step();
+    });
+    EXPECT_NE(text.find("lost rank 101: server 1"), std::string::npos) << text;
+    worker.stop();
+  });
+}
+
+}  // namespace
+}  // namespace tutti::ps::test

@@ -1,0 +1,197 @@
+// Checkpoints beside the training: on demand, from time to time, and when all workers have gone.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "ps/job.hpp"
+#include "support/thrown.hpp"
+#include "tutti/error.hpp"
+#include "tutti/ps/checkpoint.hpp"
+
+namespace tutti::ps::test {
+namespace {
+
+constexpr std::int64_t kDim = 3;
+constexpr std::int64_t kIds = 500;
+
+/** A folder for one test, which is empty at first and gone at its end. */
+class Folder {
+ public:
+  Folder() : path_(::testing::TempDir() + "tutti_save_" + std::to_string(::getpid())) {
+    std::filesystem::remove_all(path_);
+    std::filesystem::create_directory(path_);
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string checkpoint() const { return path_ + "/checkpoint"; }
+  /** What is there, but for the checkpoint itself. */
+  std::vector<std::string> rest() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+      if (entry.path() != checkpoint()) names.push_back(entry.path().filename());
+    }
+    return names;
+  }
+
+ private:
+  std::string path_;
+};
+
+JobOptions options_of(const Mode& mode, int workers, int servers) {
+  JobOptions options{.workers = workers, .servers = servers, .mode = mode};
+  options.tables.push_back({.name = "item", .dim = kDim, .rule = Adam{.lr = 0.1F}});
+  options.dense.push_back({.name = "bias", .shape = {13}, .rule = Adagrad{}, .initial = {}});
+  return options;
+}
+
+void train_round(Worker& worker, int round) {
+  std::mt19937 random(static_cast<unsigned>(round * 10 + worker.index()));
+  std::normal_distribution<float> value;
+  std::vector<std::int64_t> ids(64);
+  std::vector<float> gradients(ids.size() * kDim);
+  std::vector<float> dense(13);
+  for (std::int64_t& id : ids) id = static_cast<std::int64_t>(random() % kIds);
+  for (float& gradient : gradients) gradient = value(random);
+  for (float& gradient : dense) gradient = value(random);
+  worker.push(0, ids, gradients);
+  worker.push_dense(0, dense);
+  worker.step();
+}
+
+std::vector<float> everything(Worker& worker) {
+  std::vector<std::int64_t> ids(kIds);
+  for (std::int64_t id = 0; id < kIds; ++id) ids[static_cast<std::size_t>(id)] = id;
+  std::vector<float> all = rows_of(worker, 0, ids, kDim);
+  std::vector<float> dense(13);
+  worker.pull_dense(0, dense);
+  all.insert(all.end(), dense.begin(), dense.end());
+  return all;
+}
+
+TEST(PsSave, SyncModeGoesOnToTheBitOnAnotherNumberOfServers) {
+  const Folder folder;
+  std::vector<float> expected;
+  Job first(options_of(Sync{}, 2, 2));
+  first.run([&](Worker& worker) {
+    for (int round = 0; round < 3; ++round) train_round(worker, round);
+    // The other worker is in its next round meanwhile.
+    if (worker.index() == 0) worker.save(folder.checkpoint());
+    for (int round = 3; round < 6; ++round) train_round(worker, round);
+    if (worker.index() == 0) expected = everything(worker);
+    worker.stop();
+  });
+  EXPECT_EQ(inspect_checkpoint(folder.checkpoint()).round, 3);
+  EXPECT_TRUE(folder.rest().empty());
+  for (const int servers : {1, 2, 3}) {
+    JobOptions options = options_of(Sync{}, 2, servers);
+    options.load = folder.checkpoint();
+    Job resumed(options);
+    resumed.run([&](Worker& worker) {
+      for (int round = 3; round < 6; ++round) train_round(worker, round);
+      if (worker.index() == 1) {
+        EXPECT_EQ(everything(worker), expected) << servers;
+      }
+      worker.stop();
+    });
+  }
+}
+
+TEST(PsSave, EveryModeSavesWhatWasPushedBefore) {
+  for (const Mode& mode : {Mode(Sync{}), Mode(Async{}), Mode(HalfAsync{}), Mode(Geo{1})}) {
+    const Folder folder;
+    std::vector<float> expected;
+    Job first(options_of(mode, 1, 2));
+    first.run([&](Worker& worker) {
+      for (int round = 0; round < 3; ++round) train_round(worker, round);
+      worker.save(folder.checkpoint());
+      expected = everything(worker);
+      train_round(worker, 3);
+      worker.stop();
+    });
+    JobOptions options = options_of(mode, 1, 1);
+    options.load = folder.checkpoint();
+    Job resumed(options);
+    resumed.run([&](Worker& worker) {
+      // In GEO mode the server has what the worker has, but for rounding.
+      const std::vector<float> loaded = everything(worker);
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        EXPECT_NEAR(loaded[i], expected[i], mode.index() == 3 ? 1e-6 : 0) << i;
+      worker.stop();
+    });
+  }
+}
+
+TEST(PsSave, WhatCannotBeWrittenIsAnErrorAndTheTrainingGoesOn) {
+  const Folder folder;
+  Job job(options_of(Async{}, 1, 2));
+  job.run([&](Worker& worker) {
+    train_round(worker, 0);
+    const std::string file = folder.checkpoint() + "_file";
+    std::ofstream(file) << "no folder";
+    EXPECT_NE(tutti::test::text_of<SystemError>([&] { worker.save(file + "/inside"); }).find(file),
+              std::string::npos);
+    train_round(worker, 1);
+    worker.save(folder.checkpoint());
+    worker.stop();
+  });
+  EXPECT_EQ(inspect_checkpoint(folder.checkpoint()).servers, 2);
+}
+
+TEST(PsSave, ServersSaveWhenNoWorkerIsLeftAlsoIfAllAreLost) {
+  for (const bool stops : {true, false}) {
+    const Folder folder;
+    std::vector<float> expected;
+    JobOptions options = options_of(Async{}, 2, 3);
+    options.checkpoint = folder.checkpoint();
+    options.save_at_end = true;
+    Job first(options);
+    first.run([&](Worker& worker) {
+      train_round(worker, 0);
+      worker.barrier();
+      if (worker.index() == 0) expected = everything(worker);
+      worker.barrier();
+      if (stops) worker.stop();
+    });
+    EXPECT_TRUE(folder.rest().empty());
+    JobOptions second = options_of(Async{}, 1, 2);
+    second.load = folder.checkpoint();
+    Job resumed(second);
+    resumed.run([&](Worker& worker) {
+      EXPECT_EQ(everything(worker), expected) << stops;
+      worker.stop();
+    });
+  }
+}
+
+TEST(PsSave, ServersHaveTheLowestWorkerSeeToCheckpointsFromTimeToTime) {
+  for (const Mode& mode : {Mode(Sync{}), Mode(Async{})}) {
+    const Folder folder;
+    JobOptions options = options_of(mode, 2, 2);
+    options.checkpoint = folder.checkpoint();
+    options.every = std::chrono::seconds(1);
+    Job job(options);
+    std::atomic<bool> is_there = false;
+    job.run([&](Worker& worker) {
+      int round = 0;
+      // Sync: the same number of steps for all.
+      for (bool ends = false; !ends; worker.barrier()) {
+        train_round(worker, round++);
+        if (worker.index() == 0) is_there = std::filesystem::exists(folder.checkpoint());
+        worker.barrier();
+        ends = is_there;
+      }
+      worker.stop();
+    });
+    EXPECT_EQ(inspect_checkpoint(folder.checkpoint()).servers, 2) << mode.index();
+    EXPECT_TRUE(folder.rest().empty()) << mode.index();
+  }
+}
+
+}  // namespace
+}  // namespace tutti::ps::test
