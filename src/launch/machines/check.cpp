@@ -36,8 +36,9 @@ namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
 constexpr std::chrono::seconds kLimit{10};
-constexpr milliseconds kLook{20};       // how often whoever brings an answer may have ended
-constexpr std::size_t kMostAlone = 16;  // processes of mpiexec at a time
+constexpr milliseconds kLook{20};             // how often whoever brings an answer may have ended
+constexpr std::chrono::seconds kEndGrace{2};  // of mpiexec, and of what it has started
+constexpr std::size_t kMostAlone = 16;        // processes of mpiexec at a time
 
 double seconds_of_clock() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -66,6 +67,7 @@ struct Question {
   double asked = 0;
   double answered = 0;
   bool ended = false;
+  bool late = false;
   ExitStatus status;
 };
 
@@ -141,13 +143,12 @@ void listen(Question& question) {
   }
 }
 
-/** Waits for the answers, for so long; nobody who carries one is left then. */
-void hear(std::vector<Question>& questions, const std::set<pid_t>& others) {
-  const auto deadline = SteadyClock::now() + kLimit;
+/** Takes what comes of the answers until all have ended, or that moment. */
+void listen_until(std::vector<Question>& questions, SteadyClock::time_point deadline) {
   const auto open = [](const Question& question) { return !question.ended; };
   while (std::any_of(questions.begin(), questions.end(), open)) {
     const auto left = std::chrono::ceil<milliseconds>(deadline - SteadyClock::now()).count();
-    if (left <= 0) break;
+    if (left <= 0) return;
     std::vector<pollfd> sources;
     for (const Question& question : questions) {
       sources.push_back({question.answer_end.get(), POLLIN, 0});
@@ -157,11 +158,27 @@ void hear(std::vector<Question>& questions, const std::set<pid_t>& others) {
       if (!question.ended) listen(question);
     }
   }
-  for (const Question& question : questions) {
-    if (question.ended) continue;
-    ::kill(-question.process, SIGKILL);
-    ::waitpid(question.process, nullptr, 0);
-    if (question.by_mpiexec) signal_descendants(SIGKILL, others);  // srun, ssh
+}
+
+/** Hears the answers, for so long; nobody who carries one is left then. */
+void hear(std::vector<Question>& questions, const std::set<pid_t>& others) {
+  listen_until(questions, SteadyClock::now() + kLimit);
+  std::vector<Question*> late;
+  for (Question& question : questions) {
+    if (!question.ended) late.push_back(&question);
+  }
+  if (late.empty()) return;
+  if (late.front()
+          ->by_mpiexec) {  // srun gives back what it holds of the job when it is asked to end
+    signal_descendants(SIGTERM, others);
+    listen_until(questions, SteadyClock::now() + kEndGrace);
+    signal_descendants(SIGKILL, others);
+  }
+  for (Question* const question : late) {
+    question->late = true;
+    if (question->ended) continue;
+    ::kill(-question->process, SIGKILL);
+    ::waitpid(question->process, nullptr, 0);
   }
 }
 
@@ -183,7 +200,7 @@ std::string quoted(const std::string& printed) {
 /** Why there is no answer. */
 std::string silence(const Question& question) {
   const std::string way = question.by_mpiexec ? "mpiexec" : join_list(remote_shell(), " ");
-  if (!question.ended) {
+  if (question.late) {
     return "no answer within " + std::to_string(kLimit.count()) + " s (" + way + ")" +
            (question.by_mpiexec ? quoted(question.answer) : "");
   }
