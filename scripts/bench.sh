@@ -57,6 +57,7 @@ short_arguments() {
     launch_bench) echo --repeat 3 --megabytes 300 ;;
     loader_vs_torch) echo --samples 20000 --rounds 3 ;;
     mnist_vs_torch) echo --rounds 1 --images 6400 ;;
+    ps_bench) echo --rows 1M --rounds 2 --seconds 0.1 ;;
     store_bench) echo 400 ;;
     python_call) echo --rounds 5000 --repeat 3 ;;
   esac
