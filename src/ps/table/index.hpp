@@ -14,6 +14,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "ps/table/place.hpp"
 
@@ -118,24 +119,21 @@ class Index {
     std::uint64_t word = 0;
   };
 
-  /** Begins at the home line of an id. Most are there: that is seen without a branch for each slot.
-   */
-  static Found find(const Lines& lines, Line* home, std::int64_t id) {
-    if (lines.state.lines == 0) return {};
-    unsigned same = 0;
-    for (unsigned i = 0; i < Line::kSlots; ++i) {
-      same |= static_cast<unsigned>(home->slots[i].id.load(std::memory_order_relaxed) == id) << i;
-    }
-    if (same != 0) {
-      Slot& slot = home->slots[static_cast<std::size_t>(std::countr_zero(same))];
-      const std::uint64_t word = slot.word.load(std::memory_order_acquire);
-      if (has_row(word)) return {&slot, word};
-    }
-    return search(lines, home, id);
+  /** Looks into the home line of an id, where most are, without a branch for each slot. */
+  static Found look(Line& home, std::int64_t id) {
+    const auto is_at = [&](unsigned i) {
+      return static_cast<unsigned>(home.slots[i].id.load(std::memory_order_relaxed) == id) << i;
+    };
+    const unsigned places = is_at(0) | is_at(1) | is_at(2) | is_at(3);
+    if (places == 0) return {};
+    Slot& slot = home.slots[static_cast<std::size_t>(std::countr_zero(places))];
+    const std::uint64_t word = slot.word.load(std::memory_order_acquire);
+    return has_row(word) ? Found{&slot, word} : Found{};
   }
 
- private:
-  static Found search(const Lines& lines, Line* line, std::int64_t id) {
+  /** Looks at all slots where an id may be. */
+  static Found search(const Lines& lines, Line* home, std::int64_t id) {
+    Line* line = home;
     for (std::uint32_t looked_at = 0; looked_at < lines.state.lines; ++looked_at) {
       for (Slot& slot : line->slots) {
         const std::uint64_t word = slot.word.load(std::memory_order_acquire);
@@ -147,10 +145,61 @@ class Index {
     return {};
   }
 
+ private:
   std::byte* base_;
   TableHeader* header_;
   Split split_;
   int servers_;
+};
+
+/**
+ * Searches many ids at a time: each waits for a cache line, and some for a second one, so all ask
+ * for theirs before any is looked at.
+ */
+class IndexSearch {
+ public:
+  static constexpr std::size_t kMost = 64;
+
+  struct Result {
+    int shard;
+    Lines lines;
+    Index::Found found;
+  };
+
+  /** Up to kMost ids. Calls found(word) as soon as one is. */
+  template <class IsFound>
+  void run(const Index& index, std::span<const std::int64_t> ids, const IsFound& found) {
+    std::array<Line*, kMost> homes;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const std::uint64_t within = index.within(ids[i]);
+      const int shard = shard_of(within);
+      results_[i] = {shard, index.lines(shard), {}};
+      homes[i] = results_[i].lines.home(within);
+      __builtin_prefetch(homes[i]);
+    }
+    std::array<std::size_t, kMost> pending;
+    std::size_t pending_count = 0;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      Result& result = results_[i];
+      if (result.lines.state.lines > 0) result.found = Index::look(*homes[i], ids[i]);
+      if (result.found.slot != nullptr) {
+        found(result.found.word);
+      } else {
+        __builtin_prefetch(result.lines.after(homes[i]));
+        pending[pending_count++] = i;
+      }
+    }
+    for (std::size_t p = 0; p < pending_count; ++p) {
+      Result& result = results_[pending[p]];
+      result.found = Index::search(result.lines, homes[pending[p]], ids[pending[p]]);
+      if (result.found.slot != nullptr) found(result.found.word);
+    }
+  }
+
+  const Result& operator[](std::size_t i) const { return results_[i]; }
+
+ private:
+  std::array<Result, kMost> results_;
 };
 
 }  // namespace tutti::ps

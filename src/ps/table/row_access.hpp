@@ -27,6 +27,8 @@ inline void prefetch_row(const float* row, std::int64_t count) {
   const auto size = count * static_cast<std::int64_t>(sizeof(float));
   for (std::int64_t i = 0; i < size; i += 64) __builtin_prefetch(bytes + i);
   __builtin_prefetch(bytes + size - 1);
+  // GCC takes functions that only prefetch for ones without effect, and leaves out their calls.
+  __asm__ volatile("" : : "r"(bytes));
 }
 
 }  // namespace tutti::ps

@@ -21,20 +21,9 @@ class RowReader {
   void prefetch(std::span<const std::int64_t> ids) const;
 
  private:
-  /** An id on its way: where it is searched, and what was found there. */
-  struct Search {
-    int shard;
-    Lines lines;
-    Line* home;
-    Index::Found found;
-  };
-
-  /** The three steps of a look-up. Each asks for the memory that the next one needs. */
-  Search begin(std::int64_t id) const;
-  void find(Search& search, std::int64_t id) const;
-  /** False unless the row was found, and is whole. */
-  bool finish(const Search& search, float* row) const;
-
+  void search(IndexSearch& search, std::span<const std::int64_t> ids) const;
+  /** Copies what was found. False unless that was a row, and is whole. */
+  bool copy(const IndexSearch::Result& result, float* row) const;
   bool is_padding(std::int64_t id) const { return identity_.spec.padding_idx == id; }
   /** One id, as often as it takes. False if the row was never whole. */
   bool lookup_again(std::int64_t id, float* row) const;

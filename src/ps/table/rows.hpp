@@ -22,6 +22,7 @@ class Rows {
   RowHistory& history(std::uint32_t row) const { return history_[row]; }
   std::int64_t count() const { return used_ - static_cast<std::int64_t>(released_.size()); }
 
+  /** Brings a row near that is to be changed. */
   void prefetch(std::uint32_t row) const {
     prefetch_row(weights(row), dim_);
     if (state_floats_ > 0) prefetch_row(state(row), state_floats_);

@@ -13,8 +13,8 @@ namespace {
 // A shard is written anew when it is fuller than the first, and has the second share of its slots
 // filled then. The closer they are, the less memory is taken and the more often ids are moved,
 // which is done in the order in which they lie.
-constexpr double kFullest = 0.8;
-constexpr double kRoomiest = 0.69;
+constexpr double kFullest = 0.72;
+constexpr double kRoomiest = 0.62;
 
 constexpr std::int64_t kLinesOfPage = kPage / static_cast<std::int64_t>(sizeof(Line));
 

@@ -23,8 +23,7 @@ namespace {
 
 static_assert(Table::kShards == kIndexShards);
 
-constexpr std::size_t kGroup = 16;  // ids that take a step together
-constexpr std::size_t kAhead = 12;  // rows that are asked for before they are changed
+constexpr std::size_t kAhead = 16;  // rows that are asked for before they are changed
 
 /** Numbers of rows have 32 bits, of which two values mean something else. */
 constexpr std::int64_t kMostRows = (std::int64_t{1} << 32U) - 2;
@@ -213,21 +212,15 @@ class Table::Impl {
   void locate(std::span<const std::int64_t> ids) {
     targets_.assign(ids.size(), {});
     absent_.clear();
-    std::array<Lines, kGroup> lines;
-    std::array<Line*, kGroup> homes;
-    for (std::size_t start = 0; start < ids.size(); start += kGroup) {
-      const auto group = ids.subspan(start, std::min(kGroup, ids.size() - start));
-      for (std::size_t i = 0; i < group.size(); ++i) {
-        const std::uint64_t within = index_.within(group[i]);
-        lines[i] = index_.lines(shard_of(within));
-        homes[i] = lines[i].home(within);
-        __builtin_prefetch(homes[i]);
-      }
-      for (std::size_t i = 0; i < group.size(); ++i) {
-        const Index::Found found = Index::find(lines[i], homes[i], group[i]);
-        if (found.slot != nullptr) {
-          targets_[start + i] = {found.slot, ps::row_of(found.word) - 1};
-        } else if (identity_.spec.padding_idx != group[i]) {
+    IndexSearch search;
+    for (std::size_t start = 0; start < ids.size(); start += IndexSearch::kMost) {
+      const auto part = ids.subspan(start, std::min(IndexSearch::kMost, ids.size() - start));
+      search.run(index_, part, [](std::uint64_t) {});
+      for (std::size_t i = 0; i < part.size(); ++i) {
+        const auto& [slot, word] = search[i].found;
+        if (slot != nullptr) {
+          targets_[start + i] = {slot, ps::row_of(word) - 1};
+        } else if (identity_.spec.padding_idx != part[i]) {
           absent_.push_back(start + i);
         }
       }
