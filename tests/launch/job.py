@@ -71,8 +71,9 @@ class Job:
             [TUTTI, "run", *[str(argument) for argument in arguments]],
             cwd=folder,
             env={**os.environ, **(env or {}), name: value},
-            # Some shells have what runs in the background ignore Ctrl-C.
-            preexec_fn=lambda: (signal.signal(signal.SIGINT, signal.SIG_DFL), limit()),
+            # Some shells have what runs in the background ignore Ctrl-C, and nohup has it ignore SIGHUP.
+            preexec_fn=lambda: (signal.signal(signal.SIGINT, signal.SIG_DFL),
+                                signal.signal(signal.SIGHUP, signal.SIG_DFL), limit()),
             **options,
         )
 
