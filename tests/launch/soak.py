@@ -160,9 +160,9 @@ class Trial:
             if fault.starts and fault.disturb:
                 wait_until(self.logged)
             begun = time.monotonic()
-            (self.folder / "go").touch()
             if fault.disturb:
                 fault.disturb(job)
+            (self.folder / "go").touch()
             result = job.wait(20)
             took = time.monotonic() - begun
             told += self.judge(fault, result)
