@@ -35,7 +35,7 @@ Saver::Saver(SavePlan plan, std::function<ServerState()> state, int server, int 
 
 std::string Saver::folder_of(const Request& request) const {
   const auto* const text = reinterpret_cast<const char*>(request.payload.data());
-  const std::string folder(text, request.payload.size());
+  std::string folder(text, request.payload.size());
   if (!folder.empty()) return folder;
   if (plan_.folder.empty()) refuse("save: the servers have no folder for checkpoints");
   return plan_.folder;

@@ -71,9 +71,10 @@ class Worker::Impl {
       for (const Block& block : servers.end(server).blocks) {
         const std::vector<float>& from = dense[static_cast<std::size_t>(block.parameter)].initial;
         const std::size_t end = values.size() + static_cast<std::size_t>(block.count);
-        if (!from.empty())
+        if (!from.empty()) {
           values.insert(values.end(), from.begin() + block.offset,
                         from.begin() + block.offset + block.count);
+        }
         values.resize(end);
       }
       servers.push_dense(server, RequestKind::set_dense, values, 0);

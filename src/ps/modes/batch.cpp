@@ -2,6 +2,7 @@
 #include "ps/modes/batch.hpp"
 
 #include <algorithm>
+#include <utility>
 #include <variant>
 
 #include "device/cpu/kernels.hpp"
@@ -16,6 +17,8 @@ std::span<const float> span_of(const float* values, std::size_t count) {
   return values == nullptr ? std::span<const float>{} : std::span(values, count);
 }
 
+float* floats_of(const Draft& draft) { return reinterpret_cast<float*>(draft.payload.data()); }
+
 float scale_of(const Rule& rule, std::int64_t batches) {
   return std::holds_alternative<Sgd>(rule) ? 1.0F : 1.0F / static_cast<float>(batches);
 }
@@ -23,7 +26,7 @@ float scale_of(const Rule& rule, std::int64_t batches) {
 }  // namespace
 
 Batch::Batch(const Servers& servers, int server)
-    : server_(server), elements_(servers.elements(server)) {
+    : servers_(&servers), server_(server), has_block_(servers.end(server).blocks.size()) {
   for (const TableSpec& table : servers.tables()) tables_.push_back({Merger(table.dim), table.dim});
 }
 
@@ -53,11 +56,30 @@ void Batch::add_rows(int table, const RowPush& push, const IdShare& share) {
   }
 }
 
-void Batch::add_dense(std::int64_t offset, std::span<const float> gradient) {
+void Batch::add_dense(const Servers::Piece& piece, const float* gradient) {
+  if (!dense_) dense_ = servers_->draft_dense(server_);
   dense_batches_ = std::max<std::int64_t>(dense_batches_, 1);
   batches_ = std::max<std::int64_t>(batches_, 1);
-  dense_.resize(static_cast<std::size_t>(elements_));
-  cpu::accumulate(dense_.data() + offset, gradient.data(), std::ssize(gradient), 1.0F, 1.0F);
+  add_block(piece.block, floats_of(*dense_) + piece.in_server, gradient, piece.count);
+}
+
+void Batch::add_block(std::size_t block, float* sum, const float* gradient, std::int64_t count) {
+  if (has_block_[block]) {
+    cpu::accumulate(sum, gradient, count, 1.0F, 1.0F);
+  } else {
+    copy_floats(sum, gradient, count);
+    has_block_[block] = true;
+  }
+}
+
+template <class Action>
+void Batch::for_each_block(const Action& action) const {
+  std::int64_t offset = 0;
+  const std::vector<Block>& blocks = servers_->end(server_).blocks;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    action(i, offset, blocks[i]);
+    offset += blocks[i].count;
+  }
 }
 
 void Batch::add(const Batch& later) {
@@ -67,9 +89,12 @@ void Batch::add(const Batch& later) {
                           span_of(push.clicks, push.ids.size()));
     tables_[i].batches += later.tables_[i].batches;
   }
-  if (!later.dense_.empty()) {
-    dense_.resize(static_cast<std::size_t>(elements_));
-    cpu::accumulate(dense_.data(), later.dense_.data(), elements_, 1.0F, 1.0F);
+  if (later.dense_batches_ > 0) {
+    if (!dense_) dense_ = servers_->draft_dense(server_);
+    for_each_block([&](std::size_t i, std::int64_t offset, const Block& block) {
+      if (!later.has_block_[i]) return;
+      add_block(i, floats_of(*dense_) + offset, floats_of(*later.dense_) + offset, block.count);
+    });
   }
   dense_batches_ += later.dense_batches_;
   batches_ += later.batches_;
@@ -80,8 +105,22 @@ void Batch::clear() {
     rows.merged.clear();
     rows.batches = 0;
   }
-  dense_.clear();
+  has_block_.assign(has_block_.size(), false);
   dense_batches_ = batches_ = 0;
+}
+
+std::span<const float> Batch::finish_dense() {
+  if (dense_batches_ == 0) return {};
+  for_each_block([&](std::size_t i, std::int64_t offset, const Block& block) {
+    float* const sum = floats_of(*dense_) + offset;
+    const float scale = scale_of(servers_->rule(static_cast<int>(block.parameter)), dense_batches_);
+    if (!has_block_[i]) {
+      std::fill_n(sum, block.count, 0.0F);
+    } else if (scale != 1.0F) {
+      std::transform(sum, sum + block.count, sum, [=](float x) { return x * scale; });
+    }
+  });
+  return {floats_of(*dense_), static_cast<std::size_t>(servers_->elements(server_))};
 }
 
 RowPush Batch::contents(const Rows& rows) {
@@ -96,18 +135,9 @@ void Batch::send(Servers& servers, std::int64_t round) {
     servers.push_rows(server_, RequestKind::push_rows, table, push, {push.ids, {}},
                       scale_of(servers.table(table).rule, tables_[i].batches), round);
   }
-  if (dense_batches_ == 0) return;
-  if (dense_batches_ > 1) average_dense(servers);
-  servers.push_dense(server_, RequestKind::push_dense, dense_, round);
-}
-
-void Batch::average_dense(const Servers& servers) {
-  std::int64_t offset = 0;
-  for (const Block& block : servers.end(server_).blocks) {
-    const float scale = scale_of(servers.rule(static_cast<int>(block.parameter)), dense_batches_);
-    float* const values = dense_.data() + offset;
-    std::transform(values, values + block.count, values, [=](float x) { return x * scale; });
-    offset += block.count;
+  if (!finish_dense().empty()) {
+    servers.send_dense(server_, RequestKind::push_dense, *std::exchange(dense_, std::nullopt),
+                       round);
   }
 }
 

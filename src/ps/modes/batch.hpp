@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -10,26 +11,28 @@
 
 namespace tutti::ps {
 
-/** Gradients of a batch, or of several that are merged. Keeps its memory. Not thread-safe. */
+/** Gradients of a batch, or of several that are merged. Keeps its memory. Those of dense blocks lie
+ * where the link wants what it sends, so that they are copied once. Not thread-safe. */
 class Batch {
  public:
   Batch(const Servers& servers, int server);
 
   void add_rows(int table, const RowPush& push, const IdShare& share);
-  /** `offset` is one in the server's blocks. */
-  void add_dense(std::int64_t offset, std::span<const float> gradient);
+  /** The gradient of a block, where a server's blocks have it. */
+  void add_dense(const Servers::Piece& piece, const float* gradient);
   /** Merges a later one. */
   void add(const Batch& later);
   void clear();
 
   bool empty() const { return batches_ == 0; }
-  /** Merged gradients of a table's rows, */
+  /** Merged gradients of a table's rows. */
   RowPush rows(int table) const { return contents(tables_[static_cast<std::size_t>(table)]); }
-  /** and of the server's blocks; empty: none. */
-  std::span<const float> dense() const { return dense_; }
   /** How many that were not empty were merged. */
   std::int64_t batches() const { return batches_; }
 
+  /** Gradients of all elements of the server's blocks, zeros where none was pushed; empty if there
+   * are none at all. Sums or means. To be cleared then. */
+  std::span<const float> finish_dense();
   /** Sends sums where the rule is Sgd, otherwise means of the batches that had any. To be cleared
    * then. */
   void send(Servers& servers, std::int64_t round);
@@ -41,12 +44,17 @@ class Batch {
     std::int64_t batches = 0;  ///< that had any for this table
   };
   static RowPush contents(const Rows& rows);
-  void average_dense(const Servers& servers);
+  /** Adds to a block's sum, or begins it. */
+  void add_block(std::size_t block, float* sum, const float* gradient, std::int64_t count);
+  /** Calls action(number, offset, block) for each block of the server. */
+  template <class Action>
+  void for_each_block(const Action& action) const;
 
+  const Servers* servers_;
   int server_;
   std::vector<Rows> tables_;
-  std::vector<float> dense_;  ///< empty, or one for each element of the server's blocks
-  std::int64_t elements_;
+  std::optional<Draft> dense_;  // from the first gradient on until it is sent
+  std::vector<bool> has_block_;
   std::int64_t dense_batches_ = 0;
   std::int64_t batches_ = 0;
 };

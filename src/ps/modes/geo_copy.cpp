@@ -92,14 +92,15 @@ void GeoCopy::start() {
   dense_.set(dense_o_);
 }
 
-void GeoCopy::train(const Batch& batch) {
+void GeoCopy::train(Batch& batch) {
   for (int number = 0; number < std::ssize(tables_); ++number) {
     const RowPush push = batch.rows(number);
     if (push.ids.empty()) continue;
     table(number).x.update({.ids = push.ids, .values = push.rows});
     table(number).trained.add(push.ids, nullptr);
   }
-  if (!batch.dense().empty()) dense_.update(batch.dense(), 1.0F);
+  const std::span<const float> dense = batch.finish_dense();
+  if (!dense.empty()) dense_.update(dense, 1.0F);
 }
 
 void GeoCopy::send_progress(int workers, std::int64_t round) {

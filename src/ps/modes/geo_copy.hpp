@@ -30,7 +30,7 @@ class GeoCopy {
   /** x = o = s, of all rows that the server has. */
   void start();
   /** Applies the parameters' rules to x. */
-  void train(const Batch& batch);
+  void train(Batch& batch);
   void send_progress(int workers, std::int64_t round);
   void receive();
   /** Sends x - o of all rows and elements. */

@@ -30,11 +30,11 @@ class PayloadWriter {
   std::byte* to_;
 };
 
+}  // namespace
+
 void copy_floats(float* to, const float* from, std::int64_t count) {
   cpu::copy(to, from, count * kFloat, count * kFloat > kStreamed);
 }
-
-}  // namespace
 
 Asked& Asked::operator=(Asked&& other) noexcept {
   std::swap(link_, other.link_);
@@ -61,10 +61,11 @@ Servers::Servers(std::vector<ServerEnd> ends, std::vector<TableSpec> tables,
   for (const DenseParameter& parameter : dense) rules_.push_back(parameter.rule);
   for (int server = 0; server < count(); ++server) {
     std::int64_t offset = 0;
-    for (const Block& block : end(server).blocks) {
-      pieces_[static_cast<std::size_t>(block.parameter)].push_back(
-          {server, block.offset, offset, block.count});
-      offset += block.count;
+    const std::vector<Block>& blocks = end(server).blocks;
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      pieces_[static_cast<std::size_t>(blocks[i].parameter)].push_back(
+          {server, i, blocks[i].offset, offset, blocks[i].count});
+      offset += blocks[i].count;
     }
     elements_.push_back(offset);
     all_on_this_host_ = all_on_this_host_ && link(server).on_this_host();
@@ -206,7 +207,7 @@ void Servers::pull_dense(int parameter, float* value) {
 }
 
 void Servers::pull_blocks(int server, float* values) {
-  const Piece all{server, 0, 0, elements(server)};
+  const Piece all{server, 0, 0, 0, elements(server)};
   Asked asked = begin_pull(all, values);
   finish_pull(all, asked, values);
 }
@@ -245,14 +246,22 @@ void Servers::push_rows(int server, RequestKind kind, int table, const RowPush& 
 
 void Servers::push_dense(int server, RequestKind kind, std::span<const float> values,
                          std::int64_t round) {
-  const RequestHeader header{.kind = kind,
-                             .count = std::ssize(values),
-                             .round = round,
-                             .payload_bytes = std::ssize(values) * kFloat};
-  Link& link = this->link(server);
-  const Draft draft = link.draft(header.payload_bytes);
+  const Draft draft = draft_dense(server);
   copy_floats(reinterpret_cast<float*>(draft.payload.data()), values.data(), std::ssize(values));
-  link.forget(link.send(header, draft));
+  send_dense(server, kind, draft, round);
+}
+
+Draft Servers::draft_dense(int server) const {
+  return link(server).draft(elements(server) * kFloat);
+}
+
+void Servers::send_dense(int server, RequestKind kind, const Draft& draft, std::int64_t round) {
+  Link& link = this->link(server);
+  link.forget(link.send({.kind = kind,
+                         .count = elements(server),
+                         .round = round,
+                         .payload_bytes = std::ssize(draft.payload)},
+                        draft));
   if (kind != RequestKind::set_dense) ++counters_.pushes;
 }
 

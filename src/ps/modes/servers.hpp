@@ -27,11 +27,16 @@ struct RowPush {
   const float* clicks = nullptr;
 };
 
+/** Large copies go past the caches. */
+void copy_floats(float* to, const float* from, std::int64_t count);
+
 /** A request whose reply is still to be taken; if nobody takes it, it is forgotten. */
 class Asked {
  public:
   Asked() = default;
   Asked(Link& link, std::uint64_t number) : link_(&link), number_(number) {}
+  Asked(const Asked&) = delete;
+  Asked& operator=(const Asked&) = delete;
   Asked(Asked&& other) noexcept : link_(std::exchange(other.link_, nullptr)) {
     number_ = other.number_;
   }
@@ -86,6 +91,7 @@ class Servers {
   /** A part of a parameter, as a server has it. */
   struct Piece {
     int server = 0;
+    std::size_t block = 0;  ///< of the server's
     std::int64_t in_parameter = 0;
     std::int64_t in_server = 0;
     std::int64_t count = 0;
@@ -101,6 +107,9 @@ class Servers {
   void push_rows(int server, RequestKind kind, int table, const RowPush& push, const IdShare& share,
                  float scale, std::int64_t round);
   void push_dense(int server, RequestKind kind, std::span<const float> values, std::int64_t round);
+  /** Room for all elements of a server's blocks, and how they are sent once they are there. */
+  Draft draft_dense(int server) const;
+  void send_dense(int server, RequestKind kind, const Draft& draft, std::int64_t round);
   Asked ask(int server, RequestHeader header, std::string_view text = {});
 
   /** Waits for a reply that is to be Outcome::done; otherwise throws SystemError for want of
