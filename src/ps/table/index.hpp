@@ -9,6 +9,7 @@
 // say that it is reading, and one that is killed leaves nothing.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
@@ -91,10 +92,12 @@ struct Lines {
 
 class Index {
  public:
-  /** The ids are one server's of so many. */
+  /** Memory that has its header. The ids are one server's of so many. */
   Index(std::byte* base, Split split, int servers)
       : base_(base),
         header_(reinterpret_cast<TableHeader*>(base)),
+        index_offset_(header_->layout.index_offset),
+        array_bytes_(header_->layout.array_bytes),
         split_(split),
         servers_(servers) {}
 
@@ -105,8 +108,7 @@ class Index {
     return header_->shards[static_cast<std::size_t>(shard)].load(std::memory_order_acquire);
   }
   std::int64_t array_offset(int shard, std::uint32_t generation) const {
-    return header_->layout.index_offset +
-           (2 * std::int64_t{shard} + generation % 2) * header_->layout.array_bytes;
+    return index_offset_ + (2 * std::int64_t{shard} + generation % 2) * array_bytes_;
   }
   Lines lines(int shard, ShardState state) const {
     return {reinterpret_cast<Line*>(base_ + array_offset(shard, state.generation)), state};
@@ -148,58 +150,108 @@ class Index {
  private:
   std::byte* base_;
   TableHeader* header_;
+  std::int64_t index_offset_;
+  std::int64_t array_bytes_;
   Split split_;
   int servers_;
 };
 
 /**
- * Searches many ids at a time: each waits for a cache line, and some for a second one, so all ask
- * for theirs before any is looked at.
+ * Searches many ids at a time. An id waits for up to three cache lines, one after the other: two of
+ * the index, and its row. So groups of ids follow each other from step to step, and in each one ask
+ * for the memory of the next.
  */
 class IndexSearch {
  public:
-  static constexpr std::size_t kMost = 64;
-
   struct Result {
-    int shard;
-    Lines lines;
     Index::Found found;
+    ShardState state;  ///< what was searched
+    int shard;
   };
 
-  /** Up to kMost ids. Calls found(word) as soon as one is. */
-  template <class IsFound>
-  void run(const Index& index, std::span<const std::int64_t> ids, const IsFound& found) {
-    std::array<Line*, kMost> homes;
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      const std::uint64_t within = index.within(ids[i]);
-      const int shard = shard_of(within);
-      results_[i] = {shard, index.lines(shard), {}};
-      homes[i] = results_[i].lines.home(within);
-      __builtin_prefetch(homes[i]);
-    }
-    std::array<std::size_t, kMost> pending;
-    std::size_t pending_count = 0;
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      Result& result = results_[i];
-      if (result.lines.state.lines > 0) result.found = Index::look(*homes[i], ids[i]);
-      if (result.found.slot != nullptr) {
-        found(result.found.word);
-      } else {
-        __builtin_prefetch(result.lines.after(homes[i]));
-        pending[pending_count++] = i;
+  explicit IndexSearch(const Index& index) : index_(index) {}
+
+  /** Calls found(word) as soon as an id is, and later, in their order, done(i, result) for all. */
+  template <class IsFound, class IsDone>
+  void run(std::span<const std::int64_t> ids, const IsFound& found, const IsDone& done) {
+    const std::size_t end = ids.size() + (kGroups - 1) * kGroup;
+    for (std::size_t start = 0; start < end; start += kGroup) {
+      if (start < ids.size()) begin(group_at(start), part(ids, start));
+      if (has_group(ids, start, 1)) {
+        look(group_at(start - kGroup), part(ids, start - kGroup), found);
+      }
+      if (has_group(ids, start, 2)) {
+        look_further(group_at(start - 2 * kGroup), part(ids, start - 2 * kGroup), found);
+      }
+      if (has_group(ids, start, 3)) {
+        const std::size_t first = start - 3 * kGroup;
+        const Group& group = group_at(first);
+        const std::size_t count = part(ids, first).size();
+        for (std::size_t i = 0; i < count; ++i) done(first + i, group.results[i]);
       }
     }
-    for (std::size_t p = 0; p < pending_count; ++p) {
-      Result& result = results_[pending[p]];
-      result.found = Index::search(result.lines, homes[pending[p]], ids[pending[p]]);
+  }
+
+ private:
+  static constexpr std::size_t kGroup = 32;
+  static constexpr std::size_t kGroups = 4;
+
+  struct Group {
+    std::array<Result, kGroup> results;
+    std::array<Line*, kGroup> homes;
+    std::array<std::uint8_t, kGroup> pending;  ///< those that are not at home
+    std::size_t pending_count;
+  };
+
+  Group& group_at(std::size_t start) { return groups_[start / kGroup % kGroups]; }
+  static bool has_group(std::span<const std::int64_t> ids, std::size_t start, std::size_t back) {
+    return start >= back * kGroup && start - back * kGroup < ids.size();
+  }
+  static std::span<const std::int64_t> part(std::span<const std::int64_t> ids, std::size_t start) {
+    return ids.subspan(start, std::min(kGroup, ids.size() - start));
+  }
+
+  void begin(Group& group, std::span<const std::int64_t> ids) {
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const std::uint64_t within = index_.within(ids[i]);
+      const int shard = shard_of(within);
+      const Lines lines = index_.lines(shard);
+      group.homes[i] = lines.state.lines == 0 ? &vacant_ : lines.home(within);
+      __builtin_prefetch(group.homes[i]);
+      group.results[i].state = lines.state;
+      group.results[i].shard = shard;
+    }
+  }
+
+  template <class IsFound>
+  void look(Group& group, std::span<const std::int64_t> ids, const IsFound& found) {
+    group.pending_count = 0;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const Index::Found first = Index::look(*group.homes[i], ids[i]);
+      group.results[i].found = first;
+      if (first.slot != nullptr) {
+        found(first.word);
+      } else {
+        __builtin_prefetch(group.homes[i] + 1);
+        group.pending[group.pending_count++] = static_cast<std::uint8_t>(i);
+      }
+    }
+  }
+
+  template <class IsFound>
+  void look_further(Group& group, std::span<const std::int64_t> ids, const IsFound& found) {
+    for (std::size_t p = 0; p < group.pending_count; ++p) {
+      const std::size_t i = group.pending[p];
+      Result& result = group.results[i];
+      const Lines lines = index_.lines(result.shard, result.state);
+      result.found = Index::search(lines, group.homes[i], ids[i]);
       if (result.found.slot != nullptr) found(result.found.word);
     }
   }
 
-  const Result& operator[](std::size_t i) const { return results_[i]; }
-
- private:
-  std::array<Result, kMost> results_;
+  Index index_;    // a copy, which nobody else can change
+  Line vacant_{};  // stands for those of a shard that has none
+  std::array<Group, kGroups> groups_;
 };
 
 }  // namespace tutti::ps

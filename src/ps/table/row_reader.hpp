@@ -6,6 +6,7 @@
 #include <span>
 
 #include "ps/table/index.hpp"
+#include "ps/table/row_access.hpp"
 #include "ps/table/table.hpp"
 
 namespace tutti::ps {
@@ -21,7 +22,12 @@ class RowReader {
   void prefetch(std::span<const std::int64_t> ids) const;
 
  private:
-  void search(IndexSearch& search, std::span<const std::int64_t> ids) const;
+  /** Calls done(i, result) for each id when its row is near. */
+  template <class IsDone>
+  void search(std::span<const std::int64_t> ids, const IsDone& done) const {
+    const auto fetch = [&](std::uint64_t word) { prefetch_row(weights(word), dim_); };
+    IndexSearch(index_).run(ids, fetch, done);
+  }
   /** Copies what was found. False unless that was a row, and is whole. */
   bool copy(const IndexSearch::Result& result, float* row) const;
   bool is_padding(std::int64_t id) const { return identity_.spec.padding_idx == id; }

@@ -212,19 +212,15 @@ class Table::Impl {
   void locate(std::span<const std::int64_t> ids) {
     targets_.assign(ids.size(), {});
     absent_.clear();
-    IndexSearch search;
-    for (std::size_t start = 0; start < ids.size(); start += IndexSearch::kMost) {
-      const auto part = ids.subspan(start, std::min(IndexSearch::kMost, ids.size() - start));
-      search.run(index_, part, [](std::uint64_t) {});
-      for (std::size_t i = 0; i < part.size(); ++i) {
-        const auto& [slot, word] = search[i].found;
-        if (slot != nullptr) {
-          targets_[start + i] = {slot, ps::row_of(word) - 1};
-        } else if (identity_.spec.padding_idx != part[i]) {
-          absent_.push_back(start + i);
-        }
+    const auto nothing = [](std::uint64_t /*word*/) {};
+    IndexSearch(index_).run(ids, nothing, [&](std::size_t i, const IndexSearch::Result& result) {
+      const auto& [slot, word] = result.found;
+      if (slot != nullptr) {
+        targets_[i] = {slot, ps::row_of(word) - 1};
+      } else if (identity_.spec.padding_idx != ids[i]) {
+        absent_.push_back(i);
       }
-    }
+    });
   }
 
   /** Rows for those that are absent, as far as they are admitted. */
