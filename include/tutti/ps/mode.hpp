@@ -23,7 +23,7 @@ struct Sync {
 /**
  * step() hands the batch over and returns. Servers apply pushes as they come, without dividing.
  * While servers are behind, batches wait, and those that wait are merged: summed for Sgd, averaged
- * for the other rules.
+ * for the other rules. What waits is sent by later calls of step(), flush() and barrier().
  */
 struct Async {
   std::int64_t max_merge_var_num = 20;  ///< batches merged into one push at most
