@@ -175,18 +175,22 @@ class Restore : public OwnSections {
     Table& own_table = own(table);
     const std::int64_t most = description(table).steps;
     const std::int64_t later = own_table.steps() - most;  // a row keeps its age
+    own_rows_.clear();
     for (std::size_t i = 0; i < rows.ids.size(); ++i) {
       if (!is_own(own_table, rows.ids[i])) continue;
-      StoredRow row = rows.row(i);
+      StoredRow& row = own_rows_.emplace_back(rows.row(i));
       row.last_step = std::clamp<std::int64_t>(row.last_step, 0, most) + later;
-      own_table.restore(row);
     }
+    own_table.restore(own_rows_);
   }
   void counts(int table, std::span<const double> counts) override {
     own(table).merge_entry_counts(counts);
   }
   void block(int /*block*/, std::span<const float> /*values*/,
              std::span<const float> /*state*/) override {}
+
+ private:
+  std::vector<StoredRow> own_rows_;
 };
 
 template <class Value>

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <future>
 #include <system_error>
 #include <utility>
 
@@ -154,6 +155,7 @@ class PartWriter::Impl {
   void finish() {
     while (next()) {
     }
+    await_writing();
     output_.finish(path_);
     synchronise_folder(parts_folder_);
     synchronise_folder(folder_);
@@ -235,14 +237,25 @@ class PartWriter::Impl {
     write({.kind = SectionKind::end, .count = sections_});
   }
 
-  /** Writes what is in the buffer. */
-  void write(SectionHeader header) {
-    header.bytes = std::ssize(buffer_.payload());
-    header.payload_checksum = xxhash64(buffer_.payload());
+  /** Writes what is in the buffer, while the next section is gathered. */
+  void write(const SectionHeader& header) {
+    await_writing();
+    std::swap(buffer_, in_writing_);
+    writing_ = std::async(std::launch::async, [this, header] { write_now(header); });
+    ++sections_;
+  }
+
+  void write_now(SectionHeader header) {
+    header.bytes = std::ssize(in_writing_.payload());
+    header.payload_checksum = xxhash64(in_writing_.payload());
     header.header_checksum = checksum_of(header, checksum_);
     checksum_ = header.header_checksum;
-    output_.write(buffer_.seal(header));
-    ++sections_;
+    output_.write(in_writing_.seal(header));
+  }
+
+  /** Throws what writing has thrown. */
+  void await_writing() {
+    if (writing_.valid()) writing_.get();
   }
 
   ServerState state_;
@@ -251,6 +264,7 @@ class PartWriter::Impl {
   fs::path path_;
   Output output_;
   SectionBuffer buffer_;
+  SectionBuffer in_writing_;
   std::vector<TableDescription> tables_;
   std::vector<BlockDescription> blocks_;
   // What comes next.
@@ -260,6 +274,7 @@ class PartWriter::Impl {
   bool ended_ = false;
   std::int64_t sections_ = 0;
   std::uint64_t checksum_ = 0;
+  std::future<void> writing_;  // the last: it uses the others
 };
 
 PartWriter::PartWriter(const ServerState& state, const std::string& folder,

@@ -45,11 +45,13 @@ void set_rows(Table& table, std::span<const std::int64_t> ids, const std::vector
   const TableSpec& spec = table.identity().spec;
   std::vector<float> state(static_cast<std::size_t>(state_floats(spec.rule, spec.dim)));
   RuleKernel(spec.rule).start(state.data(), spec.dim);
+  std::vector<StoredRow> stored;
   const float* row = rows.data();
   for (const std::int64_t id : ids) {
-    table.restore({id, row, state.data(), 0, 0.0F, 0.0F});
+    stored.push_back({id, row, state.data(), 0, 0.0F, 0.0F});
     row += spec.dim;
   }
+  table.restore(stored);
 }
 
 /** x = (x - o) / divisor, element by element. */

@@ -120,23 +120,30 @@ class Table::Impl {
     });
   }
 
-  void restore(const StoredRow& stored) {
-    const std::int64_t id = stored.id;
-    locate({&id, 1});
-    if (!absent_.empty()) create({.ids = {&id, 1}}, true);
-    const auto& [slot, row] = targets_.front();
-    if (slot == nullptr) return;  // padding
-    const RowChange changing(*slot, identity_.spec.consistent_rows);
-    copy_row(stored.weights, rows_.weights(row), layout_.dim);
-    copy_row(stored.state, rows_.state(row), layout_.state_floats);
-    if (keeps_history_) rows_.history(row) = {stored.last_step, stored.shows, stored.clicks};
+  void restore(std::span<const StoredRow> stored) {
+    std::vector<std::int64_t> ids(stored.size());
+    std::transform(stored.begin(), stored.end(), ids.begin(),
+                   [](const StoredRow& row) { return row.id; });
+    locate(ids);
+    if (!absent_.empty()) create({.ids = ids}, true);
+    for (std::size_t i = 0; i < stored.size(); ++i) {
+      const auto& [slot, row] = targets_[i];
+      if (slot == nullptr) continue;  // padding
+      const RowChange changing(*slot, identity_.spec.consistent_rows);
+      copy_row(stored[i].weights, rows_.weights(row), layout_.dim);
+      copy_row(stored[i].state, rows_.state(row), layout_.state_floats);
+      if (!keeps_history_) continue;
+      rows_.history(row) = {stored[i].last_step, stored[i].shows, stored[i].clicks};
+    }
   }
 
   void for_each_row(int shard, const std::function<void(const StoredRow&)>& visit) const {
-    for (const Slot* slot : sorted(shard)) {
-      const std::uint32_t row = row_of(*slot);
+    const std::vector<Slot*> slots = sorted(shard);
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      if (i + kAhead < slots.size()) rows_.prefetch(row_of(*slots[i + kAhead]));
+      const std::uint32_t row = row_of(*slots[i]);
       const RowHistory history = keeps_history_ ? rows_.history(row) : RowHistory{};
-      visit({.id = slot->id.load(std::memory_order_relaxed),
+      visit({.id = slots[i]->id.load(std::memory_order_relaxed),
              .weights = rows_.weights(row),
              .state = rows_.state(row),
              .last_step = history.last_step,
@@ -262,10 +269,13 @@ class Table::Impl {
   std::vector<Slot*> sorted(int shard) const {
     std::vector<std::pair<std::uint64_t, Slot*>> slots;
     slots.reserve(static_cast<std::size_t>(shards_.rows(shard)));
+    // They lie nearly in that order, so each has but few to overtake.
     shards_.for_each(shard, [&](Slot& slot) {
-      slots.emplace_back(index_.within(slot.id.load(std::memory_order_relaxed)), &slot);
+      const std::pair entry(index_.within(slot.id.load(std::memory_order_relaxed)), &slot);
+      auto place = slots.insert(slots.end(), entry);
+      for (; place != slots.begin() && entry < place[-1]; --place) *place = place[-1];
+      *place = entry;
     });
-    std::sort(slots.begin(), slots.end());
     std::vector<Slot*> result(slots.size());
     std::transform(slots.begin(), slots.end(), result.begin(),
                    [](const auto& slot) { return slot.second; });
@@ -330,7 +340,7 @@ void Table::for_each_row(int shard, const std::function<void(const StoredRow&)>&
   impl_->for_each_row(shard, visit);
 }
 std::int64_t Table::rows_of_shard(int shard) const { return impl_->rows_of_shard(shard); }
-void Table::restore(const StoredRow& row) { impl_->restore(row); }
+void Table::restore(std::span<const StoredRow> rows) { impl_->restore(rows); }
 std::span<const double> Table::entry_counts() const { return impl_->admission().counts(); }
 void Table::merge_entry_counts(std::span<const double> counts) { impl_->admission().merge(counts); }
 

@@ -116,8 +116,9 @@ class Table {
    * are. */
   void for_each_row(int shard, const std::function<void(const StoredRow&)>& visit) const;
   std::int64_t rows_of_shard(int shard) const;
-  /** Puts a row there as it was stored. Throws SystemError for want of memory. */
-  void restore(const StoredRow& row);
+  /** Puts rows there as they were stored. Their ids are distinct. Throws SystemError for want of
+   * memory. */
+  void restore(std::span<const StoredRow> rows);
   /** What the entry rule has counted so far (Admission::counts()), */
   std::span<const double> entry_counts() const;
   /** and counts of a server that had a part of this table, which this one goes on with. */

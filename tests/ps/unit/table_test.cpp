@@ -180,7 +180,7 @@ TEST(Table, GoesOnFromStoredRowsToTheBit) {
   table.update(updates);
   Table copy(identity, "");
   for (int shard = 0; shard < Table::kShards; ++shard) {
-    table.for_each_row(shard, [&](const StoredRow& row) { copy.restore(row); });
+    table.for_each_row(shard, [&](const StoredRow& row) { copy.restore({&row, 1}); });
   }
   copy.set_steps(table.steps());
   EXPECT_EQ(all_rows(copy), all_rows(table));
