@@ -61,7 +61,7 @@ std::unique_ptr<Worker> start_worker(const StartOptions& options,
                                      const std::vector<ServerAddress>& servers) {
   const Placement::Impl& place = options.place;
   const Name& name = place.workers[static_cast<std::size_t>(place.worker)];
-  std::vector<Joined> joined =
+  Meeting meeting =
       meet_servers(servers, place.worker, name, options.terms, options.format, options.timeout);
   WorkerParts parts{.index = place.worker,
                     .workers = place.workers,
@@ -72,16 +72,21 @@ std::unique_ptr<Worker> start_worker(const StartOptions& options,
                     .mode = options.fleet.mode,
                     .loaded = false};
   std::vector<Link*> links;
-  for (const Joined& one : joined) links.push_back(one.link.get());
+  for (const Joined& one : meeting.servers) {
+    if (one.link) links.push_back(one.link.get());
+  }
   std::exception_ptr own_failure;
   std::optional<Failure> failure;  // what the others are told
+  if (!meeting.mismatch.empty()) {
+    failure = Failure{Failure::Kind::mismatch, 0, {}, meeting.mismatch};
+  }
   try {
-    for (std::size_t i = 0; i < joined.size(); ++i) {
-      const Greeting greeting = Greeting::decode(joined[i].greeting);
-      if (greeting.failure && !failure) failure = greeting.failure;
-      if (failure) continue;
+    for (std::size_t i = 0; i < meeting.servers.size() && !failure; ++i) {
+      const Greeting greeting = Greeting::decode(meeting.servers[i].greeting);
+      failure = greeting.failure;
+      if (failure) break;
       parts.loaded = greeting.loaded;
-      parts.servers.push_back(open_end(options, i, greeting, *joined[i].link));
+      parts.servers.push_back(open_end(options, i, greeting, *meeting.servers[i].link));
     }
   } catch (...) {
     own_failure = std::current_exception();
@@ -94,8 +99,8 @@ std::unique_ptr<Worker> start_worker(const StartOptions& options,
   }
   if (own_failure) std::rethrow_exception(own_failure);
   if (failure) failure->raise();
-  for (std::size_t i = 0; i < joined.size(); ++i) {
-    parts.servers[i].link = std::move(joined[i].link);
+  for (std::size_t i = 0; i < meeting.servers.size(); ++i) {
+    parts.servers[i].link = std::move(meeting.servers[i].link);
   }
   return make_worker(std::move(parts));
 }

@@ -86,8 +86,9 @@ class Job {
   }
 
   std::unique_ptr<Worker> join(int index) const {
-    std::vector<Joined> joined =
+    Meeting meeting =
         meet_servers(addresses_, index, worker_name(index), {"alike"}, format(), options_.timeout);
+    std::vector<Joined>& joined = meeting.servers;
     WorkerParts parts;
     parts.index = index;
     parts.workers = worker_names(options_.workers);

@@ -78,11 +78,11 @@ class StartedByHand(unittest.TestCase):
             self.assertIn("worker 1", printed)
 
     def test_other_options_on_one_are_a_mismatch_on_all(self):
-        names = [("server", 0), ("worker", 0), ("worker", 1)]
+        names = [("server", 0), ("server", 1), ("worker", 0), ("worker", 1)]
         for other in names:
             with self.subTest(other=other):
                 for name in names:
-                    self.start(name, 1, 2, "--seed", 8 if name == other else 7)
+                    self.start(name, 2, 2, "--seed", 8 if name == other else 7)
                 for name, (printed, code) in self.wait().items():
                     self.assertEqual(code, 1, (name, printed))
                     self.assertTrue(printed.startswith("mismatch: "), (name, printed))

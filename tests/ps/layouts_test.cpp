@@ -82,8 +82,8 @@ TEST_F(Layouts, OtherOptionsOnOneRankAreAMismatchOnAll) {
     for (int other = 0; other < world.world_size(); ++other) {
       FleetOptions options = test::small_job(Async{});
       if (world.global_rank() == other) options.seed = 8;
-      const std::string text =
-          text_of<MismatchError>([&] { Fleet(Placement::last_ranks(world, 1), options); });
+      const std::string text = text_of<MismatchError>(
+          [&] { Fleet(Placement::last_ranks(world, servers(world)), options); });
       EXPECT_NE(text.find("seed 7"), std::string::npos) << text;
       EXPECT_NE(text.find("seed 8"), std::string::npos) << text;
     }

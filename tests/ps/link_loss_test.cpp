@@ -78,9 +78,10 @@ class PsLinkLoss : public ::testing::TestWithParam<bool> {
             address_of(server, board_->endpoints[static_cast<std::size_t>(server)]));
       }
       const std::string outcome = outcome_of([&] {
-        std::vector<Joined> joined =
+        Meeting meeting =
             meet_servers(addresses, worker, worker_name(worker), terms, kFormat, timeout);
-        body(joined, report);
+        if (!meeting.mismatch.empty()) throw MismatchError(meeting.mismatch);
+        body(meeting.servers, report);
       });
       if (!report.ended) report.end_with(outcome);
     });

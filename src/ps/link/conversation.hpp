@@ -44,7 +44,7 @@ struct NoteHeader {
     ready,     ///< by the worker, likewise; without such memory, it has a connection for data
     waiting,   ///< by the server: these ranks have not come
     start,     ///< all have come; the text is the greeting
-    mismatch,  ///< the server gives up, and says why
+    mismatch,  ///< by the server: it gives up, and says why; by the worker: another one has
     missing,   ///< it gives up: these ranks have not come
     last = missing,
   };

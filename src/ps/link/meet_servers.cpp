@@ -28,6 +28,7 @@ constexpr std::chrono::milliseconds kForAWelcome{5000};  // where there is anoth
 constexpr std::chrono::milliseconds kUntilTheNextTry{50};
 constexpr std::chrono::milliseconds kUntilALogLine{3000};
 constexpr std::chrono::milliseconds kBetweenLogLines{30000};
+constexpr std::chrono::milliseconds kToTellAll{2000};
 constexpr WaitPolicy kPolicy{.nap = std::chrono::milliseconds(50)};
 
 /** What a worker says to every server. */
@@ -45,12 +46,16 @@ class Caller {
   Caller(const ServerAddress& server, const Introduction& own) : server_(server), own_(own) {}
 
   const ServerAddress& server() const { return server_; }
-  bool is_done() const { return greeting_.has_value(); }
+  /** It has all that a link needs, or the server has given up. */
+  bool is_done() const { return greeting_.has_value() || has_given_up(); }
+  bool has_given_up() const { return !mismatch_.empty(); }
+  /** Why the server has given up. */
+  const std::string& mismatch() const { return mismatch_; }
   bool has_met() const { return met_; }
   /** The ranks that the server waits for, and who they are, once it has said so. */
   const Note& waiting() const { return waiting_; }
 
-  /** Goes on as far as is possible now. Throws MismatchError and PeerLost as the server says. */
+  /** Goes on as far as is possible now. Throws PeerLost as the server says. */
   void step() {
     if (is_done()) return;
     if (!call_ && !(resting_ && !resting_->expired())) connect();
@@ -67,7 +72,15 @@ class Caller {
     return {call_->socket().get(), static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0};
   }
 
+  /** Tells the server, once, that the terms of another one differ. */
+  void tell(const std::string& mismatch) {
+    if (!met_ || is_done() || has_told_) return;
+    call_->say(Note{NoteHeader::Kind::mismatch, mismatch, {}}, own_.token);
+    has_told_ = true;
+  }
+
   Joined finish(const RowFormat& format, std::chrono::milliseconds timeout) {
+    if (!greeting_) return {};
     mpi::Socket control = call_->release();
     std::unique_ptr<Link> link;
     if (requests_) {
@@ -131,9 +144,10 @@ class Caller {
 
   void handle(Note& note) {
     using Kind = NoteHeader::Kind;
-    if (note.kind == Kind::mismatch) throw MismatchError(note.text);
     if (note.kind == Kind::missing) throw PeerLost(std::move(note.ranks), note.text);
-    if (note.kind == Kind::waiting) {
+    if (note.kind == Kind::mismatch) {
+      mismatch_ = std::move(note.text);
+    } else if (note.kind == Kind::waiting) {
       waiting_ = std::move(note);
     } else if (note.kind == Kind::start) {
       greeting_ = std::move(note.text);
@@ -192,6 +206,8 @@ class Caller {
   std::unique_ptr<BlockHeap> requests_;
   Note waiting_;
   std::optional<std::string> greeting_;
+  std::string mismatch_;
+  bool has_told_ = false;
 };
 
 /** Whom a worker waits for: servers that are not there, or those that servers wait for. */
@@ -240,9 +256,9 @@ void wait_for_news(const std::vector<Caller>& callers, Waiter::Duration limit) {
 
 }  // namespace
 
-std::vector<Joined> meet_servers(std::span<const ServerAddress> servers, int worker,
-                                 const Name& name, const Terms& terms, const RowFormat& format,
-                                 std::chrono::milliseconds timeout) {
+Meeting meet_servers(std::span<const ServerAddress> servers, int worker, const Name& name,
+                     const Terms& terms, const RowFormat& format,
+                     std::chrono::milliseconds timeout) {
   Introduction own{worker, join_terms(terms), {}, own_place(host_name()), mpi::network_id()};
   fill_with_random(own.token, "a link");
   std::vector<Caller> callers;
@@ -251,10 +267,20 @@ std::vector<Joined> meet_servers(std::span<const ServerAddress> servers, int wor
 
   Waiter waiter(kPolicy, timeout);
   auto next_line = kUntilALogLine;
+  Meeting meeting;
+  std::optional<Deadline> to_tell_all;
   while (true) {
-    for (Caller& caller : callers) caller.step();
+    for (Caller& caller : callers) {
+      caller.step();
+      if (meeting.mismatch.empty()) meeting.mismatch = caller.mismatch();
+    }
+    if (!meeting.mismatch.empty()) {
+      if (!to_tell_all) to_tell_all.emplace(kToTellAll);
+      for (Caller& caller : callers) caller.tell(meeting.mismatch);
+    }
     if (std::all_of(callers.begin(), callers.end(),
-                    [](const Caller& caller) { return caller.is_done(); })) {
+                    [](const Caller& caller) { return caller.is_done(); }) ||
+        (to_tell_all && to_tell_all->expired())) {
       break;
     }
     const Missing missing = missing_of(callers);
@@ -269,9 +295,8 @@ std::vector<Joined> meet_servers(std::span<const ServerAddress> servers, int wor
     waiter.nap([&](Waiter::Duration limit) { wait_for_news(callers, limit); });
   }
 
-  std::vector<Joined> joined;
-  for (Caller& caller : callers) joined.push_back(caller.finish(format, timeout));
-  return joined;
+  for (Caller& caller : callers) meeting.servers.push_back(caller.finish(format, timeout));
+  return meeting;
 }
 
 }  // namespace tutti::ps

@@ -207,6 +207,7 @@ class Reception {
     while (!ended) {
       const std::optional<Note> note = member.talk->next_note(member.token, ended);
       if (!note) break;
+      if (note->kind == NoteHeader::Kind::mismatch && mismatch_.empty()) mismatch_ = note->text;
       if (note->kind != NoteHeader::Kind::ready || member.has_spoken) continue;
       member.requests = note->text.empty() ? nullptr : open_heap(note->text, kPayloads);
       if (!member.requests) member.answers.reset();

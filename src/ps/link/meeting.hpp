@@ -37,6 +37,13 @@ struct Joined {
   std::string greeting;  ///< what the server gave to meet_workers()
 };
 
+/** What has come of a worker's calls. */
+struct Meeting {
+  /** One a server. Where terms differ, a server that has not let all workers in has no link. */
+  std::vector<Joined> servers;
+  std::string mismatch;  ///< both sides, where terms differ; otherwise empty
+};
+
 /** What a server listens with. */
 struct Listener {
   mpi::Socket socket;
@@ -52,15 +59,17 @@ struct RowFormat {
 
 /**
  * Connects this worker to all servers, trying again while they are not there, and saying after some
- * seconds whom it waits for. Blocks. Throws PeerLost listing the servers that are missing at the
- * deadline, MismatchError showing both sides where terms differ.
+ * seconds whom it waits for. Blocks. Where terms differ from a server's, those of the others that
+ * still wait for workers are told so; those that do not are to be told over their links. Throws
+ * PeerLost listing the servers that are missing at the deadline.
  */
-std::vector<Joined> meet_servers(std::span<const ServerAddress> servers, int worker,
-                                 const Name& name, const Terms& terms, const RowFormat& format,
-                                 std::chrono::milliseconds timeout);
+Meeting meet_servers(std::span<const ServerAddress> servers, int worker, const Name& name,
+                     const Terms& terms, const RowFormat& format,
+                     std::chrono::milliseconds timeout);
 
-/** Waits until all workers have come. Strangers are turned away. Errors as above; who has come when
- * somebody is missing at the deadline is told so, and fails as well. */
+/** Waits until all workers have come. Strangers are turned away. Throws PeerLost
+ * listing who is missing at the deadline, and MismatchError showing both sides where terms differ;
+ * who has come is told so, and fails as well. */
 std::unique_ptr<Links> meet_workers(Listener listener, std::span<const Name> workers,
                                     const Terms& terms, const RowFormat& format,
                                     const std::string& greeting, std::chrono::milliseconds timeout);

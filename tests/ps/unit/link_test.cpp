@@ -79,10 +79,9 @@ class Serving {
                                           kFormat, timeout);
     }
     const std::vector<ServerAddress> servers{address_of(0, place_.endpoint)};
-    std::vector<Joined> joined =
-        meet_servers(servers, worker, worker_name(worker), kTerms, kFormat, timeout);
-    EXPECT_EQ(joined[0].greeting, "hello there");
-    return std::move(joined[0].link);
+    Meeting meeting = meet_servers(servers, worker, worker_name(worker), kTerms, kFormat, timeout);
+    EXPECT_EQ(meeting.servers[0].greeting, "hello there");
+    return std::move(meeting.servers[0].link);
   }
 
  private:
