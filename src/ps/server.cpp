@@ -61,6 +61,9 @@ class Server::Impl {
   const int index;
 
  private:
+  /** Steps that one message ends: more are none of a training. */
+  static constexpr std::int64_t kMostSteps = 1'000'000;
+
   /** A worker's requests, of which only the first is being looked at: what it waits for, those
    * after it wait for, too. */
   struct Line {
@@ -178,7 +181,11 @@ class Server::Impl {
 
   bool end_round(const Request& request, bool is_first_look) {
     const int worker = request.worker;
-    if (is_first_look) members_.set_rounds(worker, request.header.round);
+    if (is_first_look) {
+      const std::int64_t steps = request.header.round - members_.rounds(worker);
+      mode_->count_steps(std::clamp<std::int64_t>(steps, 0, kMostSteps));
+      members_.set_rounds(worker, request.header.round);
+    }
     std::optional<Answer> answer = mode_->end_round(request, saver_.is_saving());
     if (!answer) return false;
     if (answer->outcome == Outcome::done) answer->payload = round_reply(worker);

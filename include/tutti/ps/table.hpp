@@ -78,7 +78,9 @@ using Entry = std::variant<AdmitAll, AdmitProbability, AdmitCount, AdmitShowClic
 
 /** Which rows go again. What is evicted reads as it did before its first push. */
 struct Eviction {
-  std::int64_t max_age = 0;    ///< in steps of the server since the row's last push; 0: no limit
+  /** In steps of the server since the row's last push: rounds in sync mode, otherwise batches of
+   * any worker. 0: no limit. */
+  std::int64_t max_age = 0;
   std::int64_t max_bytes = 0;  ///< of all servers; those not pushed for longest go; 0: no limit
   /** With shows and clicks: every `every` steps scores (as in AdmitShowClick) are multiplied by
    * `decay`, and rows whose score is below `min_score` go. 0: no such limit. */

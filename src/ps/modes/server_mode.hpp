@@ -1,6 +1,7 @@
 // What servers do with pushes, and when a round is over, in each mode.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,7 +27,9 @@ class ServerMode {
   virtual void push(const Request& request) = 0;
   /** Answers those that it has kept of a worker: another answer is to follow. */
   virtual void answer_kept(int) {}
-  /** A worker has ended steps, as the members know. Nothing: not yet, asked again later. `saving`:
+  /** A worker has ended so many steps more, each of which is one of the server's. */
+  virtual void count_steps(std::int64_t steps) { stores_.step(steps); }
+  /** The answer to that, as the members know. Nothing: not yet, asked again later. `saving`:
    * a checkpoint is being written, which is to be of one round. */
   virtual std::optional<Answer> end_round(const Request& request, bool saving) = 0;
   virtual Answer pull_changed(const Request& request);

@@ -171,6 +171,34 @@ TEST(PsAsync, WhoHasStoppedHoldsNobodyUp) {
   EXPECT_TRUE(job.stats(0).lost_workers.empty());
 }
 
+TEST(PsWorker, RowsGrowOldByRoundsInSyncModeAndByBatchesOfAnyWorkerOtherwise) {
+  for (const Mode& mode : {Mode(Sync{}), Mode(Async{}), Mode(HalfAsync{})}) {
+    JobOptions options = options_of(mode, 2, 2);
+    options.tables[0].eviction.max_age = 10;
+    options.tables[0].initial = Constant{.value = 1};
+    Job job(options);
+    job.run([&](Worker& worker) {
+      const auto train = [&](int steps) {
+        for (int step = 0; step < steps; ++step) {
+          push(worker, 1);
+          worker.step();
+        }
+        worker.barrier();
+      };
+      const std::vector<std::int64_t> id{99};
+      if (worker.index() == 0) worker.push(0, id, std::vector<float>(kDim, -8));
+      train(4);
+      const bool is_sync = std::holds_alternative<Sync>(mode);
+      EXPECT_EQ(rows_of(worker, 0, id, kDim), std::vector<float>(kDim, is_sync ? 5 : 9));
+      worker.barrier();
+      train(is_sync ? 12 : 6);
+      EXPECT_EQ(rows_of(worker, 0, id, kDim), std::vector<float>(kDim, 1)) << mode.index();
+      worker.barrier();
+      worker.stop();
+    });
+  }
+}
+
 TEST(PsHalfAsync, PushesEverySoManyStepsAndReadsWhatItHasPushed) {
   for (const int servers : {1, 3}) {
     Job job(

@@ -121,7 +121,7 @@ TEST(PsLoss, WhoHasLessDataStopsAndTheOthersGoOn) {
 
 TEST(PsLoss, AWorkerThatDoesNotComeInTimeIsNamedAndNotTheServer) {
   JobOptions options = options_of(Sync{}, 3, 1);
-  options.timeout = std::chrono::milliseconds(700);
+  options.timeout = std::chrono::seconds(2);
   Job job(options);
   std::latch others_know(2);
   job.run([&](Worker& worker) {
