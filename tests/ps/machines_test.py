@@ -2,7 +2,6 @@
 """Parameter servers on several machines, which are network namespaces: machines_test.py PS_JOB."""
 
 import sys
-import unittest
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent.parent / "launch"))
@@ -13,7 +12,6 @@ PROGRAM = sys.argv.pop()
 PLACES = ("--servers", "node1:6170,node2:6170", "--workers", "node1,node2,node2")
 
 
-@unittest.skipUnless(clusters.is_possible(), "no network namespaces")
 class OnSeveralMachines(job.JobTest):
     @classmethod
     def setUpClass(cls):
@@ -49,4 +47,7 @@ class OnSeveralMachines(job.JobTest):
 
 
 if __name__ == "__main__":
+    if not clusters.is_possible():
+        print("SKIPPED: no network namespaces here (they need root and iproute2)")
+        sys.exit(77)
     job.main()

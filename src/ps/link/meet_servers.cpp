@@ -99,8 +99,8 @@ class Caller {
     const std::vector<mpi::Address> addresses = mpi::addresses_of(server_.endpoint, own_.network);
     if (addresses.empty()) return rest();
     alone_ = addresses.size() == 1;
-    mpi::Socket socket =
-        mpi::start_connecting(addresses[next_address_++ % addresses.size()], server_.endpoint.port);
+    address_ = addresses[next_address_++ % addresses.size()];
+    mpi::Socket socket = mpi::start_connecting(address_, server_.endpoint.port);
     if (!socket) return rest();
     call_.emplace(std::move(socket));
     limit_.emplace(kForAConnection);
