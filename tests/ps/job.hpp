@@ -57,6 +57,8 @@ class Job {
     for (int server = 0; server < options_.servers; ++server)
       threads_.emplace_back([this, server] { serve(server); });
   }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
   ~Job() { end(); }
 
   /** Waits until all servers have ended. */

@@ -28,6 +28,8 @@ class Folder {
     std::filesystem::remove_all(path_);
     std::filesystem::create_directory(path_);
   }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
   ~Folder() { std::filesystem::remove_all(path_); }
   std::string checkpoint() const { return path_ + "/checkpoint"; }
   /** What is there, but for the checkpoint itself. */
