@@ -46,7 +46,11 @@ def backward_of(loss: Any) -> Callable[[Callable[[Any, Any], None]], None]:
 
     def run(emit: Callable[[Any, Any], None]) -> None:
         def emit_of(leaf: Any) -> Callable[[Any, Any], None]:
-            return lambda inputs, outputs: emit(leaf, leaf.grad.contiguous().resolve_neg())
+            def emit_gradient(inputs: Any, outputs: Any) -> None:
+                if leaf.grad is not None:  # a function of the user's may give it none
+                    emit(leaf, leaf.grad.contiguous().resolve_neg())
+
+            return emit_gradient
 
         for node in nodes:
             node.variable.grad = None  # or this pass would add to that of the last step
