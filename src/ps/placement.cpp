@@ -109,6 +109,7 @@ int Placement::worker_index() const { return impl_->worker; }
 int Placement::server_index() const { return impl_->server; }
 int Placement::workers() const { return static_cast<int>(impl_->workers.size()); }
 int Placement::servers() const { return static_cast<int>(impl_->servers.size()); }
+Communicator* Placement::world() const { return impl_->world; }
 const std::vector<std::string>& Placement::server_endpoints() const { return impl_->endpoints; }
 
 }  // namespace tutti::ps

@@ -59,6 +59,8 @@ class Placement {
   int server_index() const;  ///< -1 of a worker that is no server
   int workers() const;
   int servers() const;
+  /** Of all workers and servers; null where they are known by endpoints alone. */
+  Communicator* world() const;
   /** "host:port" of each server, as far as they have any. */
   const std::vector<std::string>& server_endpoints() const;
 
