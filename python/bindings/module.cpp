@@ -9,6 +9,7 @@
 #include "errors.hpp"
 #include "lifetime.hpp"
 #include "log.hpp"
+#include "ps/bindings.hpp"
 #include "store.hpp"
 #include "timeline.hpp"
 #include "tutti/unique_id.hpp"
@@ -51,6 +52,11 @@ PYBIND11_MODULE(_core, module) {
   python::bind_dist_opt(module);
   python::bind_store(module);
   python::bind_timeline(module);
+  auto ps = module.def_submodule("ps", "What tutti.ps stands on.");
+  python::bind_ps_records(ps);
+  python::bind_ps_specs(ps);
+  python::bind_ps_fleet(ps);
+  python::bind_ps_checkpoint(ps);
   module.attr("__version__") = TUTTI_VERSION;
   module.attr("backends") = TUTTI_BACKENDS;
   module.def("gpu_count", &tutti::gpu_count,

@@ -18,9 +18,12 @@ from typing import (
 import numpy
 import numpy.typing as npt
 
+from tutti import _core_ps
 from tutti._types import Array, Emit, State
 
 __version__: str
+
+ps = _core_ps
 
 _Op = Literal[
     "sum", "average", "min", "max", "product", "band", "bor", "bxor", "land", "lor", "lxor"

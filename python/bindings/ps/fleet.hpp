@@ -1,0 +1,51 @@
+// A process' part of a parameter server as Python holds it.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "communicator.hpp"
+#include "lifetime.hpp"
+#include "tutti/ps/fleet.hpp"
+
+namespace tutti::python {
+
+/** A ps::Placement, and the communicator that it is of. */
+struct PyPlacement {
+  std::shared_ptr<ps::Placement> placement;
+  std::shared_ptr<Communicator> world = {};  // null where the processes have none
+};
+
+/** Worker and server in one: which of them this process has is asked before. Closed, it refuses
+ * every call. */
+class PyFleet final : public Closable {
+ public:
+  PyFleet(const PyPlacement& placement, const ps::FleetOptions& options);
+  ~PyFleet() override;
+
+  /** Calls what may block on the worker, or on the server. */
+  template <class Call>
+  auto on_worker(Call&& call) const {
+    const std::shared_ptr<ps::Fleet> fleet = shared();
+    return blocking([&] { return call(fleet->worker()); }, [] {});
+  }
+  template <class Call>
+  auto on_server(Call&& call) const {
+    const std::shared_ptr<ps::Fleet> fleet = shared();
+    return blocking([&] { return call(fleet->server()); }, [] {});
+  }
+
+  void close(const std::optional<std::string>& reason) override;
+
+ private:
+  /** Throws CommunicationError if it is closed. */
+  std::shared_ptr<ps::Fleet> shared() const;
+
+  PyPlacement placement_;
+  std::shared_ptr<ps::Fleet> fleet_;  // null once closed
+};
+
+}  // namespace tutti::python

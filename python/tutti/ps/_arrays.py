@@ -1,0 +1,80 @@
+"""Arrays of NumPy and tensors of PyTorch as memory that both sides share."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Tuple
+
+import numpy
+import numpy.typing as npt
+
+from tutti._types import Array
+from tutti.errors import InvalidArgument
+
+_INT64 = numpy.dtype(numpy.int64)
+
+
+def is_tensor(array: Array) -> bool:
+    """Whether it is PyTorch's, which is not imported for that."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
+def ids_of(ids: Array) -> npt.NDArray[numpy.int64]:
+    """Ids as int64 in C order: the memory of `ids` itself if it is that already."""
+    if is_tensor(ids):
+        ids = ids.detach().cpu().numpy()
+    memory = numpy.asarray(ids)
+    if memory.dtype != _INT64:
+        if memory.size and not numpy.can_cast(memory.dtype, _INT64):
+            raise TypeError(f"ids is of {memory.dtype}, but must be of int64")
+        memory = memory.astype(_INT64)
+    return memory if memory.flags.c_contiguous else numpy.ascontiguousarray(memory)
+
+
+def floats_of(array: Array, name: str, shape: Tuple[int, ...]) -> npt.NDArray[numpy.float32]:
+    """Numbers of that shape to be read as float32 in C order: the memory of `array` itself if it is
+    that already."""
+    if is_tensor(array):
+        array = array.detach().cpu()
+        array = (array if array.dtype.itemsize != 2 else array.float()).numpy()  # NumPy has no bfloat16
+    memory = numpy.asarray(array)
+    if memory.shape != shape:
+        raise InvalidArgument(f"{name} has shape {memory.shape}, but must have {shape}")
+    if memory.dtype.kind not in "fiu" and memory.size:
+        raise TypeError(f"{name} is of {memory.dtype}, but must be of float32")
+    return numpy.ascontiguousarray(memory, numpy.float32)
+
+
+def writable(array: Array, name: str, shape: Tuple[int, ...]) -> npt.NDArray[numpy.float32]:
+    """The memory of `array`, of that shape, which will be written in place."""
+    memory: npt.NDArray[Any]
+    if is_tensor(array):
+        if array.device.type != "cpu":
+            raise InvalidArgument(f"{name} is on {array.device}, but must be in CPU memory")
+        memory = array.detach().numpy()
+    elif hasattr(array, "__array_interface__"):
+        memory = numpy.asarray(array)
+    else:
+        memory = numpy.asarray(memoryview(array))
+    if memory.dtype != numpy.float32:
+        raise InvalidArgument(f"{name} is of {memory.dtype}, but must be of float32")
+    if memory.shape != shape:
+        raise InvalidArgument(f"{name} has shape {memory.shape}, but must have {shape}")
+    if not memory.flags.carray:
+        raise InvalidArgument(f"{name} is not contiguous in C order, or is read-only")
+    return memory
+
+
+def like(rows: npt.NDArray[numpy.float32], ids: Array) -> Any:
+    """Rows in the library, and on the device, of the ids that they belong to."""
+    if not is_tensor(ids):
+        return rows
+    return sys.modules["torch"].from_numpy(rows).to(ids.device)
+
+
+def address_of(array: Array) -> int:
+    """Where it lies, which tells arrays apart that are alive."""
+    if is_tensor(array):
+        return int(array.data_ptr())
+    return int(numpy.asarray(array).__array_interface__["data"][0])

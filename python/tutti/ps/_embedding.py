@@ -1,0 +1,109 @@
+"""Tables of embeddings."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Union
+
+import numpy
+
+from tutti._core import ps as core
+from tutti._types import Array
+from tutti.errors import InvalidArgument
+from tutti.ps import _arrays
+
+Rule = Union[core.Sgd, core.Momentum, core.Adagrad, core.Adam]
+Initial = Union[core.Constant, core.Uniform, core.Normal]
+Entry = Union[core.AdmitAll, core.Probability, core.CountFilter, core.ShowClick]
+
+
+class Embedding:
+    """A table of rows by int64 ids, which lies on the servers. Alike on all workers and servers.
+
+    name, dim: what it is called, and the float32 elements of a row.
+    optimizer: Sgd, Momentum, Adagrad or Adam; by default Sgd(), or what
+        fleet.distributed_optimizer() was given.
+    init: Uniform, Normal or Constant. What a row is before its first push is a function of the
+        seed, the table, the id and the column, so lookups create nothing.
+    dict_size: ids are below it, and not negative; by default they are any number.
+    entry: which ids get a row: AdmitAll, Probability, CountFilter or ShowClick.
+    evict: which rows go again.
+    padding_idx: an id that reads as zeros and is never pushed.
+    consistent: no lookup sees a row in the middle of an update; otherwise no element of one.
+    split: "hash", or "mod": the id modulo the number of servers, as Paddle has it.
+
+    It is of use once ps.start(), or Paddle's fleet.init_worker(), has got it, on workers.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dim: int,
+        *,
+        optimizer: Optional[Rule] = None,
+        init: Initial = core.Uniform(),
+        dict_size: Optional[int] = None,
+        entry: Entry = core.AdmitAll(),
+        evict: core.Evict = core.Evict(),
+        padding_idx: Optional[int] = None,
+        consistent: bool = False,
+        split: str = "hash",
+    ) -> None:
+        if dict_size is not None and dict_size < 1:
+            raise InvalidArgument(f"dict_size is {dict_size}, but must be at least 1")
+        if split not in core.Split.__members__:
+            raise InvalidArgument(f"split is {split!r}, but must be 'hash' or 'mod'")
+        self.name = name
+        self.dim = dim
+        self.optimizer = optimizer
+        self.padding_idx = padding_idx
+        self._rest = (init, entry, evict, dict_size or 0, padding_idx, core.Split.__members__[split],
+                      consistent)
+        self._fleet: Optional[core.Fleet] = None
+        self._number = -1
+
+    def __repr__(self) -> str:
+        return f"<tutti.ps.Embedding {self.name}: rows of {self.dim}>"
+
+    def spec(self, rule: Rule) -> core.TableSpec:
+        """What servers are told; `rule` is for a table without an optimizer."""
+        return core.TableSpec(self.name, self.dim, self.optimizer or rule, *self._rest)
+
+    def bind(self, fleet: Optional[core.Fleet]) -> None:
+        """Ties it to a worker's part of a fleet, or to none."""
+        self._number = -1 if fleet is None else fleet.table(self.name)
+        self._fleet = fleet
+
+    def _bound(self) -> core.Fleet:
+        if self._fleet is None:
+            raise InvalidArgument(f"table {self.name} is of no worker: ps.start() gets it among its "
+                                  "tables, and it is of use until that worker stops")
+        return self._fleet
+
+    def lookup(self, ids: Array, out: Optional[Array] = None) -> Any:
+        """The rows of ids, which may come twice and have any shape: an array of ids.shape + (dim,),
+        NumPy's or PyTorch's as ids is, or `out`, float32 in CPU memory. Blocks."""
+        fleet = self._bound()
+        memory = _arrays.ids_of(ids)
+        shape = (*memory.shape, self.dim)
+        if out is None:
+            rows = numpy.empty(shape, numpy.float32)
+            fleet.lookup(self._number, memory, rows)
+            return _arrays.like(rows, ids)
+        fleet.lookup(self._number, memory, _arrays.writable(out, "out", shape))
+        return out
+
+    def prefetch(self, ids: Array) -> None:
+        """Ids that a lookup will ask for soon: their rows begin to travel if they are on another
+        host. Does not block."""
+        self._bound().prefetch(self._number, _arrays.ids_of(ids))
+
+    def push(self, ids: Array, gradients: Array, *, shows: Optional[Array] = None,
+             clicks: Optional[Array] = None) -> None:
+        """Adds gradients, of shape ids.shape + (dim,), to the batch; those of one id are added up.
+        shows and clicks, one an id, are for rules of entry and eviction that want them. Copies."""
+        fleet = self._bound()
+        memory = _arrays.ids_of(ids)
+        rows = _arrays.floats_of(gradients, "gradients", (*memory.shape, self.dim))
+        shown = None if shows is None else _arrays.floats_of(shows, "shows", memory.shape)
+        clicked = None if clicks is None else _arrays.floats_of(clicks, "clicks", memory.shape)
+        fleet.push(self._number, memory, rows, shown, clicked)

@@ -1,0 +1,243 @@
+"""Workers and servers, brought together."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Dict, List, Optional, Sequence, Type, Union
+
+from tutti._core import Communicator
+from tutti._core import ps as core
+from tutti.errors import InvalidArgument
+from tutti.ps import _roles
+from tutti.ps._dense import Dense
+from tutti.ps._dispatch import Slicing, choose
+from tutti.ps._embedding import Embedding, Rule
+
+Mode = Union[core.Sync, core.Async, core.HalfAsync, core.Geo]
+
+
+class Fleet:
+    """This process' part of a parameter server; made by ps.start().
+
+    A context manager: at its end a worker stops, or, where an exception ends it, leaves without
+    that, and counts as lost. A server of its own serves within it. Errors of all calls: PeerLost
+    naming a server that has died, from the next call that needs it on.
+    """
+
+    def __init__(self, roles: _roles.Roles, fleet: core.Fleet,
+                 tables: Sequence[Union[Embedding, Dense]]) -> None:
+        self._roles = roles
+        self._fleet = fleet
+        self._tables = tables if self.is_worker else ()
+        self._stopped = not self.is_worker
+        self._workers: Optional[Communicator] = None
+        for table in self._tables:
+            table.bind(fleet)
+        for table in self._tables:
+            if isinstance(table, Dense):
+                table.pull()
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether this process trains."""
+        return self._roles.placement.is_worker
+
+    @property
+    def is_server(self) -> bool:
+        """Whether this process is a server, which is to serve(). One that is a thread of a worker
+        serves by itself."""
+        return self._roles.placement.is_server and not self.is_worker
+
+    @property
+    def worker_index(self) -> int:
+        """Which worker this is; -1 of a server."""
+        return self._roles.placement.worker_index
+
+    @property
+    def worker_num(self) -> int:
+        """How many workers there are."""
+        return self._roles.placement.workers
+
+    @property
+    def server_index(self) -> int:
+        """Which server this process is or has; -1 if it has none."""
+        return self._roles.placement.server_index
+
+    @property
+    def server_num(self) -> int:
+        """How many servers there are."""
+        return self._roles.placement.servers
+
+    @property
+    def server_endpoints(self) -> List[str]:
+        """'host:port' of each server, as far as they have any."""
+        return list(self._roles.placement.server_endpoints)
+
+    @property
+    def workers(self) -> Communicator:
+        """A communicator of the workers alone, for what they do among themselves: a DistOpt of the
+        dense parameters, a sum of losses. Rank i is worker i. The first use is collective over the
+        workers. Unlike the parameter server it ends with the first of them that is lost."""
+        if not self.is_worker:
+            raise InvalidArgument("workers is a communicator of the workers, and this is a server")
+        if self._workers is None:
+            world, ranks = self._roles.world, self._roles.workers
+            if world is None or ranks is None:
+                raise InvalidArgument("processes that know each other by endpoints alone have no "
+                                      "communicator: start them by tutti run on one machine, or by "
+                                      "mpiexec with servers=N")
+            self._workers = world.group(ranks)
+        return self._workers
+
+    def serve(self) -> None:
+        """On a server: serves, and returns when all workers have stopped or are lost."""
+        if not self.is_server:
+            raise InvalidArgument("serve() is for servers, and this is a worker")
+        self._fleet.serve()
+
+    def step(self) -> None:
+        """Ends a batch: what was pushed goes to the servers, as the mode says."""
+        self._fleet.step()
+
+    def flush(self) -> None:
+        """Blocks until servers have applied all that this worker has pushed."""
+        self._fleet.flush()
+
+    def barrier(self) -> None:
+        """Blocks until all workers that live have called it."""
+        self._fleet.barrier()
+
+    def save(self, folder: Any) -> None:
+        """Has the servers write a checkpoint, beside the training; blocks until it is there. One
+        worker calls it."""
+        self._fleet.save(str(folder))
+
+    def stop(self) -> None:
+        """On a worker: pushes what is left, and leaves; its tables are of no use any more."""
+        if self._stopped:
+            return
+        self._fleet.stop()
+        self._stopped = True
+        self._unbind()
+
+    def stats(self) -> Dict[str, Any]:
+        """What this worker has done: steps, pushes, merged batches, rows, bytes; or this server:
+        pushes, rows_updated, lost_workers, and of each of its tables rows, bytes, created, refused
+        and evicted."""
+        return self._fleet.worker_stats() if self.is_worker else self._fleet.server_stats()
+
+    def lost_workers(self) -> List[int]:
+        """On a worker: those that were lost so far, as far as servers have said so, which they do
+        when they answer a batch."""
+        return self._fleet.lost_workers()
+
+    def close(self) -> None:
+        """Leaves without stop(): for the servers this worker is lost, unless it had stopped. Where
+        a server is a thread of this process, blocks until no worker is left."""
+        self._unbind()
+        self._fleet.close()
+
+    def _unbind(self) -> None:
+        for table in self._tables:
+            table.bind(None)
+        self._tables = ()
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
+                 traceback: Optional[TracebackType]) -> None:
+        try:
+            if error is None:
+                self.stop()
+        finally:
+            self.close()
+
+
+def start(
+    tables: Sequence[Union[Embedding, Dense]],
+    *,
+    mode: Mode = core.Async(),
+    servers: Union[int, str, None] = None,
+    communicator: Optional[Communicator] = None,
+    slicing: Slicing = Slicing(),
+    seed: int = 0,
+    wire: str = "float32",
+    load: Any = None,
+    checkpoint: Any = None,
+    every: int = 0,
+    save_at_end: bool = False,
+    timeout: Optional[float] = None,
+) -> Fleet:
+    """Brings workers and servers together: collective over all of them, with the same arguments.
+
+    tables: Embeddings and Dense parameters.
+    mode: Sync(), Async(), HalfAsync() or Geo().
+    servers: N, the last N ranks are servers; "host", the last rank of each host is; "thread", all
+        ranks are workers and each has one in a thread; None, what the environment says: tutti run's
+        roles (--server_num, --servers), or Paddle's variables of processes that were started one by
+        one. With communicator, among its ranks; otherwise among those that a launcher has started.
+    slicing: how dense parameters are spread over servers.
+    seed: of initial values and entry rules.
+    wire: how rows travel between hosts: "float32", "float16" or "bfloat16".
+    load: a checkpoint to begin with. checkpoint, every, save_at_end: where servers write them, every
+        how many seconds of the training, and whether when no worker is left. Servers alone look at
+        these.
+    timeout: seconds that any wait may last; TUTTI_TIMEOUT, or else 300.
+
+    Blocks until all are there. Raises PeerLost listing who is missing at the deadline, MismatchError
+    showing both sides if they are told different things.
+    """
+    if servers is None and communicator is None:
+        roles = _roles.by_environment()
+    elif servers is None:
+        raise InvalidArgument("with communicator, servers is to be a number, 'host' or 'thread'")
+    else:
+        roles = _roles.among_ranks(servers, communicator, timeout)
+    return start_as(roles, tables, mode=mode, slicing=slicing, seed=seed, wire=wire, load=load,
+                    checkpoint=checkpoint, every=every, save_at_end=save_at_end, timeout=timeout)
+
+
+def start_as(
+    roles: _roles.Roles,
+    tables: Sequence[Union[Embedding, Dense]],
+    *,
+    mode: Mode,
+    rule: Rule = core.Sgd(),
+    slicing: Slicing = Slicing(),
+    seed: int = 0,
+    wire: str = "float32",
+    load: Any = None,
+    checkpoint: Any = None,
+    every: int = 0,
+    save_at_end: bool = False,
+    timeout: Optional[float] = None,
+) -> Fleet:
+    """start() of a process whose role is known; `rule` is for tables without an optimizer."""
+    if wire not in core.WireFormat.__members__:
+        raise InvalidArgument(f"wire is {wire!r}, but must be float32, float16 or bfloat16")
+    for table in tables:
+        if not isinstance(table, (Embedding, Dense)):
+            raise TypeError(f"tables has a {type(table).__name__}, but must have Embeddings and "
+                            "Dense parameters")
+    placement = roles.placement
+    dense = [spec for table in tables if isinstance(table, Dense)
+             for spec in table.spec(rule, with_values=placement.worker_index == 0)]
+    chosen = choose(slicing, dense, placement.servers, placement.server_endpoints)
+    fleet = core.Fleet(
+        placement,
+        tables=[table.spec(rule) for table in tables if isinstance(table, Embedding)],
+        dense=dense,
+        slice_var_up=slicing.slice_var_up,
+        min_block_size=slicing.min_block_size,
+        servers_of_blocks=list(chosen.values()),
+        mode=mode,
+        seed=seed,
+        wire=core.WireFormat.__members__[wire],
+        timeout=timeout,
+        load="" if load is None else str(load),
+        checkpoint="" if checkpoint is None else str(checkpoint),
+        every=every,
+        save_at_end=save_at_end,
+    )
+    return Fleet(roles, fleet, tables)

@@ -1,0 +1,283 @@
+"""Paddle's fleet: one object of the process that says what it is, and starts what it has to do."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Union
+
+from tutti import opt as _opt
+from tutti._core import ps as core
+from tutti._types import Array
+from tutti.errors import InvalidArgument
+from tutti.ps._config import DistributeTranspilerConfig
+from tutti.ps._dense import Dense
+from tutti.ps._dispatch import Slicing
+from tutti.ps._embedding import Embedding, Rule
+from tutti.ps._fleet import Fleet, Mode, start_as
+from tutti.ps.role_maker import RoleMakerBase
+
+
+def rule_of(optimizer: Any) -> Rule:
+    """An update rule; that of tutti.opt.SGD, if it has one that servers know."""
+    if not isinstance(optimizer, _opt.SGD):
+        rules = (core.Sgd, core.Momentum, core.Adagrad, core.Adam)
+        if not isinstance(optimizer, rules):
+            raise TypeError(f"optimizer is a {type(optimizer).__name__}, but must be Sgd, Momentum, "
+                            "Adagrad, Adam, or a tutti.opt.SGD")
+        return optimizer
+    for name in ("weight_decay", "dampening"):
+        if getattr(optimizer, name):
+            raise InvalidArgument(f"{name} is {getattr(optimizer, name)}, but servers know none: "
+                                  "it must be 0")
+    if optimizer.momentum:
+        return core.Momentum(optimizer.lr, optimizer.momentum, optimizer.nesterov)
+    return core.Sgd(optimizer.lr)
+
+
+class DistributedStrategy:
+    """When workers push, and how parameters are spread over servers; made by StrategyFactory."""
+
+    def __init__(self, mode: Mode) -> None:
+        self.mode = mode
+        self.slicing = Slicing()
+
+    def set_program_config(self, config: DistributeTranspilerConfig) -> None:
+        """Takes slice_var_up, split_method and min_block_size from it."""
+        self.slicing = config.slicing()
+
+    def set_trainer_runtime_config(self, config: Mapping[str, Any]) -> None:
+        """Of an asynchronous strategy: {"communicator_max_merge_var_num": 20,
+        "communicator_send_queue_size": 20}. Paddle's other keys are about its sender threads, which
+        are not there: refused."""
+        known = {"communicator_max_merge_var_num", "communicator_send_queue_size"}
+        for key in config:
+            if key not in known:
+                raise InvalidArgument(f"trainer_runtime_config has {key!r}, but what there is to "
+                                      f"choose is {', '.join(sorted(known))}")
+        if not isinstance(self.mode, core.Async):
+            raise InvalidArgument("trainer_runtime_config is for create_async_strategy()")
+        self.mode = core.Async(
+            config.get("communicator_max_merge_var_num", self.mode.max_merge_var_num),
+            config.get("communicator_send_queue_size", self.mode.send_queue_size),
+            self.mode.staleness, self.mode.divide_by_workers)
+
+
+class StrategyFactory:
+    """Makes strategies."""
+
+    @staticmethod
+    def create_sync_strategy() -> DistributedStrategy:
+        """ps.Sync(): all workers' gradients of a batch are averaged and applied at once."""
+        return DistributedStrategy(core.Sync())
+
+    @staticmethod
+    def create_async_strategy() -> DistributedStrategy:
+        """ps.Async(): gradients are applied as they come."""
+        return DistributedStrategy(core.Async())
+
+    @staticmethod
+    def create_half_async_strategy() -> DistributedStrategy:
+        """ps.HalfAsync(): as they come, and each worker waits for its own."""
+        return DistributedStrategy(core.HalfAsync())
+
+    @staticmethod
+    def create_geo_strategy(update_frequency: int = 100) -> DistributedStrategy:
+        """ps.Geo(update_frequency): workers train by themselves, and exchange what has changed."""
+        return DistributedStrategy(core.Geo(update_frequency))
+
+
+def strategy_of(strategy: Union[DistributedStrategy, DistributeTranspilerConfig, None]
+                ) -> DistributedStrategy:
+    """A strategy, or what a config says of one."""
+    if strategy is None:
+        return StrategyFactory.create_sync_strategy()
+    if isinstance(strategy, DistributedStrategy):
+        return strategy
+    if not isinstance(strategy, DistributeTranspilerConfig):
+        raise TypeError(f"strategy is a {type(strategy).__name__}, but must be what StrategyFactory "
+                        "makes, or a DistributeTranspilerConfig")
+    made = DistributedStrategy(strategy.mode_of(strategy.sync_mode))
+    made.set_program_config(strategy)
+    return made
+
+
+class DistributedOptimizer:
+    """What fleet.distributed_optimizer() gives: knows what is trained, and makes steps."""
+
+    def __init__(self, optimizer: Any, strategy: DistributedStrategy) -> None:
+        self.rule = rule_of(optimizer)
+        self.strategy = strategy
+        self.dense: Optional[Dense] = None
+        self.tables: Sequence[Embedding] = ()
+        self.fleet: Optional[Fleet] = None
+
+    def minimize(self, parameters: Any = (), embeddings: Iterable[Embedding] = ()) -> None:
+        """Instead of a loss: the dense parameters to be trained, as ps.Dense takes them, and the
+        Embeddings. The same on all workers and servers, before init_server() and init_worker()."""
+        dense = Dense(parameters)
+        self.dense = dense if dense.parameters else None
+        self.tables = tuple(embeddings)
+
+    def __call__(self, gradients: Any = ()) -> None:
+        """A step: pushes the gradients of dense parameters, as Dense.push() takes them, ends the
+        batch, and pulls. Those of Embeddings were pushed before, or are by a loss's backward
+        pass."""
+        if self.fleet is None:
+            raise InvalidArgument("fleet.init_worker() comes before the first step")
+        if self.dense is not None:
+            self.dense.push(gradients)
+        self.fleet.step()
+        if self.dense is not None:
+            self.dense.pull()
+
+    step = __call__
+
+
+class PaddleFleet:
+    """Paddle's fleet, of which each process has one: tutti.ps.fleet."""
+
+    def __init__(self) -> None:
+        self._role: Optional[RoleMakerBase] = None
+        self._optimizer: Optional[DistributedOptimizer] = None
+        self._model_dir: Optional[str] = None
+        self._fleet: Optional[Fleet] = None
+
+    def init(self, role_maker: RoleMakerBase) -> None:
+        """Says what this process is. Collective where the role maker asks a launcher's ranks."""
+        if not isinstance(role_maker, RoleMakerBase):
+            raise TypeError(f"role_maker is a {type(role_maker).__name__}, but must be one of "
+                            "tutti.ps.role_maker's")
+        if self._fleet is not None:
+            raise InvalidArgument("fleet is at work: stop_worker() comes before another init()")
+        role_maker.generate_role()
+        self._role, self._optimizer, self._model_dir = role_maker, None, None
+
+    def _roles(self) -> RoleMakerBase:
+        if self._role is None:
+            raise InvalidArgument("fleet.init(role_maker) comes first")
+        return self._role
+
+    def is_worker(self) -> bool:
+        """Whether this process trains."""
+        return self._roles().is_worker()
+
+    def is_server(self) -> bool:
+        """Whether this process is a server."""
+        return self._roles().is_server()
+
+    def is_first_worker(self) -> bool:
+        """Whether this is worker 0."""
+        return self._roles().is_first_worker()
+
+    def worker_index(self) -> int:
+        """Which worker this is; -1 of a server."""
+        return self._roles().worker_index()
+
+    def worker_num(self) -> int:
+        """How many workers there are."""
+        return self._roles().worker_num()
+
+    def server_index(self) -> int:
+        """Which server this is; -1 of a worker."""
+        return self._roles().server_index()
+
+    def server_num(self) -> int:
+        """How many servers there are."""
+        return self._roles().server_num()
+
+    def server_endpoints(self, to_string: bool = False) -> Union[List[str], str]:
+        """'host:port' of each server, as far as they have any; with to_string, with commas."""
+        endpoints = self._roles().get_pserver_endpoints()
+        return ",".join(endpoints) if to_string else endpoints
+
+    def split_files(self, files: Sequence[str]) -> List[str]:
+        """This worker's part of files: stretches that differ by one file at most."""
+        each, more = divmod(len(files), self.worker_num())
+        index = self.worker_index()
+        begin = each * index + min(index, more)
+        return list(files[begin:begin + each + (index < more)])
+
+    def distributed_optimizer(
+        self,
+        optimizer: Any,
+        strategy: Union[DistributedStrategy, DistributeTranspilerConfig, None] = None,
+    ) -> DistributedOptimizer:
+        """What trains: its minimize() is told what, and calling it makes a step. optimizer: Sgd,
+        Momentum, Adagrad, Adam, or tutti.opt.SGD, for all that has none of its own. strategy: by
+        default create_sync_strategy()."""
+        self._roles()
+        self._optimizer = DistributedOptimizer(optimizer, strategy_of(strategy))
+        return self._optimizer
+
+    def _start(self) -> Fleet:
+        trained = self._optimizer
+        if trained is None or (trained.dense is None and not trained.tables):
+            raise InvalidArgument("fleet.distributed_optimizer(optimizer, strategy).minimize("
+                                  "parameters, embeddings) comes first")
+        tables: List[Union[Embedding, Dense]] = list(trained.tables)
+        if trained.dense is not None:
+            tables.append(trained.dense)
+        return start_as(self._roles().generate_role(), tables, mode=trained.strategy.mode,
+                        rule=trained.rule, slicing=trained.strategy.slicing, load=self._model_dir)
+
+    def init_server(self, model_dir: Union[str, os.PathLike[str], None] = None) -> None:
+        """On a server: it will begin with what save_persistables() has written to model_dir."""
+        if not self.is_server():
+            raise InvalidArgument("init_server() is for servers, and this is a worker")
+        if model_dir is not None and not os.path.isdir(model_dir):
+            raise InvalidArgument(f"model_dir is {os.fspath(model_dir)!r}, which is no folder")
+        self._model_dir = None if model_dir is None else os.fspath(model_dir)
+
+    def run_server(self) -> None:
+        """On a server: serves, and returns when all workers have stopped or are lost."""
+        if not self.is_server():
+            raise InvalidArgument("run_server() is for servers, and this is a worker")
+        with self._start() as served:
+            served.serve()
+
+    def init_worker(self) -> None:
+        """On a worker: waits for all servers and workers. PeerLost lists who is missing at the
+        deadline."""
+        if not self.is_worker():
+            raise InvalidArgument("init_worker() is for workers, and this is a server")
+        if self._fleet is not None:
+            raise InvalidArgument("init_worker() was called before")
+        self._fleet = self._start()
+        if self._optimizer is not None:
+            self._optimizer.fleet = self._fleet
+
+    def _at_work(self) -> Fleet:
+        if self._fleet is None:
+            raise InvalidArgument("fleet.init_worker() comes first")
+        return self._fleet
+
+    @property
+    def workers(self) -> Any:
+        """A communicator of the workers alone, as ps.Fleet.workers."""
+        return self._at_work().workers
+
+    def barrier_worker(self) -> None:
+        """Blocks until all workers that live have called it."""
+        self._at_work().barrier()
+
+    def save_persistables(self, executor: Any = None, dirname: Any = None,
+                          main_program: Any = None) -> None:
+        """On one worker: has the servers write all tables and parameters to a folder, beside the
+        training. save_persistables(dirname) will do: executor and main_program are Paddle's."""
+        if dirname is None and isinstance(executor, (str, os.PathLike)):
+            dirname = executor
+        if dirname is None:
+            raise InvalidArgument("dirname is None, but must be a folder")
+        self._at_work().save(os.fspath(dirname))
+
+    def stats(self) -> Dict[str, Any]:
+        """What this worker has done, as ps.Fleet.stats()."""
+        return self._at_work().stats()
+
+    def stop_worker(self) -> None:
+        """On a worker: pushes what is left, and leaves."""
+        with self._at_work():
+            self._fleet = None
+
+
+fleet = PaddleFleet()

@@ -1,0 +1,267 @@
+"""Fluid's DistributeTranspiler: what a process of a parameter server has to run."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Iterable, List, NamedTuple, Optional, Tuple, Type, Union
+
+from tutti import opt as _opt
+from tutti._core import Communicator
+from tutti._core import ps as core
+from tutti._log import logger
+from tutti.errors import InvalidArgument
+from tutti.ps import _roles
+from tutti.ps._config import DistributeTranspilerConfig
+from tutti.ps._dense import Dense
+from tutti.ps._dispatch import choose
+from tutti.ps._embedding import Embedding
+from tutti.ps._fleet import Fleet, start_as
+from tutti.ps._paddle import rule_of
+
+
+class Program(NamedTuple):
+    """What is trained, where Fluid has a graph: the dense parameters as ps.Dense takes them, the
+    Embeddings, and the optimizer of what has none of its own."""
+
+    parameters: Any = ()
+    embeddings: Iterable[Embedding] = ()
+    optimizer: Any = core.Sgd()
+
+
+class _Nothing:
+    """A program that has nothing to do: parameters begin with trainer 0's values."""
+
+    def run(self) -> None:
+        pass
+
+
+class PserverProgram:
+    """What a server runs."""
+
+    def __init__(self, job: DistributeTranspiler, index: int) -> None:
+        self._job, self._index = job, index
+
+    def run(self) -> None:
+        """Serves, and returns when all trainers have stopped or are lost."""
+        with self._job.start(core.Placement.server, self._index) as served:
+            served.serve()
+
+
+class TrainerProgram:
+    """What a trainer has: a step is program(gradients), where gradients are pairs (parameter,
+    gradient), a mapping, or a loss of PyTorch's. A context manager, at whose end the trainer
+    stops."""
+
+    def __init__(self, job: DistributeTranspiler) -> None:
+        self._job = job
+        self._fleet: Optional[Fleet] = None
+
+    @property
+    def fleet(self) -> Fleet:
+        """The worker. The first use waits for the servers."""
+        if self._fleet is None:
+            self._fleet = self._job.start(core.Placement.worker, self._job.trainer_id)
+        return self._fleet
+
+    def run(self, gradients: Any = ()) -> None:
+        """A step: pushes the gradients of dense parameters, ends the batch, and pulls. Those of
+        Embeddings were pushed before, or are by a loss's backward pass."""
+        fleet = self.fleet
+        dense = self._job.dense
+        if dense is not None:
+            dense.push(gradients)
+        fleet.step()
+        if dense is not None:
+            dense.pull()
+
+    __call__ = run
+
+    def stop(self) -> None:
+        """Pushes what is left, and leaves."""
+        self.__exit__(None, None, None)
+
+    def __enter__(self) -> TrainerProgram:
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
+                 traceback: Optional[TracebackType]) -> None:
+        fleet, self._fleet = self._fleet, None
+        if fleet is not None:
+            fleet.__exit__(kind, error, traceback)
+
+
+class CollectiveProgram:
+    """What a trainer has in the modes without servers: a step of DistOpt, which is `opt`."""
+
+    def __init__(self, dist_opt: _opt.DistOpt) -> None:
+        self.opt = dist_opt
+
+    def run(self, gradients: Any = ()) -> None:
+        """A step: averages the gradients of all trainers, and updates."""
+        self.opt(gradients)
+
+    __call__ = run
+
+    def stop(self) -> None:
+        """Leaves."""
+        self.opt.communicator.close()
+
+    def __enter__(self) -> CollectiveProgram:
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
+                 traceback: Optional[TracebackType]) -> None:
+        self.opt.communicator.__exit__(kind, error, traceback)
+
+
+class DistributeTranspiler:
+    """Turns a program into those of servers and trainers, which are started by hand with endpoints
+    as arguments."""
+
+    def __init__(self, config: Optional[DistributeTranspilerConfig] = None) -> None:
+        self.config = config or DistributeTranspilerConfig()
+        self.trainer_id = 0
+        self.dense: Optional[Dense] = None
+        self._program: Optional[Program] = None
+        self._endpoints: List[str] = []
+        self._trainers = 0
+        self._mode: Any = None
+        self._collective: Optional[CollectiveProgram] = None
+
+    def transpile(
+        self,
+        trainer_id: int,
+        program: Optional[Program] = None,
+        pservers: str = "127.0.0.1:6174",
+        trainers: Union[int, str] = 1,
+        sync_mode: bool = True,
+        startup_program: Any = None,
+        current_endpoint: str = "127.0.0.1:6174",
+    ) -> None:
+        """trainer_id: this trainer's number; a server's does not matter. program: what is trained.
+        pservers: the servers' 'host:port', with commas. trainers: how many there are. sync_mode:
+        False for asynchronous training.
+
+        In mode "nccl2" trainers is the list of their endpoints, current_endpoint this one's, and
+        the trainers join here: collective over them and blocking.
+        """
+        if not isinstance(program, Program):
+            raise InvalidArgument(f"program is a {type(program).__name__}, but must be a ps.Program("
+                                  "parameters, embeddings, optimizer): there is no graph to take "
+                                  "them from")
+        if startup_program is not None:
+            raise InvalidArgument("startup_program is given, but what parameters begin with is what "
+                                  "those of trainer 0 are")
+        if self._program is not None:
+            raise InvalidArgument("transpile() was called before")
+        if self.config.mode == "pserver":
+            self._set_servers(program, pservers, trainers, sync_mode)
+        else:
+            self._join(program, trainer_id, trainers, sync_mode, current_endpoint)
+        self.trainer_id = trainer_id
+        self._program = program
+
+    def _set_servers(self, program: Program, pservers: str, trainers: Union[int, str],
+                     sync_mode: bool) -> None:
+        if not isinstance(trainers, int) or trainers < 1:
+            raise InvalidArgument(f"trainers is {trainers!r}, but must be how many there are; a list "
+                                  "of endpoints is for mode 'nccl2'")
+        rule_of(program.optimizer)
+        dense = Dense(program.parameters)
+        self.dense = dense if dense.parameters else None
+        self._endpoints = [endpoint.strip() for endpoint in pservers.split(",")]
+        self._trainers = trainers
+        self._mode = self.config.mode_of(sync_mode and self.config.sync_mode)
+
+    def _join(self, program: Program, trainer_id: int, trainers: Union[int, str], sync_mode: bool,
+              current_endpoint: str) -> None:
+        if not isinstance(trainers, str):
+            raise InvalidArgument(f"trainers is {trainers!r}, but must be the list of their endpoints "
+                                  f"in mode {self.config.mode!r}")
+        endpoints = [endpoint.strip() for endpoint in trainers.split(",")]
+        if not 0 <= trainer_id < len(endpoints) or endpoints[trainer_id] != current_endpoint:
+            raise InvalidArgument(f"current_endpoint is {current_endpoint!r}, but must be number "
+                                  f"{trainer_id} (trainer_id) of trainers, {trainers}")
+        if not sync_mode:
+            raise InvalidArgument(f"sync_mode is False, but mode {self.config.mode!r} is synchronous")
+        if tuple(program.embeddings):
+            raise InvalidArgument(f"program has embeddings, but mode {self.config.mode!r} has no "
+                                  "servers, where these lie")
+        sgd = program.optimizer
+        if isinstance(sgd, core.Sgd):
+            sgd = _opt.SGD(sgd.lr)
+        elif isinstance(sgd, core.Momentum):
+            sgd = _opt.SGD(sgd.lr, sgd.momentum, nesterov=sgd.nesterov)
+        elif not isinstance(sgd, _opt.SGD):
+            raise InvalidArgument(f"optimizer is {sgd!r}, but mode {self.config.mode!r} has Sgd and "
+                                  "Momentum")
+        communicator = Communicator.from_endpoints(endpoints, trainer_id)
+        dist_opt = _opt.DistOpt(sgd, communicator=communicator)
+        dist_opt.register_parameters(Dense(program.parameters).parameters.items())
+        self._collective = CollectiveProgram(dist_opt)
+
+    def _servers(self) -> Program:
+        if self._program is None:
+            raise InvalidArgument("transpile() comes first")
+        if self._collective is not None:
+            raise InvalidArgument(f"mode {self.config.mode!r} has no servers")
+        return self._program
+
+    def start(self, place: Any, index: int) -> Fleet:
+        """Meets the others, as server or as worker number `index`."""
+        program = self._servers()
+        tables: List[Union[Embedding, Dense]] = list(program.embeddings)
+        if self.dense is not None:
+            tables.append(self.dense)
+        rule = rule_of(program.optimizer)
+        if self.config.print_log and self.dense is not None:
+            blocks = choose(self.config.slicing(), self.dense.spec(rule, False),
+                            len(self._endpoints), self._endpoints)
+            for block, server in blocks.items():
+                logger.info("%s: %d elements on %s", block.name, block.count,
+                            self._endpoints[server])
+        roles = _roles.Roles(place(",".join(self._endpoints), index, self._trainers))
+        return start_as(roles, tables, mode=self._mode, rule=rule, slicing=self.config.slicing())
+
+    def get_pserver_program(self, endpoint: str) -> PserverProgram:
+        """What the server that listens at `endpoint` runs."""
+        self._servers()
+        if endpoint not in self._endpoints:
+            raise InvalidArgument(f"endpoint is {endpoint!r}, but pservers are "
+                                  f"{', '.join(self._endpoints)}")
+        return PserverProgram(self, self._endpoints.index(endpoint))
+
+    def get_pserver_programs(self, endpoint: str) -> Tuple[PserverProgram, _Nothing]:
+        """The same, with what runs before."""
+        return self.get_pserver_program(endpoint), _Nothing()
+
+    def get_startup_program(self, endpoint: str, pserver_program: Optional[PserverProgram] = None,
+                            startup_program: Any = None) -> _Nothing:
+        """What runs before a server's program: nothing, since parameters begin with trainer 0's
+        values."""
+        self._servers()
+        return _Nothing()
+
+    def get_trainer_program(self, wait_port: bool = True) -> Union[TrainerProgram, CollectiveProgram]:
+        """What a trainer has. With wait_port, here and in the config, returns when all servers and
+        trainers are there; PeerLost lists who is missing at the deadline. Otherwise the first step
+        waits."""
+        if self._collective is not None:
+            return self._collective
+        self._servers()
+        program = TrainerProgram(self)
+        if wait_port and self.config.wait_port:
+            program.fleet  # noqa: B018 - meets the others
+        return program
+
+
+class Executor:
+    """Fluid's, which runs programs: exe.run(program). place means nothing: there is no graph to be
+    computed somewhere."""
+
+    def __init__(self, place: Any = None) -> None:
+        self.place = place
+
+    def run(self, program: Any, *arguments: Any) -> None:
+        """program.run(); of a trainer's program with the gradients of a step."""
+        program.run(*arguments)

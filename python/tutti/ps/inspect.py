@@ -1,0 +1,47 @@
+"""Shows what a checkpoint of a parameter server holds: python -m tutti.ps.inspect FOLDER [--json]."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any, Dict, List
+
+from tutti._core import ps as core
+from tutti.errors import Error
+
+_HEAD = ("", "rule", "rows", "dim", "bytes")
+
+
+def _lines(contents: Dict[str, Any]) -> List[str]:
+    rows = [_HEAD]
+    for kind in ("tables", "dense"):
+        for name, of in contents[kind].items():
+            rows.append((name, of["rule"], f"{of['rows']:,}", str(of["dim"]), f"{of['bytes']:,}"))
+    total = sum(of["bytes"] for kind in ("tables", "dense") for of in contents[kind].values())
+    rows.append(("", "", "", "", f"{total:,}"))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
+    return ["  ".join(cell.ljust(width) if column < 2 else cell.rjust(width)
+                      for column, (cell, width) in enumerate(zip(row, widths))).rstrip()
+            for row in rows]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tutti.ps.inspect", description="Checks a "
+                                     "checkpoint of a parameter server, and shows what it holds.")
+    parser.add_argument("folder")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    options = parser.parse_args()
+    try:
+        contents = core.inspect(options.folder)
+    except Error as error:
+        raise SystemExit(f"tutti.ps.inspect: {error}") from None
+    if options.json:
+        print(json.dumps(contents))
+        return
+    print(f"{options.folder}: written by {contents['servers']} servers"
+          + (f" after {contents['round']} rounds" if contents["round"] else ""))
+    print("\n".join(_lines(contents)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Embeddings as modules of PyTorch whose backward pass pushes."""
+
+# mypy: ignore-errors=True
+# Where PyTorch is not installed, its classes have no types.
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+
+import torch
+
+from tutti.errors import InvalidArgument
+from tutti.ps import _embedding
+
+
+class _Lookup(torch.autograd.Function):
+    """Rows of a table; what comes back as their gradient is pushed."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, table: _embedding.Embedding,
+                ids: torch.Tensor) -> torch.Tensor:
+        ctx.table, ctx.ids = table, ids
+        return table.lookup(ids)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Tuple[None, None, None]:
+        if torch.is_grad_enabled():  # create_graph
+            raise InvalidArgument(f"table {ctx.table.name} is pushed by its backward pass, which "
+                                  "cannot be differentiated again: create_graph must be False")
+        ctx.table.push(ctx.ids, gradient)
+        return None, None, None
+
+
+class Embedding(torch.nn.Module):
+    """Looks up rows of a table, as torch.nn.Embedding does of its weight.
+
+    The backward pass pushes gradients to the batch that the fleet's next step() ends. The rows are
+    no parameters of this module: the table's own optimizer trains them. In a backward pass with
+    create_graph InvalidArgument is raised, and nothing pushed.
+    """
+
+    def __init__(self, table: _embedding.Embedding) -> None:
+        super().__init__()
+        self.table = table
+        # Something that requires a gradient, without which there would be no backward pass.
+        self._anchor = (torch.empty(0, requires_grad=True),)
+
+    def extra_repr(self) -> str:
+        return f"{self.table.name}, {self.table.dim}"
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """The rows, of shape ids.shape + (dim,)."""
+        return _Lookup.apply(self._anchor[0], self.table, ids)
+
+
+class EmbeddingBag(Embedding):
+    """Sums or averages rows of a table, as torch.nn.EmbeddingBag does: the padding_idx of the table
+    counts for nothing, and an empty bag is zeros.
+
+    mode: "sum" or "mean".
+    """
+
+    def __init__(self, table: _embedding.Embedding, mode: str = "sum") -> None:
+        super().__init__(table)
+        if mode not in ("sum", "mean"):
+            raise InvalidArgument(f"mode is {mode!r}, but must be 'sum' or 'mean'")
+        self.mode = mode
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, mode={self.mode!r}"
+
+    def forward(self, ids: torch.Tensor, offsets: Optional[torch.Tensor] = None,
+                per_sample_weights: Optional[torch.Tensor] = None) -> torch.Tensor:
+        """One row a bag: ids has a bag a row, or one dimension, and offsets says where in it each
+        bag begins. per_sample_weights, of the shape of ids, are for sums."""
+        if ids.dim() == 1 and offsets is None or ids.dim() == 2 and offsets is not None:
+            raise InvalidArgument(f"ids has {ids.dim()} dimensions: two are for bags of one length, "
+                                  "one and offsets for bags of any")
+        if ids.dim() not in (1, 2):
+            raise InvalidArgument(f"ids has {ids.dim()} dimensions, but must have 1 or 2")
+        rows = super().forward(ids)
+        if per_sample_weights is not None:
+            if self.mode != "sum" or per_sample_weights.shape != ids.shape:
+                raise InvalidArgument("per_sample_weights must have the shape of ids, in mode 'sum'")
+            rows = rows * per_sample_weights.unsqueeze(-1)
+        counts = torch.ones_like(ids) if self.table.padding_idx is None else (
+            ids != self.table.padding_idx).to(ids.dtype)
+        if offsets is None:
+            return self._mean(rows.sum(1), counts.sum(1))
+        bags = self._bags(offsets, ids)
+        sums = rows.new_zeros(len(offsets), self.table.dim).index_add(0, bags, rows)
+        return self._mean(sums, counts.new_zeros(len(offsets)).index_add(0, bags, counts))
+
+    def _mean(self, sums: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        return sums if self.mode == "sum" else sums / counts.clamp(min=1).unsqueeze(-1)
+
+    @staticmethod
+    def _bags(offsets: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        """The bag of each id."""
+        ends = torch.cat([offsets[1:], offsets.new_tensor([len(ids)])])
+        lengths = ends - offsets
+        if len(offsets) == 0 and len(ids) > 0 or len(offsets) > 0 and (
+                int(offsets[0]) != 0 or bool((lengths < 0).any())):
+            raise InvalidArgument("offsets must begin with 0, not fall, and end within ids")
+        return torch.repeat_interleave(torch.arange(len(offsets), device=ids.device), lengths)

@@ -1,0 +1,181 @@
+"""tutti.ps with PyTorch: modules whose backward pass pushes, and Dense of a module, against PyTorch."""
+
+import pytest
+
+import launching
+import tutti
+from tutti import opt, ps
+
+torch = pytest.importorskip("torch")
+# What PyTorch imports at its first use, forked ranks need not import each.
+torch.testing.assert_close(torch.ones(1), torch.ones(1))
+torch.optim.SGD([torch.ones(1, requires_grad=True)]).step()
+
+ROWS, DIM, PADDING = 20, 4, 3
+
+
+def alone(tables, **options):
+    return ps.start(tables, servers="thread", mode=ps.Sync(),
+                    communicator=tutti.Communicator(0, 1, tutti.NcclIdHolder()), **options)
+
+
+def table():
+    return ps.Embedding("item", DIM, optimizer=ps.Sgd(0.5), init=ps.Uniform(-1, 1),
+                        padding_idx=PADDING)
+
+
+def twin(items, kind, **options):
+    """PyTorch's module with the rows that the table has."""
+    module = kind(ROWS, DIM, padding_idx=PADDING, **options)
+    with torch.no_grad():
+        module.weight.copy_(items.lookup(torch.arange(ROWS)))
+    return module
+
+
+def bags():
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, ROWS, (6, 5), generator=generator)
+    yield (ids,)
+    yield (torch.full((2, 3), PADDING),)
+    flat, offsets = ids.flatten(), torch.tensor([0, 7, 7, 12])
+    yield flat, offsets
+    yield flat[:0], offsets[:0]
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_a_bag_is_pytorch_s(mode):
+    items = table()
+    with alone([items]) as fleet:
+        bag, wanted = ps.torch.EmbeddingBag(items, mode), twin(items, torch.nn.EmbeddingBag, mode=mode)
+        sgd = torch.optim.SGD(wanted.parameters(), lr=0.5)
+        for arguments in bags():
+            for module in (bag, wanted):
+                result = module(*arguments)
+                (result * torch.arange(1.0, 1 + result.numel()).view_as(result).cos()).sum().backward()
+            torch.testing.assert_close(bag(*arguments), wanted(*arguments))
+            fleet.step()
+            sgd.step()
+            sgd.zero_grad()
+            torch.testing.assert_close(items.lookup(torch.arange(ROWS)), wanted.weight.detach())
+        assert not list(bag.parameters()) and repr(mode) in repr(bag)
+
+
+def test_weights_of_samples():
+    items = table()
+    ids = torch.tensor([[1, 2], [PADDING, 4]])
+    weights = torch.tensor([[0.5, 2.0], [3.0, -1.0]], requires_grad=True)
+    with alone([items]):
+        bag, wanted = ps.torch.EmbeddingBag(items), twin(items, torch.nn.EmbeddingBag, mode="sum")
+        gradients = []
+        for module in (bag, wanted):
+            result = module(ids, per_sample_weights=weights)
+            gradients.append(torch.autograd.grad(result.square().sum(), weights)[0])
+            torch.testing.assert_close(result, wanted(ids, per_sample_weights=weights))
+        torch.testing.assert_close(*gradients)
+
+
+def test_lookups_are_pytorch_s():
+    items = table()
+    ids = torch.tensor([[1, 1], [PADDING, 19]])
+    with alone([items]) as fleet:
+        module, wanted = ps.torch.Embedding(items), twin(items, torch.nn.Embedding)
+        torch.testing.assert_close(module(ids), wanted(ids))
+        with torch.no_grad():
+            assert not module(ids).requires_grad
+        module(ids).square().sum().backward()
+        wanted(ids).square().sum().backward()
+        fleet.step()
+        with torch.no_grad():
+            wanted.weight -= 0.5 * wanted.weight.grad
+        torch.testing.assert_close(module(ids), wanted(ids))
+        out = torch.empty(2, 2, DIM)
+        assert items.lookup(ids, out=out) is out and (out == module(ids)).all()
+
+
+def test_a_second_backward_pass_is_refused_and_pushes_nothing():
+    items = table()
+    with alone([items]) as fleet:
+        before = items.lookup([1])
+        x = torch.ones(1, requires_grad=True)
+        loss = (ps.torch.Embedding(items)(torch.tensor([1])) * x).square().sum()
+        with pytest.raises(tutti.InvalidArgument, match="item is pushed.*create_graph must be False"):
+            loss.backward(create_graph=True)
+        fleet.step()
+        assert (items.lookup([1]) == before).all()
+
+
+def test_what_the_modules_refuse():
+    items = table()
+    with pytest.raises(tutti.InvalidArgument, match="mode is 'max'"):
+        ps.torch.EmbeddingBag(items, "max")
+    ids = torch.arange(4)
+    with alone([items]):
+        bag = ps.torch.EmbeddingBag(items, "mean")
+        for arguments, reason in [((ids,), "1 dimensions"), ((ids.view(2, 2), ids), "2 dimensions"),
+                                  ((ids.view(2, 2, 1),), "3 dimensions"),
+                                  ((ids, torch.tensor([1])), "offsets"),
+                                  ((ids, torch.tensor([0, 3, 2])), "offsets"),
+                                  ((ids, torch.tensor([0, 9])), "offsets"),
+                                  ((ids.view(2, 2), None, torch.ones(2, 2)), "mode 'sum'")]:
+            with pytest.raises(tutti.InvalidArgument, match=reason):
+                bag(*arguments)
+        with pytest.raises(TypeError, match="ids is of float32"):
+            bag(torch.ones(2, 2))
+
+
+def network(items):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(ps.torch.Embedding(items), torch.nn.Flatten(),
+                               torch.nn.Linear(2 * DIM, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1))
+
+
+def batch(worker, step):
+    return torch.randint(0, ROWS, (8, 2), generator=torch.Generator().manual_seed(9 * worker + step))
+
+
+def training(place, by_dist_opt):
+    items = table()
+    net = network(items)
+    dense = ps.Dense(net, optimizer=ps.Sgd(0.5))
+    fleet = ps.start([items] if by_dist_opt else [items, dense], mode=ps.Sync(), servers="thread",
+                     communicator=place.communicator())
+    with fleet:
+        dist = opt.DistOpt(opt.SGD(lr=0.5), communicator=fleet.workers) if by_dist_opt else None
+        for step in range(4):
+            loss = net(batch(place.rank, step)).square().mean()
+            if dist:
+                dist(loss)  # the backward pass pushes the rows
+            elif step % 2:
+                dense.push(loss)
+            else:
+                net.zero_grad()
+                loss.backward()
+                dense.push()
+            fleet.step()
+            if not dist:
+                dense.pull()
+        return ([param.detach().numpy() for param in net.parameters()],
+                items.lookup(range(ROWS)))
+
+
+def both_batches(place):
+    """One worker with the batches of two."""
+    items = table()
+    net = network(items)
+    dense = ps.Dense(net, optimizer=ps.Sgd(0.5))
+    with ps.start([items, dense], mode=ps.Sync(), servers="thread",
+                  communicator=place.communicator()) as fleet:
+        for step in range(4):
+            dense.push(net(torch.cat([batch(worker, step) for worker in (0, 1)])).square().mean())
+            fleet.step()
+            dense.pull()
+        return ([param.detach().numpy() for param in net.parameters()], items.lookup(range(ROWS)))
+
+
+@pytest.mark.parametrize("by_dist_opt", [False, True])
+def test_workers_in_step_are_one_with_their_batches(by_dist_opt):
+    (wanted,) = launching.run(both_batches, 1, "fork")
+    for params, rows in launching.run(training, 2, "fork", by_dist_opt):
+        for param, of_one in zip(params, wanted[0]):
+            torch.testing.assert_close(torch.from_numpy(param), torch.from_numpy(of_one))
+        torch.testing.assert_close(torch.from_numpy(rows), torch.from_numpy(wanted[1]))
