@@ -16,6 +16,11 @@ namespace {
 constexpr double kFullest = 0.72;
 constexpr double kRoomiest = 0.62;
 
+// Arrays that were written anew keep their memory for some time: a reader may still be in one. If
+// it comes there even later, it sees that the array is old, but has taken a page of memory by
+// reading.
+constexpr std::size_t kOldArrays = 16;
+
 constexpr std::int64_t kLinesOfPage = kPage / static_cast<std::int64_t>(sizeof(Line));
 
 bool fits(std::int64_t ids, std::int64_t lines) {
@@ -69,6 +74,12 @@ void Shards::rewrite(int shard, std::int64_t rows) {
                       ENOSPC);
   }
   const ShardState state{old.generation + 1, static_cast<std::uint32_t>(count)};
+  // Another old array of the shard may have this place.
+  std::erase_if(old_, [&](const OldArray& array) {
+    if (array.shard != shard) return false;
+    give_back(array);
+    return true;
+  });
   arena_.take(index_.array_offset(shard, state.generation), bytes);
   const Lines from = index_.lines(shard, old);
   const Lines to = index_.lines(shard, state);
@@ -80,11 +91,18 @@ void Shards::rewrite(int shard, std::int64_t rows) {
       put(to, index_.within(id), id, word);
     }
   }
+  if (old.lines > 0) old_.push_back({shard, old});
   const auto i = static_cast<std::size_t>(shard);
   used_[i] = live_[i];
   index_.header().shards[i].store(state, std::memory_order_release);
-  arena_.give_back(index_.array_offset(shard, old.generation),
-                   static_cast<std::int64_t>(old.lines * sizeof(Line)));
+  if (old_.size() <= kOldArrays) return;
+  give_back(old_.front());
+  old_.pop_front();
+}
+
+void Shards::give_back(const OldArray& array) {
+  arena_.give_back(index_.array_offset(array.shard, array.state.generation),
+                   static_cast<std::int64_t>(array.state.lines * sizeof(Line)));
 }
 
 Slot& Shards::insert(std::int64_t id, std::uint32_t row) {

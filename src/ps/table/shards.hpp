@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 
 #include "ps/table/arena.hpp"
 #include "ps/table/index.hpp"
@@ -42,12 +43,20 @@ class Shards {
   static std::int64_t array_bytes(std::int64_t most_rows);
 
  private:
+  /** An array that was written anew. */
+  struct OldArray {
+    int shard;
+    ShardState state;
+  };
+
   void rewrite(int shard, std::int64_t rows);
+  void give_back(const OldArray& array);
 
   Arena& arena_;
   Index index_;
   Counts live_{};
-  Counts used_{};  ///< slots that are not vacant
+  Counts used_{};             ///< slots that are not vacant
+  std::deque<OldArray> old_;  ///< whose memory has not been given back
 };
 
 }  // namespace tutti::ps
