@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/deadline.hpp"
+#include "base/waiter.hpp"
 #include "comm/shm/flag.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
@@ -18,6 +19,7 @@ namespace tutti::ps {
 namespace {
 
 constexpr std::chrono::microseconds kSpin{50};
+constexpr std::chrono::microseconds kAlone{10};  // of that, without offering the core
 constexpr std::chrono::microseconds kBetweenSockets{200};
 constexpr std::chrono::milliseconds kLongest{1000};
 constexpr std::chrono::milliseconds kForLastAnswers{5000};
@@ -86,12 +88,14 @@ std::optional<Request> EpollLinks::spin(Clock::time_point end) {
   const bool useful = std::any_of(peers_.begin(), peers_.end(), [](const Entry& entry) {
     return entry.peer->shares_memory() && !entry.peer->has_ended();
   });
-  end = std::min(end, Clock::now() + kSpin);
-  while (useful && told_ && Clock::now() < end) {
+  const auto start = Clock::now();
+  end = std::min(end, start + kSpin);
+  for (auto now = start; useful && told_ && now < end; now = Clock::now()) {
     for (int i = 0; i < kLooksPerClock; ++i) {
       if (auto request = take()) return request;
       shm::relax();
     }
+    if (now - start > kAlone) offer_core();
   }
   return std::nullopt;
 }

@@ -62,6 +62,7 @@ class OutgoingFrame {
   }
   OutgoingFrame(const OutgoingFrame&) = delete;
   OutgoingFrame& operator=(const OutgoingFrame&) = delete;
+  ~OutgoingFrame() = default;
 
   std::int64_t payload_bytes() const { return head_.header.payload_bytes; }
   Moved send(const mpi::Socket& socket, std::int64_t& budget, int& error) {
@@ -104,6 +105,7 @@ class FrameReader {
   FrameReader() = default;
   FrameReader(const FrameReader&) = delete;
   FrameReader& operator=(const FrameReader&) = delete;
+  ~FrameReader() = default;
 
  private:
   Head head_;

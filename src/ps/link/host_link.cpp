@@ -14,11 +14,12 @@
 namespace tutti::ps {
 namespace {
 
-using std::chrono_literals::operator""us;
-using std::chrono_literals::operator""ms;
-
-constexpr WaitPolicy kForAnAnswer{
-    .first_looks = 100, .spin = 20us, .between = &shm::relax, .nap = 50ms};
+/** A server that looks at its links answers within the first looks; one that sleeps has been woken
+ * before this ends. */
+constexpr WaitPolicy kForAnAnswer{.first_looks = 1000,
+                                  .spin = std::chrono::microseconds(60),
+                                  .between = &offer_core,
+                                  .nap = std::chrono::milliseconds(50)};
 
 }  // namespace
 
