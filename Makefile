@@ -13,7 +13,7 @@ CONFIGURE := cmake --preset $(PRESET)
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
-.PHONY: help build mnist test faults fuzz bench lint install gpu-bundle gpu-check clean
+.PHONY: help build mnist ctr test faults fuzz bench lint install gpu-bundle gpu-check clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -27,6 +27,12 @@ mnist: deps-example  ## Train the CNN on MNIST, two ranks; ARGS="--epochs 1" goe
 	$(CONFIGURE)
 	cmake --build $(BUILD) --parallel $(JOBS) --target mnist_dist
 	mpiexec --hostfile $(HOSTFILE) $(BUILD)/bin/mnist_dist $(ARGS)
+
+ctr: deps-python  ## Train wide & deep on clicks, two workers, a server; ARGS="--mode sync" goes to ctr_dist.py
+	$(CONFIGURE)
+	cmake --build $(BUILD) --parallel $(JOBS) --target _core tutti_launcher
+	PYTHONPATH=$(CURDIR)/$(BUILD)/python $(BUILD)/bin/tutti run --server_num 1 --worker_num 2 \
+	  "$$(scripts/find_python.sh numpy)" examples/ctr/ctr_dist.py $(ARGS)
 
 test: build  ## Run all tests; ARGS="-R shm" goes to ctest
 	ctest --test-dir $(BUILD) --no-tests=error --output-on-failure --parallel $(JOBS) $(ARGS)

@@ -25,7 +25,7 @@ allreduce() {
 # What a Python benchmark needs besides the standard library.
 python_for() {
   case $1 in
-    python_* | launch_*) scripts/find_python.sh numpy ;;
+    python_* | launch_* | ctr_*) scripts/find_python.sh numpy ;;
     *) scripts/find_python.sh torch ;;
   esac
 }
@@ -58,6 +58,7 @@ short_arguments() {
     loader_vs_torch) echo --samples 20000 --rounds 3 ;;
     mnist_vs_torch) echo --rounds 1 --images 6400 ;;
     ps_bench) echo --rows 1M --rounds 2 --seconds 0.1 ;;
+    ctr_vs_paddle) echo --rounds 1 --steps 60 ;;
     store_bench) echo 400 ;;
     python_call) echo --rounds 5000 --repeat 3 ;;
   esac

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing: install_deps.sh [library] [example] [build] [bench] [lint]
+# Installs what is missing: install_deps.sh [library] [python] [example] [build] [bench] [lint]
 # On Debian and Ubuntu with apt-get (through sudo unless root); elsewhere it says what to install.
 # When nothing is missing it does nothing.
 set -euo pipefail
@@ -32,6 +32,14 @@ library() {
   need libopenmpi-dev has mpicxx
 }
 
+python() {  # the package
+  library
+  need python3 has python3
+  need python3-dev python_headers
+  need python3-numpy scripts/find_python.sh numpy
+  need pybind11-dev has_pybind11
+}
+
 example() {
   library
   need openmpi-bin has mpiexec
@@ -42,12 +50,9 @@ example() {
 
 build() {  # everything, and its tests
   example
-  need python3 has python3
-  need python3-dev python_headers
-  need python3-numpy scripts/find_python.sh numpy
+  python
   need python3-pytest scripts/find_python.sh numpy pytest
   need python3-mpi4py scripts/find_python.sh numpy pytest mpi4py
-  need pybind11-dev has_pybind11
   need libgtest-dev has_header gtest/gtest.h
   need iproute2 has_for_root tc  # of a test
 }
@@ -68,8 +73,8 @@ lint() {
 cd "$(dirname "$0")/.."
 for group in "${@:-build}"; do
   case $group in
-    library | example | build | bench | lint) "$group" ;;
-    *) echo "install_deps.sh: no group named '$group' (library, example, build, bench, lint)" >&2 && exit 2 ;;
+    library | python | example | build | bench | lint) "$group" ;;
+    *) echo "install_deps.sh: no group named '$group' (library, python, example, build, bench, lint)" >&2 && exit 2 ;;
   esac
 done
 [ ${#missing[@]} -gt 0 ] || exit 0

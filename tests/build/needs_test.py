@@ -36,9 +36,9 @@ class Needs(unittest.TestCase):
         output = subprocess.check_output(["make", "-n", "-C", self.root, target], text=True)
         return output.split("scripts/install_deps.sh ")[1].split()[0]
 
-    def test_install_and_mnist_install_nothing_for_tests(self):
+    def test_programs_install_nothing_for_tests(self):
         self.assertIn("libgtest-dev", self.packages(self.group_of("test")))
-        for target in ("install", "mnist"):
+        for target in ("install", "mnist", "ctr"):
             packages = self.packages(self.group_of(target))
             self.assertIn("libopenmpi-dev", packages)
             for package in TESTS_ALONE:

@@ -1,0 +1,314 @@
+#!/usr/bin/env python3
+"""Models on parameter servers: what the servers cost, and the same beside Paddle 1.8.5.
+
+ctr: 26 embeddings of 16 floats and 13 numbers, layers of 128, 64 and 2, batches of 512 of random ids
+below a million; mlp: 784, 1024, 1024 and 10 (1.86 million parameters), batches of 64; SGD. Two
+workers with a thread each. Steps a second of a worker, of rounds in which all take turns:
+
+    alone      the two processes train for themselves, each with all parameters in its own memory
+    compute    ctr: the same without a table: its rows are constants
+    sync, half-async, async, geo          with tutti's servers
+    paddle sync, ...                      with a server of Paddle 1.8.5's; paddle local: as alone
+
+Paddle needs a Python 3.7 of its own: python3.7 -m venv DIR; DIR/bin/pip install
+paddlepaddle==1.8.5 'protobuf<3.21'; then --paddle DIR/bin/python. Without it, that is said, and the
+rest runs. A run whose loss is not that of the model does not count.
+
+    ctr_vs_paddle.py [--models ctr mlp] [--rounds 5] [--steps 300] [--servers thread]
+                     [--paddle PYTHON] [--json FILE]
+"""
+
+import os
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+os.environ.update(ONE_THREAD)
+
+import argparse
+import json
+import pathlib
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPOSITORY / "examples" / "ctr"))
+sys.path.append(str(REPOSITORY / "build" / "release" / "python"))
+
+from model import MLP
+
+IDS, DIM, FIELDS, NUMBERS, BATCHES, WARM_UP = 1_000_000, 16, 26, 13, 16, 20
+LR = 0.01
+OWN = {"ctr": ("alone", "compute", "async", "sync", "half-async", "geo"),
+       "mlp": ("alone", "async", "sync")}
+PADDLE = {"ctr": ("local", "async", "sync", "half-async", "geo"), "mlp": ("local", "async", "sync")}
+LIMIT = 300  # seconds a run
+
+
+# ------------------------------------------------------------------------------------- a worker
+
+
+def batches_of(model, rank):
+    """As paddle_ctr.py has them."""
+    random = np.random.RandomState(rank)
+    for _ in range(BATCHES):
+        if model == "ctr":
+            ids = random.randint(0, IDS, (512, FIELDS)).astype(np.int64)
+            yield ids, random.rand(512, NUMBERS).astype(np.float32), ids[:, 0] % 2
+        else:
+            yield None, random.rand(64, 784).astype(np.float32), random.randint(0, 10, 64)
+
+
+def softmax_loss(logits, labels):
+    """The mean loss, and its gradient."""
+    g = np.exp(logits - logits.max(axis=1, keepdims=True))
+    g /= g.sum(axis=1, keepdims=True)
+    rows = np.arange(len(labels))
+    loss = -float(np.mean(np.log(g[rows, labels])))
+    g[rows, labels] -= 1
+    g /= len(labels)
+    return loss, g
+
+
+class ArrayTable:
+    """A table in this process' memory, its rows at their ids."""
+
+    def __init__(self):
+        self.rows = np.random.default_rng(0).uniform(-0.01, 0.01, (IDS, DIM)).astype(np.float32)
+
+    def lookup(self, ids):
+        return self.rows[ids]
+
+    def push(self, ids, gradients):
+        """Plain SGD, of each id once."""
+        order = np.argsort(ids, axis=None, kind="stable")
+        ids = ids.ravel()[order]
+        first = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))
+        sums = np.add.reduceat(gradients.reshape(-1, DIM)[order], first)
+        self.rows[ids[first]] -= np.float32(LR) * sums
+
+
+class ConstantRows:
+    def __init__(self):
+        self.rows = np.full((512, FIELDS, DIM), 0.01, np.float32)
+
+    def lookup(self, ids):
+        return self.rows
+
+    def push(self, ids, gradients):
+        pass
+
+
+class OwnParameters:
+    """Parameters in this process' memory."""
+
+    def __init__(self, parameters):
+        self.parameters = parameters
+
+    def pull(self):
+        pass
+
+    def push(self, gradients):
+        for name, gradient in gradients.items():
+            gradient *= np.float32(LR)
+            self.parameters[name] -= gradient
+
+
+def make_net(model):
+    random = np.random.default_rng(0)
+    if model == "ctr":
+        return MLP([FIELDS * DIM, NUMBERS], [128, 64, 2], random)
+    return MLP([784], [1024, 1024, 10], random)
+
+
+def one_step(model, net, table, dense, batch):
+    ids, numbers, labels = batch
+    dense.pull()
+    if model == "mlp":
+        loss, g = softmax_loss(net.forward(numbers), labels)
+        dense.push(net.backward(g)[0])
+        return loss
+    rows = table.lookup(ids)
+    loss, g = softmax_loss(net.forward(rows.reshape(len(rows), -1), numbers), labels)
+    gradients, sums = net.backward(g)
+    table.push(ids, (sums @ net.parameters["deep.0.0"].T).reshape(rows.shape))
+    dense.push(gradients)
+    return loss
+
+
+def train(model, net, table, dense, rank, steps, meet, end_step=lambda: None):
+    """The steps a second of this worker, and the last loss."""
+    batches = list(batches_of(model, rank))
+    for step in range(-WARM_UP, steps):
+        if step == 0:
+            meet()
+            start = time.perf_counter()
+        loss = one_step(model, net, table, dense, batches[step % BATCHES])
+        end_step()
+    return {"steps_per_s": steps / (time.perf_counter() - start), "loss": loss}
+
+
+def own_worker(mode, model, steps, servers):
+    """A rank of tutti run: of a server that is none, it is one of the workers; they print JSON."""
+    import tutti
+
+    net = make_net(model)
+    if mode in ("alone", "compute"):
+        ranks = tutti.Communicator()
+        table = ConstantRows() if mode == "compute" else ArrayTable() if model == "ctr" else None
+        result = train(model, net, table, OwnParameters(net.parameters), ranks.global_rank, steps,
+                       ranks.barrier)
+        ranks.barrier()
+        print(json.dumps(result), flush=True)
+        return
+    from tutti import ps
+
+    rule = ps.Sgd(lr=LR)
+    table = ps.Embedding("emb", DIM, optimizer=rule, dict_size=IDS)
+    dense = ps.Dense(net.parameters, optimizer=rule)
+    modes = {"sync": ps.Sync(), "async": ps.Async(), "half-async": ps.HalfAsync(), "geo": ps.Geo()}
+    tables = [table, dense] if model == "ctr" else [dense]
+    with ps.start(tables, mode=modes[mode], servers=servers) as fleet:
+        if fleet.is_server:
+            fleet.serve()
+            return
+
+        def meet():
+            fleet.flush()
+            fleet.barrier()
+
+        result = train(model, net, table, dense, fleet.worker_index, steps, meet, fleet.step)
+        print(json.dumps(result), flush=True)
+        fleet.barrier()
+
+
+# ------------------------------------------------------------------------------------------ jobs
+
+
+def run_processes(commands, environment):
+    """What they print; None if one fails or does not end in time. None is left behind."""
+    processes = [subprocess.Popen(command, env=dict(environment, RANK=str(rank)), text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                  start_new_session=True)
+                 for rank, command in enumerate(commands)]
+    try:
+        outputs = [process.communicate(timeout=LIMIT)[0] for process in processes]
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        for process in processes:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+    return None if any(process.returncode for process in processes) else "".join(outputs)
+
+
+def run_own(mode, model, arguments):
+    workers = [sys.executable, __file__, "--worker", mode, "--models", model, "--steps",
+               str(arguments.steps), "--servers", arguments.servers]
+    ranks = 2
+    if mode not in ("alone", "compute") and arguments.servers != "thread":
+        ranks += int(arguments.servers)
+    with tempfile.TemporaryDirectory() as logs:
+        return run_processes([[str(arguments.tutti), "run", "-n", str(ranks), "--tee", "all",
+                               "--log_dir", logs, *workers]], dict(os.environ))
+
+
+def run_paddle(mode, model, arguments):
+    program = [str(REPOSITORY / "benchmarks" / "peers" / "paddle_ctr.py"), mode, model,
+               str(arguments.steps)]
+    python = str(arguments.paddle)
+    if mode == "local":
+        return run_processes(2 * [[python, *program]], dict(os.environ))
+    with tempfile.TemporaryDirectory() as logs:
+        done = run_processes([[python, "-m", "paddle.distributed.launch_ps", "--server_num", "1",
+                               "--worker_num", "2", "--start_port", str(20000 + os.getpid() % 20000),
+                               "--log_dir", logs, *program]], dict(os.environ))
+        if done is None:
+            return None
+        return "".join(path.read_text() for path in pathlib.Path(logs).glob("worker*"))
+
+
+def steps_of(output, most_loss):
+    """The mean of the workers' steps a second; None unless both have ended well."""
+    if output is None:
+        return None
+    lines = [line[line.index("{"):] for line in output.splitlines() if '"steps_per_s"' in line]
+    results = [json.loads(line) for line in lines]
+    if len(results) != 2 or not all(0 < result["loss"] < most_loss for result in results):
+        return None
+    return statistics.mean(result["steps_per_s"] for result in results)
+
+
+def measure(model, arguments, write):
+    sides = {mode: run_own for mode in OWN[model]}
+    if arguments.paddle:
+        sides.update({f"paddle {mode}": run_paddle for mode in PADDLE[model]})
+    speeds = {}
+    for number in range(arguments.rounds):
+        for side, run in sides.items():
+            speed = steps_of(run(side.removeprefix("paddle "), model, arguments),
+                             0.75 if model == "ctr" else 2.6)
+            write({"kind": "run", "model": model, "side": side, "round": number,
+                   "steps_per_s": speed})
+            print(f"round {number}  {model}  {side:18}  "
+                  + ("FAILED" if speed is None else f"{speed:7.1f} steps/s"), flush=True)
+            if speed is not None:
+                speeds.setdefault(side, []).append(speed)
+    return {side: statistics.median(values) for side, values in speeds.items()}
+
+
+def report(model, medians, write):
+    print(f"\n{model:20}  steps/s  of alone  times Paddle's")
+    for side, speed in medians.items():
+        alone = medians.get("paddle local" if side.startswith("paddle") else "alone")
+        peer = medians.get("paddle local" if side == "alone" else f"paddle {side}")
+        print(f"{side:20}  {speed:7.1f}  {speed / alone if alone else float('nan'):8.2f}"
+              + (f"  {speed / peer:14.2f}" if peer else ""))
+        write({"kind": "median", "model": model, "side": side, "steps_per_s": speed,
+               "of_alone": alone and speed / alone, "times_paddle": peer and speed / peer})
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", choices=("ctr", "mlp"), default=["ctr", "mlp"])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--servers", default="thread", help="thread, or a number of processes")
+    parser.add_argument("--paddle", type=pathlib.Path, help="the Python that has Paddle 1.8.5")
+    parser.add_argument("--tutti", type=pathlib.Path,
+                        default=REPOSITORY / "build" / "release" / "bin" / "tutti")
+    parser.add_argument("--json", type=pathlib.Path, help="JSON Lines: each run, each median")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main():
+    arguments = parse_arguments()
+    if arguments.worker:
+        servers = arguments.servers if arguments.servers == "thread" else int(arguments.servers)
+        return own_worker(arguments.worker, arguments.models[0], arguments.steps, servers)
+    if not arguments.paddle:
+        print("WITHOUT PADDLE: --paddle does not say which Python has it", flush=True)
+    elif subprocess.run([arguments.paddle, "-c", "import paddle.fluid"], check=False,
+                        capture_output=True).returncode:
+        print(f"WITHOUT PADDLE: {arguments.paddle} cannot import paddle.fluid", flush=True)
+        arguments.paddle = None
+    lines = open(arguments.json, "w") if arguments.json else None
+
+    def write(record):
+        if lines:
+            print(json.dumps(record), file=lines, flush=True)
+
+    for model in arguments.models:
+        report(model, measure(model, arguments, write), write)
+
+
+if __name__ == "__main__":
+    main()

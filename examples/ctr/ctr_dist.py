@@ -1,0 +1,167 @@
+"""Click-through rates by wide & deep, whose tables of embeddings lie on parameter servers.
+
+    tutti run --server_num 1 --worker_num 2 examples/ctr/ctr_dist.py --mode async
+    tutti run -n 2 examples/ctr/ctr_dist.py --servers thread --mode sync    # or mpiexec
+    python examples/ctr/ctr_dist.py                                         # one worker
+    python examples/ctr/ctr_dist.py --mode local                            # without servers
+"""
+
+import os
+
+# The parallelism is in the workers. NumPy's libraries read this when they are loaded.
+for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
+import sys
+import time
+
+import alone
+import checkpoint
+import numpy as np
+from auc import auc
+from criteo import ClicksFile, count_lines
+from examples import CATEGORIES, NUMBERS, batches_of
+from made_up import MadeUpClicks
+from model import WideAndDeep, logistic_loss, probabilities
+from options import MODES, parse_options
+from report import Report
+
+import tutti
+from tutti import ps
+
+MADE_UP_EXAMPLES = 250_000  # an epoch
+EVALUATED = 2048  # examples at once
+
+
+class Training:
+    """A worker's model, its tables, and the fleet that they belong to."""
+
+    def __init__(self, options):
+        self.options = options
+        self.model = WideAndDeep(CATEGORIES, NUMBERS, options.dim, options.hidden, options.seed)
+        if options.mode == "local":
+            rule = alone.Adagrad(options.lr)
+            self.wide = alone.Table(1, rule, 0.0, 0.0, options.seed)
+            self.deep = alone.Table(options.dim, rule, -0.01, 0.01, options.seed)
+            self.dense = alone.Dense(self.model.parameters, alone.Adagrad(options.dense_lr))
+        else:
+            rule = ps.Adagrad(lr=options.lr)
+            self.wide = ps.Embedding("wide", 1, optimizer=rule, init=ps.Constant(0.0))
+            self.deep = ps.Embedding("deep", options.dim, optimizer=rule, init=ps.Uniform(-0.01, 0.01))
+            self.dense = ps.Dense(self.model.parameters, optimizer=ps.Adagrad(lr=options.dense_lr))
+
+    def start(self):
+        """Meets the others; the fleet, and how many epochs a checkpoint has behind it."""
+        options, parts = self.options, [self.wide, self.deep, self.dense]
+        if options.mode == "local":
+            self.fleet = alone.Alone(parts)
+            return self.fleet, 0
+        done, path = 0, None
+        if options.resume:
+            done = checkpoint.last(options.resume)
+            path = checkpoint.path_of(options.resume, done)
+        servers = options.servers
+        if servers is None and not os.environ.get("PADDLE_PSERVERS_IP_PORT_LIST"):
+            servers = "thread"  # otherwise the environment says who is a server
+        self.fleet = ps.start(parts, mode=MODES[options.mode](options), servers=servers, seed=options.seed,
+                              load=path)
+        return self.fleet, done
+
+    def look_up(self, batch):
+        """Weights and embeddings of the fields."""
+        return self.wide.lookup(batch.ids)[..., 0], self.deep.lookup(batch.ids)
+
+    def train(self, batch):
+        """Pushes the gradients of one batch; its loss."""
+        found = self.model.gradients(*self.look_up(batch), batch.numbers, batch.labels,
+                                     1 / self.options.accumulate)
+        self.wide.push(batch.ids, found.wide[..., None])
+        self.deep.push(batch.ids, found.deep)
+        self.dense.push(found.parameters)
+        return found.loss
+
+    def train_epoch(self, source, first, rounds, report):
+        """The mean loss of this worker's batches, and the examples that all workers did a second."""
+        fleet, options = self.fleet, self.options
+        workers, a_round = fleet.worker_num, options.batch_size * options.accumulate
+        batches = batches_of(source, first, rounds, options.batch_size, fleet.worker_index, workers,
+                             options.accumulate)
+        start, losses = time.monotonic(), 0.0
+        for done in range(1, rounds + 1):
+            self.dense.pull()
+            for _ in range(options.accumulate):
+                losses += self.train(next(batches))
+            fleet.step()
+            report.progress(done, rounds, done * a_round * workers / (time.monotonic() - start))
+        fleet.flush()
+        fleet.barrier()
+        rate = rounds * a_round * workers / (time.monotonic() - start)
+        return losses / (rounds * options.accumulate), rate
+
+    def evaluate(self, source):
+        """AUC and loss of the examples that are held out."""
+        self.dense.pull()
+        logits, labels = [], []
+        for first in range(0, self.options.held_out, EVALUATED):
+            batch = source.read(first, min(EVALUATED, self.options.held_out - first))
+            logits.append(self.model.forward(*self.look_up(batch), batch.numbers))
+            labels.append(batch.labels)
+        logits, labels = np.concatenate(logits), np.concatenate(labels)
+        return auc(labels, probabilities(logits)), logistic_loss(logits, labels)
+
+
+def open_source(options):
+    """Where examples come from, and how many an epoch has."""
+    if not options.data:
+        return MadeUpClicks(options.seed), options.examples or MADE_UP_EXAMPLES
+    there = count_lines(options.data) - options.held_out
+    if there < (options.examples or 1):
+        raise ValueError(f"{options.data}: only {max(there, 0)} lines are left after --held-out")
+    return ClicksFile(options.data), options.examples or there
+
+
+def work(training, fleet, epochs_done, report):
+    """A worker's part: all epochs, with an evaluation after each. Returns their results."""
+    options, results = training.options, []
+    source, examples = open_source(options)
+    rounds = examples // (options.batch_size * options.accumulate * fleet.worker_num)
+    if rounds == 0:
+        raise ValueError(f"--examples: {examples} are not a batch for each worker")
+    for epoch in range(epochs_done, options.epochs):
+        report.line(f"Starting Epoch {epoch}:")
+        start = time.monotonic()
+        # Made-up clicks have no end; a file is read again.
+        first = options.held_out + (0 if options.data else epoch * examples)
+        loss, rate = training.train_epoch(source, first, rounds, report)
+        result = dict(epoch=epoch, mode=options.mode, workers=fleet.worker_num, train_loss=loss,
+                      examples_per_second=rate)
+        if fleet.worker_index == 0:  # the others wait, and would change what is evaluated
+            result["auc"], result["eval_loss"] = training.evaluate(source)
+            if options.save:
+                checkpoint.save(options.save, epoch + 1, fleet)
+            result.update(seconds=time.monotonic() - start, **fleet.stats())
+            report.epoch_ended(result)
+            results.append(result)
+        fleet.barrier()
+    return results
+
+
+def main(arguments=None):
+    options = parse_options(arguments)
+    try:
+        training = Training(options)
+        fleet, epochs_done = training.start()
+        with fleet:
+            if fleet.is_server:
+                return fleet.serve()
+            report = Report(fleet.worker_index == 0, options.json)
+            if options.resume:
+                report.line(f"Resuming {options.resume} after {epochs_done} epochs")
+            return work(training, fleet, epochs_done, report)
+    except (OSError, ValueError, tutti.Error) as error:
+        print(f"ctr_dist: {error}", file=sys.stderr)
+        raise SystemExit(1) from error
+
+
+if __name__ == "__main__":
+    main()
