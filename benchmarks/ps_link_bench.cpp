@@ -87,8 +87,8 @@ std::unique_ptr<ps::Link> connect(const mpi::Endpoint& endpoint, const ps::RowFo
   ps::ServerAddress server;
   server.name = {1, "server 0"};
   server.endpoint = endpoint;
-  auto joined = ps::meet_servers(std::span(&server, 1), 0, {0, "worker 0"}, {}, format, kTimeout);
-  return std::move(joined.front().link);
+  auto meeting = ps::meet_servers(std::span(&server, 1), 0, {0, "worker 0"}, {}, format, kTimeout);
+  return std::move(meeting.servers.front().link);
 }
 
 std::uint64_t push(ps::Link& link, ps::RequestKind kind, std::int64_t count, std::int64_t bytes,
@@ -141,17 +141,16 @@ void measure_answers(ps::Link& link, const char* name, int rounds) {
 }
 
 /** Batches of rows that follow each other; MB/s of what has been on the wire. */
-void measure_wire(ps::Link& link, std::string_view wire) {
+void measure_wire(ps::Link& link, std::string_view wire, int batches) {
   const std::vector<std::int64_t> ids = some_ids();
   const auto run = [&](const char* name, ps::RequestKind kind, std::int64_t bytes) {
-    constexpr int kBatches = 200;
     std::deque<std::uint64_t> under_way;
     const auto wait_for_all_but = [&](std::size_t most) {
       for (; under_way.size() > most; under_way.pop_front()) link.wait(under_way.front());
     };
     const std::int64_t before = link.bytes_sent() + link.bytes_received();
     const auto start = Clock::now();
-    for (int batch = 0; batch < kBatches; ++batch) {
+    for (int batch = 0; batch < batches; ++batch) {
       under_way.push_back(push(link, kind, kBatch, bytes, ids));
       wait_for_all_but(4);
     }
@@ -159,7 +158,7 @@ void measure_wire(ps::Link& link, std::string_view wire) {
     const std::chrono::duration<double> took = Clock::now() - start;
     const auto moved = static_cast<double>(link.bytes_sent() + link.bytes_received() - before);
     std::printf("%s %s: %.1f MB/s of the wire, %.0f rows/s\n", name, std::string(wire).c_str(),
-                moved / took.count() / 1e6, kBatches * kBatch / took.count());
+                moved / took.count() / 1e6, static_cast<double>(batches * kBatch) / took.count());
   };
   run("push", ps::RequestKind::push_rows, kBatch * (8 + kDim * 4));
   run("look_up", ps::RequestKind::look_up, kBatch * 8);
@@ -204,7 +203,7 @@ int main(int argc, char** argv) try {
         .read(reinterpret_cast<char*>(&endpoint), sizeof endpoint);
     const std::string_view wire = argc > 3 ? argv[3] : "f32";
     const auto link = connect(endpoint, format_of(wire));
-    measure_wire(*link, wire);
+    measure_wire(*link, wire, argc > 4 ? std::atoi(argv[4]) : 200);
     stop(*link);
   } else {
     const int rounds = argc > 1 ? std::atoi(argv[1]) : 20000;
