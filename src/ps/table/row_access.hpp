@@ -11,20 +11,20 @@ using Four [[gnu::vector_size(16), gnu::aligned(4), gnu::may_alias]] = float;
 
 /** Not seen by ThreadSanitizer: the elements may be changing. */
 [[gnu::no_sanitize_thread]] inline void copy_row(const float* from, float* to, std::int64_t count) {
-  const auto four = [=](std::int64_t i) { return *reinterpret_cast<const Four*>(from + i); };
-  const auto put = [=](std::int64_t i, Four value) { *reinterpret_cast<Four*>(to + i) = value; };
   std::int64_t i = 0;
   for (; i + 16 <= count; i += 16) {
-    const Four a = four(i);
-    const Four b = four(i + 4);
-    const Four c = four(i + 8);
-    const Four d = four(i + 12);
-    put(i, a);
-    put(i + 4, b);
-    put(i + 8, c);
-    put(i + 12, d);
+    const Four first = *reinterpret_cast<const Four*>(from + i);
+    const Four second = *reinterpret_cast<const Four*>(from + i + 4);
+    const Four third = *reinterpret_cast<const Four*>(from + i + 8);
+    const Four fourth = *reinterpret_cast<const Four*>(from + i + 12);
+    *reinterpret_cast<Four*>(to + i) = first;
+    *reinterpret_cast<Four*>(to + i + 4) = second;
+    *reinterpret_cast<Four*>(to + i + 8) = third;
+    *reinterpret_cast<Four*>(to + i + 12) = fourth;
   }
-  for (; i + 4 <= count; i += 4) put(i, four(i));
+  for (; i + 4 <= count; i += 4) {
+    *reinterpret_cast<Four*>(to + i) = *reinterpret_cast<const Four*>(from + i);
+  }
   for (; i < count; ++i) to[i] = from[i];
 }
 
