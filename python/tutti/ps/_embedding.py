@@ -11,6 +11,8 @@ from tutti._types import Array
 from tutti.errors import InvalidArgument
 from tutti.ps import _arrays
 
+_INT64 = numpy.dtype(numpy.int64)
+
 Rule = Union[core.Sgd, core.Momentum, core.Adagrad, core.Adam]
 Initial = Union[core.Constant, core.Uniform, core.Normal]
 Entry = Union[core.AdmitAll, core.Probability, core.CountFilter, core.ShowClick]
@@ -82,7 +84,13 @@ class Embedding:
     def lookup(self, ids: Array, out: Optional[Array] = None) -> Any:
         """The rows of ids, which may come twice and have any shape: an array of ids.shape + (dim,),
         NumPy's or PyTorch's as ids is, or `out`, float32 in CPU memory. Blocks."""
-        fleet = self._bound()
+        fleet = self._fleet or self._bound()
+        # A look-up leaves the caches without this code: each line counts.
+        if type(ids) is numpy.ndarray and ids.dtype is _INT64 and ids.flags.c_contiguous:
+            rows = numpy.empty((*ids.shape, self.dim), numpy.float32) if out is None else out
+            if type(rows) is numpy.ndarray and rows.shape == (*ids.shape, self.dim):
+                fleet.lookup(self._number, ids, rows)
+                return rows
         memory = _arrays.ids_of(ids)
         shape = (*memory.shape, self.dim)
         if out is None:
