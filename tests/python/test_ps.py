@@ -248,8 +248,8 @@ def test_what_tables_refuse():
             (lambda: items.push([1], [["a"] * DIM]), TypeError, "gradients is of <U1"),
             (lambda: items.lookup([1], out=numpy.ones((1, 2), numpy.float32)),
              tutti.InvalidArgument, r"out has shape \(1, 2\), but must have \(1, 3\)"),
-            (lambda: items.lookup([1], out=numpy.ones((1, DIM))), tutti.InvalidArgument,
-             "out is of float64, but must be of float32"),
+            (lambda: items.lookup(numpy.array([1]), out=numpy.ones((1, DIM))), tutti.InvalidArgument,
+             "out is f64, but must be f32"),
             (lambda: items.lookup([1], out=[[0.0] * DIM]), TypeError, "'list'"),
             (lambda: items.push([1], numpy.ones((1, DIM)), shows=[1, 2]), tutti.InvalidArgument,
              r"shows has shape \(2,\), but must have \(1,\)"),
@@ -366,6 +366,8 @@ def test_the_document_s_examples_run(monkeypatch):
                                                    numpy.ones((8, 1), numpy.float32))] * 3)
     text = (pathlib.Path(__file__).parents[2] / "docs" / "parameter-server.md").read_text()
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        if "model.gradients" in block:  # out of examples/ctr, which has tests of its own
+            continue
         exec(compile(block, "docs/parameter-server.md", "exec"), names)
     names["main"]("thread")
     names["hybrid"]()
