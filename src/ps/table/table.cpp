@@ -23,7 +23,7 @@ namespace {
 
 static_assert(Table::kShards == kIndexShards);
 
-constexpr std::size_t kAhead = 16;  // rows that are asked for before they are changed
+constexpr std::size_t kAhead = 40;  // rows that are asked for before they are changed
 
 /** Numbers of rows have 32 bits, of which two values mean something else. */
 constexpr std::int64_t kMostRows = (std::int64_t{1} << 32U) - 2;
