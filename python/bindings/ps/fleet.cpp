@@ -19,8 +19,6 @@
 namespace tutti::python {
 namespace {
 
-using Self = std::shared_ptr<PyFleet>;
-
 /** The elements of an array of the CPU. Throws InvalidArgument for other types and devices. */
 template <class T>
 std::span<T> elements_of(const Array& array, const char* name) {
@@ -131,11 +129,12 @@ std::optional<std::chrono::milliseconds> timeout_of(std::optional<double> second
   return std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(*seconds * 1e3)));
 }
 
-Self make_fleet(const PyPlacement& placement, std::vector<ps::TableSpec> tables,
-                std::vector<ps::DenseParameter> dense, bool slice_var_up,
-                std::int64_t min_block_size, std::vector<int> servers, ps::Mode mode,
-                std::uint64_t seed, ps::WireFormat wire, std::optional<double> timeout,
-                std::string load, std::string checkpoint, std::int64_t every, bool save_at_end) {
+std::shared_ptr<PyFleet> make_fleet(const PyPlacement& placement, std::vector<ps::TableSpec> tables,
+                                    std::vector<ps::DenseParameter> dense, bool slice_var_up,
+                                    std::int64_t min_block_size, std::vector<int> servers,
+                                    ps::Mode mode, std::uint64_t seed, ps::WireFormat wire,
+                                    std::optional<double> timeout, std::string load,
+                                    std::string checkpoint, std::int64_t every, bool save_at_end) {
   ps::FleetOptions options;
   options.tables = std::move(tables);
   options.dense = std::move(dense);
@@ -253,7 +252,7 @@ void bind_ps_fleet(py::module_& module) {
       .value("float32", ps::WireFormat::f32, "As they are.")
       .value("float16", ps::WireFormat::f16, "In half the bytes.")
       .value("bfloat16", ps::WireFormat::bf16, "In half the bytes, with float32's range.");
-  py::class_<PyFleet, Self>(module, "Fleet", "What tutti.ps.Fleet stands on.")
+  py::class_<PyFleet, std::shared_ptr<PyFleet>>(module, "Fleet", "What tutti.ps.Fleet stands on.")
       .def(py::init(&make_fleet), py::arg("placement"), py::kw_only(), py::arg("tables"),
            py::arg("dense"), py::arg("slice_var_up"), py::arg("min_block_size"),
            py::arg("servers_of_blocks"), py::arg("mode"), py::arg("seed"), py::arg("wire"),
@@ -317,7 +316,7 @@ void bind_ps_fleet(py::module_& module) {
           "Serves until all workers have stopped or are lost.")
       .def("server_stats", &server_stats, "What the server has done so far.")
       .def(
-          "close", [](const Self& self) { self->close(std::nullopt); },
+          "close", [](PyFleet& self) { self.close(std::nullopt); },
           "Leaves, without waiting for others.");
 }
 
