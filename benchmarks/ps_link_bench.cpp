@@ -29,7 +29,8 @@
 namespace {
 
 using namespace std::chrono_literals;
-using namespace tutti;
+namespace ps = tutti::ps;
+namespace mpi = tutti::mpi;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kDim = 16;

@@ -15,7 +15,25 @@
 namespace tutti::fuzz {
 namespace {
 
-using namespace tutti::ps;
+using ps::Conversation;
+using ps::FrameReader;
+using ps::Moved;
+using ps::Note;
+using ps::NoteHeader;
+using ps::Outcome;
+using ps::OutgoingFrame;
+using ps::PayloadMemory;
+using ps::PayloadShape;
+using ps::ReplyFrame;
+using ps::ReplyHeader;
+using ps::RequestFrame;
+using ps::RequestHeader;
+using ps::RequestKind;
+using ps::RowFormat;
+using ps::WireFormat;
+using ps::join_terms;
+using ps::shape_of;
+using ps::split_terms;
 
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 20;  // of memory for a payload
 const mpi::Token kEcho{std::byte{1}, std::byte{2}};
