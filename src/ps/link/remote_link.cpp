@@ -93,13 +93,16 @@ bool RemoteLink::wait_until(const Done& done) {
       throw_if_lost();
       const auto is_over = [&] { return done() || ended_; };
       // The last answers may be on their way yet when the other connection has ended.
-      if (!ended_ && !is_alive()) news_.wait_for(lock, kForLastAnswers, is_over);
+      const bool alive = is_alive();
+      if (!ended_ && !alive) news_.wait_for(lock, kForLastAnswers, is_over);
       if (done()) return true;
-      if (ended_) {
-        lose(receive(control_).told ? "it serves this worker no longer" : *ended_);
+      if (ended_ || !alive) {
+        const ControlNews news = receive(control_);
+        if (news.told) lose("it serves this worker no longer");
+        if (ended_) lose(*ended_);
+        if (news.error) lose(reason_of(*news.error));
       }
     }
-    check();
     if (waiter.expired()) return false;
     waiter.nap([&](Waiter::Duration limit) {
       std::unique_lock lock(mutex_);
