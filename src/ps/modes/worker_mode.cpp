@@ -14,10 +14,12 @@ std::vector<Asked> WorkerMode::ask_end_round(std::int64_t round) {
 }
 
 void WorkerMode::take_end_round(std::vector<Asked>& asked) {
-  for_each_server(servers_, [&](int server) {
+  // Who is told of a loss does not wait for the others: they may be lost as well, and found out by
+  // nothing but a deadline.
+  for (int server = 0; server < servers_.count(); ++server) {
     news_.hear(server, servers_.take(server, asked[static_cast<std::size_t>(server)]));
     servers_.throw_refusal(server);
-  });
+  }
 }
 
 std::vector<Batch> empty_batches(const Servers& servers) {

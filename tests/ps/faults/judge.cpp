@@ -73,12 +73,9 @@ class Processes {
     return codes_[i] >= 0;
   }
   int code(int process) const { return codes_[static_cast<std::size_t>(process)]; }
-  /** Of the first so many, but for one. */
-  bool have_ended(int count, int but) {
+  bool all_ended() {
     bool all = true;
-    for (int process = 0; process < count; ++process) {
-      if (process != but && !ended(process)) all = false;
-    }
+    for (int process = 0; process < trial_.processes(); ++process) all = ended(process) && all;
     return all;
   }
   bool all_ready() {
@@ -109,16 +106,17 @@ class Judge {
     std::this_thread::sleep_for(trial_.delay);
     strike();
     std::this_thread::sleep_for(kTraining);
+    board_->over = trial_.others_go_on();  // or else they are to find out
+    const bool in_time = test::holds_within(time_to_find_out() + kSpare + kAtOnce,
+                                            [&] { return workers_are_through(); });
     board_->over = true;
-    const bool in_time = test::holds_within(kDeadline + kSpare + kAtOnce, [&] {
-      return processes_.have_ended(trial_.workers, trial_.victim);
-    });
     // Who was stopped goes on when the others have noticed, or have done without it. Servers that
     // wait for it end then, and wait for each other's parts of the checkpoint.
     if (trial_.fault == Fault::stop) processes_.signal(trial_.victim, SIGCONT);
-    const bool all_ended = test::holds_within(
-        2 * kDeadline + kSpare, [&] { return processes_.have_ended(trial_.processes(), -1); });
+    const bool all_ended =
+        test::holds_within(2 * kDeadline + kSpare, [&] { return processes_.all_ended(); });
     if (!in_time || !all_ended) {
+      verdict_.wrong += in_time ? "at the end, " : "in time, ";
       verdict_.wrong += "they have not ended; ";
       tell_ends();
       return verdict_;
@@ -133,6 +131,24 @@ class Judge {
   Notes& notes(int process) { return board_->notes[static_cast<std::size_t>(process)]; }
   double seconds_until(std::int64_t time) const {
     return static_cast<double>(time - struck_at_) * 1e-9;
+  }
+
+  /** Where rounds go on without a worker that is a server as well, it is missed as the one first,
+   * and then as the other. */
+  std::chrono::seconds time_to_find_out() const {
+    const auto* sync = std::get_if<Sync>(&trial_.mode);
+    const bool twice = trial_.layout == Layout::threads && sync && sync->continue_after_loss;
+    return twice ? 2 * kDeadline : kDeadline;
+  }
+
+  /** All but the victim have ended, or wait for nothing but servers that are threads of theirs. */
+  bool workers_are_through() {
+    bool all = true;
+    for (int worker = 0; worker < trial_.workers; ++worker) {
+      const bool is_through = processes_.ended(worker) || notes(worker).ended_at > 0;
+      if (worker != trial_.victim && !is_through) all = false;
+    }
+    return all;
   }
 
   void strike() {
@@ -176,7 +192,7 @@ class Judge {
       const double after = seconds_until(of.ended_at);
       verdict_.told_after = std::max(verdict_.told_after, after);
       const double limit = trial_.fault == Fault::stop
-                               ? std::chrono::duration<double>(kDeadline + kSpare).count()
+                               ? std::chrono::duration<double>(time_to_find_out() + kSpare).count()
                                : std::chrono::duration<double>(kAtOnce).count();
       if (after > limit) verdict_.late = "known after " + std::to_string(after) + " s";
     } else if (trial_.is_worker(process) && !trial_.is_sync()) {

@@ -69,10 +69,10 @@ void work(const Trial& trial, Worker& worker, const std::string& folder, Notes& 
       worker.flush();
       notes.acknowledged = step;
     }
-    if (trial.saves && worker.index() == 0 && step % 64 == 0) worker.save(folder);
     const std::int64_t after = now();
     if (board.struck) notes.longest_step = std::max(notes.longest_step.load(), after - before);
-    before = after;
+    if (trial.saves && worker.index() == 0 && step % 64 == 0) worker.save(folder);
+    before = now();
   }
   worker.stop();
   notes.acknowledged = step;
