@@ -72,7 +72,9 @@ class Placement {
   std::unique_ptr<Impl> impl_;
 };
 
-/** How rows and gradients travel between hosts. */
+/** How rows that are looked up and gradients travel between hosts: with 16 bits rounded to the
+ * nearest, and to at most the greatest finite value (of f16: 65504). What GEO mode adds and dense
+ * values travel whole. On a host nothing is rounded. */
 enum class WireFormat : std::uint8_t { f32, f16, bf16 };
 
 /** Alike on all workers and servers; what differs is a MismatchError that shows both sides. */

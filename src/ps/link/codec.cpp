@@ -11,6 +11,8 @@ namespace tutti::ps {
 namespace {
 
 constexpr std::align_val_t kAlignment{64};
+constexpr float kMostHalf = 65504.0F;  // the greatest finite values
+constexpr float kMostBFloat16 = 0x1.fep127F;
 constexpr unsigned kGroup = 7;           // bits of a byte
 constexpr unsigned kMoreFollow = 0x80U;  // in the others
 
@@ -21,10 +23,6 @@ constexpr unsigned kMoreFollow = 0x80U;  // in the others
 bool has_rows(RequestKind kind) {
   return kind == RequestKind::push_rows || kind == RequestKind::add_rows;
 }
-bool has_gradients(RequestKind kind) {
-  return kind == RequestKind::push_dense || kind == RequestKind::add_dense;
-}
-
 std::int64_t dim_of(const RequestHeader& request, const RowFormat& format) {
   if (request.table < 0 || request.table >= std::ssize(format.dims)) {
     refuse_corrupt("there is no table " + std::to_string(request.table));
@@ -102,10 +100,13 @@ PayloadShape shape_of(const RequestHeader& request, const RowFormat& format, std
           (request.flags & kHasShows) + (request.flags & kHasClicks) / kHasClicks;
       check_size("rows", request.count <= most / (4 * dim) ? request.count * 4 * dim : -1,
                  request.payload_bytes);
-      shape.values = request.count * dim;
-      shape.rest = request.count * 4 * extra;
+      // What is added travels whole: a worker forgets it once it is sent, so what rounding took
+      // away would be lost for good.
+      const bool rounded = request.kind == RequestKind::push_rows;
+      shape.values = rounded ? request.count * dim : 0;
+      shape.rest = request.count * 4 * extra + (rounded ? 0 : request.count * 4 * dim);
     }
-  } else if (has_gradients(request.kind)) {
+  } else if (request.kind == RequestKind::push_dense) {
     shape.values = request.payload_bytes / 4;
     shape.rest = request.payload_bytes % 4;
   } else {
@@ -150,7 +151,7 @@ TravellingPayload::TravellingPayload(const PayloadShape& shape, std::span<const 
   if (wire != WireFormat::f32 && shape.values > 0) {
     values_ = PayloadMemory(shape.values * value_bytes(wire));
     // Finite gradients stay finite.
-    const float limit = wire == WireFormat::f16 ? 65504.0F : 0.0F;
+    const float limit = wire == WireFormat::f16 ? kMostHalf : kMostBFloat16;
     cpu::narrow(reinterpret_cast<const float*>(data + shape.values_at()), values_.bytes().data(),
                 shape.values, dtype_of(wire), {1.0F, limit});
     pieces_[0] = piece(values_.bytes().data(), shape.values * value_bytes(wire));

@@ -100,7 +100,7 @@ TEST(PsCodec, IdsThatAreNearTakeAByteAndThoseThatAreFarEight) {
 
 TEST(PsCodec, RowsTravelInSixteenBits) {
   const std::vector<std::int64_t> ids{5, 9};
-  const std::vector<float> values{1.0F, -0.1F, 70000.0F, 3e38F};
+  const std::vector<float> values{1.0F, -0.1F, 70000.0F, 3.4e38F};
   const auto payload = payload_of(ids, values, {});
   const auto shape = shape_of(push_of(2, 2), RowFormat{{2}, {}});
   const auto rows = [&](WireFormat wire) {
@@ -114,7 +114,21 @@ TEST(PsCodec, RowsTravelInSixteenBits) {
   EXPECT_EQ(rows(WireFormat::f16), (std::vector<float>{1.0F, tenth, 65504.0F, 65504.0F}));
   std::vector<float> expected;
   for (const float value : values) expected.push_back(to_float(to_bfloat16(value)));
+  expected.back() = 0x1.fep127F;  // the greatest
   EXPECT_EQ(rows(WireFormat::bf16), expected);
+}
+
+TEST(PsCodec, WhatIsAddedTravelsWhole) {
+  const std::vector<float> values{1e-9F, 1.0F + 0x1p-20F, 70000.0F, 3.4e38F};
+  const auto payload = payload_of({5, 9}, values, {7, 8});
+  RequestHeader header = push_of(2, 2, 1);
+  header.kind = RequestKind::add_rows;
+  const PayloadShape shape = shape_of(header, RowFormat{{2}, {}});
+  EXPECT_EQ(travel(shape, payload, WireFormat::f16).payload, payload);
+  RequestHeader dense;
+  dense.kind = RequestKind::add_dense;
+  dense.payload_bytes = 12;
+  EXPECT_EQ(shape_of(dense, {}).values, 0);
 }
 
 TEST(PsCodec, InitialValuesAndPulledValuesOfDenseParametersTravelWhole) {
