@@ -29,9 +29,7 @@ void Peer::handle_control() {
   if (has_ended()) return;
   const ControlNews news = receive(control_);
   left_ = left_ || news.told;
-  if (!news.error) return;
-  move_data(INT64_MAX);  // what the worker has sent before
-  close(*news.error);
+  if (news.error) close(*news.error);
 }
 
 void Peer::handle_data() {
@@ -43,7 +41,8 @@ void Peer::handle_data() {
 }
 
 void Peer::close(int error) {
-  if (has_ended()) return;
+  drain();
+  if (has_ended()) return;  // for what has come in there
   reason_ = left_ ? "it has left without stop" : reason_of(error);
   control_ = {};
   close_data();

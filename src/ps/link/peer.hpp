@@ -57,6 +57,8 @@ class Peer {
   /** Moves what can be moved on the data connection, about `most` bytes; an errno, or 0, if that
    * has ended. */
   virtual std::optional<int> move_data(std::int64_t /*most*/) { return std::nullopt; }
+  /** Receives whatever the worker has sent, however much: it sends no more. */
+  virtual void drain() {}
   /** The link has ended: nothing more is sent or received. */
   virtual void close_data() {}
 

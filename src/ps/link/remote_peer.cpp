@@ -60,7 +60,12 @@ void RemotePeer::send_answer(const Request& /*request*/, const ReplyHeader& head
 std::optional<int> RemotePeer::move_data(std::int64_t most) {
   std::int64_t budget = most;
   if (const auto error = flush(budget)) return error;
-  return receive(budget);
+  return receive(budget, [this] { return reads(); });
+}
+
+void RemotePeer::drain() {
+  std::int64_t budget = INT64_MAX;
+  receive(budget, [] { return true; });
 }
 
 std::optional<int> RemotePeer::flush(std::int64_t& budget) {
@@ -75,10 +80,11 @@ std::optional<int> RemotePeer::flush(std::int64_t& budget) {
   return std::nullopt;
 }
 
-std::optional<int> RemotePeer::receive(std::int64_t& budget) {
+template <class Wanted>
+std::optional<int> RemotePeer::receive(std::int64_t& budget, const Wanted& wanted) {
   const auto shape = [this](const RequestFrame& frame) { return shape_of(frame.header, format_); };
   try {
-    while (reads()) {
+    while (wanted()) {
       int error = 0;
       const Moved moved = reader_.receive(data_, budget, error, format_.wire, shape);
       if (moved == Moved::ended) return error;

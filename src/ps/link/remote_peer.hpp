@@ -33,8 +33,11 @@ class RemotePeer final : public Peer {
   void send_answer(const Request& request, const ReplyHeader& header,
                    std::span<const std::byte> payload) override;
   std::optional<int> move_data(std::int64_t most) override;
+  void drain() override;
   void close_data() override { data_ = {}; }
-  std::optional<int> receive(std::int64_t& budget);
+  /** Receives requests while `wanted()`. */
+  template <class Wanted>
+  std::optional<int> receive(std::int64_t& budget, const Wanted& wanted);
   std::optional<int> flush(std::int64_t& budget);
   bool reads() const;
 
