@@ -27,6 +27,11 @@ std::int64_t capacity() {
 /** Address space for blocks, in capacities: each is a power of two, and some are free. */
 constexpr std::int64_t kRoomForBlocks = 4;
 
+/** What free blocks may hold is this part of the capacity: of one large message no memory stays. */
+constexpr std::int64_t kPartOfIdle = 16;
+/** Shorter blocks are not worth a call to give them back. */
+constexpr std::int64_t kLarge = std::int64_t{1} << 20;
+
 std::int64_t whole_pages(std::int64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
 int class_of(std::int64_t bytes) {
@@ -36,9 +41,10 @@ int class_of(std::int64_t bytes) {
 
 }  // namespace
 
-BlockHeap::BlockHeap(std::int64_t header)
+BlockHeap::BlockHeap(std::int64_t header, std::optional<std::int64_t> most_idle)
     : name_(shm::segment_name(UniqueId::create(), "link")),
       most_(capacity()),
+      most_idle_(most_idle.value_or(most_ / kPartOfIdle)),
       segment_(shm::Segment::create(name_)),
       guard_(name_),
       end_(header) {
@@ -83,16 +89,27 @@ void BlockHeap::reserve(Block& block, std::int64_t bytes) {
 }
 
 void BlockHeap::give(std::int64_t block) {
-  free_[static_cast<std::size_t>(at(block).size_class)].push_back(block);
+  Block& freed = blocks_[static_cast<std::size_t>(block) - 1];
+  if (freed.reserved >= kLarge && idle() + freed.reserved > most_idle_) give_back(freed);
+  free_[static_cast<std::size_t>(freed.size_class)].push_back(block);
+}
+
+std::int64_t BlockHeap::idle() const {
+  std::int64_t bytes = 0;
+  for (const auto& list : free_) {
+    for (const std::int64_t block : list) bytes += at(block).reserved;
+  }
+  return bytes;
+}
+
+void BlockHeap::give_back(Block& block) {
+  segment_.give_back(block.offset, block.reserved);
+  block.reserved = 0;
 }
 
 void BlockHeap::give_back_free() {
   for (const auto& list : free_) {
-    for (const std::int64_t number : list) {
-      Block& block = blocks_[static_cast<std::size_t>(number) - 1];
-      segment_.give_back(block.offset, block.reserved);
-      block.reserved = 0;
-    }
+    for (const std::int64_t block : list) give_back(blocks_[static_cast<std::size_t>(block) - 1]);
   }
 }
 

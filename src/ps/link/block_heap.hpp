@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,14 +18,15 @@ namespace tutti::ps {
  * A shared memory object of which one process hands out blocks. It is mapped once, with all of the
  * size that it may ever have, so nobody needs to be told that it has grown; pages are reserved
  * before they are handed out, so a full /dev/shm is an error and no SIGBUS. Blocks have powers of
- * two of address space and are used again; free ones give their pages back when pages are short.
+ * two of address space and are used again; free ones give their pages back when pages are short,
+ * and large ones at once when free ones hold more than `most_idle` bytes.
  * Not thread-safe.
  */
 class BlockHeap {
  public:
-  /** Creates an object with a random name, whose first `header` bytes are reserved zeros. Throws
-   * SystemError. */
-  explicit BlockHeap(std::int64_t header);
+  /** Creates an object with a random name, whose first `header` bytes are reserved zeros. Unset,
+   * `most_idle` is a small part of /dev/shm. Throws SystemError. */
+  explicit BlockHeap(std::int64_t header, std::optional<std::int64_t> most_idle = {});
 
   const std::string& name() const { return name_; }
   std::byte* base() const { return mapping_->base(); }
@@ -48,12 +50,16 @@ class BlockHeap {
   const Block& at(std::int64_t block) const { return blocks_[static_cast<std::size_t>(block) - 1]; }
   /** Reserves what is missing of a block. Throws SystemError. */
   void reserve(Block& block, std::int64_t bytes);
+  void give_back(Block& block);
   void give_back_free();
+  /** What free blocks hold. */
+  std::int64_t idle() const;
 
   static constexpr int kClasses = 48;  // of 4 KiB, 8 KiB, ...
 
   std::string name_;
   std::int64_t most_;
+  std::int64_t most_idle_;
   shm::Segment segment_;
   shm::NameGuard guard_;  // unless the other side has removed the name
   std::shared_ptr<shm::Mapping> mapping_;
