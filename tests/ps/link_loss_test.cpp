@@ -174,6 +174,42 @@ TEST_P(PsLinkLoss, AWorkerKilledInTheMiddleOfADraftHasSentNoneOfIt) {
   EXPECT_EQ(outcome(worker(0)), "nothing");
 }
 
+/** A child that outlives its parent, until `over`. */
+void fork_one_that_stays(const std::atomic<bool>& over) {
+  if (::fork() != 0) return;
+  holds_within(kPatience, [&] { return over.load(); });
+  std::_Exit(0);
+}
+
+TEST_P(PsLinkLoss, AKilledWorkerWhoseChildrenLiveIsNamedAtOnce) {
+  start_server(0, 1, [](Links& links, Report& report) { serve(links, report, 1); });
+  start_worker(0, 1, [this](std::vector<Joined>& /*joined*/, Report& report) {
+    fork_one_that_stays(server(0).ended);
+    report.calls = 1;
+    std::this_thread::sleep_for(kNever);
+  });
+  ASSERT_TRUE(holds_within(kPatience, [&] { return worker(0).calls == 1; }));
+  workers_.send(0, SIGKILL);
+  EXPECT_EQ(outcome(server(0), kAtOnce), "lost: 0 its process has ended");
+  server(0).ended = true;
+}
+
+TEST_P(PsLinkLoss, AKilledServerWhoseChildrenLiveIsNamedAtOnce) {
+  start_server(0, 1, [this](Links& links, Report& report) {
+    fork_one_that_stays(worker(0).ended);
+    report.calls = 1;
+    while (true) links.next(kNever);
+  });
+  start_worker(0, 1, [](std::vector<Joined>& joined, Report& /*report*/) {
+    joined[0].link->wait(send(*joined[0].link, RequestKind::end_round, {}));
+  });
+  ASSERT_TRUE(holds_within(kPatience, [&] { return server(0).calls == 1; }));
+  servers_.send(0, SIGKILL);
+  EXPECT_EQ(outcome(worker(0), kAtOnce),
+            "lost 100: lost rank 100: server 0: its process has ended");
+  worker(0).ended = true;
+}
+
 TEST_P(PsLinkLoss, AKilledServerIsNamedAtOnceAndTheOthersGoOn) {
   for (int number = 0; number < 2; ++number) {
     start_server(number, 2, [](Links& links, Report& report) {
