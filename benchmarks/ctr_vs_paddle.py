@@ -2,8 +2,9 @@
 """Models on parameter servers: what the servers cost, and the same beside Paddle 1.8.5.
 
 ctr: 26 embeddings of 16 floats and 13 numbers, layers of 128, 64 and 2, batches of 512 of random ids
-below a million; mlp: 784, 1024, 1024 and 10 (1.86 million parameters), batches of 64; SGD. Two
-workers with a thread each. Steps a second of a worker, of rounds in which all take turns:
+below a million; mlp: 784, 1024, 1024 and 10 (1.86 million parameters), batches of 64; SGD. Inputs
+tell the label, so that training shows. Two workers with a thread each. Steps a second of a worker,
+of rounds in which all take turns:
 
     alone      the two processes train for themselves, each with all parameters in its own memory
     compute    ctr: the same without a table: its rows are constants
@@ -12,7 +13,9 @@ workers with a thread each. Steps a second of a worker, of rounds in which all t
 
 Paddle needs a Python 3.7 of its own: python3.7 -m venv DIR; DIR/bin/pip install
 paddlepaddle==1.8.5 'protobuf<3.21'; then --paddle DIR/bin/python. Without it, that is said, and the
-rest runs. A run whose loss is not that of the model does not count.
+rest runs. A run does not count if a worker's last loss is more than half of that of a model that
+guesses, or if there are rows of its batches that training with a table of tutti's has not changed.
+It is said why one does not count, and the exit code is 1 then.
 
     ctr_vs_paddle.py [--models ctr mlp] [--rounds 5] [--steps 300] [--servers thread]
                      [--paddle PYTHON] [--json FILE]
@@ -24,6 +27,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THRE
 os.environ.update(ONE_THREAD)
 
 import argparse
+import contextlib
 import json
 import pathlib
 import signal
@@ -42,7 +46,8 @@ sys.path.append(str(REPOSITORY / "build" / "release" / "python"))
 from model import MLP
 
 IDS, DIM, FIELDS, NUMBERS, BATCHES, WARM_UP = 1_000_000, 16, 26, 13, 16, 20
-LR = 0.01
+LR = 0.1
+LABELS = {"ctr": 2, "mlp": 10}
 OWN = {"ctr": ("alone", "compute", "async", "sync", "half-async", "geo"),
        "mlp": ("alone", "async", "sync")}
 PADDLE = {"ctr": ("local", "async", "sync", "half-async", "geo"), "mlp": ("local", "async", "sync")}
@@ -58,9 +63,14 @@ def batches_of(model, rank):
     for _ in range(BATCHES):
         if model == "ctr":
             ids = random.randint(0, IDS, (512, FIELDS)).astype(np.int64)
-            yield ids, random.rand(512, NUMBERS).astype(np.float32), ids[:, 0] % 2
+            labels = ids[:, 0] % 2
+            numbers = random.rand(512, NUMBERS).astype(np.float32)
+            numbers += 2 * labels[:, None].astype(np.float32)
         else:
-            yield None, random.rand(64, 784).astype(np.float32), random.randint(0, 10, 64)
+            ids, labels = None, random.randint(0, 10, 64)
+            numbers = random.rand(64, 784).astype(np.float32)
+            numbers[np.arange(64), labels] += 8
+        yield ids, numbers, labels
 
 
 def softmax_loss(logits, labels):
@@ -141,15 +151,20 @@ def one_step(model, net, table, dense, batch):
 
 
 def train(model, net, table, dense, rank, steps, meet, end_step=lambda: None):
-    """The steps a second of this worker, and the last loss."""
+    """The steps a second of this worker, the last loss, and the share of rows that changed."""
     batches = list(batches_of(model, rank))
+    rows = table.lookup(batches[0][0]).copy() if model == "ctr" else None
     for step in range(-WARM_UP, steps):
         if step == 0:
             meet()
             start = time.perf_counter()
         loss = one_step(model, net, table, dense, batches[step % BATCHES])
         end_step()
-    return {"steps_per_s": steps / (time.perf_counter() - start), "loss": loss}
+    result = {"steps_per_s": steps / (time.perf_counter() - start), "loss": loss}
+    meet()
+    if model == "ctr":
+        result["changed"] = float(np.mean(np.any(table.lookup(batches[0][0]) != rows, axis=-1)))
+    return result
 
 
 def own_worker(mode, model, steps, servers):
@@ -189,24 +204,38 @@ def own_worker(mode, model, steps, servers):
 # ------------------------------------------------------------------------------------------ jobs
 
 
+class RunFailed(Exception):
+    """A run does not count; says why."""
+
+
+def tail_of(text, lines=8):
+    return "\n".join(text.strip().splitlines()[-lines:])
+
+
 def run_processes(commands, environment):
-    """What they print; None if one fails or does not end in time. None is left behind."""
-    processes = [subprocess.Popen(command, env=dict(environment, RANK=str(rank)), text=True,
-                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                  start_new_session=True)
-                 for rank, command in enumerate(commands)]
-    try:
-        outputs = [process.communicate(timeout=LIMIT)[0] for process in processes]
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        for process in processes:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            process.wait()
-    return None if any(process.returncode for process in processes) else "".join(outputs)
+    """What they print. Raises RunFailed with the last lines of one that fails, or does not end in
+    time. None is left behind."""
+    with contextlib.ExitStack() as stack:
+        errors = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in commands]
+        processes = [subprocess.Popen(command, env=dict(environment, RANK=str(rank)), text=True,
+                                      stdout=subprocess.PIPE, stderr=error, start_new_session=True)
+                     for rank, (command, error) in enumerate(zip(commands, errors))]
+        why = None
+        try:
+            outputs = [process.communicate(timeout=LIMIT)[0] for process in processes]
+        except subprocess.TimeoutExpired:
+            why = f"no end within {LIMIT} s"
+        finally:
+            for process in processes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        for process, error in zip(processes, errors):
+            if why or process.returncode:
+                error.seek(0)
+                raise RunFailed(f"{why or f'exit code {process.returncode}'}\n"
+                                + tail_of(error.read()))
+        return "".join(outputs)
 
 
 def run_own(mode, model, arguments):
@@ -227,41 +256,52 @@ def run_paddle(mode, model, arguments):
     if mode == "local":
         return run_processes(2 * [[python, *program]], dict(os.environ))
     with tempfile.TemporaryDirectory() as logs:
-        done = run_processes([[python, "-m", "paddle.distributed.launch_ps", "--server_num", "1",
-                               "--worker_num", "2", "--start_port", str(20000 + os.getpid() % 20000),
-                               "--log_dir", logs, *program]], dict(os.environ))
-        if done is None:
-            return None
-        return "".join(path.read_text() for path in pathlib.Path(logs).glob("worker*"))
+        def logged():
+            return "".join(path.read_text() for path in pathlib.Path(logs).glob("worker*"))
+
+        try:
+            run_processes([[python, "-m", "paddle.distributed.launch_ps", "--server_num", "1",
+                            "--worker_num", "2", "--start_port", str(20000 + os.getpid() % 20000),
+                            "--log_dir", logs, *program]], dict(os.environ))
+        except RunFailed as error:
+            raise RunFailed(f"{error}\n{tail_of(logged())}") from None
+        return logged()
 
 
-def steps_of(output, most_loss):
-    """The mean of the workers' steps a second; None unless both have ended well."""
-    if output is None:
-        return None
+def steps_of(output, model, side):
+    """The mean of the workers' steps a second. Raises RunFailed unless both have trained."""
     lines = [line[line.index("{"):] for line in output.splitlines() if '"steps_per_s"' in line]
     results = [json.loads(line) for line in lines]
-    if len(results) != 2 or not all(0 < result["loss"] < most_loss for result in results):
-        return None
+    if len(results) != 2:
+        raise RunFailed(f"{len(results)} of 2 workers have a result\n{tail_of(output)}")
+    most_loss = np.log(LABELS[model]) / 2
+    for result in results:
+        if not 0 < result["loss"] < most_loss:
+            raise RunFailed(f"a loss of {result['loss']:.4f}, not below {most_loss:.4f}")
+        if side != "compute" and result.get("changed", 1) < 1:
+            raise RunFailed(f"only {result['changed']:.2%} of the rows have changed")
     return statistics.mean(result["steps_per_s"] for result in results)
 
 
 def measure(model, arguments, write):
+    """The medians by side, and whether every run counts."""
     sides = {mode: run_own for mode in OWN[model]}
     if arguments.paddle:
         sides.update({f"paddle {mode}": run_paddle for mode in PADDLE[model]})
-    speeds = {}
+    speeds, all_count = {}, True
     for number in range(arguments.rounds):
         for side, run in sides.items():
-            speed = steps_of(run(side.removeprefix("paddle "), model, arguments),
-                             0.75 if model == "ctr" else 2.6)
-            write({"kind": "run", "model": model, "side": side, "round": number,
-                   "steps_per_s": speed})
-            print(f"round {number}  {model}  {side:18}  "
-                  + ("FAILED" if speed is None else f"{speed:7.1f} steps/s"), flush=True)
-            if speed is not None:
+            speed = why = None
+            try:
+                speed = steps_of(run(side.removeprefix("paddle "), model, arguments), model, side)
                 speeds.setdefault(side, []).append(speed)
-    return {side: statistics.median(values) for side, values in speeds.items()}
+            except RunFailed as error:
+                why, all_count = str(error), False
+            write({"kind": "run", "model": model, "side": side, "round": number,
+                   "steps_per_s": speed, "failed": why})
+            print(f"round {number}  {model}  {side:18}  "
+                  + (f"FAILED: {why}" if why else f"{speed:7.1f} steps/s"), flush=True)
+    return {side: statistics.median(values) for side, values in speeds.items()}, all_count
 
 
 def report(model, medians, write):
@@ -306,9 +346,13 @@ def main():
         if lines:
             print(json.dumps(record), file=lines, flush=True)
 
+    all_count = True
     for model in arguments.models:
-        report(model, measure(model, arguments, write), write)
+        medians, counts = measure(model, arguments, write)
+        report(model, medians, write)
+        all_count = all_count and counts
+    return 0 if all_count else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

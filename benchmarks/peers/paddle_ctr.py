@@ -51,11 +51,14 @@ def batches_of(model, rank):
     for _ in range(BATCHES):
         if model == "ctr":
             ids = random.randint(0, IDS, (512, FIELDS)).astype("int64")
-            yield {"ids": ids, "numbers": random.rand(512, NUMBERS).astype("float32"),
-                   "label": (ids[:, :1] % 2).astype("int64")}
+            labels = ids[:, :1] % 2
+            numbers = random.rand(512, NUMBERS).astype("float32") + 2 * labels.astype("float32")
+            yield {"ids": ids, "numbers": numbers, "label": labels}
         else:
-            yield {"pixels": random.rand(64, 784).astype("float32"),
-                   "label": random.randint(0, 10, (64, 1)).astype("int64")}
+            labels = random.randint(0, 10, 64).astype("int64")
+            pixels = random.rand(64, 784).astype("float32")
+            pixels[np.arange(64), labels] += 8
+            yield {"pixels": pixels, "label": labels[:, None]}
 
 
 def train(executor, program, model, loss, rank, steps):
@@ -74,7 +77,7 @@ def main():
     mode, model, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
     label, prediction = (ctr if model == "ctr" else mlp)(mode)
     loss = fluid.layers.mean(fluid.layers.cross_entropy(prediction, label))
-    optimizer = fluid.optimizer.SGD(0.01)
+    optimizer = fluid.optimizer.SGD(0.1)
     executor = fluid.Executor(fluid.CPUPlace())
     if mode == "local":
         optimizer.minimize(loss)
