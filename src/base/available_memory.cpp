@@ -2,6 +2,7 @@
 #include "base/available_memory.hpp"
 
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -13,6 +14,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "base/page_size.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {
@@ -126,6 +128,32 @@ std::int64_t machine_memory(const std::string& root) {
     }
   }
   return available;
+}
+
+std::int64_t physical_memory() { return ::sysconf(_SC_PHYS_PAGES) * page_size(); }
+
+std::int64_t shared_memory_size() {
+  struct statvfs status {};
+  if (::statvfs("/dev/shm", &status) != 0) throw SystemError("cannot examine /dev/shm", errno);
+  const bool unlimited = status.f_blocks == 0;  // mounted with size=0
+  return unlimited ? physical_memory()
+                   : static_cast<std::int64_t>(status.f_blocks * status.f_frsize);
+}
+
+void MemoryBudget::spend(std::int64_t bytes) {
+  constexpr std::int64_t kMostUnasked = std::int64_t{64} << 20U;
+  constexpr std::int64_t kShare = 16;  // of what there is: others take some as well
+  if (bytes > unasked_) {
+    const std::int64_t available = machine_memory();
+    if (bytes > available) {
+      throw SystemError("cannot take " + std::to_string(bytes) +
+                            " bytes of memory: the machine has " + std::to_string(available) +
+                            " bytes left",
+                        ENOMEM);
+    }
+    unasked_ = bytes + std::min(kMostUnasked, (available - bytes) / kShare);
+  }
+  unasked_ -= bytes;
 }
 
 }  // namespace tutti

@@ -27,4 +27,25 @@ AvailableMemory available_memory();
  */
 std::int64_t machine_memory(const std::string& root = "");
 
+/** All memory that the machine has. */
+std::int64_t physical_memory();
+
+/** The most that /dev/shm can hold; physical_memory() where it was mounted without a size. Throws
+ * SystemError. */
+std::int64_t shared_memory_size();
+
+/**
+ * For memory that is taken piece by piece. Who takes more than the machine has, or a cgroup
+ * permits, gets no error from the kernel: it kills somebody. To ask what there is takes reading
+ * some files, so that is done again only when a small part of it has been spent. Not thread-safe.
+ */
+class MemoryBudget {
+ public:
+  /** Before so many bytes are taken. Throws SystemError with the sizes if there are not as many. */
+  void spend(std::int64_t bytes);
+
+ private:
+  std::int64_t unasked_ = 0;  ///< that may be spent before the machine is asked again
+};
+
 }  // namespace tutti

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/page_size.hpp"
 #include "support/world.hpp"
 #include "tutti/communicator.hpp"
 #include "tutti/error.hpp"

@@ -108,7 +108,9 @@ struct TableSpec {
   /** Reads as zeros, and is never pushed. */
   std::optional<std::int64_t> padding_idx = std::nullopt;
   Split split = Split::hash;
-  /** No lookup sees a row in the middle of an update; otherwise no element of one. */
+  /** A lookup that meets a row in the middle of an update tries again, for a millisecond or more;
+   * if it never was whole then, its row is read as it is, and counted (WorkerStats::torn_rows).
+   * Otherwise only elements are whole. */
   bool consistent_rows = false;
 };
 

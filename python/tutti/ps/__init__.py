@@ -8,7 +8,7 @@
             rows = item.lookup(batch.ids)
             ...
             item.push(batch.ids, gradients)
-            net.push(loss)
+            net.push()
             fleet.step()
             net.pull()
 
@@ -43,7 +43,6 @@ Momentum = _core.Momentum
 Normal = _core.Normal
 Probability = _core.Probability
 Sgd = _core.Sgd
-SGD = Sgd
 ShowClick = _core.ShowClick
 Sync = _core.Sync
 Uniform = _core.Uniform
@@ -73,7 +72,6 @@ __all__ = [
     "Probability",
     "Program",
     "RoundRobin",
-    "SGD",
     "Sgd",
     "ShowClick",
     "Slicing",

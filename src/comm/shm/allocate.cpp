@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/available_memory.hpp"
+#include "base/page_size.hpp"
 #include "comm/shm/local.hpp"
 #include "tutti/error.hpp"
 

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/page_size.hpp"
 
 namespace tutti::shm {
 namespace {
@@ -41,8 +42,6 @@ void warn_still_shared(std::int64_t bytes) noexcept {
 }
 
 }  // namespace
-
-std::int64_t page_size() { return ::sysconf(_SC_PAGESIZE); }
 
 Buffer SymmetricMemory::add(Allocation allocation, std::int64_t stride, std::int64_t bytes) {
   auto shared = std::make_shared<Allocation>(std::move(allocation));

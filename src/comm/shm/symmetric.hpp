@@ -12,9 +12,6 @@
 
 namespace tutti::shm {
 
-/** The size of a page of this system, in bytes. */
-std::int64_t page_size();
-
 /** The memory of an allocation; lives as long as the user's Buffer. */
 struct Allocation {
   std::shared_ptr<Mapping> mapping;  ///< of all ranks' parts

@@ -1,28 +1,19 @@
 // Hands out blocks by powers of two.
 #include "ps/link/block_heap.hpp"
 
-#include <sys/statvfs.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 
+#include "base/page_size.hpp"
 #include "tutti/error.hpp"
 #include "tutti/unique_id.hpp"
 
 namespace tutti::ps {
 namespace {
 
-constexpr std::int64_t kPage = 4096;
-
-/** What /dev/shm can hold. */
-std::int64_t capacity() {
-  constexpr std::int64_t kMost = std::int64_t{1} << 40;
-  struct statvfs room {};
-  if (::statvfs("/dev/shm", &room) != 0 || room.f_blocks == 0) return kMost;
-  return std::min<std::int64_t>(kMost, static_cast<std::int64_t>(room.f_blocks * room.f_frsize));
-}
+/** No more addresses are taken, whatever the size of /dev/shm. */
+constexpr std::int64_t kMost = std::int64_t{1} << 40;
 
 /** Address space for blocks, in capacities: each is a power of two, and some are free. */
 constexpr std::int64_t kRoomForBlocks = 4;
@@ -32,10 +23,14 @@ constexpr std::int64_t kPartOfIdle = 16;
 /** Shorter blocks are not worth a call to give them back. */
 constexpr std::int64_t kLarge = std::int64_t{1} << 20;
 
-std::int64_t whole_pages(std::int64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+std::int64_t whole_pages(std::int64_t bytes) {
+  const std::int64_t page = page_size();
+  return (bytes + page - 1) / page * page;
+}
 
 int class_of(std::int64_t bytes) {
-  const auto pages = static_cast<std::uint64_t>(std::max(whole_pages(bytes), kPage) / kPage);
+  const auto pages =
+      static_cast<std::uint64_t>(std::max<std::int64_t>(1, whole_pages(bytes) / page_size()));
   return static_cast<int>(std::bit_width(pages - 1));
 }
 
@@ -43,7 +38,7 @@ int class_of(std::int64_t bytes) {
 
 BlockHeap::BlockHeap(std::int64_t header, std::optional<std::int64_t> most_idle)
     : name_(shm::segment_name(UniqueId::create(), "link")),
-      most_(capacity()),
+      most_(std::min(kMost, shared_memory_size())),
       most_idle_(most_idle.value_or(most_ / kPartOfIdle)),
       segment_(shm::Segment::create(name_)),
       guard_(name_),
@@ -62,7 +57,7 @@ std::int64_t BlockHeap::take(std::int64_t bytes) {
   const int size_class = class_of(bytes);
   std::vector<std::int64_t>& free = free_[static_cast<std::size_t>(size_class)];
   if (free.empty()) {
-    const std::int64_t size = kPage << size_class;
+    const std::int64_t size = page_size() << size_class;
     if (size > mapping_->bytes() - end_) fail();
     blocks_.push_back({end_, 0, size_class});
     end_ += size;
@@ -77,6 +72,7 @@ std::int64_t BlockHeap::take(std::int64_t bytes) {
 void BlockHeap::reserve(Block& block, std::int64_t bytes) {
   if (bytes <= block.reserved) return;
   const auto grow = [&] {
+    budget_.spend(bytes - block.reserved);
     segment_.reserve(block.offset + block.reserved, bytes - block.reserved);
     block.reserved = bytes;
   };

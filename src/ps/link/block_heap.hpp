@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/available_memory.hpp"
 #include "comm/shm/segment.hpp"
 
 namespace tutti::ps {
@@ -17,10 +18,10 @@ namespace tutti::ps {
 /**
  * A shared memory object of which one process hands out blocks. It is mapped once, with all of the
  * size that it may ever have, so nobody needs to be told that it has grown; pages are reserved
- * before they are handed out, so a full /dev/shm is an error and no SIGBUS. Blocks have powers of
- * two of address space and are used again; free ones give their pages back when pages are short,
- * and large ones at once when free ones hold more than `most_idle` bytes.
- * Not thread-safe.
+ * before they are handed out, so a full /dev/shm, or machine, is an error and no signal. Blocks
+ * have powers of two of address space and are used again; free ones give their pages back when
+ * pages are short, and large ones at once when free ones hold more than `most_idle` bytes. Not
+ * thread-safe.
  */
 class BlockHeap {
  public:
@@ -55,7 +56,7 @@ class BlockHeap {
   /** What free blocks hold. */
   std::int64_t idle() const;
 
-  static constexpr int kClasses = 48;  // of 4 KiB, 8 KiB, ...
+  static constexpr int kClasses = 48;  // of one page, two, four, ...
 
   std::string name_;
   std::int64_t most_;
@@ -63,6 +64,7 @@ class BlockHeap {
   shm::Segment segment_;
   shm::NameGuard guard_;  // unless the other side has removed the name
   std::shared_ptr<shm::Mapping> mapping_;
+  MemoryBudget budget_;
   std::int64_t end_;  // of the blocks made so far
   std::vector<Block> blocks_;
   std::array<std::vector<std::int64_t>, kClasses> free_;

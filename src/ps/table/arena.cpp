@@ -2,11 +2,11 @@
 #include "ps/table/arena.hpp"
 
 #include <sys/mman.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
 
 #include <cerrno>
 
+#include "base/available_memory.hpp"
+#include "base/memory.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::ps {
@@ -49,6 +49,7 @@ Arena::Arena(const std::string& name) : segment_(shm::Segment::open(name)) {
 }
 
 void Arena::take(std::int64_t offset, std::int64_t bytes) {
+  budget_.spend(bytes);
   if (segment_) segment_.reserve(offset, bytes);
   // Not for smaller ranges: private memory would be taken where it is not needed.
   if (offset % kHugePage == 0 && bytes % kHugePage == 0) ask_for_huge_pages(base_ + offset, bytes);
@@ -58,8 +59,8 @@ void Arena::take(std::int64_t offset, std::int64_t bytes) {
 void Arena::give_back(std::int64_t offset, std::int64_t bytes) noexcept {
   if (segment_) {
     segment_.give_back(offset, bytes);
-  } else {
-    ::madvise(base_ + offset, static_cast<std::size_t>(bytes), MADV_DONTNEED);
+  } else if (::madvise(base_ + offset, static_cast<std::size_t>(bytes), MADV_DONTNEED) != 0) {
+    zero_bytes(base_ + offset, bytes);  // it costs memory, but nothing else
   }
   taken_ -= bytes;
 }
@@ -67,12 +68,7 @@ void Arena::give_back(std::int64_t offset, std::int64_t bytes) noexcept {
 void Arena::unlink() { name_.reset(); }
 
 std::int64_t Arena::most_bytes(const std::string& name) {
-  if (!name.empty()) {
-    struct statvfs room {};
-    if (::statvfs("/dev/shm", &room) != 0) throw SystemError("cannot examine /dev/shm", errno);
-    return static_cast<std::int64_t>(room.f_blocks * room.f_frsize);
-  }
-  return ::sysconf(_SC_PHYS_PAGES) * ::sysconf(_SC_PAGESIZE);
+  return name.empty() ? physical_memory() : shared_memory_size();
 }
 
 }  // namespace tutti::ps

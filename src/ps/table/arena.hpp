@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "base/available_memory.hpp"
 #include "comm/shm/segment.hpp"
 
 namespace tutti::ps {
@@ -28,10 +29,11 @@ class Arena {
   /** Of memory that is taken. */
   std::int64_t taken() const { return taken_; }
 
-  /** Takes the memory of a range of whole pages that has none; it holds zeros. Touching it cannot
-   * fail later. Throws SystemError with the sizes if there is not enough. */
+  /** Takes the memory of a range of whole pages that has none; it holds zeros. Throws SystemError
+   * with the sizes if /dev/shm or the machine has not enough; touching it cannot fail later (of
+   * private memory, unless others have taken all meanwhile). */
   void take(std::int64_t offset, std::int64_t bytes);
-  /** Gives the memory of such a range back. */
+  /** Gives the memory of such a range back: it holds zeros then. */
   void give_back(std::int64_t offset, std::int64_t bytes) noexcept;
   /** Removes the name; the memory stays. */
   void unlink();
@@ -46,9 +48,9 @@ class Arena {
   std::byte* base_ = nullptr;
   std::int64_t bytes_ = 0;
   std::int64_t taken_ = 0;
+  MemoryBudget budget_;
 };
 
-inline constexpr std::int64_t kPage = 4096;
 inline constexpr std::int64_t kHugePage = std::int64_t{2} << 20U;
 
 constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) {

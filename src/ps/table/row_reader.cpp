@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <thread>
 
+#include "comm/shm/flag.hpp"
 #include "ps/table/initial.hpp"
 #include "ps/table/row_access.hpp"
 
@@ -12,6 +15,18 @@ namespace tutti::ps {
 namespace {
 
 constexpr int kMostTries = 64;
+
+/** Between two tries. Whoever changes the row has done so at once, unless it was interrupted: then
+ * it needs a core, and time. */
+void pause(int tries) {
+  if (tries < kMostTries / 4) {
+    shm::relax();
+  } else if (tries < kMostTries / 2) {
+    std::this_thread::yield();
+  } else {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
 
 }  // namespace
 
@@ -31,11 +46,12 @@ bool RowReader::copy(const IndexSearch::Result& result, float* row) const {
   const auto& [slot, word] = result.found;
   if (slot == nullptr) return false;
   copy_row(weights(word), row, dim_);
+  std::atomic_thread_fence(std::memory_order_acquire);
+  // Id and word are of one slot unless the array's place has been written anew between them.
+  if (index_.state(result.shard) != result.state) return false;
   if (!verifies_) return true;
   // What the slot says after the copy was so all the time: whoever changes a row says so first.
-  std::atomic_thread_fence(std::memory_order_acquire);
-  return word / kVersion % 2 == 0 && slot->word.load(std::memory_order_relaxed) == word &&
-         index_.state(result.shard) == result.state;
+  return word / kVersion % 2 == 0 && slot->word.load(std::memory_order_relaxed) == word;
 }
 
 bool RowReader::lookup_again(std::int64_t id, float* row) const {
@@ -51,7 +67,7 @@ bool RowReader::lookup_again(std::int64_t id, float* row) const {
                                      shard};
     if (copy(result, row)) return true;
     if (result.found.slot != nullptr) {
-      if (identity_.spec.consistent_rows) ++tries;
+      if (identity_.spec.consistent_rows) pause(++tries);
     } else if (index_.state(shard) == lines.state) {
       fill_initial(identity_.spec.initial, identity_.seed, id, dim_, row);
       return true;

@@ -1,10 +1,12 @@
 // Puts ids into the index, and writes shards anew that are full.
 #include "ps/table/shards.hpp"
 
+#include <atomic>
 #include <cerrno>
 #include <cmath>
 #include <string>
 
+#include "base/page_size.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::ps {
@@ -17,11 +19,10 @@ constexpr double kFullest = 0.72;
 constexpr double kRoomiest = 0.62;
 
 // Arrays that were written anew keep their memory for some time: a reader may still be in one. If
-// it comes there even later, it sees that the array is old, but has taken a page of memory by
-// reading.
+// it comes there even later, it sees that the array is old, but by reading has taken a page that
+// counts as nobody's until the place is used again; with /dev/shm full it is killed by SIGBUS. That
+// takes a process that was stopped in the middle of a search.
 constexpr std::size_t kOldArrays = 16;
-
-constexpr std::int64_t kLinesOfPage = kPage / static_cast<std::int64_t>(sizeof(Line));
 
 bool fits(std::int64_t ids, std::int64_t lines) {
   return static_cast<double>(ids) <= kFullest * static_cast<double>(lines * Line::kSlots);
@@ -29,7 +30,8 @@ bool fits(std::int64_t ids, std::int64_t lines) {
 
 std::int64_t lines_for(std::int64_t ids) {
   const double slots = static_cast<double>(ids) / kRoomiest;
-  return round_up(static_cast<std::int64_t>(slots / Line::kSlots) + 1, kLinesOfPage);
+  const std::int64_t lines_of_page = page_size() / static_cast<std::int64_t>(sizeof(Line));
+  return round_up(static_cast<std::int64_t>(slots / Line::kSlots) + 1, lines_of_page);
 }
 
 /** Writes an id into the first vacant slot from its home line on. */
@@ -81,6 +83,8 @@ void Shards::rewrite(int shard, std::int64_t rows) {
     return true;
   });
   arena_.take(index_.array_offset(shard, state.generation), bytes);
+  // Who sees an id in this place also sees that what was here before has become old.
+  std::atomic_thread_fence(std::memory_order_release);
   const Lines from = index_.lines(shard, old);
   const Lines to = index_.lines(shard, state);
   for (std::uint32_t line = 0; line < old.lines; ++line) {
@@ -119,6 +123,8 @@ void Shards::remove(Slot& slot) {
   const std::uint64_t word = slot.word.load(std::memory_order_relaxed);
   // The version goes on, and stays even.
   slot.word.store((word / kVersion + 2) * kVersion + kRemoved, std::memory_order_release);
+  // Who sees in the row what another id is to have there also sees this.
+  std::atomic_thread_fence(std::memory_order_release);
 }
 
 }  // namespace tutti::ps

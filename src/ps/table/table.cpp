@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/memory.hpp"
+#include "base/page_size.hpp"
 #include "ps/table/arena.hpp"
 #include "ps/table/entry.hpp"
 #include "ps/table/eviction.hpp"
@@ -37,7 +38,7 @@ TableLayout lay_out(const TableSpec& spec, std::int64_t most_bytes) {
   layout.most_rows = std::clamp<std::int64_t>(most_bytes / (spec.dim * kFloat), 1, kMostRows);
   if (spec.dict_size > 0) layout.most_rows = std::min(layout.most_rows, spec.dict_size);
   layout.array_bytes = Shards::array_bytes(layout.most_rows);
-  layout.index_offset = round_up(sizeof(TableHeader), kPage);
+  layout.index_offset = round_up(sizeof(TableHeader), page_size());
   layout.weights_offset = round_up(
       layout.index_offset + std::int64_t{2} * kIndexShards * layout.array_bytes, kHugePage);
   const auto end_of = [&](std::int64_t offset, std::int64_t row_bytes) {
@@ -166,7 +167,12 @@ class Table::Impl {
       for (int shard = 0; shard < kShards; ++shard) {
         shards_.for_each(shard, [&](Slot& slot) { oldest.count(rows_.history(row_of(slot))); });
       }
-      remove_if([&](RowHistory& row) { return oldest.goes(row); });
+      // Of rows that were last pushed in one step some may stay: everywhere the same.
+      for (int shard = 0; shard < kShards; ++shard) {
+        for (Slot* slot : sorted(shard)) {
+          if (oldest.goes(rows_.history(row_of(*slot)))) remove(*slot);
+        }
+      }
     }
   }
   std::int64_t steps() const { return steps_; }
@@ -285,14 +291,16 @@ class Table::Impl {
   template <class Condition>
   void remove_if(const Condition& condition) {
     for (int shard = 0; shard < kShards; ++shard) {
-      for (Slot* slot : sorted(shard)) {
-        const std::uint32_t row = row_of(*slot);
-        if (!condition(rows_.history(row))) continue;
-        rows_.release(row);
-        shards_.remove(*slot);
-        ++evicted_;
-      }
+      shards_.for_each(shard, [&](Slot& slot) {
+        if (condition(rows_.history(row_of(slot)))) remove(slot);
+      });
     }
+  }
+
+  void remove(Slot& slot) {
+    rows_.release(row_of(slot));
+    shards_.remove(slot);
+    ++evicted_;
   }
 
   TableIdentity identity_;

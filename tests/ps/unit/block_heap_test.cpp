@@ -1,4 +1,4 @@
-// Memory for payloads: what free blocks keep of it.
+// Memory for payloads: what free blocks keep of it, and what the machine does not have.
 #include "ps/link/block_heap.hpp"
 
 #include <gtest/gtest.h>
@@ -9,6 +9,9 @@
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "own_mounts.hpp"
+#include "tutti/error.hpp"
 
 namespace tutti::ps::test {
 namespace {
@@ -48,6 +51,28 @@ TEST(PsBlockHeap, WhatHasBeenGivenBackIsReservedAgain) {
     EXPECT_LT(held_by(heap), kMiB);
   }
 }
+
+std::string exceed_the_machine() {
+  constexpr std::int64_t kMuch = 262'144;
+  const MemoryFigure memory(kMuch);
+  BlockHeap heap(1 << 16);
+  const std::int64_t first = heap.take(kMiB);
+  memory.say(1'000);
+  try {
+    for (int blocks = 0; blocks < 100; ++blocks) heap.take(kMiB);
+    return "more was taken than there is";
+  } catch (const SystemError& error) {
+    const std::string text = error.what();
+    if (text.find(" 1024000 bytes") == std::string::npos) return "no sizes: " + text;
+  }
+  heap.give(first);
+  if (heap.take(kMiB / 4 * 3) != first) return "a free block is not used again";
+  memory.say(kMuch);
+  heap.take(kMiB);
+  return "";
+}
+
+TEST(PsBlockHeap, TakesNoMoreThanTheMachineHas) { check_in_process(exceed_the_machine); }
 
 }  // namespace
 }  // namespace tutti::ps::test

@@ -1,18 +1,14 @@
 // Memory of tables: what they take, what happens when there is no more, and rows that go again.
 #include <gtest/gtest.h>
-#include <sched.h>
-#include <sys/mount.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <exception>
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "own_mounts.hpp"
+#include "ps/table/arena.hpp"
 #include "ps/table/table.hpp"
 #include "table_oracle.hpp"
 #include "tutti/error.hpp"
@@ -20,11 +16,12 @@
 namespace tutti::ps {
 namespace {
 
+using test::check_in_process;
 using test::Floats;
 using test::Ids;
+using test::MemoryFigure;
+using test::mount_shared_memory;
 using test::new_segment;
-
-constexpr int kSkipped = 77;
 
 Ids numbers(std::int64_t from, std::int64_t to) {
   Ids ids(static_cast<std::size_t>(to - from));
@@ -46,11 +43,7 @@ bool all_are(const Table& table, const Ids& ids, float value) {
 /** Pushes until there is no memory, where /dev/shm is small. Says what is wrong; nothing if all is
  * well. */
 std::string fill_small_memory(std::int64_t dim) {
-  if (::unshare(CLONE_NEWNS) != 0 ||
-      ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-      ::mount("none", "/dev/shm", "tmpfs", 0, "size=24m") != 0) {
-    std::_Exit(kSkipped);
-  }
+  mount_shared_memory("size=24m");
   Table table({.spec = {.name = "items", .dim = dim, .rule = Adagrad{}, .initial = Constant{0.0F}}},
               new_segment());
   constexpr std::int64_t kBatch = 3'000;
@@ -77,24 +70,59 @@ std::string fill_small_memory(std::int64_t dim) {
 
 TEST(TableMemory, ThatIsFullIsAnErrorAndChangesNothing) {
   for (const std::int64_t dim : {1, 16, 300}) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      std::string wrong;
-      try {
-        wrong = fill_small_memory(dim);
-      } catch (const std::exception& error) {
-        wrong = error.what();
-      }
-      std::fprintf(stderr, "%s", wrong.c_str());
-      std::_Exit(wrong.empty() ? 0 : 1);
-    }
-    int status = 0;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == kSkipped) {
-      GTEST_SKIP() << "only root can make /dev/shm small: nothing was tested";
-    }
-    EXPECT_EQ(status, 0) << "dim " << dim;
+    SCOPED_TRACE("dim " + std::to_string(dim));
+    check_in_process([&] { return fill_small_memory(dim); });
   }
+}
+
+/** Pushes until the kernel is said to have too little memory for more. */
+std::string exceed_the_machine(const std::string& segment) {
+  constexpr std::int64_t kMuch = 262'144;
+  const MemoryFigure memory(kMuch);
+  Table table({.spec = {.name = "items", .dim = 16, .initial = Constant{0.0F}}}, segment);
+  constexpr std::int64_t kBatch = 20'000;
+  push(table, numbers(0, kBatch), 1.0F);
+  memory.say(1'000);
+  std::int64_t pushed = kBatch;
+  try {
+    for (; pushed < 25 * kBatch; pushed += kBatch) {
+      push(table, numbers(pushed, pushed + kBatch), 1.0F);
+    }
+    return "more was taken than there is";
+  } catch (const SystemError& error) {
+    const std::string text = error.what();
+    if (text.find(" 1024000 bytes") == std::string::npos) return "no sizes: " + text;
+  }
+  if (table.rows() != pushed) return "rows that were not pushed are there";
+  if (!all_are(table, numbers(0, pushed), 1.0F)) return "rows have changed";
+  memory.say(kMuch);
+  push(table, numbers(pushed, pushed + kBatch), 1.0F);
+  if (!all_are(table, numbers(0, pushed + kBatch), 1.0F)) return "it does not go on";
+  return "";
+}
+
+TEST(TableMemory, IsNotMoreThanTheMachineHas) {
+  for (const std::string& segment : {new_segment(), std::string()}) {
+    SCOPED_TRACE(segment.empty() ? "private" : "shared");
+    check_in_process([&] { return exceed_the_machine(segment); });
+  }
+}
+
+TEST(TableMemory, NeedsNoSizeOfSharedMemory) {
+  check_in_process([] {
+    mount_shared_memory("size=0");
+    Table table({.spec = {.name = "items", .dim = 16, .initial = Constant{0.0F}}}, new_segment());
+    push(table, numbers(0, 1'000), 1.0F);
+    return all_are(table, numbers(0, 1'000), 1.0F) ? "" : "rows have changed";
+  });
+}
+
+TEST(TableMemory, ThatWasGivenBackHoldsZerosWhateverThePageSize) {
+  Arena arena("", 1 << 16);
+  arena.take(0, 1 << 16);
+  std::fill_n(arena.base(), 1 << 16, std::byte{1});
+  arena.give_back(512, 4096);  // pages of 64 KiB may begin and end anywhere
+  EXPECT_EQ(std::count(arena.base(), arena.base() + (1 << 16), std::byte{0}), 4096);
 }
 
 TEST(TableMemory, IsWhatRowsNeedAndATenthAtMost) {

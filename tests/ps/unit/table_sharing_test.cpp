@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <functional>
@@ -18,6 +19,7 @@
 
 #include "ps/table/arena.hpp"
 #include "ps/table/index.hpp"
+#include "ps/table/row_reader.hpp"
 #include "ps/table/table.hpp"
 #include "table_oracle.hpp"
 
@@ -270,6 +272,78 @@ TEST(TableReaders, SeeThatWhatTheyLookAtHasBecomeOld) {
   table.step();
   EXPECT_EQ(table.rows(), 0);
   EXPECT_TRUE(look.slot_is_old());
+}
+
+TEST(TableReaders, DoNotTakeTheIdThatAnArraysPlaceHasNext) {
+  const TableIdentity identity{.spec = {.name = "items", .dim = 2, .initial = Constant{0.0F}}};
+  const std::string segment = new_segment();
+  Table table(identity, segment);
+  push_numbers(table, 0, 10'000);
+  Arena memory(segment);
+  const Index index(memory.base(), Split::hash, 1);
+  const RowReader reader(identity, memory.base());
+  std::vector<IndexSearch::Result> results;
+  for (std::int64_t number = 0; number < 10'000; ++number) {
+    const std::uint64_t within = index.within(id_of(number));
+    const Lines lines = index.lines(shard_of(within));
+    results.push_back(
+        {Index::search(lines, lines.home(within), id_of(number)), lines.state, shard_of(within)});
+    Floats row(2);
+    ASSERT_TRUE(reader.copy(results.back(), row.data()));
+  }
+  // Readers that have found their id, and go on when its array has been written anew twice.
+  std::int64_t ids = 10'000;
+  const auto generation_of = [&](const IndexSearch::Result& result) {
+    return index.state(result.shard).generation - result.state.generation;
+  };
+  int others = 0;
+  for (; others == 0 && ids < 100'000; ids += 100) {
+    push_numbers(table, ids, ids + 100);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      IndexSearch::Result late = results[i];
+      if (generation_of(late) != 2) continue;
+      late.found.word = late.found.slot->word;
+      if (!has_row(late.found.word) || late.found.slot->id == id_of(static_cast<std::int64_t>(i))) {
+        continue;
+      }
+      ++others;
+      Floats row(2);
+      ASSERT_FALSE(reader.copy(late, row.data())) << "a row of another id";
+    }
+  }
+  EXPECT_GT(others, 0);
+}
+
+TEST(TableReaders, WaitForAWriterThatWasInterruptedInTheMiddle) {
+  const TableIdentity identity{
+      .spec = {.name = "items", .dim = 2, .initial = Constant{1.0F}, .consistent_rows = true}};
+  const std::string segment = new_segment();
+  Table table(identity, segment);
+  const std::int64_t id = 1;
+  const Floats zeros(2);
+  table.update({.ids = {&id, 1}, .values = zeros.data()});
+  const TableReader reader(identity, segment);
+  const Look look(segment, id);
+  // Once is enough: on a busy machine the writer may be interrupted for longer.
+  bool was_whole = false;
+  for (int attempt = 0; attempt < 200 && !was_whole; ++attempt) {
+    std::atomic<bool> has_begun{false};
+    std::thread writer([&] {
+      look.slot().word += kVersion;
+      has_begun = true;
+      const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(300);
+      while (std::chrono::steady_clock::now() < end) {
+      }
+      look.slot().word += kVersion;
+    });
+    while (!has_begun) {
+    }
+    Floats row(2);
+    was_whole =
+        look.slot().word / kVersion % 2 != 0 && reader.lookup({&id, 1}, {}, row.data()) == 0;
+    writer.join();
+  }
+  EXPECT_TRUE(was_whole);
 }
 
 TEST(TableReaders, GiveUpOnARowWhoseServerDiedInTheMiddle) {

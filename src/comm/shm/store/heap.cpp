@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/available_memory.hpp"
-#include "comm/shm/symmetric.hpp"
+#include "base/page_size.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::shm {

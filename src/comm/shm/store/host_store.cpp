@@ -8,9 +8,9 @@
 
 #include "base/log.hpp"
 #include "base/memory.hpp"
+#include "base/page_size.hpp"
 #include "base/text.hpp"
 #include "base/waiter.hpp"
-#include "comm/shm/symmetric.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
 
