@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Models on parameter servers: what the servers cost, and the same beside Paddle 1.8.5.
 
-ctr: 26 embeddings of 16 floats and 13 numbers, layers of 128, 64 and 2, batches of 512 of random ids
-below a million; mlp: 784, 1024, 1024 and 10 (1.86 million parameters), batches of 64; SGD. Inputs
-tell the label, so that training shows. Two workers with a thread each. Steps a second of a worker,
-of rounds in which all take turns:
+ctr: 26 embeddings of 16 floats and 13 numbers, layers of 128, 64 and 2, batches of 512 of random
+ids below a million; mlp: 784, 1024, 1024 and 10 (1.86 million parameters), batches of 64; SGD.
+Inputs tell the label, so that training shows. Two workers with a thread each. Steps a second of a
+worker, of rounds in which all take turns:
 
     alone      the two processes train for themselves, each with all parameters in its own memory
     compute    ctr: the same without a table: its rows are constants

@@ -47,22 +47,35 @@ def in_python(rounds):
     return medians[0]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--call-bench", default="build/release/bin/call_bench")
-    parser.add_argument("--rounds", type=int, default=20000)
+def parse_arguments(description, call_bench, rounds):
+    parser = argparse.ArgumentParser(description=description.split("\n")[0])
+    parser.add_argument("--call-bench", default=f"build/release/bin/{call_bench}")
+    parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--repeat", type=int, default=5)
-    options = parser.parse_args()
-    python, cpp = [], []
+    return parser.parse_args()
+
+
+def compare(what, sides, options):
+    """Prints medians of turns of C++ and of each side, a name and a function of the rounds that
+    returns microseconds."""
+    cpp, turns = [], {name: [] for name in sides}
     for _ in range(options.repeat):
         cpp.append(float(subprocess.run([options.call_bench, str(options.rounds)], check=True,
                                         capture_output=True, text=True).stdout))
-        python.append(in_python(options.rounds))
-    result = {"python_us": statistics.median(python), "cpp_us": statistics.median(cpp)}
-    result["over_us"] = result["python_us"] - result["cpp_us"]
-    print(f"all_reduce of 4 KiB, 2 ranks, median: Python {result['python_us']:.2f} us, "
-          f"C++ {result['cpp_us']:.2f} us, over {result['over_us']:.2f} us")
-    print(json.dumps(result))
+        for name, side in sides.items():
+            turns[name].append(side(options.rounds))
+    for name, values in turns.items():
+        result = {"side": name, "python_us": statistics.median(values),
+                  "cpp_us": statistics.median(cpp)}
+        result["over_us"] = result["python_us"] - result["cpp_us"]
+        print(f"{what}, median: {name} {result['python_us']:.2f} us, "
+              f"C++ {result['cpp_us']:.2f} us, over {result['over_us']:.2f} us")
+        print(json.dumps(result))
+
+
+def main():
+    options = parse_arguments(__doc__, "call_bench", 20000)
+    compare("all_reduce of 4 KiB, 2 ranks", {"Python": in_python}, options)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ allreduce() {
 # What a Python benchmark needs besides the standard library.
 python_for() {
   case $1 in
-    python_* | launch_* | ctr_*) scripts/find_python.sh numpy ;;
+    python_* | ps_python_* | launch_* | ctr_*) scripts/find_python.sh numpy ;;
     *) scripts/find_python.sh torch ;;
   esac
 }
@@ -61,6 +61,7 @@ short_arguments() {
     ctr_vs_paddle) echo --rounds 1 --steps 60 ;;
     store_bench) echo 400 ;;
     python_call) echo --rounds 5000 --repeat 3 ;;
+    ps_python_call) echo --rounds 500 --repeat 3 ;;
   esac
 }
 
@@ -71,7 +72,7 @@ else
     name=$(basename "${source%.*}")
     case $name in
       mnist_accuracy) continue ;;  # half an hour: only by name
-      call_bench) continue ;;      # python_call runs it
+      call_bench | ps_call_bench) continue ;;  # python_call and ps_python_call run them
     esac
     read -ra arguments <<<"$(short_arguments "$name")"
     run "$name" "${arguments[@]}"
