@@ -54,6 +54,11 @@ class Training:
         """Meets the others; the fleet, and how many epochs a checkpoint has behind it."""
         options, parts = self.options, [self.wide, self.deep, self.dense]
         if options.mode == "local":
+            if tutti.launched_by():
+                with tutti.Communicator() as world:
+                    if world.world_size > 1:
+                        raise ValueError(f"--mode local: it is for one process, but "
+                                         f"{tutti.launched_by()} has started {world.world_size}")
             self.fleet = alone.Alone(parts)
             return self.fleet, 0
         done, path = 0, None
@@ -157,6 +162,8 @@ def main(arguments=None):
             report = Report(fleet.worker_index == 0, options.json)
             if options.resume:
                 report.line(f"Resuming {options.resume} after {epochs_done} epochs")
+                if epochs_done >= options.epochs:
+                    report.line(f"Nothing is left to do: --epochs is {options.epochs}")
             return work(training, fleet, epochs_done, report)
     except (OSError, ValueError, tutti.Error) as error:
         print(f"ctr_dist: {error}", file=sys.stderr)

@@ -30,8 +30,8 @@ def stdout_is_terminal() -> bool:
 
 def _launchers_pipe() -> int:
     """From which `tutti run` reads what the rank says of its progress; -1 if there is none."""
-    number = int(os.environ.get("TUTTI_PROGRESS_FD", -1))
     try:
+        number = int(os.environ.get("TUTTI_PROGRESS_FD", -1))
         return number if stat.S_ISFIFO(os.fstat(number).st_mode) else -1
     except (OSError, ValueError):
         return -1
@@ -55,7 +55,7 @@ class Progress:
             with contextlib.suppress(OSError):
                 os.write(self._pipe, f"{done}/{of}, {per_second:.0f} {self._unit}/s\n".encode())
         if self._on_terminal:
-            bar = "=" * (40 * done // of)
+            bar = "=" * (40 * done // max(of, 1))
             print(f"\r[{bar:<40}] {done}/{of}  {per_second:.0f} {self._unit}/s ", end="", flush=True)
 
     def clear(self) -> None:

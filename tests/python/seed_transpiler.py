@@ -44,7 +44,8 @@ pserver_endpoints = endpoints
 trainers = 2
 program = fluid.Program(network.parameters(), [network.embedding], fluid.Adagrad(lr=0.1))
 t = fluid.DistributeTranspiler()
-t.transpile(trainer_id, program, pservers=pserver_endpoints, trainers=trainers, sync_mode=sync_mode)
+t.transpile(trainer_id, program, pservers=pserver_endpoints, trainers=trainers, sync_mode=sync_mode,
+            slice_var_up=False)
 if role == "PSERVER":
     pserver_prog = t.get_pserver_program(current_endpoint)
     pserver_startup = t.get_startup_program(current_endpoint,

@@ -247,6 +247,12 @@ def test_async_and_geo_learn_as_much_as_sync(train):
         assert found[mode] > found["sync"] - 0.005, found
 
 
+def test_local_is_for_one_process(tmp_path):
+    done = run("--mode", "local", launcher=[*TUTTI, "-n", "2", "--log_dir", str(tmp_path)])
+    assert done.returncode == 1
+    assert "--mode local: it is for one process, but tutti run has started 2" in done.stderr
+
+
 def test_reads_a_file(train):
     path = train.folder / "clicks.txt"
     with open(path, "w") as file:

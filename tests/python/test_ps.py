@@ -269,7 +269,6 @@ def test_what_tables_refuse():
 def test_what_start_refuses():
     for tables, options, kind, reason in [
         ([table(), table()], {}, tutti.InvalidArgument, "item"),
-        ([ps.Embedding("item", 0)], {}, tutti.InvalidArgument, "dim|0"),
         ([5], {}, TypeError, "tables has a int"),
         ([table()], {"wire": "int8"}, tutti.InvalidArgument, "wire is 'int8'"),
         ([table()], {"servers": "rack"}, tutti.InvalidArgument, "servers is 'rack'"),
@@ -283,6 +282,7 @@ def test_what_start_refuses():
                                 "communicator": tutti.Communicator(0, 1, tutti.NcclIdHolder()),
                                 **options})
     for act, reason in [(lambda: table(dict_size=0), "dict_size is 0"),
+                        (lambda: ps.Embedding("item", 0), "dim is 0"),
                         (lambda: table(split="range"), "split is 'range'"),
                         (lambda: table().lookup([1]), "table item is of no worker"),
                         (lambda: ps.Dense({"w": numpy.ones((3, 2), numpy.float32).T}),

@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 
 import numpy
 import pytest
@@ -228,13 +229,15 @@ def test_strategies_and_optimizers():
         with pytest.raises(kind, match=reason):
             fleet.distributed_optimizer(given)
     config = ps.DistributeTranspilerConfig()
-    for name, value, mode in [("half_async", True, ps.HalfAsync()), ("sync_mode", False, ps.HalfAsync()),
-                              ("half_async", False, ps.Async()),
+    assert fleet.distributed_optimizer(ps.Sgd(), config).strategy.mode == ps.Sync()
+    config.half_async = True  # beside sync_mode, which is so by default
+    with pytest.raises(tutti.InvalidArgument, match="half_async is True, but sync_mode is, too"):
+        fleet.distributed_optimizer(ps.Sgd(), config)
+    for name, value, mode in [("sync_mode", False, ps.HalfAsync()), ("half_async", False, ps.Async()),
                               ("geo_sgd_need_push_nums", 7, ps.Async()),
                               ("geo_sgd_mode", True, ps.Geo(7))]:
         setattr(config, name, value)
-        wanted = mode if not config.sync_mode or config.geo_sgd_mode else ps.Sync()
-        assert fleet.distributed_optimizer(ps.Sgd(), config).strategy.mode == wanted, name
+        assert fleet.distributed_optimizer(ps.Sgd(), config).strategy.mode == mode, name
 
 
 def test_options_that_are_refused():
@@ -243,11 +246,13 @@ def test_options_that_are_refused():
                                 ("nccl_comm_num", 2, "nccl_comm_num is 2"), ("split_method", 5, "is 5"),
                                 ("use_hierarchical_allreduce", True, "several hosts"),
                                 ("collective_mode", "local_sgd", "partialUpdate"),
-                                ("runtime_split_send_recv", True, "always split"),
+                                ("slice_var_up", "no", "slice_var_up is 'no'"),
+                                ("min_block_size", -3, "min_block_size is -3"),
                                 ("completely_not_async", True, "sync_mode=True")]:
         with pytest.raises(tutti.InvalidArgument, match=reason):
             setattr(config, name, value)
     config.enable_dc_asgd, config.nccl_comm_num = False, 1
+    config.runtime_split_send_recv = True  # what is done anyway
     with pytest.raises(AttributeError, match="no option 'slice_var'"):
         config.slice_var = True
     program = ps.Program({"w": numpy.zeros(3, numpy.float32)}, [], ps.Sgd())
@@ -283,3 +288,50 @@ def test_options_that_are_refused():
     ]:
         with pytest.raises(tutti.InvalidArgument, match=reason):
             ps.DistributeTranspiler(config).transpile(0, **{"program": program, **options})
+    for name, value in [("geo_sgd_mode", True), ("print_log", True), ("slice_var_up", False)]:
+        config = ps.DistributeTranspilerConfig()
+        config.mode = "nccl2"
+        setattr(config, name, value)
+        with pytest.raises(tutti.InvalidArgument, match=f"{name} is {value}, but mode 'nccl2'"):
+            ps.DistributeTranspiler(config).transpile(0, program, trainers=pair,
+                                                      current_endpoint="127.0.0.1:1")
+    config = ps.DistributeTranspilerConfig()
+    config.collective_mode = "grad_allreduce"
+    with pytest.raises(tutti.InvalidArgument, match="collective_mode is 'grad_allreduce', but"):
+        ps.DistributeTranspiler(config).transpile(0, program)
+
+
+def test_arguments_of_transpile_count_before_the_config():
+    config = ps.DistributeTranspilerConfig()
+    t = ps.DistributeTranspiler(config)
+    t.transpile(0, ps.Program({"w": numpy.zeros(3, numpy.float32)}), pservers="127.0.0.1:1",
+                trainers=4, slice_var_up=False, split_method=ps.HashName)
+    assert t.config.slicing() == ps.Slicing(False, 8192, ps.HashName)
+    assert config.slice_var_up and config.split_method is None
+
+
+def test_embeddings_of_a_program_may_be_an_iterator():
+    t = ps.DistributeTranspiler()
+    (endpoint,) = free_endpoints(1)
+    item = ps.Embedding("item", 3)
+    t.transpile(0, ps.Program(embeddings=iter([item])), pservers=endpoint, trainers=1)
+    serving = threading.Thread(target=lambda: t.get_pserver_program(endpoint).run())
+    serving.start()
+    with t.get_trainer_program():
+        assert item.lookup([1]).shape == (1, 3)
+    serving.join(LIMIT)
+
+
+def test_a_step_in_mode_nccl2_wants_gradients():
+    config = ps.DistributeTranspilerConfig()
+    config.mode = "nccl2"
+    (endpoint,) = free_endpoints(1)
+    weight = numpy.ones(3, numpy.float32)
+    t = ps.DistributeTranspiler(config)
+    t.transpile(0, ps.Program({"w": weight}, optimizer=ps.Sgd(1.0)), trainers=endpoint,
+                current_endpoint=endpoint)
+    with t.get_trainer_program() as step:
+        step([(weight, numpy.ones(3, numpy.float32))])
+        with pytest.raises(TypeError):  # nothing would be trained
+            step()
+    assert not weight.any()

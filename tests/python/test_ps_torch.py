@@ -1,5 +1,8 @@
 """tutti.ps with PyTorch: modules whose backward pass pushes, and Dense of a module, against PyTorch."""
 
+import copy
+import io
+
 import pytest
 
 import launching
@@ -102,6 +105,72 @@ def test_a_second_backward_pass_is_refused_and_pushes_nothing():
             loss.backward(create_graph=True)
         fleet.step()
         assert (items.lookup([1]) == before).all()
+
+
+def test_ids_that_were_changed_and_graphs_that_are_used_up_push_nothing():
+    items = table()
+    with alone([items]) as fleet:
+        before = items.lookup(range(ROWS))
+        bag = ps.torch.EmbeddingBag(items)
+        ids = torch.tensor([[1, 2]])
+        loss = bag(ids).sum()
+        ids.fill_(7)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+        fleet.step()
+        assert (items.lookup(range(ROWS)) == before).all()
+        loss = bag(ids).sum()
+        loss.backward()
+        with pytest.raises(RuntimeError, match="second time"):
+            loss.backward()
+        fleet.step()
+        assert (items.lookup([7]) == before[7] - 1).all()  # both ids are 7
+
+
+def linear():
+    net = torch.nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        net.weight.zero_()
+    return net, ps.Dense(net, optimizer=ps.Sgd(1.0))
+
+
+def test_a_step_takes_the_gradients_of_pytorch_s_parameters():
+    net, _ = linear()
+    trained = ps.DistributedOptimizer(ps.Sgd(1.0), ps.StrategyFactory.create_sync_strategy())
+    trained.minimize(net)
+    trained.dense.optimizer = trained.rule
+    with alone([trained.dense]) as trained.fleet:
+        with pytest.raises(tutti.InvalidArgument, match="weight has a .grad"):
+            trained.step()
+        for step in range(3):
+            net.zero_grad()
+            net(torch.ones(1, 2)).sum().backward()
+            trained.step()
+            assert (net.weight == -1 - step).all()
+
+
+def test_what_is_no_loss_is_refused_by_its_shape():
+    net, dense = linear()
+    with alone([dense]) as fleet:
+        for loss, shape in [(torch.tensor(1.0), r"\(\)"), (net(torch.ones(2, 2)), r"\(2, 1\)")]:
+            with pytest.raises(tutti.InvalidArgument, match=f"a tensor of shape {shape}, but a loss"):
+                dense.push(loss)
+        dense.push({"weight": torch.ones(1, 2).to_sparse()})
+        fleet.step()
+        dense.pull()
+        assert (net.weight == -1).all()
+
+
+def test_copies_of_a_model_share_its_tables():
+    items = table()
+    with alone([items]) as fleet:
+        model = torch.nn.Sequential(ps.torch.EmbeddingBag(items), torch.nn.Linear(DIM, 1))
+        average = copy.deepcopy(model)
+        items.push([1], torch.ones(1, DIM))
+        fleet.step()
+        ids = torch.tensor([[1, 2]])
+        torch.testing.assert_close(average(ids), model(ids))
+        torch.save(model, io.BytesIO())
 
 
 def test_what_the_modules_refuse():

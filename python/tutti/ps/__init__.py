@@ -8,7 +8,7 @@
             rows = item.lookup(batch.ids)
             ...
             item.push(batch.ids, gradients)
-            net.push()
+            net.push(loss)
             fleet.step()
             net.pull()
 
@@ -43,6 +43,7 @@ Momentum = _core.Momentum
 Normal = _core.Normal
 Probability = _core.Probability
 Sgd = _core.Sgd
+SGD = Sgd
 ShowClick = _core.ShowClick
 Sync = _core.Sync
 Uniform = _core.Uniform
@@ -72,6 +73,7 @@ __all__ = [
     "Probability",
     "Program",
     "RoundRobin",
+    "SGD",
     "Sgd",
     "ShowClick",
     "Slicing",

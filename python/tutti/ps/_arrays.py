@@ -26,7 +26,8 @@ def ids_of(ids: Array) -> npt.NDArray[numpy.int64]:
         ids = ids.detach().cpu().numpy()
     memory = numpy.asarray(ids)
     if memory.dtype != _INT64:
-        if memory.size and not numpy.can_cast(memory.dtype, _INT64):
+        if memory.size and (memory.dtype.kind not in "iu"  # a mask is no ids
+                            or not numpy.can_cast(memory.dtype, _INT64)):
             raise TypeError(f"ids is of {memory.dtype}, but must be of int64")
         memory = memory.astype(_INT64)
     return memory if memory.flags.c_contiguous else numpy.ascontiguousarray(memory)
@@ -37,7 +38,9 @@ def floats_of(array: Array, name: str, shape: Tuple[int, ...]) -> npt.NDArray[nu
     that already."""
     if is_tensor(array):
         array = array.detach().cpu()
-        array = (array if array.dtype.itemsize != 2 else array.float()).numpy()  # NumPy has no bfloat16
+        if array.layout != sys.modules["torch"].strided:
+            array = array.to_dense()
+        array = (array if array.element_size() != 2 else array.float()).numpy()  # NumPy has no bfloat16
     memory = numpy.asarray(array)
     if memory.shape != shape:
         raise InvalidArgument(f"{name} has shape {memory.shape}, but must have {shape}")

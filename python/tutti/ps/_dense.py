@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Union
 
 import numpy
+import numpy.typing as npt
 
 from tutti import _torch
 from tutti._core import ps as core
 from tutti._types import Array
 from tutti.errors import InvalidArgument
 from tutti.ps import _arrays
-from tutti.ps._embedding import Rule
+from tutti.ps._embedding import Rule, check_rule
+
+_Gradient = Tuple[int, "npt.NDArray[numpy.float32]"]  # a parameter's number, and what is pushed
 
 
-def _named(parameters: Any) -> Dict[str, Array]:
+def named_arrays(parameters: Any) -> Dict[str, Array]:
     """Parameters by name: of a module, a mapping, or an iterable of arrays or pairs."""
     if callable(getattr(parameters, "named_parameters", None)):
         return {name: tensor for name, tensor in parameters.named_parameters()
@@ -44,7 +47,8 @@ class Dense:
     """
 
     def __init__(self, parameters: Any, *, optimizer: Optional[Rule] = None, name: str = "") -> None:
-        named = _named(parameters)
+        check_rule(optimizer)
+        named = named_arrays(parameters)
         self.parameters = {f"{name}.{of}" if name else of: array for of, array in named.items()}
         self.optimizer = optimizer
         self._fleet: Optional[core.Fleet] = None
@@ -62,6 +66,11 @@ class Dense:
                     _arrays.writable(array, name, tuple(array.shape)) if with_values else None)
                 for name, array in self.parameters.items()]
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether a worker's part of a fleet has it."""
+        return self._fleet is not None
+
     def bind(self, fleet: Optional[core.Fleet]) -> None:
         """Ties it to a worker's part of a fleet, or to none."""
         self._numbers = {} if fleet is None else {name: fleet.parameter(name)
@@ -71,44 +80,64 @@ class Dense:
     def _bound(self) -> core.Fleet:
         if self._fleet is None:
             raise InvalidArgument("dense parameters are of no worker: ps.start() gets them among "
-                                  "its tables, and they are of use until that worker stops")
+                                  "its tables, and they are of use on workers, until they stop")
         return self._fleet
 
     def push(self, gradients: Optional[Union[Mapping[str, Array],
                                              Iterable[Tuple[Array, Array]]]] = None) -> None:
         """Adds gradients to the batch: a mapping of names to arrays, an iterable of pairs
         (parameter, gradient), or a loss of PyTorch's, whose backward pass this runs. Without any,
-        what the .grad of PyTorch's parameters is. Copies."""
+        what the .grad of PyTorch's parameters is, which stays as it is: zero_grad() comes before
+        the next backward pass. Copies. What is refused leaves the batch as it was, but for the
+        gradients that an iterator has given before."""
         fleet = self._bound()
         if gradients is None:
-            gradients = {name: tensor.grad for name, tensor in self.parameters.items()
-                         if getattr(tensor, "grad", None) is not None}
+            gradients = self._gradients_of_tensors()
         if isinstance(gradients, Mapping):
-            for name, gradient in gradients.items():
-                if name not in self._numbers:
-                    raise InvalidArgument(f"gradients has {name!r}, but the parameters are "
-                                          f"{', '.join(self._numbers)}")
-                self._push(fleet, name, gradient)
+            self._push_all(fleet, [self._checked(*pair) for pair in gradients.items()])
             return
         names = {_arrays.address_of(array): name for name, array in self.parameters.items()}
 
-        def emit(parameter: Array, gradient: Array) -> None:
+        def checked(parameter: Array, gradient: Array) -> _Gradient:
             name = names.get(_arrays.address_of(parameter))
             if name is None:
                 raise InvalidArgument("a pair's first is none of the parameters "
                                       f"{', '.join(self.parameters)}")
-            self._push(fleet, name, gradient)
+            return self._checked(name, gradient)
 
         if _torch.is_loss(gradients):
-            _torch.backward_of(gradients)(emit)
-            return
-        for parameter, gradient in gradients:
-            emit(parameter, gradient)
+            _torch.backward_of(gradients)(
+                lambda parameter, gradient: self._push_all(fleet, [checked(parameter, gradient)]))
+        elif _arrays.is_tensor(gradients):
+            loss: Any = gradients
+            raise InvalidArgument(f"gradients is a tensor of shape {tuple(loss.shape)}, but a loss "
+                                  "must be one number that requires a gradient")
+        elif isinstance(gradients, Iterator):  # it may use a gradient's memory for the next one
+            for pair in gradients:
+                self._push_all(fleet, [checked(*pair)])
+        else:
+            self._push_all(fleet, [checked(*pair) for pair in gradients])
 
-    def _push(self, fleet: core.Fleet, name: str, gradient: Array) -> None:
+    def _gradients_of_tensors(self) -> Dict[str, Array]:
+        found = {name: tensor.grad for name, tensor in self.parameters.items()
+                 if getattr(tensor, "grad", None) is not None}
+        if not found:
+            raise InvalidArgument("gradients is None, but must be given: none of the parameters "
+                                  f"{', '.join(self.parameters)} has a .grad of PyTorch's")
+        return found
+
+    def _checked(self, name: str, gradient: Array) -> _Gradient:
+        if name not in self._numbers:
+            raise InvalidArgument(f"gradients has {name!r}, but the parameters are "
+                                  f"{', '.join(self._numbers)}")
         shape = numpy.shape(self.parameters[name])
-        fleet.push_dense(self._numbers[name],
-                         _arrays.floats_of(gradient, f"the gradient of {name}", shape))
+        return (self._numbers[name],
+                _arrays.floats_of(gradient, f"the gradient of {name}", shape))
+
+    @staticmethod
+    def _push_all(fleet: core.Fleet, gradients: Iterable[_Gradient]) -> None:
+        for number, gradient in gradients:
+            fleet.push_dense(number, gradient)
 
     def pull(self) -> None:
         """Writes the values to the parameters, in place: as of the last step() in Sync mode, this

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Type
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Type
 
 from tutti._core import ps as core
 from tutti.errors import InvalidArgument
@@ -69,11 +69,11 @@ class HashName(PSDispatcher):
 
 class Slicing(NamedTuple):
     """How dense parameters are spread over servers: whether they are cut into blocks at all, the
-    least elements of a block, and the class that chooses servers for blocks."""
+    least elements of a block, and the class that chooses servers for blocks, None: RoundRobin."""
 
     slice_var_up: bool = True
     min_block_size: int = 8192
-    split_method: Type[PSDispatcher] = RoundRobin
+    split_method: Optional[Type[PSDispatcher]] = None  # RoundRobin
 
 
 def choose(slicing: Slicing, parameters: Sequence[core.DenseParameter], servers: int,
@@ -81,23 +81,25 @@ def choose(slicing: Slicing, parameters: Sequence[core.DenseParameter], servers:
     """The blocks of parameters, and a server for each."""
     names = list(endpoints) or [f"server {number}" for number in range(servers)]
     blocks = core.slice(parameters, servers, slicing.slice_var_up, slicing.min_block_size)
-    dispatcher: Any = slicing.split_method(names)
+    method = slicing.split_method or RoundRobin
+    dispatcher: Any = method(names)
     dispatcher.reset()
     chosen: Dict[core.Block, int] = {}
     for number in range(len(parameters)):
         of_parameter = [block for block in blocks if block.parameter == number]
         variables = [Variable(block) for block in of_parameter]
         picked: Iterable[Any] = dispatcher.dispatch(variables)
-        for block, endpoint in _paired(of_parameter, list(picked), slicing):
+        for block, endpoint in _paired(of_parameter, list(picked), method):
             if endpoint not in names:
-                raise InvalidArgument(f"{slicing.split_method.__name__}.dispatch() gave {endpoint!r} "
+                raise InvalidArgument(f"{method.__name__}.dispatch() gave {endpoint!r} "
                                       f"for {block.name}, but the servers are {', '.join(names)}")
             chosen[block] = names.index(endpoint)
     return chosen
 
 
-def _paired(blocks: List[core.Block], picked: List[Any], slicing: Slicing) -> Any:
+def _paired(blocks: List[core.Block], picked: List[Any],
+            method: Type[PSDispatcher]) -> Any:
     if len(picked) != len(blocks):
-        raise InvalidArgument(f"{slicing.split_method.__name__}.dispatch() gave {len(picked)} "
+        raise InvalidArgument(f"{method.__name__}.dispatch() gave {len(picked)} "
                               f"endpoints for {len(blocks)} blocks")
     return zip(blocks, picked)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Union
+from typing import Any, Dict, Optional, Union
 
 import numpy
 
@@ -10,12 +10,21 @@ from tutti._core import ps as core
 from tutti._types import Array
 from tutti.errors import InvalidArgument
 from tutti.ps import _arrays
+from tutti.ps._checks import check_kind, whole
 
 _INT64 = numpy.dtype(numpy.int64)
 
 Rule = Union[core.Sgd, core.Momentum, core.Adagrad, core.Adam]
 Initial = Union[core.Constant, core.Uniform, core.Normal]
 Entry = Union[core.AdmitAll, core.Probability, core.CountFilter, core.ShowClick]
+
+_RULES = (core.Sgd, core.Momentum, core.Adagrad, core.Adam)
+
+
+def check_rule(optimizer: Any) -> None:
+    """Raises TypeError if it is no update rule, nor None."""
+    if optimizer is not None:
+        check_kind("optimizer", optimizer, _RULES)
 
 
 class Embedding:
@@ -33,7 +42,8 @@ class Embedding:
     consistent: no lookup sees a row in the middle of an update; otherwise no element of one.
     split: "hash", or "mod": the id modulo the number of servers, as Paddle has it.
 
-    It is of use once ps.start(), or Paddle's fleet.init_worker(), has got it, on workers.
+    It is of use once ps.start(), or Paddle's fleet.init_worker(), has got it, on workers. A copy of
+    it, as in copies of a model, is itself; a pickle is its description, of no worker.
     """
 
     def __init__(
@@ -50,16 +60,24 @@ class Embedding:
         consistent: bool = False,
         split: str = "hash",
     ) -> None:
-        if dict_size is not None and dict_size < 1:
-            raise InvalidArgument(f"dict_size is {dict_size}, but must be at least 1")
+        check_kind("name", name, (str,))
+        check_rule(optimizer)
+        check_kind("init", init, (core.Uniform, core.Normal, core.Constant))
+        check_kind("entry", entry, (core.AdmitAll, core.Probability, core.CountFilter,
+                                    core.ShowClick))
+        check_kind("evict", evict, (core.Evict,))
+        check_kind("consistent", consistent, (bool,))
+        dim = whole("dim", dim, 1, 2**31 - 1)
+        limit = 0 if dict_size is None else whole("dict_size", dict_size, 1, 2**63 - 1)
+        if padding_idx is not None:
+            padding_idx = whole("padding_idx", padding_idx, -2**63, 2**63 - 1)
         if split not in core.Split.__members__:
             raise InvalidArgument(f"split is {split!r}, but must be 'hash' or 'mod'")
         self.name = name
         self.dim = dim
         self.optimizer = optimizer
         self.padding_idx = padding_idx
-        self._rest = (init, entry, evict, dict_size or 0, padding_idx, core.Split.__members__[split],
-                      consistent)
+        self._rest = (init, entry, evict, limit, padding_idx, split, consistent)
         self._fleet: Optional[core.Fleet] = None
         self._number = -1
 
@@ -68,7 +86,23 @@ class Embedding:
 
     def spec(self, rule: Rule) -> core.TableSpec:
         """What servers are told; `rule` is for a table without an optimizer."""
-        return core.TableSpec(self.name, self.dim, self.optimizer or rule, *self._rest)
+        init, entry, evict, limit, padding_idx, split, consistent = self._rest
+        return core.TableSpec(self.name, self.dim, self.optimizer or rule, init, entry, evict, limit,
+                              padding_idx, core.Split.__members__[split], consistent)
+
+    def __deepcopy__(self, memo: Dict[int, Any]) -> Embedding:
+        return self  # copies of a model share its tables, which lie on the servers
+
+    def __copy__(self) -> Embedding:
+        return self
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {**self.__dict__, "_fleet": None, "_number": -1}  # what it is, of no worker
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether a worker's part of a fleet has it."""
+        return self._fleet is not None
 
     def bind(self, fleet: Optional[core.Fleet]) -> None:
         """Ties it to a worker's part of a fleet, or to none."""
@@ -78,7 +112,7 @@ class Embedding:
     def _bound(self) -> core.Fleet:
         if self._fleet is None:
             raise InvalidArgument(f"table {self.name} is of no worker: ps.start() gets it among its "
-                                  "tables, and it is of use until that worker stops")
+                                  "tables, and it is of use on workers, until they stop")
         return self._fleet
 
     def lookup(self, ids: Array, out: Optional[Array] = None) -> Any:

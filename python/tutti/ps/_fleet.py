@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Dict, List, Optional, Sequence, Type, Union
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Type, Union
 
 from tutti._core import Communicator
 from tutti._core import ps as core
+from tutti._log import logger
 from tutti.errors import InvalidArgument
 from tutti.ps import _roles
+from tutti.ps._checks import check_kind, whole
 from tutti.ps._dense import Dense
 from tutti.ps._dispatch import Slicing, choose
 from tutti.ps._embedding import Embedding, Rule
@@ -137,6 +139,10 @@ class Fleet:
         self._unbind()
         self._fleet.close()
 
+    def _serves_others(self) -> bool:
+        placement = self._roles.placement
+        return placement.is_worker and placement.is_server and placement.workers > 1
+
     def _unbind(self) -> None:
         for table in self._tables:
             table.bind(None)
@@ -147,6 +153,9 @@ class Fleet:
 
     def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
                  traceback: Optional[TracebackType]) -> None:
+        if kind is not None and error is not None and self._serves_others():
+            logger.error("worker %d leaves by an exception, and its server serves until no worker "
+                         "is left", self.worker_index, exc_info=(kind, error, traceback))
         try:
             if error is None:
                 self.stop()
@@ -155,7 +164,7 @@ class Fleet:
 
 
 def start(
-    tables: Sequence[Union[Embedding, Dense]],
+    tables: Iterable[Union[Embedding, Dense]],
     *,
     mode: Mode = core.Async(),
     servers: Union[int, str, None] = None,
@@ -200,7 +209,7 @@ def start(
 
 def start_as(
     roles: _roles.Roles,
-    tables: Sequence[Union[Embedding, Dense]],
+    tables: Iterable[Union[Embedding, Dense]],
     *,
     mode: Mode,
     rule: Rule = core.Sgd(),
@@ -216,10 +225,17 @@ def start_as(
     """start() of a process whose role is known; `rule` is for tables without an optimizer."""
     if wire not in core.WireFormat.__members__:
         raise InvalidArgument(f"wire is {wire!r}, but must be float32, float16 or bfloat16")
+    check_kind("mode", mode, (core.Sync, core.Async, core.HalfAsync, core.Geo))
+    check_kind("slicing", slicing, (Slicing,))
+    seed = whole("seed", seed, 0, 2**64 - 1)
+    every = whole("every", every, 0, 10**9)
+    tables = list(tables)
     for table in tables:
         if not isinstance(table, (Embedding, Dense)):
             raise TypeError(f"tables has a {type(table).__name__}, but must have Embeddings and "
                             "Dense parameters")
+        if table.is_bound:
+            raise InvalidArgument(f"{table!r} is another fleet's, which must stop() first")
     placement = roles.placement
     dense = [spec for table in tables if isinstance(table, Dense)
              for spec in table.spec(rule, with_values=placement.worker_index == 0)]

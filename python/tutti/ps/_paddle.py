@@ -118,9 +118,9 @@ class DistributedOptimizer:
         self.dense = dense if dense.parameters else None
         self.tables = tuple(embeddings)
 
-    def __call__(self, gradients: Any = ()) -> None:
-        """A step: pushes the gradients of dense parameters, as Dense.push() takes them, ends the
-        batch, and pulls. Those of Embeddings were pushed before, or are by a loss's backward
+    def __call__(self, gradients: Any = None) -> None:
+        """A step: pushes the gradients of dense parameters, as Dense.push() takes them (without any,
+        the .grad of PyTorch's), ends the batch, and pulls. Those of Embeddings were pushed before, or are by a loss's backward
         pass."""
         if self.fleet is None:
             raise InvalidArgument("fleet.init_worker() comes before the first step")
@@ -248,6 +248,8 @@ class PaddleFleet:
 
     def _at_work(self) -> Fleet:
         if self._fleet is None:
+            if self._role is not None and self._role.is_server():
+                raise InvalidArgument("this is for workers, and this process is a server")
             raise InvalidArgument("fleet.init_worker() comes first")
         return self._fleet
 

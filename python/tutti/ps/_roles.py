@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Optional, Union
+import os
+from typing import List, NamedTuple, NoReturn, Optional, Tuple, Union
 
 import numpy
 
@@ -34,13 +35,34 @@ def by_environment() -> Roles:
     return _among(core.Placement.environment())
 
 
+def _of_environment() -> Optional[Tuple[int, int]]:
+    """How many workers and servers the launcher has started as such; None if it has no servers."""
+    def count(name: str) -> int:
+        return len(list(filter(None, os.environ.get(name, "").split(","))))
+
+    servers = count("PADDLE_PSERVERS_IP_PORT_LIST")
+    trainers = os.environ.get("PADDLE_TRAINERS_NUM", "")
+    if servers == 0 or "TRAINING_ROLE" not in os.environ or not trainers.isdecimal():
+        return None
+    return int(trainers) + count("PADDLE_HETER_TRAINER_IP_PORT_LIST"), servers
+
+
+def _refuse(servers: Union[int, str], given: Tuple[int, int]) -> NoReturn:
+    raise InvalidArgument(f"servers is {servers!r}, but the environment (TRAINING_ROLE) says that "
+                          f"there are {given[0]} workers and {given[1]} servers: leave servers out")
+
+
 def among_ranks(servers: Union[int, str], world: Optional[Communicator] = None,
                 timeout: Optional[float] = None) -> Roles:
     """Roles among ranks that a launcher has started, or of a communicator; a process that nothing
     has launched is a worker alone, and only with servers in threads."""
-    if servers not in ("host", "thread") and (isinstance(servers, (str, bool)) or servers < 1):
+    if servers not in ("host", "thread") and (isinstance(servers, (str, bool, float))
+                                              or servers < 1):
         raise InvalidArgument(f"servers is {servers!r}, but must be a number above 0, 'host', "
                               "'thread', or None for what the environment says")
+    given = _of_environment() if world is None else None
+    if given is not None and servers != "host" and servers != given[1]:
+        _refuse(servers, given)
     if world is None:
         alone = servers == "thread" and not _core.launched_by()
         world = (Communicator(0, 1, _core.NcclIdHolder(), timeout=timeout) if alone
@@ -48,5 +70,8 @@ def among_ranks(servers: Union[int, str], world: Optional[Communicator] = None,
     if servers == "thread":
         return _among(core.Placement.threads(world))
     if servers == "host":
-        return _among(core.Placement.one_per_host(world))
+        placement = core.Placement.one_per_host(world)
+        if given is not None and (placement.workers, placement.servers) != given:
+            _refuse(servers, given)
+        return _among(placement)
     return _among(core.Placement.last_ranks(world, int(servers)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from types import TracebackType
 from typing import Any, Iterable, List, NamedTuple, Optional, Tuple, Type, Union
 
@@ -12,8 +13,8 @@ from tutti._log import logger
 from tutti.errors import InvalidArgument
 from tutti.ps import _roles
 from tutti.ps._config import DistributeTranspilerConfig
-from tutti.ps._dense import Dense
-from tutti.ps._dispatch import choose
+from tutti.ps._dense import Dense, named_arrays
+from tutti.ps._dispatch import PSDispatcher, choose
 from tutti.ps._embedding import Embedding
 from tutti.ps._fleet import Fleet, start_as
 from tutti.ps._paddle import rule_of
@@ -63,9 +64,10 @@ class TrainerProgram:
             self._fleet = self._job.start(core.Placement.worker, self._job.trainer_id)
         return self._fleet
 
-    def run(self, gradients: Any = ()) -> None:
-        """A step: pushes the gradients of dense parameters, ends the batch, and pulls. Those of
-        Embeddings were pushed before, or are by a loss's backward pass."""
+    def run(self, gradients: Any = None) -> None:
+        """A step: pushes the gradients of dense parameters (without any, the .grad of PyTorch's),
+        ends the batch, and pulls. Those of Embeddings were pushed before, or are by a loss's
+        backward pass."""
         fleet = self.fleet
         dense = self._job.dense
         if dense is not None:
@@ -96,7 +98,7 @@ class CollectiveProgram:
     def __init__(self, dist_opt: _opt.DistOpt) -> None:
         self.opt = dist_opt
 
-    def run(self, gradients: Any = ()) -> None:
+    def run(self, gradients: Any) -> None:
         """A step: averages the gradients of all trainers, and updates."""
         self.opt(gradients)
 
@@ -137,10 +139,12 @@ class DistributeTranspiler:
         sync_mode: bool = True,
         startup_program: Any = None,
         current_endpoint: str = "127.0.0.1:6174",
+        slice_var_up: Optional[bool] = None,
+        split_method: Optional[Type[PSDispatcher]] = None,
     ) -> None:
         """trainer_id: this trainer's number; a server's does not matter. program: what is trained.
         pservers: the servers' 'host:port', with commas. trainers: how many there are. sync_mode:
-        False for asynchronous training.
+        False for asynchronous training. slice_var_up and split_method count before the config's.
 
         In mode "nccl2" trainers is the list of their endpoints, current_endpoint this one's, and
         the trainers join here: collective over them and blocking.
@@ -154,6 +158,11 @@ class DistributeTranspiler:
                                   "those of trainer 0 are")
         if self._program is not None:
             raise InvalidArgument("transpile() was called before")
+        self.config = copy.copy(self.config)
+        for name, value in (("slice_var_up", slice_var_up), ("split_method", split_method)):
+            if value is not None:
+                setattr(self.config, name, value)
+        program = program._replace(embeddings=tuple(program.embeddings))
         if self.config.mode == "pserver":
             self._set_servers(program, pservers, trainers, sync_mode)
         else:
@@ -166,6 +175,9 @@ class DistributeTranspiler:
         if not isinstance(trainers, int) or trainers < 1:
             raise InvalidArgument(f"trainers is {trainers!r}, but must be how many there are; a list "
                                   "of endpoints is for mode 'nccl2'")
+        if self.config.collective_mode is not None:
+            raise InvalidArgument(f"collective_mode is {self.config.collective_mode!r}, but mode "
+                                  "'pserver' has servers")
         rule_of(program.optimizer)
         dense = Dense(program.parameters)
         self.dense = dense if dense.parameters else None
@@ -182,9 +194,10 @@ class DistributeTranspiler:
         if not 0 <= trainer_id < len(endpoints) or endpoints[trainer_id] != current_endpoint:
             raise InvalidArgument(f"current_endpoint is {current_endpoint!r}, but must be number "
                                   f"{trainer_id} (trainer_id) of trainers, {trainers}")
-        if not sync_mode:
+        self.config.check_no_servers()
+        if not (sync_mode and self.config.sync_mode):
             raise InvalidArgument(f"sync_mode is False, but mode {self.config.mode!r} is synchronous")
-        if tuple(program.embeddings):
+        if program.embeddings:
             raise InvalidArgument(f"program has embeddings, but mode {self.config.mode!r} has no "
                                   "servers, where these lie")
         sgd = program.optimizer
@@ -195,9 +208,14 @@ class DistributeTranspiler:
         elif not isinstance(sgd, _opt.SGD):
             raise InvalidArgument(f"optimizer is {sgd!r}, but mode {self.config.mode!r} has Sgd and "
                                   "Momentum")
+        parameters = named_arrays(program.parameters)
         communicator = Communicator.from_endpoints(endpoints, trainer_id)
-        dist_opt = _opt.DistOpt(sgd, communicator=communicator)
-        dist_opt.register_parameters(Dense(program.parameters).parameters.items())
+        try:
+            dist_opt = _opt.DistOpt(sgd, communicator=communicator)
+            dist_opt.register_parameters(parameters.items())
+        except BaseException:
+            communicator.close()
+            raise
         self._collective = CollectiveProgram(dist_opt)
 
     def _servers(self) -> Program:

@@ -19,7 +19,8 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, table: _embedding.Embedding,
                 ids: torch.Tensor) -> torch.Tensor:
-        ctx.table, ctx.ids = table, ids
+        ctx.table = table
+        ctx.save_for_backward(ids)
         return table.lookup(ids)
 
     @staticmethod
@@ -27,7 +28,8 @@ class _Lookup(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph
             raise InvalidArgument(f"table {ctx.table.name} is pushed by its backward pass, which "
                                   "cannot be differentiated again: create_graph must be False")
-        ctx.table.push(ctx.ids, gradient)
+        (ids,) = ctx.saved_tensors  # refuses what was changed in place, or used up
+        ctx.table.push(ids, gradient)
         return None, None, None
 
 
@@ -83,16 +85,21 @@ class EmbeddingBag(Embedding):
             if self.mode != "sum" or per_sample_weights.shape != ids.shape:
                 raise InvalidArgument("per_sample_weights must have the shape of ids, in mode 'sum'")
             rows = rows * per_sample_weights.unsqueeze(-1)
-        counts = torch.ones_like(ids) if self.table.padding_idx is None else (
+        bags = None if offsets is None else self._bags(offsets, ids)
+        bag_num = len(ids) if offsets is None else len(offsets)
+        sums = self._sum(rows, bags, bag_num)
+        if self.mode == "sum":
+            return sums
+        counted = torch.ones_like(ids) if self.table.padding_idx is None else (
             ids != self.table.padding_idx).to(ids.dtype)
-        if offsets is None:
-            return self._mean(rows.sum(1), counts.sum(1))
-        bags = self._bags(offsets, ids)
-        sums = rows.new_zeros(len(offsets), self.table.dim).index_add(0, bags, rows)
-        return self._mean(sums, counts.new_zeros(len(offsets)).index_add(0, bags, counts))
+        return sums / self._sum(counted, bags, bag_num).clamp(min=1).unsqueeze(-1)
 
-    def _mean(self, sums: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        return sums if self.mode == "sum" else sums / counts.clamp(min=1).unsqueeze(-1)
+    @staticmethod
+    def _sum(values: torch.Tensor, bags: Optional[torch.Tensor], bag_num: int) -> torch.Tensor:
+        """Of each bag."""
+        if bags is None:
+            return values.sum(1)
+        return values.new_zeros(bag_num, *values.shape[1:]).index_add(0, bags, values)
 
     @staticmethod
     def _bags(offsets: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cerrno>
+#include <iterator>
 #include <span>
 
 namespace tutti::ps {
@@ -26,6 +27,8 @@ ControlNews receive(const mpi::Socket& control) {
     for (const std::uint8_t byte : std::span(bytes).first(static_cast<std::size_t>(count))) {
       news.told = news.told || byte != static_cast<std::uint8_t>(ControlByte::wake);
     }
+    // The next look will tell of what comes behind them: who is woken by them is in a hurry.
+    if (count < std::ssize(bytes)) return news;
   }
 }
 

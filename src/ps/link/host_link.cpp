@@ -57,7 +57,14 @@ Draft HostLink::draft(std::int64_t bytes) {
 
 std::uint64_t HostLink::send(const RequestHeader& header, const Draft& draft) {
   std::unique_lock lock(mutex_);
-  const std::uint64_t number = next_number(header, draft, lock);
+  std::uint64_t number = 0;
+  try {
+    number = next_number(header, draft, lock);
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    if (draft.handle != 0) heap_->give(draft.handle);
+    throw;
+  }
   RequestSlot& slot = slot_of(requests_->slots, number);
   slot.header = header;
   slot.offset = draft.handle == 0 ? 0 : heap_->offset_of(draft.handle);

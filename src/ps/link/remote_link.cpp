@@ -68,14 +68,14 @@ Draft RemoteLink::draft(std::int64_t bytes) {
 }
 
 std::uint64_t RemoteLink::send(const RequestHeader& header, const Draft& draft) {
-  shape_of(header, format_);  // refuses what makes no sense
   std::unique_lock lock(mutex_);
-  const std::uint64_t number = next_number(header, draft, lock);
   PayloadMemory payload;
   if (const auto found = drafts_.find(draft.handle); found != drafts_.end()) {
     payload = std::move(found->second);
     drafts_.erase(found);
   }
+  shape_of(header, format_);  // refuses what makes no sense
+  const std::uint64_t number = next_number(header, draft, lock);
   unanswered_.push_back(header);
   queued_.push_back({header, std::move(payload)});
   queued_bytes_ += header.payload_bytes;

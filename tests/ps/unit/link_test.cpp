@@ -252,6 +252,17 @@ TEST(PsHostLink, MemoryThatIsNotThereIsRefusedAndTheLinkGoesOn) {
   stop(*link);
 }
 
+TEST(PsHostLink, TheMemoryOfARequestThatIsRefusedIsUsedAgain) {
+  Serving server(Kind::host, 1, [](Links& links) { echo(links, 1); });
+  const std::unique_ptr<Link> link = server.join(0);
+  const Draft draft = link->draft(100);
+  EXPECT_EQ(
+      text_of<InvalidArgument>([&] { link->send({.kind = kEcho, .payload_bytes = 101}, draft); }),
+      "payload_bytes is 101, but the draft has 100");
+  EXPECT_EQ(link->draft(100).payload.data(), draft.payload.data());
+  stop(*link);
+}
+
 TEST_P(PsLink, WhatWasNotSentCannotBeWaitedForNorTwice) {
   Serving server(GetParam(), 1, [](Links& links) { echo(links, 1); });
   const std::unique_ptr<Link> link = server.join(0);

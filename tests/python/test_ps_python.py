@@ -1,0 +1,152 @@
+"""tutti.ps as Python has it: what is refused, and by which name; what is pushed whole or not at all."""
+
+import copy
+import pathlib
+import pickle
+import subprocess
+import sys
+
+import numpy
+import pytest
+
+import tutti
+from tutti import ps
+
+DIM = 2
+LIMIT = 60  # seconds for one job
+
+
+def table(**options):
+    return ps.Embedding("item", DIM, **{"optimizer": ps.Sgd(1.0), "init": ps.Constant(0.0), **options})
+
+
+def weights():
+    return {"w": numpy.zeros(2, numpy.float32), "b": numpy.zeros(3, numpy.float32)}
+
+
+def alone(tables, **options):
+    return ps.start(tables, servers="thread",
+                    communicator=tutti.Communicator(0, 1, tutti.NcclIdHolder()), **options)
+
+
+@pytest.mark.parametrize("gradients", [
+    lambda params: {"w": numpy.ones(2), "b": numpy.ones(2)},
+    lambda params: {"w": numpy.ones(2), "x": numpy.ones(2)},
+    lambda params: [(params["w"], numpy.ones(2)), (params["b"], numpy.ones(2))],
+    lambda params: {"w": numpy.ones(2), "b": numpy.ones(2)}.items()])
+def test_a_refused_push_of_several_gradients_pushes_none(gradients):
+    params = weights()
+    net = ps.Dense(params, optimizer=ps.Sgd(1.0))
+    with alone([net], mode=ps.Sync()) as fleet:
+        with pytest.raises(tutti.InvalidArgument):
+            net.push(gradients(params))
+        fleet.step()
+        net.pull()
+    assert not params["w"].any()
+
+
+def test_a_push_without_gradients_is_refused():
+    net = ps.Dense(weights())
+    with alone([net]):
+        with pytest.raises(tutti.InvalidArgument, match="none of the parameters w, b has a .grad"):
+            net.push()
+        net.push({})
+
+
+def test_an_iterator_of_tables():
+    item, net = table(), ps.Dense(weights())
+    with alone(one for one in [item, net]):
+        assert item.lookup([1]).shape == (1, DIM)
+        net.pull()
+
+
+def test_a_table_is_of_one_fleet_at_a_time():
+    item, net = table(), ps.Dense(weights())
+    with alone([item, net]):
+        for again in (item, net):
+            with pytest.raises(tutti.InvalidArgument, match="is another fleet's, which must stop"):
+                alone([again])
+        assert not item.lookup([1]).any()
+    with alone([item, net]):
+        assert not item.lookup([1]).any()
+
+
+def test_a_mask_is_no_ids():
+    item = table()
+    with alone([item]):
+        with pytest.raises(TypeError, match="ids is of bool, but must be of int64"):
+            item.lookup(numpy.array([True, False]))
+        assert item.lookup(numpy.zeros(0, bool)).shape == (0, DIM)
+
+
+@pytest.mark.parametrize("make, reason", [
+    (lambda: alone([table()], mode=ps.Sync), "mode is .*Sync.*must be of Sync, Async, HalfAsync or Geo"),
+    (lambda: alone([table()], mode="sync"), "mode is 'sync'"),
+    (lambda: alone([table()], every=0.5), "every is 0.5"),
+    (lambda: alone([table()], seed=-1), "seed is -1"),
+    (lambda: alone([table()], slicing=5), "slicing is 5"),
+    (lambda: ps.start([table()], servers=1.5), "servers is 1.5"),
+    (lambda: table(optimizer="sgd"), "optimizer is 'sgd'"),
+    (lambda: ps.Dense(weights(), optimizer="sgd"), "optimizer is 'sgd'"),
+    (lambda: table(init=0.5), "init is 0.5"),
+    (lambda: table(entry=5), "entry is 5"),
+    (lambda: table(evict=ps.ShowClick()), "evict is ShowClick.* must be of Evict"),
+    (lambda: ps.Embedding("item", 2.5), "dim is 2.5"),
+    (lambda: ps.Embedding(5, 2), "name is 5"),
+    (lambda: table(padding_idx="0"), "padding_idx is '0'"),
+    (lambda: table(dict_size=True), "dict_size is True")])
+def test_refusals_name_the_argument(make, reason):
+    with pytest.raises((TypeError, tutti.InvalidArgument), match=reason):
+        make()
+
+
+def test_a_slicing_without_a_method_takes_turns():
+    with alone([ps.Dense(weights())], slicing=ps.Slicing(split_method=None)):
+        pass
+
+
+def test_copies_of_a_table_are_itself_and_pickles_its_description():
+    item = table(entry=ps.CountFilter(2), split="mod")
+    with alone([item]):
+        assert copy.deepcopy([item])[0] is item and copy.copy(item) is item
+        again = pickle.loads(pickle.dumps(item))
+    with pytest.raises(tutti.InvalidArgument, match="table item is of no worker"):
+        again.lookup([1])
+    assert again.spec(ps.Sgd()) == item.spec(ps.Sgd())
+
+
+def test_servers_beside_the_roles_of_the_environment_are_refused(monkeypatch):
+    monkeypatch.setenv("TRAINING_ROLE", "TRAINER")
+    monkeypatch.setenv("PADDLE_TRAINERS_NUM", "2")
+    monkeypatch.setenv("PADDLE_PSERVERS_IP_PORT_LIST", "127.0.0.1:1")
+    for servers in ("thread", 2):
+        with pytest.raises(tutti.InvalidArgument, match=f"servers is {servers!r}, but .* 2 workers and "
+                                                        "1 servers"):
+            ps.start([table()], servers=servers, timeout=1)
+
+
+KEEPS_GOING = """
+from tutti import ps
+item = ps.Embedding("item", 2)
+with ps.start([item], mode=ps.Async()) as fleet:
+    if fleet.is_server:
+        fleet.serve()
+    else:
+        fleet.barrier()
+        if fleet.worker_index == 0:
+            raise ValueError("no more data")
+        while fleet.lost_workers() != [0]:  # which the answer to a push tells
+            item.push([1], [[1.0, 1.0]])
+            fleet.step()
+            fleet.flush()
+        open("went_on", "w").close()
+"""
+
+
+def test_tutti_run_keeps_the_others_going(tmp_path):
+    (tmp_path / "train.py").write_text(KEEPS_GOING)
+    done = subprocess.run([sys.executable, "-m", "tutti.run", "--keep_going", "--server_num=1",
+                           "--worker_num=2", "train.py"], cwd=tmp_path, text=True,
+                          capture_output=True, timeout=LIMIT)
+    assert done.returncode == 1 and "ValueError: no more data" in done.stdout + done.stderr
+    assert pathlib.Path(tmp_path, "went_on").exists(), done.stdout + done.stderr
