@@ -4,9 +4,9 @@
 // that its hash says, or else into the next one that has a vacant slot. Lines are in the order of
 // the hashes whatever their number, so a shard can grow by any factor: a new array of lines is
 // written from the first to the last, and then named in the header, with the next generation. Two
-// ranges of addresses take turns for that. Whoever has searched looks at the generation again and, if
-// need be, repeats the search: nobody has to say that it is reading, and one that is killed leaves
-// nothing.
+// ranges of addresses take turns for that. Whoever has searched looks at the generation again and,
+// if need be, repeats the search: nobody has to say that it is reading, and one that is killed
+// leaves nothing.
 #pragma once
 
 #include <algorithm>
