@@ -1,6 +1,7 @@
 // A server in sync mode: keeps the pushes of a round until all workers have ended it.
 #include <array>
 #include <cstdint>
+#include <new>
 #include <span>
 #include <string>
 #include <utility>
@@ -139,12 +140,15 @@ class SyncServer final : public ServerMode {
     return dense_;
   }
 
+  /** What has no memory is left out of the round, which is applied once: not again as a whole. */
   template <class Action>
   void or_fail(const Action& action) {
     try {
       action();
     } catch (const SystemError& error) {
       failure_ = Answer::with_text(Outcome::no_memory, error.what());
+    } catch (const std::bad_alloc&) {
+      failure_ = Answer::with_text(Outcome::no_memory, "out of memory");
     }
   }
 

@@ -83,6 +83,15 @@ class Admission::Sketch {
     return sum + here;
   }
 
+  /** So many more ids take no memory. */
+  void make_room(std::size_t ids) {
+    int level = last_;
+    for (ids += ids_; level + 1 < kLevels && 4 * ids > width_of(level); ++level) {
+      ids -= width_of(level) / 4;
+    }
+    cells_.reserve(offset_of(level + 1));
+  }
+
   std::span<const double> cells() const { return cells_; }
 
   void merge(std::span<const double> other) {
@@ -129,6 +138,10 @@ Admission::Admission(const Entry& entry, std::uint64_t seed) : entry_(entry), se
 Admission::Admission(Admission&&) noexcept = default;
 Admission& Admission::operator=(Admission&&) noexcept = default;
 Admission::~Admission() = default;
+
+void Admission::make_room(std::int64_t pushes) {
+  if (sketch_) sketch_->make_room(static_cast<std::size_t>(pushes));
+}
 
 bool Admission::admits(std::int64_t id, float shows, float clicks) {
   if (admits_all()) return true;

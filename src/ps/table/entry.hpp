@@ -22,6 +22,8 @@ class Admission {
   Admission& operator=(Admission&&) noexcept;
   ~Admission();
 
+  /** So many calls of admits() take no memory. Throws std::bad_alloc. */
+  void make_room(std::int64_t pushes);
   /** Counts a push for `id`, with what was shown and clicked, and tells whether it gets a row now.
    */
   bool admits(std::int64_t id, float shows, float clicks);

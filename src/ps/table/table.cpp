@@ -242,7 +242,8 @@ class Table::Impl {
     for (const std::size_t i : absent_) {
       ++more[static_cast<std::size_t>(shard_of(index_.within(updates.ids[i])))];
     }
-    rows_.make_room(static_cast<std::int64_t>(absent_.size()));
+    if (!admits_all) admission_.make_room(std::ssize(absent_));
+    rows_.make_room(std::ssize(absent_));
     if (shards_.make_room(more)) locate(updates.ids);
     for (const std::size_t i : absent_) {
       const std::int64_t id = updates.ids[i];

@@ -103,6 +103,17 @@ TEST(Admission, SavedCountsGoOnAnywhere) {
   EXPECT_LT(early, 100);
 }
 
+TEST(Admission, CountsOfAPushTakeNoMemoryOnceThereIsRoom) {
+  constexpr std::int64_t kPushes = 50'000;
+  Admission admission(AdmitCount{3}, 1);
+  for (const std::int64_t first : {std::int64_t{0}, kPushes}) {
+    admission.make_room(kPushes);
+    const double* const before = admission.counts().data();
+    for (std::int64_t id = first; id < first + kPushes; ++id) admission.admits(id, 0, 0);
+    EXPECT_EQ(admission.counts().data(), before);
+  }
+}
+
 TEST(Admission, RefusesCountsThatAreNone) {
   Admission admission(AdmitCount{3}, 1);
   const std::vector<double> good(admission.counts().begin(), admission.counts().end());
