@@ -138,8 +138,8 @@ void Worker::push(int table, std::span<const std::int64_t> ids, std::span<const 
   WorkerMode& mode = impl_->serving();
   impl_->arguments.check_ids("push", table, ids);
   impl_->arguments.check_rows("push", "gradients", table, ids.size(), gradients.size());
-  impl_->arguments.check_counts("push", "shows", table, ids.size(), shows.size());
-  impl_->arguments.check_counts("push", "clicks", table, ids.size(), clicks.size());
+  impl_->arguments.check_counts("push", "shows", table, ids.size(), shows);
+  impl_->arguments.check_counts("push", "clicks", table, ids.size(), clicks);
   if (ids.empty()) return;
   mode.push(table, {ids, gradients.data(), shows.empty() ? nullptr : shows.data(),
                     clicks.empty() ? nullptr : clicks.data()});

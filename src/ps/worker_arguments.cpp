@@ -2,6 +2,7 @@
 #include "ps/worker_arguments.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/refuse.hpp"
 #include "ps/dense/layout.hpp"
@@ -65,10 +66,16 @@ void WorkerArguments::check_rows(const char* call, const char* argument, int tab
 }
 
 void WorkerArguments::check_counts(const char* call, const char* argument, int table,
-                                   std::size_t ids, std::size_t counts) const {
-  if (counts == 0 || counts == ids) return;
-  refuse(call, ": ", argument, " has ", counts, " elements, but there are ", ids, " ids for table ",
-         checked_table(call, table).name);
+                                   std::size_t ids, std::span<const float> counts) const {
+  if (!counts.empty() && counts.size() != ids) {
+    refuse(call, ": ", argument, " has ", counts.size(), " elements, but there are ", ids,
+           " ids for table ", checked_table(call, table).name);
+  }
+  const auto found = std::ranges::find_if_not(
+      counts, [](float count) { return count >= 0 && std::isfinite(count); });
+  if (found == counts.end()) return;
+  refuse(call, ": ", argument, "[", found - counts.begin(), "] is ", *found,
+         ", not a number that is 0 or more");
 }
 
 void WorkerArguments::check_dense(const char* call, const char* argument, int parameter,

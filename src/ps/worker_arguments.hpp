@@ -24,9 +24,9 @@ class WorkerArguments {
   /** A row for each id. */
   void check_rows(const char* call, const char* argument, int table, std::size_t ids,
                   std::size_t floats) const;
-  /** One for each id, or none. */
+  /** One for each id, finite and not negative, or none. */
   void check_counts(const char* call, const char* argument, int table, std::size_t ids,
-                    std::size_t counts) const;
+                    std::span<const float> counts) const;
   void check_dense(const char* call, const char* argument, int parameter, std::size_t floats) const;
 
  private:

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <span>
 #include <string>
 #include <utility>
@@ -53,6 +54,15 @@ TEST(PsWorker, RefusesWhatDoesNotFitByNameAndValue) {
                 worker.push(0, Ids{1, 2}, four, Floats(3));
               }),
               "push: shows has 3 elements, but there are 2 ids for table user");
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    EXPECT_EQ(refused([&] {
+                worker.push(0, Ids{1, 2}, four, Floats{0, kInfinity});
+              }),
+              "push: shows[1] is inf, not a number that is 0 or more");
+    EXPECT_EQ(refused([&] {
+                worker.push(0, Ids{1, 2}, four, Floats{0, 1}, Floats{-1, 1});
+              }),
+              "push: clicks[0] is -1, not a number that is 0 or more");
     EXPECT_EQ(refused([&] { worker.push_dense(0, four); }),
               "push_dense: gradient has 4 elements, but parameter bias has 3");
     EXPECT_EQ(refused([&] { worker.pull_dense(-1, four); }),
