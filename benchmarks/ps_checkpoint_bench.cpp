@@ -84,7 +84,6 @@ int main(int argc, char** argv) {
       ps::PartWriter writer(state, saved, "a", 0, 1);
       bool more = true;
       while (more) longest = std::max(longest, seconds_of([&] { more = writer.next(); }));
-      writer.finish();
       ps::publish_checkpoint(saved, "a", 1);
     });
     ps::Table copy = empty_table();

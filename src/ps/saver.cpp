@@ -1,6 +1,7 @@
 // Writes a server's part of checkpoints.
 #include "ps/saver.hpp"
 
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -13,12 +14,10 @@
 namespace tutti::ps {
 namespace {
 
-/** Alike on all servers, since the worker and its count of saves are. */
-std::string attempt_of(const Request& request) {
-  return "worker" + std::to_string(request.worker) + "-" + std::to_string(request.header.round);
+/** A part that another job has left under the same name would be taken for this one's. */
+std::string attempt_of_job(std::uint64_t job, const std::string& which) {
+  return std::to_string(job) + "-" + which;
 }
-
-constexpr const char* kAtEnd = "end";
 
 }  // namespace
 
@@ -29,9 +28,14 @@ Saver::Saver(SavePlan plan, std::function<ServerState()> state, int server, int 
       server_(server),
       servers_(servers),
       done_(static_cast<std::size_t>(workers)),
-      due_(Clock::now() + plan_.every) {
-  if (server_ == 0 && !plan_.folder.empty()) discard_attempts(plan_.folder);
+      due_(Clock::now() + plan_.every) {}
+
+std::string Saver::attempt_of(const Request& request) const {
+  return attempt_of_job(plan_.job, "worker" + std::to_string(request.worker) + "-" +
+                                       std::to_string(request.header.round));
 }
+
+std::string Saver::attempt_at_end() const { return attempt_of_job(plan_.job, "end"); }
 
 std::string Saver::folder_of(const Request& request) const {
   const auto* const text = reinterpret_cast<const char*>(request.payload.data());
@@ -53,7 +57,7 @@ void Saver::begin(const Request& request) {
   try {
     running_.emplace(Running{worker, folder,
                              PartWriter(state_(), folder, attempt_of(request), server_, servers_)});
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // memory and threads may be short, too
     fail(worker, folder, error.what());
   }
 }
@@ -68,7 +72,7 @@ Answer Saver::publish(const Request& request) const {
   const std::string folder = folder_of(request);
   try {
     publish_checkpoint(folder, attempt_of(request), servers_);
-  } catch (const SystemError& error) {
+  } catch (const std::exception& error) {
     log(LogLevel::warn, "no checkpoint " + folder + ": " + error.what());
     return Answer::with_text(Outcome::refused, error.what());
   }
@@ -80,11 +84,10 @@ void Saver::go_on() {
   if (!running_) return;
   const int worker = running_->worker;
   try {
-    if (running_->writer.next()) return;
-    running_->writer.finish();
+    if (running_->writer.is_busy() || running_->writer.next()) return;
     running_.reset();
     done(worker) = {done(worker).saves + 1, {}};
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     const std::string folder = running_->folder;
     running_.reset();
     fail(worker, folder, error.what());
@@ -116,15 +119,15 @@ void Saver::report(int worker, RoundReply& reply) const {
 void Saver::save_at_end(std::chrono::milliseconds timeout) {
   if (!plan_.at_end || plan_.folder.empty()) return;
   running_.reset();
-  PartWriter writer(state_(), plan_.folder, kAtEnd, server_, servers_);
+  const std::string attempt = attempt_at_end();
+  PartWriter writer(state_(), plan_.folder, attempt, server_, servers_);
   while (writer.next()) {
   }
-  writer.finish();
   if (server_ != 0) return;
   // The others have lost their workers when this one has, and nothing but their files tells of
   // them.
   Deadline deadline(timeout);
-  while (!parts_finished(plan_.folder, kAtEnd, servers_)) {
+  while (!parts_finished(plan_.folder, attempt, servers_)) {
     if (deadline.expired()) {
       throw DeadlineExceeded("checkpoint " + plan_.folder + ": not all of " +
                              std::to_string(servers_) +
@@ -132,7 +135,7 @@ void Saver::save_at_end(std::chrono::milliseconds timeout) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
-  publish_checkpoint(plan_.folder, kAtEnd, servers_);
+  publish_checkpoint(plan_.folder, attempt, servers_);
 }
 
 }  // namespace tutti::ps

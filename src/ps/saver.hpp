@@ -19,6 +19,7 @@ struct SavePlan {
   std::string folder;             ///< empty: nowhere
   std::chrono::seconds every{0};  ///< 0: not during the training
   bool at_end = false;
+  std::uint64_t job = 0;  ///< alike on all servers, and no other job's
 };
 
 /**
@@ -27,7 +28,7 @@ struct SavePlan {
  */
 class Saver {
  public:
-  /** `state` gives what is to be written. Server 0 removes what an earlier job has left. */
+  /** `state` gives what is to be written. */
   Saver(SavePlan plan, std::function<ServerState()> state, int server, int servers, int workers);
 
   /** Begins what RequestKind::save asks for, if that has not been begun. */
@@ -38,7 +39,9 @@ class Saver {
   Answer publish(const Request& request) const;
 
   bool is_saving() const { return running_.has_value(); }
-  /** Writes a piece. What fails is logged. */
+  /** Whether go_on() has nothing to do yet. */
+  bool waits_for_disk() const { return running_ && running_->writer.is_busy(); }
+  /** Writes a piece, without waiting for the disk. What fails is logged. */
   void go_on();
   /** The worker is gone: nobody would publish what it has asked for. */
   void forget(int worker);
@@ -65,6 +68,9 @@ class Saver {
   };
   Done& done(int worker) { return done_[static_cast<std::size_t>(worker)]; }
   const Done& done(int worker) const { return done_[static_cast<std::size_t>(worker)]; }
+  /** Alike on all servers, since the worker and its count of saves are. */
+  std::string attempt_of(const Request& request) const;
+  std::string attempt_at_end() const;
   /** The folder that a request names. */
   std::string folder_of(const Request& request) const;
   void fail(int worker, const std::string& folder, const std::string& reason);

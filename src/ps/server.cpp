@@ -32,8 +32,8 @@ class Server::Impl {
         lines_(workers_.size()),
         mode_(make_server_mode(parts.mode, stores_, members_, *links_)),
         saver_(
-            {parts.checkpoint, parts.every, parts.save_at_end}, [this] { return state(); },
-            parts.index, parts.servers, members_.at_start()) {}
+            {parts.checkpoint, parts.every, parts.save_at_end, parts.job},
+            [this] { return state(); }, parts.index, parts.servers, members_.at_start()) {}
 
   void run() {
     while (members_.living() > 0) {
@@ -78,7 +78,7 @@ class Server::Impl {
   }
 
   std::chrono::nanoseconds idle_limit() const {
-    if (saver_.is_saving()) return {};
+    if (saver_.is_saving()) return std::chrono::milliseconds(saver_.waits_for_disk() ? 1 : 0);
     const bool somebody_waits =
         std::ranges::any_of(lines_, [](const Line& line) { return !line.requests.empty(); });
     return somebody_waits ? std::chrono::milliseconds(50) : std::chrono::milliseconds(1000);
@@ -167,7 +167,7 @@ class Server::Impl {
       case RequestKind::save:
         if (is_first_look) saver_.begin(request);
         if ((request.header.flags & kWhenWritten) == 0) return Answer{};
-        return saver_.result(request);
+        return saver_.result(request).value_or(Answer{.payload = std::vector<std::byte>(1)});
       case RequestKind::finish_save:
         return saver_.publish(request);
       case RequestKind::stop:

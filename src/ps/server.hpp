@@ -30,6 +30,7 @@ struct ServerParts {
   std::string checkpoint;         ///< a folder; empty: none
   std::chrono::seconds every{0};  ///< 0: not during the training
   bool save_at_end = false;
+  std::uint64_t job = 0;  ///< alike on all servers, and no other job's
 };
 
 std::unique_ptr<Server> make_server(ServerParts parts);

@@ -24,6 +24,8 @@ struct Holdings {
 
   void make(const StartOptions& options, const Greeting& greeting);
   void load(const StartOptions& options);
+  /** Makes the folder for checkpoints ready: before a server of this job can write there. */
+  static void tidy(const StartOptions& options);
   /** All who read have opened what there is. */
   void unlink();
 };
@@ -48,6 +50,11 @@ void Holdings::make(const StartOptions& options, const Greeting& greeting) {
 void Holdings::load(const StartOptions& options) {
   round = load_checkpoint(options.fleet.load, {tables, dense.get(), 0}, options.place.server,
                           static_cast<int>(options.place.servers.size()));
+}
+
+void Holdings::tidy(const StartOptions& options) {
+  const std::string& folder = options.fleet.checkpoint;
+  if (options.place.server == 0 && !folder.empty()) discard_attempts(folder);
 }
 
 void Holdings::unlink() {
@@ -80,6 +87,9 @@ class Beginning {
     }
     return failure_;
   }
+
+  /** What worker 0 tells all servers: a number that no other job has. */
+  std::uint64_t job() const { return job_; }
 
   /** Answers those that have come. When it is a failure, waits a moment until they have heard it
    * and gone. */
@@ -117,6 +127,7 @@ class Beginning {
   }
   void take(const Request& request) {
     members_[static_cast<std::size_t>(request.worker)].request = request;
+    if (request.worker == 0) job_ = static_cast<std::uint64_t>(request.header.round);
     if (request.payload.empty()) return;
     keep(Failure::decode(
         {reinterpret_cast<const char*>(request.payload.data()), request.payload.size()}));
@@ -130,6 +141,7 @@ class Beginning {
   const std::vector<Name>& workers_;
   std::vector<Member> members_;
   std::optional<Failure> failure_;
+  std::uint64_t job_ = 0;
 };
 
 }  // namespace
@@ -144,6 +156,7 @@ std::unique_ptr<Server> start_server(const StartOptions& options, Listener liste
     holdings.make(options, greeting);
     greeting.loaded = !options.fleet.load.empty();
     if (greeting.loaded) holdings.load(options);
+    Holdings::tidy(options);
   } catch (...) {
     own_failure = std::current_exception();
     greeting.failure = Failure::of(own_failure).at(name.text);
@@ -169,7 +182,8 @@ std::unique_ptr<Server> start_server(const StartOptions& options, Listener liste
                       .timeout = options.timeout,
                       .checkpoint = options.fleet.checkpoint,
                       .every = options.fleet.every,
-                      .save_at_end = options.fleet.save_at_end});
+                      .save_at_end = options.fleet.save_at_end,
+                      .job = beginning.job()});
 }
 
 }  // namespace tutti::ps

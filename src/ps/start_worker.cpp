@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/memory.hpp"
+#include "base/system.hpp"
 #include "ps/greeting.hpp"
 #include "ps/start.hpp"
 #include "ps/table/initial.hpp"
@@ -37,13 +38,17 @@ ServerEnd open_end(const StartOptions& options, std::size_t server, const Greeti
 /** Tells the servers that this worker can begin, or why not, and hears whether all can. */
 void begin(const std::vector<Link*>& links, const std::optional<Failure>& own) {
   const std::string text = own ? own->encode() : std::string();
+  std::int64_t job = 0;
+  fill_with_random(std::as_writable_bytes(std::span(&job, 1)), "a job");
   std::vector<std::uint64_t> numbers;
   for (Link* const link : links) {
     const Draft draft = link->draft(std::ssize(text));
     copy_bytes(draft.payload.data(), text.data(), std::ssize(text));
-    numbers.push_back(link->send(
-        {.kind = RequestKind::begin, .count = std::ssize(text), .payload_bytes = std::ssize(text)},
-        draft));
+    numbers.push_back(link->send({.kind = RequestKind::begin,
+                                  .count = std::ssize(text),
+                                  .round = job,
+                                  .payload_bytes = std::ssize(text)},
+                                 draft));
   }
   std::optional<Failure> failure;
   for (std::size_t i = 0; i < links.size(); ++i) {

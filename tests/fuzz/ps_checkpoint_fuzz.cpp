@@ -126,7 +126,12 @@ int run_part(std::span<const std::uint8_t> part) {
     }
     expect(job->dense_values() == dense, "a refused checkpoint has changed parameters");
   }
-  if (accepted) job.reset();  // what it has got is in no other input's way
+  if (accepted) {
+    job->push(0, {1, 2, 500, 999});  // what was loaded can be trained
+    job->push(1, {-1, 4});
+    job->push_dense(1);
+    job.reset();  // what it has got is in no other input's way
+  }
   const ps::CheckpointContents contents = ps::inspect_checkpoint(folder.path());
   expect(contents.servers == 1, "servers");
   return accepted ? 0 : -1;

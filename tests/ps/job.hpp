@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/system.hpp"
 #include "ps/dense/layout.hpp"
 #include "ps/echo.hpp"
 #include "ps/files/checkpoint.hpp"
@@ -207,6 +208,7 @@ class Job {
       parts.checkpoint = options_.checkpoint;
       parts.every = options_.every;
       parts.save_at_end = options_.save_at_end;
+      parts.job = job_;
       auto links = std::make_unique<HeldLinks>(
           meet_workers(std::move(places_[at].listener), parts.workers, {"alike"}, format(),
                        greetings_[at].encode(), options_.timeout));
@@ -220,7 +222,14 @@ class Job {
     }
   }
 
+  static std::uint64_t random_number() {
+    std::uint64_t number = 0;
+    fill_with_random(std::as_writable_bytes(std::span(&number, 1)), "a job");
+    return number;
+  }
+
   JobOptions options_;
+  std::uint64_t job_ = random_number();
   DenseLayout layout_;
   std::vector<Place> places_;
   std::vector<ServerAddress> addresses_;

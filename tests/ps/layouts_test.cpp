@@ -2,6 +2,9 @@
 // told to all.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -127,6 +130,21 @@ TEST_F(Layouts, AServerThatCannotLoadIsNamedOnAll) {
     }
     EXPECT_NE(text.find("/no/such/checkpoint"), std::string::npos) << text;
     EXPECT_EQ(text.find("server 0: ") == 0, world.global_rank() != world.world_size() - 1) << text;
+  });
+}
+
+TEST_F(Layouts, AServerThatCannotSaveIsNamedOnAll) {
+  if (ranks() < 2) GTEST_SKIP() << "one rank is no server and worker";
+  on_ranks([](Communicator& world) {
+    std::string folder = ::testing::TempDir() + "tutti_layouts_XXXXXX";
+    ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+    std::ofstream(folder + "/manifest") << "none";
+    FleetOptions options = test::small_job(Async{});
+    options.checkpoint = folder;
+    const auto start = [&] { Fleet(Placement::last_ranks(world, 1), options); };
+    const std::string text = text_of<InvalidArgument>(start);
+    EXPECT_NE(text.find("damaged"), std::string::npos) << text;
+    std::filesystem::remove_all(folder);
   });
 }
 

@@ -89,7 +89,7 @@ struct FleetOptions {
   std::optional<std::chrono::milliseconds> timeout;
   /** A checkpoint to begin with. Empty: none. Servers alone look at it and at what follows. */
   std::string load;
-  /** Where servers write checkpoints, */
+  /** Where servers write checkpoints, on a file system that all of them share, */
   std::string checkpoint;
   std::chrono::seconds every{0};  ///< how often; 0: not during the training
   bool save_at_end = false;       ///< and when no worker is left

@@ -20,13 +20,13 @@ struct ServerState {
 };
 
 /**
- * Writes one server's part, piece by piece, so that the server can serve in between: next() writes
- * a shard, and returns whether there is more. All is written into a subfolder of its own;
- * what is cut short leaves the older checkpoint as it was. Throws SystemError.
+ * Writes one server's part, piece by piece, so that the server can serve in between. All is written
+ * into a subfolder of its own; what is cut short leaves the older checkpoint as it was. Throws
+ * SystemError; std::bad_alloc and std::system_error where there is no memory, and no thread.
  */
 class PartWriter {
  public:
-  /** `attempt` is alike on all servers, and not that of an earlier attempt of the job. */
+  /** `attempt` is alike on all servers, and not that of an earlier attempt, of any job. */
   PartWriter(const ServerState& state, const std::string& folder, const std::string& attempt,
              int server, int servers);
   PartWriter(const PartWriter&) = delete;
@@ -35,9 +35,11 @@ class PartWriter {
   PartWriter& operator=(PartWriter&&) noexcept;
   ~PartWriter();
 
+  /** Waits until the piece before has been written, and hands the next, a shard, to a thread that
+   * writes it. False: all is on the disk, under the name by which parts_finished() knows it. */
   bool next();
-  /** Its data are on the disk, under the name by which parts_finished() knows it. */
-  void finish();
+  /** Whether next() would wait. */
+  bool is_busy() const;
 
  private:
   class Impl;
@@ -50,10 +52,12 @@ bool parts_finished(const std::string& folder, const std::string& attempt, int s
 
 /** Once all servers have finished: replaces the manifest by one that names these parts, and removes
  * those of the older checkpoint and of attempts that were cut short. At any time there is a whole
- * checkpoint, if there was one. Throws SystemError. */
+ * checkpoint, if there was one. Throws SystemError, InvalidArgument for parts that are damaged or
+ * of different rounds. */
 void publish_checkpoint(const std::string& folder, const std::string& attempt, int servers);
 
-/** Removes what attempts of an earlier job have left in `folder`. */
+/** Removes what attempts of an earlier job have left in `folder`. Throws InvalidArgument for a
+ * manifest that is damaged, SystemError if it cannot be told whether there is one. */
 void discard_attempts(const std::string& folder);
 
 /**

@@ -11,6 +11,7 @@
 #include "ps/files/format.hpp"
 #include "ps/files/part_reader.hpp"
 #include "ps/table/place.hpp"
+#include "ps/table/rules.hpp"
 
 namespace tutti::ps {
 namespace {
@@ -82,6 +83,15 @@ class OwnSections : public SectionVisitor {
   const PartDescription& part_;
 };
 
+/** Adam's count of steps is looked up in a table. */
+void require_state(const std::string& path, const std::string& whose, const Rule& rule,
+                   std::span<const float> state) {
+  constexpr float kMostSteps = 0x1p24F;  // a float counts no further
+  if (!std::holds_alternative<Adam>(rule) || state.empty()) return;
+  if (state.back() >= 0.0F && state.back() <= kMostSteps) return;
+  refuse(path, ": ", whose, " has ", state.back(), " steps");
+}
+
 /** The receiver's dense blocks, put together of those in files, which may be cut otherwise. */
 class DensePieces {
  public:
@@ -94,11 +104,12 @@ class DensePieces {
     }
   }
 
-  void add(const BlockDescription& piece, std::span<const float> values,
+  void add(const std::string& path, const BlockDescription& piece, std::span<const float> values,
            std::span<const float> state) {
     for (Own& own : blocks_) {
       const Block& block = own.own.block;
       if (own.own.parameter != piece.parameter) continue;
+      require_state(path, "block '" + own.own.block.name + "'", own.own.rule, state);
       const std::int64_t begin = std::max(block.offset, piece.offset);
       const std::int64_t end = std::min(block.offset + block.count, piece.offset + piece.count);
       if (begin >= end) continue;
@@ -110,9 +121,11 @@ class DensePieces {
       const std::int64_t arrays = state_arrays(own.own.rule);
       copy(values, own.values, 0);
       for (std::int64_t array = 0; array < arrays; ++array) copy(state, own.state, array);
-      // What follows the arrays, such as a count of steps, is the same in all blocks.
-      std::copy(state.begin() + arrays * piece.count, state.end(),
-                own.state.begin() + arrays * block.count);
+      // What follows the arrays is a sum or a count of steps; servers may have been asked for their
+      // pieces at different times.
+      const auto rest = own.state.begin() + arrays * block.count;
+      std::transform(state.begin() + arrays * piece.count, state.end(), rest, rest,
+                     [](float there, float here) { return std::max(there, here); });
       own.filled += end - begin;
     }
   }
@@ -149,22 +162,38 @@ class Check : public OwnSections {
       : OwnSections(receiver, part.description()), path_(part.path()), dense_(dense) {}
 
   void rows(int table, const StoredRows& rows) override {
-    const std::int64_t limit = own(table).identity().spec.dict_size;
-    if (limit == 0) return;
-    for (const std::int64_t id : rows.ids) {
-      if (id < 0 || id >= limit) {
-        refuse(path_, ": table '", rows.table.name, "' has id ", id, ", beyond dict_size ", limit);
+    const TableSpec& spec = own(table).identity().spec;
+    const std::string whose = "table '" + rows.table.name + "'";
+    for (std::size_t i = 0; i < rows.ids.size(); ++i) {
+      const std::int64_t id = rows.ids[i];
+      if (spec.dict_size != 0 && (id < 0 || id >= spec.dict_size)) {
+        refuse(path_, ": ", whose, " has id ", id, ", beyond dict_size ", spec.dict_size);
       }
+      require_next(table, id);
+      const auto floats = static_cast<std::size_t>(rows.table.state_floats);
+      require_state(path_, whose, spec.rule, rows.state.subspan(i * floats, floats));
     }
   }
   void counts(int /*table*/, std::span<const double> /*counts*/) override {}
   void block(int block, std::span<const float> values, std::span<const float> state) override {
-    dense_.add(part_.blocks[static_cast<std::size_t>(block)], values, state);
+    dense_.add(path_, part_.blocks[static_cast<std::size_t>(block)], values, state);
   }
 
  private:
+  /** Rows come in the order of their places, so that no id comes twice. */
+  void require_next(int table, std::int64_t id) {
+    const auto split = static_cast<Split>(description(table).split);
+    const Place place = place_of(id, split, part_.servers);
+    std::optional<std::uint64_t>& last = last_[table];
+    if (place.server != part_.server || (last && place.within <= *last)) {
+      refuse(path_, ": table '", description(table).name, "' has id ", id, " out of its place");
+    }
+    last = place.within;
+  }
+
   const std::string& path_;
   DensePieces& dense_;
+  std::map<int, std::optional<std::uint64_t>> last_;  // place of the last row of each table
 };
 
 class Restore : public OwnSections {
@@ -252,7 +281,8 @@ std::int64_t load_checkpoint(const std::string& folder, const ServerState& state
     check_description(part, receiver);
     Check check(receiver, part, dense);
     part.visit(check);
-    round = std::max(round, part.description().round);
+    if (number == 0) round = part.description().round;
+    require_round(part.path(), part.description().round, round);
     for (const TableDescription& table : part.description().tables) {
       steps[table.name] = std::max(steps[table.name], table.steps);
     }

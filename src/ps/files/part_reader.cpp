@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/refuse.hpp"
 #include "base/xxhash64.hpp"
 #include "ps/table/entry.hpp"
 #include "ps/table/place.hpp"
@@ -28,6 +29,11 @@ class Arrays {
 };
 
 }  // namespace
+
+void require_round(const std::string& path, std::int64_t round, std::int64_t first) {
+  if (round == first) return;
+  refuse(path, ": is of round ", round, ", but server 0's part is of round ", first);
+}
 
 StoredRow StoredRows::row(std::size_t i) const {
   return {.id = ids[i],

@@ -67,4 +67,7 @@ class PartReader {
   std::vector<std::byte> buffer_;
 };
 
+/** Throws InvalidArgument unless a part is of the round that the first part is of. */
+void require_round(const std::string& path, std::int64_t round, std::int64_t first);
+
 }  // namespace tutti::ps

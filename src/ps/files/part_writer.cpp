@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <future>
@@ -148,17 +149,21 @@ class PartWriter::Impl {
       write_block(block_++);
       wrote = true;
     }
-    if (!wrote) write_end();
+    if (!wrote && !std::exchange(ended_, true)) {
+      write_end();
+      wrote = true;
+    }
+    if (!wrote) {
+      await_writing();
+      wrote = !std::exchange(finished_, true);
+      if (wrote) writing_ = std::async(std::launch::async, [this] { finish_file(); });
+    }
     return wrote;
   }
 
-  void finish() {
-    while (next()) {
-    }
-    await_writing();
-    output_.finish(path_);
-    synchronise_folder(parts_folder_);
-    synchronise_folder(folder_);
+  bool is_busy() const {
+    return writing_.valid() &&
+           writing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
   }
 
  private:
@@ -232,7 +237,6 @@ class PartWriter::Impl {
   }
 
   void write_end() {
-    if (std::exchange(ended_, true)) return;
     buffer_.begin(0);
     write({.kind = SectionKind::end, .count = sections_});
   }
@@ -253,6 +257,12 @@ class PartWriter::Impl {
     output_.write(in_writing_.seal(header));
   }
 
+  void finish_file() {
+    output_.finish(path_);
+    synchronise_folder(parts_folder_);
+    synchronise_folder(folder_);
+  }
+
   /** Throws what writing has thrown. */
   void await_writing() {
     if (writing_.valid()) writing_.get();
@@ -271,7 +281,8 @@ class PartWriter::Impl {
   std::size_t table_ = 0;
   int shard_ = 0;  // Table::kShards: the counts
   std::size_t block_ = 0;
-  bool ended_ = false;
+  bool ended_ = false;     // the last section has been handed over
+  bool finished_ = false;  // what finish_file() does, too
   std::int64_t sections_ = 0;
   std::uint64_t checksum_ = 0;
   std::future<void> writing_;  // the last: it uses the others
@@ -285,6 +296,6 @@ PartWriter& PartWriter::operator=(PartWriter&&) noexcept = default;
 PartWriter::~PartWriter() = default;
 
 bool PartWriter::next() { return impl_->next(); }
-void PartWriter::finish() { impl_->finish(); }
+bool PartWriter::is_busy() const { return impl_->is_busy(); }
 
 }  // namespace tutti::ps

@@ -8,6 +8,8 @@
 #include "ps/files/format.hpp"
 #include "ps/files/input_file.hpp"
 #include "ps/files/manifest.hpp"
+#include "ps/files/part_reader.hpp"
+#include "tutti/error.hpp"
 #include "tutti/output_file.hpp"
 
 namespace tutti::ps {
@@ -23,6 +25,15 @@ PartEntry entry_of(const fs::path& path) {
   file.read(file.bytes() - bytes, std::as_writable_bytes(std::span(&end, 1)));
   if (end.kind != SectionKind::end) refuse_damaged(file.path(), "it has no end");
   return {.bytes = file.bytes(), .checksum = end.header_checksum};
+}
+
+/** Where workers were lost one server may have applied a round more than another. */
+void check_rounds(const fs::path& folder, const Manifest& manifest) {
+  const std::int64_t round = PartReader(folder, manifest, 0).description().round;
+  for (int server = 1; server < std::ssize(manifest.parts); ++server) {
+    const PartReader part(folder, manifest, server);
+    require_round(part.path(), part.description().round, round);
+  }
 }
 
 /** What cannot be removed stays: it is in nobody's way. */
@@ -50,6 +61,7 @@ void publish_checkpoint(const std::string& folder, const std::string& attempt, i
   for (int server = 0; server < servers; ++server) {
     manifest.parts.push_back(entry_of(parts_folder(folder, attempt) / part_name(server)));
   }
+  check_rounds(folder, manifest);
   OutputFile file(fs::path(folder) / kManifestName);
   file.write(text_of(manifest));
   file.commit();
@@ -57,11 +69,12 @@ void publish_checkpoint(const std::string& folder, const std::string& attempt, i
 }
 
 void discard_attempts(const std::string& folder) {
-  std::error_code ignored;
-  std::string attempt;
-  if (fs::exists(fs::path(folder) / kManifestName, ignored))
-    attempt = read_manifest(folder).attempt;
-  remove_parts_but(folder, attempt);
+  const fs::path manifest = fs::path(folder) / kManifestName;
+  std::error_code error;
+  const bool is_there = fs::exists(manifest, error);
+  // What cannot be looked at may well name parts that are to stay.
+  if (error) throw SystemError(manifest.string() + ": cannot be looked at", error.value());
+  remove_parts_but(folder, is_there ? read_manifest(folder).attempt : std::string());
 }
 
 }  // namespace tutti::ps

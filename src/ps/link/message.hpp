@@ -9,8 +9,8 @@
 namespace tutti::ps {
 
 enum class RequestKind : std::uint8_t {
-  begin,         ///< the first: nothing, or why this worker cannot start; replied to once all
-                 ///< workers have asked, and refused if one of them cannot
+  begin,         ///< the first: nothing, or why this worker cannot start; `round`: any number;
+                 ///< replied to once all workers have asked, and refused if one of them cannot
   push_rows,     ///< ids (int64), rows (f32), and if `flags` says so shows and clicks (f32)
   push_dense,    ///< all blocks of the server, one after the other (f32)
   add_rows,      ///< as push_rows, without a rule (GEO)
@@ -32,7 +32,7 @@ inline constexpr std::uint8_t kHasShows = 1;
 inline constexpr std::uint8_t kHasClicks = 2;
 /** Of end_round: replied to once no worker that lives is `count` steps or more behind. */
 inline constexpr std::uint8_t kWaitForSlowest = 4;
-/** Of save: replied to once this server's part is there, not when it has been begun. */
+/** Of save: the reply has no payload once this part is there, and a byte before. */
 inline constexpr std::uint8_t kWhenWritten = 8;
 
 /** Plain bytes. The payload's length follows from it, and from the table. */

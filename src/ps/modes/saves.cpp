@@ -2,12 +2,17 @@
 #include "ps/modes/saves.hpp"
 
 #include <cerrno>
+#include <chrono>
+#include <exception>
+#include <numeric>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/log.hpp"
 #include "tutti/error.hpp"
+#include "tutti/interrupt.hpp"
 
 namespace tutti::ps {
 namespace {
@@ -17,10 +22,13 @@ RequestHeader request(RequestKind kind, std::uint8_t flags, std::int64_t number,
   return {.kind = kind, .flags = flags, .count = std::ssize(folder), .round = number};
 }
 
-/** A checkpoint that could not be written is refused with what the operating system said. */
-void take(const Servers& servers, int server, Asked& asked) {
+constexpr std::chrono::milliseconds kBetweenLooks{10};
+
+/** False: it is being written. A checkpoint that could not be is refused with what the operating
+ * system said. */
+bool take(const Servers& servers, int server, Asked& asked) {
   const Reply reply = asked.take();
-  if (reply.header.outcome == Outcome::done) return;
+  if (reply.header.outcome == Outcome::done) return reply.payload.empty();
   const auto* const text = reinterpret_cast<const char*>(reply.payload.data());
   throw SystemError(servers.end(server).name.text + ": " + std::string(text, reply.payload.size()),
                     EIO);
@@ -37,14 +45,36 @@ void Saves::save(std::string_view folder) {
 }
 
 void Saves::ask_all(std::int64_t number, std::string_view folder) {
-  std::vector<Asked> asked;
-  for (int server = 0; server < servers_.count(); ++server) {
-    asked.push_back(
-        servers_.ask(server, request(RequestKind::save, kWhenWritten, number, folder), folder));
+  // Each look is answered at once: the writing may well take longer than a server has to answer.
+  std::vector<int> writing(static_cast<std::size_t>(servers_.count()));
+  std::iota(writing.begin(), writing.end(), 0);
+  std::exception_ptr failure;
+  const auto attempt = [&](const auto& action) {
+    try {
+      action();
+    } catch (const Error&) {
+      if (!failure) failure = std::current_exception();
+    }
+  };
+  while (!writing.empty()) {
+    std::vector<Asked> asked(writing.size());
+    std::vector<int> left;
+    for (std::size_t i = 0; i < writing.size(); ++i) {
+      attempt([&] {
+        asked[i] = servers_.ask(writing[i],
+                                request(RequestKind::save, kWhenWritten, number, folder), folder);
+      });
+    }
+    for (std::size_t i = 0; i < writing.size(); ++i) {
+      attempt([&] {
+        if (asked[i] && !take(servers_, writing[i], asked[i])) left.push_back(writing[i]);
+      });
+    }
+    writing.swap(left);
+    InterruptCheck::poll();
+    if (!writing.empty()) std::this_thread::sleep_for(kBetweenLooks);
   }
-  for_each_server(servers_, [&](int server) {
-    take(servers_, server, asked[static_cast<std::size_t>(server)]);
-  });
+  if (failure) std::rethrow_exception(failure);
 }
 
 void Saves::publish(std::int64_t number, std::string_view folder) {
@@ -63,12 +93,16 @@ void Saves::save_if_due() {
 
 void Saves::go_on() {
   const std::lock_guard lock(mutex_);
+  if (publishing_) {
+    if (!publishing_.is_answered()) return;
+    take_published();
+  }
   if (running_) {
     const News::Saved saved = news_.saved(*running_);
     if (saved == News::Saved::not_yet) return;
     const std::int64_t number = *std::exchange(running_, std::nullopt);
     if (saved == News::Saved::failed) return;
-    const Asked forgotten = servers_.ask(0, request(RequestKind::finish_save, 0, number, {}));
+    publishing_ = servers_.ask(0, request(RequestKind::finish_save, 0, number, {}));
     return;
   }
   if (!news_.take_save_due()) return;
@@ -78,8 +112,18 @@ void Saves::go_on() {
   }
 }
 
+void Saves::take_published() {
+  try {
+    Asked asked = std::move(publishing_);
+    take(servers_, 0, asked);
+  } catch (const SystemError& error) {
+    log(LogLevel::warn, std::string("no checkpoint was written: ") + error.what());
+  }
+}
+
 void Saves::finish() {
   const std::lock_guard lock(mutex_);
+  if (publishing_) take_published();
   if (!running_) return;
   const std::int64_t number = *std::exchange(running_, std::nullopt);
   try {

@@ -30,12 +30,15 @@ class Saves {
  private:
   void ask_all(std::int64_t number, std::string_view folder);
   void publish(std::int64_t number, std::string_view folder);
+  /** Hears what became of it. */
+  void take_published();
 
   Servers& servers_;
   News& news_;
   std::mutex mutex_;
   std::int64_t begun_ = 0;
   std::optional<std::int64_t> running_;  // its number
+  Asked publishing_;  // the last that go_on() has asked for, until it is heard of
 };
 
 }  // namespace tutti::ps

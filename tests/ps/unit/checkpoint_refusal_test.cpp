@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -77,7 +78,7 @@ void write(const fs::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-TEST_F(CheckpointRefusals, EveryDamagedByteAndEveryMissingOne) {
+TEST_F(CheckpointRefusals, BytesThatAreDamagedOrMissing) {
   const std::vector<fs::path> files{part(0), part(1), fs::path(path()) / "manifest"};
   StoredJob job({spec()}, dense(), 1);
   for (const fs::path& file : files) {
@@ -87,14 +88,15 @@ TEST_F(CheckpointRefusals, EveryDamagedByteAndEveryMissingOne) {
       const std::string text = refusal(job);
       EXPECT_NE(text.find(file.filename().string()), std::string::npos) << what << at << text;
     };
-    for (std::size_t at = 0; at < good.size(); at += 7) {
+    const bool is_small = file.filename() == "manifest";  // all of its bytes
+    for (std::size_t at = 0; at < good.size(); at += is_small ? 1 : 7) {
       std::string bad = good;
       bad[at] = static_cast<char>(bad[at] ^ (1 << at % 8));
       write(file, bad);
       expect_refused("byte ", at);
       EXPECT_THROW(inspect_checkpoint(path()), InvalidArgument);
     }
-    for (std::size_t length = 0; length < good.size(); length += 41) {
+    for (std::size_t length = 0; length < good.size(); length += is_small ? 1 : 41) {
       write(file, good.substr(0, length));
       expect_refused("length ", length);
     }
@@ -121,6 +123,44 @@ TEST_F(CheckpointRefusals, DamagedCountsOfAnEntryRule) {
 TEST_F(CheckpointRefusals, PartsOfEachOther) {
   fs::copy_file(part(1), part(0), fs::copy_options::overwrite_existing);
   EXPECT_NE(refusal(spec()).find("server-0: is damaged"), std::string::npos);
+}
+
+TEST_F(CheckpointRefusals, StateThatNoRuleLeaves) {
+  for (const float steps : {-1.0F, std::numeric_limits<float>::quiet_NaN(), 0x1p25F}) {
+    StoredJob job({{.name = "item", .dim = 1, .rule = Adam{}}}, dense(), 1);
+    const float weight = 1.0F;
+    const std::vector<float> state{0.0F, 0.0F, steps};
+    const StoredRow row{.id = 3,
+                        .weights = &weight,
+                        .state = state.data(),
+                        .last_step = 0,
+                        .shows = 0,
+                        .clicks = 0};
+    job.server(0).tables[0].restore({&row, 1});
+    job.save(path(), "steps");
+    EXPECT_NE(refusal({.name = "item", .dim = 1, .rule = Adam{}}).find("table 'item' has"),
+              std::string::npos);
+  }
+  StoredJob job({spec()}, dense(), 1);
+  DenseStore& store = job.server(0).dense;
+  const std::vector<float> values(store.values().begin(),
+                                  store.values().begin() + store.blocks()[0].block.count);
+  std::vector<float> state(store.state(0).begin(), store.state(0).end());
+  state.back() = -1.0F;
+  store.restore(0, values, state);
+  job.save(path(), "dense_steps");
+  EXPECT_NE(refusal(spec()).find("has -1 steps"), std::string::npos);
+}
+
+TEST_F(CheckpointRefusals, AnIdThatComesTwice) {
+  StoredJob job({{.name = "item", .dim = 1}}, dense(), 1);
+  const float weight = 1.0F;
+  const StoredRow row{
+      .id = 3, .weights = &weight, .state = nullptr, .last_step = 0, .shows = 0, .clicks = 0};
+  job.server(0).tables[0].restore(std::vector<StoredRow>{row, row});
+  job.save(path(), "twice");
+  EXPECT_NE(refusal({.name = "item", .dim = 1}).find("has id 3 out of its place"),
+            std::string::npos);
 }
 
 TEST_F(CheckpointRefusals, OtherTables) {

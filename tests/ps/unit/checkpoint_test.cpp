@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "ps/files/manifest.hpp"
 #include "stored_job.hpp"
 #include "tutti/error.hpp"
 #include "tutti/ps/checkpoint.hpp"
@@ -136,7 +137,8 @@ TEST_F(Checkpoints, OneThatIsCutShortLeavesTheOlder) {
     PartWriter first(job.server(0).state(), path(), "new", 0, 2);
     PartWriter second(job.server(1).state(), path(), "new", 1, 2);
     second.next();
-    first.finish();
+    while (first.next()) {
+    }
     EXPECT_FALSE(parts_finished(path(), "new", 2));
     EXPECT_THROW(publish_checkpoint(path(), "new", 2), SystemError);
   }
@@ -152,11 +154,33 @@ TEST_F(Checkpoints, OneThatIsCutShortLeavesTheOlder) {
   discard_attempts(folder_ / "nowhere");
 }
 
+TEST_F(Checkpoints, NothingIsRemovedWhereTheManifestCannotBeLookedAt) {
+  const fs::path parts = parts_folder(path(), "valid");
+  fs::create_directories(parts);
+  fs::create_symlink("manifest", fs::path(path()) / "manifest");  // to itself
+  EXPECT_THROW(discard_attempts(path()), SystemError);
+  EXPECT_TRUE(fs::exists(parts));
+}
+
+TEST_F(Checkpoints, PartsOfDifferentRoundsAreNone) {
+  StoredJob job(specs(), dense(), 2);
+  train(job, 0, 1);
+  job.save(path(), "old");
+  ++job.server(1).round;
+  EXPECT_THROW(job.save(path(), "mixed"), InvalidArgument);
+  StoredJob other(specs(), dense(), 2);
+  other.load(path());
+  EXPECT_EQ(other.server(1).round, 1);
+}
+
 TEST_F(Checkpoints, PartsAreKnownToBeFinished) {
   StoredJob job(specs(), dense(), 1);
   PartWriter writer(job.server(0).state(), path(), "new", 0, 1);
-  while (writer.next()) EXPECT_FALSE(parts_finished(path(), "new", 1));
-  writer.finish();
+  EXPECT_TRUE(writer.next());
+  EXPECT_FALSE(parts_finished(path(), "new", 1));
+  while (writer.next()) {
+  }
+  EXPECT_FALSE(writer.is_busy());
   EXPECT_TRUE(parts_finished(path(), "new", 1));
   EXPECT_FALSE(parts_finished(path(), "other", 1));
 }
@@ -169,7 +193,6 @@ TEST_F(Checkpoints, ServersServeInBetween) {
   for (int step = 4; writer.next(); ++step) {
     if (step % 16 == 0) job.push(0, ids_from(step, 40));
   }
-  writer.finish();
   publish_checkpoint(path(), "live", 1);
   StoredJob other(specs(), {}, 1);
   other.load(path());

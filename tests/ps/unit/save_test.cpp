@@ -7,9 +7,11 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "ps/files/manifest.hpp"
 #include "ps/job.hpp"
 #include "support/thrown.hpp"
 #include "tutti/error.hpp"
@@ -169,6 +171,73 @@ TEST(PsSave, ServersSaveWhenNoWorkerIsLeftAlsoIfAllAreLost) {
       worker.stop();
     });
   }
+}
+
+TEST(PsSave, TrainingGoesOnWhereACheckpointCannotBePublished) {
+  const Folder folder;
+  JobOptions options = options_of(Async{}, 1, 1);
+  options.checkpoint = folder.checkpoint();
+  options.every = std::chrono::seconds(1);
+  std::filesystem::create_directories(folder.checkpoint() + "/manifest/in_the_way");
+  const auto part_is_there = [&] {
+    for (const auto& entry : std::filesystem::directory_iterator(folder.checkpoint())) {
+      if (std::filesystem::exists(entry.path() / part_name(0))) return true;
+    }
+    return false;
+  };
+  Job job(options);
+  job.run([&](Worker& worker) {
+    int round = 0;
+    while (!part_is_there()) train_round(worker, round++);
+    for (int i = 0; i < 20; ++i) {
+      train_round(worker, round++);
+      worker.flush();
+    }
+    worker.stop();
+  });
+}
+
+TEST(PsSave, AJobThatIsCutShortLeavesWhatTheJobBeforeHasSaved) {
+  const Folder folder;
+  JobOptions options = options_of(Async{}, 1, 2);
+  options.checkpoint = folder.checkpoint();
+  options.save_at_end = true;
+  std::vector<float> expected;
+  Job first(options);
+  first.run([&](Worker& worker) {
+    train_round(worker, 0);
+    worker.flush();
+    expected = everything(worker);
+    worker.stop();
+  });
+  options.load = folder.checkpoint();
+  options.timeout = std::chrono::seconds(1);
+  Job second(options);
+  second.run([&](Worker& worker) {
+    train_round(worker, 1);
+    worker.flush();
+    second.kill(1);  // server 0 waits for its part in vain
+  });
+  options.save_at_end = false;
+  Job third(options);
+  third.run([&](Worker& worker) {
+    EXPECT_EQ(everything(worker), expected);
+    worker.stop();
+  });
+}
+
+TEST(PsSave, EachJobWritesWhereNoOtherHasWritten) {
+  const Folder folder;
+  std::set<std::string> attempts;
+  for (int job = 0; job < 2; ++job) {
+    Job saving(options_of(Async{}, 1, 1));
+    saving.run([&](Worker& worker) {
+      worker.save(folder.checkpoint());
+      worker.stop();
+    });
+    attempts.insert(read_manifest(folder.checkpoint()).attempt);
+  }
+  EXPECT_EQ(attempts.size(), 2U);
 }
 
 TEST(PsSave, ServersHaveTheLowestWorkerSeeToCheckpointsFromTimeToTime) {

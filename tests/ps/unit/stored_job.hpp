@@ -92,7 +92,6 @@ class StoredJob {
       PartWriter writer(server(number).state(), folder, attempt, number, count());
       while (writer.next()) {
       }
-      writer.finish();
     }
     publish_checkpoint(folder, attempt, count());
   }
