@@ -127,6 +127,11 @@ Placement Placement::environment() {
   auto impl = place_by_endpoints(place);
   if (tutti::environment("TUTTI_TICKET")) {
     impl->own_world.emplace();
+    const std::size_t places = impl->workers.size() + impl->servers.size();
+    if (std::cmp_not_equal(impl->own_world->world_size(), places)) {
+      refuse("this job has ", impl->own_world->world_size(), " ranks, but ", kTrainers, " and ",
+             kServers, " are of ", places, " workers and servers");
+    }
     impl->world = &*impl->own_world;
   }
   return Placement(std::move(impl));

@@ -98,7 +98,6 @@ class Fleet::Impl {
 
   std::unique_ptr<Worker> worker;
   std::unique_ptr<Server> server;  ///< null if it runs in the thread
-  std::string name;                ///< of this process
 
  private:
   /** Finds out where the servers are, and listens if this is one. Throws on all ranks of a
@@ -106,7 +105,9 @@ class Fleet::Impl {
   std::vector<ServerAddress> introduce(const Placement::Impl& place,
                                        const std::function<void()>& prepare);
   void listen(const Placement::Impl& place);
+  void leave();
   std::future<void> start_thread(const StartOptions& options);
+  static void raise_own_failure(const Placement::Impl& place, std::future<void>& ready);
 
   std::optional<Listener> listener_;
   mpi::Endpoint own_endpoint_;
@@ -186,6 +187,19 @@ std::future<void> Fleet::Impl::start_thread(const StartOptions& options) {
   return ready;
 }
 
+/** A worker may have heard no more than that the server of its own process has gone: throws why, if
+ * that is more. */
+void Fleet::Impl::raise_own_failure(const Placement::Impl& place, std::future<void>& ready) {
+  if (!ready.valid()) return;
+  try {
+    ready.get();
+  } catch (const PeerLost&) {
+  } catch (...) {
+    const std::string& name = place.servers[static_cast<std::size_t>(place.server)].text;
+    Failure::of(std::current_exception()).at(name).raise();
+  }
+}
+
 Fleet::Impl::Impl(const Placement::Impl& place, const FleetOptions& fleet) {
   std::optional<StartOptions> options;
   const std::vector<ServerAddress> addresses = introduce(place, [&] {
@@ -200,8 +214,9 @@ Fleet::Impl::Impl(const Placement::Impl& place, const FleetOptions& fleet) {
                                  std::move(format), timeout});
   });
   if (place.worker < 0) {
-    server = start_server(*options, std::move(*listener_));
+    // First: workers that have little to do may have ended before this has heard of their start.
     tell_launcher(kEndsByItself);
+    server = start_server(*options, std::move(*listener_));
     return;
   }
   std::future<void> ready;
@@ -209,14 +224,19 @@ Fleet::Impl::Impl(const Placement::Impl& place, const FleetOptions& fleet) {
   try {
     worker = start_worker(*options, addresses);
     if (ready.valid()) ready.get();
+  } catch (const PeerLost&) {
+    leave();
+    raise_own_failure(place, ready);
+    throw;
   } catch (...) {
-    worker.reset();
-    if (serving_.joinable()) serving_.join();
+    leave();
     throw;
   }
 }
 
-Fleet::Impl::~Impl() {
+Fleet::Impl::~Impl() { leave(); }
+
+void Fleet::Impl::leave() {
   worker.reset();
   if (serving_.joinable()) serving_.join();
 }

@@ -1,6 +1,9 @@
 // Makes text of a greeting, and the reverse.
 #include "ps/greeting.hpp"
 
+#include <algorithm>
+
+#include "base/text.hpp"
 #include "comm/shm/segment.hpp"
 #include "tutti/error.hpp"
 
@@ -8,7 +11,7 @@ namespace tutti::ps {
 namespace {
 
 constexpr std::string_view kNew = "new ";
-constexpr std::string_view kLoaded = "loaded ";
+const std::string kLoaded = "loaded ";
 constexpr std::string_view kFailed = "failed ";
 
 }  // namespace
@@ -21,7 +24,8 @@ std::string Greeting::dense_segment() const { return shm::segment_name(memory, "
 
 std::string Greeting::encode() const {
   if (failure) return std::string(kFailed) + failure->encode();
-  return std::string(loaded ? kLoaded : kNew) + memory.to_string();
+  const std::string begun = loaded ? kLoaded + std::to_string(*loaded) + " " : std::string(kNew);
+  return begun + memory.to_string();
 }
 
 Greeting Greeting::decode(std::string_view text) {
@@ -30,11 +34,18 @@ Greeting Greeting::decode(std::string_view text) {
     greeting.failure = Failure::decode(text.substr(kFailed.size()));
     return greeting;
   }
-  greeting.loaded = text.starts_with(kLoaded);
-  if (!greeting.loaded && !text.starts_with(kNew)) {
+  const bool is_loaded = text.starts_with(kLoaded);
+  if (!is_loaded && !text.starts_with(kNew)) {
     throw CommunicationError("a server's greeting is none");
   }
-  greeting.memory = UniqueId::parse(text.substr(greeting.loaded ? kLoaded.size() : kNew.size()));
+  text.remove_prefix(is_loaded ? kLoaded.size() : kNew.size());
+  if (is_loaded) {
+    const std::size_t end = std::min(text.find(' '), text.size());
+    greeting.loaded = parse_number<std::int64_t>(text.substr(0, end));
+    if (!greeting.loaded) throw CommunicationError("a server's greeting has no round");
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  greeting.memory = UniqueId::parse(text);
   return greeting;
 }
 

@@ -1,6 +1,7 @@
 // What a server tells the workers that it meets.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,8 +14,8 @@ namespace tutti::ps {
 struct Greeting {
   /** What its shared memory is named by. */
   UniqueId memory = UniqueId::create();
-  bool loaded = false;             ///< it has begun with a checkpoint
-  std::optional<Failure> failure;  ///< why it cannot start
+  std::optional<std::int64_t> loaded;  ///< it has begun with a checkpoint, of this round
+  std::optional<Failure> failure;      ///< why it cannot start
 
   std::string table_segment(std::size_t table) const;
   std::string dense_segment() const;

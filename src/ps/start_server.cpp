@@ -154,8 +154,10 @@ std::unique_ptr<Server> start_server(const StartOptions& options, Listener liste
   std::exception_ptr own_failure;
   try {
     holdings.make(options, greeting);
-    greeting.loaded = !options.fleet.load.empty();
-    if (greeting.loaded) holdings.load(options);
+    if (!options.fleet.load.empty()) {
+      holdings.load(options);
+      greeting.loaded = holdings.round;
+    }
     Holdings::tidy(options);
   } catch (...) {
     own_failure = std::current_exception();

@@ -35,6 +35,25 @@ ServerEnd open_end(const StartOptions& options, std::size_t server, const Greeti
   return end;
 }
 
+/** That servers have begun with different checkpoints, if so; `loaded` has their rounds. */
+std::optional<Failure> difference(const std::vector<Name>& servers,
+                                  const std::vector<std::optional<std::int64_t>>& loaded) {
+  const auto described = [&](std::size_t server) {
+    const auto& round = loaded[server];
+    return servers[server].text + " has loaded " +
+           (round ? "a checkpoint of round " + std::to_string(*round) : "none");
+  };
+  for (std::size_t server = 1; server < loaded.size(); ++server) {
+    if (loaded[server] == loaded.front()) continue;
+    return Failure{
+        Failure::Kind::mismatch,
+        0,
+        {},
+        "servers are to begin with one checkpoint: " + described(0) + ", " + described(server)};
+  }
+  return std::nullopt;
+}
+
 /** Tells the servers that this worker can begin, or why not, and hears whether all can. */
 void begin(const std::vector<Link*>& links, const std::optional<Failure>& own) {
   const std::string text = own ? own->encode() : std::string();
@@ -80,6 +99,7 @@ std::unique_ptr<Worker> start_worker(const StartOptions& options,
   for (const Joined& one : meeting.servers) {
     if (one.link) links.push_back(one.link.get());
   }
+  std::vector<std::optional<std::int64_t>> loaded;  // what each server has begun with
   std::exception_ptr own_failure;
   std::optional<Failure> failure;  // what the others are told
   if (!meeting.mismatch.empty()) {
@@ -90,9 +110,10 @@ std::unique_ptr<Worker> start_worker(const StartOptions& options,
       const Greeting greeting = Greeting::decode(meeting.servers[i].greeting);
       failure = greeting.failure;
       if (failure) break;
-      parts.loaded = greeting.loaded;
+      loaded.push_back(greeting.loaded);
       parts.servers.push_back(open_end(options, i, greeting, *meeting.servers[i].link));
     }
+    if (!failure) failure = difference(options.place.servers, loaded);
   } catch (...) {
     own_failure = std::current_exception();
     failure = Failure::of(own_failure).at(name.text);
@@ -107,6 +128,7 @@ std::unique_ptr<Worker> start_worker(const StartOptions& options,
   for (std::size_t i = 0; i < meeting.servers.size(); ++i) {
     parts.servers[i].link = std::move(meeting.servers[i].link);
   }
+  parts.loaded = loaded.front().has_value();
   return make_worker(std::move(parts));
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "base/available_memory.hpp"
@@ -44,19 +45,6 @@ void require_memory(std::int64_t bytes) {
                     ENOMEM);
 }
 
-/** Shared memory of a new object, whose pages are there. */
-std::shared_ptr<shm::Mapping> map_new(shm::Segment& segment, const std::string& name,
-                                      std::int64_t elements) {
-  const std::int64_t bytes = bytes_of(std::max<std::int64_t>(1, elements));  // none is not mapped
-  segment = shm::Segment::create(name);
-  shm::NameGuard guard(name);
-  segment.resize(bytes);
-  segment.reserve(0, bytes);
-  std::shared_ptr<shm::Mapping> mapping = segment.map();
-  guard.keep_name();
-  return mapping;
-}
-
 }  // namespace
 
 class DenseStore::Impl {
@@ -85,9 +73,19 @@ class DenseStore::Impl {
       private_values_.resize(count);
       values = private_values_;
     } else {
-      mapping_ = map_new(segment, segment_name, offset);
+      const std::int64_t bytes = bytes_of(std::max<std::int64_t>(1, offset));  // none is not mapped
+      segment_ = shm::Segment::create(segment_name);
+      name_.emplace(segment_name);
+      segment_.resize(bytes);
+      segment_.reserve(0, bytes);
+      mapping_ = segment_.map();
       values = {reinterpret_cast<float*>(mapping_->base()), count};
     }
+  }
+
+  void unlink() {
+    name_.reset();
+    segment_ = {};
   }
 
   /** Block number `i` of what lies or travels as all blocks do. */
@@ -100,9 +98,10 @@ class DenseStore::Impl {
   std::vector<OwnBlock> blocks;
   std::vector<Part> parts;
   std::span<float> values;
-  shm::Segment segment;
 
  private:
+  shm::Segment segment_;
+  std::optional<shm::NameGuard> name_;
   std::shared_ptr<shm::Mapping> mapping_;
   std::vector<float> private_values_;
 };
@@ -113,7 +112,7 @@ DenseStore::DenseStore(DenseStore&&) noexcept = default;
 DenseStore& DenseStore::operator=(DenseStore&&) noexcept = default;
 DenseStore::~DenseStore() = default;
 
-void DenseStore::unlink() { impl_->segment.unlink(); }
+void DenseStore::unlink() { impl_->unlink(); }
 std::int64_t DenseStore::elements() const { return std::ssize(impl_->values); }
 std::span<const OwnBlock> DenseStore::blocks() const { return impl_->blocks; }
 std::span<const float> DenseStore::values() const { return impl_->values; }

@@ -34,6 +34,7 @@ class DenseStore {
   DenseStore& operator=(const DenseStore&) = delete;
   ~DenseStore();
 
+  /** Removes the object's name, as the destructor does otherwise; the memory stays. */
   void unlink();
   std::int64_t elements() const;
   std::span<const OwnBlock> blocks() const;

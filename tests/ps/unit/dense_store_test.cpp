@@ -119,6 +119,15 @@ TEST(DenseStore, MoreThanThereIsMemoryIsAnErrorAndLeavesNothing) {
   EXPECT_NE(::access(("/dev/shm" + segment).c_str(), F_OK), 0);
 }
 
+TEST(DenseStore, LeavesNoNameBehindThatNobodyHasRemoved) {
+  const std::string segment = new_segment();
+  {
+    const DenseStore store({block(5, Sgd{1.0F})}, segment);
+    EXPECT_EQ(::access(("/dev/shm" + segment).c_str(), F_OK), 0);
+  }
+  EXPECT_NE(::access(("/dev/shm" + segment).c_str(), F_OK), 0);
+}
+
 TEST(DenseStore, ReadersSeeWholeElements) {
   // Each step changes all bytes of an element, to 0xBFFFFFFE and back to 0x3F800000.
   constexpr std::int64_t kElements = 1003;

@@ -54,8 +54,9 @@ TEST(Greeting, ComesAsItWas) {
   EXPECT_FALSE(fresh.failure);
   EXPECT_EQ(fresh.table_segment(3), greeting.table_segment(3));
   EXPECT_NE(fresh.table_segment(3), greeting.table_segment(4));
-  greeting.loaded = true;
-  EXPECT_TRUE(Greeting::decode(greeting.encode()).loaded);
+  greeting.loaded = 7;
+  EXPECT_EQ(Greeting::decode(greeting.encode()).loaded, 7);
+  EXPECT_EQ(Greeting::decode(greeting.encode()).memory, greeting.memory);
   greeting.failure = Failure{Failure::Kind::system, ENOSPC, {}, "no room"};
   ASSERT_TRUE(Greeting::decode(greeting.encode()).failure);
   EXPECT_EQ(Greeting::decode(greeting.encode()).failure->text, "no room");
@@ -64,6 +65,9 @@ TEST(Greeting, ComesAsItWas) {
 TEST(Greeting, WhatIsNoneIsRefused) {
   EXPECT_THROW(Greeting::decode(""), CommunicationError);
   EXPECT_THROW(Greeting::decode("new 12"), InvalidArgument);
+  EXPECT_THROW(Greeting::decode("loaded"), CommunicationError);
+  EXPECT_THROW(Greeting::decode("loaded x 12"), CommunicationError);
+  EXPECT_THROW(Greeting::decode("loaded 12"), InvalidArgument);
 }
 
 }  // namespace

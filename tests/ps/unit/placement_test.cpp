@@ -26,10 +26,10 @@ using Variables = std::map<std::string, std::string>;
 class Environment {
  public:
   explicit Environment(const Variables& variables) {
-    for (const char* name :
-         {"TRAINING_ROLE", "PADDLE_TRAINERS_NUM", "PADDLE_PSERVERS_IP_PORT_LIST",
-          "PADDLE_HETER_TRAINER_IP_PORT_LIST", "PADDLE_TRAINER_ID", "PADDLE_CURRENT_ENDPOINT",
-          "POD_IP", "PADDLE_PORT", "TUTTI_ROLE", "TUTTI_TICKET"}) {
+    for (const char* name : {"TRAINING_ROLE", "PADDLE_TRAINERS_NUM", "PADDLE_PSERVERS_IP_PORT_LIST",
+                             "PADDLE_HETER_TRAINER_IP_PORT_LIST", "PADDLE_TRAINER_ID",
+                             "PADDLE_CURRENT_ENDPOINT", "POD_IP", "PADDLE_PORT", "TUTTI_ROLE",
+                             "TUTTI_TICKET", "TUTTI_RANK", "TUTTI_WORLD_SIZE"}) {
       ::unsetenv(name);
     }
     for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
@@ -197,6 +197,18 @@ TEST(Placement, AtLeastOneRankIsAWorker) {
     EXPECT_THROW(Placement::last_ranks(world, 0), InvalidArgument);
     return Placement::last_ranks(world, 1);
   });
+}
+
+TEST(Placement, AJobOfAnotherSizeThanTheListsIsRefused) {
+  Variables variables = kTrainer;
+  variables["TUTTI_TICKET"] = UniqueId::create().to_string();
+  variables["TUTTI_RANK"] = "0";
+  variables["TUTTI_WORLD_SIZE"] = "1";
+  const Environment environment(variables);
+  EXPECT_EQ(
+      text_of<InvalidArgument>([] { Placement::environment(); }),
+      "this job has 1 ranks, but PADDLE_TRAINERS_NUM and PADDLE_PSERVERS_IP_PORT_LIST are of 4 "
+      "workers and servers");
 }
 
 TEST(Placement, OneServerBesideTheWorkersOfAHost) {
