@@ -167,8 +167,7 @@ bool keep_alive(const Socket& socket, int probes) {
          set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 1) &&
          set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 1) &&
          set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, probes) &&
-         set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, probes * 1000) &&
-         send_at_once(socket);
+         set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, probes * 1000) && send_at_once(socket);
 }
 
 bool send_at_once(const Socket& socket) { return set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1); }
