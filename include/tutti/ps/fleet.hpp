@@ -106,7 +106,8 @@ class Fleet {
   /**
    * Meets the others. Blocks until all are there. Errors: PeerLost listing who is missing at the
    * deadline, MismatchError, InvalidArgument for tables or parameters that make no sense,
-   * SystemError (on all of them) if a server cannot listen, has no memory, or cannot load.
+   * SystemError (on all of them) if a server cannot listen, has no memory, or cannot load; where
+   * they are known by endpoints alone, one that cannot listen is missing for the others.
    */
   Fleet(const Placement& placement, const FleetOptions& options);
   Fleet(Fleet&&) noexcept;

@@ -9,9 +9,11 @@ namespace tutti::ps {
 
 /**
  * Every step() ends a round: servers add the pushes of all workers in the order of their ranks,
- * divide by their number, apply that once, and then all go on. Bit for bit what one worker with the
- * batches one after the other does. A worker that has stopped, since it has less data, takes part
- * in no further round: the number is that of those who do.
+ * divide by their number, apply that once, and then all go on. Rows come out bit for bit as from
+ * one worker that pushes the batches one after the other, divided by their number (by a
+ * multiplication with 1 / number). A dense gradient that is pushed several times a step is added up
+ * on its worker first. A worker that has stopped, since it has less data, takes part in no further
+ * round: the number is that of those who do.
  */
 struct Sync {
   /** Whether the others go on (and divide by the number of those who live) when a worker is lost,

@@ -46,6 +46,7 @@ class WorkerMode {
   /** All workers are there, and servers have the initial values. */
   virtual void start() {}
   virtual void step() = 0;
+  /** Ends no batch. */
   virtual void flush() {}
   /** Pushes what is left. Nothing is called then. */
   virtual void finish() = 0;

@@ -56,7 +56,7 @@ void Merger::add(std::span<const std::int64_t> ids, const float* rows, std::span
       ids_.push_back(ids[i]);
       rows_.insert(rows_.end(), row, row + dim);
     } else {
-      float* const sum = &rows_[slot.place * dim];
+      float* const sum = rows_.data() + slot.place * dim;
       for (std::size_t j = 0; j < dim; ++j) sum[j] += row[j];
     }
     if (has_shows) shows_.resize(ids_.size());
