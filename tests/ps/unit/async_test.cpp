@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <latch>
 #include <span>
 #include <string>
 #include <vector>
@@ -155,6 +156,27 @@ TEST(PsAsync, NobodyIsFurtherAheadThanStalenessAllows) {
     }
     worker.barrier();
     expect_sum(worker, kWorkers * kSteps * 2.0F / 3);
+    worker.stop();
+  });
+}
+
+TEST(PsAsync, AStepWaitsForWhoIsTooFarBehind) {
+  std::atomic<bool> second_steps = false;
+  std::latch ahead(1);
+  Job job(options_of(Async{.staleness = 2}, 2, 1));
+  job.run([&](Worker& worker) {
+    if (worker.index() == 0) {
+      worker.step();  // one ahead
+      ahead.count_down();
+      worker.step();  // returns only once the other has ended one
+      EXPECT_TRUE(second_steps);
+    } else {
+      ahead.wait();
+      // Time enough for a step that would not wait.
+      for (int i = 0; i < 2000; ++i) rows_of(worker, 0, kIds, kDim);
+      second_steps = true;
+      worker.step();
+    }
     worker.stop();
   });
 }
