@@ -64,12 +64,16 @@ class Server::Impl {
   /** Steps that one message ends: more are none of a training. */
   static constexpr std::int64_t kMostSteps = 1'000'000;
 
+  using Clock = std::chrono::steady_clock;
+
   /** A worker's requests, of which only the first is being looked at: what it waits for, those
    * after it wait for, too. */
   struct Line {
     std::deque<Request> requests;
     bool begun = false;  // the first has been looked at
     std::optional<Deadline> deadline;
+    Clock::time_point waits_since{};
+    Clock::time_point heard{};  // when the worker has last sent anything
   };
   Line& line(int worker) { return lines_[static_cast<std::size_t>(worker)]; }
 
@@ -85,7 +89,9 @@ class Server::Impl {
   }
 
   void take(const Request& request) {
-    if (members_.lives(request.worker)) line(request.worker).requests.push_back(request);
+    if (!members_.lives(request.worker)) return;
+    line(request.worker).requests.push_back(request);
+    line(request.worker).heard = Clock::now();
   }
 
   /** Until nobody's first request can be answered: an answer to one may be what others wait for. */
@@ -104,12 +110,17 @@ class Server::Impl {
     const bool is_first_look = !std::exchange(line.begun, true);
     if (!handle(request, is_first_look)) {
       if (is_first_look) line.deadline.emplace(timeout_);
+      if (is_first_look) line.waits_since = Clock::now();
       return false;
     }
+    finish_first(line);
+    return true;
+  }
+
+  static void finish_first(Line& line) {
     if (!line.requests.empty()) line.requests.pop_front();
     line.begun = false;
     line.deadline.reset();
-    return true;
   }
 
   bool handle(const Request& request, bool is_first_look) {
@@ -232,18 +243,33 @@ class Server::Impl {
     return workers_[static_cast<std::size_t>(worker)].text;
   }
 
-  /** Who holds up others until their deadline is lost. */
+  /** Who holds up others until their deadline is lost; but who has only more to do than they before
+   * a barrier is not: they are told for whom they have waited in vain. */
   void lose_overdue() {
     for (Line& line : lines_) {
       if (!line.deadline || !line.deadline->expired()) continue;
       const Request waiting = line.requests.front();
       line.deadline.emplace(timeout_);
+      std::string busy;
       for (int worker = 0; worker < members_.at_start(); ++worker) {
         if (!members_.lives(worker) || !holds_up(worker, waiting)) continue;
+        const bool is_at_work = this->line(worker).heard > line.waits_since;
+        if (waiting.header.kind == RequestKind::barrier && is_at_work) {
+          busy += (busy.empty() ? "" : ", ") + name_of(worker);
+          continue;
+        }
         links_->drop(worker);
         lose(worker, "it did not come to " + described(waiting) + " within " +
                          seconds_text(timeout_) + " of " + name_of(waiting.worker));
       }
+      if (busy.empty()) continue;
+      members_.leave_barrier(waiting.worker);
+      give_answer(
+          *links_, waiting,
+          Answer::with_text(Outcome::too_late, "a barrier: " + busy + " did not come within " +
+                                                   seconds_text(timeout_)));
+      finish_first(line);
+      line.heard = Clock::now();  // it is there, as who waits on knows by that
     }
   }
 

@@ -43,7 +43,7 @@ class Worker::Impl {
 
   void stop() {
     serving();
-    stopped = true;
+    if (stopped.exchange(true)) return;  // another thread does it
     std::exception_ptr failure;
     try {
       mode->finish();

@@ -36,6 +36,7 @@ struct JobOptions {
   std::vector<DenseParameter> dense{};
   Mode mode = Async{};
   std::chrono::milliseconds timeout = std::chrono::seconds(20);
+  std::optional<std::chrono::milliseconds> server_timeout{};  ///< how long servers wait for workers
   std::string load{};
   std::string checkpoint{};
   std::chrono::seconds every{0};
@@ -204,7 +205,7 @@ class Job {
                                       options_.servers);
       }
       parts.mode = options_.mode;
-      parts.timeout = options_.timeout;
+      parts.timeout = options_.server_timeout.value_or(options_.timeout);
       parts.checkpoint = options_.checkpoint;
       parts.every = options_.every;
       parts.save_at_end = options_.save_at_end;

@@ -52,7 +52,8 @@ class Worker {
   void prefetch(int table, std::span<const std::int64_t> ids);
   /** Adds gradients to the batch, one row an id; those of one id are added up in the order in which
    * they come. `shows` and `clicks`, one an id, are for rules of entry and eviction that want them.
-   * Copies; does not block. */
+   * Copies. Waits for servers only where there is no room for more, and in sync mode while another
+   * thread is in step(). */
   void push(int table, std::span<const std::int64_t> ids, std::span<const float> gradients,
             std::span<const float> shows = {}, std::span<const float> clicks = {});
   /** The same of a dense parameter. */
@@ -67,7 +68,9 @@ class Worker {
    * half-async mode would have merged with later ones. In sync mode that is so after each step();
    * in GEO mode it changes nothing. */
   void flush();
-  /** A flush(); returns once all workers that live have called it. */
+  /** A flush(); returns once all workers that live have called it. DeadlineExceeded naming those
+   * who still train at the deadline (it may be called again then); who is not heard of until then
+   * is lost. */
   void barrier();
   /** Has the servers write a checkpoint to `folder`, beside the training; returns when it is there.
    * One worker calls it. Throws SystemError. */

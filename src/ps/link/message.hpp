@@ -65,7 +65,7 @@ inline bool is_request(const RequestHeader& header) {
   return header.kind <= RequestKind::stop && header.count >= 0 && header.payload_bytes >= 0;
 }
 
-enum class Outcome : std::uint8_t { done, refused, no_memory, lost_worker };
+enum class Outcome : std::uint8_t { done, refused, no_memory, lost_worker, too_late };
 
 /** Plain bytes. */
 struct ReplyHeader {

@@ -30,6 +30,8 @@ class Members {
 
   /** A worker has come to its next barrier; returns its number, from 1 on. */
   std::int64_t enter_barrier(int worker) { return ++at(worker).barriers; }
+  /** It waits there no longer. */
+  void leave_barrier(int worker) { --at(worker).barriers; }
   std::int64_t barriers(int worker) const { return at(worker).barriers; }
   /** Barriers that all who live have come to. */
   std::int64_t barriers_passed() const { return least(&Worker::barriers); }

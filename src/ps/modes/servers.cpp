@@ -290,6 +290,8 @@ void Servers::throw_unless_done(int server, const Reply& reply) const {
     const Name& worker = workers_.at(static_cast<std::size_t>(reply.header.lost_worker));
     throw PeerLost({worker.rank}, worker.text + ": " + text);
   }
+  if (reply.header.outcome == Outcome::too_late)
+    throw DeadlineExceeded(end(server).name.text + ": " + text);
   throw Error(end(server).name.text + ": " + text);
 }
 

@@ -113,7 +113,8 @@ class Servers {
   Asked ask(int server, RequestHeader header, std::string_view text = {});
 
   /** Waits for a reply that is to be Outcome::done; otherwise throws SystemError for want of
-   * memory, PeerLost for a lost worker, Error for a refusal. */
+   * memory, PeerLost for a lost worker, DeadlineExceeded for who did not come, Error for a refusal.
+   */
   Reply take(int server, Asked& asked) const;
   void throw_unless_done(int server, const Reply& reply) const;
   /** Throws if the server has refused a push. */

@@ -1,6 +1,7 @@
 // Workers and servers that are lost, in each mode, and workers that stop in any order.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <latch>
@@ -8,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/deadline.hpp"
 #include "ps/job.hpp"
 #include "ps/table/place.hpp"
 #include "support/thrown.hpp"
@@ -48,7 +50,9 @@ TEST(PsLoss, OthersGoOnWithoutAWorkerAndItsWholePushesCount) {
         worker.step();
       }
       worker.barrier();
+      Deadline deadline(std::chrono::seconds(20));
       while (worker.lost_workers().empty()) {
+        ASSERT_FALSE(deadline.expired()) << "nobody has heard of the loss; mode " << mode.index();
         push(worker, 0);
         worker.step();
         worker.flush();
@@ -121,7 +125,7 @@ TEST(PsLoss, WhoHasLessDataStopsAndTheOthersGoOn) {
 
 TEST(PsLoss, AWorkerThatDoesNotComeInTimeIsNamedAndNotTheServer) {
   JobOptions options = options_of(Sync{}, 3, 1);
-  options.timeout = std::chrono::seconds(2);
+  options.server_timeout = std::chrono::seconds(2);
   Job job(options);
   std::latch others_know(2);
   job.run([&](Worker& worker) {
@@ -136,6 +140,28 @@ TEST(PsLoss, AWorkerThatDoesNotComeInTimeIsNamedAndNotTheServer) {
     others_know.count_down();
     worker.stop();
   });
+}
+
+TEST(PsLoss, WhoStillTrainsIsNotLostToThoseAtABarrier) {
+  JobOptions options = options_of(Async{}, 3, 2);
+  options.server_timeout = std::chrono::seconds(2);
+  Job job(options);
+  std::atomic<int> told = 0;
+  job.run([&](Worker& worker) {
+    while (worker.index() == 0 && told < 2) {
+      push(worker, 1);
+      worker.step();
+      worker.flush();
+    }
+    if (worker.index() != 0) {
+      const std::string text = text_of<DeadlineExceeded>([&] { worker.barrier(); });
+      EXPECT_TRUE(text.starts_with("server 0: a barrier: worker 0")) << text;
+      ++told;
+    }
+    worker.barrier();
+    worker.stop();
+  });
+  EXPECT_TRUE(job.stats(0).lost_workers.empty());
 }
 
 TEST(PsLoss, AServerIsNamedByTheNextCallThatNeedsItAndOtherCallsGoOn) {
