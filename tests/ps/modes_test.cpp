@@ -161,6 +161,20 @@ TEST_F(Modes, SyncReadsExactlyTheRoundAlsoWhatWasPrefetchedBefore) {
   }
 }
 
+TEST_F(Modes, SyncReadsItsRoundAlsoWhatWasPrefetchedRoundsBefore) {
+  FleetOptions options = options_of(Sync{}, Sgd{.lr = 1.0F});
+  options.tables[0].initial = Constant{};
+  on_workers(options, [&](Worker& worker) {
+    const std::vector<std::int64_t> ids = all_ids();
+    worker.prefetch(0, ids);
+    for (int round = 0; round < 3; ++round) {
+      worker.push(0, ids, std::vector<float>(kIds * kDim, -1.0F));
+      worker.step();
+    }
+    EXPECT_EQ(rows_of(worker), std::vector<float>(kIds * kDim, 3.0F));
+  });
+}
+
 TEST_F(Modes, HalfAsyncReadsWhatItHasPushed) {
   FleetOptions options = options_of(HalfAsync{}, Sgd{.lr = 1.0F});
   options.tables[0].initial = Constant{};

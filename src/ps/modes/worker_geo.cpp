@@ -75,9 +75,11 @@ class GeoWorker final : public WorkerMode {
   /** Servers that live take part also when another does not. */
   void exchange() {
     for_each_server(servers_, [&](int server) { copy(server).send_progress(workers_, steps_); });
-    for_each_server(servers_, [&](int server) { copy(server).receive(); });
+    // What is received has to have this worker's own progress in it: dense values are read where
+    // they lie, which waits for nothing.
     std::vector<Asked> asked = ask_end_round(steps_);
     take_end_round(asked);
+    for_each_server(servers_, [&](int server) { copy(server).receive(); });
   }
 
   std::int64_t push_steps_;

@@ -48,6 +48,7 @@ class SyncWorker final : public WorkerMode {
     }
     pushed_ = false;
     std::vector<Asked> asked = ask_end_round(++round_);
+    servers_.renew_prefetched();  // what nobody has looked up yet is of the last round
     for (const Wanted& wanted : std::exchange(wanted_, {}))
       servers_.prefetch(wanted.table, wanted.ids);
     take_end_round(asked);

@@ -170,6 +170,24 @@ TEST(PsGeo, NothingOfAnyWorkersProgressIsLost) {
   }
 }
 
+/** Many elements: the server is still at it when its worker could read them. */
+TEST(PsGeo, WithoutATableItReadsItsOwnProgressBack) {
+  constexpr std::int64_t kMany = std::int64_t{1} << 20;
+  JobOptions options{.mode = Geo{1}};
+  options.dense.push_back({.name = "a", .shape = {kMany}, .rule = Sgd{.lr = 1}});
+  Job job(options);
+  job.run([&](Worker& worker) {
+    std::vector<float> value(kMany);
+    for (int step = 1; step <= 20; ++step) {
+      worker.push_dense(0, std::vector<float>(kMany, -1.0F));
+      worker.step();
+      worker.pull_dense(0, value);
+      EXPECT_EQ(value, std::vector<float>(kMany, static_cast<float>(step)));
+    }
+    worker.stop();
+  });
+}
+
 TEST(PsGeo, ALoadedCheckpointIsWhereCopiesBegin) {
   const std::string folder = ::testing::TempDir() + "tutti_geo_" + std::to_string(::getpid());
   JobOptions first = options_of(2, 2, 1);
