@@ -174,7 +174,7 @@ TEST(PsGeo, NothingOfAnyWorkersProgressIsLost) {
 TEST(PsGeo, WithoutATableItReadsItsOwnProgressBack) {
   constexpr std::int64_t kMany = std::int64_t{1} << 20;
   JobOptions options{.mode = Geo{1}};
-  options.dense.push_back({.name = "a", .shape = {kMany}, .rule = Sgd{.lr = 1}});
+  options.dense.push_back({.name = "a", .shape = {kMany}, .rule = Sgd{.lr = 1}, .initial = {}});
   Job job(options);
   job.run([&](Worker& worker) {
     std::vector<float> value(kMany);
