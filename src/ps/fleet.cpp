@@ -2,6 +2,7 @@
 #include "tutti/ps/fleet.hpp"
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <exception>
 #include <future>
@@ -22,6 +23,7 @@
 #include "ps/start.hpp"
 #include "ps/terms.hpp"
 #include "tutti/error.hpp"
+#include "tutti/interrupt.hpp"
 
 namespace tutti::ps {
 namespace {
@@ -70,6 +72,9 @@ mpi::Endpoint endpoint_of(const mpi::NamedEndpoint& named, const mpi::Token& tok
   return endpoint;
 }
 
+/** Ends a server's thread before its workers have gone. */
+class Over : public std::exception {};
+
 /** Throws what keeps one of the ranks from starting, on all of them. */
 void raise_failures(const std::vector<Introduction>& all, const Placement::Impl& place) {
   const auto name_of = [&](std::size_t rank) {
@@ -96,6 +101,9 @@ class Fleet::Impl {
   Impl& operator=(const Impl&) = delete;
   ~Impl();
 
+  /** Joins the thread of the server. */
+  void close();
+
   std::unique_ptr<Worker> worker;
   std::unique_ptr<Server> server;  ///< null if it runs in the thread
 
@@ -105,13 +113,14 @@ class Fleet::Impl {
   std::vector<ServerAddress> introduce(const Placement::Impl& place,
                                        const std::function<void()>& prepare);
   void listen(const Placement::Impl& place);
-  void leave();
   std::future<void> start_thread(const StartOptions& options);
   static void raise_own_failure(const Placement::Impl& place, std::future<void>& ready);
 
   std::optional<Listener> listener_;
   mpi::Endpoint own_endpoint_;
   std::thread serving_;
+  std::future<void> served_;          // ready when that thread has nothing left to do
+  std::atomic<bool> is_over_{false};  // it is to end, whoever is left
 };
 
 void Fleet::Impl::listen(const Placement::Impl& place) {
@@ -168,8 +177,11 @@ std::vector<ServerAddress> Fleet::Impl::introduce(const Placement::Impl& place,
 std::future<void> Fleet::Impl::start_thread(const StartOptions& options) {
   std::promise<void> started;
   std::future<void> ready = started.get_future();
-  serving_ = std::thread(
-      [&options, listener = std::move(*listener_), started = std::move(started)]() mutable {
+  std::packaged_task<void()> serve(
+      [this, &options, listener = std::move(*listener_), started = std::move(started)]() mutable {
+        const InterruptCheck check([this] {
+          if (is_over_) throw Over();
+        });
         std::unique_ptr<Server> own;
         try {
           own = start_server(options, std::move(listener));
@@ -180,10 +192,13 @@ std::future<void> Fleet::Impl::start_thread(const StartOptions& options) {
         }
         try {
           own->run();
+        } catch (const Over&) {  // its workers are told when its sockets are closed
         } catch (const std::exception& error) {
           log(LogLevel::error, "server " + std::to_string(own->index()) + ": " + error.what());
         }
       });
+  served_ = serve.get_future();
+  serving_ = std::thread(std::move(serve));
   return ready;
 }
 
@@ -225,20 +240,39 @@ Fleet::Impl::Impl(const Placement::Impl& place, const FleetOptions& fleet) {
     worker = start_worker(*options, addresses);
     if (ready.valid()) ready.get();
   } catch (const PeerLost&) {
-    leave();
+    close();
     raise_own_failure(place, ready);
     throw;
-  } catch (...) {
-    leave();
+  } catch (const Error&) {
+    close();
+    throw;
+  } catch (...) {  // the caller is interrupted, and waits for nobody any more
+    is_over_ = true;
+    close();
     throw;
   }
 }
 
-Fleet::Impl::~Impl() { leave(); }
+Fleet::Impl::~Impl() {
+  try {
+    close();
+  } catch (...) {  // the caller is interrupted, and destroys what it has
+  }
+}
 
-void Fleet::Impl::leave() {
+void Fleet::Impl::close() {
   worker.reset();
-  if (serving_.joinable()) serving_.join();
+  if (!serving_.joinable()) return;
+  try {
+    while (served_.wait_for(InterruptCheck::kInterval) != std::future_status::ready) {
+      InterruptCheck::poll();
+    }
+  } catch (...) {
+    is_over_ = true;
+    serving_.join();
+    throw;
+  }
+  serving_.join();
 }
 
 Fleet::Fleet(const Placement& placement, const FleetOptions& options)
@@ -246,6 +280,7 @@ Fleet::Fleet(const Placement& placement, const FleetOptions& options)
 Fleet::Fleet(Fleet&&) noexcept = default;
 Fleet& Fleet::operator=(Fleet&&) noexcept = default;
 Fleet::~Fleet() = default;
+void Fleet::close() { impl_->close(); }
 
 bool Fleet::is_worker() const { return impl_->worker != nullptr; }
 bool Fleet::is_server() const { return impl_->server != nullptr; }

@@ -1,14 +1,20 @@
 """tutti.ps as Python has it: what is refused, and by which name; what is pushed whole or not at all."""
 
 import copy
+import logging
+import os
 import pathlib
 import pickle
+import signal
 import subprocess
 import sys
+import threading
+import time
 
 import numpy
 import pytest
 
+import launching
 import tutti
 from tutti import ps
 
@@ -123,6 +129,46 @@ def test_servers_beside_the_roles_of_the_environment_are_refused(monkeypatch):
         with pytest.raises(tutti.InvalidArgument, match=f"servers is {servers!r}, but .* 2 workers and "
                                                         "1 servers"):
             ps.start([table()], servers=servers, timeout=1)
+
+
+class Interrupting(logging.Handler):
+    """Keeps what is logged, and presses Ctrl-C a little after the first line."""
+
+    def __init__(self):
+        super().__init__()
+        self.records = []
+
+    def emit(self, record):
+        if not self.records:
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        self.records.append(record)
+
+
+def leaving(place):
+    """Worker 0 ends by an exception, and is interrupted while its server has worker 1."""
+    item = table()
+    fleet = ps.start([item], servers="thread", communicator=place.communicator(), mode=ps.Async())
+    if place.rank == 0:
+        interrupting = Interrupting()
+        logging.getLogger("tutti").addHandler(interrupting)
+        with pytest.raises(KeyboardInterrupt):
+            with fleet:
+                raise ValueError("no more data")
+        said = interrupting.records[0]
+        assert "worker 0 leaves by an exception" in said.getMessage()
+        assert str(said.exc_info[1]) == "no more data"
+        return
+    began = time.monotonic()
+    with pytest.raises(tutti.PeerLost, match="server 0"):
+        with fleet:
+            while time.monotonic() < began + 20:
+                item.push(numpy.arange(50), numpy.ones((50, DIM)))
+                fleet.step()
+                fleet.flush()
+
+
+def test_ctrl_c_ends_a_worker_whose_server_has_others_left():
+    launching.run(leaving, 2, "fork")
 
 
 KEEPS_GOING = """

@@ -114,8 +114,16 @@ class Fleet {
   Fleet& operator=(Fleet&&) noexcept;
   Fleet(const Fleet&) = delete;
   Fleet& operator=(const Fleet&) = delete;
-  /** A server's thread in this process ends when all workers have gone. */
+  /** As close(). */
   ~Fleet();
+
+  /**
+   * Leaves: a worker that has not stopped is lost for the servers. Waits for a server's thread in
+   * this process, which ends when all workers have gone; what ends the wait (an InterruptCheck)
+   * ends that server, too, and is thrown. Nothing else may be called afterwards, nor at the same
+   * time.
+   */
+  void close();
 
   bool is_worker() const;
   /** Whether this process has a server that is to run(): not one that is a thread. */

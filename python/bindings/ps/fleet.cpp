@@ -235,8 +235,16 @@ PyFleet::PyFleet(const PyPlacement& placement, const ps::FleetOptions& options)
     : placement_(placement),
       fleet_(blocking([&] { return own<ps::Fleet>(*placement.placement, options); }, [] {})) {}
 
-PyFleet::~PyFleet() {
-  if (!is_inherited()) close(std::nullopt);
+PyFleet::~PyFleet() { close(std::nullopt); }
+
+std::shared_ptr<ps::Fleet> PyFleet::let_go() {
+  std::shared_ptr<ps::Fleet> fleet = std::exchange(fleet_, nullptr);
+  // A call on another thread may hold it, too: then it goes when that call ends.
+  return is_inherited() || fleet.use_count() > 1 ? nullptr : fleet;
+}
+
+void PyFleet::leave() {
+  if (const auto fleet = let_go()) blocking([&] { fleet->close(); }, [] {});
 }
 
 std::shared_ptr<ps::Fleet> PyFleet::shared() const {
@@ -244,7 +252,9 @@ std::shared_ptr<ps::Fleet> PyFleet::shared() const {
   return fleet_;
 }
 
-void PyFleet::close(const std::optional<std::string>& /*reason*/) { fleet_.reset(); }
+void PyFleet::close(const std::optional<std::string>& /*reason*/) {
+  if (const auto fleet = let_go()) blocking_at_end([&] { fleet->close(); }, [] {});
+}
 
 void bind_ps_fleet(py::module_& module) {
   bind_placement(module);
@@ -316,8 +326,8 @@ void bind_ps_fleet(py::module_& module) {
           "Serves until all workers have stopped or are lost.")
       .def("server_stats", &server_stats, "What the server has done so far.")
       .def(
-          "close", [](PyFleet& self) { self.close(std::nullopt); },
-          "Leaves, without waiting for others.");
+          "close", [](PyFleet& self) { self.leave(); },
+          "Leaves. Where a server is a thread of this process, blocks until no worker is left.");
 }
 
 }  // namespace tutti::python

@@ -38,11 +38,16 @@ class PyFleet final : public Closable {
     return blocking([&] { return call(fleet->server()); }, [] {});
   }
 
+  /** Blocks while a server's thread of this process has workers. Interrupted, it ends that. */
+  void leave();
+  /** leave(), where nobody can be told of an interrupt. */
   void close(const std::optional<std::string>& reason) override;
 
  private:
   /** Throws CommunicationError if it is closed. */
   std::shared_ptr<ps::Fleet> shared() const;
+  /** Closes it; returns what is to leave the others, if anything. */
+  std::shared_ptr<ps::Fleet> let_go();
 
   PyPlacement placement_;
   std::shared_ptr<ps::Fleet> fleet_;  // null once closed

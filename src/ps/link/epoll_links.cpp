@@ -54,7 +54,10 @@ EpollLinks::~EpollLinks() {
 std::optional<Request> EpollLinks::next(std::chrono::nanoseconds limit) {
   if (has_news()) return std::nullopt;
   const auto start = Clock::now();
-  if (start - looked_ > kBetweenSockets) look_at_sockets({});
+  if (start - looked_ > kBetweenSockets) {
+    look_at_sockets({});
+    InterruptCheck::poll();  // where there is always a request
+  }
   if (auto request = take()) return request;
   const Clock::time_point end = limit < Clock::time_point::max() - start
                                     ? start + std::max(limit, std::chrono::nanoseconds(0))
