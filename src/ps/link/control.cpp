@@ -25,7 +25,18 @@ ControlNews receive(const mpi::Socket& control) {
       return news;
     }
     for (const std::uint8_t byte : std::span(bytes).first(static_cast<std::size_t>(count))) {
-      news.told = news.told || byte != static_cast<std::uint8_t>(ControlByte::wake);
+      switch (static_cast<ControlByte>(byte)) {
+        case ControlByte::wake:
+          break;
+        case ControlByte::ask:
+          news.asked = true;
+          break;
+        case ControlByte::here:
+          news.here = true;
+          break;
+        default:
+          news.told = true;
+      }
     }
     // The next look will tell of what comes behind them: who is woken by them is in a hurry.
     if (count < std::ssize(bytes)) return news;

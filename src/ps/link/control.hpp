@@ -16,6 +16,8 @@ enum class ControlByte : std::uint8_t {
   wake,  ///< by the worker: the server sleeps, and there is a request in shared memory
   left,  ///< by the worker: it leaves without stop
   end,   ///< by the server: it serves this worker no longer
+  ask,   ///< by the worker: is the server's process at work?
+  here,  ///< by the server: it is
 };
 
 void send(const mpi::Socket& control, ControlByte byte) noexcept;
@@ -23,6 +25,8 @@ void send(const mpi::Socket& control, ControlByte byte) noexcept;
 /** What has been received. */
 struct ControlNews {
   bool told = false;         ///< `left` or `end` was among it
+  bool asked = false;        ///< so was `ask`
+  bool here = false;         ///< or `here`
   std::optional<int> error;  ///< the connection is over: an errno, or 0
 };
 ControlNews receive(const mpi::Socket& control);

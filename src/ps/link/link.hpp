@@ -62,6 +62,11 @@ class Link {
   virtual Reply refusal() = 0;
   /** Throws PeerLost if the link is lost. Cheap. */
   virtual void check() = 0;
+  /** Asks the server's process for a sign that it is at work, which a stopped one is not. */
+  virtual void ask_presence() = 0;
+  /** Waits for that as long as for an answer, of which the caller has waited for `waited`. Throws
+   * PeerLost. */
+  virtual void await_presence(std::chrono::milliseconds waited) = 0;
 
   /** Whether the server's memory can be read here. */
   virtual bool on_this_host() const = 0;

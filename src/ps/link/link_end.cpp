@@ -4,13 +4,21 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/refuse.hpp"
 #include "base/text.hpp"
+#include "base/waiter.hpp"
 #include "ps/link/control.hpp"
 
 namespace tutti::ps {
+
+namespace {
+
+constexpr WaitPolicy kForASign{.nap = std::chrono::milliseconds(50)};
+
+}  // namespace
 
 LinkEnd::LinkEnd(mpi::Socket control, Name server, std::chrono::milliseconds timeout)
     : control_(std::move(control)), server_(std::move(server)), timeout_(timeout) {}
@@ -64,9 +72,39 @@ void LinkEnd::check() {
   if (is_alive() && !is_lost_.load(std::memory_order_acquire)) return;
   const std::lock_guard lock(mutex_);
   throw_if_lost();
+  hear_control();
+}
+
+void LinkEnd::hear_control(const std::optional<std::string>& ended) {
   const ControlNews news = receive(control_);
+  is_present_ = is_present_ || news.here;
   if (news.told) lose("it serves this worker no longer");
+  if (ended) lose(*ended);
   if (news.error) lose(reason_of(*news.error));
+}
+
+void LinkEnd::ask_presence() {
+  const std::lock_guard lock(mutex_);
+  throw_if_lost();
+  is_present_ = false;
+  ps::send(control_, ControlByte::ask);
+}
+
+void LinkEnd::await_presence(std::chrono::milliseconds waited) {
+  Waiter waiter(kForASign, std::max(patience() - waited, kGraceOfServer));
+  while (true) {
+    {
+      const std::lock_guard lock(mutex_);
+      throw_if_lost();
+      hear_control();
+      if (is_present_) return;
+      if (waiter.expired()) lose(late());
+    }
+    waiter.nap([&](Waiter::Duration limit) {
+      pollfd entry{control_.get(), POLLIN | POLLRDHUP, 0};
+      ::poll(&entry, 1, static_cast<int>(limit / std::chrono::milliseconds(1)));
+    });
+  }
 }
 
 void LinkEnd::throw_if_lost() {

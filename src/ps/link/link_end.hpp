@@ -27,6 +27,8 @@ class LinkEnd : public Link {
   Reply refusal() final;
   std::uint64_t answered() final;
   void check() final;
+  void ask_presence() final;
+  void await_presence(std::chrono::milliseconds waited) final;
 
  protected:
   /** Waits until request `number` has been answered; false at the deadline. Throws PeerLost. */
@@ -45,6 +47,9 @@ class LinkEnd : public Link {
    * InvalidArgument if the payload is longer than the draft. */
   std::uint64_t next_number(const RequestHeader& header, const Draft& draft,
                             std::unique_lock<std::mutex>& lock);
+  /** Takes in what the server has sent over the control connection. Locked. Throws PeerLost if the
+   * server serves no longer; `ended`: so does another connection say. */
+  void hear_control(const std::optional<std::string>& ended = {});
   /** How long an answer may take. */
   std::chrono::milliseconds patience() const { return timeout_ + kGraceOfServer; }
   std::string late() const;
@@ -60,6 +65,7 @@ class LinkEnd : public Link {
  private:
   bool stopped_ = false;  // the last request has been sent
   bool has_left_ = false;
+  bool is_present_ = true;  // it has said so since it was asked
   std::optional<std::string> lost_;
   std::atomic<bool> is_lost_ = false;  // the same, without the lock
 };

@@ -29,7 +29,8 @@ void Peer::handle_control() {
   if (has_ended()) return;
   const ControlNews news = receive(control_);
   left_ = left_ || news.told;
-  if (news.error) close(*news.error);
+  if (news.error) return close(*news.error);
+  if (news.asked) send(control_, ControlByte::here);
 }
 
 void Peer::handle_data() {

@@ -96,12 +96,7 @@ bool RemoteLink::wait_until(const Done& done) {
       const bool alive = is_alive();
       if (!ended_ && !alive) news_.wait_for(lock, kForLastAnswers, is_over);
       if (done()) return true;
-      if (ended_ || !alive) {
-        const ControlNews news = receive(control_);
-        if (news.told) lose("it serves this worker no longer");
-        if (ended_) lose(*ended_);
-        if (news.error) lose(reason_of(*news.error));
-      }
+      if (ended_ || !alive) hear_control(ended_);
     }
     if (waiter.expired()) return false;
     waiter.nap([&](Waiter::Duration limit) {

@@ -273,6 +273,11 @@ Asked Servers::ask(int server, RequestHeader header, std::string_view text) {
   return {link, link.send(header, draft)};
 }
 
+void Servers::require_presence(std::chrono::milliseconds waited) const {
+  for (int server = 0; server < count(); ++server) link(server).ask_presence();
+  for (int server = 0; server < count(); ++server) link(server).await_presence(waited);
+}
+
 Reply Servers::take(int server, Asked& asked) const {
   Reply reply = asked.take();
   throw_unless_done(server, reply);

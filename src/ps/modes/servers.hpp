@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -111,6 +112,9 @@ class Servers {
   Draft draft_dense(int server) const;
   void send_dense(int server, RequestKind kind, const Draft& draft, std::int64_t round);
   Asked ask(int server, RequestHeader header, std::string_view text = {});
+  /** Throws PeerLost naming a server whose process is not at work, as far as can be seen until an
+   * answer is late that the caller has waited for since `waited` ago. */
+  void require_presence(std::chrono::milliseconds waited) const;
 
   /** Waits for a reply that is to be Outcome::done; otherwise throws SystemError for want of
    * memory, PeerLost for a lost worker, DeadlineExceeded for who did not come, Error for a refusal.

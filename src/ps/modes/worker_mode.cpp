@@ -2,6 +2,7 @@
 #include "ps/modes/worker_mode.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <variant>
 
 namespace tutti::ps {
@@ -14,10 +15,19 @@ std::vector<Asked> WorkerMode::ask_end_round(std::int64_t round) {
 }
 
 void WorkerMode::take_end_round(std::vector<Asked>& asked) {
-  // Who is told of a loss does not wait for the others: they may be lost as well, and found out by
-  // nothing but a deadline.
+  const auto begin = std::chrono::steady_clock::now();
+  const auto waited = [&] {
+    return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
+  };
   for (int server = 0; server < servers_.count(); ++server) {
-    news_.hear(server, servers_.take(server, asked[static_cast<std::size_t>(server)]));
+    const Reply reply = asked[static_cast<std::size_t>(server)].take();
+    // A worker that is missed, or was for long, may have waited itself for a server that is gone.
+    if (reply.header.outcome == Outcome::lost_worker || waited() > kGraceOfServer)
+      servers_.require_presence(waited());
+    // Who is told of a loss waits for no other answer: others may be lost as well, and found out by
+    // nothing but a deadline.
+    servers_.throw_unless_done(server, reply);
+    news_.hear(server, reply);
     servers_.throw_refusal(server);
   }
 }

@@ -28,6 +28,15 @@ JobOptions options_of(const Mode& mode, int workers, int servers) {
   return options;
 }
 
+/** Those of the ids that one of two servers has. */
+std::vector<std::int64_t> ids_of(int server) {
+  std::vector<std::int64_t> ids;
+  for (const std::int64_t id : kIds) {
+    if (place_of(id, Split::hash, 2).server == server) ids.push_back(id);
+  }
+  return ids;
+}
+
 void push(Worker& worker, float value) {
   worker.push(0, kIds, std::vector<float>(kIds.size(), -value));
 }
@@ -166,10 +175,7 @@ TEST(PsLoss, WhoStillTrainsIsNotLostToThoseAtABarrier) {
 
 TEST(PsLoss, AServerIsNamedByTheNextCallThatNeedsItAndOtherCallsGoOn) {
   Job job(options_of(Async{}, 2, 2));
-  std::vector<std::int64_t> of_first;
-  for (const std::int64_t id : kIds) {
-    if (place_of(id, Split::hash, 2).server == 0) of_first.push_back(id);
-  }
+  const std::vector<std::int64_t> of_first = ids_of(0);
   std::latch held(1);
   std::latch pushed(2);
   job.run([&](Worker& worker) {
@@ -219,6 +225,52 @@ TEST(PsLoss, InSyncModeALostServerIsNamed) {
     EXPECT_NE(text.find("lost rank 101: server 1"), std::string::npos) << text;
     worker.stop();
   });
+}
+
+TEST(PsLoss, WhoLeavesBecauseAServerHasDiedIsNotToBlame) {
+  Job job(options_of(Sync{}, 3, 2));
+  job.run([&](Worker& worker) {
+    worker.step();
+    if (worker.index() == 0) {
+      job.kill(1);
+      Deadline deadline(std::chrono::seconds(20));
+      text_of<PeerLost>([&] {
+        while (!deadline.expired()) rows_of(worker, 0, kIds, 1);
+      });
+      return;
+    }
+    const std::string text = text_of<PeerLost>([&] { worker.step(); });
+    EXPECT_NE(text.find("lost rank 101: server 1"), std::string::npos) << text;
+    worker.stop();
+  });
+}
+
+TEST(PsLoss, WhoWaitsForAStoppedServerIsNotToBlame) {
+  for (const bool goes_on : {false, true}) {
+    JobOptions options = options_of(Sync{.continue_after_loss = goes_on}, 3, 2);
+    options.timeout = std::chrono::seconds(2);
+    Job job(options);
+    std::latch held(1);
+    std::atomic<int> told = 0;
+    job.run([&](Worker& worker) {
+      worker.step();
+      std::string text;
+      if (worker.index() == 0) {
+        job.hold(1);
+        held.count_down();
+        const std::vector<std::int64_t> ids = ids_of(1);
+        const std::vector<float> gradients(ids.size());
+        text = text_of<PeerLost>([&] {  // until there is no room for more
+          for (std::uint64_t i = 0; i <= kMostUnanswered; ++i) worker.push(0, ids, gradients);
+        });
+      } else {
+        held.wait();
+        text = text_of<PeerLost>([&] { worker.step(); });
+      }
+      EXPECT_NE(text.find("lost rank 101: server 1: it did not answer"), std::string::npos) << text;
+      if (++told == 3) job.release(1);
+    });
+  }
 }
 
 }  // namespace
