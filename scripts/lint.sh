@@ -2,7 +2,7 @@
 # Checks the sources with clang-format, clang-tidy and, if it is there, shellcheck.
 #   lint.sh            all files
 #   lint.sh --changed  files that differ from the last commit
-# Installs nothing. clang-tidy reads the compile commands of build/release.
+# Installs nothing. clang-tidy reads the compile commands of build/lint, or of build/release.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -39,15 +39,23 @@ if command -v shellcheck >/dev/null; then
 fi
 
 # What this machine does not compile it cannot check: a backend whose headers are not here. (The
-# consumer is compiled by its test, against the installed headers.)
-cmake --preset release >/dev/null
-compiled() { grep -qF "\"$PWD/$1\"" build/release/compile_commands.json; }
-mapfile -t units < <(files '*.cpp' | while read -r unit; do ! compiled "$unit" || echo "$unit"; done)
+# consumer is compiled by its test, against the installed headers.) All files are checked as a unity
+# build has them, where several sources share the headers that they include: that takes half as long.
+if [ $# -gt 0 ]; then
+  build=build/release
+  cmake --preset release >/dev/null
+  compiled() { grep -qF "\"$PWD/$1\"" "$build/compile_commands.json"; }
+  mapfile -t units < <(files '*.cpp' | while read -r unit; do ! compiled "$unit" || echo "$unit"; done)
+else
+  build=build/lint
+  cmake --preset release -B "$build" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8 >/dev/null
+  mapfile -t units < <(sed -n 's/^ *"file": "\(.*\.c[px]*\)",\?$/\1/p' "$build/compile_commands.json" | sort -u)
+fi
 echo "clang-tidy: ${#units[@]} files"
 if [ ${#units[@]} -gt 0 ]; then
   # clang-tidy counts the warnings that it left out of system headers; nobody wants to know.
   printf '%s\0' "${units[@]}" |
-    xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet -p build/release \
+    xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet -p "$build" \
       2> >(grep -Ev '^[0-9]+ warnings?( and [0-9]+ errors?)? generated' >&2) || status=1
 fi
 

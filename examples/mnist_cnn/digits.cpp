@@ -12,7 +12,7 @@ namespace mnist {
 namespace {
 
 constexpr int kSize = 28;
-constexpr std::size_t kPixels = 784;
+constexpr std::size_t kDigitPixels = kSize * kSize;
 constexpr float kPi = std::numbers::pi_v<float>;
 
 struct Point {
@@ -103,7 +103,7 @@ void draw_line(Point a, Point b, float radius, float ink, float* image) {
 }
 
 void draw_digit(const Shape& shape, Random& random, std::uint8_t* pixels) {
-  std::array<float, kPixels> image{};
+  std::array<float, kDigitPixels> image{};
   const Distortion distort(random);
   const float radius = random.uniform(0.5F, 1.5F);
   const float ink = random.uniform(150.0F, 255.0F);
@@ -134,11 +134,11 @@ Images generate_digits(std::int64_t count, std::uint64_t seed, std::uint64_t set
   Random random(seed, ~set);
   Images images;
   images.labels.resize(static_cast<std::size_t>(count));
-  images.pixels.resize(images.labels.size() * kPixels);
+  images.pixels.resize(images.labels.size() * kDigitPixels);
   for (std::size_t i = 0; i < images.labels.size(); ++i) {
     const std::uint32_t label = random.below(10);
     images.labels[i] = static_cast<std::uint8_t>(label);
-    draw_digit(shapes[label], random, images.pixels.data() + i * kPixels);
+    draw_digit(shapes[label], random, images.pixels.data() + i * kDigitPixels);
   }
   return images;
 }

@@ -25,7 +25,7 @@ namespace {
 constexpr std::chrono::milliseconds kArrivalLimit{20'000};
 constexpr std::chrono::milliseconds kArrivalLimitPerRank{100};
 constexpr std::chrono::milliseconds kOthersLimit{2000};  // once one has said that it cannot
-constexpr std::chrono::milliseconds kEndGrace{1000};     // for mpiexec to end after all ranks have
+constexpr std::chrono::milliseconds kSignalGrace{1000};  // for mpiexec to end after all ranks have
 
 // What a wrapper prints that ends by an exception.
 constexpr std::string_view kComplaint = "tutti rank: ";
@@ -152,7 +152,7 @@ bool MpiJob::take_end(pid_t child, ExitStatus status) {
 }
 
 void MpiJob::ranks_have_ended() {
-  if (!std::exchange(ranks_ended_, true)) timer_.start(kEndGrace);
+  if (!std::exchange(ranks_ended_, true)) timer_.start(kSignalGrace);
 }
 
 void MpiJob::kill() {

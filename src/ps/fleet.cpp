@@ -29,7 +29,7 @@ namespace tutti::ps {
 namespace {
 
 /** What ranks of a communicator tell each other first. Plain bytes. */
-struct Introduction {
+struct Announcement {
   mpi::Endpoint endpoint;  ///< of a server
   std::array<char, 64> host{};
   std::int32_t failure_bytes = 0;  ///< 0: none
@@ -44,9 +44,9 @@ std::int32_t put(std::array<char, kSize>& out, const std::string& text) {
   return static_cast<std::int32_t>(bytes);
 }
 
-std::vector<Introduction> exchange(Communicator& world, const Introduction& own) {
-  constexpr std::int64_t kBytes = sizeof(Introduction);
-  std::vector<Introduction> all(static_cast<std::size_t>(world.world_size()));
+std::vector<Announcement> exchange(Communicator& world, const Announcement& own) {
+  constexpr std::int64_t kBytes = sizeof(Announcement);
+  std::vector<Announcement> all(static_cast<std::size_t>(world.world_size()));
   world.all_gather(ConstView(&own, kBytes, DType::u8),
                    View(all.data(), kBytes * std::ssize(all), DType::u8));
   return all;
@@ -76,7 +76,7 @@ mpi::Endpoint endpoint_of(const mpi::NamedEndpoint& named, const mpi::Token& tok
 class Over : public std::exception {};
 
 /** Throws what keeps one of the ranks from starting, on all of them. */
-void raise_failures(const std::vector<Introduction>& all, const Placement::Impl& place) {
+void raise_failures(const std::vector<Announcement>& all, const Placement::Impl& place) {
   const auto name_of = [&](std::size_t rank) {
     for (const auto* names : {&place.workers, &place.servers}) {
       for (const Name& name : *names) {
@@ -157,16 +157,16 @@ std::vector<ServerAddress> Fleet::Impl::introduce(const Placement::Impl& place,
     return addresses;
   }
 
-  Introduction own{.endpoint = own_endpoint_};
+  Announcement own{.endpoint = own_endpoint_};
   put(own.host, host_name());
   if (own_failure) {
     own.failure_bytes = put(own.failure, Failure::of(own_failure).encode());
   }
-  const std::vector<Introduction> all = exchange(*place.world, own);
+  const std::vector<Announcement> all = exchange(*place.world, own);
   if (own_failure) std::rethrow_exception(own_failure);
   raise_failures(all, place);
   for (const Name& one : place.servers) {
-    const Introduction& theirs = all[static_cast<std::size_t>(one.rank)];
+    const Announcement& theirs = all[static_cast<std::size_t>(one.rank)];
     const std::string host(theirs.host.data(), ::strnlen(theirs.host.data(), theirs.host.size()));
     addresses.push_back({one, host, theirs.endpoint});
   }

@@ -17,6 +17,7 @@ namespace {
 
 using ps::Conversation;
 using ps::FrameReader;
+using ps::join_terms;
 using ps::Moved;
 using ps::Note;
 using ps::NoteHeader;
@@ -30,10 +31,9 @@ using ps::RequestFrame;
 using ps::RequestHeader;
 using ps::RequestKind;
 using ps::RowFormat;
-using ps::WireFormat;
-using ps::join_terms;
 using ps::shape_of;
 using ps::split_terms;
+using ps::WireFormat;
 
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 20;  // of memory for a payload
 const mpi::Token kEcho{std::byte{1}, std::byte{2}};

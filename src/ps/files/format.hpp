@@ -18,8 +18,8 @@ static_assert(std::endian::native == std::endian::little, "files are little-endi
 
 /**
  * A part begins with a section `part`, a PartDescription; then there are rows, counts and blocks in
- * any order, but rows of a table in that of Place::within; `end` is last. Numbers lie one after the
- * other, arrays as a whole:
+ * any order, but rows of a table in that of IdPlace::within; `end` is last. Numbers lie one after
+ * the other, arrays as a whole:
  *
  *     rows    id (i64), last step (i64), shows (f32), clicks (f32), weights (dim f32), state (f32)
  *     counts  of a table's entry rule (f64)

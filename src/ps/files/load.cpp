@@ -183,7 +183,7 @@ class Check : public OwnSections {
   /** Rows come in the order of their places, so that no id comes twice. */
   void require_next(int table, std::int64_t id) {
     const auto split = static_cast<Split>(description(table).split);
-    const Place place = place_of(id, split, part_.servers);
+    const IdPlace place = place_of(id, split, part_.servers);
     std::optional<std::uint64_t>& last = last_[table];
     if (place.server != part_.server || (last && place.within <= *last)) {
       refuse(path_, ": table '", description(table).name, "' has id ", id, " out of its place");

@@ -31,6 +31,9 @@ struct ControlNews {
 };
 ControlNews receive(const mpi::Socket& control);
 
+/** Bytes that a connection of data moves before the others have their turn. */
+inline constexpr std::int64_t kMostInATurn = std::int64_t{1} << 20;
+
 /** "its process has ended" or "its host cannot be reached". */
 std::string reason_of(int error);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/waiter.hpp"
 #include "comm/mpi/endpoint.hpp"
 #include "comm/place.hpp"
 
@@ -104,5 +106,12 @@ T value_at(std::span<const std::byte> bytes, std::size_t offset) {
 
 /** Texts that are longer are taken for a stranger's. */
 inline constexpr std::int64_t kLongestText = std::int64_t{16} << 20;
+
+/** When who waits for the others says in the log whom it misses, first and then. */
+inline constexpr std::chrono::milliseconds kUntilALogLine{3000};
+inline constexpr std::chrono::milliseconds kBetweenLogLines{30000};
+/** How long who gives up goes on telling the others why. */
+inline constexpr std::chrono::milliseconds kToTellAll{2000};
+inline constexpr WaitPolicy kMeetingPolicy{.nap = std::chrono::milliseconds(50)};
 
 }  // namespace tutti::ps

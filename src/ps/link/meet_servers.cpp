@@ -26,10 +26,6 @@ namespace {
 constexpr std::chrono::milliseconds kForAConnection{2000};
 constexpr std::chrono::milliseconds kForAWelcome{5000};  // where there is another address to try
 constexpr std::chrono::milliseconds kUntilTheNextTry{50};
-constexpr std::chrono::milliseconds kUntilALogLine{3000};
-constexpr std::chrono::milliseconds kBetweenLogLines{30000};
-constexpr std::chrono::milliseconds kToTellAll{2000};
-constexpr WaitPolicy kPolicy{.nap = std::chrono::milliseconds(50)};
 
 /** What a worker says to every server. */
 struct Introduction {
@@ -265,7 +261,7 @@ Meeting meet_servers(std::span<const ServerAddress> servers, int worker, const N
   callers.reserve(servers.size());
   for (const ServerAddress& server : servers) callers.emplace_back(server, own);
 
-  Waiter waiter(kPolicy, timeout);
+  Waiter waiter(kMeetingPolicy, timeout);
   auto next_line = kUntilALogLine;
   Meeting meeting;
   std::optional<Deadline> to_tell_all;

@@ -26,11 +26,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kForAHello{5000};
 constexpr std::size_t kMostStrangers = 64;
-constexpr std::chrono::milliseconds kUntilALogLine{3000};
-constexpr std::chrono::milliseconds kBetweenLogLines{30000};
 constexpr std::chrono::milliseconds kBetweenNotes{1000};
-constexpr std::chrono::milliseconds kToTellAll{2000};
-constexpr WaitPolicy kPolicy{.nap = std::chrono::milliseconds(50)};
 
 /** Who connects is a stranger until it has shown the token, and one of the workers from then on. */
 class Reception {
@@ -78,7 +74,7 @@ class Reception {
   }
   /** Waits a moment until everybody has got what was told. */
   void flush() {
-    Waiter waiter(kPolicy, kToTellAll);
+    Waiter waiter(kMeetingPolicy, kToTellAll);
     const auto is_sending = [](Member& member) {
       return member.talk && member.talk->flush() && member.talk->is_sending();
     };
@@ -235,7 +231,7 @@ std::unique_ptr<Links> meet_workers(Listener listener, std::span<const Name> wor
   shm::sweep();
   const std::string self = listener.name.text;
   Reception reception(std::move(listener), workers, terms);
-  Waiter waiter(kPolicy, timeout);
+  Waiter waiter(kMeetingPolicy, timeout);
   Waiter::Duration next_line = kUntilALogLine;
   std::optional<Deadline> to_tell_all;
   for (reception.step(); !reception.all_are_ready(); reception.step()) {

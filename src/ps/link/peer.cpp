@@ -2,12 +2,6 @@
 #include "ps/link/peer.hpp"
 
 namespace tutti::ps {
-namespace {
-
-constexpr std::int64_t kMostInATurn = std::int64_t{1} << 20;
-
-}  // namespace
-
 std::optional<Request> Peer::take() {
   if (stopped_ || drained_) return std::nullopt;
   const bool ended = has_ended();

@@ -20,8 +20,7 @@ namespace tutti::ps {
 namespace {
 
 constexpr std::int64_t kMostQueued = std::int64_t{256} << 20;
-constexpr std::int64_t kMostInATurn = std::int64_t{1} << 20;
-constexpr std::chrono::milliseconds kForLastAnswers{1000};
+constexpr std::chrono::milliseconds kForTheEnd{1000};
 constexpr WaitPolicy kForNews{.nap = std::chrono::milliseconds(50)};
 
 FileDescriptor new_event() {
@@ -94,7 +93,7 @@ bool RemoteLink::wait_until(const Done& done) {
       const auto is_over = [&] { return done() || ended_; };
       // The last answers may be on their way yet when the other connection has ended.
       const bool alive = is_alive();
-      if (!ended_ && !alive) news_.wait_for(lock, kForLastAnswers, is_over);
+      if (!ended_ && !alive) news_.wait_for(lock, kForTheEnd, is_over);
       if (done()) return true;
       if (ended_ || !alive) hear_control(ended_);
     }

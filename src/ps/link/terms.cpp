@@ -11,7 +11,7 @@ std::string lines_of_one(const std::string& side, const Terms& own, const Terms&
   std::string text;
   for (const std::string& line : own) {
     if (std::count(own.begin(), own.end(), line) > std::count(others.begin(), others.end(), line)) {
-      text += "\n  " + side + ": " + line;
+      text.append("\n  ").append(side).append(": ").append(line);
     }
   }
   return text;
@@ -21,7 +21,7 @@ std::string lines_of_one(const std::string& side, const Terms& own, const Terms&
 
 std::string join_terms(const Terms& terms) {
   std::string text;
-  for (const std::string& line : terms) text += line + "\n";
+  for (const std::string& line : terms) text.append(line).append("\n");
   return text;
 }
 

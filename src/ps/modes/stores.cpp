@@ -10,8 +10,6 @@
 namespace tutti::ps {
 namespace {
 
-constexpr std::size_t kFloat = sizeof(float);
-
 /** `count` values of a payload, which is as long, as has been checked. */
 template <class T>
 std::span<const T> take(std::span<const std::byte>& payload, std::size_t count) {
@@ -48,7 +46,7 @@ RowsOfRequest Stores::rows(const RequestHeader& header, std::span<const std::byt
   const auto dim = static_cast<std::size_t>(table(header).identity().spec.dim);
   const bool has_shows = (header.flags & kHasShows) != 0;
   const bool has_clicks = (header.flags & kHasClicks) != 0;
-  require_bytes(header, sizeof(std::int64_t) + (dim + has_shows + has_clicks) * kFloat,
+  require_bytes(header, sizeof(std::int64_t) + (dim + has_shows + has_clicks) * sizeof(float),
                 payload.size());
   const auto count = static_cast<std::size_t>(header.count);
   RowsOfRequest rows;
@@ -61,7 +59,7 @@ RowsOfRequest Stores::rows(const RequestHeader& header, std::span<const std::byt
 
 std::span<const float> Stores::elements(const RequestHeader& header,
                                         std::span<const std::byte> payload) const {
-  require_bytes(header, kFloat, payload.size());
+  require_bytes(header, sizeof(float), payload.size());
   if (header.count != dense_->elements()) {
     refuse("request ", static_cast<int>(header.kind), ": ", header.count,
            " elements for blocks of ", dense_->elements());
@@ -117,7 +115,8 @@ Answer Stores::look_up(const Request& request) const {
   std::span<const std::byte> payload = request.payload;
   const auto ids = take<std::int64_t>(payload, static_cast<std::size_t>(request.header.count));
   Answer answer;
-  answer.payload.resize(ids.size() * static_cast<std::size_t>(table.identity().spec.dim) * kFloat);
+  answer.payload.resize(ids.size() * static_cast<std::size_t>(table.identity().spec.dim) *
+                        sizeof(float));
   table.lookup(ids, {}, reinterpret_cast<float*>(answer.payload.data()));
   return answer;
 }

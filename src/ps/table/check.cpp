@@ -14,7 +14,7 @@
 namespace tutti::ps {
 namespace {
 
-constexpr std::int64_t kMostElements = std::int64_t{1} << 20U;
+constexpr std::int64_t kMostColumns = std::int64_t{1} << 20U;
 
 /** The fields of what `owner` has: "table 'item'". */
 class FieldCheck {
@@ -73,8 +73,8 @@ class FieldCheck {
   }
 
   void dimensions(const TableSpec& spec) const {
-    if (spec.dim < 1 || spec.dim > kMostElements) {
-      wrong("dim", std::to_string(spec.dim), "must be from 1 to " + std::to_string(kMostElements));
+    if (spec.dim < 1 || spec.dim > kMostColumns) {
+      wrong("dim", std::to_string(spec.dim), "must be from 1 to " + std::to_string(kMostColumns));
     }
     not_negative("dict_size", spec.dict_size);
   }

@@ -17,17 +17,17 @@ std::string shortest_text(Number value) {
 }
 
 /** A name and fields: "uniform: low -0.01, high 0.01". */
-class Words {
+class Description {
  public:
-  explicit Words(const char* name) : text_(name) {}
+  explicit Description(const char* name) : text_(name) {}
 
-  Words& field(const char* name, const std::string& value) {
+  Description& field(const char* name, const std::string& value) {
     text_ += (fields_++ == 0 ? ": " : ", ") + std::string(name) + " " + value;
     return *this;
   }
-  Words& field(const char* name, float value) { return field(name, shortest_text(value)); }
-  Words& field(const char* name, double value) { return field(name, shortest_text(value)); }
-  Words& flag(const char* name, bool is_set) {
+  Description& field(const char* name, float value) { return field(name, shortest_text(value)); }
+  Description& field(const char* name, double value) { return field(name, shortest_text(value)); }
+  Description& flag(const char* name, bool is_set) {
     if (is_set) text_ += (fields_++ == 0 ? ": " : ", ") + std::string(name);
     return *this;
   }
@@ -39,16 +39,18 @@ class Words {
 };
 
 struct Describe {
-  std::string operator()(const Sgd& rule) const { return Words("sgd").field("lr", rule.lr).text(); }
+  std::string operator()(const Sgd& rule) const {
+    return Description("sgd").field("lr", rule.lr).text();
+  }
   std::string operator()(const Momentum& rule) const {
-    return Words("momentum")
+    return Description("momentum")
         .field("lr", rule.lr)
         .field("momentum", rule.momentum)
         .flag("nesterov", rule.nesterov)
         .text();
   }
   std::string operator()(const Adagrad& rule) const {
-    return Words("adagrad")
+    return Description("adagrad")
         .field("lr", rule.lr)
         .field("eps", rule.eps)
         .field("initial_accumulator", rule.initial_accumulator)
@@ -56,7 +58,7 @@ struct Describe {
         .text();
   }
   std::string operator()(const Adam& rule) const {
-    return Words("adam")
+    return Description("adam")
         .field("lr", rule.lr)
         .field("beta1", rule.beta1)
         .field("beta2", rule.beta2)
@@ -65,24 +67,27 @@ struct Describe {
   }
 
   std::string operator()(const Constant& initial) const {
-    return Words("constant").field("value", initial.value).text();
+    return Description("constant").field("value", initial.value).text();
   }
   std::string operator()(const Uniform& initial) const {
-    return Words("uniform").field("low", initial.low).field("high", initial.high).text();
+    return Description("uniform").field("low", initial.low).field("high", initial.high).text();
   }
   std::string operator()(const Normal& initial) const {
-    return Words("normal").field("mean", initial.mean).field("deviation", initial.deviation).text();
+    return Description("normal")
+        .field("mean", initial.mean)
+        .field("deviation", initial.deviation)
+        .text();
   }
 
   std::string operator()(const AdmitAll& /*entry*/) const { return "all"; }
   std::string operator()(const AdmitProbability& entry) const {
-    return Words("by probability").field("probability", entry.probability).text();
+    return Description("by probability").field("probability", entry.probability).text();
   }
   std::string operator()(const AdmitCount& entry) const {
-    return Words("by count").field("count", std::to_string(entry.count)).text();
+    return Description("by count").field("count", std::to_string(entry.count)).text();
   }
   std::string operator()(const AdmitShowClick& entry) const {
-    return Words("by show and click")
+    return Description("by show and click")
         .field("show_coefficient", entry.show_coefficient)
         .field("click_coefficient", entry.click_coefficient)
         .field("threshold", entry.threshold)
@@ -91,7 +96,7 @@ struct Describe {
 };
 
 std::string describe(const Eviction& eviction) {
-  return Words("eviction")
+  return Description("eviction")
       .field("max_age", std::to_string(eviction.max_age))
       .field("max_bytes", std::to_string(eviction.max_bytes))
       .field("min_score", eviction.min_score)

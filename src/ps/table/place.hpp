@@ -23,12 +23,12 @@ constexpr std::uint64_t mix64(std::uint64_t x) {
  * of servers. `within` says where in its server's interval, as a fraction of 2^64: shards and slots
  * come from that, and all its bits vary whatever the number of servers.
  */
-struct Place {
+struct IdPlace {
   int server;
   std::uint64_t within;
 };
 
-inline Place place_of(std::int64_t id, Split split, int servers) {
+inline IdPlace place_of(std::int64_t id, Split split, int servers) {
   const std::uint64_t hash = mix64(static_cast<std::uint64_t>(id));
   if (split == Split::mod) {
     const std::int64_t remainder = id % servers;

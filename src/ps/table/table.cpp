@@ -30,12 +30,12 @@ constexpr std::size_t kAhead = 40;  // rows that are asked for before they are c
 constexpr std::int64_t kMostRows = (std::int64_t{1} << 32U) - 2;
 
 TableLayout lay_out(const TableSpec& spec, std::int64_t most_bytes) {
-  constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
+  constexpr auto kFloatBytes = static_cast<std::int64_t>(sizeof(float));
   constexpr auto kHistory = static_cast<std::int64_t>(sizeof(RowHistory));
   TableLayout layout;
   layout.dim = spec.dim;
   layout.state_floats = state_floats(spec.rule, spec.dim);
-  layout.most_rows = std::clamp<std::int64_t>(most_bytes / (spec.dim * kFloat), 1, kMostRows);
+  layout.most_rows = std::clamp<std::int64_t>(most_bytes / (spec.dim * kFloatBytes), 1, kMostRows);
   if (spec.dict_size > 0) layout.most_rows = std::min(layout.most_rows, spec.dict_size);
   layout.array_bytes = Shards::array_bytes(layout.most_rows);
   layout.index_offset = round_up(sizeof(TableHeader), page_size());
@@ -44,8 +44,8 @@ TableLayout lay_out(const TableSpec& spec, std::int64_t most_bytes) {
   const auto end_of = [&](std::int64_t offset, std::int64_t row_bytes) {
     return offset + round_up(layout.most_rows * row_bytes, kHugePage);
   };
-  layout.state_offset = end_of(layout.weights_offset, spec.dim * kFloat);
-  layout.history_offset = end_of(layout.state_offset, layout.state_floats * kFloat);
+  layout.state_offset = end_of(layout.weights_offset, spec.dim * kFloatBytes);
+  layout.history_offset = end_of(layout.state_offset, layout.state_floats * kFloatBytes);
   layout.bytes = end_of(layout.history_offset, EvictionPolicy::keeps_history(spec) ? kHistory : 0);
   return layout;
 }

@@ -109,7 +109,7 @@ class Table {
   TableStats stats() const;
   std::int64_t rows() const;
 
-  // For files: a table is cut into kShards intervals of Place::within.
+  // For files: a table is cut into kShards intervals of IdPlace::within.
 
   static constexpr int kShards = 256;
   /** Calls visit for each row of a shard, in an order that depends on nothing but which rows there

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kIds = 30'000;
 
-TEST(Place, ServersHaveAboutEquallyMany) {
+TEST(IdPlace, ServersHaveAboutEquallyMany) {
   for (const int servers : {1, 2, 3, 8, 100}) {
     std::vector<std::int64_t> counts(static_cast<std::size_t>(servers));
     for (std::int64_t id = 0; id < kIds; ++id) {
@@ -27,13 +27,13 @@ TEST(Place, ServersHaveAboutEquallyMany) {
   }
 }
 
-TEST(Place, RowsAreSpreadInsideAServer) {
+TEST(IdPlace, RowsAreSpreadInsideAServer) {
   for (const Split split : {Split::hash, Split::mod}) {
     for (const int servers : {1, 2, 3, 8}) {
       std::array<std::int64_t, 16> counts{};
       std::int64_t mine = 0;
       for (std::int64_t id = 0; id < kIds; ++id) {
-        const Place place = place_of(id * servers, split, servers);
+        const IdPlace place = place_of(id * servers, split, servers);
         if (place.server != 0) continue;
         ++mine;
         ++counts.at(place.within >> 60U);
@@ -47,7 +47,7 @@ TEST(Place, RowsAreSpreadInsideAServer) {
   }
 }
 
-TEST(Place, ServersHoldIntervalsOfHashes) {
+TEST(IdPlace, ServersHoldIntervalsOfHashes) {
   // What lies in an earlier interval of two servers lies in no later one of four.
   for (std::int64_t id = -1000; id < 1000; ++id) {
     const int of_two = place_of(id, Split::hash, 2).server;
@@ -55,7 +55,7 @@ TEST(Place, ServersHoldIntervalsOfHashes) {
   }
 }
 
-TEST(Place, ModCountsAsPaddleDoesAndTakesAnyId) {
+TEST(IdPlace, ModCountsAsPaddleDoesAndTakesAnyId) {
   EXPECT_EQ(place_of(7, Split::mod, 3).server, 1);
   EXPECT_EQ(place_of(-1, Split::mod, 3).server, 2);
   EXPECT_EQ(place_of(std::numeric_limits<std::int64_t>::min(), Split::mod, 2).server, 0);
