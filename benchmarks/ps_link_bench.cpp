@@ -1,8 +1,7 @@
 // What a link of the parameter server costs: medians of a push and its answer, and of payloads.
 //   ps_link_bench [ROUNDS]             two processes of this host, sharing memory and not
 //   ps_link_bench serve FILE           a server, which says in FILE where it is
-//   ps_link_bench work FILE f32|f16    a worker elsewhere, which pushes and looks up batches of
-//   rows
+//   ps_link_bench work FILE f32|f16    a worker elsewhere: pushes and looks up batches of rows
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,33 +24,20 @@
 #include <vector>
 
 #include "ps/link/meeting.hpp"
+#include "support/median.hpp"
 
 namespace {
 
 using namespace std::chrono_literals;
 namespace ps = tutti::ps;
 namespace mpi = tutti::mpi;
+using tutti::bench::median_of;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kDim = 16;
 constexpr std::int64_t kBatch = 13312;  // ids of a batch of the CTR model
 constexpr std::int64_t kIds = std::int64_t{8} << 20;
 constexpr std::chrono::milliseconds kTimeout = 20s;
-
-/** The median time of `action` in microseconds; the first tenth warms up. */
-template <class Action>
-double median_of(int rounds, const Action& action) {
-  std::vector<double> times;
-  for (int round = 0; round < rounds; ++round) {
-    const auto start = Clock::now();
-    action();
-    const std::chrono::duration<double, std::micro> took = Clock::now() - start;
-    if (round >= rounds / 10) times.push_back(took.count());
-  }
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  return *middle;
-}
 
 ps::RowFormat format_of(std::string_view wire) {
   return {{kDim}, wire == "f16" ? ps::WireFormat::f16 : ps::WireFormat::f32};

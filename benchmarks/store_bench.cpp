@@ -5,34 +5,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
-#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "support/median.hpp"
 #include "tutti/store.hpp"
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-/** The median time of `action` in microseconds; the first tenth warms up. */
-template <class Action>
-double median_of(int rounds, const Action& action) {
-  std::vector<double> times;
-  for (int round = 0; round < rounds; ++round) {
-    const auto start = Clock::now();
-    action();
-    const std::chrono::duration<double, std::micro> took = Clock::now() - start;
-    if (round >= rounds / 10) times.push_back(took.count());
-  }
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  return *middle;
-}
+using tutti::bench::median_of;
 
 void require_same(const std::vector<std::byte>& got, const std::vector<std::byte>& expected) {
   if (got.size() == expected.size() && got.front() == expected.front() &&

@@ -30,6 +30,17 @@ std::unique_ptr<Placement::Impl> split_ranks(Communicator& world, const std::vec
   return impl;
 }
 
+std::unique_ptr<Placement::Impl> place_by_arguments(std::string_view endpoints, int index,
+                                                    int workers, bool serves) {
+  return place_by_endpoints({.list_name = "endpoints",
+                             .list = std::string(endpoints),
+                             .workers_name = "workers",
+                             .workers = workers,
+                             .index_name = "index",
+                             .index = index,
+                             .serves = serves});
+}
+
 }  // namespace
 
 void Placement::Impl::number_ranks(int worker_count, int server_count) {
@@ -84,23 +95,11 @@ Placement Placement::threads(Communicator& world) {
 }
 
 Placement Placement::server(std::string_view endpoints, int index, int workers) {
-  return Placement(place_by_endpoints({.list_name = "endpoints",
-                                       .list = std::string(endpoints),
-                                       .workers_name = "workers",
-                                       .workers = workers,
-                                       .index_name = "index",
-                                       .index = index,
-                                       .serves = true}));
+  return Placement(place_by_arguments(endpoints, index, workers, true));
 }
 
 Placement Placement::worker(std::string_view endpoints, int index, int workers) {
-  return Placement(place_by_endpoints({.list_name = "endpoints",
-                                       .list = std::string(endpoints),
-                                       .workers_name = "workers",
-                                       .workers = workers,
-                                       .index_name = "index",
-                                       .index = index,
-                                       .serves = false}));
+  return Placement(place_by_arguments(endpoints, index, workers, false));
 }
 
 bool Placement::is_worker() const { return impl_->worker >= 0; }

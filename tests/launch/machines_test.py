@@ -7,43 +7,16 @@ import signal
 import subprocess
 import sys
 import time
-import unittest
 from pathlib import Path
 
 import clusters
 import job
 from clusters import ANSWER
 from job import JobTest, main, wait_until
+from on_head import OnHead
 
 HOSTS = "node1:2,node2:2"
 SECRET = "hunter2-" + "b" * 24
-
-
-@unittest.skipUnless(clusters.is_possible(), "no network namespaces")
-class OnHead(JobTest):
-    """Commands are given on a host called head."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.machines = clusters.Machines(job.TUTTI)
-        cls.addClassCleanup(cls.machines.remove)
-        cls.variables = cls.machines.with_ssh()
-
-    def setUp(self):
-        super().setUp()
-        program, job.TUTTI = job.TUTTI, self.machines.tutti
-        self.addCleanup(setattr, job, "TUTTI", program)
-
-    def start(self, *arguments, env=None, **options):
-        return super().start(*arguments, env={**self.variables, **(env or {})}, **options)
-
-    def run_job(self, *arguments, **options):
-        """A job and its end, soon after which Open MPI's daemons have ended, too."""
-        started = self.start(*arguments, **options)
-        result = started.wait()
-        self.assert_gone(started)
-        result.job = started
-        return result
 
 
 class Machines(OnHead):
