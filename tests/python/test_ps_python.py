@@ -121,6 +121,32 @@ def test_copies_of_a_table_are_itself_and_pickles_its_description():
     assert again.spec(ps.Sgd()) == item.spec(ps.Sgd())
 
 
+def test_rows_are_the_caller_s_as_long_as_it_has_them():
+    item = table(init=ps.Uniform(-1, 1))
+    with alone([item]):
+        rows = [item.lookup(numpy.arange(n, n + 7)) for n in range(5)]
+        views = [item.lookup(numpy.arange(n, n + 7))[2:] for n in range(5)]
+        wanted = item.lookup(numpy.arange(11)).copy()
+        for n in range(5):
+            numpy.testing.assert_array_equal(rows[n], wanted[n:n + 7])
+            numpy.testing.assert_array_equal(views[n], wanted[n + 2:n + 7])
+
+
+def test_the_memory_of_rows_that_are_gone_is_used_again():
+    item = table()
+    with alone([item]):
+        first, second = item.lookup([1]), item.lookup([2])
+        number, view = id(second), first[:, 1:]
+        del first
+        third = item.lookup([3])
+        assert view.base is not third
+        del second
+        assert id(item.lookup([4])) == number
+        assert item.lookup([[5]]).shape == (1, 1, DIM)
+        item.lookup([6]).setflags(write=False)
+        assert item.lookup([7]).flags.carray and item.lookup([8]).flags.carray
+
+
 def test_servers_beside_the_roles_of_the_environment_are_refused(monkeypatch):
     monkeypatch.setenv("TRAINING_ROLE", "TRAINER")
     monkeypatch.setenv("PADDLE_TRAINERS_NUM", "2")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import sys
-from typing import Any, Tuple
+from typing import Any, Deque, Optional, Tuple
 
 import numpy
 import numpy.typing as npt
@@ -12,6 +13,41 @@ from tutti._types import Array
 from tutti.errors import InvalidArgument
 
 _INT64 = numpy.dtype(numpy.int64)
+_FLOAT32 = numpy.dtype(numpy.float32)
+
+_ONE = [numpy.empty(0)]
+_REFERENCES_IN_A_LIST = sys.getrefcount(_ONE[0])  # to what nothing else refers to
+
+
+class Recycled:
+    """Makes arrays of float32 for results, of memory that results had which are gone. The allocator
+    gives the memory of large ones back to the system, and new memory costs a page fault every 4 KiB.
+
+    Keeps the last two, since a caller's variable has one while the next is made, and gives the older
+    one out again if nothing else refers to it, nor to a view of it. Threads may share it."""
+
+    _KEPT = 2
+    _MOST_BYTES = 1 << 22
+
+    def __init__(self) -> None:
+        self._last: Deque[npt.NDArray[numpy.float32]] = collections.deque(maxlen=self._KEPT)
+
+    def empty(self, shape: Tuple[int, ...]) -> npt.NDArray[numpy.float32]:
+        """As numpy.empty()."""
+        array = self._older() if len(self._last) == self._KEPT else None
+        if (array is None or array.shape != shape or array.dtype is not _FLOAT32
+                or not array.flags.carray):
+            array = numpy.empty(shape, _FLOAT32)
+        if array.nbytes <= self._MOST_BYTES:
+            self._last.append(array)
+        return array
+
+    def _older(self) -> Optional[npt.NDArray[numpy.float32]]:
+        try:
+            taken = [self._last.popleft()]
+        except IndexError:  # another thread was faster
+            return None
+        return taken[0] if sys.getrefcount(taken[0]) == _REFERENCES_IN_A_LIST else None
 
 
 def is_tensor(array: Array) -> bool:
@@ -23,7 +59,7 @@ def is_tensor(array: Array) -> bool:
 def ids_of(ids: Array) -> npt.NDArray[numpy.int64]:
     """Ids as int64 in C order: the memory of `ids` itself if it is that already."""
     if is_tensor(ids):
-        ids = ids.detach().cpu().numpy()
+        ids = ids.numpy() if ids.is_cpu and not ids.requires_grad else ids.detach().cpu().numpy()
     memory = numpy.asarray(ids)
     if memory.dtype != _INT64:
         if memory.size and (memory.dtype.kind not in "iu"  # a mask is no ids
@@ -53,9 +89,9 @@ def writable(array: Array, name: str, shape: Tuple[int, ...]) -> npt.NDArray[num
     """The memory of `array`, of that shape, which will be written in place."""
     memory: npt.NDArray[Any]
     if is_tensor(array):
-        if array.device.type != "cpu":
+        if not array.is_cpu:
             raise InvalidArgument(f"{name} is on {array.device}, but must be in CPU memory")
-        memory = array.detach().numpy()
+        memory = (array.detach() if array.requires_grad else array).numpy()
     elif hasattr(array, "__array_interface__"):
         memory = numpy.asarray(array)
     else:
@@ -73,7 +109,8 @@ def like(rows: npt.NDArray[numpy.float32], ids: Array) -> Any:
     """Rows in the library, and on the device, of the ids that they belong to."""
     if not is_tensor(ids):
         return rows
-    return sys.modules["torch"].from_numpy(rows).to(ids.device)
+    tensor = sys.modules["torch"].from_numpy(rows)
+    return tensor if ids.is_cpu else tensor.to(ids.device)
 
 
 def address_of(array: Array) -> int:

@@ -80,6 +80,7 @@ class Embedding:
         self._rest = (init, entry, evict, limit, padding_idx, split, consistent)
         self._fleet: Optional[core.Fleet] = None
         self._number = -1
+        self._results = _arrays.Recycled()
 
     def __repr__(self) -> str:
         return f"<tutti.ps.Embedding {self.name}: rows of {self.dim}>"
@@ -97,7 +98,12 @@ class Embedding:
         return self
 
     def __getstate__(self) -> Dict[str, Any]:
-        return {**self.__dict__, "_fleet": None, "_number": -1}  # what it is, of no worker
+        what_it_is = dict(self.__dict__)
+        del what_it_is["_results"]
+        return {**what_it_is, "_fleet": None, "_number": -1}  # of no worker
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        self.__dict__.update(state, _results=_arrays.Recycled())
 
     @property
     def is_bound(self) -> bool:
@@ -121,14 +127,14 @@ class Embedding:
         fleet = self._fleet or self._bound()
         # A look-up leaves the caches without this code: each line counts.
         if type(ids) is numpy.ndarray and ids.dtype is _INT64 and ids.flags.c_contiguous:
-            rows = numpy.empty((*ids.shape, self.dim), numpy.float32) if out is None else out
+            rows = self._results.empty((*ids.shape, self.dim)) if out is None else out
             if type(rows) is numpy.ndarray and rows.shape == (*ids.shape, self.dim):
                 fleet.lookup(self._number, ids, rows)
                 return rows
         memory = _arrays.ids_of(ids)
         shape = (*memory.shape, self.dim)
         if out is None:
-            rows = numpy.empty(shape, numpy.float32)
+            rows = self._results.empty(shape)
             fleet.lookup(self._number, memory, rows)
             return _arrays.like(rows, ids)
         fleet.lookup(self._number, memory, _arrays.writable(out, "out", shape))
