@@ -1,6 +1,6 @@
 """The script of the document about parameter servers, with its imports and its network alone
 changed. It is started once for each process, as there (export ...; python -u train.py --is_cloud=1),
-or by `tutti run --server_num 2 --worker_num 2`."""
+by `tutti run --server_num 2 --worker_num 2`, or by mpiexec, with the role maker that is for that."""
 
 import argparse
 
@@ -10,12 +10,13 @@ from seed_clicks import Network, reader
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--is_cloud", type=int, default=1)
+parser.add_argument("--role_maker", default="PaddleCloudRoleMaker")
 parser.add_argument("--strategy", default="sync")
 parser.add_argument("--save")
 parser.add_argument("--model_dir")
 args = parser.parse_args()
 
-role = role_maker.PaddleCloudRoleMaker()
+role = getattr(role_maker, args.role_maker)()
 fleet.init(role)
 
 network = Network()

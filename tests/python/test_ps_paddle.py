@@ -13,6 +13,7 @@ import threading
 import numpy
 import pytest
 
+import launching
 import tutti
 from tutti import opt, ps
 from tutti.ps import role_maker
@@ -77,6 +78,18 @@ def by_tutti_run(folder, options, *arguments):
     return "".join(log.read_text() for log in logs)
 
 
+def by_mpiexec(maker, hosts):
+    """On pretended hosts, of which each has so many ranks."""
+    contexts = []
+    for host, ranks in enumerate(hosts):
+        contexts += [":", "-n", str(ranks), "env", f"TUTTI_HOST_ID={host}", sys.executable, "-u", FLEET,
+                     "--role_maker", maker]
+    done = subprocess.run([*launching.MPIEXEC, *contexts[1:]], text=True, capture_output=True,
+                          timeout=LIMIT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def results(output, workers=2):
     """Loss and bias of each worker."""
     found = dict(re.findall(r"worker (\d+) of \d+, .*: (loss \S+, bias \S+)", output))
@@ -95,6 +108,12 @@ def test_the_script_learns_the_same_however_it_is_started(tmp_path):
     assert results(by_tutti_run(tmp_path, ["--server_num=2", "--worker_num=2"])) == wanted
     servers = f"--servers={','.join(free_endpoints(2))}"
     assert results(by_tutti_run(tmp_path, [servers, "--workers=127.0.0.1,127.0.0.1"])) == wanted
+
+
+@pytest.mark.parametrize("maker, hosts", [("MPIRoleMaker", [3]), ("MPIRoleMaker", [1, 2]),
+                                         ("MPISymetricRoleMaker", [2, 2])])
+def test_the_script_learns_the_same_under_mpiexec(maker, hosts):
+    assert results(by_mpiexec(maker, hosts)) == results(by_hand())
 
 
 @pytest.mark.parametrize("strategy", ["sync", "async", "half_async", "geo"])

@@ -183,7 +183,8 @@ TEST_F(CheckpointRefusals, OtherTables) {
   other = spec();
   other.dict_size = 11;
   EXPECT_NE(refusal(other).find("table 'item' has id 11, beyond dict_size 11"), std::string::npos);
-  EXPECT_NE(refusal(spec(), 2).find("table 'item' was written with another seed"), std::string::npos);
+  EXPECT_NE(refusal(spec(), 2).find("table 'item' was written with another seed"),
+            std::string::npos);
   StoredJob more({spec(), {.name = "user", .dim = 1}}, dense(), 1);
   EXPECT_NE(refusal(more).find("has 0 tables 'user', not one"), std::string::npos);
 }
