@@ -77,7 +77,7 @@ class Worker::Impl {
         }
         values.resize(end);
       }
-      servers.push_dense(server, RequestKind::set_dense, values, 0);
+      servers.send_values(server, RequestKind::set_dense, values, 0);
     }
   }
 

@@ -95,7 +95,7 @@ class Oracle {
     }
     const float scale = 1.0F / static_cast<float>(workers);
     table_.update({merger.ids(), merger.rows(), scale});
-    dense_.update(sum, scale);
+    dense_.update({0, sum}, scale);
   }
   std::vector<float> rows() const {
     std::vector<float> rows(kIds * kDim);

@@ -248,3 +248,23 @@ def test_workers_in_step_are_one_with_their_batches(by_dist_opt):
         for param, of_one in zip(params, wanted[0]):
             torch.testing.assert_close(torch.from_numpy(param), torch.from_numpy(of_one))
         torch.testing.assert_close(torch.from_numpy(rows), torch.from_numpy(wanted[1]))
+
+
+@pytest.mark.parametrize("rule, wanted", [
+    (ps.Adam(0.1), lambda parameters: torch.optim.Adam(parameters, 0.1)),
+    (ps.Momentum(0.1, 0.9), lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9))])
+def test_a_parameter_without_a_gradient_stays_as_in_pytorch(rule, wanted):
+    model = torch.nn.ParameterDict({name: torch.nn.Parameter(torch.ones(3)) for name in "ab"})
+    twin_model = copy.deepcopy(model)
+    optimizer = wanted(twin_model.parameters())
+    net = ps.Dense(model, optimizer=rule)
+    with alone([net]) as fleet:
+        for names in ("ab", "a", "a", "b", "ab"):
+            for either in (model, twin_model):
+                either.zero_grad(set_to_none=True)
+                sum(either[name].square().sum() for name in names).backward()
+            net.push()
+            fleet.step()
+            net.pull()
+            optimizer.step()
+            torch.testing.assert_close(dict(model.items()), dict(twin_model.items()))

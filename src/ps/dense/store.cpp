@@ -88,11 +88,10 @@ class DenseStore::Impl {
     segment_ = {};
   }
 
-  /** Block number `i` of what lies or travels as all blocks do. */
-  template <class Element>
-  std::span<Element> part_of(std::span<Element> all, std::size_t i) const {
-    return all.subspan(static_cast<std::size_t>(parts[i].offset),
-                       static_cast<std::size_t>(blocks[i].block.count));
+  /** Of a block. */
+  std::span<float> values_of(std::size_t number) const {
+    return values.subspan(static_cast<std::size_t>(parts[number].offset),
+                          static_cast<std::size_t>(blocks[number].block.count));
   }
 
   std::vector<OwnBlock> blocks;
@@ -122,14 +121,13 @@ void DenseStore::set(std::span<const float> values) {
   copy_bytes(impl_->values.data(), values.data(), bytes_of(elements()));
 }
 
-void DenseStore::update(std::span<const float> gradients, float scale) {
-  require_elements("gradients", gradients, elements());
-  for (std::size_t i = 0; i < impl_->parts.size(); ++i) {
-    const std::span<float> values = impl_->part_of(impl_->values, i);
-    Impl::Part& part = impl_->parts[i];
-    part.kernel->apply(values.data(), part.state.data(), impl_->part_of(gradients, i).data(),
-                       std::ssize(values), scale);
-  }
+void DenseStore::update(const BlockGradient& gradient, float scale) {
+  const auto number = static_cast<std::size_t>(gradient.block);
+  Impl::Part& part = impl_->parts.at(number);
+  const std::span<float> values = impl_->values_of(number);
+  require_elements("gradient", gradient.elements, std::ssize(values));
+  part.kernel->apply(values.data(), part.state.data(), gradient.elements.data(), std::ssize(values),
+                     scale);
 }
 
 void DenseStore::add(std::span<const float> deltas) {
@@ -145,7 +143,7 @@ void DenseStore::restore(std::int64_t block, std::span<const float> values,
                          std::span<const float> state) {
   const auto number = static_cast<std::size_t>(block);
   Impl::Part& part = impl_->parts.at(number);
-  const std::span<float> own = impl_->part_of(impl_->values, number);
+  const std::span<float> own = impl_->values_of(number);
   require_elements("values", values, std::ssize(own));
   require_elements("state", state, std::ssize(part.state));
   copy_bytes(own.data(), values.data(), bytes_of(std::ssize(own)));

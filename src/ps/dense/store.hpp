@@ -19,9 +19,15 @@ struct OwnBlock {
   std::int64_t elements = 0;  ///< of the whole parameter
 };
 
+/** What is pushed for a block. */
+struct BlockGradient {
+  std::int64_t block = 0;  ///< its number among the server's
+  std::span<const float> elements;
+};
+
 /**
- * The blocks lie one after the other; so do gradients and values that travel. Only the server
- * changes them. Not thread-safe, but for readers of the memory, who never see a part of an element.
+ * The blocks lie one after the other; so do values that travel. Only the server changes them. Not
+ * thread-safe, but for readers of the memory, who never see a part of an element.
  */
 class DenseStore {
  public:
@@ -40,9 +46,8 @@ class DenseStore {
   std::span<const OwnBlock> blocks() const;
 
   void set(std::span<const float> values);
-  /** The rules, each block's own step count included; the gradient is multiplied by `scale` first.
-   */
-  void update(std::span<const float> gradients, float scale);
+  /** A block's rule, and one more of its steps; the gradient is multiplied by `scale` first. */
+  void update(const BlockGradient& gradient, float scale);
   /** values += deltas, without a rule (GEO). */
   void add(std::span<const float> deltas);
   std::span<const float> values() const;

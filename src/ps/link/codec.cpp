@@ -107,8 +107,10 @@ PayloadShape shape_of(const RequestHeader& request, const RowFormat& format, std
       shape.rest = request.count * 4 * extra + (rounded ? 0 : request.count * 4 * dim);
     }
   } else if (request.kind == RequestKind::push_dense) {
-    shape.values = request.payload_bytes / 4;
-    shape.rest = request.payload_bytes % 4;
+    check_size("elements", request.count <= most / 4 ? request.count * 4 : -1,
+               request.payload_bytes);
+    shape.values = request.count;
+    shape.rest = request.payload_bytes - request.count * 4;
   } else {
     shape.rest = request.payload_bytes;
   }

@@ -12,10 +12,11 @@ enum class RequestKind : std::uint8_t {
   begin,         ///< the first: nothing, or why this worker cannot start; `round`: any number;
                  ///< replied to once all workers have asked, and refused if one of them cannot
   push_rows,     ///< ids (int64), rows (f32), and if `flags` says so shows and clicks (f32)
-  push_dense,    ///< all blocks of the server, one after the other (f32)
+  push_dense,    ///< some of the server's blocks, one after the other (f32), then their numbers
+                 ///< (int32) in that order; `count`: elements
   add_rows,      ///< as push_rows, without a rule (GEO)
-  add_dense,     ///< as push_dense, without a rule (GEO)
-  set_dense,     ///< as push_dense: initial values, of worker 0
+  add_dense,     ///< all blocks of the server, one after the other (f32), without a rule (GEO)
+  set_dense,     ///< as add_dense: initial values, of worker 0
   end_round,     ///< reply: RoundReply; in sync mode once the round has been applied
   look_up,       ///< ids; reply: rows
   pull_dense,    ///< Ranges of the server's blocks; reply: their elements

@@ -26,7 +26,7 @@ float scale_of(const Rule& rule, std::int64_t batches) {
 }  // namespace
 
 Batch::Batch(const Servers& servers, int server)
-    : servers_(&servers), server_(server), has_block_(servers.end(server).blocks.size()) {
+    : servers_(&servers), server_(server), blocks_(servers.end(server).blocks.size()) {
   for (const TableSpec& table : servers.tables()) tables_.push_back({Merger(table.dim), table.dim});
 }
 
@@ -57,29 +57,27 @@ void Batch::add_rows(int table, const RowPush& push, const IdShare& share) {
 }
 
 void Batch::add_dense(const Servers::Piece& piece, const float* gradient) {
-  if (!dense_) dense_ = servers_->draft_dense(server_);
-  dense_batches_ = std::max<std::int64_t>(dense_batches_, 1);
+  add_to_block(piece.block, gradient);
+  std::int64_t& batches = blocks_[piece.block].batches;
+  batches = std::max<std::int64_t>(batches, 1);
   batches_ = std::max<std::int64_t>(batches_, 1);
-  add_block(piece.block, floats_of(*dense_) + piece.in_server, gradient, piece.count);
 }
 
-void Batch::add_block(std::size_t block, float* sum, const float* gradient, std::int64_t count) {
-  if (has_block_[block]) {
-    cpu::accumulate(sum, gradient, count, 1.0F, 1.0F);
-  } else {
-    copy_floats(sum, gradient, count);
-    has_block_[block] = true;
+void Batch::add_to_block(std::size_t number, const float* gradient) {
+  if (!dense_) dense_ = servers_->draft_gradients(server_);
+  BlockSum& block = blocks_[number];
+  const std::int64_t count = elements_of(number);
+  if (block.batches > 0) {
+    cpu::accumulate(floats_of(*dense_) + block.offset, gradient, count, 1.0F, 1.0F);
+    return;
   }
+  numbers_.push_back(static_cast<std::int32_t>(number));
+  block.offset = std::exchange(dense_elements_, dense_elements_ + count);
+  copy_floats(floats_of(*dense_) + block.offset, gradient, count);
 }
 
-template <class Action>
-void Batch::for_each_block(const Action& action) const {
-  std::int64_t offset = 0;
-  const std::vector<Block>& blocks = servers_->end(server_).blocks;
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    action(i, offset, blocks[i]);
-    offset += blocks[i].count;
-  }
+std::int64_t Batch::elements_of(std::size_t block) const {
+  return servers_->end(server_).blocks[block].count;
 }
 
 void Batch::add(const Batch& later) {
@@ -89,14 +87,11 @@ void Batch::add(const Batch& later) {
                           span_of(push.clicks, push.ids.size()));
     tables_[i].batches += later.tables_[i].batches;
   }
-  if (later.dense_batches_ > 0) {
-    if (!dense_) dense_ = servers_->draft_dense(server_);
-    for_each_block([&](std::size_t i, std::int64_t offset, const Block& block) {
-      if (!later.has_block_[i]) return;
-      add_block(i, floats_of(*dense_) + offset, floats_of(*later.dense_) + offset, block.count);
-    });
+  for (const std::int32_t number : later.numbers_) {
+    const auto at = static_cast<std::size_t>(number);
+    add_to_block(at, floats_of(*later.dense_) + later.blocks_[at].offset);
+    blocks_[at].batches += later.blocks_[at].batches;
   }
-  dense_batches_ += later.dense_batches_;
   batches_ += later.batches_;
 }
 
@@ -105,22 +100,23 @@ void Batch::clear() {
     rows.merged.clear();
     rows.batches = 0;
   }
-  has_block_.assign(has_block_.size(), false);
-  dense_batches_ = batches_ = 0;
+  blocks_.assign(blocks_.size(), {});
+  numbers_.clear();
+  dense_elements_ = batches_ = 0;
 }
 
-std::span<const float> Batch::finish_dense() {
-  if (dense_batches_ == 0) return {};
-  for_each_block([&](std::size_t i, std::int64_t offset, const Block& block) {
-    float* const sum = floats_of(*dense_) + offset;
-    const float scale = scale_of(servers_->rule(static_cast<int>(block.parameter)), dense_batches_);
-    if (!has_block_[i]) {
-      std::fill_n(sum, block.count, 0.0F);
-    } else if (scale != 1.0F) {
-      std::transform(sum, sum + block.count, sum, [=](float x) { return x * scale; });
-    }
-  });
-  return {floats_of(*dense_), static_cast<std::size_t>(servers_->elements(server_))};
+std::vector<BlockGradient> Batch::finish_dense() {
+  std::vector<BlockGradient> gradients;
+  for (const std::int32_t number : numbers_) {
+    const auto at = static_cast<std::size_t>(number);
+    const std::int64_t parameter = servers_->end(server_).blocks[at].parameter;
+    const std::span sum(floats_of(*dense_) + blocks_[at].offset,
+                        static_cast<std::size_t>(elements_of(at)));
+    const float scale = scale_of(servers_->rule(static_cast<int>(parameter)), blocks_[at].batches);
+    if (scale != 1.0F) std::ranges::transform(sum, sum.begin(), [=](float x) { return x * scale; });
+    gradients.push_back({number, sum});
+  }
+  return gradients;
 }
 
 RowPush Batch::contents(const Rows& rows) {
@@ -136,8 +132,8 @@ void Batch::send(Servers& servers, std::int64_t round) {
                       scale_of(servers.table(table).rule, tables_[i].batches), round);
   }
   if (!finish_dense().empty()) {
-    servers.send_dense(server_, RequestKind::push_dense, *std::exchange(dense_, std::nullopt),
-                       round);
+    servers.push_gradients(server_, *std::exchange(dense_, std::nullopt), dense_elements_, numbers_,
+                           round);
   }
 }
 

@@ -18,7 +18,7 @@ class Batch {
   Batch(const Servers& servers, int server);
 
   void add_rows(int table, const RowPush& push, const IdShare& share);
-  /** The gradient of a block, where a server's blocks have it. */
+  /** The gradient of a block: `piece.count` elements. */
   void add_dense(const Servers::Piece& piece, const float* gradient);
   /** Merges a later one. */
   void add(const Batch& later);
@@ -30,9 +30,8 @@ class Batch {
   /** How many that were not empty were merged. */
   std::int64_t batches() const { return batches_; }
 
-  /** Gradients of all elements of the server's blocks, zeros where none was pushed; empty if there
-   * are none at all. Sums or means. To be cleared then. */
-  std::span<const float> finish_dense();
+  /** Sums or means of the dense blocks for which there are any. To be cleared then. */
+  std::vector<BlockGradient> finish_dense();
   /** Sends sums where the rule is Sgd, otherwise means of the batches that had any. To be cleared
    * then. */
   void send(Servers& servers, std::int64_t round);
@@ -43,19 +42,22 @@ class Batch {
     std::int64_t dim;
     std::int64_t batches = 0;  ///< that had any for this table
   };
+  struct BlockSum {
+    std::int64_t offset = 0;   ///< in dense_, in elements
+    std::int64_t batches = 0;  ///< that had any for this block
+  };
   static RowPush contents(const Rows& rows);
   /** Adds to a block's sum, or begins it. */
-  void add_block(std::size_t block, float* sum, const float* gradient, std::int64_t count);
-  /** Calls action(number, offset, block) for each block of the server. */
-  template <class Action>
-  void for_each_block(const Action& action) const;
+  void add_to_block(std::size_t number, const float* gradient);
+  std::int64_t elements_of(std::size_t block) const;
 
   const Servers* servers_;
   int server_;
   std::vector<Rows> tables_;
-  std::optional<Draft> dense_;  // from the first gradient on until it is sent
-  std::vector<bool> has_block_;
-  std::int64_t dense_batches_ = 0;
+  std::optional<Draft> dense_;         // from the first gradient on until it is sent
+  std::vector<BlockSum> blocks_;       // of the server's
+  std::vector<std::int32_t> numbers_;  // of those in dense_, in the order in which they lie there
+  std::int64_t dense_elements_ = 0;    // of these
   std::int64_t batches_ = 0;
 };
 

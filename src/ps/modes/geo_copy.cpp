@@ -101,8 +101,7 @@ void GeoCopy::train(Batch& batch) {
     table(number).x.update({.ids = push.ids, .values = push.rows});
     table(number).trained.add(push.ids, nullptr);
   }
-  const std::span<const float> dense = batch.finish_dense();
-  if (!dense.empty()) dense_.update(dense, 1.0F);
+  for (const BlockGradient& gradient : batch.finish_dense()) dense_.update(gradient, 1.0F);
 }
 
 void GeoCopy::send_progress(int workers, std::int64_t round) {
@@ -121,7 +120,7 @@ void GeoCopy::send_progress(int workers, std::int64_t round) {
   }
   if (dense_o_.empty()) return;
   const std::vector<float> progress = dense_progress(divisor);
-  servers_.push_dense(server_, RequestKind::add_dense, progress, round);
+  servers_.send_values(server_, RequestKind::add_dense, progress, round);
   add(dense_o_, progress);
 }
 
@@ -149,7 +148,7 @@ void GeoCopy::receive() {
 void GeoCopy::send_rest(std::int64_t round) {
   for (int number = 0; number < std::ssize(tables_); ++number) send_rest_of_table(number, round);
   if (dense_o_.empty()) return;
-  servers_.push_dense(server_, RequestKind::add_dense, dense_progress(1.0F), round);
+  servers_.send_values(server_, RequestKind::add_dense, dense_progress(1.0F), round);
 }
 
 void GeoCopy::send_rest_of_table(int number, std::int64_t round) {

@@ -1,4 +1,5 @@
 // A server in sync mode: keeps the pushes of a round until all workers have ended it.
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <new>
@@ -51,7 +52,7 @@ class SyncServer final : public ServerMode {
     if (request.header.kind == RequestKind::push_rows) {
       stores_.rows(request.header, request.payload);
     } else if (request.header.kind == RequestKind::push_dense) {
-      stores_.elements(request.header, request.payload);
+      stores_.gradients(request.header, request.payload);
     } else {
       throw InvalidArgument("only gradients are pushed in sync mode");
     }
@@ -120,24 +121,28 @@ class SyncServer final : public ServerMode {
     stores_.update(table, {merger.ids(), merger.rows(), scale, merger.shows(), merger.clicks()});
   }
 
+  /** Who has not pushed a block counts with a gradient of zero, if another has. */
   void apply_dense(float scale) {
-    std::span<const float> sum;
+    std::vector<std::vector<const void*>> pushed(stores_.dense().blocks().size());
+    std::size_t largest = 0;
     for (const std::vector<KeptPush>& of_worker : kept_) {
       for (const KeptPush& push : of_worker) {
         if (push.header().kind != RequestKind::push_dense) continue;
-        const std::span<const float> next = stores_.elements(push.header(), push.payload());
-        sum = sum.empty() ? next : dense_sum(sum, next);
+        for (const auto& [block, elements] : stores_.gradients(push.header(), push.payload())) {
+          pushed[static_cast<std::size_t>(block)].push_back(elements.data());
+          largest = std::max(largest, elements.size());
+        }
       }
     }
-    if (!sum.empty()) stores_.dense().update(sum, scale);
-  }
-
-  std::span<const float> dense_sum(std::span<const float> sum, std::span<const float> next) {
-    dense_.resize(sum.size());
-    const std::array<void*, 1> to{dense_.data()};
-    const std::array<const void*, 2> from{sum.data(), next.data()};
-    cpu::reduce(to, from, std::ssize(sum), DType::f32, {});
-    return dense_;
+    sum_.resize(largest);
+    const std::array<void*, 1> to{sum_.data()};
+    for (std::size_t i = 0; i < pushed.size(); ++i) {
+      if (pushed[i].empty()) continue;
+      const std::int64_t count = stores_.dense().blocks()[i].block.count;
+      cpu::reduce(to, pushed[i], count, DType::f32, {});
+      stores_.dense().update(
+          {static_cast<std::int64_t>(i), {sum_.data(), static_cast<std::size_t>(count)}}, scale);
+    }
   }
 
   /** What has no memory is left out of the round, which is applied once: not again as a whole. */
@@ -161,7 +166,7 @@ class SyncServer final : public ServerMode {
   Sync mode_;
   std::vector<std::vector<KeptPush>> kept_;  // of each worker
   std::vector<Merger> mergers_;              // of each table
-  std::vector<float> dense_;
+  std::vector<float> sum_;                   // of a dense block's gradients
   std::int64_t applied_ = 0;
   std::optional<Answer> failure_;  // of the round applied last
   std::optional<Answer> lost_;     // no round can be applied any more

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::int64_t kFloat = sizeof(float);
 constexpr std::int64_t kId = sizeof(std::int64_t);
+constexpr std::int64_t kBlockNumber = sizeof(std::int32_t);
 /** Copies of more bytes go past the caches. */
 constexpr std::int64_t kStreamed = std::int64_t{8} << 20U;
 
@@ -244,25 +245,34 @@ void Servers::push_rows(int server, RequestKind kind, int table, const RowPush& 
   counters_.rows_pushed += count;
 }
 
-void Servers::push_dense(int server, RequestKind kind, std::span<const float> values,
-                         std::int64_t round) {
-  const Draft draft = draft_dense(server);
-  copy_floats(reinterpret_cast<float*>(draft.payload.data()), values.data(), std::ssize(values));
-  send_dense(server, kind, draft, round);
-}
-
-Draft Servers::draft_dense(int server) const {
-  return link(server).draft(elements(server) * kFloat);
-}
-
-void Servers::send_dense(int server, RequestKind kind, const Draft& draft, std::int64_t round) {
+void Servers::send_values(int server, RequestKind kind, std::span<const float> values,
+                          std::int64_t round) {
   Link& link = this->link(server);
-  link.forget(link.send({.kind = kind,
-                         .count = elements(server),
-                         .round = round,
-                         .payload_bytes = std::ssize(draft.payload)},
-                        draft));
+  const RequestHeader header{.kind = kind,
+                             .count = std::ssize(values),
+                             .round = round,
+                             .payload_bytes = std::ssize(values) * kFloat};
+  const Draft draft = link.draft(header.payload_bytes);
+  copy_floats(reinterpret_cast<float*>(draft.payload.data()), values.data(), std::ssize(values));
+  link.forget(link.send(header, draft));
   if (kind != RequestKind::set_dense) ++counters_.pushes;
+}
+
+Draft Servers::draft_gradients(int server) const {
+  return link(server).draft(elements(server) * kFloat +
+                            std::ssize(end(server).blocks) * kBlockNumber);
+}
+
+void Servers::push_gradients(int server, const Draft& draft, std::int64_t count,
+                             std::span<const std::int32_t> blocks, std::int64_t round) {
+  const RequestHeader header{.kind = RequestKind::push_dense,
+                             .count = count,
+                             .round = round,
+                             .payload_bytes = count * kFloat + std::ssize(blocks) * kBlockNumber};
+  std::memcpy(draft.payload.data() + count * kFloat, blocks.data(), blocks.size_bytes());
+  Link& link = this->link(server);
+  link.forget(link.send(header, draft));
+  ++counters_.pushes;
 }
 
 Asked Servers::ask(int server, RequestHeader header, std::string_view text) {

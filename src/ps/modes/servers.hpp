@@ -107,10 +107,13 @@ class Servers {
   /** The rows at `share`, each times `scale`. Nobody waits for the reply. */
   void push_rows(int server, RequestKind kind, int table, const RowPush& push, const IdShare& share,
                  float scale, std::int64_t round);
-  void push_dense(int server, RequestKind kind, std::span<const float> values, std::int64_t round);
-  /** Room for all elements of a server's blocks, and how they are sent once they are there. */
-  Draft draft_dense(int server) const;
-  void send_dense(int server, RequestKind kind, const Draft& draft, std::int64_t round);
+  /** set_dense and add_dense: values of all blocks. Nobody waits for the reply. */
+  void send_values(int server, RequestKind kind, std::span<const float> values, std::int64_t round);
+  /** Room for the gradients of all blocks of a server; and push_dense, once those of some are
+   * there, `count` elements in the order of these numbers of blocks. Nobody waits for the reply. */
+  Draft draft_gradients(int server) const;
+  void push_gradients(int server, const Draft& draft, std::int64_t count,
+                      std::span<const std::int32_t> blocks, std::int64_t round);
   Asked ask(int server, RequestHeader header, std::string_view text = {});
   /** Throws PeerLost naming a server whose process is not at work, as far as can be seen until an
    * answer is late that the caller has waited for since `waited` ago. */

@@ -67,6 +67,36 @@ std::span<const float> Stores::elements(const RequestHeader& header,
   return take<float>(payload, static_cast<std::size_t>(header.count));
 }
 
+std::vector<BlockGradient> Stores::gradients(const RequestHeader& header,
+                                             std::span<const std::byte> payload) const {
+  const auto count = static_cast<std::size_t>(header.count);
+  if (header.count < 0 || count > payload.size() / sizeof(float) ||
+      payload.size() % sizeof(std::int32_t) != 0) {
+    refuse("push_dense: ", payload.size(), " bytes for ", header.count, " elements and blocks");
+  }
+  auto elements = take<float>(payload, count);
+  const auto numbers = take<std::int32_t>(payload, payload.size() / sizeof(std::int32_t));
+  const std::span<const OwnBlock> blocks = dense_->blocks();
+  std::vector<bool> has(blocks.size());
+  std::vector<BlockGradient> gradients;
+  for (const std::int32_t number : numbers) {
+    const auto at = static_cast<std::size_t>(number);
+    if (number < 0 || at >= blocks.size() || has[at])
+      refuse("push_dense: block ", number, " of ", blocks.size(), " is none, or comes twice");
+    has[at] = true;
+    const auto size = static_cast<std::size_t>(blocks[at].block.count);
+    if (size > elements.size())
+      refuse("push_dense: ", header.count, " elements are too few for its blocks");
+    gradients.push_back({number, elements.first(size)});
+    elements = elements.subspan(size);
+  }
+  if (!elements.empty()) {
+    refuse("push_dense: ", header.count, " elements, of which ", elements.size(),
+           " are no block's");
+  }
+  return gradients;
+}
+
 void Stores::apply(const Request& request, float scale) {
   const RequestHeader& header = request.header;
   switch (header.kind) {
@@ -85,7 +115,8 @@ void Stores::apply(const Request& request, float scale) {
       return;
     }
     case RequestKind::push_dense:
-      dense_->update(elements(header, request.payload), scale);
+      for (const BlockGradient& gradient : gradients(header, request.payload))
+        dense_->update(gradient, scale);
       return;
     case RequestKind::add_dense:
       dense_->add(elements(header, request.payload));

@@ -42,8 +42,12 @@ class Stores {
   const DenseStore& dense() const { return *dense_; }
 
   RowsOfRequest rows(const RequestHeader& header, std::span<const std::byte> payload) const;
+  /** Of all blocks. */
   std::span<const float> elements(const RequestHeader& header,
                                   std::span<const std::byte> payload) const;
+  /** Of push_dense. */
+  std::vector<BlockGradient> gradients(const RequestHeader& header,
+                                       std::span<const std::byte> payload) const;
 
   /** push_rows and push_dense by their rules, add_rows and add_dense as they are, set_dense. */
   void apply(const Request& request, float scale);

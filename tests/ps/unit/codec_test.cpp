@@ -137,7 +137,9 @@ TEST(PsCodec, InitialValuesAndPulledValuesOfDenseParametersTravelWhole) {
   header.payload_bytes = 12;
   EXPECT_EQ(shape_of(header, {}).values, 0);
   header.kind = RequestKind::push_dense;
-  EXPECT_EQ(shape_of(header, {}).values, 3);
+  header.count = 2;
+  EXPECT_EQ(shape_of(header, {}).values, 2);
+  EXPECT_EQ(shape_of(header, {}).rest, 4);
   header.kind = RequestKind::pull_dense;
   EXPECT_EQ(shape_of(ReplyHeader{Outcome::done, -1, 40}, header, {}).values, 0);
 }
@@ -172,6 +174,10 @@ TEST(PsCodec, NumbersThatDoNotFitAreRefused) {
   EXPECT_EQ(refusal(header), start + "there is no table 1");
   header.table = -1;
   EXPECT_EQ(refusal(header), start + "there is no table -1");
+  header = {.kind = RequestKind::push_dense, .count = 3, .payload_bytes = 8};
+  EXPECT_EQ(refusal(header), start + "elements of 12 bytes");
+  header.count = std::int64_t{1} << 62;
+  EXPECT_NE(refusal(header).find(start + "elements of"), std::string::npos);
   header = push_of(3, 4);
   header.kind = static_cast<RequestKind>(200);
   EXPECT_EQ(refusal(header), start + "it is no request");

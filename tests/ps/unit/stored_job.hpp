@@ -76,13 +76,14 @@ class StoredJob {
   /** A push to every dense block, whose gradients do not depend on how they are cut. */
   void push_dense(int step) {
     for (auto& server : servers_) {
-      std::vector<float> gradients;
+      std::int64_t number = 0;
       for (const OwnBlock& own : server->dense.blocks()) {
+        std::vector<float> gradient;
         for (std::int64_t i = 0; i < own.block.count; ++i) {
-          gradients.push_back(static_cast<float>((own.block.offset + i + step) % 7) - 3.0F);
+          gradient.push_back(static_cast<float>((own.block.offset + i + step) % 7) - 3.0F);
         }
+        server->dense.update({number++, gradient}, 0.5F);
       }
-      server->dense.update(gradients, 0.5F);
       ++server->round;
     }
   }
