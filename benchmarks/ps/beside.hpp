@@ -11,10 +11,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <ctime>
 #include <exception>
 #include <functional>
 #include <new>
+
+#include "base/huge_pages.hpp"
 
 namespace tutti::bench {
 
@@ -34,11 +37,15 @@ struct Shared {
   std::atomic<bool> right{true};
 };
 
+/** Zeros, in huge pages where a table has them. */
 class SharedPages {
  public:
   explicit SharedPages(std::size_t bytes) : bytes_(bytes) {
-    data_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    const auto size = static_cast<std::int64_t>(bytes);
+    data_ = map_aligned(size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1);
     if (data_ == MAP_FAILED) throw std::bad_alloc();
+    std::memset(data_, 0, bytes);
+    put_into_huge_pages(static_cast<std::byte*>(data_), size / kHugePage * kHugePage);
   }
   SharedPages(const SharedPages&) = delete;
   SharedPages& operator=(const SharedPages&) = delete;

@@ -8,6 +8,7 @@
 #include <new>
 #include <thread>
 
+#include "base/huge_pages.hpp"
 #include "ps/side.hpp"
 
 namespace tutti::bench {
@@ -15,14 +16,14 @@ namespace {
 
 constexpr std::size_t kAhead = 32;  // rows whose cache lines are fetched together
 
-/** Shared memory of one process, in the pages that /dev/shm has. */
+/** Shared memory of one process, in huge pages where a table has them. */
 class SharedMemory {
  public:
   explicit SharedMemory(std::int64_t bytes) : bytes_(static_cast<std::size_t>(bytes)) {
-    data_ = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    data_ = map_aligned(bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1);
     if (data_ == MAP_FAILED) throw std::bad_alloc();
-    ::madvise(data_, bytes_, MADV_HUGEPAGE);
     std::memset(data_, 0, bytes_);
+    put_into_huge_pages(static_cast<std::byte*>(data_), bytes / kHugePage * kHugePage);
   }
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;

@@ -17,6 +17,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/huge_pages.hpp"
 #include "base/log.hpp"
 #include "comm/shm/ticket_name.hpp"
 #include "tutti/error.hpp"
@@ -34,28 +35,35 @@ using ObjectId = std::pair<dev_t, ino_t>;
  */
 class MappingTable {
  public:
-  std::shared_ptr<Mapping> find_or_map(int fd, const struct stat& status) {
+  std::shared_ptr<Mapping> find_or_map(int fd, const struct stat& status, Access access) {
     const std::lock_guard lock(mutex_);
-    std::erase_if(mappings_, [](const auto& entry) { return entry.second.expired(); });
+    std::erase_if(mappings_, [](const auto& entry) { return entry.second.mapping.expired(); });
     const ObjectId id{status.st_dev, status.st_ino};
     if (const auto found = mappings_.find(id); found != mappings_.end()) {
+      const bool permits = access == Access::read_only || found->second.access == access;
       // A mapping from before the object has grown is too short.
-      auto mapping = found->second.lock();
-      if (mapping && mapping->bytes() == status.st_size) return mapping;
+      auto mapping = found->second.mapping.lock();
+      if (permits && mapping && mapping->bytes() == status.st_size) return mapping;
     }
-    const auto bytes = static_cast<std::size_t>(status.st_size);
-    void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    const int protection = access == Access::read_only ? PROT_READ : PROT_READ | PROT_WRITE;
+    void* base = map_aligned(status.st_size, protection, MAP_SHARED, fd);
     if (base == MAP_FAILED) {
-      throw SystemError("cannot map " + std::to_string(bytes) + " bytes of shared memory", errno);
+      throw SystemError("cannot map " + std::to_string(status.st_size) + " bytes of shared memory",
+                        errno);
     }
     auto mapping = std::make_shared<Mapping>(static_cast<std::byte*>(base), status.st_size);
-    mappings_[id] = mapping;
+    mappings_[id] = {mapping, access};
     return mapping;
   }
 
  private:
+  struct Entry {
+    std::weak_ptr<Mapping> mapping;
+    Access access;
+  };
+
   std::mutex mutex_;
-  std::map<ObjectId, std::weak_ptr<Mapping>> mappings_;
+  std::map<ObjectId, Entry> mappings_;
 };
 
 MappingTable& mapping_table() {
@@ -210,8 +218,8 @@ void Segment::give_back(std::int64_t offset, std::int64_t bytes) const noexcept 
 
 std::int64_t Segment::bytes() const { return status_of(fd_.get()).st_size; }
 
-std::shared_ptr<Mapping> Segment::map() const {
-  return mapping_table().find_or_map(fd_.get(), status_of(fd_.get()));
+std::shared_ptr<Mapping> Segment::map(Access access) const {
+  return mapping_table().find_or_map(fd_.get(), status_of(fd_.get()), access);
 }
 
 std::unique_ptr<Mapping> Segment::map_copy(std::int64_t offset, std::int64_t bytes) const {

@@ -13,6 +13,8 @@
 
 namespace tutti::shm {
 
+enum class Access { read_write, read_only };
+
 /** Owns a mapping of an object, or of a part of one. */
 class Mapping {
  public:
@@ -58,8 +60,9 @@ class Segment {
    * touching it may fail. Where the system cannot, nothing happens. */
   void give_back(std::int64_t offset, std::int64_t bytes) const noexcept;
   std::int64_t bytes() const;
-  /** Maps the whole object. Threads of one process that map the same object share the mapping. */
-  std::shared_ptr<Mapping> map() const;
+  /** Maps the whole object. Threads of one process that map the same object share the mapping: also
+   * who only reads it shares that of one who writes. */
+  std::shared_ptr<Mapping> map(Access access = Access::read_write) const;
   /** Maps a range so that writing to a page makes it a copy. It takes no memory, and cannot be
    * accessed, before the caller permits it by mprotect(). Throws SystemError. */
   std::unique_ptr<Mapping> map_copy(std::int64_t offset, std::int64_t bytes) const;

@@ -155,7 +155,7 @@ class DenseReader::Impl {
   Impl(const std::string& name, std::int64_t elements) {
     const shm::Segment segment = shm::Segment::open(name);
     if (!segment) throw SystemError("shared memory " + name + " of a server", ENOENT);
-    mapping_ = segment.map();
+    mapping_ = segment.map(shm::Access::read_only);
     if (mapping_->bytes() < bytes_of(elements)) {
       throw SystemError("shared memory " + name + " of a server has " +
                             std::to_string(mapping_->bytes()) + " bytes, but " +

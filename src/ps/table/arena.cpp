@@ -7,22 +7,23 @@
 
 #include "base/available_memory.hpp"
 #include "base/memory.hpp"
+#include "base/page_size.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::ps {
 namespace {
 
 std::shared_ptr<shm::Mapping> map_private(std::int64_t bytes) {
-  void* base = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* base =
+      map_aligned(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
   if (base == MAP_FAILED) {
     throw SystemError("cannot map " + std::to_string(bytes) + " bytes of memory", errno);
   }
   return std::make_shared<shm::Mapping>(static_cast<std::byte*>(base), bytes);
 }
 
+/** What is touched from now on gets huge pages if the system is set to that. */
 void ask_for_huge_pages(std::byte* from, std::int64_t bytes) {
-  // Where the kernel has none to give, small ones do.
   ::madvise(from, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
 }
 
@@ -38,11 +39,12 @@ Arena::Arena(const std::string& name, std::int64_t bytes) : bytes_(bytes) {
     mapping_ = segment_.map();
   }
   base_ = mapping_->base();
+  if (segment_) ask_for_huge_pages(base_, bytes_);
 }
 
 Arena::Arena(const std::string& name) : segment_(shm::Segment::open(name)) {
   if (!segment_) throw SystemError("cannot open shared memory " + name, ENOENT);
-  mapping_ = segment_.map();
+  mapping_ = segment_.map(shm::Access::read_only);
   base_ = mapping_->base();
   bytes_ = mapping_->bytes();
   ask_for_huge_pages(base_, bytes_);
@@ -50,10 +52,29 @@ Arena::Arena(const std::string& name) : segment_(shm::Segment::open(name)) {
 
 void Arena::take(std::int64_t offset, std::int64_t bytes) {
   budget_.spend(bytes);
-  if (segment_) segment_.reserve(offset, bytes);
-  // Not for smaller ranges: private memory would be taken where it is not needed.
-  if (offset % kHugePage == 0 && bytes % kHugePage == 0) ask_for_huge_pages(base_ + offset, bytes);
+  try {
+    put_into_huge_pages(offset, bytes);
+    if (segment_) segment_.reserve(offset, bytes);
+  } catch (const SystemError&) {
+    segment_.give_back(offset, bytes);
+    throw;
+  }
   taken_ += bytes;
+}
+
+void Arena::put_into_huge_pages(std::int64_t offset, std::int64_t bytes) {
+  const std::int64_t first = round_up(offset, kHugePage);
+  const std::int64_t end = (offset + bytes) / kHugePage * kHugePage;
+  if (first >= end) return;
+  // Private memory that is taken in smaller ranges must not get more than it needs.
+  if (!segment_) ask_for_huge_pages(base_ + first, end - first);
+  // One small page each is enough to begin with, and less work than to fill all.
+  for (std::int64_t page = first; page < end; page += kHugePage) {
+    if (segment_) segment_.reserve(page, page_size());
+    base_[page] = std::byte{0};
+  }
+  const bool came = tutti::put_into_huge_pages(base_ + first, end - first);
+  has_huge_pages_ = has_huge_pages_.value_or(true) && came;
 }
 
 void Arena::give_back(std::int64_t offset, std::int64_t bytes) noexcept {
@@ -63,6 +84,10 @@ void Arena::give_back(std::int64_t offset, std::int64_t bytes) noexcept {
     zero_bytes(base_ + offset, bytes);  // it costs memory, but nothing else
   }
   taken_ -= bytes;
+}
+
+void Arena::keep_from_children() noexcept {
+  ::madvise(base_, static_cast<std::size_t>(bytes_), MADV_DONTFORK);
 }
 
 void Arena::unlink() { name_.reset(); }

@@ -55,16 +55,13 @@ struct ShardState {
 
 inline constexpr int kIndexShards = 256;
 
-/** Where the parts of a table's memory lie, in bytes from its beginning. */
+/** Where the parts of what a table shares with its readers lie, in bytes from its beginning. */
 struct TableLayout {
   std::int64_t dim = 0;
-  std::int64_t state_floats = 0;
   std::int64_t most_rows = 0;
   std::int64_t array_bytes = 0;  ///< of each of a shard's two ranges of addresses
   std::int64_t index_offset = 0;
   std::int64_t weights_offset = 0;
-  std::int64_t state_offset = 0;
-  std::int64_t history_offset = 0;
   std::int64_t bytes = 0;
 };
 

@@ -8,23 +8,36 @@
 #include "tutti/error.hpp"
 
 namespace tutti::ps {
+namespace {
 
-Rows::Rows(Arena& arena, const TableLayout& layout)
-    : arena_(arena),
-      dim_(layout.dim),
-      state_floats_(layout.state_floats),
+constexpr auto kStateElement = static_cast<std::int64_t>(sizeof(float));
+constexpr auto kHistoryBytes = static_cast<std::int64_t>(sizeof(RowHistory));
+
+std::int64_t state_bytes(const TableLayout& layout, const RowExtras& extras) {
+  return round_up(layout.most_rows * extras.state_floats * kStateElement, kHugePage);
+}
+
+/** Of addresses. */
+std::int64_t own_bytes(const TableLayout& layout, const RowExtras& extras) {
+  const std::int64_t history = extras.has_history ? layout.most_rows * kHistoryBytes : 0;
+  const std::int64_t bytes = state_bytes(layout, extras) + round_up(history, kHugePage);
+  return std::max(bytes, kHugePage);  // none cannot be mapped
+}
+
+}  // namespace
+
+Rows::Rows(Arena& shared, const TableLayout& layout, const RowExtras& extras)
+    : dim_(layout.dim),
+      extras_(extras),
       most_rows_(layout.most_rows),
-      weights_(reinterpret_cast<float*>(arena.base() + layout.weights_offset)),
-      state_(reinterpret_cast<float*>(arena.base() + layout.state_offset)),
-      history_(reinterpret_cast<RowHistory*>(arena.base() + layout.history_offset)),
-      arrays_{{layout.weights_offset, dim_ * static_cast<std::int64_t>(sizeof(float))}} {
-  if (state_floats_ > 0) {
-    arrays_.push_back(
-        {layout.state_offset, state_floats_ * static_cast<std::int64_t>(sizeof(float))});
-  }
-  if (layout.history_offset < layout.bytes) {
-    arrays_.push_back({layout.history_offset, static_cast<std::int64_t>(sizeof(RowHistory))});
-  }
+      own_("", own_bytes(layout, extras)),
+      weights_(reinterpret_cast<float*>(shared.base() + layout.weights_offset)),
+      state_(reinterpret_cast<float*>(own_.base())),
+      history_(reinterpret_cast<RowHistory*>(own_.base() + state_bytes(layout, extras))),
+      arrays_{{&shared, layout.weights_offset, dim_ * kStateElement}} {
+  if (extras.state_floats > 0) arrays_.push_back({&own_, 0, extras.state_floats * kStateElement});
+  if (extras.has_history) arrays_.push_back({&own_, state_bytes(layout, extras), kHistoryBytes});
+  own_.keep_from_children();
 }
 
 void Rows::make_room(std::int64_t more) {
@@ -38,7 +51,7 @@ void Rows::make_room(std::int64_t more) {
   for (Array& array : arrays_) {
     const std::int64_t bytes = round_up(rows * array.row_bytes, kHugePage);
     if (bytes <= array.taken) continue;
-    arena_.take(array.offset + array.taken, bytes - array.taken);
+    array.arena->take(array.offset + array.taken, bytes - array.taken);
     array.taken = bytes;
   }
 }

@@ -11,21 +11,37 @@
 
 namespace tutti::ps {
 
-/** A row keeps its number, and its place, until it is released. */
+/** What a row has beside its weights. */
+struct RowExtras {
+  std::int64_t state_floats = 0;
+  bool has_history = false;
+};
+
+/**
+ * A row keeps its number, and its place, until it is released. Weights lie in the memory that the
+ * table shares with its readers; state and history, which they do not read, in private memory: more
+ * than /dev/shm can hold.
+ */
 class Rows {
  public:
-  Rows(Arena& arena, const TableLayout& layout);
+  Rows(Arena& shared, const TableLayout& layout, const RowExtras& extras);
 
   float* weights(std::uint32_t row) const { return weights_ + row * dim_; }
-  float* state(std::uint32_t row) const { return state_ + row * state_floats_; }
+  float* state(std::uint32_t row) const { return state_ + row * extras_.state_floats; }
+  std::int64_t state_floats() const { return extras_.state_floats; }
   /** Only where the table keeps one. */
   RowHistory& history(std::uint32_t row) const { return history_[row]; }
   std::int64_t count() const { return used_ - static_cast<std::int64_t>(released_.size()); }
+  /** Of private memory, in bytes. */
+  std::int64_t taken() const { return own_.taken(); }
+  /** Whether all private memory has huge pages that can have them. */
+  bool has_huge_pages() const { return own_.has_huge_pages().value_or(true); }
 
   /** Brings a row near that is to be changed. */
   void prefetch(std::uint32_t row) const {
     prefetch_row(weights(row), dim_);
-    if (state_floats_ > 0) prefetch_row(state(row), state_floats_);
+    if (extras_.state_floats > 0) prefetch_row(state(row), extras_.state_floats);
+    if (extras_.has_history) __builtin_prefetch(&history(row));
   }
 
   /** Makes room for so many more rows. Throws SystemError; nothing has changed then. */
@@ -35,17 +51,18 @@ class Rows {
   void release(std::uint32_t row) { released_.push_back(row); }
 
  private:
-  /** An array of the arena, of which the first bytes have memory. */
+  /** An array of an arena, of which the first bytes have memory. */
   struct Array {
+    Arena* arena;
     std::int64_t offset;
     std::int64_t row_bytes;
     std::int64_t taken = 0;
   };
 
-  Arena& arena_;
   std::int64_t dim_;
-  std::int64_t state_floats_;
+  RowExtras extras_;
   std::int64_t most_rows_;
+  Arena own_;
   float* weights_;
   float* state_;
   RowHistory* history_;

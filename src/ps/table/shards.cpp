@@ -52,7 +52,8 @@ std::int64_t Shards::array_bytes(std::int64_t most_rows) {
   // Hashes spread ids evenly: ten standard deviations more than the mean do not occur.
   const double mean = static_cast<double>(most_rows) / kIndexShards;
   const auto ids = static_cast<std::int64_t>(mean + 10.0 * std::sqrt(mean)) + 64;
-  return lines_for(ids) * static_cast<std::int64_t>(sizeof(Line));
+  const std::int64_t bytes = lines_for(ids) * static_cast<std::int64_t>(sizeof(Line));
+  return bytes < kHugePage ? bytes : round_up(bytes, kHugePage);
 }
 
 bool Shards::make_room(const Counts& more) {

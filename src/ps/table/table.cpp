@@ -5,9 +5,11 @@
 #include <atomic>
 #include <memory>
 #include <new>
+#include <string>
 #include <utility>
 
-#include "base/memory.hpp"
+#include "base/huge_pages.hpp"
+#include "base/log.hpp"
 #include "base/page_size.hpp"
 #include "ps/table/arena.hpp"
 #include "ps/table/entry.hpp"
@@ -31,28 +33,22 @@ constexpr std::int64_t kMostRows = (std::int64_t{1} << 32U) - 2;
 
 TableLayout lay_out(const TableSpec& spec, std::int64_t most_bytes) {
   constexpr auto kFloatBytes = static_cast<std::int64_t>(sizeof(float));
-  constexpr auto kHistory = static_cast<std::int64_t>(sizeof(RowHistory));
   TableLayout layout;
   layout.dim = spec.dim;
-  layout.state_floats = state_floats(spec.rule, spec.dim);
   layout.most_rows = std::clamp<std::int64_t>(most_bytes / (spec.dim * kFloatBytes), 1, kMostRows);
   if (spec.dict_size > 0) layout.most_rows = std::min(layout.most_rows, spec.dict_size);
   layout.array_bytes = Shards::array_bytes(layout.most_rows);
-  layout.index_offset = round_up(sizeof(TableHeader), page_size());
+  layout.index_offset = round_up(sizeof(TableHeader), kHugePage);
   layout.weights_offset = round_up(
       layout.index_offset + std::int64_t{2} * kIndexShards * layout.array_bytes, kHugePage);
-  const auto end_of = [&](std::int64_t offset, std::int64_t row_bytes) {
-    return offset + round_up(layout.most_rows * row_bytes, kHugePage);
-  };
-  layout.state_offset = end_of(layout.weights_offset, spec.dim * kFloatBytes);
-  layout.history_offset = end_of(layout.state_offset, layout.state_floats * kFloatBytes);
-  layout.bytes = end_of(layout.history_offset, EvictionPolicy::keeps_history(spec) ? kHistory : 0);
+  layout.bytes =
+      layout.weights_offset + round_up(layout.most_rows * spec.dim * kFloatBytes, kHugePage);
   return layout;
 }
 
 /** Puts a header into new memory. */
 std::byte* begin_memory(Arena& arena, const TableLayout& layout) {
-  arena.take(0, layout.index_offset);
+  arena.take(0, round_up(sizeof(TableHeader), page_size()));
   (new (arena.base()) TableHeader)->layout = layout;
   return arena.base();
 }
@@ -80,7 +76,9 @@ class Table::Impl {
         arena_(segment, layout_.bytes),
         index_(begin_memory(arena_, layout_), identity_.spec.split, identity_.servers),
         shards_(arena_, index_),
-        rows_(arena_, layout_),
+        rows_(arena_, layout_,
+              {.state_floats = state_floats(identity_.spec.rule, identity_.spec.dim),
+               .has_history = keeps_history_}),
         reader_(identity_, arena_.base()),
         kernel_(identity_.spec.rule),
         admission_(identity_.spec.entry, identity_.seed),
@@ -132,7 +130,7 @@ class Table::Impl {
       if (slot == nullptr) continue;  // padding
       const RowChange changing(*slot, identity_.spec.consistent_rows);
       copy_row(stored[i].weights, rows_.weights(row), layout_.dim);
-      copy_row(stored[i].state, rows_.state(row), layout_.state_floats);
+      copy_row(stored[i].state, rows_.state(row), rows_.state_floats());
       if (!keeps_history_) continue;
       rows_.history(row) = {stored[i].last_step, stored[i].shows, stored[i].clicks};
     }
@@ -182,7 +180,7 @@ class Table::Impl {
   TableStats stats() const {
     return {.name = identity_.spec.name,
             .rows = rows(),
-            .bytes = arena_.taken() + admission_.bytes(),
+            .bytes = arena_.taken() + rows_.taken() + admission_.bytes(),
             .created = created_,
             .refused = refused_,
             .evicted = evicted_};
@@ -245,6 +243,7 @@ class Table::Impl {
     if (!admits_all) admission_.make_room(std::ssize(absent_));
     rows_.make_room(std::ssize(absent_));
     if (shards_.make_room(more)) locate(updates.ids);
+    if (created_ == 0) tell_of_pages();
     for (const std::size_t i : absent_) {
       const std::int64_t id = updates.ids[i];
       if (admits_all || admission_.admits(id, updates.shows == nullptr ? 0.0F : updates.shows[i],
@@ -254,6 +253,13 @@ class Table::Impl {
         ++refused_;
       }
     }
+  }
+
+  void tell_of_pages() const {
+    const bool are_huge = arena_.has_huge_pages().value_or(false) && rows_.has_huge_pages();
+    log(LogLevel::info,
+        "table '" + identity_.spec.name + "': its rows lie in " +
+            (are_huge ? "huge pages" : "small pages: the system gives no huge ones"));
   }
 
   Target create(std::int64_t id) {

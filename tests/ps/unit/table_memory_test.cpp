@@ -1,12 +1,21 @@
 // Memory of tables: what they take, what happens when there is no more, and rows that go again.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstddef>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/page_size.hpp"
 #include "own_mounts.hpp"
 #include "ps/table/arena.hpp"
 #include "ps/table/table.hpp"
@@ -22,6 +31,8 @@ using test::Ids;
 using test::MemoryFigure;
 using test::mount_shared_memory;
 using test::new_segment;
+
+constexpr int kNotMade = 77;
 
 Ids numbers(std::int64_t from, std::int64_t to) {
   Ids ids(static_cast<std::size_t>(to - from));
@@ -52,7 +63,9 @@ std::string fill_small_memory(std::int64_t dim) {
     for (;; pushed += kBatch) push(table, numbers(pushed, pushed + kBatch), 1.0F);
   } catch (const SystemError& error) {
     const std::string text = error.what();
-    if (text.find("bytes free") == std::string::npos) return "no sizes: " + text;
+    // Of rows whose weights alone fill it a table knows how many that are.
+    const std::string reason = dim == 300 ? "are the most that fit" : "bytes free";
+    if (text.find(reason) == std::string::npos) return "no sizes: " + text;
   }
   if (table.rows() != pushed) return "rows that were not pushed are there";
   if (!all_are(table, numbers(0, pushed), 1.0F)) return "rows have changed";
@@ -123,6 +136,100 @@ TEST(TableMemory, ThatWasGivenBackHoldsZerosWhateverThePageSize) {
   std::fill_n(arena.base(), 1 << 16, std::byte{1});
   arena.give_back(512, 4096);  // pages of 64 KiB may begin and end anywhere
   EXPECT_EQ(std::count(arena.base(), arena.base() + (1 << 16), std::byte{0}), 4096);
+}
+
+/** The number after a word that begins a line of a file, behind the line that begins with `after`;
+ * -1 if there is none. */
+std::int64_t number_in(const char* file, const std::string& after, const std::string& word) {
+  std::ifstream lines(file);
+  std::string line;
+  while (!after.empty() && std::getline(lines, line) && !line.starts_with(after)) {
+  }
+  while (std::getline(lines, line)) {
+    if (line.starts_with(word)) return std::stoll(line.substr(word.size()));
+  }
+  return -1;
+}
+
+/** Kibibytes of a mapping in huge pages of shared memory. */
+std::int64_t huge_kibis(const void* address) {
+  std::ostringstream range;
+  range << std::hex << reinterpret_cast<std::uintptr_t>(address) << '-';
+  return number_in("/proc/self/smaps", range.str(), "ShmemPmdMapped:");
+}
+
+/** Private memory that this process has. */
+std::int64_t private_bytes() { return 1024 * number_in("/proc/self/status", "", "RssAnon:"); }
+
+/** Makes memory here, which another process then reads: one that has not inherited its mapping.
+ * Says with what status that has ended. */
+int read_elsewhere(const std::function<void()>& make, const std::function<int()>& read) {
+  int ends[2];
+  if (::pipe(ends) != 0) return -1;
+  const pid_t reader = ::fork();
+  if (reader == 0) {
+    char word = 0;
+    ::close(ends[1]);
+    std::_Exit(::read(ends[0], &word, 1) == 1 ? read() : kNotMade);
+  }
+  make();
+  int status = ::write(ends[1], "x", 1) == 1 ? 0 : -1;
+  ::close(ends[0]);
+  ::close(ends[1]);
+  ::waitpid(reader, &status, 0);
+  return status;
+}
+
+TEST(TableMemory, LiesInHugePagesForItsReadersToo) {
+  const std::string segment = new_segment();
+  std::unique_ptr<Arena> arena;
+  const auto make = [&] {
+    arena = std::make_unique<Arena>(segment, 64 * kHugePage);
+    arena->take(3 * kHugePage + page_size(), 3 * kHugePage);
+  };
+  const auto read = [&] {
+    const Arena reader(segment);
+    std::int64_t sum = 0;
+    for (std::int64_t i = 3; i < 7; ++i) {
+      sum += std::to_integer<int>(static_cast<volatile std::byte&>(reader.base()[i * kHugePage]));
+    }
+    return sum == 0 && huge_kibis(reader.base()) == 4096 ? 0 : 1;
+  };
+  const int status = read_elsewhere(make, read);
+  ASSERT_TRUE(arena->has_huge_pages().has_value());
+  if (!arena->has_huge_pages().value()) GTEST_SKIP() << "the kernel gives none";
+  EXPECT_EQ(huge_kibis(arena->base()), 4096);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(TableMemory, CannotBeWrittenByReaders) {
+  const std::string segment = new_segment();
+  std::unique_ptr<Arena> arena;
+  const auto make = [&] {
+    arena = std::make_unique<Arena>(segment, kHugePage);
+    arena->take(0, kHugePage);
+    arena->base()[7] = std::byte{7};
+  };
+  const auto write = [&] {
+    const Arena reader(segment);
+    if (reader.base()[7] != std::byte{7}) return 2;
+    std::signal(SIGSEGV, [](int /*signal*/) { std::_Exit(0); });
+    reader.base()[7] = std::byte{8};
+    return 1;
+  };
+  EXPECT_EQ(read_elsewhere(make, write), 0);
+  EXPECT_EQ(arena->base()[7], std::byte{7});
+}
+
+TEST(TableMemory, ForkedChildrenDoNotGetTheStateOfSharedTables) {
+  Table table({.spec = {.name = "items", .dim = 256, .rule = Adam{}}}, new_segment());
+  constexpr std::int64_t kRows = 20'000;
+  const auto bytes_before = private_bytes();
+  push(table, numbers(0, kRows), 1.0F);
+  EXPECT_GT(private_bytes() - bytes_before, kRows * 2'000) << "state is private";
+  check_in_process([&] {
+    return private_bytes() - bytes_before < kRows * 1'000 ? "" : "a child has the state";
+  });
 }
 
 TEST(TableMemory, IsWhatRowsNeedAndATenthAtMost) {
