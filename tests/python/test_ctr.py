@@ -235,18 +235,19 @@ def test_resumes_to_the_same_bits_on_other_servers(train):
     assert (rest[0]["auc"], rest[0]["eval_loss"]) == (whole[1]["auc"], whole[1]["eval_loss"])
 
 
-SYNC_AUC = 0.831  # with the example's defaults: a function of the seed, but for NumPy's last bits
+def test_async_and_geo_learn_as_much_as_sync(train):
+    """AUC with the example's defaults, after the same examples, within half a point."""
+    def auc_of(mode):
+        options = ("--examples", 50_000, "--epochs", 1)
+        return train("--mode", mode, ranks=ROLES, options=options)[-1]["auc"]
 
-
-@pytest.mark.parametrize("mode", ["async", "geo"])
-def test_async_and_geo_learn_as_much_as_sync(train, mode):
-    """AUC of the example as it is, after the same examples, within half a point."""
-    found = []
-    while len(found) < 2:  # who comes first decides, and on a busy machine some come late
-        found.append(train("--mode", mode, ranks=ROLES, options=())[-1]["auc"])
-        if abs(found[-1] - SYNC_AUC) <= 0.005:
-            return
-    pytest.fail(f"AUC {found}, but {SYNC_AUC} in sync mode")
+    sync = auc_of("sync")
+    assert sync > 0.76
+    for mode in ("async", "geo"):
+        found = auc_of(mode)
+        if abs(found - sync) > 0.005:  # it differs from run to run, most on a busy machine
+            found = auc_of(mode)
+        assert abs(found - sync) <= 0.005, (mode, found, sync)
 
 
 def test_local_is_for_one_process(tmp_path):
