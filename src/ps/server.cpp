@@ -165,6 +165,8 @@ class Server::Impl {
       case RequestKind::set_dense:
         stores_.apply(request, 1.0F);
         return Answer{};
+      case RequestKind::answer_all:
+        return Answer{};
       case RequestKind::look_up:
         return stores_.look_up(request);
       case RequestKind::pull_dense:

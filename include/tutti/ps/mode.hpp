@@ -25,7 +25,7 @@ struct Sync {
 /**
  * step() hands the batch over and returns. Servers apply pushes as they come, without dividing.
  * While servers are behind, batches wait, and those that wait are merged: summed for Sgd, averaged
- * for the other rules. What waits is sent by later calls of step(), flush() and barrier().
+ * for the other rules. What waits is sent by later calls but for pushes.
  */
 struct Async {
   std::int64_t max_merge_var_num = 20;  ///< batches merged into one push at most
@@ -44,6 +44,8 @@ struct HalfAsync {
  * Workers train copies of their own with the parameters' rules. Every `push_steps` steps, with x
  * the copy, o what it was at the last exchange, and T workers: d = (x - o) / T; o += d; the server
  * adds d; what it has then is s: x += s - o; o = s. stop() pushes what is left, x - o, whole.
+ * Progress that a server has no memory for is pushed again in the next exchange. Tables have no
+ * rules of entry and eviction.
  */
 struct Geo {
   std::int64_t push_steps = 100;

@@ -29,6 +29,8 @@ struct WorkerStats {
  * Errors: InvalidArgument, before anything is sent, for what does not fit the tables. PeerLost
  * naming a server that has died, from the next call that needs it on; calls that do not need it go
  * on. A push that a server refused for want of memory: SystemError from the next step() or flush().
+ * SystemError, too, where there is no memory to send it from: nothing of a push is sent then, and a
+ * batch by a later call, as a whole.
  */
 class Worker {
  public:

@@ -1,12 +1,10 @@
 // Publishes requests in shared memory, and waits for answers there.
 #include "ps/link/host_link.hpp"
 
-#include <cerrno>
 #include <cstddef>
 #include <span>
 #include <utility>
 
-#include "base/text.hpp"
 #include "base/waiter.hpp"
 #include "ps/link/control.hpp"
 #include "tutti/error.hpp"
@@ -34,7 +32,6 @@ HostLink::HostLink(mpi::Socket control, Name server, std::unique_ptr<BlockHeap> 
 Draft HostLink::draft(std::int64_t bytes) {
   if (bytes == 0) return {};
   for (;;) {
-    std::uint64_t oldest = 0;
     {
       const std::lock_guard lock(mutex_);
       throw_if_lost();
@@ -44,15 +41,16 @@ Draft HostLink::draft(std::int64_t bytes) {
         return {heap_->memory_of(block, bytes), block};
       } catch (const SystemError&) {
         if (answered_ == sent_ || bytes > heap_->most()) throw;  // nothing will be free
-        oldest = answered_ + 1;
       }
     }
-    if (!wait_for_answer(oldest)) {
-      throw SystemError("no shared memory for " + std::to_string(bytes) + " bytes to " +
-                            server_.text + " has become free within " + seconds_text(timeout_),
-                        ENOMEM);
-    }
+    wait(send({.kind = RequestKind::answer_all}, {}));
   }
+}
+
+void HostLink::discard(const Draft& draft) {
+  if (draft.handle == 0) return;
+  const std::lock_guard lock(mutex_);
+  heap_->give(draft.handle);
 }
 
 std::uint64_t HostLink::send(const RequestHeader& header, const Draft& draft) {

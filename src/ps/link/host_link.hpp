@@ -23,6 +23,7 @@ class HostLink final : public LinkEnd {
            std::shared_ptr<shm::Mapping> answers, std::chrono::milliseconds timeout);
 
   Draft draft(std::int64_t bytes) override;
+  void discard(const Draft& draft) override;
   std::uint64_t send(const RequestHeader& header, const Draft& draft) override;
   bool on_this_host() const override { return true; }
 

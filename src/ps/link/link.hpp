@@ -47,6 +47,8 @@ class Link {
   /** Room for `bytes` of payload: on a host where the server will read it. Waits for room, within
    * the deadline. Throws SystemError if there is no memory. */
   virtual Draft draft(std::int64_t bytes) = 0;
+  /** Gives back what was drafted and is not sent. */
+  virtual void discard(const Draft& draft) = 0;
   /** Sends what was drafted, which is gone even if this throws. Does not wait for the server, but
    * for the oldest of kMostUnanswered requests. Returns the request's number: 1, 2, ... */
   virtual std::uint64_t send(const RequestHeader& header, const Draft& draft) = 0;

@@ -17,11 +17,12 @@ enum class RequestKind : std::uint8_t {
   add_rows,      ///< as push_rows, without a rule (GEO)
   add_dense,     ///< all blocks of the server, one after the other (f32), without a rule (GEO)
   set_dense,     ///< as add_dense: initial values, of worker 0
+  answer_all,    ///< nothing; replied to at once, after all that came before
   end_round,     ///< reply: RoundReply; in sync mode once the round has been applied
   look_up,       ///< ids; reply: rows
   pull_dense,    ///< Ranges of the server's blocks; reply: their elements
   pull_changed,  ///< reply: ids, then rows that others changed since the last, `count` at most
-                 ///< (GEO)
+                 ///< (GEO); with kAgain the last reply's again, which has not come
   barrier,       ///< replied to once all workers that live have asked
   save,          ///< folder's name, empty: the server's own; `round`: this worker's saves before
   finish_save,   ///< the same once all servers' parts are there (sent to server 0)
@@ -33,6 +34,8 @@ inline constexpr std::uint8_t kHasShows = 1;
 inline constexpr std::uint8_t kHasClicks = 2;
 /** Of end_round: replied to once no worker that lives is `count` steps or more behind. */
 inline constexpr std::uint8_t kWaitForSlowest = 4;
+/** Of pull_changed. */
+inline constexpr std::uint8_t kAgain = 16;
 /** Of save: the reply has no payload once this part is there, and a byte before. */
 inline constexpr std::uint8_t kWhenWritten = 8;
 

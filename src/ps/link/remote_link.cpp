@@ -66,6 +66,11 @@ Draft RemoteLink::draft(std::int64_t bytes) {
   }
 }
 
+void RemoteLink::discard(const Draft& draft) {
+  const std::lock_guard lock(mutex_);
+  drafts_.erase(draft.handle);
+}
+
 std::uint64_t RemoteLink::send(const RequestHeader& header, const Draft& draft) {
   std::unique_lock lock(mutex_);
   PayloadMemory payload;

@@ -27,6 +27,7 @@ class RemoteLink final : public LinkEnd {
   ~RemoteLink() override;
 
   Draft draft(std::int64_t bytes) override;
+  void discard(const Draft& draft) override;
   std::uint64_t send(const RequestHeader& header, const Draft& draft) override;
   bool on_this_host() const override { return false; }
   std::int64_t bytes_sent() const override { return bytes_sent_; }

@@ -56,6 +56,10 @@ void Batch::add_rows(int table, const RowPush& push, const IdShare& share) {
   }
 }
 
+void Batch::reserve_dense() {
+  if (!dense_) dense_ = servers_->draft_gradients(server_);
+}
+
 void Batch::add_dense(const Servers::Piece& piece, const float* gradient) {
   add_to_block(piece.block, gradient);
   std::int64_t& batches = blocks_[piece.block].batches;
@@ -64,7 +68,7 @@ void Batch::add_dense(const Servers::Piece& piece, const float* gradient) {
 }
 
 void Batch::add_to_block(std::size_t number, const float* gradient) {
-  if (!dense_) dense_ = servers_->draft_gradients(server_);
+  reserve_dense();
   BlockSum& block = blocks_[number];
   const std::int64_t count = elements_of(number);
   if (block.batches > 0) {
@@ -124,13 +128,16 @@ RowPush Batch::contents(const Rows& rows) {
 }
 
 void Batch::send(Servers& servers, std::int64_t round) {
+  std::vector<Drafted> rows;  // all are written before the first is sent: or else nothing is
   for (std::size_t i = 0; i < tables_.size(); ++i) {
     if (tables_[i].batches == 0) continue;
     const auto table = static_cast<int>(i);
     const RowPush push = contents(tables_[i]);
-    servers.push_rows(server_, RequestKind::push_rows, table, push, {push.ids, {}},
-                      scale_of(servers.table(table).rule, tables_[i].batches), round);
+    rows.push_back(servers.draft_rows(server_, RequestKind::push_rows, table, push, {push.ids, {}},
+                                      scale_of(servers.table(table).rule, tables_[i].batches),
+                                      round));
   }
+  for (Drafted& drafted : rows) servers.send_rows(drafted);
   if (!finish_dense().empty()) {
     servers.push_gradients(server_, *std::exchange(dense_, std::nullopt), dense_elements_, numbers_,
                            round);

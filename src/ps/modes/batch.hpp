@@ -18,6 +18,8 @@ class Batch {
   Batch(const Servers& servers, int server);
 
   void add_rows(int table, const RowPush& push, const IdShare& share);
+  /** Takes the memory for gradients of blocks, so that there is some for add_dense(). */
+  void reserve_dense();
   /** The gradient of a block: `piece.count` elements. */
   void add_dense(const Servers::Piece& piece, const float* gradient);
   /** Merges a later one. */

@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <functional>
+#include <iterator>
 #include <string>
+#include <utility>
 
 #include "ps/table/initial.hpp"
 #include "ps/table/rules.hpp"
@@ -20,11 +23,8 @@ std::vector<OwnBlock> own_blocks(const Servers& servers, int server) {
   return blocks;
 }
 
-/** A worker's copy has every row that the server has, and no other: it admits and keeps all. */
 TableSpec copied(const TableSpec& spec) {
   TableSpec copy = spec;
-  copy.entry = AdmitAll{};
-  copy.eviction = {};
   copy.consistent_rows = false;
   return copy;
 }
@@ -70,8 +70,8 @@ GeoCopy::GeoCopy(Servers& servers, int server, std::uint64_t seed)
   for (const TableSpec& spec : servers.tables()) {
     const std::uint64_t of_table = table_seed(seed, spec.name);
     tables_.push_back({Table({copied(spec), of_table, server, servers.count()}, ""),
-                       Table({snapshot_of(spec), of_table, server, servers.count()}, ""),
-                       Merger(0)});
+                       Table({snapshot_of(spec), of_table, server, servers.count()}, ""), Merger(0),
+                       false});
   }
   dense_o_.resize(static_cast<std::size_t>(dense_.elements()));
 }
@@ -105,23 +105,39 @@ void GeoCopy::train(Batch& batch) {
 }
 
 void GeoCopy::send_progress(int workers, std::int64_t round) {
+  confirm_progress();  // an exchange may have ended before it did
   const auto divisor = static_cast<float>(workers);
   for (int number = 0; number < std::ssize(tables_); ++number) {
     CopiedTable& copy = table(number);
-    const std::span<const std::int64_t> ids = copy.trained.ids();
+    std::vector<std::int64_t> ids(copy.trained.ids().begin(), copy.trained.ids().end());
+    if (ids.empty()) continue;
     std::vector<float> progress = rows_of(copy.x, ids);
     std::vector<float> o = rows_of(copy.o, ids);
     to_progress(progress, o, divisor);
-    servers_.push_rows(server_, RequestKind::add_rows, number, {ids, progress.data()}, {ids, {}},
-                       1.0F, round);
-    add(o, progress);
-    set_rows(copy.o, ids, o);
+    Drafted rows = draft_rows(number, ids, progress, round);
+    add(progress, o);
+    set_rows(copy.o, ids, progress);
     copy.trained.clear();
+    sent_.push_back({number, std::move(ids), std::move(o), servers_.send_rows(rows)});
   }
   if (dense_o_.empty()) return;
   const std::vector<float> progress = dense_progress(divisor);
   servers_.send_values(server_, RequestKind::add_dense, progress, round);
   add(dense_o_, progress);
+}
+
+void GeoCopy::confirm_progress() {
+  std::exception_ptr failure;
+  for (SentRows& sent : std::exchange(sent_, {})) {
+    try {
+      servers_.take(server_, sent.asked);
+    } catch (const SystemError&) {
+      failure = std::current_exception();
+      set_rows(table(sent.table).o, sent.ids, sent.before);
+      table(sent.table).trained.add(sent.ids, nullptr);
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
 void GeoCopy::receive() {
@@ -146,6 +162,7 @@ void GeoCopy::receive() {
 }
 
 void GeoCopy::send_rest(std::int64_t round) {
+  confirm_progress();
   for (int number = 0; number < std::ssize(tables_); ++number) send_rest_of_table(number, round);
   if (dense_o_.empty()) return;
   servers_.send_values(server_, RequestKind::add_dense, dense_progress(1.0F), round);
@@ -153,24 +170,43 @@ void GeoCopy::send_rest(std::int64_t round) {
 
 void GeoCopy::send_rest_of_table(int number, std::int64_t round) {
   const CopiedTable& copy = table(number);
+  const auto dim = static_cast<std::size_t>(servers_.table(number).dim);
   std::vector<std::int64_t> ids;
+  std::vector<float> progress;
+  std::vector<float> o(dim);
   const auto send = [&] {
-    std::vector<float> progress = rows_of(copy.x, ids);
-    to_progress(progress, rows_of(copy.o, ids), 1.0F);
-    servers_.push_rows(server_, RequestKind::add_rows, number, {ids, progress.data()}, {ids, {}},
-                       1.0F, round);
+    if (ids.empty()) return;
+    Drafted rows = draft_rows(number, ids, progress, round);
+    servers_.send_rows(rows);
     ids.clear();
+    progress.clear();
   };
   for (int shard = 0; shard < Table::kShards; ++shard) {
-    copy.x.for_each_row(shard, [&](const StoredRow& row) { ids.push_back(row.id); });
+    copy.x.for_each_row(shard, [&](const StoredRow& row) {
+      const std::span x(row.weights, dim);
+      copy.o.lookup(std::span(&row.id, 1), {}, o.data());
+      if (std::ranges::equal(x, o)) return;  // nothing is left of it
+      ids.push_back(row.id);
+      std::ranges::transform(x, o, std::back_inserter(progress), std::minus<>());
+    });
     if (std::ssize(ids) >= kRows) send();
   }
   send();
 }
 
+Drafted GeoCopy::draft_rows(int table, std::span<const std::int64_t> ids,
+                            const std::vector<float>& progress, std::int64_t round) const {
+  return servers_.draft_rows(server_, RequestKind::add_rows, table, {ids, progress.data()},
+                             {ids, {}}, 1.0F, round);
+}
+
 GeoCopy::Rows GeoCopy::pull_changed(int table) {
-  Asked asked =
-      servers_.ask(server_, {.kind = RequestKind::pull_changed, .table = table, .count = kRows});
+  bool& pulling = this->table(table).pulling;
+  const bool again = std::exchange(pulling, true);
+  Asked asked = servers_.ask(server_, {.kind = RequestKind::pull_changed,
+                                       .flags = again ? kAgain : std::uint8_t{0},
+                                       .table = table,
+                                       .count = kRows});
   const Reply reply = servers_.take(server_, asked);
   const auto dim = static_cast<std::size_t>(servers_.table(table).dim);
   const std::size_t row = sizeof(std::int64_t) + dim * sizeof(float);
@@ -180,6 +216,7 @@ GeoCopy::Rows GeoCopy::pull_changed(int table) {
                 std::to_string(reply.payload.size()) + " bytes with changed rows");
   }
   Rows rows{std::vector<std::int64_t>(count), std::vector<float>(count * dim)};
+  pulling = false;
   if (count == 0) return rows;
   std::memcpy(rows.ids.data(), reply.payload.data(), count * sizeof(std::int64_t));
   std::memcpy(rows.values.data(), reply.payload.data() + count * sizeof(std::int64_t),

@@ -32,6 +32,9 @@ class GeoCopy {
   /** Applies the parameters' rules to x. */
   void train(Batch& batch);
   void send_progress(int workers, std::int64_t round);
+  /** Waits for what that has come to: progress that the server has no memory for is this worker's
+   * again, and SystemError is thrown. */
+  void confirm_progress();
   void receive();
   /** Sends x - o of all rows and elements. */
   void send_rest(std::int64_t round);
@@ -40,7 +43,15 @@ class GeoCopy {
   struct CopiedTable {
     Table x;
     Table o;
-    Merger trained;  ///< ids since the last exchange, without rows
+    Merger trained;        ///< ids since the last exchange, without rows
+    bool pulling = false;  ///< changed rows are asked for, and have not come
+  };
+  /** Progress on its way, as if it had come there. */
+  struct SentRows {
+    int table;
+    std::vector<std::int64_t> ids;
+    std::vector<float> before;  ///< o
+    Asked asked;
   };
   struct Rows {
     std::vector<std::int64_t> ids;
@@ -51,6 +62,8 @@ class GeoCopy {
   /** The next rows that others have changed; fewer than kRows: there are no more. */
   Rows pull_changed(int table);
   void send_rest_of_table(int number, std::int64_t round);
+  Drafted draft_rows(int table, std::span<const std::int64_t> ids,
+                     const std::vector<float>& progress, std::int64_t round) const;
   /** (x - o) / divisor of the dense blocks. */
   std::vector<float> dense_progress(float divisor) const;
 
@@ -59,6 +72,7 @@ class GeoCopy {
   Servers& servers_;
   int server_;
   std::vector<CopiedTable> tables_;
+  std::vector<SentRows> sent_;
   DenseStore dense_;  // x
   std::vector<float> dense_o_;
 };

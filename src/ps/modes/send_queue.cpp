@@ -27,17 +27,18 @@ void SendQueue::or_give_up(const Action& action) {
 void SendQueue::put(Batch& batch, std::int64_t round) {
   const Finally taken([&] { batch.clear(); });
   or_give_up([&] {
-    go_on();
-    if (waiting_.empty() && (batch.empty() || unanswered_.size() < kUnanswered)) {
-      send(batch, round);
-    } else if (batch.empty()) {
+    if (!batch.empty()) {
+      take_answers();
+      enqueue(batch, round);
+    } else if (!waiting_.empty()) {
       waiting_.back().round = round;
     } else {
-      enqueue(batch, round);
-      while (waiting_batches_ > limits_.waiting) {
-        take_answer();
-        go_on();
-      }
+      send(batch, round);
+    }
+    go_on();
+    while (waiting_batches_ > limits_.waiting) {
+      take_answer();
+      go_on();
     }
     servers_.throw_refusal(server_);
   });
@@ -53,6 +54,14 @@ void SendQueue::flush() {
     unchecked_ = false;
     servers_.throw_refusal(server_);
   });
+}
+
+void SendQueue::move_on() {
+  if (waiting_.empty()) return;
+  try {
+    go_on();
+  } catch (const Error&) {  // the next put() or flush() throws it again
+  }
 }
 
 void SendQueue::send(Batch& batch, std::int64_t round) {
@@ -75,15 +84,19 @@ void SendQueue::enqueue(Batch& batch, std::int64_t round) {
 }
 
 void SendQueue::go_on() {
-  while (!unanswered_.empty() && unanswered_.front().is_answered()) take_answer();
+  take_answers();
   while (!waiting_.empty() && unanswered_.size() < kUnanswered) {
-    Waiting next = std::move(waiting_.front());
-    waiting_.pop_front();
+    Waiting& next = waiting_.front();
+    send(next.batch, next.round);  // or it waits on
     waiting_batches_ -= next.batch.batches();
-    send(next.batch, next.round);
     next.batch.clear();
     spare_.push_back(std::move(next.batch));
+    waiting_.pop_front();
   }
+}
+
+void SendQueue::take_answers() {
+  while (!unanswered_.empty() && unanswered_.front().is_answered()) take_answer();
 }
 
 void SendQueue::take_answer() {

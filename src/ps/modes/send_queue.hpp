@@ -23,11 +23,13 @@ class SendQueue {
   };
   SendQueue(Servers& servers, News& news, int server, const Limits& limits);
 
-  /** `batch` is empty then. Waits while too many wait. Throws PeerLost; and, for an earlier push,
-   * SystemError if it was refused. */
+  /** `batch` is empty then. Waits while too many wait. Throws PeerLost; SystemError where there is
+   * no memory to send it, so that it waits on, or if an earlier push was refused. */
   void put(Batch& batch, std::int64_t round);
   /** Waits until all has been applied. Errors as of put(). */
   void flush();
+  /** Sends what waits, if the server has caught up. Throws nothing. */
+  void move_on();
 
  private:
   static constexpr std::size_t kUnanswered = 2;
@@ -40,6 +42,8 @@ class SendQueue {
   void enqueue(Batch& batch, std::int64_t round);
   /** Sends what waits, as far as there is room. */
   void go_on();
+  /** Those that are there; and the next, which is waited for. */
+  void take_answers();
   void take_answer();
   template <class Action>
   void or_give_up(const Action& action);

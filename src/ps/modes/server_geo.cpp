@@ -19,21 +19,24 @@ class ChangedIds {
  public:
   void add(std::span<const std::int64_t> ids) { changed_.add(ids, nullptr); }
 
-  /** The next, `count` at most. Ids that change while a worker takes them in parts come again. */
-  std::span<const std::int64_t> take(std::size_t count) {
+  /** The next, `count` at most. Ids that change while a worker takes them in parts come again; and
+   * with `again` so do those taken last. */
+  std::span<const std::int64_t> take(std::size_t count, bool again) {
+    if (again) taken_ = last_;
     if (taken_ == taking_.ids().size()) {
       std::swap(taking_, changed_);
       changed_.clear();
       taken_ = 0;
     }
-    const std::size_t begin = std::exchange(taken_, std::min(taking_.ids().size(), taken_ + count));
-    return taking_.ids().subspan(begin, taken_ - begin);
+    last_ = std::exchange(taken_, std::min(taking_.ids().size(), taken_ + count));
+    return taking_.ids().subspan(last_, taken_ - last_);
   }
 
  private:
   Merger changed_{0};
   Merger taking_{0};
-  std::size_t taken_ = 0;
+  std::size_t last_ = 0;   // where those taken last begin,
+  std::size_t taken_ = 0;  // and end
 };
 
 class GeoServer final : public ServerMode {
@@ -45,11 +48,12 @@ class GeoServer final : public ServerMode {
   }
 
   void push(const Request& request) override {
-    stores_.apply(request, 1.0F);
+    // First: who is told of rows that then do not change has lost nothing.
     if (request.header.kind == RequestKind::add_rows) {
-      note(static_cast<std::size_t>(request.header.table),
-           stores_.rows(request.header, request.payload).ids, request.worker);
+      const RowsOfRequest rows = stores_.rows(request.header, request.payload);
+      note(static_cast<std::size_t>(request.header.table), rows.ids, request.worker);
     }
+    stores_.apply(request, 1.0F);
     answer(request, {});
   }
 
@@ -60,7 +64,8 @@ class GeoServer final : public ServerMode {
     if (table >= stores_.tables().size() || request.header.count < 1)
       refuse("pull_changed: ", request.header.count, " rows of table ", request.header.table);
     ChangedIds& changed = changed_[static_cast<std::size_t>(request.worker)][table];
-    const auto ids = changed.take(static_cast<std::size_t>(request.header.count));
+    const auto ids = changed.take(static_cast<std::size_t>(request.header.count),
+                                  (request.header.flags & kAgain) != 0);
     const Table& from = stores_.tables()[table];
     Answer answer;
     answer.payload.resize(ids.size_bytes() +

@@ -20,7 +20,7 @@ constexpr std::int64_t kStreamed = std::int64_t{8} << 20U;
 /** Writes what a payload consists of, one after the other. */
 class PayloadWriter {
  public:
-  explicit PayloadWriter(const Draft& draft) : to_(draft.payload.data()) {}
+  explicit PayloadWriter(std::byte* payload) : to_(payload) {}
 
   template <class T>
   T* next(std::int64_t count) {
@@ -213,36 +213,36 @@ void Servers::pull_blocks(int server, float* values) {
   finish_pull(all, asked, values);
 }
 
-void Servers::push_rows(int server, RequestKind kind, int table, const RowPush& push,
-                        const IdShare& share, float scale, std::int64_t round) {
+Drafted Servers::draft_rows(int server, RequestKind kind, int table, const RowPush& push,
+                            const IdShare& share, float scale, std::int64_t round) const {
   const std::int64_t count = std::ssize(share.ids);
-  if (count == 0) return;
   const std::int64_t dim = this->table(table).dim;
-  const std::int64_t floats = dim + (push.shows != nullptr) + (push.clicks != nullptr);
-  RequestHeader header{.kind = kind,
-                       .table = table,
-                       .count = count,
-                       .round = round,
-                       .payload_bytes = count * (kId + floats * kFloat)};
-  Link& link = this->link(server);
-  const Draft draft = link.draft(header.payload_bytes);
-  PayloadWriter payload(draft);
+  const bool has_shows = push.shows != nullptr;
+  const bool has_clicks = push.clicks != nullptr;
+  const int flags = (has_shows ? kHasShows : 0) | (has_clicks ? kHasClicks : 0);
+  Drafted drafted(link(server),
+                  {.kind = kind,
+                   .flags = static_cast<std::uint8_t>(flags),
+                   .table = table,
+                   .count = count,
+                   .round = round,
+                   .payload_bytes = count * (kId + (dim + has_shows + has_clicks) * kFloat)});
+  PayloadWriter payload(drafted.payload());
   std::memcpy(payload.next<std::int64_t>(count), share.ids.data(), share.ids.size_bytes());
   auto* const rows = payload.next<float>(count * dim);
   gather(push.rows, share.positions, count, dim, rows);
   if (scale != 1.0F)
     std::transform(rows, rows + count * dim, rows, [=](float x) { return x * scale; });
-  if (push.shows != nullptr) {
-    header.flags |= kHasShows;
-    gather(push.shows, share.positions, count, 1, payload.next<float>(count));
-  }
-  if (push.clicks != nullptr) {
-    header.flags |= kHasClicks;
-    gather(push.clicks, share.positions, count, 1, payload.next<float>(count));
-  }
-  link.forget(link.send(header, draft));
+  if (has_shows) gather(push.shows, share.positions, count, 1, payload.next<float>(count));
+  if (has_clicks) gather(push.clicks, share.positions, count, 1, payload.next<float>(count));
+  return drafted;
+}
+
+Asked Servers::send_rows(Drafted& rows) {
+  Asked asked = rows.send();
   ++counters_.pushes;
-  counters_.rows_pushed += count;
+  counters_.rows_pushed += rows.header.count;
+  return asked;
 }
 
 void Servers::send_values(int server, RequestKind kind, std::span<const float> values,

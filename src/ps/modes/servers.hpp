@@ -54,6 +54,34 @@ class Asked {
   std::uint64_t number_ = 0;
 };
 
+/** A request that is written; if nobody sends it, it has never been. */
+class Drafted {
+ public:
+  Drafted(Link& link, const RequestHeader& request)
+      : header(request), link_(&link), draft_(link.draft(request.payload_bytes)) {}
+  Drafted(const Drafted&) = delete;
+  Drafted& operator=(const Drafted&) = delete;
+  Drafted(Drafted&& other) noexcept
+      : header(other.header), link_(std::exchange(other.link_, nullptr)), draft_(other.draft_) {}
+  Drafted& operator=(Drafted&&) = delete;
+  ~Drafted() {
+    if (link_ != nullptr) link_->discard(draft_);
+  }
+
+  std::byte* payload() const { return draft_.payload.data(); }
+  /** Once. */
+  Asked send() {
+    Link& link = *std::exchange(link_, nullptr);
+    return {link, link.send(header, draft_)};
+  }
+
+  const RequestHeader header;
+
+ private:
+  Link* link_;
+  Draft draft_;
+};
+
 /** What a worker has done, counted by whichever thread does it. */
 struct WorkerCounters {
   std::atomic<std::int64_t> steps{0};
@@ -104,9 +132,10 @@ class Servers {
   /** All blocks of a server. */
   void pull_blocks(int server, float* values);
 
-  /** The rows at `share`, each times `scale`. Nobody waits for the reply. */
-  void push_rows(int server, RequestKind kind, int table, const RowPush& push, const IdShare& share,
-                 float scale, std::int64_t round);
+  /** push_rows or add_rows: the rows at `share`, of which there are some, each times `scale`. */
+  Drafted draft_rows(int server, RequestKind kind, int table, const RowPush& push,
+                     const IdShare& share, float scale, std::int64_t round) const;
+  Asked send_rows(Drafted& rows);
   /** set_dense and add_dense: values of all blocks. Nobody waits for the reply. */
   void send_values(int server, RequestKind kind, std::span<const float> values, std::int64_t round);
   /** Room for the gradients of all blocks of a server; and push_dense, once those of some are

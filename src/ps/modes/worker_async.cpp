@@ -30,6 +30,15 @@ class MergingWorker : public WorkerMode {
     open_.add_dense(parameter, gradient);
   }
 
+  void look_up(int table, std::span<const std::int64_t> ids, float* rows) final {
+    move_on();
+    WorkerMode::look_up(table, ids, rows);
+  }
+  void pull_dense(int parameter, float* value) final {
+    move_on();
+    WorkerMode::pull_dense(parameter, value);
+  }
+
   void step() final {
     const std::lock_guard lock(stepping_);
     open_.take(ended_);
@@ -61,6 +70,13 @@ class MergingWorker : public WorkerMode {
   std::int64_t steps() const { return steps_; }
 
  private:
+  /** Who reads for long ends no batch that would take along those that wait. */
+  void move_on() {
+    const std::unique_lock lock(stepping_, std::try_to_lock);
+    if (!lock) return;
+    for (SendQueue& queue : queues_) queue.move_on();
+  }
+
   OpenBatch open_;
   std::mutex stepping_;
   std::vector<Batch> ended_;

@@ -78,6 +78,7 @@ class GeoWorker final : public WorkerMode {
     // What is received has to have this worker's own progress in it: dense values are read where
     // they lie, which waits for nothing.
     std::vector<Asked> asked = ask_end_round(steps_);
+    for_each_server(servers_, [&](int server) { copy(server).confirm_progress(); });
     take_end_round(asked);
     for_each_server(servers_, [&](int server) { copy(server).receive(); });
   }

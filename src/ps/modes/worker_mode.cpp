@@ -50,6 +50,8 @@ void OpenBatch::add_rows(int table, const RowPush& push) {
 
 void OpenBatch::add_dense(int parameter, std::span<const float> gradient) {
   const std::lock_guard lock(mutex_);
+  for (const Servers::Piece& piece : servers_.pieces(parameter))
+    parts_[static_cast<std::size_t>(piece.server)].reserve_dense();
   for (const Servers::Piece& piece : servers_.pieces(parameter)) {
     parts_[static_cast<std::size_t>(piece.server)].add_dense(piece,
                                                              gradient.data() + piece.in_parameter);

@@ -29,11 +29,15 @@ class SyncWorker final : public WorkerMode {
     const TableSpec& spec = servers_.table(table);
     const IdSplit split(push.ids, spec.split, servers_.count(), spec.padding_idx);
     const std::lock_guard lock(mutex_);
-    pushed_ = true;
+    std::vector<Drafted> parts;  // all are written before the first is sent: or else there is none
     for (int server = 0; server < servers_.count(); ++server) {
-      servers_.push_rows(server, RequestKind::push_rows, table, push, split.share(server), 1.0F,
-                         round_);
+      const IdShare share = split.share(server);
+      if (share.ids.empty()) continue;
+      parts.push_back(
+          servers_.draft_rows(server, RequestKind::push_rows, table, push, share, 1.0F, round_));
     }
+    pushed_ = true;
+    for (Drafted& part : parts) servers_.send_rows(part);
   }
 
   void push_dense(int parameter, std::span<const float> gradient) override {

@@ -3,12 +3,14 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <latch>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/deadline.hpp"
 #include "ps/job.hpp"
 
 namespace tutti::ps::test {
@@ -118,6 +120,24 @@ TEST(PsAsync, MergesWhatWaitsAsMeansForOtherRules) {
     job.release(1);
     worker.flush();
     expect_sum(worker, 4 + 8 + 18);  // two that were sent, and the mean of four
+    worker.stop();
+  });
+}
+
+TEST(PsAsync, WhoOnlyReadsSendsWhatWaits) {
+  Job job(options_of(Async{}, 1, 1));
+  job.run([&](Worker& worker) {
+    job.hold(0);
+    for (int step = 0; step < 4; ++step) {
+      push(worker, 1);
+      worker.step();
+    }
+    job.release(0);
+    Deadline deadline(std::chrono::seconds(20));
+    while (rows_of(worker, 0, kIds, kDim)[1 * kDim] < 4 && !deadline.expired()) {
+    }
+    EXPECT_FALSE(deadline.expired());
+    expect_sum(worker, 4);
     worker.stop();
   });
 }

@@ -1,25 +1,18 @@
 // A push that a server has no memory for is an error of a later call; what was there before stays.
 #include <gtest/gtest.h>
-#include <sched.h>
-#include <sys/mount.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <exception>
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "own_mounts.hpp"
 #include "ps/job.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::ps::test {
 namespace {
 
-constexpr int kSkipped = 77;
 constexpr std::int64_t kDim = 64;
 constexpr std::int64_t kBatch = 4'000;
 
@@ -37,11 +30,7 @@ void push(Worker& worker, std::int64_t number) {
 
 /** What is wrong with a job that takes all of a small /dev/shm; nothing if all is well. */
 std::string fill_small_memory(const Mode& mode) {
-  if (::unshare(CLONE_NEWNS) != 0 ||
-      ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-      ::mount("none", "/dev/shm", "tmpfs", 0, "size=48m") != 0) {
-    std::_Exit(kSkipped);
-  }
+  mount_shared_memory("size=48m");
   JobOptions options{.mode = mode};
   options.tables.push_back(
       {.name = "item", .dim = kDim, .rule = Sgd{.lr = 1}, .initial = Constant{}});
@@ -66,25 +55,32 @@ std::string fill_small_memory(const Mode& mode) {
 }
 
 TEST(PsWorker, ARefusedPushIsAnErrorOfTheNextStepOrFlush) {
-  for (const Mode& mode : {Mode(Sync{}), Mode(Async{}), Mode(HalfAsync{})}) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      std::string wrong;
-      try {
-        wrong = fill_small_memory(mode);
-      } catch (const std::exception& error) {
-        wrong = error.what();
-      }
-      std::fprintf(stderr, "%s", wrong.c_str());
-      std::_Exit(wrong.empty() && !HasFailure() ? 0 : 1);
-    }
-    int status = 0;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == kSkipped) {
-      GTEST_SKIP() << "only root can make /dev/shm small: nothing was tested";
-    }
-    EXPECT_EQ(status, 0) << mode.index();
-  }
+  for (const Mode& mode : {Mode(Sync{}), Mode(Async{}), Mode(HalfAsync{})})
+    check_in_process([&] { return fill_small_memory(mode); });
+}
+
+/** What is wrong with a round of more bytes than /dev/shm has; nothing if all is well. */
+std::string push_more_than_memory() {
+  mount_shared_memory("size=16m");
+  constexpr int kPushes = 24;  // of a megabyte
+  JobOptions options{.mode = Sync{}};
+  options.tables.push_back(
+      {.name = "item", .dim = kDim, .rule = Sgd{.lr = 1}, .initial = Constant{}});
+  Job job(options);
+  std::string wrong;
+  job.run([&](Worker& worker) {
+    for (int i = 0; i < kPushes; ++i)
+      worker.push(0, batch(0), std::vector<float>(kBatch * kDim, -1.0F));
+    worker.step();
+    if (rows_of(worker, 0, batch(0), kDim) != std::vector<float>(kBatch * kDim, kPushes))
+      wrong = "a push of the round is missing";
+    worker.stop();
+  });
+  return wrong;
+}
+
+TEST(PsWorker, ARoundInSyncModeMayHaveMoreThanSharedMemory) {
+  check_in_process(push_more_than_memory);
 }
 
 }  // namespace

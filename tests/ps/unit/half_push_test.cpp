@@ -1,0 +1,79 @@
+// Where memory is short a worker sends a push, or a batch, whole or not at all.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "fake_link.hpp"
+#include "ps/worker.hpp"
+
+namespace tutti::ps::test {
+namespace {
+
+const std::vector<std::int64_t> kIds{1, 2, 3, 4, 5, 6, 7, 8, 9};
+const std::vector<float> kRows(kIds.size());
+
+std::unique_ptr<Worker> worker_of(std::span<FakeServer> servers, int tables, const Mode& mode) {
+  WorkerParts parts;
+  parts.workers = {{0, "worker 0"}};
+  parts.mode = mode;
+  for (std::size_t i = 0; i < servers.size(); ++i) {
+    servers[i].answer = [](const FakeServer::Got& got) {
+      Reply reply;
+      if (got.header.kind == RequestKind::end_round) reply.payload.resize(sizeof(RoundReply));
+      return reply;
+    };
+    parts.servers.push_back(end_of(servers[i], static_cast<int>(i)));
+    parts.servers.back().blocks.push_back(
+        {0, static_cast<std::int64_t>(i), static_cast<std::int64_t>(i) * 2, 2, "bias"});
+  }
+  parts.dense.push_back({.name = "bias", .shape = {4}, .initial = {}});
+  parts.loaded = true;
+  for (int table = 0; table < tables; ++table)
+    parts.tables.push_back({.name = "table " + std::to_string(table), .dim = 1});
+  return make_worker(std::move(parts));
+}
+
+TEST(PsWorker, APushThatOneServerHasNoRoomForIsSentToNone) {
+  std::array<FakeServer, 2> servers;
+  const auto worker = worker_of(servers, 1, Sync{});
+  servers[1].drafts_left = 0;
+  EXPECT_THROW(worker->push(0, kIds, kRows), SystemError);
+  EXPECT_EQ(servers[0].count(RequestKind::push_rows), 0);
+  servers[1].drafts_left = 100;
+  worker->push(0, kIds, kRows);
+  worker->step();
+  EXPECT_EQ(servers[0].count(RequestKind::push_rows), 1);
+  EXPECT_EQ(servers[1].count(RequestKind::push_rows), 1);
+}
+
+TEST(PsWorker, AGradientThatOneServerHasNoRoomForIsSentToNone) {
+  for (const Mode& mode : {Mode(Sync{}), Mode(Async{})}) {
+    std::array<FakeServer, 2> servers;
+    const auto worker = worker_of(servers, 0, mode);
+    servers[1].drafts_left = 0;
+    EXPECT_THROW(worker->push_dense(0, std::vector<float>(4)), SystemError);
+    worker->step();
+    EXPECT_EQ(servers[0].count(RequestKind::push_dense), 0);
+  }
+}
+
+TEST(PsWorker, ABatchThatThereIsNoRoomForIsSentLaterAsAWhole) {
+  for (const Mode& mode : {Mode(Async{}), Mode(HalfAsync{})}) {
+    std::array<FakeServer, 1> servers;
+    const auto worker = worker_of(servers, 2, mode);
+    worker->push(0, kIds, kRows);
+    worker->push(1, kIds, kRows);
+    servers[0].drafts_left = 1;
+    EXPECT_THROW(worker->step(), SystemError);
+    EXPECT_EQ(servers[0].count(RequestKind::push_rows), 0);
+    servers[0].drafts_left = 100;
+    worker->flush();
+    EXPECT_EQ(servers[0].count(RequestKind::push_rows), 2);
+  }
+}
+
+}  // namespace
+}  // namespace tutti::ps::test
