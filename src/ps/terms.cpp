@@ -8,6 +8,7 @@
 #include "base/refuse.hpp"
 #include "ps/modes/check.hpp"
 #include "ps/table/describe.hpp"
+#include "ps/table/row_reader.hpp"
 #include "ps/table/table.hpp"
 
 namespace tutti::ps {
@@ -49,6 +50,16 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return "(" + text + ")";
 }
 
+/** Workers' copies of a row cannot hear that the server's begins, or begins again, later. */
+void check_for_geo(const TableSpec& table) {
+  const char* option = !std::holds_alternative<AdmitAll>(table.entry) ? "entry"
+                       : evicts(table)                                ? "eviction"
+                                                                      : nullptr;
+  if (option == nullptr) return;
+  refuse("table '", table.name, "': ", option,
+         " is set, but in Geo mode rows are admitted and kept");
+}
+
 }  // namespace
 
 void check(const FleetOptions& options) {
@@ -56,6 +67,7 @@ void check(const FleetOptions& options) {
   std::set<std::string> names;
   for (const TableSpec& table : options.tables) {
     check(table);
+    if (std::holds_alternative<Geo>(options.mode)) check_for_geo(table);
     if (!names.insert(table.name).second) refuse("two tables have the name '", table.name, "'");
   }
   if (options.timeout && options.timeout->count() <= 0) {

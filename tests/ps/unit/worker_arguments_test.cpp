@@ -10,6 +10,7 @@
 
 #include "ps/job.hpp"
 #include "ps/modes/check.hpp"
+#include "ps/terms.hpp"
 #include "support/thrown.hpp"
 #include "tutti/error.hpp"
 
@@ -88,6 +89,21 @@ TEST(PsModes, OptionsThatMakeNoSenseAreRefused) {
   for (const auto& [mode, text] : wrong)
     EXPECT_EQ(text_of<InvalidArgument>([&, mode = mode] { check(mode); }), text);
   check(Mode(Async{.staleness = 1}));
+}
+
+TEST(PsModes, GeoRefusesTablesWhoseRowsComeAndGo) {
+  FleetOptions options;
+  options.tables.push_back({.name = "item", .dim = 1});
+  options.mode = Geo{};
+  check(options);
+  options.tables[0].eviction.max_age = 5;
+  EXPECT_EQ(text_of<InvalidArgument>([&] { check(options); }),
+            "table 'item': eviction is set, but in Geo mode rows are admitted and kept");
+  options.tables[0].entry = AdmitCount{2};
+  EXPECT_EQ(text_of<InvalidArgument>([&] { check(options); }),
+            "table 'item': entry is set, but in Geo mode rows are admitted and kept");
+  options.mode = Async{};
+  check(options);
 }
 
 }  // namespace
