@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <random>
 #include <span>
 #include <vector>
 
+#include "base/deadline.hpp"
 #include "ps/dense/store.hpp"
 #include "ps/table/initial.hpp"
 #include "ps/table/merge.hpp"
@@ -208,7 +210,11 @@ TEST_F(Modes, GeoBringsWhatOthersHaveLearntToTheLast) {
       return std::ranges::all_of(values,
                                  [=](float value) { return std::abs(value - expected) < 0.01F; });
     };
-    while (!is_near(rows_of(worker), all) || !is_near(dense_of(worker), all + 2)) worker.step();
+    Deadline deadline(std::chrono::seconds(20));
+    while (!is_near(rows_of(worker), all) || !is_near(dense_of(worker), all + 2)) {
+      ASSERT_FALSE(deadline.expired()) << rows_of(worker)[0] << " is not near " << all;
+      worker.step();
+    }
   });
 }
 

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -22,6 +23,7 @@
 #include "support/leftovers.hpp"
 #include "support/thrown.hpp"
 #include "tutti/error.hpp"
+#include "tutti/interrupt.hpp"
 
 namespace tutti::ps::test {
 namespace {
@@ -325,6 +327,30 @@ TEST_P(PsLink, WakeEndsAWait) {
   sleeping.load()->wake();
   while (sleeping != nullptr) std::this_thread::yield();
   stop(*link);
+}
+
+TEST_P(PsLink, AServerThatIsNeverIdleCanBeInterrupted) {
+  constexpr int kRequests = 200;
+  std::atomic<bool> all_sent = false;
+  Serving server(GetParam(), 1, [&](Links& links) {
+    while (!all_sent) std::this_thread::yield();
+    int handled = 0;
+    const InterruptCheck check([] { throw std::domain_error("Ctrl-C"); });
+    const auto handle_all = [&] {
+      for (; handled < kRequests; ++handled) {
+        while (!links.next(0ns)) {
+        }
+        const auto start = std::chrono::steady_clock::now();
+        while (std::chrono::steady_clock::now() - start < 1ms) {
+        }
+      }
+    };
+    EXPECT_THROW(handle_all(), std::domain_error);
+    EXPECT_LT(handled, kRequests);
+  });
+  const std::unique_ptr<Link> link = server.join(0);
+  for (int i = 0; i < kRequests; ++i) send(*link, RequestKind::push_dense, {});
+  all_sent = true;
 }
 
 TEST_P(PsLink, ADeadlineEndsAWait) {

@@ -67,8 +67,10 @@ TEST(PsLoss, OthersGoOnWithoutAWorkerAndItsWholePushesCount) {
         worker.flush();
       }
       EXPECT_EQ(worker.lost_workers(), (std::vector<int>{1}));
-      if (mode.index() != 3) {
-        EXPECT_EQ(rows_of(worker, 0, kIds, 1), std::vector<float>(kIds.size(), 3 + 2 * 5));
+      for (const float row : rows_of(worker, 0, kIds, 1)) {
+        // In GEO mode a copy has all of its worker's steps, and of others' what they have pushed.
+        EXPECT_GE(row, mode.index() == 3 ? 5.99F : 3 + 2 * 5) << mode.index();
+        EXPECT_LE(row, mode.index() == 3 ? 13.01F : 3 + 2 * 5) << mode.index();
       }
       worker.stop();
     });
