@@ -2,6 +2,7 @@
 #include "ps/dense/store.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <map>
 #include <optional>
@@ -122,12 +123,17 @@ void DenseStore::set(std::span<const float> values) {
 }
 
 void DenseStore::update(const BlockGradient& gradient, float scale) {
-  const auto number = static_cast<std::size_t>(gradient.block);
+  const OwnBlock& own = impl_->blocks.at(static_cast<std::size_t>(gradient.block));
+  require_elements("gradient", gradient.elements, own.block.count);
+  const std::array<const float*, 1> one{gradient.elements.data()};
+  update(gradient.block, one, scale);
+}
+
+void DenseStore::update(std::int64_t block, std::span<const float* const> gradients, float scale) {
+  const auto number = static_cast<std::size_t>(block);
   Impl::Part& part = impl_->parts.at(number);
   const std::span<float> values = impl_->values_of(number);
-  require_elements("gradient", gradient.elements, std::ssize(values));
-  part.kernel->apply(values.data(), part.state.data(), gradient.elements.data(), std::ssize(values),
-                     scale);
+  part.kernel->apply(values.data(), part.state.data(), gradients, std::ssize(values), scale);
 }
 
 void DenseStore::add(std::span<const float> deltas) {

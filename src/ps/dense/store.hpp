@@ -48,6 +48,8 @@ class DenseStore {
   void set(std::span<const float> values);
   /** A block's rule, and one more of its steps; the gradient is multiplied by `scale` first. */
   void update(const BlockGradient& gradient, float scale);
+  /** One step with the sum of several gradients of the block, added up in their order. */
+  void update(std::int64_t block, std::span<const float* const> gradients, float scale);
   /** values += deltas, without a rule (GEO). */
   void add(std::span<const float> deltas);
   std::span<const float> values() const;

@@ -1,6 +1,4 @@
 // A server in sync mode: keeps the pushes of a round until all workers have ended it.
-#include <algorithm>
-#include <array>
 #include <cstdint>
 #include <new>
 #include <span>
@@ -8,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "device/cpu/kernels.hpp"
 #include "ps/link/link.hpp"
 #include "ps/modes/server_mode.hpp"
 #include "ps/table/merge.hpp"
@@ -123,25 +120,17 @@ class SyncServer final : public ServerMode {
 
   /** Who has not pushed a block counts with a gradient of zero, if another has. */
   void apply_dense(float scale) {
-    std::vector<std::vector<const void*>> pushed(stores_.dense().blocks().size());
-    std::size_t largest = 0;
+    std::vector<std::vector<const float*>> pushed(stores_.dense().blocks().size());
     for (const std::vector<KeptPush>& of_worker : kept_) {
       for (const KeptPush& push : of_worker) {
         if (push.header().kind != RequestKind::push_dense) continue;
-        for (const auto& [block, elements] : stores_.gradients(push.header(), push.payload())) {
+        for (const auto& [block, elements] : stores_.gradients(push.header(), push.payload()))
           pushed[static_cast<std::size_t>(block)].push_back(elements.data());
-          largest = std::max(largest, elements.size());
-        }
       }
     }
-    sum_.resize(largest);
-    const std::array<void*, 1> to{sum_.data()};
     for (std::size_t i = 0; i < pushed.size(); ++i) {
-      if (pushed[i].empty()) continue;
-      const std::int64_t count = stores_.dense().blocks()[i].block.count;
-      cpu::reduce(to, pushed[i], count, DType::f32, {});
-      stores_.dense().update(
-          {static_cast<std::int64_t>(i), {sum_.data(), static_cast<std::size_t>(count)}}, scale);
+      if (!pushed[i].empty())
+        stores_.dense().update(static_cast<std::int64_t>(i), pushed[i], scale);
     }
   }
 
@@ -166,7 +155,6 @@ class SyncServer final : public ServerMode {
   Sync mode_;
   std::vector<std::vector<KeptPush>> kept_;  // of each worker
   std::vector<Merger> mergers_;              // of each table
-  std::vector<float> sum_;                   // of a dense block's gradients
   std::int64_t applied_ = 0;
   std::optional<Answer> failure_;  // of the round applied last
   std::optional<Answer> lost_;     // no round can be applied any more

@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::size_t kMostCorrections = std::size_t{1} << 16U;
 constexpr std::int64_t kLanes = 8;
+constexpr std::size_t kSummed = 2048;  // elements of several gradients that are added up at once
 
 template <class... Functions>
 struct Overloaded : Functions... {
@@ -46,6 +47,16 @@ float mean_square(const float* gradient, std::int64_t count, float scale) {
   float sum = 0.0F;
   for (const float part : sums) sum += part;
   return sum / static_cast<float>(count);
+}
+
+/** The sum of the terms' elements from `begin` on. */
+void add_up(std::span<const float* const> terms, std::int64_t begin, std::int64_t count,
+            float* __restrict sum) {
+  std::copy_n(terms.front() + begin, count, sum);
+  for (const float* term : terms.subspan(1)) {
+    term += begin;
+    for (std::int64_t i = 0; i < count; ++i) sum[i] += term[i];
+  }
 }
 
 }  // namespace
@@ -86,6 +97,11 @@ RuleKernel::Correction RuleKernel::correction(const Adam& adam, float steps) con
                     power(static_cast<double>(adam.beta2), exponent));
 }
 
+RuleKernel::Correction RuleKernel::next_correction(const Adam& adam, float& steps) const {
+  steps += 1.0F;  // a float counts to 2^24, and stays there: that is not told from more
+  return correction(adam, steps);
+}
+
 void RuleKernel::start(float* state, std::int64_t count) const {
   const auto* adagrad = std::get_if<Adagrad>(&rule_);
   const float value = adagrad == nullptr ? 0.0F : adagrad->initial_accumulator;
@@ -96,6 +112,30 @@ void RuleKernel::apply(float* weights, float* state, const float* gradient, std:
                        float scale) const {
   std::visit([&](const auto& rule) { update(rule, weights, state, gradient, count, scale); },
              rule_);
+}
+
+void RuleKernel::apply(float* weights, float* state, std::span<const float* const> gradients,
+                       std::int64_t count, float scale) const {
+  if (gradients.size() == 1) {
+    apply(weights, state, gradients.front(), count, scale);
+    return;
+  }
+  const auto* adam = std::get_if<Adam>(&rule_);
+  const Correction now = adam == nullptr ? Correction{} : next_correction(*adam, state[2 * count]);
+  std::array<float, kSummed> sum;
+  for (std::int64_t begin = 0; begin < count; begin += std::ssize(sum)) {
+    const std::int64_t part = std::min(std::ssize(sum), count - begin);
+    float* const first = state == nullptr ? nullptr : state + begin;
+    add_up(gradients, begin, part, sum.data());
+    std::visit(Overloaded{[&](const Adam& rule) {
+                            update(rule, now, weights + begin, first, first + count, sum.data(),
+                                   part, scale);
+                          },
+                          [&](const auto& rule) {
+                            update(rule, weights + begin, first, sum.data(), part, scale);
+                          }},
+               rule_);
+  }
 }
 
 void RuleKernel::update(const Sgd& rule, float* __restrict weights, float* /*state*/,
@@ -134,15 +174,17 @@ void RuleKernel::update(const Adagrad& rule, float* __restrict weights, float* _
   }
 }
 
-void RuleKernel::update(const Adam& rule, float* __restrict weights, float* __restrict state,
+void RuleKernel::update(const Adam& rule, float* weights, float* state, const float* gradient,
+                        std::int64_t count, float scale) const {
+  const Correction now = next_correction(rule, state[2 * count]);
+  update(rule, now, weights, state, state + count, gradient, count, scale);
+}
+
+void RuleKernel::update(const Adam& rule, const Correction& now, float* __restrict weights,
+                        float* __restrict first, float* __restrict second,
                         const float* __restrict gradient, std::int64_t count, float scale) const {
   const Adam local = rule;
-  float* __restrict first = state;
-  float* __restrict second = state + count;
-  // A float counts to 2^24, and stays there: that is not told from more.
-  float& steps = state[2 * count];
-  steps += 1.0F;
-  const Correction now = correction(local, steps);
+  const Correction corrected = now;
   const float rest1 = 1.0F - local.beta1;
   const float rest2 = 1.0F - local.beta2;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -151,7 +193,7 @@ void RuleKernel::update(const Adam& rule, float* __restrict weights, float* __re
     const float v = local.beta2 * second[i] + rest2 * g * g;
     first[i] = m;
     second[i] = v;
-    weights[i] -= now.rate * m / (std::sqrt(v) / now.root + local.eps);
+    weights[i] -= corrected.rate * m / (std::sqrt(v) / corrected.root + local.eps);
   }
 }
 

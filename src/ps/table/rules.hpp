@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,10 @@ class RuleKernel {
   /** One push of `scale * gradient`. The arrays do not overlap. */
   void apply(float* weights, float* state, const float* gradient, std::int64_t count,
              float scale) const;
+  /** The same of `scale` times the sum of several gradients, added up in their order, piece by
+   * piece, so that the sums stay in the nearest cache. Not for rows that share state. */
+  void apply(float* weights, float* state, std::span<const float* const> gradients,
+             std::int64_t count, float scale) const;
 
  private:
   /** What Adam's formula has of its step count t, in the form that PyTorch computes it. */
@@ -45,6 +50,8 @@ class RuleKernel {
 
   static Correction correction(const Adam& adam, double power1, double power2);
   Correction correction(const Adam& adam, float steps) const;
+  /** Counts a step. */
+  Correction next_correction(const Adam& adam, float& steps) const;
 
   void update(const Sgd& rule, float* weights, float* state, const float* gradient,
               std::int64_t count, float scale) const;
@@ -54,6 +61,8 @@ class RuleKernel {
               std::int64_t count, float scale) const;
   void update(const Adam& rule, float* weights, float* state, const float* gradient,
               std::int64_t count, float scale) const;
+  void update(const Adam& rule, const Correction& now, float* weights, float* first, float* second,
+              const float* gradient, std::int64_t count, float scale) const;
 
   Rule rule_;
   std::vector<Correction> corrections_;  ///< [t - 1], as far as they differ

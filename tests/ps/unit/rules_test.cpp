@@ -109,6 +109,36 @@ TEST(RuleKernel, FollowsTheFormulasBitForBitAtAnySize) {
   }
 }
 
+TEST(RuleKernel, SeveralGradientsCountAsTheirSumInOrder) {
+  for (const Rule& rule : rules()) {
+    const auto* adagrad = std::get_if<Adagrad>(&rule);
+    if (adagrad != nullptr && adagrad->row_wise) continue;
+    const RuleKernel kernel(rule);
+    for (const std::int64_t count : {1, 2047, 2048, 2049, 5000}) {
+      Floats weights = random_floats(count, 1);
+      Floats state(static_cast<std::size_t>(state_floats(rule, count)));
+      kernel.start(state.data(), count);
+      Floats expected = weights;
+      Floats expected_state = state;
+      for (std::uint32_t terms = 1; terms <= 4; ++terms) {
+        std::vector<Floats> gradients;
+        std::vector<const float*> pointers;
+        Floats sum;
+        for (std::uint32_t term = 0; term < terms; ++term) {
+          gradients.push_back(random_floats(count, 10 * terms + term));
+          if (sum.empty()) sum.resize(gradients.back().size(), -0.0F);
+          for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += gradients.back()[i];
+        }
+        for (const Floats& gradient : gradients) pointers.push_back(gradient.data());
+        kernel.apply(weights.data(), state.data(), pointers, count, 0.25F);
+        kernel.apply(expected.data(), expected_state.data(), sum.data(), count, 0.25F);
+      }
+      ASSERT_EQ(weights, expected) << "rule " << rule.index() << ", " << count;
+      ASSERT_EQ(state, expected_state) << "rule " << rule.index() << ", " << count;
+    }
+  }
+}
+
 TEST(RuleKernel, GivesPyTorchsValues) {
   const std::vector<Floats> gradients{
       {0.1F, -0.2F, 0.0F}, {-0.3F, 4.0F, 1e-3F}, {0.25F, 0.5F, -7.0F}};
