@@ -234,19 +234,21 @@ def test_resumes_to_the_same_bits_on_other_servers(train):
     assert (rest[0]["auc"], rest[0]["eval_loss"]) == (whole[1]["auc"], whole[1]["eval_loss"])
 
 
-def test_async_and_geo_learn_as_much_as_sync(train):
+def test_geo_learns_as_much_as_sync(train):
     """AUC with the example's defaults, after the same examples, within half a point."""
-    def auc_of(mode):
-        options = ("--examples", 50_000, "--epochs", 1)
-        return train("--mode", mode, ranks=ROLES, options=options)[-1]["auc"]
+    options = ("--examples", 50_000, "--epochs", 1)
+    sync, geo = (train("--mode", mode, ranks=ROLES, options=options)[-1]["auc"]
+                 for mode in ("sync", "geo"))
+    assert sync > 0.76 and abs(geo - sync) <= 0.005, (geo, sync)
 
-    sync = auc_of("sync")
-    assert sync > 0.76
-    for mode in ("async", "geo"):
-        found = auc_of(mode)
-        if abs(found - sync) > 0.005:  # it differs from run to run, most on a busy machine
-            found = auc_of(mode)
-        assert abs(found - sync) <= 0.005, (mode, found, sync)
+
+def test_async_learns_as_much_as_sync(train):
+    """AUC of the whole example: its first epochs depend on who comes first."""
+    sync = 0.8309  # a function of the seed, but for NumPy's last bits
+    found = train("--mode", "async", ranks=ROLES, options=())[-1]["auc"]
+    if abs(found - sync) > 0.005:  # a busy machine may merge many batches
+        found = train("--mode", "async", ranks=ROLES, options=())[-1]["auc"]
+    assert abs(found - sync) <= 0.005, found
 
 
 def test_local_is_for_one_process(tmp_path):
