@@ -20,26 +20,33 @@ struct ServerState {
 };
 
 /**
- * Writes one server's part, piece by piece, so that the server can serve in between. All is written
- * into a subfolder of its own; what is cut short leaves the older checkpoint as it was. Throws
- * SystemError; std::bad_alloc and std::system_error where there is no memory, and no thread.
+ * Writes one server's part, piece by piece, so that the server can serve in between: what it holds
+ * is gathered by next(), and written by a thread of its own. All is written into a subfolder of its
+ * own; what is cut short leaves the older checkpoint as it was. Throws SystemError, and
+ * std::bad_alloc where there is no memory.
  */
 class PartWriter {
  public:
-  /** `attempt` is alike on all servers, and not that of an earlier attempt, of any job. */
+  /** `attempt` is alike on all servers, and not that of an earlier attempt, of any job. Throws
+   * InvalidArgument for one that is no name. */
   PartWriter(const ServerState& state, const std::string& folder, const std::string& attempt,
              int server, int servers);
   PartWriter(const PartWriter&) = delete;
   PartWriter& operator=(const PartWriter&) = delete;
   PartWriter(PartWriter&&) noexcept;
   PartWriter& operator=(PartWriter&&) noexcept;
+  /** Waits until has_stopped(). */
   ~PartWriter();
 
-  /** Waits until the piece before has been written, and hands the next, a shard, to a thread that
-   * writes it. False: all is on the disk, under the name by which parts_finished() knows it. */
+  /** Waits until there is room, and gathers the next piece, about a MiB. False: all is on the disk,
+   * under the name by which parts_finished() knows it. */
   bool next();
   /** Whether next() would wait. */
   bool is_busy() const;
+  /** Gives up. next() is not called any more. */
+  void stop();
+  /** Whether nothing is written any more. */
+  bool has_stopped() const;
 
  private:
   class Impl;

@@ -142,14 +142,20 @@ TableDescription describe(const Table& table) {
           .steps = table.steps()};
 }
 
-BlockDescription describe(const OwnBlock& own, std::int64_t state_floats) {
+BlockDescription describe(const OwnBlock& own, std::int64_t begin, std::int64_t count) {
   return {.parameter = own.parameter,
           .elements = own.elements,
           .layout = layout_of(own.rule),
           .rule = describe(own.rule),
-          .offset = own.block.offset,
-          .count = own.block.count,
-          .state_floats = state_floats};
+          .offset = own.block.offset + begin,
+          .count = count,
+          .state_floats = state_floats(own.rule, count)};
+}
+
+std::int64_t state_arrays(const Rule& rule) {
+  if (const auto* adagrad = std::get_if<Adagrad>(&rule)) return adagrad->row_wise ? 0 : 1;
+  if (std::holds_alternative<Adam>(rule)) return 2;
+  return std::holds_alternative<Momentum>(rule) ? 1 : 0;
 }
 
 std::vector<std::byte> encode(const PartDescription& part) {

@@ -17,9 +17,9 @@ namespace tutti::ps {
 static_assert(std::endian::native == std::endian::little, "files are little-endian");
 
 /**
- * A part begins with a section `part`, a PartDescription; then there are rows, counts and blocks in
- * any order, but rows of a table in that of IdPlace::within; `end` is last. Numbers lie one after
- * the other, arrays as a whole:
+ * A part begins with a section `part`, a PartDescription; then there are rows, counts and blocks
+ * (or pieces of them) in any order, but rows of a table in that of IdPlace::within; `end` is last.
+ * Numbers lie one after the other, arrays as a whole:
  *
  *     rows    id (i64), last step (i64), shows (f32), clicks (f32), weights (dim f32), state (f32)
  *     counts  of a table's entry rule (f64)
@@ -85,7 +85,11 @@ struct PartDescription {
 };
 
 TableDescription describe(const Table& table);
-BlockDescription describe(const OwnBlock& own, std::int64_t state_floats);
+/** A piece of a block, as if it were one of its own. */
+BlockDescription describe(const OwnBlock& own, std::int64_t begin, std::int64_t count);
+
+/** Arrays of as many elements as the block that the state of a rule begins with. */
+std::int64_t state_arrays(const Rule& rule);
 
 std::vector<std::byte> encode(const PartDescription& part);
 /** Throws InvalidArgument naming `path` for what encode() does not make. */

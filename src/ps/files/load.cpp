@@ -28,13 +28,6 @@ struct Receiver {
   }
 };
 
-/** Arrays of as many elements as the block that the state of a rule begins with. */
-std::int64_t state_arrays(const Rule& rule) {
-  if (const auto* adagrad = std::get_if<Adagrad>(&rule)) return adagrad->row_wise ? 0 : 1;
-  if (std::holds_alternative<Adam>(rule)) return 2;
-  return std::holds_alternative<Momentum>(rule) ? 1 : 0;
-}
-
 /** Hashes of the ids that a server has with Split::hash. */
 struct HashInterval {
   std::uint64_t first;
@@ -259,7 +252,7 @@ void check_description(const PartReader& part, const Receiver& receiver) {
     for (const OwnBlock& own : receiver.blocks()) {
       if (own.parameter != there.parameter) continue;
       const std::string whose = "parameter '" + there.parameter + "'";
-      const BlockDescription here = describe(own, state_floats(own.rule, there.count));
+      const BlockDescription here = describe(own, 0, there.count);
       require_alike(part.path(), whose, "elements", there.elements, here.elements);
       require_alike(part.path(), whose, "rule", there.layout, here.layout);
       require_alike(part.path(), whose, "floats of state", there.state_floats, here.state_floats);

@@ -1,115 +1,36 @@
-// Writes one server's part of a checkpoint, shard by shard.
-#include <fcntl.h>
-#include <unistd.h>
-
+// Gathers one server's part of a checkpoint, a piece at a time.
 #include <algorithm>
-#include <cerrno>
-#include <chrono>
-#include <cstring>
 #include <filesystem>
-#include <future>
-#include <system_error>
 #include <utility>
 
-#include "base/file_descriptor.hpp"
-#include "base/memory.hpp"
-#include "base/xxhash64.hpp"
 #include "ps/files/checkpoint.hpp"
 #include "ps/files/format.hpp"
 #include "ps/files/manifest.hpp"
+#include "ps/files/part_output.hpp"
 #include "ps/table/place.hpp"
-#include "tutti/error.hpp"
+#include "ps/table/row_access.hpp"
 
 namespace tutti::ps {
 namespace {
 
 namespace fs = std::filesystem;
 
-void make_folder(const fs::path& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) throw SystemError(folder.string() + ": cannot be made", error.value());
+/** What a section of rows or of a block has, about: gathered in a fraction of a millisecond. */
+constexpr std::int64_t kPieceBytes = 1 << 20;
+
+constexpr std::size_t kRowsAhead = 24;  // rows that are asked for before they are copied
+
+fs::path path_of(const fs::path& folder, const std::string& attempt, int server) {
+  check_attempt(attempt);
+  return parts_folder(folder, attempt) / part_name(server);
 }
 
-/** The names in a folder are on the disk. */
-void synchronise_folder(const fs::path& folder) {
-  const FileDescriptor open(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // Some file systems cannot synchronise folders, and say EINVAL.
-  if (!open || (::fsync(open.get()) != 0 && errno != EINVAL)) {
-    throw SystemError(folder.string() + ": cannot be written", errno);
-  }
+/** Where interval `number` of `count` begins, which are equal parts of the numbers of 64 bits. */
+std::uint64_t begin_of_interval(std::int64_t number, std::int64_t count) {
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<std::uint64_t>((Wide{static_cast<std::uint64_t>(number)} << 64U) /
+                                    static_cast<std::uint64_t>(count));
 }
-
-/** A file that is written from its beginning to its end. */
-class Output {
- public:
-  explicit Output(fs::path path)
-      : path_(std::move(path)),
-        file_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
-    if (!file_) fail();
-  }
-
-  void write(std::span<const std::byte> bytes) {
-    const std::int64_t begin = written_;
-    while (!bytes.empty()) {
-      const ssize_t count = ::write(file_.get(), bytes.data(), bytes.size());
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) fail();
-      bytes = bytes.subspan(static_cast<std::size_t>(count));
-      written_ += count;
-    }
-    // The disk begins now, while the next section is gathered. Where it cannot, finish() waits.
-    ::sync_file_range(file_.get(), begin, written_ - begin, SYNC_FILE_RANGE_WRITE);
-  }
-
-  void finish(const fs::path& path) {
-    if (::fsync(file_.get()) != 0) fail();
-    if (::rename(path_.c_str(), path.c_str()) != 0) fail();
-    file_.reset(-1);
-  }
-
- private:
-  [[noreturn]] void fail() const {
-    throw SystemError(path_.string() + ": cannot be written", errno);
-  }
-
-  fs::path path_;
-  FileDescriptor file_;
-  std::int64_t written_ = 0;
-};
-
-/** Room for a section, header included, that keeps its memory. */
-class SectionBuffer {
- public:
-  /** Room for the next arrays, in the order in which they are asked for. */
-  void begin(std::int64_t bytes) {
-    const std::size_t needed = sizeof(SectionHeader) + static_cast<std::size_t>(bytes);
-    if (bytes_.size() < needed) bytes_.resize(needed);
-    end_ = sizeof(SectionHeader);
-  }
-  template <class T>
-  T* next(std::int64_t count) {
-    T* const array = reinterpret_cast<T*>(bytes_.data() + end_);
-    end_ += static_cast<std::size_t>(count) * sizeof(T);
-    return array;
-  }
-  template <class T>
-  void append(std::span<const T> array) {
-    copy_bytes(next<T>(std::ssize(array)), array.data(),
-               static_cast<std::int64_t>(array.size_bytes()));
-  }
-  std::span<const std::byte> payload() const { return whole().subspan(sizeof(SectionHeader)); }
-  std::span<const std::byte> seal(const SectionHeader& header) {
-    std::memcpy(bytes_.data(), &header, sizeof header);
-    return whole();
-  }
-
- private:
-  std::span<const std::byte> whole() const { return std::span(bytes_).first(end_); }
-
-  std::vector<std::byte> bytes_;
-  std::size_t end_ = 0;
-};
 
 }  // namespace
 
@@ -117,175 +38,172 @@ class PartWriter::Impl {
  public:
   Impl(const ServerState& state, const fs::path& folder, const std::string& attempt, int server,
        int servers)
-      : state_(state),
-        folder_(folder),
-        parts_folder_(ready_folder(folder, attempt)),
-        path_(parts_folder_ / part_name(server)),
-        output_(path_.string() + ".tmp") {
+      : state_(state), output_(path_of(folder, attempt, server)) {
     PartDescription part{server, servers, state.round, {}, {}};
     for (const Table& table : state_.tables) part.tables.push_back(describe(table));
-    for (std::size_t i = 0; i < blocks().size(); ++i) {
-      part.blocks.push_back(describe(blocks()[i], std::ssize(state_.dense->state(as_block(i)))));
-    }
+    cut_blocks(part.blocks);
     const std::vector<std::byte> bytes = encode(part);
-    buffer_.begin(std::ssize(bytes));
-    buffer_.append(std::span(bytes));
-    write({.kind = SectionKind::part});
+    SectionBuffer buffer = output_.buffer();
+    buffer.begin(std::ssize(bytes));
+    buffer.append(std::span(bytes));
+    write(std::move(buffer), {.kind = SectionKind::part});
     tables_ = std::move(part.tables);
-    blocks_ = std::move(part.blocks);
+    pieces_ = std::move(part.blocks);
   }
 
   bool next() {
-    // Empty shards have no section, and take no call.
+    // What is empty has no section, and takes no call.
     bool wrote = false;
-    while (!wrote && table_ < tables_.size()) {
-      wrote = shard_ < Table::kShards ? write_shard() : write_counts();
-      if (++shard_ > Table::kShards) {
-        shard_ = 0;
-        ++table_;
-      }
-    }
-    if (!wrote && block_ < blocks_.size()) {
-      write_block(block_++);
+    while (!wrote && table_ < tables_.size()) wrote = write_of_table();
+    if (!wrote && piece_ < pieces_.size()) {
+      write_piece(piece_++);
       wrote = true;
     }
-    if (!wrote && !std::exchange(ended_, true)) {
-      write_end();
-      wrote = true;
+    if (wrote) return true;
+    if (std::exchange(ended_, true)) {
+      output_.wait();
+      return false;
     }
-    if (!wrote) {
-      await_writing();
-      wrote = !std::exchange(finished_, true);
-      if (wrote) writing_ = std::async(std::launch::async, [this] { finish_file(); });
-    }
-    return wrote;
+    SectionBuffer buffer = output_.buffer();
+    buffer.begin(0);
+    write(std::move(buffer), {.kind = SectionKind::end, .count = sections_});
+    output_.finish();
+    return true;
   }
 
-  bool is_busy() const {
-    return writing_.valid() &&
-           writing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
-  }
+  bool is_busy() const { return ended_ ? !output_.has_stopped() : !output_.has_room(); }
+  void stop() { output_.stop(); }
+  bool has_stopped() const { return output_.has_stopped(); }
 
  private:
-  static fs::path ready_folder(const fs::path& folder, const std::string& attempt) {
-    check_attempt(attempt);
-    fs::path parts = parts_folder(folder, attempt);
-    make_folder(parts);
-    return parts;
-  }
-
-  static std::int64_t as_block(std::size_t i) { return static_cast<std::int64_t>(i); }
-
   std::span<const OwnBlock> blocks() const {
     return state_.dense == nullptr ? std::span<const OwnBlock>() : state_.dense->blocks();
   }
 
-  bool write_shard() {
+  /** Blocks in pieces that are described as if each were one. */
+  void cut_blocks(std::vector<BlockDescription>& pieces) {
+    constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
+    std::int64_t in_store = 0;
+    for (std::size_t i = 0; i < blocks().size(); ++i) {
+      const OwnBlock& own = blocks()[i];
+      const std::int64_t count = own.block.count;
+      const std::int64_t most = kPieceBytes / (kFloat * (1 + state_arrays(own.rule)));
+      for (std::int64_t begin = 0; begin < count; begin += most) {
+        pieces.push_back(describe(own, begin, std::min(most, count - begin)));
+        places_.push_back({i, begin, in_store + begin});
+      }
+      in_store += count;
+    }
+  }
+
+  /** The next interval of a table's rows, or what is left of it; false: that is nothing. */
+  bool write_of_table() {
     const Table& table = state_.tables[table_];
     const TableDescription& description = tables_[table_];
-    const std::int64_t n = table.rows_of_shard(shard_);
-    if (n == 0) return false;
+    if (interval_ == 0) intervals_ = table.rows() * description.row_bytes() / kPieceBytes + 1;
+    if (interval_ < intervals_) {
+      const std::int64_t interval = interval_++;
+      return write_rows(table, description, begin_of_interval(interval, intervals_),
+                        begin_of_interval(interval + 1, intervals_) - 1);
+    }
+    const bool wrote = write_counts(table);
+    interval_ = 0;
+    ++table_;
+    return wrote;
+  }
+
+  bool write_rows(const Table& table, const TableDescription& description, std::uint64_t first,
+                  std::uint64_t last) {
+    const std::vector<StoredRow> rows = table.rows_between(first, last);
+    if (rows.empty()) return false;
+    const std::int64_t n = std::ssize(rows);
     SectionHeader header{.kind = SectionKind::rows,
                          .number = static_cast<std::int32_t>(table_),
                          .count = n,
                          .first_hash = ~std::uint64_t{0},
                          .last_hash = 0};
-    buffer_.begin(n * description.row_bytes());
-    auto* const ids = buffer_.next<std::int64_t>(n);
-    auto* const last_steps = buffer_.next<std::int64_t>(n);
-    auto* const shows = buffer_.next<float>(n);
-    auto* const clicks = buffer_.next<float>(n);
-    auto* weights = buffer_.next<float>(n * description.dim);
-    auto* state = buffer_.next<float>(n * description.state_floats);
-    std::int64_t i = 0;
-    table.for_each_row(shard_, [&](const StoredRow& row) {
+    SectionBuffer buffer = output_.buffer();
+    buffer.begin(n * description.row_bytes());
+    auto* const ids = buffer.next<std::int64_t>(n);
+    auto* const last_steps = buffer.next<std::int64_t>(n);
+    auto* const shows = buffer.next<float>(n);
+    auto* const clicks = buffer.next<float>(n);
+    auto* const weights = buffer.next<float>(n * description.dim);
+    auto* const state = buffer.next<float>(n * description.state_floats);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (i + kRowsAhead < rows.size()) {
+        prefetch_row(rows[i + kRowsAhead].weights, description.dim);
+        if (description.state_floats > 0)
+          prefetch_row(rows[i + kRowsAhead].state, description.state_floats);
+      }
+      const StoredRow& row = rows[i];
       ids[i] = row.id;
       last_steps[i] = row.last_step;
       shows[i] = row.shows;
       clicks[i] = row.clicks;
-      weights = std::copy_n(row.weights, description.dim, weights);
-      state = std::copy_n(row.state, description.state_floats, state);
+      copy_row(row.weights, weights + static_cast<std::int64_t>(i) * description.dim,
+               description.dim);
+      copy_row(row.state, state + static_cast<std::int64_t>(i) * description.state_floats,
+               description.state_floats);
       const std::uint64_t hash = mix64(static_cast<std::uint64_t>(row.id));
       header.first_hash = std::min(header.first_hash, hash);
       header.last_hash = std::max(header.last_hash, hash);
-      ++i;
-    });
-    write(header);
-    return true;
-  }
-
-  bool write_counts() {
-    const std::span<const double> counts = state_.tables[table_].entry_counts();
-    if (counts.empty()) return false;
-    buffer_.begin(static_cast<std::int64_t>(counts.size_bytes()));
-    buffer_.append(counts);
-    write({.kind = SectionKind::counts, .number = static_cast<std::int32_t>(table_)});
-    return true;
-  }
-
-  void write_block(std::size_t i) {
-    const std::span<const float> state = state_.dense->state(as_block(i));
-    std::size_t offset = 0;
-    for (std::size_t before = 0; before < i; ++before) {
-      offset += static_cast<std::size_t>(blocks_[before].count);
     }
-    buffer_.begin(blocks_[i].bytes());
-    buffer_.append(
-        state_.dense->values().subspan(offset, static_cast<std::size_t>(blocks_[i].count)));
-    buffer_.append(state);
-    write({.kind = SectionKind::block, .number = static_cast<std::int32_t>(i)});
+    write(std::move(buffer), header);
+    return true;
   }
 
-  void write_end() {
-    buffer_.begin(0);
-    write({.kind = SectionKind::end, .count = sections_});
+  bool write_counts(const Table& table) {
+    const std::span<const double> counts = table.entry_counts();
+    if (counts.empty()) return false;
+    SectionBuffer buffer = output_.buffer();
+    buffer.begin(static_cast<std::int64_t>(counts.size_bytes()));
+    buffer.append(counts);
+    write(std::move(buffer),
+          {.kind = SectionKind::counts, .number = static_cast<std::int32_t>(table_)});
+    return true;
   }
 
-  /** Writes what is in the buffer, while the next section is gathered. */
-  void write(const SectionHeader& header) {
-    await_writing();
-    std::swap(buffer_, in_writing_);
-    writing_ = std::async(std::launch::async, [this, header] { write_now(header); });
+  void write_piece(std::size_t i) {
+    const PieceOfBlock& place = places_[i];
+    const auto count = static_cast<std::size_t>(pieces_[i].count);
+    const OwnBlock& own = blocks()[place.block];
+    const auto state = state_.dense->state(static_cast<std::int64_t>(place.block));
+    const std::int64_t arrays = state_arrays(own.rule);
+    SectionBuffer buffer = output_.buffer();
+    buffer.begin(pieces_[i].bytes());
+    buffer.append(state_.dense->values().subspan(static_cast<std::size_t>(place.in_store), count));
+    for (std::int64_t array = 0; array < arrays; ++array) {
+      const std::int64_t begin = array * own.block.count + place.in_block;
+      buffer.append(state.subspan(static_cast<std::size_t>(begin), count));
+    }
+    buffer.append(state.subspan(static_cast<std::size_t>(arrays * own.block.count)));
+    write(std::move(buffer), {.kind = SectionKind::block, .number = static_cast<std::int32_t>(i)});
+  }
+
+  void write(SectionBuffer buffer, const SectionHeader& header) {
+    output_.write(std::move(buffer), header);
     ++sections_;
   }
 
-  void write_now(SectionHeader header) {
-    header.bytes = std::ssize(in_writing_.payload());
-    header.payload_checksum = xxhash64(in_writing_.payload());
-    header.header_checksum = checksum_of(header, checksum_);
-    checksum_ = header.header_checksum;
-    output_.write(in_writing_.seal(header));
-  }
-
-  void finish_file() {
-    output_.finish(path_);
-    synchronise_folder(parts_folder_);
-    synchronise_folder(folder_);
-  }
-
-  /** Throws what writing has thrown. */
-  void await_writing() {
-    if (writing_.valid()) writing_.get();
-  }
+  struct PieceOfBlock {
+    std::size_t block;
+    std::int64_t in_block;
+    std::int64_t in_store;
+  };
 
   ServerState state_;
-  fs::path folder_;
-  fs::path parts_folder_;
-  fs::path path_;
-  Output output_;
-  SectionBuffer buffer_;
-  SectionBuffer in_writing_;
+  PartOutput output_;
   std::vector<TableDescription> tables_;
-  std::vector<BlockDescription> blocks_;
+  std::vector<BlockDescription> pieces_;
+  std::vector<PieceOfBlock> places_;  // of each of the pieces
   // What comes next.
   std::size_t table_ = 0;
-  int shard_ = 0;  // Table::kShards: the counts
-  std::size_t block_ = 0;
-  bool ended_ = false;     // the last section has been handed over
-  bool finished_ = false;  // what finish_file() does, too
+  std::int64_t interval_ = 0;
+  std::int64_t intervals_ = 0;  // of this table: after them its counts
+  std::size_t piece_ = 0;
+  bool ended_ = false;
   std::int64_t sections_ = 0;
-  std::uint64_t checksum_ = 0;
-  std::future<void> writing_;  // the last: it uses the others
 };
 
 PartWriter::PartWriter(const ServerState& state, const std::string& folder,
@@ -297,5 +215,7 @@ PartWriter::~PartWriter() = default;
 
 bool PartWriter::next() { return impl_->next(); }
 bool PartWriter::is_busy() const { return impl_->is_busy(); }
+void PartWriter::stop() { impl_->stop(); }
+bool PartWriter::has_stopped() const { return impl_->has_stopped(); }
 
 }  // namespace tutti::ps

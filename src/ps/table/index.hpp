@@ -73,6 +73,9 @@ struct TableHeader {
 static_assert(std::atomic<ShardState>::is_always_lock_free);
 
 constexpr int shard_of(std::uint64_t within) { return static_cast<int>(within >> 56U); }
+/** The least and the greatest IdPlace::within of a shard. */
+constexpr std::uint64_t first_of(int shard) { return static_cast<std::uint64_t>(shard) << 56U; }
+constexpr std::uint64_t last_of(int shard) { return first_of(shard) + (~std::uint64_t{0} >> 8U); }
 
 /** The lines of a shard, as they were at some time. */
 struct Lines {

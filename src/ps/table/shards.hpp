@@ -39,6 +39,30 @@ class Shards {
     }
   }
 
+  /** Calls visit(within, slot) for each id of a shard whose IdPlace::within is in that interval. */
+  template <class Visit>
+  void for_each_between(int shard, std::uint64_t first, std::uint64_t last,
+                        const Visit& visit) const {
+    const Lines lines = index_.lines(shard);
+    if (lines.state.lines == 0) return;
+    const Line* const end = lines.home(last);
+    bool at_end = false;  // from here on only what had no room at home
+    Line* line = lines.home(first);
+    for (std::uint32_t looked_at = 0; looked_at < lines.state.lines; ++looked_at) {
+      bool has_vacant = false;
+      for (Slot& slot : line->slots) {
+        const std::uint64_t word = slot.word.load(std::memory_order_relaxed);
+        has_vacant = has_vacant || row_of(word) == kVacant;
+        if (!has_row(word)) continue;
+        const std::uint64_t within = index_.within(slot.id.load(std::memory_order_relaxed));
+        if (within >= first && within <= last) visit(within, slot);
+      }
+      at_end = at_end || line == end;
+      if (at_end && has_vacant) return;
+      line = lines.after(line);
+    }
+  }
+
   /** How many bytes of addresses an array of a shard needs, in a table of so many rows. */
   static std::int64_t array_bytes(std::int64_t most_rows);
 

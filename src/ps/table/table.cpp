@@ -123,8 +123,18 @@ class Table::Impl {
     std::vector<std::int64_t> ids(stored.size());
     std::transform(stored.begin(), stored.end(), ids.begin(),
                    [](const StoredRow& row) { return row.id; });
+    Shards::Counts more{};
+    for (const std::int64_t id : ids) {
+      ++more[static_cast<std::size_t>(shard_of(index_.within(id)))];
+    }
+    shards_.make_room(more);
     locate(ids);
-    if (!absent_.empty()) create({.ids = ids}, true);
+    rows_.make_room(std::ssize(absent_));
+    for (const std::size_t i : absent_) {
+      const std::uint32_t row = rows_.acquire();
+      targets_[i] = {&shards_.insert(ids[i], row), row};
+      ++created_;
+    }
     for (std::size_t i = 0; i < stored.size(); ++i) {
       const auto& [slot, row] = targets_[i];
       if (slot == nullptr) continue;  // padding
@@ -136,21 +146,22 @@ class Table::Impl {
     }
   }
 
-  void for_each_row(int shard, const std::function<void(const StoredRow&)>& visit) const {
-    const std::vector<Slot*> slots = sorted(shard);
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      if (i + kAhead < slots.size()) rows_.prefetch(row_of(*slots[i + kAhead]));
-      const std::uint32_t row = row_of(*slots[i]);
+  std::vector<StoredRow> rows_between(std::uint64_t first, std::uint64_t last) const {
+    std::vector<StoredRow> rows;
+    const auto slots = sorted(first, last);
+    rows.reserve(slots.size());
+    for (const auto& [within, slot] : slots) {
+      const std::uint32_t row = row_of(*slot);
       const RowHistory history = keeps_history_ ? rows_.history(row) : RowHistory{};
-      visit({.id = slots[i]->id.load(std::memory_order_relaxed),
-             .weights = rows_.weights(row),
-             .state = rows_.state(row),
-             .last_step = history.last_step,
-             .shows = history.shows,
-             .clicks = history.clicks});
+      rows.push_back({.id = slot->id.load(std::memory_order_relaxed),
+                      .weights = rows_.weights(row),
+                      .state = rows_.state(row),
+                      .last_step = history.last_step,
+                      .shows = history.shows,
+                      .clicks = history.clicks});
     }
+    return rows;
   }
-  std::int64_t rows_of_shard(int shard) const { return shards_.rows(shard); }
 
   void step() {
     ++steps_;
@@ -167,7 +178,7 @@ class Table::Impl {
       }
       // Of rows that were last pushed in one step some may stay: everywhere the same.
       for (int shard = 0; shard < kShards; ++shard) {
-        for (Slot* slot : sorted(shard)) {
+        for (const auto& [within, slot] : sorted(first_of(shard), last_of(shard))) {
           if (oldest.goes(rows_.history(row_of(*slot)))) remove(*slot);
         }
       }
@@ -278,21 +289,23 @@ class Table::Impl {
     if (updates.clicks != nullptr) history.clicks += updates.clicks[i];
   }
 
-  /** The slots of a shard in the order of hashes, which are as different as ids. */
-  std::vector<Slot*> sorted(int shard) const {
+  /** The slots whose IdPlace::within is in that interval, in the order of those. */
+  std::vector<std::pair<std::uint64_t, Slot*>> sorted(std::uint64_t first,
+                                                      std::uint64_t last) const {
     std::vector<std::pair<std::uint64_t, Slot*>> slots;
-    slots.reserve(static_cast<std::size_t>(shards_.rows(shard)));
-    // They lie nearly in that order, so each has but few to overtake.
-    shards_.for_each(shard, [&](Slot& slot) {
-      const std::pair entry(index_.within(slot.id.load(std::memory_order_relaxed)), &slot);
-      auto place = slots.insert(slots.end(), entry);
-      for (; place != slots.begin() && entry < place[-1]; --place) *place = place[-1];
-      *place = entry;
-    });
-    std::vector<Slot*> result(slots.size());
-    std::transform(slots.begin(), slots.end(), result.begin(),
-                   [](const auto& slot) { return slot.second; });
-    return result;
+    for (int shard = shard_of(first); shard <= shard_of(last); ++shard) {
+      // They lie nearly in that order, so each has but few to overtake.
+      shards_.for_each_between(shard, std::max(first, first_of(shard)),
+                               std::min(last, last_of(shard)),
+                               [&](std::uint64_t within, Slot& slot) {
+                                 const std::pair entry(within, &slot);
+                                 auto place = slots.insert(slots.end(), entry);
+                                 for (; place != slots.begin() && entry < place[-1]; --place)
+                                   *place = place[-1];
+                                 *place = entry;
+                               });
+    }
+    return slots;
   }
 
   template <class Condition>
@@ -351,10 +364,12 @@ void Table::set_steps(std::int64_t steps) { impl_->set_steps(steps); }
 TableStats Table::stats() const { return impl_->stats(); }
 std::int64_t Table::rows() const { return impl_->rows(); }
 
-void Table::for_each_row(int shard, const std::function<void(const StoredRow&)>& visit) const {
-  impl_->for_each_row(shard, visit);
+std::vector<StoredRow> Table::rows_between(std::uint64_t first, std::uint64_t last) const {
+  return impl_->rows_between(first, last);
 }
-std::int64_t Table::rows_of_shard(int shard) const { return impl_->rows_of_shard(shard); }
+void Table::for_each_row(int shard, const std::function<void(const StoredRow&)>& visit) const {
+  for (const StoredRow& row : rows_between(first_of(shard), last_of(shard))) visit(row);
+}
 void Table::restore(std::span<const StoredRow> rows) { impl_->restore(rows); }
 std::span<const double> Table::entry_counts() const { return impl_->admission().counts(); }
 void Table::merge_entry_counts(std::span<const double> counts) { impl_->admission().merge(counts); }

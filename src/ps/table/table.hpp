@@ -109,15 +109,17 @@ class Table {
   TableStats stats() const;
   std::int64_t rows() const;
 
-  // For files: a table is cut into kShards intervals of IdPlace::within.
+  // For files.
 
+  /** The rows whose IdPlace::within is at least `first` and at most `last`, in that order. They are
+   * where they are until the table changes. */
+  std::vector<StoredRow> rows_between(std::uint64_t first, std::uint64_t last) const;
+  /** A table is cut into kShards intervals of IdPlace::within. */
   static constexpr int kShards = 256;
-  /** Calls visit for each row of a shard, in an order that depends on nothing but which rows there
-   * are. */
+  /** Calls visit for each row of a shard, in that order. */
   void for_each_row(int shard, const std::function<void(const StoredRow&)>& visit) const;
-  std::int64_t rows_of_shard(int shard) const;
-  /** Puts rows there as they were stored. Their ids are distinct. Throws SystemError for want of
-   * memory. */
+  /** Puts rows there as they were stored, while nobody reads. Their ids are distinct. Throws
+   * SystemError for want of memory. */
   void restore(std::span<const StoredRow> rows);
   /** What the entry rule has counted so far (Admission::counts()), */
   std::span<const double> entry_counts() const;
