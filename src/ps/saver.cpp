@@ -1,7 +1,6 @@
 // Writes a server's part of checkpoints.
 #include "ps/saver.hpp"
 
-#include <exception>
 #include <thread>
 #include <utility>
 
@@ -45,80 +44,110 @@ std::string Saver::folder_of(const Request& request) const {
   return plan_.folder;
 }
 
-void Saver::begin(const Request& request) {
-  const int worker = request.worker;
-  const bool begun = running_ && running_->worker == worker;
-  if (begun || done(worker).saves > request.header.round) return;
-  const std::string folder = folder_of(request);
-  if (running_) {
-    fail(worker, folder, "a checkpoint is being written for another worker");
-    return;
+Answer Saver::save(const Request& request) {
+  const Id id = id_of(request);
+  const Done& done = done_[static_cast<std::size_t>(id.worker)];
+  if (done.number != id.number && !running_ && !is_publishing()) begin(request);
+  if (done.number == id.number) return done.answer;
+  if ((is_saving() && running_->id.worker != id.worker) ||
+      (is_publishing() && publication_->id.worker != id.worker)) {
+    return failed(folder_of(request), "a checkpoint is being written for another worker");
   }
+  if (is_saving() && running_->id != id) forget(id.worker);  // that it has not waited for
+  return {.outcome = Outcome::not_yet};
+}
+
+void Saver::begin(const Request& request) {
+  const std::string folder = folder_of(request);
   try {
-    running_.emplace(Running{worker, folder,
+    running_.emplace(Running{id_of(request), folder,
                              PartWriter(state_(), folder, attempt_of(request), server_, servers_)});
   } catch (const std::exception& error) {  // memory and threads may be short, too
-    fail(worker, folder, error.what());
+    end(id_of(request), folder, &error);
   }
 }
 
-std::optional<Answer> Saver::result(const Request& request) const {
-  const Done& done = this->done(request.worker);
-  if (done.saves <= request.header.round) return std::nullopt;
-  return done.last;
-}
-
-Answer Saver::publish(const Request& request) const {
+Answer Saver::publish(const Request& request) {
+  const Id id = id_of(request);
   const std::string folder = folder_of(request);
   try {
-    publish_checkpoint(folder, attempt_of(request), servers_);
+    if (is_publishing()) return {.outcome = Outcome::not_yet};
+    if (!publication_ || publication_->id != id) {
+      const auto publish = [folder, attempt = attempt_of(request), servers = servers_] {
+        publish_checkpoint(folder, attempt, servers);
+      };
+      publication_.emplace(Publication{id, folder, std::async(std::launch::async, publish)});
+      return {.outcome = Outcome::not_yet};
+    }
+    std::future<void> result = std::move(publication_->result);
+    publication_.reset();
+    result.get();
   } catch (const std::exception& error) {
-    log(LogLevel::warn, "no checkpoint " + folder + ": " + error.what());
-    return Answer::with_text(Outcome::refused, error.what());
+    return failed(folder, error.what());
   }
   log(LogLevel::info, "checkpoint " + folder + " is there");
   return {};
 }
 
-void Saver::go_on() {
-  if (!running_) return;
-  const int worker = running_->worker;
-  try {
-    if (running_->writer.is_busy() || running_->writer.next()) return;
-    running_.reset();
-    done(worker) = {done(worker).saves + 1, {}};
-  } catch (const std::exception& error) {
-    const std::string folder = running_->folder;
-    running_.reset();
-    fail(worker, folder, error.what());
-  }
+bool Saver::is_publishing() const {
+  return publication_ &&
+         publication_->result.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
 }
 
-void Saver::fail(int worker, const std::string& folder, const std::string& reason) {
+std::chrono::nanoseconds Saver::idle_limit() const {
+  if (!running_) return std::chrono::hours(1);
+  return std::chrono::milliseconds(running_->is_unwanted || running_->writer.is_busy() ? 1 : 0);
+}
+
+void Saver::go_on(bool requests_come) {
+  // A piece takes a fraction of a millisecond.
+  constexpr std::chrono::milliseconds kBetweenPieces{2};
+  if (!running_) return;
+  if (running_->is_unwanted) {
+    if (running_->writer.has_stopped()) running_.reset();
+    return;
+  }
+  const Clock::time_point now = Clock::now();
+  if (requests_come && now < running_->next_piece) return;
+  running_->next_piece = now + kBetweenPieces;
+  try {
+    if (running_->writer.is_busy() || running_->writer.next()) return;
+    end(running_->id, running_->folder, nullptr);
+  } catch (const std::exception& error) {
+    end(running_->id, running_->folder, &error);
+  }
+  running_.reset();
+}
+
+void Saver::end(const Id& id, const std::string& folder, const std::exception* error) {
+  Answer answer;
+  if (error != nullptr) answer = failed(folder, error->what());
+  done_[static_cast<std::size_t>(id.worker)] = {id.number, std::move(answer)};
+}
+
+Answer Saver::failed(const std::string& folder, const char* reason) const {
   log(LogLevel::warn,
       "server " + std::to_string(server_) + ": no checkpoint " + folder + ": " + reason);
-  done(worker) = {done(worker).saves + 1, Answer::with_text(Outcome::refused, reason)};
+  return Answer::with_text(Outcome::not_saved, reason);
 }
 
 void Saver::forget(int worker) {
-  if (running_ && running_->worker == worker) running_.reset();
+  if (!running_ || running_->id.worker != worker) return;
+  running_->is_unwanted = true;
+  running_->writer.stop();
 }
 
 bool Saver::take_due() {
   if (server_ != 0 || plan_.every.count() == 0 || plan_.folder.empty()) return false;
-  if (running_ || Clock::now() < due_) return false;
+  if (running_ || is_publishing() || Clock::now() < due_) return false;
   due_ = Clock::now() + plan_.every;
   return true;
-}
-
-void Saver::report(int worker, RoundReply& reply) const {
-  reply.saved = done(worker).saves;
-  reply.save_failed = done(worker).last.outcome == Outcome::done ? 0 : 1;
 }
 
 void Saver::save_at_end(std::chrono::milliseconds timeout) {
   if (!plan_.at_end || plan_.folder.empty()) return;
   running_.reset();
+  publication_.reset();  // it would remove this one's parts
   const std::string attempt = attempt_at_end();
   PartWriter writer(state_(), plan_.folder, attempt, server_, servers_);
   while (writer.next()) {

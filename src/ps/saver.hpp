@@ -3,7 +3,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
+#include <future>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,33 +25,32 @@ struct SavePlan {
 };
 
 /**
- * A worker asks all servers for their parts, and server 0 for the rest when these are there. Each
- * part is written piece by piece, so that the server serves in between. Not thread-safe.
+ * A worker asks all servers for their parts, and server 0 for the rest when these are there: again
+ * and again, until each has been done. Nothing here but save_at_end() waits for the disk. Not
+ * thread-safe.
  */
 class Saver {
  public:
   /** `state` gives what is to be written. */
   Saver(SavePlan plan, std::function<ServerState()> state, int server, int servers, int workers);
 
-  /** Begins what RequestKind::save asks for, if that has not been begun. */
-  void begin(const Request& request);
-  /** What became of it; nothing: it is being written. */
-  std::optional<Answer> result(const Request& request) const;
-  /** RequestKind::finish_save. */
-  Answer publish(const Request& request) const;
+  /** RequestKind::save: begins it unless it has been begun. Outcome::not_yet while it is written,
+   * Outcome::not_saved with what has failed, which is logged. */
+  Answer save(const Request& request);
+  /** RequestKind::finish_save, likewise. */
+  Answer publish(const Request& request);
 
-  bool is_saving() const { return running_.has_value(); }
-  /** Whether go_on() has nothing to do yet. */
-  bool waits_for_disk() const { return running_ && running_->writer.is_busy(); }
-  /** Writes a piece, without waiting for the disk. What fails is logged. */
-  void go_on();
+  /** Whether the server is to stay at the round that it is at. */
+  bool is_saving() const { return running_ && !running_->is_unwanted; }
+  /** How soon go_on() is to be called again, at most. */
+  std::chrono::nanoseconds idle_limit() const;
+  /** Gathers a piece if there is room for it; not as often if requests come all the time. */
+  void go_on(bool requests_come);
   /** The worker is gone: nobody would publish what it has asked for. */
   void forget(int worker);
 
   /** Whether it is time to ask a worker for a checkpoint; once each time. */
   bool take_due();
-  /** Adds what became of this worker's saves. */
-  void report(int worker, RoundReply& reply) const;
 
   /** With all workers gone: each server writes its part, server 0 waits for those of others.
    * Blocks. Throws SystemError, DeadlineExceeded. */
@@ -57,29 +58,48 @@ class Saver {
 
  private:
   using Clock = std::chrono::steady_clock;
+  /** Which checkpoint a request is about. */
+  struct Id {
+    int worker = -1;
+    std::int64_t number = -1;  ///< the worker's saves before
+    bool operator==(const Id&) const = default;
+  };
+  static Id id_of(const Request& request) { return {request.worker, request.header.round}; }
+
   struct Running {
-    int worker;
+    Id id;
     std::string folder;
     PartWriter writer;
+    Clock::time_point next_piece{};  ///< if requests come all the time
+    bool is_unwanted = false;
   };
+  struct Publication {
+    Id id;
+    std::string folder;
+    std::future<void> result;
+  };
+  /** The last checkpoint of a worker of which this server's part has been done. */
   struct Done {
-    std::int64_t saves = 0;
-    Answer last{};
+    std::int64_t number = -1;
+    Answer answer{};
   };
-  Done& done(int worker) { return done_[static_cast<std::size_t>(worker)]; }
-  const Done& done(int worker) const { return done_[static_cast<std::size_t>(worker)]; }
+
+  void begin(const Request& request);
+  void end(const Id& id, const std::string& folder, const std::exception* error);
+  Answer failed(const std::string& folder, const char* reason) const;
+  bool is_publishing() const;
   /** Alike on all servers, since the worker and its count of saves are. */
   std::string attempt_of(const Request& request) const;
   std::string attempt_at_end() const;
   /** The folder that a request names. */
   std::string folder_of(const Request& request) const;
-  void fail(int worker, const std::string& folder, const std::string& reason);
 
   SavePlan plan_;
   std::function<ServerState()> state_;
   int server_;
   int servers_;
   std::optional<Running> running_;
+  std::optional<Publication> publication_;
   std::vector<Done> done_;  // of each worker
   Clock::time_point due_;
 };

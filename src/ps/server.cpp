@@ -42,7 +42,7 @@ class Server::Impl {
       if (request) take(*request);
       for (const LostWorker& lost : links_->lost()) lose(lost.worker, lost.reason);
       lose_overdue();
-      saver_.go_on();
+      saver_.go_on(request.has_value());
       serve_lines();
     }
     saver_.save_at_end(timeout_);
@@ -73,7 +73,8 @@ class Server::Impl {
     bool begun = false;  // the first has been looked at
     std::optional<Deadline> deadline;
     Clock::time_point waits_since{};
-    Clock::time_point heard{};  // when the worker has last sent anything
+    Clock::time_point heard{};  // when the worker has last sent anything,
+    Clock::time_point saved{};  // or looked after its checkpoint
   };
   Line& line(int worker) { return lines_[static_cast<std::size_t>(worker)]; }
 
@@ -82,16 +83,19 @@ class Server::Impl {
   }
 
   std::chrono::nanoseconds idle_limit() const {
-    if (saver_.is_saving()) return std::chrono::milliseconds(saver_.waits_for_disk() ? 1 : 0);
     const bool somebody_waits =
         std::ranges::any_of(lines_, [](const Line& line) { return !line.requests.empty(); });
-    return somebody_waits ? std::chrono::milliseconds(50) : std::chrono::milliseconds(1000);
+    const std::chrono::nanoseconds limit = std::chrono::milliseconds(somebody_waits ? 50 : 1000);
+    return std::min(limit, saver_.idle_limit());
   }
 
   void take(const Request& request) {
     if (!members_.lives(request.worker)) return;
-    line(request.worker).requests.push_back(request);
-    line(request.worker).heard = Clock::now();
+    Line& line = this->line(request.worker);
+    line.requests.push_back(request);
+    line.heard = Clock::now();
+    const RequestKind kind = request.header.kind;
+    if (kind == RequestKind::save || kind == RequestKind::finish_save) line.saved = line.heard;
   }
 
   /** Until nobody's first request can be answered: an answer to one may be what others wait for. */
@@ -178,9 +182,7 @@ class Server::Impl {
         if (members_.barriers_passed() < members_.barriers(request.worker)) return std::nullopt;
         return Answer{};
       case RequestKind::save:
-        if (is_first_look) saver_.begin(request);
-        if ((request.header.flags & kWhenWritten) == 0) return Answer{};
-        return saver_.result(request).value_or(Answer{.payload = std::vector<std::byte>(1)});
+        return saver_.save(request);
       case RequestKind::finish_save:
         return saver_.publish(request);
       case RequestKind::stop:
@@ -208,7 +210,6 @@ class Server::Impl {
 
   std::vector<std::byte> round_reply(int worker) {
     RoundReply reply{.slowest = members_.slowest()};
-    saver_.report(worker, reply);
     if (worker == members_.lowest() && saver_.take_due()) reply.save_due = 1;
     std::vector<std::byte> payload(sizeof(reply) + lost_.size() * sizeof(std::int32_t));
     std::memcpy(payload.data(), &reply, sizeof(reply));
@@ -246,30 +247,36 @@ class Server::Impl {
   }
 
   /** Who holds up others until their deadline is lost; but who has only more to do than they before
-   * a barrier is not: they are told for whom they have waited in vain. */
+   * a barrier is not: they are told for whom they have waited in vain. And nobody is because of a
+   * checkpoint: who waits for that asks again. */
   void lose_overdue() {
     for (Line& line : lines_) {
       if (!line.deadline || !line.deadline->expired()) continue;
       const Request waiting = line.requests.front();
       line.deadline.emplace(timeout_);
+      const bool at_barrier = waiting.header.kind == RequestKind::barrier;
+      bool saving = !at_barrier && saver_.is_saving();
       std::string busy;
       for (int worker = 0; worker < members_.at_start(); ++worker) {
         if (!members_.lives(worker) || !holds_up(worker, waiting)) continue;
-        const bool is_at_work = this->line(worker).heard > line.waits_since;
-        if (waiting.header.kind == RequestKind::barrier && is_at_work) {
+        if (this->line(worker).saved > line.waits_since) {
+          saving = true;
+        } else if (at_barrier && this->line(worker).heard > line.waits_since) {
           busy += (busy.empty() ? "" : ", ") + name_of(worker);
-          continue;
+        } else {
+          links_->drop(worker);
+          lose(worker, "it did not come to " + described(waiting) + " within " +
+                           seconds_text(timeout_) + " of " + name_of(waiting.worker));
         }
-        links_->drop(worker);
-        lose(worker, "it did not come to " + described(waiting) + " within " +
-                         seconds_text(timeout_) + " of " + name_of(waiting.worker));
       }
-      if (busy.empty()) continue;
-      members_.leave_barrier(waiting.worker);
-      give_answer(
-          *links_, waiting,
-          Answer::with_text(Outcome::too_late, "a barrier: " + busy + " did not come within " +
-                                                   seconds_text(timeout_)));
+      if (busy.empty() && !saving) continue;
+      if (at_barrier) members_.leave_barrier(waiting.worker);
+      mode_->answer_kept(waiting.worker);
+      give_answer(*links_, waiting,
+                  busy.empty() ? Answer{.outcome = Outcome::not_yet}
+                               : Answer::with_text(Outcome::too_late, "a barrier: " + busy +
+                                                                          " did not come within " +
+                                                                          seconds_text(timeout_)));
       finish_first(line);
       line.heard = Clock::now();  // it is there, as who waits on knows by that
     }

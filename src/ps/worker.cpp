@@ -37,8 +37,9 @@ class Worker::Impl {
 
   void barrier() {
     serving().flush();
-    Asked asked = servers.ask(0, {.kind = RequestKind::barrier});
-    servers.take(0, asked);
+    const RequestHeader header{.kind = RequestKind::barrier};
+    Asked asked = servers.ask(0, header);
+    servers.throw_unless_done(0, servers.wait(0, asked, header));
   }
 
   void stop() {
@@ -167,9 +168,10 @@ void Worker::flush() { impl_->serving().flush(); }
 void Worker::barrier() { impl_->barrier(); }
 
 void Worker::save(std::string_view folder) {
-  impl_->serving().flush();
+  WorkerMode& mode = impl_->serving();
   if (folder.empty()) refuse("save: folder is empty");
-  impl_->saves.save(folder);
+  mode.flush();
+  mode.save(folder);
 }
 
 void Worker::stop() { impl_->stop(); }

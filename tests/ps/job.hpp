@@ -126,6 +126,12 @@ class Job {
     held_[static_cast<std::size_t>(server)]->release(true);
   }
 
+  /** Under which the part of a server lies in the folder of a checkpoint while it is written. */
+  std::string unfinished_part(int worker, int number, int server) const {
+    return std::to_string(job_) + "-worker" + std::to_string(worker) + "-" +
+           std::to_string(number) + ".tuttiparts/server-" + std::to_string(server) + ".tmp";
+  }
+
   static constexpr std::uint64_t kSeed = 5;
 
  private:

@@ -24,8 +24,9 @@ enum class RequestKind : std::uint8_t {
   pull_changed,  ///< reply: ids, then rows that others changed since the last, `count` at most
                  ///< (GEO); with kAgain the last reply's again, which has not come
   barrier,       ///< replied to once all workers that live have asked
-  save,          ///< folder's name, empty: the server's own; `round`: this worker's saves before
-  finish_save,   ///< the same once all servers' parts are there (sent to server 0)
+  save,          ///< folder's name, empty: the server's own; `round`: this worker's saves before.
+                 ///< Sent again until the server's part is there: Outcome::not_yet before
+  finish_save,   ///< the same once all servers' parts are there (to server 0): publishes them
   stop,          ///< the last
 };
 
@@ -35,9 +36,7 @@ inline constexpr std::uint8_t kHasClicks = 2;
 /** Of end_round: replied to once no worker that lives is `count` steps or more behind. */
 inline constexpr std::uint8_t kWaitForSlowest = 4;
 /** Of pull_changed. */
-inline constexpr std::uint8_t kAgain = 16;
-/** Of save: the reply has no payload once this part is there, and a byte before. */
-inline constexpr std::uint8_t kWhenWritten = 8;
+inline constexpr std::uint8_t kAgain = 8;
 
 /** Plain bytes. The payload's length follows from it, and from the table. */
 struct RequestHeader {
@@ -58,10 +57,8 @@ struct Range {
 /** What the reply to end_round begins with; the numbers of all workers lost so far (int32) follow.
  * Plain bytes. */
 struct RoundReply {
-  std::int64_t slowest = 0;      ///< steps that all workers that live have ended
-  std::int64_t saved = 0;        ///< of this worker's saves, those that this server has done with
-  std::uint8_t save_failed = 0;  ///< the last of them came to nothing: the server has logged why
-  std::uint8_t save_due = 0;     ///< this worker is to see to a checkpoint in the servers' folder
+  std::int64_t slowest = 0;   ///< steps that all workers that live have ended
+  std::uint8_t save_due = 0;  ///< this worker is to see to a checkpoint in the servers' folder
 };
 
 /** Whether the numbers of a header that another process has written are in their ranges. */
@@ -69,7 +66,15 @@ inline bool is_request(const RequestHeader& header) {
   return header.kind <= RequestKind::stop && header.count >= 0 && header.payload_bytes >= 0;
 }
 
-enum class Outcome : std::uint8_t { done, refused, no_memory, lost_worker, too_late };
+enum class Outcome : std::uint8_t {
+  done,
+  refused,
+  no_memory,
+  lost_worker,
+  too_late,
+  not_yet,   ///< a checkpoint is being written, for longer than an answer may take: ask again
+  not_saved  ///< what became of a checkpoint, which is no push
+};
 
 /** Plain bytes. */
 struct ReplyHeader {

@@ -42,6 +42,8 @@ class Replies {
 
  private:
   void drop(Reply reply) {
+    const Outcome outcome = reply.header.outcome;
+    if (outcome == Outcome::not_yet || outcome == Outcome::not_saved) return;
     if (refusal_.header.outcome == Outcome::done) refusal_ = std::move(reply);
   }
 

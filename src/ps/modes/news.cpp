@@ -44,14 +44,4 @@ bool News::take_save_due() {
   return std::exchange(save_due_, false);
 }
 
-News::Saved News::saved(std::int64_t before) const {
-  const std::lock_guard lock(mutex_);
-  bool failed = false;
-  for (const RoundReply& reply : last_) {
-    if (reply.saved <= before) return Saved::not_yet;
-    failed = failed || reply.save_failed != 0;
-  }
-  return failed ? Saved::failed : Saved::whole;
-}
-
 }  // namespace tutti::ps

@@ -24,11 +24,6 @@ class News {
   /** A checkpoint is asked for: once for each time that a server has asked. */
   bool take_save_due();
 
-  enum class Saved : std::uint8_t { not_yet, whole, failed };
-  /** Whether all servers have done with the save that this worker asked for after `before` others.
-   */
-  Saved saved(std::int64_t before) const;
-
  private:
   mutable std::mutex mutex_;
   std::vector<RoundReply> last_;  // of each server

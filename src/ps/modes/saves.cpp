@@ -1,15 +1,12 @@
 // Has servers write checkpoints.
 #include "ps/modes/saves.hpp"
 
+#include <algorithm>
 #include <cerrno>
-#include <chrono>
-#include <exception>
-#include <numeric>
-#include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
+#include "base/finally.hpp"
 #include "base/log.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
@@ -17,121 +14,123 @@
 namespace tutti::ps {
 namespace {
 
-RequestHeader request(RequestKind kind, std::uint8_t flags, std::int64_t number,
-                      std::string_view folder) {
-  return {.kind = kind, .flags = flags, .count = std::ssize(folder), .round = number};
-}
-
 constexpr std::chrono::milliseconds kBetweenLooks{10};
 
-/** False: it is being written. A checkpoint that could not be is refused with what the operating
- * system said. */
-bool take(const Servers& servers, int server, Asked& asked) {
-  const Reply reply = asked.take();
-  if (reply.header.outcome == Outcome::done) return reply.payload.empty();
-  const auto* const text = reinterpret_cast<const char*>(reply.payload.data());
-  throw SystemError(servers.end(server).name.text + ": " + std::string(text, reply.payload.size()),
-                    EIO);
+void wait_a_moment() {
+  InterruptCheck::poll();
+  std::this_thread::sleep_for(kBetweenLooks);
+}
+
+/** What fails is logged: nobody has asked for this checkpoint. */
+template <class Action>
+void or_log(const Action& action) {
+  try {
+    action();
+  } catch (const SystemError& error) {
+    log(LogLevel::warn, std::string("no checkpoint was written: ") + error.what());
+  }
 }
 
 }  // namespace
 
-void Saves::save(std::string_view folder) {
-  finish();
-  const std::lock_guard lock(mutex_);
-  const std::int64_t number = begun_++;
-  ask_all(number, folder);
-  publish(number, folder);
+Save::Save(Servers& servers, std::int64_t number, std::string_view folder)
+    : servers_(servers), number_(number), folder_(folder) {
+  ask();
 }
 
-void Saves::ask_all(std::int64_t number, std::string_view folder) {
-  // Each look is answered at once: the writing may well take longer than a server has to answer.
-  std::vector<int> writing(static_cast<std::size_t>(servers_.count()));
-  std::iota(writing.begin(), writing.end(), 0);
-  std::exception_ptr failure;
-  const auto attempt = [&](const auto& action) {
-    try {
-      action();
-    } catch (const Error&) {
-      if (!failure) failure = std::current_exception();
-    }
-  };
-  while (!writing.empty()) {
-    std::vector<Asked> asked(writing.size());
-    std::vector<int> left;
-    for (std::size_t i = 0; i < writing.size(); ++i) {
-      attempt([&] {
-        asked[i] = servers_.ask(writing[i],
-                                request(RequestKind::save, kWhenWritten, number, folder), folder);
-      });
-    }
-    for (std::size_t i = 0; i < writing.size(); ++i) {
-      attempt([&] {
-        if (asked[i] && !take(servers_, writing[i], asked[i])) left.push_back(writing[i]);
-      });
-    }
-    writing.swap(left);
-    InterruptCheck::poll();
-    if (!writing.empty()) std::this_thread::sleep_for(kBetweenLooks);
+bool Save::go_on() {
+  if (asked_.empty()) {
+    if (std::chrono::steady_clock::now() >= next_look_) ask();
+    return false;
   }
-  if (failure) std::rethrow_exception(failure);
+  return std::ranges::all_of(asked_, &Asked::is_answered) && take();
 }
 
-void Saves::publish(std::int64_t number, std::string_view folder) {
-  Asked asked = servers_.ask(0, request(RequestKind::finish_save, 0, number, folder), folder);
-  take(servers_, 0, asked);
-}
-
-void Saves::save_if_due() {
-  if (!news_.take_save_due()) return;
-  try {
-    save({});
-  } catch (const SystemError& error) {
-    log(LogLevel::warn, std::string("no checkpoint was written: ") + error.what());
+void Save::wait() {
+  while (true) {
+    if (asked_.empty()) {
+      wait_a_moment();
+      ask();
+    }
+    if (take()) return;
   }
+}
+
+void Save::ask() {
+  const RequestHeader header{.kind = publishing_ ? RequestKind::finish_save : RequestKind::save,
+                             .count = std::ssize(folder_),
+                             .round = number_};
+  const int servers = publishing_ ? 1 : servers_.count();
+  for (int server = 0; server < servers; ++server)
+    asked_.push_back(servers_.ask(server, header, folder_));
+}
+
+bool Save::take() {
+  bool is_done = true;
+  std::vector<Asked> asked = std::exchange(asked_, {});
+  for (int server = 0; server < std::ssize(asked); ++server) {
+    const Reply reply = asked[static_cast<std::size_t>(server)].take();
+    if (reply.header.outcome == Outcome::not_yet) is_done = false;
+    if (reply.header.outcome == Outcome::done || reply.header.outcome == Outcome::not_yet) continue;
+    const std::string text(reinterpret_cast<const char*>(reply.payload.data()),
+                           reply.payload.size());
+    if (!failure_) {
+      failure_ =
+          std::make_exception_ptr(SystemError(servers_.end(server).name.text + ": " + text, EIO));
+    }
+  }
+  next_look_ = std::chrono::steady_clock::now() + kBetweenLooks;
+  if (!is_done) return false;
+  if (failure_) std::rethrow_exception(failure_);
+  if (std::exchange(publishing_, true)) return true;
+  ask();
+  return false;
+}
+
+void Saves::Begun::wait_or_log() {
+  or_log([&] { save_.wait(); });
+}
+
+std::unique_lock<std::mutex> Saves::lock() {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  while (!lock && !lock.try_lock()) wait_a_moment();
+  return lock;
+}
+
+Saves::Begun Saves::begin(std::string_view folder) {
+  std::unique_lock<std::mutex> lock = this->lock();
+  finish_running();
+  return {std::move(lock), Save(servers_, begun_++, folder)};
+}
+
+std::optional<Saves::Begun> Saves::begin_if_due() {
+  if (!news_.take_save_due()) return std::nullopt;
+  return begin({});
 }
 
 void Saves::go_on() {
-  const std::lock_guard lock(mutex_);
-  if (publishing_) {
-    if (!publishing_.is_answered()) return;
-    take_published();
-  }
-  if (running_) {
-    const News::Saved saved = news_.saved(*running_);
-    if (saved == News::Saved::not_yet) return;
-    const std::int64_t number = *std::exchange(running_, std::nullopt);
-    if (saved == News::Saved::failed) return;
-    publishing_ = servers_.ask(0, request(RequestKind::finish_save, 0, number, {}));
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return;  // another thread waits for a checkpoint
+  if (!running_) {
+    if (news_.take_save_due()) running_.emplace(servers_, begun_++, std::string_view());
     return;
   }
-  if (!news_.take_save_due()) return;
-  running_ = begun_++;
-  for (int server = 0; server < servers_.count(); ++server) {
-    const Asked forgotten = servers_.ask(server, request(RequestKind::save, 0, *running_, {}));
-  }
-}
-
-void Saves::take_published() {
-  try {
-    Asked asked = std::move(publishing_);
-    take(servers_, 0, asked);
-  } catch (const SystemError& error) {
-    log(LogLevel::warn, std::string("no checkpoint was written: ") + error.what());
-  }
+  bool is_done = true;  // also if it fails
+  const Finally forget([&] {
+    if (is_done) running_.reset();
+  });
+  or_log([&] { is_done = running_->go_on(); });
 }
 
 void Saves::finish() {
-  const std::lock_guard lock(mutex_);
-  if (publishing_) take_published();
+  const std::unique_lock<std::mutex> lock = this->lock();
+  finish_running();
+}
+
+void Saves::finish_running() {
   if (!running_) return;
-  const std::int64_t number = *std::exchange(running_, std::nullopt);
-  try {
-    ask_all(number, {});
-    publish(number, {});
-  } catch (const Error& error) {
-    log(LogLevel::warn, std::string("no checkpoint was written: ") + error.what());
-  }
+  const Finally forget([&] { running_.reset(); });
+  or_log([&] { running_->wait(); });
 }
 
 }  // namespace tutti::ps

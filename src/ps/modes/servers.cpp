@@ -294,6 +294,15 @@ Reply Servers::take(int server, Asked& asked) const {
   return reply;
 }
 
+Reply Servers::wait(int server, Asked& asked, const RequestHeader& header) {
+  Reply reply = asked.take();
+  while (reply.header.outcome == Outcome::not_yet) {
+    asked = ask(server, header);
+    reply = asked.take();
+  }
+  return reply;
+}
+
 void Servers::throw_refusal(int server) const { throw_unless_done(server, link(server).refusal()); }
 
 void Servers::throw_unless_done(int server, const Reply& reply) const {

@@ -152,6 +152,8 @@ class Servers {
    * memory, PeerLost for a lost worker, DeadlineExceeded for who did not come, Error for a refusal.
    */
   Reply take(int server, Asked& asked) const;
+  /** Waits for any reply to a request without text; asks again while it is Outcome::not_yet. */
+  Reply wait(int server, Asked& asked, const RequestHeader& header);
   void throw_unless_done(int server, const Reply& reply) const;
   /** Throws if the server has refused a push. */
   void throw_refusal(int server) const;

@@ -100,14 +100,8 @@ class AsyncWorker final : public MergingWorker {
 
   void wait_for_slowest() {
     wait_for_all();
-    std::vector<Asked> asked;
-    for (int server = 0; server < servers_.count(); ++server) {
-      asked.push_back(servers_.ask(server, {.kind = RequestKind::end_round,
-                                            .flags = kWaitForSlowest,
-                                            .count = *staleness_,
-                                            .round = steps()}));
-    }
-    take_end_round(asked);
+    EndOfRound end = ask_for_slowest(steps(), *staleness_);
+    take_end_round(end);
   }
 
   std::optional<std::int64_t> staleness_;

@@ -58,8 +58,8 @@ class GeoWorker final : public WorkerMode {
     const std::unique_lock lock(mutex_);
     train();
     for_each_server(servers_, [&](int server) { copy(server).send_rest(steps_); });
-    std::vector<Asked> asked = ask_end_round(steps_);
-    take_end_round(asked);
+    EndOfRound end = ask_end_round(steps_);
+    take_end_round(end);
     saves_.finish();
   }
 
@@ -77,9 +77,9 @@ class GeoWorker final : public WorkerMode {
     for_each_server(servers_, [&](int server) { copy(server).send_progress(workers_, steps_); });
     // What is received has to have this worker's own progress in it: dense values are read where
     // they lie, which waits for nothing.
-    std::vector<Asked> asked = ask_end_round(steps_);
+    EndOfRound end = ask_end_round(steps_);
     for_each_server(servers_, [&](int server) { copy(server).confirm_progress(); });
-    take_end_round(asked);
+    take_end_round(end);
     for_each_server(servers_, [&](int server) { copy(server).receive(); });
   }
 

@@ -7,20 +7,32 @@
 
 namespace tutti::ps {
 
-std::vector<Asked> WorkerMode::ask_end_round(std::int64_t round) {
-  std::vector<Asked> asked;
-  for (int server = 0; server < servers_.count(); ++server)
-    asked.push_back(servers_.ask(server, {.kind = RequestKind::end_round, .round = round}));
-  return asked;
+WorkerMode::EndOfRound WorkerMode::ask_end_round(std::int64_t round) {
+  return ask_all({.kind = RequestKind::end_round, .round = round});
 }
 
-void WorkerMode::take_end_round(std::vector<Asked>& asked) {
+WorkerMode::EndOfRound WorkerMode::ask_for_slowest(std::int64_t round, std::int64_t staleness) {
+  return ask_all({.kind = RequestKind::end_round,
+                  .flags = kWaitForSlowest,
+                  .count = staleness,
+                  .round = round});
+}
+
+WorkerMode::EndOfRound WorkerMode::ask_all(const RequestHeader& header) {
+  EndOfRound end{header};
+  for (int server = 0; server < servers_.count(); ++server)
+    end.asked.push_back(servers_.ask(server, header));
+  return end;
+}
+
+void WorkerMode::take_end_round(EndOfRound& end) {
   const auto begin = std::chrono::steady_clock::now();
   const auto waited = [&] {
     return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
   };
   for (int server = 0; server < servers_.count(); ++server) {
-    const Reply reply = asked[static_cast<std::size_t>(server)].take();
+    Asked& asked = end.asked[static_cast<std::size_t>(server)];
+    const Reply reply = servers_.wait(server, asked, end.header);
     // A worker that is missed, or was for long, may have waited itself for a server that is gone.
     if (reply.header.outcome == Outcome::lost_worker || waited() > kGraceOfServer)
       servers_.require_presence(waited());

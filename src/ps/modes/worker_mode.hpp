@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "ps/modes/batch.hpp"
@@ -48,18 +49,29 @@ class WorkerMode {
   virtual void step() = 0;
   /** Ends no batch. */
   virtual void flush() {}
+  /** Of what servers hold between two steps of this worker. */
+  virtual void save(std::string_view folder) { saves_.begin(folder).wait(); }
   /** Pushes what is left. Nothing is called then. */
   virtual void finish() = 0;
 
  protected:
-  /** Tells all servers that `round` steps have been ended. */
-  std::vector<Asked> ask_end_round(std::int64_t round);
+  /** What all servers are told: that so many steps have been ended. */
+  struct EndOfRound {
+    RequestHeader header;
+    std::vector<Asked> asked{};
+  };
+  EndOfRound ask_end_round(std::int64_t round);
+  /** With kWaitForSlowest. */
+  EndOfRound ask_for_slowest(std::int64_t round, std::int64_t staleness);
   /** Waits for their replies. Throws what a push of the round came to. */
-  void take_end_round(std::vector<Asked>& asked);
+  void take_end_round(EndOfRound& end);
 
   Servers& servers_;
   News& news_;
   Saves& saves_;
+
+ private:
+  EndOfRound ask_all(const RequestHeader& header);
 };
 
 /** The batch that a worker is at, which several threads may add to: a part for each server. */

@@ -1,5 +1,7 @@
 // A worker in sync mode: pushes go out as they are, and a step waits for the round.
 #include <deque>
+#include <mutex>
+#include <optional>
 #include <utility>
 
 #include "ps/modes/worker_mode.hpp"
@@ -45,18 +47,28 @@ class SyncWorker final : public WorkerMode {
   }
 
   void step() override {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     dense_.take(sums_);
     for (Batch& sum : sums_) {
       if (!sum.empty()) sum.send(servers_, round_);
     }
     pushed_ = false;
-    std::vector<Asked> asked = ask_end_round(++round_);
+    EndOfRound end = ask_end_round(++round_);
     servers_.renew_prefetched();  // what nobody has looked up yet is of the last round
     for (const Wanted& wanted : std::exchange(wanted_, {}))
       servers_.prefetch(wanted.table, wanted.ids);
-    take_end_round(asked);
-    saves_.save_if_due();
+    take_end_round(end);
+    std::optional<Saves::Begun> save = saves_.begin_if_due();
+    lock.unlock();
+    if (save) save->wait_or_log();
+  }
+
+  /** All servers hear of it in the same round. */
+  void save(std::string_view folder) override {
+    std::unique_lock lock(mutex_);
+    Saves::Begun save = saves_.begin(folder);
+    lock.unlock();
+    save.wait();
   }
 
   void finish() override {
