@@ -150,13 +150,15 @@ TEST_P(Sharing, RowsAreFoundWhileShardsGrow) {
   EXPECT_FALSE(progress->was_wrong);
 }
 
-/** Rows whose elements are all the number of their pushes, while they are pushed. */
+/** Rows that go from one value to another whose bytes all differ, and back, by one push each. */
 void read_beside_pushes(Where where, bool consistent) {
   constexpr std::int64_t kDim = 64;
+  constexpr float kOne = 1.0F;                   // 0x3F800000
+  constexpr float kOther = -1.999999761581421F;  // 0xBFFFFFFE
   const TableIdentity identity{.spec = {.name = "items",
                                         .dim = kDim,
                                         .rule = Sgd{1.0F},
-                                        .initial = Constant{0.0F},
+                                        .initial = Constant{kOne},
                                         .consistent_rows = consistent}};
   const std::string segment = new_segment();
   Table table(identity, segment);
@@ -173,18 +175,18 @@ void read_beside_pushes(Where where, bool consistent) {
           if (reader.lookup({&id, 1}, {}, row.data()) != 0) return consistent;
           ++whole;
           return std::all_of(row.begin(), row.end(), [&](float element) {
-            // Between two numbers of pushes there is no other value of an element.
             if (consistent) return element == row[0];
-            return element == static_cast<float>(static_cast<std::int64_t>(element));
+            return element == kOne || element == kOther;
           });
         });
       },
       [&] {
-        const Floats gradients(5 * kDim, -1.0F);
+        const Floats there(5 * kDim, kOne - kOther);
+        const Floats back(5 * kDim, kOther - kOne);
         for (int push = 0; push < 30'000; ++push) {
           // New ids meanwhile: slots move to larger arrays.
           const Ids ids{0, 1, 2, 3, 100 + push / 4};
-          table.update({.ids = ids, .values = gradients.data()});
+          table.update({.ids = ids, .values = (push % 2 == 0 ? there : back).data()});
         }
       });
   EXPECT_FALSE(progress->was_wrong);
