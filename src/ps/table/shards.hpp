@@ -19,7 +19,6 @@ class Shards {
   Shards(Arena& arena, const Index& index) : arena_(arena), index_(index) {}
 
   const Index& index() const { return index_; }
-  std::int64_t rows(int shard) const { return live_[static_cast<std::size_t>(shard)]; }
 
   /** Makes room for so many more ids in each shard. Returns whether slots have moved. Throws
    * SystemError; all that was there still is then. */
