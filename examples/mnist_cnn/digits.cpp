@@ -12,7 +12,7 @@ namespace mnist {
 namespace {
 
 constexpr int kSize = 28;
-constexpr std::size_t kDigitPixels = kSize * kSize;
+constexpr std::size_t kDigitPixels = std::size_t{kSize} * kSize;
 constexpr float kPi = std::numbers::pi_v<float>;
 
 struct Point {
