@@ -40,7 +40,7 @@ class PsStart : public ::testing::Test {
   PsStart() : folder_(::testing::TempDir() + "tutti_start_XXXXXX") {
     if (::mkdtemp(folder_.data()) == nullptr) throw SystemError("cannot make " + folder_, errno);
   }
-  ~PsStart() override { std::filesystem::remove_all(folder_); }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   std::string folder_;
 };
