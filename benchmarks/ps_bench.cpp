@@ -7,7 +7,8 @@
 // Every side runs in processes of its own, which take turns: round after round each does each task
 // for so many seconds. Prints a table of medians and, with --json, a JSON line for each task and
 // side: `us` a call, `rows_per_s`, and `limit_rows_per_s`: what one thread does that touches the
-// same cache lines at known places (of push_ack: a cache line to another core and back). A batch of
+// same cache lines at known places (of push_ack: a cache line to another core and back; of
+// push_ack_asleep a bare futex to a process that sleeps, and one back). A batch of
 // lookup and push_* has distinct ids at random among all rows. `checked`: the values were right
 // after each turn. "ps-lite" adds in push_sgd; "mpi" is one-sided communication on a window, with
 // numbers of rows instead of ids. push_ack is one row, until it has been applied;
@@ -241,17 +242,18 @@ Results take_turns(const PsBenchOptions& options,
 bool report(const PsBenchOptions& options, Results& results) {
   std::ofstream json(options.json);
   bool good = true;
-  std::printf("%-16s %-8s %12s %12s %12s  of limit\n", "task", "side", "us", "M rows/s", "limit");
+  std::printf("%-16s %-8s %12s %12s %12s %12s  of limit\n", "task", "side", "us", "limit us",
+              "M rows/s", "limit");
   for (const std::string& task : options.tasks) {
     const auto rows = static_cast<double>(tutti::bench::rows_of(task, options.load));
-    const Measured& limit = results[task == "push_ack_asleep" ? "push_ack" : task]["limit"];
+    const Measured& limit = results[task]["limit"];
     const double most = limit.us.empty() ? 0 : rows / median(limit.us);
     for (const auto& [side, measured] : results[task]) {
       if (side == "limit" || measured.us.empty()) continue;
       const double us = median(measured.us);
       good = good && measured.checked;
-      std::printf("%-16s %-8s %12.2f %12.3f %12.3f  %.3f%s\n", task.c_str(), side.c_str(), us,
-                  rows / us, most, most > 0 ? rows / us / most : 0,
+      std::printf("%-16s %-8s %12.2f %12.2f %12.3f %12.3f  %.3f%s\n", task.c_str(), side.c_str(),
+                  us, most > 0 ? rows / most : 0, rows / us, most, most > 0 ? rows / us / most : 0,
                   measured.checked ? "" : "  WRONG");
       json << "{\"what\": \"" << task << "\", \"peer\": \"" << side
            << "\", \"rows\": " << options.load.rows << ", \"dim\": " << options.load.dim

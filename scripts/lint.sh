@@ -2,7 +2,7 @@
 # Checks the sources with clang-format, clang-tidy and, if it is there, shellcheck.
 #   lint.sh            all files
 #   lint.sh --changed  files that differ from the last commit
-# Installs nothing. clang-tidy reads the compile commands of build/lint, or of build/release.
+# Installs nothing. clang-tidy reads the compile commands of build/lint, or of build/lint-changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -42,13 +42,13 @@ fi
 # consumer is compiled by its test, against the installed headers.) All files are checked as a unity
 # build has them, where several sources share the headers that they include: that takes half as long.
 if [ $# -gt 0 ]; then
-  build=build/release
-  cmake --preset release >/dev/null
+  build=build/lint-changed
+  cmake --preset release -B "$build" -DCMAKE_UNITY_BUILD=OFF >/dev/null
   compiled() { grep -qF "\"$PWD/$1\"" "$build/compile_commands.json"; }
   mapfile -t units < <(files '*.cpp' | while read -r unit; do ! compiled "$unit" || echo "$unit"; done)
 else
   build=build/lint
-  cmake --preset release -B "$build" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8 >/dev/null
+  cmake --preset release -B "$build" >/dev/null
   mapfile -t units < <(sed -n 's/^ *"file": "\(.*\.c[px]*\)",\?$/\1/p' "$build/compile_commands.json" | sort -u)
 fi
 echo "clang-tidy: ${#units[@]} files"

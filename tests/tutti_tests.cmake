@@ -1,4 +1,4 @@
-# How a test becomes ctest's tests. Labels: unit, multirank, rig, fuzz, python, launch, package.
+# How a test becomes ctest's tests. Labels: unit, multirank, rig, simulation, fuzz, python, launch, package.
 
 include(GoogleTest)
 

@@ -1,17 +1,19 @@
 // Gloo, as PyTorch uses it.
+#include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
+#include <gloo/barrier.h>
+#include <gloo/broadcast.h>
 #include <gloo/math.h>
+#include <gloo/reduce.h>
 #include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/file_store.h>
+#include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
 #include <mpi.h>
 
-#include <array>
-#include <cerrno>
-#include <cstdlib>
-#include <filesystem>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "peers/peer.hpp"
 #include "tutti/error.hpp"
@@ -19,61 +21,88 @@
 namespace tutti::bench {
 namespace {
 
-/** A directory that all ranks of this host know, gone with the object on rank 0. */
-class MeetingPlace {
+int rank_in(MPI_Comm comm) {
+  int rank = 0;
+  MPI_Comm_rank(comm, &rank);
+  return rank;
+}
+
+int size_of_group(MPI_Comm comm) {
+  int size = 0;
+  MPI_Comm_size(comm, &size);
+  return size;
+}
+
+bool on_one_host() {
+  MPI_Comm host = MPI_COMM_NULL;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
+  const int size = size_of_group(host);
+  MPI_Comm_free(&host);
+  return size == size_of_group(MPI_COMM_WORLD);
+}
+
+/** Where the ranks put what the others need. All ranks set a key, each its own, before any of them
+ * asks for the others' keys of this round; so it goes round when they set. */
+class StoreOverMpi final : public gloo::rendezvous::Store {
  public:
-  explicit MeetingPlace(int rank) : rank_(rank) {
-    const std::string pattern = std::filesystem::temp_directory_path() / "tutti-gloo-XXXXXX";
-    pattern.copy(path_.data(), path_.size() - 1);
-    if (rank == 0 && ::mkdtemp(path_.data()) == nullptr) {
-      throw SystemError("cannot make a directory", errno);
-    }
-    MPI_Bcast(path_.data(), static_cast<int>(path_.size()), MPI_CHAR, 0, MPI_COMM_WORLD);
+  void set(const std::string& key, const std::vector<char>& data) override {
+    std::vector<std::string> keys = all_of({key.begin(), key.end()});
+    std::vector<std::string> values = all_of(data);
+    for (std::size_t i = 0; i < keys.size(); ++i) known_[keys[i]] = values[i];
   }
-  MeetingPlace(const MeetingPlace&) = delete;
-  MeetingPlace& operator=(const MeetingPlace&) = delete;
-  ~MeetingPlace() {
-    std::error_code ignored;
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (rank_ == 0) std::filesystem::remove_all(path_.data(), ignored);
+  std::vector<char> get(const std::string& key) override {
+    const std::string& value = known_.at(key);
+    return {value.begin(), value.end()};
   }
-  std::string path() const { return path_.data(); }
+  void wait(const std::vector<std::string>& /*keys*/) override {}
 
  private:
-  int rank_;
-  std::array<char, 256> path_{};
+  static std::vector<std::string> all_of(const std::vector<char>& own) {
+    std::vector<std::string> all;
+    for (int rank = 0; rank < size_of_group(MPI_COMM_WORLD); ++rank) {
+      auto length = static_cast<int>(own.size());
+      MPI_Bcast(&length, 1, MPI_INT, rank, MPI_COMM_WORLD);
+      std::string text(own.begin(), own.end());
+      text.resize(static_cast<std::size_t>(length));
+      MPI_Bcast(text.data(), length, MPI_CHAR, rank, MPI_COMM_WORLD);
+      all.push_back(text);
+    }
+    return all;
+  }
+
+  std::map<std::string, std::string> known_;
 };
+
+template <class T>
+void add(void* out, const void* a, const void* b, std::size_t n) {
+  gloo::sum<T>(static_cast<T*>(out), static_cast<const T*>(a), static_cast<const T*>(b), n);
+}
 
 class GlooPeer final : public Peer {
  public:
   GlooPeer() {
-    int rank = 0;
-    int size = 0;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
-    const MeetingPlace place(rank);
-    gloo::rendezvous::FileStore store(place.path());
-    auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
-    const gloo::transport::tcp::attr address("127.0.0.1");
+    StoreOverMpi store;
+    auto context = std::make_shared<gloo::rendezvous::Context>(rank_in(MPI_COMM_WORLD),
+                                                               size_of_group(MPI_COMM_WORLD));
+    gloo::transport::tcp::attr address;  // by default that of the host's name
+    if (on_one_host()) address.hostname = "127.0.0.1";
     auto device = gloo::transport::tcp::CreateDevice(address);
     context->connectFullMesh(store, device);
     context_ = std::move(context);
   }
 
-  std::vector<std::function<void()>> ways(const Call& call) override {
-    if (call.op != Op::all_reduce) return {};
-    const View data = call.out;
-    switch (data.dtype) {
+  std::vector<Way> ways(const Call& call) override {
+    switch (call.out.dtype) {
       case DType::f32:
-        return all_reduce<float>(data);
+        return typed_ways<float>(call);
       case DType::f64:
-        return all_reduce<double>(data);
+        return typed_ways<double>(call);
       case DType::i32:
-        return all_reduce<std::int32_t>(data);
+        return typed_ways<std::int32_t>(call);
       case DType::i64:
-        return all_reduce<std::int64_t>(data);
+        return typed_ways<std::int64_t>(call);
       case DType::u8:
-        return all_reduce<std::uint8_t>(data);
+        return typed_ways<std::uint8_t>(call);
       default:
         return {};
     }
@@ -81,20 +110,59 @@ class GlooPeer final : public Peer {
 
  private:
   template <class T>
-  std::vector<std::function<void()>> all_reduce(View data) {
-    auto* elements = static_cast<T*>(data.data);
-    const auto ring = [this, elements, count = static_cast<std::size_t>(data.count)] {
+  std::vector<Way> typed_ways(const Call& call) {
+    auto* in = static_cast<T*>(call.in.data);
+    auto* out = static_cast<T*>(call.out.data);
+    const auto ins = static_cast<std::size_t>(call.in.count);
+    const auto outs = static_cast<std::size_t>(call.out.count);
+    switch (call.op) {
+      case Op::all_reduce:
+        return all_reduce(out, outs);
+      case Op::broadcast:
+        return {{"default", [this, out, outs] {
+                   gloo::BroadcastOptions options(context_);
+                   options.setOutput(out, outs);
+                   options.setRoot(0);
+                   gloo::broadcast(options);
+                 }}};
+      case Op::all_gather:
+        return {{"default", [this, in, ins, out, outs] {
+                   gloo::AllgatherOptions options(context_);
+                   options.setInput(in, ins);
+                   options.setOutput(out, outs);
+                   gloo::allgather(options);
+                 }}};
+      case Op::reduce:
+        return {{"default", [this, in, ins, out, outs] {
+                   gloo::ReduceOptions options(context_);
+                   options.setInput(in, ins);
+                   options.setOutput(out, outs);
+                   options.setRoot(0);
+                   options.setReduceFunction(add<T>);
+                   gloo::reduce(options);
+                 }}};
+      case Op::barrier:
+        return {{"default", [this] {
+                   gloo::BarrierOptions options(context_);
+                   gloo::barrier(options);
+                 }}};
+      default:
+        return {};
+    }
+  }
+
+  template <class T>
+  std::vector<Way> all_reduce(T* elements, std::size_t count) {
+    const auto ring = [this, elements, count] {
       gloo::AllreduceOptions options(context_);
       options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
       options.setOutput(elements, count);
-      options.setReduceFunction([](void* out, const void* a, const void* b, std::size_t n) {
-        gloo::sum<T>(static_cast<T*>(out), static_cast<const T*>(a), static_cast<const T*>(b), n);
-      });
+      options.setReduceFunction(add<T>);
       gloo::allreduce(options);
     };
     const auto halving = std::make_shared<gloo::AllreduceHalvingDoubling<T>>(
-        context_, std::vector<T*>{elements}, static_cast<int>(data.count));
-    return {ring, [halving] { halving->run(); }};
+        context_, std::vector<T*>{elements}, static_cast<int>(count));
+    return {{"ring", ring}, {"halving_doubling", [halving] { halving->run(); }}};
   }
 
   std::shared_ptr<gloo::Context> context_;

@@ -11,21 +11,36 @@
 
 namespace tutti::bench {
 
+/** How a library does a collective. */
+struct Way {
+  std::string algorithm;  ///< "ring" for example; "default" is what it chooses itself
+  std::function<void()> run;
+};
+
 class Peer {
  public:
   virtual ~Peer() = default;
   /** The ways in which the library does `call`, made ready for it; the fastest counts. None if it
    * does not know the operation or the dtype. Collective. */
-  virtual std::vector<std::function<void()>> ways(const Call& call) = 0;
+  virtual std::vector<Way> ways(const Call& call) = 0;
 };
 
 /** MPI's collectives as its own settings have them. */
 std::unique_ptr<Peer> make_mpi_peer();
-/** Gloo over TCP on the loopback: all-reduce alone, by its ring and by halving-doubling. Throws
- * BackendUnavailable if this program was built without it. Collective over MPI_COMM_WORLD. */
+/** To be called before MPI_Init if make_open_mpi_peer() will be. */
+void prepare_open_mpi();
+/**
+ * Open MPI's default, rings (pipelines where an operation has a root) and its component han, which
+ * works on each host first: over communicators of their own in one job. Ways that the library does
+ * not have are left out. Collective over MPI_COMM_WORLD.
+ */
+std::unique_ptr<Peer> make_open_mpi_peer();
+/** Gloo over TCP, as PyTorch uses it: on one host on the loopback, otherwise on the address of the
+ * host's name. Throws BackendUnavailable if this program was built without it. Collective over
+ * MPI_COMM_WORLD. */
 std::unique_ptr<Peer> make_gloo_peer();
 
-/** "mpi" or "gloo". Throws InvalidArgument for other names. */
+/** "mpi", "openmpi" or "gloo". Throws InvalidArgument for other names. */
 std::unique_ptr<Peer> make_peer(const std::string& name);
 
 }  // namespace tutti::bench

@@ -1,14 +1,21 @@
 // What memory allows: the cache lines that a table cannot avoid, at places that are known, all by
 // one thread.
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <chrono>
+#include <csignal>
 #include <cstring>
 #include <new>
 #include <thread>
 
 #include "base/huge_pages.hpp"
+#include "comm/shm/flag.hpp"
 #include "ps/side.hpp"
 
 namespace tutti::bench {
@@ -62,6 +69,7 @@ class LimitSide final : public PsSide {
     if (task == "push_adagrad") return update(1);
     if (task == "push_adam") return update(2);
     if (task.starts_with("dense")) return dense(task);
+    if (task == "push_ack_asleep") return wake_up();
     return task == "push_ack" ? std::optional(ack()) : std::nullopt;
   }
 
@@ -156,6 +164,35 @@ class LimitSide final : public PsSide {
     });
     turn.store(-1, std::memory_order_release);
     other.join();
+    return {us, true};
+  }
+
+  /** A futex to another process that sleeps, and another one back. */
+  static PsTurn wake_up() {
+    static constexpr std::chrono::seconds kLongest{1};
+    constexpr std::uint32_t kCalls = 100;
+    const SharedMemory memory(4096);
+    auto& flags = *new (memory.floats()) std::array<shm::Flag, 2>{};
+    shm::Flag& request = flags[0];
+    shm::Flag& answer = flags[1];
+    const auto wait_for = [](shm::Flag& flag, std::uint32_t value) {
+      while (!flag.reached(value)) flag.sleep(value - 1, kLongest);
+    };
+    const pid_t other = ::fork();
+    if (other == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      for (std::uint32_t call = 1; call <= kCalls; ++call) {
+        wait_for(request, call);
+        answer.publish(call);
+      }
+      ::_exit(0);
+    }
+    std::uint32_t call = 0;
+    const double us = time_each(kCalls, 5000, [&] {
+      request.publish(++call);
+      wait_for(answer, call);
+    });
+    ::waitpid(other, nullptr, 0);
     return {us, true};
   }
 

@@ -246,32 +246,38 @@ class DenseSide {
   OneServer server_;
 };
 
+/** What a task needs is there when it is first asked for. */
 class OwnSide final : public PsSide {
  public:
-  explicit OwnSide(const PsLoad& load)
-      : sgd_(load, ps::Sgd{1.0F}),
-        adagrad_(load, ps::Adagrad{.lr = kRate}),
-        adam_(load, ps::Adam{.lr = kRate}),
-        small_(load, kDenseElements[0]),
-        large_(load, kDenseElements[1]) {}
+  explicit OwnSide(const PsLoad& load) : load_(load) {}
 
   std::optional<PsTurn> measure(std::string_view task) override {
-    if (task == "lookup") return sgd_.lookup();
-    if (task == "push_sgd") return sgd_.push();
-    if (task == "push_adagrad") return adagrad_.push();
-    if (task == "push_adam") return adam_.push();
-    if (task == "push_ack") return sgd_.ack(2000, 0);
-    if (task == "push_ack_asleep") return sgd_.ack(100, 5000);
-    DenseSide& dense = task.ends_with("64M") ? large_ : small_;
-    return task.starts_with("dense_push") ? dense.push() : dense.pull();
+    if (task == "push_adagrad") return made(adagrad_, ps::Adagrad{.lr = kRate}).push();
+    if (task == "push_adam") return made(adam_, ps::Adam{.lr = kRate}).push();
+    if (task.starts_with("dense")) {
+      const bool is_large = task.ends_with("64M");
+      DenseSide& dense = made(is_large ? large_ : small_, kDenseElements[is_large ? 1 : 0]);
+      return task.starts_with("dense_push") ? dense.push() : dense.pull();
+    }
+    RuleSide& sgd = made(sgd_, ps::Sgd{1.0F});
+    if (task == "lookup") return sgd.lookup();
+    if (task == "push_sgd") return sgd.push();
+    return task == "push_ack" ? sgd.ack(2000, 0) : sgd.ack(100, 5000);
   }
 
  private:
-  RuleSide sgd_;
-  RuleSide adagrad_;
-  RuleSide adam_;
-  DenseSide small_;
-  DenseSide large_;
+  template <class Side, class Argument>
+  Side& made(std::optional<Side>& side, const Argument& argument) const {
+    if (!side) side.emplace(load_, argument);
+    return *side;
+  }
+
+  PsLoad load_;
+  std::optional<RuleSide> sgd_;
+  std::optional<RuleSide> adagrad_;
+  std::optional<RuleSide> adam_;
+  std::optional<DenseSide> small_;
+  std::optional<DenseSide> large_;
 };
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "device/cpu/kernels.hpp"
 #include "peers/peer.hpp"
 #include "support/memory.hpp"
+#include "support/operands.hpp"
 #include "support/options.hpp"
 #include "support/ping_pong.hpp"
 #include "support/turns.hpp"
@@ -45,52 +46,6 @@ struct Line {
   }
 };
 
-/** Memory for the input and the output of a collective: shared by both if it works in place. */
-class Memory {
- public:
-  Memory(Communicator& comm, Buffers buffers, Op op, std::int64_t bytes) {
-    const bool in_place = op == Op::all_reduce || op == Op::broadcast;
-    for (std::size_t i = 0; i < (in_place ? 1U : 2U); ++i) {
-      if (buffers == Buffers::arena) {
-        symmetric_[i] = comm.allocate(bytes);
-      } else {
-        own_[i] = std::make_unique<HugeMemory>(bytes);
-      }
-      data_[i] = own_[i] ? own_[i]->data() : symmetric_[i].data();
-    }
-    if (in_place) data_[1] = data_[0];
-  }
-
-  /** `bytes` are those of the larger side. */
-  Call call(Op op, DType dtype, std::int64_t bytes, int ranks) const {
-    const std::int64_t whole = bytes / size_of(dtype);
-    const std::int64_t part = whole / ranks;
-    return {op, View(data_[0], op == Op::all_gather ? part : whole, dtype),
-            View(data_[1], op == Op::reduce_scatter ? part : whole, dtype)};
-  }
-
- private:
-  std::array<Buffer, 2> symmetric_;
-  std::array<std::unique_ptr<HugeMemory>, 2> own_;
-  std::array<void*, 2> data_{};
-};
-
-std::function<void()> way_of_tutti(Communicator& comm, const Call& call) {
-  switch (call.op) {
-    case Op::all_reduce:
-      return [&comm, call] { comm.all_reduce(call.in, call.out); };
-    case Op::broadcast:
-      return [&comm, call] { comm.broadcast(call.out, 0); };
-    case Op::all_gather:
-      return [&comm, call] { comm.all_gather(call.in, call.out); };
-    case Op::reduce_scatter:
-      return [&comm, call] { comm.reduce_scatter(call.in, call.out); };
-    case Op::all_to_all:
-      break;
-  }
-  return [&comm, call] { comm.all_to_all(call.in, call.out); };
-}
-
 /** What memory allows: see run_benchmark(). Whatever is not the call's own is read from `other`,
  * which is as large as the larger side of the call. */
 std::function<void()> limit_of(const Call& call, const void* other, bool streamed, int rank,
@@ -114,6 +69,9 @@ std::function<void()> limit_of(const Call& call, const void* other, bool streame
     case Op::broadcast:
       if (rank == 0) return [] {};
       break;
+    case Op::reduce:
+    case Op::barrier:
+      return [] {};
     case Op::all_gather:
     case Op::all_to_all:
       break;
@@ -156,13 +114,9 @@ class Bench {
 
   bool measure(Op op, std::int64_t wanted, Buffers buffers) {
     const int ranks = comm_.world_size();
-    // Every rank's block is a whole number of elements.
-    const std::int64_t grain = op == Op::all_reduce || op == Op::broadcast
-                                   ? size_of(options_.dtype)
-                                   : size_of(options_.dtype) * ranks;
-    const std::int64_t bytes = (wanted + grain - 1) / grain * grain;
-    const Memory own(comm_, Buffers::private_memory, op, bytes);
-    std::optional<Memory> arena;
+    const std::int64_t bytes = rounded_bytes(op, options_.dtype, wanted, ranks);
+    const Operands own(comm_, Buffers::private_memory, op, bytes);
+    std::optional<Operands> arena;
     if (buffers == Buffers::arena) arena.emplace(comm_, buffers, op, bytes);
     const HugeMemory other(op == Op::all_reduce ? 1 : bytes);
     const Call private_call = own.call(op, options_.dtype, bytes, ranks);
@@ -176,8 +130,8 @@ class Bench {
                           false});
     }
     for (const NamedPeer& each : peers_) {
-      for (auto& way : each.peer->ways(private_call)) {
-        variants.push_back({each.name, private_call, std::move(way)});
+      for (auto& [algorithm, run] : each.peer->ways(private_call)) {
+        variants.push_back({each.name, private_call, std::move(run)});
       }
     }
     if (!take_turns(comm_, variants, options_.seconds)) return false;
@@ -193,10 +147,9 @@ class Bench {
   }
 
   void print_head(Op op) const {
-    const bool in_place = op == Op::all_reduce || op == Op::broadcast;
     std::printf("%s, %s, %d ranks, %s; a cache line crosses in %.0f ns\n", name_of(op),
                 name_of(options_.dtype).data(), comm_.world_size(),
-                in_place ? "in place" : "out of place", pingpong_ns_);
+                is_in_place(op) ? "in place" : "out of place", pingpong_ns_);
     std::printf("%6s %8s %11s %8s %8s %11s %6s %11s %6s %11s %6s\n", "size", "buffers", "us",
                 "algbw", "busbw", "limit_us", "ratio", "mpi_us", "x", "gloo_us", "x");
   }

@@ -7,14 +7,19 @@
 namespace tutti::bench {
 
 const char* name_of(Op op) {
-  constexpr std::array<const char*, 5> kNames{"all_reduce", "broadcast", "all_gather",
-                                              "reduce_scatter", "all_to_all"};
+  constexpr std::array<const char*, 7> kNames{
+      "all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "reduce", "barrier"};
   return kNames[static_cast<std::size_t>(op)];
 }
+
+bool is_in_place(Op op) { return op == Op::all_reduce || op == Op::broadcast; }
 
 bool Call::succeeded(int rank, int ranks, const Pattern& pattern) const {
   const bool uniform = pattern.stripes == 1;
   switch (op) {
+    case Op::reduce:
+      if (rank != 0) return true;
+      [[fallthrough]];
     case Op::all_reduce:
       return holds(out, uniform, [&](std::int64_t i) { return pattern.sum(ranks, i); });
     case Op::broadcast:
@@ -22,6 +27,8 @@ bool Call::succeeded(int rank, int ranks, const Pattern& pattern) const {
     case Op::reduce_scatter:
       return holds(out, uniform,
                    [&](std::int64_t i) { return pattern.sum(ranks, rank * out.count + i); });
+    case Op::barrier:
+      return true;
     case Op::all_gather:
     case Op::all_to_all:
       break;

@@ -8,14 +8,24 @@
 
 namespace tutti::bench {
 
-enum class Op : std::uint8_t { all_reduce, broadcast, all_gather, reduce_scatter, all_to_all };
+enum class Op : std::uint8_t {
+  all_reduce,
+  broadcast,
+  all_gather,
+  reduce_scatter,
+  all_to_all,
+  reduce,
+  barrier
+};
 
 /** "all_reduce", ... */
 const char* name_of(Op op);
+/** Whether `in` and `out` of its calls are the same memory. */
+bool is_in_place(Op op);
 
 /**
  * One collective of this rank, with the views that Communicator's methods take. All-reduce and
- * broadcast (from rank 0) work in place: `in` and `out` are the same.
+ * broadcast work in place: `in` and `out` are the same. The root is rank 0.
  */
 struct Call {
   Op op = Op::all_reduce;

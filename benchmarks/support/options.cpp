@@ -60,8 +60,7 @@ std::vector<Buffers> parse_buffers(const std::string& text) {
 
 const char* name_of(Buffers buffers) { return buffers == Buffers::arena ? "arena" : "private"; }
 
-Options parse_options(int argc, char** argv) {
-  Options options;
+Options parse_options(int argc, char** argv, Options options) {
   for (int i = 1; i < argc; i += 2) {
     const std::string option = argv[i];
     if (i + 1 == argc) throw InvalidArgument(option + " needs a value");

@@ -19,14 +19,14 @@ struct Options {
   std::vector<std::int64_t> sizes{8, 512, 4 << 10, 64 << 10, 1 << 20};  ///< bytes of a buffer
   std::vector<Buffers> buffers{Buffers::arena, Buffers::private_memory};
   DType dtype = DType::f32;
-  std::vector<std::string> peers{"mpi"};  ///< rivals: mpi, gloo
+  std::vector<std::string> peers{"mpi"};  ///< rivals: mpi, openmpi, gloo
   double seconds = 1.0;                   ///< for each line of the table, at least five rounds
   std::string json;                       ///< file to write JSON Lines to; empty: none
 };
 
 /** Reads `--sizes 8,4K,1M --buffers arena,private --dtype f32 --peers mpi,gloo --seconds S
- * --json FILE`, all optional. Throws InvalidArgument. */
-Options parse_options(int argc, char** argv);
+ * --json FILE`, all optional, over `options`. Throws InvalidArgument. */
+Options parse_options(int argc, char** argv, Options options = {});
 
 /** "8", "4K", "16M". */
 std::string size_text(std::int64_t bytes);

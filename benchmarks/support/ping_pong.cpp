@@ -1,4 +1,4 @@
-// Bounces a counter between two ranks.
+// Bounces a counter between two ranks of a host.
 #include "support/ping_pong.hpp"
 
 #include <mpi.h>
@@ -12,12 +12,33 @@
 namespace tutti::bench {
 namespace {
 
-/** A page that all ranks map. */
+/** The ranks of this rank's host, in their order. */
+class Host {
+ public:
+  Host() {
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &comm_);
+    MPI_Comm_rank(comm_, &rank);
+    MPI_Comm_size(comm_, &size);
+  }
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+  ~Host() { MPI_Comm_free(&comm_); }
+  MPI_Comm comm() const { return comm_; }
+
+  int rank = 0;
+  int size = 0;
+
+ private:
+  MPI_Comm comm_ = MPI_COMM_NULL;
+};
+
+/** A page that all ranks of a host map. */
 class SharedPage {
  public:
-  explicit SharedPage(int rank) {
+  explicit SharedPage(const Host& host) {
     void* own = nullptr;
-    MPI_Win_allocate_shared(rank == 0 ? 4096 : 0, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &own, &window_);
+    MPI_Win_allocate_shared(host.rank == 0 ? 4096 : 0, 1, MPI_INFO_NULL, host.comm(), &own,
+                            &window_);
     MPI_Aint bytes = 0;
     int unit = 0;
     MPI_Win_shared_query(window_, 0, &bytes, &unit, &data_);
@@ -47,20 +68,17 @@ void bounce(std::atomic<std::uint32_t>& counter, int rank, std::uint32_t start, 
 double ping_pong_ns() {
   constexpr int kTrips = 500;
   constexpr int kRuns = 21;
-  int rank = 0;
-  int size = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  const SharedPage page(rank);
+  const Host host;
+  const SharedPage page(host);
   auto& counter = *static_cast<std::atomic<std::uint32_t>*>(page.data());
-  if (rank == 0) counter.store(0);
+  if (host.rank == 0) counter.store(0);
   MPI_Barrier(MPI_COMM_WORLD);
   double median = 0;
-  if (size > 1 && rank < 2) {
+  if (host.size > 1 && host.rank < 2) {
     std::vector<double> runs;
     for (std::uint32_t run = 0; run < kRuns; ++run) {
       const auto start = std::chrono::steady_clock::now();
-      bounce(counter, rank, run * 2 * kTrips, kTrips);
+      bounce(counter, host.rank, run * 2 * kTrips, kTrips);
       const std::chrono::duration<double, std::nano> spent =
           std::chrono::steady_clock::now() - start;
       runs.push_back(spent.count() / (2 * kTrips));

@@ -4,8 +4,9 @@
 namespace tutti::bench {
 
 /**
- * The one-way time of a cache line between ranks 0 and 1 of MPI_COMM_WORLD, in nanoseconds; 0 on a
- * single rank. Collective. Tells near cores (a shared cache: about 50) from far ones (over 200).
+ * The one-way time of a cache line between rank 0 of MPI_COMM_WORLD and the next rank of its host,
+ * in nanoseconds; 0 if it is alone there. Collective. Tells near cores (a shared cache: about 50)
+ * from far ones (over 200).
  */
 double ping_pong_ns();
 

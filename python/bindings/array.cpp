@@ -11,6 +11,7 @@
 #include "dtypes.hpp"
 #include "errors.hpp"
 #include "shape.hpp"
+#include "torch_tensor.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::python {
@@ -176,7 +177,7 @@ std::uintptr_t address_of(const dlpack::Tensor& tensor, const std::string& name)
 }  // namespace
 
 Array::Array(py::handle object, const std::string& name, Access access) {
-  if (take_buffer(object, name, access)) return;
+  if (take_buffer(object, name, access) || take_torch_tensor(object, name)) return;
   // DLPack first, which tells the GPU and the stream, as __cuda_array_interface__ need not.
   const bool on_gpu = is_on_gpu(dlpack_device(object, name));
   if (!on_gpu &&
@@ -223,6 +224,14 @@ bool Array::take_buffer(py::handle object, const std::string& name, Access acces
     check_layout(name, shape_, Shape(buffer_->strides, buffer_->strides + buffer_->ndim),
                  size_of(*dtype));
   }
+  return true;
+}
+
+bool Array::take_torch_tensor(py::handle object, const std::string& name) {
+  auto tensor = torch_tensor(object);
+  if (!tensor) return false;
+  set(tensor->address, tensor->dtype, {}, std::move(tensor->shape), name);
+  owner_ = py::reinterpret_borrow<py::object>(object);
   return true;
 }
 

@@ -21,7 +21,8 @@ class Interface;
  * A Python array while C++ works on it: a view of its memory, and what keeps that memory where it
  * is. Made, moved and destroyed with the GIL held.
  *
- * Takes whatever has the buffer protocol, or else DLPack on a GPU, __cuda_array_interface__,
+ * Takes whatever has the buffer protocol, PyTorch's tensors in CPU memory, or else DLPack on a GPU,
+ * __cuda_array_interface__,
  * __array_interface__ or DLPack (in this order), in C order. On a GPU, what the array's owner has
  * launched so far on its stream comes before what the GPU's default stream is given from now on.
  * Throws TypeError if `object` is no array, of a dtype that tutti does not know, or speaks its
@@ -49,6 +50,7 @@ class Array {
   };
 
   bool take_buffer(py::handle object, const std::string& name, Access access);
+  bool take_torch_tensor(py::handle object, const std::string& name);
   bool take_cuda_interface(py::handle object, const std::string& name, Access access);
   bool take_interface(py::handle object, const std::string& name, Access access);
   bool take_dlpack(py::handle object, const std::string& name, Access access, bool on_gpu);

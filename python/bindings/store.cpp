@@ -97,8 +97,8 @@ std::shared_ptr<PyStore> make_store(const std::shared_ptr<PyCommunicator>& commu
 }  // namespace
 
 void bind_store(py::module_& module) {
-  using Self = std::shared_ptr<PyStore>;
-  py::class_<PyStore, Self>(
+  using Shared = std::shared_ptr<PyStore>;
+  py::class_<PyStore, Shared>(
       module, "Store",
       "Keys, up to 64 KiB, and values, any bytes, that all ranks of a communicator read and write, "
       "each when it "
@@ -120,7 +120,7 @@ void bind_store(py::module_& module) {
            "Adds to the number that is the key's value, in decimal digits; 0 if it has none. The "
            "sum.")
       .def(
-          "close", [](const Self& self) { self->close(std::nullopt); },
+          "close", [](const Shared& self) { self->close(std::nullopt); },
           "Lets go of the store, without waiting for others. Also done when the object goes, and "
           "at "
           "the interpreter's exit.");

@@ -43,8 +43,8 @@ std::shared_ptr<PyTimeline> make_timeline(const std::filesystem::path& path,
 }  // namespace
 
 void bind_timeline(py::module_& module) {
-  using Self = std::shared_ptr<PyTimeline>;
-  py::class_<PyTimeline, Self>(
+  using Shared = std::shared_ptr<PyTimeline>;
+  py::class_<PyTimeline, Shared>(
       module, "Timeline",
       "Writes what the ranks do into a file that ui.perfetto.dev and chrome://tracing open: each "
       "call, with how much of it was waiting for others, and the parts of DistOpt's steps.\n\n"
@@ -53,11 +53,11 @@ void bind_timeline(py::module_& module) {
       "until close(), as TUTTI_TIMELINE=path is of all.")
       .def(py::init(&make_timeline), py::arg("path"), py::arg("communicator") = py::none())
       .def(
-          "close", [](const Self& self) { self->close(std::nullopt); },
+          "close", [](const Shared& self) { self->close(std::nullopt); },
           "Writes what there is of this rank, and ends its part. Waits for nobody. Also done when "
           "the object goes, and at the interpreter's exit.")
-      .def("__enter__", [](const Self& self) { return self; })
-      .def("__exit__", [](const Self& self, const py::object&, const py::object&,
+      .def("__enter__", [](const Shared& self) { return self; })
+      .def("__exit__", [](const Shared& self, const py::object&, const py::object&,
                           const py::object&) { self->close(std::nullopt); });
 }
 

@@ -27,13 +27,16 @@ OwnWaits& OwnWaits::of_this_process() {
 }
 
 /** A thread of a process that forks must not leave the child with a lock that nobody holds. */
-OwnWaits::OwnWaits() {
+OwnWaits::OwnWaits() : time_(TimeSource::system()) {
   give_block(take_block(1), 1);  // the free lists' lock is taken under this one: see WaitGraph
   entries_.reserve(kMostThreads);
   ::pthread_atfork([] { of_this_process().mutex_.lock(); },
                    [] { of_this_process().mutex_.unlock(); },
                    [] { of_this_process().mutex_.unlock(); });
 }
+
+OwnWaits::OwnWaits(const TimeSource& time, ProcessNumber number)
+    : time_(time), number_(number), numbered_process_(::getpid()) {}
 
 ProcessNumber OwnWaits::number() {
   const std::lock_guard lock(mutex_);
@@ -47,7 +50,7 @@ ProcessNumber OwnWaits::number() {
 
 bool OwnWaits::enter(std::span<const ProcessNumber> processes) {
   const std::lock_guard lock(mutex_);
-  const auto now = Clock::now();
+  const auto now = time_.now();
   const auto self = std::this_thread::get_id();
   auto own = std::find_if(entries_.begin(), entries_.end(),
                           [&](const Entry& entry) { return entry.thread == self; });
@@ -66,12 +69,12 @@ void OwnWaits::forget() noexcept {
   std::erase_if(entries_, [&](const Entry& entry) { return entry.thread == self; });
 }
 
-bool OwnWaits::are_quiet() const noexcept { return Clock::now() - last_entry_.load() > kQuiet; }
+bool OwnWaits::are_quiet() const noexcept { return time_.now() - last_entry_.load() > kQuiet; }
 
 RecycledVector<ProcessNumber> OwnWaits::awaited() {
   const std::lock_guard lock(mutex_);
   RecycledVector<ProcessNumber> processes;
-  const auto now = Clock::now();
+  const auto now = time_.now();
   for (const Entry& entry : entries_) {
     if (now - entry.seen > kStale) continue;
     processes.insert(processes.end(), entry.processes.begin(), entry.processes.end());

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/recycled.hpp"
+#include "base/time_source.hpp"
 #include "comm/failure.hpp"
 
 namespace tutti {
@@ -50,6 +51,11 @@ class Correspondent {
 class OwnWaits {
  public:
   static OwnWaits& of_this_process();
+  /** Those of a simulated process of this number, which never forks. */
+  OwnWaits(const TimeSource& time, ProcessNumber number);
+  OwnWaits(const OwnWaits&) = delete;
+  OwnWaits& operator=(const OwnWaits&) = delete;
+  ~OwnWaits() = default;
 
   /** This process's. A forked child has one of its own. */
   ProcessNumber number();
@@ -85,6 +91,7 @@ class OwnWaits {
 
   OwnWaits();
 
+  const TimeSource& time_;
   std::mutex mutex_;
   std::vector<Entry> entries_;
   std::atomic<Clock::time_point> last_entry_{};

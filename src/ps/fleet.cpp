@@ -15,6 +15,7 @@
 #include "base/memory.hpp"
 #include "base/refuse.hpp"
 #include "base/system.hpp"
+#include "base/thread.hpp"
 #include "comm/communicator/options.hpp"
 #include "comm/derived_ticket.hpp"
 #include "comm/mpi/endpoint.hpp"
@@ -113,7 +114,7 @@ class Fleet::Impl {
   std::vector<ServerAddress> introduce(const Placement::Impl& place,
                                        const std::function<void()>& prepare);
   void listen(const Placement::Impl& place);
-  std::future<void> start_thread(const StartOptions& options);
+  std::future<void> start_server_thread(const StartOptions& options);
   static void raise_own_failure(const Placement::Impl& place, std::future<void>& ready);
 
   std::optional<Listener> listener_;
@@ -174,7 +175,7 @@ std::vector<ServerAddress> Fleet::Impl::introduce(const Placement::Impl& place,
 }
 
 /** The server of this process, in its thread: ready once it has started, or cannot. */
-std::future<void> Fleet::Impl::start_thread(const StartOptions& options) {
+std::future<void> Fleet::Impl::start_server_thread(const StartOptions& options) {
   std::promise<void> started;
   std::future<void> ready = started.get_future();
   std::packaged_task<void()> serve(
@@ -198,7 +199,7 @@ std::future<void> Fleet::Impl::start_thread(const StartOptions& options) {
         }
       });
   served_ = serve.get_future();
-  serving_ = std::thread(std::move(serve));
+  serving_ = start_thread("a server", std::move(serve));
   return ready;
 }
 
@@ -235,7 +236,7 @@ Fleet::Impl::Impl(const Placement::Impl& place, const FleetOptions& fleet) {
     return;
   }
   std::future<void> ready;
-  if (place.serves_in_a_thread) ready = start_thread(*options);
+  if (place.serves_in_a_thread) ready = start_server_thread(*options);
   try {
     worker = start_worker(*options, addresses);
     if (ready.valid()) ready.get();

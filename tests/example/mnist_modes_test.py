@@ -4,19 +4,16 @@
 The bounds lie below what each mode reaches and above what it reaches when it is broken
 (docs/numerics.md). Skipped, loudly, where TUTTI_MNIST_DIR does not name MNIST."""
 
-import gzip
 import json
-import os
 import pathlib
-import struct
 import subprocess
 import sys
 import tempfile
 import unittest
 
+import short_mnist
+
 PROGRAM = sys.argv[1]
-MNIST = os.environ.get("TUTTI_MNIST_DIR", "")
-IMAGES = {"train": 15000, "t10k": 5000}
 # Options of a run, the least accuracy after two epochs, and the least and most density.
 RUNS = {
     "fp32": (["fp32"], 0.94, 1.0, 1.0),
@@ -30,24 +27,13 @@ RUNS = {
 }
 
 
-def shorten(name, header, width, count, folder):
-    """Writes the first `count` images or labels, of `width` bytes each, of an IDX file."""
-    source = pathlib.Path(MNIST) / name
-    packed = source.with_name(name + ".gz")
-    data = gzip.decompress(packed.read_bytes()) if packed.exists() else source.read_bytes()
-    (folder / name).write_bytes(
-        data[:4] + struct.pack(">I", count) + data[8:header + count * width])
-
-
-@unittest.skipUnless(MNIST and pathlib.Path(MNIST).is_dir(),
+@unittest.skipUnless(short_mnist.is_there(),
                      "SKIPPED: TUTTI_MNIST_DIR does not name a folder with MNIST")
 class MnistModes(unittest.TestCase):
     def test_every_mode_learns(self):
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
-            for part, count in IMAGES.items():
-                shorten(f"{part}-images-idx3-ubyte", 16, 28 * 28, count, folder)
-                shorten(f"{part}-labels-idx1-ubyte", 8, 1, count, folder)
+            short_mnist.write(folder, train=15000, t10k=5000)
             for mode in RUNS:
                 with self.subTest(mode=mode):
                     self.learns(mode, folder)

@@ -1,11 +1,11 @@
 // Fuzzes the example's checkpoint files.
-#include <unistd.h>
 #include <zlib.h>
 
 #include <array>
 
 #include "checkpoint.hpp"
 #include "fuzz/fuzzer.hpp"
+#include "support/folder.hpp"
 
 namespace tutti::fuzz {
 namespace {
@@ -29,12 +29,10 @@ mnist::Checkpoint checkpoint(std::size_t ranks) {
 /** The bytes that are written of it. */
 Input file_of(const mnist::Checkpoint& content) {
   Model model;
-  char name[] = "/tmp/tutti_checkpoint_XXXXXX";
-  const std::string folder = ::mkdtemp(name);
-  const std::filesystem::path path = folder + "/file";
+  const test::Folder folder;
+  const std::filesystem::path path = folder / "file";
   mnist::save_checkpoint(path, content, model.parameters());
   const std::vector<std::byte> bytes = mnist::read_file(path);
-  std::filesystem::remove_all(folder);
   Input input(bytes.size());
   std::memcpy(input.data(), bytes.data(), bytes.size());
   return input;

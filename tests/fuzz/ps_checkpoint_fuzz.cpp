@@ -1,6 +1,4 @@
 // Fuzzes the files of a parameter server's checkpoints: manifests and parts.
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -13,6 +11,7 @@
 #include "ps/files/format.hpp"
 #include "ps/files/manifest.hpp"
 #include "ps/unit/stored_job.hpp"
+#include "support/folder.hpp"
 #include "tutti/error.hpp"
 #include "tutti/ps/checkpoint.hpp"
 
@@ -27,25 +26,10 @@ constexpr std::uint8_t kPart = 'p';
 constexpr const char* kAttempt = "a";
 
 /** A folder in memory for the files of one input after the other. */
-class Folder {
+class Folder : public test::Folder {
  public:
-  Folder() {
-    std::string name = "/dev/shm/tutti_fuzz_XXXXXX";
-    path_ = ::mkdtemp(name.data());
-    fs::create_directories(ps::parts_folder(path_, kAttempt));
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-
-  const fs::path& path() const { return path_; }
-  fs::path part() const { return ps::parts_folder(path_, kAttempt) / ps::part_name(0); }
-
- private:
-  fs::path path_;
+  Folder() : test::Folder("/dev/shm") { fs::create_directories(part().parent_path()); }
+  fs::path part() const { return ps::parts_folder(path(), kAttempt) / ps::part_name(0); }
 };
 
 ps::StoredJob job_of_one_server() {
@@ -114,7 +98,7 @@ int run_part(std::span<const std::uint8_t> part) {
   if (!job) job.emplace(job_of_one_server());
   write(folder.part(), part);
   const std::string manifest = ps::text_of(manifest_of(part));
-  write(folder.path() / ps::kManifestName, input_of(manifest));
+  write(folder / ps::kManifestName, input_of(manifest));
   const auto dense = job->dense_values();
   bool accepted = false;
   try {

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).absolute().parents[1] / "network"))
+sys.path.insert(0, str(Path(__file__).absolute().parents[1] / "cluster"))
 
 import cluster  # noqa: E402
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Jobs on several machines, which are network namespaces: machines_test.py RANKS (network/ranks.cpp)."""
+"""Jobs on several machines, which are network namespaces: machines_test.py RANKS (cluster/ranks.cpp)."""
 
 import contextlib
 import os

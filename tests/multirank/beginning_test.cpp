@@ -167,21 +167,25 @@ TEST_F(Beginning, AVariableThatMustAgreeIsRefusedWhereItDiffers) {
   });
 }
 
-TEST_F(Beginning, RankZeroLogsWhatItTalksOver) {
+TEST_F(Beginning, RankZeroLogsWhatItTalksOverAndEachHostByWhich) {
   on_ranks([](Communicator&) {});  // Open MPI may have something to say at its start
   ::setenv("TUTTI_LOG", "info", 1);
   ::testing::internal::CaptureStderr();
   on_ranks([](Communicator&) {});
-  const std::string log = ::testing::internal::GetCapturedStderr();
+  std::string log = ::testing::internal::GetCapturedStderr();
   ::unsetenv("TUTTI_LOG");
 
+  const Layout layout(world().hosts);
+  if (!world().one_host() && layout.local_rank_of(world().rank) == 0) {
+    EXPECT_TRUE(log.starts_with("tutti info: to other hosts by ")) << log;
+    log.erase(0, log.find('\n') + 1);
+  }
   const bool has_rank_zero = world().launch == Launch::threads || world().rank == 0;
   if (!has_rank_zero) {
     EXPECT_EQ(log, "");
     return;
   }
   std::string ranks_by_host;
-  const Layout layout(world().hosts);
   for (int host = 0; host < layout.host_count(); ++host) {
     ranks_by_host += (host == 0 ? "" : "+") + std::to_string(layout.ranks_of(host).size());
   }

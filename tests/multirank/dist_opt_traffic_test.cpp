@@ -16,16 +16,12 @@ std::int64_t hosts() {
   return all.empty() ? 1 : std::ssize(std::set<int>(all.begin(), all.end()));
 }
 
-/** What the hosts together send to agree on a collective: 8 bytes from each to each. */
-std::int64_t votes() { return hosts() * (hosts() - 1) * 8; }
+/** What the hosts, eight at most, together send to agree on a collective: each of the others a
+ * cache line to the first, which answers with one. */
+std::int64_t votes() { return 2 * (hosts() - 1) * 64; }
 
-/** What they send for a sum of `bytes`: at least 2 (H - 1) times as many, or a little more at once
- * where that is little. */
-std::int64_t dense(std::int64_t bytes) {
-  const std::int64_t others = hosts() - 1;
-  const bool whole = bytes * others <= 16 * 1024;
-  return votes() + (whole ? hosts() * others * bytes : 2 * others * bytes);
-}
+/** What they send for a sum of `bytes`, whether that goes along or not. */
+std::int64_t dense(std::int64_t bytes) { return votes() + 2 * (hosts() - 1) * bytes; }
 
 /** With sparse sums gathered, where there are several hosts. */
 class DistOptTraffic : public RankTest {

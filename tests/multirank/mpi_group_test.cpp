@@ -6,9 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -201,6 +204,72 @@ TEST_F(MpiGroup, AgreesOnlyIfAllDo) {
   }
   EXPECT_EQ(group_.agree(static_cast<std::uint64_t>(group_.position())), group_.size() == 1);
   EXPECT_TRUE(group_.agree(0));
+}
+
+TEST_F(MpiGroup, WhatMembersBringGoesAlongIfAllAgree) {
+  const int size = group_.size();
+  const auto value = [](int member, std::int64_t i) {
+    return static_cast<std::uint8_t>(member * 31 + i);
+  };
+  for (const std::int64_t each : {1, 63, 64, 500, 1000, 4000, 70'000, 131'072}) {
+    for (int only = HostGroup::Brought::kAll; only < size; ++only) {
+      const bool all = only == HostGroup::Brought::kAll;
+      const std::int64_t length = all ? size * each : each;
+      if (!group_.carries(each, length)) continue;
+      SCOPED_TRACE(std::to_string(each) + " bytes of " + std::to_string(only));
+      Bytes own(static_cast<std::size_t>(each));
+      for (std::int64_t i = 0; i < each; ++i) {
+        own[static_cast<std::size_t>(i)] = std::byte{value(group_.position(), i)};
+      }
+      Bytes out(static_cast<std::size_t>(length));
+      const auto merge = [&](std::span<const void* const> parts) {
+        std::byte* to = out.data();
+        for (int member = 0; member < size; ++member) {
+          if (!all && member != only) continue;
+          std::memcpy(to, parts[static_cast<std::size_t>(member)], static_cast<std::size_t>(each));
+          to += each;
+        }
+      };
+      const auto agree = [&](std::uint64_t hash) {
+        return group_.agree(hash, {own, each, only}, out, std::cref(merge));
+      };
+      const bool odd = group_.position() == size - 1 && size > 1;
+      EXPECT_EQ(agree(odd ? 2 : 1), size == 1);
+      if (size > 1) {
+        EXPECT_EQ(out, Bytes(out.size())) << "nothing is written unless all agree";
+      }
+      ASSERT_TRUE(agree(3));
+      for (std::int64_t i = 0; i < length; ++i) {
+        const int member = all ? static_cast<int>(i / each) : only;
+        ASSERT_EQ(out[static_cast<std::size_t>(i)], std::byte{value(member, i % each)}) << i;
+      }
+    }
+  }
+}
+
+TEST_F(MpiGroup, MembersMayDifferInWhatTheyBring) {
+  const int size = group_.size();
+  if (size == 1) GTEST_SKIP() << "needs two ranks";
+  for (int odd = 0; odd < size; ++odd) {
+    for (const std::int64_t each : {8, 1000, 100'000}) {
+      if (!group_.carries(each, each)) continue;
+      const bool brings = group_.position() == odd;
+      const Bytes own(static_cast<std::size_t>(each));
+      Bytes out(own.size());
+      EXPECT_FALSE(brings ? group_.agree(1, {own, each}, out, [](auto) {}) : group_.agree(2));
+      EXPECT_TRUE(group_.agree(3));
+    }
+  }
+}
+
+TEST_F(MpiGroup, AgreementTakesMessagesByTheLogarithmOfTheMembers) {
+  const std::int64_t before = channel_.bytes_sent();
+  EXPECT_TRUE(group_.agree(1));
+  const int size = group_.size();
+  const auto steps = static_cast<int>(std::bit_width(static_cast<unsigned>(size - 1)));
+  const int centred = group_.position() == 0 ? size - 1 : 1;
+  const int messages = size > 2 && size <= 8 ? centred : steps;
+  EXPECT_EQ(channel_.bytes_sent() - before, HostGroup::kCacheLine * messages);
 }
 
 /** Groups whose order is not that of the ranks. */

@@ -2,7 +2,6 @@
 // told to all.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -10,6 +9,7 @@
 #include <string>
 
 #include "ps/small_job.hpp"
+#include "support/folder.hpp"
 #include "support/leftovers.hpp"
 #include "support/thrown.hpp"
 #include "support/world.hpp"
@@ -136,15 +136,13 @@ TEST_F(Layouts, AServerThatCannotLoadIsNamedOnAll) {
 TEST_F(Layouts, AServerThatCannotSaveIsNamedOnAll) {
   if (ranks() < 2) GTEST_SKIP() << "one rank is no server and worker";
   on_ranks([](Communicator& world) {
-    std::string folder = ::testing::TempDir() + "tutti_layouts_XXXXXX";
-    ASSERT_NE(::mkdtemp(folder.data()), nullptr);
-    std::ofstream(folder + "/manifest") << "none";
+    const tutti::test::Folder folder;
+    std::ofstream(folder / "manifest") << "none";
     FleetOptions options = test::small_job(Async{});
-    options.checkpoint = folder;
+    options.checkpoint = folder.path();
     const auto start = [&] { Fleet(Placement::last_ranks(world, 1), options); };
     const std::string text = text_of<InvalidArgument>(start);
     EXPECT_NE(text.find("damaged"), std::string::npos) << text;
-    std::filesystem::remove_all(folder);
   });
 }
 

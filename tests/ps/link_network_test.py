@@ -12,7 +12,7 @@ import time
 import unittest
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "network"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "cluster"))
 from cluster import Cluster, enter, is_possible  # noqa: E402
 
 

@@ -234,21 +234,20 @@ def test_resumes_to_the_same_bits_on_other_servers(train):
     assert (rest[0]["auc"], rest[0]["eval_loss"]) == (whole[1]["auc"], whole[1]["eval_loss"])
 
 
-def test_geo_learns_as_much_as_sync(train):
-    """AUC with the example's defaults, after the same examples, within half a point."""
-    options = ("--examples", 50_000, "--epochs", 1)
-    sync, geo = (train("--mode", mode, ranks=ROLES, options=options)[-1]["auc"]
-                 for mode in ("sync", "geo"))
-    assert sync > 0.76 and abs(geo - sync) <= 0.005, (geo, sync)
+def test_async_and_geo_learn_as_much_as_sync(train):
+    """AUC with the example's defaults, after the same examples, within half a point: with half of
+    them it is 1.7 points less."""
+    def learned(mode):
+        options = ("--examples", 50_000, "--epochs", 1)
+        return train("--mode", mode, ranks=ROLES, options=options)[-1]["auc"]
 
-
-def test_async_learns_as_much_as_sync(train):
-    """AUC of the whole example: its first epochs depend on who comes first."""
-    sync = 0.8309  # a function of the seed, but for NumPy's last bits
-    found = train("--mode", "async", ranks=ROLES, options=())[-1]["auc"]
-    if abs(found - sync) > 0.005:  # a busy machine may merge many batches
-        found = train("--mode", "async", ranks=ROLES, options=())[-1]["auc"]
-    assert abs(found - sync) <= 0.005, found
+    sync = learned("sync")
+    assert sync > 0.76
+    for mode in ("geo", "async"):
+        found = learned(mode)
+        if mode == "async" and abs(found - sync) > 0.005:  # it depends on who comes first
+            found = learned(mode)
+        assert abs(found - sync) <= 0.005, (mode, found, sync)
 
 
 def test_local_is_for_one_process(tmp_path):

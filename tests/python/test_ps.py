@@ -266,6 +266,18 @@ def test_what_tables_refuse():
     fleet.stop()  # once more does nothing
 
 
+def test_tables_of_a_fleet_that_cannot_begin_are_free():
+    class Unreadable(ps.Dense):
+        def pull(self):
+            raise ValueError("the test's")
+
+    items = table()
+    with pytest.raises(ValueError, match="the test's"):
+        alone([items, Unreadable(weights())])
+    with alone([items]):
+        assert items.lookup([1]).shape == (1, DIM)
+
+
 def test_what_start_refuses():
     for tables, options, kind, reason in [
         ([table(), table()], {}, tutti.InvalidArgument, "item"),

@@ -79,17 +79,7 @@ std::vector<std::string> mpiexec_command(const Trial& trial, const Program& prog
 
 }  // namespace
 
-Sandbox::Sandbox() {
-  std::string name = std::filesystem::temp_directory_path() / "tutti-faults-XXXXXX";
-  if (::mkdtemp(name.data()) == nullptr) throw SystemError("cannot make " + name, errno);
-  directory_ = name;
-  has_own_shm_ = hide_dev_shm();
-}
-
-Sandbox::~Sandbox() {
-  std::error_code ignored;
-  std::filesystem::remove_all(directory_, ignored);
-}
+Sandbox::Sandbox() { has_own_shm_ = hide_dev_shm(); }
 
 Job::Job(const Trial& trial, const Program& program, const Sandbox& sandbox, Record& record) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);

@@ -10,6 +10,7 @@
 
 #include "rig/record.hpp"
 #include "rig/trial.hpp"
+#include "support/folder.hpp"
 
 namespace tutti::test {
 
@@ -26,14 +27,14 @@ class Sandbox {
   Sandbox();
   Sandbox(const Sandbox&) = delete;
   Sandbox& operator=(const Sandbox&) = delete;
-  ~Sandbox();
+  ~Sandbox() = default;
 
-  std::string file(const std::string& name) const { return directory_ + "/" + name; }
-  const std::string& directory() const { return directory_; }
+  std::string file(const std::string& name) const { return folder_ / name; }
+  const std::string& directory() const { return folder_.path(); }
   bool has_own_shm() const { return has_own_shm_; }
 
  private:
-  std::string directory_;
+  Folder folder_;
   bool has_own_shm_;
 };
 

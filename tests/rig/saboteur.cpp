@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
-#include <fstream>
+
+#include "support/waited_for_a_core.hpp"
 
 namespace tutti::test {
 namespace {
@@ -33,15 +34,6 @@ bool others_gave_up(const Trial& trial, Record& record, Clock::time_point since)
     if (!trial.is_victim(rank) && !record.of(rank).settled) return false;
   }
   return true;
-}
-
-/** Of this process' first thread, in nanoseconds; 0 where the kernel does not tell. */
-std::int64_t waited_for_a_core() {
-  std::ifstream file("/proc/self/schedstat");
-  std::int64_t ran = 0;
-  std::int64_t waited = 0;
-  file >> ran >> waited;
-  return file ? waited : 0;
 }
 
 }  // namespace

@@ -2,11 +2,12 @@
 #include "base/available_memory.hpp"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <string>
+
+#include "support/folder.hpp"
 
 namespace tutti {
 namespace {
@@ -15,7 +16,6 @@ namespace {
 class MachineMemory : public ::testing::Test {
  protected:
   void SetUp() override { put("/proc/meminfo", "MemTotal: 9000 kB\nMemAvailable: 8000 kB\n"); }
-  void TearDown() override { std::filesystem::remove_all(root_); }
 
   void put(const std::string& path, const std::string& text) const {
     const std::filesystem::path file = root_ + path;
@@ -25,7 +25,8 @@ class MachineMemory : public ::testing::Test {
   std::int64_t available() const { return machine_memory(root_); }
 
  private:
-  std::string root_ = ::testing::TempDir() + "tutti_memory_" + std::to_string(::getpid());
+  test::Folder folder_;
+  std::string root_ = folder_.path();
 };
 
 TEST_F(MachineMemory, IsWhatTheKernelSays) { EXPECT_EQ(available(), 8000 * 1024); }

@@ -15,6 +15,7 @@
 #include "launch/machines/check.hpp"
 #include "launch/placement.hpp"
 #include "launch/process/lists.hpp"
+#include "support/folder.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::launch {
@@ -38,17 +39,14 @@ std::string refusal_of(const Action& action) {
 }
 
 std::string in_file(const std::string& text) {
-  std::string path = std::filesystem::temp_directory_path() / "tutti-hosts-test-XXXXXX";
-  ::close(::mkstemp(path.data()));
+  const test::Folder folder;
+  const std::string path = folder / "hosts";
   std::ofstream(path) << text;
-  std::string hosts;
   try {
-    hosts = text_of(read_hostfile(path));
+    return text_of(read_hostfile(path));
   } catch (const InvalidArgument& error) {
-    hosts = error.what();
+    return error.what();
   }
-  std::filesystem::remove(path);
-  return hosts;
 }
 
 TEST(LaunchHosts, OfAnOption) {

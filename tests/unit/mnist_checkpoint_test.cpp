@@ -7,12 +7,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
+
+#include "support/folder.hpp"
 
 namespace mnist {
 namespace {
@@ -20,9 +21,6 @@ namespace {
 class MnistCheckpoint : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "tutti_cnn_XXXXXX").string();
-    folder_ = mkdtemp(name.data());
-    path_ = folder_ / "model.ckpt";
     checkpoint_.seed = 1234567890123456789U;
     checkpoint_.epochs_done = 3;
     checkpoint_.parameters = {{1.0F, -2.5F, 3.0F}, {0.125F}};
@@ -31,7 +29,6 @@ class MnistCheckpoint : public ::testing::Test {
     checkpoint_.optimizers[0].numbers["steps"] = 42.0;
     checkpoint_.optimizers[1].arrays["residual"] = {0.5F};
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   std::string refusal(const std::vector<std::byte>& bytes) {
     try {
@@ -47,8 +44,9 @@ class MnistCheckpoint : public ::testing::Test {
         std::distance(std::filesystem::directory_iterator(folder_), {}));
   }
 
-  std::filesystem::path folder_;
-  std::filesystem::path path_;
+  tutti::test::Folder made_;
+  std::filesystem::path folder_ = made_.path();
+  std::filesystem::path path_ = folder_ / "model.ckpt";
   Checkpoint checkpoint_;
   std::vector<float> weight_ = std::vector<float>(3);
   std::vector<float> bias_ = std::vector<float>(1);

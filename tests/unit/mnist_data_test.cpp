@@ -16,21 +16,15 @@
 #include <vector>
 
 #include "digits.hpp"
+#include "support/folder.hpp"
 
 namespace mnist {
 namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 
-/** A folder that goes away with the test. */
 class MnistFiles : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "tutti_mnist_XXXXXX").string();
-    folder_ = mkdtemp(name.data());
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   static Bytes header(std::initializer_list<std::uint32_t> numbers) {
     Bytes bytes;
     for (const std::uint32_t number : numbers) {
@@ -83,7 +77,8 @@ class MnistFiles : public ::testing::Test {
     return "nothing was refused";
   }
 
-  std::filesystem::path folder_;
+  tutti::test::Folder made_;
+  std::filesystem::path folder_ = made_.path();
 };
 
 bool contains(const std::string& text, const std::string& part) {

@@ -5,12 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "support/folder.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {
@@ -26,12 +26,6 @@ std::string content_of(const fs::path& path) {
 
 class OutputFiles : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "tutti_output_XXXXXX").string();
-    folder_ = mkdtemp(name.data());
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   std::vector<std::string> names() const {
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(folder_))
@@ -48,7 +42,8 @@ class OutputFiles : public ::testing::Test {
     return "nothing was refused";
   }
 
-  fs::path folder_;
+  test::Folder made_;
+  fs::path folder_ = made_.path();
 };
 
 TEST_F(OutputFiles, TheOldFileStaysUntilTheNewOneIsWhole) {

@@ -33,11 +33,15 @@ class Fleet:
         self._tables = tables if self.is_worker else ()
         self._stopped = not self.is_worker
         self._workers: Optional[Communicator] = None
-        for table in self._tables:
-            table.bind(fleet)
-        for table in self._tables:
-            if isinstance(table, Dense):
-                table.pull()
+        try:
+            for table in self._tables:
+                table.bind(fleet)
+            for table in self._tables:
+                if isinstance(table, Dense):
+                    table.pull()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def is_worker(self) -> bool:

@@ -120,8 +120,8 @@ class DistributedOptimizer:
 
     def __call__(self, gradients: Any = None) -> None:
         """A step: pushes the gradients of dense parameters, as Dense.push() takes them (without any,
-        the .grad of PyTorch's), ends the batch, and pulls. Those of Embeddings were pushed before, or are by a loss's backward
-        pass."""
+        the .grad of PyTorch's), ends the batch, and pulls. Those of Embeddings were pushed before, or
+        are by a loss's backward pass."""
         if self.fleet is None:
             raise InvalidArgument("fleet.init_worker() comes before the first step")
         if self.dense is not None:

@@ -26,13 +26,13 @@ void HierarchicalTransport::meet(const Call& call, const shm::Task& task) {
   release();  // ends with the leader's failure
 }
 
-void HierarchicalTransport::compare_hosts(ConstView carried) {
+void HierarchicalTransport::compare_hosts(const HostGroup::Brought& brought, View out,
+                                          const HostGroup::Merge& merge) {
   delay_unknown_ = !is_leader();
   if (!is_leader()) return;
-  const std::span along(static_cast<const std::byte*>(carried.data),
-                        static_cast<std::size_t>(carried.bytes()));
+  const std::span target(static_cast<std::byte*>(out.data), static_cast<std::size_t>(out.bytes()));
   const std::uint64_t since = journal()->now();
-  const bool same = leaders_.agree(signature_.hash(), along);
+  const bool same = leaders_.agree(signature_.hash(), brought, target, merge);
   local_->group().note_wait_between(leaders_.last(), since);
   if (!same) throw MismatchError(collect_mismatch(true));
 }

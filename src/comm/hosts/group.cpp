@@ -39,34 +39,6 @@ void HostGroup::recv(Batch& batch, std::span<std::byte> part, int position) {
   batch.recv(part.data(), std::ssize(part), members_[static_cast<std::size_t>(position)]);
 }
 
-// --- Agreement ----------------------------------------------------------------------------------
-
-bool HostGroup::agree(std::uint64_t hash, std::span<const std::byte> carried) {
-  if (!slots_) {
-    slots_ = std::make_shared_for_overwrite<std::byte[]>(static_cast<std::size_t>(size() * kSlot));
-  }
-  const auto message = [&](int member, std::size_t length) {
-    return std::span(slot(member) + kCacheLine - sizeof hash, sizeof hash + length);
-  };
-  const auto own = message(position_, carried.size());
-  std::memcpy(own.data(), &hash, sizeof hash);
-  std::copy(carried.begin(), carried.end(), own.begin() + sizeof hash);
-  Batch batch(wire_, Wire::Traffic::collective);
-  batch.keep(slots_);
-  for (int distance = 1; distance < size(); ++distance) {
-    const int source = peer(size() - distance);
-    recv(batch, message(source, kMostCarried), source);  // others may bring more, or less
-    send(batch, own, peer(distance));
-  }
-  batch.wait();
-  last_ = batch.last_source();
-  bool agreed = true;
-  for (int member = 0; member < size(); ++member) {
-    agreed = agreed && std::memcmp(message(member, 0).data(), &hash, sizeof hash) == 0;
-  }
-  return agreed;
-}
-
 // --- Pipelines ----------------------------------------------------------------------------------
 
 std::int64_t HostGroup::Shards::windows() const {
@@ -162,13 +134,6 @@ void HostGroup::reduce_shards(const Shards& shards, DType dtype, const cpu::Comb
 }
 
 // --- Reductions ---------------------------------------------------------------------------------
-
-void HostGroup::combine_carried(void* out, std::int64_t count, DType dtype,
-                                const cpu::Combine& combine) {
-  RecycledVector<const void*> inputs;
-  for (int member = 0; member < size(); ++member) inputs.push_back(carried(member));
-  cpu::reduce({&out, 1}, inputs, count, dtype, combine);
-}
 
 /** Every member sends all it has to all others, and all add alike. */
 void HostGroup::reduce_whole(std::byte* data, std::int64_t bytes, DType dtype,

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -37,22 +39,38 @@ class HostGroup {
   /** The global rank of member `position`. */
   int member(std::size_t position) const { return members_[position]; }
 
+  /** What members bring to agree(): each `each` bytes, or only one of them. */
+  struct Brought {
+    static constexpr int kAll = -1;
+    std::span<const std::byte> own;
+    std::int64_t each = 0;
+    int only = kAll;  ///< the position of the only one that brings something
+
+    std::int64_t bytes_of(int position) const {
+      return only == kAll || only == position ? each : 0;
+    }
+  };
+  /** Makes of what members have brought, by position, what all get. */
+  using Merge = std::function<void(std::span<const void* const> parts)>;
+
   /**
    * Whether all members came with the same `hash`; all get the same answer. Also a barrier: none
-   * returns before all have called. One round, in which everybody sends to everybody; `carried`,
-   * at most kMostCarried bytes, goes along.
+   * returns before all have called. What members bring goes along; if they agree, `merge` fills
+   * `out` with the same bytes everywhere. Only what carries() allows.
+   *
+   * Up to kCentred members bring all to the first, who answers: two steps, and the fewest messages.
+   * More of them, and two, disseminate: in step k everybody gets from the one 2^k further what that
+   * has by then, so all have all after log2(H) steps. Source: Bruck, Ho, Kipnis, Upfal and
+   * Weathersby, "Efficient algorithms for all-to-all communications in multiport message-passing
+   * systems", 1997.
    */
-  bool agree(std::uint64_t hash, std::span<const std::byte> carried = {});
-  /** The member, as a rank, whose message to the last agree() came last. */
-  int last() const { return last_; }
-  /** With the hash and MPI's header, one message of 4 KiB, which Open MPI sends without asking. */
-  static constexpr std::int64_t kMostCarried = 4032;
-  /** Whether to send so many bytes along saves time. */
-  bool carries(std::int64_t bytes) const { return bytes <= kMostCarried && goes_whole(bytes); }
-  /** What member `position` sent along with the last agree(), until the next call. */
-  const std::byte* carried(int position) const { return slot(position) + kCacheLine; }
-  /** The combination of what all members sent along: `count` elements, to `out`. */
-  void combine_carried(void* out, std::int64_t count, DType dtype, const cpu::Combine& combine);
+  bool agree(std::uint64_t hash) { return agree(hash, {}, {}, {}); }
+  bool agree(std::uint64_t hash, const Brought& brought, std::span<std::byte> out,
+             const Merge& merge);
+  /** The member, as a rank, for whom the last agree() waited longest, as far as is known. */
+  int last() const { return members_[static_cast<std::size_t>(last_)]; }
+  /** Whether it saves time that members bring `each` bytes, of which become `out` bytes. */
+  bool carries(std::int64_t each, std::int64_t out) const;
 
   /** Every member's `in`, in the order of members: out is size() times in. `in` may be this
    * member's block of `out`. */
@@ -82,7 +100,18 @@ class HostGroup {
   /** A round between hosts takes as long as this many bytes: sending more to save one does not
    * pay. */
   static constexpr std::int64_t kSmall = std::int64_t{16} * 1024;
-  static constexpr std::int64_t kSlot = kCacheLine + kMostCarried;
+  /** Members who agree through the first of them, if there are more than two. */
+  static constexpr int kCentred = 8;
+
+  /** Goes before what a message of agree() carries. */
+  struct Note {
+    std::uint64_t hash;
+    std::uint64_t waited;  ///< for `late`, in nanoseconds
+    std::int64_t carried;  ///< bytes
+    std::int32_t late;
+    std::uint32_t agreed;  ///< whether all that the sender has heard of have this hash
+  };
+  static_assert(sizeof(Note) <= kCacheLine);
 
   /** Bytes of `data` cut at `offsets`, each shard in windows of `window` bytes. */
   struct Shards {
@@ -102,8 +131,15 @@ class HostGroup {
   /** Offsets in bytes of shards of equal length, in whole cache lines, one for each member but
    * `without`, whose shard is empty. */
   RecycledVector<std::int64_t> even_offsets(std::int64_t bytes, int without) const;
-  /** Where a member's message to agree() lies: a hash at the end of a line, then the rest. */
-  std::byte* slot(int position) const { return slots_.get() + position * kSlot; }
+  /** In bytes, for messages of agree(). */
+  std::int64_t most_carried() const;
+  bool is_centred() const { return size() > 2 && size() <= kCentred; }
+  /** Messages of agree() lie in places of this size. */
+  std::int64_t place_bytes() const;
+  std::byte* place(int number) const { return places_.get() + number * place_bytes(); }
+  bool ask_centre(Note note, const Brought& brought, std::span<std::byte> out);
+  bool answer_all(Note note, const Brought& brought, std::span<std::byte> out, const Merge& merge);
+  bool disseminate(Note note, const Brought& brought, const Merge& merge);
   void combine_here(std::byte* own, const std::byte* others, std::int64_t stride,
                     std::int64_t bytes, DType dtype, const cpu::Combine& combine);
   void reduce_whole(std::byte* data, std::int64_t bytes, DType dtype, const cpu::Combine& combine);
@@ -116,7 +152,7 @@ class HostGroup {
   std::vector<int> members_;
   int position_ = 0;
   int last_ = 0;
-  std::shared_ptr<std::byte[]> slots_;  // made by the first agree()
+  std::shared_ptr<std::byte[]> places_;  // made by the first agree()
 };
 
 }  // namespace tutti

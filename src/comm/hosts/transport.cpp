@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/memory.hpp"
+#include "comm/hosts/stages.hpp"
 #include "device/cpu/reduction.hpp"
 #include "tutti/error.hpp"
 
@@ -30,27 +31,6 @@ Wait wait_of(Wire::Side side) {
   }
 }
 
-/** What a host does, and what is done between hosts, for one reduction over all ranks. */
-struct Stages {
-  cpu::Combine inside;
-  cpu::Combine between;
-};
-
-/**
- * An average is divided once, at the end. Those of 16-bit types travel divided by the ranks of the
- * largest host, which keeps them within the range of the inputs, so that nothing can overflow.
- */
-Stages stages_of(const Reduce& reduce, DType dtype, const Layout& layout) {
-  const cpu::Combine whole = combine_of(reduce, layout.rank_count());
-  Stages stages{{whole.kind, whole.factor, 1}, {whole.kind, 1.0, whole.divisor}};
-  const bool narrow = dtype == DType::f16 || dtype == DType::bf16;
-  if (narrow && reduce.kind == ReduceKind::average) {
-    stages.inside.divisor = layout.largest_host();
-    stages.between.factor = layout.largest_host();
-  }
-  return stages;
-}
-
 }  // namespace
 
 HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> channel, Layout layout,
@@ -64,6 +44,7 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
       messages_(channel_->size()),
       leaders_(*channel_, agents(-1)),
       sparse_(*channel_, leaders_, layout_.largest_host()) {
+  local_->group().be_patient();
   // Each kind of wait also minds the other kind of peers.
   local_->group().set_idle([this](std::span<const int> names) { channel_->poll(names); });
   local_->group().set_investigate(
@@ -171,20 +152,8 @@ void HierarchicalTransport::run(const Call& call) {
 
 // --- Reductions ---------------------------------------------------------------------------------
 
-void HierarchicalTransport::carried_all_reduce(const Call& call) {
-  const Stages stages = stages_of(call.reduction, call.dtype, layout_);
-  const Scratch scratch(channel_->scratch(), is_leader() ? call.in.bytes() : 0);
-  const View sums(scratch.data(), call.count, call.dtype);
-  const Task inside = Task::reduce(call.in, sums, stages.inside, 0);
-  meet(call, inside);
-  local_->move(inside);
-  compare_hosts(sums);
-  if (is_leader()) leaders_.combine_carried(call.out.data, call.count, call.dtype, stages.between);
-  spread(call.out);
-}
-
 void HierarchicalTransport::all_reduce(const Call& call) {
-  if (leaders_.carries(call.in.bytes())) return carried_all_reduce(call);
+  if (leaders_.carries(call.in.bytes(), call.in.bytes())) return carried_all_reduce(call);
   const Stages stages = stages_of(call.reduction, call.dtype, layout_);
   const Task inside = Task::reduce(call.in, call.out, stages.inside, 0);
   meet(call, inside);
@@ -197,6 +166,7 @@ void HierarchicalTransport::all_reduce(const Call& call) {
 }
 
 void HierarchicalTransport::reduce(const Call& call) {
+  if (leaders_.carries(call.in.bytes(), call.in.bytes())) return carried_reduce(call);
   const Stages stages = stages_of(call.reduction, call.dtype, layout_);
   const int agent = local_agent(call.root);
   const bool needs_scratch = local_->rank() == agent && rank() != call.root;
@@ -268,28 +238,9 @@ void HierarchicalTransport::reduce_scatter(const Call& call) {
 
 // --- Movements ----------------------------------------------------------------------------------
 
-void HierarchicalTransport::carried_broadcast(const Call& call) {
-  const int from = layout_.host_of(call.root);
-  const View out = call.out;
-  if (from != host()) {
-    meet(call, Task::meet());
-    compare_hosts();
-    if (is_leader()) copy_bytes(out.data, leaders_.carried(from), out.bytes());
-    return spread(out);
-  }
-  const Scratch scratch(channel_->scratch(), out.bytes());
-  const View data(scratch.data(), out.count, out.dtype);
-  const Task inside = Task::spread(call.in, data, layout_.local_rank_of(call.root));
-  meet(call, inside);
-  local_->move(inside);
-  compare_hosts(data);
-  release();
-  copy_bytes(out.data, data.data, out.bytes());
-}
-
 void HierarchicalTransport::broadcast(const Call& call) {
   const View out = call.out;
-  if (leaders_.carries(out.bytes())) return carried_broadcast(call);
+  if (leaders_.carries(out.bytes(), out.bytes())) return carried_broadcast(call);
   const int agent = local_agent(call.root);
   meet(call, Task::meet());
   compare_hosts();
@@ -300,51 +251,6 @@ void HierarchicalTransport::broadcast(const Call& call) {
         .broadcast(static_cast<std::byte*>(out.data), out.bytes(), layout_.host_of(call.root));
   }
   spread(out, agent);
-}
-
-void HierarchicalTransport::gather(const Call& call, std::span<const std::int64_t> counts) {
-  const ConstView in = call.in;
-  const View out = call.out;
-  const std::int64_t width = size_of(in.dtype);
-  const auto bytes_of = [&](int rank) { return counts[static_cast<std::size_t>(rank)] * width; };
-  const Scratch scratch(channel_->scratch(), layout_.contiguous() ? 0 : out.bytes());
-  std::byte* sorted = layout_.contiguous() ? static_cast<std::byte*>(out.data) : scratch.data();
-
-  std::vector<std::int64_t> offsets{0};  // in bytes, of the hosts' blocks
-  for (int host = 0; host < layout_.host_count(); ++host) {
-    const auto& ranks = layout_.ranks_of(host);
-    offsets.push_back(
-        std::accumulate(ranks.begin(), ranks.end(), offsets.back(),
-                        [&](std::int64_t sum, int rank) { return sum + bytes_of(rank); }));
-  }
-  std::vector<std::int64_t> local_counts;
-  for (const int rank : layout_.ranks_of(host())) {
-    local_counts.push_back(counts[static_cast<std::size_t>(rank)]);
-  }
-  const std::int64_t begin = offsets[static_cast<std::size_t>(host())];
-  const std::int64_t length = offsets[static_cast<std::size_t>(host()) + 1] - begin;
-  const Task inside =
-      Task::gather(in, View(sorted + begin, length / width, in.dtype), local_counts, 0);
-  meet(call, inside);
-  compare_hosts();
-  local_->move(inside);
-  if (is_leader()) {
-    leaders_.all_gather_v(sorted, offsets);
-  }
-  spread(View(sorted, out.count, out.dtype));
-
-  if (layout_.contiguous()) return;
-  std::vector<std::int64_t> places(counts.size() + 1, 0);  // in bytes, by rank
-  for (int rank = 0; rank < size(); ++rank) {
-    places[static_cast<std::size_t>(rank) + 1] =
-        places[static_cast<std::size_t>(rank)] + bytes_of(rank);
-  }
-  const std::byte* from = sorted;
-  for (const int rank : layout_.by_host()) {
-    copy_bytes(static_cast<std::byte*>(out.data) + places[static_cast<std::size_t>(rank)], from,
-               bytes_of(rank));
-    from += bytes_of(rank);
-  }
 }
 
 }  // namespace tutti

@@ -97,10 +97,11 @@ class HierarchicalTransport final : public Transport {
   /** Comes to `task`, the first of a call, with the call's signature. Throws MismatchError on all
    * ranks if those of this host differ. */
   void meet(const Call& call, const shm::Task& task);
-  /** After meet(), by all ranks of a host: its leader compares with the others. What it has in
-   * `carried` goes along. Throws MismatchError on leaders, and the other ranks at their next wait.
-   */
-  void compare_hosts(ConstView carried = {});
+  /** After meet(), by all ranks of a host: its leader compares with the others, and brings and gets
+   * what goes along (see HostGroup::agree). Throws MismatchError on leaders, and the other ranks at
+   * their next wait. */
+  void compare_hosts(const HostGroup::Brought& brought, View out, const HostGroup::Merge& merge);
+  void compare_hosts() { compare_hosts({}, {}, {}); }
   /** The ranks of this host wait until the leader has compared. */
   void release();
   /** At the first wait for the leader after a comparison: for which host it has waited. */
@@ -128,6 +129,7 @@ class HierarchicalTransport final : public Transport {
   void look_after_any(const Transfers& transfers, bool overdue);
   /** What is so short that it goes along with the signatures. */
   void carried_all_reduce(const Call& call);
+  void carried_reduce(const Call& call);
   void carried_broadcast(const Call& call);
   /** From local rank `root` to all ranks of this host, which agree by now. */
   void spread(View data, int root = 0);

@@ -1,4 +1,4 @@
-// Where a channel begins and ends, and whom it blames.
+// Where a channel begins and ends.
 #include "comm/mpi/channel.hpp"
 
 #include <unistd.h>
@@ -9,12 +9,10 @@
 #include <mutex>
 #include <optional>
 
-#include "base/deadline.hpp"
 #include "base/finally.hpp"
 #include "base/log.hpp"
-#include "base/text.hpp"
 #include "base/waiter.hpp"
-#include "comm/mpi/inquiry.hpp"
+#include "comm/mpi/connect_hosts.hpp"
 #include "comm/mpi/lifecycle.hpp"
 #include "tutti/error.hpp"
 
@@ -58,7 +56,7 @@ Channel::Channel(std::shared_ptr<Session> session, std::vector<int> members, int
       timeout_(timeout),
       rank_(index_of(members_, session_->rank())),
       unconfirmed_(members_.size()),
-      watch_(*session_, members_, rank_, first_tag_ + kTags - 1) {}
+      watch_(*session_, members_, rank_, first_tag_ + kTags - 1, timeout_) {}
 
 /** Channels that this process has left, and others have not. */
 class Channel::Departed {
@@ -113,46 +111,11 @@ void Channel::leave(std::unique_ptr<Channel> channel) noexcept {
   }
 }
 
-void Channel::lose(std::vector<int> ranks, const std::string& reason) {
-  announce_lost(ranks, reason);
-  poll({});  // throws what all members throw, which may be an earlier loss
-  throw PeerLost(std::move(ranks), reason);
-}
-
 void Channel::set_hosts(const Layout& layout) {
-  const Finally end([this] { end_wait(Side::collective); });
+  const Finally end([this] { watch_.end_wait(Side::collective); });
   std::unique_ptr<Heartbeats> heartbeats;
-  if (layout.local_rank_of(rank_) == 0) heartbeats = Heartbeats::connect(*this, layout);
+  if (layout.local_rank_of(rank_) == 0) heartbeats = connect_hosts(*this, layout);
   watch_.set_hosts(layout, std::move(heartbeats));
-}
-
-void Channel::look_around(std::span<const int> waiting_for, Side side) {
-  poll(waiting_for);
-  if (idle_.during) idle_.during(side);
-}
-
-void Channel::end_wait(Side side) const {
-  if (idle_.after) idle_.after(side);
-}
-
-void Channel::investigate(std::span<const int> suspects, std::chrono::milliseconds overdue) {
-  Inquiry inquiry(watch_.acquaintance(), &watch_, suspects, timeout_, Clock::now() - overdue);
-  const Finally end([this] { end_wait(Side::collective); });
-  const WaitPolicy policy{.nap = std::chrono::milliseconds(1)};
-  for (Waiter waiter(policy);; waiter.pause()) {
-    look_around(suspects);
-    if (const auto verdict = inquiry.verdict()) {
-      if (!verdict->loss.ranks.empty()) lose(verdict->loss.ranks, verdict->loss.reason);
-      return;
-    }
-  }
-}
-
-std::function<void()> Channel::investigation(std::span<const int> suspects) {
-  return [this, investigation = std::make_shared<Investigation>(watch_.acquaintance(), &watch_,
-                                                                suspects, timeout_)] {
-    if (const auto loss = investigation->look()) lose(loss->ranks, loss->reason);
-  };
 }
 
 }  // namespace tutti::mpi

@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "base/recycled.hpp"
+#include "comm/failures/wait_graph.hpp"
+#include "comm/failures/watch.hpp"
 #include "comm/mpi/lifecycle.hpp"
 #include "comm/mpi/session.hpp"
-#include "comm/mpi/wait_graph.hpp"
-#include "comm/mpi/watch.hpp"
 #include "comm/wire.hpp"
 
 namespace tutti::mpi {
@@ -70,25 +70,18 @@ class Channel final : public Wire {
   bool progress(std::span<Posted> posted, std::span<const int> peers) override;
   bool pause(Clock::duration still) override;
   Clock::time_point now() const override { return Clock::now(); }
-  /** The deadline is put off while ranks that keep this one waiting get on with calls that they had
-   * begun when it passed first. */
-  std::unique_ptr<Lookout> look_out(Side side, std::chrono::milliseconds timeout) override;
+  std::unique_ptr<Lookout> look_out(Side side, std::chrono::milliseconds timeout) override {
+    return watch_.look_out(side, timeout);
+  }
   void abandon(std::span<Posted> receives,
                std::span<const std::shared_ptr<const void>> kept) noexcept override;
 
   /** Tells which ranks share a host, before the first wait; a collective of the hosts' leaders, who
-   * connect (see Heartbeats). Throws PeerLost. */
+   * connect (see connect_hosts()). Throws PeerLost. */
   void set_hosts(const Layout& layout);
 
-  /** What waits that last do for other peers than those of the channel. */
-  struct Idle {
-    /** Called about once a millisecond; what it throws ends the wait. */
-    std::function<void(Side)> during;
-    /** Called when such a wait has ended, however that was. Does not throw. */
-    std::function<void(Side)> after;
-  };
-  /** Set before the first wait. */
-  void set_idle(Idle idle) { idle_ = std::move(idle); }
+  /** See Watch::Idle. Set before the first wait. */
+  void set_idle(Watch::Idle idle) { watch_.set_idle(std::move(idle)); }
 
   /** A count that grows while a rank of this host waits, nothing for other ranks: who does not
    * answer over MPI is not lost if it grows. Set before the first wait. */
@@ -106,17 +99,16 @@ class Channel final : public Wire {
    */
   void poll(std::span<const int> waiting_for) { watch_.poll(waiting_for); }
 
-  /** poll(), and what is done meanwhile for other peers, by a wait that is part of `side`. */
-  void look_around(std::span<const int> waiting_for, Side side = Side::collective);
-
-  /** `overdue` after the deadline of a wait that is not the channel's: finds out which of
-   * `suspects` have stopped, or that they wait for each other, and throws PeerLost; returns if one
-   * who keeps them waiting has got on in the meantime. Blocks for a second or two. */
-  void investigate(std::span<const int> suspects, std::chrono::milliseconds overdue);
-  /** The same for a wait whose deadline is to pass in inquiry_lead(): begins at once; what it
-   * returns is to be called after the deadline, now and then, and throws PeerLost. Somebody polls
-   * meanwhile. */
-  std::function<void()> investigation(std::span<const int> suspects);
+  /** See Watch. */
+  void look_around(std::span<const int> waiting_for) {
+    watch_.look_around(waiting_for, Side::collective);
+  }
+  void investigate(std::span<const int> suspects, std::chrono::milliseconds overdue) {
+    watch_.investigate(suspects, overdue);
+  }
+  std::function<void()> investigation(std::span<const int> suspects) {
+    return watch_.investigation(suspects);
+  }
 
   /**
    * Tells every member that `ranks` are lost, so that they stop waiting, unless a loss is known
@@ -138,12 +130,8 @@ class Channel final : public Wire {
 
  private:
   class Departed;
-  class WaitLookout;
-  [[noreturn]] void lose(std::vector<int> ranks, const std::string& reason);
   /** Whether the next `bytes` bytes to `destination` are to be waited for until it takes them. */
   bool is_to_be_confirmed(std::int64_t bytes, int destination);
-  /** Ends what look_around() shows of a wait. */
-  void end_wait(Side side) const;
   int tag(Traffic traffic) const { return first_tag_ + static_cast<int>(traffic); }
 
   std::shared_ptr<Session> session_;
@@ -151,7 +139,6 @@ class Channel final : public Wire {
   int first_tag_;
   std::chrono::milliseconds timeout_;
   int rank_;
-  Idle idle_;
   ScratchPool scratch_{&leave_to_mpi};
   std::atomic<std::int64_t> bytes_sent_ = 0;
   std::vector<std::atomic<std::int64_t>> unconfirmed_;  // bytes, by rank

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/system.hpp"
+#include "comm/mpi/interface.hpp"
 
 namespace tutti::mpi {
 
@@ -12,9 +13,10 @@ Endpoint Endpoint::at(std::uint16_t port) {
   fill_with_random(endpoint.token, "a connection between hosts");
   endpoint.network = network_id();
   endpoint.port = port;
-  const std::vector<Address> addresses = own_addresses();
-  const std::size_t count = std::min(addresses.size(), kMostAddresses);
-  std::copy_n(addresses.begin(), count, endpoint.addresses.begin());
+  const std::vector<Interface> chosen = chosen_interfaces();
+  const std::size_t count = std::min(chosen.size(), kMostAddresses);
+  std::transform(chosen.begin(), chosen.begin() + static_cast<std::ptrdiff_t>(count),
+                 endpoint.addresses.begin(), [](const Interface& each) { return each.address; });
   endpoint.address_count = static_cast<std::uint16_t>(count);
   return endpoint;
 }

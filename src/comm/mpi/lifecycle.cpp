@@ -20,6 +20,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "base/waiter.hpp"
+#include "comm/mpi/interface.hpp"
 #include "comm/mpi/job.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
@@ -138,6 +139,7 @@ void initialise(std::chrono::milliseconds timeout) {
   if (owner.initialised_by != 0) return;
   if (!owner.initialisation) {
     if (is_initialised()) return;
+    hand_interfaces_to_mpi();
     owner.initialisation = std::make_shared<Initialisation>();
     std::thread([start = owner.initialisation] { start->run(); }).detach();
   }

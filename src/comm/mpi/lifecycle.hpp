@@ -20,8 +20,9 @@ bool is_finalised();
  * was lost. MPI_Init waits for all ranks and cannot be polled, so it runs on a thread of its own,
  * which is left alone when `timeout` has passed.
  *
- * Errors: InvalidArgument if MPI is finalised already; PeerLost naming the ranks of this host that
- * have not come, CommunicationError if none is seen. A later call waits on.
+ * Errors: InvalidArgument if MPI is finalised already, or where interfaces are named that are not
+ * there (interface.hpp); PeerLost naming the ranks of this host that have not come,
+ * CommunicationError if none is seen. A later call waits on.
  */
 void initialise(std::chrono::milliseconds timeout);
 

@@ -9,10 +9,8 @@
 #include <thread>
 #include <utility>
 
-#include "base/deadline.hpp"
 #include "base/recycled.hpp"
 #include "comm/mpi/channel.hpp"
-#include "comm/mpi/inquiry.hpp"
 #include "comm/mpi/lifecycle.hpp"
 
 namespace tutti::mpi {
@@ -22,8 +20,6 @@ namespace {
 // they would be under way for longer than a deadline, and what comes behind them: so of so many
 // bytes, the last message is sent in a way that ends when its receiver takes it.
 constexpr std::int64_t kMostUnconfirmed = 256 << 10;
-// Messages of one rank may take several ways, and "I have left" the fastest of them.
-constexpr std::chrono::milliseconds kLastWords{100};
 
 Wire::Posted posted_of(MPI_Request request) {
   return request == MPI_REQUEST_NULL ? Wire::kEnded : std::bit_cast<Wire::Posted>(request);
@@ -53,7 +49,8 @@ Wire::Posted Channel::post_send(const std::byte* data, std::int64_t bytes, int d
   MPI_Request request = MPI_REQUEST_NULL;
   const int code = send(data, static_cast<int>(bytes), MPI_BYTE, session_rank, tag(traffic),
                         session_->comm(), &request);
-  if (code != MPI_SUCCESS) lose({destination}, "MPI cannot reach it: " + describe_error(code));
+  if (code != MPI_SUCCESS)
+    watch_.lose({destination}, "MPI cannot reach it: " + describe_error(code));
   return posted_of(request);
 }
 
@@ -63,7 +60,7 @@ Wire::Posted Channel::post_receive(std::byte* data, std::int64_t bytes, int sour
   MPI_Request request = MPI_REQUEST_NULL;
   const int code = MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, session_rank, tag(traffic),
                              session_->comm(), &request);
-  if (code != MPI_SUCCESS) lose({source}, "MPI cannot reach it: " + describe_error(code));
+  if (code != MPI_SUCCESS) watch_.lose({source}, "MPI cannot reach it: " + describe_error(code));
   return posted_of(request);
 }
 
@@ -94,8 +91,12 @@ bool Channel::progress(std::span<Posted> posted, std::span<const int> peers) {
     const std::span<Posted> some = posted.subspan(begin, count);
     std::transform(some.begin(), some.end(), requests.begin(), request_of);
     int found = 0;
-    const int code = MPI_Testsome(static_cast<int>(count), requests.data(), &found, done.data(),
-                                  statuses.data());
+    int code = MPI_SUCCESS;
+    // MPI looks at the messages before it moves bytes: what those were for the next look finds.
+    for (int looks = 0; looks < 2 && found == 0 && code == MPI_SUCCESS; ++looks) {
+      code = MPI_Testsome(static_cast<int>(count), requests.data(), &found, done.data(),
+                          statuses.data());
+    }
     if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) check(code, "MPI_Testsome");
     if (found == MPI_UNDEFINED || found == 0) continue;
     moved = true;
@@ -107,10 +108,9 @@ bool Channel::progress(std::span<Posted> posted, std::span<const int> peers) {
       error = describe_error(statuses[i].MPI_ERROR);
     }
   }
-  if (!failed.empty()) lose(failed, "a message failed: " + error);
+  if (!failed.empty()) watch_.lose(failed, "a message failed: " + error);
   if (!moved) return false;
-  WaitGraph::of_this_process().progressed();
-  if (OwnWaits::of_this_process().are_quiet()) poll({});  // who always gets on answers all the same
+  watch_.progressed();
   return true;
 }
 
@@ -135,73 +135,6 @@ void Channel::abandon(std::span<Posted> receives,
     }
   }
   for (const auto& memory : kept) leave_to_mpi(memory);
-}
-
-// --- Waits that last ----------------------------------------------------------------------------
-
-/** What it shows of the wait, to who may ask, stands until the wait has ended. */
-class Channel::WaitLookout final : public Lookout {
- public:
-  WaitLookout(Channel& channel, Side side, std::chrono::milliseconds timeout)
-      : channel_(channel), side_(side), timeout_(timeout), deadline_(timeout) {}
-  WaitLookout(const WaitLookout&) = delete;
-  WaitLookout& operator=(const WaitLookout&) = delete;
-  ~WaitLookout() override {
-    OwnWaits::of_this_process().forget();
-    channel_.end_wait(side_);
-  }
-
-  // Later waits need no new memory.
-  static void* operator new(std::size_t bytes) { return take_block(bytes); }
-  static void operator delete(void* block) { give_block(block, sizeof(WaitLookout)); }
-
-  void look(std::span<const int> awaited) override {
-    channel_.look_around(awaited, side_);
-    const RecycledVector<int> leavers = channel_.watch_.leavers(awaited);
-    if (!leavers.empty()) return hear_out(leavers);
-    const bool is_over = deadline_.expired();
-    const auto lead = inquiry_lead(channel_.timeout_);
-    if (!inquiry_ && deadline_.expires_within(lead)) {
-      passed_ = std::min(passed_, Clock::now() + lead);
-      Watch& watch = channel_.watch_;
-      inquiry_.emplace(watch.acquaintance(), &watch, awaited, channel_.timeout_, passed_);
-    }
-    if (!is_over) return;
-    const auto verdict = inquiry_->verdict();
-    if (!verdict) return;
-    if (!verdict->loss.ranks.empty()) channel_.lose(verdict->loss.ranks, verdict->loss.reason);
-    deadline_ = Deadline(timeout_ - verdict->idle);
-    inquiry_.reset();
-  }
-
-  void restart() override {
-    deadline_ = Deadline(timeout_);
-    inquiry_.reset();
-    passed_ = Clock::time_point::max();
-    last_words_.reset();
-    heard_out_ = false;
-  }
-
- private:
-  /** Their messages may be under way: a moment more, and one last look at the messages. */
-  void hear_out(const RecycledVector<int>& leavers) {
-    if (!last_words_) last_words_.emplace(kLastWords);
-    if (!last_words_->expired() || !std::exchange(heard_out_, true)) return;
-    channel_.lose({leavers.begin(), leavers.end()}, "it has destroyed its communicator");
-  }
-
-  Channel& channel_;
-  Side side_;
-  std::chrono::milliseconds timeout_;
-  Deadline deadline_;
-  std::optional<Inquiry> inquiry_;
-  Clock::time_point passed_ = Clock::time_point::max();  // when the deadline passes first
-  std::optional<Deadline> last_words_;                   // of those who left
-  bool heard_out_ = false;
-};
-
-std::unique_ptr<Wire::Lookout> Channel::look_out(Side side, std::chrono::milliseconds timeout) {
-  return std::make_unique<WaitLookout>(*this, side, timeout);
 }
 
 }  // namespace tutti::mpi

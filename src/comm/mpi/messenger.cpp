@@ -1,7 +1,9 @@
 // Posts control messages, and takes them.
 #include "comm/mpi/messenger.hpp"
 
+#include <algorithm>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 #include "base/log.hpp"
@@ -9,7 +11,7 @@
 
 namespace tutti::mpi {
 
-Messenger::~Messenger() {
+MpiMessenger::~MpiMessenger() {
   try {
     if (session_.may_call()) flush();
     if (!outgoing_.empty()) leave_to_mpi(std::make_shared<Pendings>(std::move(outgoing_)));
@@ -19,21 +21,39 @@ Messenger::~Messenger() {
   }
 }
 
-void Messenger::send(const ControlMessage& message, int destination) {
+void MpiMessenger::send(const ControlMessage& message, int destination) {
   Pending pending{MPI_REQUEST_NULL, std::make_shared<ControlMessage>(message), destination};
   const int code = MPI_Isend(pending.message.get(), sizeof(ControlMessage), MPI_BYTE, destination,
                              tag_, session_.comm(), &pending.request);
   if (code == MPI_SUCCESS) outgoing_.push_back(std::move(pending));
 }
 
-void Messenger::flush() noexcept {
+void MpiMessenger::flush() noexcept {
   std::erase_if(outgoing_, [](Pending& pending) {
     int done = 0;
     return MPI_Test(&pending.request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done != 0;
   });
 }
 
-void Messenger::collect() {
+bool MpiMessenger::is_sending(const std::function<bool(int)>& is_meant) const {
+  return std::any_of(outgoing_.begin(), outgoing_.end(),
+                     [&](const Pending& pending) { return is_meant(pending.peer); });
+}
+
+void MpiMessenger::receive(
+    const std::function<void(const ControlMessage& message, int source)>& handle) {
+  collect();
+  for (auto pending = incoming_.begin(); pending != incoming_.end();) {
+    const auto next = std::next(pending);
+    if (is_done(*pending)) {
+      handle(*pending->message, pending->peer);
+      incoming_.erase(pending);
+    }
+    pending = next;
+  }
+}
+
+void MpiMessenger::collect() {
   for (;;) {
     int found = 0;
     MPI_Message matched = MPI_MESSAGE_NULL;
@@ -50,7 +70,7 @@ void Messenger::collect() {
   }
 }
 
-bool Messenger::is_done(Pending& pending) {
+bool MpiMessenger::is_done(Pending& pending) {
   int done = 0;
   check(MPI_Test(&pending.request, &done, MPI_STATUS_IGNORE), "MPI_Test");
   return done != 0;

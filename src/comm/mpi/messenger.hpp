@@ -1,54 +1,32 @@
-// Sends and receives the control messages of one tag.
+// Control messages over MPI.
 #pragma once
 
 #include <mpi.h>
 
-#include <iterator>
 #include <list>
 #include <memory>
 
-#include "comm/mpi/control_message.hpp"
+#include "comm/failures/control_network.hpp"
 #include "comm/mpi/session.hpp"
 
 namespace tutti::mpi {
 
-/** Messages below every eager limit, which go out without their receiver's help. None of the calls
- * blocks. Ranks are the session's. Not thread-safe. */
-class Messenger {
+/** Messages below every eager limit, which go out without their receiver's help. Ranks are the
+ * session's. */
+class MpiMessenger final : public Messenger {
  public:
   /** `session` outlives it. */
-  Messenger(Session& session, int tag) : session_(session), tag_(tag) {}
-  Messenger(const Messenger&) = delete;
-  Messenger& operator=(const Messenger&) = delete;
+  MpiMessenger(Session& session, int tag) : session_(session), tag_(tag) {}
+  MpiMessenger(const MpiMessenger&) = delete;
+  MpiMessenger& operator=(const MpiMessenger&) = delete;
   /** Messages that are still under way are left to MPI, with their memory. */
-  ~Messenger();
+  ~MpiMessenger() override;
 
-  /** A message that MPI refuses to send is as good as one that nobody answers. */
-  void send(const ControlMessage& message, int destination);
-  /** Drops the messages that have left. */
-  void flush() noexcept;
-  /** Whether a message to a rank of which is_meant(rank) has not left. */
-  template <class IsMeant>
-  bool is_sending(const IsMeant& is_meant) const {
-    for (const Pending& pending : outgoing_) {
-      if (is_meant(pending.peer)) return true;
-    }
-    return false;
-  }
-
-  /** handle(message, source) for all that have come. */
-  template <class Handle>
-  void receive(const Handle& handle) {
-    collect();
-    for (auto pending = incoming_.begin(); pending != incoming_.end();) {
-      const auto next = std::next(pending);
-      if (is_done(*pending)) {
-        handle(*pending->message, pending->peer);
-        incoming_.erase(pending);
-      }
-      pending = next;
-    }
-  }
+  void send(const ControlMessage& message, int destination) override;
+  void flush() noexcept override;
+  bool is_sending(const std::function<bool(int rank)>& is_meant) const override;
+  void receive(
+      const std::function<void(const ControlMessage& message, int source)>& handle) override;
 
  private:
   struct Pending {

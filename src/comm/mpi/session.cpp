@@ -16,8 +16,10 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "base/waiter.hpp"
+#include "comm/failures/wait_graph.hpp"
+#include "comm/mpi/interface.hpp"
 #include "comm/mpi/lifecycle.hpp"
-#include "comm/mpi/wait_graph.hpp"
+#include "comm/mpi/messenger.hpp"
 #include "comm/place.hpp"
 #include "tutti/error.hpp"
 
@@ -114,6 +116,7 @@ std::shared_ptr<Session> Session::over(MPI_Comm comm, std::chrono::milliseconds 
 }
 
 void Session::duplicate(MPI_Comm parent) {
+  chosen_interfaces();  // Open MPI waits for ever on wrong ones, with the first message
   parent_ = parent;
   check(MPI_Comm_rank(parent, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(parent, &size_), "MPI_Comm_size");
@@ -139,6 +142,12 @@ Session::~Session() {
   const int code = MPI_Comm_free(&comm_);
   if (code != MPI_SUCCESS) log(LogLevel::warn, "MPI_Comm_free: " + describe_error(code));
 }
+
+std::unique_ptr<Messenger> Session::messenger(int tag) {
+  return std::make_unique<MpiMessenger>(*this, tag);
+}
+
+WaitGraph& Session::wait_graph() { return WaitGraph::of_this_process(); }
 
 bool Session::may_call() const noexcept { return process_ == ::getpid() && !is_finalised(); }
 
@@ -229,6 +238,10 @@ std::vector<int> Session::hosts() {
     const auto& [place, process] = (*ranks)[static_cast<std::size_t>(rank)];
     hosts.push_back(lowest.try_emplace(place, rank).first->second);
     processes.push_back(process);
+  }
+  const bool leads = hosts[static_cast<std::size_t>(rank_)] == rank_;
+  if (lowest.size() > 1 && leads && log_enabled(LogLevel::info)) {
+    log(LogLevel::info, "to other hosts by " + describe(chosen_interfaces()));
   }
   WaitGraph::of_this_process().set_processes(*this, std::move(processes), lowest.size() > 1);
   return hosts;

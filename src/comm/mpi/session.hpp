@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/waiter.hpp"
+#include "comm/failures/control_network.hpp"
 
 namespace tutti::mpi {
 
@@ -25,7 +26,7 @@ inline constexpr WaitPolicy kMpiWait{.spin = std::chrono::microseconds(200),
  * it. It is freed with the last of them, unless it failed, MPI is finalised already, or this thread
  * may not. In a forked child of the process that made it, a session never calls MPI.
  */
-class Session {
+class Session final : public ControlNetwork {
  public:
   /** Initialises MPI if nobody has (see initialise()), and duplicates MPI_COMM_WORLD. Collective.
    * Throws PeerLost naming the ranks that did not come before the deadline, InvalidArgument if MPI
@@ -36,11 +37,14 @@ class Session {
   static std::shared_ptr<Session> over(MPI_Comm comm, std::chrono::milliseconds timeout);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
-  ~Session();
+  ~Session() override;
 
   MPI_Comm comm() const { return comm_; }
-  int rank() const { return rank_; }
-  int size() const { return size_; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::unique_ptr<Messenger> messenger(int tag) override;
+  /** That of this process. */
+  WaitGraph& wait_graph() override;
   /** Whether any thread may call MPI (MPI_THREAD_MULTIPLE). */
   bool any_thread() const { return any_thread_; }
   /** The MPI library's own name and version, one line. */
@@ -62,15 +66,15 @@ class Session {
   void use_context(int context) { next_context_ = context + 1; }
 
   /** After the loss of a rank: the communicator is not freed, and MPI is not finalised by tutti. */
-  void fail() noexcept;
+  void fail() noexcept override;
   /** After an error that all ranks have survived: the communicator is not freed. */
-  void keep() noexcept { failed_ = true; }
-  bool has_failed() const noexcept { return failed_; }
+  void keep() noexcept override { failed_ = true; }
+  bool has_failed() const noexcept override { return failed_; }
   /** Whether MPI may be called: it is not finalised, and this is not a forked child of the process
    * that made the session. */
-  bool may_call() const noexcept;
+  bool may_call() const noexcept override;
   /** And whether this thread may. */
-  bool this_thread_may_call() const noexcept {
+  bool this_thread_may_call() const noexcept override {
     return may_call() && (any_thread_ || thread_ == std::this_thread::get_id());
   }
 

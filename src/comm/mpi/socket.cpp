@@ -2,9 +2,7 @@
 #include "comm/mpi/socket.hpp"
 
 #include <arpa/inet.h>
-#include <ifaddrs.h>
 #include <linux/sockios.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -15,7 +13,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -108,19 +105,6 @@ std::uint64_t network_id() {
 }
 
 Address loopback_address() { return htonl(INADDR_LOOPBACK); }
-
-std::vector<Address> own_addresses() {
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) throw SystemError("cannot list the network's interfaces", errno);
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, &::freeifaddrs);
-  std::vector<Address> addresses;
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    const bool usable = (entry->ifa_flags & IFF_UP) != 0 && (entry->ifa_flags & IFF_LOOPBACK) == 0;
-    if (!usable || entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != AF_INET) continue;
-    addresses.push_back(reinterpret_cast<const sockaddr_in*>(entry->ifa_addr)->sin_addr.s_addr);
-  }
-  return addresses;
-}
 
 Socket listen_anywhere(std::uint16_t& port) {
   Socket listener = new_socket();

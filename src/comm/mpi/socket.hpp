@@ -39,8 +39,6 @@ using Address = std::uint32_t;
 
 /** Equal for processes that share a network stack: those of one machine, outside of containers. */
 std::uint64_t network_id();
-/** The addresses under which other machines may reach this one. Throws SystemError. */
-std::vector<Address> own_addresses();
 Address loopback_address();
 
 /** Listens on all addresses, at a `port` of the kernel's choice. Throws SystemError. */

@@ -80,13 +80,4 @@ struct Flag {
   void sleep(std::uint32_t seen, std::chrono::nanoseconds limit) { signal().sleep(seen, limit); }
 };
 
-/** Tells the processor that this is a spinning wait. */
-inline void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 }  // namespace tutti::shm

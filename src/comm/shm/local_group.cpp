@@ -7,6 +7,7 @@
 #include "base/deadline.hpp"
 #include "base/finally.hpp"
 #include "comm/shm/registry.hpp"
+#include "device/cpu/relax.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::shm {
@@ -19,11 +20,15 @@ constexpr WaitPolicy kPolicy{
     .first_looks = 500,
     // Waking a sleeper takes 50 to 100 us, and whoever it keeps waiting falls asleep in turn.
     .spin = std::chrono::microseconds(300),
-    .between = &relax,
+    .between = &cpu::relax,
     .nap = kNap};
 // Where ranks share a core, looking on takes time from whom one waits for: it is offered the core.
 constexpr WaitPolicy kCrowdedPolicy{
     .first_looks = 50, .spin = std::chrono::microseconds(50), .nap = kNap};
+// A message from another host takes longer than giving the core away, and whoever fetches it needs
+// one, as does what else the machine runs.
+constexpr WaitPolicy kPatientPolicy{
+    .first_looks = 500, .spin = std::chrono::microseconds(300), .nap = kNap};
 
 }  // namespace
 
@@ -177,7 +182,10 @@ std::vector<int> LocalGroup::those_gone() const {
   return gone;
 }
 
-const WaitPolicy& LocalGroup::policy() const { return crowded_ ? kCrowdedPolicy : kPolicy; }
+const WaitPolicy& LocalGroup::policy() const {
+  if (crowded_) return kCrowdedPolicy;
+  return patient_ ? kPatientPolicy : kPolicy;
+}
 
 template <class Done, class Awaited>
 bool LocalGroup::wait(const Signal& signal, Wait kind, Waiter& waiter, std::uint64_t& since,

@@ -54,6 +54,10 @@ class LocalGroup final : private record::Neighbours {
   const Control& control() const { return rendezvous_.control; }
   std::chrono::milliseconds timeout() const { return timeout_; }
 
+  /** From now on waits offer the core to others between two looks: for ranks of which one fetches
+   * messages from other hosts meanwhile. Set before the first wait. */
+  void be_patient() { patient_ = true; }
+
   /** Called about every 50 ms by waits that sleep, with the names of the ranks waited for; what it
    * throws ends the wait. For whoever has other peers to look after. */
   using Idle = std::function<void(std::span<const int> names)>;
@@ -268,6 +272,7 @@ class LocalGroup final : private record::Neighbours {
   int rank_;
   std::int32_t process_;  // a forked child that inherits this object is not this rank
   bool crowded_;
+  bool patient_ = false;
   record::Journal journal_;
   std::uint64_t quickest_between_ = std::numeric_limits<std::uint64_t>::max();
   std::vector<std::atomic<bool>> seen_stopped_;  // by rank: in a wait for it

@@ -13,7 +13,7 @@ namespace tutti::ps {
  * have the kernel end it when the other host is gone (mpi::keep_alive): a connection of data that a
  * process does not read for a while would be ended just so. */
 enum class ControlByte : std::uint8_t {
-  wake,  ///< by the worker: the server sleeps, and there is a request in shared memory
+  wake,  ///< by the worker: there is a request in shared memory (where it cannot ring)
   left,  ///< by the worker: it leaves without stop
   end,   ///< by the server: it serves this worker no longer
   ask,   ///< by the worker: is the server's process at work?

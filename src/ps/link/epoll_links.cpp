@@ -2,7 +2,6 @@
 #include "ps/link/epoll_links.hpp"
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
@@ -11,7 +10,7 @@
 
 #include "base/deadline.hpp"
 #include "base/waiter.hpp"
-#include "comm/shm/flag.hpp"
+#include "device/cpu/relax.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
 
@@ -29,11 +28,12 @@ constexpr std::size_t kMostEvents = 64;
 }  // namespace
 
 EpollLinks::EpollLinks(std::vector<std::unique_ptr<Peer>> peers)
-    : epoll_(::epoll_create1(EPOLL_CLOEXEC)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!epoll_ || !wake_) throw SystemError("cannot make a descriptor to wait for workers", errno);
-  add(wake_.get(), EPOLLIN, kWake);
+    : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+  if (!epoll_) throw SystemError("cannot make a descriptor to wait for workers", errno);
+  add(doorbell_.descriptor(), EPOLLIN, kDoorbell);
   for (std::unique_ptr<Peer>& peer : peers) {
     const std::size_t at = peers_.size();
+    peer->set_doorbell(doorbell_.address());
     add(peer->control(), EPOLLIN | EPOLLRDHUP, label(at, false));
     if (peer->data() >= 0) add(peer->data(), peer->data_events(), label(at, true));
     const std::uint32_t events = peer->data_events();
@@ -96,7 +96,7 @@ std::optional<Request> EpollLinks::spin(Clock::time_point end) {
   for (auto now = start; useful && told_ && now < end; now = Clock::now()) {
     for (int i = 0; i < kLooksPerClock; ++i) {
       if (auto request = take()) return request;
-      shm::relax();
+      cpu::relax();
     }
     if (now - start > kAlone) offer_core();
   }
@@ -132,12 +132,7 @@ void EpollLinks::add(int descriptor, std::uint32_t events, std::uint64_t label) 
 }
 
 void EpollLinks::handle(std::uint64_t label) {
-  if (label == kWake) {
-    eventfd_t calls = 0;
-    ::eventfd_read(wake_.get(), &calls);
-    woken_ = true;
-    return;
-  }
+  if (label == kDoorbell) return doorbell_.clear();
   const std::size_t at = label / 2;
   if (label % 2 == 0) {
     peers_[at].peer->handle_control();
@@ -160,7 +155,7 @@ void EpollLinks::set_sleeping(bool sleeping) {
 }
 
 bool EpollLinks::has_news() {
-  const bool woken = std::exchange(woken_, false);
+  const bool woken = woken_ && woken_.exchange(false);
   const bool told = std::exchange(told_, true);
   return woken || !told;
 }
@@ -179,6 +174,9 @@ std::vector<LostWorker> EpollLinks::lost() {
 
 void EpollLinks::drop(int worker) { peers_.at(static_cast<std::size_t>(worker)).peer->end(); }
 
-void EpollLinks::wake() { ::eventfd_write(wake_.get(), 1); }
+void EpollLinks::wake() {
+  woken_ = true;
+  doorbell_.ring();
+}
 
 }  // namespace tutti::ps

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/file_descriptor.hpp"
+#include "ps/link/doorbell.hpp"
 #include "ps/link/links.hpp"
 #include "ps/link/peer.hpp"
 
@@ -17,8 +18,7 @@ namespace tutti::ps {
 
 /**
  * Looks at the shared memory of the links of its host again and again, and at all sockets now and
- * then; after a moment without a request it asks for bytes on the sockets, and sleeps in
- * epoll_wait.
+ * then; after a moment without a request it asks to be rung for, and sleeps in epoll_wait.
  */
 class EpollLinks final : public Links {
  public:
@@ -55,8 +55,8 @@ class EpollLinks final : public Links {
     std::unique_ptr<Peer> peer;
     std::uint32_t data_events = 0;  ///< that epoll looks for
   };
-  /** What epoll tells with an event: wake_, or a descriptor of a peer. */
-  static constexpr std::uint64_t kWake = UINT64_MAX;
+  /** What epoll tells with an event: doorbell_, or a descriptor of a peer. */
+  static constexpr std::uint64_t kDoorbell = UINT64_MAX;
   static std::uint64_t label(std::size_t peer, bool data) { return peer * 2 + (data ? 1 : 0); }
   void add(int descriptor, std::uint32_t events, std::uint64_t label);
   void handle(std::uint64_t label);
@@ -65,12 +65,12 @@ class EpollLinks final : public Links {
 
   std::vector<Entry> peers_;
   FileDescriptor epoll_;
-  FileDescriptor wake_;
+  Doorbell doorbell_;
   std::size_t turn_ = 0;  // whose requests are looked at first
   Clock::time_point looked_{};
   std::vector<LostWorker> lost_;
   bool told_ = true;  // next() has returned for those
-  bool woken_ = false;
+  std::atomic<bool> woken_ = false;
 };
 
 }  // namespace tutti::ps

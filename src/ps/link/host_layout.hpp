@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "comm/shm/flag.hpp"
+#include "ps/link/doorbell.hpp"
 #include "ps/link/link.hpp"
 #include "ps/link/message.hpp"
 
@@ -33,7 +34,8 @@ struct AnswerSlot {
 struct AnswerArea {
   AnswerSlot slots[kMostUnanswered];
   shm::Flag answered;  ///< requests, modulo 2^32: for the worker to sleep on
-  alignas(64) std::atomic<std::uint32_t> sleeping;  ///< the server is to be woken by a byte
+  alignas(64) std::atomic<std::uint32_t> sleeping;  ///< the server is to be woken
+  DoorbellAddress doorbell;                         ///< by this; there before it sleeps
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 

@@ -71,9 +71,18 @@ std::uint64_t HostLink::send(const RequestHeader& header, const Draft& draft) {
   slot.number.store(number, std::memory_order_seq_cst);
   if (answers_->sleeping.load(std::memory_order_seq_cst) != 0 &&
       answers_->sleeping.exchange(0, std::memory_order_seq_cst) != 0) {
-    ps::send(control_, ControlByte::wake);
+    wake_server();
   }
   return number;
+}
+
+void HostLink::wake_server() {
+  if (!doorbell_) doorbell_ = open_doorbell(answers_->doorbell);
+  if (*doorbell_) {
+    ring(*doorbell_);
+  } else {
+    ps::send(control_, ControlByte::wake);
+  }
 }
 
 bool HostLink::wait_for_answer(std::uint64_t number) {

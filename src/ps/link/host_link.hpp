@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <memory>
+#include <optional>
 
 #include "ps/link/block_heap.hpp"
 #include "ps/link/host_layout.hpp"
@@ -13,8 +14,8 @@ namespace tutti::ps {
 
 /**
  * Requests lie in a ring in shared memory of this worker's, payloads beside it, and the server
- * reads both there. A server that sleeps is sent a byte over the control connection. Who waits for
- * an answer looks for a moment, and sleeps on a counter then.
+ * reads both there. For a server that sleeps the doorbell is rung. Who waits for an answer looks
+ * for a moment, and sleeps on a counter then.
  */
 class HostLink final : public LinkEnd {
  public:
@@ -33,11 +34,13 @@ class HostLink final : public LinkEnd {
   }
   bool wait_for_answer(std::uint64_t number) override;
   void advance() override;
+  void wake_server();
 
   std::unique_ptr<BlockHeap> heap_;
   std::shared_ptr<shm::Mapping> mapping_;  // of the answers
   RequestArea* requests_;
   AnswerArea* answers_;
+  std::optional<FileDescriptor> doorbell_;                 // since it was first needed; may be none
   std::array<std::int64_t, kMostUnanswered> in_flight_{};  // blocks of requests; 0: none
 };
 

@@ -14,7 +14,7 @@
 namespace tutti::ps {
 
 /** Reads requests and their payloads where the worker has put them; of the connection it wants
- * nothing but its end, and bytes that wake it. */
+ * nothing but its end. */
 class HostPeer final : public Peer {
  public:
   /** `requests` is the worker's object, `answers` this server's. */
@@ -22,6 +22,7 @@ class HostPeer final : public Peer {
            std::unique_ptr<BlockHeap> answers);
 
   bool shares_memory() const override { return true; }
+  void set_doorbell(const DoorbellAddress& address) override { answers_->doorbell = address; }
   void set_sleeping(bool sleeping) override;
 
  private:

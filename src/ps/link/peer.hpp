@@ -9,6 +9,7 @@
 
 #include "comm/mpi/socket.hpp"
 #include "ps/link/control.hpp"
+#include "ps/link/doorbell.hpp"
 #include "ps/link/links.hpp"
 
 namespace tutti::ps {
@@ -38,8 +39,9 @@ class Peer {
   void handle_data();
 
   /** Whether requests may be there without a descriptor telling. If it is asked to, by
-   * set_sleeping(), the control connection does. */
+   * set_sleeping(), the doorbell does, or else the control connection. */
   virtual bool shares_memory() const = 0;
+  virtual void set_doorbell(const DoorbellAddress& /*address*/) {}
   virtual void set_sleeping(bool /*sleeping*/) {}
 
   /** Whether answers wait that the connection has not taken. */

@@ -84,12 +84,18 @@ std::int64_t Batch::elements_of(std::size_t block) const {
   return servers_->end(server_).blocks[block].count;
 }
 
-void Batch::add(const Batch& later) {
+void Batch::add(Batch& later) {
   for (std::size_t i = 0; i < tables_.size(); ++i) {
     const RowPush push = contents(later.tables_[i]);
     tables_[i].merged.add(push.ids, push.rows, span_of(push.shows, push.ids.size()),
                           span_of(push.clicks, push.ids.size()));
     tables_[i].batches += later.tables_[i].batches;
+  }
+  if (!dense_) {  // the later one's memory will do: where it is short there is no other
+    std::swap(dense_, later.dense_);
+    blocks_.swap(later.blocks_);
+    numbers_.swap(later.numbers_);
+    std::swap(dense_elements_, later.dense_elements_);
   }
   for (const std::int32_t number : later.numbers_) {
     const auto at = static_cast<std::size_t>(number);

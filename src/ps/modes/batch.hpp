@@ -22,8 +22,8 @@ class Batch {
   void reserve_dense();
   /** The gradient of a block: `piece.count` elements. */
   void add_dense(const Servers::Piece& piece, const float* gradient);
-  /** Merges a later one. */
-  void add(const Batch& later);
+  /** Merges a later one, which is to be cleared then. */
+  void add(Batch& later);
   void clear();
 
   bool empty() const { return batches_ == 0; }

@@ -82,12 +82,10 @@ void GeoCopy::look_up(int table, const IdShare& share, float* rows) const {
 
 void GeoCopy::start() {
   for (int number = 0; number < std::ssize(tables_); ++number) {
-    Rows rows;
-    do {
-      rows = pull_changed(number);
+    pull_changed(number, [&](const Rows& rows) {
       set_rows(table(number).x, rows.ids, rows.values);
       set_rows(table(number).o, rows.ids, rows.values);
-    } while (std::ssize(rows.ids) == kRows);
+    });
   }
   if (dense_o_.empty()) return;
   servers_.pull_blocks(server_, dense_o_.data());
@@ -143,14 +141,19 @@ void GeoCopy::confirm_progress() {
 void GeoCopy::receive() {
   for (int number = 0; number < std::ssize(tables_); ++number) {
     CopiedTable& copy = table(number);
-    Rows rows;
-    do {
-      rows = pull_changed(number);
+    pull_changed(number, [&](const Rows& rows) {
+      const std::vector<float> o = rows_of(copy.o, rows.ids);
       std::vector<float> difference = rows.values;
-      to_progress(difference, rows_of(copy.o, rows.ids), 1.0F);
-      copy.x.add({.ids = rows.ids, .values = difference.data()});
+      to_progress(difference, o, 1.0F);
+      // Both change, or neither: what x alone had would count as this worker's progress.
       set_rows(copy.o, rows.ids, rows.values);
-    } while (std::ssize(rows.ids) == kRows);
+      try {
+        copy.x.add({.ids = rows.ids, .values = difference.data()});
+      } catch (...) {
+        set_rows(copy.o, rows.ids, o);
+        throw;
+      }
+    });
   }
   if (dense_o_.empty()) return;
   std::vector<float> values(dense_o_.size());
@@ -200,9 +203,19 @@ Drafted GeoCopy::draft_rows(int table, std::span<const std::int64_t> ids,
                              {ids, {}}, 1.0F, round);
 }
 
-GeoCopy::Rows GeoCopy::pull_changed(int table) {
+template <class Take>
+void GeoCopy::pull_changed(int table, const Take& take) {
   bool& pulling = this->table(table).pulling;
-  const bool again = std::exchange(pulling, true);
+  bool is_last = false;
+  while (!is_last) {
+    const Rows rows = ask_for_changed(table, std::exchange(pulling, true));
+    if (!rows.ids.empty()) take(rows);
+    pulling = false;
+    is_last = std::ssize(rows.ids) < kRows;
+  }
+}
+
+GeoCopy::Rows GeoCopy::ask_for_changed(int table, bool again) {
   Asked asked = servers_.ask(server_, {.kind = RequestKind::pull_changed,
                                        .flags = again ? kAgain : std::uint8_t{0},
                                        .table = table,
@@ -216,7 +229,6 @@ GeoCopy::Rows GeoCopy::pull_changed(int table) {
                 std::to_string(reply.payload.size()) + " bytes with changed rows");
   }
   Rows rows{std::vector<std::int64_t>(count), std::vector<float>(count * dim)};
-  pulling = false;
   if (count == 0) return rows;
   std::memcpy(rows.ids.data(), reply.payload.data(), count * sizeof(std::int64_t));
   std::memcpy(rows.values.data(), reply.payload.data() + count * sizeof(std::int64_t),

@@ -44,7 +44,7 @@ class GeoCopy {
     Table x;
     Table o;
     Merger trained;        ///< ids since the last exchange, without rows
-    bool pulling = false;  ///< changed rows are asked for, and have not come
+    bool pulling = false;  ///< changed rows are asked for, and not taken in
   };
   /** Progress on its way, as if it had come there. */
   struct SentRows {
@@ -59,8 +59,11 @@ class GeoCopy {
   };
 
   CopiedTable& table(int number) { return tables_[static_cast<std::size_t>(number)]; }
-  /** The next rows that others have changed; fewer than kRows: there are no more. */
-  Rows pull_changed(int table);
+  /** Hands over all rows that others have changed, some at a time. Those that take(rows) throws for
+   * come again. */
+  template <class Take>
+  void pull_changed(int table, const Take& take);
+  Rows ask_for_changed(int table, bool again);
   void send_rest_of_table(int number, std::int64_t round);
   Drafted draft_rows(int table, std::span<const std::int64_t> ids,
                      const std::vector<float>& progress, std::int64_t round) const;

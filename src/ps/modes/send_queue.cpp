@@ -71,16 +71,17 @@ void SendQueue::send(Batch& batch, std::int64_t round) {
 }
 
 void SendQueue::enqueue(Batch& batch, std::int64_t round) {
-  ++waiting_batches_;
+  const std::int64_t batches = batch.batches();
   if (!waiting_.empty() && waiting_.back().batch.batches() < limits_.merged) {
     waiting_.back().batch.add(batch);
     waiting_.back().round = round;
     ++servers_.counters().merged;
-    return;
+  } else {
+    Batch fresh = spare_.empty() ? Batch(servers_, server_) : std::move(spare_.back());
+    if (!spare_.empty()) spare_.pop_back();
+    waiting_.push_back({std::exchange(batch, std::move(fresh)), round});
   }
-  Batch fresh = spare_.empty() ? Batch(servers_, server_) : std::move(spare_.back());
-  if (!spare_.empty()) spare_.pop_back();
-  waiting_.push_back({std::exchange(batch, std::move(fresh)), round});
+  waiting_batches_ += batches;
 }
 
 void SendQueue::go_on() {

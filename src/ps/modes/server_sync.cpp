@@ -134,13 +134,16 @@ class SyncServer final : public ServerMode {
     }
   }
 
-  /** What has no memory is left out of the round, which is applied once: not again as a whole. */
+  /** What has no memory, or what its worker has spoilt since it pushed it, is left out of the
+   * round, which is applied once: not again as a whole. */
   template <class Action>
   void or_fail(const Action& action) {
     try {
       action();
     } catch (const SystemError& error) {
       failure_ = Answer::with_text(Outcome::no_memory, error.what());
+    } catch (const Error& error) {
+      failure_ = Answer::with_text(Outcome::refused, error.what());
     } catch (const std::bad_alloc&) {
       failure_ = Answer::with_text(Outcome::no_memory, "out of memory");
     }

@@ -15,7 +15,7 @@ constexpr std::int64_t kFloat = sizeof(float);
 constexpr std::int64_t kId = sizeof(std::int64_t);
 constexpr std::int64_t kBlockNumber = sizeof(std::int32_t);
 /** Copies of more bytes go past the caches, which is faster by then. */
-constexpr std::int64_t kStreamed = std::int64_t{1} << 20U;
+constexpr std::int64_t kStreamed = std::int64_t{8} << 20U;
 
 /** Writes what a payload consists of, one after the other. */
 class PayloadWriter {

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <thread>
 
-#include "comm/shm/flag.hpp"
+#include "device/cpu/relax.hpp"
 #include "ps/table/initial.hpp"
 #include "ps/table/row_access.hpp"
 
@@ -20,7 +20,7 @@ constexpr int kMostTries = 64;
  * it needs a core, and time. */
 void pause(int tries) {
   if (tries < kMostTries / 4) {
-    shm::relax();
+    cpu::relax();
   } else if (tries < kMostTries / 2) {
     std::this_thread::yield();
   } else {

@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <vector>
 
 #include "ps/unit/stored_job.hpp"
 #include "rig/processes.hpp"
+#include "support/folder.hpp"
 #include "tutti/error.hpp"
 #include "tutti/ps/checkpoint.hpp"
 
@@ -31,9 +31,7 @@ constexpr auto kPause = 50ms;     // of those who wait for nobody: 5 % of a seco
 class Processes {
  public:
   Processes(const Trial& trial, Board& board) : trial_(trial), board_(board) {
-    std::string name = (fs::temp_directory_path() / "tutti_ps_faults_XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw SystemError("cannot make " + name, errno);
-    meeting_.folder = name;
+    meeting_.folder = folder_.path();
     // Addresses that are this trial's alone, so ports are free.
     const int own = ::getpid() * 7 + trial.number;
     const std::string host = "127." + std::to_string(128 + own / 65536 % 100) + "." +
@@ -57,8 +55,6 @@ class Processes {
       ::kill(pids_[i], SIGKILL);
       ::waitpid(pids_[i], nullptr, 0);
     }
-    std::error_code ignored;
-    fs::remove_all(meeting_.folder, ignored);
   }
 
   const std::string& folder() const { return meeting_.folder; }
@@ -88,6 +84,7 @@ class Processes {
  private:
   const Trial& trial_;
   Board& board_;
+  tutti::test::Folder folder_;
   Meeting meeting_;
   std::vector<pid_t> pids_;
   std::vector<int> codes_;

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -11,6 +10,7 @@
 
 #include "ps/files/checkpoint.hpp"
 #include "stored_job.hpp"
+#include "support/folder.hpp"
 #include "tutti/error.hpp"
 #include "tutti/ps/checkpoint.hpp"
 
@@ -33,14 +33,11 @@ const std::vector<DenseParameter>& dense() {
 class CheckpointRefusals : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "tutti_ps_XXXXXX").string();
-    folder_ = mkdtemp(name.data());
     StoredJob job({spec()}, dense(), 2);
     job.push(0, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
     job.push_dense(1);
     job.save(path(), "a");
   }
-  void TearDown() override { fs::remove_all(folder_); }
 
   std::string path() const { return folder_ / "saved"; }
   fs::path part(int server) const {
@@ -66,7 +63,7 @@ class CheckpointRefusals : public ::testing::Test {
     return refusal(job);
   }
 
-  fs::path folder_;
+  tutti::test::Folder folder_;
 };
 
 std::string read(const fs::path& path) {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -12,6 +11,7 @@
 
 #include "ps/files/manifest.hpp"
 #include "stored_job.hpp"
+#include "support/folder.hpp"
 #include "tutti/error.hpp"
 #include "tutti/ps/checkpoint.hpp"
 
@@ -53,15 +53,9 @@ void train(StoredJob& job, int first, int last) {
 
 class Checkpoints : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "tutti_ps_XXXXXX").string();
-    folder_ = mkdtemp(name.data());
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   std::string path() const { return folder_ / "saved"; }
 
-  fs::path folder_;
+  tutti::test::Folder folder_;
 };
 
 void expect_same(StoredJob& one, StoredJob& other) {

@@ -26,6 +26,7 @@ struct FakeServer {
   std::vector<Got> requests;
   std::function<Reply(const Got&)> answer = [](const Got&) { return Reply{}; };
   int drafts_left = 1'000'000;  ///< then there is no memory
+  bool is_behind = false;       ///< nothing is answered before somebody waits for it
 
   int count(RequestKind kind) const {
     int count = 0;
@@ -34,7 +35,7 @@ struct FakeServer {
   }
 };
 
-/** Everything is answered at once. */
+/** Everything is answered at once, unless the server is behind. */
 class FakeLink final : public Link {
  public:
   explicit FakeLink(FakeServer& server) : server_(server) {}
@@ -52,7 +53,7 @@ class FakeLink final : public Link {
     replies_.push_back(server_.answer(server_.requests.back()));
     return replies_.size();
   }
-  std::uint64_t answered() override { return replies_.size(); }
+  std::uint64_t answered() override { return server_.is_behind ? 0 : replies_.size(); }
   Reply wait(std::uint64_t number) override { return replies_[number - 1]; }
   void forget(std::uint64_t) override {}
   Reply refusal() override { return {}; }

@@ -5,21 +5,33 @@
 
 #include <cstring>
 #include <memory>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "fake_link.hpp"
-#include "ps/modes/server_mode.hpp"
 
 namespace tutti::ps::test {
 namespace {
 
-const std::vector<std::int64_t> kIds{4, 9};
+const std::vector<std::int64_t> kIds{0, 1};
 
+/** There is memory for two rows. */
 std::vector<TableSpec> tables() {
-  return {{.name = "item", .dim = 1, .rule = Sgd{.lr = 1}, .initial = Constant{}}};
+  return {{.name = "item",
+           .dim = 1,
+           .rule = Sgd{.lr = 1},
+           .initial = Constant{},
+           .dict_size = std::ssize(kIds)}};
+}
+
+Reply changed_rows(const std::vector<std::int64_t>& ids, const std::vector<float>& rows) {
+  Reply reply;
+  const std::size_t id_bytes = ids.size() * sizeof(std::int64_t);
+  reply.payload.resize(id_bytes + rows.size() * sizeof(float));
+  std::memcpy(reply.payload.data(), ids.data(), id_bytes);
+  std::memcpy(reply.payload.data() + id_bytes, rows.data(), rows.size() * sizeof(float));
+  return reply;
 }
 
 std::vector<float> rows_in(const FakeServer::Got& got) {
@@ -91,45 +103,19 @@ TEST_F(PsGeoCopy, ChangedRowsThatDidNotComeAreAskedForAgain) {
   EXPECT_EQ(flags, (std::vector<int>{0, kAgain, 0}));
 }
 
-/** Keeps nothing. */
-class NoLinks final : public Links {
- public:
-  std::optional<Request> next(std::chrono::nanoseconds) override { return std::nullopt; }
-  void answer(const Request&, const ReplyHeader&, std::span<const std::byte>) override {}
-  std::vector<LostWorker> lost() override { return {}; }
-  void drop(int) override {}
-  void wake() override {}
-};
-
-TEST(PsGeoServer, ChangedRowsComeAgainUntilTheyHaveCome) {
-  std::vector<Table> own;
-  own.emplace_back(TableIdentity{tables()[0], 1, 0, 1}, "");
-  Stores stores(std::move(own), std::make_unique<DenseStore>(std::vector<OwnBlock>{}, ""));
-  const Members members(2);
-  NoLinks links;
-  const auto mode = make_server_mode(Geo{}, stores, members, links);
-  std::vector<std::byte> payload(kIds.size() * (sizeof(std::int64_t) + sizeof(float)));
-  std::memcpy(payload.data(), kIds.data(), kIds.size() * sizeof(std::int64_t));
-  mode->push({0,
-              1,
-              {.kind = RequestKind::add_rows,
-               .table = 0,
-               .count = std::ssize(kIds),
-               .payload_bytes = std::ssize(payload)},
-              payload});
-  const auto pull = [&](std::uint8_t flags) {
-    const Answer answer = mode->pull_changed(
-        {1, 1, {.kind = RequestKind::pull_changed, .flags = flags, .table = 0, .count = 1}, {}});
-    std::int64_t id = -1;
-    if (!answer.payload.empty()) std::memcpy(&id, answer.payload.data(), sizeof(id));
-    return id;
+TEST_F(PsGeoCopy, ChangedRowsThatThereIsNoRoomForComeAgainAndAreNobodysProgress) {
+  train(8);
+  std::vector<int> flags;
+  server_.answer = [&](const FakeServer::Got& got) {
+    flags.push_back(got.header.flags);
+    return changed_rows({kIds[0], 2}, {100, 100});
   };
-  EXPECT_EQ(pull(0), kIds[0]);
-  EXPECT_EQ(pull(kAgain), kIds[0]);
-  EXPECT_EQ(pull(0), kIds[1]);
-  EXPECT_EQ(pull(kAgain), kIds[1]);
-  EXPECT_EQ(pull(0), -1);
-  EXPECT_EQ(pull(kAgain), -1);
+  EXPECT_THROW(copy_.receive(), SystemError);
+  EXPECT_THROW(copy_.receive(), SystemError);
+  EXPECT_EQ(flags, (std::vector<int>{0, kAgain}));
+  server_.answer = [](const FakeServer::Got&) { return Reply{}; };
+  copy_.send_rest(1);
+  EXPECT_EQ(rows_in(server_.requests.back()), (std::vector<float>{8, 8}));
 }
 
 }  // namespace

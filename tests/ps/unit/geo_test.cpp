@@ -1,6 +1,5 @@
 // GEO mode: the formulas, step by step, and nothing of any worker's progress is lost.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <array>
 #include <barrier>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "ps/job.hpp"
+#include "support/folder.hpp"
 
 namespace tutti::ps::test {
 namespace {
@@ -189,9 +189,9 @@ TEST(PsGeo, WithoutATableItReadsItsOwnProgressBack) {
 }
 
 TEST(PsGeo, ALoadedCheckpointIsWhereCopiesBegin) {
-  const std::string folder = ::testing::TempDir() + "tutti_geo_" + std::to_string(::getpid());
+  const tutti::test::Folder folder;
   JobOptions first = options_of(2, 2, 1);
-  first.checkpoint = folder;
+  first.checkpoint = folder.path();
   first.save_at_end = true;
   Job job(first);
   job.run([&](Worker& worker) {
@@ -201,7 +201,7 @@ TEST(PsGeo, ALoadedCheckpointIsWhereCopiesBegin) {
     worker.stop();
   });
   JobOptions second = options_of(1, 3, 1);
-  second.load = folder;
+  second.load = folder.path();
   Job resumed(second);
   resumed.run([&](Worker& worker) {
     const std::vector<float> all = everything(worker);

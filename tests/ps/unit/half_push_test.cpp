@@ -1,8 +1,11 @@
 // Where memory is short a worker sends a push, or a batch, whole or not at all.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <cstring>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -73,6 +76,33 @@ TEST(PsWorker, ABatchThatThereIsNoRoomForIsSentLaterAsAWhole) {
     worker->flush();
     EXPECT_EQ(servers[0].count(RequestKind::push_rows), 2);
   }
+}
+
+TEST(PsWorker, BatchesAreMergedWithoutMoreMemoryThanTheyHave) {
+  std::array<FakeServer, 1> servers;
+  FakeServer& server = servers[0];
+  const auto worker = worker_of(servers, 1, Async{});
+  server.is_behind = true;
+  for (int step = 0; step < 3; ++step) {  // of which the last waits
+    worker->push(0, kIds, kRows);
+    worker->step();
+  }
+  worker->push(0, kIds, kRows);
+  for (const float value : {1.0F, 10.0F}) {
+    server.drafts_left = 1;  // for what is pushed
+    worker->push_dense(0, std::vector<float>(4, value));
+    worker->step();
+  }
+  server.drafts_left = 100;
+  worker->flush();
+  EXPECT_EQ(server.count(RequestKind::push_rows), 3);
+  ASSERT_EQ(server.count(RequestKind::push_dense), 1);
+  const auto dense = std::ranges::find(server.requests, RequestKind::push_dense,
+                                       [](const auto& got) { return got.header.kind; });
+  std::array<float, 2> sums{};
+  std::memcpy(sums.data(), dense->payload.data(), sizeof sums);
+  EXPECT_EQ(sums, (std::array<float, 2>{11, 11}));
+  EXPECT_EQ(worker->stats().merged, 2);
 }
 
 }  // namespace

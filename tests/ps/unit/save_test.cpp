@@ -1,6 +1,5 @@
 // Checkpoints beside the training: on demand, from time to time, and when all workers have gone.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
@@ -13,6 +12,7 @@
 
 #include "ps/files/manifest.hpp"
 #include "ps/job.hpp"
+#include "support/folder.hpp"
 #include "support/thrown.hpp"
 #include "tutti/error.hpp"
 #include "tutti/ps/checkpoint.hpp"
@@ -23,21 +23,14 @@ namespace {
 constexpr std::int64_t kDim = 3;
 constexpr std::int64_t kIds = 500;
 
-/** A folder for one test, which is empty at first and gone at its end. */
-class Folder {
+/** Has a checkpoint. */
+class Folder : public tutti::test::Folder {
  public:
-  Folder() : path_(::testing::TempDir() + "tutti_save_" + std::to_string(::getpid())) {
-    std::filesystem::remove_all(path_);
-    std::filesystem::create_directory(path_);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string checkpoint() const { return path_ + "/checkpoint"; }
+  std::string checkpoint() const { return *this / "checkpoint"; }
   /** What is there, but for the checkpoint itself. */
   std::vector<std::string> rest() const {
     std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+    for (const auto& entry : std::filesystem::directory_iterator(path())) {
       if (entry.path() != checkpoint()) names.push_back(entry.path().filename());
     }
     return names;

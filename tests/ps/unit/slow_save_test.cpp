@@ -18,6 +18,7 @@
 
 #include "base/file_descriptor.hpp"
 #include "ps/job.hpp"
+#include "support/folder.hpp"
 #include "support/thrown.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
@@ -28,24 +29,10 @@ namespace {
 
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
+using tutti::test::Folder;
+using namespace std::chrono_literals;
 
 constexpr std::int64_t kDim = 4;
-
-/** A folder for one test, which is empty at first and gone at its end. */
-class Folder {
- public:
-  Folder() : path_(::testing::TempDir() + "tutti_slow_save_" + std::to_string(::getpid())) {
-    fs::remove_all(path_);
-    fs::create_directory(path_);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() { fs::remove_all(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 /** Stands where a part is to be written, and takes a page of it until it is released: who writes
  * waits as for a disk. It cannot be synchronised, so that the checkpoint fails then. */
@@ -80,9 +67,9 @@ class SlowFile {
   std::jthread reader_;
 };
 
-JobOptions options_of(const Mode& mode, int workers, int servers) {
+JobOptions options_of(const Mode& mode, int workers, int servers, milliseconds timeout = 20s) {
   JobOptions options{.workers = workers, .servers = servers, .mode = mode};
-  options.timeout = std::chrono::seconds(1);
+  options.timeout = timeout;
   options.tables.push_back({.name = "item", .dim = kDim, .rule = Adagrad{}});
   options.dense.push_back({.name = "bias", .shape = {13}, .rule = Adam{}, .initial = {}});
   return options;
@@ -100,10 +87,10 @@ void train(Worker& worker) {
 TEST(PsSlowSave, TakesLongerThanTheDeadlineAndNobodyIsLost) {
   for (const Mode& mode : {Mode(Sync{}), Mode(Async{.staleness = 1})}) {
     const Folder folder;
-    Job job(options_of(mode, 2, 2));
-    SlowFile part(folder.path() + "/" + job.unfinished_part(0, 0, 1));
+    Job job(options_of(mode, 2, 2, 1s));
+    SlowFile part(folder / job.unfinished_part(0, 0, 1));
     const std::jthread disk([&] {
-      std::this_thread::sleep_for(milliseconds(2500));
+      std::this_thread::sleep_for(2500ms);
       part.release();
     });
     job.run([&](Worker& worker) {
@@ -128,10 +115,10 @@ TEST(PsSlowSave, TakesLongerThanTheDeadlineAndNobodyIsLost) {
 
 TEST(PsSlowSave, AnotherMayWaitAtABarrierForWhoSaves) {
   const Folder folder;
-  Job job(options_of(HalfAsync{}, 2, 1));
-  SlowFile part(folder.path() + "/" + job.unfinished_part(0, 0, 0));
+  Job job(options_of(HalfAsync{}, 2, 1, 1s));
+  SlowFile part(folder / job.unfinished_part(0, 0, 0));
   const std::jthread disk([&] {
-    std::this_thread::sleep_for(milliseconds(2500));
+    std::this_thread::sleep_for(2500ms);
     part.release();
   });
   job.run([&](Worker& worker) {
@@ -145,10 +132,8 @@ TEST(PsSlowSave, AnotherMayWaitAtABarrierForWhoSaves) {
 
 TEST(PsSlowSave, StepsDoNotWait) {
   const Folder folder;
-  JobOptions options = options_of(Async{}, 1, 1);
-  options.timeout = std::chrono::seconds(20);
-  Job job(options);
-  SlowFile part(folder.path() + "/" + job.unfinished_part(0, 0, 0));
+  Job job(options_of(Async{}, 1, 1));
+  SlowFile part(folder / job.unfinished_part(0, 0, 0));
   job.run([&](Worker& worker) {
     train(worker);
     std::atomic<bool> saved = false;
@@ -178,10 +163,8 @@ void interrupted_save(Worker& worker, const std::string& folder) {
 
 TEST(PsSlowSave, OneThatNobodyWaitsForGivesWayToTheNext) {
   const Folder folder;
-  JobOptions options = options_of(Sync{}, 2, 1);
-  options.timeout = std::chrono::seconds(20);
-  Job job(options);
-  SlowFile part(folder.path() + "/" + job.unfinished_part(0, 0, 0));
+  Job job(options_of(Sync{}, 2, 1));
+  SlowFile part(folder / job.unfinished_part(0, 0, 0));
   job.run([&](Worker& worker) {
     train(worker);
     if (worker.index() == 0) interrupted_save(worker, folder.path());
@@ -196,10 +179,8 @@ TEST(PsSlowSave, OneThatNobodyWaitsForGivesWayToTheNext) {
 
 TEST(PsSlowSave, OneWhoseWorkerIsLostIsWaitedForByNobody) {
   const Folder folder;
-  JobOptions options = options_of(Async{}, 2, 1);
-  options.timeout = std::chrono::seconds(20);
-  Job job(options);
-  SlowFile part(folder.path() + "/" + job.unfinished_part(0, 0, 0));
+  Job job(options_of(Async{}, 2, 1));
+  SlowFile part(folder / job.unfinished_part(0, 0, 0));
   job.run([&](Worker& worker) {
     train(worker);
     if (worker.index() == 0) return interrupted_save(worker, folder.path());
@@ -216,9 +197,7 @@ TEST(PsSlowSave, OneWhoseWorkerIsLostIsWaitedForByNobody) {
 
 TEST(PsSave, AllServersSaveTheSameRoundWhateverAnotherThreadDoes) {
   const Folder folder;
-  JobOptions options = options_of(Sync{}, 1, 2);
-  options.timeout = std::chrono::seconds(20);
-  Job job(options);
+  Job job(options_of(Sync{}, 1, 2));
   job.run([&](Worker& worker) {
     std::atomic<bool> ends = false;
     std::jthread trainer([&] {

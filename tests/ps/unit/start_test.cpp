@@ -14,6 +14,7 @@
 
 #include "base/launcher_line.hpp"
 #include "ps/small_job.hpp"
+#include "support/folder.hpp"
 #include "support/thrown.hpp"
 #include "tutti/communicator.hpp"
 #include "tutti/error.hpp"
@@ -37,12 +38,8 @@ std::string endpoints(int servers) {
 
 class PsStart : public ::testing::Test {
  protected:
-  PsStart() : folder_(::testing::TempDir() + "tutti_start_XXXXXX") {
-    if (::mkdtemp(folder_.data()) == nullptr) throw SystemError("cannot make " + folder_, errno);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  std::string folder_;
+  tutti::test::Folder made_;
+  std::string folder_ = made_.path();
 };
 
 TEST_F(PsStart, TheLauncherKnowsThatAServerEndsByItselfBeforeItsWorkersBegin) {

@@ -1,0 +1,390 @@
+"""The backend "tutti" of torch.distributed: a process group over a tutti.Communicator."""
+
+# mypy: disable-error-code="misc,import"
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any, Callable, List, Optional, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import distributed_c10d
+
+from tutti.errors import CommunicationError, DeadlineExceeded, InvalidArgument
+from tutti.torch import _sparse
+from tutti.torch._lane import Lane
+from tutti.torch._messages import ANY, Mailbox
+from tutti.torch._tensors import (
+    by_type,
+    factor_of,
+    in_place,
+    into,
+    into_all,
+    joined,
+    movable,
+    one,
+    plain,
+    reduction,
+)
+from tutti.torch._work import TELLS_ASYNC, TuttiWork, ended, keep, start
+
+Tensors = List[Tensor]
+
+class ProcessGroupTutti(dist.ProcessGroup):
+    """What init_process_group("tutti") and new_group(backend="tutti") make; torch.distributed's
+    functions take it.
+
+    Operations run one after the other in the order of the calls: those whose caller waits at once
+    on its own thread, others on a thread of the group's. Messages are apart from them.
+    """
+
+    supports_splitting = False
+    supports_coalescing = False
+
+    def __init__(self, communicator: Any, timeout: float) -> None:
+        super().__init__(communicator.global_rank, communicator.world_size)
+        self.communicator = communicator
+        self._timeout = timeout
+        self._lane = Lane("tutti collectives")
+        self._mailbox = Mailbox(communicator, timeout)
+        self._barriers = 0  # monitored ones so far
+        self._ended = ended()
+        self._group_name = self._group_desc = ""
+        self._is_open = True
+
+    # What PyTorch asks of a group.
+
+    def getBackendName(self) -> str:
+        return "tutti"
+
+    def name(self) -> str:
+        return "tutti"
+
+    def rank(self) -> int:
+        return int(self.communicator.global_rank)
+
+    def size(self) -> int:
+        return int(self.communicator.world_size)
+
+    def getGroupName(self) -> str:
+        return self._group_name
+
+    def setGroupName(self, name: str) -> None:
+        self._group_name = name
+
+    def getGroupDesc(self) -> str:
+        return self._group_desc
+
+    def setGroupDesc(self, description: str) -> None:
+        self._group_desc = description
+
+    _set_group_name, _set_group_desc = setGroupName, setGroupDesc
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
+
+    def _get_backend(self, device: Any) -> Any:
+        return self
+
+    @property
+    def _device_types(self) -> List[torch.device]:
+        """None while the group is being made: to those that have some, PyTorch then attaches a
+        recorder, which wants backends in C++."""
+        if self not in distributed_c10d._world.pg_map:
+            return []
+        return [torch.device("cpu")] + ([torch.device("cuda")] if torch.cuda.is_available() else [])
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        raise InvalidArgument("a group keeps the timeout that it was made with")
+
+    def _set_sequence_number_for_group(self) -> None:
+        pass
+
+    def __repr__(self) -> str:
+        return f"ProcessGroupTutti(rank {self.rank()} of {self.size()})"
+
+    # How it ends.
+
+    def shutdown(self) -> None:
+        """Leaves the group: what is under way is given up. As destroy_process_group() does."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        if not self._lane.idle:
+            self.communicator.abort("its process group was destroyed")
+        try:
+            self._mailbox.close()
+        except CommunicationError:  # it has failed before
+            pass
+        self._lane.end(timeout=5)
+        self.communicator.close()
+
+    def abort(self) -> None:
+        """Gives up: the other ranks are told so."""
+        self.communicator.abort("its process group was aborted")
+        self.shutdown()
+
+    def __del__(self) -> None:
+        if getattr(self, "_is_open", False):
+            self.shutdown()
+
+    # How operations run.
+
+    def _do(self, options: Any, tensors: Any, call: Callable[[], Any]) -> Any:
+        """Runs `call`, here if the caller is to wait for it anyway; a Work whose result are
+        `tensors`."""
+        if TELLS_ASYNC and options is not None and not options.asyncOp:
+            if self._lane.idle:
+                call()
+                return self._ended
+        return start(self._lane, tensors, call)
+
+    def _reduce_here(self, tensor: Tensor, op: Any) -> None:
+        self.communicator.all_reduce(tensor, None, reduction(op, tensor.dtype), factor_of(op))
+
+    # Collectives.
+
+    def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Any:
+        op = dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
+        if isinstance(tensors, Tensor):
+            tensors = [tensors]
+        given = one(tensors, "all_reduce")
+        if given.is_sparse:
+            return keep(self._do(None, tensors,
+                                 lambda: _sparse.all_reduce(self.communicator, given, op)))
+        tensor = plain(given)
+        options = opts if hasattr(opts, "asyncOp") else None
+        return keep(self._do(options, tensors, lambda: in_place(
+            tensor, lambda all_of_it: self._reduce_here(all_of_it, op))))
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
+        op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
+        groups = by_type([plain(tensor) for tensor in tensors])
+
+        def call() -> None:
+            for group in groups:
+                flat = joined(group)
+                self._reduce_here(flat, op)
+                if flat.data_ptr() != group[0].data_ptr():
+                    into_all(group, lambda all_of_them: all_of_them.copy_(flat))
+
+        return self._do(opts, tensors, call)
+
+    def reduce(self, tensors: Tensors, opts: Any) -> Any:
+        tensor = plain(one(tensors, "reduce"))
+        root, op = opts.rootRank, opts.reduceOp
+
+        def call() -> None:
+            in_place(tensor, lambda all_of_it: self.communicator.reduce(
+                all_of_it, root, None, reduction(op, tensor.dtype), factor_of(op)))
+
+        return self._do(opts, tensors, call)
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
+        tensor = movable(one(tensors, "broadcast"))
+        root = 0 if opts is None else opts.rootRank
+        return keep(self._do(opts, tensors, lambda: in_place(
+            tensor, lambda all_of_it: self.communicator.broadcast(all_of_it, root))))
+
+    def allgather(self, outputs: List[Tensors], inputs: Tensors, opts: Any = None) -> Any:
+        parts = [movable(part) for part in one(outputs, "output_tensors")]
+        tensor = movable(one(inputs, "input_tensors"))
+        return keep(self._do(opts, outputs[0], lambda: self._gather_all(parts, tensor)))
+
+    def _gather_all(self, parts: Tensors, tensor: Tensor) -> None:
+        if len(parts) != self.size():
+            raise InvalidArgument(f"all_gather has {len(parts)} tensors for its output, but there "
+                                  f"are {self.size()} ranks")
+        counts = [part.numel() for part in parts]
+        if counts[self.rank()] != tensor.numel():
+            raise InvalidArgument(f"all_gather's tensor has {tensor.numel()} elements, but its "
+                                  f"place in the output {counts[self.rank()]}")
+        lengths = None if len(set(counts)) == 1 else counts
+        into_all(parts, lambda flat: self.communicator.all_gather(
+            tensor.contiguous(), flat, lengths))
+
+    def _allgather_base(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        to, source = movable(output), movable(tensor)
+        return self._do(opts, [output], lambda: into(
+            to, lambda all_of_it: self.communicator.all_gather(source.contiguous(), all_of_it)))
+
+    def allgather_coalesced(self, output_lists: List[Tensors], tensors: Tensors,
+                            opts: Any = None) -> Any:
+        lists = [[movable(part) for part in parts] for parts in output_lists]
+        sources = [movable(tensor) for tensor in tensors]
+
+        def call() -> None:
+            for i, source in enumerate(sources):
+                self._gather_all([parts[i] for parts in lists], source)
+
+        return self._do(opts, [part for parts in output_lists for part in parts], call)
+
+    def allgather_into_tensor_coalesced(self, outputs: Tensors, tensors: Tensors,
+                                        opts: Any = None) -> Any:
+        pairs = [(movable(to), movable(source)) for to, source in zip(outputs, tensors)]
+
+        def call() -> None:
+            for to, source in pairs:
+                into(to, lambda all_of_it: self.communicator.all_gather(
+                    source.contiguous(), all_of_it))
+
+        return self._do(opts, outputs, call)
+
+    def gather(self, outputs: List[Tensors], inputs: Tensors, opts: Any) -> Any:
+        root = opts.rootRank
+        tensor = movable(one(inputs, "input_tensors"))
+        parts = [movable(part) for part in one(outputs, "output_tensors")] if outputs else []
+
+        def call() -> None:
+            if self.rank() != root:
+                self.communicator.gather(tensor.contiguous(), None, root)
+                return
+            into_all(parts, lambda flat: self.communicator.gather(tensor.contiguous(), flat, root))
+
+        return self._do(opts, outputs[0] if outputs else [], call)
+
+    def gather_single(self, output: Optional[Tensor], tensor: Tensor, opts: Any) -> Any:
+        is_root = self.rank() == opts.rootRank
+        parts: Tensors = list(output.chunk(self.size())) if is_root and output is not None else []
+        return self.gather([parts] if is_root else [], [tensor], opts)
+
+    def scatter(self, outputs: Tensors, inputs: List[Tensors], opts: Any) -> Any:
+        root = opts.rootRank
+        to = movable(one(outputs, "output_tensors"))
+        parts = [movable(part) for part in one(inputs, "input_tensors")] if inputs else []
+        return self._do(opts, outputs, lambda: into(to, lambda all_of_it: self.communicator.scatter(
+            joined(parts) if self.rank() == root else None, all_of_it, root)))
+
+    def reduce_scatter(self, outputs: Tensors, inputs: List[Tensors], opts: Any = None) -> Any:
+        to = plain(one(outputs, "output_tensors"))
+        parts = [plain(part) for part in one(inputs, "input_tensors")]
+        op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
+        return keep(self._do(opts, outputs, lambda: self._scatter_sum(to, parts, op)))
+
+    def _scatter_sum(self, to: Tensor, parts: Tensors, op: Any) -> None:
+        counts = [part.numel() for part in parts]
+        lengths = None if len(set(counts)) == 1 else counts
+        into(to, lambda all_of_it: self.communicator.reduce_scatter(
+            joined(parts), all_of_it, reduction(op, to.dtype), factor_of(op), counts=lengths))
+
+    def _reduce_scatter_base(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        to, source = plain(output), plain(tensor)
+        op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
+        return self._do(opts, [output], lambda: self._scatter_sum(to, [source], op))
+
+    def reduce_scatter_tensor_coalesced(self, outputs: Tensors, tensors: Tensors,
+                                        opts: Any = None) -> Any:
+        op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
+        pairs = [(plain(to), plain(source)) for to, source in zip(outputs, tensors)]
+
+        def call() -> None:
+            for to, source in pairs:
+                self._scatter_sum(to, [source], op)
+
+        return self._do(opts, outputs, call)
+
+    def alltoall_base(self, output: Tensor, tensor: Tensor, output_splits: Sequence[int],
+                      input_splits: Sequence[int], opts: Any = None) -> Any:
+        to, source = movable(output), movable(tensor)
+        arriving = self._lengths(to, output_splits, "output_split_sizes")
+        leaving = self._lengths(source, input_splits, "input_split_sizes")
+        return self._do(opts, [output], lambda: into(
+            to, lambda all_of_it: self.communicator.all_to_all(
+                source.contiguous(), all_of_it, None, leaving, arriving)))
+
+    def _lengths(self, tensor: Tensor, splits: Sequence[int], name: str) -> List[int]:
+        """How many elements each rank has of a tensor that is cut along its first axis."""
+        rows = tensor.size(0) if tensor.dim() else 1
+        if not splits:
+            if rows % self.size():
+                raise InvalidArgument(f"the first axis has {rows} rows, which {self.size()} ranks "
+                                      f"cannot share equally: pass {name}")
+            splits = [rows // self.size()] * self.size()
+        if len(splits) != self.size() or sum(splits) != rows:
+            raise InvalidArgument(f"{name} is {list(splits)}, but must have one number for each of "
+                                  f"{self.size()} ranks, with the sum {rows}")
+        each = tensor.numel() // rows if rows else 0
+        return [split * each for split in splits]
+
+    def alltoall(self, outputs: Tensors, tensors: Tensors, opts: Any = None) -> Any:
+        to = [movable(output) for output in outputs]
+        sources = [movable(tensor) for tensor in tensors]
+        leaving = [source.numel() for source in sources]
+        arriving = [output.numel() for output in to]
+        return self._do(opts, outputs, lambda: into_all(
+            to, lambda flat: self.communicator.all_to_all(
+                joined(sources), flat, None, leaving, arriving)))
+
+    def barrier(self, opts: Any = None) -> Any:
+        return keep(self._do(opts, [], self.communicator.barrier))
+
+    def monitored_barrier(self, timeout: Optional[timedelta] = None,
+                          wait_all_ranks: bool = False) -> None:
+        """A barrier that says which ranks did not come within `timeout`: rank 0 all of them with
+        `wait_all_ranks`, else the first; the others what rank 0 said."""
+        seconds = timeout.total_seconds() if timeout else self._timeout
+        self._barriers += 1
+        prefix, store = f"barrier/{self._barriers}", self._mailbox.store
+        if self.rank() == 0:
+            missing = self._missing(prefix, seconds, wait_all_ranks)
+            verdict = missing and (f"{missing} failed to pass monitoredBarrier in "
+                                   f"{round(1000 * seconds)} ms")
+            store.set(f"{prefix}/verdict", verdict.encode())
+        else:
+            store.set(f"{prefix}/{self.rank()}", b"")
+            patience = 2 * seconds + 1  # rank 0 may be late, too, and then waits for the others
+            try:
+                verdict = store.get(f"{prefix}/verdict", timeout=patience).decode()
+            except DeadlineExceeded:
+                verdict = f"Rank 0 timed out in monitoredBarrier after {round(1000 * patience)} ms"
+        if verdict:
+            raise CommunicationError(verdict)
+
+    def _missing(self, prefix: str, seconds: float, wait_all_ranks: bool) -> str:
+        missing: List[str] = []
+        deadline = time.monotonic() + seconds
+        for other in range(1, self.size()):
+            try:
+                self._mailbox.store.get(f"{prefix}/{other}",
+                                        timeout=max(0.0, deadline - time.monotonic()))
+            except DeadlineExceeded:
+                missing.append(str(other))
+                if not wait_all_ranks:
+                    break
+        return missing and ("Rank " if len(missing) == 1 else "Ranks ") + ", ".join(missing) or ""
+
+    # Messages.
+
+    def send(self, tensors: Tensors, destination: int, tag: int) -> Any:
+        self._mailbox.send(plain(one(tensors, "send")), destination, tag)
+        return self._ended
+
+    def recv(self, tensors: Tensors, source: int, tag: int) -> Any:
+        tensor = plain(one(tensors, "recv"))
+        whole = tensor if tensor.is_contiguous() else torch.empty_like(
+            tensor, memory_format=torch.contiguous_format)
+        work = TuttiWork(tensors)
+
+        def end(error: Optional[BaseException]) -> None:
+            if error is None and whole is not tensor:
+                tensor.copy_(whole)
+            work.end(error)
+
+        wanted = self._mailbox.recv(whole, source, tag, end)
+        work.sender = lambda: wanted.sender
+        return work
+
+    def recv_anysource(self, tensors: Tensors, tag: int) -> Any:
+        return self.recv(tensors, ANY, tag)
+
+    # The names that newer versions of PyTorch have for some of the above.
+
+    all_gather_single = _allgather_base
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+    reduce_scatter_single = _reduce_scatter_base
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+    all_to_all_single = alltoall_base
+    gather_into_tensor = gather_single
+    recvAnysource = recv_anysource

@@ -1,0 +1,130 @@
+"""What a collective of PyTorch's returns: its Work, with a future."""
+
+# mypy: disable-error-code="misc,import"
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from datetime import timedelta
+from typing import Any, Callable, Deque, List, Optional
+
+import torch
+from torch._C._distributed_c10d import AllreduceOptions
+from torch.distributed import Work
+
+from tutti.errors import CommunicationError, DeadlineExceeded
+
+# Where options say whether the caller goes on meanwhile, C++ keeps a Work of Python's alive.
+TELLS_ASYNC = hasattr(AllreduceOptions, "asyncOp")
+
+# Before, a Work that C++ holds outlived its Python half, whose wait() was then the base's, which
+# never ends. So the latest that C++ may have asked for are kept: DistributedDataParallel waits for
+# few at a time.
+_latest: Deque[Work] = deque(maxlen=64)
+
+
+def start(lane: Any, tensors: List[torch.Tensor], call: Callable[[], Any]) -> TuttiWork:
+    """Has `call` run on a lane; a Work that ends with it, and whose future has `tensors`."""
+    work = TuttiWork(tensors)
+    lane.give(lambda: work.run(call))
+    return work
+
+
+def keep(work: TuttiWork) -> TuttiWork:
+    """Keeps the Work of a call that C++ may have made, where it does not do so itself."""
+    if not TELLS_ASYNC:
+        _latest.append(work)
+    return work
+
+
+class TuttiWork(Work):
+    """An operation that may be under way. wait() raises what it has raised: tutti.PeerLost,
+    tutti.MismatchError and so on."""
+
+    def __init__(self, tensors: List[torch.Tensor]) -> None:
+        super().__init__()
+        self._tensors = tensors
+        self.sender: Optional[Callable[[], int]] = None  # of a receive: the rank that it came from
+        self._lock = threading.Lock()
+        self._gate = threading.Lock()  # held until the operation has ended
+        self._gate.acquire()
+        self._ended = False
+        self._error: Optional[BaseException] = None
+        self._begins: List[Any] = []  # what the futures of get_future() wait for
+
+    def run(self, call: Callable[[], Any]) -> None:
+        """Does it, and ends."""
+        try:
+            call()
+        except BaseException as error:  # everything: somebody waits
+            self.end(error)
+        else:
+            self.end(None)
+
+    def end(self, error: Optional[BaseException]) -> None:
+        with self._lock:
+            self._error = error
+            self._ended = True
+            begins, self._begins = self._begins, []
+        self._gate.release()
+        for begin in begins:
+            begin.set_result(None)
+
+    def wait(self, timeout: Optional[timedelta] = None) -> bool:
+        """Waits until it has ended, at most `timeout`; zero or none: as long as the group's
+        operations may take. DeadlineExceeded leaves it under way."""
+        if not self._ended:
+            seconds = timeout.total_seconds() if timeout else 0.0
+            if not self._gate.acquire(timeout=seconds if seconds > 0 else -1):
+                raise DeadlineExceeded(f"an operation has not ended within {seconds:g} s")
+            self._gate.release()
+        if self._error is not None:
+            raise self._error
+        return True
+
+    synchronize = wait
+
+    def is_completed(self) -> bool:
+        return self._ended
+
+    def is_success(self) -> bool:
+        return self._ended and self._error is None
+
+    def exception(self) -> Optional[BaseException]:
+        return self._error
+
+    def result(self) -> List[torch.Tensor]:
+        self.wait()
+        return self._tensors
+
+    def source_rank(self) -> int:
+        """Of a receive that has ended: the rank in the group whose message it was."""
+        if self.sender is None:
+            raise CommunicationError("only what receives has a source")
+        return self.sender()
+
+    _source_rank = source_rank
+
+    def get_future(self) -> Any:
+        """A torch.futures.Future of the list of tensors."""
+        begin: Any = torch.futures.Future()
+        future = begin.then(self._value)
+        with self._lock:
+            if not self._ended:
+                self._begins.append(begin)
+                return future
+        begin.set_result(None)
+        return future
+
+    def _value(self, _: Any) -> List[torch.Tensor]:
+        if self._error is not None:
+            raise self._error
+        return self._tensors
+
+
+def ended() -> TuttiWork:
+    """A Work that has nothing left to do."""
+    work = TuttiWork([])
+    work.end(None)
+    return work

@@ -1,0 +1,43 @@
+// What ranks tell each other while they wait, in plain bytes.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <variant>
+
+#include "comm/failure.hpp"
+
+namespace tutti {
+
+/** "Whom do you wait for?" */
+struct Question {
+  std::uint32_t number = 0;  ///< of the inquiry, by who makes it
+  std::int64_t overdue = 0;  ///< milliseconds since the asker's deadline passed first; or until
+};
+
+/** The processes that this one waits for, in whichever communicator, then one on each host that it
+ * cannot reach: the ranks of those that are of the session over which the answer goes, numbers of
+ * the others (see ProcessNumber), or kUnknown. */
+struct Answer {
+  static constexpr std::size_t kMost = 256;
+  static constexpr std::uint64_t kUnknown = UINT32_MAX;
+  std::uint32_t number = 0;
+  std::int32_t awaited_count = 0;
+  std::int32_t unreachable_count = 0;
+  // Milliseconds since calls of this rank have got on: those that it had begun when the asker's
+  // deadline passed first, and those that it began later.
+  std::int64_t idle = 0;
+  std::int64_t idle_later = 0;
+  std::array<std::uint64_t, kMost> entries{};
+};
+
+/** "I have left." */
+struct Departure {};
+
+/** Below every eager limit of Open MPI, so that it goes out without its receiver's help. */
+using ControlMessage = std::variant<Question, Answer, FailureReport, Departure>;
+static_assert(std::is_trivially_copyable_v<ControlMessage> && sizeof(ControlMessage) <= 3900);
+
+}  // namespace tutti

@@ -1,0 +1,110 @@
+// What the connections between hosts tell of those at the other end.
+#include "comm/failures/heartbeats.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/text.hpp"
+
+namespace tutti {
+namespace {
+
+/** How long a kernel has to acknowledge a byte. */
+constexpr std::chrono::milliseconds kToAcknowledge{300};
+/** A host that was silent for so long has missed at least two signs of life. */
+constexpr std::chrono::milliseconds kSilence{3000};
+constexpr int kNearest = 8;  // hosts on each side
+
+}  // namespace
+
+Loss loss_of_hosts(const Layout& layout, std::span<const int> hosts) {
+  Loss loss;
+  std::string list;
+  for (const int host : hosts) {
+    const std::vector<int>& ranks = layout.ranks_of(host);
+    loss.ranks.insert(loss.ranks.end(), ranks.begin(), ranks.end());
+    list += (list.empty() ? "" : " and of ") + ranks_text(ranks);
+  }
+  loss.reason =
+      std::string("no answer from the host") + (hosts.size() > 1 ? "s" : "") + " of " + list;
+  return loss;
+}
+
+std::vector<int> connected_hosts(int own, int hosts) {
+  std::vector<int> others;
+  for (int host = 0; host < hosts; ++host) {
+    const int ahead = (host - own + hosts) % hosts;
+    if (host != own && std::min(ahead, hosts - ahead) <= kNearest) others.push_back(host);
+  }
+  return others;
+}
+
+Heartbeats::Heartbeats(Layout layout, std::vector<Connection> connections, const TimeSource& time)
+    : layout_(std::move(layout)), connections_(std::move(connections)), time_(time) {}
+
+Heartbeats::~Heartbeats() {
+  for (const Connection& connection : connections_) {
+    if (connection.link) connection.link->say_goodbye();
+  }
+}
+
+void Heartbeats::tell(const FailureReport& failure) noexcept {
+  for (const Connection& connection : connections_) {
+    if (connection.link) connection.link->tell(failure);
+  }
+}
+
+std::optional<FailureReport> Heartbeats::look() {
+  using State = HostConnection::News::State;
+  std::optional<FailureReport> failure;
+  std::vector<int> ended;
+  bool timed_out = false;
+  for (Connection& connection : connections_) {
+    if (!connection.link) continue;
+    const HostConnection::News news = connection.link->receive();
+    connection.goodbye = connection.goodbye || news.goodbye;
+    if (news.failure) failure = news.failure;
+    if (news.state == State::open) continue;
+    connection.link.reset();
+    connection.timed_out = news.state == State::timed_out;
+    timed_out = timed_out || connection.timed_out;
+    if (!connection.timed_out && !connection.goodbye) {
+      ended.push_back(layout_.ranks_of(connection.host).front());
+    }
+  }
+  if (failure) return failure;  // who tells of one may end right afterwards
+  if (ended.empty() && !timed_out) return failure;
+  Loss loss{std::move(ended), "its process has ended"};
+  if (timed_out) loss = loss_of_hosts(layout_, unreachable());
+  if (!loss.ranks.empty()) failure.emplace().set_lost(loss.ranks, loss.reason);
+  return failure;
+}
+
+void Heartbeats::ping() noexcept {
+  const auto now = time_.now();
+  for (Connection& connection : connections_) {
+    // A byte that is not acknowledged yet keeps its time, or who is asked again would know nothing.
+    const bool waits = now - connection.pinged < 2 * kToAcknowledge;
+    if (!connection.link || waits || !connection.link->all_acknowledged()) continue;
+    connection.link->ping();
+    connection.pinged = now;
+  }
+}
+
+std::vector<int> Heartbeats::unreachable() const {
+  const auto is_silent = [now = time_.now()](const Connection& connection) {
+    if (!connection.link) return connection.timed_out;
+    const bool had_time = now - connection.pinged >= kToAcknowledge;
+    return connection.link->silence() > kSilence ||
+           (had_time && !connection.link->all_acknowledged());
+  };
+  std::vector<int> hosts;
+  for (const Connection& connection : connections_) {
+    if (is_silent(connection)) hosts.push_back(connection.host);
+  }
+  std::sort(hosts.begin(), hosts.end());
+  return hosts;
+}
+
+}  // namespace tutti

@@ -1,0 +1,89 @@
+// Connections between hosts that show, by the kernels' own signs of life, who is gone.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/time_source.hpp"
+#include "comm/failure.hpp"
+#include "comm/layout.hpp"
+
+namespace tutti {
+
+/** All ranks of `hosts`, none of which answers. */
+Loss loss_of_hosts(const Layout& layout, std::span<const int> hosts);
+
+/** The other hosts to which the leader of host `own` of `hosts` has connections, in ascending
+ * order. Symmetric. */
+std::vector<int> connected_hosts(int own, int hosts);
+
+/**
+ * The connection of two leaders. The kernels exchange signs of life over it, about one a second
+ * where nothing else travels: so a process that is stopped or computes is not taken for dead, and a
+ * process that ends ends its connections. TCP is one implementation, the simulation another.
+ */
+class HostConnection {
+ public:
+  /** What has come since the last call, and how the connection is then. */
+  struct News {
+    enum class State : std::uint8_t { open, ended, timed_out };
+    State state = State::open;
+    bool goodbye = false;
+    std::optional<FailureReport> failure;
+  };
+
+  virtual ~HostConnection() = default;
+  virtual News receive() = 0;
+  /** A byte for the other end's kernel to acknowledge. */
+  virtual void ping() noexcept = 0;
+  /** That this process ends its part, and is not to be taken for dead. */
+  virtual void say_goodbye() noexcept = 0;
+  /** The other end gets it even if this process ends. */
+  virtual void tell(const FailureReport& failure) noexcept = 0;
+  /** Whether the kernel of the other end has acknowledged all that was sent. */
+  virtual bool all_acknowledged() const = 0;
+  /** Since the other end was last heard of. */
+  virtual std::chrono::milliseconds silence() const = 0;
+};
+
+/** What the connections of a host's leader, its lowest rank, tell. Ranks are the channel's. Not
+ * thread-safe. */
+class Heartbeats {
+ public:
+  struct Connection {
+    int host;
+    std::unique_ptr<HostConnection> link;  ///< none once it has ended
+    bool goodbye = false;
+    bool timed_out = false;
+    TimeSource::Clock::time_point pinged{};
+  };
+
+  /** `time` outlives it. */
+  Heartbeats(Layout layout, std::vector<Connection> connections,
+             const TimeSource& time = TimeSource::system());
+  Heartbeats(const Heartbeats&) = delete;
+  Heartbeats& operator=(const Heartbeats&) = delete;
+  /** Says goodbye, so that nobody takes this process for dead. */
+  ~Heartbeats();
+
+  /** What a connection tells: a failure that another host has found, a leader whose process has
+   * ended, or the hosts that do not answer. */
+  std::optional<FailureReport> look();
+  /** Tells the other hosts. They get it even if this process ends. */
+  void tell(const FailureReport& failure) noexcept;
+
+  /** Sends a byte to every host, for their kernels to acknowledge. */
+  void ping() noexcept;
+  /** The hosts whose kernels do not, a moment after ping(), or which were not heard of lately. */
+  std::vector<int> unreachable() const;
+
+ private:
+  Layout layout_;
+  std::vector<Connection> connections_;
+  const TimeSource& time_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,243 @@
+// Asks, follows the answers, and judges.
+#include "comm/failures/inquiry.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/text.hpp"
+
+namespace tutti {
+namespace {
+
+// Ranks that wait look for messages once a millisecond, inside a host every 50 ms: if they get a
+// core, of which a busy machine has few.
+constexpr std::chrono::milliseconds kForAnAnswer{1300};
+// Late enough for the other hosts' kernels to have acknowledged the leader's byte. Those who wait
+// in a circle have as long to say so once more.
+constexpr std::chrono::milliseconds kToAskAgain{350};
+// What others need to find out whom they wait for, once their deadline has passed.
+constexpr std::chrono::milliseconds kForOthers{1000};
+
+}  // namespace
+
+Inquiry::Inquiry(Acquaintance acquaintance, WaitGraph& graph, Watch* watch,
+                 std::span<const int> awaited, std::chrono::milliseconds timeout,
+                 Clock::time_point passed)
+    : graph_(graph),
+      acquaintance_(std::move(acquaintance)),
+      watch_(watch),
+      awaited_(awaited.begin(), awaited.end()),
+      timeout_(timeout),
+      passed_(passed),
+      asks_leader_(watch != nullptr && watch->layout() &&
+                   watch->layout()->local_rank_of(watch->rank()) != 0),
+      last_progress_(time_.now() - timeout) {
+  RecycledVector<ProcessNumber> processes;
+  for (const int rank : awaited_) {
+    suspect(acquaintance_.members[static_cast<std::size_t>(rank)], processes);
+  }
+  if (asks_leader_) {
+    processes.push_back(leader_of_host());
+    later_.emplace(kToAskAgain, time_);
+  }
+  if (watch_ != nullptr) watch_->ping_hosts();
+  graph_.add(*this, watch_ != nullptr ? &watch_->session() : nullptr, passed);
+  graph_.ask(*this, processes);
+}
+
+Inquiry::~Inquiry() { graph_.remove(*this); }
+
+ProcessNumber Inquiry::leader_of_host() const {
+  const Layout& layout = *watch_->layout();
+  const int leader = layout.ranks_of(layout.host_of(watch_->rank())).front();
+  return acquaintance_.members[static_cast<std::size_t>(leader)];
+}
+
+int Inquiry::rank_of(ProcessNumber process) const {
+  const auto& members = acquaintance_.members;
+  const auto member = std::find(members.begin(), members.end(), process);
+  return member == members.end() ? -1 : static_cast<int>(member - members.begin());
+}
+
+// --- Suspects -----------------------------------------------------------------------------------
+
+Inquiry::Suspect Inquiry::suspect_of(ProcessNumber process) const {
+  const int rank = rank_of(process);
+  const bool has_heartbeat = rank >= 0 && acquaintance_.heartbeat;
+  return {process, rank, has_heartbeat ? acquaintance_.heartbeat(rank) : std::nullopt,
+          Deadline(kForAnAnswer, time_)};
+}
+
+void Inquiry::suspect(ProcessNumber process, RecycledVector<ProcessNumber>& fresh) {
+  const auto known = [process](const Suspect& one) { return one.process == process; };
+  if (process == graph_.own_waits().number()) return;
+  if (std::any_of(suspects_.begin(), suspects_.end(), known)) return;
+  suspects_.push_back(suspect_of(process));
+  fresh.push_back(process);
+}
+
+bool Inquiry::is_alive(const Suspect& suspect) const {
+  return suspect.heartbeat && acquaintance_.heartbeat(suspect.rank) != suspect.heartbeat;
+}
+
+RecycledVector<ProcessNumber> Inquiry::hear(const WaitGraph::Heard& heard) {
+  const std::lock_guard lock(mutex_);
+  RecycledVector<ProcessNumber> fresh;
+  if (asks_leader_ && heard.from == leader_of_host()) told_ = heard.unreachable;
+  const auto who = std::find_if(suspects_.begin(), suspects_.end(),
+                                [&](const Suspect& one) { return one.process == heard.from; });
+  if (who == suspects_.end()) return fresh;
+  who->answered = true;
+  who->goes_on = heard.idle_later < timeout_;
+  last_progress_ = std::max(last_progress_, time_.now() - heard.idle);
+  leads_away_ = leads_away_ || heard.awaits_unknown;
+  for (const ProcessNumber next : heard.awaited) {
+    closed_ = closed_ || next == graph_.own_waits().number();
+    suspect(next, fresh);
+  }
+  return fresh;
+}
+
+void Inquiry::cannot_ask(ProcessNumber process) {
+  const std::lock_guard lock(mutex_);
+  leads_away_ = true;
+  std::erase_if(suspects_, [&](const Suspect& one) { return one.process == process; });
+}
+
+// --- Judgement ----------------------------------------------------------------------------------
+
+/** Hosts that cannot be reached, if one of the silent is there; otherwise the silent. */
+Verdict Inquiry::blame(const std::vector<int>& silent) const {
+  Verdict verdict;
+  std::vector<int> hosts;
+  if (watch_ != nullptr) hosts = watch_->unreachable_hosts();
+  for (const ProcessNumber one : told_) {
+    if (const int rank = rank_of(one); rank >= 0) hosts.push_back(watch_->layout()->host_of(rank));
+  }
+  const auto is_there = [&](int rank) {
+    return std::find(hosts.begin(), hosts.end(), watch_->layout()->host_of(rank)) != hosts.end();
+  };
+  if (!hosts.empty() && std::any_of(silent.begin(), silent.end(), is_there)) {
+    verdict.loss = loss_of_hosts(*watch_->layout(), hosts);
+  } else {
+    verdict.loss = {silent, "did not answer within " + seconds_text(timeout_)};
+  }
+  return verdict;
+}
+
+std::optional<Verdict> Inquiry::verdict() {
+  RecycledVector<ProcessNumber> again;
+  std::optional<Verdict> verdict;
+  {
+    const std::lock_guard lock(mutex_);
+    verdict = judge(again);
+  }
+  graph_.ask(*this, again);  // which takes a lock that is held while an answer is heard
+  return verdict;
+}
+
+std::optional<Verdict> Inquiry::judge(RecycledVector<ProcessNumber>& again) {
+  if (later_ && later_->expired()) {
+    again.push_back(leader_of_host());
+    later_.reset();  // once is enough
+  }
+  bool patient = false;
+  bool undecided = false;
+  bool all_answered = true;
+  bool cannot_answer = false;  // one of this host that waits where it may not call MPI
+  std::vector<int> silent;
+  for (Suspect& suspect : suspects_) {
+    const bool in_time = !suspect.deadline.expired();
+    patient = patient || in_time;
+    if (suspect.answered) continue;
+    undecided = undecided || in_time;
+    all_answered = false;
+    if (suspect.rank < 0) continue;
+    if (is_alive(suspect)) {
+      cannot_answer = true;
+    } else {
+      silent.push_back(suspect.rank);
+    }
+  }
+  if (undecided) return std::nullopt;
+  // In a circle the first who knows of it gives up.
+  if (!all_answered && asked_twice_ && closed_) return judge_those_who_answered();
+  if (!silent.empty()) return blame(silent);
+  if (cannot_answer && time_.now() >= passed_ + timeout_ + kForOthers) {
+    leads_away_ = true;
+    return judge_those_who_answered();
+  }
+  if (!all_answered) return Verdict{};
+  // Everybody is alive: what they do may still end the wait, so the full time is given once.
+  if (patient && !asked_twice_) return std::nullopt;
+  const auto idle =
+      std::chrono::duration_cast<std::chrono::milliseconds>(time_.now() - last_progress_);
+  if (idle < timeout_) return Verdict{{}, idle};
+  if (!asked_twice_) {  // one may have stopped since its answer
+    asked_twice_ = true;
+    for (Suspect& suspect : suspects_) {
+      again.push_back(suspect.process);
+      suspect = suspect_of(suspect.process);
+      if (closed_) suspect.deadline = Deadline(kToAskAgain, time_);
+    }
+    return std::nullopt;
+  }
+  return judge_those_who_answered();
+}
+
+Verdict Inquiry::judge_those_who_answered() const {
+  const std::string reason = "did not answer within " + seconds_text(timeout_);
+  for (const Suspect& suspect : suspects_) {
+    if (suspect.goes_on && suspect.rank >= 0) {
+      return {{{suspect.rank}, reason + "; it makes other calls"}};
+    }
+  }
+  if (!leads_away_) {
+    return {{awaited_, reason + "; no rank has stopped, they wait for each other"}};
+  }
+  // Of whom nothing is known, it is not known either whether it gets on.
+  const auto was_asked = [this](int rank) {
+    return std::any_of(suspects_.begin(), suspects_.end(),
+                       [rank](const Suspect& one) { return one.rank == rank; });
+  };
+  const bool all_asked = std::all_of(awaited_.begin(), awaited_.end(), was_asked);
+  if (!all_asked || time_.now() < passed_ + timeout_ + kForOthers) return {};
+  return {{awaited_,
+           "did not answer within " +
+               seconds_text(std::chrono::duration_cast<std::chrono::milliseconds>(
+                   time_.now() - passed_ + timeout_)) +
+               "; it waits in other communicators, for ranks that cannot be asked from here"}};
+}
+
+// --- Investigations -----------------------------------------------------------------------------
+
+Investigation::Investigation(Acquaintance acquaintance, WaitGraph& graph, Watch* watch,
+                             std::span<const int> awaited, std::chrono::milliseconds timeout)
+    : acquaintance_(std::move(acquaintance)),
+      graph_(graph),
+      watch_(watch),
+      awaited_(awaited.begin(), awaited.end()),
+      timeout_(timeout),
+      passed_(graph.time().now() + inquiry_lead(timeout)) {
+  begin();
+}
+
+std::optional<Loss> Investigation::look() {
+  auto verdict = inquiry_->verdict();
+  if (!verdict) return std::nullopt;
+  if (!verdict->loss.ranks.empty()) return std::move(verdict->loss);
+  begin();
+  return std::nullopt;
+}
+
+std::function<std::optional<Loss>()> WaitGraph::investigate(const Acquaintance& acquaintance,
+                                                            std::span<const int> awaited,
+                                                            std::chrono::milliseconds timeout) {
+  return [investigation = std::make_shared<Investigation>(
+              acquaintance, *this, nullptr, awaited, timeout)] { return investigation->look(); };
+}
+
+}  // namespace tutti

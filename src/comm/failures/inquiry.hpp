@@ -1,0 +1,114 @@
+// Finds out who keeps a rank waiting.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/deadline.hpp"
+#include "base/recycled.hpp"
+#include "comm/failures/heartbeats.hpp"
+#include "comm/failures/wait_graph.hpp"
+#include "comm/failures/watch.hpp"
+#include "comm/own_waits.hpp"
+
+namespace tutti {
+
+/** What an inquiry found out: whom to blame, or that one who keeps this rank waiting has got on
+ * itself, `idle` ago. */
+struct Verdict {
+  Loss loss;  ///< without ranks if there is nobody to blame
+  std::chrono::milliseconds idle{0};
+};
+
+/**
+ * Walks through the WaitGraph: asks those who are awaited whom they wait for, in whichever
+ * communicator, those whom they name, and so on. Whoever does not answer is to blame, or its host,
+ * if it cannot be reached; but for a rank of this host whose heartbeat moves. Who is no member of
+ * the communicator cannot be blamed in it: who waits for it elsewhere will find the same, and give
+ * up. If all answer, and for `timeout` none of them has got on with a call that it had begun by
+ * `passed`, when the deadline passed first, it is the first who went on to other calls, or else
+ * `awaited`, who wait in a circle. Where the trace leads to processes that share no session with
+ * this one, those who do have a deadline longer to find out. Needs WaitGraph::poll() or listen() to
+ * be called; ends with the object.
+ */
+class Inquiry final : private WaitGraph::Asker {
+ public:
+  /** `awaited`: ranks of the communicator. `watch`: who looks after it, if it spans hosts. */
+  Inquiry(Acquaintance acquaintance, WaitGraph& graph, Watch* watch, std::span<const int> awaited,
+          std::chrono::milliseconds timeout, std::chrono::steady_clock::time_point passed);
+  Inquiry(const Inquiry&) = delete;
+  Inquiry& operator=(const Inquiry&) = delete;
+  ~Inquiry() override;
+  /** Nothing as long as answers may come. */
+  std::optional<Verdict> verdict();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Suspect {
+    ProcessNumber process;
+    int rank;  ///< -1 if it is no member
+    std::optional<std::uint32_t> heartbeat;
+    Deadline deadline;
+    bool answered = false;
+    bool goes_on = false;  ///< with other calls
+  };
+
+  RecycledVector<ProcessNumber> hear(const WaitGraph::Heard& heard) override;
+  void cannot_ask(ProcessNumber process) override;
+  Suspect suspect_of(ProcessNumber process) const;
+  // With mutex_ held.
+  void suspect(ProcessNumber process, RecycledVector<ProcessNumber>& fresh);
+  bool is_alive(const Suspect& suspect) const;
+  /** The verdict so far; whom to ask again. */
+  std::optional<Verdict> judge(RecycledVector<ProcessNumber>& again);
+  Verdict judge_those_who_answered() const;
+  Verdict blame(const std::vector<int>& silent) const;
+  ProcessNumber leader_of_host() const;
+  int rank_of(ProcessNumber process) const;
+
+  WaitGraph& graph_;
+  const TimeSource& time_ = graph_.time();
+  Acquaintance acquaintance_;
+  Watch* watch_;
+  std::vector<int> awaited_;
+  std::chrono::milliseconds timeout_;
+  Clock::time_point passed_;
+  bool asks_leader_;  // for hosts that it cannot reach
+
+  std::mutex mutex_;
+  std::vector<Suspect> suspects_;
+  bool asked_twice_ = false;
+  bool closed_ = false;              // some of them wait for this process
+  bool leads_away_ = false;          // to processes that cannot be asked
+  std::vector<ProcessNumber> told_;  // one each on the hosts that this host's leader cannot reach
+  std::optional<Deadline> later_;    // when the leader is asked again: it needs a moment to know
+  Clock::time_point last_progress_;
+};
+
+/** Inquiries one after the other, until one finds somebody to blame. */
+class Investigation {
+ public:
+  /** A deadline of `timeout` passes in inquiry_lead(). The rest as of Inquiry. */
+  Investigation(Acquaintance acquaintance, WaitGraph& graph, Watch* watch,
+                std::span<const int> awaited, std::chrono::milliseconds timeout);
+  /** Called now and then: whom to blame, once that is known. */
+  std::optional<Loss> look();
+
+ private:
+  void begin() { inquiry_.emplace(acquaintance_, graph_, watch_, awaited_, timeout_, passed_); }
+
+  Acquaintance acquaintance_;
+  WaitGraph& graph_;
+  Watch* watch_;
+  std::vector<int> awaited_;
+  std::chrono::milliseconds timeout_;
+  std::chrono::steady_clock::time_point passed_;
+  std::optional<Inquiry> inquiry_;
+};
+
+}  // namespace tutti

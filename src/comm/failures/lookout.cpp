@@ -1,0 +1,126 @@
+// A watch's part of a wait that lasts: its deadline, and whom to blame when that passes.
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/deadline.hpp"
+#include "base/finally.hpp"
+#include "comm/failures/inquiry.hpp"
+#include "comm/failures/watch.hpp"
+#include "tutti/error.hpp"
+#include "tutti/interrupt.hpp"
+
+namespace tutti {
+namespace {
+
+// Messages of one rank may take several ways, and "I have left" the fastest of them.
+constexpr std::chrono::milliseconds kLastWords{100};
+constexpr std::chrono::milliseconds kBetweenVerdicts{1};
+
+}  // namespace
+
+/** What it shows of the wait, to who may ask, stands until the wait has ended. */
+class Watch::WaitLookout final : public Wire::Lookout {
+ public:
+  WaitLookout(Watch& watch, Wire::Side side, std::chrono::milliseconds timeout)
+      : watch_(watch), side_(side), timeout_(timeout), deadline_(timeout, watch.time()) {}
+  WaitLookout(const WaitLookout&) = delete;
+  WaitLookout& operator=(const WaitLookout&) = delete;
+  ~WaitLookout() override {
+    watch_.wait_graph().own_waits().forget();
+    watch_.end_wait(side_);
+  }
+
+  // Later waits need no new memory.
+  static void* operator new(std::size_t bytes) { return take_block(bytes); }
+  static void operator delete(void* block) { give_block(block, sizeof(WaitLookout)); }
+
+  void look(std::span<const int> awaited) override {
+    watch_.look_around(awaited, side_);
+    const RecycledVector<int> leavers = watch_.leavers(awaited);
+    if (!leavers.empty()) return hear_out(leavers);
+    const bool is_over = deadline_.expired();
+    const auto lead = inquiry_lead(watch_.timeout_);
+    if (!inquiry_ && deadline_.expires_within(lead)) {
+      passed_ = std::min(passed_, watch_.time().now() + lead);
+      inquiry_.emplace(watch_.acquaintance(), watch_.wait_graph(), &watch_, awaited,
+                       watch_.timeout_, passed_);
+    }
+    if (!is_over) return;
+    const auto verdict = inquiry_->verdict();
+    if (!verdict) return;
+    if (!verdict->loss.ranks.empty()) watch_.lose(verdict->loss.ranks, verdict->loss.reason);
+    deadline_ = Deadline(timeout_ - verdict->idle, watch_.time());
+    inquiry_.reset();
+  }
+
+  void restart() override {
+    deadline_ = Deadline(timeout_, watch_.time());
+    inquiry_.reset();
+    passed_ = Clock::time_point::max();
+    last_words_.reset();
+    heard_out_ = false;
+  }
+
+ private:
+  /** Their messages may be under way: a moment more, and one last look at the messages. */
+  void hear_out(const RecycledVector<int>& leavers) {
+    if (!last_words_) last_words_.emplace(kLastWords, watch_.time());
+    if (!last_words_->expired() || !std::exchange(heard_out_, true)) return;
+    watch_.lose({leavers.begin(), leavers.end()}, "it has destroyed its communicator");
+  }
+
+  Watch& watch_;
+  Wire::Side side_;
+  std::chrono::milliseconds timeout_;
+  Deadline deadline_;
+  std::optional<Inquiry> inquiry_;
+  Clock::time_point passed_ = Clock::time_point::max();  // when the deadline passes first
+  std::optional<Deadline> last_words_;                   // of those who left
+  bool heard_out_ = false;
+};
+
+std::unique_ptr<Wire::Lookout> Watch::look_out(Wire::Side side, std::chrono::milliseconds timeout) {
+  return std::make_unique<WaitLookout>(*this, side, timeout);
+}
+
+void Watch::progressed() {
+  wait_graph().progressed();
+  if (wait_graph().own_waits().are_quiet()) poll({});  // who always gets on answers all the same
+}
+
+void Watch::look_around(std::span<const int> waiting_for, Wire::Side side) {
+  poll(waiting_for);
+  if (idle_.during) idle_.during(side);
+}
+
+void Watch::end_wait(Wire::Side side) const {
+  if (idle_.after) idle_.after(side);
+}
+
+void Watch::lose(std::vector<int> ranks, const std::string& reason) {
+  announce_lost(ranks, reason);
+  poll({});  // throws what all members throw, which may be an earlier loss
+  throw PeerLost(std::move(ranks), reason);
+}
+
+void Watch::investigate(std::span<const int> suspects, std::chrono::milliseconds overdue) {
+  Inquiry inquiry(acquaintance(), wait_graph(), this, suspects, timeout_, time().now() - overdue);
+  const Finally end([this] { end_wait(Wire::Side::collective); });
+  for (;; time().sleep(kBetweenVerdicts), InterruptCheck::poll()) {
+    look_around(suspects, Wire::Side::collective);
+    if (const auto verdict = inquiry.verdict()) {
+      if (!verdict->loss.ranks.empty()) lose(verdict->loss.ranks, verdict->loss.reason);
+      return;
+    }
+  }
+}
+
+std::function<void()> Watch::investigation(std::span<const int> suspects) {
+  return [this, investigation = std::make_shared<Investigation>(acquaintance(), wait_graph(), this,
+                                                                suspects, timeout_)] {
+    if (const auto loss = investigation->look()) lose(loss->ranks, loss->reason);
+  };
+}
+
+}  // namespace tutti

@@ -1,0 +1,215 @@
+// Spreads the news of a loss, and of who has left.
+#include "comm/failures/watch.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <iterator>
+#include <utility>
+
+#include "base/deadline.hpp"
+#include "base/log.hpp"
+
+namespace tutti {
+namespace {
+
+constexpr std::chrono::milliseconds kBetweenPolls{1};
+constexpr std::chrono::milliseconds kForTheNews{250};
+constexpr std::chrono::milliseconds kLookInterval{100};  // at connections to other hosts
+
+}  // namespace
+
+Watch::Watch(ControlNetwork& session, const std::vector<int>& members, int rank, int tag,
+             std::chrono::milliseconds timeout)
+    : session_(session),
+      members_(members),
+      rank_(rank),
+      timeout_(timeout),
+      messenger_(session.messenger(tag)) {}
+
+Watch::~Watch() { wait_graph().remove(*this); }
+
+void Watch::set_hosts(const Layout& layout, std::unique_ptr<Heartbeats> heartbeats) {
+  const bool connected = heartbeats != nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    layout_ = layout;
+    heartbeats_ = std::move(heartbeats);
+  }
+  if (connected) wait_graph().add(*this, session_);
+}
+
+int Watch::rank_of(int session_rank) const {
+  const auto member = std::find(members_.begin(), members_.end(), session_rank);
+  return member == members_.end() ? -1 : static_cast<int>(member - members_.begin());
+}
+
+Acquaintance Watch::acquaintance() const {
+  return {wait_graph().numbers_of(session_, members_), heartbeat_};
+}
+
+// --- Waiting ------------------------------------------------------------------------------------
+
+void Watch::poll(std::span<const int> waiting_for) {
+  {
+    const std::lock_guard lock(mutex_);
+    throw_failure();
+    if (!session_.may_call()) return;
+    const auto now = time().now();
+    if (now - last_poll_ >= kBetweenPolls) {
+      last_poll_ = now;
+      messenger_->flush();
+      receive();
+      look_after_hosts(now);
+      throw_failure();
+    }
+  }
+  wait_graph().poll(session_, waiting_for, members_);
+}
+
+void Watch::look_after_hosts(Clock::time_point now) {
+  if (failure_ || !heartbeats_ || now - last_look_ < kLookInterval) return;
+  last_look_ = now;
+  if (const auto failure = heartbeats_->look()) announce(*failure, Finder::self);
+}
+
+void Watch::throw_failure() const {
+  if (failure_) failure_->raise();
+}
+
+// --- The other hosts ----------------------------------------------------------------------------
+
+void Watch::ping_hosts() {
+  const std::lock_guard lock(mutex_);
+  if (heartbeats_) heartbeats_->ping();
+}
+
+std::vector<int> Watch::unreachable_hosts() {
+  const std::lock_guard lock(mutex_);
+  return heartbeats_ ? heartbeats_->unreachable() : std::vector<int>();
+}
+
+std::vector<int> Watch::ranks_out_of_reach() {
+  ping_hosts();  // who asks will ask again
+  std::vector<int> ranks;
+  for (const int host : unreachable_hosts()) {
+    const auto leader = static_cast<std::size_t>(layout_->ranks_of(host).front());
+    ranks.push_back(members_[leader]);
+  }
+  return ranks;
+}
+
+// --- Messages -----------------------------------------------------------------------------------
+
+void Watch::receive() {
+  messenger_->receive(
+      [this](const ControlMessage& message, int source) { handle(message, rank_of(source)); });
+}
+
+void Watch::handle(const ControlMessage& message, int source) {
+  if (const auto* report = std::get_if<FailureReport>(&message)) {
+    if (!failure_) fail(*report);
+  } else if (std::holds_alternative<Departure>(message)) {
+    leavers_.push_back(source);
+  }
+}
+
+void Watch::send_to_all(const ControlMessage& message) {
+  for (const int member : members_) {
+    if (member != session_.rank()) messenger_->send(message, member);
+  }
+}
+
+// --- Leaving ------------------------------------------------------------------------------------
+
+void Watch::leave() noexcept {
+  try {
+    wait_graph().remove(*this);
+    const std::lock_guard lock(mutex_);
+    heartbeats_.reset();
+    if (!failure_ && session_.may_call()) send_to_all(Departure());
+  } catch (const std::exception& error) {
+    log(LogLevel::warn, error.what());
+  }
+}
+
+bool Watch::all_have_left() noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    if (failure_ || !session_.may_call()) return true;
+    messenger_->flush();
+    receive();
+    const bool has_sent_all = !messenger_->is_sending([](int) { return true; });
+    return wait_graph().drain(session_) && leavers_.size() + 1 == members_.size() && has_sent_all;
+  } catch (const std::exception& error) {
+    log(LogLevel::warn, error.what());
+    session_.keep();
+    return true;
+  }
+}
+
+RecycledVector<int> Watch::leavers(std::span<const int> ranks) {
+  const std::lock_guard lock(mutex_);
+  RecycledVector<int> found;
+  std::copy_if(leavers_.begin(), leavers_.end(), std::back_inserter(found), [&](int leaver) {
+    return std::find(ranks.begin(), ranks.end(), leaver) != ranks.end();
+  });
+  return found;
+}
+
+// --- Failures -----------------------------------------------------------------------------------
+
+void Watch::announce_lost(std::span<const int> ranks, std::string_view reason,
+                          Finder finder) noexcept {
+  FailureReport report{};
+  report.set_lost(ranks, reason);
+  try {
+    const std::lock_guard lock(mutex_);
+    announce(report, finder);
+  } catch (const std::exception& error) {
+    log(LogLevel::warn, error.what());
+  }
+}
+
+void Watch::announce_mismatch(std::string_view text, Finder finder) noexcept {
+  FailureReport report{};
+  report.set_mismatch(text);
+  try {
+    const std::lock_guard lock(mutex_);
+    announce(report, finder);
+  } catch (const std::exception& error) {
+    log(LogLevel::warn, error.what());
+  }
+}
+
+/** The first failure that is known here. */
+void Watch::fail(const FailureReport& report) {
+  failure_ = report;
+  if (report.kind == FailureReport::Kind::mismatch) {
+    session_.keep();
+  } else {
+    session_.fail();
+  }
+  if (heartbeats_) heartbeats_->tell(report);
+}
+
+void Watch::announce(const FailureReport& report, Finder finder) {
+  if (failure_) return;
+  fail(report);
+  if (!session_.may_call()) return;
+  send_to_all(report);
+  if (finder == Finder::neighbour) return;
+  // Nobody may call MPI after this, and a message to a new peer needs calls to get out. The ranks
+  // of this host hear through shared memory.
+  const auto lost = report.rank_list();
+  const auto is_urgent = [&](int member) {
+    const int rank = rank_of(member);
+    const bool is_near = layout_ && layout_->host_of(rank) == layout_->host_of(rank_);
+    return !is_near && std::find(lost.begin(), lost.end(), rank) == lost.end();
+  };
+  for (Deadline deadline(kForTheNews, time()); !deadline.expired(); time().sleep(kBetweenPolls)) {
+    messenger_->flush();
+    if (!messenger_->is_sending(is_urgent)) break;
+  }
+}
+
+}  // namespace tutti

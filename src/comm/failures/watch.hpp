@@ -1,0 +1,149 @@
+// What a wire does besides moving bytes: finds out who is lost and who has left, and tells others.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/recycled.hpp"
+#include "comm/failure.hpp"
+#include "comm/failures/control_message.hpp"
+#include "comm/failures/control_network.hpp"
+#include "comm/failures/heartbeats.hpp"
+#include "comm/failures/wait_graph.hpp"
+#include "comm/wire.hpp"
+
+namespace tutti {
+
+/**
+ * The messages "these ranks are lost", "these two do not match", and "I have left". They are
+ * handled whenever a rank that waits calls poll(), along with the questions of the WaitGraph. All
+ * calls are safe from several threads. Ranks are those of the channel.
+ *
+ * The leader of a host also looks at its connections to other hosts, and news of a failure go over
+ * these as well: they arrive without anybody calling MPI.
+ */
+class Watch final : private WaitGraph::Lookout {
+ public:
+  /** Of rank `rank` of a wire of `members`, ranks of `session`, whose waits have a deadline of
+   * `timeout`. `members` and `session` outlive it. */
+  Watch(ControlNetwork& session, const std::vector<int>& members, int rank, int tag,
+        std::chrono::milliseconds timeout);
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+  ~Watch() override;
+
+  /** Before the first wait: which ranks share a host; for its leader, the connections to the
+   * others. */
+  void set_hosts(const Layout& layout, std::unique_ptr<Heartbeats> heartbeats);
+
+  /** Handles what has come in; the calling thread waits for `waiting_for`. Throws PeerLost or
+   * MismatchError once one was announced. Does something at most once a millisecond. */
+  void poll(std::span<const int> waiting_for);
+
+  /** A wait's of `side` that lasts, or of one that is about to. The deadline is put off while ranks
+   * that keep this one waiting get on with calls that they had begun when it passed first. */
+  std::unique_ptr<Wire::Lookout> look_out(Wire::Side side, std::chrono::milliseconds timeout);
+  /** Bytes of the calling thread have moved. */
+  void progressed();
+
+  /** What waits that last do for other peers than those of the wire. */
+  struct Idle {
+    /** Called about once a millisecond; what it throws ends the wait. */
+    std::function<void(Wire::Side)> during;
+    /** Called when such a wait has ended, however that was. Does not throw. */
+    std::function<void(Wire::Side)> after;
+  };
+  /** Set before the first wait. */
+  void set_idle(Idle idle) { idle_ = std::move(idle); }
+  /** poll(), and what is done meanwhile for other peers, by a wait that is part of `side`. */
+  void look_around(std::span<const int> waiting_for, Wire::Side side);
+  /** Ends what look_around() shows of a wait. */
+  void end_wait(Wire::Side side) const;
+
+  /** `overdue` after the deadline of a wait that is not the wire's: finds out which of `suspects`
+   * have stopped, or that they wait for each other, and throws PeerLost; returns if one who keeps
+   * them waiting has got on in the meantime. Blocks for a second or two. */
+  void investigate(std::span<const int> suspects, std::chrono::milliseconds overdue);
+  /** For a wait whose deadline is to pass in inquiry_lead(): begins at once; what it
+   * returns is to be called after the deadline, now and then, and throws PeerLost. Somebody polls
+   * meanwhile. */
+  std::function<void()> investigation(std::span<const int> suspects);
+  /** Tells all members that `ranks` are lost, and throws what all of them throw. */
+  [[noreturn]] void lose(std::vector<int> ranks, const std::string& reason);
+
+  /** Tells all members that `ranks` are lost, unless a failure is known already. The finder lends
+   * MPI a quarter of a second at most; its neighbours tell as well, should it have been stopped
+   * since, but lose no time by it. */
+  void announce_lost(std::span<const int> ranks, std::string_view reason,
+                     Finder finder = Finder::self) noexcept;
+  /** The same for a mismatch that only some ranks have seen. */
+  void announce_mismatch(std::string_view text, Finder finder = Finder::self) noexcept;
+
+  /** Tells all members that this rank has left: its last message. Does not block. */
+  void leave() noexcept;
+  /** After leave(): whether all other members have left as well, so that no message is under way
+   * any more, or nothing can be known of them. */
+  bool all_have_left() noexcept;
+  /** Those of `ranks` that have left. What they had sent before may still be under way. */
+  RecycledVector<int> leavers(std::span<const int> ranks);
+
+  // For an Inquiry.
+
+  const ControlNetwork& session() const { return session_; }
+  WaitGraph& wait_graph() const { return session_.wait_graph(); }
+  const TimeSource& time() const { return wait_graph().time(); }
+  Acquaintance acquaintance() const;
+  /** See Acquaintance. Set before the first wait. */
+  void set_heartbeat(std::function<std::optional<std::uint32_t>(int rank)> heartbeat) {
+    heartbeat_ = std::move(heartbeat);
+  }
+  int rank() const { return rank_; }
+  /** The channel's rank of a rank of the session. */
+  int rank_of(int session_rank) const;
+  /** Which ranks share a host; nothing before set_hosts(). */
+  const std::optional<Layout>& layout() const { return layout_; }
+  /** Of a host's leader: sends the other hosts a byte, for their kernels to acknowledge. */
+  void ping_hosts();
+  /** The hosts whose kernels do not; none for others than leaders. */
+  std::vector<int> unreachable_hosts();
+
+ private:
+  class WaitLookout;
+  using Clock = TimeSource::Clock;
+  // All of these are called with mutex_ held.
+  void send_to_all(const ControlMessage& message);
+  void receive();
+  void handle(const ControlMessage& message, int source);
+  void fail(const FailureReport& report);
+  void announce(const FailureReport& report, Finder finder);
+  void look_after_hosts(Clock::time_point now);
+  void throw_failure() const;
+
+  std::vector<int> ranks_out_of_reach() override;
+
+  ControlNetwork& session_;
+  const std::vector<int>& members_;
+  int rank_;
+  std::chrono::milliseconds timeout_;
+  Idle idle_;
+  std::function<std::optional<std::uint32_t>(int)> heartbeat_;
+
+  std::mutex mutex_;
+  std::unique_ptr<Messenger> messenger_;
+  std::optional<Layout> layout_;
+  std::unique_ptr<Heartbeats> heartbeats_;  // of a host's leader
+  Clock::time_point last_look_{};           // at these
+  Clock::time_point last_poll_{};
+  std::vector<int> leavers_;
+  std::optional<FailureReport> failure_;  // the first that was announced
+};
+
+}  // namespace tutti

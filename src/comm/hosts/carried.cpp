@@ -1,0 +1,141 @@
+// Collectives over several hosts that are so short that they go along with the signatures; gathers.
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "base/memory.hpp"
+#include "comm/hosts/stages.hpp"
+#include "comm/hosts/transport.hpp"
+
+namespace tutti {
+
+using shm::Task;
+
+namespace {
+
+std::span<const std::byte> carried_bytes(const ConstView& view) {
+  return {static_cast<const std::byte*>(view.data), static_cast<std::size_t>(view.bytes())};
+}
+
+/** Adds up what the hosts have brought. */
+auto adding(const View& out, const cpu::Combine& combine) {
+  return [out, combine](std::span<const void* const> parts) {
+    void* target = out.data;
+    cpu::reduce(std::span(&target, 1), parts, out.count, out.dtype, combine);
+  };
+}
+
+}  // namespace
+
+void HierarchicalTransport::carried_all_reduce(const Call& call) {
+  const Stages stages = stages_of(call.reduction, call.dtype, layout_);
+  const Scratch scratch(channel_->scratch(), is_leader() ? call.in.bytes() : 0);
+  const View sums(scratch.data(), call.count, call.dtype);
+  const Task inside = Task::reduce(call.in, sums, stages.inside, 0);
+  meet(call, inside);
+  local_->move(inside);
+  const auto add = adding(call.out, stages.between);
+  compare_hosts({carried_bytes(sums), call.in.bytes()}, call.out, std::cref(add));
+  spread(call.out);
+}
+
+void HierarchicalTransport::carried_reduce(const Call& call) {
+  const Stages stages = stages_of(call.reduction, call.dtype, layout_);
+  const Scratch scratch(channel_->scratch(), is_leader() ? call.in.bytes() : 0);
+  const Scratch result(channel_->scratch(), call.in.bytes());
+  const View sums(scratch.data(), call.count, call.dtype);
+  const View total(result.data(), call.count, call.dtype);
+  const Task inside = Task::reduce(call.in, sums, stages.inside, 0);
+  meet(call, inside);
+  local_->move(inside);
+  const auto add = adding(total, stages.between);
+  compare_hosts({carried_bytes(sums), call.in.bytes()}, total, std::cref(add));
+  if (layout_.host_of(call.root) != host()) return release();
+  spread(total);
+  if (rank() == call.root) copy_bytes(call.out.data, total.data, total.bytes());
+}
+
+void HierarchicalTransport::carried_broadcast(const Call& call) {
+  const int from = layout_.host_of(call.root);
+  const View out = call.out;
+  if (from != host()) {
+    const auto take = [&](std::span<const void* const> parts) {
+      copy_bytes(out.data, parts[static_cast<std::size_t>(from)], out.bytes());
+    };
+    meet(call, Task::meet());
+    compare_hosts({{}, out.bytes(), from}, out, std::cref(take));
+    return spread(out);
+  }
+  const Scratch scratch(channel_->scratch(), out.bytes());
+  const View data(scratch.data(), out.count, out.dtype);
+  const Task inside = Task::spread(call.in, data, layout_.local_rank_of(call.root));
+  meet(call, inside);
+  local_->move(inside);
+  compare_hosts({carried_bytes(data), out.bytes(), from}, data, {});
+  release();
+  copy_bytes(out.data, data.data, out.bytes());
+}
+
+void HierarchicalTransport::gather(const Call& call, std::span<const std::int64_t> counts) {
+  const ConstView in = call.in;
+  const View out = call.out;
+  const std::int64_t width = size_of(in.dtype);
+  const auto bytes_from = [&](int rank) { return counts[static_cast<std::size_t>(rank)] * width; };
+  const Scratch scratch(channel_->scratch(), layout_.contiguous() ? 0 : out.bytes());
+  std::byte* sorted = layout_.contiguous() ? static_cast<std::byte*>(out.data) : scratch.data();
+
+  std::vector<std::int64_t> offsets{0};  // in bytes, of the hosts' blocks
+  for (int host = 0; host < layout_.host_count(); ++host) {
+    const auto& ranks = layout_.ranks_of(host);
+    offsets.push_back(
+        std::accumulate(ranks.begin(), ranks.end(), offsets.back(),
+                        [&](std::int64_t sum, int rank) { return sum + bytes_from(rank); }));
+  }
+  std::vector<std::int64_t> local_counts;
+  for (const int rank : layout_.ranks_of(host())) {
+    local_counts.push_back(counts[static_cast<std::size_t>(rank)]);
+  }
+  const auto length_of = [&](int host) {
+    return offsets[static_cast<std::size_t>(host) + 1] - offsets[static_cast<std::size_t>(host)];
+  };
+  std::int64_t longest = 0;
+  for (int host = 0; host < layout_.host_count(); ++host)
+    longest = std::max(longest, length_of(host));
+  const bool carried = leaders_.carries(longest, out.bytes());
+  const Scratch block(channel_->scratch(), carried && is_leader() ? longest : 0);
+  const View own(carried ? block.data() : sorted + offsets[static_cast<std::size_t>(host())],
+                 length_of(host()) / width, in.dtype);
+  const Task inside = Task::gather(in, own, local_counts, 0);
+  meet(call, inside);
+  if (carried) {
+    const auto place = [&](std::span<const void* const> parts) {
+      for (int host = 0; host < layout_.host_count(); ++host) {
+        const auto at = static_cast<std::size_t>(host);
+        copy_bytes(sorted + offsets[at], parts[at], length_of(host));
+      }
+    };
+    local_->move(inside);
+    compare_hosts({carried_bytes(ConstView(block.data(), longest, DType::u8)), longest},
+                  View(sorted, out.bytes(), DType::u8), std::cref(place));
+  } else {
+    compare_hosts();
+    local_->move(inside);
+    if (is_leader()) leaders_.all_gather_v(sorted, offsets);
+  }
+  spread(View(sorted, out.count, out.dtype));
+
+  if (layout_.contiguous()) return;
+  std::vector<std::int64_t> places(counts.size() + 1, 0);  // in bytes, by rank
+  for (int rank = 0; rank < size(); ++rank) {
+    places[static_cast<std::size_t>(rank) + 1] =
+        places[static_cast<std::size_t>(rank)] + bytes_from(rank);
+  }
+  const std::byte* from = sorted;
+  for (const int rank : layout_.by_host()) {
+    copy_bytes(static_cast<std::byte*>(out.data) + places[static_cast<std::size_t>(rank)], from,
+               bytes_from(rank));
+    from += bytes_from(rank);
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,239 @@
+// How the leaders of the hosts connect: addresses over MPI, then TCP, then what both have.
+#include "comm/mpi/connect_hosts.hpp"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/deadline.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "base/waiter.hpp"
+#include "comm/batch.hpp"
+#include "comm/mpi/channel.hpp"
+#include "comm/mpi/endpoint.hpp"
+#include "comm/mpi/tcp_connection.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::mpi {
+namespace {
+
+/** The longest time to connect; a quarter of a deadline, if that is less: it counts towards it. */
+constexpr std::chrono::milliseconds kToConnect{2000};
+constexpr std::chrono::milliseconds kForAWelcome{500};
+constexpr WaitPolicy kPolicy{.nap = std::chrono::microseconds(200)};
+constexpr std::size_t kMostStrangers = 64;  // connections that have not said who they are
+
+/** Who connects says, as the first thing: whom it wants, by the endpoint's token, and who it is. */
+struct Hello {
+  Token token;
+  std::int32_t host = -1;
+};
+
+struct Peer {
+  int host = 0;
+  int leader = 0;
+  Endpoint endpoint;
+  Socket socket;  ///< once each has shown the other who it is
+};
+
+std::vector<Peer> peers_of(const Layout& layout, int own) {
+  std::vector<Peer> peers;
+  for (const int host : connected_hosts(own, layout.host_count())) {
+    Peer& peer = peers.emplace_back();
+    peer.host = host;
+    peer.leader = layout.ranks_of(host).front();
+  }
+  return peers;
+}
+
+/** Where to connect to who gave `endpoint`; nowhere if one of the two has no sockets. */
+std::vector<Address> reachable(const Endpoint& endpoint, const Endpoint& own) {
+  return own.port == 0 ? std::vector<Address>() : addresses_of(endpoint, own.network);
+}
+
+/** Sends `own` to every peer and fills in what comes from it. */
+template <class T, class Put>
+void exchange(Channel& channel, std::vector<Peer>& peers, const std::vector<T>& own,
+              std::chrono::milliseconds timeout, const Put& put) {
+  const auto sent = std::make_shared<std::vector<T>>(own);
+  const auto received = std::make_shared<std::vector<T>>(peers.size());
+  Batch batch(channel, Wire::Traffic::point_to_point);
+  batch.keep(sent);
+  batch.keep(received);
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    batch.recv(&(*received)[i], sizeof(T), peers[i].leader);
+    batch.send(&(*sent)[i], sizeof(T), peers[i].leader);
+  }
+  batch.wait(timeout);
+  for (std::size_t i = 0; i < peers.size(); ++i) put(peers[i], (*received)[i]);
+}
+
+/** Connects to one peer: to all of its addresses at once, then says hello on one after the other,
+ * for another machine may have one of these addresses too. */
+class Connector {
+ public:
+  Connector(Peer& peer, const Endpoint& own, int own_host)
+      : peer_(peer), own_(own), own_host_(own_host) {
+    for (const Address address : reachable(peer.endpoint, own)) {
+      Socket socket = start_connecting(address, peer.endpoint.port);
+      if (socket) attempts_.push_back(std::move(socket));
+    }
+  }
+
+  void step() {
+    if (peer_.socket) return;
+    if (!said_hello_) say_hello();
+    if (said_hello_) hear_welcome();
+  }
+
+ private:
+  void say_hello() {
+    for (std::size_t i = 0; i < attempts_.size(); ++i) {
+      const Connecting state = connecting_state(attempts_[i]);
+      if (state == Connecting::under_way) continue;
+      std::swap(attempts_[i], attempts_.back());
+      const Hello hello{peer_.endpoint.token, own_host_};
+      if (state == Connecting::done && send_all(attempts_.back(), bytes_of(hello))) {
+        said_hello_.emplace(kForAWelcome);
+      } else {
+        attempts_.pop_back();
+      }
+      return;
+    }
+  }
+
+  void hear_welcome() {
+    Token token;
+    const Received received = receive_exactly(attempts_.back(), token);
+    if (received == Received::too_few && !said_hello_->expired()) return;
+    if (received == Received::all && token == own_.token) {
+      peer_.socket = std::move(attempts_.back());
+    }
+    attempts_.pop_back();
+    said_hello_.reset();
+  }
+
+  Peer& peer_;
+  const Endpoint& own_;
+  int own_host_;
+  std::vector<Socket> attempts_;  // the last one is where hello was said
+  std::optional<Deadline> said_hello_;
+};
+
+/** Lets peers in, who show that they were given the endpoint. */
+class Acceptor {
+ public:
+  Acceptor(std::vector<Peer>& peers, const Endpoint& own, const Socket& listener)
+      : peers_(peers), own_(own), listener_(listener) {}
+
+  void step() {
+    while (strangers_.size() < kMostStrangers) {
+      Socket stranger = accept_from(listener_);
+      if (!stranger) break;
+      strangers_.push_back(std::move(stranger));
+    }
+    std::erase_if(strangers_, [this](Socket& stranger) {
+      Hello hello;
+      const Received received = receive_exactly(stranger, bytes_of(hello));
+      if (received == Received::all && hello.token == own_.token) welcome(stranger, hello.host);
+      return received != Received::too_few;
+    });
+  }
+
+ private:
+  void welcome(Socket& stranger, int host) {
+    const auto peer = std::find_if(peers_.begin(), peers_.end(),
+                                   [host](const Peer& one) { return one.host == host; });
+    if (peer == peers_.end() || peer->socket) return;
+    if (send_all(stranger, peer->endpoint.token)) peer->socket = std::move(stranger);
+  }
+
+  std::vector<Peer>& peers_;
+  const Endpoint& own_;
+  const Socket& listener_;
+  std::vector<Socket> strangers_;
+};
+
+/** Connects; how long that took. */
+std::chrono::milliseconds meet(Channel& channel, std::vector<Peer>& peers, const Endpoint& own,
+                               int own_host, const Socket& listener) {
+  std::vector<Connector> connectors;
+  connectors.reserve(peers.size());
+  for (Peer& peer : peers) {
+    if (peer.host > own_host) connectors.emplace_back(peer, own, own_host);
+  }
+  Acceptor acceptor(peers, own, listener);
+  const auto most = std::min(kToConnect, channel.timeout() / 4);
+  Waiter waiter(kPolicy, most);
+  while (!waiter.expired()) {
+    acceptor.step();
+    for (Connector& connector : connectors) connector.step();
+    if (std::all_of(peers.begin(), peers.end(), [](const Peer& peer) { return bool(peer.socket); }))
+      break;
+    channel.look_around({});
+    waiter.pause();
+  }
+  return std::min(waiter.waited(), most);
+}
+
+std::string address_text(Address address) {
+  std::array<char, INET_ADDRSTRLEN> text{};
+  const char* written = ::inet_ntop(AF_INET, &address, text.data(), text.size());
+  return written != nullptr ? written : "?";
+}
+
+void log_unconnected(const std::vector<Peer>& peers, const Channel& channel, const Endpoint& own) {
+  std::string list;
+  for (const Peer& peer : peers) {
+    if (peer.socket || peer.leader < channel.rank()) continue;  // one of the two says it
+    list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer.leader) + " (";
+    for (const Address address : reachable(peer.endpoint, own)) list += address_text(address) + " ";
+    list += "port " + std::to_string(peer.endpoint.port) + ")";
+  }
+  if (list.empty()) return;
+  log(LogLevel::warn, "rank " + std::to_string(channel.rank()) + " cannot connect to " + list +
+                          ": a firewall? Only the deadline of " + seconds_text(channel.timeout()) +
+                          " will show if a host is gone");
+}
+
+}  // namespace
+
+std::unique_ptr<Heartbeats> connect_hosts(Channel& channel, const Layout& layout) {
+  const int own_host = layout.host_of(channel.rank());
+  std::vector<Peer> peers = peers_of(layout, own_host);
+  Socket listener;
+  Endpoint own;
+  try {
+    std::uint16_t port = 0;
+    listener = listen_anywhere(port);
+    own = Endpoint::at(port);
+  } catch (const SystemError& error) {  // the others still wait for the endpoint
+    log(LogLevel::warn, std::string("no heartbeats between hosts: ") + error.what());
+  }
+  exchange(channel, peers, std::vector<Endpoint>(peers.size(), own), channel.timeout(),
+           [](Peer& peer, const Endpoint& endpoint) { peer.endpoint = endpoint; });
+  const auto spent = meet(channel, peers, own, own_host, listener);
+
+  for (Peer& peer : peers) {
+    if (peer.socket && !keep_alive(peer.socket)) peer.socket = {};
+  }
+
+  // Who has it must not take the other, who gave up, for dead.
+  std::vector<std::uint8_t> have;
+  for (const Peer& peer : peers) have.push_back(peer.socket ? 1 : 0);
+  exchange(channel, peers, have, channel.timeout() - spent, [](Peer& peer, std::uint8_t other_has) {
+    if (other_has == 0) peer.socket = {};
+  });
+  log_unconnected(peers, channel, own);
+  std::vector<Heartbeats::Connection> connections;
+  for (Peer& peer : peers) {
+    if (!peer.socket) continue;
+    connections.push_back({peer.host, std::make_unique<TcpConnection>(std::move(peer.socket))});
+  }
+  return std::make_unique<Heartbeats>(layout, std::move(connections));
+}
+
+}  // namespace tutti::mpi

@@ -1,0 +1,22 @@
+// How the leaders of the hosts connect, and what TCP tells of the other end.
+#pragma once
+
+#include <memory>
+
+#include "comm/failures/heartbeats.hpp"
+#include "comm/layout.hpp"
+
+namespace tutti::mpi {
+
+class Channel;
+
+/**
+ * A TCP connection with keepalive from the leader of a host to those of connected_hosts(). A
+ * collective of the leaders. Each pair tries all addresses that the other has, and shows by a
+ * random number, which went over MPI, that it is not a stranger. Who cannot be reached within two
+ * seconds or a quarter of a deadline, behind a firewall for example, goes without, and a log line
+ * says so. PeerLost as by any wait of `channel`.
+ */
+std::unique_ptr<Heartbeats> connect_hosts(Channel& channel, const Layout& layout);
+
+}  // namespace tutti::mpi

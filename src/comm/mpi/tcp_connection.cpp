@@ -1,0 +1,63 @@
+// The signals of one byte, and the reports of failures, between two leaders.
+#include "comm/mpi/tcp_connection.hpp"
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+namespace tutti::mpi {
+
+TcpConnection::News TcpConnection::receive() {
+  News news;
+  if (!take(news) && news.state == News::State::open) news.state = News::State::ended;
+  return news;
+}
+
+bool TcpConnection::take(News& news) {
+  std::array<std::byte, 1 + sizeof(FailureReport)> message;
+  const auto first = std::span(message).first(1);
+  for (;;) {
+    // A failure's report is taken whole, so its first byte stays until all of it is there.
+    const ssize_t there =
+        ::recv(socket_.get(), message.data(), message.size(), MSG_PEEK | MSG_DONTWAIT);
+    if (there < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+    if (there < 0) {
+      if (errno != ECONNRESET && errno != EPIPE) news.state = News::State::timed_out;
+      return false;
+    }
+    if (there == 0) return false;
+    const auto signal = static_cast<Signal>(message[0]);
+    if (signal == Signal::failure) {
+      if (there < std::ssize(message)) return true;
+      if (receive_exactly(socket_, message) != Received::all) return false;
+      std::memcpy(bytes_of(news.failure.emplace()).data(), &message[1], sizeof(FailureReport));
+      return true;
+    }
+    news.goodbye = news.goodbye || signal == Signal::goodbye;
+    if (receive_exactly(socket_, first) != Received::all) return false;
+  }
+}
+
+void TcpConnection::ping() noexcept { send_all(socket_, bytes_of(Signal::ping)); }
+
+void TcpConnection::say_goodbye() noexcept {
+  // A forked child has none of these sockets any more, and others may have their numbers.
+  if (process_ == ::getpid()) send_all(socket_, bytes_of(Signal::goodbye));
+}
+
+void TcpConnection::tell(const FailureReport& failure) noexcept {
+  std::array<std::byte, 1 + sizeof failure> message;
+  message[0] = static_cast<std::byte>(Signal::failure);
+  std::memcpy(&message[1], &failure, sizeof failure);
+  send_all(socket_, message);
+}
+
+bool TcpConnection::all_acknowledged() const { return mpi::all_acknowledged(socket_); }
+
+std::chrono::milliseconds TcpConnection::silence() const {
+  return std::chrono::milliseconds(silence_of(socket_));
+}
+
+}  // namespace tutti::mpi

@@ -1,0 +1,156 @@
+// Simulated processes, and the cluster that they run on.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "comm/failures/control_network.hpp"
+#include "comm/failures/heartbeats.hpp"
+#include "comm/failures/wait_graph.hpp"
+#include "comm/layout.hpp"
+#include "comm/own_waits.hpp"
+#include "comm/simulation/network.hpp"
+#include "comm/simulation/scheduler.hpp"
+
+namespace tutti::simulation {
+
+class Cluster;
+class SimulatedWire;
+struct Parcel;
+
+/** Thrown into the fiber of a process that was killed. */
+struct Killed {};
+
+/** One rank: a fiber, whom it waits for, and a session that all ranks share. */
+class Process final : public ControlNetwork {
+ public:
+  Process(Cluster& cluster, int rank);
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+  ~Process() override;
+
+  Cluster& cluster() { return cluster_; }
+  int host() const { return host_; }
+  bool is_killed() const { return killed_; }
+  /** Computes, and calls nothing meanwhile. Throws Killed. */
+  void compute(Scheduler::Duration time);
+  /** Until something comes, at most for `longest`; sooner if control messages wait to be handled.
+   * Throws Killed. */
+  void wait(Scheduler::Duration longest);
+
+  int rank() const override { return rank_; }
+  int size() const override;
+  std::unique_ptr<Messenger> messenger(int tag) override;
+  WaitGraph& wait_graph() override { return graph_; }
+  void fail() noexcept override { failed_ = true; }
+  void keep() noexcept override { failed_ = true; }
+  bool has_failed() const noexcept override { return failed_; }
+  bool may_call() const noexcept override { return !killed_; }
+  bool this_thread_may_call() const noexcept override { return !killed_; }
+
+ private:
+  friend class Cluster;
+  friend class SimulatedWire;
+  class Mailbox;
+  struct Letter {
+    std::shared_ptr<const ControlMessage> message;
+    int source;
+  };
+
+  void come(int tag, Letter letter);
+  /** Its fiber, if that sleeps until something comes. */
+  void wake(Scheduler::Duration delay);
+
+  Cluster& cluster_;
+  int rank_;
+  int host_;
+  OwnWaits waits_;
+  WaitGraph graph_;
+  std::map<int, std::deque<Letter>> letters_;  // by tag
+  std::size_t unread_ = 0;
+  std::map<int, SimulatedWire*> wires_;                            // by context
+  std::map<int, std::vector<std::shared_ptr<Parcel>>> too_early_;  // for wires that are to come
+  Scheduler::Task* task_ = nullptr;
+  bool failed_ = false;
+  bool killed_ = false;
+};
+
+/** What was sent so far, in all. */
+struct Traffic {
+  std::int64_t messages = 0;
+  std::int64_t bytes = 0;
+  std::int64_t control_messages = 0;
+};
+
+/**
+ * Hosts with processes. What happens to them is asked for from outside, at some time: see
+ * Scheduler::at().
+ */
+class Cluster {
+ public:
+  /** `ranks` on each host. Messages of more than `most_copied` bytes travel without their contents:
+   * for clusters too large to have them. */
+  Cluster(int hosts, int ranks, const NetworkModel& model, std::uint64_t seed,
+          std::int64_t most_copied = INT64_MAX);
+
+  Scheduler& scheduler() { return scheduler_; }
+  Network& network() { return network_; }
+  const Layout& layout() const { return layout_; }
+  int size() const { return layout_.rank_count(); }
+  Process& process(int rank) { return *processes_[static_cast<std::size_t>(rank)]; }
+  std::int64_t most_copied() const { return most_copied_; }
+  Traffic& traffic() { return traffic_; }
+  /** So much later than at once a process sees some of what it waits for, but not all, and control
+   * messages: fewer turns in large clusters. */
+  void set_tick(Scheduler::Duration tick) { tick_ = tick; }
+  Scheduler::Duration tick() const { return tick_; }
+
+  /** Each process runs `body`, which ends when it throws Killed. */
+  void start(const std::function<void(Process&)>& body);
+  /** The connections of the leader of a host, as connect_hosts() makes them. */
+  std::unique_ptr<Heartbeats> connect(Process& leader);
+
+  /** Ends a process; its kernel tells those at the other ends of its connections. */
+  void kill(int rank);
+  void stop(int rank);
+  void continue_process(int rank);
+  /** A host that is off: its processes are no more, and nobody is told. */
+  void crash(int host);
+  /** A host's cable. */
+  void cut_off(int host);
+  void plug_in(int host);
+
+ private:
+  friend class Process;
+  friend class SimulatedWire;
+  class Connection;
+  /** What has come to one end of a connection. */
+  struct End {
+    HostConnection::News news;
+    Scheduler::Time last_sent{};
+    bool closed = false;
+  };
+
+  End& end_of(int host, int peer) { return ends_[{host, peer}]; }
+  /** From `host` to the end that `peer` has. */
+  void tell_peer(int host, int peer, std::int64_t bytes, std::function<void(End&)> what);
+  void silence(int rank);
+
+  Scheduler scheduler_;
+  Network network_;
+  Layout layout_;
+  std::int64_t most_copied_;
+  Scheduler::Duration tick_{};
+  Traffic traffic_;
+  std::map<std::pair<int, int>, End> ends_;
+  std::vector<std::unique_ptr<Process>> processes_;
+};
+
+}  // namespace tutti::simulation

@@ -1,0 +1,244 @@
+// Parcels that leave, travel, and are matched with those who want them.
+#include "comm/simulation/wire.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <numeric>
+#include <string>
+
+#include "base/log.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::simulation {
+namespace {
+
+constexpr std::chrono::microseconds kSpin{200};       // a wait that has lasted so long looks around
+constexpr std::chrono::milliseconds kLongestNap{20};  // of a wait for which nothing comes
+constexpr std::chrono::milliseconds kShortestNap{1};
+constexpr std::chrono::milliseconds kBetweenLooks{10};  // for whether all have left
+constexpr std::chrono::seconds kToLeave{1};
+
+/** Of a watch: those of the processes' wait-for graphs are negative. */
+int control_tag(int context) { return context; }
+
+std::vector<int> ranks_up_to(int count) {
+  std::vector<int> ranks(static_cast<std::size_t>(count));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+// No message touches it. NOLINTNEXTLINE(performance-unnecessary-value-param): a ScratchPool::Leave
+void leave_memory(std::shared_ptr<const void> /*memory*/) noexcept {}
+
+}  // namespace
+
+SimulatedWire::SimulatedWire(Process& process, int context, std::chrono::milliseconds timeout)
+    : process_(process),
+      context_(context),
+      timeout_(timeout),
+      members_(ranks_up_to(process.size())),
+      scratch_(&leave_memory),
+      watch_(process, members_, process.rank(), control_tag(context), timeout) {
+  process_.wires_[context] = this;
+  for (const auto& parcel : process_.too_early_[context]) come(parcel);
+  process_.too_early_.erase(context);
+}
+
+SimulatedWire::~SimulatedWire() {
+  load_all();
+  process_.wires_.erase(context_);
+}
+
+void SimulatedWire::connect() {
+  const Layout& layout = process_.cluster().layout();
+  const bool leads = layout.local_rank_of(rank()) == 0;
+  watch_.set_hosts(layout, leads ? process_.cluster().connect(process_) : nullptr);
+}
+
+void SimulatedWire::leave() {
+  watch_.leave();
+  const auto limit = now() + kToLeave;
+  while (!watch_.all_have_left() && now() < limit) process_.wait(kBetweenLooks);
+}
+
+Wire::Clock::time_point SimulatedWire::now() const { return process_.cluster().scheduler().now(); }
+
+// --- Sending ------------------------------------------------------------------------------------
+
+Wire::Posted SimulatedWire::new_operation(std::byte* data, std::int64_t bytes) {
+  if (free_.empty()) {
+    operations_.emplace_back();
+    free_.push_back(operations_.size());
+  }
+  const Posted posted = free_.back();
+  free_.pop_back();
+  operation(posted) = {data, bytes, false, 0};
+  return posted;
+}
+
+Wire::Posted SimulatedWire::post_send(const std::byte* data, std::int64_t bytes, int destination,
+                                      Traffic traffic) {
+  if (process_.is_killed()) throw Killed();
+  if (traffic == Traffic::collective) bytes_sent_ += bytes;
+  const Posted posted = new_operation(nullptr, bytes);
+  const auto parcel = std::make_shared<Parcel>(
+      Parcel{this, posted, data, bytes, rank(), destination, context_, traffic, false, {}});
+  Cluster& cluster = process_.cluster();
+  ++cluster.traffic().messages;
+  cluster.traffic().bytes += bytes;
+  const std::uint64_t lane = (static_cast<std::uint64_t>(rank()) << 40U) ^
+                             (static_cast<std::uint64_t>(destination) << 16U) ^
+                             static_cast<std::uint64_t>(context_ * 4 + static_cast<int>(traffic));
+  const Scheduler::Time left =
+      cluster.network().send(process_.host(), cluster.process(destination).host(), bytes, lane,
+                             [&cluster, parcel] { arrive(cluster, parcel); });
+  cluster.scheduler().at(left, [parcel] { leave_host(*parcel); });
+  while (!leaving_.empty() && leaving_.front()->sender == nullptr) leaving_.pop_front();
+  leaving_.push_back(parcel);
+  return posted;
+}
+
+void SimulatedWire::load(Parcel& parcel) const {
+  if (parcel.bytes > process_.cluster().most_copied()) return;
+  parcel.contents.assign(parcel.data, parcel.data + parcel.bytes);
+}
+
+void SimulatedWire::leave_host(Parcel& parcel) {
+  SimulatedWire* const wire = std::exchange(parcel.sender, nullptr);
+  if (wire == nullptr) return;
+  wire->load(parcel);
+  wire->end(wire->operation(parcel.send));
+}
+
+void SimulatedWire::load_all() {
+  for (const auto& parcel : leaving_) {
+    if (std::exchange(parcel->sender, nullptr) != nullptr) load(*parcel);
+  }
+  leaving_.clear();
+}
+
+void SimulatedWire::drop_all() {
+  for (const auto& parcel : leaving_) {
+    if (std::exchange(parcel->sender, nullptr) != nullptr) parcel->dropped = true;
+  }
+  leaving_.clear();
+  queues_.clear();
+  offers_.clear();
+}
+
+// --- Receiving ----------------------------------------------------------------------------------
+
+Wire::Posted SimulatedWire::post_receive(std::byte* data, std::int64_t bytes, int source,
+                                         Traffic traffic) {
+  const Posted posted = new_operation(data, bytes);
+  Queue& queue = queue_of(source, traffic);
+  if (queue.come.empty()) {
+    queue.wanted.push_back(posted);
+  } else {
+    unload(*queue.come.front(), posted);
+    queue.come.pop_front();
+  }
+  return posted;
+}
+
+void SimulatedWire::unload(const Parcel& parcel, Posted posted) {
+  Operation& receive = operation(posted);
+  if (parcel.bytes > receive.bytes) {
+    throw std::logic_error("a message of " + std::to_string(parcel.bytes) + " bytes for " +
+                           std::to_string(receive.bytes));
+  }
+  std::memcpy(receive.data, parcel.contents.data(), parcel.contents.size());
+  end(receive);
+}
+
+void SimulatedWire::end(Operation& operation) {
+  operation.ended = true;
+  if (operation.wait == wait_ && --waited_for_ == 0) {
+    process_.wake({});
+  } else {
+    process_.wake(process_.cluster().tick());
+  }
+}
+
+void SimulatedWire::arrive(Cluster& cluster, const std::shared_ptr<Parcel>& parcel) {
+  Process& process = cluster.process(parcel->destination);
+  if (parcel->dropped || process.killed_) return;
+  const auto wire = process.wires_.find(parcel->context);
+  if (wire == process.wires_.end()) {
+    process.too_early_[parcel->context].push_back(parcel);
+  } else {
+    wire->second->come(parcel);
+  }
+}
+
+void SimulatedWire::come(const std::shared_ptr<Parcel>& parcel) {
+  if (abandoned_) return;
+  if (parcel->traffic == Traffic::offer) {
+    offers_.push_back(parcel);
+    return process_.wake(process_.cluster().tick());
+  }
+  Queue& queue = queue_of(parcel->source, parcel->traffic);
+  if (queue.wanted.empty()) {
+    queue.come.push_back(parcel);  // nobody waits for it
+  } else {
+    unload(*parcel, queue.wanted.front());
+    queue.wanted.pop_front();
+  }
+}
+
+std::optional<int> SimulatedWire::take(std::byte* data, std::int64_t bytes, Traffic traffic) {
+  if (traffic != Traffic::offer) throw std::logic_error("only offers are taken");
+  if (offers_.empty()) return std::nullopt;
+  const Parcel& parcel = *offers_.front();
+  if (parcel.bytes != bytes) throw std::logic_error("an offer of another length");
+  std::memcpy(data, parcel.contents.data(), parcel.contents.size());
+  const int source = parcel.source;
+  offers_.pop_front();
+  watch_.wait_graph().progressed();
+  return source;
+}
+
+void SimulatedWire::abandon(std::span<Posted> /*receives*/,
+                            std::span<const std::shared_ptr<const void>> /*kept*/) noexcept {
+  process_.fail();
+  abandoned_ = true;
+  queues_.clear();
+  try {
+    load_all();
+  } catch (const std::exception& error) {
+    log(LogLevel::warn, error.what());
+  }
+}
+
+// --- Waiting ------------------------------------------------------------------------------------
+
+bool SimulatedWire::progress(std::span<Posted> posted, std::span<const int> /*peers*/) {
+  bool moved = false;
+  ++wait_;
+  waited_for_ = 0;
+  for (Posted& one : posted) {
+    if (one == kEnded) continue;
+    if (!operation(one).ended) {
+      operation(one).wait = wait_;
+      ++waited_for_;
+      continue;
+    }
+    free_.push_back(one);
+    one = kEnded;
+    moved = true;
+  }
+  if (moved) watch_.progressed();
+  return moved;
+}
+
+bool SimulatedWire::pause(Clock::duration still) {
+  const auto begun = now();
+  const Clock::duration longest =
+      still < kSpin ? kSpin - still
+                    : std::clamp<Clock::duration>(still / 8, kShortestNap, kLongestNap);
+  process_.wait(longest);
+  return still + (now() - begun) >= kSpin;
+}
+
+}  // namespace tutti::simulation

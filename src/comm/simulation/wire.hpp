@@ -1,0 +1,122 @@
+// The simulated network as a Wire.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "comm/failures/watch.hpp"
+#include "comm/scratch.hpp"
+#include "comm/simulation/process.hpp"
+#include "comm/wire.hpp"
+
+namespace tutti::simulation {
+
+/** A message on its way: what it carries is there once it has left. */
+struct Parcel {
+  SimulatedWire* sender;  ///< null once it has left, or will not
+  Wire::Posted send;
+  const std::byte* data;
+  std::int64_t bytes;
+  int source;
+  int destination;
+  int context;
+  Wire::Traffic traffic;
+  bool dropped = false;
+  std::vector<std::byte> contents;
+};
+
+/**
+ * Messages of simulated processes, with the same watch on the peers as over MPI. The bytes of a
+ * send are read when the last of them leaves the host, those of a receive are written when the last
+ * of them arrives: who touches them in between is found out. Used by the fiber of its process.
+ */
+class SimulatedWire final : public Wire {
+ public:
+  /** Of all ranks of the cluster; `context` tells it from other wires of the process. */
+  SimulatedWire(Process& process, int context, std::chrono::milliseconds timeout);
+  SimulatedWire(const SimulatedWire&) = delete;
+  SimulatedWire& operator=(const SimulatedWire&) = delete;
+  ~SimulatedWire() override;
+
+  /** Before the first wait; connects the leaders of the hosts. */
+  void connect();
+  Watch& watch() { return watch_; }
+  /** Says that this rank has left, and looks for a second whether all have. */
+  void leave();
+
+  int rank() const override { return process_.rank(); }
+  int size() const override { return process_.size(); }
+  Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
+                   Traffic traffic) override;
+  Posted post_receive(std::byte* data, std::int64_t bytes, int source, Traffic traffic) override;
+  std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic) override;
+  bool progress(std::span<Posted> posted, std::span<const int> peers) override;
+  bool pause(Clock::duration still) override;
+  Clock::time_point now() const override;
+  std::unique_ptr<Lookout> look_out(Side side, std::chrono::milliseconds timeout) override {
+    return watch_.look_out(side, timeout);
+  }
+  void abandon(std::span<Posted> receives,
+               std::span<const std::shared_ptr<const void>> kept) noexcept override;
+  std::chrono::milliseconds timeout() const override { return timeout_; }
+  ScratchPool& scratch() override { return scratch_; }
+  std::int64_t bytes_sent() const override { return bytes_sent_; }
+
+  /** What has not left does not leave, and nothing is received any more. */
+  void drop_all();
+
+ private:
+  struct Operation {
+    std::byte* data = nullptr;
+    std::int64_t bytes = 0;
+    bool ended = false;
+    std::uint64_t wait = 0;  ///< the last progress() that found it under way
+  };
+  using Parcels = std::deque<std::shared_ptr<Parcel>>;
+  /** What one rank has sent of one kind, or this one wants of it: never both. */
+  struct Queue {
+    std::deque<Posted> wanted;
+    Parcels come;
+  };
+
+  Posted new_operation(std::byte* data, std::int64_t bytes);
+  /** Wakes the process: at once if that was the last one it waits for. */
+  void end(Operation& operation);
+  Operation& operation(Posted posted) { return operations_[posted - 1]; }
+  Queue& queue_of(int source, Traffic traffic) {
+    return queues_[static_cast<std::uint64_t>(source) * 4 + static_cast<std::uint64_t>(traffic)];
+  }
+  void load(Parcel& parcel) const;
+  static void leave_host(Parcel& parcel);
+  void come(const std::shared_ptr<Parcel>& parcel);
+  static void arrive(Cluster& cluster, const std::shared_ptr<Parcel>& parcel);
+  void unload(const Parcel& parcel, Posted posted);
+  /** What is still to leave is read now: its memory may go. */
+  void load_all();
+
+  Process& process_;
+  int context_;
+  std::chrono::milliseconds timeout_;
+  std::vector<int> members_;
+  std::deque<Operation> operations_;
+  std::vector<Posted> free_;
+  std::uint64_t wait_ = 0;       // the last progress(),
+  std::int64_t waited_for_ = 0;  // and what it found under way
+  Parcels leaving_;
+  std::unordered_map<std::uint64_t, Queue> queues_;
+  Parcels offers_;
+  bool abandoned_ = false;
+  std::int64_t bytes_sent_ = 0;
+  ScratchPool scratch_;
+  Watch watch_;
+};
+
+}  // namespace tutti::simulation

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Random faults of hosts that are network namespaces, in the middle of random collectives.
+
+    cluster_faults.py MPIEXEC RANKS [--trials N] [--first K] [--seed S] [--jobs J]
+    cluster_faults.py MPIEXEC RANKS --trial K [--seed S]       that one alone
+
+RANKS is the program of ranks.cpp, which checks every result. A trial is a function of the seed and
+its number: a layout, a deadline, and who is killed, stopped or cut off, and when. Every survivor
+must say within the deadline and a second who was lost, and name nobody else; nobody may hang.
+"""
+import argparse
+import concurrent.futures
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import cluster
+
+LAYOUTS = ((2, 2), (3, 1), (2, 1), (3, 2))  # hosts, ranks of each
+START_LIMIT = 90.0  # seconds
+GRACE = 1.0  # seconds beyond the deadline
+PATIENCE = 10.0  # seconds, to tell late from never
+
+
+class Trial:
+    """What happens to whom."""
+
+    FAULTS = ("kill a rank", "kill a host's ranks", "crash a host", "cut a cable", "stop a rank",
+              "stop a host's ranks")
+
+    def __init__(self, seed, number):
+        draw = random.Random(f"{seed} {number}")
+        self.name = f"--seed {seed} --trial {number}"
+        self.fault = self.FAULTS[number % len(self.FAULTS)]
+        self.hosts, self.slots = LAYOUTS[number // len(self.FAULTS) % len(LAYOUTS)]
+        self.calls = draw.randrange(1 << 31)
+        self.deadline = draw.choice((1, 1, 2))
+        self.moment = draw.random() * 0.3
+        self.victim = draw.randrange(self.hosts * self.slots)
+        self.node = self.victim // self.slots
+
+    def describe(self):
+        whom = f"rank {self.victim}" if self.fault.endswith("a rank") else f"node{self.node + 1}"
+        return (f"{self.name}: {self.hosts}x{self.slots}, {self.fault} ({whom}) after "
+                f"{self.moment:.3f} s, deadline {self.deadline} s")
+
+    def lost(self):
+        """Whom each survivor has to name."""
+        everybody = set(range(self.hosts * self.slots))
+        there = {self.victim} if self.fault.endswith("a rank") else {
+            rank for rank in everybody if rank // self.slots == self.node}
+        named = {rank: there for rank in everybody - there}
+        if self.fault == "cut a cable":  # whom it has cut off survives, too
+            named.update({rank: everybody - there for rank in there})
+        return named
+
+
+def run(trial, mpiexec, program, output=subprocess.DEVNULL):
+    """What was wrong, one line each, the longest wait in seconds, and how many named all."""
+    ranks = trial.hosts * trial.slots
+    with cluster.Cluster(trial.hosts, trial.slots) as hosts:
+        job = hosts.start(mpiexec, ranks, [program, "calls", hosts.directory, str(trial.calls)],
+                          {"TUTTI_TIMEOUT": str(trial.deadline)}, stderr=output)
+        try:
+            texts = hosts.wait_until(ranks, START_LIMIT, lambda text: True)
+            if None in texts or not all(text.startswith("ready ") for text in texts):
+                return [f"the ranks did not begin: {texts}"], 0.0, 0
+            pids = [int(text.split()[1]) for text in texts]
+            own = ",".join(str(rank // trial.slots * trial.slots) for rank in range(ranks))
+            if {text.split()[2] for text in texts} != {own}:
+                return [f"the ranks do not see the hosts: {texts}"], 0.0, 0
+            os.kill(job.pid, signal.SIGSTOP)  # mpiexec, which would end all
+            time.sleep(trial.moment)
+            waited = {rank: waited_for_a_core(pids[rank]) for rank in trial.lost()}
+            struck = time.monotonic()
+            strike(trial, hosts, pids)
+            texts = hosts.wait_until(ranks, trial.deadline + GRACE + PATIENCE,
+                                     lambda text: not text.startswith("ready "), trial.lost())
+            return judge(trial, texts, struck, waited)
+        finally:
+            job.kill()
+            job.wait()
+
+
+def strike(trial, hosts, pids):
+    of_node = pids[trial.node * trial.slots:(trial.node + 1) * trial.slots]
+    if trial.fault == "kill a rank":
+        os.kill(pids[trial.victim], signal.SIGKILL)
+    elif trial.fault == "stop a rank":
+        os.kill(pids[trial.victim], signal.SIGSTOP)
+    elif trial.fault == "kill a host's ranks":
+        for pid in of_node:
+            os.kill(pid, signal.SIGKILL)
+    elif trial.fault == "crash a host":
+        hosts.crash(f"node{trial.node + 1}")
+    elif trial.fault == "cut a cable":
+        hosts.cut(f"node{trial.node + 1}")
+    else:
+        for pid in of_node:
+            os.kill(pid, signal.SIGSTOP)
+
+
+def waited_for_a_core(pid):
+    """For how long, in nanoseconds."""
+    with open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
+        return int(file.read().split()[1])
+
+
+def judge(trial, texts, struck, waited):
+    complaints, longest, named_all = [], 0.0, 0
+    for rank, lost in sorted(trial.lost().items()):
+        text = texts[rank] or ""
+        if not text.startswith("lost "):
+            complaints.append(f"rank {rank} hangs" if text.startswith("ready ") else
+                              f"rank {rank}: {text}")
+            continue
+        _, when, wait, named, reason = text.split(" ", 4)
+        took = int(when) * 1e-9 - struck
+        late = (int(wait) - waited[rank]) * 1e-9  # a busy machine's fault
+        longest = max(longest, took - late)
+        names = {int(each) for each in named.split(",")}
+        if not names <= lost:
+            complaints.append(f"rank {rank} names {named}, but lost {sorted(lost)}: {reason}")
+        named_all += names == lost
+        if took > trial.deadline + GRACE + late:
+            complaints.append(f"rank {rank} noticed after {took:.2f} s, of which it waited "
+                              f"{late:.2f} s for a core: {reason}")
+    return complaints, longest, named_all
+
+
+def run_all(mpiexec, program, seed, numbers, jobs):
+    """Whether all is well."""
+    trials = [Trial(seed, number) for number in numbers]
+    failed, longest, named, survivors = 0, 0.0, 0, 0
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        output = None if len(trials) == 1 else subprocess.DEVNULL
+        outcomes = pool.map(lambda trial: run(trial, mpiexec, program, output), trials)
+        for trial, (complaints, wait, named_all) in zip(trials, outcomes):
+            longest = max(longest, wait)
+            named += named_all
+            survivors += len(trial.lost())
+            failed += bool(complaints)
+            if complaints or len(trials) == 1:
+                print("\n  ".join([trial.describe(), *complaints]), flush=True)
+    print(f"{failed} of {len(trials)} trials failed; the longest wait was {longest:.2f} s; "
+          f"{named} of {survivors} survivors named all who were lost, the others some of them")
+    return failed == 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mpiexec")
+    parser.add_argument("ranks")
+    parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--trial", type=int)
+    arguments = parser.parse_args()
+    if not cluster.is_possible():
+        print(cluster.SKIPPED)
+        return 0
+    numbers = ([arguments.trial] if arguments.trial is not None else
+               range(arguments.first, arguments.first + arguments.trials))
+    well = run_all(arguments.mpiexec, arguments.ranks, arguments.seed, numbers, arguments.jobs)
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

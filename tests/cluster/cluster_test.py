@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""Jobs on several hosts whose wires are slow or cut, and whose ranks are killed or stopped:
+cluster_test.py MPIEXEC RANKS (see ranks.cpp) [MNIST_DIST]
+"""
+import contextlib
+import glob
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import cluster
+import cluster_faults
+
+sys.path.insert(0, str(Path(__file__).absolute().parents[1] / "example"))
+
+import short_mnist  # noqa: E402
+
+SEGMENTS = "/dev/shm/*vader_segment.node[0-9]*"  # of Open MPI, named after the host
+
+
+def run(hosts, mpiexec, program, what, timeout, event, seconds):
+    """Starts two ranks on each host; after event() they have `seconds` to come to an end."""
+    ranks = 2 * hosts.nodes
+    job = hosts.start(mpiexec, ranks, [program, what, hosts.directory],
+                      {"TUTTI_TIMEOUT": str(timeout)})
+    try:
+        texts = hosts.wait_until(ranks, 90, lambda text: True)
+        assert None not in texts, f"the ranks did not begin: {texts}"
+        event()
+        start = time.monotonic()
+        texts = hosts.wait_until(ranks, seconds, lambda text: text != "ready")
+        return texts, time.monotonic() - start
+    finally:
+        job.kill()
+        job.wait()
+
+
+def test_hosts_have_names_and_memory_of_their_own(*_):
+    show = ["sh", "-c", "hostname; stat -c %d /dev/shm; read line"]
+    with cluster.Cluster(2, 1) as hosts, contextlib.ExitStack() as stack:
+        shells = [stack.enter_context(subprocess.Popen(
+            cluster.enter(hosts.directory, node, show), stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True)) for node in ("node1", "node2")]
+        shown = [[shell.stdout.readline().strip() for _ in range(2)] for shell in shells]
+    memory = {str(os.stat("/dev/shm").st_dev), *(device for _, device in shown)}
+    assert [name for name, _ in shown] == ["node1", "node2"], shown
+    assert len(memory) == 3, memory
+
+
+def test_every_call(mpiexec, program, _, layout):
+    """Each operation twice, with random arguments; the ranks know who shares a host."""
+    hosts, slots = layout
+    ranks = hosts * slots
+    with cluster.Cluster(hosts, slots) as nodes:
+        job = nodes.start(mpiexec, ranks, [program, "calls", nodes.directory, "1", "44"],
+                          {"TUTTI_TIMEOUT": "20"})
+        assert job.wait(90) == 0
+        texts = nodes.outcomes(ranks)
+        homes = ",".join(str(rank // slots * slots) for rank in range(ranks))
+        assert texts == [f"done {homes}"] * ranks, texts
+
+
+def test_training(mpiexec, _, mnist_dist, layout):
+    """The ranks learn together, on digits that the program draws if there is no MNIST."""
+    hosts, slots = layout
+    with cluster.Cluster(hosts, slots) as nodes:
+        log = os.path.join(nodes.directory, "run.json")
+        options = ["--epochs", "1", "--batch-size", "16", "--json", log]
+        if short_mnist.is_there():
+            short_mnist.write(nodes.directory, train=6000, t10k=1000)
+            options += ["--data-dir", nodes.directory]
+        job = nodes.start(mpiexec, hosts * slots, [mnist_dist, *options], {"TUTTI_TIMEOUT": "20"})
+        assert job.wait(120) == 0
+        with open(log, encoding="utf-8") as file:
+            epoch = json.loads(file.read().splitlines()[-1])
+        assert epoch["world_size"] == hosts * slots and epoch["eval_accuracy"] > 0.8, epoch
+
+
+def test_slow_is_not_lost(mpiexec, program, _):
+    """Each call moves bytes for longer than the deadline."""
+    with cluster.Cluster(2, 2) as hosts:
+        hosts.rate("node1", "10mbit")
+        texts, took = run(hosts, mpiexec, program, "slow", 2, lambda: None, 60)
+        assert texts == ["done"] * 4, texts
+        assert took > 2, f"{took:.1f} s: the wire was not slow"
+
+
+def test_wrong_interfaces_are_refused_by_name(mpiexec, program, _):
+    """Where Open MPI by itself would wait: at once, on each host."""
+    has = r"lo \(127.0.0.1\), eth0 \(10.213.77.[12]\)"
+    none = f"which is no interface of node[12] that is up and has an IPv4 address; there are {has}"
+    loopback = f"which is loopback: other hosts are not reached by it; node[12] has {has}"
+    own, theirs = "TUTTI_SOCKET_IFNAME", "OMPI_MCA_btl_tcp_if_include"
+    with cluster.Cluster(2, 1) as hosts:
+        for value, interface, expected in (
+                ("eth9", "eth0", f"{own} has 'eth9', {none}"),
+                ("lo", "eth0", f"{own} has 'lo', {loopback}"),
+                (None, "eth9", f"{theirs} has 'eth9', {none}"),
+                (None, "lo", f"{theirs} has 'lo', {loopback}"),
+                (None, "10.9.0.0/16", f"{theirs} has '10.9.0.0/16', {none}"),
+                ("eth", "lo", f"{own} is 'eth' (eth0), but Open MPI was told {theirs} = 'lo': "
+                              "say it once|" + f"{theirs} has 'lo', {loopback}")):
+            hosts.interface = interface
+            variables = {"TUTTI_TIMEOUT": "60"} | ({own: value} if value else {})
+            job = hosts.start(mpiexec, 2, [program, "join", hosts.directory], variables)
+            job.wait(20)
+            texts = hosts.outcomes(2)
+            assert all(re.fullmatch(expected, text or "") for text in texts), (value, texts)
+            for rank in range(2):
+                os.remove(os.path.join(hosts.directory, f"rank.{rank}"))
+
+
+def test_the_interface_that_is_named_carries_all(mpiexec, program, _):
+    """And is logged."""
+    with cluster.Cluster(2, 1) as hosts:
+        hosts.add_network()
+        hosts.interface = None
+        job = hosts.start(mpiexec, 2, [program, "slow", hosts.directory],
+                          {"TUTTI_TIMEOUT": "20", "TUTTI_SOCKET_IFNAME": "=eth1",
+                           "TUTTI_LOG": "info"}, stderr=subprocess.PIPE, text=True)
+        _, said = job.communicate(timeout=60)
+        assert hosts.outcomes(2) == ["done"] * 2, hosts.outcomes(2)
+        assert "tutti info: to other hosts by eth1 (10.213.78.1)\n" in said, said
+        sent = {name: hosts.sent("node1", name) for name in ("eth0", "eth1")}
+        assert sent["eth1"] > 5 << 20 > 10 * sent["eth0"], sent
+
+
+def test_one_story_on_each_side_of_a_cut(mpiexec, program, _, timeout, seconds):
+    """Those who cannot reach a host name all of its ranks, and all of them say the same."""
+    with cluster.Cluster(3, 2) as hosts:
+        texts, took = run(hosts, mpiexec, program, "barriers", timeout,
+                          lambda: hosts.cut("node3"), seconds)
+        here = "lost rank 4, rank 5: no answer from the host of ranks 4, 5"
+        there = ("lost rank 0, rank 1, rank 2, rank 3: "
+                 "no answer from the hosts of ranks 0, 1 and of ranks 2, 3")
+        assert texts == [here] * 4 + [there] * 2, (took, texts)
+
+
+def test_faults(mpiexec, program, _):
+    """Each kind on 2x2 and 3x1; `cluster_faults.py` runs as many as it is asked for."""
+    assert cluster_faults.run_all(mpiexec, program, seed=1, numbers=range(12), jobs=4)
+
+
+def test_hosts_that_fail_half_way_leave_nothing(*_):
+    class Failing(cluster.Cluster):
+        def plug(self, name, number):
+            super().plug(name, number)
+            if name == "node1":
+                raise InterruptedError
+
+    hosts = Failing(2, 1)
+    try:
+        with hosts:
+            assert False, "must not come here"
+    except InterruptedError:
+        pass
+    left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    assert f"{hosts.prefix}-" not in left, left
+    assert not os.path.exists(hosts.directory)
+
+
+def main():
+    programs = sys.argv[1:3] + (sys.argv[3:] or [None])
+    if not cluster.is_possible():
+        print(cluster.SKIPPED)
+        return
+    before = set(glob.glob(SEGMENTS))
+    layouts = ((2, 2), (3, 1))
+    tests = [(test_hosts_that_fail_half_way_leave_nothing,),
+             (test_hosts_have_names_and_memory_of_their_own,),
+             *((test_every_call, layout) for layout in layouts),
+             *((test_training, layout) for layout in layouts if programs[2]),
+             # The deadline of 2 s, or else 10 s without a heartbeat, and room for a busy machine.
+             (test_slow_is_not_lost,),
+             (test_wrong_interfaces_are_refused_by_name,),
+             (test_the_interface_that_is_named_carries_all,),
+             (test_one_story_on_each_side_of_a_cut, 2, 6),
+             (test_one_story_on_each_side_of_a_cut, 300, 15),
+             (test_faults,)]
+    for test, *arguments in tests:
+        start = time.monotonic()
+        test(*programs, *arguments)
+        print(f"{test.__name__}{tuple(arguments)}: {time.monotonic() - start:.1f} s", flush=True)
+    left = set(glob.glob(SEGMENTS)) - before
+    assert not left, left
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+// What ranks do on hosts whose network is slow or fails:
+//
+//   ranks slow|barriers|join DIRECTORY
+//   ranks calls DIRECTORY SEED [STEPS]
+//
+// `slow` moves a few MiB by several calls and checks them; `barriers` goes on until a rank is lost,
+// `join` ends at once; `calls` makes every call of tutti's with random arguments, in random order,
+// checks each result, and goes on for so many steps or until a rank is lost. Each rank writes what
+// became of it to DIRECTORY/rank.N, since a host may be out of reach then: "ready", "done" or what
+// it was told. In `calls` that is "ready PID HOSTS" (the host of each rank, by its lowest),
+// "done HOSTS", and of a loss "lost NANOSECONDS WAITED RANKS REASON": when, by the clock that all
+// processes of the machine share, for how long this process has waited for a core, and who.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "rig/steps.hpp"
+#include "rig/trial.hpp"
+#include "support/data.hpp"
+#include "support/waited_for_a_core.hpp"
+#include "tutti/communicator.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::test {
+namespace {
+
+constexpr std::int64_t kCount = 5 << 18;  // 5 MiB of floats
+
+void expect(bool holds, const char* what) {
+  if (!holds) throw Error(std::string(what) + " gave a wrong result");
+}
+
+bool all_are(const std::vector<float>& data, float value) {
+  for (const float element : data) {
+    if (element != value) return false;
+  }
+  return true;
+}
+
+void move_much(Communicator& communicator) {
+  const int rank = communicator.global_rank();
+  const int last = communicator.world_size() - 1;
+  std::vector<float> data(static_cast<std::size_t>(kCount), rank == 0 ? 7.0F : 0.0F);
+  communicator.broadcast(std::span<float>(data), 0);
+  expect(all_are(data, 7.0F), "broadcast");
+  data.assign(data.size(), static_cast<float>(rank));
+  if (rank == 0) communicator.send(std::span<const float>(data), last);
+  if (rank == last) {
+    communicator.recv(std::span<float>(data), 0);
+    expect(all_are(data, 0.0F), "send and recv");
+  }
+  communicator.barrier();  // all but two ranks have waited here while the message travelled
+  data.assign(data.size() / 4, 1.0F);
+  communicator.all_reduce(std::span<float>(data));
+  expect(all_are(data, static_cast<float>(last + 1)), "all_reduce");
+  std::vector<float> out(data.size());
+  communicator.all_to_all(std::span<const float>(data), std::span<float>(out));
+  expect(all_are(out, static_cast<float>(last + 1)), "all_to_all");
+}
+
+std::string listed(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
+  return text;
+}
+
+/** A step of every operation, in an order and with arguments that the seed decides. Without those
+ * of parts of the ranks, where who is lost to one is not to all. */
+Trial every_call(int ranks, std::uint64_t seed, bool parts) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](std::size_t limit) { return static_cast<int>(random() % limit); };
+  Trial trial;
+  trial.seed = seed;
+  trial.ranks = ranks;
+  trial.start = Start::mpi;
+  trial.parameters = {1 + below(9000), 1 + below(9000), 1 + below(9000)};
+  for (int op = 0; op <= static_cast<int>(Op::allocate); ++op) {
+    Step step;
+    step.op = static_cast<Op>(op);
+    if (step.op == Op::split && !parts) continue;
+    if (step.op != Op::sparse_all_reduce) {
+      step.dtype = kDTypes[static_cast<std::size_t>(below(kDTypes.size()))];
+      const auto reduces = reductions(step.dtype);
+      step.reduce = reduces[static_cast<std::size_t>(below(reduces.size()))];
+    }
+    const bool scans = step.op == Op::scan || step.op == Op::exscan;
+    if (scans && step.reduce.kind == ReduceKind::average) step.reduce = Reduce::sum;
+    step.count = (std::int64_t{1} << below(19)) + below(3);
+    if (has_many_parts(step.op)) step.count = step.count / ranks + 1;
+    step.place = static_cast<Place>(below(3));
+    step.root = below(static_cast<std::size_t>(ranks));
+    step.mode = static_cast<DistMode>(below(5));
+    trial.program.push_back(step);
+  }
+  std::shuffle(trial.program.begin(), trial.program.end(), random);
+  return trial;
+}
+
+/** The lowest rank of each rank's host. */
+std::vector<int> hosts_of(Communicator& communicator) {
+  std::vector<int> hosts(static_cast<std::size_t>(communicator.world_size()));
+  const int lowest = communicator.global_rank() - communicator.local_rank();
+  communicator.all_gather(std::span<const int>(&lowest, 1), std::span<int>(hosts));
+  return hosts;
+}
+
+using Say = std::function<void(const std::string&)>;
+
+void call_everything(const Say& say, std::uint64_t seed, std::optional<std::uint64_t> last) {
+  const auto world = std::make_shared<Communicator>();
+  const Trial trial = every_call(world->world_size(), seed, last.has_value());
+  std::vector<int> members;
+  Steps steps(trial, world, members);
+  steps.before_call = [] {};
+  const std::vector<int> hosts = hosts_of(*world);
+  say("ready " + std::to_string(::getpid()) + " " + listed(hosts));
+  try {
+    for (std::uint64_t number = 0; !last || number < *last; ++number) {
+      steps.run(trial.program[number % trial.program.size()], number);
+    }
+    world->barrier();
+    say("done " + listed(hosts));
+  } catch (const PeerLost& error) {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    std::vector<int> lost;
+    for (const int rank : error.ranks()) lost.push_back(members[static_cast<std::size_t>(rank)]);
+    say("lost " + std::to_string(std::chrono::nanoseconds(now).count()) + " " +
+        std::to_string(waited_for_a_core()) + " " + listed(lost) + " " + error.what());
+  }
+}
+
+/** Meets the others, who may take longer to start than the deadline of the test. */
+void start_mpi() {
+  Communicator communicator(CommOptions{.timeout = std::chrono::seconds(60)});
+  communicator.barrier();
+}
+
+int run(const std::vector<std::string>& arguments) {
+  const std::string& what = arguments[0];
+  const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  const std::string name = arguments[1] + "/rank." + (rank == nullptr ? "0" : rank);
+  const Say say = [&](const std::string& text) {
+    std::ofstream(name + ".new") << text;
+    std::rename((name + ".new").c_str(), name.c_str());
+  };
+  try {
+    start_mpi();
+    if (what == "calls") {
+      std::optional<std::uint64_t> last;
+      if (arguments.size() > 3) last = std::stoull(arguments[3]);
+      call_everything(say, std::stoull(arguments.at(2)), last);
+      return 0;
+    }
+    Communicator communicator;
+    communicator.barrier();
+    say("ready");
+    if (what == "slow") move_much(communicator);
+    while (what == "barriers") communicator.barrier();
+    say("done");
+  } catch (const std::exception& error) {
+    say(error.what());
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace tutti::test
+
+int main(int argc, char** argv) {
+  if (argc < 3) return 2;
+  return tutti::test::run({argv + 1, argv + argc});
+}

@@ -1,0 +1,101 @@
+// Draws what a trial does.
+#include <algorithm>
+#include <array>
+#include <random>
+#include <string_view>
+
+#include "simulation/trial.hpp"
+
+namespace tutti::test::simulated {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+class Draws {
+ public:
+  explicit Draws(std::uint64_t seed) : engine_(seed) {}
+  /** From 0 to below - 1. */
+  std::int64_t below(std::int64_t below) {
+    return static_cast<std::int64_t>(engine_() % static_cast<std::uint64_t>(below));
+  }
+  int one_of(int count) { return static_cast<int>(below(count)); }
+  bool once_in(int times) { return below(times) == 0; }
+  /** From 0 to 2^bits, small ones as often as large ones. */
+  std::int64_t size(int bits) { return below((std::int64_t{1} << below(bits + 1)) + 1); }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+constexpr std::array<DType, 6> kTypes{DType::f32,  DType::f64, DType::f16,
+                                      DType::bf16, DType::i64, DType::u8};
+constexpr std::array<std::string_view, kStepKinds> kStepNames{
+    "agree",     "all_gather", "all_gather_v",     "all_to_all_v",
+    "broadcast", "all_reduce", "reduce_scatter_v", "reduce"};
+constexpr std::array<std::string_view, kFaultKinds> kFaultNames{
+    "none",        "killed",    "crashed", "cut off", "stopped",
+    "interrupted", "unplugged", "slowed",  "absent",  "left"};
+
+Step draw_step(Draws& draws, int ranks) {
+  Step step{};
+  step.kind = static_cast<StepKind>(draws.one_of(kStepKinds));
+  step.dtype = kTypes[static_cast<std::size_t>(draws.one_of(std::ssize(kTypes)))];
+  step.reduce = draws.once_in(2) ? Reduce::sum : Reduce::max;
+  // Few large ones: thousands of trials are to take seconds.
+  step.count = draws.size(draws.once_in(20) ? 17 : ranks > 16 ? 8 : 11);
+  step.root = draws.one_of(ranks);
+  step.late = draws.one_of(ranks);
+  step.late_by = microseconds(draws.once_in(3) ? draws.size(20) : 0);
+  return step;
+}
+
+}  // namespace
+
+Plan draw_plan(std::uint64_t seed) {
+  Draws draws(seed);
+  Plan plan{};
+  plan.hosts = static_cast<int>(2 + draws.below(draws.once_in(12) ? 63 : 7));
+  plan.ranks = plan.hosts <= 16 && draws.once_in(4) ? 1 + draws.one_of(3) : 1;
+  const int ranks = plan.hosts * plan.ranks;
+  plan.model.latency = microseconds(1 + draws.size(8));
+  plan.model.jitter = draws.once_in(2) ? microseconds(draws.size(10)) : microseconds(0);
+  plan.model.overhead = std::chrono::nanoseconds(draws.size(12));
+  plan.model.bytes_per_second = 1e7 * static_cast<double>(1 + draws.size(10));
+  plan.timeout = milliseconds(1000 + draws.below(2000));
+  const int steps = 1 + draws.one_of(6);
+  for (int i = 0; i < steps; ++i) plan.steps.push_back(draw_step(draws, ranks));
+  if (draws.once_in(2)) {
+    plan.fault.kind = static_cast<FaultKind>(draws.one_of(kFaultKinds));
+    plan.fault.rank = draws.one_of(ranks);
+    plan.fault.at = microseconds(draws.size(21));
+    plan.fault.factor = static_cast<double>(1 + draws.size(5));
+    plan.fault.step = draws.one_of(steps);
+  }
+  return plan;
+}
+
+std::string describe(const Plan& plan) {
+  const auto text = [](microseconds time) { return std::to_string(time.count()) + " us"; };
+  std::string line = std::to_string(plan.hosts) + "x" + std::to_string(plan.ranks) + ", latency " +
+                     text(std::chrono::duration_cast<microseconds>(plan.model.latency)) +
+                     ", jitter " +
+                     text(std::chrono::duration_cast<microseconds>(plan.model.jitter)) + ", " +
+                     std::to_string(plan.model.bytes_per_second / 1e6) + " MB/s, deadline " +
+                     text(plan.timeout) + ";";
+  for (const Step& step : plan.steps) {
+    line += " " + std::string(kStepNames[static_cast<std::size_t>(step.kind)]) + "(" +
+            std::to_string(step.count) + " " + std::string(name_of(step.dtype)) + ", root " +
+            std::to_string(step.root) + ", rank " + std::to_string(step.late) + " late by " +
+            text(step.late_by) + ")";
+  }
+  const Fault& fault = plan.fault;
+  line += "; fault: " + std::string(kFaultNames[static_cast<std::size_t>(fault.kind)]);
+  if (fault.kind != FaultKind::none) {
+    line += ", rank " + std::to_string(fault.rank) + " at " + text(fault.at) + ", step " +
+            std::to_string(fault.step) + ", factor " + std::to_string(fault.factor);
+  }
+  return line;
+}
+
+}  // namespace tutti::test::simulated

@@ -1,0 +1,83 @@
+// Runs random programs on simulated hosts, one for each seed.
+//
+//     simulation --seeds N [--first S]    N of them; prints those that fail, and exits with 1
+//     simulation --seed S                 one, and how each rank has ended
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <string_view>
+
+#include "simulation/trial.hpp"
+#include "tutti/log.hpp"
+
+namespace {
+
+using tutti::test::simulated::Outcome;
+using tutti::test::simulated::Plan;
+
+struct Options {
+  std::uint64_t first = 1;
+  std::uint64_t seeds = 1000;
+  bool verbose = false;
+};
+
+bool parse(int argc, char** argv, Options& options) {
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string_view name = argv[i];
+    const std::uint64_t value = std::stoull(argv[i + 1]);
+    if (name == "--seeds") {
+      options.seeds = value;
+    } else if (name == "--first") {
+      options.first = value;
+    } else if (name == "--seed") {
+      options = {value, 1, true};
+    } else {
+      return false;
+    }
+  }
+  return argc % 2 == 1;
+}
+
+/** Whether all was as it must be. */
+bool run(std::uint64_t seed, bool verbose) {
+  const Plan plan = tutti::test::simulated::draw_plan(seed);
+  Outcome outcome;
+  try {
+    outcome = run_trial(plan, seed);
+  } catch (const std::exception& error) {
+    outcome.complaints.emplace_back(error.what());
+  }
+  if (!outcome.complaints.empty() || verbose) {
+    std::printf("seed %llu: %s%s\n", static_cast<unsigned long long>(seed), describe(plan).c_str(),
+                outcome.story.c_str());
+  }
+  constexpr std::size_t kMost = 5;
+  const std::size_t count = std::min(outcome.complaints.size(), kMost);
+  for (std::size_t i = 0; i < count; ++i) {
+    std::printf("seed %llu FAILED: %s\n", static_cast<unsigned long long>(seed),
+                outcome.complaints[i].c_str());
+  }
+  return outcome.complaints.empty();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  if (!parse(argc, argv, options)) {
+    std::fputs("usage: simulation --seeds N [--first S] | --seed S\n", stderr);
+    return 2;
+  }
+  // What ranks would say of their losses is judged here.
+  tutti::set_log_sink(
+      {[](tutti::LogLevel) { return false; }, [](tutti::LogLevel, std::string_view) {}});
+  std::uint64_t failed = 0;
+  for (std::uint64_t i = 0; i < options.seeds; ++i) {
+    if (!run(options.first + i, options.verbose)) ++failed;
+  }
+  std::printf("%llu seeds, %llu failed\n", static_cast<unsigned long long>(options.seeds),
+              static_cast<unsigned long long>(failed));
+  return failed == 0 ? 0 : 1;
+}

@@ -1,0 +1,165 @@
+// Fills in, calls, and compares.
+#include "simulation/steps.hpp"
+
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "device/cpu/reduction.hpp"
+#include "support/data.hpp"
+
+namespace tutti::test::simulated {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+void require(bool holds, const char* call) {
+  if (!holds) throw std::logic_error(std::string("wrong result of ") + call);
+}
+
+/** What `from` has for `to` in an exchange, byte by byte. */
+std::byte byte_of(std::size_t number, int from, int to, std::int64_t i) {
+  return static_cast<std::byte>(scrambled(from * 97 + to + static_cast<int>(number) * 7, i, 256));
+}
+
+/** Of a block that goes from one to another; some are empty. */
+std::int64_t length_of(const Step& step, int from, int to) {
+  return (from * 5 + to * 3) % 4 * step.count / 3;
+}
+
+/** One collective of one rank. */
+struct Call {
+  HostGroup& group;
+  const Step& step;
+  std::size_t number;
+
+  int size() const { return group.size(); }
+  int own() const { return group.position(); }
+  std::int64_t width() const { return size_of(step.dtype); }
+  cpu::Combine combine() const { return combine_of(step.reduce, size()); }
+
+  Bytes contribution_of(std::int64_t count) const {
+    Bytes bytes(static_cast<std::size_t>(count * width()));
+    fill(View(bytes.data(), count, step.dtype),
+         [&](std::int64_t i) { return contribution(step.dtype, step.reduce.kind, own(), i); });
+    return bytes;
+  }
+  bool is_reduced(const Bytes& data, std::int64_t begin, std::int64_t count) const {
+    const ConstView part(data.data() + begin * width(), count, step.dtype);
+    return static_cast<bool>(holds(
+        part, [&](std::int64_t i) { return reduced(step.dtype, step.reduce, size(), begin + i); }));
+  }
+  std::vector<std::int64_t> uneven_offsets() const {
+    std::vector<std::int64_t> offsets{0};
+    for (int i = 0; i < size(); ++i) offsets.push_back(offsets.back() + length_of(step, i, 1));
+    return offsets;
+  }
+  void fill_block(Bytes& bytes, std::int64_t begin, std::int64_t end, int from, int to) const {
+    for (std::int64_t i = begin; i < end; ++i) {
+      bytes[static_cast<std::size_t>(i)] = byte_of(number, from, to, i - begin);
+    }
+  }
+  bool is_block(const Bytes& bytes, std::int64_t begin, std::int64_t end, int from, int to) const {
+    for (std::int64_t i = begin; i < end; ++i) {
+      if (bytes[static_cast<std::size_t>(i)] != byte_of(number, from, to, i - begin)) return false;
+    }
+    return true;
+  }
+
+  void agree() const {
+    // Every fourth time one of them differs.
+    const bool same = step.count % 4 != 0;
+    const std::uint64_t hash = 17 + (!same && own() == step.root ? 1U : 0U);
+    const bool agreed = group.agree(hash);
+    require(agreed == same, "agree");
+  }
+  void all_gather() const {
+    const std::int64_t block = step.count;
+    Bytes out(static_cast<std::size_t>(block * size()));
+    fill_block(out, own() * block, (own() + 1) * block, own(), 0);
+    group.all_gather({out.data() + own() * block, static_cast<std::size_t>(block)}, out);
+    for (int i = 0; i < size(); ++i) {
+      require(is_block(out, i * block, (i + 1) * block, i, 0), "all_gather");
+    }
+  }
+  void all_gather_v() const {
+    const std::vector<std::int64_t> offsets = uneven_offsets();
+    Bytes data(static_cast<std::size_t>(offsets.back()));
+    const auto at = [&](int i) { return offsets[static_cast<std::size_t>(i)]; };
+    fill_block(data, at(own()), at(own() + 1), own(), 1);
+    group.all_gather_v(data.data(), offsets);
+    for (int i = 0; i < size(); ++i) {
+      require(is_block(data, at(i), at(i + 1), i, 1), "all_gather_v");
+    }
+  }
+  void all_to_all_v() const {
+    std::vector<std::int64_t> leaving{0};
+    std::vector<std::int64_t> arriving{0};
+    for (int other = 0; other < size(); ++other) {
+      leaving.push_back(leaving.back() + length_of(step, own(), other));
+      arriving.push_back(arriving.back() + length_of(step, other, own()));
+    }
+    Bytes in(static_cast<std::size_t>(leaving.back()));
+    Bytes out(static_cast<std::size_t>(arriving.back()));
+    for (std::size_t i = 0; i < leaving.size() - 1; ++i) {
+      fill_block(in, leaving[i], leaving[i + 1], own(), static_cast<int>(i));
+    }
+    group.all_to_all_v(in.data(), leaving, out.data(), arriving);
+    for (std::size_t i = 0; i < arriving.size() - 1; ++i) {
+      require(is_block(out, arriving[i], arriving[i + 1], static_cast<int>(i), own()),
+              "all_to_all_v");
+    }
+  }
+  void broadcast() const {
+    Bytes data(static_cast<std::size_t>(step.count));
+    if (own() == step.root) fill_block(data, 0, step.count, step.root, 0);
+    group.broadcast(data.data(), step.count, step.root);
+    require(is_block(data, 0, step.count, step.root, 0), "broadcast");
+  }
+  void all_reduce() const {
+    Bytes data = contribution_of(step.count);
+    group.all_reduce(data.data(), step.count, step.dtype, combine());
+    require(is_reduced(data, 0, step.count), "all_reduce");
+  }
+  void reduce_scatter_v() const {
+    const std::vector<std::int64_t> offsets = uneven_offsets();
+    Bytes data = contribution_of(offsets.back());
+    group.reduce_scatter_v(data.data(), offsets, step.dtype, combine());
+    const auto own_block = static_cast<std::size_t>(own());
+    require(is_reduced(data, offsets[own_block], offsets[own_block + 1] - offsets[own_block]),
+            "reduce_scatter_v");
+  }
+  void reduce() const {
+    Bytes data = contribution_of(step.count);
+    group.reduce(data.data(), step.count, step.dtype, combine(), step.root);
+    if (own() == step.root) require(is_reduced(data, 0, step.count), "reduce");
+  }
+};
+
+}  // namespace
+
+void run_step(HostGroup& group, const Step& step, std::size_t number) {
+  const Call call{group, step, number};
+  switch (step.kind) {
+    case StepKind::agree:
+      return call.agree();
+    case StepKind::all_gather:
+      return call.all_gather();
+    case StepKind::all_gather_v:
+      return call.all_gather_v();
+    case StepKind::all_to_all_v:
+      return call.all_to_all_v();
+    case StepKind::broadcast:
+      return call.broadcast();
+    case StepKind::all_reduce:
+      return call.all_reduce();
+    case StepKind::reduce_scatter_v:
+      return call.reduce_scatter_v();
+    case StepKind::reduce:
+      return call.reduce();
+  }
+}
+
+}  // namespace tutti::test::simulated

@@ -1,0 +1,232 @@
+// Runs a plan on simulated hosts, and judges how each rank has ended.
+#include "simulation/trial.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <stdexcept>
+
+#include "base/text.hpp"
+#include "comm/hosts/group.hpp"
+#include "comm/simulation/wire.hpp"
+#include "device/cpu/reduction.hpp"
+#include "simulation/steps.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::test::simulated {
+namespace {
+
+using simulation::Cluster;
+using simulation::Process;
+using simulation::Scheduler;
+using simulation::SimulatedWire;
+
+/** How much later than its deadline each rank must know of a loss. */
+constexpr std::chrono::milliseconds kToFindOut{1000};
+/** Until what is stopped for good goes on, to hear what the others did meanwhile. */
+constexpr std::chrono::seconds kStopped{60};
+constexpr std::chrono::seconds kHang{200};
+/** Leaves its communicator in the middle. */
+struct Leaves {};
+
+/** How a rank has ended. */
+struct Ending {
+  bool ended = false;
+  bool completed = false;
+  bool left = false;
+  std::vector<int> lost;
+  std::string text;  ///< of its exception
+  bool other_error = false;
+  Scheduler::Time at;
+};
+
+class Trial {
+ public:
+  Trial(const Plan& plan, std::uint64_t seed)
+      : plan_(plan),
+        cluster_(plan.hosts, plan.ranks, plan.model, seed),
+        endings_(static_cast<std::size_t>(cluster_.size())),
+        begun_(cluster_.scheduler().now()) {}
+
+  Outcome run() {
+    arrange_fault();
+    cluster_.start([this](Process& process) { live(process); });
+    cluster_.scheduler().run(begun_ + kHang);
+    judge();
+    return std::move(outcome_);
+  }
+
+ private:
+  void arrange_fault();
+  void live(Process& process);
+  void work(SimulatedWire& wire, Process& process);
+  void judge();
+  void judge(int rank, const Ending& ending);
+  bool may_be_blamed(int rank, int by) const;
+  void complain(const std::string& what) { outcome_.complaints.push_back(what); }
+  Ending& ending_of(int rank) { return endings_[static_cast<std::size_t>(rank)]; }
+  int host_at_fault() const { return cluster_.layout().host_of(plan_.fault.rank); }
+
+  const Plan& plan_;
+  Cluster cluster_;
+  std::vector<Ending> endings_;
+  Scheduler::Time begun_;
+  std::optional<Scheduler::Time> struck_;
+  Outcome outcome_;
+};
+
+// --- What happens -------------------------------------------------------------------------------
+
+void Trial::arrange_fault() {
+  const Fault& fault = plan_.fault;
+  const int rank = fault.rank;
+  const int host = host_at_fault();
+  Scheduler& scheduler = cluster_.scheduler();
+  const auto strike = [&](std::function<void()> what) {
+    scheduler.at(begun_ + fault.at, [this, what = std::move(what)] {
+      struck_ = cluster_.scheduler().now();
+      what();
+    });
+  };
+  const auto mend = [&](Scheduler::Duration after, std::function<void()> what) {
+    scheduler.at(begun_ + fault.at + after, std::move(what));
+  };
+  switch (fault.kind) {
+    case FaultKind::killed:
+      return strike([this, rank] { cluster_.kill(rank); });
+    case FaultKind::crashed:
+      return strike([this, host] { cluster_.crash(host); });
+    case FaultKind::cut_off:
+      return strike([this, host] { cluster_.cut_off(host); });
+    case FaultKind::stopped:
+      strike([this, rank] { cluster_.stop(rank); });
+      return mend(kStopped, [this, rank] { cluster_.continue_process(rank); });
+    case FaultKind::interrupted:
+      strike([this, rank] { cluster_.stop(rank); });
+      return mend(plan_.timeout / 4, [this, rank] { cluster_.continue_process(rank); });
+    case FaultKind::unplugged:
+      strike([this, host] { cluster_.cut_off(host); });
+      return mend(plan_.timeout / 4, [this, host] { cluster_.plug_in(host); });
+    case FaultKind::slowed:
+      return strike([this, host] { cluster_.network().slow_down(host, plan_.fault.factor); });
+    default:
+      return;
+  }
+}
+
+void Trial::work(SimulatedWire& wire, Process& process) {
+  std::vector<int> members(static_cast<std::size_t>(wire.size()));
+  std::iota(members.begin(), members.end(), 0);
+  HostGroup group(wire, members);
+  for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
+    const Step& step = plan_.steps[i];
+    if (static_cast<int>(i) == plan_.fault.step && wire.rank() == plan_.fault.rank) {
+      if (plan_.fault.kind == FaultKind::absent || plan_.fault.kind == FaultKind::left) {
+        struck_ = cluster_.scheduler().now();
+      }
+      if (plan_.fault.kind == FaultKind::absent) process.compute(plan_.timeout * 4);
+      if (plan_.fault.kind == FaultKind::left) throw Leaves();
+    }
+    if (step.late == wire.rank()) process.compute(step.late_by);
+    const WaitGraph::CallScope call(process.wait_graph());
+    run_step(group, step, i);
+  }
+}
+
+void Trial::live(Process& process) {
+  Ending& ending = ending_of(process.rank());
+  SimulatedWire wire(process, 1, plan_.timeout);
+  try {
+    wire.connect();
+    work(wire, process);
+    ending.completed = true;
+  } catch (const Leaves&) {
+    ending.left = true;
+  } catch (const PeerLost& error) {
+    ending.lost = error.ranks();
+    ending.text = error.reason();
+  } catch (const std::exception& error) {
+    ending.other_error = true;
+    ending.text = error.what();
+  }
+  ending.at = cluster_.scheduler().now();
+  ending.ended = true;
+  wire.leave();
+}
+
+// --- What is said of it -------------------------------------------------------------------------
+
+/** Whether rank `by` may say of `rank` that it is lost. */
+bool Trial::may_be_blamed(int rank, int by) const {
+  const Layout& layout = cluster_.layout();
+  switch (plan_.fault.kind) {
+    case FaultKind::killed:
+    case FaultKind::stopped:
+    case FaultKind::absent:
+    case FaultKind::left:
+      return rank == plan_.fault.rank;
+    case FaultKind::crashed:
+      return layout.host_of(rank) == host_at_fault();
+    case FaultKind::cut_off:  // those on one side blame the other
+      return (layout.host_of(rank) == host_at_fault()) != (layout.host_of(by) == host_at_fault());
+    default:
+      return false;
+  }
+}
+
+void Trial::judge(int rank, const Ending& ending) {
+  const std::string who = "rank " + std::to_string(rank);
+  const bool victim = (plan_.fault.kind == FaultKind::killed && rank == plan_.fault.rank) ||
+                      (plan_.fault.kind == FaultKind::crashed &&
+                       cluster_.layout().host_of(rank) == host_at_fault());
+  if (!ending.ended) {
+    if (!victim) complain(who + " hangs");
+    return;
+  }
+  if (ending.other_error) return complain(who + ": " + ending.text);
+  if (ending.completed || ending.left) return;
+  for (const int lost : ending.lost) {
+    if (may_be_blamed(lost, rank)) continue;
+    complain(who + " blames rank " + std::to_string(lost) + ": " + ending.text);
+  }
+  if (!struck_) return complain(who + " lost somebody before anything had happened");
+  const bool slept = rank == plan_.fault.rank;
+  const auto after = std::chrono::duration_cast<std::chrono::microseconds>(ending.at - *struck_);
+  if (!slept) outcome_.after = std::max(outcome_.after, after);
+  auto limit = std::chrono::microseconds(plan_.timeout + kToFindOut);
+  for (const Step& step : plan_.steps) limit += step.late_by;
+  if (!slept && after > limit) {
+    complain(who + " knew of it " + std::to_string(after.count()) + " us later, not within " +
+             std::to_string(limit.count()));
+  }
+}
+
+void Trial::judge() {
+  std::set<std::string> stories;
+  for (int rank = 0; rank < cluster_.size(); ++rank) {
+    const Ending& ending = ending_of(rank);
+    judge(rank, ending);
+    std::string story = !ending.ended      ? "has not ended"
+                        : ending.completed ? "completed"
+                        : ending.left      ? "left"
+                                           : ranks_text(ending.lost) + ": " + ending.text;
+    const bool other_side = plan_.fault.kind == FaultKind::cut_off &&
+                            cluster_.layout().host_of(rank) == host_at_fault();
+    if (!ending.lost.empty() && !other_side) stories.insert(ranks_text(ending.lost));
+    outcome_.story += "\n  rank " + std::to_string(rank) + " " + story;
+    if (ending.ended) {
+      outcome_.story +=
+          " (" + std::to_string((ending.at - begun_) / std::chrono::microseconds(1)) + " us)";
+    }
+  }
+  if (stories.size() > 1) complain("there is more than one story");
+}
+
+}  // namespace
+
+Outcome run_trial(const Plan& plan, std::uint64_t seed) { return Trial(plan, seed).run(); }
+
+}  // namespace tutti::test::simulated

@@ -1,0 +1,83 @@
+// One run of a random program on simulated hosts, with what goes wrong there, and its judgement.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/simulation/network.hpp"
+#include "tutti/dtype.hpp"
+#include "tutti/reduce.hpp"
+
+namespace tutti::test::simulated {
+
+enum class StepKind : std::uint8_t {
+  agree,
+  all_gather,
+  all_gather_v,
+  all_to_all_v,
+  broadcast,
+  all_reduce,
+  reduce_scatter_v,
+  reduce,
+};
+inline constexpr int kStepKinds = 8;
+
+/** A collective. */
+struct Step {
+  StepKind kind;
+  DType dtype;
+  Reduce reduce;
+  std::int64_t count;
+  int root;
+  int late;                           ///< a rank that comes later than others,
+  std::chrono::microseconds late_by;  ///< by so much
+};
+
+enum class FaultKind : std::uint8_t {
+  none,
+  killed,       ///< a process
+  crashed,      ///< a host
+  cut_off,      ///< a host's cable
+  stopped,      ///< a process, for good
+  interrupted,  ///< a process, for less than a deadline
+  unplugged,    ///< a host's cable, for less than a deadline
+  slowed,       ///< a host's link
+  absent,       ///< a rank computes for longer than a deadline
+  left,         ///< a rank destroys its communicator
+};
+inline constexpr int kFaultKinds = 10;
+
+struct Fault {
+  FaultKind kind = FaultKind::none;
+  int rank = 0;  ///< or the host of it
+  std::chrono::microseconds at{};
+  double factor = 1;  ///< of a slow link
+  int step = 0;       ///< before which one the rank is absent, or leaves
+};
+
+struct Plan {
+  int hosts;
+  int ranks;  ///< on each host
+  simulation::NetworkModel model;
+  std::chrono::milliseconds timeout;
+  std::vector<Step> steps;
+  Fault fault;
+};
+
+/** What `seed` draws. */
+Plan draw_plan(std::uint64_t seed);
+/** One line on a plan. */
+std::string describe(const Plan& plan);
+
+struct Outcome {
+  std::vector<std::string> complaints;  ///< none if all is as it must be
+  std::string story;                    ///< how each rank has ended
+  std::chrono::microseconds after{};    ///< the fault, when the last rank knew of it
+};
+
+/** Runs `plan`; draws what is random on the wires from `seed`. */
+Outcome run_trial(const Plan& plan, std::uint64_t seed);
+
+}  // namespace tutti::test::simulated
