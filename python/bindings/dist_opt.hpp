@@ -20,7 +20,7 @@ namespace tutti::python {
 /** The base of tutti.opt.DistOpt: SINGA's methods, where a backward pass is a callable. */
 class PyDistOpt final : public Closable {
  public:
-  PyDistOpt(std::shared_ptr<SGD> optimizer, std::shared_ptr<PyCommunicator> communicator,
+  PyDistOpt(std::shared_ptr<Optimizer> optimizer, std::shared_ptr<PyCommunicator> communicator,
             const DistOptions& options)
       : communicator_(std::move(communicator)),
         shared_(communicator_->shared()),

@@ -1,4 +1,4 @@
-// tutti.opt: SGD, and what tutti.opt.DistOpt stands on.
+// What tutti.opt.DistOpt stands on.
 #include <pybind11/stl.h>
 
 #include <string>
@@ -6,43 +6,11 @@
 
 #include "compressor.hpp"
 #include "dist_opt.hpp"
+#include "optimizers.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::python {
 namespace {
-
-void bind_sgd(py::module_& module) {
-  const SgdOptions defaults;
-  py::class_<SGD, std::shared_ptr<SGD>>(
-      module, "SGD",
-      "Stochastic gradient descent with the formulas of torch.optim.SGD:\n\n"
-      "    d = g + weight_decay * p\n"
-      "    m = d at first, later momentum * m + (1 - dampening) * d\n"
-      "    p = p - lr * (d + momentum * m if nesterov else m)")
-      .def(py::init(
-               [](float lr, float momentum, float dampening, float weight_decay, bool nesterov) {
-                 return std::make_shared<SGD>(
-                     SgdOptions{lr, momentum, dampening, weight_decay, nesterov});
-               }),
-           py::arg("lr") = defaults.lr, py::arg("momentum") = defaults.momentum,
-           py::arg("dampening") = defaults.dampening,
-           py::arg("weight_decay") = defaults.weight_decay, py::arg("nesterov") = defaults.nesterov)
-      .def_property(
-          "lr", [](const SGD& sgd) { return sgd.options().lr; }, &SGD::set_lr,
-          "The learning rate; a new one takes effect with the next update.")
-      .def_property_readonly(
-          "momentum", [](const SGD& sgd) { return sgd.options().momentum; },
-          "How much of m is kept in an update.")
-      .def_property_readonly(
-          "dampening", [](const SGD& sgd) { return sgd.options().dampening; },
-          "How much of d is left out of m, after the first update.")
-      .def_property_readonly(
-          "weight_decay", [](const SGD& sgd) { return sgd.options().weight_decay; },
-          "How much of the parameter is added to its gradient.")
-      .def_property_readonly(
-          "nesterov", [](const SGD& sgd) { return sgd.options().nesterov; },
-          "Whether updates look ahead by momentum * m.");
-}
 
 using PyClass = py::class_<PyDistOpt, std::shared_ptr<PyDistOpt>>;
 
@@ -60,7 +28,7 @@ py::dict modes() {
   return result;
 }
 
-std::shared_ptr<PyDistOpt> make_dist_opt(std::shared_ptr<SGD> optimizer,
+std::shared_ptr<PyDistOpt> make_dist_opt(std::shared_ptr<Optimizer> optimizer,
                                          std::shared_ptr<PyCommunicator> communicator,
                                          std::int64_t bucket_elements, bool missing_as_zero,
                                          const std::string& half, float momentum, float clip_norm,
@@ -251,7 +219,7 @@ void bind_class(py::module_& module) {
 }  // namespace
 
 void bind_dist_opt(py::module_& module) {
-  bind_sgd(module);
+  bind_optimizers(module);
   bind_compressor(module);
   bind_class(module);
   module.attr("modes") = modes();

@@ -241,8 +241,10 @@ class Communicator:
     ) -> Event: ...
     def barrier(self, stream: Optional[Stream] = None) -> Event: ...
 
-class SGD:
+class Optimizer:
     lr: float
+
+class SGD(Optimizer):
     def __init__(
         self,
         lr: float = 0.1,
@@ -259,6 +261,48 @@ class SGD:
     def weight_decay(self) -> float: ...
     @property
     def nesterov(self) -> bool: ...
+
+class Adam(Optimizer):
+    def __init__(
+        self,
+        lr: float = 0.001,
+        betas: Tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None: ...
+    @property
+    def betas(self) -> Tuple[float, float]: ...
+    @property
+    def eps(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+
+class AdamW(Adam):
+    def __init__(
+        self,
+        lr: float = 0.001,
+        betas: Tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+    ) -> None: ...
+
+class Adagrad(Optimizer):
+    def __init__(
+        self,
+        lr: float = 0.01,
+        lr_decay: float = 0.0,
+        weight_decay: float = 0.0,
+        initial_accumulator_value: float = 0.0,
+        eps: float = 1e-10,
+    ) -> None: ...
+    @property
+    def lr_decay(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def initial_accumulator_value(self) -> float: ...
+    @property
+    def eps(self) -> float: ...
 
 modes: Dict[str, Tuple[str, Tuple[str, ...]]]
 
@@ -281,7 +325,7 @@ class Bucket:
 class DistOpt:
     def __init__(
         self,
-        opt: SGD,
+        opt: Optimizer,
         communicator: Communicator,
         bucket_elements: int,
         missing_as_zero: bool,

@@ -1,4 +1,5 @@
-"""SINGA's optimisers: SGD, and DistOpt, which averages gradients over all ranks."""
+"""SINGA's optimisers: SGD, Adam, AdamW and Adagrad, and DistOpt, which averages gradients over all
+ranks."""
 
 from __future__ import annotations
 
@@ -16,11 +17,24 @@ from typing import (
 )
 
 from tutti import _core, _identity, _torch  # _identity refuses another package's __init__.py
-from tutti._core import SGD, Bucket, Communicator, Event, NcclIdHolder, Site, Stream
+from tutti._core import (
+    SGD,
+    Adagrad,
+    Adam,
+    AdamW,
+    Bucket,
+    Communicator,
+    Event,
+    NcclIdHolder,
+    Optimizer,
+    Site,
+    Stream,
+)
 from tutti._types import Array, Emit, State
 from tutti.errors import InvalidArgument
 
-__all__ = ["MODES", "SGD", "Bucket", "Compressor", "DistOpt", "Mode", "Site"]
+__all__ = ["MODES", "SGD", "Adagrad", "Adam", "AdamW", "Bucket", "Compressor", "DistOpt", "Mode",
+           "Optimizer", "Site"]
 
 _THRESHOLD = 2097152  # SINGA's
 
@@ -146,7 +160,7 @@ class DistOpt(_core.DistOpt):
     missing_as_zero: a parameter that a pass leaves out counts as a zero gradient.
     momentum_correction, clip_norm, warm_up_epochs, epoch_steps: for sparse updates, after Deep
         Gradient Compression (Lin et al., ICLR 2018): the momentum that is applied before the
-        selection (SGD then has none); the norm to which each gradient is clipped, over
+        selection (the optimiser then has none); the norm to which each gradient is clipped, over
         sqrt(world_size); and the number of epochs, of epoch_steps steps each, in which the
         density of topK falls to spars.
     timeout: seconds that any wait may last; TUTTI_TIMEOUT, or else 300.
@@ -154,7 +168,7 @@ class DistOpt(_core.DistOpt):
 
     def __init__(
         self,
-        opt: Optional[SGD] = None,
+        opt: Optional[Optimizer] = None,
         nccl_id: Optional[NcclIdHolder] = None,
         local_rank: Optional[int] = None,
         world_size: Optional[int] = None,
@@ -175,9 +189,9 @@ class DistOpt(_core.DistOpt):
         compressor: Optional[Callable[[Site], Compressor]] = None,
         timeout: Optional[float] = None,
     ) -> None:
-        if opt is not None and not isinstance(opt, SGD):
-            raise TypeError(f"opt is a {_name_of(opt)}, but must be a tutti.opt.SGD, the optimiser "
-                            "that DistOpt works with")
+        if opt is not None and not isinstance(opt, Optimizer):
+            raise TypeError(f"opt is a {_name_of(opt)}, but must be a tutti.opt.SGD, Adam, AdamW or "
+                            "Adagrad, the optimisers that DistOpt works with")
         if communicator is not None and not isinstance(communicator, Communicator):
             raise TypeError(f"communicator is a {_name_of(communicator)}, but must be a "
                             "tutti.Communicator")

@@ -7,24 +7,10 @@
 #include <utility>
 
 #include "device/elementwise.hpp"
+#include "device/pieces.hpp"
 #include "tutti/device.hpp"
 
 namespace tutti {
-
-/** `count` elements that become as many others. */
-struct Piece {
-  const void* from = nullptr;
-  void* to = nullptr;
-  std::int64_t count = 0;
-};
-
-/** What SGD updates; velocity is null where momentum is 0. */
-struct SgdPiece {
-  float* parameter = nullptr;
-  const float* gradient = nullptr;
-  float* velocity = nullptr;  ///< of all pieces of a call, or of none
-  std::int64_t count = 0;
-};
 
 /** Where selected elements go, in ascending order of their indices. */
 struct Selected {
@@ -72,6 +58,10 @@ class Arithmetic {
                      std::int64_t* non_finite) = 0;
   /** See cpu::sgd_update(). */
   virtual void sgd_update(std::span<const SgdPiece> pieces, const SgdStep& step) = 0;
+  /** See cpu::adam_update(). */
+  virtual void adam_update(std::span<const AdamPiece> pieces, const AdamStep& step) = 0;
+  /** See cpu::adagrad_update(). */
+  virtual void adagrad_update(std::span<const AdagradPiece> pieces, const AdagradStep& step) = 0;
   /**
    * sum[i] = decay * sum[i] + scale * term[i], where scale = min(1, norm_limit / norm of term), or
    * 1 if norm_limit is 0 or the norm not finite. `sum` may be `term` if decay is 0. A GPU adds up

@@ -27,6 +27,11 @@ std::vector<float> numbers(std::int64_t count, int seed, bool finite = true) {
   return values;
 }
 
+std::vector<float> squares(std::vector<float> values) {
+  for (float& value : values) value = value * value;
+  return values;
+}
+
 /** Of NaN only that it is one. */
 void expect_same(const std::vector<float>& values, const std::vector<float>& expected) {
   ASSERT_EQ(values.size(), expected.size());
@@ -135,6 +140,61 @@ TEST_F(GpuKernels, SgdIsThatOfTheCpu) {
                         step);
         EXPECT_EQ(from_gpu(p), parameter);
         EXPECT_EQ(from_gpu(v), velocity);
+      }
+    }
+  }
+}
+
+TEST_F(GpuKernels, AdamIsThatOfTheCpu) {
+  const AdamStep decayed{.correction = {0.1F, 0.03F},
+                         .beta1 = 0.9F,
+                         .beta2 = 0.999F,
+                         .eps = 1e-8F,
+                         .weight_decay = 0.01F,
+                         .gradient_scale = 0.5F};
+  AdamStep decoupled = decayed;
+  decoupled.weight_decay = 0.0F;
+  decoupled.keep = 0.99F;
+  for (const AdamStep& step : {decayed, decoupled}) {
+    for (const std::int64_t offset : kOffsets) {
+      for (const std::int64_t count : kSizes) {
+        std::vector<float> parameter = numbers(count, 4);
+        const std::vector<float> gradient = numbers(count, 5);
+        std::vector<float> first = numbers(count, 6);
+        std::vector<float> second = squares(numbers(count, 7));
+        const auto p = to_gpu(parameter, offset);
+        const auto g = to_gpu(gradient);
+        const auto m = to_gpu(first);
+        const auto v = to_gpu(second);
+        const AdamPiece piece{p.data, g.data, m.data, v.data, count};
+        run([&] { adam_update(std::span(&piece, 1), step, stream_); });
+        cpu::adam_update({parameter.data(), gradient.data(), first.data(), second.data(), count},
+                         step);
+        EXPECT_EQ(from_gpu(p), parameter);
+        EXPECT_EQ(from_gpu(m), first);
+        EXPECT_EQ(from_gpu(v), second);
+      }
+    }
+  }
+}
+
+TEST_F(GpuKernels, AdagradIsThatOfTheCpu) {
+  for (const float weight_decay : {0.0F, 0.01F}) {
+    const AdagradStep step{
+        .rate = 0.1F, .eps = 1e-10F, .weight_decay = weight_decay, .gradient_scale = 0.5F};
+    for (const std::int64_t offset : kOffsets) {
+      for (const std::int64_t count : kSizes) {
+        std::vector<float> parameter = numbers(count, 4);
+        const std::vector<float> gradient = numbers(count, 5);
+        std::vector<float> sum = squares(numbers(count, 6));
+        const auto p = to_gpu(parameter, offset);
+        const auto g = to_gpu(gradient);
+        const auto v = to_gpu(sum);
+        const AdagradPiece piece{p.data, g.data, v.data, count};
+        run([&] { adagrad_update(std::span(&piece, 1), step, stream_); });
+        cpu::adagrad_update({parameter.data(), gradient.data(), sum.data(), count}, step);
+        EXPECT_EQ(from_gpu(p), parameter);
+        EXPECT_EQ(from_gpu(v), sum);
       }
     }
   }

@@ -177,9 +177,10 @@ def test_everything_public_is_documented():
         assert thing.__doc__, name
         for member, value in vars(thing).items() if isinstance(thing, type) else ():
             assert member.startswith("_") or not callable(value) or value.__doc__, member
-    for member in dir(opt.DistOpt) + dir(opt.SGD):
-        thing = getattr(opt.DistOpt, member, None) or getattr(opt.SGD, member)
-        assert member.startswith("_") or thing.__doc__, member
+    for kind in (opt.DistOpt, opt.Optimizer, opt.SGD, opt.Adam, opt.AdamW, opt.Adagrad):
+        assert kind.__doc__, kind
+        for member in dir(kind):
+            assert member.startswith("_") or getattr(kind, member).__doc__, member
 
 
 def test_help_says_what_a_collective_returns():
@@ -264,6 +265,7 @@ def train(nccl_id: Optional[tutti.NcclIdHolder] = None, local_rank: Optional[int
         print(images, labels)
     data.RandomSampler(x, pad="join")  # type: ignore[arg-type]
     sgd.opt.lr *= 0.5
+    print(opt.DistOpt(opt.AdamW(betas=(0.8, 0.9))).opt.lr, opt.Adagrad(lr_decay=0.5).eps)
     opt.SGD(learning_rate=0.1)  # type: ignore[call-arg]  # or mypy has not seen the types
     return sgd.world_size
 """

@@ -46,6 +46,14 @@ class CpuArithmetic final : public Arithmetic {
     }
   }
 
+  void adam_update(std::span<const AdamPiece> pieces, const AdamStep& step) override {
+    for (const AdamPiece& piece : pieces) cpu::adam_update(piece, step);
+  }
+
+  void adagrad_update(std::span<const AdagradPiece> pieces, const AdagradStep& step) override {
+    for (const AdagradPiece& piece : pieces) cpu::adagrad_update(piece, step);
+  }
+
   void accumulate(float* sum, const float* term, std::int64_t count, float decay,
                   float norm_limit) override {
     float scale = 1.0F;

@@ -30,6 +30,8 @@ struct KernelTable {
   using ReduceFunction = void (*)(const ReduceArguments& arguments);
   using SgdFunction = void (*)(float* parameter, const float* gradient, float* velocity,
                                std::int64_t count, const SgdStep& step);
+  using AdamFunction = void (*)(const AdamPiece& piece, const AdamStep& step);
+  using AdagradFunction = void (*)(const AdagradPiece& piece, const AdagradStep& step);
   using MarkFunction = void (*)(const float* gradient, float* residual, std::int64_t count,
                                 std::uint32_t least, std::uint64_t* marks);
   using NarrowFunction = void (*)(const float* from, void* to, std::int64_t count,
@@ -43,6 +45,8 @@ struct KernelTable {
   /** One function for each DType and ReduceKind; null where has_reduction() is false. */
   std::array<std::array<ReduceFunction, kReduceKindCount>, kDTypeCount> reduce{};
   SgdFunction sgd_update = nullptr;
+  AdamFunction adam_update = nullptr;
+  AdagradFunction adagrad_update = nullptr;
   MarkFunction mark = nullptr;
   std::array<NarrowFunction, 2> narrow{};  // to f16, to bf16
   std::array<WidenFunction, 2> widen{};    // from f16, from bf16

@@ -126,6 +126,14 @@ void sgd_update(float* parameter, const float* gradient, float* velocity, std::i
   active_table().sgd_update(parameter, gradient, velocity, count, step);
 }
 
+void adam_update(const AdamPiece& piece, const AdamStep& step) {
+  active_table().adam_update(piece, step);
+}
+
+void adagrad_update(const AdagradPiece& piece, const AdagradStep& step) {
+  active_table().adagrad_update(piece, step);
+}
+
 void mark(const float* gradient, float* residual, std::int64_t count, std::uint32_t least,
           std::uint64_t* marks) {
   active_table().mark(gradient, residual, count, least, marks);

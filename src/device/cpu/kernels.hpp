@@ -1,10 +1,12 @@
-// Arithmetic on CPU memory: element-wise reductions, conversions, and the fused SGD update.
+// Arithmetic on CPU memory: element-wise reductions, conversions, and the fused updates of
+// optimisers.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
 #include "device/elementwise.hpp"
+#include "device/pieces.hpp"
 #include "tutti/dtype.hpp"
 #include "tutti/reduce.hpp"
 
@@ -49,6 +51,12 @@ void copy(void* to, const void* from, std::int64_t bytes, bool streamed);
  */
 void sgd_update(float* parameter, const float* gradient, float* velocity, std::int64_t count,
                 const SgdStep& step);
+
+/** One pass of Adam over the elements of a piece (formulas: tutti::Adam). */
+void adam_update(const AdamPiece& piece, const AdamStep& step);
+
+/** One pass of Adagrad over the elements of a piece (formulas: tutti::Adagrad). */
+void adagrad_update(const AdagradPiece& piece, const AdagradStep& step);
 
 /**
  * Marks large elements: bit i % 64 of marks[i / 64] tells whether the bits of |value i|, as an

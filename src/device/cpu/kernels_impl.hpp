@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "device/cpu/adaptive_impl.hpp"
 #include "device/cpu/kernel_table.hpp"
 #include "device/cpu/mark_impl.hpp"
 #include "device/cpu/reduce_impl.hpp"
@@ -82,6 +83,8 @@ constexpr KernelTable kKernels{
      kIntegerKernels<std::int8_t>, kIntegerKernels<std::int16_t>, kIntegerKernels<std::uint16_t>,
      kIntegerKernels<std::uint32_t>, kIntegerKernels<std::uint64_t>, kBooleanKernels},
     sgd_kernel,
+    adam_kernel,
+    adagrad_kernel,
     mark_kernel,
     {narrow_kernel<Half>, narrow_kernel<BFloat16>},
     {widen_kernel<Half>, widen_kernel<BFloat16>},

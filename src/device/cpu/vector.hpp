@@ -3,7 +3,8 @@
 //
 // This header and kernels_impl.hpp are compiled once for each instruction set. Everything is in an
 // unnamed namespace, and no inline function from elsewhere is called: the linker keeps one copy of
-// such a function, which might be the AVX-512 one.
+// such a function, which might be the AVX-512 one. Templates over these vectors may be: they are
+// others for each instruction set.
 #pragma once
 
 #include <cstddef>
@@ -67,13 +68,18 @@ Vector<L> broadcast(L value) {
   return value - Vector<L>{};  // minus, since -0.0 + 0.0 is 0.0
 }
 
-// widen() and narrow() extend words by zeros, and cut off their upper half, which is zero.
-// widen_half() and narrow_half() convert as dtype.hpp does, except for a NaN's payload.
+// square_root() rounds to nearest. widen() and narrow() extend words by zeros, and cut off their
+// upper half, which is zero. widen_half() and narrow_half() convert as dtype.hpp does, except for a
+// NaN's payload.
 
 #if defined(__AVX512F__)
 
 // With a mask of all lanes: GCC warns about its own functions without one.
 constexpr __mmask16 kAllLanes = 0xFFFF;
+
+inline Floats square_root(Floats value) {
+  return reinterpret_cast<Floats>(_mm512_maskz_sqrt_ps(kAllLanes, reinterpret_cast<__m512>(value)));
+}
 
 inline Words widen(Halfwords halves) {
   return reinterpret_cast<Words>(
@@ -94,6 +100,9 @@ inline Halfwords narrow_half(Floats value) {
 
 #elif defined(__AVX2__)
 
+inline Floats square_root(Floats value) {
+  return reinterpret_cast<Floats>(_mm256_sqrt_ps(reinterpret_cast<__m256>(value)));
+}
 inline Words widen(Halfwords halves) {
   return reinterpret_cast<Words>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(halves)));
 }
@@ -111,6 +120,11 @@ inline Halfwords narrow_half(Floats value) {
 }
 
 #else
+
+inline Floats square_root(Floats value) {
+  for (int i = 0; i < kLanes<float>; ++i) value[i] = __builtin_sqrtf(value[i]);
+  return value;
+}
 
 inline Words widen(Halfwords halves) { return __builtin_convertvector(halves, Words); }
 inline Halfwords narrow(Words words) { return __builtin_convertvector(words, Halfwords); }

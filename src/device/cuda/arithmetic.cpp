@@ -32,6 +32,16 @@ class GpuArithmetic final : public Arithmetic {
     cuda::sgd_update(pieces, step, stream());
   }
 
+  void adam_update(std::span<const AdamPiece> pieces, const AdamStep& step) override {
+    const DeviceGuard guard(ordinal());
+    cuda::adam_update(pieces, step, stream());
+  }
+
+  void adagrad_update(std::span<const AdagradPiece> pieces, const AdagradStep& step) override {
+    const DeviceGuard guard(ordinal());
+    cuda::adagrad_update(pieces, step, stream());
+  }
+
   void accumulate(float* sum, const float* term, std::int64_t count, float decay,
                   float norm_limit) override {
     const DeviceGuard guard(ordinal());
@@ -80,6 +90,8 @@ class GpuArithmetic final : public Arithmetic {
 
 void load_kernels() {
   load_accumulate();
+  load_adagrad();
+  load_adam();
   load_compact();
   load_convert();
   load_scatter();

@@ -29,6 +29,13 @@ void widen(std::span<const Piece> pieces, DType wire, float factor, std::int64_t
 /** One step of SGD on a list of tensors; the same bits as cpu::sgd_update(). One launch for each
  * 96 pieces. */
 void sgd_update(std::span<const SgdPiece> pieces, const SgdStep& step, const Stream& stream);
+/** One step of Adam on a list of tensors; the same bits as cpu::adam_update(). One launch for each
+ * 80 pieces. */
+void adam_update(std::span<const AdamPiece> pieces, const AdamStep& step, const Stream& stream);
+/** One step of Adagrad on a list of tensors; the same bits as cpu::adagrad_update(). One launch for
+ * each 96 pieces. */
+void adagrad_update(std::span<const AdagradPiece> pieces, const AdagradStep& step,
+                    const Stream& stream);
 
 /**
  * Selects the elements of `values` whose magnitude is at least `threshold`, and those that are not
@@ -64,6 +71,8 @@ void divide(float* data, std::int64_t count, float divisor, const Stream& stream
  * first, for which it may wait until others have ended. */
 void load_kernels();
 void load_accumulate();
+void load_adagrad();
+void load_adam();
 void load_compact();
 void load_convert();
 void load_scatter();

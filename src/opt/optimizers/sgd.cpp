@@ -1,7 +1,6 @@
 // SGD: checks its arguments and keeps the momentum; the arithmetic is the fused kernel's.
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -9,6 +8,7 @@
 #include "device/arithmetic.hpp"
 #include "device/device_memory.hpp"
 #include "opt/optimizers/state_checks.hpp"
+#include "opt/optimizers/update_checks.hpp"
 #include "tutti/error.hpp"
 #include "tutti/optimizer.hpp"
 
@@ -18,12 +18,6 @@ namespace {
 constexpr const char* kMomentum = "momentum";
 constexpr const char* kStarted = "started";
 constexpr const char* kSteps = "steps";
-
-void check_rate(const std::string& name, float value) {
-  if (std::isfinite(value) && value >= 0.0F) return;
-  throw InvalidArgument(name + " is " + number_text(value) +
-                        ", but must be finite and not negative");
-}
 
 void check(const SgdOptions& options) {
   check_rate("SgdOptions::lr", options.lr);
@@ -40,38 +34,9 @@ void check(const SgdOptions& options) {
   }
 }
 
-void check(const ParameterRange& range, std::int64_t elements, std::size_t index) {
-  const std::string name = "ranges[" + std::to_string(index) + "]";
-  if (range.offset < 0 || range.count < 0 || range.offset > elements ||
-      range.count > elements - range.offset) {
-    throw InvalidArgument(name + " is " + std::to_string(range.count) + " elements from " +
-                          std::to_string(range.offset) + " on, but the parameter space has " +
-                          std::to_string(elements));
-  }
-  if (range.count > 0 && (range.parameter == nullptr || range.gradient == nullptr)) {
-    throw InvalidArgument(name + (range.parameter == nullptr ? ".parameter" : ".gradient") +
-                          " is null");
-  }
-}
-
 /** Whether elements of `options` remember if their momentum has started. */
 bool tracks_start(const SgdOptions& options) {
   return options.momentum != 0.0F && options.dampening != 0.0F;
-}
-
-void check_array(const OptimizerState& state, const std::string& name, bool wanted,
-                 std::int64_t elements) {
-  const auto found = state.arrays.find(name);
-  if (wanted != (found != state.arrays.end())) {
-    throw InvalidArgument("the state has " + std::string(wanted ? "no" : "an") + " array '" + name +
-                          "', which SGD with these options " +
-                          (wanted ? "needs" : "does not keep"));
-  }
-  if (wanted && static_cast<std::int64_t>(found->second.size()) != elements) {
-    throw InvalidArgument("the state's array '" + name + "' has " +
-                          std::to_string(found->second.size()) +
-                          " elements, but the parameter space has " + std::to_string(elements));
-  }
 }
 
 }  // namespace
@@ -92,9 +57,7 @@ void SGD::set_lr(float lr) {
 }
 
 void SGD::resize(std::int64_t elements) {
-  if (elements < 0) {
-    throw InvalidArgument("elements is " + std::to_string(elements) + ", but must not be negative");
-  }
+  check_elements(elements);
   const bool keeps_momentum = options_.momentum != 0.0F;
   momentum_ = keeps_momentum ? zeros(arithmetic_->stream(), elements) : Buffer();
   started_.clear();
@@ -103,7 +66,7 @@ void SGD::resize(std::int64_t elements) {
 }
 
 void SGD::update(std::span<const ParameterRange> ranges) {
-  for (std::size_t i = 0; i < ranges.size(); ++i) check(ranges[i], elements_, i);
+  check_ranges(ranges, elements_);
   for (const ParameterRange& range : ranges) {
     if (tracks_start(options_)) {
       add_tracked(range);
@@ -182,10 +145,9 @@ OptimizerState SGD::state() const {
 
 void SGD::load_state(const OptimizerState& state) {
   refuse_unknown("SGD", state, {kSteps}, {kMomentum, kStarted});
-  check_array(state, kMomentum, options_.momentum != 0.0F, elements_);
-  check_array(state, kStarted, tracks_start(options_), elements_);
-  const std::optional<std::int64_t> steps = count_in(state, kSteps);
-  if (!steps) throw InvalidArgument("the state has no number 'steps'");
+  check_array("SGD", state, kMomentum, options_.momentum != 0.0F, elements_);
+  check_array("SGD", state, kStarted, tracks_start(options_), elements_);
+  const std::int64_t steps = needed_count_in(state, kSteps);
 
   Buffer momentum;
   if (options_.momentum != 0.0F) {
@@ -206,7 +168,7 @@ void SGD::load_state(const OptimizerState& state) {
       flag = stop;
     }
   }
-  steps_ = *steps;
+  steps_ = steps;
   momentum_ = std::move(momentum);
   started_ = std::move(started);
 }

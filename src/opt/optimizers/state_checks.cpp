@@ -1,4 +1,4 @@
-// Refuses what is unknown, and counts that do not count.
+// Refuses what is unknown, missing or of another length, and counts that do not count.
 #include "opt/optimizers/state_checks.hpp"
 
 #include <algorithm>
@@ -40,6 +40,37 @@ std::optional<std::int64_t> count_in(const OptimizerState& state, const std::str
                           ", but must be a whole number from 0 to 2^53");
   }
   return static_cast<std::int64_t>(value);
+}
+
+std::int64_t needed_count_in(const OptimizerState& state, const std::string& name) {
+  const std::optional<std::int64_t> count = count_in(state, name);
+  if (!count) throw InvalidArgument("the state has no number '" + name + "'");
+  return *count;
+}
+
+void check_array(const std::string& owner, const OptimizerState& state, const std::string& name,
+                 bool wanted, std::int64_t elements) {
+  const auto found = state.arrays.find(name);
+  if (wanted != (found != state.arrays.end())) {
+    std::string text = "the state has ";
+    text.append(wanted ? "no" : "an").append(" array '").append(name).append("', which ");
+    text.append(owner).append(" with these options ");
+    throw InvalidArgument(text.append(wanted ? "needs" : "does not keep"));
+  }
+  if (wanted && static_cast<std::int64_t>(found->second.size()) != elements) {
+    throw InvalidArgument("the state's array '" + name + "' has " +
+                          std::to_string(found->second.size()) +
+                          " elements, but the parameter space has " + std::to_string(elements));
+  }
+}
+
+void check_not_negative(const OptimizerState& state, const std::string& name) {
+  const std::vector<float>& array = state.arrays.at(name);
+  const auto bad = std::find_if(array.begin(), array.end(), [](float x) { return x < 0.0F; });
+  if (bad == array.end()) return;
+  throw InvalidArgument("element " + std::to_string(bad - array.begin()) +
+                        " of the state's array '" + name + "' is " + number_text(*bad) +
+                        ", but must not be negative");
 }
 
 }  // namespace tutti

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <variant>
 
+#include "device/elementwise.hpp"
+
 namespace tutti::ps {
 namespace {
 
@@ -20,15 +22,6 @@ struct Overloaded : Functions... {
 };
 template <class... Functions>
 Overloaded(Functions...) -> Overloaded<Functions...>;
-
-/** base^exponent by squaring: libraries differ in the last bit. */
-double power(double base, std::int64_t exponent) {
-  double result = 1.0;
-  for (; exponent > 0; exponent /= 2, base *= base) {
-    if (exponent % 2 != 0) result *= base;
-  }
-  return result;
-}
 
 /** The mean of (scale * gradient)^2; element i is added to sum number i % 8, then the sums. */
 float mean_square(const float* gradient, std::int64_t count, float scale) {
@@ -74,30 +67,25 @@ RuleKernel::RuleKernel(const Rule& rule) : rule_(rule) {
   if (adam == nullptr) return;
   double power1 = 1.0;
   double power2 = 1.0;
-  const Correction last = correction(*adam, 0.0, 0.0);
+  const AdamCorrection last = adam_correction(adam->lr, 0.0, 0.0);
   do {
     power1 *= static_cast<double>(adam->beta1);
     power2 *= static_cast<double>(adam->beta2);
-    corrections_.push_back(correction(*adam, power1, power2));
+    corrections_.push_back(adam_correction(adam->lr, power1, power2));
   } while (corrections_.size() < kMostCorrections &&
            (corrections_.back().rate != last.rate || corrections_.back().root != last.root));
 }
 
-RuleKernel::Correction RuleKernel::correction(const Adam& adam, double power1, double power2) {
-  return {static_cast<float>(static_cast<double>(adam.lr) / (1.0 - power1)),
-          static_cast<float>(std::sqrt(1.0 - power2))};
-}
-
-RuleKernel::Correction RuleKernel::correction(const Adam& adam, float steps) const {
+AdamCorrection RuleKernel::correction(const Adam& adam, float steps) const {
   const auto t = static_cast<std::size_t>(steps);
   if (t <= corrections_.size()) return corrections_[t - 1];
   if (corrections_.size() < kMostCorrections) return corrections_.back();
   const auto exponent = static_cast<std::int64_t>(t);
-  return correction(adam, power(static_cast<double>(adam.beta1), exponent),
-                    power(static_cast<double>(adam.beta2), exponent));
+  return adam_correction(adam.lr, power(static_cast<double>(adam.beta1), exponent),
+                         power(static_cast<double>(adam.beta2), exponent));
 }
 
-RuleKernel::Correction RuleKernel::next_correction(const Adam& adam, float& steps) const {
+AdamCorrection RuleKernel::next_correction(const Adam& adam, float& steps) const {
   steps += 1.0F;  // a float counts to 2^24, and stays there: that is not told from more
   return correction(adam, steps);
 }
@@ -121,7 +109,8 @@ void RuleKernel::apply(float* weights, float* state, std::span<const float* cons
     return;
   }
   const auto* adam = std::get_if<Adam>(&rule_);
-  const Correction now = adam == nullptr ? Correction{} : next_correction(*adam, state[2 * count]);
+  const AdamCorrection now =
+      adam == nullptr ? AdamCorrection{} : next_correction(*adam, state[2 * count]);
   std::array<float, kSummed> sum;
   for (std::int64_t begin = 0; begin < count; begin += std::ssize(sum)) {
     const std::int64_t part = std::min(std::ssize(sum), count - begin);
@@ -166,34 +155,35 @@ void RuleKernel::update(const Adagrad& rule, float* __restrict weights, float* _
     }
     return;
   }
+  const AdagradStep step{.rate = local.lr, .eps = local.eps};
   for (std::int64_t i = 0; i < count; ++i) {
     const float g = scale * gradient[i];
     const float v = state[i] + g * g;
     state[i] = v;
-    weights[i] -= local.lr * g / (std::sqrt(v) + local.eps);
+    weights[i] = adagrad_parameter(weights[i], g, std::sqrt(v), step);
   }
 }
 
 void RuleKernel::update(const Adam& rule, float* weights, float* state, const float* gradient,
                         std::int64_t count, float scale) const {
-  const Correction now = next_correction(rule, state[2 * count]);
+  const AdamCorrection now = next_correction(rule, state[2 * count]);
   update(rule, now, weights, state, state + count, gradient, count, scale);
 }
 
-void RuleKernel::update(const Adam& rule, const Correction& now, float* __restrict weights,
+void RuleKernel::update(const Adam& rule, const AdamCorrection& now, float* __restrict weights,
                         float* __restrict first, float* __restrict second,
                         const float* __restrict gradient, std::int64_t count, float scale) const {
-  const Adam local = rule;
-  const Correction corrected = now;
-  const float rest1 = 1.0F - local.beta1;
-  const float rest2 = 1.0F - local.beta2;
+  const AdamStep step{.correction = now,
+                      .beta1 = rule.beta1,
+                      .beta2 = rule.beta2,
+                      .eps = rule.eps,
+                      .gradient_scale = scale};
   for (std::int64_t i = 0; i < count; ++i) {
-    const float g = scale * gradient[i];
-    const float m = local.beta1 * first[i] + rest1 * g;
-    const float v = local.beta2 * second[i] + rest2 * g * g;
-    first[i] = m;
-    second[i] = v;
-    weights[i] -= corrected.rate * m / (std::sqrt(v) / corrected.root + local.eps);
+    const AdamElement<float> next =
+        adam_moments({weights[i], first[i], second[i]}, gradient[i], step);
+    first[i] = next.first;
+    second[i] = next.second;
+    weights[i] = adam_parameter(next, std::sqrt(next.second), step);
   }
 }
 

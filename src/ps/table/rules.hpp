@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "device/elementwise.hpp"
 #include "tutti/ps/table.hpp"
 
 namespace tutti::ps {
@@ -42,16 +43,9 @@ class RuleKernel {
              std::int64_t count, float scale) const;
 
  private:
-  /** What Adam's formula has of its step count t, in the form that PyTorch computes it. */
-  struct Correction {
-    float rate;  ///< lr / (1 - beta1^t)
-    float root;  ///< sqrt(1 - beta2^t)
-  };
-
-  static Correction correction(const Adam& adam, double power1, double power2);
-  Correction correction(const Adam& adam, float steps) const;
+  AdamCorrection correction(const Adam& adam, float steps) const;
   /** Counts a step. */
-  Correction next_correction(const Adam& adam, float& steps) const;
+  AdamCorrection next_correction(const Adam& adam, float& steps) const;
 
   void update(const Sgd& rule, float* weights, float* state, const float* gradient,
               std::int64_t count, float scale) const;
@@ -61,11 +55,11 @@ class RuleKernel {
               std::int64_t count, float scale) const;
   void update(const Adam& rule, float* weights, float* state, const float* gradient,
               std::int64_t count, float scale) const;
-  void update(const Adam& rule, const Correction& now, float* weights, float* first, float* second,
-              const float* gradient, std::int64_t count, float scale) const;
+  void update(const Adam& rule, const AdamCorrection& now, float* weights, float* first,
+              float* second, const float* gradient, std::int64_t count, float scale) const;
 
   Rule rule_;
-  std::vector<Correction> corrections_;  ///< [t - 1], as far as they differ
+  std::vector<AdamCorrection> corrections_;  ///< [t - 1], as far as they differ
 };
 
 /** weights += scale * deltas, seen by readers as RuleKernel's updates are. */

@@ -1,0 +1,64 @@
+// Adagrad.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tutti/optimizer.hpp"
+
+namespace tutti {
+
+struct AdagradPiece;
+
+struct AdagradOptions {
+  float lr = 0.01F;
+  float lr_decay = 0.0F;
+  float weight_decay = 0.0F;
+  float initial_accumulator_value = 0.0F;
+  float eps = 1e-10F;
+};
+
+/**
+ * Adagrad (Duchi, Hazan and Singer, JMLR 2011) with PyTorch's formulas (torch.optim.Adagrad):
+ *
+ *     d = g + weight_decay * p
+ *     s = s + d * d
+ *     p = p - lr / (1 + (t - 1) * lr_decay) * d / (sqrt(s) + eps)
+ *
+ * in one pass over the memory; s starts from initial_accumulator_value. t counts the calls of
+ * step(), and is 1 before the first.
+ */
+class Adagrad final : public Optimizer {
+ public:
+  /** Throws InvalidArgument for an option that is negative or not finite. */
+  explicit Adagrad(const AdagradOptions& options);
+  Adagrad(const Adagrad&) = delete;
+  Adagrad& operator=(const Adagrad&) = delete;
+  Adagrad(Adagrad&&) noexcept;
+  Adagrad& operator=(Adagrad&&) noexcept;
+  ~Adagrad() override;
+
+  void place(const Stream& stream) override;
+  void resize(std::int64_t elements) override;
+  void update(std::span<const ParameterRange> ranges) override;
+  void step() override { ++steps_; }
+  /** The array s as "sum", and the number "steps". */
+  OptimizerState state() const override;
+  void load_state(const OptimizerState& state) override;
+
+  const AdagradOptions& options() const { return options_; }
+  /** Takes effect with the next update. Throws InvalidArgument if negative or not finite. */
+  void set_lr(float lr);
+
+ private:
+  AdagradOptions options_;
+  std::int64_t elements_ = 0;
+  std::int64_t steps_ = 0;
+  std::shared_ptr<Arithmetic> arithmetic_;
+  Buffer sum_;                        // s
+  std::vector<AdagradPiece> pieces_;  // of one update
+};
+
+}  // namespace tutti

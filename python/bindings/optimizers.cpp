@@ -1,0 +1,143 @@
+// tutti.opt: SGD, Adam, AdamW and Adagrad.
+#include "optimizers.hpp"
+
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <utility>
+
+#include "tutti/adagrad.hpp"
+#include "tutti/adam.hpp"
+#include "tutti/optimizer.hpp"
+
+namespace tutti::python {
+
+namespace py = pybind11;
+
+namespace {
+
+using Betas = std::pair<float, float>;
+
+constexpr const char* kLr = "The learning rate; a new one takes effect with the next update.";
+constexpr const char* kEps = "What is added to the divisor.";
+constexpr const char* kDecay = "How much of the parameter is added to its gradient.";
+
+void bind_sgd(py::module_& module) {
+  const SgdOptions defaults;
+  py::class_<SGD, Optimizer, std::shared_ptr<SGD>>(
+      module, "SGD",
+      "Stochastic gradient descent with the formulas of torch.optim.SGD:\n\n"
+      "    d = g + weight_decay * p\n"
+      "    m = d at first, later momentum * m + (1 - dampening) * d\n"
+      "    p = p - lr * (d + momentum * m if nesterov else m)")
+      .def(py::init(
+               [](float lr, float momentum, float dampening, float weight_decay, bool nesterov) {
+                 return std::make_shared<SGD>(
+                     SgdOptions{lr, momentum, dampening, weight_decay, nesterov});
+               }),
+           py::arg("lr") = defaults.lr, py::arg("momentum") = defaults.momentum,
+           py::arg("dampening") = defaults.dampening,
+           py::arg("weight_decay") = defaults.weight_decay, py::arg("nesterov") = defaults.nesterov)
+      .def_property(
+          "lr", [](const SGD& sgd) { return sgd.options().lr; }, &SGD::set_lr, kLr)
+      .def_property_readonly(
+          "momentum", [](const SGD& sgd) { return sgd.options().momentum; },
+          "How much of m is kept in an update.")
+      .def_property_readonly(
+          "dampening", [](const SGD& sgd) { return sgd.options().dampening; },
+          "How much of d is left out of m, after the first update.")
+      .def_property_readonly(
+          "weight_decay", [](const SGD& sgd) { return sgd.options().weight_decay; }, kDecay)
+      .def_property_readonly(
+          "nesterov", [](const SGD& sgd) { return sgd.options().nesterov; },
+          "Whether updates look ahead by momentum * m.");
+}
+
+void bind_adam(py::module_& module) {
+  const AdamOptions defaults;
+  py::class_<Adam, Optimizer, std::shared_ptr<Adam>>(
+      module, "Adam",
+      "Adam with the formulas of torch.optim.Adam, t the number of the step:\n\n"
+      "    d = g + weight_decay * p\n"
+      "    m = beta1 * m + (1 - beta1) * d\n"
+      "    v = beta2 * v + (1 - beta2) * d * d\n"
+      "    p = p - lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)")
+      .def(py::init([](float lr, const Betas& betas, float eps, float weight_decay) {
+             return std::make_shared<Adam>(
+                 AdamOptions{lr, betas.first, betas.second, eps, weight_decay});
+           }),
+           py::arg("lr") = defaults.lr, py::arg("betas") = Betas(defaults.beta1, defaults.beta2),
+           py::arg("eps") = defaults.eps, py::arg("weight_decay") = defaults.weight_decay)
+      .def_property_readonly(
+          "weight_decay", [](const Adam& self) { return self.options().weight_decay; }, kDecay)
+      .def_property(
+          "lr", [](const Adam& self) { return self.options().lr; }, &Adam::set_lr, kLr)
+      .def_property_readonly(
+          "betas",
+          [](const Adam& self) { return Betas(self.options().beta1, self.options().beta2); },
+          "How much of m and of v is kept in an update.")
+      .def_property_readonly(
+          "eps", [](const Adam& self) { return self.options().eps; }, kEps);
+}
+
+void bind_adam_w(py::module_& module) {
+  const AdamWOptions defaults;
+  py::class_<AdamW, Adam, std::shared_ptr<AdamW>>(
+      module, "AdamW",
+      "Adam whose parameters decay by themselves, as torch.optim.AdamW: d = g, and p is first "
+      "multiplied by 1 - lr * weight_decay.")
+      .def(py::init([](float lr, const Betas& betas, float eps, float weight_decay) {
+             return std::make_shared<AdamW>(
+                 AdamWOptions{lr, betas.first, betas.second, eps, weight_decay});
+           }),
+           py::arg("lr") = defaults.lr, py::arg("betas") = Betas(defaults.beta1, defaults.beta2),
+           py::arg("eps") = defaults.eps, py::arg("weight_decay") = defaults.weight_decay)
+      .def_property_readonly(
+          "weight_decay", [](const AdamW& self) { return self.options().weight_decay; },
+          "How much of the parameter an update takes off, times lr.");
+}
+
+void bind_adagrad(py::module_& module) {
+  const AdagradOptions defaults;
+  py::class_<Adagrad, Optimizer, std::shared_ptr<Adagrad>>(
+      module, "Adagrad",
+      "Adagrad with the formulas of torch.optim.Adagrad, t the number of the step:\n\n"
+      "    d = g + weight_decay * p\n"
+      "    s = s + d * d, which starts from initial_accumulator_value\n"
+      "    p = p - lr / (1 + (t - 1) * lr_decay) * d / (sqrt(s) + eps)")
+      .def(py::init([](float lr, float lr_decay, float weight_decay,
+                       float initial_accumulator_value, float eps) {
+             return std::make_shared<Adagrad>(
+                 AdagradOptions{lr, lr_decay, weight_decay, initial_accumulator_value, eps});
+           }),
+           py::arg("lr") = defaults.lr, py::arg("lr_decay") = defaults.lr_decay,
+           py::arg("weight_decay") = defaults.weight_decay,
+           py::arg("initial_accumulator_value") = defaults.initial_accumulator_value,
+           py::arg("eps") = defaults.eps)
+      .def_property(
+          "lr", [](const Adagrad& self) { return self.options().lr; }, &Adagrad::set_lr, kLr)
+      .def_property_readonly(
+          "lr_decay", [](const Adagrad& self) { return self.options().lr_decay; },
+          "How much slower each step makes the next ones.")
+      .def_property_readonly(
+          "weight_decay", [](const Adagrad& self) { return self.options().weight_decay; }, kDecay)
+      .def_property_readonly(
+          "initial_accumulator_value",
+          [](const Adagrad& self) { return self.options().initial_accumulator_value; },
+          "What s starts from.")
+      .def_property_readonly(
+          "eps", [](const Adagrad& self) { return self.options().eps; }, kEps);
+}
+
+}  // namespace
+
+void bind_optimizers(py::module_& module) {
+  const py::class_<Optimizer, std::shared_ptr<Optimizer>> base(
+      module, "Optimizer", "What DistOpt works with: an SGD, Adam, AdamW or Adagrad.");
+  bind_sgd(module);
+  bind_adam(module);
+  bind_adam_w(module);
+  bind_adagrad(module);
+}
+
+}  // namespace tutti::python
