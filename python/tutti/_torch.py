@@ -20,46 +20,56 @@ def is_loss(loss: Any) -> bool:
     )
 
 
-def _accumulators(root: Any) -> List[Any]:
-    """The nodes of the graph that add to the .grad of a leaf."""
-    found, seen, stack = [], {root}, [root]
+def accumulators(loss: Any) -> Tuple[List[Any], bool]:
+    """The nodes of the graph that add to the .grad of a leaf, and whether it hides some, as that of
+    torch.utils.checkpoint with use_reentrant=True does."""
+    root = loss.grad_fn
+    found, seen, stack, hidden = [], {root}, [root], False
     while stack:
         node = stack.pop()
         kind = type(node).__name__  # a node of the user's may have any attribute, "variable" too
         if kind == "AccumulateGrad":
             found.append(node)
-        elif kind == "CheckpointFunctionBackward":
-            raise InvalidArgument(
-                "loss was computed under torch.utils.checkpoint with use_reentrant=True, which "
-                "hides the parameters of its layers from the graph: pass use_reentrant=False"
-            )
+        hidden = hidden or kind == "CheckpointFunctionBackward"
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)
                 stack.append(following)
-    return found
+    return found, hidden
+
+
+def run_backward(loss: Any, nodes: Iterable[Any], done: Callable[[Any], None]) -> None:
+    """Runs loss.backward(), and calls done(leaf) for each of `nodes` as soon as leaf.grad is
+    complete."""
+
+    def hook_of(leaf: Any) -> Callable[[Any, Any], None]:
+        return lambda inputs, outputs: done(leaf)
+
+    handles = [node.register_hook(hook_of(node.variable)) for node in nodes]
+    try:
+        loss.backward()
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def backward_of(loss: Any) -> Callable[[Callable[[Any, Any], None]], None]:
     """Runs loss.backward(), and calls emit for each leaf as soon as its gradient is complete."""
-    nodes = _accumulators(loss.grad_fn)
+    nodes, hidden = accumulators(loss)
+    if hidden:
+        raise InvalidArgument(
+            "loss was computed under torch.utils.checkpoint with use_reentrant=True, which "
+            "hides the parameters of its layers from the graph: pass use_reentrant=False"
+        )
 
     def run(emit: Callable[[Any, Any], None]) -> None:
-        def emit_of(leaf: Any) -> Callable[[Any, Any], None]:
-            def emit_gradient(inputs: Any, outputs: Any) -> None:
-                if leaf.grad is not None:  # a function of the user's may give it none
-                    emit(leaf, leaf.grad.contiguous().resolve_neg())
-
-            return emit_gradient
+        def emit_gradient(leaf: Any) -> None:
+            if leaf.grad is not None:  # a function of the user's may give it none
+                emit(leaf, leaf.grad.contiguous().resolve_neg())
 
         for node in nodes:
             node.variable.grad = None  # or this pass would add to that of the last step
-        handles = [node.register_hook(emit_of(node.variable)) for node in nodes]
-        try:
-            loss.backward()
-        finally:
-            for handle in handles:
-                handle.remove()
+        run_backward(loss, nodes, emit_gradient)
 
     return run
 

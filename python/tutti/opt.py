@@ -13,10 +13,11 @@ from typing import (
     NamedTuple,
     Optional,
     Tuple,
-    Union,
+    cast,
 )
 
 from tutti import _core, _identity, _torch  # _identity refuses another package's __init__.py
+from tutti import _torch_optimizer as _face
 from tutti._core import (
     SGD,
     Adagrad,
@@ -30,6 +31,8 @@ from tutti._core import (
     Site,
     Stream,
 )
+from tutti._losses import backward_of, is_array, name_of
+from tutti._torch_parameters import TorchParameters, is_tensor
 from tutti._types import Array, Emit, State
 from tutti.errors import InvalidArgument
 
@@ -87,47 +90,7 @@ class Compressor:
         """Goes on from a state()."""
         if state["arrays"] or state["numbers"]:
             raise InvalidArgument(f"the state is of a compressor that keeps something, and "
-                                  f"{_name_of(self)} does not")
-
-
-def _name_of(thing: Any) -> str:
-    """A thing's type for a message: "int", "torch.optim.adam.Adam"."""
-    kind = type(thing)
-    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
-
-
-def _is_array(thing: Any) -> bool:
-    protocols = ("__array_interface__", "__cuda_array_interface__", "__dlpack__")
-    return any(hasattr(thing, protocol) for protocol in protocols)
-
-
-def _backward_of(loss: Any) -> Callable[[Emit], None]:
-    """What calls emit(param, grad) for each pair that `loss` stands for."""
-    if _torch.is_loss(loss):
-        return _torch.backward_of(loss)
-    wanted = "an iterable of (param, grad), or a PyTorch scalar that requires grad"
-    if _is_array(loss):  # its rows are no pairs, even where there are two numbers in each
-        shape = getattr(loss, "shape", None)
-        of_shape = "" if shape is None else f" of shape {tuple(shape)}"
-        raise TypeError(f"loss is a {_name_of(loss)}{of_shape}, but must be {wanted}")
-    try:
-        pairs = iter(loss)
-    except TypeError:
-        raise TypeError(f"loss is a {_name_of(loss)}, but must be {wanted}") from None
-
-    def run(emit: Emit) -> None:
-        for pair in pairs:
-            try:
-                if not isinstance(pair, tuple) and _is_array(pair):
-                    raise TypeError
-                param, grad = pair
-            except (TypeError, ValueError):
-                raise TypeError(
-                    f"loss must yield pairs (param, grad), not a {_name_of(pair)}"
-                ) from None
-            emit(param, grad)
-
-    return run
+                                  f"{name_of(self)} does not")
 
 
 class DistOpt(_core.DistOpt):
@@ -139,13 +102,14 @@ class DistOpt(_core.DistOpt):
     all ranks have come.
 
     All methods are collective unless they say otherwise: all ranks call them in the same order.
-    Parameters are float32 in CPU memory, or all on one GPU. What stands for `loss` is an iterable
+    Parameters are float32 in CPU memory, or all on one GPU; PyTorch's may also lie in another order
+    (channels_last) and be bfloat16 or float16, of which float32 copies are trained. What stands for `loss` is an iterable
     of (param, grad), usually a generator: it is consumed as it yields, and gradients travel in
     buckets while later ones are still being computed. No parameter is written before it is
     exhausted. On a GPU a gradient is kept until the step has ended; unless it was made on the GPU's
     default stream, its memory is to be left alone until then. A PyTorch loss (a scalar tensor that
     requires grad) is one, too: gradients go out as loss.backward() makes them, and .grad of its
-    parameters starts from nothing.
+    parameters starts from nothing, or from what accumulate() has kept.
 
     The first pass lays out the buckets and fixes the order; every later pass yields the same
     parameters in the same order. An exception inside a pass leaves everything as it was if no
@@ -158,6 +122,8 @@ class DistOpt(_core.DistOpt):
     buffSize: the most elements that travel as one message, unless a single gradient is larger.
     half: in which type the half methods travel: "float16" or "bfloat16".
     missing_as_zero: a parameter that a pass leaves out counts as a zero gradient.
+    float64_as_float32: float64 parameters of PyTorch are trained in float32 copies, too, which loses
+        digits; without, they are refused.
     momentum_correction, clip_norm, warm_up_epochs, epoch_steps: for sparse updates, after Deep
         Gradient Compression (Lin et al., ICLR 2018): the momentum that is applied before the
         selection (the optimiser then has none); the norm to which each gradient is clipped, over
@@ -182,6 +148,7 @@ class DistOpt(_core.DistOpt):
         corr: bool = True,
         half: str = "float16",
         missing_as_zero: bool = False,
+        float64_as_float32: bool = False,
         momentum_correction: float = 0.0,
         clip_norm: float = 0.0,
         warm_up_epochs: int = 0,
@@ -190,10 +157,10 @@ class DistOpt(_core.DistOpt):
         timeout: Optional[float] = None,
     ) -> None:
         if opt is not None and not isinstance(opt, Optimizer):
-            raise TypeError(f"opt is a {_name_of(opt)}, but must be a tutti.opt.SGD, Adam, AdamW or "
+            raise TypeError(f"opt is a {name_of(opt)}, but must be a tutti.opt.SGD, Adam, AdamW or "
                             "Adagrad, the optimisers that DistOpt works with")
         if communicator is not None and not isinstance(communicator, Communicator):
-            raise TypeError(f"communicator is a {_name_of(communicator)}, but must be a "
+            raise TypeError(f"communicator is a {name_of(communicator)}, but must be a "
                             "tutti.Communicator")
         if buffSize < 1:
             raise InvalidArgument(f"buffSize is {buffSize}, but must be at least 1")
@@ -211,7 +178,7 @@ class DistOpt(_core.DistOpt):
             raise InvalidArgument("with communicator, nccl_id, local_rank, world_size and timeout "
                                   "must not be given")
         if compressor is not None and not callable(compressor):
-            raise TypeError(f"compressor is a {_name_of(compressor)}, but must be a class, or what "
+            raise TypeError(f"compressor is a {name_of(compressor)}, but must be a class, or what "
                             "else makes a Compressor when it is called with a Site")
         if dist_option is None:
             dist_option = "fp32" if compressor is None else "custom"
@@ -235,6 +202,9 @@ class DistOpt(_core.DistOpt):
         )
         self.opt = opt
         self.buffSize = buffSize
+        self._parameters = TorchParameters(float64_as_float32)
+        self._group = _face.Group(opt, [])
+        self._torch_optimizer: Any = None
 
     @property
     def world_size(self) -> int:
@@ -251,28 +221,56 @@ class DistOpt(_core.DistOpt):
         """This rank among those of its host."""
         return self.communicator.local_rank
 
-    def register_parameters(
-        self, parameters: Iterable[Union[Array, Tuple[str, Array]]]
-    ) -> List[Any]:
+    def register_parameters(self, parameters: Any) -> List[Any]:
         """Once, before the first pass: the parameters, or pairs (name, parameter), in the model's
-        order, as model.named_parameters() has them.
+        order; or a model of PyTorch, of which those that require gradients are meant.
 
         Gives every rank the values of rank 0, lays out the buckets, and returns one float32 array a
         parameter in which the model may write its gradients: what it then yields is not copied.
         Collective and blocking.
         """
-        wanted = "an iterable of arrays, or of pairs (name, array)"
+        wanted = "an iterable of arrays, or of pairs (name, array), or a model of PyTorch"
         if callable(getattr(parameters, "named_parameters", None)):
-            wanted += ": pass its named_parameters()"
+            of_model = parameters.named_parameters()
+            parameters = [(name, one) for name, one in of_model
+                          if getattr(one, "requires_grad", True)]
         elif isinstance(parameters, Mapping):
             wanted += ": pass model.named_parameters(), or the items() of what is to be trained"
-        elif isinstance(parameters, Iterable) and not _is_array(parameters):
-            return super().register_parameters(parameters)
-        raise TypeError(f"parameters is a {_name_of(parameters)}, but must be {wanted}")
+            raise TypeError(f"parameters is a {name_of(parameters)}, but must be {wanted}")
+        elif not isinstance(parameters, Iterable) or is_array(parameters):
+            raise TypeError(f"parameters is a {name_of(parameters)}, but must be {wanted}")
+        originals, items = [], []
+        for number, item in enumerate(parameters):
+            named = isinstance(item, tuple) and len(item) == 2
+            parameter = item[1] if named else item
+            name = f"parameter '{item[0]}'" if named else f"parameter #{number}"
+            standing = self._parameters.stand_in(parameter, name)
+            originals.append(parameter)
+            items.append((item[0], standing) if named else standing)
+        gradients = super().register_parameters(items)
+        self._parameters.write()
+        self._parameters.registered = [
+            one for one in originals if is_tensor(one) and one.requires_grad and one.numel() > 0]
+        self._group = _face.Group(self.opt, self._parameters.registered)
+        return [self._parameters.as_parameter(gradient, parameter)
+                for gradient, parameter in zip(gradients, originals)]
+
+    def _train(self, method: Callable[..., None], loss: Any, threshold: int, *options: Any) -> None:
+        """One step by `method`."""
+        backward = backward_of(loss, self._parameters)
+
+        def run(emit: Emit) -> None:
+            backward(lambda parameter, gradient: emit(*self._parameters.pair(parameter, gradient)))
+
+        self._parameters.read()
+        method(run, min(threshold, self.buffSize), *options)
+        self._parameters.end_step()
+        if self._torch_optimizer is not None:
+            self._torch_optimizer._opt_called = True  # or schedulers think that they come first
 
     def __call__(self, loss: Any, threshold: int = _THRESHOLD) -> None:
         """One step as dist_option says: backward_and_update(loss), unless it was given."""
-        self._step(_backward_of(loss), self._bucket(threshold))
+        self._train(self._step, loss, threshold)
 
     def backward_and_update(self, loss: Any, threshold: int = _THRESHOLD) -> None:
         """One step in full precision: averages the gradients, updates, counts a step.
@@ -280,7 +278,7 @@ class DistOpt(_core.DistOpt):
         Blocks until all parameters are updated. threshold: about how many elements of gradients
         travel as one message (a single gradient may be larger); the same on all ranks.
         """
-        self._update(_backward_of(loss), self._bucket(threshold))
+        self._train(self._update, loss, threshold)
 
     def backward_and_update_half(
         self,
@@ -292,7 +290,7 @@ class DistOpt(_core.DistOpt):
         """The same with 16 bits an element on the wire: gradients are divided by world_size,
         rounded, and summed in float32. With clipping, finite elements are first limited to
         [-clip_Value, clip_Value]."""
-        self._update_half(_backward_of(loss), self._bucket(threshold), clipping, clip_Value)
+        self._train(self._update_half, loss, threshold, clipping, clip_Value)
 
     def backward_and_partial_update(self, loss: Any, threshold: int = _THRESHOLD) -> None:
         """Every rank updates all parameters with its own gradients; then one partition of the
@@ -301,7 +299,7 @@ class DistOpt(_core.DistOpt):
         The first such step cuts the partitions, of about `threshold` elements. The replicas
         differ in between: synchronize() before they are evaluated or saved.
         """
-        self._partial_update(_backward_of(loss), self._bucket(threshold))
+        self._train(self._partial_update, loss, threshold)
 
     def backward_and_sparse_update(
         self,
@@ -314,11 +312,87 @@ class DistOpt(_core.DistOpt):
         """Sends a few elements of the gradients, and averages these: with topK the fraction
         `spars` of largest magnitude, otherwise those of magnitude `spars` and above. With corr,
         what is not sent is kept and added to the next gradients."""
-        self._sparse_update(_backward_of(loss), self._bucket(threshold), spars, topK, corr)
+        self._train(self._sparse_update, loss, threshold, spars, topK, corr)
 
     def backward_and_custom_update(self, loss: Any, threshold: int = _THRESHOLD) -> None:
         """Sends the gradients through the compressor that DistOpt was given."""
-        self._custom_update(_backward_of(loss), self._bucket(threshold))
+        self._train(self._custom_update, loss, threshold)
 
-    def _bucket(self, threshold: int) -> int:
-        return min(threshold, self.buffSize)
+    def accumulate(self, loss: Any) -> None:
+        """Runs loss.backward() of a PyTorch loss, and keeps the gradients: the next step adds its own
+        and averages the sums over the ranks. Divide each loss by their number for a mean. Local."""
+        if not _torch.is_loss(loss):
+            raise TypeError(f"loss is a {name_of(loss)}, but must be a PyTorch scalar that requires "
+                            "grad")
+        self._parameters.accumulate(loss)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops what accumulate() has kept, and what registered parameters of PyTorch have in .grad. A
+        step does not need it. Local."""
+        self._parameters.forget()
+        for parameter in self._parameters.registered:
+            if set_to_none or parameter.grad is None:
+                parameter.grad = None
+            else:
+                parameter.grad = parameter.grad.detach().zero_()
+
+    def synchronize(self) -> None:
+        """Averages all parameters over the ranks, after which they are the same bits: after partial
+        updates, before an evaluation. Blocks."""
+        self._parameters.read()
+        super().synchronize()
+        self._parameters.write()
+
+    def update(self, param: Array, grad: Array) -> None:
+        """Divides grad, a sum, by world_size, then updates a registered parameter. Local. Refused
+        while a sum is under way: wait() first."""
+        self._parameters.read()
+        super().update(*self._parameters.pair(param, grad))
+        self._parameters.write()
+
+    def state(self) -> State:
+        """What this rank has to remember besides the parameters: {'arrays': {name: array}, 'numbers':
+        {name: float}}. Local."""
+        state = super().state()
+        masters = self._parameters.masters()
+        if masters is not None:
+            state["arrays"]["dist.master"] = masters
+        return state
+
+    def load_state(self, state: State) -> None:
+        """Goes on from a state(), to the bit. Local, once the parameters are registered. Raises
+        InvalidArgument, and changes nothing, if it is not of these parameters and this rank."""
+        masters = None
+        if isinstance(state, dict) and isinstance(state.get("arrays"), dict):
+            arrays = dict(state["arrays"])
+            masters = arrays.pop("dist.master", None)
+            state = cast(State, dict(state, arrays=arrays))
+            self._parameters.check_masters(masters)
+        super().load_state(state)
+        self._parameters.load_masters(masters)
+
+    @property
+    def param_groups(self) -> List[Dict[str, Any]]:
+        """One dict of the options, as PyTorch's optimisers have it. A new "lr" takes effect with the
+        next step; the others cannot change."""
+        self._group.refresh()
+        return [self._group]
+
+    def state_dict(self) -> Dict[str, Any]:
+        """state() and the options, as torch.save() takes them. Local."""
+        return _face.state_dict_of(self.state(), self._group)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Goes on from a state_dict(), to the bit, with its learning rate. Local, once the parameters
+        are registered. Raises InvalidArgument, and changes nothing, if it is of others."""
+        state, options = _face.parts_of(state_dict, self._group)
+        self.load_state(state)
+        for key, value in options.items():
+            self._group[key] = value
+
+    def torch_optimizer(self) -> Any:
+        """A torch.optim.Optimizer that stands for this DistOpt: what PyTorch's schedulers of learning
+        rates take. Once a model of PyTorch is registered."""
+        if self._torch_optimizer is None:
+            self._torch_optimizer = _face.make_optimizer(self, self._parameters.registered)
+        return self._torch_optimizer

@@ -49,6 +49,8 @@ class Tensor:
 class Gradient(numpy.ndarray):
     """The contiguous one of PyTorch's methods."""
 
+    is_sparse = False
+
     def contiguous(self):
         return self
 
@@ -85,6 +87,9 @@ class AccumulateGrad(Node):
 
 class Leaf(numpy.ndarray):
     grad = None
+
+    def is_contiguous(self):
+        return True
 
 
 @pytest.fixture
@@ -145,7 +150,6 @@ def test_a_gradient_has_the_shape_of_its_parameter(sgd):
 def test_what_to_register(sgd):
     model = types.SimpleNamespace(named_parameters=lambda: [("weight", zeros(3))])
     for bad, message in (
-            (model, r"is a types.SimpleNamespace, .*: pass its named_parameters\(\)"),
             ({"weight": zeros(3)}, r"is a dict, .*: pass model.named_parameters\(\)"),
             (zeros(3, 3), "is a numpy.ndarray, but must be an iterable of arrays, or of pairs"),
             (5, "is a int, but must be an iterable of arrays, or of pairs"),
@@ -158,7 +162,7 @@ def test_what_to_register(sgd):
                          ("weight", "parameter #1 is a str, but must be an array")):
         with pytest.raises(TypeError, match="^" + message):
             sgd.register_parameters([zeros(2), bad])
-    assert len(sgd.register_parameters(model.named_parameters())) == 1
+    assert len(sgd.register_parameters(model)) == 1
 
 
 def test_what_dist_opt_works_with():
@@ -213,7 +217,7 @@ def test_a_batch_of_torch_losses_is_none(sgd):
     with pytest.raises(TypeError, match=r"^loss is a torch.Tensor of shape \(5, 2\)"):
         sgd(layer(torch.ones(5, 3)))
     sgd(layer(torch.ones(5, 3)).mean())
-    for bad in (layer, layer.state_dict(), next(layer.parameters())):
+    for bad in (layer.state_dict(), next(layer.parameters())):
         with pytest.raises(TypeError, match="^parameters is a"):
             sgd.register_parameters(bad)
     for bad in (torch.optim.Adam(layer.parameters()), torch.optim.SGD(layer.parameters(), 0.1)):

@@ -1,0 +1,116 @@
+"""What PyTorch expects of an optimiser, of a DistOpt: param_groups, state_dict, and a
+torch.optim.Optimizer for schedulers of learning rates. PyTorch itself is never imported here."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Dict, List, Mapping
+
+import numpy
+
+from tutti._core import Optimizer
+from tutti._types import State
+from tutti.errors import InvalidArgument
+
+
+def _options_of(opt: Optimizer) -> Dict[str, Any]:
+    """An optimiser's options, by name."""
+    names = (name for kind in type(opt).__mro__ for name, value in vars(kind).items()
+             if isinstance(value, property))
+    return {name: getattr(opt, name) for name in dict.fromkeys(names)}
+
+
+class Group(Dict[str, Any]):
+    """The one group of a DistOpt's parameters: its options, of which "lr" can be written, and what
+    else a scheduler keeps there."""
+
+    def __init__(self, opt: Optimizer, parameters: List[Any]) -> None:
+        super().__init__(params=parameters, **_options_of(opt))
+        self._opt = opt
+        self._options = frozenset(_options_of(opt))
+
+    def __getitem__(self, key: str) -> Any:
+        self.refresh()
+        return super().__getitem__(key)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.check(key, value)
+        if key == "lr":
+            self._opt.lr = float(value)
+        super().__setitem__(key, value)
+
+    def check(self, key: str, value: Any) -> None:
+        """Refuses another value of an option that cannot change."""
+        if key == "lr" or key not in self._options:
+            return
+        own = getattr(self._opt, key)
+        if not numpy.array_equal(numpy.float32(value), numpy.float32(own)):
+            raise InvalidArgument(f"param_groups[0]['{key}'] is {own} and cannot become {value}: of a "
+                                  "DistOpt's options only lr changes")
+
+    def refresh(self) -> None:
+        """Has the learning rate that was set otherwise. One that was set here keeps the digits that
+        float32 does not have, since schedulers multiply it again and again."""
+        if numpy.float32(float(super().__getitem__("lr"))) != numpy.float32(self._opt.lr):
+            super().__setitem__("lr", self._opt.lr)
+
+
+def state_dict_of(state: State, group: Group) -> Dict[str, Any]:
+    """A DistOpt's state() and options, as torch.save() takes them."""
+    torch = sys.modules.get("torch")
+    arrays = {name: array if torch is None else torch.from_numpy(array)
+              for name, array in state["arrays"].items()}
+    group.refresh()
+    options = {key: value for key, value in group.items() if key != "params"}
+    return {"state": {"arrays": arrays, "numbers": state["numbers"]}, "param_groups": [options]}
+
+
+def parts_of(state_dict: Any, group: Group) -> Any:
+    """The state() and the options in a state_dict(), which are checked."""
+    if not isinstance(state_dict, Mapping) or set(state_dict) != {"state", "param_groups"}:
+        raise InvalidArgument("state_dict is not one of a DistOpt: it must be a mapping of 'state' and "
+                              "'param_groups'")
+    groups = state_dict["param_groups"]
+    if not isinstance(groups, list) or len(groups) != 1 or "lr" not in groups[0]:
+        raise InvalidArgument("state_dict['param_groups'] must be a list of one dict with an 'lr'")
+    for key, value in groups[0].items():
+        group.check(key, value)
+    return state_dict["state"], groups[0]
+
+
+def make_optimizer(dist: Any, parameters: List[Any]) -> Any:
+    """A torch.optim.Optimizer that stands for `dist`."""
+    torch = sys.modules.get("torch")
+    if torch is None or not parameters:
+        raise InvalidArgument("torch_optimizer: no parameters of PyTorch are registered; call "
+                              "register_parameters(model)")
+
+    class TorchOptimizer(torch.optim.Optimizer):  # type: ignore[misc,name-defined]
+        """A DistOpt, for schedulers: they read and write its learning rate."""
+
+        def __init__(self) -> None:
+            self._dist: Any = None
+            super().__init__(parameters, _options_of(dist.opt))
+            self._dist = dist
+
+        @property
+        def param_groups(self) -> List[Any]:
+            return self._made if self._dist is None else dist.param_groups  # type: ignore[no-any-return]
+
+        @param_groups.setter
+        def param_groups(self, groups: List[Any]) -> None:
+            self._made = groups
+
+        def step(self, closure: Any = None) -> None:
+            raise InvalidArgument("step: a DistOpt makes a step when it is called with the loss")
+
+        def zero_grad(self, set_to_none: bool = True) -> None:
+            dist.zero_grad(set_to_none)
+
+        def state_dict(self) -> Dict[str, Any]:
+            return dist.state_dict()  # type: ignore[no-any-return]
+
+        def load_state_dict(self, state_dict: Any) -> None:
+            dist.load_state_dict(state_dict)
+
+    return TorchOptimizer()

@@ -1,0 +1,226 @@
+"""PyTorch's parameters as DistOpt has them: what stands in for those that it does not update where they
+lie, and gradients of several passes. PyTorch itself is never imported here."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+import numpy
+import numpy.typing as npt
+
+from tutti import _torch
+from tutti._types import Emit
+from tutti.errors import InvalidArgument
+
+
+def is_tensor(thing: Any) -> bool:
+    """Whether this is a tensor of PyTorch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(thing, torch.Tensor)
+
+
+def _order_of(tensor: Any) -> Optional[List[int]]:
+    """In which order of its dimensions the elements lie one after the other, as those of
+    channels_last do; None if in C order, or in none."""
+    if tensor.is_contiguous():
+        return None
+    strides = [-int(stride) for stride in tensor.stride()]
+    order = sorted(range(len(strides)), key=strides.__getitem__)
+    return order if tensor.permute(order).is_contiguous() else None
+
+
+def _in_memory_order(tensor: Any) -> Any:
+    order = _order_of(tensor)
+    return tensor if order is None else tensor.permute(order)
+
+
+class _Master(NamedTuple):
+    """A parameter of another dtype than float32, and the copy that is updated."""
+
+    parameter: Any
+    copy: Any
+
+
+class TorchParameters:
+    """Those of one DistOpt."""
+
+    def __init__(self, float64_as_float32: bool) -> None:
+        self.registered: List[Any] = []
+        self._float64_as_float32 = float64_as_float32
+        self._masters: Dict[int, _Master] = {}  # by the parameter's address
+        # By its id: a parameter, and the sum of its gradients in passes of this step.
+        self._accumulated: Dict[int, Tuple[Any, Any]] = {}
+
+    # --- What stands in for a parameter -----------------------------------------------------------
+
+    def stand_in(self, parameter: Any, name: str = "a parameter") -> Any:
+        """What DistOpt updates for this one: itself, a view of it in C order, or a copy in
+        float32."""
+        if not is_tensor(parameter):
+            return parameter
+        torch = sys.modules["torch"]
+        if parameter.dtype == torch.float32:
+            in_c_order = _order_of(parameter) is None  # or in none, which is refused
+            return parameter if in_c_order else _in_memory_order(parameter.detach())
+        if parameter.dtype == torch.float64 and not self._float64_as_float32:
+            raise InvalidArgument(f"{name} is float64, and DistOpt updates float32: with "
+                                  "float64_as_float32=True it trains copies in float32")
+        if parameter.dtype not in (torch.float16, torch.bfloat16, torch.float64):
+            return parameter  # which is refused
+        if parameter.numel() == 0:
+            return parameter.detach().float()
+        master = self._masters.get(parameter.data_ptr())
+        if master is None:
+            master = _Master(parameter, parameter.detach().to(torch.float32))
+            self._masters[parameter.data_ptr()] = master
+        return _in_memory_order(master.copy)
+
+    def pair(self, parameter: Any, gradient: Any) -> Tuple[Any, Any]:
+        """What DistOpt takes for a parameter and its gradient."""
+        standing = self.stand_in(parameter)
+        if standing is parameter:
+            return parameter, gradient
+        if not is_tensor(gradient):  # one of register_parameters(), say
+            gradient = sys.modules["torch"].as_tensor(gradient)
+        if gradient.shape != parameter.shape:
+            raise InvalidArgument(f"gradient has shape {tuple(gradient.shape)}, but the parameter has "
+                                  f"shape {tuple(parameter.shape)}")
+        if gradient.dtype == parameter.dtype:
+            gradient = gradient.to(standing.dtype)
+        order = _order_of(parameter)
+        return standing, (gradient if order is None else gradient.permute(order)).contiguous()
+
+    @staticmethod
+    def as_parameter(gradients: Any, parameter: Any) -> Any:
+        """An array for gradients in the shape of what stands in, in that of the parameter."""
+        order = _order_of(parameter) if is_tensor(parameter) else None
+        if order is None:
+            return gradients
+        back = sorted(range(len(order)), key=order.__getitem__)
+        if isinstance(gradients, numpy.ndarray):
+            return gradients.transpose(back)
+        return sys.modules["torch"].from_dlpack(gradients).permute(back)
+
+    def read(self) -> None:
+        """Takes over what was written to parameters that have copies since write()."""
+        for parameter, copy in self._masters.values():
+            torch = sys.modules["torch"]
+            now = parameter.detach()
+            copy.copy_(torch.where(copy.to(now.dtype) == now, copy, now.to(copy.dtype)))
+
+    def write(self) -> None:
+        """Gives parameters that have copies the values of these, rounded."""
+        for parameter, copy in self._masters.values():
+            with sys.modules["torch"].no_grad():
+                parameter.copy_(copy)
+
+    def masters(self) -> Optional[npt.NDArray[numpy.float32]]:
+        """The copies, one after the other, None if there are none."""
+        if not self._masters:
+            return None
+        self.read()
+        parts = [_in_memory_order(master.copy).reshape(-1).cpu().numpy()
+                 for master in self._masters.values()]
+        together: npt.NDArray[numpy.float32] = numpy.concatenate(parts)
+        return together
+
+    def check_masters(self, values: Any) -> None:
+        """Refuses anything but what masters() would return."""
+        wanted = sum(master.copy.numel() for master in self._masters.values())
+        count = 0 if values is None else len(values)
+        if count != wanted:
+            raise InvalidArgument(f"the state's array 'dist.master' has {count} elements, but the "
+                                  f"float32 copies of parameters have {wanted}")
+
+    def load_masters(self, values: Any) -> None:
+        """Goes on from masters()."""
+        torch = sys.modules.get("torch")
+        begin = 0
+        for master in self._masters.values():
+            assert torch is not None
+            end = begin + master.copy.numel()
+            target = _in_memory_order(master.copy)
+            part = numpy.array(values[begin:end], numpy.float32)
+            target.copy_(torch.from_numpy(part).view(target.shape))
+            begin = end
+        self.write()
+
+    # --- Backward passes --------------------------------------------------------------------------
+
+    def _leaves_of(self, nodes: List[Any], hidden: bool) -> List[Any]:
+        """What a pass over these nodes gives gradients."""
+        if not hidden:
+            return [node.variable for node in nodes]
+        if not self.registered:
+            raise InvalidArgument(
+                "loss was computed under torch.utils.checkpoint with use_reentrant=True, which hides "
+                "the parameters of its layers from the graph: pass use_reentrant=False, or call "
+                "register_parameters(model) first")
+        return self.registered[::-1]
+
+    def backward_of(self, loss: Any) -> Callable[[Emit], None]:
+        """Runs loss.backward(), and calls emit for each leaf as soon as its gradient is complete, that
+        of accumulate() included; at the end where the graph hides leaves."""
+        nodes, hidden = _torch.accumulators(loss)
+        leaves = self._leaves_of(nodes, hidden)
+
+        def run(emit: Emit) -> None:
+            rest = dict(self._accumulated)
+
+            def emit_gradient(leaf: Any) -> None:
+                earlier = rest.pop(id(leaf), None)
+                if earlier is not None:
+                    leaf.grad = _sum(earlier[1].clone(), leaf.grad)
+                if leaf.grad is not None:  # a function of the user's may give it none
+                    emit(leaf, _dense(leaf.grad, leaf))
+
+            for leaf in leaves:
+                leaf.grad = None  # or this pass would add to that of the last step
+            if hidden:
+                loss.backward()
+                for leaf in leaves:
+                    emit_gradient(leaf)
+            else:
+                _torch.run_backward(loss, nodes, emit_gradient)
+            for leaf, _ in list(rest.values()):
+                leaf.grad = None
+                emit_gradient(leaf)
+
+        return run
+
+    def accumulate(self, loss: Any) -> None:
+        """Runs loss.backward(), and keeps the gradients for the next step."""
+        leaves = self._leaves_of(*_torch.accumulators(loss))
+        for leaf in leaves:
+            leaf.grad = None
+        loss.backward()
+        for leaf in leaves:
+            if leaf.grad is None:
+                continue
+            earlier = self._accumulated.get(id(leaf))
+            if earlier is not None:
+                leaf.grad = _sum(earlier[1], leaf.grad)
+            self._accumulated[id(leaf)] = leaf, leaf.grad
+
+    def forget(self) -> None:
+        """Drops what was accumulated."""
+        self._accumulated.clear()
+
+    def end_step(self) -> None:
+        """A step has ended well."""
+        self.forget()
+        self.write()
+
+
+def _sum(earlier: Any, gradient: Any) -> Any:
+    """Of two gradients, either of which may be sparse, or the second None; `earlier` if it is dense."""
+    if gradient is None:
+        return earlier
+    return gradient + earlier if earlier.is_sparse else earlier.add_(gradient)
+
+
+def _dense(gradient: Any, parameter: Any) -> Any:
+    """A gradient that lies as its parameter does."""
+    dense = gradient.to_dense() if gradient.is_sparse else gradient
+    return (dense.contiguous() if parameter.is_contiguous() else dense).resolve_neg()
