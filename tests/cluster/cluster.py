@@ -6,6 +6,7 @@ As a program it is mpiexec's remote shell: cluster.py DIRECTORY NODE COMMAND...
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -38,11 +39,24 @@ def ip(*arguments):
     subprocess.run(["ip", *arguments], check=True)
 
 
+def remove_when_terminated():
+    """From now on SIGTERM ends this process, and takes its hosts along."""
+    def end(*_):
+        Cluster.none_any_more = True
+        for each in list(Cluster.there):
+            each.remove()
+        os._exit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, end)
+
+
 class Cluster:
     """`nodes` hosts node1, node2, ... and one called head, where mpiexec runs."""
 
     numbers = threading.Lock()
     made = 0  # by this process
+    there = []  # of these
+    none_any_more = False
 
     def __init__(self, nodes, slots):
         self.nodes = nodes
@@ -63,8 +77,9 @@ class Cluster:
             file.write(text)
 
     def __enter__(self):
+        Cluster.there.append(self)
         try:
-            ip("netns", "add", self.switch)
+            self.add_space(self.switch)
             ip("-n", self.switch, "link", "add", "br0", "type", "bridge")
             ip("-n", self.switch, "link", "set", "br0", "up")
             self.plug("head", 254)
@@ -75,9 +90,15 @@ class Cluster:
             raise
         return self
 
+    @staticmethod
+    def add_space(name):
+        if Cluster.none_any_more:
+            raise InterruptedError("this process is ending")
+        ip("netns", "add", name)
+
     def plug(self, name, number):
         space = f"{self.prefix}-{name}"
-        ip("netns", "add", space)
+        self.add_space(space)
         ip("-n", space, "link", "set", "lo", "up")
         ip("-n", self.switch, "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns",
            space)
@@ -114,6 +135,8 @@ class Cluster:
         for space in spaces:
             subprocess.run(["ip", "netns", "del", space], check=False)
         shutil.rmtree(self.directory, ignore_errors=True)
+        if self in Cluster.there:
+            Cluster.there.remove(self)
 
     def rate(self, name, rate):
         """Limits a node's link in both directions."""

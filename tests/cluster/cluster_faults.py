@@ -6,7 +6,9 @@
 
 RANKS is the program of ranks.cpp, which checks every result. A trial is a function of the seed and
 its number: a layout, a deadline, and who is killed, stopped or cut off, and when. Every survivor
-must say within the deadline and a second who was lost, and name nobody else; nobody may hang.
+must say within the deadline and a second who was lost, all of them and nobody else; nobody may
+hang. Who loses ranks of a part (of a split) names those, and then all, when it asks the whole.
+Ended by SIGTERM, it takes its hosts along.
 """
 import argparse
 import concurrent.futures
@@ -59,7 +61,7 @@ class Trial:
 
 
 def run(trial, mpiexec, program, output=subprocess.DEVNULL):
-    """What was wrong, one line each, the longest wait in seconds, and how many named all."""
+    """What was wrong, one line each, and the longest wait in seconds."""
     ranks = trial.hosts * trial.slots
     with cluster.Cluster(trial.hosts, trial.slots) as hosts:
         job = hosts.start(mpiexec, ranks, [program, "calls", hosts.directory, str(trial.calls)],
@@ -67,11 +69,11 @@ def run(trial, mpiexec, program, output=subprocess.DEVNULL):
         try:
             texts = hosts.wait_until(ranks, START_LIMIT, lambda text: True)
             if None in texts or not all(text.startswith("ready ") for text in texts):
-                return [f"the ranks did not begin: {texts}"], 0.0, 0
+                return [f"the ranks did not begin: {texts}"], 0.0
             pids = [int(text.split()[1]) for text in texts]
             own = ",".join(str(rank // trial.slots * trial.slots) for rank in range(ranks))
             if {text.split()[2] for text in texts} != {own}:
-                return [f"the ranks do not see the hosts: {texts}"], 0.0, 0
+                return [f"the ranks do not see the hosts: {texts}"], 0.0
             os.kill(job.pid, signal.SIGSTOP)  # mpiexec, which would end all
             time.sleep(trial.moment)
             waited = {rank: waited_for_a_core(pids[rank]) for rank in trial.lost()}
@@ -109,44 +111,44 @@ def waited_for_a_core(pid):
         return int(file.read().split()[1])
 
 
+def ranks_of(text):
+    return {int(each) for each in text.split(",") if each}
+
+
 def judge(trial, texts, struck, waited):
-    complaints, longest, named_all = [], 0.0, 0
+    complaints, longest = [], 0.0
     for rank, lost in sorted(trial.lost().items()):
         text = texts[rank] or ""
         if not text.startswith("lost "):
             complaints.append(f"rank {rank} hangs" if text.startswith("ready ") else
                               f"rank {rank}: {text}")
             continue
-        _, when, wait, named, reason = text.split(" ", 4)
+        _, when, wait, named, members, named_to_all, reason = text.split(" ", 6)
         took = int(when) * 1e-9 - struck
         late = (int(wait) - waited[rank]) * 1e-9  # a busy machine's fault
         longest = max(longest, took - late)
-        names = {int(each) for each in named.split(",")}
-        if not names <= lost:
-            complaints.append(f"rank {rank} names {named}, but lost {sorted(lost)}: {reason}")
-        named_all += names == lost
+        for names, of in ((named, ranks_of(members)), (named_to_all, lost)):
+            if ranks_of(names) != lost & of:
+                complaints.append(f"rank {rank} names {names}, but lost {sorted(lost & of)}: {reason}")
         if took > trial.deadline + GRACE + late:
             complaints.append(f"rank {rank} noticed after {took:.2f} s, of which it waited "
                               f"{late:.2f} s for a core: {reason}")
-    return complaints, longest, named_all
+    return complaints, longest
 
 
 def run_all(mpiexec, program, seed, numbers, jobs):
     """Whether all is well."""
     trials = [Trial(seed, number) for number in numbers]
-    failed, longest, named, survivors = 0, 0.0, 0, 0
+    failed, longest = 0, 0.0
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         output = None if len(trials) == 1 else subprocess.DEVNULL
         outcomes = pool.map(lambda trial: run(trial, mpiexec, program, output), trials)
-        for trial, (complaints, wait, named_all) in zip(trials, outcomes):
+        for trial, (complaints, wait) in zip(trials, outcomes):
             longest = max(longest, wait)
-            named += named_all
-            survivors += len(trial.lost())
             failed += bool(complaints)
             if complaints or len(trials) == 1:
                 print("\n  ".join([trial.describe(), *complaints]), flush=True)
-    print(f"{failed} of {len(trials)} trials failed; the longest wait was {longest:.2f} s; "
-          f"{named} of {survivors} survivors named all who were lost, the others some of them")
+    print(f"{failed} of {len(trials)} trials failed; the longest wait was {longest:.2f} s")
     return failed == 0
 
 
@@ -164,6 +166,7 @@ def main():
     if not cluster.is_possible():
         print(cluster.SKIPPED)
         return 0
+    cluster.remove_when_terminated()
     numbers = ([arguments.trial] if arguments.trial is not None else
                range(arguments.first, arguments.first + arguments.trials))
     well = run_all(arguments.mpiexec, arguments.ranks, arguments.seed, numbers, arguments.jobs)

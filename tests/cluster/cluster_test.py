@@ -163,6 +163,22 @@ def test_hosts_that_fail_half_way_leave_nothing(*_):
     assert not os.path.exists(hosts.directory)
 
 
+def test_sigterm_leaves_no_hosts(mpiexec, program, _):
+    def spaces(pid):
+        listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+        return [line for line in listed.stdout.splitlines() if line.startswith(f"tutti-{pid}-")]
+
+    faults = subprocess.Popen([sys.executable, cluster_faults.__file__, mpiexec, program,
+                               "--trials", "4"], stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 20
+    while len(spaces(faults.pid)) < 3 and time.monotonic() < end:
+        time.sleep(0.05)
+    assert spaces(faults.pid), "it has made no hosts"
+    faults.terminate()
+    assert faults.wait(20) == 143
+    assert not spaces(faults.pid), spaces(faults.pid)
+
+
 def main():
     programs = sys.argv[1:3] + (sys.argv[3:] or [None])
     if not cluster.is_possible():
@@ -171,6 +187,7 @@ def main():
     before = set(glob.glob(SEGMENTS))
     layouts = ((2, 2), (3, 1))
     tests = [(test_hosts_that_fail_half_way_leave_nothing,),
+             (test_sigterm_leaves_no_hosts,),
              (test_hosts_have_names_and_memory_of_their_own,),
              *((test_every_call, layout) for layout in layouts),
              *((test_training, layout) for layout in layouts if programs[2]),

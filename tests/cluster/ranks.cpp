@@ -8,8 +8,9 @@
 // checks each result, and goes on for so many steps or until a rank is lost. Each rank writes what
 // became of it to DIRECTORY/rank.N, since a host may be out of reach then: "ready", "done" or what
 // it was told. In `calls` that is "ready PID HOSTS" (the host of each rank, by its lowest),
-// "done HOSTS", and of a loss "lost NANOSECONDS WAITED RANKS REASON": when, by the clock that all
-// processes of the machine share, for how long this process has waited for a core, and who.
+// "done HOSTS", and of a loss "lost NANOSECONDS WAITED RANKS MEMBERS ALL REASON": when, by the
+// clock that all processes of the machine share, for how long this process has waited for a core,
+// who, of which ranks, and who of all ranks. Those who lose somebody in a part ask the whole.
 #include <unistd.h>
 
 #include <algorithm>
@@ -76,9 +77,8 @@ std::string listed(const std::vector<int>& ranks) {
   return text;
 }
 
-/** A step of every operation, in an order and with arguments that the seed decides. Without those
- * of parts of the ranks, where who is lost to one is not to all. */
-Trial every_call(int ranks, std::uint64_t seed, bool parts) {
+/** A step of every operation, in an order and with arguments that the seed decides. */
+Trial every_call(int ranks, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto below = [&](std::size_t limit) { return static_cast<int>(random() % limit); };
   Trial trial;
@@ -89,7 +89,6 @@ Trial every_call(int ranks, std::uint64_t seed, bool parts) {
   for (int op = 0; op <= static_cast<int>(Op::allocate); ++op) {
     Step step;
     step.op = static_cast<Op>(op);
-    if (step.op == Op::split && !parts) continue;
     if (step.op != Op::sparse_all_reduce) {
       step.dtype = kDTypes[static_cast<std::size_t>(below(kDTypes.size()))];
       const auto reduces = reductions(step.dtype);
@@ -116,11 +115,21 @@ std::vector<int> hosts_of(Communicator& communicator) {
   return hosts;
 }
 
+/** Whom all ranks have lost. */
+std::vector<int> lost_to_all(Communicator& world) {
+  try {
+    world.barrier();
+  } catch (const PeerLost& error) {
+    return error.ranks();
+  }
+  return {};
+}
+
 using Say = std::function<void(const std::string&)>;
 
 void call_everything(const Say& say, std::uint64_t seed, std::optional<std::uint64_t> last) {
   const auto world = std::make_shared<Communicator>();
-  const Trial trial = every_call(world->world_size(), seed, last.has_value());
+  const Trial trial = every_call(world->world_size(), seed);
   std::vector<int> members;
   Steps steps(trial, world, members);
   steps.before_call = [] {};
@@ -134,10 +143,13 @@ void call_everything(const Say& say, std::uint64_t seed, std::optional<std::uint
     say("done " + listed(hosts));
   } catch (const PeerLost& error) {
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    const std::string waited = std::to_string(waited_for_a_core());
     std::vector<int> lost;
     for (const int rank : error.ranks()) lost.push_back(members[static_cast<std::size_t>(rank)]);
-    say("lost " + std::to_string(std::chrono::nanoseconds(now).count()) + " " +
-        std::to_string(waited_for_a_core()) + " " + listed(lost) + " " + error.what());
+    const bool of_all = members.size() == static_cast<std::size_t>(world->world_size());
+    say("lost " + std::to_string(std::chrono::nanoseconds(now).count()) + " " + waited + " " +
+        listed(lost) + " " + listed(members) + " " + listed(of_all ? lost : lost_to_all(*world)) +
+        " " + error.what());
   }
 }
 

@@ -34,8 +34,8 @@ constexpr std::array<std::string_view, kStepKinds> kStepNames{
     "agree",     "all_gather", "all_gather_v",     "all_to_all_v",
     "broadcast", "all_reduce", "reduce_scatter_v", "reduce"};
 constexpr std::array<std::string_view, kFaultKinds> kFaultNames{
-    "none",        "killed",    "crashed", "cut off", "stopped",
-    "interrupted", "unplugged", "slowed",  "absent",  "left"};
+    "none",         "killed",      "host killed", "crashed", "cut off", "stopped",
+    "host stopped", "interrupted", "unplugged",   "slowed",  "absent",  "left"};
 
 Step draw_step(Draws& draws, int ranks) {
   Step step{};

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -65,7 +66,9 @@ class Trial {
   void work(SimulatedWire& wire, Process& process);
   void judge();
   void judge(int rank, const Ending& ending);
-  bool may_be_blamed(int rank, int by) const;
+  bool is_lost(int rank, int by) const;
+  std::vector<int> lost_to(int by) const;
+  bool is_stopped(int rank) const;
   void complain(const std::string& what) { outcome_.complaints.push_back(what); }
   Ending& ending_of(int rank) { return endings_[static_cast<std::size_t>(rank)]; }
   int host_at_fault() const { return cluster_.layout().host_of(plan_.fault.rank); }
@@ -97,6 +100,10 @@ void Trial::arrange_fault() {
   switch (fault.kind) {
     case FaultKind::killed:
       return strike([this, rank] { cluster_.kill(rank); });
+    case FaultKind::host_killed:
+      return strike([this, host] {
+        for (const int one : cluster_.layout().ranks_of(host)) cluster_.kill(one);
+      });
     case FaultKind::crashed:
       return strike([this, host] { cluster_.crash(host); });
     case FaultKind::cut_off:
@@ -104,6 +111,13 @@ void Trial::arrange_fault() {
     case FaultKind::stopped:
       strike([this, rank] { cluster_.stop(rank); });
       return mend(kStopped, [this, rank] { cluster_.continue_process(rank); });
+    case FaultKind::host_stopped:
+      strike([this, host] {
+        for (const int one : cluster_.layout().ranks_of(host)) cluster_.stop(one);
+      });
+      return mend(kStopped, [this, host] {
+        for (const int one : cluster_.layout().ranks_of(host)) cluster_.continue_process(one);
+      });
     case FaultKind::interrupted:
       strike([this, rank] { cluster_.stop(rank); });
       return mend(plan_.timeout / 4, [this, rank] { cluster_.continue_process(rank); });
@@ -159,8 +173,8 @@ void Trial::live(Process& process) {
 
 // --- What is said of it -------------------------------------------------------------------------
 
-/** Whether rank `by` may say of `rank` that it is lost. */
-bool Trial::may_be_blamed(int rank, int by) const {
+/** Whether rank `by` has to say of `rank` that it is lost, if it says so of anybody. */
+bool Trial::is_lost(int rank, int by) const {
   const Layout& layout = cluster_.layout();
   switch (plan_.fault.kind) {
     case FaultKind::killed:
@@ -168,6 +182,8 @@ bool Trial::may_be_blamed(int rank, int by) const {
     case FaultKind::absent:
     case FaultKind::left:
       return rank == plan_.fault.rank;
+    case FaultKind::host_killed:
+    case FaultKind::host_stopped:
     case FaultKind::crashed:
       return layout.host_of(rank) == host_at_fault();
     case FaultKind::cut_off:  // those on one side blame the other
@@ -177,10 +193,26 @@ bool Trial::may_be_blamed(int rank, int by) const {
   }
 }
 
+/** Whom rank `by` has to name. */
+std::vector<int> Trial::lost_to(int by) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < cluster_.size(); ++rank) {
+    if (is_lost(rank, by)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+bool Trial::is_stopped(int rank) const {
+  return plan_.fault.kind == FaultKind::host_stopped
+             ? cluster_.layout().host_of(rank) == host_at_fault()
+             : rank == plan_.fault.rank;
+}
+
 void Trial::judge(int rank, const Ending& ending) {
   const std::string who = "rank " + std::to_string(rank);
-  const bool victim = (plan_.fault.kind == FaultKind::killed && rank == plan_.fault.rank) ||
-                      (plan_.fault.kind == FaultKind::crashed &&
+  const FaultKind kind = plan_.fault.kind;
+  const bool victim = (kind == FaultKind::killed && rank == plan_.fault.rank) ||
+                      ((kind == FaultKind::crashed || kind == FaultKind::host_killed) &&
                        cluster_.layout().host_of(rank) == host_at_fault());
   if (!ending.ended) {
     if (!victim) complain(who + " hangs");
@@ -188,12 +220,24 @@ void Trial::judge(int rank, const Ending& ending) {
   }
   if (ending.other_error) return complain(who + ": " + ending.text);
   if (ending.completed || ending.left) return;
-  for (const int lost : ending.lost) {
-    if (may_be_blamed(lost, rank)) continue;
-    complain(who + " blames rank " + std::to_string(lost) + ": " + ending.text);
+  const bool slept = is_stopped(rank);
+  std::vector<int> named = ending.lost;
+  std::sort(named.begin(), named.end());
+  const std::vector<int> lost = lost_to(rank);
+  std::vector<int> needed;  // who had ended by then need not be named
+  std::copy_if(lost.begin(), lost.end(), std::back_inserter(needed), [&](int other) {
+    const Ending& theirs = ending_of(other);
+    return !theirs.completed || theirs.at > ending.at;
+  });
+  // Who was stopped itself hears what others say, of some who were stopped with it perhaps.
+  const bool right =
+      std::includes(lost.begin(), lost.end(), named.begin(), named.end()) &&
+      (slept || std::includes(named.begin(), named.end(), needed.begin(), needed.end()));
+  if (!right) {
+    complain(who + " names " + ranks_text(named) + ", but lost " + ranks_text(lost) + ": " +
+             ending.text);
   }
   if (!struck_) return complain(who + " lost somebody before anything had happened");
-  const bool slept = rank == plan_.fault.rank;
   const auto after = std::chrono::duration_cast<std::chrono::microseconds>(ending.at - *struck_);
   if (!slept) outcome_.after = std::max(outcome_.after, after);
   auto limit = std::chrono::microseconds(plan_.timeout + kToFindOut);

@@ -14,7 +14,8 @@ namespace {
 constexpr std::chrono::milliseconds kToAcknowledge{300};
 /** A host that was silent for so long has missed at least two signs of life. */
 constexpr std::chrono::milliseconds kSilence{3000};
-constexpr int kNearest = 8;  // hosts on each side
+constexpr std::chrono::milliseconds kForTheRest{100};  // of a host's processes to end
+constexpr int kNearest = 8;                            // hosts on each side
 
 }  // namespace
 
@@ -40,8 +41,12 @@ std::vector<int> connected_hosts(int own, int hosts) {
   return others;
 }
 
-Heartbeats::Heartbeats(Layout layout, std::vector<Connection> connections, const TimeSource& time)
-    : layout_(std::move(layout)), connections_(std::move(connections)), time_(time) {}
+Heartbeats::Heartbeats(Layout layout, int own_host, std::vector<Connection> connections,
+                       const TimeSource& time)
+    : layout_(std::move(layout)),
+      own_host_(own_host),
+      connections_(std::move(connections)),
+      time_(time) {}
 
 Heartbeats::~Heartbeats() {
   for (const Connection& connection : connections_) {
@@ -55,6 +60,16 @@ void Heartbeats::tell(const FailureReport& failure) noexcept {
   }
 }
 
+/** Who kills all processes of a host needs a moment for it. */
+void Heartbeats::look_at_end(Connection& connection, std::vector<int>& lost) const {
+  const std::vector<int>& ranks = layout_.ranks_of(connection.host);
+  if (!connection.ended) connection.ended = time_.now();
+  const bool all = ranks.size() == 1 || connection.link->all_have_ended();
+  if (!all && time_.now() - *connection.ended < kForTheRest) return;
+  lost.insert(lost.end(), ranks.begin(), all ? ranks.end() : ranks.begin() + 1);
+  connection.link.reset();
+}
+
 std::optional<FailureReport> Heartbeats::look() {
   using State = HostConnection::News::State;
   std::optional<FailureReport> failure;
@@ -62,20 +77,23 @@ std::optional<FailureReport> Heartbeats::look() {
   bool timed_out = false;
   for (Connection& connection : connections_) {
     if (!connection.link) continue;
-    const HostConnection::News news = connection.link->receive();
-    connection.goodbye = connection.goodbye || news.goodbye;
-    if (news.failure) failure = news.failure;
-    if (news.state == State::open) continue;
-    connection.link.reset();
-    connection.timed_out = news.state == State::timed_out;
-    timed_out = timed_out || connection.timed_out;
-    if (!connection.timed_out && !connection.goodbye) {
-      ended.push_back(layout_.ranks_of(connection.host).front());
+    if (!connection.ended) {
+      const HostConnection::News news = connection.link->receive();
+      connection.goodbye = connection.goodbye || news.goodbye;
+      if (news.failure) failure = news.failure;
+      if (news.state == State::open) continue;
+      connection.timed_out = news.state == State::timed_out;
+      timed_out = timed_out || connection.timed_out;
+      if (connection.timed_out || connection.goodbye) {
+        connection.link.reset();
+        continue;
+      }
     }
+    look_at_end(connection, ended);
   }
   if (failure) return failure;  // who tells of one may end right afterwards
   if (ended.empty() && !timed_out) return failure;
-  Loss loss{std::move(ended), "its process has ended"};
+  Loss loss{ended, ended.size() > 1 ? "their processes have ended" : "its process has ended"};
   if (timed_out) loss = loss_of_hosts(layout_, unreachable());
   if (!loss.ranks.empty()) failure.emplace().set_lost(loss.ranks, loss.reason);
   return failure;
@@ -85,8 +103,7 @@ void Heartbeats::ping() noexcept {
   const auto now = time_.now();
   for (Connection& connection : connections_) {
     // A byte that is not acknowledged yet keeps its time, or who is asked again would know nothing.
-    const bool waits = now - connection.pinged < 2 * kToAcknowledge;
-    if (!connection.link || waits || !connection.link->all_acknowledged()) continue;
+    if (!connection.link || connection.ended || !connection.link->all_acknowledged()) continue;
     connection.link->ping();
     connection.pinged = now;
   }
@@ -94,7 +111,7 @@ void Heartbeats::ping() noexcept {
 
 std::vector<int> Heartbeats::unreachable() const {
   const auto is_silent = [now = time_.now()](const Connection& connection) {
-    if (!connection.link) return connection.timed_out;
+    if (!connection.link || connection.ended) return connection.timed_out;
     const bool had_time = now - connection.pinged >= kToAcknowledge;
     return connection.link->silence() > kSilence ||
            (had_time && !connection.link->all_acknowledged());
@@ -102,6 +119,15 @@ std::vector<int> Heartbeats::unreachable() const {
   std::vector<int> hosts;
   for (const Connection& connection : connections_) {
     if (is_silent(connection)) hosts.push_back(connection.host);
+  }
+  const auto open = std::count_if(connections_.begin(), connections_.end(), [](const auto& one) {
+    return one.link != nullptr || one.timed_out;
+  });
+  if (hosts.size() > 1 && std::ssize(hosts) == open) {  // this host's own cable
+    hosts.clear();
+    for (int host = 0; host < layout_.host_count(); ++host) {
+      if (host != own_host_) hosts.push_back(host);
+    }
   }
   std::sort(hosts.begin(), hosts.end());
   return hosts;

@@ -45,6 +45,8 @@ class HostConnection {
   virtual void tell(const FailureReport& failure) noexcept = 0;
   /** Whether the kernel of the other end has acknowledged all that was sent. */
   virtual bool all_acknowledged() const = 0;
+  /** Once it has ended: whether all processes of the other end's host have. */
+  virtual bool all_have_ended() const = 0;
   /** Since the other end was last heard of. */
   virtual std::chrono::milliseconds silence() const = 0;
 };
@@ -55,33 +57,39 @@ class Heartbeats {
  public:
   struct Connection {
     int host;
-    std::unique_ptr<HostConnection> link;  ///< none once it has ended
+    std::unique_ptr<HostConnection> link;  ///< none once it is of no more use
     bool goodbye = false;
     bool timed_out = false;
     TimeSource::Clock::time_point pinged{};
+    std::optional<TimeSource::Clock::time_point> ended{};  ///< when that was seen
   };
 
-  /** `time` outlives it. */
-  Heartbeats(Layout layout, std::vector<Connection> connections,
+  /** Of the leader of host `own_host`. `time` outlives it. */
+  Heartbeats(Layout layout, int own_host, std::vector<Connection> connections,
              const TimeSource& time = TimeSource::system());
   Heartbeats(const Heartbeats&) = delete;
   Heartbeats& operator=(const Heartbeats&) = delete;
   /** Says goodbye, so that nobody takes this process for dead. */
   ~Heartbeats();
 
-  /** What a connection tells: a failure that another host has found, a leader whose process has
-   * ended, or the hosts that do not answer. */
+  /** What a connection tells: a failure that another host has found, the processes that have ended
+   * (a leader's, or all of its host), or the hosts that do not answer. */
   std::optional<FailureReport> look();
   /** Tells the other hosts. They get it even if this process ends. */
   void tell(const FailureReport& failure) noexcept;
 
   /** Sends a byte to every host, for their kernels to acknowledge. */
   void ping() noexcept;
-  /** The hosts whose kernels do not, a moment after ping(), or which were not heard of lately. */
+  /** The hosts whose kernels do not, a moment after ping(), or which were not heard of lately. All
+   * other hosts, if that is all of several to which there are connections. */
   std::vector<int> unreachable() const;
 
  private:
+  /** Adds to `lost` whose processes have ended, once that is known. */
+  void look_at_end(Connection& connection, std::vector<int>& lost) const;
+
   Layout layout_;
+  int own_host_;
   std::vector<Connection> connections_;
   const TimeSource& time_;
 };

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -72,11 +73,31 @@ Inquiry::Suspect Inquiry::suspect_of(ProcessNumber process) const {
 }
 
 void Inquiry::suspect(ProcessNumber process, RecycledVector<ProcessNumber>& fresh) {
-  const auto known = [process](const Suspect& one) { return one.process == process; };
   if (process == graph_.own_waits().number()) return;
-  if (std::any_of(suspects_.begin(), suspects_.end(), known)) return;
-  suspects_.push_back(suspect_of(process));
+  const auto known = std::find_if(suspects_.begin(), suspects_.end(),
+                                  [&](const Suspect& one) { return one.process == process; });
+  if (known != suspects_.end() && !known->neighbour) return;
+  if (known != suspects_.end()) {  // it was asked, but what it said was of no interest
+    *known = suspect_of(process);
+  } else {
+    suspects_.push_back(suspect_of(process));
+  }
   fresh.push_back(process);
+  ask_neighbours(rank_of(process), fresh);
+}
+
+void Inquiry::ask_neighbours(int rank, RecycledVector<ProcessNumber>& fresh) {
+  if (rank < 0 || watch_ == nullptr || !watch_->layout()) return;
+  const Layout& layout = *watch_->layout();
+  if (layout.host_of(rank) == layout.host_of(watch_->rank())) return;
+  for (const int other : layout.ranks_of(layout.host_of(rank))) {
+    const ProcessNumber process = acquaintance_.members[static_cast<std::size_t>(other)];
+    const auto known = [process](const Suspect& one) { return one.process == process; };
+    if (std::any_of(suspects_.begin(), suspects_.end(), known)) continue;
+    suspects_.push_back(suspect_of(process));
+    suspects_.back().neighbour = true;
+    fresh.push_back(process);
+  }
 }
 
 bool Inquiry::is_alive(const Suspect& suspect) const {
@@ -91,6 +112,7 @@ RecycledVector<ProcessNumber> Inquiry::hear(const WaitGraph::Heard& heard) {
                                 [&](const Suspect& one) { return one.process == heard.from; });
   if (who == suspects_.end()) return fresh;
   who->answered = true;
+  if (who->neighbour) return fresh;
   who->goes_on = heard.idle_later < timeout_;
   last_progress_ = std::max(last_progress_, time_.now() - heard.idle);
   leads_away_ = leads_away_ || heard.awaits_unknown;
@@ -103,11 +125,35 @@ RecycledVector<ProcessNumber> Inquiry::hear(const WaitGraph::Heard& heard) {
 
 void Inquiry::cannot_ask(ProcessNumber process) {
   const std::lock_guard lock(mutex_);
-  leads_away_ = true;
-  std::erase_if(suspects_, [&](const Suspect& one) { return one.process == process; });
+  std::erase_if(suspects_, [&](const Suspect& one) {
+    if (one.process != process) return false;
+    leads_away_ = leads_away_ || !one.neighbour;
+    return true;
+  });
 }
 
 // --- Judgement ----------------------------------------------------------------------------------
+
+std::vector<int> Inquiry::with_silent_hosts(const std::vector<int>& silent) const {
+  std::vector<int> ranks = silent;
+  if (watch_ == nullptr || !watch_->layout()) return ranks;
+  const Layout& layout = *watch_->layout();
+  for (const int rank : silent) {
+    const int host = layout.host_of(rank);
+    if (host == layout.host_of(watch_->rank())) continue;
+    const bool answers = std::any_of(suspects_.begin(), suspects_.end(), [&](const Suspect& one) {
+      return one.answered && one.rank >= 0 && layout.host_of(one.rank) == host;
+    });
+    if (answers) continue;
+    const std::vector<int>& there = layout.ranks_of(host);
+    const RecycledVector<int> left = watch_->leavers(there);  // who need not answer
+    std::copy_if(there.begin(), there.end(), std::back_inserter(ranks),
+                 [&](int one) { return std::find(left.begin(), left.end(), one) == left.end(); });
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
 
 /** Hosts that cannot be reached, if one of the silent is there; otherwise the silent. */
 Verdict Inquiry::blame(const std::vector<int>& silent) const {
@@ -123,7 +169,7 @@ Verdict Inquiry::blame(const std::vector<int>& silent) const {
   if (!hosts.empty() && std::any_of(silent.begin(), silent.end(), is_there)) {
     verdict.loss = loss_of_hosts(*watch_->layout(), hosts);
   } else {
-    verdict.loss = {silent, "did not answer within " + seconds_text(timeout_)};
+    verdict.loss = {with_silent_hosts(silent), "did not answer within " + seconds_text(timeout_)};
   }
   return verdict;
 }
@@ -146,13 +192,18 @@ std::optional<Verdict> Inquiry::judge(RecycledVector<ProcessNumber>& again) {
   }
   bool patient = false;
   bool undecided = false;
+  bool neighbours_open = false;
   bool all_answered = true;
   bool cannot_answer = false;  // one of this host that waits where it may not call MPI
   std::vector<int> silent;
   for (Suspect& suspect : suspects_) {
     const bool in_time = !suspect.deadline.expired();
-    patient = patient || in_time;
+    if (!suspect.neighbour) patient = patient || in_time;
     if (suspect.answered) continue;
+    if (suspect.neighbour) {  // matters if none of its host answers
+      neighbours_open = neighbours_open || in_time;
+      continue;
+    }
     undecided = undecided || in_time;
     all_answered = false;
     if (suspect.rank < 0) continue;
@@ -165,6 +216,9 @@ std::optional<Verdict> Inquiry::judge(RecycledVector<ProcessNumber>& again) {
   if (undecided) return std::nullopt;
   // In a circle the first who knows of it gives up.
   if (!all_answered && asked_twice_ && closed_) return judge_those_who_answered();
+  if (!silent.empty() && neighbours_open && with_silent_hosts(silent) != silent) {
+    return std::nullopt;
+  }
   if (!silent.empty()) return blame(silent);
   if (cannot_answer && time_.now() >= passed_ + timeout_ + kForOthers) {
     leads_away_ = true;
@@ -180,7 +234,9 @@ std::optional<Verdict> Inquiry::judge(RecycledVector<ProcessNumber>& again) {
     asked_twice_ = true;
     for (Suspect& suspect : suspects_) {
       again.push_back(suspect.process);
+      const bool neighbour = suspect.neighbour;
       suspect = suspect_of(suspect.process);
+      suspect.neighbour = neighbour;
       if (closed_) suspect.deadline = Deadline(kToAskAgain, time_);
     }
     return std::nullopt;

@@ -29,11 +29,12 @@ struct Verdict {
  * communicator, those whom they name, and so on. Whoever does not answer is to blame, or its host,
  * if it cannot be reached; but for a rank of this host whose heartbeat moves. Who is no member of
  * the communicator cannot be blamed in it: who waits for it elsewhere will find the same, and give
- * up. If all answer, and for `timeout` none of them has got on with a call that it had begun by
- * `passed`, when the deadline passed first, it is the first who went on to other calls, or else
- * `awaited`, who wait in a circle. Where the trace leads to processes that share no session with
- * this one, those who do have a deadline longer to find out. Needs WaitGraph::poll() or listen() to
- * be called; ends with the object.
+ * up. Of another host all ranks are asked, and if none of them answers, all are to blame. If all
+ * answer, and for `timeout` none of them has got on with a call that it had begun by `passed`, when
+ * the deadline passed first, it is the first who went on to other calls, or else `awaited`, who
+ * wait in a circle. Where the trace leads to processes that share no session with this one, those
+ * who do have a deadline longer to find out. Needs WaitGraph::poll() or listen() to be called; ends
+ * with the object.
  */
 class Inquiry final : private WaitGraph::Asker {
  public:
@@ -54,6 +55,7 @@ class Inquiry final : private WaitGraph::Asker {
     int rank;  ///< -1 if it is no member
     std::optional<std::uint32_t> heartbeat;
     Deadline deadline;
+    bool neighbour = false;  ///< of one who is suspected, and no suspect itself
     bool answered = false;
     bool goes_on = false;  ///< with other calls
   };
@@ -63,6 +65,10 @@ class Inquiry final : private WaitGraph::Asker {
   Suspect suspect_of(ProcessNumber process) const;
   // With mutex_ held.
   void suspect(ProcessNumber process, RecycledVector<ProcessNumber>& fresh);
+  /** The other ranks of the host of `rank`, unless it is this one's. */
+  void ask_neighbours(int rank, RecycledVector<ProcessNumber>& fresh);
+  /** `silent`, and the ranks of the hosts of which nobody has answered. */
+  std::vector<int> with_silent_hosts(const std::vector<int>& silent) const;
   bool is_alive(const Suspect& suspect) const;
   /** The verdict so far; whom to ask again. */
   std::optional<Verdict> judge(RecycledVector<ProcessNumber>& again);

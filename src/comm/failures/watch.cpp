@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kBetweenPolls{1};
 constexpr std::chrono::milliseconds kForTheNews{250};
-constexpr std::chrono::milliseconds kLookInterval{100};  // at connections to other hosts
+constexpr std::chrono::milliseconds kLookInterval{20};  // at connections to other hosts
 
 }  // namespace
 

@@ -1,10 +1,15 @@
 // Symmetric memory and sub-communicators over several hosts.
 #include <cerrno>
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
+#include "base/deadline.hpp"
 #include "base/finally.hpp"
 #include "comm/hosts/transport.hpp"
 #include "comm/shm/transport.hpp"
@@ -14,6 +19,47 @@ namespace tutti {
 
 using mpi::Channel;
 using shm::Wait;
+
+namespace {
+
+/** How long it may take until the whole knows what a part has found out. */
+constexpr std::chrono::milliseconds kForTheWhole{400};
+constexpr std::chrono::milliseconds kBetweenLooks{1};
+
+/** Looks after the whole while some of its ranks form a part: when they do not come, all ranks of
+ * their hosts may be lost, of which the part knows its own alone. */
+class LooksAfterWhole {
+ public:
+  /** `members`: of the part, with this rank. */
+  LooksAfterWhole(Channel& channel, shm::LocalGroup& here, std::vector<int> members)
+      : channel_(channel), here_(here), others_(std::move(members)), deadline_(channel.timeout()) {
+    std::erase(others_, channel.rank());
+  }
+
+  void look() {
+    channel_.poll({});  // others may fail to make their part, and say so here
+    here_.pulse_elsewhere(Wait::collective);
+    if (!find_out_ && deadline_.expires_within(inquiry_lead(channel_.timeout()))) {
+      find_out_ = channel_.investigation(others_);
+    }
+    if (find_out_ && deadline_.expired()) find_out_();
+  }
+  /** Throws the loss of the whole, if it becomes known soon. */
+  void look_for_a_moment() {
+    for (Deadline deadline(kForTheWhole); !deadline.expired(); look()) {
+      std::this_thread::sleep_for(kBetweenLooks);
+    }
+  }
+
+ private:
+  Channel& channel_;
+  shm::LocalGroup& here_;
+  std::vector<int> others_;
+  Deadline deadline_;
+  std::function<void()> find_out_;
+};
+
+}  // namespace
 
 Buffer HierarchicalTransport::allocate(std::int64_t bytes) {
   Buffer buffer;
@@ -100,11 +146,11 @@ std::unique_ptr<Transport> HierarchicalTransport::connect_part(
     const std::vector<int>& members) {
   shm::LocalGroup& whole = local_->group();
   const Finally end([&whole] { whole.end_elsewhere(Wait::collective); });
+  LooksAfterWhole after_whole(*channel_, whole, members);
   bool whole_failed = false;
-  const auto look_at_whole = [&] {  // others may fail to make their part, and say so here
+  const auto look_at_whole = [&] {
     whole_failed = true;
-    channel_->poll({});
-    whole.pulse_elsewhere(Wait::collective);
+    after_whole.look();
     whole_failed = false;
   };
   try {
@@ -112,6 +158,7 @@ std::unique_ptr<Transport> HierarchicalTransport::connect_part(
                                                    std::move(local), look_at_whole);
   } catch (const PeerLost& error) {
     if (whole_failed) throw;
+    after_whole.look_for_a_moment();
     std::vector<int> lost;
     for (const int rank : error.ranks()) lost.push_back(members[static_cast<std::size_t>(rank)]);
     throw PeerLost(lost, error.reason());

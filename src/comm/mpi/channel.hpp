@@ -20,6 +20,7 @@
 #include "comm/failures/watch.hpp"
 #include "comm/mpi/lifecycle.hpp"
 #include "comm/mpi/session.hpp"
+#include "comm/mpi/socket.hpp"
 #include "comm/wire.hpp"
 
 namespace tutti::mpi {
@@ -76,8 +77,8 @@ class Channel final : public Wire {
   void abandon(std::span<Posted> receives,
                std::span<const std::shared_ptr<const void>> kept) noexcept override;
 
-  /** Tells which ranks share a host, before the first wait; a collective of the hosts' leaders, who
-   * connect (see connect_hosts()). Throws PeerLost. */
+  /** Tells which ranks share a host, before the first wait; a collective of all ranks, whose
+   * leaders connect the hosts (see connect_hosts()). Throws PeerLost. */
   void set_hosts(const Layout& layout);
 
   /** See Watch::Idle. Set before the first wait. */
@@ -142,6 +143,7 @@ class Channel final : public Wire {
   ScratchPool scratch_{&leave_to_mpi};
   std::atomic<std::int64_t> bytes_sent_ = 0;
   std::vector<std::atomic<std::int64_t>> unconfirmed_;  // bytes, by rank
+  std::vector<Socket> host_lines_;  // to other hosts, of all but a host's leader
   Watch watch_;
 };
 

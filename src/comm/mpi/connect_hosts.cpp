@@ -14,6 +14,7 @@
 #include "comm/batch.hpp"
 #include "comm/mpi/channel.hpp"
 #include "comm/mpi/endpoint.hpp"
+#include "comm/mpi/lent_sockets.hpp"
 #include "comm/mpi/tcp_connection.hpp"
 #include "tutti/error.hpp"
 
@@ -26,14 +27,19 @@ constexpr std::chrono::milliseconds kForAWelcome{500};
 constexpr WaitPolicy kPolicy{.nap = std::chrono::microseconds(200)};
 constexpr std::size_t kMostStrangers = 64;  // connections that have not said who they are
 
+/** Between two hosts there is a connection of their leaders, and one that all ranks hold. */
+enum class Line : std::int32_t { leaders, hosts };
+
 /** Who connects says, as the first thing: whom it wants, by the endpoint's token, and who it is. */
 struct Hello {
   Token token;
   std::int32_t host = -1;
+  Line line = Line::leaders;
 };
 
 struct Peer {
   int host = 0;
+  Line line = Line::leaders;
   int leader = 0;
   Endpoint endpoint;
   Socket socket;  ///< once each has shown the other who it is
@@ -42,9 +48,11 @@ struct Peer {
 std::vector<Peer> peers_of(const Layout& layout, int own) {
   std::vector<Peer> peers;
   for (const int host : connected_hosts(own, layout.host_count())) {
-    Peer& peer = peers.emplace_back();
-    peer.host = host;
-    peer.leader = layout.ranks_of(host).front();
+    const int leader = layout.ranks_of(host).front();
+    peers.push_back({host, Line::leaders, leader, {}, {}});
+    if (layout.ranks_of(host).size() + layout.ranks_of(own).size() > 2) {
+      peers.push_back({host, Line::hosts, leader, {}, {}});
+    }
   }
   return peers;
 }
@@ -95,7 +103,7 @@ class Connector {
       const Connecting state = connecting_state(attempts_[i]);
       if (state == Connecting::under_way) continue;
       std::swap(attempts_[i], attempts_.back());
-      const Hello hello{peer_.endpoint.token, own_host_};
+      const Hello hello{peer_.endpoint.token, own_host_, peer_.line};
       if (state == Connecting::done && send_all(attempts_.back(), bytes_of(hello))) {
         said_hello_.emplace(kForAWelcome);
       } else {
@@ -138,15 +146,16 @@ class Acceptor {
     std::erase_if(strangers_, [this](Socket& stranger) {
       Hello hello;
       const Received received = receive_exactly(stranger, bytes_of(hello));
-      if (received == Received::all && hello.token == own_.token) welcome(stranger, hello.host);
+      if (received == Received::all && hello.token == own_.token) welcome(stranger, hello);
       return received != Received::too_few;
     });
   }
 
  private:
-  void welcome(Socket& stranger, int host) {
-    const auto peer = std::find_if(peers_.begin(), peers_.end(),
-                                   [host](const Peer& one) { return one.host == host; });
+  void welcome(Socket& stranger, const Hello& hello) {
+    const auto peer = std::find_if(peers_.begin(), peers_.end(), [&hello](const Peer& one) {
+      return one.host == hello.host && one.line == hello.line;
+    });
     if (peer == peers_.end() || peer->socket) return;
     if (send_all(stranger, peer->endpoint.token)) peer->socket = std::move(stranger);
   }
@@ -159,7 +168,7 @@ class Acceptor {
 
 /** Connects; how long that took. */
 std::chrono::milliseconds meet(Channel& channel, std::vector<Peer>& peers, const Endpoint& own,
-                               int own_host, const Socket& listener) {
+                               int own_host, const Socket& listener, SocketLender& lender) {
   std::vector<Connector> connectors;
   connectors.reserve(peers.size());
   for (Peer& peer : peers) {
@@ -171,8 +180,10 @@ std::chrono::milliseconds meet(Channel& channel, std::vector<Peer>& peers, const
   while (!waiter.expired()) {
     acceptor.step();
     for (Connector& connector : connectors) connector.step();
-    if (std::all_of(peers.begin(), peers.end(), [](const Peer& peer) { return bool(peer.socket); }))
-      break;
+    lender.step();
+    const bool connected =
+        std::all_of(peers.begin(), peers.end(), [](const Peer& peer) { return bool(peer.socket); });
+    if (connected && lender.all_have_come()) break;
     channel.look_around({});
     waiter.pause();
   }
@@ -188,6 +199,7 @@ std::string address_text(Address address) {
 void log_unconnected(const std::vector<Peer>& peers, const Channel& channel, const Endpoint& own) {
   std::string list;
   for (const Peer& peer : peers) {
+    if (peer.line != Line::leaders) continue;
     if (peer.socket || peer.leader < channel.rank()) continue;  // one of the two says it
     list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer.leader) + " (";
     for (const Address address : reachable(peer.endpoint, own)) list += address_text(address) + " ";
@@ -199,10 +211,47 @@ void log_unconnected(const std::vector<Peer>& peers, const Channel& channel, con
                           " will show if a host is gone");
 }
 
+/** Where the leader lends sockets. */
+void tell_neighbours(Channel& channel, std::span<const int> neighbours, LocalAddress address) {
+  const auto told = std::make_shared<LocalAddress>(address);
+  Batch batch(channel, Wire::Traffic::point_to_point);
+  batch.keep(told);
+  for (const int neighbour : neighbours) batch.send(told.get(), sizeof *told, neighbour);
+  batch.wait();
+}
+
+/** Gives the other ranks of this host copies of what is theirs; closes it unless all have some. */
+void lend(const SocketLender& lender, std::vector<Peer>& peers) {
+  std::vector<int> lent;
+  for (const Peer& peer : peers) {
+    if (peer.line == Line::hosts && peer.socket) lent.push_back(peer.socket.get());
+  }
+  if (lender.lend(lent)) return;
+  for (Peer& peer : peers) {
+    if (peer.line == Line::hosts) peer.socket = {};
+  }
+}
+
+std::unique_ptr<Heartbeats> heartbeats_of(std::vector<Peer>& peers, const Layout& layout,
+                                          int own_host) {
+  std::vector<Heartbeats::Connection> connections;
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    if (peers[i].line != Line::leaders || !peers[i].socket) continue;
+    const bool has_both = i + 1 < peers.size() && peers[i + 1].line == Line::hosts;
+    Socket of_hosts = has_both ? std::move(peers[i + 1].socket) : Socket();
+    connections.push_back({peers[i].host, std::make_unique<TcpConnection>(
+                                              std::move(peers[i].socket), std::move(of_hosts))});
+  }
+  return std::make_unique<Heartbeats>(layout, own_host, std::move(connections));
+}
+
 }  // namespace
 
 std::unique_ptr<Heartbeats> connect_hosts(Channel& channel, const Layout& layout) {
   const int own_host = layout.host_of(channel.rank());
+  const std::span neighbours = std::span(layout.ranks_of(own_host)).subspan(1);
+  SocketLender lender(neighbours.size());
+  tell_neighbours(channel, neighbours, lender.address());
   std::vector<Peer> peers = peers_of(layout, own_host);
   Socket listener;
   Endpoint own;
@@ -215,11 +264,12 @@ std::unique_ptr<Heartbeats> connect_hosts(Channel& channel, const Layout& layout
   }
   exchange(channel, peers, std::vector<Endpoint>(peers.size(), own), channel.timeout(),
            [](Peer& peer, const Endpoint& endpoint) { peer.endpoint = endpoint; });
-  const auto spent = meet(channel, peers, own, own_host, listener);
+  const auto spent = meet(channel, peers, own, own_host, listener, lender);
 
   for (Peer& peer : peers) {
     if (peer.socket && !keep_alive(peer.socket)) peer.socket = {};
   }
+  lend(lender, peers);
 
   // Who has it must not take the other, who gave up, for dead.
   std::vector<std::uint8_t> have;
@@ -228,12 +278,24 @@ std::unique_ptr<Heartbeats> connect_hosts(Channel& channel, const Layout& layout
     if (other_has == 0) peer.socket = {};
   });
   log_unconnected(peers, channel, own);
-  std::vector<Heartbeats::Connection> connections;
-  for (Peer& peer : peers) {
-    if (!peer.socket) continue;
-    connections.push_back({peer.host, std::make_unique<TcpConnection>(std::move(peer.socket))});
+  return heartbeats_of(peers, layout, own_host);
+}
+
+std::vector<Socket> hold_host_lines(Channel& channel, const Layout& layout) {
+  const int leader = layout.ranks_of(layout.host_of(channel.rank())).front();
+  const auto address = std::make_shared<LocalAddress>();
+  Batch batch(channel, Wire::Traffic::point_to_point);
+  batch.keep(address);
+  batch.recv(address.get(), sizeof *address, leader);
+  batch.wait();
+  SocketBorrower borrower(*address);
+  Waiter waiter(kPolicy, channel.timeout());
+  while (!waiter.expired()) {
+    if (auto sockets = borrower.step()) return std::move(*sockets);
+    channel.look_around(std::span(&leader, 1));
+    waiter.pause();
   }
-  return std::make_unique<Heartbeats>(layout, std::move(connections));
+  return {};
 }
 
 }  // namespace tutti::mpi

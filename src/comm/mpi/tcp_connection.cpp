@@ -56,6 +56,11 @@ void TcpConnection::tell(const FailureReport& failure) noexcept {
 
 bool TcpConnection::all_acknowledged() const { return mpi::all_acknowledged(socket_); }
 
+bool TcpConnection::all_have_ended() const {
+  std::byte nothing{};
+  return host_line_ && receive_exactly(host_line_, {&nothing, 1}) == Received::closed;
+}
+
 std::chrono::milliseconds TcpConnection::silence() const {
   return std::chrono::milliseconds(silence_of(socket_));
 }

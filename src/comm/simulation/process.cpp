@@ -155,6 +155,11 @@ class Cluster::Connection final : public HostConnection {
     const auto cut = cut_since();
     return !cut || own_end().last_sent < *cut;
   }
+  bool all_have_ended() const override {
+    const std::vector<int>& ranks = cluster_.layout().ranks_of(peer_);
+    return std::all_of(ranks.begin(), ranks.end(),
+                       [&](int rank) { return cluster_.process(rank).is_killed(); });
+  }
   std::chrono::milliseconds silence() const override {
     const auto cut = cut_since();
     if (!cut) return {};
@@ -212,7 +217,7 @@ std::unique_ptr<Heartbeats> Cluster::connect(Process& leader) {
   for (const int peer : connected_hosts(leader.host(), layout_.host_count())) {
     connections.push_back({peer, std::make_unique<Connection>(*this, leader, peer)});
   }
-  return std::make_unique<Heartbeats>(layout_, std::move(connections), scheduler_);
+  return std::make_unique<Heartbeats>(layout_, leader.host(), std::move(connections), scheduler_);
 }
 
 void Cluster::tell_peer(int host, int peer, std::int64_t bytes, std::function<void(End&)> what) {

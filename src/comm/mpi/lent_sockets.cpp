@@ -1,0 +1,123 @@
+// Descriptors over sockets of the machine.
+#include "comm/mpi/lent_sockets.hpp"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+
+namespace tutti::mpi {
+namespace {
+
+constexpr std::size_t kMostLent = 64;  // sockets; the kernel has 253
+constexpr socklen_t kNameless = offsetof(sockaddr_un, sun_path);
+
+Socket new_local_socket() {
+  return Socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+/** Whether the other end is this user's. */
+bool is_own_user(const Socket& socket) {
+  ucred other{};
+  socklen_t length = sizeof other;
+  return ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &other, &length) == 0 &&
+         other.uid == ::geteuid();
+}
+
+/** A message of one byte with room for descriptors. */
+struct LentParcel {
+  explicit LentParcel(std::size_t descriptors) {
+    part = {&byte, 1};
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = room.data();
+    header.msg_controllen = CMSG_SPACE(descriptors * sizeof(int));
+  }
+  LentParcel(const LentParcel&) = delete;
+  LentParcel& operator=(const LentParcel&) = delete;
+  ~LentParcel() = default;
+
+  std::byte byte{};
+  iovec part{};
+  msghdr header{};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(kMostLent * sizeof(int))> room{};
+};
+
+}  // namespace
+
+SocketLender::SocketLender(std::size_t borrowers) : awaited_(borrowers) {
+  Socket listener = new_local_socket();
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  socklen_t length = sizeof address;
+  if (!listener || ::bind(listener.get(), generic, kNameless) != 0 ||
+      ::listen(listener.get(), SOMAXCONN) != 0 ||
+      ::getsockname(listener.get(), generic, &length) != 0 ||
+      length - kNameless > address_.name.size()) {
+    return;  // the others are told that it is nowhere
+  }
+  address_.length = static_cast<std::int32_t>(length - kNameless);
+  std::copy_n(&address.sun_path[0], address_.length, address_.name.begin());
+  listener_ = std::move(listener);
+}
+
+void SocketLender::step() {
+  while (listener_ && !all_have_come()) {
+    Socket borrower = accept_from(listener_);
+    if (!borrower) return;
+    if (is_own_user(borrower)) borrowers_.push_back(std::move(borrower));
+  }
+}
+
+bool SocketLender::lend(std::span<const int> sockets) const noexcept {
+  if (!all_have_come() || sockets.empty() || sockets.size() > kMostLent) return false;
+  LentParcel parcel(sockets.size());
+  cmsghdr* const control = CMSG_FIRSTHDR(&parcel.header);
+  control->cmsg_level = SOL_SOCKET;
+  control->cmsg_type = SCM_RIGHTS;
+  control->cmsg_len = CMSG_LEN(sockets.size_bytes());
+  std::memcpy(CMSG_DATA(control), sockets.data(), sockets.size_bytes());
+  return std::all_of(borrowers_.begin(), borrowers_.end(), [&](const Socket& borrower) {
+    return ::sendmsg(borrower.get(), &parcel.header, MSG_DONTWAIT | MSG_NOSIGNAL) == 1;
+  });
+}
+
+SocketBorrower::SocketBorrower(const LocalAddress& address) {
+  if (address.length <= 0) return;
+  sockaddr_un to{};
+  to.sun_family = AF_UNIX;
+  std::copy_n(address.name.begin(), address.length, &to.sun_path[0]);
+  const socklen_t length = kNameless + static_cast<socklen_t>(address.length);
+  Socket socket = new_local_socket();
+  const auto* const generic = reinterpret_cast<const sockaddr*>(&to);
+  if (socket && ::connect(socket.get(), generic, length) == 0 && is_own_user(socket)) {
+    socket_ = std::move(socket);
+  }
+}
+
+std::optional<std::vector<Socket>> SocketBorrower::step() {
+  std::vector<Socket> sockets;
+  if (!socket_) return sockets;
+  LentParcel parcel(kMostLent);
+  const ssize_t taken = ::recvmsg(socket_.get(), &parcel.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (taken < 0 && (errno == EAGAIN || errno == EINTR)) return std::nullopt;
+  if (taken <= 0) return sockets;
+  for (cmsghdr* control = CMSG_FIRSTHDR(&parcel.header); control != nullptr;
+       control = CMSG_NXTHDR(&parcel.header, control)) {
+    if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (control->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(control) + i * sizeof fd, sizeof fd);
+      sockets.emplace_back(fd);
+    }
+  }
+  return sockets;
+}
+
+}  // namespace tutti::mpi

@@ -1,0 +1,52 @@
+// Sockets that all ranks of a host hold: their connections end when the last of these processes
+// has.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "comm/mpi/socket.hpp"
+
+namespace tutti::mpi {
+
+/** Where a process of this machine listens: a name that the kernel has chosen, and that is gone
+ * with the process. Plain bytes. */
+struct LocalAddress {
+  std::int32_t length = 0;  ///< 0: nowhere
+  std::array<char, 16> name{};
+};
+
+/** Gives other processes of the same user on this machine copies of sockets. Nothing blocks. */
+class SocketLender {
+ public:
+  /** To so many. */
+  explicit SocketLender(std::size_t borrowers);
+  LocalAddress address() const { return address_; }
+  /** Lets them in. */
+  void step();
+  bool all_have_come() const { return borrowers_.size() == awaited_; }
+  /** Whether all have come, and have got copies of `sockets` by that. */
+  bool lend(std::span<const int> sockets) const noexcept;
+
+ private:
+  std::size_t awaited_;
+  Socket listener_;
+  LocalAddress address_;
+  std::vector<Socket> borrowers_;
+};
+
+/** The other side. */
+class SocketBorrower {
+ public:
+  explicit SocketBorrower(const LocalAddress& address);
+  /** Nothing as long as they may come; none if they will not. */
+  std::optional<std::vector<Socket>> step();
+
+ private:
+  Socket socket_;
+};
+
+}  // namespace tutti::mpi
