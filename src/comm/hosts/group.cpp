@@ -14,6 +14,9 @@ constexpr std::int64_t kKiB = 1024;
 constexpr std::int64_t kLargestWindow = Wire::kPiece;
 constexpr std::int64_t kSmallestWindow = 4 * kKiB;
 constexpr std::int64_t kUnderWay = Wire::kUnderWay;
+/** Windows of a shard in a segment: what a host adds up before the first bytes travel, and hands
+ * out after the last have come, is little, and the ranks of a host do not meet too often. */
+constexpr std::int64_t kSegmentWindows = 4;
 constexpr std::int64_t kMostScratch = 16 * kKiB * kKiB;
 
 /** Windows of the same size for all dtypes: whole elements, whole cache lines. */
@@ -71,11 +74,12 @@ RecycledVector<std::int64_t> HostGroup::even_offsets(std::int64_t bytes, int wit
 /**
  * Runs two exchanges of `windows` windows each, of which the second sends on what the first has
  * brought: first(batch, w) posts, between(w) runs when that is done, second(batch, w) posts after
- * it. kUnderWay batches are under way at any time, so the wire has work while between() runs.
+ * it, and ended(w) runs when the second has. kUnderWay batches are under way at any time, so the
+ * wire has work while between() runs.
  */
-template <class First, class Between, class Second>
+template <class First, class Between, class Second, class Ended>
 void HostGroup::pipeline(std::int64_t windows, const First& first, const Between& between,
-                         const Second& second) {
+                         const Second& second, const Ended& ended) {
   std::deque<Batch, RecyclingAllocator<Batch>> under_way;
   for (std::int64_t step = 0; step < windows + kUnderWay; ++step) {
     auto& batch = under_way.emplace_back(wire_, Wire::Traffic::collective);
@@ -86,8 +90,20 @@ void HostGroup::pipeline(std::int64_t windows, const First& first, const Between
     under_way.front().wait();
     under_way.pop_front();
     if (oldest < windows) between(oldest);
+    if (oldest >= kUnderWay) ended(oldest - kUnderWay);
   }
-  for (Batch& batch : under_way) batch.wait();
+  const std::int64_t left = std::ssize(under_way);
+  for (std::int64_t number = windows - left; !under_way.empty(); ++number) {
+    under_way.front().wait();
+    under_way.pop_front();
+    if (number >= 0) ended(number);
+  }
+}
+
+template <class First, class Second>
+void HostGroup::pipeline(std::int64_t windows, const First& first, const Second& second) {
+  const auto nothing = [](std::int64_t) {};
+  pipeline(windows, first, nothing, second, nothing);
 }
 
 /** own = the combination of all members' contributions; those of the others lie `stride` bytes
@@ -102,35 +118,44 @@ void HostGroup::combine_here(std::byte* own, const std::byte* others, std::int64
   cpu::reduce({&output, 1}, inputs, bytes / size_of(dtype), dtype, combine);
 }
 
-void HostGroup::reduce_shards(const Shards& shards, DType dtype, const cpu::Combine& combine,
-                              int receivers) {
-  const std::int64_t window = shards.window;
+template <class Part, class Before, class After>
+void HostGroup::reduce_shards(const Part& part, std::int64_t windows, std::int64_t window,
+                              DType dtype, const cpu::Combine& combine, int receivers,
+                              const Before& before, const After& after) {
   const Scratch memory(wire_.scratch(), kUnderWay * size() * window);
   const auto received = [&](std::int64_t number, int member) {
     return memory.data() + ((number % kUnderWay) * size() + member) * window;
   };
   const auto contribute = [&](Batch& batch, std::int64_t number) {
-    const auto own = shards.part(position_, number);
+    before(number);
+    const auto own = part(position_, number);
     for (int distance = 1; distance < size(); ++distance) {
       const int source = peer(size() - distance);
       recv(batch, {received(number, source), own.size()}, source);
-      send(batch, shards.part(peer(distance), number), peer(distance));
+      send(batch, part(peer(distance), number), peer(distance));
     }
   };
   const auto add = [&](std::int64_t number) {
-    const auto own = shards.part(position_, number);
+    const auto own = part(position_, number);
     combine_here(own.data(), received(number, 0), window, std::ssize(own), dtype, combine);
   };
   const auto spread = [&](Batch& batch, std::int64_t number) {
     const auto gets = [&](int member) { return receivers == kEverybody || receivers == member; };
     for (int distance = 1; distance < size(); ++distance) {
       const int source = peer(size() - distance);
-      if (gets(position_)) recv(batch, shards.part(source, number), source);
+      if (gets(position_)) recv(batch, part(source, number), source);
       const int target = peer(distance);
-      if (gets(target)) send(batch, shards.part(position_, number), target);
+      if (gets(target)) send(batch, part(position_, number), target);
     }
   };
-  pipeline(shards.windows(), contribute, add, spread);
+  pipeline(windows, contribute, add, spread, after);
+}
+
+void HostGroup::reduce_shards(const Shards& shards, DType dtype, const cpu::Combine& combine,
+                              int receivers) {
+  const auto part = [&](int owner, std::int64_t number) { return shards.part(owner, number); };
+  const auto nothing = [](std::int64_t) {};
+  reduce_shards(part, shards.windows(), shards.window, dtype, combine, receivers, nothing, nothing);
 }
 
 // --- Reductions ---------------------------------------------------------------------------------
@@ -151,13 +176,56 @@ void HostGroup::reduce_whole(std::byte* data, std::int64_t bytes, DType dtype,
   combine_here(data, received, bytes, bytes, dtype, combine);
 }
 
-void HostGroup::all_reduce(void* data, std::int64_t count, DType dtype,
-                           const cpu::Combine& combine) {
+Segments HostGroup::segments_of(std::int64_t bytes) const {
+  return {bytes, size(), window_for(size()), kSegmentWindows, kCacheLine};
+}
+
+std::int64_t HostGroup::first_segment(std::int64_t count, DType dtype) const {
+  return segments_of(count * size_of(dtype)).begin(1) / size_of(dtype);
+}
+
+void HostGroup::accompany(std::int64_t count, DType dtype, const Around& around) const {
+  // By when the results of a segment are there, so many have been made ready after it: see
+  // pipeline().
+  constexpr std::int64_t kAhead = 1 + (2 * kUnderWay - 2) / kSegmentWindows;
+  const std::int64_t width = size_of(dtype);
+  const Segments segments = segments_of(count * width);
+  const auto call = [&](const Around::Action& action, std::int64_t segment) {
+    const std::int64_t begin = segments.begin(segment) / width;
+    action(begin, segments.begin(segment + 1) / width - begin);
+  };
+  for (std::int64_t segment = 0; segment < segments.count() + kAhead; ++segment) {
+    if (segment < segments.count()) call(around.before, segment);
+    if (segment >= kAhead) call(around.after, segment - kAhead);
+  }
+}
+
+void HostGroup::all_reduce(void* data, std::int64_t count, DType dtype, const cpu::Combine& combine,
+                           const Around& around) {
   auto* const begin = static_cast<std::byte*>(data);
-  const std::int64_t bytes = count * size_of(dtype);
-  if (goes_whole(bytes)) return reduce_whole(begin, bytes, dtype, combine);
-  const Shards shards{begin, even_offsets(bytes, kNobody), window_for(size())};
-  reduce_shards(shards, dtype, combine, kEverybody);
+  const std::int64_t width = size_of(dtype);
+  if (goes_whole(count * width)) {
+    around.before(0, count);
+    reduce_whole(begin, count * width, dtype, combine);
+    return around.after(0, count);
+  }
+  const Segments segments = segments_of(count * width);
+  const auto call = [&](const Around::Action& action, std::int64_t window) {
+    const std::int64_t segment = segments.segment_of(window);
+    const std::int64_t from = segments.begin(segment) / width;
+    action(from, segments.begin(segment + 1) / width - from);
+  };
+  const auto before = [&](std::int64_t window) {
+    if (segments.is_first(window)) call(around.before, window);
+  };
+  const auto after = [&](std::int64_t window) {
+    if (segments.is_last(window)) call(around.after, window);
+  };
+  const auto part = [&](int owner, std::int64_t window) {
+    return segments.part(begin, owner, window);
+  };
+  reduce_shards(part, segments.windows(), segments.window(), dtype, combine, kEverybody, before,
+                after);
 }
 
 void HostGroup::reduce_scatter_v(void* data, std::span<const std::int64_t> offsets, DType dtype,
@@ -200,8 +268,7 @@ void HostGroup::all_gather_v(std::byte* data, std::span<const std::int64_t> offs
       send(batch, shards.part(position_, number), peer(distance));
     }
   };
-  pipeline(
-      shards.windows(), exchange, [](std::int64_t) {}, [](auto&, std::int64_t) {});
+  pipeline(shards.windows(), exchange, [](auto&, std::int64_t) {});
 }
 
 void HostGroup::all_to_all_v(std::byte* in, std::span<const std::int64_t> in_offsets,
@@ -218,9 +285,7 @@ void HostGroup::all_to_all_v(std::byte* in, std::span<const std::int64_t> in_off
       send(batch, leaving.part(peer(distance), number), peer(distance));
     }
   };
-  pipeline(
-      std::max(leaving.windows(), arriving.windows()), exchange, [](std::int64_t) {},
-      [](auto&, std::int64_t) {});
+  pipeline(std::max(leaving.windows(), arriving.windows()), exchange, [](auto&, std::int64_t) {});
 }
 
 /**
@@ -253,8 +318,7 @@ void HostGroup::broadcast(std::byte* data, std::int64_t bytes, int root) {
       if (target != root) send(batch, shards.part(position_, number), target);
     }
   };
-  pipeline(
-      shards.windows(), scatter, [](std::int64_t) {}, pass_on);
+  pipeline(shards.windows(), scatter, pass_on);
 }
 
 }  // namespace tutti

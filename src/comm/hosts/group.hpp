@@ -10,6 +10,7 @@
 
 #include "base/recycled.hpp"
 #include "comm/batch.hpp"
+#include "comm/hosts/segments.hpp"
 #include "device/cpu/kernels.hpp"
 
 namespace tutti {
@@ -84,8 +85,24 @@ class HostGroup {
                     std::span<const std::int64_t> out_offsets);
   /** From member `root` to all, in place. */
   void broadcast(std::byte* data, std::int64_t bytes, int root);
-  /** In place over `count` elements. */
-  void all_reduce(void* data, std::int64_t count, DType dtype, const cpu::Combine& combine);
+  /** What a host does with `count` elements from `begin` on, before they travel and when they have
+   * come; see all_reduce(). */
+  struct Around {
+    using Action = std::function<void(std::int64_t begin, std::int64_t count)>;
+    Action before = [](std::int64_t, std::int64_t) {};
+    Action after = [](std::int64_t, std::int64_t) {};
+  };
+  /** In place over `count` elements. A long message goes in segments: around.before() makes one
+   * ready while those before it travel, and around.after() takes its results. */
+  void all_reduce(void* data, std::int64_t count, DType dtype, const cpu::Combine& combine,
+                  const Around& around);
+  void all_reduce(void* data, std::int64_t count, DType dtype, const cpu::Combine& combine) {
+    all_reduce(data, count, dtype, combine, {});
+  }
+  /** By who is no member: makes the calls of `around` in the order in which members make them. */
+  void accompany(std::int64_t count, DType dtype, const Around& around) const;
+  /** The elements of the first of these calls. */
+  std::int64_t first_segment(std::int64_t count, DType dtype) const;
   /** In place: afterwards block position() of `data` (element offsets) holds the reduction of
    * that block; the other blocks are undefined. */
   void reduce_scatter_v(void* data, std::span<const std::int64_t> offsets, DType dtype,
@@ -143,10 +160,19 @@ class HostGroup {
   void combine_here(std::byte* own, const std::byte* others, std::int64_t stride,
                     std::int64_t bytes, DType dtype, const cpu::Combine& combine);
   void reduce_whole(std::byte* data, std::int64_t bytes, DType dtype, const cpu::Combine& combine);
+  Segments segments_of(std::int64_t bytes) const;
+  /** Those who own shards add them up; part(owner, number) is a window of one. Calls before(number)
+   * ahead of a window's exchange, and after(number) when its results are there. */
+  template <class Part, class Before, class After>
+  void reduce_shards(const Part& part, std::int64_t windows, std::int64_t window, DType dtype,
+                     const cpu::Combine& combine, int receivers, const Before& before,
+                     const After& after);
   void reduce_shards(const Shards& shards, DType dtype, const cpu::Combine& combine, int receivers);
-  template <class First, class Between, class Second>
+  template <class First, class Between, class Second, class Ended>
   void pipeline(std::int64_t windows, const First& first, const Between& between,
-                const Second& second);
+                const Second& second, const Ended& ended);
+  template <class First, class Second>
+  void pipeline(std::int64_t windows, const First& first, const Second& second);
 
   Wire& wire_;
   std::vector<int> members_;

@@ -155,14 +155,26 @@ void HierarchicalTransport::run(const Call& call) {
 void HierarchicalTransport::all_reduce(const Call& call) {
   if (leaders_.carries(call.in.bytes(), call.in.bytes())) return carried_all_reduce(call);
   const Stages stages = stages_of(call.reduction, call.dtype, layout_);
-  const Task inside = Task::reduce(call.in, call.out, stages.inside, 0);
-  meet(call, inside);
+  const auto inside = [&](std::int64_t begin, std::int64_t count) {
+    return Task::reduce(call.in.part(begin, count), call.out.part(begin, count), stages.inside, 0);
+  };
+  meet(call, inside(0, leaders_.first_segment(call.count, call.dtype)));
   compare_hosts();
-  local_->move(inside);
+  // The ranks of a host add up a segment, and take the results of another, while others travel.
+  const auto add = [&](std::int64_t begin, std::int64_t count) {
+    const Task task = inside(begin, count);
+    if (begin > 0) local_->meet(task);
+    local_->move(task);
+  };
+  const auto take = [&](std::int64_t begin, std::int64_t count) {
+    spread(call.out.part(begin, count));
+  };
+  const HostGroup::Around around{add, take};
   if (is_leader()) {
-    leaders_.all_reduce(call.out.data, call.count, call.dtype, stages.between);
+    leaders_.all_reduce(call.out.data, call.count, call.dtype, stages.between, around);
+  } else {
+    leaders_.accompany(call.count, call.dtype, around);
   }
-  spread(call.out);
 }
 
 void HierarchicalTransport::reduce(const Call& call) {
