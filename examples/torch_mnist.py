@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """PyTorch's DistributedDataParallel training a CNN on MNIST over tutti: an ordinary script of
-PyTorch's, in which the backend's name is all that is tutti's.
+PyTorch's, in which the backend's name is all that must be tutti's. With --mode its gradients travel in
+one of tutti's modes, with --wrap optimizer without DistributedDataParallel.
 
     torchrun --nproc-per-node 2 examples/torch_mnist.py [--data-dir DIR] [--epochs 2]
+        [--mode sparseTopK --spars 0.01] [--wrap optimizer]
     mpiexec -n 2 python3 examples/torch_mnist.py
     tutti run -n 2 examples/torch_mnist.py
 
@@ -22,7 +24,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import tutti.torch  # noqa: F401 - registers the backend
+import tutti.torch  # registers the backend
+from tutti.torch import hooks
 
 
 def read(folder, name):
@@ -70,6 +73,12 @@ def main():
                         default=os.environ.get("TUTTI_MNIST_DIR") or None)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--mode", default="fp32",
+                        help="fp32, fp16, bf16, sparseTopK or sparseThreshold")
+    parser.add_argument("--spars", type=float, help="what a sparse mode sends")
+    parser.add_argument("--wrap", choices=("ddp", "optimizer"), default="ddp",
+                        help="what averages gradients: DistributedDataParallel, with a hook in "
+                             "other modes than fp32, or tutti's DistributedOptimizer")
     options = parser.parse_args()
     begin()
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -82,15 +91,24 @@ def main():
     net = nn.Sequential(nn.Conv2d(1, 20, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(20, 50, 5),
                         nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(800, 500), nn.ReLU(),
                         nn.Linear(500, 10))
-    ddp = DistributedDataParallel(net)
-    optimizer = torch.optim.Adam(ddp.parameters(), 1e-3)
+    optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+    of_mode = {} if options.spars is None else {"spars": options.spars}
+    if options.wrap == "ddp":
+        model = DistributedDataParallel(net)
+        if options.mode != "fp32":
+            model.register_comm_hook(hooks.State(model, options.mode, **of_mode), hooks.hook)
+    else:
+        model = net
+        tutti.torch.broadcast_parameters(net)
+        optimizer = tutti.torch.DistributedOptimizer(optimizer, net.named_parameters(),
+                                                     mode=options.mode, **of_mode)
     for epoch in range(options.epochs):
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(epoch))
         batches = order[:len(order) // ranks * ranks][rank::ranks].split(options.batch_size)
         start, total = time.perf_counter(), torch.zeros(1)
         for batch in batches:
             optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(ddp(pixels(images[batch])), labels[batch])
+            loss = nn.functional.cross_entropy(model(pixels(images[batch])), labels[batch])
             loss.backward()
             optimizer.step()
             total += loss.detach() * len(batch)

@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 
 #include "array.hpp"
+#include "bucket_average.hpp"
 #include "communicator.hpp"
 #include "device_array.hpp"
 #include "dist_opt.hpp"
@@ -50,6 +51,7 @@ PYBIND11_MODULE(_core, module) {
   python::bind_device_array(module);
   python::bind_communicator(module);
   python::bind_dist_opt(module);
+  python::bind_bucket_average(module);
   python::bind_store(module);
   python::bind_timeline(module);
   auto ps = module.def_submodule("ps", "What tutti.ps stands on.");

@@ -376,6 +376,27 @@ class DistOpt:
     def load_state(self, state: State) -> None: ...
     def statistics(self) -> Dict[str, float]: ...
 
+class BucketAverage:
+    def __init__(
+        self,
+        communicator: Communicator,
+        counts: Sequence[int],
+        like: Array,
+        mode: str,
+        *,
+        spars: float = 0.05,
+        corr: bool = True,
+        clipping: bool = False,
+        clip_Value: float = 100,
+        momentum_correction: float = 0.0,
+        clip_norm: float = 0.0,
+        warm_up_epochs: int = 0,
+        epoch_steps: int = 0,
+    ) -> None: ...
+    def average(self, gradients: Array, steps: int) -> None: ...
+    def state(self) -> State: ...
+    def load_state(self, state: State) -> None: ...
+
 class Store:
     def __init__(self, communicator: Communicator) -> None: ...
     def set(self, key: str, value: Union[bytes, bytearray, memoryview, npt.NDArray[Any]]) -> None: ...

@@ -1,11 +1,9 @@
 // DistOpt: checks its options, and forwards; the work is done in dist_opt_steps.cpp.
 #include "tutti/dist_opt.hpp"
 
-#include <cmath>
 #include <string>
 #include <utility>
 
-#include "base/text.hpp"
 #include "opt/dist_opt_impl.hpp"
 
 namespace tutti {
@@ -13,38 +11,6 @@ namespace {
 
 constexpr auto kAsTheyAre = PendingSums::Wire::as_they_are;
 constexpr auto kHalf = PendingSums::Wire::half;
-
-void check(const SparseOptions& options) {
-  if (!(options.momentum >= 0.0F && options.momentum < 1.0F)) {
-    throw InvalidArgument("DistOpt: sparse.momentum is " + number_text(options.momentum) +
-                          "; it must be at least 0 and below 1");
-  }
-  if (!(options.clip_norm >= 0.0F && std::isfinite(options.clip_norm))) {
-    throw InvalidArgument("DistOpt: sparse.clip_norm is " + number_text(options.clip_norm) +
-                          "; it must be finite and not negative");
-  }
-  if (options.warm_up_epochs < 0) {
-    throw InvalidArgument("DistOpt: sparse.warm_up_epochs is " +
-                          std::to_string(options.warm_up_epochs) + "; it must not be negative");
-  }
-  if (options.warm_up_epochs > 0 && options.epoch_steps < 1) {
-    throw InvalidArgument("DistOpt: sparse.epoch_steps is " + std::to_string(options.epoch_steps) +
-                          "; a warm-up needs at least 1");
-  }
-}
-
-void check(const DistOptions& options) {
-  if (options.bucket_elements < 1) {
-    throw InvalidArgument("DistOpt: bucket_elements is " + std::to_string(options.bucket_elements) +
-                          "; it must be at least 1");
-  }
-  if (options.half != DType::f16 && options.half != DType::bf16) {
-    throw InvalidArgument("DistOpt: half is " + std::string(name_of(options.half)) +
-                          "; it must be f16 or bf16");
-  }
-  check(options.sparse);
-  check("DistOpt", plan_of(options, options.bucket_elements), options);
-}
 
 /** The size of a bucket in elements, which SINGA's methods call threshold. */
 std::int64_t bucket_size(DistMode mode, std::optional<std::int64_t> threshold,
@@ -60,7 +26,7 @@ std::int64_t bucket_size(DistMode mode, std::optional<std::int64_t> threshold,
 std::shared_ptr<Optimizer> checked(std::shared_ptr<Optimizer> optimizer,
                                    const DistOptions& options) {
   if (!optimizer) throw InvalidArgument("DistOpt: optimizer is null");
-  check(options);
+  check_options("DistOpt", options);
   return optimizer;
 }
 

@@ -102,7 +102,6 @@ class DistOpt::Impl {
   void run(const Backward& backward, const Emit& emit);
   void train_first(const StepPlan& plan, const Backward& backward);
   Compressor& prepare(const StepPlan& plan);
-  SparseChoice sparse_choice(const StepPlan& plan) const;
   std::unique_ptr<Compressor> make_custom() const;
   void give_up(const std::string& reason);
 

@@ -1,5 +1,4 @@
 // The steps of DistOpt: registration, the backward pass, and the modes.
-#include <cmath>
 #include <exception>
 #include <utility>
 
@@ -211,7 +210,8 @@ Compressor& DistOpt::Impl::prepare(const StepPlan& plan) {
       refuse_large_buckets(method_of(plan.mode), model.reducer, plan.bucket_elements,
                            on_cpu ? kMostSparse : kMostSelectable);
       if (!model.sparse) model.sparse = make_sparse_compressor(model.site);
-      model.sparse->choose(sparse_choice(plan));
+      model.sparse->choose(
+          sparse_choice(plan, options_.sparse, model.sparse_steps, communicator_->world_size()));
       return *model.sparse;
     }
     case DistMode::custom:
@@ -219,23 +219,6 @@ Compressor& DistOpt::Impl::prepare(const StepPlan& plan) {
       return *model.custom;
   }
   throw InvalidArgument("a mode of number " + std::to_string(static_cast<int>(plan.mode)));
-}
-
-SparseChoice DistOpt::Impl::sparse_choice(const StepPlan& plan) const {
-  const SparseOptions& options = options_.sparse;
-  SparseChoice choice{
-      .top_k = plan.is_top_k(),
-      .spars = plan.spars,
-      .correct = plan.correct,
-      .momentum = options.momentum,
-      .norm_limit = static_cast<float>(options.clip_norm / std::sqrt(communicator_->world_size()))};
-  if (choice.top_k && options.warm_up_epochs > 0) {
-    const std::int64_t full_epochs = model_->sparse_steps / options.epoch_steps;
-    const auto epoch = static_cast<double>(full_epochs);
-    const auto epochs = static_cast<double>(options.warm_up_epochs);
-    if (epoch < epochs) choice.spars = std::pow(plan.spars, (epoch + 1.0) / (epochs + 1.0));
-  }
-  return choice;
 }
 
 /** The caller's compressor. */

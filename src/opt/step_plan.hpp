@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "opt/compressors/sparse.hpp"
 #include "tutti/dist_options.hpp"
 
 namespace tutti {
@@ -32,5 +33,11 @@ StepPlan plan_of(const DistOptions& options, std::int64_t bucket_elements);
 void check_spars(std::string_view method, double spars, bool top_k);
 /** Throws InvalidArgument unless a DistOpt of these options can do what is planned. */
 void check(std::string_view method, const StepPlan& plan, const DistOptions& options);
+/** Throws InvalidArgument, which begins with `who`, unless all options are good. */
+void check_options(std::string_view who, const DistOptions& options);
+
+/** What a sparse step sends, after `steps` of them: the density of top-K falls in a warm-up. */
+SparseChoice sparse_choice(const StepPlan& plan, const SparseOptions& options, std::int64_t steps,
+                           int world_size);
 
 }  // namespace tutti

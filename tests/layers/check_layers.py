@@ -22,7 +22,7 @@ LAYERS = [
     {"unique_id.hpp", "call.hpp", "message.hpp", "transport.hpp"},
     {"communicator.hpp", "launch.hpp", "mpi.hpp", "store.hpp", "timeline.hpp"},
     {"adagrad.hpp", "adam.hpp", "compressor.hpp", "optimizer.hpp", "step_statistics.hpp"},
-    {"dist_opt.hpp", "dist_options.hpp"},
+    {"bucket_average.hpp", "dist_opt.hpp", "dist_options.hpp"},
     {
         "ps/checkpoint.hpp",
         "ps/dense.hpp",

@@ -6,13 +6,24 @@
     dist.init_process_group("tutti")        # where it said "gloo"
 
 All of torch.distributed that takes a process group, and DistributedDataParallel,
-FullyShardedDataParallel and ZeroRedundancyOptimizer with it, then work as over Gloo:
-docs/pytorch.md.
+FullyShardedDataParallel and ZeroRedundancyOptimizer with it, then work as over Gloo. tutti.torch.hooks
+has DistributedDataParallel's gradients travel in the modes of tutti.opt.DistOpt, and
+DistributedOptimizer averages them for any optimiser, as Horovod's does: docs/pytorch.md.
 """
 
+from tutti.torch import hooks
 from tutti.torch._backend import register
 from tutti.torch._group import ProcessGroupTutti
+from tutti.torch._ranks import average, broadcast_optimizer_state, broadcast_parameters
+from tutti.torch.optimizer import DistributedOptimizer
 
 register()
 
-__all__ = ["ProcessGroupTutti"]
+__all__ = [
+    "DistributedOptimizer",
+    "ProcessGroupTutti",
+    "average",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "hooks",
+]

@@ -1,0 +1,139 @@
+"""Gradients that travel together: which do, and where they lie."""
+
+# mypy: disable-error-code="misc,import"
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+import numpy
+import torch
+
+from tutti.errors import SystemError
+
+
+class Managed(NamedTuple):
+    """A parameter of an optimiser."""
+
+    name: str
+    parameter: torch.Tensor
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements fill a stretch of memory, in whatever order of the axes."""
+    expected = 1
+    for stride, size in sorted((stride, size) for size, stride in
+                               zip(tensor.shape, tensor.stride()) if size != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+class Bucket:
+    """`flat` has the gradients of some parameters, one after the other; views[i] is that of the
+    i-th, laid out as the parameter is."""
+
+    def __init__(self, indices: List[int], managed: Sequence[Managed], flat: torch.Tensor) -> None:
+        self.indices = indices
+        self.names = tuple(managed[index].name for index in indices)
+        self.flat = flat
+        self.views: List[torch.Tensor] = []
+        self._parameters = [managed[index].parameter for index in indices]
+        self.begin()
+        begin = 0
+        for parameter in self._parameters:
+            part = flat[begin:begin + parameter.numel()]
+            begin += parameter.numel()
+            self.views.append(part.as_strided(parameter.shape, parameter.stride())
+                              if _is_dense(parameter) else part.view(parameter.shape))
+
+    @property
+    def complete(self) -> bool:
+        """Whether all gradients are there."""
+        return self._missing == 0
+
+    def is_written(self, place: int) -> bool:
+        """Whether a gradient is there."""
+        return self._written[place]
+
+    def take(self, place: int) -> None:
+        """The gradient of a parameter is there: from now on it lies here, if it may. One that is
+        sparse travels apart."""
+        view, parameter = self.views[place], self._parameters[place]
+        gradient = parameter.grad
+        self._missing -= not self._written[place]
+        self._written[place] = True
+        if gradient is None or gradient.is_sparse:
+            view.zero_()
+        elif gradient.data_ptr() != view.data_ptr():
+            view.copy_(gradient)
+            if view.dtype == parameter.dtype:
+                parameter.grad = view
+
+    def fill(self) -> None:
+        """What is not there is zero."""
+        for view, written in zip(self.views, self._written):
+            if not written:
+                view.zero_()
+
+    def begin(self) -> None:
+        """A step begins: no gradient is there."""
+        self._written = [False] * len(self.indices)
+        self._missing = len(self.indices)
+
+    def give(self, place: int) -> None:
+        """Makes what is here the gradient of a parameter."""
+        view, parameter = self.views[place], self._parameters[place]
+        if view.dtype == parameter.dtype:
+            parameter.grad = view
+        else:
+            parameter.grad = view.to(parameter.dtype)
+
+
+def _memory(communicator: Any, count: int, dtype: torch.dtype, device: torch.device,
+            is_shared: bool) -> torch.Tensor:
+    """In symmetric memory, where nothing is copied for a sum, if that is wanted and there is so
+    much. Collective."""
+    if is_shared:
+        try:
+            array = communicator.empty(count, dtype, device=str(device))
+            return torch.from_numpy(array) if isinstance(array, numpy.ndarray) else (
+                torch.from_dlpack(array))
+        except SystemError:
+            pass  # /dev/shm has not so much, say
+    return torch.empty(count, dtype=dtype, device=device)
+
+
+def cut(order: Sequence[int], managed: Sequence[Managed], most_bytes: float,
+        wire: Optional[torch.dtype]) -> List[List[int]]:
+    """Which gradients travel together, in the order in which they come: those of one type and
+    device, of at most `most_bytes` unless one alone has more. wire: the type in which all travel, if
+    not in their own. A bucket stands where its last gradient comes."""
+    closed: List[List[int]] = []
+    open_ones: Dict[Any, List[int]] = {}
+    sizes: Dict[Any, int] = {}
+    for index in order:
+        parameter = managed[index].parameter
+        dtype = wire or parameter.dtype
+        kind = (dtype, parameter.device)
+        size = parameter.numel() * torch.empty(0, dtype=dtype).element_size()
+        if kind in open_ones and sizes[kind] + size > most_bytes:
+            closed.append(open_ones.pop(kind))
+        if kind not in open_ones:
+            sizes[kind] = 0
+        open_ones.setdefault(kind, []).append(index)
+        sizes[kind] += size
+    closed.extend(open_ones.values())
+    when = {index: i for i, index in enumerate(order)}
+    return sorted(closed, key=lambda indices: when[indices[-1]])
+
+
+def make(communicator: Any, indices: List[int], managed: Sequence[Managed],
+         wire: Optional[torch.dtype]) -> Bucket:
+    """A bucket with its memory. Collective."""
+    parameters = [managed[index].parameter for index in indices]
+    count = sum(parameter.numel() for parameter in parameters)
+    flat = _memory(communicator, count, wire or parameters[0].dtype, parameters[0].device,
+                   wire is None)
+    return Bucket(indices, managed, flat)

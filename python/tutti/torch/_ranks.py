@@ -1,0 +1,193 @@
+"""What all ranks of a group do together beside a step: compare, broadcast, average."""
+
+# mypy: disable-error-code="misc,import"
+
+from __future__ import annotations
+
+import hashlib
+import io
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+
+import torch
+import torch.distributed as dist
+
+from tutti.errors import InvalidArgument, MismatchError
+from tutti.torch._group import ProcessGroupTutti
+from tutti.torch._tensors import in_place, movable
+from tutti.torch._work import start
+
+
+def group_of(group: Optional[Any]) -> ProcessGroupTutti:
+    """`group`, or the default one, which must be tutti's."""
+    found = dist.distributed_c10d._get_default_group() if group is None else group
+    if not isinstance(found, ProcessGroupTutti):
+        name = getattr(found, "name", lambda: type(found).__name__)()
+        raise TypeError(f"group is one of the backend {name}, but must be of tutti: "
+                        'init_process_group("tutti") or new_group(backend="tutti")')
+    return found
+
+
+def run(group: ProcessGroupTutti, call: Callable[[], Any]) -> Any:
+    """Calls it once all that the group has under way has ended; what it returns."""
+    if group._lane.idle:
+        return call()
+    returned: List[Any] = []
+    start(group._lane, [], lambda: returned.append(call())).wait()
+    return returned[0]
+
+
+def _gather(communicator: Any, mine: bytes) -> List[bytes]:
+    """The bytes of all ranks."""
+    ranks = communicator.world_size
+    lengths = torch.empty(ranks, dtype=torch.int64)
+    communicator.all_gather(torch.tensor([len(mine)]), lengths)
+    counts = lengths.tolist()
+    everything = torch.empty(sum(counts), dtype=torch.uint8)
+    communicator.all_gather(torch.frombuffer(bytearray(mine), dtype=torch.uint8), everything, counts)
+    return [bytes(part.numpy()) for part in everything.split(counts)]
+
+
+def agree(group: ProcessGroupTutti, what: str, mine: List[str]) -> None:
+    """MismatchError on all ranks unless all have the same list of descriptions; it shows the first
+    that differs. Collective and blocking."""
+    digest = hashlib.blake2b("\n".join(mine).encode(), digest_size=16).digest()
+    communicator = group.communicator
+
+    def call() -> None:
+        if len(set(_gather(communicator, digest))) == 1:
+            return
+        lists = [text.decode().split("\n") for text in _gather(communicator, "\n".join(mine).encode())]
+        for rank, theirs in enumerate(lists):
+            for i in range(max(len(theirs), len(lists[0]))):
+                ours, other = (one[i] if i < len(one) else "nothing" for one in (lists[0], theirs))
+                if ours != other:
+                    raise MismatchError(f"{what} #{i} is {ours} on rank 0, but {other} on rank "
+                                        f"{rank}")
+
+    run(group, call)
+
+
+def described(name: str, tensor: torch.Tensor) -> str:
+    """A line about a tensor that is alike on ranks that may exchange it."""
+    shape = ", ".join(map(str, tensor.shape))
+    return f"'{name}' ({shape}) {str(tensor.dtype).replace('torch.', '')}"
+
+
+_Parameters = Union[torch.nn.Module, Mapping[str, Any], Iterable[Tuple[str, torch.Tensor]]]
+
+
+def broadcast_parameters(parameters: _Parameters, root: int = 0,
+                         group: Optional[Any] = None) -> None:
+    """Gives all ranks the values of rank `root` of the group, in place: of a model's parameters and
+    buffers, of the tensors of a state_dict(), or of what named_parameters() yields.
+
+    Collective and blocking. Ranks whose tensors differ in name, shape or type get a MismatchError
+    that names the first that does.
+    """
+    ranks = group_of(group)
+    if isinstance(parameters, torch.nn.Module):
+        pairs = [*parameters.named_parameters(), *parameters.named_buffers()]
+    elif isinstance(parameters, Mapping):
+        pairs = [(name, value) for name, value in parameters.items()
+                 if isinstance(value, torch.Tensor)]
+    else:
+        pairs = list(parameters)
+    agree(ranks, "parameter", [described(name, tensor) for name, tensor in pairs])
+    tensors = [tensor for _, tensor in pairs if tensor.numel()]
+    run(ranks, lambda: _broadcast(ranks.communicator, tensors, root))
+
+
+def _broadcast(communicator: Any, tensors: List[torch.Tensor], root: int) -> None:
+    for tensor in tensors:
+        in_place(movable(tensor), lambda all_of_it: communicator.broadcast(all_of_it, root))
+
+
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root: int = 0,
+                              group: Optional[Any] = None) -> None:
+    """Gives all ranks the state_dict() of rank `root`'s optimiser, those that have none yet, too:
+    after it has loaded a checkpoint, say. Error feedback is each rank's own and stays.
+
+    Collective and blocking.
+    """
+    ranks = group_of(group)
+    wrapped = getattr(optimizer, "optimizer", optimizer)
+    communicator = ranks.communicator
+
+    def call() -> bytes:
+        data = b""
+        if communicator.global_rank == root:
+            file = io.BytesIO()
+            torch.save(wrapped.state_dict(), file)
+            data = file.getvalue()
+        length = torch.tensor([len(data)])
+        communicator.broadcast(length, root)
+        memory = torch.empty(int(length), dtype=torch.uint8)
+        if communicator.global_rank == root:
+            memory.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        communicator.broadcast(memory, root)
+        return bytes(memory.numpy())
+
+    data = run(ranks, call)
+    if communicator.global_rank != root:
+        wrapped.load_state_dict(torch.load(io.BytesIO(data), map_location="cpu",
+                                           weights_only=False))
+
+
+_NAME = 48  # bytes of a metric's name that travel
+_Value = Union[float, torch.Tensor]
+
+
+def average(value: _Value, name: str = "", group: Optional[Any] = None) -> Any:
+    """The average of a metric over the ranks: of a number a float, added in rank order, of a
+    tensor a new one, of float64 where it has integers.
+
+    Collective and blocking. Ranks that ask for metrics of different name or shape get a
+    MismatchError.
+    """
+    ranks = group_of(group)
+    communicator = ranks.communicator
+    if isinstance(value, torch.Tensor):
+        whole = value.detach().clone(memory_format=torch.contiguous_format)
+        if not whole.is_floating_point():
+            whole = whole.double()
+        agree(ranks, "metric", [described(name, whole)])
+        if whole.numel():
+            run(ranks, lambda: communicator.all_reduce(whole, None, "average"))
+        return whole
+    mine = name.encode()[:_NAME].ljust(_NAME)
+    record = torch.cat([torch.frombuffer(bytearray(mine), dtype=torch.uint8),
+                        torch.tensor([float(value)], dtype=torch.float64).view(torch.uint8)])
+    everything = torch.empty((communicator.world_size, len(record)), dtype=torch.uint8)
+    run(ranks, lambda: communicator.all_gather(record, everything))
+    names = [bytes(row[:_NAME].numpy()) for row in everything]
+    for rank, other in enumerate(names):
+        if other != names[0]:
+            raise MismatchError("the metric is '" + names[0].decode(errors="replace").rstrip() +
+                                "' on rank 0, but '" + other.decode(errors="replace").rstrip() +
+                                f"' on rank {rank}")
+    values = everything[:, _NAME:].contiguous().view(torch.float64).flatten().tolist()
+    return sum(values) / len(values)
+
+
+def names_of(optimizer: torch.optim.Optimizer,
+             named_parameters: Optional[Iterable[Tuple[str, torch.Tensor]]]) -> Dict[int, str]:
+    """What each parameter of an optimiser is called, by its id()."""
+    names: Dict[int, str] = {}
+    taken = set()
+    for name, parameter in named_parameters or ():
+        if name in taken:
+            raise InvalidArgument(f"named_parameters has two parameters of the name {name!r}")
+        taken.add(name)
+        names.setdefault(id(parameter), name)
+    nameless = []
+    for g, group in enumerate(optimizer.param_groups):
+        for p, parameter in enumerate(group["params"]):
+            name = f"param_groups[{g}]['params'][{p}]"
+            if id(parameter) not in names:
+                nameless.append(f"{name} of shape {tuple(parameter.shape)}")
+            names.setdefault(id(parameter), name)
+    if named_parameters is not None and nameless:
+        raise InvalidArgument("named_parameters lacks parameters of the optimiser: " +
+                              ", ".join(nameless[:3]) +
+                              (f" and {len(nameless) - 3} more" if len(nameless) > 3 else ""))
+    return names

@@ -1,0 +1,103 @@
+"""How process groups of the backend "tutti" begin and end, on one host and on several."""
+
+import os
+import signal
+
+import pytest
+
+import launching
+import tutti
+from torch_group import Net, batch, begin, dist, torch
+from torch_modes import Given, gradients
+from tutti.torch import DistributedOptimizer
+
+
+def lose_a_rank(place, path, how):
+    begin(place, path)
+    net = torch.nn.parallel.DistributedDataParallel(Net())
+    dist.barrier()
+    if place.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="rank 1") as caught:
+        if how == "ddp":
+            net(batch(0, 0)).square().mean().backward()
+        elif how == "message":
+            dist.recv(torch.empty(1), 1)
+        else:
+            dist.all_reduce(torch.ones(3))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("how", ["all_reduce", "message", "ddp"])
+def test_a_killed_rank_is_named(tmp_path, how):
+    outcomes, _ = launching.outcomes_of(lose_a_rank, 3, "fork", str(tmp_path / "store"), how)
+    assert outcomes[1] is None
+    for rank in (0, 2):
+        assert outcomes[rank][0] == "value", outcomes[rank]
+        assert "rank 1" in outcomes[rank][1]
+
+
+def disagree(place, path):
+    begin(place, path)
+    with pytest.raises(RuntimeError, match="all_reduce"):
+        dist.all_reduce(torch.ones(3 + place.rank))
+
+
+def test_ranks_that_disagree_are_told(tmp_path):
+    launching.run(disagree, 2, "fork", str(tmp_path / "store"))
+
+
+def begin_twice(place, path):
+    for _ in range(2):
+        begin(place, path)
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor)
+        assert tensor.item() == place.ranks
+        dist.destroy_process_group()
+    begin(place, path)
+    net = Given([(1000, 1000)])
+    optimizer = DistributedOptimizer(torch.optim.SGD(net.parameters(), 1.0))
+    net(gradients(0, place.rank, [(1000, 1000)])).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    # The interpreter ends without destroying it, and with gradients under way.
+    if place.rank == 0:
+        net(gradients(0, place.rank, [(1000, 1000)])).backward()
+    dist.all_reduce(torch.ones(10**6), async_op=True)
+
+
+def test_a_group_can_be_made_again_and_left(tmp_path):
+    launching.run(begin_twice, 2, "spawn", str(tmp_path / "store"))
+
+
+def on_hosts(place, path):
+    os.environ["TUTTI_HOST_ID"] = f"host{place.rank}"
+    with pytest.raises(tutti.BackendUnavailable, match="several hosts.*mpiexec"):
+        begin(place, path)
+
+
+def test_ranks_on_several_hosts_need_mpi(tmp_path):
+    launching.run(on_hosts, 2, "fork", str(tmp_path / "store"))
+
+
+def by_mpi(place, path):
+    rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+    os.environ["TUTTI_HOST_ID"] = f"host{rank % 2}"
+    place.rank, place.ranks = 2 - rank, 3  # in another order than MPI's
+    begin(place, path)
+    group = dist.new_group([0, 2])
+    tensor = torch.tensor([float(place.rank)])
+    if place.rank != 1:
+        dist.all_reduce(tensor, group=group)
+        assert tensor.item() == 2
+    got = torch.empty(3)
+    dist.all_gather_into_tensor(got, torch.tensor([float(place.rank)]))
+    assert got.tolist() == [0, 1, 2]
+    dist.send(got, (place.rank + 1) % 3)
+    dist.recv(got, (place.rank + 2) % 3)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_ranks_on_several_hosts_meet_by_mpi(tmp_path):
+    launching.run(by_mpi, 3, "mpi", str(tmp_path / "store"))

@@ -1,0 +1,80 @@
+"""What wraps models with the backend "tutti" of torch.distributed."""
+
+import pytest
+
+from torch_group import (  # noqa: F401 - ranks is a fixture
+    VERSION,
+    Net,
+    batch,
+    both_heads,
+    one_head,
+    ranks,
+    torch,
+    trained_alone,
+)
+
+
+def train_ddp(rank, ranks, heads_of):
+    net = torch.nn.parallel.DistributedDataParallel(Net(), find_unused_parameters=True,
+                                                    bucket_cap_mb=0.001)
+    sgd = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+    for step in range(4):
+        sgd.zero_grad()
+        net(batch(step, rank), heads_of(step, rank)).square().mean().backward()
+        sgd.step()
+    for ours, theirs in zip(net.parameters(), trained_alone(ranks, heads_of)):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("heads_of", [both_heads, one_head])
+def test_ddp_trains_as_one_process_does(ranks, heads_of):
+    ranks(train_ddp, 2, heads_of)
+
+
+def train_uneven(rank, ranks):
+    net = torch.nn.parallel.DistributedDataParallel(Net())
+    with net.join():
+        for step in range(2 + rank):
+            net(batch(step, rank)).square().mean().backward()
+    embedding = torch.nn.parallel.DistributedDataParallel(torch.nn.Embedding(10, 3, sparse=True))
+    embedding(torch.tensor([rank, 5])).sum().backward()
+    dense = embedding.module.weight.grad.to_dense()
+    assert dense[:, 0].tolist() == [0.5, 0.5, 0, 0, 0, 1, 0, 0, 0, 0]
+
+
+def test_ddp_with_uneven_data_and_with_sparse_gradients(ranks):
+    ranks(train_uneven, 2)
+
+
+def train_sharded(rank, ranks):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    net = FullyShardedDataParallel(Net(), device_id=torch.device("cpu"))
+    sgd = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+    for step in range(4):
+        sgd.zero_grad()
+        net(batch(step, rank)).square().mean().backward()
+        sgd.step()
+    with FullyShardedDataParallel.summon_full_params(net):
+        for ours, theirs in zip(net.parameters(), trained_alone(ranks, both_heads)):
+            torch.testing.assert_close(ours.reshape(theirs.shape), theirs)
+
+
+def train_zero(rank, ranks):
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    net = torch.nn.parallel.DistributedDataParallel(Net())
+    sgd = ZeroRedundancyOptimizer(net.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9)
+    for step in range(4):
+        sgd.zero_grad()
+        net(batch(step, rank)).square().mean().backward()
+        sgd.step()
+    for ours, theirs in zip(net.parameters(), trained_alone(ranks, both_heads)):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("train", [
+    pytest.param(train_sharded, marks=pytest.mark.skipif(
+        VERSION < (2, 2), reason="FSDP on CPUs needs PyTorch 2.2")), train_zero])
+def test_sharded_training_is_that_of_one_process(ranks, train):
+    ranks(train, 2)
