@@ -1,4 +1,4 @@
-// How near the CPU kernels come to the speed of memory: reductions and the SGD step, on one core.
+// How near the CPU kernels come to the speed of memory: reductions and optimisers, on one core.
 //
 //   kernels_bench [--json]
 //
@@ -6,6 +6,7 @@
 // a kernel reads and writes; its first input is also its output, as in an all-reduce in place.
 // Every result is checked. Medians of interleaved runs; reading and copying are for comparison.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "device/cpu/kernel_table.hpp"
+#include "device/elementwise.hpp"
 #include "tutti/dtype.hpp"
 
 namespace {
@@ -123,6 +125,68 @@ Case sgd_case(Isa isa, Arrays& arrays, const Place& place) {
           }};
 }
 
+Case adam_case(Isa isa, Arrays& arrays, const Place& place) {
+  const std::int64_t count = place.bytes / 4;
+  const auto array = [&arrays](std::size_t i) {
+    return reinterpret_cast<float*>(arrays[i].data());
+  };
+  const tutti::AdamPiece piece{array(0), array(1), array(2), array(3), count};
+  const tutti::AdamStep step{.correction = {0.01F, 0.5F},
+                             .beta1 = 0.9F,
+                             .beta2 = 0.999F,
+                             .eps = 1e-8F,
+                             .weight_decay = 0.001F};
+  tutti::AdamElement<float> expected{1.0F, 0.0F, 0.0F};
+  for (int i = 0; i < place.repeats; ++i) {
+    expected = tutti::adam_moments(expected, 0.5F, step);
+    expected.parameter = tutti::adam_parameter(expected, std::sqrt(expected.second), step);
+  }
+  return {tutti::cpu::name_of(isa),
+          "adam, decay",
+          7,
+          [=] {
+            fill(piece.parameter, count, DType::f32, 1.0F);
+            fill(array(1), count, DType::f32, 0.5F);
+            fill(piece.first, count, DType::f32, 0.0F);
+            fill(piece.second, count, DType::f32, 0.0F);
+          },
+          [=] { tutti::cpu::table(isa).adam_update(piece, step); },
+          [=] {
+            return holds(piece.parameter, count, DType::f32, expected.parameter) &&
+                   holds(piece.first, count, DType::f32, expected.first) &&
+                   holds(piece.second, count, DType::f32, expected.second);
+          }};
+}
+
+Case adagrad_case(Isa isa, Arrays& arrays, const Place& place) {
+  const std::int64_t count = place.bytes / 4;
+  const auto array = [&arrays](std::size_t i) {
+    return reinterpret_cast<float*>(arrays[i].data());
+  };
+  const tutti::AdagradPiece piece{array(0), array(1), array(2), count};
+  const tutti::AdagradStep step{.rate = 0.01F, .eps = 1e-10F, .weight_decay = 0.001F};
+  float p = 1.0F;
+  float sum = 0.0F;
+  for (int i = 0; i < place.repeats; ++i) {
+    const float g = tutti::decayed_gradient(0.5F, p, 1.0F, step.weight_decay);
+    sum = sum + g * g;
+    p = tutti::adagrad_parameter(p, g, std::sqrt(sum), step);
+  }
+  return {tutti::cpu::name_of(isa),
+          "adagrad, decay",
+          5,
+          [=] {
+            fill(piece.parameter, count, DType::f32, 1.0F);
+            fill(array(1), count, DType::f32, 0.5F);
+            fill(piece.sum, count, DType::f32, 0.0F);
+          },
+          [=] { tutti::cpu::table(isa).adagrad_update(piece, step); },
+          [=] {
+            return holds(piece.parameter, count, DType::f32, p) &&
+                   holds(piece.sum, count, DType::f32, sum);
+          }};
+}
+
 std::vector<Case> cases(Arrays& arrays, const Place& place) {
   const std::size_t lines = static_cast<std::size_t>(place.bytes) / sizeof(Line);
   const auto mark = [&arrays, lines] {
@@ -154,6 +218,8 @@ std::vector<Case> cases(Arrays& arrays, const Place& place) {
       }
     }
     result.push_back(sgd_case(isa, arrays, place));
+    result.push_back(adam_case(isa, arrays, place));
+    result.push_back(adagrad_case(isa, arrays, place));
   }
   return result;
 }

@@ -101,6 +101,11 @@ def make_optimizer(dist: Any, parameters: List[Any]) -> Any:
         def param_groups(self, groups: List[Any]) -> None:
             self._made = groups
 
+        def note_step(self) -> None:
+            """The DistOpt has made a step: schedulers warn where they think that they come first."""
+            self._opt_called = True
+            self._step_count = getattr(self, "_step_count", 0) + 1  # before PyTorch 2.3
+
         def step(self, closure: Any = None) -> None:
             raise InvalidArgument("step: a DistOpt makes a step when it is called with the loss")
 

@@ -266,7 +266,7 @@ class DistOpt(_core.DistOpt):
         method(run, min(threshold, self.buffSize), *options)
         self._parameters.end_step()
         if self._torch_optimizer is not None:
-            self._torch_optimizer._opt_called = True  # or schedulers think that they come first
+            self._torch_optimizer.note_step()
 
     def __call__(self, loss: Any, threshold: int = _THRESHOLD) -> None:
         """One step as dist_option says: backward_and_update(loss), unless it was given."""

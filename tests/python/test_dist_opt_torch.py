@@ -1,6 +1,7 @@
 """DistOpt on models of PyTorch: other dtypes and orders of memory, sparse gradients, several passes a
 step, checkpointing, schedulers and state_dict."""
 
+import importlib.util
 import io
 import warnings
 
@@ -11,10 +12,11 @@ import tutti
 from tutti import opt
 
 torch = pytest.importorskip("torch")
-import torch._dynamo  # noqa: E402,F401 - the first use of torch.optim would, on each rank
-
+if importlib.util.find_spec("torch._dynamo"):  # or the first use of torch.optim reads it, on each rank
+    importlib.import_module("torch._dynamo")
 torch.set_num_threads(1)  # threads would not come along in a fork
 STEPS = 4
+VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
 
 
 @pytest.fixture
@@ -75,16 +77,17 @@ def in_another_dtype(place, dtype):
     return [one.double().sum().item() for one in model.parameters()]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_parameters_of_another_dtype(dtype):
     results = launching.run(in_another_dtype, 2, "fork", dtype)
     assert results[0] == results[1]
 
 
-def test_small_updates_of_16_bits_add_up(comm):
-    weight = torch.ones(8, dtype=torch.bfloat16, requires_grad=True)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_small_updates_of_16_bits_add_up(comm, dtype):
+    weight = torch.ones(8, dtype=dtype, requires_grad=True)
     dist = opt.DistOpt(opt.SGD(lr=2 ** -12), communicator=comm)
-    for _ in range(256):  # of which each would be lost in bfloat16
+    for _ in range(256):  # of which each would be lost in 16 bits
         dist(weight.sum())
     assert weight.tolist() == [1 - 2 ** -4] * 8
 
@@ -357,7 +360,7 @@ def test_a_state_dict_resumes_to_the_bit(comm):
                 file = io.BytesIO()
                 torch.save([model.state_dict(), dist.state_dict(), scheduler.state_dict()], file)
                 file.seek(0)
-                saved = torch.load(file, weights_only=True)
+                saved = torch.load(file, weights_only=VERSION >= (2, 0))
                 model = mlp(1)
                 model.load_state_dict(saved[0])
                 dist = opt.DistOpt(opt.AdamW(lr=0.5), communicator=comm)

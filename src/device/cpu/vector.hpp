@@ -122,8 +122,12 @@ inline Halfwords narrow_half(Floats value) {
 #else
 
 inline Floats square_root(Floats value) {
+#if defined(__SSE2__)
+  return reinterpret_cast<Floats>(_mm_sqrt_ps(reinterpret_cast<__m128>(value)));
+#else
   for (int i = 0; i < kLanes<float>; ++i) value[i] = __builtin_sqrtf(value[i]);
   return value;
+#endif
 }
 
 inline Words widen(Halfwords halves) { return __builtin_convertvector(halves, Words); }
