@@ -47,6 +47,8 @@ class TorchParameters:
 
     def __init__(self, float64_as_float32: bool) -> None:
         self.registered: List[Any] = []
+        # By its id: what is registered, and its name, as "parameter 'weight'".
+        self.named: Dict[int, Tuple[Any, str]] = {}
         self._float64_as_float32 = float64_as_float32
         self._masters: Dict[int, _Master] = {}  # by the parameter's address
         # By its id: a parameter, and the sum of its gradients in passes of this step.
@@ -54,7 +56,7 @@ class TorchParameters:
 
     # --- What stands in for a parameter -----------------------------------------------------------
 
-    def stand_in(self, parameter: Any, name: str = "a parameter") -> Any:
+    def stand_in(self, parameter: Any, name: Optional[str] = None) -> Any:
         """What DistOpt updates for this one: itself, a view of it in C order, or a copy in
         float32."""
         if not is_tensor(parameter):
@@ -64,6 +66,7 @@ class TorchParameters:
             in_c_order = _order_of(parameter) is None  # or in none, which is refused
             return parameter if in_c_order else _in_memory_order(parameter.detach())
         if parameter.dtype == torch.float64 and not self._float64_as_float32:
+            name = name or f"a parameter of shape {tuple(parameter.shape)}"
             raise InvalidArgument(f"{name} is float64, and DistOpt updates float32: with "
                                   "float64_as_float32=True it trains copies in float32")
         if parameter.dtype not in (torch.float16, torch.bfloat16, torch.float64):
@@ -84,8 +87,9 @@ class TorchParameters:
         if not is_tensor(gradient):  # one of register_parameters(), say
             gradient = sys.modules["torch"].as_tensor(gradient)
         if gradient.shape != parameter.shape:
-            raise InvalidArgument(f"gradient has shape {tuple(gradient.shape)}, but the parameter has "
-                                  f"shape {tuple(parameter.shape)}")
+            _, name = self.named.get(id(parameter), (None, "the parameter"))
+            raise InvalidArgument(f"gradient has shape {tuple(gradient.shape)}, but {name} has shape "
+                                  f"{tuple(parameter.shape)}")
         if gradient.dtype == parameter.dtype:
             gradient = gradient.to(standing.dtype)
         order = _order_of(parameter)

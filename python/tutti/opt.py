@@ -239,16 +239,17 @@ class DistOpt(_core.DistOpt):
             raise TypeError(f"parameters is a {name_of(parameters)}, but must be {wanted}")
         elif not isinstance(parameters, Iterable) or is_array(parameters):
             raise TypeError(f"parameters is a {name_of(parameters)}, but must be {wanted}")
-        originals, items = [], []
+        originals, items, names = [], [], []
         for number, item in enumerate(parameters):
             named = isinstance(item, tuple) and len(item) == 2
             parameter = item[1] if named else item
-            name = f"parameter '{item[0]}'" if named else f"parameter #{number}"
-            standing = self._parameters.stand_in(parameter, name)
+            names.append(f"parameter '{item[0]}'" if named else f"parameter #{number}")
+            standing = self._parameters.stand_in(parameter, names[-1])
             originals.append(parameter)
             items.append((item[0], standing) if named else standing)
         gradients = super().register_parameters(items)
         self._parameters.write()
+        self._parameters.named = {id(one): (one, name) for one, name in zip(originals, names)}
         self._parameters.registered = [
             one for one in originals if is_tensor(one) and one.requires_grad and one.numel() > 0]
         self._group = _face.Group(self.opt, self._parameters.registered)

@@ -13,6 +13,7 @@
 
 #include "multirank/dist_opt_model.hpp"
 #include "opt/compressors/gathered_sparse.hpp"
+#include "tutti/adam.hpp"
 
 namespace {
 
@@ -95,12 +96,16 @@ TEST_F(DistOptAllocations, ThereAreNoneAfterTheFirstStep) {
   ::setenv("TUTTI_LOG", "error", 1);  // who is slow on a busy machine would be said in memory
   on_ranks([](Communicator& communicator) {
     const std::vector<std::size_t> sizes{20'000, 300, 50'000, 7, 9'000};
-    for (const Mode& mode : modes()) {
-      SCOPED_TRACE(mode.name);
+    const std::vector<Mode> all = modes();
+    for (std::size_t number = 0; number < 2 * all.size(); ++number) {
+      const Mode& mode = all[number / 2];
+      const bool with_adam = number % 2 == 1;
+      SCOPED_TRACE(mode.name + (with_adam ? " with Adam" : ""));
       DistOptions options;
       options.sparse = mode.sparse;
-      DistOpt opt =
-          over(communicator, std::make_shared<SGD>(SgdOptions{.momentum = 0.9F}), options);
+      std::shared_ptr<Optimizer> optimizer = std::make_shared<SGD>(SgdOptions{.momentum = 0.9F});
+      if (with_adam) optimizer = std::make_shared<Adam>(AdamOptions{});
+      DistOpt opt = over(communicator, optimizer, options);
       Values values(sizes, 1.0F);
       Values gradients(sizes);
       opt.register_parameters(values.parameters());

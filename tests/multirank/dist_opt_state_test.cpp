@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "multirank/dist_opt_model.hpp"
+#include "tutti/adagrad.hpp"
+#include "tutti/adam.hpp"
 
 namespace tutti::test {
 namespace {
@@ -62,10 +64,11 @@ std::vector<Mode> modes() {
 /** A model with an optimiser; its gradients depend on its parameters, the step and the rank. */
 class Training {
  public:
-  Training(Communicator& communicator, const Mode& mode)
+  Training(Communicator& communicator, const Mode& mode,
+           const std::shared_ptr<Optimizer>& optimizer = std::make_shared<SGD>(sgd()))
       : rank_(communicator.global_rank()),
         mode_(mode),
-        opt_(over(communicator, std::make_shared<SGD>(sgd()), options(mode))) {
+        opt_(over(communicator, optimizer, options(mode))) {
     gradients_ = opt_.register_parameters(values.parameters());
   }
 
@@ -76,8 +79,9 @@ class Training {
 
   Values values{kSizes, 1.0F};
 
- private:
   static SgdOptions sgd() { return {.lr = 0.05F, .momentum = 0.5F, .dampening = 0.1F}; }
+
+ private:
   static DistOptions options(const Mode& mode) {
     DistOptions result;
     result.sparse = mode.sparse;
@@ -126,6 +130,35 @@ TEST_F(DistOptState, AResumedTrainingIsTheSameToTheBit) {
         resumed.values.arrays = saved.arrays;
         EXPECT_TRUE(same(resumed.opt().state(), state));
         resumed.steps(saved_after, 8);
+        EXPECT_EQ(resumed.values, whole.values);
+        EXPECT_TRUE(same(resumed.opt().state(), whole.opt().state()));
+      }
+    }
+  });
+}
+
+TEST_F(DistOptState, OtherOptimisersResumeToTheBitAsWell) {
+  using Make = std::function<std::shared_ptr<Optimizer>()>;
+  const std::vector<Make> makes{
+      [] { return std::make_shared<Adam>(AdamOptions{.lr = 0.05F, .weight_decay = 0.1F}); },
+      [] { return std::make_shared<AdamW>(AdamWOptions{.lr = 0.05F}); },
+      [] { return std::make_shared<Adagrad>(AdagradOptions{.lr = 0.05F, .lr_decay = 0.1F}); }};
+  on_ranks([&](Communicator& communicator) {
+    for (const Mode& mode : modes()) {
+      for (std::size_t i = 0; i < makes.size(); ++i) {
+        SCOPED_TRACE(mode.name + " with optimiser " + std::to_string(i));
+        Training whole(communicator, mode, makes[i]());
+        whole.steps(0, 3);
+        const OptimizerState state = whole.opt().state();
+        const Values saved = whole.values;
+        whole.steps(3, 6);
+
+        Training resumed(communicator, mode, makes[i]());
+        resumed.steps(0, 2);
+        resumed.opt().load_state(state);
+        resumed.values.arrays = saved.arrays;
+        EXPECT_TRUE(same(resumed.opt().state(), state));
+        resumed.steps(3, 6);
         EXPECT_EQ(resumed.values, whole.values);
         EXPECT_TRUE(same(resumed.opt().state(), whole.opt().state()));
       }
