@@ -173,6 +173,37 @@ def test_channels_last():
     assert results[0] == results[1]
 
 
+def in_every_mode(place):
+    comm = place.communicator()
+    results = []
+    for name in opt.MODES:
+        model = conv(torch.channels_last).to(torch.bfloat16)
+        dist = opt.DistOpt(opt.SGD(lr=0.05), communicator=comm, dist_option=name, buffSize=50,
+                           spars=0.5 if name == "sparseTopK" else 1e-4)
+        dist.register_parameters(model)
+        generator = torch.Generator().manual_seed(place.rank)
+        x = torch.randn(8, 3, 5, 5, generator=generator).to(torch.bfloat16)
+        losses = []
+        for _ in range(6):
+            loss = model(x).square().mean()
+            losses.append(loss.item())
+            dist(loss)
+        dist.synchronize()
+        assert losses[-1] < losses[0], (name, losses)
+        # What a parameter has is its copy, rounded, also after synchronize().
+        masters = torch.from_numpy(dist.state()["arrays"]["dist.master"])
+        flat = [one.detach().permute(0, 2, 3, 1) if one.dim() == 4 else one.detach()
+                for one in model.parameters()]
+        assert torch.equal(torch.cat([one.reshape(-1) for one in flat]), masters.bfloat16())
+        results.append(masters.numpy().tobytes())
+    return results
+
+
+def test_all_modes_take_copies_in_another_order():
+    results = launching.run(in_every_mode, 2, "fork")
+    assert results[0] == results[1]
+
+
 def test_gradients_may_be_written_where_they_travel(comm):
     weight = torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last)
     sixteen = torch.zeros(4, dtype=torch.bfloat16)
@@ -251,9 +282,9 @@ def test_what_is_accumulated_survives_a_pass_that_fails(comm):
     dist.accumulate((4 * weight).sum())
     assert weight.grad.tolist() == [6, 6]
     with pytest.raises(ValueError, match="not now"):
-        dist((weight + Fails.apply(weight)).sum())
+        dist((other + Fails.apply(weight)).sum())  # after the gradient of other
     with pytest.raises(ValueError, match="not now"):
-        dist.accumulate((weight + Fails.apply(weight)).sum())
+        dist.accumulate((other + Fails.apply(weight)).sum())
     dist((8 * weight).sum())
     assert weight.tolist() == [-14, -14] and other.tolist() == [-16, -16]
     dist.accumulate(weight.sum())
