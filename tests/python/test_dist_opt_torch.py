@@ -128,6 +128,10 @@ def test_a_state_has_the_copies(comm):
                 dist.register_parameters(model)
                 with pytest.raises(tutti.InvalidArgument, match=r"'dist\.master' has 0 elements"):
                     dist.load_state({**state, "arrays": {"momentum": state["arrays"]["momentum"]}})
+                for bad in (5, None, [1.0], torch.zeros(3), state["arrays"]["dist.master"][1:],
+                            state["arrays"]["dist.master"].astype(float)):
+                    with pytest.raises(tutti.InvalidArgument, match=r"'dist\.master'"):
+                        dist.load_state({**state, "arrays": {**state["arrays"], "dist.master": bad}})
                 dist.load_state(state)
             dist(model(batch(0, step, torch.bfloat16)).square().mean())
         states.append(dist.state()["arrays"])
