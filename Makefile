@@ -7,6 +7,8 @@ ARGS ?=
 
 BUILD := build/$(PRESET)
 JOBS := $(shell nproc)
+# Tests wait more than they compute.
+TEST_JOBS := $(shell expr $(JOBS) + 1)
 CONFIGURE := cmake --preset $(PRESET)
 
 # Open MPI runs as root, which containers do, only when told twice that this is meant.
@@ -35,7 +37,7 @@ ctr: deps-python  ## Train wide & deep on clicks, two workers, a server; ARGS="-
 	  "$$(scripts/find_python.sh numpy)" examples/ctr/ctr_dist.py $(ARGS)
 
 test: build  ## Run all tests; ARGS="-R shm" goes to ctest
-	ctest --test-dir $(BUILD) --no-tests=error --output-on-failure --parallel $(JOBS) $(ARGS)
+	ctest --test-dir $(BUILD) --no-tests=error --output-on-failure --parallel $(TEST_JOBS) $(ARGS)
 
 faults: deps-build  ## Inject faults into random programs; ARGS="--trials 1000 --seed 2"
 	$(CONFIGURE)

@@ -2,18 +2,17 @@
 #include "device/cuda/kernels.hpp"
 
 #include <cmath>
-#include <limits>
 
 #include "device/cpu/kernels.hpp"
 #include "gpu/gpu_test.hpp"
 #include "support/data.hpp"
+#include "support/floats.hpp"
 
 namespace tutti::cuda {
 namespace {
 
 constexpr std::int64_t kSizes[]{0, 1, 3, 4, 7, 8, 255, 4095, 4096, 4097, 100003};
 constexpr std::int64_t kOffsets[]{0, 1, 4, 8};  // of these, 4 is a group's of f32 alone
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 /** Numbers of many magnitudes, some of which are not finite. */
 std::vector<float> numbers(std::int64_t count, int seed, bool finite = true) {
@@ -22,7 +21,7 @@ std::vector<float> numbers(std::int64_t count, int seed, bool finite = true) {
     const auto h = static_cast<std::uint32_t>(i * 2654435761U + static_cast<unsigned>(seed) * 97U);
     const float unit = static_cast<float>(h >> 8U) / 16777216.0F - 0.5F;
     values[i] = std::ldexp(unit, static_cast<int>(h % 40U) - 20);
-    if (!finite && i % 1000 == 5) values[i] = i % 2000 == 5 ? kInfinity : std::nanf("");
+    if (!finite && i % 1000 == 5) values[i] = i % 2000 == 5 ? kInf : std::nanf("");
   }
   return values;
 }
@@ -250,7 +249,7 @@ TEST_F(GpuKernels, WorksOnEntriesOfAnyAlignment) {
 TEST_F(GpuKernels, EntriesAreClearedAndCounted) {
   const auto data = to_gpu(std::vector<float>(1000, 3.0F));
   const auto indices = to_gpu(std::vector<std::uint32_t>{0, 7, 999});
-  const auto values = to_gpu(std::vector<float>{1.0F, kInfinity, std::nanf("")});
+  const auto values = to_gpu(std::vector<float>{1.0F, kInf, std::nanf("")});
   const auto three = to_gpu(std::vector<std::uint32_t>{3});
   const auto found = to_gpu(std::vector<std::int64_t>{5});
   run([&] {
@@ -311,9 +310,9 @@ TEST_F(GpuKernels, ScalesDownToANorm) {
     run([&] { accumulate(data.data, data.data, count, 0.0F, 1e9F, scratch_); });
     for (const float value : from_gpu(data)) ASSERT_NEAR(value, 1.0F, 1e-6F);
   }
-  const auto data = to_gpu(std::vector<float>{kInfinity, 2.0F});
+  const auto data = to_gpu(std::vector<float>{kInf, 2.0F});
   run([&] { accumulate(data.data, data.data, 2, 0.0F, 1.0F, scratch_); });
-  EXPECT_EQ(from_gpu(data), (std::vector<float>{kInfinity, 2.0F})) << "all ranks are to see it";
+  EXPECT_EQ(from_gpu(data), (std::vector<float>{kInf, 2.0F})) << "all ranks are to see it";
 }
 
 }  // namespace

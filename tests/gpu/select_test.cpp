@@ -5,16 +5,14 @@
 #include <cmath>
 #include <cstring>
 #include <initializer_list>
-#include <limits>
 
 #include "device/cuda/kernels.hpp"
 #include "device/cuda/sample_place.hpp"
 #include "gpu/gpu_test.hpp"
+#include "support/floats.hpp"
 
 namespace tutti::cuda {
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 enum class Shape { normal, heavy, constant, zero, denormal, few_values, not_finite };
 constexpr Shape kShapes[]{Shape::normal,   Shape::heavy,      Shape::constant,  Shape::zero,
@@ -49,7 +47,7 @@ std::vector<float> make(Shape shape, std::int64_t count) {
         value = std::floor(x * 6.0F);
         break;
       case Shape::not_finite:
-        value = x > 0.49F ? kInfinity : x < -0.49F ? std::nanf("") : x;
+        value = x > 0.49F ? kInf : x < -0.49F ? std::nanf("") : x;
         break;
     }
   }
@@ -134,7 +132,7 @@ class GpuSelect : public test::KernelTest {
   }
 
   void compare_threshold(Shape shape, std::int64_t count) {
-    compare_threshold(shape, count, {0.0F, 0.3F, 2.0F, 1e-39F, kInfinity});
+    compare_threshold(shape, count, {0.0F, 0.3F, 2.0F, 1e-39F, kInf});
   }
 
   void compare_threshold(Shape shape, std::int64_t count, std::initializer_list<float> thresholds) {

@@ -13,7 +13,7 @@
 #include "compressor/eight_bits.hpp"
 #include "multirank/dist_opt_model.hpp"
 
-namespace tutti::test {
+namespace tutti::test::dist_opt_custom_test {
 namespace {
 
 class DistOptCustom : public RankTest {};
@@ -254,4 +254,4 @@ TEST_F(DistOptCustom, RefusesWhatCannotBe) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::dist_opt_custom_test

@@ -6,7 +6,7 @@
 
 #include "multirank/dist_opt_model.hpp"
 
-namespace tutti::test {
+namespace tutti::test::dist_opt_partial_test {
 namespace {
 
 class DistOptPartial : public RankTest {};
@@ -131,4 +131,4 @@ TEST_F(DistOptPartial, AModelWithoutParametersTakesSteps) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::dist_opt_partial_test

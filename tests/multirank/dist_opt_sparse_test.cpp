@@ -12,7 +12,7 @@
 #include "multirank/dist_opt_model.hpp"
 #include "multirank/sparse_model.hpp"
 
-namespace tutti::test {
+namespace tutti::test::dist_opt_sparse_test {
 namespace {
 
 class DistOptSparse : public RankTest {};
@@ -366,4 +366,4 @@ TEST_F(DistOptSparse, SparsificationSumsWhatIsSelected) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::dist_opt_sparse_test

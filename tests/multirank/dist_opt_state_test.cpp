@@ -13,7 +13,7 @@
 #include "tutti/adagrad.hpp"
 #include "tutti/adam.hpp"
 
-namespace tutti::test {
+namespace tutti::test::dist_opt_state_test {
 namespace {
 
 class DistOptState : public RankTest {};
@@ -253,4 +253,4 @@ TEST_F(DistOptState, ResidualsAreInTheOrderOfTheParameters) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::dist_opt_state_test

@@ -15,7 +15,7 @@
 #include "opt/compressors/summed_sparse.hpp"
 #include "opt/reducer.hpp"
 
-namespace tutti::test {
+namespace tutti::test::gathered_sparse_test {
 namespace {
 
 const std::vector<std::size_t> kSizes{64, 5, 1, 41, 30, 2000};
@@ -191,4 +191,4 @@ TEST_F(GatheredSparse, GoesOnFromAState) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::gathered_sparse_test

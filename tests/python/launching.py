@@ -5,6 +5,8 @@ import multiprocessing
 import os
 import pathlib
 import pickle
+import random
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +18,23 @@ import tutti
 LIMIT = 100  # seconds for one run; every wait inside ends earlier
 MPIEXEC = ["mpiexec", "--oversubscribe", "--bind-to", "none"]
 HERE = str(pathlib.Path(__file__).parent)
+
+
+def free_ports(count):
+    """Ports of this machine that nobody uses; outside of those that connections get by themselves, so
+    that none of another test takes one first."""
+    first_of_connections = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = []
+    for port in random.sample(range(10000, first_of_connections), 1000):
+        with socket.socket() as one:
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise AssertionError(f"no {count} ports are free")
 
 
 class Place:

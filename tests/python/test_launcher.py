@@ -6,7 +6,6 @@ import os
 import pathlib
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -233,12 +232,6 @@ def test_no_rank_outlives_its_parent(end, tmp_path):
 # --- Several launchers, and launchers around this one ---------------------------------------------
 
 
-def free_port():
-    with socket.socket() as one:
-        one.bind(("localhost", 0))
-        return one.getsockname()[1]
-
-
 def half(first, port, fails, connection):
     run = dist.launcher(out_of if fails else summing, n_gpus=2, world_size=4, rank_start=first,
                         master_ip="localhost", port=port)
@@ -256,7 +249,7 @@ def out_of(first, *, second):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_two_launchers_of_one_world(fails):
-    port = free_port()
+    port = launching.free_ports(1)[0]
     ends, processes = [], []
     for first in (0, 2):
         ours, theirs = multiprocessing.Pipe(duplex=False)
@@ -362,7 +355,7 @@ def in_group(rank, ranks, port, connection):
 
 
 def test_init_process_group():
-    port = free_port()
+    port = launching.free_ports(1)[0]
     ends = []
     for rank in range(3):
         ours, theirs = multiprocessing.Pipe()

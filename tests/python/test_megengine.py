@@ -3,7 +3,6 @@
 import multiprocessing
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 
@@ -20,12 +19,6 @@ LIMIT = 100
 
 def equal(first, second):
     return all((a == b).all() for a, b in zip(first, second))
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("localhost", 0))
-        return one.getsockname()[1]
 
 
 def test_data_parallel_with_save_and_load(tmp_path):
@@ -57,7 +50,7 @@ SEVERAL = """if True:
 
 
 def test_several_machines_on_one(tmp_path):
-    port = free_port()
+    port = launching.free_ports(1)[0]
     here = pathlib.Path(__file__).parent
     programs = [subprocess.Popen([sys.executable, "-c", SEVERAL, str(first), str(port),
                                   str(tmp_path / "net.pkl")], cwd=here, stdout=subprocess.PIPE,
@@ -74,7 +67,7 @@ def test_model_parallel():
 
 def test_ones_own_multiprocessing(tmp_path):
     context = multiprocessing.get_context("spawn")
-    queue, port = context.SimpleQueue(), free_port()
+    queue, port = context.SimpleQueue(), launching.free_ports(1)[0]
     processes = [context.Process(target=seed_megengine.worker,
                                  args=(rank, 2, port, tmp_path / "net.pkl", queue))
                  for rank in range(2)]

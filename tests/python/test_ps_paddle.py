@@ -5,7 +5,6 @@ import contextlib
 import os
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -26,11 +25,7 @@ VARIABLES = ("TRAINING_ROLE", "PADDLE_", "POD_IP", "TUTTI_ROLE", "TUTTI_TICKET")
 
 
 def free_endpoints(count):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+    return [f"127.0.0.1:{port}" for port in launching.free_ports(count)]
 
 
 def ended(processes):

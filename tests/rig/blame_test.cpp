@@ -16,7 +16,7 @@
 #include "rig/processes.hpp"
 #include "support/world.hpp"
 
-namespace tutti::test {
+namespace tutti::test::blame_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -234,4 +234,4 @@ TEST(Blame, OfARecvFromAnySourceTheDeadAreNamedAtOnceIfNobodyIsLeft) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::blame_test

@@ -43,7 +43,7 @@ extern "C" ssize_t process_vm_readv(pid_t pid, const iovec* local, unsigned long
   return ::syscall(SYS_process_vm_readv, pid, local, local_count, remote, remote_count, flags);
 }
 
-namespace tutti::test {
+namespace tutti::test::late_rank_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -351,4 +351,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& the) { return std::string(the.param.name); });
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::late_rank_test

@@ -23,7 +23,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kPatience = 60s;  // with a judge that does not release anybody
 constexpr unsigned char kReused = 0xA5;
 
 class Life {
@@ -91,7 +90,7 @@ class Life {
 
   void meet(const std::optional<UniqueId>& ticket) {
     // MPI's own start may take longer than the deadline of the trial.
-    if (!ticket && !trial_.initialises_mpi) Communicator(short_timeout(kPatience));
+    if (!ticket && !trial_.initialises_mpi) Communicator(short_timeout(kLongerThanATrial));
     come_to(RankRecord::kMeeting);
     saboteur_.before(Phase::meeting);
     const CommOptions options = short_timeout(trial_.timeout);
@@ -150,7 +149,8 @@ class Life {
 
   void wait_for_release() {
     own_.settled = true;
-    for (const auto end = Clock::now() + kPatience; !record_.released && Clock::now() < end;) {
+    for (const auto end = Clock::now() + kLongerThanATrial;
+         !record_.released && Clock::now() < end;) {
       std::this_thread::sleep_for(1ms);
     }
   }

@@ -23,7 +23,7 @@
 #include "comm/shm/store/host_store.hpp"
 #include "rig/processes.hpp"
 
-namespace tutti::test {
+namespace tutti::test::remote_store_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -261,4 +261,4 @@ TEST_F(RemoteStoreTest, WhoeverGivesUpAServerThatIsLateIsNotLost) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::remote_store_test

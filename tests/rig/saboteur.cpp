@@ -15,7 +15,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kExitCode = 7;
-constexpr auto kPatience = 60s;  // with a judge that does not release anybody
 
 bool strikes_from_ambush(Fault fault) {
   return fault == Fault::kill || fault == Fault::stop || fault == Fault::late ||
@@ -29,7 +28,7 @@ Fault fault_of(const Trial& trial, int rank) {
 
 /** Whether the others have given up, or will not. */
 bool others_gave_up(const Trial& trial, Record& record, Clock::time_point since) {
-  if (Clock::now() > since + kPatience) return true;
+  if (Clock::now() > since + kLongerThanATrial) return true;
   for (int rank = 0; rank < trial.ranks; ++rank) {
     if (!trial.is_victim(rank) && !record.of(rank).settled) return false;
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <stdexcept>
 #include <thread>
@@ -10,6 +11,9 @@
 #include "rig/trial.hpp"
 
 namespace tutti::test {
+
+/** Who has waited so long goes on: the judge is gone. */
+inline constexpr std::chrono::seconds kLongerThanATrial{60};
 
 /** What a victim throws whose fault is an exception. */
 class Sabotage : public std::runtime_error {

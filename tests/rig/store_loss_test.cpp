@@ -19,7 +19,7 @@
 #include "support/leftovers.hpp"
 #include "tutti/store.hpp"
 
-namespace tutti::test {
+namespace tutti::test::store_loss_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -224,4 +224,4 @@ TEST_F(StoreLock, WhoStopsInTheMiddleOfAChangeIsNamedAtTheDeadline) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::store_loss_test

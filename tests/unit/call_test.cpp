@@ -13,8 +13,8 @@
 namespace tutti {
 namespace {
 
-std::array<float, 12> memory{};
-View elements(std::int64_t count) { return {memory.data(), count, DType::f32}; }
+std::array<float, 12> twelve_floats{};
+View elements(std::int64_t count) { return {twelve_floats.data(), count, DType::f32}; }
 
 constexpr std::array<std::int64_t, 3> kCounts{1, 2, 3};
 

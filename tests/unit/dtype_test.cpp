@@ -10,10 +10,10 @@
 #include <limits>
 #include <vector>
 
+#include "support/floats.hpp"
+
 namespace tutti {
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 /** A binary floating-point format: bits of the fraction, and the smallest exponent of a normal. */
 struct Format {
@@ -73,8 +73,8 @@ std::vector<float> samples() {
       result.push_back(-value);
     }
   }
-  result.push_back(kInfinity);
-  result.push_back(-kInfinity);
+  result.push_back(kInf);
+  result.push_back(-kInf);
   return result;
 }
 
@@ -101,7 +101,7 @@ TEST(DType, EveryHalfToFloat) {
                 0x7FC00000U | ((magnitude & 0x3FFU) << 13U))
           << bits;
     } else if (magnitude == 0x7C00U) {
-      EXPECT_EQ(std::fabs(value), kInfinity) << bits;
+      EXPECT_EQ(std::fabs(value), kInf) << bits;
     } else {
       EXPECT_EQ(std::fabs(static_cast<double>(value)), value_of(magnitude, kHalf)) << bits;
     }

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <numeric>
 #include <random>
 #include <span>
@@ -16,6 +15,7 @@
 
 #include "device/cpu/cut.hpp"
 #include "device/cpu/kernel_table.hpp"
+#include "support/floats.hpp"
 #include "tutti/error.hpp"
 #include "tutti/select.hpp"
 
@@ -23,9 +23,6 @@ namespace tutti {
 namespace {
 
 using Floats = std::vector<float>;
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 /** Equal as bits, so that NaNs compare too. */
 ::testing::AssertionResult same(std::span<const float> actual, std::span<const float> expected) {
@@ -48,9 +45,7 @@ bool finite(float value) { return std::isfinite(value); }
 std::vector<std::uint32_t> best(const Floats& values, std::int64_t k) {
   std::vector<std::uint32_t> order(values.size());
   std::iota(order.begin(), order.end(), 0U);
-  const auto size = [&](std::uint32_t i) {
-    return finite(values[i]) ? std::abs(values[i]) : kInfinity;
-  };
+  const auto size = [&](std::uint32_t i) { return finite(values[i]) ? std::abs(values[i]) : kInf; };
   std::stable_sort(order.begin(), order.end(),
                    [&](std::uint32_t a, std::uint32_t b) { return size(a) > size(b); });
   const std::int64_t wild =
@@ -98,8 +93,7 @@ std::vector<Input> inputs() {
       {"Ascending", [](auto&, auto i) { return static_cast<float>(i + 1); }},
       {"Descending", [](auto&, auto i) { return -1.0F / static_cast<float>(i + 1); }},
       {"WithNan", [=](auto& random, auto i) { return i % 1000 == 7 ? kNan : normal(random); }},
-      {"WithInfinity",
-       [=](auto& random, auto i) { return i % 100 == 7 ? -kInfinity : normal(random); }},
+      {"WithInfinity", [=](auto& random, auto i) { return i % 100 == 7 ? -kInf : normal(random); }},
       {"AllNan", [](auto&, auto) { return kNan; }},
   };
 }
@@ -162,7 +156,7 @@ TEST_P(Select, AboveTakesWhatReachesTheThreshold) {
   Selector selector;
   for (const std::int64_t count : kCounts) {
     const Floats gradient = values(count);
-    for (const float threshold : {0.0F, -0.0F, 1e-40F, 0.25F, 2.0F, 1e30F, kInfinity}) {
+    for (const float threshold : {0.0F, -0.0F, 1e-40F, 0.25F, 2.0F, 1e30F, kInf}) {
       SCOPED_TRACE("at least " + std::to_string(threshold) + " of " + std::to_string(count));
       std::vector<std::uint32_t> expected;
       for (std::size_t i = 0; i < gradient.size(); ++i) {
@@ -217,8 +211,8 @@ TEST(Selector, FivePercentOfANormalGradientHoldAQuarterOfItsEnergy) {
 
 TEST(Selector, AResidualOfMemoryThatWasNaNIsCleared) {
   Selector selector;
-  Floats residual{kNan, 1.0F, kInfinity, 2.0F};
-  const Floats gradient{1.0F, 1.0F, -kInfinity, 1.0F};
+  Floats residual{kNan, 1.0F, kInf, 2.0F};
+  const Floats gradient{1.0F, 1.0F, -kInf, 1.0F};
   const SparseView selected = selector.top_k(std::span(gradient), 1, std::span(residual));
   expect_selected(selected, {0, 2}, {kNan, 2.0F, kNan, 3.0F}, &residual);
 }
@@ -288,7 +282,7 @@ TEST(Mark, IsTheSameInEveryInstructionSet) {
       before[i] = static_cast<float>(random() % 9U) - 4.0F;
     }
     gradient[size / 2] = kNan;
-    for (const float least : {0.0F, 1.0F, 3.0F, kInfinity}) {
+    for (const float least : {0.0F, 1.0F, 3.0F, kInf}) {
       for (const cpu::Isa isa : {cpu::Isa::portable, cpu::Isa::avx2, cpu::Isa::avx512}) {
         const cpu::KernelTable* table = cpu::find_table(isa);
         if (table == nullptr) continue;

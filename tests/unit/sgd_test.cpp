@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "device/cpu/kernel_table.hpp"
+#include "support/floats.hpp"
 #include "tutti/error.hpp"
 #include "tutti/optimizer.hpp"
 
@@ -17,9 +18,6 @@ namespace tutti {
 namespace {
 
 using Floats = std::vector<float>;
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 /** The formulas of optimizer.hpp, one element at a time. */
 void reference(Floats& parameter, const Floats& gradient, Floats& velocity, const SgdStep& step) {
@@ -95,10 +93,10 @@ TEST(SgdKernel, EveryInstructionSetFollowsTheFormulasBitForBit) {
 }
 
 TEST(SgdKernel, TermsOfZeroWeightAreLeftOut) {
-  Floats parameter{kInfinity, 1.0F};
+  Floats parameter{kInf, 1.0F};
   const Floats gradient{1.0F, 2.0F};
   cpu::sgd_update(parameter.data(), gradient.data(), nullptr, 2, {.lr = 0.5F});
-  EXPECT_EQ(parameter, (Floats{kInfinity, 0.0F}));  // infinity * 0 would be NaN
+  EXPECT_EQ(parameter, (Floats{kInf, 0.0F}));  // infinity * 0 would be NaN
 }
 
 /** One update of `parameter` by `gradient`, elements from `offset` on. */
@@ -235,7 +233,7 @@ TEST(Sgd, BadOptionsAreRefused) {
   const auto make = [](const SgdOptions& options) { return [options] { SGD sgd(options); }; };
   expect_refusal("lr", "-0.5", make({.lr = -0.5F}));
   expect_refusal("lr", "nan", make({.lr = kNan}));
-  expect_refusal("momentum", "inf", make({.momentum = kInfinity}));
+  expect_refusal("momentum", "inf", make({.momentum = kInf}));
   expect_refusal("weight_decay", "-1", make({.weight_decay = -1.0F}));
   expect_refusal("dampening", "nan", make({.dampening = kNan}));
   expect_refusal("nesterov", "momentum is 0", make({.nesterov = true}));

@@ -5,20 +5,17 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "device/cpu/kernel_table.hpp"
+#include "support/floats.hpp"
 #include "tutti/dtype.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::cpu {
 namespace {
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<const KernelTable*> tables() {
   std::vector<const KernelTable*> result;

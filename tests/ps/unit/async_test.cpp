@@ -13,7 +13,7 @@
 #include "base/deadline.hpp"
 #include "ps/job.hpp"
 
-namespace tutti::ps::test {
+namespace tutti::ps::test::async_test {
 namespace {
 
 constexpr std::int64_t kDim = 3;
@@ -300,4 +300,4 @@ TEST(PsWorker, DuplicatesAreMergedAndPaddingIsNeverPushed) {
 }
 
 }  // namespace
-}  // namespace tutti::ps::test
+}  // namespace tutti::ps::test::async_test

@@ -14,7 +14,7 @@
 #include "tutti/error.hpp"
 #include "tutti/ps/checkpoint.hpp"
 
-namespace tutti::ps {
+namespace tutti::ps::checkpoint_refusal_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -239,4 +239,4 @@ TEST_F(CheckpointRefusals, FoldersThatCannotBeWritten) {
 }
 
 }  // namespace
-}  // namespace tutti::ps
+}  // namespace tutti::ps::checkpoint_refusal_test

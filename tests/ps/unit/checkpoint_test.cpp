@@ -15,7 +15,7 @@
 #include "tutti/error.hpp"
 #include "tutti/ps/checkpoint.hpp"
 
-namespace tutti::ps {
+namespace tutti::ps::checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -224,4 +224,4 @@ TEST_F(Checkpoints, AServerMayHaveNothing) {
 }
 
 }  // namespace
-}  // namespace tutti::ps
+}  // namespace tutti::ps::checkpoint_test

@@ -9,7 +9,7 @@
 #include "ps/job.hpp"
 #include "ps/table/rules.hpp"
 
-namespace tutti::ps::test {
+namespace tutti::ps::test::dense_push_test {
 namespace {
 
 constexpr std::int64_t kElements = 9;
@@ -159,4 +159,4 @@ TEST(PsDensePush, MergedGradientsAreDividedByTheBatchesThatHadThem) {
 }
 
 }  // namespace
-}  // namespace tutti::ps::test
+}  // namespace tutti::ps::test::dense_push_test

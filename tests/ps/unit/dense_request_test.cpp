@@ -16,7 +16,7 @@
 namespace tutti::ps {
 namespace {
 
-using test::text_of;
+using tutti::test::text_of;
 
 /** A push of `elements`, said to be `count`, for these blocks. */
 class Push {

@@ -11,7 +11,7 @@
 
 #include "fake_link.hpp"
 
-namespace tutti::ps::test {
+namespace tutti::ps::test::geo_copy_test {
 namespace {
 
 const std::vector<std::int64_t> kIds{0, 1};
@@ -119,4 +119,4 @@ TEST_F(PsGeoCopy, ChangedRowsThatThereIsNoRoomForComeAgainAndAreNobodysProgress)
 }
 
 }  // namespace
-}  // namespace tutti::ps::test
+}  // namespace tutti::ps::test::geo_copy_test

@@ -15,7 +15,7 @@
 #include "ps/job.hpp"
 #include "support/folder.hpp"
 
-namespace tutti::ps::test {
+namespace tutti::ps::test::geo_test {
 namespace {
 
 constexpr std::int64_t kIds = 12;
@@ -214,4 +214,4 @@ TEST(PsGeo, ALoadedCheckpointIsWhereCopiesBegin) {
 }
 
 }  // namespace
-}  // namespace tutti::ps::test
+}  // namespace tutti::ps::test::geo_test

@@ -15,7 +15,7 @@
 namespace tutti::ps {
 namespace {
 
-using test::text_of;
+using tutti::test::text_of;
 
 /** What is thrown elsewhere when `error` is told there. */
 template <class Error>

@@ -12,7 +12,7 @@
 #include "fake_link.hpp"
 #include "ps/worker.hpp"
 
-namespace tutti::ps::test {
+namespace tutti::ps::test::half_push_test {
 namespace {
 
 const std::vector<std::int64_t> kIds{1, 2, 3, 4, 5, 6, 7, 8, 9};
@@ -106,4 +106,4 @@ TEST(PsWorker, BatchesAreMergedWithoutMoreMemoryThanTheyHave) {
 }
 
 }  // namespace
-}  // namespace tutti::ps::test
+}  // namespace tutti::ps::test::half_push_test

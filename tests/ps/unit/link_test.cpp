@@ -25,7 +25,7 @@
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
 
-namespace tutti::ps::test {
+namespace tutti::ps::test::link_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -370,4 +370,4 @@ TEST_P(PsLink, ADeadlineEndsAWait) {
 }
 
 }  // namespace
-}  // namespace tutti::ps::test
+}  // namespace tutti::ps::test::link_test

@@ -15,7 +15,7 @@
 #include "support/thrown.hpp"
 #include "tutti/error.hpp"
 
-namespace tutti::ps::test {
+namespace tutti::ps::test::loss_test {
 namespace {
 
 using tutti::test::text_of;
@@ -276,4 +276,4 @@ TEST(PsLoss, WhoWaitsForAStoppedServerIsNotToBlame) {
 }
 
 }  // namespace
-}  // namespace tutti::ps::test
+}  // namespace tutti::ps::test::loss_test

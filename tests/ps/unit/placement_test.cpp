@@ -19,7 +19,7 @@
 namespace tutti::ps {
 namespace {
 
-using test::text_of;
+using tutti::test::text_of;
 using Variables = std::map<std::string, std::string>;
 
 /** Sets these variables, and no other that environment() reads. */
@@ -170,8 +170,8 @@ template <class Place>
 std::vector<std::optional<Placement>> on_ranks(int ranks, const Place& place) {
   const UniqueId id = UniqueId::create();
   std::vector<std::optional<Placement>> places(static_cast<std::size_t>(ranks));
-  test::on_threads(ranks, [&](int rank) {
-    Communicator world(rank, ranks, id, test::short_timeout());
+  tutti::test::on_threads(ranks, [&](int rank) {
+    Communicator world(rank, ranks, id, tutti::test::short_timeout());
     places[static_cast<std::size_t>(rank)].emplace(place(world));
   });
   return places;

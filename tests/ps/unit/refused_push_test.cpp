@@ -10,7 +10,7 @@
 #include "ps/job.hpp"
 #include "tutti/error.hpp"
 
-namespace tutti::ps::test {
+namespace tutti::ps::test::refused_push_test {
 namespace {
 
 constexpr std::int64_t kDim = 64;
@@ -84,4 +84,4 @@ TEST(PsWorker, ARoundInSyncModeMayHaveMoreThanSharedMemory) {
 }
 
 }  // namespace
-}  // namespace tutti::ps::test
+}  // namespace tutti::ps::test::refused_push_test

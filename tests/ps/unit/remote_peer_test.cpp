@@ -12,7 +12,7 @@
 
 #include "ps/link/frame.hpp"
 
-namespace tutti::ps::test {
+namespace tutti::ps::test::remote_peer_test {
 namespace {
 
 const RowFormat kFormat{{4}, WireFormat::f32};
@@ -51,4 +51,4 @@ TEST(PsRemotePeer, AllThatAWorkerHasSentBeforeItsEndIsHandedOut) {
 }
 
 }  // namespace
-}  // namespace tutti::ps::test
+}  // namespace tutti::ps::test::remote_peer_test

@@ -17,7 +17,7 @@
 #include "tutti/error.hpp"
 #include "tutti/ps/checkpoint.hpp"
 
-namespace tutti::ps::test {
+namespace tutti::ps::test::save_test {
 namespace {
 
 constexpr std::int64_t kDim = 3;
@@ -258,4 +258,4 @@ TEST(PsSave, ServersHaveTheLowestWorkerSeeToCheckpointsFromTimeToTime) {
 }
 
 }  // namespace
-}  // namespace tutti::ps::test
+}  // namespace tutti::ps::test::save_test

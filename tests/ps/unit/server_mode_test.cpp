@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace tutti::ps::test {
+namespace tutti::ps::test::server_mode_test {
 namespace {
 
 const std::vector<std::int64_t> kIds{4, 9};
@@ -38,10 +38,10 @@ Stores stores() {
 }
 
 TEST(PsGeoServer, ChangedRowsComeAgainUntilTheyHaveCome) {
-  Stores stores = test::stores();
+  Stores own = stores();
   const Members members(2);
   NoLinks links;
-  const auto mode = make_server_mode(Geo{}, stores, members, links);
+  const auto mode = make_server_mode(Geo{}, own, members, links);
   std::vector<std::byte> payload(kIds.size() * (sizeof(std::int64_t) + sizeof(float)));
   std::memcpy(payload.data(), kIds.data(), kIds.size() * sizeof(std::int64_t));
   mode->push({0,
@@ -67,10 +67,10 @@ TEST(PsGeoServer, ChangedRowsComeAgainUntilTheyHaveCome) {
 }
 
 TEST(PsSyncServer, APushThatItsWorkerSpoilsIsLeftOutOfTheRound) {
-  Stores stores = test::stores();
+  Stores own = stores();
   Members members(1);
   NoLinks links;
-  const auto mode = make_server_mode(Sync{}, stores, members, links);
+  const auto mode = make_server_mode(Sync{}, own, members, links);
   std::vector<std::byte> rows(sizeof(std::int64_t) + sizeof(float));
   const float row = -3;
   std::memcpy(rows.data() + sizeof(std::int64_t), &row, sizeof row);
@@ -93,9 +93,9 @@ TEST(PsSyncServer, APushThatItsWorkerSpoilsIsLeftOutOfTheRound) {
   EXPECT_EQ(mode->rounds_applied(), 1);
   const std::int64_t id = 0;
   float found = 0;
-  stores.tables()[0].lookup(std::span(&id, 1), {}, &found);
+  own.tables()[0].lookup(std::span(&id, 1), {}, &found);
   EXPECT_EQ(found, -row);
 }
 
 }  // namespace
-}  // namespace tutti::ps::test
+}  // namespace tutti::ps::test::server_mode_test

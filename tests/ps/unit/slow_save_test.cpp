@@ -24,7 +24,7 @@
 #include "tutti/interrupt.hpp"
 #include "tutti/ps/checkpoint.hpp"
 
-namespace tutti::ps::test {
+namespace tutti::ps::test::slow_save_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -211,4 +211,4 @@ TEST(PsSave, AllServersSaveTheSameRoundWhateverAnotherThreadDoes) {
 }
 
 }  // namespace
-}  // namespace tutti::ps::test
+}  // namespace tutti::ps::test::slow_save_test

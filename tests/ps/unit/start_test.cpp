@@ -20,7 +20,7 @@
 #include "tutti/error.hpp"
 #include "tutti/ps/fleet.hpp"
 
-namespace tutti::ps::test {
+namespace tutti::ps::test::start_test {
 namespace {
 
 using tutti::test::text_of;
@@ -108,4 +108,4 @@ TEST_F(PsStart, ServersThatBeginWithDifferentCheckpointsAreAMismatchOnAll) {
 }
 
 }  // namespace
-}  // namespace tutti::ps::test
+}  // namespace tutti::ps::test::start_test

@@ -12,7 +12,7 @@
 #include "support/thrown.hpp"
 #include "tutti/error.hpp"
 
-namespace tutti::ps::test {
+namespace tutti::ps::test::sync_test {
 namespace {
 
 constexpr std::int64_t kDim = 5;
@@ -136,4 +136,4 @@ TEST(PsSync, DenseGradientsAreAddedInTheOrderOfRanks) {
 }
 
 }  // namespace
-}  // namespace tutti::ps::test
+}  // namespace tutti::ps::test::sync_test
