@@ -57,6 +57,7 @@ def main():
     if not cluster.is_possible():
         sys.exit("no network namespaces here: they need root and iproute2")
     arguments.bench = arguments.bench.absolute()
+    cluster.remove_when_terminated()
     with open(arguments.json or os.devnull, "w", encoding="utf-8") as lines:
         for layout in arguments.layouts.split(","):
             run(arguments, layout, rest, lines if arguments.json else None)
