@@ -14,8 +14,8 @@ inline constexpr std::int64_t kSample = 16384;
 constexpr std::int64_t sample_place(std::int64_t i, std::int64_t count) {
   if (count <= kSample) return i;
   const std::int64_t stretch = count / kSample;
-  const std::int64_t random = static_cast<std::uint32_t>(i) * 2654435761U;
-  return i * count / kSample + (random * stretch >> 32U);
+  const std::uint32_t random = static_cast<std::uint32_t>(i) * 2654435761U;
+  return i * count / kSample + (std::int64_t{random} * stretch >> 32U);
 }
 
 }  // namespace tutti::cuda
