@@ -19,6 +19,7 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -104,12 +105,12 @@ struct Row {
 class Scene {
  public:
   using Act = std::function<void(HostGroup& group, SimulatedWire& wire)>;
-  /** Messages of more bytes than agreements carry travel without contents. */
+  /** Messages of more bytes than plain agreements have travel without contents. */
   static constexpr std::int64_t kMostCopied = 8192;
   static constexpr std::chrono::seconds kBegin{1};
 
-  explicit Scene(const Options& options)
-      : options_(options), cluster_(options.hosts, 1, options.model(), 1, kMostCopied) {
+  explicit Scene(const Options& options, std::int64_t most_copied = kMostCopied)
+      : options_(options), cluster_(options.hosts, 1, options.model(), 1, most_copied) {
     cluster_.set_tick(cluster_.network().model().latency);
   }
 
@@ -174,15 +175,27 @@ Row agreement(const Options& options) {
                              [](HostGroup& group, SimulatedWire&) { group.agree(2); });
 }
 
+/** With its agreement, as a communicator calls it: what is short goes along with that. */
 Row all_reduce(const Options& options, std::int64_t bytes) {
   // All hosts have the same memory: nobody looks at the sums.
   std::vector<float> data(static_cast<std::size_t>(bytes / 4));
   const double share = 2.0 * (options.hosts - 1) / options.hosts;
   const double bound = options.latency_us + wire_us(options, share * static_cast<double>(bytes));
-  return Scene(options).play("all_reduce", bytes, bound, [&](HostGroup& group, SimulatedWire&) {
-    group.all_reduce(data.data(), std::ssize(data), tutti::DType::f32,
-                     tutti::combine_of(tutti::Reduce::sum, group.size()));
-  });
+  const auto contents = std::as_writable_bytes(std::span(data));
+  const auto add = [](std::span<const void* const>) {};
+  // Those that carry data along begin with what is compared.
+  const std::int64_t copied =
+      bytes <= Scene::kMostCopied ? tutti::Wire::kPiece : Scene::kMostCopied;
+  return Scene(options, copied)
+      .play("all_reduce", bytes, bound, [&](HostGroup& group, SimulatedWire&) {
+        if (group.carries(bytes, bytes)) {
+          group.agree(2, {contents, bytes}, contents, add);
+          return;
+        }
+        group.agree(2);
+        group.all_reduce(data.data(), std::ssize(data), tutti::DType::f32,
+                         tutti::combine_of(tutti::Reduce::sum, group.size()));
+      });
 }
 
 /** From the first message to the first agreement. */

@@ -144,6 +144,12 @@ class OpenMpiPeer final : public Peer {
     for (const Tuned& each : kTuned) tunes_ = write(each, each.number, each.segment) && tunes_;
     tuned_.emplace();  // a communicator takes the settings at its birth
     for (const Tuned& each : kTuned) write(each, 0, 0);
+    MPI_Comm host = MPI_COMM_NULL;
+    int ranks = 0;
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
+    MPI_Comm_size(host, &ranks);
+    MPI_Comm_free(&host);
+    MPI_Allreduce(&ranks, &most_ranks_, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
     MPI_Info info = MPI_INFO_NULL;
     MPI_Info_create(&info);
     MPI_Info_set(info, "ompi_comm_coll_preference", "han");
@@ -158,7 +164,10 @@ class OpenMpiPeer final : public Peer {
       if (tunes_ && each.op == call.op)
         ways.push_back({each.algorithm, way_over(tuned_->comm(), call)});
     }
-    ways.push_back({"han", way_over(han_->comm(), call)});
+    // Where ranks share a host, han of Open MPI 4.1 takes MPI_IN_PLACE for the address of the
+    // second segment and those after it, and crashes.
+    const bool crashes = call.op == Op::all_reduce && call.bytes() > kSegment && most_ranks_ > 1;
+    if (!crashes) ways.push_back({"han", way_over(han_->comm(), call)});
     return ways;
   }
 
@@ -170,6 +179,7 @@ class OpenMpiPeer final : public Peer {
   }
 
   bool tunes_ = false;
+  int most_ranks_ = 1;  // of a host
   std::optional<Duplicate> tuned_;
   std::optional<Duplicate> han_;
 };

@@ -132,6 +132,9 @@ class TorchParameters:
     def check_masters(self, values: Any) -> None:
         """Refuses anything but what masters() would return."""
         wanted = sum(master.copy.numel() for master in self._masters.values())
+        if values is not None and (getattr(values, "ndim", None) != 1
+                                   or not str(values.dtype).endswith("float32")):
+            raise InvalidArgument("the state's array 'dist.master' must be float32 of one dimension")
         count = 0 if values is None else len(values)
         if count != wanted:
             raise InvalidArgument(f"the state's array 'dist.master' has {count} elements, but the "

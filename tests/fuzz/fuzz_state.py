@@ -14,7 +14,7 @@ ODD = (None, "x", b"x", 3, -1, 0.5, 2.0**53, 2.0**60, math.nan, math.inf, 1 << 8
        numpy.ones((2, 4), numpy.float32), numpy.ones(16, numpy.float32)[::2],
        numpy.full(8, math.nan, numpy.float32), numpy.empty(0, numpy.float32), "\ud800")
 NAMES = ("momentum", "started", "steps", "dist.rank", "dist.world_size", "dist.layout",
-         "dist.residual", "dist.velocity", "dist.sparse_steps", "dist.partial_steps",
+         "dist.residual", "dist.velocity", "dist.master", "dist.sparse_steps", "dist.partial_steps",
          "dist.partition_elements", "arrays", "numbers", "", "\0", "\ud800")
 
 

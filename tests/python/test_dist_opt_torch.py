@@ -128,6 +128,10 @@ def test_a_state_has_the_copies(comm):
                 dist.register_parameters(model)
                 with pytest.raises(tutti.InvalidArgument, match=r"'dist\.master' has 0 elements"):
                     dist.load_state({**state, "arrays": {"momentum": state["arrays"]["momentum"]}})
+                for bad in (5, None, [1.0], torch.zeros(3), state["arrays"]["dist.master"][1:],
+                            state["arrays"]["dist.master"].astype(float)):
+                    with pytest.raises(tutti.InvalidArgument, match=r"'dist\.master'"):
+                        dist.load_state({**state, "arrays": {**state["arrays"], "dist.master": bad}})
                 dist.load_state(state)
             dist(model(batch(0, step, torch.bfloat16)).square().mean())
         states.append(dist.state()["arrays"])
@@ -170,6 +174,37 @@ def in_another_order(place):
 
 def test_channels_last():
     results = launching.run(in_another_order, 2, "fork")
+    assert results[0] == results[1]
+
+
+def in_every_mode(place):
+    comm = place.communicator()
+    results = []
+    for name in opt.MODES:
+        model = conv(torch.channels_last).to(torch.bfloat16)
+        dist = opt.DistOpt(opt.SGD(lr=0.05), communicator=comm, dist_option=name, buffSize=50,
+                           spars=0.5 if name == "sparseTopK" else 1e-4)
+        dist.register_parameters(model)
+        generator = torch.Generator().manual_seed(place.rank)
+        x = torch.randn(8, 3, 5, 5, generator=generator).to(torch.bfloat16)
+        losses = []
+        for _ in range(6):
+            loss = model(x).square().mean()
+            losses.append(loss.item())
+            dist(loss)
+        dist.synchronize()
+        assert losses[-1] < losses[0], (name, losses)
+        # What a parameter has is its copy, rounded, also after synchronize().
+        masters = torch.from_numpy(dist.state()["arrays"]["dist.master"])
+        flat = [one.detach().permute(0, 2, 3, 1) if one.dim() == 4 else one.detach()
+                for one in model.parameters()]
+        assert torch.equal(torch.cat([one.reshape(-1) for one in flat]), masters.bfloat16())
+        results.append(masters.numpy().tobytes())
+    return results
+
+
+def test_all_modes_take_copies_in_another_order():
+    results = launching.run(in_every_mode, 2, "fork")
     assert results[0] == results[1]
 
 
@@ -251,9 +286,9 @@ def test_what_is_accumulated_survives_a_pass_that_fails(comm):
     dist.accumulate((4 * weight).sum())
     assert weight.grad.tolist() == [6, 6]
     with pytest.raises(ValueError, match="not now"):
-        dist((weight + Fails.apply(weight)).sum())
+        dist((other + Fails.apply(weight)).sum())  # after the gradient of other
     with pytest.raises(ValueError, match="not now"):
-        dist.accumulate((weight + Fails.apply(weight)).sum())
+        dist.accumulate((other + Fails.apply(weight)).sum())
     dist((8 * weight).sum())
     assert weight.tolist() == [-14, -14] and other.tolist() == [-16, -16]
     dist.accumulate(weight.sum())

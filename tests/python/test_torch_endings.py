@@ -8,7 +8,7 @@ import pytest
 import launching
 import tutti
 from torch_group import Net, batch, begin, dist, torch
-from torch_modes import Given, gradients
+from torch_modes import Alone, Given, gradients
 from tutti.torch import DistributedOptimizer
 
 
@@ -95,6 +95,19 @@ def by_mpi(place, path):
     assert got.tolist() == [0, 1, 2]
     dist.send(got, (place.rank + 1) % 3)
     dist.recv(got, (place.rank + 2) % 3)
+    for mode, options in (("fp32", {}), ("bf16", {}), ("sparseTopK", {"spars": 0.1})):
+        net, shapes = Given([(7, 5), (30,)]), [(7, 5), (30,)]
+        optimizer = DistributedOptimizer(torch.optim.SGD(net.parameters(), 1.0), mode=mode, **options)
+        alone = Alone(3, mode, **options)
+        for step in range(3):
+            optimizer.zero_grad()
+            net(gradients(step, place.rank, shapes)).backward()
+            optimizer.step()
+            # The order of additions is MPI's of the ranks, and the hosts'.
+            torch.testing.assert_close(
+                torch.cat([part.grad.flatten() for part in net.parts]),
+                alone.average([gradients(step, r, shapes) for r in range(3)]),
+                **({"rtol": 0.02, "atol": 0.01} if mode == "bf16" else {}))
     dist.barrier()
     dist.destroy_process_group()
 

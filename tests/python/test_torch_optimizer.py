@@ -7,6 +7,7 @@ import pytest
 import launching
 import tutti
 from torch_group import (  # noqa: F401 - ranks is a fixture
+    VERSION,
     Net,
     batch,
     begin,
@@ -19,7 +20,7 @@ from torch_group import (  # noqa: F401 - ranks is a fixture
     trained_alone,
 )
 from torch_modes import MODES, Alone, Given, gradients
-from tutti.torch import DistributedOptimizer
+from tutti.torch import DistributedOptimizer, _buckets
 
 SHAPES = [(7, 5), (30,), (4, 3, 2)]
 
@@ -113,6 +114,29 @@ def test_a_parameter_may_have_no_gradient_on_some_ranks(ranks):
     ranks(unused, 2)
 
 
+def thaw(rank, ranks):
+    """A parameter that was frozen when the optimiser was wrapped is like any other one after."""
+    net = Given([(3,), (3,)])
+    net.parts[1].requires_grad_(False)
+    optimizer = distributed(net)
+    for step in range(3):
+        optimizer.zero_grad()
+        net([torch.full((3,), float(rank))] * 2).backward()
+        optimizer.step()
+        assert net.parts[0].grad.tolist() == [0.5] * 3
+        assert (net.parts[1].grad is None) == (step == 0)
+        net.parts[1].requires_grad_(True)
+    assert net.parts[1].tolist() == [-1.0] * 3
+    with pytest.raises(RuntimeError, match="'parts.1' was computed 2 times"):
+        for _ in range(2):
+            net([None, torch.ones(3)]).backward()
+    optimizer.synchronize()
+
+
+def test_a_frozen_parameter_may_thaw(ranks):
+    ranks(thaw, 2)
+
+
 def accumulate(rank, ranks):
     net = Given([(3,), (2,)])
     optimizer = distributed(net, backward_passes_per_step=2)
@@ -165,6 +189,7 @@ def clip(rank, ranks):
     before = [part.grad.clone() for part in net.parts]
     assert before[0][0].item() == pytest.approx(2 * 0.5 / expected, rel=1e-5)
     optimizer.step()  # does not average once more
+    assert optimizer.state_dict()["tutti"]["steps"] == 1
     assert all(map(torch.equal, before, [part.grad for part in net.parts]))
     assert embedding.weight.grad.to_dense()[rank, 0].item() == pytest.approx(0.5 / expected, rel=1e-5)
 
@@ -248,6 +273,38 @@ def use_a_closure(rank, ranks):
 
 def test_an_optimiser_may_ask_for_gradients_again(ranks):
     ranks(use_a_closure, 2)
+
+
+def scale(rank, ranks):
+    """Rank 1's gradients are too large once: no rank makes that step."""
+    net = Given([(3,)])
+    optimizer = distributed(net)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for step in range(3):
+        optimizer.zero_grad()
+        value = float("inf") if (rank, step) == (1, 1) else 1.0 + rank
+        scaler.scale(net([torch.full((3,), value)])).backward()
+        optimizer.synchronize()
+        scaler.unscale_(optimizer)
+        assert step == 1 or net.parts[0].grad.tolist() == [1.5] * 3
+        scaler.step(optimizer)
+        scaler.update()
+    assert net.parts[0].tolist() == [-3.0] * 3 and scaler.get_scale() == 2.0
+
+
+@pytest.mark.skipif(VERSION < (2, 3), reason="GradScaler for CPUs needs PyTorch 2.3")
+def test_a_scaler_sees_the_averages(ranks):
+    ranks(scale, 2)
+
+
+def test_buckets_do_without_shared_memory():
+    class Full:
+        def empty(self, *_, **__):
+            raise tutti.SystemError(28, "/dev/shm is full")
+
+    managed = [_buckets.Managed("a", torch.ones(2, 3)), _buckets.Managed("b", torch.ones(4))]
+    bucket = _buckets.make(Full(), [1, 0], managed, None)
+    assert bucket.flat.numel() == 10 and [view.shape for view in bucket.views] == [(4,), (2, 3)]
 
 
 def resume(rank, ranks):

@@ -17,7 +17,7 @@ constexpr std::int64_t kUnderWay = Wire::kUnderWay;
 /** Windows of a shard in a segment: what a host adds up before the first bytes travel, and hands
  * out after the last have come, is little, and the ranks of a host do not meet too often. */
 constexpr std::int64_t kSegmentWindows = 4;
-constexpr std::int64_t kMostScratch = 16 * kKiB * kKiB;
+constexpr std::int64_t kMostScratch = 32 * kKiB * kKiB;
 
 /** Windows of the same size for all dtypes: whole elements, whole cache lines. */
 std::int64_t window_for(int members) {
