@@ -20,6 +20,7 @@
 #include <numeric>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -184,12 +185,14 @@ Row all_reduce(const Options& options, std::int64_t bytes) {
   const auto contents = std::as_writable_bytes(std::span(data));
   const auto add = [](std::span<const void* const>) {};
   // Those that carry data along begin with what is compared.
-  const std::int64_t copied =
-      bytes <= Scene::kMostCopied ? tutti::Wire::kPiece : Scene::kMostCopied;
+  constexpr std::int64_t kMostCarried = std::int64_t{128} << 10;
+  const std::int64_t copied = bytes <= kMostCarried ? tutti::Wire::kPiece : Scene::kMostCopied;
   return Scene(options, copied)
       .play("all_reduce", bytes, bound, [&](HostGroup& group, SimulatedWire&) {
         if (group.carries(bytes, bytes)) {
-          group.agree(2, {contents, bytes}, contents, add);
+          if (!group.agree(2, {contents, bytes}, contents, add)) {
+            throw std::logic_error("the simulated hosts do not agree");
+          }
           return;
         }
         group.agree(2);

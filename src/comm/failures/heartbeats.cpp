@@ -2,6 +2,7 @@
 #include "comm/failures/heartbeats.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -60,17 +61,23 @@ void Heartbeats::tell(const FailureReport& failure) noexcept {
   }
 }
 
-/** Who kills all processes of a host needs a moment for it. */
-void Heartbeats::look_at_end(Connection& connection, std::vector<int>& lost) const {
+/** Who kills all processes of a host needs a moment for it. Those that left before may live on. */
+void Heartbeats::look_at_end(Connection& connection, std::span<const int> leavers,
+                             std::vector<int>& lost) const {
   const std::vector<int>& ranks = layout_.ranks_of(connection.host);
   if (!connection.ended) connection.ended = time_.now();
   const bool all = ranks.size() == 1 || connection.link->all_have_ended();
   if (!all && time_.now() - *connection.ended < kForTheRest) return;
-  lost.insert(lost.end(), ranks.begin(), all ? ranks.end() : ranks.begin() + 1);
+  lost.push_back(ranks.front());
+  if (all) {
+    std::copy_if(ranks.begin() + 1, ranks.end(), std::back_inserter(lost), [&](int rank) {
+      return std::find(leavers.begin(), leavers.end(), rank) == leavers.end();
+    });
+  }
   connection.link.reset();
 }
 
-std::optional<FailureReport> Heartbeats::look() {
+std::optional<FailureReport> Heartbeats::look(std::span<const int> leavers) {
   using State = HostConnection::News::State;
   std::optional<FailureReport> failure;
   std::vector<int> ended;
@@ -89,7 +96,7 @@ std::optional<FailureReport> Heartbeats::look() {
         continue;
       }
     }
-    look_at_end(connection, ended);
+    look_at_end(connection, leavers, ended);
   }
   if (failure) return failure;  // who tells of one may end right afterwards
   if (ended.empty() && !timed_out) return failure;

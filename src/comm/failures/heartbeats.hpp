@@ -73,8 +73,8 @@ class Heartbeats {
   ~Heartbeats();
 
   /** What a connection tells: a failure that another host has found, the processes that have ended
-   * (a leader's, or all of its host), or the hosts that do not answer. */
-  std::optional<FailureReport> look();
+   * (a leader's, or all of its host, `leavers` aside), or the hosts that do not answer. */
+  std::optional<FailureReport> look(std::span<const int> leavers);
   /** Tells the other hosts. They get it even if this process ends. */
   void tell(const FailureReport& failure) noexcept;
 
@@ -86,7 +86,8 @@ class Heartbeats {
 
  private:
   /** Adds to `lost` whose processes have ended, once that is known. */
-  void look_at_end(Connection& connection, std::vector<int>& lost) const;
+  void look_at_end(Connection& connection, std::span<const int> leavers,
+                   std::vector<int>& lost) const;
 
   Layout layout_;
   int own_host_;

@@ -24,12 +24,13 @@ constexpr std::chrono::milliseconds kForOthers{1000};
 
 }  // namespace
 
-Inquiry::Inquiry(Acquaintance acquaintance, WaitGraph& graph, Watch* watch,
+Inquiry::Inquiry(Acquaintance acquaintance, WaitGraph& graph, Watch* watch, Wire::Side side,
                  std::span<const int> awaited, std::chrono::milliseconds timeout,
                  Clock::time_point passed)
     : graph_(graph),
       acquaintance_(std::move(acquaintance)),
       watch_(watch),
+      side_(side),
       awaited_(awaited.begin(), awaited.end()),
       timeout_(timeout),
       passed_(passed),
@@ -87,7 +88,7 @@ void Inquiry::suspect(ProcessNumber process, RecycledVector<ProcessNumber>& fres
 }
 
 void Inquiry::ask_neighbours(int rank, RecycledVector<ProcessNumber>& fresh) {
-  if (rank < 0 || watch_ == nullptr || !watch_->layout()) return;
+  if (rank < 0 || side_ != Wire::Side::collective || watch_ == nullptr || !watch_->layout()) return;
   const Layout& layout = *watch_->layout();
   if (layout.host_of(rank) == layout.host_of(watch_->rank())) return;
   for (const int other : layout.ranks_of(layout.host_of(rank))) {
@@ -136,7 +137,7 @@ void Inquiry::cannot_ask(ProcessNumber process) {
 
 std::vector<int> Inquiry::with_silent_hosts(const std::vector<int>& silent) const {
   std::vector<int> ranks = silent;
-  if (watch_ == nullptr || !watch_->layout()) return ranks;
+  if (side_ != Wire::Side::collective || watch_ == nullptr || !watch_->layout()) return ranks;
   const Layout& layout = *watch_->layout();
   for (const int rank : silent) {
     const int host = layout.host_of(rank);
@@ -214,6 +215,7 @@ std::optional<Verdict> Inquiry::judge(RecycledVector<ProcessNumber>& again) {
     }
   }
   if (undecided) return std::nullopt;
+  std::sort(silent.begin(), silent.end());
   // In a circle the first who knows of it gives up.
   if (!all_answered && asked_twice_ && closed_) return judge_those_who_answered();
   if (!silent.empty() && neighbours_open && with_silent_hosts(silent) != silent) {

@@ -14,6 +14,7 @@
 #include "comm/failures/wait_graph.hpp"
 #include "comm/failures/watch.hpp"
 #include "comm/own_waits.hpp"
+#include "comm/wire.hpp"
 
 namespace tutti {
 
@@ -29,7 +30,8 @@ struct Verdict {
  * communicator, those whom they name, and so on. Whoever does not answer is to blame, or its host,
  * if it cannot be reached; but for a rank of this host whose heartbeat moves. Who is no member of
  * the communicator cannot be blamed in it: who waits for it elsewhere will find the same, and give
- * up. Of another host all ranks are asked, and if none of them answers, all are to blame. If all
+ * up. In a collective, of another host all ranks are asked, and if none of them answers, all are to
+ * blame; who waits for a message waits for nobody beside its sender, who may compute. If all
  * answer, and for `timeout` none of them has got on with a call that it had begun by `passed`, when
  * the deadline passed first, it is the first who went on to other calls, or else `awaited`, who
  * wait in a circle. Where the trace leads to processes that share no session with this one, those
@@ -38,9 +40,11 @@ struct Verdict {
  */
 class Inquiry final : private WaitGraph::Asker {
  public:
-  /** `awaited`: ranks of the communicator. `watch`: who looks after it, if it spans hosts. */
-  Inquiry(Acquaintance acquaintance, WaitGraph& graph, Watch* watch, std::span<const int> awaited,
-          std::chrono::milliseconds timeout, std::chrono::steady_clock::time_point passed);
+  /** `awaited`: ranks of the communicator, in a wait of `side`. `watch`: who looks after it, if it
+   * spans hosts. */
+  Inquiry(Acquaintance acquaintance, WaitGraph& graph, Watch* watch, Wire::Side side,
+          std::span<const int> awaited, std::chrono::milliseconds timeout,
+          std::chrono::steady_clock::time_point passed);
   Inquiry(const Inquiry&) = delete;
   Inquiry& operator=(const Inquiry&) = delete;
   ~Inquiry() override;
@@ -65,7 +69,7 @@ class Inquiry final : private WaitGraph::Asker {
   Suspect suspect_of(ProcessNumber process) const;
   // With mutex_ held.
   void suspect(ProcessNumber process, RecycledVector<ProcessNumber>& fresh);
-  /** The other ranks of the host of `rank`, unless it is this one's. */
+  /** The other ranks of the host of `rank`, unless it is this one's; in a collective. */
   void ask_neighbours(int rank, RecycledVector<ProcessNumber>& fresh);
   /** `silent`, and the ranks of the hosts of which nobody has answered. */
   std::vector<int> with_silent_hosts(const std::vector<int>& silent) const;
@@ -81,6 +85,7 @@ class Inquiry final : private WaitGraph::Asker {
   const TimeSource& time_ = graph_.time();
   Acquaintance acquaintance_;
   Watch* watch_;
+  Wire::Side side_;
   std::vector<int> awaited_;
   std::chrono::milliseconds timeout_;
   Clock::time_point passed_;
@@ -96,7 +101,7 @@ class Inquiry final : private WaitGraph::Asker {
   Clock::time_point last_progress_;
 };
 
-/** Inquiries one after the other, until one finds somebody to blame. */
+/** Inquiries of a collective, one after the other, until one finds somebody to blame. */
 class Investigation {
  public:
   /** A deadline of `timeout` passes in inquiry_lead(). The rest as of Inquiry. */
@@ -106,7 +111,10 @@ class Investigation {
   std::optional<Loss> look();
 
  private:
-  void begin() { inquiry_.emplace(acquaintance_, graph_, watch_, awaited_, timeout_, passed_); }
+  void begin() {
+    inquiry_.emplace(acquaintance_, graph_, watch_, Wire::Side::collective, awaited_, timeout_,
+                     passed_);
+  }
 
   Acquaintance acquaintance_;
   WaitGraph& graph_;

@@ -43,7 +43,7 @@ class Watch::WaitLookout final : public Wire::Lookout {
     const auto lead = inquiry_lead(watch_.timeout_);
     if (!inquiry_ && deadline_.expires_within(lead)) {
       passed_ = std::min(passed_, watch_.time().now() + lead);
-      inquiry_.emplace(watch_.acquaintance(), watch_.wait_graph(), &watch_, awaited,
+      inquiry_.emplace(watch_.acquaintance(), watch_.wait_graph(), &watch_, side_, awaited,
                        watch_.timeout_, passed_);
     }
     if (!is_over) return;
@@ -105,7 +105,8 @@ void Watch::lose(std::vector<int> ranks, const std::string& reason) {
 }
 
 void Watch::investigate(std::span<const int> suspects, std::chrono::milliseconds overdue) {
-  Inquiry inquiry(acquaintance(), wait_graph(), this, suspects, timeout_, time().now() - overdue);
+  Inquiry inquiry(acquaintance(), wait_graph(), this, Wire::Side::collective, suspects, timeout_,
+                  time().now() - overdue);
   const Finally end([this] { end_wait(Wire::Side::collective); });
   for (;; time().sleep(kBetweenVerdicts), InterruptCheck::poll()) {
     look_around(suspects, Wire::Side::collective);

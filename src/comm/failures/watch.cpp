@@ -69,7 +69,7 @@ void Watch::poll(std::span<const int> waiting_for) {
 void Watch::look_after_hosts(Clock::time_point now) {
   if (failure_ || !heartbeats_ || now - last_look_ < kLookInterval) return;
   last_look_ = now;
-  if (const auto failure = heartbeats_->look()) announce(*failure, Finder::self);
+  if (const auto failure = heartbeats_->look(leavers_)) announce(*failure, Finder::self);
 }
 
 void Watch::throw_failure() const {

@@ -67,7 +67,7 @@ SocketLender::SocketLender(std::size_t borrowers) : awaited_(borrowers) {
 }
 
 void SocketLender::step() {
-  while (listener_ && !all_have_come()) {
+  while (!all_have_come()) {
     Socket borrower = accept_from(listener_);
     if (!borrower) return;
     if (is_own_user(borrower)) borrowers_.push_back(std::move(borrower));
@@ -75,7 +75,7 @@ void SocketLender::step() {
 }
 
 bool SocketLender::lend(std::span<const int> sockets) const noexcept {
-  if (!all_have_come() || sockets.empty() || sockets.size() > kMostLent) return false;
+  if (!listener_ || !all_have_come() || sockets.empty() || sockets.size() > kMostLent) return false;
   LentParcel parcel(sockets.size());
   cmsghdr* const control = CMSG_FIRSTHDR(&parcel.header);
   control->cmsg_level = SOL_SOCKET;

@@ -27,7 +27,8 @@ class SocketLender {
   LocalAddress address() const { return address_; }
   /** Lets them in. */
   void step();
-  bool all_have_come() const { return borrowers_.size() == awaited_; }
+  /** Or nobody can. */
+  bool all_have_come() const { return !listener_ || borrowers_.size() == awaited_; }
   /** Whether all have come, and have got copies of `sockets` by that. */
   bool lend(std::span<const int> sockets) const noexcept;
 
