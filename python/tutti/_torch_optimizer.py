@@ -39,12 +39,32 @@ class Group(Dict[str, Any]):
             self._opt.lr = float(value)
         super().__setitem__(key, value)
 
+    def update(self, *others: Any, **values: Any) -> None:
+        """That of a dict, which itself would pass __setitem__ by; all or nothing."""
+        wanted = dict(*others, **values)
+        for key, value in wanted.items():
+            self.check(key, value)
+        if "lr" in wanted:
+            self["lr"] = wanted.pop("lr")  # first, since it may still be refused
+        for key, value in wanted.items():
+            self[key] = value
+
+    def __ior__(self, other: Any) -> Group:  # type: ignore[override,misc]
+        self.update(other)
+        return self
+
     def check(self, key: str, value: Any) -> None:
-        """Refuses another value of an option that cannot change."""
-        if key == "lr" or key not in self._options:
+        """Refuses another value of an option that cannot change, and a learning rate that is no
+        number."""
+        if key not in self._options:
             return
         own = getattr(self._opt, key)
-        if not numpy.array_equal(numpy.float32(value), numpy.float32(own)):
+        try:
+            as_ours = numpy.float32(float(value) if key == "lr" else value)
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidArgument(f"param_groups[0]['{key}'] is {own} and cannot become {value!r}, "
+                                  "which is of another kind") from None
+        if key != "lr" and not numpy.array_equal(as_ours, numpy.float32(own)):
             raise InvalidArgument(f"param_groups[0]['{key}'] is {own} and cannot become {value}: of a "
                                   "DistOpt's options only lr changes")
 
@@ -65,17 +85,26 @@ def state_dict_of(state: State, group: Group) -> Dict[str, Any]:
     return {"state": {"arrays": arrays, "numbers": state["numbers"]}, "param_groups": [options]}
 
 
-def parts_of(state_dict: Any, group: Group) -> Any:
-    """The state() and the options in a state_dict(), which are checked."""
+def load(dist: Any, state_dict: Any, group: Group) -> None:
+    """Has a DistOpt go on from a state_dict(), or changes nothing."""
     if not isinstance(state_dict, Mapping) or set(state_dict) != {"state", "param_groups"}:
         raise InvalidArgument("state_dict is not one of a DistOpt: it must be a mapping of 'state' and "
                               "'param_groups'")
     groups = state_dict["param_groups"]
-    if not isinstance(groups, list) or len(groups) != 1 or "lr" not in groups[0]:
+    if (not isinstance(groups, list) or len(groups) != 1 or not isinstance(groups[0], Mapping)
+            or "lr" not in groups[0]):
         raise InvalidArgument("state_dict['param_groups'] must be a list of one dict with an 'lr'")
-    for key, value in groups[0].items():
+    options = {key: value for key, value in groups[0].items() if key != "params"}
+    for key, value in options.items():
         group.check(key, value)
-    return state_dict["state"], groups[0]
+    earlier = group["lr"]
+    group["lr"] = options["lr"]  # which only the optimiser itself can check
+    try:
+        dist.load_state(state_dict["state"])
+    except BaseException:
+        group["lr"] = earlier
+        raise
+    group.update(options)
 
 
 def make_optimizer(dist: Any, parameters: List[Any]) -> Any:

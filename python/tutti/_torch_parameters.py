@@ -3,8 +3,9 @@ lie, and gradients of several passes. PyTorch itself is never imported here."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy
 import numpy.typing as npt
@@ -53,6 +54,9 @@ class TorchParameters:
         self._masters: Dict[int, _Master] = {}  # by the parameter's address
         # By its id: a parameter, and the sum of its gradients in passes of this step.
         self._accumulated: Dict[int, Tuple[Any, Any]] = {}
+        # By its id: a parameter, in the order in which the first step that ended well emitted them.
+        self._order: Dict[int, Any] = {}
+        self._emitted: Dict[int, Any] = {}  # by a step that may become the first
 
     # --- What stands in for a parameter -----------------------------------------------------------
 
@@ -78,6 +82,27 @@ class TorchParameters:
             master = _Master(parameter, parameter.detach().to(torch.float32))
             self._masters[parameter.data_ptr()] = master
         return _in_memory_order(master.copy)
+
+    @contextlib.contextmanager
+    def registering(self) -> Iterator[None]:
+        """Has the copies of what is registered inside, and no others; on an error those of before."""
+        earlier, self._masters = self._masters, {}
+        try:
+            yield
+        except BaseException:
+            self._masters = earlier
+            raise
+
+    def emitting(self, emit: Emit) -> Emit:
+        """An emit that takes parameters and gradients as they are, in a step that begins."""
+        self._emitted = {}
+
+        def emit_pair(parameter: Any, gradient: Any) -> None:
+            emit(*self.pair(parameter, gradient))
+            if not self._order and is_tensor(parameter):
+                self._emitted[id(parameter)] = parameter
+
+        return emit_pair
 
     def pair(self, parameter: Any, gradient: Any) -> Tuple[Any, Any]:
         """What DistOpt takes for a parameter and its gradient."""
@@ -167,19 +192,34 @@ class TorchParameters:
         return self.registered[::-1]
 
     def backward_of(self, loss: Any) -> Callable[[Emit], None]:
-        """Runs loss.backward(), and calls emit for each leaf as soon as its gradient is complete, that
-        of accumulate() included; at the end where the graph hides leaves."""
+        """Runs loss.backward(), and calls emit for each leaf when its gradient is complete, that of
+        accumulate() included, and those that the first step emitted before it have gone out; at the
+        end where the graph hides leaves."""
         nodes, hidden = _torch.accumulators(loss)
         leaves = self._leaves_of(nodes, hidden)
 
         def run(emit: Emit) -> None:
             rest = dict(self._accumulated)
+            of_pass = {id(leaf) for leaf in leaves} | set(rest)
+            waiting = [key for key in self._order if key in of_pass][::-1]  # the next is the last
+            complete: Dict[int, Any] = {}  # and not emitted yet
 
-            def emit_gradient(leaf: Any) -> None:
+            def complete_gradient(leaf: Any) -> None:
                 earlier = rest.pop(id(leaf), None)
                 if earlier is not None:
                     leaf.grad = _sum(earlier[1].clone(), leaf.grad)
-                if leaf.grad is not None:  # a function of the user's may give it none
+                if leaf.grad is None:  # a function of the user's may give it none
+                    return
+                if id(leaf) not in self._order:
+                    emit(leaf, _dense(leaf.grad, leaf))
+                    return
+                complete[id(leaf)] = leaf
+                while waiting and waiting[-1] in complete:
+                    emit_next()
+
+            def emit_next() -> None:
+                leaf = complete.pop(waiting.pop(), None)
+                if leaf is not None:
                     emit(leaf, _dense(leaf.grad, leaf))
 
             for leaf in leaves:
@@ -187,12 +227,14 @@ class TorchParameters:
             if hidden:
                 loss.backward()
                 for leaf in leaves:
-                    emit_gradient(leaf)
+                    complete_gradient(leaf)
             else:
-                _torch.run_backward(loss, nodes, emit_gradient)
+                _torch.run_backward(loss, nodes, complete_gradient)
             for leaf, _ in list(rest.values()):
                 leaf.grad = None
-                emit_gradient(leaf)
+                complete_gradient(leaf)
+            while waiting:
+                emit_next()
 
         return run
 
@@ -216,6 +258,7 @@ class TorchParameters:
 
     def end_step(self) -> None:
         """A step has ended well."""
+        self._order = self._order or self._emitted
         self.forget()
         self.write()
 

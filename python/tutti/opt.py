@@ -112,8 +112,9 @@ class DistOpt(_core.DistOpt):
     parameters starts from nothing, or from what accumulate() has kept.
 
     The first pass lays out the buckets and fixes the order; every later pass yields the same
-    parameters in the same order. An exception inside a pass leaves everything as it was if no
-    bucket was sent, otherwise the communicator is aborted and the other ranks get PeerLost.
+    parameters in the same order, which a PyTorch loss keeps by itself. An exception inside a pass
+    leaves everything as it was if no bucket was sent, otherwise the communicator is aborted and the
+    other ranks get PeerLost.
 
     dist_option: what dist(loss) does: a name of MODES, which says by which method; with clipping,
         clip_Value, spars and corr. By default "fp32", or, with compressor, "custom", which is
@@ -240,14 +241,15 @@ class DistOpt(_core.DistOpt):
         elif not isinstance(parameters, Iterable) or is_array(parameters):
             raise TypeError(f"parameters is a {name_of(parameters)}, but must be {wanted}")
         originals, items, names = [], [], []
-        for number, item in enumerate(parameters):
-            named = isinstance(item, tuple) and len(item) == 2
-            parameter = item[1] if named else item
-            names.append(f"parameter '{item[0]}'" if named else f"parameter #{number}")
-            standing = self._parameters.stand_in(parameter, names[-1])
-            originals.append(parameter)
-            items.append((item[0], standing) if named else standing)
-        gradients = super().register_parameters(items)
+        with self._parameters.registering():
+            for number, item in enumerate(parameters):
+                named = isinstance(item, tuple) and len(item) == 2
+                parameter = item[1] if named else item
+                names.append(f"parameter '{item[0]}'" if named else f"parameter #{number}")
+                standing = self._parameters.stand_in(parameter, names[-1])
+                originals.append(parameter)
+                items.append((item[0], standing) if named else standing)
+            gradients = super().register_parameters(items)
         self._parameters.write()
         self._parameters.named = {id(one): (one, name) for one, name in zip(originals, names)}
         self._parameters.registered = [
@@ -261,7 +263,7 @@ class DistOpt(_core.DistOpt):
         backward = backward_of(loss, self._parameters)
 
         def run(emit: Emit) -> None:
-            backward(lambda parameter, gradient: emit(*self._parameters.pair(parameter, gradient)))
+            backward(self._parameters.emitting(emit))
 
         self._parameters.read()
         method(run, min(threshold, self.buffSize), *options)
@@ -386,10 +388,7 @@ class DistOpt(_core.DistOpt):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Goes on from a state_dict(), to the bit, with its learning rate. Local, once the parameters
         are registered. Raises InvalidArgument, and changes nothing, if it is of others."""
-        state, options = _face.parts_of(state_dict, self._group)
-        self.load_state(state)
-        for key, value in options.items():
-            self._group[key] = value
+        _face.load(self, state_dict, self._group)
 
     def torch_optimizer(self) -> Any:
         """A torch.optim.Optimizer that stands for this DistOpt: what PyTorch's schedulers of learning

@@ -1,6 +1,7 @@
 """DistOpt on models of PyTorch: other dtypes and orders of memory, sparse gradients, several passes a
 step, checkpointing, schedulers and state_dict."""
 
+import copy
 import importlib.util
 import io
 import warnings
@@ -111,6 +112,28 @@ def test_float64_is_refused_unless_it_is_wanted(comm):
     dist = opt.DistOpt(communicator=comm)
     with pytest.raises(tutti.InvalidArgument, match=r"^a parameter of shape \(3,\) .*_float32=True"):
         dist(model(torch.ones(1, 6).double()).sum())
+
+
+def test_what_is_refused_leaves_no_copies(comm):
+    sixteen = torch.ones(3, dtype=torch.bfloat16, requires_grad=True)
+    dist = opt.DistOpt(opt.SGD(lr=1.0), communicator=comm)
+
+    def fails():
+        yield torch.ones(4, dtype=torch.bfloat16), torch.ones(4)
+        raise ValueError("not now")
+
+    with pytest.raises(ValueError, match="not now"):
+        dist(fails())
+    for bad in ([torch.ones(5, dtype=torch.bfloat16), torch.ones(2, dtype=torch.float64)],
+                [torch.ones(5, dtype=torch.bfloat16), torch.ones(2, dtype=torch.int32)]):
+        with pytest.raises(tutti.InvalidArgument, match="parameter #1.*(float64|i32)"):
+            dist.register_parameters(bad)
+    dist.register_parameters([sixteen])
+    with pytest.raises(tutti.InvalidArgument, match="already registered"):
+        dist.register_parameters([torch.ones(7, dtype=torch.bfloat16)])
+    assert dist.state()["arrays"]["dist.master"].tolist() == [1] * 3
+    dist(sixteen.sum())
+    assert sixteen.tolist() == [0] * 3 and dist.state()["arrays"]["dist.master"].tolist() == [0] * 3
 
 
 def test_a_state_has_the_copies(comm):
@@ -299,6 +322,48 @@ def test_what_is_accumulated_survives_a_pass_that_fails(comm):
         dist.accumulate([])
 
 
+class GivesNothing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None
+
+
+def in_another_order_of_passes(place):
+    comm = place.communicator()
+
+    def loss_of(letters, parameters):
+        terms = [GivesNothing.apply(parameters[one.lower()]) if one.isupper() else parameters[one]
+                 for one in letters]
+        return sum(term.sum() for term in terms)
+
+    steps = ["ab", "ba", "a|b", "b|a", "a|Ab", "a|bA", "ab|a", "ab|b", "b|ab", "ba|ba"]
+    for registers, missing, first in (
+            *[(registers, False, first) for registers in (False, True) for first in steps],
+            *[(True, True, first) for first in ("a", "b", "a|a", "b|a")]):
+        parameters = {one: torch.zeros(2, requires_grad=True) for one in "ab"}
+        dist = opt.DistOpt(opt.SGD(lr=1.0), communicator=comm, missing_as_zero=missing)
+        if registers:
+            dist.register_parameters(parameters.values())
+        more = [*steps, "Ab", "bA"] if missing else steps
+        turned = [[first, *more[rank:], *more[:rank]] for rank in range(place.ranks)]
+        for passes in turned[place.rank]:
+            *earlier, last = passes.split("|")
+            for letters in earlier:
+                dist.accumulate(loss_of(letters, parameters))
+            dist(loss_of(last, parameters))
+        for name, parameter in parameters.items():
+            reached = sum(passes.count(name) for ofrank in turned for passes in ofrank)
+            assert parameter.tolist() == [-reached / place.ranks] * 2, (registers, missing, first)
+
+
+def test_the_last_pass_of_a_step_may_reach_other_parameters():
+    launching.run(in_another_order_of_passes, 2, "fork")
+
+
 def test_reentrant_checkpoints(comm):
     from torch.utils.checkpoint import checkpoint
 
@@ -382,6 +447,17 @@ def test_the_group_of_parameters(comm):
         group["lr"] = -1
     group["betas"] = (0.5, 0.75)
     assert group["lr"] == 0.5
+    group.update({"betas": (0.5, 0.75)}, lr=0.25)
+    assert dist.opt.lr == 0.25 and group["lr"] == 0.25
+    group |= {"lr": 0.125, "initial_lr": 1}
+    assert dist.opt.lr == 0.125 and group["initial_lr"] == 1
+    for bad, message in (({"lr": 0.5, "betas": 2}, r"\['betas'\] is .* become 2:"),
+                         ({"initial_lr": 2, "lr": -1}, "lr is -1"),
+                         ({"initial_lr": 2, "lr": "fast"}, r"\['lr'\] is 0.125 and .* 'fast'"),
+                         ({"initial_lr": 2, "eps": None}, r"\['eps'\] is .* become None")):
+        with pytest.raises(tutti.InvalidArgument, match=message):
+            group.update(bad)
+        assert dist.opt.lr == 0.125 and group["lr"] == 0.125 and group["initial_lr"] == 1
 
 
 def test_a_state_dict_resumes_to_the_bit(comm):
@@ -417,18 +493,30 @@ def test_state_dicts_of_others_are_refused_and_change_nothing(comm):
     dist = opt.DistOpt(opt.Adam(lr=0.5), communicator=comm)
     dist.register_parameters(model)
     dist(model(batch(0, 0)).mean())
-    good = dist.state_dict()
+    good = copy.deepcopy(dist.state_dict())
     group = good["param_groups"][0]
+    dist(model(batch(0, 1)).mean())
+    here = dist.state_dict()
     for bad, message in (
             (dist.state(), "'state' and 'param_groups'"),
             (torch.optim.SGD(model.parameters(), lr=0.1).state_dict(), "state"),
             ({**good, "param_groups": [group, group]}, "one dict"),
+            ({**good, "param_groups": [["lr"]]}, "one dict"),
+            ({**good, "param_groups": [{**group, "lr": -1}]}, "lr is -1"),
+            ({**good, "param_groups": [{**group, "lr": "fast"}]}, r"\['lr'\] is 0.5 .* 'fast'"),
+            ({**good, "param_groups": [{**group, "lr": None}]}, r"\['lr'\] is 0.5 .* None"),
+            ({**good, "param_groups": [{**group, "eps": "small"}]}, r"\['eps'\] is .* 'small'"),
             ({**good, "param_groups": [{**group, "lr": 0.1, "eps": 0.5}]}, r"\['eps'\] is 9.9.* 0\.5"),
             ({"param_groups": [{**group, "lr": 0.1}], "state": {"arrays": {}, "numbers": {}}},
              "exp_avg")):
         with pytest.raises(tutti.InvalidArgument, match=message):
             dist.load_state_dict(bad)
     assert dist.opt.lr == 0.5
+    assert dist.state_dict()["state"]["numbers"] == here["state"]["numbers"]
+    for name, array in dist.state_dict()["state"]["arrays"].items():
+        assert torch.equal(array, here["state"]["arrays"][name])
+        assert not torch.equal(array, good["state"]["arrays"][name])
+    dist.load_state_dict({**good, "param_groups": [{**group, "lr": 0.25, "params": [0]}]})
+    assert dist.opt.lr == 0.25 and len(dist.param_groups[0]["params"]) == 4
     for name, array in dist.state_dict()["state"]["arrays"].items():
         assert torch.equal(array, good["state"]["arrays"][name])
-    dist.load_state_dict(good)
