@@ -134,6 +134,25 @@ def average_other_gradients(rank, ranks):
         assert unused.parts[2].grad is None
 
 
+def refuse_unused_and_differing(rank, ranks):
+    ddp = DDP(Given(SHAPES), find_unused_parameters=True)
+    for mode in ("sparseTopK", "sparseThreshold"):
+        with pytest.raises(tutti.InvalidArgument, match=f"{mode}.*find_unused_parameters=True"):
+            hooks.State(ddp, mode, spars=0.5)
+    ddp = DDP(Given(SHAPES))
+    with pytest.raises(tutti.MismatchError, match="setting #1 is spars 0.5 on rank 0, but spars 1.0 on"):
+        hooks.State(ddp, "sparseTopK", spars=1 if rank else 0.5)
+    state = hooks.State(ddp, "fp16")
+    kept = {**state.state_dict(), "residual": {"parts.1": torch.zeros(30)}, "steps": 3}
+    with pytest.raises(tutti.InvalidArgument, match="residual.*mode 'fp16' does not keep"):
+        state.load_state_dict(kept)
+    assert state.state_dict()["steps"] == 0
+
+
+def test_what_would_be_lost_is_refused(ranks):
+    ranks(refuse_unused_and_differing, 2)
+
+
 def test_other_gradients(ranks):
     ranks(average_other_gradients, 2)
 

@@ -34,6 +34,12 @@ def broadcast(rank, ranks):
         broadcast_parameters([("a" if rank == 0 else "b", torch.zeros(2))])
     with pytest.raises(tutti.MismatchError, match="parameter #1 is nothing on rank 0, but 'b'"):
         broadcast_parameters([("a", torch.zeros(2)), ("b", torch.zeros(2))][:rank + 1])
+    with pytest.raises(tutti.MismatchError, match="parameter #0 is 'a' .2. float32 on rank 0, but "
+                                                  "nothing on rank 1"):
+        broadcast_parameters({} if rank else {"a": torch.zeros(2)})
+    with pytest.raises(tutti.MismatchError, match="parameter #0 is nothing on rank 0, but 'a'"):
+        broadcast_parameters({"a": torch.zeros(2)} if rank else {})
+    broadcast_parameters({})
 
 
 def test_parameters_are_broadcast(ranks):
@@ -63,6 +69,52 @@ def broadcast_state(rank, ranks):
 
 def test_an_optimisers_state_is_broadcast(ranks):
     ranks(broadcast_state, 2)
+
+
+def broadcast_what_cannot_be_saved(rank, ranks):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], 1.0 + rank)
+    optimizer.param_groups[0]["odd"] = (lambda: 0) if rank == 1 else 0
+    expected = (Exception, "pickle") if rank == 1 else (
+        tutti.InvalidArgument, "rank 1, the root, could not save the optimiser's state: .*pickle")
+    with pytest.raises(expected[0], match=expected[1]):
+        broadcast_optimizer_state(optimizer, root=1)
+    assert optimizer.param_groups[0]["lr"] == 1.0 + rank
+    broadcast_optimizer_state(optimizer, root=0)
+    assert optimizer.param_groups[0]["lr"] == 1.0
+
+
+def test_a_state_that_cannot_be_saved_is_refused_on_all_ranks(ranks):
+    ranks(broadcast_what_cannot_be_saved, 3)
+
+
+class Counting(torch.optim.SGD):
+    """Another library's wrapper, whose state is more than that of what it wraps."""
+
+    def __init__(self, optimizer, count):
+        super().__init__(optimizer.param_groups[0]["params"], 1.0)
+        self.optimizer, self.count = optimizer, count
+
+    def state_dict(self):
+        return {**super().state_dict(), "count": self.count}
+
+    def load_state_dict(self, state):
+        state = dict(state)
+        self.count = state.pop("count")
+        super().load_state_dict(state)
+
+
+def broadcast_wrapped(rank, ranks):
+    part = torch.nn.Parameter(torch.zeros(2))
+    optimizer = Counting(torch.optim.SGD([part], 1.0 + rank), 5 + rank)
+    broadcast_optimizer_state(optimizer)
+    assert optimizer.count == 5 and optimizer.optimizer.param_groups[0]["lr"] == 1.0 + rank
+    ours = DistributedOptimizer(optimizer.optimizer, mode="sparseTopK")
+    broadcast_optimizer_state(ours)
+    assert ours.param_groups[0]["lr"] == 1.0
+
+
+def test_wrapped_optimisers_keep_their_own_state(ranks):
+    ranks(broadcast_wrapped, 2)
 
 
 def metrics(rank, ranks):

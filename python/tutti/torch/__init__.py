@@ -14,8 +14,8 @@ DistributedOptimizer averages them for any optimiser, as Horovod's does: docs/py
 from tutti.torch import hooks
 from tutti.torch._backend import register
 from tutti.torch._group import ProcessGroupTutti
-from tutti.torch._ranks import average, broadcast_optimizer_state, broadcast_parameters
-from tutti.torch.optimizer import DistributedOptimizer
+from tutti.torch._ranks import average, broadcast_parameters
+from tutti.torch.optimizer import DistributedOptimizer, broadcast_optimizer_state
 
 register()
 

@@ -5,7 +5,7 @@ DistributedDataParallel."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import torch
 
@@ -15,6 +15,7 @@ from tutti.opt import MODES
 from tutti.torch import _sparse
 
 Names = Tuple[str, ...]
+Kept = Tuple[int, Dict[str, Dict[str, torch.Tensor]]]  # steps, and the rest by its name and parameter
 
 _WITHOUT = "partialUpdate"  # averages parameters
 _KEPT = ("residual", "velocity")
@@ -49,6 +50,11 @@ class Averages:
         self._kept: Dict[str, Dict[str, torch.Tensor]] = {what: {} for what in _KEPT}
         self._make([1], torch.zeros(1))  # refuses bad options now rather than in the first step
 
+    def settings(self) -> List[str]:
+        """What all ranks must have alike, a line each."""
+        return [f"mode '{self.mode}'",
+                *(f"{name} {float(value)}" for name, value in sorted(self._options.items()))]
+
     @property
     def travels_as_it_is(self) -> bool:
         """Whether gradients travel in their own type."""
@@ -71,11 +77,11 @@ class Averages:
             bucket.average(wide, self.steps)
             flat.copy_(wide)
         except MismatchError as error:
-            raise MismatchError(f"{error}: the gradients of {_list_of(names)}") from error
+            raise MismatchError(f"{error}: the gradients of {list_of(names)}") from error
         except CommunicationError:
             raise
         except BaseException as error:
-            self._communicator.abort(f"gave up averaging the gradients of {_list_of(names)}: "
+            self._communicator.abort(f"gave up averaging the gradients of {list_of(names)}: "
                                      f"{type(error).__name__}: {error}")
             raise
 
@@ -135,31 +141,56 @@ class Averages:
         return {"mode": self.mode, "steps": self.steps, "rank": communicator.global_rank,
                 "ranks": communicator.world_size, **kept}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state_dict()."""
+    def load_state_dict(self, state: Optional[Mapping[str, Any]]) -> None:
+        """Goes on from a state_dict(), or begins anew from none. It changes nothing where it fails."""
+        self.begin_with(self.checked(state))
+
+    def checked(self, state: Optional[Mapping[str, Any]]) -> Kept:
+        """What begin_with() takes, of a state_dict() or of none."""
+        if state is None:
+            return 0, {what: {} for what in _KEPT}
+        if not isinstance(state, Mapping):
+            raise InvalidArgument(f"the state of the gradients is a {type(state).__name__}, but must "
+                                  "be a mapping")
         for key in ("steps", "rank", "ranks", *_KEPT):
             if key not in state:
                 raise InvalidArgument(f"the state of the gradients has no {key!r}")
+        steps = state["steps"]
+        if not isinstance(steps, int) or steps < 0:
+            raise InvalidArgument(f"the state's steps are {steps!r}, but must be a number of steps")
         place = (self._communicator.global_rank, self._communicator.world_size)
         if any(state[what] for what in _KEPT) and (state["rank"], state["ranks"]) != place:
             raise InvalidArgument(
                 f"what a sparse mode keeps is each rank's own: the state is of rank "
                 f"{state['rank']} of {state['ranks']}, this is rank {place[0]} of {place[1]}")
-        for what in _KEPT:
-            for name, part in state[what].items():
-                if name not in self._sizes:
-                    raise InvalidArgument(f"the state has the {what} of parameter {name!r}, which "
-                                          "is not there")
-                if part.numel() != self._sizes[name]:
-                    raise InvalidArgument(
-                        f"the state's {what} of parameter {name!r} has {part.numel()} elements, "
-                        f"but the parameter {self._sizes[name]}")
+        return steps, {what: self._checked_parts(what, state[what]) for what in _KEPT}
+
+    def _checked_parts(self, what: str, parts: Mapping[str, Any]) -> Dict[str, torch.Tensor]:
+        flat = {}
+        for name, part in parts.items():
+            if not self.keeps:
+                raise InvalidArgument(f"the state has the {what} of parameter {name!r}, which mode "
+                                      f"{self.mode!r} does not keep")
+            if name not in self._sizes:
+                raise InvalidArgument(f"the state has the {what} of parameter {name!r}, which is not "
+                                      "there")
+            if not isinstance(part, torch.Tensor):
+                raise InvalidArgument(f"the state's {what} of parameter {name!r} is a "
+                                      f"{type(part).__name__}, but must be a tensor")
+            if part.numel() != self._sizes[name]:
+                raise InvalidArgument(
+                    f"the state's {what} of parameter {name!r} has {part.numel()} elements, but the "
+                    f"parameter {self._sizes[name]}")
+            flat[name] = part.detach().to("cpu", torch.float32).flatten().clone()
+        return flat
+
+    def begin_with(self, kept: Kept) -> None:
+        """Goes on from what was checked()."""
         self._buckets.clear()
-        self._kept = {what: {name: part.detach().to("cpu", torch.float32).flatten().clone()
-                             for name, part in state[what].items()} for what in _KEPT}
-        self.steps = int(state["steps"])
+        self.steps, self._kept = kept
 
 
-def _list_of(names: Names) -> str:
+def list_of(names: Names) -> str:
+    """The first of them, for messages."""
     shown = ", ".join(f"'{name}'" for name in names[:3])
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more parameters"

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy
 import torch
@@ -40,6 +40,7 @@ class Bucket:
         self.flat = flat
         self.views: List[torch.Tensor] = []
         self._parameters = [managed[index].parameter for index in indices]
+        self._sent: List[Tuple[torch.Tensor, torch.Tensor, int]] = []
         self.begin()
         begin = 0
         for parameter in self._parameters:
@@ -77,8 +78,21 @@ class Bucket:
             if not written:
                 view.zero_()
 
+    def note(self) -> None:
+        """It is sent now: what is in it may not change any more."""
+        self._sent = [(parameter, parameter.grad, parameter.grad._version)
+                      for parameter in self._parameters
+                      if parameter.grad is not None and not parameter.grad.is_sparse]
+
+    def was_changed(self) -> bool:
+        """Whether somebody has written to a gradient, or replaced it, since it was sent. A view has
+        the version of all that lies in its memory."""
+        return any(parameter.grad is not gradient or gradient._version != version
+                   for parameter, gradient, version in self._sent)
+
     def begin(self) -> None:
         """A step begins: no gradient is there."""
+        self._sent = []
         self._written = [False] * len(self.indices)
         self._missing = len(self.indices)
 

@@ -5,18 +5,19 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import torch
 
-from tutti.errors import InvalidArgument
+from tutti.errors import InvalidArgument, MismatchError
 from tutti.torch import _buckets
-from tutti.torch._averages import Averages
+from tutti.torch._averages import Averages, list_of
 from tutti.torch._buckets import Bucket, Managed
-from tutti.torch._ranks import agree, described, names_of, run
+from tutti.torch._ranks import Named, agree, described, gather, names_of, pairs_of, run
 from tutti.torch._work import TuttiWork, start
 
 _DENSE, _SPARSE = 1, 2  # kinds of gradients that some rank has of a parameter
+_LOSS, _NO_LOSS, _CHANGED = 1, 2, 4  # what some rank has, or has done, in a step
 
 
 class Gradients:
@@ -28,11 +29,12 @@ class Gradients:
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer,
-                 named: Optional[Iterable[Tuple[str, torch.Tensor]]], group: Any,
+                 named: Optional[Named], group: Any,
                  notify: Callable[[], None], passes_per_step: int, most_bytes: float, mode: str,
                  options: Mapping[str, Any]) -> None:
         self._optimizer = optimizer
-        self._named = list(named) if named is not None else None
+        self._named = pairs_of(named)
+        self._are_named = named is not None
         self._group = group
         self._notify_others = notify
         self._passes_per_step = passes_per_step
@@ -44,30 +46,34 @@ class Gradients:
         self._handles: List[Any] = []
         self._buckets: List[Bucket] = []
         self._places: Dict[int, Tuple[Bucket, int]] = {}  # of parameters that have a bucket
-        self._order: List[int] = []  # in which gradients of those that have none came
         self._passes: List[int] = []
         self.averages = Averages(group.communicator, {}, mode, options)
+        agree(group, "setting", [*self.averages.settings(), f"bucket size {most_bytes:g} bytes"])
         self._wire = None if self.averages.travels_as_it_is else torch.float32
         self.adopt()
         self.begin()
         weakref.finalize(self, _remove, self._handles)
 
-    def adopt(self) -> None:
-        """Takes note of parameters that are new. Collective."""
-        names = names_of(self._optimizer, self._named)
+    def adopt(self, named: Optional[Named] = None) -> None:
+        """Takes note of parameters that are new; named: what they are called. Collective. It changes
+        nothing where it fails."""
+        pairs = [*self._named, *pairs_of(named)]
+        names = names_of(self._optimizer, pairs, self._are_named)
+        known, managed = dict(self._known), list(self.managed)
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
-                if id(parameter) in self._known or not parameter.numel():
-                    continue
-                name = names[id(parameter)]
-                if not parameter.is_floating_point():
-                    raise TypeError(f"parameter '{name}' has dtype {parameter.dtype}, of which there "
-                                    "are no averages")
-                self._known[id(parameter)] = len(self.managed)
-                self.managed.append(Managed(name, parameter))
-                self._hooked.append(False)
-                self._passes.append(0)
-        agree(self._group, "parameter", [described(*one) for one in self.managed])
+                if id(parameter) not in known and parameter.numel():
+                    known[id(parameter)] = len(managed)
+                    managed.append(Managed(names[id(parameter)], parameter))
+        agree(self._group, "parameter", [described(*one) for one in managed])
+        for name, parameter in managed:
+            if not parameter.is_floating_point():
+                raise TypeError(f"parameter '{name}' has dtype {parameter.dtype}, of which there "
+                                "are no averages")
+        more = len(managed) - len(self.managed)
+        self._named, self._known, self.managed = pairs, known, managed
+        self._hooked += [False] * more
+        self._passes += [0] * more
         self.averages.know({name: parameter.numel() for name, parameter in self.managed})
         self._hook()
 
@@ -91,6 +97,7 @@ class Gradients:
     def begin(self) -> None:
         """Nothing is under way."""
         self._passes = [0] * len(self.managed)
+        self._order: List[int] = []  # in which gradients of those came that have no bucket
         self._works: List[TuttiWork] = []
         self._next = 0  # the first bucket that was not sent
         self.has_notified = False
@@ -102,6 +109,7 @@ class Gradients:
     def _arrived(self, index: int) -> None:
         """backward() has made a gradient."""
         self.are_averaged = False
+        _densify(self.managed[index].parameter)
         place = self._places.get(index)
         if self.is_held:
             if place is not None and place[0].is_written(place[1]):
@@ -129,6 +137,7 @@ class Gradients:
         self._notify()
         bucket = self._buckets[self._next]
         self._next += 1
+        bucket.note()
         self._start(lambda: self.averages.average(bucket.names, bucket.flat))
 
     def _start(self, call: Callable[[], Any]) -> None:
@@ -139,40 +148,59 @@ class Gradients:
         for work in works:
             work.wait()
 
-    def exchange(self) -> None:
-        """Sends what was not sent, waits, and gives parameters the averages. Collective."""
+    def exchange(self, loss: Optional[float] = None, has_left: bool = False) -> Optional[float]:
+        """Sends what was not sent, waits, and gives parameters the averages. loss: of a closure. The
+        average of the losses of all ranks, if they have some; that of a rank that has left its loop
+        is zero, as its gradients are. Collective."""
         self._hook()
         self._notify()
+        changed = [bucket for bucket in self._buckets[:self._next] if bucket.was_changed()]
+        for _, parameter in self.managed:
+            _densify(parameter)
         for index, (bucket, place) in self._places.items():
             if not bucket.is_written(place) and self.managed[index].parameter.grad is not None:
                 bucket.take(place)
         while self._next < len(self._buckets):
             self._buckets[self._next].fill()
             self._send_next()
-        kinds = torch.tensor([self._kind(one.parameter) for one in self.managed],
-                             dtype=torch.uint8)
+        mine = (0 if has_left else _NO_LOSS if loss is None else _LOSS) | (_CHANGED if changed else 0)
+        everybody = torch.tensor([mine, *(_kind(one.parameter) for one in self.managed)],
+                                 dtype=torch.uint8)
         communicator = self._group.communicator
-        if len(kinds):
-            self._start(lambda: communicator.all_reduce(kinds, None, "bor"))
+        self._start(lambda: communicator.all_reduce(everybody, None, "bor"))
         self._wait()
-        self._add_buckets([index for index, kind in enumerate(kinds.tolist())
+        found, *kinds = everybody.tolist()
+        if found & _CHANGED:
+            self._refuse_changed(changed)
+        average = self._average_loss(found, loss)
+        self._add_buckets([index for index, kind in enumerate(kinds)
                            if kind & _DENSE and index not in self._places])
-        sparse = self._sum_sparse([index for index, kind in enumerate(kinds.tolist())
-                                   if kind & _SPARSE])
-        for index, kind in enumerate(kinds.tolist()):
+        sparse = self._sum_sparse([index for index, kind in enumerate(kinds) if kind & _SPARSE])
+        for index, kind in enumerate(kinds):
             self._give(index, bool(kind & _DENSE), sparse.get(index))
         self.averages.steps += 1
         self.begin()
         self.are_averaged = True
+        return average
 
-    def _kind(self, parameter: torch.Tensor) -> int:
-        gradient = parameter.grad
-        if gradient is None:
-            return 0
-        if gradient.is_sparse and gradient.sparse_dim() != 1:
-            parameter.grad = gradient.to_dense()  # only that of an embedding is as expected
-            return _DENSE
-        return _SPARSE if gradient.is_sparse else _DENSE
+    def _refuse_changed(self, changed: List[Bucket]) -> None:
+        """On all ranks, those where nothing was changed, too."""
+        mine = list_of(tuple(name for bucket in changed for name in bucket.names)).encode()
+        names = run(self._group, lambda: gather(self._group.communicator, mine))
+        where = "; ".join(f"on rank {rank}, among those of {text.decode()}"
+                          for rank, text in enumerate(names) if text)
+        raise InvalidArgument(f"gradients were changed while they were under way: {where}. Use "
+                              "clip_grad_norm(), or call synchronize() first")
+
+    def _average_loss(self, found: int, loss: Optional[float]) -> Optional[float]:
+        if not found & _LOSS:
+            return None
+        if found & _NO_LOSS:
+            raise MismatchError("step() had a closure that returned one number on some ranks, but not "
+                                "on others")
+        total = torch.tensor([loss or 0.0], dtype=torch.float64)
+        run(self._group, lambda: self._group.communicator.all_reduce(total, None, "average"))
+        return float(total)
 
     def _add_buckets(self, newcomers: List[int]) -> None:
         """Cuts the buckets of parameters that have none, and whose gradients have come for the first
@@ -183,7 +211,6 @@ class Gradients:
         came = [index for index in dict.fromkeys(self._order) if index in waiting]
         order = torch.tensor(came + sorted(waiting.difference(came), reverse=True))
         communicator = self._group.communicator
-        self._order = []
         run(self._group, lambda: communicator.broadcast(order, 0))
         for indices in _buckets.cut(order.tolist(), self.managed, self._most_bytes, self._wire):
             bucket = run(self._group, lambda: _buckets.make(communicator, indices, self.managed,
@@ -238,6 +265,20 @@ class Gradients:
         if self._works:
             raise InvalidArgument(f"{what} was called while gradients are under way: call step() or "
                                   "synchronize() first")
+
+
+def _densify(parameter: torch.Tensor) -> None:
+    """Only the sparse gradient of an embedding, in which whole rows are left out, travels as one."""
+    gradient = parameter.grad
+    if gradient is not None and gradient.is_sparse and gradient.sparse_dim() != 1:
+        parameter.grad = gradient.to_dense()
+
+
+def _kind(parameter: torch.Tensor) -> int:
+    gradient = parameter.grad
+    if gradient is None:
+        return 0
+    return _SPARSE if gradient.is_sparse else _DENSE
 
 
 def _remove(handles: List[Any]) -> None:

@@ -8,6 +8,7 @@ import hashlib
 import io
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
+import numpy
 import torch
 import torch.distributed as dist
 
@@ -36,15 +37,20 @@ def run(group: ProcessGroupTutti, call: Callable[[], Any]) -> Any:
     return returned[0]
 
 
-def _gather(communicator: Any, mine: bytes) -> List[bytes]:
-    """The bytes of all ranks."""
+def gather(communicator: Any, mine: bytes) -> List[bytes]:
+    """The bytes of all ranks, of which some may have none."""
     ranks = communicator.world_size
     lengths = torch.empty(ranks, dtype=torch.int64)
     communicator.all_gather(torch.tensor([len(mine)]), lengths)
     counts = lengths.tolist()
     everything = torch.empty(sum(counts), dtype=torch.uint8)
-    communicator.all_gather(torch.frombuffer(bytearray(mine), dtype=torch.uint8), everything, counts)
+    communicator.all_gather(_bytes(mine), everything, counts)
     return [bytes(part.numpy()) for part in everything.split(counts)]
+
+
+def _bytes(data: bytes) -> torch.Tensor:
+    """torch.frombuffer() wants at least one."""
+    return torch.from_numpy(numpy.frombuffer(data, numpy.uint8).copy())
 
 
 def agree(group: ProcessGroupTutti, what: str, mine: List[str]) -> None:
@@ -54,9 +60,10 @@ def agree(group: ProcessGroupTutti, what: str, mine: List[str]) -> None:
     communicator = group.communicator
 
     def call() -> None:
-        if len(set(_gather(communicator, digest))) == 1:
+        if len(set(gather(communicator, digest))) == 1:
             return
-        lists = [text.decode().split("\n") for text in _gather(communicator, "\n".join(mine).encode())]
+        texts = gather(communicator, "\n".join(mine).encode())
+        lists = [text.decode().split("\n") if text else [] for text in texts]
         for rank, theirs in enumerate(lists):
             for i in range(max(len(theirs), len(lists[0]))):
                 ours, other = (one[i] if i < len(one) else "nothing" for one in (lists[0], theirs))
@@ -102,35 +109,40 @@ def _broadcast(communicator: Any, tensors: List[torch.Tensor], root: int) -> Non
         in_place(movable(tensor), lambda all_of_it: communicator.broadcast(all_of_it, root))
 
 
-def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root: int = 0,
-                              group: Optional[Any] = None) -> None:
-    """Gives all ranks the state_dict() of rank `root`'s optimiser, those that have none yet, too:
-    after it has loaded a checkpoint, say. Error feedback is each rank's own and stays.
-
-    Collective and blocking.
-    """
+def broadcast_state_of(optimizer: torch.optim.Optimizer, root: int,
+                       group: Optional[Any]) -> None:
+    """Gives all ranks the state_dict() of rank `root`'s optimiser, or an error where that cannot be
+    saved. Collective and blocking."""
     ranks = group_of(group)
-    wrapped = getattr(optimizer, "optimizer", optimizer)
     communicator = ranks.communicator
+    is_root = communicator.global_rank == root
 
     def call() -> bytes:
-        data = b""
-        if communicator.global_rank == root:
-            file = io.BytesIO()
-            torch.save(wrapped.state_dict(), file)
-            data = file.getvalue()
-        length = torch.tensor([len(data)])
-        communicator.broadcast(length, root)
-        memory = torch.empty(int(length), dtype=torch.uint8)
-        if communicator.global_rank == root:
-            memory.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        data, error = b"", None
+        if is_root:
+            try:
+                file = io.BytesIO()
+                torch.save(optimizer.state_dict(), file)
+                data = file.getvalue()
+            except Exception as failed:  # the others wait
+                error = failed
+                data = f"{type(failed).__name__}: {failed}".encode()
+        header = torch.tensor([len(data), error is not None])
+        communicator.broadcast(header, root)
+        length, has_failed = header.tolist()
+        memory = _bytes(data) if is_root else torch.empty(length, dtype=torch.uint8)
         communicator.broadcast(memory, root)
+        if error is not None:
+            raise error
+        if has_failed:
+            raise InvalidArgument(f"rank {root}, the root, could not save the optimiser's state: " +
+                                  bytes(memory.numpy()).decode())
         return bytes(memory.numpy())
 
     data = run(ranks, call)
-    if communicator.global_rank != root:
-        wrapped.load_state_dict(torch.load(io.BytesIO(data), map_location="cpu",
-                                           weights_only=False))
+    if not is_root:
+        optimizer.load_state_dict(torch.load(io.BytesIO(data), map_location="cpu",
+                                             weights_only=False))
 
 
 _NAME = 48  # bytes of a metric's name that travel
@@ -169,15 +181,30 @@ def average(value: _Value, name: str = "", group: Optional[Any] = None) -> Any:
     return sum(values) / len(values)
 
 
-def names_of(optimizer: torch.optim.Optimizer,
-             named_parameters: Optional[Iterable[Tuple[str, torch.Tensor]]]) -> Dict[int, str]:
-    """What each parameter of an optimiser is called, by its id()."""
+Named = Union[Mapping[str, torch.Tensor], Iterable[Tuple[str, torch.Tensor]]]
+
+
+def pairs_of(named_parameters: Optional[Named]) -> List[Tuple[str, torch.Tensor]]:
+    """Of what a caller has given as named_parameters."""
+    pairs = list(named_parameters.items() if isinstance(named_parameters, Mapping)
+                 else named_parameters or ())
+    for pair in pairs:
+        if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[0], str) and
+                isinstance(pair[1], torch.Tensor)):
+            raise TypeError(f"named_parameters has a {type(pair).__name__}, but must be a mapping, or "
+                            "pairs, of names and parameters, as model.named_parameters() is")
+    return pairs
+
+
+def names_of(optimizer: torch.optim.Optimizer, named_parameters: List[Tuple[str, torch.Tensor]],
+             are_all: bool) -> Dict[int, str]:
+    """What each parameter of an optimiser is called, by its id(). are_all: whether each must be
+    among the named ones."""
     names: Dict[int, str] = {}
-    taken = set()
-    for name, parameter in named_parameters or ():
-        if name in taken:
+    taken: Dict[str, int] = {}
+    for name, parameter in named_parameters:
+        if taken.setdefault(name, id(parameter)) != id(parameter):
             raise InvalidArgument(f"named_parameters has two parameters of the name {name!r}")
-        taken.add(name)
         names.setdefault(id(parameter), name)
     nameless = []
     for g, group in enumerate(optimizer.param_groups):
@@ -186,7 +213,7 @@ def names_of(optimizer: torch.optim.Optimizer,
             if id(parameter) not in names:
                 nameless.append(f"{name} of shape {tuple(parameter.shape)}")
             names.setdefault(id(parameter), name)
-    if named_parameters is not None and nameless:
+    if are_all and nameless:
         raise InvalidArgument("named_parameters lacks parameters of the optimiser: " +
                               ", ".join(nameless[:3]) +
                               (f" and {len(nameless) - 3} more" if len(nameless) > 3 else ""))

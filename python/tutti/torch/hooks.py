@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from tutti.errors import InvalidArgument
 from tutti.torch._averages import Averages
-from tutti.torch._ranks import group_of, run
+from tutti.torch._ranks import agree, group_of, run
 from tutti.torch._work import keep, start
 
 __all__ = ["State", "hook"]
@@ -30,6 +30,10 @@ class State:
     ddp: the DistributedDataParallel, over a group of the backend "tutti". mode: "fp32", "fp16",
     "bf16", "sparseTopK" or "sparseThreshold". options: those of the mode, as of tutti.opt.DistOpt:
     clipping, clip_Value, spars, corr, momentum_correction, clip_norm, warm_up_epochs, epoch_steps.
+
+    Collective and blocking: ranks that have another mode or option get a MismatchError. A sparse mode
+    and find_unused_parameters do not go together: DistributedDataParallel takes no gradient for a
+    parameter that no rank has used, and what of it had waited would be lost.
     """
 
     def __init__(self, ddp: torch.nn.parallel.DistributedDataParallel, mode: str,
@@ -42,6 +46,11 @@ class State:
         self._averages = Averages(
             self._group.communicator,
             {name: parameter.numel() for name, parameter in parameters.items()}, mode, options)
+        if self._averages.keeps and ddp.find_unused_parameters:
+            raise InvalidArgument(f"mode is {mode!r}, but ddp has find_unused_parameters=True, with "
+                                  "which it loses what a sparse mode sends later: use "
+                                  "tutti.torch.DistributedOptimizer")
+        agree(self._group, "setting", self._averages.settings())
 
     def state_dict(self) -> Dict[str, Any]:
         """What is kept, of this rank: for torch.save(). Local; waits for what is under way."""
@@ -49,7 +58,8 @@ class State:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state_dict() of this rank. Local, between two steps."""
+        """Goes on from a state_dict() of this rank. Local, between two steps. It changes nothing where
+        it fails."""
         run(self._group, lambda: self._averages.load_state_dict(state))
 
     def average(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:

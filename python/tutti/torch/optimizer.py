@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
 import torch
-from torch.distributed.algorithms.join import Join, Joinable, JoinHook
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook, _JoinConfig
 
 from tutti.errors import InvalidArgument
 from tutti.torch._gradients import Gradients
-from tutti.torch._ranks import broadcast_optimizer_state, broadcast_parameters, group_of, run
+from tutti.torch._ranks import Named, broadcast_parameters, broadcast_state_of, group_of, run
 
 _MIB = 2**20
 
@@ -24,30 +24,35 @@ class DistributedOptimizer(torch.optim.Optimizer, Joinable):
 
         optimizer = tutti.torch.DistributedOptimizer(optimizer, model.named_parameters())
 
-    Everything else stays as it is, and it is an optimiser itself: schedulers take it. Its param_groups,
-    state and all that is not said here are those of `optimizer`.
+    Everything else stays as it is, and it is an optimiser itself: schedulers take it. Its
+    param_groups, state and all that is not said here are those of `optimizer`.
 
     step() averages `.grad` of each parameter over all ranks, after it has waited for what is under
     way: a parameter that has none on some ranks counts as zero there, one that has none on any rank
-    keeps none. Gradients are sent in buckets of `bucket_cap_mb` MiB, in the order in which the first
-    backward pass made them; they are sent once `backward_passes_per_step` passes were made, and are
-    their sum. `.grad` lies in a bucket's memory from then on, and is overwritten by the next step.
-    Gradients of embeddings that are sparse stay so.
+    keeps none, but in a sparse mode, where something of earlier steps may have waited. Gradients
+    are sent in buckets of `bucket_cap_mb` MiB, in the order in which the first backward pass made
+    them; they are sent once `backward_passes_per_step` passes were made, and are their sum. `.grad`
+    lies in a bucket's memory from then on, and is overwritten by the next step. Gradients of
+    embeddings that are sparse stay so.
 
-    named_parameters: what errors and states call parameters. group: one of the backend "tutti"; by
-    default the default group. mode: "fp32", "fp16", "bf16", "sparseTopK" or "sparseThreshold", and
-    options: of the mode, as of tutti.opt.DistOpt: clipping, clip_Value, spars, corr,
-    momentum_correction, clip_norm, warm_up_epochs, epoch_steps.
+    Between backward() and step() nothing may read or write `.grad` but after synchronize(), or by
+    clip_grad_norm(): it may be under way. Where something has written to it meanwhile, step()
+    raises InvalidArgument on all ranks. In the first step nothing is under way yet, and nothing is
+    noticed.
+
+    named_parameters: what errors and states call parameters, as pairs or a mapping. group: one of
+    the backend "tutti"; by default the default group. mode: "fp32", "fp16", "bf16", "sparseTopK" or
+    "sparseThreshold", and options: of the mode, as of tutti.opt.DistOpt: clipping, clip_Value,
+    spars, corr, momentum_correction, clip_norm, warm_up_epochs, epoch_steps.
 
     Collective and blocking, as are step(), synchronize(), clip_grad_norm(), add_param_group() and
-    the end of join(): ranks on which parameters differ in name, shape or type get a MismatchError
-    that names the first that does. It does not broadcast: call broadcast_parameters().
+    the end of join(): ranks on which parameters differ in name, shape or type, or that have another
+    mode, option or bucket_cap_mb, get a MismatchError that names the first that does. It does not
+    broadcast: call broadcast_parameters().
     """
 
-    _step_supports_amp_scaling = False  # GradScaler is to look at the gradients itself
-
     def __init__(self, optimizer: torch.optim.Optimizer,
-                 named_parameters: Optional[Iterable[Tuple[str, torch.Tensor]]] = None, *,
+                 named_parameters: Optional[Named] = None, *,
                  mode: str = "fp32", group: Optional[Any] = None,
                  backward_passes_per_step: int = 1, bucket_cap_mb: float = 25.0,
                  **options: Any) -> None:
@@ -91,7 +96,8 @@ class DistributedOptimizer(torch.optim.Optimizer, Joinable):
 
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         """Waits for the averages, and has the optimiser make its step. A closure computes the loss
-        and its gradients anew, which are averaged each time."""
+        and its gradients anew, which are averaged each time: the optimiser sees the average of the
+        ranks' losses, so that all of them go the same way, if each is one number."""
         if self._gradients.is_held:
             raise InvalidArgument("step() was called inside no_sync(), which sends nothing")
         if closure is None:
@@ -105,10 +111,24 @@ class DistributedOptimizer(torch.optim.Optimizer, Joinable):
     def _averaged(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def call() -> Any:
             loss = closure()
-            self.synchronize()
-            return loss
+            if self._gradients.are_averaged:  # it has computed none
+                return loss
+            with torch.no_grad():
+                average = self._gradients.exchange(_number_of(loss))
+            if average is None:
+                return loss
+            return torch.full_like(loss, average) if isinstance(loss, torch.Tensor) else average
 
         return call
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """GradScaler is to look at the gradients itself. It asks before it does so, and what it then
+        writes to them no version shows."""
+        if not self._gradients.are_averaged:
+            raise InvalidArgument("GradScaler.step() was called before synchronize(): it would look at "
+                                  "gradients of this rank alone")
+        return False
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As the optimiser does it. Not while gradients are under way: a backward pass is followed by
@@ -135,12 +155,14 @@ class DistributedOptimizer(torch.optim.Optimizer, Joinable):
             value.mul_(scale.to(value.device))
         return norm
 
-    def add_param_group(self, param_group: Dict[str, Any]) -> None:
-        """As the optimiser does it, on all ranks, between two steps."""
+    def add_param_group(self, param_group: Dict[str, Any],
+                        named_parameters: Optional[Named] = None) -> None:
+        """As the optimiser does it, on all ranks, between two steps. named_parameters: of those that
+        the constructor's had not, if it was given some. It changes nothing where it fails."""
         self._gradients.refuse_under_way("add_param_group()")
         self.optimizer.add_param_group(param_group)
         try:
-            self._gradients.adopt()
+            self._gradients.adopt(named_parameters)
         except BaseException:
             self.param_groups.pop()
             raise
@@ -153,12 +175,12 @@ class DistributedOptimizer(torch.optim.Optimizer, Joinable):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Goes on from a state_dict(): of this rank, if a sparse mode keeps something, or of an
-        optimiser that was not distributed."""
-        state = dict(state_dict)
-        kept = state.pop("tutti", None)
-        if kept is not None:
-            run(self.group, lambda: self._gradients.averages.load_state_dict(kept))
+        optimiser that was not distributed, after which a sparse mode begins anew. It changes nothing
+        where it fails."""
+        state, averages = dict(state_dict), self._gradients.averages
+        kept = averages.checked(state.pop("tutti", None))
         self.optimizer.load_state_dict(state)
+        run(self.group, lambda: averages.begin_with(kept))
 
     @property
     def param_groups(self) -> List[Dict[str, Any]]:
@@ -222,13 +244,32 @@ class _Joined(JoinHook):
         gradients = self._optimizer._gradients
         gradients.has_notified = True  # it makes no step of its own
         gradients.drop()
-        gradients.exchange()
+        gradients.exchange(has_left=True)
 
     def post_hook(self, is_last_joiner: bool) -> None:
         optimizer = self._optimizer
+        # PyTorch leaves it as it was inside, and later steps would ask who has left.
+        optimizer._join_config = _JoinConfig.construct_disabled_join_config()
         communicator = optimizer.group.communicator
         root = torch.tensor([communicator.global_rank if is_last_joiner else -1])
         run(optimizer.group, lambda: communicator.all_reduce(root, None, "max"))
         broadcast_parameters([(name, parameter.detach()) for name, parameter in optimizer._gradients.managed],
                              int(root), optimizer.group)
         broadcast_optimizer_state(optimizer, int(root), optimizer.group)
+
+
+def _number_of(loss: Any) -> Optional[float]:
+    if isinstance(loss, torch.Tensor):
+        return float(loss) if loss.numel() == 1 and loss.is_floating_point() else None
+    return float(loss) if isinstance(loss, (int, float)) else None
+
+
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root: int = 0,
+                              group: Optional[Any] = None) -> None:
+    """Gives all ranks the state_dict() of rank `root`'s optimiser, those that have none yet, too:
+    after it has loaded a checkpoint, say. Error feedback is each rank's own and stays.
+
+    Collective and blocking. Where rank `root` cannot save its state, all ranks get an error.
+    """
+    is_ours = isinstance(optimizer, DistributedOptimizer)
+    broadcast_state_of(optimizer.optimizer if is_ours else optimizer, root, group)
