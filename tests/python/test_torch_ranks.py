@@ -131,6 +131,7 @@ def metrics(rank, ranks):
     with pytest.raises(tutti.MismatchError, match="metric #0 is 'loss' .3. float32 on rank 0"):
         average(torch.ones(3 + rank), "loss")
     assert average(2.0) == 2.0  # a name that differs breaks nothing
+    assert dist.group.WORLD.communicator.local_rank == rank  # hvd.local_rank(), under any launcher
 
 
 def test_metrics_are_averaged(ranks):
