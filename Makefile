@@ -3,6 +3,7 @@
 PRESET ?= release
 PREFIX ?= /usr/local
 HOSTFILE ?= hostfiles/localhost
+TORCH ?=
 ARGS ?=
 
 BUILD := build/$(PRESET)
@@ -15,7 +16,7 @@ CONFIGURE := cmake --preset $(PRESET)
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
-.PHONY: help build mnist ctr test faults fuzz bench lint install gpu-bundle gpu-check clean
+.PHONY: help build mnist ctr test test-torch faults fuzz bench lint install gpu-bundle gpu-check clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -38,6 +39,11 @@ ctr: deps-python  ## Train wide & deep on clicks, two workers, a server; ARGS="-
 
 test: build  ## Run all tests; ARGS="-R shm" goes to ctest
 	ctest --test-dir $(BUILD) --no-tests=error --output-on-failure --parallel $(TEST_JOBS) $(ARGS)
+
+test-torch: deps-build  ## Run the tests that need PyTorch, with the newest of pip's; TORCH=2.1.0 with that
+	$(CONFIGURE)
+	cmake --build $(BUILD) --parallel $(JOBS) --target _core tutti_launcher
+	scripts/test_torch.sh $(BUILD) $(TORCH)
 
 faults: deps-build  ## Inject faults into random programs; ARGS="--trials 1000 --seed 2"
 	$(CONFIGURE)

@@ -12,7 +12,7 @@ from tutti import opt, ps
 torch = pytest.importorskip("torch")
 # What PyTorch imports at its first use, forked ranks need not import each.
 torch.testing.assert_close(torch.ones(1), torch.ones(1))
-torch.optim.SGD([torch.ones(1, requires_grad=True)]).step()
+torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=1.0).step()
 
 ROWS, DIM, PADDING = 20, 4, 3
 

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Runs the tests that need PyTorch: test_torch.sh BUILD_DIR [VERSION]. PyTorch, of that version or the
+# newest, is installed with pip in BUILD_DIR/torch-VERSION, where it stays: some gigabytes, since the
+# builds that pip gets come with CUDA's libraries.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=$1
+version=${2-}
+environment=$build/torch-${version:-newest}
+
+if ! "$environment/bin/python" -c 'import torch' 2>/dev/null; then
+  rm -rf "$environment"
+  "$(scripts/find_python.sh numpy pytest)" -m venv --system-site-packages "$environment"
+  "$environment/bin/pip" install --quiet --disable-pip-version-check "torch${version:+==$version}"
+fi
+"$environment/bin/python" -c 'import torch; print("PyTorch", torch.__version__)'
+
+# Two files at a time: ranks start, or wait, most of the time.
+export PYTHONPATH=$PWD/$build/python PYTHONDONTWRITEBYTECODE=1 TUTTI_TIMEOUT=30
+export OMPI_MCA_btl_vader_single_copy_mechanism=none  # as the other tests have it
+printf '%s\n' tests/python/test_{*torch*,megengine,summed_gradients}.py |
+  timeout 900 xargs -P 2 -n 1 "$environment/bin/python" -m pytest -q -rs -p no:cacheprovider
