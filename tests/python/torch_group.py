@@ -7,7 +7,7 @@ import pytest
 
 import launching
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", minversion="2.1")
 dist = pytest.importorskip("torch.distributed")
 import tutti.torch  # noqa: E402,F401 - registers the backend
 

@@ -11,11 +11,18 @@ has DistributedDataParallel's gradients travel in the modes of tutti.opt.DistOpt
 DistributedOptimizer averages them for any optimiser, as Horovod's does: docs/pytorch.md.
 """
 
-from tutti.torch import hooks
-from tutti.torch._backend import register
-from tutti.torch._group import ProcessGroupTutti
-from tutti.torch._ranks import average, broadcast_parameters
-from tutti.torch.optimizer import DistributedOptimizer, broadcast_optimizer_state
+# mypy: disable-error-code="import"
+
+import torch
+
+if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 1):
+    raise ImportError(f"tutti.torch needs PyTorch 2.1 or newer; this is {torch.__version__}")
+
+from tutti.torch import hooks  # noqa: E402
+from tutti.torch._backend import register  # noqa: E402
+from tutti.torch._group import ProcessGroupTutti  # noqa: E402
+from tutti.torch._ranks import average, broadcast_parameters  # noqa: E402
+from tutti.torch.optimizer import DistributedOptimizer, broadcast_optimizer_state  # noqa: E402
 
 register()
 

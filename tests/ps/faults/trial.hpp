@@ -49,7 +49,9 @@ struct Trial {
 };
 
 /** Id `i` of a worker's own counters, which it raises by one in each step. */
-constexpr std::int64_t counter(int worker, std::int64_t i) { return std::int64_t{1000} * (worker + 1) + i; }
+constexpr std::int64_t counter(int worker, std::int64_t i) {
+  return std::int64_t{1000} * (worker + 1) + i;
+}
 
 enum class End : std::uint8_t { none, done, lost, wrong };
 
