@@ -114,6 +114,7 @@ void Channel::leave(std::unique_ptr<Channel> channel) noexcept {
 
 void Channel::set_hosts(const Layout& layout) {
   const Finally end([this] { watch_.end_wait(Side::collective); });
+  if (layout.host_count() > 1) survive_lost_connections();
   std::unique_ptr<Heartbeats> heartbeats;
   if (layout.local_rank_of(rank_) == 0) {
     heartbeats = connect_hosts(*this, layout);

@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -226,6 +227,13 @@ std::vector<int> call_roll(MPI_Comm comm, int tag, std::span<const int> awaited,
     absent.erase(peer);
   }
   return {absent.begin(), absent.end()};
+}
+
+void survive_lost_connections() noexcept {
+  struct sigaction present {};
+  if (::sigaction(SIGPIPE, nullptr, &present) != 0) return;
+  const bool has_handler = (present.sa_flags & SA_SIGINFO) != 0 || present.sa_handler != SIG_DFL;
+  if (!has_handler) ::signal(SIGPIPE, SIG_IGN);
 }
 
 void leave_to_mpi(std::shared_ptr<const void> memory) noexcept {

@@ -47,6 +47,11 @@ std::vector<int> call_roll(MPI_Comm comm, int tag, std::span<const int> awaited,
                            std::chrono::milliseconds timeout,
                            const std::function<void(std::set<int>& absent)>& meanwhile = {});
 
+/** Between hosts Open MPI writes to connections whose other end may be gone, and the system's
+ * answer to that would end this process: SIGPIPE is ignored from now on, unless the program handles
+ * it. */
+void survive_lost_connections() noexcept;
+
 /** Keeps memory for ever, because MPI may still read or write it. */
 void leave_to_mpi(std::shared_ptr<const void> memory) noexcept;
 
