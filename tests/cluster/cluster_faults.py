@@ -8,6 +8,8 @@ RANKS is the program of ranks.cpp, which checks every result. A trial is a funct
 its number: a layout, a deadline, and who is killed, stopped or cut off, and when. Every survivor
 must say within the deadline and a second who was lost, all of them and nobody else; nobody may
 hang. Who loses ranks of a part (of a split) names those, and then all, when it asks the whole.
+Open MPI 4.1 gives a job up from within a survivor whose message to the dead was under way: such a
+survivor, known by what Open MPI has written, is counted, and in a quarter of the trials forgiven.
 Ended by SIGTERM, it takes its hosts along.
 """
 import argparse
@@ -25,6 +27,7 @@ LAYOUTS = ((2, 2), (3, 1), (2, 1), (3, 2))  # hosts, ranks of each
 START_LIMIT = 90.0  # seconds
 GRACE = 1.0  # seconds beyond the deadline
 PATIENCE = 10.0  # seconds, to tell late from never
+TO_FILE = 'exec "$0" "$@" 2> {}.$OMPI_COMM_WORLD_RANK'  # since mpiexec, which would show it, is stopped
 
 
 class Trial:
@@ -61,19 +64,21 @@ class Trial:
 
 
 def run(trial, mpiexec, program, output=subprocess.DEVNULL):
-    """What was wrong, one line each, and the longest wait in seconds."""
+    """What was wrong, one line each; the longest wait in seconds; whom Open MPI has ended."""
     ranks = trial.hosts * trial.slots
     with cluster.Cluster(trial.hosts, trial.slots) as hosts:
-        job = hosts.start(mpiexec, ranks, [program, "calls", hosts.directory, str(trial.calls)],
+        errors = f"{hosts.directory}/errors"
+        job = hosts.start(mpiexec, ranks, ["sh", "-c", TO_FILE.format(errors), program, "calls",
+                                           hosts.directory, str(trial.calls)],
                           {"TUTTI_TIMEOUT": str(trial.deadline)}, stderr=output)
         try:
             texts = hosts.wait_until(ranks, START_LIMIT, lambda text: True)
             if None in texts or not all(text.startswith("ready ") for text in texts):
-                return [f"the ranks did not begin: {texts}"], 0.0
+                return [f"the ranks did not begin: {texts}"], 0.0, set()
             pids = [int(text.split()[1]) for text in texts]
             own = ",".join(str(rank // trial.slots * trial.slots) for rank in range(ranks))
             if {text.split()[2] for text in texts} != {own}:
-                return [f"the ranks do not see the hosts: {texts}"], 0.0
+                return [f"the ranks do not see the hosts: {texts}"], 0.0, set()
             os.kill(job.pid, signal.SIGSTOP)  # mpiexec, which would end all
             time.sleep(trial.moment)
             waited = {rank: waited_for_a_core(pids[rank]) for rank in trial.lost()}
@@ -81,7 +86,11 @@ def run(trial, mpiexec, program, output=subprocess.DEVNULL):
             strike(trial, hosts, pids)
             texts = hosts.wait_until(ranks, trial.deadline + GRACE + PATIENCE,
                                      lambda text: not text.startswith("ready "), trial.lost())
-            return judge(trial, texts, struck, waited)
+            ended = {rank for rank in trial.lost() if (texts[rank] or "").startswith("ready ")
+                     and "mca_btl_tcp_frag_" in read(f"{errors}.{rank}")}
+            if output is None:
+                sys.stderr.write("".join(read(f"{errors}.{rank}") for rank in range(ranks)))
+            return *judge(trial, texts, struck, waited, ended), ended
         finally:
             job.kill()
             job.wait()
@@ -105,6 +114,11 @@ def strike(trial, hosts, pids):
             os.kill(pid, signal.SIGSTOP)
 
 
+def read(path):
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
 def waited_for_a_core(pid):
     """For how long, in nanoseconds."""
     with open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
@@ -115,9 +129,11 @@ def ranks_of(text):
     return {int(each) for each in text.split(",") if each}
 
 
-def judge(trial, texts, struck, waited):
+def judge(trial, texts, struck, waited, ended):
     complaints, longest = [], 0.0
     for rank, lost in sorted(trial.lost().items()):
+        if rank in ended:
+            continue
         text = texts[rank] or ""
         if not text.startswith("lost "):
             complaints.append(f"rank {rank} hangs" if text.startswith("ready ") else
@@ -130,7 +146,7 @@ def judge(trial, texts, struck, waited):
         for names, of in ((named, ranks_of(members)), (named_to_all, lost)):
             # Who waits for a message of a stopped rank cannot tell those beside it from ranks that compute.
             enough = trial.fault == "stop a host's ranks" and set() < ranks_of(names) <= lost & of
-            if ranks_of(names) != lost & of and not enough:
+            if ranks_of(names) - ended != lost & of and not enough:
                 complaints.append(f"rank {rank} names {names}, but lost {sorted(lost & of)}: {reason}")
         if took > trial.deadline + GRACE + late:
             complaints.append(f"rank {rank} noticed after {took:.2f} s, of which it waited "
@@ -141,17 +157,21 @@ def judge(trial, texts, struck, waited):
 def run_all(mpiexec, program, seed, numbers, jobs):
     """Whether all is well."""
     trials = [Trial(seed, number) for number in numbers]
-    failed, longest = 0, 0.0
+    failed, longest, given_up = 0, 0.0, 0
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         output = None if len(trials) == 1 else subprocess.DEVNULL
         outcomes = pool.map(lambda trial: run(trial, mpiexec, program, output), trials)
-        for trial, (complaints, wait) in zip(trials, outcomes):
+        for trial, (complaints, wait, ended) in zip(trials, outcomes):
             longest = max(longest, wait)
             failed += bool(complaints)
+            given_up += bool(ended)
+            if ended:
+                print(f"{trial.describe()}\n  Open MPI ended {sorted(ended)}", flush=True)
             if complaints or len(trials) == 1:
                 print("\n  ".join([trial.describe(), *complaints]), flush=True)
-    print(f"{failed} of {len(trials)} trials failed; the longest wait was {longest:.2f} s")
-    return failed == 0
+    print(f"{failed} of {len(trials)} trials failed, in {given_up} Open MPI ended a survivor; the longest "
+          f"wait was {longest:.2f} s")
+    return failed == 0 and given_up <= max(1, len(trials) // 4)
 
 
 def main():

@@ -15,7 +15,7 @@ namespace {
 constexpr std::chrono::milliseconds kToAcknowledge{300};
 /** A host that was silent for so long has missed at least two signs of life. */
 constexpr std::chrono::milliseconds kSilence{3000};
-constexpr std::chrono::milliseconds kForTheRest{100};  // of a host's processes to end
+constexpr std::chrono::milliseconds kForTheRest{300};  // of a host's processes to end
 constexpr int kNearest = 8;                            // hosts on each side
 
 }  // namespace
