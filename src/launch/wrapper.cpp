@@ -260,8 +260,9 @@ void Wrapper::pass_on(int signal) {
       return kill_all();
     case SIGSTOP:
     case SIGTSTP:
+      return stop_descendants();
     case SIGCONT:
-      signal_descendants(signal == SIGCONT ? SIGCONT : SIGSTOP);
+      signal_descendants(SIGCONT);
       return;
     default:
       break;

@@ -233,13 +233,30 @@ while :; do sleep 0.01; done""")
 
         def states():
             pids = [pid for pid, line in job.processes().items() if "sleep 1000" in line]
-            return {state_of(pid) for pid in pids}
+            return [state_of(pid) for pid in pids]
 
-        wait_until(lambda: states() == {"S"})
+        wait_until(lambda: states() == ["S", "S"])
         job.process.send_signal(signal.SIGTSTP)
-        wait_until(lambda: states() == {"T"})
+        wait_until(lambda: states() == ["T", "T"])
         job.process.send_signal(signal.SIGCONT)
-        wait_until(lambda: states() == {"S"})
+        wait_until(lambda: states() == ["S", "S"])
+        job.process.send_signal(signal.SIGTERM)
+        self.assertEqual(job.wait().returncode, 143)
+
+    def test_stopping_the_job_stops_what_a_rank_is_starting(self):
+        job = self.start("-n", 1, "--grace", 1, self.script(
+            "for i in $(seq 300); do sleep 1000 & done; touch ready; wait"))
+
+        def sleeping():
+            return [pid for pid, line in job.processes().items()
+                    if "sleep 1000" in line and state_of(pid) == "S"]
+
+        wait_until(sleeping)
+        job.process.send_signal(signal.SIGTSTP)
+        wait_until(lambda: state_of(job.ranks()[0]) in "TD" and not sleeping())
+        self.assertFalse((self.folder / "ready").exists(), "it was too late for this test")
+        job.process.send_signal(signal.SIGCONT)
+        wait_until((self.folder / "ready").exists)
         job.process.send_signal(signal.SIGTERM)
         self.assertEqual(job.wait().returncode, 143)
 

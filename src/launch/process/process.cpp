@@ -207,6 +207,18 @@ int signal_descendants(int signal, const std::set<pid_t>& except) {
   return static_cast<int>(processes.size());
 }
 
+void stop_descendants() {
+  constexpr int kMostLooks = 100;  // who starts processes faster than that is not stopped
+  std::set<pid_t> stopped;
+  for (int look = 0; look < kMostLooks; ++look) {
+    const std::size_t before = stopped.size();
+    for (const pid_t process : descendants()) {
+      if (stopped.insert(process).second) ::kill(process, SIGSTOP);
+    }
+    if (stopped.size() == before) return;
+  }
+}
+
 std::string own_path() {
   std::error_code error;
   const auto path = std::filesystem::read_symlink("/proc/self/exe", error);

@@ -85,6 +85,8 @@ void adopt_orphans();
 std::set<pid_t> descendants(const std::set<pid_t>& except = {});
 /** Sends all of them a signal, and returns how many there were. */
 int signal_descendants(int signal, const std::set<pid_t>& except = {});
+/** Stops all of them, and those that they start meanwhile. */
+void stop_descendants();
 
 /** This program's path. */
 std::string own_path();
