@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -30,7 +29,7 @@ struct AdagradOptions {
  * in one pass over the memory; s starts from initial_accumulator_value. t counts the calls of
  * step(), and is 1 before the first.
  */
-class Adagrad final : public Optimizer {
+class Adagrad final : public BuiltInOptimizer<AdagradOptions> {
  public:
   /** Throws InvalidArgument for an option that is negative or not finite. */
   explicit Adagrad(const AdagradOptions& options);
@@ -40,23 +39,13 @@ class Adagrad final : public Optimizer {
   Adagrad& operator=(Adagrad&&) noexcept;
   ~Adagrad() override;
 
-  void place(const Stream& stream) override;
   void resize(std::int64_t elements) override;
   void update(std::span<const ParameterRange> ranges) override;
-  void step() override { ++steps_; }
   /** The array s as "sum", and the number "steps". */
   OptimizerState state() const override;
   void load_state(const OptimizerState& state) override;
 
-  const AdagradOptions& options() const { return options_; }
-  /** Takes effect with the next update. Throws InvalidArgument if negative or not finite. */
-  void set_lr(float lr);
-
  private:
-  AdagradOptions options_;
-  std::int64_t elements_ = 0;
-  std::int64_t steps_ = 0;
-  std::shared_ptr<Arithmetic> arithmetic_;
   Buffer sum_;                        // s
   std::vector<AdagradPiece> pieces_;  // of one update
 };

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -31,7 +30,7 @@ struct AdamOptions {
  * in one pass over the memory; m and v start from zero. t counts the calls of step(), and is 1
  * before the first: an element that is updated in some steps alone is corrected for the age of all.
  */
-class Adam : public Optimizer {
+class Adam : public BuiltInOptimizer<AdamOptions> {
  public:
   /** Throws InvalidArgument for a negative or non-finite lr, eps or weight_decay, and for a beta1
    * or beta2 that is not at least 0 and below 1. */
@@ -42,17 +41,11 @@ class Adam : public Optimizer {
   Adam& operator=(Adam&&) noexcept;
   ~Adam() override;
 
-  void place(const Stream& stream) override;
   void resize(std::int64_t elements) override;
   void update(std::span<const ParameterRange> ranges) override;
-  void step() override { ++steps_; }
   /** The arrays m as "exp_avg" and v as "exp_avg_sq", and the number "steps". */
   OptimizerState state() const override;
   void load_state(const OptimizerState& state) override;
-
-  const AdamOptions& options() const { return options_; }
-  /** Takes effect with the next update. Throws InvalidArgument if negative or not finite. */
-  void set_lr(float lr);
 
  protected:
   /** Where the decay of weights goes. */
@@ -61,11 +54,7 @@ class Adam : public Optimizer {
   Adam(const AdamOptions& options, Decay decay, const char* owner);
 
  private:
-  AdamOptions options_;
   Decay decay_;
-  std::int64_t elements_ = 0;
-  std::int64_t steps_ = 0;
-  std::shared_ptr<Arithmetic> arithmetic_;
   Buffer first_;                   // m
   Buffer second_;                  // v
   std::vector<AdamPiece> pieces_;  // of one update

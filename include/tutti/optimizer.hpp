@@ -63,6 +63,29 @@ class Optimizer {
   virtual void load_state(const OptimizerState& state) = 0;
 };
 
+/**
+ * What SGD, Adam and Adagrad have in common: options with a learning rate, an age, and kernels that
+ * run where the stream's memory is.
+ */
+template <class Options>
+class BuiltInOptimizer : public Optimizer {
+ public:
+  void place(const Stream& stream) override;
+  void step() override { ++steps_; }
+
+  const Options& options() const { return options_; }
+  /** Takes effect with the next update. Throws InvalidArgument if negative or not finite. */
+  void set_lr(float lr);
+
+ protected:
+  explicit BuiltInOptimizer(const Options& options);
+
+  Options options_;
+  std::int64_t elements_ = 0;
+  std::int64_t steps_ = 0;
+  std::shared_ptr<Arithmetic> arithmetic_;
+};
+
 struct SgdOptions {
   float lr = 0.1F;  ///< SINGA's default
   float momentum = 0.0F;
@@ -81,7 +104,7 @@ struct SgdOptions {
  *
  * in one pass over the memory. Without momentum, m is d and nothing is kept.
  */
-class SGD final : public Optimizer {
+class SGD final : public BuiltInOptimizer<SgdOptions> {
  public:
   /**
    * Throws InvalidArgument for a negative or non-finite lr, momentum or weight_decay, a
@@ -94,16 +117,10 @@ class SGD final : public Optimizer {
   SGD& operator=(SGD&&) noexcept;
   ~SGD() override;
 
-  void place(const Stream& stream) override;
   void resize(std::int64_t elements) override;
   void update(std::span<const ParameterRange> ranges) override;
-  void step() override { ++steps_; }
   OptimizerState state() const override;
   void load_state(const OptimizerState& state) override;
-
-  const SgdOptions& options() const { return options_; }
-  /** Takes effect with the next update. Throws InvalidArgument if negative or not finite. */
-  void set_lr(float lr);
 
  private:
   void add_part(const ParameterRange& range, std::int64_t from, std::int64_t count, bool first);
@@ -111,10 +128,6 @@ class SGD final : public Optimizer {
   void update_parts();
   void mark_started(std::int64_t begin, std::int64_t end);
 
-  SgdOptions options_;
-  std::int64_t elements_ = 0;
-  std::int64_t steps_ = 0;
-  std::shared_ptr<Arithmetic> arithmetic_;
   Buffer momentum_;  // empty without momentum
   // Parts of ranges that go through one pass, with what they have in common.
   std::vector<SgdPiece> parts_;

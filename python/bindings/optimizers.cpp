@@ -22,6 +22,14 @@ constexpr const char* kLr = "The learning rate; a new one takes effect with the 
 constexpr const char* kEps = "What is added to the divisor.";
 constexpr const char* kDecay = "How much of the parameter is added to its gradient.";
 
+/** Reads an option. */
+template <class Rule, auto Member>
+auto option() {
+  return [](const Rule& rule) { return rule.options().*Member; };
+}
+
+Betas betas_of(const Adam& adam) { return {adam.options().beta1, adam.options().beta2}; }
+
 void bind_sgd(py::module_& module) {
   const SgdOptions defaults;
   py::class_<SGD, Optimizer, std::shared_ptr<SGD>>(
@@ -38,19 +46,14 @@ void bind_sgd(py::module_& module) {
            py::arg("lr") = defaults.lr, py::arg("momentum") = defaults.momentum,
            py::arg("dampening") = defaults.dampening,
            py::arg("weight_decay") = defaults.weight_decay, py::arg("nesterov") = defaults.nesterov)
-      .def_property(
-          "lr", [](const SGD& sgd) { return sgd.options().lr; }, &SGD::set_lr, kLr)
-      .def_property_readonly(
-          "momentum", [](const SGD& sgd) { return sgd.options().momentum; },
-          "How much of m is kept in an update.")
-      .def_property_readonly(
-          "dampening", [](const SGD& sgd) { return sgd.options().dampening; },
-          "How much of d is left out of m, after the first update.")
-      .def_property_readonly(
-          "weight_decay", [](const SGD& sgd) { return sgd.options().weight_decay; }, kDecay)
-      .def_property_readonly(
-          "nesterov", [](const SGD& sgd) { return sgd.options().nesterov; },
-          "Whether updates look ahead by momentum * m.");
+      .def_property("lr", option<SGD, &SgdOptions::lr>(), &SGD::set_lr, kLr)
+      .def_property_readonly("momentum", option<SGD, &SgdOptions::momentum>(),
+                             "How much of m is kept in an update.")
+      .def_property_readonly("dampening", option<SGD, &SgdOptions::dampening>(),
+                             "How much of d is left out of m, after the first update.")
+      .def_property_readonly("weight_decay", option<SGD, &SgdOptions::weight_decay>(), kDecay)
+      .def_property_readonly("nesterov", option<SGD, &SgdOptions::nesterov>(),
+                             "Whether updates look ahead by momentum * m.");
 }
 
 void bind_adam(py::module_& module) {
@@ -68,16 +71,10 @@ void bind_adam(py::module_& module) {
            }),
            py::arg("lr") = defaults.lr, py::arg("betas") = Betas(defaults.beta1, defaults.beta2),
            py::arg("eps") = defaults.eps, py::arg("weight_decay") = defaults.weight_decay)
-      .def_property_readonly(
-          "weight_decay", [](const Adam& self) { return self.options().weight_decay; }, kDecay)
-      .def_property(
-          "lr", [](const Adam& self) { return self.options().lr; }, &Adam::set_lr, kLr)
-      .def_property_readonly(
-          "betas",
-          [](const Adam& self) { return Betas(self.options().beta1, self.options().beta2); },
-          "How much of m and of v is kept in an update.")
-      .def_property_readonly(
-          "eps", [](const Adam& self) { return self.options().eps; }, kEps);
+      .def_property_readonly("weight_decay", option<Adam, &AdamOptions::weight_decay>(), kDecay)
+      .def_property("lr", option<Adam, &AdamOptions::lr>(), &Adam::set_lr, kLr)
+      .def_property_readonly("betas", betas_of, "How much of m and of v is kept in an update.")
+      .def_property_readonly("eps", option<Adam, &AdamOptions::eps>(), kEps);
 }
 
 void bind_adam_w(py::module_& module) {
@@ -92,9 +89,8 @@ void bind_adam_w(py::module_& module) {
            }),
            py::arg("lr") = defaults.lr, py::arg("betas") = Betas(defaults.beta1, defaults.beta2),
            py::arg("eps") = defaults.eps, py::arg("weight_decay") = defaults.weight_decay)
-      .def_property_readonly(
-          "weight_decay", [](const AdamW& self) { return self.options().weight_decay; },
-          "How much of the parameter an update takes off, times lr.");
+      .def_property_readonly("weight_decay", option<AdamW, &AdamOptions::weight_decay>(),
+                             "How much of the parameter an update takes off, times lr.");
 }
 
 void bind_adagrad(py::module_& module) {
@@ -114,19 +110,15 @@ void bind_adagrad(py::module_& module) {
            py::arg("weight_decay") = defaults.weight_decay,
            py::arg("initial_accumulator_value") = defaults.initial_accumulator_value,
            py::arg("eps") = defaults.eps)
-      .def_property(
-          "lr", [](const Adagrad& self) { return self.options().lr; }, &Adagrad::set_lr, kLr)
-      .def_property_readonly(
-          "lr_decay", [](const Adagrad& self) { return self.options().lr_decay; },
-          "How much slower each step makes the next ones.")
-      .def_property_readonly(
-          "weight_decay", [](const Adagrad& self) { return self.options().weight_decay; }, kDecay)
-      .def_property_readonly(
-          "initial_accumulator_value",
-          [](const Adagrad& self) { return self.options().initial_accumulator_value; },
-          "What s starts from.")
-      .def_property_readonly(
-          "eps", [](const Adagrad& self) { return self.options().eps; }, kEps);
+      .def_property("lr", option<Adagrad, &AdagradOptions::lr>(), &Adagrad::set_lr, kLr)
+      .def_property_readonly("lr_decay", option<Adagrad, &AdagradOptions::lr_decay>(),
+                             "How much slower each step makes the next ones.")
+      .def_property_readonly("weight_decay", option<Adagrad, &AdagradOptions::weight_decay>(),
+                             kDecay)
+      .def_property_readonly("initial_accumulator_value",
+                             option<Adagrad, &AdagradOptions::initial_accumulator_value>(),
+                             "What s starts from.")
+      .def_property_readonly("eps", option<Adagrad, &AdagradOptions::eps>(), kEps);
 }
 
 }  // namespace

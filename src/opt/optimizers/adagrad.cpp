@@ -24,21 +24,11 @@ void check(const AdagradOptions& options) {
 
 }  // namespace
 
-Adagrad::Adagrad(const AdagradOptions& options)
-    : options_(options), arithmetic_(make_arithmetic(Stream())) {
-  check(options_);
-}
+Adagrad::Adagrad(const AdagradOptions& options) : BuiltInOptimizer(options) { check(options); }
 
 Adagrad::Adagrad(Adagrad&&) noexcept = default;
 Adagrad& Adagrad::operator=(Adagrad&&) noexcept = default;
 Adagrad::~Adagrad() = default;
-
-void Adagrad::place(const Stream& stream) { arithmetic_ = make_arithmetic(stream); }
-
-void Adagrad::set_lr(float lr) {
-  check_rate("lr", lr);
-  options_.lr = lr;
-}
 
 void Adagrad::resize(std::int64_t elements) {
   check_elements(elements);

@@ -37,8 +37,8 @@ void check(const AdamOptions& options, const std::string& owner) {
 Adam::Adam(const AdamOptions& options) : Adam(options, Decay::into_gradients, "AdamOptions") {}
 
 Adam::Adam(const AdamOptions& options, Decay decay, const char* owner)
-    : options_(options), decay_(decay), arithmetic_(make_arithmetic(Stream())) {
-  check(options_, owner);
+    : BuiltInOptimizer(options), decay_(decay) {
+  check(options, owner);
 }
 
 Adam::Adam(Adam&&) noexcept = default;
@@ -48,13 +48,6 @@ Adam::~Adam() = default;
 AdamW::AdamW(const AdamWOptions& options)
     : Adam({options.lr, options.beta1, options.beta2, options.eps, options.weight_decay},
            Decay::off_parameters, "AdamWOptions") {}
-
-void Adam::place(const Stream& stream) { arithmetic_ = make_arithmetic(stream); }
-
-void Adam::set_lr(float lr) {
-  check_rate("lr", lr);
-  options_.lr = lr;
-}
 
 void Adam::resize(std::int64_t elements) {
   check_elements(elements);

@@ -3,6 +3,10 @@
 
 #include <string>
 
+#include "device/arithmetic.hpp"
+#include "opt/optimizers/update_checks.hpp"
+#include "tutti/adagrad.hpp"
+#include "tutti/adam.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {
@@ -12,5 +16,24 @@ void Optimizer::place(const Stream& stream) {
   throw InvalidArgument("the optimiser updates CPU memory alone, not that of device cuda:" +
                         std::to_string(stream.device().ordinal));
 }
+
+template <class Options>
+BuiltInOptimizer<Options>::BuiltInOptimizer(const Options& options)
+    : options_(options), arithmetic_(make_arithmetic(Stream())) {}
+
+template <class Options>
+void BuiltInOptimizer<Options>::place(const Stream& stream) {
+  arithmetic_ = make_arithmetic(stream);
+}
+
+template <class Options>
+void BuiltInOptimizer<Options>::set_lr(float lr) {
+  check_rate("lr", lr);
+  options_.lr = lr;
+}
+
+template class BuiltInOptimizer<SgdOptions>;
+template class BuiltInOptimizer<AdamOptions>;
+template class BuiltInOptimizer<AdagradOptions>;
 
 }  // namespace tutti

@@ -41,20 +41,11 @@ bool tracks_start(const SgdOptions& options) {
 
 }  // namespace
 
-SGD::SGD(const SgdOptions& options) : options_(options), arithmetic_(make_arithmetic(Stream())) {
-  check(options_);
-}
+SGD::SGD(const SgdOptions& options) : BuiltInOptimizer(options) { check(options); }
 
 SGD::SGD(SGD&&) noexcept = default;
 SGD& SGD::operator=(SGD&&) noexcept = default;
 SGD::~SGD() = default;
-
-void SGD::place(const Stream& stream) { arithmetic_ = make_arithmetic(stream); }
-
-void SGD::set_lr(float lr) {
-  check_rate("lr", lr);
-  options_.lr = lr;
-}
 
 void SGD::resize(std::int64_t elements) {
   check_elements(elements);
