@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""torch.distributed over tutti beside Gloo: all_reduce, and DistributedDataParallel's training.
+"""torch.distributed over tutti beside Gloo: all_reduce, and training with DistributedDataParallel over
+either, and with tutti's DistributedOptimizer.
 
     PYTHONPATH=build/release/python python3 benchmarks/torch_vs_gloo.py [--rounds 5] [--only NAME]
 
@@ -28,11 +29,15 @@ def show(**figures):
                       for name, value in figures.items()}), flush=True)
 
 
-def time_sums(groups, elements, calls, rounds):
-    """Microseconds a call, by backend: those of rank 0."""
-    data, times = torch.empty(elements), {name: [] for name in groups}
+def time_sums(groups, elements, calls, rounds, in_symmetric_memory=False):
+    """Microseconds a call, by backend: those of rank 0. Tutti's tensor may lie as the buckets of its
+    DistributedOptimizer do."""
+    tensors, times = {name: torch.empty(elements) for name in groups}, {name: [] for name in groups}
+    if in_symmetric_memory:
+        tensors["tutti"] = torch.from_numpy(groups["tutti"].communicator.empty(elements))
     for _ in range(rounds + 1):
         for name, group in groups.items():
+            data = tensors[name]
             for _ in range(calls):
                 data.fill_(1 + dist.get_rank())
                 dist.barrier(group=group)
@@ -56,26 +61,33 @@ def mlp():
 
 
 def time_training(make, groups, steps, rounds):
-    """Images a second of both ranks, by backend."""
-    torch.manual_seed(0)
+    """Images a second of both ranks, by backend; "optimizer" is tutti's DistributedOptimizer instead of
+    DistributedDataParallel."""
+    from tutti.torch import DistributedOptimizer
+
     models = {}
-    for name, group in groups.items():
+    for name, group in {**groups, "optimizer": groups["tutti"]}.items():
         torch.manual_seed(1)
         model, x = make()
-        model = DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True)
-        models[name] = model, x, torch.optim.SGD(model.parameters(), 0.005, momentum=0.9)
-    times = {name: [] for name in groups}
+        if name != "optimizer":
+            model = DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True)
+        sgd = torch.optim.SGD(model.parameters(), 0.005, momentum=0.9)
+        if name == "optimizer":
+            sgd = DistributedOptimizer(sgd, model.named_parameters(), group=group)
+        models[name] = model, x, sgd
+    times = {name: [] for name in models}
     for _ in range(rounds + 1):
         for name, (model, x, sgd) in models.items():
-            dist.barrier(group=groups[name])
+            dist.barrier()
             start = time.perf_counter()
             for _ in range(steps):
                 sgd.zero_grad(set_to_none=False)
                 nn.functional.cross_entropy(model(x), torch.arange(len(x)) % 10).backward()
                 sgd.step()
             times[name].append(2 * steps * len(x) / (time.perf_counter() - start))
-    for ours, theirs in zip(*(model.parameters() for model, _, _ in models.values())):
-        torch.testing.assert_close(ours, theirs)
+    first, *others = (list(model.parameters()) for model, _, _ in models.values())
+    for parameters in others:
+        torch.testing.assert_close(parameters, first)
     return {name: statistics.median(values[1:]) for name, values in times.items()}
 
 
@@ -90,15 +102,18 @@ def run(rank, port, options):
     sides = {
         "all_reduce of 64 B, us": lambda: time_sums(groups, 16, 300, options.rounds),
         "all_reduce of 25 MiB, us": lambda: time_sums(groups, 25 * 2**18, 3, options.rounds),
-        "DDP, CNN, images/s": lambda: time_training(cnn, groups, 20, options.rounds),
-        "DDP, MLP of 25 M, images/s": lambda: time_training(mlp, groups, 3, options.rounds),
+        "all_reduce of 25 MiB in symmetric memory, us": lambda: time_sums(
+            groups, 25 * 2**18, 3, options.rounds, True),
+        "training, CNN, images/s": lambda: time_training(cnn, groups, 20, options.rounds),
+        "training, MLP of 25 M, images/s": lambda: time_training(mlp, groups, 3, options.rounds),
     }
     for what, side in sides.items():
         if options.only in what:
             figures = side()
             if rank == 0:
-                times = figures["tutti"] / figures["gloo"]
-                show(what=what, **figures, times=times if "/s" in what else 1 / times)
+                times = {name: figure / figures["gloo"] if "/s" in what else figures["gloo"] / figure
+                         for name, figure in figures.items() if name != "gloo"}
+                show(what=what, **figures, **{f"{name}_times": value for name, value in times.items()})
     dist.destroy_process_group()
 
 
