@@ -63,7 +63,8 @@ def lose_a_rank(backend, options):
         port = probe.getsockname()[1]
     spawn = mp.get_context("spawn")
     moment, told = spawn.Value("d", 0.0), spawn.Queue()
-    ranks = [spawn.Process(target=train, args=(rank, backend, options, port, moment, told))
+    ranks = [spawn.Process(target=train, args=(rank, backend, options, port, moment, told),
+                           daemon=True)
              for rank in range(options.ranks)]
     for rank in ranks:
         rank.start()

@@ -69,11 +69,11 @@ def time_training(make, groups, steps, rounds):
     for name, group in {**groups, "optimizer": groups["tutti"]}.items():
         torch.manual_seed(1)
         model, x = make()
-        if name != "optimizer":
-            model = DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True)
         sgd = torch.optim.SGD(model.parameters(), 0.005, momentum=0.9)
         if name == "optimizer":
             sgd = DistributedOptimizer(sgd, model.named_parameters(), group=group)
+        else:
+            model = DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True)
         models[name] = model, x, sgd
     times = {name: [] for name in models}
     for _ in range(rounds + 1):
