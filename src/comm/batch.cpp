@@ -38,8 +38,12 @@ Batch::Piece Batch::piece_of(std::int64_t bytes, bool receives) {
 void Batch::post(Rest rest, int peer, Piece piece, std::int64_t pieces) {
   for (std::int64_t i = 0; i < pieces && rest.bytes > 0; ++i) {
     const std::int64_t length = std::min(Wire::kPiece, rest.bytes);
-    posted_.push_back(piece.receives ? wire_.post_receive(rest.data, length, peer, traffic_)
-                                     : wire_.post_send(rest.data, length, peer, traffic_));
+    if (piece.receives) {
+      posted_.push_back(wire_.post_receive(rest.data, length, peer, traffic_));
+    } else {
+      posted_.push_back(wire_.post_send(rest.data, length, peer, traffic_));
+      wire_.note_sent(peer, traffic_);
+    }
     peers_.push_back(peer);
     pieces_.push_back(piece);
     rest.data += length;
@@ -81,7 +85,10 @@ void Batch::go_on() {
   std::size_t left = 0;
   for (std::size_t i = 0; i < posted_.size(); ++i) {
     if (posted_[i] == Wire::kEnded) {
-      if (pieces_[i].receives) last_source_ = peers_[i];
+      if (pieces_[i].receives) {
+        last_source_ = peers_[i];
+        wire_.note_received(peers_[i], traffic_);
+      }
       if (pieces_[i].message >= 0) following.push_back({peers_[i], pieces_[i]});
       continue;
     }

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "comm/message_counts.hpp"
 #include "comm/scratch.hpp"
 
 namespace tutti {
@@ -29,6 +30,11 @@ class Wire {
   enum class Traffic : std::uint8_t { collective, point_to_point, offer, reply };
   /** What a wait is part of, of which a rank may be in one each at a time. */
   enum class Side : std::uint8_t { collective, send, recv };
+  /** The side of the wait that a message of `traffic` ends. */
+  static constexpr Side side_of(Traffic traffic) {
+    if (traffic == Traffic::collective) return Side::collective;
+    return traffic == Traffic::reply ? Side::send : Side::recv;
+  }
 
   /** A message under way; kEnded once it is none any more. */
   using Posted = std::uint64_t;
@@ -86,8 +92,17 @@ class Wire {
   virtual std::chrono::milliseconds timeout() const = 0;
   /** Memory for the messages of collectives. */
   virtual ScratchPool& scratch() = 0;
+  /** Whoever sends or receives over the wire counts it here (see note_sent(), note_received()). */
+  virtual MessageCounts& counts() = 0;
   /** What this rank's collectives have sent so far, in bytes of their messages. */
   virtual std::int64_t bytes_sent() const = 0;
+
+  void note_sent(int destination, Traffic traffic) {
+    counts().count_sent(destination, static_cast<std::size_t>(side_of(traffic)));
+  }
+  void note_received(int source, Traffic traffic) {
+    counts().count_received(source, static_cast<std::size_t>(side_of(traffic)));
+  }
 };
 
 }  // namespace tutti

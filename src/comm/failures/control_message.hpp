@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "comm/failure.hpp"
+#include "comm/message_counts.hpp"
 
 namespace tutti {
 
@@ -33,8 +34,10 @@ struct Answer {
   std::array<std::uint64_t, kMost> entries{};
 };
 
-/** "I have left." */
-struct Departure {};
+/** "I have left, and have sent you so many messages." */
+struct Departure {
+  MessageCounts::Sent sent;
+};
 
 /** Below every eager limit of Open MPI, so that it goes out without its receiver's help. */
 using ControlMessage = std::variant<Question, Answer, FailureReport, Departure>;

@@ -62,7 +62,7 @@ void Heartbeats::tell(const FailureReport& failure) noexcept {
 }
 
 /** Who kills all processes of a host needs a moment for it. Those that left before may live on. */
-void Heartbeats::look_at_end(Connection& connection, std::span<const int> leavers,
+void Heartbeats::look_at_end(Connection& connection, const HasLeft& has_left,
                              std::vector<int>& lost) const {
   const std::vector<int>& ranks = layout_.ranks_of(connection.host);
   if (!connection.ended) connection.ended = time_.now();
@@ -70,14 +70,13 @@ void Heartbeats::look_at_end(Connection& connection, std::span<const int> leaver
   if (!all && time_.now() - *connection.ended < kForTheRest) return;
   lost.push_back(ranks.front());
   if (all) {
-    std::copy_if(ranks.begin() + 1, ranks.end(), std::back_inserter(lost), [&](int rank) {
-      return std::find(leavers.begin(), leavers.end(), rank) == leavers.end();
-    });
+    std::copy_if(ranks.begin() + 1, ranks.end(), std::back_inserter(lost),
+                 [&](int rank) { return !has_left(rank); });
   }
   connection.link.reset();
 }
 
-std::optional<FailureReport> Heartbeats::look(std::span<const int> leavers) {
+std::optional<FailureReport> Heartbeats::look(const HasLeft& has_left) {
   using State = HostConnection::News::State;
   std::optional<FailureReport> failure;
   std::vector<int> ended;
@@ -96,7 +95,7 @@ std::optional<FailureReport> Heartbeats::look(std::span<const int> leavers) {
         continue;
       }
     }
-    look_at_end(connection, leavers, ended);
+    look_at_end(connection, has_left, ended);
   }
   if (failure) return failure;  // who tells of one may end right afterwards
   if (ended.empty() && !timed_out) return failure;

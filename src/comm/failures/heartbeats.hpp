@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -64,6 +65,8 @@ class Heartbeats {
     std::optional<TimeSource::Clock::time_point> ended{};  ///< when that was seen
   };
 
+  using HasLeft = std::function<bool(int rank)>;
+
   /** Of the leader of host `own_host`. `time` outlives it. */
   Heartbeats(Layout layout, int own_host, std::vector<Connection> connections,
              const TimeSource& time = TimeSource::system());
@@ -73,8 +76,8 @@ class Heartbeats {
   ~Heartbeats();
 
   /** What a connection tells: a failure that another host has found, the processes that have ended
-   * (a leader's, or all of its host, `leavers` aside), or the hosts that do not answer. */
-  std::optional<FailureReport> look(std::span<const int> leavers);
+   * (a leader's, or all of its host but those that have left), or the hosts that do not answer. */
+  std::optional<FailureReport> look(const HasLeft& has_left);
   /** Tells the other hosts. They get it even if this process ends. */
   void tell(const FailureReport& failure) noexcept;
 
@@ -86,8 +89,7 @@ class Heartbeats {
 
  private:
   /** Adds to `lost` whose processes have ended, once that is known. */
-  void look_at_end(Connection& connection, std::span<const int> leavers,
-                   std::vector<int>& lost) const;
+  void look_at_end(Connection& connection, const HasLeft& has_left, std::vector<int>& lost) const;
 
   Layout layout_;
   int own_host_;

@@ -13,7 +13,7 @@
 namespace tutti {
 namespace {
 
-// Messages of one rank may take several ways, and "I have left" the fastest of them.
+// What one who left has taken of this rank's messages may not be known here yet.
 constexpr std::chrono::milliseconds kLastWords{100};
 constexpr std::chrono::milliseconds kBetweenVerdicts{1};
 
@@ -37,7 +37,7 @@ class Watch::WaitLookout final : public Wire::Lookout {
 
   void look(std::span<const int> awaited) override {
     watch_.look_around(awaited, side_);
-    const RecycledVector<int> leavers = watch_.leavers(awaited);
+    const RecycledVector<int> leavers = watch_.leavers(awaited, side_);
     if (!leavers.empty()) return hear_out(leavers);
     const bool is_over = deadline_.expired();
     const auto lead = inquiry_lead(watch_.timeout_);
@@ -63,7 +63,7 @@ class Watch::WaitLookout final : public Wire::Lookout {
   }
 
  private:
-  /** Their messages may be under way: a moment more, and one last look at the messages. */
+  /** Nothing of theirs is under way: a moment more, and one last look at the messages. */
   void hear_out(const RecycledVector<int>& leavers) {
     if (!last_words_) last_words_.emplace(kLastWords, watch_.time());
     if (!last_words_->expired() || !std::exchange(heard_out_, true)) return;

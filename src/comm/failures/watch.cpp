@@ -24,6 +24,7 @@ Watch::Watch(ControlNetwork& session, const std::vector<int>& members, int rank,
       members_(members),
       rank_(rank),
       timeout_(timeout),
+      counts_(members.size()),
       messenger_(session.messenger(tag)) {}
 
 Watch::~Watch() { wait_graph().remove(*this); }
@@ -69,7 +70,8 @@ void Watch::poll(std::span<const int> waiting_for) {
 void Watch::look_after_hosts(Clock::time_point now) {
   if (failure_ || !heartbeats_ || now - last_look_ < kLookInterval) return;
   last_look_ = now;
-  if (const auto failure = heartbeats_->look(leavers_)) announce(*failure, Finder::self);
+  const auto has_left = [this](int rank) { return leavers_.contains(rank); };
+  if (const auto failure = heartbeats_->look(has_left)) announce(*failure, Finder::self);
 }
 
 void Watch::throw_failure() const {
@@ -108,8 +110,8 @@ void Watch::receive() {
 void Watch::handle(const ControlMessage& message, int source) {
   if (const auto* report = std::get_if<FailureReport>(&message)) {
     if (!failure_) fail(*report);
-  } else if (std::holds_alternative<Departure>(message)) {
-    leavers_.push_back(source);
+  } else if (const auto* departure = std::get_if<Departure>(&message)) {
+    leavers_[source] = departure->sent;
   }
 }
 
@@ -126,7 +128,11 @@ void Watch::leave() noexcept {
     wait_graph().remove(*this);
     const std::lock_guard lock(mutex_);
     heartbeats_.reset();
-    if (!failure_ && session_.may_call()) send_to_all(Departure());
+    if (failure_ || !session_.may_call()) return;
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      const int rank = static_cast<int>(i);
+      if (rank != rank_) messenger_->send(Departure{counts_.sent_to(rank)}, members_[i]);
+    }
   } catch (const std::exception& error) {
     log(LogLevel::warn, error.what());
   }
@@ -150,8 +156,18 @@ bool Watch::all_have_left() noexcept {
 RecycledVector<int> Watch::leavers(std::span<const int> ranks) {
   const std::lock_guard lock(mutex_);
   RecycledVector<int> found;
-  std::copy_if(leavers_.begin(), leavers_.end(), std::back_inserter(found), [&](int leaver) {
-    return std::find(ranks.begin(), ranks.end(), leaver) != ranks.end();
+  std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(found),
+               [&](int rank) { return leavers_.contains(rank); });
+  return found;
+}
+
+RecycledVector<int> Watch::leavers(std::span<const int> ranks, Wire::Side side) {
+  const std::lock_guard lock(mutex_);
+  RecycledVector<int> found;
+  std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(found), [&](int rank) {
+    const auto leaver = leavers_.find(rank);
+    return leaver != leavers_.end() &&
+           counts_.has_all(rank, leaver->second, static_cast<std::size_t>(side));
   });
   return found;
 }

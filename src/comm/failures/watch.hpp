@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "comm/failures/control_network.hpp"
 #include "comm/failures/heartbeats.hpp"
 #include "comm/failures/wait_graph.hpp"
+#include "comm/message_counts.hpp"
 #include "comm/wire.hpp"
 
 namespace tutti {
@@ -94,6 +96,11 @@ class Watch final : private WaitGraph::Lookout {
   bool all_have_left() noexcept;
   /** Those of `ranks` that have left. What they had sent before may still be under way. */
   RecycledVector<int> leavers(std::span<const int> ranks);
+  /** Those of `ranks` that have left, and of whom nothing is under way any more that could end a
+   * wait of `side`. */
+  RecycledVector<int> leavers(std::span<const int> ranks, Wire::Side side);
+  /** The messages of the wire that this is the watch of. */
+  MessageCounts& counts() { return counts_; }
 
   // For an Inquiry.
 
@@ -135,6 +142,7 @@ class Watch final : private WaitGraph::Lookout {
   std::chrono::milliseconds timeout_;
   Idle idle_;
   std::function<std::optional<std::uint32_t>(int)> heartbeat_;
+  MessageCounts counts_;
 
   std::mutex mutex_;
   std::unique_ptr<Messenger> messenger_;
@@ -142,8 +150,8 @@ class Watch final : private WaitGraph::Lookout {
   std::unique_ptr<Heartbeats> heartbeats_;  // of a host's leader
   Clock::time_point last_look_{};           // at these
   Clock::time_point last_poll_{};
-  std::vector<int> leavers_;
-  std::optional<FailureReport> failure_;  // the first that was announced
+  std::map<int, MessageCounts::Sent> leavers_;  // and what they have sent to this rank
+  std::optional<FailureReport> failure_;        // the first that was announced
 };
 
 }  // namespace tutti

@@ -64,7 +64,7 @@ void HierarchicalTransport::look_after_any(const Transfers& transfers, bool over
   for (const int neighbour : local_->group().those_gone()) {
     gone.push_back(local_->group().name_of(neighbour));
   }
-  for (const int leaver : channel_->leavers(others)) {
+  for (const int leaver : channel_->leavers(others, Wire::Side::recv)) {
     if (layout_.host_of(leaver) != host()) gone.push_back(leaver);
   }
   if (!gone.empty() && (overdue || gone.size() == others.size())) {

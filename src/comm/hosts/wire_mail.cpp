@@ -39,6 +39,7 @@ bool WireMail::collect(Inbox& inbox) {
   Offer offer;
   while (const auto source =
              wire_.take(reinterpret_cast<std::byte*>(&offer), sizeof offer, Wire::Traffic::offer)) {
+    wire_.note_received(*source, Wire::Traffic::offer);
     inbox.add(*source, offer);
     any = true;
   }
@@ -54,6 +55,7 @@ std::optional<Envelope> WireMail::accepted(int peer, std::uint32_t number) {
   Reply reply;
   while (const auto source = wire_.take(reinterpret_cast<std::byte*>(&reply.wanted),
                                         sizeof(Envelope), Wire::Traffic::reply)) {
+    wire_.note_received(*source, Wire::Traffic::reply);
     reply.source = *source;
     received_.push_back(reply);
   }

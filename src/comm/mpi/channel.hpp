@@ -62,6 +62,7 @@ class Channel final : public Wire {
   const std::vector<int>& members() const { return members_; }
   std::chrono::milliseconds timeout() const override { return timeout_; }
   ScratchPool& scratch() override { return scratch_; }
+  MessageCounts& counts() override { return watch_.counts(); }
   std::int64_t bytes_sent() const override { return bytes_sent_; }
 
   Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
@@ -124,8 +125,10 @@ class Channel final : public Wire {
   void announce_mismatch(std::string_view text, Finder finder = Finder::self) noexcept {
     watch_.announce_mismatch(text, finder);
   }
-  /** Those of `ranks` that have left. */
-  RecycledVector<int> leavers(std::span<const int> ranks) { return watch_.leavers(ranks); }
+  /** Those of `ranks` that have left, and of whom nothing comes any more for a wait of `side`. */
+  RecycledVector<int> leavers(std::span<const int> ranks, Side side) {
+    return watch_.leavers(ranks, side);
+  }
   /** Marks the channel failed without a message, for errors that all members saw. */
   void fail() noexcept { session_->fail(); }
 

@@ -68,6 +68,7 @@ class SimulatedWire final : public Wire {
                std::span<const std::shared_ptr<const void>> kept) noexcept override;
   std::chrono::milliseconds timeout() const override { return timeout_; }
   ScratchPool& scratch() override { return scratch_; }
+  MessageCounts& counts() override { return watch_.counts(); }
   std::int64_t bytes_sent() const override { return bytes_sent_; }
 
   /** What has not left does not leave, and nothing is received any more. */
