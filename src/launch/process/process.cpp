@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -18,6 +19,7 @@
 #include <map>
 #include <optional>
 #include <system_error>
+#include <thread>
 
 #include "base/text.hpp"
 #include "tutti/error.hpp"
@@ -90,16 +92,35 @@ void tell_failure(const std::string& what, int error) {
   ::_exit(error == ENOENT ? 127 : 126);
 }
 
-/** The parent of a process; nothing if it has ended. */
-std::optional<pid_t> parent_of(const std::filesystem::path& process) {
+struct ProcessStatus {
+  char state;
+  pid_t parent;
+};
+
+/** That of a process or thread by its folder in /proc; nothing if it has ended. */
+std::optional<ProcessStatus> status_of(const std::filesystem::path& folder) {
   // "pid (name) state parent ...", where the name may hold anything.
-  std::ifstream file(process / "stat");
+  std::ifstream file(folder / "stat");
   std::string text;
   if (!std::getline(file, text, '\0')) return std::nullopt;
   const auto name_end = text.rfind(')');
   if (name_end == std::string::npos || name_end + 4 >= text.size()) return std::nullopt;
   const auto begin = name_end + 4;
-  return parse_number<pid_t>(std::string_view(text).substr(begin, text.find(' ', begin) - begin));
+  const auto parent =
+      parse_number<pid_t>(std::string_view(text).substr(begin, text.find(' ', begin) - begin));
+  if (!parent) return std::nullopt;
+  return ProcessStatus{.state = text[name_end + 2], .parent = *parent};
+}
+
+/** Whether all threads of a process are in one of these states, or it has ended. */
+bool is_in_states(pid_t process, std::string_view states) {
+  std::error_code gone;  // it may end meanwhile
+  std::filesystem::directory_iterator thread("/proc/" + std::to_string(process) + "/task", gone);
+  for (; thread != std::filesystem::directory_iterator(); thread.increment(gone)) {
+    const auto status = status_of(thread->path());
+    if (status && states.find(status->state) == std::string_view::npos) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -185,7 +206,7 @@ std::set<pid_t> descendants(const std::set<pid_t>& except) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc", gone)) {
     const auto process = parse_number<pid_t>(entry.path().filename().native());
     if (!process) continue;
-    if (const auto parent = parent_of(entry.path())) children.emplace(*parent, *process);
+    if (const auto status = status_of(entry.path())) children.emplace(status->parent, *process);
   }
   std::set<pid_t> found;
   std::vector<pid_t> parents{::getpid()};
@@ -208,14 +229,21 @@ int signal_descendants(int signal, const std::set<pid_t>& except) {
 }
 
 void stop_descendants() {
-  constexpr int kMostLooks = 100;  // who starts processes faster than that is not stopped
-  std::set<pid_t> stopped;
+  constexpr int kMostLooks = 200;    // who starts processes for longer than that is not stopped
+  constexpr int kLooksOfAFork = 50;  // one that waits this long in state D waits in vfork()
+  std::set<pid_t> told;
   for (int look = 0; look < kMostLooks; ++look) {
-    const std::size_t before = stopped.size();
+    // One that has not stopped yet may be about to start another, which this look would not see.
+    const char* stopped = look < kLooksOfAFork ? "TtZX" : "TtZXD";
+    bool settled = std::ranges::all_of(
+        told, [stopped](pid_t process) { return is_in_states(process, stopped); });
     for (const pid_t process : descendants()) {
-      if (stopped.insert(process).second) ::kill(process, SIGSTOP);
+      if (!told.insert(process).second) continue;
+      ::kill(process, SIGSTOP);
+      settled = false;
     }
-    if (stopped.size() == before) return;
+    if (settled) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
