@@ -2,6 +2,7 @@
 #include "comm/failures/heartbeats.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -16,7 +17,7 @@ constexpr std::chrono::milliseconds kToAcknowledge{300};
 /** A host that was silent for so long has missed at least two signs of life. */
 constexpr std::chrono::milliseconds kSilence{3000};
 constexpr std::chrono::milliseconds kForTheRest{300};  // of a host's processes to end
-constexpr int kNearest = 8;                            // hosts on each side
+constexpr int kAllConnected = 17;                      // hosts, of which each has 16 others
 
 }  // namespace
 
@@ -36,8 +37,10 @@ Loss loss_of_hosts(const Layout& layout, std::span<const int> hosts) {
 std::vector<int> connected_hosts(int own, int hosts) {
   std::vector<int> others;
   for (int host = 0; host < hosts; ++host) {
-    const int ahead = (host - own + hosts) % hosts;
-    if (host != own && std::min(ahead, hosts - ahead) <= kNearest) others.push_back(host);
+    const auto ahead = static_cast<unsigned>((host - own + hosts) % hosts);
+    const auto behind = static_cast<unsigned>(hosts) - ahead;
+    const bool far = std::has_single_bit(ahead) || std::has_single_bit(behind);
+    if (host != own && (hosts <= kAllConnected || far)) others.push_back(host);
   }
   return others;
 }
@@ -76,9 +79,9 @@ void Heartbeats::look_at_end(Connection& connection, const HasLeft& has_left,
   connection.link.reset();
 }
 
-std::optional<FailureReport> Heartbeats::look(const HasLeft& has_left) {
+std::optional<Heartbeats::Found> Heartbeats::look(const HasLeft& has_left) {
   using State = HostConnection::News::State;
-  std::optional<FailureReport> failure;
+  std::optional<Found> found;
   std::vector<int> ended;
   bool timed_out = false;
   for (Connection& connection : connections_) {
@@ -86,7 +89,7 @@ std::optional<FailureReport> Heartbeats::look(const HasLeft& has_left) {
     if (!connection.ended) {
       const HostConnection::News news = connection.link->receive();
       connection.goodbye = connection.goodbye || news.goodbye;
-      if (news.failure) failure = news.failure;
+      if (news.failure) found = {*news.failure, true};
       if (news.state == State::open) continue;
       connection.timed_out = news.state == State::timed_out;
       timed_out = timed_out || connection.timed_out;
@@ -97,12 +100,12 @@ std::optional<FailureReport> Heartbeats::look(const HasLeft& has_left) {
     }
     look_at_end(connection, has_left, ended);
   }
-  if (failure) return failure;  // who tells of one may end right afterwards
-  if (ended.empty() && !timed_out) return failure;
+  if (found) return found;  // who tells of one may end right afterwards
+  if (ended.empty() && !timed_out) return found;
   Loss loss{ended, ended.size() > 1 ? "their processes have ended" : "its process has ended"};
   if (timed_out) loss = loss_of_hosts(layout_, unreachable());
-  if (!loss.ranks.empty()) failure.emplace().set_lost(loss.ranks, loss.reason);
-  return failure;
+  if (!loss.ranks.empty()) found.emplace().failure.set_lost(loss.ranks, loss.reason);
+  return found;
 }
 
 void Heartbeats::ping() noexcept {

@@ -18,7 +18,8 @@ namespace tutti {
 Loss loss_of_hosts(const Layout& layout, std::span<const int> hosts);
 
 /** The other hosts to which the leader of host `own` of `hosts` has connections, in ascending
- * order. Symmetric. */
+ * order. Symmetric. All, if they are few, or else those whose distance is a power of two, either
+ * way round: 2 log2(hosts) of them, and what they pass on is everywhere after log2(hosts) steps. */
 std::vector<int> connected_hosts(int own, int hosts);
 
 /**
@@ -66,6 +67,11 @@ class Heartbeats {
   };
 
   using HasLeft = std::function<bool(int rank)>;
+  /** A failure, and whether another host has found it, and tells all ranks. */
+  struct Found {
+    FailureReport failure{};
+    bool by_another = false;
+  };
 
   /** Of the leader of host `own_host`. `time` outlives it. */
   Heartbeats(Layout layout, int own_host, std::vector<Connection> connections,
@@ -77,7 +83,7 @@ class Heartbeats {
 
   /** What a connection tells: a failure that another host has found, the processes that have ended
    * (a leader's, or all of its host but those that have left), or the hosts that do not answer. */
-  std::optional<FailureReport> look(const HasLeft& has_left);
+  std::optional<Found> look(const HasLeft& has_left);
   /** Tells the other hosts. They get it even if this process ends. */
   void tell(const FailureReport& failure) noexcept;
 

@@ -71,7 +71,13 @@ void Watch::look_after_hosts(Clock::time_point now) {
   if (failure_ || !heartbeats_ || now - last_look_ < kLookInterval) return;
   last_look_ = now;
   const auto has_left = [this](int rank) { return leavers_.contains(rank); };
-  if (const auto failure = heartbeats_->look(has_left)) announce(*failure, Finder::self);
+  const auto found = heartbeats_->look(has_left);
+  if (!found) return;
+  if (found->by_another) {
+    pass_on(found->failure);
+  } else {
+    announce(found->failure, Finder::self);
+  }
 }
 
 void Watch::throw_failure() const {
@@ -206,6 +212,14 @@ void Watch::fail(const FailureReport& report) {
     session_.fail();
   }
   if (heartbeats_) heartbeats_->tell(report);
+}
+
+/** Who found it tells everybody; those next to this rank hear it even if that one ends before. */
+void Watch::pass_on(const FailureReport& report) {
+  fail(report);
+  for (const int rank : layout_->ranks_of(layout_->host_of(rank_))) {
+    if (rank != rank_) messenger_->send(report, members_[static_cast<std::size_t>(rank)]);
+  }
 }
 
 void Watch::announce(const FailureReport& report, Finder finder) {

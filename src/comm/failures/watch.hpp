@@ -131,6 +131,7 @@ class Watch final : private WaitGraph::Lookout {
   void handle(const ControlMessage& message, int source);
   void fail(const FailureReport& report);
   void announce(const FailureReport& report, Finder finder);
+  void pass_on(const FailureReport& report);
   void look_after_hosts(Clock::time_point now);
   void throw_failure() const;
 

@@ -12,7 +12,7 @@ namespace {
 constexpr std::int64_t kKiB = 1024;
 // A longer one would send its rest behind what the batches after it have posted already.
 constexpr std::int64_t kLargestWindow = Wire::kPiece;
-constexpr std::int64_t kSmallestWindow = 4 * kKiB;
+constexpr std::int64_t kSmallestWindow = kKiB;
 constexpr std::int64_t kUnderWay = Wire::kUnderWay;
 /** Windows of a shard in a segment: what a host adds up before the first bytes travel, and hands
  * out after the last have come, is little, and the ranks of a host do not meet too often. */
@@ -20,11 +20,12 @@ constexpr std::int64_t kSegmentWindows = 4;
 constexpr std::int64_t kMostScratch = 32 * kKiB * kKiB;
 
 /** Windows of the same size for all dtypes: whole elements, whole cache lines. */
-std::int64_t window_for(int members) {
+constexpr std::int64_t window_for(int members) {
   const std::int64_t fair =
       kMostScratch / (kUnderWay * members) / HostGroup::kCacheLine * HostGroup::kCacheLine;
   return std::clamp(fair, kSmallestWindow, kLargestWindow);
 }
+static_assert(kUnderWay * 4096 * window_for(4096) <= kMostScratch);
 
 }  // namespace
 
