@@ -54,25 +54,25 @@ def cnn():
                          nn.Linear(500, 10)), torch.randn(BATCH, 1, 28, 28)
 
 
-def mlp():
+def mlp(batch=8):
     """25 M parameters, of which a batch makes little use."""
     return nn.Sequential(nn.Linear(784, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(),
-                         nn.Linear(4096, 1240), nn.ReLU(), nn.Linear(1240, 10)), torch.randn(8, 784)
+                         nn.Linear(4096, 1240), nn.ReLU(), nn.Linear(1240, 10)), torch.randn(batch, 784)
 
 
 def time_training(make, groups, steps, rounds):
     """Images a second of both ranks, by backend; "optimizer" is tutti's DistributedOptimizer instead of
-    DistributedDataParallel."""
+    DistributedDataParallel, "alone" the model without any exchange."""
     from tutti.torch import DistributedOptimizer
 
     models = {}
-    for name, group in {**groups, "optimizer": groups["tutti"]}.items():
+    for name, group in {**groups, "optimizer": groups["tutti"], "alone": None}.items():
         torch.manual_seed(1)
         model, x = make()
         sgd = torch.optim.SGD(model.parameters(), 0.005, momentum=0.9)
         if name == "optimizer":
             sgd = DistributedOptimizer(sgd, model.named_parameters(), group=group)
-        else:
+        elif name != "alone":
             model = DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True)
         models[name] = model, x, sgd
     times = {name: [] for name in models}
@@ -85,7 +85,8 @@ def time_training(make, groups, steps, rounds):
                 nn.functional.cross_entropy(model(x), torch.arange(len(x)) % 10).backward()
                 sgd.step()
             times[name].append(2 * steps * len(x) / (time.perf_counter() - start))
-    first, *others = (list(model.parameters()) for model, _, _ in models.values())
+    first, *others = (list(model.parameters()) for name, (model, _, _) in models.items()
+                      if name != "alone")
     for parameters in others:
         torch.testing.assert_close(parameters, first)
     return {name: statistics.median(values[1:]) for name, values in times.items()}
@@ -106,6 +107,8 @@ def run(rank, port, options):
             groups, 25 * 2**18, 3, options.rounds, True),
         "training, CNN, images/s": lambda: time_training(cnn, groups, 20, options.rounds),
         "training, MLP of 25 M, images/s": lambda: time_training(mlp, groups, 3, options.rounds),
+        "training, MLP of 25 M, batch 1, images/s": lambda: time_training(
+            lambda: mlp(1), groups, 10, options.rounds),
     }
     for what, side in sides.items():
         if options.only in what:
