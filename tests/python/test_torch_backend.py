@@ -6,6 +6,7 @@ import pytest
 
 import tutti
 from torch_group import dist, ranks, torch  # noqa: F401 - ranks is a fixture
+from tutti.torch._work import TELLS_ASYNC
 
 DTYPES = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
           torch.bfloat16, torch.float32, torch.float64]
@@ -182,6 +183,32 @@ def messages(rank, ranks):
 
 def test_messages_come_in_any_order(ranks):
     ranks(messages, 3)
+
+
+def shown(rank, ranks):
+    tensor = torch.ones(5)
+    with torch.autograd.profiler.profile() as profile:
+        dist.all_reduce(tensor)
+        dist.all_reduce(tensor, async_op=True).wait()
+        if rank == 0:
+            dist.send(tensor, 1)
+        else:
+            dist.recv(tensor, 0)
+        with pytest.raises(tutti.InvalidArgument):
+            dist.all_reduce(torch.ones(2), OP.BAND)
+        dist.barrier()
+    names = [event.name for event in profile.function_events if event.name.startswith("tutti:")]
+    assert sorted(names) == sorted(["tutti:all_reduce"] * 3 + ["tutti:barrier"] + [
+        "tutti:recv" if rank else "tutti:send"])
+    with torch.autograd.profiler.profile() as profile:
+        net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+        net(torch.ones(2, 3)).sum().backward()
+    assert "tutti:all_reduce" in [event.name for event in profile.function_events]
+
+
+@pytest.mark.skipif(not TELLS_ASYNC, reason="an older profiler misses what ends on other threads")
+def test_the_profiler_shows_operations(ranks):
+    ranks(shown, 2)
 
 
 def groups(rank, ranks):

@@ -29,7 +29,7 @@ from tutti.torch._tensors import (
     plain,
     reduction,
 )
-from tutti.torch._work import TELLS_ASYNC, TuttiWork, ended, keep, start
+from tutti.torch._work import TELLS_ASYNC, TuttiWork, ended, keep, shown, start
 
 Tensors = List[Tensor]
 
@@ -132,9 +132,10 @@ class ProcessGroupTutti(dist.ProcessGroup):
 
     # How operations run.
 
-    def _do(self, options: Any, tensors: Any, call: Callable[[], Any]) -> Any:
+    def _do(self, name: str, options: Any, tensors: Any, call: Callable[[], Any]) -> Any:
         """Runs `call`, here if the caller is to wait for it anyway; a Work whose result are
-        `tensors`."""
+        `tensors`. PyTorch's profiler shows it by its name."""
+        call = shown(name, call)
         if TELLS_ASYNC and options is not None and not options.asyncOp:
             if self._lane.idle:
                 call()
@@ -152,11 +153,11 @@ class ProcessGroupTutti(dist.ProcessGroup):
             tensors = [tensors]
         given = one(tensors, "all_reduce")
         if given.is_sparse:
-            return keep(self._do(None, tensors,
+            return keep(self._do("all_reduce", None, tensors,
                                  lambda: _sparse.all_reduce(self.communicator, given, op)))
         tensor = plain(given)
         options = opts if hasattr(opts, "asyncOp") else None
-        return keep(self._do(options, tensors, lambda: in_place(
+        return keep(self._do("all_reduce", options, tensors, lambda: in_place(
             tensor, lambda all_of_it: self._reduce_here(all_of_it, op))))
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
@@ -170,7 +171,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
                 if flat.data_ptr() != group[0].data_ptr():
                     into_all(group, lambda all_of_them: all_of_them.copy_(flat))
 
-        return self._do(opts, tensors, call)
+        return self._do("all_reduce_coalesced", opts, tensors, call)
 
     def reduce(self, tensors: Tensors, opts: Any) -> Any:
         tensor = plain(one(tensors, "reduce"))
@@ -180,18 +181,19 @@ class ProcessGroupTutti(dist.ProcessGroup):
             in_place(tensor, lambda all_of_it: self.communicator.reduce(
                 all_of_it, root, None, reduction(op, tensor.dtype), factor_of(op)))
 
-        return self._do(opts, tensors, call)
+        return self._do("reduce", opts, tensors, call)
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         tensor = movable(one(tensors, "broadcast"))
         root = 0 if opts is None else opts.rootRank
-        return keep(self._do(opts, tensors, lambda: in_place(
+        return keep(self._do("broadcast", opts, tensors, lambda: in_place(
             tensor, lambda all_of_it: self.communicator.broadcast(all_of_it, root))))
 
     def allgather(self, outputs: List[Tensors], inputs: Tensors, opts: Any = None) -> Any:
         parts = [movable(part) for part in one(outputs, "output_tensors")]
         tensor = movable(one(inputs, "input_tensors"))
-        return keep(self._do(opts, outputs[0], lambda: self._gather_all(parts, tensor)))
+        return keep(self._do("all_gather", opts, outputs[0],
+                             lambda: self._gather_all(parts, tensor)))
 
     def _gather_all(self, parts: Tensors, tensor: Tensor) -> None:
         if len(parts) != self.size():
@@ -207,7 +209,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
 
     def _allgather_base(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         to, source = movable(output), movable(tensor)
-        return self._do(opts, [output], lambda: into(
+        return self._do("all_gather", opts, [output], lambda: into(
             to, lambda all_of_it: self.communicator.all_gather(source.contiguous(), all_of_it)))
 
     def allgather_coalesced(self, output_lists: List[Tensors], tensors: Tensors,
@@ -219,7 +221,8 @@ class ProcessGroupTutti(dist.ProcessGroup):
             for i, source in enumerate(sources):
                 self._gather_all([parts[i] for parts in lists], source)
 
-        return self._do(opts, [part for parts in output_lists for part in parts], call)
+        return self._do("all_gather_coalesced", opts,
+                        [part for parts in output_lists for part in parts], call)
 
     def allgather_into_tensor_coalesced(self, outputs: Tensors, tensors: Tensors,
                                         opts: Any = None) -> Any:
@@ -230,7 +233,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
                 into(to, lambda all_of_it: self.communicator.all_gather(
                     source.contiguous(), all_of_it))
 
-        return self._do(opts, outputs, call)
+        return self._do("all_gather_coalesced", opts, outputs, call)
 
     def gather(self, outputs: List[Tensors], inputs: Tensors, opts: Any) -> Any:
         root = opts.rootRank
@@ -243,7 +246,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
                 return
             into_all(parts, lambda flat: self.communicator.gather(tensor.contiguous(), flat, root))
 
-        return self._do(opts, outputs[0] if outputs else [], call)
+        return self._do("gather", opts, outputs[0] if outputs else [], call)
 
     def gather_single(self, output: Optional[Tensor], tensor: Tensor, opts: Any) -> Any:
         is_root = self.rank() == opts.rootRank
@@ -254,14 +257,16 @@ class ProcessGroupTutti(dist.ProcessGroup):
         root = opts.rootRank
         to = movable(one(outputs, "output_tensors"))
         parts = [movable(part) for part in one(inputs, "input_tensors")] if inputs else []
-        return self._do(opts, outputs, lambda: into(to, lambda all_of_it: self.communicator.scatter(
-            joined(parts) if self.rank() == root else None, all_of_it, root)))
+        return self._do("scatter", opts, outputs, lambda: into(
+            to, lambda all_of_it: self.communicator.scatter(
+                joined(parts) if self.rank() == root else None, all_of_it, root)))
 
     def reduce_scatter(self, outputs: Tensors, inputs: List[Tensors], opts: Any = None) -> Any:
         to = plain(one(outputs, "output_tensors"))
         parts = [plain(part) for part in one(inputs, "input_tensors")]
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
-        return keep(self._do(opts, outputs, lambda: self._scatter_sum(to, parts, op)))
+        return keep(self._do("reduce_scatter", opts, outputs,
+                             lambda: self._scatter_sum(to, parts, op)))
 
     def _scatter_sum(self, to: Tensor, parts: Tensors, op: Any) -> None:
         counts = [part.numel() for part in parts]
@@ -272,7 +277,8 @@ class ProcessGroupTutti(dist.ProcessGroup):
     def _reduce_scatter_base(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         to, source = plain(output), plain(tensor)
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
-        return self._do(opts, [output], lambda: self._scatter_sum(to, [source], op))
+        return self._do("reduce_scatter", opts, [output],
+                        lambda: self._scatter_sum(to, [source], op))
 
     def reduce_scatter_tensor_coalesced(self, outputs: Tensors, tensors: Tensors,
                                         opts: Any = None) -> Any:
@@ -283,14 +289,14 @@ class ProcessGroupTutti(dist.ProcessGroup):
             for to, source in pairs:
                 self._scatter_sum(to, [source], op)
 
-        return self._do(opts, outputs, call)
+        return self._do("reduce_scatter_coalesced", opts, outputs, call)
 
     def alltoall_base(self, output: Tensor, tensor: Tensor, output_splits: Sequence[int],
                       input_splits: Sequence[int], opts: Any = None) -> Any:
         to, source = movable(output), movable(tensor)
         arriving = self._lengths(to, output_splits, "output_split_sizes")
         leaving = self._lengths(source, input_splits, "input_split_sizes")
-        return self._do(opts, [output], lambda: into(
+        return self._do("all_to_all", opts, [output], lambda: into(
             to, lambda all_of_it: self.communicator.all_to_all(
                 source.contiguous(), all_of_it, None, leaving, arriving)))
 
@@ -313,12 +319,12 @@ class ProcessGroupTutti(dist.ProcessGroup):
         sources = [movable(tensor) for tensor in tensors]
         leaving = [source.numel() for source in sources]
         arriving = [output.numel() for output in to]
-        return self._do(opts, outputs, lambda: into_all(
+        return self._do("all_to_all", opts, outputs, lambda: into_all(
             to, lambda flat: self.communicator.all_to_all(
                 joined(sources), flat, None, leaving, arriving)))
 
     def barrier(self, opts: Any = None) -> Any:
-        return keep(self._do(opts, [], self.communicator.barrier))
+        return keep(self._do("barrier", opts, [], self.communicator.barrier))
 
     def monitored_barrier(self, timeout: Optional[timedelta] = None,
                           wait_all_ranks: bool = False) -> None:
@@ -358,7 +364,8 @@ class ProcessGroupTutti(dist.ProcessGroup):
     # Messages.
 
     def send(self, tensors: Tensors, destination: int, tag: int) -> Any:
-        self._mailbox.send(plain(one(tensors, "send")), destination, tag)
+        tensor = plain(one(tensors, "send"))
+        shown("send", lambda: self._mailbox.send(tensor, destination, tag))()
         return self._ended
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> Any:
@@ -372,7 +379,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
                 tensor.copy_(whole)
             work.end(error)
 
-        wanted = self._mailbox.recv(whole, source, tag, end)
+        wanted = self._mailbox.recv(whole, source, tag, shown("recv", end))
         work.sender = lambda: wanted.sender
         return work
 

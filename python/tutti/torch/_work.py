@@ -31,6 +31,23 @@ def start(lane: Any, tensors: List[torch.Tensor], call: Callable[[], Any]) -> Tu
     return work
 
 
+def shown(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call` as PyTorch's profiler sees it, if one looks on: from now until it has ended, on
+    whatever thread."""
+    if not torch.autograd._profiler_enabled():
+        return call
+    record = torch.autograd.profiler.record_function(f"tutti:{name}")
+    record.__enter__()
+
+    def run(*arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        finally:
+            record.__exit__(None, None, None)
+
+    return run
+
+
 def keep(work: TuttiWork) -> TuttiWork:
     """Keeps the Work of a call that C++ may have made, where it does not do so itself."""
     if not TELLS_ASYNC:
