@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kMostCorrections = std::size_t{1} << 16U;
 constexpr std::int64_t kLanes = 8;
-constexpr std::size_t kSummed = 2048;  // elements of several gradients that are added up at once
+constexpr std::size_t kSummed = 1024;  // elements of several gradients that are added up at once
 
 template <class... Functions>
 struct Overloaded : Functions... {
@@ -42,11 +42,13 @@ float mean_square(const float* gradient, std::int64_t count, float scale) {
   return sum / static_cast<float>(count);
 }
 
-/** The sum of the terms' elements from `begin` on. */
+/** The sum of two or more terms' elements from `begin` on. */
 void add_up(std::span<const float* const> terms, std::int64_t begin, std::int64_t count,
             float* __restrict sum) {
-  std::copy_n(terms.front() + begin, count, sum);
-  for (const float* term : terms.subspan(1)) {
+  const float* const first = terms[0] + begin;
+  const float* const second = terms[1] + begin;
+  for (std::int64_t i = 0; i < count; ++i) sum[i] = first[i] + second[i];
+  for (const float* term : terms.subspan(2)) {
     term += begin;
     for (std::int64_t i = 0; i < count; ++i) sum[i] += term[i];
   }
