@@ -1,12 +1,14 @@
 // What many hosts would do: the code between hosts on simulated ones, beside the alpha-beta bound.
 //
 //     scale_sim --hosts N --ranks R --latency-us L --gbps G --json FILE
-//               [--overhead-ns O] [--timeout-ms T] [--largest BYTES]
+//               [--overhead-ns O] [--timeout-ms T] [--smallest BYTES] [--largest BYTES]
 //
 // JSON Lines: what, hosts, ranks, bytes, us (until the last host is done), bound_us,
-// messages_per_rank, bytes_per_rank. Each host is one process, its leader: what the ranks of a host
-// do among themselves is not in the times, and what its leader sends is divided by `ranks`.
-// Computing takes no time. O is what a message takes on a link besides its bytes.
+// messages_per_rank, bytes_per_rank, checked. Each host is one process, its leader: what the ranks
+// of a host do among themselves is not in the times, and what its leader sends is divided by
+// `ranks`. In `leaving` every rank is a process, or only the leaders if those are too many: then
+// `ranks` is 1. Computing takes no time. O is what a message takes on a link besides its bytes.
+// Sums are checked if all hosts' data have room in memory.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -17,7 +19,6 @@
 #include <fstream>
 #include <functional>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -25,6 +26,8 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/batch.hpp"
+#include "comm/failures/heartbeats.hpp"
 #include "comm/hosts/group.hpp"
 #include "comm/simulation/wire.hpp"
 #include "device/cpu/reduction.hpp"
@@ -49,6 +52,7 @@ struct Options {
   double gbps = 100;
   double overhead_ns = 500;
   int timeout_ms = 5000;
+  std::int64_t smallest = 8;
   std::int64_t largest = std::int64_t{1} << 20;
   std::string json;
 
@@ -78,6 +82,8 @@ Options parse(int argc, char** argv) {
       options.overhead_ns = std::stod(value);
     } else if (name == "--timeout-ms") {
       options.timeout_ms = std::stoi(value);
+    } else if (name == "--smallest") {
+      options.smallest = std::stoll(value);
     } else if (name == "--largest") {
       options.largest = std::stoll(value);
     } else if (name == "--json") {
@@ -90,6 +96,7 @@ Options parse(int argc, char** argv) {
   if (options.hosts < 2 || options.hosts > 4096 || options.ranks < 1) {
     throw tutti::InvalidArgument("--hosts is 2 to 4096, --ranks at least 1");
   }
+  if (options.smallest < 8) throw tutti::InvalidArgument("--smallest is at least 8");
   return options;
 }
 
@@ -100,6 +107,8 @@ struct Row {
   double bound_us;
   double messages_per_rank;
   double bytes_per_rank;
+  int ranks;
+  bool checked = false;
 };
 
 /** What all hosts do at the same time, and what that takes. */
@@ -110,8 +119,9 @@ class Scene {
   static constexpr std::int64_t kMostCopied = 8192;
   static constexpr std::chrono::seconds kBegin{1};
 
-  explicit Scene(const Options& options, std::int64_t most_copied = kMostCopied)
-      : options_(options), cluster_(options.hosts, 1, options.model(), 1, most_copied) {
+  /** Of `processes` a host, which stand for all of its ranks if it is one. */
+  explicit Scene(const Options& options, std::int64_t most_copied = kMostCopied, int processes = 1)
+      : options_(options), cluster_(options.hosts, processes, options.model(), 1, most_copied) {
     cluster_.set_tick(cluster_.network().model().latency);
   }
 
@@ -121,14 +131,17 @@ class Scene {
   /** `act` of every host begins after all have met once. `may_fail`: in PeerLost. */
   Row play(std::string what, std::int64_t bytes, double bound_us, const Act& act,
            bool may_fail = false, bool meet_before = true) {
+    const int processes = cluster_.size();
     Scheduler& scheduler = cluster_.scheduler();
     begin_ = scheduler.now() + kBegin;
     Traffic before;
     Traffic after;
     Scheduler::Time end{};
     scheduler.at(begin_, [&] { before = cluster_.traffic(); });
-    std::vector<int> members(static_cast<std::size_t>(options_.hosts));
-    std::iota(members.begin(), members.end(), 0);
+    std::vector<int> members;
+    for (int host = 0; host < options_.hosts; ++host) {
+      members.push_back(cluster_.layout().ranks_of(host).front());
+    }
     int done = 0;
     std::string error;
     cluster_.start([&](Process& process) {
@@ -142,6 +155,8 @@ class Scene {
         if (may_fail) error = "nobody was lost";
       } catch (const tutti::PeerLost& loss) {
         if (!may_fail) error = loss.what();
+      } catch (const std::logic_error& wrong) {
+        error = wrong.what();
       }
       end = std::max(end, scheduler.now());
       ++done;
@@ -150,7 +165,7 @@ class Scene {
       process.compute(std::chrono::hours(1));
     });
     scheduler.run(begin_ + std::chrono::minutes(30));
-    if (done < options_.hosts - (may_fail ? 1 : 0)) throw tutti::Error(what + " did not end");
+    if (done < processes - (may_fail ? 1 : 0)) throw tutti::Error(what + " did not end");
     if (!error.empty()) throw tutti::Error(what + ": " + error);
     const double ranks = static_cast<double>(options_.hosts) * options_.ranks;
     const auto messages =
@@ -160,7 +175,8 @@ class Scene {
             Microseconds(end - begin_).count(),
             bound_us,
             static_cast<double>(messages) / ranks,
-            static_cast<double>(after.bytes - before.bytes) / ranks};
+            static_cast<double>(after.bytes - before.bytes) / ranks,
+            options_.ranks};
   }
 
  private:
@@ -176,40 +192,145 @@ Row agreement(const Options& options) {
                              [](HostGroup& group, SimulatedWire&) { group.agree(2); });
 }
 
-/** With its agreement, as a communicator calls it: what is short goes along with that. */
-Row all_reduce(const Options& options, std::int64_t bytes) {
-  // All hosts have the same memory: nobody looks at the sums.
-  std::vector<float> data(static_cast<std::size_t>(bytes / 4));
-  const double share = 2.0 * (options.hosts - 1) / options.hosts;
-  const double bound = options.latency_us + wire_us(options, share * static_cast<double>(bytes));
-  const auto contents = std::as_writable_bytes(std::span(data));
-  const auto add = [](std::span<const void* const>) {};
-  // Those that carry data along begin with what is compared.
-  constexpr std::int64_t kMostCarried = std::int64_t{128} << 10;
-  const std::int64_t copied = bytes <= kMostCarried ? tutti::Wire::kPiece : Scene::kMostCopied;
-  return Scene(options, copied)
-      .play("all_reduce", bytes, bound, [&](HostGroup& group, SimulatedWire&) {
-        if (group.carries(bytes, bytes)) {
-          if (!group.agree(2, {contents, bytes}, contents, add)) {
-            throw std::logic_error("the simulated hosts do not agree");
-          }
-          return;
-        }
-        group.agree(2);
-        group.all_reduce(data.data(), std::ssize(data), tutti::DType::f32,
-                         tutti::combine_of(tutti::Reduce::sum, group.size()));
-      });
+/** What a host brings, and the sum of what all do: whole numbers, below 2^24. */
+float brought_by(int host, std::size_t i) {
+  return static_cast<float>(host + 1 + static_cast<int>(i % 7));
+}
+float sum_of(int hosts, std::size_t i) {
+  return static_cast<float>(hosts * (hosts + 1) / 2 + hosts * static_cast<int>(i % 7));
 }
 
-/** From the first message to the first agreement. */
+void add_up(std::span<float> sums, std::span<const void* const> parts) {
+  std::vector<float> result(sums.size());
+  for (const void* part : parts) {
+    const auto* const values = static_cast<const float*>(part);
+    for (std::size_t i = 0; i < result.size(); ++i) result[i] += values[i];
+  }
+  std::copy(result.begin(), result.end(), sums.begin());
+}
+
+/** The data of one host; of all of them where those have no room, and nobody looks at them. */
+class Data {
+ public:
+  Data(std::vector<float>& shared, bool checked) : checked_(checked), data_(shared) {
+    if (checked) own_.resize(shared.size());
+  }
+  std::span<float> values() { return checked_ ? std::span(own_) : std::span(data_); }
+  void fill(int host) {
+    for (std::size_t i = 0; i < own_.size(); ++i) own_[i] = brought_by(host, i);
+  }
+  void check(int hosts) const {
+    for (std::size_t i = 0; i < own_.size(); ++i) {
+      if (own_[i] != sum_of(hosts, i)) throw std::logic_error("a wrong sum");
+    }
+  }
+
+ private:
+  bool checked_;
+  std::vector<float>& data_;
+  std::vector<float> own_;
+};
+
+/** With its agreement, as a communicator calls it: what is short goes along with that. */
+Row all_reduce(const Options& options, std::int64_t bytes) {
+  constexpr std::int64_t kMostData = std::int64_t{256} << 20;  // of all hosts, if they are checked
+  const bool checked = bytes * options.hosts <= kMostData;
+  std::vector<float> shared(static_cast<std::size_t>(bytes / 4));
+  const double share = 2.0 * (options.hosts - 1) / options.hosts;
+  const double bound = options.latency_us + wire_us(options, share * static_cast<double>(bytes));
+  // Those that carry data along begin with what is compared.
+  constexpr std::int64_t kMostCarried = std::int64_t{128} << 10;
+  const bool copies = checked || bytes <= kMostCarried;
+  const auto act = [&](HostGroup& group, SimulatedWire&) {
+    Data data(shared, checked);
+    data.fill(group.position());
+    const std::span<float> values = data.values();
+    if (group.carries(bytes, bytes)) {
+      const auto contents = std::as_writable_bytes(values);
+      const auto add = [&](std::span<const void* const> parts) { add_up(values, parts); };
+      if (!group.agree(2, {contents, bytes}, contents, add)) {
+        throw std::logic_error("the simulated hosts do not agree");
+      }
+    } else {
+      group.agree(2);
+      group.all_reduce(values.data(), std::ssize(values), tutti::DType::f32,
+                       tutti::combine_of(tutti::Reduce::sum, group.size()));
+    }
+    data.check(group.size());
+  };
+  Row row = Scene(options, copies ? tutti::Wire::kPiece : Scene::kMostCopied)
+                .play("all_reduce", bytes, bound, act);
+  row.checked = checked;
+  return row;
+}
+
+/** As the leaders do to connect the hosts: each sends `bytes` bytes to those it has connections to.
+ */
+void exchange_with_connected(HostGroup& group, SimulatedWire& wire, std::size_t bytes) {
+  const std::vector<int> hosts = tutti::connected_hosts(group.position(), group.size());
+  const std::vector<std::byte> own(bytes);
+  std::vector<std::byte> others(bytes * hosts.size());
+  tutti::Batch batch(wire, tutti::Wire::Traffic::point_to_point);
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    const int peer = group.member(static_cast<std::size_t>(hosts[i]));
+    batch.recv(others.data() + i * bytes, std::ssize(own), peer);
+    batch.send(own.data(), std::ssize(own), peer);
+  }
+  batch.wait();
+}
+
+/** The leaders' connections, but for TCP's own messages: endpoints, and then what came of it. */
+void connect_leaders(HostGroup& group, SimulatedWire& wire) {
+  constexpr std::size_t kEndpoint = 192;  // bytes, at most
+  exchange_with_connected(group, wire, kEndpoint);
+  exchange_with_connected(group, wire, 1);
+}
+
+/** Of the layout, which MPI gathers, only the agreement is in it; from there to the first call. */
 Row start_up(const Options& options) {
   return Scene(options).play(
       "start-up", 0, 2 * options.latency_us,
-      [](HostGroup& group, SimulatedWire&) {
+      [](HostGroup& group, SimulatedWire& wire) {
         group.agree(3);
+        connect_leaders(group, wire);
         group.agree(4);
       },
       false, false);
+}
+
+/** Into the hosts with an even number and those with an odd one: the notes of all ranks, then a
+ * wire for each part, and its first agreement. */
+Row split(const Options& options) {
+  constexpr std::int64_t kNote = 140;  // color, key, context, ticket
+  const std::int64_t block = kNote * options.ranks;
+  const double bound =
+      2 * options.latency_us + wire_us(options, static_cast<double>(block * (options.hosts - 1)));
+  Scene scene(options);
+  return scene.play("split", block, bound, [&](HostGroup& group, SimulatedWire& wire) {
+    group.agree(6);
+    const std::vector<std::byte> own(static_cast<std::size_t>(block));
+    std::vector<std::byte> notes(own.size() * static_cast<std::size_t>(group.size()));
+    group.all_gather(own, notes);
+    std::vector<int> members;
+    for (int host = group.position() % 2; host < group.size(); host += 2) members.push_back(host);
+    SimulatedWire part_wire(scene.cluster().process(wire.rank()), 2, wire.timeout());
+    part_wire.connect();
+    HostGroup part(part_wire, members);
+    part.agree(7);
+    connect_leaders(part, part_wire);
+    part.agree(8);
+  });
+}
+
+/** Until all ranks know that all have left. */
+Row leaving(const Options& options) {
+  constexpr int kMostProcesses = 1024;  // each has something on each other one
+  Options simulated = options;
+  if (options.hosts * options.ranks > kMostProcesses) simulated.ranks = 1;
+  return Scene(simulated, Scene::kMostCopied, simulated.ranks)
+      .play(
+          "leaving", 0, options.latency_us, [](HostGroup&, SimulatedWire& wire) { wire.leave(); },
+          false, false);
 }
 
 /** A host is lost in an agreement: until all others know. */
@@ -235,9 +356,11 @@ void write(const Options& options, const Row& row, std::ofstream* json) {
   std::array<char, 512> line{};
   std::snprintf(line.data(), line.size(),
                 R"({"what": "%s", "hosts": %d, "ranks": %d, "bytes": %lld, "us": %.3f, )"
-                R"("bound_us": %.3f, "messages_per_rank": %.3f, "bytes_per_rank": %.1f})",
-                row.what.c_str(), options.hosts, options.ranks, static_cast<long long>(row.bytes),
-                row.us, row.bound_us, row.messages_per_rank, row.bytes_per_rank);
+                R"("bound_us": %.3f, "messages_per_rank": %.3f, "bytes_per_rank": %.1f, )"
+                R"("checked": %s})",
+                row.what.c_str(), options.hosts, row.ranks, static_cast<long long>(row.bytes),
+                row.us, row.bound_us, row.messages_per_rank, row.bytes_per_rank,
+                row.checked ? "true" : "false");
   *json << line.data() << std::endl;
 }
 
@@ -251,10 +374,13 @@ void run(const Options& options) {
               options.hosts, options.ranks, options.latency_us, options.gbps, "what", "bytes", "us",
               "bound us", "messages/rank", "bytes/rank");
   write(options, agreement(options), json);
-  for (std::int64_t bytes = 8; bytes <= options.largest; bytes = bytes == 8 ? 1024 : bytes * 4) {
+  for (std::int64_t bytes = options.smallest; bytes <= options.largest;
+       bytes = bytes == 8 ? 1024 : bytes * 4) {
     write(options, all_reduce(options, bytes), json);
   }
   write(options, start_up(options), json);
+  write(options, split(options), json);
+  write(options, leaving(options), json);
   write(options, lost_host(options, "process killed", options.latency_us, &Cluster::kill), json);
   write(options, lost_host(options, "host crashed", options.timeout_ms * 1e3, &Cluster::crash),
         json);
