@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <numeric>
+#include <random>
 
 #include "support/elements.hpp"
 
@@ -83,9 +85,13 @@ bool take_turns(Communicator& comm, std::vector<Variant>& variants, double secon
     if (!check(comm, variant)) return false;
   }
   double wrong = 0;
+  std::vector<std::size_t> order(variants.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::minstd_rand random;  // alike on all ranks
   const auto round = [&](int number, bool counts) {
-    for (std::size_t i = 0; i < variants.size(); ++i) {
-      Variant& variant = variants[(i + static_cast<std::size_t>(number)) % variants.size()];
+    std::shuffle(order.begin(), order.end(), random);
+    for (const std::size_t next : order) {
+      Variant& variant = variants[next];
       const double spent = sample(comm, variant, Pattern{1 + number % 3, 1});
       wrong = std::min(wrong, spent);
       if (counts) variant.seconds.push_back(spent);

@@ -21,10 +21,11 @@ struct Variant {
 };
 
 /**
- * Times the variants in turns for about `seconds`, five rounds at least, after a warm-up. Every
- * rank rewrites its data before each operation, and reads and checks it afterwards. Below 4 KiB a
- * loop of operations is timed together with the rewriting. Collective over MPI_COMM_WORLD, which
- * must be the ranks of `comm`. False if a result was wrong on any rank; says so on stderr.
+ * Times the variants in turns for about `seconds`, five rounds at least, after a warm-up, each
+ * round in an order of its own: what one leaves behind meets all others. Every rank rewrites its
+ * data before each operation, and reads and checks it afterwards. Below 4 KiB a loop of operations
+ * is timed together with the rewriting. Collective over MPI_COMM_WORLD, which must be the ranks of
+ * `comm`. False if a result was wrong on any rank; says so on stderr.
  */
 bool take_turns(Communicator& comm, std::vector<Variant>& variants, double seconds);
 
