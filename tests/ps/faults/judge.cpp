@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdint>
 #include <filesystem>
 #include <vector>
 
+#include "ps/table/place.hpp"
 #include "ps/unit/stored_job.hpp"
 #include "rig/processes.hpp"
 #include "support/folder.hpp"
@@ -32,11 +34,12 @@ class Processes {
  public:
   Processes(const Trial& trial, Board& board) : trial_(trial), board_(board) {
     meeting_.folder = folder_.path();
-    // Addresses that are this trial's alone, so ports are free.
-    const int own = ::getpid() * 7 + trial.number;
-    const std::string host = "127." + std::to_string(128 + own / 65536 % 100) + "." +
-                             std::to_string(own / 256 % 256) + "." + std::to_string(1 + own % 254) +
-                             ":";
+    // Addresses that are this trial's alone, so ports are free: whatever other programs run.
+    const std::uint64_t own = mix64((static_cast<std::uint64_t>(::getpid()) << 32U) +
+                                    static_cast<std::uint64_t>(trial.number));
+    const std::string host = "127." + std::to_string(128 + own % 100) + "." +
+                             std::to_string(own / 100 % 256) + "." +
+                             std::to_string(1 + own / 25'600 % 254) + ":";
     for (int server = 0; server < trial.servers; ++server) {
       meeting_.endpoints += (server > 0 ? "," : "") + host + std::to_string(36'000 + server);
     }
