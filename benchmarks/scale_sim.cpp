@@ -197,7 +197,8 @@ float brought_by(int host, std::size_t i) {
   return static_cast<float>(host + 1 + static_cast<int>(i % 7));
 }
 float sum_of(int hosts, std::size_t i) {
-  return static_cast<float>(hosts * (hosts + 1) / 2 + hosts * static_cast<int>(i % 7));
+  const int all_hosts = hosts * (hosts + 1) / 2;
+  return static_cast<float>(all_hosts + hosts * static_cast<int>(i % 7));
 }
 
 void add_up(std::span<float> sums, std::span<const void* const> parts) {

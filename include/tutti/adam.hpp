@@ -41,6 +41,10 @@ class Adam : public BuiltInOptimizer<AdamOptions> {
   Adam& operator=(Adam&&) noexcept;
   ~Adam() override;
 
+  /** Take effect with the next update, whose means are corrected as if they had always been these.
+   * Throws InvalidArgument, and changes neither, unless both are at least 0 and below 1. */
+  void set_betas(float beta1, float beta2);
+
   void resize(std::int64_t elements) override;
   void update(std::span<const ParameterRange> ranges) override;
   /** The arrays m as "exp_avg" and v as "exp_avg_sq", and the number "steps". */

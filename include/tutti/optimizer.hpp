@@ -117,6 +117,10 @@ class SGD final : public BuiltInOptimizer<SgdOptions> {
   SGD& operator=(SGD&&) noexcept;
   ~SGD() override;
 
+  /** Takes effect with the next update. Throws InvalidArgument if negative or not finite, and where
+   * it would be zero and was not, or was zero: then no momentum is kept. */
+  void set_momentum(float momentum);
+
   void resize(std::int64_t elements) override;
   void update(std::span<const ParameterRange> ranges) override;
   OptimizerState state() const override;

@@ -29,6 +29,7 @@ auto option() {
 }
 
 Betas betas_of(const Adam& adam) { return {adam.options().beta1, adam.options().beta2}; }
+void set_betas(Adam& adam, const Betas& betas) { adam.set_betas(betas.first, betas.second); }
 
 void bind_sgd(py::module_& module) {
   const SgdOptions defaults;
@@ -47,8 +48,8 @@ void bind_sgd(py::module_& module) {
            py::arg("dampening") = defaults.dampening,
            py::arg("weight_decay") = defaults.weight_decay, py::arg("nesterov") = defaults.nesterov)
       .def_property("lr", option<SGD, &SgdOptions::lr>(), &SGD::set_lr, kLr)
-      .def_property_readonly("momentum", option<SGD, &SgdOptions::momentum>(),
-                             "How much of m is kept in an update.")
+      .def_property("momentum", option<SGD, &SgdOptions::momentum>(), &SGD::set_momentum,
+                    "How much of m is kept in an update; from and to 0 it cannot change.")
       .def_property_readonly("dampening", option<SGD, &SgdOptions::dampening>(),
                              "How much of d is left out of m, after the first update.")
       .def_property_readonly("weight_decay", option<SGD, &SgdOptions::weight_decay>(), kDecay)
@@ -73,7 +74,7 @@ void bind_adam(py::module_& module) {
            py::arg("eps") = defaults.eps, py::arg("weight_decay") = defaults.weight_decay)
       .def_property_readonly("weight_decay", option<Adam, &AdamOptions::weight_decay>(), kDecay)
       .def_property("lr", option<Adam, &AdamOptions::lr>(), &Adam::set_lr, kLr)
-      .def_property_readonly("betas", betas_of, "How much of m and of v is kept in an update.")
+      .def_property("betas", betas_of, set_betas, "How much of m and of v is kept in an update.")
       .def_property_readonly("eps", option<Adam, &AdamOptions::eps>(), kEps);
 }
 

@@ -253,8 +253,7 @@ class SGD(Optimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
     ) -> None: ...
-    @property
-    def momentum(self) -> float: ...
+    momentum: float
     @property
     def dampening(self) -> float: ...
     @property
@@ -270,8 +269,7 @@ class Adam(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None: ...
-    @property
-    def betas(self) -> Tuple[float, float]: ...
+    betas: Tuple[float, float]
     @property
     def eps(self) -> float: ...
     @property

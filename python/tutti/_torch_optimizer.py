@@ -1,5 +1,5 @@
 """What PyTorch expects of an optimiser, of a DistOpt: param_groups, state_dict, and a
-torch.optim.Optimizer for schedulers of learning rates. PyTorch itself is never imported here."""
+torch.optim.Optimizer for schedulers. PyTorch itself is never imported here."""
 
 from __future__ import annotations
 
@@ -20,14 +20,30 @@ def _options_of(opt: Optimizer) -> Dict[str, Any]:
     return {name: getattr(opt, name) for name in dict.fromkeys(names)}
 
 
+def _changeable(opt: Optimizer) -> List[str]:
+    """Which of an optimiser's options can be written."""
+    return [name for name in _options_of(opt) if getattr(type(opt), name).fset is not None]
+
+
+def _plain(value: Any) -> Any:
+    """A number or a tuple of numbers, in Python's own types: not a tensor, say."""
+    return tuple(map(float, value)) if isinstance(value, (tuple, list)) else float(value)
+
+
+def _as_ours(value: Any) -> Any:
+    """With the digits that an optimiser keeps."""
+    return numpy.float32(_plain(value))
+
+
 class Group(Dict[str, Any]):
-    """The one group of a DistOpt's parameters: its options, of which "lr" can be written, and what
-    else a scheduler keeps there."""
+    """The one group of a DistOpt's parameters: its options, of which the learning rate, momentum and
+    betas can be written, and what else a scheduler keeps there."""
 
     def __init__(self, opt: Optimizer, parameters: List[Any]) -> None:
         super().__init__(params=parameters, **_options_of(opt))
         self._opt = opt
         self._options = frozenset(_options_of(opt))
+        self.changeable = _changeable(opt)
 
     def __getitem__(self, key: str) -> Any:
         self.refresh()
@@ -35,8 +51,8 @@ class Group(Dict[str, Any]):
 
     def __setitem__(self, key: str, value: Any) -> None:
         self.check(key, value)
-        if key == "lr":
-            self._opt.lr = float(value)
+        if key in self.changeable:
+            setattr(self._opt, key, _plain(value))
         super().__setitem__(key, value)
 
     def update(self, *others: Any, **values: Any) -> None:
@@ -44,8 +60,15 @@ class Group(Dict[str, Any]):
         wanted = dict(*others, **values)
         for key, value in wanted.items():
             self.check(key, value)
-        if "lr" in wanted:
-            self["lr"] = wanted.pop("lr")  # first, since it may still be refused
+        options = {key: wanted.pop(key) for key in self.changeable if key in wanted}
+        earlier = {key: self[key] for key in options}
+        try:
+            for key, value in options.items():
+                self[key] = value  # which the optimiser itself may still refuse
+        except BaseException:
+            for key, value in earlier.items():
+                self[key] = value
+            raise
         for key, value in wanted.items():
             self[key] = value
 
@@ -54,25 +77,28 @@ class Group(Dict[str, Any]):
         return self
 
     def check(self, key: str, value: Any) -> None:
-        """Refuses another value of an option that cannot change, and a learning rate that is no
-        number."""
+        """Refuses another value of an option that cannot change, and one of another kind."""
         if key not in self._options:
             return
         own = getattr(self._opt, key)
         try:
-            as_ours = numpy.float32(float(value) if key == "lr" else value)
+            wanted = _as_ours(value)
         except (TypeError, ValueError, OverflowError):
+            wanted = None
+        if wanted is None or numpy.shape(wanted) != numpy.shape(own):
             raise InvalidArgument(f"param_groups[0]['{key}'] is {own} and cannot become {value!r}, "
-                                  "which is of another kind") from None
-        if key != "lr" and not numpy.array_equal(as_ours, numpy.float32(own)):
-            raise InvalidArgument(f"param_groups[0]['{key}'] is {own} and cannot become {value}: of a "
-                                  "DistOpt's options only lr changes")
+                                  "which is of another kind")
+        if key not in self.changeable and not numpy.array_equal(wanted, _as_ours(own)):
+            raise InvalidArgument(f"param_groups[0]['{key}'] is {own} and cannot become {value}: of this "
+                                  f"DistOpt's options only {' and '.join(self.changeable)} can change")
 
     def refresh(self) -> None:
-        """Has the learning rate that was set otherwise. One that was set here keeps the digits that
-        float32 does not have, since schedulers multiply it again and again."""
-        if numpy.float32(float(super().__getitem__("lr"))) != numpy.float32(self._opt.lr):
-            super().__setitem__("lr", self._opt.lr)
+        """Has the options that were set otherwise. Those that were set here keep the digits that
+        float32 does not have, since schedulers multiply them again and again."""
+        for key in self.changeable:
+            own = getattr(self._opt, key)
+            if not numpy.array_equal(_as_ours(super().__getitem__(key)), _as_ours(own)):
+                super().__setitem__(key, own)
 
 
 def state_dict_of(state: State, group: Group) -> Dict[str, Any]:
@@ -97,12 +123,12 @@ def load(dist: Any, state_dict: Any, group: Group) -> None:
     options = {key: value for key, value in groups[0].items() if key != "params"}
     for key, value in options.items():
         group.check(key, value)
-    earlier = group["lr"]
-    group["lr"] = options["lr"]  # which only the optimiser itself can check
+    earlier = {key: group[key] for key in group.changeable}
+    group.update({key: options[key] for key in group.changeable if key in options})
     try:
         dist.load_state(state_dict["state"])
     except BaseException:
-        group["lr"] = earlier
+        group.update(earlier)
         raise
     group.update(options)
 
@@ -115,7 +141,7 @@ def make_optimizer(dist: Any, parameters: List[Any]) -> Any:
                               "register_parameters(model)")
 
     class TorchOptimizer(torch.optim.Optimizer):  # type: ignore[misc,name-defined]
-        """A DistOpt, for schedulers: they read and write its learning rate."""
+        """A DistOpt, for schedulers: they read and write its options."""
 
         def __init__(self) -> None:
             self._dist: Any = None

@@ -153,30 +153,41 @@ SCHEDULERS = {
     "StepLR": lambda one: torch.optim.lr_scheduler.StepLR(one, 2, gamma=0.3),
     "CosineAnnealingLR": lambda one: torch.optim.lr_scheduler.CosineAnnealingLR(one, T_max=5),
     "LambdaLR": lambda one: torch.optim.lr_scheduler.LambdaLR(one, lambda epoch: 1 / (1 + epoch)),
-    "OneCycleLR": lambda one: torch.optim.lr_scheduler.OneCycleLR(one, 0.5, total_steps=9,
-                                                                  cycle_momentum=False),
+    "OneCycleLR": lambda one: torch.optim.lr_scheduler.OneCycleLR(one, 0.5, total_steps=9),
+    "CyclicLR": lambda one: torch.optim.lr_scheduler.CyclicLR(
+        one, 0.01, 0.1, step_size_up=3, cycle_momentum="momentum" in one.defaults),
+}
+OPTIMISERS = {
+    "SGD": (lambda: opt.SGD(lr=0.1, momentum=0.5), lambda of: torch.optim.SGD(of, 0.1, momentum=0.5)),
+    "Adam": (lambda: opt.Adam(lr=0.1), lambda of: torch.optim.Adam(of, 0.1)),
+    "AdamW": (lambda: opt.AdamW(lr=0.1), lambda of: torch.optim.AdamW(of, 0.1)),
 }
 
 
+@pytest.mark.parametrize("rule", OPTIMISERS)
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_schedulers_of_learning_rates(comm, name):
+def test_schedulers(comm, name, rule):
     model, reference = mlp(), mlp()
-    dist = opt.DistOpt(opt.SGD(lr=0.1, momentum=0.5), communicator=comm)
+    make, make_theirs = OPTIMISERS[rule]
+    dist = opt.DistOpt(make(), communicator=comm)
     with pytest.raises(tutti.InvalidArgument, match="register_parameters"):
         dist.torch_optimizer()
     dist.register_parameters(model)
-    sgd = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=0.5)
+    other = make_theirs(reference.parameters())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ours, theirs = (SCHEDULERS[name](one) for one in (dist.torch_optimizer(), sgd))
+        ours, theirs = (SCHEDULERS[name](one) for one in (dist.torch_optimizer(), other))
         for step in range(8):
             dist(model(batch(0, step)).square().mean())
-            sgd.zero_grad()
+            other.zero_grad()
             reference(batch(0, step)).square().mean().backward()
-            sgd.step()
+            other.step()
             ours.step()
             theirs.step()
-            assert dist.opt.lr == pytest.approx(sgd.param_groups[0]["lr"], rel=1e-6)
+            for option in ("lr", "momentum" if rule == "SGD" else "betas"):
+                expected = other.param_groups[0][option]
+                assert getattr(dist.opt, option) == pytest.approx(expected, rel=1e-6)
+                assert dist.param_groups[0][option] == pytest.approx(expected)
             assert ours.get_last_lr() == pytest.approx(theirs.get_last_lr())
     for one, two in zip(model.parameters(), reference.parameters()):
         torch.testing.assert_close(one, two)
@@ -195,8 +206,18 @@ def test_the_group_of_parameters(comm):
     assert dist.opt.lr == pytest.approx(0.1, rel=1e-7) and group["lr"] == 0.1
     dist.opt.lr = 0.5
     assert group["lr"] == 0.5 and dict(dist.param_groups[0])["lr"] == 0.5
-    with pytest.raises(tutti.InvalidArgument, match=r"\['betas'\] is \(0.5, 0.75\) and cannot become"):
-        group["betas"] = (0.5, 0.5)
+    with pytest.raises(tutti.InvalidArgument, match=r"\['eps'\] .* cannot become 1: .* only lr and betas"):
+        group["eps"] = 1
+    group["betas"] = [0.25, 0.75]
+    assert dist.opt.betas == (0.25, 0.75)
+    dist.opt.betas = (0.5, 0.5)
+    assert group["betas"] == (0.5, 0.5)
+    with pytest.raises(tutti.InvalidArgument, match="beta2 is 1,"):
+        group.update(lr=0.125, betas=(0.25, 1))
+    assert (dist.opt.lr, group["lr"], dist.opt.betas, group["betas"]) == (0.5, 0.5, (0.5, 0.5), (0.5, 0.5))
+    for bad in (0.5, (0.5,), (0.5, 0.5, 0.5), (0.5, "fast")):
+        with pytest.raises(tutti.InvalidArgument, match=r"\['betas'\] is .* of another kind"):
+            group["betas"] = bad
     with pytest.raises(tutti.InvalidArgument, match="lr is -1"):
         group["lr"] = -1
     group["betas"] = (0.5, 0.75)
@@ -205,7 +226,7 @@ def test_the_group_of_parameters(comm):
     assert dist.opt.lr == 0.25 and group["lr"] == 0.25
     group |= {"lr": 0.125, "initial_lr": 1}
     assert dist.opt.lr == 0.125 and group["initial_lr"] == 1
-    for bad, message in (({"lr": 0.5, "betas": 2}, r"\['betas'\] is .* become 2:"),
+    for bad, message in (({"lr": 0.5, "betas": 2}, r"\['betas'\] is .* become 2,"),
                          ({"initial_lr": 2, "lr": -1}, "lr is -1"),
                          ({"initial_lr": 2, "lr": "fast"}, r"\['lr'\] is 0.125 and .* 'fast'"),
                          ({"initial_lr": 2, "eps": None}, r"\['eps'\] is .* become None")):

@@ -150,6 +150,19 @@ TEST(AdaptiveOptimizers, TheLearningRateTakesEffectWithTheNextUpdate) {
   check(adagrad);
 }
 
+TEST(AdaptiveOptimizers, BetasTakeEffectWithTheNextUpdate) {
+  Adam adam(AdamOptions{.lr = 1.0F, .beta1 = 0.5F, .beta2 = 0.5F, .eps = 0.0F});
+  adam.resize(1);
+  Numbers parameter{0.0F};
+  update(adam, parameter, {1.0F});  // m and v are 0.5
+  adam.step();
+  adam.set_betas(0.0F, 0.75F);
+  update(adam, parameter, {2.0F});  // m is 2, v 1.375, of which 1 - 0.75^2 is the correction
+  EXPECT_NEAR(parameter[0], -1.0F - 2.0F / std::sqrt(1.375F / 0.4375F), 1e-6F);
+  EXPECT_EQ(adam.options().beta1, 0.0F);
+  EXPECT_EQ(adam.options().beta2, 0.75F);
+}
+
 TEST(AdaptiveOptimizers, TheStepsOfAdamAreCorrectedForTheirNumber) {
   Adam adam(AdamOptions{.lr = 0.5F, .eps = 0.0F});
   adam.resize(1);
@@ -197,6 +210,8 @@ TEST(AdaptiveOptimizers, BadOptionsAreRefused) {
   Adam good(AdamOptions{.lr = 0.5F});
   expect_refused("lr", "-1", [&] { good.set_lr(-1.0F); });
   EXPECT_EQ(good.options().lr, 0.5F);
+  expect_refused("beta2", "1", [&] { good.set_betas(0.5F, 1.0F); });
+  EXPECT_EQ(good.options().beta1, 0.9F);
 }
 
 TEST(AdaptiveOptimizers, BadRangesAreRefusedAndChangeNothing) {

@@ -212,6 +212,17 @@ TEST(Sgd, LearningRateTakesEffectWithTheNextUpdate) {
   EXPECT_EQ(sgd.options().lr, 0.25F);
 }
 
+TEST(Sgd, MomentumTakesEffectWithTheNextUpdate) {
+  SGD sgd({.lr = 1.0F, .momentum = 0.5F});
+  sgd.resize(1);
+  Floats parameter{0.0F};
+  update(sgd, parameter, {1.0F});
+  sgd.set_momentum(0.25F);
+  update(sgd, parameter, {1.0F});
+  EXPECT_EQ(parameter[0], -2.25F);
+  EXPECT_EQ(sgd.options().momentum, 0.25F);
+}
+
 /** The message of the InvalidArgument that `action` throws. */
 std::string refusal(const std::function<void()>& action) {
   try {
@@ -242,6 +253,11 @@ TEST(Sgd, BadOptionsAreRefused) {
   SGD sgd({.lr = 0.5F});
   expect_refusal("lr", "-1", [&] { sgd.set_lr(-1.0F); });
   EXPECT_EQ(sgd.options().lr, 0.5F);
+  expect_refusal("momentum", "nan", [&] { sgd.set_momentum(kNan); });
+  expect_refusal("momentum is 0", "become 0.5", [&] { sgd.set_momentum(0.5F); });
+  SGD heavy({.momentum = 0.5F});
+  expect_refusal("momentum is 0.5", "become 0", [&] { heavy.set_momentum(0.0F); });
+  EXPECT_EQ(heavy.options().momentum, 0.5F);
   expect_refusal("elements", "-3", [&] { sgd.resize(-3); });
 }
 

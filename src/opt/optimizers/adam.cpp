@@ -45,6 +45,13 @@ Adam::Adam(Adam&&) noexcept = default;
 Adam& Adam::operator=(Adam&&) noexcept = default;
 Adam::~Adam() = default;
 
+void Adam::set_betas(float beta1, float beta2) {
+  check_decay("beta1", beta1);
+  check_decay("beta2", beta2);
+  options_.beta1 = beta1;
+  options_.beta2 = beta2;
+}
+
 AdamW::AdamW(const AdamWOptions& options)
     : Adam({options.lr, options.beta1, options.beta2, options.eps, options.weight_decay},
            Decay::off_parameters, "AdamWOptions") {}

@@ -47,6 +47,15 @@ SGD::SGD(SGD&&) noexcept = default;
 SGD& SGD::operator=(SGD&&) noexcept = default;
 SGD::~SGD() = default;
 
+void SGD::set_momentum(float momentum) {
+  check_rate("momentum", momentum);
+  if ((momentum == 0.0F) != (options_.momentum == 0.0F)) {
+    throw InvalidArgument("momentum is " + number_text(options_.momentum) + " and cannot become " +
+                          number_text(momentum) + ": without momentum none is kept");
+  }
+  options_.momentum = momentum;
+}
+
 void SGD::resize(std::int64_t elements) {
   check_elements(elements);
   const bool keeps_momentum = options_.momentum != 0.0F;
