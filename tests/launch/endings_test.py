@@ -132,7 +132,7 @@ touch told
 # Until the other server and all else of the job is gone, and a killer would have come.
 sleep 2
 echo saved""")
-        result = self.run_job("--server_num", 2, "--worker_num", 1, "--grace", 0.2, script)
+        result = self.run_job("--server_num", 2, "--worker_num", 1, "--grace", 1, script)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(result.job.log("server.0"), b"saved\n")
         self.assertEqual(result.job.log("server.1"), b"asked\n")
