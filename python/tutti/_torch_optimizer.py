@@ -52,7 +52,8 @@ class Group(Dict[str, Any]):
     def __setitem__(self, key: str, value: Any) -> None:
         self.check(key, value)
         if key in self.changeable:
-            setattr(self._opt, key, _plain(value))
+            value = _plain(value)
+            setattr(self._opt, key, value)
         super().__setitem__(key, value)
 
     def update(self, *others: Any, **values: Any) -> None:

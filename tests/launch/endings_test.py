@@ -126,7 +126,8 @@ if [ $TUTTI_ROLE = worker ]; then
     while [ ! -e told ]; do sleep 0.01; done
     exit 0
 fi
-if [ $TUTTI_ROLE_INDEX = 1 ]; then while :; do sleep 0.01; done; fi
+if [ $TUTTI_ROLE_INDEX = 1 ]; then touch trapped; while :; do sleep 0.01; done; fi
+while [ ! -e trapped ]; do sleep 0.01; done
 echo 'ends by itself' >&$TUTTI_PROGRESS_FD
 touch told
 # Until the other server and all else of the job is gone, and a killer would have come.

@@ -374,12 +374,17 @@ class ProcessGroupTutti(dist.ProcessGroup):
             tensor, memory_format=torch.contiguous_format)
         work = TuttiWork(tensors)
 
-        def end(error: Optional[BaseException]) -> None:
+        def take(error: Optional[BaseException]) -> None:
             if error is None and whole is not tensor:
                 tensor.copy_(whole)
+
+        show = shown("recv", take)
+
+        def end(error: Optional[BaseException]) -> None:
+            show(error)
             work.end(error)
 
-        wanted = self._mailbox.recv(whole, source, tag, shown("recv", end))
+        wanted = self._mailbox.recv(whole, source, tag, end)
         work.sender = lambda: wanted.sender
         return work
 

@@ -38,12 +38,14 @@ def shown(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         return call
     record = torch.autograd.profiler.record_function(f"tutti:{name}")
     record.__enter__()
+    ended: Any = torch.futures.Future()
+    record._call_end_callbacks_on_future(ended)  # which knows this thread's profiler on any other
 
     def run(*arguments: Any) -> Any:
         try:
             return call(*arguments)
         finally:
-            record.__exit__(None, None, None)
+            ended.set_result(None)
 
     return run
 

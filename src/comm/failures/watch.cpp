@@ -169,11 +169,15 @@ RecycledVector<int> Watch::leavers(std::span<const int> ranks) {
 
 RecycledVector<int> Watch::leavers(std::span<const int> ranks, Wire::Side side) {
   const std::lock_guard lock(mutex_);
+  const auto has_all = [this](int rank, const MessageCounts::Sent& sent, Wire::Side of) {
+    return counts_.has_all(rank, sent, static_cast<std::size_t>(of));
+  };
   RecycledVector<int> found;
   std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(found), [&](int rank) {
     const auto leaver = leavers_.find(rank);
-    return leaver != leavers_.end() &&
-           counts_.has_all(rank, leaver->second, static_cast<std::size_t>(side));
+    if (leaver == leavers_.end() || !has_all(rank, leaver->second, side)) return false;
+    // Who receives may send as well, and wait for replies.
+    return side != Wire::Side::recv || has_all(rank, leaver->second, Wire::Side::send);
   });
   return found;
 }

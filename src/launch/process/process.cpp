@@ -229,12 +229,15 @@ int signal_descendants(int signal, const std::set<pid_t>& except) {
 }
 
 void stop_descendants() {
-  constexpr int kMostLooks = 200;    // who starts processes for longer than that is not stopped
-  constexpr int kLooksOfAFork = 50;  // one that waits this long in state D waits in vfork()
+  constexpr std::chrono::milliseconds kLongest{
+      3000};  // who starts others for longer is not stopped
+  constexpr std::chrono::milliseconds kLongestFork{100};  // longer in state D is a wait in vfork()
+  const auto begin = std::chrono::steady_clock::now();
+  const auto takes = [begin] { return std::chrono::steady_clock::now() - begin; };
   std::set<pid_t> told;
-  for (int look = 0; look < kMostLooks; ++look) {
+  while (takes() < kLongest) {
     // One that has not stopped yet may be about to start another, which this look would not see.
-    const char* stopped = look < kLooksOfAFork ? "TtZX" : "TtZXD";
+    const char* stopped = takes() < kLongestFork ? "TtZX" : "TtZXD";
     bool settled = std::ranges::all_of(
         told, [stopped](pid_t process) { return is_in_states(process, stopped); });
     for (const pid_t process : descendants()) {
