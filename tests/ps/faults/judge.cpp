@@ -34,7 +34,7 @@ class Processes {
  public:
   Processes(const Trial& trial, Board& board) : trial_(trial), board_(board) {
     meeting_.folder = folder_.path();
-    // Addresses that are this trial's alone, so ports are free: whatever other programs run.
+    // Addresses that are this trial's alone, as good as certainly, so ports are free.
     const std::uint64_t own = mix64((static_cast<std::uint64_t>(::getpid()) << 32U) +
                                     static_cast<std::uint64_t>(trial.number));
     const std::string host = "127." + std::to_string(128 + own % 100) + "." +
