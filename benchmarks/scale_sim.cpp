@@ -1,7 +1,7 @@
 // What many hosts would do: the code between hosts on simulated ones, beside the alpha-beta bound.
 //
 //     scale_sim --hosts N --ranks R --latency-us L --gbps G --json FILE
-//               [--overhead-ns O] [--timeout-ms T] [--smallest BYTES] [--largest BYTES]
+//               [--overhead-ns O] [--timeout-ms T] [--largest BYTES]
 //
 // JSON Lines: what, hosts, ranks, bytes, us (until the last host is done), bound_us,
 // messages_per_rank, bytes_per_rank, checked. Each host is one process, its leader: what the ranks
@@ -52,7 +52,6 @@ struct Options {
   double gbps = 100;
   double overhead_ns = 500;
   int timeout_ms = 5000;
-  std::int64_t smallest = 8;
   std::int64_t largest = std::int64_t{1} << 20;
   std::string json;
 
@@ -82,8 +81,6 @@ Options parse(int argc, char** argv) {
       options.overhead_ns = std::stod(value);
     } else if (name == "--timeout-ms") {
       options.timeout_ms = std::stoi(value);
-    } else if (name == "--smallest") {
-      options.smallest = std::stoll(value);
     } else if (name == "--largest") {
       options.largest = std::stoll(value);
     } else if (name == "--json") {
@@ -96,7 +93,6 @@ Options parse(int argc, char** argv) {
   if (options.hosts < 2 || options.hosts > 4096 || options.ranks < 1) {
     throw tutti::InvalidArgument("--hosts is 2 to 4096, --ranks at least 1");
   }
-  if (options.smallest < 8) throw tutti::InvalidArgument("--smallest is at least 8");
   return options;
 }
 
@@ -375,8 +371,7 @@ void run(const Options& options) {
               options.hosts, options.ranks, options.latency_us, options.gbps, "what", "bytes", "us",
               "bound us", "messages/rank", "bytes/rank");
   write(options, agreement(options), json);
-  for (std::int64_t bytes = options.smallest; bytes <= options.largest;
-       bytes = bytes == 8 ? 1024 : bytes * 4) {
+  for (std::int64_t bytes = 8; bytes <= options.largest; bytes = bytes == 8 ? 1024 : bytes * 4) {
     write(options, all_reduce(options, bytes), json);
   }
   write(options, start_up(options), json);

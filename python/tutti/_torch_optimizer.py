@@ -20,11 +20,6 @@ def _options_of(opt: Optimizer) -> Dict[str, Any]:
     return {name: getattr(opt, name) for name in dict.fromkeys(names)}
 
 
-def _changeable(opt: Optimizer) -> List[str]:
-    """Which of an optimiser's options can be written."""
-    return [name for name in _options_of(opt) if getattr(type(opt), name).fset is not None]
-
-
 def _plain(value: Any) -> Any:
     """A number or a tuple of numbers, in Python's own types: not a tensor, say."""
     return tuple(map(float, value)) if isinstance(value, (tuple, list)) else float(value)
@@ -40,10 +35,11 @@ class Group(Dict[str, Any]):
     betas can be written, and what else a scheduler keeps there."""
 
     def __init__(self, opt: Optimizer, parameters: List[Any]) -> None:
-        super().__init__(params=parameters, **_options_of(opt))
+        options = _options_of(opt)
+        super().__init__(params=parameters, **options)
         self._opt = opt
-        self._options = frozenset(_options_of(opt))
-        self.changeable = _changeable(opt)
+        self._options = frozenset(options)
+        self.changeable = [name for name in options if getattr(type(opt), name).fset is not None]
 
     def __getitem__(self, key: str) -> Any:
         self.refresh()

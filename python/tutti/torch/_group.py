@@ -24,6 +24,7 @@ from tutti.torch._tensors import (
     into,
     into_all,
     joined,
+    lengths,
     movable,
     one,
     plain,
@@ -294,25 +295,11 @@ class ProcessGroupTutti(dist.ProcessGroup):
     def alltoall_base(self, output: Tensor, tensor: Tensor, output_splits: Sequence[int],
                       input_splits: Sequence[int], opts: Any = None) -> Any:
         to, source = movable(output), movable(tensor)
-        arriving = self._lengths(to, output_splits, "output_split_sizes")
-        leaving = self._lengths(source, input_splits, "input_split_sizes")
+        arriving = lengths(to, output_splits, self.size(), "output_split_sizes")
+        leaving = lengths(source, input_splits, self.size(), "input_split_sizes")
         return self._do("all_to_all", opts, [output], lambda: into(
             to, lambda all_of_it: self.communicator.all_to_all(
                 source.contiguous(), all_of_it, None, leaving, arriving)))
-
-    def _lengths(self, tensor: Tensor, splits: Sequence[int], name: str) -> List[int]:
-        """How many elements each rank has of a tensor that is cut along its first axis."""
-        rows = tensor.size(0) if tensor.dim() else 1
-        if not splits:
-            if rows % self.size():
-                raise InvalidArgument(f"the first axis has {rows} rows, which {self.size()} ranks "
-                                      f"cannot share equally: pass {name}")
-            splits = [rows // self.size()] * self.size()
-        if len(splits) != self.size() or sum(splits) != rows:
-            raise InvalidArgument(f"{name} is {list(splits)}, but must have one number for each of "
-                                  f"{self.size()} ranks, with the sum {rows}")
-        each = tensor.numel() // rows if rows else 0
-        return [split * each for split in splits]
 
     def alltoall(self, outputs: Tensors, tensors: Tensors, opts: Any = None) -> Any:
         to = [movable(output) for output in outputs]

@@ -127,3 +127,18 @@ def by_type(tensors: Sequence[torch.Tensor]) -> List[List[torch.Tensor]]:
     for tensor in tensors:
         groups.setdefault((tensor.dtype, tensor.device), []).append(tensor)
     return list(groups.values())
+
+
+def lengths(tensor: torch.Tensor, splits: Sequence[int], ranks: int, name: str) -> List[int]:
+    """How many elements each rank has of a tensor that is cut along its first axis."""
+    rows = tensor.size(0) if tensor.dim() else 1
+    if not splits:
+        if rows % ranks:
+            raise InvalidArgument(f"the first axis has {rows} rows, which {ranks} ranks cannot share "
+                                  f"equally: pass {name}")
+        splits = [rows // ranks] * ranks
+    if len(splits) != ranks or sum(splits) != rows:
+        raise InvalidArgument(f"{name} is {list(splits)}, but must have one number for each of "
+                              f"{ranks} ranks, with the sum {rows}")
+    each = tensor.numel() // rows if rows else 0
+    return [split * each for split in splits]

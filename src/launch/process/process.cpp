@@ -21,6 +21,7 @@
 #include <system_error>
 #include <thread>
 
+#include "base/deadline.hpp"
 #include "base/text.hpp"
 #include "tutti/error.hpp"
 
@@ -229,15 +230,12 @@ int signal_descendants(int signal, const std::set<pid_t>& except) {
 }
 
 void stop_descendants() {
-  constexpr std::chrono::milliseconds kLongest{
-      3000};  // who starts others for longer is not stopped
-  constexpr std::chrono::milliseconds kLongestFork{100};  // longer in state D is a wait in vfork()
-  const auto begin = std::chrono::steady_clock::now();
-  const auto takes = [begin] { return std::chrono::steady_clock::now() - begin; };
+  Deadline end(std::chrono::seconds(3));           // who starts others for longer is not stopped
+  Deadline grace(std::chrono::milliseconds(100));  // longer in state D is a wait in vfork()
   std::set<pid_t> told;
-  while (takes() < kLongest) {
+  while (!end.expired()) {
     // One that has not stopped yet may be about to start another, which this look would not see.
-    const char* stopped = takes() < kLongestFork ? "TtZX" : "TtZXD";
+    const char* stopped = grace.expired() ? "TtZXD" : "TtZX";
     bool settled = std::ranges::all_of(
         told, [stopped](pid_t process) { return is_in_states(process, stopped); });
     for (const pid_t process : descendants()) {
