@@ -15,8 +15,14 @@ if ! "$environment/bin/python" -c 'import torch' 2>/dev/null; then
 fi
 "$environment/bin/python" -c 'import torch; print("PyTorch", torch.__version__)'
 
+# What is compiled against PyTorch, which versions that are too old refuse.
+export PYTHONPATH=$PWD/$build/python PYTHONDONTWRITEBYTECODE=1 XDG_CACHE_HOME=$PWD/$environment/cache
+if "$environment/bin/python" -c 'import torch._C._distributed_c10d as c; exit(not hasattr(c.Backend, "allocate_tensor"))'; then
+  "$environment/bin/python" -m tutti.torch.build
+fi
+
 # Two files at a time: ranks start, or wait, most of the time.
-export PYTHONPATH=$PWD/$build/python PYTHONDONTWRITEBYTECODE=1 TUTTI_TIMEOUT=30
+export TUTTI_TIMEOUT=30
 export OMPI_MCA_btl_vader_single_copy_mechanism=none  # as the other tests have it
 printf '%s\n' tests/python/test_{*torch*,dist_opt_passes,megengine,summed_gradients}.py |
   timeout 900 xargs -P 2 -n 1 "$environment/bin/python" -m pytest -q -rs -p no:cacheprovider

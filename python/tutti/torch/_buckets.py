@@ -6,10 +6,9 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-import numpy
 import torch
 
-from tutti.errors import SystemError
+from tutti.torch._memory import symmetric
 
 
 class Managed(NamedTuple):
@@ -105,20 +104,6 @@ class Bucket:
             parameter.grad = view.to(parameter.dtype)
 
 
-def _memory(communicator: Any, count: int, dtype: torch.dtype, device: torch.device,
-            is_shared: bool) -> torch.Tensor:
-    """In symmetric memory, where nothing is copied for a sum, if that is wanted and there is so
-    much. Collective."""
-    if is_shared:
-        try:
-            array = communicator.empty(count, dtype, device=str(device))
-            return torch.from_numpy(array) if isinstance(array, numpy.ndarray) else (
-                torch.from_dlpack(array))
-        except SystemError:
-            pass  # /dev/shm has not so much, say
-    return torch.empty(count, dtype=dtype, device=device)
-
-
 def cut(order: Sequence[int], managed: Sequence[Managed], most_bytes: float,
         wire: Optional[torch.dtype]) -> List[List[int]]:
     """Which gradients travel together, in the order in which they come: those of one type and
@@ -148,6 +133,7 @@ def make(communicator: Any, indices: List[int], managed: Sequence[Managed],
     """A bucket with its memory. Collective."""
     parameters = [managed[index].parameter for index in indices]
     count = sum(parameter.numel() for parameter in parameters)
-    flat = _memory(communicator, count, wire or parameters[0].dtype, parameters[0].device,
-                   wire is None)
+    device = parameters[0].device
+    flat = (symmetric(communicator, count, parameters[0].dtype, device) if wire is None else
+            torch.empty(count, dtype=wire, device=device))
     return Bucket(indices, managed, flat)

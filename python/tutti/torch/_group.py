@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from tutti.errors import CommunicationError, DeadlineExceeded, InvalidArgument
-from tutti.torch import _sparse
+from tutti.torch import _memory, _sparse
 from tutti.torch._lane import Lane
 from tutti.torch._messages import ANY, Mailbox
 from tutti.torch._tensors import (
@@ -55,6 +55,11 @@ class ProcessGroupTutti(dist.ProcessGroup):
         self._ended = ended()
         self._group_name = self._group_desc = ""
         self._is_open = True
+        memory = _memory.for_buckets(communicator, self._lane)
+        if memory is not None:
+            kind = dist.ProcessGroup.BackendType.CUSTOM
+            self._register_backend(torch.device("cpu"), kind, memory)
+            self._set_default_backend(kind)
 
     # What PyTorch asks of a group.
 
@@ -133,15 +138,16 @@ class ProcessGroupTutti(dist.ProcessGroup):
 
     # How operations run.
 
-    def _do(self, name: str, options: Any, tensors: Any, call: Callable[[], Any]) -> Any:
-        """Runs `call`, here if the caller is to wait for it anyway; a Work whose result are
-        `tensors`. PyTorch's profiler shows it by its name."""
-        call = shown(name, call)
+    def _do(self, name: str, options: Any, inputs: Tensors, results: Tensors,
+            call: Callable[[], Any]) -> Any:
+        """Runs `call`, here if the caller is to wait for it anyway; a Work with its results.
+        PyTorch's profiler shows it by its name, with the inputs' shapes."""
+        call = shown(name, inputs, call)
         if TELLS_ASYNC and options is not None and not options.asyncOp:
             if self._lane.idle:
                 call()
                 return self._ended
-        return start(self._lane, tensors, call)
+        return start(self._lane, results, call)
 
     def _reduce_here(self, tensor: Tensor, op: Any) -> None:
         self.communicator.all_reduce(tensor, None, reduction(op, tensor.dtype), factor_of(op))
@@ -154,11 +160,11 @@ class ProcessGroupTutti(dist.ProcessGroup):
             tensors = [tensors]
         given = one(tensors, "all_reduce")
         if given.is_sparse:
-            return keep(self._do("all_reduce", None, tensors,
+            return keep(self._do("all_reduce", None, tensors, tensors,
                                  lambda: _sparse.all_reduce(self.communicator, given, op)))
         tensor = plain(given)
         options = opts if hasattr(opts, "asyncOp") else None
-        return keep(self._do("all_reduce", options, tensors, lambda: in_place(
+        return keep(self._do("all_reduce", options, tensors, tensors, lambda: in_place(
             tensor, lambda all_of_it: self._reduce_here(all_of_it, op))))
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
@@ -172,7 +178,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
                 if flat.data_ptr() != group[0].data_ptr():
                     into_all(group, lambda all_of_them: all_of_them.copy_(flat))
 
-        return self._do("all_reduce_coalesced", opts, tensors, call)
+        return self._do("all_reduce_coalesced", opts, tensors, tensors, call)
 
     def reduce(self, tensors: Tensors, opts: Any) -> Any:
         tensor = plain(one(tensors, "reduce"))
@@ -182,18 +188,18 @@ class ProcessGroupTutti(dist.ProcessGroup):
             in_place(tensor, lambda all_of_it: self.communicator.reduce(
                 all_of_it, root, None, reduction(op, tensor.dtype), factor_of(op)))
 
-        return self._do("reduce", opts, tensors, call)
+        return self._do("reduce", opts, tensors, tensors, call)
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         tensor = movable(one(tensors, "broadcast"))
         root = 0 if opts is None else opts.rootRank
-        return keep(self._do("broadcast", opts, tensors, lambda: in_place(
+        return keep(self._do("broadcast", opts, tensors, tensors, lambda: in_place(
             tensor, lambda all_of_it: self.communicator.broadcast(all_of_it, root))))
 
     def allgather(self, outputs: List[Tensors], inputs: Tensors, opts: Any = None) -> Any:
         parts = [movable(part) for part in one(outputs, "output_tensors")]
         tensor = movable(one(inputs, "input_tensors"))
-        return keep(self._do("all_gather", opts, outputs[0],
+        return keep(self._do("all_gather", opts, inputs, outputs[0],
                              lambda: self._gather_all(parts, tensor)))
 
     def _gather_all(self, parts: Tensors, tensor: Tensor) -> None:
@@ -210,7 +216,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
 
     def _allgather_base(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         to, source = movable(output), movable(tensor)
-        return self._do("all_gather", opts, [output], lambda: into(
+        return self._do("all_gather", opts, [tensor], [output], lambda: into(
             to, lambda all_of_it: self.communicator.all_gather(source.contiguous(), all_of_it)))
 
     def allgather_coalesced(self, output_lists: List[Tensors], tensors: Tensors,
@@ -222,7 +228,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
             for i, source in enumerate(sources):
                 self._gather_all([parts[i] for parts in lists], source)
 
-        return self._do("all_gather_coalesced", opts,
+        return self._do("all_gather_coalesced", opts, tensors,
                         [part for parts in output_lists for part in parts], call)
 
     def allgather_into_tensor_coalesced(self, outputs: Tensors, tensors: Tensors,
@@ -234,7 +240,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
                 into(to, lambda all_of_it: self.communicator.all_gather(
                     source.contiguous(), all_of_it))
 
-        return self._do("all_gather_coalesced", opts, outputs, call)
+        return self._do("all_gather_coalesced", opts, tensors, outputs, call)
 
     def gather(self, outputs: List[Tensors], inputs: Tensors, opts: Any) -> Any:
         root = opts.rootRank
@@ -247,7 +253,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
                 return
             into_all(parts, lambda flat: self.communicator.gather(tensor.contiguous(), flat, root))
 
-        return self._do("gather", opts, outputs[0] if outputs else [], call)
+        return self._do("gather", opts, inputs, outputs[0] if outputs else [], call)
 
     def gather_single(self, output: Optional[Tensor], tensor: Tensor, opts: Any) -> Any:
         is_root = self.rank() == opts.rootRank
@@ -258,7 +264,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
         root = opts.rootRank
         to = movable(one(outputs, "output_tensors"))
         parts = [movable(part) for part in one(inputs, "input_tensors")] if inputs else []
-        return self._do("scatter", opts, outputs, lambda: into(
+        return self._do("scatter", opts, parts, outputs, lambda: into(
             to, lambda all_of_it: self.communicator.scatter(
                 joined(parts) if self.rank() == root else None, all_of_it, root)))
 
@@ -266,7 +272,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
         to = plain(one(outputs, "output_tensors"))
         parts = [plain(part) for part in one(inputs, "input_tensors")]
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
-        return keep(self._do("reduce_scatter", opts, outputs,
+        return keep(self._do("reduce_scatter", opts, parts, outputs,
                              lambda: self._scatter_sum(to, parts, op)))
 
     def _scatter_sum(self, to: Tensor, parts: Tensors, op: Any) -> None:
@@ -278,7 +284,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
     def _reduce_scatter_base(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         to, source = plain(output), plain(tensor)
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
-        return self._do("reduce_scatter", opts, [output],
+        return self._do("reduce_scatter", opts, [tensor], [output],
                         lambda: self._scatter_sum(to, [source], op))
 
     def reduce_scatter_tensor_coalesced(self, outputs: Tensors, tensors: Tensors,
@@ -290,14 +296,14 @@ class ProcessGroupTutti(dist.ProcessGroup):
             for to, source in pairs:
                 self._scatter_sum(to, [source], op)
 
-        return self._do("reduce_scatter_coalesced", opts, outputs, call)
+        return self._do("reduce_scatter_coalesced", opts, tensors, outputs, call)
 
     def alltoall_base(self, output: Tensor, tensor: Tensor, output_splits: Sequence[int],
                       input_splits: Sequence[int], opts: Any = None) -> Any:
         to, source = movable(output), movable(tensor)
         arriving = lengths(to, output_splits, self.size(), "output_split_sizes")
         leaving = lengths(source, input_splits, self.size(), "input_split_sizes")
-        return self._do("all_to_all", opts, [output], lambda: into(
+        return self._do("all_to_all", opts, [tensor], [output], lambda: into(
             to, lambda all_of_it: self.communicator.all_to_all(
                 source.contiguous(), all_of_it, None, leaving, arriving)))
 
@@ -306,12 +312,12 @@ class ProcessGroupTutti(dist.ProcessGroup):
         sources = [movable(tensor) for tensor in tensors]
         leaving = [source.numel() for source in sources]
         arriving = [output.numel() for output in to]
-        return self._do("all_to_all", opts, outputs, lambda: into_all(
+        return self._do("all_to_all", opts, tensors, outputs, lambda: into_all(
             to, lambda flat: self.communicator.all_to_all(
                 joined(sources), flat, None, leaving, arriving)))
 
     def barrier(self, opts: Any = None) -> Any:
-        return keep(self._do("barrier", opts, [], self.communicator.barrier))
+        return keep(self._do("barrier", opts, [], [], self.communicator.barrier))
 
     def monitored_barrier(self, timeout: Optional[timedelta] = None,
                           wait_all_ranks: bool = False) -> None:
@@ -352,7 +358,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
 
     def send(self, tensors: Tensors, destination: int, tag: int) -> Any:
         tensor = plain(one(tensors, "send"))
-        shown("send", lambda: self._mailbox.send(tensor, destination, tag))()
+        shown("send", [tensor], lambda: self._mailbox.send(tensor, destination, tag))()
         return self._ended
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> Any:
@@ -365,7 +371,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
             if error is None and whole is not tensor:
                 tensor.copy_(whole)
 
-        show = shown("recv", take)
+        show = shown("recvAnySource" if source == ANY else "recv", [tensor], take)
 
         def end(error: Optional[BaseException]) -> None:
             show(error)

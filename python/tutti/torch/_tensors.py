@@ -18,7 +18,7 @@ _NAMES = {
 # Of bools a sum says whether any is true, as with NCCL.
 _OF_BOOLS = {"sum": "lor", "max": "lor", "bor": "lor", "product": "land", "min": "land",
              "band": "land", "bxor": "lxor"}
-_KNOWN = frozenset({
+KNOWN = frozenset({
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
     torch.bfloat16, torch.float32, torch.float64,
 } | {getattr(torch, name) for name in ("uint16", "uint32", "uint64") if hasattr(torch, name)})
@@ -54,7 +54,7 @@ def movable(tensor: torch.Tensor) -> torch.Tensor:
     """The same memory as elements that tutti can move, if not add: bytes where it knows
     no better."""
     tensor = plain(tensor)
-    if tensor.dtype in _KNOWN:
+    if tensor.dtype in KNOWN:
         return tensor
     if tensor.is_complex():
         return torch.view_as_real(tensor)

@@ -14,6 +14,9 @@ from torch._C._distributed_c10d import AllreduceOptions
 from torch.distributed import Work
 
 from tutti.errors import CommunicationError, DeadlineExceeded
+from tutti.torch._compiled import c10d
+
+SHOWN_AS = "tutti"  # what PyTorch's profiler calls the backend
 
 # Where options say whether the caller goes on meanwhile, C++ keeps a Work of Python's alive.
 TELLS_ASYNC = hasattr(AllreduceOptions, "asyncOp")
@@ -31,21 +34,34 @@ def start(lane: Any, tensors: List[torch.Tensor], call: Callable[[], Any]) -> Tu
     return work
 
 
-def shown(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """`call` as PyTorch's profiler sees it, if one looks on: from now until it has ended, on
-    whatever thread."""
-    if not torch.autograd._profiler_enabled():
-        return call
-    record = torch.autograd.profiler.record_function(f"tutti:{name}")
+def _begin(name: str, tensors: List[torch.Tensor]) -> Callable[[], None]:
+    """Shows PyTorch's profiler an operation, until what this returns is called on any thread."""
+    if c10d is not None:
+        compiled: Callable[[], None] = c10d.show(name, tensors)
+        return compiled
+    record = torch.autograd.profiler.record_function(name)
     record.__enter__()
     ended: Any = torch.futures.Future()
     record._call_end_callbacks_on_future(ended)  # which knows this thread's profiler on any other
+
+    def end() -> None:
+        ended.set_result(None)
+
+    return end
+
+
+def shown(name: str, tensors: List[torch.Tensor], call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call` as PyTorch's profiler sees it, if one looks on: from now until it has ended, on
+    whatever thread, with the shapes of `tensors`."""
+    if not torch.autograd._profiler_enabled():
+        return call
+    end = _begin(f"{SHOWN_AS}:{name}", tensors)
 
     def run(*arguments: Any) -> Any:
         try:
             return call(*arguments)
         finally:
-            ended.set_result(None)
+            end()
 
     return run
 
