@@ -38,7 +38,7 @@ run() {
     PYTHONPATH=$build/python "$(python_for "$name")" "benchmarks/$name.py" "$@"
   elif [ "$name" = allreduce_bench ]; then
     allreduce "$@"
-  elif [ "$name" = collectives_bench ] || [ "$name" = modes_bench ]; then
+  elif [[ $name =~ ^(collectives|modes|overlap)_bench$ ]]; then
     "${launch[@]}" "$build/bin/$name" "$@"
   else
     "$build/bin/$name" "$@"
@@ -51,6 +51,7 @@ short_arguments() {
     allreduce_bench) echo --peers mpi,gloo --seconds 0.3 ;;
     collectives_bench) echo --sizes 512,64K,1M --seconds 0.2 ;;
     modes_bench) echo --elements 431080,4194304 --rounds 7 ;;
+    overlap_bench) echo --rounds 3 ;;
     sparse_bench) echo --n 2097152 --runs 3 ;;
     topk_bench) echo --n 4194304 --runs 5 ;;
     topk_vs_torch) echo --n 4194304 --rounds 1 ;;
