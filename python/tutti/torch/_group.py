@@ -118,7 +118,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
         if not self._is_open:
             return
         self._is_open = False
-        if not self._lane.idle:
+        if self._mailbox.moves or not self._lane.idle:
             self.communicator.abort("its process group was destroyed")
         try:
             self._mailbox.close()
@@ -358,8 +358,15 @@ class ProcessGroupTutti(dist.ProcessGroup):
 
     def send(self, tensors: Tensors, destination: int, tag: int) -> Any:
         tensor = plain(one(tensors, "send"))
-        shown("send", [tensor], lambda: self._mailbox.send(tensor, destination, tag))()
-        return self._ended
+        work = TuttiWork(tensors)
+        show = shown("send", [tensor], lambda _: None)
+
+        def end(error: Optional[BaseException]) -> None:
+            show(error)
+            work.end(error)
+
+        self._mailbox.send(tensor, destination, tag, end)
+        return keep(work)
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> Any:
         tensor = plain(one(tensors, "recv"))

@@ -1,5 +1,5 @@
-"""Messages between the ranks of a process group, matched as PyTorch's users expect it: a send does
-not wait for its recv, and tags and sources may come in any order."""
+"""Messages between the ranks of a process group, matched as PyTorch's users expect it: tags and
+sources may come in any order, and a send that is not long does not wait for its recv."""
 
 # mypy: disable-error-code="misc,import"
 
@@ -9,17 +9,30 @@ import struct
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Deque, List, Optional, Tuple
+from typing import Any, Callable, Deque, List, NamedTuple, Optional
 
 import numpy
 import torch
 
 import tutti
-from tutti.errors import CommunicationError, DeadlineExceeded, InvalidArgument
-from tutti.torch._lane import Lane
+from tutti.errors import CommunicationError, InvalidArgument
+from tutti.torch._line import Line
+from tutti.torch._long_messages import End, LongReceives, LongSends, wrong_length
 
-_HEAD = struct.Struct("=iiq")  # source, tag, bytes
+_HEAD = struct.Struct("=iiqq")  # source, tag, bytes, the number of an offer
+_FOLLOWS = -1  # no offer: the bytes follow
+_MOST_COPIED = 64 * 1024  # bytes; what is longer is offered, and waits for its recv
 ANY = -1
+
+
+class _Message(NamedTuple):
+    """That has come, or is offered."""
+
+    source: int
+    tag: int
+    size: int
+    offer: int
+    data: Any
 
 
 def bytes_of(tensor: torch.Tensor) -> Any:
@@ -30,24 +43,13 @@ def bytes_of(tensor: torch.Tensor) -> Any:
 class _Wanted:
     """A recv that nothing has come for. `end` is called once, with an error or None."""
 
-    def __init__(self, into: Any, source: int, tag: int, deadline: float,
-                 end: Callable[[Optional[BaseException]], None]) -> None:
+    def __init__(self, into: Any, source: int, tag: int, deadline: float, end: End) -> None:
         self.into, self.source, self.tag, self.deadline = into, source, tag, deadline
         self.end = end
         self.sender = ANY
 
-    def takes(self, source: int, tag: int) -> bool:
-        return self.tag == tag and self.source in (ANY, source)
-
-    def take(self, source: int, data: Any) -> None:
-        self.sender = source
-        if len(data) != self.into.size:
-            self.end(InvalidArgument(
-                f"rank {source} has sent {len(data)} bytes with tag {self.tag}, but the tensor to "
-                f"receive them has {self.into.size}"))
-            return
-        self.into[:] = numpy.frombuffer(data, numpy.uint8)
-        self.end(None)
+    def takes(self, message: _Message) -> bool:
+        return self.tag == message.tag and self.source in (ANY, message.source)
 
     def __str__(self) -> str:
         whom = "any rank" if self.source == ANY else f"rank {self.source}"
@@ -55,8 +57,8 @@ class _Wanted:
 
 
 class Mailbox:
-    """The messages of one rank. Each rank has a numbered list of what was sent to it, in the store,
-    and takes from there what its recvs want; what they do not want yet is kept."""
+    """The messages of one rank. Each rank has a list of what was sent or offered to it, and takes
+    from there what its recvs want; what they do not want yet is kept."""
 
     def __init__(self, communicator: Any, timeout: float) -> None:
         self._rank: int = communicator.global_rank
@@ -65,81 +67,89 @@ class Mailbox:
         self._timeout = timeout
         self._lock = threading.Lock()
         self._wanted: List[_Wanted] = []
-        self._kept: Deque[Tuple[int, int, Any]] = deque()
-        self._next = 0  # the number of the message that is taken from the store next
-        self._lane = Lane("tutti messages")
+        self._kept: Deque[_Message] = deque()
+        self._line = Line(self._store, self._rank, "message")
+        self._long_sends = LongSends(communicator, self._store, timeout)
+        self._long_receives = LongReceives(communicator, self._store)
         self._error: Optional[BaseException] = None
 
     @property
     def store(self) -> Any:
         return self._store
 
-    def send(self, tensor: torch.Tensor, destination: int, tag: int) -> None:
-        """Returns when the message is on its way; the tensor may be used again."""
+    def send(self, tensor: torch.Tensor, destination: int, tag: int, end: End) -> None:
+        """`end` is called when the tensor may be used again: before this returns if it is short,
+        else when the message was received."""
         if not 0 <= destination < self._size:
             raise InvalidArgument(f"destination is {destination}, but must be from 0 to "
                                   f"{self._size - 1}")
         data = bytes_of(tensor.contiguous())
+        if data.size > _MOST_COPIED and destination != self._rank:
+            number = self._long_sends.offer(data, destination, tag, end)
+            self._line.put(destination, _HEAD.pack(self._rank, tag, data.size, number))
+            return
         message = numpy.empty(_HEAD.size + data.size, numpy.uint8)
-        message[:_HEAD.size] = numpy.frombuffer(_HEAD.pack(self._rank, tag, data.size), numpy.uint8)
+        message[:_HEAD.size] = numpy.frombuffer(
+            _HEAD.pack(self._rank, tag, data.size, _FOLLOWS), numpy.uint8)
         message[_HEAD.size:] = data
-        self._put(destination, message)
+        self._line.put(destination, message)
+        end(None)
 
-    def _put(self, destination: int, message: Any) -> None:
-        number = self._store.add(f"sent/{destination}", 1) - 1
-        self._store.set(f"message/{destination}/{number}", message)
-
-    def recv(self, tensor: torch.Tensor, source: int, tag: int,
-             end: Callable[[Optional[BaseException]], None]) -> _Wanted:
+    def recv(self, tensor: torch.Tensor, source: int, tag: int, end: End) -> _Wanted:
         """Asks for a message. `end` is called when it is in `tensor`, which is contiguous."""
         if source != ANY and not 0 <= source < self._size:
             raise InvalidArgument(f"source is {source}, but must be from 0 to {self._size - 1}")
         wanted = _Wanted(bytes_of(tensor), source, tag, time.monotonic() + self._timeout, end)
+        self._want(wanted)
+        return wanted
+
+    def _want(self, wanted: _Wanted) -> None:
         with self._lock:
             if self._error is not None:
                 raise self._error
-            place = next((i for i, kept in enumerate(self._kept)
-                          if wanted.takes(kept[0], kept[1])), None)
+            place = next((i for i, kept in enumerate(self._kept) if wanted.takes(kept)), None)
             if place is None:
                 self._wanted.append(wanted)
                 if len(self._wanted) == 1:
-                    self._lane.give(self._serve)
-                return wanted
-            source, _, data = self._kept[place]
-            del self._kept[place]
-        wanted.take(source, data)
-        return wanted
-
-    def _serve(self) -> None:
-        """Takes messages from the store until no recv wants one."""
-        while True:
-            with self._lock:
-                if not self._wanted or self._error is not None:
-                    return
-                deadline = min(wanted.deadline for wanted in self._wanted)
-            try:
-                message = self._store.pop(f"message/{self._rank}/{self._next}",
-                                          timeout=max(0.0, deadline - time.monotonic()))
-            except DeadlineExceeded:
-                self._expire()
-            except BaseException as error:  # everything: somebody waits
-                self._fail(error)
+                    self._line.serve(self._deadline, self._deliver, self._expire, self._fail)
                 return
-            else:
-                self._next += 1
-                source, tag, size = _HEAD.unpack_from(message)
-                if size < 0:  # close() has sent it
-                    return
-                self._deliver(source, tag, memoryview(message)[_HEAD.size:])
+            message = self._kept[place]
+            del self._kept[place]
+        self._give(message, wanted)
 
-    def _deliver(self, source: int, tag: int, data: Any) -> None:
+    def _deadline(self) -> Optional[float]:
         with self._lock:
-            wanted = next((one for one in self._wanted if one.takes(source, tag)), None)
+            if self._error is not None:
+                return None
+            return min((wanted.deadline for wanted in self._wanted), default=None)
+
+    def _deliver(self, value: bytes) -> None:
+        source, tag, size, offer = _HEAD.unpack_from(value)
+        message = _Message(source, tag, size, offer, memoryview(value)[_HEAD.size:])
+        with self._lock:
+            wanted = next((one for one in self._wanted if one.takes(message)), None)
             if wanted is None:
-                self._kept.append((source, tag, data))
+                self._kept.append(message)
                 return
             self._wanted.remove(wanted)
-        wanted.take(source, data)
+        self._give(message, wanted)
+
+    def _give(self, message: _Message, wanted: _Wanted) -> None:
+        wanted.sender = message.source
+        if message.offer != _FOLLOWS:
+            self._long_receives.fetch(wanted.into, message.source, message.offer, message.tag,
+                                      message.size, wanted.end, lambda: self._want_again(wanted))
+        elif message.size != wanted.into.size:
+            wanted.end(wrong_length(message.source, message.tag, message.size, wanted.into.size))
+        else:
+            wanted.into[:] = numpy.frombuffer(message.data, numpy.uint8)
+            wanted.end(None)
+
+    def _want_again(self, wanted: _Wanted) -> None:
+        try:
+            self._want(wanted)
+        except BaseException as error:  # everything: somebody waits
+            wanted.end(error)
 
     def _expire(self) -> None:
         now = time.monotonic()
@@ -155,12 +165,18 @@ class Mailbox:
             wanted, self._wanted = self._wanted, []
         for one in wanted:
             one.end(error)
+        self._long_sends.fail(error)
+
+    @property
+    def moves(self) -> bool:
+        """Whether a long message is on its way."""
+        return self._long_receives.moves or self._long_sends.moves
 
     def close(self) -> None:
         self._fail(CommunicationError("the process group was destroyed"))
-        if not self._lane.idle:
-            self._put(self._rank, _HEAD.pack(self._rank, 0, -1))
-        self._lane.end(timeout=5)
+        self._line.close()
+        self._long_sends.close()
+        self._long_receives.close()
         self._store.close()
 
 

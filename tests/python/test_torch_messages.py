@@ -1,0 +1,202 @@
+"""Messages of the backend "tutti" of torch.distributed that are too long to be copied to the store: a
+send of one waits for its recv."""
+
+import os
+import signal
+import time
+
+import pytest
+
+import launching
+import tutti
+from torch_group import begin, dist, ranks, torch  # noqa: F401 - ranks is a fixture
+from tutti.torch._messages import _MOST_COPIED
+
+LONG = _MOST_COPIED // 4 + 1  # float32
+
+
+def pattern(source, length, salt=0):
+    return torch.arange(length, dtype=torch.float32) + 1000 * source + salt
+
+
+def every_length(rank, ranks):
+    """Each rank sends to all others before it receives, around the length from which on messages
+    wait."""
+    others = [other for other in range(ranks) if other != rank]
+    for length in (0, 1, LONG - 2, LONG - 1, LONG, LONG + 1, 10 * LONG + 3):
+        got = {other: torch.empty(length) for other in others}
+        mine = pattern(rank, length)
+        works = [dist.isend(mine, other) for other in others]
+        works += [dist.irecv(got[other], other) for other in others]
+        for work in works:
+            work.wait()
+        for other in others:
+            assert torch.equal(got[other], pattern(other, length)), (rank, other, length)
+    one = torch.full((3 * LONG,), rank, dtype=torch.uint8)[::3]  # not in one piece
+    into = torch.zeros(2 * LONG, dtype=torch.uint8)[::2]
+    work = dist.isend(one, (rank + 1) % ranks)
+    dist.recv(into, (rank - 1) % ranks)
+    work.wait()
+    assert into.unique().tolist() == [(rank - 1) % ranks]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_messages_of_every_length_arrive(ranks, count):
+    ranks(every_length, count)
+
+
+def any_order(rank, ranks):
+    tags = (5, 3, 4)
+    if rank == 0:
+        messages = {tag: pattern(0, LONG, tag) for tag in tags}
+        works = [dist.isend(messages[tag], 1, tag=tag) for tag in tags]
+        dist.send(torch.ones(1), 1, tag=9)  # short ones overtake
+        assert not any(work.is_completed() for work in works)
+        dist.recv(torch.empty(1), 1)
+        for work in works:
+            work.wait()
+    elif rank == 1:
+        dist.recv(torch.empty(1), 0, tag=9)
+        dist.send(torch.ones(1), 0)
+        got = {tag: torch.empty(LONG) for tag in tags}
+        wanted = [dist.irecv(got[tag], 0, tag=tag) for tag in sorted(tags)]
+        for work in reversed(wanted):
+            work.wait()
+        assert all(torch.equal(got[tag], pattern(0, LONG, tag)) for tag in tags)
+    dist.barrier()
+    if rank == 0:
+        got = torch.empty(LONG)
+        sources = [dist.recv(got) for _ in range(ranks - 1)]
+        assert sorted(sources) == list(range(1, ranks))
+        assert torch.equal(got, pattern(sources[-1], LONG))
+    else:
+        dist.send(pattern(rank, LONG), 0)
+
+
+def test_tags_and_sources_come_in_any_order(ranks):
+    ranks(any_order, 3)
+
+
+def beside_collectives(rank, ranks):
+    """A message goes on while its ranks are in a collective, and while a third one is not."""
+    work = dist.isend(pattern(rank, LONG), 1 - rank) if rank < 2 else None
+    total = torch.ones(LONG)
+    sums = dist.all_reduce(total, async_op=True)
+    if rank < 2:
+        got = torch.empty(LONG)
+        dist.recv(got, 1 - rank)
+        assert torch.equal(got, pattern(1 - rank, LONG))
+        work.wait()
+        dist.send(torch.ones(1), 2)
+    else:
+        dist.recv(torch.empty(1), 0)
+        dist.recv(torch.empty(1), 1)
+    sums.wait()
+    assert total.unique().tolist() == [ranks]
+
+
+def test_messages_go_beside_collectives(ranks):
+    ranks(beside_collectives, 3)
+
+
+def another_length(rank, ranks):
+    with pytest.raises(tutti.InvalidArgument, match=f"rank 0 has sent {4 * LONG} bytes with tag 7, but "
+                                                    f"the tensor to receive them has {4 * LONG + 8}"):
+        if rank == 0:
+            dist.send(pattern(0, LONG), 1, tag=7)
+        else:
+            dist.recv(torch.empty(LONG + 2), 0, tag=7)
+    got = torch.empty(LONG)
+    if rank == 0:
+        dist.send(pattern(0, LONG), 1)
+    else:
+        dist.recv(got, 0)
+        assert torch.equal(got, pattern(0, LONG))
+
+
+def test_another_length_is_refused_on_both_sides(ranks):
+    ranks(another_length, 2)
+
+
+def nobody_receives(place, path):
+    begin(place, path, seconds=1)
+    if place.rank == 0:
+        start = time.monotonic()
+        with pytest.raises(tutti.CommunicationError, match="rank 1 has not received the message with "
+                                                           "tag 4 within 1 s"):
+            dist.send(pattern(0, LONG), 1, tag=4)
+        assert time.monotonic() - start < 5
+        dist.send(pattern(0, LONG, 1), 1, tag=4)
+    else:
+        group = dist.group.WORLD
+        # Not before the other one has given up, of which the token tells.
+        while "offer" not in found(group, "offer/0/1"):
+            pass
+        got = torch.empty(LONG)
+        dist.recv(got, 0, tag=4)
+        assert torch.equal(got, pattern(0, LONG, 1))  # what was withdrawn is not received
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def found(group, key):
+    try:
+        group._mailbox.store.get(key, timeout=0)
+    except tutti.DeadlineExceeded:
+        return ""
+    return key
+
+
+def test_a_message_that_nobody_receives_is_withdrawn(tmp_path):
+    launching.run(nobody_receives, 2, "fork", str(tmp_path / "store"))
+
+
+def lose_a_peer(place, path, dead):
+    """A rank is killed before the other half of a message."""
+    begin(place, path)
+    dist.barrier()
+    if place.rank == dead:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(tutti.PeerLost, match=f"rank {dead}"):
+        if place.rank == 0:
+            dist.send(pattern(0, LONG), 1)
+        else:
+            dist.recv(torch.empty(LONG), 0)
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_a_killed_peer_is_named(tmp_path, dead):
+    outcomes, _ = launching.outcomes_of(lose_a_peer, 2, "fork", str(tmp_path / "store"), dead)
+    assert outcomes[dead] is None and outcomes[1 - dead][0] == "value", outcomes
+
+
+def destroy(place, path):
+    begin(place, path)
+    dist.barrier()
+    if place.rank == 0:
+        work = dist.isend(pattern(0, LONG), 1)
+        dist.destroy_process_group()
+        with pytest.raises(tutti.CommunicationError, match="was destroyed"):
+            work.wait()
+    else:
+        with pytest.raises(tutti.CommunicationError):
+            dist.recv(torch.empty(LONG), 0)
+
+
+def test_a_group_is_destroyed_with_a_message_that_nobody_has_asked_for(tmp_path):
+    launching.run(destroy, 2, "fork", str(tmp_path / "store"), finalises=False)
+
+
+def between_hosts(place, path):
+    rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+    os.environ["TUTTI_HOST_ID"] = f"host{rank % 2}"
+    place.rank, place.ranks = rank, 3
+    begin(place, path)
+    every_length(rank, 3)
+    any_order(rank, 3)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_messages_between_hosts(tmp_path):
+    launching.run(between_hosts, 3, "mpi", str(tmp_path / "store"))
