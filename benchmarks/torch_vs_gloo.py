@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""torch.distributed over tutti beside Gloo: all_reduce, and training with DistributedDataParallel over
-either, and with tutti's DistributedOptimizer.
+"""torch.distributed over tutti beside Gloo: collectives, messages, and training with
+DistributedDataParallel over either, with a hook of tutti's, and with its DistributedOptimizer.
 
     PYTHONPATH=build/release/python python3 benchmarks/torch_vs_gloo.py [--rounds 5] [--only NAME]
 
 Two ranks, each pinned to a core, have a group of either backend, and use them in turns. Medians of
-all rounds; the sums and the trained parameters of both are compared.
+all rounds; what the operations write, and the trained parameters of both, are checked.
 """
 
 import argparse
+import functools
 import json
 import os
 import socket
@@ -29,10 +30,53 @@ def show(**figures):
                       for name, value in figures.items()}), flush=True)
 
 
-def time_sums(groups, elements, calls, rounds, in_symmetric_memory=False):
+def sum_up(data, _, group):
+    dist.all_reduce(data, group=group)
+    return data, 3
+
+
+def give_back(data, _, group):
+    """There and back."""
+    if dist.get_rank() == 0:
+        dist.send(data, 1, group=group)
+        dist.recv(data, 1, group=group)
+    else:
+        dist.recv(data, 0, group=group)
+        dist.send(data, 0, group=group)
+    return data, 1
+
+
+def broadcast(data, _, group):
+    dist.broadcast(data, 1, group=group)
+    return data, 2
+
+
+def all_gather(data, whole, group):
+    dist.all_gather_into_tensor(whole, data, group=group)
+    return whole[len(data):], 2
+
+
+def reduce_scatter(data, whole, group):
+    dist.reduce_scatter_tensor(data, whole, group=group)
+    return data, 10
+
+
+def all_to_all(data, whole, group):
+    got = whole[:len(data)]
+    dist.all_to_all_single(got, data, group=group)
+    return got[len(data) // 2:], 2
+
+
+OPERATIONS = {"all_reduce": sum_up, "broadcast": broadcast, "all_gather": all_gather,
+              "reduce_scatter": reduce_scatter, "all_to_all": all_to_all,
+              "send there and back": give_back}
+
+
+def time_calls(groups, operation, elements, calls, rounds, in_symmetric_memory=False):
     """Microseconds a call, by backend: those of rank 0. Tutti's tensor may lie as the buckets of its
     DistributedOptimizer do."""
     tensors, times = {name: torch.empty(elements) for name in groups}, {name: [] for name in groups}
+    whole = torch.empty(2 * elements)
     if in_symmetric_memory:
         tensors["tutti"] = torch.from_numpy(groups["tutti"].communicator.empty(elements))
     for _ in range(rounds + 1):
@@ -40,11 +84,12 @@ def time_sums(groups, elements, calls, rounds, in_symmetric_memory=False):
             data = tensors[name]
             for _ in range(calls):
                 data.fill_(1 + dist.get_rank())
+                whole.fill_(5)
                 dist.barrier(group=group)
                 start = time.perf_counter()
-                dist.all_reduce(data, group=group)
+                result, expected = operation(data, whole, group)
                 times[name].append(1e6 * (time.perf_counter() - start))
-                assert data[0] == 3 and data[-1] == 3
+                assert result[0] == expected and result[-1] == expected, operation
     return {name: statistics.median(values[calls:]) for name, values in times.items()}
 
 
@@ -61,12 +106,14 @@ def mlp(batch=8):
 
 
 def time_training(make, groups, steps, rounds):
-    """Images a second of both ranks, by backend; "optimizer" is tutti's DistributedOptimizer instead of
-    DistributedDataParallel, "alone" the model without any exchange."""
-    from tutti.torch import DistributedOptimizer
+    """Images a second of both ranks, by backend; "hook" is tutti's fp32 as a communication hook,
+    "optimizer" its DistributedOptimizer instead of DistributedDataParallel, "alone" the model without
+    any exchange."""
+    from tutti.torch import DistributedOptimizer, hooks
 
     models = {}
-    for name, group in {**groups, "optimizer": groups["tutti"], "alone": None}.items():
+    tutti = groups["tutti"]
+    for name, group in {**groups, "hook": tutti, "optimizer": tutti, "alone": None}.items():
         torch.manual_seed(1)
         model, x = make()
         sgd = torch.optim.SGD(model.parameters(), 0.005, momentum=0.9)
@@ -74,6 +121,8 @@ def time_training(make, groups, steps, rounds):
             sgd = DistributedOptimizer(sgd, model.named_parameters(), group=group)
         elif name != "alone":
             model = DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True)
+        if name == "hook":
+            model.register_comm_hook(hooks.State(model, "fp32"), hooks.hook)
         models[name] = model, x, sgd
     times = {name: [] for name in models}
     for _ in range(rounds + 1):
@@ -101,10 +150,12 @@ def run(rank, port, options):
     dist.init_process_group("gloo", rank=rank, world_size=2)
     groups = {name: dist.new_group(backend=name) for name in ("tutti", "gloo")}
     sides = {
-        "all_reduce of 64 B, us": lambda: time_sums(groups, 16, 300, options.rounds),
-        "all_reduce of 25 MiB, us": lambda: time_sums(groups, 25 * 2**18, 3, options.rounds),
-        "all_reduce of 25 MiB in symmetric memory, us": lambda: time_sums(
-            groups, 25 * 2**18, 3, options.rounds, True),
+        **{f"{name} of {size}, us": functools.partial(
+            time_calls, groups, operation, elements, calls, options.rounds)
+           for name, operation in OPERATIONS.items()
+           for size, elements, calls in (("64 B", 16, 300), ("25 MiB", 25 * 2**18, 3))},
+        "all_reduce of 25 MiB in symmetric memory, us": lambda: time_calls(
+            groups, sum_up, 25 * 2**18, 3, options.rounds, True),
         "training, CNN, images/s": lambda: time_training(cnn, groups, 20, options.rounds),
         "training, MLP of 25 M, images/s": lambda: time_training(mlp, groups, 3, options.rounds),
         "training, MLP of 25 M, batch 1, images/s": lambda: time_training(
