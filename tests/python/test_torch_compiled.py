@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from inspect import signature
 
 import pytest
 
@@ -21,6 +22,8 @@ from torch_group import (  # noqa: F401 - ranks is a fixture
 )
 from tutti.torch import _compiled, _memory, _work
 
+DistributedDataParallel = torch.nn.parallel.DistributedDataParallel
+
 compiled = pytest.mark.skipif(_compiled.c10d is None, reason="tutti.torch.build was not run")
 too_old = not hasattr(torch._C._distributed_c10d.Backend, "allocate_tensor")
 
@@ -36,7 +39,7 @@ def is_shared(address):
     raise AssertionError("no such memory")
 
 
-def train(rank, ranks):
+def train(rank, ranks, **options):
     """The parameters that steps with DistributedDataParallel lead to, and which of its buckets lie in
     shared memory."""
     seen = []
@@ -47,7 +50,7 @@ def train(rank, ranks):
         future = dist.all_reduce(buffer, async_op=True).get_future()
         return future.then(lambda done: done.value()[0].div_(ranks))
 
-    net = torch.nn.parallel.DistributedDataParallel(Net(), bucket_cap_mb=0.001)
+    net = DistributedDataParallel(Net(), bucket_cap_mb=0.001, **options)
     net.register_comm_hook(None, hook)
     sgd = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
     for step in range(4):
@@ -64,6 +67,17 @@ def test_buckets_lie_in_shared_memory(ranks, monkeypatch):
     assert ranks(train, 3) == [{True}] * 3
     monkeypatch.setenv("DDP_DISABLE_COMM_MEM", "1")
     assert ranks(train, 2) == [{False}] * 2
+
+
+def train_lazily(rank, ranks):
+    return train(rank, ranks, lazy_bucket_allocation=True)
+
+
+@compiled
+@pytest.mark.skipif("lazy_bucket_allocation" not in signature(DistributedDataParallel).parameters,
+                    reason="this PyTorch allocates all buckets at once")
+def test_buckets_that_are_allocated_in_backward_lie_elsewhere(ranks):
+    assert ranks(train_lazily, 2) == [{False}] * 2
 
 
 def test_buckets_lie_elsewhere_where_nothing_is_compiled(ranks, monkeypatch):

@@ -17,6 +17,7 @@ from tutti.torch._lane import Lane
 from tutti.torch._tensors import KNOWN
 from tutti.torch._work import start
 
+_NO_BACKWARD = -1
 _DISABLES = "DDP_DISABLE_COMM_MEM"  # PyTorch's own; "1" where it is not set
 
 def symmetric(communicator: Any, count: int, dtype: torch.dtype,
@@ -34,6 +35,8 @@ def symmetric(communicator: Any, count: int, dtype: torch.dtype,
 
 
 def _in_order(communicator: Any, lane: Lane, count: int, dtype: torch.dtype) -> torch.Tensor:
+    if torch._C._current_graph_task_id() != _NO_BACKWARD:  # where ranks come in orders of their own
+        return torch.empty(count, dtype=dtype)
     made: List[torch.Tensor] = []
     start(lane, [], lambda: made.append(
         symmetric(communicator, count, dtype, torch.device("cpu")))).wait()
