@@ -24,5 +24,5 @@ fi
 # Two files at a time: ranks start, or wait, most of the time.
 export TUTTI_TIMEOUT=30
 export OMPI_MCA_btl_vader_single_copy_mechanism=none  # as the other tests have it
-printf '%s\n' tests/python/test_{*torch*,dist_opt_passes,megengine,summed_gradients}.py |
+printf '%s\n' tests/python/test_{*torch*,dist_opt_passes,dist_opt_rows,megengine,summed_gradients}.py |
   timeout 900 xargs -P 2 -n 1 "$environment/bin/python" -m pytest -q -rs -p no:cacheprovider

@@ -41,6 +41,10 @@ class Adagrad final : public BuiltInOptimizer<AdagradOptions> {
 
   void resize(std::int64_t elements) override;
   void update(std::span<const ParameterRange> ranges) override;
+  /** Without weight decay, unless eps is 0. */
+  bool keeps_where_zero() const override {
+    return options_.weight_decay == 0.0F && options_.eps > 0.0F;
+  }
   /** The array s as "sum", and the number "steps". */
   OptimizerState state() const override;
   void load_state(const OptimizerState& state) override;

@@ -10,6 +10,7 @@
 
 #include "tutti/communicator.hpp"
 #include "tutti/dist_options.hpp"
+#include "tutti/gradient.hpp"
 #include "tutti/optimizer.hpp"
 #include "tutti/step_statistics.hpp"
 
@@ -19,7 +20,7 @@ namespace tutti {
  * Called by a backward pass for each gradient it has made: emit(parameter, gradient). What it
  * throws is meant to leave the backward pass. Good only while that pass runs, on its thread.
  */
-using Emit = std::function<void(View parameter, ConstView gradient)>;
+using Emit = std::function<void(View parameter, const Gradient& gradient)>;
 /** A backward pass: calls `emit` once for each parameter, usually the last layer's first. */
 using Backward = std::function<void(const Emit& emit)>;
 
@@ -80,6 +81,13 @@ class DistOpt {
    * this rank for anything but f32, for parameters of different devices, for such that share
    * memory, for an optimiser that cannot update that device, and if parameters are registered
    * already.
+   *
+   * Of a table (Parameter::row_elements) no view is returned: where its gradient is emitted as
+   * rows, backward_and_update sends these alone, to all ranks, which add them up in their order;
+   * unless together they are as many as the table has, or a rank has emitted a whole gradient: then
+   * it travels whole. Either way the table is updated as if by the whole gradient; where that
+   * leaves alone what no row touches (Optimizer::keeps_where_zero), only the rows are. The other
+   * methods send the gradients of tables whole.
    *
    * Without this call the first backward pass registers what it emits, in its order; parameters
    * that then differ between the ranks are refused on all of them, and stay unregistered. A rank

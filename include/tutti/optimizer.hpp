@@ -20,6 +20,9 @@ struct SgdPiece;
 struct Parameter {
   View value;
   std::string name;  ///< for messages only; may be empty
+  /** Not 0: a table of rows of that many elements, of which a step touches few (Gradient). The same
+   * on all ranks. */
+  std::int64_t row_elements = 0;
 };
 
 /**
@@ -57,6 +60,11 @@ class Optimizer {
   virtual void update(std::span<const ParameterRange> ranges) = 0;
   /** Counts one step of training, for rules that change with time. */
   virtual void step() = 0;
+  /**
+   * Whether update() leaves an element whose gradient is zero as it is, with all that is kept of
+   * it: then it need not be called for such elements.
+   */
+  virtual bool keeps_where_zero() const { return false; }
 
   virtual OptimizerState state() const = 0;
   /** Throws InvalidArgument, and changes nothing, if `state` is not of such a space and rule. */
@@ -123,6 +131,10 @@ class SGD final : public BuiltInOptimizer<SgdOptions> {
 
   void resize(std::int64_t elements) override;
   void update(std::span<const ParameterRange> ranges) override;
+  /** Without momentum and weight decay. */
+  bool keeps_where_zero() const override {
+    return options_.momentum == 0.0F && options_.weight_decay == 0.0F;
+  }
   OptimizerState state() const override;
   void load_state(const OptimizerState& state) override;
 

@@ -49,7 +49,8 @@ py::object gradient_array(const View& gradient, const std::shared_ptr<DistOpt>& 
 
 }  // namespace
 
-py::list PyDistOpt::register_parameters(const py::iterable& parameters) {
+py::list PyDistOpt::register_parameters(const py::iterable& parameters,
+                                        const std::vector<std::int64_t>& row_elements) {
   std::vector<Array> arrays;
   std::vector<Parameter> list;
   for (const py::handle item : parameters) {
@@ -63,7 +64,8 @@ py::list PyDistOpt::register_parameters(const py::iterable& parameters) {
       array = second;
     }
     arrays.emplace_back(array, name.empty() ? number : "parameter '" + name + "'", Access::write);
-    list.push_back({arrays.back().view(), name});
+    const std::int64_t row = list.size() < row_elements.size() ? row_elements[list.size()] : 0;
+    list.push_back({arrays.back().view(), name, row});
   }
   const auto views =
       communicator_->call(arrays, [&](Communicator&) { return get().register_parameters(list); });
@@ -71,14 +73,18 @@ py::list PyDistOpt::register_parameters(const py::iterable& parameters) {
   for (Parameter& parameter : list) names_.push_back(std::move(parameter.name));
   py::list gradients;
   for (std::size_t i = 0; i < views.size(); ++i) {
-    gradients.append(gradient_array(views[i], dist_opt_, arrays[i].shape()));
+    std::vector<std::int64_t> shape = arrays[i].shape();
+    if (arrays[i].view().count > 0 && views[i].count == 0) shape.front() = 0;  // of a table
+    gradients.append(gradient_array(views[i], dist_opt_, shape));
   }
   move_all(arrays, parameters_);
   return gradients;
 }
 
-void PyDistOpt::check_shapes(const Array& parameter, const Array& gradient) const {
-  if (parameter.shape() == gradient.shape()) return;
+void PyDistOpt::check_shapes(const Array& parameter, const Array& gradient, bool by_rows) const {
+  std::vector<std::int64_t> wanted = parameter.shape();
+  if (by_rows && !wanted.empty() && !gradient.shape().empty()) wanted[0] = gradient.shape()[0];
+  if (wanted == gradient.shape()) return;
   std::string name =
       registered_ ? "the parameter" : "parameter #" + std::to_string(parameters_.size());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -103,6 +109,21 @@ void PyDistOpt::emit(const Emit& emit, py::handle parameter, py::handle gradient
   emit(target_view, source_view);
 }
 
+void PyDistOpt::emit_rows(const Emit& emit, py::handle parameter, py::handle gradient) {
+  const auto [indices, rows] = pair_of(gradient, "gradient", "an array, or a pair (indices, rows)");
+  Array target(parameter, "parameter", Access::write);
+  const Array places(indices, "indices", Access::read);
+  const Array source(rows, "gradient", Access::read);
+  check_shapes(target, source, true);
+  const View table = target.view();
+  const std::int64_t row_elements =
+      target.shape().empty() || target.shape()[0] == 0 ? 0 : table.count / target.shape()[0];
+  const Gradient of_rows(places.view(), source.view(), row_elements);
+  if (!registered_) parameters_.push_back(std::move(target));
+  const py::gil_scoped_release released;
+  emit(table, of_rows);
+}
+
 void PyDistOpt::end_pass() {
   const py::object last = std::exchange(last_parameter_, py::object());
   if (last) const Array ordered(last, "parameter", Access::write);
@@ -115,7 +136,11 @@ void PyDistOpt::step(const py::function& backward, const Step& method) {
     const auto pass = std::make_shared<const Emit*>(&emit_one);
     const py::cpp_function emit_python([this, pass](py::handle parameter, py::handle gradient) {
       if (*pass == nullptr) throw InvalidArgument("emit was called after its backward pass");
-      emit(**pass, parameter, gradient);
+      if (py::isinstance<py::tuple>(gradient)) {
+        emit_rows(**pass, parameter, gradient);
+      } else {
+        emit(**pass, parameter, gradient);
+      }
     });
     try {
       backward(emit_python);

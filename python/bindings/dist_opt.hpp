@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -31,8 +32,10 @@ class PyDistOpt final : public Closable {
   DistOpt& get() const { return *dist_opt_; }
   std::weak_ptr<DistOpt> weak() const { return dist_opt_; }
 
-  /** The parameters by name, and arrays in which the model may write its gradients. */
-  py::list register_parameters(const py::iterable& parameters);
+  /** The parameters by name, and arrays in which the model may write its gradients. row_elements:
+   * Parameter::row_elements of each, or empty. */
+  py::list register_parameters(const py::iterable& parameters,
+                               const std::vector<std::int64_t>& row_elements);
 
   /** A step: `method` with the pass that calls `backward(emit)`. */
   using Step = std::function<void(DistOpt&, const Backward&)>;
@@ -55,9 +58,12 @@ class PyDistOpt final : public Closable {
   void close(const std::optional<std::string>& reason) override;
 
  private:
-  /** Throws InvalidArgument unless both have the same shape. */
-  void check_shapes(const Array& parameter, const Array& gradient) const;
+  /** Throws InvalidArgument unless both have the same shape, or, with `by_rows`, the same but for
+   * the first length. */
+  void check_shapes(const Array& parameter, const Array& gradient, bool by_rows = false) const;
   void emit(const Emit& emit, py::handle parameter, py::handle gradient);
+  /** A gradient of rows: the pair (indices, rows). */
+  void emit_rows(const Emit& emit, py::handle parameter, py::handle gradient);
   /** A pass has ended: what it has launched on a GPU comes before the update. */
   void end_pass();
 

@@ -191,7 +191,8 @@ void bind_class(py::module_& module) {
            py::arg("clipping"), py::arg("clip_value"), py::arg("compressor"))
       .def_property_readonly("communicator", &PyDistOpt::communicator,
                              "The communicator, which the caller may use between the steps.")
-      .def("register_parameters", &PyDistOpt::register_parameters, py::arg("parameters"))
+      .def("register_parameters", &PyDistOpt::register_parameters, py::arg("parameters"),
+           py::arg("row_elements") = std::vector<std::int64_t>())
       .def(
           "update", &PyDistOpt::update, py::arg("param"), py::arg("grad"),
           "Divides grad, a sum, by world_size, then updates a registered parameter. Local. Refused "

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tu
 import numpy
 import numpy.typing as npt
 
-from tutti import _torch
+from tutti import _torch, _torch_rows
 from tutti._types import Emit
 from tutti.errors import InvalidArgument
 
@@ -98,7 +98,8 @@ class TorchParameters:
         self._emitted = {}
 
         def emit_pair(parameter: Any, gradient: Any) -> None:
-            emit(*self.pair(parameter, gradient))
+            emit(*self._sparse_pair(parameter, gradient) if _torch_rows.is_sparse(gradient)
+                 else self.pair(parameter, gradient))
             if not self._order and is_tensor(parameter):
                 self._emitted[id(parameter)] = parameter
 
@@ -119,6 +120,13 @@ class TorchParameters:
             gradient = gradient.to(standing.dtype)
         order = _order_of(parameter)
         return standing, (gradient if order is None else gradient.permute(order)).contiguous()
+
+    def _sparse_pair(self, parameter: Any, gradient: Any) -> Tuple[Any, Any]:
+        """The same, of a sparse gradient."""
+        if not _torch_rows.has_rows(gradient, parameter):
+            return self.pair(parameter, _torch_rows.dense(gradient, parameter))
+        standing = self.stand_in(parameter)
+        return standing, _torch_rows.rows(gradient, standing.dtype)
 
     @staticmethod
     def as_parameter(gradients: Any, parameter: Any) -> Any:
@@ -207,11 +215,11 @@ class TorchParameters:
             def complete_gradient(leaf: Any) -> None:
                 earlier = rest.pop(id(leaf), None)
                 if earlier is not None:
-                    leaf.grad = _sum(earlier[1].clone(), leaf.grad)
+                    leaf.grad = _torch_rows.sum_of(earlier[1].clone(), leaf.grad)
                 if leaf.grad is None:  # a function of the user's may give it none
                     return
                 if id(leaf) not in self._order:
-                    emit(leaf, _dense(leaf.grad, leaf))
+                    emit(leaf, _emittable(leaf))
                     return
                 complete[id(leaf)] = leaf
                 while waiting and waiting[-1] in complete:
@@ -220,7 +228,7 @@ class TorchParameters:
             def emit_next() -> None:
                 leaf = complete.pop(waiting.pop(), None)
                 if leaf is not None:
-                    emit(leaf, _dense(leaf.grad, leaf))
+                    emit(leaf, _emittable(leaf))
 
             for leaf in leaves:
                 leaf.grad = None  # or this pass would add to that of the last step
@@ -249,7 +257,7 @@ class TorchParameters:
                 continue
             earlier = self._accumulated.get(id(leaf))
             if earlier is not None:
-                leaf.grad = _sum(earlier[1], leaf.grad)
+                leaf.grad = _torch_rows.sum_of(earlier[1], leaf.grad)
             self._accumulated[id(leaf)] = leaf, leaf.grad
 
     def forget(self) -> None:
@@ -263,14 +271,6 @@ class TorchParameters:
         self.write()
 
 
-def _sum(earlier: Any, gradient: Any) -> Any:
-    """Of two gradients, either of which may be sparse, or the second None; `earlier` if it is dense."""
-    if gradient is None:
-        return earlier
-    return gradient + earlier if earlier.is_sparse else earlier.add_(gradient)
-
-
-def _dense(gradient: Any, parameter: Any) -> Any:
-    """A gradient that lies as its parameter does."""
-    dense = gradient.to_dense() if gradient.is_sparse else gradient
-    return (dense.contiguous() if parameter.is_contiguous() else dense).resolve_neg()
+def _emittable(leaf: Any) -> Any:
+    """Its gradient as a pass emits it."""
+    return leaf.grad if leaf.grad.is_sparse else _torch_rows.dense(leaf.grad, leaf)

@@ -16,7 +16,7 @@ from typing import (
     cast,
 )
 
-from tutti import _core, _identity, _torch  # _identity refuses another package's __init__.py
+from tutti import _core, _identity, _torch, _torch_rows  # _identity refuses another package's __init__.py
 from tutti import _torch_optimizer as _face
 from tutti._core import (
     SGD,
@@ -222,16 +222,24 @@ class DistOpt(_core.DistOpt):
         """This rank among those of its host."""
         return self.communicator.local_rank
 
-    def register_parameters(self, parameters: Any) -> List[Any]:
+    def register_parameters(self, parameters: Any, sparse: Iterable[Any] = ()) -> List[Any]:
         """Once, before the first pass: the parameters, or pairs (name, parameter), in the model's
         order; or a model of PyTorch, of which those that require gradients are meant.
 
         Gives every rank the values of rank 0, lays out the buckets, and returns one float32 array a
         parameter in which the model may write its gradients: what it then yields is not copied.
         Collective and blocking.
+
+        sparse: those of the parameters, in CPU memory, of which a pass gives few rows gradients; of
+        a model of PyTorch those of Embedding and EmbeddingBag with sparse=True are found. In
+        backward_and_update only the rows travel that some rank has, unless they are as many as the
+        parameter's; the result is the same. Their arrays are empty. The same on all ranks.
         """
         wanted = "an iterable of arrays, or of pairs (name, array), or a model of PyTorch"
+        explicit = list(sparse)
+        tables = {id(one) for one in explicit}
         if callable(getattr(parameters, "named_parameters", None)):
+            tables.update(map(id, _torch_rows.tables_of(parameters)))
             of_model = parameters.named_parameters()
             parameters = [(name, one) for name, one in of_model
                           if getattr(one, "requires_grad", True)]
@@ -240,7 +248,7 @@ class DistOpt(_core.DistOpt):
             raise TypeError(f"parameters is a {name_of(parameters)}, but must be {wanted}")
         elif not isinstance(parameters, Iterable) or is_array(parameters):
             raise TypeError(f"parameters is a {name_of(parameters)}, but must be {wanted}")
-        originals, items, names = [], [], []
+        originals, items, names, rows = [], [], [], []
         with self._parameters.registering():
             for number, item in enumerate(parameters):
                 named = isinstance(item, tuple) and len(item) == 2
@@ -249,7 +257,12 @@ class DistOpt(_core.DistOpt):
                 standing = self._parameters.stand_in(parameter, names[-1])
                 originals.append(parameter)
                 items.append((item[0], standing) if named else standing)
-            gradients = super().register_parameters(items)
+                is_table = id(parameter) in tables
+                rows.append(_torch_rows.row_elements_of(parameter, names[-1]) if is_table else 0)
+            for number, one in enumerate(explicit):
+                if not any(one is other for other in originals):
+                    raise InvalidArgument(f"sparse has #{number}, which is not among the parameters")
+            gradients = super().register_parameters(items, rows)
         self._parameters.write()
         self._parameters.named = {id(one): (one, name) for one, name in zip(originals, names)}
         self._parameters.registered = [

@@ -32,9 +32,12 @@ class Hash {
   std::uint64_t state_ = 0xCBF29CE484222325U;
 };
 
-std::int64_t hash_sizes(const std::vector<ParameterRange>& ranges) {
+std::int64_t hash_sizes(const ParameterTable& table) {
   Hash hash;
-  for (const ParameterRange& range : ranges) hash.add(static_cast<std::uint64_t>(range.count));
+  for (const ParameterRange& range : table.ranges()) {
+    hash.add(static_cast<std::uint64_t>(range.count));
+  }
+  for (const std::int64_t row : table.row_elements()) hash.add(static_cast<std::uint64_t>(row));
   return hash.value();
 }
 
@@ -68,7 +71,8 @@ bool same_layout(const Summary& a, const Summary& b) {
   const std::string first = layout_text(all[0]);
   const std::string other = layout_text(all[others.front()]);
   throw InvalidArgument("the parameters of " + ranks_text(others) + " are not those of rank 0: " +
-                        (first == other ? "their sizes differ, or the order of their sizes"
+                        (first == other ? "their sizes differ, or the order of their sizes, or "
+                                          "which are tables of rows"
                                         : first + " on rank 0, " + other + " on rank " +
                                               std::to_string(others.front())));
 }
@@ -83,7 +87,7 @@ void check_agreement(Communicator& communicator, const ParameterTable& table,
               table.elements(),
               bucket_elements,
               static_cast<std::int64_t>(table.device().kind),
-              hash_sizes(ranges),
+              hash_sizes(table),
               values ? hash_values(ranges, home) : 0};
   std::vector<Summary> all(static_cast<std::size_t>(communicator.world_size()));
   communicator.all_gather(

@@ -32,11 +32,13 @@ std::vector<std::int64_t> place_gradients(std::span<const ParameterRange> parame
 /**
  * Cuts the gradients at `starts` (place_gradients) into buckets of whole gradients. A bucket ends
  * before the gradient that would make it larger than `bucket_elements`, not counting the gaps; a
- * gradient that alone is larger has a bucket of its own. The result is in the memory of `buckets`,
- * which is enough if that has room for as many as there are parameters.
+ * gradient that alone is larger has a bucket of its own. Those where `apart` is true are in none;
+ * it may be empty. The result is in the memory of `buckets`, which is enough if that has room for
+ * as many as there are parameters.
  */
 std::vector<Bucket> cut_buckets(std::span<const ParameterRange> parameters,
                                 std::span<const std::int64_t> starts, std::int64_t bucket_elements,
+                                const std::vector<bool>& apart = {},
                                 std::vector<Bucket> buckets = {});
 
 }  // namespace tutti

@@ -44,7 +44,7 @@ struct Model {
         order(table, missing_as_zero),
         site{communicator, 0, home},
         plain(site),
-        reducer(communicator, table.ranges(), home) {
+        reducer(communicator, table.ranges(), home, table.row_elements()) {
     site.elements = reducer.memory_elements();
   }
 
@@ -90,7 +90,8 @@ class DistOpt::Impl {
   /** A gradient of the first backward pass, where nothing was registered. */
   struct FirstGradient {
     Parameter parameter;
-    Buffer gradient;
+    Buffer values;
+    Buffer rows;  // their indices, of a table
   };
 
   void refuse_inside_backward(std::string_view method) const;

@@ -22,6 +22,13 @@ std::string message_of(const std::exception_ptr& error) {
   }
 }
 
+Buffer copy_of(ConstView view, const Stream& home) {
+  if (view.count == 0) return {};
+  Buffer copy = home.allocate(view.bytes());
+  home.copy(copy.view(view.dtype), view);
+  return copy;
+}
+
 void refuse_large_buckets(std::string_view method, const Reducer& reducer,
                           std::int64_t bucket_elements, std::int64_t most) {
   if (reducer.memory_elements() <= most) return;
@@ -61,8 +68,8 @@ std::vector<View> DistOpt::Impl::register_parameters(std::span<const Parameter> 
   gradients.reserve(parameters.size());
   for (const Parameter& parameter : parameters) {
     const View& value = parameter.value;
-    gradients.push_back(value.count > 0 ? model_->reducer.gradient(model_->table.find(value))
-                                        : View());
+    const bool has_view = value.count > 0 && parameter.row_elements == 0;
+    gradients.push_back(has_view ? model_->reducer.gradient(model_->table.find(value)) : View());
   }
   return gradients;
 }
@@ -87,7 +94,7 @@ void DistOpt::Impl::run(const Backward& backward, const Emit& emit) {
   emit_error_ = nullptr;
   in_backward_ = true;
   try {
-    backward([&](View parameter, ConstView gradient) {
+    backward([&](View parameter, const Gradient& gradient) {
       if (emit_error_) std::rethrow_exception(emit_error_);
       try {
         emit(parameter, gradient);
@@ -121,12 +128,12 @@ void DistOpt::Impl::train(const StepPlan& plan, const Backward& backward) {
   if (local) {
     model.reducer.begin_locally(compressor);
   } else {
-    model.reducer.begin(compressor, plan.bucket_elements);
+    model.reducer.begin(compressor, plan.bucket_elements, plan.mode == DistMode::full);
   }
   try {
     {
       const record::Span backward_shown(trace, "backward");
-      run(backward, [&](View parameter, ConstView gradient) {
+      run(backward, [&](View parameter, const Gradient& gradient) {
         if (parameter.count == 0) return;  // nothing to average, whether emitted or not
         const std::size_t index = model.table.find(parameter);
         model.table.check_gradient(index, gradient);
@@ -161,22 +168,24 @@ void DistOpt::Impl::train(const StepPlan& plan, const Backward& backward) {
 /** The first step, whose backward pass says which parameters there are: it waits for its end. */
 void DistOpt::Impl::train_first(const StepPlan& plan, const Backward& backward) {
   std::vector<FirstGradient> gradients;
-  run(backward, [&](View parameter, ConstView gradient) {
+  run(backward, [&](View parameter, const Gradient& gradient) {
     if (parameter.count == 0) return;
-    const Parameter unnamed{parameter, ""};
+    const Parameter unnamed{parameter, "", gradient.row_elements};
     check_parameter(unnamed, gradients.size());
     check_gradient(gradient, unnamed, gradients.size());
-    const Stream home = home_stream(options_.stream, gradient.device);
-    Buffer copy = home.allocate(gradient.bytes());
-    home.copy(copy.view(DType::f32), gradient);
-    gradients.push_back({unnamed, std::move(copy)});
+    const Stream home = home_stream(options_.stream, gradient.values.device);
+    gradients.push_back({unnamed, copy_of(gradient.values, home), copy_of(gradient.rows, home)});
   });
   std::vector<Parameter> parameters;
   for (const FirstGradient& first : gradients) parameters.push_back(first.parameter);
   adopt(agree(parameters, ParameterTable::Order::as_listed, Agreement::layout_and_values));
   train(plan, [&](const Emit& emit) {
     for (FirstGradient& first : gradients) {
-      emit(first.parameter.value, first.gradient.view(DType::f32));
+      const View values = first.values.view(DType::f32);
+      const std::int64_t row_elements = first.parameter.row_elements;
+      emit(first.parameter.value,
+           row_elements == 0 ? Gradient(values)
+                             : Gradient(first.rows.view(DType::i64), values, row_elements));
     }
   });
 }

@@ -29,6 +29,45 @@ std::string fault_of(ConstView view) {
   return {};
 }
 
+/** What keeps `view` from being rows of `row_elements` in memory of the CPU; empty if nothing does.
+ */
+std::string fault_of_rows(ConstView view, std::int64_t row_elements) {
+  if (row_elements < 1 || view.count % row_elements != 0) {
+    return " has " + std::to_string(view.count) + " elements, which are no rows of " +
+           std::to_string(row_elements);
+  }
+  if (view.device.kind != DeviceKind::cpu) {
+    return " is on " + device_text(view.device) + ", but rows are in memory of the CPU";
+  }
+  return {};
+}
+
+/** What keeps a gradient of rows from being one of `parameter`; empty if nothing does. */
+std::string fault_of_rows(const Gradient& gradient, const Parameter& parameter) {
+  const std::int64_t width = gradient.row_elements;
+  if (parameter.row_elements != 0 && parameter.row_elements != width) {
+    return " has rows of " + std::to_string(width) + " elements, the parameter of " +
+           std::to_string(parameter.row_elements);
+  }
+  std::string fault = fault_of_rows(parameter.value, width);
+  if (fault.empty()) fault = fault_of_rows(gradient.values, width);
+  if (!fault.empty()) return fault;
+  const ConstView& rows = gradient.rows;
+  if (rows.dtype != DType::i64 || rows.count != gradient.values.count / width) {
+    return " has " + std::to_string(rows.count) + " indices of " +
+           std::string(name_of(rows.dtype)) + ", but needs " +
+           std::to_string(gradient.values.count / width) + " of i64";
+  }
+  const std::int64_t count = parameter.value.count / width;
+  const std::span<const std::int64_t> indices(static_cast<const std::int64_t*>(rows.data),
+                                              static_cast<std::size_t>(rows.count));
+  for (const std::int64_t row : indices) {
+    if (row >= 0 && row < count) continue;
+    return " has row " + std::to_string(row) + ", the parameter " + std::to_string(count) + " rows";
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string describe(const Parameter& parameter, std::size_t number) {
@@ -37,20 +76,25 @@ std::string describe(const Parameter& parameter, std::size_t number) {
 }
 
 void check_parameter(const Parameter& parameter, std::size_t number) {
-  const std::string fault = fault_of(parameter.value);
+  std::string fault = fault_of(parameter.value);
+  if (fault.empty() && parameter.row_elements != 0) {
+    fault = fault_of_rows(parameter.value, parameter.row_elements);
+  }
   if (!fault.empty()) throw InvalidArgument(describe(parameter, number) + fault);
 }
 
-void check_gradient(ConstView gradient, const Parameter& parameter, std::size_t number) {
-  std::string fault = fault_of(gradient);
-  if (fault.empty() && gradient.count != parameter.value.count) {
-    fault = " has " + std::to_string(gradient.count) + " elements, the parameter " +
+void check_gradient(const Gradient& gradient, const Parameter& parameter, std::size_t number) {
+  const ConstView& values = gradient.values;
+  std::string fault = fault_of(values);
+  if (fault.empty() && gradient.is_whole() && values.count != parameter.value.count) {
+    fault = " has " + std::to_string(values.count) + " elements, the parameter " +
             std::to_string(parameter.value.count);
   }
-  if (fault.empty() && gradient.device != parameter.value.device) {
-    fault = " is on " + device_text(gradient.device) + ", the parameter on " +
+  if (fault.empty() && values.device != parameter.value.device) {
+    fault = " is on " + device_text(values.device) + ", the parameter on " +
             device_text(parameter.value.device);
   }
+  if (fault.empty() && !gradient.is_whole()) fault = fault_of_rows(gradient, parameter);
   if (!fault.empty()) {
     throw InvalidArgument("the gradient of " + describe(parameter, number) + fault);
   }
@@ -84,6 +128,13 @@ std::vector<ParameterRange> ParameterTable::ranges() const {
   return ranges;
 }
 
+std::vector<std::int64_t> ParameterTable::row_elements() const {
+  std::vector<std::int64_t> result;
+  result.reserve(entries_.size());
+  for (const Entry& entry : entries_) result.push_back(entry.parameter.row_elements);
+  return result;
+}
+
 ParameterRange ParameterTable::range(std::size_t index) const {
   const Entry& entry = entries_[index];
   ParameterRange range;
@@ -108,7 +159,7 @@ std::size_t ParameterTable::find(View parameter) const {
   return found->second;
 }
 
-void ParameterTable::check_gradient(std::size_t index, ConstView gradient) const {
+void ParameterTable::check_gradient(std::size_t index, const Gradient& gradient) const {
   tutti::check_gradient(gradient, entries_[index].parameter, entries_[index].number);
 }
 

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tutti/gradient.hpp"
 #include "tutti/optimizer.hpp"
 
 namespace tutti {
@@ -15,12 +16,13 @@ namespace tutti {
 /** How messages call a parameter: by its name, or else as number `number` of its list. */
 std::string describe(const Parameter& parameter, std::size_t number);
 
-/** Throws InvalidArgument unless `parameter` is f32 elements. */
+/** Throws InvalidArgument unless `parameter` is f32 elements, of a table whole rows of the CPU's.
+ */
 void check_parameter(const Parameter& parameter, std::size_t number);
 
-/** Throws InvalidArgument unless `gradient` is as many f32 elements in memory of the same device.
- */
-void check_gradient(ConstView gradient, const Parameter& parameter, std::size_t number);
+/** Throws InvalidArgument unless `gradient` is as many f32 elements in memory of the same device,
+ * or rows of such a parameter. */
+void check_gradient(const Gradient& gradient, const Parameter& parameter, std::size_t number);
 
 /**
  * The registered parameters, except those without elements, in the order in which a backward pass
@@ -47,10 +49,12 @@ class ParameterTable {
   /** One range for each parameter, by index, without gradients. */
   std::vector<ParameterRange> ranges() const;
   ParameterRange range(std::size_t index) const;
+  /** Parameter::row_elements of each, by index. */
+  std::vector<std::int64_t> row_elements() const;
   /** The index of a parameter. Throws InvalidArgument unless address and size are registered. */
   std::size_t find(View parameter) const;
   /** Throws InvalidArgument unless `gradient` can be that of parameter `index`. */
-  void check_gradient(std::size_t index, ConstView gradient) const;
+  void check_gradient(std::size_t index, const Gradient& gradient) const;
   /** For messages. */
   std::string name(std::size_t index) const;
 

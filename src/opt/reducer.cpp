@@ -17,7 +17,8 @@ double seconds(Exchange::Clock::duration time) {
 }  // namespace
 
 Reducer::Reducer(const std::shared_ptr<Communicator>& communicator,
-                 std::vector<ParameterRange> parameters, const Stream& home)
+                 std::vector<ParameterRange> parameters, const Stream& home,
+                 std::span<const std::int64_t> row_elements)
     : parameters_(std::move(parameters)),
       alone_(communicator->world_size() == 1),
       arithmetic_(make_arithmetic(home)),
@@ -33,6 +34,7 @@ Reducer::Reducer(const std::shared_ptr<Communicator>& communicator,
     elements_ += parameters_[i].count;
   }
   buckets_.reserve(parameters_.size());
+  tables_ = RowTables(communicator, parameters_, row_elements);
 }
 
 Reducer::~Reducer() {
@@ -67,12 +69,15 @@ void Reducer::begin_step(Compressor& compressor) {
   compressor.begin();
 }
 
-void Reducer::begin(Compressor& compressor, std::int64_t bucket_elements) {
+void Reducer::begin(Compressor& compressor, std::int64_t bucket_elements, bool by_rows) {
   begin_step(compressor);
-  if (bucket_elements != bucket_elements_) {
-    buckets_ = cut_buckets(parameters_, starts_, bucket_elements, std::move(buckets_));
+  if (bucket_elements != bucket_elements_ || by_rows != by_rows_) {
+    buckets_ = cut_buckets(parameters_, starts_, bucket_elements,
+                           by_rows ? tables_.which() : std::vector<bool>(), std::move(buckets_));
     bucket_elements_ = bucket_elements;
+    by_rows_ = by_rows;
   }
+  by_rows ? tables_.begin() : tables_.begin_whole();
   // With one bucket, or one rank, there is nothing to overlap, and no thread is needed.
   overlap_ = buckets_.size() > 1 && !alone_;
   exchange_.begin(overlap_);
@@ -80,14 +85,20 @@ void Reducer::begin(Compressor& compressor, std::int64_t bucket_elements) {
 
 void Reducer::begin_locally(Compressor& compressor) {
   begin_step(compressor);
+  tables_.begin_whole();
   overlap_ = false;
 }
 
-void Reducer::take(std::size_t index, ConstView gradient) {
-  const View own = this->gradient(index);
-  if (gradient.data != own.data) {
+void Reducer::take(std::size_t index, const Gradient& gradient) {
+  if (gradient.is_whole()) {
+    take_whole(index, gradient.values);
+  } else {
     const Stopwatch stopwatch(statistics_.pack_seconds, exchange_.trace(), "pack");
-    arithmetic_->stream().copy(own, gradient);
+    if (is_apart(index)) {
+      tables_.take(index, gradient);
+    } else {
+      write_whole(gradient, this->gradient(index));
+    }
   }
   taken_[index] = true;
   while (all_taken_ < taken_.size() && taken_[all_taken_]) ++all_taken_;
@@ -98,9 +109,17 @@ void Reducer::take(std::size_t index, ConstView gradient) {
   }
 }
 
+void Reducer::take_whole(std::size_t index, ConstView gradient) {
+  if (is_apart(index)) tables_.take_whole(index);
+  const View own = this->gradient(index);
+  if (gradient.data == own.data) return;
+  const Stopwatch stopwatch(statistics_.pack_seconds, exchange_.trace(), "pack");
+  arithmetic_->stream().copy(own, gradient);
+}
+
 void Reducer::zero_missing() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!taken_[i]) arithmetic_->stream().fill_with_zeros(gradient(i));
+    if (!taken_[i] && !is_apart(i)) arithmetic_->stream().fill_with_zeros(gradient(i));
   }
 }
 
@@ -147,6 +166,10 @@ void Reducer::finish(Optimizer& optimizer) {
     optimizer.update(view(bucket).parameters);
   }
   if (!buckets_.empty()) statistics_.bytes_between += exchange_.bytes_between();
+  if (by_rows_) {
+    sending_ = true;
+    note_sent({tables_.finish(optimizer, statistics_), 0}, elements_);
+  }
   statistics_.non_finite += compressor_->take_non_finite();
   arithmetic_->stream().submit([] {}).wait();
   sending_ = false;

@@ -10,8 +10,10 @@
 #include "device/arithmetic.hpp"
 #include "opt/bucket.hpp"
 #include "opt/exchange.hpp"
+#include "opt/row_tables.hpp"
 #include "tutti/communicator.hpp"
 #include "tutti/compressor.hpp"
+#include "tutti/gradient.hpp"
 #include "tutti/optimizer.hpp"
 #include "tutti/step_statistics.hpp"
 
@@ -31,6 +33,9 @@ namespace tutti {
  * the same order, whatever the order of take(). The last bucket waits for finish(), since nothing
  * is left to overlap with; a list that fits one bucket therefore sends nothing before finish().
  *
+ * Tables of which a gradient has few rows are in no bucket of a step by rows: finish() exchanges
+ * them after the buckets (RowTables).
+ *
  * On a GPU all work is launched, in the order of the home stream, and only the end of a step waits
  * for it; the times in the statistics are those of launching.
  *
@@ -43,10 +48,11 @@ class Reducer {
    * Collective and blocking: allocates the memory. `parameters`, whose counts are not zero, in the
    * order in which their gradients are expected; their `gradient` is not looked at. All ranks pass
    * the same counts. `home` is the stream on which gradients are made and parameters read: of a
-   * GPU, in whose memory all then is, or else inline.
+   * GPU, in whose memory all then is, or else inline. `row_elements`, if it is not empty, is not 0
+   * for parameters that are tables, which are in memory of the CPU.
    */
   Reducer(const std::shared_ptr<Communicator>& communicator, std::vector<ParameterRange> parameters,
-          const Stream& home = {});
+          const Stream& home = {}, std::span<const std::int64_t> row_elements = {});
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
   /** Waits for what is under way, at most until the communicator's deadline. */
@@ -66,18 +72,18 @@ class Reducer {
 
   /**
    * Starts a step that sends buckets of about `bucket_elements` (at least 1, the same on all
-   * ranks) through `compressor`, which must live until finish(). A step that was not finished is
-   * forgotten. Not while sending().
+   * ranks) through `compressor`, which must live until finish(). `by_rows`: the tables travel
+   * apart. A step that was not finished is forgotten. Not while sending().
    */
-  void begin(Compressor& compressor, std::int64_t bucket_elements);
+  void begin(Compressor& compressor, std::int64_t bucket_elements, bool by_rows = false);
   /** Starts a step that sends no gradients, but parameters through `compressor`: it ends with
    * finish_locally(). */
   void begin_locally(Compressor& compressor);
   /**
-   * Takes the gradient of parameter `index`: as many f32 elements in memory of its device. Once for
-   * each parameter and step. Its memory is the caller's again afterwards, on the stream.
+   * Takes the gradient of parameter `index`: as many f32 elements in memory of its device, or rows.
+   * Once for each parameter and step. Its memory is the caller's again afterwards, on the stream.
    */
-  void take(std::size_t index, ConstView gradient);
+  void take(std::size_t index, const Gradient& gradient);
   /**
    * Counts gradients that were not taken as zeros, sends what is not under way, and updates the
    * parameters of each bucket as its average arrives. Blocks until all are updated.
@@ -99,6 +105,8 @@ class Reducer {
 
  private:
   void begin_step(Compressor& compressor);
+  void take_whole(std::size_t index, ConstView gradient);
+  bool is_apart(std::size_t index) const { return by_rows_ && tables_.has(index); }
   void zero_missing();
   BucketView view(const Bucket& bucket) const;
   void send_next_bucket();
@@ -112,10 +120,12 @@ class Reducer {
   std::shared_ptr<Arithmetic> arithmetic_;  // on the stream that is home
   std::vector<std::int64_t> starts_;        // of the gradients in memory_, and their end
   Buffer memory_;                           // of the gradients
-  std::vector<Bucket> buckets_;             // of the present layout
-  std::int64_t bucket_elements_ = 0;        // that it was cut for
-  Compressor* compressor_ = nullptr;        // of the present step
-  bool overlap_ = false;                    // send buckets while gradients are still being made
+  RowTables tables_;
+  std::vector<Bucket> buckets_;       // of the present layout
+  std::int64_t bucket_elements_ = 0;  // that it was cut for
+  bool by_rows_ = false;              // and whether the tables are in no bucket
+  Compressor* compressor_ = nullptr;  // of the present step
+  bool overlap_ = false;              // send buckets while gradients are still being made
   bool sending_ = false;
   std::vector<bool> taken_;
   std::size_t all_taken_ = 0;  // parameters [0, all_taken_) are taken

@@ -21,7 +21,7 @@ LAYERS = [
     {"device.hpp", "select.hpp"},
     {"unique_id.hpp", "call.hpp", "message.hpp", "transport.hpp"},
     {"communicator.hpp", "launch.hpp", "mpi.hpp", "store.hpp", "timeline.hpp"},
-    {"adagrad.hpp", "adam.hpp", "compressor.hpp", "optimizer.hpp", "step_statistics.hpp"},
+    {"adagrad.hpp", "adam.hpp", "compressor.hpp", "gradient.hpp", "optimizer.hpp", "step_statistics.hpp"},
     {"bucket_average.hpp", "dist_opt.hpp", "dist_options.hpp"},
     {
         "ps/checkpoint.hpp",

@@ -152,9 +152,9 @@ TEST_F(DistOptTraining, SumsAndUpdatesByHandDoTheSame) {
       Values gradients({by_hand.values().arrays[0].size(), by_hand.values().arrays[1].size(),
                         by_hand.values().arrays[2].size(), by_hand.values().arrays[3].size()});
       std::size_t i = 4;
-      shard(by_hand, communicator, step)([&](View, ConstView gradient) {
-        const auto* elements = static_cast<const float*>(gradient.data);
-        gradients.arrays[--i].assign(elements, elements + gradient.count);
+      shard(by_hand, communicator, step)([&](View, const Gradient& gradient) {
+        const auto* elements = static_cast<const float*>(gradient.values.data);
+        gradients.arrays[--i].assign(elements, elements + gradient.values.count);
         two.all_reduce(gradients.view(i));
       });
       two.wait();

@@ -67,6 +67,21 @@ TEST(CutBuckets, LargerThanTheModelIsOneBucket) {
   EXPECT_EQ(cut({1, 1, 9}, std::int64_t{1} << 40), std::vector<std::size_t>{3});
 }
 
+TEST(CutBuckets, LeavesOutWhatTravelsApart) {
+  const auto parameters = of_sizes({3, 4, 3, 4, 1});
+  const std::vector<std::int64_t> starts = place_gradients(parameters);
+  const std::vector<Bucket> buckets =
+      cut_buckets(parameters, starts, 100, {true, false, false, true, false});
+  ASSERT_EQ(buckets.size(), 2U);  // without a gap, however many elements there is room for
+  EXPECT_EQ(buckets[0].first, 1U);
+  EXPECT_EQ(buckets[0].last, 3U);
+  EXPECT_EQ(buckets[0].elements, 7);
+  EXPECT_EQ(buckets[1].first, 4U);
+  EXPECT_EQ(buckets[1].begin, starts[4]);
+  EXPECT_EQ(buckets[1].end, starts[4] + 1);
+  EXPECT_TRUE(cut_buckets(parameters, starts, 100, std::vector<bool>(5, true)).empty());
+}
+
 TEST(CutBuckets, CoversEachGradientOnceAndNoGapAtItsEnds) {
   const auto parameters = of_sizes({5, 40, 1, 1, 70, 16, 3});
   const std::vector<std::int64_t> starts = place_gradients(parameters);

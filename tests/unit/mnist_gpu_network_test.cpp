@@ -52,7 +52,7 @@ TEST(GpuNetwork, HasTheGradientsOfTheCpu) {
   for (Network* network : {cpu.get(), gpu.get()}) {
     network->forward(digits, indices);
     int emitted = 0;
-    network->backward([&](tutti::View, tutti::ConstView) { ++emitted; });
+    network->backward([&](tutti::View, const tutti::Gradient&) { ++emitted; });
     EXPECT_EQ(emitted, 8);
   }
   const Totals there = gpu->take_totals();
