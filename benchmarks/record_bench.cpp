@@ -1,5 +1,7 @@
 // What it costs to note a call: by the flight recorder alone, and with a timeline. Nanoseconds a
-// call, the least of 30 rounds: record_bench [FILE], where FILE is where the timeline goes.
+// call, the least of 30 rounds.
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -65,7 +67,12 @@ double note_calls(Journal& journal, Trace* trace) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::filesystem::path path = argc > 1 ? argv[1] : "record_bench.json";
+  if (argc > 1) {
+    std::fprintf(stderr, "record_bench: takes no argument, but has '%s'\n", argv[1]);
+    return 2;
+  }
+  const std::filesystem::path path = std::filesystem::temp_directory_path() /
+                                     ("record_bench-" + std::to_string(getpid()) + ".json");
   const auto ring = std::make_unique<tutti::record::Ring>();
   Alone alone;
   Journal journal(*ring, alone);
@@ -82,5 +89,6 @@ int main(int argc, char** argv) {
   std::printf("recorder and timeline: %.1f ns\n", least);
   std::printf("with writing, in CPU time of the process: %.1f ns\n",
               (cpu_nanoseconds() - before) / (kRounds * kCalls));
+  std::filesystem::remove(path);
   return 0;
 }
