@@ -230,35 +230,51 @@ class TorchParameters:
                 if leaf is not None:
                     emit(leaf, _emittable(leaf))
 
-            for leaf in leaves:
-                leaf.grad = None  # or this pass would add to that of the last step
-            if hidden:
-                loss.backward()
-                for leaf in leaves:
+            with self._making_gradients(leaves + [leaf for leaf, _ in rest.values()]):
+                if hidden:
+                    loss.backward()
+                    for leaf in leaves:
+                        complete_gradient(leaf)
+                else:
+                    _torch.run_backward(loss, nodes, complete_gradient)
+                for leaf, _ in list(rest.values()):
                     complete_gradient(leaf)
-            else:
-                _torch.run_backward(loss, nodes, complete_gradient)
-            for leaf, _ in list(rest.values()):
-                leaf.grad = None
-                complete_gradient(leaf)
-            while waiting:
-                emit_next()
+                while waiting:
+                    emit_next()
 
         return run
+
+    @contextlib.contextmanager
+    def _making_gradients(self, leaves: List[Any]) -> Iterator[None]:
+        """Passes inside start from no gradients. Those that a DistOpt has not left would be lost, and
+        are refused."""
+        for leaf in leaves:
+            if leaf.grad is not None and not _is_left_over(leaf.grad):
+                _, name = self.named.get(id(leaf), (None, f"a parameter of shape {tuple(leaf.shape)}"))
+                raise InvalidArgument(f"{name} has a gradient of a backward pass that this DistOpt did not "
+                                      "run, which the step would lose: call accumulate(loss) instead of "
+                                      "loss.backward(), or zero_grad() if it is not wanted")
+        for leaf in leaves:
+            leaf.grad = None
+        try:
+            yield
+        finally:
+            for leaf in leaves:
+                if leaf.grad is not None:
+                    leaf.grad._tutti_version = leaf.grad._version
 
     def accumulate(self, loss: Any) -> None:
         """Runs loss.backward(), and keeps the gradients for the next step."""
         leaves = self._leaves_of(*_torch.accumulators(loss))
-        for leaf in leaves:
-            leaf.grad = None
-        loss.backward()
-        for leaf in leaves:
-            if leaf.grad is None:
-                continue
-            earlier = self._accumulated.get(id(leaf))
-            if earlier is not None:
-                leaf.grad = _torch_rows.sum_of(earlier[1], leaf.grad)
-            self._accumulated[id(leaf)] = leaf, leaf.grad
+        with self._making_gradients(leaves):
+            loss.backward()
+            for leaf in leaves:
+                if leaf.grad is None:
+                    continue
+                earlier = self._accumulated.get(id(leaf))
+                if earlier is not None:
+                    leaf.grad = _torch_rows.sum_of(earlier[1], leaf.grad)
+                self._accumulated[id(leaf)] = leaf, leaf.grad
 
     def forget(self) -> None:
         """Drops what was accumulated."""
@@ -269,6 +285,13 @@ class TorchParameters:
         self._order = self._order or self._emitted
         self.forget()
         self.write()
+
+
+def _is_left_over(gradient: Any) -> bool:
+    """Whether a gradient is as a step, or accumulate(), has left it, or zero."""
+    if getattr(gradient, "_tutti_version", None) == gradient._version:
+        return True
+    return not bool((gradient._values() if gradient.is_sparse else gradient).any())
 
 
 def _emittable(leaf: Any) -> Any:

@@ -114,6 +114,44 @@ def in_another_order_of_passes(place):
             assert parameter.tolist() == [-reached / place.ranks] * 2, (registers, missing, first)
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_gradients_of_passes_by_hand_are_not_lost_silently(comm, sparse):
+    table = torch.nn.Embedding(5, 2, sparse=sparse)
+    weight = torch.nn.init.zeros_(table.weight)
+    before = torch.zeros(5, 2)
+    dist = opt.DistOpt(opt.SGD(lr=1.0), communicator=comm)
+    dist.register_parameters(table)
+
+    def loss():
+        return table(torch.tensor([1, 3])).sum()
+
+    def refused(call):
+        gradient = weight.grad
+        with pytest.raises(tutti.InvalidArgument, match=r"^parameter 'weight' has a gradient.*accumulate\(loss"):
+            call(loss())
+        assert weight.grad is gradient
+
+    loss().backward()
+    refused(dist)
+    refused(dist.accumulate)
+    assert torch.equal(weight, before)
+    dist.zero_grad()
+    dist(loss())
+    dist(loss())  # what a step leaves is of no more use
+    loss().backward()  # adds to it
+    refused(dist)
+    dist.zero_grad(set_to_none=False)
+    dist.accumulate(loss())
+    dist(loss())
+    before[[1, 3]] -= 4
+    assert torch.equal(weight, before)
+    with pytest.raises(tutti.InvalidArgument, match=r"^a parameter of shape \(3,\) has a gradient"):
+        other = torch.ones(3, requires_grad=True)
+        other.sum().backward()
+        dist(other.sum() + loss())
+
+
+
 def test_the_last_pass_of_a_step_may_reach_other_parameters():
     launching.run(in_another_order_of_passes, 2, "fork")
 

@@ -98,6 +98,7 @@ class Gradients:
         """Nothing is under way."""
         self._passes = [0] * len(self.managed)
         self._order: List[int] = []  # in which gradients of those came that have no bucket
+        self._came: Dict[int, Tuple[torch.Tensor, int]] = {}  # what these were, and their versions
         self._works: List[TuttiWork] = []
         self._next = 0  # the first bucket that was not sent
         self.has_notified = False
@@ -127,6 +128,9 @@ class Gradients:
                 f"is {self._passes_per_step}: pass a larger one, or use no_sync()")
         if place is None:
             self._order.append(index)
+            gradient = self.managed[index].parameter.grad
+            if gradient is not None and not gradient.is_sparse:
+                self._came[index] = gradient, gradient._version
             return
         place[0].take(place[1])
         while self._next < len(self._buckets) and self._buckets[self._next].complete:
@@ -154,7 +158,7 @@ class Gradients:
         is zero, as its gradients are. Collective."""
         self._hook()
         self._notify()
-        changed = [bucket for bucket in self._buckets[:self._next] if bucket.was_changed()]
+        changed = self._changed()
         for _, parameter in self.managed:
             _densify(parameter)
         for index, (bucket, place) in self._places.items():
@@ -183,9 +187,19 @@ class Gradients:
         self.are_averaged = True
         return average
 
-    def _refuse_changed(self, changed: List[Bucket]) -> None:
+    def _changed(self) -> List[str]:
+        """The names of gradients of which some were changed since they were complete."""
+        names = [name for bucket in self._buckets[:self._next] if bucket.was_changed()
+                 for name in bucket.names]
+        for index, (gradient, version) in self._came.items():
+            name, parameter = self.managed[index]
+            if parameter.grad is not gradient or gradient._version != version:
+                names.append(name)
+        return names
+
+    def _refuse_changed(self, changed: List[str]) -> None:
         """On all ranks, those where nothing was changed, too."""
-        mine = list_of(tuple(name for bucket in changed for name in bucket.names)).encode()
+        mine = list_of(tuple(changed)).encode()
         names = run(self._group, lambda: gather(self._group.communicator, mine))
         where = "; ".join(f"on rank {rank}, among those of {text.decode()}"
                           for rank, text in enumerate(names) if text)

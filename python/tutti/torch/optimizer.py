@@ -37,8 +37,7 @@ class DistributedOptimizer(torch.optim.Optimizer, Joinable):
 
     Between backward() and step() nothing may read or write `.grad` but after synchronize(), or by
     clip_grad_norm(): it may be under way. Where something has written to it meanwhile, step()
-    raises InvalidArgument on all ranks. In the first step nothing is under way yet, and nothing is
-    noticed.
+    raises InvalidArgument on all ranks.
 
     named_parameters: what errors and states call parameters, as pairs or a mapping. group: one of
     the backend "tutti"; by default the default group. mode: "fp32", "fp16", "bf16", "sparseTopK" or
