@@ -50,6 +50,7 @@ class Gradient(numpy.ndarray):
     """The contiguous one of PyTorch's methods."""
 
     is_sparse = False
+    _version = 0
 
     def contiguous(self):
         return self
