@@ -83,11 +83,11 @@ class DistOpt {
    * already.
    *
    * Of a table (Parameter::row_elements) no view is returned: where its gradient is emitted as
-   * rows, backward_and_update sends these alone, to all ranks, which add them up in their order;
-   * unless together they are as many as the table has, or a rank has emitted a whole gradient: then
-   * it travels whole. Either way the table is updated as if by the whole gradient; where that
-   * leaves alone what no row touches (Optimizer::keeps_where_zero), only the rows are. The other
-   * methods send the gradients of tables whole.
+   * rows, backward_and_update and backward_and_update_half send these alone, to all ranks, which
+   * add them up in their order; unless together they are as many as the table has, or a rank has
+   * emitted a whole gradient: then it travels whole. Either way the table is updated as if by the
+   * whole gradient; where that leaves alone what no row touches (Optimizer::keeps_where_zero), only
+   * the rows are. The other methods send the gradients of tables whole.
    *
    * Without this call the first backward pass registers what it emits, in its order; parameters
    * that then differ between the ranks are refused on all of them, and stay unregistered. A rank

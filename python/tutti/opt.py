@@ -232,8 +232,9 @@ class DistOpt(_core.DistOpt):
 
         sparse: those of the parameters, in CPU memory, of which a pass gives few rows gradients; of
         a model of PyTorch those of Embedding and EmbeddingBag with sparse=True are found. In
-        backward_and_update only the rows travel that some rank has, unless they are as many as the
-        parameter's; the result is the same. Their arrays are empty. The same on all ranks.
+        backward_and_update and backward_and_update_half only the rows travel that some rank has,
+        unless they are as many as the parameter's; the result is the same. Their arrays are empty. The
+        same on all ranks.
         """
         wanted = "an iterable of arrays, or of pairs (name, array), or a model of PyTorch"
         explicit = list(sparse)

@@ -22,6 +22,13 @@ std::string message_of(const std::exception_ptr& error) {
   }
 }
 
+/** As what the rows of tables travel in a step; whole gradients do if there is none. */
+std::optional<RowWire> row_wire(const StepPlan& plan, const DistOptions& options) {
+  if (plan.mode == DistMode::full) return RowWire();
+  if (plan.mode != DistMode::half) return std::nullopt;
+  return RowWire{options.half, plan.clipping ? plan.clip_value : 0.0F};
+}
+
 Buffer copy_of(ConstView view, const Stream& home) {
   if (view.count == 0) return {};
   Buffer copy = home.allocate(view.bytes());
@@ -128,7 +135,7 @@ void DistOpt::Impl::train(const StepPlan& plan, const Backward& backward) {
   if (local) {
     model.reducer.begin_locally(compressor);
   } else {
-    model.reducer.begin(compressor, plan.bucket_elements, plan.mode == DistMode::full);
+    model.reducer.begin(compressor, plan.bucket_elements, row_wire(plan, options_));
   }
   try {
     {

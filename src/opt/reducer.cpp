@@ -69,15 +69,17 @@ void Reducer::begin_step(Compressor& compressor) {
   compressor.begin();
 }
 
-void Reducer::begin(Compressor& compressor, std::int64_t bucket_elements, bool by_rows) {
+void Reducer::begin(Compressor& compressor, std::int64_t bucket_elements,
+                    const std::optional<RowWire>& rows) {
   begin_step(compressor);
-  if (bucket_elements != bucket_elements_ || by_rows != by_rows_) {
+  by_rows_ = rows.has_value();
+  if (bucket_elements != bucket_elements_ || by_rows_ != tables_apart_) {
     buckets_ = cut_buckets(parameters_, starts_, bucket_elements,
-                           by_rows ? tables_.which() : std::vector<bool>(), std::move(buckets_));
+                           by_rows_ ? tables_.which() : std::vector<bool>(), std::move(buckets_));
     bucket_elements_ = bucket_elements;
-    by_rows_ = by_rows;
+    tables_apart_ = by_rows_;
   }
-  by_rows ? tables_.begin() : tables_.begin_whole();
+  by_rows_ ? tables_.begin(*rows) : tables_.begin_whole();
   // With one bucket, or one rank, there is nothing to overlap, and no thread is needed.
   overlap_ = buckets_.size() > 1 && !alone_;
   exchange_.begin(overlap_);
@@ -85,6 +87,7 @@ void Reducer::begin(Compressor& compressor, std::int64_t bucket_elements, bool b
 
 void Reducer::begin_locally(Compressor& compressor) {
   begin_step(compressor);
+  by_rows_ = false;
   tables_.begin_whole();
   overlap_ = false;
 }
@@ -168,7 +171,7 @@ void Reducer::finish(Optimizer& optimizer) {
   if (!buckets_.empty()) statistics_.bytes_between += exchange_.bytes_between();
   if (by_rows_) {
     sending_ = true;
-    note_sent({tables_.finish(optimizer, statistics_), 0}, elements_);
+    note_sent({tables_.finish(*compressor_, optimizer, statistics_), 0}, elements_);
   }
   statistics_.non_finite += compressor_->take_non_finite();
   arithmetic_->stream().submit([] {}).wait();

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -72,10 +73,11 @@ class Reducer {
 
   /**
    * Starts a step that sends buckets of about `bucket_elements` (at least 1, the same on all
-   * ranks) through `compressor`, which must live until finish(). `by_rows`: the tables travel
-   * apart. A step that was not finished is forgotten. Not while sending().
+   * ranks) through `compressor`, which must live until finish(). With `rows` the tables travel
+   * apart, if possible as rows. A step that was not finished is forgotten. Not while sending().
    */
-  void begin(Compressor& compressor, std::int64_t bucket_elements, bool by_rows = false);
+  void begin(Compressor& compressor, std::int64_t bucket_elements,
+             const std::optional<RowWire>& rows = std::nullopt);
   /** Starts a step that sends no gradients, but parameters through `compressor`: it ends with
    * finish_locally(). */
   void begin_locally(Compressor& compressor);
@@ -123,7 +125,8 @@ class Reducer {
   RowTables tables_;
   std::vector<Bucket> buckets_;       // of the present layout
   std::int64_t bucket_elements_ = 0;  // that it was cut for
-  bool by_rows_ = false;              // and whether the tables are in no bucket
+  bool tables_apart_ = false;         // and whether the tables are in none of them
+  bool by_rows_ = false;              // the present step exchanges rows
   Compressor* compressor_ = nullptr;  // of the present step
   bool overlap_ = false;              // send buckets while gradients are still being made
   bool sending_ = false;

@@ -28,6 +28,7 @@ class RowSum {
   std::span<const std::int64_t> indices() const { return indices_; }
   /** Of all rows, one behind the other. */
   std::span<const float> values() const { return values_; }
+  std::span<float> values() { return values_; }
   const float* row(std::int64_t i) const { return values_.data() + i * width_; }
 
  private:

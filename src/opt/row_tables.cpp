@@ -14,7 +14,7 @@ namespace tutti {
 RowTables::RowTables(std::shared_ptr<Communicator> communicator,
                      std::span<const ParameterRange> parameters,
                      std::span<const std::int64_t> row_elements)
-    : communicator_(std::move(communicator)) {
+    : communicator_(std::move(communicator)), arithmetic_(make_arithmetic(Stream())) {
   for (std::size_t i = 0; i < row_elements.size(); ++i) {
     if (row_elements[i] == 0) continue;
     which_.resize(parameters.size());
@@ -22,6 +22,7 @@ RowTables::RowTables(std::shared_ptr<Communicator> communicator,
     Table& table = tables_.emplace_back();
     table.parameter = i;
     table.range = parameters[i];
+    table.begin = table.range.gradient - parameters.front().gradient;
     table.width = row_elements[i];
     table.rows = table.range.count / table.width;
   }
@@ -33,7 +34,8 @@ RowTables::Table& RowTables::table(std::size_t parameter) {
       [](const Table& one, std::size_t wanted) { return one.parameter < wanted; });
 }
 
-void RowTables::begin() {
+void RowTables::begin(const RowWire& wire) {
+  wire_ = wire;
   for (Table& table : tables_) {
     table.own.clear();
     table.is_whole = false;
@@ -56,7 +58,8 @@ void RowTables::take_whole(std::size_t parameter) {
   whole.is_clean = false;
 }
 
-std::int64_t RowTables::finish(Optimizer& optimizer, StepStatistics& statistics) {
+std::int64_t RowTables::finish(Compressor& compressor, Optimizer& optimizer,
+                               StepStatistics& statistics) {
   if (tables_.empty()) return 0;
   const std::int64_t sent_before = communicator_->bytes_between();
   {
@@ -74,7 +77,7 @@ std::int64_t RowTables::finish(Optimizer& optimizer, StepStatistics& statistics)
         std::accumulate(row_counts_.begin(), row_counts_.end(), std::int64_t{0});
     if (all == 0 && optimizer.keeps_where_zero()) continue;
     if (all >= table.rows) {
-      average_whole(table, optimizer, statistics);
+      average_whole(table, compressor, optimizer, statistics);
       sent += table.range.count;
     } else {
       average_rows(table, row_counts_, optimizer, statistics);
@@ -96,40 +99,43 @@ void RowTables::agree_on_counts() {
                             std::span<std::int64_t>(counts_));
 }
 
-void RowTables::average_whole(Table& table, Optimizer& optimizer, StepStatistics& statistics) {
+void RowTables::average_whole(Table& table, Compressor& compressor, Optimizer& optimizer,
+                              StepStatistics& statistics) {
+  record::Trace* const trace = record::trace_of(*communicator_);
+  const BucketView bucket{table.begin, table.range.count, table.gradient(),
+                          std::span(&table.range, 1)};
   {
-    const Stopwatch stopwatch(statistics.encode_seconds, record::trace_of(*communicator_),
-                              "encode");
+    const Stopwatch stopwatch(statistics.encode_seconds, trace, "encode");
     if (!table.is_whole) write_own(table);
+    table.is_clean = false;
+    statistics.bytes_sent += compressor.encode(bucket).bytes;
   }
-  table.is_clean = false;
   {
-    const Stopwatch stopwatch(statistics.exchange_seconds, record::trace_of(*communicator_),
-                              "exchange");
-    communicator_->all_reduce(table.gradient(), Reduce::average);
+    const Stopwatch stopwatch(statistics.exchange_seconds, trace, "exchange");
+    compressor.exchange(bucket, Stream()).wait();
   }
-  statistics.bytes_sent += table.gradient().bytes();
-  const Stopwatch stopwatch(statistics.update_seconds, record::trace_of(*communicator_), "update");
+  {
+    const Stopwatch stopwatch(statistics.decode_seconds, trace, "decode");
+    compressor.decode(bucket);
+  }
+  const Stopwatch stopwatch(statistics.update_seconds, trace, "update");
   optimizer.update(std::span(&table.range, 1));
 }
 
 void RowTables::average_rows(Table& table, std::span<const std::int64_t> counts,
                              Optimizer& optimizer, StepStatistics& statistics) {
+  record::Trace* const trace = record::trace_of(*communicator_);
   {
-    const Stopwatch stopwatch(statistics.exchange_seconds, record::trace_of(*communicator_),
-                              "exchange");
+    const Stopwatch stopwatch(statistics.exchange_seconds, trace, "exchange");
     gather(table, counts);
   }
-  statistics.bytes_sent +=
-      static_cast<std::int64_t>(table.own.indices().size_bytes() + table.own.values().size_bytes());
+  statistics.bytes_sent += static_cast<std::int64_t>(table.own.indices().size_bytes()) +
+                           table.own.count() * table.width * size_of(wire_.dtype);
   {
-    const Stopwatch stopwatch(statistics.decode_seconds, record::trace_of(*communicator_),
-                              "decode");
-    sum_.assign(all_indices_.data(), all_values_.data(),
-                static_cast<std::int64_t>(all_indices_.size()), table.width);
-    sum_.divide(static_cast<float>(communicator_->world_size()));
+    const Stopwatch stopwatch(statistics.decode_seconds, trace, "decode");
+    average_gathered(table.width, statistics);
   }
-  const Stopwatch stopwatch(statistics.update_seconds, record::trace_of(*communicator_), "update");
+  const Stopwatch stopwatch(statistics.update_seconds, trace, "update");
   update(table, optimizer);
 }
 
@@ -145,7 +151,40 @@ void RowTables::gather(const Table& table, std::span<const std::int64_t> counts)
   all_values_.resize(all * static_cast<std::size_t>(table.width));
   if (all == 0) return;
   communicator_->all_gather_v(table.own.indices(), std::span<std::int64_t>(all_indices_), counts);
-  communicator_->all_gather_v(table.own.values(), std::span<float>(all_values_), value_counts_);
+  gather_values(table.own.values());
+}
+
+void RowTables::gather_values(std::span<const float> own) {
+  if (wire_.dtype == DType::f32) {
+    communicator_->all_gather_v(own, std::span<float>(all_values_), value_counts_);
+    return;
+  }
+  own_packet_.resize(own.size());
+  all_packets_.resize(all_values_.size());
+  const auto own_count = static_cast<std::int64_t>(own.size());
+  const auto all_count = static_cast<std::int64_t>(all_values_.size());
+  const Piece narrow{own.data(), own_packet_.data(), own_count};
+  const Piece widen{all_packets_.data(), all_values_.data(), all_count};
+  const float scale = 1.0F / static_cast<float>(communicator_->world_size());
+  arithmetic_->narrow(std::span(&narrow, 1), wire_.dtype, {.scale = scale, .limit = wire_.limit});
+  communicator_->all_gather_v(ConstView(own_packet_.data(), own_count, wire_.dtype),
+                              View(all_packets_.data(), all_count, wire_.dtype), value_counts_);
+  arithmetic_->widen(std::span(&widen, 1), wire_.dtype, 1.0F, nullptr);
+}
+
+/** As the sums of whole gradients: divided at the end, or, in 16 bits, before, and rounded. */
+void RowTables::average_gathered(std::int64_t width, StepStatistics& statistics) {
+  sum_.assign(all_indices_.data(), all_values_.data(),
+              static_cast<std::int64_t>(all_indices_.size()), width);
+  if (wire_.dtype == DType::f32) {
+    sum_.divide(static_cast<float>(communicator_->world_size()));
+    return;
+  }
+  const auto count = static_cast<std::int64_t>(sum_.values().size());
+  const Piece narrow{sum_.values().data(), all_packets_.data(), count};
+  const Piece widen{all_packets_.data(), sum_.values().data(), count};
+  arithmetic_->narrow(std::span(&narrow, 1), wire_.dtype, {});
+  arithmetic_->widen(std::span(&widen, 1), wire_.dtype, 1.0F, &statistics.non_finite);
 }
 
 /** From the averaged rows: these alone, where that is the same. */

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <random>
 #include <stdexcept>
@@ -148,37 +149,104 @@ TEST_F(DistOptTables, TrainAsWholeGradientsDoWithEveryOptimizer) {
   });
 }
 
-TEST_F(DistOptTables, TrainAsWholeGradientsDoInEveryMode) {
+/** The modes, and what else a step may be followed by; in 16 bits only where the bits are the same.
+ */
+std::vector<Method> methods() {
+  std::vector<Method> list{
+      kUpdate,
+      [](DistOpt& opt, const Backward& run) { opt.backward_and_partial_update(run); },
+      [](DistOpt& opt, const Backward& run) {
+        opt.backward_and_sparse_update(run, std::nullopt, 0.1, true);
+      },
+      [](DistOpt& opt, const Backward& run) {
+        opt.backward_and_sparse_update(run, std::nullopt, 50.0, false);
+      },
+      [](DistOpt& opt, const Backward& run) {
+        opt.backward_and_update(run, 60);  // other buckets
+        opt.synchronize();
+      },
+  };
+  if (world().one_host()) {
+    list.push_back(
+        [](DistOpt& opt, const Backward& run) { opt.backward_and_update_half(run, 100); });
+  }
+  return list;
+}
+
+TEST_F(DistOptTables, TrainAsWholeGradientsDoInAnyOrderOfModes) {
   on_ranks([](Communicator& communicator) {
-    const std::vector<Method> modes{
-        kUpdate,
-        [](DistOpt& opt, const Backward& run) { opt.backward_and_update_half(run); },
-        [](DistOpt& opt, const Backward& run) { opt.backward_and_partial_update(run); },
-        [](DistOpt& opt, const Backward& run) {
-          opt.backward_and_sparse_update(run, std::nullopt, 0.1, true);
-        },
-        [](DistOpt& opt, const Backward& run) {
-          opt.backward_and_sparse_update(run, std::nullopt, 50.0, false);
-        },
-        [](DistOpt& opt, const Backward& run) {
-          opt.backward_and_update(run);
-          opt.synchronize();
-        },
-        kUpdate,  // after others, which leave something where a whole gradient lies
-    };
-    Model one;
-    Model other;
-    const auto sgd = [] { return std::make_shared<SGD>(SgdOptions{.lr = 1.0F, .momentum = 0.5F}); };
-    DistOpt by_rows = over(communicator, sgd(), options());
-    DistOpt whole = over(communicator, sgd(), options());
-    by_rows.register_parameters(one.parameters(true));
-    whole.register_parameters(other.parameters(false));
-    for (std::size_t mode = 0; mode < modes.size(); ++mode) {
-      for (std::size_t i = 0; i < 2; ++i) {
-        step_both(communicator, 10 * mode + i, {6}, modes[mode], by_rows, one, whole, other);
-        EXPECT_EQ(one.values, other.values) << "mode " << mode << ", step " << i;
+    const std::vector<Method> modes = methods();
+    std::mt19937 random(7);  // the same on all ranks
+    for (const float momentum : {0.0F, 0.5F}) {
+      Model one;
+      Model other;
+      const SgdOptions sgd{.lr = 1.0F, .momentum = momentum};
+      DistOpt by_rows = over(communicator, std::make_shared<SGD>(sgd), options());
+      DistOpt whole = over(communicator, std::make_shared<SGD>(sgd), options());
+      by_rows.register_parameters(one.parameters(true));
+      whole.register_parameters(other.parameters(false));
+      for (std::size_t i = 0; i < 60; ++i) {
+        const std::size_t mode = random() % modes.size();
+        const Step& step = kSteps[random() % kSteps.size()];
+        step_both(communicator, i, step, modes[mode], by_rows, one, whole, other);
+        ASSERT_EQ(one.values, other.values) << "mode " << mode << ", step " << i;
       }
     }
+  });
+}
+
+TEST_F(DistOptTables, TrainAsWholeGradientsDoIn16Bits) {
+  on_ranks([](Communicator& communicator) {
+    for (const DType half : {DType::f16, DType::bf16}) {
+      DistOptions in_half = options();
+      in_half.half = half;
+      Model one;
+      Model other;
+      DistOpt by_rows = over(communicator, in_half);
+      DistOpt whole = over(communicator, in_half);
+      by_rows.register_parameters(one.parameters(true));
+      whole.register_parameters(other.parameters(false));
+      for (std::size_t i = 0; i < kSteps.size(); ++i) {
+        const Method method = [&](DistOpt& opt, const Backward& run) {
+          opt.backward_and_update_half(run, std::nullopt, i % 2 == 0, 30.0F);
+        };
+        one.values = other.values;
+        step_both(communicator, i, kSteps[i], method, by_rows, one, whole, other);
+        if (world().one_host()) {
+          EXPECT_EQ(one.values, other.values) << name_of(half) << ", step " << i;
+        }
+        for (std::size_t j = 0; j < kRows * kWidth; ++j) {  // between hosts they round once more
+          EXPECT_NEAR(one.values.arrays[kTable][j], other.values.arrays[kTable][j], 8.0F) << j;
+        }
+      }
+      const auto rank = static_cast<std::int64_t>(communicator.global_rank());
+      const std::int64_t rows = std::max<std::int64_t>(3 - rank, 0) * (8 + kWidth * 2);
+      EXPECT_LE(by_rows.bytes_per_step(), (50 + 7 + 20) * 2 + 3 * 64 + rows);
+      EXPECT_TRUE(same_everywhere(communicator, one.values));
+    }
+  });
+}
+
+TEST_F(DistOptTables, CountRowsThatAreNotFiniteIn16Bits) {
+  on_ranks([](Communicator& communicator) {
+    Values table({static_cast<std::size_t>(kRows * kWidth)}, 0.0F);
+    DistOpt opt = over(communicator);
+    std::vector<Parameter> parameters = table.parameters();
+    parameters[0].row_elements = kWidth;
+    opt.register_parameters(parameters);
+    const std::vector<std::int64_t> indices{4, 9};
+    const float infinity = std::numeric_limits<float>::infinity();
+    const std::vector<float> values{1, infinity, 2, 1000, 3, -1000};
+    opt.backward_and_update_half(
+        [&](const Emit& emit) {
+          emit(table.view(0), Gradient(std::span(indices), std::span(values), kWidth));
+        },
+        std::nullopt, true, 64.0F);
+    EXPECT_EQ(opt.statistics().non_finite, 1);
+    EXPECT_NEAR(table.arrays[0][4 * kWidth], -1.0F, 0.01F);
+    EXPECT_EQ(table.arrays[0][4 * kWidth + 1], -infinity);
+    EXPECT_NEAR(table.arrays[0][9 * kWidth], -64.0F, 0.1F);
+    EXPECT_NEAR(table.arrays[0][9 * kWidth + 2], 64.0F, 0.1F);
   });
 }
 

@@ -86,7 +86,7 @@ def in_every_mode(place):
     dists = [opt.DistOpt(opt.SGD(lr=0.1, momentum=0.5), communicator=comm) for _ in models]
     for model, dist in zip(models, dists):
         dist.register_parameters(model)
-    methods = ["backward_and_update", "backward_and_update_half", "backward_and_partial_update",
+    methods = ["backward_and_update", "backward_and_partial_update", "backward_and_update_half",
                "backward_and_sparse_update", "backward_and_update"]
     for number, method in enumerate(methods):
         for step in range(2):
