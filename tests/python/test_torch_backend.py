@@ -178,6 +178,7 @@ def messages(rank, ranks):
             dist.P2POp(dist.isend, torch.full((3,), rank).bfloat16(), (rank + 1) % ranks)]):
         work.wait()
     assert into.tolist() == [float((rank - 1) % ranks)] * 3
+    dist.barrier()  # who has ended is lost to those who wait for a message
 
 
 def test_messages_come_in_any_order(ranks):

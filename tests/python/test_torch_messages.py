@@ -38,6 +38,7 @@ def every_length(rank, ranks):
     dist.recv(into, (rank - 1) % ranks)
     work.wait()
     assert into.unique().tolist() == [(rank - 1) % ranks]
+    dist.barrier()  # who has ended is lost to those who wait for a message
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
@@ -71,6 +72,7 @@ def any_order(rank, ranks):
         assert torch.equal(got, pattern(sources[-1], LONG))
     else:
         dist.send(pattern(rank, LONG), 0)
+    dist.barrier()
 
 
 def test_tags_and_sources_come_in_any_order(ranks):
@@ -93,6 +95,7 @@ def beside_collectives(rank, ranks):
         dist.recv(torch.empty(1), 1)
     sums.wait()
     assert total.unique().tolist() == [ranks]
+    dist.barrier()
 
 
 def test_messages_go_beside_collectives(ranks):
@@ -112,6 +115,7 @@ def another_length(rank, ranks):
     else:
         dist.recv(got, 0)
         assert torch.equal(got, pattern(0, LONG))
+    dist.barrier()
 
 
 def test_another_length_is_refused_on_both_sides(ranks):
