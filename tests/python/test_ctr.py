@@ -234,20 +234,17 @@ def test_resumes_to_the_same_bits_on_other_servers(train):
     assert (rest[0]["auc"], rest[0]["eval_loss"]) == (whole[1]["auc"], whole[1]["eval_loss"])
 
 
-def test_async_and_geo_learn_as_much_as_sync(train):
+@pytest.mark.parametrize("mode", ["async", "geo"])
+def test_learns_as_much_as_sync(train, mode):
     """AUC with the example's defaults, after the same examples, within half a point: with half of
-    them it is 1.7 points less."""
+    them it is 1.7 points less. One worker: with two, it depends on who gets a processor when."""
     def learned(mode):
         options = ("--examples", 50_000, "--epochs", 1)
-        return train("--mode", mode, ranks=ROLES, options=options)[-1]["auc"]
+        return train("--mode", mode, ranks=("--server_num", 1, "--worker_num", 1), options=options)[-1]["auc"]
 
     sync = learned("sync")
     assert sync > 0.76
-    for mode in ("geo", "async"):
-        found = learned(mode)
-        if mode == "async" and abs(found - sync) > 0.005:  # it depends on who comes first
-            found = learned(mode)
-        assert abs(found - sync) <= 0.005, (mode, found, sync)
+    assert learned(mode) == pytest.approx(sync, abs=0.005)
 
 
 def test_local_is_for_one_process(tmp_path):
