@@ -63,7 +63,16 @@ def _run_rank(place, body, arguments):
     try:
         return ("value", body(place, *arguments))
     except BaseException as error:  # KeyboardInterrupt, too, is an outcome
-        return ("error", error, traceback.format_exc())
+        return ("error", _that_travels(error), traceback.format_exc())
+
+
+def _that_travels(error):
+    """pytest's own, of a raises() that nothing was raised in, cannot be pickled."""
+    try:
+        pickle.dumps(error)
+    except Exception:
+        return AssertionError(str(error))
+    return error
 
 
 def _send_outcome(connection, place, body, arguments):

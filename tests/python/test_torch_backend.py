@@ -141,6 +141,26 @@ def test_an_asynchronous_operation_lets_its_caller_go_on(ranks):
     ranks(asynchronous, 2)
 
 
+def chained(rank, ranks):
+    def more(done):
+        tensor, = done.value()
+        dist.all_reduce(tensor)
+        return dist.all_reduce(tensor, async_op=True).get_future().then(lambda one: one.value()[0]).wait()
+
+    futures = []
+    for length in (1, 10**6, 1000):
+        first = dist.all_reduce(torch.ones(length), async_op=True)
+        futures.append(first.get_future().then(more).then(lambda done: done.value().unique().tolist()))
+    last = torch.ones(1)
+    dist.all_reduce(last)  # comes after all of them
+    assert last.item() == ranks and all(future.done() for future in futures)
+    assert [future.wait() for future in futures] == [[ranks**3]] * 3
+
+
+def test_what_follows_an_operation_may_wait_for_others(ranks):
+    ranks(chained, 3)
+
+
 def messages(rank, ranks):
     # In this order each rank's first send would wait for another rank's second recv, in a circle.
     others = [(rank + step) % ranks for step in range(1, ranks)]

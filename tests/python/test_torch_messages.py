@@ -2,6 +2,7 @@
 send of one waits for its recv."""
 
 import os
+import pathlib
 import signal
 import time
 
@@ -175,14 +176,19 @@ def test_a_killed_peer_is_named(tmp_path, dead):
 
 
 def destroy(place, path):
+    """The other rank asks for it afterwards, of which a file tells."""
     begin(place, path)
     dist.barrier()
+    destroyed = pathlib.Path(path + ".destroyed")
     if place.rank == 0:
         work = dist.isend(pattern(0, LONG), 1)
         dist.destroy_process_group()
+        destroyed.touch()
         with pytest.raises(tutti.CommunicationError, match="was destroyed"):
             work.wait()
     else:
+        while not destroyed.exists():
+            time.sleep(0.001)
         with pytest.raises(tutti.CommunicationError):
             dist.recv(torch.empty(LONG), 0)
 

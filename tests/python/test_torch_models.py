@@ -7,6 +7,7 @@ from torch_group import (  # noqa: F401 - ranks is a fixture
     Net,
     batch,
     both_heads,
+    dist,
     one_head,
     ranks,
     torch,
@@ -29,6 +30,29 @@ def train_ddp(rank, ranks, heads_of):
 @pytest.mark.parametrize("heads_of", [both_heads, one_head])
 def test_ddp_trains_as_one_process_does(ranks, heads_of):
     ranks(train_ddp, 2, heads_of)
+
+
+def train_compressed(rank, ranks):
+    """In several buckets, of each of which several collectives wait for each other."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    torch.manual_seed(0)
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(
+        *(torch.nn.Linear(40, 40) for _ in range(4))), bucket_cap_mb=0.007)
+    net.register_comm_hook(powerSGD_hook.PowerSGDState(
+        None, matrix_approximation_rank=2, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook)
+    for step in range(5):
+        net.zero_grad()
+        x = torch.randn(8, 40, generator=torch.Generator().manual_seed(100 * step + rank))
+        net(x).square().mean().backward()
+    mine = torch.cat([parameter.grad.flatten() for parameter in net.parameters()])
+    everybody = [torch.empty_like(mine) for _ in range(ranks)]
+    dist.all_gather(everybody, mine)
+    assert mine.norm() > 0 and all(torch.equal(one, mine) for one in everybody)
+
+
+def test_pytorch_s_own_hook_compresses(ranks):
+    ranks(train_compressed, 2)
 
 
 def train_uneven(rank, ranks):

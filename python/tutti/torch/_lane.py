@@ -24,7 +24,11 @@ class Lane:
         return self._given == self._ended
 
     def give(self, call: Callable[[], None]) -> None:
-        """Has `call`, which raises nothing, run after what was given before."""
+        """Has `call`, which raises nothing, run after what was given before; at once if what runs
+        has given it, such as a future's callback, which may wait for it."""
+        if threading.current_thread() is self._thread:
+            call()
+            return
         with self._lock:
             self._given += 1
             self._calls.put(call)
