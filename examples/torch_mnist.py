@@ -57,16 +57,6 @@ def pixels(images):
     return (images.float().unsqueeze(1) / 255 - 0.1307) / 0.3081
 
 
-def begin():
-    """Joins the ranks that any launcher has started."""
-    if "RANK" not in os.environ:  # under mpiexec, which says so in its own words
-        os.environ["RANK"] = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
-        os.environ["WORLD_SIZE"] = os.environ.get("OMPI_COMM_WORLD_SIZE", "1")
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    os.environ.setdefault("MASTER_PORT", "29500")
-    dist.init_process_group("tutti")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", type=pathlib.Path,
@@ -80,7 +70,7 @@ def main():
                         help="what averages gradients: DistributedDataParallel, with a hook in "
                              "other modes than fp32, or tutti's DistributedOptimizer")
     options = parser.parse_args()
-    begin()
+    dist.init_process_group("tutti", init_method="tutti://")  # of any launcher
     rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
     (images, labels), (test_images, test_labels) = load(options.data_dir)

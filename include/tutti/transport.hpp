@@ -75,6 +75,9 @@ class Transport {
    * naming the ranks that have stopped, or all others if none has.
    */
   virtual void pulse(std::chrono::milliseconds /*waited*/) {}
+  /** The same, without a deadline, for waits that ranks which have left need not take part in:
+   * these are not lost when their processes end. */
+  virtual void look_after_present() { pulse({}); }
 
   /** Tells the other ranks that this one takes part no longer. Waits for nobody. */
   virtual void abort(std::string_view reason) noexcept = 0;

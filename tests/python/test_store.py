@@ -2,6 +2,7 @@
 
 import array
 import os
+import select
 import threading
 import time
 
@@ -91,6 +92,28 @@ def test_ctrl_c_ends_a_wait_and_nothing_else(store):
     assert interrupted_after(lambda: store.get("missing")) < 1
     store.set("missing", b"1")
     assert store.add("missing", 1) == 2
+
+
+def one_leaves(place):
+    """Its process ends, too: who waits for what another one sets is not disturbed."""
+    comm = place.communicator(timeout=60)
+    store = tutti.Store(comm)
+    store.set(f"process/{place.rank}", str(os.getpid()).encode())
+    process = os.pidfd_open(int(store.get("process/1")))
+    comm.barrier()
+    if place.rank == 1:
+        store.close()
+        comm.close()
+        return
+    assert select.select([process], [], [], 30)[0]
+    with pytest.raises(tutti.DeadlineExceeded):
+        store.get("never", timeout=0)
+    store.set(f"ended/{place.rank}", b"")
+    assert store.get(f"ended/{2 - place.rank}") == b""
+
+
+def test_a_rank_that_has_left_may_end():
+    launching.run(one_leaves, 3, "fork")
 
 
 def one_is_killed(place):

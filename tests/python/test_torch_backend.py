@@ -109,10 +109,15 @@ def strided(rank, ranks):
     expected[:ranks] = 1
     expected[3] = 2 * ranks
     assert torch.equal(sparse.to_dense(), expected)
+    sparse = torch.sparse_coo_tensor([[0]], torch.tensor([256.0 if rank == 0 else 1.0]).bfloat16(), (2,))
+    dist.all_reduce(sparse)  # in bfloat16 256 + 1 is 256
+    assert sparse.to_dense().tolist() == [258.0, 0.0]
+    with pytest.raises(tutti.MismatchError, match=r"shape \[5\] on rank 0, but of \[6\] on rank 1"):
+        dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (5 if rank == 0 else 6,)))
 
 
 def test_tensors_need_not_be_in_one_piece(ranks):
-    ranks(strided, 2)
+    ranks(strided, 3)
 
 
 def asynchronous(rank, ranks):
@@ -192,6 +197,8 @@ def messages(rank, ranks):
     else:
         dist.send(torch.tensor([float(rank)]), 0)
     dist.barrier()  # what follows is for a source, too
+    with pytest.raises(tutti.InvalidArgument, match="tag is 4294967296"):
+        dist.send(torch.ones(1), (rank + 1) % ranks, tag=2**32)
     into = torch.empty(3, dtype=torch.bfloat16)
     for work in dist.batch_isend_irecv([
             dist.P2POp(dist.irecv, into, (rank - 1) % ranks),

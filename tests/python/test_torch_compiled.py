@@ -2,6 +2,7 @@
 done before."""
 
 import os
+import pathlib
 import subprocess
 import sys
 import threading
@@ -149,6 +150,15 @@ def test_what_cannot_be_loaded_is_told(tmp_path):
     path.write_bytes(b"for another machine")
     with pytest.warns(RuntimeWarning, match=f"does without {path}"):
         assert _compiled.load(path) is None
+
+
+def test_a_home_that_is_not_this_user_s_is_no_error(monkeypatch):
+    """As in a container whose user is not root, but whose HOME is /root."""
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(pathlib.Path, "stat", refuse)
+    assert _compiled.load(_compiled.where()) is None
 
 
 def build(tmp_path, **variables):

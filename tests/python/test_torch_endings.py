@@ -1,7 +1,11 @@
 """How process groups of the backend "tutti" begin and end, on one host and on several."""
 
 import os
+import pathlib
+import re
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -114,3 +118,43 @@ def by_mpi(place, path):
 
 def test_ranks_on_several_hosts_meet_by_mpi(tmp_path):
     launching.run(by_mpi, 3, "mpi", str(tmp_path / "store"))
+
+
+def meet_by_launcher(place):
+    rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+    os.environ["TUTTI_HOST_ID"] = f"host{rank % 2}"
+    assert "MASTER_ADDR" not in os.environ and "RANK" not in os.environ
+    with pytest.raises(tutti.InvalidArgument, match="world_size is 2, but 3 for mpiexec"):
+        dist.init_process_group("tutti", init_method="tutti://", rank=rank, world_size=2)
+    for _ in range(2):
+        dist.init_process_group("tutti", init_method="tutti://")
+        assert (dist.get_rank(), dist.get_world_size()) == (rank, 3)
+        total = torch.tensor([10.0**rank])
+        dist.all_reduce(total)
+        assert total.item() == 111
+        pair = dist.new_group([0, 2])
+        if rank != 1:
+            dist.all_reduce(total, group=pair)
+            assert total.item() == 222
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def test_ranks_on_several_hosts_meet_as_their_launcher_says():
+    launching.run(meet_by_launcher, 3, "mpi")
+
+
+def test_the_example_trains_under_mpiexec():
+    environment = {name: value for name, value in os.environ.items() if name != "TUTTI_MNIST_DIR"}
+    example = pathlib.Path(__file__).parents[2] / "examples" / "torch_mnist.py"
+    done = subprocess.run([*launching.MPIEXEC, "-n", "2", sys.executable, str(example), "--epochs", "1"],
+                          env=environment, timeout=launching.LIMIT, capture_output=True, text=True)
+    accuracy = re.search("evaluation accuracy ([0-9.]+)", done.stdout)
+    assert done.returncode == 0 and accuracy, done.stdout + done.stderr
+    assert float(accuracy[1]) > 0.99
+
+
+def test_a_timeout_that_is_no_number_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("TUTTI_TIMEOUT", "soon")
+    with pytest.raises(tutti.InvalidArgument, match="TUTTI_TIMEOUT is 'soon'"):
+        dist.init_process_group("tutti", store=dist.HashStore(), rank=0, world_size=1)

@@ -1,16 +1,22 @@
 """Messages of the backend "tutti" of torch.distributed that are too long to be copied to the store: a
 send of one waits for its recv."""
 
+import datetime
 import os
 import pathlib
+import queue
+import select
 import signal
 import time
+from types import SimpleNamespace
 
+import numpy
 import pytest
 
 import launching
 import tutti
 from torch_group import begin, dist, ranks, torch  # noqa: F401 - ranks is a fixture
+from tutti.torch._long_messages import LongSends
 from tutti.torch._messages import _MOST_COPIED
 
 LONG = _MOST_COPIED // 4 + 1  # float32
@@ -173,6 +179,67 @@ def lose_a_peer(place, path, dead):
 def test_a_killed_peer_is_named(tmp_path, dead):
     outcomes, _ = launching.outcomes_of(lose_a_peer, 2, "fork", str(tmp_path / "store"), dead)
     assert outcomes[dead] is None and outcomes[1 - dead][0] == "value", outcomes
+
+
+def leave(place, path):
+    """Ranks leave, the last first. What they had sent is received, and who waits for nobody else is
+    told that they have left."""
+    begin(place, path)
+    processes = [None] * place.ranks
+    dist.all_gather_object(processes, os.getpid())
+    ends = [os.pidfd_open(process) for process in processes]
+    dist.barrier()
+    if place.rank == 2:
+        dist.send(torch.full((1,), 2.0), 0)
+        dist.destroy_process_group()
+        return
+    assert select.select([ends[2]], [], [], 30)[0]
+    got = torch.zeros(1)
+    if place.rank == 1:
+        work = dist.irecv(got, 0)
+        with pytest.raises(tutti.DeadlineExceeded):
+            work.wait(datetime.timedelta(seconds=0.5))
+        dist.send(got, 0)
+        work.wait()
+        dist.send(torch.full((1,), 1.0), 0, tag=5)
+        dist.destroy_process_group()
+        return
+    dist.recv(got, 1)
+    dist.send(got, 1)
+    assert select.select([ends[1]], [], [], 30)[0]
+    for source, tag in ((2, 0), (1, 5)):
+        dist.recv(got, source, tag=tag)
+        assert got.item() == source
+    for source, lost in ((1, "1"), (None, "1, rank 2")):
+        with pytest.raises(tutti.PeerLost, match=f"lost rank {lost}: it has destroyed its process group"):
+            dist.recv(got, source, tag=6)
+
+
+def test_who_has_left_is_lost_to_those_who_wait_for_them_alone(tmp_path):
+    launching.run(leave, 3, "fork", str(tmp_path / "store"))
+
+
+class BrokenStore:
+    """In which nothing comes, and whose ranks are lost when an offer is withdrawn."""
+
+    def add(self, key, delta):
+        return delta
+
+    def set(self, key, value):
+        pass
+
+    def pop(self, key, timeout):
+        if key.startswith("offer/"):
+            raise tutti.PeerLost((1,), "its process has ended")
+        raise tutti.DeadlineExceeded("nothing has come")
+
+
+def test_a_loss_at_the_deadline_ends_a_long_send():
+    ends = queue.SimpleQueue()
+    sends = LongSends(SimpleNamespace(global_rank=0), BrokenStore(), timeout=0.01)
+    sends.offer(numpy.zeros(LONG), 1, 0, ends.put)
+    assert isinstance(ends.get(timeout=20), tutti.PeerLost)
+    sends.close()
 
 
 def destroy(place, path):

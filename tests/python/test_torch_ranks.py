@@ -120,6 +120,7 @@ def test_wrapped_optimisers_keep_their_own_state(ranks):
 def metrics(rank, ranks):
     assert average(rank + 0.5, "loss") == (ranks - 1) / 2 + 0.5
     assert average(torch.tensor([rank, 1]), "right").tolist() == [(ranks - 1) / 2, 1.0]
+    assert average(torch.tensor([1j * rank])).tolist() == [1j * (ranks - 1) / 2]
     half = average(torch.tensor([1.0 + rank]).bfloat16())
     assert half.dtype == torch.bfloat16 and half.item() == 2.0
     work = dist.all_reduce(torch.ones(10**6), async_op=True)

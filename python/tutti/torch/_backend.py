@@ -13,8 +13,9 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from tutti.errors import InvalidArgument
 from tutti.torch._group import ProcessGroupTutti
-from tutti.torch._rendezvous import join
+from tutti.torch._rendezvous import by_launcher, join
 
 _groups: weakref.WeakSet[ProcessGroupTutti] = weakref.WeakSet()
 
@@ -24,7 +25,11 @@ def _seconds(timeout: timedelta) -> float:
     told nothing."""
     told = os.environ.get("TUTTI_TIMEOUT")
     if told and timeout == distributed_c10d.default_pg_timeout:
-        return float(told)
+        try:
+            return float(told)
+        except ValueError:
+            raise InvalidArgument(f"TUTTI_TIMEOUT is {told!r}, but must be a number of "
+                                  "seconds") from None
     return timeout.total_seconds()
 
 
@@ -41,9 +46,10 @@ def _create(options: Any, _: Any) -> ProcessGroupTutti:
 
 
 def register() -> None:
-    """Makes "tutti" a backend of torch.distributed. Once."""
+    """Makes "tutti" a backend of torch.distributed, and "tutti://" an init_method. Once."""
     if not hasattr(dist.Backend, "TUTTI"):
         dist.Backend.register_backend("tutti", _create, extended_api=True, devices=["cpu", "cuda"])
+        dist.register_rendezvous_handler("tutti", by_launcher)
         atexit.register(_close_all, os.getpid())
 
 

@@ -20,7 +20,7 @@ SOURCE = Path(__file__).with_name("_c10d.cpp")
 
 def where() -> Path:
     """Where it is for this Python, this PyTorch and this source."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     source = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:8]
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     return cache / "tutti" / f"torch-{torch.__version__}-{source}" / f"_c10d{suffix}"
@@ -28,7 +28,9 @@ def where() -> Path:
 
 def load(path: Path) -> Optional[Any]:
     """The module that lies there, if one does; a warning if this machine cannot load it."""
-    if not path.exists():
+    try:
+        path.stat()
+    except OSError:  # it is not there, or in a home that is not this user's
         return None
     spec = importlib.util.spec_from_file_location("tutti.torch._c10d", path)
     assert spec is not None and spec.loader is not None

@@ -27,31 +27,30 @@ class Line:
     def serve(self, deadline: Callable[[], Optional[float]], take: Callable[[bytes], None],
               expire: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
         """Has the thread take() what comes, until deadline() is None: it says until when somebody
-        waits. Then expire(), and fail() with what ends all waits. None of them raises."""
+        waits. Then expire(); and fail() with what ends all waits, such as what the others raise."""
 
         def run() -> None:
-            while True:
-                until = deadline()
-                if until is None:
-                    return
-                try:
-                    value = self._store.pop(f"{self._name}/{self._rank}/{self._next}",
-                                            timeout=max(0.0, until - time.monotonic()))
-                except DeadlineExceeded:
-                    expire()
-                except BaseException as error:  # everything: somebody waits
-                    fail(error)
-                    return
-                else:
+            try:
+                while (until := deadline()) is not None:
+                    try:
+                        value = self._store.pop(f"{self._name}/{self._rank}/{self._next}",
+                                                timeout=max(0.0, until - time.monotonic()))
+                    except DeadlineExceeded:
+                        expire()
+                        continue
                     self._next += 1
                     if value == _END:
                         return
                     take(value)
+            except BaseException as error:  # everything: somebody waits
+                fail(error)
 
         self._lane.give(run)
 
     def close(self) -> None:
         """Ends the thread, for which nobody waits any more."""
-        if not self._lane.idle:
-            self.put(self._rank, _END)
-        self._lane.end(timeout=5)
+        try:
+            if not self._lane.idle:
+                self.put(self._rank, _END)
+        finally:
+            self._lane.end(timeout=5)

@@ -5,23 +5,26 @@ sources may come in any order, and a send that is not long does not wait for its
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Deque, List, NamedTuple, Optional
+from typing import Any, Callable, Deque, List, NamedTuple, Optional, Set, Tuple
 
 import numpy
 import torch
 
 import tutti
-from tutti.errors import CommunicationError, InvalidArgument
+from tutti.errors import CommunicationError, DeadlineExceeded, InvalidArgument, PeerLost
 from tutti.torch._line import Line
 from tutti.torch._long_messages import End, LongReceives, LongSends, wrong_length
 
 _HEAD = struct.Struct("=iiqq")  # source, tag, bytes, the number of an offer
 _FOLLOWS = -1  # no offer: the bytes follow
 _MOST_COPIED = 64 * 1024  # bytes; what is longer is offered, and waits for its recv
+_GONE = "it has destroyed its process group"
+_BETWEEN_LOOKS = 0.3  # seconds, at those who have left
 ANY = -1
 
 
@@ -71,6 +74,7 @@ class Mailbox:
         self._line = Line(self._store, self._rank, "message")
         self._long_sends = LongSends(communicator, self._store, timeout)
         self._long_receives = LongReceives(communicator, self._store)
+        self._left: Set[int] = set()  # who had left before the latest look for a message
         self._error: Optional[BaseException] = None
 
     @property
@@ -83,6 +87,8 @@ class Mailbox:
         if not 0 <= destination < self._size:
             raise InvalidArgument(f"destination is {destination}, but must be from 0 to "
                                   f"{self._size - 1}")
+        if not -2**31 <= tag < 2**31:
+            raise InvalidArgument(f"tag is {tag}, but must have 32 bits")
         data = bytes_of(tensor.contiguous())
         if data.size > _MOST_COPIED and destination != self._rank:
             number = self._long_sends.offer(data, destination, tag, end)
@@ -121,7 +127,8 @@ class Mailbox:
         with self._lock:
             if self._error is not None:
                 return None
-            return min((wanted.deadline for wanted in self._wanted), default=None)
+            first = min((wanted.deadline for wanted in self._wanted), default=None)
+        return first if first is None else min(first, time.monotonic() + _BETWEEN_LOOKS)
 
     def _deliver(self, value: bytes) -> None:
         source, tag, size, offer = _HEAD.unpack_from(value)
@@ -152,12 +159,31 @@ class Mailbox:
             wanted.end(error)
 
     def _expire(self) -> None:
+        """Nothing has come for some time."""
         now = time.monotonic()
+        late: List[Tuple[_Wanted, BaseException]] = []
         with self._lock:
-            late = [wanted for wanted in self._wanted if wanted.deadline <= now]
-            self._wanted = [wanted for wanted in self._wanted if wanted.deadline > now]
-        for wanted in late:
-            wanted.end(CommunicationError(f"{wanted} within {self._timeout:g} s"))
+            for wanted in self._wanted:
+                senders = self._senders(wanted)
+                if senders and senders <= self._left:
+                    late.append((wanted, PeerLost(tuple(sorted(senders)), f"{_GONE}, and {wanted}")))
+                elif wanted.deadline <= now:
+                    late.append((wanted, CommunicationError(f"{wanted} within {self._timeout:g} s")))
+            for wanted, _ in late:
+                self._wanted.remove(wanted)
+            others = [self._senders(wanted) - self._left for wanted in self._wanted]
+        for wanted, error in late:
+            wanted.end(error)
+        for rank in {min(senders) for senders in others if senders}:
+            try:
+                self._store.get(_left(rank), timeout=0)
+                self._left.add(rank)  # what it had sent before is looked for once more
+            except DeadlineExceeded:
+                pass
+
+    def _senders(self, wanted: _Wanted) -> Set[int]:
+        """Those without whom nothing can come for it."""
+        return {wanted.source} if wanted.source != ANY else set(range(self._size)) - {self._rank}
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:
@@ -174,10 +200,17 @@ class Mailbox:
 
     def close(self) -> None:
         self._fail(CommunicationError("the process group was destroyed"))
-        self._line.close()
-        self._long_sends.close()
-        self._long_receives.close()
-        self._store.close()
+        with contextlib.ExitStack() as last_first:  # all of it, whatever fails
+            last_first.callback(self._store.close)
+            last_first.callback(self._long_receives.close)
+            last_first.callback(self._long_sends.close)
+            last_first.callback(self._line.close)
+            self._store.set(_left(self._rank), b"")
+
+
+def _left(rank: int) -> str:
+    """What is set once a rank sends nothing any more."""
+    return f"left/{rank}"
 
 
 __all__ = ["ANY", "Mailbox", "bytes_of"]

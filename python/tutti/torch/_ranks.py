@@ -160,11 +160,11 @@ def average(value: _Value, name: str = "", group: Optional[Any] = None) -> Any:
     communicator = ranks.communicator
     if isinstance(value, torch.Tensor):
         whole = value.detach().clone(memory_format=torch.contiguous_format)
-        if not whole.is_floating_point():
+        if not whole.is_floating_point() and not whole.is_complex():
             whole = whole.double()
         agree(ranks, "metric", [described(name, whole)])
         if whole.numel():
-            run(ranks, lambda: communicator.all_reduce(whole, None, "average"))
+            run(ranks, lambda: communicator.all_reduce(movable(whole), None, "average"))
         return whole
     mine = name.encode()[:_NAME].ljust(_NAME)
     record = torch.cat([torch.frombuffer(bytearray(mine), dtype=torch.uint8),

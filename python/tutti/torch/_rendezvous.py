@@ -1,11 +1,18 @@
 """How the ranks of a process group meet: by a ticket that travels through PyTorch's store, or
-through MPI where they are on several hosts."""
+through MPI where they are on several hosts; and where that store is, if a launcher is to say."""
+
+# mypy: disable-error-code="misc,import"
 
 from __future__ import annotations
 
 import os
+import socket
 from datetime import timedelta
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+from urllib.parse import parse_qs, urlsplit
+
+import torch
+import torch.distributed as dist
 
 import tutti
 from tutti.errors import BackendUnavailable, CommunicationError, InvalidArgument
@@ -77,3 +84,22 @@ def _join_by_mpi(rank: int, size: int, hosts: str, seconds: float) -> Any:
     if comm.global_rank == rank and size == 1:
         return comm
     return comm.split(0, rank)
+
+
+def by_launcher(url: str, timeout: timedelta, **_: Any) -> Iterator[Tuple[Any, int, int]]:
+    """The handler of init_method="tutti://": PyTorch's store, the rank and the number of ranks, as
+    whatever has started them knows of them. Rank 0 serves the store. Collective."""
+    with tutti.Communicator(timeout=timeout.total_seconds()) as everybody:
+        rank, size = everybody.global_rank, everybody.world_size
+        host = socket.gethostname() if everybody.local_size < size else "127.0.0.1"
+        store = dist.TCPStore(host, 0, size, True, timeout, False) if rank == 0 else None
+        port = torch.tensor([store.port if store else 0])
+        name = torch.frombuffer(bytearray(host.encode().ljust(256)), dtype=torch.uint8)
+        everybody.broadcast(port, 0)
+        everybody.broadcast(name, 0)
+        host = bytes(name.numpy()).decode().rstrip()
+    for what, is_so in (("rank", rank), ("world_size", size)):
+        said = parse_qs(urlsplit(url).query).get(what, [str(is_so)])[0]
+        if said != str(is_so):
+            raise InvalidArgument(f"{what} is {said}, but {is_so} for {tutti.launched_by()}")
+    yield store or dist.TCPStore(host, int(port), size, False, timeout), rank, size

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tutti.errors import InvalidArgument
+from tutti.errors import InvalidArgument, MismatchError
 from tutti.torch._tensors import reduction
 
 
@@ -20,9 +20,13 @@ def all_reduce(communicator: Any, tensor: torch.Tensor, op: Any) -> None:
         raise InvalidArgument(f"op is {name}, but of sparse tensors there are sum and average")
     mine = tensor.detach().coalesce()
     ranks = communicator.world_size
-    held = torch.empty(ranks, dtype=torch.int64)
-    communicator.all_gather(torch.tensor([mine._nnz()]), held)
-    counts = held.tolist()
+    held = torch.empty((ranks, 1 + mine.dim()), dtype=torch.int64)
+    communicator.all_gather(torch.tensor([mine._nnz(), *mine.shape]), held)
+    for rank, (_, *shape) in enumerate(held.tolist()):
+        if shape != held[0, 1:].tolist():
+            raise MismatchError(f"all_reduce of a sparse tensor of shape {held[0, 1:].tolist()} on rank "
+                                f"0, but of {shape} on rank {rank}")
+    counts = held[:, 0].tolist()
     width = mine.values()[:1].numel() if mine._nnz() else int(
         torch.Size(mine.shape[mine.sparse_dim():]).numel())
     axes = mine.sparse_dim()
@@ -31,8 +35,11 @@ def all_reduce(communicator: Any, tensor: torch.Tensor, op: Any) -> None:
                             [count * axes for count in counts])
     values = torch.empty((sum(counts), *mine.shape[axes:]), dtype=mine.dtype)
     communicator.all_gather(mine.values().contiguous(), values, [count * width for count in counts])
-    total = torch.sparse_coo_tensor(indices.view(-1, axes).t(), values, mine.shape).coalesce()
+    if mine.dtype in (torch.float16, torch.bfloat16):  # rounded once
+        values = values.float()
+    total = torch.sparse_coo_tensor(indices.view(-1, axes).t(), values, mine.shape,
+                                    check_invariants=False).coalesce()
     if name == "average":
         total = total / ranks
     with torch.no_grad():
-        tensor.copy_(total)
+        tensor.copy_(total.to(mine.dtype))

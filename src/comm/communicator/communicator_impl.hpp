@@ -77,9 +77,9 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   void abort(std::string_view reason) noexcept;
 
   /** For waits that are not calls, made now and then: throws what the communicator has failed with,
-   * and PeerLost if a rank has died. */
+   * and PeerLost if a rank has died that had not left. */
   void look_after_ranks() {
-    guarded([&] { transport_->pulse({}); });
+    guarded([&] { transport_->look_after_present(); });
   }
 
   /** From now on calls are in `trace`, too; null changes nothing. */

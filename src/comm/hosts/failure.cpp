@@ -43,15 +43,27 @@ void HierarchicalTransport::tell(const MismatchError& error, Witnesses witnesses
   channel_->session()->keep();
 }
 
+std::vector<int> HierarchicalTransport::others() const {
+  std::vector<int> ranks(static_cast<std::size_t>(size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  ranks.erase(ranks.begin() + rank());
+  return ranks;
+}
+
+void HierarchicalTransport::look_after_present() {
+  guarded([&] {
+    local_->group().look_after_present();
+    channel_->poll(others());
+  });
+}
+
 void HierarchicalTransport::pulse(std::chrono::milliseconds waited) {
   guarded([&] {
-    std::vector<int> others(static_cast<std::size_t>(size()));
-    std::iota(others.begin(), others.end(), 0);
-    others.erase(others.begin() + rank());
     local_->group().look_after_all();
-    channel_->poll(others);
+    const std::vector<int> ranks = others();
+    channel_->poll(ranks);
     // The control messages reach the ranks of this host, too.
-    if (waited >= channel_->timeout()) channel_->investigate(others, waited - channel_->timeout());
+    if (waited >= channel_->timeout()) channel_->investigate(ranks, waited - channel_->timeout());
   });
 }
 

@@ -65,11 +65,13 @@ class HierarchicalTransport final : public Transport {
   std::unique_ptr<Transport> split(int color, int key) override;
   std::unique_ptr<Transport> group(std::span<const int> ranks) override;
   void pulse(std::chrono::milliseconds waited) override;
+  void look_after_present() override;
   void abort(std::string_view reason) noexcept override;
 
  private:
   int host() const { return layout_.host_of(rank()); }
   bool is_leader() const { return local_->rank() == 0; }
+  std::vector<int> others() const;
   /** One rank a host, in the order of the hosts: the leaders, but `root` on its own host. */
   std::vector<int> agents(int root) const;
   /** The local rank of this host's agent. */

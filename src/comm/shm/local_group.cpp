@@ -226,7 +226,7 @@ void LocalGroup::look_around(const std::vector<int>& awaited, const Done& done) 
   std::vector<int> ended;
   std::vector<int> left;
   for (const int peer : awaited) {
-    if (control().slot(peer).state.load(std::memory_order_acquire) == RankSlot::kLeft) {
+    if (has_left(peer)) {
       left.push_back(peer);
     } else if (rendezvous_.watches[static_cast<std::size_t>(peer)].ended()) {
       ended.push_back(peer);
@@ -249,6 +249,17 @@ void LocalGroup::look_after_all() {
   std::vector<int> ended;  // who has only left may have done its part before
   for (const int peer : others()) {
     if (rendezvous_.watches[static_cast<std::size_t>(peer)].ended()) ended.push_back(peer);
+  }
+  if (!ended.empty()) lose(ended, "its process has ended");
+}
+
+void LocalGroup::look_after_present() {
+  pulse();
+  std::vector<int> ended;
+  for (const int peer : others()) {
+    if (rendezvous_.watches[static_cast<std::size_t>(peer)].ended() && !has_left(peer)) {
+      ended.push_back(peer);
+    }
   }
   if (!ended.empty()) lose(ended, "its process has ended");
 }

@@ -114,6 +114,9 @@ class LocalGroup final : private record::Neighbours {
   void look_after_mail(const std::vector<int>& awaited, const std::function<bool()>& done);
   /** The other ranks whose processes have ended, or that have left. */
   std::vector<int> those_gone() const;
+  bool has_left(int peer) const {
+    return control().slot(peer).state.load(std::memory_order_acquire) == RankSlot::kLeft;
+  }
 
   /** Made now and then by a wait for ranks of other hosts: shows that this rank is alive and waits,
    * in all communicators of this process, and throws if this one has failed. */
@@ -126,6 +129,9 @@ class LocalGroup final : private record::Neighbours {
   /** For a wait on something else, a GPU, in which all other ranks take part: pulse(), and throws
    * PeerLost if the process of one has ended. */
   void look_after_all();
+  /** The same for a wait that ends without those who have left: PeerLost if the process of another
+   * one has ended. */
+  void look_after_present();
   /** Such a wait's deadline has passed: throws PeerLost naming the ranks that have stopped, or all
    * others if they wait for each other. Returns if the trace leads to another host. */
   void overdue();

@@ -29,6 +29,8 @@ void ShmTransport::pulse(std::chrono::milliseconds waited) {
   if (waited >= group.timeout() && size() > 1) group.overdue();
 }
 
+void ShmTransport::look_after_present() { local_->group().look_after_present(); }
+
 // --- Calls --------------------------------------------------------------------------------------
 
 Task ShmTransport::task_of(const Call& call) const {
