@@ -9,6 +9,7 @@ worker, of rounds in which all take turns:
     alone      the two processes train for themselves, each with all parameters in its own memory
     compute    ctr: the same without a table: its rows are constants
     sync, half-async, async, geo          with tutti's servers
+    sync-in-place, async-in-place         mlp: its parameters are the servers' memory
     paddle sync, ...                      with a server of Paddle 1.8.5's; paddle local: as alone
 
 Paddle needs a Python 3.7 of its own: python3.7 -m venv DIR; DIR/bin/pip install
@@ -49,7 +50,7 @@ IDS, DIM, FIELDS, NUMBERS, BATCHES, WARM_UP = 1_000_000, 16, 26, 13, 16, 20
 LR = 0.1
 LABELS = {"ctr": 2, "mlp": 10}
 OWN = {"ctr": ("alone", "compute", "async", "sync", "half-async", "geo"),
-       "mlp": ("alone", "async", "sync")}
+       "mlp": ("alone", "async", "async-in-place", "sync", "sync-in-place")}
 PADDLE = {"ctr": ("local", "async", "sync", "half-async", "geo"), "mlp": ("local", "async", "sync")}
 LIMIT = 300  # seconds a run
 
@@ -128,6 +129,16 @@ class OwnParameters:
             self.parameters[name] -= gradient
 
 
+class InPlace:
+    """Dense parameters where the servers have them."""
+
+    def __init__(self, dense):
+        self.push = dense.push
+
+    def pull(self):
+        pass
+
+
 def make_net(model):
     random = np.random.default_rng(0)
     if model == "ctr":
@@ -184,10 +195,11 @@ def own_worker(mode, model, steps, servers):
 
     rule = ps.Sgd(lr=LR)
     table = ps.Embedding("emb", DIM, optimizer=rule, dict_size=IDS)
-    dense = ps.Dense(net.parameters, optimizer=rule)
+    in_place = mode.endswith("-in-place")
+    dense = ps.Dense(net.parameters, optimizer=rule, shared=in_place)
     modes = {"sync": ps.Sync(), "async": ps.Async(), "half-async": ps.HalfAsync(), "geo": ps.Geo()}
     tables = [table, dense] if model == "ctr" else [dense]
-    with ps.start(tables, mode=modes[mode], servers=servers) as fleet:
+    with ps.start(tables, mode=modes[mode.removesuffix("-in-place")], servers=servers) as fleet:
         if fleet.is_server:
             fleet.serve()
             return
@@ -196,6 +208,9 @@ def own_worker(mode, model, steps, servers):
             fleet.flush()
             fleet.barrier()
 
+        if in_place:
+            net.parameters = dense.views()
+            dense = InPlace(dense)
         result = train(model, net, table, dense, fleet.worker_index, steps, meet, fleet.step)
         print(json.dumps(result), flush=True)
         fleet.barrier()

@@ -94,7 +94,7 @@ Terms terms_of(const FleetOptions& options, const Placement::Impl& place,
   }
   for (const DenseParameter& parameter : options.dense) {
     terms.push_back("parameter '" + parameter.name + "': shape " + shape_text(parameter.shape) +
-                    "; rule " + describe(parameter.rule));
+                    "; rule " + describe(parameter.rule) + (parameter.shared ? "; shared" : ""));
   }
   if (!options.dense.empty()) {
     terms.push_back("slices: " +

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/refuse.hpp"
+#include "ps/dense/layout.hpp"
 #include "ps/modes/worker_mode.hpp"
 #include "ps/worker_arguments.hpp"
 #include "tutti/error.hpp"
@@ -71,6 +72,7 @@ class Worker::Impl {
       std::vector<float> values;
       for (const Block& block : servers.end(server).blocks) {
         const std::vector<float>& from = dense[static_cast<std::size_t>(block.parameter)].initial;
+        values.resize(static_cast<std::size_t>(begin_of(block, std::ssize(values))));
         const std::size_t end = values.size() + static_cast<std::size_t>(block.count);
         if (!from.empty()) {
           values.insert(values.end(), from.begin() + block.offset,
@@ -156,6 +158,12 @@ void Worker::pull_dense(int parameter, std::span<float> value) {
   WorkerMode& mode = impl_->serving();
   impl_->arguments.check_dense("pull_dense", "value", parameter, value.size());
   mode.pull_dense(parameter, value.data());
+}
+
+DenseView Worker::view_dense(int parameter) {
+  WorkerMode& mode = impl_->serving();
+  impl_->arguments.check_shared("view_dense", parameter);
+  return mode.view_dense(parameter);
 }
 
 void Worker::step() {

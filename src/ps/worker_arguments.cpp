@@ -26,7 +26,7 @@ WorkerArguments::WorkerArguments(const std::vector<TableSpec>& tables,
                                  const std::vector<DenseParameter>& dense)
     : tables_(tables) {
   for (const DenseParameter& parameter : dense)
-    parameters_.push_back({parameter.name, element_count(parameter)});
+    parameters_.push_back({parameter.name, element_count(parameter), parameter.shared});
 }
 
 int WorkerArguments::table(std::string_view name) const {
@@ -78,11 +78,22 @@ void WorkerArguments::check_counts(const char* call, const char* argument, int t
          ", not a number that is 0 or more");
 }
 
-void WorkerArguments::check_dense(const char* call, const char* argument, int parameter,
-                                  std::size_t floats) const {
+const WorkerArguments::Parameter& WorkerArguments::checked_parameter(const char* call,
+                                                                     int parameter) const {
   if (parameter < 0 || parameter >= std::ssize(parameters_))
     refuse(call, ": parameter is ", parameter, ", but there are ", parameters_.size());
-  const Parameter& own = parameters_[static_cast<std::size_t>(parameter)];
+  return parameters_[static_cast<std::size_t>(parameter)];
+}
+
+void WorkerArguments::check_shared(const char* call, int parameter) const {
+  const Parameter& own = checked_parameter(call, parameter);
+  if (!own.shared)
+    refuse(call, ": DenseParameter::shared of ", own.name, " is false, but must be true");
+}
+
+void WorkerArguments::check_dense(const char* call, const char* argument, int parameter,
+                                  std::size_t floats) const {
+  const Parameter& own = checked_parameter(call, parameter);
   if (static_cast<std::int64_t>(floats) == own.elements) return;
   refuse(call, ": ", argument, " has ", floats, " elements, but parameter ", own.name, " has ",
          own.elements);

@@ -28,12 +28,15 @@ class WorkerArguments {
   void check_counts(const char* call, const char* argument, int table, std::size_t ids,
                     std::span<const float> counts) const;
   void check_dense(const char* call, const char* argument, int parameter, std::size_t floats) const;
+  void check_shared(const char* call, int parameter) const;
 
  private:
   struct Parameter {
     std::string name;
     std::int64_t elements;
+    bool shared;
   };
+  const Parameter& checked_parameter(const char* call, int parameter) const;
   const TableSpec& checked_table(const char* call, int table) const;
 
   std::vector<TableSpec> tables_;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <random>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/deadline.hpp"
@@ -15,12 +16,16 @@
 #include "ps/table/initial.hpp"
 #include "ps/table/merge.hpp"
 #include "ps/table/table.hpp"
+#include "support/thrown.hpp"
 #include "support/world.hpp"
 #include "tutti/communicator.hpp"
+#include "tutti/error.hpp"
 #include "tutti/ps/fleet.hpp"
 
 namespace tutti::ps {
 namespace {
+
+using tutti::test::text_of;
 
 constexpr std::int64_t kDim = 5;
 constexpr std::int64_t kIds = 300;
@@ -127,7 +132,6 @@ class Modes : public tutti::test::RankTest {
     });
   }
 
- private:
   template <class Body>
   static void run(const Placement& placement, const FleetOptions& options, const Body& body) {
     Fleet fleet(placement, options);
@@ -215,6 +219,33 @@ TEST_F(Modes, GeoBringsWhatOthersHaveLearntToTheLast) {
       ASSERT_FALSE(deadline.expired()) << rows_of(worker)[0] << " is not near " << all;
       worker.step();
     }
+  });
+}
+
+TEST_F(Modes, DenseParametersAreReadInPlaceOnTheHostOfAllTheirServers) {
+  FleetOptions options = options_of(Sync{}, Sgd{.lr = 1.0F});
+  options.dense[0].shared = true;  // too small to be cut: server 0 has all of it
+  on_ranks([&](Communicator& world) {
+    const int workers = world.world_size() - world.world_size() / 2;  // server 0 has this rank
+    const auto& hosts = tutti::test::world().hosts;
+    const bool is_here = hosts[static_cast<std::size_t>(world.global_rank())] ==
+                         hosts[static_cast<std::size_t>(workers)];
+    run(Placement::last_ranks(world, world.world_size() / 2), options, [&](Worker& worker) {
+      for (int round = 0; round < 2; ++round) {
+        push(worker, round);
+        worker.step();
+        if (is_here) {
+          const DenseView view = worker.view_dense(0);
+          EXPECT_EQ(std::vector<float>(view.values().begin(), view.values().end()),
+                    dense_of(worker));
+        } else {
+          const std::string text = text_of<InvalidArgument>([&] { worker.view_dense(0); });
+          EXPECT_TRUE(text.starts_with("view_dense: weight is in the memory of another host: "))
+              << text;
+        }
+        worker.barrier();
+      }
+    });
   });
 }
 

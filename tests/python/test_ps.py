@@ -383,6 +383,7 @@ def test_the_document_s_examples_run(monkeypatch):
         exec(compile(block, "docs/parameter-server.md", "exec"), names)
     names["main"]("thread")
     names["hybrid"]()
+    names["in_place"]()
     if importlib.util.find_spec("torch"):
         names["with_pytorch"]()
     params = weights()

@@ -149,6 +149,38 @@ def test_a_step_takes_the_gradients_of_pytorch_s_parameters():
             assert (net.weight == -1 - step).all()
 
 
+def in_place(place):
+    """A model whose parameters are the servers' memory, cut into a part for each of two."""
+    torch.manual_seed(place.rank)  # worker 0's values count
+    net = torch.nn.Linear(64, 512)
+    dense = ps.Dense(net, optimizer=ps.Sgd(0.5), shared=True)
+    with ps.start([dense], mode=ps.Sync(), servers="thread",
+                  communicator=place.communicator()) as fleet:
+        before = [param.detach().clone() for param in net.parameters()]
+        views = dense.views()
+        for name, param in net.named_parameters():
+            param.data = views[name]
+        for step in range(3):
+            dense.push([(param, torch.full_like(param, place.rank + step))
+                        for param in net.parameters()])
+            fleet.step()
+            dense.pull()
+            before = [values - 0.5 * (0.5 + step) for values in before]
+            assert all(map(torch.equal, net.parameters(), before))
+            assert net.weight.data_ptr() == views["weight"].data_ptr()
+        fleet.barrier()
+    with torch.no_grad():  # its memory is its own again
+        for param, values in zip(net.parameters(), before):
+            assert torch.equal(param, values)
+            param.zero_()
+    return [values.numpy() for values in before]
+
+
+def test_parameters_may_be_the_servers_memory():
+    one, other = launching.run(in_place, 2, "fork")
+    assert all((a == b).all() for a, b in zip(one, other))
+
+
 def test_what_is_no_loss_is_refused_by_its_shape():
     net, dense = linear()
     with alone([dense]) as fleet:

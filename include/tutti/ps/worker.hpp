@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/ps/dense.hpp"
+
 namespace tutti::ps {
 
 /** What a worker has done so far. */
@@ -63,6 +65,11 @@ class Worker {
   /** value = the parameter: as of the last step() in sync mode, this worker's own copy in GEO mode,
    * what it is now otherwise. Blocks. */
   void pull_dense(int parameter, std::span<float> value);
+  /** The parameter where its servers have it, without a copy; each time the same memory. In sync
+   * mode it changes only within step(), and once this worker has left; otherwise at any time.
+   * Throws InvalidArgument for one that is not DenseParameter::shared, where a server of it is on
+   * another host, and in GEO mode, in which a worker trains a copy of its own; SystemError. */
+  DenseView view_dense(int parameter);
 
   /** Ends a batch: see the mode. */
   void step();

@@ -258,6 +258,12 @@ void PyFleet::close(const std::optional<std::string>& /*reason*/) {
 
 void bind_ps_fleet(py::module_& module) {
   bind_placement(module);
+  py::class_<ps::DenseView>(module, "DenseView", py::buffer_protocol(),
+                            "A dense parameter in its servers' memory, to be read alone.")
+      .def_buffer([](ps::DenseView& view) {
+        const std::span<const float> values = view.values();
+        return py::buffer_info(values.data(), std::ssize(values));
+      });
   py::enum_<ps::WireFormat>(module, "WireFormat", "How rows and gradients travel between hosts.")
       .value("float32", ps::WireFormat::f32, "As they are.")
       .value("float16", ps::WireFormat::f16, "In half the bytes.")
@@ -291,6 +297,12 @@ void bind_ps_fleet(py::module_& module) {
            "Adds the gradient of a dense parameter to the batch.")
       .def("pull_dense", &pull_dense, py::arg("parameter"), py::arg("value"),
            "Writes a dense parameter to value. Blocks.")
+      .def(
+          "view_dense",
+          [](const PyFleet& self, int parameter) {
+            return self.on_worker([&](ps::Worker& w) { return w.view_dense(parameter); });
+          },
+          py::arg("parameter"), "The memory in which servers have a dense parameter.")
       .def(
           "step",
           [](const PyFleet& self) { self.on_worker([](ps::Worker& worker) { worker.step(); }); },

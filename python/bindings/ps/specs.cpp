@@ -34,8 +34,8 @@ void bind_table(py::module_& module) {
 
 /** `initial` is an array of float32, or None where only worker 0's values count. */
 ps::DenseParameter dense_parameter(std::string name, const py::object& shape, ps::Rule rule,
-                                   const py::object& initial) {
-  ps::DenseParameter parameter{std::move(name), numbers_of(shape, "shape"), rule, {}};
+                                   const py::object& initial, bool shared) {
+  ps::DenseParameter parameter{std::move(name), numbers_of(shape, "shape"), rule, {}, shared};
   if (initial.is_none()) return parameter;
   const Array array(initial, "parameter " + parameter.name, Array::Access::read);
   const View& view = array.view();
@@ -73,7 +73,7 @@ void bind_ps_specs(py::module_& module) {
   bind_table(module);
   py::class_<ps::DenseParameter>(module, "DenseParameter", "A dense parameter.")
       .def(py::init(&dense_parameter), py::arg("name"), py::arg("shape"), py::arg("rule"),
-           py::arg("initial") = py::none())
+           py::arg("initial") = py::none(), py::arg("shared") = false)
       .def_readonly("name", &ps::DenseParameter::name, "Its name.");
   bind_record(module, "Block", "Whole rows of a dense parameter, which one server has.",
               Field{"parameter", &ps::Block::parameter, "The parameter's number."},

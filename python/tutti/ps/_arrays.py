@@ -113,6 +113,23 @@ def like(rows: npt.NDArray[numpy.float32], ids: Array) -> Any:
     return tensor if ids.is_cpu else tensor.to(ids.device)
 
 
+class _Alias:
+    """The memory of an array that must not be written, for PyTorch, which knows none such."""
+
+    def __init__(self, array: npt.NDArray[numpy.float32]) -> None:
+        self._array = array  # keeps the memory
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
+
+
+def view_of(memory: Any, like: Array) -> Any:
+    """Memory of float32 that must not be written as an array or a tensor, as `like` is."""
+    array: npt.NDArray[numpy.float32]
+    array = numpy.frombuffer(memory, numpy.float32).reshape(tuple(like.shape))
+    return (sys.modules["torch"].from_numpy(numpy.asarray(_Alias(array))) if is_tensor(like)
+            else array)
+
+
 def address_of(array: Array) -> int:
     """Where it lies, which tells arrays apart that are alive."""
     if is_tensor(array):

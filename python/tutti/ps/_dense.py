@@ -41,18 +41,22 @@ class Dense:
         values of worker 0 are those that training begins with.
     optimizer: Sgd, Momentum, Adagrad or Adam; by default as an Embedding's.
     name: stands before the names of its parameters, where there are several of these.
+    shared: whether workers may read the parameters in the servers' memory: see views().
 
     It is of use once ps.start(), or Paddle's fleet.init_worker(), has got it, on workers; these
     have then pulled it.
     """
 
-    def __init__(self, parameters: Any, *, optimizer: Optional[Rule] = None, name: str = "") -> None:
+    def __init__(self, parameters: Any, *, optimizer: Optional[Rule] = None, name: str = "",
+                 shared: bool = False) -> None:
         check_rule(optimizer)
         named = named_arrays(parameters)
         self.parameters = {f"{name}.{of}" if name else of: array for of, array in named.items()}
         self.optimizer = optimizer
+        self.shared = shared
         self._fleet: Optional[core.Fleet] = None
         self._numbers: Dict[str, int] = {}
+        self._views: Dict[str, Array] = {}
         for of, array in self.parameters.items():
             _arrays.writable(array, f"parameter {of}", tuple(array.shape))
 
@@ -63,7 +67,8 @@ class Dense:
         """What servers are told; `rule` is for parameters without an optimizer."""
         return [core.DenseParameter(
                     name, tuple(array.shape), self.optimizer or rule,
-                    _arrays.writable(array, name, tuple(array.shape)) if with_values else None)
+                    _arrays.writable(array, name, tuple(array.shape)) if with_values else None,
+                    self.shared)
                 for name, array in self.parameters.items()]
 
     @property
@@ -76,6 +81,11 @@ class Dense:
         self._numbers = {} if fleet is None else {name: fleet.parameter(name)
                                                   for name in self.parameters}
         self._fleet = fleet
+        for name in self._views:
+            if self._is_view(name):
+                tensor: Any = self.parameters[name]
+                tensor.data = tensor.detach().clone()
+        self._views = {}
 
     def _bound(self) -> core.Fleet:
         if self._fleet is None:
@@ -96,7 +106,8 @@ class Dense:
         if isinstance(gradients, Mapping):
             self._push_all(fleet, [self._checked(*pair) for pair in gradients.items()])
             return
-        names = {_arrays.address_of(array): name for name, array in self.parameters.items()}
+        names = {_arrays.address_of(array): name for arrays in (self.parameters, self._views)
+                 for name, array in arrays.items()}
 
         def checked(parameter: Array, gradient: Array) -> _Gradient:
             name = names.get(_arrays.address_of(parameter))
@@ -141,8 +152,34 @@ class Dense:
 
     def pull(self) -> None:
         """Writes the values to the parameters, in place: as of the last step() in Sync mode, this
-        worker's own copy in Geo mode, what servers have now otherwise. Blocks."""
+        worker's own copy in Geo mode, what servers have now otherwise. A tensor whose .data is its
+        view has them. Blocks."""
         fleet = self._bound()
         for name, array in self.parameters.items():
-            fleet.pull_dense(self._numbers[name],
-                             _arrays.writable(array, f"parameter {name}", tuple(array.shape)))
+            if self._is_view(name):
+                fleet.view_dense(self._numbers[name])  # the servers are there
+            else:
+                fleet.pull_dense(self._numbers[name],
+                                 _arrays.writable(array, f"parameter {name}", tuple(array.shape)))
+
+    def _is_view(self, name: str) -> bool:
+        view = self._views.get(name)
+        return (view is not None
+                and _arrays.address_of(self.parameters[name]) == _arrays.address_of(view))
+
+    def views(self) -> Dict[str, Array]:
+        """The parameters by name where servers have them: no copies, the same arrays each time.
+        They change within step() in Sync mode, and once this worker has stopped; otherwise at any
+        time, an element at a time.
+
+        Arrays are read-only. PyTorch knows nothing of that: a process that writes to a tensor ends
+        by SIGSEGV. The memory stays as long as an array is there, after the servers, too, with the
+        last values. A parameter of PyTorch's whose .data is its view gets memory of its own when
+        the worker leaves. Raises InvalidArgument without shared=True, where a server is on another
+        host, and in Geo mode; PeerLost for a server that has died."""
+        fleet = self._bound()
+        memory = {name: fleet.view_dense(number) for name, number in self._numbers.items()}
+        if not self._views:
+            self._views = {name: _arrays.view_of(memory[name], array)
+                           for name, array in self.parameters.items()}
+        return dict(self._views)

@@ -1,5 +1,4 @@
 // Chooses servers for the blocks of dense parameters.
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -52,9 +51,15 @@ DenseLayout lay_out(std::span<const DenseParameter> parameters, int servers,
   return layout;
 }
 
+std::int64_t begin_of(const Block& block, std::int64_t elements) {
+  if (!block.shared) return elements;
+  return (elements + kPageElements - 1) / kPageElements * kPageElements;
+}
+
 std::int64_t element_count(std::span<const Block> blocks) {
-  return std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0},
-                         [](std::int64_t sum, const Block& block) { return sum + block.count; });
+  std::int64_t end = 0;
+  for (const Block& block : blocks) end = begin_of(block, end) + block.count;
+  return end;
 }
 
 std::uint64_t hash_of(const DenseLayout& layout) {

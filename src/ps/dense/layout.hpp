@@ -9,6 +9,11 @@
 
 namespace tutti::ps {
 
+/** Blocks of shared parameters begin on pages of so many bytes, and all but the last of each end
+ * there. */
+inline constexpr std::int64_t kPageBytes = 4096;
+inline constexpr std::int64_t kPageElements = kPageBytes / std::int64_t{sizeof(float)};
+
 /** Throws InvalidArgument for a shape that makes no sense. */
 std::int64_t element_count(const DenseParameter& parameter);
 
@@ -19,6 +24,9 @@ using DenseLayout = std::vector<std::vector<Block>>;
 DenseLayout lay_out(std::span<const DenseParameter> parameters, int servers,
                     const Slicing& slicing);
 
+/** Where a block begins that follows `elements` others of its server: shared ones on a page. */
+std::int64_t begin_of(const Block& block, std::int64_t elements);
+/** Of blocks that lie so, what is between them included. */
 std::int64_t element_count(std::span<const Block> blocks);
 
 /** Ranks whose dispatchers chose alike have the same. */

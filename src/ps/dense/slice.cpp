@@ -1,6 +1,7 @@
 // Cuts dense parameters into blocks of whole rows, as Paddle's slice_variable does.
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <set>
 #include <string>
 
@@ -35,6 +36,13 @@ std::int64_t rounded_up(std::int64_t number, std::int64_t unit) {
   return (number + unit - 1) / unit * unit;
 }
 
+/** What all blocks but the last are multiples of. */
+std::int64_t unit_of(const DenseParameter& parameter) {
+  const std::int64_t row = product(parameter, 1);
+  if (!parameter.shared) return row;
+  return row > kMostElements / kPageElements ? kMostElements : std::lcm(row, kPageElements);
+}
+
 void check(const DenseParameter& parameter) {
   const std::int64_t elements = element_count(parameter);
   const auto initial = std::ssize(parameter.initial);
@@ -57,16 +65,16 @@ void add_blocks(std::vector<Block>& blocks, const DenseParameter& parameter, std
       slicing.slice ? std::min<std::int64_t>(
                           servers, std::max<std::int64_t>(1, elements / slicing.min_block_size))
                     : 1;
-  const std::int64_t size = rounded_up((elements + most - 1) / most, product(parameter, 1));
+  const std::int64_t size = rounded_up((elements + most - 1) / most, unit_of(parameter));
   for (std::int64_t offset = 0; offset < elements; offset += size) {
     const std::int64_t block = offset / size;
     blocks.push_back({.parameter = number,
                       .number = block,
                       .offset = offset,
                       .count = std::min(size, elements - offset),
-                      .name = size >= elements
-                                  ? parameter.name
-                                  : parameter.name + ".block" + std::to_string(block)});
+                      .name = size >= elements ? parameter.name
+                                               : parameter.name + ".block" + std::to_string(block),
+                      .shared = parameter.shared});
   }
 }
 

@@ -12,6 +12,7 @@
 #include "base/memory.hpp"
 #include "base/refuse.hpp"
 #include "comm/shm/segment.hpp"
+#include "ps/dense/layout.hpp"
 #include "ps/table/describe.hpp"
 #include "ps/table/rules.hpp"
 #include "tutti/error.hpp"
@@ -25,11 +26,13 @@ std::int64_t bytes_of(std::int64_t elements) {
 
 /** The blocks' values and their rules' state. */
 std::int64_t count_floats(const std::vector<OwnBlock>& blocks) {
-  std::int64_t sum = 0;
+  std::int64_t values = 0;
+  std::int64_t state = 0;
   for (const OwnBlock& own : blocks) {
-    sum += own.block.count + state_floats(own.rule, own.block.count);
+    values = begin_of(own.block, values) + own.block.count;
+    state += state_floats(own.rule, own.block.count);
   }
-  return sum;
+  return values + state;
 }
 
 void require_elements(const char* what, std::span<const float> given, std::int64_t expected) {
@@ -66,6 +69,7 @@ class DenseStore::Impl {
       if (!kernel) kernel = std::make_shared<const RuleKernel>(own.rule);
       std::vector<float> state(static_cast<std::size_t>(state_floats(own.rule, own.block.count)));
       kernel->start(state.data(), own.block.count);
+      offset = begin_of(own.block, offset);
       parts.push_back({offset, kernel, std::move(state)});
       offset += own.block.count;
     }
@@ -139,6 +143,10 @@ void DenseStore::update(std::int64_t block, std::span<const float* const> gradie
 void DenseStore::add(std::span<const float> deltas) {
   require_elements("deltas", deltas, elements());
   add_scaled(impl_->values.data(), deltas.data(), elements(), 1.0F);
+}
+
+std::span<const float> DenseStore::values(std::int64_t block) const {
+  return impl_->values_of(static_cast<std::size_t>(block));
 }
 
 std::span<const float> DenseStore::state(std::int64_t block) const {

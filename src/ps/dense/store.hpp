@@ -26,7 +26,8 @@ struct BlockGradient {
 };
 
 /**
- * The blocks lie one after the other; so do values that travel. Only the server changes them. Not
+ * The blocks lie one after the other, shared ones each from a page on (begin_of()); so do values
+ * that travel. Only the server changes them. Not
  * thread-safe, but for readers of the memory, who never see a part of an element.
  */
 class DenseStore {
@@ -55,6 +56,7 @@ class DenseStore {
   std::span<const float> values() const;
 
   // For files.
+  std::span<const float> values(std::int64_t block) const;
   std::span<const float> state(std::int64_t block) const;  ///< of its rule: arrays, then its steps
   void restore(std::int64_t block, std::span<const float> values, std::span<const float> state);
 

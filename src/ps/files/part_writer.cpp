@@ -83,16 +83,14 @@ class PartWriter::Impl {
   /** Blocks in pieces that are described as if each were one. */
   void cut_blocks(std::vector<BlockDescription>& pieces) {
     constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
-    std::int64_t in_store = 0;
     for (std::size_t i = 0; i < blocks().size(); ++i) {
       const OwnBlock& own = blocks()[i];
       const std::int64_t count = own.block.count;
       const std::int64_t most = kPieceBytes / (kFloat * (1 + state_arrays(own.rule)));
       for (std::int64_t begin = 0; begin < count; begin += most) {
         pieces.push_back(describe(own, begin, std::min(most, count - begin)));
-        places_.push_back({i, begin, in_store + begin});
+        places_.push_back({i, begin});
       }
-      in_store += count;
     }
   }
 
@@ -172,7 +170,8 @@ class PartWriter::Impl {
     const std::int64_t arrays = state_arrays(own.rule);
     SectionBuffer buffer = output_.buffer();
     buffer.begin(pieces_[i].bytes());
-    buffer.append(state_.dense->values().subspan(static_cast<std::size_t>(place.in_store), count));
+    const auto values = state_.dense->values(static_cast<std::int64_t>(place.block));
+    buffer.append(values.subspan(static_cast<std::size_t>(place.in_block), count));
     for (std::int64_t array = 0; array < arrays; ++array) {
       const std::int64_t begin = array * own.block.count + place.in_block;
       buffer.append(state.subspan(static_cast<std::size_t>(begin), count));
@@ -189,7 +188,6 @@ class PartWriter::Impl {
   struct PieceOfBlock {
     std::size_t block;
     std::int64_t in_block;
-    std::int64_t in_store;
   };
 
   ServerState state_;

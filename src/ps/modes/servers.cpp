@@ -5,7 +5,10 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/refuse.hpp"
 #include "device/cpu/kernels.hpp"
+#include "ps/dense/layout.hpp"
+#include "ps/dense/view.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::ps {
@@ -58,12 +61,14 @@ Servers::Servers(std::vector<ServerEnd> ends, std::vector<TableSpec> tables,
     : ends_(std::move(ends)),
       tables_(std::move(tables)),
       workers_(std::move(workers)),
-      pieces_(dense.size()) {
+      pieces_(dense.size()),
+      viewed_(dense.size()) {
   for (const DenseParameter& parameter : dense) rules_.push_back(parameter.rule);
   for (int server = 0; server < count(); ++server) {
     std::int64_t offset = 0;
     const std::vector<Block>& blocks = end(server).blocks;
     for (std::size_t i = 0; i < blocks.size(); ++i) {
+      offset = begin_of(blocks[i], offset);
       pieces_[static_cast<std::size_t>(blocks[i].parameter)].push_back(
           {server, i, blocks[i].offset, offset, blocks[i].count});
       offset += blocks[i].count;
@@ -205,6 +210,30 @@ void Servers::pull_dense(int parameter, float* value) {
     const Piece& piece = pieces(parameter)[i];
     finish_pull(piece, asked[i], value + piece.in_parameter);
   }
+}
+
+DenseView Servers::view_dense(int parameter) {
+  std::vector<Piece> ordered(pieces(parameter).begin(), pieces(parameter).end());
+  std::ranges::sort(ordered, {}, &Piece::in_parameter);
+  std::vector<std::span<const float>> parts;
+  std::size_t elements = 0;
+  for (const Piece& piece : ordered) {
+    const ServerEnd& end = this->end(piece.server);
+    end.link->check();
+    if (!end.link->on_this_host()) {
+      refuse("view_dense: ", end.blocks[piece.block].name,
+             " is in the memory of another host: ", end.name.text);
+    }
+    parts.push_back(end.dense->values().subspan(static_cast<std::size_t>(piece.in_server),
+                                                static_cast<std::size_t>(piece.count)));
+    elements += parts.back().size();
+  }
+  const std::lock_guard lock(viewing_);
+  auto& viewed = viewed_[static_cast<std::size_t>(parameter)];
+  std::shared_ptr<const shm::Mapping> memory = viewed.lock();
+  if (!memory) viewed = memory = map_again(parts);
+  const auto* const values = reinterpret_cast<const float*>(memory->base());
+  return {std::move(memory), {values, elements}};
 }
 
 void Servers::pull_blocks(int server, float* values) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/shm/segment.hpp"
 #include "ps/modes/server_end.hpp"
 #include "ps/modes/split.hpp"
 #include "tutti/error.hpp"
@@ -129,6 +131,8 @@ class Servers {
     return pieces_[static_cast<std::size_t>(parameter)];
   }
   void pull_dense(int parameter, float* value);
+  /** Throws InvalidArgument where a piece is on another host. */
+  DenseView view_dense(int parameter);
   /** All blocks of a server. */
   void pull_blocks(int server, float* values);
 
@@ -183,6 +187,8 @@ class Servers {
   WorkerCounters counters_;
   std::mutex prefetching_;
   std::deque<Lookup> prefetched_;
+  std::mutex viewing_;
+  std::vector<std::weak_ptr<const shm::Mapping>> viewed_;  // of each parameter
 };
 
 /** Calls action(server) for each; what one throws does not keep the others from theirs. */

@@ -4,6 +4,7 @@
 #include <optional>
 #include <shared_mutex>
 
+#include "base/refuse.hpp"
 #include "ps/modes/geo_copy.hpp"
 #include "ps/modes/worker_mode.hpp"
 
@@ -45,6 +46,10 @@ class GeoWorker final : public WorkerMode {
       const float* const from = copy(piece.server).dense().data() + piece.in_server;
       std::copy(from, from + piece.count, value + piece.in_parameter);
     }
+  }
+
+  DenseView view_dense(int) override {
+    refuse("view_dense: in Geo mode each worker trains a copy of its own");
   }
 
   void step() override {

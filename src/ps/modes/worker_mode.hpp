@@ -43,6 +43,7 @@ class WorkerMode {
   virtual void push(int table, const RowPush& push) = 0;
   virtual void push_dense(int parameter, std::span<const float> gradient) = 0;
   virtual void pull_dense(int parameter, float* value) { servers_.pull_dense(parameter, value); }
+  virtual DenseView view_dense(int parameter) { return servers_.view_dense(parameter); }
 
   /** All workers are there, and servers have the initial values. */
   virtual void start() {}

@@ -52,6 +52,37 @@ TEST(Slice, CutsAsPaddleDoes) {
   EXPECT_EQ(counts_of({}, 3), Counts({1}));
 }
 
+TEST(Slice, SharedParametersAreCutBetweenRowsAndPages) {
+  const auto shared_counts_of = [](std::vector<std::int64_t> shape, int servers) {
+    std::vector parameters{parameter("w", std::move(shape))};
+    parameters.front().shared = true;
+    Counts counts;
+    for (const Block& block : slice(parameters, servers, {})) {
+      EXPECT_TRUE(block.shared);
+      counts.push_back(block.count);
+    }
+    return counts;
+  };
+  EXPECT_EQ(shared_counts_of({784, 1024}, 2), Counts({401'408, 401'408}));
+  EXPECT_EQ(shared_counts_of({1024, 784}, 2), Counts({401'408, 401'408}));  // 64 rows are 49 pages
+  EXPECT_EQ(shared_counts_of({100'000}, 3), Counts({33'792, 33'792, 32'416}));
+  EXPECT_EQ(shared_counts_of({10'000, 3}, 3), Counts({12'288, 12'288, 5424}));
+  EXPECT_EQ(shared_counts_of({20, 1001}, 2), Counts({20'020}));  // 1001 pages and more
+  EXPECT_EQ(shared_counts_of({2, std::int64_t{1} << 56}, 2), Counts({std::int64_t{1} << 57}));
+  EXPECT_EQ(shared_counts_of({5}, 2), Counts({5}));
+}
+
+TEST(Slice, SharedBlocksLieOnPages) {
+  std::vector parameters{parameter("a", {5}), parameter("b", {5}), parameter("c", {1030})};
+  parameters[1].shared = parameters[2].shared = true;
+  const std::vector<Block> blocks = slice(parameters, 1, {});
+  EXPECT_EQ(begin_of(blocks[0], 5), 5);
+  EXPECT_EQ(begin_of(blocks[1], 5), 1024);
+  EXPECT_EQ(begin_of(blocks[1], 0), 0);
+  EXPECT_EQ(element_count(std::span(blocks).first(2)), 1024 + 5);
+  EXPECT_EQ(element_count(blocks), 2048 + 1030);
+}
+
 TEST(Slice, LeavesParametersWholeWhereTold) {
   const std::vector parameters{parameter("w", {100'000})};
   Slicing slicing;

@@ -1,6 +1,7 @@
 // The servers of a job without workers, for tests of checkpoints.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -126,13 +127,11 @@ class StoredJob {
   std::map<std::string, std::vector<float>> dense_values() {
     std::map<std::string, std::vector<float>> all;
     for (auto& server : servers_) {
-      std::size_t at = 0;
+      std::int64_t number = 0;
       for (const OwnBlock& own : server->dense.blocks()) {
         std::vector<float>& values = all[own.parameter];
         values.resize(static_cast<std::size_t>(own.elements));
-        for (std::int64_t i = 0; i < own.block.count; ++i) {
-          values[static_cast<std::size_t>(own.block.offset + i)] = server->dense.values()[at++];
-        }
+        std::ranges::copy(server->dense.values(number++), values.begin() + own.block.offset);
       }
     }
     return all;
