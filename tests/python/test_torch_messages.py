@@ -86,6 +86,30 @@ def test_tags_and_sources_come_in_any_order(ranks):
     ranks(any_order, 3)
 
 
+def callbacks(rank, ranks):
+    """Of a message's future they wait for another one, while a third is wanted."""
+    other = 1 - rank
+    for length in (1, LONG):
+        first, second, third = (torch.empty(length) for _ in range(3))
+
+        def then(_):
+            dist.recv(second, other, tag=2)
+            return second[0].item()
+
+        future = dist.irecv(first, other, tag=1).get_future().then(then)
+        wanted = dist.irecv(third, other, tag=3)
+        works = [dist.isend(pattern(rank, length, tag), other, tag=tag) for tag in (1, 2, 3)]
+        assert future.wait() == 1000 * other + 2
+        for work in (*works, wanted):
+            work.wait()
+        assert torch.equal(third, pattern(other, length, 3))
+    dist.barrier()
+
+
+def test_what_follows_a_message_may_wait_for_others(ranks):
+    ranks(callbacks, 2)
+
+
 def beside_collectives(rank, ranks):
     """A message goes on while its ranks are in a collective, and while a third one is not."""
     work = dist.isend(pattern(rank, LONG), 1 - rank) if rank < 2 else None

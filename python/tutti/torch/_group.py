@@ -358,7 +358,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
 
     def send(self, tensors: Tensors, destination: int, tag: int) -> Any:
         tensor = plain(one(tensors, "send"))
-        work = TuttiWork(tensors)
+        work = TuttiWork(tensors, is_message=True)
         show = shown("send", [tensor], lambda _: None)
 
         def end(error: Optional[BaseException]) -> None:
@@ -372,7 +372,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
         tensor = plain(one(tensors, "recv"))
         whole = tensor if tensor.is_contiguous() else torch.empty_like(
             tensor, memory_format=torch.contiguous_format)
-        work = TuttiWork(tensors)
+        work = TuttiWork(tensors, is_message=True)
 
         def take(error: Optional[BaseException]) -> None:
             if error is None and whole is not tensor:

@@ -75,11 +75,13 @@ def keep(work: TuttiWork) -> TuttiWork:
 
 class TuttiWork(Work):
     """An operation that may be under way. wait() raises what it has raised: tutti.PeerLost,
-    tutti.MismatchError and so on."""
+    tutti.MismatchError and so on. is_message: what ends it serves other messages, too, for which
+    callbacks of its futures may wait: they have a thread of their own."""
 
-    def __init__(self, tensors: List[torch.Tensor]) -> None:
+    def __init__(self, tensors: List[torch.Tensor], is_message: bool = False) -> None:
         super().__init__()
         self._tensors = tensors
+        self._is_message = is_message
         self.sender: Optional[Callable[[], int]] = None  # of a receive: the rank that it came from
         self._lock = threading.Lock()
         self._gate = threading.Lock()  # held until the operation has ended
@@ -103,8 +105,10 @@ class TuttiWork(Work):
             self._ended = True
             begins, self._begins = self._begins, []
         self._gate.release()
-        for begin in begins:
-            begin.set_result(None)
+        if begins and self._is_message:
+            threading.Thread(target=_set, args=(begins,), name="tutti callbacks", daemon=True).start()
+        else:
+            _set(begins)
 
     def wait(self, timeout: Optional[timedelta] = None) -> bool:
         """Waits until it has ended, at most `timeout`; zero or none: as long as the group's
@@ -156,6 +160,11 @@ class TuttiWork(Work):
         if self._error is not None:
             raise self._error
         return self._tensors
+
+
+def _set(futures: List[Any]) -> None:
+    for future in futures:
+        future.set_result(None)
 
 
 def ended() -> TuttiWork:
