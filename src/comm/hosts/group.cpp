@@ -261,6 +261,11 @@ void HostGroup::all_gather(std::span<const std::byte> in, std::span<std::byte> o
 }
 
 void HostGroup::all_gather_v(std::byte* data, std::span<const std::int64_t> offsets) {
+  std::int64_t longest = 0;
+  for (std::size_t i = 1; i < offsets.size(); ++i) {
+    longest = std::max(longest, offsets[i] - offsets[i - 1]);
+  }
+  if (size() > kMostDirect && longest <= kSmall) return gather_doubling(data, offsets);
   const Shards shards{data, {offsets.begin(), offsets.end()}, window_for(size())};
   const auto exchange = [&](Batch& batch, std::int64_t number) {
     for (int distance = 1; distance < size(); ++distance) {
@@ -270,6 +275,31 @@ void HostGroup::all_gather_v(std::byte* data, std::span<const std::int64_t> offs
     }
   };
   pipeline(shards.windows(), exchange, [](auto&, std::int64_t) {});
+}
+
+/** What has come by then are the blocks from this member's on, round the end: so what a member
+ * sends in a step lies in the same two places where it arrives. Two messages to one member go one
+ * after the other, as the first may be a long one. */
+void HostGroup::gather_doubling(std::byte* data, std::span<const std::int64_t> offsets) {
+  const auto blocks = [&](int first, int last) {
+    const std::int64_t begin = offsets[static_cast<std::size_t>(first)];
+    const std::int64_t end = offsets[static_cast<std::size_t>(std::max(first, last))];
+    return std::span(data + begin, static_cast<std::size_t>(end - begin));
+  };
+  for (int known = 1; known < size();) {
+    const int more = std::min(known, size() - known);
+    const int source = peer(known);
+    const int target = peer(size() - known);
+    Batch before_end(wire_, Wire::Traffic::collective);
+    recv(before_end, blocks(source, std::min(source + more, size())), source);
+    send(before_end, blocks(position_, std::min(position_ + more, size())), target);
+    before_end.wait();
+    Batch behind_end(wire_, Wire::Traffic::collective);
+    recv(behind_end, blocks(0, source + more - size()), source);
+    send(behind_end, blocks(0, position_ + more - size()), target);
+    behind_end.wait();
+    known += more;
+  }
 }
 
 void HostGroup::all_to_all_v(std::byte* in, std::span<const std::int64_t> in_offsets,

@@ -77,7 +77,8 @@ class HostGroup {
    * member's block of `out`. */
   void all_gather(std::span<const std::byte> in, std::span<std::byte> out);
   /** The same with blocks of different length, in place: block i of `data` is offsets[i] to
-   * offsets[i+1], and this rank's own is filled in. */
+   * offsets[i+1], and this rank's own is filled in. Short blocks of more than kMostDirect members
+   * travel by doubling, as in agree(): the same bytes in about log2(H) messages. */
   void all_gather_v(std::byte* data, std::span<const std::int64_t> offsets);
   /** Block j of `in` goes to member j, and member i's block for this one to block i of `out`; this
    * one's own is copied. Offsets as above; `out` fits what the members send. */
@@ -119,6 +120,8 @@ class HostGroup {
   static constexpr std::int64_t kSmall = std::int64_t{16} * 1024;
   /** Members who agree through the first of them, if there are more than two. */
   static constexpr int kCentred = 8;
+  /** A message to each of so many members takes less time than the steps that would save some. */
+  static constexpr int kMostDirect = 32;
 
   /** Goes before what a message of agree() carries. */
   struct Note {
@@ -157,6 +160,7 @@ class HostGroup {
   bool ask_centre(Note note, const Brought& brought, std::span<std::byte> out);
   bool answer_all(Note note, const Brought& brought, std::span<std::byte> out, const Merge& merge);
   bool disseminate(Note note, const Brought& brought, const Merge& merge);
+  void gather_doubling(std::byte* data, std::span<const std::int64_t> offsets);
   void combine_here(std::byte* own, const std::byte* others, std::int64_t stride,
                     std::int64_t bytes, DType dtype, const cpu::Combine& combine);
   void reduce_whole(std::byte* data, std::int64_t bytes, DType dtype, const cpu::Combine& combine);
