@@ -321,7 +321,7 @@ Row split(const Options& options) {
 
 /** Until all ranks know that all have left. */
 Row leaving(const Options& options) {
-  constexpr int kMostProcesses = 1024;  // each has something on each other one
+  constexpr int kMostProcesses = 2048;  // each has something on each other one
   Options simulated = options;
   if (options.hosts * options.ranks > kMostProcesses) simulated.ranks = 1;
   return Scene(simulated, Scene::kMostCopied, simulated.ranks)

@@ -39,8 +39,19 @@ struct Departure {
   MessageCounts::Sent sent;
 };
 
+/** "Tell me when you leave, or if you have." */
+struct Enquiry {};
+
+/** How many departures those have told, and heard of, who are below the sender in the tree of those
+ * who leave, and have all left; from the one above, that all have. */
+struct Headcount {
+  std::uint64_t told = 0;
+  std::uint64_t heard = 0;
+  bool operator==(const Headcount&) const = default;
+};
+
 /** Below every eager limit of Open MPI, so that it goes out without its receiver's help. */
-using ControlMessage = std::variant<Question, Answer, FailureReport, Departure>;
+using ControlMessage = std::variant<Question, Answer, FailureReport, Departure, Enquiry, Headcount>;
 static_assert(std::is_trivially_copyable_v<ControlMessage> && sizeof(ControlMessage) <= 3900);
 
 }  // namespace tutti

@@ -34,13 +34,15 @@ Loss loss_of_hosts(const Layout& layout, std::span<const int> hosts) {
   return loss;
 }
 
+bool all_are_connected(int hosts) { return hosts <= kAllConnected; }
+
 std::vector<int> connected_hosts(int own, int hosts) {
   std::vector<int> others;
   for (int host = 0; host < hosts; ++host) {
     const auto ahead = static_cast<unsigned>((host - own + hosts) % hosts);
     const auto behind = static_cast<unsigned>(hosts) - ahead;
     const bool far = std::has_single_bit(ahead) || std::has_single_bit(behind);
-    if (host != own && (hosts <= kAllConnected || far)) others.push_back(host);
+    if (host != own && (all_are_connected(hosts) || far)) others.push_back(host);
   }
   return others;
 }

@@ -21,6 +21,8 @@ Loss loss_of_hosts(const Layout& layout, std::span<const int> hosts);
  * order. Symmetric. All, if they are few, or else those whose distance is a power of two, either
  * way round: 2 log2(hosts) of them, and what they pass on is everywhere after log2(hosts) steps. */
 std::vector<int> connected_hosts(int own, int hosts);
+/** Whether `hosts` are few: each has a connection to each other one. */
+bool all_are_connected(int hosts);
 
 /**
  * The connection of two leaders. The kernels exchange signs of life over it, about one a second

@@ -16,6 +16,7 @@ namespace {
 // What one who left has taken of this rank's messages may not be known here yet.
 constexpr std::chrono::milliseconds kLastWords{100};
 constexpr std::chrono::milliseconds kBetweenVerdicts{1};
+constexpr std::chrono::milliseconds kToEnquire{200};  // whether somebody has left
 
 }  // namespace
 
@@ -23,7 +24,11 @@ constexpr std::chrono::milliseconds kBetweenVerdicts{1};
 class Watch::WaitLookout final : public Wire::Lookout {
  public:
   WaitLookout(Watch& watch, Wire::Side side, std::chrono::milliseconds timeout)
-      : watch_(watch), side_(side), timeout_(timeout), deadline_(timeout, watch.time()) {}
+      : watch_(watch),
+        side_(side),
+        timeout_(timeout),
+        deadline_(timeout, watch.time()),
+        enquiry_(std::in_place, kToEnquire, watch.time()) {}
   WaitLookout(const WaitLookout&) = delete;
   WaitLookout& operator=(const WaitLookout&) = delete;
   ~WaitLookout() override {
@@ -39,6 +44,10 @@ class Watch::WaitLookout final : public Wire::Lookout {
     watch_.look_around(awaited, side_);
     const RecycledVector<int> leavers = watch_.leavers(awaited, side_);
     if (!leavers.empty()) return hear_out(leavers);
+    if (enquiry_ && enquiry_->expired()) {
+      watch_.enquire(awaited);
+      enquiry_.reset();
+    }
     const bool is_over = deadline_.expired();
     const auto lead = inquiry_lead(watch_.timeout_);
     if (!inquiry_ && deadline_.expires_within(lead)) {
@@ -56,6 +65,7 @@ class Watch::WaitLookout final : public Wire::Lookout {
 
   void restart() override {
     deadline_ = Deadline(timeout_, watch_.time());
+    enquiry_.emplace(kToEnquire, watch_.time());
     inquiry_.reset();
     passed_ = Clock::time_point::max();
     last_words_.reset();
@@ -74,6 +84,7 @@ class Watch::WaitLookout final : public Wire::Lookout {
   Wire::Side side_;
   std::chrono::milliseconds timeout_;
   Deadline deadline_;
+  std::optional<Deadline> enquiry_;  // until others are asked whether they have left
   std::optional<Inquiry> inquiry_;
   Clock::time_point passed_ = Clock::time_point::max();  // when the deadline passes first
   std::optional<Deadline> last_words_;                   // of those who left

@@ -25,7 +25,8 @@ Watch::Watch(ControlNetwork& session, const std::vector<int>& members, int rank,
       rank_(rank),
       timeout_(timeout),
       counts_(members.size()),
-      messenger_(session.messenger(tag)) {}
+      messenger_(session.messenger(tag)),
+      departures_(rank, static_cast<int>(members.size())) {}
 
 Watch::~Watch() { wait_graph().remove(*this); }
 
@@ -34,6 +35,7 @@ void Watch::set_hosts(const Layout& layout, std::unique_ptr<Heartbeats> heartbea
   {
     const std::lock_guard lock(mutex_);
     layout_ = layout;
+    departures_.set_hosts(layout);
     heartbeats_ = std::move(heartbeats);
   }
   if (connected) wait_graph().add(*this, session_);
@@ -70,7 +72,7 @@ void Watch::poll(std::span<const int> waiting_for) {
 void Watch::look_after_hosts(Clock::time_point now) {
   if (failure_ || !heartbeats_ || now - last_look_ < kLookInterval) return;
   last_look_ = now;
-  const auto has_left = [this](int rank) { return leavers_.contains(rank); };
+  const auto has_left = [this](int rank) { return departures_.has_left(rank); };
   const auto found = heartbeats_->look(has_left);
   if (!found) return;
   if (found->by_another) {
@@ -117,7 +119,11 @@ void Watch::handle(const ControlMessage& message, int source) {
   if (const auto* report = std::get_if<FailureReport>(&message)) {
     if (!failure_) fail(*report);
   } else if (const auto* departure = std::get_if<Departure>(&message)) {
-    leavers_[source] = departure->sent;
+    departures_.hear(source, *departure);
+  } else if (std::holds_alternative<Enquiry>(message)) {
+    if (departures_.hear_enquiry(source)) tell_departure(source);
+  } else if (const auto* headcount = std::get_if<Headcount>(&message)) {
+    departures_.hear(source, *headcount);
   }
 }
 
@@ -135,12 +141,22 @@ void Watch::leave() noexcept {
     const std::lock_guard lock(mutex_);
     heartbeats_.reset();
     if (failure_ || !session_.may_call()) return;
-    for (std::size_t i = 0; i < members_.size(); ++i) {
-      const int rank = static_cast<int>(i);
-      if (rank != rank_) messenger_->send(Departure{counts_.sent_to(rank)}, members_[i]);
-    }
+    for (const int rank : departures_.leave(counts_)) tell_departure(rank);
   } catch (const std::exception& error) {
     log(LogLevel::warn, error.what());
+  }
+}
+
+void Watch::tell_departure(int rank) {
+  messenger_->send(Departure{counts_.sent_to(rank)}, members_[static_cast<std::size_t>(rank)]);
+}
+
+void Watch::enquire(std::span<const int> ranks) {
+  const std::lock_guard lock(mutex_);
+  if (failure_ || !session_.may_call()) return;
+  for (const int rank : ranks) {
+    if (!departures_.is_to_be_asked(rank)) continue;
+    messenger_->send(Enquiry{}, members_[static_cast<std::size_t>(rank)]);
   }
 }
 
@@ -150,8 +166,13 @@ bool Watch::all_have_left() noexcept {
     if (failure_ || !session_.may_call()) return true;
     messenger_->flush();
     receive();
+    while (const auto word = departures_.next_word()) {
+      for (const int rank : word->receivers) {
+        messenger_->send(word->headcount, members_[static_cast<std::size_t>(rank)]);
+      }
+    }
     const bool has_sent_all = !messenger_->is_sending([](int) { return true; });
-    return wait_graph().drain(session_) && leavers_.size() + 1 == members_.size() && has_sent_all;
+    return wait_graph().drain(session_) && departures_.all_have_left() && has_sent_all;
   } catch (const std::exception& error) {
     log(LogLevel::warn, error.what());
     session_.keep();
@@ -163,7 +184,7 @@ RecycledVector<int> Watch::leavers(std::span<const int> ranks) {
   const std::lock_guard lock(mutex_);
   RecycledVector<int> found;
   std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(found),
-               [&](int rank) { return leavers_.contains(rank); });
+               [&](int rank) { return departures_.has_left(rank); });
   return found;
 }
 
@@ -174,10 +195,10 @@ RecycledVector<int> Watch::leavers(std::span<const int> ranks, Wire::Side side) 
   };
   RecycledVector<int> found;
   std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(found), [&](int rank) {
-    const auto leaver = leavers_.find(rank);
-    if (leaver == leavers_.end() || !has_all(rank, leaver->second, side)) return false;
+    const MessageCounts::Sent* const sent = departures_.sent_by(rank);
+    if (sent == nullptr || !has_all(rank, *sent, side)) return false;
     // Who receives may send as well, and wait for replies.
-    return side != Wire::Side::recv || has_all(rank, leaver->second, Wire::Side::send);
+    return side != Wire::Side::recv || has_all(rank, *sent, Wire::Side::send);
   });
   return found;
 }

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -17,6 +16,7 @@
 #include "comm/failure.hpp"
 #include "comm/failures/control_message.hpp"
 #include "comm/failures/control_network.hpp"
+#include "comm/failures/departures.hpp"
 #include "comm/failures/heartbeats.hpp"
 #include "comm/failures/wait_graph.hpp"
 #include "comm/message_counts.hpp"
@@ -89,16 +89,19 @@ class Watch final : private WaitGraph::Lookout {
   /** The same for a mismatch that only some ranks have seen. */
   void announce_mismatch(std::string_view text, Finder finder = Finder::self) noexcept;
 
-  /** Tells all members that this rank has left: its last message. Does not block. */
+  /** Tells those who may wait for it that this rank has left (see Departures). Does not block. */
   void leave() noexcept;
-  /** After leave(): whether all other members have left as well, so that no message is under way
-   * any more, or nothing can be known of them. */
+  /** After leave(), to be called now and then: whether all other members have left as well, so that
+   * no message is under way any more, or nothing can be known of them. */
   bool all_have_left() noexcept;
-  /** Those of `ranks` that have left. What they had sent before may still be under way. */
+  /** Those of `ranks` that have left, and told this one. What they had sent before may still be
+   * under way. */
   RecycledVector<int> leavers(std::span<const int> ranks);
   /** Those of `ranks` that have left, and of whom nothing is under way any more that could end a
    * wait of `side`. */
   RecycledVector<int> leavers(std::span<const int> ranks, Wire::Side side);
+  /** Asks those of `ranks` whether they have left that may not have told. */
+  void enquire(std::span<const int> ranks);
   /** The messages of the wire that this is the watch of. */
   MessageCounts& counts() { return counts_; }
 
@@ -134,6 +137,7 @@ class Watch final : private WaitGraph::Lookout {
   void pass_on(const FailureReport& report);
   void look_after_hosts(Clock::time_point now);
   void throw_failure() const;
+  void tell_departure(int rank);
 
   std::vector<int> ranks_out_of_reach() override;
 
@@ -151,8 +155,8 @@ class Watch final : private WaitGraph::Lookout {
   std::unique_ptr<Heartbeats> heartbeats_;  // of a host's leader
   Clock::time_point last_look_{};           // at these
   Clock::time_point last_poll_{};
-  std::map<int, MessageCounts::Sent> leavers_;  // and what they have sent to this rank
-  std::optional<FailureReport> failure_;        // the first that was announced
+  Departures departures_;
+  std::optional<FailureReport> failure_;  // the first that was announced
 };
 
 }  // namespace tutti

@@ -16,7 +16,7 @@ namespace {
 constexpr std::chrono::microseconds kSpin{200};       // a wait that has lasted so long looks around
 constexpr std::chrono::milliseconds kLongestNap{20};  // of a wait for which nothing comes
 constexpr std::chrono::milliseconds kShortestNap{1};
-constexpr std::chrono::milliseconds kBetweenLooks{10};  // for whether all have left
+constexpr std::chrono::milliseconds kBetweenLooks{1};  // for whether all have left
 constexpr std::chrono::seconds kToLeave{1};
 
 /** Of a watch: those of the processes' wait-for graphs are negative. */

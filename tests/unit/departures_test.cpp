@@ -1,0 +1,158 @@
+// Who is told that a rank leaves, and when it is known that all have left.
+#include "comm/failures/departures.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace tutti {
+namespace {
+
+constexpr int kRanks = 2;  // on each host
+
+Layout layout_of(int hosts) {
+  std::vector<int> host_of_rank;
+  for (int rank = 0; rank < hosts * kRanks; ++rank) host_of_rank.push_back(rank / kRanks);
+  return Layout(host_of_rank);
+}
+
+/** Ranks that leave, and messages that are carried when the test says so. */
+class Leavers {
+ public:
+  explicit Leavers(int hosts) {
+    const int size = hosts * kRanks;
+    for (int rank = 0; rank < size; ++rank) {
+      ranks_.emplace_back(rank, size).set_hosts(layout_of(hosts));
+      counts_.emplace_back(static_cast<std::size_t>(size));
+    }
+  }
+
+  int size() const { return static_cast<int>(ranks_.size()); }
+  Departures& rank(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+  MessageCounts& counts(int rank) { return counts_[static_cast<std::size_t>(rank)]; }
+
+  void leave(int from) {
+    for (const int to : rank(from).leave(counts(from))) {
+      under_way_.push_back({from, to, Departure{counts(from).sent_to(to)}});
+    }
+    left_.push_back(from);
+  }
+  /** All but departures to `late`; what the ranks that have left say to it, too. */
+  void carry(int late = -1) {
+    for (bool moved = true; moved;) {
+      moved = false;
+      std::deque<Message> kept;
+      for (; !under_way_.empty(); under_way_.pop_front()) {
+        const Message& message = under_way_.front();
+        if (message.to == late && std::holds_alternative<Departure>(message.what)) {
+          kept.push_back(message);
+          continue;
+        }
+        moved = true;
+        std::visit([&](const auto& what) { hear(message, what); }, message.what);
+      }
+      under_way_ = std::move(kept);
+      for (const int one : left_) {
+        while (const auto word = rank(one).next_word()) {
+          moved = true;
+          words_ += static_cast<int>(word->receivers.size());
+          for (const int to : word->receivers) under_way_.push_back({one, to, word->headcount});
+        }
+      }
+    }
+  }
+  bool all_know() {
+    return std::all_of(ranks_.begin(), ranks_.end(),
+                       [](const Departures& one) { return one.all_have_left(); });
+  }
+  bool nobody_knows() {
+    return std::none_of(ranks_.begin(), ranks_.end(),
+                        [](const Departures& one) { return one.all_have_left(); });
+  }
+  int words() const { return words_; }
+
+ private:
+  struct Message {
+    int from;
+    int to;
+    std::variant<Departure, Headcount> what;
+  };
+  template <class What>
+  void hear(const Message& message, const What& what) {
+    rank(message.to).hear(message.from, what);
+  }
+
+  std::deque<Departures> ranks_;
+  std::deque<MessageCounts> counts_;
+  std::vector<int> left_;
+  std::deque<Message> under_way_;
+  int words_ = 0;
+};
+
+TEST(Departures, FewHostsTellEverybody) {
+  Leavers leavers(17);
+  EXPECT_EQ(leavers.rank(5).leave(leavers.counts(5)).size(), 33U);
+}
+
+TEST(Departures, ManyHostsTellThoseWhoMayWait) {
+  Leavers leavers(64);
+  leavers.counts(7).count_sent(100, 1);
+  const std::vector<int> told = leavers.rank(7).leave(leavers.counts(7));  // of host 3
+  // The other rank of its host, leaders of hosts a power of two away, and whom it has sent to.
+  const std::vector<int> expected{2, 4, 6, 8, 10, 14, 22, 38, 70, 100, 102, 118, 126};
+  EXPECT_EQ(told, expected);
+}
+
+TEST(Departures, WhoAsksIsToldOnce) {
+  Leavers leavers(64);
+  Departures& leaver = leavers.rank(7);
+  EXPECT_TRUE(leavers.rank(99).is_to_be_asked(7));
+  EXPECT_FALSE(leaver.hear_enquiry(99));  // not yet
+  const std::vector<int> told = leaver.leave(leavers.counts(7));
+  EXPECT_EQ(std::count(told.begin(), told.end(), 99), 1);
+  EXPECT_FALSE(leaver.hear_enquiry(99));
+  EXPECT_TRUE(leaver.hear_enquiry(98));
+  EXPECT_FALSE(leaver.hear_enquiry(98));
+  leavers.rank(98).hear(7, Departure{});
+  EXPECT_FALSE(leavers.rank(98).is_to_be_asked(7));
+}
+
+TEST(Departures, AllKnowOnceTheLastHasLeft) {
+  for (const int hosts : {2, 17, 18, 33, 64, 100}) {
+    Leavers leavers(hosts);
+    for (int rank = leavers.size() - 1; rank > 0; --rank) leavers.leave(rank);
+    leavers.carry();
+    EXPECT_FALSE(leavers.rank(1).all_have_left()) << hosts;
+    leavers.leave(0);
+    leavers.carry();
+    EXPECT_TRUE(leavers.all_know()) << hosts;
+  }
+}
+
+TEST(Departures, TheTreeTakesFewMessages) {
+  Leavers leavers(64);
+  for (int rank = 0; rank < leavers.size(); ++rank) leavers.leave(rank);
+  leavers.carry();
+  EXPECT_TRUE(leavers.all_know());
+  EXPECT_LE(leavers.words(), 3 * leavers.size());
+}
+
+TEST(Departures, WhatIsUnderWayIsWaitedFor) {
+  Leavers leavers(64);
+  leavers.counts(7).count_sent(101, 1);  // of which rank 101 knows nothing
+  for (int rank = 0; rank < leavers.size(); ++rank) leavers.leave(rank);
+  leavers.carry(101);
+  EXPECT_TRUE(leavers.nobody_knows());
+  EXPECT_FALSE(leavers.rank(101).has_left(7));
+  leavers.carry();
+  EXPECT_TRUE(leavers.all_know());
+  ASSERT_NE(leavers.rank(101).sent_by(7), nullptr);
+  EXPECT_EQ((*leavers.rank(101).sent_by(7))[1], 1U);
+}
+
+}  // namespace
+}  // namespace tutti
