@@ -16,7 +16,12 @@ _followed: Optional[int] = None  # the process of multiprocessing whose end will
 def follow_interpreter() -> None:
     """Closes what communicates at the interpreter's exit, of which an exception that nobody caught
     may be the reason."""
-    atexit.register(lambda: _core.close_all(getattr(sys, "last_value", None)))
+    atexit.register(lambda: _core.close_all(what_ended()))
+
+
+def what_ended() -> Optional[BaseException]:
+    """The exception that nobody caught, and that ends the interpreter, if one does."""
+    return getattr(sys, "last_value", None)
 
 
 def follow_process() -> None:

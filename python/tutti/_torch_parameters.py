@@ -72,7 +72,8 @@ class TorchParameters:
         if parameter.dtype == torch.float64 and not self._float64_as_float32:
             name = name or f"a parameter of shape {tuple(parameter.shape)}"
             raise InvalidArgument(f"{name} is float64, and DistOpt updates float32: with "
-                                  "float64_as_float32=True it trains copies in float32")
+                                  "float64_as_float32=True it trains copies in float32, and "
+                                  "tutti.torch.DistributedOptimizer trains float64 as it is")
         if parameter.dtype not in (torch.float16, torch.bfloat16, torch.float64):
             return parameter  # which is refused
         if parameter.numel() == 0:

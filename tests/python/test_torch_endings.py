@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import numpy
 import pytest
@@ -73,6 +74,25 @@ def begin_twice(place, path):
 
 def test_a_group_can_be_made_again_and_left(tmp_path):
     launching.run(begin_twice, 2, "spawn", str(tmp_path / "store"))
+
+
+def leave_at_once(place, path):
+    begin(place, path)
+    if place.rank == 1:
+        time.sleep(0.5)  # so that the group's thread of rank 0 does what follows
+    work = dist.all_reduce(torch.ones(3), async_op=True)
+    if place.rank == 0:
+        work.get_future().then(lambda _: time.sleep(1))
+        work.wait()
+        dist.destroy_process_group()
+        return
+    work.wait()
+    with pytest.raises(tutti.PeerLost, match="lost rank 0: it has destroyed its communicator"):
+        dist.all_reduce(torch.ones(3))
+
+
+def test_who_leaves_when_all_has_ended_gives_nothing_up(tmp_path):
+    launching.run(leave_at_once, 2, "fork", str(tmp_path / "store"))
 
 
 def on_hosts(place, path):

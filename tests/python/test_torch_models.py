@@ -32,6 +32,42 @@ def test_ddp_trains_as_one_process_does(ranks, heads_of):
     ranks(train_ddp, 2, heads_of)
 
 
+def train_compiled(rank, ranks):
+    """PyTorch compiles what it calls the group in the middle of."""
+    net = torch.nn.parallel.DistributedDataParallel(Net())
+    compiled = torch.compile(net, backend="eager")
+    sgd = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+    for step in range(4):
+        sgd.zero_grad()
+        compiled(batch(step, rank)).square().mean().backward()
+        sgd.step()
+    for ours, theirs in zip(net.parameters(), trained_alone(ranks, both_heads)):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_ddp_may_be_compiled(ranks):
+    ranks(train_compiled, 2)
+
+
+def train_complex(rank, ranks):
+    """Beside a real parameter."""
+    net = torch.nn.Linear(8, 3, dtype=torch.complex64)
+    net.scale = torch.nn.Parameter(torch.ones(3))
+    with torch.no_grad():
+        net.weight.fill_(1 + 2j)
+    ddp = torch.nn.parallel.DistributedDataParallel(net)
+    ddp.module.forward = lambda x: torch.nn.functional.linear(x, net.weight, net.bias) * net.scale
+    (ddp(torch.full((1, 8), 1j * (rank + 1))) * (1 + 1j)).real.sum().backward()
+    mean = (ranks + 1) / 2
+    assert net.weight.grad.tolist() == [[mean * (-1 - 1j)] * 8] * 3
+    assert net.bias.grad.tolist() == [1 - 1j] * 3
+
+
+@pytest.mark.skipif(VERSION < (2, 12), reason="DistributedDataParallel had no complex buckets")
+def test_ddp_takes_complex_parameters(ranks):
+    ranks(train_complex, 2)
+
+
 def train_compressed(rank, ranks):
     """In several buckets, of each of which several collectives wait for each other."""
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
@@ -102,3 +138,39 @@ def train_zero(rank, ranks):
         VERSION < (2, 2), reason="FSDP on CPUs needs PyTorch 2.2")), train_zero])
 def test_sharded_training_is_that_of_one_process(ranks, train):
     ranks(train, 2)
+
+
+def train_from_a_checkpoint(rank, ranks, folder):
+    """FSDP's second form, with torch.distributed.checkpoint in the middle."""
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (ranks,))
+    for steps in (range(2), range(2, 4)):
+        net = Net()
+        for part in (net.body, *net.heads, net):
+            fully_shard(part, mesh=mesh)
+        sgd = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+        model, optimizer = get_state_dict(net, sgd)
+        state = {"model": model, "optimizer": optimizer}
+        if steps.start:
+            checkpoint.load(state, checkpoint_id=folder)
+            set_state_dict(net, sgd, model_state_dict=state["model"],
+                           optim_state_dict=state["optimizer"])
+        for step in steps:
+            sgd.zero_grad()
+            net(batch(step, rank)).square().mean().backward()
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1e6)
+            sgd.step()
+        if not steps.start:
+            model, optimizer = get_state_dict(net, sgd)
+            checkpoint.save({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
+    for ours, theirs in zip(net.parameters(), trained_alone(ranks, both_heads)):
+        torch.testing.assert_close(ours.full_tensor(), theirs)
+
+
+@pytest.mark.skipif(VERSION < (2, 6), reason="fully_shard() came with PyTorch 2.6")
+def test_sharded_training_goes_on_from_a_checkpoint(ranks, tmp_path):
+    ranks(train_from_a_checkpoint, 2, str(tmp_path / "checkpoint"))

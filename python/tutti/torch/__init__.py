@@ -22,9 +22,11 @@ from tutti.torch import hooks  # noqa: E402
 from tutti.torch._backend import register  # noqa: E402
 from tutti.torch._group import ProcessGroupTutti  # noqa: E402
 from tutti.torch._ranks import average, broadcast_parameters  # noqa: E402
+from tutti.torch._uncompiled import leave_alone  # noqa: E402
 from tutti.torch.optimizer import DistributedOptimizer, broadcast_optimizer_state  # noqa: E402
 
 register()
+leave_alone(__name__)
 
 __all__ = [
     "DistributedOptimizer",

@@ -13,6 +13,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from tutti import _core, _ends
 from tutti.errors import InvalidArgument
 from tutti.torch._group import ProcessGroupTutti
 from tutti.torch._rendezvous import by_launcher, join
@@ -54,7 +55,11 @@ def register() -> None:
 
 
 def _close_all(process: int) -> None:
-    """At the interpreter's exit: no thread may want the interpreter when that has gone."""
-    if os.getpid() == process:
-        for group in list(_groups):
-            group.shutdown()
+    """At the interpreter's exit: no thread may want the interpreter when that has gone. The other
+    ranks are told of an exception that ends it."""
+    if os.getpid() != process:
+        return
+    if _ends.what_ended() is not None:
+        _core.close_all(_ends.what_ended())
+    for group in list(_groups):
+        group.shutdown()

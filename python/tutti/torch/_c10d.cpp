@@ -8,6 +8,7 @@
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <functional>
 #include <memory>
@@ -18,6 +19,17 @@
 namespace {
 
 namespace py = pybind11;
+
+template <class Bucket>
+concept KnowsComplex = requires(Bucket bucket) {
+  bucket.is_complex_bucket;
+};
+
+/** What PyTorch's Reducer makes of complex gradients: from some version on it has real parts and
+ *  imaginary ones, as elements, in its buckets, and expects them so from whoever allocates. */
+struct Buckets : c10d::Reducer {
+  static constexpr bool kAreReal = KnowsComplex<Bucket>;
+};
 
 /** The default backend of a group, as far as DistributedDataParallel's Reducer asks it for its
  *  buckets' memory. It has no collectives: those are the group's own. */
@@ -34,9 +46,14 @@ class BucketMemory final : public c10d::Backend {
 
   /** Blocking, and collective. Throws what allocate() raises. */
   at::Tensor allocateTensor(long count, at::TensorOptions options) override {
+    at::ScalarType type = c10::typeMetaToScalarType(options.dtype());
+    if (Buckets::kAreReal && c10::isComplexType(type)) {
+      type = c10::toRealValueType(type);
+      count *= 2;
+    }
     py::gil_scoped_acquire lock;
     const py::handle allocate(allocate_.ptr(getPyInterpreter()));
-    return allocate(count, c10::typeMetaToScalarType(options.dtype())).cast<at::Tensor>();
+    return allocate(count, type).cast<at::Tensor>();
   }
 
  private:

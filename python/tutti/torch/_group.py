@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from typing import Any, Callable, List, Optional, Sequence
 
@@ -13,10 +12,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
-from tutti.errors import CommunicationError, DeadlineExceeded, InvalidArgument
+from tutti.errors import CommunicationError, InvalidArgument
 from tutti.torch import _memory, _sparse
 from tutti.torch._lane import Lane
 from tutti.torch._messages import ANY, Mailbox
+from tutti.torch._monitored import monitored
 from tutti.torch._tensors import (
     by_type,
     factor_of,
@@ -33,6 +33,7 @@ from tutti.torch._tensors import (
 from tutti.torch._work import TELLS_ASYNC, TuttiWork, ended, keep, shown, start
 
 Tensors = List[Tensor]
+
 
 class ProcessGroupTutti(dist.ProcessGroup):
     """What init_process_group("tutti") and new_group(backend="tutti") make; torch.distributed's
@@ -114,11 +115,12 @@ class ProcessGroupTutti(dist.ProcessGroup):
     # How it ends.
 
     def shutdown(self) -> None:
-        """Leaves the group: what is under way is given up. As destroy_process_group() does."""
-        if not self._is_open:
+        """Leaves the group: what is under way is given up. As destroy_process_group() does. A forked
+        child has nothing to leave."""
+        if not self._is_open or self._lane.is_inherited:
             return
         self._is_open = False
-        if self._mailbox.moves or not self._lane.idle:
+        if self._mailbox.moves or self._lane.is_under_way:
             self.communicator.abort("its process group was destroyed")
         try:
             self._mailbox.close()
@@ -129,6 +131,8 @@ class ProcessGroupTutti(dist.ProcessGroup):
 
     def abort(self) -> None:
         """Gives up: the other ranks are told so."""
+        if self._lane.is_inherited:
+            return
         self.communicator.abort("its process group was aborted")
         self.shutdown()
 
@@ -323,36 +327,9 @@ class ProcessGroupTutti(dist.ProcessGroup):
                           wait_all_ranks: bool = False) -> None:
         """A barrier that says which ranks did not come within `timeout`: rank 0 all of them with
         `wait_all_ranks`, else the first; the others what rank 0 said."""
-        seconds = timeout.total_seconds() if timeout else self._timeout
         self._barriers += 1
-        prefix, store = f"barrier/{self._barriers}", self._mailbox.store
-        if self.rank() == 0:
-            missing = self._missing(prefix, seconds, wait_all_ranks)
-            verdict = missing and (f"{missing} failed to pass monitoredBarrier in "
-                                   f"{round(1000 * seconds)} ms")
-            store.set(f"{prefix}/verdict", verdict.encode())
-        else:
-            store.set(f"{prefix}/{self.rank()}", b"")
-            patience = 2 * seconds + 1  # rank 0 may be late, too, and then waits for the others
-            try:
-                verdict = store.get(f"{prefix}/verdict", timeout=patience).decode()
-            except DeadlineExceeded:
-                verdict = f"Rank 0 timed out in monitoredBarrier after {round(1000 * patience)} ms"
-        if verdict:
-            raise CommunicationError(verdict)
-
-    def _missing(self, prefix: str, seconds: float, wait_all_ranks: bool) -> str:
-        missing: List[str] = []
-        deadline = time.monotonic() + seconds
-        for other in range(1, self.size()):
-            try:
-                self._mailbox.store.get(f"{prefix}/{other}",
-                                        timeout=max(0.0, deadline - time.monotonic()))
-            except DeadlineExceeded:
-                missing.append(str(other))
-                if not wait_all_ranks:
-                    break
-        return missing and ("Rank " if len(missing) == 1 else "Ranks ") + ", ".join(missing) or ""
+        monitored(self._mailbox.store, self._barriers, self.rank(), self.size(),
+                  timeout.total_seconds() if timeout else self._timeout, wait_all_ranks)
 
     # Messages.
 

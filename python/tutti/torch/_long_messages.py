@@ -5,10 +5,11 @@ then go from rank to rank as Communicator.send() and recv() have them."""
 
 from __future__ import annotations
 
+import functools
 import struct
 import threading
 import time
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from tutti.errors import CommunicationError, DeadlineExceeded, InvalidArgument
 from tutti.torch._lane import Lane
@@ -121,10 +122,12 @@ class LongReceives:
         """Has a message brought into `into`, and calls `end`; or `withdrawn`, if its sender has
         given up."""
 
+        outcome: List[Callable[[], None]] = []
+
         def run() -> None:
             try:
                 if not _take(self._store, source, number):
-                    withdrawn()
+                    outcome.append(withdrawn)
                     return
                 self._grants.put(source, _GRANT.pack(self._communicator.global_rank, number,
                                                      into.size))
@@ -132,16 +135,16 @@ class LongReceives:
                     raise wrong_length(source, tag, sent, into.size)
                 self._communicator.recv(into, source)
             except BaseException as error:  # everything: somebody waits
-                end(error)
+                outcome.append(functools.partial(end, error))
             else:
-                end(None)
+                outcome.append(functools.partial(end, None))
 
-        self._lane.give(run)
+        self._lane.give(run, lambda: outcome[0]())
 
     @property
     def moves(self) -> bool:
         """Whether a message is on its way."""
-        return not self._lane.idle
+        return self._lane.is_under_way
 
     def close(self) -> None:
         self._lane.end(timeout=5)

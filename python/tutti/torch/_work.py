@@ -30,7 +30,7 @@ _latest: Deque[Work] = deque(maxlen=64)
 def start(lane: Any, tensors: List[torch.Tensor], call: Callable[[], Any]) -> TuttiWork:
     """Has `call` run on a lane; a Work that ends with it, and whose future has `tensors`."""
     work = TuttiWork(tensors)
-    lane.give(lambda: work.run(call))
+    lane.give(lambda: work.run(call), work.end_as_run)
     return work
 
 
@@ -87,17 +87,20 @@ class TuttiWork(Work):
         self._gate = threading.Lock()  # held until the operation has ended
         self._gate.acquire()
         self._ended = False
+        self._raised: Optional[BaseException] = None
         self._error: Optional[BaseException] = None
         self._begins: List[Any] = []  # what the futures of get_future() wait for
 
     def run(self, call: Callable[[], Any]) -> None:
-        """Does it, and ends."""
+        """Does it, and keeps what it raises for end_as_run()."""
         try:
             call()
         except BaseException as error:  # everything: somebody waits
-            self.end(error)
-        else:
-            self.end(None)
+            self._raised = error
+
+    def end_as_run(self) -> None:
+        """Ends with what run() has kept."""
+        self.end(self._raised)
 
     def end(self, error: Optional[BaseException]) -> None:
         with self._lock:

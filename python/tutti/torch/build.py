@@ -36,8 +36,9 @@ def _command(output: str) -> List[str]:
         *shlex.split(os.environ.get("CXX") or "c++"), "-shared", "-fPIC", "-O2", "-std=c++20",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
         *(f'-DPYBIND11_{name}="{value}"' for name, value in alike.items() if value is not None),
-        f"-I{package / 'include'}", f"-I{sysconfig.get_paths()['include']}", str(SOURCE),
-        f"-L{package / 'lib'}", "-ltorch_cpu", "-ltorch_python", "-lc10", "-o", output,
+        *(f"-I{folder}" for folder in (package / "include", package / "include/torch/csrc/api/include",
+                                       sysconfig.get_paths()["include"])),
+        str(SOURCE), f"-L{package / 'lib'}", "-ltorch_cpu", "-ltorch_python", "-lc10", "-o", output,
     ]
 
 
