@@ -28,9 +28,6 @@ struct Parcel;
 /** Thrown into the fiber of a process that was killed. */
 struct Killed {};
 
-/** Thrown out of a wait that somebody ended. */
-struct Interrupted {};
-
 /** One rank: a fiber, whom it waits for, and a session that all ranks share. */
 class Process final : public ControlNetwork {
  public:
@@ -45,10 +42,8 @@ class Process final : public ControlNetwork {
   /** Computes, and calls nothing meanwhile. Throws Killed. */
   void compute(Scheduler::Duration time);
   /** Until something comes, at most for `longest`; sooner if control messages wait to be handled.
-   * Throws Killed, or Interrupted. */
+   * Throws Killed. */
   void wait(Scheduler::Duration longest);
-  /** Ends the wait under way, or else the next one. */
-  void interrupt();
 
   int rank() const override { return rank_; }
   int size() const override;
@@ -85,7 +80,6 @@ class Process final : public ControlNetwork {
   Scheduler::Task* task_ = nullptr;
   bool failed_ = false;
   bool killed_ = false;
-  bool interrupted_ = false;
 };
 
 /** What was sent so far, in all. */
@@ -108,7 +102,6 @@ class Cluster {
 
   Scheduler& scheduler() { return scheduler_; }
   Network& network() { return network_; }
-  const Network& network() const { return network_; }
   const Layout& layout() const { return layout_; }
   int size() const { return layout_.rank_count(); }
   Process& process(int rank) { return *processes_[static_cast<std::size_t>(rank)]; }
@@ -121,8 +114,8 @@ class Cluster {
 
   /** Each process runs `body`, which ends when it throws Killed. */
   void start(const std::function<void(Process&)>& body);
-  /** A process's connections to other hosts, as connect_hosts() makes them. */
-  std::unique_ptr<Heartbeats> connect(Process& process);
+  /** The connections of the leader of a host, as connect_hosts() makes them. */
+  std::unique_ptr<Heartbeats> connect(Process& leader);
 
   /** Ends a process; its kernel tells those at the other ends of its connections. */
   void kill(int rank);
@@ -138,25 +131,17 @@ class Cluster {
   friend class Process;
   friend class SimulatedWire;
   class Connection;
-  class Line;
-  /** What has come to one end of the connections of two hosts. */
+  /** What has come to one end of a connection. */
   struct End {
     HostConnection::News news;
+    Scheduler::Time last_sent{};
     bool closed = false;
-    int holders = 0;  ///< of the line, here
-    bool line_ended = false;
   };
 
   End& end_of(int host, int peer) { return ends_[{host, peer}]; }
   /** From `host` to the end that `peer` has. */
   void tell_peer(int host, int peer, std::int64_t bytes, std::function<void(End&)> what);
-  /** Whether the lines are the leaders' connections: hosts have one rank each. */
-  bool share_leaders_connection() const { return layout_.largest_host() == 1; }
-  void end_connection(int host, int peer);
-  void end_line(int host, int peer);
-  /** Since a host was last heard of. */
-  std::chrono::milliseconds silence(int host, int peer) const;
-  void mute(int rank);
+  void silence(int rank);
 
   Scheduler scheduler_;
   Network network_;
