@@ -5,8 +5,23 @@
 #include <utility>
 #include <variant>
 
+#include "ps/table/index.hpp"
+
 namespace tutti::ps {
 namespace {
+
+/** The part of all hashes that follows what was looked at after the step before, so that all are
+ * once in `steps` steps. */
+Interval due(std::int64_t step, std::int64_t steps) {
+  __extension__ using Wide = unsigned __int128;
+  const auto begin_of = [&](std::int64_t at) {
+    return (static_cast<Wide>(static_cast<std::uint64_t>(at)) << 64U) /
+           static_cast<std::uint64_t>(steps);
+  };
+  const std::int64_t at = step % steps;
+  return {static_cast<std::uint64_t>(begin_of(at)),
+          static_cast<std::uint64_t>(begin_of(at + 1) - 1)};
+}
 
 std::int64_t most_rows(const Eviction& eviction, int servers, std::int64_t bytes_per_row) {
   if (eviction.max_bytes == 0) return 0;
@@ -25,16 +40,17 @@ bool EvictionPolicy::keeps_history(const TableSpec& spec) {
          spec.eviction.max_bytes > 0 || spec.eviction.min_score > 0;
 }
 
-bool EvictionPolicy::ages_due(std::int64_t step) const {
-  return eviction_.max_age > 0 && step % std::max<std::int64_t>(1, eviction_.max_age / 8) == 0;
+Interval EvictionPolicy::ages_due(std::int64_t step) const {
+  if (eviction_.max_age == 0) return {};
+  return due(step, std::max<std::int64_t>(1, eviction_.max_age / 8));
 }
 
 bool EvictionPolicy::too_old(const RowHistory& row, std::int64_t step) const {
   return step - row.last_step > eviction_.max_age;
 }
 
-bool EvictionPolicy::scores_due(std::int64_t step) const {
-  return eviction_.min_score > 0 && step % eviction_.every == 0;
+Interval EvictionPolicy::scores_due(std::int64_t step) const {
+  return eviction_.min_score > 0 ? due(step, eviction_.every) : Interval{};
 }
 
 bool EvictionPolicy::fade(RowHistory& row) const {
@@ -44,9 +60,10 @@ bool EvictionPolicy::fade(RowHistory& row) const {
          eviction_.min_score;
 }
 
-std::int64_t EvictionPolicy::surplus(std::int64_t rows) const {
-  if (most_rows_ == 0 || rows <= most_rows_) return 0;
-  return rows - (most_rows_ - most_rows_ / 16);
+std::int64_t EvictionPolicy::surplus_of(int shard, std::int64_t rows) const {
+  const std::int64_t share = most_rows_ / kIndexShards;
+  const std::int64_t spare = share / 16;
+  return surplus(rows, share - spare * shard / kIndexShards, spare);
 }
 
 bool LeastRecent::goes(const RowHistory& row) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 
+#include "ps/table/place.hpp"
 #include "tutti/ps/table.hpp"
 
 namespace tutti::ps {
@@ -16,9 +17,10 @@ struct RowHistory {
 };
 
 /**
- * Eviction, as arithmetic: the table asks after each step what is due, and goes over its rows if
- * anything is. All rows are looked at in the same step, whichever server has them, so that the
- * number of servers changes nothing (but for the share of max_bytes that each has).
+ * Eviction, as arithmetic: the table asks after each step what is due, and goes over those rows.
+ * Rows are looked at in slices, one after the other, so that no step takes long: by the hashes of
+ * their ids, so that the number of servers changes nothing. With max_bytes each shard of a large
+ * table has its share, as each server has.
  */
 class EvictionPolicy {
  public:
@@ -28,20 +30,34 @@ class EvictionPolicy {
   /** Whether rows need a RowHistory. */
   static bool keeps_history(const TableSpec& spec);
 
-  /** Rows are looked at for their age eight times in max_age steps: a row goes at the latest when
-   * it is an eighth older than that. */
-  bool ages_due(std::int64_t step) const;
+  /** The hashes of ids whose rows are looked at after this step, for their age: each eight times in
+   * max_age steps, so that it goes at the latest when it is an eighth older than that. */
+  Interval ages_due(std::int64_t step) const;
   bool too_old(const RowHistory& row, std::int64_t step) const;
 
-  bool scores_due(std::int64_t step) const;
+  Interval scores_due(std::int64_t step) const;
   /** Fades a row's shows and clicks. True: its score is too low. */
   bool fade(RowHistory& row) const;
 
-  /** How many rows have to go so that as many as one server may have, less a sixteenth, are left;
-   * 0 while there are not too many. */
-  std::int64_t surplus(std::int64_t rows) const;
+  /** Whether max_bytes holds for each shard by itself, and not for all rows of the server. */
+  bool by_shards() const { return most_rows_ >= kManyRows; }
+  /** How many rows have to go so that as many as one server may have, less a sixteenth, are left; 0
+   * while there are not too many. */
+  std::int64_t surplus(std::int64_t rows) const {
+    return surplus(rows, most_rows_, most_rows_ / 16);
+  }
+  /** The same of a shard. They may have up to a sixteenth less than their share, each another part
+   * of it: since all grow alike, all would have too many in the same step. */
+  std::int64_t surplus_of(int shard, std::int64_t rows) const;
 
  private:
+  static std::int64_t surplus(std::int64_t rows, std::int64_t most, std::int64_t spare) {
+    return most == 0 || rows <= most ? 0 : rows - (most - spare);
+  }
+
+  /** So many are looked at in about 16 ms. */
+  static constexpr std::int64_t kManyRows = std::int64_t{1} << 18U;
+
   Eviction eviction_;
   AdmitShowClick score_;
   std::int64_t most_rows_;  // 0: any number

@@ -1,6 +1,7 @@
 // Where an id belongs: which server has its row, and where it lies there.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "tutti/ps/table.hpp"
@@ -37,6 +38,27 @@ inline IdPlace place_of(std::int64_t id, Split split, int servers) {
   __extension__ using Wide = unsigned __int128;
   const Wide product = static_cast<Wide>(hash) * static_cast<unsigned>(servers);
   return {static_cast<int>(product >> 64U), static_cast<std::uint64_t>(product)};
+}
+
+/** Numbers from `first` to `last`, both included, or none. */
+struct Interval {
+  std::uint64_t first = 1;
+  std::uint64_t last = 0;
+  bool empty() const { return first > last; }
+};
+
+/** Which IdPlace::within the ids of a server have whose hashes are in that interval. */
+inline Interval within_of(const Interval& hashes, Split split, int server, int servers) {
+  if (split == Split::mod || hashes.empty()) return hashes;
+  __extension__ using Wide = unsigned __int128;
+  const auto count = static_cast<unsigned>(servers);
+  const auto begin_of = [&](int which) {  // the least hash of a server, or 2^64
+    return ((static_cast<Wide>(static_cast<unsigned>(which)) << 64U) + count - 1) / count;
+  };
+  const Wide first = std::max<Wide>(hashes.first, begin_of(server));
+  const Wide last = std::min<Wide>(hashes.last, begin_of(server + 1) - 1);
+  if (first > last) return {};
+  return {static_cast<std::uint64_t>(first * count), static_cast<std::uint64_t>(last * count)};
 }
 
 }  // namespace tutti::ps

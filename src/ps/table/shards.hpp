@@ -27,6 +27,9 @@ class Shards {
   Slot& insert(std::int64_t id, std::uint32_t row);
   void remove(Slot& slot);
 
+  /** Ids that a shard has. */
+  std::int64_t count(int shard) const { return live_[static_cast<std::size_t>(shard)]; }
+
   /** Calls visit(slot) for each id, in the order in which they lie. */
   template <class Visit>
   void for_each(int shard, const Visit& visit) const {

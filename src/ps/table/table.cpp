@@ -165,24 +165,15 @@ class Table::Impl {
 
   void step() {
     ++steps_;
-    if (policy_.ages_due(steps_)) {
-      remove_if([&](RowHistory& row) { return policy_.too_old(row, steps_); });
+    remove_if(policy_.ages_due(steps_),
+              [&](const RowHistory& row) { return policy_.too_old(row, steps_); });
+    remove_if(policy_.scores_due(steps_), [&](RowHistory& row) { return policy_.fade(row); });
+    if (!policy_.by_shards()) {
+      remove_least_recent(0, kShards - 1, policy_.surplus(rows_.count()));
+      return;
     }
-    if (policy_.scores_due(steps_)) {
-      remove_if([&](RowHistory& row) { return policy_.fade(row); });
-    }
-    if (const std::int64_t surplus = policy_.surplus(rows_.count()); surplus > 0) {
-      LeastRecent oldest(surplus);
-      for (int shard = 0; shard < kShards; ++shard) {
-        shards_.for_each(shard, [&](Slot& slot) { oldest.count(rows_.history(row_of(slot))); });
-      }
-      // Of rows that were last pushed in one step some may stay: everywhere the same.
-      for (int shard = 0; shard < kShards; ++shard) {
-        for (const auto& [within, slot] : sorted(first_of(shard), last_of(shard))) {
-          if (oldest.goes(rows_.history(row_of(*slot)))) remove(*slot);
-        }
-      }
-    }
+    for (int shard = 0; shard < kShards; ++shard)
+      remove_least_recent(shard, shard, policy_.surplus_of(shard, shards_.count(shard)));
   }
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
@@ -308,12 +299,31 @@ class Table::Impl {
     return slots;
   }
 
+  /** Those whose ids have these hashes. */
   template <class Condition>
-  void remove_if(const Condition& condition) {
-    for (int shard = 0; shard < kShards; ++shard) {
-      shards_.for_each(shard, [&](Slot& slot) {
-        if (condition(rows_.history(row_of(slot)))) remove(slot);
-      });
+  void remove_if(const Interval& hashes, const Condition& condition) {
+    const Interval within =
+        within_of(hashes, identity_.spec.split, identity_.server, identity_.servers);
+    if (within.empty()) return;
+    for (int shard = shard_of(within.first); shard <= shard_of(within.last); ++shard) {
+      shards_.for_each_between(shard, std::max(within.first, first_of(shard)),
+                               std::min(within.last, last_of(shard)),
+                               [&](std::uint64_t, Slot& slot) {
+                                 if (condition(rows_.history(row_of(slot)))) remove(slot);
+                               });
+    }
+  }
+
+  void remove_least_recent(int first_shard, int last_shard, std::int64_t surplus) {
+    if (surplus == 0) return;
+    LeastRecent oldest(surplus);
+    for (int shard = first_shard; shard <= last_shard; ++shard)
+      shards_.for_each(shard, [&](Slot& slot) { oldest.count(rows_.history(row_of(slot))); });
+    // Of rows that were last pushed in one step some may stay: everywhere the same.
+    for (int shard = first_shard; shard <= last_shard; ++shard) {
+      for (const auto& [within, slot] : sorted(first_of(shard), last_of(shard))) {
+        if (oldest.goes(rows_.history(row_of(*slot)))) remove(*slot);
+      }
     }
   }
 

@@ -25,21 +25,59 @@ TEST(Eviction, HistoryIsKeptOnlyForThoseWhoWantIt) {
 TEST(Eviction, NothingIsDueWithoutLimits) {
   const EvictionPolicy policy(table_with({}), 2, 100);
   for (std::int64_t step = 0; step < 5000; ++step) {
-    EXPECT_FALSE(policy.ages_due(step));
-    EXPECT_FALSE(policy.scores_due(step));
+    EXPECT_TRUE(policy.ages_due(step).empty());
+    EXPECT_TRUE(policy.scores_due(step).empty());
   }
   EXPECT_EQ(policy.surplus(std::int64_t{1} << 40), 0);
+}
+
+bool has(const Interval& interval, std::uint64_t number) {
+  return interval.first <= number && number <= interval.last;
 }
 
 TEST(Eviction, RowsGoOnceTheyAreTooOldAndAtMostAnEighthLater) {
   for (const std::int64_t max_age : {1, 7, 8, 80, 1001}) {
     const EvictionPolicy policy(table_with({.max_age = max_age}), 1, 100);
-    for (const std::int64_t pushed : {0, 3, 17}) {
-      const RowHistory row{.last_step = pushed};
-      std::int64_t gone = pushed;
-      while (!(policy.ages_due(gone) && policy.too_old(row, gone))) ++gone;
-      EXPECT_GT(gone - pushed, max_age);
-      EXPECT_LE(gone - pushed, max_age + 1 + max_age / 8);
+    for (const std::uint64_t hash : {std::uint64_t{0}, mix64(1), mix64(2), ~std::uint64_t{0}}) {
+      for (const std::int64_t pushed : {0, 3, 17}) {
+        const RowHistory row{.last_step = pushed};
+        std::int64_t gone = pushed;
+        while (!(has(policy.ages_due(gone), hash) && policy.too_old(row, gone))) ++gone;
+        EXPECT_GT(gone - pushed, max_age);
+        EXPECT_LE(gone - pushed, max_age + 1 + max_age / 8);
+      }
+    }
+  }
+}
+
+TEST(Eviction, EveryRowIsLookedAtOnceInATurnOfStepsAndFewInEach) {
+  for (const std::int64_t every : {1, 3, 64, 1000}) {
+    const EvictionPolicy policy(table_with({.min_score = 1.0F, .every = every}, AdmitShowClick{}),
+                                1, 100);
+    std::uint64_t next = 0;
+    for (std::int64_t step = 5 * every; step < 6 * every; ++step) {
+      const Interval due = policy.scores_due(step);
+      EXPECT_EQ(due.first, next);
+      EXPECT_LE(due.last - due.first, ~std::uint64_t{0} / static_cast<std::uint64_t>(every));
+      next = due.last + 1;
+    }
+    EXPECT_EQ(next, 0U) << "all";
+  }
+}
+
+TEST(Eviction, AnIdIsInTheSameSliceWhateverTheNumberOfServers) {
+  for (const Split split : {Split::hash, Split::mod}) {
+    for (const int servers : {1, 2, 3, 7}) {
+      for (std::int64_t id = -500; id < 500; ++id) {
+        const std::uint64_t hash = mix64(static_cast<std::uint64_t>(id));
+        const IdPlace place = place_of(id, split, servers);
+        for (const Interval& slice :
+             {Interval{0, hash}, Interval{hash, hash}, Interval{0, hash - 1},
+              Interval{hash + 1, ~std::uint64_t{0}}}) {
+          const Interval within = within_of(slice, split, place.server, servers);
+          EXPECT_EQ(!within.empty() && has(within, place.within), has(slice, hash));
+        }
+      }
     }
   }
 }
@@ -49,8 +87,6 @@ TEST(Eviction, ScoresFadeAndRowsGoBelowTheLeast) {
       table_with({.min_score = 1.0F, .decay = 0.5F, .every = 10},
                  AdmitShowClick{.show_coefficient = 0.25F, .click_coefficient = 2.0F}),
       1, 100);
-  EXPECT_TRUE(policy.scores_due(10));
-  EXPECT_FALSE(policy.scores_due(11));
   RowHistory row{.shows = 8.0F, .clicks = 1.0F};  // score 4
   EXPECT_FALSE(policy.fade(row));
   EXPECT_EQ(row.shows, 4.0F);
@@ -66,6 +102,13 @@ TEST(Eviction, BytesAreOfAllServers) {
   const EvictionPolicy tiny(table_with({.max_bytes = 1}), 1, 100);
   EXPECT_EQ(tiny.surplus(1), 0);
   EXPECT_EQ(tiny.surplus(2), 1);
+  EXPECT_FALSE(policy.by_shards() || tiny.by_shards());
+  const EvictionPolicy large(table_with({.max_bytes = std::int64_t{16} << 26U}), 2, 64);
+  EXPECT_TRUE(large.by_shards());  // of 2^23 rows each: 2^15 a shard
+  EXPECT_EQ(large.surplus_of(0, 32'768), 0);
+  EXPECT_EQ(large.surplus_of(0, 32'769), 2049);
+  EXPECT_EQ(large.surplus_of(128, 31'744), 0) << "half of a sixteenth less";
+  EXPECT_EQ(large.surplus_of(128, 31'745), 2049);
 }
 
 TEST(Eviction, TheLeastRecentGoAsManyAsMust) {

@@ -304,6 +304,37 @@ TEST(TableEviction, RowsThatWerePushedLeastRecentlyGoWhenThereAreTooMany) {
   EXPECT_TRUE(all_are(alone, numbers(0, 1'000), 0.0F)) << "the first ones are gone";
 }
 
+TEST(TableEviction, OfLargeTablesEachShardHasItsShare) {
+  TableIdentity identity{.spec = {.name = "items", .dim = 1, .initial = Constant{0.0F}}};
+  identity.spec.eviction.max_bytes = 20'000'000;
+  Table table(identity, "");
+  std::int64_t most = 0;
+  for (std::int64_t step = 0; step < 60; ++step) {
+    push(table, numbers(step * 10'000, (step + 1) * 10'000), 1.0F);
+    table.step();
+    EXPECT_TRUE(all_are(table, numbers(step * 10'000, (step + 1) * 10'000), 1.0F));
+    most = std::max(most, table.rows());
+  }
+  EXPECT_GT(most, 262'144) << "rows enough for shards to have shares";
+  EXPECT_LE(most * 42, 20'000'000);
+  EXPECT_GT(table.rows(), most * 9 / 10);
+  EXPECT_TRUE(all_are(table, numbers(0, 100'000), 0.0F)) << "the first ones are gone";
+}
+
+TEST(TableEviction, RowsThatAreTooOldGoInSlices) {
+  TableIdentity identity{.spec = {.name = "items", .dim = 1, .initial = Constant{0.0F}}};
+  identity.spec.eviction.max_age = 160;
+  Table table(identity, "");
+  push(table, numbers(0, 20'000), 1.0F);
+  for (int step = 0; step < 160; ++step) table.step();
+  EXPECT_EQ(table.rows(), 20'000);
+  for (int step = 1; step <= 20; ++step) {
+    table.step();
+    EXPECT_NEAR(static_cast<double>(table.rows()), 20'000 - 1'000 * step, 400) << step;
+  }
+  EXPECT_EQ(table.rows(), 0);
+}
+
 TEST(TableEviction, RowsThatAreSeldomShownGo) {
   TableIdentity identity{.spec = {.name = "items", .dim = 1, .initial = Constant{0.0F}}};
   identity.spec.eviction = {.min_score = 1.0F, .decay = 0.5F, .every = 1};
