@@ -9,7 +9,8 @@ worker, of rounds in which all take turns:
     alone      the two processes train for themselves, each with all parameters in its own memory
     compute    ctr: the same without a table: its rows are constants
     sync, half-async, async, geo          with tutti's servers
-    sync-in-place, async-in-place         mlp: its parameters are the servers' memory
+    sync-in-place, async-in-place         mlp: parameters are the servers' memory, and gradients are
+                                          written where servers read them
     paddle sync, ...                      with a server of Paddle 1.8.5's; paddle local: as alone
 
 Paddle needs a Python 3.7 of its own: python3.7 -m venv DIR; DIR/bin/pip install
@@ -130,10 +131,10 @@ class OwnParameters:
 
 
 class InPlace:
-    """Dense parameters where the servers have them."""
+    """Dense parameters where the servers have them, and gradients where these read them."""
 
     def __init__(self, dense):
-        self.push = dense.push
+        self.push, self.gradients = dense.push, dense.gradients
 
     def pull(self):
         pass
@@ -151,7 +152,7 @@ def one_step(model, net, table, dense, batch):
     dense.pull()
     if model == "mlp":
         loss, g = softmax_loss(net.forward(numbers), labels)
-        dense.push(net.backward(g)[0])
+        dense.push(net.backward(g, dense.gradients() if isinstance(dense, InPlace) else None)[0])
         return loss
     rows = table.lookup(ids)
     loss, g = softmax_loss(net.forward(rows.reshape(len(rows), -1), numbers), labels)

@@ -39,13 +39,16 @@ class MLP:
             inputs = (x,)
         return x
 
-    def backward(self, g):
-        """The gradients of the parameters by their names, and that of the first layer's sums."""
-        gradients = {}
+    def backward(self, g, memory=None):
+        """The gradients of the parameters by their names, in `memory` if there is any, and that of
+        the first layer's sums."""
+        memory, gradients = memory or {}, {}
         for layer in reversed(range(self.layers)):
             for part, x in enumerate(self._seen[layer]):
-                gradients[f"deep.{layer}.{part}"] = x.T @ g
-            gradients[f"deep.{layer}.bias"] = g.sum(axis=0)
+                name = f"deep.{layer}.{part}"
+                gradients[name] = np.matmul(x.T, g, out=memory.get(name))
+            name = f"deep.{layer}.bias"
+            gradients[name] = g.sum(axis=0, out=memory.get(name))
             if layer > 0:
                 g = g @ self.parameters[f"deep.{layer}.0"].T
                 g *= x > 0

@@ -226,8 +226,9 @@ Fleet::Impl::Impl(const Placement::Impl& place, const FleetOptions& fleet) {
     Terms terms = terms_of(fleet, place, layout);
     RowFormat format{.dims = {}, .wire = fleet.wire};
     for (const TableSpec& table : fleet.tables) format.dims.push_back(table.dim);
-    options.emplace(StartOptions{fleet, place, std::move(layout), std::move(terms),
-                                 std::move(format), timeout});
+    options.emplace(
+        StartOptions{fleet, place, std::move(layout), std::move(terms), std::move(format), timeout,
+                     place.serves_in_a_thread ? std::make_shared<ServerPlace>() : nullptr});
   });
   if (place.worker < 0) {
     // First: workers that have little to do may have ended before this has heard of their start.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <utility>
 
 #include "base/deadline.hpp"
+#include "base/finally.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "ps/modes/server_mode.hpp"
@@ -19,7 +21,7 @@
 
 namespace tutti::ps {
 
-class Server::Impl {
+class Server::Impl final : public Serving {
  public:
   explicit Impl(ServerParts parts)
       : index(parts.index),
@@ -27,6 +29,7 @@ class Server::Impl {
         timeout_(parts.timeout),
         round_(parts.round),
         links_(std::move(parts.links)),
+        place_(parts.place ? std::move(parts.place) : std::make_shared<ServerPlace>()),
         stores_(std::move(parts.tables), std::move(parts.dense)),
         members_(workers_.size()),
         lines_(workers_.size()),
@@ -36,20 +39,40 @@ class Server::Impl {
             [this] { return state(); }, parts.index, parts.servers, members_.at_start()) {}
 
   void run() {
-    while (members_.living() > 0) {
-      const std::optional<Request> request = links_->next(idle_limit());
-      const std::lock_guard lock(mutex_);
-      if (request) take(*request);
-      for (const LostWorker& lost : links_->lost()) lose(lost.worker, lost.reason);
-      lose_overdue();
-      saver_.go_on(request.has_value());
-      serve_lines();
+    {
+      std::unique_lock lock(place_->mutex);
+      const Finally ended([&] { place_->server = nullptr; });
+      place_->server = this;
+      while (members_.living() > 0) {
+        sleeps_for_ = idle_limit();
+        go_on(links_->next(sleeps_for_, lock));
+        if (failure_) std::rethrow_exception(failure_);
+        lock.unlock();  // somebody may ask for statistics
+        lock.lock();
+      }
     }
     saver_.save_at_end(timeout_);
   }
 
+  void stay_awake() override { links_->set_sleeping(false); }
+  bool serve_next() override {
+    std::optional<Request> request;
+    or_end([&] {
+      request = links_->poll();
+      if (request) go_on(request);
+    });
+    return request && !failure_;
+  }
+  void rest() override {
+    links_->set_sleeping(true);
+    while (serve_next()) continue;
+    or_end([&] { go_on(std::nullopt); });
+    // Somebody may wait by now whom that thread has to look after.
+    if (failure_ || idle_limit() < sleeps_for_) links_->wake();
+  }
+
   ServerStats stats() const {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(place_->mutex);
     ServerStats stats;
     for (const Table& table : stores_.tables()) stats.tables.push_back(table.stats());
     stats.pushes = pushes_;
@@ -77,6 +100,25 @@ class Server::Impl {
     Clock::time_point saved{};  // or looked after its checkpoint
   };
   Line& line(int worker) { return lines_[static_cast<std::size_t>(worker)]; }
+
+  /** What ends the server ends it in its own thread. */
+  template <class Action>
+  void or_end(const Action& action) {
+    try {
+      action();
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+
+  /** After each request, and now and then. */
+  void go_on(const std::optional<Request>& request) {
+    if (request) take(*request);
+    for (const LostWorker& lost : links_->lost()) lose(lost.worker, lost.reason);
+    lose_overdue();
+    saver_.go_on(request.has_value());
+    serve_lines();
+  }
 
   ServerState state() {
     return {stores_.tables(), &stores_.dense(), round_ + mode_->rounds_applied()};
@@ -303,7 +345,9 @@ class Server::Impl {
   std::chrono::milliseconds timeout_;
   std::int64_t round_;  // when it began
   std::unique_ptr<Links> links_;
-  mutable std::mutex mutex_;  // of all that follows, but for what run() alone reads
+  std::shared_ptr<ServerPlace> place_;  // its mutex is that of links_, and of all that follows
+  std::chrono::nanoseconds sleeps_for_{};
+  std::exception_ptr failure_;  // on a worker's turn
   Stores stores_;
   Members members_;
   std::vector<Line> lines_;

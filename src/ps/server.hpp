@@ -10,6 +10,7 @@
 #include "ps/dense/store.hpp"
 #include "ps/link/links.hpp"
 #include "ps/link/meeting.hpp"
+#include "ps/modes/server_turn.hpp"
 #include "ps/table/table.hpp"
 #include "tutti/ps/mode.hpp"
 #include "tutti/ps/server.hpp"
@@ -22,6 +23,8 @@ struct ServerParts {
   int servers = 1;
   std::vector<Name> workers;
   std::unique_ptr<Links> links;
+  /** Where a worker of this process finds it; null: there is none. */
+  std::shared_ptr<ServerPlace> place;
   std::vector<Table> tables;
   std::unique_ptr<DenseStore> dense;
   Mode mode;

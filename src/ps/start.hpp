@@ -7,6 +7,7 @@
 
 #include "ps/dense/layout.hpp"
 #include "ps/link/meeting.hpp"
+#include "ps/modes/server_turn.hpp"
 #include "ps/placement.hpp"
 #include "tutti/ps/fleet.hpp"
 #include "tutti/ps/server.hpp"
@@ -22,6 +23,8 @@ struct StartOptions {
   Terms terms;
   RowFormat format;
   std::chrono::milliseconds timeout;
+  /** Of a server and a worker in one process; otherwise null. */
+  std::shared_ptr<ServerPlace> server_place;
 };
 
 /**

@@ -177,6 +177,7 @@ std::unique_ptr<Server> start_server(const StartOptions& options, Listener liste
                       .servers = static_cast<int>(place.servers.size()),
                       .workers = place.workers,
                       .links = std::move(links),
+                      .place = options.server_place,
                       .tables = std::move(holdings.tables),
                       .dense = std::move(holdings.dense),
                       .mode = options.fleet.mode,

@@ -94,7 +94,8 @@ std::unique_ptr<Worker> start_worker(const StartOptions& options,
                     .dense = options.fleet.dense,
                     .seed = options.fleet.seed,
                     .mode = options.fleet.mode,
-                    .loaded = false};
+                    .loaded = false,
+                    .server_place = options.server_place};
   std::vector<Link*> links;
   for (const Joined& one : meeting.servers) {
     if (one.link) links.push_back(one.link.get());

@@ -23,7 +23,9 @@ class Worker::Impl {
                 std::move(parts.workers)),
         news(servers.count()),
         saves(servers, news),
-        mode(make_worker_mode({servers, news, saves, count, parts.seed}, parts.mode)) {
+        server_place(std::move(parts.server_place)),
+        mode(make_worker_mode({servers, news, saves, count, parts.seed, server_place.get()},
+                              parts.mode)) {
     if (index == 0 && !parts.loaded) send_initial_values(parts.dense);
     meet_others();
     mode->start();
@@ -62,6 +64,7 @@ class Worker::Impl {
   Servers servers;
   News news;
   Saves saves;
+  const std::shared_ptr<ServerPlace> server_place;
   const std::unique_ptr<WorkerMode> mode;
   std::atomic<bool> stopped = false;
 
@@ -164,6 +167,12 @@ DenseView Worker::view_dense(int parameter) {
   WorkerMode& mode = impl_->serving();
   impl_->arguments.check_shared("view_dense", parameter);
   return mode.view_dense(parameter);
+}
+
+DenseGradient Worker::gradient_memory(int parameter) {
+  WorkerMode& mode = impl_->serving();
+  impl_->arguments.check_parameter("gradient_memory", parameter);
+  return mode.gradient_memory(parameter);
 }
 
 void Worker::step() {

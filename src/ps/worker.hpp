@@ -7,6 +7,7 @@
 
 #include "ps/link/meeting.hpp"
 #include "ps/modes/server_end.hpp"
+#include "ps/modes/server_turn.hpp"
 #include "tutti/ps/dense.hpp"
 #include "tutti/ps/mode.hpp"
 #include "tutti/ps/table.hpp"
@@ -24,6 +25,7 @@ struct WorkerParts {
   std::uint64_t seed = 0;  ///< of the job
   Mode mode;
   bool loaded = false;  ///< the servers began with a checkpoint: initial values are not sent
+  std::shared_ptr<ServerPlace> server_place{};  ///< the server of this process; null: there is none
 };
 
 /**

@@ -85,6 +85,10 @@ const WorkerArguments::Parameter& WorkerArguments::checked_parameter(const char*
   return parameters_[static_cast<std::size_t>(parameter)];
 }
 
+void WorkerArguments::check_parameter(const char* call, int parameter) const {
+  checked_parameter(call, parameter);
+}
+
 void WorkerArguments::check_shared(const char* call, int parameter) const {
   const Parameter& own = checked_parameter(call, parameter);
   if (!own.shared)

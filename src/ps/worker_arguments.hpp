@@ -28,6 +28,7 @@ class WorkerArguments {
   void check_counts(const char* call, const char* argument, int table, std::size_t ids,
                     std::span<const float> counts) const;
   void check_dense(const char* call, const char* argument, int parameter, std::size_t floats) const;
+  void check_parameter(const char* call, int parameter) const;
   void check_shared(const char* call, int parameter) const;
 
  private:

@@ -41,6 +41,7 @@ struct JobOptions {
   std::string checkpoint{};
   std::chrono::seconds every{0};
   bool save_at_end = false;
+  bool workers_serve = false;  ///< server i is in the process of worker i
 };
 
 /** Servers run from the beginning until the workers have gone. */
@@ -55,6 +56,7 @@ class Job {
       greetings_.emplace_back();
       stats_.emplace_back();
       held_.push_back(nullptr);
+      server_places_.push_back(std::make_shared<ServerPlace>());
     }
     for (int server = 0; server < options_.servers; ++server)
       threads_.emplace_back([this, server] { serve(server); });
@@ -101,6 +103,8 @@ class Job {
     parts.seed = kSeed;
     parts.mode = options_.mode;
     parts.loaded = !options_.load.empty();
+    if (options_.workers_serve && index < options_.servers)
+      parts.server_place = server_places_[static_cast<std::size_t>(index)];
     for (int server = 0; server < options_.servers; ++server) {
       const auto at = static_cast<std::size_t>(server);
       const Greeting greeting = Greeting::decode(joined[at].greeting);
@@ -139,7 +143,8 @@ class Job {
   class HeldLinks final : public Links {
    public:
     explicit HeldLinks(std::unique_ptr<Links> links) : links_(std::move(links)) {}
-    std::optional<Request> next(std::chrono::nanoseconds limit) override {
+    std::optional<Request> next(std::chrono::nanoseconds limit,
+                                std::unique_lock<std::mutex>& serving) override {
       std::unique_lock lock(mutex_);
       is_held_ = true;
       changed_.notify_all();
@@ -147,8 +152,10 @@ class Job {
       is_held_ = false;
       if (end_) throw SystemError("the test ends this server", ECANCELED);
       lock.unlock();
-      return links_->next(limit);
+      return links_->next(limit, serving);
     }
+    std::optional<Request> poll() override { return links_->poll(); }
+    void set_sleeping(bool sleeping) override { links_->set_sleeping(sleeping); }
     void answer(const Request& request, const ReplyHeader& header,
                 std::span<const std::byte> payload) override {
       links_->answer(request, header, payload);
@@ -221,6 +228,7 @@ class Job {
                        greetings_[at].encode(), options_.timeout));
       held_[at] = links.get();
       parts.links = std::move(links);
+      parts.place = server_places_[at];
       const std::unique_ptr<Server> server = make_server(std::move(parts));
       server->run();
       stats_[at] = server->stats();
@@ -244,6 +252,7 @@ class Job {
   std::vector<ServerStats> stats_;
   std::vector<HeldLinks*> held_;  // while they serve; set before workers have met
   std::atomic<bool> killed_ = false;
+  std::vector<std::shared_ptr<ServerPlace>> server_places_;
   std::vector<std::thread> threads_;
 };
 

@@ -384,6 +384,7 @@ def test_the_document_s_examples_run(monkeypatch):
     names["main"]("thread")
     names["hybrid"]()
     names["in_place"]()
+    names["without_copies"]()
     if importlib.util.find_spec("torch"):
         names["with_pytorch"]()
     params = weights()

@@ -300,3 +300,19 @@ def test_a_parameter_without_a_gradient_stays_as_in_pytorch(rule, wanted):
             net.pull()
             optimizer.step()
             torch.testing.assert_close(dict(model.items()), dict(twin_model.items()))
+
+
+def test_gradients_may_be_written_where_servers_read_them():
+    net = torch.nn.Linear(80, 80, bias=False)
+    dense = ps.Dense(net, optimizer=ps.Sgd(1.0), shared=True)
+    with alone([dense], mode=ps.Sync()) as fleet:
+        before = net.weight.detach().clone()
+        net.weight.grad = dense.gradients()["weight"]
+        for _ in range(3):
+            net.zero_grad(set_to_none=False)
+            net(torch.ones(1, 80)).sum().backward()
+            assert net.weight.grad.data_ptr() == dense.gradients()["weight"].data_ptr()
+            dense.push()
+            fleet.step()
+            dense.pull()
+        assert torch.equal(net.weight, before - 3)

@@ -1,4 +1,5 @@
-"""tutti.ps: dense parameters that workers read where servers have them."""
+"""tutti.ps: dense parameters that workers read where servers have them, and gradients that they write
+where servers read them."""
 
 import gc
 import multiprocessing
@@ -116,3 +117,74 @@ def test_views_of_a_lost_server_have_the_last_values():
     event = multiprocessing.get_context("fork").Event()
     (outcome, killed), _ = launching.outcomes_of(of_a_lost_server, 2, "fork", event)
     assert killed is None and outcome[:2] == ("value", True), outcome[-1]
+
+
+# ------------------------------------------------------------------------------------- gradients
+
+
+def written(net, value):
+    gradients = net.gradients()
+    for array in gradients.values():
+        array[...] = value
+    return gradients
+
+
+def pushed_in_place(place, servers, mode):
+    params = parameters()
+    net = ps.Dense(params, optimizer=ps.Sgd(1.0), name="net", shared=True)
+    fleet = test_ps.started(place, [net], servers, mode=mode)
+    if fleet is None:
+        return False
+    with fleet:
+        first = net.gradients()["net.w"]
+        for step in range(1, 7):
+            gradients = written(net, 2 * step + 2 * fleet.worker_index)
+            if isinstance(mode, ps.Sync):
+                assert gradients["net.w"] is first
+            net.push(gradients if step % 2 else
+                     [(net.parameters[name], gradients[name]) for name in gradients])
+            fleet.step()
+        fleet.flush()
+        fleet.barrier()
+        net.pull()
+        sums = 2 * (2 * 21) + 6 * 2
+        for name, array in parameters().items():
+            expected = array - numpy.float32(sums / 2 if isinstance(mode, ps.Sync) else sums)
+            assert (params[name] == expected).all()
+        fleet.barrier()
+    return True
+
+
+@pytest.mark.parametrize("mode", [ps.Sync(), ps.Async(), ps.HalfAsync(2)])
+@pytest.mark.parametrize("ranks, servers", test_ps.LAYOUTS + [(5, 3)])
+def test_gradients_are_written_where_servers_read_them(ranks, servers, mode):
+    assert launching.run(pushed_in_place, ranks, "fork", servers, mode).count(True) == 2
+
+
+def test_gradients_that_servers_may_still_read_are_refused():
+    net = ps.Dense(parameters(), optimizer=ps.Sgd(1.0), shared=True)
+    with test_ps.alone([net], mode=ps.Sync()) as fleet:
+        gradients = written(net, 1)
+        net.push(gradients)
+        with pytest.raises(tutti.InvalidArgument, match="that of w which has been pushed"):
+            net.push({"w": gradients["w"]})
+        other = written(net, 10)  # is added, by a copy
+        assert other["w"] is not gradients["w"]
+        net.push(other)
+        fleet.step()
+        net.pull()
+        assert (net.parameters["w"] == parameters()["w"] - 11).all()
+        assert net.parameters["b"].tolist() == [-10, -10]
+
+
+@pytest.mark.parametrize("mode, shared", [(ps.Sync(), False), (ps.Geo(3), True)])
+def test_gradients_that_are_copied_are_asked_for_alike(mode, shared):
+    net = ps.Dense(parameters(), optimizer=ps.Sgd(1.0), shared=shared)
+    with test_ps.alone([net], mode=mode) as fleet:
+        for step in range(4):
+            net.push(written(net, step))
+            fleet.step()
+        net.pull()
+        assert (net.parameters["w"] == parameters()["w"] - 6).all()
+    with pytest.raises(tutti.InvalidArgument, match="of no worker"):
+        net.gradients()

@@ -77,4 +77,19 @@ class DenseView {
   std::span<const float> values_;
 };
 
+/** Memory to write the gradient of a dense parameter to, which is to be pushed. It stays as long as
+ * one of these is there. */
+class DenseGradient {
+ public:
+  DenseGradient(std::shared_ptr<const void> memory, std::span<float> elements)
+      : memory_(std::move(memory)), elements_(elements) {}
+
+  /** Of all the parameter's elements. */
+  std::span<float> elements() const { return elements_; }
+
+ private:
+  std::shared_ptr<const void> memory_;
+  std::span<float> elements_;
+};
+
 }  // namespace tutti::ps

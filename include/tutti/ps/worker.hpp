@@ -71,6 +71,15 @@ class Worker {
    * another host, and in GEO mode, in which a worker trains a copy of its own; SystemError. */
   DenseView view_dense(int parameter);
 
+  /** Memory for a parameter's gradient, with anything in it. Whoever pushes it, all of it, saves a
+   * copy, if the parameter is DenseParameter::shared, has 4096 elements or more, and all its
+   * servers are on this host; otherwise push_dense() copies it, as it does any other memory. Once
+   * it is pushed, it is not to be written any more, and push_dense() throws InvalidArgument for it,
+   * until servers have read it: in sync mode within step(), and so it is the same memory in each
+   * step. In other modes it is to be asked for after each, and there are two of them in turns, or
+   * one that is copied while servers are behind. For one thread at a time. Throws SystemError. */
+  DenseGradient gradient_memory(int parameter);
+
   /** Ends a batch: see the mode. */
   void step();
   /** Returns once servers have applied all batches that this worker has ended, also those that

@@ -264,6 +264,12 @@ void bind_ps_fleet(py::module_& module) {
         const std::span<const float> values = view.values();
         return py::buffer_info(values.data(), std::ssize(values));
       });
+  py::class_<ps::DenseGradient>(module, "DenseGradient", py::buffer_protocol(),
+                                "Memory for the gradient of a dense parameter.")
+      .def_buffer([](ps::DenseGradient& gradient) {
+        const std::span<float> elements = gradient.elements();
+        return py::buffer_info(elements.data(), std::ssize(elements));
+      });
   py::enum_<ps::WireFormat>(module, "WireFormat", "How rows and gradients travel between hosts.")
       .value("float32", ps::WireFormat::f32, "As they are.")
       .value("float16", ps::WireFormat::f16, "In half the bytes.")
@@ -303,6 +309,12 @@ void bind_ps_fleet(py::module_& module) {
             return self.on_worker([&](ps::Worker& w) { return w.view_dense(parameter); });
           },
           py::arg("parameter"), "The memory in which servers have a dense parameter.")
+      .def(
+          "gradient_memory",
+          [](const PyFleet& self, int parameter) {
+            return self.on_worker([&](ps::Worker& w) { return w.gradient_memory(parameter); });
+          },
+          py::arg("parameter"), "Memory for a dense parameter's gradient.")
       .def(
           "step",
           [](const PyFleet& self) { self.on_worker([](ps::Worker& worker) { worker.step(); }); },

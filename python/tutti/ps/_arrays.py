@@ -130,6 +130,12 @@ def view_of(memory: Any, like: Array) -> Any:
             else array)
 
 
+def array_of(memory: npt.NDArray[numpy.float32], like: Array) -> Any:
+    """Memory as an array or a tensor, as `like` is."""
+    array = memory.reshape(tuple(like.shape))
+    return sys.modules["torch"].from_numpy(array) if is_tensor(like) else array
+
+
 def address_of(array: Array) -> int:
     """Where it lies, which tells arrays apart that are alive."""
     if is_tensor(array):

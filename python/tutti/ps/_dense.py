@@ -41,7 +41,8 @@ class Dense:
         values of worker 0 are those that training begins with.
     optimizer: Sgd, Momentum, Adagrad or Adam; by default as an Embedding's.
     name: stands before the names of its parameters, where there are several of these.
-    shared: whether workers may read the parameters in the servers' memory: see views().
+    shared: whether workers may read the parameters in the servers' memory, and write gradients where
+        servers read them: see views() and gradients().
 
     It is of use once ps.start(), or Paddle's fleet.init_worker(), has got it, on workers; these
     have then pulled it.
@@ -57,6 +58,7 @@ class Dense:
         self._fleet: Optional[core.Fleet] = None
         self._numbers: Dict[str, int] = {}
         self._views: Dict[str, Array] = {}
+        self._gradients: Dict[Tuple[str, int], Array] = {}  # by name and address
         for of, array in self.parameters.items():
             _arrays.writable(array, f"parameter {of}", tuple(array.shape))
 
@@ -86,6 +88,7 @@ class Dense:
                 tensor: Any = self.parameters[name]
                 tensor.data = tensor.detach().clone()
         self._views = {}
+        self._gradients = {}
 
     def _bound(self) -> core.Fleet:
         if self._fleet is None:
@@ -183,3 +186,22 @@ class Dense:
             self._views = {name: _arrays.view_of(memory[name], array)
                            for name, array in self.parameters.items()}
         return dict(self._views)
+
+    def gradients(self) -> Dict[str, Array]:
+        """Memory for the parameters' gradients by name, with anything in it: arrays, or tensors where
+        the parameters are PyTorch's, which a backward pass writes (NumPy's out=) and push() gets.
+        Servers read them where they lie, so push() copies nothing, with shared=True, of parameters
+        of 4096 elements or more, if all servers are on this host; others push() copies.
+
+        From push() on they are not to be written, and push() raises InvalidArgument for them, until
+        servers have read them: in Sync mode within step(), so they are the same in each. Otherwise
+        ask again after each step(): there are two of each in turns, and one that push() copies for
+        when servers are behind. For one thread at a time."""
+        fleet = self._bound()
+        found: Dict[str, Array] = {}
+        for name, number in self._numbers.items():
+            memory: Any = fleet.gradient_memory(number)
+            array = numpy.frombuffer(memory, numpy.float32)
+            found[name] = self._gradients.setdefault((name, array.ctypes.data),
+                                                     _arrays.array_of(array, self.parameters[name]))
+        return found

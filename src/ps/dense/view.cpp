@@ -35,7 +35,8 @@ std::int64_t whole_pages(std::size_t bytes) {
 
 }  // namespace
 
-std::shared_ptr<const shm::Mapping> map_again(const std::vector<std::span<const float>>& parts) {
+std::shared_ptr<const shm::Mapping> map_again(const std::vector<std::span<const float>>& parts,
+                                              shm::Access access) {
   require_pages();
   std::int64_t bytes = 0;
   for (const std::span<const float> part : parts) bytes += whole_pages(part.size_bytes());
@@ -55,7 +56,10 @@ std::shared_ptr<const shm::Mapping> map_again(const std::vector<std::span<const 
     }
     to += size;
   }
-  if (mprotect(base, static_cast<std::size_t>(bytes), PROT_READ) != 0) fail("mprotect");
+  if (access == shm::Access::read_only &&
+      mprotect(base, static_cast<std::size_t>(bytes), PROT_READ) != 0) {
+    fail("mprotect");
+  }
   return mapping;
 }
 

@@ -46,25 +46,26 @@ EpollLinks::~EpollLinks() {
   const auto is_sending = [](const Entry& entry) { return entry.peer->is_sending(); };
   Deadline deadline(kForLastAnswers);
   while (std::any_of(peers_.begin(), peers_.end(), is_sending) && !deadline.expired()) {
-    look_at_sockets(std::chrono::milliseconds(10));
+    look_at_sockets(std::chrono::milliseconds(10), nullptr);
   }
   for (Entry& entry : peers_) entry.peer->end();
 }
 
-std::optional<Request> EpollLinks::next(std::chrono::nanoseconds limit) {
+std::optional<Request> EpollLinks::next(std::chrono::nanoseconds limit,
+                                        std::unique_lock<std::mutex>& lock) {
   if (has_news()) return std::nullopt;
   const auto start = Clock::now();
   if (start - looked_ > kBetweenSockets) {
-    look_at_sockets({});
+    look_at_sockets({}, nullptr);
     InterruptCheck::poll();  // where there is always a request
   }
   if (auto request = take()) return request;
   const Clock::time_point end = limit < Clock::time_point::max() - start
                                     ? start + std::max(limit, std::chrono::nanoseconds(0))
                                     : Clock::time_point::max();
-  if (auto request = spin(end)) return request;
+  if (auto request = spin(end, lock)) return request;
   while (!has_news() && Clock::now() < end) {
-    if (auto request = sleep(end)) return request;
+    if (auto request = sleep(end, lock)) return request;
     InterruptCheck::poll();
   }
   return std::nullopt;
@@ -87,7 +88,7 @@ std::optional<Request> EpollLinks::take() {
   return std::nullopt;
 }
 
-std::optional<Request> EpollLinks::spin(Clock::time_point end) {
+std::optional<Request> EpollLinks::spin(Clock::time_point end, std::unique_lock<std::mutex>& lock) {
   const bool useful = std::any_of(peers_.begin(), peers_.end(), [](const Entry& entry) {
     return entry.peer->shares_memory() && !entry.peer->has_ended();
   });
@@ -98,28 +99,34 @@ std::optional<Request> EpollLinks::spin(Clock::time_point end) {
       if (auto request = take()) return request;
       cpu::relax();
     }
+    lock.unlock();
     if (now - start > kAlone) offer_core();
+    lock.lock();
   }
   return std::nullopt;
 }
 
-std::optional<Request> EpollLinks::sleep(Clock::time_point end) {
+std::optional<Request> EpollLinks::sleep(Clock::time_point end,
+                                         std::unique_lock<std::mutex>& lock) {
   set_sleeping(true);
   auto request = take();
   if (!request && told_) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
     const auto most = InterruptCheck::active() ? InterruptCheck::kInterval : kLongest;
-    look_at_sockets(std::clamp(left, std::chrono::milliseconds(0), most));
+    look_at_sockets(std::clamp(left, std::chrono::milliseconds(0), most), &lock);
     request = take();
   }
   set_sleeping(false);
   return request;
 }
 
-void EpollLinks::look_at_sockets(std::chrono::milliseconds limit) {
+void EpollLinks::look_at_sockets(std::chrono::milliseconds limit,
+                                 std::unique_lock<std::mutex>* lock) {
   std::array<epoll_event, kMostEvents> events;
+  if (lock != nullptr) lock->unlock();
   const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
                                  static_cast<int>(limit.count()));
+  if (lock != nullptr) lock->lock();
   for (int i = 0; i < count; ++i) handle(events[static_cast<std::size_t>(i)].data.u64);
   looked_ = Clock::now();
 }

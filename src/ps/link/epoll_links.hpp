@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -29,7 +30,11 @@ class EpollLinks final : public Links {
   /** Ends all links. */
   ~EpollLinks() override;
 
-  std::optional<Request> next(std::chrono::nanoseconds limit) override;
+  using Links::next;
+  std::optional<Request> next(std::chrono::nanoseconds limit,
+                              std::unique_lock<std::mutex>& lock) override;
+  std::optional<Request> poll() override { return take(); }
+  void set_sleeping(bool sleeping) override;
   void answer(const Request& request, const ReplyHeader& header,
               std::span<const std::byte> payload) override;
   std::vector<LostWorker> lost() override;
@@ -42,12 +47,11 @@ class EpollLinks final : public Links {
   /** A request that is there. */
   std::optional<Request> take();
   /** Looks closely for a moment. */
-  std::optional<Request> spin(Clock::time_point end);
+  std::optional<Request> spin(Clock::time_point end, std::unique_lock<std::mutex>& lock);
   /** Sleeps until something may be there. */
-  std::optional<Request> sleep(Clock::time_point end);
+  std::optional<Request> sleep(Clock::time_point end, std::unique_lock<std::mutex>& lock);
   /** Has the sockets handled of which epoll tells. */
-  void look_at_sockets(std::chrono::milliseconds limit);
-  void set_sleeping(bool sleeping);
+  void look_at_sockets(std::chrono::milliseconds limit, std::unique_lock<std::mutex>* lock);
   /** Whether next() is to return without a request; once. */
   bool has_news();
 

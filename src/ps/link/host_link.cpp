@@ -60,13 +60,13 @@ std::uint64_t HostLink::send(const RequestHeader& header, const Draft& draft) {
     number = next_number(header, draft, lock);
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
-    if (draft.handle != 0) heap_->give(draft.handle);
+    if (draft.handle != 0 && !draft.stays) heap_->give(draft.handle);
     throw;
   }
   RequestSlot& slot = slot_of(requests_->slots, number);
   slot.header = header;
   slot.offset = draft.handle == 0 ? 0 : heap_->offset_of(draft.handle);
-  slot_of(in_flight_, number) = draft.handle;
+  slot_of(in_flight_, number) = draft.stays ? 0 : draft.handle;
   // In one order with the server's: it sees the request, or this that it sleeps.
   slot.number.store(number, std::memory_order_seq_cst);
   if (answers_->sleeping.load(std::memory_order_seq_cst) != 0 &&

@@ -17,6 +17,7 @@ namespace tutti::ps {
 struct Draft {
   std::span<std::byte> payload;
   std::int64_t handle = 0;
+  bool stays = false;  ///< its memory stays the drafter's when it is sent, to be drafted once
 };
 
 /** What a request came to. */
@@ -49,9 +50,12 @@ class Link {
   virtual Draft draft(std::int64_t bytes) = 0;
   /** Gives back what was drafted and is not sent. */
   virtual void discard(const Draft& draft) = 0;
-  /** Sends what was drafted, which is gone even if this throws. Does not wait for the server, but
-   * for the oldest of kMostUnanswered requests. Returns the request's number: 1, 2, ... */
+  /** Sends what was drafted, which is gone even if this throws, unless it stays. Does not wait for
+   * the server, but for the oldest of kMostUnanswered requests. Returns the request's number: 1, 2,
+   * ... */
   virtual std::uint64_t send(const RequestHeader& header, const Draft& draft) = 0;
+  /** Whether so many requests can be sent now without a wait. */
+  virtual bool has_room(std::int64_t requests) = 0;
   /** The number of the last request that the server has answered. Does not block; a cache line on a
    * host. Throws PeerLost. */
   virtual std::uint64_t answered() = 0;

@@ -56,6 +56,12 @@ Reply LinkEnd::refusal() {
   return replies_.refusal();
 }
 
+bool LinkEnd::has_room(std::int64_t requests) {
+  const std::lock_guard lock(mutex_);
+  advance();
+  return sent_ - answered_ + static_cast<std::uint64_t>(requests) <= kMostUnanswered;
+}
+
 std::uint64_t LinkEnd::answered() {
   const std::lock_guard lock(mutex_);
   throw_if_lost();

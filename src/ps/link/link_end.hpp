@@ -25,6 +25,7 @@ class LinkEnd : public Link {
   Reply wait(std::uint64_t number) final;
   void forget(std::uint64_t number) final;
   Reply refusal() final;
+  bool has_room(std::int64_t requests) final;
   std::uint64_t answered() final;
   void check() final;
   void ask_presence() final;

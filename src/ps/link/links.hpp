@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -37,8 +38,20 @@ class Links {
  public:
   virtual ~Links() = default;
 
-  /** The next request; nothing after `limit`, after wake(), or when a worker was lost. */
-  virtual std::optional<Request> next(std::chrono::nanoseconds limit) = 0;
+  /** The next request; nothing after `limit`, after wake(), or when a worker was lost. Unlocks
+   * `lock` while it waits: what else is called meanwhile is called under that lock. */
+  virtual std::optional<Request> next(std::chrono::nanoseconds limit,
+                                      std::unique_lock<std::mutex>& lock) = 0;
+  /** The same, where no other thread asks. */
+  std::optional<Request> next(std::chrono::nanoseconds limit) {
+    std::mutex alone;
+    std::unique_lock lock(alone);
+    return next(limit, lock);
+  }
+  /** A request that is there; never sleeps. */
+  virtual std::optional<Request> poll() = 0;
+  /** Whether requests wake the thread that sleeps in next(). */
+  virtual void set_sleeping(bool sleeping) = 0;
   /** Answers the oldest request of its worker that has no answer yet; does nothing if the worker is
    * lost. */
   virtual void answer(const Request& request, const ReplyHeader& header,

@@ -56,8 +56,8 @@ void Batch::add_rows(int table, const RowPush& push, const IdShare& share) {
   }
 }
 
-void Batch::reserve_dense() {
-  if (!dense_) dense_ = servers_->draft_gradients(server_);
+void Batch::reserve_for(std::size_t block) {
+  if (!has(block) && !dense_) dense_ = servers_->draft_gradients(server_);
 }
 
 void Batch::add_dense(const Servers::Piece& piece, const float* gradient) {
@@ -67,17 +67,24 @@ void Batch::add_dense(const Servers::Piece& piece, const float* gradient) {
   batches_ = std::max<std::int64_t>(batches_, 1);
 }
 
+void Batch::add_placed(std::size_t block, PlacedGradient::Held gradient) {
+  float* const elements = gradient.elements();
+  blocks_[block] = {elements, 1, std::move(gradient)};
+  placed_.push_back(static_cast<std::int32_t>(block));
+  batches_ = std::max<std::int64_t>(batches_, 1);
+}
+
 void Batch::add_to_block(std::size_t number, const float* gradient) {
-  reserve_dense();
   BlockSum& block = blocks_[number];
   const std::int64_t count = elements_of(number);
-  if (block.batches > 0) {
-    cpu::accumulate(floats_of(*dense_) + block.offset, gradient, count, 1.0F, 1.0F);
+  if (has(number)) {
+    cpu::accumulate(block.elements, gradient, count, 1.0F, 1.0F);
     return;
   }
-  numbers_.push_back(static_cast<std::int32_t>(number));
-  block.offset = std::exchange(dense_elements_, dense_elements_ + count);
-  copy_floats(floats_of(*dense_) + block.offset, gradient, count);
+  reserve_for(number);
+  copied_.push_back(static_cast<std::int32_t>(number));
+  block.elements = floats_of(*dense_) + std::exchange(copied_elements_, copied_elements_ + count);
+  copy_floats(block.elements, gradient, count);
 }
 
 std::int64_t Batch::elements_of(std::size_t block) const {
@@ -91,18 +98,38 @@ void Batch::add(Batch& later) {
                           span_of(push.clicks, push.ids.size()));
     tables_[i].batches += later.tables_[i].batches;
   }
-  if (!dense_) {  // the later one's memory will do: where it is short there is no other
-    std::swap(dense_, later.dense_);
-    blocks_.swap(later.blocks_);
-    numbers_.swap(later.numbers_);
-    std::swap(dense_elements_, later.dense_elements_);
-  }
-  for (const std::int32_t number : later.numbers_) {
-    const auto at = static_cast<std::size_t>(number);
-    add_to_block(at, floats_of(*later.dense_) + later.blocks_[at].offset);
-    blocks_[at].batches += later.blocks_[at].batches;
+  if (!dense_) adopt_copies(later);  // where memory is short there is no other
+  for (const std::vector<std::int32_t>* numbers : {&later.copied_, &later.placed_}) {
+    for (const std::int32_t number : *numbers) {
+      const auto at = static_cast<std::size_t>(number);
+      BlockSum& theirs = later.blocks_[at];
+      if (theirs.placed && !has(at)) {
+        blocks_[at] = std::move(theirs);
+        placed_.push_back(number);
+      } else {
+        add_to_block(at, theirs.elements);
+        blocks_[at].batches += theirs.batches;
+      }
+    }
   }
   batches_ += later.batches_;
+}
+
+void Batch::adopt_copies(Batch& later) {
+  std::swap(dense_, later.dense_);
+  copied_.swap(later.copied_);
+  std::swap(copied_elements_, later.copied_elements_);
+  for (const std::int32_t number : copied_) {
+    const auto at = static_cast<std::size_t>(number);
+    BlockSum& sum = later.blocks_[at];
+    if (has(at)) {
+      cpu::accumulate(sum.elements, blocks_[at].elements, elements_of(at), 1.0F, 1.0F);
+      sum.batches += blocks_[at].batches;
+      std::erase(placed_, number);
+    }
+    blocks_[at] = std::move(sum);
+    sum = {};
+  }
 }
 
 void Batch::clear() {
@@ -110,21 +137,25 @@ void Batch::clear() {
     rows.merged.clear();
     rows.batches = 0;
   }
-  blocks_.assign(blocks_.size(), {});
-  numbers_.clear();
-  dense_elements_ = batches_ = 0;
+  for (BlockSum& block : blocks_) block = {};
+  copied_.clear();
+  placed_.clear();
+  copied_elements_ = batches_ = 0;
 }
 
 std::vector<BlockGradient> Batch::finish_dense() {
   std::vector<BlockGradient> gradients;
-  for (const std::int32_t number : numbers_) {
-    const auto at = static_cast<std::size_t>(number);
-    const std::int64_t parameter = servers_->end(server_).blocks[at].parameter;
-    const std::span sum(floats_of(*dense_) + blocks_[at].offset,
-                        static_cast<std::size_t>(elements_of(at)));
-    const float scale = scale_of(servers_->rule(static_cast<int>(parameter)), blocks_[at].batches);
-    if (scale != 1.0F) std::ranges::transform(sum, sum.begin(), [=](float x) { return x * scale; });
-    gradients.push_back({number, sum});
+  for (const std::vector<std::int32_t>* numbers : {&copied_, &placed_}) {
+    for (const std::int32_t number : *numbers) {
+      const auto at = static_cast<std::size_t>(number);
+      const std::int64_t parameter = servers_->end(server_).blocks[at].parameter;
+      const std::span sum(blocks_[at].elements, static_cast<std::size_t>(elements_of(at)));
+      const float scale =
+          scale_of(servers_->rule(static_cast<int>(parameter)), blocks_[at].batches);
+      if (scale != 1.0F)
+        std::ranges::transform(sum, sum.begin(), [=](float x) { return x * scale; });
+      gradients.push_back({number, sum});
+    }
   }
   return gradients;
 }
@@ -144,9 +175,14 @@ void Batch::send(Servers& servers, std::int64_t round) {
                                       round));
   }
   for (Drafted& drafted : rows) servers.send_rows(drafted);
-  if (!finish_dense().empty()) {
-    servers.push_gradients(server_, *std::exchange(dense_, std::nullopt), dense_elements_, numbers_,
+  finish_dense();
+  if (!copied_.empty()) {
+    servers.push_gradients(server_, *std::exchange(dense_, std::nullopt), copied_elements_, copied_,
                            round);
+  }
+  for (const std::int32_t number : placed_) {
+    PlacedGradient::Held& placed = *blocks_[static_cast<std::size_t>(number)].placed;
+    placed.sent_as(servers.push_block(server_, placed.draft(), number, round));
   }
 }
 

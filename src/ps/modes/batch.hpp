@@ -6,22 +6,28 @@
 #include <span>
 #include <vector>
 
+#include "ps/modes/placed_gradient.hpp"
 #include "ps/modes/servers.hpp"
 #include "ps/table/merge.hpp"
 
 namespace tutti::ps {
 
 /** Gradients of a batch, or of several that are merged. Keeps its memory. Those of dense blocks lie
- * where the link wants what it sends, so that they are copied once. Not thread-safe. */
+ * where the link wants what it sends: they are copied once, or the worker has written them there.
+ * Not thread-safe. */
 class Batch {
  public:
   Batch(const Servers& servers, int server);
 
   void add_rows(int table, const RowPush& push, const IdShare& share);
-  /** Takes the memory for gradients of blocks, so that there is some for add_dense(). */
-  void reserve_dense();
+  /** Takes the memory that add_dense() of a block needs. */
+  void reserve_for(std::size_t block);
   /** The gradient of a block: `piece.count` elements. */
   void add_dense(const Servers::Piece& piece, const float* gradient);
+  /** The same, where it lies, of a block that there is none of. */
+  void add_placed(std::size_t block, PlacedGradient::Held gradient);
+  /** Whether there is a gradient of a block. */
+  bool has(std::size_t block) const { return blocks_[block].batches > 0; }
   /** Merges a later one, which is to be cleared then. */
   void add(Batch& later);
   void clear();
@@ -45,21 +51,25 @@ class Batch {
     std::int64_t batches = 0;  ///< that had any for this table
   };
   struct BlockSum {
-    std::int64_t offset = 0;   ///< in dense_, in elements
-    std::int64_t batches = 0;  ///< that had any for this block
+    float* elements = nullptr;
+    std::int64_t batches = 0;                    ///< that had any for this block
+    std::optional<PlacedGradient::Held> placed;  ///< none: they are in dense_
   };
   static RowPush contents(const Rows& rows);
   /** Adds to a block's sum, or begins it. */
   void add_to_block(std::size_t number, const float* gradient);
+  /** Takes a later one's memory for copies, which this has none of, and what is there. */
+  void adopt_copies(Batch& later);
   std::int64_t elements_of(std::size_t block) const;
 
   const Servers* servers_;
   int server_;
   std::vector<Rows> tables_;
-  std::optional<Draft> dense_;         // from the first gradient on until it is sent
-  std::vector<BlockSum> blocks_;       // of the server's
-  std::vector<std::int32_t> numbers_;  // of those in dense_, in the order in which they lie there
-  std::int64_t dense_elements_ = 0;    // of these
+  std::optional<Draft> dense_;        // from the first copied gradient on until it is sent
+  std::vector<BlockSum> blocks_;      // of the server's
+  std::vector<std::int32_t> copied_;  // of those in dense_, in the order in which they lie there
+  std::int64_t copied_elements_ = 0;
+  std::vector<std::int32_t> placed_;  // of all others that there are
   std::int64_t batches_ = 0;
 };
 

@@ -63,7 +63,10 @@ Servers::Servers(std::vector<ServerEnd> ends, std::vector<TableSpec> tables,
       workers_(std::move(workers)),
       pieces_(dense.size()),
       viewed_(dense.size()) {
-  for (const DenseParameter& parameter : dense) rules_.push_back(parameter.rule);
+  for (const DenseParameter& parameter : dense) {
+    rules_.push_back(parameter.rule);
+    names_.push_back(parameter.name);
+  }
   for (int server = 0; server < count(); ++server) {
     std::int64_t offset = 0;
     const std::vector<Block>& blocks = end(server).blocks;
@@ -231,7 +234,7 @@ DenseView Servers::view_dense(int parameter) {
   const std::lock_guard lock(viewing_);
   auto& viewed = viewed_[static_cast<std::size_t>(parameter)];
   std::shared_ptr<const shm::Mapping> memory = viewed.lock();
-  if (!memory) viewed = memory = map_again(parts);
+  if (!memory) viewed = memory = map_again(parts, shm::Access::read_only);
   const auto* const values = reinterpret_cast<const float*>(memory->base());
   return {std::move(memory), {values, elements}};
 }
@@ -292,16 +295,30 @@ Draft Servers::draft_gradients(int server) const {
                             std::ssize(end(server).blocks) * kBlockNumber);
 }
 
-void Servers::push_gradients(int server, const Draft& draft, std::int64_t count,
-                             std::span<const std::int32_t> blocks, std::int64_t round) {
+std::uint64_t Servers::push_gradients(int server, const Draft& draft, std::int64_t count,
+                                      std::span<const std::int32_t> blocks, std::int64_t round) {
   const RequestHeader header{.kind = RequestKind::push_dense,
                              .count = count,
                              .round = round,
                              .payload_bytes = count * kFloat + std::ssize(blocks) * kBlockNumber};
   std::memcpy(draft.payload.data() + count * kFloat, blocks.data(), blocks.size_bytes());
   Link& link = this->link(server);
-  link.forget(link.send(header, draft));
+  const std::uint64_t request = link.send(header, draft);
+  link.forget(request);
   ++counters_.pushes;
+  return request;
+}
+
+Draft Servers::draft_block(int server, std::int64_t count) const {
+  Draft draft = link(server).draft(count * kFloat + kBlockNumber);
+  draft.stays = true;
+  return draft;
+}
+
+std::uint64_t Servers::push_block(int server, const Draft& draft, std::int32_t block,
+                                  std::int64_t round) {
+  const std::int64_t count = end(server).blocks[static_cast<std::size_t>(block)].count;
+  return push_gradients(server, draft, count, std::span(&block, 1), round);
 }
 
 Asked Servers::ask(int server, RequestHeader header, std::string_view text) {

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -107,7 +108,11 @@ class Servers {
   const TableSpec& table(int number) const { return tables_[static_cast<std::size_t>(number)]; }
   /** Of dense parameters, that the server has. */
   std::int64_t elements(int server) const { return elements_[static_cast<std::size_t>(server)]; }
+  int parameters() const { return static_cast<int>(rules_.size()); }
   const Rule& rule(int parameter) const { return rules_[static_cast<std::size_t>(parameter)]; }
+  const std::string& parameter_name(int parameter) const {
+    return names_[static_cast<std::size_t>(parameter)];
+  }
   const Name& worker(int index) const { return workers_.at(static_cast<std::size_t>(index)); }
   WorkerCounters& counters() { return counters_; }
 
@@ -143,10 +148,15 @@ class Servers {
   /** set_dense and add_dense: values of all blocks. Nobody waits for the reply. */
   void send_values(int server, RequestKind kind, std::span<const float> values, std::int64_t round);
   /** Room for the gradients of all blocks of a server; and push_dense, once those of some are
-   * there, `count` elements in the order of these numbers of blocks. Nobody waits for the reply. */
+   * there, `count` elements in the order of these numbers of blocks. Nobody waits for the reply;
+   * returns the request's number. */
   Draft draft_gradients(int server) const;
-  void push_gradients(int server, const Draft& draft, std::int64_t count,
-                      std::span<const std::int32_t> blocks, std::int64_t round);
+  std::uint64_t push_gradients(int server, const Draft& draft, std::int64_t count,
+                               std::span<const std::int32_t> blocks, std::int64_t round);
+  /** The same of a single block, in memory that stays the caller's: it is written again once the
+   * request has been answered. */
+  Draft draft_block(int server, std::int64_t count) const;
+  std::uint64_t push_block(int server, const Draft& draft, std::int32_t block, std::int64_t round);
   Asked ask(int server, RequestHeader header, std::string_view text = {});
   /** Throws PeerLost naming a server whose process is not at work, as far as can be seen until an
    * answer is late that the caller has waited for since `waited` ago. */
@@ -181,6 +191,7 @@ class Servers {
   std::vector<TableSpec> tables_;
   std::vector<Name> workers_;
   std::vector<Rule> rules_;                 // of each parameter
+  std::vector<std::string> names_;          // of each parameter
   std::vector<std::vector<Piece>> pieces_;  // of each parameter
   std::vector<std::int64_t> elements_;      // of each server
   bool all_on_this_host_ = true;

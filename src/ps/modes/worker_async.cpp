@@ -29,6 +29,7 @@ class MergingWorker : public WorkerMode {
   void push_dense(int parameter, std::span<const float> gradient) final {
     open_.add_dense(parameter, gradient);
   }
+  DenseGradient gradient_memory(int parameter) final { return open_.gradient_memory(parameter); }
 
   void look_up(int table, std::span<const std::int64_t> ids, float* rows) final {
     move_on();

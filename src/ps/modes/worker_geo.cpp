@@ -40,6 +40,7 @@ class GeoWorker final : public WorkerMode {
   void push_dense(int parameter, std::span<const float> gradient) override {
     open_.add_dense(parameter, gradient);
   }
+  DenseGradient gradient_memory(int parameter) override { return open_.gradient_memory(parameter); }
   void pull_dense(int parameter, float* value) override {
     const std::shared_lock lock(mutex_);
     for (const Servers::Piece& piece : servers_.pieces(parameter)) {
@@ -73,8 +74,11 @@ class GeoWorker final : public WorkerMode {
 
   void train() {
     open_.take(ended_);
-    for (int server = 0; server < servers_.count(); ++server)
-      copy(server).train(ended_[static_cast<std::size_t>(server)]);
+    for (int server = 0; server < servers_.count(); ++server) {
+      Batch& batch = ended_[static_cast<std::size_t>(server)];
+      copy(server).train(batch);
+      batch.clear();
+    }
   }
 
   /** Servers that live take part also when another does not. */

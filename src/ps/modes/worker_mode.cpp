@@ -3,7 +3,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
+#include <span>
 #include <variant>
+
+#include "base/refuse.hpp"
 
 namespace tutti::ps {
 
@@ -50,7 +54,8 @@ std::vector<Batch> empty_batches(const Servers& servers) {
   return batches;
 }
 
-OpenBatch::OpenBatch(const Servers& servers) : servers_(servers), parts_(empty_batches(servers)) {}
+OpenBatch::OpenBatch(const Servers& servers)
+    : servers_(servers), parts_(empty_batches(servers)), memory_(servers) {}
 
 void OpenBatch::add_rows(int table, const RowPush& push) {
   const TableSpec& spec = servers_.table(table);
@@ -62,12 +67,28 @@ void OpenBatch::add_rows(int table, const RowPush& push) {
 
 void OpenBatch::add_dense(int parameter, std::span<const float> gradient) {
   const std::lock_guard lock(mutex_);
-  for (const Servers::Piece& piece : servers_.pieces(parameter))
-    parts_[static_cast<std::size_t>(piece.server)].reserve_dense();
-  for (const Servers::Piece& piece : servers_.pieces(parameter)) {
-    parts_[static_cast<std::size_t>(piece.server)].add_dense(piece,
-                                                             gradient.data() + piece.in_parameter);
+  const std::span<const Servers::Piece> pieces = servers_.pieces(parameter);
+  const auto part = [this](const Servers::Piece& piece) -> Batch& {
+    return parts_[static_cast<std::size_t>(piece.server)];
+  };
+  const std::shared_ptr<PlacedGradient> placed = memory_.find(parameter, gradient.data());
+  if (placed && !placed->is_free()) {
+    refuse("push_dense: gradient is memory for that of ", servers_.parameter_name(parameter),
+           " which has been pushed and servers may still read: gradient_memory() gives other");
   }
+  if (placed && !part(pieces.front()).has(pieces.front().block)) {
+    for (std::size_t i = 0; i < pieces.size(); ++i)
+      part(pieces[i]).add_placed(pieces[i].block, {placed, i});
+    return;
+  }
+  for (const Servers::Piece& piece : pieces) part(piece).reserve_for(piece.block);
+  for (const Servers::Piece& piece : pieces)
+    part(piece).add_dense(piece, gradient.data() + piece.in_parameter);
+}
+
+DenseGradient OpenBatch::gradient_memory(int parameter) {
+  const std::lock_guard lock(mutex_);
+  return memory_.of(parameter);
 }
 
 bool OpenBatch::empty() {

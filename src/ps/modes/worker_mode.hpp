@@ -10,7 +10,9 @@
 
 #include "ps/modes/batch.hpp"
 #include "ps/modes/news.hpp"
+#include "ps/modes/placed_gradient.hpp"
 #include "ps/modes/saves.hpp"
+#include "ps/modes/server_turn.hpp"
 #include "ps/modes/servers.hpp"
 #include "tutti/ps/mode.hpp"
 
@@ -22,7 +24,8 @@ struct WorkerContext {
   News& news;
   Saves& saves;
   int workers = 1;
-  std::uint64_t seed = 0;  ///< of the job
+  std::uint64_t seed = 0;               ///< of the job
+  ServerPlace* server_place = nullptr;  ///< of the server of this process
 };
 
 /** As Worker has them, of arguments that have been checked. Calls are safe from several threads. */
@@ -44,6 +47,7 @@ class WorkerMode {
   virtual void push_dense(int parameter, std::span<const float> gradient) = 0;
   virtual void pull_dense(int parameter, float* value) { servers_.pull_dense(parameter, value); }
   virtual DenseView view_dense(int parameter) { return servers_.view_dense(parameter); }
+  virtual DenseGradient gradient_memory(int parameter) = 0;
 
   /** All workers are there, and servers have the initial values. */
   virtual void start() {}
@@ -81,7 +85,9 @@ class OpenBatch {
   explicit OpenBatch(const Servers& servers);
 
   void add_rows(int table, const RowPush& push);
+  /** Copies, unless it is gradient_memory() that nobody has pushed before: refuses it if so. */
   void add_dense(int parameter, std::span<const float> gradient);
+  DenseGradient gradient_memory(int parameter);
   /** Whether nothing has been added. */
   bool empty();
   /** Ends it: what was added is in `parts`, whose memory is used again. */
@@ -91,6 +97,7 @@ class OpenBatch {
   const Servers& servers_;
   std::mutex mutex_;
   std::vector<Batch> parts_;
+  GradientMemory memory_;
 };
 
 std::vector<Batch> empty_batches(const Servers& servers);

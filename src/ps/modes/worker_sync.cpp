@@ -1,4 +1,5 @@
 // A worker in sync mode: pushes go out as they are, and a step waits for the round.
+#include <algorithm>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -12,7 +13,10 @@ namespace {
 class SyncWorker final : public WorkerMode {
  public:
   explicit SyncWorker(const WorkerContext& context)
-      : WorkerMode(context), dense_(context.servers), sums_(empty_batches(context.servers)) {}
+      : WorkerMode(context),
+        server_place_(context.server_place),
+        dense_(context.servers),
+        sums_(empty_batches(context.servers)) {}
 
   /** Between hosts rows are asked for at the end of the round: now, they would be of the last. */
   void prefetch(int table, std::span<const std::int64_t> ids) override {
@@ -45,18 +49,14 @@ class SyncWorker final : public WorkerMode {
   void push_dense(int parameter, std::span<const float> gradient) override {
     dense_.add_dense(parameter, gradient);
   }
+  DenseGradient gradient_memory(int parameter) override {
+    return dense_.gradient_memory(parameter);
+  }
 
   void step() override {
     std::unique_lock lock(mutex_);
     dense_.take(sums_);
-    for (Batch& sum : sums_) {
-      if (!sum.empty()) sum.send(servers_, round_);
-    }
-    pushed_ = false;
-    EndOfRound end = ask_end_round(++round_);
-    servers_.renew_prefetched();  // what nobody has looked up yet is of the last round
-    for (const Wanted& wanted : std::exchange(wanted_, {}))
-      servers_.prefetch(wanted.table, wanted.ids);
+    EndOfRound end = end_round();
     take_end_round(end);
     std::optional<Saves::Begun> save = saves_.begin_if_due();
     lock.unlock();
@@ -87,6 +87,35 @@ class SyncWorker final : public WorkerMode {
     std::vector<std::int64_t> ids;
   };
 
+  /** Whether nothing that ends a round waits for a server before all is sent: who does a server's
+   * work cannot wait for it. */
+  bool waits_for_the_round_alone() const {
+    if (!servers_.all_on_this_host()) return false;  // or else there are look-ups, too
+    for (int server = 0; server < servers_.count(); ++server) {
+      const std::int64_t most = std::ssize(servers_.end(server).blocks) + 2;
+      if (!servers_.link(server).has_room(most)) return false;
+    }
+    return true;
+  }
+
+  /** Sends what there is of it. The round is over, as a rule, when this returns. */
+  EndOfRound end_round() {
+    // Before the server's thread is woken by what is sent.
+    ServerTurn turn(waits_for_the_round_alone() ? server_place_ : nullptr);
+    for (Batch& sum : sums_) {
+      if (!sum.empty()) sum.send(servers_, round_);
+      sum.clear();
+    }
+    pushed_ = false;
+    EndOfRound end = ask_end_round(++round_);
+    servers_.renew_prefetched();  // what nobody has looked up yet is of the last round
+    for (const Wanted& wanted : std::exchange(wanted_, {}))
+      servers_.prefetch(wanted.table, wanted.ids);
+    turn.serve_until([&] { return std::ranges::all_of(end.asked, &Asked::is_answered); });
+    return end;
+  }
+
+  ServerPlace* server_place_;
   OpenBatch dense_;
   std::mutex mutex_;
   std::vector<Batch> sums_;

@@ -53,6 +53,7 @@ class FakeLink final : public Link {
     replies_.push_back(server_.answer(server_.requests.back()));
     return replies_.size();
   }
+  bool has_room(std::int64_t) override { return true; }
   std::uint64_t answered() override { return server_.is_behind ? 0 : replies_.size(); }
   Reply wait(std::uint64_t number) override { return replies_[number - 1]; }
   void forget(std::uint64_t) override {}

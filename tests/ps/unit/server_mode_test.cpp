@@ -18,7 +18,11 @@ const std::vector<std::int64_t> kIds{4, 9};
 /** Keeps nothing. */
 class NoLinks final : public Links {
  public:
-  std::optional<Request> next(std::chrono::nanoseconds) override { return std::nullopt; }
+  std::optional<Request> next(std::chrono::nanoseconds, std::unique_lock<std::mutex>&) override {
+    return std::nullopt;
+  }
+  std::optional<Request> poll() override { return std::nullopt; }
+  void set_sleeping(bool) override {}
   void answer(const Request&, const ReplyHeader&, std::span<const std::byte>) override {}
   std::vector<LostWorker> lost() override { return {}; }
   void drop(int) override {}

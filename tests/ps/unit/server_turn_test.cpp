@@ -1,0 +1,137 @@
+// A worker that does the work of its own process' server.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "ps/job.hpp"
+#include "ps/modes/server_turn.hpp"
+
+namespace tutti::ps::test::server_turn_test {
+namespace {
+
+/** Has so many requests. */
+class Counted final : public Serving {
+ public:
+  explicit Counted(int requests) : left(requests) {}
+  void stay_awake() override { ++turns; }
+  bool serve_next() override {
+    if (left == 0) return false;
+    --left;
+    return true;
+  }
+  void rest() override { ++rests; }
+
+  int left;
+  int turns = 0;
+  int rests = 0;
+};
+
+TEST(PsServerTurn, ServesUntilDoneAndThenRests) {
+  Counted server(5);
+  ServerPlace place;
+  place.server = &server;
+  {
+    ServerTurn turn(&place);
+    EXPECT_FALSE(place.mutex.try_lock());
+    turn.serve_until([&] { return server.left == 2; });
+    EXPECT_EQ(server.left, 2);
+    EXPECT_EQ(server.rests, 0);
+  }
+  EXPECT_EQ(server.turns, 1);
+  EXPECT_EQ(server.rests, 1);
+  EXPECT_TRUE(place.mutex.try_lock());
+  place.mutex.unlock();
+}
+
+TEST(PsServerTurn, EndsWhenNothingIsAskedForDuringAMoment) {
+  Counted server(3);
+  ServerPlace place;
+  place.server = &server;
+  ServerTurn turn(&place);
+  turn.serve_until([] { return false; });
+  EXPECT_EQ(server.left, 0);
+}
+
+TEST(PsServerTurn, ThereIsNoneWithoutAServerAndBesideItsThread) {
+  Counted server(3);
+  ServerPlace place;
+  const auto serve_all = [&](ServerPlace* at) {
+    ServerTurn turn(at);
+    turn.serve_until([&] { return server.left == 0; });
+  };
+  serve_all(nullptr);
+  serve_all(&place);  // it does not serve
+  place.server = &server;
+  {
+    const std::lock_guard its_thread(place.mutex);
+    std::thread([&] { serve_all(&place); }).join();
+  }
+  EXPECT_EQ(server.left, 3);
+  EXPECT_EQ(server.turns, 0);
+  serve_all(&place);
+  EXPECT_EQ(server.left, 0);
+}
+
+/** Servers and workers that share a process, as `servers="thread"` has them: two servers, each of
+ * which is the own one of a worker. */
+TEST(PsServerTurn, InSyncModeResultsAreThoseOfServersInThreadsOfTheirOwn) {
+  constexpr int kSteps = 60;
+  JobOptions options{
+      .workers = 2,
+      .servers = 2,
+      .tables = {{.name = "item", .dim = 2, .rule = Sgd{1.0F}, .initial = Constant{0}}},
+      .dense = {{.name = "weight",
+                 .shape = {40, 2},
+                 .rule = Sgd{1.0F},
+                 .initial = std::vector<float>(80)}},
+      .mode = Sync{}};
+  options.workers_serve = true;
+  Job job(options);
+  job.run([&](Worker& worker) {
+    std::vector<float> weight(80);
+    std::vector<float> rows(6);
+    const std::vector<std::int64_t> ids{1, 2, 3};
+    for (int step = 1; step <= kSteps; ++step) {
+      worker.push(0, ids, std::vector<float>(6, static_cast<float>(2 * worker.index())));
+      worker.push_dense(0, std::vector<float>(80, 2));
+      // Who comes later finds the other one asleep, or on its turn.
+      if (step % 4 == worker.index()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      worker.step();
+      worker.pull_dense(0, weight);
+      worker.lookup(0, ids, rows);
+      EXPECT_EQ(weight, std::vector<float>(80, static_cast<float>(-2 * step)));
+      EXPECT_EQ(rows, std::vector<float>(6, static_cast<float>(-step)));
+    }
+    worker.barrier();
+    worker.stop();
+  });
+  EXPECT_EQ(job.stats(0).lost_workers, std::vector<int>{});
+}
+
+/** A link takes 1024 requests that are not answered. */
+TEST(PsServerTurn, ManyPushesInAStepWaitForNobodyWhoServes) {
+  JobOptions options{
+      .workers = 1,
+      .servers = 1,
+      .tables = {{.name = "item", .dim = 1, .rule = Sgd{1.0F}, .initial = Constant{0}}},
+      .mode = Sync{}};
+  options.workers_serve = true;
+  Job job(options);
+  job.run([&](Worker& worker) {
+    const std::vector<std::int64_t> ids{7};
+    for (int step = 0; step < 5; ++step) {
+      for (int push = 0; push < 1500; ++push) worker.push(0, ids, std::vector<float>{1});
+      worker.step();
+    }
+    EXPECT_EQ(rows_of(worker, 0, ids, 1), std::vector<float>{-7500});
+    worker.stop();
+  });
+}
+
+}  // namespace
+}  // namespace tutti::ps::test::server_turn_test
