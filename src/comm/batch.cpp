@@ -12,8 +12,12 @@ Batch::~Batch() {
   if (posted_.empty()) return;
   std::size_t receives = 0;
   for (std::size_t i = 0; i < posted_.size(); ++i) {
-    const bool under_way = posted_[i] != Wire::kEnded;  // of those of a failed progress() some are
-    if (pieces_[i].receives && under_way) posted_[receives++] = posted_[i];
+    if (posted_[i] == Wire::kEnded) continue;  // as some of a failed progress() have
+    if (pieces_[i].receives) {
+      posted_[receives++] = posted_[i];
+    } else {
+      wire_.note_abandoned(peers_[i], traffic_);
+    }
   }
   wire_.abandon(std::span(posted_).first(receives), kept_);
 }

@@ -92,13 +92,17 @@ class Wire {
   virtual std::chrono::milliseconds timeout() const = 0;
   /** Memory for the messages of collectives. */
   virtual ScratchPool& scratch() = 0;
-  /** Whoever sends or receives over the wire counts it here (see note_sent(), note_received()). */
+  /** Whoever sends or receives over the wire counts it here (see note_sent()). */
   virtual MessageCounts& counts() = 0;
   /** What this rank's collectives have sent so far, in bytes of their messages. */
   virtual std::int64_t bytes_sent() const = 0;
 
   void note_sent(int destination, Traffic traffic) {
     counts().count_sent(destination, static_cast<std::size_t>(side_of(traffic)));
+  }
+  /** Of one that is abandoned: its receiver is not to wait for it once this rank has left. */
+  void note_abandoned(int destination, Traffic traffic) {
+    counts().discount_sent(destination, static_cast<std::size_t>(side_of(traffic)));
   }
   void note_received(int source, Traffic traffic) {
     counts().count_received(source, static_cast<std::size_t>(side_of(traffic)));

@@ -34,8 +34,9 @@ constexpr std::array<std::string_view, kStepKinds> kStepNames{
     "agree",     "all_gather", "all_gather_v",     "all_to_all_v",
     "broadcast", "all_reduce", "reduce_scatter_v", "reduce"};
 constexpr std::array<std::string_view, kFaultKinds> kFaultNames{
-    "none",         "killed",      "host killed", "crashed", "cut off", "stopped",
-    "host stopped", "interrupted", "unplugged",   "slowed",  "absent",  "left"};
+    "none",    "killed",       "host killed",     "crashed",   "cut off",
+    "stopped", "host stopped", "interrupted",     "unplugged", "slowed",
+    "absent",  "left",         "interrupted call"};
 
 Step draw_step(Draws& draws, int ranks) {
   Step step{};
@@ -66,11 +67,13 @@ Plan draw_plan(std::uint64_t seed) {
   const int steps = 1 + draws.one_of(6);
   for (int i = 0; i < steps; ++i) plan.steps.push_back(draw_step(draws, ranks));
   if (draws.once_in(2)) {
-    plan.fault.kind = static_cast<FaultKind>(draws.one_of(kFaultKinds));
+    plan.fault.kind = static_cast<FaultKind>(draws.one_of(kDrawnKinds));
     plan.fault.rank = draws.one_of(ranks);
     plan.fault.at = microseconds(draws.size(21));
     plan.fault.factor = static_cast<double>(1 + draws.size(5));
     plan.fault.step = draws.one_of(steps);
+    const bool leaves = plan.fault.kind == FaultKind::left;
+    if (leaves && draws.once_in(2)) plan.fault.kind = FaultKind::interrupted_call;
   }
   return plan;
 }

@@ -21,6 +21,7 @@ namespace tutti::test::simulated {
 namespace {
 
 using simulation::Cluster;
+using simulation::Interrupted;
 using simulation::Process;
 using simulation::Scheduler;
 using simulation::SimulatedWire;
@@ -30,6 +31,9 @@ constexpr std::chrono::milliseconds kToFindOut{1000};
 /** Until what is stopped for good goes on, to hear what the others did meanwhile. */
 constexpr std::chrono::seconds kStopped{60};
 constexpr std::chrono::seconds kHang{200};
+/** What is under way on a slow link, before a question or its answer, takes longer than anybody
+ * waits for it. */
+constexpr std::chrono::seconds kNoAnswer{1};
 /** Leaves its communicator in the middle. */
 struct Leaves {};
 
@@ -69,6 +73,7 @@ class Trial {
   bool is_lost(int rank, int by) const;
   std::vector<int> lost_to(int by) const;
   bool is_stopped(int rank) const;
+  bool is_too_slow() const;
   void complain(const std::string& what) { outcome_.complaints.push_back(what); }
   Ending& ending_of(int rank) { return endings_[static_cast<std::size_t>(rank)]; }
   int host_at_fault() const { return cluster_.layout().host_of(plan_.fault.rank); }
@@ -126,6 +131,10 @@ void Trial::arrange_fault() {
       return mend(plan_.timeout / 4, [this, host] { cluster_.plug_in(host); });
     case FaultKind::slowed:
       return strike([this, host] { cluster_.network().slow_down(host, plan_.fault.factor); });
+    case FaultKind::interrupted_call:
+      return strike([this, rank] {
+        if (!ending_of(rank).ended) cluster_.process(rank).interrupt();
+      });
     default:
       return;
   }
@@ -159,6 +168,8 @@ void Trial::live(Process& process) {
     ending.completed = true;
   } catch (const Leaves&) {
     ending.left = true;
+  } catch (const Interrupted&) {
+    ending.left = true;
   } catch (const PeerLost& error) {
     ending.lost = error.ranks();
     ending.text = error.reason();
@@ -168,7 +179,10 @@ void Trial::live(Process& process) {
   }
   ending.at = cluster_.scheduler().now();
   ending.ended = true;
-  wire.leave();
+  try {
+    wire.leave();
+  } catch (const Interrupted&) {  // too late
+  }
 }
 
 // --- What is said of it -------------------------------------------------------------------------
@@ -181,6 +195,7 @@ bool Trial::is_lost(int rank, int by) const {
     case FaultKind::stopped:
     case FaultKind::absent:
     case FaultKind::left:
+    case FaultKind::interrupted_call:
       return rank == plan_.fault.rank;
     case FaultKind::host_killed:
     case FaultKind::host_stopped:
@@ -188,9 +203,17 @@ bool Trial::is_lost(int rank, int by) const {
       return layout.host_of(rank) == host_at_fault();
     case FaultKind::cut_off:  // those on one side blame the other
       return (layout.host_of(rank) == host_at_fault()) != (layout.host_of(by) == host_at_fault());
+    case FaultKind::slowed:
+      return is_too_slow() && layout.host_of(rank) == host_at_fault();
     default:
       return false;
   }
+}
+
+/** Whether a host looks like one that does not answer: then it may be named, and need not be. */
+bool Trial::is_too_slow() const {
+  return plan_.fault.kind == FaultKind::slowed &&
+         cluster_.network().longest_queue(host_at_fault()) > kNoAnswer;
 }
 
 /** Whom rank `by` has to name. */
@@ -230,19 +253,20 @@ void Trial::judge(int rank, const Ending& ending) {
     return !theirs.completed || theirs.at > ending.at;
   });
   // Who was stopped itself hears what others say, of some who were stopped with it perhaps.
-  const bool right =
-      std::includes(lost.begin(), lost.end(), named.begin(), named.end()) &&
-      (slept || std::includes(named.begin(), named.end(), needed.begin(), needed.end()));
+  const bool right = std::includes(lost.begin(), lost.end(), named.begin(), named.end()) &&
+                     (slept || is_too_slow() ||
+                      std::includes(named.begin(), named.end(), needed.begin(), needed.end()));
   if (!right) {
     complain(who + " names " + ranks_text(named) + ", but lost " + ranks_text(lost) + ": " +
              ending.text);
   }
   if (!struck_) return complain(who + " lost somebody before anything had happened");
   const auto after = std::chrono::duration_cast<std::chrono::microseconds>(ending.at - *struck_);
-  if (!slept) outcome_.after = std::max(outcome_.after, after);
-  auto limit = std::chrono::microseconds(plan_.timeout + kToFindOut);
+  if (!slept && !is_too_slow()) outcome_.after = std::max(outcome_.after, after);
+  const bool leaves = kind == FaultKind::left || kind == FaultKind::interrupted_call;
+  auto limit = std::chrono::microseconds(leaves ? kToFindOut : plan_.timeout + kToFindOut);
   for (const Step& step : plan_.steps) limit += step.late_by;
-  if (!slept && after > limit) {
+  if (!slept && !is_too_slow() && after > limit) {
     complain(who + " knew of it " + std::to_string(after.count()) + " us later, not within " +
              std::to_string(limit.count()));
   }

@@ -37,19 +37,21 @@ struct Step {
 
 enum class FaultKind : std::uint8_t {
   none,
-  killed,        ///< a process
-  host_killed,   ///< all processes of a host
-  crashed,       ///< a host
-  cut_off,       ///< a host's cable
-  stopped,       ///< a process, for good
-  host_stopped,  ///< all processes of a host, likewise
-  interrupted,   ///< a process, for less than a deadline
-  unplugged,     ///< a host's cable, for less than a deadline
-  slowed,        ///< a host's link
-  absent,        ///< a rank computes for longer than a deadline
-  left,          ///< a rank destroys its communicator
+  killed,            ///< a process
+  host_killed,       ///< all processes of a host
+  crashed,           ///< a host
+  cut_off,           ///< a host's cable
+  stopped,           ///< a process, for good
+  host_stopped,      ///< all processes of a host, likewise
+  interrupted,       ///< a process, for less than a deadline
+  unplugged,         ///< a host's cable, for less than a deadline
+  slowed,            ///< a host's link
+  absent,            ///< a rank computes for longer than a deadline
+  left,              ///< a rank destroys its communicator
+  interrupted_call,  ///< the same, by an exception in the middle of a wait
 };
-inline constexpr int kFaultKinds = 12;
+inline constexpr int kFaultKinds = 13;
+inline constexpr int kDrawnKinds = 12;  ///< half of those who leave are interrupted
 
 struct Fault {
   FaultKind kind = FaultKind::none;

@@ -107,6 +107,19 @@ TEST(Departures, ManyHostsTellThoseWhoMayWait) {
   EXPECT_EQ(told, expected);
 }
 
+TEST(Departures, WhatWasAbandonedIsNotWaitedFor) {
+  MessageCounts sender(2);
+  MessageCounts receiver(2);
+  for (int i = 0; i < 3; ++i) sender.count_sent(1, 0);
+  sender.discount_sent(1, 0);
+  receiver.count_received(0, 0);
+  EXPECT_FALSE(receiver.has_all(0, sender.sent_to(1), 0));
+  receiver.count_received(0, 0);
+  EXPECT_TRUE(receiver.has_all(0, sender.sent_to(1), 0));
+  receiver.count_received(0, 0);  // it has come all the same
+  EXPECT_TRUE(receiver.has_all(0, sender.sent_to(1), 0));
+}
+
 TEST(Departures, WhoAsksIsToldOnce) {
   Leavers leavers(64);
   Departures& leaver = leavers.rank(7);

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -32,10 +33,14 @@ TEST(LentSockets, EndWithTheLastWhoHoldsThem) {
   lender.step();
   ASSERT_TRUE(lender.all_have_come());
   const int lent = held.get();
-  ASSERT_TRUE(lender.lend({&lent, 1}));
-  std::array<std::optional<std::vector<Socket>>, 2> copies{borrowers[0].step(),
-                                                           borrowers[1].step()};
-  for (const auto& each : copies) ASSERT_TRUE(each && each->size() == 1);
+  constexpr std::int32_t kNumber = 7;
+  ASSERT_TRUE(lender.lend({&lent, 1}, {&kNumber, 1}));
+  std::array<std::optional<std::vector<LentSocket>>, 2> copies{borrowers[0].step(),
+                                                               borrowers[1].step()};
+  for (const auto& each : copies) {
+    ASSERT_TRUE(each && each->size() == 1);
+    EXPECT_EQ(each->front().number, kNumber);
+  }
 
   held = Socket();
   EXPECT_FALSE(has_ended(other));
@@ -51,7 +56,7 @@ TEST(LentSockets, AreLentToAllOrCountForNothing) {
   SocketLender lender(2);
   SocketBorrower one(lender.address());
   lender.step();
-  EXPECT_FALSE(lender.lend({&lent, 1}));
+  EXPECT_FALSE(lender.lend({&lent, 1}, {&lent, 1}));
 }
 
 TEST(LentSockets, ComeToNothingWhenTheLenderIsGone) {

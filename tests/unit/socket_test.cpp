@@ -10,7 +10,12 @@
 #include <csignal>
 #include <cstddef>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <thread>
+#include <utility>
+
+#include "comm/mpi/tcp_connection.hpp"
 
 namespace tutti::mpi {
 namespace {
@@ -49,12 +54,41 @@ TEST_F(SocketTest, TakesWholeMessages) {
   std::array<std::byte, 5> received{};
   EXPECT_EQ(receive_exactly(called_, received), Received::too_few);
   ASSERT_TRUE(send_all(caller_, std::span(sent).first(2)));
-  ASSERT_TRUE(soon([&] { return all_acknowledged(caller_); }));  // though nobody has read it
   EXPECT_EQ(receive_exactly(called_, received), Received::too_few);
   ASSERT_TRUE(send_all(caller_, std::span(sent).subspan(2)));
   ASSERT_TRUE(soon([&] { return receive_exactly(called_, received) == Received::all; }));
   EXPECT_EQ(received, sent);
-  EXPECT_LT(silence_of(caller_), 10'000U);
+}
+
+TEST_F(SocketTest, KnowsOfTheOtherEnd) {
+  const std::byte byte{};
+  const auto before = state_of(caller_).acknowledged;
+  ASSERT_TRUE(send_all(caller_, {&byte, 1}));
+  // Though nobody has read it.
+  ASSERT_TRUE(soon([&] { return state_of(caller_).acknowledged == before + 1; }));
+  EXPECT_LT(state_of(caller_).silence, 10'000U);
+  EXPECT_FALSE(state_of(caller_).ended);
+  called_ = {};
+  EXPECT_TRUE(soon([&] { return state_of(caller_).ended; }));
+  EXPECT_FALSE(state_of(caller_).given_up);
+}
+
+TEST_F(SocketTest, ALineIsAnsweredByTheKernelUntilTheOtherEndIsClosed) {
+  TcpLine line(std::make_shared<const Socket>(std::move(caller_)), TcpLine::Reader::none);
+  std::optional<TcpLine> other(std::in_place, std::make_shared<const Socket>(std::move(called_)),
+                               TcpLine::Reader::none);
+  ASSERT_TRUE(line.ping());
+  ASSERT_TRUE(soon([&] { return line.has_answered(); }));
+  ASSERT_TRUE(line.ping());  // the other end will not have read that one
+  ASSERT_TRUE(other->ping());
+  ASSERT_TRUE(soon([&] { return line.has_answered() && other->has_answered(); }));
+  EXPECT_LT(line.silence(), 10s);
+  EXPECT_FALSE(line.has_ended());
+  other.reset();
+  EXPECT_TRUE(soon([&] { return line.has_ended(); }));
+  EXPECT_FALSE(line.ping());
+  EXPECT_TRUE(line.has_answered());
+  EXPECT_EQ(line.silence(), 0s);
 }
 
 TEST_F(SocketTest, EndsWithItsProcessThoughAForkedChildLives) {

@@ -18,15 +18,14 @@ struct Question {
   std::int64_t overdue = 0;  ///< milliseconds since the asker's deadline passed first; or until
 };
 
-/** The processes that this one waits for, in whichever communicator, then one on each host that it
- * cannot reach: the ranks of those that are of the session over which the answer goes, numbers of
- * the others (see ProcessNumber), or kUnknown. */
+/** The processes that this one waits for, in whichever communicator: the ranks of those that are of
+ * the session over which the answer goes, numbers of the others (see ProcessNumber), or kUnknown.
+ */
 struct Answer {
   static constexpr std::size_t kMost = 256;
   static constexpr std::uint64_t kUnknown = UINT32_MAX;
   std::uint32_t number = 0;
   std::int32_t awaited_count = 0;
-  std::int32_t unreachable_count = 0;
   // Milliseconds since calls of this rank have got on: those that it had begun when the asker's
   // deadline passed first, and those that it began later.
   std::int64_t idle = 0;

@@ -17,6 +17,7 @@ constexpr std::chrono::milliseconds kToAcknowledge{300};
 /** A host that was silent for so long has missed at least two signs of life. */
 constexpr std::chrono::milliseconds kSilence{3000};
 constexpr std::chrono::milliseconds kForTheRest{300};  // of a host's processes to end
+constexpr std::chrono::milliseconds kToBeHeard{100};   // what those told that have
 constexpr int kAllConnected = 17;                      // hosts, of which each has 16 others
 
 }  // namespace
@@ -48,10 +49,11 @@ std::vector<int> connected_hosts(int own, int hosts) {
 }
 
 Heartbeats::Heartbeats(Layout layout, int own_host, std::vector<Connection> connections,
-                       const TimeSource& time)
+                       std::vector<Line> lines, const TimeSource& time)
     : layout_(std::move(layout)),
       own_host_(own_host),
       connections_(std::move(connections)),
+      lines_(std::move(lines)),
       time_(time) {}
 
 Heartbeats::~Heartbeats() {
@@ -66,13 +68,17 @@ void Heartbeats::tell(const FailureReport& failure) noexcept {
   }
 }
 
-/** Who kills all processes of a host needs a moment for it. Those that left before may live on. */
+/** Who kills all processes of a host needs a moment for it. Those that left before may live on, and
+ * those that lost their leader may have told that, and ended. */
 void Heartbeats::look_at_end(Connection& connection, const HasLeft& has_left,
                              std::vector<int>& lost) const {
   const std::vector<int>& ranks = layout_.ranks_of(connection.host);
-  if (!connection.ended) connection.ended = time_.now();
+  const auto now = time_.now();
+  if (!connection.ended) connection.ended = now;
   const bool all = ranks.size() == 1 || connection.link->all_have_ended();
-  if (!all && time_.now() - *connection.ended < kForTheRest) return;
+  if (all && !connection.all_ended) connection.all_ended = now;
+  const auto last_end = connection.all_ended.value_or(*connection.ended);
+  if (ranks.size() > 1 && now - last_end < (all ? kToBeHeard : kForTheRest)) return;
   lost.push_back(ranks.front());
   if (all) {
     std::copy_if(ranks.begin() + 1, ranks.end(), std::back_inserter(lost),
@@ -93,9 +99,11 @@ std::optional<Heartbeats::Found> Heartbeats::look(const HasLeft& has_left) {
       connection.goodbye = connection.goodbye || news.goodbye;
       if (news.failure) found = {*news.failure, true};
       if (news.state == State::open) continue;
-      connection.timed_out = news.state == State::timed_out;
-      timed_out = timed_out || connection.timed_out;
-      if (connection.timed_out || connection.goodbye) {
+      if (news.state == State::timed_out) {
+        timed_out = true;
+        for (Line& line : lines_) line.timed_out = line.timed_out || line.host == connection.host;
+      }
+      if (news.state == State::timed_out || connection.goodbye) {
         connection.link.reset();
         continue;
       }
@@ -111,36 +119,30 @@ std::optional<Heartbeats::Found> Heartbeats::look(const HasLeft& has_left) {
 }
 
 void Heartbeats::ping() noexcept {
-  const auto now = time_.now();
-  for (Connection& connection : connections_) {
+  for (Line& line : lines_) {
     // A byte that is not acknowledged yet keeps its time, or who is asked again would know nothing.
-    if (!connection.link || connection.ended || !connection.link->all_acknowledged()) continue;
-    connection.link->ping();
-    connection.pinged = now;
+    if (line.pinged && !line.line->has_answered()) continue;
+    line.pinged.reset();
+    if (line.line->ping()) line.pinged = time_.now();
   }
 }
 
 std::vector<int> Heartbeats::unreachable() const {
-  const auto is_silent = [now = time_.now()](const Connection& connection) {
-    if (!connection.link || connection.ended) return connection.timed_out;
-    const bool had_time = now - connection.pinged >= kToAcknowledge;
-    return connection.link->silence() > kSilence ||
-           (had_time && !connection.link->all_acknowledged());
-  };
   std::vector<int> hosts;
-  for (const Connection& connection : connections_) {
-    if (is_silent(connection)) hosts.push_back(connection.host);
+  for (const Line& line : lines_) {
+    const bool had_time = line.pinged && time_.now() - *line.pinged >= kToAcknowledge;
+    const bool silent = line.timed_out || line.line->silence() > kSilence ||
+                        (had_time && !line.line->has_answered());
+    if (silent) hosts.push_back(line.host);
   }
-  const auto open = std::count_if(connections_.begin(), connections_.end(), [](const auto& one) {
-    return one.link != nullptr || one.timed_out;
-  });
+  const auto open = std::count_if(lines_.begin(), lines_.end(),
+                                  [](const Line& line) { return !line.line->has_ended(); });
   if (hosts.size() > 1 && std::ssize(hosts) == open) {  // this host's own cable
     hosts.clear();
     for (int host = 0; host < layout_.host_count(); ++host) {
       if (host != own_host_) hosts.push_back(host);
     }
   }
-  std::sort(hosts.begin(), hosts.end());
   return hosts;
 }
 

@@ -41,31 +41,49 @@ class HostConnection {
 
   virtual ~HostConnection() = default;
   virtual News receive() = 0;
-  /** A byte for the other end's kernel to acknowledge. */
-  virtual void ping() noexcept = 0;
   /** That this process ends its part, and is not to be taken for dead. */
   virtual void say_goodbye() noexcept = 0;
   /** The other end gets it even if this process ends. */
   virtual void tell(const FailureReport& failure) noexcept = 0;
-  /** Whether the kernel of the other end has acknowledged all that was sent. */
-  virtual bool all_acknowledged() const = 0;
   /** Once it has ended: whether all processes of the other end's host have. */
   virtual bool all_have_ended() const = 0;
-  /** Since the other end was last heard of. */
-  virtual std::chrono::milliseconds silence() const = 0;
 };
 
-/** What the connections of a host's leader, its lowest rank, tell. Ranks are the channel's. Not
- * thread-safe. */
+/**
+ * A connection of two hosts that all their ranks hold until they leave: it says whether the other
+ * host can be reached, whatever its processes do, and ends with the last of them. Nobody reads what
+ * comes over it.
+ */
+class HostLine {
+ public:
+  virtual ~HostLine() = default;
+  /** Sends a byte for the other end's kernel to acknowledge; whether it could. */
+  virtual bool ping() noexcept = 0;
+  /** Whether that kernel has acknowledged anything since this process's last ping(). */
+  virtual bool has_answered() const = 0;
+  /** Since the other end was last heard of; 0 once all of that host have left. */
+  virtual std::chrono::milliseconds silence() const = 0;
+  /** Whether all of that host have left, as far as was heard. */
+  virtual bool has_ended() const = 0;
+};
+
+/** What the lines to other hosts tell and, if this rank is a host's leader, its lowest rank, the
+ * connections to their leaders. Ranks are the channel's. Not thread-safe. */
 class Heartbeats {
  public:
   struct Connection {
     int host;
     std::unique_ptr<HostConnection> link;  ///< none once it is of no more use
     bool goodbye = false;
-    bool timed_out = false;
-    TimeSource::Clock::time_point pinged{};
     std::optional<TimeSource::Clock::time_point> ended{};  ///< when that was seen
+    std::optional<TimeSource::Clock::time_point>
+        all_ended{};  ///< likewise, of its host's processes
+  };
+  struct Line {
+    int host;
+    std::unique_ptr<HostLine> line;
+    std::optional<TimeSource::Clock::time_point> pinged{};  ///< if that may still be answered
+    bool timed_out = false;                                 ///< the leaders' connection has
   };
 
   using HasLeft = std::function<bool(int rank)>;
@@ -75,9 +93,9 @@ class Heartbeats {
     bool by_another = false;
   };
 
-  /** Of the leader of host `own_host`. `time` outlives it. */
+  /** Of a rank of host `own_host`; `connections` if it is the leader. `time` outlives it. */
   Heartbeats(Layout layout, int own_host, std::vector<Connection> connections,
-             const TimeSource& time = TimeSource::system());
+             std::vector<Line> lines, const TimeSource& time = TimeSource::system());
   Heartbeats(const Heartbeats&) = delete;
   Heartbeats& operator=(const Heartbeats&) = delete;
   /** Says goodbye, so that nobody takes this process for dead. */
@@ -92,7 +110,7 @@ class Heartbeats {
   /** Sends a byte to every host, for their kernels to acknowledge. */
   void ping() noexcept;
   /** The hosts whose kernels do not, a moment after ping(), or which were not heard of lately. All
-   * other hosts, if that is all of several to which there are connections. */
+   * other hosts, if that is all of several to which there are lines. */
   std::vector<int> unreachable() const;
 
  private:
@@ -102,6 +120,7 @@ class Heartbeats {
   Layout layout_;
   int own_host_;
   std::vector<Connection> connections_;
+  std::vector<Line> lines_;
   const TimeSource& time_;
 };
 

@@ -16,8 +16,7 @@ namespace {
 // Ranks that wait look for messages once a millisecond, inside a host every 50 ms: if they get a
 // core, of which a busy machine has few.
 constexpr std::chrono::milliseconds kForAnAnswer{1300};
-// Late enough for the other hosts' kernels to have acknowledged the leader's byte. Those who wait
-// in a circle have as long to say so once more.
+// Those who wait in a circle have as long to say so once more.
 constexpr std::chrono::milliseconds kToAskAgain{350};
 // What others need to find out whom they wait for, once their deadline has passed.
 constexpr std::chrono::milliseconds kForOthers{1000};
@@ -34,16 +33,10 @@ Inquiry::Inquiry(Acquaintance acquaintance, WaitGraph& graph, Watch* watch, Wire
       awaited_(awaited.begin(), awaited.end()),
       timeout_(timeout),
       passed_(passed),
-      asks_leader_(watch != nullptr && watch->layout() &&
-                   watch->layout()->local_rank_of(watch->rank()) != 0),
       last_progress_(time_.now() - timeout) {
   RecycledVector<ProcessNumber> processes;
   for (const int rank : awaited_) {
     suspect(acquaintance_.members[static_cast<std::size_t>(rank)], processes);
-  }
-  if (asks_leader_) {
-    processes.push_back(leader_of_host());
-    later_.emplace(kToAskAgain, time_);
   }
   if (watch_ != nullptr) watch_->ping_hosts();
   graph_.add(*this, watch_ != nullptr ? &watch_->session() : nullptr, passed);
@@ -51,12 +44,6 @@ Inquiry::Inquiry(Acquaintance acquaintance, WaitGraph& graph, Watch* watch, Wire
 }
 
 Inquiry::~Inquiry() { graph_.remove(*this); }
-
-ProcessNumber Inquiry::leader_of_host() const {
-  const Layout& layout = *watch_->layout();
-  const int leader = layout.ranks_of(layout.host_of(watch_->rank())).front();
-  return acquaintance_.members[static_cast<std::size_t>(leader)];
-}
 
 int Inquiry::rank_of(ProcessNumber process) const {
   const auto& members = acquaintance_.members;
@@ -108,7 +95,6 @@ bool Inquiry::is_alive(const Suspect& suspect) const {
 RecycledVector<ProcessNumber> Inquiry::hear(const WaitGraph::Heard& heard) {
   const std::lock_guard lock(mutex_);
   RecycledVector<ProcessNumber> fresh;
-  if (asks_leader_ && heard.from == leader_of_host()) told_ = heard.unreachable;
   const auto who = std::find_if(suspects_.begin(), suspects_.end(),
                                 [&](const Suspect& one) { return one.process == heard.from; });
   if (who == suspects_.end()) return fresh;
@@ -161,9 +147,6 @@ Verdict Inquiry::blame(const std::vector<int>& silent) const {
   Verdict verdict;
   std::vector<int> hosts;
   if (watch_ != nullptr) hosts = watch_->unreachable_hosts();
-  for (const ProcessNumber one : told_) {
-    if (const int rank = rank_of(one); rank >= 0) hosts.push_back(watch_->layout()->host_of(rank));
-  }
   const auto is_there = [&](int rank) {
     return std::find(hosts.begin(), hosts.end(), watch_->layout()->host_of(rank)) != hosts.end();
   };
@@ -187,10 +170,6 @@ std::optional<Verdict> Inquiry::verdict() {
 }
 
 std::optional<Verdict> Inquiry::judge(RecycledVector<ProcessNumber>& again) {
-  if (later_ && later_->expired()) {
-    again.push_back(leader_of_host());
-    later_.reset();  // once is enough
-  }
   bool patient = false;
   bool undecided = false;
   bool neighbours_open = false;

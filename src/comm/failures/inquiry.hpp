@@ -78,7 +78,6 @@ class Inquiry final : private WaitGraph::Asker {
   std::optional<Verdict> judge(RecycledVector<ProcessNumber>& again);
   Verdict judge_those_who_answered() const;
   Verdict blame(const std::vector<int>& silent) const;
-  ProcessNumber leader_of_host() const;
   int rank_of(ProcessNumber process) const;
 
   WaitGraph& graph_;
@@ -89,15 +88,12 @@ class Inquiry final : private WaitGraph::Asker {
   std::vector<int> awaited_;
   std::chrono::milliseconds timeout_;
   Clock::time_point passed_;
-  bool asks_leader_;  // for hosts that it cannot reach
 
   std::mutex mutex_;
   std::vector<Suspect> suspects_;
   bool asked_twice_ = false;
-  bool closed_ = false;              // some of them wait for this process
-  bool leads_away_ = false;          // to processes that cannot be asked
-  std::vector<ProcessNumber> told_;  // one each on the hosts that this host's leader cannot reach
-  std::optional<Deadline> later_;    // when the leader is asked again: it needs a moment to know
+  bool closed_ = false;      // some of them wait for this process
+  bool leads_away_ = false;  // to processes that cannot be asked
   Clock::time_point last_progress_;
 };
 

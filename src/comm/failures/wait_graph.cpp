@@ -155,16 +155,6 @@ void WaitGraph::remove(const Asker& asker) {
   std::erase_if(inquiries_, [&](const Inquiry& one) { return one.asker == &asker; });
 }
 
-void WaitGraph::add(Lookout& lookout, const ControlNetwork& session) {
-  const std::lock_guard lock(mutex_);
-  watchers_.push_back({&lookout, &session});
-}
-
-void WaitGraph::remove(const Lookout& lookout) {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(watchers_, [&](const Watcher& one) { return one.lookout == &lookout; });
-}
-
 void WaitGraph::ask(const Asker& asker, std::span<const ProcessNumber> processes) {
   const std::lock_guard lock(mutex_);
   for (const Inquiry& inquiry : inquiries_) {
@@ -242,14 +232,6 @@ void WaitGraph::answer(const Question& question, Line& line, int rank) {
       entries.push_back(process >= kFirstProcessNumber ? process : Answer::kUnknown);
     }
   }
-  std::vector<std::uint64_t> unreachable;
-  for (const Watcher& watcher : watchers_) {
-    const std::vector<ProcessNumber>& numbers = line_of(*watcher.session).numbers;
-    for (const int one : watcher.lookout->ranks_out_of_reach()) {
-      const int member = rank_of(numbers[static_cast<std::size_t>(one)], line.numbers);
-      if (member >= 0) unreachable.push_back(static_cast<std::uint64_t>(member));
-    }
-  }
   Answer answer;
   answer.number = question.number;
   const auto now = time_.now();
@@ -264,13 +246,9 @@ void WaitGraph::answer(const Question& question, Line& line, int rank) {
   for (const CallTimes& call : calls_) count(call);
   answer.idle = to_milliseconds(now - progress).count();
   answer.idle_later = to_milliseconds(now - later).count();
-  const std::size_t silent = std::min(unreachable.size(), Answer::kMost);
-  const std::size_t awaited = std::min(entries.size(), Answer::kMost - silent);
+  const std::size_t awaited = std::min(entries.size(), Answer::kMost);
   std::copy_n(entries.begin(), awaited, answer.entries.begin());
-  std::copy_n(unreachable.begin(), silent,
-              answer.entries.begin() + static_cast<std::ptrdiff_t>(awaited));
   answer.awaited_count = static_cast<std::int32_t>(awaited);
-  answer.unreachable_count = static_cast<std::int32_t>(silent);
   line.messenger->send(answer, rank);
 }
 
@@ -279,7 +257,6 @@ WaitGraph::Heard WaitGraph::understand(const Answer& answer, const Line& line, i
               rank,
               {},
               false,
-              {},
               std::chrono::milliseconds(answer.idle),
               std::chrono::milliseconds(answer.idle_later)};
   const auto entries = std::span(answer.entries);
@@ -290,10 +267,6 @@ WaitGraph::Heard WaitGraph::understand(const Answer& answer, const Line& line, i
     } else {
       heard.awaited.push_back(entry < line.numbers.size() ? line.numbers[entry] : entry);
     }
-  }
-  for (const std::uint64_t entry :
-       entries.subspan(awaited.size(), static_cast<std::size_t>(answer.unreachable_count))) {
-    heard.unreachable.push_back(line.numbers[entry]);
   }
   return heard;
 }

@@ -76,8 +76,7 @@ class WaitGraph final : private Correspondent {
     ProcessNumber from;
     int rank;  ///< of the session over which it came
     RecycledVector<ProcessNumber> awaited;
-    bool awaits_unknown;                     ///< others, too, of whom only `from` knows
-    std::vector<ProcessNumber> unreachable;  ///< one on each host
+    bool awaits_unknown;  ///< others, too, of whom only `from` knows
     std::chrono::milliseconds idle;
     std::chrono::milliseconds idle_later;
   };
@@ -90,22 +89,12 @@ class WaitGraph final : private Correspondent {
     /** There is no session over which `process` could be asked. */
     virtual void cannot_ask(ProcessNumber /*process*/) {}
   };
-  /** Who knows which hosts do not answer; called when somebody asks. */
-  class Lookout {
-   public:
-    virtual ~Lookout() = default;
-    /** A rank of the session on each. Those that it did not know of yet it will know of a moment
-     * later. */
-    virtual std::vector<int> ranks_out_of_reach() = 0;
-  };
   /** `session`: over which to ask first, null if any will do. `passed`: when the asker's deadline
    * has passed first, or will. */
   void add(Asker& asker, const ControlNetwork* session,
            std::chrono::steady_clock::time_point passed);
   void remove(const Asker& asker);
   void ask(const Asker& asker, std::span<const ProcessNumber> processes);
-  void add(Lookout& lookout, const ControlNetwork& session);
-  void remove(const Lookout& lookout);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -129,10 +118,6 @@ class WaitGraph final : private Correspondent {
     Asker* asker;
     const ControlNetwork* session;
     Clock::time_point passed;
-  };
-  struct Watcher {
-    Lookout* lookout;
-    const ControlNetwork* session;
   };
 
   void listen() override;
@@ -158,7 +143,6 @@ class WaitGraph final : private Correspondent {
   std::vector<CallTimes> calls_;                    // under way
   CallTimes last_call_{};                           // of those that have ended, the last to get on
   std::vector<Inquiry> inquiries_;
-  std::vector<Watcher> watchers_;
   std::uint32_t last_number_;
 };
 

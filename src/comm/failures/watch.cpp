@@ -28,17 +28,11 @@ Watch::Watch(ControlNetwork& session, const std::vector<int>& members, int rank,
       messenger_(session.messenger(tag)),
       departures_(rank, static_cast<int>(members.size())) {}
 
-Watch::~Watch() { wait_graph().remove(*this); }
-
 void Watch::set_hosts(const Layout& layout, std::unique_ptr<Heartbeats> heartbeats) {
-  const bool connected = heartbeats != nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    layout_ = layout;
-    departures_.set_hosts(layout);
-    heartbeats_ = std::move(heartbeats);
-  }
-  if (connected) wait_graph().add(*this, session_);
+  const std::lock_guard lock(mutex_);
+  layout_ = layout;
+  departures_.set_hosts(layout);
+  heartbeats_ = std::move(heartbeats);
 }
 
 int Watch::rank_of(int session_rank) const {
@@ -98,16 +92,6 @@ std::vector<int> Watch::unreachable_hosts() {
   return heartbeats_ ? heartbeats_->unreachable() : std::vector<int>();
 }
 
-std::vector<int> Watch::ranks_out_of_reach() {
-  ping_hosts();  // who asks will ask again
-  std::vector<int> ranks;
-  for (const int host : unreachable_hosts()) {
-    const auto leader = static_cast<std::size_t>(layout_->ranks_of(host).front());
-    ranks.push_back(members_[leader]);
-  }
-  return ranks;
-}
-
 // --- Messages -----------------------------------------------------------------------------------
 
 void Watch::receive() {
@@ -137,7 +121,6 @@ void Watch::send_to_all(const ControlMessage& message) {
 
 void Watch::leave() noexcept {
   try {
-    wait_graph().remove(*this);
     const std::lock_guard lock(mutex_);
     heartbeats_.reset();
     if (failure_ || !session_.may_call()) return;

@@ -32,7 +32,7 @@ namespace tutti {
  * The leader of a host also looks at its connections to other hosts, and news of a failure go over
  * these as well: they arrive without anybody calling MPI.
  */
-class Watch final : private WaitGraph::Lookout {
+class Watch final {
  public:
   /** Of rank `rank` of a wire of `members`, ranks of `session`, whose waits have a deadline of
    * `timeout`. `members` and `session` outlive it. */
@@ -40,10 +40,10 @@ class Watch final : private WaitGraph::Lookout {
         std::chrono::milliseconds timeout);
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
-  ~Watch() override;
+  ~Watch() = default;
 
-  /** Before the first wait: which ranks share a host; for its leader, the connections to the
-   * others. */
+  /** Before the first wait: which ranks share a host, and what shows whether others can be reached.
+   */
   void set_hosts(const Layout& layout, std::unique_ptr<Heartbeats> heartbeats);
 
   /** Handles what has come in; the calling thread waits for `waiting_for`. Throws PeerLost or
@@ -120,9 +120,9 @@ class Watch final : private WaitGraph::Lookout {
   int rank_of(int session_rank) const;
   /** Which ranks share a host; nothing before set_hosts(). */
   const std::optional<Layout>& layout() const { return layout_; }
-  /** Of a host's leader: sends the other hosts a byte, for their kernels to acknowledge. */
+  /** Sends the other hosts a byte, for their kernels to acknowledge. */
   void ping_hosts();
-  /** The hosts whose kernels do not; none for others than leaders. */
+  /** The hosts whose kernels do not. */
   std::vector<int> unreachable_hosts();
 
  private:
@@ -139,8 +139,6 @@ class Watch final : private WaitGraph::Lookout {
   void throw_failure() const;
   void tell_departure(int rank);
 
-  std::vector<int> ranks_out_of_reach() override;
-
   ControlNetwork& session_;
   const std::vector<int>& members_;
   int rank_;
@@ -152,8 +150,8 @@ class Watch final : private WaitGraph::Lookout {
   std::mutex mutex_;
   std::unique_ptr<Messenger> messenger_;
   std::optional<Layout> layout_;
-  std::unique_ptr<Heartbeats> heartbeats_;  // of a host's leader
-  Clock::time_point last_look_{};           // at these
+  std::unique_ptr<Heartbeats> heartbeats_;
+  Clock::time_point last_look_{};  // at these
   Clock::time_point last_poll_{};
   Departures departures_;
   std::optional<FailureReport> failure_;  // the first that was announced

@@ -102,7 +102,6 @@ void Channel::leave(std::unique_ptr<Channel> channel) noexcept {
   if (!channel->session_->may_call()) return;  // a forked child cannot even take a mutex
   channel->set_idle({});
   channel->set_heartbeat({});
-  channel->host_lines_.clear();
   channel->scratch_.clear();
   channel->watch_.leave();
   try {
@@ -115,13 +114,7 @@ void Channel::leave(std::unique_ptr<Channel> channel) noexcept {
 void Channel::set_hosts(const Layout& layout) {
   const Finally end([this] { watch_.end_wait(Side::collective); });
   if (layout.host_count() > 1) survive_lost_connections();
-  std::unique_ptr<Heartbeats> heartbeats;
-  if (layout.local_rank_of(rank_) == 0) {
-    heartbeats = connect_hosts(*this, layout);
-  } else {
-    host_lines_ = hold_host_lines(*this, layout);
-  }
-  watch_.set_hosts(layout, std::move(heartbeats));
+  watch_.set_hosts(layout, connect_hosts(*this, layout));
 }
 
 }  // namespace tutti::mpi

@@ -20,7 +20,6 @@
 #include "comm/failures/watch.hpp"
 #include "comm/mpi/lifecycle.hpp"
 #include "comm/mpi/session.hpp"
-#include "comm/mpi/socket.hpp"
 #include "comm/wire.hpp"
 
 namespace tutti::mpi {
@@ -146,7 +145,6 @@ class Channel final : public Wire {
   ScratchPool scratch_{&leave_to_mpi};
   std::atomic<std::int64_t> bytes_sent_ = 0;
   std::vector<std::atomic<std::int64_t>> unconfirmed_;  // bytes, by rank
-  std::vector<Socket> host_lines_;  // to other hosts, of all but a host's leader
   Watch watch_;
 };
 

@@ -223,31 +223,41 @@ void tell_neighbours(Channel& channel, std::span<const int> neighbours, LocalAdd
 /** Gives the other ranks of this host copies of what is theirs; closes it unless all have some. */
 void lend(const SocketLender& lender, std::vector<Peer>& peers) {
   std::vector<int> lent;
+  std::vector<std::int32_t> hosts;
   for (const Peer& peer : peers) {
-    if (peer.line == Line::hosts && peer.socket) lent.push_back(peer.socket.get());
+    if (peer.line != Line::hosts || !peer.socket) continue;
+    lent.push_back(peer.socket.get());
+    hosts.push_back(peer.host);
   }
-  if (lender.lend(lent)) return;
+  if (lender.lend(lent, hosts)) return;
   for (Peer& peer : peers) {
     if (peer.line == Line::hosts) peer.socket = {};
   }
 }
 
+std::shared_ptr<const Socket> shared(Socket& socket) {
+  return socket ? std::make_shared<const Socket>(std::move(socket)) : nullptr;
+}
+
 std::unique_ptr<Heartbeats> heartbeats_of(std::vector<Peer>& peers, const Layout& layout,
                                           int own_host) {
   std::vector<Heartbeats::Connection> connections;
+  std::vector<Heartbeats::Line> lines;
   for (std::size_t i = 0; i < peers.size(); ++i) {
     if (peers[i].line != Line::leaders || !peers[i].socket) continue;
+    const int host = peers[i].host;
+    const auto of_leaders = shared(peers[i].socket);
     const bool has_both = i + 1 < peers.size() && peers[i + 1].line == Line::hosts;
-    Socket of_hosts = has_both ? std::move(peers[i + 1].socket) : Socket();
-    connections.push_back({peers[i].host, std::make_unique<TcpConnection>(
-                                              std::move(peers[i].socket), std::move(of_hosts))});
+    const auto of_hosts = has_both ? shared(peers[i + 1].socket) : nullptr;
+    connections.push_back({host, std::make_unique<TcpConnection>(of_leaders, of_hosts)});
+    const auto reader = of_hosts ? TcpLine::Reader::none : TcpLine::Reader::connection;
+    lines.push_back({host, std::make_unique<TcpLine>(of_hosts ? of_hosts : of_leaders, reader)});
   }
-  return std::make_unique<Heartbeats>(layout, own_host, std::move(connections));
+  return std::make_unique<Heartbeats>(layout, own_host, std::move(connections), std::move(lines));
 }
 
-}  // namespace
-
-std::unique_ptr<Heartbeats> connect_hosts(Channel& channel, const Layout& layout) {
+/** The part of a leader. */
+std::unique_ptr<Heartbeats> connect_leaders(Channel& channel, const Layout& layout) {
   const int own_host = layout.host_of(channel.rank());
   const std::span neighbours = std::span(layout.ranks_of(own_host)).subspan(1);
   SocketLender lender(neighbours.size());
@@ -281,21 +291,38 @@ std::unique_ptr<Heartbeats> connect_hosts(Channel& channel, const Layout& layout
   return heartbeats_of(peers, layout, own_host);
 }
 
-std::vector<Socket> hold_host_lines(Channel& channel, const Layout& layout) {
-  const int leader = layout.ranks_of(layout.host_of(channel.rank())).front();
+/** That of another rank. */
+std::unique_ptr<Heartbeats> borrow_lines(Channel& channel, const Layout& layout) {
+  const int host = layout.host_of(channel.rank());
+  const int leader = layout.ranks_of(host).front();
   const auto address = std::make_shared<LocalAddress>();
   Batch batch(channel, Wire::Traffic::point_to_point);
   batch.keep(address);
   batch.recv(address.get(), sizeof *address, leader);
   batch.wait();
   SocketBorrower borrower(*address);
+  std::vector<Heartbeats::Line> lines;
   Waiter waiter(kPolicy, channel.timeout());
   while (!waiter.expired()) {
-    if (auto sockets = borrower.step()) return std::move(*sockets);
+    if (auto sockets = borrower.step()) {
+      for (LentSocket& one : *sockets) {
+        lines.push_back(
+            {one.number, std::make_unique<TcpLine>(shared(one.socket), TcpLine::Reader::none)});
+      }
+      break;
+    }
     channel.look_around(std::span(&leader, 1));
     waiter.pause();
   }
-  return {};
+  return std::make_unique<Heartbeats>(layout, host, std::vector<Heartbeats::Connection>(),
+                                      std::move(lines));
+}
+
+}  // namespace
+
+std::unique_ptr<Heartbeats> connect_hosts(Channel& channel, const Layout& layout) {
+  return layout.local_rank_of(channel.rank()) == 0 ? connect_leaders(channel, layout)
+                                                   : borrow_lines(channel, layout);
 }
 
 }  // namespace tutti::mpi

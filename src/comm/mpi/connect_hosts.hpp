@@ -2,11 +2,9 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "comm/failures/heartbeats.hpp"
 #include "comm/layout.hpp"
-#include "comm/mpi/socket.hpp"
 
 namespace tutti::mpi {
 
@@ -14,16 +12,13 @@ class Channel;
 
 /**
  * A TCP connection with keepalive from the leader of a host to those of connected_hosts(), and
- * another one where a host has several ranks: those hold copies of it, so it ends with the last of
- * them. A collective of the leaders, while the other ranks are in hold_host_lines(). Each pair
- * tries all addresses that the other has, and shows by a random number, which went over MPI, that
- * it is not a stranger. Who cannot be reached within two seconds or a quarter of a deadline, behind
- * a firewall for example, goes without, and a log line says so. PeerLost as by any wait of
- * `channel`.
+ * another one where a host has several ranks, for their lines: those hold copies of it, so it ends
+ * with the last of them. A collective, of which each rank gets what is its own; only leaders have
+ * connections. Each pair tries all addresses that the other has, and shows by a random number,
+ * which went over MPI, that it is not a stranger. Who cannot be reached within two seconds or a
+ * quarter of a deadline, behind a firewall for example, goes without, and a log line says so.
+ * PeerLost as by any wait of `channel`.
  */
 std::unique_ptr<Heartbeats> connect_hosts(Channel& channel, const Layout& layout);
-
-/** By the other ranks of a host: what they hold until they leave. */
-std::vector<Socket> hold_host_lines(Channel& channel, const Layout& layout);
 
 }  // namespace tutti::mpi

@@ -28,10 +28,10 @@ bool is_own_user(const Socket& socket) {
          other.uid == ::geteuid();
 }
 
-/** A message of one byte with room for descriptors. */
+/** A message of numbers with as many descriptors. */
 struct LentParcel {
   explicit LentParcel(std::size_t descriptors) {
-    part = {&byte, 1};
+    part = {numbers.data(), descriptors * sizeof numbers[0]};
     header.msg_iov = &part;
     header.msg_iovlen = 1;
     header.msg_control = room.data();
@@ -41,7 +41,7 @@ struct LentParcel {
   LentParcel& operator=(const LentParcel&) = delete;
   ~LentParcel() = default;
 
-  std::byte byte{};
+  std::array<std::int32_t, kMostLent> numbers{};
   iovec part{};
   msghdr header{};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(kMostLent * sizeof(int))> room{};
@@ -74,16 +74,19 @@ void SocketLender::step() {
   }
 }
 
-bool SocketLender::lend(std::span<const int> sockets) const noexcept {
+bool SocketLender::lend(std::span<const int> sockets,
+                        std::span<const std::int32_t> numbers) const noexcept {
   if (!listener_ || !all_have_come() || sockets.empty() || sockets.size() > kMostLent) return false;
   LentParcel parcel(sockets.size());
+  std::copy(numbers.begin(), numbers.end(), parcel.numbers.begin());
   cmsghdr* const control = CMSG_FIRSTHDR(&parcel.header);
   control->cmsg_level = SOL_SOCKET;
   control->cmsg_type = SCM_RIGHTS;
   control->cmsg_len = CMSG_LEN(sockets.size_bytes());
   std::memcpy(CMSG_DATA(control), sockets.data(), sockets.size_bytes());
   return std::all_of(borrowers_.begin(), borrowers_.end(), [&](const Socket& borrower) {
-    return ::sendmsg(borrower.get(), &parcel.header, MSG_DONTWAIT | MSG_NOSIGNAL) == 1;
+    return ::sendmsg(borrower.get(), &parcel.header, MSG_DONTWAIT | MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(parcel.part.iov_len);
   });
 }
 
@@ -100,8 +103,8 @@ SocketBorrower::SocketBorrower(const LocalAddress& address) {
   }
 }
 
-std::optional<std::vector<Socket>> SocketBorrower::step() {
-  std::vector<Socket> sockets;
+std::optional<std::vector<LentSocket>> SocketBorrower::step() {
+  std::vector<LentSocket> sockets;
   if (!socket_) return sockets;
   LentParcel parcel(kMostLent);
   const ssize_t taken = ::recvmsg(socket_.get(), &parcel.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -114,7 +117,7 @@ std::optional<std::vector<Socket>> SocketBorrower::step() {
     for (std::size_t i = 0; i < count; ++i) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(control) + i * sizeof fd, sizeof fd);
-      sockets.emplace_back(fd);
+      sockets.push_back({parcel.numbers[i], Socket(fd)});
     }
   }
   return sockets;

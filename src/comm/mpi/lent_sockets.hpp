@@ -19,6 +19,12 @@ struct LocalAddress {
   std::array<char, 16> name{};
 };
 
+/** A socket, and a number that its lender gives it. */
+struct LentSocket {
+  std::int32_t number;
+  Socket socket;
+};
+
 /** Gives other processes of the same user on this machine copies of sockets. Nothing blocks. */
 class SocketLender {
  public:
@@ -29,8 +35,8 @@ class SocketLender {
   void step();
   /** Or nobody can. */
   bool all_have_come() const { return !listener_ || borrowers_.size() == awaited_; }
-  /** Whether all have come, and have got copies of `sockets` by that. */
-  bool lend(std::span<const int> sockets) const noexcept;
+  /** Whether all have come, and have got copies of `sockets`, which have `numbers`, by that. */
+  bool lend(std::span<const int> sockets, std::span<const std::int32_t> numbers) const noexcept;
 
  private:
   std::size_t awaited_;
@@ -44,7 +50,7 @@ class SocketBorrower {
  public:
   explicit SocketBorrower(const LocalAddress& address);
   /** Nothing as long as they may come; none if they will not. */
-  std::optional<std::vector<Socket>> step();
+  std::optional<std::vector<LentSocket>> step();
 
  private:
   Socket socket_;

@@ -2,17 +2,17 @@
 #include "comm/mpi/socket.hpp"
 
 #include <arpa/inet.h>
-#include <linux/sockios.h>
+#include <linux/tcp.h>  // whose tcp_info is longer than that of netinet/tcp.h
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <iterator>
 #include <mutex>
 #include <set>
 #include <string>
@@ -156,21 +156,29 @@ bool keep_alive(const Socket& socket, int probes) {
 
 bool send_at_once(const Socket& socket) { return set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1); }
 
-bool all_acknowledged(const Socket& socket) {
-  int left = 0;
-  return ::ioctl(socket.get(), SIOCOUTQ, &left) == 0 && left == 0;
-}
-
-std::uint32_t silence_of(const Socket& socket) {
+ConnectionState state_of(const Socket& socket) {
+  constexpr std::uint8_t kClosed = 7;  // TCP_CLOSE and TCP_CLOSE_WAIT, which linux/tcp.h lacks
+  constexpr std::uint8_t kCloseWait = 8;
+  constexpr int kUnanswered = 3;  // probes: one may be under way when the other end says it is gone
   tcp_info info{};
   socklen_t length = sizeof info;
-  if (::getsockopt(socket.get(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return 0;
-  return info.tcpi_last_ack_recv;
+  if (::getsockopt(socket.get(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
+  const bool closed = info.tcpi_state == kClosed;
+  const bool given_up = closed && info.tcpi_probes + info.tcpi_retransmits >= kUnanswered;
+  return {(closed && !given_up) || info.tcpi_state == kCloseWait, given_up, info.tcpi_bytes_acked,
+          info.tcpi_last_ack_recv};
 }
 
 bool send_all(const Socket& socket, std::span<const std::byte> data) noexcept {
   return ::send(socket.get(), data.data(), data.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
          std::ssize(data);
+}
+
+void discard_input(const Socket& socket) noexcept {
+  std::array<std::byte, 256> dropped;
+  while (::recv(socket.get(), dropped.data(), dropped.size(), MSG_DONTWAIT) ==
+         std::ssize(dropped)) {
+  }
 }
 
 Received receive_exactly(const Socket& socket, std::span<std::byte> out) {

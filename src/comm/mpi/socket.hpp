@@ -68,13 +68,19 @@ inline constexpr int kProbes = 8;
 bool keep_alive(const Socket& socket, int probes = kProbes);
 /** Has short pieces sent at once. Whether it can; for whoever goes without, it is only slower. */
 bool send_at_once(const Socket& socket);
-/** Whether the kernel of the other end has acknowledged all that was sent. */
-bool all_acknowledged(const Socket& socket);
-/** Milliseconds since it was last heard of. */
-std::uint32_t silence_of(const Socket& socket);
+/** What the kernel knows of a connection. */
+struct ConnectionState {
+  bool ended = false;              ///< by the other end, whose kernel has said so
+  bool given_up = false;           ///< since that kernel did not answer
+  std::uint64_t acknowledged = 0;  ///< bytes that it has, of what was sent
+  std::uint32_t silence = 0;       ///< milliseconds since it was last heard of
+};
+ConnectionState state_of(const Socket& socket);
 
 /** Sends all of `data` unless the connection's buffer is full or it has ended. */
 bool send_all(const Socket& socket, std::span<const std::byte> data) noexcept;
+/** Drops what has come. */
+void discard_input(const Socket& socket) noexcept;
 /** Takes exactly out.size() bytes once so many have come. */
 enum class Received : std::uint8_t { all, too_few, closed };
 Received receive_exactly(const Socket& socket, std::span<std::byte> out);

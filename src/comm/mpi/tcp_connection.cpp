@@ -1,4 +1,4 @@
-// The signals of one byte, and the reports of failures, between two leaders.
+// The signals of one byte, and the reports of failures, between two hosts.
 #include "comm/mpi/tcp_connection.hpp"
 
 #include <sys/socket.h>
@@ -21,7 +21,7 @@ bool TcpConnection::take(News& news) {
   for (;;) {
     // A failure's report is taken whole, so its first byte stays until all of it is there.
     const ssize_t there =
-        ::recv(socket_.get(), message.data(), message.size(), MSG_PEEK | MSG_DONTWAIT);
+        ::recv(socket_->get(), message.data(), message.size(), MSG_PEEK | MSG_DONTWAIT);
     if (there < 0 && (errno == EAGAIN || errno == EINTR)) return true;
     if (there < 0) {
       if (errno != ECONNRESET && errno != EPIPE) news.state = News::State::timed_out;
@@ -31,38 +31,52 @@ bool TcpConnection::take(News& news) {
     const auto signal = static_cast<Signal>(message[0]);
     if (signal == Signal::failure) {
       if (there < std::ssize(message)) return true;
-      if (receive_exactly(socket_, message) != Received::all) return false;
+      if (receive_exactly(*socket_, message) != Received::all) return false;
       std::memcpy(bytes_of(news.failure.emplace()).data(), &message[1], sizeof(FailureReport));
       return true;
     }
     news.goodbye = news.goodbye || signal == Signal::goodbye;
-    if (receive_exactly(socket_, first) != Received::all) return false;
+    if (receive_exactly(*socket_, first) != Received::all) return false;
   }
 }
 
-void TcpConnection::ping() noexcept { send_all(socket_, bytes_of(Signal::ping)); }
-
 void TcpConnection::say_goodbye() noexcept {
   // A forked child has none of these sockets any more, and others may have their numbers.
-  if (process_ == ::getpid()) send_all(socket_, bytes_of(Signal::goodbye));
+  if (process_ == ::getpid()) send_all(*socket_, bytes_of(Signal::goodbye));
 }
 
 void TcpConnection::tell(const FailureReport& failure) noexcept {
   std::array<std::byte, 1 + sizeof failure> message;
   message[0] = static_cast<std::byte>(Signal::failure);
   std::memcpy(&message[1], &failure, sizeof failure);
-  send_all(socket_, message);
+  send_all(*socket_, message);
 }
-
-bool TcpConnection::all_acknowledged() const { return mpi::all_acknowledged(socket_); }
 
 bool TcpConnection::all_have_ended() const {
+  if (!host_line_) return false;
+  discard_input(*host_line_);
   std::byte nothing{};
-  return host_line_ && receive_exactly(host_line_, {&nothing, 1}) == Received::closed;
+  return receive_exactly(*host_line_, {&nothing, 1}) == Received::closed;
 }
 
-std::chrono::milliseconds TcpConnection::silence() const {
-  return std::chrono::milliseconds(silence_of(socket_));
+// --- Lines --------------------------------------------------------------------------------------
+
+bool TcpLine::ping() noexcept {
+  if (reader_ == Reader::none) discard_input(*socket_);  // or what fills up is not acknowledged
+  const ConnectionState state = state_of(*socket_);
+  acknowledged_ = state.acknowledged;
+  return !state.ended && send_all(*socket_, bytes_of(TcpConnection::Signal::ping));
+}
+
+bool TcpLine::has_answered() const {
+  const ConnectionState state = state_of(*socket_);
+  return state.ended || state.acknowledged != acknowledged_;
+}
+
+std::chrono::milliseconds TcpLine::silence() const {
+  const ConnectionState state = state_of(*socket_);
+  if (state.given_up) return std::chrono::milliseconds::max();
+  return std::chrono::milliseconds(state.ended ? 0 : state.silence);
 }
 
 }  // namespace tutti::mpi

@@ -1,7 +1,9 @@
-// A connection of two hosts' leaders over TCP.
+// Connections of two hosts over TCP: of their leaders, and of all their ranks.
 #pragma once
 
 #include <unistd.h>
+
+#include <memory>
 
 #include "comm/failures/heartbeats.hpp"
 #include "comm/mpi/socket.hpp"
@@ -13,25 +15,43 @@ class TcpConnection final : public HostConnection {
  public:
   /** `socket` is connected, and kept alive; so is `host_line`, which ends with the last process of
    * the other end's host. Without one, nothing is known of those. */
-  explicit TcpConnection(Socket socket, Socket host_line = {})
+  explicit TcpConnection(std::shared_ptr<const Socket> socket,
+                         std::shared_ptr<const Socket> host_line = nullptr)
       : socket_(std::move(socket)), host_line_(std::move(host_line)) {}
 
   News receive() override;
-  void ping() noexcept override;
   void say_goodbye() noexcept override;
   void tell(const FailureReport& failure) noexcept override;
-  bool all_acknowledged() const override;
   bool all_have_ended() const override;
-  std::chrono::milliseconds silence() const override;
 
  private:
   enum class Signal : std::uint8_t { ping, failure, goodbye };
+  friend class TcpLine;
   /** Takes what has come; whether the connection goes on. */
   bool take(News& news);
 
-  Socket socket_;
-  Socket host_line_;  // nothing travels over it
+  std::shared_ptr<const Socket> socket_;
+  std::shared_ptr<const Socket> host_line_;
   const pid_t process_ = ::getpid();
+};
+
+/** Likewise. Other processes may hold the same socket, and send over it as well. */
+class TcpLine final : public HostLine {
+ public:
+  /** Who reads what comes: nobody, or a TcpConnection over the same socket. */
+  enum class Reader : std::uint8_t { none, connection };
+  TcpLine(std::shared_ptr<const Socket> socket, Reader reader)
+      : socket_(std::move(socket)), reader_(reader) {}
+
+  bool ping() noexcept override;
+  bool has_answered() const override;
+  std::chrono::milliseconds silence() const override;
+  bool has_ended() const override { return state_of(*socket_).ended; }
+
+ private:
+  std::shared_ptr<const Socket> socket_;
+  Reader reader_;
+  std::uint64_t acknowledged_ = 0;  // before the last ping()
 };
 
 }  // namespace tutti::mpi

@@ -27,6 +27,7 @@ Network::Time Network::send(int from, int to, std::int64_t bytes, std::uint64_t 
   Link& link = links_[static_cast<std::size_t>(from)];
   const Time start = std::max(now, link.out_free);
   link.out_free = start + time_of(link, bytes);
+  link.longest_queue = std::max(link.longest_queue, link.out_free - now);
   Time head = start + model_.latency;
   if (model_.jitter.count() > 0) {
     head += Duration(
@@ -54,6 +55,7 @@ void Network::reach(Transfer* transfer) {
   Link& link = links_[static_cast<std::size_t>(transfer->to)];
   const Time start = std::max(scheduler_.now(), link.in_free);
   link.in_free = start + time_of(link, transfer->bytes);
+  link.longest_queue = std::max(link.longest_queue, link.in_free - scheduler_.now());
   const Time there = std::max(link.in_free, transfer->left + model_.latency);
   scheduler_.at(there, [this, transfer] {
     const std::function<void()> arrived = std::move(transfer->arrived);

@@ -48,6 +48,11 @@ class Network {
   /** Nothing passes between two hosts, until heal(). */
   void cut(int one, int other);
   void heal(int one, int other);
+  /** The longest time that a message to or from a host, and what was before it, took on its link.
+   */
+  Duration longest_queue(int host) const {
+    return links_[static_cast<std::size_t>(host)].longest_queue;
+  }
   /** Since when nothing passes from one host to another. */
   std::optional<Time> cut_since(int one, int other) const;
 
@@ -56,6 +61,7 @@ class Network {
     double nanoseconds_per_byte;
     Time out_free{};
     Time in_free{};
+    Duration longest_queue{};
   };
   struct Transfer {
     int from;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <utility>
 
 #include "comm/simulation/wire.hpp"
 
@@ -122,6 +123,12 @@ void Process::wait(Scheduler::Duration longest) {
   if (unread_ > 0) longest = std::min<Scheduler::Duration>(longest, kUnread);
   cluster_.scheduler_.sleep_until_woken(longest);
   if (killed_) throw Killed();
+  if (std::exchange(interrupted_, false)) throw Interrupted();
+}
+
+void Process::interrupt() {
+  interrupted_ = true;
+  wake({});
 }
 
 // --- Connections --------------------------------------------------------------------------------
@@ -138,11 +145,10 @@ class Cluster::Connection final : public HostConnection {
   News receive() override {
     End& end = own_end();
     News news = std::exchange(end.news, {end.news.state, false, std::nullopt});
-    const bool silent = silence() > kUntilTimeout;
+    const bool silent = cluster_.silence(process_.host(), peer_) > kUntilTimeout;
     if (news.state == News::State::open && silent) news.state = News::State::timed_out;
     return news;
   }
-  void ping() noexcept override { own_end().last_sent = cluster_.scheduler_.now(); }
   void say_goodbye() noexcept override {
     send(1, [](End& end) { end.news.goodbye = true; });
     close();
@@ -151,41 +157,60 @@ class Cluster::Connection final : public HostConnection {
     const auto copy = std::make_shared<const FailureReport>(failure);
     send(1 + sizeof failure, [copy](End& end) { end.news.failure = *copy; });
   }
-  bool all_acknowledged() const override {
-    const auto cut = cut_since();
-    return !cut || own_end().last_sent < *cut;
-  }
   bool all_have_ended() const override {
     const std::vector<int>& ranks = cluster_.layout().ranks_of(peer_);
     return std::all_of(ranks.begin(), ranks.end(),
                        [&](int rank) { return cluster_.process(rank).is_killed(); });
   }
-  std::chrono::milliseconds silence() const override {
-    const auto cut = cut_since();
-    if (!cut) return {};
-    return std::chrono::duration_cast<std::chrono::milliseconds>(cluster_.scheduler_.now() - *cut);
-  }
 
  private:
   End& own_end() const { return cluster_.end_of(process_.host(), peer_); }
-  std::optional<Scheduler::Time> cut_since() const {
-    return cluster_.network_.cut_since(process_.host(), peer_);
-  }
   void send(std::int64_t bytes, std::function<void(End&)> what) const {
     if (process_.is_killed()) return;
-    own_end().last_sent = cluster_.scheduler_.now();
     ++cluster_.traffic_.control_messages;
     cluster_.tell_peer(process_.host(), peer_, bytes, std::move(what));
   }
   void close() const {
     if (process_.is_killed() || std::exchange(own_end().closed, true)) return;
-    cluster_.tell_peer(process_.host(), peer_, 1,
-                       [](End& end) { end.news.state = News::State::ended; });
+    cluster_.end_connection(process_.host(), peer_);
   }
 
   Cluster& cluster_;
   const Process& process_;
   int peer_;
+};
+
+/** One rank's hold of it. */
+class Cluster::Line final : public HostLine {
+ public:
+  Line(Cluster& cluster, int host, int peer) : cluster_(cluster), host_(host), peer_(peer) {
+    ++cluster_.end_of(host_, peer_).holders;
+  }
+  Line(const Line&) = delete;
+  Line& operator=(const Line&) = delete;
+  ~Line() override {
+    const bool was_last = --cluster_.end_of(host_, peer_).holders == 0;
+    if (was_last && !cluster_.share_leaders_connection()) cluster_.end_line(host_, peer_);
+  }
+
+  bool ping() noexcept override {
+    pinged_ = cluster_.scheduler_.now();
+    return !has_ended();
+  }
+  bool has_answered() const override {
+    const auto cut = cluster_.network_.cut_since(host_, peer_);
+    return has_ended() || !cut || pinged_ < *cut;
+  }
+  std::chrono::milliseconds silence() const override {
+    return has_ended() ? std::chrono::milliseconds(0) : cluster_.silence(host_, peer_);
+  }
+  bool has_ended() const override { return cluster_.end_of(host_, peer_).line_ended; }
+
+ private:
+  Cluster& cluster_;
+  int host_;
+  int peer_;
+  Scheduler::Time pinged_{};
 };
 
 // --- The cluster --------------------------------------------------------------------------------
@@ -212,12 +237,35 @@ void Cluster::start(const std::function<void(Process&)>& body) {
   }
 }
 
-std::unique_ptr<Heartbeats> Cluster::connect(Process& leader) {
+std::unique_ptr<Heartbeats> Cluster::connect(Process& process) {
+  const int host = process.host();
   std::vector<Heartbeats::Connection> connections;
-  for (const int peer : connected_hosts(leader.host(), layout_.host_count())) {
-    connections.push_back({peer, std::make_unique<Connection>(*this, leader, peer)});
+  std::vector<Heartbeats::Line> lines;
+  for (const int peer : connected_hosts(host, layout_.host_count())) {
+    lines.push_back({peer, std::make_unique<Line>(*this, host, peer)});
+    if (layout_.local_rank_of(process.rank()) != 0) continue;
+    connections.push_back({peer, std::make_unique<Connection>(*this, process, peer)});
   }
-  return std::make_unique<Heartbeats>(layout_, leader.host(), std::move(connections), scheduler_);
+  return std::make_unique<Heartbeats>(layout_, host, std::move(connections), std::move(lines),
+                                      scheduler_);
+}
+
+std::chrono::milliseconds Cluster::silence(int host, int peer) const {
+  const auto cut = network_.cut_since(host, peer);
+  if (!cut) return {};
+  return std::chrono::duration_cast<std::chrono::milliseconds>(scheduler_.now() - *cut);
+}
+
+void Cluster::end_connection(int host, int peer) {
+  tell_peer(host, peer, 1, [line_too = share_leaders_connection()](End& end) {
+    end.news.state = HostConnection::News::State::ended;
+    end.line_ended = end.line_ended || line_too;
+  });
+}
+
+void Cluster::end_line(int host, int peer) {
+  network_.send(host, peer, 1, lane_of(host, peer, 0x4001),
+                [this, host, peer] { end_of(peer, host).line_ended = true; });
 }
 
 void Cluster::tell_peer(int host, int peer, std::int64_t bytes, std::function<void(End&)> what) {
@@ -229,7 +277,7 @@ void Cluster::tell_peer(int host, int peer, std::int64_t bytes, std::function<vo
 }
 
 /** What it has posted does not leave any more. */
-void Cluster::silence(int rank) {
+void Cluster::mute(int rank) {
   Process& lost = process(rank);
   lost.killed_ = true;
   for (const auto& [context, wire] : lost.wires_) wire->drop_all();
@@ -242,11 +290,10 @@ void Cluster::silence(int rank) {
 void Cluster::kill(int rank) {
   if (process(rank).killed_) return;
   const int host = layout_.host_of(rank);
-  silence(rank);
+  mute(rank);
   if (layout_.local_rank_of(rank) != 0) return;
   for (const int peer : connected_hosts(host, layout_.host_count())) {
-    if (std::exchange(end_of(host, peer).closed, true)) continue;
-    tell_peer(host, peer, 1, [](End& end) { end.news.state = HostConnection::News::State::ended; });
+    if (!std::exchange(end_of(host, peer).closed, true)) end_connection(host, peer);
   }
 }
 
@@ -255,7 +302,7 @@ void Cluster::continue_process(int rank) { scheduler_.continue_task(*process(ran
 
 void Cluster::crash(int host) {
   cut_off(host);
-  for (const int rank : layout_.ranks_of(host)) silence(rank);
+  for (const int rank : layout_.ranks_of(host)) mute(rank);
 }
 
 void Cluster::cut_off(int host) {

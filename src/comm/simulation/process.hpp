@@ -28,6 +28,9 @@ struct Parcel;
 /** Thrown into the fiber of a process that was killed. */
 struct Killed {};
 
+/** Thrown out of a wait that somebody ended. */
+struct Interrupted {};
+
 /** One rank: a fiber, whom it waits for, and a session that all ranks share. */
 class Process final : public ControlNetwork {
  public:
@@ -42,8 +45,10 @@ class Process final : public ControlNetwork {
   /** Computes, and calls nothing meanwhile. Throws Killed. */
   void compute(Scheduler::Duration time);
   /** Until something comes, at most for `longest`; sooner if control messages wait to be handled.
-   * Throws Killed. */
+   * Throws Killed, or Interrupted. */
   void wait(Scheduler::Duration longest);
+  /** Ends the wait under way, or else the next one. */
+  void interrupt();
 
   int rank() const override { return rank_; }
   int size() const override;
@@ -80,6 +85,7 @@ class Process final : public ControlNetwork {
   Scheduler::Task* task_ = nullptr;
   bool failed_ = false;
   bool killed_ = false;
+  bool interrupted_ = false;
 };
 
 /** What was sent so far, in all. */
@@ -102,6 +108,7 @@ class Cluster {
 
   Scheduler& scheduler() { return scheduler_; }
   Network& network() { return network_; }
+  const Network& network() const { return network_; }
   const Layout& layout() const { return layout_; }
   int size() const { return layout_.rank_count(); }
   Process& process(int rank) { return *processes_[static_cast<std::size_t>(rank)]; }
@@ -114,8 +121,8 @@ class Cluster {
 
   /** Each process runs `body`, which ends when it throws Killed. */
   void start(const std::function<void(Process&)>& body);
-  /** The connections of the leader of a host, as connect_hosts() makes them. */
-  std::unique_ptr<Heartbeats> connect(Process& leader);
+  /** A process's connections to other hosts, as connect_hosts() makes them. */
+  std::unique_ptr<Heartbeats> connect(Process& process);
 
   /** Ends a process; its kernel tells those at the other ends of its connections. */
   void kill(int rank);
@@ -131,17 +138,25 @@ class Cluster {
   friend class Process;
   friend class SimulatedWire;
   class Connection;
-  /** What has come to one end of a connection. */
+  class Line;
+  /** What has come to one end of the connections of two hosts. */
   struct End {
     HostConnection::News news;
-    Scheduler::Time last_sent{};
     bool closed = false;
+    int holders = 0;  ///< of the line, here
+    bool line_ended = false;
   };
 
   End& end_of(int host, int peer) { return ends_[{host, peer}]; }
   /** From `host` to the end that `peer` has. */
   void tell_peer(int host, int peer, std::int64_t bytes, std::function<void(End&)> what);
-  void silence(int rank);
+  /** Whether the lines are the leaders' connections: hosts have one rank each. */
+  bool share_leaders_connection() const { return layout_.largest_host() == 1; }
+  void end_connection(int host, int peer);
+  void end_line(int host, int peer);
+  /** Since a host was last heard of. */
+  std::chrono::milliseconds silence(int host, int peer) const;
+  void mute(int rank);
 
   Scheduler scheduler_;
   Network network_;

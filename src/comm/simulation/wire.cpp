@@ -3,11 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <numeric>
 #include <string>
 
-#include "base/log.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::simulation {
@@ -51,9 +49,7 @@ SimulatedWire::~SimulatedWire() {
 }
 
 void SimulatedWire::connect() {
-  const Layout& layout = process_.cluster().layout();
-  const bool leads = layout.local_rank_of(rank()) == 0;
-  watch_.set_hosts(layout, leads ? process_.cluster().connect(process_) : nullptr);
+  watch_.set_hosts(process_.cluster().layout(), process_.cluster().connect(process_));
 }
 
 void SimulatedWire::leave() {
@@ -203,12 +199,8 @@ void SimulatedWire::abandon(std::span<Posted> /*receives*/,
                             std::span<const std::shared_ptr<const void>> /*kept*/) noexcept {
   process_.fail();
   abandoned_ = true;
-  queues_.clear();
-  try {
-    load_all();
-  } catch (const std::exception& error) {
-    log(LogLevel::warn, error.what());
-  }
+  // MPI may send on what has not left, and must not: nobody may call it any more.
+  drop_all();
 }
 
 // --- Waiting ------------------------------------------------------------------------------------
