@@ -13,6 +13,7 @@ from torch_group import (  # noqa: F401 - ranks is a fixture
     torch,
     trained_alone,
 )
+from tutti.torch import hooks
 
 
 def train_ddp(rank, ranks, heads_of):
@@ -49,14 +50,16 @@ def test_ddp_may_be_compiled(ranks):
     ranks(train_compiled, 2)
 
 
-def train_complex(rank, ranks):
-    """Beside a real parameter."""
+def train_complex(rank, ranks, mode):
+    """Beside a real parameter; with the hook of a mode, or without."""
     net = torch.nn.Linear(8, 3, dtype=torch.complex64)
     net.scale = torch.nn.Parameter(torch.ones(3))
     with torch.no_grad():
         net.weight.fill_(1 + 2j)
     ddp = torch.nn.parallel.DistributedDataParallel(net)
     ddp.module.forward = lambda x: torch.nn.functional.linear(x, net.weight, net.bias) * net.scale
+    if mode is not None:
+        ddp.register_comm_hook(hooks.State(ddp, mode), hooks.hook)
     (ddp(torch.full((1, 8), 1j * (rank + 1))) * (1 + 1j)).real.sum().backward()
     mean = (ranks + 1) / 2
     assert net.weight.grad.tolist() == [[mean * (-1 - 1j)] * 8] * 3
@@ -64,8 +67,9 @@ def train_complex(rank, ranks):
 
 
 @pytest.mark.skipif(VERSION < (2, 12), reason="DistributedDataParallel had no complex buckets")
-def test_ddp_takes_complex_parameters(ranks):
-    ranks(train_complex, 2)
+@pytest.mark.parametrize("mode", [None, "fp32", "bf16"])
+def test_ddp_takes_complex_parameters(ranks, mode):
+    ranks(train_complex, 2, mode)
 
 
 def train_compressed(rank, ranks):

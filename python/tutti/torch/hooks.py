@@ -45,7 +45,8 @@ class State:
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         self._averages = Averages(
             self._group.communicator,
-            {name: parameter.numel() for name, parameter in parameters.items()}, mode, options)
+            {name: parameter.numel() * (2 if parameter.is_complex() else 1)  # its parts travel
+             for name, parameter in parameters.items()}, mode, options)
         if self._averages.keeps and ddp.find_unused_parameters:
             raise InvalidArgument(f"mode is {mode!r}, but ddp has find_unused_parameters=True, with "
                                   "which it loses what a sparse mode sends later: use "
