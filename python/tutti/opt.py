@@ -3,34 +3,12 @@ ranks."""
 
 from __future__ import annotations
 
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Tuple,
-    cast,
-)
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, cast
 
 from tutti import _core, _identity, _torch, _torch_rows  # _identity refuses another package's __init__.py
 from tutti import _torch_optimizer as _face
-from tutti._core import (
-    SGD,
-    Adagrad,
-    Adam,
-    AdamW,
-    Bucket,
-    Communicator,
-    Event,
-    NcclIdHolder,
-    Optimizer,
-    Site,
-    Stream,
-)
+from tutti._core import (SGD, Adagrad, Adam, AdamW, Bucket, Communicator, Event, NcclIdHolder,
+                         Optimizer, Site, Stream)
 from tutti._losses import backward_of, is_array, name_of
 from tutti._torch_parameters import TorchParameters, is_tensor
 from tutti._types import Array, Emit, State
@@ -103,13 +81,13 @@ class DistOpt(_core.DistOpt):
 
     All methods are collective unless they say otherwise: all ranks call them in the same order.
     Parameters are float32 in CPU memory, or all on one GPU; PyTorch's may also lie in another order
-    (channels_last) and be bfloat16 or float16, of which float32 copies are trained. What stands for `loss` is an iterable
-    of (param, grad), usually a generator: it is consumed as it yields, and gradients travel in
-    buckets while later ones are still being computed. No parameter is written before it is
-    exhausted. On a GPU a gradient is kept until the step has ended; unless it was made on the GPU's
-    default stream, its memory is to be left alone until then. A PyTorch loss (a scalar tensor that
-    requires grad) is one, too: gradients go out as loss.backward() makes them, and .grad of its
-    parameters starts from nothing, or from what accumulate() has kept.
+    (channels_last) and be bfloat16 or float16, of which float32 copies are trained. What stands for
+    `loss` is an iterable of (param, grad), usually a generator: it is consumed as it yields, and
+    gradients travel in buckets while later ones are still being computed. No parameter is written
+    before it is exhausted. On a GPU a gradient is kept until the step has ended; unless it was made on
+    the GPU's default stream, its memory is to be left alone until then. A PyTorch loss (a scalar
+    tensor that requires grad) is one, too: gradients go out as loss.backward() makes them, and .grad of
+    its parameters starts from nothing, or from what accumulate() has kept.
 
     The first pass lays out the buckets and fixes the order; every later pass yields the same
     parameters in the same order, which a PyTorch loss keeps by itself. An exception inside a pass
@@ -237,6 +215,8 @@ class DistOpt(_core.DistOpt):
         same on all ranks.
         """
         wanted = "an iterable of arrays, or of pairs (name, array), or a model of PyTorch"
+        if is_array(sparse):  # of which the rows would be taken for parameters
+            raise TypeError(f"sparse is a {name_of(sparse)}, but must be an iterable of parameters")
         explicit = list(sparse)
         tables = {id(one) for one in explicit}
         if callable(getattr(parameters, "named_parameters", None)):
@@ -390,8 +370,8 @@ class DistOpt(_core.DistOpt):
 
     @property
     def param_groups(self) -> List[Dict[str, Any]]:
-        """One dict of the options, as PyTorch's optimisers have it. A new "lr" takes effect with the
-        next step; the others cannot change."""
+        """One dict of the options, as PyTorch's optimisers have it. A new "lr", "betas", or "momentum"
+        that is and was not 0, takes effect with the next step; the others cannot change."""
         self._group.refresh()
         return [self._group]
 

@@ -212,6 +212,8 @@ def test_what_is_no_table_is_refused(comm):
     model = Model()
     with pytest.raises(tutti.InvalidArgument, match="sparse has #1, which is not among"):
         dist.register_parameters(model, sparse=[model.table.weight, torch.ones(3)])
+    with pytest.raises(TypeError, match="sparse is a .*Parameter, but must be an iterable"):
+        dist.register_parameters(model, sparse=model.table.weight)
     conv = torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last)
     for bad in (torch.tensor(1.0), conv):
         with pytest.raises(tutti.InvalidArgument, match="parameter #0 is in sparse, but is no table"):
