@@ -59,8 +59,8 @@ struct CommOptions {
  * be.
  *
  * The order in which contributions are added depends only on the layout (which ranks share a
- * host), the count and the dtype: rank order inside a host, then the hosts in the order of their
- * lowest rank, or in a scan rank order throughout. All ranks and runs get the same bits from it.
+ * host), the count and the dtype: rank order inside a host, then the hosts by their lowest rank
+ * (more than 32: see docs/design.md), in a scan rank order. All ranks and runs get the same bits.
  *
  * Errors: InvalidArgument before anything is sent; PeerLost and MismatchError (error.hpp), after
  * which every call throws CommunicationError. The arguments of a call that ended in PeerLost

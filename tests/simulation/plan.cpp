@@ -30,6 +30,10 @@ class Draws {
 
 constexpr std::array<DType, 6> kTypes{DType::f32,  DType::f64, DType::f16,
                                       DType::bf16, DType::i64, DType::u8};
+/** More ranks than these exchange long messages of these kinds in groups. */
+constexpr int kMostDirect = 32;
+constexpr std::array<StepKind, 3> kGrouped{StepKind::all_reduce, StepKind::reduce,
+                                           StepKind::broadcast};
 constexpr std::array<std::string_view, kStepKinds> kStepNames{
     "agree",     "all_gather", "all_gather_v",     "all_to_all_v",
     "broadcast", "all_reduce", "reduce_scatter_v", "reduce"};
@@ -48,6 +52,10 @@ Step draw_step(Draws& draws, int ranks) {
   step.root = draws.one_of(ranks);
   step.late = draws.one_of(ranks);
   step.late_by = microseconds(draws.once_in(3) ? draws.size(20) : 0);
+  if (ranks > kMostDirect && draws.once_in(2)) {  // what they do in groups
+    step.kind = kGrouped[static_cast<std::size_t>(draws.one_of(std::ssize(kGrouped)))];
+    step.count = draws.size(19);
+  }
   return step;
 }
 

@@ -3,8 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
 #include <utility>
+
+#include "comm/hosts/pipeline.hpp"
 
 namespace tutti {
 namespace {
@@ -17,15 +18,14 @@ constexpr std::int64_t kUnderWay = Wire::kUnderWay;
 /** Windows of a shard in a segment: what a host adds up before the first bytes travel, and hands
  * out after the last have come, is little, and the ranks of a host do not meet too often. */
 constexpr std::int64_t kSegmentWindows = 4;
-constexpr std::int64_t kMostScratch = 32 * kKiB * kKiB;
 
 /** Windows of the same size for all dtypes: whole elements, whole cache lines. */
 constexpr std::int64_t window_for(int members) {
-  const std::int64_t fair =
-      kMostScratch / (kUnderWay * members) / HostGroup::kCacheLine * HostGroup::kCacheLine;
+  const std::int64_t fair = HostGroup::kMostScratch / (kUnderWay * members) /
+                            HostGroup::kCacheLine * HostGroup::kCacheLine;
   return std::clamp(fair, kSmallestWindow, kLargestWindow);
 }
-static_assert(kUnderWay * 4096 * window_for(4096) <= kMostScratch);
+static_assert(kUnderWay * 4096 * window_for(4096) <= HostGroup::kMostScratch);
 
 }  // namespace
 
@@ -72,41 +72,6 @@ RecycledVector<std::int64_t> HostGroup::even_offsets(std::int64_t bytes, int wit
   return offsets;
 }
 
-/**
- * Runs two exchanges of `windows` windows each, of which the second sends on what the first has
- * brought: first(batch, w) posts, between(w) runs when that is done, second(batch, w) posts after
- * it, and ended(w) runs when the second has. kUnderWay batches are under way at any time, so the
- * wire has work while between() runs.
- */
-template <class First, class Between, class Second, class Ended>
-void HostGroup::pipeline(std::int64_t windows, const First& first, const Between& between,
-                         const Second& second, const Ended& ended) {
-  std::deque<Batch, RecyclingAllocator<Batch>> under_way;
-  for (std::int64_t step = 0; step < windows + kUnderWay; ++step) {
-    auto& batch = under_way.emplace_back(wire_, Wire::Traffic::collective);
-    if (step < windows) first(batch, step);
-    if (step >= kUnderWay) second(batch, step - kUnderWay);
-    const std::int64_t oldest = step + 1 - kUnderWay;
-    if (oldest < 0) continue;
-    under_way.front().wait();
-    under_way.pop_front();
-    if (oldest < windows) between(oldest);
-    if (oldest >= kUnderWay) ended(oldest - kUnderWay);
-  }
-  const std::int64_t left = std::ssize(under_way);
-  for (std::int64_t number = windows - left; !under_way.empty(); ++number) {
-    under_way.front().wait();
-    under_way.pop_front();
-    if (number >= 0) ended(number);
-  }
-}
-
-template <class First, class Second>
-void HostGroup::pipeline(std::int64_t windows, const First& first, const Second& second) {
-  const auto nothing = [](std::int64_t) {};
-  pipeline(windows, first, nothing, second, nothing);
-}
-
 /** own = the combination of all members' contributions; those of the others lie `stride` bytes
  * apart. */
 void HostGroup::combine_here(std::byte* own, const std::byte* others, std::int64_t stride,
@@ -149,14 +114,15 @@ void HostGroup::reduce_shards(const Part& part, std::int64_t windows, std::int64
       if (gets(target)) send(batch, part(position_, number), target);
     }
   };
-  pipeline(windows, contribute, add, spread, after);
+  run_pipeline(wire_, windows, kUnderWay, PipelineStep{contribute, add},
+               PipelineStep{spread, after});
 }
 
 void HostGroup::reduce_shards(const Shards& shards, DType dtype, const cpu::Combine& combine,
                               int receivers) {
   const auto part = [&](int owner, std::int64_t number) { return shards.part(owner, number); };
-  const auto nothing = [](std::int64_t) {};
-  reduce_shards(part, shards.windows(), shards.window, dtype, combine, receivers, nothing, nothing);
+  reduce_shards(part, shards.windows(), shards.window, dtype, combine, receivers, kNothing,
+                kNothing);
 }
 
 // --- Reductions ---------------------------------------------------------------------------------
@@ -177,8 +143,12 @@ void HostGroup::reduce_whole(std::byte* data, std::int64_t bytes, DType dtype,
   combine_here(data, received, bytes, bytes, dtype, combine);
 }
 
-Segments HostGroup::segments_of(std::int64_t bytes) const {
+Segments HostGroup::direct_segments(std::int64_t bytes) const {
   return {bytes, size(), window_for(size()), kSegmentWindows, kCacheLine};
+}
+
+Segments HostGroup::segments_of(std::int64_t bytes) const {
+  return stand_in_groups() ? grouped_segments(bytes, size()) : direct_segments(bytes);
 }
 
 std::int64_t HostGroup::first_segment(std::int64_t count, DType dtype) const {
@@ -186,18 +156,16 @@ std::int64_t HostGroup::first_segment(std::int64_t count, DType dtype) const {
 }
 
 void HostGroup::accompany(std::int64_t count, DType dtype, const Around& around) const {
-  // By when the results of a segment are there, so many have been made ready after it: see
-  // pipeline().
-  constexpr std::int64_t kAhead = 1 + (2 * kUnderWay - 2) / kSegmentWindows;
   const std::int64_t width = size_of(dtype);
   const Segments segments = segments_of(count * width);
-  const auto call = [&](const Around::Action& action, std::int64_t segment) {
-    const std::int64_t begin = segments.begin(segment) / width;
-    action(begin, segments.begin(segment + 1) / width - begin);
-  };
-  for (std::int64_t segment = 0; segment < segments.count() + kAhead; ++segment) {
-    if (segment < segments.count()) call(around.before, segment);
-    if (segment >= kAhead) call(around.after, segment - kAhead);
+  // By when the results of a segment are there, so many have been made ready after it.
+  constexpr std::int64_t kDirect = posted_after(2, kUnderWay);
+  constexpr std::int64_t kGrouped = posted_after(4, kGroupedUnderWay);
+  const std::int64_t ahead = 1 + segments.segment_of((stand_in_groups() ? kGrouped : kDirect) - 1);
+  const SegmentCalls calls{segments, around, width};
+  for (std::int64_t segment = 0; segment < segments.count() + ahead; ++segment) {
+    if (segment < segments.count()) calls.call(around.before, segment);
+    if (segment >= ahead) calls.call(around.after, segment - ahead);
   }
 }
 
@@ -211,19 +179,29 @@ void HostGroup::all_reduce(void* data, std::int64_t count, DType dtype, const cp
     return around.after(0, count);
   }
   const Segments segments = segments_of(count * width);
-  const auto call = [&](const Around::Action& action, std::int64_t window) {
-    const std::int64_t segment = segments.segment_of(window);
-    const std::int64_t from = segments.begin(segment) / width;
-    action(from, segments.begin(segment + 1) / width - from);
-  };
-  const auto before = [&](std::int64_t window) {
-    if (segments.is_first(window)) call(around.before, window);
-  };
-  const auto after = [&](std::int64_t window) {
-    if (segments.is_last(window)) call(around.after, window);
-  };
+  const SegmentCalls calls{segments, around, width};
+  if (stand_in_groups()) {
+    reduce_grouped(begin, segments, dtype, combine, kEverybody, calls);
+  } else {
+    reduce_segments(begin, segments, dtype, combine, calls);
+  }
+}
+
+void HostGroup::all_reduce_in_order(void* data, std::int64_t count, DType dtype,
+                                    const cpu::Combine& combine) {
+  auto* const begin = static_cast<std::byte*>(data);
+  const std::int64_t width = size_of(dtype);
+  if (goes_whole(count * width)) return reduce_whole(begin, count * width, dtype, combine);
+  const Segments segments = direct_segments(count * width);
+  reduce_segments(begin, segments, dtype, combine, {segments, {}, width});
+}
+
+void HostGroup::reduce_segments(std::byte* data, const Segments& segments, DType dtype,
+                                const cpu::Combine& combine, const SegmentCalls& calls) {
+  const auto before = [&](std::int64_t window) { calls.before(window); };
+  const auto after = [&](std::int64_t window) { calls.after(window); };
   const auto part = [&](int owner, std::int64_t window) {
-    return segments.part(begin, owner, window);
+    return segments.part(data, owner, window);
   };
   reduce_shards(part, segments.windows(), segments.window(), dtype, combine, kEverybody, before,
                 after);
@@ -240,6 +218,11 @@ void HostGroup::reduce(void* data, std::int64_t count, DType dtype, const cpu::C
                        int root) {
   Shards shards{static_cast<std::byte*>(data), {}, window_for(size())};
   const std::int64_t bytes = count * size_of(dtype);
+  if (!goes_whole(bytes) && stand_in_groups()) {
+    const Segments segments = segments_of(bytes);
+    return reduce_grouped(shards.data, segments, dtype, combine, root,
+                          {segments, {}, size_of(dtype)});
+  }
   if (!goes_whole(bytes) && size() > 2) {
     shards.offsets = even_offsets(bytes, kNobody);
     return reduce_shards(shards, dtype, combine, root);
@@ -265,7 +248,7 @@ void HostGroup::all_gather_v(std::byte* data, std::span<const std::int64_t> offs
   for (std::size_t i = 1; i < offsets.size(); ++i) {
     longest = std::max(longest, offsets[i] - offsets[i - 1]);
   }
-  if (size() > kMostDirect && longest <= kSmall) return gather_doubling(data, offsets);
+  if (stand_in_groups() && longest <= kSmall) return gather_doubling(data, offsets);
   const Shards shards{data, {offsets.begin(), offsets.end()}, window_for(size())};
   const auto exchange = [&](Batch& batch, std::int64_t number) {
     for (int distance = 1; distance < size(); ++distance) {
@@ -274,7 +257,7 @@ void HostGroup::all_gather_v(std::byte* data, std::span<const std::int64_t> offs
       send(batch, shards.part(position_, number), peer(distance));
     }
   };
-  pipeline(shards.windows(), exchange, [](auto&, std::int64_t) {});
+  run_pipeline(wire_, shards.windows(), kUnderWay, PipelineStep{exchange, kNothing});
 }
 
 /** What has come by then are the blocks from this member's on, round the end: so what a member
@@ -316,7 +299,8 @@ void HostGroup::all_to_all_v(std::byte* in, std::span<const std::int64_t> in_off
       send(batch, leaving.part(peer(distance), number), peer(distance));
     }
   };
-  pipeline(std::max(leaving.windows(), arriving.windows()), exchange, [](auto&, std::int64_t) {});
+  run_pipeline(wire_, std::max(leaving.windows(), arriving.windows()), kUnderWay,
+               PipelineStep{exchange, kNothing});
 }
 
 /**
@@ -333,6 +317,7 @@ void HostGroup::broadcast(std::byte* data, std::int64_t bytes, int root) {
     }
     return batch.wait();
   }
+  if (stand_in_groups()) return broadcast_grouped(data, bytes, root);
   const Shards shards{data, even_offsets(bytes, root), window_for(size())};
   const auto scatter = [&](Batch& batch, std::int64_t number) {
     if (position_ != root) return recv(batch, shards.part(position_, number), root);
@@ -349,7 +334,8 @@ void HostGroup::broadcast(std::byte* data, std::int64_t bytes, int root) {
       if (target != root) send(batch, shards.part(position_, number), target);
     }
   };
-  pipeline(shards.windows(), scatter, pass_on);
+  run_pipeline(wire_, shards.windows(), kUnderWay, PipelineStep{scatter, kNothing},
+               PipelineStep{pass_on, kNothing});
 }
 
 }  // namespace tutti

@@ -27,10 +27,21 @@ namespace tutti {
  * Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
  * Shards travel in windows, so that adding, sending and receiving overlap and temporary memory
  * stays small. Small messages go whole to everybody, who adds them all: one round, the same order.
+ *
+ * More than kMostDirect members stand in groups (grid.hpp) for an all_reduce, a reduce or a
+ * broadcast that does not go whole, so that messages stay long, and those few whom one talks to. A
+ * share of the data has a holder in each group, which adds the contributions of its group in the
+ * order of the members; the holders of a share add up these sums, each a cell of it, in the order
+ * of the groups. Results go back the same way: as many bytes a link as above, and one rounding, as
+ * sums of 16-bit types travel as floats between groups. Source: the 2D-Torus all-reduce of Mikami
+ * et al., "Massively Distributed SGD: ImageNet/ResNet-50 Training in a Flash", 2018; here members
+ * of a group, and holders of a share, exchange directly and not in rings.
  */
 class HostGroup {
  public:
   static constexpr std::int64_t kCacheLine = 64;  ///< in bytes
+  /** Of memory for what arrives, in bytes, with up to 4096 members. */
+  static constexpr std::int64_t kMostScratch = std::int64_t{32} * 1024 * 1024;
 
   /** `wire` outlives it. Only members make calls. */
   HostGroup(Wire& wire, std::vector<int> members);
@@ -100,6 +111,9 @@ class HostGroup {
   void all_reduce(void* data, std::int64_t count, DType dtype, const cpu::Combine& combine) {
     all_reduce(data, count, dtype, combine, {});
   }
+  /** The same, but in the order of the hosts however long it is, and however many they are. */
+  void all_reduce_in_order(void* data, std::int64_t count, DType dtype,
+                           const cpu::Combine& combine);
   /** By who is no member: makes the calls of `around` in the order in which members make them. */
   void accompany(std::int64_t count, DType dtype, const Around& around) const;
   /** The elements of the first of these calls. */
@@ -122,6 +136,8 @@ class HostGroup {
   static constexpr int kCentred = 8;
   /** A message to each of so many members takes less time than the steps that would save some. */
   static constexpr int kMostDirect = 32;
+  /** Windows under way between members that stand in groups: more messages than Wire::kUnderWay. */
+  static constexpr std::int64_t kGroupedUnderWay = 4;
 
   /** Goes before what a message of agree() carries. */
   struct Note {
@@ -143,6 +159,25 @@ class HostGroup {
     std::span<std::byte> part(int owner, std::int64_t number) const;
   };
 
+  /** Makes the calls of an Around when segments begin and end. */
+  struct SegmentCalls {
+    const Segments& segments;
+    const Around& around;
+    std::int64_t width;  ///< of an element, in bytes
+
+    void before(std::int64_t window) const {
+      if (segments.is_first(window)) call(around.before, segments.segment_of(window));
+    }
+    void after(std::int64_t window) const {
+      if (segments.is_last(window)) call(around.after, segments.segment_of(window));
+    }
+    void call(const Around::Action& action, std::int64_t segment) const {
+      const std::int64_t begin = segments.begin(segment) / width;
+      action(begin, segments.begin(segment + 1) / width - begin);
+    }
+  };
+
+  bool stand_in_groups() const { return size() > kMostDirect; }
   /** Whether a message is so short that everybody gets all of it at once. */
   bool goes_whole(std::int64_t bytes) const { return bytes * (size() - 1) <= kSmall; }
   int peer(int distance) const { return (position_ + distance) % size(); }
@@ -164,6 +199,8 @@ class HostGroup {
   void combine_here(std::byte* own, const std::byte* others, std::int64_t stride,
                     std::int64_t bytes, DType dtype, const cpu::Combine& combine);
   void reduce_whole(std::byte* data, std::int64_t bytes, DType dtype, const cpu::Combine& combine);
+  Segments direct_segments(std::int64_t bytes) const;
+  static Segments grouped_segments(std::int64_t bytes, int hosts);
   Segments segments_of(std::int64_t bytes) const;
   /** Those who own shards add them up; part(owner, number) is a window of one. Calls before(number)
    * ahead of a window's exchange, and after(number) when its results are there. */
@@ -172,11 +209,11 @@ class HostGroup {
                      const cpu::Combine& combine, int receivers, const Before& before,
                      const After& after);
   void reduce_shards(const Shards& shards, DType dtype, const cpu::Combine& combine, int receivers);
-  template <class First, class Between, class Second, class Ended>
-  void pipeline(std::int64_t windows, const First& first, const Between& between,
-                const Second& second, const Ended& ended);
-  template <class First, class Second>
-  void pipeline(std::int64_t windows, const First& first, const Second& second);
+  void reduce_segments(std::byte* data, const Segments& segments, DType dtype,
+                       const cpu::Combine& combine, const SegmentCalls& calls);
+  void reduce_grouped(std::byte* data, const Segments& segments, DType dtype,
+                      const cpu::Combine& combine, int receivers, const SegmentCalls& calls);
+  void broadcast_grouped(std::byte* data, std::int64_t bytes, int root);
 
   Wire& wire_;
   std::vector<int> members_;

@@ -260,7 +260,7 @@ void SparseLeader::reduce_dense(float* out, std::int64_t divisor) {
   PacketCursor own{std::span(packets)};
   sum_dense(std::span(&own, 1), out, 0, count_, 1);
   timed(0, [&] {  // as much is received as is sent
-    leaders_.all_reduce(out, count_, DType::f32, {ReduceKind::sum, 1.0, divisor});
+    leaders_.all_reduce_in_order(out, count_, DType::f32, {ReduceKind::sum, 1.0, divisor});
   });
 }
 

@@ -61,7 +61,8 @@ class SparseLeader {
   Scratch gather(PacketSizes& sizes);
   /** The sums of all ranges, each made by one leader, and their sizes. */
   Scratch split(PacketSizes& sizes);
-  /** Writes the host's sum to `out` and adds up with the other leaders'. */
+  /** Writes the host's sum to `out` and adds up with the other leaders', in the order of the hosts,
+   * however many they are, as packets are. */
   void reduce_dense(float* out, std::int64_t divisor);
 
  private:
