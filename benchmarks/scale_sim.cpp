@@ -261,6 +261,28 @@ Row all_reduce(const Options& options, std::int64_t bytes) {
   return row;
 }
 
+/** Of a long message, without its agreement. */
+Row one_way(const Options& options, std::string what, std::int64_t bytes,
+            void (*call)(HostGroup& group, std::span<float> data)) {
+  std::vector<float> data(static_cast<std::size_t>(bytes / 4));  // of all hosts: nobody looks at it
+  const double bound = options.latency_us + wire_us(options, static_cast<double>(bytes));
+  return Scene(options).play(std::move(what), bytes, bound,
+                             [&](HostGroup& group, SimulatedWire&) { call(group, data); });
+}
+
+Row broadcast(const Options& options, std::int64_t bytes) {
+  return one_way(options, "broadcast", bytes, [](HostGroup& group, std::span<float> data) {
+    group.broadcast(reinterpret_cast<std::byte*>(data.data()), std::ssize(data) * 4, 0);
+  });
+}
+
+Row reduce(const Options& options, std::int64_t bytes) {
+  return one_way(options, "reduce", bytes, [](HostGroup& group, std::span<float> data) {
+    group.reduce(data.data(), std::ssize(data), tutti::DType::f32,
+                 tutti::combine_of(tutti::Reduce::sum, group.size()), 0);
+  });
+}
+
 /** As the leaders do to connect the hosts: each sends `bytes` bytes to those it has connections to.
  */
 void exchange_with_connected(HostGroup& group, SimulatedWire& wire, std::size_t bytes) {
@@ -373,6 +395,10 @@ void run(const Options& options) {
   write(options, agreement(options), json);
   for (std::int64_t bytes = 8; bytes <= options.largest; bytes = bytes == 8 ? 1024 : bytes * 4) {
     write(options, all_reduce(options, bytes), json);
+  }
+  for (std::int64_t bytes = 1 << 18; bytes <= options.largest; bytes *= 16) {
+    write(options, broadcast(options, bytes), json);
+    write(options, reduce(options, bytes), json);
   }
   write(options, start_up(options), json);
   write(options, split(options), json);

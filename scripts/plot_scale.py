@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 """Draws what scale_sim predicts, beside the alpha-beta bound, as docs/scale.svg shows it.
 
-    for hosts in 4 16 64; do
-      scale_sim --hosts $hosts --largest 16777216 --json $hosts.jsonl
+    for hosts in 4 16 64 256; do
+      scale_sim --hosts $hosts --largest 67108864 --json $hosts.jsonl
     done
-    scale_sim --hosts 256 --largest 4096 --json 256.jsonl
-    scale_sim --hosts 1024 --largest 1024 --json 1024.jsonl
+    scale_sim --hosts 1024 --largest 268435456 --json 1024.jsonl
     scripts/plot_scale.py 4.jsonl 16.jsonl 64.jsonl 256.jsonl 1024.jsonl --out docs/scale.svg
 
 Wants matplotlib.
