@@ -264,6 +264,9 @@ void HostGroup::reduce_grouped(std::byte* data, const Segments& segments, DType 
 }
 
 void HostGroup::broadcast_grouped(std::byte* data, std::int64_t bytes, int root) {
+  // A window of each place together is long: with more of them under way, the last host would get
+  // the first when the root has sent the most of a message.
+  constexpr std::int64_t kDepth = 2;
   RecycledVector<int> others;  // the root only gives, and is in no group
   for (int member = 0; member < size(); ++member) {
     if (member != root) others.push_back(members_[static_cast<std::size_t>(member)]);
@@ -284,7 +287,7 @@ void HostGroup::broadcast_grouped(std::byte* data, std::int64_t bytes, int root)
              own.rank_of_holder(first_group(window), place, window));
       }
     };
-    return run_pipeline(wire_, segments.windows(), kGroupedUnderWay, PipelineStep{give, kNothing});
+    return run_pipeline(wire_, segments.windows(), kDepth, PipelineStep{give, kNothing});
   }
   const auto take = [&](Batch& batch, std::int64_t window) {
     const int place = own.place(window);
@@ -306,7 +309,7 @@ void HostGroup::broadcast_grouped(std::byte* data, std::int64_t bytes, int root)
   const auto spread = [&](Batch& batch, std::int64_t window) {
     own.spread(batch, window, [](int) { return true; });
   };
-  run_pipeline(wire_, segments.windows(), kGroupedUnderWay, PipelineStep{take, kNothing},
+  run_pipeline(wire_, segments.windows(), kDepth, PipelineStep{take, kNothing},
                PipelineStep{pass_on, kNothing}, PipelineStep{spread, kNothing});
 }
 
