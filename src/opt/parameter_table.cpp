@@ -49,14 +49,23 @@ std::string fault_of_rows(const Gradient& gradient, const Parameter& parameter) 
     return " has rows of " + std::to_string(width) + " elements, the parameter of " +
            std::to_string(parameter.row_elements);
   }
-  std::string fault = fault_of_rows(parameter.value, width);
-  if (fault.empty()) fault = fault_of_rows(gradient.values, width);
+  std::string fault = fault_of_rows(gradient.values, width);
   if (!fault.empty()) return fault;
+  if (parameter.value.count % width != 0) {
+    return " has rows of " + std::to_string(width) + " elements, the parameter " +
+           std::to_string(parameter.value.count) + " elements";
+  }
   const ConstView& rows = gradient.rows;
   if (rows.dtype != DType::i64 || rows.count != gradient.values.count / width) {
     return " has " + std::to_string(rows.count) + " indices of " +
            std::string(name_of(rows.dtype)) + ", but needs " +
            std::to_string(gradient.values.count / width) + " of i64";
+  }
+  if (rows.device.kind != DeviceKind::cpu) {
+    return " has indices on " + device_text(rows.device) + ", but rows are in memory of the CPU";
+  }
+  if (rows.count > 0 && rows.data == nullptr) {
+    return " has " + std::to_string(rows.count) + " indices at a null address";
   }
   const std::int64_t count = parameter.value.count / width;
   const std::span<const std::int64_t> indices(static_cast<const std::int64_t*>(rows.data),

@@ -104,7 +104,7 @@ void Reducer::take(std::size_t index, const Gradient& gradient) {
     }
   }
   taken_[index] = true;
-  while (all_taken_ < taken_.size() && taken_[all_taken_]) ++all_taken_;
+  while (all_taken_ < taken_.size() && (taken_[all_taken_] || is_apart(all_taken_))) ++all_taken_;
   if (!overlap_) return;
   while (exchange_.started() + 1 < buckets_.size() &&
          buckets_[exchange_.started()].last <= all_taken_) {
@@ -169,7 +169,7 @@ void Reducer::finish(Optimizer& optimizer) {
     optimizer.update(view(bucket).parameters);
   }
   if (!buckets_.empty()) statistics_.bytes_between += exchange_.bytes_between();
-  if (by_rows_) {
+  if (by_rows_ && !tables_.which().empty()) {
     sending_ = true;
     note_sent({tables_.finish(*compressor_, optimizer, statistics_), 0}, elements_);
   }

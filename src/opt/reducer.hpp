@@ -131,7 +131,7 @@ class Reducer {
   bool overlap_ = false;              // send buckets while gradients are still being made
   bool sending_ = false;
   std::vector<bool> taken_;
-  std::size_t all_taken_ = 0;  // parameters [0, all_taken_) are taken
+  std::size_t all_taken_ = 0;  // parameters [0, all_taken_) are taken, or tables apart
   std::int64_t sent_ = 0;      // elements of this step's packets
   std::vector<Piece> pieces_;  // of copy_parameters()
   StepStatistics statistics_;

@@ -8,11 +8,9 @@
 #include <limits>
 #include <memory>
 #include <random>
-#include <stdexcept>
-#include <string>
 #include <vector>
 
-#include "multirank/dist_opt_model.hpp"
+#include "multirank/dist_opt_table_model.hpp"
 #include "tutti/adagrad.hpp"
 #include "tutti/adam.hpp"
 
@@ -20,11 +18,6 @@ namespace tutti::test {
 namespace {
 
 class DistOptTables : public RankTest {};
-
-constexpr std::int64_t kWidth = 3;
-constexpr std::int64_t kRows = 40;
-constexpr std::size_t kTable = 1;  // of the parameters
-const std::vector<std::size_t> kSizes{50, kRows* kWidth, 7, 20};
 
 /** Rows of the table, with indices that are there several times. */
 struct Rows {
@@ -68,20 +61,12 @@ struct Step {
 
 const std::vector<Step> kSteps{{5}, {9}, {0}, {4, Has::nothing}, {30}, {6, Has::whole}, {7}, {3}};
 
-struct Model {
-  Values values{kSizes, 1.0F};
-  std::vector<Parameter> parameters(bool has_table) {
-    std::vector<Parameter> list = values.parameters();
-    if (has_table) list[kTable].row_elements = kWidth;
-    return list;
-  }
-};
-
 using Method = std::function<void(DistOpt&, const Backward&)>;
 
 /** One step of two models, which get the same gradients, one of them rows. */
 void step_both(Communicator& communicator, std::size_t number, const Step& step,
-               const Method& method, DistOpt& by_rows, Model& one, DistOpt& whole, Model& other) {
+               const Method& method, DistOpt& by_rows, TableModel& one, DistOpt& whole,
+               TableModel& other) {
   const auto rank = static_cast<std::size_t>(communicator.global_rank());
   std::mt19937 random(static_cast<std::uint32_t>(100 * number + rank));
   const Rows rows = rows_of(random, step.rows > rank ? step.rows - rank : 0);
@@ -91,7 +76,7 @@ void step_both(Communicator& communicator, std::size_t number, const Step& step,
   }
   const Has has = rank == 0 ? Has::rows : step.others;
   const std::vector<float> all = rows.whole();
-  const auto pass = [&](Model& model, bool may_have_rows) -> Backward {
+  const auto pass = [&](TableModel& model, bool may_have_rows) -> Backward {
     return [&, may_have_rows](const Emit& emit) {
       for (std::size_t i = kSizes.size(); i-- > 0;) {
         if (i != kTable) {
@@ -131,8 +116,8 @@ TEST_F(DistOptTables, TrainAsWholeGradientsDoWithEveryOptimizer) {
         [] { return std::make_shared<Descent>(); },
     };
     for (std::size_t kind = 0; kind < makers.size(); ++kind) {
-      Model one;
-      Model other;
+      TableModel one;
+      TableModel other;
       DistOpt by_rows = over(communicator, makers[kind](), options());
       DistOpt whole = over(communicator, makers[kind](), options());
       const std::vector<View> views = by_rows.register_parameters(one.parameters(true));
@@ -178,8 +163,8 @@ TEST_F(DistOptTables, TrainAsWholeGradientsDoInAnyOrderOfModes) {
     const std::vector<Method> modes = methods();
     std::mt19937 random(7);  // the same on all ranks
     for (const float momentum : {0.0F, 0.5F}) {
-      Model one;
-      Model other;
+      TableModel one;
+      TableModel other;
       const SgdOptions sgd{.lr = 1.0F, .momentum = momentum};
       DistOpt by_rows = over(communicator, std::make_shared<SGD>(sgd), options());
       DistOpt whole = over(communicator, std::make_shared<SGD>(sgd), options());
@@ -200,8 +185,8 @@ TEST_F(DistOptTables, TrainAsWholeGradientsDoIn16Bits) {
     for (const DType half : {DType::f16, DType::bf16}) {
       DistOptions in_half = options();
       in_half.half = half;
-      Model one;
-      Model other;
+      TableModel one;
+      TableModel other;
       DistOpt by_rows = over(communicator, in_half);
       DistOpt whole = over(communicator, in_half);
       by_rows.register_parameters(one.parameters(true));
@@ -229,31 +214,29 @@ TEST_F(DistOptTables, TrainAsWholeGradientsDoIn16Bits) {
 
 TEST_F(DistOptTables, CountRowsThatAreNotFiniteIn16Bits) {
   on_ranks([](Communicator& communicator) {
-    Values table({static_cast<std::size_t>(kRows * kWidth)}, 0.0F);
+    TableAlone table;
     DistOpt opt = over(communicator);
-    std::vector<Parameter> parameters = table.parameters();
-    parameters[0].row_elements = kWidth;
-    opt.register_parameters(parameters);
+    opt.register_parameters(table.parameters());
     const std::vector<std::int64_t> indices{4, 9};
     const float infinity = std::numeric_limits<float>::infinity();
     const std::vector<float> values{1, infinity, 2, 1000, 3, -1000};
     opt.backward_and_update_half(
         [&](const Emit& emit) {
-          emit(table.view(0), Gradient(std::span(indices), std::span(values), kWidth));
+          emit(table.view(), Gradient(std::span(indices), std::span(values), kWidth));
         },
         std::nullopt, true, 64.0F);
     EXPECT_EQ(opt.statistics().non_finite, 1);
-    EXPECT_NEAR(table.arrays[0][4 * kWidth], -1.0F, 0.01F);
-    EXPECT_EQ(table.arrays[0][4 * kWidth + 1], -infinity);
-    EXPECT_NEAR(table.arrays[0][9 * kWidth], -64.0F, 0.1F);
-    EXPECT_NEAR(table.arrays[0][9 * kWidth + 2], 64.0F, 0.1F);
+    EXPECT_NEAR(table.elements()[4 * kWidth], -1.0F, 0.01F);
+    EXPECT_EQ(table.elements()[4 * kWidth + 1], -infinity);
+    EXPECT_NEAR(table.elements()[9 * kWidth], -64.0F, 0.1F);
+    EXPECT_NEAR(table.elements()[9 * kWidth + 2], 64.0F, 0.1F);
   });
 }
 
 TEST_F(DistOptTables, AreFoundByTheFirstPass) {
   on_ranks([](Communicator& communicator) {
-    Model one;
-    Model other;
+    TableModel one;
+    TableModel other;
     DistOpt by_rows = over(communicator, options());
     DistOpt whole = over(communicator, options());
     for (std::size_t i = 0; i < 3; ++i) {
@@ -270,8 +253,8 @@ TEST_F(DistOptTables, AreFoundByTheFirstPass) {
 
 TEST_F(DistOptTables, RowsOfWhatIsNoTableTravelWhole) {
   on_ranks([](Communicator& communicator) {
-    Model one;
-    Model other;
+    TableModel one;
+    TableModel other;
     DistOpt by_rows = over(communicator, options());
     DistOpt whole = over(communicator, options());
     by_rows.register_parameters(one.parameters(false));
@@ -284,98 +267,20 @@ TEST_F(DistOptTables, RowsOfWhatIsNoTableTravelWhole) {
 
 TEST_F(DistOptTables, ATableAloneTakesSteps) {
   on_ranks([](Communicator& communicator) {
-    Values table({static_cast<std::size_t>(kRows * kWidth)}, 0.0F);
+    TableAlone table;
     DistOpt opt = over(communicator);
-    std::vector<Parameter> parameters = table.parameters();
-    parameters[0].row_elements = kWidth;
-    opt.register_parameters(parameters);
+    opt.register_parameters(table.parameters());
     const std::int64_t rank = communicator.global_rank();
     const auto ranks = static_cast<float>(communicator.world_size());
     const std::vector<std::int64_t> indices{rank, 39, 39};  // one of its own, one of all, twice
     const std::vector<float> values(3 * kWidth, ranks);
     opt.backward_and_update([&](const Emit& emit) {
-      emit(table.view(0), Gradient(std::span(indices), std::span(values), kWidth));
+      emit(table.view(), Gradient(std::span(indices), std::span(values), kWidth));
     });
     std::vector<float> expected(kRows * kWidth, 0.0F);
     std::fill_n(expected.begin(), communicator.world_size() * kWidth, -1.0F);
     std::fill_n(expected.begin() + 39 * kWidth, kWidth, -2.0F * ranks);
-    EXPECT_EQ(table.arrays[0], expected);
-  });
-}
-
-TEST_F(DistOptTables, BadRowsAreRefusedAndChangeNothing) {
-  on_ranks([](Communicator& communicator) {
-    Model model;
-    const Model before;
-    DistOptions large;  // one bucket: nothing is sent before the end of a pass
-    large.missing_as_zero = true;
-    DistOpt opt = over(communicator, large);
-    opt.register_parameters(model.parameters(true));
-    const auto refused = [&](const std::vector<std::int64_t>& indices, std::size_t values,
-                             std::int64_t width, const std::string& message) {
-      const std::vector<float> some(values, 1.0F);
-      const std::string text = message_of([&] {
-        opt.backward_and_update([&](const Emit& emit) {
-          emit(model.values.view(kTable), Gradient(std::span(indices), std::span(some), width));
-        });
-      });
-      EXPECT_TRUE(contains(text, "the gradient of parameter 'p1' has " + message)) << text;
-    };
-    refused({1, kRows}, 6, kWidth, "row 40, the parameter 40 rows");
-    refused({-1}, 3, kWidth, "row -1, the parameter 40 rows");
-    refused({1, 2}, 3, kWidth, "2 indices of i64, but needs 1 of i64");
-    refused({1}, 4, kWidth, "4 elements, which are no rows of 3");
-    refused({1}, 4, 4, "rows of 4 elements, the parameter of 3");
-    EXPECT_EQ(model.values, before.values);
-    opt.backward_and_update([](const Emit&) {});
-    EXPECT_EQ(model.values, before.values);
-  });
-}
-
-TEST_F(DistOptTables, WhatAFailedPassHasLeftIsForgotten) {
-  on_ranks([](Communicator& communicator) {
-    Values table({static_cast<std::size_t>(kRows * kWidth)}, 0.0F);
-    auto sgd = std::make_shared<SGD>(SgdOptions{.lr = 1.0F, .momentum = 0.5F});
-    DistOpt opt = over(communicator, sgd);
-    std::vector<Parameter> parameters = table.parameters();
-    parameters[0].row_elements = kWidth;
-    opt.register_parameters(parameters);
-    const std::vector<float> whole(kRows * kWidth, 5.0F);
-    const std::vector<std::int64_t> indices{7};
-    const std::vector<float> row(kWidth, 1.0F);
-    for (const Gradient& gradient :
-         {Gradient(std::span(whole)), Gradient(std::span(indices), std::span(row), kWidth)}) {
-      EXPECT_THROW(opt.backward_and_update([&](const Emit& emit) {
-        emit(table.view(0), gradient);
-        throw std::runtime_error("no more words");
-      }),
-                   std::runtime_error);
-    }
-    const std::vector<std::int64_t> other{3};
-    opt.backward_and_update([&](const Emit& emit) {
-      emit(table.view(0), Gradient(std::span(other), std::span(row), kWidth));
-    });
-    std::vector<float> expected(kRows * kWidth, 0.0F);
-    std::fill_n(expected.begin() + 3 * kWidth, kWidth, -1.0F);
-    EXPECT_EQ(table.arrays[0], expected);
-  });
-}
-
-TEST_F(DistOptTables, BadTablesAreRefused) {
-  on_ranks([](Communicator& communicator) {
-    Model model;
-    DistOpt opt = over(communicator);
-    for (const std::int64_t row : {7, -1}) {
-      std::vector<Parameter> parameters = model.parameters(true);
-      parameters[kTable].row_elements = row;
-      const std::string text = message_of([&] { opt.register_parameters(parameters); });
-      EXPECT_TRUE(contains(text, "which are no rows of " + std::to_string(row))) << text;
-    }
-    if (communicator.world_size() == 1) return;
-    const std::string text = message_of(
-        [&] { opt.register_parameters(model.parameters(communicator.global_rank() == 1)); });
-    EXPECT_TRUE(contains(text, "the parameters of rank 1 are not those of rank 0")) << text;
-    EXPECT_TRUE(contains(text, "tables of rows")) << text;
+    EXPECT_EQ(table.elements(), expected);
   });
 }
 

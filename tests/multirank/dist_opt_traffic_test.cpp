@@ -110,5 +110,15 @@ TEST_F(DistOptTraffic, CountsEveryByteOfTheSparseModes) {
   });
 }
 
+TEST_F(DistOptTraffic, AModelWithoutElementsSendsNothing) {
+  on_ranks([](Communicator& communicator) {
+    DistOpt opt = over(communicator);
+    opt.register_parameters({});
+    opt.backward_and_update([](const Emit&) {});
+    EXPECT_EQ(opt.statistics().density, 0.0);
+    EXPECT_EQ(opt.bytes_per_step(), 0);
+  });
+}
+
 }  // namespace
 }  // namespace tutti::test
