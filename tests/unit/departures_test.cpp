@@ -41,6 +41,18 @@ class Leavers {
     }
     left_.push_back(from);
   }
+  /** Asks, without carrying it. */
+  void ask(int from, int to) {
+    if (rank(from).ask(to)) enquiries_.push_back({from, to, {}});
+  }
+  void carry_enquiries() {
+    for (; !enquiries_.empty(); enquiries_.pop_front()) {
+      const Message& asked = enquiries_.front();
+      if (!rank(asked.to).hear_enquiry(asked.from)) continue;
+      const Departure told{counts(asked.to).sent_to(asked.from)};
+      under_way_.push_back({asked.to, asked.from, told});
+    }
+  }
   /** All but departures to `late`; what the ranks that have left say to it, too. */
   void carry(int late = -1) {
     for (bool moved = true; moved;) {
@@ -90,6 +102,7 @@ class Leavers {
   std::deque<MessageCounts> counts_;
   std::vector<int> left_;
   std::deque<Message> under_way_;
+  std::deque<Message> enquiries_;  // under way
   int words_ = 0;
 };
 
@@ -123,7 +136,8 @@ TEST(Departures, WhatWasAbandonedIsNotWaitedFor) {
 TEST(Departures, WhoAsksIsToldOnce) {
   Leavers leavers(64);
   Departures& leaver = leavers.rank(7);
-  EXPECT_TRUE(leavers.rank(99).is_to_be_asked(7));
+  EXPECT_TRUE(leavers.rank(99).ask(7));
+  EXPECT_FALSE(leavers.rank(99).ask(7));  // twice
   EXPECT_FALSE(leaver.hear_enquiry(99));  // not yet
   const std::vector<int> told = leaver.leave(leavers.counts(7));
   EXPECT_EQ(std::count(told.begin(), told.end(), 99), 1);
@@ -131,7 +145,7 @@ TEST(Departures, WhoAsksIsToldOnce) {
   EXPECT_TRUE(leaver.hear_enquiry(98));
   EXPECT_FALSE(leaver.hear_enquiry(98));
   leavers.rank(98).hear(7, Departure{});
-  EXPECT_FALSE(leavers.rank(98).is_to_be_asked(7));
+  EXPECT_FALSE(leavers.rank(98).ask(7));
 }
 
 TEST(Departures, AllKnowOnceTheLastHasLeft) {
@@ -165,6 +179,28 @@ TEST(Departures, WhatIsUnderWayIsWaitedFor) {
   EXPECT_TRUE(leavers.all_know());
   ASSERT_NE(leavers.rank(101).sent_by(7), nullptr);
   EXPECT_EQ((*leavers.rank(101).sent_by(7))[1], 1U);
+}
+
+/** Ranks 99 and 7 tell each other nothing of themselves, 7 and 8 do. */
+TEST(Departures, EnquiriesAndTheirAnswersAreWaitedFor) {
+  for (const int asker : {99, 8}) {
+    for (const bool leaves_first : {false, true}) {
+      Leavers leavers(64);
+      if (leaves_first) leavers.leave(7);
+      leavers.ask(asker, 7);
+      for (int rank = 0; rank < leavers.size(); ++rank) {
+        if (rank != 7 || !leaves_first) leavers.leave(rank);
+      }
+      leavers.carry();
+      EXPECT_TRUE(leavers.nobody_knows());  // the question is under way
+      leavers.carry_enquiries();
+      leavers.carry(asker);
+      EXPECT_EQ(leavers.nobody_knows(), asker == 99);  // whose answer is
+      leavers.carry();
+      EXPECT_TRUE(leavers.all_know());
+      EXPECT_TRUE(leavers.rank(asker).has_left(7));
+    }
+  }
 }
 
 }  // namespace

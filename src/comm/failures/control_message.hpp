@@ -41,8 +41,9 @@ struct Departure {
 /** "Tell me when you leave, or if you have." */
 struct Enquiry {};
 
-/** How many departures those have told, and heard of, who are below the sender in the tree of those
- * who leave, and have all left; from the one above, that all have. */
+/** How many departures and enquiries those have told, and heard of, who are below the sender in the
+ * tree of those who leave, and have all left (see Departures); from the one above, that all have.
+ */
 struct Headcount {
   std::uint64_t told = 0;
   std::uint64_t heard = 0;

@@ -48,12 +48,11 @@ bool Departures::tells_in_any_case(int rank) const {
   return !next_to_ || std::find(next_to_->begin(), next_to_->end(), rank) != next_to_->end();
 }
 
-bool Departures::is_to_be_asked(int rank) const { return next_to_ && !has_left(rank); }
+bool Departures::ask(int rank) { return next_to_ && !has_left(rank) && asked_.insert(rank).second; }
 
 bool Departures::hear_enquiry(int source) {
-  if (has_left_) return told_.insert(source).second;
   curious_.insert(source);
-  return false;
+  return has_left_ && told_.insert(source).second;
 }
 
 void Departures::hear(int source, const Headcount& headcount) {
@@ -64,10 +63,19 @@ void Departures::hear(int source, const Headcount& headcount) {
   }
 }
 
+Headcount Departures::own_headcount() const {
+  Headcount own{asked_.size(), curious_.size()};
+  for (const int rank : told_) own.told += curious_.contains(rank) ? 0U : 1U;
+  for (const auto& [rank, sent] : heard_) own.heard += asked_.contains(rank) ? 0U : 1U;
+  return own;
+}
+
 std::optional<Departures::Word> Departures::next_word() {
   if (!next_to_ || passed_on_) return std::nullopt;
   if (!all_left_) {
-    Headcount sum{told_.size(), heard_.size()};
+    const auto has_told = [this](int rank) { return has_left(rank); };
+    if (!std::all_of(asked_.begin(), asked_.end(), has_told)) return std::nullopt;
+    Headcount sum = own_headcount();
     for (const auto& [child, said] : children_) {
       if (!said) return std::nullopt;
       sum.told += said->told;

@@ -18,9 +18,11 @@ namespace tutti {
  * to each other, that is everybody. With more hosts it is the ranks of its host, the leaders of the
  * hosts that have a connection to it, whomever it has sent a message, and who has asked: the others
  * learn of it from one of those, when that loses it, or ask when they have waited for a while. That
- * all have left, and what they have told has come, goes through a tree then: up go the numbers of
- * departures told and heard, of those who have left, and down the word, once all have and the
- * numbers are equal. Ranks are the channel's. Not thread-safe.
+ * all have left, and no message of theirs is under way, goes through a tree then: up go the numbers
+ * of messages told and heard, of those who have left, and down the word, once all have and the
+ * numbers are equal. An enquiry counts, and no departure that answers one, before or after it was
+ * asked for: who has asked is not counted before it has heard. So no number that was equal changes
+ * later. Ranks are the channel's. Not thread-safe.
  */
 class Departures {
  public:
@@ -35,8 +37,9 @@ class Departures {
   void hear(int source, const Headcount& headcount);
   /** An Enquiry of `source`: whether it is to be told now. */
   bool hear_enquiry(int source);
-  /** Whether `rank` may tell this one only if it is asked. */
-  bool is_to_be_asked(int rank) const;
+  /** Whether an Enquiry is to go to `rank`, which may not tell this one unless it is asked: true
+   * once, as it remembers. Before leave(). */
+  bool ask(int rank);
 
   /** What is to go through the tree. */
   struct Word {
@@ -54,6 +57,7 @@ class Departures {
 
  private:
   bool tells_in_any_case(int rank) const;
+  Headcount own_headcount() const;
 
   int rank_;
   int size_;
@@ -64,6 +68,7 @@ class Departures {
   // Where not everybody is told.
   std::optional<std::vector<int>> next_to_;  // who is told in any case
   std::set<int> curious_;                    // who has asked
+  std::set<int> asked_;                      // whom this rank has asked
   int parent_ = -1;
   std::map<int, std::optional<Headcount>> children_;  // with what they have said last
   std::optional<Headcount> said_;                     // to the parent

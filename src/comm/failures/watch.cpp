@@ -138,8 +138,9 @@ void Watch::enquire(std::span<const int> ranks) {
   const std::lock_guard lock(mutex_);
   if (failure_ || !session_.may_call()) return;
   for (const int rank : ranks) {
-    if (!departures_.is_to_be_asked(rank)) continue;
-    messenger_->send(Enquiry{}, members_[static_cast<std::size_t>(rank)]);
+    if (departures_.ask(rank)) {
+      messenger_->send(Enquiry{}, members_[static_cast<std::size_t>(rank)]);
+    }
   }
 }
 
