@@ -51,11 +51,17 @@ std::function<void()> way_over(MPI_Comm comm, const Call& call) {
   void* out = call.out.data;
   const auto ins = static_cast<int>(call.in.count);
   const auto outs = static_cast<int>(call.out.count);
+  int ranks = 0;
+  MPI_Comm_size(comm, &ranks);
   switch (call.op) {
     case Op::all_reduce:
       return [=] { MPI_Allreduce(MPI_IN_PLACE, out, outs, type, MPI_SUM, comm); };
     case Op::broadcast:
       return [=] { MPI_Bcast(out, outs, type, 0, comm); };
+    case Op::broadcast_round:
+      return [=] {
+        for (int root = 0; root < ranks; ++root) MPI_Bcast(out, outs, type, root, comm);
+      };
     case Op::all_gather:
       return [=] { MPI_Allgather(in, ins, type, out, ins, type, comm); };
     case Op::reduce_scatter:
@@ -67,8 +73,6 @@ std::function<void()> way_over(MPI_Comm comm, const Call& call) {
     case Op::all_to_all:
       break;
   }
-  int ranks = 0;
-  MPI_Comm_size(comm, &ranks);
   const int block = ins / ranks;
   return [=] { MPI_Alltoall(in, block, type, out, block, type, comm); };
 }
@@ -130,10 +134,11 @@ struct Tuned {
   int segment;  ///< in bytes; 0: the algorithm does not cut, or as it likes
 };
 constexpr int kSegment = 64 << 10;
-constexpr std::array<Tuned, 5> kTuned{
+constexpr std::array<Tuned, 6> kTuned{
     {{Op::all_reduce, "ring", "coll_tuned_allreduce_algorithm", 4, 0},
      {Op::all_gather, "ring", "coll_tuned_allgather_algorithm", 4, 0},
      {Op::broadcast, "pipeline", "coll_tuned_bcast_algorithm", 3, kSegment},
+     {Op::broadcast_round, "pipeline", "coll_tuned_bcast_algorithm", 3, kSegment},
      {Op::reduce, "pipeline", "coll_tuned_reduce_algorithm", 3, kSegment},
      {Op::barrier, "double_ring", "coll_tuned_barrier_algorithm", 2, 0}}};
 

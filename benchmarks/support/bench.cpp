@@ -74,6 +74,7 @@ std::function<void()> limit_of(const Call& call, const void* other, bool streame
       return [] {};
     case Op::all_gather:
     case Op::all_to_all:
+    case Op::broadcast_round:
       break;
   }
   return [=] { cpu::copy(out, other, bytes, streamed); };

@@ -7,12 +7,15 @@
 namespace tutti::bench {
 
 const char* name_of(Op op) {
-  constexpr std::array<const char*, 7> kNames{
-      "all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "reduce", "barrier"};
+  constexpr std::array<const char*, 8> kNames{"all_reduce",     "broadcast",      "all_gather",
+                                              "reduce_scatter", "all_to_all",     "reduce",
+                                              "barrier",        "broadcast_round"};
   return kNames[static_cast<std::size_t>(op)];
 }
 
-bool is_in_place(Op op) { return op == Op::all_reduce || op == Op::broadcast; }
+bool is_in_place(Op op) {
+  return op == Op::all_reduce || op == Op::broadcast || op == Op::broadcast_round;
+}
 
 bool Call::succeeded(int rank, int ranks, const Pattern& pattern) const {
   const bool uniform = pattern.stripes == 1;
@@ -23,6 +26,7 @@ bool Call::succeeded(int rank, int ranks, const Pattern& pattern) const {
     case Op::all_reduce:
       return holds(out, uniform, [&](std::int64_t i) { return pattern.sum(ranks, i); });
     case Op::broadcast:
+    case Op::broadcast_round:
       return holds(out, uniform, [&](std::int64_t i) { return pattern.contribution(0, i); });
     case Op::reduce_scatter:
       return holds(out, uniform,

@@ -15,7 +15,8 @@ enum class Op : std::uint8_t {
   reduce_scatter,
   all_to_all,
   reduce,
-  barrier
+  barrier,
+  broadcast_round,  ///< a broadcast from each rank in turn, of what the one before has brought
 };
 
 /** "all_reduce", ... */
@@ -25,7 +26,7 @@ bool is_in_place(Op op);
 
 /**
  * One collective of this rank, with the views that Communicator's methods take. All-reduce and
- * broadcast work in place: `in` and `out` are the same. The root is rank 0.
+ * broadcasts work in place: `in` and `out` are the same. The root is rank 0.
  */
 struct Call {
   Op op = Op::all_reduce;

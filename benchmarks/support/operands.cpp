@@ -39,6 +39,10 @@ std::function<void()> way_of_tutti(Communicator& comm, const Call& call) {
       return [&comm, call] { comm.all_reduce(call.in, call.out); };
     case Op::broadcast:
       return [&comm, call] { comm.broadcast(call.out, 0); };
+    case Op::broadcast_round:
+      return [&comm, call] {
+        for (int root = 0; root < comm.world_size(); ++root) comm.broadcast(call.out, root);
+      };
     case Op::all_gather:
       return [&comm, call] { comm.all_gather(call.in, call.out); };
     case Op::reduce_scatter:
