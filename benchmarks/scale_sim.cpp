@@ -249,9 +249,9 @@ Row all_reduce(const Options& options, std::int64_t bytes) {
         throw std::logic_error("the simulated hosts do not agree");
       }
     } else {
-      group.agree(2);
       group.all_reduce(values.data(), std::ssize(values), tutti::DType::f32,
-                       tutti::combine_of(tutti::Reduce::sum, group.size()));
+                       tutti::combine_of(tutti::Reduce::sum, group.size()),
+                       {.agree = [&] { group.agree(2); }});
     }
     data.check(group.size());
   };

@@ -55,7 +55,24 @@ Block* cut_chunk(std::size_t power) {
   return first;
 }
 
+class RecycledMemory final : public std::pmr::memory_resource {
+  void* do_allocate(std::size_t bytes, std::size_t /*alignment*/) override {
+    return take_block(bytes);
+  }
+  void do_deallocate(void* block, std::size_t bytes, std::size_t /*alignment*/) override {
+    give_block(block, bytes);
+  }
+  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override {
+    return this == &other;
+  }
+};
+
 }  // namespace
+
+std::pmr::memory_resource& recycled_memory() {
+  static RecycledMemory memory;
+  return memory;
+}
 
 void* take_block(std::size_t bytes) {
   const std::size_t power = power_for(bytes);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory_resource>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,9 @@ struct RecyclingAllocator {
 
 template <class T>
 using RecycledVector = std::vector<T, RecyclingAllocator<T>>;
+
+/** The same blocks for containers of std::pmr. */
+std::pmr::memory_resource& recycled_memory();
 
 /** A function object that a std::function keeps in a recycled block. */
 template <class Function>

@@ -56,6 +56,16 @@ void Batch::post(Rest rest, int peer, Piece piece, std::int64_t pieces) {
   if (piece.message >= 0) rests_[static_cast<std::size_t>(piece.message)] = rest;
 }
 
+void Batch::withdraw(int source) {
+  for (std::size_t i = 0; i < posted_.size(); ++i) {
+    if (peers_[i] != source || !pieces_[i].receives) continue;
+    wire_.withdraw(posted_[i]);
+    posted_[i] = Wire::kEnded;
+    pieces_[i] = {};
+  }
+  go_on();
+}
+
 bool Batch::progress() {
   if (!wire_.progress(posted_, peers_)) return false;
   go_on();
@@ -110,7 +120,7 @@ void Batch::go_on() {
 
 /** A reply is what a sender receives, and a receiver sends. */
 Wire::Side Batch::side() const {
-  if (traffic_ == Wire::Traffic::collective) return Wire::Side::collective;
+  if (Wire::side_of(traffic_) == Wire::Side::collective) return Wire::Side::collective;
   const bool of_receiver = pieces_.front().receives == (traffic_ != Wire::Traffic::reply);
   return of_receiver ? Wire::Side::recv : Wire::Side::send;
 }

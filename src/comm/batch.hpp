@@ -1,10 +1,14 @@
 // Messages over a Wire that are waited for together.
 #pragma once
 
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <memory_resource>
 #include <utility>
+#include <vector>
 
 #include "base/recycled.hpp"
 #include "comm/wire.hpp"
@@ -17,7 +21,11 @@ namespace tutti {
  */
 class Batch {
  public:
-  Batch(Wire& wire, Wire::Traffic traffic) : wire_(wire), traffic_(traffic) {}
+  Batch(Wire& wire, Wire::Traffic traffic) : wire_(wire), traffic_(traffic) {
+    posted_.reserve(kFew);
+    peers_.reserve(kFew);
+    pieces_.reserve(kFew);
+  }
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
   ~Batch();
@@ -26,8 +34,10 @@ class Batch {
    * stays put until wait() has ended. */
   void send(const void* data, std::int64_t bytes, int destination);
   void recv(void* data, std::int64_t bytes, int source);
-  /** Shares memory of the messages: it lives on if they are abandoned. */
-  void keep(std::shared_ptr<const void> memory) { kept_.push_back(std::move(memory)); }
+  /** Takes back what was to come from `source`, which has sent nothing. */
+  void withdraw(int source);
+  /** Shares the memory of the messages: it lives on if they are abandoned. */
+  void keep(std::shared_ptr<const void> memory) { kept_ = std::move(memory); }
   /** Moves what can be moved now; whether that was anything. Does not block. */
   bool progress();
   bool done() const { return posted_.empty(); }
@@ -42,7 +52,7 @@ class Batch {
  private:
   /** What is to be done when a piece has ended. */
   struct Piece {
-    bool receives;
+    bool receives = false;
     std::int32_t message = -1;  ///< its number, if it has more pieces than are under way
   };
   /** What is left of a message. */
@@ -58,14 +68,20 @@ class Batch {
   Wire::Side side() const;
   RecycledVector<int> awaited() const;
 
+  /** So many messages under way need no other memory. */
+  static constexpr std::size_t kFew = 8;
+  static constexpr std::size_t kRoom = kFew * (sizeof(Wire::Posted) + sizeof(int) + sizeof(Piece));
+
   Wire& wire_;
   Wire::Traffic traffic_;
   int last_source_ = 0;
-  RecycledVector<Wire::Posted> posted_;
-  RecycledVector<int> peers_;     // of each
-  RecycledVector<Piece> pieces_;  // likewise
-  RecycledVector<Rest> rests_;    // by the number of the message
-  RecycledVector<std::shared_ptr<const void>> kept_;
+  alignas(std::max_align_t) std::array<std::byte, kRoom> room_;
+  std::pmr::monotonic_buffer_resource memory_{room_.data(), room_.size(), &recycled_memory()};
+  std::pmr::vector<Wire::Posted> posted_{&memory_};
+  std::pmr::vector<int> peers_{&memory_};     // of each
+  std::pmr::vector<Piece> pieces_{&memory_};  // likewise
+  RecycledVector<Rest> rests_;                // by the number of the message
+  std::shared_ptr<const void> kept_;
 };
 
 }  // namespace tutti

@@ -25,14 +25,16 @@ class Wire {
 
   /**
    * What travels: kinds do not mix. The sender of a point-to-point message sends an `offer` before,
-   * to which its receiver answers with a `reply`.
+   * to which its receiver answers with a `reply`. What a collective sends `ahead` leaves before its
+   * ranks know that they agree, so its receiver may not expect it.
    */
-  enum class Traffic : std::uint8_t { collective, point_to_point, offer, reply };
+  enum class Traffic : std::uint8_t { collective, point_to_point, offer, reply, ahead };
+  static constexpr int kTraffics = 5;
   /** What a wait is part of, of which a rank may be in one each at a time. */
   enum class Side : std::uint8_t { collective, send, recv };
   /** The side of the wait that a message of `traffic` ends. */
   static constexpr Side side_of(Traffic traffic) {
-    if (traffic == Traffic::collective) return Side::collective;
+    if (traffic == Traffic::collective || traffic == Traffic::ahead) return Side::collective;
     return traffic == Traffic::reply ? Side::send : Side::recv;
   }
 
@@ -84,10 +86,12 @@ class Wire {
   virtual Clock::time_point now() const = 0;
   /** For a wait that lasts, with a deadline of `timeout`. */
   virtual std::unique_ptr<Lookout> look_out(Side side, std::chrono::milliseconds timeout) = 0;
+  /** Takes back a receive for which nothing comes: its sender has said so. */
+  virtual void withdraw(Posted receive) = 0;
   /** Gives up messages, which fails the communicator: receives that have not begun are cancelled;
-   * others may still touch their memory, which `kept` shares. */
+   * others may still touch their memory, which `kept` shares, if it is not null. */
   virtual void abandon(std::span<Posted> receives,
-                       std::span<const std::shared_ptr<const void>> kept) noexcept = 0;
+                       const std::shared_ptr<const void>& kept) noexcept = 0;
 
   virtual std::chrono::milliseconds timeout() const = 0;
   /** Memory for the messages of collectives. */

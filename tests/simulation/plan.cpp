@@ -35,8 +35,8 @@ constexpr int kMostDirect = 32;
 constexpr std::array<StepKind, 3> kGrouped{StepKind::all_reduce, StepKind::reduce,
                                            StepKind::broadcast};
 constexpr std::array<std::string_view, kStepKinds> kStepNames{
-    "agree",     "all_gather", "all_gather_v",     "all_to_all_v",
-    "broadcast", "all_reduce", "reduce_scatter_v", "reduce"};
+    "agree",      "all_gather",       "all_gather_v", "all_to_all_v",     "broadcast",
+    "all_reduce", "reduce_scatter_v", "reduce",       "agreed_broadcast", "agreed_all_reduce"};
 constexpr std::array<std::string_view, kFaultKinds> kFaultNames{
     "none",    "killed",       "host killed",     "crashed",   "cut off",
     "stopped", "host stopped", "interrupted",     "unplugged", "slowed",
@@ -50,6 +50,7 @@ Step draw_step(Draws& draws, int ranks) {
   // Few large ones: thousands of trials are to take seconds.
   step.count = draws.size(draws.once_in(20) ? 17 : ranks > 16 ? 8 : 11);
   step.root = draws.one_of(ranks);
+  step.odd = draws.once_in(4) ? draws.one_of(ranks) : kNobody;
   step.late = draws.one_of(ranks);
   step.late_by = microseconds(draws.once_in(3) ? draws.size(20) : 0);
   if (ranks > kMostDirect && draws.once_in(2)) {  // what they do in groups
@@ -97,8 +98,9 @@ std::string describe(const Plan& plan) {
   for (const Step& step : plan.steps) {
     line += " " + std::string(kStepNames[static_cast<std::size_t>(step.kind)]) + "(" +
             std::to_string(step.count) + " " + std::string(name_of(step.dtype)) + ", root " +
-            std::to_string(step.root) + ", rank " + std::to_string(step.late) + " late by " +
-            text(step.late_by) + ")";
+            std::to_string(step.root) +
+            (step.odd == kNobody ? "" : ", odd " + std::to_string(step.odd)) + ", rank " +
+            std::to_string(step.late) + " late by " + text(step.late_by) + ")";
   }
   const Fault& fault = plan.fault;
   line += "; fault: " + std::string(kFaultNames[static_cast<std::size_t>(fault.kind)]);

@@ -24,6 +24,9 @@ std::byte byte_of(std::size_t number, int from, int to, std::int64_t i) {
   return static_cast<std::byte>(scrambled(from * 97 + to + static_cast<int>(number) * 7, i, 256));
 }
 
+/** Members have not agreed. */
+struct Disagreement {};
+
 /** Of a block that goes from one to another; some are empty. */
 std::int64_t length_of(const Step& step, int from, int to) {
   return (from * 5 + to * 3) % 4 * step.count / 3;
@@ -68,12 +71,19 @@ struct Call {
     return true;
   }
 
-  void agree() const {
-    // Every fourth time one of them differs.
-    const bool same = step.count % 4 != 0;
-    const std::uint64_t hash = 17 + (!same && own() == step.root ? 1U : 0U);
+  bool agree(std::uint64_t hash) const {
     const bool agreed = group.agree(hash);
-    require(agreed == same, "agree");
+    require(agreed == (step.odd == kNobody), "agree");
+    return agreed;
+  }
+  void agree() const { agree(own() == step.odd ? 18 : 17); }
+  /** Who asks for `hash`, while messages that go ahead are under way. */
+  HostGroup::Agree agreement(std::uint64_t hash) const {
+    return [this, hash] {
+      if (agree(hash)) return;
+      group.settle();
+      throw Disagreement();
+    };
   }
   void all_gather() const {
     const std::int64_t block = step.count;
@@ -123,6 +133,48 @@ struct Call {
     group.all_reduce(data.data(), step.count, step.dtype, combine());
     require(is_reduced(data, 0, step.count), "all_reduce");
   }
+  void agreed_broadcast(std::int64_t count, int root, std::uint64_t hash) const {
+    Bytes in(static_cast<std::size_t>(own() == root ? count : 0));
+    fill_block(in, 0, std::ssize(in), root, 0);
+    Bytes data(static_cast<std::size_t>(count));
+    try {
+      group.broadcast(data.data(), count, root, in.data(), agreement(hash));
+    } catch (const Disagreement&) {
+      return require(data == Bytes(data.size()), "broadcast without agreement");
+    }
+    if (own() == root) return;
+    require(is_block(data, 0, count, root, 0), "broadcast");
+  }
+  void agreed_all_reduce(std::int64_t count, std::uint64_t hash) const {
+    const Bytes in = contribution_of(count);
+    const bool in_place = number % 2 == 0 || !group.goes_ahead();
+    Bytes data = in_place ? in : Bytes(in.size());
+    const void* const from = in_place ? data.data() : in.data();
+    try {
+      group.all_reduce(data.data(), count, step.dtype, combine(),
+                       {.agree = agreement(hash), .first = from, .others = from});
+    } catch (const Disagreement&) {
+      return require(data == (in_place ? in : Bytes(in.size())), "all_reduce without agreement");
+    }
+    require(is_reduced(data, 0, count), "all_reduce");
+  }
+  /** The odd one asks for something else, of which it sends ahead other messages, or none. */
+  void agreed() const {
+    constexpr std::uint64_t kHash = 20;
+    if (own() != step.odd) {
+      if (step.kind == StepKind::agreed_all_reduce) return agreed_all_reduce(step.count, kHash);
+      return agreed_broadcast(step.count, step.root, kHash);
+    }
+    switch (step.count % 3) {
+      case 0:
+        return agreed_all_reduce(step.count * 3 + 20'000, kHash + 1);
+      case 1:
+        return agreed_broadcast(step.count, (step.root + 1) % size(), kHash + 2);
+      default:
+        agree(kHash + 3);
+        return group.settle();
+    }
+  }
   void reduce_scatter_v() const {
     const std::vector<std::int64_t> offsets = uneven_offsets();
     Bytes data = contribution_of(offsets.back());
@@ -159,6 +211,9 @@ void run_step(HostGroup& group, const Step& step, std::size_t number) {
       return call.reduce_scatter_v();
     case StepKind::reduce:
       return call.reduce();
+    case StepKind::agreed_broadcast:
+    case StepKind::agreed_all_reduce:
+      return call.agreed();
   }
 }
 

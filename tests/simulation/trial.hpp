@@ -21,8 +21,12 @@ enum class StepKind : std::uint8_t {
   all_reduce,
   reduce_scatter_v,
   reduce,
+  agreed_broadcast,   ///< whose members agree on it meanwhile
+  agreed_all_reduce,  ///< likewise
 };
-inline constexpr int kStepKinds = 8;
+inline constexpr int kStepKinds = 10;
+
+inline constexpr int kNobody = -1;
 
 /** A collective. */
 struct Step {
@@ -31,7 +35,8 @@ struct Step {
   Reduce reduce;
   std::int64_t count;
   int root;
-  int late;                           ///< a rank that comes later than others,
+  int odd;   ///< a rank that asks for something else where members agree, or kNobody
+  int late;  ///< a rank that comes later than others,
   std::chrono::microseconds late_by;  ///< by so much
 };
 

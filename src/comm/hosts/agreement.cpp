@@ -18,6 +18,8 @@ using shm::Task;
 void HierarchicalTransport::meet(const Call& call, const shm::Task& task) {
   signature_ = Signature::of(call);
   signature_.sequence = ++sequence_;
+  // Who is alone on its host has nobody to meet.
+  if (local_size() == 1 && task.kind == shm::TaskKind::meet) return local_->group().check_failure();
   if (signatures_.meet(task, signature_)) return;
   if (is_leader()) {
     leaders_.agree(0);
@@ -38,12 +40,13 @@ void HierarchicalTransport::compare_hosts(const HostGroup::Brought& brought, Vie
 }
 
 void HierarchicalTransport::release() {
-  local_->group().synchronise();
+  if (local_size() > 1) local_->group().synchronise();
   local_->group().check_own_loss();
   learn_delay();
 }
 
 void HierarchicalTransport::spread(View data, int root) {
+  if (local_size() == 1) return local_->group().check_own_loss();
   local_->run(Task::spread(data, data, root));
   learn_delay();
 }
@@ -59,6 +62,7 @@ void HierarchicalTransport::agree(const Call& call) {
 }
 
 std::string HierarchicalTransport::collect_mismatch(bool same_here) {
+  leaders_.settle();
   constexpr std::int64_t kEntry = sizeof(RankSignature);
   std::vector<RankSignature> all(static_cast<std::size_t>(size()));
   std::vector<std::int64_t> offsets{0};

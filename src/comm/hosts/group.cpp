@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
+#include "base/memory.hpp"
+#include "comm/hosts/group_ahead.hpp"
 #include "comm/hosts/pipeline.hpp"
 
 namespace tutti {
@@ -72,38 +75,49 @@ RecycledVector<std::int64_t> HostGroup::even_offsets(std::int64_t bytes, int wit
   return offsets;
 }
 
-/** own = the combination of all members' contributions; those of the others lie `stride` bytes
+/** to = the combination of all members' contributions; those of the others lie `stride` bytes
  * apart. */
-void HostGroup::combine_here(std::byte* own, const std::byte* others, std::int64_t stride,
-                             std::int64_t bytes, DType dtype, const cpu::Combine& combine) {
+void HostGroup::combine_here(std::byte* to, const std::byte* own, const std::byte* others,
+                             std::int64_t stride, std::int64_t bytes, DType dtype,
+                             const cpu::Combine& combine) {
   RecycledVector<const void*> inputs;
   for (int member = 0; member < size(); ++member) {
     inputs.push_back(member == position_ ? own : others + member * stride);
   }
-  void* output = own;
+  void* output = to;
   cpu::reduce({&output, 1}, inputs, bytes / size_of(dtype), dtype, combine);
 }
 
-template <class Part, class Before, class After>
-void HostGroup::reduce_shards(const Part& part, std::int64_t windows, std::int64_t window,
-                              DType dtype, const cpu::Combine& combine, int receivers,
-                              const Before& before, const After& after) {
+template <class Part, class Own, class Before, class After>
+void HostGroup::reduce_shards(const Part& part, const Own& own, std::int64_t windows,
+                              std::int64_t window, DType dtype, const cpu::Combine& combine,
+                              int receivers, const Agree& agree, const Before& before,
+                              const After& after) {
   const Scratch memory(wire_.scratch(), kUnderWay * size() * window);
+  std::optional<Ahead> ahead;
   const auto received = [&](std::int64_t number, int member) {
     return memory.data() + ((number % kUnderWay) * size() + member) * window;
   };
-  const auto contribute = [&](Batch& batch, std::int64_t number) {
-    before(number);
-    const auto own = part(position_, number);
+  const auto exchange = [&](auto& batch, std::int64_t number, std::size_t bytes) {
     for (int distance = 1; distance < size(); ++distance) {
       const int source = peer(size() - distance);
-      recv(batch, {received(number, source), own.size()}, source);
-      send(batch, part(peer(distance), number), peer(distance));
+      recv(batch, {received(number, source), bytes}, source);
+      send(batch, own(peer(distance), number), peer(distance));
     }
   };
+  const auto contribute = [&](Batch& batch, std::int64_t number) {
+    before(number);
+    const std::size_t bytes = part(position_, number).size();
+    if (number > 0 || !agree) return exchange(batch, number, bytes);
+    ahead.emplace(*this);
+    exchange(*ahead, number, bytes > 0 ? static_cast<std::size_t>(window) : 0);
+    agree();
+  };
   const auto add = [&](std::int64_t number) {
-    const auto own = part(position_, number);
-    combine_here(own.data(), received(number, 0), window, std::ssize(own), dtype, combine);
+    if (number == 0 && ahead) ahead->batch.wait();
+    const auto to = part(position_, number);
+    combine_here(to.data(), own(position_, number).data(), received(number, 0), window,
+                 std::ssize(to), dtype, combine);
   };
   const auto spread = [&](Batch& batch, std::int64_t number) {
     const auto gets = [&](int member) { return receivers == kEverybody || receivers == member; };
@@ -121,8 +135,8 @@ void HostGroup::reduce_shards(const Part& part, std::int64_t windows, std::int64
 void HostGroup::reduce_shards(const Shards& shards, DType dtype, const cpu::Combine& combine,
                               int receivers) {
   const auto part = [&](int owner, std::int64_t number) { return shards.part(owner, number); };
-  reduce_shards(part, shards.windows(), shards.window, dtype, combine, receivers, kNothing,
-                kNothing);
+  reduce_shards(part, part, shards.windows(), shards.window, dtype, combine, receivers, {},
+                kNothing, kNothing);
 }
 
 // --- Reductions ---------------------------------------------------------------------------------
@@ -140,7 +154,7 @@ void HostGroup::reduce_whole(std::byte* data, std::int64_t bytes, DType dtype,
     send(batch, {data, length}, peer(distance));
   }
   batch.wait();
-  combine_here(data, received, bytes, bytes, dtype, combine);
+  combine_here(data, data, received, bytes, bytes, dtype, combine);
 }
 
 Segments HostGroup::direct_segments(std::int64_t bytes) const {
@@ -173,8 +187,10 @@ void HostGroup::all_reduce(void* data, std::int64_t count, DType dtype, const cp
                            const Around& around) {
   auto* const begin = static_cast<std::byte*>(data);
   const std::int64_t width = size_of(dtype);
+  if (around.agree && (goes_whole(count * width) || !goes_ahead())) around.agree();
   if (goes_whole(count * width)) {
     around.before(0, count);
+    if (around.first != nullptr) copy_bytes(begin, around.first, count * width);
     reduce_whole(begin, count * width, dtype, combine);
     return around.after(0, count);
   }
@@ -203,8 +219,14 @@ void HostGroup::reduce_segments(std::byte* data, const Segments& segments, DType
   const auto part = [&](int owner, std::int64_t window) {
     return segments.part(data, owner, window);
   };
-  reduce_shards(part, segments.windows(), segments.window(), dtype, combine, kEverybody, before,
-                after);
+  const void* const first = calls.around.first != nullptr ? calls.around.first : data;
+  const void* const others = calls.around.others != nullptr ? calls.around.others : data;
+  const auto own = [&](int owner, std::int64_t window) {
+    const void* const base = segments.segment_of(window) == 0 ? first : others;
+    return segments.part(static_cast<const std::byte*>(base), owner, window);
+  };
+  reduce_shards(part, own, segments.windows(), segments.window(), dtype, combine, kEverybody,
+                calls.around.agree, before, after);
 }
 
 void HostGroup::reduce_scatter_v(void* data, std::span<const std::int64_t> offsets, DType dtype,
@@ -307,26 +329,50 @@ void HostGroup::all_to_all_v(std::byte* in, std::span<const std::int64_t> in_off
  * Long messages: the root gives every other member a share, and they pass it on to each other:
  * once the bytes a link (scatter and all-gather, van de Geijn; see the source above).
  */
-void HostGroup::broadcast(std::byte* data, std::int64_t bytes, int root) {
+void HostGroup::broadcast(std::byte* data, std::int64_t bytes, int root, const std::byte* from,
+                          const Agree& agree) {
+  const bool is_root = position_ == root;
   if (size() <= 2 || goes_whole(bytes)) {
+    if (agree) agree();
     Batch batch(wire_, Wire::Traffic::collective);
-    const std::span<std::byte> all(data, static_cast<std::size_t>(bytes));
+    const auto length = static_cast<std::size_t>(bytes);
     for (int member = 0; member < size(); ++member) {
-      if (position_ == root && member != root) send(batch, all, member);
-      if (position_ != root && member == root) recv(batch, all, root);
+      if (is_root && member != root) send(batch, {from, length}, member);
+      if (!is_root && member == root) recv(batch, {data, length}, root);
     }
     return batch.wait();
   }
-  if (stand_in_groups()) return broadcast_grouped(data, bytes, root);
+  if (stand_in_groups()) {
+    if (agree) agree();
+    if (is_root) copy_bytes(data, from, bytes);
+    return broadcast_grouped(data, bytes, root);
+  }
   const Shards shards{data, even_offsets(bytes, root), window_for(size())};
-  const auto scatter = [&](Batch& batch, std::int64_t number) {
-    if (position_ != root) return recv(batch, shards.part(position_, number), root);
+  // Of a broadcast that goes ahead: the first window comes here.
+  const Scratch memory(wire_.scratch(), agree && !is_root ? shards.window : 0);
+  std::optional<Ahead> ahead;
+  const auto give = [&](auto& batch, std::int64_t number) {
     for (int distance = 1; distance < size(); ++distance) {
-      send(batch, shards.part(peer(distance), number), peer(distance));
+      const auto part = shards.part(peer(distance), number);
+      send(batch, {from + (part.data() - data), part.size()}, peer(distance));
     }
   };
+  const auto scatter = [&](Batch& batch, std::int64_t number) {
+    const auto own = shards.part(position_, number);
+    if (number > 0 || !agree) return is_root ? give(batch, number) : recv(batch, own, root);
+    const auto most = static_cast<std::size_t>(own.empty() ? 0 : shards.window);
+    ahead.emplace(*this);
+    is_root ? give(*ahead, number) : recv(*ahead, {memory.data(), most}, root);
+    agree();
+  };
+  const auto take = [&](std::int64_t number) {
+    if (number > 0 || !ahead) return;
+    ahead->batch.wait();
+    const auto own = shards.part(position_, number);
+    if (!is_root) copy_bytes(own.data(), memory.data(), std::ssize(own));
+  };
   const auto pass_on = [&](Batch& batch, std::int64_t number) {
-    if (position_ == root) return;
+    if (is_root) return;
     for (int distance = 1; distance < size(); ++distance) {
       const int source = peer(size() - distance);
       if (source != root) recv(batch, shards.part(source, number), source);
@@ -334,7 +380,7 @@ void HostGroup::broadcast(std::byte* data, std::int64_t bytes, int root) {
       if (target != root) send(batch, shards.part(position_, number), target);
     }
   };
-  run_pipeline(wire_, shards.windows(), kUnderWay, PipelineStep{scatter, kNothing},
+  run_pipeline(wire_, shards.windows(), kUnderWay, PipelineStep{scatter, take},
                PipelineStep{pass_on, kNothing});
 }
 

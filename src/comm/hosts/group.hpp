@@ -36,6 +36,10 @@ namespace tutti {
  * sums of 16-bit types travel as floats between groups. Source: the 2D-Torus all-reduce of Mikami
  * et al., "Massively Distributed SGD: ImageNet/ResNet-50 Training in a Flash", 2018; here members
  * of a group, and holders of a share, exchange directly and not in rings.
+ *
+ * Where members still have to agree, and do not stand in groups, the first window of a long message
+ * goes ahead of that: to memory of the group alone, so nothing is written that the members would
+ * miss if they did not.
  */
 class HostGroup {
  public:
@@ -79,6 +83,12 @@ class HostGroup {
   bool agree(std::uint64_t hash) { return agree(hash, {}, {}, {}); }
   bool agree(std::uint64_t hash, const Brought& brought, std::span<std::byte> out,
              const Merge& merge);
+  /** Whether the first window of a long message goes ahead of an agreement: not among so many that
+   * they stand in groups. */
+  bool goes_ahead() const { return !stand_in_groups(); }
+  /** By all members, who have found that they do not agree on a call: brings what some have sent
+   * ahead of that to an end. */
+  void settle();
   /** The member, as a rank, for whom the last agree() waited longest, as far as is known. */
   int last() const { return members_[static_cast<std::size_t>(last_)]; }
   /** Whether it saves time that members bring `each` bytes, of which become `out` bytes. */
@@ -95,17 +105,30 @@ class HostGroup {
    * one's own is copied. Offsets as above; `out` fits what the members send. */
   void all_to_all_v(std::byte* in, std::span<const std::int64_t> in_offsets, std::byte* out,
                     std::span<const std::int64_t> out_offsets);
-  /** From member `root` to all, in place. */
-  void broadcast(std::byte* data, std::int64_t bytes, int root);
+  /** Calls agree() once, and throws if the members do not: after settle(). */
+  using Agree = std::function<void()>;
+  /** From member `root` to all, in place; there from `from`, which may be another place than
+   * `data`. Nothing is written to `data` before `agree` has returned. */
+  void broadcast(std::byte* data, std::int64_t bytes, int root, const std::byte* from,
+                 const Agree& agree);
+  void broadcast(std::byte* data, std::int64_t bytes, int root) {
+    broadcast(data, bytes, root, data, {});
+  }
   /** What a host does with `count` elements from `begin` on, before they travel and when they have
    * come; see all_reduce(). */
   struct Around {
     using Action = std::function<void(std::int64_t begin, std::int64_t count)>;
     Action before = [](std::int64_t, std::int64_t) {};
     Action after = [](std::int64_t, std::int64_t) {};
+    Agree agree{};  ///< if the members still have to: when the first window has left
+    /** Where before() puts what is to be added, if not in place: of the first segment, and of all,
+     * of which those after it are looked at. Only where goes_ahead(). */
+    const void* first = nullptr;
+    const void* others = nullptr;
   };
   /** In place over `count` elements. A long message goes in segments: around.before() makes one
-   * ready while those before it travel, and around.after() takes its results. */
+   * ready while those before it travel, and around.after() takes its results. Nothing is written
+   * before around.agree() has returned. */
   void all_reduce(void* data, std::int64_t count, DType dtype, const cpu::Combine& combine,
                   const Around& around);
   void all_reduce(void* data, std::int64_t count, DType dtype, const cpu::Combine& combine) {
@@ -177,12 +200,20 @@ class HostGroup {
     }
   };
 
+  /** The messages of a call that go ahead of its agreement: at most one from each member to each
+   * other one, of at most a window. While it exists, settle() knows of them. */
+  class Ahead;
+
   bool stand_in_groups() const { return size() > kMostDirect; }
   /** Whether a message is so short that everybody gets all of it at once. */
   bool goes_whole(std::int64_t bytes) const { return bytes * (size() - 1) <= kSmall; }
   int peer(int distance) const { return (position_ + distance) % size(); }
   void send(Batch& batch, std::span<const std::byte> part, int position);
   void recv(Batch& batch, std::span<std::byte> part, int position);
+  void send(Ahead& ahead, std::span<const std::byte> part, int position);
+  /** `window` is one, the most that anybody sends ahead: who does not agree may send more than is
+   * wanted. */
+  void recv(Ahead& ahead, std::span<std::byte> window, int position);
   /** Offsets in bytes of shards of equal length, in whole cache lines, one for each member but
    * `without`, whose shard is empty. */
   RecycledVector<std::int64_t> even_offsets(std::int64_t bytes, int without) const;
@@ -196,18 +227,20 @@ class HostGroup {
   bool answer_all(Note note, const Brought& brought, std::span<std::byte> out, const Merge& merge);
   bool disseminate(Note note, const Brought& brought, const Merge& merge);
   void gather_doubling(std::byte* data, std::span<const std::int64_t> offsets);
-  void combine_here(std::byte* own, const std::byte* others, std::int64_t stride,
-                    std::int64_t bytes, DType dtype, const cpu::Combine& combine);
+  void combine_here(std::byte* to, const std::byte* own, const std::byte* others,
+                    std::int64_t stride, std::int64_t bytes, DType dtype,
+                    const cpu::Combine& combine);
   void reduce_whole(std::byte* data, std::int64_t bytes, DType dtype, const cpu::Combine& combine);
   Segments direct_segments(std::int64_t bytes) const;
   static Segments grouped_segments(std::int64_t bytes, int hosts);
   Segments segments_of(std::int64_t bytes) const;
-  /** Those who own shards add them up; part(owner, number) is a window of one. Calls before(number)
-   * ahead of a window's exchange, and after(number) when its results are there. */
-  template <class Part, class Before, class After>
-  void reduce_shards(const Part& part, std::int64_t windows, std::int64_t window, DType dtype,
-                     const cpu::Combine& combine, int receivers, const Before& before,
-                     const After& after);
+  /** Those who own shards add them up; part(owner, number) is a window of one, own(owner, number)
+   * what this member has to add to it. Calls before(number) ahead of a window's exchange, agree,
+   * if there is one, behind the first, and after(number) when a window's results are there. */
+  template <class Part, class Own, class Before, class After>
+  void reduce_shards(const Part& part, const Own& own, std::int64_t windows, std::int64_t window,
+                     DType dtype, const cpu::Combine& combine, int receivers, const Agree& agree,
+                     const Before& before, const After& after);
   void reduce_shards(const Shards& shards, DType dtype, const cpu::Combine& combine, int receivers);
   void reduce_segments(std::byte* data, const Segments& segments, DType dtype,
                        const cpu::Combine& combine, const SegmentCalls& calls);
@@ -219,6 +252,7 @@ class HostGroup {
   std::vector<int> members_;
   int position_ = 0;
   int last_ = 0;
+  Ahead* ahead_ = nullptr;
   std::shared_ptr<std::byte[]> places_;  // made by the first agree()
 };
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <optional>
 
 #include "base/memory.hpp"
 #include "comm/hosts/group.hpp"
@@ -126,12 +127,15 @@ bool HostGroup::disseminate(Note note, const Brought& brought, const Merge& merg
     std::memcpy(leaves, &note, sizeof note);
     copy_bytes(leaves + kNoteBytes, have, first);
     Batch beginnings(wire_, Wire::Traffic::collective);
-    Batch rests(wire_, Wire::Traffic::collective);
     beginnings.keep(places_);
-    rests.keep(places_);
     recv(beginnings, {arrives, static_cast<std::size_t>(Wire::kPiece)}, source);
     send(beginnings, {leaves, static_cast<std::size_t>(kNoteBytes + first)}, target);
-    send(rests, {have + first, static_cast<std::size_t>(note.carried - first)}, target);
+    std::optional<Batch> rests;  // of what is longer than that
+    if (note.carried > first) {
+      rests.emplace(wire_, Wire::Traffic::collective);
+      rests->keep(places_);
+      send(*rests, {have + first, static_cast<std::size_t>(note.carried - first)}, target);
+    }
     const auto since = wire_.now();
     beginnings.wait();
 
@@ -147,13 +151,16 @@ bool HostGroup::disseminate(Note note, const Brought& brought, const Merge& merg
     const std::int64_t begun = std::min(theirs.carried, kFirst);
     // Of what differs nothing is kept, but it has to be taken.
     std::byte* const to = note.agreed != 0 ? have + bytes_of_first(known) : nullptr;
-    const Scratch dropped(wire_.scratch(), to == nullptr ? theirs.carried - begun : 0);
+    const std::int64_t left = theirs.carried - begun;
+    const Scratch dropped(wire_.scratch(), to == nullptr ? left : 0);
     if (to != nullptr) copy_bytes(to, arrives + kNoteBytes, begun);
-    recv(rests,
-         {to == nullptr ? dropped.data() : to + begun,
-          static_cast<std::size_t>(theirs.carried - begun)},
-         source);
-    rests.wait();
+    if (left > 0) {
+      if (!rests) rests.emplace(wire_, Wire::Traffic::collective);
+      rests->keep(places_);
+      recv(*rests, {to == nullptr ? dropped.data() : to + begun, static_cast<std::size_t>(left)},
+           source);
+    }
+    if (rests) rests->wait();
     known += more;
   }
   last_ = note.late;

@@ -40,7 +40,8 @@ class Segments {
   }
 
   /** Window `number` of what `owner` has in `data`, which may be shorter than others, or empty. */
-  std::span<std::byte> part(std::byte* data, int owner, std::int64_t number) const {
+  template <class Byte>
+  std::span<Byte> part(Byte* data, int owner, std::int64_t number) const {
     const std::int64_t segment = segment_of(number);
     const std::int64_t end = begin(segment + 1);
     const std::int64_t share = share_in(segment);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -155,13 +156,22 @@ void HierarchicalTransport::run(const Call& call) {
 void HierarchicalTransport::all_reduce(const Call& call) {
   if (leaders_.carries(call.in.bytes(), call.in.bytes())) return carried_all_reduce(call);
   const Stages stages = stages_of(call.reduction, call.dtype, layout_);
+  const std::int64_t first = leaders_.first_segment(call.count, call.dtype);
+  // Where a window goes ahead of the comparison, its segment is not yet written to outputs. What a
+  // rank that is alone on its host brings travels from where it is.
+  const bool ahead = leaders_.goes_ahead();
+  const bool adds = !ahead || !brings_all(stages.inside);
+  const bool keeps = ahead && adds && is_leader();
+  const Scratch scratch(channel_->scratch(), keeps ? first * size_of(call.dtype) : 0);
   const auto inside = [&](std::int64_t begin, std::int64_t count) {
-    return Task::reduce(call.in.part(begin, count), call.out.part(begin, count), stages.inside, 0);
+    const View sums =
+        keeps && begin == 0 ? View(scratch.data(), count, call.dtype) : call.out.part(begin, count);
+    return adds ? Task::reduce(call.in.part(begin, count), sums, stages.inside, 0) : Task::meet();
   };
-  meet(call, inside(0, leaders_.first_segment(call.count, call.dtype)));
-  compare_hosts();
+  meet(call, inside(0, first));
   // The ranks of a host add up a segment, and take the results of another, while others travel.
   const auto add = [&](std::int64_t begin, std::int64_t count) {
+    if (!adds) return;
     const Task task = inside(begin, count);
     if (begin > 0) local_->meet(task);
     local_->move(task);
@@ -169,11 +179,19 @@ void HierarchicalTransport::all_reduce(const Call& call) {
   const auto take = [&](std::int64_t begin, std::int64_t count) {
     spread(call.out.part(begin, count));
   };
-  const HostGroup::Around around{add, take};
+  if (!ahead || !is_leader()) compare_hosts();
   if (is_leader()) {
-    leaders_.all_reduce(call.out.data, call.count, call.dtype, stages.between, around);
+    leaders_.all_reduce(call.out.data, call.count, call.dtype, stages.between,
+                        {.before = std::cref(add),
+                         .after = std::cref(take),
+                         .agree = ahead ? [this] { compare_hosts(); } : HostGroup::Agree(),
+                         .first = keeps  ? scratch.data()
+                                  : adds ? nullptr
+                                         : call.in.data,
+                         .others = adds ? nullptr : call.in.data});
   } else {
-    leaders_.accompany(call.count, call.dtype, around);
+    leaders_.accompany(call.count, call.dtype,
+                       {.before = std::cref(add), .after = std::cref(take)});
   }
 }
 
@@ -254,13 +272,25 @@ void HierarchicalTransport::broadcast(const Call& call) {
   const View out = call.out;
   if (leaders_.carries(out.bytes(), out.bytes())) return carried_broadcast(call);
   const int agent = local_agent(call.root);
+  const auto keep_own = [&] {
+    if (rank() == call.root) copy_bytes(out.data, call.in.data, call.in.bytes());
+  };
+  auto* const data = static_cast<std::byte*>(out.data);
   meet(call, Task::meet());
+  if (layout_.local_rank_of(call.root) == 0 && is_leader()) {
+    leaders_.broadcast(data, out.bytes(), layout_.host_of(call.root),
+                       static_cast<const std::byte*>(call.in.data), [&] {
+                         compare_hosts();
+                         keep_own();
+                       });
+    return spread(out);
+  }
   compare_hosts();
   if (agent != 0) release();
-  if (rank() == call.root) copy_bytes(out.data, call.in.data, call.in.bytes());
-  if (local_->rank() == agent) {
+  keep_own();
+  if (local_->rank() == agent && layout_.local_rank_of(call.root) != 0) {
     HostGroup(*channel_, agents(call.root))
-        .broadcast(static_cast<std::byte*>(out.data), out.bytes(), layout_.host_of(call.root));
+        .broadcast(data, out.bytes(), layout_.host_of(call.root));
   }
   spread(out, agent);
 }

@@ -72,6 +72,10 @@ class HierarchicalTransport final : public Transport {
   int host() const { return layout_.host_of(rank()); }
   bool is_leader() const { return local_->rank() == 0; }
   std::vector<int> others() const;
+  /** Whether what this rank brings to a reduction is what its host brings. */
+  bool brings_all(const cpu::Combine& inside) const {
+    return local_size() == 1 && inside.factor == 1 && inside.divisor == 1;
+  }
   /** One rank a host, in the order of the hosts: the leaders, but `root` on its own host. */
   std::vector<int> agents(int root) const;
   /** The local rank of this host's agent. */

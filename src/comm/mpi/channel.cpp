@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kTags = 5;  // of a context: one for each Traffic, one for control messages
+constexpr int kTags = Wire::kTraffics + 1;  // of a context: the last for control messages
 int first_tag(const Session& session, int context) {
   const int contexts = (session.last_tag() - kTags + 1) / kTags + 1;
   if (context < 0 || context >= contexts) {

@@ -70,12 +70,13 @@ class Channel final : public Wire {
   std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic) override;
   bool progress(std::span<Posted> posted, std::span<const int> peers) override;
   bool pause(Clock::duration still) override;
+  void withdraw(Posted receive) override;
   Clock::time_point now() const override { return Clock::now(); }
   std::unique_ptr<Lookout> look_out(Side side, std::chrono::milliseconds timeout) override {
     return watch_.look_out(side, timeout);
   }
   void abandon(std::span<Posted> receives,
-               std::span<const std::shared_ptr<const void>> kept) noexcept override;
+               const std::shared_ptr<const void>& kept) noexcept override;
 
   /** Tells which ranks share a host, before the first wait; a collective of all ranks, whose
    * leaders connect the hosts (see connect_hosts()). Throws PeerLost. */

@@ -43,7 +43,7 @@ bool Channel::is_to_be_confirmed(std::int64_t bytes, int destination) {
 
 Wire::Posted Channel::post_send(const std::byte* data, std::int64_t bytes, int destination,
                                 Traffic traffic) {
-  if (traffic == Traffic::collective) bytes_sent_ += bytes;
+  if (side_of(traffic) == Side::collective) bytes_sent_ += bytes;
   const int session_rank = members_[static_cast<std::size_t>(destination)];
   const auto send = is_to_be_confirmed(bytes, destination) ? &MPI_Issend : &MPI_Isend;
   MPI_Request request = MPI_REQUEST_NULL;
@@ -123,8 +123,14 @@ bool Channel::pause(Clock::duration still) {
   return true;
 }
 
+void Channel::withdraw(Posted receive) {
+  MPI_Request request = request_of(receive);
+  check(MPI_Cancel(&request), "MPI_Cancel");
+  check(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait");  // at once: no message has matched it
+}
+
 void Channel::abandon(std::span<Posted> receives,
-                      std::span<const std::shared_ptr<const void>> kept) noexcept {
+                      const std::shared_ptr<const void>& kept) noexcept {
   fail();
   if (session_->may_call()) {
     for (const Posted receive : receives) {
@@ -134,7 +140,7 @@ void Channel::abandon(std::span<Posted> receives,
       if (MPI_Cancel(&request) == MPI_SUCCESS) MPI_Test(&request, &done, MPI_STATUS_IGNORE);
     }
   }
-  for (const auto& memory : kept) leave_to_mpi(memory);
+  if (kept) leave_to_mpi(kept);
 }
 
 }  // namespace tutti::mpi

@@ -76,16 +76,17 @@ Wire::Posted SimulatedWire::new_operation(std::byte* data, std::int64_t bytes) {
 Wire::Posted SimulatedWire::post_send(const std::byte* data, std::int64_t bytes, int destination,
                                       Traffic traffic) {
   if (process_.is_killed()) throw Killed();
-  if (traffic == Traffic::collective) bytes_sent_ += bytes;
+  if (side_of(traffic) == Side::collective) bytes_sent_ += bytes;
   const Posted posted = new_operation(nullptr, bytes);
   const auto parcel = std::make_shared<Parcel>(
       Parcel{this, posted, data, bytes, rank(), destination, context_, traffic, false, {}});
   Cluster& cluster = process_.cluster();
   ++cluster.traffic().messages;
   cluster.traffic().bytes += bytes;
-  const std::uint64_t lane = (static_cast<std::uint64_t>(rank()) << 40U) ^
-                             (static_cast<std::uint64_t>(destination) << 16U) ^
-                             static_cast<std::uint64_t>(context_ * 4 + static_cast<int>(traffic));
+  const std::uint64_t lane =
+      (static_cast<std::uint64_t>(rank()) << 40U) ^
+      (static_cast<std::uint64_t>(destination) << 16U) ^
+      static_cast<std::uint64_t>(context_ * kTraffics + static_cast<int>(traffic));
   const Scheduler::Time left =
       cluster.network().send(process_.host(), cluster.process(destination).host(), bytes, lane,
                              [&cluster, parcel] { arrive(cluster, parcel); });
@@ -195,8 +196,14 @@ std::optional<int> SimulatedWire::take(std::byte* data, std::int64_t bytes, Traf
   return source;
 }
 
+void SimulatedWire::withdraw(Posted receive) {
+  if (operation(receive).ended) throw std::logic_error("a receive is withdrawn that has ended");
+  for (auto& [key, queue] : queues_) std::erase(queue.wanted, receive);
+  free_.push_back(receive);
+}
+
 void SimulatedWire::abandon(std::span<Posted> /*receives*/,
-                            std::span<const std::shared_ptr<const void>> /*kept*/) noexcept {
+                            const std::shared_ptr<const void>& /*kept*/) noexcept {
   process_.fail();
   abandoned_ = true;
   // MPI may send on what has not left, and must not: nobody may call it any more.

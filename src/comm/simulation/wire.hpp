@@ -60,12 +60,13 @@ class SimulatedWire final : public Wire {
   std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic) override;
   bool progress(std::span<Posted> posted, std::span<const int> peers) override;
   bool pause(Clock::duration still) override;
+  void withdraw(Posted receive) override;
   Clock::time_point now() const override;
   std::unique_ptr<Lookout> look_out(Side side, std::chrono::milliseconds timeout) override {
     return watch_.look_out(side, timeout);
   }
   void abandon(std::span<Posted> receives,
-               std::span<const std::shared_ptr<const void>> kept) noexcept override;
+               const std::shared_ptr<const void>& kept) noexcept override;
   std::chrono::milliseconds timeout() const override { return timeout_; }
   ScratchPool& scratch() override { return scratch_; }
   MessageCounts& counts() override { return watch_.counts(); }
@@ -93,7 +94,8 @@ class SimulatedWire final : public Wire {
   void end(Operation& operation);
   Operation& operation(Posted posted) { return operations_[posted - 1]; }
   Queue& queue_of(int source, Traffic traffic) {
-    return queues_[static_cast<std::uint64_t>(source) * 4 + static_cast<std::uint64_t>(traffic)];
+    return queues_[static_cast<std::uint64_t>(source) * kTraffics +
+                   static_cast<std::uint64_t>(traffic)];
   }
   void load(Parcel& parcel) const;
   static void leave_host(Parcel& parcel);

@@ -1,0 +1,49 @@
+// Messages that go ahead of an agreement, and what becomes of them without one.
+#include "comm/hosts/group_ahead.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace tutti {
+
+void HostGroup::send(Ahead& ahead, std::span<const std::byte> part, int position) {
+  if (part.empty()) return;
+  send(ahead.batch, part, position);
+  ahead.sent[static_cast<std::size_t>(position)] = std::byte{1};
+}
+
+void HostGroup::recv(Ahead& ahead, std::span<std::byte> window, int position) {
+  if (window.empty()) return;
+  recv(ahead.batch, window, position);
+  ahead.wanted[static_cast<std::size_t>(position)] = std::byte{1};
+}
+
+/** All tell each other what they have sent: who has wanted more of somebody takes that back, and
+ * takes, and drops, what nobody has wanted. */
+void HostGroup::settle() {
+  RecycledVector<std::byte> nothing(members_.size());
+  RecycledVector<std::byte> come(members_.size());
+  RecycledVector<std::int64_t> offsets;
+  for (int i = 0; i <= size(); ++i) offsets.push_back(i);
+  all_to_all_v((ahead_ != nullptr ? ahead_->sent : nothing).data(), offsets, come.data(), offsets);
+
+  const RecycledVector<std::byte>& wanted = ahead_ != nullptr ? ahead_->wanted : nothing;
+  const Scratch memory(wire_.scratch(), size() * Wire::kPiece);
+  Batch unwanted(wire_, Wire::Traffic::ahead);
+  for (int i = 0; i < size(); ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    if (come[at] == wanted[at]) continue;
+    if (come[at] == std::byte{0}) {
+      ahead_->batch.withdraw(members_[at]);
+    } else {
+      recv(unwanted, {memory.data() + i * Wire::kPiece, Wire::kPiece}, i);
+    }
+  }
+  unwanted.wait();
+  if (ahead_ != nullptr) ahead_->batch.wait();
+  // What goes ahead of the next call must not meet a receive that is still to be withdrawn.
+  agree(0);
+}
+
+}  // namespace tutti
