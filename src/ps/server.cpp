@@ -45,8 +45,9 @@ class Server::Impl final : public Serving {
       place_->server = this;
       while (members_.living() > 0) {
         sleeps_for_ = idle_limit();
-        go_on(links_->next(sleeps_for_, lock));
+        const std::optional<Request> request = links_->next(sleeps_for_, lock);
         if (failure_) std::rethrow_exception(failure_);
+        go_on(request);
         lock.unlock();  // somebody may ask for statistics
         lock.lock();
       }
@@ -101,9 +102,10 @@ class Server::Impl final : public Serving {
   };
   Line& line(int worker) { return lines_[static_cast<std::size_t>(worker)]; }
 
-  /** What ends the server ends it in its own thread. */
+  /** What ends the server ends it in its own thread; until then it answers nothing more. */
   template <class Action>
   void or_end(const Action& action) {
+    if (failure_) return;
     try {
       action();
     } catch (...) {

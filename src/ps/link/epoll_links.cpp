@@ -71,6 +71,14 @@ std::optional<Request> EpollLinks::next(std::chrono::nanoseconds limit,
   return std::nullopt;
 }
 
+std::optional<Request> EpollLinks::poll() {
+  if (Clock::now() - looked_ > kBetweenSockets) {
+    look_at_sockets({}, nullptr);
+    if (woken_) doorbell_.ring();  // for who sleeps, and may not have heard it
+  }
+  return take();
+}
+
 std::optional<Request> EpollLinks::take() {
   for (std::size_t i = 0; i < peers_.size(); ++i) {
     const std::size_t at = turn_ + i < peers_.size() ? turn_ + i : turn_ + i - peers_.size();

@@ -33,7 +33,7 @@ class EpollLinks final : public Links {
   using Links::next;
   std::optional<Request> next(std::chrono::nanoseconds limit,
                               std::unique_lock<std::mutex>& lock) override;
-  std::optional<Request> poll() override { return take(); }
+  std::optional<Request> poll() override;
   void set_sleeping(bool sleeping) override;
   void answer(const Request& request, const ReplyHeader& header,
               std::span<const std::byte> payload) override;

@@ -48,7 +48,7 @@ class Links {
     std::unique_lock lock(alone);
     return next(limit, lock);
   }
-  /** A request that is there; never sleeps. */
+  /** A request that is there; never sleeps, and hears of losses as next() does. */
   virtual std::optional<Request> poll() = 0;
   /** Whether requests wake the thread that sleeps in next(). */
   virtual void set_sleeping(bool sleeping) = 0;

@@ -82,6 +82,8 @@ class SyncWorker final : public WorkerMode {
 
  private:
   static constexpr std::size_t kMostWanted = 8;
+  /** Requests that other threads may send meanwhile, one a thread: a barrier, say. */
+  static constexpr std::int64_t kOfOtherThreads = 64;
   struct Wanted {
     int table;
     std::vector<std::int64_t> ids;
@@ -92,7 +94,7 @@ class SyncWorker final : public WorkerMode {
   bool waits_for_the_round_alone() const {
     if (!servers_.all_on_this_host()) return false;  // or else there are look-ups, too
     for (int server = 0; server < servers_.count(); ++server) {
-      const std::int64_t most = std::ssize(servers_.end(server).blocks) + 2;
+      const std::int64_t most = std::ssize(servers_.end(server).blocks) + 2 + kOfOtherThreads;
       if (!servers_.link(server).has_room(most)) return false;
     }
     return true;

@@ -3,13 +3,21 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
+#include <stdexcept>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "ps/job.hpp"
 #include "ps/modes/server_turn.hpp"
+#include "ps/server.hpp"
 
 namespace tutti::ps::test::server_turn_test {
 namespace {
@@ -131,6 +139,65 @@ TEST(PsServerTurn, ManyPushesInAStepWaitForNobodyWhoServes) {
     EXPECT_EQ(rows_of(worker, 0, ids, 1), std::vector<float>{-7500});
     worker.stop();
   });
+}
+
+/** Fails on a worker's turn, and has a request after that. */
+class FailingLinks final : public Links {
+ public:
+  explicit FailingLinks(int& answers) : answers_(answers) {}
+  std::optional<Request> next(std::chrono::nanoseconds,
+                              std::unique_lock<std::mutex>& lock) override {
+    changed_.wait(lock, [&] { return woken_; });
+    return barrier();
+  }
+  std::optional<Request> poll() override {
+    if (!std::exchange(failed_, true)) throw std::runtime_error("the links fail");
+    return barrier();
+  }
+  void set_sleeping(bool) override {}
+  void answer(const Request&, const ReplyHeader&, std::span<const std::byte>) override {
+    ++answers_;
+  }
+  std::vector<LostWorker> lost() override { return {}; }
+  void drop(int) override {}
+  void wake() override {  // its caller has the lock
+    woken_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  static Request barrier() { return {0, 1, {.kind = RequestKind::barrier}, {}}; }
+
+  int& answers_;
+  std::condition_variable changed_;
+  bool woken_ = false;
+  bool failed_ = false;
+};
+
+TEST(PsServerTurn, AServerThatFailsInItEndsInItsOwnThreadAndAnswersNothingMore) {
+  int answers = 0;
+  const auto place = std::make_shared<ServerPlace>();
+  ServerParts parts;
+  parts.workers = worker_names(1);
+  parts.links = std::make_unique<FailingLinks>(answers);
+  parts.place = place;
+  parts.dense = std::make_unique<DenseStore>(std::vector<OwnBlock>{}, "");
+  parts.mode = Sync{};
+  parts.timeout = std::chrono::seconds(20);
+  const std::unique_ptr<Server> server = make_server(std::move(parts));
+  std::thread thread([&] { EXPECT_THROW(server->run(), std::runtime_error); });
+  const auto serves = [&] {
+    const std::lock_guard lock(place->mutex);
+    return place->server != nullptr;
+  };
+  while (!serves()) std::this_thread::yield();
+  {
+    ServerTurn turn(place.get());
+    turn.serve_until([&] { return answers > 0; });
+  }
+  thread.join();
+  EXPECT_EQ(answers, 0);
+  EXPECT_EQ(place->server, nullptr);
 }
 
 }  // namespace
