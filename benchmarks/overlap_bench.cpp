@@ -1,19 +1,19 @@
 // How much of a step's exchange a backward pass of the same length hides.
 //
 //   mpiexec -n 2 overlap_bench [--elements 16777216] [--layers 64] [--rounds 7] [--json FILE]
-//       [--gbps G]
+//       [--gbps G] [--ranks-per-core 1]
 //
 // A step of DistOpt (fp32, buckets of its default size) whose backward pass computes nothing, such
 // a pass that is as long as that step and sends nothing, and a step with such a pass, in turns:
 // once computing on the rank's own core, and once elsewhere, as on a GPU, while the core waits.
 // Medians of the slowest rank; exchange_cpu_us is what the exchange needs of its cores.
 // hideable_us: the last bucket is left when the backward pass ends, and nobody can hide it; nor, on
-// the rank's own core, what the exchange needs of that. hidden is the part of it by which a step is
-// shorter than both one after the other. Every parameter is checked. JSON Lines: computing (own
-// core, elsewhere), hosts, ranks_per_host, bytes, buckets, compute_us, exchange_us,
-// exchange_cpu_us, step_us, hideable_us, hidden (null where nothing can be), wire_us (of the
-// exchange; null without --gbps), checked. benchmarks/cluster_bench.py --bench runs it on hosts
-// that are network namespaces.
+// the rank's own core, what the exchanges of all ranks that share the core need of that. hidden is
+// the part of it by which a step is shorter than both one after the other. Every parameter is
+// checked. JSON Lines: computing (own core, elsewhere), hosts, ranks_per_host, bytes, buckets,
+// compute_us, exchange_us, exchange_cpu_us (of a rank), step_us, hideable_us, hidden (null where
+// nothing can be), wire_us (of the exchange; null without --gbps), checked.
+// benchmarks/cluster_bench.py --bench runs it on hosts that are network namespaces.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -44,6 +44,7 @@ struct OverlapOptions {
   int rounds = 7;
   std::string json;
   std::optional<double> gbps;
+  double ranks_per_core = 1;
 };
 
 OverlapOptions parse(int argc, char** argv) {
@@ -62,6 +63,8 @@ OverlapOptions parse(int argc, char** argv) {
       options.json = value;
     } else if (name == "--gbps") {
       options.gbps = std::stod(value);
+    } else if (name == "--ranks-per-core") {
+      options.ranks_per_core = std::stod(value);
     } else {
       throw InvalidArgument("unknown option " + name);
     }
@@ -230,7 +233,7 @@ std::string line_of(const OverlapOptions& options, const Communicator& communica
   const double both = median(times.both);
   const auto buckets = static_cast<double>(model.buckets());
   const double cpu = median(times.exchange_cpu);
-  const double free = exchange - (elsewhere ? 0 : cpu);
+  const double free = exchange - (elsewhere ? 0 : cpu * options.ranks_per_core);
   const double hideable = std::clamp(free * (buckets - 1) / buckets, 0.0, compute);
   const int hosts = communicator.world_size() / communicator.local_size();
   const double bytes = 4.0 * static_cast<double>(options.elements);
