@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -31,70 +30,20 @@
 #include "comm/hosts/group.hpp"
 #include "comm/simulation/wire.hpp"
 #include "device/cpu/reduction.hpp"
+#include "support/scale_options.hpp"
 #include "tutti/error.hpp"
 #include "tutti/log.hpp"
 
 namespace {
 
 using tutti::HostGroup;
+using tutti::bench::ScaleOptions;
 using tutti::simulation::Cluster;
-using tutti::simulation::NetworkModel;
 using tutti::simulation::Process;
 using tutti::simulation::Scheduler;
 using tutti::simulation::SimulatedWire;
 using tutti::simulation::Traffic;
 using Microseconds = std::chrono::duration<double, std::micro>;
-
-struct Options {
-  int hosts = 64;
-  int ranks = 8;
-  double latency_us = 10;
-  double gbps = 100;
-  double overhead_ns = 500;
-  int timeout_ms = 5000;
-  std::int64_t largest = std::int64_t{1} << 20;
-  std::string json;
-
-  NetworkModel model() const {
-    NetworkModel model;
-    model.latency = std::chrono::nanoseconds(std::llround(latency_us * 1e3));
-    model.overhead = std::chrono::nanoseconds(std::llround(overhead_ns));
-    model.bytes_per_second = gbps * 1e9 / 8;
-    return model;
-  }
-};
-
-Options parse(int argc, char** argv) {
-  Options options;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string_view name = argv[i];
-    const std::string value = argv[i + 1];
-    if (name == "--hosts") {
-      options.hosts = std::stoi(value);
-    } else if (name == "--ranks") {
-      options.ranks = std::stoi(value);
-    } else if (name == "--latency-us") {
-      options.latency_us = std::stod(value);
-    } else if (name == "--gbps") {
-      options.gbps = std::stod(value);
-    } else if (name == "--overhead-ns") {
-      options.overhead_ns = std::stod(value);
-    } else if (name == "--timeout-ms") {
-      options.timeout_ms = std::stoi(value);
-    } else if (name == "--largest") {
-      options.largest = std::stoll(value);
-    } else if (name == "--json") {
-      options.json = value;
-    } else {
-      throw tutti::InvalidArgument("unknown option " + std::string(name));
-    }
-  }
-  if (argc % 2 == 0) throw tutti::InvalidArgument("the last option has no value");
-  if (options.hosts < 2 || options.hosts > 4096 || options.ranks < 1) {
-    throw tutti::InvalidArgument("--hosts is 2 to 4096, --ranks at least 1");
-  }
-  return options;
-}
 
 struct Row {
   std::string what;
@@ -116,7 +65,8 @@ class Scene {
   static constexpr std::chrono::seconds kBegin{1};
 
   /** Of `processes` a host, which stand for all of its ranks if it is one. */
-  explicit Scene(const Options& options, std::int64_t most_copied = kMostCopied, int processes = 1)
+  explicit Scene(const ScaleOptions& options, std::int64_t most_copied = kMostCopied,
+                 int processes = 1)
       : options_(options), cluster_(options.hosts, processes, options.model(), 1, most_copied) {
     cluster_.set_tick(cluster_.network().model().latency);
   }
@@ -176,14 +126,16 @@ class Scene {
   }
 
  private:
-  const Options& options_;
+  const ScaleOptions& options_;
   Cluster cluster_;
   Scheduler::Time begin_{};
 };
 
-double wire_us(const Options& options, double bytes) { return bytes * 8 / (options.gbps * 1e3); }
+double wire_us(const ScaleOptions& options, double bytes) {
+  return bytes * 8 / (options.gbps * 1e3);
+}
 
-Row agreement(const Options& options) {
+Row agreement(const ScaleOptions& options) {
   return Scene(options).play("agreement", 0, options.latency_us,
                              [](HostGroup& group, SimulatedWire&) { group.agree(2); });
 }
@@ -229,7 +181,7 @@ class Data {
 };
 
 /** With its agreement, as a communicator calls it: what is short goes along with that. */
-Row all_reduce(const Options& options, std::int64_t bytes) {
+Row all_reduce(const ScaleOptions& options, std::int64_t bytes) {
   constexpr std::int64_t kMostData = std::int64_t{256} << 20;  // of all hosts, if they are checked
   const bool checked = bytes * options.hosts <= kMostData;
   std::vector<float> shared(static_cast<std::size_t>(bytes / 4));
@@ -262,7 +214,7 @@ Row all_reduce(const Options& options, std::int64_t bytes) {
 }
 
 /** Of a long message, without its agreement. */
-Row one_way(const Options& options, std::string what, std::int64_t bytes,
+Row one_way(const ScaleOptions& options, std::string what, std::int64_t bytes,
             void (*call)(HostGroup& group, std::span<float> data)) {
   std::vector<float> data(static_cast<std::size_t>(bytes / 4));  // of all hosts: nobody looks at it
   const double bound = options.latency_us + wire_us(options, static_cast<double>(bytes));
@@ -270,13 +222,13 @@ Row one_way(const Options& options, std::string what, std::int64_t bytes,
                              [&](HostGroup& group, SimulatedWire&) { call(group, data); });
 }
 
-Row broadcast(const Options& options, std::int64_t bytes) {
+Row broadcast(const ScaleOptions& options, std::int64_t bytes) {
   return one_way(options, "broadcast", bytes, [](HostGroup& group, std::span<float> data) {
     group.broadcast(reinterpret_cast<std::byte*>(data.data()), std::ssize(data) * 4, 0);
   });
 }
 
-Row reduce(const Options& options, std::int64_t bytes) {
+Row reduce(const ScaleOptions& options, std::int64_t bytes) {
   return one_way(options, "reduce", bytes, [](HostGroup& group, std::span<float> data) {
     group.reduce(data.data(), std::ssize(data), tutti::DType::f32,
                  tutti::combine_of(tutti::Reduce::sum, group.size()), 0);
@@ -306,7 +258,7 @@ void connect_leaders(HostGroup& group, SimulatedWire& wire) {
 }
 
 /** Of the layout, which MPI gathers, only the agreement is in it; from there to the first call. */
-Row start_up(const Options& options) {
+Row start_up(const ScaleOptions& options) {
   return Scene(options).play(
       "start-up", 0, 2 * options.latency_us,
       [](HostGroup& group, SimulatedWire& wire) {
@@ -319,7 +271,7 @@ Row start_up(const Options& options) {
 
 /** Into the hosts with an even number and those with an odd one: the notes of all ranks, then a
  * wire for each part, and its first agreement. */
-Row split(const Options& options) {
+Row split(const ScaleOptions& options) {
   constexpr std::int64_t kNote = 140;  // color, key, context, ticket
   const std::int64_t block = kNote * options.ranks;
   const double bound =
@@ -342,9 +294,9 @@ Row split(const Options& options) {
 }
 
 /** Until all ranks know that all have left. */
-Row leaving(const Options& options) {
+Row leaving(const ScaleOptions& options) {
   constexpr int kMostProcesses = 2048;  // each has something on each other one
-  Options simulated = options;
+  ScaleOptions simulated = options;
   if (options.hosts * options.ranks > kMostProcesses) simulated.ranks = 1;
   return Scene(simulated, Scene::kMostCopied, simulated.ranks)
       .play(
@@ -353,7 +305,7 @@ Row leaving(const Options& options) {
 }
 
 /** A host is lost in an agreement: until all others know. */
-Row lost_host(const Options& options, std::string what, double bound_us,
+Row lost_host(const ScaleOptions& options, std::string what, double bound_us,
               void (Cluster::*fault)(int)) {
   Scene scene(options);
   const int victim = options.hosts / 2;
@@ -366,7 +318,7 @@ Row lost_host(const Options& options, std::string what, double bound_us,
       true);
 }
 
-void write(const Options& options, const Row& row, std::ofstream* json) {
+void write(const ScaleOptions& options, const Row& row, std::ofstream* json) {
   std::printf("%-22s %12lld %14.1f %14.1f %14.1f %16.0f\n", row.what.c_str(),
               static_cast<long long>(row.bytes), row.us, row.bound_us, row.messages_per_rank,
               row.bytes_per_rank);
@@ -383,7 +335,7 @@ void write(const Options& options, const Row& row, std::ofstream* json) {
   *json << line.data() << std::endl;
 }
 
-void run(const Options& options) {
+void run(const ScaleOptions& options) {
   tutti::set_log_sink(
       {[](tutti::LogLevel) { return false; }, [](tutti::LogLevel, std::string_view) {}});
   std::optional<std::ofstream> file;
@@ -412,7 +364,7 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   try {
-    run(parse(argc, argv));
+    run(tutti::bench::parse_scale_options(argc, argv));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "scale_sim: %s\n", error.what());
     return 1;
