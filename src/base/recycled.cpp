@@ -70,8 +70,8 @@ class RecycledMemory final : public std::pmr::memory_resource {
 }  // namespace
 
 std::pmr::memory_resource& recycled_memory() {
-  static RecycledMemory memory;
-  return memory;
+  static RecycledMemory& only = *new RecycledMemory;  // never destroyed: it is used at exit
+  return only;
 }
 
 void* take_block(std::size_t bytes) {

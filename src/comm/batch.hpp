@@ -36,8 +36,9 @@ class Batch {
   void recv(void* data, std::int64_t bytes, int source);
   /** Takes back what was to come from `source`, which has sent nothing. */
   void withdraw(int source);
-  /** Shares the memory of the messages: it lives on if they are abandoned. */
-  void keep(std::shared_ptr<const void> memory) { kept_ = std::move(memory); }
+  /** Shares memory of messages, besides what it shares already: it lives on if they are abandoned.
+   */
+  void keep(std::shared_ptr<const void> memory) { kept_.push_back(std::move(memory)); }
   /** Moves what can be moved now; whether that was anything. Does not block. */
   bool progress();
   bool done() const { return posted_.empty(); }
@@ -81,7 +82,7 @@ class Batch {
   std::pmr::vector<int> peers_{&memory_};     // of each
   std::pmr::vector<Piece> pieces_{&memory_};  // likewise
   RecycledVector<Rest> rests_;                // by the number of the message
-  std::shared_ptr<const void> kept_;
+  RecycledVector<std::shared_ptr<const void>> kept_;
 };
 
 }  // namespace tutti

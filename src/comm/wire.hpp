@@ -89,9 +89,9 @@ class Wire {
   /** Takes back a receive for which nothing comes: its sender has said so. */
   virtual void withdraw(Posted receive) = 0;
   /** Gives up messages, which fails the communicator: receives that have not begun are cancelled;
-   * others may still touch their memory, which `kept` shares, if it is not null. */
+   * others may still touch their memory, which `kept` shares. */
   virtual void abandon(std::span<Posted> receives,
-                       const std::shared_ptr<const void>& kept) noexcept = 0;
+                       std::span<const std::shared_ptr<const void>> kept) noexcept = 0;
 
   virtual std::chrono::milliseconds timeout() const = 0;
   /** Memory for the messages of collectives. */

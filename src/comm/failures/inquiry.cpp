@@ -16,7 +16,7 @@ namespace {
 // Ranks that wait look for messages once a millisecond, inside a host every 50 ms: if they get a
 // core, of which a busy machine has few.
 constexpr std::chrono::milliseconds kForAnAnswer{1300};
-// Those who wait in a circle have as long to say so once more.
+// Those who wait in a circle are asked once more.
 constexpr std::chrono::milliseconds kToAskAgain{350};
 // What others need to find out whom they wait for, once their deadline has passed.
 constexpr std::chrono::milliseconds kForOthers{1000};

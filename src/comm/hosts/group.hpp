@@ -44,7 +44,7 @@ namespace tutti {
 class HostGroup {
  public:
   static constexpr std::int64_t kCacheLine = 64;  ///< in bytes
-  /** Of memory for what arrives, in bytes, with up to 4096 members. */
+  /** Of memory for what arrives in a call, in bytes, with up to 4096 members. */
   static constexpr std::int64_t kMostScratch = std::int64_t{32} * 1024 * 1024;
 
   /** `wire` outlives it. Only members make calls. */

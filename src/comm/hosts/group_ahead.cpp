@@ -1,6 +1,7 @@
 // Messages that go ahead of an agreement, and what becomes of them without one.
 #include "comm/hosts/group_ahead.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -22,13 +23,17 @@ void HostGroup::recv(Ahead& ahead, std::span<std::byte> window, int position) {
 /** All tell each other what they have sent: who has wanted more of somebody takes that back, and
  * takes, and drops, what nobody has wanted. */
 void HostGroup::settle() {
-  RecycledVector<std::byte> nothing(members_.size());
-  RecycledVector<std::byte> come(members_.size());
+  if (!goes_ahead()) return;
+  const RecycledVector<std::byte> nothing(members_.size());
+  const RecycledVector<std::byte>& sent = ahead_ != nullptr ? ahead_->sent : nothing;
+  const RecycledVector<std::byte>& wanted = ahead_ != nullptr ? ahead_->wanted : nothing;
   RecycledVector<std::int64_t> offsets;
   for (int i = 0; i <= size(); ++i) offsets.push_back(i);
-  all_to_all_v((ahead_ != nullptr ? ahead_->sent : nothing).data(), offsets, come.data(), offsets);
+  const Scratch told(wire_.scratch(), 2 * size());  // what is under way may outlive this call
+  std::byte* const come = told.data() + size();
+  std::copy(sent.begin(), sent.end(), told.data());
+  all_to_all_v(told.data(), offsets, come, offsets);
 
-  const RecycledVector<std::byte>& wanted = ahead_ != nullptr ? ahead_->wanted : nothing;
   const Scratch memory(wire_.scratch(), size() * Wire::kPiece);
   Batch unwanted(wire_, Wire::Traffic::ahead);
   for (int i = 0; i < size(); ++i) {

@@ -10,8 +10,8 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kBlock = 2048;  // elements
-using Block = std::array<float, kBlock>;
+constexpr std::int64_t kElementsAtOnce = 2048;  // elements
+using Block = std::array<float, kElementsAtOnce>;
 
 }  // namespace
 
@@ -22,8 +22,8 @@ void combine_partly(void* partial, std::span<const void* const> inputs, std::int
   }
   const auto factor = static_cast<float>(combine.factor);
   Block next;
-  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
-    const std::int64_t length = std::min(kBlock, count - begin);
+  for (std::int64_t begin = 0; begin < count; begin += kElementsAtOnce) {
+    const std::int64_t length = std::min(kElementsAtOnce, count - begin);
     void* const sum = static_cast<float*>(partial) + begin;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       const auto* const input = static_cast<const std::byte*>(inputs[i]) + begin * size_of(dtype);
@@ -42,8 +42,8 @@ void combine_partials(void* out, std::span<const void* const> partials, std::int
   if (partial_type(dtype) == dtype) return cpu::reduce({&out, 1}, partials, count, dtype, divided);
   Block sum;
   RecycledVector<const void*> terms(partials.size());
-  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
-    const std::int64_t length = std::min(kBlock, count - begin);
+  for (std::int64_t begin = 0; begin < count; begin += kElementsAtOnce) {
+    const std::int64_t length = std::min(kElementsAtOnce, count - begin);
     for (std::size_t i = 0; i < terms.size(); ++i) {
       terms[i] = static_cast<const float*>(partials[i]) + begin;
     }

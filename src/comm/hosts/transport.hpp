@@ -32,8 +32,8 @@ namespace tutti {
  *
  * The ranks of a host come to their first task of a call with a hash of its signature; then the
  * leaders compare theirs, with which short messages travel. Only if they differ are details
- * exchanged. Nobody writes an output before that: only leaders do by their first task, and they
- * have compared; the others write what leaders give them later, or wait until these release them.
+ * exchanged. Nobody writes an output before that: what leaders add up by then lies in temporary
+ * memory; the others write what leaders give them later, or wait until these release them.
  *
  * An error on one side is told on the other: what shared memory finds out goes to the other hosts
  * over the channel, what the channel finds out goes to the ranks of this host.

@@ -76,7 +76,7 @@ class Channel final : public Wire {
     return watch_.look_out(side, timeout);
   }
   void abandon(std::span<Posted> receives,
-               const std::shared_ptr<const void>& kept) noexcept override;
+               std::span<const std::shared_ptr<const void>> kept) noexcept override;
 
   /** Tells which ranks share a host, before the first wait; a collective of all ranks, whose
    * leaders connect the hosts (see connect_hosts()). Throws PeerLost. */

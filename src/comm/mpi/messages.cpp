@@ -130,7 +130,7 @@ void Channel::withdraw(Posted receive) {
 }
 
 void Channel::abandon(std::span<Posted> receives,
-                      const std::shared_ptr<const void>& kept) noexcept {
+                      std::span<const std::shared_ptr<const void>> kept) noexcept {
   fail();
   if (session_->may_call()) {
     for (const Posted receive : receives) {
@@ -140,7 +140,7 @@ void Channel::abandon(std::span<Posted> receives,
       if (MPI_Cancel(&request) == MPI_SUCCESS) MPI_Test(&request, &done, MPI_STATUS_IGNORE);
     }
   }
-  if (kept) leave_to_mpi(kept);
+  for (const auto& memory : kept) leave_to_mpi(memory);
 }
 
 }  // namespace tutti::mpi

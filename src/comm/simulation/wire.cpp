@@ -203,7 +203,7 @@ void SimulatedWire::withdraw(Posted receive) {
 }
 
 void SimulatedWire::abandon(std::span<Posted> /*receives*/,
-                            const std::shared_ptr<const void>& /*kept*/) noexcept {
+                            std::span<const std::shared_ptr<const void>> /*kept*/) noexcept {
   process_.fail();
   abandoned_ = true;
   // MPI may send on what has not left, and must not: nobody may call it any more.

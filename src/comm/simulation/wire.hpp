@@ -66,7 +66,7 @@ class SimulatedWire final : public Wire {
     return watch_.look_out(side, timeout);
   }
   void abandon(std::span<Posted> receives,
-               const std::shared_ptr<const void>& kept) noexcept override;
+               std::span<const std::shared_ptr<const void>> kept) noexcept override;
   std::chrono::milliseconds timeout() const override { return timeout_; }
   ScratchPool& scratch() override { return scratch_; }
   MessageCounts& counts() override { return watch_.counts(); }

@@ -11,8 +11,8 @@ using Clock = std::chrono::steady_clock;
 
 /** Then the worker sleeps, and the server's thread is woken by what comes. */
 constexpr std::chrono::microseconds kPatience{300};
-constexpr std::chrono::microseconds kAlone{10};  // of that, without offering the core
-constexpr int kLooksPerClock = 20;
+constexpr std::chrono::microseconds kWithoutOffers{10};  // of that, without offering the core
+constexpr int kLooksAtOnce = 20;
 
 }  // namespace
 
@@ -32,14 +32,14 @@ void ServerTurn::serve_until(const std::function<bool()>& done) {
   if (server_ == nullptr) return;
   for (auto since = Clock::now(); !done();) {
     bool served = false;
-    for (int i = 0; i < kLooksPerClock && !served; ++i) {
+    for (int i = 0; i < kLooksAtOnce && !served; ++i) {
       served = server_->serve_next();
       if (!served) cpu::relax();
     }
     const auto now = Clock::now();
     if (served) since = now;
     if (now - since > kPatience) return;
-    if (now - since > kAlone) offer_core();
+    if (now - since > kWithoutOffers) offer_core();
   }
 }
 
