@@ -29,7 +29,8 @@ void HostGroup::settle() {
   const RecycledVector<std::byte>& wanted = ahead_ != nullptr ? ahead_->wanted : nothing;
   RecycledVector<std::int64_t> offsets;
   for (int i = 0; i <= size(); ++i) offsets.push_back(i);
-  const Scratch told(wire_.scratch(), std::int64_t{2} * size());  // what is under way may outlive this call
+  // What is under way may outlive this call.
+  const Scratch told(wire_.scratch(), std::int64_t{2} * size());
   std::byte* const come = told.data() + size();
   std::copy(sent.begin(), sent.end(), told.data());
   all_to_all_v(told.data(), offsets, come, offsets);
