@@ -98,8 +98,8 @@ class Training:
                 losses += self.train(next(batches))
             fleet.step()
             report.progress(done, rounds, done * a_round * workers / (time.monotonic() - start))
-        fleet.flush()
         fleet.barrier()
+        fleet.flush()  # in GEO mode: gets what the others had pushed by then
         rate = rounds * a_round * workers / (time.monotonic() - start)
         return losses / (rounds * options.accumulate), rate
 

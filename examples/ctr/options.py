@@ -6,7 +6,8 @@ from tutti import ps
 
 MODES = {
     "sync": lambda options: ps.Sync(),
-    "async": lambda options: ps.Async(send_queue_size=options.queue, max_merge_var_num=options.queue),
+    "async": lambda options: ps.Async(send_queue_size=options.queue, max_merge_var_num=options.queue,
+                                      staleness=options.staleness),
     "half-async": lambda options: ps.HalfAsync(),
     "geo": lambda options: ps.Geo(push_steps=options.push_steps),
     "local": None,
@@ -42,6 +43,8 @@ def parse_options(arguments=None):
              "tables are NumPy's (async)")
     add("--queue", type=_number(int, 1, 1000), default=20, metavar="N",
         help="async: batches that wait at most for servers that are behind; as many are merged (20)")
+    add("--staleness", type=_number(int, 1), metavar="N",
+        help="async: steps that a worker may be ahead of the slowest (no limit)")
     add("--push-steps", type=_number(int, 1), default=10, metavar="N",
         help="geo: batches between two exchanges with the servers (10)")
     add("--servers", type=_servers, metavar="N|host|thread",

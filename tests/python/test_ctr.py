@@ -22,6 +22,9 @@ from auc import auc
 from criteo import ClicksFile, count_lines
 from examples import batches_of
 from model import MLP, WideAndDeep, logistic_loss
+from options import MODES, parse_options
+
+from tutti import ps
 
 TUTTI = [sys.executable, "-m", "tutti.run"]
 SMALL = ("--examples", 6000, "--held-out", 3000, "--batch-size", 100, "--epochs", 2, "--dim", 5,
@@ -246,6 +249,12 @@ def test_learns_as_much_as_sync(train, mode, words, most):
     sync = learned("--mode", "sync")
     assert sync > 0.76
     assert learned("--mode", mode, *words) == pytest.approx(sync, abs=most)
+
+
+def test_staleness_is_async_mode_s():
+    options = parse_options(["--staleness", "3", "--queue", "7"])
+    assert MODES["async"](options) == ps.Async(7, 7, staleness=3)
+    assert MODES["async"](parse_options([])).staleness is None
 
 
 def test_local_is_for_one_process(tmp_path):

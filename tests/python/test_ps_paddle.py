@@ -4,6 +4,7 @@ their options is refused."""
 import contextlib
 import os
 import pathlib
+import pickle
 import re
 import subprocess
 import sys
@@ -158,6 +159,28 @@ def test_the_transpiler_s_script_in_mode_nccl2():
     outputs = ended([start(TRANSPILER, "NCCL2", str(number), ",".join(endpoints), one)
                      for number, one in enumerate(endpoints)])
     assert [re.search(r"bias (\S+)", output).group(1) for output in outputs] == [(-2.25).hex()] * 2
+
+
+def test_without_wait_port_the_first_use_of_a_table_waits():
+    endpoint = free_endpoints(1)[0]
+    config = ps.DistributeTranspilerConfig()
+    config.wait_port = False
+
+    def transpiled():
+        table = ps.Embedding("emb", 2, init=ps.Constant(1.0))
+        t = ps.DistributeTranspiler(config)
+        t.transpile(0, ps.Program(embeddings=[table]), pservers=endpoint, trainers=1)
+        return t, table
+
+    t, table = transpiled()
+    trainer = t.get_trainer_program()
+    assert not table.is_bound and not pickle.loads(pickle.dumps(table)).is_bound
+    server = threading.Thread(target=transpiled()[0].get_pserver_program(endpoint).run)
+    server.start()
+    assert table.lookup([5]).tolist() == [[1.0, 1.0]]
+    trainer.stop()
+    server.join(LIMIT)
+    assert not server.is_alive()
 
 
 @contextlib.contextmanager

@@ -43,9 +43,9 @@ struct HalfAsync {
 /**
  * Workers train copies of their own with the parameters' rules. Every `push_steps` steps, with x
  * the copy, o what it was at the last exchange, and T workers: d = (x - o) / T; o += d; the server
- * adds d; what it has then is s: x += s - o; o = s. stop() pushes what is left, x - o, whole.
- * Progress that a server has no memory for is pushed again in the next exchange. Tables have no
- * rules of entry and eviction.
+ * adds d; what it has then is s: x += s - o; o = s. stop() pushes what is left, x - o, whole, and
+ * so do flush(), barrier() and save(), in an exchange. Progress that a server has no memory for is
+ * pushed again in the next one. Tables have no rules of entry and eviction.
  */
 struct Geo {
   std::int64_t push_steps = 100;

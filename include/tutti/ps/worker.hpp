@@ -84,7 +84,7 @@ class Worker {
   void step();
   /** Returns once servers have applied all batches that this worker has ended, also those that
    * half-async mode would have merged with later ones. In sync mode that is so after each step();
-   * in GEO mode it changes nothing. */
+   * in GEO mode it is an exchange that pushes all of this worker's progress. */
   void flush();
   /** A flush(); returns once all workers that live have called it. DeadlineExceeded naming those
    * who still train at the deadline (it may be called again then); who is not heard of until then

@@ -42,7 +42,8 @@ class DistributeTranspilerConfig:
         without any of them it is asynchronous.
     runtime_split_send_recv: either; gradients are always split where they are sent.
     collective_mode: None or "grad_allreduce".
-    wait_port: whether get_trainer_program() waits for the servers, or the first step does.
+    wait_port: whether get_trainer_program() waits for the servers, or the first step or use of an
+        Embedding does.
     print_log: whether the log says which server has which block.
     """
 

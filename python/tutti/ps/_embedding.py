@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Union
+from typing import Any, Callable, Dict, Optional, Union
 
 import numpy
 
@@ -39,7 +39,7 @@ class Embedding:
     entry: which ids get a row: AdmitAll, Probability, CountFilter or ShowClick.
     evict: which rows go again.
     padding_idx: an id that reads as zeros and is never pushed.
-    consistent: no lookup sees a row in the middle of an update; otherwise no element of one.
+    consistent_rows: no lookup sees a row in the middle of an update; otherwise no element of one.
     split: "hash", or "mod": the id modulo the number of servers, as Paddle has it.
 
     It is of use once ps.start(), or Paddle's fleet.init_worker(), has got it, on workers. A copy of
@@ -57,7 +57,7 @@ class Embedding:
         entry: Entry = core.AdmitAll(),
         evict: core.Evict = core.Evict(),
         padding_idx: Optional[int] = None,
-        consistent: bool = False,
+        consistent_rows: bool = False,
         split: str = "hash",
     ) -> None:
         check_kind("name", name, (str,))
@@ -66,7 +66,7 @@ class Embedding:
         check_kind("entry", entry, (core.AdmitAll, core.Probability, core.CountFilter,
                                     core.ShowClick))
         check_kind("evict", evict, (core.Evict,))
-        check_kind("consistent", consistent, (bool,))
+        check_kind("consistent_rows", consistent_rows, (bool,))
         dim = whole("dim", dim, 1, 2**31 - 1)
         limit = 0 if dict_size is None else whole("dict_size", dict_size, 1, 2**63 - 1)
         if padding_idx is not None:
@@ -77,9 +77,10 @@ class Embedding:
         self.dim = dim
         self.optimizer = optimizer
         self.padding_idx = padding_idx
-        self._rest = (init, entry, evict, limit, padding_idx, split, consistent)
+        self._rest = (init, entry, evict, limit, padding_idx, split, consistent_rows)
         self._fleet: Optional[core.Fleet] = None
         self._number = -1
+        self._join: Optional[Callable[[], object]] = None
         self._results = _arrays.Recycled()
 
     def __repr__(self) -> str:
@@ -87,9 +88,9 @@ class Embedding:
 
     def spec(self, rule: Rule) -> core.TableSpec:
         """What servers are told; `rule` is for a table without an optimizer."""
-        init, entry, evict, limit, padding_idx, split, consistent = self._rest
+        init, entry, evict, limit, padding_idx, split, consistent_rows = self._rest
         return core.TableSpec(self.name, self.dim, self.optimizer or rule, init, entry, evict, limit,
-                              padding_idx, core.Split.__members__[split], consistent)
+                              padding_idx, core.Split.__members__[split], consistent_rows)
 
     def __deepcopy__(self, memo: Dict[int, Any]) -> Embedding:
         return self  # copies of a model share its tables, which lie on the servers
@@ -100,7 +101,7 @@ class Embedding:
     def __getstate__(self) -> Dict[str, Any]:
         what_it_is = dict(self.__dict__)
         del what_it_is["_results"]
-        return {**what_it_is, "_fleet": None, "_number": -1}  # of no worker
+        return {**what_it_is, "_fleet": None, "_number": -1, "_join": None}  # of no worker
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
         self.__dict__.update(state, _results=_arrays.Recycled())
@@ -114,8 +115,15 @@ class Embedding:
         """Ties it to a worker's part of a fleet, or to none."""
         self._number = -1 if fleet is None else fleet.table(self.name)
         self._fleet = fleet
+        self._join = None
+
+    def join_at_first_use(self, join: Callable[[], object]) -> None:
+        """What makes it a worker's, when it is of use for the first time."""
+        self._join = join
 
     def _bound(self) -> core.Fleet:
+        if self._fleet is None and self._join is not None:
+            self._join()
         if self._fleet is None:
             raise InvalidArgument(f"table {self.name} is of no worker: ps.start() gets it among its "
                                   "tables, and it is of use on workers, until they stop")

@@ -106,11 +106,12 @@ class Fleet:
         self._fleet.step()
 
     def flush(self) -> None:
-        """Blocks until servers have applied all that this worker has pushed."""
+        """Blocks until servers have applied all that this worker has pushed; in Geo mode an exchange
+        of all of its progress, after which it has what others had pushed."""
         self._fleet.flush()
 
     def barrier(self) -> None:
-        """Blocks until all workers that live have called it."""
+        """A flush(); blocks until all workers that live have called it."""
         self._fleet.barrier()
 
     def save(self, folder: Any) -> None:

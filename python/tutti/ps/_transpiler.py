@@ -262,15 +262,18 @@ class DistributeTranspiler:
 
     def get_trainer_program(self, wait_port: bool = True) -> Union[TrainerProgram, CollectiveProgram]:
         """What a trainer has. With wait_port, here and in the config, returns when all servers and
-        trainers are there; PeerLost lists who is missing at the deadline. Otherwise the first step
-        waits."""
+        trainers are there; PeerLost lists who is missing at the deadline. Otherwise the first step, or
+        the first use of an Embedding, waits."""
         if self._collective is not None:
             return self._collective
-        self._servers()
-        program = TrainerProgram(self)
+        program = self._servers()
+        trainer = TrainerProgram(self)
         if wait_port and self.config.wait_port:
-            program.fleet  # noqa: B018 - meets the others
-        return program
+            trainer.fleet  # noqa: B018 - meets the others
+        else:
+            for table in program.embeddings:
+                table.join_at_first_use(lambda: trainer.fleet)
+        return trainer
 
 
 class Executor:

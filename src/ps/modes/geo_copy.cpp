@@ -110,18 +110,24 @@ void GeoCopy::send_progress(int workers, std::int64_t round) {
     std::vector<std::int64_t> ids(copy.trained.ids().begin(), copy.trained.ids().end());
     if (ids.empty()) continue;
     std::vector<float> progress = rows_of(copy.x, ids);
-    std::vector<float> o = rows_of(copy.o, ids);
-    to_progress(progress, o, divisor);
-    Drafted rows = draft_rows(number, ids, progress, round);
-    add(progress, o);
-    set_rows(copy.o, ids, progress);
+    to_progress(progress, rows_of(copy.o, ids), divisor);
+    send_rows(number, std::move(ids), std::move(progress), round);
     copy.trained.clear();
-    sent_.push_back({number, std::move(ids), std::move(o), servers_.send_rows(rows)});
   }
   if (dense_o_.empty()) return;
   const std::vector<float> progress = dense_progress(divisor);
   servers_.send_values(server_, RequestKind::add_dense, progress, round);
   add(dense_o_, progress);
+}
+
+/** Adds it to o, too. */
+void GeoCopy::send_rows(int number, std::vector<std::int64_t> ids, std::vector<float> progress,
+                        std::int64_t round) {
+  Drafted rows = draft_rows(number, ids, progress, round);
+  std::vector<float> o = rows_of(table(number).o, ids);
+  add(progress, o);
+  set_rows(table(number).o, ids, progress);
+  sent_.push_back({number, std::move(ids), std::move(o), servers_.send_rows(rows)});
 }
 
 void GeoCopy::confirm_progress() {
@@ -164,21 +170,28 @@ void GeoCopy::receive() {
   dense_o_.swap(values);
 }
 
-void GeoCopy::send_rest(std::int64_t round) {
+void GeoCopy::send_rest(std::int64_t round, bool goes_on) {
   confirm_progress();
-  for (int number = 0; number < std::ssize(tables_); ++number) send_rest_of_table(number, round);
+  for (int number = 0; number < std::ssize(tables_); ++number)
+    send_rest_of_table(number, round, goes_on);
   if (dense_o_.empty()) return;
-  servers_.send_values(server_, RequestKind::add_dense, dense_progress(1.0F), round);
+  const std::vector<float> progress = dense_progress(1.0F);
+  servers_.send_values(server_, RequestKind::add_dense, progress, round);
+  if (goes_on) add(dense_o_, progress);
 }
 
-void GeoCopy::send_rest_of_table(int number, std::int64_t round) {
-  const CopiedTable& copy = table(number);
+void GeoCopy::send_rest_of_table(int number, std::int64_t round, bool goes_on) {
+  CopiedTable& copy = table(number);
   const auto dim = static_cast<std::size_t>(servers_.table(number).dim);
   std::vector<std::int64_t> ids;
   std::vector<float> progress;
   std::vector<float> o(dim);
   const auto send = [&] {
     if (ids.empty()) return;
+    if (goes_on) {
+      send_rows(number, std::exchange(ids, {}), std::exchange(progress, {}), round);
+      return;
+    }
     Drafted rows = draft_rows(number, ids, progress, round);
     servers_.send_rows(rows);
     ids.clear();
@@ -195,6 +208,7 @@ void GeoCopy::send_rest_of_table(int number, std::int64_t round) {
     if (std::ssize(ids) >= kRows) send();
   }
   send();
+  copy.trained.clear();
 }
 
 Drafted GeoCopy::draft_rows(int table, std::span<const std::int64_t> ids,

@@ -36,8 +36,9 @@ class GeoCopy {
    * again, and SystemError is thrown. */
   void confirm_progress();
   void receive();
-  /** Sends x - o of all rows and elements. */
-  void send_rest(std::int64_t round);
+  /** Sends x - o of all rows and elements. Of a copy that goes on these are o then, as if they had
+   * come there, and confirm_progress() is due. */
+  void send_rest(std::int64_t round, bool goes_on);
 
  private:
   struct CopiedTable {
@@ -64,7 +65,9 @@ class GeoCopy {
   template <class Take>
   void pull_changed(int table, const Take& take);
   Rows ask_for_changed(int table, bool again);
-  void send_rest_of_table(int number, std::int64_t round);
+  void send_rest_of_table(int number, std::int64_t round, bool goes_on);
+  void send_rows(int number, std::vector<std::int64_t> ids, std::vector<float> progress,
+                 std::int64_t round);
   Drafted draft_rows(int table, std::span<const std::int64_t> ids,
                      const std::vector<float>& progress, std::int64_t round) const;
   /** (x - o) / divisor of the dense blocks. */

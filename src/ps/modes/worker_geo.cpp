@@ -60,10 +60,17 @@ class GeoWorker final : public WorkerMode {
     saves_.go_on();
   }
 
+  /** An exchange in which all of this worker's progress goes to the servers. */
+  void flush() override {
+    const std::unique_lock lock(mutex_);
+    for_each_server(servers_, [&](int server) { copy(server).send_rest(steps_, true); });
+    finish_exchange();
+  }
+
   void finish() override {
     const std::unique_lock lock(mutex_);
     train();
-    for_each_server(servers_, [&](int server) { copy(server).send_rest(steps_); });
+    for_each_server(servers_, [&](int server) { copy(server).send_rest(steps_, false); });
     EndOfRound end = ask_end_round(steps_);
     take_end_round(end);
     saves_.finish();
@@ -84,6 +91,10 @@ class GeoWorker final : public WorkerMode {
   /** Servers that live take part also when another does not. */
   void exchange() {
     for_each_server(servers_, [&](int server) { copy(server).send_progress(workers_, steps_); });
+    finish_exchange();
+  }
+
+  void finish_exchange() {
     // What is received has to have this worker's own progress in it: dense values are read where
     // they lie, which waits for nothing.
     EndOfRound end = ask_end_round(steps_);

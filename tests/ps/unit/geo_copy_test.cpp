@@ -78,7 +78,7 @@ TEST_F(PsGeoCopy, ProgressThatIsRefusedIsSentAgain) {
   copy_.send_progress(2, 4);  // nothing is new
   ASSERT_EQ(server_.requests.size(), 2U);
   EXPECT_EQ(rows_in(server_.requests[1]), (std::vector<float>{4, 4}));
-  copy_.send_rest(5);
+  copy_.send_rest(5, false);
   ASSERT_EQ(server_.requests.size(), 3U);
   EXPECT_EQ(rows_in(server_.requests[2]), (std::vector<float>{4, 4}));
 }
@@ -87,8 +87,26 @@ TEST_F(PsGeoCopy, RowsOfWhichNothingIsLeftAreNotSentAtTheEnd) {
   train(8);
   copy_.send_progress(1, 1);
   copy_.confirm_progress();
-  copy_.send_rest(2);
+  copy_.send_rest(2, false);
   EXPECT_EQ(server_.requests.size(), 1U);
+}
+
+TEST_F(PsGeoCopy, TheRestOfACopyThatGoesOnIsSentOnceUnlessItIsRefused) {
+  train(8);
+  copy_.send_progress(2, 1);
+  copy_.confirm_progress();
+  server_.answer = [](const FakeServer::Got&) { return no_memory(); };
+  copy_.send_rest(2, true);
+  EXPECT_THROW(copy_.confirm_progress(), SystemError);
+  server_.answer = [](const FakeServer::Got&) { return Reply{}; };
+  copy_.send_rest(3, true);
+  copy_.confirm_progress();
+  ASSERT_EQ(server_.requests.size(), 3U);
+  EXPECT_EQ(rows_in(server_.requests[1]), (std::vector<float>{4, 4}));
+  EXPECT_EQ(rows_in(server_.requests[2]), (std::vector<float>{4, 4}));
+  copy_.send_progress(2, 4);  // nothing is new
+  copy_.send_rest(5, true);
+  EXPECT_EQ(server_.requests.size(), 3U);
 }
 
 TEST_F(PsGeoCopy, ChangedRowsThatDidNotComeAreAskedForAgain) {
@@ -114,7 +132,7 @@ TEST_F(PsGeoCopy, ChangedRowsThatThereIsNoRoomForComeAgainAndAreNobodysProgress)
   EXPECT_THROW(copy_.receive(), SystemError);
   EXPECT_EQ(flags, (std::vector<int>{0, kAgain}));
   server_.answer = [](const FakeServer::Got&) { return Reply{}; };
-  copy_.send_rest(1);
+  copy_.send_rest(1, false);
   EXPECT_EQ(rows_in(server_.requests.back()), (std::vector<float>{8, 8}));
 }
 

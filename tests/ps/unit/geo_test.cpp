@@ -170,6 +170,52 @@ TEST(PsGeo, NothingOfAnyWorkersProgressIsLost) {
   }
 }
 
+/** Who saves, or looks at the model, before the end. */
+TEST(PsGeo, AfterABarrierServersHaveAllProgressAndAFlushGetsIt) {
+  constexpr int kWorkers = 4;
+  const tutti::test::Folder folder;
+  JobOptions options = options_of(kWorkers, 2, 100);
+  Job job(options);
+  std::barrier all(kWorkers);
+  const std::map<std::size_t, float> gradients{{1, 16.0F}, {5, 4.0F}, {14, 8.0F}};
+  const auto expect_trained = [&](Worker& worker, const std::vector<float>& before, float steps) {
+    const std::vector<float> after = everything(worker);
+    for (std::size_t i = 0; i < after.size(); ++i) {
+      const auto found = gradients.find(i);
+      const float learnt = found == gradients.end() ? 0 : found->second * steps;
+      EXPECT_NEAR(after[i], before[i] - learnt, 1e-3) << "element " << i;
+    }
+  };
+  std::vector<float> initial;
+  job.run([&](Worker& worker) {
+    const std::vector<float> before = everything(worker);
+    if (worker.index() == 0) initial = before;
+    for (int step = 0; step < 10; ++step) {
+      push(worker, gradients);
+      worker.step();
+    }
+    worker.barrier();
+    if (worker.index() == 0) worker.save(folder.path());
+    worker.flush();
+    expect_trained(worker, before, 10 * kWorkers);
+    all.arrive_and_wait();
+    push(worker, gradients);  // and it goes on
+    worker.step();
+    worker.barrier();
+    worker.flush();
+    expect_trained(worker, before, 11 * kWorkers);
+    all.arrive_and_wait();
+    worker.stop();
+  });
+  options.workers = 1;
+  options.load = folder.path();
+  Job resumed(options);
+  resumed.run([&](Worker& worker) {
+    expect_trained(worker, initial, 10 * kWorkers);
+    worker.stop();
+  });
+}
+
 /** Many elements: the server is still at it when its worker could read them. */
 TEST(PsGeo, WithoutATableItReadsItsOwnProgressBack) {
   constexpr std::int64_t kMany = std::int64_t{1} << 20;
