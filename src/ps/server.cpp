@@ -88,6 +88,9 @@ class Server::Impl final : public Serving {
   /** Steps that one message ends: more are none of a training. */
   static constexpr std::int64_t kMostSteps = 1'000'000;
 
+  /** That who asks again has at least: the server itself may have stood still. */
+  static constexpr std::chrono::milliseconds kLeastPatience{1000};
+
   using Clock = std::chrono::steady_clock;
 
   /** A worker's requests, of which only the first is being looked at: what it waits for, those
@@ -97,8 +100,9 @@ class Server::Impl final : public Serving {
     bool begun = false;  // the first has been looked at
     std::optional<Deadline> deadline;
     Clock::time_point waits_since{};
-    Clock::time_point heard{};  // when the worker has last sent anything,
-    Clock::time_point saved{};  // or looked after its checkpoint
+    std::optional<Clock::time_point> asks_again_since{};  // told not_yet, and waits since then
+    Clock::time_point heard{};                            // when the worker has last sent anything,
+    Clock::time_point saved{};                            // or looked after its checkpoint
   };
   Line& line(int worker) { return lines_[static_cast<std::size_t>(worker)]; }
 
@@ -157,18 +161,29 @@ class Server::Impl final : public Serving {
     const Request request = line.requests.front();
     const bool is_first_look = !std::exchange(line.begun, true);
     if (!handle(request, is_first_look)) {
-      if (is_first_look) line.deadline.emplace(timeout_);
-      if (is_first_look) line.waits_since = Clock::now();
+      if (is_first_look) begin_to_wait(line);
       return false;
     }
     finish_first(line);
     return true;
   }
 
+  /** Who asks again because of a checkpoint waits since the worker that sees to it was last heard:
+   * if that stalls meanwhile it is lost after one deadline, not two. */
+  void begin_to_wait(Line& line) {
+    const Clock::time_point now = Clock::now();
+    line.waits_since = line.asks_again_since.value_or(now);
+    const auto waited =
+        std::chrono::duration_cast<std::chrono::milliseconds>(now - line.waits_since);
+    line.deadline.emplace(
+        std::clamp(timeout_ - waited, std::min(kLeastPatience, timeout_), timeout_));
+  }
+
   static void finish_first(Line& line) {
     if (!line.requests.empty()) line.requests.pop_front();
     line.begun = false;
     line.deadline.reset();
+    line.asks_again_since.reset();
   }
 
   bool handle(const Request& request, bool is_first_look) {
@@ -300,11 +315,13 @@ class Server::Impl final : public Serving {
       line.deadline.emplace(timeout_);
       const bool at_barrier = waiting.header.kind == RequestKind::barrier;
       bool saving = !at_barrier && saver_.is_saving();
+      std::optional<Clock::time_point> saved;
       std::string busy;
       for (int worker = 0; worker < members_.at_start(); ++worker) {
         if (!members_.lives(worker) || !holds_up(worker, waiting)) continue;
         if (this->line(worker).saved > line.waits_since) {
           saving = true;
+          saved = std::max(saved.value_or(Clock::time_point{}), this->line(worker).saved);
         } else if (at_barrier && this->line(worker).heard > line.waits_since) {
           busy += (busy.empty() ? "" : ", ") + name_of(worker);
         } else {
@@ -322,6 +339,7 @@ class Server::Impl final : public Serving {
                                                                           " did not come within " +
                                                                           seconds_text(timeout_)));
       finish_first(line);
+      if (busy.empty()) line.asks_again_since = saved;
       line.heard = Clock::now();  // it is there, as who waits on knows by that
     }
   }

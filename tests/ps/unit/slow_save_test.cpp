@@ -195,6 +195,30 @@ TEST(PsSlowSave, OneWhoseWorkerIsLostIsWaitedForByNobody) {
   EXPECT_EQ(inspect_checkpoint(folder.path()).servers, 1);
 }
 
+TEST(PsSlowSave, WhoSeesToItAndIsHeardNoMoreIsLostAfterOneDeadline) {
+  const Folder folder;
+  JobOptions options = options_of(Sync{}, 2, 1);
+  options.server_timeout = 2s;
+  Job job(options);
+  SlowFile part(folder / job.unfinished_part(0, 0, 0));
+  std::atomic<bool> lost = false;
+  job.run([&](Worker& worker) {
+    train(worker);
+    if (worker.index() == 0) {
+      std::this_thread::sleep_for(300ms);  // the other waits for the round by then
+      interrupted_save(worker, folder.path());
+      while (!lost) std::this_thread::sleep_for(10ms);
+      return;
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    const std::string text = tutti::test::text_of<PeerLost>([&] { train(worker); });
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 3700ms);  // and not twice the deadline
+    EXPECT_NE(text.find("worker 0"), std::string::npos) << text;
+    lost = true;
+    part.release();
+  });
+}
+
 TEST(PsSave, AllServersSaveTheSameRoundWhateverAnotherThreadDoes) {
   const Folder folder;
   Job job(options_of(Sync{}, 1, 2));
