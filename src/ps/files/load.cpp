@@ -151,14 +151,21 @@ class DensePieces {
 
 class Check : public OwnSections {
  public:
-  Check(const Receiver& receiver, const PartReader& part, DensePieces& dense)
-      : OwnSections(receiver, part.description()), path_(part.path()), dense_(dense) {}
+  /** Counts rows that are the receiver's, by the name of their table. */
+  Check(const Receiver& receiver, const PartReader& part, DensePieces& dense,
+        std::map<std::string, std::int64_t>& own_rows)
+      : OwnSections(receiver, part.description()),
+        path_(part.path()),
+        dense_(dense),
+        own_rows_(own_rows) {}
 
   void rows(int table, const StoredRows& rows) override {
     const TableSpec& spec = own(table).identity().spec;
     const std::string whose = "table '" + rows.table.name + "'";
+    std::int64_t& own_rows = own_rows_[rows.table.name];
     for (std::size_t i = 0; i < rows.ids.size(); ++i) {
       const std::int64_t id = rows.ids[i];
+      own_rows += is_own(own(table), id) ? 1 : 0;
       if (spec.dict_size != 0 && (id < 0 || id >= spec.dict_size)) {
         refuse(path_, ": ", whose, " has id ", id, ", beyond dict_size ", spec.dict_size);
       }
@@ -186,6 +193,7 @@ class Check : public OwnSections {
 
   const std::string& path_;
   DensePieces& dense_;
+  std::map<std::string, std::int64_t>& own_rows_;
   std::map<int, std::optional<std::uint64_t>> last_;  // place of the last row of each table
 };
 
@@ -270,11 +278,12 @@ std::int64_t load_checkpoint(const std::string& folder, const ServerState& state
   DensePieces dense(receiver);
   std::int64_t round = 0;
   std::map<std::string, std::int64_t> steps;
+  std::map<std::string, std::int64_t> own_rows;
   const auto parts = static_cast<int>(manifest.parts.size());
   for (int number = 0; number < parts; ++number) {
     PartReader part(folder, manifest, number);
     check_description(part, receiver);
-    Check check(receiver, part, dense);
+    Check check(receiver, part, dense, own_rows);
     part.visit(check);
     if (number == 0) round = part.description().round;
     require_round(part.path(), part.description().round, round);
@@ -284,7 +293,10 @@ std::int64_t load_checkpoint(const std::string& folder, const ServerState& state
   }
   dense.check_filled(folder);
 
-  for (const auto& [name, table] : receiver.tables) table->set_steps(steps[name]);
+  for (const auto& [name, table] : receiver.tables) {
+    table->set_steps(steps[name]);
+    table->expect(own_rows[name]);
+  }
   for (int number = 0; number < parts; ++number) {
     PartReader part(folder, manifest, number);
     Restore restore(receiver, part.description());

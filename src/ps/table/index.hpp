@@ -7,6 +7,9 @@
 // ranges of addresses take turns for that. Whoever has searched looks at the generation again and,
 // if need be, repeats the search: nobody has to say that it is reading, and one that is killed
 // leaves nothing.
+//
+// Neighbouring shards share an array, so that it fills huge pages: the fewer the larger the table
+// is, since an array that is written anew holds up who waits for the server.
 #pragma once
 
 #include <algorithm>
@@ -46,20 +49,29 @@ struct alignas(64) Line {
 };
 static_assert(sizeof(Line) == 64);
 
-/** The array of a shard that is in use. */
-struct ShardState {
-  std::uint32_t generation = 0;
-  std::uint32_t lines = 0;
-  bool operator==(const ShardState&) const = default;
-};
-
 inline constexpr int kIndexShards = 256;
+inline constexpr int kShardBits = 8;
+inline constexpr std::uint32_t kFirstSpan = 4;
+
+/** The array in use of a shard, and of all others of 2^span that begin with a multiple of that. */
+struct ShardState {
+  static constexpr std::uint32_t kMostLines = (std::uint32_t{1} << 28U) - 1;
+  static constexpr std::uint32_t kMostSpan = 15;
+  std::uint32_t generation = 0;
+  std::uint32_t lines : 28 = 0;
+  std::uint32_t span : 4 = kFirstSpan;
+  bool operator==(const ShardState&) const = default;
+
+  int shards() const { return 1 << span; }
+  int first_shard(int shard) const { return shard >> span << span; }
+};
+static_assert(sizeof(ShardState) == 8);
 
 /** Where the parts of what a table shares with its readers lie, in bytes from its beginning. */
 struct TableLayout {
   std::int64_t dim = 0;
   std::int64_t most_rows = 0;
-  std::int64_t array_bytes = 0;  ///< of each of a shard's two ranges of addresses
+  std::int64_t array_bytes = 0;  ///< a shard's share of each of two ranges of addresses
   std::int64_t index_offset = 0;
   std::int64_t weights_offset = 0;
   std::int64_t bytes = 0;
@@ -77,15 +89,15 @@ constexpr int shard_of(std::uint64_t within) { return static_cast<int>(within >>
 constexpr std::uint64_t first_of(int shard) { return static_cast<std::uint64_t>(shard) << 56U; }
 constexpr std::uint64_t last_of(int shard) { return first_of(shard) + (~std::uint64_t{0} >> 8U); }
 
-/** The lines of a shard, as they were at some time. */
+/** The lines of shards that share them, as they were at some time. */
 struct Lines {
   Line* first = nullptr;
   ShardState state;
 
   Line* home(std::uint64_t within) const {
     __extension__ using Wide = unsigned __int128;
-    return first +
-           static_cast<std::uint64_t>((static_cast<Wide>(within << 8U) * state.lines) >> 64U);
+    const std::uint64_t part = within << (kShardBits - state.span);
+    return first + static_cast<std::uint64_t>((static_cast<Wide>(part) * state.lines) >> 64U);
   }
   Line* after(Line* line) const { return line + 1 == first + state.lines ? first : line + 1; }
 };
@@ -107,11 +119,12 @@ class Index {
   ShardState state(int shard) const {
     return header_->shards[static_cast<std::size_t>(shard)].load(std::memory_order_acquire);
   }
-  std::int64_t array_offset(int shard, std::uint32_t generation) const {
-    return index_offset_ + (2 * std::int64_t{shard} + generation % 2) * array_bytes_;
+  std::int64_t array_offset(int shard, ShardState state) const {
+    const std::int64_t range = std::int64_t{state.generation % 2} * kIndexShards;
+    return index_offset_ + (range + state.first_shard(shard)) * array_bytes_;
   }
   Lines lines(int shard, ShardState state) const {
-    return {reinterpret_cast<Line*>(base_ + array_offset(shard, state.generation)), state};
+    return {reinterpret_cast<Line*>(base_ + array_offset(shard, state)), state};
   }
   Lines lines(int shard) const { return lines(shard, state(shard)); }
 

@@ -1,6 +1,7 @@
 // Puts ids into the index, and writes shards anew that are full.
 #include "ps/table/shards.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cmath>
@@ -12,26 +13,44 @@
 namespace tutti::ps {
 namespace {
 
-// A shard is written anew when it is fuller than the first, and has the second share of its slots
-// filled then. The closer they are, the less memory is taken and the more often ids are moved,
-// which is done in the order in which they lie.
+// An array is written anew when it is fuller than the first, and has about the second share of its
+// slots filled then. The closer they are, the less memory is taken and the more often ids are
+// moved, which is done in the order in which they lie.
 constexpr double kFullest = 0.72;
 constexpr double kRoomiest = 0.62;
 
-// Arrays that were written anew keep their memory for some time: a reader may still be in one. If
-// it comes there even later, it sees that the array is old, but by reading has taken a page that
-// counts as nobody's until the place is used again; with /dev/shm full it is killed by SIGBUS. That
-// takes a process that was stopped in the middle of a search.
-constexpr std::size_t kOldArrays = 16;
+// Larger arrays are cut in two: to write one anew takes some milliseconds.
+constexpr std::int64_t kMostArrayBytes = std::int64_t{16} << 20U;
+
+// Of its own part of the array a shard may have so many ids more than there are slots. Hashes
+// spread ids evenly, but files bring a shard's after those of another.
+constexpr std::int64_t kCrowd = 64;
+
+// Of so many arrays one that was written anew keeps its memory until the next is: a reader may
+// still be in it. If it comes there even later, it sees that the array is old, but by reading has
+// taken a page that counts as nobody's until the place is used again; with /dev/shm full it is
+// killed by SIGBUS. That takes a process that was stopped in the middle of a search.
+constexpr std::size_t kArraysForAnOldOne = kIndexShards >> kFirstSpan;
 
 bool fits(std::int64_t ids, std::int64_t lines) {
   return static_cast<double>(ids) <= kFullest * static_cast<double>(lines * Line::kSlots);
 }
 
-std::int64_t lines_for(std::int64_t ids) {
-  const double slots = static_cast<double>(ids) / kRoomiest;
+std::int64_t whole_pages(double lines) {
   const std::int64_t lines_of_page = page_size() / static_cast<std::int64_t>(sizeof(Line));
-  return round_up(static_cast<std::int64_t>(slots / Line::kSlots) + 1, lines_of_page);
+  return round_up(static_cast<std::int64_t>(lines) + 1, lines_of_page);
+}
+
+/** Sizes of an array are steps of a ladder, which begins elsewhere for each first shard: since all
+ * grow alike, all would be written anew at once. */
+std::int64_t lines_for(std::int64_t ids, int shard) {
+  constexpr double kStep = kFullest / kRoomiest;
+  // Just below the next step there would be room for but a few more.
+  constexpr double kFull = kFullest - 0.02;
+  const double phase = static_cast<double>(shard) / kIndexShards;
+  const double least = static_cast<double>(ids) / kFull / Line::kSlots;
+  const double steps = std::ceil(std::log(std::max(least, 1.0)) / std::log(kStep) - phase);
+  return whole_pages(std::pow(kStep, steps + phase));
 }
 
 /** Writes an id into the first vacant slot from its home line on. */
@@ -51,63 +70,122 @@ Slot& put(const Lines& lines, std::uint64_t within, std::int64_t id, std::uint64
 std::int64_t Shards::array_bytes(std::int64_t most_rows) {
   // Hashes spread ids evenly: ten standard deviations more than the mean do not occur.
   const double mean = static_cast<double>(most_rows) / kIndexShards;
-  const auto ids = static_cast<std::int64_t>(mean + 10.0 * std::sqrt(mean)) + 64;
-  const std::int64_t bytes = lines_for(ids) * static_cast<std::int64_t>(sizeof(Line));
-  return bytes < kHugePage ? bytes : round_up(bytes, kHugePage);
+  const double ids = mean + 10.0 * std::sqrt(mean) + kCrowd;
+  const std::int64_t bytes =
+      whole_pages(ids / kRoomiest / Line::kSlots) * static_cast<std::int64_t>(sizeof(Line));
+  return bytes < kHugePage / 16 ? bytes : round_up(bytes, kHugePage);
 }
 
 bool Shards::make_room(const Counts& more) {
   bool moved = false;
-  for (int shard = 0; shard < kIndexShards; ++shard) {
-    const auto i = static_cast<std::size_t>(shard);
-    if (more[i] == 0 || fits(used_[i] + more[i], index_.state(shard).lines)) continue;
-    rewrite(shard, live_[i] + more[i]);
+  for (int shard = 0; shard < kIndexShards;) {
+    const Array array{shard, index_.state(shard)};
+    shard += array.state.shards();
+    if (has_room(array, more)) continue;
+    write_anew(array, more);
     moved = true;
   }
   return moved;
 }
 
-void Shards::rewrite(int shard, std::int64_t rows) {
-  const ShardState old = index_.state(shard);
-  const std::int64_t count = lines_for(rows);
-  const std::int64_t bytes = count * static_cast<std::int64_t>(sizeof(Line));
-  if (bytes > index_.header().layout.array_bytes) {
-    throw SystemError("a shard of the index is full: it has " + std::to_string(old.lines) +
-                          " lines of " + std::to_string(Line::kSlots) + " ids",
+bool Shards::has_room(const Array& array, const Counts& more) const {
+  const std::int64_t slots = std::int64_t{array.state.lines} * Line::kSlots;
+  const std::int64_t most = (slots >> array.state.span) + kCrowd;
+  std::int64_t added = 0;
+  std::int64_t all = 0;
+  bool is_crowded = false;
+  for (int shard = array.shard; shard < array.shard + array.state.shards(); ++shard) {
+    const auto i = static_cast<std::size_t>(shard);
+    added += more[i];
+    all += used_[i] + more[i];
+    is_crowded = is_crowded || used_[i] + more[i] > most;
+  }
+  return added == 0 || (fits(all, array.state.lines) && (!is_crowded || array.state.span == 0));
+}
+
+void Shards::plan(int shard, std::uint32_t span, std::uint32_t generation, const Counts& more,
+                  std::vector<Array>& arrays) const {
+  std::int64_t ids = 0;
+  std::int64_t most = 0;
+  for (int each = shard; each < shard + (1 << span); ++each) {
+    const auto i = static_cast<std::size_t>(each);
+    ids += live_[i] + more[i];
+    most = std::max(most, live_[i] + more[i]);
+  }
+  const std::int64_t lines = ids == 0 ? 0 : lines_for(ids, shard);
+  const std::int64_t bytes = lines * static_cast<std::int64_t>(sizeof(Line));
+  const bool is_crowded = most > (lines * Line::kSlots >> span) + kCrowd;
+  if (span > 0 && (is_crowded || bytes > kMostArrayBytes)) {
+    plan(shard, span - 1, generation, more, arrays);
+    plan(shard + (1 << (span - 1)), span - 1, generation, more, arrays);
+    return;
+  }
+  if (bytes > index_.header().layout.array_bytes << span) {
+    throw SystemError("a shard of the index is full: it has " + std::to_string(most) + " ids",
                       ENOSPC);
   }
-  const ShardState state{old.generation + 1, static_cast<std::uint32_t>(count)};
-  // Another old array of the shard may have this place.
-  std::erase_if(old_, [&](const OldArray& array) {
-    if (array.shard != shard) return false;
-    give_back(array);
+  arrays.push_back({shard,
+                    {.generation = generation,
+                     .lines = static_cast<std::uint32_t>(lines) & ShardState::kMostLines,
+                     .span = span & ShardState::kMostSpan}});
+}
+
+void Shards::write_anew(const Array& old, const Counts& more) {
+  std::vector<Array> arrays;
+  plan(old.shard, old.state.span, old.state.generation + 1, more, arrays);
+  // Other old arrays may have these places.
+  std::erase_if(old_, [&](const Array& other) {
+    if (other.shard + other.state.shards() <= old.shard ||
+        other.shard >= old.shard + old.state.shards()) {
+      return false;
+    }
+    give_back(other);
     return true;
   });
-  arena_.take(index_.array_offset(shard, state.generation), bytes);
-  // Who sees an id in this place also sees that what was here before has become old.
+  take(arrays);
+  // Who sees an id in these places also sees that what was there before has become old.
   std::atomic_thread_fence(std::memory_order_release);
-  const Lines from = index_.lines(shard, old);
-  const Lines to = index_.lines(shard, state);
-  for (std::uint32_t line = 0; line < old.lines; ++line) {
-    for (const Slot& slot : from.first[line].slots) {
-      const std::uint64_t word = slot.word.load(std::memory_order_relaxed);
-      if (!has_row(word)) continue;
-      const std::int64_t id = slot.id.load(std::memory_order_relaxed);
-      put(to, index_.within(id), id, word);
+  for (const Array& array : arrays) copy(index_.lines(old.shard, old.state), array);
+  for (const Array& array : arrays) {
+    for (int shard = array.shard; shard < array.shard + array.state.shards(); ++shard) {
+      const auto i = static_cast<std::size_t>(shard);
+      used_[i] = live_[i];
+      index_.header().shards[i].store(array.state, std::memory_order_release);
     }
   }
-  if (old.lines > 0) old_.push_back({shard, old});
-  const auto i = static_cast<std::size_t>(shard);
-  used_[i] = live_[i];
-  index_.header().shards[i].store(state, std::memory_order_release);
-  if (old_.size() <= kOldArrays) return;
+  if (old.state.lines > 0) old_.push_back(old);
+  array_count_ += arrays.size() - 1;
+  if (old_.size() <= array_count_ / kArraysForAnOldOne) return;
   give_back(old_.front());
   old_.pop_front();
 }
 
-void Shards::give_back(const OldArray& array) {
-  arena_.give_back(index_.array_offset(array.shard, array.state.generation),
-                   static_cast<std::int64_t>(array.state.lines * sizeof(Line)));
+void Shards::take(const std::vector<Array>& arrays) {
+  auto taken = arrays.begin();
+  try {
+    for (; taken != arrays.end(); ++taken) {
+      if (taken->state.lines == 0) continue;
+      arena_.take(index_.array_offset(taken->shard, taken->state), taken->bytes());
+    }
+  } catch (const SystemError&) {
+    std::for_each(arrays.begin(), taken, [&](const Array& array) { give_back(array); });
+    throw;
+  }
+}
+
+void Shards::copy(const Lines& from, const Array& array) {
+  const Lines to = index_.lines(array.shard, array.state);
+  const int last = array.shard + array.state.shards() - 1;
+  for_each_between(from, first_of(array.shard), last_of(last),
+                   [&](std::uint64_t within, const Slot& slot) {
+                     put(to, within, slot.id.load(std::memory_order_relaxed),
+                         slot.word.load(std::memory_order_relaxed));
+                   });
+}
+
+void Shards::give_back(const Array& array) {
+  if (array.state.lines == 0) return;
+  arena_.give_back(index_.array_offset(array.shard, array.state), array.bytes());
 }
 
 Slot& Shards::insert(std::int64_t id, std::uint32_t row) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <vector>
 
 #include "ps/table/arena.hpp"
 #include "ps/table/index.hpp"
@@ -30,22 +31,34 @@ class Shards {
   /** Ids that a shard has. */
   std::int64_t count(int shard) const { return live_[static_cast<std::size_t>(shard)]; }
 
-  /** Calls visit(slot) for each id, in the order in which they lie. */
+  /** Calls visit(within, slot) for each id of a shard, in the order in which they lie. */
   template <class Visit>
   void for_each(int shard, const Visit& visit) const {
-    const Lines lines = index_.lines(shard);
-    for (std::uint32_t i = 0; i < lines.state.lines; ++i) {
-      for (Slot& slot : lines.first[i].slots) {
-        if (has_row(slot.word.load(std::memory_order_relaxed))) visit(slot);
-      }
-    }
+    for_each_between(shard, first_of(shard), last_of(shard), visit);
   }
 
-  /** Calls visit(within, slot) for each id of a shard whose IdPlace::within is in that interval. */
+  /** The same for those whose IdPlace::within is in that interval, which is part of the shard's. */
   template <class Visit>
   void for_each_between(int shard, std::uint64_t first, std::uint64_t last,
                         const Visit& visit) const {
-    const Lines lines = index_.lines(shard);
+    for_each_between(index_.lines(shard), first, last, visit);
+  }
+
+  /** How many bytes of addresses a shard needs in each of the two ranges, in a table of so many
+   * rows. */
+  static std::int64_t array_bytes(std::int64_t most_rows);
+
+ private:
+  /** The array of some shards, from `shard` on. */
+  struct Array {
+    int shard;
+    ShardState state;
+    std::int64_t bytes() const { return static_cast<std::int64_t>(state.lines * sizeof(Line)); }
+  };
+
+  template <class Visit>
+  void for_each_between(const Lines& lines, std::uint64_t first, std::uint64_t last,
+                        const Visit& visit) const {
     if (lines.state.lines == 0) return;
     const Line* const end = lines.home(last);
     bool at_end = false;  // from here on only what had no room at home
@@ -65,24 +78,24 @@ class Shards {
     }
   }
 
-  /** How many bytes of addresses an array of a shard needs, in a table of so many rows. */
-  static std::int64_t array_bytes(std::int64_t most_rows);
-
- private:
-  /** An array that was written anew. */
-  struct OldArray {
-    int shard;
-    ShardState state;
-  };
-
-  void rewrite(int shard, std::int64_t rows);
-  void give_back(const OldArray& array);
+  /** Whether an array has room for so many more ids in each of its shards. */
+  bool has_room(const Array& array, const Counts& more) const;
+  /** Appends the arrays that those shards are to have, of that generation, with room for what they
+   * have and so many more. */
+  void plan(int shard, std::uint32_t span, std::uint32_t generation, const Counts& more,
+            std::vector<Array>& arrays) const;
+  void write_anew(const Array& old, const Counts& more);
+  /** Takes memory for arrays, or for none if this throws. */
+  void take(const std::vector<Array>& arrays);
+  void copy(const Lines& from, const Array& array);
+  void give_back(const Array& array);
 
   Arena& arena_;
   Index index_;
   Counts live_{};
-  Counts used_{};             ///< slots that are not vacant
-  std::deque<OldArray> old_;  ///< whose memory has not been given back
+  Counts used_{};  ///< slots that are not vacant
+  std::size_t array_count_ = kIndexShards >> kFirstSpan;
+  std::deque<Array> old_;  ///< written anew, and their memory not yet given back
 };
 
 }  // namespace tutti::ps

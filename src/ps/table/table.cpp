@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <memory>
 #include <new>
 #include <string>
@@ -117,6 +118,13 @@ class Table::Impl {
     push(updates, true, [&](float* weights, float* /*state*/, const float* value) {
       add_scaled(weights, value, identity_.spec.dim, updates.scale);
     });
+  }
+
+  void expect(std::int64_t rows) {
+    const double mean = static_cast<double>(rows) / kShards;
+    Shards::Counts more;
+    more.fill(static_cast<std::int64_t>(mean + 2.0 * std::sqrt(mean)));
+    shards_.make_room(more);
   }
 
   void restore(std::span<const StoredRow> stored) {
@@ -317,8 +325,10 @@ class Table::Impl {
   void remove_least_recent(int first_shard, int last_shard, std::int64_t surplus) {
     if (surplus == 0) return;
     LeastRecent oldest(surplus);
-    for (int shard = first_shard; shard <= last_shard; ++shard)
-      shards_.for_each(shard, [&](Slot& slot) { oldest.count(rows_.history(row_of(slot))); });
+    const auto count = [&](std::uint64_t, Slot& slot) {
+      oldest.count(rows_.history(row_of(slot)));
+    };
+    for (int shard = first_shard; shard <= last_shard; ++shard) shards_.for_each(shard, count);
     // Of rows that were last pushed in one step some may stay: everywhere the same.
     for (int shard = first_shard; shard <= last_shard; ++shard) {
       for (const auto& [within, slot] : sorted(first_of(shard), last_of(shard))) {
@@ -380,6 +390,7 @@ std::vector<StoredRow> Table::rows_between(std::uint64_t first, std::uint64_t la
 void Table::for_each_row(int shard, const std::function<void(const StoredRow&)>& visit) const {
   for (const StoredRow& row : rows_between(first_of(shard), last_of(shard))) visit(row);
 }
+void Table::expect(std::int64_t rows) { impl_->expect(rows); }
 void Table::restore(std::span<const StoredRow> rows) { impl_->restore(rows); }
 std::span<const double> Table::entry_counts() const { return impl_->admission().counts(); }
 void Table::merge_entry_counts(std::span<const double> counts) { impl_->admission().merge(counts); }

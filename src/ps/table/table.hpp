@@ -118,6 +118,9 @@ class Table {
   static constexpr int kShards = 256;
   /** Calls visit for each row of a shard, in that order. */
   void for_each_row(int shard, const std::function<void(const StoredRow&)>& visit) const;
+  /** Makes room in the index for so many more rows, whose hashes are spread evenly, in whatever
+   * order they come. Throws SystemError. */
+  void expect(std::int64_t rows);
   /** Puts rows there as they were stored, while nobody reads. Their ids are distinct. Throws
    * SystemError for want of memory. */
   void restore(std::span<const StoredRow> rows);
