@@ -11,15 +11,17 @@ namespace tutti {
 Batch::~Batch() {
   if (posted_.empty()) return;
   std::size_t receives = 0;
+  std::size_t sends = 0;
   for (std::size_t i = 0; i < posted_.size(); ++i) {
     if (posted_[i] == Wire::kEnded) continue;  // as some of a failed progress() have
     if (pieces_[i].receives) {
       posted_[receives++] = posted_[i];
     } else {
+      ++sends;
       wire_.note_abandoned(peers_[i], traffic_);
     }
   }
-  wire_.abandon(std::span(posted_).first(receives), kept_);
+  wire_.abandon(std::span(posted_).first(receives), sends, kept_);
 }
 
 void Batch::send(const void* data, std::int64_t bytes, int destination) {

@@ -48,6 +48,7 @@ struct Signature {
   double factor = 1.0;         ///< of premul_sum
   std::uint64_t counts = 0;    ///< hash of the counts that all ranks share
   std::int64_t own_count = 0;  ///< of these: what this rank brings or gets; may differ
+  std::uint64_t before = 0;    ///< hash of the calls before that went one way; see Notes
 
   /** What `call` asks for. The sequence is the transport's. */
   static Signature of(const Call& call) {
@@ -76,7 +77,7 @@ struct Signature {
         fold_hash(fold_hash(sequence ^ kHashSalt[0], what ^ kHashSalt[1]) ^ kHashSalt[2],
                   fold_hash(static_cast<std::uint64_t>(count) ^ kHashSalt[3],
                             std::bit_cast<std::uint64_t>(factor) ^ kHashSalt[4]) ^
-                      mix_hash(2, counts));
+                      mix_hash(before, counts));
     return h == 0 ? 1 : h;
   }
   /** "all_reduce(f32, count 10, sum)". */

@@ -26,16 +26,33 @@ class Wire {
   /**
    * What travels: kinds do not mix. The sender of a point-to-point message sends an `offer` before,
    * to which its receiver answers with a `reply`. What a collective sends `ahead` leaves before its
-   * ranks know that they agree, so its receiver may not expect it.
+   * ranks know that they agree, so its receiver may not expect it. Of a call that goes one way (see
+   * Notes) a `note` says what it is, which a `question` asks for, and what is `noted` follows.
    */
-  enum class Traffic : std::uint8_t { collective, point_to_point, offer, reply, ahead };
-  static constexpr int kTraffics = 5;
+  enum class Traffic : std::uint8_t {
+    collective,
+    point_to_point,
+    offer,
+    reply,
+    ahead,
+    note,
+    noted,
+    question
+  };
+  static constexpr int kTraffics = 8;
   /** What a wait is part of, of which a rank may be in one each at a time. */
   enum class Side : std::uint8_t { collective, send, recv };
   /** The side of the wait that a message of `traffic` ends. */
   static constexpr Side side_of(Traffic traffic) {
-    if (traffic == Traffic::collective || traffic == Traffic::ahead) return Side::collective;
-    return traffic == Traffic::reply ? Side::send : Side::recv;
+    switch (traffic) {
+      case Traffic::point_to_point:
+      case Traffic::offer:
+        return Side::recv;
+      case Traffic::reply:
+        return Side::send;
+      default:
+        return Side::collective;
+    }
   }
 
   /** A message under way; kEnded once it is none any more. */
@@ -74,8 +91,9 @@ class Wire {
                            Traffic traffic) = 0;
   /** The message may be shorter than `bytes`, not longer. */
   virtual Posted post_receive(std::byte* data, std::int64_t bytes, int source, Traffic traffic) = 0;
-  /** Takes a message of `bytes` bytes, at most kShort, that has come from whoever, if there is one:
-   * its sender. Nobody may have posted a receive for this kind of traffic. Does not block. */
+  /** Takes a message of at most `bytes` bytes, themselves at most kShort, that has come from
+   * whoever, if there is one: its sender. Nobody may have posted a receive for this kind of
+   * traffic. Does not block. */
   virtual std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic) = 0;
   /** Moves bytes. Those of `posted` that have ended become kEnded; whether there were any. Throws
    * PeerLost if one has failed, which is one of the ranks `peers`, by message. Does not block. */
@@ -89,8 +107,8 @@ class Wire {
   /** Takes back a receive for which nothing comes: its sender has said so. */
   virtual void withdraw(Posted receive) = 0;
   /** Gives up messages, which fails the communicator: receives that have not begun are cancelled;
-   * others may still touch their memory, which `kept` shares. */
-  virtual void abandon(std::span<Posted> receives,
+   * others, and `sends` messages that leave, may still touch their memory, which `kept` shares. */
+  virtual void abandon(std::span<Posted> receives, std::size_t sends,
                        std::span<const std::shared_ptr<const void>> kept) noexcept = 0;
 
   virtual std::chrono::milliseconds timeout() const = 0;

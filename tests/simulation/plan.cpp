@@ -34,13 +34,21 @@ constexpr std::array<DType, 6> kTypes{DType::f32,  DType::f64, DType::f16,
 constexpr int kMostDirect = 32;
 constexpr std::array<StepKind, 3> kGrouped{StepKind::all_reduce, StepKind::reduce,
                                            StepKind::broadcast};
-constexpr std::array<std::string_view, kStepKinds> kStepNames{
-    "agree",      "all_gather",       "all_gather_v", "all_to_all_v",     "broadcast",
-    "all_reduce", "reduce_scatter_v", "reduce",       "agreed_broadcast", "agreed_all_reduce"};
+constexpr std::array<std::string_view, kStepKinds> kStepNames{"agree",
+                                                              "all_gather",
+                                                              "all_gather_v",
+                                                              "all_to_all_v",
+                                                              "broadcast",
+                                                              "all_reduce",
+                                                              "reduce_scatter_v",
+                                                              "reduce",
+                                                              "agreed_broadcast",
+                                                              "agreed_all_reduce",
+                                                              "one_way_broadcast"};
 constexpr std::array<std::string_view, kFaultKinds> kFaultNames{
-    "none",    "killed",       "host killed",     "crashed",   "cut off",
-    "stopped", "host stopped", "interrupted",     "unplugged", "slowed",
-    "absent",  "left",         "interrupted call"};
+    "none",    "killed",       "host killed", "crashed",         "cut off",
+    "stopped", "host stopped", "interrupted", "unplugged",       "slowed",
+    "absent",  "left",         "mistaken",    "interrupted call"};
 
 Step draw_step(Draws& draws, int ranks) {
   Step step{};
@@ -83,6 +91,9 @@ Plan draw_plan(std::uint64_t seed) {
     plan.fault.step = draws.one_of(steps);
     const bool leaves = plan.fault.kind == FaultKind::left;
     if (leaves && draws.once_in(2)) plan.fault.kind = FaultKind::interrupted_call;
+    if (plan.fault.kind == FaultKind::mistaken && draws.once_in(2)) {
+      plan.steps[static_cast<std::size_t>(plan.fault.step)].kind = StepKind::one_way_broadcast;
+    }
   }
   return plan;
 }

@@ -9,6 +9,7 @@
 
 #include "device/cpu/reduction.hpp"
 #include "support/data.hpp"
+#include "tutti/error.hpp"
 
 namespace tutti::test::simulated {
 namespace {
@@ -32,8 +33,20 @@ std::int64_t length_of(const Step& step, int from, int to) {
   return (from * 5 + to * 3) % 4 * step.count / 3;
 }
 
+/** What a rank asks for in a step, as its transport would say it. */
+Signature signature_of(const Step& step, std::int64_t count, int root) {
+  Signature signature;
+  const bool one_way = step.kind == StepKind::one_way_broadcast;
+  signature.operation = one_way ? Operation::broadcast : Operation::all_reduce;
+  signature.dtype = one_way ? DType::u8 : step.dtype;
+  signature.count = count;
+  signature.root = root;
+  return signature;
+}
+
 /** One collective of one rank. */
 struct Call {
+  Caller& caller;
   HostGroup& group;
   const Step& step;
   std::size_t number;
@@ -128,6 +141,66 @@ struct Call {
     group.broadcast(data.data(), step.count, step.root);
     require(is_block(data, 0, step.count, step.root, 0), "broadcast");
   }
+  /** Of a call that goes one way, or of one in which members compare. */
+  void begin(Signature signature, bool one_way) const {
+    if (caller.was_one_way) caller.before = caller.signature;
+    caller.was_one_way = one_way;
+    signature.sequence = caller.signature.sequence + 1;
+    signature.before = caller.before.sequence == 0 ? 0 : caller.before.hash();
+    caller.signature = signature;
+    const bool gets = one_way && own() != signature.root;
+    caller.notes.begin(signature, caller.before,
+                       gets ? group.member(static_cast<std::size_t>(group.giver(signature.root)))
+                            : Notes::kNobody);
+  }
+  /** As transports do; in the simulator's other steps members do not compare. */
+  void compare(const Signature& signature) const {
+    begin(signature, false);
+    if (!group.agree(caller.signature.hash())) throw MismatchError("the members do not agree");
+  }
+  std::int64_t short_count() const {
+    std::int64_t count = step.count;
+    while (!group.goes_one_way(count)) count /= 2;
+    return count;
+  }
+  void one_way_broadcast(std::int64_t count, int root) const {
+    begin(signature_of(step, count, root), true);
+    Bytes data(static_cast<std::size_t>(count));
+    if (own() == root) {
+      fill_block(data, 0, count, root, 0);
+      group.send_one_way(caller.notes, data);
+    } else {
+      try {
+        group.take_one_way(caller.notes, data, root);
+      } catch (const OneSidedMismatch&) {
+        require(data == Bytes(data.size()), "one-way broadcast in a mismatch");
+        throw;
+      }
+      require(is_block(data, 0, count, root, 0), "one-way broadcast");
+    }
+  }
+  /** What a mistaken rank does instead. */
+  void mistaken() const {
+    const std::int64_t count = short_count();
+    if (step.kind != StepKind::one_way_broadcast) {
+      Step other = step;
+      other.kind = StepKind::one_way_broadcast;
+      return Call{caller, group, other, number}.one_way_broadcast(
+          count, step.count % 2 == 0 ? own() : step.root);
+    }
+    switch (step.count % 5) {
+      case 0:
+        return one_way_broadcast(count, (step.root + 1) % size());
+      case 1:
+        return one_way_broadcast(count + 1 - 2 * (count % 2), step.root);
+      case 2:
+        return compare(Signature{.operation = Operation::barrier});
+      case 3:  // as the root itself, or a root of nothing
+        return one_way_broadcast(own() == step.root ? 0 : count, own());
+      default:
+        return;  // goes on with the next one
+    }
+  }
   void all_reduce() const {
     Bytes data = contribution_of(step.count);
     group.all_reduce(data.data(), step.count, step.dtype, combine());
@@ -192,8 +265,11 @@ struct Call {
 
 }  // namespace
 
-void run_step(HostGroup& group, const Step& step, std::size_t number) {
-  const Call call{group, step, number};
+void run_step(Caller& caller, const Step& step, std::size_t number, Manner manner) {
+  const Call call{caller, caller.group, step, number};
+  if (manner == Manner::mistaken) return call.mistaken();
+  const bool one_way = step.kind == StepKind::one_way_broadcast;
+  if (manner == Manner::compared && !one_way) call.compare(signature_of(step, step.count, -1));
   switch (step.kind) {
     case StepKind::agree:
       return call.agree();
@@ -211,6 +287,8 @@ void run_step(HostGroup& group, const Step& step, std::size_t number) {
       return call.reduce_scatter_v();
     case StepKind::reduce:
       return call.reduce();
+    case StepKind::one_way_broadcast:
+      return call.one_way_broadcast(call.short_count(), step.root);
     case StepKind::agreed_broadcast:
     case StepKind::agreed_all_reduce:
       return call.agreed();

@@ -2,14 +2,32 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "comm/hosts/group.hpp"
+#include "comm/hosts/notes.hpp"
+#include "comm/signature.hpp"
 #include "simulation/trial.hpp"
 
 namespace tutti::test::simulated {
 
+/** What a rank keeps from call to call. */
+struct Caller {
+  HostGroup& group;
+  Notes& notes;
+  Signature signature{};  ///< of its last call that was compared, or went one way
+  Signature before{};     ///< of the last one before that went one way
+  bool was_one_way = false;
+};
+
+enum class Manner : std::uint8_t {
+  plain,     ///< members compare nothing but what goes one way, and what a step is about
+  compared,  ///< they compare every call, as transports do
+  mistaken,  ///< the rank makes another call instead
+};
+
 /** Makes the call of a step, the `number`th of its plan. Throws std::logic_error if the result is
- * wrong. */
-void run_step(HostGroup& group, const Step& step, std::size_t number);
+ * wrong, MismatchError. */
+void run_step(Caller& caller, const Step& step, std::size_t number, Manner manner);
 
 }  // namespace tutti::test::simulated

@@ -10,8 +10,10 @@
 #include <set>
 #include <stdexcept>
 
+#include "base/finally.hpp"
 #include "base/text.hpp"
 #include "comm/hosts/group.hpp"
+#include "comm/hosts/notes.hpp"
 #include "comm/simulation/wire.hpp"
 #include "device/cpu/reduction.hpp"
 #include "simulation/steps.hpp"
@@ -42,6 +44,7 @@ struct Ending {
   bool ended = false;
   bool completed = false;
   bool left = false;
+  bool mismatch = false;
   std::vector<int> lost;
   std::string text;  ///< of its exception
   bool other_error = false;
@@ -70,6 +73,7 @@ class Trial {
   void work(SimulatedWire& wire, Process& process);
   void judge();
   void judge(int rank, const Ending& ending);
+  void judge_mismatch(const std::string& who, const Ending& ending);
   bool is_lost(int rank, int by) const;
   std::vector<int> lost_to(int by) const;
   bool is_stopped(int rank) const;
@@ -144,6 +148,21 @@ void Trial::work(SimulatedWire& wire, Process& process) {
   std::vector<int> members(static_cast<std::size_t>(wire.size()));
   std::iota(members.begin(), members.end(), 0);
   HostGroup group(wire, members);
+  Notes notes(wire);
+  const auto tell_others = [&wire](const OneSidedMismatch& error) {
+    wire.watch().announce_mismatch(error.what());
+  };
+  wire.watch().set_idle({[&](Wire::Side) {
+                           try {
+                             notes.look();
+                           } catch (const OneSidedMismatch& error) {
+                             tell_others(error);
+                             throw;
+                           }
+                         },
+                         {}});
+  const Finally end([&wire] { wire.watch().set_idle({}); });
+  Caller caller{group, notes};
   for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
     const Step& step = plan_.steps[i];
     if (static_cast<int>(i) == plan_.fault.step && wire.rank() == plan_.fault.rank) {
@@ -154,8 +173,20 @@ void Trial::work(SimulatedWire& wire, Process& process) {
       if (plan_.fault.kind == FaultKind::left) throw Leaves();
     }
     if (step.late == wire.rank()) process.compute(step.late_by);
+    const bool makes_mistakes = plan_.fault.kind == FaultKind::mistaken;
+    const bool is_mistaken = makes_mistakes && static_cast<int>(i) == plan_.fault.step &&
+                             wire.rank() == plan_.fault.rank;
+    if (is_mistaken) struck_ = cluster_.scheduler().now();
     const WaitGraph::CallScope call(process.wait_graph());
-    run_step(group, step, i);
+    try {
+      run_step(caller, step, i,
+               is_mistaken      ? Manner::mistaken
+               : makes_mistakes ? Manner::compared
+                                : Manner::plain);
+    } catch (const OneSidedMismatch& error) {
+      tell_others(error);
+      throw;
+    }
   }
 }
 
@@ -173,6 +204,9 @@ void Trial::live(Process& process) {
   } catch (const PeerLost& error) {
     ending.lost = error.ranks();
     ending.text = error.reason();
+  } catch (const MismatchError& error) {
+    ending.mismatch = true;
+    ending.text = error.what();
   } catch (const std::exception& error) {
     ending.other_error = true;
     ending.text = error.what();
@@ -196,6 +230,7 @@ bool Trial::is_lost(int rank, int by) const {
     case FaultKind::absent:
     case FaultKind::left:
     case FaultKind::interrupted_call:
+    case FaultKind::mistaken:
       return rank == plan_.fault.rank;
     case FaultKind::host_killed:
     case FaultKind::host_stopped:
@@ -243,6 +278,11 @@ void Trial::judge(int rank, const Ending& ending) {
   }
   if (ending.other_error) return complain(who + ": " + ending.text);
   if (ending.completed || ending.left) return;
+  if (ending.mismatch) return judge_mismatch(who, ending);
+  // Who has made one call less ends before the others.
+  if (kind == FaultKind::mistaken && !ending_of(plan_.fault.rank).completed) {
+    return complain(who + " blames " + ranks_text(ending.lost) + " for a mismatch");
+  }
   const bool slept = is_stopped(rank);
   std::vector<int> named = ending.lost;
   std::sort(named.begin(), named.end());
@@ -263,12 +303,27 @@ void Trial::judge(int rank, const Ending& ending) {
   if (!struck_) return complain(who + " lost somebody before anything had happened");
   const auto after = std::chrono::duration_cast<std::chrono::microseconds>(ending.at - *struck_);
   if (!slept && !is_too_slow()) outcome_.after = std::max(outcome_.after, after);
-  const bool leaves = kind == FaultKind::left || kind == FaultKind::interrupted_call;
+  const bool leaves =
+      kind == FaultKind::left || kind == FaultKind::interrupted_call || kind == FaultKind::mistaken;
   auto limit = std::chrono::microseconds(leaves ? kToFindOut : plan_.timeout + kToFindOut);
   for (const Step& step : plan_.steps) limit += step.late_by;
   if (!slept && !is_too_slow() && after > limit) {
     complain(who + " knew of it " + std::to_string(after.count()) + " us later, not within " +
              std::to_string(limit.count()));
+  }
+}
+
+/** Who has made a call that goes one way may have returned before. */
+void Trial::judge_mismatch(const std::string& who, const Ending& ending) {
+  if (plan_.fault.kind != FaultKind::mistaken || !struck_) {
+    return complain(who + ": " + ending.text);
+  }
+  auto limit = std::chrono::microseconds(kToFindOut);
+  for (const Step& step : plan_.steps) limit += step.late_by;
+  const auto after = std::chrono::duration_cast<std::chrono::microseconds>(ending.at - *struck_);
+  if (after > limit) {
+    complain(who + " knew of the mismatch " + std::to_string(after.count()) +
+             " us later, not within " + std::to_string(limit.count()));
   }
 }
 
@@ -280,6 +335,7 @@ void Trial::judge() {
     std::string story = !ending.ended      ? "has not ended"
                         : ending.completed ? "completed"
                         : ending.left      ? "left"
+                        : ending.mismatch  ? "mismatch: " + ending.text
                                            : ranks_text(ending.lost) + ": " + ending.text;
     const bool other_side = plan_.fault.kind == FaultKind::cut_off &&
                             cluster_.layout().host_of(rank) == host_at_fault();
@@ -291,6 +347,12 @@ void Trial::judge() {
     }
   }
   if (stories.size() > 1) complain("there is more than one story");
+  const bool is_last = plan_.fault.step + 1 == static_cast<int>(plan_.steps.size());
+  const bool all_completed = std::all_of(endings_.begin(), endings_.end(),
+                                         [](const Ending& one) { return one.completed; });
+  if (plan_.fault.kind == FaultKind::mistaken && !is_last && all_completed) {
+    complain("nobody has noticed that one made another call");
+  }
 }
 
 }  // namespace

@@ -23,8 +23,9 @@ enum class StepKind : std::uint8_t {
   reduce,
   agreed_broadcast,   ///< whose members agree on it meanwhile
   agreed_all_reduce,  ///< likewise
+  one_way_broadcast,  ///< of which nobody waits for an answer
 };
-inline constexpr int kStepKinds = 10;
+inline constexpr int kStepKinds = 11;
 
 inline constexpr int kNobody = -1;
 
@@ -53,17 +54,18 @@ enum class FaultKind : std::uint8_t {
   slowed,            ///< a host's link
   absent,            ///< a rank computes for longer than a deadline
   left,              ///< a rank destroys its communicator
-  interrupted_call,  ///< the same, by an exception in the middle of a wait
+  mistaken,          ///< a rank makes another call, where that or the others' goes one way
+  interrupted_call,  ///< the same as left, by an exception in the middle of a wait
 };
-inline constexpr int kFaultKinds = 13;
-inline constexpr int kDrawnKinds = 12;  ///< half of those who leave are interrupted
+inline constexpr int kFaultKinds = 14;
+inline constexpr int kDrawnKinds = 13;  ///< half of those who leave are interrupted
 
 struct Fault {
   FaultKind kind = FaultKind::none;
   int rank = 0;  ///< or the host of it
   std::chrono::microseconds at{};
   double factor = 1;  ///< of a slow link
-  int step = 0;       ///< before which one the rank is absent, or leaves
+  int step = 0;       ///< before which one the rank is absent, or leaves; in which it is mistaken
 };
 
 struct Plan {

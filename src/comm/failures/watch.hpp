@@ -89,6 +89,12 @@ class Watch final {
   /** The same for a mismatch that only some ranks have seen. */
   void announce_mismatch(std::string_view text, Finder finder = Finder::self) noexcept;
 
+  /** Whether that is what this rank has heard, or found. */
+  bool has_found_mismatch() noexcept {
+    const std::lock_guard lock(mutex_);
+    return failure_ && failure_->kind == FailureReport::Kind::mismatch;
+  }
+
   /** Tells those who may wait for it that this rank has left (see Departures). Does not block. */
   void leave() noexcept;
   /** After leave(), to be called now and then: whether all other members have left as well, so that

@@ -15,13 +15,34 @@ namespace tutti {
 
 using shm::Task;
 
-void HierarchicalTransport::meet(const Call& call, const shm::Task& task) {
+void HierarchicalTransport::sign(const Call& call, int giver) {
+  if (goes_one_way(signature_)) one_way_ = signature_;
   signature_ = Signature::of(call);
   signature_.sequence = ++sequence_;
+  signature_.before = one_way_.sequence == 0 ? 0 : one_way_.hash();
+  notes_.begin(signature_, one_way_, giver);
+}
+
+void HierarchicalTransport::look_at_notes() {
+  if (!channel_->session()->may_call()) return;
+  try {
+    notes_.look();
+  } catch (const OneSidedMismatch& error) {
+    tell(error, Witnesses::two);
+    throw;
+  }
+}
+
+void HierarchicalTransport::come(const shm::Task& task) {
   // Who is alone on its host has nobody to meet.
   if (local_size() == 1 && task.kind == shm::TaskKind::meet) return local_->group().check_failure();
   if (signatures_.meet(task, signature_)) return;
   if (is_leader()) {
+    const std::vector<RankSignature> all = signatures_.all();
+    const bool one_way = std::any_of(all.begin(), all.end(), [this](const RankSignature& one) {
+      return goes_one_way(one.signature);
+    });
+    if (one_way) throw OneSidedMismatch(describe_mismatch(all));  // the others may be gone
     leaders_.agree(0);
     throw MismatchError(collect_mismatch(false));
   }
@@ -63,26 +84,47 @@ void HierarchicalTransport::agree(const Call& call) {
 
 std::string HierarchicalTransport::collect_mismatch(bool same_here) {
   leaders_.settle();
-  constexpr std::int64_t kEntry = sizeof(RankSignature);
-  std::vector<RankSignature> all(static_cast<std::size_t>(size()));
+  struct Requests {
+    RankSignature now;
+    RankSignature before;  // the last that went one way
+  };
+  constexpr std::int64_t kEntry = sizeof(Requests);
+  std::vector<Requests> all(static_cast<std::size_t>(size()));
   std::vector<std::int64_t> offsets{0};
   for (int host = 0; host < layout_.host_count(); ++host) {
     const auto ranks = static_cast<std::int64_t>(layout_.ranks_of(host).size());
     offsets.push_back(offsets.back() + ranks * kEntry);
   }
   auto* bytes = reinterpret_cast<std::byte*>(all.data());
-  std::vector<RankSignature> own;
+  std::vector<Requests> own;
   if (same_here) {
-    for (const int rank : layout_.ranks_of(host())) own.push_back({rank, signature_});
+    for (const int rank : layout_.ranks_of(host())) {
+      own.push_back({{rank, signature_}, {rank, one_way_}});
+    }
   } else {
-    own = signatures_.all();
+    for (const RankSignature& one : signatures_.all()) own.push_back({one, {one.rank, one_way_}});
   }
   copy_bytes(bytes + offsets[static_cast<std::size_t>(host())], own.data(),
              static_cast<std::int64_t>(own.size()) * kEntry);
   leaders_.all_gather_v(bytes, offsets);
   std::sort(all.begin(), all.end(),
-            [](const RankSignature& a, const RankSignature& b) { return a.rank < b.rank; });
-  return describe_mismatch(all);
+            [](const Requests& a, const Requests& b) { return a.now.rank < b.now.rank; });
+  // Some may have gone on from a call that went one way, while others are still in another one; or
+  // all have, and ask for the same now.
+  std::uint64_t first = all.front().now.signature.sequence;
+  for (const Requests& one : all) first = std::min(first, one.now.signature.sequence);
+  std::vector<RankSignature> requests;
+  for (const Requests& one : all) {
+    const bool has_gone_on = one.before.signature.sequence == first;
+    requests.push_back(has_gone_on ? one.before : one.now);
+    requests.back().signature.before = 0;
+  }
+  const std::uint64_t hash = requests.front().signature.hash();
+  const bool are_same = std::all_of(requests.begin(), requests.end(), [&](const auto& request) {
+    return request.signature.hash() == hash;
+  });
+  for (std::size_t i = 0; are_same && i < all.size(); ++i) requests[i] = all[i].before;
+  return describe_mismatch(requests);
 }
 
 bool HierarchicalTransport::all_hosts(bool ok) {

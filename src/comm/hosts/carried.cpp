@@ -1,7 +1,9 @@
-// Collectives over several hosts that are so short that they go along with the signatures; gathers.
+// Collectives over several hosts that are so short that they go along with the signatures, or
+// behind the root's alone; gathers.
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <optional>
 
 #include "base/memory.hpp"
 #include "comm/hosts/stages.hpp"
@@ -16,6 +18,10 @@ namespace {
 std::span<const std::byte> carried_bytes(const ConstView& view) {
   return {static_cast<const std::byte*>(view.data), static_cast<std::size_t>(view.bytes())};
 }
+
+/** A root that sends one broadcast after the other looks at what others ask of it once in so many.
+ */
+constexpr std::uint64_t kBetweenLooks = 16;
 
 /** Adds up what the hosts have brought. */
 auto adding(const View& out, const cpu::Combine& combine) {
@@ -60,25 +66,43 @@ void HierarchicalTransport::carried_reduce(const Call& call) {
   if (rank() == call.root) copy_bytes(call.out.data, total.data, total.bytes());
 }
 
-void HierarchicalTransport::carried_broadcast(const Call& call) {
-  const int from = layout_.host_of(call.root);
+void HierarchicalTransport::one_way_broadcast(const Call& call) {
   const View out = call.out;
-  if (from != host()) {
-    const auto take = [&](std::span<const void* const> parts) {
-      copy_bytes(out.data, parts[static_cast<std::size_t>(from)], out.bytes());
-    };
-    meet(call, Task::meet());
-    compare_hosts({{}, out.bytes(), from}, out, std::cref(take));
-    return spread(out);
+  const auto bytes = static_cast<std::size_t>(out.bytes());
+  const int from = layout_.host_of(call.root);
+  const bool is_root = rank() == call.root;
+  // The root itself sends, whether it is its host's leader or not.
+  const bool leads = layout_.local_rank_of(call.root) == 0;
+  std::optional<HostGroup> with_root;
+  if (!leads && (is_root || (from != host() && is_leader()))) {
+    with_root.emplace(*channel_, agents(call.root));
   }
-  const Scratch scratch(channel_->scratch(), out.bytes());
-  const View data(scratch.data(), out.count, out.dtype);
-  const Task inside = Task::spread(call.in, data, layout_.local_rank_of(call.root));
-  meet(call, inside);
-  local_->move(inside);
-  compare_hosts({carried_bytes(data), out.bytes(), from}, data, {});
-  release();
-  copy_bytes(out.data, data.data, out.bytes());
+  HostGroup& group = with_root ? *with_root : leaders_;
+  if (from == host()) {
+    sign(call, Notes::kNobody);
+    if (is_root) {
+      if (sequence_ % kBetweenLooks == 0) look_at_notes();  // it may never wait for anybody
+      group.send_one_way(notes_, {static_cast<const std::byte*>(call.in.data), bytes});
+    }
+    if (local_size() == 1) {
+      local_->group().check_failure();
+    } else {
+      const Task inside = Task::spread(call.in, out, layout_.local_rank_of(call.root));
+      come(inside);
+      local_->move(inside);
+    }
+    if (is_root) copy_bytes(out.data, call.in.data, out.bytes());
+    return local_->group().check_own_loss();
+  }
+  sign(call, is_leader() ? group.giver(from) : Notes::kNobody);
+  come(Task::meet());
+  delay_unknown_ = !is_leader();
+  if (is_leader()) {
+    const std::uint64_t since = journal()->now();
+    group.take_one_way(notes_, {static_cast<std::byte*>(out.data), bytes}, from);
+    local_->group().note_wait_for(call.root, since);
+  }
+  spread(out);
 }
 
 void HierarchicalTransport::gather(const Call& call, std::span<const std::int64_t> counts) {

@@ -15,6 +15,8 @@ void HierarchicalTransport::tell_failure(Witnesses witnesses) noexcept {
     throw;
   } catch (const PeerLost& error) {
     tell(error);
+  } catch (const OneSidedMismatch& error) {
+    tell(error, Witnesses::two);
   } catch (const MismatchError& error) {
     tell(error, witnesses);
   } catch (const CorruptPacket& error) {  // the others hear who sent it

@@ -330,11 +330,12 @@ void HostGroup::all_to_all_v(std::byte* in, std::span<const std::int64_t> in_off
  * once the bytes a link (scatter and all-gather, van de Geijn; see the source above).
  */
 void HostGroup::broadcast(std::byte* data, std::int64_t bytes, int root, const std::byte* from,
-                          const Agree& agree) {
+                          const Agree& agree, Wire::Traffic traffic) {
   const bool is_root = position_ == root;
-  if (size() <= 2 || goes_whole(bytes)) {
+  const std::int64_t small = traffic == Wire::Traffic::noted ? kSmallNoted : kSmall;
+  if (size() <= 2 || bytes * (size() - 1) <= small) {
     if (agree) agree();
-    Batch batch(wire_, Wire::Traffic::collective);
+    Batch batch(wire_, traffic);
     const auto length = static_cast<std::size_t>(bytes);
     for (int member = 0; member < size(); ++member) {
       if (is_root && member != root) send(batch, {from, length}, member);
@@ -380,7 +381,7 @@ void HostGroup::broadcast(std::byte* data, std::int64_t bytes, int root, const s
       if (target != root) send(batch, shards.part(position_, number), target);
     }
   };
-  run_pipeline(wire_, shards.windows(), kUnderWay, PipelineStep{scatter, take},
+  run_pipeline(wire_, traffic, shards.windows(), kUnderWay, PipelineStep{scatter, take},
                PipelineStep{pass_on, kNothing});
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/recycled.hpp"
 #include "comm/batch.hpp"
+#include "comm/hosts/notes.hpp"
 #include "comm/hosts/segments.hpp"
 #include "device/cpu/kernels.hpp"
 
@@ -110,10 +111,24 @@ class HostGroup {
   /** From member `root` to all, in place; there from `from`, which may be another place than
    * `data`. Nothing is written to `data` before `agree` has returned. */
   void broadcast(std::byte* data, std::int64_t bytes, int root, const std::byte* from,
-                 const Agree& agree);
+                 const Agree& agree) {
+    broadcast(data, bytes, root, from, agree, Wire::Traffic::collective);
+  }
   void broadcast(std::byte* data, std::int64_t bytes, int root) {
     broadcast(data, bytes, root, data, {});
   }
+
+  /** Whether a broadcast of `bytes` bytes goes one way: nobody waits for an answer, or for those
+   * who only get it, and whoever makes another call finds that out by `notes`. */
+  bool goes_one_way(std::int64_t bytes) const;
+  /** Of whom this member gets a broadcast of member `root` that goes one way, as a rank. Up to
+   * kCentred members get it of the root, more through a binomial tree. */
+  int giver(int root) const;
+  /** By the root, after notes.begin(). Waits until `data` has left. */
+  void send_one_way(Notes& notes, std::span<const std::byte> data);
+  /** By the others: waits for the note of giver(root), and passes it on. Throws OneSidedMismatch
+   * before anything is written. */
+  void take_one_way(Notes& notes, std::span<std::byte> data, int root);
   /** What a host does with `count` elements from `begin` on, before they travel and when they have
    * come; see all_reduce(). */
   struct Around {
@@ -155,7 +170,10 @@ class HostGroup {
   /** A round between hosts takes as long as this many bytes: sending more to save one does not
    * pay. */
   static constexpr std::int64_t kSmall = std::int64_t{16} * 1024;
-  /** Members who agree through the first of them, if there are more than two. */
+  /** The same, where it takes two rounds, in which every two talk to each other. */
+  static constexpr std::int64_t kSmallNoted = std::int64_t{128} * 1024;
+  /** Members who agree through the first of them, if there are more than two, and who get notes of
+   * the root itself. */
   static constexpr int kCentred = 8;
   /** A message to each of so many members takes less time than the steps that would save some. */
   static constexpr int kMostDirect = 32;
@@ -204,6 +222,9 @@ class HostGroup {
    * other one, of at most a window. While it exists, settle() knows of them. */
   class Ahead;
 
+  void pass_note(Batch& batch, const std::byte* note, std::int64_t bytes, int root);
+  void broadcast(std::byte* data, std::int64_t bytes, int root, const std::byte* from,
+                 const Agree& agree, Wire::Traffic traffic);
   bool stand_in_groups() const { return size() > kMostDirect; }
   /** Whether a message is so short that everybody gets all of it at once. */
   bool goes_whole(std::int64_t bytes) const { return bytes * (size() - 1) <= kSmall; }

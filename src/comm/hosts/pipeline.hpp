@@ -28,7 +28,8 @@ inline constexpr auto kNothing = [](std::int64_t) {};
  * exchange posts it, and the wire has work while then() runs.
  */
 template <class... Steps>
-void run_pipeline(Wire& wire, std::int64_t windows, std::int64_t depth, const Steps&... steps) {
+void run_pipeline(Wire& wire, Wire::Traffic traffic, std::int64_t windows, std::int64_t depth,
+                  const Steps&... steps) {
   constexpr std::int64_t kSteps = sizeof...(steps);
   std::deque<Batch, RecyclingAllocator<Batch>> under_way;
   std::int64_t window = 0;
@@ -41,7 +42,7 @@ void run_pipeline(Wire& wire, std::int64_t windows, std::int64_t depth, const St
     window -= depth;
   };
   for (std::int64_t turn = 0; turn < windows + kSteps * depth - 1; ++turn) {
-    under_way.emplace_back(wire, Wire::Traffic::collective);
+    under_way.emplace_back(wire, traffic);
     window = turn;
     (post(steps), ...);
     if (turn + 1 < depth) continue;
@@ -50,6 +51,11 @@ void run_pipeline(Wire& wire, std::int64_t windows, std::int64_t depth, const St
     window = turn + 1 - depth;
     (then(steps), ...);
   }
+}
+
+template <class... Steps>
+void run_pipeline(Wire& wire, std::int64_t windows, std::int64_t depth, const Steps&... steps) {
+  run_pipeline(wire, Wire::Traffic::collective, windows, depth, steps...);
 }
 
 /** By when the last of `steps` has ended with a window, the first has posted so many after it. */

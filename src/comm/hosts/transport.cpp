@@ -44,10 +44,14 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
       mail_(local_->group()),
       messages_(channel_->size()),
       leaders_(*channel_, agents(-1)),
+      notes_(*channel_),
       sparse_(*channel_, leaders_, layout_.largest_host()) {
   local_->group().be_patient();
   // Each kind of wait also minds the other kind of peers.
-  local_->group().set_idle([this](std::span<const int> names) { channel_->poll(names); });
+  local_->group().set_idle([this](std::span<const int> names) {
+    channel_->poll(names);
+    look_at_notes();
+  });
   local_->group().set_investigate(
       [this](std::span<const int> names) { return channel_->investigation(names); });
   channel_->set_heartbeat([this](int rank) -> std::optional<std::uint32_t> {
@@ -73,8 +77,11 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
     abort(error.what());
     throw;
   }
-  channel_->set_idle(
-      {[this](Wire::Side side) { local_->group().pulse_elsewhere(wait_of(side)); }, show_end});
+  const auto waiting = [this](Wire::Side side) {
+    local_->group().pulse_elsewhere(wait_of(side));
+    look_at_notes();
+  };
+  channel_->set_idle({waiting, show_end});
 }
 
 std::string HierarchicalTransport::describe() const {
@@ -270,7 +277,7 @@ void HierarchicalTransport::reduce_scatter(const Call& call) {
 
 void HierarchicalTransport::broadcast(const Call& call) {
   const View out = call.out;
-  if (leaders_.carries(out.bytes(), out.bytes())) return carried_broadcast(call);
+  if (leaders_.goes_one_way(out.bytes())) return one_way_broadcast(call);
   const int agent = local_agent(call.root);
   const auto keep_own = [&] {
     if (rank() == call.root) copy_bytes(out.data, call.in.data, call.in.bytes());

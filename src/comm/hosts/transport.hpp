@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/hosts/group.hpp"
+#include "comm/hosts/notes.hpp"
 #include "comm/hosts/sparse.hpp"
 #include "comm/hosts/wire_mail.hpp"
 #include "comm/layout.hpp"
@@ -33,7 +34,8 @@ namespace tutti {
  * The ranks of a host come to their first task of a call with a hash of its signature; then the
  * leaders compare theirs, with which short messages travel. Only if they differ are details
  * exchanged. Nobody writes an output before that: what leaders add up by then lies in temporary
- * memory; the others write what leaders give them later, or wait until these release them.
+ * memory; the others write what leaders give them later, or wait until these release them. A short
+ * broadcast goes one way: each host compares its signature with the root's (see Notes).
  *
  * An error on one side is told on the other: what shared memory finds out goes to the other hosts
  * over the channel, what the channel finds out goes to the ranks of this host.
@@ -47,7 +49,10 @@ class HierarchicalTransport final : public Transport {
   HierarchicalTransport(const HierarchicalTransport&) = delete;
   HierarchicalTransport& operator=(const HierarchicalTransport&) = delete;
   /** Leaves: ranks that still wait for this one get PeerLost. Waits for nobody. */
-  ~HierarchicalTransport() override { mpi::Channel::leave(std::move(channel_)); }
+  ~HierarchicalTransport() override {
+    notes_.end();
+    mpi::Channel::leave(std::move(channel_));
+  }
 
   int rank() const override { return channel_->rank(); }
   int size() const override { return channel_->size(); }
@@ -102,7 +107,21 @@ class HierarchicalTransport final : public Transport {
   void tell(const MismatchError& error, Witnesses witnesses) noexcept;
   /** Comes to `task`, the first of a call, with the call's signature. Throws MismatchError on all
    * ranks if those of this host differ. */
-  void meet(const Call& call, const shm::Task& task);
+  void meet(const Call& call, const shm::Task& task) {
+    sign(call, Notes::kNobody);
+    come(task);
+  }
+  /** The parts of it: the call begins, in which `giver` sends a note if there is one, ... */
+  void sign(const Call& call, int giver);
+  /** ... and the ranks of this host compare. */
+  void come(const shm::Task& task);
+  /** In a wait that lasts: whether another rank makes another call. Throws, and tells the others.
+   */
+  void look_at_notes();
+  bool goes_one_way(const Signature& signature) const {
+    return signature.operation == Operation::broadcast &&
+           leaders_.goes_one_way(signature.count * size_of(signature.dtype));
+  }
   /** After meet(), by all ranks of a host: its leader compares with the others, and brings and gets
    * what goes along (see HostGroup::agree). Throws MismatchError on leaders, and the other ranks at
    * their next wait. */
@@ -136,7 +155,8 @@ class HierarchicalTransport final : public Transport {
   /** What is so short that it goes along with the signatures. */
   void carried_all_reduce(const Call& call);
   void carried_reduce(const Call& call);
-  void carried_broadcast(const Call& call);
+  /** What is so short that nobody waits for an answer. */
+  void one_way_broadcast(const Call& call);
   /** From local rank `root` to all ranks of this host, which agree by now. */
   void spread(View data, int root = 0);
   std::unique_ptr<Transport> form_part(const PartPlan& plan);
@@ -156,10 +176,12 @@ class HierarchicalTransport final : public Transport {
   shm::Mail mail_;
   MessageState messages_;
   HostGroup leaders_;
+  Notes notes_;
   SparseLeader sparse_;
   SparseAlgorithm logged_plan_ = SparseAlgorithm::none;
   std::uint64_t sequence_ = 0;
   Signature signature_;         // of the call under way
+  Signature one_way_;           // of the last call before that went one way
   bool delay_unknown_ = false;  // see learn_delay()
 };
 

@@ -75,7 +75,7 @@ class Channel final : public Wire {
   std::unique_ptr<Lookout> look_out(Side side, std::chrono::milliseconds timeout) override {
     return watch_.look_out(side, timeout);
   }
-  void abandon(std::span<Posted> receives,
+  void abandon(std::span<Posted> receives, std::size_t sends,
                std::span<const std::shared_ptr<const void>> kept) noexcept override;
 
   /** Tells which ranks share a host, before the first wait; a collective of all ranks, whose

@@ -20,6 +20,8 @@ namespace {
 // they would be under way for longer than a deadline, and what comes behind them: so of so many
 // bytes, the last message is sent in a way that ends when its receiver takes it.
 constexpr std::int64_t kMostUnconfirmed = 256 << 10;
+// A root sends its notes, and waits for nobody: what MPI needs for each is more than its bytes.
+constexpr std::int64_t kLeastNote = 2 << 10;
 
 Wire::Posted posted_of(MPI_Request request) {
   return request == MPI_REQUEST_NULL ? Wire::kEnded : std::bit_cast<Wire::Posted>(request);
@@ -45,7 +47,10 @@ Wire::Posted Channel::post_send(const std::byte* data, std::int64_t bytes, int d
                                 Traffic traffic) {
   if (side_of(traffic) == Side::collective) bytes_sent_ += bytes;
   const int session_rank = members_[static_cast<std::size_t>(destination)];
-  const auto send = is_to_be_confirmed(bytes, destination) ? &MPI_Issend : &MPI_Isend;
+  const std::int64_t counted = traffic == Traffic::note ? std::max(bytes, kLeastNote) : bytes;
+  // Who is asked may never look.
+  const bool confirms = traffic != Traffic::question && is_to_be_confirmed(counted, destination);
+  const auto send = confirms ? &MPI_Issend : &MPI_Isend;
   MPI_Request request = MPI_REQUEST_NULL;
   const int code = send(data, static_cast<int>(bytes), MPI_BYTE, session_rank, tag(traffic),
                         session_->comm(), &request);
@@ -74,7 +79,7 @@ std::optional<int> Channel::take(std::byte* data, std::int64_t bytes, Traffic tr
   // All of it is here.
   check(MPI_Mrecv(data, static_cast<int>(bytes), MPI_BYTE, &matched, MPI_STATUS_IGNORE),
         "MPI_Mrecv");
-  WaitGraph::of_this_process().progressed();
+  watch_.progressed();
   return watch_.rank_of(status.MPI_SOURCE);
 }
 
@@ -129,17 +134,20 @@ void Channel::withdraw(Posted receive) {
   check(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait");  // at once: no message has matched it
 }
 
-void Channel::abandon(std::span<Posted> receives,
+void Channel::abandon(std::span<Posted> receives, std::size_t sends,
                       std::span<const std::shared_ptr<const void>> kept) noexcept {
-  fail();
+  std::size_t left = sends + receives.size();
   if (session_->may_call()) {
     for (const Posted receive : receives) {
       // A send cannot be cancelled, nor a receive whose message has begun to arrive.
       MPI_Request request = request_of(receive);
       int done = 0;
       if (MPI_Cancel(&request) == MPI_SUCCESS) MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+      if (done != 0) --left;
     }
   }
+  // Nobody is lost after a mismatch: if nothing is under way, MPI can be finalised.
+  if (left > 0 || !watch_.has_found_mismatch()) fail();
   for (const auto& memory : kept) leave_to_mpi(memory);
 }
 

@@ -22,8 +22,16 @@ void LocalGroup::note_wait(Wait kind, int last, std::uint64_t since) {
 void LocalGroup::note_wait_between(int last, std::uint64_t since) {
   const std::uint64_t until = journal_.now();
   quickest_between_ = std::min(quickest_between_, until - since);
+  show_wait_between(last, since + quickest_between_, until);
+}
+
+void LocalGroup::note_wait_for(int last, std::uint64_t since) {
+  show_wait_between(last, since, journal_.now());
+}
+
+void LocalGroup::show_wait_between(int last, std::uint64_t since, std::uint64_t until) {
   own().delayed_by.store(last, std::memory_order_relaxed);
-  own().delayed_since.store(since + quickest_between_, std::memory_order_relaxed);
+  own().delayed_since.store(since, std::memory_order_relaxed);
   own().delayed_until.store(until, std::memory_order_relaxed);
   share_wait_between(rank_);
 }

@@ -78,6 +78,10 @@ class LocalGroup final : private record::Neighbours {
    * come to a collective, of which `last` is the leader. What the quickest such wait took is how
    * long messages take, and does not count. */
   void note_wait_between(int last, std::uint64_t since);
+  /** The same where `last` alone was waited for, which does not wait for this rank: all of it
+   * counts.
+   */
+  void note_wait_for(int last, std::uint64_t since);
   /** Notes the same wait on a rank that has waited for its `leader` meanwhile. */
   void share_wait_between(int leader);
 
@@ -207,6 +211,7 @@ class LocalGroup final : private record::Neighbours {
   bool wait(const Signal& signal, Wait kind, Waiter& waiter, std::uint64_t& since, const Done& done,
             const Awaited& awaited);
   /** Notes a wait in which rank `last` of this host came last. */
+  void show_wait_between(int last, std::uint64_t since, std::uint64_t until);
   void note_wait(Wait kind, int last, std::uint64_t since);
   /** In brackets, or nothing if it is not known. */
   std::string why_late(int peer) const;

@@ -17,6 +17,11 @@ constexpr std::chrono::milliseconds kShortestNap{1};
 constexpr std::chrono::milliseconds kBetweenLooks{1};  // for whether all have left
 constexpr std::chrono::seconds kToLeave{1};
 
+bool is_taken(Wire::Traffic traffic) {
+  return traffic == Wire::Traffic::offer || traffic == Wire::Traffic::note ||
+         traffic == Wire::Traffic::question;
+}
+
 /** Of a watch: those of the processes' wait-for graphs are negative. */
 int control_tag(int context) { return context; }
 
@@ -121,7 +126,7 @@ void SimulatedWire::drop_all() {
   }
   leaving_.clear();
   queues_.clear();
-  offers_.clear();
+  for (Parcels& parcels : taken_) parcels.clear();
 }
 
 // --- Receiving ----------------------------------------------------------------------------------
@@ -171,8 +176,8 @@ void SimulatedWire::arrive(Cluster& cluster, const std::shared_ptr<Parcel>& parc
 
 void SimulatedWire::come(const std::shared_ptr<Parcel>& parcel) {
   if (abandoned_) return;
-  if (parcel->traffic == Traffic::offer) {
-    offers_.push_back(parcel);
+  if (is_taken(parcel->traffic)) {
+    taken_[static_cast<std::size_t>(parcel->traffic)].push_back(parcel);
     return process_.wake(process_.cluster().tick());
   }
   Queue& queue = queue_of(parcel->source, parcel->traffic);
@@ -185,14 +190,15 @@ void SimulatedWire::come(const std::shared_ptr<Parcel>& parcel) {
 }
 
 std::optional<int> SimulatedWire::take(std::byte* data, std::int64_t bytes, Traffic traffic) {
-  if (traffic != Traffic::offer) throw std::logic_error("only offers are taken");
-  if (offers_.empty()) return std::nullopt;
-  const Parcel& parcel = *offers_.front();
-  if (parcel.bytes != bytes) throw std::logic_error("an offer of another length");
+  if (!is_taken(traffic)) throw std::logic_error("messages of this kind are not taken");
+  Parcels& come = taken_[static_cast<std::size_t>(traffic)];
+  if (come.empty()) return std::nullopt;
+  const Parcel& parcel = *come.front();
+  if (parcel.bytes > bytes) throw std::logic_error("a message is too long to be taken");
   std::memcpy(data, parcel.contents.data(), parcel.contents.size());
   const int source = parcel.source;
-  offers_.pop_front();
-  watch_.wait_graph().progressed();
+  come.pop_front();
+  watch_.progressed();
   return source;
 }
 
@@ -202,7 +208,7 @@ void SimulatedWire::withdraw(Posted receive) {
   free_.push_back(receive);
 }
 
-void SimulatedWire::abandon(std::span<Posted> /*receives*/,
+void SimulatedWire::abandon(std::span<Posted> /*receives*/, std::size_t /*sends*/,
                             std::span<const std::shared_ptr<const void>> /*kept*/) noexcept {
   process_.fail();
   abandoned_ = true;

@@ -1,6 +1,7 @@
 // The simulated network as a Wire.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -65,7 +66,7 @@ class SimulatedWire final : public Wire {
   std::unique_ptr<Lookout> look_out(Side side, std::chrono::milliseconds timeout) override {
     return watch_.look_out(side, timeout);
   }
-  void abandon(std::span<Posted> receives,
+  void abandon(std::span<Posted> receives, std::size_t sends,
                std::span<const std::shared_ptr<const void>> kept) noexcept override;
   std::chrono::milliseconds timeout() const override { return timeout_; }
   ScratchPool& scratch() override { return scratch_; }
@@ -115,7 +116,7 @@ class SimulatedWire final : public Wire {
   std::int64_t waited_for_ = 0;  // and what it found under way
   Parcels leaving_;
   std::unordered_map<std::uint64_t, Queue> queues_;
-  Parcels offers_;
+  std::array<Parcels, kTraffics> taken_;  // of the kinds of which messages are taken
   bool abandoned_ = false;
   std::int64_t bytes_sent_ = 0;
   ScratchPool scratch_;

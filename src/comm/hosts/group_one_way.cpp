@@ -1,0 +1,71 @@
+// Broadcasts that go one way: a note from the root, and what does not fit into it behind.
+#include <bit>
+
+#include "base/memory.hpp"
+#include "comm/hosts/group.hpp"
+
+namespace tutti {
+namespace {
+
+/** In a binomial tree of `size` positions below 0, the children of `position`, the one with the
+ * most below it first. */
+template <class Child>
+void for_each_child(int position, int size, const Child& child) {
+  const int lowest = position == 0 ? static_cast<int>(std::bit_ceil(static_cast<unsigned>(size)))
+                                   : position & -position;
+  for (int distance = lowest / 2; distance > 0; distance /= 2) {
+    if (position + distance < size) child(position + distance);
+  }
+}
+
+}  // namespace
+
+bool HostGroup::goes_one_way(std::int64_t bytes) const {
+  constexpr std::int64_t kMost = std::int64_t{64} * 1024;
+  if (size() > kCentred) return bytes <= Notes::kCarried;
+  return bytes <= (size() == 2 ? 2 * kMost : kMost);
+}
+
+int HostGroup::giver(int root) const {
+  const int own = (position_ - root + size()) % size();
+  const int parent = size() > kCentred ? own & (own - 1) : 0;
+  return member(static_cast<std::size_t>((root + parent) % size()));
+}
+
+void HostGroup::pass_note(Batch& batch, const std::byte* note, std::int64_t bytes, int root) {
+  const int own = (position_ - root + size()) % size();
+  const auto pass = [&](int position) {
+    send(batch, {note, static_cast<std::size_t>(bytes)}, (root + position) % size());
+  };
+  if (size() > kCentred) return for_each_child(own, size(), pass);
+  for (int other = 1; own == 0 && other < size(); ++other) pass(other);
+}
+
+void HostGroup::send_one_way(Notes& notes, std::span<const std::byte> data) {
+  const bool follows = std::ssize(data) > Notes::kCarried;
+  const Scratch note(wire_.scratch(), Wire::kShort);
+  const std::int64_t bytes =
+      notes.write(note.data(), follows ? std::span<const std::byte>() : data);
+  Batch batch(wire_, Wire::Traffic::note);
+  pass_note(batch, note.data(), bytes, position_);
+  if (follows) {  // it is only read
+    broadcast(const_cast<std::byte*>(data.data()), std::ssize(data), position_, data.data(), {},
+              Wire::Traffic::noted);
+  }
+  batch.wait();
+}
+
+void HostGroup::take_one_way(Notes& notes, std::span<std::byte> data, int root) {
+  const Scratch note(wire_.scratch(), Wire::kShort);
+  const std::int64_t bytes = notes.wait(note.data());
+  Batch batch(wire_, Wire::Traffic::note);
+  pass_note(batch, note.data(), bytes, root);
+  if (std::ssize(data) <= Notes::kCarried) {
+    copy_bytes(data.data(), Notes::carried_by(note.data()), std::ssize(data));
+  } else {
+    broadcast(data.data(), std::ssize(data), root, data.data(), {}, Wire::Traffic::noted);
+  }
+  batch.wait();
+}
+
+}  // namespace tutti

@@ -1,0 +1,173 @@
+// Compares what comes with the call under way.
+#include "comm/hosts/notes.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "base/finally.hpp"
+#include "tutti/interrupt.hpp"
+
+namespace tutti {
+namespace {
+
+/** How long a note is waited for before it is asked for. */
+constexpr std::chrono::milliseconds kPatience{30};
+
+/** Whether two ranks ask for the same now, whatever they did before. */
+bool are_alike(Signature one, const Signature& other) {
+  one.before = other.before;
+  return one.hash() == other.hash();
+}
+
+}  // namespace
+
+void Notes::begin(const Signature& signature, const Signature& before, int awaited) {
+  const std::lock_guard lock(mutex_);
+  signature_ = signature;
+  before_ = before;
+  awaited_ = awaited;
+}
+
+std::int64_t Notes::write(std::byte* note, std::span<const std::byte> data) const {
+  const Note header{signature_, before_, std::ssize(data), wire_.rank()};
+  std::memcpy(note, &header, sizeof header);
+  if (!data.empty()) std::memcpy(note + sizeof header, data.data(), data.size());
+  return static_cast<std::int64_t>(sizeof header + data.size());
+}
+
+// --- Comparing ----------------------------------------------------------------------------------
+
+Notes::Fit Notes::examine(const Note& note, int source) const {
+  if (note.signature.sequence > signature_.sequence) return Fit::early;
+  if (source == awaited_ && note.signature.hash() == signature_.hash()) return Fit::awaited;
+  refuse(note);
+}
+
+/** In a call of a rank that waits for this one's note. */
+void Notes::examine_question(const Note& note) const {
+  if (note.signature.sequence == signature_.sequence &&
+      note.signature.hash() != signature_.hash()) {
+    refuse(note);
+  }
+}
+
+void Notes::refuse(const Note& note) const {
+  std::array<RankSignature, 2> both{{{note.author, note.signature}, {wire_.rank(), signature_}}};
+  if (note.signature.sequence == before_.sequence) {
+    both[1].signature = before_;
+  } else if (are_alike(note.signature, signature_)) {
+    both[0].signature = note.before;
+    both[1].signature = before_;
+  }
+  if (both[1].rank < both[0].rank) std::swap(both[0], both[1]);
+  throw OneSidedMismatch(describe_mismatch(both));
+}
+
+// --- Taking -------------------------------------------------------------------------------------
+
+bool Notes::take_early(std::byte* room) {
+  for (auto one = early_.begin(); one != early_.end(); ++one) {
+    Note note;
+    std::memcpy(&note, one->message.data(), sizeof note);
+    if (examine(note, one->source) == Fit::early) continue;
+    std::memcpy(room, one->message.data(), one->message.size());
+    early_.erase(one);
+    return true;
+  }
+  return false;
+}
+
+bool Notes::take_awaited(std::byte* room) {
+  while (const auto source = wire_.take(room, Wire::kShort, Wire::Traffic::note)) {
+    wire_.note_received(*source, Wire::Traffic::note);
+    Note note;
+    std::memcpy(&note, room, sizeof note);
+    if (examine(note, *source) == Fit::awaited) return true;
+    early_.push_back({*source, {room, room + sizeof note + note.carried}});
+  }
+  return false;
+}
+
+void Notes::hear_questions() {
+  Note note;
+  auto* const bytes = reinterpret_cast<std::byte*>(&note);
+  while (const auto source = wire_.take(bytes, sizeof note, Wire::Traffic::question)) {
+    wire_.note_received(*source, Wire::Traffic::question);
+    early_questions_.push_back(note);
+  }
+  for (const Note& question : early_questions_) examine_question(question);
+  std::erase_if(early_questions_, [this](const Note& question) {
+    return question.signature.sequence <= signature_.sequence;
+  });
+}
+
+void Notes::ask() {
+  if (question_ && !question_->done()) return;
+  const auto note = std::make_shared<const Note>(Note{signature_, before_, 0, wire_.rank()});
+  question_.emplace(wire_, Wire::Traffic::question);
+  question_->keep(note);
+  question_->send(note.get(), sizeof *note, awaited_);
+}
+
+std::int64_t Notes::wait(std::byte* note) {
+  const auto length = [note] {
+    Note header;
+    std::memcpy(&header, note, sizeof header);
+    return static_cast<std::int64_t>(sizeof header) + header.carried;
+  };
+  {
+    const std::lock_guard lock(mutex_);
+    if (take_early(note) || take_awaited(note)) return length();
+    waits_ = true;
+  }
+  const Finally end([this] {
+    const std::lock_guard lock(mutex_);
+    waits_ = false;
+  });
+  const auto since = wire_.now();
+  bool asked = false;
+  std::unique_ptr<Wire::Lookout> lookout;
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (take_awaited(note)) break;
+    }
+    const auto waited = wire_.now() - since;
+    if (!wire_.pause(waited)) continue;
+    InterruptCheck::poll();
+    {
+      const std::lock_guard lock(mutex_);
+      hear_questions();
+      if (!asked && waited >= kPatience) ask();
+      asked = asked || waited >= kPatience;
+    }
+    if (question_) question_->progress();
+    if (!lookout) lookout = wire_.look_out(Wire::Side::collective, wire_.timeout());
+    lookout->look(std::span(&awaited_, 1));
+  }
+  return length();
+}
+
+void Notes::look() {
+  const std::lock_guard lock(mutex_);
+  if (waits_) return;  // and looks itself
+  hear_questions();
+  std::array<std::byte, Wire::kShort> room;
+  // One that is awaited by now is so by this thread's own call, which has not come to its wait.
+  while (const auto source = wire_.take(room.data(), Wire::kShort, Wire::Traffic::note)) {
+    wire_.note_received(*source, Wire::Traffic::note);
+    Note note;
+    std::memcpy(&note, room.data(), sizeof note);
+    early_.push_back({*source, {room.data(), room.data() + sizeof note + note.carried}});
+  }
+  for (const Early& one : early_) {
+    Note note;
+    std::memcpy(&note, one.message.data(), sizeof note);
+    examine(note, one.source);
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,108 @@
+// What goes before the data of a call that goes one way, and how ranks find that they make another.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/recycled.hpp"
+#include "comm/batch.hpp"
+#include "comm/signature.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti {
+
+/** A mismatch that this rank has found: the others have to be told. */
+class OneSidedMismatch final : public MismatchError {
+ public:
+  using MismatchError::MismatchError;
+};
+
+/**
+ * In a broadcast that goes one way nobody waits for an answer. So what the root asks for travels
+ * ahead of its data, in a note, and each rank compares that with its own call before it writes
+ * anything. Whoever makes another call finds out as well, since everybody looks at all notes that
+ * come while it waits, for whatever:
+ *
+ * - A note of a call that this rank has made, and in which it did not wait for the sender: the two
+ *   have made different calls. One of a later call is kept: who waits for nobody runs ahead.
+ * - Who has waited for a note for some time asks for it, with what it asks for itself. If that one
+ *   is in the same call, and it is another one, it will never send the note.
+ *
+ * A call that this rank has passed was either the same as that of the others, or somebody between
+ * it and the root finds the difference. What two roots of one call have seen of each other by then
+ * may be nothing: therefore the signature of each later call contains a hash of those before it
+ * that went one way.
+ *
+ * Safe from any thread, apart from write() and wait(), which are the collective's.
+ */
+class Notes {
+  struct Note {
+    Signature signature;
+    Signature before;          ///< the sender's last call before that went one way
+    std::int64_t carried = 0;  ///< bytes that follow in the same message
+    std::int32_t author = 0;   ///< the rank that asks for this
+    std::int32_t unused = 0;
+  };
+
+ public:
+  static constexpr int kNobody = -1;
+  /** What travels in a note, in bytes: it comes as a whole. */
+  static constexpr std::int64_t kCarried =
+      Wire::kShort / 64 * 64 - static_cast<std::int64_t>(sizeof(Note));
+
+  /** `wire` outlives it, or its end(). */
+  explicit Notes(Wire& wire) : wire_(wire) {}
+  Notes(const Notes&) = delete;
+  Notes& operator=(const Notes&) = delete;
+  ~Notes() = default;
+
+  /** A call of this rank begins, with the note of `awaited` if it waits for one. The last one that
+   * went one way was `before`. */
+  void begin(const Signature& signature, const Signature& before, int awaited);
+  /** A note on the call under way, with `data`, of at most kCarried bytes; how long it is. `note`
+   * has Wire::kShort bytes. */
+  std::int64_t write(std::byte* note, std::span<const std::byte> data) const;
+  /** What a note carries. */
+  static const std::byte* carried_by(const std::byte* note) { return note + sizeof(Note); }
+  /** Blocks until the awaited note has come: how long it is. Throws OneSidedMismatch. */
+  std::int64_t wait(std::byte* note);
+  /** Looks at what has come, in a wait that lasts, or once in many calls without one. Throws
+   * OneSidedMismatch. */
+  void look();
+  /** Before the wire goes. */
+  void end() { question_.reset(); }
+
+ private:
+  struct Early {
+    int source;
+    RecycledVector<std::byte> message;
+  };
+  enum class Fit { awaited, early };
+
+  // With mutex_ held:
+  Fit examine(const Note& note, int source) const;
+  void examine_question(const Note& note) const;
+  [[noreturn]] void refuse(const Note& note) const;
+  /** Keeps what is early; whether the awaited note is in `room`. */
+  bool take_awaited(std::byte* room);
+  bool take_early(std::byte* room);
+  void hear_questions();
+  void ask();
+
+  Wire& wire_;
+  std::mutex mutex_;
+  Signature signature_;
+  Signature before_;
+  int awaited_ = kNobody;
+  bool waits_ = false;
+  RecycledVector<Early> early_;
+  RecycledVector<Note> early_questions_;
+  std::optional<Batch> question_;
+};
+
+}  // namespace tutti
