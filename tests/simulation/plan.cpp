@@ -46,13 +46,13 @@ constexpr std::array<std::string_view, kStepKinds> kStepNames{"agree",
                                                               "agreed_all_reduce",
                                                               "one_way_broadcast"};
 constexpr std::array<std::string_view, kFaultKinds> kFaultNames{
-    "none",    "killed",       "host killed", "crashed",         "cut off",
-    "stopped", "host stopped", "interrupted", "unplugged",       "slowed",
-    "absent",  "left",         "mistaken",    "interrupted call"};
+    "none",    "killed",       "host killed",      "crashed",   "cut off",
+    "stopped", "host stopped", "interrupted",      "unplugged", "slowed",
+    "absent",  "left",         "interrupted call", "mistaken"};
 
 Step draw_step(Draws& draws, int ranks) {
   Step step{};
-  step.kind = static_cast<StepKind>(draws.one_of(kStepKinds));
+  step.kind = static_cast<StepKind>(draws.one_of(kDrawnSteps));
   step.dtype = kTypes[static_cast<std::size_t>(draws.one_of(std::ssize(kTypes)))];
   step.reduce = draws.once_in(2) ? Reduce::sum : Reduce::max;
   // Few large ones: thousands of trials are to take seconds.
@@ -91,7 +91,16 @@ Plan draw_plan(std::uint64_t seed) {
     plan.fault.step = draws.one_of(steps);
     const bool leaves = plan.fault.kind == FaultKind::left;
     if (leaves && draws.once_in(2)) plan.fault.kind = FaultKind::interrupted_call;
-    if (plan.fault.kind == FaultKind::mistaken && draws.once_in(2)) {
+  }
+  // Drawn last: the others are what they were before there were such steps.
+  for (Step& step : plan.steps) {
+    if (draws.once_in(6)) step.kind = StepKind::one_way_broadcast;
+  }
+  if (plan.fault.kind == FaultKind::none && draws.once_in(3)) {
+    plan.fault.kind = FaultKind::mistaken;
+    plan.fault.rank = draws.one_of(ranks);
+    plan.fault.step = draws.one_of(steps);
+    if (draws.once_in(2)) {
       plan.steps[static_cast<std::size_t>(plan.fault.step)].kind = StepKind::one_way_broadcast;
     }
   }

@@ -166,8 +166,10 @@ struct Call {
   void one_way_broadcast(std::int64_t count, int root) const {
     begin(signature_of(step, count, root), true);
     Bytes data(static_cast<std::size_t>(count));
+    // Calls match by their number, also on a rank that has made fewer.
+    const Call call{caller, group, step, caller.signature.sequence};
     if (own() == root) {
-      fill_block(data, 0, count, root, 0);
+      call.fill_block(data, 0, count, root, 0);
       group.send_one_way(caller.notes, data);
     } else {
       try {
@@ -176,7 +178,7 @@ struct Call {
         require(data == Bytes(data.size()), "one-way broadcast in a mismatch");
         throw;
       }
-      require(is_block(data, 0, count, root, 0), "one-way broadcast");
+      require(call.is_block(data, 0, count, root, 0), "one-way broadcast");
     }
   }
   /** What a mistaken rank does instead. */

@@ -26,6 +26,7 @@ enum class StepKind : std::uint8_t {
   one_way_broadcast,  ///< of which nobody waits for an answer
 };
 inline constexpr int kStepKinds = 11;
+inline constexpr int kDrawnSteps = 10;  ///< some of which go one way in the end
 
 inline constexpr int kNobody = -1;
 
@@ -54,11 +55,11 @@ enum class FaultKind : std::uint8_t {
   slowed,            ///< a host's link
   absent,            ///< a rank computes for longer than a deadline
   left,              ///< a rank destroys its communicator
+  interrupted_call,  ///< the same, by an exception in the middle of a wait
   mistaken,          ///< a rank makes another call, where that or the others' goes one way
-  interrupted_call,  ///< the same as left, by an exception in the middle of a wait
 };
 inline constexpr int kFaultKinds = 14;
-inline constexpr int kDrawnKinds = 13;  ///< half of those who leave are interrupted
+inline constexpr int kDrawnKinds = 12;  ///< half of those who leave are interrupted
 
 struct Fault {
   FaultKind kind = FaultKind::none;
