@@ -39,11 +39,11 @@ struct CommOptions {
  * A group of ranks that call collectives together.
  *
  * All collectives are called by all ranks in the same order with matching arguments; if they are
- * not, every rank gets a MismatchError that shows both sides, before any output is written. They
- * run on a Stream: on the default one they are blocking, on a worker they return at once, and the
- * memory of their arguments belongs to them until the returned Event is ready. Operations of one
- * communicator run one after the other in the order of the calls, whatever their streams; a send
- * and a recv may overlap with them and with each other.
+ * not, every rank gets a MismatchError that shows both sides, before any output is written (but see
+ * broadcast()). They run on a Stream: on the default one they are blocking, on a worker they return
+ * at once, and the memory of their arguments belongs to them until the returned Event is ready.
+ * Operations of one communicator run one after the other in the order of the calls, whatever their
+ * streams; a send and a recv may overlap with them and with each other.
  *
  * `in` and `out` may be the same memory (for gathers, `in` is this rank's part of `out`; for
  * scatters, `out` is this rank's part of `in`; all_to_all_v has them apart); any other overlap is
@@ -151,7 +151,10 @@ class Communicator {
   /** The same without this rank's own: `out` of rank 0, before which there is none, is left as it
    * is. */
   Event exscan(ConstView in, View out, Reduce reduce = {}, const Stream& stream = {});
-  /** out = `root`'s `in`; elsewhere only the count and dtype of `in` are looked at. */
+  /** out = `root`'s `in`; elsewhere only the count and dtype of `in` are looked at. Between hosts a
+   * short one (up to 64 KiB; 3.6 KiB with more than 8 hosts) waits for nobody but the root, which
+   * waits for nobody. So those who ask for the same as the root may have returned when another one
+   * finds that it does not: they get the MismatchError in their next call. */
   Event broadcast(ConstView in, View out, int root, const Stream& stream = {});
   /** In place. */
   Event broadcast(View inout, int root, const Stream& stream = {});

@@ -71,7 +71,8 @@ class PeerLost : public CommunicationError {
 
 /**
  * The ranks asked for different things in the same collective. The message shows what each rank
- * asked for. No output buffer was written.
+ * asked for. No output buffer was written; only in Communicator::broadcast() those who asked for
+ * the same as the root may have its data, and get this error in their next call.
  */
 class MismatchError : public CommunicationError {
  public:

@@ -30,9 +30,10 @@ class Journal;
  * belongs to it until it returns: it blocks until this rank's part is done, at most until the
  * communicator's deadline.
  *
- * Nothing may be written before the ranks have shown each other that they ask for the same:
- * Call::describe() is what a MismatchError shows of each. Errors: PeerLost and MismatchError as
- * described in error.hpp. After either the object is only good for destruction.
+ * Nothing may be written before the ranks have shown each other that they ask for the same, or, in
+ * a broadcast, before the root has shown it: Call::describe() is what a MismatchError shows of
+ * each. Errors: PeerLost and MismatchError as described in error.hpp. After either the object is
+ * only good for destruction.
  */
 class Transport {
  public:

@@ -277,7 +277,7 @@ void bind_communicator(py::module_& module) {
       module, "Communicator",
       "A group of ranks that call collectives together: all of them, in the same order, with "
       "matching arguments; otherwise every rank gets MismatchError before any output is "
-      "written.\n\n"
+      "written, or, in a broadcast between hosts, in its next call.\n\n"
       "Communicator() joins all ranks that a launcher has started: tutti run, mpiexec, torchrun, "
       "srun, or Paddle's; see launched_by(). Where it was mpiexec, initialises MPI if nobody has. "
       "Communicator(local_rank, world_size, id) joins processes of this host that hold the same "

@@ -21,7 +21,7 @@ std::span<const std::byte> carried_bytes(const ConstView& view) {
 
 /** A root that sends one broadcast after the other looks at what others ask of it once in so many.
  */
-constexpr std::uint64_t kBetweenLooks = 16;
+constexpr std::uint64_t kCallsBetweenLooks = 16;
 
 /** Adds up what the hosts have brought. */
 auto adding(const View& out, const cpu::Combine& combine) {
@@ -81,7 +81,7 @@ void HierarchicalTransport::one_way_broadcast(const Call& call) {
   if (from == host()) {
     sign(call, Notes::kNobody);
     if (is_root) {
-      if (sequence_ % kBetweenLooks == 0) look_at_notes();  // it may never wait for anybody
+      if (sequence_ % kCallsBetweenLooks == 0) look_at_notes();  // it may never wait for anybody
       group.send_one_way(notes_, {static_cast<const std::byte*>(call.in.data), bytes});
     }
     if (local_size() == 1) {

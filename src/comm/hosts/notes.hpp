@@ -90,6 +90,7 @@ class Notes {
   [[noreturn]] void refuse(const Note& note) const;
   /** Keeps what is early; whether the awaited note is in `room`. */
   bool take_awaited(std::byte* room);
+  bool take_awaited(std::byte* room, int looks);
   bool take_early(std::byte* room);
   void hear_questions();
   void ask();
