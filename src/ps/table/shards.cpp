@@ -44,13 +44,13 @@ std::int64_t whole_pages(double lines) {
 /** Sizes of an array are steps of a ladder, which begins elsewhere for each first shard: since all
  * grow alike, all would be written anew at once. */
 std::int64_t lines_for(std::int64_t ids, int shard) {
-  constexpr double kStep = kFullest / kRoomiest;
+  constexpr double kGrowth = kFullest / kRoomiest;
   // Just below the next step there would be room for but a few more.
   constexpr double kFull = kFullest - 0.02;
   const double phase = static_cast<double>(shard) / kIndexShards;
   const double least = static_cast<double>(ids) / kFull / Line::kSlots;
-  const double steps = std::ceil(std::log(std::max(least, 1.0)) / std::log(kStep) - phase);
-  return whole_pages(std::pow(kStep, steps + phase));
+  const double steps = std::ceil(std::log(std::max(least, 1.0)) / std::log(kGrowth) - phase);
+  return whole_pages(std::pow(kGrowth, steps + phase));
 }
 
 /** Writes an id into the first vacant slot from its home line on. */
