@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::chrono::microseconds kSpin{50};
 constexpr std::chrono::microseconds kAlone{10};  // of that, without offering the core
+constexpr std::chrono::microseconds kJustWoken{100};
 constexpr std::chrono::microseconds kBetweenSockets{200};
 constexpr std::chrono::milliseconds kLongest{1000};
 constexpr std::chrono::milliseconds kForLastAnswers{5000};
@@ -101,6 +102,8 @@ std::optional<Request> EpollLinks::spin(Clock::time_point end, std::unique_lock<
     return entry.peer->shares_memory() && !entry.peer->has_ended();
   });
   const auto start = Clock::now();
+  // Who has woken this thread may have done so on its own core, and now waits there for the answer.
+  const auto alone = start - woken_at_ < kJustWoken ? Clock::duration{} : kAlone;
   end = std::min(end, start + kSpin);
   for (auto now = start; useful && told_ && now < end; now = Clock::now()) {
     for (int i = 0; i < kLooksPerClock; ++i) {
@@ -108,7 +111,7 @@ std::optional<Request> EpollLinks::spin(Clock::time_point end, std::unique_lock<
       cpu::relax();
     }
     lock.unlock();
-    if (now - start > kAlone) offer_core();
+    if (now - start >= alone) offer_core();
     lock.lock();
   }
   return std::nullopt;
@@ -122,6 +125,7 @@ std::optional<Request> EpollLinks::sleep(Clock::time_point end,
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
     const auto most = InterruptCheck::active() ? InterruptCheck::kInterval : kLongest;
     look_at_sockets(std::clamp(left, std::chrono::milliseconds(0), most), &lock);
+    woken_at_ = looked_;
     request = take();
   }
   set_sleeping(false);

@@ -72,6 +72,7 @@ class EpollLinks final : public Links {
   Doorbell doorbell_;
   std::size_t turn_ = 0;  // whose requests are looked at first
   Clock::time_point looked_{};
+  Clock::time_point woken_at_{};  // when it has last slept
   std::vector<LostWorker> lost_;
   bool told_ = true;  // next() has returned for those
   std::atomic<bool> woken_ = false;
