@@ -27,6 +27,8 @@ struct FakeServer {
   std::function<Reply(const Got&)> answer = [](const Got&) { return Reply{}; };
   int drafts_left = 1'000'000;  ///< then there is no memory
   bool is_behind = false;       ///< nothing is answered before somebody waits for it
+  bool is_on_this_host = false;
+  std::function<bool(std::int64_t)> has_room = [](std::int64_t) { return true; };
 
   int count(RequestKind kind) const {
     int count = 0;
@@ -53,7 +55,7 @@ class FakeLink final : public Link {
     replies_.push_back(server_.answer(server_.requests.back()));
     return replies_.size();
   }
-  bool has_room(std::int64_t) override { return true; }
+  bool has_room(std::int64_t requests) override { return server_.has_room(requests); }
   std::uint64_t answered() override { return server_.is_behind ? 0 : replies_.size(); }
   Reply wait(std::uint64_t number) override { return replies_[number - 1]; }
   void forget(std::uint64_t) override {}
@@ -61,7 +63,7 @@ class FakeLink final : public Link {
   void check() override {}
   void ask_presence() override {}
   void await_presence(std::chrono::milliseconds) override {}
-  bool on_this_host() const override { return false; }
+  bool on_this_host() const override { return server_.is_on_this_host; }
 
   bool has_drafts() const { return !drafts_.empty(); }
 

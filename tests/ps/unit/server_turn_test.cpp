@@ -1,11 +1,13 @@
 // A worker that does the work of its own process' server.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -15,8 +17,10 @@
 #include <utility>
 #include <vector>
 
+#include "fake_link.hpp"
 #include "ps/job.hpp"
 #include "ps/modes/server_turn.hpp"
+#include "ps/modes/worker_mode.hpp"
 #include "ps/server.hpp"
 
 namespace tutti::ps::test::server_turn_test {
@@ -139,6 +143,47 @@ TEST(PsServerTurn, ManyPushesInAStepWaitForNobodyWhoServes) {
     EXPECT_EQ(rows_of(worker, 0, ids, 1), std::vector<float>{-7500});
     worker.stop();
   });
+}
+
+Reply end_of_round() {
+  const RoundReply round;
+  Reply reply;
+  reply.payload.resize(sizeof(round));
+  std::memcpy(reply.payload.data(), &round, sizeof(round));
+  return reply;
+}
+
+/** Whose requests take room that had been there when the turn began: who has it must not wait for
+ * the server, which nobody else serves meanwhile. */
+TEST(PsServerTurn, ThereIsNoneWithoutRoomForRequestsOfOtherThreads) {
+  constexpr std::int64_t kOfOthers = 60;
+  for (const std::int64_t room : {kOfOthers - 10, std::int64_t{1000}}) {
+    Counted own(0);
+    ServerPlace place;
+    place.server = &own;
+    FakeServer server;
+    server.is_on_this_host = true;
+    std::int64_t left = room;
+    server.has_room = [&](std::int64_t requests) {
+      const bool has = left >= requests;
+      left = std::max<std::int64_t>(left - kOfOthers, 0);
+      return has;
+    };
+    server.answer = [&](const FakeServer::Got&) {
+      EXPECT_TRUE(left > 0 || own.turns == own.rests) << "waits for room on its turn";
+      return end_of_round();
+    };
+    std::vector<ServerEnd> ends;
+    ends.push_back(end_of(server, 0));
+    Servers servers(std::move(ends), {}, {}, {});
+    News news(1);
+    Saves saves(servers, news);
+    const std::unique_ptr<WorkerMode> worker = make_worker_mode(
+        {.servers = servers, .news = news, .saves = saves, .server_place = &place}, Sync{});
+    worker->step();
+    EXPECT_EQ(server.count(RequestKind::end_round), 1);
+    EXPECT_EQ(own.turns, room > kOfOthers ? 1 : 0) << room;
+  }
 }
 
 /** Fails on a worker's turn, and has a request after that. */
