@@ -125,6 +125,10 @@ def test_save_persistables_and_init_server(tmp_path):
                            capture_output=True, timeout=LIMIT, check=True).stdout
     assert "written by 1 servers after 100 rounds" in shown and "emb" in shown and "weight" in shown
     assert max(losses(by_hand("--model_dir", folder, servers=2))) < min(first)
+    begun = subprocess.Popen([sys.executable, "-m", "tutti.ps.inspect", folder],
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    begun.stdout.close()  # before anything is written, as a `head` may that has ended
+    assert begun.communicate(timeout=LIMIT)[1] == "" and begun.returncode == 0
     (tmp_path / "model" / "notes").write_text("")
     wrong = subprocess.run([sys.executable, "-m", "tutti.ps.inspect", tmp_path], text=True,
                            capture_output=True, timeout=LIMIT)
