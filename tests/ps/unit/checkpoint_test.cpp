@@ -49,7 +49,7 @@ const std::vector<DenseParameter>& dense() {
 /** Some batches of training. */
 void train(StoredJob& job, int first, int last) {
   for (int step = first; step < last; ++step) {
-    for (int table = 0; table < 3; ++table) job.push(table, ids_from(step * 50, 200));
+    for (int table = 0; table < 3; ++table) job.push(table, ids_from(std::int64_t{50} * step, 200));
     job.push_dense(step);
   }
 }
