@@ -3,18 +3,18 @@
 //   mpiexec --hostfile FILE cluster_bench [--gbps G]
 //       [--ops all_reduce,broadcast,barrier,reduce,all_gather,broadcast_round]
 //       [--sizes 8,4K,1M] [--buffers private,arena] [--dtype f32]
-//       [--peers openmpi,gloo] [--seconds S] [--json FILE]
+//       [--peers openmpi,gloo,floor] [--seconds S] [--json FILE]
 //
 // All ways take turns in one run, and every result is verified. Times are medians of the slowest
 // rank in microseconds. JSON Lines: for each way hosts, ranks_per_host, bytes (of the larger side),
-// op, peer (tutti, openmpi, gloo), algorithm, us, wire_us, checked. wire_us is the least time that
-// a full-duplex link of G Gbit/s a host needs, null without --gbps: all_reduce sends and receives
-// 2(H-1)/H of the bytes on each of H hosts, all_gather (H-1)/H, broadcast and reduce all of them.
-// In a loop of broadcasts from one root, ranks that wait for nobody else run ahead of each other. A
-// broadcast_round is one from each rank in turn, of what the one before has brought, so that nobody
-// can: its times are those of one of them.
-// Where 32-bit floats are summed, so are bf16 of the same number beside them (half the bytes).
-// benchmarks/cluster_bench.py runs it on hosts that are network namespaces.
+// op, peer (as in --peers, or tutti), algorithm, us, wire_us, checked. wire_us is the least time
+// that a full-duplex link of G Gbit/s a host needs, null without --gbps: all_reduce sends and
+// receives 2(H-1)/H of the bytes on each of H hosts, all_gather (H-1)/H, broadcast and reduce all
+// of them. In a loop of broadcasts from one root, ranks that wait for nobody else run ahead of each
+// other. A broadcast_round is one from each rank in turn, of what the one before has brought, so
+// that nobody can: its times are those of one of them. Where 32-bit floats are summed, so are bf16
+// of the same number beside them (half the bytes). benchmarks/cluster_bench.py runs it on hosts
+// that are network namespaces.
 #include <mpi.h>
 
 #include <algorithm>

@@ -201,7 +201,8 @@ std::unique_ptr<Peer> make_peer(const std::string& name) {
   if (name == "mpi") return make_mpi_peer();
   if (name == "openmpi") return make_open_mpi_peer();
   if (name == "gloo") return make_gloo_peer();
-  throw InvalidArgument("--peers has '" + name + "', but takes mpi, openmpi and gloo");
+  if (name == "floor") return make_floor_peer();
+  throw InvalidArgument("--peers has '" + name + "', but takes mpi, openmpi, gloo and floor");
 }
 
 }  // namespace tutti::bench
