@@ -33,10 +33,10 @@ void HierarchicalTransport::look_at_notes() {
   }
 }
 
-void HierarchicalTransport::come(const shm::Task& task) {
+void HierarchicalTransport::come(const shm::Task& task, shm::LocalGroup::Waited waited) {
   // Who is alone on its host has nobody to meet.
   if (local_size() == 1 && task.kind == shm::TaskKind::meet) return local_->group().check_failure();
-  if (signatures_.meet(task, signature_)) return;
+  if (signatures_.meet(task, signature_, waited)) return;
   if (is_leader()) {
     const std::vector<RankSignature> all = signatures_.all();
     const bool one_way = std::any_of(all.begin(), all.end(), [this](const RankSignature& one) {

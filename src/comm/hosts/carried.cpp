@@ -95,6 +95,9 @@ void HierarchicalTransport::one_way_broadcast(const Call& call) {
     return local_->group().check_own_loss();
   }
   sign(call, is_leader() ? group.giver(from) : Notes::kNobody);
+  if (local_size() > 1 && out.bytes() <= Notes::kCarried) {
+    return take_carried(out, group, call.root);
+  }
   come(Task::meet());
   delay_unknown_ = !is_leader();
   if (is_leader()) {
@@ -103,6 +106,25 @@ void HierarchicalTransport::one_way_broadcast(const Call& call) {
     local_->group().note_wait_for(call.root, since);
   }
   spread(out);
+}
+
+/** They meet once, when the leader has it: nobody has written anything by then. */
+void HierarchicalTransport::take_carried(View out, HostGroup& group, int root) {
+  const Scratch scratch(channel_->scratch(), is_leader() ? out.bytes() : 0);
+  const View data(scratch.data(), out.count, out.dtype);
+  if (is_leader()) {
+    const std::uint64_t since = journal()->now();
+    group.take_one_way(notes_, {scratch.data(), static_cast<std::size_t>(out.bytes())},
+                       layout_.host_of(root));
+    local_->group().note_wait_for(root, since);
+  }
+  const Task inside = Task::spread(data, out, 0);
+  come(inside, shm::LocalGroup::Waited::for_data);
+  delay_unknown_ = !is_leader();
+  local_->move(inside);
+  learn_delay();
+  if (is_leader()) copy_bytes(out.data, data.data, out.bytes());
+  local_->group().check_own_loss();
 }
 
 void HierarchicalTransport::gather(const Call& call, std::span<const std::int64_t> counts) {

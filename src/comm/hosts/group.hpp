@@ -122,7 +122,7 @@ class HostGroup {
    * who only get it, and whoever makes another call finds that out by `notes`. */
   bool goes_one_way(std::int64_t bytes) const;
   /** Of whom this member gets a broadcast of member `root` that goes one way, as a rank. Up to
-   * kCentred members get it of the root, more through a binomial tree. */
+   * three members get it of the root, more through a binomial tree. */
   int giver(int root) const;
   /** By the root, after notes.begin(). Waits until `data` has left. */
   void send_one_way(Notes& notes, std::span<const std::byte> data);
@@ -172,8 +172,7 @@ class HostGroup {
   static constexpr std::int64_t kSmall = std::int64_t{16} * 1024;
   /** The same, where it takes two rounds, in which every two talk to each other. */
   static constexpr std::int64_t kSmallNoted = std::int64_t{128} * 1024;
-  /** Members who agree through the first of them, if there are more than two, and who get notes of
-   * the root itself. */
+  /** Members who agree through the first of them, if there are more than two. */
   static constexpr int kCentred = 8;
   /** A message to each of so many members takes less time than the steps that would save some. */
   static constexpr int kMostDirect = 32;

@@ -7,6 +7,9 @@
 namespace tutti {
 namespace {
 
+/** So many members get notes of the root itself: more take less time if those who have it help. */
+constexpr int kMostOfRoot = 3;
+
 /** In a binomial tree of `size` positions below 0, the children of `position`, the one with the
  * most below it first. */
 template <class Child>
@@ -28,7 +31,7 @@ bool HostGroup::goes_one_way(std::int64_t bytes) const {
 
 int HostGroup::giver(int root) const {
   const int own = (position_ - root + size()) % size();
-  const int parent = size() > kCentred ? own & (own - 1) : 0;
+  const int parent = size() > kMostOfRoot ? own & (own - 1) : 0;
   return member(static_cast<std::size_t>((root + parent) % size()));
 }
 
@@ -37,7 +40,7 @@ void HostGroup::pass_note(Batch& batch, const std::byte* note, std::int64_t byte
   const auto pass = [&](int position) {
     send(batch, {note, static_cast<std::size_t>(bytes)}, (root + position) % size());
   };
-  if (size() > kCentred) return for_each_child(own, size(), pass);
+  if (size() > kMostOfRoot) return for_each_child(own, size(), pass);
   for (int other = 1; own == 0 && other < size(); ++other) pass(other);
 }
 

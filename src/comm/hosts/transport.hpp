@@ -114,7 +114,10 @@ class HierarchicalTransport final : public Transport {
   /** The parts of it: the call begins, in which `giver` sends a note if there is one, ... */
   void sign(const Call& call, int giver);
   /** ... and the ranks of this host compare. */
-  void come(const shm::Task& task);
+  void come(const shm::Task& task,
+            shm::LocalGroup::Waited waited = shm::LocalGroup::Waited::for_arrival);
+  /** By the ranks of a host that gets what a note carries. */
+  void take_carried(View out, HostGroup& group, int root);
   /** In a wait that lasts: whether another rank makes another call. Throws, and tells the others.
    */
   void look_at_notes();

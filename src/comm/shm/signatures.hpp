@@ -17,11 +17,12 @@ class Signatures {
 
   /** Comes to a task with `signature`; whether all came with the same. Local::meet() does the
    * comparing; what each rank came with is written down for those that differ. */
-  bool meet(const Task& task, const Signature& signature) {
+  bool meet(const Task& task, const Signature& signature,
+            LocalGroup::Waited waited = LocalGroup::Waited::for_arrival) {
     local_.group().control().slot(local_.rank()).signatures[(local_.meetings() + 1) & 1U] =
         signature;
     const std::uint64_t hash = signature.hash();
-    return local_.meet(task, static_cast<std::uint32_t>(hash ^ (hash >> 32U)));
+    return local_.meet(task, static_cast<std::uint32_t>(hash ^ (hash >> 32U)), waited);
   }
 
   /** What the ranks came with to the last meeting, named as the user knows them. */
