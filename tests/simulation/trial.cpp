@@ -281,6 +281,11 @@ void Trial::judge(int rank, const Ending& ending) {
   if (ending.mismatch) return judge_mismatch(who, ending);
   // Who has made one call less ends before the others.
   if (kind == FaultKind::mistaken && !ending_of(plan_.fault.rank).completed) {
+    // Those who had got all before the mistake shows have left, and cannot be waited for.
+    const bool had_left = std::all_of(ending.lost.begin(), ending.lost.end(), [&](int other) {
+      return ending_of(other).completed && ending_of(other).at <= ending.at;
+    });
+    if (had_left) return;
     return complain(who + " blames " + ranks_text(ending.lost) + " for a mismatch");
   }
   const bool slept = is_stopped(rank);
