@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
+#include <utility>
 
 #include "tutti/interrupt.hpp"
 
@@ -10,18 +12,20 @@ namespace tutti {
 
 Batch::~Batch() {
   if (posted_.empty()) return;
-  std::size_t receives = 0;
-  std::size_t sends = 0;
+  std::size_t receives = 0;  // stand first then
   for (std::size_t i = 0; i < posted_.size(); ++i) {
     if (posted_[i] == Wire::kEnded) continue;  // as some of a failed progress() have
     if (pieces_[i].receives) {
-      posted_[receives++] = posted_[i];
-    } else {
-      ++sends;
-      wire_.note_abandoned(peers_[i], traffic_);
+      std::swap(posted_[receives], posted_[i]);
+      std::swap(peers_[receives], peers_[i]);
+      std::swap(pieces_[receives++], pieces_[i]);
     }
   }
-  wire_.abandon(std::span(posted_).first(receives), sends, kept_);
+  for (std::size_t i = receives; i < posted_.size(); ++i) {
+    if (posted_[i] != Wire::kEnded) wire_.note_abandoned(peers_[i], traffic_);
+  }
+  const std::span all(posted_);
+  wire_.abandon(traffic_, all.first(receives), all.subspan(receives), kept_);
 }
 
 void Batch::send(const void* data, std::int64_t bytes, int destination) {

@@ -27,7 +27,8 @@ class Wire {
    * What travels: kinds do not mix. The sender of a point-to-point message sends an `offer` before,
    * to which its receiver answers with a `reply`. What a collective sends `ahead` leaves before its
    * ranks know that they agree, so its receiver may not expect it. Of a call that goes one way (see
-   * Notes) a `note` says what it is, which a `question` asks for, and what is `noted` follows.
+   * Notes) a `note` says what it is, which a `question` asks for, and what is `noted` follows. Of a
+   * collective, too, is `bulk`: what may be long.
    */
   enum class Traffic : std::uint8_t {
     collective,
@@ -37,9 +38,10 @@ class Wire {
     ahead,
     note,
     noted,
-    question
+    question,
+    bulk
   };
-  static constexpr int kTraffics = 8;
+  static constexpr int kTraffics = 9;
   /** What a wait is part of, of which a rank may be in one each at a time. */
   enum class Side : std::uint8_t { collective, send, recv };
   /** The side of the wait that a message of `traffic` ends. */
@@ -106,9 +108,10 @@ class Wire {
   virtual std::unique_ptr<Lookout> look_out(Side side, std::chrono::milliseconds timeout) = 0;
   /** Takes back a receive for which nothing comes: its sender has said so. */
   virtual void withdraw(Posted receive) = 0;
-  /** Gives up messages, which fails the communicator: receives that have not begun are cancelled;
-   * others, and `sends` messages that leave, may still touch their memory, which `kept` shares. */
-  virtual void abandon(std::span<Posted> receives, std::size_t sends,
+  /** Gives up messages of `traffic`, which fails the communicator: receives that have not begun are
+   * cancelled; others, and those of `sends` that have not ended, may still touch their memory,
+   * which `kept` shares. */
+  virtual void abandon(Traffic traffic, std::span<Posted> receives, std::span<const Posted> sends,
                        std::span<const std::shared_ptr<const void>> kept) noexcept = 0;
 
   virtual std::chrono::milliseconds timeout() const = 0;

@@ -1,7 +1,11 @@
 // sparse_all_reduce when a packet is damaged on its way between two hosts.
 #include <gtest/gtest.h>
 #include <mpi.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -18,6 +22,7 @@ namespace {
 struct Damage {
   std::size_t longer_than = 0;
   int to = 0;
+  int socket = -1;  ///< to that rank: the first to which such a message is sent, as it comes first
 };
 
 Damage& damage() {
@@ -42,6 +47,22 @@ extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int to,
   }
   damaged().assign(length, std::byte{0xEE});
   return PMPI_Isend(damaged().data(), count, type, to, tag, comm, request);
+}
+
+/** Stands before the C library's, for messages that do not go through MPI. */
+// NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name): those are reserved names
+extern "C" ssize_t sendmsg(int fd, const msghdr* message, int flags) {
+  std::vector<iovec> parts(message->msg_iov, message->msg_iov + message->msg_iovlen);
+  for (iovec& part : parts) {
+    if (damage().longer_than == 0 || part.iov_len <= damage().longer_than) continue;
+    if (damage().socket < 0) damage().socket = fd;
+    if (damage().socket != fd) continue;
+    damaged().assign(std::max(damaged().size(), part.iov_len), std::byte{0xEE});
+    part.iov_base = damaged().data();
+  }
+  msghdr sent = *message;
+  sent.msg_iov = parts.data();
+  return ::syscall(SYS_sendmsg, fd, &sent, flags);
 }
 
 namespace tutti::test {

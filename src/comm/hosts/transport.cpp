@@ -90,7 +90,8 @@ std::string HierarchicalTransport::describe() const {
     sizes += (host == 0 ? "" : "+") + std::to_string(layout_.ranks_of(host).size());
   }
   return mpi::Session::library() + " between " + std::to_string(layout_.host_count()) + " hosts (" +
-         sizes + " ranks), shared memory inside" +
+         sizes + " ranks), " + (channel_->has_streams() ? "TCP for collectives, " : "") +
+         "shared memory inside" +
          (any_thread() ? "" : "; worker streams block, for want of MPI_THREAD_MULTIPLE");
 }
 

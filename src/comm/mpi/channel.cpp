@@ -104,6 +104,7 @@ void Channel::leave(std::unique_ptr<Channel> channel) noexcept {
   channel->set_heartbeat({});
   channel->scratch_.clear();
   channel->watch_.leave();
+  channel->streams_.reset();  // what was sent arrives nevertheless
   try {
     Departed::instance().add(std::move(channel));
   } catch (const std::exception& error) {
@@ -114,7 +115,9 @@ void Channel::leave(std::unique_ptr<Channel> channel) noexcept {
 void Channel::set_hosts(const Layout& layout) {
   const Finally end([this] { watch_.end_wait(Side::collective); });
   if (layout.host_count() > 1) survive_lost_connections();
-  watch_.set_hosts(layout, connect_hosts(*this, layout));
+  HostConnections connections = connect_hosts(*this, layout);
+  streams_ = std::move(connections.streams);
+  watch_.set_hosts(layout, std::move(connections.heartbeats));
 }
 
 }  // namespace tutti::mpi

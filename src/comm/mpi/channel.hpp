@@ -20,12 +20,14 @@
 #include "comm/failures/watch.hpp"
 #include "comm/mpi/lifecycle.hpp"
 #include "comm/mpi/session.hpp"
+#include "comm/mpi/streams.hpp"
 #include "comm/wire.hpp"
 
 namespace tutti::mpi {
 
 /**
- * Messages over MPI. Ranks are the communicator's global ranks.
+ * Messages over MPI, and those of collectives between leaders over TCP where MPI has nothing
+ * faster. Ranks are the communicator's global ranks.
  *
  * MPI does not report a dead peer, so every wait has a deadline. While a rank waits it
  * also answers control messages: a rank whose deadline passed asks those it waits for whom *they*
@@ -75,12 +77,16 @@ class Channel final : public Wire {
   std::unique_ptr<Lookout> look_out(Side side, std::chrono::milliseconds timeout) override {
     return watch_.look_out(side, timeout);
   }
-  void abandon(std::span<Posted> receives, std::size_t sends,
+  void abandon(Traffic traffic, std::span<Posted> receives, std::span<const Posted> sends,
                std::span<const std::shared_ptr<const void>> kept) noexcept override;
 
   /** Tells which ranks share a host, before the first wait; a collective of all ranks, whose
    * leaders connect the hosts (see connect_hosts()). Throws PeerLost. */
   void set_hosts(const Layout& layout);
+
+  /** Whether this rank's collectives have connections of their own: with all other hosts' leaders,
+   * or some. */
+  bool has_streams() const { return streams_ != nullptr; }
 
   /** See Watch::Idle. Set before the first wait. */
   void set_idle(Watch::Idle idle) { watch_.set_idle(std::move(idle)); }
@@ -136,6 +142,12 @@ class Channel final : public Wire {
   class Departed;
   /** Whether the next `bytes` bytes to `destination` are to be waited for until it takes them. */
   bool is_to_be_confirmed(std::int64_t bytes, int destination);
+  bool has_stream(int rank, Traffic traffic) const {
+    return streams_ && streams_->reaches(rank, traffic);
+  }
+  /** progress() of those that MPI carries. */
+  bool progress_mpi(std::span<Posted> posted, std::span<const int> peers);
+  bool progress_streams(std::span<Posted> posted);
   int tag(Traffic traffic) const { return first_tag_ + static_cast<int>(traffic); }
 
   std::shared_ptr<Session> session_;
@@ -146,6 +158,7 @@ class Channel final : public Wire {
   ScratchPool scratch_{&leave_to_mpi};
   std::atomic<std::int64_t> bytes_sent_ = 0;
   std::vector<std::atomic<std::int64_t>> unconfirmed_;  // bytes, by rank
+  std::unique_ptr<Streams> streams_;                    // nothing before set_hosts()
   Watch watch_;
 };
 

@@ -14,6 +14,7 @@
 #include "comm/batch.hpp"
 #include "comm/mpi/channel.hpp"
 #include "comm/mpi/endpoint.hpp"
+#include "comm/mpi/interface.hpp"
 #include "comm/mpi/lent_sockets.hpp"
 #include "comm/mpi/tcp_connection.hpp"
 #include "tutti/error.hpp"
@@ -27,8 +28,10 @@ constexpr std::chrono::milliseconds kForAWelcome{500};
 constexpr WaitPolicy kPolicy{.nap = std::chrono::microseconds(200)};
 constexpr std::size_t kMostStrangers = 64;  // connections that have not said who they are
 
-/** Between two hosts there is a connection of their leaders, and one that all ranks hold. */
-enum class Line : std::int32_t { leaders, hosts };
+/** Between two hosts there is a connection of their leaders, and one that all ranks hold; besides,
+ * two for messages of the leaders. */
+enum class Line : std::int32_t { leaders, hosts, collective, ahead };
+constexpr bool is_stream(Line line) { return line == Line::collective || line == Line::ahead; }
 
 /** Who connects says, as the first thing: whom it wants, by the endpoint's token, and who it is. */
 struct Hello {
@@ -42,7 +45,8 @@ struct Peer {
   Line line = Line::leaders;
   int leader = 0;
   Endpoint endpoint;
-  Socket socket;  ///< once each has shown the other who it is
+  Socket socket;       ///< once each has shown the other who it is
+  bool wanted = true;  ///< by both
 };
 
 std::vector<Peer> peers_of(const Layout& layout, int own) {
@@ -53,6 +57,8 @@ std::vector<Peer> peers_of(const Layout& layout, int own) {
     if (layout.ranks_of(host).size() + layout.ranks_of(own).size() > 2) {
       peers.push_back({host, Line::hosts, leader, {}, {}});
     }
+    peers.push_back({host, Line::collective, leader, {}, {}});
+    peers.push_back({host, Line::ahead, leader, {}, {}});
   }
   return peers;
 }
@@ -119,8 +125,10 @@ class Connector {
     if (received == Received::too_few && !said_hello_->expired()) return;
     if (received == Received::all && token == own_.token) {
       peer_.socket = std::move(attempts_.back());
+      attempts_.clear();  // the other end has room for few
+    } else {
+      attempts_.pop_back();
     }
-    attempts_.pop_back();
     said_hello_.reset();
   }
 
@@ -172,7 +180,7 @@ std::chrono::milliseconds meet(Channel& channel, std::vector<Peer>& peers, const
   std::vector<Connector> connectors;
   connectors.reserve(peers.size());
   for (Peer& peer : peers) {
-    if (peer.host > own_host) connectors.emplace_back(peer, own, own_host);
+    if (peer.wanted && peer.host > own_host) connectors.emplace_back(peer, own, own_host);
   }
   Acceptor acceptor(peers, own, listener);
   const auto most = std::min(kToConnect, channel.timeout() / 4);
@@ -181,8 +189,9 @@ std::chrono::milliseconds meet(Channel& channel, std::vector<Peer>& peers, const
     acceptor.step();
     for (Connector& connector : connectors) connector.step();
     lender.step();
-    const bool connected =
-        std::all_of(peers.begin(), peers.end(), [](const Peer& peer) { return bool(peer.socket); });
+    const bool connected = std::all_of(peers.begin(), peers.end(), [](const Peer& peer) {
+      return bool(peer.socket) || !peer.wanted;
+    });
     if (connected && lender.all_have_come()) break;
     channel.look_around({});
     waiter.pause();
@@ -256,8 +265,20 @@ std::unique_ptr<Heartbeats> heartbeats_of(std::vector<Peer>& peers, const Layout
   return std::make_unique<Heartbeats>(layout, own_host, std::move(connections), std::move(lines));
 }
 
+std::unique_ptr<Streams> streams_of(std::vector<Peer>& peers) {
+  std::vector<Streams::Connection> connections;
+  for (Peer& peer : peers) {
+    if (!is_stream(peer.line) || !peer.socket) continue;
+    const auto traffic =
+        peer.line == Line::ahead ? Wire::Traffic::ahead : Wire::Traffic::collective;
+    connections.push_back({peer.leader, traffic, std::move(peer.socket)});
+  }
+  if (connections.empty()) return nullptr;
+  return std::make_unique<Streams>(std::move(connections));
+}
+
 /** The part of a leader. */
-std::unique_ptr<Heartbeats> connect_leaders(Channel& channel, const Layout& layout) {
+HostConnections connect_leaders(Channel& channel, const Layout& layout) {
   const int own_host = layout.host_of(channel.rank());
   const std::span neighbours = std::span(layout.ranks_of(own_host)).subspan(1);
   SocketLender lender(neighbours.size());
@@ -272,12 +293,23 @@ std::unique_ptr<Heartbeats> connect_leaders(Channel& channel, const Layout& layo
   } catch (const SystemError& error) {  // the others still wait for the endpoint
     log(LogLevel::warn, std::string("no heartbeats between hosts: ") + error.what());
   }
-  exchange(channel, peers, std::vector<Endpoint>(peers.size(), own), channel.timeout(),
-           [](Peer& peer, const Endpoint& endpoint) { peer.endpoint = endpoint; });
+  std::vector<Endpoint> offers(peers.size(), own);
+  const bool fabric = has_fabric();
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    if (fabric && is_stream(peers[i].line)) offers[i].port = 0;
+    peers[i].wanted = offers[i].port != 0;
+  }
+  exchange(channel, peers, offers, channel.timeout(), [](Peer& peer, const Endpoint& endpoint) {
+    peer.endpoint = endpoint;
+    peer.wanted = peer.wanted && endpoint.port != 0;
+  });
   const auto spent = meet(channel, peers, own, own_host, listener, lender);
 
   for (Peer& peer : peers) {
-    if (peer.socket && !keep_alive(peer.socket)) peer.socket = {};
+    if (!peer.socket) continue;
+    if (!(is_stream(peer.line) ? send_at_once(peer.socket) : keep_alive(peer.socket))) {
+      peer.socket = {};
+    }
   }
   lend(lender, peers);
 
@@ -288,11 +320,12 @@ std::unique_ptr<Heartbeats> connect_leaders(Channel& channel, const Layout& layo
     if (other_has == 0) peer.socket = {};
   });
   log_unconnected(peers, channel, own);
-  return heartbeats_of(peers, layout, own_host);
+  auto heartbeats = heartbeats_of(peers, layout, own_host);
+  return {std::move(heartbeats), streams_of(peers)};
 }
 
 /** That of another rank. */
-std::unique_ptr<Heartbeats> borrow_lines(Channel& channel, const Layout& layout) {
+HostConnections borrow_lines(Channel& channel, const Layout& layout) {
   const int host = layout.host_of(channel.rank());
   const int leader = layout.ranks_of(host).front();
   const auto address = std::make_shared<LocalAddress>();
@@ -314,13 +347,14 @@ std::unique_ptr<Heartbeats> borrow_lines(Channel& channel, const Layout& layout)
     channel.look_around(std::span(&leader, 1));
     waiter.pause();
   }
-  return std::make_unique<Heartbeats>(layout, host, std::vector<Heartbeats::Connection>(),
-                                      std::move(lines));
+  return {std::make_unique<Heartbeats>(layout, host, std::vector<Heartbeats::Connection>(),
+                                       std::move(lines)),
+          nullptr};
 }
 
 }  // namespace
 
-std::unique_ptr<Heartbeats> connect_hosts(Channel& channel, const Layout& layout) {
+HostConnections connect_hosts(Channel& channel, const Layout& layout) {
   return layout.local_rank_of(channel.rank()) == 0 ? connect_leaders(channel, layout)
                                                    : borrow_lines(channel, layout);
 }

@@ -5,10 +5,16 @@
 
 #include "comm/failures/heartbeats.hpp"
 #include "comm/layout.hpp"
+#include "comm/mpi/streams.hpp"
 
 namespace tutti::mpi {
 
 class Channel;
+
+struct HostConnections {
+  std::unique_ptr<Heartbeats> heartbeats;
+  std::unique_ptr<Streams> streams;
+};
 
 /**
  * A TCP connection with keepalive from the leader of a host to those of connected_hosts(), and
@@ -18,7 +24,10 @@ class Channel;
  * which went over MPI, that it is not a stranger. Who cannot be reached within two seconds or a
  * quarter of a deadline, behind a firewall for example, goes without, and a log line says so.
  * PeerLost as by any wait of `channel`.
+ *
+ * Leaders also get connections for messages of collectives, unless one of their hosts has a network
+ * that MPI may drive without TCP (has_fabric()).
  */
-std::unique_ptr<Heartbeats> connect_hosts(Channel& channel, const Layout& layout);
+HostConnections connect_hosts(Channel& channel, const Layout& layout);
 
 }  // namespace tutti::mpi

@@ -10,9 +10,11 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <system_error>
 
 #include "base/environment.hpp"
 #include "base/refuse.hpp"
@@ -166,6 +168,15 @@ void hand_interfaces_to_mpi() {
            "': say it once");
   }
   ::setenv(kInclude, names.c_str(), 1);
+}
+
+bool has_fabric() {
+  constexpr std::array<const char*, 2> kClasses{"/sys/class/infiniband", "/sys/class/cxi"};
+  return std::any_of(kClasses.begin(), kClasses.end(), [](const char* path) {
+    std::error_code unreadable;
+    const std::filesystem::directory_iterator devices(path, unreadable);
+    return !unreadable && devices != std::filesystem::directory_iterator();
+  });
 }
 
 std::string describe(const std::vector<Interface>& interfaces) {

@@ -43,6 +43,10 @@ std::vector<Interface> chosen_interfaces();
  * TUTTI_SOCKET_IFNAME's. Throws InvalidArgument where Open MPI was told others. */
 void hand_interfaces_to_mpi();
 
+/** Whether this host has a network that MPI may drive without TCP: InfiniBand, RoCE, Omni-Path, EFA
+ * (which the kernel counts among the first) or Slingshot. */
+bool has_fabric();
+
 /** "eth0 (10.1.0.7), eth1 (10.2.0.7)". */
 std::string describe(const std::vector<Interface>& interfaces);
 

@@ -28,7 +28,8 @@ Wire::Posted posted_of(MPI_Request request) {
 }
 
 MPI_Request request_of(Wire::Posted posted) {
-  return posted == Wire::kEnded ? MPI_REQUEST_NULL : std::bit_cast<MPI_Request>(posted);
+  const bool is_none = posted == Wire::kEnded || Streams::is_one(posted);
+  return is_none ? MPI_REQUEST_NULL : std::bit_cast<MPI_Request>(posted);
 }
 
 }  // namespace
@@ -46,6 +47,7 @@ bool Channel::is_to_be_confirmed(std::int64_t bytes, int destination) {
 Wire::Posted Channel::post_send(const std::byte* data, std::int64_t bytes, int destination,
                                 Traffic traffic) {
   if (side_of(traffic) == Side::collective) bytes_sent_ += bytes;
+  if (has_stream(destination, traffic)) return streams_->send(data, bytes, destination, traffic);
   const int session_rank = members_[static_cast<std::size_t>(destination)];
   const std::int64_t counted = traffic == Traffic::note ? std::max(bytes, kLeastNote) : bytes;
   // Who is asked may never look.
@@ -61,6 +63,7 @@ Wire::Posted Channel::post_send(const std::byte* data, std::int64_t bytes, int d
 
 Wire::Posted Channel::post_receive(std::byte* data, std::int64_t bytes, int source,
                                    Traffic traffic) {
+  if (has_stream(source, traffic)) return streams_->receive(data, bytes, source, traffic);
   const int session_rank = members_[static_cast<std::size_t>(source)];
   MPI_Request request = MPI_REQUEST_NULL;
   const int code = MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, session_rank, tag(traffic),
@@ -84,6 +87,33 @@ std::optional<int> Channel::take(std::byte* data, std::int64_t bytes, Traffic tr
 }
 
 bool Channel::progress(std::span<Posted> posted, std::span<const int> peers) {
+  const bool streams = std::any_of(posted.begin(), posted.end(), &Streams::is_one);
+  const bool moved = streams && progress_streams(posted);
+  if (progress_mpi(posted, peers) || moved) {
+    watch_.progressed();
+    return true;
+  }
+  return false;
+}
+
+bool Channel::progress_streams(std::span<Posted> posted) {
+  streams_->progress();
+  if (const auto mistaken = streams_->mistaken()) {
+    watch_.lose({*mistaken}, "it has sent a longer message than was expected");
+  }
+  if (const auto broken = streams_->broken(now())) {
+    watch_.lose({*broken}, "the connection to it for messages of collectives has ended");
+  }
+  bool moved = false;
+  for (Posted& one : posted) {
+    if (!Streams::is_one(one) || !streams_->take_ended(one)) continue;
+    one = kEnded;
+    moved = true;
+  }
+  return moved;
+}
+
+bool Channel::progress_mpi(std::span<Posted> posted, std::span<const int> peers) {
   constexpr std::size_t kAtOnce = 32;
   std::array<MPI_Request, kAtOnce> requests;
   std::array<int, kAtOnce> done;
@@ -95,6 +125,10 @@ bool Channel::progress(std::span<Posted> posted, std::span<const int> peers) {
     const std::size_t count = std::min(kAtOnce, posted.size() - begin);
     const std::span<Posted> some = posted.subspan(begin, count);
     std::transform(some.begin(), some.end(), requests.begin(), request_of);
+    const bool any =
+        std::any_of(requests.begin(), requests.begin() + static_cast<std::ptrdiff_t>(count),
+                    [](MPI_Request one) { return one != MPI_REQUEST_NULL; });
+    if (!any) continue;
     int found = 0;
     int code = MPI_SUCCESS;
     // MPI looks at the messages before it moves bytes: what those were for the next look finds.
@@ -114,40 +148,50 @@ bool Channel::progress(std::span<Posted> posted, std::span<const int> peers) {
     }
   }
   if (!failed.empty()) watch_.lose(failed, "a message failed: " + error);
-  if (!moved) return false;
-  watch_.progressed();
-  return true;
+  return moved;
 }
 
 bool Channel::pause(Clock::duration still) {
+  if (streams_ && streams_->have_moved()) return false;  // of a message that has not ended yet
   if (still < kMpiWait.spin) {
     kMpiWait.between();
     return OwnWaits::of_this_process().are_quiet();
+  }
+  if (streams_) {  // MPI moves nothing, such as news of a failure, but in its calls
+    const int itself = members_[static_cast<std::size_t>(rank())];
+    int found = 0;  // nothing: a rank sends nothing to itself
+    check(MPI_Iprobe(itself, tag(Traffic::bulk), session_->comm(), &found, MPI_STATUS_IGNORE),
+          "MPI_Iprobe");
   }
   std::this_thread::sleep_for(kMpiWait.nap);
   return true;
 }
 
 void Channel::withdraw(Posted receive) {
+  if (Streams::is_one(receive)) return streams_->withdraw(receive);
   MPI_Request request = request_of(receive);
   check(MPI_Cancel(&request), "MPI_Cancel");
   check(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait");  // at once: no message has matched it
 }
 
-void Channel::abandon(std::span<Posted> receives, std::size_t sends,
+void Channel::abandon(Traffic traffic, std::span<Posted> receives, std::span<const Posted> sends,
                       std::span<const std::shared_ptr<const void>> kept) noexcept {
-  std::size_t left = sends + receives.size();
-  if (session_->may_call()) {
-    for (const Posted receive : receives) {
-      // A send cannot be cancelled, nor a receive whose message has begun to arrive.
-      MPI_Request request = request_of(receive);
-      int done = 0;
-      if (MPI_Cancel(&request) == MPI_SUCCESS) MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-      if (done != 0) --left;
-    }
+  if (streams_ && Streams::carries(traffic)) streams_->stop();
+  const auto is_of_mpi = [](Posted one) { return one != kEnded && !Streams::is_one(one); };
+  // A send cannot be cancelled, nor a receive whose message has begun to arrive.
+  auto left = std::count_if(sends.begin(), sends.end(), is_of_mpi);
+  for (const Posted receive : receives) {
+    if (!is_of_mpi(receive)) continue;
+    ++left;
+    if (!session_->may_call()) continue;
+    MPI_Request request = request_of(receive);
+    int done = 0;
+    if (MPI_Cancel(&request) == MPI_SUCCESS) MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    if (done != 0) --left;
   }
   // Nobody is lost after a mismatch: if nothing is under way, MPI can be finalised.
   if (left > 0 || !watch_.has_found_mismatch()) fail();
+  if (left == 0) return;
   for (const auto& memory : kept) leave_to_mpi(memory);
 }
 

@@ -208,7 +208,8 @@ void SimulatedWire::withdraw(Posted receive) {
   free_.push_back(receive);
 }
 
-void SimulatedWire::abandon(std::span<Posted> /*receives*/, std::size_t /*sends*/,
+void SimulatedWire::abandon(Traffic /*traffic*/, std::span<Posted> /*receives*/,
+                            std::span<const Posted> /*sends*/,
                             std::span<const std::shared_ptr<const void>> /*kept*/) noexcept {
   process_.fail();
   abandoned_ = true;

@@ -66,7 +66,7 @@ class SimulatedWire final : public Wire {
   std::unique_ptr<Lookout> look_out(Side side, std::chrono::milliseconds timeout) override {
     return watch_.look_out(side, timeout);
   }
-  void abandon(std::span<Posted> receives, std::size_t sends,
+  void abandon(Traffic traffic, std::span<Posted> receives, std::span<const Posted> sends,
                std::span<const std::shared_ptr<const void>> kept) noexcept override;
   std::chrono::milliseconds timeout() const override { return timeout_; }
   ScratchPool& scratch() override { return scratch_; }

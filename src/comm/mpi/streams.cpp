@@ -1,0 +1,234 @@
+// Puts messages on connections, and takes them off.
+#include "comm/mpi/streams.hpp"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/memory.hpp"
+
+namespace tutti::mpi {
+namespace {
+
+/** Messages that a call gives to the kernel. */
+constexpr std::size_t kMessagesAtOnce = 8;
+/** Messages under way on a connection that need no more memory. */
+constexpr std::size_t kFewAtOnce = 32;
+
+constexpr std::size_t column_of(Wire::Traffic traffic) {
+  return traffic == Wire::Traffic::ahead ? 1 : 0;
+}
+
+bool is_to_be_tried_again() {
+  return errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ENOMEM;
+}
+
+}  // namespace
+
+Streams::Streams(std::vector<Connection> connections) {
+  streams_.reserve(connections.size());
+  messages_.reserve(kFewAtOnce * connections.size());
+  free_.reserve(kFewAtOnce * connections.size());
+  for (Connection& connection : connections) {
+    const auto rank = static_cast<std::size_t>(connection.rank);
+    if (numbers_.size() <= rank) numbers_.resize(rank + 1, {kNone, kNone});
+    numbers_[rank][column_of(connection.traffic)] = static_cast<int>(streams_.size());
+    streams_.emplace_back(std::move(connection));
+  }
+}
+
+const Streams::Stream* Streams::find(int rank, Wire::Traffic traffic) const {
+  if (!carries(traffic)) return nullptr;
+  const auto row = static_cast<std::size_t>(rank);
+  if (row >= numbers_.size()) return nullptr;
+  const int number = numbers_[row][column_of(traffic)];
+  return number == kNone ? nullptr : &streams_[static_cast<std::size_t>(number)];
+}
+
+Streams::Stream& Streams::stream_to(int rank, Wire::Traffic traffic) {
+  return streams_[static_cast<std::size_t>(
+      numbers_[static_cast<std::size_t>(rank)][column_of(traffic)])];
+}
+
+// --- Messages -----------------------------------------------------------------------------------
+
+int Streams::add(Queue& queue, std::byte* data, std::int64_t bytes) {
+  if (free_.empty()) {
+    free_.push_back(static_cast<int>(messages_.size()));
+    messages_.emplace_back();
+  }
+  const int number = free_.back();
+  free_.pop_back();
+  at(number) = {data, bytes, bytes, 0, kNone, false, false};
+  (queue.first == kNone ? queue.first : at(queue.last).next) = number;
+  queue.last = number;
+  return number;
+}
+
+void Streams::end_first(Queue& queue) {
+  Message& message = at(queue.first);
+  message.ended = true;
+  queue.first = message.next;
+}
+
+namespace {
+
+Wire::Posted handle_of(int number) { return static_cast<Wire::Posted>(number) << 1U | 1U; }
+int number_behind(Wire::Posted posted) { return static_cast<int>(posted >> 1U); }
+
+}  // namespace
+
+bool Streams::take_ended(Wire::Posted posted) {
+  const int number = number_behind(posted);
+  if (!at(number).ended) return false;
+  free_.push_back(number);
+  return true;
+}
+
+void Streams::withdraw(Wire::Posted receive) {
+  const int number = number_behind(receive);
+  for (Stream& stream : streams_) {
+    int before = kNone;
+    for (int one = stream.receives.first; one != kNone; before = one, one = at(one).next) {
+      if (one != number) continue;
+      (before == kNone ? stream.receives.first : at(before).next) = at(one).next;
+      if (stream.receives.last == one) stream.receives.last = before;
+      free_.push_back(number);
+      return;
+    }
+  }
+}
+
+Wire::Posted Streams::send(const std::byte* data, std::int64_t bytes, int destination,
+                           Wire::Traffic traffic) {
+  Stream& stream = stream_to(destination, traffic);
+  const bool is_first = stream.sends.first == kNone;
+  // It is only read.
+  const int number = add(stream.sends, const_cast<std::byte*>(data), bytes);
+  if (is_first) push(stream);
+  return handle_of(number);
+}
+
+Wire::Posted Streams::receive(std::byte* data, std::int64_t bytes, int source,
+                              Wire::Traffic traffic) {
+  return handle_of(add(stream_to(source, traffic).receives, data, bytes));
+}
+
+// --- Bytes --------------------------------------------------------------------------------------
+
+void Streams::progress() {
+  for (Stream& stream : streams_) {
+    if (stream.sends.first != kNone) push(stream);
+    if (stream.receives.first != kNone) pull(stream);
+  }
+}
+
+std::optional<int> Streams::broken(std::chrono::steady_clock::time_point now) {
+  for (Stream& stream : streams_) {
+    if (stream.is_open() || stopped_) continue;
+    if (!stream.waits()) {
+      stream.waits_since.reset();
+    } else if (!stream.waits_since) {
+      stream.waits_since = now;
+    } else if (now - *stream.waits_since > kPatience) {
+      return stream.connection.rank;
+    }
+  }
+  return std::nullopt;
+}
+
+void Streams::push(Stream& stream) {
+  while (stream.sends.first != kNone && stream.takes && !stopped_) {
+    std::array<iovec, 2 * kMessagesAtOnce> parts;
+    std::size_t count = 0;
+    std::int64_t wanted = 0;
+    for (int one = stream.sends.first; one != kNone && count < parts.size(); one = at(one).next) {
+      Message& message = at(one);
+      const std::int64_t of_header = std::min(message.moved, kHeader);
+      const std::int64_t of_data = message.moved - of_header;
+      parts[count++] = {bytes_of(message.length).data() + of_header,
+                        static_cast<std::size_t>(kHeader - of_header)};
+      parts[count++] = {message.data + of_data, static_cast<std::size_t>(message.bytes - of_data)};
+      wanted += kHeader + message.bytes - message.moved;
+    }
+    msghdr call{};
+    call.msg_iov = parts.data();
+    call.msg_iovlen = count;
+    std::int64_t moved =
+        ::sendmsg(stream.connection.socket.get(), &call, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (moved < 0) {
+      stream.takes = is_to_be_tried_again();
+      return;
+    }
+    const bool all = moved == wanted;
+    if (!all) moved_.store(true, std::memory_order_relaxed);
+    while (moved > 0) {
+      Message& message = at(stream.sends.first);
+      const std::int64_t more = std::min(moved, kHeader + message.bytes - message.moved);
+      message.moved += more;
+      moved -= more;
+      if (message.moved == kHeader + message.bytes) end_first(stream.sends);
+    }
+    if (!all) return;
+  }
+}
+
+void Streams::pull(Stream& stream) {
+  while (stream.receives.first != kNone && stream.brings && !stopped_) {
+    Message& message = at(stream.receives.first);
+    if (!message.begun && !begin(stream, message)) return;
+    const std::int64_t left = message.bytes - message.moved;
+    const std::int64_t early = std::min(left, stream.come - stream.used);
+    copy_bytes(message.data + message.moved, stream.early.data() + stream.used, early);
+    stream.used += early;
+    message.moved += early;
+    if (early < left) {
+      const std::int64_t come = read(stream, message.data + message.moved, left - early);
+      message.moved += come;
+      if (come < left - early) {
+        if (come > 0) moved_.store(true, std::memory_order_relaxed);
+        return;
+      }
+    }
+    end_first(stream.receives);
+  }
+}
+
+/** Reads a length, and what comes behind it: how much of that belongs to the message is not known
+ * yet. Whether it is there. */
+bool Streams::begin(Stream& stream, Message& message) {
+  if (stream.come - stream.used < kHeader) {
+    const auto begin = stream.early.begin();
+    std::copy(begin + stream.used, begin + stream.come, begin);
+    stream.come -= std::exchange(stream.used, 0);
+    const std::int64_t room = std::ssize(stream.early) - stream.come;
+    stream.come += read(stream, stream.early.data() + stream.come, room);
+    if (stream.come < kHeader) return false;
+  }
+  std::int64_t bytes = 0;
+  std::memcpy(&bytes, stream.early.data() + stream.used, sizeof bytes);
+  if (bytes < 0 || bytes > message.bytes) {
+    mistaken_ = stream.connection.rank;
+    stream.brings = false;
+    return false;
+  }
+  stream.used += kHeader;
+  message.bytes = bytes;
+  message.begun = true;
+  return true;
+}
+
+/** How much of at most `bytes` bytes has come. */
+std::int64_t Streams::read(Stream& stream, std::byte* to, std::int64_t bytes) {
+  const ssize_t come =
+      ::recv(stream.connection.socket.get(), to, static_cast<std::size_t>(bytes), MSG_DONTWAIT);
+  if (come == 0 || (come < 0 && !is_to_be_tried_again())) stream.brings = false;
+  return std::max<std::int64_t>(come, 0);
+}
+
+}  // namespace tutti::mpi
