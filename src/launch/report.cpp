@@ -66,7 +66,7 @@ std::string first_failure_text(const Plan& plan, const Outcome& outcome, const R
   }
   if (end.wrapper_lost) text += " with the process that watched it";
   if (end.orphaned) text += " after the process of Open MPI that had started it";
-  text += ": " + end.status.describe() + "\n  process " + std::to_string(end.process) + ", " +
+  text += ": " + end.describe() + "\n  process " + std::to_string(end.process) + ", " +
           time_text(end.when - outcome.started) + " after the start\n";
   // The log of a rank on another machine is there.
   const bool own_log = plan.machines.empty() || is_this_machine(rank.host);
@@ -91,12 +91,13 @@ std::string others_text(const Plan& plan, const Outcome& outcome, const RankEnd*
   for (std::size_t i = 0; i < outcome.ends.size(); ++i) {
     const RankEnd& end = outcome.ends[i];
     const std::string name = plan.ranks[i].name();
-    if (end.stopped_by != 0) stopped.push_back(name + " by " + signal_name(end.stopped_by));
+    if (end.stopped_by != 0 && !end.given_up)
+      stopped.push_back(name + " by " + signal_name(end.stopped_by));
     if (&end == first) continue;
     if (!end.after_stop) {
-      if (end.status.success() || first == nullptr) continue;
+      if (!end.failed() || first == nullptr) continue;
       failed.push_back(name + " " + time_text(end.when - first->when) + " later (" +
-                       end.status.describe() + ")");
+                       end.describe() + ")");
     } else if (end.status.signal == SIGKILL) {
       killed.push_back(name);
     } else {
@@ -116,10 +117,16 @@ std::string others_text(const Plan& plan, const Outcome& outcome, const RankEnd*
 
 }  // namespace
 
+std::string RankEnd::describe() const {
+  if (!given_up) return status.describe();
+  return "it was stopped by " + signal_name(stopped_by) +
+         ", and ended when nobody else was left to go on";
+}
+
 const RankEnd* Outcome::first_failure() const {
   const RankEnd* first = nullptr;
   for (const RankEnd& end : ends) {
-    if (end.status.success() || end.after_stop) continue;
+    if (!end.failed()) continue;
     if (first == nullptr || end.when < first->when) first = &end;
   }
   return first;
@@ -130,7 +137,7 @@ int Outcome::exit_code() const {
   if (kind == Kind::interrupted) return ExitStatus{.signal = signal}.shell_code();
   if (lost_mpiexec) return lost_mpiexec->shell_code();
   const RankEnd* const failure = first_failure();
-  return failure == nullptr ? 0 : failure->status.shell_code();
+  return failure == nullptr ? 0 : failure->shell_code();
 }
 
 std::string report_text(const Plan& plan, const Outcome& outcome) {

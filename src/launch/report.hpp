@@ -21,8 +21,15 @@ struct RankEnd {
   bool after_stop = false;    ///< once all were told to end, or it was
   bool wrapper_lost = false;  ///< it was ended because its wrapper was, or its machine is gone
   bool orphaned = false;      ///< or because the process of Open MPI was that had started it
+  bool given_up = false;      ///< it was stopped, and `when` that was, and ended for it at last
   int stopped_by = 0;  ///< the signal by which it is stopped, or was when it was told to end; or 0
   std::string last_output;  ///< the end of its stderr, or else of its stdout
+
+  bool failed() const { return !after_stop && (given_up || !status.success()); }
+  /** As a shell has it, also of who is stopped: 128 + the signal. */
+  int shell_code() const { return given_up ? 128 + stopped_by : status.shell_code(); }
+  /** "exit code 7", or "it was stopped by SIGSTOP, and ended when nobody else was left". */
+  std::string describe() const;
 };
 
 /** How a job has ended. */

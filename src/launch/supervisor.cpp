@@ -12,6 +12,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/default_timeout.hpp"
+#include "base/environment.hpp"
 #include "base/file_descriptor.hpp"
 #include "base/launcher_line.hpp"
 #include "base/text.hpp"
@@ -21,6 +23,15 @@
 
 namespace tutti::launch {
 namespace {
+
+/** How long ranks wait for each other, as far as the launcher can know it. */
+std::chrono::milliseconds timeout_of(const Plan& plan) {
+  std::optional<std::string> text = environment("TUTTI_TIMEOUT");
+  for (const Variable& variable : plan.ranks.front().environment) {
+    if (variable.name == "TUTTI_TIMEOUT") text = variable.value;
+  }
+  return text ? parse_timeout(*text).value_or(kDefaultTimeout) : kDefaultTimeout;
+}
 
 /** "1:02". */
 std::string minutes_text(SteadyClock::duration time) {
@@ -36,7 +47,9 @@ Outcome Supervisor::run(const Plan& plan) {
   ranks_ = std::vector<Rank>(plan.ranks.size());
   ending_ = servers_ending_ = false;
   force_ = 0;
-  force_timer_.stop();
+  for (Timer* const timer : {&force_timer_, &server_lost_timer_, &stopped_timer_}) timer->stop();
+  only_stopped_since_.reset();
+  rank_timeout_ = timeout_of(plan);
   if (options_.timeout && !time_is_up_) time_is_up_ = outcome_.started + *options_.timeout;
   if (time_is_up_) timeout_timer_.start(*time_is_up_ - outcome_.started);
   display_.begin(plan);
@@ -113,7 +126,7 @@ void Supervisor::step_mpi() {
     if (rank.awaited && !mpi_->failure().empty()) {
       rank.awaited = false;
       rank.closed = true;
-      outcome_.ends[static_cast<std::size_t>(rank.plan->rank)].last_output = mpi_->failure();
+      end_of(rank).last_output = mpi_->failure();
       rank_ended(rank, {.code = 1, .signal = 0}, SteadyClock::now());
     }
     all_done &= rank.done();
@@ -141,8 +154,8 @@ void Supervisor::step() {
   }
   const Timer& display_timer = display_.timer();
   ::poll(sources.data(), sources.size(),
-         poll_timeout({&display_timer, &force_timer_, &timeout_timer_, &sweep_timer_,
-                       mpi_ ? &mpi_->timer() : &sweep_timer_}));
+         poll_timeout({&display_timer, &force_timer_, &timeout_timer_, &server_lost_timer_,
+                       &stopped_timer_, &sweep_timer_, mpi_ ? &mpi_->timer() : &sweep_timer_}));
 
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     Rank& rank = ranks_[i];
@@ -169,6 +182,7 @@ void Supervisor::step() {
     if (lost) wrapper_lost(rank);
   }
   decide();
+  watch_stopped();
   if (display_.timer().due()) display_.refresh();
   display_.flush();
   if (timeout_timer_.due()) end_job(Outcome::Kind::timed_out, SIGTERM);
@@ -187,6 +201,8 @@ void Supervisor::take_signals() {
         ::raise(SIGSTOP);
         break;
       case SIGCONT:
+        for (Rank& rank : ranks_) rank.stopped_at = SteadyClock::now();
+        [[fallthrough]];
       case SIGUSR1:
       case SIGUSR2:
         send_all(signal);
@@ -218,16 +234,17 @@ void Supervisor::reap() {
 }
 
 void Supervisor::take_message(Rank& rank, MessageType type, std::string_view text) {
-  RankEnd& end = outcome_.ends[static_cast<std::size_t>(rank.plan->rank)];
+  RankEnd& end = end_of(rank);
   switch (type) {
     case MessageType::started:
       end.process = parse_number<pid_t>(text).value_or(0);
       break;
     case MessageType::stopped:
       end.stopped_by = parse_number<int>(text).value_or(SIGSTOP);
+      rank.stopped_at = SteadyClock::now();
       break;
     case MessageType::continued:
-      if (!rank.told_to_end) end.stopped_by = 0;
+      if (!rank.told_to_end && !rank.given_up) end.stopped_by = 0;
       break;
     case MessageType::progress:
       if (text == kEndsByItself) {
@@ -263,11 +280,12 @@ void Supervisor::take_message(Rank& rank, MessageType type, std::string_view tex
 }
 
 void Supervisor::rank_ended(Rank& rank, ExitStatus status, SteadyClock::time_point when) {
-  RankEnd& end = outcome_.ends[static_cast<std::size_t>(rank.plan->rank)];
+  RankEnd& end = end_of(rank);
   end.status = status;
-  end.when = when;
-  end.after_stop = rank.told_to_end && when >= *rank.told_to_end;
-  if (!end.after_stop) end.stopped_by = 0;
+  end.given_up = rank.given_up;
+  end.when = end.given_up ? rank.stopped_at : when;
+  end.after_stop = rank.told_to_end && end.when >= *rank.told_to_end;
+  if (!end.after_stop && !end.given_up) end.stopped_by = 0;
   rank.ended = true;
   rank.progress.clear();
 }
@@ -279,7 +297,7 @@ void Supervisor::wrapper_lost(Rank& rank) {
   if (!rank.ended) {
     const ExitStatus lost{.code = 0, .signal = SIGKILL};
     rank_ended(rank, mpi_ ? lost : rank.wrapper_status, SteadyClock::now());
-    outcome_.ends[static_cast<std::size_t>(rank.plan->rank)].wrapper_lost = true;
+    end_of(rank).wrapper_lost = true;
   }
   // The rank's process ends with it; what descends from that is ours now.
   sweep();
@@ -297,8 +315,8 @@ std::string Supervisor::state_text() const {
   }
   std::string text = "tutti run: " + join_list(parts, ", ") + (ending_ ? " ending" : " running");
   for (const Rank& rank : ranks_) {
-    const RankEnd& end = outcome_.ends[static_cast<std::size_t>(rank.plan->rank)];
-    if (end.stopped_by != 0) text += "; " + rank.plan->name() + " is stopped";
+    if (outcome_.ends[static_cast<std::size_t>(rank.plan->rank)].stopped_by != 0)
+      text += "; " + rank.plan->name() + " is stopped";
   }
   for (const Rank& rank : ranks_) {
     if (rank.progress.empty()) continue;

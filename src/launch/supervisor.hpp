@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <optional>
 #include <set>
 #include <string>
@@ -23,8 +24,11 @@ namespace tutti::launch {
  * Starts the ranks of a plan, each under its wrapper, and waits until all have ended. When one
  * fails the others are told to end: SIGTERM, a grace, SIGKILL; so are servers when all workers have
  * ended, unless they have said that they end by themselves. With --keep_going no worker's failure
- * ends the others. SIGINT, SIGTERM, SIGHUP and SIGQUIT reach the ranks, and end the job; a second
- * one ends it at once. No process that descends from a rank is left.
+ * ends the others, workers have one timeout (TUTTI_TIMEOUT) to end by themselves when such a server
+ * fails, and a worker that is stopped is ended when all others have ended and it has been stopped
+ * for as long; so is such a server in any case. SIGINT, SIGTERM, SIGHUP and SIGQUIT reach the
+ * ranks, and end the job; a second one ends it at once. No process that descends from a rank is
+ * left.
  */
 class Supervisor {
  public:
@@ -45,8 +49,11 @@ class Supervisor {
     bool awaited = false;  // its wrapper is on its way
     SteadyClock::duration clock_behind{};
     std::optional<SteadyClock::time_point> told_to_end;
-    bool ended = false;   // the rank's process
-    bool closed = false;  // and nothing of it is left
+    SteadyClock::time_point stopped_at{};  // if it is stopped
+    bool stop_said = false;                // and that it will be given up
+    bool given_up = false;                 // ended since it was stopped, and nobody else was left
+    bool ended = false;                    // the rank's process
+    bool closed = false;                   // and nothing of it is left
     bool failure_said = false;
     bool ends_by_itself = false;  // a server that knows when no worker is left
     std::string progress;
@@ -64,8 +71,13 @@ class Supervisor {
   void take_message(Rank& rank, MessageType type, std::string_view text);
   void rank_ended(Rank& rank, ExitStatus status, SteadyClock::time_point when);
   void wrapper_lost(Rank& rank);
+  RankEnd& end_of(const Rank& rank);
   bool fails_job(Rank& rank);
+  bool workers_may_end(Rank& server);
   void decide();
+  std::vector<Rank*> left_stopped();
+  void watch_stopped();
+  void give_up(Rank& rank);
   void end_job(Outcome::Kind kind, int signal);
   void end_ranks(int signal, bool servers_alone);
   void end_harder();
@@ -87,6 +99,10 @@ class Supervisor {
   Timer force_timer_;
   Timer timeout_timer_;
   std::optional<SteadyClock::time_point> time_is_up_;  // however often the ranks start again
+  Timer server_lost_timer_;  // when workers are to have ended by themselves, since a server failed
+  Timer stopped_timer_;      // when who is stopped, and keeps all others waiting, is given up
+  std::optional<SteadyClock::time_point> only_stopped_since_;  // all others have ended
+  std::chrono::milliseconds rank_timeout_{};                   // the ranks' TUTTI_TIMEOUT
   Timer sweep_timer_;
   int sweeps_ = 0;
   std::optional<MpiJob> mpi_;  // on several machines

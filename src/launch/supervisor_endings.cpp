@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/text.hpp"
 #include "launch/supervisor.hpp"
 
 namespace tutti::launch {
@@ -18,16 +19,37 @@ constexpr int kMostSweeps = 250;
 
 }  // namespace
 
+RankEnd& Supervisor::end_of(const Rank& rank) {
+  return outcome_.ends[static_cast<std::size_t>(rank.plan->rank)];
+}
+
 /** Whether a rank has failed, and the others are to end for it. */
 bool Supervisor::fails_job(Rank& rank) {
-  const RankEnd& end = outcome_.ends[static_cast<std::size_t>(rank.plan->rank)];
-  if (!rank.ended || end.status.success() || end.after_stop) return false;
-  if (!options_.keep_going || rank.plan->role == Role::server || end.process == 0) return true;
-  if (!std::exchange(rank.failure_said, true)) {
+  const RankEnd& end = end_of(rank);
+  if (!rank.ended || !end.failed()) return false;
+  if (!options_.keep_going || end.process == 0) return true;
+  if (rank.plan->role == Role::server) return !workers_may_end(rank);
+  if (!std::exchange(rank.failure_said, true) && !end.given_up) {
     display_.say("tutti run: " + rank.plan->name() + " failed: " + end.status.describe() +
                  "; the others go on");
   }
   return false;
+}
+
+/** Whether workers have time left, since a server has failed that was one of tutti's: they hear of
+ * it, say so, and end. */
+bool Supervisor::workers_may_end(Rank& server) {
+  const bool some_run = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
+    return rank.plan->role != Role::server && !rank.ended;
+  });
+  if (!server.ends_by_itself || !some_run || server_lost_timer_.due()) return false;
+  if (!server_lost_timer_.set()) server_lost_timer_.start(rank_timeout_);
+  if (!std::exchange(server.failure_said, true)) {
+    display_.say("tutti run: " + server.plan->name() +
+                 " failed: " + end_of(server).status.describe() + "; workers have " +
+                 seconds_text(rank_timeout_) + " to say so and end");
+  }
+  return true;
 }
 
 /** Looks at what has changed. */
@@ -48,8 +70,63 @@ void Supervisor::decide() {
   }
 }
 
+/** Ranks that are stopped, and that nobody would ever end: workers with --keep_going, when all
+ * others have ended; servers that end by themselves, when all workers have. */
+std::vector<Supervisor::Rank*> Supervisor::left_stopped() {
+  std::vector<Rank*> workers;
+  std::vector<Rank*> servers;
+  bool one_has_ended = false;
+  bool one_runs = false;
+  for (Rank& rank : ranks_) {
+    const bool stopped = !rank.ended && end_of(rank).stopped_by != 0;
+    if (rank.plan->role == Role::server) {
+      if (stopped && rank.ends_by_itself) servers.push_back(&rank);
+      continue;
+    }
+    one_has_ended |= rank.ended;
+    one_runs |= !rank.ended && !stopped;
+    if (stopped) workers.push_back(&rank);
+  }
+  if (ending_ || !one_has_ended || one_runs) return {};
+  if (!workers.empty()) return options_.keep_going ? workers : std::vector<Rank*>();
+  return servers;
+}
+
+/** Gives up who is stopped, and keeps all others waiting, after one timeout. */
+void Supervisor::watch_stopped() {
+  stopped_timer_.stop();
+  const std::vector<Rank*> left = left_stopped();
+  const SteadyClock::time_point now = SteadyClock::now();
+  if (left.empty()) return only_stopped_since_.reset();
+  if (!only_stopped_since_) only_stopped_since_ = now;
+  for (Rank* const rank : left) {
+    if (rank->given_up) continue;
+    const auto due =
+        std::max(*only_stopped_since_ + options_.grace, rank->stopped_at + rank_timeout_);
+    if (now >= due) {
+      give_up(*rank);
+      continue;
+    }
+    const SteadyClock::duration wait = due - now;
+    if (!stopped_timer_.set() || due < *stopped_timer_.moment()) stopped_timer_.start(wait);
+    if (std::exchange(rank->stop_said, true)) continue;
+    display_.say("tutti run: " + rank->plan->name() + " is stopped by " +
+                 signal_name(end_of(*rank).stopped_by) +
+                 ", and nobody else is left to go on; unless it does, it is ended in " +
+                 seconds_text(std::chrono::ceil<std::chrono::milliseconds>(wait)));
+  }
+}
+
+void Supervisor::give_up(Rank& rank) {
+  rank.given_up = true;
+  rank.control.send(MessageType::signal, std::to_string(SIGTERM));
+  force_ = 0;
+  force_timer_.start(options_.grace);
+}
+
 void Supervisor::end_job(Outcome::Kind kind, int signal) {
   timeout_timer_.stop();
+  server_lost_timer_.stop();
   if (std::exchange(ending_, true)) {
     if (kind != Outcome::Kind::interrupted) return;
     display_.hurry();
@@ -75,14 +152,16 @@ void Supervisor::end_ranks(int signal, bool servers_alone) {
 void Supervisor::end_harder() {
   if (force_++ == 0) {
     for (Rank& rank : ranks_) {
-      if (rank.told_to_end) rank.control.send(MessageType::signal, std::to_string(SIGKILL));
+      if (!rank.told_to_end && !rank.given_up) continue;
+      rank.control.send(MessageType::signal, std::to_string(SIGKILL));
     }
     force_timer_.start(kWrapperGrace);
     return;
   }
   force_timer_.stop();
   for (Rank& rank : ranks_) {
-    if (!rank.told_to_end || rank.done() || (rank.closed && !display_.hurries())) continue;
+    const bool to_end = rank.told_to_end || rank.given_up;
+    if (!to_end || rank.done() || (rank.closed && !display_.hurries())) continue;
     if (rank.wrapper != 0) ::kill(rank.wrapper, SIGKILL);
     if (!mpi_) continue;
     mpi_->kill();

@@ -162,6 +162,99 @@ esac""")
         self.assertEqual(result.returncode, 3)
         self.assertIn("told to end: worker 0, worker 1", result.stderr)
 
+    def test_with_keep_going_workers_have_time_to_say_that_a_server_is_lost(self):
+        script = self.script("""
+if [ $TUTTI_ROLE = server ]; then
+    echo 'ends by itself' >&$TUTTI_PROGRESS_FD
+    while [ ! -e ready.0 ] || [ ! -e ready.1 ]; do sleep 0.01; done
+    exit 3
+fi
+trap 'echo asked; exit 0' TERM
+touch ready.$TUTTI_RANK
+if [ $TUTTI_RANK = 0 ]; then sleep 1; echo server 0 is lost; exit 1; fi
+while :; do sleep 0.01; done""")
+        result = self.run_job("--keep-going", "--server_num", 1, "--worker_num", 2, script,
+                              env={"TUTTI_TIMEOUT": "2.5"})
+        self.assertEqual(result.returncode, 3, result.stderr)
+        self.assertIn("tutti run: server 0 failed: exit code 3; workers have 2.5 s to say so and end\n",
+                      result.stderr)
+        self.assertIn("server 0 (rank 2 of 3)", result.stderr)
+        self.assertRegex(result.stderr, r"failed as well: worker 0 [0-9.]+ s later \(exit code 1\)")
+        self.assertEqual(result.job.log("worker.0"), b"server 0 is lost\n")
+        self.assertEqual(result.job.log("worker.1"), b"asked\n")
+
+    def stopped_job(self, script, *arguments, stop, ready):
+        """A job of which the ranks `stop` are stopped as soon as there are files ready.N of `ready`,
+        with what ranks wait for."""
+        job = self.start("--keep-going", "--grace", 0.3, *arguments, self.script(script),
+                         env={"TUTTI_TIMEOUT": "2"})
+        wait_until(lambda: all((self.folder / f"ready.{rank}").exists() for rank in ready))
+        ranks = job.ranks()
+        for rank in stop:
+            os.kill(ranks[rank], signal.SIGSTOP)
+            wait_until(lambda pid=ranks[rank]: state_of(pid) == "T")
+        (self.folder / "go").touch()
+        return job, ranks
+
+    def test_with_keep_going_a_stopped_worker_is_given_up_when_all_others_have_ended(self):
+        job, _ = self.stopped_job("""
+case $TUTTI_ROLE in
+  server) echo 'ends by itself' >&$TUTTI_PROGRESS_FD
+          while [ ! -e asked ]; do sleep 0.01; done; echo saved; exit 0;;
+esac
+[ $TUTTI_RANK = 1 ] && trap 'touch asked; exit 0' TERM
+touch ready.$TUTTI_RANK
+while [ ! -e go ]; do sleep 0.01; done
+[ $TUTTI_RANK = 0 ] && exit 0
+while :; do sleep 0.01; done""", "--server_num", 1, "--worker_num", 2, stop=[1], ready=[0, 1])
+        start = time.monotonic()
+        result = job.wait()
+        self.assertGreater(time.monotonic() - start, 1)
+        self.assertEqual(result.returncode, 128 + signal.SIGSTOP, result.stderr)
+        self.assertRegex(result.stderr, "tutti run: worker 1 is stopped by SIGSTOP, and nobody else is "
+                                        r"left to go on; unless it does, it is ended in [12]\.\d s\n")
+        self.assertRegex(result.stderr, r"worker 1 \(rank 1 of 3\) on \S+ failed: it was stopped by "
+                                        "SIGSTOP, and ended when nobody else was left to go on\n")
+        self.assertEqual(job.log("server.0"), b"saved\n")
+
+    def test_a_stopped_worker_is_the_first_failure_also_if_sigterm_is_not_enough(self):
+        job, _ = self.stopped_job("""
+[ $TUTTI_RANK = 1 ] && trap '' TERM
+touch ready.$TUTTI_RANK
+while [ ! -e go ]; do sleep 0.01; done
+[ $TUTTI_RANK = 0 ] && exit 5
+while :; do sleep 0.01; done""", "-n", 2, stop=[1], ready=[0, 1])
+        result = job.wait()
+        self.assertEqual(result.returncode, 128 + signal.SIGSTOP, result.stderr)
+        self.assertRegex(result.stderr, r"failed as well: worker 0 [0-9.]+ s later \(exit code 5\)")
+        self.assertNotIn("had been stopped", result.stderr)
+
+    def test_a_stopped_worker_that_goes_on_in_time_has_not_failed(self):
+        job, ranks = self.stopped_job("""
+touch ready.$TUTTI_RANK
+while [ ! -e go ]; do sleep 0.01; done
+[ $TUTTI_RANK = 0 ] && exit 0
+sleep 2.5
+exit 0""", "-n", 2, stop=[1], ready=[0, 1])
+        time.sleep(0.5)
+        os.kill(ranks[1], signal.SIGCONT)
+        result = job.wait()
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_a_stopped_server_is_given_up_when_all_workers_have_ended(self):
+        job, _ = self.stopped_job("""
+touch ready.$TUTTI_RANK
+if [ $TUTTI_ROLE = server ]; then
+    echo 'ends by itself' >&$TUTTI_PROGRESS_FD
+    sleep 1000
+fi
+while [ ! -e go ]; do sleep 0.01; done
+echo server 0 is lost
+exit 1""", "--server_num", 1, "--worker_num", 1, stop=[1], ready=[0, 1])
+        result = job.wait()
+        self.assertEqual(result.returncode, 128 + signal.SIGSTOP, result.stderr)
+        self.assertRegex(result.stderr, r"server 0 \(rank 1 of 2\) on \S+ failed: it was stopped")
+
     def test_a_server_that_fails_ends_the_job(self):
         script = self.script('[ $TUTTI_ROLE = server ] && exit 3; sleep 1000')
         result = self.run_job("--server_num", 1, "--worker_num", 2, script)

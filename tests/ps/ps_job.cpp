@@ -1,15 +1,19 @@
 // A process of a small job, whose place the environment says:
-// ps_job [--seed N] [--mode async|sync] [--timeout SECONDS] [--lost WORKER]
+// ps_job [--seed N] [--mode async|sync] [--timeout SECONDS] [--lost WORKER] [--lost-server SERVER]
 // The worker that is lost kills itself in the middle of the training; the others wait until that is
-// known, and check what they then have. Ends with 0, or prints what went wrong and ends with 1.
+// known, and check what they then have. The server that is lost kills itself as soon as workers
+// push, which they do until they hear of it. Ends with 0, or prints what went wrong and ends
+// with 1.
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "ps/small_job.hpp"
@@ -23,6 +27,7 @@ struct Arguments {
   FleetOptions job = test::small_job(Async{});
   bool divides = false;
   int lost = -1;
+  int lost_server = -1;
 };
 
 Arguments parse(int argc, char** argv) {
@@ -33,6 +38,7 @@ Arguments parse(int argc, char** argv) {
     if (option == "--seed") arguments.job.seed = std::stoull(value);
     if (option == "--timeout") arguments.job.timeout = std::chrono::seconds(std::stoi(value));
     if (option == "--lost") arguments.lost = std::stoi(value);
+    if (option == "--lost-server") arguments.lost_server = std::stoi(value);
     if (option == "--mode" && value == "sync") {
       arguments.job.mode = Sync{};
       arguments.divides = true;
@@ -64,12 +70,21 @@ std::string work_without_one(Worker& worker, int lost) {
 int run(const Arguments& arguments) {
   Fleet fleet(Placement::environment(), arguments.job);
   if (fleet.is_server()) {
+    std::jthread killer;
+    if (fleet.server().index() == arguments.lost_server) {
+      killer = std::jthread([&server = fleet.server()] {
+        while (server.stats().pushes == 0)
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        ::kill(::getpid(), SIGKILL);
+      });
+    }
     fleet.server().run();
     for (const int worker : fleet.server().stats().lost_workers) {
       std::printf("lost worker %d\n", worker);
     }
     return 0;
   }
+  while (arguments.lost_server >= 0) test::train(fleet.worker(), 1.0F);
   const std::string wrong = arguments.lost >= 0 ? work_without_one(fleet.worker(), arguments.lost)
                                                 : test::work(fleet.worker(), arguments.divides);
   std::printf("%s", wrong.empty() ? "trained\n" : wrong.c_str());

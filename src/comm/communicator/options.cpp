@@ -1,10 +1,9 @@
 // Reads and checks what communicators are told by their options and by the environment.
 #include "comm/communicator/options.hpp"
 
-#include <cmath>
-#include <cstdlib>
 #include <string>
 
+#include "base/default_timeout.hpp"
 #include "base/environment.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
@@ -18,23 +17,18 @@ namespace tutti {
 namespace {
 
 std::chrono::milliseconds timeout_or_default(std::optional<std::chrono::milliseconds> option) {
-  constexpr double kLongest = 1e9;  // seconds; beyond 30 years the arithmetic of clocks overflows
   if (option) {
-    if (option->count() <= 0 || *option > std::chrono::duration<double>(kLongest)) {
+    if (option->count() <= 0 || *option > kLongestTimeout) {
       throw InvalidArgument("CommOptions::timeout is " + std::to_string(option->count()) +
                             " ms, but must be positive and at most 1e12");
     }
     return *option;
   }
   const auto text = environment("TUTTI_TIMEOUT");
-  if (!text) return std::chrono::seconds(300);
-  char* end = nullptr;
-  const double seconds = std::strtod(text->c_str(), &end);
-  if (*end != '\0' || !(seconds >= 0.001) || seconds > kLongest) {
-    throw InvalidArgument("TUTTI_TIMEOUT is '" + *text +
-                          "', but must be a number of seconds from 0.001 to 1e9");
-  }
-  return std::chrono::milliseconds(std::llround(seconds * 1000.0));
+  if (!text) return kDefaultTimeout;
+  if (const auto timeout = parse_timeout(*text)) return *timeout;
+  throw InvalidArgument("TUTTI_TIMEOUT is '" + *text +
+                        "', but must be a number of seconds from 0.001 to 1e9");
 }
 
 }  // namespace

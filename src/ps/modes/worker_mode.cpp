@@ -36,7 +36,12 @@ void WorkerMode::take_end_round(EndOfRound& end) {
   };
   for (int server = 0; server < servers_.count(); ++server) {
     Asked& asked = end.asked[static_cast<std::size_t>(server)];
-    const Reply reply = servers_.wait(server, asked, end.header);
+    Reply reply = asked.take();
+    while (reply.header.outcome == Outcome::not_yet) {
+      servers_.require_presence(waited());  // who saves may wait for a server that is gone
+      asked = servers_.ask(server, end.header);
+      reply = asked.take();
+    }
     // A worker that is missed, or was for long, may have waited itself for a server that is gone.
     if (reply.header.outcome == Outcome::lost_worker || waited() > kGraceOfServer)
       servers_.require_presence(waited());

@@ -123,7 +123,7 @@ class Judge {
     }
     for (int process = 0; process < trial_.processes(); ++process) judge_end(process);
     judge_checkpoint();
-    if (!verdict_.wrong.empty()) tell_ends();
+    if (!verdict_.wrong.empty() || !verdict_.late.empty()) tell_ends();
     return verdict_;
   }
 
@@ -183,8 +183,12 @@ class Judge {
       return;
     }
     const bool must_lose = trial_.is_worker(process) && !trial_.others_go_on();
-    // Where a server is missing, there is no last checkpoint, which the other servers say.
-    const bool may_complain = !trial_.is_worker(process) && !trial_.is_worker(trial_.victim);
+    // Where a server is missing, there is no last checkpoint, which the other servers say. So it
+    // is in sync mode where a worker has died between the ends of its step on two servers.
+    const std::string_view text(of.text.data());
+    const bool rounds_differ = trial_.is_sync() && text.find(" is of round ") != text.npos;
+    const bool may_complain =
+        !trial_.is_worker(process) && (!trial_.is_worker(trial_.victim) || rounds_differ);
     if (code != (must_lose ? 3 : 0) && !(may_complain && code == 4)) {
       wrong(process, "ended with " + std::to_string(code) + ", not " + (must_lose ? "3" : "0"));
       return;
@@ -247,10 +251,14 @@ class Judge {
 
   void tell_ends() {
     for (int process = 0; process < trial_.processes(); ++process) {
-      wrong_or_late() += "\n  process " + std::to_string(process) + ": code " +
-                         std::to_string(processes_.code(process)) + ", steps " +
-                         std::to_string(notes(process).attempted) + ", " +
-                         notes(process).text.data();
+      wrong_or_late() +=
+          "\n  process " + std::to_string(process) + ": code " +
+          std::to_string(processes_.code(process)) + ", steps " +
+          std::to_string(notes(process).attempted) + ", " +
+          (notes(process).ended_at > 0
+               ? std::to_string(seconds_until(notes(process).ended_at)) + " s after it: "
+               : "") +
+          notes(process).text.data();
     }
   }
   std::string& wrong_or_late() { return verdict_.wrong.empty() ? verdict_.late : verdict_.wrong; }

@@ -12,6 +12,7 @@
 #include "base/deadline.hpp"
 #include "ps/job.hpp"
 #include "ps/table/place.hpp"
+#include "support/folder.hpp"
 #include "support/thrown.hpp"
 #include "tutti/error.hpp"
 
@@ -275,6 +276,32 @@ TEST(PsLoss, WhoWaitsForAStoppedServerIsNotToBlame) {
       if (++told == 3) job.release(1);
     });
   }
+}
+
+TEST(PsLoss, WhoWaitsForWhoSavesHearsOfAStoppedServerAsSoon) {
+  using std::chrono::steady_clock;
+  const tutti::test::Folder folder;
+  JobOptions options = options_of(Sync{.continue_after_loss = true}, 2, 2);
+  options.timeout = std::chrono::seconds(2);
+  Job job(options);
+  std::latch held(1);
+  std::atomic<int> told = 0;
+  job.run([&](Worker& worker) {
+    worker.step();
+    std::string text;
+    if (worker.index() == 0) {
+      job.hold(1);
+      held.count_down();
+      text = text_of<PeerLost>([&] { worker.save(folder.path()); });
+    } else {
+      held.wait();
+      const auto begin = steady_clock::now();
+      text = text_of<PeerLost>([&] { worker.step(); });
+      EXPECT_LT(steady_clock::now() - begin, options.timeout + std::chrono::milliseconds(1600));
+    }
+    EXPECT_NE(text.find("lost rank 101: server 1: it did not answer"), std::string::npos) << text;
+    if (++told == 2) job.release(1);
+  });
 }
 
 }  // namespace
