@@ -69,7 +69,7 @@ class SyncServer final : public ServerMode {
   void count_steps(std::int64_t) override {}
 
   std::optional<Answer> end_round(const Request& request, bool saving) override {
-    if (lost_) {
+    if (lost_ && applied_ < members_.rounds(request.worker)) {
       discard(request.worker);
       return lost_;
     }
@@ -78,13 +78,25 @@ class SyncServer final : public ServerMode {
     return failure_.value_or(Answer{});
   }
 
+  /** Who is lost once it has ended a round has its part in that. Other servers may have applied it:
+   * so they all stand at one round, and can write a last checkpoint. */
   void remove(int worker, const std::string* lost_because) override {
-    kept_[static_cast<std::size_t>(worker)].clear();
-    if (lost_because != nullptr && !mode_.continue_after_loss && !lost_)
-      lost_ = Answer::with_text(Outcome::lost_worker, *lost_because, worker);
+    const bool has_ended_round = members_.rounds(worker) > applied_;
+    const bool counts = lost_because != nullptr && !lost_;
+    if (counts && (has_ended_round || !mode_.continue_after_loss))
+      leavers_.push_back({worker, *lost_because});
+    if (counts && has_ended_round) {
+      answer_kept(worker);  // what it has pushed lies in its memory
+    } else {
+      forget(worker);
+      if (counts && !mode_.continue_after_loss) let_leave();
+    }
+    if (members_.living() == 0 && !leavers_.empty()) apply();
   }
 
-  bool has_failed() const override { return lost_.has_value(); }
+  bool has_failed() const override {
+    return lost_ || (!leavers_.empty() && !mode_.continue_after_loss);
+  }
   std::int64_t rounds_applied() const override { return applied_; }
 
  private:
@@ -94,7 +106,7 @@ class SyncServer final : public ServerMode {
   /** What one worker with all batches, one after the other, would do; and a part of that for each
    * worker. */
   void apply() {
-    const float scale = 1.0F / static_cast<float>(members_.living());
+    const float scale = 1.0F / static_cast<float>(members_.living() + std::ssize(leavers_));
     failure_.reset();
     for (int table = 0; table < std::ssize(stores_.tables()); ++table)
       or_fail([&] { apply_rows(table, scale); });
@@ -102,6 +114,18 @@ class SyncServer final : public ServerMode {
     for (int worker = 0; worker < members_.at_start(); ++worker) discard(worker);
     ++applied_;
     stores_.step(1);
+    let_leave();
+  }
+
+  void forget(int worker) { kept_[static_cast<std::size_t>(worker)].clear(); }
+
+  void let_leave() {
+    for (const LostWorker& leaver : leavers_) {
+      forget(leaver.worker);
+      if (!mode_.continue_after_loss && !lost_)
+        lost_ = Answer::with_text(Outcome::lost_worker, leaver.reason, leaver.worker);
+    }
+    leavers_.clear();
   }
 
   void apply_rows(int table, float scale) {
@@ -157,6 +181,7 @@ class SyncServer final : public ServerMode {
 
   Sync mode_;
   std::vector<std::vector<KeptPush>> kept_;  // of each worker
+  std::vector<LostWorker> leavers_;          // lost, but for the round that they have ended
   std::vector<Merger> mergers_;              // of each table
   std::int64_t applied_ = 0;
   std::optional<Answer> failure_;  // of the round applied last

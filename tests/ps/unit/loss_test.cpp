@@ -4,9 +4,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <latch>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/deadline.hpp"
@@ -15,6 +17,8 @@
 #include "support/folder.hpp"
 #include "support/thrown.hpp"
 #include "tutti/error.hpp"
+#include "tutti/interrupt.hpp"
+#include "tutti/ps/checkpoint.hpp"
 
 namespace tutti::ps::test::loss_test {
 namespace {
@@ -120,6 +124,72 @@ TEST(PsLoss, SyncModeGoesOnWithTheLivingWhereAsked) {
     EXPECT_EQ(rows_of(worker, 0, kIds, 1), std::vector<float>(kIds.size(), 15));
     worker.stop();
   });
+}
+
+class Interrupt : public std::exception {};
+
+/** Ends a round, and does not wait for the others. */
+void interrupted_step(Worker& worker) {
+  const InterruptCheck check([] { throw Interrupt(); });
+  EXPECT_THROW(worker.step(), Interrupt);
+}
+
+TEST(PsLoss, ARoundThatALostWorkerHasEndedCounts) {
+  for (const bool goes_on : {false, true}) {
+    const tutti::test::Folder folder;
+    JobOptions options = options_of(Sync{.continue_after_loss = goes_on}, 2, 2);
+    options.checkpoint = folder.path();
+    options.save_at_end = true;
+    {
+      Job job(options);
+      std::atomic<bool> left = false;
+      job.run([&](Worker& worker) {
+        push(worker, 2);
+        if (worker.index() == 1) {
+          interrupted_step(worker);
+          left = true;
+          return;
+        }
+        while (!left) std::this_thread::yield();
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));  // servers know it by then
+        worker.step();
+        EXPECT_EQ(rows_of(worker, 0, kIds, 1), std::vector<float>(kIds.size(), 2));
+        push(worker, 2);
+        if (goes_on) {
+          worker.step();
+          EXPECT_EQ(rows_of(worker, 0, kIds, 1), std::vector<float>(kIds.size(), 4));
+        } else {
+          const std::string text = text_of<PeerLost>([&] { worker.step(); });
+          EXPECT_NE(text.find("lost rank 1: worker 1"), std::string::npos) << text;
+        }
+        worker.stop();
+      });
+    }
+    EXPECT_EQ(inspect_checkpoint(folder.path()).round, goes_on ? 2 : 1);
+  }
+}
+
+TEST(PsLoss, ARoundThatALostWorkerHasEndedCountsIfNobodyElseIsLeft) {
+  const tutti::test::Folder folder;
+  JobOptions options = options_of(Sync{}, 2, 1);
+  options.checkpoint = folder.path();
+  options.save_at_end = true;
+  {
+    Job job(options);
+    std::atomic<bool> left = false;
+    job.run([&](Worker& worker) {
+      if (worker.index() == 1) {
+        push(worker, 2);
+        interrupted_step(worker);
+        left = true;
+        return;
+      }
+      while (!left) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the server knows it by then
+      worker.stop();
+    });
+  }
+  EXPECT_EQ(inspect_checkpoint(folder.path()).round, 1);
 }
 
 TEST(PsLoss, WhoHasLessDataStopsAndTheOthersGoOn) {
