@@ -243,12 +243,11 @@ exit 0""", "-n", 2, stop=[1], ready=[0, 1])
 
     def test_a_stopped_server_is_given_up_when_all_workers_have_ended(self):
         job, _ = self.stopped_job("""
+[ $TUTTI_ROLE = server ] && echo 'ends by itself' >&$TUTTI_PROGRESS_FD
 touch ready.$TUTTI_RANK
-if [ $TUTTI_ROLE = server ]; then
-    echo 'ends by itself' >&$TUTTI_PROGRESS_FD
-    sleep 1000
-fi
+[ $TUTTI_ROLE = server ] && sleep 1000
 while [ ! -e go ]; do sleep 0.01; done
+sleep 0.5  # the launcher has heard it
 echo server 0 is lost
 exit 1""", "--server_num", 1, "--worker_num", 1, stop=[1], ready=[0, 1])
         result = job.wait()

@@ -78,7 +78,13 @@ def in_step(place, servers, rule):
         assert (params["b"] == 1).all() and fleet.worker_num == 2
         train(fleet, items, net, params)
         rows = items.lookup(numpy.arange(-8, 8))
-        assert fleet.stats()["steps"] == STEPS
+        stats = fleet.stats()
+        assert stats["steps"] == STEPS
+        assert ("server" in stats) == (servers == "thread")
+        if servers == "thread":  # the shard of this worker
+            server = stats["server"]
+            assert 0 < server["tables"]["item"]["rows"] < 16 and server["lost_workers"] == []
+            assert server["pushes"] > 0 and server["rows_updated"] >= server["tables"]["item"]["rows"]
     return params["w"].tobytes() + params["b"].tobytes() + rows.tobytes()
 
 
@@ -203,6 +209,7 @@ def interrupted(place, who):
             with fleet:
                 if fleet.worker_index == 1:
                     fleet.barrier()  # of those who live, when another is lost
+                waits()  # which who was interrupted may have ended before
                 waits()
 
 
