@@ -6,10 +6,12 @@
 #include <cstring>
 #include <exception>
 #include <future>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
 
+#include "base/finally.hpp"
 #include "base/launcher_line.hpp"
 #include "base/log.hpp"
 #include "base/memory.hpp"
@@ -104,6 +106,7 @@ class Fleet::Impl {
 
   /** Joins the thread of the server. */
   void close();
+  std::optional<ServerStats> server_stats();
 
   std::unique_ptr<Worker> worker;
   std::unique_ptr<Server> server;  ///< null if it runs in the thread
@@ -116,13 +119,30 @@ class Fleet::Impl {
   void listen(const Placement::Impl& place);
   std::future<void> start_server_thread(const StartOptions& options);
   static void raise_own_failure(const Placement::Impl& place, std::future<void>& ready);
+  /** Another thread's server may be asked, from now on, or no longer. */
+  void set_in_thread(const Server* own);
 
   std::optional<Listener> listener_;
   mpi::Endpoint own_endpoint_;
   std::thread serving_;
   std::future<void> served_;          // ready when that thread has nothing left to do
   std::atomic<bool> is_over_{false};  // it is to end, whoever is left
+  std::mutex stats_mutex_;            // of what follows
+  const Server* in_thread_ = nullptr;
+  std::optional<ServerStats> last_stats_;
 };
+
+void Fleet::Impl::set_in_thread(const Server* own) {
+  const std::lock_guard lock(stats_mutex_);
+  if (in_thread_ != nullptr) last_stats_ = in_thread_->stats();
+  in_thread_ = own;
+}
+
+std::optional<ServerStats> Fleet::Impl::server_stats() {
+  if (server) return server->stats();
+  const std::lock_guard lock(stats_mutex_);
+  return in_thread_ != nullptr ? in_thread_->stats() : last_stats_;
+}
 
 void Fleet::Impl::listen(const Placement::Impl& place) {
   const Name& own = place.servers[static_cast<std::size_t>(place.server)];
@@ -186,11 +206,13 @@ std::future<void> Fleet::Impl::start_server_thread(const StartOptions& options) 
         std::unique_ptr<Server> own;
         try {
           own = start_server(options, std::move(listener));
+          set_in_thread(own.get());
           started.set_value();
         } catch (...) {
           started.set_exception(std::current_exception());
           return;
         }
+        const Finally gone([this] { set_in_thread(nullptr); });
         try {
           own->run();
         } catch (const Over&) {  // its workers are told when its sockets are closed
@@ -296,5 +318,7 @@ Server& Fleet::server() {
   if (!impl_->server) refuse("this process has no server that is to run: it is a worker");
   return *impl_->server;
 }
+
+std::optional<ServerStats> Fleet::server_stats() const { return impl_->server_stats(); }
 
 }  // namespace tutti::ps

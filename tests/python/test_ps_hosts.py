@@ -1,6 +1,7 @@
 """tutti.ps between hosts that ranks of mpiexec pretend to be on: rows and gradients travel over TCP."""
 
 import os
+import time
 
 import numpy
 import pytest
@@ -49,3 +50,48 @@ def rounded(place, wire):
                                                  ("bfloat16", 1.0, 0.5)])
 def test_rows_and_gradients_travel_as_wire_says(wire, before, after):
     assert launching.run(rounded, 2, "mpi", wire)[0] == ([before] * DIM, [after] * DIM)
+
+
+def prefetched(place):
+    """Rows as they are looked up, and how many bytes each look-up has sent: without a prefetch, with
+    one, and with one after a push."""
+    on_hosts([0, 1])
+    items = ps.Embedding("item", DIM, optimizer=ps.Sgd(1.0), init=ps.Constant(3.0), padding_idx=2)
+    fleet = ps.start([items], servers=1, communicator=place.communicator(), mode=ps.Async())
+    with fleet:
+        if fleet.is_server:
+            return fleet.serve()
+        ids = numpy.array([[3, 1], [2, 3]])
+        results = []
+
+        def prefetch():  # a thread sends what is asked for
+            before = fleet.stats()["bytes_sent"]
+            items.prefetch(ids)
+            while fleet.stats()["bytes_sent"] == before:
+                time.sleep(0.001)
+
+        def look_up():
+            before = fleet.stats()["bytes_sent"]
+            rows = items.lookup(ids)
+            results.append((rows[..., 0].tolist(), fleet.stats()["bytes_sent"] - before))
+
+        look_up()
+        prefetch()
+        look_up()
+        items.push([3], numpy.ones((1, DIM)))
+        fleet.step()
+        fleet.flush()
+        prefetch()
+        look_up()
+        for number in range(20):  # that nobody looks up
+            items.prefetch(ids + number)
+        look_up()
+        return results
+
+
+def test_prefetched_rows_are_those_that_there_are():
+    (alone, sent), (ahead, none), (pushed, none_either), (last, _) = launching.run(
+        prefetched, 2, "mpi")[0]
+    assert alone == ahead == [[3.0, 3.0], [0.0, 3.0]]
+    assert pushed == last == [[2.0, 3.0], [0.0, 2.0]]
+    assert sent > 0 and none == none_either == 0  # they had been asked for before

@@ -342,6 +342,75 @@ def test_options_that_are_refused():
         ps.DistributeTranspiler(config).transpile(0, program)
 
 
+def test_what_scripts_run_around_their_training():
+    (endpoint,) = free_endpoints(1)
+
+    def transpiled():
+        weight = numpy.ones(3, numpy.float32)
+        t = ps.DistributeTranspiler()
+        t.transpile(0, ps.Program({"w": weight}, optimizer=ps.Sgd(1.0)), pservers=endpoint, trainers=1)
+        return t, weight
+
+    server = transpiled()[0].get_pserver_program(endpoint)
+    with pytest.raises(tutti.InvalidArgument, match=r"place is CUDAPlace\(0\), but a server's tables lie"):
+        ps.Executor(ps.CUDAPlace(0)).run(server)
+    serving = threading.Thread(target=lambda: ps.Executor(ps.CPUPlace()).run(server))
+    serving.start()
+    t, weight = transpiled()
+    exe = ps.Executor(ps.CUDAPlace(0))
+    exe.run(ps.default_startup_program())
+    exe.run(t.get_trainer_program(), {"w": weight})
+    assert not weight.any()
+    exe.close()  # tells the server, as Fluid's does
+    serving.join(LIMIT)
+    assert not serving.is_alive()
+
+
+def test_fleet_s_programs():
+    (endpoint,) = free_endpoints(1)
+
+    def initialised(role):
+        fleet = type(ps.fleet)()
+        weight = numpy.ones(3, numpy.float32)
+        fleet.init(role_maker.UserDefinedRoleMaker(0, role, 1, endpoint))
+        with pytest.raises(tutti.InvalidArgument, match="distributed_optimizer.* comes first"):
+            fleet.main_program
+        fleet.distributed_optimizer(ps.Sgd(1.0)).minimize({"w": weight})
+        return fleet, weight
+
+    server, _ = initialised(role_maker.Role.SERVER)
+    serving = threading.Thread(target=server.run_server)
+    serving.start()
+    fleet, weight = initialised(role_maker.Role.WORKER)
+    exe = ps.Executor(ps.CPUPlace())
+    with pytest.raises(tutti.InvalidArgument, match="init_worker.. comes before the first step"):
+        exe.run(fleet.main_program, {"w": weight})
+    fleet.init_worker()
+    exe.run(fleet.startup_program)
+    exe.run(fleet.main_program, {"w": weight})
+    assert not weight.any()
+    for options, reason in [(dict(feed={"x": weight}), "feed is given, but there is no graph"),
+                            (dict(fetch_list=["cost"]), "fetch_list is given")]:
+        with pytest.raises(tutti.InvalidArgument, match=reason):
+            exe.run(fleet.main_program, **options)
+    fleet.stop_worker()
+    serving.join(LIMIT)
+    assert not serving.is_alive()
+
+
+def test_names_of_a_graph_say_what_there_is_instead():
+    for name, instead in [("ParallelExecutor", r"t.get_trainer_program\(\).*main_program, gradients"),
+                          ("CompiledProgram", "program.gradients. is a step"),
+                          ("default_main_program", "ps.Program.parameters, embeddings, optimizer"),
+                          ("memory_optimize", "Leave it out"), ("release_memory", "Leave it out")]:
+        with pytest.raises(tutti.InvalidArgument, match=f"{name}: there is no graph. .*{instead}"):
+            getattr(ps, name)(False, loss_name="cost", num_trainers=2, trainer_id=0)
+    with pytest.raises(tutti.InvalidArgument, match="id is -1"):
+        ps.CUDAPlace(-1)
+    with pytest.raises(tutti.InvalidArgument, match="program is None, but must be fleet.main_program"):
+        ps.Executor().run()
+
+
 def test_arguments_of_transpile_count_before_the_config():
     config = ps.DistributeTranspilerConfig()
     t = ps.DistributeTranspiler(config)

@@ -95,6 +95,44 @@ def test_lookups_are_pytorch_s():
         assert items.lookup(ids, out=out) is out and (out == module(ids)).all()
 
 
+def test_gradients_and_ids_of_other_types():
+    items = table()
+    ids = torch.tensor([[1, 2], [1, PADDING]])
+    with alone([items]) as fleet:
+        module = ps.torch.Embedding(items)
+        before = items.lookup(torch.arange(3))
+        with torch.inference_mode():
+            assert torch.equal(module(ids), module(ids.int())) and not module(ids).requires_grad
+        for kind in (torch.float16, torch.bfloat16, torch.float64):
+            module(ids).to(kind).sum().backward()
+            items.push(ids, torch.ones(2, 2, DIM, dtype=kind))
+            fleet.step()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            (module(ids.t()) @ torch.ones(DIM, 1)).sum().backward()
+        fleet.step()
+        # 1 comes twice in each of seven pushes, 2 once, and the rate is 0.5.
+        wanted = before - torch.tensor([[0.0], [7.0], [3.5]])
+        torch.testing.assert_close(items.lookup(torch.arange(3)), wanted)
+
+
+@pytest.mark.parametrize("kind", [ps.torch.Embedding, ps.torch.EmbeddingBag])
+def test_a_model_in_half_precision(kind):
+    items = table()
+    ids = torch.tensor([[1, 2], [1, PADDING]])
+    with alone([items]) as fleet:
+        net = torch.nn.Sequential(kind(items), torch.nn.Linear(DIM, 1, bias=False))
+        with torch.no_grad():
+            net[1].weight.fill_(1.0)
+        assert net.half()[0](ids).dtype is torch.float16 and net.double()[0](ids).dtype is torch.float64
+        assert net.float()[0](ids).dtype is torch.float32
+        before = items.lookup([1, 2])
+        net.bfloat16()(ids).sum().backward()
+        fleet.step()
+        # What the rows are is float32, whatever the model is: 1 comes twice, and the rate is 0.5.
+        torch.testing.assert_close(torch.as_tensor(items.lookup([1, 2])),
+                                   torch.as_tensor(before) - torch.tensor([[1.0], [0.5]]))
+
+
 def test_a_second_backward_pass_is_refused_and_pushes_nothing():
     items = table()
     with alone([items]) as fleet:

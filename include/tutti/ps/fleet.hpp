@@ -131,6 +131,9 @@ class Fleet {
   /** Throws InvalidArgument if it is none. */
   Worker& worker();
   Server& server();
+  /** What this process' server has done, also if that is a thread, or was; nothing if there is
+   * none. Any thread may ask. */
+  std::optional<ServerStats> server_stats() const;
 
  private:
   class Impl;

@@ -99,10 +99,11 @@ py::dict worker_stats(const PyFleet& self) {
   return result;
 }
 
-py::dict server_stats(const PyFleet& self) {
-  const ps::ServerStats stats = self.on_server([](ps::Server& server) { return server.stats(); });
+py::object server_stats(const PyFleet& self) {
+  const std::optional<ps::ServerStats> stats = self.server_stats();
+  if (!stats) return py::none();
   py::dict tables;
-  for (const ps::TableStats& table : stats.tables) {
+  for (const ps::TableStats& table : stats->tables) {
     py::dict of;
     of["rows"] = table.rows;
     of["bytes"] = table.bytes;
@@ -113,9 +114,9 @@ py::dict server_stats(const PyFleet& self) {
   }
   py::dict result;
   result["tables"] = tables;
-  result["pushes"] = stats.pushes;
-  result["rows_updated"] = stats.rows_updated;
-  result["lost_workers"] = stats.lost_workers;
+  result["pushes"] = stats->pushes;
+  result["rows_updated"] = stats->rows_updated;
+  result["lost_workers"] = stats->lost_workers;
   return result;
 }
 
@@ -348,7 +349,8 @@ void bind_ps_fleet(py::module_& module) {
           "serve",
           [](const PyFleet& self) { self.on_server([](ps::Server& server) { server.run(); }); },
           "Serves until all workers have stopped or are lost.")
-      .def("server_stats", &server_stats, "What the server has done so far.")
+      .def("server_stats", &server_stats,
+           "What the server of this process has done so far; None if it has none.")
       .def(
           "close", [](PyFleet& self) { self.leave(); },
           "Leaves. Where a server is a thread of this process, blocks until no worker is left.");

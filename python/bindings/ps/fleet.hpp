@@ -37,6 +37,11 @@ class PyFleet final : public Closable {
     const std::shared_ptr<ps::Fleet> fleet = shared();
     return blocking([&] { return call(fleet->server()); }, [] {});
   }
+  /** Of the server of this process, also if that is a thread. */
+  std::optional<ps::ServerStats> server_stats() const {
+    const std::shared_ptr<ps::Fleet> fleet = shared();
+    return blocking([&] { return fleet->server_stats(); }, [] {});
+  }
 
   /** Blocks while a server's thread of this process has workers. Interrupted, it ends that. */
   void leave();

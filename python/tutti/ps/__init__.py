@@ -27,8 +27,19 @@ from tutti.ps._dense import Dense
 from tutti.ps._dispatch import HashName, PSDispatcher, RoundRobin, Slicing
 from tutti.ps._embedding import Embedding
 from tutti.ps._fleet import Fleet, start
+from tutti.ps._fluid import (
+    CompiledProgram,
+    CPUPlace,
+    CUDAPlace,
+    Executor,
+    ParallelExecutor,
+    default_main_program,
+    default_startup_program,
+    memory_optimize,
+    release_memory,
+)
 from tutti.ps._paddle import DistributedOptimizer, DistributedStrategy, StrategyFactory, fleet
-from tutti.ps._transpiler import DistributeTranspiler, Executor, Program
+from tutti.ps._transpiler import DistributeTranspiler, Program
 
 Adagrad = _core.Adagrad
 Adam = _core.Adam
@@ -53,6 +64,9 @@ __all__ = [
     "Adam",
     "AdmitAll",
     "Async",
+    "CPUPlace",
+    "CUDAPlace",
+    "CompiledProgram",
     "Constant",
     "CountFilter",
     "Dense",
@@ -70,6 +84,7 @@ __all__ = [
     "Momentum",
     "Normal",
     "PSDispatcher",
+    "ParallelExecutor",
     "Probability",
     "Program",
     "RoundRobin",
@@ -80,7 +95,11 @@ __all__ = [
     "StrategyFactory",
     "Sync",
     "Uniform",
+    "default_main_program",
+    "default_startup_program",
     "fleet",
+    "memory_optimize",
+    "release_memory",
     "role_maker",
     "start",
 ]

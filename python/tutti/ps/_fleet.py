@@ -130,8 +130,12 @@ class Fleet:
     def stats(self) -> Dict[str, Any]:
         """What this worker has done: steps, pushes, merged batches, rows, bytes; or this server:
         pushes, rows_updated, lost_workers, and of each of its tables rows, bytes, created, refused
-        and evicted."""
-        return self._fleet.worker_stats() if self.is_worker else self._fleet.server_stats()
+        and evicted. Of a worker with a server in a thread, the latter as "server"."""
+        server = self._fleet.server_stats()
+        if not self.is_worker:
+            return server or {}
+        worker = self._fleet.worker_stats()
+        return worker if server is None else {**worker, "server": server}
 
     def lost_workers(self) -> List[int]:
         """On a worker: those that were lost so far, as far as servers have said so, which they do

@@ -14,6 +14,7 @@ from tutti.ps._dense import Dense
 from tutti.ps._dispatch import Slicing
 from tutti.ps._embedding import Embedding, Rule
 from tutti.ps._fleet import Fleet, Mode, start_as
+from tutti.ps._fluid import Nothing
 from tutti.ps.role_maker import RoleMakerBase
 
 
@@ -133,6 +134,19 @@ class DistributedOptimizer:
     step = __call__
 
 
+class MainProgram:
+    """What a worker has to run: run(gradients) is a step, as calling the optimizer is."""
+
+    def __init__(self, optimizer: DistributedOptimizer) -> None:
+        self._optimizer = optimizer
+
+    def run(self, gradients: Any = None) -> None:
+        """A step."""
+        self._optimizer(gradients)
+
+    __call__ = run
+
+
 class PaddleFleet:
     """Paddle's fleet, of which each process has one: tutti.ps.fleet."""
 
@@ -209,6 +223,20 @@ class PaddleFleet:
         self._optimizer = DistributedOptimizer(optimizer, strategy_of(strategy))
         return self._optimizer
 
+    @property
+    def startup_program(self) -> Nothing:
+        """Nothing to be run: training begins with worker 0's values."""
+        self._roles()
+        return Nothing()
+
+    @property
+    def main_program(self) -> MainProgram:
+        """What exe.run(fleet.main_program, gradients) runs on a worker: a step."""
+        self._roles()
+        if self._optimizer is None:
+            raise InvalidArgument("fleet.distributed_optimizer(optimizer, strategy) comes first")
+        return MainProgram(self._optimizer)
+
     def _start(self) -> Fleet:
         trained = self._optimizer
         if trained is None or (trained.dense is None and not trained.tables):
@@ -273,7 +301,7 @@ class PaddleFleet:
         self._at_work().save(os.fspath(dirname))
 
     def stats(self) -> Dict[str, Any]:
-        """What this worker has done, as ps.Fleet.stats()."""
+        """What this worker has done, and its server in a thread, as ps.Fleet.stats()."""
         return self._at_work().stats()
 
     def stop_worker(self) -> None:

@@ -17,6 +17,7 @@ from tutti.ps._dense import Dense, named_arrays
 from tutti.ps._dispatch import PSDispatcher, choose
 from tutti.ps._embedding import Embedding
 from tutti.ps._fleet import Fleet, start_as
+from tutti.ps._fluid import Nothing
 from tutti.ps._paddle import rule_of
 
 
@@ -29,15 +30,10 @@ class Program(NamedTuple):
     optimizer: Any = core.Sgd()
 
 
-class _Nothing:
-    """A program that has nothing to do: parameters begin with trainer 0's values."""
-
-    def run(self) -> None:
-        pass
-
-
 class PserverProgram:
     """What a server runs."""
+
+    serves = True
 
     def __init__(self, job: DistributeTranspiler, index: int) -> None:
         self._job, self._index = job, index
@@ -249,16 +245,16 @@ class DistributeTranspiler:
                                   f"{', '.join(self._endpoints)}")
         return PserverProgram(self, self._endpoints.index(endpoint))
 
-    def get_pserver_programs(self, endpoint: str) -> Tuple[PserverProgram, _Nothing]:
+    def get_pserver_programs(self, endpoint: str) -> Tuple[PserverProgram, Nothing]:
         """The same, with what runs before."""
-        return self.get_pserver_program(endpoint), _Nothing()
+        return self.get_pserver_program(endpoint), Nothing()
 
     def get_startup_program(self, endpoint: str, pserver_program: Optional[PserverProgram] = None,
-                            startup_program: Any = None) -> _Nothing:
+                            startup_program: Any = None) -> Nothing:
         """What runs before a server's program: nothing, since parameters begin with trainer 0's
         values."""
         self._servers()
-        return _Nothing()
+        return Nothing()
 
     def get_trainer_program(self, wait_port: bool = True) -> Union[TrainerProgram, CollectiveProgram]:
         """What a trainer has. With wait_port, here and in the config, returns when all servers and
@@ -274,15 +270,3 @@ class DistributeTranspiler:
             for table in program.embeddings:
                 table.join_at_first_use(lambda: trainer.fleet)
         return trainer
-
-
-class Executor:
-    """Fluid's, which runs programs: exe.run(program). place means nothing: there is no graph to be
-    computed somewhere."""
-
-    def __init__(self, place: Any = None) -> None:
-        self.place = place
-
-    def run(self, program: Any, *arguments: Any) -> None:
-        """program.run(); of a trainer's program with the gradients of a step."""
-        program.run(*arguments)

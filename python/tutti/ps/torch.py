@@ -38,7 +38,8 @@ class Embedding(torch.nn.Module):
 
     The backward pass pushes gradients to the batch that the fleet's next step() ends. The rows are
     no parameters of this module: the table's own optimizer trains them. In a backward pass with
-    create_graph InvalidArgument is raised, and nothing pushed.
+    create_graph InvalidArgument is raised, and nothing pushed. half(), to(dtype) and the like change
+    the type that the rows are given out in: those of the table stay float32.
     """
 
     def __init__(self, table: _embedding.Embedding) -> None:
@@ -46,12 +47,21 @@ class Embedding(torch.nn.Module):
         self.table = table
         # Something that requires a gradient, without which there would be no backward pass.
         self._anchor = (torch.empty(0, requires_grad=True),)
+        self._dtype = torch.float32
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Embedding:
+        super()._apply(fn, recurse)
+        self._dtype = fn(torch.empty(0, dtype=self._dtype)).dtype
+        return self
 
     def extra_repr(self) -> str:
         return f"{self.table.name}, {self.table.dim}"
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows, of shape ids.shape + (dim,)."""
+        return self._rows(ids).to(self._dtype)
+
+    def _rows(self, ids: torch.Tensor) -> torch.Tensor:
         return _Lookup.apply(self._anchor[0], self.table, ids)
 
 
@@ -80,7 +90,7 @@ class EmbeddingBag(Embedding):
                                   "one and offsets for bags of any")
         if ids.dim() not in (1, 2):
             raise InvalidArgument(f"ids has {ids.dim()} dimensions, but must have 1 or 2")
-        rows = super().forward(ids)
+        rows = self._rows(ids)
         if per_sample_weights is not None:
             if self.mode != "sum" or per_sample_weights.shape != ids.shape:
                 raise InvalidArgument("per_sample_weights must have the shape of ids, in mode 'sum'")
@@ -89,10 +99,11 @@ class EmbeddingBag(Embedding):
         bag_num = len(ids) if offsets is None else len(offsets)
         sums = self._sum(rows, bags, bag_num)
         if self.mode == "sum":
-            return sums
+            return sums.to(self._dtype)
         counted = torch.ones_like(ids) if self.table.padding_idx is None else (
             ids != self.table.padding_idx).to(ids.dtype)
-        return sums / self._sum(counted, bags, bag_num).clamp(min=1).unsqueeze(-1)
+        means = sums / self._sum(counted, bags, bag_num).clamp(min=1).unsqueeze(-1)
+        return means.to(self._dtype)
 
     @staticmethod
     def _sum(values: torch.Tensor, bags: Optional[torch.Tensor], bag_num: int) -> torch.Tensor:
