@@ -85,23 +85,43 @@ class Training:
         self.dense.push(found.parameters)
         return found.loss
 
-    def train_epoch(self, source, first, rounds, report):
-        """The mean loss of this worker's batches, and the examples that all workers did a second."""
+    def train_step(self, batches):
+        """Trains on what is one step's of batches; the sum of their losses."""
+        self.dense.pull()
+        losses = sum(self.train(next(batches)) for _ in range(self.options.accumulate))
+        self.fleet.step()
+        return losses
+
+    def train_epoch(self, source, first, rounds, alone, report):
+        """The mean loss of this worker's batches, and the examples that all workers did a second. All
+        batches of the first `alone` rounds are worker 0's, one after the other."""
         fleet, options = self.fleet, self.options
-        workers, a_round = fleet.worker_num, options.batch_size * options.accumulate
-        batches = batches_of(source, first, rounds, options.batch_size, fleet.worker_index, workers,
-                             options.accumulate)
-        start, losses = time.monotonic(), 0.0
-        for done in range(1, rounds + 1):
-            self.dense.pull()
-            for _ in range(options.accumulate):
-                losses += self.train(next(batches))
-            fleet.step()
-            report.progress(done, rounds, done * a_round * workers / (time.monotonic() - start))
+        workers, a_step = fleet.worker_num, options.batch_size * options.accumulate
+        start, steps, losses = time.monotonic(), 0, 0.0
+
+        def progress(rounds_done):
+            rate = rounds_done * workers * a_step / (time.monotonic() - start)
+            report.progress(rounds_done, rounds, rate)
+
+        if fleet.worker_index == 0:
+            batches = batches_of(source, first, alone * workers, options.batch_size, 0, 1,
+                                 options.accumulate)
+            for steps in range(1, alone * workers + 1):
+                losses += self.train_step(batches)
+                fleet.flush()  # no gradient is older than what it is applied to
+                progress(steps // workers)
+        if alone > 0:
+            fleet.barrier()
+        batches = batches_of(source, first + alone * workers * a_step, rounds - alone,
+                             options.batch_size, fleet.worker_index, workers, options.accumulate)
+        for done in range(alone + 1, rounds + 1):
+            losses += self.train_step(batches)
+            steps += 1
+            progress(done)
         fleet.barrier()
         fleet.flush()  # in GEO mode: gets what the others had pushed by then
-        rate = rounds * a_round * workers / (time.monotonic() - start)
-        return losses / (rounds * options.accumulate), rate
+        rate = rounds * workers * a_step / (time.monotonic() - start)
+        return losses / max(1, steps * options.accumulate), rate
 
     def evaluate(self, source):
         """AUC and loss of the examples that are held out."""
@@ -137,7 +157,8 @@ def work(training, fleet, epochs_done, report):
         start = time.monotonic()
         # Made-up clicks have no end; a file is read again.
         first = options.held_out + (0 if options.data else epoch * examples)
-        loss, rate = training.train_epoch(source, first, rounds, report)
+        alone = min(rounds, -(-options.alone // fleet.worker_num)) if epoch == 0 else 0
+        loss, rate = training.train_epoch(source, first, rounds, alone, report)
         result = dict(epoch=epoch, mode=options.mode, workers=fleet.worker_num, train_loss=loss,
                       examples_per_second=rate)
         if fleet.worker_index == 0:  # the others wait, and would change what is evaluated

@@ -41,8 +41,11 @@ def parse_options(arguments=None):
     add("--mode", choices=tuple(MODES), default="async",
         help="when workers push and what they wait for; local: one process without servers, whose "
              "tables are NumPy's (async)")
-    add("--queue", type=_number(int, 1, 1000), default=20, metavar="N",
-        help="async: batches that wait at most for servers that are behind; as many are merged (20)")
+    add("--queue", type=_number(int, 1, 1000), default=1, metavar="N",
+        help="async: batches that wait at most for servers that are behind; as many are merged (1)")
+    add("--alone", type=_number(int, 0), metavar="N",
+        help="steps at the beginning that are worker 0's, while the others wait (async and half-async: "
+             "200, of which none is made with old values; else 0)")
     add("--staleness", type=_number(int, 1), metavar="N",
         help="async: steps that a worker may be ahead of the slowest (no limit)")
     add("--push-steps", type=_number(int, 1), default=10, metavar="N",
@@ -76,6 +79,8 @@ def parse_options(arguments=None):
     add("--resume", metavar="DIR", help="go on from there, with the options of then")
     add("--json", metavar="FILE", help="write one JSON object per epoch")
     options = parser.parse_args(arguments)
+    if options.alone is None:
+        options.alone = 200 if options.mode in ("async", "half-async") else 0
     if options.mode == "local":
         for name in ("servers", "save", "resume"):
             if getattr(options, name):
