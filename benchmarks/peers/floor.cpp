@@ -1,4 +1,4 @@
-// Sums over bare TCP sockets: what any all_reduce between these hosts has to spend.
+// Sums and broadcasts over bare TCP sockets: what any library between these hosts has to spend.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <mpi.h>
@@ -114,6 +114,7 @@ class FloorPeer final : public Peer {
   }
 
   std::vector<bench::Way> ways(const Call& call) override {
+    if (call.op == Op::broadcast || call.op == Op::broadcast_round) return broadcasts(call);
     if (call.op != Op::all_reduce || call.in.dtype != DType::f32) return {};
     const auto bytes = static_cast<std::size_t>(call.in.bytes());
     const auto locals = static_cast<std::size_t>(locals_);
@@ -136,6 +137,22 @@ class FloorPeer final : public Peer {
   static constexpr std::size_t kLine = 64;
   static constexpr std::size_t kShort = 4096;
   static constexpr std::size_t kStep = 64 << 10;  // is added at once
+
+  std::vector<bench::Way> broadcasts(const Call& call) {
+    const auto bytes = static_cast<std::size_t>(call.in.bytes());
+    const auto locals = static_cast<std::size_t>(locals_);
+    const auto shared = std::make_shared<Shared>(kLine * locals + 2 * bytes, host_);
+    const auto number = std::make_shared<std::size_t>(0);  // of the broadcast
+    const int roots = call.op == Op::broadcast ? 1 : hosts_ * locals_;
+    const auto way = [&](const char* name, bool chain) {
+      return bench::Way{name, [=, this, data = static_cast<char*>(call.out.data)] {
+                          for (int root = 0; root < roots; ++root) {
+                            pass(data, bytes, root, chain, (*number)++, *shared);
+                          }
+                        }};
+    };
+    return {way("direct", false), way("chain", true)};
+  }
 
   /** A connection between every two ranks of one number on their hosts. */
   void connect() {
@@ -192,6 +209,53 @@ class FloorPeer final : public Peer {
     for (int rank = 0; rank < locals_; ++rank) {
       while (count(rank).load(std::memory_order_acquire) < now) ::sched_yield();
     }
+  }
+
+  const Descriptor& socket_to(int host) const {
+    return sockets_[static_cast<std::size_t>(host - (host > self_ ? 1 : 0))];
+  }
+
+  template <class Call>
+  static void move_all(char* data, std::size_t bytes, const Call& call) {
+    while (bytes > 0) {
+      const ssize_t moved = call(data, bytes);
+      require(moved > 0 || (moved < 0 && errno == EAGAIN), "the other end");
+      if (moved < 0) {
+        ::sched_yield();
+        continue;
+      }
+      data += moved;
+      bytes -= static_cast<std::size_t>(moved);
+    }
+  }
+
+  /** A broadcast of rank `root`, on whose number on their hosts the ranks depend that pass it on:
+   * the root sends it to all other hosts, or each host to the next. Two places take turns, so the
+   * ranks of a host meet once. */
+  void pass(char* data, std::size_t bytes, int root, bool chain, std::size_t number,
+            const Shared& shared) {
+    const int from = root / locals_;
+    const int own = (self_ - from + hosts_) % hosts_;
+    if (local_ == root % locals_) {
+      if (own > 0) {
+        const int giver = chain ? (self_ - 1 + hosts_) % hosts_ : from;
+        const int socket = socket_to(giver).number();
+        move_all(data, bytes,
+                 [&](char* at, std::size_t n) { return ::recv(socket, at, n, MSG_DONTWAIT); });
+      }
+      const int takers = chain ? (own + 1 < hosts_ ? 1 : 0) : (own == 0 ? hosts_ - 1 : 0);
+      for (int taker = 1; taker <= takers; ++taker) {
+        const int socket = socket_to((self_ + taker) % hosts_).number();
+        move_all(data, bytes, [&](char* at, std::size_t n) {
+          return ::send(socket, at, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+        });
+      }
+    }
+    if (locals_ == 1) return;
+    char* const place = shared.at(kLine * static_cast<std::size_t>(locals_) + number % 2 * bytes);
+    if (local_ == root % locals_) std::memcpy(place, data, bytes);
+    meet(shared);
+    if (local_ != root % locals_) std::memcpy(data, place, bytes);
   }
 
   /** The first `workers` ranks of a host exchange a slice each. */

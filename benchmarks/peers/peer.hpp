@@ -40,8 +40,9 @@ std::unique_ptr<Peer> make_open_mpi_peer();
  * MPI_COMM_WORLD. */
 std::unique_ptr<Peer> make_gloo_peer();
 
-/** Bare TCP sockets and vectorised additions, without any library: sums of 32-bit floats in several
- * ways, of which the fastest is what these hosts can do. Collective over MPI_COMM_WORLD. */
+/** Bare TCP sockets and vectorised additions, without any library: sums of 32-bit floats and
+ * broadcasts in several ways, of which the fastest is what these hosts can do. Collective over
+ * MPI_COMM_WORLD. */
 std::unique_ptr<Peer> make_floor_peer();
 
 /** "mpi", "openmpi", "gloo" or "floor". Throws InvalidArgument for other names. */
