@@ -28,6 +28,7 @@
 #include "comm/batch.hpp"
 #include "comm/failures/heartbeats.hpp"
 #include "comm/hosts/group.hpp"
+#include "comm/hosts/notes.hpp"
 #include "comm/simulation/wire.hpp"
 #include "device/cpu/reduction.hpp"
 #include "support/scale_options.hpp"
@@ -228,6 +229,30 @@ Row broadcast(const ScaleOptions& options, std::int64_t bytes) {
   });
 }
 
+/** One that waits for no answer, with its note: checked. */
+Row one_way_broadcast(const ScaleOptions& options, std::int64_t bytes) {
+  const double bound = options.latency_us + wire_us(options, static_cast<double>(bytes));
+  constexpr int kRoot = 0;
+  const auto act = [&](HostGroup& group, SimulatedWire& wire) {
+    tutti::Notes notes(wire);
+    tutti::Signature signature;
+    signature.sequence = 1;
+    signature.operation = tutti::Operation::broadcast;
+    signature.root = kRoot;
+    signature.count = bytes;
+    const bool is_root = group.position() == kRoot;
+    notes.begin(signature, {}, is_root ? tutti::Notes::kNobody : group.giver(kRoot));
+    const std::vector<std::byte> wanted(static_cast<std::size_t>(bytes), std::byte{7});
+    if (is_root) return group.send_one_way(notes, wanted, {});
+    std::vector<std::byte> data(wanted.size());
+    group.take_one_way(notes, data, kRoot);
+    if (data != wanted) throw std::logic_error("a broadcast brings something else");
+  };
+  Row row = Scene(options, tutti::Wire::kPiece).play("one-way broadcast", bytes, bound, act);
+  row.checked = true;
+  return row;
+}
+
 Row reduce(const ScaleOptions& options, std::int64_t bytes) {
   return one_way(options, "reduce", bytes, [](HostGroup& group, std::span<float> data) {
     group.reduce(data.data(), std::ssize(data), tutti::DType::f32,
@@ -348,6 +373,8 @@ void run(const ScaleOptions& options) {
   for (std::int64_t bytes = 8; bytes <= options.largest; bytes = bytes == 8 ? 1024 : bytes * 4) {
     write(options, all_reduce(options, bytes), json);
   }
+  for (const std::int64_t bytes : {8, 1024})
+    write(options, one_way_broadcast(options, bytes), json);
   for (std::int64_t bytes = 1 << 18; bytes <= options.largest; bytes *= 16) {
     write(options, broadcast(options, bytes), json);
     write(options, reduce(options, bytes), json);

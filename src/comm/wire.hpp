@@ -93,10 +93,13 @@ class Wire {
                            Traffic traffic) = 0;
   /** The message may be shorter than `bytes`, not longer. */
   virtual Posted post_receive(std::byte* data, std::int64_t bytes, int source, Traffic traffic) = 0;
+  /** Of take(): from whoever. */
+  static constexpr int kAnybody = -1;
   /** Takes a message of at most `bytes` bytes, themselves at most kShort, that has come from
-   * whoever, if there is one: its sender. Nobody may have posted a receive for this kind of
-   * traffic. Does not block. */
-  virtual std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic) = 0;
+   * `source`, if there is one: its sender. Nobody may have posted a receive for this kind of
+   * traffic. Does not block. Throws PeerLost if nothing can come from `source` any more. */
+  virtual std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic,
+                                  int source) = 0;
   /** Moves bytes. Those of `posted` that have ended become kEnded; whether there were any. Throws
    * PeerLost if one has failed, which is one of the ranks `peers`, by message. Does not block. */
   virtual bool progress(std::span<Posted> posted, std::span<const int> peers) = 0;

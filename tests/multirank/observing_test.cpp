@@ -203,6 +203,36 @@ TEST_F(Observing, LatenessIsThatOfTheRankWhichComesLast) {
   });
 }
 
+TEST_F(Observing, ARootIsLateOnlyByTheTimeThatItWasAway) {
+  if (hosts() < 2) GTEST_SKIP() << "needs broadcasts that go one way";
+  on_ranks([](Communicator& comm) {
+    constexpr int kCalls = 10;
+    constexpr std::chrono::milliseconds kLate{10};
+    constexpr double kHalf = 0.5 * kCalls * std::chrono::duration<double>(kLate).count();
+    const auto rank = static_cast<std::size_t>(comm.global_rank());
+    const bool elsewhere = world().hosts[rank] != world().hosts[0];
+    const auto late_after = [&](int late) {
+      int value = 0;
+      comm.barrier();
+      const double before = comm.lateness()[0];
+      for (int call = 0; call < kCalls; ++call) {
+        if (comm.global_rank() == late) std::this_thread::sleep_for(kLate);
+        comm.broadcast(std::span(&value, 1), 0);
+      }
+      return comm.lateness()[0] - before;
+    };
+    // Rank 1 is on the root's host, which waits for it in the call.
+    const double of_root = late_after(1);
+    if (elsewhere) {
+      EXPECT_LT(of_root, kHalf);
+    }
+    const double of_late_root = late_after(0);
+    if (elsewhere) {
+      EXPECT_GT(of_late_root, kHalf);
+    }
+  });
+}
+
 TEST_F(Observing, WhoKeepsTheOthersWaitingIsSaidOnceAHost) {
   if (ranks() < 2) GTEST_SKIP() << "needs others";
   LogCopy log;

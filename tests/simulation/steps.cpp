@@ -170,7 +170,7 @@ struct Call {
     const Call call{caller, group, step, caller.signature.sequence};
     if (own() == root) {
       call.fill_block(data, 0, count, root, 0);
-      group.send_one_way(caller.notes, data);
+      group.send_one_way(caller.notes, data, {});
     } else {
       try {
         group.take_one_way(caller.notes, data, root);

@@ -2,12 +2,17 @@
 #include "comm/mpi/streams.hpp"
 
 #include <gtest/gtest.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -144,6 +149,161 @@ TEST_F(StreamsTest, AMessageThatIsTooLongIsItsSendersMistake) {
   move();
   EXPECT_FALSE(right_->take_ended(posted));
   EXPECT_EQ(right_->mistaken(), 0);
+}
+
+TEST_F(StreamsTest, NotesAreTakenAndWhatFollowsThemReceived) {
+  const Bytes note = bytes(300, 1);
+  const Bytes data = bytes(61'440, 2);
+  const Bytes next = bytes(20, 3);
+  left_->send(note.data(), std::ssize(note), 1, Wire::Traffic::note);
+  left_->send(data.data(), std::ssize(data), 1, Wire::Traffic::noted);
+  left_->send(next.data(), std::ssize(next), 1, Wire::Traffic::note);
+  Bytes room(Wire::kShort);
+  const auto take = [&](int source) {
+    return right_->take(room.data(), Wire::kShort, Wire::Traffic::note, source);
+  };
+  EXPECT_EQ(take(0), 0);
+  EXPECT_TRUE(std::equal(note.begin(), note.end(), room.begin()));
+  EXPECT_EQ(take(0), std::nullopt);  // what is noted comes first
+  Bytes come(data.size());
+  const auto posted = right_->receive(come.data(), std::ssize(come), 0, Wire::Traffic::noted);
+  right_->progress();
+  EXPECT_TRUE(right_->take_ended(posted));
+  EXPECT_EQ(come, data);
+  EXPECT_EQ(take(Wire::kAnybody), 0);
+  EXPECT_TRUE(std::equal(next.begin(), next.end(), room.begin()));
+  EXPECT_EQ(take(Wire::kAnybody), std::nullopt);
+}
+
+TEST_F(StreamsTest, AMessageIsNotTakenForOneOfAnotherKind) {
+  const Bytes note = bytes(30, 1);
+  left_->send(note.data(), std::ssize(note), 1, Wire::Traffic::note);
+  Bytes come(30);
+  const auto posted = receive(come);
+  move();
+  EXPECT_FALSE(right_->take_ended(posted));
+  EXPECT_FALSE(right_->are_in_trouble());
+  Bytes room(Wire::kShort);
+  EXPECT_EQ(right_->take(room.data(), Wire::kShort, Wire::Traffic::note, 0), 0);
+  const Bytes sent = bytes(30, 2);
+  send(sent);
+  move();
+  EXPECT_TRUE(right_->take_ended(posted));
+  EXPECT_EQ(come, sent);
+}
+
+/** What one end has of three connections, the others' ends of which a test holds. */
+struct ThreeEnds {
+  ThreeEnds() {
+    std::vector<Streams::Connection> connections;
+    for (int rank = 1; rank <= 3; ++rank) {
+      std::array<int, 2> ends{};
+      EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()), 0);
+      connections.push_back({rank, kKind, Socket(ends[0])});
+      others.emplace_back(ends[1]);
+    }
+    own = std::make_unique<Streams>(std::move(connections));
+  }
+  void break_off(int rank) { others[static_cast<std::size_t>(rank - 1)] = {}; }
+
+  std::vector<Socket> others;
+  std::unique_ptr<Streams> own;
+};
+
+TEST_F(StreamsTest, WhoseConnectionHasEndedIsToldAfterTwoSecondsOfWaiting) {
+  using namespace std::chrono_literals;
+  const std::chrono::steady_clock::time_point start{};
+  Bytes room(Wire::kShort);
+  const auto waits = [&](const char* what, const auto& wait) {
+    SCOPED_TRACE(what);
+    ThreeEnds ends;
+    wait(*ends.own);
+    EXPECT_FALSE(ends.own->are_in_trouble());
+    ends.break_off(2);
+    wait(*ends.own);
+    EXPECT_TRUE(ends.own->are_in_trouble());
+    EXPECT_EQ(ends.own->broken(start), std::nullopt);
+    EXPECT_EQ(ends.own->broken(start + 1900ms), std::nullopt);
+    EXPECT_EQ(ends.own->broken(start + 2100ms), 2);
+  };
+  waits("receive", [&](Streams& own) {
+    for (int rank = 1; rank <= 3; ++rank) own.receive(room.data(), 10, rank, kKind);
+    own.progress();
+  });
+  waits("send", [&](Streams& own) {
+    own.send(room.data(), 10, 2, kKind);
+    own.send(room.data(), 10, 3, kKind);
+    own.progress();
+  });
+  waits("note", [&](Streams& own) {
+    EXPECT_EQ(own.take(room.data(), Wire::kShort, Wire::Traffic::note, 2), std::nullopt);
+    EXPECT_EQ(own.take(room.data(), Wire::kShort, Wire::Traffic::note, Wire::kAnybody),
+              std::nullopt);
+  });
+}
+
+TEST_F(StreamsTest, AConnectionForWhichNobodyWaitsMayEnd) {
+  using namespace std::chrono_literals;
+  ThreeEnds ends;
+  Bytes room(Wire::kShort);
+  const auto take = [&](int source) {
+    return ends.own->take(room.data(), Wire::kShort, Wire::Traffic::note, source);
+  };
+  ends.own->receive(room.data(), 10, 1, kKind);
+  EXPECT_EQ(take(3), std::nullopt);
+  {
+    const auto theirs = with(0, std::move(ends.others[2]));
+    theirs->send(room.data(), 10, 0, Wire::Traffic::note);
+  }
+  EXPECT_EQ(take(Wire::kAnybody), 3);  // so that nobody waits for it any more
+  EXPECT_EQ(take(Wire::kAnybody), std::nullopt);
+  EXPECT_TRUE(ends.own->are_in_trouble());
+  const std::chrono::steady_clock::time_point start{};
+  EXPECT_EQ(ends.own->broken(start), std::nullopt);
+  EXPECT_EQ(ends.own->broken(start + 1min), std::nullopt);
+}
+
+/** Two TCP sockets that are connected. */
+std::array<Socket, 2> tcp_pair() {
+  std::uint16_t port = 0;
+  const Socket listener = listen_anywhere(port);
+  Socket one = start_connecting(loopback_address(), port);
+  while (connecting_state(one) == Connecting::under_way) {
+  }
+  Socket other = accept_from(listener);
+  EXPECT_TRUE(one && other);
+  return {std::move(one), std::move(other)};
+}
+
+TEST_F(StreamsTest, ARootThatNobodyFollowsIsHeldUp) {
+  auto ends = tcp_pair();
+  const int number = ends[0].get();
+  left_ = with(1, std::move(ends[0]));
+  const Bytes sent = bytes(60 << 10, 1);
+  std::vector<Wire::Posted> posted;
+  const auto root_goes_on = [&] {
+    posted.push_back(left_->send(sent.data(), std::ssize(sent), 1, Wire::Traffic::noted));
+    for (int i = 0; i < 10; ++i) left_->progress();
+    return left_->take_ended(posted.back());
+  };
+  int calls = 0;
+  while (calls < 10'000 && root_goes_on()) ++calls;
+  ASSERT_LT(calls, 10'000);
+  int left = 0;
+  ASSERT_EQ(::ioctl(number, SIOCOUTQ, &left), 0);
+  EXPECT_LE(left, 512 << 10);
+  // Once the other end takes what has come, all goes on.
+  right_ = with(0, std::move(ends[1]));
+  for (int call = 0; call <= calls; ++call) {
+    Bytes come(sent.size());
+    const auto wanted = right_->receive(come.data(), std::ssize(come), 0, Wire::Traffic::noted);
+    while (!right_->take_ended(wanted)) {
+      left_->progress();
+      right_->progress();
+    }
+    ASSERT_EQ(come, sent) << call;
+  }
+  EXPECT_TRUE(left_->take_ended(posted.back()));
 }
 
 TEST_F(StreamsTest, NothingMovesOnceTheyAreStopped) {

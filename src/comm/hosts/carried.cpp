@@ -82,7 +82,8 @@ void HierarchicalTransport::one_way_broadcast(const Call& call) {
     sign(call, Notes::kNobody);
     if (is_root) {
       if (sequence_ % kCallsBetweenLooks == 0) look_at_notes();  // it may never wait for anybody
-      group.send_one_way(notes_, {static_cast<const std::byte*>(call.in.data), bytes});
+      const auto away = std::chrono::duration_cast<std::chrono::microseconds>(journal()->away());
+      group.send_one_way(notes_, {static_cast<const std::byte*>(call.in.data), bytes}, away);
     }
     if (local_size() == 1) {
       local_->group().check_failure();
@@ -102,8 +103,8 @@ void HierarchicalTransport::one_way_broadcast(const Call& call) {
   delay_unknown_ = !is_leader();
   if (is_leader()) {
     const std::uint64_t since = journal()->now();
-    group.take_one_way(notes_, {static_cast<std::byte*>(out.data), bytes}, from);
-    local_->group().note_wait_for(call.root, since);
+    const auto away = group.take_one_way(notes_, {static_cast<std::byte*>(out.data), bytes}, from);
+    local_->group().note_wait_for(call.root, since, away);
   }
   spread(out);
 }
@@ -114,9 +115,9 @@ void HierarchicalTransport::take_carried(View out, HostGroup& group, int root) {
   const View data(scratch.data(), out.count, out.dtype);
   if (is_leader()) {
     const std::uint64_t since = journal()->now();
-    group.take_one_way(notes_, {scratch.data(), static_cast<std::size_t>(out.bytes())},
-                       layout_.host_of(root));
-    local_->group().note_wait_for(root, since);
+    const auto away = group.take_one_way(
+        notes_, {scratch.data(), static_cast<std::size_t>(out.bytes())}, layout_.host_of(root));
+    local_->group().note_wait_for(root, since, away);
   }
   const Task inside = Task::spread(data, out, 0);
   come(inside, shm::LocalGroup::Waited::for_data);

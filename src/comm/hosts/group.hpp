@@ -1,6 +1,7 @@
 // Collectives between hosts: direct exchange among the hosts' leaders over a Wire.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -124,11 +125,12 @@ class HostGroup {
   /** Of whom this member gets a broadcast of member `root` that goes one way, as a rank. Up to
    * three members get it of the root, more through a binomial tree. */
   int giver(int root) const;
-  /** By the root, after notes.begin(). Waits until `data` has left. */
-  void send_one_way(Notes& notes, std::span<const std::byte> data);
+  /** By the root, after notes.begin(), which has been `away` from collectives before. Waits until
+   * `data` has left. */
+  void send_one_way(Notes& notes, std::span<const std::byte> data, std::chrono::microseconds away);
   /** By the others: waits for the note of giver(root), and passes it on. Throws OneSidedMismatch
-   * before anything is written. */
-  void take_one_way(Notes& notes, std::span<std::byte> data, int root);
+   * before anything is written. How long the root had been away. */
+  std::chrono::microseconds take_one_way(Notes& notes, std::span<std::byte> data, int root);
   /** What a host does with `count` elements from `begin` on, before they travel and when they have
    * come; see all_reduce(). */
   struct Around {

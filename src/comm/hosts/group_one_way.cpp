@@ -44,11 +44,12 @@ void HostGroup::pass_note(Batch& batch, const std::byte* note, std::int64_t byte
   for (int other = 1; own == 0 && other < size(); ++other) pass(other);
 }
 
-void HostGroup::send_one_way(Notes& notes, std::span<const std::byte> data) {
+void HostGroup::send_one_way(Notes& notes, std::span<const std::byte> data,
+                             std::chrono::microseconds away) {
   const bool follows = std::ssize(data) > Notes::kCarried;
   const Scratch note(wire_.scratch(), Wire::kShort);
   const std::int64_t bytes =
-      notes.write(note.data(), follows ? std::span<const std::byte>() : data);
+      notes.write(note.data(), follows ? std::span<const std::byte>() : data, away);
   Batch batch(wire_, Wire::Traffic::note);
   pass_note(batch, note.data(), bytes, position_);
   if (follows) {  // it is only read
@@ -58,7 +59,8 @@ void HostGroup::send_one_way(Notes& notes, std::span<const std::byte> data) {
   batch.wait();
 }
 
-void HostGroup::take_one_way(Notes& notes, std::span<std::byte> data, int root) {
+std::chrono::microseconds HostGroup::take_one_way(Notes& notes, std::span<std::byte> data,
+                                                  int root) {
   const Scratch note(wire_.scratch(), Wire::kShort);
   const std::int64_t bytes = notes.wait(note.data());
   Batch batch(wire_, Wire::Traffic::note);
@@ -69,6 +71,7 @@ void HostGroup::take_one_way(Notes& notes, std::span<std::byte> data, int root) 
     broadcast(data.data(), std::ssize(data), root, data.data(), {}, Wire::Traffic::noted);
   }
   batch.wait();
+  return Notes::away_in(note.data());
 }
 
 }  // namespace tutti

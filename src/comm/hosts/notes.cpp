@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "base/finally.hpp"
@@ -34,11 +35,21 @@ void Notes::begin(const Signature& signature, const Signature& before, int await
   awaited_ = awaited;
 }
 
-std::int64_t Notes::write(std::byte* note, std::span<const std::byte> data) const {
-  const Note header{signature_, before_, std::ssize(data), wire_.rank()};
+std::int64_t Notes::write(std::byte* note, std::span<const std::byte> data,
+                          std::chrono::microseconds away) const {
+  constexpr std::int64_t kLongest = std::numeric_limits<std::uint32_t>::max();
+  const auto told = std::clamp<std::int64_t>(away.count(), 0, kLongest);
+  const Note header{signature_, before_, std::ssize(data), wire_.rank(),
+                    static_cast<std::uint32_t>(told)};
   std::memcpy(note, &header, sizeof header);
   if (!data.empty()) std::memcpy(note + sizeof header, data.data(), data.size());
   return static_cast<std::int64_t>(sizeof header + data.size());
+}
+
+std::chrono::microseconds Notes::away_in(const std::byte* note) {
+  Note header;
+  std::memcpy(&header, note, sizeof header);
+  return std::chrono::microseconds(header.away);
 }
 
 // --- Comparing ----------------------------------------------------------------------------------
@@ -83,13 +94,19 @@ bool Notes::take_early(std::byte* room) {
   return false;
 }
 
+void Notes::keep(const std::byte* note, int source) {
+  Note header;
+  std::memcpy(&header, note, sizeof header);
+  early_.push_back({source, {note, note + sizeof header + header.carried}});
+}
+
 bool Notes::take_awaited(std::byte* room) {
-  while (const auto source = wire_.take(room, Wire::kShort, Wire::Traffic::note)) {
-    wire_.note_received(*source, Wire::Traffic::note);
+  while (wire_.take(room, Wire::kShort, Wire::Traffic::note, awaited_)) {
+    wire_.note_received(awaited_, Wire::Traffic::note);
     Note note;
     std::memcpy(&note, room, sizeof note);
-    if (examine(note, *source) == Fit::awaited) return true;
-    early_.push_back({*source, {room, room + sizeof note + note.carried}});
+    if (examine(note, awaited_) == Fit::awaited) return true;
+    keep(room, awaited_);
   }
   return false;
 }
@@ -103,7 +120,8 @@ bool Notes::take_awaited(std::byte* room, int looks) {
 void Notes::hear_questions() {
   Note note;
   auto* const bytes = reinterpret_cast<std::byte*>(&note);
-  while (const auto source = wire_.take(bytes, sizeof note, Wire::Traffic::question)) {
+  while (const auto source =
+             wire_.take(bytes, sizeof note, Wire::Traffic::question, Wire::kAnybody)) {
     wire_.note_received(*source, Wire::Traffic::question);
     early_questions_.push_back(note);
   }
@@ -115,7 +133,7 @@ void Notes::hear_questions() {
 
 void Notes::ask() {
   if (question_ && !question_->done()) return;
-  const auto note = std::make_shared<const Note>(Note{signature_, before_, 0, wire_.rank()});
+  const auto note = std::make_shared<const Note>(Note{signature_, before_, 0, wire_.rank(), 0});
   question_.emplace(wire_, Wire::Traffic::question);
   question_->keep(note);
   question_->send(note.get(), sizeof *note, awaited_);
@@ -150,6 +168,8 @@ std::int64_t Notes::wait(std::byte* note) {
     {
       const std::lock_guard lock(mutex_);
       hear_questions();
+      take_all();
+      if (take_early(note)) break;
       if (!asked && waited >= kPatience) ask();
       asked = asked || waited >= kPatience;
     }
@@ -160,23 +180,27 @@ std::int64_t Notes::wait(std::byte* note) {
   return length();
 }
 
-void Notes::look() {
-  const std::lock_guard lock(mutex_);
-  if (waits_) return;  // and looks itself
-  hear_questions();
+void Notes::take_all() {
   std::array<std::byte, Wire::kShort> room;
-  // One that is awaited by now is so by this thread's own call, which has not come to its wait.
-  while (const auto source = wire_.take(room.data(), Wire::kShort, Wire::Traffic::note)) {
+  while (early_.size() < kMostEarly) {
+    const auto source = wire_.take(room.data(), Wire::kShort, Wire::Traffic::note, Wire::kAnybody);
+    if (!source) break;
     wire_.note_received(*source, Wire::Traffic::note);
-    Note note;
-    std::memcpy(&note, room.data(), sizeof note);
-    early_.push_back({*source, {room.data(), room.data() + sizeof note + note.carried}});
+    keep(room.data(), *source);
   }
   for (const Early& one : early_) {
     Note note;
     std::memcpy(&note, one.message.data(), sizeof note);
     examine(note, one.source);
   }
+}
+
+void Notes::look() {
+  const std::lock_guard lock(mutex_);
+  if (waits_) return;  // and looks itself
+  hear_questions();
+  // One that is awaited by now is so by this thread's own call, which has not come to its wait.
+  take_all();
 }
 
 }  // namespace tutti

@@ -1,6 +1,7 @@
 // What goes before the data of a call that goes one way, and how ranks find that they make another.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -46,7 +47,7 @@ class Notes {
     Signature before;          ///< the sender's last call before that went one way
     std::int64_t carried = 0;  ///< bytes that follow in the same message
     std::int32_t author = 0;   ///< the rank that asks for this
-    std::int32_t unused = 0;
+    std::uint32_t away = 0;    ///< how long that one had been in no collective, in microseconds
   };
 
  public:
@@ -65,11 +66,15 @@ class Notes {
    * went one way was `before`. */
   void begin(const Signature& signature, const Signature& before, int awaited);
   /** A note on the call under way, with `data`, of at most kCarried bytes; how long it is. `note`
-   * has Wire::kShort bytes. */
-  std::int64_t write(std::byte* note, std::span<const std::byte> data) const;
+   * has Wire::kShort bytes. This rank has been `away` from collectives before. */
+  std::int64_t write(std::byte* note, std::span<const std::byte> data,
+                     std::chrono::microseconds away) const;
+  /** How long its author had been away: a wait for it beyond that is not for the author. */
+  static std::chrono::microseconds away_in(const std::byte* note);
   /** What a note carries. */
   static const std::byte* carried_by(const std::byte* note) { return note + sizeof(Note); }
-  /** Blocks until the awaited note has come: how long it is. Throws OneSidedMismatch. */
+  /** Blocks until the awaited note has come: how long it is. Throws OneSidedMismatch, and PeerLost
+   * of the wire. */
   std::int64_t wait(std::byte* note);
   /** Looks at what has come, in a wait that lasts, or once in many calls without one. Throws
    * OneSidedMismatch. */
@@ -83,6 +88,8 @@ class Notes {
     RecycledVector<std::byte> message;
   };
   enum class Fit { awaited, early };
+  /** So many that are early are kept; others stay with the wire, and hold up who sends them. */
+  static constexpr std::size_t kMostEarly = 128;
 
   // With mutex_ held:
   Fit examine(const Note& note, int source) const;
@@ -92,6 +99,9 @@ class Notes {
   bool take_awaited(std::byte* room);
   bool take_awaited(std::byte* room, int looks);
   bool take_early(std::byte* room);
+  void keep(const std::byte* note, int source);
+  /** Keeps all that have come, of whomever, and compares them. */
+  void take_all();
   void hear_questions();
   void ask();
 

@@ -69,7 +69,8 @@ class Channel final : public Wire {
   Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
                    Traffic traffic) override;
   Posted post_receive(std::byte* data, std::int64_t bytes, int source, Traffic traffic) override;
-  std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic) override;
+  std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic,
+                          int source) override;
   bool progress(std::span<Posted> posted, std::span<const int> peers) override;
   bool pause(Clock::duration still) override;
   void withdraw(Posted receive) override;
@@ -148,6 +149,11 @@ class Channel final : public Wire {
   /** progress() of those that MPI carries. */
   bool progress_mpi(std::span<Posted> posted, std::span<const int> peers);
   bool progress_streams(std::span<Posted> posted);
+  /** take() of what MPI carries. */
+  std::optional<int> take_from_mpi(std::byte* data, std::int64_t bytes, Traffic traffic,
+                                   int source);
+  /** Throws PeerLost if a connection is of no use any more that somebody waits for. */
+  void check_streams();
   int tag(Traffic traffic) const { return first_tag_ + static_cast<int>(traffic); }
 
   std::shared_ptr<Session> session_;

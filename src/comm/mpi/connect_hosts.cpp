@@ -220,6 +220,21 @@ void log_unconnected(const std::vector<Peer>& peers, const Channel& channel, con
                           " will show if a host is gone");
 }
 
+/** With whom MPI carries what streams would, and why: one of the two says it. */
+void log_without_streams(const std::vector<Peer>& peers, const Channel& channel, bool fabric) {
+  std::string list;
+  for (const Peer& peer : peers) {
+    if (peer.line != Line::collective || peer.socket || peer.leader < channel.rank()) continue;
+    const char* const other =
+        peer.wanted ? "they cannot connect" : "that host has a fabric, or one of them no sockets";
+    const char* const why = fabric ? "this host has a fabric" : other;
+    list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer.leader) + " (" + why + ")";
+  }
+  if (list.empty()) return;
+  log(LogLevel::info, "rank " + std::to_string(channel.rank()) +
+                          ": short messages of collectives go over MPI to " + list);
+}
+
 /** Where the leader lends sockets. */
 void tell_neighbours(Channel& channel, std::span<const int> neighbours, LocalAddress address) {
   const auto told = std::make_shared<LocalAddress>(address);
@@ -320,6 +335,7 @@ HostConnections connect_leaders(Channel& channel, const Layout& layout) {
     if (other_has == 0) peer.socket = {};
   });
   log_unconnected(peers, channel, own);
+  log_without_streams(peers, channel, fabric);
   auto heartbeats = heartbeats_of(peers, layout, own_host);
   return {std::move(heartbeats), streams_of(peers)};
 }

@@ -72,11 +72,26 @@ Wire::Posted Channel::post_receive(std::byte* data, std::int64_t bytes, int sour
   return posted_of(request);
 }
 
-std::optional<int> Channel::take(std::byte* data, std::int64_t bytes, Traffic traffic) {
+std::optional<int> Channel::take(std::byte* data, std::int64_t bytes, Traffic traffic, int source) {
+  if (streams_ && Streams::carries(traffic)) {
+    const bool by_stream = source != kAnybody && has_stream(source, traffic);
+    if (by_stream || source == kAnybody) {
+      const auto sender = streams_->take(data, bytes, traffic, source);
+      if (sender) watch_.progressed();
+      if (!sender) check_streams();
+      if (sender || by_stream) return sender;
+    }
+  }
+  return take_from_mpi(data, bytes, traffic, source);
+}
+
+std::optional<int> Channel::take_from_mpi(std::byte* data, std::int64_t bytes, Traffic traffic,
+                                          int source) {
   int found = 0;
   MPI_Message matched = MPI_MESSAGE_NULL;
   MPI_Status status;
-  check(MPI_Improbe(MPI_ANY_SOURCE, tag(traffic), session_->comm(), &found, &matched, &status),
+  const int from = source == kAnybody ? MPI_ANY_SOURCE : members_[static_cast<std::size_t>(source)];
+  check(MPI_Improbe(from, tag(traffic), session_->comm(), &found, &matched, &status),
         "MPI_Improbe");
   if (found == 0) return std::nullopt;
   // All of it is here.
@@ -96,14 +111,19 @@ bool Channel::progress(std::span<Posted> posted, std::span<const int> peers) {
   return false;
 }
 
-bool Channel::progress_streams(std::span<Posted> posted) {
-  streams_->progress();
+void Channel::check_streams() {
+  if (!streams_->are_in_trouble()) return;
   if (const auto mistaken = streams_->mistaken()) {
     watch_.lose({*mistaken}, "it has sent a longer message than was expected");
   }
   if (const auto broken = streams_->broken(now())) {
     watch_.lose({*broken}, "the connection to it for messages of collectives has ended");
   }
+}
+
+bool Channel::progress_streams(std::span<Posted> posted) {
+  streams_->progress();
+  check_streams();
   bool moved = false;
   for (Posted& one : posted) {
     if (!Streams::is_one(one) || !streams_->take_ended(one)) continue;

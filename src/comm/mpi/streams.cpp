@@ -1,6 +1,8 @@
 // Puts messages on connections, and takes them off.
 #include "comm/mpi/streams.hpp"
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -22,6 +24,19 @@ constexpr std::size_t kFewAtOnce = 32;
 
 constexpr std::size_t column_of(Wire::Traffic traffic) {
   return traffic == Wire::Traffic::ahead ? 1 : 0;
+}
+
+/** What the kernel needs for a short message is more than its bytes. */
+constexpr std::int64_t kLeastMemory = 2 << 10;
+
+constexpr std::uint64_t header_of(std::int64_t bytes, Wire::Traffic traffic) {
+  return static_cast<std::uint64_t>(bytes) << 8U | static_cast<std::uint64_t>(traffic);
+}
+constexpr std::int64_t length_in(std::uint64_t header) {
+  return static_cast<std::int64_t>(header >> 8U);
+}
+constexpr Wire::Traffic traffic_in(std::uint64_t header) {
+  return static_cast<Wire::Traffic>(header & 0xFFU);
 }
 
 bool is_to_be_tried_again() {
@@ -57,14 +72,14 @@ Streams::Stream& Streams::stream_to(int rank, Wire::Traffic traffic) {
 
 // --- Messages -----------------------------------------------------------------------------------
 
-int Streams::add(Queue& queue, std::byte* data, std::int64_t bytes) {
+int Streams::add(Queue& queue, const Message& message) {
   if (free_.empty()) {
     free_.push_back(static_cast<int>(messages_.size()));
     messages_.emplace_back();
   }
   const int number = free_.back();
   free_.pop_back();
-  at(number) = {data, bytes, bytes, 0, kNone, false, false};
+  at(number) = message;
   (queue.first == kNone ? queue.first : at(queue.last).next) = number;
   queue.last = number;
   return number;
@@ -84,6 +99,7 @@ int number_behind(Wire::Posted posted) { return static_cast<int>(posted >> 1U); 
 }  // namespace
 
 bool Streams::take_ended(Wire::Posted posted) {
+  const std::lock_guard lock(mutex_);
   const int number = number_behind(posted);
   if (!at(number).ended) return false;
   free_.push_back(number);
@@ -91,6 +107,7 @@ bool Streams::take_ended(Wire::Posted posted) {
 }
 
 void Streams::withdraw(Wire::Posted receive) {
+  const std::lock_guard lock(mutex_);
   const int number = number_behind(receive);
   for (Stream& stream : streams_) {
     int before = kNone;
@@ -106,29 +123,46 @@ void Streams::withdraw(Wire::Posted receive) {
 
 Wire::Posted Streams::send(const std::byte* data, std::int64_t bytes, int destination,
                            Wire::Traffic traffic) {
+  const std::lock_guard lock(mutex_);
   Stream& stream = stream_to(destination, traffic);
   const bool is_first = stream.sends.first == kNone;
-  // It is only read.
-  const int number = add(stream.sends, const_cast<std::byte*>(data), bytes);
+  if (goes_one_way(traffic)) stream.unconfirmed += std::max(bytes, kLeastMemory);
+  Message message{.header = header_of(bytes, traffic), .bytes = bytes, .traffic = traffic};
+  message.data = const_cast<std::byte*>(data);  // it is only read
+  const int number = add(stream.sends, message);
   if (is_first) push(stream);
   return handle_of(number);
 }
 
 Wire::Posted Streams::receive(std::byte* data, std::int64_t bytes, int source,
                               Wire::Traffic traffic) {
-  return handle_of(add(stream_to(source, traffic).receives, data, bytes));
+  const std::lock_guard lock(mutex_);
+  const Message message{.data = data, .bytes = bytes, .traffic = traffic};
+  return handle_of(add(stream_to(source, traffic).receives, message));
 }
 
 // --- Bytes --------------------------------------------------------------------------------------
 
 void Streams::progress() {
+  const std::lock_guard lock(mutex_);
   for (Stream& stream : streams_) {
     if (stream.sends.first != kNone) push(stream);
     if (stream.receives.first != kNone) pull(stream);
   }
 }
 
+void Streams::stop() noexcept {
+  const std::lock_guard lock(mutex_);
+  stopped_ = true;
+}
+
+std::optional<int> Streams::mistaken() const {
+  const std::lock_guard lock(mutex_);
+  return mistaken_;
+}
+
 std::optional<int> Streams::broken(std::chrono::steady_clock::time_point now) {
+  const std::lock_guard lock(mutex_);
   for (Stream& stream : streams_) {
     if (stream.is_open() || stopped_) continue;
     if (!stream.waits()) {
@@ -142,7 +176,18 @@ std::optional<int> Streams::broken(std::chrono::steady_clock::time_point now) {
   return std::nullopt;
 }
 
+/** Whether the other kernel has most of what went one way. */
+bool Streams::has_room(Stream& stream) {
+  if (stream.unconfirmed < kBetweenLooks) return true;
+  int left = 0;
+  const bool known = ::ioctl(stream.connection.socket.get(), SIOCOUTQ, &left) == 0;
+  if (known && left > kMostUnconfirmed) return false;
+  stream.unconfirmed = 0;
+  return true;
+}
+
 void Streams::push(Stream& stream) {
+  if (!has_room(stream)) return;
   while (stream.sends.first != kNone && stream.takes && !stopped_) {
     std::array<iovec, 2 * kMessagesAtOnce> parts;
     std::size_t count = 0;
@@ -151,7 +196,7 @@ void Streams::push(Stream& stream) {
       Message& message = at(one);
       const std::int64_t of_header = std::min(message.moved, kHeader);
       const std::int64_t of_data = message.moved - of_header;
-      parts[count++] = {bytes_of(message.length).data() + of_header,
+      parts[count++] = {bytes_of(message.header).data() + of_header,
                         static_cast<std::size_t>(kHeader - of_header)};
       parts[count++] = {message.data + of_data, static_cast<std::size_t>(message.bytes - of_data)};
       wanted += kHeader + message.bytes - message.moved;
@@ -163,6 +208,7 @@ void Streams::push(Stream& stream) {
         ::sendmsg(stream.connection.socket.get(), &call, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (moved < 0) {
       stream.takes = is_to_be_tried_again();
+      if (!stream.takes) in_trouble_.store(true, std::memory_order_relaxed);
       return;
     }
     const bool all = moved == wanted;
@@ -199,27 +245,77 @@ void Streams::pull(Stream& stream) {
   }
 }
 
-/** Reads a length, and what comes behind it: how much of that belongs to the message is not known
- * yet. Whether it is there. */
+void Streams::note_mistake(Stream& stream) {
+  mistaken_ = stream.connection.rank;
+  stream.brings = false;
+  in_trouble_.store(true, std::memory_order_relaxed);
+}
+
+/** Reads what comes next: how much of that belongs to which message is not known yet. */
+void Streams::read_early(Stream& stream) {
+  const auto begin = stream.early.begin();
+  std::copy(begin + stream.used, begin + stream.come, begin);
+  stream.come -= std::exchange(stream.used, 0);
+  const std::int64_t room = std::ssize(stream.early) - stream.come;
+  stream.come += read(stream, stream.early.data() + stream.come, room);
+}
+
+std::optional<Streams::Header> Streams::next_header(Stream& stream) {
+  if (stream.come - stream.used < kHeader) read_early(stream);
+  if (stream.come - stream.used < kHeader) return std::nullopt;
+  Header header = 0;
+  std::memcpy(&header, stream.early.data() + stream.used, sizeof header);
+  return header;
+}
+
+/** Whether the next message has begun to come, and is of the kind that is wanted. */
 bool Streams::begin(Stream& stream, Message& message) {
-  if (stream.come - stream.used < kHeader) {
-    const auto begin = stream.early.begin();
-    std::copy(begin + stream.used, begin + stream.come, begin);
-    stream.come -= std::exchange(stream.used, 0);
-    const std::int64_t room = std::ssize(stream.early) - stream.come;
-    stream.come += read(stream, stream.early.data() + stream.come, room);
-    if (stream.come < kHeader) return false;
-  }
-  std::int64_t bytes = 0;
-  std::memcpy(&bytes, stream.early.data() + stream.used, sizeof bytes);
-  if (bytes < 0 || bytes > message.bytes) {
-    mistaken_ = stream.connection.rank;
-    stream.brings = false;
+  const auto header = next_header(stream);
+  if (!header || traffic_in(*header) != message.traffic) return false;
+  if (length_in(*header) > message.bytes) {
+    note_mistake(stream);
     return false;
   }
   stream.used += kHeader;
-  message.bytes = bytes;
+  message.bytes = length_in(*header);
   message.begun = true;
+  return true;
+}
+
+std::optional<int> Streams::take(std::byte* data, std::int64_t bytes, Wire::Traffic traffic,
+                                 int source) {
+  const std::lock_guard lock(mutex_);
+  const auto take_of = [&](Stream& stream, bool is_awaited) {
+    const bool taken = take_from(stream, data, bytes, traffic);
+    stream.is_awaited = !taken && (is_awaited || stream.is_awaited);
+    return taken;
+  };
+  if (source != Wire::kAnybody) {
+    const bool taken = take_of(stream_to(source, traffic), true);
+    return taken ? std::optional(source) : std::nullopt;
+  }
+  for (Stream& stream : streams_) {
+    if (column_of(stream.connection.traffic) != column_of(traffic)) continue;
+    if (take_of(stream, false)) return stream.connection.rank;
+  }
+  return std::nullopt;
+}
+
+bool Streams::take_from(Stream& stream, std::byte* data, std::int64_t bytes,
+                        Wire::Traffic traffic) {
+  const bool in_message = stream.receives.first != kNone && at(stream.receives.first).begun;
+  if (in_message || !stream.brings || stopped_) return false;
+  const auto header = next_header(stream);
+  if (!header || traffic_in(*header) != traffic) return false;
+  const std::int64_t length = length_in(*header);
+  if (length > bytes) {
+    note_mistake(stream);
+    return false;
+  }
+  if (stream.come - stream.used < kHeader + length) read_early(stream);
+  if (stream.come - stream.used < kHeader + length) return false;
+  copy_bytes(data, stream.early.data() + stream.used + kHeader, length);
+  stream.used += kHeader + length;
   return true;
 }
 
@@ -227,7 +323,10 @@ bool Streams::begin(Stream& stream, Message& message) {
 std::int64_t Streams::read(Stream& stream, std::byte* to, std::int64_t bytes) {
   const ssize_t come =
       ::recv(stream.connection.socket.get(), to, static_cast<std::size_t>(bytes), MSG_DONTWAIT);
-  if (come == 0 || (come < 0 && !is_to_be_tried_again())) stream.brings = false;
+  if (come == 0 || (come < 0 && !is_to_be_tried_again())) {
+    stream.brings = false;
+    in_trouble_.store(true, std::memory_order_relaxed);
+  }
   return std::max<std::int64_t>(come, 0);
 }
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -21,15 +22,19 @@ namespace tutti::mpi {
  * are long; here what arrives is read to where it belongs, and a message that finds nobody who
  * wants it stays in the kernel. So does all that moves: nothing but the calls below touches memory.
  *
- * A connection carries one kind of traffic between two ranks: lengths, and behind each its bytes.
- * Its messages are received in the order in which they were sent. One whose other end has gone
- * brings nothing any more: who that is, others find out. Used by one thread at a time.
+ * A connection carries messages between two ranks: before each its length and its kind of traffic.
+ * They are received in the order in which they were sent. One whose other end has gone brings
+ * nothing any more: who that is, others find out. Safe from any thread.
+ *
+ * Of calls that go one way nobody answers, so what a root sends is bounded by what the other kernel
+ * has not acknowledged: beyond kMostUnconfirmed bytes a message waits, as one does whose receiver
+ * has no room.
  */
 class Streams {
  public:
   struct Connection {
-    int rank;  ///< at the other end
-    Wire::Traffic traffic;
+    int rank;               ///< at the other end
+    Wire::Traffic traffic;  ///< what goes ahead has one of its own, as it may wait the longest
     Socket socket;
   };
   explicit Streams(std::vector<Connection> connections);
@@ -38,13 +43,16 @@ class Streams {
   bool reaches(int rank, Wire::Traffic traffic) const { return find(rank, traffic) != nullptr; }
   /** The kinds that have connections: of which little is under way, as all wait for each other. */
   static constexpr bool carries(Wire::Traffic traffic) {
-    return traffic == Wire::Traffic::collective || traffic == Wire::Traffic::ahead;
+    return traffic == Wire::Traffic::collective || traffic == Wire::Traffic::ahead ||
+           goes_one_way(traffic);
   }
   /** These are told from requests of MPI, which are addresses, by is_one(). */
   Wire::Posted send(const std::byte* data, std::int64_t bytes, int destination,
                     Wire::Traffic traffic);
   Wire::Posted receive(std::byte* data, std::int64_t bytes, int source, Wire::Traffic traffic);
   static bool is_one(Wire::Posted posted) { return (posted & 1U) != 0; }
+  /** See Wire::take(); of messages that are not longer than Wire::kShort. */
+  std::optional<int> take(std::byte* data, std::int64_t bytes, Wire::Traffic traffic, int source);
 
   /** Moves what can be moved. Does not block. */
   void progress();
@@ -56,27 +64,35 @@ class Streams {
   /** A receive for which nothing has come. */
   void withdraw(Wire::Posted receive);
   /** Nothing moves any more, and nobody's memory is touched. */
-  void stop() noexcept { stopped_ = true; }
+  void stop() noexcept;
+  /** Whether mistaken() or broken() may name somebody. */
+  bool are_in_trouble() const { return in_trouble_.load(std::memory_order_relaxed); }
   /** A rank that has sent a longer message than was wanted, which ends its connection. */
-  std::optional<int> mistaken() const { return mistaken_; }
+  std::optional<int> mistaken() const;
   /** A rank with which messages have been waiting for kPatience at `now`, as their connection has
    * ended: a rank that has left or died is known otherwise by then. */
   std::optional<int> broken(std::chrono::steady_clock::time_point now);
 
  private:
-  static constexpr std::int64_t kHeader =
-      sizeof(std::int64_t);  // goes before a message: its length
+  /** Goes before a message: its length, and its traffic in the lowest byte. */
+  using Header = std::uint64_t;
+  static constexpr std::int64_t kHeader = sizeof(Header);
+  static constexpr std::int64_t kMostUnconfirmed = 256 << 10;
+  /** Of so many bytes that went one way it is looked whether they are acknowledged. */
+  static constexpr std::int64_t kBetweenLooks = 64 << 10;
   static constexpr int kNone = -1;
   static constexpr std::chrono::seconds kPatience{2};
   /** So much is read at once where a message begins. */
   static constexpr std::size_t kEarly = 4096;
+  static_assert(kEarly >= Wire::kShort + kHeader);
   struct Message {
     std::byte* data = nullptr;
-    std::int64_t length = 0;  ///< as it is sent
-    std::int64_t bytes = 0;   ///< of a receive at most, until it has begun
-    std::int64_t moved = 0;   ///< of a send with the length
+    Header header = 0;       ///< as it is sent
+    std::int64_t bytes = 0;  ///< of a receive at most, until it has begun
+    std::int64_t moved = 0;  ///< of a send with the header
     int next = kNone;
-    bool begun = false;  ///< of a receive: the length has come
+    Wire::Traffic traffic = Wire::Traffic::collective;
+    bool begun = false;  ///< of a receive: the header has come
     bool ended = false;
   };
   /** Messages by number, in their order. */
@@ -89,35 +105,51 @@ class Streams {
     Connection connection;
     Queue sends;
     Queue receives;
-    std::vector<std::byte> early;  ///< what was read along with lengths: `used` to `come`
+    std::vector<std::byte> early;  ///< what was read along with headers: `used` to `come`
     std::int64_t used = 0;
     std::int64_t come = 0;
-    bool takes = true;   ///< what is sent, as far as is known
-    bool brings = true;  ///< something
+    std::int64_t unconfirmed = 0;  ///< bytes that went one way since it was looked after them
+    bool is_awaited = false;       ///< a message of it, by take()
+    bool takes = true;             ///< what is sent, as far as is known
+    bool brings = true;            ///< something
     /** Since when messages wait for what has ended. */
     std::optional<std::chrono::steady_clock::time_point> waits_since{};
 
     bool is_open() const { return takes && brings; }
     bool waits() const {
-      return (!takes && sends.first != kNone) || (!brings && receives.first != kNone);
+      return (!takes && sends.first != kNone) ||
+             (!brings && (receives.first != kNone || is_awaited));
     }
   };
 
+  static constexpr bool goes_one_way(Wire::Traffic traffic) {
+    return traffic == Wire::Traffic::note || traffic == Wire::Traffic::noted;
+  }
+
+  // With mutex_ held, but for find():
   const Stream* find(int rank, Wire::Traffic traffic) const;
   Stream& stream_to(int rank, Wire::Traffic traffic);
   Message& at(int number) { return messages_[static_cast<std::size_t>(number)]; }
-  int add(Queue& queue, std::byte* data, std::int64_t bytes);
+  int add(Queue& queue, const Message& message);
   void end_first(Queue& queue);
   void push(Stream& stream);
   void pull(Stream& stream);
+  bool has_room(Stream& stream);
   bool begin(Stream& stream, Message& message);
+  bool take_from(Stream& stream, std::byte* data, std::int64_t bytes, Wire::Traffic traffic);
+  /** Of the next message, if it has come. */
+  std::optional<Header> next_header(Stream& stream);
+  void read_early(Stream& stream);
+  void note_mistake(Stream& stream);
   std::int64_t read(Stream& stream, std::byte* to, std::int64_t bytes);
 
   std::vector<Stream> streams_;
   std::vector<std::array<int, 2>> numbers_;  // of streams, by rank and traffic
   std::vector<Message> messages_;
   std::vector<int> free_;  // of these
+  mutable std::mutex mutex_;
   std::optional<int> mistaken_;
+  std::atomic<bool> in_trouble_ = false;
   bool stopped_ = false;
   std::atomic<bool> moved_ = false;
 };

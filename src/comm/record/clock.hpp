@@ -51,6 +51,10 @@ class TickScale {
   std::int64_t nanoseconds(std::uint64_t ticks) const {
     return start_.nanoseconds + length(static_cast<std::int64_t>(ticks - start_.ticks));
   }
+  /** Of a time that lasted so many nanoseconds. */
+  std::int64_t ticks(std::int64_t nanoseconds) const {
+    return static_cast<std::int64_t>(static_cast<double>(nanoseconds) / nanoseconds_a_tick_);
+  }
   /** Of a time that lasted so many ticks. */
   std::int64_t length(std::int64_t ticks) const {
     return static_cast<std::int64_t>(static_cast<double>(ticks) * nanoseconds_a_tick_);

@@ -42,6 +42,21 @@ void Journal::tell_wait(Trace& trace, int last, std::uint64_t since, std::uint64
   trace.add(slice);
 }
 
+std::chrono::nanoseconds Journal::away() const {
+  const UnderWay& own = under_way_[static_cast<std::size_t>(Lane::collective)];
+  constexpr std::uint64_t kTooFew = 1000;  // to look at two clocks: a microsecond at most
+  const std::uint64_t ticks = own.ended == 0 ? 0 : own.begun - own.ended;
+  if (ticks < kTooFew) return {};
+  const TickScale scale(start_, recorder_.clock().anchor());
+  return std::chrono::nanoseconds(scale.length(static_cast<std::int64_t>(ticks)));
+}
+
+std::uint64_t Journal::ticks_of(std::chrono::nanoseconds time) const {
+  if (time.count() == 0) return 0;
+  const TickScale scale(start_, recorder_.clock().anchor());
+  return static_cast<std::uint64_t>(scale.ticks(time.count()));
+}
+
 std::vector<double> Journal::seconds_waited() const {
   std::vector<double> seconds;
   if (!lateness_) return seconds;

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -44,6 +45,11 @@ class Journal {
   std::uint64_t now() const { return recorder_.clock().now(); }
   const TickClock& clock() const { return recorder_.clock(); }
 
+  /** Between the collective under way and the one before it: how long this rank was in none. */
+  std::chrono::nanoseconds away() const;
+  /** How many ticks of this journal's clock that is. */
+  std::uint64_t ticks_of(std::chrono::nanoseconds time) const;
+
   /** From now on it is counted how long this rank waits for each of `ranks`. */
   void count_waits(int ranks) { lateness_.emplace(ranks); }
   /** For each rank, how long this one has waited for it in collectives; not while one is under way.
@@ -62,7 +68,9 @@ class Journal {
   /** `call` begins, the next of its lane. */
   void begin(const Call& call) {
     UnderWay& own = under_way(lane_of(call.operation));
-    own.entry = &recorder_.begin(call, ++own.sequence, now());
+    const std::uint64_t now = this->now();
+    own.entry = &recorder_.begin(call, ++own.sequence, now);
+    own.begun = now;
     own.number = own.entry->number.load(std::memory_order_relaxed);
     own.way = nullptr;
     own.waited = 0;
@@ -73,6 +81,7 @@ class Journal {
     const bool stands = own.stands();
     CallEntry* const entry = std::exchange(own.entry, nullptr);
     const std::uint64_t now = this->now();
+    own.ended = now;
     if (stands) {
       Recorder::end(*entry, state, now);
       if (Trace* trace = this->trace(); trace != nullptr) tell(*trace, *entry, own, now);
@@ -102,6 +111,8 @@ class Journal {
     std::uint64_t number = 0;  ///< that it has as long as it stands
     const char* way = nullptr;
     std::uint64_t waited = 0;
+    std::uint64_t begun = 0;
+    std::uint64_t ended = 0;  ///< the one before it
 
     /** Whether the entry is still this call's: others may have made 1024 calls meanwhile. */
     bool stands() const { return entry->number.load(std::memory_order_relaxed) == number; }

@@ -25,8 +25,9 @@ void LocalGroup::note_wait_between(int last, std::uint64_t since) {
   show_wait_between(last, since + quickest_between_, until);
 }
 
-void LocalGroup::note_wait_for(int last, std::uint64_t since) {
-  show_wait_between(last, since, journal_.now());
+void LocalGroup::note_wait_for(int last, std::uint64_t since, std::chrono::nanoseconds away) {
+  const std::uint64_t until = journal_.now();
+  show_wait_between(last, until - std::min(until - since, journal_.ticks_of(away)), until);
 }
 
 void LocalGroup::show_wait_between(int last, std::uint64_t since, std::uint64_t until) {

@@ -78,10 +78,9 @@ class LocalGroup final : private record::Neighbours {
    * come to a collective, of which `last` is the leader. What the quickest such wait took is how
    * long messages take, and does not count. */
   void note_wait_between(int last, std::uint64_t since);
-  /** The same where `last` alone was waited for, which does not wait for this rank: all of it
-   * counts.
-   */
-  void note_wait_for(int last, std::uint64_t since);
+  /** The same where `last` alone was waited for, which does not wait for this rank, and had been
+   * `away` from collectives: of a longer wait the end counts. */
+  void note_wait_for(int last, std::uint64_t since, std::chrono::nanoseconds away);
   /** Notes the same wait on a rank that has waited for its `leader` meanwhile. */
   void share_wait_between(int leader);
 

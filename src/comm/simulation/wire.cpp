@@ -189,17 +189,21 @@ void SimulatedWire::come(const std::shared_ptr<Parcel>& parcel) {
   }
 }
 
-std::optional<int> SimulatedWire::take(std::byte* data, std::int64_t bytes, Traffic traffic) {
+std::optional<int> SimulatedWire::take(std::byte* data, std::int64_t bytes, Traffic traffic,
+                                       int source) {
   if (!is_taken(traffic)) throw std::logic_error("messages of this kind are not taken");
   Parcels& come = taken_[static_cast<std::size_t>(traffic)];
-  if (come.empty()) return std::nullopt;
-  const Parcel& parcel = *come.front();
+  const auto found = std::find_if(come.begin(), come.end(), [source](const auto& one) {
+    return source == kAnybody || one->source == source;
+  });
+  if (found == come.end()) return std::nullopt;
+  const Parcel& parcel = **found;
   if (parcel.bytes > bytes) throw std::logic_error("a message is too long to be taken");
   std::memcpy(data, parcel.contents.data(), parcel.contents.size());
-  const int source = parcel.source;
-  come.pop_front();
+  const int sender = parcel.source;
+  come.erase(found);
   watch_.progressed();
-  return source;
+  return sender;
 }
 
 void SimulatedWire::withdraw(Posted receive) {

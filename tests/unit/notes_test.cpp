@@ -1,0 +1,246 @@
+// Notes: taken from whom they are awaited, kept if they are early, refused if they are of another
+// call.
+#include "comm/hosts/notes.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/error.hpp"
+
+namespace tutti {
+namespace {
+
+using namespace std::chrono_literals;
+using Bytes = std::vector<std::byte>;
+
+constexpr int kOwn = 2;    // the rank whose notes are looked at
+constexpr int kRoot = 0;   // whom it waits for
+constexpr int kOther = 1;  // somebody else
+
+struct TooLate final : std::exception {};
+
+/** Has what a test puts there, and keeps what is sent. Time passes in pauses. */
+class ScriptedWire final : public Wire {
+ public:
+  explicit ScriptedWire(int rank) : rank_(rank) {}
+
+  struct Message {
+    int source;
+    Traffic traffic;
+    Bytes bytes;
+  };
+  std::deque<Message> come;
+  std::vector<Message> sent;       // `source` is to whom
+  std::function<void()> at_pause;  // after a millisecond each
+
+  int rank() const override { return rank_; }
+  int size() const override { return 3; }
+  Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
+                   Traffic traffic) override {
+    sent.push_back({destination, traffic, {data, data + bytes}});
+    return 1;
+  }
+  Posted post_receive(std::byte* /*data*/, std::int64_t /*bytes*/, int /*source*/,
+                      Traffic /*traffic*/) override {
+    return 1;
+  }
+  std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic,
+                          int source) override {
+    const auto found = std::find_if(come.begin(), come.end(), [&](const Message& one) {
+      return one.traffic == traffic && (source == kAnybody || one.source == source);
+    });
+    if (found == come.end()) return std::nullopt;
+    EXPECT_LE(std::ssize(found->bytes), bytes);
+    std::copy(found->bytes.begin(), found->bytes.end(), data);
+    const int from = found->source;
+    come.erase(found);
+    return from;
+  }
+  bool progress(std::span<Posted> posted, std::span<const int> /*peers*/) override {
+    std::fill(posted.begin(), posted.end(), kEnded);
+    return !posted.empty();
+  }
+  bool pause(Clock::duration /*still*/) override {
+    now_ += 1ms;
+    if (now_ > Clock::time_point(1s)) throw TooLate();
+    if (at_pause) at_pause();
+    return true;
+  }
+  Clock::time_point now() const override { return now_; }
+  std::unique_ptr<Lookout> look_out(Side /*side*/, std::chrono::milliseconds /*timeout*/) override {
+    class Nobody final : public Lookout {
+      void look(std::span<const int> /*awaited*/) override {}
+      void restart() override {}
+    };
+    return std::make_unique<Nobody>();
+  }
+  void withdraw(Posted /*receive*/) override {}
+  void abandon(Traffic /*traffic*/, std::span<Posted> /*receives*/,
+               std::span<const Posted> /*sends*/,
+               std::span<const std::shared_ptr<const void>> /*kept*/) noexcept override {}
+  std::chrono::milliseconds timeout() const override { return 1s; }
+  ScratchPool& scratch() override { return scratch_; }
+  MessageCounts& counts() override { return counts_; }
+  std::int64_t bytes_sent() const override { return 0; }
+
+ private:
+  static void leave_nothing(std::shared_ptr<const void> /*memory*/) noexcept {}
+
+  int rank_;
+  Clock::time_point now_{};
+  ScratchPool scratch_{&leave_nothing};
+  MessageCounts counts_{3};
+};
+
+Signature broadcast(std::uint64_t sequence, int root = kRoot, std::int64_t count = 4) {
+  Signature signature;
+  signature.sequence = sequence;
+  signature.operation = Operation::broadcast;
+  signature.root = root;
+  signature.count = count;
+  return signature;
+}
+
+Bytes bytes_of_text(const std::string& text) {
+  Bytes bytes(text.size());
+  std::memcpy(bytes.data(), text.data(), text.size());
+  return bytes;
+}
+
+class NotesTest : public ::testing::Test {
+ protected:
+  /** A note of `author` on `signature` is there, which carries `text`. */
+  void comes(int source, const Signature& signature, const std::string& text = "",
+             std::chrono::microseconds away = {}) {
+    ScriptedWire theirs(source);
+    Notes notes(theirs);
+    notes.begin(signature, {}, Notes::kNobody);
+    Bytes room(Wire::kShort);
+    room.resize(static_cast<std::size_t>(notes.write(room.data(), bytes_of_text(text), away)));
+    wire_.come.push_back({source, Wire::Traffic::note, room});
+  }
+  /** Waits for the root's note of `signature`: what it carries. */
+  std::string wait_for(const Signature& signature) {
+    notes_.begin(signature, {}, kRoot);
+    Bytes room(Wire::kShort);
+    const std::int64_t bytes = notes_.wait(room.data());
+    away_ = Notes::away_in(room.data());
+    const auto* const begin = reinterpret_cast<const char*>(Notes::carried_by(room.data()));
+    const auto* const end = reinterpret_cast<const char*>(room.data()) + bytes;
+    return {begin, end};
+  }
+  std::string refusal_in(const std::function<void()>& action) {
+    try {
+      action();
+    } catch (const OneSidedMismatch& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  ScriptedWire wire_{kOwn};
+  Notes notes_{wire_};
+  std::chrono::microseconds away_{};
+};
+
+TEST_F(NotesTest, ANoteBringsItsDataAndHowLongItsAuthorWasAway) {
+  comes(kRoot, broadcast(1), "data", 250us);
+  EXPECT_EQ(wait_for(broadcast(1)), "data");
+  EXPECT_EQ(away_, 250us);
+  comes(kRoot, broadcast(2), "", std::chrono::hours(10));
+  EXPECT_EQ(wait_for(broadcast(2)), "");
+  EXPECT_GT(away_, std::chrono::hours(1));  // as much as a note can say
+}
+
+TEST_F(NotesTest, NotesOfARootThatRunsAheadAreTakenInTheirOrder) {
+  for (std::uint64_t call = 1; call <= 3; ++call) {
+    comes(kRoot, broadcast(call), std::to_string(call));
+  }
+  for (std::uint64_t call = 1; call <= 3; ++call) {
+    EXPECT_EQ(wait_for(broadcast(call)), std::to_string(call));
+  }
+}
+
+TEST_F(NotesTest, WhatIsEarlyWaitsForItsCall) {
+  comes(kOther, broadcast(2, kOther), "of the other");
+  comes(kRoot, broadcast(3), "third");
+  notes_.begin(broadcast(1, kOwn), {}, Notes::kNobody);
+  notes_.look();
+  EXPECT_TRUE(wire_.come.empty());
+  notes_.begin(broadcast(2, kOther), {}, kOther);
+  Bytes room(Wire::kShort);
+  notes_.wait(room.data());
+  EXPECT_EQ(std::memcmp(Notes::carried_by(room.data()), "of the other", 12), 0);
+  EXPECT_EQ(wait_for(broadcast(3)), "third");
+}
+
+TEST_F(NotesTest, WhoRunsFarAheadIsLeftToTheWire) {
+  constexpr std::uint64_t kMany = 1000;
+  for (std::uint64_t call = 2; call <= kMany; ++call) {
+    comes(kRoot, broadcast(call), std::to_string(call));
+  }
+  notes_.begin(broadcast(1, kOwn), {}, Notes::kNobody);
+  for (int look = 0; look < 20; ++look) notes_.look();
+  EXPECT_GE(wire_.come.size(), kMany / 2);
+  for (std::uint64_t call = 2; call <= kMany; ++call) {
+    EXPECT_EQ(wait_for(broadcast(call)), std::to_string(call));
+  }
+}
+
+TEST_F(NotesTest, AnotherCallOfTheRootIsRefused) {
+  comes(kRoot, broadcast(1, kRoot, 5));
+  const std::string text = refusal_in([&] { wait_for(broadcast(1)); });
+  EXPECT_NE(text.find("rank 0: broadcast(u8, count 5, root 0)"), std::string::npos) << text;
+  EXPECT_NE(text.find("rank 2: broadcast(u8, count 4, root 0)"), std::string::npos) << text;
+}
+
+TEST_F(NotesTest, ANoteOfWhoIsNotAwaitedIsRefusedInAWaitThatLasts) {
+  comes(kOther, broadcast(1, kOther));
+  EXPECT_NE(refusal_in([&] { wait_for(broadcast(1)); }), "");
+}
+
+TEST_F(NotesTest, ANoteOfACallThatIsOverIsRefusedByWhoLooks) {
+  notes_.begin(broadcast(2, kOwn), broadcast(1, kOwn), Notes::kNobody);
+  notes_.look();
+  comes(kRoot, broadcast(1));
+  const std::string text = refusal_in([&] { notes_.look(); });
+  EXPECT_NE(text.find("root 2) as collective number 1"), std::string::npos) << text;
+}
+
+TEST_F(NotesTest, WhoWaitsLongAsksAndWhoMakesAnotherCallFindsOut) {
+  wire_.at_pause = [this] {
+    if (!wire_.sent.empty()) comes(kRoot, broadcast(1), "late");
+  };
+  EXPECT_EQ(wait_for(broadcast(1)), "late");
+  ASSERT_EQ(wire_.sent.size(), 1U);
+  EXPECT_EQ(wire_.sent[0].source, kRoot);
+  EXPECT_EQ(wire_.sent[0].traffic, Wire::Traffic::question);
+
+  ScriptedWire theirs(kRoot);
+  theirs.come.push_back({kOwn, Wire::Traffic::question, wire_.sent[0].bytes});
+  Notes root(theirs);
+  root.begin(broadcast(1), {}, Notes::kNobody);
+  root.look();  // in the same call: the note is on its way
+  theirs.come.push_back({kOwn, Wire::Traffic::question, wire_.sent[0].bytes});
+  root.begin(broadcast(1, kRoot, 9), {}, Notes::kNobody);
+  EXPECT_NE(refusal_in([&] { root.look(); }), "");
+}
+
+TEST_F(NotesTest, AWaitForANoteThatDoesNotComeIsNotForEver) {
+  EXPECT_THROW(wait_for(broadcast(1)), TooLate);  // of this wire: others have a deadline
+}
+
+}  // namespace
+}  // namespace tutti
