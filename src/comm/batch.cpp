@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
 
 namespace tutti {
@@ -79,6 +80,21 @@ bool Batch::progress() {
 }
 
 void Batch::wait(std::chrono::milliseconds timeout) {
+  try {
+    wait_for_all(timeout);
+  } catch (const MismatchError&) {
+    // The news may have overtaken the last messages of a call in which all have agreed.
+    try {
+      progress();
+    } catch (const MismatchError&) {
+      // The same again, by messages that have moved.
+    }
+    go_on();
+    if (!done()) throw;
+  }
+}
+
+void Batch::wait_for_all(std::chrono::milliseconds timeout) {
   std::optional<Wire::Clock::time_point> moved;  // last, or when the wait began
   std::unique_ptr<Wire::Lookout> lookout;
   while (!posted_.empty()) {

@@ -43,7 +43,7 @@ class Batch {
   bool progress();
   bool done() const { return posted_.empty(); }
   /** Blocks until all are done. The deadline starts anew with every piece that arrives or leaves.
-   * PeerLost: see Wire::Lookout. */
+   * PeerLost: see Wire::Lookout; a MismatchError of another call only if something is left. */
   void wait() { wait(wire_.timeout()); }
   /** With another deadline than the wire's. */
   void wait(std::chrono::milliseconds timeout);
@@ -64,6 +64,7 @@ class Batch {
   Piece piece_of(std::int64_t bytes, bool receives);
   /** Posts the next pieces of a message, at most `pieces`. */
   void post(Rest rest, int peer, Piece piece, std::int64_t pieces);
+  void wait_for_all(std::chrono::milliseconds timeout);
   /** Takes out the pieces that have ended, and posts what comes behind them. */
   void go_on();
   Wire::Side side() const;

@@ -4,23 +4,22 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
-#include <deque>
 #include <functional>
-#include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "tutti/error.hpp"
+#include "unit/scripted_wire.hpp"
 
 namespace tutti {
 namespace {
+
+using test::ScriptedWire;
+using test::TooLate;
 
 using namespace std::chrono_literals;
 using Bytes = std::vector<std::byte>;
@@ -28,81 +27,6 @@ using Bytes = std::vector<std::byte>;
 constexpr int kOwn = 2;    // the rank whose notes are looked at
 constexpr int kRoot = 0;   // whom it waits for
 constexpr int kOther = 1;  // somebody else
-
-struct TooLate final : std::exception {};
-
-/** Has what a test puts there, and keeps what is sent. Time passes in pauses. */
-class ScriptedWire final : public Wire {
- public:
-  explicit ScriptedWire(int rank) : rank_(rank) {}
-
-  struct Message {
-    int source;
-    Traffic traffic;
-    Bytes bytes;
-  };
-  std::deque<Message> come;
-  std::vector<Message> sent;       // `source` is to whom
-  std::function<void()> at_pause;  // after a millisecond each
-
-  int rank() const override { return rank_; }
-  int size() const override { return 3; }
-  Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
-                   Traffic traffic) override {
-    sent.push_back({destination, traffic, {data, data + bytes}});
-    return 1;
-  }
-  Posted post_receive(std::byte* /*data*/, std::int64_t /*bytes*/, int /*source*/,
-                      Traffic /*traffic*/) override {
-    return 1;
-  }
-  std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic,
-                          int source) override {
-    const auto found = std::find_if(come.begin(), come.end(), [&](const Message& one) {
-      return one.traffic == traffic && (source == kAnybody || one.source == source);
-    });
-    if (found == come.end()) return std::nullopt;
-    EXPECT_LE(std::ssize(found->bytes), bytes);
-    std::copy(found->bytes.begin(), found->bytes.end(), data);
-    const int from = found->source;
-    come.erase(found);
-    return from;
-  }
-  bool progress(std::span<Posted> posted, std::span<const int> /*peers*/) override {
-    std::fill(posted.begin(), posted.end(), kEnded);
-    return !posted.empty();
-  }
-  bool pause(Clock::duration /*still*/) override {
-    now_ += 1ms;
-    if (now_ > Clock::time_point(1s)) throw TooLate();
-    if (at_pause) at_pause();
-    return true;
-  }
-  Clock::time_point now() const override { return now_; }
-  std::unique_ptr<Lookout> look_out(Side /*side*/, std::chrono::milliseconds /*timeout*/) override {
-    class Nobody final : public Lookout {
-      void look(std::span<const int> /*awaited*/) override {}
-      void restart() override {}
-    };
-    return std::make_unique<Nobody>();
-  }
-  void withdraw(Posted /*receive*/) override {}
-  void abandon(Traffic /*traffic*/, std::span<Posted> /*receives*/,
-               std::span<const Posted> /*sends*/,
-               std::span<const std::shared_ptr<const void>> /*kept*/) noexcept override {}
-  std::chrono::milliseconds timeout() const override { return 1s; }
-  ScratchPool& scratch() override { return scratch_; }
-  MessageCounts& counts() override { return counts_; }
-  std::int64_t bytes_sent() const override { return 0; }
-
- private:
-  static void leave_nothing(std::shared_ptr<const void> /*memory*/) noexcept {}
-
-  int rank_;
-  Clock::time_point now_{};
-  ScratchPool scratch_{&leave_nothing};
-  MessageCounts counts_{3};
-};
 
 Signature broadcast(std::uint64_t sequence, int root = kRoot, std::int64_t count = 4) {
   Signature signature;

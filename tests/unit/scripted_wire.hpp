@@ -1,0 +1,108 @@
+// A Wire of which a test says what comes.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "comm/wire.hpp"
+
+namespace tutti::test {
+
+/** Thrown by a wait on a ScriptedWire that lasts for a second of its time. */
+struct TooLate final : std::exception {};
+
+/** Has what a test puts there, and keeps what is sent. Time passes in pauses. */
+class ScriptedWire final : public Wire {
+ public:
+  explicit ScriptedWire(int rank) : rank_(rank) {}
+
+  struct Message {
+    int source;
+    Traffic traffic;
+    std::vector<std::byte> bytes;
+  };
+  std::deque<Message> come;
+  std::vector<Message> sent;       // `source` is to whom
+  std::function<void()> at_pause;  // after a millisecond each
+  std::function<void()> at_look;   // of a Lookout
+  bool delivers = true;            // what is posted
+
+  int rank() const override { return rank_; }
+  int size() const override { return 3; }
+  Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
+                   Traffic traffic) override {
+    sent.push_back({destination, traffic, {data, data + bytes}});
+    return 1;
+  }
+  Posted post_receive(std::byte* /*data*/, std::int64_t /*bytes*/, int /*source*/,
+                      Traffic /*traffic*/) override {
+    return 1;
+  }
+  std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic,
+                          int source) override {
+    const auto found = std::find_if(come.begin(), come.end(), [&](const Message& one) {
+      return one.traffic == traffic && (source == kAnybody || one.source == source);
+    });
+    if (found == come.end()) return std::nullopt;
+    EXPECT_LE(std::ssize(found->bytes), bytes);
+    std::copy(found->bytes.begin(), found->bytes.end(), data);
+    const int from = found->source;
+    come.erase(found);
+    return from;
+  }
+  bool progress(std::span<Posted> posted, std::span<const int> /*peers*/) override {
+    if (delivers) std::fill(posted.begin(), posted.end(), kEnded);
+    return delivers && !posted.empty();
+  }
+  bool pause(Clock::duration /*still*/) override {
+    now_ += std::chrono::milliseconds(1);
+    if (now_ > Clock::time_point(std::chrono::seconds(1))) throw TooLate();
+    if (at_pause) at_pause();
+    return true;
+  }
+  Clock::time_point now() const override { return now_; }
+  std::unique_ptr<Lookout> look_out(Side /*side*/, std::chrono::milliseconds /*timeout*/) override {
+    class Looks final : public Lookout {
+     public:
+      explicit Looks(const ScriptedWire& wire) : wire_(wire) {}
+      void look(std::span<const int> /*awaited*/) override {
+        if (wire_.at_look) wire_.at_look();
+      }
+      void restart() override {}
+
+     private:
+      const ScriptedWire& wire_;
+    };
+    return std::make_unique<Looks>(*this);
+  }
+  void withdraw(Posted /*receive*/) override {}
+  void abandon(Traffic /*traffic*/, std::span<Posted> /*receives*/,
+               std::span<const Posted> /*sends*/,
+               std::span<const std::shared_ptr<const void>> /*kept*/) noexcept override {}
+  std::chrono::milliseconds timeout() const override { return std::chrono::seconds(1); }
+  ScratchPool& scratch() override { return scratch_; }
+  MessageCounts& counts() override { return counts_; }
+  std::int64_t bytes_sent() const override { return 0; }
+
+ private:
+  // A ScratchPool::Leave. NOLINTNEXTLINE(performance-unnecessary-value-param)
+  static void leave_nothing(std::shared_ptr<const void> /*memory*/) noexcept {}
+
+  int rank_;
+  Clock::time_point now_{};
+  ScratchPool scratch_{&leave_nothing};
+  MessageCounts counts_{3};
+};
+
+}  // namespace tutti::test
