@@ -234,6 +234,13 @@ def test_the_order_of_calls():
             act()
     with pytest.raises(TypeError, match="role_maker is a str"):
         fleet.init("worker")
+    role = role_maker.UserDefinedRoleMaker(1, role_maker.Role.WORKER, 3, "127.0.0.1:1")
+    for options, reason in [(dict(is_collective=True), "without servers: use tutti.opt.DistOpt"),
+                            (dict(is_collective=True, role_maker=role), "is_collective is True"),
+                            (dict(strategy=ps.StrategyFactory.create_sync_strategy()),
+                             r"distributed_optimizer\(optimizer, strategy\)")]:
+        with pytest.raises(tutti.InvalidArgument, match=reason):
+            fleet.init(**options)
     fleet.init(role_maker.UserDefinedRoleMaker(1, role_maker.Role.WORKER, 3, "127.0.0.1:1"))
     assert fleet.split_files(list("abcdefg")) == list("de")
     assert fleet.server_endpoints(to_string=True) == "127.0.0.1:1"
@@ -247,6 +254,14 @@ def test_the_order_of_calls():
         fleet.init_server("/nowhere")
     with pytest.raises(tutti.InvalidArgument, match="is for workers"):
         fleet.init_worker()
+
+
+def test_a_role_that_is_not_said_is_that_of_the_environment(monkeypatch):
+    with environment(monkeypatch, TRAINING_ROLE="TRAINER", PADDLE_TRAINERS_NUM="2", PADDLE_TRAINER_ID="1",
+                     PADDLE_PSERVERS_IP_PORT_LIST="127.0.0.1:1"):
+        fleet = type(ps.fleet)()
+        fleet.init()
+        assert fleet.is_worker() and (fleet.worker_index(), fleet.worker_num()) == (1, 2)
 
 
 def test_strategies_and_optimizers():

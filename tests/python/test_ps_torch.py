@@ -133,6 +133,26 @@ def test_a_model_in_half_precision(kind):
                                    torch.as_tensor(before) - torch.tensor([[1.0], [0.5]]))
 
 
+def test_what_a_look_up_may_be_written_to():
+    items = table()
+    ids = torch.tensor([[1, 2, 3], [4, PADDING, 5]])
+    with alone([items]):
+        wanted = torch.from_numpy(items.lookup(ids.numpy()))
+        for of in (ids, ids.int(), ids.t().contiguous().t(), ids.numpy()):
+            for out in (torch.empty(2, 3, DIM), torch.empty(2, 3, DIM, requires_grad=True),
+                        torch.empty(2, 3, DIM).numpy()):
+                assert items.lookup(of, out=out) is out and torch.equal(torch.as_tensor(out), wanted)
+            assert torch.equal(torch.as_tensor(items.lookup(of)), wanted)
+        kept = [items.lookup(ids + number) for number in range(4)]  # memory of its own each
+        assert torch.equal(kept[0], wanted) and torch.equal(kept[1][0, :2], wanted[0, 1:])
+        for out, reason in [(torch.empty(3, 2, DIM), r"shape \(3, 2, 4\), but must have \(2, 3, 4\)"),
+                            (torch.empty(2, 3, DIM, dtype=torch.float16), "out is of float16"),
+                            (torch.empty(3, 2, DIM).transpose(0, 1), "not contiguous"),
+                            (torch.empty(2, 3, DIM, device="meta"), "out is on meta")]:
+            with pytest.raises(tutti.InvalidArgument, match=reason):
+                items.lookup(ids, out=out)
+
+
 def test_a_second_backward_pass_is_refused_and_pushes_nothing():
     items = table()
     with alone([items]) as fleet:

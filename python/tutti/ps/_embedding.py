@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Callable, Dict, Optional, Union
 
 import numpy
@@ -139,6 +140,18 @@ class Embedding:
             if type(rows) is numpy.ndarray and rows.shape == (*ids.shape, self.dim):
                 fleet.lookup(self._number, ids, rows)
                 return rows
+        torch: Any = sys.modules.get("torch")
+        if torch is not None and type(ids) is torch.Tensor and ids.is_cpu:
+            try:  # without an array of NumPy's for each tensor, whose code is not in the caches either
+                if out is None:
+                    rows = self._results.empty((*ids.shape, self.dim))
+                    fleet.lookup(self._number, ids, rows)
+                    return torch.from_numpy(rows)
+                if getattr(out, "shape", None) == (*ids.shape, self.dim):
+                    fleet.lookup(self._number, ids, out)
+                    return out
+            except (InvalidArgument, TypeError):
+                pass  # of another type or layout, or refused below, too
         memory = _arrays.ids_of(ids)
         shape = (*memory.shape, self.dim)
         if out is None:

@@ -15,7 +15,7 @@ from tutti.ps._dispatch import Slicing
 from tutti.ps._embedding import Embedding, Rule
 from tutti.ps._fleet import Fleet, Mode, start_as
 from tutti.ps._fluid import Nothing
-from tutti.ps.role_maker import RoleMakerBase
+from tutti.ps.role_maker import PaddleCloudRoleMaker, RoleMakerBase
 
 
 def rule_of(optimizer: Any) -> Rule:
@@ -156,8 +156,18 @@ class PaddleFleet:
         self._model_dir: Optional[str] = None
         self._fleet: Optional[Fleet] = None
 
-    def init(self, role_maker: RoleMakerBase) -> None:
-        """Says what this process is. Collective where the role maker asks a launcher's ranks."""
+    def init(self, role_maker: Optional[RoleMakerBase] = None, is_collective: bool = False,
+             strategy: Any = None) -> None:
+        """Says what this process is: by default PaddleCloudRoleMaker() does. Collective where the
+        role maker asks a launcher's ranks. A job without servers (is_collective) is a DistOpt, and
+        strategy is distributed_optimizer()'s."""
+        if role_maker is None:
+            role_maker = PaddleCloudRoleMaker(is_collective)
+        elif is_collective:
+            raise InvalidArgument("is_collective is True, but role_maker is for a job with servers")
+        if strategy is not None:
+            raise InvalidArgument("strategy is given, but what takes it is "
+                                  "fleet.distributed_optimizer(optimizer, strategy)")
         if not isinstance(role_maker, RoleMakerBase):
             raise TypeError(f"role_maker is a {type(role_maker).__name__}, but must be one of "
                             "tutti.ps.role_maker's")
