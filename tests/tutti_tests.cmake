@@ -62,7 +62,7 @@ function(tutti_multirank_test name)
       set(arg_${key} ${default})
     endif()
   endforeach()
-  # Open MPI is not clean under ThreadSanitizer, which does not follow a fork either.
+  # Open MPI is not clean under ThreadSanitizer, which sees no races between forked processes.
   if(TUTTI_SANITIZE MATCHES "thread")
     list(REMOVE_ITEM arg_LAUNCH mpi fork)
     unset(arg_HOSTS)
