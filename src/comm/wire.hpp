@@ -27,8 +27,7 @@ class Wire {
    * What travels: kinds do not mix. The sender of a point-to-point message sends an `offer` before,
    * to which its receiver answers with a `reply`. What a collective sends `ahead` leaves before its
    * ranks know that they agree, so its receiver may not expect it. Of a call that goes one way (see
-   * Notes) a `note` says what it is, which a `question` asks for, and what is `noted` follows. Of a
-   * collective, too, is `bulk`: what may be long.
+   * Notes) a `note` says what it is, which a `question` asks for, and what is `noted` follows.
    */
   enum class Traffic : std::uint8_t {
     collective,
@@ -38,10 +37,9 @@ class Wire {
     ahead,
     note,
     noted,
-    question,
-    bulk
+    question
   };
-  static constexpr int kTraffics = 9;
+  static constexpr int kTraffics = 8;
   /** What a wait is part of, of which a rank may be in one each at a time. */
   enum class Side : std::uint8_t { collective, send, recv };
   /** The side of the wait that a message of `traffic` ends. */

@@ -2,6 +2,7 @@
 #include "comm/mpi/socket.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "comm/mpi/tcp_connection.hpp"
 
@@ -71,6 +73,28 @@ TEST_F(SocketTest, KnowsOfTheOtherEnd) {
   called_ = {};
   EXPECT_TRUE(soon([&] { return state_of(caller_).ended; }));
   EXPECT_FALSE(state_of(caller_).given_up);
+}
+
+TEST_F(SocketTest, TakesLittleThatItCannotSend) {
+  constexpr int kLimit = 64 << 10;
+  ASSERT_TRUE(limit_unsent(caller_, kLimit));
+  const std::vector<std::byte> bytes(16 << 10);
+  std::uint64_t taken = 0;
+  const auto fill = [&] {
+    const auto before = taken;
+    for (ssize_t more = 1; more > 0;) {
+      more = ::send(caller_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (more > 0) taken += static_cast<std::uint64_t>(more);
+    }
+    return taken > before;
+  };
+  const auto acknowledged = state_of(caller_).acknowledged;
+  for (int still = 0; still < 20;) {  // nobody reads
+    still = fill() ? 0 : still + 1;
+    std::this_thread::sleep_for(1ms);
+  }
+  // The kernel looks before it takes what it sends at once, up to 64 KiB.
+  EXPECT_LE(taken - (state_of(caller_).acknowledged - acknowledged), 3U * kLimit);
 }
 
 TEST_F(SocketTest, ALineIsAnsweredByTheKernelUntilTheOtherEndIsClosed) {

@@ -32,7 +32,7 @@ void HierarchicalTransport::exchange_blocks(const Call& call) {
     apart.in.data = copied.data();
   }
   const Blocks blocks(apart, rank(), size());
-  Batch remote(*channel_, Wire::Traffic::bulk);
+  Batch remote(*channel_, Wire::Traffic::collective);
   for (int peer = 0; peer < size(); ++peer) {
     if (layout_.host_of(peer) == host()) continue;
     const auto at = static_cast<std::size_t>(peer);

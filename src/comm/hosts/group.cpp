@@ -22,11 +22,6 @@ constexpr std::int64_t kUnderWay = Wire::kUnderWay;
  * out after the last have come, is little, and the ranks of a host do not meet too often. */
 constexpr std::int64_t kSegmentWindows = 4;
 
-/** Of what travels in so many windows: long messages are left to MPI, which is as fast. */
-constexpr Wire::Traffic traffic_of(std::int64_t windows) {
-  return windows > 1 ? Wire::Traffic::bulk : Wire::Traffic::collective;
-}
-
 /** Windows of the same size for all dtypes: whole elements, whole cache lines. */
 constexpr std::int64_t window_for(int members) {
   const std::int64_t fair = HostGroup::kMostScratch / (kUnderWay * members) /
@@ -133,7 +128,7 @@ void HostGroup::reduce_shards(const Part& part, const Own& own, std::int64_t win
       if (gets(target)) send(batch, part(position_, number), target);
     }
   };
-  run_pipeline(wire_, traffic_of(windows), windows, kUnderWay, PipelineStep{contribute, add},
+  run_pipeline(wire_, windows, kUnderWay, PipelineStep{contribute, add},
                PipelineStep{spread, after});
 }
 
@@ -284,8 +279,7 @@ void HostGroup::all_gather_v(std::byte* data, std::span<const std::int64_t> offs
       send(batch, shards.part(position_, number), peer(distance));
     }
   };
-  run_pipeline(wire_, traffic_of(shards.windows()), shards.windows(), kUnderWay,
-               PipelineStep{exchange, kNothing});
+  run_pipeline(wire_, shards.windows(), kUnderWay, PipelineStep{exchange, kNothing});
 }
 
 /** What has come by then are the blocks from this member's on, round the end: so what a member

@@ -113,7 +113,7 @@ class HostGroup {
    * `data`. Nothing is written to `data` before `agree` has returned. */
   void broadcast(std::byte* data, std::int64_t bytes, int root, const std::byte* from,
                  const Agree& agree) {
-    broadcast(data, bytes, root, from, agree, Wire::Traffic::bulk);
+    broadcast(data, bytes, root, from, agree, Wire::Traffic::collective);
   }
   void broadcast(std::byte* data, std::int64_t bytes, int root) {
     broadcast(data, bytes, root, data, {});

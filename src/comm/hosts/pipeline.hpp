@@ -55,7 +55,7 @@ void run_pipeline(Wire& wire, Wire::Traffic traffic, std::int64_t windows, std::
 
 template <class... Steps>
 void run_pipeline(Wire& wire, std::int64_t windows, std::int64_t depth, const Steps&... steps) {
-  run_pipeline(wire, Wire::Traffic::bulk, windows, depth, steps...);
+  run_pipeline(wire, Wire::Traffic::collective, windows, depth, steps...);
 }
 
 /** By when the last of `steps` has ended with a window, the first has posted so many after it. */

@@ -26,6 +26,9 @@ namespace {
 constexpr std::chrono::milliseconds kToConnect{2000};
 constexpr std::chrono::milliseconds kForAWelcome{500};
 constexpr WaitPolicy kPolicy{.nap = std::chrono::microseconds(200)};
+/** A message ends when the kernel has all of it. Over a slow wire that is not to be much sooner
+ * than it travels: whoever waits for an answer then has a deadline. */
+constexpr int kLimitOfUnsent = 256 << 10;
 constexpr std::size_t kMostStrangers = 64;  // connections that have not said who they are
 
 /** Between two hosts there is a connection of their leaders, and one that all ranks hold; besides,
@@ -322,9 +325,10 @@ HostConnections connect_leaders(Channel& channel, const Layout& layout) {
 
   for (Peer& peer : peers) {
     if (!peer.socket) continue;
-    if (!(is_stream(peer.line) ? send_at_once(peer.socket) : keep_alive(peer.socket))) {
-      peer.socket = {};
-    }
+    const bool is_ready = is_stream(peer.line) ? send_at_once(peer.socket) &&
+                                                     limit_unsent(peer.socket, kLimitOfUnsent)
+                                               : keep_alive(peer.socket);
+    if (!is_ready) peer.socket = {};
   }
   lend(lender, peers);
 

@@ -180,7 +180,7 @@ bool Channel::pause(Clock::duration still) {
   if (streams_) {  // MPI moves nothing, such as news of a failure, but in its calls
     const int itself = members_[static_cast<std::size_t>(rank())];
     int found = 0;  // nothing: a rank sends nothing to itself
-    check(MPI_Iprobe(itself, tag(Traffic::bulk), session_->comm(), &found, MPI_STATUS_IGNORE),
+    check(MPI_Iprobe(itself, tag(Traffic::collective), session_->comm(), &found, MPI_STATUS_IGNORE),
           "MPI_Iprobe");
   }
   std::this_thread::sleep_for(kMpiWait.nap);

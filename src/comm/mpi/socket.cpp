@@ -156,6 +156,10 @@ bool keep_alive(const Socket& socket, int probes) {
 
 bool send_at_once(const Socket& socket) { return set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1); }
 
+bool limit_unsent(const Socket& socket, int bytes) {
+  return set_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, bytes);
+}
+
 ConnectionState state_of(const Socket& socket) {
   constexpr std::uint8_t kClosed = 7;  // TCP_CLOSE and TCP_CLOSE_WAIT, which linux/tcp.h lacks
   constexpr std::uint8_t kCloseWait = 8;

@@ -68,6 +68,9 @@ inline constexpr int kProbes = 8;
 bool keep_alive(const Socket& socket, int probes = kProbes);
 /** Has short pieces sent at once. Whether it can; for whoever goes without, it is only slower. */
 bool send_at_once(const Socket& socket);
+/** Has the kernel take no more while there are `bytes` bytes that it has not sent yet. Whether it
+ * can. */
+bool limit_unsent(const Socket& socket, int bytes);
 /** What the kernel knows of a connection. */
 struct ConnectionState {
   bool ended = false;              ///< by the other end, whose kernel has said so

@@ -234,7 +234,7 @@ void Streams::pull(Stream& stream) {
     stream.used += early;
     message.moved += early;
     if (early < left) {
-      const std::int64_t come = read(stream, message.data + message.moved, left - early);
+      const std::int64_t come = read_rest(stream, message.data + message.moved, left - early);
       message.moved += come;
       if (come < left - early) {
         if (come > 0) moved_.store(true, std::memory_order_relaxed);
@@ -319,14 +319,33 @@ bool Streams::take_from(Stream& stream, std::byte* data, std::int64_t bytes,
   return true;
 }
 
+/** Of a read that has brought `come` bytes, or -1: whether nothing will come any more. */
+void Streams::note_end(Stream& stream, std::int64_t come) {
+  if (come > 0 || (come < 0 && is_to_be_tried_again())) return;
+  stream.brings = false;
+  in_trouble_.store(true, std::memory_order_relaxed);
+}
+
+/** Reads what a message lacks, and along with it the length of the next one: how much came of the
+ * `bytes` bytes of the first. What was read early is used up by then. */
+std::int64_t Streams::read_rest(Stream& stream, std::byte* to, std::int64_t bytes) {
+  std::array<iovec, 2> parts{
+      {{to, static_cast<std::size_t>(bytes)}, {stream.early.data(), stream.early.size()}}};
+  msghdr call{};
+  call.msg_iov = parts.data();
+  call.msg_iovlen = parts.size();
+  const ssize_t come = ::recvmsg(stream.connection.socket.get(), &call, MSG_DONTWAIT);
+  note_end(stream, come);
+  stream.used = 0;
+  stream.come = std::max<std::int64_t>(come - bytes, 0);
+  return std::clamp<std::int64_t>(come, 0, bytes);
+}
+
 /** How much of at most `bytes` bytes has come. */
 std::int64_t Streams::read(Stream& stream, std::byte* to, std::int64_t bytes) {
   const ssize_t come =
       ::recv(stream.connection.socket.get(), to, static_cast<std::size_t>(bytes), MSG_DONTWAIT);
-  if (come == 0 || (come < 0 && !is_to_be_tried_again())) {
-    stream.brings = false;
-    in_trouble_.store(true, std::memory_order_relaxed);
-  }
+  note_end(stream, come);
   return std::max<std::int64_t>(come, 0);
 }
 

@@ -41,7 +41,7 @@ class Streams {
 
   /** Whether there is a connection for that: if not, MPI carries it, at both ends. */
   bool reaches(int rank, Wire::Traffic traffic) const { return find(rank, traffic) != nullptr; }
-  /** The kinds that have connections: of which little is under way, as all wait for each other. */
+  /** The kinds that have connections: those of collectives, whose ranks wait for each other. */
   static constexpr bool carries(Wire::Traffic traffic) {
     return traffic == Wire::Traffic::collective || traffic == Wire::Traffic::ahead ||
            goes_one_way(traffic);
@@ -141,7 +141,9 @@ class Streams {
   std::optional<Header> next_header(Stream& stream);
   void read_early(Stream& stream);
   void note_mistake(Stream& stream);
+  void note_end(Stream& stream, std::int64_t come);
   std::int64_t read(Stream& stream, std::byte* to, std::int64_t bytes);
+  std::int64_t read_rest(Stream& stream, std::byte* to, std::int64_t bytes);
 
   std::vector<Stream> streams_;
   std::vector<std::array<int, 2>> numbers_;  // of streams, by rank and traffic
