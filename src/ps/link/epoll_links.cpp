@@ -48,6 +48,7 @@ EpollLinks::~EpollLinks() {
   Deadline deadline(kForLastAnswers);
   while (std::any_of(peers_.begin(), peers_.end(), is_sending) && !deadline.expired()) {
     look_at_sockets(std::chrono::milliseconds(10), nullptr);
+    answer_bell();
   }
   for (Entry& entry : peers_) entry.peer->end();
 }
@@ -68,15 +69,13 @@ std::optional<Request> EpollLinks::next(std::chrono::nanoseconds limit,
   while (!has_news() && Clock::now() < end) {
     if (auto request = sleep(end, lock)) return request;
     InterruptCheck::poll();
+    if (rung_) break;  // a request is being written: the caller comes back, and looks closely
   }
   return std::nullopt;
 }
 
 std::optional<Request> EpollLinks::poll() {
-  if (Clock::now() - looked_ > kBetweenSockets) {
-    look_at_sockets({}, nullptr);
-    if (woken_) doorbell_.ring();  // for who sleeps, and may not have heard it
-  }
+  if (Clock::now() - looked_ > kBetweenSockets) look_at_sockets({}, nullptr);
   return take();
 }
 
@@ -119,6 +118,7 @@ std::optional<Request> EpollLinks::spin(Clock::time_point end, std::unique_lock<
 
 std::optional<Request> EpollLinks::sleep(Clock::time_point end,
                                          std::unique_lock<std::mutex>& lock) {
+  answer_bell();
   set_sleeping(true);
   auto request = take();
   if (!request && told_) {
@@ -151,7 +151,10 @@ void EpollLinks::add(int descriptor, std::uint32_t events, std::uint64_t label) 
 }
 
 void EpollLinks::handle(std::uint64_t label) {
-  if (label == kDoorbell) return doorbell_.clear();
+  if (label == kDoorbell) {
+    rung_ = true;
+    return;
+  }
   const std::size_t at = label / 2;
   if (label % 2 == 0) {
     peers_[at].peer->handle_control();
@@ -159,6 +162,10 @@ void EpollLinks::handle(std::uint64_t label) {
     peers_[at].peer->handle_data();
   }
   watch(at);
+}
+
+void EpollLinks::answer_bell() {
+  if (std::exchange(rung_, false)) doorbell_.clear();
 }
 
 void EpollLinks::watch(std::size_t peer) {

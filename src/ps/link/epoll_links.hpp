@@ -64,6 +64,8 @@ class EpollLinks final : public Links {
   static std::uint64_t label(std::size_t peer, bool data) { return peer * 2 + (data ? 1 : 0); }
   void add(int descriptor, std::uint32_t events, std::uint64_t label);
   void handle(std::uint64_t label);
+  /** So that the bell can be heard again. Whoever has just been woken has no time for that. */
+  void answer_bell();
   /** Tells epoll what to look for on a data connection. */
   void watch(std::size_t peer);
 
@@ -73,6 +75,7 @@ class EpollLinks final : public Links {
   std::size_t turn_ = 0;  // whose requests are looked at first
   Clock::time_point looked_{};
   Clock::time_point woken_at_{};  // when it has last slept
+  bool rung_ = false;             // the doorbell, and it is not yet answered
   std::vector<LostWorker> lost_;
   bool told_ = true;  // next() has returned for those
   std::atomic<bool> woken_ = false;

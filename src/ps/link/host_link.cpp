@@ -69,14 +69,21 @@ std::uint64_t HostLink::send(const RequestHeader& header, const Draft& draft) {
   slot_of(in_flight_, number) = draft.stays ? 0 : draft.handle;
   // In one order with the server's: it sees the request, or this that it sleeps.
   slot.number.store(number, std::memory_order_seq_cst);
-  if (answers_->sleeping.load(std::memory_order_seq_cst) != 0 &&
-      answers_->sleeping.exchange(0, std::memory_order_seq_cst) != 0) {
-    wake_server();
-  }
+  wake_server();
   return number;
 }
 
+void HostLink::announce() {
+  if (answers_->sleeping.load(std::memory_order_relaxed) == 0) return;
+  const std::lock_guard lock(mutex_);
+  wake_server();
+}
+
 void HostLink::wake_server() {
+  if (answers_->sleeping.load(std::memory_order_seq_cst) == 0 ||
+      answers_->sleeping.exchange(0, std::memory_order_seq_cst) == 0) {
+    return;
+  }
   if (!doorbell_) doorbell_ = open_doorbell(answers_->doorbell);
   if (*doorbell_) {
     ring(*doorbell_);

@@ -26,6 +26,7 @@ class HostLink final : public LinkEnd {
   Draft draft(std::int64_t bytes) override;
   void discard(const Draft& draft) override;
   std::uint64_t send(const RequestHeader& header, const Draft& draft) override;
+  void announce() override;
   bool on_this_host() const override { return true; }
 
  private:
@@ -34,6 +35,7 @@ class HostLink final : public LinkEnd {
   }
   bool wait_for_answer(std::uint64_t number) override;
   void advance() override;
+  /** Rings for a server that sleeps. Locked. */
   void wake_server();
 
   std::unique_ptr<BlockHeap> heap_;

@@ -54,6 +54,8 @@ class Link {
    * the server, but for the oldest of kMostUnanswered requests. Returns the request's number: 1, 2,
    * ... */
   virtual std::uint64_t send(const RequestHeader& header, const Draft& draft) = 0;
+  /** A request follows at once: a server that sleeps wakes up while it is being written. */
+  virtual void announce() {}
   /** Whether so many requests can be sent now without a wait. */
   virtual bool has_room(std::int64_t requests) = 0;
   /** The number of the last request that the server has answered. Does not block; a cache line on a

@@ -38,8 +38,9 @@ class Links {
  public:
   virtual ~Links() = default;
 
-  /** The next request; nothing after `limit`, after wake(), or when a worker was lost. Unlocks
-   * `lock` while it waits: what else is called meanwhile is called under that lock. */
+  /** The next request; nothing after `limit`, after wake(), when a worker was lost, or when one has
+   * announced a request. Unlocks `lock` while it waits: what else is called meanwhile is called
+   * under that lock. */
   virtual std::optional<Request> next(std::chrono::nanoseconds limit,
                                       std::unique_lock<std::mutex>& lock) = 0;
   /** The same, where no other thread asks. */

@@ -66,7 +66,14 @@ class MergingWorker : public WorkerMode {
   void wait_for_all() {
     for_each_server(servers_, [&](int server) { queue(server).flush(); });
   }
+  /** Servers wake up while their batches are being written. */
+  void announce(const std::vector<Batch>& batches) const {
+    for (int server = 0; server < servers_.count(); ++server) {
+      if (!batches[static_cast<std::size_t>(server)].empty()) servers_.link(server).announce();
+    }
+  }
   SendQueue& queue(int server) { return queues_[static_cast<std::size_t>(server)]; }
+  const std::vector<Batch>& ended() const { return ended_; }
   Batch& ended(int server) { return ended_[static_cast<std::size_t>(server)]; }
   std::int64_t steps() const { return steps_; }
 
@@ -93,6 +100,7 @@ class AsyncWorker final : public MergingWorker {
 
  private:
   void end_batch() override {
+    announce(ended());
     for_each_server(servers_, [&](int server) {
       if (staleness_ || !ended(server).empty()) queue(server).put(ended(server), steps());
     });
@@ -130,6 +138,7 @@ class HalfAsyncWorker final : public MergingWorker {
   }
 
   void send_rest() override {
+    announce(merged_);
     for_each_server(servers_, [&](int server) {
       Batch& merged = merged_[static_cast<std::size_t>(server)];
       if (!merged.empty()) queue(server).put(merged, steps());
