@@ -6,14 +6,15 @@
 //
 // Batches of 8192 ids at random among all rows. The limit is what a process does that knows where
 // all is: it reads a cache line of an array as large as the index, and the row whose number stands
-// there. `checked`: rows had the values that they must have. With --whole-rows the table has
-// consistent rows. --grow 0 leaves growth out.
+// there. While the table grows the same process reads as many lines of memory of its own, in turns:
+// what it waits for there, the machine makes it wait for. `checked`: rows had the values that they
+// must have. With --whole-rows the table has consistent rows. --grow 0 leaves growth out.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <new>
 #include <numeric>
 #include <random>
@@ -23,15 +24,20 @@
 
 #include "comm/shm/segment.hpp"
 #include "ps/beside.hpp"
+#include "ps/pauses.hpp"
 #include "ps/table/row_access.hpp"
 #include "ps/table/rules.hpp"
 #include "ps/table/table.hpp"
+#include "ps/table_report.hpp"
 #include "tutti/error.hpp"
 #include "tutti/unique_id.hpp"
 
 namespace {
 
-using tutti::bench::processor_time;
+using tutti::bench::BareReader;
+using tutti::bench::PauseClock;
+using tutti::bench::Pauses;
+using tutti::bench::Report;
 using tutti::ps::Adagrad;
 using tutti::ps::Adam;
 using tutti::ps::Constant;
@@ -182,16 +188,17 @@ class TableBench {
     return true;
   }
 
-  /** Look-ups of 64 ids while the table grows. */
-  void look_up_growing(Shared& shared) const {
+  /** Look-ups of 64 ids while the table grows, and in turns bare reads of as many lines. */
+  void look_up_growing(Shared& shared, Pauses& look_ups, Pauses& bare_reads) const {
     const TableReader reader(identity_, segment_);
+    PauseClock of_look_ups;
+    PauseClock of_bare_reads;
+    BareReader bare;
+    float sum = 0;
     std::mt19937_64 random(5);
     Ids ids(64);
     Ids rows(64);
     Floats out(64 * static_cast<std::size_t>(load_.dim));
-    double most_work = 0;
-    std::vector<double> times;
-    times.reserve(std::size_t{1} << 26U);
     shared.ready = true;
     while (!shared.stop) {
       const std::int64_t known = std::max<std::int64_t>(1, shared.rows);
@@ -199,20 +206,16 @@ class TableBench {
         rows[i] = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(known));
         ids[i] = id_of(rows[i]);
       }
-      const auto start = Clock::now();
-      const double work = processor_time();
-      reader.lookup(ids, {}, out.data());
-      most_work = std::max(most_work, processor_time() - work);
-      if (times.size() < times.capacity()) times.push_back(since(start));
+      of_look_ups.time([&] { reader.lookup(ids, {}, out.data()); });
+      of_bare_reads.time([&] { sum += bare.read(ids.size()); });
       for (std::size_t i = 0; i < 64; ++i) {
         const float expected = first_value(rows[i], 0);
         if (out[i * static_cast<std::size_t>(load_.dim)] != expected) shared.right = false;
       }
     }
-    std::sort(times.begin(), times.end());
-    shared.longest = times.back();
-    shared.most_work = most_work;
-    shared.seldom = times[times.size() - 1 - times.size() / 10'000];
+    if (sum != 0) shared.right = false;  // there are but zeros
+    of_look_ups.tell(look_ups);
+    of_bare_reads.tell(bare_reads);
   }
 
   Table& table() { return table_; }
@@ -259,36 +262,6 @@ double limit_of(const Load& load, const Walk& walk) {
   });
 }
 
-class Report {
- public:
-  explicit Report(const Load& load) : load_(load), json_(load.json) {}
-
-  void rate(const std::string& what, double rows_per_s, double limit, bool checked) {
-    std::printf("%-24s %8.2f M rows/s", what.c_str(), rows_per_s / 1e6);
-    if (limit > 0) std::printf("  %.2f of %.2f", rows_per_s / limit, limit / 1e6);
-    std::printf("%s\n", checked ? "" : "  WRONG");
-    std::fflush(stdout);
-    json_ << "{\"what\": \"" << what << "\", \"peer\": \"own\", \"rows\": " << load_.rows
-          << ", \"dim\": " << load_.dim << ", \"rows_per_s\": " << rows_per_s
-          << ", \"limit_rows_per_s\": " << limit << ", \"checked\": " << checked << "}\n";
-    right_ = right_ && checked;
-  }
-  void number(const std::string& what, double value, const char* unit, bool checked) {
-    std::printf("%-24s %8.3f %s%s\n", what.c_str(), value, unit, checked ? "" : "  WRONG");
-    std::fflush(stdout);
-    json_ << "{\"what\": \"" << what << "\", \"peer\": \"own\", \"rows\": " << load_.rows
-          << ", \"dim\": " << load_.dim << ", \"" << unit << "\": " << value
-          << ", \"checked\": " << checked << "}\n";
-    right_ = right_ && checked;
-  }
-  bool right() const { return right_; }
-
- private:
-  const Load& load_;
-  std::ofstream json_;
-  bool right_ = true;
-};
-
 void measure_rule(const Load& load, const std::string& name, const Rule& rule, Shared& shared,
                   const Walk& walk, const Walk& other, Report& report) {
   TableBench bench(load, rule);
@@ -315,11 +288,13 @@ void measure_rule(const Load& load, const std::string& name, const Rule& rule, S
 }
 
 void measure_growth(const Load& load, Shared& shared, Report& report) {
+  const SharedPages page(4096);
+  auto* const pauses = new (page.as<void>()) std::array<Pauses, 2>;
   TableBench bench(load, Sgd{});
   double seconds = 0;
   double most = 0;
   beside(
-      shared, [&] { bench.look_up_growing(shared); },
+      shared, [&] { bench.look_up_growing(shared, pauses->front(), pauses->back()); },
       [&] {
         const auto start = Clock::now();
         for (std::int64_t rows = 1; rows < load.grow;) {
@@ -334,9 +309,8 @@ void measure_growth(const Load& load, Shared& shared, Report& report) {
         seconds = since(start);
       });
   report.rate("growth", static_cast<double>(load.grow) / seconds, 0, shared.right);
-  report.number("longest_lookup", shared.longest * 1e3, "ms", shared.right);
-  report.number("most_work_of_lookup", shared.most_work * 1e3, "ms", shared.right);
-  report.number("seldom_longer_lookup", shared.seldom * 1e3, "ms", shared.right);
+  report.pauses("lookup", pauses->front(), shared.right);
+  report.pauses("bare_read", pauses->back(), shared.right);
   report.number("memory_growing", most, "of_figure", true);
 }
 
@@ -382,7 +356,7 @@ int main(int argc, char** argv) {
     const Load load = parse(argc, argv);
     const SharedPages page(4096);
     Shared& shared = *new (page.as<void>()) Shared;
-    Report report(load);
+    Report report(load.rows, load.dim, load.json);
     {
       const Walk walk(load.rows, 1);
       const Walk other(load.rows, 2);

@@ -31,9 +31,6 @@ struct Shared {
   std::atomic<bool> stop{false};
   std::atomic<std::int64_t> rows{0};  ///< that a growing table has
   std::atomic<double> rate{0};
-  std::atomic<double> longest{0};    ///< time of a look-up, by the clock,
-  std::atomic<double> most_work{0};  ///< and without what other processes had of the processor
-  std::atomic<double> seldom{0};     ///< the time that one of 10 000 look-ups exceeds
   std::atomic<bool> right{true};
 };
 
