@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -304,6 +305,35 @@ TEST_F(StreamsTest, ARootThatNobodyFollowsIsHeldUp) {
     ASSERT_EQ(come, sent) << call;
   }
   EXPECT_TRUE(left_->take_ended(posted.back()));
+}
+
+TEST_F(StreamsTest, NotesAreTakenByAnyThreadWhileAnotherReceives) {
+  constexpr int kCalls = 2000;
+  int notes = 0;
+  std::thread looks([&] {
+    Bytes room(Wire::kShort);
+    while (notes < kCalls) {
+      const auto from =
+          right_->take(room.data(), Wire::kShort, Wire::Traffic::note, Wire::kAnybody);
+      notes += from ? 1 : 0;
+    }
+  });
+  const Bytes note = bytes(100, 1);
+  for (int call = 0; call < kCalls; ++call) {
+    const Bytes sent = bytes(static_cast<std::size_t>(call % 7 * 1000 + 1), 2);
+    Bytes come(sent.size());
+    left_->send(note.data(), std::ssize(note), 1, Wire::Traffic::note);
+    const auto leaves = left_->send(sent.data(), std::ssize(sent), 1, kKind);
+    const auto posted = receive(come);
+    while (!right_->take_ended(posted)) {
+      left_->progress();
+      right_->progress();
+    }
+    ASSERT_TRUE(left_->take_ended(leaves));
+    ASSERT_EQ(come, sent) << call;
+  }
+  looks.join();
+  EXPECT_EQ(notes, kCalls);
 }
 
 TEST_F(StreamsTest, NothingMovesOnceTheyAreStopped) {
