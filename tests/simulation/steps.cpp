@@ -149,9 +149,10 @@ struct Call {
     signature.before = caller.before.sequence == 0 ? 0 : caller.before.hash();
     caller.signature = signature;
     const bool gets = one_way && own() != signature.root;
-    caller.notes.begin(signature, caller.before,
-                       gets ? group.member(static_cast<std::size_t>(group.giver(signature.root)))
-                            : Notes::kNobody);
+    caller.notes.begin(
+        signature, caller.before,
+        gets ? group.member(static_cast<std::size_t>(group.giver(signature.root, signature.count)))
+             : Notes::kNobody);
   }
   /** As transports do; in the simulator's other steps members do not compare. */
   void compare(const Signature& signature) const {

@@ -95,7 +95,7 @@ void HierarchicalTransport::one_way_broadcast(const Call& call) {
     if (is_root) copy_bytes(out.data, call.in.data, out.bytes());
     return local_->group().check_own_loss();
   }
-  sign(call, is_leader() ? group.giver(from) : Notes::kNobody);
+  sign(call, is_leader() ? group.giver(from, out.bytes()) : Notes::kNobody);
   if (local_size() > 1 && out.bytes() <= Notes::kCarried) {
     return take_carried(out, group, call.root);
   }

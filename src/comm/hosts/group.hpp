@@ -123,8 +123,9 @@ class HostGroup {
    * who only get it, and whoever makes another call finds that out by `notes`. */
   bool goes_one_way(std::int64_t bytes) const;
   /** Of whom this member gets a broadcast of member `root` that goes one way, as a rank. Up to
-   * three members get it of the root, more through a binomial tree. */
-  int giver(int root) const;
+   * three members get it of the root, and all where data follow a note, so that no data of another
+   * root come before its note; more through a binomial tree. */
+  int giver(int root, std::int64_t bytes) const;
   /** By the root, after notes.begin(), which has been `away` from collectives before. Waits until
    * `data` has left. */
   void send_one_way(Notes& notes, std::span<const std::byte> data, std::chrono::microseconds away);
@@ -223,7 +224,9 @@ class HostGroup {
    * other one, of at most a window. While it exists, settle() knows of them. */
   class Ahead;
 
-  void pass_note(Batch& batch, const std::byte* note, std::int64_t bytes, int root);
+  /** Whether notes of a broadcast of `bytes` bytes pass through a tree. */
+  bool passes_on(std::int64_t bytes) const;
+  void pass_note(Batch& batch, std::span<const std::byte> note, std::int64_t bytes, int root);
   void broadcast(std::byte* data, std::int64_t bytes, int root, const std::byte* from,
                  const Agree& agree, Wire::Traffic traffic);
   bool stand_in_groups() const { return size() > kMostDirect; }

@@ -29,18 +29,21 @@ bool HostGroup::goes_one_way(std::int64_t bytes) const {
   return bytes <= (size() == 2 ? 2 * kMost : kMost);
 }
 
-int HostGroup::giver(int root) const {
+bool HostGroup::passes_on(std::int64_t bytes) const {
+  return size() > kMostOfRoot && bytes <= Notes::kCarried;
+}
+
+int HostGroup::giver(int root, std::int64_t bytes) const {
   const int own = (position_ - root + size()) % size();
-  const int parent = size() > kMostOfRoot ? own & (own - 1) : 0;
+  const int parent = passes_on(bytes) ? own & (own - 1) : 0;
   return member(static_cast<std::size_t>((root + parent) % size()));
 }
 
-void HostGroup::pass_note(Batch& batch, const std::byte* note, std::int64_t bytes, int root) {
+void HostGroup::pass_note(Batch& batch, std::span<const std::byte> note, std::int64_t bytes,
+                          int root) {
   const int own = (position_ - root + size()) % size();
-  const auto pass = [&](int position) {
-    send(batch, {note, static_cast<std::size_t>(bytes)}, (root + position) % size());
-  };
-  if (size() > kMostOfRoot) return for_each_child(own, size(), pass);
+  const auto pass = [&](int position) { send(batch, note, (root + position) % size()); };
+  if (passes_on(bytes)) return for_each_child(own, size(), pass);
   for (int other = 1; own == 0 && other < size(); ++other) pass(other);
 }
 
@@ -51,7 +54,7 @@ void HostGroup::send_one_way(Notes& notes, std::span<const std::byte> data,
   const std::int64_t bytes =
       notes.write(note.data(), follows ? std::span<const std::byte>() : data, away);
   Batch batch(wire_, Wire::Traffic::note);
-  pass_note(batch, note.data(), bytes, position_);
+  pass_note(batch, {note.data(), static_cast<std::size_t>(bytes)}, std::ssize(data), position_);
   if (follows) {  // it is only read
     broadcast(const_cast<std::byte*>(data.data()), std::ssize(data), position_, data.data(), {},
               Wire::Traffic::noted);
@@ -64,11 +67,12 @@ std::chrono::microseconds HostGroup::take_one_way(Notes& notes, std::span<std::b
   const Scratch note(wire_.scratch(), Wire::kShort);
   const std::int64_t bytes = notes.wait(note.data());
   Batch batch(wire_, Wire::Traffic::note);
-  pass_note(batch, note.data(), bytes, root);
+  pass_note(batch, {note.data(), static_cast<std::size_t>(bytes)}, std::ssize(data), root);
   if (std::ssize(data) <= Notes::kCarried) {
     copy_bytes(data.data(), Notes::carried_by(note.data()), std::ssize(data));
   } else {
     broadcast(data.data(), std::ssize(data), root, data.data(), {}, Wire::Traffic::noted);
+    notes.look();  // of another root some of the data may be
   }
   batch.wait();
   return Notes::away_in(note.data());
