@@ -39,7 +39,7 @@ Signature broadcast(std::uint64_t sequence, int root = kRoot, std::int64_t count
 
 Bytes bytes_of_text(const std::string& text) {
   Bytes bytes(text.size());
-  std::memcpy(bytes.data(), text.data(), text.size());
+  if (!text.empty()) std::memcpy(bytes.data(), text.data(), text.size());
   return bytes;
 }
 
