@@ -294,8 +294,8 @@ class Server::Impl final : public Serving {
     lost_.insert(worker);
     line(worker) = {};
     remove(worker, &reason);
-    const std::string rest = mode_->has_failed() ? "the others cannot go on"
-                                                 : std::to_string(members_.living()) + " go on";
+    const std::string rest = mode_->can_go_on() ? std::to_string(members_.living()) + " go on"
+                                                : "the others cannot go on";
     log(is_news ? LogLevel::warn : LogLevel::info, "server " + std::to_string(index) + ": " +
                                                        name_of(worker) + " is lost: " + reason +
                                                        "; " + rest);

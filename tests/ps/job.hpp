@@ -121,6 +121,11 @@ class Job {
 
   /** Of a server that has ended. */
   const ServerStats& stats(int server) const { return stats_[static_cast<std::size_t>(server)]; }
+  /** Waits until all servers know of so many workers that are lost, before any request that comes
+   * after that. */
+  void wait_for_losses(int count) {
+    for (HeldLinks* const links : held_) links->wait_for_losses(count);
+  }
   /** From now on this server takes no request, until it is released. */
   void hold(int server) { held_[static_cast<std::size_t>(server)]->hold(); }
   void release(int server) { held_[static_cast<std::size_t>(server)]->release(false); }
@@ -160,10 +165,20 @@ class Job {
                 std::span<const std::byte> payload) override {
       links_->answer(request, header, payload);
     }
-    std::vector<LostWorker> lost() override { return links_->lost(); }
+    std::vector<LostWorker> lost() override {
+      std::vector<LostWorker> lost = links_->lost();
+      const std::lock_guard lock(mutex_);
+      losses_ += static_cast<int>(lost.size());
+      changed_.notify_all();
+      return lost;
+    }
     void drop(int worker) override { links_->drop(worker); }
     void wake() override { links_->wake(); }
 
+    void wait_for_losses(int count) {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return losses_ >= count; });
+    }
     void hold() {
       std::unique_lock lock(mutex_);
       hold_ = true;
@@ -182,6 +197,7 @@ class Job {
     std::unique_ptr<Links> links_;
     std::mutex mutex_;
     std::condition_variable changed_;
+    int losses_ = 0;
     bool hold_ = false;
     bool is_held_ = false;
     bool end_ = false;

@@ -66,12 +66,14 @@ std::optional<Request> EpollLinks::next(std::chrono::nanoseconds limit,
                                     ? start + std::max(limit, std::chrono::nanoseconds(0))
                                     : Clock::time_point::max();
   if (auto request = spin(end, lock)) return request;
-  while (!has_news() && Clock::now() < end) {
+  for (;;) {
+    answer_bell();  // before it is asked for what
+    if (has_news() || Clock::now() >= end) return std::nullopt;
     if (auto request = sleep(end, lock)) return request;
     InterruptCheck::poll();
-    if (rung_) break;  // a request is being written: the caller comes back, and looks closely
+    // A request is being written: the caller comes back, and looks closely.
+    if (rung_) return std::nullopt;
   }
-  return std::nullopt;
 }
 
 std::optional<Request> EpollLinks::poll() {
@@ -118,7 +120,6 @@ std::optional<Request> EpollLinks::spin(Clock::time_point end, std::unique_lock<
 
 std::optional<Request> EpollLinks::sleep(Clock::time_point end,
                                          std::unique_lock<std::mutex>& lock) {
-  answer_bell();
   set_sleeping(true);
   auto request = take();
   if (!request && told_) {

@@ -35,8 +35,10 @@ class ServerMode {
   virtual Answer pull_changed(const Request& request);
   /** A worker has stopped, or is lost for this reason. */
   virtual void remove(int worker, const std::string* lost_because) = 0;
-  /** Whether the others cannot go on after a loss. */
+  /** Whether no worker can go on after a loss: they are told, and leave. */
   virtual bool has_failed() const { return false; }
+  /** Whether they can once the present round has ended. */
+  virtual bool can_go_on() const { return true; }
   /** Sync: rounds that have been applied. */
   virtual std::int64_t rounds_applied() const { return 0; }
 

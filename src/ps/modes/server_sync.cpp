@@ -81,21 +81,23 @@ class SyncServer final : public ServerMode {
   /** Who is lost once it has ended a round has its part in that. Other servers may have applied it:
    * so they all stand at one round, and can write a last checkpoint. */
   void remove(int worker, const std::string* lost_because) override {
-    const bool has_ended_round = members_.rounds(worker) > applied_;
     const bool counts = lost_because != nullptr && !lost_;
-    if (counts && (has_ended_round || !mode_.continue_after_loss))
+    if (counts && members_.rounds(worker) > applied_ && take_over(worker)) {
       leavers_.push_back({worker, *lost_because});
-    if (counts && has_ended_round) {
-      answer_kept(worker);  // what it has pushed lies in its memory
     } else {
       forget(worker);
-      if (counts && !mode_.continue_after_loss) let_leave();
+      // The round cannot end: because of this one, whoever is lost besides.
+      if (counts && !mode_.continue_after_loss) {
+        end_with(worker, *lost_because);
+        let_leave();
+      }
     }
     if (members_.living() == 0 && !leavers_.empty()) apply();
   }
 
-  bool has_failed() const override {
-    return lost_ || (!leavers_.empty() && !mode_.continue_after_loss);
+  bool has_failed() const override { return lost_.has_value(); }
+  bool can_go_on() const override {
+    return !lost_ && (leavers_.empty() || mode_.continue_after_loss);
   }
   std::int64_t rounds_applied() const override { return applied_; }
 
@@ -117,13 +119,26 @@ class SyncServer final : public ServerMode {
     let_leave();
   }
 
+  /** What a worker has pushed lies in its memory: whether there is room for it here. */
+  bool take_over(int worker) {
+    try {
+      answer_kept(worker);
+      return true;
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+  }
+
+  void end_with(int worker, const std::string& reason) {
+    if (!lost_) lost_ = Answer::with_text(Outcome::lost_worker, reason, worker);
+  }
+
   void forget(int worker) { kept_[static_cast<std::size_t>(worker)].clear(); }
 
   void let_leave() {
     for (const LostWorker& leaver : leavers_) {
       forget(leaver.worker);
-      if (!mode_.continue_after_loss && !lost_)
-        lost_ = Answer::with_text(Outcome::lost_worker, leaver.reason, leaver.worker);
+      if (!mode_.continue_after_loss) end_with(leaver.worker, leaver.reason);
     }
     leavers_.clear();
   }

@@ -8,7 +8,6 @@
 #include <latch>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/deadline.hpp"
@@ -142,16 +141,10 @@ TEST(PsLoss, ARoundThatALostWorkerHasEndedCounts) {
     options.save_at_end = true;
     {
       Job job(options);
-      std::atomic<bool> left = false;
       job.run([&](Worker& worker) {
         push(worker, 2);
-        if (worker.index() == 1) {
-          interrupted_step(worker);
-          left = true;
-          return;
-        }
-        while (!left) std::this_thread::yield();
-        std::this_thread::sleep_for(std::chrono::milliseconds(200));  // servers know it by then
+        if (worker.index() == 1) return interrupted_step(worker);
+        job.wait_for_losses(1);
         worker.step();
         EXPECT_EQ(rows_of(worker, 0, kIds, 1), std::vector<float>(kIds.size(), 2));
         push(worker, 2);
@@ -176,20 +169,27 @@ TEST(PsLoss, ARoundThatALostWorkerHasEndedCountsIfNobodyElseIsLeft) {
   options.save_at_end = true;
   {
     Job job(options);
-    std::atomic<bool> left = false;
     job.run([&](Worker& worker) {
       if (worker.index() == 1) {
         push(worker, 2);
-        interrupted_step(worker);
-        left = true;
-        return;
+        return interrupted_step(worker);
       }
-      while (!left) std::this_thread::yield();
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the server knows it by then
+      job.wait_for_losses(1);
       worker.stop();
     });
   }
   EXPECT_EQ(inspect_checkpoint(folder.path()).round, 1);
+}
+
+TEST(PsLoss, WhoHasNotEndedARoundIsNamedForIt) {
+  Job job(options_of(Sync{}, 3, 1));
+  job.run([&](Worker& worker) {
+    push(worker, 2);
+    if (worker.index() == 1) return interrupted_step(worker);
+    if (worker.index() == 2) return job.wait_for_losses(1);
+    const std::string text = text_of<PeerLost>([&] { worker.step(); });
+    EXPECT_NE(text.find("lost rank 2: worker 2"), std::string::npos) << text;
+  });
 }
 
 TEST(PsLoss, WhoHasLessDataStopsAndTheOthersGoOn) {
