@@ -276,26 +276,31 @@ std::array<Socket, 2> tcp_pair() {
   return {std::move(one), std::move(other)};
 }
 
+/** Sends `data` to rank 1 until that has to wait: how often it had not, and what waits. */
+struct HeldUp {
+  HeldUp(Streams& root, const Bytes& data) {
+    do {
+      waits = root.send(data.data(), std::ssize(data), 1, Wire::Traffic::noted);
+      for (int i = 0; i < 10; ++i) root.progress();
+    } while (root.take_ended(waits) && ++calls < 10'000);
+  }
+  int calls = 0;
+  Wire::Posted waits = Wire::kEnded;
+};
+
 TEST_F(StreamsTest, ARootThatNobodyFollowsIsHeldUp) {
   auto ends = tcp_pair();
   const int number = ends[0].get();
   left_ = with(1, std::move(ends[0]));
   const Bytes sent = bytes(60 << 10, 1);
-  std::vector<Wire::Posted> posted;
-  const auto root_goes_on = [&] {
-    posted.push_back(left_->send(sent.data(), std::ssize(sent), 1, Wire::Traffic::noted));
-    for (int i = 0; i < 10; ++i) left_->progress();
-    return left_->take_ended(posted.back());
-  };
-  int calls = 0;
-  while (calls < 10'000 && root_goes_on()) ++calls;
-  ASSERT_LT(calls, 10'000);
+  const HeldUp root(*left_, sent);
+  ASSERT_LT(root.calls, 10'000);
   int left = 0;
   ASSERT_EQ(::ioctl(number, SIOCOUTQ, &left), 0);
   EXPECT_LE(left, 512 << 10);
   // Once the other end takes what has come, all goes on.
   right_ = with(0, std::move(ends[1]));
-  for (int call = 0; call <= calls; ++call) {
+  for (int call = 0; call <= root.calls; ++call) {
     Bytes come(sent.size());
     const auto wanted = right_->receive(come.data(), std::ssize(come), 0, Wire::Traffic::noted);
     while (!right_->take_ended(wanted)) {
@@ -304,7 +309,23 @@ TEST_F(StreamsTest, ARootThatNobodyFollowsIsHeldUp) {
     }
     ASSERT_EQ(come, sent) << call;
   }
-  EXPECT_TRUE(left_->take_ended(posted.back()));
+  EXPECT_TRUE(left_->take_ended(root.waits));
+}
+
+TEST_F(StreamsTest, ARootThatIsHeldUpFindsThatTheOtherEndHasGone) {
+  using namespace std::chrono_literals;
+  auto ends = tcp_pair();
+  left_ = with(1, std::move(ends[0]));
+  const Bytes sent = bytes(60 << 10, 1);
+  const HeldUp root(*left_, sent);
+  EXPECT_FALSE(left_->are_in_trouble());
+  ends[1] = {};  // with what it has not read, so that this end is told at once
+  left_->progress();
+  EXPECT_TRUE(left_->are_in_trouble());
+  EXPECT_FALSE(left_->take_ended(root.waits));
+  const std::chrono::steady_clock::time_point start{};
+  EXPECT_EQ(left_->broken(start), std::nullopt);
+  EXPECT_EQ(left_->broken(start + 2100ms), 1);
 }
 
 TEST_F(StreamsTest, NotesAreTakenByAnyThreadWhileAnotherReceives) {

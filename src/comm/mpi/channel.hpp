@@ -103,10 +103,13 @@ class Channel final : public Wire {
 
   /**
    * Answers control messages; throws PeerLost if one says that a rank is lost. Also called by
-   * whoever waits for something else, with the ranks it waits for, at least every 100 ms. Cheap;
-   * does not block.
+   * whoever waits for something else, with the ranks it waits for, at least every 100 ms. Moves
+   * what this rank's collectives have under way meanwhile. Cheap; does not block.
    */
-  void poll(std::span<const int> waiting_for) { watch_.poll(waiting_for); }
+  void poll(std::span<const int> waiting_for) {
+    watch_.poll(waiting_for);
+    if (streams_) streams_->progress();
+  }
 
   /** See Watch. */
   void look_around(std::span<const int> waiting_for) {

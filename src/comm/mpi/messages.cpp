@@ -19,7 +19,7 @@ namespace {
 // MPI takes messages that nobody has received yet, as many as it has memory for. Over a slow wire
 // they would be under way for longer than a deadline, and what comes behind them: so of so many
 // bytes, the last message is sent in a way that ends when its receiver takes it.
-constexpr std::int64_t kMostUnconfirmed = 256 << 10;
+constexpr std::int64_t kMostUnconfirmed = Streams::kMostUnconfirmed;
 // A root sends its notes, and waits for nobody: what MPI needs for each is more than its bytes.
 constexpr std::int64_t kLeastNote = 2 << 10;
 

@@ -2,6 +2,7 @@
 #include "comm/mpi/streams.hpp"
 
 #include <linux/sockios.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -26,9 +27,6 @@ constexpr std::size_t column_of(Wire::Traffic traffic) {
   return traffic == Wire::Traffic::ahead ? 1 : 0;
 }
 
-/** What the kernel needs for a short message is more than its bytes. */
-constexpr std::int64_t kLeastMemory = 2 << 10;
-
 constexpr std::uint64_t header_of(std::int64_t bytes, Wire::Traffic traffic) {
   return static_cast<std::uint64_t>(bytes) << 8U | static_cast<std::uint64_t>(traffic);
 }
@@ -41,6 +39,12 @@ constexpr Wire::Traffic traffic_in(std::uint64_t header) {
 
 bool is_to_be_tried_again() {
   return errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ENOMEM;
+}
+
+/** Of a connection that nothing is sent on, which would show it. */
+bool has_ended(const Socket& socket) {
+  pollfd entry{socket.get(), 0, 0};  // errors are told unasked
+  return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLERR | POLLHUP | POLLNVAL)) != 0;
 }
 
 }  // namespace
@@ -126,7 +130,7 @@ Wire::Posted Streams::send(const std::byte* data, std::int64_t bytes, int destin
   const std::lock_guard lock(mutex_);
   Stream& stream = stream_to(destination, traffic);
   const bool is_first = stream.sends.first == kNone;
-  if (goes_one_way(traffic)) stream.unconfirmed += std::max(bytes, kLeastMemory);
+  if (goes_one_way(traffic)) stream.unconfirmed += kHeader + bytes;
   Message message{.header = header_of(bytes, traffic), .bytes = bytes, .traffic = traffic};
   message.data = const_cast<std::byte*>(data);  // it is only read
   const int number = add(stream.sends, message);
@@ -176,19 +180,27 @@ std::optional<int> Streams::broken(std::chrono::steady_clock::time_point now) {
   return std::nullopt;
 }
 
-/** Whether the other kernel has most of what went one way. */
+/** Whether the other kernel has most of what went one way: not, if the connection has ended. */
 bool Streams::has_room(Stream& stream) {
   if (stream.unconfirmed < kBetweenLooks) return true;
   int left = 0;
   const bool known = ::ioctl(stream.connection.socket.get(), SIOCOUTQ, &left) == 0;
-  if (known && left > kMostUnconfirmed) return false;
-  stream.unconfirmed = 0;
-  return true;
+  if (!known || left <= kMostUnconfirmed) {
+    stream.unconfirmed = 0;
+    return true;
+  }
+  if (has_ended(stream.connection.socket)) note_takes_nothing(stream);
+  return false;
+}
+
+void Streams::note_takes_nothing(Stream& stream) {
+  stream.takes = false;
+  in_trouble_.store(true, std::memory_order_relaxed);
 }
 
 void Streams::push(Stream& stream) {
-  if (!has_room(stream)) return;
-  while (stream.sends.first != kNone && stream.takes && !stopped_) {
+  if (!stream.takes || stopped_ || !has_room(stream)) return;
+  while (stream.sends.first != kNone) {
     std::array<iovec, 2 * kMessagesAtOnce> parts;
     std::size_t count = 0;
     std::int64_t wanted = 0;
@@ -207,8 +219,7 @@ void Streams::push(Stream& stream) {
     std::int64_t moved =
         ::sendmsg(stream.connection.socket.get(), &call, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (moved < 0) {
-      stream.takes = is_to_be_tried_again();
-      if (!stream.takes) in_trouble_.store(true, std::memory_order_relaxed);
+      if (!is_to_be_tried_again()) note_takes_nothing(stream);
       return;
     }
     const bool all = moved == wanted;

@@ -37,6 +37,8 @@ class Streams {
     Wire::Traffic traffic;  ///< what goes ahead has one of its own, as it may wait the longest
     Socket socket;
   };
+  /** So many bytes that nobody has to answer may be on their way to a rank. */
+  static constexpr std::int64_t kMostUnconfirmed = 256 << 10;
   explicit Streams(std::vector<Connection> connections);
 
   /** Whether there is a connection for that: if not, MPI carries it, at both ends. */
@@ -77,7 +79,6 @@ class Streams {
   /** Goes before a message: its length, and its traffic in the lowest byte. */
   using Header = std::uint64_t;
   static constexpr std::int64_t kHeader = sizeof(Header);
-  static constexpr std::int64_t kMostUnconfirmed = 256 << 10;
   /** Of so many bytes that went one way it is looked whether they are acknowledged. */
   static constexpr std::int64_t kBetweenLooks = 64 << 10;
   static constexpr int kNone = -1;
@@ -141,6 +142,7 @@ class Streams {
   std::optional<Header> next_header(Stream& stream);
   void read_early(Stream& stream);
   void note_mistake(Stream& stream);
+  void note_takes_nothing(Stream& stream);
   void note_end(Stream& stream, std::int64_t come);
   std::int64_t read(Stream& stream, std::byte* to, std::int64_t bytes);
   std::int64_t read_rest(Stream& stream, std::byte* to, std::int64_t bytes);
