@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "comm/signature.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
 
@@ -82,16 +83,23 @@ bool Batch::progress() {
 void Batch::wait(std::chrono::milliseconds timeout) {
   try {
     wait_for_all(timeout);
+  } catch (const OneSidedMismatch&) {
+    // Found in a collective under way: what comes now may be of another one.
+    if (Wire::side_of(traffic_) == Wire::Side::collective || !has_ended()) throw;
   } catch (const MismatchError&) {
     // The news may have overtaken the last messages of a call in which all have agreed.
-    try {
-      progress();
-    } catch (const MismatchError&) {
-      // The same again, by messages that have moved.
-    }
-    go_on();
-    if (!done()) throw;
+    if (!has_ended()) throw;
   }
+}
+
+bool Batch::has_ended() {
+  try {
+    progress();
+  } catch (const MismatchError&) {
+    // The same again, by messages that have moved.
+  }
+  go_on();
+  return done();
 }
 
 void Batch::wait_for_all(std::chrono::milliseconds timeout) {

@@ -43,7 +43,8 @@ class Batch {
   bool progress();
   bool done() const { return posted_.empty(); }
   /** Blocks until all are done. The deadline starts anew with every piece that arrives or leaves.
-   * PeerLost: see Wire::Lookout; a MismatchError of another call only if something is left. */
+   * PeerLost: see Wire::Lookout; a MismatchError of another call only if something is left, one
+   * that this rank has found in any case. */
   void wait() { wait(wire_.timeout()); }
   /** With another deadline than the wire's. */
   void wait(std::chrono::milliseconds timeout);
@@ -65,6 +66,8 @@ class Batch {
   /** Posts the next pieces of a message, at most `pieces`. */
   void post(Rest rest, int peer, Piece piece, std::int64_t pieces);
   void wait_for_all(std::chrono::milliseconds timeout);
+  /** Whether all have come, whatever has failed. */
+  bool has_ended();
   /** Takes out the pieces that have ended, and posts what comes behind them. */
   void go_on();
   Wire::Side side() const;

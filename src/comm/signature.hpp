@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tutti/call.hpp"
+#include "tutti/error.hpp"
 
 namespace tutti {
 
@@ -94,5 +95,11 @@ struct RankSignature {
 /** The message of MismatchError for a collective: each distinct request with the ranks that made
  * it. */
 std::string describe_mismatch(std::span<const RankSignature> requests);
+
+/** A mismatch that this rank has found: the others have to be told. */
+class OneSidedMismatch final : public MismatchError {
+ public:
+  using MismatchError::MismatchError;
+};
 
 }  // namespace tutti

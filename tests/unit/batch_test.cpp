@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "comm/signature.hpp"
 #include "tutti/error.hpp"
 #include "unit/scripted_wire.hpp"
 
@@ -31,6 +32,20 @@ TEST(BatchTest, NewsOfAMismatchEndAWaitForWhatDoesNotCome) {
   Batch batch(wire, Wire::Traffic::collective);
   batch.recv(&value, sizeof value, 1);
   EXPECT_THROW(batch.wait(), MismatchError);
+}
+
+TEST(BatchTest, AMismatchThatIsFoundHereEndsAWaitThoughMessagesCome) {
+  test::ScriptedWire wire(0);
+  wire.delivers = false;
+  wire.at_look = [&wire] {
+    wire.delivers = true;  // of another call, maybe
+    throw OneSidedMismatch("of this call");
+  };
+  int value = 0;
+  Batch batch(wire, Wire::Traffic::collective);
+  batch.recv(&value, sizeof value, 1);
+  EXPECT_THROW(batch.wait(), OneSidedMismatch);
+  EXPECT_FALSE(batch.done());
 }
 
 }  // namespace

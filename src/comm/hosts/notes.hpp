@@ -13,15 +13,8 @@
 #include "base/recycled.hpp"
 #include "comm/batch.hpp"
 #include "comm/signature.hpp"
-#include "tutti/error.hpp"
 
 namespace tutti {
-
-/** A mismatch that this rank has found: the others have to be told. */
-class OneSidedMismatch final : public MismatchError {
- public:
-  using MismatchError::MismatchError;
-};
 
 /**
  * In a broadcast that goes one way nobody waits for an answer. So what the root asks for travels
