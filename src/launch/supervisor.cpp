@@ -46,8 +46,8 @@ Outcome Supervisor::run(const Plan& plan) {
   outcome_ = {.started = SteadyClock::now(), .ends = std::vector<RankEnd>(plan.ranks.size())};
   ranks_ = std::vector<Rank>(plan.ranks.size());
   ending_ = servers_ending_ = false;
-  force_ = 0;
-  for (Timer* const timer : {&force_timer_, &server_lost_timer_, &stopped_timer_}) timer->stop();
+  server_lost_timer_.stop();
+  stopped_timer_.stop();
   only_stopped_since_.reset();
   rank_timeout_ = timeout_of(plan);
   if (options_.timeout && !time_is_up_) time_is_up_ = outcome_.started + *options_.timeout;
@@ -153,8 +153,9 @@ void Supervisor::step() {
     for (const int descriptor : mpi_->descriptors()) sources.push_back({descriptor, POLLIN, 0});
   }
   const Timer& display_timer = display_.timer();
+  const Timer force_timer = next_force();
   ::poll(sources.data(), sources.size(),
-         poll_timeout({&display_timer, &force_timer_, &timeout_timer_, &server_lost_timer_,
+         poll_timeout({&display_timer, &force_timer, &timeout_timer_, &server_lost_timer_,
                        &stopped_timer_, &sweep_timer_, mpi_ ? &mpi_->timer() : &sweep_timer_}));
 
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
@@ -186,7 +187,9 @@ void Supervisor::step() {
   if (display_.timer().due()) display_.refresh();
   display_.flush();
   if (timeout_timer_.due()) end_job(Outcome::Kind::timed_out, SIGTERM);
-  if (force_timer_.due()) end_harder();
+  for (Rank& rank : ranks_) {
+    if (rank.force_timer.due()) end_harder(rank);
+  }
   if (sweep_timer_.due()) sweep();
 }
 
@@ -201,21 +204,33 @@ void Supervisor::take_signals() {
         ::raise(SIGSTOP);
         break;
       case SIGCONT:
-        for (Rank& rank : ranks_) rank.stopped_at = SteadyClock::now();
-        [[fallthrough]];
+        go_on();
+        break;
       case SIGUSR1:
       case SIGUSR2:
         send_all(signal);
         break;
       default:
         if (outcome_.kind == Outcome::Kind::interrupted) {
-          end_harder();  // asked twice
+          hurry();  // asked twice
         } else {
           outcome_.signal = signal;
           end_job(Outcome::Kind::interrupted, signal);
         }
     }
   }
+}
+
+/** All ranks go on, as a rule after a Ctrl-Z: what time has passed they have not had. That they
+ * were stopped, wrappers may still have to say. */
+void Supervisor::go_on() {
+  if (server_lost_timer_.set()) server_lost_timer_.start(rank_timeout_);
+  for (Rank& rank : ranks_) {
+    RankEnd& end = end_of(rank);
+    if (rank.control.open() && end.process != 0) ++rank.going_on;
+    if (!rank.told_to_end && !rank.given_up) end.stopped_by = 0;
+  }
+  send_all(SIGCONT);
 }
 
 void Supervisor::reap() {
@@ -240,11 +255,16 @@ void Supervisor::take_message(Rank& rank, MessageType type, std::string_view tex
       end.process = parse_number<pid_t>(text).value_or(0);
       break;
     case MessageType::stopped:
+      if (rank.going_on > 0 || rank.given_up) break;
+      rank.stop_said = false;
       end.stopped_by = parse_number<int>(text).value_or(SIGSTOP);
       rank.stopped_at = SteadyClock::now();
       break;
     case MessageType::continued:
       if (!rank.told_to_end && !rank.given_up) end.stopped_by = 0;
+      break;
+    case MessageType::passed_on:
+      if (rank.going_on > 0) --rank.going_on;  // else it had not said yet that it is there
       break;
     case MessageType::progress:
       if (text == kEndsByItself) {

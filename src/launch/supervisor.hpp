@@ -49,9 +49,12 @@ class Supervisor {
     bool awaited = false;  // its wrapper is on its way
     SteadyClock::duration clock_behind{};
     std::optional<SteadyClock::time_point> told_to_end;
+    int going_on = 0;                      // SIGCONTs that its wrapper has not passed on yet
     SteadyClock::time_point stopped_at{};  // if it is stopped
     bool stop_said = false;                // and that it will be given up
     bool given_up = false;                 // ended since it was stopped, and nobody else was left
+    bool killed = false;                   // since it has not ended in its grace
+    Timer force_timer;                     // when it is killed, or then its wrapper
     bool ended = false;                    // the rank's process
     bool closed = false;                   // and nothing of it is left
     bool failure_said = false;
@@ -67,6 +70,7 @@ class Supervisor {
   void step_mpi();
   void step();
   void take_signals();
+  void go_on();
   void reap();
   void take_message(Rank& rank, MessageType type, std::string_view text);
   void rank_ended(Rank& rank, ExitStatus status, SteadyClock::time_point when);
@@ -77,12 +81,14 @@ class Supervisor {
   void decide();
   std::vector<Rank*> left_stopped();
   void watch_stopped();
-  void give_up(Rank& rank);
   void end_job(Outcome::Kind kind, int signal);
   void end_ranks(int signal, bool servers_alone);
-  void end_harder();
+  void tell_to_end(Rank& rank, int signal);
+  void end_harder(Rank& rank);
+  void hurry();
   void send_all(int signal);
   void sweep();
+  Timer next_force() const;
   std::string state_text() const;
 
   const RunOptions& options_;
@@ -95,13 +101,12 @@ class Supervisor {
   bool ending_ = false;          // all ranks were told to end
   bool servers_ending_ = false;  // the servers were, since nobody needs them any more
   bool log_failure_said_ = false;
-  int force_ = 0;  // how those that were told to end are ended next
-  Timer force_timer_;
   Timer timeout_timer_;
   std::optional<SteadyClock::time_point> time_is_up_;  // however often the ranks start again
   Timer server_lost_timer_;  // when workers are to have ended by themselves, since a server failed
   Timer stopped_timer_;      // when who is stopped, and keeps all others waiting, is given up
   std::optional<SteadyClock::time_point> only_stopped_since_;  // all others have ended
+  bool only_servers_ = false;                                  // and workers, too
   std::chrono::milliseconds rank_timeout_{};                   // the ranks' TUTTI_TIMEOUT
   Timer sweep_timer_;
   int sweeps_ = 0;

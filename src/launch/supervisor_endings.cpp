@@ -98,13 +98,16 @@ void Supervisor::watch_stopped() {
   const std::vector<Rank*> left = left_stopped();
   const SteadyClock::time_point now = SteadyClock::now();
   if (left.empty()) return only_stopped_since_.reset();
+  const bool servers = left.front()->plan->role == Role::server;
+  if (std::exchange(only_servers_, servers) != servers) only_stopped_since_.reset();
   if (!only_stopped_since_) only_stopped_since_ = now;
   for (Rank* const rank : left) {
     if (rank->given_up) continue;
     const auto due =
         std::max(*only_stopped_since_ + options_.grace, rank->stopped_at + rank_timeout_);
     if (now >= due) {
-      give_up(*rank);
+      rank->given_up = true;
+      tell_to_end(*rank, SIGTERM);
       continue;
     }
     const SteadyClock::duration wait = due - now;
@@ -117,20 +120,12 @@ void Supervisor::watch_stopped() {
   }
 }
 
-void Supervisor::give_up(Rank& rank) {
-  rank.given_up = true;
-  rank.control.send(MessageType::signal, std::to_string(SIGTERM));
-  force_ = 0;
-  force_timer_.start(options_.grace);
-}
-
 void Supervisor::end_job(Outcome::Kind kind, int signal) {
   timeout_timer_.stop();
   server_lost_timer_.stop();
   if (std::exchange(ending_, true)) {
     if (kind != Outcome::Kind::interrupted) return;
-    display_.hurry();
-    return end_harder();
+    return hurry();
   }
   outcome_.kind = kind;
   if (kind != Outcome::Kind::failed) display_.hurry();
@@ -141,33 +136,45 @@ void Supervisor::end_ranks(int signal, bool servers_alone) {
   for (Rank& rank : ranks_) {
     if (servers_alone && (rank.plan->role != Role::server || rank.ends_by_itself)) continue;
     if (!rank.told_to_end) rank.told_to_end = SteadyClock::now();
-    rank.control.send(MessageType::signal, std::to_string(signal));
+    tell_to_end(rank, signal);
   }
-  force_ = 0;
-  force_timer_.start(options_.grace);
 }
 
-/** After their grace the ranks are killed, and after that the wrappers that still have some. Those
- * that only wait for who reads the output are left, unless the user does not wait for that. */
-void Supervisor::end_harder() {
-  if (force_++ == 0) {
-    for (Rank& rank : ranks_) {
-      if (!rank.told_to_end && !rank.given_up) continue;
-      rank.control.send(MessageType::signal, std::to_string(SIGKILL));
-    }
-    force_timer_.start(kWrapperGrace);
-    return;
+/** A rank that has been told before has no more time for it. */
+void Supervisor::tell_to_end(Rank& rank, int signal) {
+  rank.control.send(MessageType::signal, std::to_string(signal));
+  if (!rank.force_timer.set()) rank.force_timer.start(options_.grace);
+}
+
+/** After its grace a rank is killed, and after that its wrapper, if it still has one. Who only
+ * waits for who reads the output is left, unless the user does not wait for that. */
+void Supervisor::end_harder(Rank& rank) {
+  if (!std::exchange(rank.killed, true)) {
+    rank.control.send(MessageType::signal, std::to_string(SIGKILL));
+    return rank.force_timer.start(kWrapperGrace);
   }
-  force_timer_.stop();
-  for (Rank& rank : ranks_) {
-    const bool to_end = rank.told_to_end || rank.given_up;
-    if (!to_end || rank.done() || (rank.closed && !display_.hurries())) continue;
-    if (rank.wrapper != 0) ::kill(rank.wrapper, SIGKILL);
-    if (!mpi_) continue;
-    mpi_->kill();
-    rank.control.close();
-    if (rank.closed) rank.output.close();
+  rank.force_timer.stop();
+  if (rank.done() || (rank.closed && !display_.hurries())) return;
+  if (rank.wrapper != 0) ::kill(rank.wrapper, SIGKILL);
+  if (!mpi_) return;
+  mpi_->kill();
+  rank.control.close();
+  if (rank.closed) rank.output.close();
+}
+
+/** All were told to end, and the user does not wait for it. */
+void Supervisor::hurry() {
+  display_.hurry();
+  for (Rank& rank : ranks_) end_harder(rank);
+}
+
+Timer Supervisor::next_force() const {
+  Timer next;
+  for (const Rank& rank : ranks_) {
+    const bool sooner = !next.set() || rank.force_timer.moment() < next.moment();
+    if (rank.force_timer.set() && sooner) next = rank.force_timer;
   }
+  return next;
 }
 
 void Supervisor::send_all(int signal) {

@@ -180,7 +180,10 @@ void Wrapper::step() {
   if ((sources[control].revents & POLLOUT) != 0) control_.flush();
   if ((sources[control].revents & ~POLLOUT) != 0) {
     const bool there = control_.receive([&](MessageType type, std::string_view text) {
-      if (type == MessageType::signal) pass_on(parse_number<int>(text).value_or(SIGTERM));
+      if (type != MessageType::signal) return;
+      const int signal = parse_number<int>(text).value_or(SIGTERM);
+      pass_on(signal);
+      if (signal == SIGCONT) control_.send(MessageType::passed_on, "");
     });
     if (!there) control_.close();
   }

@@ -183,16 +183,51 @@ while :; do sleep 0.01; done""")
         self.assertEqual(result.job.log("worker.0"), b"server 0 is lost\n")
         self.assertEqual(result.job.log("worker.1"), b"asked\n")
 
-    def stopped_job(self, script, *arguments, stop, ready):
+    def test_workers_have_that_time_also_if_the_job_is_stopped_meanwhile(self):
+        script = self.script("""
+if [ $TUTTI_ROLE = server ]; then
+    echo 'ends by itself' >&$TUTTI_PROGRESS_FD
+    while [ ! -e ready.0 ]; do sleep 0.01; done
+    exit 3
+fi
+trap 'echo asked; exit 0' TERM
+touch ready.0
+while [ ! -e go ]; do sleep 0.01; done
+sleep 0.3
+echo server 0 is lost
+exit 1""")
+        job = self.start("--keep-going", "--server_num", 1, "--worker_num", 1, script,
+                         env={"TUTTI_TIMEOUT": "1.5"})
+        self.read_until(job, b"workers have 1.5 s to say so and end\n")
+        job.process.send_signal(signal.SIGTSTP)
+        wait_until(lambda: state_of(job.process.pid) == "T")
+        time.sleep(1.5)  # the time is over
+        (self.folder / "go").touch()
+        job.process.send_signal(signal.SIGCONT)
+        self.assertEqual(job.wait().returncode, 3)
+        self.assertEqual(job.log("worker.0"), b"server 0 is lost\n")
+
+    def read_until(self, job, text):
+        """What the launcher has said when it has said this; it is taken away."""
+        said = b""
+        while text not in said:
+            piece = os.read(job.process.stderr.fileno(), 4096)
+            self.assertTrue(piece, said)
+            said += piece
+        return said
+
+    def stopped_job(self, script, *arguments, stop, ready, grace=0.3, timeout=2, apart=0):
         """A job of which the ranks `stop` are stopped as soon as there are files ready.N of `ready`,
         with what ranks wait for."""
-        job = self.start("--keep-going", "--grace", 0.3, *arguments, self.script(script),
-                         env={"TUTTI_TIMEOUT": "2"})
+        job = self.start("--keep-going", "--grace", grace, *arguments, self.script(script),
+                         env={"TUTTI_TIMEOUT": str(timeout)})
         wait_until(lambda: all((self.folder / f"ready.{rank}").exists() for rank in ready))
         ranks = job.ranks()
         for rank in stop:
             os.kill(ranks[rank], signal.SIGSTOP)
             wait_until(lambda pid=ranks[rank]: state_of(pid) == "T")
+            if rank != stop[-1]:
+                time.sleep(apart)
         (self.folder / "go").touch()
         return job, ranks
 
@@ -219,11 +254,13 @@ while :; do sleep 0.01; done""", "--server_num", 1, "--worker_num", 2, stop=[1],
 
     def test_a_stopped_worker_is_the_first_failure_also_if_sigterm_is_not_enough(self):
         job, _ = self.stopped_job("""
-[ $TUTTI_RANK = 1 ] && trap '' TERM
+[ $TUTTI_RANK = 1 ] && trap 'touch asked' TERM
 touch ready.$TUTTI_RANK
 while [ ! -e go ]; do sleep 0.01; done
 [ $TUTTI_RANK = 0 ] && exit 5
 while :; do sleep 0.01; done""", "-n", 2, stop=[1], ready=[0, 1])
+        wait_until((self.folder / "asked").exists)
+        job.process.send_signal(signal.SIGCONT)  # which changes nothing of when it was stopped
         result = job.wait()
         self.assertEqual(result.returncode, 128 + signal.SIGSTOP, result.stderr)
         self.assertRegex(result.stderr, r"failed as well: worker 0 [0-9.]+ s later \(exit code 5\)")
@@ -240,6 +277,62 @@ exit 0""", "-n", 2, stop=[1], ready=[0, 1])
         os.kill(ranks[1], signal.SIGCONT)
         result = job.wait()
         self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_a_worker_that_is_stopped_again_is_named_again(self):
+        job, ranks = self.stopped_job("""
+touch ready.$TUTTI_RANK
+while [ ! -e go ]; do sleep 0.01; done
+[ $TUTTI_RANK = 0 ] && exit 0
+while [ ! -e enough ]; do sleep 0.01; done""", "-n", 2, stop=[1], ready=[0, 1], timeout=60)
+        for _ in range(3):
+            self.read_until(job, b"tutti run: worker 1 is stopped by SIGSTOP, and nobody else is left")
+            os.kill(ranks[1], signal.SIGCONT)
+            wait_until(lambda: state_of(ranks[1]) != "T")
+            os.kill(ranks[1], signal.SIGSTOP)
+        (self.folder / "enough").touch()
+        os.kill(ranks[1], signal.SIGCONT)
+        self.assertEqual(job.wait().returncode, 0)
+
+    def test_a_job_that_is_stopped_and_goes_on_names_nobody(self):
+        job, ranks = self.stopped_job("""
+touch ready.$TUTTI_RANK
+while [ ! -e go ]; do sleep 0.01; done
+[ $TUTTI_RANK = 0 ] && exit 5
+while [ ! -e enough ]; do sleep 0.01; done""", "-n", 2, stop=[], ready=[0, 1])
+        self.read_until(job, b"worker 0 failed: exit code 5; the others go on\n")
+        for _ in range(5):
+            job.process.send_signal(signal.SIGTSTP)
+            wait_until(lambda: state_of(job.process.pid) == state_of(ranks[1]) == "T")
+            job.process.send_signal(signal.SIGCONT)
+            wait_until(lambda: state_of(ranks[1]) != "T")
+        (self.folder / "enough").touch()
+        result = job.wait()
+        self.assertEqual(result.returncode, 5, result.stderr)
+        self.assertNotIn("is stopped", result.stderr)
+
+    def test_each_of_two_stopped_workers_is_killed_after_its_own_grace(self):
+        job, ranks = self.stopped_job("""
+trap '' TERM
+touch ready.$TUTTI_RANK
+while [ ! -e go ]; do sleep 0.01; done
+[ $TUTTI_RANK = 0 ] && exit 0
+while :; do sleep 0.01; done""", "-n", 3, stop=[1, 2], ready=[0, 1, 2], grace=1.2, timeout=2.2, apart=1)
+        wait_until(lambda: 1 not in job.ranks())
+        self.assertIn(2, job.ranks())
+        result = job.wait()
+        self.assertEqual(result.returncode, 128 + signal.SIGSTOP, result.stderr)
+
+    def test_a_server_that_was_stopped_along_with_a_worker_is_named_and_has_a_grace(self):
+        job, _ = self.stopped_job("""
+[ $TUTTI_ROLE = server ] && echo 'ends by itself' >&$TUTTI_PROGRESS_FD
+touch ready.$TUTTI_RANK
+while [ ! -e go ]; do sleep 0.01; done
+[ $TUTTI_RANK = 0 ] && exit 0
+sleep 1000""", "--server_num", 1, "--worker_num", 2, stop=[2, 1], ready=[0, 1, 2])
+        result = job.wait()
+        self.assertEqual(result.returncode, 128 + signal.SIGSTOP, result.stderr)
+        self.assertIn("tutti run: server 0 is stopped by SIGSTOP, and nobody else is left to go on; "
+                      "unless it does, it is ended in 0.3 s\n", result.stderr)
 
     def test_a_stopped_server_is_given_up_when_all_workers_have_ended(self):
         job, _ = self.stopped_job("""

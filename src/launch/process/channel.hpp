@@ -20,6 +20,7 @@ enum class MessageType : std::uint8_t {
   started,     ///< the rank's process
   stopped,     ///< by which signal; it may go on
   continued,   ///< nothing
+  passed_on,   ///< the launcher's SIGCONT; a stop that was told before is over
   progress,    ///< what the rank says of itself
   log_failed,  ///< why its log has gaps
   ended,       ///< "code signal moment": an ExitStatus, and SteadyClock's ticks
