@@ -381,6 +381,51 @@ def test_what_scripts_run_around_their_training():
     assert not serving.is_alive()
 
 
+def test_an_executor_stops_all_that_it_has_run():
+    class Program:
+        def __init__(self, name):
+            self.name = name
+
+        def run(self, fails=False):
+            if fails:
+                raise ValueError(f"{self.name} does not run")
+
+        def stop(self):
+            stopped.append(self.name)
+            if self.name != "c":
+                raise ValueError(f"{self.name} does not stop")
+
+    stopped = []
+    exe = ps.Executor()
+    for program in (Program("a"), Program("b"), Program("c")):
+        exe.run(program)
+        exe.run(program)
+    with pytest.raises(ValueError, match="a does not stop"):
+        exe.close()
+    assert stopped == ["a", "b", "c"]
+    exe.close()  # none is left
+    assert stopped == ["a", "b", "c"]
+
+
+def test_an_executor_stops_what_has_joined_and_failed():
+    (endpoint,) = free_endpoints(1)
+
+    def transpiled():
+        t = ps.DistributeTranspiler()
+        t.transpile(0, ps.Program({"w": numpy.ones(3, numpy.float32)}, optimizer=ps.Sgd(1.0)),
+                    pservers=endpoint, trainers=1)
+        return t
+
+    serving = threading.Thread(target=transpiled().get_pserver_program(endpoint).run)
+    serving.start()
+    exe = ps.Executor()
+    with pytest.raises(tutti.InvalidArgument, match="v"):
+        exe.run(transpiled().get_trainer_program(), {"v": numpy.ones(3, numpy.float32)})
+    exe.close()
+    serving.join(LIMIT)
+    assert not serving.is_alive()
+
+
 def test_fleet_s_programs():
     (endpoint,) = free_endpoints(1)
 

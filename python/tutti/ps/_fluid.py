@@ -53,15 +53,22 @@ class Executor:
         if getattr(program, "serves", False) and isinstance(self.place, CUDAPlace):
             raise InvalidArgument(f"place is {self.place!r}, but a server's tables lie in the CPU's "
                                   "memory: it must be CPUPlace()")
+        # Even if run() fails: the program may have joined the others before.
         if hasattr(program, "stop") and program not in self._ran:
             self._ran.append(program)
         program.run(*arguments)
 
     def close(self) -> None:
-        """Ends the trainers' programs that it has run: they stop()."""
+        """Ends the trainers' programs that it has run: all stop(), and the first error is raised."""
         ran, self._ran = self._ran, []
+        errors: List[Exception] = []
         for program in ran:
-            program.stop()
+            try:
+                program.stop()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
 
 def default_startup_program() -> Nothing:
