@@ -23,7 +23,7 @@ from criteo import ClicksFile, count_lines
 from examples import CATEGORIES, NUMBERS, batches_of
 from made_up import MadeUpClicks
 from model import WideAndDeep, logistic_loss, probabilities
-from options import MODES, parse_options
+from options import MODES, alone_rounds_of, parse_options
 from report import Report
 
 import tutti
@@ -92,9 +92,9 @@ class Training:
         self.fleet.step()
         return losses
 
-    def train_epoch(self, source, first, rounds, alone, report):
+    def train_epoch(self, source, first, rounds, alone_rounds, report):
         """The mean loss of this worker's batches, and the examples that all workers did a second. All
-        batches of the first `alone` rounds are worker 0's, one after the other."""
+        batches of the first `alone_rounds` are worker 0's, one after the other."""
         fleet, options = self.fleet, self.options
         workers, a_step = fleet.worker_num, options.batch_size * options.accumulate
         start, steps, losses = time.monotonic(), 0, 0.0
@@ -103,18 +103,19 @@ class Training:
             rate = rounds_done * workers * a_step / (time.monotonic() - start)
             report.progress(rounds_done, rounds, rate)
 
-        if fleet.worker_index == 0:
-            batches = batches_of(source, first, alone * workers, options.batch_size, 0, 1,
-                                 options.accumulate)
-            for steps in range(1, alone * workers + 1):
+        batches = batches_of(source, first, alone_rounds * workers, options.batch_size, 0, 1,
+                             options.accumulate)
+        for step in range(1, alone_rounds * workers + 1):
+            if fleet.worker_index == 0:
                 losses += self.train_step(batches)
-                fleet.flush()  # no gradient is older than what it is applied to
-                progress(steps // workers)
-        if alone > 0:
+                steps += 1
+                progress(step // workers)
+            # A flush, too: no gradient is older than what it is applied to. After each step, since
+            # what the others wait for has a deadline.
             fleet.barrier()
-        batches = batches_of(source, first + alone * workers * a_step, rounds - alone,
+        batches = batches_of(source, first + alone_rounds * workers * a_step, rounds - alone_rounds,
                              options.batch_size, fleet.worker_index, workers, options.accumulate)
-        for done in range(alone + 1, rounds + 1):
+        for done in range(alone_rounds + 1, rounds + 1):
             losses += self.train_step(batches)
             steps += 1
             progress(done)
@@ -157,8 +158,10 @@ def work(training, fleet, epochs_done, report):
         start = time.monotonic()
         # Made-up clicks have no end; a file is read again.
         first = options.held_out + (0 if options.data else epoch * examples)
-        alone = min(rounds, -(-options.alone // fleet.worker_num)) if epoch == 0 else 0
-        loss, rate = training.train_epoch(source, first, rounds, alone, report)
+        alone_rounds = alone_rounds_of(options, rounds, fleet.worker_num) if epoch == 0 else 0
+        if alone_rounds > 0:
+            report.line(f"Worker 0 makes the first {alone_rounds * fleet.worker_num} steps alone (--alone)")
+        loss, rate = training.train_epoch(source, first, rounds, alone_rounds, report)
         result = dict(epoch=epoch, mode=options.mode, workers=fleet.worker_num, train_loss=loss,
                       examples_per_second=rate)
         if fleet.worker_index == 0:  # the others wait, and would change what is evaluated

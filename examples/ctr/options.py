@@ -12,6 +12,8 @@ MODES = {
     "geo": lambda options: ps.Geo(push_steps=options.push_steps),
     "local": None,
 }
+ALONE = 200  # steps, in these modes:
+ALONE_MODES = ("async", "half-async")
 
 
 def _number(kind, low, high=1e9):
@@ -44,10 +46,12 @@ def parse_options(arguments=None):
     add("--queue", type=_number(int, 1, 1000), default=1, metavar="N",
         help="async: batches that wait at most for servers that are behind; as many are merged (1)")
     add("--alone", type=_number(int, 0), metavar="N",
-        help="steps at the beginning that are worker 0's, while the others wait (async and half-async: "
-             "200, of which none is made with old values; else 0)")
+        help="async and half-async: steps at the beginning that are worker 0's, none of them made with "
+             "old values, while the others wait (200, but at most a quarter of the first epoch; with "
+             "--staleness 0)")
     add("--staleness", type=_number(int, 1), metavar="N",
-        help="async: steps that a worker may be ahead of the slowest (no limit)")
+        help="async: steps that a worker may be ahead of the slowest, so that none makes any alone "
+             "(no limit)")
     add("--push-steps", type=_number(int, 1), default=10, metavar="N",
         help="geo: batches between two exchanges with the servers (10)")
     add("--servers", type=_servers, metavar="N|host|thread",
@@ -79,10 +83,21 @@ def parse_options(arguments=None):
     add("--resume", metavar="DIR", help="go on from there, with the options of then")
     add("--json", metavar="FILE", help="write one JSON object per epoch")
     options = parser.parse_args(arguments)
-    if options.alone is None:
-        options.alone = 200 if options.mode in ("async", "half-async") else 0
+    if options.alone and options.mode not in ALONE_MODES:
+        parser.error(f"--alone: it is for the modes {' and '.join(ALONE_MODES)}, not for {options.mode}")
+    if options.alone and options.staleness:
+        parser.error("--alone, --staleness: by the steps that worker 0 makes alone it is ahead of the others")
     if options.mode == "local":
         for name in ("servers", "save", "resume"):
             if getattr(options, name):
                 parser.error(f"--{name}: --mode local has no servers")
     return options
+
+
+def alone_rounds_of(options, rounds, workers):
+    """Of the first epoch's rounds, those whose steps are all worker 0's."""
+    if options.alone is not None:
+        return min(rounds, -(-options.alone // workers))
+    if options.mode not in ALONE_MODES or options.staleness:
+        return 0
+    return min(rounds // 4, -(-ALONE // workers))

@@ -17,12 +17,15 @@ sys.path.insert(0, str(EXAMPLE))
 
 import alone
 import checkpoint
+import ctr_dist
 import made_up
 from auc import auc
 from criteo import ClicksFile, count_lines
 from examples import batches_of
 from model import MLP, WideAndDeep, logistic_loss
-from options import MODES, parse_options
+from options import MODES, alone_rounds_of, parse_options
+
+from report import Report
 
 from tutti import ps
 
@@ -109,6 +112,39 @@ def test_workers_share_the_stream():
                 for batch in part[2 * number : 2 * number + 2]]
     assert in_turns == alone_in_it
     assert sum(in_turns, []) == list(range(7, 7 + 24))
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+def test_who_waits_for_worker_0_waits_for_one_step(worker):
+    """Then it is late after a step that is as long as the deadline, not after all of them."""
+    calls = []
+
+    class Fleet:
+        worker_index, worker_num = worker, 2
+
+        def barrier(self):
+            calls.append("barrier")
+
+        def flush(self):
+            calls.append("flush")
+
+    class Training(ctr_dist.Training):
+        def __init__(self):
+            self.options, self.fleet = parse_options(["--batch-size", "4"]), Fleet()
+
+        def train_step(self, batches):
+            calls.append(next(batches))
+            return 1.0
+
+    class Source:
+        def read(self, first, count):
+            return first
+
+    loss, _ = Training().train_epoch(Source(), 100, rounds=4, alone_rounds=2, report=Report(False, None))
+    alone_steps = [step for first in (100, 104, 108, 112) for step in (first, "barrier")]
+    together = [116 + 4 * worker, 124 + 4 * worker, "barrier", "flush"]
+    assert calls == (["barrier"] * 4 if worker else alone_steps) + together
+    assert loss == 1.0
 
 
 @pytest.mark.parametrize("name", ["clicks.txt", "clicks.txt.gz"])
@@ -254,9 +290,33 @@ def test_the_other_modes_learn_as_much_as_sync(train, workers):
 
 def test_staleness_is_async_mode_s():
     options = parse_options(["--staleness", "3", "--queue", "7"])
-    assert options.alone == 200
     assert MODES["async"](options) == ps.Async(7, 7, staleness=3)
     assert MODES["async"](parse_options([])).staleness is None
+
+
+def test_trains_with_bounded_staleness(train):
+    epochs = train("--mode", "async", "--staleness", 4, ranks=ROLES)
+    assert [epoch["workers"] for epoch in epochs] == [2, 2]
+    assert epochs[-1]["steps"] == 60  # each worker's own: worker 0 makes none alone
+    assert epochs[-1]["auc"] > 0.55
+
+
+@pytest.mark.parametrize("words, rounds, workers, expected", [
+    ((), 1000, 2, 100),
+    ((), 1000, 3, 67),
+    ((), 244, 2, 61),  # of which a quarter is less
+    ((), 3, 2, 0),
+    (("--mode", "half-async"), 1000, 1, 200),
+    (("--alone", "30"), 20, 2, 15),  # as told
+    (("--alone", "30"), 7, 2, 7),
+    (("--alone", "0", "--staleness", "4"), 1000, 2, 0),
+    (("--staleness", "4"), 1000, 2, 0),
+    (("--mode", "sync"), 1000, 2, 0),
+    (("--mode", "geo"), 1000, 2, 0),
+    (("--mode", "local"), 1000, 1, 0),
+])
+def test_what_is_worker_0_s_alone(words, rounds, workers, expected):
+    assert alone_rounds_of(parse_options(list(words)), rounds, workers) == expected
 
 
 def test_local_is_for_one_process(tmp_path):
@@ -274,12 +334,15 @@ def test_reads_a_file(train):
     assert found == expected
 
 
-def test_says_what_it_does(tmp_path):
-    done = run(*SMALL, "--epochs", 1, "--mode", "local")
+@pytest.mark.parametrize("mode, said", [
+    ("local", ""), ("async", r"Worker 0 makes the first 15 steps alone \(--alone\)\n"),
+])
+def test_says_what_it_does(mode, said):
+    done = run(*SMALL, "--epochs", 1, "--mode", mode)
     number = r"\d+\.\d{6}"
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(
-        rf"Starting Epoch 0:\nTraining loss = {number}, \d+ examples/s\n"
+        rf"Starting Epoch 0:\n{said}Training loss = {number}, \d+ examples/s\n"
         rf"Evaluation AUC = {number}, loss = {number}, Elapsed Time = {number}s\n", done.stdout)
 
 
@@ -288,6 +351,9 @@ def test_says_what_it_does(tmp_path):
     (("--resume", "."), ".: holds no checkpoint"),
     (("--examples", 7), "--examples: 7 are not a batch for each worker"),
     (("--mode", "local", "--save", "x"), "--save: --mode local has no servers"),
+    (("--staleness", 4, "--alone", 5), "--alone, --staleness: by the steps that worker 0 makes alone"),
+    (("--mode", "sync", "--alone", 5), "--alone: it is for the modes async and half-async, not for sync"),
+    (("--mode", "geo", "--alone", 5), "--alone: it is for the modes async and half-async, not for geo"),
 ])
 def test_refuses(words, message):
     done = run("--batch-size", 8, *words)
