@@ -15,9 +15,10 @@ namespace tutti {
 
 /**
  * Messages among the ranks of one communicator. Between two ranks and of one kind of traffic they
- * arrive in the order in which they were posted. MPI is one implementation (mpi::Channel); whoever
- * uses this interface cannot tell. Used by one collective, one send and one recv at a time, each
- * from any thread.
+ * arrive in the order in which they were posted. Those of collectives may hold each other up, of
+ * whatever kind: what was sent first is to be received, or taken, first. MPI is one implementation
+ * (mpi::Channel); whoever uses this interface cannot tell. Used by one collective, one send and one
+ * recv at a time, each from any thread.
  */
 class Wire {
  public:
@@ -91,13 +92,13 @@ class Wire {
                            Traffic traffic) = 0;
   /** The message may be shorter than `bytes`, not longer. */
   virtual Posted post_receive(std::byte* data, std::int64_t bytes, int source, Traffic traffic) = 0;
-  /** Of take(): from whoever. */
+  /** Of take(): from whoever, but for those of `except`. */
   static constexpr int kAnybody = -1;
   /** Takes a message of at most `bytes` bytes, themselves at most kShort, that has come from
    * `source`, if there is one: its sender. Nobody may have posted a receive for this kind of
    * traffic. Does not block. Throws PeerLost if nothing can come from `source` any more. */
-  virtual std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic,
-                                  int source) = 0;
+  virtual std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic, int source,
+                                  std::span<const int> except) = 0;
   /** Moves bytes. Those of `posted` that have ended become kEnded; whether there were any. Throws
    * PeerLost if one has failed, which is one of the ranks `peers`, by message. Does not block. */
   virtual bool progress(std::span<Posted> posted, std::span<const int> peers) = 0;

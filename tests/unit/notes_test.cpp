@@ -123,6 +123,14 @@ TEST_F(NotesTest, WhoRunsFarAheadIsLeftToTheWire) {
   }
 }
 
+TEST_F(NotesTest, WhoRunsFarAheadHidesNobodysNotes) {
+  for (std::uint64_t call = 2; call <= 1000; ++call) comes(kRoot, broadcast(call));
+  notes_.begin(broadcast(1, kOwn), {}, Notes::kNobody);
+  notes_.look();
+  comes(kOther, broadcast(1, kOther));
+  EXPECT_NE(refusal_in([&] { notes_.look(); }), "");
+}
+
 TEST_F(NotesTest, AnotherCallOfTheRootIsRefused) {
   comes(kRoot, broadcast(1, kRoot, 5));
   const std::string text = refusal_in([&] { wait_for(broadcast(1)); });

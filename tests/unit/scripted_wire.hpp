@@ -49,10 +49,12 @@ class ScriptedWire final : public Wire {
                       Traffic /*traffic*/) override {
     return 1;
   }
-  std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic,
-                          int source) override {
+  std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic, int source,
+                          std::span<const int> except) override {
     const auto found = std::find_if(come.begin(), come.end(), [&](const Message& one) {
-      return one.traffic == traffic && (source == kAnybody || one.source == source);
+      if (one.traffic != traffic) return false;
+      if (source != kAnybody) return one.source == source;
+      return std::find(except.begin(), except.end(), one.source) == except.end();
     });
     if (found == come.end()) return std::nullopt;
     EXPECT_LE(std::ssize(found->bytes), bytes);

@@ -332,8 +332,7 @@ void HostGroup::all_to_all_v(std::byte* in, std::span<const std::int64_t> in_off
 void HostGroup::broadcast(std::byte* data, std::int64_t bytes, int root, const std::byte* from,
                           const Agree& agree, Wire::Traffic traffic) {
   const bool is_root = position_ == root;
-  const std::int64_t small = traffic == Wire::Traffic::noted ? kSmallNoted : kSmall;
-  if (size() <= 2 || bytes * (size() - 1) <= small) {
+  if (goes_straight(bytes, traffic)) {
     if (agree) agree();
     Batch batch(wire_, traffic);
     const auto length = static_cast<std::size_t>(bytes);

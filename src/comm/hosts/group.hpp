@@ -229,6 +229,11 @@ class HostGroup {
   void pass_note(Batch& batch, std::span<const std::byte> note, std::int64_t bytes, int root);
   void broadcast(std::byte* data, std::int64_t bytes, int root, const std::byte* from,
                  const Agree& agree, Wire::Traffic traffic);
+  /** Whether all of a broadcast comes from the root itself. */
+  bool goes_straight(std::int64_t bytes, Wire::Traffic traffic) const {
+    const std::int64_t small = traffic == Wire::Traffic::noted ? kSmallNoted : kSmall;
+    return size() <= 2 || bytes * (size() - 1) <= small;
+  }
   bool stand_in_groups() const { return size() > kMostDirect; }
   /** Whether a message is so short that everybody gets all of it at once. */
   bool goes_whole(std::int64_t bytes) const { return bytes * (size() - 1) <= kSmall; }

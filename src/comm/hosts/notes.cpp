@@ -101,7 +101,7 @@ void Notes::keep(const std::byte* note, int source) {
 }
 
 bool Notes::take_awaited(std::byte* room) {
-  while (wire_.take(room, Wire::kShort, Wire::Traffic::note, awaited_)) {
+  while (wire_.take(room, Wire::kShort, Wire::Traffic::note, awaited_, {})) {
     wire_.note_received(awaited_, Wire::Traffic::note);
     Note note;
     std::memcpy(&note, room, sizeof note);
@@ -121,7 +121,7 @@ void Notes::hear_questions() {
   Note note;
   auto* const bytes = reinterpret_cast<std::byte*>(&note);
   while (const auto source =
-             wire_.take(bytes, sizeof note, Wire::Traffic::question, Wire::kAnybody)) {
+             wire_.take(bytes, sizeof note, Wire::Traffic::question, Wire::kAnybody, {})) {
     wire_.note_received(*source, Wire::Traffic::question);
     early_questions_.push_back(note);
   }
@@ -180,13 +180,19 @@ std::int64_t Notes::wait(std::byte* note) {
   return length();
 }
 
+std::size_t Notes::early_of(int source) const {
+  const auto of_source = [source](const Early& one) { return one.source == source; };
+  return static_cast<std::size_t>(std::count_if(early_.begin(), early_.end(), of_source));
+}
+
 void Notes::take_all() {
   std::array<std::byte, Wire::kShort> room;
-  while (early_.size() < kMostEarly) {
-    const auto source = wire_.take(room.data(), Wire::kShort, Wire::Traffic::note, Wire::kAnybody);
-    if (!source) break;
+  std::erase_if(full_, [this](int source) { return early_of(source) < kMostEarly; });
+  while (const auto source =
+             wire_.take(room.data(), Wire::kShort, Wire::Traffic::note, Wire::kAnybody, full_)) {
     wire_.note_received(*source, Wire::Traffic::note);
     keep(room.data(), *source);
+    if (early_of(*source) >= kMostEarly) full_.push_back(*source);
   }
   for (const Early& one : early_) {
     Note note;

@@ -81,7 +81,8 @@ class Notes {
     RecycledVector<std::byte> message;
   };
   enum class Fit { awaited, early };
-  /** So many that are early are kept; others stay with the wire, and hold up who sends them. */
+  /** Of each rank so many that are early are kept; others stay with the wire, and hold up who sends
+   * them. */
   static constexpr std::size_t kMostEarly = 128;
 
   // With mutex_ held:
@@ -93,6 +94,8 @@ class Notes {
   bool take_awaited(std::byte* room, int looks);
   bool take_early(std::byte* room);
   void keep(const std::byte* note, int source);
+  /** How many of `source` are early. */
+  std::size_t early_of(int source) const;
   /** Keeps all that have come, of whomever, and compares them. */
   void take_all();
   void hear_questions();
@@ -105,6 +108,7 @@ class Notes {
   int awaited_ = kNobody;
   bool waits_ = false;
   RecycledVector<Early> early_;
+  RecycledVector<int> full_;  // those of whom enough are early
   RecycledVector<Note> early_questions_;
   std::optional<Batch> question_;
 };

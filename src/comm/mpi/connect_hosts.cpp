@@ -27,7 +27,8 @@ constexpr std::chrono::milliseconds kToConnect{2000};
 constexpr std::chrono::milliseconds kForAWelcome{500};
 constexpr WaitPolicy kPolicy{.nap = std::chrono::microseconds(200)};
 /** A message ends when the kernel has all of it. Over a slow wire that is not to be much sooner
- * than it travels: whoever waits for an answer then has a deadline. */
+ * than it leaves: whoever waits for an answer then has a deadline. What has left, and is not
+ * acknowledged yet, comes on top: as much as the kernel thinks that the wire can hold. */
 constexpr int kLimitOfUnsent = 256 << 10;
 constexpr std::size_t kMostStrangers = 64;  // connections that have not said who they are
 
@@ -228,14 +229,14 @@ void log_without_streams(const std::vector<Peer>& peers, const Channel& channel,
   std::string list;
   for (const Peer& peer : peers) {
     if (peer.line != Line::collective || peer.socket || peer.leader < channel.rank()) continue;
-    const char* const other =
-        peer.wanted ? "they cannot connect" : "that host has a fabric, or one of them no sockets";
+    const char* const other = peer.wanted ? "they have no connection"
+                                          : "that host has a fabric, or one of them no sockets";
     const char* const why = fabric ? "this host has a fabric" : other;
     list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer.leader) + " (" + why + ")";
   }
   if (list.empty()) return;
   log(LogLevel::info, "rank " + std::to_string(channel.rank()) +
-                          ": short messages of collectives go over MPI to " + list);
+                          ": messages of collectives go over MPI to " + list);
 }
 
 /** Where the leader lends sockets. */
@@ -325,9 +326,10 @@ HostConnections connect_leaders(Channel& channel, const Layout& layout) {
 
   for (Peer& peer : peers) {
     if (!peer.socket) continue;
-    const bool is_ready = is_stream(peer.line) ? send_at_once(peer.socket) &&
-                                                     limit_unsent(peer.socket, kLimitOfUnsent)
-                                               : keep_alive(peer.socket);
+    const bool is_ready = is_stream(peer.line)
+                              ? send_at_once(peer.socket) && keep_open(peer.socket) &&
+                                    limit_unsent(peer.socket, kLimitOfUnsent)
+                              : keep_alive(peer.socket);
     if (!is_ready) peer.socket = {};
   }
   lend(lender, peers);

@@ -72,17 +72,23 @@ Wire::Posted Channel::post_receive(std::byte* data, std::int64_t bytes, int sour
   return posted_of(request);
 }
 
-std::optional<int> Channel::take(std::byte* data, std::int64_t bytes, Traffic traffic, int source) {
+std::optional<int> Channel::take(std::byte* data, std::int64_t bytes, Traffic traffic, int source,
+                                 std::span<const int> except) {
   if (streams_ && Streams::carries(traffic)) {
     const bool by_stream = source != kAnybody && has_stream(source, traffic);
     if (by_stream || source == kAnybody) {
-      const auto sender = streams_->take(data, bytes, traffic, source);
+      const auto sender = streams_->take(data, bytes, traffic, source, except);
       if (sender) watch_.progressed();
       if (!sender) check_streams();
       if (sender || by_stream) return sender;
     }
   }
-  return take_from_mpi(data, bytes, traffic, source);
+  if (except.empty()) return take_from_mpi(data, bytes, traffic, source);
+  for (int one = 0; one < size(); ++one) {  // MPI cannot be told whom to pass over
+    if (std::find(except.begin(), except.end(), one) != except.end()) continue;
+    if (const auto sender = take_from_mpi(data, bytes, traffic, one)) return sender;
+  }
+  return std::nullopt;
 }
 
 std::optional<int> Channel::take_from_mpi(std::byte* data, std::int64_t bytes, Traffic traffic,

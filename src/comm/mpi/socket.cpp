@@ -154,6 +154,13 @@ bool keep_alive(const Socket& socket, int probes) {
          set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, probes * 1000) && send_at_once(socket);
 }
 
+bool keep_open(const Socket& socket) {
+  constexpr int kSeconds = 30;
+  return set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1) &&
+         set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, kSeconds) &&
+         set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, kSeconds);
+}
+
 bool send_at_once(const Socket& socket) { return set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1); }
 
 bool limit_unsent(const Socket& socket, int bytes) {

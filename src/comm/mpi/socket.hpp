@@ -66,7 +66,10 @@ inline constexpr int kProbes = 8;
 /** Has the kernel ask the other end for a sign of life once a second while nothing travels, and
  * end the connection after `probes` seconds without any. Whether it can. */
 bool keep_alive(const Socket& socket, int probes = kProbes);
-/** Has short pieces sent at once. Whether it can; for whoever goes without, it is only slower. */
+/** Has the kernel ask the other end for a sign of life every half a minute while nothing travels:
+ * a firewall would forget the connection. Whether it can. */
+bool keep_open(const Socket& socket);
+/** Has short pieces sent at once. Whether it can. */
 bool send_at_once(const Socket& socket);
 /** Has the kernel take no more while there are `bytes` bytes that it has not sent yet. Whether it
  * can. */

@@ -294,7 +294,7 @@ bool Streams::begin(Stream& stream, Message& message) {
 }
 
 std::optional<int> Streams::take(std::byte* data, std::int64_t bytes, Wire::Traffic traffic,
-                                 int source) {
+                                 int source, std::span<const int> except) {
   const std::lock_guard lock(mutex_);
   const auto take_of = [&](Stream& stream, bool is_awaited) {
     const bool taken = take_from(stream, data, bytes, traffic);
@@ -307,6 +307,8 @@ std::optional<int> Streams::take(std::byte* data, std::int64_t bytes, Wire::Traf
   }
   for (Stream& stream : streams_) {
     if (column_of(stream.connection.traffic) != column_of(traffic)) continue;
+    const int rank = stream.connection.rank;
+    if (std::find(except.begin(), except.end(), rank) != except.end()) continue;
     if (take_of(stream, false)) return stream.connection.rank;
   }
   return std::nullopt;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -54,7 +55,8 @@ class Streams {
   Wire::Posted receive(std::byte* data, std::int64_t bytes, int source, Wire::Traffic traffic);
   static bool is_one(Wire::Posted posted) { return (posted & 1U) != 0; }
   /** See Wire::take(); of messages that are not longer than Wire::kShort. */
-  std::optional<int> take(std::byte* data, std::int64_t bytes, Wire::Traffic traffic, int source);
+  std::optional<int> take(std::byte* data, std::int64_t bytes, Wire::Traffic traffic, int source,
+                          std::span<const int> except = {});
 
   /** Moves what can be moved. Does not block. */
   void progress();

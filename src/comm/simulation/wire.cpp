@@ -190,11 +190,12 @@ void SimulatedWire::come(const std::shared_ptr<Parcel>& parcel) {
 }
 
 std::optional<int> SimulatedWire::take(std::byte* data, std::int64_t bytes, Traffic traffic,
-                                       int source) {
+                                       int source, std::span<const int> except) {
   if (!is_taken(traffic)) throw std::logic_error("messages of this kind are not taken");
   Parcels& come = taken_[static_cast<std::size_t>(traffic)];
-  const auto found = std::find_if(come.begin(), come.end(), [source](const auto& one) {
-    return source == kAnybody || one->source == source;
+  const auto found = std::find_if(come.begin(), come.end(), [&](const auto& one) {
+    if (source != kAnybody) return one->source == source;
+    return std::find(except.begin(), except.end(), one->source) == except.end();
   });
   if (found == come.end()) return std::nullopt;
   const Parcel& parcel = **found;
