@@ -37,6 +37,10 @@ def free_ports(count):
     raise AssertionError(f"no {count} ports are free")
 
 
+def free_endpoints(count):
+    return [f"127.0.0.1:{port}" for port in free_ports(count)]
+
+
 class Place:
     """Where a rank finds itself: how it joins the others."""
 

@@ -1,0 +1,163 @@
+"""Fluid's names for parameter servers: what its scripts run around a graph."""
+
+import threading
+
+import numpy
+import pytest
+
+import launching
+import tutti
+from tutti import ps
+from tutti.ps import role_maker
+
+LIMIT = 60  # seconds for one server
+
+
+def test_what_scripts_run_around_their_training():
+    (endpoint,) = launching.free_endpoints(1)
+
+    def transpiled():
+        weight = numpy.ones(3, numpy.float32)
+        t = ps.DistributeTranspiler()
+        t.transpile(0, ps.Program({"w": weight}, optimizer=ps.Sgd(1.0)), pservers=endpoint, trainers=1)
+        return t, weight
+
+    server = transpiled()[0].get_pserver_program(endpoint)
+    with pytest.raises(tutti.InvalidArgument, match=r"place is CUDAPlace\(0\), but a server's tables lie"):
+        ps.Executor(ps.CUDAPlace(0)).run(server)
+    serving = threading.Thread(target=lambda: ps.Executor(ps.CPUPlace()).run(server))
+    serving.start()
+    t, weight = transpiled()
+    exe = ps.Executor(ps.CUDAPlace(0))
+    exe.run(ps.default_startup_program())
+    exe.run(t.get_trainer_program(), {"w": weight})
+    assert not weight.any()
+    exe.close()  # tells the server, as Fluid's does
+    serving.join(LIMIT)
+    assert not serving.is_alive()
+
+
+def test_an_executor_stops_all_that_it_has_run():
+    class Program:
+        def __init__(self, name):
+            self.name = name
+
+        def run(self, fails=False):
+            if fails:
+                raise ValueError(f"{self.name} does not run")
+
+        def stop(self):
+            stopped.append(self.name)
+            if self.name != "c":
+                raise ValueError(f"{self.name} does not stop")
+
+    stopped = []
+    exe = ps.Executor()
+    for program in (Program("a"), Program("b"), Program("c")):
+        exe.run(program)
+        exe.run(program)
+    with pytest.raises(ValueError, match="a does not stop"):
+        exe.close()
+    assert stopped == ["a", "b", "c"]
+    exe.close()  # none is left
+    assert stopped == ["a", "b", "c"]
+
+
+def test_an_executor_stops_what_has_joined_and_failed():
+    (endpoint,) = launching.free_endpoints(1)
+
+    def transpiled():
+        t = ps.DistributeTranspiler()
+        t.transpile(0, ps.Program({"w": numpy.ones(3, numpy.float32)}, optimizer=ps.Sgd(1.0)),
+                    pservers=endpoint, trainers=1)
+        return t
+
+    serving = threading.Thread(target=transpiled().get_pserver_program(endpoint).run)
+    serving.start()
+    exe = ps.Executor()
+    with pytest.raises(tutti.InvalidArgument, match="v"):
+        exe.run(transpiled().get_trainer_program(), {"v": numpy.ones(3, numpy.float32)})
+    exe.close()
+    serving.join(LIMIT)
+    assert not serving.is_alive()
+
+
+def test_fleet_s_programs():
+    (endpoint,) = launching.free_endpoints(1)
+
+    def initialised(role):
+        fleet = type(ps.fleet)()
+        weight = numpy.ones(3, numpy.float32)
+        fleet.init(role_maker.UserDefinedRoleMaker(0, role, 1, endpoint))
+        with pytest.raises(tutti.InvalidArgument, match="distributed_optimizer.* comes first"):
+            fleet.main_program
+        fleet.distributed_optimizer(ps.Sgd(1.0)).minimize({"w": weight})
+        return fleet, weight
+
+    server, _ = initialised(role_maker.Role.SERVER)
+    serving = threading.Thread(target=server.run_server)
+    serving.start()
+    fleet, weight = initialised(role_maker.Role.WORKER)
+    exe = ps.Executor(ps.CPUPlace())
+    with pytest.raises(tutti.InvalidArgument, match="init_worker.. comes before the first step"):
+        exe.run(fleet.main_program, {"w": weight})
+    fleet.init_worker()
+    exe.run(fleet.startup_program)
+    exe.run(fleet.main_program, {"w": weight})
+    assert not weight.any()
+    for options, reason in [(dict(feed={"x": weight}), "feed is given, but there is no graph"),
+                            (dict(fetch_list=["cost"]), "fetch_list is given")]:
+        with pytest.raises(tutti.InvalidArgument, match=reason):
+            exe.run(fleet.main_program, **options)
+    fleet.stop_worker()
+    serving.join(LIMIT)
+    assert not serving.is_alive()
+
+
+def test_names_of_a_graph_say_what_there_is_instead():
+    for name, instead in [("ParallelExecutor", r"t.get_trainer_program\(\).*main_program, gradients"),
+                          ("CompiledProgram", "program.gradients. is a step"),
+                          ("default_main_program", "ps.Program.parameters, embeddings, optimizer"),
+                          ("memory_optimize", "Leave it out"), ("release_memory", "Leave it out")]:
+        with pytest.raises(tutti.InvalidArgument, match=f"{name}: there is no graph. .*{instead}"):
+            getattr(ps, name)(False, loss_name="cost", num_trainers=2, trainer_id=0)
+    with pytest.raises(tutti.InvalidArgument, match="id is -1"):
+        ps.CUDAPlace(-1)
+    with pytest.raises(tutti.InvalidArgument, match="program is None, but must be fleet.main_program"):
+        ps.Executor().run()
+
+
+def test_arguments_of_transpile_count_before_the_config():
+    config = ps.DistributeTranspilerConfig()
+    t = ps.DistributeTranspiler(config)
+    t.transpile(0, ps.Program({"w": numpy.zeros(3, numpy.float32)}), pservers="127.0.0.1:1",
+                trainers=4, slice_var_up=False, split_method=ps.HashName)
+    assert t.config.slicing() == ps.Slicing(False, 8192, ps.HashName)
+    assert config.slice_var_up and config.split_method is None
+
+
+def test_embeddings_of_a_program_may_be_an_iterator():
+    t = ps.DistributeTranspiler()
+    (endpoint,) = launching.free_endpoints(1)
+    item = ps.Embedding("item", 3)
+    t.transpile(0, ps.Program(embeddings=iter([item])), pservers=endpoint, trainers=1)
+    serving = threading.Thread(target=lambda: t.get_pserver_program(endpoint).run())
+    serving.start()
+    with t.get_trainer_program():
+        assert item.lookup([1]).shape == (1, 3)
+    serving.join(LIMIT)
+
+
+def test_a_step_in_mode_nccl2_wants_gradients():
+    config = ps.DistributeTranspilerConfig()
+    config.mode = "nccl2"
+    (endpoint,) = launching.free_endpoints(1)
+    weight = numpy.ones(3, numpy.float32)
+    t = ps.DistributeTranspiler(config)
+    t.transpile(0, ps.Program({"w": weight}, optimizer=ps.Sgd(1.0)), trainers=endpoint,
+                current_endpoint=endpoint)
+    with t.get_trainer_program() as step:
+        step([(weight, numpy.ones(3, numpy.float32))])
+        with pytest.raises(TypeError):  # nothing would be trained
+            step()
+    assert not weight.any()
