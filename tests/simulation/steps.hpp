@@ -26,6 +26,9 @@ enum class Manner : std::uint8_t {
   mistaken,  ///< the rank makes another call instead
 };
 
+/** Whether a mistaken rank does nothing in a step, and goes on with the next one. */
+bool is_left_out(const Step& step);
+
 /** Makes the call of a step, the `number`th of its plan. Throws std::logic_error if the result is
  * wrong, MismatchError. */
 void run_step(Caller& caller, const Step& step, std::size_t number, Manner manner);

@@ -27,7 +27,7 @@ Network::Time Network::send(int from, int to, std::int64_t bytes, std::uint64_t 
   Link& link = links_[static_cast<std::size_t>(from)];
   const Time start = std::max(now, link.out_free);
   link.out_free = start + time_of(link, bytes);
-  link.longest_queue = std::max(link.longest_queue, link.out_free - now);
+  note_queue(link, link.out_free);
   Time head = start + model_.latency;
   if (model_.jitter.count() > 0) {
     head += Duration(
@@ -55,7 +55,7 @@ void Network::reach(Transfer* transfer) {
   Link& link = links_[static_cast<std::size_t>(transfer->to)];
   const Time start = std::max(scheduler_.now(), link.in_free);
   link.in_free = start + time_of(link, transfer->bytes);
-  link.longest_queue = std::max(link.longest_queue, link.in_free - scheduler_.now());
+  note_queue(link, link.in_free);
   const Time there = std::max(link.in_free, transfer->left + model_.latency);
   scheduler_.at(there, [this, transfer] {
     const std::function<void()> arrived = std::move(transfer->arrived);
@@ -64,8 +64,22 @@ void Network::reach(Transfer* transfer) {
   });
 }
 
+void Network::note_queue(Link& link, Time until) const {
+  if (link.is_slow) link.queues.push_back({scheduler_.now(), until});
+}
+
 void Network::slow_down(int host, double factor) {
-  links_[static_cast<std::size_t>(host)].nanoseconds_per_byte *= factor;
+  Link& link = links_[static_cast<std::size_t>(host)];
+  link.nanoseconds_per_byte *= factor;
+  link.is_slow = true;
+}
+
+Network::Duration Network::longest_queue(int host, Time begin, Time end) const {
+  Duration longest{};
+  for (const Queue& queue : links_[static_cast<std::size_t>(host)].queues) {
+    if (queue.since <= end) longest = std::max(longest, queue.until - std::max(begin, queue.since));
+  }
+  return longest;
 }
 
 void Network::cut(int one, int other) { cuts_.try_emplace(pair_of(one, other), scheduler_.now()); }

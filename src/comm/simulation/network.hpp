@@ -48,20 +48,23 @@ class Network {
   /** Nothing passes between two hosts, until heal(). */
   void cut(int one, int other);
   void heal(int one, int other);
-  /** The longest time that a message to or from a host, and what was before it, took on its link.
-   */
-  Duration longest_queue(int host) const {
-    return links_[static_cast<std::size_t>(host)].longest_queue;
-  }
+  /** From `begin` to `end`, the longest time that what was under way on a slow link still took. */
+  Duration longest_queue(int host, Time begin, Time end) const;
   /** Since when nothing passes from one host to another. */
   std::optional<Time> cut_since(int one, int other) const;
 
  private:
+  /** From when on a link was known to be busy until when. */
+  struct Queue {
+    Time since;
+    Time until;
+  };
   struct Link {
     double nanoseconds_per_byte;
     Time out_free{};
     Time in_free{};
-    Duration longest_queue{};
+    bool is_slow = false;
+    std::vector<Queue> queues{};  ///< of one that is slow, in the order of time
   };
   struct Transfer {
     int from;
@@ -72,6 +75,7 @@ class Network {
   };
   Duration time_of(const Link& link, std::int64_t bytes) const;
   void reach(Transfer* transfer);
+  void note_queue(Link& link, Time until) const;
   static std::pair<int, int> pair_of(int one, int other) { return std::minmax(one, other); }
 
   Scheduler& scheduler_;
