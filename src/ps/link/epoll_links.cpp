@@ -31,7 +31,7 @@ constexpr std::size_t kMostEvents = 64;
 EpollLinks::EpollLinks(std::vector<std::unique_ptr<Peer>> peers)
     : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (!epoll_) throw SystemError("cannot make a descriptor to wait for workers", errno);
-  add(doorbell_.descriptor(), EPOLLIN, kDoorbell);
+  for (const int descriptor : doorbell_.descriptors()) add(descriptor, EPOLLIN, kDoorbell);
   for (std::unique_ptr<Peer>& peer : peers) {
     const std::size_t at = peers_.size();
     peer->set_doorbell(doorbell_.address());
@@ -104,10 +104,12 @@ std::optional<Request> EpollLinks::spin(Clock::time_point end, std::unique_lock<
   });
   const auto start = Clock::now();
   // Who has woken this thread may have done so on its own core, and now waits there for the answer.
-  const auto alone = start - woken_at_ < kJustWoken ? Clock::duration{} : kAlone;
+  const bool offers = start - woken_at_ < kJustWoken;
+  const auto alone = offers ? Clock::duration{} : kAlone;
+  const int looks = offers ? 1 : kLooksPerClock;
   end = std::min(end, start + kSpin);
   for (auto now = start; useful && told_ && now < end; now = Clock::now()) {
-    for (int i = 0; i < kLooksPerClock; ++i) {
+    for (int i = 0; i < looks; ++i) {
       if (auto request = take()) return request;
       cpu::relax();
     }

@@ -12,12 +12,15 @@
 namespace tutti::ps {
 namespace {
 
-/** A server that looks at its links answers within the first looks; one that sleeps has been woken
- * before this ends. */
+/** A server that looks at its links answers within the first looks. */
 constexpr WaitPolicy kForAnAnswer{.first_looks = 1000,
                                   .spin = std::chrono::microseconds(60),
                                   .between = &offer_core,
                                   .nap = std::chrono::milliseconds(50)};
+/** One that slept may have been woken on this core, and waits for it; it has woken up before this
+ * ends. */
+constexpr WaitPolicy kForOneThatSlept{
+    .spin = kForAnAnswer.spin, .between = kForAnAnswer.between, .nap = kForAnAnswer.nap};
 
 }  // namespace
 
@@ -84,6 +87,7 @@ void HostLink::wake_server() {
       answers_->sleeping.exchange(0, std::memory_order_seq_cst) == 0) {
     return;
   }
+  has_rung_.store(true, std::memory_order_relaxed);
   if (!doorbell_) doorbell_ = open_doorbell(answers_->doorbell);
   if (*doorbell_) {
     ring(*doorbell_);
@@ -94,7 +98,8 @@ void HostLink::wake_server() {
 
 bool HostLink::wait_for_answer(std::uint64_t number) {
   const auto done = [&] { return has_answered(number); };
-  Waiter waiter(kForAnAnswer, patience());
+  const bool slept = has_rung_.exchange(false, std::memory_order_relaxed);
+  Waiter waiter(slept ? kForOneThatSlept : kForAnAnswer, patience());
   if (waiter.spin(done)) return true;
   const shm::Signal answers = answers_->answered.signal();
   while (true) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -43,6 +44,7 @@ class HostLink final : public LinkEnd {
   RequestArea* requests_;
   AnswerArea* answers_;
   std::optional<FileDescriptor> doorbell_;                 // since it was first needed; may be none
+  std::atomic<bool> has_rung_ = false;                     // since somebody last waited
   std::array<std::int64_t, kMostUnanswered> in_flight_{};  // blocks of requests; 0: none
 };
 

@@ -27,9 +27,9 @@ void SendQueue::or_give_up(const Action& action) {
 void SendQueue::put(Batch& batch, std::int64_t round) {
   const Finally taken([&] { batch.clear(); });
   or_give_up([&] {
+    take_answers();
     if (!batch.empty()) {
-      take_answers();
-      enqueue(batch, round);
+      send_or_enqueue(batch, round);
     } else if (!waiting_.empty()) {
       waiting_.back().round = round;
     } else {
@@ -68,6 +68,16 @@ void SendQueue::send(Batch& batch, std::int64_t round) {
   unchecked_ = true;
   batch.send(servers_, round);
   unanswered_.push_back(servers_.ask(server_, {.kind = RequestKind::end_round, .round = round}));
+}
+
+void SendQueue::send_or_enqueue(Batch& batch, std::int64_t round) {
+  if (!waiting_.empty() || unanswered_.size() >= kUnanswered) return enqueue(batch, round);
+  try {
+    send(batch, round);
+  } catch (const SystemError&) {
+    enqueue(batch, round);
+    throw;
+  }
 }
 
 void SendQueue::enqueue(Batch& batch, std::int64_t round) {

@@ -39,6 +39,8 @@ class SendQueue {
     std::int64_t round;
   };
   void send(Batch& batch, std::int64_t round);
+  /** Sends it where nothing is before it and the server keeps up. */
+  void send_or_enqueue(Batch& batch, std::int64_t round);
   void enqueue(Batch& batch, std::int64_t round);
   /** Sends what waits, as far as there is room. */
   void go_on();

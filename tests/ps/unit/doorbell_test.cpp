@@ -13,8 +13,9 @@ namespace tutti::ps::test {
 namespace {
 
 bool is_rung(const Doorbell& doorbell) {
-  pollfd entry{doorbell.descriptor(), POLLIN, 0};
-  return ::poll(&entry, 1, 0) == 1;
+  const auto [counter, pipe] = doorbell.descriptors();
+  std::array<pollfd, 2> entries{pollfd{counter, POLLIN, 0}, pollfd{pipe, POLLIN, 0}};
+  return ::poll(entries.data(), entries.size(), 0) > 0;
 }
 
 TEST(PsDoorbell, RingsUntilItIsCleared) {
@@ -26,28 +27,43 @@ TEST(PsDoorbell, RingsUntilItIsCleared) {
   EXPECT_FALSE(is_rung(doorbell));
 }
 
-TEST(PsDoorbell, AnotherProcessRings) {
+/** Whether a child that opens it so has rung it. */
+template <class Open>
+bool is_rung_by_child(const Open& open) {
   const Doorbell doorbell;
   const DoorbellAddress address = doorbell.address();
   const pid_t child = ::fork();
   if (child == 0) {
-    const FileDescriptor opened = open_doorbell(address);
+    const FileDescriptor opened = open(address);
     ring(opened);
     ::_exit(opened ? 0 : 1);
   }
   int status = -1;
   ::waitpid(child, &status, 0);
-  EXPECT_EQ(status, 0);
-  EXPECT_TRUE(is_rung(doorbell));
+  const bool rung = is_rung(doorbell);
+  doorbell.clear();
+  return status == 0 && rung && !is_rung(doorbell);
+}
+
+TEST(PsDoorbell, AnotherProcessRings) { EXPECT_TRUE(is_rung_by_child(&open_doorbell)); }
+
+TEST(PsDoorbell, AnotherProcessRingsThatCannotHaveTheCounter) {
+  EXPECT_TRUE(is_rung_by_child(&open_doorbell_pipe));
+  EXPECT_TRUE(is_rung_by_child([](DoorbellAddress address) {
+    address.counter = -1;
+    return open_doorbell(address);
+  }));
 }
 
 TEST(PsDoorbell, MoreRingsThanFitDoNotBlock) {
   const Doorbell doorbell;
-  const FileDescriptor opened = open_doorbell(doorbell.address());
-  ASSERT_TRUE(opened);
-  for (int i = 0; i < 100'000; ++i) ring(opened);
-  doorbell.clear();
-  EXPECT_FALSE(is_rung(doorbell));
+  for (const auto open : {&open_doorbell, &open_doorbell_pipe}) {
+    const FileDescriptor opened = open(doorbell.address());
+    ASSERT_TRUE(opened);
+    for (int i = 0; i < 100'000; ++i) ring(opened);
+    doorbell.clear();
+    EXPECT_FALSE(is_rung(doorbell));
+  }
 }
 
 TEST(PsDoorbell, ThatIsGoneIsRungInVain) {
@@ -65,7 +81,7 @@ TEST(PsDoorbell, AnotherPipeIsNotRung) {
   const Doorbell doorbell;
   const Doorbell other;
   DoorbellAddress address = doorbell.address();
-  address.descriptor = other.address().descriptor;
+  address.pipe = other.address().pipe;
   EXPECT_FALSE(open_doorbell(address));
 }
 
