@@ -193,7 +193,8 @@ class TableBench {
     const TableReader reader(identity_, segment_);
     PauseClock of_look_ups;
     PauseClock of_bare_reads;
-    BareReader bare;
+    BareReader bare(static_cast<std::size_t>(std::max<std::int64_t>(load_.grow, kBatch)) *
+                    static_cast<std::size_t>(23 + 4 * load_.dim));
     float sum = 0;
     std::mt19937_64 random(5);
     Ids ids(64);

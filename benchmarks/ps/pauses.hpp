@@ -56,27 +56,27 @@ class PauseClock {
   double most_work_ = 0;
 };
 
-/** Reads cache lines of memory that nobody else has. */
+/** Reads cache lines of memory that nobody else has. It wants as much of it as what it is compared
+ * with: a virtual machine may take long over addresses that it has not translated. */
 class BareReader {
  public:
-  BareReader() : memory_(kBytes) {}
+  explicit BareReader(std::size_t bytes) : lines_(bytes / kLine), memory_(lines_ * kLine) {}
 
   /** So many pairs of dependent lines, as a look-up of as many ids. */
   float read(std::size_t pairs) {
     const float* const lines = memory_.as<float>();
     float sum = 0;
     for (std::size_t i = 0; i < pairs; ++i) {
-      const float first = lines[random_() % (kBytes / kLine) * kFloats];
-      sum += first +
-             lines[(random_() + static_cast<std::uint64_t>(first)) % (kBytes / kLine) * kFloats];
+      const float first = lines[random_() % lines_ * kFloats];
+      sum += first + lines[(random_() + static_cast<std::uint64_t>(first)) % lines_ * kFloats];
     }
     return sum;
   }
 
  private:
-  static constexpr std::size_t kBytes = std::size_t{256} << 20U;
   static constexpr std::size_t kLine = 64;
   static constexpr std::size_t kFloats = kLine / sizeof(float);
+  std::size_t lines_;
   SharedPages memory_;
   std::mt19937_64 random_{7};
 };
