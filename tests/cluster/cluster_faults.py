@@ -14,6 +14,7 @@ Ended by SIGTERM, it takes its hosts along.
 """
 import argparse
 import concurrent.futures
+import contextlib
 import os
 import random
 import signal
@@ -34,7 +35,7 @@ class Trial:
     """What happens to whom."""
 
     FAULTS = ("kill a rank", "kill a host's ranks", "crash a host", "cut a cable", "stop a rank",
-              "stop a host's ranks")
+              "stop a host's ranks", "kill a host's ranks in turn")
 
     def __init__(self, seed, number):
         draw = random.Random(f"{seed} {number}")
@@ -47,11 +48,13 @@ class Trial:
         self.moment = draw.random() * 0.3
         self.victim = draw.randrange(self.hosts * self.slots)
         self.node = self.victim // self.slots
+        self.gap = draw.random() * 0.5  # between ranks that are killed in turn
 
     def describe(self):
         whom = f"rank {self.victim}" if self.fault.endswith("a rank") else f"node{self.node + 1}"
         return (f"{self.name}: {self.hosts}x{self.slots}, {self.fault} ({whom}) after "
-                f"{self.moment:.3f} s, deadline {self.deadline} s")
+                f"{self.moment:.3f} s, deadline {self.deadline} s" +
+                (f", {self.gap:.3f} s apart" if self.fault.endswith("in turn") else ""))
 
     def lost(self):
         """Whom each survivor has to name."""
@@ -104,8 +107,14 @@ def strike(trial, hosts, pids):
     elif trial.fault == "stop a rank":
         os.kill(pids[trial.victim], signal.SIGSTOP)
     elif trial.fault == "kill a host's ranks":
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # so that none tells of another's end
+            for pid in of_node:
+                os.kill(pid, number)
+    elif trial.fault == "kill a host's ranks in turn":
         for pid in of_node:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has found the loss of the first, and ended
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(trial.gap)
     elif trial.fault == "crash a host":
         hosts.crash(f"node{trial.node + 1}")
     elif trial.fault == "cut a cable":
@@ -131,7 +140,9 @@ def ranks_of(text):
 
 
 def judge(trial, texts, struck, waited, ended):
-    complaints, longest = [], 0.0
+    complaints, longest, stories = [], 0.0, set()
+    in_turn = trial.fault == "kill a host's ranks in turn"
+    limit = trial.deadline + GRACE + (trial.gap * trial.slots if in_turn else 0)
     for rank, lost in sorted(trial.lost().items()):
         if rank in ended:
             continue
@@ -146,14 +157,19 @@ def judge(trial, texts, struck, waited, ended):
         longest = max(longest, took - late)
         for names, of in ((named, ranks_of(members)), (named_to_all, lost)):
             # Who waits for a message of a stopped rank cannot tell those beside it from ranks that compute.
-            enough = trial.fault == "stop a host's ranks" and set() < ranks_of(names) <= lost & of
+            # A rank that lives a little longer may tell of the end of the first: that is the story then.
+            enough = (in_turn or trial.fault == "stop a host's ranks") and set() < ranks_of(names) <= lost & of
             # Who has heard of the loss first leaves the parts that it was in, too.
             enough = enough or (names is named and not lost & of and "destroyed its communicator" in reason)
             if ranks_of(names) - ended != lost & of and not enough:
                 complaints.append(f"rank {rank} names {names}, but lost {sorted(lost & of)}: {reason}")
-        if took > trial.deadline + GRACE + late:
+        if in_turn:
+            stories.add(named_to_all)
+        if took > limit + late:
             complaints.append(f"rank {rank} noticed after {took:.2f} s, of which it waited "
                               f"{late:.2f} s for a core: {reason}")
+    if len(stories) > 1:
+        complaints.append(f"there is more than one story: {sorted(stories)}")
     return complaints, longest
 
 

@@ -243,6 +243,20 @@ std::vector<Kept> kept_plans() {
         .steps = {{one_way_broadcast, f64, max, 4, 0, kNobody, 1, microseconds(57037)},
                   {one_way_broadcast, u8, max, 4, 0, 1, 1, none}},
         .fault = {.kind = FaultKind::mistaken, .rank = 1, .at = none, .factor = 1, .step = 0}}},
+      {"Data of two roots of a call, of which one's are too long for the other's",
+       6039449,
+       {.hosts = 4,
+        .ranks = 1,
+        .model = {.latency = microseconds(44),
+                  .jitter = microseconds(309),
+                  .overhead = nanoseconds(0),
+                  .bytes_per_second = 2.12e9},
+        .timeout = milliseconds(1100),
+        .steps = {{all_to_all_v, bf16, sum, 11, 0, kNobody, 3, none},
+                  {all_gather, u8, max, 0, 1, 0, 0, microseconds(13879)},
+                  {one_way_broadcast, f32, max, 90318, 2, kNobody, 3, none},
+                  {all_to_all_v, f16, sum, 124, 0, kNobody, 3, none}},
+        .fault = {.kind = FaultKind::mistaken, .rank = 3, .at = none, .factor = 1, .step = 2}}},
   };
 }
 

@@ -104,6 +104,7 @@ Plan draw_plan(std::uint64_t seed) {
       plan.steps[static_cast<std::size_t>(plan.fault.step)].kind = StepKind::one_way_broadcast;
     }
   }
+  if (draws.once_in(2)) plan.room = 1 + draws.size(18);
   return plan;
 }
 
@@ -114,7 +115,7 @@ std::string describe(const Plan& plan) {
                      ", jitter " +
                      text(std::chrono::duration_cast<microseconds>(plan.model.jitter)) + ", " +
                      std::to_string(plan.model.bytes_per_second / 1e6) + " MB/s, deadline " +
-                     text(plan.timeout) + ";";
+                     text(plan.timeout) + ", room " + std::to_string(plan.room) + ";";
   for (const Step& step : plan.steps) {
     line += " " + std::string(kStepNames[static_cast<std::size_t>(step.kind)]) + "(" +
             std::to_string(step.count) + " " + std::string(name_of(step.dtype)) + ", root " +

@@ -35,7 +35,9 @@ class Trial {
       : plan_(plan),
         cluster_(plan.hosts, plan.ranks, plan.model, seed),
         course_{std::vector<Ending>(static_cast<std::size_t>(cluster_.size())),
-                cluster_.scheduler().now()} {}
+                cluster_.scheduler().now()} {
+    cluster_.set_room(plan.room);
+  }
 
   Outcome run() {
     arrange_fault();

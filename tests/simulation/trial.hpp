@@ -76,6 +76,7 @@ struct Plan {
   std::chrono::milliseconds timeout;
   std::vector<Step> steps;
   Fault fault;
+  std::int64_t room = 0;  ///< of connections, which there are none of without: Cluster::set_room()
 };
 
 /** What `seed` draws. */

@@ -115,6 +115,14 @@ void Watch::lose(std::vector<int> ranks, const std::string& reason) {
   throw PeerLost(std::move(ranks), reason);
 }
 
+void Watch::lose_by_message(std::vector<int> ranks, const std::string& reason) {
+  {
+    const Finally end([this] { end_wait(Wire::Side::collective); });
+    look_around(ranks, Wire::Side::collective);
+  }
+  lose(std::move(ranks), reason);
+}
+
 void Watch::investigate(std::span<const int> suspects, std::chrono::milliseconds overdue) {
   Inquiry inquiry(acquaintance(), wait_graph(), this, Wire::Side::collective, suspects, timeout_,
                   time().now() - overdue);

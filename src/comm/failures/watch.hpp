@@ -81,6 +81,10 @@ class Watch final {
   /** Tells all members that `ranks` are lost, and throws what all of them throw. */
   [[noreturn]] void lose(std::vector<int> ranks, const std::string& reason);
 
+  /** A message of `ranks` has failed: throws what else has come that tells why, such as a mismatch
+   * in a collective, or else does as lose() does. */
+  [[noreturn]] void lose_by_message(std::vector<int> ranks, const std::string& reason);
+
   /** Tells all members that `ranks` are lost, unless a failure is known already. The finder lends
    * MPI a quarter of a second at most; its neighbours tell as well, should it have been stopped
    * since, but lose no time by it. */

@@ -173,7 +173,7 @@ bool Channel::progress_mpi(std::span<Posted> posted, std::span<const int> peers)
       error = describe_error(statuses[i].MPI_ERROR);
     }
   }
-  if (!failed.empty()) watch_.lose(failed, "a message failed: " + error);
+  if (!failed.empty()) watch_.lose_by_message(failed, "a message failed: " + error);
   return moved;
 }
 

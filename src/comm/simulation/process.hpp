@@ -119,6 +119,12 @@ class Cluster {
   void set_tick(Scheduler::Duration tick) { tick_ = tick; }
   Scheduler::Duration tick() const { return tick_; }
 
+  /** Before the first message: what leaders exchange in collectives travels over connections, of
+   * which one holds `bytes` bytes, but at least a message, that its receiver has not taken.
+   * Without, each kind of messages has a way of its own, with room for all. */
+  void set_room(std::int64_t bytes) { room_ = bytes; }
+  std::int64_t room() const { return room_; }
+
   /** Each process runs `body`, which ends when it throws Killed. */
   void start(const std::function<void(Process&)>& body);
   /** A process's connections to other hosts, as connect_hosts() makes them. */
@@ -163,6 +169,7 @@ class Cluster {
   Layout layout_;
   std::int64_t most_copied_;
   Scheduler::Duration tick_{};
+  std::int64_t room_ = 0;
   Traffic traffic_;
   std::map<std::pair<int, int>, End> ends_;
   std::vector<std::unique_ptr<Process>> processes_;

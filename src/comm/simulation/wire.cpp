@@ -22,6 +22,12 @@ bool is_taken(Wire::Traffic traffic) {
          traffic == Wire::Traffic::question;
 }
 
+/** What collectives send to one rank arrives in order, but for questions, and what goes ahead. */
+int lane_of(Wire::Traffic traffic) {
+  const bool in_order = traffic == Wire::Traffic::note || traffic == Wire::Traffic::noted;
+  return static_cast<int>(in_order ? Wire::Traffic::collective : traffic);
+}
+
 /** Of a watch: those of the processes' wait-for graphs are negative. */
 int control_tag(int context) { return context; }
 
@@ -43,6 +49,7 @@ SimulatedWire::SimulatedWire(Process& process, int context, std::chrono::millise
       members_(ranks_up_to(process.size())),
       scratch_(&leave_memory),
       watch_(process, members_, process.rank(), control_tag(context), timeout) {
+  find_connections();
   process_.wires_[context] = this;
   for (const auto& parcel : process_.too_early_[context]) come(parcel);
   process_.too_early_.erase(context);
@@ -88,17 +95,28 @@ Wire::Posted SimulatedWire::post_send(const std::byte* data, std::int64_t bytes,
   Cluster& cluster = process_.cluster();
   ++cluster.traffic().messages;
   cluster.traffic().bytes += bytes;
+  if (has_connection(destination, traffic)) {
+    Connection& connection = connection_to(destination, traffic);
+    connection.waiting.push_back(parcel);
+    push(connection);
+  } else {
+    transmit(parcel);
+  }
+  return posted;
+}
+
+void SimulatedWire::transmit(const std::shared_ptr<Parcel>& parcel) {
+  Cluster& cluster = process_.cluster();
   const std::uint64_t lane =
       (static_cast<std::uint64_t>(rank()) << 40U) ^
-      (static_cast<std::uint64_t>(destination) << 16U) ^
-      static_cast<std::uint64_t>(context_ * kTraffics + static_cast<int>(traffic));
+      (static_cast<std::uint64_t>(parcel->destination) << 16U) ^
+      static_cast<std::uint64_t>(context_ * kTraffics + lane_of(parcel->traffic));
   const Scheduler::Time left =
-      cluster.network().send(process_.host(), cluster.process(destination).host(), bytes, lane,
-                             [&cluster, parcel] { arrive(cluster, parcel); });
+      cluster.network().send(process_.host(), cluster.process(parcel->destination).host(),
+                             parcel->bytes, lane, [&cluster, parcel] { arrive(cluster, parcel); });
   cluster.scheduler().at(left, [parcel] { leave_host(*parcel); });
   while (!leaving_.empty() && leaving_.front()->sender == nullptr) leaving_.pop_front();
   leaving_.push_back(parcel);
-  return posted;
 }
 
 void SimulatedWire::load(Parcel& parcel) const {
@@ -126,6 +144,7 @@ void SimulatedWire::drop_all() {
   }
   leaving_.clear();
   queues_.clear();
+  connections_.clear();
   for (Parcels& parcels : taken_) parcels.clear();
 }
 
@@ -134,6 +153,12 @@ void SimulatedWire::drop_all() {
 Wire::Posted SimulatedWire::post_receive(std::byte* data, std::int64_t bytes, int source,
                                          Traffic traffic) {
   const Posted posted = new_operation(data, bytes);
+  if (has_connection(source, traffic)) {
+    Connection& connection = connection_to(source, traffic);
+    connection.wanted.push_back({posted, traffic});
+    pull(connection);
+    return posted;
+  }
   Queue& queue = queue_of(source, traffic);
   if (queue.come.empty()) {
     queue.wanted.push_back(posted);
@@ -147,10 +172,10 @@ Wire::Posted SimulatedWire::post_receive(std::byte* data, std::int64_t bytes, in
 void SimulatedWire::unload(const Parcel& parcel, Posted posted) {
   Operation& receive = operation(posted);
   if (parcel.bytes > receive.bytes) {
-    throw std::logic_error("a message of " + std::to_string(parcel.bytes) + " bytes for " +
-                           std::to_string(receive.bytes));
+    receive.too_long = parcel.source;
+  } else {
+    std::memcpy(receive.data, parcel.contents.data(), parcel.contents.size());
   }
-  std::memcpy(receive.data, parcel.contents.data(), parcel.contents.size());
   end(receive);
 }
 
@@ -176,6 +201,13 @@ void SimulatedWire::arrive(Cluster& cluster, const std::shared_ptr<Parcel>& parc
 
 void SimulatedWire::come(const std::shared_ptr<Parcel>& parcel) {
   if (abandoned_) return;
+  if (has_connection(parcel->source, parcel->traffic)) {
+    Connection& connection = connection_to(parcel->source, parcel->traffic);
+    connection.come.push_back(parcel);
+    pull(connection);
+    if (!connection.come.empty()) process_.wake(process_.cluster().tick());
+    return;
+  }
   if (is_taken(parcel->traffic)) {
     taken_[static_cast<std::size_t>(parcel->traffic)].push_back(parcel);
     return process_.wake(process_.cluster().tick());
@@ -192,17 +224,29 @@ void SimulatedWire::come(const std::shared_ptr<Parcel>& parcel) {
 std::optional<int> SimulatedWire::take(std::byte* data, std::int64_t bytes, Traffic traffic,
                                        int source, std::span<const int> except) {
   if (!is_taken(traffic)) throw std::logic_error("messages of this kind are not taken");
+  const auto is_meant = [&](int sender) {
+    if (source != kAnybody) return sender == source;
+    return std::find(except.begin(), except.end(), sender) == except.end();
+  };
+  push_all();
+  for (auto& [key, connection] : connections_) {
+    if (key.second != column_of(traffic) || !is_meant(key.first)) continue;
+    if (const auto sender = take_from(connection, data, bytes, traffic)) return sender;
+  }
   Parcels& come = taken_[static_cast<std::size_t>(traffic)];
-  const auto found = std::find_if(come.begin(), come.end(), [&](const auto& one) {
-    if (source != kAnybody) return one->source == source;
-    return std::find(except.begin(), except.end(), one->source) == except.end();
-  });
+  const auto found = std::find_if(come.begin(), come.end(),
+                                  [&](const auto& one) { return is_meant(one->source); });
   if (found == come.end()) return std::nullopt;
-  const Parcel& parcel = **found;
+  const int sender = copy_out(**found, data, bytes);
+  come.erase(found);
+  return sender;
+}
+
+/** Who has sent it. */
+int SimulatedWire::copy_out(const Parcel& parcel, std::byte* data, std::int64_t bytes) {
   if (parcel.bytes > bytes) throw std::logic_error("a message is too long to be taken");
   std::memcpy(data, parcel.contents.data(), parcel.contents.size());
   const int sender = parcel.source;
-  come.erase(found);
   watch_.progressed();
   return sender;
 }
@@ -210,6 +254,9 @@ std::optional<int> SimulatedWire::take(std::byte* data, std::int64_t bytes, Traf
 void SimulatedWire::withdraw(Posted receive) {
   if (operation(receive).ended) throw std::logic_error("a receive is withdrawn that has ended");
   for (auto& [key, queue] : queues_) std::erase(queue.wanted, receive);
+  for (auto& [key, connection] : connections_) {
+    std::erase_if(connection.wanted, [&](const Wanted& one) { return one.receive == receive; });
+  }
   free_.push_back(receive);
 }
 
@@ -225,6 +272,7 @@ void SimulatedWire::abandon(Traffic /*traffic*/, std::span<Posted> /*receives*/,
 // --- Waiting ------------------------------------------------------------------------------------
 
 bool SimulatedWire::progress(std::span<Posted> posted, std::span<const int> /*peers*/) {
+  push_all();
   bool moved = false;
   ++wait_;
   waited_for_ = 0;
@@ -234,6 +282,9 @@ bool SimulatedWire::progress(std::span<Posted> posted, std::span<const int> /*pe
       operation(one).wait = wait_;
       ++waited_for_;
       continue;
+    }
+    if (const auto sender = operation(one).too_long) {
+      watch_.lose_by_message({*sender}, "it has sent a longer message than was expected");
     }
     free_.push_back(one);
     one = kEnded;

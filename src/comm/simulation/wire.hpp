@@ -82,15 +82,45 @@ class SimulatedWire final : public Wire {
     std::byte* data = nullptr;
     std::int64_t bytes = 0;
     bool ended = false;
-    std::uint64_t wait = 0;  ///< the last progress() that found it under way
+    std::uint64_t wait = 0;         ///< the last progress() that found it under way
+    std::optional<int> too_long{};  ///< who has sent more than there is room for
   };
   using Parcels = std::deque<std::shared_ptr<Parcel>>;
+  struct Wanted {
+    Posted receive;
+    Traffic traffic;
+  };
+  /** This rank's end of a connection to another leader: see Cluster::set_room(). */
+  struct Connection {
+    Parcels waiting;             ///< to be sent, for want of room at the other end
+    std::int64_t under_way = 0;  ///< bytes that the other rank has not received
+    std::deque<Wanted> wanted;
+    Parcels come;
+  };
   /** What one rank has sent of one kind, or this one wants of it: never both. */
   struct Queue {
     std::deque<Posted> wanted;
     Parcels come;
   };
 
+  // Of connections:
+  static int column_of(Traffic traffic) { return traffic == Traffic::ahead ? 1 : 0; }
+  bool has_connection(int peer, Traffic traffic) const;
+  void find_connections();
+  Connection& connection_to(int peer, Traffic traffic) {
+    return connections_[{peer, column_of(traffic)}];
+  }
+  void push(Connection& connection);
+  void push_all();
+  /** Gives what has come to those who want it, in order. */
+  void pull(Connection& connection);
+  std::optional<int> take_from(Connection& connection, std::byte* data, std::int64_t bytes,
+                               Traffic traffic);
+  /** This rank has received it, so there is room for more. */
+  void make_room(const Parcel& parcel);
+
+  void transmit(const std::shared_ptr<Parcel>& parcel);
+  int copy_out(const Parcel& parcel, std::byte* data, std::int64_t bytes);
   Posted new_operation(std::byte* data, std::int64_t bytes);
   /** Wakes the process: at once if that was the last one it waits for. */
   void end(Operation& operation);
@@ -117,6 +147,8 @@ class SimulatedWire final : public Wire {
   std::int64_t waited_for_ = 0;  // and what it found under way
   Parcels leaving_;
   std::unordered_map<std::uint64_t, Queue> queues_;
+  std::vector<bool> is_connected_;                         // by rank
+  std::map<std::pair<int, int>, Connection> connections_;  // by rank and column
   std::array<Parcels, kTraffics> taken_;  // of the kinds of which messages are taken
   bool abandoned_ = false;
   std::int64_t bytes_sent_ = 0;
