@@ -99,6 +99,10 @@ class Wire {
    * traffic. Does not block. Throws PeerLost if nothing can come from `source` any more. */
   virtual std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic, int source,
                                   std::span<const int> except) = 0;
+  /** From `source`, or from whoever. */
+  std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic, int source) {
+    return take(data, bytes, traffic, source, {});
+  }
   /** Moves bytes. Those of `posted` that have ended become kEnded; whether there were any. Throws
    * PeerLost if one has failed, which is one of the ranks `peers`, by message. Does not block. */
   virtual bool progress(std::span<Posted> posted, std::span<const int> peers) = 0;

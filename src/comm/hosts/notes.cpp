@@ -101,7 +101,7 @@ void Notes::keep(const std::byte* note, int source) {
 }
 
 bool Notes::take_awaited(std::byte* room) {
-  while (wire_.take(room, Wire::kShort, Wire::Traffic::note, awaited_, {})) {
+  while (wire_.take(room, Wire::kShort, Wire::Traffic::note, awaited_)) {
     wire_.note_received(awaited_, Wire::Traffic::note);
     Note note;
     std::memcpy(&note, room, sizeof note);
@@ -121,7 +121,7 @@ void Notes::hear_questions() {
   Note note;
   auto* const bytes = reinterpret_cast<std::byte*>(&note);
   while (const auto source =
-             wire_.take(bytes, sizeof note, Wire::Traffic::question, Wire::kAnybody, {})) {
+             wire_.take(bytes, sizeof note, Wire::Traffic::question, Wire::kAnybody)) {
     wire_.note_received(*source, Wire::Traffic::question);
     early_questions_.push_back(note);
   }

@@ -38,7 +38,7 @@ bool WireMail::collect(Inbox& inbox) {
   bool any = false;
   Offer offer;
   while (const auto source = wire_.take(reinterpret_cast<std::byte*>(&offer), sizeof offer,
-                                        Wire::Traffic::offer, Wire::kAnybody, {})) {
+                                        Wire::Traffic::offer, Wire::kAnybody)) {
     wire_.note_received(*source, Wire::Traffic::offer);
     inbox.add(*source, offer);
     any = true;
@@ -53,9 +53,8 @@ bool WireMail::accept(int peer, const Envelope& wanted) {
 
 std::optional<Envelope> WireMail::accepted(int peer, std::uint32_t number) {
   Reply reply;
-  while (const auto source =
-             wire_.take(reinterpret_cast<std::byte*>(&reply.wanted), sizeof(Envelope),
-                        Wire::Traffic::reply, Wire::kAnybody, {})) {
+  while (const auto source = wire_.take(reinterpret_cast<std::byte*>(&reply.wanted),
+                                        sizeof(Envelope), Wire::Traffic::reply, Wire::kAnybody)) {
     wire_.note_received(*source, Wire::Traffic::reply);
     reply.source = *source;
     received_.push_back(reply);
