@@ -39,6 +39,7 @@ int main(int argc, char** argv) {
   std::vector<double> told;
   int failures = 0;
   int repeated = 0;
+  int apart = 0;
   for (int number = first; number < first + trials; ++number) {
     const Trial trial(seed, number);
     Verdict verdict = run(trial);
@@ -52,16 +53,19 @@ int main(int argc, char** argv) {
       std::fflush(stdout);
     }
     if (!verdict.wrong.empty() || !verdict.late.empty()) ++failures;
+    if (verdict.rounds_differ) ++apart;
     if (verdict.longest_step > 0) steps.push_back(verdict.longest_step);
     if (verdict.told_after > 0 && trial.fault != tutti::ps::faults::Fault::stop) {
       told.push_back(verdict.told_after);
     }
   }
   std::printf(
-      "%d faults of seed %llu, %d failures, %d attempts repeated as late; deaths and cuts "
+      "%d faults of seed %llu, %d failures, %d attempts repeated as late; in %d servers stood at "
+      "different "
+      "rounds, and said so of the last checkpoint; deaths and cuts "
       "were known to all after %.1f ms (median), %.1f ms at most; the longest step of those "
       "who wait for nobody: %.1f ms (median), %.1f ms at most\n",
-      trials, static_cast<unsigned long long>(seed), failures, repeated, 1e3 * median(told),
+      trials, static_cast<unsigned long long>(seed), failures, repeated, apart, 1e3 * median(told),
       told.empty() ? 0.0 : 1e3 * *std::max_element(told.begin(), told.end()), 1e3 * median(steps),
       steps.empty() ? 0.0 : 1e3 * *std::max_element(steps.begin(), steps.end()));
   return failures == 0 ? 0 : 1;

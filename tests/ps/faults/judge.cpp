@@ -193,6 +193,7 @@ class Judge {
       wrong(process, "ended with " + std::to_string(code) + ", not " + (must_lose ? "3" : "0"));
       return;
     }
+    verdict_.rounds_differ = verdict_.rounds_differ || (code == 4 && rounds_differ);
     if (must_lose) {
       if ((of.lost_ranks & ~culprits()) != 0) wrong(process, "blames somebody else");
       const double after = seconds_until(of.ended_at);
