@@ -125,13 +125,21 @@ class Training:
         return losses / max(1, steps * options.accumulate), rate
 
     def evaluate(self, source):
-        """AUC and loss of the examples that are held out."""
-        self.dense.pull()
+        """AUC and loss of the examples that are held out, from worker 0. The others wait, since they
+        would change what is evaluated: part by part, as long as worker 0 gets on, since each wait has
+        a deadline."""
+        evaluates = self.fleet.worker_index == 0
+        if evaluates:
+            self.dense.pull()
         logits, labels = [], []
         for first in range(0, self.options.held_out, EVALUATED):
-            batch = source.read(first, min(EVALUATED, self.options.held_out - first))
-            logits.append(self.model.forward(*self.look_up(batch), batch.numbers))
-            labels.append(batch.labels)
+            if evaluates:
+                batch = source.read(first, min(EVALUATED, self.options.held_out - first))
+                logits.append(self.model.forward(*self.look_up(batch), batch.numbers))
+                labels.append(batch.labels)
+            self.fleet.barrier()
+        if not evaluates:
+            return None
         logits, labels = np.concatenate(logits), np.concatenate(labels)
         return auc(labels, probabilities(logits)), logistic_loss(logits, labels)
 
@@ -164,8 +172,9 @@ def work(training, fleet, epochs_done, report):
         loss, rate = training.train_epoch(source, first, rounds, alone_rounds, report)
         result = dict(epoch=epoch, mode=options.mode, workers=fleet.worker_num, train_loss=loss,
                       examples_per_second=rate)
-        if fleet.worker_index == 0:  # the others wait, and would change what is evaluated
-            result["auc"], result["eval_loss"] = training.evaluate(source)
+        evaluation = training.evaluate(source)
+        if evaluation:
+            result["auc"], result["eval_loss"] = evaluation
             if options.save:
                 checkpoint.save(options.save, epoch + 1, fleet)
             result.update(seconds=time.monotonic() - start, **fleet.stats())

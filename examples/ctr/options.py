@@ -85,6 +85,8 @@ def parse_options(arguments=None):
     options = parser.parse_args(arguments)
     if options.alone and options.mode not in ALONE_MODES:
         parser.error(f"--alone: it is for the modes {' and '.join(ALONE_MODES)}, not for {options.mode}")
+    if options.staleness and options.mode != "async":
+        parser.error(f"--staleness: it is for the mode async, not for {options.mode}")
     if options.alone and options.staleness:
         parser.error("--alone, --staleness: by the steps that worker 0 makes alone it is ahead of the others")
     if options.mode == "local":

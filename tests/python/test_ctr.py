@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 
 import numpy
 import pytest
@@ -145,6 +146,46 @@ def test_who_waits_for_worker_0_waits_for_one_step(worker):
     together = [116 + 4 * worker, 124 + 4 * worker, "barrier", "flush"]
     assert calls == (["barrier"] * 4 if worker else alone_steps) + together
     assert loss == 1.0
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+def test_who_waits_for_the_evaluation_waits_for_a_part_of_it(worker):
+    calls = []
+
+    class Fleet:
+        worker_index, worker_num = worker, 2
+
+        def barrier(self):
+            calls.append("barrier")
+
+    class Dense:
+        def pull(self):
+            pass
+
+    class Model:
+        def forward(self, numbers):
+            return numpy.zeros(len(numbers))
+
+    class Training(ctr_dist.Training):
+        def __init__(self):
+            self.options, self.fleet = parse_options(["--held-out", "5000"]), Fleet()
+            self.dense, self.model = Dense(), Model()
+
+        def look_up(self, batch):
+            return ()
+
+    class Source:
+        def read(self, first, count):
+            calls.append((first, count))
+            return types.SimpleNamespace(numbers=numpy.zeros(count), labels=numpy.arange(count) % 2)
+
+    found = Training().evaluate(Source())
+    parts = [(0, 2048), (2048, 2048), (4096, 904)]
+    if worker == 0:
+        assert calls == [call for part in parts for call in (part, "barrier")]
+        assert found[0] == pytest.approx(0.5)
+    else:
+        assert calls == ["barrier"] * 3 and found is None
 
 
 @pytest.mark.parametrize("name", ["clicks.txt", "clicks.txt.gz"])
@@ -292,6 +333,13 @@ def test_staleness_is_async_mode_s():
     options = parse_options(["--staleness", "3", "--queue", "7"])
     assert MODES["async"](options) == ps.Async(7, 7, staleness=3)
     assert MODES["async"](parse_options([])).staleness is None
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "async"])
+def test_other_modes_refuse_staleness(mode, capsys):
+    with pytest.raises(SystemExit):
+        parse_options(["--mode", mode, "--staleness", "3"])
+    assert f"--staleness: it is for the mode async, not for {mode}" in capsys.readouterr().err
 
 
 def test_trains_with_bounded_staleness(train):
