@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -53,6 +54,18 @@ TEST(PsDoorbell, AnotherProcessRingsThatCannotHaveTheCounter) {
     address.counter = -1;
     return open_doorbell(address);
   }));
+}
+
+TEST(PsDoorbell, IsRungByItsCounterWhereTheSystemGivesThat) {
+  const FileDescriptor self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  const Doorbell doorbell;
+  const auto [counter, pipe] = doorbell.descriptors();
+  const FileDescriptor copy(static_cast<int>(::syscall(SYS_pidfd_getfd, self.get(), counter, 0)));
+  if (!copy) GTEST_SKIP() << "no descriptors of other processes here";
+  ring(open_doorbell(doorbell.address()));
+  std::array<pollfd, 2> entries{pollfd{counter, POLLIN, 0}, pollfd{pipe, POLLIN, 0}};
+  EXPECT_EQ(::poll(entries.data(), entries.size(), 0), 1);
+  EXPECT_EQ(entries[0].revents, POLLIN);
 }
 
 TEST(PsDoorbell, MoreRingsThanFitDoNotBlock) {
