@@ -17,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "tcp_pair.hpp"
+
 namespace tutti::mpi {
 namespace {
 
@@ -262,18 +264,6 @@ TEST_F(StreamsTest, AConnectionForWhichNobodyWaitsMayEnd) {
   const std::chrono::steady_clock::time_point start{};
   EXPECT_EQ(ends.own->broken(start), std::nullopt);
   EXPECT_EQ(ends.own->broken(start + 1min), std::nullopt);
-}
-
-/** Two TCP sockets that are connected. */
-std::array<Socket, 2> tcp_pair() {
-  std::uint16_t port = 0;
-  const Socket listener = listen_anywhere(port);
-  Socket one = start_connecting(loopback_address(), port);
-  while (connecting_state(one) == Connecting::under_way) {
-  }
-  Socket other = accept_from(listener);
-  EXPECT_TRUE(one && other);
-  return {std::move(one), std::move(other)};
 }
 
 /** Sends `data` to rank 1 until that has to wait: how often it had not, and what waits. */

@@ -161,7 +161,13 @@ bool keep_open(const Socket& socket) {
          set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, kSeconds);
 }
 
-bool send_at_once(const Socket& socket) { return set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1); }
+bool send_at_once(const Socket& socket, bool whether) {
+  return set_option(socket, IPPROTO_TCP, TCP_NODELAY, whether ? 1 : 0);
+}
+
+bool confirm_at_once(const Socket& socket) {
+  return set_option(socket, IPPROTO_TCP, TCP_QUICKACK, 1);
+}
 
 bool limit_unsent(const Socket& socket, int bytes) {
   return set_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, bytes);

@@ -69,8 +69,11 @@ bool keep_alive(const Socket& socket, int probes = kProbes);
 /** Has the kernel ask the other end for a sign of life every half a minute while nothing travels:
  * a firewall would forget the connection. Whether it can. */
 bool keep_open(const Socket& socket);
-/** Has short pieces sent at once. Whether it can. */
-bool send_at_once(const Socket& socket);
+/** Has short pieces sent at once, or not before what was sent is confirmed. Whether it can. */
+bool send_at_once(const Socket& socket, bool whether = true);
+/** Has the kernel confirm now what has come, and from here on what is read, until something is
+ * sent. Whether it can. */
+bool confirm_at_once(const Socket& socket);
 /** Has the kernel take no more while there are `bytes` bytes that it has not sent yet. Whether it
  * can. */
 bool limit_unsent(const Socket& socket, int bytes);

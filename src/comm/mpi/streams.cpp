@@ -20,6 +20,8 @@ namespace {
 
 /** Messages that a call gives to the kernel. */
 constexpr std::size_t kMessagesAtOnce = 8;
+/** From so many notes in a row on they are gathered. */
+constexpr int kRun = 3;
 /** Messages under way on a connection that need no more memory. */
 constexpr std::size_t kFewAtOnce = 32;
 
@@ -34,7 +36,7 @@ constexpr std::int64_t length_in(std::uint64_t header) {
   return static_cast<std::int64_t>(header >> 8U);
 }
 constexpr Wire::Traffic traffic_in(std::uint64_t header) {
-  return static_cast<Wire::Traffic>(header & 0xFFU);
+  return static_cast<Wire::Traffic>(header & 0x7FU);
 }
 
 bool is_to_be_tried_again() {
@@ -49,7 +51,7 @@ bool has_ended(const Socket& socket) {
 
 }  // namespace
 
-Streams::Streams(std::vector<Connection> connections) {
+Streams::Streams(std::vector<Connection> connections, bool gathers) : gathers_(gathers) {
   streams_.reserve(connections.size());
   messages_.reserve(kFewAtOnce * connections.size());
   free_.reserve(kFewAtOnce * connections.size());
@@ -59,6 +61,11 @@ Streams::Streams(std::vector<Connection> connections) {
     numbers_[rank][column_of(connection.traffic)] = static_cast<int>(streams_.size());
     streams_.emplace_back(std::move(connection));
   }
+}
+
+Streams::~Streams() {
+  // A connection that is closed with something unread drops what has not left yet.
+  for (const Stream& stream : streams_) discard_input(stream.connection.socket);
 }
 
 const Streams::Stream* Streams::find(int rank, Wire::Traffic traffic) const {
@@ -131,7 +138,9 @@ Wire::Posted Streams::send(const std::byte* data, std::int64_t bytes, int destin
   Stream& stream = stream_to(destination, traffic);
   const bool is_first = stream.sends.first == kNone;
   if (goes_one_way(traffic)) stream.unconfirmed += kHeader + bytes;
-  Message message{.header = header_of(bytes, traffic), .bytes = bytes, .traffic = traffic};
+  Message message{.header = header_of(bytes, traffic) | gather(stream, traffic),
+                  .bytes = bytes,
+                  .traffic = traffic};
   message.data = const_cast<std::byte*>(data);  // it is only read
   const int number = add(stream.sends, message);
   if (is_first) push(stream);
@@ -191,6 +200,31 @@ bool Streams::has_room(Stream& stream) {
   }
   if (has_ended(stream.connection.socket)) note_takes_nothing(stream);
   return false;
+}
+
+/**
+ * Before a message is sent: whether the kernel may hold it back, if it is short, until those before
+ * it are confirmed, and send it along with others then (RFC 896). Of notes in a row each would cost
+ * more than all of their bytes do. The first two go at once, as the receiver begins to confirm what
+ * it reads with the second: the result, a part of the header, tells it to.
+ */
+Streams::Header Streams::gather(Stream& stream, Wire::Traffic traffic) {
+  if (!gathers_) return 0;
+  stream.run = traffic == Wire::Traffic::note ? std::min(stream.run + 1, kRun) : 0;
+  const bool gathers = stream.run == kRun;
+  if (gathers != stream.gathers && send_at_once(stream.connection.socket, !gathers)) {
+    stream.gathers = gathers;
+  }
+  return stream.run > 1 ? kConfirm : 0;
+}
+
+/** A message with this header has come. */
+void Streams::note_arrival(Stream& stream, Header header) {
+  stream.run = 0;
+  // The kernel confirms by itself when it has waited for an answer, 40 ms.
+  if ((header & kConfirm) != 0 && stream.has_read && confirm_at_once(stream.connection.socket)) {
+    stream.has_read = false;
+  }
 }
 
 void Streams::note_takes_nothing(Stream& stream) {
@@ -287,6 +321,7 @@ bool Streams::begin(Stream& stream, Message& message) {
     note_mistake(stream);
     return false;
   }
+  note_arrival(stream, *header);
   stream.used += kHeader;
   message.bytes = length_in(*header);
   message.begun = true;
@@ -327,6 +362,7 @@ bool Streams::take_from(Stream& stream, std::byte* data, std::int64_t bytes,
   }
   if (stream.come - stream.used < kHeader + length) read_early(stream);
   if (stream.come - stream.used < kHeader + length) return false;
+  note_arrival(stream, *header);
   copy_bytes(data, stream.early.data() + stream.used + kHeader, length);
   stream.used += kHeader + length;
   return true;
@@ -349,6 +385,7 @@ std::int64_t Streams::read_rest(Stream& stream, std::byte* to, std::int64_t byte
   call.msg_iovlen = parts.size();
   const ssize_t come = ::recvmsg(stream.connection.socket.get(), &call, MSG_DONTWAIT);
   note_end(stream, come);
+  stream.has_read = true;
   stream.used = 0;
   stream.come = std::max<std::int64_t>(come - bytes, 0);
   return std::clamp<std::int64_t>(come, 0, bytes);
@@ -359,6 +396,7 @@ std::int64_t Streams::read(Stream& stream, std::byte* to, std::int64_t bytes) {
   const ssize_t come =
       ::recv(stream.connection.socket.get(), to, static_cast<std::size_t>(bytes), MSG_DONTWAIT);
   note_end(stream, come);
+  stream.has_read = true;
   return std::max<std::int64_t>(come, 0);
 }
 

@@ -40,7 +40,13 @@ class Streams {
   };
   /** So many bytes that nobody has to answer may be on their way to a rank. */
   static constexpr std::int64_t kMostUnconfirmed = 256 << 10;
-  explicit Streams(std::vector<Connection> connections);
+  /** `gathers`: notes to one rank, many in a row, may go together. That takes work from the root,
+   * and costs the receiver some: for hosts of one rank, whose receivers serve nobody else. */
+  explicit Streams(std::vector<Connection> connections, bool gathers = false);
+  /** What was sent arrives nevertheless. */
+  ~Streams();
+  Streams(const Streams&) = delete;
+  Streams& operator=(const Streams&) = delete;
 
   /** Whether there is a connection for that: if not, MPI carries it, at both ends. */
   bool reaches(int rank, Wire::Traffic traffic) const { return find(rank, traffic) != nullptr; }
@@ -78,8 +84,10 @@ class Streams {
   std::optional<int> broken(std::chrono::steady_clock::time_point now);
 
  private:
-  /** Goes before a message: its length, and its traffic in the lowest byte. */
+  /** Goes before a message: its length, and its traffic in the lowest byte, with kConfirm. */
   using Header = std::uint64_t;
+  /** The sender may hold back what follows until this is confirmed. */
+  static constexpr Header kConfirm = 0x80;
   static constexpr std::int64_t kHeader = sizeof(Header);
   /** Of so many bytes that went one way it is looked whether they are acknowledged. */
   static constexpr std::int64_t kBetweenLooks = 64 << 10;
@@ -112,6 +120,9 @@ class Streams {
     std::int64_t used = 0;
     std::int64_t come = 0;
     std::int64_t unconfirmed = 0;  ///< bytes that went one way since it was looked after them
+    int run = 0;                   ///< notes that were sent last, with nothing else between
+    bool gathers = false;          ///< short messages, see gather()
+    bool has_read = false;         ///< since it last confirmed at once
     bool is_awaited = false;       ///< a message of it, by take()
     bool takes = true;             ///< what is sent, as far as is known
     bool brings = true;            ///< something
@@ -138,6 +149,8 @@ class Streams {
   void push(Stream& stream);
   void pull(Stream& stream);
   bool has_room(Stream& stream);
+  Header gather(Stream& stream, Wire::Traffic traffic);
+  void note_arrival(Stream& stream, Header header);
   bool begin(Stream& stream, Message& message);
   bool take_from(Stream& stream, std::byte* data, std::int64_t bytes, Wire::Traffic traffic);
   /** Of the next message, if it has come. */
@@ -149,6 +162,7 @@ class Streams {
   std::int64_t read(Stream& stream, std::byte* to, std::int64_t bytes);
   std::int64_t read_rest(Stream& stream, std::byte* to, std::int64_t bytes);
 
+  const bool gathers_;
   std::vector<Stream> streams_;
   std::vector<std::array<int, 2>> numbers_;  // of streams, by rank and traffic
   std::vector<Message> messages_;

@@ -1,0 +1,148 @@
+// Notes to one rank, many in a row: they go together, and none waits for a call to come.
+#include <gtest/gtest.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "comm/mpi/streams.hpp"
+#include "tcp_pair.hpp"
+
+namespace tutti::mpi {
+namespace {
+
+using Note = std::array<std::byte, 100>;
+
+Note note_of(int number) {
+  Note note{};
+  note[0] = static_cast<std::byte>(number);
+  return note;
+}
+
+class GatheredNotesTest : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    auto ends = tcp_pair();
+    for (const Socket& end : ends) ASSERT_TRUE(send_at_once(end));
+    number_ = ends[0].get();
+    root_ = with(1, std::move(ends[0]));
+    other_ = with(0, std::move(ends[1]));
+  }
+  static std::unique_ptr<Streams> with(int rank, Socket socket) {
+    std::vector<Streams::Connection> connections;
+    connections.push_back({rank, Wire::Traffic::collective, std::move(socket)});
+    return std::make_unique<Streams>(std::move(connections), GetParam());
+  }
+  void send(const Note& note, Wire::Traffic traffic = Wire::Traffic::note) {
+    const auto posted = root_->send(note.data(), std::ssize(note), 1, traffic);
+    ASSERT_TRUE(root_->take_ended(posted));
+  }
+  /** Takes note number `number` at the other end, for as long as that lasts. */
+  void expect(int number) {
+    std::array<std::byte, Wire::kShort> room{};
+    while (!other_->take(room.data(), Wire::kShort, Wire::Traffic::note, 0)) {
+      ASSERT_FALSE(other_->are_in_trouble());
+    }
+    ASSERT_EQ(room[0], static_cast<std::byte>(number));
+  }
+  unsigned segments_sent() const {
+    tcp_info info{};
+    socklen_t length = sizeof info;
+    EXPECT_EQ(::getsockopt(number_, IPPROTO_TCP, TCP_INFO, &info, &length), 0);
+    return info.tcpi_data_segs_out;
+  }
+  bool sends_at_once() const {
+    int value = 0;
+    socklen_t length = sizeof value;
+    EXPECT_EQ(::getsockopt(number_, IPPROTO_TCP, TCP_NODELAY, &value, &length), 0);
+    return value != 0;
+  }
+
+  int number_ = -1;
+  std::unique_ptr<Streams> root_;
+  std::unique_ptr<Streams> other_;
+};
+
+TEST_P(GatheredNotesTest, ThoseInARowGoTogether) {
+  // A new connection confirms each segment at once.
+  for (int number = 0; number < 60; ++number) {
+    send(note_of(number));
+    expect(number);
+  }
+  constexpr int kNotes = 9;
+  const unsigned before = segments_sent();
+  for (int number = 0; number < kNotes; ++number) send(note_of(number));
+  for (int number = 0; number < kNotes; ++number) expect(number);
+  // The kernel that has them unread confirms them each 40 ms.
+  const unsigned segments = segments_sent() - before;
+  if (GetParam()) {
+    EXPECT_LE(segments, 5);
+  } else {
+    EXPECT_EQ(segments, kNotes);
+  }
+}
+
+TEST_P(GatheredNotesTest, AllOfManyArrive) {
+  constexpr int kNotes = 2000;
+  std::vector<Wire::Posted> sends;
+  const Note note{};
+  for (int number = 0; number < kNotes; ++number) {
+    sends.push_back(root_->send(note.data(), std::ssize(note), 1, Wire::Traffic::note));
+  }
+  for (int number = 0; number < kNotes; ++number) {
+    root_->progress();
+    expect(0);
+  }
+  for (const auto posted : sends) EXPECT_TRUE(root_->take_ended(posted));
+}
+
+TEST_P(GatheredNotesTest, TheFirstAndWhatIsNoNoteGoAtOnce) {
+  Note room{};
+  for (int time = 0; time < 3; ++time) {
+    send(note_of(0));
+    EXPECT_TRUE(sends_at_once());
+    send(note_of(1));
+    EXPECT_TRUE(sends_at_once());
+    send(note_of(2));
+    EXPECT_EQ(sends_at_once(), !GetParam());
+    send(note_of(3), Wire::Traffic::collective);
+    EXPECT_TRUE(sends_at_once());
+    for (int number = 0; number < 3; ++number) expect(number);
+    const auto posted =
+        other_->receive(room.data(), std::ssize(room), 0, Wire::Traffic::collective);
+    while (!other_->take_ended(posted)) other_->progress();
+  }
+}
+
+TEST_P(GatheredNotesTest, WhoHearsBetweenThemSendsAtOnce) {
+  const auto answer = note_of(9);
+  for (int number = 0; number < 10; ++number) {
+    send(note_of(number));
+    EXPECT_TRUE(sends_at_once());
+    expect(number);
+    ASSERT_TRUE(other_->take_ended(
+        other_->send(answer.data(), std::ssize(answer), 0, Wire::Traffic::note)));
+    std::array<std::byte, Wire::kShort> room{};
+    while (!root_->take(room.data(), Wire::kShort, Wire::Traffic::note, 1)) {
+    }
+  }
+}
+
+TEST_P(GatheredNotesTest, TheLastOfARootThatLeavesArrive) {
+  const Note question{};  // is never read
+  other_->send(question.data(), std::ssize(question), 0, Wire::Traffic::question);
+  for (int number = 0; number < 50; ++number) send(note_of(number));
+  root_.reset();
+  for (int number = 0; number < 50; ++number) expect(number);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, GatheredNotesTest, ::testing::Bool(),
+                         [](const auto& kind) { return kind.param ? "Gathered" : "EachAlone"; });
+
+}  // namespace
+}  // namespace tutti::mpi
