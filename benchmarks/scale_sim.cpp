@@ -94,7 +94,7 @@ class Scene {
     cluster_.start([&](Process& process) {
       SimulatedWire wire(process, 1, std::chrono::milliseconds(options_.timeout_ms));
       wire.connect();
-      HostGroup group(wire, members);
+      HostGroup group(wire, members, options_.ranks == 1);
       if (meet_before) group.agree(1);
       process.compute(begin_ - scheduler.now());
       try {

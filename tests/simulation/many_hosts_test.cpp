@@ -29,9 +29,10 @@ using simulation::Process;
 using simulation::SimulatedWire;
 using Bytes = std::vector<std::byte>;
 using Body = std::function<void(HostGroup&)>;
+using WireBody = std::function<void(HostGroup&, const Wire&)>;
 
 /** Runs `body` on simulated hosts, all of which have to come to its end. */
-void on_hosts(int hosts, const Body& body) {
+void on_wires(int hosts, bool alone, const WireBody& body) {
   constexpr std::chrono::milliseconds kTimeout{5000};
   NetworkModel model;
   model.overhead = std::chrono::nanoseconds(500);
@@ -44,8 +45,8 @@ void on_hosts(int hosts, const Body& body) {
     SimulatedWire wire(process, 1, kTimeout);
     try {
       wire.connect();
-      HostGroup group(wire, members);
-      body(group);
+      HostGroup group(wire, members, alone);
+      body(group, wire);
       ++ended;
     } catch (const std::exception& error) {
       ADD_FAILURE() << "host " << process.rank() << " of " << hosts << ": " << error.what();
@@ -54,6 +55,10 @@ void on_hosts(int hosts, const Body& body) {
   });
   cluster.scheduler().run(cluster.scheduler().now() + std::chrono::hours(1));
   ASSERT_EQ(ended, hosts);
+}
+
+void on_hosts(int hosts, const Body& body) {
+  on_wires(hosts, false, [&](HostGroup& group, const Wire&) { body(group); });
 }
 
 /** A reduction with an exact result in every type, which is what so many hosts may add up to. */
@@ -139,6 +144,36 @@ TEST(ManyHosts, AllReduceLongMessages) {
   constexpr std::int64_t kBytes = std::int64_t{10} << 20U;
   expect_all_reduced(33, {DType::f32, Reduce::sum, kBytes / 4 + 5});   // groups of 16 and 17
   expect_all_reduced(37, {DType::bf16, Reduce::sum, kBytes / 2 + 5});  // of 12, 12 and 13
+}
+
+/** Few hosts with a rank each: a window is several messages, and none leaves before all agree. */
+TEST(FewHosts, AllReduceInLongWindows) {
+  for (const int hosts : {2, 3, 5}) {
+    const std::int64_t one_each = hosts * Wire::kPiece / 4;
+    for (const std::int64_t count : {one_each, one_each + 1, 4 * one_each + 1, 40 * one_each + 1}) {
+      for (const bool alone : {false, true}) {
+        const Case what{DType::f32, Reduce::sum, count};
+        SCOPED_TRACE(std::to_string(hosts) + (alone ? " hosts, " : " large hosts, ") + what.text());
+        const std::vector<double> results = what.results(hosts);
+        int agreed = 0;
+        int have_sent = 0;
+        const auto reduce = [&](HostGroup& group, const Wire& wire) {
+          Bytes data = what.of(group.position());
+          const std::int64_t before = wire.bytes_sent();
+          const auto agree = [&] {
+            ++agreed;
+            if (wire.bytes_sent() > before) ++have_sent;
+          };
+          group.all_reduce(data.data(), count, what.dtype, combine_of(what.reduce, hosts),
+                           {.agree = agree});
+          ASSERT_TRUE(what.holds_in(data, results)) << "host " << group.position();
+        };
+        on_wires(hosts, alone, reduce);
+        EXPECT_EQ(agreed, hosts);
+        EXPECT_EQ(have_sent, alone && count > one_each ? 0 : hosts);
+      }
+    }
+  }
 }
 
 TEST(ManyHosts, ReduceToAnyRoot) {

@@ -112,7 +112,7 @@ void Trial::arrange_fault() {
 void Trial::work(SimulatedWire& wire, Process& process) {
   std::vector<int> members(static_cast<std::size_t>(wire.size()));
   std::iota(members.begin(), members.end(), 0);
-  HostGroup group(wire, members);
+  HostGroup group(wire, members, plan_.ranks == 1);
   Notes notes(wire);
   const auto tell_others = [&wire](const OneSidedMismatch& error) {
     wire.watch().announce_mismatch(error.what());

@@ -30,10 +30,17 @@ constexpr std::int64_t window_for(int members) {
 }
 static_assert(kUnderWay * 4096 * window_for(4096) <= HostGroup::kMostScratch);
 
+/** In whole pieces, all of which are posted at once: fewer looks, and fewer ends to wait for. */
+constexpr std::int64_t kLongWindow = 4 * Wire::kPiece;
+/** As many bytes in any case: what is under way is little over a slow wire, too. */
+constexpr std::int64_t under_way(std::int64_t window) {
+  return window <= kLargestWindow ? kUnderWay : kUnderWay * kLargestWindow / window;
+}
+
 }  // namespace
 
-HostGroup::HostGroup(Wire& wire, std::vector<int> members)
-    : wire_(wire), members_(std::move(members)) {
+HostGroup::HostGroup(Wire& wire, std::vector<int> members, bool alone)
+    : wire_(wire), members_(std::move(members)), alone_(alone) {
   const auto self = std::find(members_.begin(), members_.end(), wire_.rank());
   position_ = static_cast<int>(self - members_.begin());
 }
@@ -93,10 +100,11 @@ void HostGroup::reduce_shards(const Part& part, const Own& own, std::int64_t win
                               std::int64_t window, DType dtype, const cpu::Combine& combine,
                               int receivers, const Agree& agree, const Before& before,
                               const After& after) {
-  const Scratch memory(wire_.scratch(), kUnderWay * size() * window);
+  const std::int64_t depth = under_way(window);
+  const Scratch memory(wire_.scratch(), depth * size() * window);
   std::optional<Ahead> ahead;
   const auto received = [&](std::int64_t number, int member) {
-    return memory.data() + ((number % kUnderWay) * size() + member) * window;
+    return memory.data() + ((number % depth) * size() + member) * window;
   };
   const auto exchange = [&](auto& batch, std::int64_t number, std::size_t bytes) {
     for (int distance = 1; distance < size(); ++distance) {
@@ -128,8 +136,7 @@ void HostGroup::reduce_shards(const Part& part, const Own& own, std::int64_t win
       if (gets(target)) send(batch, part(position_, number), target);
     }
   };
-  run_pipeline(wire_, windows, kUnderWay, PipelineStep{contribute, add},
-               PipelineStep{spread, after});
+  run_pipeline(wire_, windows, depth, PipelineStep{contribute, add}, PipelineStep{spread, after});
 }
 
 void HostGroup::reduce_shards(const Shards& shards, DType dtype, const cpu::Combine& combine,
@@ -158,7 +165,8 @@ void HostGroup::reduce_whole(std::byte* data, std::int64_t bytes, DType dtype,
 }
 
 Segments HostGroup::direct_segments(std::int64_t bytes) const {
-  return {bytes, size(), window_for(size()), kSegmentWindows, kCacheLine};
+  const std::int64_t window = has_long_windows(bytes) ? kLongWindow : window_for(size());
+  return {bytes, size(), window, kSegmentWindows, kCacheLine};
 }
 
 Segments HostGroup::segments_of(std::int64_t bytes) const {
@@ -173,9 +181,9 @@ void HostGroup::accompany(std::int64_t count, DType dtype, const Around& around)
   const std::int64_t width = size_of(dtype);
   const Segments segments = segments_of(count * width);
   // By when the results of a segment are there, so many have been made ready after it.
-  constexpr std::int64_t kDirect = posted_after(2, kUnderWay);
-  constexpr std::int64_t kGrouped = posted_after(4, kGroupedUnderWay);
-  const std::int64_t ahead = 1 + segments.segment_of((stand_in_groups() ? kGrouped : kDirect) - 1);
+  const std::int64_t posted = stand_in_groups() ? posted_after(4, kGroupedUnderWay)
+                                                : posted_after(2, under_way(segments.window()));
+  const std::int64_t ahead = 1 + segments.segment_of(posted - 1);
   const SegmentCalls calls{segments, around, width};
   for (std::int64_t segment = 0; segment < segments.count() + ahead; ++segment) {
     if (segment < segments.count()) calls.call(around.before, segment);
@@ -187,7 +195,8 @@ void HostGroup::all_reduce(void* data, std::int64_t count, DType dtype, const cp
                            const Around& around) {
   auto* const begin = static_cast<std::byte*>(data);
   const std::int64_t width = size_of(dtype);
-  if (around.agree && (goes_whole(count * width) || !goes_ahead())) around.agree();
+  const bool ahead = !goes_whole(count * width) && goes_ahead() && !has_long_windows(count * width);
+  if (around.agree && !ahead) around.agree();
   if (goes_whole(count * width)) {
     around.before(0, count);
     if (around.first != nullptr) copy_bytes(begin, around.first, count * width);
@@ -199,7 +208,7 @@ void HostGroup::all_reduce(void* data, std::int64_t count, DType dtype, const cp
   if (stand_in_groups()) {
     reduce_grouped(begin, segments, dtype, combine, kEverybody, calls);
   } else {
-    reduce_segments(begin, segments, dtype, combine, calls);
+    reduce_segments(begin, segments, dtype, combine, calls, ahead ? around.agree : Agree());
   }
 }
 
@@ -209,11 +218,12 @@ void HostGroup::all_reduce_in_order(void* data, std::int64_t count, DType dtype,
   const std::int64_t width = size_of(dtype);
   if (goes_whole(count * width)) return reduce_whole(begin, count * width, dtype, combine);
   const Segments segments = direct_segments(count * width);
-  reduce_segments(begin, segments, dtype, combine, {segments, {}, width});
+  reduce_segments(begin, segments, dtype, combine, {segments, {}, width}, {});
 }
 
 void HostGroup::reduce_segments(std::byte* data, const Segments& segments, DType dtype,
-                                const cpu::Combine& combine, const SegmentCalls& calls) {
+                                const cpu::Combine& combine, const SegmentCalls& calls,
+                                const Agree& agree) {
   const auto before = [&](std::int64_t window) { calls.before(window); };
   const auto after = [&](std::int64_t window) { calls.after(window); };
   const auto part = [&](int owner, std::int64_t window) {
@@ -225,8 +235,8 @@ void HostGroup::reduce_segments(std::byte* data, const Segments& segments, DType
     const void* const base = segments.segment_of(window) == 0 ? first : others;
     return segments.part(static_cast<const std::byte*>(base), owner, window);
   };
-  reduce_shards(part, own, segments.windows(), segments.window(), dtype, combine, kEverybody,
-                calls.around.agree, before, after);
+  reduce_shards(part, own, segments.windows(), segments.window(), dtype, combine, kEverybody, agree,
+                before, after);
 }
 
 void HostGroup::reduce_scatter_v(void* data, std::span<const std::int64_t> offsets, DType dtype,

@@ -40,8 +40,8 @@ namespace tutti {
  * of a group, and holders of a share, exchange directly and not in rings.
  *
  * Where members still have to agree, and do not stand in groups, the first window of a long message
- * goes ahead of that: to memory of the group alone, so nothing is written that the members would
- * miss if they did not.
+ * goes ahead of that, if it is one message: to memory of the group alone, so nothing is written
+ * that the members would miss if they did not.
  */
 class HostGroup {
  public:
@@ -49,8 +49,9 @@ class HostGroup {
   /** Of memory for what arrives in a call, in bytes, with up to 4096 members. */
   static constexpr std::int64_t kMostScratch = std::int64_t{32} * 1024 * 1024;
 
-  /** `wire` outlives it. Only members make calls. */
-  HostGroup(Wire& wire, std::vector<int> members);
+  /** `wire` outlives it. Only members make calls. Whether they are all `alone` on their hosts: then
+   * nobody meets others between windows, and longer ones take less time. */
+  HostGroup(Wire& wire, std::vector<int> members, bool alone = false);
 
   int position() const { return position_; }
   int size() const { return static_cast<int>(members_.size()); }
@@ -261,6 +262,11 @@ class HostGroup {
                     std::int64_t stride, std::int64_t bytes, DType dtype,
                     const cpu::Combine& combine);
   void reduce_whole(std::byte* data, std::int64_t bytes, DType dtype, const cpu::Combine& combine);
+  /** Whether an all_reduce's windows are several messages: not where one would be all of a shard.
+   */
+  bool has_long_windows(std::int64_t bytes) const {
+    return alone_ && !stand_in_groups() && bytes > size() * Wire::kPiece;
+  }
   Segments direct_segments(std::int64_t bytes) const;
   static Segments grouped_segments(std::int64_t bytes, int hosts);
   Segments segments_of(std::int64_t bytes) const;
@@ -273,13 +279,14 @@ class HostGroup {
                      const Before& before, const After& after);
   void reduce_shards(const Shards& shards, DType dtype, const cpu::Combine& combine, int receivers);
   void reduce_segments(std::byte* data, const Segments& segments, DType dtype,
-                       const cpu::Combine& combine, const SegmentCalls& calls);
+                       const cpu::Combine& combine, const SegmentCalls& calls, const Agree& agree);
   void reduce_grouped(std::byte* data, const Segments& segments, DType dtype,
                       const cpu::Combine& combine, int receivers, const SegmentCalls& calls);
   void broadcast_grouped(std::byte* data, std::int64_t bytes, int root);
 
   Wire& wire_;
   std::vector<int> members_;
+  bool alone_;
   int position_ = 0;
   int last_ = 0;
   Ahead* ahead_ = nullptr;

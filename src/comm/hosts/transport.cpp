@@ -43,7 +43,7 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
       signatures_(*local_),
       mail_(local_->group()),
       messages_(channel_->size()),
-      leaders_(*channel_, agents(-1)),
+      leaders_(*channel_, agents(-1), layout_.largest_host() == 1),
       notes_(*channel_),
       sparse_(*channel_, leaders_, layout_.largest_host()) {
   local_->group().be_patient();
