@@ -14,6 +14,8 @@
 #include "array.hpp"
 #include "log.hpp"
 #include "ps/bindings.hpp"
+#include "ps/row_memory.hpp"
+#include "shape.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::python {
@@ -56,6 +58,18 @@ void lookup(const PyFleet& self, int table, py::handle ids, py::handle rows) {
   const Array out(rows, "out", Array::Access::write);
   const std::span<float> elements = elements_of<float>(out, "out");
   self.on_worker([&](ps::Worker& worker) { worker.lookup(table, wanted.elements(), elements); });
+}
+
+/** In new memory, for a library that owns what it takes: PyTorch makes a tensor of that sooner than
+ * of an array of NumPy's. */
+py::object lookup_dlpack(const PyFleet& self, int table, py::handle ids, std::int64_t dim) {
+  const Array array(ids, "ids", Array::Access::read);
+  const auto wanted = elements_of<const std::int64_t>(array, "ids");
+  Shape shape = array.shape();
+  shape.push_back(dim);
+  RowMemory::Lent rows = self.row_memory().lend(std::move(shape));
+  self.on_worker([&](ps::Worker& worker) { worker.lookup(table, wanted, rows->elements()); });
+  return to_dlpack(std::move(rows));
 }
 
 void prefetch(const PyFleet& self, int table, py::handle ids) {
@@ -295,6 +309,8 @@ void bind_ps_fleet(py::module_& module) {
           py::arg("name"), "The number of a dense parameter.")
       .def("lookup", &lookup, py::arg("table"), py::arg("ids"), py::arg("rows"),
            "Writes the rows of ids to rows. Blocks.")
+      .def("lookup_dlpack", &lookup_dlpack, py::arg("table"), py::arg("ids"), py::arg("dim"),
+           "The rows of ids, of dim elements each, as a capsule of DLPack. Blocks.")
       .def("prefetch", &prefetch, py::arg("table"), py::arg("ids"),
            "Begins to fetch what a lookup will ask for.")
       .def("push", &push, py::arg("table"), py::arg("ids"), py::arg("gradients"),

@@ -9,6 +9,7 @@
 
 #include "communicator.hpp"
 #include "lifetime.hpp"
+#include "ps/row_memory.hpp"
 #include "tutti/ps/fleet.hpp"
 
 namespace tutti::python {
@@ -43,6 +44,9 @@ class PyFleet final : public Closable {
     return blocking([&] { return fleet->server_stats(); }, [] {});
   }
 
+  /** Where the rows of lookups lie that have no memory of their own. */
+  RowMemory& row_memory() const { return *row_memory_; }
+
   /** Blocks while a server's thread of this process has workers. Interrupted, it ends that. */
   void leave();
   /** leave(), where nobody can be told of an interrupt. */
@@ -56,6 +60,7 @@ class PyFleet final : public Closable {
 
   PyPlacement placement_;
   std::shared_ptr<ps::Fleet> fleet_;  // null once closed
+  std::shared_ptr<RowMemory> row_memory_ = std::make_shared<RowMemory>();
 };
 
 }  // namespace tutti::python
