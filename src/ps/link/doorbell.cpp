@@ -10,11 +10,19 @@
 #include <cerrno>
 #include <cstddef>
 #include <string>
-#include <utility>
 
 #include "tutti/error.hpp"
 
 namespace tutti::ps {
+namespace {
+
+bool is_pipe_of(const FileDescriptor& pipe, const DoorbellAddress& address) {
+  struct stat found {};
+  return pipe && ::fstat(pipe.get(), &found) == 0 && found.st_dev == address.device &&
+         found.st_ino == address.number;
+}
+
+}  // namespace
 
 Doorbell::Doorbell() : counter_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!counter_) throw SystemError("cannot make an eventfd", errno);
@@ -43,13 +51,16 @@ void Doorbell::clear() const noexcept {
 
 FileDescriptor open_doorbell(const DoorbellAddress& address) noexcept {
   if (address.process <= 0) return {};
-  // In this order: what is done with the process is done with the one that has the pipe.
   const FileDescriptor process(static_cast<int>(::syscall(SYS_pidfd_open, address.process, 0)));
-  FileDescriptor pipe = open_doorbell_pipe(address);
-  if (!pipe) return {};
-  FileDescriptor counter(
-      static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), address.counter, 0)));
-  return counter ? std::move(counter) : std::move(pipe);
+  const auto take = [&](std::int32_t descriptor) {
+    return FileDescriptor(
+        static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), descriptor, 0)));
+  };
+  // In this order: a Doorbell that goes closes its pipe first. So if the pipe is there after the
+  // counter was taken, that was the counter, and not what had its number next.
+  FileDescriptor counter = take(address.counter);
+  if (counter && is_pipe_of(take(address.pipe), address)) return counter;
+  return open_doorbell_pipe(address);
 }
 
 FileDescriptor open_doorbell_pipe(const DoorbellAddress& address) noexcept {
@@ -58,11 +69,7 @@ FileDescriptor open_doorbell_pipe(const DoorbellAddress& address) noexcept {
       "/proc/" + std::to_string(address.process) + "/fd/" + std::to_string(address.pipe);
   // To be read from, too: the end of that process is no SIGPIPE then.
   FileDescriptor pipe(::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
-  struct stat found {};
-  if (!pipe || ::fstat(pipe.get(), &found) != 0 || found.st_dev != address.device ||
-      found.st_ino != address.number) {
-    return {};
-  }
+  if (!is_pipe_of(pipe, address)) return {};
   return pipe;
 }
 

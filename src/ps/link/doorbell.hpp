@@ -36,8 +36,8 @@ class Doorbell {
   void clear() const noexcept;
 
  private:
-  FileDescriptor counter_;
-  FileDescriptor out_;  // of the pipe
+  FileDescriptor counter_;  // goes last: see open_doorbell()
+  FileDescriptor out_;      // of the pipe
   FileDescriptor in_;
 };
 

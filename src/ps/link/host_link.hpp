@@ -43,8 +43,11 @@ class HostLink final : public LinkEnd {
   std::shared_ptr<shm::Mapping> mapping_;  // of the answers
   RequestArea* requests_;
   AnswerArea* answers_;
-  std::optional<FileDescriptor> doorbell_;                 // since it was first needed; may be none
-  std::atomic<bool> has_rung_ = false;                     // since somebody last waited
+  std::optional<FileDescriptor> doorbell_;  // since it was first needed; may be none
+  // Since somebody last waited. Who waits next, maybe long after and for another request, offers
+  // its core before it has looked for long: that costs little, and is right if the server has
+  // slept.
+  std::atomic<bool> has_rung_ = false;
   std::array<std::int64_t, kMostUnanswered> in_flight_{};  // blocks of requests; 0: none
 };
 
