@@ -5,6 +5,7 @@
 #include <utility>
 #include <variant>
 
+#include "base/finally.hpp"
 #include "device/cpu/kernels.hpp"
 
 namespace tutti::ps {
@@ -133,6 +134,11 @@ void Batch::adopt_copies(Batch& later) {
 }
 
 void Batch::clear() {
+  drop_gradients();
+  batches_ = 0;
+}
+
+void Batch::drop_gradients() {
   for (Rows& rows : tables_) {
     rows.merged.clear();
     rows.batches = 0;
@@ -140,7 +146,7 @@ void Batch::clear() {
   for (BlockSum& block : blocks_) block = {};
   copied_.clear();
   placed_.clear();
-  copied_elements_ = batches_ = 0;
+  copied_elements_ = 0;
 }
 
 std::vector<BlockGradient> Batch::finish_dense() {
@@ -174,6 +180,7 @@ void Batch::send(Servers& servers, std::int64_t round) {
                                       scale_of(servers.table(table).rule, tables_[i].batches),
                                       round));
   }
+  const Finally sent([&] { drop_gradients(); });  // even if not all of it is: nothing goes twice
   for (Drafted& drafted : rows) servers.send_rows(drafted);
   finish_dense();
   if (!copied_.empty()) {

@@ -40,8 +40,10 @@ class Batch {
 
   /** Sums or means of the dense blocks for which there are any. To be cleared then. */
   std::vector<BlockGradient> finish_dense();
+  /** Requests as which it is sent, at most. */
+  std::int64_t requests() const { return std::ssize(tables_) + 1 + std::ssize(placed_); }
   /** Sends sums where the rule is Sgd, otherwise means of the batches that had any. To be cleared
-   * then. */
+   * then. If this throws, it is either as it was, or nothing of it is left to be sent. */
   void send(Servers& servers, std::int64_t round);
 
  private:
@@ -61,6 +63,7 @@ class Batch {
   /** Takes a later one's memory for copies, which this has none of, and what is there. */
   void adopt_copies(Batch& later);
   std::int64_t elements_of(std::size_t block) const;
+  void drop_gradients();
 
   const Servers* servers_;
   int server_;

@@ -27,7 +27,6 @@ void SendQueue::or_give_up(const Action& action) {
 void SendQueue::put(Batch& batch, std::int64_t round) {
   const Finally taken([&] { batch.clear(); });
   or_give_up([&] {
-    take_answers();
     if (!batch.empty()) {
       send_or_enqueue(batch, round);
     } else if (!waiting_.empty()) {
@@ -66,18 +65,24 @@ void SendQueue::move_on() {
 
 void SendQueue::send(Batch& batch, std::int64_t round) {
   unchecked_ = true;
+  // Without room a send waits, and a wait may end in an exception: not in the middle of a batch.
+  while (!unanswered_.empty() && !servers_.link(server_).has_room(batch.requests() + 1))
+    take_answer();
   batch.send(servers_, round);
   unanswered_.push_back(servers_.ask(server_, {.kind = RequestKind::end_round, .round = round}));
 }
 
 void SendQueue::send_or_enqueue(Batch& batch, std::int64_t round) {
-  if (!waiting_.empty() || unanswered_.size() >= kUnanswered) return enqueue(batch, round);
   try {
-    send(batch, round);
-  } catch (const SystemError&) {
-    enqueue(batch, round);
+    take_answers();
+    if (waiting_.empty() && unanswered_.size() < kUnanswered) return send(batch, round);
+  } catch (const PeerLost&) {
+    throw;
+  } catch (...) {
+    enqueue(batch, round);  // the end of its round at least
     throw;
   }
+  enqueue(batch, round);
 }
 
 void SendQueue::enqueue(Batch& batch, std::int64_t round) {

@@ -23,8 +23,9 @@ class SendQueue {
   };
   SendQueue(Servers& servers, News& news, int server, const Limits& limits);
 
-  /** `batch` is empty then. Waits while too many wait. Throws PeerLost; SystemError where there is
-   * no memory to send it, so that it waits on, or if an earlier push was refused. */
+  /** `batch` is empty then. Waits while too many wait. Throws PeerLost, and SystemError if an
+   * earlier push was refused. After all else, such as SystemError where there is no memory to send
+   * it, or what an InterruptCheck throws, it waits on. */
   void put(Batch& batch, std::int64_t round);
   /** Waits until all has been applied. Errors as of put(). */
   void flush();

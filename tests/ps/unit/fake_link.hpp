@@ -24,10 +24,13 @@ struct FakeServer {
     std::vector<std::byte> payload;
   };
   std::vector<Got> requests;
+  std::function<void(const RequestHeader&)> before_send = [](const RequestHeader&) {};
   std::function<Reply(const Got&)> answer = [](const Got&) { return Reply{}; };
-  int drafts_left = 1'000'000;  ///< then there is no memory
-  bool is_behind = false;       ///< nothing is answered before somebody waits for it
+  int drafts_left = 1'000'000;  ///< then this throws:
+  std::function<void()> refuse_draft = [] { throw SystemError("the test has no memory", ENOMEM); };
+  bool is_behind = false;  ///< nothing is answered before somebody waits for it
   bool is_on_this_host = false;
+  int waits = 0;  ///< for replies
   std::function<bool(std::int64_t)> has_room = [](std::int64_t) { return true; };
 
   int count(RequestKind kind) const {
@@ -44,12 +47,13 @@ class FakeLink final : public Link {
 
   Draft draft(std::int64_t bytes) override {
     if (bytes == 0) return {};
-    if (server_.drafts_left-- <= 0) throw SystemError("the test has no memory", ENOMEM);
+    if (server_.drafts_left-- <= 0) server_.refuse_draft();
     drafts_[++last_].resize(static_cast<std::size_t>(bytes));
     return {drafts_[last_], last_};
   }
   void discard(const Draft& draft) override { drafts_.erase(draft.handle); }
   std::uint64_t send(const RequestHeader& header, const Draft& draft) override {
+    server_.before_send(header);
     server_.requests.push_back({header, drafts_[draft.handle]});
     drafts_.erase(draft.handle);
     replies_.push_back(server_.answer(server_.requests.back()));
@@ -57,7 +61,10 @@ class FakeLink final : public Link {
   }
   bool has_room(std::int64_t requests) override { return server_.has_room(requests); }
   std::uint64_t answered() override { return server_.is_behind ? 0 : replies_.size(); }
-  Reply wait(std::uint64_t number) override { return replies_[number - 1]; }
+  Reply wait(std::uint64_t number) override {
+    ++server_.waits;
+    return replies_[number - 1];
+  }
   void forget(std::uint64_t) override {}
   Reply refusal() override { return {}; }
   void check() override {}

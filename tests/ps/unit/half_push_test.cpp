@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <span>
 #include <utility>
@@ -76,6 +77,63 @@ TEST(PsWorker, ABatchThatThereIsNoRoomForIsSentLaterAsAWhole) {
     worker->flush();
     EXPECT_EQ(servers[0].count(RequestKind::push_rows), 2);
   }
+}
+
+/** As an InterruptCheck may throw it. */
+struct Interrupted : std::exception {};
+
+TEST(PsWorker, ABatchWhoseSendingIsInterruptedIsSentLaterAsAWhole) {
+  for (const Mode& mode : {Mode(Async{}), Mode(HalfAsync{})}) {
+    std::array<FakeServer, 1> servers;
+    servers[0].refuse_draft = [] { throw Interrupted(); };
+    const auto worker = worker_of(servers, 2, mode);
+    worker->push(0, kIds, kRows);
+    worker->push(1, kIds, kRows);
+    servers[0].drafts_left = 1;
+    EXPECT_THROW(worker->step(), Interrupted);
+    EXPECT_EQ(servers[0].count(RequestKind::push_rows), 0);
+    servers[0].drafts_left = 100;
+    worker->flush();
+    EXPECT_EQ(servers[0].count(RequestKind::push_rows), 2);
+    EXPECT_EQ(servers[0].count(RequestKind::end_round), 1);
+  }
+}
+
+TEST(PsWorker, NothingIsSentTwiceOfABatchThatIsInterruptedInTheMiddle) {
+  for (const RequestKind last : {RequestKind::push_rows, RequestKind::end_round}) {
+    std::array<FakeServer, 1> servers;
+    FakeServer& server = servers[0];
+    const auto worker = worker_of(servers, 2, Async{});
+    worker->push(0, kIds, kRows);
+    worker->push(1, kIds, kRows);
+    server.before_send = [&](const RequestHeader& header) {
+      if (header.kind == last && server.count(RequestKind::push_rows) > 0) throw Interrupted();
+    };
+    EXPECT_THROW(worker->step(), Interrupted);
+    const int sent = server.count(RequestKind::push_rows);
+    server.before_send = [](const RequestHeader&) {};
+    worker->flush();
+    EXPECT_EQ(server.count(RequestKind::push_rows), sent);
+    EXPECT_EQ(server.count(RequestKind::end_round), 1);
+  }
+}
+
+TEST(PsWorker, ABatchIsSentOnceThereIsRoomForAllOfIt) {
+  std::array<FakeServer, 1> servers;
+  FakeServer& server = servers[0];
+  const auto worker = worker_of(servers, 2, Async{});
+  server.is_behind = true;
+  worker->push(0, kIds, kRows);
+  worker->step();
+  worker->push(0, kIds, kRows);
+  server.waits = 0;
+  server.has_room = [&](std::int64_t requests) {
+    EXPECT_EQ(requests, 4);  // two tables, dense parameters, and the end of the round
+    return server.waits > 0;
+  };
+  server.before_send = [&](const RequestHeader&) { EXPECT_EQ(server.waits, 1); };
+  worker->step();
+  EXPECT_EQ(server.count(RequestKind::push_rows), 2);
 }
 
 TEST(PsWorker, BatchesAreMergedWithoutMoreMemoryThanTheyHave) {
