@@ -271,7 +271,7 @@ void measure_rule(const Load& load, const std::string& name, const Rule& rule, S
     const double limit = limit_of(load, walk);
     beside(
         shared, [&] { bench.look_up(shared, walk); }, [] {});
-    report.rate("lookup", shared.rate, limit, bench.check_rows(walk));
+    report.rate("lookup", shared.rate, limit, bench.check_rows(walk) && shared.right);
   }
   bench.update(other, 0.5);
   const double alone = bench.update(other, load.seconds);

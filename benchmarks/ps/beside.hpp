@@ -65,7 +65,7 @@ inline void use_processor(int number) {
 }
 
 /** Runs `body` in a process of its own, on the second processor, while this one does `meanwhile`.
- */
+ * Nothing is right if that process does not get to its end. */
 inline void beside(Shared& shared, const std::function<void()>& body,
                    const std::function<void()>& meanwhile) {
   shared.ready = false;
@@ -77,15 +77,21 @@ inline void beside(Shared& shared, const std::function<void()>& body,
       body();
     } catch (const std::exception& error) {
       std::fprintf(stderr, "%s\n", error.what());
-      shared.right = false;
+      ::_exit(1);
     }
     ::_exit(0);
   }
   use_processor(0);
-  while (!shared.ready && ::waitpid(child, nullptr, WNOHANG) == 0) ::usleep(100);
+  int status = 0;
+  bool has_ended = false;
+  while (!shared.ready && !has_ended) {
+    has_ended = ::waitpid(child, &status, WNOHANG) != 0;
+    ::usleep(100);
+  }
   meanwhile();
   shared.stop = true;
-  ::waitpid(child, nullptr, 0);
+  if (!has_ended) ::waitpid(child, &status, 0);
+  if (status != 0) shared.right = false;
 }
 
 inline double processor_time() {
