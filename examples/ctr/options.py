@@ -6,14 +6,16 @@ from tutti import ps
 
 MODES = {
     "sync": lambda options: ps.Sync(),
-    "async": lambda options: ps.Async(send_queue_size=options.queue, max_merge_var_num=options.queue,
+    "async": lambda options: ps.Async(send_queue_size=options.queue or 1,
+                                      max_merge_var_num=options.queue or 1,
                                       staleness=options.staleness),
     "half-async": lambda options: ps.HalfAsync(),
-    "geo": lambda options: ps.Geo(push_steps=options.push_steps),
+    "geo": lambda options: ps.Geo(push_steps=options.push_steps or 10),
     "local": None,
 }
 ALONE = 200  # steps, in these modes:
 ALONE_MODES = ("async", "half-async")
+OF_MODES = {"alone": ALONE_MODES, "staleness": ("async",), "queue": ("async",), "push_steps": ("geo",)}
 
 
 def _number(kind, low, high=1e9):
@@ -43,7 +45,7 @@ def parse_options(arguments=None):
     add("--mode", choices=tuple(MODES), default="async",
         help="when workers push and what they wait for; local: one process without servers, whose "
              "tables are NumPy's (async)")
-    add("--queue", type=_number(int, 1, 1000), default=1, metavar="N",
+    add("--queue", type=_number(int, 1, 1000), metavar="N",
         help="async: batches that wait at most for servers that are behind; as many are merged (1)")
     add("--alone", type=_number(int, 0), metavar="N",
         help="async and half-async: steps at the beginning that are worker 0's, none of them made with "
@@ -52,7 +54,7 @@ def parse_options(arguments=None):
     add("--staleness", type=_number(int, 1), metavar="N",
         help="async: steps that a worker may be ahead of the slowest, so that none makes any alone "
              "(no limit)")
-    add("--push-steps", type=_number(int, 1), default=10, metavar="N",
+    add("--push-steps", type=_number(int, 1), metavar="N",
         help="geo: batches between two exchanges with the servers (10)")
     add("--servers", type=_servers, metavar="N|host|thread",
         help="the last N ranks are servers, or the last of each host, or each worker has one as a "
@@ -83,10 +85,10 @@ def parse_options(arguments=None):
     add("--resume", metavar="DIR", help="go on from there, with the options of then")
     add("--json", metavar="FILE", help="write one JSON object per epoch")
     options = parser.parse_args(arguments)
-    if options.alone and options.mode not in ALONE_MODES:
-        parser.error(f"--alone: it is for the modes {' and '.join(ALONE_MODES)}, not for {options.mode}")
-    if options.staleness and options.mode != "async":
-        parser.error(f"--staleness: it is for the mode async, not for {options.mode}")
+    for name, modes in OF_MODES.items():
+        if getattr(options, name) and options.mode not in modes:
+            parser.error(f"--{name.replace('_', '-')}: it is for the mode{'s' if modes[1:] else ''} "
+                         f"{' and '.join(modes)}, not for {options.mode}")
     if options.alone and options.staleness:
         parser.error("--alone, --staleness: by the steps that worker 0 makes alone it is ahead of the others")
     if options.mode == "local":

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import types
 
 import numpy
 import pytest
@@ -18,15 +17,12 @@ sys.path.insert(0, str(EXAMPLE))
 
 import alone
 import checkpoint
-import ctr_dist
 import made_up
 from auc import auc
 from criteo import ClicksFile, count_lines
 from examples import batches_of
 from model import MLP, WideAndDeep, logistic_loss
 from options import MODES, alone_rounds_of, parse_options
-
-from report import Report
 
 from tutti import ps
 
@@ -113,79 +109,6 @@ def test_workers_share_the_stream():
                 for batch in part[2 * number : 2 * number + 2]]
     assert in_turns == alone_in_it
     assert sum(in_turns, []) == list(range(7, 7 + 24))
-
-
-@pytest.mark.parametrize("worker", [0, 1])
-def test_who_waits_for_worker_0_waits_for_one_step(worker):
-    """Then it is late after a step that is as long as the deadline, not after all of them."""
-    calls = []
-
-    class Fleet:
-        worker_index, worker_num = worker, 2
-
-        def barrier(self):
-            calls.append("barrier")
-
-        def flush(self):
-            calls.append("flush")
-
-    class Training(ctr_dist.Training):
-        def __init__(self):
-            self.options, self.fleet = parse_options(["--batch-size", "4"]), Fleet()
-
-        def train_step(self, batches):
-            calls.append(next(batches))
-            return 1.0
-
-    class Source:
-        def read(self, first, count):
-            return first
-
-    loss, _ = Training().train_epoch(Source(), 100, rounds=4, alone_rounds=2, report=Report(False, None))
-    alone_steps = [step for first in (100, 104, 108, 112) for step in (first, "barrier")]
-    together = [116 + 4 * worker, 124 + 4 * worker, "barrier", "flush"]
-    assert calls == (["barrier"] * 4 if worker else alone_steps) + together
-    assert loss == 1.0
-
-
-@pytest.mark.parametrize("worker", [0, 1])
-def test_who_waits_for_the_evaluation_waits_for_a_part_of_it(worker):
-    calls = []
-
-    class Fleet:
-        worker_index, worker_num = worker, 2
-
-        def barrier(self):
-            calls.append("barrier")
-
-    class Dense:
-        def pull(self):
-            pass
-
-    class Model:
-        def forward(self, numbers):
-            return numpy.zeros(len(numbers))
-
-    class Training(ctr_dist.Training):
-        def __init__(self):
-            self.options, self.fleet = parse_options(["--held-out", "5000"]), Fleet()
-            self.dense, self.model = Dense(), Model()
-
-        def look_up(self, batch):
-            return ()
-
-    class Source:
-        def read(self, first, count):
-            calls.append((first, count))
-            return types.SimpleNamespace(numbers=numpy.zeros(count), labels=numpy.arange(count) % 2)
-
-    found = Training().evaluate(Source())
-    parts = [(0, 2048), (2048, 2048), (4096, 904)]
-    if worker == 0:
-        assert calls == [call for part in parts for call in (part, "barrier")]
-        assert found[0] == pytest.approx(0.5)
-    else:
-        assert calls == ["barrier"] * 3 and found is None
 
 
 @pytest.mark.parametrize("name", ["clicks.txt", "clicks.txt.gz"])
@@ -329,17 +252,23 @@ def test_the_other_modes_learn_as_much_as_sync(train, workers):
     assert all(found > sync - 0.005 for found in others.values()), (sync, others)
 
 
-def test_staleness_is_async_mode_s():
+def test_modes_are_given_their_options():
     options = parse_options(["--staleness", "3", "--queue", "7"])
     assert MODES["async"](options) == ps.Async(7, 7, staleness=3)
-    assert MODES["async"](parse_options([])).staleness is None
+    assert MODES["async"](parse_options([])) == ps.Async(1, 1)
+    assert MODES["geo"](parse_options(["--mode", "geo", "--push-steps", "7"])) == ps.Geo(7)
+    assert MODES["geo"](parse_options(["--mode", "geo"])) == ps.Geo(10)
 
 
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "async"])
-def test_other_modes_refuse_staleness(mode, capsys):
-    with pytest.raises(SystemExit):
-        parse_options(["--mode", mode, "--staleness", "3"])
-    assert f"--staleness: it is for the mode async, not for {mode}" in capsys.readouterr().err
+@pytest.mark.parametrize("option, own", [("--staleness", "async"), ("--queue", "async"),
+                                         ("--push-steps", "geo")])
+def test_options_of_a_mode_are_refused_in_others(option, own, capsys):
+    assert parse_options(["--mode", own, option, "3"]).mode == own
+    for mode in MODES:
+        if mode != own:
+            with pytest.raises(SystemExit):
+                parse_options(["--mode", mode, option, "3"])
+            assert f"{option}: it is for the mode {own}, not for {mode}" in capsys.readouterr().err
 
 
 def test_trains_with_bounded_staleness(train):
