@@ -61,10 +61,9 @@ int main(int argc, char** argv) {
   }
   std::printf(
       "%d faults of seed %llu, %d failures, %d attempts repeated as late; in %d servers stood at "
-      "different "
-      "rounds, and said so of the last checkpoint; deaths and cuts "
-      "were known to all after %.1f ms (median), %.1f ms at most; the longest step of those "
-      "who wait for nobody: %.1f ms (median), %.1f ms at most\n",
+      "different rounds, and said so of the last checkpoint; deaths and cuts were known to all "
+      "after %.1f ms (median), %.1f ms at most; the longest step of those who wait for nobody: "
+      "%.1f ms (median), %.1f ms at most\n",
       trials, static_cast<unsigned long long>(seed), failures, repeated, apart, 1e3 * median(told),
       told.empty() ? 0.0 : 1e3 * *std::max_element(told.begin(), told.end()), 1e3 * median(steps),
       steps.empty() ? 0.0 : 1e3 * *std::max_element(steps.begin(), steps.end()));

@@ -324,9 +324,11 @@ TEST(PsLoss, WhoLeavesBecauseAServerHasDiedIsNotToBlame) {
 
 using Act = std::function<void(Worker&)>;
 
+constexpr std::chrono::milliseconds kUntilLate{2000};
+
 /** Server 1 stops, which worker 0 finds out by its call, and the others by theirs. */
 void expect_stopped_server_is_named(JobOptions options, const Act& of_first, const Act& of_others) {
-  options.timeout = std::chrono::seconds(2);
+  options.timeout = kUntilLate;
   Job job(options);
   std::latch held(1);
   std::atomic<int> told = 0;
@@ -367,7 +369,7 @@ TEST(PsLoss, WhoWaitsForWhoSavesHearsOfAStoppedServerAsSoon) {
       [](Worker& worker) {
         const auto begin = steady_clock::now();
         const Finally end([begin] {
-          EXPECT_LT(steady_clock::now() - begin, std::chrono::milliseconds(2000 + 1600));
+          EXPECT_LT(steady_clock::now() - begin, kUntilLate + std::chrono::milliseconds(1600));
         });
         worker.step();
       });
