@@ -20,8 +20,6 @@ namespace {
 
 /** Messages that a call gives to the kernel. */
 constexpr std::size_t kMessagesAtOnce = 8;
-/** From so many notes in a row on they are gathered. */
-constexpr int kRun = 3;
 /** Messages under way on a connection that need no more memory. */
 constexpr std::size_t kFewAtOnce = 32;
 
@@ -138,9 +136,11 @@ Wire::Posted Streams::send(const std::byte* data, std::int64_t bytes, int destin
   Stream& stream = stream_to(destination, traffic);
   const bool is_first = stream.sends.first == kNone;
   if (goes_one_way(traffic)) stream.unconfirmed += kHeader + bytes;
-  Message message{.header = header_of(bytes, traffic) | gather(stream, traffic),
-                  .bytes = bytes,
-                  .traffic = traffic};
+  Message message{.header = header_of(bytes, traffic), .bytes = bytes, .traffic = traffic};
+  const bool is_note = traffic == Wire::Traffic::note;
+  if (gathers_ && stream.gathering.before(stream.connection.socket, is_note)) {
+    message.header |= kConfirm;
+  }
   message.data = const_cast<std::byte*>(data);  // it is only read
   const int number = add(stream.sends, message);
   if (is_first) push(stream);
@@ -200,31 +200,6 @@ bool Streams::has_room(Stream& stream) {
   }
   if (has_ended(stream.connection.socket)) note_takes_nothing(stream);
   return false;
-}
-
-/**
- * Before a message is sent: whether the kernel may hold it back, if it is short, until those before
- * it are confirmed, and send it along with others then (RFC 896). Of notes in a row each would cost
- * more than all of their bytes do. The first two go at once, as the receiver begins to confirm what
- * it reads with the second: the result, a part of the header, tells it to.
- */
-Streams::Header Streams::gather(Stream& stream, Wire::Traffic traffic) {
-  if (!gathers_) return 0;
-  stream.run = traffic == Wire::Traffic::note ? std::min(stream.run + 1, kRun) : 0;
-  const bool gathers = stream.run == kRun;
-  if (gathers != stream.gathers && send_at_once(stream.connection.socket, !gathers)) {
-    stream.gathers = gathers;
-  }
-  return stream.run > 1 ? kConfirm : 0;
-}
-
-/** A message with this header has come. */
-void Streams::note_arrival(Stream& stream, Header header) {
-  stream.run = 0;
-  // The kernel confirms by itself when it has waited for an answer, 40 ms.
-  if ((header & kConfirm) != 0 && stream.has_read && confirm_at_once(stream.connection.socket)) {
-    stream.has_read = false;
-  }
 }
 
 void Streams::note_takes_nothing(Stream& stream) {
@@ -313,6 +288,10 @@ std::optional<Streams::Header> Streams::next_header(Stream& stream) {
   return header;
 }
 
+void Streams::note_header(Stream& stream, Header header) const {
+  if (gathers_) stream.gathering.note_message(stream.connection.socket, (header & kConfirm) != 0);
+}
+
 /** Whether the next message has begun to come, and is of the kind that is wanted. */
 bool Streams::begin(Stream& stream, Message& message) {
   const auto header = next_header(stream);
@@ -321,7 +300,7 @@ bool Streams::begin(Stream& stream, Message& message) {
     note_mistake(stream);
     return false;
   }
-  note_arrival(stream, *header);
+  note_header(stream, *header);
   stream.used += kHeader;
   message.bytes = length_in(*header);
   message.begun = true;
@@ -362,7 +341,7 @@ bool Streams::take_from(Stream& stream, std::byte* data, std::int64_t bytes,
   }
   if (stream.come - stream.used < kHeader + length) read_early(stream);
   if (stream.come - stream.used < kHeader + length) return false;
-  note_arrival(stream, *header);
+  note_header(stream, *header);
   copy_bytes(data, stream.early.data() + stream.used + kHeader, length);
   stream.used += kHeader + length;
   return true;
@@ -385,7 +364,7 @@ std::int64_t Streams::read_rest(Stream& stream, std::byte* to, std::int64_t byte
   call.msg_iovlen = parts.size();
   const ssize_t come = ::recvmsg(stream.connection.socket.get(), &call, MSG_DONTWAIT);
   note_end(stream, come);
-  stream.has_read = true;
+  stream.gathering.note_read();
   stream.used = 0;
   stream.come = std::max<std::int64_t>(come - bytes, 0);
   return std::clamp<std::int64_t>(come, 0, bytes);
@@ -396,7 +375,7 @@ std::int64_t Streams::read(Stream& stream, std::byte* to, std::int64_t bytes) {
   const ssize_t come =
       ::recv(stream.connection.socket.get(), to, static_cast<std::size_t>(bytes), MSG_DONTWAIT);
   note_end(stream, come);
-  stream.has_read = true;
+  stream.gathering.note_read();
   return std::max<std::int64_t>(come, 0);
 }
 

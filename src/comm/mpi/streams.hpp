@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/mpi/gathering.hpp"
 #include "comm/mpi/socket.hpp"
 #include "comm/wire.hpp"
 
@@ -120,12 +121,10 @@ class Streams {
     std::int64_t used = 0;
     std::int64_t come = 0;
     std::int64_t unconfirmed = 0;  ///< bytes that went one way since it was looked after them
-    int run = 0;                   ///< notes that were sent last, with nothing else between
-    bool gathers = false;          ///< short messages, see gather()
-    bool has_read = false;         ///< since it last confirmed at once
-    bool is_awaited = false;       ///< a message of it, by take()
-    bool takes = true;             ///< what is sent, as far as is known
-    bool brings = true;            ///< something
+    Gathering gathering{};
+    bool is_awaited = false;  ///< a message of it, by take()
+    bool takes = true;        ///< what is sent, as far as is known
+    bool brings = true;       ///< something
     /** Since when messages wait for what has ended. */
     std::optional<std::chrono::steady_clock::time_point> waits_since{};
 
@@ -149,8 +148,7 @@ class Streams {
   void push(Stream& stream);
   void pull(Stream& stream);
   bool has_room(Stream& stream);
-  Header gather(Stream& stream, Wire::Traffic traffic);
-  void note_arrival(Stream& stream, Header header);
+  void note_header(Stream& stream, Header header) const;
   bool begin(Stream& stream, Message& message);
   bool take_from(Stream& stream, std::byte* data, std::int64_t bytes, Wire::Traffic traffic);
   /** Of the next message, if it has come. */

@@ -1,0 +1,26 @@
+// Turns Nagle's rule on and off, and confirms.
+#include "comm/mpi/gathering.hpp"
+
+#include <algorithm>
+
+namespace tutti::mpi {
+namespace {
+
+/** So many notes in a row are gathered. */
+constexpr int kRun = 3;
+
+}  // namespace
+
+bool Gathering::before(const Socket& socket, bool is_note) {
+  run_ = is_note ? std::min(run_ + 1, kRun) : 0;
+  const bool gathers = run_ == kRun;
+  if (gathers != gathers_ && send_at_once(socket, !gathers)) gathers_ = gathers;
+  return run_ > 1;
+}
+
+void Gathering::note_message(const Socket& socket, bool is_to_confirm) {
+  run_ = 0;
+  if (is_to_confirm && has_read_ && confirm_at_once(socket)) has_read_ = false;
+}
+
+}  // namespace tutti::mpi
