@@ -226,7 +226,7 @@ struct Call {
   }
   void agreed_all_reduce(std::int64_t count, std::uint64_t hash) const {
     const Bytes in = contribution_of(count);
-    const bool in_place = number % 2 == 0 || !group.goes_ahead();
+    const bool in_place = number % 2 == 0 || !group.adds_from_elsewhere();
     Bytes data = in_place ? in : Bytes(in.size());
     const void* const from = in_place ? data.data() : in.data();
     try {

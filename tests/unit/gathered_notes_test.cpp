@@ -1,7 +1,9 @@
 // Notes to one rank, many in a row: they go together, and none waits for a call to come.
 #include <gtest/gtest.h>
+#include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -50,12 +52,28 @@ class GatheredNotesTest : public ::testing::TestWithParam<bool> {
     }
     ASSERT_EQ(room[0], static_cast<std::byte>(number));
   }
-  unsigned segments_sent() const {
+  /** A note, and one that answers it, so often. */
+  void answer_each(int times) {
+    const Note answer{};
+    for (int time = 0; time < times; ++time) {
+      send(note_of(time));
+      expect(time);
+      ASSERT_TRUE(other_->take_ended(
+          other_->send(answer.data(), std::ssize(answer), 0, Wire::Traffic::note)));
+      std::array<std::byte, Wire::kShort> room{};
+      while (!root_->take(room.data(), Wire::kShort, Wire::Traffic::note, 1)) {
+        ASSERT_FALSE(root_->are_in_trouble());
+      }
+    }
+  }
+  tcp_info info() const {
     tcp_info info{};
     socklen_t length = sizeof info;
     EXPECT_EQ(::getsockopt(number_, IPPROTO_TCP, TCP_INFO, &info, &length), 0);
-    return info.tcpi_data_segs_out;
+    return info;
   }
+  unsigned segments_sent() const { return info().tcpi_data_segs_out; }
+  unsigned unconfirmed() const { return info().tcpi_unacked; }
   bool sends_at_once() const {
     int value = 0;
     socklen_t length = sizeof value;
@@ -85,6 +103,37 @@ TEST_P(GatheredNotesTest, ThoseInARowGoTogether) {
   } else {
     EXPECT_EQ(segments, kNotes);
   }
+}
+
+/** After messages to and fro the kernel confirms along with the next one, and waits for that. */
+TEST_P(GatheredNotesTest, AreConfirmedAsTheyAreRead) {
+  if (!GetParam()) GTEST_SKIP() << "each goes at once";
+  for (int time = 0; time < 10; ++time) {
+    SCOPED_TRACE(time);
+    answer_each(10);
+    send(note_of(0));
+    expect(0);
+    const unsigned before = unconfirmed();
+    send(note_of(1));
+    expect(1);
+    EXPECT_GT(before, 0) << "the kernel has confirmed without being asked to";
+    EXPECT_EQ(unconfirmed(), 0);
+    for (int number = 2; number < 5; ++number) send(note_of(number));
+    for (int number = 2; number < 5; ++number) expect(number);
+  }
+}
+
+TEST_P(GatheredNotesTest, NoneIsHeldBackBehindOneThatHasNotLeft) {
+  answer_each(20);  // the kernel paces no fewer than ten segments
+  const unsigned bytes_each_second = 1000;
+  ASSERT_EQ(::setsockopt(number_, SOL_SOCKET, SO_MAX_PACING_RATE, &bytes_each_second,
+                         sizeof bytes_each_second),
+            0);
+  for (int number = 0; number < 5; ++number) send(note_of(number));
+  int unsent = 0;
+  ASSERT_EQ(::ioctl(number_, SIOCOUTQNSD, &unsent), 0);
+  ASSERT_GT(unsent, 0);
+  EXPECT_TRUE(sends_at_once());
 }
 
 TEST_P(GatheredNotesTest, AllOfManyArrive) {
@@ -120,16 +169,9 @@ TEST_P(GatheredNotesTest, TheFirstAndWhatIsNoNoteGoAtOnce) {
 }
 
 TEST_P(GatheredNotesTest, WhoHearsBetweenThemSendsAtOnce) {
-  const auto answer = note_of(9);
-  for (int number = 0; number < 10; ++number) {
-    send(note_of(number));
+  for (int time = 0; time < 10; ++time) {
+    answer_each(1);
     EXPECT_TRUE(sends_at_once());
-    expect(number);
-    ASSERT_TRUE(other_->take_ended(
-        other_->send(answer.data(), std::ssize(answer), 0, Wire::Traffic::note)));
-    std::array<std::byte, Wire::kShort> room{};
-    while (!root_->take(room.data(), Wire::kShort, Wire::Traffic::note, 1)) {
-    }
   }
 }
 

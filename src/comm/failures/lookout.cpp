@@ -117,6 +117,10 @@ void Watch::lose(std::vector<int> ranks, const std::string& reason) {
 
 void Watch::lose_by_message(std::vector<int> ranks, const std::string& reason) {
   {
+    const std::lock_guard lock(mutex_);
+    last_poll_ = {};  // what has come is heard now, however lately that was looked after
+  }
+  {
     const Finally end([this] { end_wait(Wire::Side::collective); });
     look_around(ranks, Wire::Side::collective);
   }

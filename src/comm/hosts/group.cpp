@@ -181,9 +181,10 @@ void HostGroup::accompany(std::int64_t count, DType dtype, const Around& around)
   const std::int64_t width = size_of(dtype);
   const Segments segments = segments_of(count * width);
   // By when the results of a segment are there, so many have been made ready after it.
-  const std::int64_t posted = stand_in_groups() ? posted_after(4, kGroupedUnderWay)
-                                                : posted_after(2, under_way(segments.window()));
-  const std::int64_t ahead = 1 + segments.segment_of(posted - 1);
+  // Where somebody accompanies, windows are no longer than kLargestWindow.
+  constexpr std::int64_t kDirect = posted_after(2, kUnderWay);
+  constexpr std::int64_t kGrouped = posted_after(4, kGroupedUnderWay);
+  const std::int64_t ahead = 1 + segments.segment_of((stand_in_groups() ? kGrouped : kDirect) - 1);
   const SegmentCalls calls{segments, around, width};
   for (std::int64_t segment = 0; segment < segments.count() + ahead; ++segment) {
     if (segment < segments.count()) calls.call(around.before, segment);
@@ -195,7 +196,7 @@ void HostGroup::all_reduce(void* data, std::int64_t count, DType dtype, const cp
                            const Around& around) {
   auto* const begin = static_cast<std::byte*>(data);
   const std::int64_t width = size_of(dtype);
-  const bool ahead = !goes_whole(count * width) && goes_ahead() && !has_long_windows(count * width);
+  const bool ahead = goes_ahead(count * width);
   if (around.agree && !ahead) around.agree();
   if (goes_whole(count * width)) {
     around.before(0, count);

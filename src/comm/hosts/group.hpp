@@ -86,9 +86,13 @@ class HostGroup {
   bool agree(std::uint64_t hash) { return agree(hash, {}, {}, {}); }
   bool agree(std::uint64_t hash, const Brought& brought, std::span<std::byte> out,
              const Merge& merge);
-  /** Whether the first window of a long message goes ahead of an agreement: not among so many that
-   * they stand in groups. */
-  bool goes_ahead() const { return !stand_in_groups(); }
+  /** Whether the first window of an all_reduce of `bytes` goes ahead of an agreement: if it is one
+   * message of several, and not among so many that they stand in groups. */
+  bool goes_ahead(std::int64_t bytes) const {
+    return !goes_whole(bytes) && !stand_in_groups() && !has_long_windows(bytes);
+  }
+  /** Whether all_reduce() may be told where what it adds lies: see Around. */
+  bool adds_from_elsewhere() const { return !stand_in_groups(); }
   /** By all members, who have found that they do not agree on a call: brings what some have sent
    * ahead of that to an end. */
   void settle();
@@ -139,9 +143,9 @@ class HostGroup {
     using Action = std::function<void(std::int64_t begin, std::int64_t count)>;
     Action before = [](std::int64_t, std::int64_t) {};
     Action after = [](std::int64_t, std::int64_t) {};
-    Agree agree{};  ///< if the members still have to: when the first window has left
+    Agree agree{};  ///< if the members still have to: first, or behind a window that goes_ahead()
     /** Where before() puts what is to be added, if not in place: of the first segment, and of all,
-     * of which those after it are looked at. Only where goes_ahead(). */
+     * of which those after it are looked at. Only where adds_from_elsewhere(). */
     const void* first = nullptr;
     const void* others = nullptr;
   };

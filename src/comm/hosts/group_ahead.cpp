@@ -23,7 +23,7 @@ void HostGroup::recv(Ahead& ahead, std::span<std::byte> window, int position) {
 /** All tell each other what they have sent: who has wanted more of somebody takes that back, and
  * takes, and drops, what nobody has wanted. */
 void HostGroup::settle() {
-  if (!goes_ahead()) return;
+  if (stand_in_groups()) return;
   const RecycledVector<std::byte> nothing(members_.size());
   const RecycledVector<std::byte>& sent = ahead_ != nullptr ? ahead_->sent : nothing;
   const RecycledVector<std::byte>& wanted = ahead_ != nullptr ? ahead_->wanted : nothing;

@@ -167,8 +167,8 @@ void HierarchicalTransport::all_reduce(const Call& call) {
   const std::int64_t first = leaders_.first_segment(call.count, call.dtype);
   // Where a window goes ahead of the comparison, its segment is not yet written to outputs. What a
   // rank that is alone on its host brings travels from where it is.
-  const bool ahead = leaders_.goes_ahead();
-  const bool adds = !ahead || !brings_all(stages.inside);
+  const bool ahead = leaders_.goes_ahead(call.in.bytes());
+  const bool adds = !leaders_.adds_from_elsewhere() || !brings_all(stages.inside);
   const bool keeps = ahead && adds && is_leader();
   const Scratch scratch(channel_->scratch(), keeps ? first * size_of(call.dtype) : 0);
   const auto inside = [&](std::int64_t begin, std::int64_t count) {

@@ -11,8 +11,9 @@ constexpr int kRun = 3;
 
 }  // namespace
 
-bool Gathering::before(const Socket& socket, bool is_note) {
+bool Gathering::before(const Socket& socket, bool is_note, bool others) {
   run_ = is_note ? std::min(run_ + 1, kRun) : 0;
+  if (run_ == kRun && !gathers_ && (others || has_unsent(socket))) --run_;
   const bool gathers = run_ == kRun;
   if (gathers != gathers_ && send_at_once(socket, !gathers)) gathers_ = gathers;
   return run_ > 1;

@@ -8,21 +8,22 @@ namespace tutti::mpi {
 /**
  * What one end of a connection does so that the kernel holds back a short message until those
  * before it are confirmed, and sends it along with others then (Nagle's rule, RFC 896): of notes in
- * a row each would cost more than all of their bytes do. That begins with the third. The first two
- * go at once, as the other end begins to confirm what it reads with the second, in which it is
- * asked to; the kernel itself would wait 40 ms for something to confirm along with.
+ * a row each would cost more than all of their bytes do. That begins with the third, once those
+ * before it have left: in the second the other end is asked to confirm what it reads as soon as it
+ * does, where the kernel itself would wait 40 ms for something to confirm along with.
  */
 class Gathering {
  public:
-  /** Before a message is sent: whether the other end is to be asked to confirm. */
-  bool before(const Socket& socket, bool is_note);
+  /** Before a message is sent, for which `others` wait if so: whether the other end is to be asked
+   * to confirm. */
+  bool before(const Socket& socket, bool is_note, bool others);
   /** Bytes have been read. */
   void note_read() { has_read_ = true; }
   /** They held the beginning of a message, which asks to be confirmed or not. */
   void note_message(const Socket& socket, bool is_to_confirm);
 
  private:
-  int run_ = 0;  ///< notes that were sent last, with nothing else between
+  int run_ = 0;  ///< notes that were sent last, with nothing else between, until they are gathered
   bool gathers_ = false;
   bool has_read_ = false;  ///< since it last confirmed
 };

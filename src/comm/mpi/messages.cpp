@@ -28,7 +28,7 @@ Wire::Posted posted_of(MPI_Request request) {
 }
 
 MPI_Request request_of(Wire::Posted posted) {
-  const bool is_none = posted == Wire::kEnded || Streams::is_one(posted);
+  const bool is_none = posted == Wire::kEnded || posted == Wire::kFailed || Streams::is_one(posted);
   return is_none ? MPI_REQUEST_NULL : std::bit_cast<MPI_Request>(posted);
 }
 
@@ -120,7 +120,7 @@ bool Channel::progress(std::span<Posted> posted, std::span<const int> peers) {
 void Channel::check_streams() {
   if (!streams_->are_in_trouble()) return;
   if (const auto mistaken = streams_->mistaken()) {
-    watch_.lose({*mistaken}, "it has sent a longer message than was expected");
+    watch_.lose_by_message({*mistaken}, "it has sent a longer message than was expected");
   }
   if (const auto broken = streams_->broken(now())) {
     watch_.lose({*broken}, "the connection to it for messages of collectives has ended");
@@ -167,8 +167,9 @@ bool Channel::progress_mpi(std::span<Posted> posted, std::span<const int> peers)
     moved = true;
     for (std::size_t i = 0; i < static_cast<std::size_t>(found); ++i) {
       const auto at = static_cast<std::size_t>(done[i]);
-      some[at] = kEnded;
-      if (code != MPI_ERR_IN_STATUS || statuses[i].MPI_ERROR == MPI_SUCCESS) continue;
+      const bool is_right = code != MPI_ERR_IN_STATUS || statuses[i].MPI_ERROR == MPI_SUCCESS;
+      some[at] = is_right ? kEnded : kFailed;
+      if (is_right) continue;
       failed.push_back(peers[begin + at]);
       error = describe_error(statuses[i].MPI_ERROR);
     }
@@ -203,7 +204,7 @@ void Channel::withdraw(Posted receive) {
 void Channel::abandon(Traffic traffic, std::span<Posted> receives, std::span<const Posted> sends,
                       std::span<const std::shared_ptr<const void>> kept) noexcept {
   if (streams_ && Streams::carries(traffic)) streams_->stop();
-  const auto is_of_mpi = [](Posted one) { return one != kEnded && !Streams::is_one(one); };
+  const auto is_of_mpi = [](Posted one) { return request_of(one) != MPI_REQUEST_NULL; };
   // A send cannot be cancelled, nor a receive whose message has begun to arrive.
   auto left = std::count_if(sends.begin(), sends.end(), is_of_mpi);
   for (const Posted receive : receives) {

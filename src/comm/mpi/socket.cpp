@@ -2,10 +2,12 @@
 #include "comm/mpi/socket.hpp"
 
 #include <arpa/inet.h>
+#include <linux/sockios.h>
 #include <linux/tcp.h>  // whose tcp_info is longer than that of netinet/tcp.h
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -167,6 +169,11 @@ bool send_at_once(const Socket& socket, bool whether) {
 
 bool confirm_at_once(const Socket& socket) {
   return set_option(socket, IPPROTO_TCP, TCP_QUICKACK, 1);
+}
+
+bool has_unsent(const Socket& socket) {
+  int bytes = 0;
+  return ::ioctl(socket.get(), SIOCOUTQNSD, &bytes) != 0 || bytes > 0;
 }
 
 bool limit_unsent(const Socket& socket, int bytes) {

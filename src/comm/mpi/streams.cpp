@@ -138,7 +138,7 @@ Wire::Posted Streams::send(const std::byte* data, std::int64_t bytes, int destin
   if (goes_one_way(traffic)) stream.unconfirmed += kHeader + bytes;
   Message message{.header = header_of(bytes, traffic), .bytes = bytes, .traffic = traffic};
   const bool is_note = traffic == Wire::Traffic::note;
-  if (gathers_ && stream.gathering.before(stream.connection.socket, is_note)) {
+  if (gathers_ && stream.gathering.before(stream.connection.socket, is_note, !is_first)) {
     message.header |= kConfirm;
   }
   message.data = const_cast<std::byte*>(data);  // it is only read

@@ -237,9 +237,9 @@ std::optional<int> SimulatedWire::take(std::byte* data, std::int64_t bytes, Traf
   const auto found = std::find_if(come.begin(), come.end(),
                                   [&](const auto& one) { return is_meant(one->source); });
   if (found == come.end()) return std::nullopt;
-  const int sender = copy_out(**found, data, bytes);
+  const auto parcel = std::move(*found);
   come.erase(found);
-  return sender;
+  return copy_out(*parcel, data, bytes);
 }
 
 /** Who has sent it. */
@@ -283,7 +283,7 @@ bool SimulatedWire::progress(std::span<Posted> posted, std::span<const int> /*pe
       ++waited_for_;
       continue;
     }
-    if (const auto sender = operation(one).too_long) {
+    if (const auto sender = operation(one).too_long) {  // and it never ends
       watch_.lose_by_message({*sender}, "it has sent a longer message than was expected");
     }
     free_.push_back(one);
