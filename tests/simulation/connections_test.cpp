@@ -95,7 +95,7 @@ TEST(SimulatedConnections, MessagesAreReceivedInTheirOrderWhateverTheirKind) {
         process.compute(kLate);
         EXPECT_FALSE(batch.progress());  // the note is in the way
         std::array<std::byte, 8> taken{};
-        EXPECT_EQ(wire.take(taken.data(), std::ssize(taken), Traffic::note, 0, {}), 0);
+        EXPECT_EQ(wire.take(taken.data(), std::ssize(taken), Traffic::note, 0), 0);
         EXPECT_EQ(taken, note);
         batch.wait();
       });

@@ -58,6 +58,7 @@ class SimulatedWire final : public Wire {
   Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
                    Traffic traffic) override;
   Posted post_receive(std::byte* data, std::int64_t bytes, int source, Traffic traffic) override;
+  using Wire::take;
   std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic, int source,
                           std::span<const int> except) override;
   bool progress(std::span<Posted> posted, std::span<const int> peers) override;
