@@ -60,7 +60,7 @@ class Wire {
    * become kFailed. */
   using Posted = std::uint64_t;
   static constexpr Posted kEnded = 0;
-  static constexpr Posted kFailed = 2;
+  static constexpr Posted kFailed = ~Posted{1};
 
   /** A posted message travels in one piece of at most so many bytes. Open MPI sends up to 64 KiB,
    * its header included, over TCP without asking first. */
@@ -106,8 +106,8 @@ class Wire {
     return take(data, bytes, traffic, source, {});
   }
   /** Moves bytes. Those of `posted` that have ended become kEnded; whether there were any. Throws
-   * PeerLost if one has failed, which is one of the ranks `peers`, by message,
-   * or what else has come that tells why. Does not block. */
+   * PeerLost if one has failed, which is one of the ranks `peers`, by message, or what else has
+   * come that tells why. Does not block. */
   virtual bool progress(std::span<Posted> posted, std::span<const int> peers) = 0;
   /** Gives way to others between two calls of progress(), the longer the longer nothing has moved:
    * for `still`. Whether there is time, and need, to look after the ranks that are waited for. */

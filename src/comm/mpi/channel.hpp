@@ -157,7 +157,8 @@ class Channel final : public Wire {
   std::optional<int> take_from_mpi(std::byte* data, std::int64_t bytes, Traffic traffic,
                                    int source);
   /** Throws PeerLost if a connection is of no use any more that somebody waits for. */
-  void check_streams();
+  template <class Lose>
+  void check_streams(const Lose& lose_mistaken);
   int tag(Traffic traffic) const { return first_tag_ + static_cast<int>(traffic); }
 
   std::shared_ptr<Session> session_;

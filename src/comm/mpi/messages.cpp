@@ -79,7 +79,9 @@ std::optional<int> Channel::take(std::byte* data, std::int64_t bytes, Traffic tr
     if (by_stream || source == kAnybody) {
       const auto sender = streams_->take(data, bytes, traffic, source, except);
       if (sender) watch_.progressed();
-      if (!sender) check_streams();
+      if (!sender && by_stream) {  // whoever looks at notes looks no further
+        check_streams([this](int rank, const char* why) { watch_.lose({rank}, why); });
+      }
       if (sender || by_stream) return sender;
     }
   }
@@ -117,10 +119,11 @@ bool Channel::progress(std::span<Posted> posted, std::span<const int> peers) {
   return false;
 }
 
-void Channel::check_streams() {
+template <class Lose>
+void Channel::check_streams(const Lose& lose_mistaken) {
   if (!streams_->are_in_trouble()) return;
   if (const auto mistaken = streams_->mistaken()) {
-    watch_.lose_by_message({*mistaken}, "it has sent a longer message than was expected");
+    lose_mistaken(*mistaken, "it has sent a longer message than was expected");
   }
   if (const auto broken = streams_->broken(now())) {
     watch_.lose({*broken}, "the connection to it for messages of collectives has ended");
@@ -129,7 +132,7 @@ void Channel::check_streams() {
 
 bool Channel::progress_streams(std::span<Posted> posted) {
   streams_->progress();
-  check_streams();
+  check_streams([this](int rank, const char* why) { watch_.lose_by_message({rank}, why); });
   bool moved = false;
   for (Posted& one : posted) {
     if (!Streams::is_one(one) || !streams_->take_ended(one)) continue;
