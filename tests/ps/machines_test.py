@@ -50,8 +50,8 @@ class OnSeveralMachines(OnHead):
                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
                 self.addCleanup(started[-1].kill)
         outputs = [process.communicate(timeout=job.LIMIT) for process in started]
-        for process, (_, errors) in zip(started, outputs):
-            self.assertEqual(process.returncode, 0, errors)
+        ends = [process.returncode for process in started]
+        self.assertEqual(ends, [0] * len(started), "\n".join(errors for _, errors in outputs))
         return "".join(output for output, _ in outputs)
 
     @unittest.skipUnless(importlib.util.find_spec("tutti"), "the Python module is not built")

@@ -1,7 +1,9 @@
 // Sockets between processes: whole messages, and an end that no forked child puts off.
 #include "comm/mpi/socket.hpp"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,10 +15,12 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "comm/mpi/named_endpoint.hpp"
 #include "comm/mpi/tcp_connection.hpp"
 
 namespace tutti::mpi {
@@ -126,6 +130,17 @@ TEST_F(SocketTest, EndsWithItsProcessThoughAForkedChildLives) {
   EXPECT_TRUE(soon([&] { return receive_exactly(called_, {&byte, 1}) == Received::closed; }));
   EXPECT_EQ(::kill(child, SIGKILL), 0);
   EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+}
+
+TEST_F(SocketTest, ItsPortIsForAServerThatComesLater) {
+  sockaddr_in own{};
+  socklen_t length = sizeof own;
+  ASSERT_EQ(::getsockname(caller_.get(), reinterpret_cast<sockaddr*>(&own), &length), 0);
+  const auto endpoint = resolve("127.0.0.1:" + std::to_string(ntohs(own.sin_port)));
+  EXPECT_TRUE(listen_at(endpoint));
+  caller_ = {};  // the kernel keeps its port for a minute
+  called_ = {};
+  EXPECT_TRUE(listen_at(endpoint));
 }
 
 TEST(Socket, NobodyListens) {

@@ -130,6 +130,9 @@ Socket accept_from(const Socket& listener) {
 Socket start_connecting(Address address, std::uint16_t port) {
   Socket socket = new_socket();
   const sockaddr_in to = socket_address(address, port);
+  // The kernel may choose a port at which a server is still to listen, for this end or even for
+  // both (see is_own_other_end()): the server gets it nevertheless.
+  if (socket && !set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1)) return {};
   if (socket && ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0 &&
       errno != EINPROGRESS) {
     return {};
