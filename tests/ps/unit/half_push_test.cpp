@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -64,39 +65,35 @@ TEST(PsWorker, AGradientThatOneServerHasNoRoomForIsSentToNone) {
   }
 }
 
-TEST(PsWorker, ABatchThatThereIsNoRoomForIsSentLaterAsAWhole) {
+/** A batch of two pushes, of which the second cannot be drafted: `refuse` throws a Failure. */
+template <class Failure>
+void expect_sent_later_as_a_whole(const std::function<void()>& refuse) {
   for (const Mode& mode : {Mode(Async{}), Mode(HalfAsync{})}) {
     std::array<FakeServer, 1> servers;
+    FakeServer& server = servers[0];
+    server.refuse_draft = refuse;
     const auto worker = worker_of(servers, 2, mode);
     worker->push(0, kIds, kRows);
     worker->push(1, kIds, kRows);
-    servers[0].drafts_left = 1;
-    EXPECT_THROW(worker->step(), SystemError);
-    EXPECT_EQ(servers[0].count(RequestKind::push_rows), 0);
-    servers[0].drafts_left = 100;
+    server.drafts_left = 1;
+    EXPECT_THROW(worker->step(), Failure);
+    EXPECT_EQ(server.count(RequestKind::push_rows), 0);
+    server.drafts_left = 100;
     worker->flush();
-    EXPECT_EQ(servers[0].count(RequestKind::push_rows), 2);
+    EXPECT_EQ(server.count(RequestKind::push_rows), 2);
+    EXPECT_EQ(server.count(RequestKind::end_round), 1);
   }
+}
+
+TEST(PsWorker, ABatchThatThereIsNoRoomForIsSentLaterAsAWhole) {
+  expect_sent_later_as_a_whole<SystemError>(FakeServer().refuse_draft);
 }
 
 /** As an InterruptCheck may throw it. */
 struct Interrupted : std::exception {};
 
 TEST(PsWorker, ABatchWhoseSendingIsInterruptedIsSentLaterAsAWhole) {
-  for (const Mode& mode : {Mode(Async{}), Mode(HalfAsync{})}) {
-    std::array<FakeServer, 1> servers;
-    servers[0].refuse_draft = [] { throw Interrupted(); };
-    const auto worker = worker_of(servers, 2, mode);
-    worker->push(0, kIds, kRows);
-    worker->push(1, kIds, kRows);
-    servers[0].drafts_left = 1;
-    EXPECT_THROW(worker->step(), Interrupted);
-    EXPECT_EQ(servers[0].count(RequestKind::push_rows), 0);
-    servers[0].drafts_left = 100;
-    worker->flush();
-    EXPECT_EQ(servers[0].count(RequestKind::push_rows), 2);
-    EXPECT_EQ(servers[0].count(RequestKind::end_round), 1);
-  }
+  expect_sent_later_as_a_whole<Interrupted>([] { throw Interrupted(); });
 }
 
 TEST(PsWorker, NothingIsSentTwiceOfABatchThatIsInterruptedInTheMiddle) {
