@@ -142,7 +142,8 @@ def ranks_of(text):
 def judge(trial, texts, struck, waited, ended):
     complaints, longest, stories = [], 0.0, set()
     in_turn = trial.fault == "kill a host's ranks in turn"
-    limit = trial.deadline + GRACE + (trial.gap * trial.slots if in_turn else 0)
+    first = {trial.node * trial.slots} if in_turn else set()
+    limit = trial.deadline + GRACE
     for rank, lost in sorted(trial.lost().items()):
         if rank in ended:
             continue
@@ -158,7 +159,8 @@ def judge(trial, texts, struck, waited, ended):
         for names, of in ((named, ranks_of(members)), (named_to_all, lost)):
             # Who waits for a message of a stopped rank cannot tell those beside it from ranks that compute.
             # A rank that lives a little longer may tell of the end of the first: that is the story then.
-            enough = (in_turn or trial.fault == "stop a host's ranks") and set() < ranks_of(names) <= lost & of
+            enough = ((in_turn or trial.fault == "stop a host's ranks") and
+                      set() < ranks_of(names) <= lost & of and first & of <= ranks_of(names))
             # Who has heard of the loss first leaves the parts that it was in, too.
             enough = enough or (names is named and not lost & of and "destroyed its communicator" in reason)
             if ranks_of(names) - ended != lost & of and not enough:

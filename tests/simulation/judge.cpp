@@ -21,6 +21,8 @@ constexpr std::chrono::milliseconds kToFindOut{1000};
 /** What is under way on a slow link, before a question or its answer, takes longer than anybody
  * waits for it. */
 constexpr std::chrono::seconds kNoAnswer{1};
+/** Who comes later than by so much may be asked before it has come. */
+constexpr std::chrono::milliseconds kToBeLate{100};
 /** From the first question to the verdict, at most. */
 constexpr std::chrono::seconds kToAsk{3};
 
@@ -37,6 +39,7 @@ class Judge {
   bool is_lost(int rank, int by) const;
   std::vector<int> lost_to(int by) const;
   bool is_stopped(int rank) const;
+  bool is_late_one_there() const;
   bool is_too_slow() const;
   Scheduler::Time first_loss() const;
   bool is_out_of_sight() const;
@@ -105,6 +108,16 @@ bool Judge::is_stopped(int rank) const {
              : rank == plan_.fault.rank;
 }
 
+/** Whether a host was stopped of which a rank may not have come yet: the others had answered, and
+ * that one may be named alone. */
+bool Judge::is_late_one_there() const {
+  return plan_.fault.kind == FaultKind::host_stopped &&
+         std::any_of(plan_.steps.begin(), plan_.steps.end(), [&](const Step& step) {
+           return step.late_by > kToBeLate &&
+                  cluster_.layout().host_of(step.late) == host_at_fault();
+         });
+}
+
 void Judge::judge(int rank, const Ending& ending) {
   const std::string who = "rank " + std::to_string(rank);
   const FaultKind kind = plan_.fault.kind;
@@ -138,7 +151,7 @@ void Judge::judge(int rank, const Ending& ending) {
   });
   // Who was stopped itself hears what others say, of some who were stopped with it perhaps.
   const bool right = std::includes(lost.begin(), lost.end(), named.begin(), named.end()) &&
-                     (slept || is_too_slow() ||
+                     (slept || is_too_slow() || is_late_one_there() ||
                       std::includes(named.begin(), named.end(), needed.begin(), needed.end()));
   if (!right) {
     complain(who + " names " + ranks_text(named) + ", but lost " + ranks_text(lost) + ": " +

@@ -18,6 +18,9 @@ namespace {
 constexpr std::chrono::milliseconds kForAnAnswer{1300};
 // Those who wait in a circle are asked once more.
 constexpr std::chrono::milliseconds kToAskAgain{350};
+// Twice between the deadline of a wait and the verdict, the first time right at the deadline: what
+// was cut off by then is known by the verdict.
+constexpr std::chrono::milliseconds kToPingAgain{500};
 // What others need to find out whom they wait for, once their deadline has passed.
 constexpr std::chrono::milliseconds kForOthers{1000};
 
@@ -38,7 +41,7 @@ Inquiry::Inquiry(Acquaintance acquaintance, WaitGraph& graph, Watch* watch, Wire
   for (const int rank : awaited_) {
     suspect(acquaintance_.members[static_cast<std::size_t>(rank)], processes);
   }
-  if (watch_ != nullptr) watch_->ping_hosts();
+  ping_hosts_again();
   graph_.add(*this, watch_ != nullptr ? &watch_->session() : nullptr, passed);
   graph_.ask(*this, processes);
 }
@@ -158,7 +161,14 @@ Verdict Inquiry::blame(const std::vector<int>& silent) const {
   return verdict;
 }
 
+void Inquiry::ping_hosts_again() {
+  if (watch_ == nullptr || (ping_ && !ping_->expired())) return;
+  watch_->ping_hosts();
+  ping_.emplace(kToPingAgain, time_);
+}
+
 std::optional<Verdict> Inquiry::verdict() {
+  ping_hosts_again();
   RecycledVector<ProcessNumber> again;
   std::optional<Verdict> verdict;
   {

@@ -7,19 +7,22 @@
 
 namespace tutti::simulation {
 
-void SimulatedWire::find_connections() {
+void SimulatedWire::make_connections() {
   const Cluster& cluster = process_.cluster();
   const Layout& layout = cluster.layout();
-  is_connected_.resize(static_cast<std::size_t>(size()));
   if (cluster.room() == 0 || layout.local_rank_of(rank()) != 0) return;
   for (const int host : connected_hosts(process_.host(), layout.host_count())) {
-    is_connected_[static_cast<std::size_t>(layout.ranks_of(host).front())] = true;
+    const int leader = layout.ranks_of(host).front();
+    for (const Traffic traffic : {Traffic::collective, Traffic::ahead}) {
+      connections_.try_emplace({leader, column_of(traffic)});
+    }
   }
 }
 
-bool SimulatedWire::has_connection(int peer, Traffic traffic) const {
-  return side_of(traffic) == Side::collective && traffic != Traffic::question &&
-         is_connected_[static_cast<std::size_t>(peer)];
+SimulatedWire::Connection* SimulatedWire::connection_to(int peer, Traffic traffic) {
+  if (side_of(traffic) != Side::collective || traffic == Traffic::question) return nullptr;
+  const auto found = connections_.find({peer, column_of(traffic)});
+  return found == connections_.end() ? nullptr : &found->second;
 }
 
 // Messages move in calls of their ends alone.
@@ -68,7 +71,7 @@ void SimulatedWire::make_room(const Parcel& parcel) {
     Process& sender = cluster.process(from);
     const auto wire = sender.wires_.find(context);
     if (wire == sender.wires_.end()) return;
-    wire->second->connection_to(to, traffic).under_way -= bytes;
+    wire->second->connection_to(to, traffic)->under_way -= bytes;
     sender.wake(cluster.tick());
   });
 }

@@ -49,7 +49,7 @@ SimulatedWire::SimulatedWire(Process& process, int context, std::chrono::millise
       members_(ranks_up_to(process.size())),
       scratch_(&leave_memory),
       watch_(process, members_, process.rank(), control_tag(context), timeout) {
-  find_connections();
+  make_connections();
   process_.wires_[context] = this;
   for (const auto& parcel : process_.too_early_[context]) come(parcel);
   process_.too_early_.erase(context);
@@ -95,10 +95,9 @@ Wire::Posted SimulatedWire::post_send(const std::byte* data, std::int64_t bytes,
   Cluster& cluster = process_.cluster();
   ++cluster.traffic().messages;
   cluster.traffic().bytes += bytes;
-  if (has_connection(destination, traffic)) {
-    Connection& connection = connection_to(destination, traffic);
-    connection.waiting.push_back(parcel);
-    push(connection);
+  if (Connection* const connection = connection_to(destination, traffic)) {
+    connection->waiting.push_back(parcel);
+    push(*connection);
   } else {
     transmit(parcel);
   }
@@ -144,7 +143,7 @@ void SimulatedWire::drop_all() {
   }
   leaving_.clear();
   queues_.clear();
-  connections_.clear();
+  for (auto& [key, connection] : connections_) connection = {};
   for (Parcels& parcels : taken_) parcels.clear();
 }
 
@@ -153,10 +152,9 @@ void SimulatedWire::drop_all() {
 Wire::Posted SimulatedWire::post_receive(std::byte* data, std::int64_t bytes, int source,
                                          Traffic traffic) {
   const Posted posted = new_operation(data, bytes);
-  if (has_connection(source, traffic)) {
-    Connection& connection = connection_to(source, traffic);
-    connection.wanted.push_back({posted, traffic});
-    pull(connection);
+  if (Connection* const connection = connection_to(source, traffic)) {
+    connection->wanted.push_back({posted, traffic});
+    pull(*connection);
     return posted;
   }
   Queue& queue = queue_of(source, traffic);
@@ -201,11 +199,10 @@ void SimulatedWire::arrive(Cluster& cluster, const std::shared_ptr<Parcel>& parc
 
 void SimulatedWire::come(const std::shared_ptr<Parcel>& parcel) {
   if (abandoned_) return;
-  if (has_connection(parcel->source, parcel->traffic)) {
-    Connection& connection = connection_to(parcel->source, parcel->traffic);
-    connection.come.push_back(parcel);
-    pull(connection);
-    if (!connection.come.empty()) process_.wake(process_.cluster().tick());
+  if (Connection* const connection = connection_to(parcel->source, parcel->traffic)) {
+    connection->come.push_back(parcel);
+    pull(*connection);
+    if (!connection->come.empty()) process_.wake(process_.cluster().tick());
     return;
   }
   if (is_taken(parcel->traffic)) {

@@ -106,11 +106,10 @@ class SimulatedWire final : public Wire {
 
   // Of connections:
   static int column_of(Traffic traffic) { return traffic == Traffic::ahead ? 1 : 0; }
-  bool has_connection(int peer, Traffic traffic) const;
-  void find_connections();
-  Connection& connection_to(int peer, Traffic traffic) {
-    return connections_[{peer, column_of(traffic)}];
-  }
+  /** All that this rank will ever have. */
+  void make_connections();
+  /** The one that carries it; null if there is none. */
+  Connection* connection_to(int peer, Traffic traffic);
   void push(Connection& connection);
   void push_all();
   /** Gives what has come to those who want it, in order. */
@@ -148,7 +147,6 @@ class SimulatedWire final : public Wire {
   std::int64_t waited_for_ = 0;  // and what it found under way
   Parcels leaving_;
   std::unordered_map<std::uint64_t, Queue> queues_;
-  std::vector<bool> is_connected_;                         // by rank
   std::map<std::pair<int, int>, Connection> connections_;  // by rank and column
   std::array<Parcels, kTraffics> taken_;  // of the kinds of which messages are taken
   bool abandoned_ = false;
