@@ -220,7 +220,7 @@ class MnistDist(unittest.TestCase):
     def test_refuses_the_environment_in_one_line(self):
         healthy = self.environment
         for name in ("TUTTI_TIMEOUT", "TUTTI_LOG", "TUTTI_ISA", "TUTTI_SPARSE", "TUTTI_GPU_CHECK",
-                     "TUTTI_DEVICE"):
+                     "TUTTI_DEVICE", "TUTTI_BETWEEN_HOSTS"):
             self.environment = {**healthy, name: "bogus"}
             self.expect_one_line(f"{name} is 'bogus'", "--data-dir", self.data)
 

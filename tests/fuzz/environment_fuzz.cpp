@@ -34,7 +34,8 @@ constexpr std::array kVariables{"TUTTI_TIMEOUT",
                                 "PADDLE_TRAINER_ID",
                                 "PADDLE_CURRENT_ENDPOINT",
                                 "SLURM_PROCID",
-                                "SLURM_STEP_NUM_TASKS"};
+                                "SLURM_STEP_NUM_TASKS",
+                                "TUTTI_BETWEEN_HOSTS"};
 constexpr int kGpus = 4;
 
 }  // namespace
@@ -49,7 +50,8 @@ std::vector<Input> seeds() {
           input_of("\n\n\n\n\n\n\n\n1\n2\n1\n2\n"),
           input_of("\n\n\n\n\n\n\n\n\n\n3\n4\n4"),
           input_of("\n\n\n\n\n\n\n\n\n\n\n\n\n[::1]:1,[::1]:2\n1\n[::1]:2"),
-          input_of("\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n1\n2")};
+          input_of("\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n1\n2"),
+          input_of(std::string(18, '\n') + "tcp")};
 }
 
 void mend(Input&) {}

@@ -31,8 +31,8 @@ namespace fs = std::filesystem;
 /** Copies the log of this process, which may be that of several ranks. */
 class LogCopy {
  public:
-  LogCopy() {
-    set_log_sink({[](LogLevel level) { return level <= LogLevel::warn; },
+  explicit LogCopy(LogLevel most = LogLevel::warn) {
+    set_log_sink({[most](LogLevel level) { return level <= most; },
                   [this](LogLevel, std::string_view message) {
                     const std::lock_guard lock(mutex_);
                     lines_.emplace_back(message);
@@ -77,6 +77,24 @@ class Observing : public RankTest {
     return std::ssize(std::set<int>(world().hosts.begin(), world().hosts.end()));
   }
 };
+
+TEST_F(Observing, TheUserChoosesWhatCarriesCollectivesBetweenHosts) {
+  if (world().one_host()) GTEST_SKIP() << "needs several hosts";
+  for (const std::string carrier : {"tcp", "mpi"}) {
+    ::setenv("TUTTI_BETWEEN_HOSTS", carrier.c_str(), 1);
+    LogCopy log(LogLevel::info);
+    on_ranks([](Communicator& comm) {
+      float sum = 1;
+      comm.all_reduce(std::span(&sum, 1));
+      EXPECT_EQ(sum, static_cast<float>(ranks()));
+    });
+    const bool is_first = world().rank == 0;
+    EXPECT_EQ(log.count("shared memory inside"), is_first ? 1 : 0);
+    EXPECT_EQ(log.count("TCP for collectives"), is_first && carrier == "tcp" ? 1 : 0);
+    EXPECT_EQ(log.count("(TUTTI_BETWEEN_HOSTS is mpi)"), is_first && carrier == "mpi" ? 1 : 0);
+  }
+  ::unsetenv("TUTTI_BETWEEN_HOSTS");
+}
 
 TEST_F(Observing, ATimelineHasTheCallsOfAllRanks) {
   on_ranks([](Communicator& comm) {

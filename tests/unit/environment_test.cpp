@@ -64,14 +64,15 @@ TEST_P(Environment, IsTakenOrRefusedByNameAndValue) {
 
 INSTANTIATE_TEST_SUITE_P(
     Settings, Environment,
-    ::testing::Values(Setting{"TUTTI_LOG", "warn", true}, Setting{"TUTTI_LOG", "debug", true},
-                      Setting{"TUTTI_LOG", "loud", false}, Setting{"TUTTI_LOG", "WARN", false},
-                      Setting{"TUTTI_TIMEOUT", "2.5", true}, Setting{"TUTTI_TIMEOUT", "0", false},
-                      Setting{"TUTTI_TIMEOUT", "5s", false}, Setting{"TUTTI_TIMEOUT", "nan", false},
-                      Setting{"TUTTI_SPARSE", "split", true},
-                      Setting{"TUTTI_SPARSE", "thin", false},
-                      Setting{"TUTTI_GPU_CHECK", "all", true},
-                      Setting{"TUTTI_GPU_CHECK", "-1", false}));
+    ::testing::Values(
+        Setting{"TUTTI_LOG", "warn", true}, Setting{"TUTTI_LOG", "debug", true},
+        Setting{"TUTTI_LOG", "loud", false}, Setting{"TUTTI_LOG", "WARN", false},
+        Setting{"TUTTI_TIMEOUT", "2.5", true}, Setting{"TUTTI_TIMEOUT", "0", false},
+        Setting{"TUTTI_TIMEOUT", "5s", false}, Setting{"TUTTI_TIMEOUT", "nan", false},
+        Setting{"TUTTI_SPARSE", "split", true}, Setting{"TUTTI_SPARSE", "thin", false},
+        Setting{"TUTTI_BETWEEN_HOSTS", "tcp", true}, Setting{"TUTTI_BETWEEN_HOSTS", "mpi", true},
+        Setting{"TUTTI_BETWEEN_HOSTS", "ib", false}, Setting{"TUTTI_GPU_CHECK", "all", true},
+        Setting{"TUTTI_GPU_CHECK", "-1", false}));
 
 TEST(ChooseDevice, SpreadsTheRanksOfAHostOverItsGpus) {
   EXPECT_EQ(choose_device(3, 0), Device{});

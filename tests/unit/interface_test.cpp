@@ -4,8 +4,13 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
+
+#include "support/folder.hpp"
 
 namespace tutti::mpi {
 namespace {
@@ -46,6 +51,42 @@ TEST(Interface, ThisHostHasLoopback) {
   const auto found = by_prefix("=lo", interfaces());
   ASSERT_FALSE(found.empty());
   EXPECT_TRUE(found.front().is_loopback);
+}
+
+// --- Fabrics ------------------------------------------------------------------------------------
+
+/** A device of the class infiniband in `classes`, one of whose ports is in `state`. */
+void add_device(const std::filesystem::path& classes, const char* name, const char* state) {
+  const auto port = classes / "infiniband" / name / "ports" / "1";
+  std::filesystem::create_directories(port);
+  std::ofstream(port / "state") << state << '\n';
+}
+
+TEST(Fabric, IsADeviceThatHasALink) {
+  const test::Folder classes;
+  EXPECT_FALSE(has_fabric(classes.path()));
+  std::filesystem::create_directories(classes / "infiniband");
+  EXPECT_FALSE(has_fabric(classes.path()));
+  add_device(classes.path(), "mlx5_0", "1: DOWN");
+  EXPECT_FALSE(has_fabric(classes.path()));
+  add_device(classes.path(), "mlx5_1", "4: ACTIVE");
+  EXPECT_TRUE(has_fabric(classes.path()));
+}
+
+TEST(Fabric, WhatSaysNothingOfPortsIsOne) {
+  const test::Folder classes;
+  std::filesystem::create_directories(classes / "cxi" / "cxi0");
+  EXPECT_TRUE(has_fabric(classes.path()));
+}
+
+TEST(Fabric, WhoIsToldWhatCarriesCollectivesDoesNotLookForOne) {
+  ::setenv("TUTTI_BETWEEN_HOSTS", "tcp", 1);
+  EXPECT_EQ(reason_for_mpi(), nullptr);
+  ::setenv("TUTTI_BETWEEN_HOSTS", "mpi", 1);
+  EXPECT_STREQ(reason_for_mpi(), "TUTTI_BETWEEN_HOSTS is mpi");
+  ::setenv("TUTTI_BETWEEN_HOSTS", "auto", 1);
+  EXPECT_EQ(reason_for_mpi() != nullptr, has_fabric());
+  ::unsetenv("TUTTI_BETWEEN_HOSTS");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "comm/agreement.hpp"
+#include "comm/mpi/interface.hpp"
 #include "comm/record/flight.hpp"
 #include "comm/sparse/plan.hpp"
 #include "device/cpu/kernels.hpp"
@@ -37,6 +38,7 @@ std::chrono::milliseconds checked_timeout(std::optional<std::chrono::millisecond
   log_enabled(LogLevel::info);
   cpu::active_isa();
   forced_sparse_algorithm();
+  mpi::asked_carrier();
   gpu_calls_to_compare();
   record::flight_folder();
   return timeout_or_default(option);

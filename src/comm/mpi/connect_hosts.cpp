@@ -225,13 +225,15 @@ void log_unconnected(const std::vector<Peer>& peers, const Channel& channel, con
 }
 
 /** With whom MPI carries what streams would, and why: one of the two says it. */
-void log_without_streams(const std::vector<Peer>& peers, const Channel& channel, bool fabric) {
+void log_without_streams(const std::vector<Peer>& peers, const Channel& channel,
+                         const char* own_reason) {
   std::string list;
   for (const Peer& peer : peers) {
     if (peer.line != Line::collective || peer.socket || peer.leader < channel.rank()) continue;
-    const char* const other = peer.wanted ? "they have no connection"
-                                          : "that host has a fabric, or one of them no sockets";
-    const char* const why = fabric ? "this host has a fabric" : other;
+    const char* const other =
+        peer.wanted ? "they have no connection"
+                    : "that host has a fabric or was told so, or one of them has no sockets";
+    const char* const why = own_reason != nullptr ? own_reason : other;
     list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer.leader) + " (" + why + ")";
   }
   if (list.empty()) return;
@@ -313,9 +315,9 @@ HostConnections connect_leaders(Channel& channel, const Layout& layout) {
     log(LogLevel::warn, std::string("no heartbeats between hosts: ") + error.what());
   }
   std::vector<Endpoint> offers(peers.size(), own);
-  const bool fabric = has_fabric();
+  const char* const reason = reason_for_mpi();
   for (std::size_t i = 0; i < peers.size(); ++i) {
-    if (fabric && is_stream(peers[i].line)) offers[i].port = 0;
+    if (reason != nullptr && is_stream(peers[i].line)) offers[i].port = 0;
     peers[i].wanted = offers[i].port != 0;
   }
   exchange(channel, peers, offers, channel.timeout(), [](Peer& peer, const Endpoint& endpoint) {
@@ -341,7 +343,7 @@ HostConnections connect_leaders(Channel& channel, const Layout& layout) {
     if (other_has == 0) peer.socket = {};
   });
   log_unconnected(peers, channel, own);
-  log_without_streams(peers, channel, fabric);
+  log_without_streams(peers, channel, reason);
   auto heartbeats = heartbeats_of(peers, layout, own_host);
   return {std::move(heartbeats), streams_of(peers, layout)};
 }

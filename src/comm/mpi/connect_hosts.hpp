@@ -25,8 +25,8 @@ struct HostConnections {
  * quarter of a deadline, behind a firewall for example, goes without, and a log line says so.
  * PeerLost as by any wait of `channel`.
  *
- * Leaders also get connections for messages of collectives, unless one of their hosts has a network
- * that MPI may drive without TCP (has_fabric()).
+ * Leaders also get connections for messages of collectives, unless MPI is to carry these from or to
+ * one of their hosts (reason_for_mpi()).
  */
 HostConnections connect_hosts(Channel& channel, const Layout& layout);
 

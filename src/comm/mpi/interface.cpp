@@ -1,4 +1,5 @@
-// Reads TUTTI_SOCKET_IFNAME and Open MPI's settings, and compares them with what the kernel has.
+// Reads TUTTI_SOCKET_IFNAME, TUTTI_BETWEEN_HOSTS and Open MPI's settings, and compares them with
+// what the kernel has.
 #include "comm/mpi/interface.hpp"
 
 #include <arpa/inet.h>
@@ -11,6 +12,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -25,9 +27,12 @@
 namespace tutti::mpi {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr const char* kOwn = "TUTTI_SOCKET_IFNAME";
 constexpr const char* kInclude = "OMPI_MCA_btl_tcp_if_include";
 constexpr const char* kExclude = "OMPI_MCA_btl_tcp_if_exclude";
+constexpr const char* kCarrier = "TUTTI_BETWEEN_HOSTS";
 
 std::vector<std::string_view> items_of(std::string_view list) {
   std::vector<std::string_view> items;
@@ -91,6 +96,23 @@ std::string names_of(const std::vector<Interface>& interfaces) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
   return text;
+}
+
+/** None of a folder that cannot be read. */
+std::vector<fs::path> entries_of(const fs::path& folder) {
+  std::error_code unreadable;
+  std::vector<fs::path> entries;
+  for (const fs::directory_entry& each : fs::directory_iterator(folder, unreadable)) {
+    entries.push_back(each.path());
+  }
+  return entries;
+}
+
+/** Whether a port of an InfiniBand device has a link, as "4: ACTIVE" says, or may have one. */
+bool is_up(const fs::path& port) {
+  std::ifstream file(port / "state");
+  std::string state;
+  return !std::getline(file, state) || state.find("ACTIVE") != std::string::npos;
 }
 
 }  // namespace
@@ -170,13 +192,32 @@ void hand_interfaces_to_mpi() {
   ::setenv(kInclude, names.c_str(), 1);
 }
 
-bool has_fabric() {
-  constexpr std::array<const char*, 2> kClasses{"/sys/class/infiniband", "/sys/class/cxi"};
-  return std::any_of(kClasses.begin(), kClasses.end(), [](const char* path) {
-    std::error_code unreadable;
-    const std::filesystem::directory_iterator devices(path, unreadable);
-    return !unreadable && devices != std::filesystem::directory_iterator();
-  });
+bool has_fabric(const fs::path& classes) {
+  for (const char* const one : {"infiniband", "cxi"}) {
+    for (const fs::path& device : entries_of(classes / one)) {
+      const std::vector<fs::path> ports = entries_of(device / "ports");
+      if (ports.empty() || std::any_of(ports.begin(), ports.end(), is_up)) return true;
+    }
+  }
+  return false;
+}
+
+Carrier asked_carrier() {
+  const auto text = environment(kCarrier);
+  if (!text || *text == "auto") return Carrier::automatic;
+  if (*text == "tcp") return Carrier::tcp;
+  if (*text == "mpi") return Carrier::mpi;
+  throw InvalidArgument(std::string(kCarrier) + " is '" + *text +
+                        "', but must be auto, tcp or mpi");
+}
+
+const char* reason_for_mpi() {
+  const Carrier asked = asked_carrier();
+  if (asked == Carrier::mpi) return "TUTTI_BETWEEN_HOSTS is mpi";
+  if (asked == Carrier::automatic && has_fabric()) {
+    return "this host has a fabric, and TUTTI_BETWEEN_HOSTS is not tcp";
+  }
+  return nullptr;
 }
 
 std::string describe(const std::vector<Interface>& interfaces) {

@@ -1,6 +1,9 @@
-// Which of this host's network interfaces the connections between hosts use.
+// Which of this host's network interfaces the connections between hosts use, and whether MPI has
+// something faster.
 #pragma once
 
+#include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,8 +47,16 @@ std::vector<Interface> chosen_interfaces();
 void hand_interfaces_to_mpi();
 
 /** Whether this host has a network that MPI may drive without TCP: InfiniBand, RoCE, Omni-Path, EFA
- * (which the kernel counts among the first) or Slingshot. */
-bool has_fabric();
+ * (which the kernel counts among the first), of which a port is up, or Slingshot. `classes`: where
+ * the kernel lists devices by their class. */
+bool has_fabric(const std::filesystem::path& classes = "/sys/class");
+
+/** What carries collectives between leaders. */
+enum class Carrier : std::uint8_t { automatic, tcp, mpi };
+/** What TUTTI_BETWEEN_HOSTS asks for. Throws InvalidArgument if it is none. */
+Carrier asked_carrier();
+/** Why MPI is to carry collectives from and to this host; null if TCP connections may. */
+const char* reason_for_mpi();
 
 /** "eth0 (10.1.0.7), eth1 (10.2.0.7)". */
 std::string describe(const std::vector<Interface>& interfaces);
