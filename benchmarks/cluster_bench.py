@@ -2,14 +2,16 @@
 """Runs cluster_bench, or another program of several hosts, on hosts that are network namespaces.
 
     benchmarks/cluster_bench.py [--layouts 3x1,2x1,2x2,4x2] [--rate 1gbit] [--json FILE]
-        [--bench build/release/bin/cluster_bench] [options of the program]
+        [--bench build/release/bin/cluster_bench] [--limit 1800] [options of the program]
 
 Needs root and iproute2 (tests/cluster/cluster.py). A layout is hosts x ranks of each. --rate shapes
 each host's link in both directions by a token bucket (as tc has it: 1gbit, 100mbit); without it links
-are as fast as the machine. The MTU is 9000. JSON Lines of all layouts go into one file.
+are as fast as the machine. The MTU is 9000. JSON Lines of all layouts go into one file. A layout that takes
+more than --limit seconds is ended, as where mpiexec hangs after a rank has aborted.
 """
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -37,7 +39,12 @@ def run(arguments, layout, rest, lines):
             command += ["--gbps", str(gigabits(arguments.rate))]
         if lines:
             command += ["--json", json.name]
-        code = nodes.start(arguments.mpiexec, hosts * ranks, command, {"TUTTI_TIMEOUT": "60"}).wait()
+        job = nodes.start(arguments.mpiexec, hosts * ranks, command, {"TUTTI_TIMEOUT": "60"})
+        try:
+            code = job.wait(arguments.limit)
+        except subprocess.TimeoutExpired:
+            job.kill()  # the ranks end with their hosts
+            sys.exit(f"{layout}: the benchmark has not ended within {arguments.limit:g} s")
         if code:
             sys.exit(f"{layout}: the benchmark ended with {code}")
         if lines:
@@ -53,6 +60,7 @@ def main():
     parser.add_argument("--json")
     parser.add_argument("--bench", type=Path, default=ROOT / "build/release/bin/cluster_bench")
     parser.add_argument("--mpiexec", default="mpiexec")
+    parser.add_argument("--limit", type=float, default=1800.0)
     arguments, rest = parser.parse_known_args()
     if not cluster.is_possible():
         sys.exit("no network namespaces here: they need root and iproute2")

@@ -10,8 +10,8 @@ cd "$(dirname "$0")/.."
 build=$1
 shift
 
-# Ranks on one host.
-launch=(mpiexec -n 2 --bind-to core)
+# Ranks on one host. mpiexec may hang after a rank has aborted.
+launch=(timeout -k 10 3600 mpiexec -n 2 --bind-to core)
 allreduce() {
   echo "-- MPI: as installed"
   "${launch[@]}" "$build/bin/allreduce_bench" "$@"

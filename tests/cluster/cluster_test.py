@@ -7,6 +7,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -181,6 +182,15 @@ def test_sigterm_leaves_no_hosts(mpiexec, program, _):
     assert not spaces(faults.pid), spaces(faults.pid)
 
 
+def test_a_benchmark_that_hangs_is_ended(mpiexec, *_):
+    bench = Path(__file__).absolute().parents[2] / "benchmarks" / "cluster_bench.py"
+    ended = subprocess.run([sys.executable, str(bench), "--mpiexec", mpiexec, "--bench",
+                            shutil.which("sleep"), "--layouts", "2x1", "--limit", "3", "1000"],
+                           capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 1, ended
+    assert "2x1: the benchmark has not ended within 3 s" in ended.stderr, ended.stderr
+
+
 def main():
     programs = sys.argv[1:3] + (sys.argv[3:] or [None])
     if not cluster.is_possible():
@@ -190,6 +200,7 @@ def main():
     layouts = ((2, 2), (3, 1))
     tests = [(test_hosts_that_fail_half_way_leave_nothing,),
              (test_sigterm_leaves_no_hosts,),
+             (test_a_benchmark_that_hangs_is_ended,),
              (test_hosts_have_names_and_memory_of_their_own,),
              *((test_every_call, layout) for layout in layouts),
              *((test_training, layout) for layout in layouts if programs[2]),
