@@ -34,9 +34,10 @@ if fleet.is_worker():
     for ids, clicked in reader(fleet.worker_index(), batches=100):
         loss = network.forward(ids, clicked)
         optimizer(network.backward())
+    # With its end in one piece: lines of workers that share a pipe do not join.
     print(f"worker {fleet.worker_index()} of {fleet.worker_num()}, servers "
           f"{fleet.server_endpoints(to_string=True)}: loss {loss:.4f}, "
-          f"bias {float(network.bias[0]).hex()}", flush=True)
+          f"bias {float(network.bias[0]).hex()}\n", end="", flush=True)
     fleet.barrier_worker()
     if args.save and fleet.is_first_worker():
         fleet.save_persistables(args.save)

@@ -18,7 +18,8 @@ def train_loop(program):
     for ids, clicked in reader(trainer_id, batches=100):
         loss = network.forward(ids, clicked)
         program(network.backward())
-    print(f"trainer {trainer_id}: loss {loss:.4f}, bias {float(network.bias[0]).hex()}", flush=True)
+    print(f"trainer {trainer_id}: loss {loss:.4f}, bias {float(network.bias[0]).hex()}\n", end="",
+          flush=True)
     program.stop()
 
 
@@ -26,7 +27,7 @@ def train_dense_loop(program):
     for step in range(3):
         program((parameter, parameter * 0 + trainer_id + 1) for parameter in
                 network.parameters().values())
-    print(f"trainer {trainer_id}: bias {float(network.bias[0]).hex()}", flush=True)
+    print(f"trainer {trainer_id}: bias {float(network.bias[0]).hex()}\n", end="", flush=True)
     program.stop()
 
 

@@ -1,7 +1,6 @@
 // Memory for the rows that lookups give.
 #include "ps/row_memory.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include "tutti/dtype.hpp"
@@ -36,25 +35,41 @@ RowMemory::Lent RowMemory::lend(Shape shape) {
   return Lent(piece.release());
 }
 
+RowMemory::~RowMemory() { const std::unique_ptr<Piece> all(free_.exchange(nullptr)); }
+
 std::unique_ptr<RowMemory::Piece> RowMemory::kept(std::size_t count) {
-  const std::lock_guard lock(mutex_);
-  const auto found = std::find_if(free_.rbegin(), free_.rend(),
-                                  [&](const auto& piece) { return piece->count_ == count; });
-  if (found == free_.rend()) return nullptr;
-  std::unique_ptr<Piece> piece = std::move(*found);
-  free_.erase(std::next(found).base());
-  return piece;
+  std::unique_ptr<Piece> all(free_.exchange(nullptr, std::memory_order_acquire));
+  std::unique_ptr<Piece>* at = &all;
+  while (*at != nullptr && (*at)->count_ != count) at = &(*at)->next_;
+  std::unique_ptr<Piece> found = std::move(*at);
+  if (found != nullptr) *at = std::move(found->next_);
+  put_back(std::move(all));
+  return found;
 }
 
 void RowMemory::keep(std::unique_ptr<Piece> piece) noexcept {
   if (piece->elements().size_bytes() > kMostBytes) return;
-  std::unique_ptr<Piece> oldest;  // freed without the lock
-  const std::lock_guard lock(mutex_);
-  if (free_.size() == kMostKept) {
-    oldest = std::move(free_.front());
-    free_.erase(free_.begin());
+  piece->next_.reset(free_.exchange(nullptr, std::memory_order_acquire));
+  put_back(std::move(piece));
+}
+
+void RowMemory::put_back(std::unique_ptr<Piece> pieces) noexcept {
+  while (pieces != nullptr) {
+    std::unique_ptr<Piece>* end = &pieces;
+    for (std::size_t i = 0; i < kMostKept && *end != nullptr; ++i) end = &(*end)->next_;
+    end->reset();
+    Piece* none = nullptr;
+    if (free_.compare_exchange_strong(none, pieces.get(), std::memory_order_release)) {
+      static_cast<void>(pieces.release());
+      return;
+    }
+    // Others have come back meanwhile, which are newer.
+    std::unique_ptr<Piece> newer(free_.exchange(nullptr, std::memory_order_acquire));
+    end = &newer;
+    while (*end != nullptr) end = &(*end)->next_;
+    *end = std::move(pieces);
+    pieces = std::move(newer);
   }
-  free_.push_back(std::move(piece));
 }
 
 RowMemory::Piece::Piece(std::size_t count)

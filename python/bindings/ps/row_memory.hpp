@@ -4,12 +4,11 @@
 #include <pybind11/pybind11.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
-#include <vector>
 
 #include "dlpack.hpp"
 #include "shape.hpp"
@@ -21,7 +20,9 @@ namespace py = pybind11;
 /**
  * Lends memory, and lends it again once it has come back: the allocator gives large pieces back to
  * the system, and new memory costs a page fault every 4 KiB. It lives until all has come back.
- * Threads may share it, and need not hold the GIL.
+ * Threads may share it, and need not hold the GIL. There is no lock, which a forked child could
+ * find held by a thread that it has not: whoever takes or gives has all that is kept meanwhile, and
+ * who finds nothing gets new memory.
  */
 class RowMemory : public std::enable_shared_from_this<RowMemory> {
  public:
@@ -31,7 +32,10 @@ class RowMemory : public std::enable_shared_from_this<RowMemory> {
   };
   using Lent = std::unique_ptr<Piece, GiveBack>;
 
-  RowMemory() { free_.reserve(kMostKept); }
+  RowMemory() = default;
+  RowMemory(const RowMemory&) = delete;
+  RowMemory& operator=(const RowMemory&) = delete;
+  ~RowMemory();
 
   /** Memory for floats of that shape, in C order, which hold anything. Throws InvalidArgument for a
    * shape that cannot be. */
@@ -45,8 +49,10 @@ class RowMemory : public std::enable_shared_from_this<RowMemory> {
   /** The piece of that size which came back last, or null. */
   std::unique_ptr<Piece> kept(std::size_t count);
 
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Piece>> free_;  // in the order in which they came
+  /** The first kMostKept of these, and of what has come meanwhile, are kept. */
+  void put_back(std::unique_ptr<Piece> pieces) noexcept;
+
+  std::atomic<Piece*> free_{nullptr};  // owned, with those that came before it
 };
 
 class RowMemory::Piece {
@@ -69,6 +75,7 @@ class RowMemory::Piece {
   Shape shape_ = {};
   dlpack::Managed managed_ = {};
   std::shared_ptr<RowMemory> of_ = {};  // while it is lent
+  std::unique_ptr<Piece> next_ = {};    // while it is kept: the one that came before it
 };
 
 /** A capsule that has `rows` until somebody takes it. */

@@ -127,18 +127,32 @@ void GeoCopy::send_rows(int number, std::vector<std::int64_t> ids, std::vector<f
   std::vector<float> o = rows_of(table(number).o, ids);
   add(progress, o);
   set_rows(table(number).o, ids, progress);
-  sent_.push_back({number, std::move(ids), std::move(o), servers_.send_rows(rows)});
+  try {
+    sent_.push_back({number, std::move(ids), std::move(o), {}});
+    sent_.back().asked = servers_.send_rows(rows);
+  } catch (...) {
+    take_back(sent_.back());
+    sent_.pop_back();
+    throw;
+  }
+}
+
+void GeoCopy::take_back(const SentRows& sent) {
+  set_rows(table(sent.table).o, sent.ids, sent.before);
+  table(sent.table).trained.add(sent.ids, nullptr);
 }
 
 void GeoCopy::confirm_progress() {
   std::exception_ptr failure;
-  for (SentRows& sent : std::exchange(sent_, {})) {
+  while (!sent_.empty()) {
+    const Reply reply = sent_.front().asked.take();  // if that is interrupted, it is the next again
+    const SentRows sent = std::move(sent_.front());
+    sent_.pop_front();
     try {
-      servers_.take(server_, sent.asked);
+      servers_.throw_unless_done(server_, reply);
     } catch (const SystemError&) {
       failure = std::current_exception();
-      set_rows(table(sent.table).o, sent.ids, sent.before);
-      table(sent.table).trained.add(sent.ids, nullptr);
+      take_back(sent);
     }
   }
   if (failure) std::rethrow_exception(failure);

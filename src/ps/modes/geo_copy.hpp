@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <vector>
@@ -68,6 +69,8 @@ class GeoCopy {
   void send_rest_of_table(int number, std::int64_t round, bool goes_on);
   void send_rows(int number, std::vector<std::int64_t> ids, std::vector<float> progress,
                  std::int64_t round);
+  /** That progress is this worker's again. */
+  void take_back(const SentRows& sent);
   Drafted draft_rows(int table, std::span<const std::int64_t> ids,
                      const std::vector<float>& progress, std::int64_t round) const;
   /** (x - o) / divisor of the dense blocks. */
@@ -78,7 +81,7 @@ class GeoCopy {
   Servers& servers_;
   int server_;
   std::vector<CopiedTable> tables_;
-  std::vector<SentRows> sent_;
+  std::deque<SentRows> sent_;
   DenseStore dense_;  // x
   std::vector<float> dense_o_;
 };

@@ -18,6 +18,7 @@ void SendQueue::or_give_up(const Action& action) {
   } catch (const PeerLost&) {
     waiting_.clear();
     unanswered_.clear();
+    refused_.reset();
     waiting_batches_ = 0;
     unchecked_ = false;
     throw;
@@ -27,20 +28,19 @@ void SendQueue::or_give_up(const Action& action) {
 void SendQueue::put(Batch& batch, std::int64_t round) {
   const Finally taken([&] { batch.clear(); });
   or_give_up([&] {
-    if (!batch.empty()) {
-      send_or_enqueue(batch, round);
-    } else if (!waiting_.empty()) {
-      waiting_.back().round = round;
-    } else {
-      send(batch, round);
-    }
+    send_or_enqueue(batch, round);
     go_on();
     while (waiting_batches_ > limits_.waiting) {
       take_answer();
       go_on();
     }
-    servers_.throw_refusal(server_);
+    throw_refusal();
   });
+}
+
+void SendQueue::keep(Batch& batch, std::int64_t round) {
+  const Finally taken([&] { batch.clear(); });
+  enqueue(batch, round);
 }
 
 void SendQueue::flush() {
@@ -51,7 +51,7 @@ void SendQueue::flush() {
       go_on();
     }
     unchecked_ = false;
-    servers_.throw_refusal(server_);
+    throw_refusal();
   });
 }
 
@@ -59,7 +59,7 @@ void SendQueue::move_on() {
   if (waiting_.empty()) return;
   try {
     go_on();
-  } catch (const Error&) {  // the next put() or flush() throws it again
+  } catch (const Error&) {  // the next put() or flush() meets it again
   }
 }
 
@@ -87,7 +87,10 @@ void SendQueue::send_or_enqueue(Batch& batch, std::int64_t round) {
 
 void SendQueue::enqueue(Batch& batch, std::int64_t round) {
   const std::int64_t batches = batch.batches();
-  if (!waiting_.empty() && waiting_.back().batch.batches() < limits_.merged) {
+  unchecked_ = true;
+  if (!waiting_.empty() && batch.empty()) {
+    waiting_.back().round = round;
+  } else if (!waiting_.empty() && waiting_.back().batch.batches() < limits_.merged) {
     waiting_.back().batch.add(batch);
     waiting_.back().round = round;
     ++servers_.counters().merged;
@@ -116,9 +119,16 @@ void SendQueue::take_answers() {
 }
 
 void SendQueue::take_answer() {
-  Asked asked = std::move(unanswered_.front());
+  Reply reply = unanswered_.front().take();  // if that is interrupted, it is the next again
   unanswered_.pop_front();
-  news_.hear(server_, servers_.take(server_, asked));
+  if (reply.header.outcome == Outcome::done) return news_.hear(server_, reply);
+  if (!refused_) refused_ = std::move(reply);
+}
+
+void SendQueue::throw_refusal() {
+  if (const std::optional<Reply> refused = std::exchange(refused_, std::nullopt))
+    servers_.throw_unless_done(server_, *refused);
+  servers_.throw_refusal(server_);
 }
 
 }  // namespace tutti::ps

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 
 #include "ps/modes/batch.hpp"
 #include "ps/modes/news.hpp"
@@ -23,13 +24,17 @@ class SendQueue {
   };
   SendQueue(Servers& servers, News& news, int server, const Limits& limits);
 
-  /** `batch` is empty then. Waits while too many wait. Throws PeerLost, and SystemError if an
-   * earlier push was refused. After all else, such as SystemError where there is no memory to send
-   * it, or what an InterruptCheck throws, it waits on. */
+  /** `batch`, which may be the mere end of a round, is empty then. Waits while too many wait.
+   * Throws PeerLost, and SystemError if an earlier push was refused. After all else, such as
+   * SystemError where there is no memory to send it, or what an InterruptCheck throws, it waits on.
+   */
   void put(Batch& batch, std::int64_t round);
+  /** The same, of a batch that is sent later: waits for nothing. */
+  void keep(Batch& batch, std::int64_t round);
   /** Waits until all has been applied. Errors as of put(). */
   void flush();
-  /** Sends what waits, if the server has caught up. Throws nothing. */
+  /** Sends what waits, if the server has caught up. Errors are for the next put() or flush();
+   * throws what an InterruptCheck throws. */
   void move_on();
 
  private:
@@ -48,6 +53,8 @@ class SendQueue {
   /** Those that are there; and the next, which is waited for. */
   void take_answers();
   void take_answer();
+  /** Of a push, or of the end of a round. */
+  void throw_refusal();
   template <class Action>
   void or_give_up(const Action& action);
 
@@ -56,6 +63,7 @@ class SendQueue {
   int server_;
   Limits limits_;
   std::deque<Asked> unanswered_;  // ends of rounds
+  std::optional<Reply> refused_;  // the first of those that was, until it is thrown
   std::deque<Waiting> waiting_;
   std::int64_t waiting_batches_ = 0;
   bool unchecked_ = false;  // something was sent of which nobody has asked what it came to

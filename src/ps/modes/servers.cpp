@@ -54,7 +54,11 @@ Asked::~Asked() {
   }
 }
 
-Reply Asked::take() { return std::exchange(link_, nullptr)->wait(number_); }
+Reply Asked::take() {
+  Reply reply = link_->wait(number_);
+  link_ = nullptr;
+  return reply;
+}
 
 Servers::Servers(std::vector<ServerEnd> ends, std::vector<TableSpec> tables,
                  std::span<const DenseParameter> dense, std::vector<Name> workers)

@@ -49,7 +49,8 @@ class Asked {
 
   explicit operator bool() const { return link_ != nullptr; }
   bool is_answered() const { return link_->answered() >= number_; }
-  /** Waits. Throws PeerLost. */
+  /** Waits, and is empty then. Throws PeerLost, and what an InterruptCheck throws: the reply can
+   * still be taken. */
   Reply take();
 
  private:
@@ -202,18 +203,30 @@ class Servers {
   std::vector<std::weak_ptr<const shm::Mapping>> viewed_;  // of each parameter
 };
 
-/** Calls action(server) for each; what one throws does not keep the others from theirs. */
-template <class Action>
-void for_each_server(const Servers& servers, const Action& action) {
+/** Calls action(server) for each; an error of one does not keep the others from theirs. Anything
+ * else, such as what an InterruptCheck throws, does, and is what is thrown: those that follow get
+ * otherwise(server), which waits for nothing. */
+template <class Action, class Otherwise>
+void for_each_server(const Servers& servers, const Action& action, const Otherwise& otherwise) {
   std::exception_ptr first;
+  bool is_interrupted = false;
   for (int server = 0; server < servers.count(); ++server) {
     try {
-      action(server);
+      is_interrupted ? otherwise(server) : action(server);
     } catch (const Error&) {
       if (!first) first = std::current_exception();
+    } catch (...) {
+      if (!is_interrupted) first = std::current_exception();
+      is_interrupted = true;
     }
   }
   if (first) std::rethrow_exception(first);
+}
+
+/** The same, with nothing to be done otherwise. */
+template <class Action>
+void for_each_server(const Servers& servers, const Action& action) {
+  for_each_server(servers, action, [](int /*server*/) {});
 }
 
 }  // namespace tutti::ps

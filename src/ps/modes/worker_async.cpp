@@ -101,9 +101,15 @@ class AsyncWorker final : public MergingWorker {
  private:
   void end_batch() override {
     announce(ended());
-    for_each_server(servers_, [&](int server) {
-      if (staleness_ || !ended(server).empty()) queue(server).put(ended(server), steps());
-    });
+    const auto has_news = [&](int server) { return staleness_ || !ended(server).empty(); };
+    for_each_server(
+        servers_,
+        [&](int server) {
+          if (has_news(server)) queue(server).put(ended(server), steps());
+        },
+        [&](int server) {
+          if (has_news(server)) queue(server).keep(ended(server), steps());
+        });
     if (staleness_ && steps() - news_.slowest() >= *staleness_) wait_for_slowest();
   }
 
@@ -139,7 +145,7 @@ class HalfAsyncWorker final : public MergingWorker {
 
   void send_rest() override {
     announce(merged_);
-    for_each_server(servers_, [&](int server) {
+    for_each_server(servers_, [&](int server) {  // those of others stay where they are otherwise
       Batch& merged = merged_[static_cast<std::size_t>(server)];
       if (!merged.empty()) queue(server).put(merged, steps());
     });

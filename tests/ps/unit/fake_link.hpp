@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <list>
 #include <map>
@@ -31,6 +32,7 @@ struct FakeServer {
   bool is_behind = false;  ///< nothing is answered before somebody waits for it
   bool is_on_this_host = false;
   int waits = 0;  ///< for replies
+  std::function<void()> before_wait = [] {};
   std::function<bool(std::int64_t)> has_room = [](std::int64_t) { return true; };
 
   int count(RequestKind kind) const {
@@ -63,6 +65,7 @@ class FakeLink final : public Link {
   std::uint64_t answered() override { return server_.is_behind ? 0 : replies_.size(); }
   Reply wait(std::uint64_t number) override {
     ++server_.waits;
+    server_.before_wait();
     return replies_[number - 1];
   }
   void forget(std::uint64_t) override {}
@@ -88,6 +91,9 @@ inline ServerEnd end_of(FakeServer& server, int index) {
           {},
           {}};
 }
+
+/** As an InterruptCheck may throw it. */
+struct Interrupted : std::exception {};
 
 inline Reply no_memory() { return {{Outcome::no_memory}, {}}; }
 

@@ -109,6 +109,30 @@ TEST_F(PsGeoCopy, TheRestOfACopyThatGoesOnIsSentOnceUnlessItIsRefused) {
   EXPECT_EQ(server_.requests.size(), 3U);
 }
 
+TEST_F(PsGeoCopy, ProgressWhoseSendingIsInterruptedIsSentLater) {
+  train(8);
+  server_.before_send = [](const RequestHeader&) { throw Interrupted(); };
+  EXPECT_THROW(copy_.send_progress(2, 1), Interrupted);
+  server_.before_send = [](const RequestHeader&) {};
+  copy_.send_progress(2, 2);
+  ASSERT_EQ(server_.requests.size(), 1U);
+  EXPECT_EQ(rows_in(server_.requests[0]), (std::vector<float>{4, 4}));
+}
+
+TEST_F(PsGeoCopy, WhetherProgressWasRefusedIsHeardAfterAnInterruptedWait) {
+  train(8);
+  server_.answer = [](const FakeServer::Got&) { return no_memory(); };
+  copy_.send_progress(2, 1);
+  server_.before_wait = [] { throw Interrupted(); };
+  EXPECT_THROW(copy_.confirm_progress(), Interrupted);
+  server_.before_wait = [] {};
+  EXPECT_THROW(copy_.confirm_progress(), SystemError);
+  server_.answer = [](const FakeServer::Got&) { return Reply{}; };
+  copy_.send_progress(2, 2);
+  ASSERT_EQ(server_.requests.size(), 2U);
+  EXPECT_EQ(rows_in(server_.requests[1]), (std::vector<float>{4, 4}));
+}
+
 TEST_F(PsGeoCopy, ChangedRowsThatDidNotComeAreAskedForAgain) {
   std::vector<int> flags;
   server_.answer = [&](const FakeServer::Got& got) {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
@@ -88,9 +87,6 @@ void expect_sent_later_as_a_whole(const std::function<void()>& refuse) {
 TEST(PsWorker, ABatchThatThereIsNoRoomForIsSentLaterAsAWhole) {
   expect_sent_later_as_a_whole<SystemError>(FakeServer().refuse_draft);
 }
-
-/** As an InterruptCheck may throw it. */
-struct Interrupted : std::exception {};
 
 TEST(PsWorker, ABatchWhoseSendingIsInterruptedIsSentLaterAsAWhole) {
   expect_sent_later_as_a_whole<Interrupted>([] { throw Interrupted(); });

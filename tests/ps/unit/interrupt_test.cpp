@@ -1,0 +1,153 @@
+// A caught interruption of a worker in async or half-async mode: nothing is lost, or told twice.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "fake_link.hpp"
+#include "ps/worker.hpp"
+
+namespace tutti::ps::test::interrupt_test {
+namespace {
+
+const std::vector<std::int64_t> kIds{1, 2, 3, 4, 5, 6, 7, 8, 9};
+
+Reply answer_to(const FakeServer::Got& got) {
+  Reply reply;
+  if (got.header.kind == RequestKind::end_round) reply.payload.resize(sizeof(RoundReply));
+  if (got.header.kind == RequestKind::look_up)
+    reply.payload.resize(static_cast<std::size_t>(got.header.count) * sizeof(float));
+  return reply;
+}
+
+std::unique_ptr<Worker> worker_of(std::span<FakeServer> servers, const Mode& mode) {
+  WorkerParts parts;
+  parts.workers = {{0, "worker 0"}};
+  parts.mode = mode;
+  for (std::size_t i = 0; i < servers.size(); ++i) {
+    servers[i].answer = answer_to;
+    parts.servers.push_back(end_of(servers[i], static_cast<int>(i)));
+  }
+  parts.loaded = true;
+  parts.tables.push_back({.name = "item", .dim = 1});
+  return make_worker(std::move(parts));
+}
+
+void push(Worker& worker) { worker.push(0, kIds, std::vector<float>(kIds.size())); }
+
+void interrupt() { throw Interrupted(); }
+void go_on() {}
+
+TEST(PsInterrupt, AtOneServerKeepsTheBatchOfTheOthers) {
+  for (const Mode& mode : {Mode(Async{}), Mode(HalfAsync{})}) {
+    std::array<FakeServer, 3> servers;
+    const auto worker = worker_of(servers, mode);
+    push(*worker);
+    servers[1].drafts_left = 0;
+    servers[1].refuse_draft = interrupt;
+    EXPECT_THROW(worker->step(), Interrupted);
+    servers[1].drafts_left = 100;
+    worker->flush();
+    for (const FakeServer& server : servers) {
+      EXPECT_EQ(server.count(RequestKind::push_rows), 1);
+      EXPECT_EQ(server.count(RequestKind::end_round), 1);
+    }
+  }
+}
+
+/** It is more than an error of another server. */
+TEST(PsInterrupt, IsWhatIsThrown) {
+  std::array<FakeServer, 2> servers;
+  const auto worker = worker_of(servers, Async{});
+  push(*worker);
+  for (FakeServer& server : servers) server.drafts_left = 0;
+  servers[1].refuse_draft = interrupt;
+  EXPECT_THROW(worker->step(), Interrupted);
+}
+
+TEST(PsInterrupt, OfAFlushForgetsNoAnswer) {
+  std::array<FakeServer, 1> servers;
+  FakeServer& server = servers[0];
+  const auto worker = worker_of(servers, Async{});
+  server.answer = [](const FakeServer::Got& got) {
+    return got.header.kind == RequestKind::end_round ? no_memory() : Reply{};
+  };
+  server.is_behind = true;
+  push(*worker);
+  worker->step();
+  server.waits = 0;
+  server.before_wait = interrupt;
+  EXPECT_THROW(worker->flush(), Interrupted);
+  server.before_wait = go_on;
+  EXPECT_THROW(worker->flush(), SystemError);
+  worker->flush();
+  EXPECT_EQ(server.waits, 2);
+}
+
+TEST(PsInterrupt, OfTheEndOfAnEmptyBatchKeepsIt) {
+  std::array<FakeServer, 1> servers;
+  FakeServer& server = servers[0];
+  const auto worker = worker_of(servers, Async{.staleness = 100});
+  server.is_behind = true;
+  push(*worker);
+  worker->step();
+  server.has_room = [](std::int64_t) { return false; };
+  server.before_wait = interrupt;
+  EXPECT_THROW(worker->step(), Interrupted);
+  server.has_room = [](std::int64_t) { return true; };
+  server.before_wait = go_on;
+  worker->flush();
+  ASSERT_EQ(server.count(RequestKind::end_round), 2);
+  EXPECT_EQ(server.requests.back().header.round, 2);
+}
+
+/** Whose look-up sends what waits. */
+class PsInterruptedReader : public ::testing::Test {
+ protected:
+  FakeServer& server() { return servers_[0]; }
+  /** The server has caught up then. */
+  void push_three_of_which_one_waits() {
+    server().is_behind = true;
+    for (int step = 0; step < 3; ++step) {
+      push(*worker_);
+      worker_->step();
+    }
+    server().is_behind = false;
+  }
+  void look_up() {
+    std::vector<float> rows(kIds.size());
+    worker_->lookup(0, kIds, rows);
+  }
+
+  std::array<FakeServer, 1> servers_;
+  std::unique_ptr<Worker> worker_ = worker_of(servers_, Async{});
+};
+
+TEST_F(PsInterruptedReader, LosesNothingThatWaits) {
+  push_three_of_which_one_waits();
+  server().drafts_left = 0;
+  server().refuse_draft = interrupt;
+  EXPECT_THROW(look_up(), Interrupted);
+  server().drafts_left = 100;
+  look_up();
+  EXPECT_EQ(server().count(RequestKind::push_rows), 3);
+  EXPECT_EQ(server().count(RequestKind::end_round), 3);
+}
+
+TEST_F(PsInterruptedReader, LeavesErrorsToTheNextThatPushes) {
+  server().answer = [](const FakeServer::Got& got) {
+    return got.header.kind == RequestKind::end_round ? no_memory() : answer_to(got);
+  };
+  push_three_of_which_one_waits();
+  look_up();
+  EXPECT_THROW(worker_->flush(), SystemError);
+  EXPECT_EQ(server().count(RequestKind::push_rows), 3);
+  worker_->flush();
+}
+
+}  // namespace
+}  // namespace tutti::ps::test::interrupt_test
