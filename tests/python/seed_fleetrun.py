@@ -1,4 +1,4 @@
-"""train.py of the document about fleetrun: imports, model, SGD and data alone are others.
+"""train.py of the document about fleetrun: imports, model and data alone are others.
 
     python seed_fleetrun.py
     tutti run --gpus=0,1 seed_fleetrun.py
@@ -56,12 +56,12 @@ if __name__ == "__main__":
     images, labels, _, _ = seed_mnist.load_dataset()
     train_data = data.ArrayDataset(images, labels)
     model = MLP()
-    optimizer = opt.DistOpt(opt.SGD(lr=0.1, momentum=0.9))
+    optimizer = opt.DistOpt(opt.Adam(lr=0.01))
     train_dataloader = data.DataLoader(train_data,
                                        data.RandomSampler(train_data, 64, drop_last=True),
                                        transform=normalised, num_workers=1)
 
-    epoch = 3
+    epoch = 10
     for i in range(epoch):
         total_time = 0
         step = 0

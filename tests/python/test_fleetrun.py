@@ -22,7 +22,7 @@ def test_the_script(command, ranks, tmp_path):
                           capture_output=True, timeout=100)
     assert done.returncode == 0, done.stderr
     losses = [float(loss) for loss in re.findall(r"train_loss: (\S+), total", done.stdout)]
-    assert len(losses) == 3 * (-(-1024 // ranks) // 64 // 4)  # of rank 0 alone
+    assert len(losses) == 10 * (-(-1024 // ranks) // 64 // 4)  # of rank 0 alone
     assert losses[-1] < losses[0] and losses[-1] < 0.2
     if command:
         logs = sorted(path.name for path in (tmp_path / "log" / "last").glob("worker.*.log"))

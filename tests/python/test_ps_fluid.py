@@ -7,7 +7,7 @@ import pytest
 
 import launching
 import tutti
-from tutti import ps
+from tutti import opt, ps
 from tutti.ps import role_maker
 
 LIMIT = 60  # seconds for one server
@@ -148,15 +148,37 @@ def test_embeddings_of_a_program_may_be_an_iterator():
     serving.join(LIMIT)
 
 
-def test_a_step_in_mode_nccl2_wants_gradients():
+def collective(weight, optimizer):
+    """A transpiler in mode nccl2 whose only trainer this is."""
     config = ps.DistributeTranspilerConfig()
     config.mode = "nccl2"
     (endpoint,) = launching.free_endpoints(1)
-    weight = numpy.ones(3, numpy.float32)
     t = ps.DistributeTranspiler(config)
-    t.transpile(0, ps.Program({"w": weight}, optimizer=ps.Sgd(1.0)), trainers=endpoint,
+    t.transpile(0, ps.Program({"w": weight}, optimizer=optimizer), trainers=endpoint,
                 current_endpoint=endpoint)
-    with t.get_trainer_program() as step:
+    return t
+
+
+@pytest.mark.parametrize("given, same", [
+    (ps.Sgd(0.5), lambda: opt.SGD(0.5)),
+    (ps.Momentum(0.5, 0.25, True), lambda: opt.SGD(0.5, 0.25, nesterov=True)),
+    (ps.Adam(0.5, 0.25, 0.75, 0.125), lambda: opt.Adam(0.5, (0.25, 0.75), 0.125)),
+    (ps.Adagrad(0.5, 0.25, 0.125), lambda: opt.Adagrad(0.5, eps=0.25, initial_accumulator_value=0.125)),
+    (opt.Adam(0.5), lambda: opt.Adam(0.5)), (opt.AdamW(0.5), lambda: opt.AdamW(0.5)),
+    (opt.Adagrad(0.5), lambda: opt.Adagrad(0.5))])
+def test_mode_nccl2_has_the_optimizers_of_a_dist_opt(given, same):
+    found, wanted = numpy.ones(3, numpy.float32), numpy.ones(3, numpy.float32)
+    dist_opt = opt.DistOpt(same(), tutti.NcclIdHolder(), 0, 1)
+    with collective(found, given).get_trainer_program() as step:
+        for gradient in (numpy.full(3, 2, numpy.float32), numpy.ones(3, numpy.float32)):
+            step([(found, gradient)])
+            dist_opt([(wanted, gradient)])
+    assert found.tolist() == wanted.tolist() != [1, 1, 1]
+
+
+def test_a_step_in_mode_nccl2_wants_gradients():
+    weight = numpy.ones(3, numpy.float32)
+    with collective(weight, ps.Sgd(1.0)).get_trainer_program() as step:
         step([(weight, numpy.ones(3, numpy.float32))])
         with pytest.raises(TypeError):  # nothing would be trained
             step()

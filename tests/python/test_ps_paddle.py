@@ -134,12 +134,13 @@ def test_save_persistables_and_init_server(tmp_path):
 def test_who_is_missing_is_listed_at_the_deadline():
     endpoints = launching.free_endpoints(2)
     common = {"PADDLE_PSERVERS_IP_PORT_LIST": ",".join(endpoints), "PADDLE_TRAINERS_NUM": "1",
-              "TUTTI_TIMEOUT": "2"}
+              "TUTTI_TIMEOUT": "4"}  # after 3 s it is logged
     address, port = endpoints[0].split(":")
     server = start(FLEET, TRAINING_ROLE="PSERVER", POD_IP=address, PADDLE_PORT=port, **common)
     worker = start(FLEET, TRAINING_ROLE="TRAINER", PADDLE_TRAINER_ID="0", **common)
     errors = [process.communicate(timeout=LIMIT)[1] for process in (worker, server)]
     assert worker.returncode != 0 and server.returncode != 0
+    assert f"worker 0 waits for server 1 ({endpoints[1]})" in errors[0], errors[0]
     assert "PeerLost" in errors[0] and endpoints[1] in errors[0].splitlines()[-1], errors[0]
 
 
@@ -274,9 +275,15 @@ def test_strategies_and_optimizers():
     fleet = type(ps.fleet)()
     fleet.init(role_maker.UserDefinedRoleMaker(0, role_maker.Role.WORKER, 3, "127.0.0.1:1"))
     for given, rule in [(opt.SGD(0.5), ps.Sgd(0.5)), (ps.Adam(), ps.Adam()),
-                        (opt.SGD(0.5, momentum=0.25, nesterov=True), ps.Momentum(0.5, 0.25, True))]:
+                        (opt.SGD(0.5, momentum=0.25, nesterov=True), ps.Momentum(0.5, 0.25, True)),
+                        (opt.Adam(0.5, (0.25, 0.75), 0.125), ps.Adam(0.5, 0.25, 0.75, 0.125)),
+                        (opt.AdamW(0.5, weight_decay=0), ps.Adam(0.5)),
+                        (opt.Adagrad(0.5, eps=0.25, initial_accumulator_value=0.125),
+                         ps.Adagrad(0.5, 0.25, 0.125))]:
         assert fleet.distributed_optimizer(given).rule == rule
     for given, kind, reason in [(opt.SGD(weight_decay=0.5), tutti.InvalidArgument, "weight_decay is 0.5"),
+                                (opt.AdamW(), tutti.InvalidArgument, "weight_decay is 0.01"),
+                                (opt.Adagrad(lr_decay=0.5), tutti.InvalidArgument, "lr_decay is 0.5"),
                                 ("adam", TypeError, "optimizer is a str")]:
         with pytest.raises(kind, match=reason):
             fleet.distributed_optimizer(given)
@@ -334,7 +341,7 @@ def test_options_that_are_refused():
         (dict(trainers=pair, current_endpoint="127.0.0.1:2"), "current_endpoint is '127.0.0.1:2'"),
         (dict(trainers=pair, current_endpoint="127.0.0.1:1", sync_mode=False), "sync_mode is False"),
         (dict(trainers=pair, current_endpoint="127.0.0.1:1",
-              program=program._replace(optimizer=ps.Adam())), "Sgd and Momentum"),
+              program=program._replace(optimizer=ps.Adagrad(row_wise=True))), "row_wise is True"),
         (dict(trainers=pair, current_endpoint="127.0.0.1:1",
               program=program._replace(embeddings=[ps.Embedding("item", 3)])), "no servers"),
     ]:

@@ -106,6 +106,27 @@ def test_refusals_name_the_argument(make, reason):
         make()
 
 
+class Nowhere:
+    """A folder without a path."""
+
+    def __fspath__(self):
+        return b"nowhere"
+
+
+@pytest.mark.parametrize("folder", [None, 3, "", b"folder", Nowhere()])
+def test_a_folder_is_a_path(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with alone([table()]) as fleet:
+        with pytest.raises((TypeError, tutti.InvalidArgument), match="folder is .*, but must be"):
+            fleet.save(folder)
+        fleet.save(pathlib.Path("folder"))
+    for name in ("load", "checkpoint"):
+        if folder is not None:
+            with pytest.raises((TypeError, tutti.InvalidArgument), match=f"{name} is .*, but must be"):
+                alone([table()], **{name: folder})
+    assert [one.name for one in tmp_path.iterdir()] == ["folder"]
+
+
 def test_a_slicing_without_a_method_takes_turns():
     with alone([ps.Dense(weights())], slicing=ps.Slicing(split_method=None)):
         pass

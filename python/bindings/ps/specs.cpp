@@ -29,7 +29,8 @@ void bind_table(py::module_& module) {
               Field{"padding_idx", &ps::TableSpec::padding_idx, "An id that is no row."},
               Field{"split", &ps::TableSpec::split, "Which server has a row."},
               Field{"consistent_rows", &ps::TableSpec::consistent_rows,
-                    "Whether a lookup sees no row in the middle of an update."});
+                    "Whether a lookup that meets a row in the middle of an update tries again, for "
+                    "a while."});
 }
 
 /** `initial` is an array of float32, or None where only worker 0's values count. */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Tuple, Type
 
 from tutti.errors import InvalidArgument
@@ -22,3 +23,12 @@ def whole(name: str, value: Any, least: int, most: int) -> int:
     if not least <= int(value) <= most:
         raise InvalidArgument(f"{name} is {value}, but must be from {least} to {most}")
     return int(value)
+
+
+def path(name: str, value: Any) -> str:
+    """An argument that is the path of a file or folder."""
+    check_kind(name, value, (str, os.PathLike))
+    text = os.fspath(value)
+    if not isinstance(text, str) or not text:
+        raise InvalidArgument(f"{name} is {value!r}, but must be a path that is text, and not empty")
+    return text

@@ -19,13 +19,13 @@ Rule = Union[core.Sgd, core.Momentum, core.Adagrad, core.Adam]
 Initial = Union[core.Constant, core.Uniform, core.Normal]
 Entry = Union[core.AdmitAll, core.Probability, core.CountFilter, core.ShowClick]
 
-_RULES = (core.Sgd, core.Momentum, core.Adagrad, core.Adam)
+RULES = (core.Sgd, core.Momentum, core.Adagrad, core.Adam)
 
 
 def check_rule(optimizer: Any) -> None:
     """Raises TypeError if it is no update rule, nor None."""
     if optimizer is not None:
-        check_kind("optimizer", optimizer, _RULES)
+        check_kind("optimizer", optimizer, RULES)
 
 
 class Embedding:
@@ -40,7 +40,9 @@ class Embedding:
     entry: which ids get a row: AdmitAll, Probability, CountFilter or ShowClick.
     evict: which rows go again.
     padding_idx: an id that reads as zeros and is never pushed.
-    consistent_rows: no lookup sees a row in the middle of an update; otherwise no element of one.
+    consistent_rows: a lookup that meets a row in the middle of an update tries again, for a
+        millisecond or more, and then reads it as it is, and counts it (torn_rows in stats());
+        otherwise only elements are whole.
     split: "hash", or "mod": the id modulo the number of servers, as Paddle has it.
 
     It is of use once ps.start(), or Paddle's fleet.init_worker(), has got it, on workers. A copy of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import TracebackType
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Type, Union
 
@@ -10,7 +11,7 @@ from tutti._core import ps as core
 from tutti._log import logger
 from tutti.errors import InvalidArgument
 from tutti.ps import _roles
-from tutti.ps._checks import check_kind, whole
+from tutti.ps._checks import check_kind, path, whole
 from tutti.ps._dense import Dense
 from tutti.ps._dispatch import Slicing, choose
 from tutti.ps._embedding import Embedding, Rule
@@ -114,10 +115,10 @@ class Fleet:
         """A flush(); blocks until all workers that live have called it."""
         self._fleet.barrier()
 
-    def save(self, folder: Any) -> None:
+    def save(self, folder: Union[str, os.PathLike[str]]) -> None:
         """Has the servers write a checkpoint, beside the training; blocks until it is there. One
         worker calls it."""
-        self._fleet.save(str(folder))
+        self._fleet.save(path("folder", folder))
 
     def stop(self) -> None:
         """On a worker: pushes what is left, and leaves; its tables are of no use any more."""
@@ -181,8 +182,8 @@ def start(
     slicing: Slicing = Slicing(),
     seed: int = 0,
     wire: str = "float32",
-    load: Any = None,
-    checkpoint: Any = None,
+    load: Union[str, os.PathLike[str], None] = None,
+    checkpoint: Union[str, os.PathLike[str], None] = None,
     every: int = 0,
     save_at_end: bool = False,
     timeout: Optional[float] = None,
@@ -225,8 +226,8 @@ def start_as(
     slicing: Slicing = Slicing(),
     seed: int = 0,
     wire: str = "float32",
-    load: Any = None,
-    checkpoint: Any = None,
+    load: Union[str, os.PathLike[str], None] = None,
+    checkpoint: Union[str, os.PathLike[str], None] = None,
     every: int = 0,
     save_at_end: bool = False,
     timeout: Optional[float] = None,
@@ -260,8 +261,8 @@ def start_as(
         seed=seed,
         wire=core.WireFormat.__members__[wire],
         timeout=timeout,
-        load="" if load is None else str(load),
-        checkpoint="" if checkpoint is None else str(checkpoint),
+        load="" if load is None else path("load", load),
+        checkpoint="" if checkpoint is None else path("checkpoint", checkpoint),
         every=every,
         save_at_end=save_at_end,
     )

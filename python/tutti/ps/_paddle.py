@@ -5,34 +5,17 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Union
 
-from tutti import opt as _opt
 from tutti._core import ps as core
 from tutti._types import Array
 from tutti.errors import InvalidArgument
 from tutti.ps._config import DistributeTranspilerConfig
 from tutti.ps._dense import Dense
 from tutti.ps._dispatch import Slicing
-from tutti.ps._embedding import Embedding, Rule
+from tutti.ps._embedding import Embedding
 from tutti.ps._fleet import Fleet, Mode, start_as
 from tutti.ps._fluid import Nothing
+from tutti.ps._rules import rule_of
 from tutti.ps.role_maker import PaddleCloudRoleMaker, RoleMakerBase
-
-
-def rule_of(optimizer: Any) -> Rule:
-    """An update rule; that of tutti.opt.SGD, if it has one that servers know."""
-    if not isinstance(optimizer, _opt.SGD):
-        rules = (core.Sgd, core.Momentum, core.Adagrad, core.Adam)
-        if not isinstance(optimizer, rules):
-            raise TypeError(f"optimizer is a {type(optimizer).__name__}, but must be Sgd, Momentum, "
-                            "Adagrad, Adam, or a tutti.opt.SGD")
-        return optimizer
-    for name in ("weight_decay", "dampening"):
-        if getattr(optimizer, name):
-            raise InvalidArgument(f"{name} is {getattr(optimizer, name)}, but servers know none: "
-                                  "it must be 0")
-    if optimizer.momentum:
-        return core.Momentum(optimizer.lr, optimizer.momentum, optimizer.nesterov)
-    return core.Sgd(optimizer.lr)
 
 
 class DistributedStrategy:
@@ -227,8 +210,9 @@ class PaddleFleet:
         strategy: Union[DistributedStrategy, DistributeTranspilerConfig, None] = None,
     ) -> DistributedOptimizer:
         """What trains: its minimize() is told what, and calling it makes a step. optimizer: Sgd,
-        Momentum, Adagrad, Adam, or tutti.opt.SGD, for all that has none of its own. strategy: by
-        default create_sync_strategy()."""
+        Momentum, Adagrad, Adam, or tutti.opt's SGD, Adam, AdamW or Adagrad without what servers do
+        not know (weight_decay), for all that has none of its own. strategy: by default
+        create_sync_strategy()."""
         self._roles()
         self._optimizer = DistributedOptimizer(optimizer, strategy_of(strategy))
         return self._optimizer

@@ -18,7 +18,7 @@ from tutti.ps._dispatch import PSDispatcher, choose
 from tutti.ps._embedding import Embedding
 from tutti.ps._fleet import Fleet, start_as
 from tutti.ps._fluid import Nothing
-from tutti.ps._paddle import rule_of
+from tutti.ps._rules import optimizer_of, rule_of
 
 
 class Program(NamedTuple):
@@ -196,18 +196,11 @@ class DistributeTranspiler:
         if program.embeddings:
             raise InvalidArgument(f"program has embeddings, but mode {self.config.mode!r} has no "
                                   "servers, where these lie")
-        sgd = program.optimizer
-        if isinstance(sgd, core.Sgd):
-            sgd = _opt.SGD(sgd.lr)
-        elif isinstance(sgd, core.Momentum):
-            sgd = _opt.SGD(sgd.lr, sgd.momentum, nesterov=sgd.nesterov)
-        elif not isinstance(sgd, _opt.SGD):
-            raise InvalidArgument(f"optimizer is {sgd!r}, but mode {self.config.mode!r} has Sgd and "
-                                  "Momentum")
+        optimizer = optimizer_of(program.optimizer)
         parameters = named_arrays(program.parameters)
         communicator = Communicator.from_endpoints(endpoints, trainer_id)
         try:
-            dist_opt = _opt.DistOpt(sgd, communicator=communicator)
+            dist_opt = _opt.DistOpt(optimizer, communicator=communicator)
             dist_opt.register_parameters(parameters.items())
         except BaseException:
             communicator.close()
