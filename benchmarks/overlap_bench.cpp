@@ -7,12 +7,13 @@
 // a pass that is as long as that step and sends nothing, and a step with such a pass, in turns:
 // once computing on the rank's own core, and once elsewhere, as on a GPU, while the core waits.
 // Medians of the slowest rank; exchange_cpu_us is what the exchange needs of its cores.
-// hideable_us: the last bucket is left when the backward pass ends, and nobody can hide it; nor, on
-// the rank's own core, what the exchanges of all ranks that share the core need of that. hidden is
-// the part of it by which a step is shorter than both one after the other. Every parameter is
+// hideable_us: the last bucket is left when the backward pass ends, and so is the update of the
+// parameters, which later gradients still read: nobody can hide these; nor, on the rank's own core,
+// what the exchanges of all ranks that share the core need of that. hidden is the part of it by
+// which a step is shorter than both one after the other. Every parameter is
 // checked. JSON Lines: computing (own core, elsewhere), hosts, ranks_per_host, bytes, buckets,
-// compute_us, exchange_us, exchange_cpu_us (of a rank), step_us, hideable_us, hidden (null where
-// nothing can be), wire_us (of the exchange; null without --gbps), checked.
+// compute_us, exchange_us, exchange_cpu_us (of a rank), update_us (in both), step_us, hideable_us,
+// hidden (null where nothing can be), wire_us (of the exchange; null without --gbps), checked.
 // benchmarks/cluster_bench.py --bench runs it on hosts that are network namespaces.
 #include <algorithm>
 #include <array>
@@ -148,6 +149,13 @@ class Model {
     return {taken[0], taken[1]};
   }
 
+  /** Of the last step, the optimiser's part on the slowest rank, in microseconds. */
+  double update_us() {
+    double us = 1e6 * opt_.statistics().update_seconds;
+    communicator_->all_reduce(std::span<double>(&us, 1), Reduce::max);
+    return us;
+  }
+
   /** In how many collectives a step sends its gradients. */
   std::int64_t buckets() const {
     const auto layers = static_cast<std::int64_t>(values_.size());
@@ -188,6 +196,7 @@ struct Times {
   std::vector<double> compute;
   std::vector<double> exchange;
   std::vector<double> exchange_cpu;
+  std::vector<double> update;
   std::vector<double> both;
 };
 
@@ -222,6 +231,7 @@ Times take_turns(Model& model, const Compute& compute, int rounds) {
     times.exchange_cpu.push_back(exchange.cpu);
     times.compute.push_back(model.time([&] { model.compute_alone(compute); }).wall);
     times.both.push_back(model.time([&] { model.step(compute); }).wall);
+    times.update.push_back(model.update_us());
   }
   return times;
 }
@@ -233,7 +243,9 @@ std::string line_of(const OverlapOptions& options, const Communicator& communica
   const double both = median(times.both);
   const auto buckets = static_cast<double>(model.buckets());
   const double cpu = median(times.exchange_cpu);
-  const double free = exchange - (elsewhere ? 0 : cpu * options.ranks_per_core);
+  const double update = median(times.update);
+  const double copies = std::max(cpu - update, 0.0);
+  const double free = exchange - update - (elsewhere ? 0 : copies * options.ranks_per_core);
   const double hideable = std::clamp(free * (buckets - 1) / buckets, 0.0, compute);
   const int hosts = communicator.world_size() / communicator.local_size();
   const double bytes = 4.0 * static_cast<double>(options.elements);
@@ -244,16 +256,16 @@ std::string line_of(const OverlapOptions& options, const Communicator& communica
   if (options.gbps) wire = 2.0 * (hosts - 1) / hosts * bytes * 8e-3 / *options.gbps;
   std::optional<double> hidden;
   if (hideable > 0.01 * exchange) hidden = (compute + exchange - both) / hideable;
-  std::array<char, 384> line{};
-  std::snprintf(line.data(), line.size(),
-                R"({"computing": "%s", "hosts": %d, "ranks_per_host": %d, "bytes": %.0f, )"
-                R"("buckets": %.0f, "compute_us": %.0f, "exchange_us": %.0f, )"
-                R"("exchange_cpu_us": %.0f, "step_us": %.0f, "hideable_us": %.0f, )"
-                R"("hidden": %s, "wire_us": %s, "checked": true})"
-                "\n",
-                elsewhere ? "elsewhere" : "own core", hosts, communicator.local_size(), bytes,
-                buckets, compute, exchange, cpu, both, hideable, text(hidden).c_str(),
-                text(wire).c_str());
+  std::array<char, 448> line{};
+  std::snprintf(
+      line.data(), line.size(),
+      R"({"computing": "%s", "hosts": %d, "ranks_per_host": %d, "bytes": %.0f, )"
+      R"("buckets": %.0f, "compute_us": %.0f, "exchange_us": %.0f, )"
+      R"("exchange_cpu_us": %.0f, "update_us": %.0f, "step_us": %.0f, "hideable_us": %.0f, )"
+      R"("hidden": %s, "wire_us": %s, "checked": true})"
+      "\n",
+      elsewhere ? "elsewhere" : "own core", hosts, communicator.local_size(), bytes, buckets,
+      compute, exchange, cpu, update, both, hideable, text(hidden).c_str(), text(wire).c_str());
   return line.data();
 }
 
