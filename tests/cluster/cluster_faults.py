@@ -161,6 +161,8 @@ def judge(trial, texts, struck, waited, ended):
             # A rank that lives a little longer may tell of the end of the first: that is the story then.
             enough = ((in_turn or trial.fault == "stop a host's ranks") and
                       set() < ranks_of(names) <= lost & of and first & of <= ranks_of(names))
+            # Whom Open MPI has ended is lost, too, and its neighbour may see that first.
+            enough = enough or set() < ranks_of(names) <= ended
             # Who has heard of the loss first leaves the parts that it was in, too.
             enough = enough or (names is named and not lost & of and "destroyed its communicator" in reason)
             if ranks_of(names) - ended != lost & of and not enough:

@@ -191,6 +191,26 @@ def test_a_benchmark_that_hangs_is_ended(mpiexec, *_):
     assert "2x1: the benchmark has not ended within 3 s" in ended.stderr, ended.stderr
 
 
+def test_the_judge_of_faults(*_):
+    """On made-up stories: of all ranks, half a second after the fault, the same by all survivors."""
+    def complaints(number, named, ended=()):
+        trial = cluster_faults.Trial(1, number)
+        texts = [f"lost 1500000000 0 {named} 0,1,2,3 {named} its process has ended"] * 4
+        return trial, cluster_faults.judge(trial, texts, 1.0, dict.fromkeys(range(4), 0), set(ended))[0]
+
+    in_turn, found = complaints(6, "")
+    assert (in_turn.fault, in_turn.hosts, in_turn.slots) == ("kill a host's ranks in turn", 2, 2)
+    assert found
+    first = in_turn.node * 2
+    assert not complaints(6, f"{first}")[1] and not complaints(6, f"{first},{first + 1}")[1]
+    assert complaints(6, f"{first + 1}")[1], "the first victim is missing"
+    killed, _ = complaints(0, "")
+    assert killed.fault == "kill a rank"
+    other = (killed.victim + 1) % 4
+    assert not complaints(0, f"{killed.victim}")[1] and complaints(0, f"{other}")[1]
+    assert not complaints(0, f"{other}", ended=[other])[1]
+
+
 def main():
     programs = sys.argv[1:3] + (sys.argv[3:] or [None])
     if not cluster.is_possible():
@@ -201,6 +221,7 @@ def main():
     tests = [(test_hosts_that_fail_half_way_leave_nothing,),
              (test_sigterm_leaves_no_hosts,),
              (test_a_benchmark_that_hangs_is_ended,),
+             (test_the_judge_of_faults,),
              (test_hosts_have_names_and_memory_of_their_own,),
              *((test_every_call, layout) for layout in layouts),
              *((test_training, layout) for layout in layouts if programs[2]),
