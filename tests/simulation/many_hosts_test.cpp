@@ -32,9 +32,11 @@ using Body = std::function<void(HostGroup&)>;
 using WireBody = std::function<void(HostGroup&, const Wire&)>;
 
 /** Runs `body` on simulated hosts, all of which have to come to its end. */
-void on_wires(int hosts, bool alone, const WireBody& body) {
+void on_wires(int hosts, bool alone, const WireBody& body,
+              NetworkModel::Duration latency = std::chrono::microseconds(10)) {
   constexpr std::chrono::milliseconds kTimeout{5000};
   NetworkModel model;
+  model.latency = latency;
   model.overhead = std::chrono::nanoseconds(500);
   model.jitter = std::chrono::microseconds(20);
   Cluster cluster(hosts, 1, model, 1);
@@ -146,7 +148,8 @@ TEST(ManyHosts, AllReduceLongMessages) {
   expect_all_reduced(37, {DType::bf16, Reduce::sum, kBytes / 2 + 5});  // of 12, 12 and 13
 }
 
-/** Few hosts with a rank each: a window is several messages, and none leaves before all agree. */
+/** Few hosts with a rank each: a window is several messages. Between two of them none leaves before
+ * they agree; three and more send the first along with what they compare. */
 TEST(FewHosts, AllReduceInLongWindows) {
   for (const int hosts : {2, 3, 5}) {
     const std::int64_t one_each = hosts * Wire::kPiece / 4;
@@ -163,6 +166,7 @@ TEST(FewHosts, AllReduceInLongWindows) {
           const auto agree = [&] {
             ++agreed;
             if (wire.bytes_sent() > before) ++have_sent;
+            EXPECT_TRUE(group.agree(1));
           };
           group.all_reduce(data.data(), count, what.dtype, combine_of(what.reduce, hosts),
                            {.agree = agree});
@@ -170,10 +174,29 @@ TEST(FewHosts, AllReduceInLongWindows) {
         };
         on_wires(hosts, alone, reduce);
         EXPECT_EQ(agreed, hosts);
-        EXPECT_EQ(have_sent, alone && count > one_each ? 0 : hosts);
+        EXPECT_EQ(have_sent, hosts > 2 || (alone && count > one_each) ? 0 : hosts);
       }
     }
   }
+}
+
+/** Comparing takes no step of its own: contributions come, and then results. */
+TEST(FewHosts, AllReduceInTwoSteps) {
+  constexpr int kHosts = 4;
+  constexpr std::int64_t kCount = 16 << 10;
+  const Case what{DType::f32, Reduce::sum, kCount};
+  Wire::Clock::time_point begun;
+  Wire::Clock::time_point ended;
+  const auto reduce = [&](HostGroup& group, const Wire& wire) {
+    Bytes data = what.of(group.position());
+    begun = std::max(begun, wire.now());
+    const auto agree = [&] { EXPECT_TRUE(group.agree(1)); };
+    group.all_reduce(data.data(), kCount, what.dtype, combine_of(what.reduce, kHosts),
+                     {.agree = agree});
+    ended = std::max(ended, wire.now());
+  };
+  on_wires(kHosts, true, reduce, std::chrono::milliseconds(1));
+  EXPECT_LT(ended - begun, std::chrono::microseconds(2500));
 }
 
 TEST(ManyHosts, ReduceToAnyRoot) {

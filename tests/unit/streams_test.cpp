@@ -74,6 +74,32 @@ TEST_F(StreamsTest, CarryWhatTheyHaveConnectionsFor) {
   EXPECT_FALSE(left_->reaches(1, Wire::Traffic::point_to_point));
 }
 
+/** What is held leaves together, or with whatever moves the connection. */
+TEST_F(StreamsTest, MessagesThatAreHeldLeaveTogether) {
+  const Bytes first = bytes(64, 1);
+  const Bytes second = bytes(5000, 2);
+  std::vector<Bytes> come{Bytes(first.size()), Bytes(second.size())};
+  std::vector<Wire::Posted> wanted{receive(come[0]), receive(come[1])};
+  left_->hold(true);
+  send(first);
+  send(second);
+  right_->progress();
+  EXPECT_FALSE(right_->take_ended(wanted[0]));
+  left_->hold(false);
+  right_->progress();
+  EXPECT_TRUE(right_->take_ended(wanted[0]));
+  EXPECT_TRUE(right_->take_ended(wanted[1]));
+  EXPECT_EQ(come[0], first);
+  EXPECT_EQ(come[1], second);
+
+  left_->hold(true);
+  send(first);
+  left_->progress();
+  wanted[0] = receive(come[0]);
+  right_->progress();
+  EXPECT_TRUE(right_->take_ended(wanted[0]));
+}
+
 TEST_F(StreamsTest, MessagesOfAllLengthsArriveInTheirOrder) {
   const std::array<std::size_t, 8> lengths{1, 8, 4096, 4097, 61'440, 3, 500'000, 64};
   std::vector<Bytes> sent;

@@ -117,8 +117,8 @@ void HostGroup::reduce_shards(const Part& part, const Own& own, std::int64_t win
     before(number);
     const std::size_t bytes = part(position_, number).size();
     if (number > 0 || !agree) return exchange(batch, number, bytes);
-    ahead.emplace(*this);
-    exchange(*ahead, number, bytes > 0 ? static_cast<std::size_t>(window) : 0);
+    ahead.emplace(*this, window);
+    exchange(*ahead, number, bytes);
     agree();
   };
   const auto add = [&](std::int64_t number) {
@@ -371,9 +371,8 @@ void HostGroup::broadcast(std::byte* data, std::int64_t bytes, int root, const s
   const auto scatter = [&](Batch& batch, std::int64_t number) {
     const auto own = shards.part(position_, number);
     if (number > 0 || !agree) return is_root ? give(batch, number) : recv(batch, own, root);
-    const auto most = static_cast<std::size_t>(own.empty() ? 0 : shards.window);
-    ahead.emplace(*this);
-    is_root ? give(*ahead, number) : recv(*ahead, {memory.data(), most}, root);
+    ahead.emplace(*this, shards.window);
+    is_root ? give(*ahead, number) : recv(*ahead, {memory.data(), own.size()}, root);
     agree();
   };
   const auto take = [&](std::int64_t number) {

@@ -40,8 +40,8 @@ namespace tutti {
  * of a group, and holders of a share, exchange directly and not in rings.
  *
  * Where members still have to agree, and do not stand in groups, the first window of a long message
- * goes ahead of that, if it is one message: to memory of the group alone, so nothing is written
- * that the members would miss if they did not.
+ * goes ahead of that, if it is one message, or there are three to kCentred of them: to memory of
+ * the group alone, so nothing is written that the members would miss if they did not.
  */
 class HostGroup {
  public:
@@ -77,7 +77,8 @@ class HostGroup {
    * returns before all have called. What members bring goes along; if they agree, `merge` fills
    * `out` with the same bytes everywhere. Only what carries() allows.
    *
-   * Up to kCentred members bring all to the first, who answers: two steps, and the fewest messages.
+   * Up to kCentred members bring all to the first, who answers: two steps, and the fewest messages;
+   * or, with a first window behind their notes, which go ahead, tell all others: one step.
    * More of them, and two, disseminate: in step k everybody gets from the one 2^k further what that
    * has by then, so all have all after log2(H) steps. Source: Bruck, Ho, Kipnis, Upfal and
    * Weathersby, "Efficient algorithms for all-to-all communications in multiport message-passing
@@ -87,9 +88,10 @@ class HostGroup {
   bool agree(std::uint64_t hash, const Brought& brought, std::span<std::byte> out,
              const Merge& merge);
   /** Whether the first window of an all_reduce of `bytes` goes ahead of an agreement: if it is one
-   * message of several, and not among so many that they stand in groups. */
+   * message of several, or may be more behind notes to all, and not among so many that they stand
+   * in groups. */
   bool goes_ahead(std::int64_t bytes) const {
-    return !goes_whole(bytes) && !stand_in_groups() && !has_long_windows(bytes);
+    return !goes_whole(bytes) && !stand_in_groups() && (is_centred() || !has_long_windows(bytes));
   }
   /** Whether all_reduce() may be told where what it adds lies: see Around. */
   bool adds_from_elsewhere() const { return !stand_in_groups(); }
@@ -194,6 +196,7 @@ class HostGroup {
     std::int64_t carried;  ///< bytes
     std::int32_t late;
     std::uint32_t agreed;  ///< whether all that the sender has heard of have this hash
+    std::int64_t follows;  ///< bytes of the same call, as a message of their own
   };
   static_assert(sizeof(Note) <= kCacheLine);
 
@@ -246,9 +249,8 @@ class HostGroup {
   void send(Batch& batch, std::span<const std::byte> part, int position);
   void recv(Batch& batch, std::span<std::byte> part, int position);
   void send(Ahead& ahead, std::span<const std::byte> part, int position);
-  /** `window` is one, the most that anybody sends ahead: who does not agree may send more than is
-   * wanted. */
-  void recv(Ahead& ahead, std::span<std::byte> window, int position);
+  /** `part` begins a window: who does not agree may send more than is wanted. */
+  void recv(Ahead& ahead, std::span<std::byte> part, int position);
   /** Offsets in bytes of shards of equal length, in whole cache lines, one for each member but
    * `without`, whose shard is empty. */
   RecycledVector<std::int64_t> even_offsets(std::int64_t bytes, int without) const;
@@ -261,6 +263,10 @@ class HostGroup {
   bool ask_centre(Note note, const Brought& brought, std::span<std::byte> out);
   bool answer_all(Note note, const Brought& brought, std::span<std::byte> out, const Merge& merge);
   bool disseminate(Note note, const Brought& brought, const Merge& merge);
+  bool tell_all(Note note, Ahead& ahead);
+  void tell_others_of_mismatch(Note note);
+  void drop_what_follows(const Note& own);
+  Note note_of(int member) const;
   void gather_doubling(std::byte* data, std::span<const std::int64_t> offsets);
   void combine_here(std::byte* to, const std::byte* own, const std::byte* others,
                     std::int64_t stride, std::int64_t bytes, DType dtype,

@@ -3,9 +3,11 @@
 #include <chrono>
 #include <cstring>
 #include <optional>
+#include <utility>
 
+#include "base/finally.hpp"
 #include "base/memory.hpp"
-#include "comm/hosts/group.hpp"
+#include "comm/hosts/group_ahead.hpp"
 
 namespace tutti {
 namespace {
@@ -40,8 +42,10 @@ bool HostGroup::agree(std::uint64_t hash, const Brought& brought, std::span<std:
         is_centred() ? (size() + 1) * place_bytes() : 2 * place_bytes() + size() * most_carried();
     places_ = std::make_shared_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes));
   }
-  const Note note{hash, 0, 0, position_, 1};
+  const Note note{hash, 0, 0, position_, 1, 0};
   if (!is_centred()) return disseminate(note, brought, merge);
+  // Whatever the members agree on later in this call goes ahead of nothing.
+  if (ahead_ != nullptr) return tell_all(note, *std::exchange(ahead_, nullptr));
   if (position_ == kCentre) return answer_all(note, brought, out, merge);
   return ask_centre(note, brought, out);
 }
@@ -59,10 +63,15 @@ bool HostGroup::ask_centre(Note note, const Brought& brought, std::span<std::byt
   recv(batch, {answer, static_cast<std::size_t>(place_bytes())}, kCentre);
   send(batch, {question, static_cast<std::size_t>(kNoteBytes + note.carried)}, kCentre);
   batch.wait();
-  std::memcpy(&note, answer, sizeof note);
-  last_ = note.late;
-  if (note.agreed != 0) copy_bytes(out.data(), answer + kNoteBytes, std::ssize(out));
-  return note.agreed != 0;
+  const Note theirs = note_of(kCentre);
+  last_ = theirs.late;
+  if (theirs.hash == note.hash && theirs.agreed != 0) {
+    copy_bytes(out.data(), answer + kNoteBytes, std::ssize(out));
+    return true;
+  }
+  tell_others_of_mismatch(note);
+  drop_what_follows(note);
+  return false;
 }
 
 bool HostGroup::answer_all(Note note, const Brought& brought, std::span<std::byte> out,
@@ -81,9 +90,7 @@ bool HostGroup::answer_all(Note note, const Brought& brought, std::span<std::byt
   RecycledVector<const void*> parts;
   parts.push_back(brought.own.data());
   for (int member = 1; member < size(); ++member) {
-    Note theirs;
-    std::memcpy(&theirs, place(member), sizeof theirs);
-    if (theirs.hash != note.hash) note.agreed = 0;
+    if (note_of(member).hash != note.hash) note.agreed = 0;
     parts.push_back(place(member) + kNoteBytes);
   }
   std::byte* const answer = place(size());
@@ -99,7 +106,96 @@ bool HostGroup::answer_all(Note note, const Brought& brought, std::span<std::byt
     send(answers, {answer, static_cast<std::size_t>(kNoteBytes + note.carried)}, member);
   }
   answers.wait();
+  if (note.agreed == 0) drop_what_follows(note);
   return note.agreed != 0;
+}
+
+// --- To everybody
+// ---------------------------------------------------------------------------------
+
+/**
+ * Each tells all others, and what it sends them ahead of the agreement comes right behind its note.
+ * Others may be in a call in which they ask the first: they hear of the difference from that one,
+ * and then tell everybody, too. So if they differ, each gets a note from each in any case, and
+ * knows what follows it.
+ */
+bool HostGroup::tell_all(Note note, Ahead& ahead) {
+  ahead.batch.keep(places_);
+  {
+    wire_.hold(true);
+    const Finally release([this] { wire_.hold(false); });
+    for (int distance = 1; distance < size(); ++distance) {
+      const int target = peer(distance);
+      const auto part = ahead.leaves[static_cast<std::size_t>(target)];
+      std::byte* const leaving = place(size()) + target * kNoteBytes;
+      note.follows = std::ssize(part);
+      std::memcpy(leaving, &note, sizeof note);
+      send(ahead.batch, {leaving, static_cast<std::size_t>(kNoteBytes)}, target);
+      send(ahead.batch, part, target);
+    }
+  }
+  auto longest = Wire::Clock::duration::zero();
+  for (int distance = 1; distance < size(); ++distance) {
+    const int source = peer(size() - distance);
+    const auto since = wire_.now();
+    Batch question(wire_, Wire::Traffic::collective);
+    question.keep(places_);
+    recv(question, {place(source), static_cast<std::size_t>(place_bytes())}, source);
+    question.wait();
+    if (const auto waited = wire_.now() - since; waited > longest) {
+      longest = waited;
+      last_ = source;
+    }
+    if (note_of(source).hash == note.hash) {
+      recv(ahead.batch, ahead.comes[static_cast<std::size_t>(source)], source);
+    } else {
+      note.agreed = 0;
+    }
+  }
+  if (note.agreed != 0) return true;
+  drop_what_follows(note);
+  ahead.batch.wait();
+  return false;
+}
+
+/** By who has asked the first, and has heard from it alone. */
+void HostGroup::tell_others_of_mismatch(Note note) {
+  note.agreed = 0;
+  std::byte* const leaving = place(size());
+  std::memcpy(leaving, &note, sizeof note);
+  Batch notes(wire_, Wire::Traffic::collective);
+  notes.keep(places_);
+  for (int member = 1; member < size(); ++member) {
+    if (member == position_) continue;
+    recv(notes, {place(member), static_cast<std::size_t>(place_bytes())}, member);
+    send(notes, {leaving, static_cast<std::size_t>(kNoteBytes)}, member);
+  }
+  notes.wait();
+}
+
+/** What nobody has wanted of those who do not ask for the same, by all notes. */
+void HostGroup::drop_what_follows(const Note& own) {
+  std::int64_t bytes = 0;
+  for (int member = 0; member < size(); ++member) {
+    const Note theirs = note_of(member);
+    if (member != position_ && theirs.hash != own.hash) bytes += theirs.follows;
+  }
+  const Scratch memory(wire_.scratch(), bytes);
+  std::byte* to = memory.data();
+  Batch unwanted(wire_, Wire::Traffic::collective);
+  for (int member = 0; member < size(); ++member) {
+    const Note theirs = note_of(member);
+    if (member == position_ || theirs.hash == own.hash || theirs.follows == 0) continue;
+    recv(unwanted, {to, static_cast<std::size_t>(theirs.follows)}, member);
+    to += theirs.follows;
+  }
+  unwanted.wait();
+}
+
+HostGroup::Note HostGroup::note_of(int member) const {
+  Note note;
+  std::memcpy(&note, place(member), sizeof note);
+  return note;
 }
 
 // --- Dissemination ------------------------------------------------------------------------------

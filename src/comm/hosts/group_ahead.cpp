@@ -10,13 +10,21 @@ namespace tutti {
 
 void HostGroup::send(Ahead& ahead, std::span<const std::byte> part, int position) {
   if (part.empty()) return;
+  if (ahead.follows_notes) {
+    ahead.leaves[static_cast<std::size_t>(position)] = part;
+    return;
+  }
   send(ahead.batch, part, position);
   ahead.sent[static_cast<std::size_t>(position)] = std::byte{1};
 }
 
-void HostGroup::recv(Ahead& ahead, std::span<std::byte> window, int position) {
-  if (window.empty()) return;
-  recv(ahead.batch, window, position);
+void HostGroup::recv(Ahead& ahead, std::span<std::byte> part, int position) {
+  if (part.empty()) return;
+  if (ahead.follows_notes) {
+    ahead.comes[static_cast<std::size_t>(position)] = part;
+    return;
+  }
+  recv(ahead.batch, {part.data(), static_cast<std::size_t>(ahead.window)}, position);
   ahead.wanted[static_cast<std::size_t>(position)] = std::byte{1};
 }
 

@@ -1,7 +1,9 @@
 // What the members of a group send to each other before they know whether they agree.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "base/recycled.hpp"
 #include "comm/hosts/group.hpp"
@@ -10,10 +12,15 @@ namespace tutti {
 
 class HostGroup::Ahead {
  public:
-  explicit Ahead(HostGroup& group)
-      : batch(group.wire_, Wire::Traffic::ahead),
+  /** `longest`: the most that a message may have. */
+  Ahead(HostGroup& group, std::int64_t longest)
+      : follows_notes(group.is_centred()),
+        batch(group.wire_, follows_notes ? Wire::Traffic::collective : Wire::Traffic::ahead),
         sent(group.members_.size()),
         wanted(group.members_.size()),
+        leaves(group.members_.size()),
+        comes(group.members_.size()),
+        window(longest),
         group_(group) {
     group_.ahead_ = this;
   }
@@ -21,9 +28,13 @@ class HostGroup::Ahead {
   Ahead& operator=(const Ahead&) = delete;
   ~Ahead() { group_.ahead_ = nullptr; }
 
+  const bool follows_notes;  ///< that the members send each other: see tell_all()
   Batch batch;
-  RecycledVector<std::byte> sent;    ///< messages, by member
-  RecycledVector<std::byte> wanted;  ///< of each
+  RecycledVector<std::byte> sent;                     ///< messages, by member
+  RecycledVector<std::byte> wanted;                   ///< of each
+  RecycledVector<std::span<const std::byte>> leaves;  ///< behind notes, to each
+  RecycledVector<std::span<std::byte>> comes;         ///< likewise, from each
+  const std::int64_t window;                          ///< the longest message
 
  private:
   HostGroup& group_;

@@ -68,6 +68,9 @@ class Channel final : public Wire {
 
   Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
                    Traffic traffic) override;
+  void hold(bool whether) override {
+    if (streams_) streams_->hold(whether);
+  }
   Posted post_receive(std::byte* data, std::int64_t bytes, int source, Traffic traffic) override;
   using Wire::take;
   std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic, int source,

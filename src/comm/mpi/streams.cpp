@@ -143,8 +143,16 @@ Wire::Posted Streams::send(const std::byte* data, std::int64_t bytes, int destin
   }
   message.data = const_cast<std::byte*>(data);  // it is only read
   const int number = add(stream.sends, message);
-  if (is_first) push(stream);
+  if (is_first && !held_) push(stream);
   return handle_of(number);
+}
+
+void Streams::hold(bool whether) {
+  const std::lock_guard lock(mutex_);
+  held_ = whether;
+  for (Stream& stream : streams_) {
+    if (!held_ && stream.sends.first != kNone) push(stream);
+  }
 }
 
 Wire::Posted Streams::receive(std::byte* data, std::int64_t bytes, int source,

@@ -61,6 +61,8 @@ class Streams {
                     Wire::Traffic traffic);
   Wire::Posted receive(std::byte* data, std::int64_t bytes, int source, Wire::Traffic traffic);
   static bool is_one(Wire::Posted posted) { return (posted & 1U) != 0; }
+  /** See Wire::hold(). */
+  void hold(bool whether);
   /** See Wire::take(); of messages that are not longer than Wire::kShort. */
   std::optional<int> take(std::byte* data, std::int64_t bytes, Wire::Traffic traffic, int source,
                           std::span<const int> except = {});
@@ -169,6 +171,7 @@ class Streams {
   std::optional<int> mistaken_;
   std::atomic<bool> in_trouble_ = false;
   bool stopped_ = false;
+  bool held_ = false;
   std::atomic<bool> moved_ = false;
 };
 
