@@ -180,12 +180,13 @@ def judge(trial, texts, struck, waited, ended):
 def run_all(mpiexec, program, seed, numbers, jobs):
     """The numbers of the trials that failed."""
     trials = [Trial(seed, number) for number in numbers]
-    failed, longest, given_up = [], 0.0, []
+    failed, given_up = [], []
+    longest = dict.fromkeys((trial.fault for trial in trials), 0.0)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         output = None if len(trials) == 1 else subprocess.DEVNULL
         outcomes = pool.map(lambda trial: run(trial, mpiexec, program, output), trials)
         for trial, (complaints, wait, ended) in zip(trials, outcomes):
-            longest = max(longest, wait)
+            longest[trial.fault] = max(longest[trial.fault], wait)
             if complaints:
                 failed.append(trial.number)
             if ended:
@@ -194,7 +195,7 @@ def run_all(mpiexec, program, seed, numbers, jobs):
             if complaints or len(trials) == 1:
                 print("\n  ".join([trial.describe(), *complaints]), flush=True)
     print(f"{len(failed)} of {len(trials)} trials failed, in {len(given_up)} Open MPI ended a survivor; the "
-          f"longest wait was {longest:.2f} s")
+          "longest waits: " + ", ".join(f"{fault} {wait:.2f} s" for fault, wait in longest.items()))
     return failed if len(given_up) <= max(1, len(trials) // 4) else failed + given_up
 
 
