@@ -56,7 +56,9 @@ struct Normal {
 };
 using Initial = std::variant<Constant, Uniform, Normal>;
 
-// Which ids get a row. Pushes for an id that has none yet are counted, and otherwise dropped.
+// Which ids get a row. Pushes for an id that has none are dropped. AdmitCount and AdmitShowClick
+// count them, exactly, in 22 to 27 bytes of the server for each id that waits for its row; an id
+// begins at nothing when its row has been evicted, or when it was not pushed for max_age.
 
 /** All. */
 struct AdmitAll {};

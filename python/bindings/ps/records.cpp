@@ -54,12 +54,15 @@ void bind_entry(py::module_& module) {
   bind_record(module, "Probability",
               "An entry rule: a part of all ids gets rows, decided by a hash of (seed, table, id).",
               Field{"probability", &ps::AdmitProbability::probability, "Which part, from 0 to 1."});
-  bind_record(module, "CountFilter", "An entry rule: an id gets a row when it is pushed so often.",
+  bind_record(module, "CountFilter",
+              "An entry rule: an id gets a row when it is pushed so often. Until then it takes 22 "
+              "to 27 bytes of its server.",
               Field{"count", &ps::AdmitCount::count, "For the how manieth time."});
   bind_record(
       module, "ShowClick",
       "An entry rule: an id gets a row when show_coefficient * shows + click_coefficient * "
-      "clicks reaches the threshold, with the shows and clicks that push() is given.",
+      "clicks reaches the threshold, with the shows and clicks that push() is given. Until then it "
+      "takes 22 to 27 bytes of its server.",
       Field{"show_coefficient", &ps::AdmitShowClick::show_coefficient, "What a show counts."},
       Field{"click_coefficient", &ps::AdmitShowClick::click_coefficient, "What a click counts."},
       Field{"threshold", &ps::AdmitShowClick::threshold, "The score that admits an id."});
@@ -67,7 +70,8 @@ void bind_entry(py::module_& module) {
               "Which rows go again, each limit on its own; what is evicted reads as it did before "
               "its first push.",
               Field{"max_age", &ps::Eviction::max_age,
-                    "Steps of the server since a row's last push; 0: no limit."},
+                    "Steps of the server since a row's last push, or that of an id that an entry "
+                    "rule counts; 0: no limit."},
               Field{"max_bytes", &ps::Eviction::max_bytes,
                     "Of all servers: those not pushed for longest go; 0: no limit."},
               Field{"min_score", &ps::Eviction::min_score,

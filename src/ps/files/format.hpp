@@ -18,11 +18,12 @@ static_assert(std::endian::native == std::endian::little, "files are little-endi
 
 /**
  * A part begins with a section `part`, a PartDescription; then there are rows, counts and blocks
- * (or pieces of them) in any order, but rows of a table in that of IdPlace::within; `end` is last.
+ * (or pieces of them) in any order, but rows of a table, and its counts, in that of
+ * IdPlace::within; `end` is last.
  * Numbers lie one after the other, arrays as a whole:
  *
  *     rows    id (i64), last step (i64), shows (f32), clicks (f32), weights (dim f32), state (f32)
- *     counts  of a table's entry rule (f64)
+ *     counts  of a table's entry rule: id (i64), last step (i64), sum (f64)
  *     block   of a dense parameter: values (f32), state (f32)
  */
 enum class SectionKind : std::uint32_t { part = 1, rows, counts, block, end };
@@ -36,7 +37,8 @@ struct SectionHeader {
   std::int32_t number = 0;  ///< of the table, or of the block, in the PartDescription
   std::int64_t count = 0;   ///< rows, numbers; `end`: sections before it
   std::int64_t bytes = 0;   ///< that follow this header
-  /** Of rows: the least and the greatest mix64(id), so that who wants others need not read them. */
+  /** Of rows and counts: the least and the greatest mix64(id), so that who wants others need not
+   * read them. */
   std::uint64_t first_hash = 0;
   std::uint64_t last_hash = ~std::uint64_t{0};
   std::uint64_t payload_checksum = 0;
@@ -46,6 +48,9 @@ static_assert(sizeof(SectionHeader) == 64);
 
 /** `before`: the checksum of the header before; 0 of the first. */
 std::uint64_t checksum_of(const SectionHeader& header, std::uint64_t before);
+
+/** Bytes of what an entry rule has counted for an id, in a section. */
+inline constexpr std::int64_t kCountBytes = 24;
 
 /** What a file says of a table. What may be another when a job goes on is only to be shown. */
 struct TableDescription {

@@ -39,8 +39,8 @@ class Count : public SectionVisitor {
     sum.rows += count;
     sum.bytes += count * rows.table.row_bytes();
   }
-  void counts(int table, std::span<const double> counts) override {
-    sum_of_table(table).bytes += static_cast<std::int64_t>(counts.size_bytes());
+  void counts(int table, const StoredCounts& counts) override {
+    sum_of_table(table).bytes += std::ssize(counts.ids) * kCountBytes;
   }
   void block(int block, std::span<const float> values, std::span<const float> state) override {
     const BlockDescription& description = part_->blocks[static_cast<std::size_t>(block)];

@@ -59,7 +59,7 @@ class OwnSections : public SectionVisitor {
       return part_.server == receiver_.server;
     }
     const HashInterval own = interval_of(receiver_.server, receiver_.servers);
-    return header.kind == SectionKind::counts || split != static_cast<std::uint32_t>(Split::hash) ||
+    return split != static_cast<std::uint32_t>(Split::hash) ||
            (header.first_hash <= own.last && header.last_hash >= own.first);
   }
 
@@ -149,42 +149,57 @@ class DensePieces {
   std::vector<Own> blocks_;
 };
 
+/** How many ids of a table are the receiver's. */
+struct OwnIds {
+  std::int64_t rows = 0;
+  std::int64_t counts = 0;
+};
+
 class Check : public OwnSections {
  public:
-  /** Counts rows that are the receiver's, by the name of their table. */
+  /** Counts what is the receiver's, by the name of the table. */
   Check(const Receiver& receiver, const PartReader& part, DensePieces& dense,
-        std::map<std::string, std::int64_t>& own_rows)
+        std::map<std::string, OwnIds>& own_ids)
       : OwnSections(receiver, part.description()),
         path_(part.path()),
         dense_(dense),
-        own_rows_(own_rows) {}
+        own_ids_(own_ids) {}
 
   void rows(int table, const StoredRows& rows) override {
     const TableSpec& spec = own(table).identity().spec;
     const std::string whose = "table '" + rows.table.name + "'";
-    std::int64_t& own_rows = own_rows_[rows.table.name];
+    std::int64_t& own_rows = own_ids_[rows.table.name].rows;
     for (std::size_t i = 0; i < rows.ids.size(); ++i) {
       const std::int64_t id = rows.ids[i];
       own_rows += is_own(own(table), id) ? 1 : 0;
-      if (spec.dict_size != 0 && (id < 0 || id >= spec.dict_size)) {
-        refuse(path_, ": ", whose, " has id ", id, ", beyond dict_size ", spec.dict_size);
-      }
-      require_next(table, id);
+      require_in_dictionary(spec, id);
+      require_next(table, id, last_row_[table]);
       const auto floats = static_cast<std::size_t>(rows.table.state_floats);
       require_state(path_, whose, spec.rule, rows.state.subspan(i * floats, floats));
     }
   }
-  void counts(int /*table*/, std::span<const double> /*counts*/) override {}
+  void counts(int table, const StoredCounts& counts) override {
+    const TableSpec& spec = own(table).identity().spec;
+    for (const std::int64_t id : counts.ids) {
+      own_ids_[spec.name].counts += is_own(own(table), id) ? 1 : 0;
+      require_in_dictionary(spec, id);
+      require_next(table, id, last_count_[table]);
+    }
+  }
   void block(int block, std::span<const float> values, std::span<const float> state) override {
     dense_.add(path_, part_.blocks[static_cast<std::size_t>(block)], values, state);
   }
 
  private:
-  /** Rows come in the order of their places, so that no id comes twice. */
-  void require_next(int table, std::int64_t id) {
+  void require_in_dictionary(const TableSpec& spec, std::int64_t id) const {
+    if (spec.dict_size == 0 || (id >= 0 && id < spec.dict_size)) return;
+    refuse(path_, ": table '", spec.name, "' has id ", id, ", beyond dict_size ", spec.dict_size);
+  }
+
+  /** Rows and counts come in the order of their places, so that no id comes twice. */
+  void require_next(int table, std::int64_t id, std::optional<std::uint64_t>& last) {
     const auto split = static_cast<Split>(description(table).split);
     const IdPlace place = place_of(id, split, part_.servers);
-    std::optional<std::uint64_t>& last = last_[table];
     if (place.server != part_.server || (last && place.within <= *last)) {
       refuse(path_, ": table '", description(table).name, "' has id ", id, " out of its place");
     }
@@ -193,8 +208,10 @@ class Check : public OwnSections {
 
   const std::string& path_;
   DensePieces& dense_;
-  std::map<std::string, std::int64_t>& own_rows_;
-  std::map<int, std::optional<std::uint64_t>> last_;  // place of the last row of each table
+  std::map<std::string, OwnIds>& own_ids_;
+  // Places of what was last of each table.
+  std::map<int, std::optional<std::uint64_t>> last_row_;
+  std::map<int, std::optional<std::uint64_t>> last_count_;
 };
 
 class Restore : public OwnSections {
@@ -203,24 +220,37 @@ class Restore : public OwnSections {
 
   void rows(int table, const StoredRows& rows) override {
     Table& own_table = own(table);
-    const std::int64_t most = description(table).steps;
-    const std::int64_t later = own_table.steps() - most;  // a row keeps its age
     own_rows_.clear();
     for (std::size_t i = 0; i < rows.ids.size(); ++i) {
       if (!is_own(own_table, rows.ids[i])) continue;
       StoredRow& row = own_rows_.emplace_back(rows.row(i));
-      row.last_step = std::clamp<std::int64_t>(row.last_step, 0, most) + later;
+      row.last_step = last_step(table, row.last_step);
     }
     own_table.restore(own_rows_);
   }
-  void counts(int table, std::span<const double> counts) override {
-    own(table).merge_entry_counts(counts);
+  void counts(int table, const StoredCounts& counts) override {
+    Table& own_table = own(table);
+    own_counts_.clear();
+    for (std::size_t i = 0; i < counts.ids.size(); ++i) {
+      if (!is_own(own_table, counts.ids[i])) continue;
+      own_counts_.push_back({.id = counts.ids[i],
+                             .last_step = last_step(table, counts.last_steps[i]),
+                             .sum = counts.sums[i]});
+    }
+    own_table.restore(own_counts_);
   }
   void block(int /*block*/, std::span<const float> /*values*/,
              std::span<const float> /*state*/) override {}
 
  private:
+  /** So that all keep their age. */
+  std::int64_t last_step(int table, std::int64_t there) const {
+    const std::int64_t most = description(table).steps;
+    return std::clamp<std::int64_t>(there, 0, most) + own(table).steps() - most;
+  }
+
   std::vector<StoredRow> own_rows_;
+  std::vector<StoredCount> own_counts_;
 };
 
 template <class Value>
@@ -278,12 +308,12 @@ std::int64_t load_checkpoint(const std::string& folder, const ServerState& state
   DensePieces dense(receiver);
   std::int64_t round = 0;
   std::map<std::string, std::int64_t> steps;
-  std::map<std::string, std::int64_t> own_rows;
+  std::map<std::string, OwnIds> own_ids;
   const auto parts = static_cast<int>(manifest.parts.size());
   for (int number = 0; number < parts; ++number) {
     PartReader part(folder, manifest, number);
     check_description(part, receiver);
-    Check check(receiver, part, dense, own_rows);
+    Check check(receiver, part, dense, own_ids);
     part.visit(check);
     if (number == 0) round = part.description().round;
     require_round(part.path(), part.description().round, round);
@@ -295,7 +325,7 @@ std::int64_t load_checkpoint(const std::string& folder, const ServerState& state
 
   for (const auto& [name, table] : receiver.tables) {
     table->set_steps(steps[name]);
-    table->expect(own_rows[name]);
+    table->expect(own_ids[name].rows, own_ids[name].counts);
   }
   for (int number = 0; number < parts; ++number) {
     PartReader part(folder, manifest, number);

@@ -2,11 +2,11 @@
 #include "ps/files/part_reader.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "base/refuse.hpp"
 #include "base/xxhash64.hpp"
-#include "ps/table/entry.hpp"
 #include "ps/table/place.hpp"
 
 namespace tutti::ps {
@@ -27,6 +27,14 @@ class Arrays {
  private:
   std::span<const std::byte> bytes_;
 };
+
+/** Whether the ids are between those that the header names. */
+bool has_hashes(const SectionHeader& header, std::span<const std::int64_t> ids) {
+  return std::all_of(ids.begin(), ids.end(), [&](std::int64_t id) {
+    const std::uint64_t hash = mix64(static_cast<std::uint64_t>(id));
+    return hash >= header.first_hash && hash <= header.last_hash;
+  });
+}
 
 }  // namespace
 
@@ -129,10 +137,16 @@ void PartReader::hand_out(const SectionHeader& header, SectionVisitor& visitor) 
     const auto values = arrays.next<float>(block.count);
     visitor.block(header.number, values, arrays.next<float>(block.state_floats));
   } else if (header.kind == SectionKind::counts) {
-    require(header.bytes % 8 == 0);
-    const auto counts = Arrays(payload(header)).next<double>(header.bytes / 8);
-    require(Admission::are_counts(counts));
-    visitor.counts(header.number, counts);
+    const std::int64_t n = header.bytes / kCountBytes;
+    require(header.count == n && header.bytes == n * kCountBytes);
+    Arrays arrays(payload(header));
+    const auto ids = arrays.next<std::int64_t>(n);
+    const auto last_steps = arrays.next<std::int64_t>(n);
+    const auto sums = arrays.next<double>(n);
+    require(has_hashes(header, ids));
+    require(std::all_of(sums.begin(), sums.end(),
+                        [](double sum) { return std::isfinite(sum) && sum >= 0; }));
+    visitor.counts(header.number, {ids, last_steps, sums});
   } else {
     const TableDescription& table = description_.tables[number];
     const std::int64_t n = header.bytes / table.row_bytes();
@@ -144,10 +158,7 @@ void PartReader::hand_out(const SectionHeader& header, SectionVisitor& visitor) 
     const auto clicks = arrays.next<float>(n);
     const auto weights = arrays.next<float>(n * table.dim);
     const auto state = arrays.next<float>(n * table.state_floats);
-    require(std::all_of(ids.begin(), ids.end(), [&](std::int64_t id) {
-      const std::uint64_t hash = mix64(static_cast<std::uint64_t>(id));
-      return hash >= header.first_hash && hash <= header.last_hash;
-    }));
+    require(has_hashes(header, ids));
     visitor.rows(header.number, {table, ids, last_steps, shows, clicks, weights, state});
   }
 }

@@ -27,6 +27,13 @@ struct StoredRows {
   StoredRow row(std::size_t i) const;
 };
 
+/** The counts of a section. */
+struct StoredCounts {
+  std::span<const std::int64_t> ids;
+  std::span<const std::int64_t> last_steps;
+  std::span<const double> sums;
+};
+
 /** Takes what it wants of a part. What it gets has been checked: the sizes, the checksums. */
 class SectionVisitor {
  public:
@@ -35,7 +42,7 @@ class SectionVisitor {
   /** Whether the section is to be read at all. */
   virtual bool wants(const SectionHeader& header) = 0;
   virtual void rows(int table, const StoredRows& rows) = 0;
-  virtual void counts(int table, std::span<const double> counts) = 0;
+  virtual void counts(int table, const StoredCounts& counts) = 0;
   virtual void block(int block, std::span<const float> values, std::span<const float> state) = 0;
 };
 

@@ -94,20 +94,43 @@ class PartWriter::Impl {
     }
   }
 
-  /** The next interval of a table's rows, or what is left of it; false: that is nothing. */
+  /** The next interval of a table's counts, and then of its rows, or what is left of it; false:
+   * that is nothing. Counts come first: an id that gets its row meanwhile is in both, and whoever
+   * loads that takes the row. */
   bool write_of_table() {
     const Table& table = state_.tables[table_];
     const TableDescription& description = tables_[table_];
-    if (interval_ == 0) intervals_ = table.rows() * description.row_bytes() / kPieceBytes + 1;
+    if (interval_ == 0) {
+      const std::int64_t bytes = counts_done_ ? table.rows() * description.row_bytes()
+                                              : table.count_of_counts() * kCountBytes;
+      intervals_ = bytes / kPieceBytes + 1;
+    }
     if (interval_ < intervals_) {
       const std::int64_t interval = interval_++;
-      return write_rows(table, description, begin_of_interval(interval, intervals_),
-                        begin_of_interval(interval + 1, intervals_) - 1);
+      const std::uint64_t first = begin_of_interval(interval, intervals_);
+      const std::uint64_t last = begin_of_interval(interval + 1, intervals_) - 1;
+      return counts_done_ ? write_rows(table, description, first, last)
+                          : write_counts(table, first, last);
     }
-    const bool wrote = write_counts(table);
     interval_ = 0;
-    ++table_;
-    return wrote;
+    if (std::exchange(counts_done_, !counts_done_)) ++table_;
+    return false;
+  }
+
+  /** For what is of these rows, or counts. */
+  template <class Stored>
+  SectionHeader header_of(SectionKind kind, const std::vector<Stored>& all) const {
+    SectionHeader header{.kind = kind,
+                         .number = static_cast<std::int32_t>(table_),
+                         .count = std::ssize(all),
+                         .first_hash = ~std::uint64_t{0},
+                         .last_hash = 0};
+    for (const Stored& one : all) {
+      const std::uint64_t hash = mix64(static_cast<std::uint64_t>(one.id));
+      header.first_hash = std::min(header.first_hash, hash);
+      header.last_hash = std::max(header.last_hash, hash);
+    }
+    return header;
   }
 
   bool write_rows(const Table& table, const TableDescription& description, std::uint64_t first,
@@ -115,11 +138,6 @@ class PartWriter::Impl {
     const std::vector<StoredRow> rows = table.rows_between(first, last);
     if (rows.empty()) return false;
     const std::int64_t n = std::ssize(rows);
-    SectionHeader header{.kind = SectionKind::rows,
-                         .number = static_cast<std::int32_t>(table_),
-                         .count = n,
-                         .first_hash = ~std::uint64_t{0},
-                         .last_hash = 0};
     SectionBuffer buffer = output_.buffer();
     buffer.begin(n * description.row_bytes());
     auto* const ids = buffer.next<std::int64_t>(n);
@@ -143,22 +161,26 @@ class PartWriter::Impl {
                description.dim);
       copy_row(row.state, state + static_cast<std::int64_t>(i) * description.state_floats,
                description.state_floats);
-      const std::uint64_t hash = mix64(static_cast<std::uint64_t>(row.id));
-      header.first_hash = std::min(header.first_hash, hash);
-      header.last_hash = std::max(header.last_hash, hash);
     }
-    write(std::move(buffer), header);
+    write(std::move(buffer), header_of(SectionKind::rows, rows));
     return true;
   }
 
-  bool write_counts(const Table& table) {
-    const std::span<const double> counts = table.entry_counts();
+  bool write_counts(const Table& table, std::uint64_t first, std::uint64_t last) {
+    const std::vector<StoredCount> counts = table.counts_between(first, last);
     if (counts.empty()) return false;
+    const std::int64_t n = std::ssize(counts);
     SectionBuffer buffer = output_.buffer();
-    buffer.begin(static_cast<std::int64_t>(counts.size_bytes()));
-    buffer.append(counts);
-    write(std::move(buffer),
-          {.kind = SectionKind::counts, .number = static_cast<std::int32_t>(table_)});
+    buffer.begin(n * kCountBytes);
+    auto* const ids = buffer.next<std::int64_t>(n);
+    auto* const last_steps = buffer.next<std::int64_t>(n);
+    auto* const sums = buffer.next<double>(n);
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      ids[i] = counts[i].id;
+      last_steps[i] = counts[i].last_step;
+      sums[i] = counts[i].sum;
+    }
+    write(std::move(buffer), header_of(SectionKind::counts, counts));
     return true;
   }
 
@@ -198,7 +220,8 @@ class PartWriter::Impl {
   // What comes next.
   std::size_t table_ = 0;
   std::int64_t interval_ = 0;
-  std::int64_t intervals_ = 0;  // of this table: after them its counts
+  std::int64_t intervals_ = 0;  // of this table's counts, or of its rows
+  bool counts_done_ = false;
   std::size_t piece_ = 0;
   bool ended_ = false;
   std::int64_t sections_ = 0;

@@ -1,51 +1,44 @@
 // Which ids get a row.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
-#include "tutti/ps/table.hpp"
+#include "ps/table/entry_counts.hpp"
+#include "ps/table/table.hpp"
 
 namespace tutti::ps {
 
-/**
- * Decides for ids that have no row. Counts lie in a sketch of bounded memory (count-min, Cormode
- * and Muthukrishnan 2005): an id may be admitted too early, never too late. Not thread-safe.
- */
+/** Decides for ids that have no row, by what it has counted for each of them. Not thread-safe. */
 class Admission {
  public:
-  Admission(const Entry& entry, std::uint64_t seed);
-  Admission(const Admission&) = delete;
-  Admission& operator=(const Admission&) = delete;
-  Admission(Admission&&) noexcept;
-  Admission& operator=(Admission&&) noexcept;
-  ~Admission();
+  explicit Admission(const TableIdentity& identity);
 
-  /** So many calls of admits() take no memory. Throws std::bad_alloc. */
-  void make_room(std::int64_t pushes);
-  /** Counts a push for `id`, with what was shown and clicked, and tells whether it gets a row now.
-   */
-  bool admits(std::int64_t id, float shows, float clicks);
-  /** Whether that is so without a look. */
+  /** Whether all get a row, without a look. */
   bool admits_all() const;
-  std::int64_t bytes() const;
+  /** Those of the ids at places `absent` of a push, which have no row, that get one now: their
+   * places, in that order, until the next call. Takes memory for counting the others, but counts
+   * nothing. Throws SystemError. */
+  const std::vector<std::size_t>& choose(const RowUpdates& updates,
+                                         std::span<const std::size_t> absent, std::int64_t step);
+  /** Counts that push. What has got a row is counted no more. */
+  void count();
 
-  // For files.
-
-  /** What has been counted; empty if the rule counts nothing. */
-  std::span<const double> counts() const;
-  /** Whether these can be counts that somebody has saved. */
-  static bool are_counts(std::span<const double> counts);
-  /** Goes on with the counts of another server besides those here: no id's is less than in either.
-   * Throws InvalidArgument if these are none. */
-  void merge(std::span<const double> counts);
+  /** Null if the rule counts nothing. */
+  EntryCounts* counts() { return counts_.get(); }
+  const EntryCounts* counts() const { return counts_.get(); }
+  /** Of memory. */
+  std::int64_t bytes() const { return counts_ ? counts_->bytes() : 0; }
 
  private:
-  class Sketch;
   Entry entry_;
   std::uint64_t seed_;
-  std::unique_ptr<Sketch> sketch_;
+  std::unique_ptr<EntryCounts> counts_;
+  std::vector<std::int64_t> ids_;
+  std::vector<std::size_t> chosen_;
 };
 
 }  // namespace tutti::ps

@@ -42,7 +42,7 @@ bool EvictionPolicy::keeps_history(const TableSpec& spec) {
 
 Interval EvictionPolicy::ages_due(std::int64_t step) const {
   if (eviction_.max_age == 0) return {};
-  return due(step, std::max<std::int64_t>(1, eviction_.max_age / 8));
+  return due(step, steps_of_slices(eviction_.max_age));
 }
 
 bool EvictionPolicy::too_old(const RowHistory& row, std::int64_t step) const {

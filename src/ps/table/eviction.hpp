@@ -1,6 +1,7 @@
 // Which rows of a table go again, and when.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 
@@ -30,6 +31,10 @@ class EvictionPolicy {
   /** Whether rows need a RowHistory. */
   static bool keeps_history(const TableSpec& spec);
 
+  /** In how many steps all are looked at once. */
+  static std::int64_t steps_of_slices(std::int64_t max_age) {
+    return std::max<std::int64_t>(1, max_age / 8);
+  }
   /** The hashes of ids whose rows are looked at after this step, for their age: each eight times in
    * max_age steps, so that it goes at the latest when it is an eighth older than that. */
   Interval ages_due(std::int64_t step) const;

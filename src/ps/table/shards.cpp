@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cerrno>
 #include <cmath>
+#include <new>
+#include <numeric>
 #include <string>
 
 #include "base/page_size.hpp"
@@ -74,6 +76,36 @@ std::int64_t Shards::array_bytes(std::int64_t most_rows) {
   const std::int64_t bytes =
       whole_pages(ids / kRoomiest / Line::kSlots) * static_cast<std::int64_t>(sizeof(Line));
   return bytes < kHugePage / 16 ? bytes : round_up(bytes, kHugePage);
+}
+
+std::byte* begin_memory(Arena& arena, const TableLayout& layout) {
+  arena.take(0, round_up(sizeof(TableHeader), page_size()));
+  (new (arena.base()) TableHeader)->layout = layout;
+  return arena.base();
+}
+
+void Shards::expect(std::int64_t ids) {
+  const double mean = static_cast<double>(ids) / kIndexShards;
+  Counts more;
+  more.fill(static_cast<std::int64_t>(mean + 2.0 * std::sqrt(mean)));
+  make_room(more);
+}
+
+std::int64_t Shards::count() const {
+  return std::accumulate(live_.begin(), live_.end(), std::int64_t{0});
+}
+
+std::vector<std::pair<std::uint64_t, Slot*>> Shards::sorted(std::uint64_t first,
+                                                            std::uint64_t last) const {
+  std::vector<std::pair<std::uint64_t, Slot*>> slots;
+  for_each_between(Interval{first, last}, [&](std::uint64_t within, Slot& slot) {
+    // They lie nearly in that order, so each has but few to overtake.
+    const std::pair entry(within, &slot);
+    auto place = slots.insert(slots.end(), entry);
+    for (; place != slots.begin() && entry < place[-1]; --place) *place = place[-1];
+    *place = entry;
+  });
+  return slots;
 }
 
 bool Shards::make_room(const Counts& more) {

@@ -1,15 +1,20 @@
 // The writer's side of the index: rows for ids that have none, and shards that grow.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <utility>
 #include <vector>
 
 #include "ps/table/arena.hpp"
 #include "ps/table/index.hpp"
 
 namespace tutti::ps {
+
+/** Puts a header into new memory, which becomes its beginning. Throws SystemError. */
+std::byte* begin_memory(Arena& arena, const TableLayout& layout);
 
 /** Not thread-safe, but for those who read the index meanwhile. */
 class Shards {
@@ -28,8 +33,13 @@ class Shards {
   Slot& insert(std::int64_t id, std::uint32_t row);
   void remove(Slot& slot);
 
+  /** Makes room for so many more ids, whose hashes are spread evenly, in whatever order they come.
+   * Throws as make_room() does. */
+  void expect(std::int64_t ids);
+
   /** Ids that a shard has. */
   std::int64_t count(int shard) const { return live_[static_cast<std::size_t>(shard)]; }
+  std::int64_t count() const;
 
   /** Calls visit(within, slot) for each id of a shard, in the order in which they lie. */
   template <class Visit>
@@ -37,16 +47,27 @@ class Shards {
     for_each_between(shard, first_of(shard), last_of(shard), visit);
   }
 
-  /** The same for those whose IdPlace::within is in that interval, which is part of the shard's. */
+  /** The same for those whose IdPlace::within is in that interval, shard by shard. */
   template <class Visit>
-  void for_each_between(int shard, std::uint64_t first, std::uint64_t last,
-                        const Visit& visit) const {
-    for_each_between(index_.lines(shard), first, last, visit);
+  void for_each_between(const Interval& within, const Visit& visit) const {
+    if (within.empty()) return;
+    for (int shard = shard_of(within.first); shard <= shard_of(within.last); ++shard) {
+      for_each_between(shard, std::max(within.first, first_of(shard)),
+                       std::min(within.last, last_of(shard)), visit);
+    }
   }
+
+  /** The slots whose IdPlace::within is in that interval, in the order of those. */
+  std::vector<std::pair<std::uint64_t, Slot*>> sorted(std::uint64_t first,
+                                                      std::uint64_t last) const;
 
   /** How many bytes of addresses a shard needs in each of the two ranges, in a table of so many
    * rows. */
   static std::int64_t array_bytes(std::int64_t most_rows);
+  /** Both ranges of all shards. */
+  static std::int64_t range_bytes(std::int64_t array_bytes) {
+    return std::int64_t{2} * kIndexShards * array_bytes;
+  }
 
  private:
   /** The array of some shards, from `shard` on. */
@@ -56,6 +77,11 @@ class Shards {
     std::int64_t bytes() const { return static_cast<std::int64_t>(state.lines * sizeof(Line)); }
   };
 
+  template <class Visit>
+  void for_each_between(int shard, std::uint64_t first, std::uint64_t last,
+                        const Visit& visit) const {
+    for_each_between(index_.lines(shard), first, last, visit);
+  }
   template <class Visit>
   void for_each_between(const Lines& lines, std::uint64_t first, std::uint64_t last,
                         const Visit& visit) const {

@@ -40,18 +40,11 @@ TableLayout lay_out(const TableSpec& spec, std::int64_t most_bytes) {
   if (spec.dict_size > 0) layout.most_rows = std::min(layout.most_rows, spec.dict_size);
   layout.array_bytes = Shards::array_bytes(layout.most_rows);
   layout.index_offset = round_up(sizeof(TableHeader), kHugePage);
-  layout.weights_offset = round_up(
-      layout.index_offset + std::int64_t{2} * kIndexShards * layout.array_bytes, kHugePage);
+  layout.weights_offset =
+      round_up(layout.index_offset + Shards::range_bytes(layout.array_bytes), kHugePage);
   layout.bytes =
       layout.weights_offset + round_up(layout.most_rows * spec.dim * kFloatBytes, kHugePage);
   return layout;
-}
-
-/** Puts a header into new memory. */
-std::byte* begin_memory(Arena& arena, const TableLayout& layout) {
-  arena.take(0, round_up(sizeof(TableHeader), page_size()));
-  (new (arena.base()) TableHeader)->layout = layout;
-  return arena.base();
 }
 
 TableIdentity checked(const TableIdentity& identity) {
@@ -82,7 +75,7 @@ class Table::Impl {
                .has_history = keeps_history_}),
         reader_(identity_, arena_.base()),
         kernel_(identity_.spec.rule),
-        admission_(identity_.spec.entry, identity_.seed),
+        admission_(identity_),
         policy_(identity_.spec, identity_.servers, bytes_per_row(identity_.spec)) {}
 
   const TableIdentity& identity() const { return identity_; }
@@ -120,11 +113,9 @@ class Table::Impl {
     });
   }
 
-  void expect(std::int64_t rows) {
-    const double mean = static_cast<double>(rows) / kShards;
-    Shards::Counts more;
-    more.fill(static_cast<std::int64_t>(mean + 2.0 * std::sqrt(mean)));
-    shards_.make_room(more);
+  void expect(std::int64_t rows, std::int64_t counts) {
+    shards_.expect(rows);
+    if (auto* const counted = admission_.counts()) counted->expect(counts);
   }
 
   void restore(std::span<const StoredRow> stored) {
@@ -138,6 +129,11 @@ class Table::Impl {
     shards_.make_room(more);
     locate(ids);
     rows_.make_room(std::ssize(absent_));
+    if (auto* const counted = admission_.counts()) {
+      counted->find(ids, steps_);
+      for (std::size_t i = 0; i < ids.size(); ++i) counted->sum(i) = 0;
+      counted->keep();
+    }
     for (const std::size_t i : absent_) {
       const std::uint32_t row = rows_.acquire();
       targets_[i] = {&shards_.insert(ids[i], row), row};
@@ -156,7 +152,7 @@ class Table::Impl {
 
   std::vector<StoredRow> rows_between(std::uint64_t first, std::uint64_t last) const {
     std::vector<StoredRow> rows;
-    const auto slots = sorted(first, last);
+    const auto slots = shards_.sorted(first, last);
     rows.reserve(slots.size());
     for (const auto& [within, slot] : slots) {
       const std::uint32_t row = row_of(*slot);
@@ -175,6 +171,9 @@ class Table::Impl {
     ++steps_;
     remove_if(policy_.ages_due(steps_),
               [&](const RowHistory& row) { return policy_.too_old(row, steps_); });
+    if (auto* const counted = admission_.counts()) {
+      counted->forget_old(within(policy_.ages_due(steps_)), steps_);
+    }
     remove_if(policy_.scores_due(steps_), [&](RowHistory& row) { return policy_.fade(row); });
     if (!policy_.by_shards()) {
       remove_least_recent(0, kShards - 1, policy_.surplus(rows_.count()));
@@ -246,23 +245,18 @@ class Table::Impl {
 
   /** Rows for those that are absent, as far as they are admitted. */
   void create(const RowUpdates& updates, bool admits_all) {
+    const auto& admitted = admits_all ? absent_ : admission_.choose(updates, absent_, steps_);
     Shards::Counts more{};
-    for (const std::size_t i : absent_) {
+    for (const std::size_t i : admitted) {
       ++more[static_cast<std::size_t>(shard_of(index_.within(updates.ids[i])))];
     }
-    if (!admits_all) admission_.make_room(std::ssize(absent_));
-    rows_.make_room(std::ssize(absent_));
+    rows_.make_room(std::ssize(admitted));
     if (shards_.make_room(more)) locate(updates.ids);
-    if (created_ == 0) tell_of_pages();
-    for (const std::size_t i : absent_) {
-      const std::int64_t id = updates.ids[i];
-      if (admits_all || admission_.admits(id, updates.shows == nullptr ? 0.0F : updates.shows[i],
-                                          updates.clicks == nullptr ? 0.0F : updates.clicks[i])) {
-        targets_[i] = create(id);
-      } else {
-        ++refused_;
-      }
-    }
+    // From here on nothing fails.
+    if (!admits_all) admission_.count();
+    refused_ += std::ssize(absent_) - std::ssize(admitted);
+    if (created_ == 0 && !admitted.empty()) tell_of_pages();
+    for (const std::size_t i : admitted) targets_[i] = create(updates.ids[i]);
   }
 
   void tell_of_pages() const {
@@ -288,38 +282,16 @@ class Table::Impl {
     if (updates.clicks != nullptr) history.clicks += updates.clicks[i];
   }
 
-  /** The slots whose IdPlace::within is in that interval, in the order of those. */
-  std::vector<std::pair<std::uint64_t, Slot*>> sorted(std::uint64_t first,
-                                                      std::uint64_t last) const {
-    std::vector<std::pair<std::uint64_t, Slot*>> slots;
-    for (int shard = shard_of(first); shard <= shard_of(last); ++shard) {
-      // They lie nearly in that order, so each has but few to overtake.
-      shards_.for_each_between(shard, std::max(first, first_of(shard)),
-                               std::min(last, last_of(shard)),
-                               [&](std::uint64_t within, Slot& slot) {
-                                 const std::pair entry(within, &slot);
-                                 auto place = slots.insert(slots.end(), entry);
-                                 for (; place != slots.begin() && entry < place[-1]; --place)
-                                   *place = place[-1];
-                                 *place = entry;
-                               });
-    }
-    return slots;
-  }
-
-  /** Those whose ids have these hashes. */
+  /** Of those whose ids have these hashes. */
   template <class Condition>
   void remove_if(const Interval& hashes, const Condition& condition) {
-    const Interval within =
-        within_of(hashes, identity_.spec.split, identity_.server, identity_.servers);
-    if (within.empty()) return;
-    for (int shard = shard_of(within.first); shard <= shard_of(within.last); ++shard) {
-      shards_.for_each_between(shard, std::max(within.first, first_of(shard)),
-                               std::min(within.last, last_of(shard)),
-                               [&](std::uint64_t, Slot& slot) {
-                                 if (condition(rows_.history(row_of(slot)))) remove(slot);
-                               });
-    }
+    shards_.for_each_between(within(hashes), [&](std::uint64_t, Slot& slot) {
+      if (condition(rows_.history(row_of(slot)))) remove(slot);
+    });
+  }
+
+  Interval within(const Interval& hashes) const {
+    return within_of(hashes, identity_.spec.split, identity_.server, identity_.servers);
   }
 
   void remove_least_recent(int first_shard, int last_shard, std::int64_t surplus) {
@@ -331,7 +303,7 @@ class Table::Impl {
     for (int shard = first_shard; shard <= last_shard; ++shard) shards_.for_each(shard, count);
     // Of rows that were last pushed in one step some may stay: everywhere the same.
     for (int shard = first_shard; shard <= last_shard; ++shard) {
-      for (const auto& [within, slot] : sorted(first_of(shard), last_of(shard))) {
+      for (const auto& [within, slot] : shards_.sorted(first_of(shard), last_of(shard))) {
         if (oldest.goes(rows_.history(row_of(*slot)))) remove(*slot);
       }
     }
@@ -390,9 +362,20 @@ std::vector<StoredRow> Table::rows_between(std::uint64_t first, std::uint64_t la
 void Table::for_each_row(int shard, const std::function<void(const StoredRow&)>& visit) const {
   for (const StoredRow& row : rows_between(first_of(shard), last_of(shard))) visit(row);
 }
-void Table::expect(std::int64_t rows) { impl_->expect(rows); }
+void Table::expect(std::int64_t rows, std::int64_t counts) { impl_->expect(rows, counts); }
 void Table::restore(std::span<const StoredRow> rows) { impl_->restore(rows); }
-std::span<const double> Table::entry_counts() const { return impl_->admission().counts(); }
-void Table::merge_entry_counts(std::span<const double> counts) { impl_->admission().merge(counts); }
+
+std::int64_t Table::count_of_counts() const {
+  const EntryCounts* const counted = impl_->admission().counts();
+  return counted == nullptr ? 0 : counted->count();
+}
+std::vector<StoredCount> Table::counts_between(std::uint64_t first, std::uint64_t last) const {
+  const EntryCounts* const counted = impl_->admission().counts();
+  if (counted == nullptr) return {};
+  return counted->between(first, last, steps());
+}
+void Table::restore(std::span<const StoredCount> counts) {
+  if (auto* const counted = impl_->admission().counts()) counted->restore(counts, steps());
+}
 
 }  // namespace tutti::ps

@@ -45,6 +45,13 @@ struct StoredRow {
   float clicks;
 };
 
+/** What an entry rule has counted for an id without a row, as files have it. */
+struct StoredCount {
+  std::int64_t id;
+  std::int64_t last_step;  ///< of the server, at its last push; with max_age an eighth of it less
+  double sum;              ///< of pushes, or of shows and clicks with their weights
+};
+
 /**
  * Reads rows that a Table of this or another process of the host may be changing, without telling
  * it: a reader that is killed or stopped holds nobody up. Safe from several threads.
@@ -118,16 +125,19 @@ class Table {
   static constexpr int kShards = 256;
   /** Calls visit for each row of a shard, in that order. */
   void for_each_row(int shard, const std::function<void(const StoredRow&)>& visit) const;
-  /** Makes room in the index for so many more rows, whose hashes are spread evenly, in whatever
-   * order they come. Throws SystemError. */
-  void expect(std::int64_t rows);
-  /** Puts rows there as they were stored, while nobody reads. Their ids are distinct. Throws
-   * SystemError for want of memory. */
+  /** Makes room in the index for so many more rows, and ids that are counted, whose hashes are
+   * spread evenly, in whatever order they come. Throws SystemError. */
+  void expect(std::int64_t rows, std::int64_t counts = 0);
+  /** Puts rows there as they were stored, while nobody reads. Their ids are distinct. What is
+   * counted for them is forgotten. Throws SystemError for want of memory. */
   void restore(std::span<const StoredRow> rows);
-  /** What the entry rule has counted so far (Admission::counts()), */
-  std::span<const double> entry_counts() const;
-  /** and counts of a server that had a part of this table, which this one goes on with. */
-  void merge_entry_counts(std::span<const double> counts);
+
+  /** How many ids without a row the entry rule has counted something for, */
+  std::int64_t count_of_counts() const;
+  /** what that is, of those in an interval of IdPlace::within, in that order, */
+  std::vector<StoredCount> counts_between(std::uint64_t first, std::uint64_t last) const;
+  /** and puts it there, of distinct ids; not if the rule counts nothing. Throws SystemError. */
+  void restore(std::span<const StoredCount> counts);
 
  private:
   class Impl;

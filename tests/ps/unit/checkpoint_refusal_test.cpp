@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -108,7 +109,9 @@ TEST_F(CheckpointRefusals, DamagedCountsOfAnEntryRule) {
   TableSpec counted = spec();
   counted.entry = AdmitCount{2};
   StoredJob job({counted}, dense(), 2);
-  job.push(0, {0, 1, 2, 3, 4, 5});
+  std::vector<std::int64_t> ids(10'000);
+  std::iota(ids.begin(), ids.end(), 0);
+  job.push(0, ids);
   job.save(path(), "a");
   std::string bytes = read(part(1));
   ASSERT_GT(bytes.size(), 100'000U);
@@ -147,6 +150,25 @@ TEST_F(CheckpointRefusals, StateThatNoRuleLeaves) {
   store.restore(0, values, state);
   job.save(path(), "dense_steps");
   EXPECT_NE(refusal(spec()).find("has -1 steps"), std::string::npos);
+}
+
+TEST_F(CheckpointRefusals, CountsThatNoRuleLeaves) {
+  const TableSpec counted{.name = "item", .dim = 1, .entry = AdmitCount{2}, .dict_size = 10};
+  for (const double sum :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    StoredJob job({counted}, {}, 1);
+    const StoredCount count{.id = 3, .last_step = 0, .sum = sum};
+    job.server(0).tables[0].restore({&count, 1});
+    job.save(path(), "sum");
+    EXPECT_NE(refusal(counted).find("makes no sense"), std::string::npos);
+  }
+  TableSpec larger = counted;
+  larger.dict_size = 20;
+  StoredJob job({larger}, {}, 1);
+  job.push(0, {15});
+  job.save(path(), "beyond");
+  EXPECT_NE(refusal(counted).find("table 'item' has id 15, beyond dict_size 10"),
+            std::string::npos);
 }
 
 TEST_F(CheckpointRefusals, AnIdThatComesTwice) {

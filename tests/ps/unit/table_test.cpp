@@ -222,5 +222,43 @@ TEST(Table, CountsWhatItsEntryRuleRefuses) {
   EXPECT_EQ(table.rows(), 2) << "what others send as it is was admitted elsewhere";
 }
 
+TEST(Table, RefusesIdsHoweverManyServersCountThem) {
+  constexpr std::int64_t kIds = 2'000'000;
+  constexpr std::int64_t kOfAPush = 100'000;
+  const Floats values(kOfAPush, 1.0F);
+  for (const int servers : {1, 3}) {
+    std::vector<Table> tables;
+    for (int server = 0; server < servers; ++server) {
+      tables.emplace_back(
+          TableIdentity{
+              .spec = {.name = "items", .dim = 1, .entry = AdmitCount{2}, .dict_size = kIds},
+              .server = server,
+              .servers = servers},
+          "");
+    }
+    const auto push = [&](std::int64_t first, std::int64_t count) {
+      std::vector<Ids> parts(static_cast<std::size_t>(servers));
+      for (std::int64_t id = first; id < first + count; ++id) {
+        parts[static_cast<std::size_t>(place_of(id, Split::hash, servers).server)].push_back(id);
+      }
+      for (std::size_t server = 0; server < parts.size(); ++server) {
+        tables[server].update({.ids = parts[server], .values = values.data()});
+      }
+    };
+    const auto rows = [&] {
+      std::int64_t sum = 0;
+      for (const Table& table : tables) sum += table.rows();
+      return sum;
+    };
+    for (std::int64_t first = 0; first < kIds; first += kOfAPush) push(first, kOfAPush);
+    EXPECT_EQ(rows(), 0);
+    push(kIds / 2, 1000);
+    EXPECT_EQ(rows(), 1000);
+    std::int64_t bytes = 0;
+    for (const Table& table : tables) bytes += table.stats().bytes;
+    EXPECT_LE(bytes, 30 * kIds);
+  }
+}
+
 }  // namespace
 }  // namespace tutti::ps
