@@ -160,6 +160,8 @@ TEST(PsAsync, WhoOnlyReadsSendsWhatWaits) {
 }
 
 TEST(PsAsync, AStepWaitsWhileTooManyBatchesWait) {
+  std::atomic<bool> released = false;
+  std::latch full(1);
   Job job(options_of(Async{.max_merge_var_num = 2, .send_queue_size = 2}, 1, 1));
   job.run([&](Worker& worker) {
     job.hold(0);
@@ -167,9 +169,17 @@ TEST(PsAsync, AStepWaitsWhileTooManyBatchesWait) {
       push(worker, 1);
       worker.step();
     }
-    std::thread releaser([&] { job.release(0); });
+    std::thread releaser([&] {
+      full.wait();
+      // Time enough for a step that would not wait.
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      released = true;
+      job.release(0);
+    });
     push(worker, 1);
+    full.count_down();
     worker.step();  // returns only because the server goes on
+    EXPECT_TRUE(released);
     releaser.join();
     worker.flush();
     expect_sum(worker, 5);
