@@ -79,18 +79,18 @@ enum class WireFormat : std::uint8_t { f32, f16, bf16 };
 
 /** Alike on all workers and servers; what differs is a MismatchError that shows both sides. */
 struct FleetOptions {
-  std::vector<TableSpec> tables;
-  std::vector<DenseParameter> dense;
+  std::vector<TableSpec> tables{};
+  std::vector<DenseParameter> dense{};
   Slicing slicing{};
   Mode mode = Async{};
   std::uint64_t seed = 0;
   WireFormat wire = WireFormat::f32;
   /** How long workers and servers wait for each other; unset: TUTTI_TIMEOUT, or else 300 s. */
-  std::optional<std::chrono::milliseconds> timeout;
+  std::optional<std::chrono::milliseconds> timeout{};
   /** A checkpoint to begin with. Empty: none. Servers alone look at it and at what follows. */
-  std::string load;
+  std::string load{};
   /** Where servers write checkpoints, on a file system that all of them share, */
-  std::string checkpoint;
+  std::string checkpoint{};
   std::chrono::seconds every{0};  ///< how often; 0: not during the training
   bool save_at_end = false;       ///< and when no worker is left
 };
