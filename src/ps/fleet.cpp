@@ -104,7 +104,7 @@ class Fleet::Impl {
   Impl& operator=(const Impl&) = delete;
   ~Impl();
 
-  /** Joins the thread of the server. */
+  /** Joins the thread of the server, and throws what has ended it. */
   void close();
   std::optional<ServerStats> server_stats();
 
@@ -119,6 +119,8 @@ class Fleet::Impl {
   void listen(const Placement::Impl& place);
   std::future<void> start_server_thread(const StartOptions& options);
   static void raise_own_failure(const Placement::Impl& place, std::future<void>& ready);
+  /** Joins the thread of the server. */
+  void leave();
   /** Another thread's server may be asked, from now on, or no longer. */
   void set_in_thread(const Server* own);
 
@@ -218,6 +220,7 @@ std::future<void> Fleet::Impl::start_server_thread(const StartOptions& options) 
         } catch (const Over&) {  // its workers are told when its sockets are closed
         } catch (const std::exception& error) {
           log(LogLevel::error, "server " + std::to_string(own->index()) + ": " + error.what());
+          throw;
         }
       });
   served_ = serve.get_future();
@@ -264,27 +267,32 @@ Fleet::Impl::Impl(const Placement::Impl& place, const FleetOptions& fleet) {
     worker = start_worker(*options, addresses);
     if (ready.valid()) ready.get();
   } catch (const PeerLost&) {
-    close();
+    leave();
     raise_own_failure(place, ready);
     throw;
   } catch (const Error&) {
-    close();
+    leave();
     throw;
   } catch (...) {  // the caller is interrupted, and waits for nobody any more
     is_over_ = true;
-    close();
+    leave();
     throw;
   }
 }
 
 Fleet::Impl::~Impl() {
   try {
-    close();
+    leave();
   } catch (...) {  // the caller is interrupted, and destroys what it has
   }
 }
 
 void Fleet::Impl::close() {
+  leave();
+  if (served_.valid()) served_.get();
+}
+
+void Fleet::Impl::leave() {
   worker.reset();
   if (!serving_.joinable()) return;
   try {

@@ -54,7 +54,9 @@ void Holdings::load(const StartOptions& options) {
 
 void Holdings::tidy(const StartOptions& options) {
   const std::string& folder = options.fleet.checkpoint;
-  if (options.place.server == 0 && !folder.empty()) discard_attempts(folder);
+  if (folder.empty()) return;
+  require_writable(folder);
+  if (options.place.server == 0) discard_attempts(folder);
 }
 
 void Holdings::unlink() {

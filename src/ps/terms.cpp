@@ -80,6 +80,11 @@ void check(const FleetOptions& options) {
     refuse(options.save_at_end ? "FleetOptions::save_at_end" : "FleetOptions::every",
            " is set, but FleetOptions::checkpoint, the folder to write to, is empty");
   }
+  if (!options.checkpoint.empty() && options.every.count() == 0 && !options.save_at_end) {
+    refuse("FleetOptions::checkpoint is '", options.checkpoint,
+           "', but neither FleetOptions::every nor FleetOptions::save_at_end is set: nothing would "
+           "be written there");
+  }
 }
 
 Terms terms_of(const FleetOptions& options, const Placement::Impl& place,

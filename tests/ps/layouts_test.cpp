@@ -140,6 +140,7 @@ TEST_F(Layouts, AServerThatCannotSaveIsNamedOnAll) {
     std::ofstream(folder / "manifest") << "none";
     FleetOptions options = test::small_job(Async{});
     options.checkpoint = folder.path();
+    options.save_at_end = true;
     const auto start = [&] { Fleet(Placement::last_ranks(world, 1), options); };
     const std::string text = text_of<InvalidArgument>(start);
     EXPECT_NE(text.find("damaged"), std::string::npos) << text;

@@ -51,6 +51,22 @@ def test_a_refused_push_of_several_gradients_pushes_none(gradients):
     assert not params["w"].any()
 
 
+def test_a_last_checkpoint_that_fails_is_raised(tmp_path):
+    def spoilt(name, error):
+        folder = tmp_path / name
+        with alone([table()], checkpoint=folder, save_at_end=True):
+            (folder / "manifest" / "in_the_way").mkdir(parents=True)
+            if error:
+                raise error
+
+    with pytest.raises(tutti.InvalidArgument, match="manifest: cannot be replaced"):
+        spoilt("saved", None)
+    with pytest.raises(KeyError):  # what the block has raised is not replaced
+        spoilt("other", KeyError("own"))
+    with pytest.raises(tutti.InvalidArgument, match="neither .*every nor .*save_at_end is set"):
+        alone([table()], checkpoint=tmp_path)
+
+
 def test_a_push_without_gradients_is_refused():
     net = ps.Dense(weights())
     with alone([net]):

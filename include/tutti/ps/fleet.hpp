@@ -89,10 +89,11 @@ struct FleetOptions {
   std::optional<std::chrono::milliseconds> timeout{};
   /** A checkpoint to begin with. Empty: none. Servers alone look at it and at what follows. */
   std::string load{};
-  /** Where servers write checkpoints, on a file system that all of them share, */
+  /** Where servers write checkpoints, on a file system that all of them share: made at the start,
+   * and refused if it cannot be written to. With one of the two that follow, or both. */
   std::string checkpoint{};
   std::chrono::seconds every{0};  ///< how often; 0: not during the training
-  bool save_at_end = false;       ///< and when no worker is left
+  bool save_at_end = false;       ///< when no worker is left
 };
 
 /**
@@ -106,7 +107,8 @@ class Fleet {
   /**
    * Meets the others. Blocks until all are there. Errors: PeerLost listing who is missing at the
    * deadline, MismatchError, InvalidArgument for tables or parameters that make no sense,
-   * SystemError (on all of them) if a server cannot listen, has no memory, or cannot load; where
+   * SystemError (on all of them) if a server cannot listen, has no memory, or cannot load or write
+   * checkpoints; where
    * they are known by endpoints alone, one that cannot listen is missing for the others.
    */
   Fleet(const Placement& placement, const FleetOptions& options);
@@ -114,14 +116,15 @@ class Fleet {
   Fleet& operator=(Fleet&&) noexcept;
   Fleet(const Fleet&) = delete;
   Fleet& operator=(const Fleet&) = delete;
-  /** As close(). */
+  /** As close(), but what ends the server's thread is logged alone. */
   ~Fleet();
 
   /**
    * Leaves: a worker that has not stopped is lost for the servers. Waits for a server's thread in
    * this process, which ends when all workers have gone; what ends the wait (an InterruptCheck)
-   * ends that server, too, and is thrown. Nothing else may be called afterwards, nor at the same
-   * time.
+   * ends that server, too, and is thrown. Throws what has ended the server's thread before all
+   * workers had gone, or kept it from writing the last checkpoint. Nothing else may be called
+   * afterwards, nor at the same time.
    */
   void close();
 

@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Type, Union
 from tutti._core import Communicator
 from tutti._core import ps as core
 from tutti._log import logger
-from tutti.errors import InvalidArgument
+from tutti.errors import Error, InvalidArgument
 from tutti.ps import _roles
 from tutti.ps._checks import check_kind, path, whole
 from tutti.ps._dense import Dense
@@ -40,8 +40,8 @@ class Fleet:
             for table in self._tables:
                 if isinstance(table, Dense):
                     table.pull()
-        except BaseException:
-            self.close()
+        except BaseException as failure:
+            self._close_after(failure)
             raise
 
     @property
@@ -145,7 +145,8 @@ class Fleet:
 
     def close(self) -> None:
         """Leaves without stop(): for the servers this worker is lost, unless it had stopped. Where
-        a server is a thread of this process, blocks until no worker is left."""
+        a server is a thread of this process, blocks until no worker is left, and raises what has
+        ended that thread before, or has kept it from writing the last checkpoint."""
         self._unbind()
         self._fleet.close()
 
@@ -166,11 +167,23 @@ class Fleet:
         if kind is not None and error is not None and self._serves_others():
             logger.error("worker %d leaves by an exception, and its server serves until no worker "
                          "is left", self.worker_index, exc_info=(kind, error, traceback))
+        if error is not None:
+            self._close_after(error)
+            return
         try:
-            if error is None:
-                self.stop()
-        finally:
+            self.stop()
+        except BaseException as failure:
+            self._close_after(failure)
+            raise
+        self.close()
+
+    def _close_after(self, error: BaseException) -> None:
+        """close(), of which `error` is what the caller is told."""
+        try:
             self.close()
+        except Error as also:
+            logger.error("worker %d leaves by an exception (%r), and then: %s", self.worker_index,
+                         error, also)
 
 
 def start(
@@ -201,7 +214,7 @@ def start(
     wire: how rows travel between hosts: "float32", "float16" or "bfloat16".
     load: a checkpoint to begin with. checkpoint, every, save_at_end: where servers write them, every
         how many seconds of the training, and whether when no worker is left. Servers alone look at
-        these.
+        these; checkpoint is refused without one of the other two.
     timeout: seconds that any wait may last; TUTTI_TIMEOUT, or else 300.
 
     Blocks until all are there. Raises PeerLost listing who is missing at the deadline, MismatchError

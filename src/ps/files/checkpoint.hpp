@@ -63,6 +63,9 @@ bool parts_finished(const std::string& folder, const std::string& attempt, int s
  * of different rounds. */
 void publish_checkpoint(const std::string& folder, const std::string& attempt, int servers);
 
+/** Makes the folder if it is not there. Throws SystemError unless files can be made in it. */
+void require_writable(const std::string& folder);
+
 /** Removes what attempts of an earlier job have left in `folder`. Throws InvalidArgument for a
  * manifest that is damaged, SystemError if it cannot be told whether there is one. */
 void discard_attempts(const std::string& folder);

@@ -1,4 +1,8 @@
 // Makes a checkpoint of parts that are finished, and removes what no manifest names.
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -66,6 +70,18 @@ void publish_checkpoint(const std::string& folder, const std::string& attempt, i
   file.write(text_of(manifest));
   file.commit();
   remove_parts_but(folder, attempt);
+}
+
+void require_writable(const std::string& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw SystemError(folder + ": cannot be made", error.value());
+  // Rights alone do not tell: a file system may be read-only, or full.
+  std::string probe = (fs::path(folder) / "probe-XXXXXX").string();
+  if (::mkdtemp(probe.data()) == nullptr) {
+    throw SystemError(folder + ": cannot be written to", errno);
+  }
+  ::rmdir(probe.c_str());
 }
 
 void discard_attempts(const std::string& folder) {

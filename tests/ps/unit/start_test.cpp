@@ -62,11 +62,42 @@ TEST_F(PsStart, WhyTheServerOfTheOwnProcessCannotServeIsTold) {
   std::ofstream(folder_ + "/manifest") << "none";
   FleetOptions options = small_job(Async{});
   options.checkpoint = folder_;
+  options.save_at_end = true;
   Communicator world(0, 1, UniqueId::create());
   const std::string text =
       text_of<InvalidArgument>([&] { Fleet(Placement::threads(world), options); });
   EXPECT_TRUE(text.starts_with("server 0: ")) << text;
   EXPECT_NE(text.find(folder_), std::string::npos) << text;
+}
+
+TEST_F(PsStart, AFolderThatCannotBeWrittenToIsRefusedBeforeTheTraining) {
+  FleetOptions options = small_job(Async{});
+  options.save_at_end = true;
+  Communicator world(0, 1, UniqueId::create());
+  const auto start = [&] { Fleet(Placement::threads(world), options); };
+  std::ofstream(folder_ + "/file") << "in the way";
+  options.checkpoint = folder_ + "/file/saved";
+  std::string text = text_of<SystemError>(start);
+  EXPECT_NE(text.find(options.checkpoint + ": cannot be made: Not a directory"), std::string::npos)
+      << text;
+  options.checkpoint = "/proc/self";
+  text = text_of<SystemError>(start);
+  EXPECT_NE(text.find("/proc/self: cannot be written to"), std::string::npos) << text;
+  options.checkpoint = folder_ + "/saved/here";
+  start();
+  EXPECT_TRUE(std::filesystem::exists(options.checkpoint + "/manifest"));
+}
+
+TEST_F(PsStart, ALastCheckpointThatFailsIsThrownWhereTheServerIsAThread) {
+  FleetOptions options = small_job(Async{});
+  options.checkpoint = folder_ + "/saved";
+  options.save_at_end = true;
+  Communicator world(0, 1, UniqueId::create());
+  Fleet fleet(Placement::threads(world), options);
+  std::filesystem::create_directories(options.checkpoint + "/manifest/in_the_way");
+  fleet.worker().stop();
+  EXPECT_THROW(fleet.close(), InvalidArgument);
+  EXPECT_NO_THROW(fleet.close());
 }
 
 TEST_F(PsStart, ServersThatBeginWithDifferentCheckpointsAreAMismatchOnAll) {
