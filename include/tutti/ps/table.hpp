@@ -83,7 +83,11 @@ struct Eviction {
   /** In steps of the server since the row's last push: rounds in sync mode, otherwise batches of
    * any worker. 0: no limit. */
   std::int64_t max_age = 0;
-  std::int64_t max_bytes = 0;  ///< of all servers; those not pushed for longest go; 0: no limit
+  /** Of all servers, each an equal part: weights, the state of the rule and 16 bytes of history, in
+   * whole huge pages of 2 MiB each, and up to 29 bytes a row of the index; not what an entry rule
+   * counts. Those not pushed for longest go before a push makes others; only a push that has more
+   * rows than that takes more. 0: no limit; what cannot hold a row on each server is refused. */
+  std::int64_t max_bytes = 0;
   /** With shows and clicks: every `every` steps scores (as in AdmitShowClick) are multiplied by
    * `decay`, and rows whose score is below `min_score` go. 0: no such limit. */
   float min_score = 0.0F;

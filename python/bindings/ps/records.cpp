@@ -66,18 +66,20 @@ void bind_entry(py::module_& module) {
       Field{"show_coefficient", &ps::AdmitShowClick::show_coefficient, "What a show counts."},
       Field{"click_coefficient", &ps::AdmitShowClick::click_coefficient, "What a click counts."},
       Field{"threshold", &ps::AdmitShowClick::threshold, "The score that admits an id."});
-  bind_record(module, "Evict",
-              "Which rows go again, each limit on its own; what is evicted reads as it did before "
-              "its first push.",
-              Field{"max_age", &ps::Eviction::max_age,
-                    "Steps of the server since a row's last push, or that of an id that an entry "
-                    "rule counts; 0: no limit."},
-              Field{"max_bytes", &ps::Eviction::max_bytes,
-                    "Of all servers: those not pushed for longest go; 0: no limit."},
-              Field{"min_score", &ps::Eviction::min_score,
-                    "Rows whose score, as in ShowClick, is below it go; 0: none do."},
-              Field{"decay", &ps::Eviction::decay, "What scores are multiplied by."},
-              Field{"every", &ps::Eviction::every, "After how many steps they are."});
+  bind_record(
+      module, "Evict",
+      "Which rows go again, each limit on its own; what is evicted reads as it did before "
+      "its first push.",
+      Field{"max_age", &ps::Eviction::max_age,
+            "Steps of the server since a row's last push, or that of an id that an entry "
+            "rule counts; 0: no limit."},
+      Field{"max_bytes", &ps::Eviction::max_bytes,
+            "Of memory, of all servers, without what an entry rule counts: those not pushed for "
+            "longest go; 0: no limit."},
+      Field{"min_score", &ps::Eviction::min_score,
+            "Rows whose score, as in ShowClick, is below it go; 0: none do."},
+      Field{"decay", &ps::Eviction::decay, "What scores are multiplied by."},
+      Field{"every", &ps::Eviction::every, "After how many steps they are."});
 }
 
 void bind_modes(py::module_& module) {

@@ -16,60 +16,60 @@ namespace {
 
 constexpr std::int64_t kMostColumns = std::int64_t{1} << 20U;
 
-/** The fields of what `owner` has: "table 'item'". */
+/** The fields of what `owner` has: "table 'item'". Their names are those of C++ and of Python. */
 class FieldCheck {
  public:
   explicit FieldCheck(std::string owner) : owner_(std::move(owner)) {}
 
-  void operator()(const Sgd& rule) const { rate("Sgd::lr", rule.lr); }
+  void operator()(const Sgd& rule) const { rate("lr of Sgd", rule.lr); }
   void operator()(const Momentum& rule) const {
-    rate("Momentum::lr", rule.lr);
-    rate("Momentum::momentum", rule.momentum);
+    rate("lr of Momentum", rule.lr);
+    rate("momentum of Momentum", rule.momentum);
     if (rule.nesterov && rule.momentum == 0.0F) {
-      wrong("Momentum::nesterov", "true", "needs a momentum, which is 0");
+      wrong("nesterov of Momentum", "true", "needs a momentum, which is 0");
     }
   }
   void operator()(const Adagrad& rule) const {
-    rate("Adagrad::lr", rule.lr);
-    rate("Adagrad::eps", rule.eps);
-    rate("Adagrad::initial_accumulator", rule.initial_accumulator);
+    rate("lr of Adagrad", rule.lr);
+    rate("eps of Adagrad", rule.eps);
+    rate("initial_accumulator of Adagrad", rule.initial_accumulator);
   }
   void operator()(const Adam& rule) const {
-    rate("Adam::lr", rule.lr);
-    below_one("Adam::beta1", rule.beta1);
-    below_one("Adam::beta2", rule.beta2);
-    rate("Adam::eps", rule.eps);
+    rate("lr of Adam", rule.lr);
+    below_one("beta1 of Adam", rule.beta1);
+    below_one("beta2 of Adam", rule.beta2);
+    rate("eps of Adam", rule.eps);
   }
 
-  void operator()(const Constant& initial) const { finite("Constant::value", initial.value); }
+  void operator()(const Constant& initial) const { finite("value of Constant", initial.value); }
   void operator()(const Uniform& initial) const {
-    finite("Uniform::low", initial.low);
-    finite("Uniform::high", initial.high);
-    finite("Uniform::high - Uniform::low", initial.high - initial.low);
+    finite("low of Uniform", initial.low);
+    finite("high of Uniform", initial.high);
+    finite("high - low of Uniform", initial.high - initial.low);
     if (initial.high < initial.low) {
-      wrong("Uniform::high", number_text(initial.high),
-            "must not be less than Uniform::low, which is " + number_text(initial.low));
+      wrong("high of Uniform", number_text(initial.high),
+            "must not be less than low, which is " + number_text(initial.low));
     }
   }
   void operator()(const Normal& initial) const {
-    finite("Normal::mean", initial.mean);
-    rate("Normal::deviation", initial.deviation);
+    finite("mean of Normal", initial.mean);
+    rate("deviation of Normal", initial.deviation);
   }
 
   void operator()(const AdmitAll& /*entry*/) const {}
   void operator()(const AdmitProbability& entry) const {
     if (entry.probability >= 0.0 && entry.probability <= 1.0) return;
-    wrong("AdmitProbability::probability", std::to_string(entry.probability),
+    wrong("probability of the entry rule", std::to_string(entry.probability),
           "must be from 0 to 1");
   }
   void operator()(const AdmitCount& entry) const {
     if (entry.count >= 1) return;
-    wrong("AdmitCount::count", std::to_string(entry.count), "must be at least 1");
+    wrong("count of the entry rule", std::to_string(entry.count), "must be at least 1");
   }
   void operator()(const AdmitShowClick& entry) const {
-    rate("AdmitShowClick::show_coefficient", entry.show_coefficient);
-    rate("AdmitShowClick::click_coefficient", entry.click_coefficient);
-    rate("AdmitShowClick::threshold", entry.threshold);
+    rate("show_coefficient of the entry rule", entry.show_coefficient);
+    rate("click_coefficient of the entry rule", entry.click_coefficient);
+    rate("threshold of the entry rule", entry.threshold);
   }
 
   void dimensions(const TableSpec& spec) const {
@@ -79,14 +79,14 @@ class FieldCheck {
     not_negative("dict_size", spec.dict_size);
   }
   void operator()(const Eviction& eviction) const {
-    not_negative("Eviction::max_age", eviction.max_age);
-    not_negative("Eviction::max_bytes", eviction.max_bytes);
-    rate("Eviction::min_score", eviction.min_score);
+    not_negative("max_age of the eviction", eviction.max_age);
+    not_negative("max_bytes of the eviction", eviction.max_bytes);
+    rate("min_score of the eviction", eviction.min_score);
     if (!(eviction.decay >= 0.0F && eviction.decay <= 1.0F)) {
-      wrong("Eviction::decay", number_text(eviction.decay), "must be from 0 to 1");
+      wrong("decay of the eviction", number_text(eviction.decay), "must be from 0 to 1");
     }
     if (eviction.every < 1) {
-      wrong("Eviction::every", std::to_string(eviction.every), "must be at least 1");
+      wrong("every of the eviction", std::to_string(eviction.every), "must be at least 1");
     }
   }
 

@@ -25,7 +25,7 @@ std::int64_t period_of_age(std::int64_t max_age) {
   return max_age == 0 ? 0 : EvictionPolicy::steps_of_slices(max_age);
 }
 
-TableLayout lay_out(const TableSpec& spec) {
+TableLayout counts_layout(const TableSpec& spec) {
   TableLayout layout;
   layout.most_rows = Arena::most_bytes("") / static_cast<std::int64_t>(sizeof(Slot));
   if (spec.dict_size > 0) layout.most_rows = std::min(layout.most_rows, spec.dict_size);
@@ -40,7 +40,7 @@ TableLayout lay_out(const TableSpec& spec) {
 EntryCounts::EntryCounts(const TableIdentity& identity)
     : period_(period_of_age(identity.spec.eviction.max_age)),
       most_age_(period_ == 0 ? 0 : (identity.spec.eviction.max_age + period_ - 1) / period_),
-      layout_(lay_out(identity.spec)),
+      layout_(counts_layout(identity.spec)),
       arena_("", layout_.bytes),
       shards_(arena_, Index(begin_memory(arena_, layout_), identity.spec.split, identity.servers)) {
   arena_.keep_from_children();

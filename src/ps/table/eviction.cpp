@@ -23,15 +23,10 @@ Interval due(std::int64_t step, std::int64_t steps) {
           static_cast<std::uint64_t>(begin_of(at + 1) - 1)};
 }
 
-std::int64_t most_rows(const Eviction& eviction, int servers, std::int64_t bytes_per_row) {
-  if (eviction.max_bytes == 0) return 0;
-  return std::max<std::int64_t>(1, eviction.max_bytes / servers / bytes_per_row);
-}
-
 }  // namespace
 
-EvictionPolicy::EvictionPolicy(const TableSpec& spec, int servers, std::int64_t bytes_per_row)
-    : eviction_(spec.eviction), most_rows_(most_rows(spec.eviction, servers, bytes_per_row)) {
+EvictionPolicy::EvictionPolicy(const TableSpec& spec, std::int64_t most_rows)
+    : eviction_(spec.eviction), most_rows_(spec.eviction.max_bytes > 0 ? most_rows : 0) {
   if (const auto* entry = std::get_if<AdmitShowClick>(&spec.entry)) score_ = *entry;
 }
 

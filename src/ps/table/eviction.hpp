@@ -21,12 +21,13 @@ struct RowHistory {
  * Eviction, as arithmetic: the table asks after each step what is due, and goes over those rows.
  * Rows are looked at in slices, one after the other, so that no step takes long: by the hashes of
  * their ids, so that the number of servers changes nothing. With max_bytes each shard of a large
- * table has its share, as each server has.
+ * table has its share, as each server has: of rows, not of bytes as they were taken, which depend
+ * on how the table came to what it has.
  */
 class EvictionPolicy {
  public:
-  /** `bytes_per_row`: of memory, all told. */
-  EvictionPolicy(const TableSpec& spec, int servers, std::int64_t bytes_per_row);
+  /** `most_rows`: with max_bytes, that this server may have. */
+  EvictionPolicy(const TableSpec& spec, std::int64_t most_rows);
 
   /** Whether rows need a RowHistory. */
   static bool keeps_history(const TableSpec& spec);
@@ -44,6 +45,8 @@ class EvictionPolicy {
   /** Fades a row's shows and clicks. True: its score is too low. */
   bool fade(RowHistory& row) const;
 
+  /** Whether max_bytes is set. */
+  bool limits_rows() const { return most_rows_ > 0; }
   /** Whether max_bytes holds for each shard by itself, and not for all rows of the server. */
   bool by_shards() const { return most_rows_ >= kManyRows; }
   /** How many rows have to go so that as many as one server may have, less a sixteenth, are left; 0

@@ -40,6 +40,15 @@ Rows::Rows(Arena& shared, const TableLayout& layout, const RowExtras& extras)
   own_.keep_from_children();
 }
 
+std::int64_t Rows::bytes_of(std::int64_t rows, std::int64_t dim, const RowExtras& extras) {
+  std::int64_t bytes = 0;
+  for (const std::int64_t row_bytes : {dim * kStateElement, extras.state_floats * kStateElement,
+                                       extras.has_history ? kHistoryBytes : 0}) {
+    bytes += round_up(rows * row_bytes, kHugePage);
+  }
+  return bytes;
+}
+
 void Rows::make_room(std::int64_t more) {
   const std::int64_t fresh = more - static_cast<std::int64_t>(released_.size());
   const std::int64_t rows = used_ + std::max<std::int64_t>(0, fresh);

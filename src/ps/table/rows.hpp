@@ -32,6 +32,8 @@ class Rows {
   /** Only where the table keeps one. */
   RowHistory& history(std::uint32_t row) const { return history_[row]; }
   std::int64_t count() const { return used_ - static_cast<std::int64_t>(released_.size()); }
+  /** What so many rows take, weights included. */
+  static std::int64_t bytes_of(std::int64_t rows, std::int64_t dim, const RowExtras& extras);
   /** Of private memory, in bytes. */
   std::int64_t taken() const { return own_.taken(); }
   /** Whether all private memory has huge pages that can have them. */

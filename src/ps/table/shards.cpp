@@ -20,6 +20,9 @@ namespace {
 // moved, which is done in the order in which they lie.
 constexpr double kFullest = 0.72;
 constexpr double kRoomiest = 0.62;
+// No fuller than that when it is written: just below the next step of its sizes there would be room
+// for but a few more.
+constexpr double kFull = kFullest - 0.02;
 
 // Larger arrays are cut in two: to write one anew takes some milliseconds.
 constexpr std::int64_t kMostArrayBytes = std::int64_t{16} << 20U;
@@ -47,8 +50,6 @@ std::int64_t whole_pages(double lines) {
  * grow alike, all would be written anew at once. */
 std::int64_t lines_for(std::int64_t ids, int shard) {
   constexpr double kGrowth = kFullest / kRoomiest;
-  // Just below the next step there would be room for but a few more.
-  constexpr double kFull = kFullest - 0.02;
   const double phase = static_cast<double>(shard) / kIndexShards;
   const double least = static_cast<double>(ids) / kFull / Line::kSlots;
   const double steps = std::ceil(std::log(std::max(least, 1.0)) / std::log(kGrowth) - phase);
@@ -106,6 +107,16 @@ std::vector<std::pair<std::uint64_t, Slot*>> Shards::sorted(std::uint64_t first,
     *place = entry;
   });
   return slots;
+}
+
+std::int64_t Shards::most_bytes(std::int64_t ids) {
+  constexpr double kEmptiest = kFull * kRoomiest / kFullest;  // at the beginning of a step
+  constexpr std::int64_t kArrays = kIndexShards >> kFirstSpan;
+  const std::int64_t bytes = static_cast<std::int64_t>(
+      static_cast<double>(ids * static_cast<std::int64_t>(sizeof(Slot))) / kEmptiest);
+  const std::int64_t pages = 2 * kArrays * page_size();  // that an array begins, or is crowded into
+  return round_up(sizeof(TableHeader), page_size()) + (bytes + pages) +
+         (bytes + pages) / static_cast<std::int64_t>(kArraysForAnOldOne);
 }
 
 bool Shards::make_room(const Counts& more) {

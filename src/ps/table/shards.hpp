@@ -64,6 +64,9 @@ class Shards {
   /** How many bytes of addresses a shard needs in each of the two ranges, in a table of so many
    * rows. */
   static std::int64_t array_bytes(std::int64_t most_rows);
+  /** The most memory that an index of so many ids takes, its header included, however it has
+   * grown. */
+  static std::int64_t most_bytes(std::int64_t ids);
   /** Both ranges of all shards. */
   static std::int64_t range_bytes(std::int64_t array_bytes) {
     return std::int64_t{2} * kIndexShards * array_bytes;

@@ -3,20 +3,19 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <memory>
-#include <new>
+#include <numeric>
 #include <string>
 #include <utility>
 
 #include "base/huge_pages.hpp"
 #include "base/log.hpp"
-#include "base/page_size.hpp"
 #include "ps/table/arena.hpp"
 #include "ps/table/entry.hpp"
 #include "ps/table/eviction.hpp"
 #include "ps/table/index.hpp"
 #include "ps/table/initial.hpp"
+#include "ps/table/room.hpp"
 #include "ps/table/row_reader.hpp"
 #include "ps/table/rows.hpp"
 #include "ps/table/rules.hpp"
@@ -29,54 +28,22 @@ static_assert(Table::kShards == kIndexShards);
 
 constexpr std::size_t kAhead = 40;  // rows that are asked for before they are changed
 
-/** Numbers of rows have 32 bits, of which two values mean something else. */
-constexpr std::int64_t kMostRows = (std::int64_t{1} << 32U) - 2;
-
-TableLayout lay_out(const TableSpec& spec, std::int64_t most_bytes) {
-  constexpr auto kFloatBytes = static_cast<std::int64_t>(sizeof(float));
-  TableLayout layout;
-  layout.dim = spec.dim;
-  layout.most_rows = std::clamp<std::int64_t>(most_bytes / (spec.dim * kFloatBytes), 1, kMostRows);
-  if (spec.dict_size > 0) layout.most_rows = std::min(layout.most_rows, spec.dict_size);
-  layout.array_bytes = Shards::array_bytes(layout.most_rows);
-  layout.index_offset = round_up(sizeof(TableHeader), kHugePage);
-  layout.weights_offset =
-      round_up(layout.index_offset + Shards::range_bytes(layout.array_bytes), kHugePage);
-  layout.bytes =
-      layout.weights_offset + round_up(layout.most_rows * spec.dim * kFloatBytes, kHugePage);
-  return layout;
-}
-
-TableIdentity checked(const TableIdentity& identity) {
-  check(identity.spec);
-  return identity;
-}
-
-/** Of memory, all told. */
-std::int64_t bytes_per_row(const TableSpec& spec) {
-  constexpr std::int64_t kOfIndex = 22;
-  return kOfIndex + 4 * (spec.dim + state_floats(spec.rule, spec.dim)) +
-         (EvictionPolicy::keeps_history(spec) ? static_cast<std::int64_t>(sizeof(RowHistory)) : 0);
-}
-
 }  // namespace
 
 class Table::Impl {
  public:
   Impl(const TableIdentity& identity, const std::string& segment)
-      : identity_(checked(identity)),
+      : identity_(checked_identity(identity)),
         keeps_history_(EvictionPolicy::keeps_history(identity_.spec)),
-        layout_(lay_out(identity_.spec, Arena::most_bytes(segment))),
+        layout_(table_layout(identity_.spec, Arena::most_bytes(segment))),
         arena_(segment, layout_.bytes),
         index_(begin_memory(arena_, layout_), identity_.spec.split, identity_.servers),
         shards_(arena_, index_),
-        rows_(arena_, layout_,
-              {.state_floats = state_floats(identity_.spec.rule, identity_.spec.dim),
-               .has_history = keeps_history_}),
+        rows_(arena_, layout_, extras_of(identity_.spec)),
         reader_(identity_, arena_.base()),
         kernel_(identity_.spec.rule),
         admission_(identity_),
-        policy_(identity_.spec, identity_.servers, bytes_per_row(identity_.spec)) {}
+        policy_(identity_.spec, most_rows(identity_)) {}
 
   const TableIdentity& identity() const { return identity_; }
   const RowReader& reader() const { return reader_; }
@@ -122,11 +89,9 @@ class Table::Impl {
     std::vector<std::int64_t> ids(stored.size());
     std::transform(stored.begin(), stored.end(), ids.begin(),
                    [](const StoredRow& row) { return row.id; });
-    Shards::Counts more{};
-    for (const std::int64_t id : ids) {
-      ++more[static_cast<std::size_t>(shard_of(index_.within(id)))];
-    }
-    shards_.make_room(more);
+    std::vector<std::size_t> places(ids.size());
+    std::iota(places.begin(), places.end(), 0);
+    shards_.make_room(counts_of(ids, places));
     locate(ids);
     rows_.make_room(std::ssize(absent_));
     if (auto* const counted = admission_.counts()) {
@@ -175,12 +140,7 @@ class Table::Impl {
       counted->forget_old(within(policy_.ages_due(steps_)), steps_);
     }
     remove_if(policy_.scores_due(steps_), [&](RowHistory& row) { return policy_.fade(row); });
-    if (!policy_.by_shards()) {
-      remove_least_recent(0, kShards - 1, policy_.surplus(rows_.count()));
-      return;
-    }
-    for (int shard = 0; shard < kShards; ++shard)
-      remove_least_recent(shard, shard, policy_.surplus_of(shard, shards_.count(shard)));
+    if (policy_.limits_rows()) evict_surplus({});
   }
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
@@ -246,10 +206,8 @@ class Table::Impl {
   /** Rows for those that are absent, as far as they are admitted. */
   void create(const RowUpdates& updates, bool admits_all) {
     const auto& admitted = admits_all ? absent_ : admission_.choose(updates, absent_, steps_);
-    Shards::Counts more{};
-    for (const std::size_t i : admitted) {
-      ++more[static_cast<std::size_t>(shard_of(index_.within(updates.ids[i])))];
-    }
+    if (policy_.limits_rows()) make_way(updates.ids, admitted);
+    const Shards::Counts more = counts_of(updates.ids, admitted);
     rows_.make_room(std::ssize(admitted));
     if (shards_.make_room(more)) locate(updates.ids);
     // From here on nothing fails.
@@ -257,6 +215,38 @@ class Table::Impl {
     refused_ += std::ssize(absent_) - std::ssize(admitted);
     if (created_ == 0 && !admitted.empty()) tell_of_pages();
     for (const std::size_t i : admitted) targets_[i] = create(updates.ids[i]);
+  }
+
+  Shards::Counts counts_of(std::span<const std::int64_t> ids,
+                           const std::vector<std::size_t>& places) const {
+    Shards::Counts counts{};
+    for (const std::size_t i : places) {
+      ++counts[static_cast<std::size_t>(shard_of(index_.within(ids[i])))];
+    }
+    return counts;
+  }
+
+  /** Before rows are made others go, so that there are never too many: those that are pushed now
+   * last. */
+  void make_way(std::span<const std::int64_t> ids, const std::vector<std::size_t>& admitted) {
+    for (const auto& [slot, row] : targets_) {
+      if (slot != nullptr) rows_.history(row).last_step = steps_;
+    }
+    const std::int64_t evicted = evicted_;
+    evict_surplus(counts_of(ids, admitted));
+    if (evicted_ != evicted) locate(ids);
+  }
+
+  /** So that there is place for so many more in each shard. */
+  void evict_surplus(const Shards::Counts& more) {
+    if (!policy_.by_shards()) {
+      const std::int64_t all = std::accumulate(more.begin(), more.end(), rows_.count());
+      return remove_least_recent(0, kShards - 1, policy_.surplus(all));
+    }
+    for (int shard = 0; shard < kShards; ++shard) {
+      const std::int64_t all = shards_.count(shard) + more[static_cast<std::size_t>(shard)];
+      remove_least_recent(shard, shard, policy_.surplus_of(shard, all));
+    }
   }
 
   void tell_of_pages() const {

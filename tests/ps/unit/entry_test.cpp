@@ -160,7 +160,7 @@ TEST(Admission, ForgetsWhatIsNotPushedForMaxAge) {
     TableIdentity identity = identity_of(AdmitCount{2});
     identity.spec.eviction.max_age = max_age;
     Admission admission(identity);
-    const EvictionPolicy policy(identity.spec, 1, 1);
+    const EvictionPolicy policy(identity.spec, 0);
     Pushes push(admission);
     const Ids ids = ids_from(0, 1000);
     const std::int64_t begin = 5 * max_age + 3;

@@ -23,7 +23,7 @@ TEST(Eviction, HistoryIsKeptOnlyForThoseWhoWantIt) {
 }
 
 TEST(Eviction, NothingIsDueWithoutLimits) {
-  const EvictionPolicy policy(table_with({}), 2, 100);
+  const EvictionPolicy policy(table_with({}), 0);
   for (std::int64_t step = 0; step < 5000; ++step) {
     EXPECT_TRUE(policy.ages_due(step).empty());
     EXPECT_TRUE(policy.scores_due(step).empty());
@@ -37,7 +37,7 @@ bool has(const Interval& interval, std::uint64_t number) {
 
 TEST(Eviction, RowsGoOnceTheyAreTooOldAndAtMostAnEighthLater) {
   for (const std::int64_t max_age : {1, 7, 8, 80, 1001}) {
-    const EvictionPolicy policy(table_with({.max_age = max_age}), 1, 100);
+    const EvictionPolicy policy(table_with({.max_age = max_age}), 0);
     for (const std::uint64_t hash : {std::uint64_t{0}, mix64(1), mix64(2), ~std::uint64_t{0}}) {
       for (const std::int64_t pushed : {0, 3, 17}) {
         const RowHistory row{.last_step = pushed};
@@ -53,7 +53,7 @@ TEST(Eviction, RowsGoOnceTheyAreTooOldAndAtMostAnEighthLater) {
 TEST(Eviction, EveryRowIsLookedAtOnceInATurnOfStepsAndFewInEach) {
   for (const std::int64_t every : {1, 3, 64, 1000}) {
     const EvictionPolicy policy(table_with({.min_score = 1.0F, .every = every}, AdmitShowClick{}),
-                                1, 100);
+                                0);
     std::uint64_t next = 0;
     for (std::int64_t step = 5 * every; step < 6 * every; ++step) {
       const Interval due = policy.scores_due(step);
@@ -86,7 +86,7 @@ TEST(Eviction, ScoresFadeAndRowsGoBelowTheLeast) {
   const EvictionPolicy policy(
       table_with({.min_score = 1.0F, .decay = 0.5F, .every = 10},
                  AdmitShowClick{.show_coefficient = 0.25F, .click_coefficient = 2.0F}),
-      1, 100);
+      0);
   RowHistory row{.shows = 8.0F, .clicks = 1.0F};  // score 4
   EXPECT_FALSE(policy.fade(row));
   EXPECT_EQ(row.shows, 4.0F);
@@ -95,16 +95,16 @@ TEST(Eviction, ScoresFadeAndRowsGoBelowTheLeast) {
   EXPECT_TRUE(policy.fade(row));
 }
 
-TEST(Eviction, BytesAreOfAllServers) {
-  const EvictionPolicy policy(table_with({.max_bytes = 320'000}), 2, 100);  // 1600 rows each
+TEST(Eviction, ASixteenthOfTheRowsGoesAtATime) {
+  const EvictionPolicy policy(table_with({.max_bytes = 1}), 1600);
   EXPECT_EQ(policy.surplus(1600), 0);
   EXPECT_EQ(policy.surplus(1601), 101);
-  const EvictionPolicy tiny(table_with({.max_bytes = 1}), 1, 100);
+  const EvictionPolicy tiny(table_with({.max_bytes = 1}), 1);
   EXPECT_EQ(tiny.surplus(1), 0);
   EXPECT_EQ(tiny.surplus(2), 1);
   EXPECT_FALSE(policy.by_shards() || tiny.by_shards());
-  const EvictionPolicy large(table_with({.max_bytes = std::int64_t{16} << 26U}), 2, 64);
-  EXPECT_TRUE(large.by_shards());  // of 2^23 rows each: 2^15 a shard
+  const EvictionPolicy large(table_with({.max_bytes = 1}), std::int64_t{1} << 23U);
+  EXPECT_TRUE(large.by_shards());  // 2^15 a shard
   EXPECT_EQ(large.surplus_of(0, 32'768), 0);
   EXPECT_EQ(large.surplus_of(0, 32'769), 2049);
   EXPECT_EQ(large.surplus_of(128, 31'744), 0) << "half of a sixteenth less";

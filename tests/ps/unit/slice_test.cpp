@@ -130,7 +130,7 @@ TEST(Slice, RefusesWhatMakesNoSense) {
   EXPECT_NE(refusal_of({rows}, {}).find("row-wise Adagrad"), std::string::npos);
   rows.rule = Sgd{.lr = -1.0F};
   EXPECT_EQ(refusal_of({rows}, {}),
-            "parameter 'w': Sgd::lr is -1, but must be finite and not negative");
+            "parameter 'w': lr of Sgd is -1, but must be finite and not negative");
   Slicing slicing;
   slicing.min_block_size = 0;
   EXPECT_EQ(refusal_of({w}, slicing), "min_block_size is 0, but must be at least 1");

@@ -25,44 +25,44 @@ TEST(TableCheck, NamesTheFieldAndItsValue) {
       {"dim is -4", [](TableSpec& spec) { spec.dim = -4; }},
       {"dim is 1048577", [](TableSpec& spec) { spec.dim = 1'048'577; }},
       {"dict_size is -1", [](TableSpec& spec) { spec.dict_size = -1; }},
-      {"Sgd::lr is -1", [](TableSpec& spec) { spec.rule = Sgd{-1.0F}; }},
-      {"Sgd::lr is nan", [nan](TableSpec& spec) { spec.rule = Sgd{nan}; }},
-      {"Momentum::momentum is -0.5",
+      {"lr of Sgd is -1", [](TableSpec& spec) { spec.rule = Sgd{-1.0F}; }},
+      {"lr of Sgd is nan", [nan](TableSpec& spec) { spec.rule = Sgd{nan}; }},
+      {"momentum of Momentum is -0.5",
        [](TableSpec& spec) {
          spec.rule = Momentum{0.1F, -0.5F};
        }},
-      {"Momentum::nesterov is true",
+      {"nesterov of Momentum is true",
        [](TableSpec& spec) {
          spec.rule = Momentum{0.1F, 0.0F, true};
        }},
-      {"Adagrad::eps is -1",
+      {"eps of Adagrad is -1",
        [](TableSpec& spec) {
          spec.rule = Adagrad{0.1F, -1.0F};
        }},
-      {"Adam::beta2 is 1",
+      {"beta2 of Adam is 1",
        [](TableSpec& spec) {
          spec.rule = Adam{0.1F, 0.9F, 1.0F};
        }},
-      {"Constant::value is nan", [nan](TableSpec& spec) { spec.initial = Constant{nan}; }},
-      {"Uniform::high is 1, but must not be less than Uniform::low, which is 2",
+      {"value of Constant is nan", [nan](TableSpec& spec) { spec.initial = Constant{nan}; }},
+      {"high of Uniform is 1, but must not be less than low, which is 2",
        [](TableSpec& spec) {
          spec.initial = Uniform{2.0F, 1.0F};
        }},
-      {"Normal::deviation is -1",
+      {"deviation of Normal is -1",
        [](TableSpec& spec) {
          spec.initial = Normal{0.0F, -1.0F};
        }},
-      {"AdmitProbability::probability is 1.5",
+      {"probability of the entry rule is 1.5",
        [](TableSpec& spec) { spec.entry = AdmitProbability{1.5}; }},
-      {"AdmitCount::count is 0", [](TableSpec& spec) { spec.entry = AdmitCount{0}; }},
-      {"AdmitShowClick::threshold is nan",
+      {"count of the entry rule is 0", [](TableSpec& spec) { spec.entry = AdmitCount{0}; }},
+      {"threshold of the entry rule is nan",
        [nan](TableSpec& spec) {
          spec.entry = AdmitShowClick{0.1F, 1.0F, nan};
        }},
-      {"Eviction::max_age is -1", [](TableSpec& spec) { spec.eviction.max_age = -1; }},
-      {"Eviction::max_bytes is -1", [](TableSpec& spec) { spec.eviction.max_bytes = -1; }},
-      {"Eviction::decay is 1.5", [](TableSpec& spec) { spec.eviction.decay = 1.5F; }},
-      {"Eviction::every is 0", [](TableSpec& spec) { spec.eviction.every = 0; }},
+      {"max_age of the eviction is -1", [](TableSpec& spec) { spec.eviction.max_age = -1; }},
+      {"max_bytes of the eviction is -1", [](TableSpec& spec) { spec.eviction.max_bytes = -1; }},
+      {"decay of the eviction is 1.5", [](TableSpec& spec) { spec.eviction.decay = 1.5F; }},
+      {"every of the eviction is 0", [](TableSpec& spec) { spec.eviction.every = 0; }},
   };
   for (const Case& one : cases) {
     TableSpec spec{.name = "items", .dim = 16};

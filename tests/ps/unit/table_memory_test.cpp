@@ -19,6 +19,7 @@
 #include "own_mounts.hpp"
 #include "ps/table/arena.hpp"
 #include "ps/table/table.hpp"
+#include "support/thrown.hpp"
 #include "table_oracle.hpp"
 #include "tutti/error.hpp"
 
@@ -282,7 +283,7 @@ TEST(TableEviction, RowsThatWereNotPushedForLongGo) {
 
 TEST(TableEviction, RowsThatWerePushedLeastRecentlyGoWhenThereAreTooMany) {
   TableIdentity identity{.spec = {.name = "items", .dim = 16, .initial = Constant{0.0F}}};
-  identity.spec.eviction.max_bytes = 2'000'000;
+  identity.spec.eviction.max_bytes = 12 << 20;
   Table alone(identity, "");
   identity.servers = 2;
   Table half(identity, "");
@@ -295,13 +296,44 @@ TEST(TableEviction, RowsThatWerePushedLeastRecentlyGoWhenThereAreTooMany) {
       push(*table, ids, 1.0F);
       table->step();
       EXPECT_TRUE(all_are(*table, ids, 1.0F)) << "the last ones are there";
+      EXPECT_LE(table->stats().bytes, (12 << 20) / table->identity().servers);
     }
   }
-  EXPECT_GT(alone.rows(), 12'000);
-  EXPECT_LT(alone.rows(), 20'000);
-  EXPECT_NEAR(static_cast<double>(half.rows()), static_cast<double>(alone.rows()) / 2,
-              static_cast<double>(alone.rows()) / 10);
+  // Of 8 MiB of weights and history, and of 4.
+  EXPECT_GT(alone.rows(), 90'000);
+  EXPECT_GT(half.rows(), 30'000);
   EXPECT_TRUE(all_are(alone, numbers(0, 1'000), 0.0F)) << "the first ones are gone";
+}
+
+TEST(TableEviction, MaxBytesHoldForLargePushes) {
+  for (const std::int64_t bytes : {20 << 20, 64 << 20}) {  // all rows have one share, or each shard
+    TableIdentity identity{.spec = {.name = "items", .dim = 16, .initial = Constant{0.0F}}};
+    identity.spec.eviction.max_bytes = bytes;
+    Table table(identity, "");
+    const std::int64_t rows = bytes / 350;
+    for (std::int64_t step = 0; step < 12; ++step) {
+      // A fourth of them was there.
+      const Ids ids = numbers(step * rows * 3 / 4, step * rows * 3 / 4 + rows);
+      push(table, ids, 1.0F);
+      EXPECT_LE(table.stats().bytes, bytes);
+      EXPECT_TRUE(all_are(table, numbers(ids.back() - rows / 2, ids.back()), 1.0F));
+      table.step();
+    }
+    EXPECT_GT(table.rows() * 120, bytes * 3 / 4);
+  }
+}
+
+TEST(TableEviction, MaxBytesThatHoldNoRowAreRefused) {
+  TableIdentity identity{.spec = {.name = "items", .dim = 16}, .servers = 3};
+  identity.spec.eviction.max_bytes = 10;
+  const std::string text = tutti::test::text_of<InvalidArgument>([&] { Table(identity, ""); });
+  EXPECT_TRUE(
+      text.starts_with("table 'items': max_bytes of the eviction is 10, but must be at least "))
+      << text;
+  identity.spec.eviction.max_bytes = std::stoll(text.substr(text.find("least ") + 6));
+  Table(identity, "");
+  --identity.spec.eviction.max_bytes;
+  EXPECT_THROW(Table(identity, ""), InvalidArgument);
 }
 
 TEST(TableEviction, OfLargeTablesEachShardHasItsShare) {
@@ -314,9 +346,9 @@ TEST(TableEviction, OfLargeTablesEachShardHasItsShare) {
     table.step();
     EXPECT_TRUE(all_are(table, numbers(step * 10'000, (step + 1) * 10'000), 1.0F));
     most = std::max(most, table.rows());
+    EXPECT_LE(table.stats().bytes, 20'000'000);
   }
   EXPECT_GT(most, 262'144) << "rows enough for shards to have shares";
-  EXPECT_LE(most * 42, 20'000'000);
   EXPECT_GT(table.rows(), most * 9 / 10);
   EXPECT_TRUE(all_are(table, numbers(0, 100'000), 0.0F)) << "the first ones are gone";
 }
