@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing: install_deps.sh [library] [python] [example] [build] [bench] [lint]
+# Installs what is missing: install_deps.sh [library] [python] [example] [build] [bench] [lint] [remote]
 # On Debian and Ubuntu with apt-get (through sudo unless root); elsewhere it says what to install.
 # When nothing is missing it does nothing.
 set -euo pipefail
@@ -62,6 +62,13 @@ bench() {
   need python3-torch scripts/find_python.sh torch
 }
 
+# For a test of jobs over ssh, which has servers of its own. Not one of `build`: where systemd runs, to install it is to
+# start one.
+remote() {
+  need openssh-client has ssh
+  need openssh-server has_for_root sshd
+}
+
 lint() {
   need libgloo-dev has_header gloo/allreduce.h  # clang-tidy reads what includes it
   need clang-format-14 has clang-format-14
@@ -73,8 +80,8 @@ lint() {
 cd "$(dirname "$0")/.."
 for group in "${@:-build}"; do
   case $group in
-    library | python | example | build | bench | lint) "$group" ;;
-    *) echo "install_deps.sh: no group named '$group' (library, python, example, build, bench, lint)" >&2 && exit 2 ;;
+    library | python | example | build | bench | lint | remote) "$group" ;;
+    *) echo "install_deps.sh: no group named '$group' (library, python, example, build, bench, lint, remote)" >&2 && exit 2 ;;
   esac
 done
 [ ${#missing[@]} -gt 0 ] || exit 0

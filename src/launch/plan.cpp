@@ -137,8 +137,10 @@ void give_devices(Plan& plan, const RunOptions& options, const Machine& machine,
     for (const Host& host : plan.machines) give_gpus(plan, host.name, options, gpus);
     return;
   }
-  if (machine.has_gpus && gpus > 0) give_gpus(plan, plan.host, options, gpus);
-  if (!machine.has_gpus && options.gpus) {
+  if (gpus == 0) return;
+  if (machine.has_gpus) {
+    give_gpus(plan, plan.host, options, gpus);
+  } else {
     plan.notes.push_back("no GPU was found here, all ranks use the CPU");
   }
 }

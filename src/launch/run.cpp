@@ -111,44 +111,21 @@ void note_clocks(Plan& plan, const PlanSite& site) {
   }
 }
 
-}  // namespace
+/** What would be started. */
+void show_plan(const RunOptions& options, const PlanSite& site) {
+  ReservedPorts ports(false);
+  Plan plan = make_plan(options, site, 0, ports);
+  set_logs(plan, fs::path(options.log_dir.value_or("log")) / run_name());
+  std::fputs(describe(plan).c_str(), stdout);
+  if (plan.machines.empty()) return;
+  const auto words = mpiexec_command(plan, options, "HOSTFILE", "ADDRESSES");
+  std::printf("\nstarted by: %s\n", join_list(words, " ").c_str());
+}
 
-int run(const std::vector<std::string>& arguments) {
-  const RunOptions options = parse_run(arguments);
-  if (options.help) {
-    std::fputs(run_help().c_str(), stdout);
-    return 0;
-  }
-  forget_own_launch();
-  const Machine machine = this_machine();
-  if (const auto starter = other_starter(options)) {
-    std::fprintf(stderr,
-                 "tutti run: %s, which is named first, starts the ranks of this machine, too, and "
-                 "shows them, and ends with the job's exit code: nothing runs here now\n",
-                 starter->c_str());
-    return 0;
-  }
-  PlanSite site{machine, machines_of(options, machine), {}};
-  if (options.dry_run) {
-    ReservedPorts ports(false);
-    Plan plan = make_plan(options, site, 0, ports);
-    set_logs(plan, fs::path(options.log_dir.value_or("log")) / run_name());
-    std::fputs(describe(plan).c_str(), stdout);
-    if (!plan.machines.empty()) {
-      const auto words = mpiexec_command(plan, options, "HOSTFILE", "ADDRESSES");
-      std::printf("\nstarted by: %s\n", join_list(words, " ").c_str());
-    }
-    return 0;
-  }
-  adopt_orphans();
-  if (!site.machines.empty()) {
-    site.checked =
-        check_machines(site.machines, files_of_program(options.program.front(), options.module));
-  }
-  const SignalSet signals(
-      {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT});
-  Display display(options);
-  Supervisor supervisor(options, signals, display);
+/** Starts the ranks, and again as often as --restart says when one has failed. The exit code of the
+ * last attempt. */
+int run_attempts(const RunOptions& options, const PlanSite& site, Supervisor& supervisor,
+                 Display& display) {
   std::optional<LogFolder> logs;
   int code = 0;  // of the last attempt
   for (int attempt = 0;; ++attempt) {
@@ -179,6 +156,41 @@ int run(const std::vector<std::string>& arguments) {
     display.say("tutti run: starting all ranks again, restart " + std::to_string(attempt + 1) +
                 " of " + std::to_string(options.restarts));
   }
+  return code;
+}
+
+}  // namespace
+
+int run(const std::vector<std::string>& arguments) {
+  const RunOptions options = parse_run(arguments);
+  if (options.help) {
+    std::fputs(run_help().c_str(), stdout);
+    return 0;
+  }
+  forget_own_launch();
+  const Machine machine = this_machine();
+  if (const auto starter = other_starter(options)) {
+    std::fprintf(stderr,
+                 "tutti run: %s, which is named first, starts the ranks of this machine, too, and "
+                 "shows them, and ends with the job's exit code: nothing runs here now\n",
+                 starter->c_str());
+    return 0;
+  }
+  PlanSite site{machine, machines_of(options, machine), {}};
+  if (options.dry_run) {
+    show_plan(options, site);
+    return 0;
+  }
+  adopt_orphans();
+  if (!site.machines.empty()) {
+    site.checked =
+        check_machines(site.machines, files_of_program(options.program.front(), options.module));
+  }
+  const SignalSet signals(
+      {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT});
+  Display display(options);
+  Supervisor supervisor(options, signals, display);
+  const int code = run_attempts(options, site, supervisor, display);
   drain(display, signals);
   return code;
 }

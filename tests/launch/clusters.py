@@ -1,6 +1,7 @@
 """Machines for jobs, which are network namespaces as far as the user may make them."""
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -60,9 +61,12 @@ class Machines:
         self.hosts.__enter__()
         self.folder = Path(self.hosts.directory)
         self.remote_shell = f"{os.path.abspath(cluster.__file__)} {self.folder}"
-        enter = cluster.enter(self.folder, "head", [tutti])
-        words = " ".join("'" + word.replace("'", "'\\''") + "'" for word in enter)
-        self.tutti = self.program("tutti", f'#!/bin/sh\nexec {words} "$@"\n')
+        self.tutti = self.on_head("tutti", [tutti])
+
+    def on_head(self, name, command):
+        """A program that is this command on head, with more arguments."""
+        words = shlex.join(cluster.enter(self.folder, "head", command))
+        return self.program(name, f'#!/bin/sh\nexec {words} "$@"\n')
 
     def program(self, name, text):
         path = self.folder / name

@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -58,6 +59,15 @@ class Machines(OnHead):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual([(self.folder / f"rank.{rank}").read_text() for rank in range(4)],
                          ["done"] * 4)
+
+    def test_gpus_are_those_of_each_machine(self):
+        script = self.script('echo $(hostname) $TUTTI_RANK $TUTTI_DEVICE $FLAGS_selected_gpus '
+                             '"$CUDA_VISIBLE_DEVICES"')
+        result = self.run_job("--hosts", "node1,node2", "--gpus=0,1", "--tee", "all", script)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(sorted(result.stdout.splitlines()),
+                         [f"[{rank}] node{1 + rank // 2} {rank} {rank % 2} {rank % 2} 0,1"
+                          for rank in range(4)])
 
     def test_the_first_failure_is_named_with_its_machine(self):
         script = self.script('[ "$TUTTI_RANK" = 2 ] && { echo the cause >&2; exit 9; }; sleep 1000')
@@ -237,6 +247,35 @@ class Answers(JobTest):
         self.assertIn("other: user@other: Permission denied (publickey).", result.stderr)
         result = self.ask("exit 127")
         self.assertIn("other: there is no ", result.stderr)
+
+    def path_with(self, ssh):
+        """A PATH that has mpiexec and, unless that is None, a script that is called ssh."""
+        folder = self.folder / "bin"
+        folder.mkdir()
+        (folder / "mpiexec").symlink_to(shutil.which("mpiexec"))
+        if ssh is not None:
+            self.script(ssh, "bin/ssh")
+        return {"PATH": str(folder), "OMPI_MCA_plm_rsh_agent": ""}  # an empty one is none
+
+    def test_ssh_is_what_path_has(self):
+        path = self.path_with('echo "$*" > asked; echo no route >&2; exit 255')
+        result = self.run_job("--hosts", "other:1", "/bin/true", env=path)
+        self.assertEqual((result.returncode, result.stderr), (2, "tutti run: other: no route\n"))
+        self.assertTrue((self.folder / "asked").read_text().startswith(
+            "-x -o BatchMode=yes -o ConnectTimeout=8 other cd '"))
+
+    def test_no_ssh_in_path_is_said(self):
+        result = self.run_job("--hosts", f"{os.uname().nodename}:1,other:1", "/bin/true",
+                              env=self.path_with(None))
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertTrue(result.stderr.startswith(
+            "tutti run: ssh, by which other machines are reached, is not in PATH on "), result.stderr)
+
+    def test_an_agent_that_cannot_be_run_is_named(self):
+        agent = self.folder / "agent"
+        result = self.run_job("--hosts", "other:1", "true", env={"OMPI_MCA_plm_rsh_agent": str(agent)})
+        self.assertEqual((result.returncode, result.stderr),
+                         (2, f"tutti run: other: cannot run {agent}: No such file or directory\n"))
 
     def test_the_files_of_the_program_are_asked_for_and_its_arguments_stay_here(self):
         self.script("", "train.py")

@@ -21,6 +21,7 @@ while os.environ["TUTTI_ROLE"] == "server": time.sleep(1)
 while len([name for name in os.listdir() if name.startswith("server.")]) < int(sys.argv[1]): pass
 """
 SECRET = "hunter2-" + "b" * 24
+HAS_GPU = any(re.fullmatch(r"nvidia\d+|dxg", name) for name in os.listdir("/dev"))
 
 
 def free_port():
@@ -103,6 +104,8 @@ class Variables(JobTest):
                                     (["--nproc_per_node", "2", "--gpus=0,1,2,3"], {}, 2)):
             with self.subTest(options=options, env=env):
                 self.assertEqual(len(self.ranks(*options, env=env)), count)
+                said = self.run_job(*options, "true", env=env).stderr
+                self.assertNotEqual("no GPU was found here, all ranks use the CPU" in said, HAS_GPU)
 
     def test_threads_and_python_s_buffers_unless_the_user_has_chosen(self):
         bare = {name: "" for name in ("OMP_NUM_THREADS", "PYTHONUNBUFFERED")}

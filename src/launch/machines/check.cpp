@@ -44,12 +44,22 @@ double seconds_of_clock() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-/** How a program is run on another machine: what comes before its name. */
+/** How a program is run on another machine: what comes before its name. Throws InvalidArgument if
+ * there is no such program here. */
 std::vector<std::string> remote_shell() {
-  const std::string agent = environment("OMPI_MCA_plm_rsh_agent").value_or("ssh");
   std::vector<std::string> words;
-  for (const std::string& word : split_list(agent, ' ')) {
+  for (const std::string& word :
+       split_list(environment("OMPI_MCA_plm_rsh_agent").value_or("ssh"), ' ')) {
     if (!word.empty()) words.push_back(word);
+  }
+  if (words.empty()) words = {"ssh"};
+  if (words.front().find('/') == std::string::npos) {
+    const auto found = find_in_path(words.front());
+    if (!found) {
+      refuse(words.front(), ", by which other machines are reached, is not in PATH on ",
+             host_name(), " (OMPI_MCA_plm_rsh_agent names another program)");
+    }
+    words.front() = *found;
   }
   if (fs::path(words.front()).filename() == "ssh") {
     words.insert(words.end(), {"-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=8"});
@@ -57,10 +67,22 @@ std::vector<std::string> remote_shell() {
   return words;
 }
 
+/** What brings a question to machines: mpiexec, or a shell to another one; neither to this one. */
+struct Carrier {
+  bool by_mpiexec = false;
+  std::vector<std::string> shell{};
+
+  std::string describe() const {
+    if (by_mpiexec) return "mpiexec";
+    return shell.empty() ? own_path() : join_list(shell, " ");
+  }
+};
+
 /** A process that carries the question to machines, and brings their answers. */
 struct Question {
   std::vector<Host> hosts;
-  bool by_mpiexec = false;
+  Carrier carrier;
+  std::string program;  // of the process
   pid_t process = 0;
   FileDescriptor answer_end;
   std::string answer;
@@ -84,10 +106,10 @@ std::vector<std::string> check_command(const std::vector<Host>& hosts,
   return words;
 }
 
-Question ask(std::vector<Host> hosts, bool by_mpiexec, const std::vector<std::string>& files) {
+Question ask(std::vector<Host> hosts, Carrier carrier, const std::vector<std::string>& files) {
   Question question;
   question.hosts = std::move(hosts);
-  question.by_mpiexec = by_mpiexec;
+  question.carrier = std::move(carrier);
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw SystemError("cannot make a pipe", errno);
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
@@ -97,7 +119,7 @@ Question ask(std::vector<Host> hosts, bool by_mpiexec, const std::vector<std::st
   ProcessStart start;
   start.arguments = check_command(question.hosts, files);
   FileDescriptor hostfile;
-  if (by_mpiexec) {
+  if (question.carrier.by_mpiexec) {
     std::vector<std::string> names;
     for (const Host& host : question.hosts) names.push_back(host.name);
     hostfile = write_hostfile(names);
@@ -106,18 +128,19 @@ Question ask(std::vector<Host> hosts, bool by_mpiexec, const std::vector<std::st
     words.insert(words.end(), {"-n", std::to_string(names.size())});
     start.arguments.insert(start.arguments.begin(), words.begin(), words.end());
     start.inherited = {hostfile.get()};
-  } else if (!is_this_machine(question.hosts.front().name)) {
-    std::vector<std::string> words = remote_shell();
+  } else if (!question.carrier.shell.empty()) {
+    std::vector<std::string> words = question.carrier.shell;
     words.push_back(question.hosts.front().name);
     words.push_back("cd " + shell_text({fs::current_path()}) + " && exec " +
                     shell_text(start.arguments));
     start.arguments = std::move(words);
   }
+  question.program = start.arguments.front();
   start.environment = environment_with({});
   start.standard[0] = nothing.get();
   start.standard[1] = start.standard[2] = write_end.get();
   start.own_group = true;
-  start.death_signal = by_mpiexec ? SIGTERM : SIGKILL;
+  start.death_signal = question.carrier.by_mpiexec ? SIGTERM : SIGKILL;
   question.asked = seconds_of_clock();
   question.process = start_process(start);
   return question;
@@ -168,8 +191,8 @@ void hear(std::vector<Question>& questions, const std::set<pid_t>& others) {
     if (!question.ended) late.push_back(&question);
   }
   if (late.empty()) return;
-  if (late.front()
-          ->by_mpiexec) {  // srun gives back what it holds of the job when it is asked to end
+  if (late.front()->carrier.by_mpiexec) {
+    // srun gives back what it holds of the job when it is asked to end.
     signal_descendants(SIGTERM, others);
     listen_until(questions, SteadyClock::now() + kEndGrace);
     signal_descendants(SIGKILL, others);
@@ -199,21 +222,25 @@ std::string quoted(const std::string& printed) {
 
 /** Why there is no answer. */
 std::string silence(const Question& question) {
-  const std::string way = question.by_mpiexec ? "mpiexec" : join_list(remote_shell(), " ");
   if (question.late) {
-    return "no answer within " + std::to_string(kLimit.count()) + " s (" + way + ")" +
-           (question.by_mpiexec ? quoted(question.answer) : "");
+    return "no answer within " + std::to_string(kLimit.count()) + " s (" +
+           question.carrier.describe() + ")" +
+           (question.carrier.by_mpiexec ? quoted(question.answer) : "");
   }
-  if (question.by_mpiexec) {
+  if (question.carrier.by_mpiexec) {
     return "mpiexec has not started a process there (" + question.status.describe() + ")" +
            quoted(question.answer);
   }
   const std::string said = last_line(question.answer);
+  const auto unrun = said.find(not_run(question.program));
+  if (unrun != std::string::npos) return said.substr(unrun);
   if (question.status.code == 127) {
     return "there is no " + own_path() +
            " (tutti is to be installed at the same place on all machines): " + said;
   }
-  return said.empty() ? "asked by " + way + ": " + question.status.describe() : said;
+  return said.empty()
+             ? "asked by " + question.carrier.describe() + ": " + question.status.describe()
+             : said;
 }
 
 /** What is wrong with a machine that has answered; empty if nothing is. */
@@ -275,7 +302,7 @@ void ask_alone(const std::vector<Host>& hosts, const std::vector<std::string>& f
   for (std::size_t i = 0; i < left.size() && findings.silent.empty(); i += kMostAlone) {
     std::vector<Question> questions;
     for (std::size_t j = i; j < std::min(i + kMostAlone, left.size()); ++j) {
-      questions.push_back(ask({left[j]}, true, files));
+      questions.push_back(ask({left[j]}, {.by_mpiexec = true}, files));
     }
     hear(questions, others);
     for (const Question& question : questions) findings.take(question);
@@ -309,9 +336,15 @@ std::map<std::string, CheckedMachine> check_machines(const std::vector<Host>& ho
   const bool by_mpiexec = has_resource_manager();
   std::vector<Question> questions;
   if (by_mpiexec) {
-    questions.push_back(ask(hosts, true, files));
+    questions.push_back(ask(hosts, {.by_mpiexec = true}, files));
   } else {
-    for (const Host& host : hosts) questions.push_back(ask({host}, false, files));
+    std::vector<Carrier> carriers;  // before the first is asked: the shell may be missing
+    for (const Host& host : hosts) {
+      carriers.push_back(is_this_machine(host.name) ? Carrier{} : Carrier{.shell = remote_shell()});
+    }
+    for (std::size_t i = 0; i < hosts.size(); ++i) {
+      questions.push_back(ask({hosts[i]}, std::move(carriers[i]), files));
+    }
   }
   hear(questions, others);
   for (const Question& question : questions) findings.take(question);

@@ -102,14 +102,6 @@ bool executable_file(const fs::path& path) {
   return fs::is_regular_file(path, error) && ::access(path.c_str(), X_OK) == 0;
 }
 
-std::optional<std::string> find_in_path(const std::string& name) {
-  for (const std::string& folder : split_list(environment("PATH").value_or("/usr/bin:/bin"), ':')) {
-    const fs::path path = fs::path(folder.empty() ? "." : folder) / name;
-    if (executable_file(path)) return path;
-  }
-  return std::nullopt;
-}
-
 /** The Python that tutti.run runs in, the one of the virtual environment that this program is
  * installed in, or the one in PATH. */
 std::string find_python() {
@@ -183,6 +175,14 @@ void ReservedPorts::take(int port, const std::string& what) {
   if (in_use || !sockets_.try_emplace(port, std::move(socket)).second) {
     refuse(what, ": port ", port, " of ", host_name(), " is in use");
   }
+}
+
+std::optional<std::string> find_in_path(const std::string& name) {
+  for (const std::string& folder : split_list(environment("PATH").value_or("/usr/bin:/bin"), ':')) {
+    const fs::path path = fs::path(folder.empty() ? "." : folder) / name;
+    if (executable_file(path)) return path;
+  }
+  return std::nullopt;
 }
 
 std::vector<std::string> resolve_program(const std::vector<std::string>& program, bool module) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,9 @@ class ReservedPorts {
   bool hold_named_;
   std::map<int, FileDescriptor> sockets_;  // by port
 };
+
+/** The file that PATH has for the name of a program. */
+std::optional<std::string> find_in_path(const std::string& name);
 
 /**
  * The program with its arguments as execve() takes it: what PATH finds, or Python and a script

@@ -89,7 +89,7 @@ void tell_failure(const std::string& what, int error) {
   const auto variables = pointers(start.environment);
   ::execve(arguments[0], arguments.data(), variables.data());
   const int error = errno;
-  tell_failure("cannot run " + start.arguments[0], error);
+  tell_failure(not_run(start.arguments[0]), error);
   ::_exit(error == ENOENT ? 127 : 126);
 }
 
@@ -153,6 +153,8 @@ std::vector<std::string> environment_with(const std::vector<Variable>& changes) 
   for (const Variable& change : changes) result.push_back(change.name + "=" + change.value);
   return result;
 }
+
+std::string not_run(const std::string& program) { return "cannot run " + program; }
 
 pid_t start_process(const ProcessStart& start) {
   // The child's descriptors 0 to 2 are written one after the other: what they are made of is above.

@@ -58,6 +58,9 @@ struct ProcessStart {
  */
 pid_t start_process(const ProcessStart& start);
 
+/** How its stderr names a program that cannot be run; the reason follows. */
+std::string not_run(const std::string& program);
+
 /**
  * Blocks signals, to read them from a descriptor, and ignores what would end a process for what
  * others do (SIGPIPE, SIGXFSZ). Those that the process was told to ignore stay ignored. Processes
