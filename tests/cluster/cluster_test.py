@@ -144,7 +144,8 @@ def test_one_story_on_each_side_of_a_cut(mpiexec, program, _, timeout, seconds):
 def test_faults(mpiexec, program, _):
     """Each kind on 2x2 and 3x1; `cluster_faults.py` runs as many as it is asked for. With four jobs at a
     time the ranks may get their cores too late: what fails then has to pass alone."""
-    failed = cluster_faults.run_all(mpiexec, program, seed=1, numbers=range(12), jobs=4)
+    kinds = len(cluster_faults.Trial.FAULTS)
+    failed = cluster_faults.run_all(mpiexec, program, seed=1, numbers=range(2 * kinds), jobs=4)
     assert not cluster_faults.run_all(mpiexec, program, seed=1, numbers=failed, jobs=1)
 
 
