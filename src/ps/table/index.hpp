@@ -169,6 +169,13 @@ class Index {
   int servers_;
 };
 
+/** What a search has come to. */
+struct IndexResult {
+  Index::Found found;
+  ShardState state;  ///< what was searched
+  int shard;
+};
+
 /**
  * Searches many ids at a time. An id waits for up to three cache lines, one after the other: two of
  * the index, and its row. So groups of ids follow each other from step to step, and in each one ask
@@ -176,12 +183,6 @@ class Index {
  */
 class IndexSearch {
  public:
-  struct Result {
-    Index::Found found;
-    ShardState state;  ///< what was searched
-    int shard;
-  };
-
   explicit IndexSearch(const Index& index) : index_(index) {}
 
   /** Calls found(word) as soon as an id is, and later, in their order, done(i, result) for all. */
@@ -210,7 +211,7 @@ class IndexSearch {
   static constexpr std::size_t kGroups = 4;
 
   struct Group {
-    std::array<Result, kGroup> results;
+    std::array<IndexResult, kGroup> results;
     std::array<Line*, kGroup> homes;
     std::array<std::uint8_t, kGroup> pending;  ///< those that are not at home
     std::size_t pending_count;
@@ -255,7 +256,7 @@ class IndexSearch {
   void look_further(Group& group, std::span<const std::int64_t> ids, const IsFound& found) {
     for (std::size_t p = 0; p < group.pending_count; ++p) {
       const std::size_t i = group.pending[p];
-      Result& result = group.results[i];
+      IndexResult& result = group.results[i];
       const Lines lines = index_.lines(result.shard, result.state);
       result.found = Index::search(lines, group.homes[i], ids[i]);
       if (result.found.slot != nullptr) found(result.found.word);
@@ -266,5 +267,26 @@ class IndexSearch {
   Line vacant_{};  // stands for those of a shard that has none
   std::array<Group, kGroups> groups_;
 };
+
+/** Calls found(word) for each id that is there, and then done(i, result) for all in their order. A
+ * few are searched one after the other, which touches less memory. */
+template <class IsFound, class IsDone>
+void search_index(const Index& index, std::span<const std::int64_t> ids, const IsFound& found,
+                  const IsDone& done) {
+  constexpr std::size_t kFew = 4;
+  if (ids.size() > kFew) {
+    IndexSearch(index).run(ids, found, done);
+    return;
+  }
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const std::uint64_t within = index.within(ids[i]);
+    const int shard = shard_of(within);
+    const Lines lines = index.lines(shard);
+    IndexResult result{{}, lines.state, shard};
+    if (lines.state.lines > 0) result.found = Index::search(lines, lines.home(within), ids[i]);
+    if (result.found.slot != nullptr) found(result.found.word);
+    done(i, result);
+  }
+}
 
 }  // namespace tutti::ps

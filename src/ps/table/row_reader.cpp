@@ -42,7 +42,7 @@ RowReader::RowReader(const TableIdentity& identity, std::byte* base)
       dim_(identity.spec.dim),
       verifies_(identity.spec.consistent_rows || evicts(identity.spec)) {}
 
-bool RowReader::copy(const IndexSearch::Result& result, float* row) const {
+bool RowReader::copy(const IndexResult& result, float* row) const {
   const auto& [slot, word] = result.found;
   if (slot == nullptr) return false;
   copy_row(weights(word), row, dim_);
@@ -63,7 +63,7 @@ bool RowReader::lookup_again(std::int64_t id, float* row) const {
     const std::uint64_t within = index_.within(id);
     const int shard = shard_of(within);
     const Lines lines = index_.lines(shard);
-    const IndexSearch::Result result{Index::search(lines, lines.home(within), id), lines.state,
+    const IndexResult result{Index::search(lines, lines.home(within), id), lines.state,
                                      shard};
     if (copy(result, row)) return true;
     if (result.found.slot != nullptr) {
@@ -79,7 +79,7 @@ bool RowReader::lookup_again(std::int64_t id, float* row) const {
 std::int64_t RowReader::lookup(std::span<const std::int64_t> ids,
                                std::span<const std::int64_t> positions, float* out) const {
   std::int64_t torn = 0;
-  search(ids, [&](std::size_t i, const IndexSearch::Result& result) {
+  search(ids, [&](std::size_t i, const IndexResult& result) {
     const std::int64_t position = positions.empty() ? static_cast<std::int64_t>(i) : positions[i];
     float* const row = out + position * dim_;
     if (!copy(result, row) && !lookup_again(ids[i], row)) ++torn;
@@ -88,7 +88,7 @@ std::int64_t RowReader::lookup(std::span<const std::int64_t> ids,
 }
 
 void RowReader::prefetch(std::span<const std::int64_t> ids) const {
-  search(ids, [](std::size_t /*i*/, const IndexSearch::Result& /*result*/) {});
+  search(ids, [](std::size_t /*i*/, const IndexResult& /*result*/) {});
 }
 
 }  // namespace tutti::ps

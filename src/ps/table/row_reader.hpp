@@ -22,14 +22,14 @@ class RowReader {
   void prefetch(std::span<const std::int64_t> ids) const;
 
   /** Copies what was found. False unless that was a row of that id, and is whole. */
-  bool copy(const IndexSearch::Result& result, float* row) const;
+  bool copy(const IndexResult& result, float* row) const;
 
  private:
   /** Calls done(i, result) for each id when its row is near. */
   template <class IsDone>
   void search(std::span<const std::int64_t> ids, const IsDone& done) const {
     const auto fetch = [&](std::uint64_t word) { prefetch_row(weights(word), dim_); };
-    IndexSearch(index_).run(ids, fetch, done);
+    search_index(index_, ids, fetch, done);
   }
   bool is_padding(std::int64_t id) const { return identity_.spec.padding_idx == id; }
   /** One id, as often as it takes. False if the row was never whole. */

@@ -193,7 +193,7 @@ class Table::Impl {
     targets_.assign(ids.size(), {});
     absent_.clear();
     const auto nothing = [](std::uint64_t /*word*/) {};
-    IndexSearch(index_).run(ids, nothing, [&](std::size_t i, const IndexSearch::Result& result) {
+    search_index(index_, ids, nothing, [&](std::size_t i, const IndexResult& result) {
       const auto& [slot, word] = result.found;
       if (slot != nullptr) {
         targets_[i] = {slot, ps::row_of(word) - 1};

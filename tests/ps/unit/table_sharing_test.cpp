@@ -220,7 +220,7 @@ TEST_P(Sharing, EvictedRowsAreNotTakenForThoseThatHaveTheirPlaceNow) {
       },
       [&] {
         for (int step = 0; step < 5'000; ++step) {
-          const std::int64_t first = step * 4 % kIds;
+          const std::int64_t first = std::int64_t{step} * 4 % kIds;
           push_numbers(table, first, first + 4);
           table.step();
         }
@@ -284,7 +284,7 @@ TEST(TableReaders, DoNotTakeTheIdThatAnArraysPlaceHasNext) {
   Arena memory(segment);
   const Index index(memory.base(), Split::hash, 1);
   const RowReader reader(identity, memory.base());
-  std::vector<IndexSearch::Result> results;
+  std::vector<IndexResult> results;
   for (std::int64_t number = 0; number < 10'000; ++number) {
     const std::uint64_t within = index.within(id_of(number));
     const Lines lines = index.lines(shard_of(within));
@@ -295,14 +295,14 @@ TEST(TableReaders, DoNotTakeTheIdThatAnArraysPlaceHasNext) {
   }
   // Readers that have found their id, and go on when its array has been written anew twice.
   std::int64_t ids = 10'000;
-  const auto generation_of = [&](const IndexSearch::Result& result) {
+  const auto generation_of = [&](const IndexResult& result) {
     return index.state(result.shard).generation - result.state.generation;
   };
   int others = 0;
   for (; others == 0 && ids < 100'000; ids += 100) {
     push_numbers(table, ids, ids + 100);
     for (std::size_t i = 0; i < results.size(); ++i) {
-      IndexSearch::Result late = results[i];
+      IndexResult late = results[i];
       if (generation_of(late) != 2) continue;
       late.found.word = late.found.slot->word;
       if (!has_row(late.found.word) || late.found.slot->id == id_of(static_cast<std::int64_t>(i))) {
