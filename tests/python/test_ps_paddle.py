@@ -218,8 +218,15 @@ def test_role_makers(monkeypatch):
         (lambda: role_maker.UserDefinedRoleMaker(), "server_endpoints is empty"),
         (lambda: role_maker.UserDefinedRoleMaker(2, role_maker.Role.WORKER, 2,
                                                  "127.0.0.1:1").generate_role(), "2"),
+        (lambda: role_maker.UserDefinedRoleMaker("0", server_endpoints="a:1"), "current_id is '0'"),
+        (lambda: role_maker.UserDefinedRoleMaker(worker_num="x", server_endpoints="a:1"),
+         "worker_num is 'x'"),
+        (lambda: role_maker.UserDefinedRoleMaker(server_endpoints=[5]), r"server_endpoints\[0\] is 5"),
+        (lambda: role_maker.UserDefinedRoleMaker(server_endpoints=5), "server_endpoints is 5"),
+        (lambda: role_maker.PaddleCloudRoleMaker("x"), "is_collective is 'x'"),
+        (lambda: role_maker.MPIRoleMaker("x").generate_role(), "servers is 'x'"),
     ]:
-        with pytest.raises(tutti.InvalidArgument, match=reason):
+        with pytest.raises((TypeError, tutti.InvalidArgument), match=reason):
             act()
 
 
@@ -241,6 +248,12 @@ def test_the_order_of_calls():
     fleet.init(role_maker.UserDefinedRoleMaker(1, role_maker.Role.WORKER, 3, "127.0.0.1:1"))
     assert fleet.split_files(list("abcdefg")) == list("de")
     assert fleet.server_endpoints(to_string=True) == "127.0.0.1:1"
+    for act, reason in [(lambda: fleet.split_files("abc"), "files is 'abc'"),
+                        (lambda: fleet.distributed_optimizer(ps.Sgd()).minimize(5), "parameters is 5"),
+                        (lambda: fleet.distributed_optimizer(ps.Sgd()).minimize((), ["x"]),
+                         r"embeddings\[0\] is 'x'")]:
+        with pytest.raises(TypeError, match=reason):
+            act()
     for act, reason in [(fleet.run_server, "is for servers"), (fleet.init_server, "is for servers"),
                         (fleet.init_worker, "minimize"), (fleet.stop_worker, "init_worker.. comes"),
                         (fleet.distributed_optimizer(ps.Sgd()), "init_worker.. comes")]:
@@ -272,6 +285,15 @@ def test_strategies_and_optimizers():
         strategy.set_trainer_runtime_config({"communicator_fake_rpc": True})
     with pytest.raises(tutti.InvalidArgument, match="create_async_strategy"):
         ps.StrategyFactory.create_geo_strategy().set_trainer_runtime_config({})
+    for act, reason in [
+        (lambda: strategy.set_trainer_runtime_config(5), "config is 5"),
+        (lambda: strategy.set_trainer_runtime_config({"communicator_send_queue_size": "x"}),
+         "communicator_send_queue_size is 'x'"),
+        (lambda: strategy.set_program_config(None), "config is None"),
+        (lambda: ps.StrategyFactory.create_geo_strategy("x"), "update_frequency is 'x'"),
+    ]:
+        with pytest.raises(TypeError, match=reason):
+            act()
     fleet = type(ps.fleet)()
     fleet.init(role_maker.UserDefinedRoleMaker(0, role_maker.Role.WORKER, 3, "127.0.0.1:1"))
     for given, rule in [(opt.SGD(0.5), ps.Sgd(0.5)), (ps.Adam(), ps.Adam()),
@@ -319,10 +341,20 @@ def test_options_that_are_refused():
         (dict(program=None), "program is a NoneType.*ps.Program"),
         (dict(trainers="127.0.0.1:1,127.0.0.1:2"), "trainers is '127.*nccl2"),
         (dict(trainers=0), "trainers is 0"),
+        (dict(trainers=True), "trainers is True"),
+        (dict(trainer_id="0"), "trainer_id is '0'"),
+        (dict(sync_mode="no"), "sync_mode is 'no'"),
+        (dict(pservers=["127.0.0.1:1"]), r"pservers is \['127.0.0.1:1'\], but must be of str"),
+        (dict(pservers=""), "pservers is '', but must be 'host:port'"),
+        (dict(pservers="127.0.0.1:1,"), "pservers is '127.0.0.1:1,'"),
+        (dict(program=program._replace(embeddings=5)), "embeddings is 5"),
+        (dict(program=program._replace(embeddings=["item"])), r"embeddings\[0\] is 'item'"),
         (dict(startup_program=program), "startup_program"),
     ]:
-        with pytest.raises(tutti.InvalidArgument, match=reason):
-            ps.DistributeTranspiler().transpile(0, **{"program": program, **options})
+        with pytest.raises((TypeError, tutti.InvalidArgument), match=reason):
+            ps.DistributeTranspiler().transpile(**{"trainer_id": 0, "program": program, **options})
+    with pytest.raises(TypeError, match="config is {}, but must be of DistributeTranspilerConfig"):
+        ps.DistributeTranspiler({})
     t = ps.DistributeTranspiler()
     with pytest.raises(tutti.InvalidArgument, match="transpile.. comes first"):
         t.get_trainer_program()

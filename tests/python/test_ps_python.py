@@ -108,6 +108,30 @@ def test_a_mask_is_no_ids():
     (lambda: alone([table()], seed=-1), "seed is -1"),
     (lambda: alone([table()], slicing=5), "slicing is 5"),
     (lambda: ps.start([table()], servers=1.5), "servers is 1.5"),
+    (lambda: ps.start([table()], servers=[1]), r"servers is \[1\]"),
+    (lambda: ps.start([table()], servers="thread", communicator="x"), "communicator is 'x'"),
+    (lambda: ps.start(table()), "tables is <tutti.ps.Embedding item.*an iterable of Embedding and Dense"),
+    (lambda: ps.start(None), "tables is None"),
+    (lambda: ps.start([table(), 5]), r"tables\[1\] is 5"),
+    (lambda: alone([table()], wire=[]), r"wire is \[\], but must be 'float32', 'float16' or 'bfloat16'"),
+    (lambda: alone([table()], timeout="x"), "timeout is 'x'"),
+    (lambda: alone([table()], timeout=0), "timeout is 0"),
+    (lambda: alone([table()], save_at_end="no"), "save_at_end is 'no'"),
+    (lambda: ps.Slicing(split_method="x"), "split_method is 'x'"),
+    (lambda: ps.Slicing(min_block_size="x"), "min_block_size is 'x'"),
+    (lambda: ps.Slicing(min_block_size=0), "min_block_size is 0"),
+    (lambda: ps.Slicing("no"), "slice_var_up is 'no'"),
+    (lambda: ps.Dense(5), "parameters is 5"),
+    (lambda: ps.Dense("weight"), "parameters is 'weight'"),
+    (lambda: ps.Dense([[1.0]]), r"parameter 0 is \[1.0\], but must be an array of float32"),
+    (lambda: ps.Dense({"w": 1.0}), "parameter w is 1.0, but must be an array"),
+    (lambda: ps.Dense({3: numpy.zeros(2, numpy.float32)}), "a name in parameters is 3"),
+    (lambda: ps.Dense([("w",)]), r"parameters\[0\] is \('w',\), but must be a pair \(name, array\)"),
+    (lambda: ps.Dense(weights(), name=3), "name is 3"),
+    (lambda: ps.Dense(weights(), shared="x"), "shared is 'x'"),
+    (lambda: table(consistent_rows="no"), "consistent_rows is 'no'"),
+    (lambda: table(split=[]), r"split is \[\], but must be 'hash' or 'mod'"),
+    (lambda: table(dict_size=10, padding_idx=10), "padding_idx is 10, but must be below dict_size, 10"),
     (lambda: table(optimizer="sgd"), "optimizer is 'sgd'"),
     (lambda: ps.Dense(weights(), optimizer="sgd"), "optimizer is 'sgd'"),
     (lambda: table(init=0.5), "init is 0.5"),
@@ -120,6 +144,28 @@ def test_a_mask_is_no_ids():
 def test_refusals_name_the_argument(make, reason):
     with pytest.raises((TypeError, tutti.InvalidArgument), match=reason):
         make()
+
+
+def test_refusals_of_pushes_and_lookups_name_the_argument():
+    item, net = table(), ps.Dense(weights())
+    with alone([item, net]):
+        for act, reason in [
+            (lambda: net.push(5), "gradients is 5, but must be a mapping .* or a loss"),
+            (lambda: net.push("w"), "gradients is 'w'"),
+            (lambda: net.push([5]), "one of gradients is 5, but must be a pair .parameter, gradient."),
+            (lambda: net.push(iter([5])), "one of gradients is 5"),
+            (lambda: net.push({"w": [[1], [1, 2]]}), "the gradient of w is .*, which is no array"),
+            (lambda: net.push({"w": "x"}), "the gradient of w has shape"),
+            (lambda: net.push({5: [1]}), "gradients has 5, but the parameters are w, b"),
+            (lambda: item.lookup([[1], [1, 2]]), r"ids is .*, which is no array"),
+            (lambda: item.lookup(None), "ids is of object"),
+            (lambda: item.lookup([1], out=5), "out is 5, but must be an array"),
+            (lambda: item.push([1], "x"), "gradients has shape"),
+            (lambda: item.push([1], [["x", "y"]]), "gradients is of <U1"),
+            (lambda: item.push([1], [[1, 1]], shows=[1, 2]), "shows has shape"),
+        ]:
+            with pytest.raises((TypeError, tutti.InvalidArgument), match=reason):
+                act()
 
 
 class Nowhere:

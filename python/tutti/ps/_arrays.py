@@ -56,11 +56,18 @@ def is_tensor(array: Array) -> bool:
     return torch is not None and isinstance(array, torch.Tensor)
 
 
+def _as_array(array: Array, name: str) -> npt.NDArray[Any]:
+    try:
+        return numpy.asarray(array)
+    except (TypeError, ValueError) as error:  # lists of different length
+        raise InvalidArgument(f"{name} is {array!r:.80}, which is no array: {error}") from None
+
+
 def ids_of(ids: Array) -> npt.NDArray[numpy.int64]:
     """Ids as int64 in C order: the memory of `ids` itself if it is that already."""
     if is_tensor(ids):
         ids = ids.numpy() if ids.is_cpu and not ids.requires_grad else ids.detach().cpu().numpy()
-    memory = numpy.asarray(ids)
+    memory = _as_array(ids, "ids")
     if memory.dtype != _INT64:
         if memory.size and (memory.dtype.kind not in "iu"  # a mask is no ids
                             or not numpy.can_cast(memory.dtype, _INT64)):
@@ -77,12 +84,24 @@ def floats_of(array: Array, name: str, shape: Tuple[int, ...]) -> npt.NDArray[nu
         if array.layout != sys.modules["torch"].strided:
             array = array.to_dense()
         array = (array if array.element_size() != 2 else array.float()).numpy()  # NumPy has no bfloat16
-    memory = numpy.asarray(array)
+    memory = _as_array(array, name)
     if memory.shape != shape:
         raise InvalidArgument(f"{name} has shape {memory.shape}, but must have {shape}")
     if memory.dtype.kind not in "fiu" and memory.size:
         raise TypeError(f"{name} is of {memory.dtype}, but must be of float32")
     return numpy.ascontiguousarray(memory, numpy.float32)
+
+
+def _no_array(array: Any, name: str) -> TypeError:
+    return TypeError(f"{name} is {array!r:.80}, but must be an array of float32 in CPU memory")
+
+
+def shape_of(array: Array, name: str) -> Tuple[int, ...]:
+    """An array's shape. Raises TypeError if it is none."""
+    shape = getattr(array, "shape", None)
+    if not isinstance(shape, tuple):
+        raise _no_array(array, name)
+    return shape
 
 
 def writable(array: Array, name: str, shape: Tuple[int, ...]) -> npt.NDArray[numpy.float32]:
@@ -95,7 +114,10 @@ def writable(array: Array, name: str, shape: Tuple[int, ...]) -> npt.NDArray[num
     elif hasattr(array, "__array_interface__"):
         memory = numpy.asarray(array)
     else:
-        memory = numpy.asarray(memoryview(array))
+        try:
+            memory = numpy.asarray(memoryview(array))
+        except TypeError:
+            raise _no_array(array, name) from None
     if memory.dtype != numpy.float32:
         raise InvalidArgument(f"{name} is of {memory.dtype}, but must be of float32")
     if memory.shape != shape:

@@ -6,8 +6,8 @@ from typing import Any, Dict, Optional, Type, Union
 
 from tutti._core import ps as core
 from tutti.errors import InvalidArgument
-from tutti.ps._checks import whole
-from tutti.ps._dispatch import PSDispatcher, Slicing
+from tutti.ps._checks import flag, one_of, whole
+from tutti.ps._dispatch import PSDispatcher, Slicing, check_dispatcher
 
 # What Paddle has, and why any other value is refused.
 _FIXED: Dict[str, Any] = {
@@ -70,19 +70,17 @@ class DistributeTranspilerConfig:
         if name in _FIXED and value != _FIXED[name][0]:
             raise InvalidArgument(f"{name} is {value!r}, but must be {_FIXED[name][0]!r}: "
                                   f"{_FIXED[name][1]}")
-        if name in _FLAGS and not (isinstance(value, (bool, int)) and value in (0, 1)):
-            raise InvalidArgument(f"{name} is {value!r}, but must be True or False")
+        if name in _FLAGS:
+            flag(name, value)
         if name in _COUNTS:
             value = whole(name, value, 1, 2**31 - 1)
-        if name == "mode" and value not in _MODES:
-            raise InvalidArgument(f"mode is {value!r}, but must be one of {', '.join(_MODES)}")
+        if name == "mode":
+            one_of(name, value, _MODES)
         if name == "collective_mode" and value not in _COLLECTIVE_MODES:
             raise InvalidArgument(f"collective_mode is {value!r}, but must be 'grad_allreduce': "
                                   "DistOpt(dist_option='partialUpdate') has local steps")
-        if name == "split_method" and value is not None and not callable(
-                getattr(value, "dispatch", None)):
-            raise InvalidArgument(f"split_method is {value!r}, but must be a class with "
-                                  "dispatch(varlist) and reset()")
+        if name == "split_method":
+            check_dispatcher(name, value)
         super().__setattr__(name, value)
 
     def slicing(self) -> Slicing:

@@ -12,9 +12,16 @@ from tutti._core import ps as core
 from tutti._types import Array
 from tutti.errors import InvalidArgument
 from tutti.ps import _arrays
+from tutti.ps._checks import check_kind, flag
 from tutti.ps._embedding import Rule, check_rule
 
 _Gradient = Tuple[int, "npt.NDArray[numpy.float32]"]  # a parameter's number, and what is pushed
+
+
+def _pair(name: str, value: Any, wanted: str) -> Tuple[Any, Any]:
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise TypeError(f"{name} is {value!r:.80}, but must be a pair {wanted}")
+    return value[0], value[1]
 
 
 def named_arrays(parameters: Any) -> Dict[str, Array]:
@@ -23,10 +30,17 @@ def named_arrays(parameters: Any) -> Dict[str, Array]:
         return {name: tensor for name, tensor in parameters.named_parameters()
                 if tensor.requires_grad}
     if isinstance(parameters, Mapping):
+        for name in parameters:
+            check_kind("a name in parameters", name, (str,))
         return dict(parameters)
+    if not isinstance(parameters, Iterable) or isinstance(parameters, (str, bytes)):
+        raise TypeError(f"parameters is {parameters!r}, but must be a module of PyTorch, a mapping of "
+                        "names to arrays, or an iterable of arrays or pairs (name, array)")
     named: Dict[str, Array] = {}
     for number, parameter in enumerate(parameters):
-        name, array = parameter if isinstance(parameter, tuple) else (str(number), parameter)
+        name, array = (_pair(f"parameters[{number}]", parameter, "(name, array)")
+                       if isinstance(parameter, tuple) else (str(number), parameter))
+        check_kind("a name in parameters", name, (str,))
         if name in named:
             raise InvalidArgument(f"two parameters have the name {name}")
         named[name] = array
@@ -51,16 +65,17 @@ class Dense:
     def __init__(self, parameters: Any, *, optimizer: Optional[Rule] = None, name: str = "",
                  shared: bool = False) -> None:
         check_rule(optimizer)
+        check_kind("name", name, (str,))
+        self.shared = flag("shared", shared)
         named = named_arrays(parameters)
         self.parameters = {f"{name}.{of}" if name else of: array for of, array in named.items()}
         self.optimizer = optimizer
-        self.shared = shared
         self._fleet: Optional[core.Fleet] = None
         self._numbers: Dict[str, int] = {}
         self._views: Dict[str, Array] = {}
         self._gradients: Dict[Tuple[str, int], Array] = {}  # by name and address
         for of, array in self.parameters.items():
-            _arrays.writable(array, f"parameter {of}", tuple(array.shape))
+            _arrays.writable(array, f"parameter {of}", _arrays.shape_of(array, f"parameter {of}"))
 
     def __repr__(self) -> str:
         return f"<tutti.ps.Dense: {', '.join(self.parameters)}>"
@@ -112,7 +127,8 @@ class Dense:
         names = {_arrays.address_of(array): name for arrays in (self.parameters, self._views)
                  for name, array in arrays.items()}
 
-        def checked(parameter: Array, gradient: Array) -> _Gradient:
+        def checked(pair: Any) -> _Gradient:
+            parameter, gradient = _pair("one of gradients", pair, "(parameter, gradient)")
             name = names.get(_arrays.address_of(parameter))
             if name is None:
                 raise InvalidArgument("a pair's first is none of the parameters "
@@ -121,16 +137,19 @@ class Dense:
 
         if _torch.is_loss(gradients):
             _torch.backward_of(gradients)(
-                lambda parameter, gradient: self._push_all(fleet, [checked(parameter, gradient)]))
+                lambda parameter, gradient: self._push_all(fleet, [checked((parameter, gradient))]))
         elif _arrays.is_tensor(gradients):
             loss: Any = gradients
             raise InvalidArgument(f"gradients is a tensor of shape {tuple(loss.shape)}, but a loss "
                                   "must be one number that requires a gradient")
         elif isinstance(gradients, Iterator):  # it may use a gradient's memory for the next one
             for pair in gradients:
-                self._push_all(fleet, [checked(*pair)])
+                self._push_all(fleet, [checked(pair)])
+        elif isinstance(gradients, Iterable) and not isinstance(gradients, (str, bytes)):
+            self._push_all(fleet, [checked(pair) for pair in gradients])
         else:
-            self._push_all(fleet, [checked(*pair) for pair in gradients])
+            raise TypeError(f"gradients is {gradients!r}, but must be a mapping of names to arrays, an "
+                            "iterable of pairs (parameter, gradient), or a loss of PyTorch's")
 
     def _gradients_of_tensors(self) -> Dict[str, Array]:
         found = {name: tensor.grad for name, tensor in self.parameters.items()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Type
+import dataclasses
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Type
 
 from tutti._core import ps as core
 from tutti.errors import InvalidArgument
+from tutti.ps._checks import flag, whole
 
 
 class _Name(str):
@@ -67,13 +69,28 @@ class HashName(PSDispatcher):
                 for variable in varlist]
 
 
-class Slicing(NamedTuple):
+def check_dispatcher(name: str, value: Any) -> None:
+    """Raises InvalidArgument if an argument is no class of dispatchers, nor None."""
+    if value is not None and not (isinstance(value, type)
+                                  and callable(getattr(value, "dispatch", None))
+                                  and callable(getattr(value, "reset", None))):
+        raise InvalidArgument(f"{name} is {value!r}, but must be a class with dispatch(varlist) and "
+                              "reset()")
+
+
+@dataclasses.dataclass(frozen=True)
+class Slicing:
     """How dense parameters are spread over servers: whether they are cut into blocks at all, the
     least elements of a block, and the class that chooses servers for blocks, None: RoundRobin."""
 
     slice_var_up: bool = True
     min_block_size: int = 8192
     split_method: Optional[Type[PSDispatcher]] = None  # RoundRobin
+
+    def __post_init__(self) -> None:
+        flag("slice_var_up", self.slice_var_up)
+        whole("min_block_size", self.min_block_size, 1, 2**31 - 1)
+        check_dispatcher("split_method", self.split_method)
 
 
 def choose(slicing: Slicing, parameters: Sequence[core.DenseParameter], servers: int,

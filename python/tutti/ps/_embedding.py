@@ -11,7 +11,7 @@ from tutti._core import ps as core
 from tutti._types import Array
 from tutti.errors import InvalidArgument
 from tutti.ps import _arrays
-from tutti.ps._checks import check_kind, whole
+from tutti.ps._checks import check_kind, flag, one_of, whole
 
 _INT64 = numpy.dtype(numpy.int64)
 
@@ -39,7 +39,8 @@ class Embedding:
     dict_size: ids are below it, and not negative; by default they are any number.
     entry: which ids get a row: AdmitAll, Probability, CountFilter or ShowClick.
     evict: which rows go again.
-    padding_idx: an id that reads as zeros and is never pushed.
+    padding_idx: an id that reads as zeros and is never pushed; with dict_size it is below it, and
+        may be negative.
     consistent_rows: a lookup that meets a row in the middle of an update tries again, for a
         millisecond or more, and then reads it as it is, and counts it (torn_rows in stats());
         otherwise only elements are whole.
@@ -69,18 +70,20 @@ class Embedding:
         check_kind("entry", entry, (core.AdmitAll, core.Probability, core.CountFilter,
                                     core.ShowClick))
         check_kind("evict", evict, (core.Evict,))
-        check_kind("consistent_rows", consistent_rows, (bool,))
+        flag("consistent_rows", consistent_rows)
         dim = whole("dim", dim, 1, 2**31 - 1)
         limit = 0 if dict_size is None else whole("dict_size", dict_size, 1, 2**63 - 1)
         if padding_idx is not None:
             padding_idx = whole("padding_idx", padding_idx, -2**63, 2**63 - 1)
-        if split not in core.Split.__members__:
-            raise InvalidArgument(f"split is {split!r}, but must be 'hash' or 'mod'")
+            if dict_size is not None and padding_idx >= dict_size:
+                raise InvalidArgument(f"padding_idx is {padding_idx}, but must be below dict_size, "
+                                      f"{dict_size}")
+        one_of("split", split, tuple(core.Split.__members__))
         self.name = name
         self.dim = dim
         self.optimizer = optimizer
         self.padding_idx = padding_idx
-        self._rest = (init, entry, evict, limit, padding_idx, split, consistent_rows)
+        self._rest = (init, entry, evict, limit, padding_idx, split, bool(consistent_rows))
         self._fleet: Optional[core.Fleet] = None
         self._number = -1
         self._join: Optional[Callable[[], object]] = None

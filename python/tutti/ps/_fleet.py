@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from types import TracebackType
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Type, Union
@@ -11,7 +12,7 @@ from tutti._core import ps as core
 from tutti._log import logger
 from tutti.errors import Error, InvalidArgument
 from tutti.ps import _roles
-from tutti.ps._checks import check_kind, path, whole
+from tutti.ps._checks import check_kind, flag, items, one_of, path, seconds, whole
 from tutti.ps._dense import Dense
 from tutti.ps._dispatch import Slicing, choose
 from tutti.ps._embedding import Embedding, Rule
@@ -186,6 +187,62 @@ class Fleet:
                          error, also)
 
 
+@dataclasses.dataclass
+class Job:
+    """What start() is told, but for who is a worker and who a server. Raises InvalidArgument or
+    TypeError naming an argument that is wrong."""
+
+    tables: Iterable[Union[Embedding, Dense]]
+    mode: Mode
+    slicing: Slicing = Slicing()
+    seed: int = 0
+    wire: str = "float32"
+    load: Union[str, os.PathLike[str], None] = None
+    checkpoint: Union[str, os.PathLike[str], None] = None
+    every: int = 0
+    save_at_end: bool = False
+    timeout: Optional[float] = None
+
+    def __post_init__(self) -> None:
+        check_kind("mode", self.mode, (core.Sync, core.Async, core.HalfAsync, core.Geo))
+        check_kind("slicing", self.slicing, (Slicing,))
+        self.seed = whole("seed", self.seed, 0, 2**64 - 1)
+        one_of("wire", self.wire, tuple(core.WireFormat.__members__))
+        self.load = None if self.load is None else path("load", self.load)
+        self.checkpoint = None if self.checkpoint is None else path("checkpoint", self.checkpoint)
+        self.every = whole("every", self.every, 0, 10**9)
+        self.save_at_end = flag("save_at_end", self.save_at_end)
+        seconds("timeout", self.timeout)
+        self.tables = items("tables", self.tables, (Embedding, Dense))
+        for table in self.tables:
+            if table.is_bound:
+                raise InvalidArgument(f"{table!r} is another fleet's, which must stop() first")
+
+    def start(self, roles: _roles.Roles, rule: Rule = core.Sgd()) -> Fleet:
+        """start() of a process whose role is known; `rule` is for tables without an optimizer."""
+        placement, tables = roles.placement, list(self.tables)
+        dense = [spec for table in tables if isinstance(table, Dense)
+                 for spec in table.spec(rule, with_values=placement.worker_index == 0)]
+        chosen = choose(self.slicing, dense, placement.servers, placement.server_endpoints)
+        fleet = core.Fleet(
+            placement,
+            tables=[table.spec(rule) for table in tables if isinstance(table, Embedding)],
+            dense=dense,
+            slice_var_up=bool(self.slicing.slice_var_up),
+            min_block_size=self.slicing.min_block_size,
+            servers_of_blocks=list(chosen.values()),
+            mode=self.mode,
+            seed=self.seed,
+            wire=core.WireFormat.__members__[self.wire],
+            timeout=self.timeout,
+            load="" if self.load is None else str(self.load),
+            checkpoint="" if self.checkpoint is None else str(self.checkpoint),
+            every=self.every,
+            save_at_end=self.save_at_end,
+        )
+        return Fleet(roles, fleet, tables)
+
+
 def start(
     tables: Iterable[Union[Embedding, Dense]],
     *,
@@ -220,63 +277,14 @@ def start(
     Blocks until all are there. Raises PeerLost listing who is missing at the deadline, MismatchError
     showing both sides if they are told different things.
     """
-    if servers is None and communicator is None:
-        roles = _roles.by_environment()
-    elif servers is None:
+    job = Job(tables, mode=mode, slicing=slicing, seed=seed, wire=wire, load=load,
+              checkpoint=checkpoint, every=every, save_at_end=save_at_end, timeout=timeout)
+    if communicator is not None:
+        check_kind("communicator", communicator, (Communicator,))
+    if servers is not None:
+        roles = _roles.among_ranks(servers, communicator, timeout)
+    elif communicator is not None:
         raise InvalidArgument("with communicator, servers is to be a number, 'host' or 'thread'")
     else:
-        roles = _roles.among_ranks(servers, communicator, timeout)
-    return start_as(roles, tables, mode=mode, slicing=slicing, seed=seed, wire=wire, load=load,
-                    checkpoint=checkpoint, every=every, save_at_end=save_at_end, timeout=timeout)
-
-
-def start_as(
-    roles: _roles.Roles,
-    tables: Iterable[Union[Embedding, Dense]],
-    *,
-    mode: Mode,
-    rule: Rule = core.Sgd(),
-    slicing: Slicing = Slicing(),
-    seed: int = 0,
-    wire: str = "float32",
-    load: Union[str, os.PathLike[str], None] = None,
-    checkpoint: Union[str, os.PathLike[str], None] = None,
-    every: int = 0,
-    save_at_end: bool = False,
-    timeout: Optional[float] = None,
-) -> Fleet:
-    """start() of a process whose role is known; `rule` is for tables without an optimizer."""
-    if wire not in core.WireFormat.__members__:
-        raise InvalidArgument(f"wire is {wire!r}, but must be float32, float16 or bfloat16")
-    check_kind("mode", mode, (core.Sync, core.Async, core.HalfAsync, core.Geo))
-    check_kind("slicing", slicing, (Slicing,))
-    seed = whole("seed", seed, 0, 2**64 - 1)
-    every = whole("every", every, 0, 10**9)
-    tables = list(tables)
-    for table in tables:
-        if not isinstance(table, (Embedding, Dense)):
-            raise TypeError(f"tables has a {type(table).__name__}, but must have Embeddings and "
-                            "Dense parameters")
-        if table.is_bound:
-            raise InvalidArgument(f"{table!r} is another fleet's, which must stop() first")
-    placement = roles.placement
-    dense = [spec for table in tables if isinstance(table, Dense)
-             for spec in table.spec(rule, with_values=placement.worker_index == 0)]
-    chosen = choose(slicing, dense, placement.servers, placement.server_endpoints)
-    fleet = core.Fleet(
-        placement,
-        tables=[table.spec(rule) for table in tables if isinstance(table, Embedding)],
-        dense=dense,
-        slice_var_up=slicing.slice_var_up,
-        min_block_size=slicing.min_block_size,
-        servers_of_blocks=list(chosen.values()),
-        mode=mode,
-        seed=seed,
-        wire=core.WireFormat.__members__[wire],
-        timeout=timeout,
-        load="" if load is None else path("load", load),
-        checkpoint="" if checkpoint is None else path("checkpoint", checkpoint),
-        every=every,
-        save_at_end=save_at_end,
-    )
-    return Fleet(roles, fleet, tables)
+        roles = _roles.by_environment()
+    return job.start(roles)

@@ -6,13 +6,13 @@ import os
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Union
 
 from tutti._core import ps as core
-from tutti._types import Array
 from tutti.errors import InvalidArgument
+from tutti.ps._checks import check_kind, items, path, whole
 from tutti.ps._config import DistributeTranspilerConfig
 from tutti.ps._dense import Dense
 from tutti.ps._dispatch import Slicing
 from tutti.ps._embedding import Embedding
-from tutti.ps._fleet import Fleet, Mode, start_as
+from tutti.ps._fleet import Fleet, Job, Mode
 from tutti.ps._fluid import Nothing
 from tutti.ps._rules import rule_of
 from tutti.ps.role_maker import PaddleCloudRoleMaker, RoleMakerBase
@@ -27,12 +27,14 @@ class DistributedStrategy:
 
     def set_program_config(self, config: DistributeTranspilerConfig) -> None:
         """Takes slice_var_up, split_method and min_block_size from it."""
+        check_kind("config", config, (DistributeTranspilerConfig,))
         self.slicing = config.slicing()
 
     def set_trainer_runtime_config(self, config: Mapping[str, Any]) -> None:
         """Of an asynchronous strategy: {"communicator_max_merge_var_num": 20,
         "communicator_send_queue_size": 20}. Paddle's other keys are about its sender threads, which
         are not there: refused."""
+        check_kind("config", config, (Mapping,))
         known = {"communicator_max_merge_var_num", "communicator_send_queue_size"}
         for key in config:
             if key not in known:
@@ -40,10 +42,10 @@ class DistributedStrategy:
                                       f"choose is {', '.join(sorted(known))}")
         if not isinstance(self.mode, core.Async):
             raise InvalidArgument("trainer_runtime_config is for create_async_strategy()")
-        self.mode = core.Async(
-            config.get("communicator_max_merge_var_num", self.mode.max_merge_var_num),
-            config.get("communicator_send_queue_size", self.mode.send_queue_size),
-            self.mode.staleness, self.mode.divide_by_workers)
+        counts = {"communicator_max_merge_var_num": self.mode.max_merge_var_num,
+                  "communicator_send_queue_size": self.mode.send_queue_size, **config}
+        most_merged, longest = (whole(name, count, 1, 2**31 - 1) for name, count in counts.items())
+        self.mode = core.Async(most_merged, longest, self.mode.staleness, self.mode.divide_by_workers)
 
 
 class StrategyFactory:
@@ -67,7 +69,7 @@ class StrategyFactory:
     @staticmethod
     def create_geo_strategy(update_frequency: int = 100) -> DistributedStrategy:
         """ps.Geo(update_frequency): workers train by themselves, and exchange what has changed."""
-        return DistributedStrategy(core.Geo(update_frequency))
+        return DistributedStrategy(core.Geo(whole("update_frequency", update_frequency, 1, 2**31 - 1)))
 
 
 def strategy_of(strategy: Union[DistributedStrategy, DistributeTranspilerConfig, None]
@@ -98,9 +100,9 @@ class DistributedOptimizer:
     def minimize(self, parameters: Any = (), embeddings: Iterable[Embedding] = ()) -> None:
         """Instead of a loss: the dense parameters to be trained, as ps.Dense takes them, and the
         Embeddings. The same on all workers and servers, before init_server() and init_worker()."""
-        dense = Dense(parameters)
+        dense, tables = Dense(parameters), items("embeddings", embeddings, (Embedding,))
         self.dense = dense if dense.parameters else None
-        self.tables = tuple(embeddings)
+        self.tables = tables
 
     def __call__(self, gradients: Any = None) -> None:
         """A step: pushes the gradients of dense parameters, as Dense.push() takes them (without any,
@@ -199,6 +201,7 @@ class PaddleFleet:
 
     def split_files(self, files: Sequence[str]) -> List[str]:
         """This worker's part of files: stretches that differ by one file at most."""
+        check_kind("files", files, (list, tuple))
         each, more = divmod(len(files), self.worker_num())
         index = self.worker_index()
         begin = each * index + min(index, more)
@@ -239,16 +242,18 @@ class PaddleFleet:
         tables: List[Union[Embedding, Dense]] = list(trained.tables)
         if trained.dense is not None:
             tables.append(trained.dense)
-        return start_as(self._roles().generate_role(), tables, mode=trained.strategy.mode,
-                        rule=trained.rule, slicing=trained.strategy.slicing, load=self._model_dir)
+        job = Job(tables, mode=trained.strategy.mode, slicing=trained.strategy.slicing,
+                  load=self._model_dir)
+        return job.start(self._roles().generate_role(), trained.rule)
 
     def init_server(self, model_dir: Union[str, os.PathLike[str], None] = None) -> None:
         """On a server: it will begin with what save_persistables() has written to model_dir."""
         if not self.is_server():
             raise InvalidArgument("init_server() is for servers, and this is a worker")
-        if model_dir is not None and not os.path.isdir(model_dir):
-            raise InvalidArgument(f"model_dir is {os.fspath(model_dir)!r}, which is no folder")
-        self._model_dir = None if model_dir is None else os.fspath(model_dir)
+        folder = None if model_dir is None else path("model_dir", model_dir)
+        if folder is not None and not os.path.isdir(folder):
+            raise InvalidArgument(f"model_dir is {folder!r}, which is no folder")
+        self._model_dir = folder
 
     def run_server(self) -> None:
         """On a server: serves, and returns when all workers have stopped or are lost."""
@@ -292,7 +297,7 @@ class PaddleFleet:
             dirname = executor
         if dirname is None:
             raise InvalidArgument("dirname is None, but must be a folder")
-        self._at_work().save(os.fspath(dirname))
+        self._at_work().save(path("dirname", dirname))
 
     def stats(self) -> Dict[str, Any]:
         """What this worker has done, and its server in a thread, as ps.Fleet.stats()."""

@@ -56,8 +56,9 @@ def among_ranks(servers: Union[int, str], world: Optional[Communicator] = None,
                 timeout: Optional[float] = None) -> Roles:
     """Roles among ranks that a launcher has started, or of a communicator; a process that nothing
     has launched is a worker alone, and only with servers in threads."""
-    if servers not in ("host", "thread") and (isinstance(servers, (str, bool, float))
-                                              or servers < 1):
+    by_word = isinstance(servers, str) and servers in ("host", "thread")
+    if not by_word and (isinstance(servers, bool) or not hasattr(servers, "__index__")
+                        or int(servers) < 1):
         raise InvalidArgument(f"servers is {servers!r}, but must be a number above 0, 'host', "
                               "'thread', or None for what the environment says")
     given = _of_environment() if world is None else None

@@ -21,7 +21,8 @@ class _AsRule(NamedTuple):
 _OF_OPTIMIZERS: Dict[Type[_opt.Optimizer], _AsRule] = {  # an AdamW without weight_decay is an Adam
     _opt.SGD: _AsRule(("weight_decay", "dampening"), lambda sgd: (
         core.Momentum(sgd.lr, sgd.momentum, sgd.nesterov) if sgd.momentum else core.Sgd(sgd.lr))),
-    _opt.Adam: _AsRule(("weight_decay",), lambda adam: core.Adam(adam.lr, *adam.betas, adam.eps)),
+    _opt.Adam: _AsRule(("weight_decay",), lambda adam: core.Adam(
+        adam.lr, adam.betas[0], adam.betas[1], adam.eps)),
     _opt.Adagrad: _AsRule(("weight_decay", "lr_decay"), lambda adagrad: core.Adagrad(
         adagrad.lr, adagrad.eps, adagrad.initial_accumulator_value)),
 }

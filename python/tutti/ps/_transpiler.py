@@ -12,11 +12,12 @@ from tutti._core import ps as core
 from tutti._log import logger
 from tutti.errors import InvalidArgument
 from tutti.ps import _roles
+from tutti.ps._checks import check_kind, endpoints, flag, items, whole
 from tutti.ps._config import DistributeTranspilerConfig
 from tutti.ps._dense import Dense, named_arrays
 from tutti.ps._dispatch import PSDispatcher, choose
 from tutti.ps._embedding import Embedding
-from tutti.ps._fleet import Fleet, start_as
+from tutti.ps._fleet import Fleet, Job
 from tutti.ps._fluid import Nothing
 from tutti.ps._rules import optimizer_of, rule_of
 
@@ -117,6 +118,8 @@ class DistributeTranspiler:
     as arguments."""
 
     def __init__(self, config: Optional[DistributeTranspilerConfig] = None) -> None:
+        if config is not None:
+            check_kind("config", config, (DistributeTranspilerConfig,))
         self.config = config or DistributeTranspilerConfig()
         self.trainer_id = 0
         self.dense: Optional[Dense] = None
@@ -158,7 +161,9 @@ class DistributeTranspiler:
         for name, value in (("slice_var_up", slice_var_up), ("split_method", split_method)):
             if value is not None:
                 setattr(self.config, name, value)
-        program = program._replace(embeddings=tuple(program.embeddings))
+        flag("sync_mode", sync_mode)
+        trainer_id = whole("trainer_id", trainer_id, 0, 2**31 - 1)
+        program = program._replace(embeddings=items("embeddings", program.embeddings, (Embedding,)))
         if self.config.mode == "pserver":
             self._set_servers(program, pservers, trainers, sync_mode)
         else:
@@ -168,16 +173,17 @@ class DistributeTranspiler:
 
     def _set_servers(self, program: Program, pservers: str, trainers: Union[int, str],
                      sync_mode: bool) -> None:
-        if not isinstance(trainers, int) or trainers < 1:
+        if isinstance(trainers, str):
             raise InvalidArgument(f"trainers is {trainers!r}, but must be how many there are; a list "
                                   "of endpoints is for mode 'nccl2'")
+        trainers = whole("trainers", trainers, 1, 2**31 - 1)
         if self.config.collective_mode is not None:
             raise InvalidArgument(f"collective_mode is {self.config.collective_mode!r}, but mode "
                                   "'pserver' has servers")
         rule_of(program.optimizer)
         dense = Dense(program.parameters)
         self.dense = dense if dense.parameters else None
-        self._endpoints = [endpoint.strip() for endpoint in pservers.split(",")]
+        self._endpoints = endpoints("pservers", pservers)
         self._trainers = trainers
         self._mode = self.config.mode_of(sync_mode and self.config.sync_mode)
 
@@ -186,8 +192,8 @@ class DistributeTranspiler:
         if not isinstance(trainers, str):
             raise InvalidArgument(f"trainers is {trainers!r}, but must be the list of their endpoints "
                                   f"in mode {self.config.mode!r}")
-        endpoints = [endpoint.strip() for endpoint in trainers.split(",")]
-        if not 0 <= trainer_id < len(endpoints) or endpoints[trainer_id] != current_endpoint:
+        found = endpoints("trainers", trainers)
+        if not 0 <= trainer_id < len(found) or found[trainer_id] != current_endpoint:
             raise InvalidArgument(f"current_endpoint is {current_endpoint!r}, but must be number "
                                   f"{trainer_id} (trainer_id) of trainers, {trainers}")
         self.config.check_no_servers()
@@ -198,7 +204,7 @@ class DistributeTranspiler:
                                   "servers, where these lie")
         optimizer = optimizer_of(program.optimizer)
         parameters = named_arrays(program.parameters)
-        communicator = Communicator.from_endpoints(endpoints, trainer_id)
+        communicator = Communicator.from_endpoints(found, trainer_id)
         try:
             dist_opt = _opt.DistOpt(optimizer, communicator=communicator)
             dist_opt.register_parameters(parameters.items())
@@ -228,7 +234,7 @@ class DistributeTranspiler:
                 logger.info("%s: %d elements on %s", block.name, block.count,
                             self._endpoints[server])
         roles = _roles.Roles(place(",".join(self._endpoints), index, self._trainers))
-        return start_as(roles, tables, mode=self._mode, rule=rule, slicing=self.config.slicing())
+        return Job(tables, mode=self._mode, slicing=self.config.slicing()).start(roles, rule)
 
     def get_pserver_program(self, endpoint: str) -> PserverProgram:
         """What the server that listens at `endpoint` runs."""

@@ -7,6 +7,7 @@ from typing import List, Optional, Sequence, Union
 from tutti._core import ps as core
 from tutti.errors import InvalidArgument
 from tutti.ps import _roles
+from tutti.ps._checks import flag, items, whole
 
 __all__ = [
     "MPIRoleMaker",
@@ -81,7 +82,7 @@ class PaddleCloudRoleMaker(RoleMakerBase):
 
     def __init__(self, is_collective: bool = False) -> None:
         super().__init__()
-        if is_collective:
+        if flag("is_collective", is_collective):
             raise InvalidArgument("is_collective=True is for jobs without servers: use "
                                   "tutti.opt.DistOpt, which joins what a launcher has started")
 
@@ -116,13 +117,14 @@ class UserDefinedRoleMaker(RoleMakerBase):
     def __init__(self, current_id: int = 0, role: int = Role.WORKER, worker_num: int = 0,
                  server_endpoints: Union[str, Sequence[str], None] = None) -> None:
         super().__init__()
-        if role not in (Role.WORKER, Role.SERVER):
+        if not isinstance(role, int) or role not in (Role.WORKER, Role.SERVER):
             raise InvalidArgument(f"role is {role!r}, but must be Role.WORKER or Role.SERVER")
         if not server_endpoints:
             raise InvalidArgument("server_endpoints is empty")
-        self._id, self._role, self._workers = current_id, role, worker_num
+        self._id = whole("current_id", current_id, 0, 2**31 - 1)
+        self._role, self._workers = role, whole("worker_num", worker_num, 0, 2**31 - 1)
         self._endpoints = (server_endpoints if isinstance(server_endpoints, str)
-                           else ",".join(server_endpoints))
+                           else ",".join(items("server_endpoints", server_endpoints, (str,))))
 
     def _find(self) -> _roles.Roles:
         make = core.Placement.server if self._role == Role.SERVER else core.Placement.worker
