@@ -17,6 +17,7 @@ import numpy
 import numpy.typing as npt
 
 from tutti import _core
+from tutti._checks import check_kind
 from tutti._types import State
 from tutti.errors import InvalidArgument
 
@@ -226,6 +227,8 @@ def save(path: Path, opt: _core.DistOpt) -> None:
     to save. Raises OSError if `path` cannot be written, or is a symbolic link, a folder or a
     device.
     """
+    check_kind("path", path, (str, os.PathLike))
+    check_kind("opt", opt, (_core.DistOpt,))
     with OutputFile(path) as output:
         save_state(output.file, opt.state())
         output.commit()
@@ -237,6 +240,8 @@ def load(path: Path, opt: _core.DistOpt) -> None:
     Raises InvalidArgument, and changes nothing, if the state is not of these parameters; ValueError
     or OSError if the file is no such file. All name the file.
     """
+    check_kind("path", path, (str, os.PathLike))
+    check_kind("opt", opt, (_core.DistOpt,))
     name = os.fspath(path)
     with open(path, "rb") as file:
         state = load_state(file, name)

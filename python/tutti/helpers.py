@@ -10,6 +10,7 @@ import numpy
 import numpy.typing as npt
 
 from tutti import _core, files
+from tutti._checks import check_kind, integer, sized
 from tutti._types import Array
 from tutti.errors import Error, InvalidArgument
 
@@ -26,8 +27,11 @@ def broadcast_parameters(
     params: arrays in the same order on all ranks, or a mapping to them. communicator: by default
     one over all ranks that a launcher has started. Collective and blocking.
     """
+    if not isinstance(params, Iterable) or isinstance(params, str):
+        raise TypeError(f"params is {params!r}, but must be arrays, or a mapping to them")
     if communicator is None:
         communicator = _core.Communicator()
+    check_kind("communicator", communicator, (_core.Communicator,))
     for array in params.values() if isinstance(params, Mapping) else params:
         communicator.broadcast(array, root)
 
@@ -40,6 +44,10 @@ def data_partition(
     All shards are equally long, so that all ranks have the same number of batches; where the data
     do not divide, the last shards begin anew at the front. Local.
     """
+    for name, dataset in (("dataset_x", dataset_x), ("dataset_y", dataset_y)):
+        sized(name, dataset)
+    integer("global_rank", global_rank)
+    integer("world_size", world_size)
     count = len(dataset_x)
     if count == 0 or len(dataset_y) != count:
         raise InvalidArgument(f"dataset_x has {count} samples, dataset_y {len(dataset_y)}")

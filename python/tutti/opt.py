@@ -7,8 +7,10 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Opt
 
 from tutti import _core, _identity, _torch, _torch_rows  # _identity refuses another package's __init__.py
 from tutti import _torch_optimizer as _face
+from tutti._checks import integer, whole
 from tutti._core import (SGD, Adagrad, Adam, AdamW, Bucket, Communicator, Event, NcclIdHolder,
                          Optimizer, Site, Stream)
+from tutti._dist_arguments import check_options, joined
 from tutti._losses import backward_of, is_array, name_of
 from tutti._torch_parameters import TorchParameters, is_tensor
 from tutti._types import Array, Emit, State
@@ -138,33 +140,23 @@ class DistOpt(_core.DistOpt):
         if opt is not None and not isinstance(opt, Optimizer):
             raise TypeError(f"opt is a {name_of(opt)}, but must be a tutti.opt.SGD, Adam, AdamW or "
                             "Adagrad, the optimisers that DistOpt works with")
-        if communicator is not None and not isinstance(communicator, Communicator):
-            raise TypeError(f"communicator is a {name_of(communicator)}, but must be a "
-                            "tutti.Communicator")
-        if buffSize < 1:
-            raise InvalidArgument(f"buffSize is {buffSize}, but must be at least 1")
-        ticket = (nccl_id, local_rank, world_size)
-        if communicator is None:
-            if nccl_id is not None and local_rank is not None and world_size is not None:
-                communicator = Communicator(local_rank, world_size, nccl_id, timeout=timeout)
-            elif any(value is not None for value in ticket):
-                raise InvalidArgument(
-                    "nccl_id, local_rank and world_size are given together, or none of them"
-                )
-            else:
-                communicator = Communicator(timeout=timeout)
-        elif any(value is not None for value in (*ticket, timeout)):
-            raise InvalidArgument("with communicator, nccl_id, local_rank, world_size and timeout "
-                                  "must not be given")
+        buffSize = whole("buffSize", buffSize, 1, 2**63 - 1)
+        check_options({
+            "clipping": clipping, "clip_Value": clip_Value, "spars": spars, "corr": corr, "half": half,
+            "missing_as_zero": missing_as_zero, "float64_as_float32": float64_as_float32,
+            "momentum_correction": momentum_correction, "clip_norm": clip_norm,
+            "warm_up_epochs": warm_up_epochs, "epoch_steps": epoch_steps,
+        })
         if compressor is not None and not callable(compressor):
             raise TypeError(f"compressor is a {name_of(compressor)}, but must be a class, or what "
                             "else makes a Compressor when it is called with a Site")
         if dist_option is None:
             dist_option = "fp32" if compressor is None else "custom"
+        check_options({"dist_option": dist_option})
         opt = SGD() if opt is None else opt
         super().__init__(
             opt,
-            communicator,
+            joined(communicator, nccl_id, local_rank, world_size, timeout),
             min(buffSize, _THRESHOLD),
             missing_as_zero,
             half,
@@ -215,7 +207,7 @@ class DistOpt(_core.DistOpt):
         same on all ranks.
         """
         wanted = "an iterable of arrays, or of pairs (name, array), or a model of PyTorch"
-        if is_array(sparse):  # of which the rows would be taken for parameters
+        if is_array(sparse) or not isinstance(sparse, Iterable):  # of which the rows would be taken for parameters
             raise TypeError(f"sparse is a {name_of(sparse)}, but must be an iterable of parameters")
         explicit = list(sparse)
         tables = {id(one) for one in explicit}
@@ -254,6 +246,7 @@ class DistOpt(_core.DistOpt):
 
     def _train(self, method: Callable[..., None], loss: Any, threshold: int, *options: Any) -> None:
         """One step by `method`."""
+        threshold = integer("threshold", threshold)
         backward = backward_of(loss, self._parameters)
 
         def run(emit: Emit) -> None:
@@ -287,6 +280,7 @@ class DistOpt(_core.DistOpt):
         """The same with 16 bits an element on the wire: gradients are divided by world_size,
         rounded, and summed in float32. With clipping, finite elements are first limited to
         [-clip_Value, clip_Value]."""
+        check_options({"clipping": clipping, "clip_Value": clip_Value})
         self._train(self._update_half, loss, threshold, clipping, clip_Value)
 
     def backward_and_partial_update(self, loss: Any, threshold: int = _THRESHOLD) -> None:
@@ -309,6 +303,7 @@ class DistOpt(_core.DistOpt):
         """Sends a few elements of the gradients, and averages these: with topK the fraction
         `spars` of largest magnitude, otherwise those of magnitude `spars` and above. With corr,
         what is not sent is kept and added to the next gradients."""
+        check_options({"spars": spars, "topK": topK, "corr": corr})
         self._train(self._sparse_update, loss, threshold, spars, topK, corr)
 
     def backward_and_custom_update(self, loss: Any, threshold: int = _THRESHOLD) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
+from tutti._checks import sized
 from tutti.errors import InvalidArgument
 
 
@@ -26,6 +27,8 @@ class ArrayDataset:
     """
 
     def __init__(self, *arrays: npt.NDArray[Any]) -> None:
+        for number, array in enumerate(arrays):
+            sized(f"arrays[{number}]", array)
         lengths = [len(array) for array in arrays]
         if not arrays or len(set(lengths)) > 1:
             raise InvalidArgument(f"arrays have the lengths {lengths}, but must have one length")

@@ -7,6 +7,7 @@ import math
 import os
 from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Literal, Optional, Union
 
+from tutti._checks import function, sized
 from tutti.data._pool import Pool
 from tutti.data._random import seed_of, seeded
 from tutti.data._worker import Recipe
@@ -68,6 +69,12 @@ class DataLoader:
         seed: int = 0,
         start_method: Literal["fork", "spawn"] = "fork",
     ) -> None:
+        sized("dataset", dataset)
+        function("transform", transform)
+        function("collator", collator)
+        if sampler is not None and (not isinstance(sampler, Iterable) or isinstance(sampler, str)):
+            raise TypeError(f"sampler is {sampler!r}, but must be a sampler, or an iterable of lists "
+                            "of indices")
         self.dataset = dataset
         self.sampler = SequentialSampler(dataset) if sampler is None else sampler
         if isinstance(sampler, Sampler) and sampler.batch_size is None:

@@ -9,6 +9,7 @@ from typing import Any, Dict, Iterator, Optional, Sequence, Sized, Union
 import numpy
 import numpy.typing as npt
 
+from tutti._checks import check_kind, sized
 from tutti.data.sampler import END, Indices, MapSampler, Pad, Place, Sampler, Step
 from tutti.errors import InvalidArgument
 
@@ -27,6 +28,7 @@ class _Subset(MapSampler):
         seed: Optional[int],
         pad: Pad,
     ) -> None:
+        sized("dataset", dataset)
         self.indices: Optional[Indices] = None
         if indices is not None:
             self.indices = _checked_indices(indices, len(dataset))
@@ -123,11 +125,15 @@ class ReplacementSampler(MapSampler):
         *,
         pad: Pad = "wrap",
     ) -> None:
+        sized("dataset", dataset)
         super().__init__(dataset, batch_size, drop_last, num_samples, world_size, rank, seed,
                          pad=pad)
         self.weights: Optional[npt.NDArray[numpy.float64]] = None
         if weights is not None:
-            given = numpy.asarray(weights, numpy.float64)
+            try:
+                given = numpy.asarray(weights, numpy.float64)
+            except (TypeError, ValueError):
+                raise TypeError(f"weights is {weights!r:.80}, but must be numbers") from None
             if given.shape != (len(dataset),):
                 raise InvalidArgument(f"weights has the shape {given.shape}, but the dataset has "
                                       f"{len(dataset)} samples")
@@ -150,6 +156,7 @@ class Infinite(Sampler):
     """The epochs of another sampler one after the other, without end. Its state is that one's."""
 
     def __init__(self, sampler: Sampler) -> None:
+        check_kind("sampler", sampler, (Sampler,))
         if len(sampler) == 0:
             raise InvalidArgument("the sampler has no batches")
         super().__init__(sampler.batch_size, sampler.world_size, sampler.rank)

@@ -14,6 +14,7 @@ import numpy
 import numpy.typing as npt
 
 from tutti import _core
+from tutti._checks import check_kind
 from tutti.data import _channel
 from tutti.data.dataset import ArrayDataset
 from tutti.errors import Error, InvalidArgument
@@ -38,6 +39,9 @@ class SharedDataset(ArrayDataset):
     """
 
     def __init__(self, load: Callable[[], Arrays], communicator: _core.Communicator) -> None:
+        if not callable(load):
+            raise TypeError(f"load is {load!r}, but must be a function")
+        check_kind("communicator", communicator, (_core.Communicator,))
         super().__init__(*_shared(load, communicator))
 
 

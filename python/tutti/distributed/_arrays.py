@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Optional, Tuple
 import numpy
 import numpy.typing as npt
 
+from tutti._checks import integer
 from tutti._types import Array
 from tutti.errors import InvalidArgument
 
@@ -127,7 +128,7 @@ def blank_fields() -> npt.NDArray[numpy.int64]:
 
 def axis_of(axis: int, array: Any, name: str = "axis") -> int:
     """A valid axis, counted from the front."""
-    dimensions = int(array.ndim)
+    axis, dimensions = integer(name, axis), int(array.ndim)
     if not -dimensions <= axis < dimensions:
         raise InvalidArgument(f"{name} is {axis}, but inp has shape {tuple(array.shape)}")
     return axis % dimensions

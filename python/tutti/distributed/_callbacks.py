@@ -8,9 +8,10 @@ from typing import Any, Dict, Iterable, List, Literal, Mapping, Optional, Tuple,
 import numpy
 
 from tutti import _torch, helpers, opt
+from tutti._checks import check_kind
 from tutti._types import Array
 from tutti.distributed import _arrays, _world
-from tutti.distributed._world import WORLD, Group
+from tutti.distributed._world import WORLD, Group, communicator_of
 from tutti.errors import InvalidArgument, MismatchError
 
 _PACK_BYTES = 10 << 20  # MegEngine's: what has as many bytes travels at once
@@ -19,7 +20,7 @@ _PACK_BYTES = 10 << 20  # MegEngine's: what has as many bytes travels at once
 def bcast_list_(inps: Union[Mapping[str, Array], Iterable[Array]], group: Group = WORLD) -> None:
     """Gives every rank of the group the arrays of its first one, in place: net.parameters() say, in
     the same order on all ranks. Collective and blocking."""
-    helpers.broadcast_parameters(inps, group.communicator)
+    helpers.broadcast_parameters(inps, communicator_of(group))
 
 
 class _Pack:
@@ -43,6 +44,7 @@ class AllreduceCallback:
         if reduce_method not in ("sum", "mean"):
             raise InvalidArgument(f"reduce_method is {reduce_method!r}, but must be 'sum' or 'mean'")
         _world.check_choices(None, backend)
+        check_kind("group", group, (Group,))
         self._mean = reduce_method == "mean"
         self._group = group
         self._sums: Optional[opt.DistOpt] = None

@@ -21,6 +21,7 @@ from typing import Any, Callable, List, Literal, Optional, Union, overload
 import numpy
 
 from tutti import _core
+from tutti._checks import integer
 from tutti.distributed import _rank, _world
 from tutti.distributed._rank import Outcome, Place
 from tutti.errors import CommunicationError, InvalidArgument, PeerLost, RankFailed
@@ -176,11 +177,11 @@ class Launched:
         if not callable(function):
             raise TypeError(f"func is a {type(function).__name__}, but must be a function")
         for name, value in (("n_gpus", n_gpus), ("world_size", world_size)):
-            if value is not None and value < 1:
+            if value is not None and integer(name, value) < 1:
                 raise InvalidArgument(f"{name} is {value}, but must be at least 1")
         if start_method not in ("fork", "spawn"):
             raise InvalidArgument(f"start_method is {start_method!r}, but must be 'fork' or 'spawn'")
-        if rank_start < 0 or rank_start > 0 and world_size is None:
+        if integer("rank_start", rank_start) < 0 or rank_start > 0 and world_size is None:
             raise InvalidArgument(f"rank_start is {rank_start}, and world_size {world_size}: the "
                                   "ranks of several launchers are counted from 0 to world_size - 1")
         self.function = function

@@ -9,10 +9,11 @@ import multiprocessing.util
 import os
 import socket
 import sys
-from typing import (Any, Callable, List, NoReturn, Optional, Sequence, Tuple, TypeVar, Union,
+from typing import (Any, Callable, Iterable, List, NoReturn, Optional, Sequence, Tuple, TypeVar, Union,
                     cast)
 
 from tutti import _core
+from tutti._checks import check_kind, integer
 from tutti.distributed._client import Client
 from tutti.distributed._mail import Mail
 from tutti.errors import BackendUnavailable, CommunicationError, InvalidArgument, SystemError
@@ -119,9 +120,10 @@ def _is_here(address: str) -> bool:
 
 def ticket_of(master_ip: str, port: int, world_size: int) -> _core.NcclIdHolder:
     """The ticket of ranks that were told the same place to meet, and run on that machine."""
-    if not 0 < port < 65536:
+    if not 0 < integer("port", port) < 65536:
         raise InvalidArgument(f"port is {port}, but must be the same number from 1 to 65535 for all "
                               "ranks: it tells them from those of other programs")
+    check_kind("master_ip", master_ip, (str,))
     if not _is_here(master_ip):
         raise InvalidArgument(
             f"master_ip is {master_ip!r}, which is no address of this machine: between machines "
@@ -152,9 +154,9 @@ def init_process_group(
     TUTTI_TIMEOUT, or else 300. Blocks until all ranks have come.
     """
     check_choices(device_type, backend)
-    if world_size < 1:
+    if integer("world_size", world_size) < 1:
         raise InvalidArgument(f"world_size is {world_size}, but must be at least 1")
-    if not 0 <= rank < world_size:
+    if not 0 <= integer("rank", rank) < world_size:
         raise InvalidArgument(f"rank is {rank}, but the ranks are 0 to {world_size - 1}")
     if _current is not None and not _current.alone:
         raise InvalidArgument(f"rank {_current.rank} of {_current.size} has joined before: "
@@ -191,7 +193,7 @@ def get_world_size() -> int:
 def check_peer(name: str, rank: int) -> None:
     """Refuses what is no other rank; `name` is that of the argument."""
     world = join()
-    if not 0 <= rank < world.size or rank == world.rank:
+    if not 0 <= integer(name, rank) < world.size or rank == world.rank:
         raise InvalidArgument(f"{name} is {rank}, but must be another of the ranks 0 to "
                               f"{world.size - 1} than this one, {world.rank}")
 
@@ -212,7 +214,9 @@ class Group:
 
     def __init__(self, ranks: Sequence[int]) -> None:
         world = join()
-        self._ranks = [int(rank) for rank in ranks]
+        if not isinstance(ranks, Iterable) or isinstance(ranks, str):
+            raise TypeError(f"ranks is {ranks!r}, but must be a list of ranks")
+        self._ranks = [integer(f"ranks[{number}]", rank) for number, rank in enumerate(ranks)]
         if len(set(self._ranks)) != len(self._ranks):
             raise InvalidArgument(f"ranks is {self._ranks}, in which one is repeated")
         if any(not 0 <= rank < world.size for rank in self._ranks):
@@ -266,6 +270,12 @@ class _All(Group):
 WORLD: Group = _All()
 
 
+def communicator_of(group: Group) -> _core.Communicator:
+    """What the collectives of a group run on. Raises TypeError if an argument is no group."""
+    check_kind("group", group, (Group,))
+    return group.communicator
+
+
 def new_group(proc_ranks: Sequence[int]) -> Group:
     """Group(proc_ranks), as MegEngine's scripts write it."""
     return Group(proc_ranks)
@@ -273,7 +283,7 @@ def new_group(proc_ranks: Sequence[int]) -> Group:
 
 def group_barrier(group: Group = WORLD) -> None:
     """Blocks until all ranks of the group have called it, or the deadline passes: PeerLost."""
-    group.communicator.barrier()
+    communicator_of(group).barrier()
 
 
 def synchronized(function: _Function) -> _Function:

@@ -17,7 +17,7 @@ import numpy
 
 from tutti.distributed import _arrays, _autograd, _collectives, _mail, _world
 from tutti.distributed._arrays import Description
-from tutti.distributed._world import WORLD, Group
+from tutti.distributed._world import WORLD, Group, communicator_of
 from tutti.errors import InvalidArgument
 
 __all__ = ["all_gather", "all_reduce_max", "all_reduce_min", "all_reduce_sum", "all_to_all",
@@ -96,7 +96,7 @@ def _device_for(description: Description, group: Group, device: Optional[str]) -
 
 def reduce_sum(inp: Any, group: Group = WORLD, device: Optional[str] = None) -> Optional[Any]:
     """The sum over the ranks, on the root; None elsewhere. Its gradient is broadcast()."""
-    comm, array = group.communicator, _arrays.as_array(inp, "inp")
+    comm, array = communicator_of(group), _arrays.as_array(inp, "inp")
     blank = _blank_like(array)
     return _at_root("reduce_sum", array, group, device,
                     lambda x: _collectives.reduce_sum(comm, x),
@@ -106,7 +106,7 @@ def reduce_sum(inp: Any, group: Group = WORLD, device: Optional[str] = None) -> 
 def broadcast(inp: Any = None, group: Group = WORLD, device: Optional[str] = None) -> Any:
     """A copy of the root's array. Elsewhere inp is not looked at and may be None: shape and dtype
     come from the root. Its gradient is reduce_sum()."""
-    comm, is_root = group.communicator, group.rank == 0
+    comm, is_root = communicator_of(group), group.rank == 0
 
     def describe() -> Description:
         array = _arrays.as_array(inp, "inp")
@@ -145,7 +145,7 @@ def all_gather(
 ) -> Any:
     """The arrays of all ranks, one after the other along an axis, which is world_size times as
     long. Its gradient is reduce_scatter_sum()."""
-    comm, array = group.communicator, _vector(inp)
+    comm, array = communicator_of(group), _vector(inp)
     axis = _arrays.axis_of(axis, array)
     return _everywhere(array, device, lambda x: _collectives.all_gather(comm, x, axis),
                        lambda gradient: _collectives.reduce_scatter_sum(comm, gradient, axis))
@@ -156,7 +156,7 @@ def reduce_scatter_sum(
 ) -> Any:
     """This rank's part, along an axis, of the sum over the ranks. The axis divides among them. Its
     gradient is all_gather()."""
-    comm, array = group.communicator, _vector(inp)
+    comm, array = communicator_of(group), _vector(inp)
     axis = _arrays.divisible_axis(axis, array, comm.world_size)
     return _everywhere(array, device, lambda x: _collectives.reduce_scatter_sum(comm, x, axis),
                        lambda gradient: _collectives.all_gather(comm, gradient, axis))
@@ -164,7 +164,7 @@ def reduce_scatter_sum(
 
 def all_reduce_sum(inp: Any, group: Group = WORLD, device: Optional[str] = None) -> Any:
     """The sum over the ranks. Its gradient is all_reduce_sum()."""
-    comm = group.communicator
+    comm = communicator_of(group)
     return _everywhere(_arrays.as_array(inp, "inp"), device,
                        lambda x: _collectives.all_reduce(comm, x, "sum"),
                        lambda gradient: _collectives.all_reduce(comm, gradient, "sum"))
@@ -182,7 +182,7 @@ def all_reduce_min(inp: Any, group: Group = WORLD, device: Optional[str] = None)
 
 
 def _all_reduce_most(inp: Any, group: Group, device: Optional[str], op: _collectives.Op) -> Any:
-    comm, array = group.communicator, _arrays.as_array(inp, "inp")
+    comm, array = communicator_of(group), _arrays.as_array(inp, "inp")
     if not _autograd.is_differentiated(array):
         return _arrays.to_device(_collectives.all_reduce(comm, array, op), device)
     is_chosen = []
@@ -203,7 +203,7 @@ def gather(
 ) -> Optional[Any]:
     """The arrays of all ranks, one after the other along an axis, on the root; None elsewhere. Its
     gradient is scatter()."""
-    comm, array = group.communicator, _vector(inp)
+    comm, array = communicator_of(group), _vector(inp)
     axis = _arrays.axis_of(axis, array)
     blank = _blank_like(array)
     return _at_root("gather", array, group, device,
@@ -217,7 +217,7 @@ def scatter(
     """This rank's part, along an axis, of the root's array. The axis divides among the ranks.
     Elsewhere inp is not looked at and may be None: shape and dtype come from the root. Its gradient
     is gather()."""
-    comm, is_root = group.communicator, group.rank == 0
+    comm, is_root = communicator_of(group), group.rank == 0
 
     def describe() -> Description:
         array = _vector(inp)
@@ -250,7 +250,7 @@ def all_to_all(
     """Part number group.rank of every rank's array, which is cut along split_axis; these parts one
     after the other along concat_axis. split_axis divides among the ranks. Its gradient is
     all_to_all() with the axes exchanged."""
-    comm, array = group.communicator, _vector(inp)
+    comm, array = communicator_of(group), _vector(inp)
     cut = _arrays.divisible_axis(split_axis, array, comm.world_size, "split_axis")
     joined = _arrays.axis_of(concat_axis, array, "concat_axis")
     return _everywhere(array, device, lambda x: _collectives.all_to_all(comm, x, cut, joined),

@@ -6,7 +6,7 @@ from typing import Any, Dict, Optional, Type, Union
 
 from tutti._core import ps as core
 from tutti.errors import InvalidArgument
-from tutti.ps._checks import flag, one_of, whole
+from tutti._checks import flag, one_of, whole
 from tutti.ps._dispatch import PSDispatcher, Slicing, check_dispatcher
 
 # What Paddle has, and why any other value is refused.

@@ -12,7 +12,7 @@ from tutti._core import ps as core
 from tutti._types import Array
 from tutti.errors import InvalidArgument
 from tutti.ps import _arrays
-from tutti.ps._checks import check_kind, flag
+from tutti._checks import check_kind, flag
 from tutti.ps._embedding import Rule, check_rule
 
 _Gradient = Tuple[int, "npt.NDArray[numpy.float32]"]  # a parameter's number, and what is pushed

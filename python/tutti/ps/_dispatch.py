@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Type
 
 from tutti._core import ps as core
 from tutti.errors import InvalidArgument
-from tutti.ps._checks import flag, whole
+from tutti._checks import flag, whole
 
 
 class _Name(str):

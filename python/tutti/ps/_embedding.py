@@ -11,7 +11,7 @@ from tutti._core import ps as core
 from tutti._types import Array
 from tutti.errors import InvalidArgument
 from tutti.ps import _arrays
-from tutti.ps._checks import check_kind, flag, one_of, whole
+from tutti._checks import check_kind, flag, one_of, whole
 
 _INT64 = numpy.dtype(numpy.int64)
 

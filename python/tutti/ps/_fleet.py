@@ -12,7 +12,7 @@ from tutti._core import ps as core
 from tutti._log import logger
 from tutti.errors import Error, InvalidArgument
 from tutti.ps import _roles
-from tutti.ps._checks import check_kind, flag, items, one_of, path, seconds, whole
+from tutti._checks import check_kind, flag, items, one_of, path, seconds, whole
 from tutti.ps._dense import Dense
 from tutti.ps._dispatch import Slicing, choose
 from tutti.ps._embedding import Embedding, Rule

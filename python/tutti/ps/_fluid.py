@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, List, NoReturn
 
 from tutti.errors import InvalidArgument
-from tutti.ps._checks import whole
+from tutti._checks import whole
 
 
 class CPUPlace:

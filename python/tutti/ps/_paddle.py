@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Union
 
 from tutti._core import ps as core
 from tutti.errors import InvalidArgument
-from tutti.ps._checks import check_kind, items, path, whole
+from tutti._checks import check_kind, items, path, whole
 from tutti.ps._config import DistributeTranspilerConfig
 from tutti.ps._dense import Dense
 from tutti.ps._dispatch import Slicing

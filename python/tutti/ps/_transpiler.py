@@ -12,7 +12,7 @@ from tutti._core import ps as core
 from tutti._log import logger
 from tutti.errors import InvalidArgument
 from tutti.ps import _roles
-from tutti.ps._checks import check_kind, endpoints, flag, items, whole
+from tutti._checks import check_kind, endpoints, flag, items, whole
 from tutti.ps._config import DistributeTranspilerConfig
 from tutti.ps._dense import Dense, named_arrays
 from tutti.ps._dispatch import PSDispatcher, choose

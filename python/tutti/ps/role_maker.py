@@ -7,7 +7,7 @@ from typing import List, Optional, Sequence, Union
 from tutti._core import ps as core
 from tutti.errors import InvalidArgument
 from tutti.ps import _roles
-from tutti.ps._checks import flag, items, whole
+from tutti._checks import flag, items, whole
 
 __all__ = [
     "MPIRoleMaker",

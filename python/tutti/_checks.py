@@ -44,12 +44,29 @@ def one_of(name: str, value: Any, choices: Sequence[str]) -> str:
     return value
 
 
+def number(name: str, value: Any) -> None:
+    """Raises TypeError if an argument is no number."""
+    if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
+        raise TypeError(f"{name} is {value!r}, but must be a number")
+
+
+def function(name: str, value: Any) -> None:
+    """Raises TypeError if an argument cannot be called, nor is None."""
+    if value is not None and not callable(value):
+        raise TypeError(f"{name} is {value!r}, but must be a function, or None")
+
+
+def sized(name: str, value: Any) -> None:
+    """Raises TypeError if an argument has no length."""
+    if not hasattr(value, "__len__"):
+        raise TypeError(f"{name} is {value!r}, but must have a length")
+
+
 def seconds(name: str, value: Any) -> None:
     """Raises InvalidArgument or TypeError if an argument is no time to wait, nor None."""
     if value is None:
         return
-    if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
-        raise TypeError(f"{name} is {value!r}, but must be a number of seconds, or None")
+    number(name, value)
     if not float(value) > 0:
         raise InvalidArgument(f"{name} is {value}, but must be above 0")
 
@@ -64,10 +81,16 @@ def endpoints(name: str, value: Any) -> List[str]:
     return found
 
 
-def whole(name: str, value: Any, least: int, most: int) -> int:
-    """An argument that is a whole number, from least to most."""
+def integer(name: str, value: Any) -> int:
+    """An argument that is a whole number."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} is {value!r}, but must be a whole number")
+    return int(value)
+
+
+def whole(name: str, value: Any, least: int, most: int) -> int:
+    """An argument that is a whole number, from least to most."""
+    integer(name, value)
     if not least <= int(value) <= most:
         raise InvalidArgument(f"{name} is {value}, but must be from {least} to {most}")
     return int(value)

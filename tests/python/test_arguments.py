@@ -1,0 +1,104 @@
+"""Arguments of a wrong kind are refused by name and value, before anybody is waited for."""
+
+import numpy
+import pytest
+
+import tutti
+from tutti import data, distributed, helpers, opt
+
+IMAGES = numpy.zeros((10, 2), numpy.float32)
+
+
+def alone(**options):
+    ticket = () if "communicator" in options else (tutti.NcclIdHolder(), 0, 1)
+    return opt.DistOpt(opt.SGD(), *ticket, **options)
+
+
+@pytest.mark.parametrize("option, value", [
+    ("buffSize", "x"), ("buffSize", 1.5), ("buffSize", 0), ("dist_option", 5), ("half", []),
+    ("clipping", "x"), ("clipping", 5), ("corr", None), ("missing_as_zero", []),
+    ("float64_as_float32", "x"), ("clip_Value", "x"), ("spars", None), ("momentum_correction", []),
+    ("clip_norm", "x"), ("warm_up_epochs", 1.5), ("warm_up_epochs", -1), ("epoch_steps", "x"),
+    ("timeout", "x"), ("timeout", -1)])
+def test_options_of_a_dist_opt(option, value):
+    with pytest.raises((TypeError, tutti.InvalidArgument)) as refused:
+        alone(**{option: value})
+    assert str(refused.value).startswith(f"{option} is {value!r}, but must be")
+
+
+def test_what_a_dist_opt_joins():
+    for arguments, reason in [(("x", 0, 1), "nccl_id is 'x'"),
+                              ((tutti.NcclIdHolder(), "x", 1), "local_rank is 'x'"),
+                              ((tutti.NcclIdHolder(), 0, 1.5), "world_size is 1.5")]:
+        with pytest.raises(TypeError, match=f"{reason}, but must be"):
+            opt.DistOpt(opt.SGD(), *arguments)
+
+
+def test_arguments_of_a_step():
+    weight = numpy.zeros(3, numpy.float32)
+    with pytest.raises(TypeError, match="sparse is a int, but must be an iterable"):
+        alone().register_parameters([weight], sparse=5)
+    dist_opt = alone()
+    dist_opt.register_parameters([weight])
+    loss = [(weight, weight + 1)]
+    for act, reason in [
+        (lambda: dist_opt(loss, "x"), "threshold is 'x'"),
+        (lambda: dist_opt.backward_and_update(loss, 1.5), "threshold is 1.5"),
+        (lambda: dist_opt.backward_and_update_half(loss, clipping=5), "clipping is 5"),
+        (lambda: dist_opt.backward_and_update_half(loss, clip_Value="x"), "clip_Value is 'x'"),
+        (lambda: dist_opt.backward_and_sparse_update(loss, spars=None), "spars is None"),
+        (lambda: dist_opt.backward_and_sparse_update(loss, topK="x"), "topK is 'x'"),
+        (lambda: dist_opt.backward_and_sparse_update(loss, corr=[]), r"corr is \[\]"),
+    ]:
+        with pytest.raises((TypeError, tutti.InvalidArgument), match=f"{reason}, but must be"):
+            act()
+    assert not weight.any()
+
+
+@pytest.mark.parametrize("act, reason", [
+    (lambda: data.ArrayDataset(IMAGES, 5), r"arrays\[1\] is 5"),
+    (lambda: data.SequentialSampler(5), "dataset is 5"),
+    (lambda: data.RandomSampler(None), "dataset is None"),
+    (lambda: data.ReplacementSampler(5), "dataset is 5"),
+    (lambda: data.ReplacementSampler(IMAGES, weights="x"), "weights is 'x'"),
+    (lambda: data.Infinite(5), "sampler is 5"),
+    (lambda: data.DataLoader(5), "dataset is 5"),
+    (lambda: data.DataLoader(IMAGES, 5), "sampler is 5"),
+    (lambda: data.DataLoader(IMAGES, "x"), "sampler is 'x'"),
+    (lambda: data.DataLoader(IMAGES, transform=5), "transform is 5"),
+    (lambda: data.DataLoader(IMAGES, collator="x"), "collator is 'x'"),
+    (lambda: data.SharedDataset(5, None), "load is 5"),
+    (lambda: data.SharedDataset(lambda: IMAGES, None), "communicator is None"),
+    (lambda: distributed.new_group(5), "ranks is 5"),
+    (lambda: distributed.new_group("x"), "ranks is 'x'"),
+    (lambda: distributed.new_group(["x"]), r"ranks\[0\] is 'x'"),
+    (lambda: distributed.group_barrier(5), "group is 5"),
+    (lambda: distributed.functional.all_reduce_sum(IMAGES, 5), "group is 5"),
+    (lambda: distributed.functional.gather(IMAGES, axis="x"), "axis is 'x'"),
+    (lambda: distributed.functional.all_to_all(IMAGES, split_axis=None), "split_axis is None"),
+    (lambda: distributed.functional.remote_send(IMAGES, "x"), "dest_rank is 'x'"),
+    (lambda: distributed.functional.remote_recv(None), "src_rank is None"),
+    (lambda: distributed.bcast_list_(5), "params is 5"),
+    (lambda: distributed.bcast_list_([IMAGES], 5), "group is 5"),
+    (lambda: distributed.make_allreduce_cb("sum", 5), "group is 5"),
+    (lambda: distributed.launcher(print, n_gpus="x"), "n_gpus is 'x'"),
+    (lambda: distributed.launcher(print, world_size=1.5), "world_size is 1.5"),
+    (lambda: distributed.launcher(print, rank_start=None), "rank_start is None"),
+    (lambda: distributed.init_process_group(5, 5000, 1, 0), "master_ip is 5"),
+    (lambda: distributed.init_process_group("localhost", "x", 1, 0), "port is 'x'"),
+    (lambda: distributed.init_process_group("localhost", 5000, "x", 0), "world_size is 'x'"),
+    (lambda: distributed.init_process_group("localhost", 5000, 1, 0.5), "rank is 0.5"),
+    (lambda: helpers.data_partition(5, IMAGES, 0, 1), "dataset_x is 5"),
+    (lambda: helpers.data_partition(IMAGES, IMAGES, "x", 1), "global_rank is 'x'"),
+    (lambda: helpers.data_partition(IMAGES, IMAGES, 0, 1.5), "world_size is 1.5"),
+    (lambda: helpers.broadcast_parameters(5), "params is 5"),
+    (lambda: helpers.broadcast_parameters([IMAGES], "x"), "communicator is 'x'"),
+    (lambda: tutti.save(5, alone()), "path is 5"),
+    (lambda: tutti.save("path", 5), "opt is 5"),
+    (lambda: tutti.load(None, alone()), "path is None"),
+    (lambda: tutti.load("path", None), "opt is None")])
+def test_other_arguments(act, reason, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TypeError, match=f"{reason}, but must "):
+        act()
+    assert not list(tmp_path.iterdir())
