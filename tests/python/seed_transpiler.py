@@ -23,12 +23,12 @@ def train_loop(program):
     program.stop()
 
 
-def train_dense_loop(program):
+def train_dense_loop(exe):
     for step in range(3):
-        program((parameter, parameter * 0 + trainer_id + 1) for parameter in
+        exe.run((parameter, parameter * 0 + trainer_id + 1) for parameter in
                 network.parameters().values())
     print(f"trainer {trainer_id}: bias {float(network.bias[0]).hex()}\n", end="", flush=True)
-    program.stop()
+    exe.close()
 
 
 if role == "NCCL2":
@@ -38,12 +38,17 @@ if role == "NCCL2":
     t = fluid.DistributeTranspiler(config=config)
     t.transpile(trainer_id, fluid.Program(network.parameters(), optimizer=fluid.Sgd(lr=0.5)),
                 trainers=trainers, current_endpoint=current_endpoint)
-    train_dense_loop(t.get_trainer_program())
+    use_cuda, loss_name = False, "loss"
+    exe = fluid.ParallelExecutor(use_cuda,
+      loss_name=loss_name, num_trainers=len(trainers.split(",")), trainer_id=trainer_id)
+    train_dense_loop(exe)
     sys.exit()
 
 pserver_endpoints = endpoints
 trainers = 2
 program = fluid.Program(network.parameters(), [network.embedding], fluid.Adagrad(lr=0.1))
+if role == "TRAINER":
+    fluid.memory_optimize(fluid.default_main_program(), skip_grads=True)
 t = fluid.DistributeTranspiler()
 t.transpile(trainer_id, program, pservers=pserver_endpoints, trainers=trainers, sync_mode=sync_mode,
             slice_var_up=False)

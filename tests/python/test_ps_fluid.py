@@ -1,5 +1,7 @@
 """Fluid's names for parameter servers: what its scripts run around a graph."""
 
+import subprocess
+import sys
 import threading
 
 import numpy
@@ -115,16 +117,68 @@ def test_fleet_s_programs():
 
 
 def test_names_of_a_graph_say_what_there_is_instead():
-    for name, instead in [("ParallelExecutor", r"t.get_trainer_program\(\).*main_program, gradients"),
-                          ("CompiledProgram", "program.gradients. is a step"),
-                          ("default_main_program", "ps.Program.parameters, embeddings, optimizer"),
-                          ("memory_optimize", "Leave it out"), ("release_memory", "Leave it out")]:
-        with pytest.raises(tutti.InvalidArgument, match=f"{name}: there is no graph. .*{instead}"):
-            getattr(ps, name)(False, loss_name="cost", num_trainers=2, trainer_id=0)
+    with pytest.raises(tutti.InvalidArgument, match="CompiledProgram: there is no graph.*is a step"):
+        ps.CompiledProgram(ps.default_main_program()).with_data_parallel("cost")
     with pytest.raises(tutti.InvalidArgument, match="id is -1"):
         ps.CUDAPlace(-1)
     with pytest.raises(tutti.InvalidArgument, match="program is None, but must be fleet.main_program"):
         ps.Executor().run()
+
+
+def test_what_has_nothing_to_do_says_so_once(tmp_path):
+    script = "; ".join(["from tutti import ps"] + 2 * [
+        "ps.memory_optimize(ps.default_main_program(), skip_grads=True)", "ps.release_memory(None)"])
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 0, done.stderr
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == [
+        "memory_optimize does nothing", "release_memory does nothing"], done.stderr
+
+
+def test_before_transpile_the_default_program_has_nothing_to_run(monkeypatch):
+    monkeypatch.setattr(ps.default_main_program(), "_trainer", None)
+    for act in (lambda: ps.Executor().run(ps.default_main_program(), {}), ps.ParallelExecutor,
+                ps.default_main_program().stop):
+        with pytest.raises(tutti.InvalidArgument, match="has nothing to run: transpile.* comes first"):
+            act()
+
+
+def test_the_default_program_is_the_trainer_s():
+    (endpoint,) = launching.free_endpoints(1)
+    weight = numpy.full(3, 2, numpy.float32)
+
+    def transpiled(weight):
+        t = ps.DistributeTranspiler()
+        t.transpile(0, ps.Program({"w": weight}, optimizer=ps.Sgd(1.0)), pservers=endpoint, trainers=1)
+        return t
+
+    serving = threading.Thread(target=transpiled(weight.copy()).get_pserver_program(endpoint).run)
+    serving.start()
+    t = transpiled(weight)
+    exe = ps.Executor()
+    exe.run(ps.default_main_program(), {"w": numpy.ones(3)})
+    ps.ParallelExecutor(main_program=t.get_trainer_program(), trainer_id=0).run({"w": numpy.ones(3)})
+    assert not weight.any()
+    exe.close()
+    serving.join(LIMIT)
+    assert not serving.is_alive()
+
+
+def test_a_parallel_executor_is_of_a_trainer():
+    weight = numpy.ones(3, numpy.float32)
+    collective(weight, ps.Sgd(1.0))
+    for options, reason in [(dict(num_trainers=2), "num_trainers is 2, but transpile.. was told 1"),
+                            (dict(trainer_id=1), "trainer_id is 1, but transpile.. was told 0"),
+                            (dict(use_cuda="x"), "use_cuda is 'x'"),
+                            (dict(main_program=5), "main_program is 5, but must be what")]:
+        with pytest.raises(tutti.InvalidArgument, match=reason):
+            ps.ParallelExecutor(**options)
+    exe = ps.ParallelExecutor(True, loss_name="cost", num_trainers=1, trainer_id=0)
+    for options in (dict(feed={"x": weight}), dict(fetch_list=["cost"])):
+        with pytest.raises(tutti.InvalidArgument, match="is given, but there is no graph"):
+            exe.run(**options)
+    exe.run([(weight, weight.copy())])
+    assert not weight.any()
+    exe.close()
 
 
 def test_arguments_of_transpile_count_before_the_config():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, NoReturn
+from typing import Any, Callable, List, NoReturn, Optional
 
 from tutti.errors import InvalidArgument
-from tutti._checks import whole
+from tutti._checks import flag, whole
+from tutti._log import logger
 
 
 class CPUPlace:
@@ -76,21 +77,91 @@ def default_startup_program() -> Nothing:
     return Nothing()
 
 
-def _without_a_graph(name: str, instead: str) -> Callable[..., NoReturn]:
-    """Something of Fluid's that has no meaning here, and says so."""
-    def refuse(*_arguments: Any, **_options: Any) -> NoReturn:
-        raise InvalidArgument(f"{name}: there is no graph. {instead}")
-    refuse.__name__ = refuse.__qualname__ = name
-    refuse.__doc__ = f"Refused: {instead}"
-    return refuse
+class DefaultProgram:
+    """Fluid's default main program, of which each process has one: what transpile() was told last,
+    as its trainer runs it."""
+
+    def __init__(self) -> None:
+        self._trainer: Optional[Callable[[], Any]] = None
+
+    def become(self, trainer: Callable[[], Any]) -> None:
+        """Of another transpile(), from which this gets the trainer's program when it is used."""
+        self._trainer = trainer
+
+    def trainer(self) -> Any:
+        """The trainer's program. Raises InvalidArgument before transpile()."""
+        if self._trainer is None:
+            raise InvalidArgument("default_main_program has nothing to run: transpile(trainer_id, "
+                                  "ps.Program(parameters, embeddings, optimizer), ...) comes first")
+        return self._trainer()
+
+    def run(self, gradients: Any = None) -> None:
+        """A step."""
+        self.trainer().run(gradients)
+
+    def stop(self) -> None:
+        """Pushes what is left, and leaves."""
+        self.trainer().stop()
 
 
-_STEP = ("program = t.get_trainer_program() has joined the others, and program(gradients) is a step; "
-         "with fleet, exe.run(fleet.main_program, gradients)")
-ParallelExecutor = _without_a_graph("ParallelExecutor", _STEP)
-CompiledProgram = _without_a_graph("CompiledProgram", _STEP)
-default_main_program = _without_a_graph(
-    "default_main_program", "What is trained is a ps.Program(parameters, embeddings, optimizer), or "
-    "what optimizer.minimize(parameters, embeddings) is told")
-memory_optimize = _without_a_graph("memory_optimize", "Leave it out")
-release_memory = _without_a_graph("release_memory", "Leave it out")
+_default = DefaultProgram()
+
+
+def default_main_program() -> DefaultProgram:
+    """What the trainer of the last transpile() runs: exe.run(default_main_program(), gradients)."""
+    return _default
+
+
+class ParallelExecutor:
+    """Fluid's: run(gradients) is a step of a trainer's program, by default default_main_program()'s.
+
+    use_cuda, loss_name: where the model computes, and what its loss is called; nothing here looks at
+    either. num_trainers, trainer_id: those that transpile() was told, if they are given.
+    """
+
+    def __init__(self, use_cuda: bool = False, loss_name: Optional[str] = None,
+                 main_program: Any = None, *, num_trainers: Optional[int] = None,
+                 trainer_id: Optional[int] = None) -> None:
+        flag("use_cuda", use_cuda)
+        program = default_main_program() if main_program is None else main_program
+        self._program = program.trainer() if isinstance(program, DefaultProgram) else program
+        if not hasattr(self._program, "trainer_num"):
+            raise InvalidArgument(f"main_program is {main_program!r}, but must be what "
+                                  "t.get_trainer_program() of a DistributeTranspiler gives, or None")
+        for name, given, told in (("num_trainers", num_trainers, self._program.trainer_num),
+                                  ("trainer_id", trainer_id, self._program.trainer_id)):
+            if given is not None and given != told:
+                raise InvalidArgument(f"{name} is {given!r}, but transpile() was told {told}")
+
+    def run(self, gradients: Any = None, *, feed: Any = None, fetch_list: Any = None) -> None:
+        """A step, with the gradients of the batch; feed and fetch_list are refused, as Executor does."""
+        Executor().run(self._program, gradients, feed=feed, fetch_list=fetch_list)
+
+    def close(self) -> None:
+        """Pushes what is left, and leaves."""
+        self._program.stop()
+
+
+def _does_nothing(name: str, reason: str) -> Callable[..., None]:
+    """Something of Fluid's that a script may call, and that has nothing to do here."""
+    said: List[bool] = []
+
+    def pass_by(*_arguments: Any, **_options: Any) -> None:
+        if not said:
+            said.append(True)
+            logger.warning("%s does nothing: %s", name, reason)
+    pass_by.__name__ = pass_by.__qualname__ = name
+    pass_by.__doc__ = f"Does nothing, and says so once: {reason}."
+    return pass_by
+
+
+_NO_GRAPH = "there is no graph whose memory could be used again"
+memory_optimize = _does_nothing("memory_optimize", _NO_GRAPH)
+release_memory = _does_nothing("release_memory", _NO_GRAPH)
+
+
+def CompiledProgram(*_arguments: Any, **_options: Any) -> NoReturn:  # noqa: N802 - Fluid's name
+    """Refused: there is no graph to compile."""
+    raise InvalidArgument(
+        "CompiledProgram: there is no graph. program = t.get_trainer_program() has joined the others, "
+        "and program(gradients) is a step; with fleet, exe.run(fleet.main_program, gradients)")

@@ -18,7 +18,7 @@ from tutti.ps._dense import Dense, named_arrays
 from tutti.ps._dispatch import PSDispatcher, choose
 from tutti.ps._embedding import Embedding
 from tutti.ps._fleet import Fleet, Job
-from tutti.ps._fluid import Nothing
+from tutti.ps._fluid import Nothing, default_main_program
 from tutti.ps._rules import optimizer_of, rule_of
 
 
@@ -53,6 +53,16 @@ class TrainerProgram:
     def __init__(self, job: DistributeTranspiler) -> None:
         self._job = job
         self._fleet: Optional[Fleet] = None
+
+    @property
+    def trainer_id(self) -> int:
+        """Which trainer this is."""
+        return self._job.trainer_id
+
+    @property
+    def trainer_num(self) -> int:
+        """How many trainers there are."""
+        return self._job.trainer_num
 
     @property
     def fleet(self) -> Fleet:
@@ -95,6 +105,16 @@ class CollectiveProgram:
     def __init__(self, dist_opt: _opt.DistOpt) -> None:
         self.opt = dist_opt
 
+    @property
+    def trainer_id(self) -> int:
+        """Which trainer this is."""
+        return self.opt.global_rank
+
+    @property
+    def trainer_num(self) -> int:
+        """How many trainers there are."""
+        return self.opt.world_size
+
     def run(self, gradients: Any) -> None:
         """A step: averages the gradients of all trainers, and updates."""
         self.opt(gradients)
@@ -125,7 +145,8 @@ class DistributeTranspiler:
         self.dense: Optional[Dense] = None
         self._program: Optional[Program] = None
         self._endpoints: List[str] = []
-        self._trainers = 0
+        self.trainer_num = 0
+        self._trainer: Optional[TrainerProgram] = None
         self._mode: Any = None
         self._collective: Optional[CollectiveProgram] = None
 
@@ -170,6 +191,7 @@ class DistributeTranspiler:
             self._join(program, trainer_id, trainers, sync_mode, current_endpoint)
         self.trainer_id = trainer_id
         self._program = program
+        default_main_program().become(self.get_trainer_program)
 
     def _set_servers(self, program: Program, pservers: str, trainers: Union[int, str],
                      sync_mode: bool) -> None:
@@ -184,7 +206,7 @@ class DistributeTranspiler:
         dense = Dense(program.parameters)
         self.dense = dense if dense.parameters else None
         self._endpoints = endpoints("pservers", pservers)
-        self._trainers = trainers
+        self.trainer_num = trainers
         self._mode = self.config.mode_of(sync_mode and self.config.sync_mode)
 
     def _join(self, program: Program, trainer_id: int, trainers: Union[int, str], sync_mode: bool,
@@ -233,7 +255,7 @@ class DistributeTranspiler:
             for block, server in blocks.items():
                 logger.info("%s: %d elements on %s", block.name, block.count,
                             self._endpoints[server])
-        roles = _roles.Roles(place(",".join(self._endpoints), index, self._trainers))
+        roles = _roles.Roles(place(",".join(self._endpoints), index, self.trainer_num))
         return Job(tables, mode=self._mode, slicing=self.config.slicing()).start(roles, rule)
 
     def get_pserver_program(self, endpoint: str) -> PserverProgram:
@@ -258,11 +280,13 @@ class DistributeTranspiler:
     def get_trainer_program(self, wait_port: bool = True) -> Union[TrainerProgram, CollectiveProgram]:
         """What a trainer has. With wait_port, here and in the config, returns when all servers and
         trainers are there; PeerLost lists who is missing at the deadline. Otherwise the first step, or
-        the first use of an Embedding, waits."""
+        the first use of an Embedding, waits. The same program in each call."""
         if self._collective is not None:
             return self._collective
         program = self._servers()
-        trainer = TrainerProgram(self)
+        if self._trainer is None:
+            self._trainer = TrainerProgram(self)
+        trainer = self._trainer
         if wait_port and self.config.wait_port:
             trainer.fleet  # noqa: B018 - meets the others
         else:
