@@ -257,7 +257,8 @@ def test_what_tables_refuse():
              tutti.InvalidArgument, r"out has shape \(1, 2\), but must have \(1, 3\)"),
             (lambda: items.lookup(numpy.array([1]), out=numpy.ones((1, DIM))), tutti.InvalidArgument,
              "out is f64, but must be f32"),
-            (lambda: items.lookup([1], out=[[0.0] * DIM]), TypeError, "'list'"),
+            (lambda: items.lookup([1], out=[[0.0] * DIM]), TypeError,
+             r"out is \[\[0.0, 0.0, 0.0\]\], but must be an array"),
             (lambda: items.push([1], numpy.ones((1, DIM)), shows=[1, 2]), tutti.InvalidArgument,
              r"shows has shape \(2,\), but must have \(1,\)"),
             (lambda: net.push({"x": 1}), tutti.InvalidArgument, "gradients has 'x'.* w, b"),
@@ -288,7 +289,7 @@ def test_tables_of_a_fleet_that_cannot_begin_are_free():
 def test_what_start_refuses():
     for tables, options, kind, reason in [
         ([table(), table()], {}, tutti.InvalidArgument, "item"),
-        ([5], {}, TypeError, "tables has a int"),
+        ([5], {}, TypeError, r"tables\[0\] is 5"),
         ([table()], {"wire": "int8"}, tutti.InvalidArgument, "wire is 'int8'"),
         ([table()], {"servers": "rack"}, tutti.InvalidArgument, "servers is 'rack'"),
         ([table()], {"servers": 0}, tutti.InvalidArgument, "servers is 0"),
