@@ -1,6 +1,8 @@
 // Writes a server's part of checkpoints.
 #include "ps/saver.hpp"
 
+#include <cerrno>
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -51,7 +53,10 @@ Answer Saver::save(const Request& request) {
   if (done.number == id.number) return done.answer;
   if ((is_saving() && running_->id.worker != id.worker) ||
       (is_publishing() && publication_->id.worker != id.worker)) {
-    return failed(folder_of(request), "a checkpoint is being written for another worker");
+    return failed(folder_of(request), {.kind = Failure::Kind::system,
+                                       .error_number = EBUSY,
+                                       .ranks = {},
+                                       .text = "a checkpoint is being written for another worker"});
   }
   if (is_saving() && running_->id != id) forget(id.worker);  // that it has not waited for
   return {.outcome = Outcome::not_yet};
@@ -62,8 +67,8 @@ void Saver::begin(const Request& request) {
   try {
     running_.emplace(Running{id_of(request), folder,
                              PartWriter(state_(), folder, attempt_of(request), server_, servers_)});
-  } catch (const std::exception& error) {  // memory and threads may be short, too
-    end(id_of(request), folder, &error);
+  } catch (const std::exception&) {  // memory and threads may be short, too
+    end(id_of(request), failed(folder));
   }
 }
 
@@ -82,8 +87,8 @@ Answer Saver::publish(const Request& request) {
     std::future<void> result = std::move(publication_->result);
     publication_.reset();
     result.get();
-  } catch (const std::exception& error) {
-    return failed(folder, error.what());
+  } catch (const std::exception&) {
+    return failed(folder);
   }
   log(LogLevel::info, "checkpoint " + folder + " is there");
   return {};
@@ -112,23 +117,26 @@ void Saver::go_on(bool requests_come) {
   running_->next_piece = now + kBetweenPieces;
   try {
     if (running_->writer.is_busy() || running_->writer.next()) return;
-    end(running_->id, running_->folder, nullptr);
-  } catch (const std::exception& error) {
-    end(running_->id, running_->folder, &error);
+    end(running_->id, {});
+  } catch (const std::exception&) {
+    end(running_->id, failed(running_->folder));
   }
   running_.reset();
 }
 
-void Saver::end(const Id& id, const std::string& folder, const std::exception* error) {
-  Answer answer;
-  if (error != nullptr) answer = failed(folder, error->what());
+void Saver::end(const Id& id, Answer answer) {
   done_[static_cast<std::size_t>(id.worker)] = {id.number, std::move(answer)};
 }
 
-Answer Saver::failed(const std::string& folder, const char* reason) const {
-  log(LogLevel::warn,
-      "server " + std::to_string(server_) + ": no checkpoint " + folder + ": " + reason);
-  return Answer::with_text(Outcome::not_saved, reason);
+Answer Saver::failed(const std::string& folder) const {
+  return failed(folder, Failure::of(std::current_exception()));
+}
+
+Answer Saver::failed(const std::string& folder, const Failure& failure) const {
+  const int error_number = failure.kind == Failure::Kind::system ? failure.error_number : EIO;
+  log(LogLevel::warn, "server " + std::to_string(server_) + ": no checkpoint " + folder + ": " +
+                          SystemError(failure.text, error_number).what());
+  return Answer::with_text(Outcome::not_saved, failure.text, error_number);
 }
 
 void Saver::forget(int worker) {

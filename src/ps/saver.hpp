@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "ps/failure.hpp"
 #include "ps/files/checkpoint.hpp"
 #include "ps/link/links.hpp"
 #include "ps/modes/stores.hpp"
@@ -85,8 +86,10 @@ class Saver {
   };
 
   void begin(const Request& request);
-  void end(const Id& id, const std::string& folder, const std::exception* error);
-  Answer failed(const std::string& folder, const char* reason) const;
+  void end(const Id& id, Answer answer);
+  /** Answers, within a handler, with what it handles. */
+  Answer failed(const std::string& folder) const;
+  Answer failed(const std::string& folder, const Failure& failure) const;
   bool is_publishing() const;
   /** Alike on all servers, since the worker and its count of saves are. */
   std::string attempt_of(const Request& request) const;

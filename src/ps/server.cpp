@@ -16,6 +16,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "ps/modes/server_mode.hpp"
+#include "ps/request_line.hpp"
 #include "ps/saver.hpp"
 #include "tutti/error.hpp"
 
@@ -91,20 +92,7 @@ class Server::Impl final : public Serving {
   /** That who asks again has at least: the server itself may have stood still. */
   static constexpr std::chrono::milliseconds kLeastPatience{1000};
 
-  using Clock = std::chrono::steady_clock;
-
-  /** A worker's requests, of which only the first is being looked at: what it waits for, those
-   * after it wait for, too. */
-  struct Line {
-    std::deque<Request> requests;
-    bool begun = false;  // the first has been looked at
-    std::optional<Deadline> deadline;
-    Clock::time_point waits_since{};
-    std::optional<Clock::time_point> asks_again_since{};  // told not_yet, and waits since then
-    Clock::time_point heard{};                            // when the worker has last sent anything,
-    Clock::time_point saved{};                            // or looked after its checkpoint
-  };
-  Line& line(int worker) { return lines_[static_cast<std::size_t>(worker)]; }
+  RequestLine& line(int worker) { return lines_[static_cast<std::size_t>(worker)]; }
 
   /** What ends the server ends it in its own thread; until then it answers nothing more. */
   template <class Action>
@@ -132,16 +120,16 @@ class Server::Impl final : public Serving {
 
   std::chrono::nanoseconds idle_limit() const {
     const bool somebody_waits =
-        std::ranges::any_of(lines_, [](const Line& line) { return !line.requests.empty(); });
+        std::ranges::any_of(lines_, [](const RequestLine& line) { return !line.requests.empty(); });
     const std::chrono::nanoseconds limit = std::chrono::milliseconds(somebody_waits ? 50 : 1000);
     return std::min(limit, saver_.idle_limit());
   }
 
   void take(const Request& request) {
     if (!members_.lives(request.worker)) return;
-    Line& line = this->line(request.worker);
+    RequestLine& line = this->line(request.worker);
     line.requests.push_back(request);
-    line.heard = Clock::now();
+    line.heard = RequestLine::Clock::now();
     const RequestKind kind = request.header.kind;
     if (kind == RequestKind::save || kind == RequestKind::finish_save) line.saved = line.heard;
   }
@@ -153,11 +141,37 @@ class Server::Impl final : public Serving {
       for (int worker = 0; worker < members_.at_start(); ++worker) {
         while (!line(worker).requests.empty() && serve(line(worker))) served = true;
       }
+      served = served || refuse_circle();
     }
   }
 
+  /** Two that wait for each other, one in a barrier and one at the end of a step, would do so until
+   * the deadline: both are told. */
+  bool refuse_circle() {
+    for (RequestLine& one : lines_) {
+      if (!one.waits_for(RequestKind::barrier)) continue;
+      for (RequestLine& other : lines_) {
+        if (!other.waits_for(RequestKind::end_round)) continue;
+        const Request barrier = one.requests.front();
+        const Request end = other.requests.front();
+        if (!holds_up(members_, barrier.worker, end) || !holds_up(members_, end.worker, barrier))
+          continue;
+        const std::string text =
+            name_of(barrier.worker) + " waits in a barrier, and " + name_of(end.worker) + " at " +
+            described(end) + ", as it does in stop() if it has pushed since: each for the other";
+        members_.leave_barrier(barrier.worker);
+        for (RequestLine* line : {&one, &other}) {
+          refuse_with(line->requests.front(), Outcome::mismatch, text.c_str());
+          finish_first(*line);
+        }
+        return true;
+      }
+    }
+    return false;
+  }
+
   /** Whether the first request of a line is done with. */
-  bool serve(Line& line) {
+  bool serve(RequestLine& line) {
     const Request request = line.requests.front();
     const bool is_first_look = !std::exchange(line.begun, true);
     if (!handle(request, is_first_look)) {
@@ -170,8 +184,8 @@ class Server::Impl final : public Serving {
 
   /** Who asks again because of a checkpoint waits since the worker that sees to it was last heard:
    * if that stalls meanwhile it is lost after one deadline, not two. */
-  void begin_to_wait(Line& line) {
-    const Clock::time_point now = Clock::now();
+  void begin_to_wait(RequestLine& line) {
+    const RequestLine::Clock::time_point now = RequestLine::Clock::now();
     line.waits_since = line.asks_again_since.value_or(now);
     const auto waited =
         std::chrono::duration_cast<std::chrono::milliseconds>(now - line.waits_since);
@@ -179,7 +193,7 @@ class Server::Impl final : public Serving {
         std::clamp(timeout_ - waited, std::min(kLeastPatience, timeout_), timeout_));
   }
 
-  static void finish_first(Line& line) {
+  static void finish_first(RequestLine& line) {
     if (!line.requests.empty()) line.requests.pop_front();
     line.begun = false;
     line.deadline.reset();
@@ -309,19 +323,20 @@ class Server::Impl final : public Serving {
    * a barrier is not: they are told for whom they have waited in vain. And nobody is because of a
    * checkpoint: who waits for that asks again. */
   void lose_overdue() {
-    for (Line& line : lines_) {
+    for (RequestLine& line : lines_) {
       if (!line.deadline || !line.deadline->expired()) continue;
       const Request waiting = line.requests.front();
       line.deadline.emplace(timeout_);
       const bool at_barrier = waiting.header.kind == RequestKind::barrier;
       bool saving = !at_barrier && saver_.is_saving();
-      std::optional<Clock::time_point> saved;
+      std::optional<RequestLine::Clock::time_point> saved;
       std::string busy;
       for (int worker = 0; worker < members_.at_start(); ++worker) {
-        if (!members_.lives(worker) || !holds_up(worker, waiting)) continue;
+        if (!members_.lives(worker) || !holds_up(members_, worker, waiting)) continue;
         if (this->line(worker).saved > line.waits_since) {
           saving = true;
-          saved = std::max(saved.value_or(Clock::time_point{}), this->line(worker).saved);
+          saved =
+              std::max(saved.value_or(RequestLine::Clock::time_point{}), this->line(worker).saved);
         } else if (at_barrier && this->line(worker).heard > line.waits_since) {
           busy += (busy.empty() ? "" : ", ") + name_of(worker);
         } else {
@@ -340,25 +355,8 @@ class Server::Impl final : public Serving {
                                                                           seconds_text(timeout_)));
       finish_first(line);
       if (busy.empty()) line.asks_again_since = saved;
-      line.heard = Clock::now();  // it is there, as who waits on knows by that
+      line.heard = RequestLine::Clock::now();  // it is there, as who waits on knows by that
     }
-  }
-
-  bool holds_up(int worker, const Request& waiting) const {
-    switch (waiting.header.kind) {
-      case RequestKind::barrier:
-        return members_.barriers(worker) < members_.barriers(waiting.worker);
-      case RequestKind::end_round:
-        return members_.rounds(worker) <=
-               waiting.header.round - std::max<std::int64_t>(1, waiting.header.count);
-      default:
-        return false;
-    }
-  }
-
-  static std::string described(const Request& waiting) {
-    if (waiting.header.kind == RequestKind::barrier) return "a barrier";
-    return "the end of step " + std::to_string(waiting.header.round);
   }
 
   std::vector<Name> workers_;
@@ -370,7 +368,7 @@ class Server::Impl final : public Serving {
   std::exception_ptr failure_;  // on a worker's turn
   Stores stores_;
   Members members_;
-  std::vector<Line> lines_;
+  std::vector<RequestLine> lines_;
   std::unique_ptr<ServerMode> mode_;
   Saver saver_;
   std::set<std::int32_t> lost_;

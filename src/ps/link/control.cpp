@@ -34,6 +34,10 @@ ControlNews receive(const mpi::Socket& control) {
         case ControlByte::here:
           news.here = true;
           break;
+        case ControlByte::late:
+          news.late = true;
+          news.told = true;
+          break;
         default:
           news.told = true;
       }

@@ -16,6 +16,7 @@ enum class ControlByte : std::uint8_t {
   wake,  ///< by the worker: there is a request in shared memory (where it cannot ring)
   left,  ///< by the worker: it leaves without stop
   end,   ///< by the server: it serves this worker no longer
+  late,  ///< by the server: nor this one, for which others have waited until their deadline
   ask,   ///< by the worker: is the server's process at work?
   here,  ///< by the server: it is
 };
@@ -24,7 +25,8 @@ void send(const mpi::Socket& control, ControlByte byte) noexcept;
 
 /** What has been received. */
 struct ControlNews {
-  bool told = false;         ///< `left` or `end` was among it
+  bool told = false;         ///< `left`, `end` or `late` was among it
+  bool late = false;         ///< so was `late`
   bool asked = false;        ///< so was `ask`
   bool here = false;         ///< or `here`
   std::optional<int> error;  ///< the connection is over: an errno, or 0

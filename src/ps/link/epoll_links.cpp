@@ -201,7 +201,9 @@ std::vector<LostWorker> EpollLinks::lost() {
   return std::exchange(lost_, {});
 }
 
-void EpollLinks::drop(int worker) { peers_.at(static_cast<std::size_t>(worker)).peer->end(); }
+void EpollLinks::drop(int worker) {
+  peers_.at(static_cast<std::size_t>(worker)).peer->end(ControlByte::late);
+}
 
 void EpollLinks::wake() {
   woken_ = true;

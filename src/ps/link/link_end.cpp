@@ -84,6 +84,9 @@ void LinkEnd::check() {
 void LinkEnd::hear_control(const std::optional<std::string>& ended) {
   const ControlNews news = receive(control_);
   is_present_ = is_present_ || news.here;
+  if (news.late) {
+    lose("it has given this worker up, for which others had waited until their deadline");
+  }
   if (news.told) lose("it serves this worker no longer");
   if (ended) lose(*ended);
   if (news.error) lose(reason_of(*news.error));

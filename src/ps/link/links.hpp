@@ -60,7 +60,7 @@ class Links {
   /** Workers lost since the last call. What they had sent whole before is handed out first, and can
    * be read until the next call of next(). */
   virtual std::vector<LostWorker> lost() = 0;
-  /** Gives up on a worker: its link ends. */
+  /** Gives up on a worker for which others have waited too long: its link ends. */
   virtual void drop(int worker) = 0;
   /** Makes next() return. Any thread may call it. */
   virtual void wake() = 0;

@@ -72,6 +72,7 @@ enum class Outcome : std::uint8_t {
   no_memory,
   lost_worker,
   too_late,
+  mismatch,  ///< workers wait for each other
   not_yet,   ///< a checkpoint is being written, for longer than an answer may take: ask again
   not_saved  ///< what became of a checkpoint, which is no push
 };
@@ -79,7 +80,7 @@ enum class Outcome : std::uint8_t {
 /** Plain bytes. */
 struct ReplyHeader {
   Outcome outcome = Outcome::done;
-  std::int32_t lost_worker = -1;   ///< with Outcome::lost_worker
+  std::int32_t number = -1;        ///< lost_worker: of which worker; not_saved: the errno
   std::int64_t payload_bytes = 0;  ///< rows, values; or the text of a refusal
 };
 

@@ -48,9 +48,9 @@ void Peer::give_up(const std::string& reason) {
   reason_ = reason;
 }
 
-void Peer::end() {
+void Peer::end(ControlByte why) {
   if (has_ended()) return;
-  send(control_, ControlByte::end);
+  send(control_, why);
   control_ = {};
   close_data();
   drained_ = true;

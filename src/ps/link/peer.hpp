@@ -47,7 +47,7 @@ class Peer {
   /** Whether answers wait that the connection has not taken. */
   virtual bool is_sending() const { return false; }
   /** Tells the worker that it is served no longer, and ends the link. */
-  void end();
+  void end(ControlByte why = ControlByte::end);
   bool has_ended() const { return !control_; }
   /** Why the worker is lost, once, when its last whole request has been taken. */
   std::optional<std::string> loss();

@@ -75,8 +75,8 @@ bool Save::take() {
     const std::string text(reinterpret_cast<const char*>(reply.payload.data()),
                            reply.payload.size());
     if (!failure_) {
-      failure_ =
-          std::make_exception_ptr(SystemError(servers_.end(server).name.text + ": " + text, EIO));
+      failure_ = std::make_exception_ptr(
+          SystemError(servers_.end(server).name.text + ": " + text, reply.header.number));
     }
   }
   next_look_ = std::chrono::steady_clock::now() + kBetweenLooks;

@@ -14,7 +14,7 @@ void ServerMode::answer(const Request& request, const Answer& answer) {
 }
 
 void give_answer(Links& links, const Request& request, const Answer& answer) {
-  links.answer(request, {answer.outcome, answer.lost_worker, std::ssize(answer.payload)},
+  links.answer(request, {answer.outcome, answer.number, std::ssize(answer.payload)},
                answer.payload);
 }
 

@@ -361,11 +361,13 @@ void Servers::throw_unless_done(int server, const Reply& reply) const {
   if (reply.header.outcome == Outcome::no_memory)
     throw SystemError(end(server).name.text + ": " + text, ENOMEM);
   if (reply.header.outcome == Outcome::lost_worker) {
-    const Name& worker = workers_.at(static_cast<std::size_t>(reply.header.lost_worker));
+    const Name& worker = workers_.at(static_cast<std::size_t>(reply.header.number));
     throw PeerLost({worker.rank}, worker.text + ": " + text);
   }
   if (reply.header.outcome == Outcome::too_late)
     throw DeadlineExceeded(end(server).name.text + ": " + text);
+  if (reply.header.outcome == Outcome::mismatch)
+    throw MismatchError(end(server).name.text + ": " + text);
   throw Error(end(server).name.text + ": " + text);
 }
 

@@ -27,8 +27,8 @@ void require_bytes(const RequestHeader& header, std::size_t each, std::size_t by
 
 }  // namespace
 
-Answer Answer::with_text(Outcome outcome, std::string_view text, int lost_worker) {
-  Answer answer{outcome, lost_worker, std::vector<std::byte>(text.size())};
+Answer Answer::with_text(Outcome outcome, std::string_view text, int number) {
+  Answer answer{outcome, number, std::vector<std::byte>(text.size())};
   if (!text.empty()) std::memcpy(answer.payload.data(), text.data(), text.size());
   return answer;
 }

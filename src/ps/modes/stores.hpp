@@ -17,10 +17,10 @@ namespace tutti::ps {
 /** What a request came to. */
 struct Answer {
   Outcome outcome = Outcome::done;
-  int lost_worker = -1;
+  int number = -1;
   std::vector<std::byte> payload{};
 
-  static Answer with_text(Outcome outcome, std::string_view text, int lost_worker = -1);
+  static Answer with_text(Outcome outcome, std::string_view text, int number = -1);
 };
 
 /** The ids and rows that a push brings. */

@@ -285,7 +285,8 @@ TEST_P(PsLink, AServerThatDropsAWorkerSaysSo) {
   const std::unique_ptr<Link> link = server.join(0);
   const std::uint64_t number = send(*link, RequestKind::end_round, {});
   EXPECT_EQ(text_of<PeerLost>([&] { link->wait(number); }),
-            "lost rank 100: server 0: it serves this worker no longer");
+            "lost rank 100: server 0: it has given this worker up, for which others had waited "
+            "until their deadline");
   text_of<PeerLost>([&] { link->check(); });
   text_of<PeerLost>([&] { link->draft(1); });
   text_of<PeerLost>([&] { link->answered(); });

@@ -131,8 +131,10 @@ TEST(PsSave, WhatCannotBeWrittenIsAnErrorAndTheTrainingGoesOn) {
     train_round(worker, 0);
     const std::string file = folder.checkpoint() + "_file";
     std::ofstream(file) << "no folder";
-    EXPECT_NE(tutti::test::text_of<SystemError>([&] { worker.save(file + "/inside"); }).find(file),
-              std::string::npos);
+    const std::string text =
+        tutti::test::text_of<SystemError>([&] { worker.save(file + "/inside"); });
+    EXPECT_NE(text.find(file), std::string::npos) << text;
+    EXPECT_TRUE(text.ends_with("cannot be made: Not a directory")) << text;
     train_round(worker, 1);
     worker.save(folder.checkpoint());
     worker.stop();

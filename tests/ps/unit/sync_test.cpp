@@ -15,6 +15,8 @@
 namespace tutti::ps::test::sync_test {
 namespace {
 
+using tutti::test::text_of;
+
 constexpr std::int64_t kDim = 5;
 constexpr std::int64_t kIds = 40;
 constexpr int kRounds = 6;
@@ -133,6 +135,26 @@ TEST(PsSync, DenseGradientsAreAddedInTheOrderOfRanks) {
     EXPECT_EQ(dense, expected);
     worker.stop();
   });
+}
+
+TEST(PsSync, ABarrierAndTheEndOfAStepAreAMismatchAtOnce) {
+  for (const bool stops : {true, false}) {
+    for (const int servers : {1, 2}) {
+      Job job(options_of(Sgd{}, 2, servers));
+      job.run([&](Worker& worker) {
+        const std::vector<std::int64_t> ids{1, 2, 3};
+        const std::vector<float> gradients(ids.size() * kDim, 1.0F);
+        worker.push(0, ids, gradients);
+        const std::string text = text_of<MismatchError>([&] {
+          if (worker.index() == 0) return worker.barrier();
+          stops ? worker.stop() : worker.step();
+        });
+        EXPECT_NE(text.find("worker 0 waits in a barrier, and worker 1 at the end of step 1"),
+                  std::string::npos)
+            << text;
+      });
+    }
+  }
 }
 
 }  // namespace
