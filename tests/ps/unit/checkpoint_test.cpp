@@ -133,7 +133,8 @@ TEST_F(Checkpoints, GoOnWithWhatEntryRulesHaveCounted) {
     job.push(0, ids_from(0, 10));
     EXPECT_EQ(job.rows(0).size(), 10U);
     job.save(path(), "a");
-    EXPECT_EQ(inspect_checkpoint(path()).tables[0].bytes, 10 * (24 + 4) + (kIds - 10) * 24);
+    EXPECT_EQ(inspect_checkpoint(path()).tables[0].bytes,
+              std::int64_t{10} * (24 + 4) + (kIds - 10) * 24);
     StoredJob other(counted, {}, after);
     other.load(path());
     EXPECT_EQ(job.rows(0), other.rows(0));

@@ -331,7 +331,8 @@ TEST(TableEviction, MaxBytesThatHoldNoRowAreRefused) {
       text.starts_with("table 'items': max_bytes of the eviction is 10, but must be at least "))
       << text;
   identity.spec.eviction.max_bytes = std::stoll(text.substr(text.find("least ") + 6));
-  Table(identity, "");
+  const Table least(identity, "");
+  EXPECT_EQ(least.rows(), 0);
   --identity.spec.eviction.max_bytes;
   EXPECT_THROW(Table(identity, ""), InvalidArgument);
 }
