@@ -26,7 +26,7 @@ Note note_of(int number) {
   return note;
 }
 
-class GatheredNotesTest : public ::testing::TestWithParam<bool> {
+class GatheredNotesTest : public ::testing::Test {
  protected:
   void SetUp() override {
     auto ends = tcp_pair();
@@ -38,7 +38,7 @@ class GatheredNotesTest : public ::testing::TestWithParam<bool> {
   static std::unique_ptr<Streams> with(int rank, Socket socket) {
     std::vector<Streams::Connection> connections;
     connections.push_back({rank, Wire::Traffic::collective, std::move(socket)});
-    return std::make_unique<Streams>(std::move(connections), GetParam());
+    return std::make_unique<Streams>(std::move(connections));
   }
   void send(const Note& note, Wire::Traffic traffic = Wire::Traffic::note) {
     const auto posted = root_->send(note.data(), std::ssize(note), 1, traffic);
@@ -90,7 +90,7 @@ class GatheredNotesTest : public ::testing::TestWithParam<bool> {
   std::unique_ptr<Streams> other_;
 };
 
-TEST_P(GatheredNotesTest, ThoseInARowGoTogether) {
+TEST_F(GatheredNotesTest, ThoseInARowGoTogether) {
   // A new connection confirms each segment at once.
   for (int number = 0; number < 60; ++number) {
     send(note_of(number));
@@ -101,17 +101,11 @@ TEST_P(GatheredNotesTest, ThoseInARowGoTogether) {
   for (int number = 0; number < kNotes; ++number) send(note_of(number));
   for (int number = 0; number < kNotes; ++number) expect(number);
   // The kernel that has them unread confirms them each 40 ms.
-  const unsigned segments = segments_sent() - before;
-  if (GetParam()) {
-    EXPECT_LE(segments, 5);
-  } else {
-    EXPECT_EQ(segments, kNotes);
-  }
+  EXPECT_LE(segments_sent() - before, 5);
 }
 
 /** After messages to and fro the kernel confirms along with the next one, and waits for that. */
-TEST_P(GatheredNotesTest, AreConfirmedAsTheyAreRead) {
-  if (!GetParam()) GTEST_SKIP() << "each goes at once";
+TEST_F(GatheredNotesTest, AreConfirmedAsTheyAreRead) {
   answer_each(20);  // a new connection confirms each segment at once
   for (int time = 0; time < 10; ++time) {
     SCOPED_TRACE(time);
@@ -125,7 +119,7 @@ TEST_P(GatheredNotesTest, AreConfirmedAsTheyAreRead) {
   }
 }
 
-TEST_P(GatheredNotesTest, NoneIsHeldBackBehindOneThatHasNotLeft) {
+TEST_F(GatheredNotesTest, NoneIsHeldBackBehindOneThatHasNotLeft) {
   answer_each(20);  // the kernel paces no fewer than ten segments
   const unsigned bytes_each_second = 1000;
   ASSERT_EQ(::setsockopt(number_, SOL_SOCKET, SO_MAX_PACING_RATE, &bytes_each_second,
@@ -136,7 +130,7 @@ TEST_P(GatheredNotesTest, NoneIsHeldBackBehindOneThatHasNotLeft) {
   EXPECT_TRUE(sends_at_once());
 }
 
-TEST_P(GatheredNotesTest, AllOfManyArrive) {
+TEST_F(GatheredNotesTest, AllOfManyArrive) {
   constexpr int kNotes = 2000;
   std::vector<Wire::Posted> sends;
   const Note note{};
@@ -150,7 +144,7 @@ TEST_P(GatheredNotesTest, AllOfManyArrive) {
   for (const auto posted : sends) EXPECT_TRUE(root_->take_ended(posted));
 }
 
-TEST_P(GatheredNotesTest, TheFirstAndWhatIsNoNoteGoAtOnce) {
+TEST_F(GatheredNotesTest, TheFirstAndWhatIsNoNoteGoAtOnce) {
   Note room{};
   for (int time = 0; time < 3; ++time) {
     send(note_of(0));
@@ -158,7 +152,7 @@ TEST_P(GatheredNotesTest, TheFirstAndWhatIsNoNoteGoAtOnce) {
     send(note_of(1));
     EXPECT_TRUE(sends_at_once());
     send(note_of(2));
-    EXPECT_EQ(sends_at_once(), !GetParam());
+    EXPECT_FALSE(sends_at_once());
     send(note_of(3), Wire::Traffic::collective);
     EXPECT_TRUE(sends_at_once());
     for (int number = 0; number < 3; ++number) expect(number);
@@ -168,23 +162,20 @@ TEST_P(GatheredNotesTest, TheFirstAndWhatIsNoNoteGoAtOnce) {
   }
 }
 
-TEST_P(GatheredNotesTest, WhoHearsBetweenThemSendsAtOnce) {
+TEST_F(GatheredNotesTest, WhoHearsBetweenThemSendsAtOnce) {
   for (int time = 0; time < 10; ++time) {
     answer_each(1);
     EXPECT_TRUE(sends_at_once());
   }
 }
 
-TEST_P(GatheredNotesTest, TheLastOfARootThatLeavesArrive) {
+TEST_F(GatheredNotesTest, TheLastOfARootThatLeavesArrive) {
   const Note question{};  // is never read
   other_->send(question.data(), std::ssize(question), 0, Wire::Traffic::question);
   for (int number = 0; number < 50; ++number) send(note_of(number));
   root_.reset();
   for (int number = 0; number < 50; ++number) expect(number);
 }
-
-INSTANTIATE_TEST_SUITE_P(Kinds, GatheredNotesTest, ::testing::Bool(),
-                         [](const auto& kind) { return kind.param ? "Gathered" : "EachAlone"; });
 
 }  // namespace
 }  // namespace tutti::mpi

@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "comm/shm/claim.hpp"
-#include "comm/shm/ticket_name.hpp"
+#include "comm/ticket_name.hpp"
 #include "support/world.hpp"
 #include "tutti/communicator.hpp"
 #include "tutti/error.hpp"

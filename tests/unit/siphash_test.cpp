@@ -9,7 +9,7 @@
 #include <set>
 #include <string>
 
-#include "comm/shm/ticket_name.hpp"
+#include "comm/ticket_name.hpp"
 
 namespace tutti {
 namespace {
@@ -35,13 +35,13 @@ TEST(TicketName, IsAnotherForEachTicketAndPurpose) {
   const UniqueId id = UniqueId::create();
   std::set<std::string> names;
   for (const char* purpose : {"meeting", "claim", "allocation 1", "allocation 11"}) {
-    names.insert(shm::ticket_name(id, purpose));
-    EXPECT_EQ(shm::ticket_name(id, purpose), shm::ticket_name(id, purpose));
+    names.insert(ticket_name(id, purpose));
+    EXPECT_EQ(ticket_name(id, purpose), ticket_name(id, purpose));
   }
   for (std::size_t at = 0; at < UniqueId::kBytes; ++at) {
     auto bytes = id.bytes();
     bytes[at] ^= std::byte{1};
-    names.insert(shm::ticket_name(UniqueId::from_bytes(bytes), "meeting"));
+    names.insert(ticket_name(UniqueId::from_bytes(bytes), "meeting"));
   }
   EXPECT_EQ(names.size(), 4 + UniqueId::kBytes);
 }

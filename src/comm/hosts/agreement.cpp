@@ -21,30 +21,29 @@ void HierarchicalTransport::sign(const Call& call, int giver) {
   signature_.sequence = ++sequence_;
   signature_.before = one_way_.sequence == 0 ? 0 : one_way_.hash();
   notes_.begin(signature_, one_way_, giver);
+  signatures_.begin(signature_);
 }
 
 void HierarchicalTransport::look_at_notes() {
-  if (!channel_->session()->may_call()) return;
   try {
-    notes_.look();
+    const std::vector<RankSignature> all = signatures_.differing();
+    if (has_one_way(all)) throw OneSidedMismatch(describe_mismatch(all));  // others meet
+    if (channel_->session()->may_call()) notes_.look();
   } catch (const OneSidedMismatch& error) {
     tell(error, Witnesses::two);
     throw;
   }
 }
 
-void HierarchicalTransport::come(const shm::Task& task, shm::LocalGroup::Waited waited) {
+void HierarchicalTransport::come(const shm::Task& task) {
   // Who is alone on its host has nobody to meet.
   if (local_size() == 1 && task.kind == shm::TaskKind::meet) return local_->group().check_failure();
-  if (signatures_.meet(task, signature_, waited)) return;
+  if (signatures_.meet(task)) return;
   if (is_leader()) {
-    const std::vector<RankSignature> all = signatures_.all();
-    const bool one_way = std::any_of(all.begin(), all.end(), [this](const RankSignature& one) {
-      return goes_one_way(one.signature);
-    });
-    if (one_way) throw OneSidedMismatch(describe_mismatch(all));  // the others may be gone
+    const std::vector<RankSignature> all = signatures_.differing();
+    if (has_one_way(all)) throw OneSidedMismatch(describe_mismatch(all));  // some may be gone
     leaders_.agree(0);
-    throw MismatchError(collect_mismatch(false));
+    throw MismatchError(collect_mismatch(all));
   }
   release();  // ends with the leader's failure
 }
@@ -57,7 +56,10 @@ void HierarchicalTransport::compare_hosts(const HostGroup::Brought& brought, Vie
   const std::uint64_t since = journal()->now();
   const bool same = leaders_.agree(signature_.hash(), brought, target, merge);
   local_->group().note_wait_between(leaders_.last(), since);
-  if (!same) throw MismatchError(collect_mismatch(true));
+  if (same) return;
+  std::vector<RankSignature> all;
+  for (const int rank : layout_.ranks_of(host())) all.push_back({rank, signature_});
+  throw MismatchError(collect_mismatch(all));
 }
 
 void HierarchicalTransport::release() {
@@ -82,7 +84,7 @@ void HierarchicalTransport::agree(const Call& call) {
   release();
 }
 
-std::string HierarchicalTransport::collect_mismatch(bool same_here) {
+std::string HierarchicalTransport::collect_mismatch(std::span<const RankSignature> here) {
   leaders_.settle();
   struct Requests {
     RankSignature now;
@@ -97,13 +99,7 @@ std::string HierarchicalTransport::collect_mismatch(bool same_here) {
   }
   auto* bytes = reinterpret_cast<std::byte*>(all.data());
   std::vector<Requests> own;
-  if (same_here) {
-    for (const int rank : layout_.ranks_of(host())) {
-      own.push_back({{rank, signature_}, {rank, one_way_}});
-    }
-  } else {
-    for (const RankSignature& one : signatures_.all()) own.push_back({one, {one.rank, one_way_}});
-  }
+  for (const RankSignature& one : here) own.push_back({one, {one.rank, one_way_}});
   copy_bytes(bytes + offsets[static_cast<std::size_t>(host())], own.data(),
              static_cast<std::int64_t>(own.size()) * kEntry);
   leaders_.all_gather_v(bytes, offsets);

@@ -19,6 +19,10 @@ std::span<const std::byte> carried_bytes(const ConstView& view) {
   return {static_cast<const std::byte*>(view.data), static_cast<std::size_t>(view.bytes())};
 }
 
+std::span<std::byte> bytes_of(const View& view) {
+  return {static_cast<std::byte*>(view.data), static_cast<std::size_t>(view.bytes())};
+}
+
 /** A root that sends one broadcast after the other looks at what others ask of it once in so many.
  */
 constexpr std::uint64_t kCallsBetweenLooks = 16;
@@ -68,7 +72,6 @@ void HierarchicalTransport::carried_reduce(const Call& call) {
 
 void HierarchicalTransport::one_way_broadcast(const Call& call) {
   const View out = call.out;
-  const auto bytes = static_cast<std::size_t>(out.bytes());
   const int from = layout_.host_of(call.root);
   const bool is_root = rank() == call.root;
   // The root itself sends, whether it is its host's leader or not.
@@ -78,13 +81,11 @@ void HierarchicalTransport::one_way_broadcast(const Call& call) {
     with_root.emplace(*channel_, agents(call.root));
   }
   HostGroup& group = with_root ? *with_root : leaders_;
+  const bool takes = from != host() && is_leader();
+  sign(call, takes ? group.giver(from, out.bytes()) : Notes::kNobody);
+  if (local_size() > 1 && out.bytes() <= Notes::kCarried) return pass_note(call, group);
   if (from == host()) {
-    sign(call, Notes::kNobody);
-    if (is_root) {
-      if (sequence_ % kCallsBetweenLooks == 0) look_at_notes();  // it may never wait for anybody
-      const auto away = std::chrono::duration_cast<std::chrono::microseconds>(journal()->away());
-      group.send_one_way(notes_, {static_cast<const std::byte*>(call.in.data), bytes}, away);
-    }
+    if (is_root) send_one_way(call, group);
     if (local_size() == 1) {
       local_->group().check_failure();
     } else {
@@ -95,36 +96,39 @@ void HierarchicalTransport::one_way_broadcast(const Call& call) {
     if (is_root) copy_bytes(out.data, call.in.data, out.bytes());
     return local_->group().check_own_loss();
   }
-  sign(call, is_leader() ? group.giver(from, out.bytes()) : Notes::kNobody);
-  if (local_size() > 1 && out.bytes() <= Notes::kCarried) {
-    return take_carried(out, group, call.root);
-  }
   come(Task::meet());
   delay_unknown_ = !is_leader();
-  if (is_leader()) {
-    const std::uint64_t since = journal()->now();
-    const auto away = group.take_one_way(notes_, {static_cast<std::byte*>(out.data), bytes}, from);
-    local_->group().note_wait_for(call.root, since, away);
-  }
+  if (is_leader()) take_one_way(call, group);
   spread(out);
 }
 
-/** They meet once, when the leader has it: nobody has written anything by then. */
-void HierarchicalTransport::take_carried(View out, HostGroup& group, int root) {
-  const Scratch scratch(channel_->scratch(), is_leader() ? out.bytes() : 0);
-  const View data(scratch.data(), out.count, out.dtype);
-  if (is_leader()) {
-    const std::uint64_t since = journal()->now();
-    const auto away = group.take_one_way(
-        notes_, {scratch.data(), static_cast<std::size_t>(out.bytes())}, layout_.host_of(root));
-    local_->group().note_wait_for(root, since, away);
+std::chrono::microseconds HierarchicalTransport::send_one_way(const Call& call, HostGroup& group) {
+  if (sequence_ % kCallsBetweenLooks == 0) look_at_notes();  // it may never wait for anybody
+  const auto away = std::chrono::duration_cast<std::chrono::microseconds>(journal()->away());
+  group.send_one_way(notes_, carried_bytes(call.in), away);
+  return away;
+}
+
+std::chrono::microseconds HierarchicalTransport::take_one_way(const Call& call, HostGroup& group) {
+  const std::uint64_t since = journal()->now();
+  const auto away = group.take_one_way(notes_, bytes_of(call.out), layout_.host_of(call.root));
+  local_->group().note_wait_for(call.root, since, away);
+  return away;
+}
+
+void HierarchicalTransport::pass_note(const Call& call, HostGroup& group) {
+  const View out = call.out;
+  const int author = local_agent(call.root);
+  if (local_->rank() != author) {
+    local_notes_.read(author, bytes_of(out), call.root);
+  } else if (rank() == call.root) {
+    const auto away = send_one_way(call, group);
+    local_notes_.write(carried_bytes(call.in), away);
+    copy_bytes(out.data, call.in.data, out.bytes());
+  } else {
+    const auto away = take_one_way(call, group);
+    local_notes_.write(bytes_of(out), away);
   }
-  const Task inside = Task::spread(data, out, 0);
-  come(inside, shm::LocalGroup::Waited::for_data);
-  delay_unknown_ = !is_leader();
-  local_->move(inside);
-  learn_delay();
-  if (is_leader()) copy_bytes(out.data, data.data, out.bytes());
   local_->group().check_own_loss();
 }
 

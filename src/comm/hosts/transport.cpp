@@ -41,6 +41,7 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
       layout_(std::move(layout)),
       local_(std::move(local)),
       signatures_(*local_),
+      local_notes_(local_->group(), signatures_),
       mail_(local_->group()),
       messages_(channel_->size()),
       leaders_(*channel_, agents(-1), layout_.largest_host() == 1),

@@ -1,6 +1,8 @@
 // The transport among several hosts: shared memory inside each, MPI between them.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -17,6 +19,7 @@
 #include "comm/layout.hpp"
 #include "comm/mpi/channel.hpp"
 #include "comm/shm/local.hpp"
+#include "comm/shm/local_notes.hpp"
 #include "comm/shm/mail.hpp"
 #include "comm/shm/signatures.hpp"
 #include "comm/sparse/packet.hpp"
@@ -114,16 +117,19 @@ class HierarchicalTransport final : public Transport {
   /** The parts of it: the call begins, in which `giver` sends a note if there is one, ... */
   void sign(const Call& call, int giver);
   /** ... and the ranks of this host compare. */
-  void come(const shm::Task& task,
-            shm::LocalGroup::Waited waited = shm::LocalGroup::Waited::for_arrival);
-  /** By the ranks of a host that gets what a note carries. */
-  void take_carried(View out, HostGroup& group, int root);
+  void come(const shm::Task& task);
+  /** What a note carries: from the root or the leader to the others of its host, in a note, too. */
+  void pass_note(const Call& call, HostGroup& group);
   /** In a wait that lasts: whether another rank makes another call. Throws, and tells the others.
    */
   void look_at_notes();
   bool goes_one_way(const Signature& signature) const {
     return signature.operation == Operation::broadcast &&
            leaders_.goes_one_way(signature.count * size_of(signature.dtype));
+  }
+  bool has_one_way(std::span<const RankSignature> requests) const {
+    return std::any_of(requests.begin(), requests.end(),
+                       [this](const RankSignature& one) { return goes_one_way(one.signature); });
   }
   /** After meet(), by all ranks of a host: its leader compares with the others, and brings and gets
    * what goes along (see HostGroup::agree). Throws MismatchError on leaders, and the other ranks at
@@ -136,8 +142,9 @@ class HierarchicalTransport final : public Transport {
   void learn_delay();
   /** Blocks until all ranks have come with `call`. Throws MismatchError on all otherwise. */
   void agree(const Call& call);
-  /** What all ranks came with; for leaders, after a disagreement. */
-  std::string collect_mismatch(bool same_here);
+  /** What all ranks came with, those of this host with `here`; for leaders, after a disagreement.
+   */
+  std::string collect_mismatch(std::span<const RankSignature> here);
   /** Whether `ok` holds on all hosts; for calls that every rank of a host answers alike. */
   bool all_hosts(bool ok);
 
@@ -160,6 +167,10 @@ class HierarchicalTransport final : public Transport {
   void carried_reduce(const Call& call);
   /** What is so short that nobody waits for an answer. */
   void one_way_broadcast(const Call& call);
+  /** By the root, and by a leader of another host: between hosts. How long the root had been away.
+   */
+  std::chrono::microseconds send_one_way(const Call& call, HostGroup& group);
+  std::chrono::microseconds take_one_way(const Call& call, HostGroup& group);
   /** From local rank `root` to all ranks of this host, which agree by now. */
   void spread(View data, int root = 0);
   std::unique_ptr<Transport> form_part(const PartPlan& plan);
@@ -176,6 +187,7 @@ class HierarchicalTransport final : public Transport {
   Layout layout_;
   std::unique_ptr<shm::Local> local_;
   shm::Signatures signatures_;
+  shm::LocalNotes local_notes_;
   shm::Mail mail_;
   MessageState messages_;
   HostGroup leaders_;

@@ -286,7 +286,7 @@ std::unique_ptr<Heartbeats> heartbeats_of(std::vector<Peer>& peers, const Layout
   return std::make_unique<Heartbeats>(layout, own_host, std::move(connections), std::move(lines));
 }
 
-std::unique_ptr<Streams> streams_of(std::vector<Peer>& peers, const Layout& layout) {
+std::unique_ptr<Streams> streams_of(std::vector<Peer>& peers) {
   std::vector<Streams::Connection> connections;
   for (Peer& peer : peers) {
     if (!is_stream(peer.line) || !peer.socket) continue;
@@ -295,7 +295,7 @@ std::unique_ptr<Streams> streams_of(std::vector<Peer>& peers, const Layout& layo
     connections.push_back({peer.leader, traffic, std::move(peer.socket)});
   }
   if (connections.empty()) return nullptr;
-  return std::make_unique<Streams>(std::move(connections), layout.largest_host() == 1);
+  return std::make_unique<Streams>(std::move(connections));
 }
 
 /** The part of a leader. */
@@ -345,7 +345,7 @@ HostConnections connect_leaders(Channel& channel, const Layout& layout) {
   log_unconnected(peers, channel, own);
   log_without_streams(peers, channel, reason);
   auto heartbeats = heartbeats_of(peers, layout, own_host);
-  return {std::move(heartbeats), streams_of(peers, layout)};
+  return {std::move(heartbeats), streams_of(peers)};
 }
 
 /** That of another rank. */

@@ -49,7 +49,7 @@ bool has_ended(const Socket& socket) {
 
 }  // namespace
 
-Streams::Streams(std::vector<Connection> connections, bool gathers) : gathers_(gathers) {
+Streams::Streams(std::vector<Connection> connections) {
   streams_.reserve(connections.size());
   messages_.reserve(kFewAtOnce * connections.size());
   free_.reserve(kFewAtOnce * connections.size());
@@ -138,7 +138,7 @@ Wire::Posted Streams::send(const std::byte* data, std::int64_t bytes, int destin
   if (goes_one_way(traffic)) stream.unconfirmed += kHeader + bytes;
   Message message{.header = header_of(bytes, traffic), .bytes = bytes, .traffic = traffic};
   const bool is_note = traffic == Wire::Traffic::note;
-  if (gathers_ && stream.gathering.before(stream.connection.socket, is_note, !is_first)) {
+  if (stream.gathering.before(stream.connection.socket, is_note, !is_first)) {
     message.header |= kConfirm;
   }
   message.data = const_cast<std::byte*>(data);  // it is only read
@@ -297,7 +297,7 @@ std::optional<Streams::Header> Streams::next_header(Stream& stream) {
 }
 
 void Streams::note_header(Stream& stream, Header header) const {
-  if (gathers_) stream.gathering.note_message(stream.connection.socket, (header & kConfirm) != 0);
+  stream.gathering.note_message(stream.connection.socket, (header & kConfirm) != 0);
 }
 
 /** Whether the next message has begun to come, and is of the kind that is wanted. */

@@ -41,9 +41,7 @@ class Streams {
   };
   /** So many bytes that nobody has to answer may be on their way to a rank. */
   static constexpr std::int64_t kMostUnconfirmed = 256 << 10;
-  /** `gathers`: notes to one rank, many in a row, may go together. That takes work from the root,
-   * and costs the receiver some: for hosts of one rank, whose receivers serve nobody else. */
-  explicit Streams(std::vector<Connection> connections, bool gathers = false);
+  explicit Streams(std::vector<Connection> connections);
   /** What was sent arrives nevertheless. */
   ~Streams();
   Streams(const Streams&) = delete;
@@ -162,7 +160,6 @@ class Streams {
   std::int64_t read(Stream& stream, std::byte* to, std::int64_t bytes);
   std::int64_t read_rest(Stream& stream, std::byte* to, std::int64_t bytes);
 
-  const bool gathers_;
   std::vector<Stream> streams_;
   std::vector<std::array<int, 2>> numbers_;  // of streams, by rank and traffic
   std::vector<Message> messages_;

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "base/log.hpp"
-#include "comm/shm/ticket_name.hpp"
+#include "comm/ticket_name.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::shm {

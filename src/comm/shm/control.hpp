@@ -85,6 +85,7 @@ struct alignas(128) RankSlot {
   Flag staged;  ///< pieces that this rank has put into its staging memory
   Flag taken;   ///< pieces of all ranks that it has worked off
   Flag mail;    ///< grows with whatever others do about messages to or from this rank
+  Flag noted;   ///< notes of the host that this rank has written or read: see LocalNotes
   std::atomic<std::uint32_t> state;
   ProcessId process;
   ProcessNumber process_number;
@@ -101,15 +102,15 @@ struct alignas(128) RankSlot {
   std::atomic<std::uint64_t> delayed_since;
   std::atomic<std::uint64_t> delayed_until;
   Reach reach;
-  std::array<Signature, 2> signatures;  ///< by the parity of the meeting's number: see Signatures
-  FailureReport failure;                ///< counts if ControlHeader::failed_by names this rank
+  FailureReport failure;  ///< counts if ControlHeader::failed_by names this rank
 
   Arrival& arrival(std::uint64_t number) { return places[number & 1U].arrival; }
   Signal arrival_signal(std::uint64_t number) { return {arrival(number).number, arrival_sleepers}; }
 };
 
 /** The start of the segment; `size` RankSlots follow, a row of Control::waits() for each rank, the
- * rings of the flight recorders, a row of mailboxes for each sender, then the staging memory. */
+ * rings of the flight recorders, a row of mailboxes for each sender, the staging memory, then the
+ * notebooks. */
 struct alignas(128) ControlHeader {
   static constexpr std::uint32_t kReady = 0x74757474;  // "tutt"
 
@@ -137,6 +138,33 @@ struct Staging {
   std::array<std::array<std::byte, kMail>, 2> mail;
 };
 
+/** What one rank lets the others of its host know: what it asked for in its last calls (see
+ * Signatures), and notes that they read when they come to it (see LocalNotes). */
+struct Notebook {
+  static constexpr std::uint64_t kCalls = 64;
+  static constexpr std::uint32_t kNotes = 16;
+
+  struct Request {
+    std::atomic<std::uint64_t> hash;
+    Signature signature;
+  };
+  struct Entry {
+    static constexpr std::int64_t kMost = 4080;  ///< bytes of data
+
+    std::uint64_t hash;  ///< of the call that the data are of
+    std::uint32_t away;  ///< how long their author had been in no collective, in microseconds
+    alignas(16) std::array<std::byte, kMost> data;
+  };
+  static_assert(sizeof(Entry) == 4096);
+
+  alignas(4096) std::atomic<std::uint64_t> calls;  ///< the last of the requests
+  std::array<Request, kCalls> requests;            ///< by the number of the call
+  alignas(4096) std::array<Entry, kNotes> notes;   ///< by their number
+
+  Request& request(std::uint64_t call) { return requests[call % kCalls]; }
+  Entry& note(std::uint32_t number) { return notes[number % kNotes]; }
+};
+
 /** A view of a mapped control segment. */
 class Control {
  public:
@@ -144,7 +172,7 @@ class Control {
   Control(std::byte* base, int size) : base_(base), size_(size) {}
 
   static std::int64_t bytes_for(int size) {
-    return staging_offset(size) + size * static_cast<std::int64_t>(sizeof(Staging));
+    return notebook_offset(size) + size * static_cast<std::int64_t>(sizeof(Notebook));
   }
   ControlHeader& header() const { return *reinterpret_cast<ControlHeader*>(base_); }
   RankSlot& slot(int rank) const { return *reinterpret_cast<RankSlot*>(base_ + slot_offset(rank)); }
@@ -167,6 +195,10 @@ class Control {
     return *reinterpret_cast<Staging*>(base_ + staging_offset(size_) +
                                        rank * static_cast<std::int64_t>(sizeof(Staging)));
   }
+  Notebook& notebook(int rank) const {
+    return *reinterpret_cast<Notebook*>(base_ + notebook_offset(size_) +
+                                        rank * static_cast<std::int64_t>(sizeof(Notebook)));
+  }
 
  private:
   static std::int64_t slot_offset(int rank) {
@@ -183,6 +215,9 @@ class Control {
   static std::int64_t staging_offset(int size) {
     const std::int64_t pairs = std::int64_t{size} * size;
     return on_pages(mailbox_offset(size) + pairs * static_cast<std::int64_t>(sizeof(Mailbox)));
+  }
+  static std::int64_t notebook_offset(int size) {
+    return staging_offset(size) + size * static_cast<std::int64_t>(sizeof(Staging));
   }
   static std::int64_t on_pages(std::int64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 

@@ -31,11 +31,12 @@ Local::Local(const UniqueId& id, int rank, std::vector<int> names,
 
 // --- Meeting ------------------------------------------------------------------------------------
 
-bool Local::arrive(std::optional<std::uint32_t> stamp, LocalGroup::Waited waited) {
+bool Local::arrive(std::optional<std::uint32_t> stamp) {
   const std::uint32_t own = stamp.value_or(0);
   arrival_of(rank()).stamp = own;
   group_.come(meetings_);
-  group_.wait_for_arrivals(meetings_, waited);
+  group_.wait_for_arrivals(meetings_,
+                           stamp ? LocalGroup::Waited::for_arrival : LocalGroup::Waited::for_data);
   for (int peer = 0; peer < size(); ++peer) {
     if (arrival_of(peer).stamp != own) return false;
   }
@@ -57,14 +58,14 @@ void Local::bring(const Task& task) {
   }
 }
 
-bool Local::meet(const Task& task, std::optional<std::uint32_t> stamp, LocalGroup::Waited waited) {
+bool Local::meet(const Task& task, std::optional<std::uint32_t> stamp) {
   group_.check_failure();
   ++meetings_;
   met_ = {};
   met_.line = task.bytes <= Arrival::kData;
   if (met_.line || choices_.brief(task.bytes)) {
     bring(task);
-    return arrive(stamp, waited);
+    return arrive(stamp);
   }
   if (task.bytes <= Choices::kOneShot) {
     met_.early = true;
@@ -81,7 +82,7 @@ bool Local::meet(const Task& task, std::optional<std::uint32_t> stamp, LocalGrou
   }
   const Request own = describe(task);
   std::memcpy(arrival_of(rank()).data.data(), &own, sizeof own);
-  if (!arrive(stamp, waited)) return false;
+  if (!arrive(stamp)) return false;
   examine(own);
   decide(task);
   return true;

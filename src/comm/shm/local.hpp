@@ -61,12 +61,7 @@ class Local {
    * was written so far but memory of this object. A stamp says that a call begins: those who come
    * late to it are noted as such; without one, ranks meet inside a call.
    */
-  bool meet(const Task& task, std::optional<std::uint32_t> stamp = {}) {
-    return meet(task, stamp,
-                stamp ? LocalGroup::Waited::for_arrival : LocalGroup::Waited::for_data);
-  }
-  /** The same, where it is known otherwise for whom the last to come has waited. */
-  bool meet(const Task& task, std::optional<std::uint32_t> stamp, LocalGroup::Waited waited);
+  bool meet(const Task& task, std::optional<std::uint32_t> stamp = {});
   /** The second half, if all match: moves the data. Throws if the others have given up on this rank
    * meanwhile. */
   void move(const Task& task);
@@ -134,7 +129,7 @@ class Local {
   Staging& staging_of(int peer) const { return group_.control().staging(peer); }
   Request request_of(int peer) const;
   /** Comes with what is written, and waits for all ranks; whether they have the same stamp. */
-  bool arrive(std::optional<std::uint32_t> stamp, LocalGroup::Waited waited);
+  bool arrive(std::optional<std::uint32_t> stamp);
   /** Puts this rank's contribution where it comes along with the arrival. */
   void bring(const Task& task);
   Request describe(const Task& task);

@@ -116,14 +116,15 @@ void LocalGroup::wait_for_all(Flag RankSlot::*flag, std::uint32_t target) {
                 Waited::for_data);
 }
 
-void LocalGroup::wait_for(int peer, Flag RankSlot::*flag, std::uint32_t target) {
+std::uint64_t LocalGroup::wait_for(int peer, Flag RankSlot::*flag, std::uint32_t target) {
   Flag& awaited = control().slot(peer).*flag;
   const auto done = [&] { return awaited.reached(target); };
-  if (done()) return;
-  Waiter waiter(policy(), timeout_);
   std::uint64_t since = 0;
+  if (done()) return since;
+  Waiter waiter(policy(), timeout_);
   wait(awaited.signal(), Wait::collective, waiter, since, done,
        [peer](auto& ranks) { ranks.push_back(peer); });
+  return since;
 }
 
 void LocalGroup::wait_for_mail(Wait kind, const std::function<bool()>& done,
@@ -292,7 +293,8 @@ void LocalGroup::wake_all() noexcept {
   for (int peer = 0; peer < size(); ++peer) {
     RankSlot& slot = control().slot(peer);
     for (const std::uint64_t parity : {0U, 1U}) slot.arrival_signal(parity).wake();
-    for (Flag* flag : {&slot.phase, &slot.staged, &slot.taken, &slot.mail}) flag->wake();
+    for (Flag* flag : {&slot.phase, &slot.staged, &slot.taken, &slot.mail, &slot.noted})
+      flag->wake();
   }
 }
 

@@ -102,8 +102,9 @@ class LocalGroup final : private record::Neighbours {
   void wait_for_arrivals(std::uint64_t number, Waited waited);
   /** Blocks until `flag` of every rank has reached `target`. */
   void wait_for_all(Flag RankSlot::*flag, std::uint32_t target);
-  /** Blocks until `flag` of rank `peer` has reached `target`. */
-  void wait_for(int peer, Flag RankSlot::*flag, std::uint32_t target);
+  /** Blocks until `flag` of rank `peer` has reached `target`: since when, on the journal's clock,
+   * or 0 if it has not lasted. */
+  std::uint64_t wait_for(int peer, Flag RankSlot::*flag, std::uint32_t target);
   /** Blocks until done(), which depends on the mail of the ranks `awaited`. */
   void wait_for_mail(Wait kind, const std::function<bool()>& done, std::span<const int> awaited);
   /** Why ranks are lost that are gone while one waits for mail of any rank. */

@@ -19,7 +19,7 @@
 
 #include "base/huge_pages.hpp"
 #include "base/log.hpp"
-#include "comm/shm/ticket_name.hpp"
+#include "comm/ticket_name.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::shm {

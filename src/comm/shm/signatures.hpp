@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "comm/shm/local.hpp"
@@ -9,34 +10,38 @@
 
 namespace tutti::shm {
 
-/** The signatures of the ranks of a host, by meeting of `local`. */
+/**
+ * What each rank of a host asks for in its calls, of which the last Notebook::kCalls are kept. A
+ * call has the same number on all ranks, which is its signature's. Ranks that meet compare by
+ * that; where some go on without the others, whoever waits for long looks here.
+ */
 class Signatures {
  public:
   /** `local` outlives it. */
   explicit Signatures(Local& local) : local_(local) {}
 
-  /** Comes to a task with `signature`; whether all came with the same. Local::meet() does the
-   * comparing; what each rank came with is written down for those that differ. */
-  bool meet(const Task& task, const Signature& signature,
-            LocalGroup::Waited waited = LocalGroup::Waited::for_arrival) {
-    local_.group().control().slot(local_.rank()).signatures[(local_.meetings() + 1) & 1U] =
-        signature;
-    const std::uint64_t hash = signature.hash();
-    return local_.meet(task, static_cast<std::uint32_t>(hash ^ (hash >> 32U)), waited);
+  /** A call of this rank begins. */
+  void begin(const Signature& signature);
+  /** Of the call under way. */
+  std::uint64_t hash() const { return hash_; }
+
+  /** Comes to the first task of the call; whether all came with the same signature. */
+  bool meet(const Task& task) {
+    return local_.meet(task, static_cast<std::uint32_t>(hash_ ^ (hash_ >> 32U)));
   }
 
-  /** What the ranks came with to the last meeting, named as the user knows them. */
-  std::vector<RankSignature> all() const {
-    std::vector<RankSignature> all;
-    for (int peer = 0; peer < local_.size(); ++peer) {
-      const RankSlot& slot = local_.group().control().slot(peer);
-      all.push_back({local_.group().name_of(peer), slot.signatures[local_.meetings() & 1U]});
-    }
-    return all;
-  }
+  /** What the ranks asked for in the first call in which one of them differs from this one, named
+   * as the user knows them: those that have come to it. Empty if none is known to. From any
+   * thread. */
+  std::vector<RankSignature> differing() const;
 
  private:
+  /** The first call in which `peer` asked for something else. */
+  std::optional<std::uint64_t> first_difference(int peer) const;
+  Notebook& notebook(int rank) const { return local_.group().control().notebook(rank); }
+
   Local& local_;
+  std::uint64_t hash_ = 0;
 };
 
 }  // namespace tutti::shm

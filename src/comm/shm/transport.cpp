@@ -87,8 +87,9 @@ void ShmTransport::run(const Call& call) {
 void ShmTransport::agree(const Task& task, const Call& call) {
   Signature signature = Signature::of(call);
   signature.sequence = ++sequence_;
-  if (signatures_.meet(task, signature)) return;
-  const std::string text = describe_mismatch(signatures_.all());
+  signatures_.begin(signature);
+  if (signatures_.meet(task)) return;
+  const std::string text = describe_mismatch(signatures_.differing());
   local_->group().fail_mismatch(text);
   throw MismatchError(text);
 }

@@ -6,7 +6,7 @@
 
 #include "tutti/unique_id.hpp"
 
-namespace tutti::shm {
+namespace tutti {
 
 /**
  * "tutti-" and 16 hexadecimal digits: one name for each ticket and purpose. Every user of the
@@ -19,4 +19,4 @@ std::string ticket_name(const UniqueId& id, std::string_view purpose);
 /** What all names start with. */
 inline constexpr std::string_view kNamePrefix = "tutti-";
 
-}  // namespace tutti::shm
+}  // namespace tutti

@@ -1,5 +1,5 @@
 // Hashes tickets to names.
-#include "comm/shm/ticket_name.hpp"
+#include "comm/ticket_name.hpp"
 
 #include <array>
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 #include "base/siphash.hpp"
 
-namespace tutti::shm {
+namespace tutti {
 
 std::string ticket_name(const UniqueId& id, std::string_view purpose) {
   // The last bytes are the key, so what is hashed does not contain it.
@@ -27,4 +27,4 @@ std::string ticket_name(const UniqueId& id, std::string_view purpose) {
   return std::string(kNamePrefix) + digits.data();
 }
 
-}  // namespace tutti::shm
+}  // namespace tutti

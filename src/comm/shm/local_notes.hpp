@@ -1,0 +1,54 @@
+// Short data that a rank leaves for the others of its host, and goes on.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "comm/shm/signatures.hpp"
+
+namespace tutti::shm {
+
+/**
+ * Each rank has a ring of notes. All ranks of a host make the same calls, and so take part in the
+ * same notes: who has the data writes it into its own ring, all others read it there when they come
+ * to that call. A rank's counter RankSlot::noted says how many it has written or read by now. So
+ * nobody writes what others write, and who writes waits for the others only while one of them has
+ * Notebook::kNotes to read.
+ *
+ * A note has the hash of its author's signature, with which a reader compares before it takes
+ * anything. If others make another call instead, nobody compares; but signatures contain a hash of
+ * the calls before that went one way (see Notes), so that Signatures::differing() finds it, for
+ * which look() is called: by waits that last, and by who writes one note after the other.
+ *
+ * One thread makes these calls, apart from look().
+ */
+class LocalNotes {
+ public:
+  static constexpr std::int64_t kMost = Notebook::Entry::kMost;
+
+  /** Both outlive it. */
+  LocalNotes(LocalGroup& group, const Signatures& signatures)
+      : group_(group), signatures_(signatures) {}
+
+  /** Leaves `data` of the call under way, of at most kMost bytes, whose author, of this host or
+   * another one, had been `away` from collectives. Throws OneSidedMismatch. */
+  void write(std::span<const std::byte> data, std::chrono::microseconds away);
+  /** Blocks until rank `writer` of this host has left the data of the call under way. The wait is
+   * for the author, who is known as `author`. Throws OneSidedMismatch before it takes anything. */
+  void read(int writer, std::span<std::byte> data, int author);
+  /** Whether a rank of the host makes another call, as far as can be seen. Throws
+   * OneSidedMismatch. */
+  void look() const;
+
+ private:
+  void make_room(std::uint32_t number);
+
+  LocalGroup& group_;
+  const Signatures& signatures_;
+  std::uint32_t number_ = 0;       // of the last note
+  std::uint32_t read_by_all_ = 0;  // as far as is known
+};
+
+}  // namespace tutti::shm

@@ -1,0 +1,139 @@
+// Short broadcasts, one after the other, in which nobody waits for the others while there is room.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/world.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+class OneWay : public RankTest {
+ protected:
+  static void broadcast(Communicator& comm, std::vector<std::uint8_t>& data, int root) {
+    comm.broadcast(View(data.data(), std::ssize(data), DType::u8), root);
+  }
+  /** A broadcast of `bytes` bytes that come from call `number`. */
+  static void expect_data(Communicator& comm, std::size_t bytes, int root, int number) {
+    const auto value = static_cast<std::uint8_t>(number % 251);
+    std::vector<std::uint8_t> data(bytes, comm.global_rank() == root ? value : std::uint8_t{255});
+    broadcast(comm, data, root);
+    ASSERT_EQ(data, std::vector<std::uint8_t>(bytes, value)) << bytes << " bytes, call " << number;
+  }
+  /** All ranks make `calls`, which must end in a mismatch that shows both requests. */
+  void expect_mismatch(const std::vector<std::string>& shown,
+                       const std::function<void(Communicator&)>& calls) {
+    on_ranks([&](Communicator& comm) {
+      comm.barrier();
+      try {
+        calls(comm);
+        comm.barrier();  // who waits for nobody finds out here
+        ADD_FAILURE() << "rank " << comm.global_rank() << " noticed nothing";
+      } catch (const MismatchError& error) {
+        for (const std::string& part : shown) {
+          EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+        }
+      }
+    });
+  }
+};
+
+TEST_F(OneWay, LoopsFromOneRootBringTheirData) {
+  on_ranks([](Communicator& comm) {
+    for (const int root : {0, ranks() - 1}) {
+      for (const std::size_t bytes : {0U, 1U, 8U, 1024U, 3648U, 3649U, 4095U, 4096U, 4097U}) {
+        for (int call = 0; call < 60; ++call) expect_data(comm, bytes, root, call);
+      }
+    }
+  });
+}
+
+TEST_F(OneWay, RootsMayChangeAndOtherCollectivesComeBetween) {
+  on_ranks([](Communicator& comm) {
+    constexpr std::array<std::size_t, 4> kSizes{8, 1024, 4096, 0};
+    for (int call = 0; call < 400; ++call) {
+      const auto number = static_cast<std::size_t>(call);
+      expect_data(comm, kSizes[number / 3 % kSizes.size()], call / 7 % ranks(), call);
+      if (call % 11 == 0) {
+        std::vector<std::int64_t> sum(1, call);
+        comm.all_reduce(View(std::span(sum)));
+        ASSERT_EQ(sum.front(), std::int64_t{call} * ranks());
+      }
+      if (call % 37 == 0) comm.barrier();
+    }
+  });
+}
+
+TEST_F(OneWay, TwoRootsAreAMismatch) {
+  if (ranks() < 2) GTEST_SKIP() << "needs two ranks";
+  for (const int other : {1, ranks() - 1}) {
+    // Between hosts who has gone on shows what it does now.
+    expect_mismatch({"broadcast(u8, count 8, root", "; rank "}, [other](Communicator& comm) {
+      const int root = comm.global_rank() == other ? other : 0;
+      std::vector<std::uint8_t> data(8);
+      for (int call = 0; call < 200; ++call) broadcast(comm, data, root);
+    });
+  }
+}
+
+TEST_F(OneWay, AnotherCountInALoopIsAMismatch) {
+  if (ranks() < 2) GTEST_SKIP() << "needs two ranks";
+  for (const int odd : {0, 1, ranks() - 1}) {
+    expect_mismatch({"count 8, ", "count 9, "}, [odd](Communicator& comm) {
+      std::vector<std::uint8_t> data(8);
+      for (int call = 0; call < 20; ++call) broadcast(comm, data, 0);
+      if (comm.global_rank() == odd) data.resize(9);
+      broadcast(comm, data, 0);
+    });
+  }
+}
+
+TEST_F(OneWay, ACollectiveInTheirPlaceIsAMismatch) {
+  if (ranks() < 2) GTEST_SKIP() << "needs two ranks";
+  for (const int odd : {0, 1, ranks() - 1}) {
+    expect_mismatch({"broadcast(u8, count 8, root 0)", "barrier()"}, [odd](Communicator& comm) {
+      std::vector<std::uint8_t> data(8);
+      for (int call = 0; call < 20; ++call) broadcast(comm, data, 0);
+      if (comm.global_rank() == odd) {
+        comm.barrier();
+      } else {
+        broadcast(comm, data, 0);
+      }
+    });
+  }
+}
+
+TEST_F(OneWay, WhoDoesNotComeIsNamedByAll) {
+  if (ranks() < 2) GTEST_SKIP() << "needs two ranks";
+  for (const int late : {0, ranks() - 1}) {
+    on_ranks(
+        [late](Communicator& comm) {
+          const auto start = std::chrono::steady_clock::now();
+          std::vector<std::uint8_t> data(8);
+          try {
+            for (int call = 0;; ++call) {
+              if (call == 50 && comm.global_rank() == late)
+                std::this_thread::sleep_until(start + 3s);
+              broadcast(comm, data, 0);
+            }
+          } catch (const PeerLost& error) {
+            EXPECT_EQ(error.ranks(), std::vector<int>{late}) << error.what();
+          }
+          std::this_thread::sleep_until(start + 3s);  // they make the next one together
+        },
+        short_timeout(1s));
+  }
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,204 @@
+// Notes among the ranks of a host, which are threads here: read in their order by all, written
+// while there is room, refused by who makes another call.
+#include "comm/shm/local_notes.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/world.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::shm {
+namespace {
+
+using namespace std::chrono_literals;
+using Bytes = std::vector<std::byte>;
+using test::on_threads;
+
+constexpr int kRanks = 3;
+constexpr std::array<int, kRanks> kNames{10, 11, 12};
+
+/** One rank of the host. */
+class LocalRank {
+ public:
+  LocalRank(const UniqueId& id, int rank, std::chrono::milliseconds timeout)
+      : local(id, rank, {kNames.begin(), kNames.end()}, timeout) {
+    local.group().set_idle([this](std::span<const int> /*names*/) { notes.look(); });
+  }
+
+  /** Begins the next broadcast, of `bytes` bytes from `root`. */
+  void begin(int root, std::int64_t bytes) {
+    const std::uint64_t before = last.sequence == 0 ? 0 : last.hash();
+    const std::uint64_t sequence = last.sequence + 1;
+    last = Signature{.sequence = sequence,
+                     .operation = Operation::broadcast,
+                     .root = root,
+                     .count = bytes,
+                     .before = before};
+    signatures.begin(last);
+  }
+  /** A broadcast of `data`. */
+  void broadcast(int root, Bytes& data) {
+    begin(root, std::ssize(data));
+    if (local.rank() == root) {
+      notes.write(data, 0us);
+    } else {
+      notes.read(root, data, kNames[static_cast<std::size_t>(root)]);
+    }
+  }
+  /** Runs `action`, which must find that the ranks make different calls, or hear of it: the text.
+   */
+  std::string mismatch_in(const std::function<void()>& action) {
+    try {
+      action();
+      ADD_FAILURE() << "rank " << local.rank() << " noticed nothing";
+    } catch (const MismatchError& error) {
+      local.group().fail_mismatch(error.what());  // as a transport does
+      return error.what();
+    }
+    return "";
+  }
+
+  Local local;
+  Signatures signatures{local};
+  LocalNotes notes{local.group(), signatures};
+  Signature last;
+};
+
+void on_ranks(const std::function<void(LocalRank&)>& body,
+              std::chrono::milliseconds timeout = 20s) {
+  const UniqueId id = UniqueId::create();
+  on_threads(kRanks, [&](int number) {
+    LocalRank rank(id, number, timeout);
+    body(rank);
+  });
+}
+
+void expect_shown(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+TEST(LocalNotesTest, AreReadInTheirOrderWhoeverWritesThem) {
+  on_ranks([](LocalRank& rank) {
+    constexpr std::array<std::size_t, 4> kSizes{0, 1, 1000, LocalNotes::kMost};
+    for (int call = 0; call < 1000; ++call) {
+      const int root = call / 50 % kRanks;
+      const auto number = static_cast<std::size_t>(call);
+      const auto value = static_cast<std::byte>(call % 251);
+      Bytes data(kSizes[number % kSizes.size()],
+                 rank.local.rank() == root ? value : std::byte{255});
+      rank.broadcast(root, data);
+      ASSERT_EQ(data, Bytes(data.size(), value)) << call;
+    }
+  });
+}
+
+TEST(LocalNotesTest, WhoWritesGoesOnWhileThereIsRoom) {
+  std::atomic<bool> written = false;
+  on_ranks([&](LocalRank& rank) {
+    while (rank.local.rank() != 0 && !written) std::this_thread::yield();
+    for (std::uint32_t call = 0; call < Notebook::kNotes; ++call) {
+      Bytes data(8, rank.local.rank() == 0 ? static_cast<std::byte>(call) : std::byte{255});
+      rank.broadcast(0, data);
+      ASSERT_EQ(data.front(), static_cast<std::byte>(call));
+    }
+    written = true;
+  });
+}
+
+TEST(LocalNotesTest, WhoDoesNotReadIsWaitedForAndNamed) {
+  std::atomic<int> found = 0;
+  on_ranks(
+      [&](LocalRank& rank) {
+        if (rank.local.rank() == 2) {
+          while (found < 2) std::this_thread::sleep_for(1ms);
+          return;
+        }
+        Bytes data(8);
+        std::uint32_t calls = 0;
+        try {
+          for (;; ++calls) rank.broadcast(0, data);
+        } catch (const PeerLost& error) {
+          EXPECT_EQ(error.ranks(), std::vector<int>{12}) << error.what();
+        }
+        EXPECT_EQ(calls, Notebook::kNotes);
+        ++found;
+      },
+      200ms);
+}
+
+TEST(LocalNotesTest, AnotherCountIsRefusedBeforeAnythingIsTaken) {
+  on_ranks([](LocalRank& rank) {
+    Bytes data(rank.local.rank() == 1 ? 9 : 8, std::byte{7});
+    const Bytes before = data;
+    if (rank.local.rank() == 0) data.assign(8, std::byte{1});
+    const std::string text = rank.mismatch_in([&] {
+      for (;;) rank.broadcast(0, data);
+    });
+    if (rank.local.rank() == 1) {
+      EXPECT_EQ(data, before);
+    }
+    expect_shown(text, "rank 11: broadcast(u8, count 9, root 0) as collective number 1");
+    expect_shown(text, "broadcast(u8, count 8, root 0) as collective number 1");
+  });
+}
+
+TEST(LocalNotesTest, TwoWhoTakeThemselvesForTheRootFindOut) {
+  on_ranks([](LocalRank& rank) {
+    Bytes data(8);
+    const int root = rank.local.rank() == 1 ? 1 : 0;
+    int calls = 0;
+    const std::string text = rank.mismatch_in([&] {
+      for (; calls < 10'000; ++calls) rank.broadcast(root, data);
+    });
+    EXPECT_LE(calls, 3 * static_cast<int>(Notebook::kNotes));
+    expect_shown(text, "root 0) as collective number 1");
+    expect_shown(text, "rank 11: broadcast(u8, count 8, root 1) as collective number 1");
+  });
+}
+
+TEST(LocalNotesTest, WhoWaitsElsewhereIsFound) {
+  for (const int odd : {0, 1}) {
+    on_ranks([odd](LocalRank& rank) {
+      Bytes data(8);
+      for (int call = 0; call < 5; ++call) rank.broadcast(0, data);
+      const std::string text = rank.mismatch_in([&] {
+        if (rank.local.rank() == odd) {
+          rank.signatures.begin(Signature{.sequence = 6, .operation = Operation::barrier});
+          rank.signatures.meet(Task::meet());
+          return;
+        }
+        for (;;) rank.broadcast(0, data);
+      });
+      expect_shown(text, "rank 1" + std::to_string(odd) + ": barrier() as collective number 6");
+      expect_shown(text, "broadcast(u8, count 8, root 0) as collective number 6");
+    });
+  }
+}
+
+TEST(LocalNotesTest, WhoHasGoneOnHasItsEarlierRequestShown) {
+  on_ranks([](LocalRank& rank) {
+    Bytes data(8);
+    const std::string text = rank.mismatch_in([&] {
+      if (rank.local.rank() != 1) rank.broadcast(0, data);  // which rank 1 leaves out
+      Signature barrier{.sequence = rank.last.sequence + 1, .operation = Operation::barrier};
+      rank.signatures.begin(barrier);
+      if (rank.signatures.meet(Task::meet())) return;
+      rank.notes.look();
+    });
+    expect_shown(text, "rank 11: barrier() as collective number 1");
+    expect_shown(text, "rank 10, 12: broadcast(u8, count 8, root 0) as collective number 1");
+  });
+}
+
+}  // namespace
+}  // namespace tutti::shm
