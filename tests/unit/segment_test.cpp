@@ -152,7 +152,7 @@ class ProfilersTimer {
 };
 
 TEST(Segment, IsReservedUnderAProfilersTimer) {
-  constexpr std::int64_t kMebi = 1024 * 1024;
+  constexpr std::int64_t kMebi = std::int64_t{1024} * 1024;
   constexpr std::int64_t kOnePiece = 16 * kMebi + 3;
   constexpr std::int64_t kPieces = 128 * kMebi + 3;
   const std::string name = segment_name(UniqueId::create(), "test");
