@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "peers/peer.hpp"
+#include "support/numbers.hpp"
 #include "support/operands.hpp"
 #include "support/options.hpp"
 #include "support/turns.hpp"
@@ -69,7 +70,7 @@ ClusterOptions parse(int argc, char** argv) {
     if (i + 1 < argc && name == "--ops") {
       options.ops = parse_ops(argv[++i]);
     } else if (i + 1 < argc && name == "--gbps") {
-      options.gbps = std::stod(argv[++i]);
+      options.gbps = positive_of(name, argv[++i]);
     } else {
       common.push_back(argv[i]);
     }

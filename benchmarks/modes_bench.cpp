@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "support/numbers.hpp"
 #include "tutti/dist_opt.hpp"
 
 namespace {
@@ -194,17 +195,15 @@ int main(int argc, char** argv) {
       if (option == "--elements") {
         sizes = argv[i + 1];
       } else {
-        rounds = std::max(1, std::stoi(argv[i + 1]));
+        rounds = tutti::bench::number_of(option, argv[i + 1], 1);
       }
     }
     const auto communicator = std::make_shared<tutti::Communicator>();
     bool correct = true;
     for (std::size_t begin = 0; begin < sizes.size();) {
       const std::size_t end = std::min(sizes.find(',', begin), sizes.size());
-      const std::int64_t elements = std::stoll(sizes.substr(begin, end - begin));
-      if (elements < static_cast<std::int64_t>(kParameters)) {
-        throw std::invalid_argument("--elements: too few: " + std::to_string(elements));
-      }
+      const auto elements = tutti::bench::number_of<std::int64_t>(
+          "--elements", sizes.substr(begin, end - begin), std::int64_t{kParameters});
       correct = measure(communicator, elements, rounds) && correct;
       begin = end + 1;
     }

@@ -31,6 +31,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/numbers.hpp"
 #include "tutti/dist_opt.hpp"
 #include "tutti/output_file.hpp"
 
@@ -55,24 +56,22 @@ OverlapOptions parse(int argc, char** argv) {
     if (i + 1 == argc) throw InvalidArgument(name + " has no value");
     const std::string value = argv[i + 1];
     if (name == "--elements") {
-      options.elements = std::stoll(value);
+      options.elements = number_of<std::int64_t>(name, value, 1);
     } else if (name == "--layers") {
-      options.layers = std::stoi(value);
+      options.layers = number_of(name, value, 1);
     } else if (name == "--rounds") {
-      options.rounds = std::stoi(value);
+      options.rounds = number_of(name, value, 1);
     } else if (name == "--json") {
       options.json = value;
     } else if (name == "--gbps") {
-      options.gbps = std::stod(value);
+      options.gbps = positive_of(name, value);
     } else if (name == "--ranks-per-core") {
-      options.ranks_per_core = std::stod(value);
+      options.ranks_per_core = positive_of(name, value);
     } else {
       throw InvalidArgument("unknown option " + name);
     }
   }
-  if (options.layers < 1 || options.elements < options.layers || options.rounds < 1) {
-    throw InvalidArgument("--elements is at least --layers, and both and --rounds at least 1");
-  }
+  if (options.elements < options.layers) throw InvalidArgument("--elements is below --layers");
   return options;
 }
 

@@ -22,13 +22,13 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
-#include <fstream>
 #include <map>
 #include <sstream>
 
 #include "ps/side.hpp"
+#include "support/numbers.hpp"
 #include "tutti/error.hpp"
+#include "tutti/output_file.hpp"
 
 namespace {
 
@@ -53,19 +53,6 @@ std::vector<std::string> split(const std::string& text) {
   return items;
 }
 
-double number(const std::string& option, std::string text) {
-  double unit = 1;
-  if (text.ends_with('K')) unit = 1 << 10;
-  if (text.ends_with('M')) unit = 1 << 20;
-  if (unit > 1) text.pop_back();
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != '\0' || !(value > 0) || value > 1e9) {
-    throw InvalidArgument(option + " has '" + text + "', which is no positive number");
-  }
-  return value * unit;
-}
-
 PsBenchOptions parse(int argc, char** argv) {
   PsBenchOptions options;
   for (const std::string_view task : tutti::bench::ps_tasks()) options.tasks.emplace_back(task);
@@ -73,7 +60,7 @@ PsBenchOptions parse(int argc, char** argv) {
     const std::string option = argv[i];
     if (i + 1 == argc) throw InvalidArgument(option + " needs a value");
     const std::string value = argv[i + 1];
-    const auto count = [&] { return static_cast<std::int64_t>(number(option, value)); };
+    const auto count = [&] { return tutti::bench::count_of(option, value); };
     if (option == "--rows") {
       options.load.rows = count();
     } else if (option == "--dim") {
@@ -81,9 +68,9 @@ PsBenchOptions parse(int argc, char** argv) {
     } else if (option == "--batch") {
       options.load.batch = count();
     } else if (option == "--rounds") {
-      options.rounds = static_cast<int>(count());
+      options.rounds = tutti::bench::number_of(option, value, 1);
     } else if (option == "--seconds") {
-      options.load.seconds = number(option, value);
+      options.load.seconds = tutti::bench::positive_of(option, value);
     } else if (option == "--tasks") {
       options.tasks = split(value);
     } else if (option == "--peers") {
@@ -107,6 +94,11 @@ PsBenchOptions parse(int argc, char** argv) {
       throw InvalidArgument("--tasks has '" + task + "', which is none");
     }
   }
+  for (const std::string& peer : options.peers) {
+    if (peer != "own" && peer != "ps-lite" && peer != "mpi") {
+      throw InvalidArgument("--peers has '" + peer + "', but takes own, ps-lite, mpi");
+    }
+  }
   return options;
 }
 
@@ -115,7 +107,7 @@ std::unique_ptr<PsSide> make_side(const std::string& name, const PsLoad& load) {
   if (name == "limit") return tutti::bench::make_limit_side(load);
   if (name == "mpi") return tutti::bench::make_mpi_side(load);
   if (name == "ps-lite") return tutti::bench::make_pslite_side(load);
-  throw InvalidArgument("--peers has '" + name + "', but takes own, ps-lite, mpi");
+  throw InvalidArgument("--side is '" + name + "', which is none");
 }
 
 /** Does what lines on stdin ask for; says "us checked" to each on stdout, or "none". */
@@ -239,8 +231,7 @@ Results take_turns(const PsBenchOptions& options,
 }
 
 /** Whether all values were right. */
-bool report(const PsBenchOptions& options, Results& results) {
-  std::ofstream json(options.json);
+bool report(const PsBenchOptions& options, Results& results, tutti::OutputFile* json) {
   bool good = true;
   std::printf("%-16s %-8s %12s %12s %12s %12s  of limit\n", "task", "side", "us", "limit us",
               "M rows/s", "limit");
@@ -255,11 +246,15 @@ bool report(const PsBenchOptions& options, Results& results) {
       std::printf("%-16s %-8s %12.2f %12.2f %12.3f %12.3f  %.3f%s\n", task.c_str(), side.c_str(),
                   us, most > 0 ? rows / most : 0, rows / us, most, most > 0 ? rows / us / most : 0,
                   measured.checked ? "" : "  WRONG");
-      json << "{\"what\": \"" << task << "\", \"peer\": \"" << side
-           << "\", \"rows\": " << options.load.rows << ", \"dim\": " << options.load.dim
-           << ", \"batch\": " << rows << ", \"us\": " << us
-           << ", \"rows_per_s\": " << rows / us * 1e6 << ", \"limit_rows_per_s\": " << most * 1e6
-           << ", \"checked\": " << (measured.checked ? "true" : "false") << "}\n";
+      if (json == nullptr) continue;
+      std::ostringstream line;
+      line << R"({"what": ")" << task << R"(", "peer": ")" << side << R"(", "rows": )"
+           << options.load.rows << R"(, "dim": )" << options.load.dim << R"(, "batch": )"
+           << tutti::number_text(rows) << R"(, "us": )" << tutti::number_text(us)
+           << R"(, "rows_per_s": )" << tutti::number_text(rows / us * 1e6)
+           << R"(, "limit_rows_per_s": )" << tutti::number_text(most * 1e6) << R"(, "checked": )"
+           << (measured.checked ? "true" : "false") << "}\n";
+      json->write(line.str());
     }
   }
   return good;
@@ -268,6 +263,8 @@ bool report(const PsBenchOptions& options, Results& results) {
 int run(int argc, char** argv) {
   const PsBenchOptions options = parse(argc, argv);
   if (!options.side.empty()) return be_side(options);
+  std::optional<tutti::OutputFile> json;  // made first, or all would be measured for nothing
+  if (!options.json.empty()) json.emplace(options.json);
   std::vector<std::unique_ptr<SideProcess>> sides;
   sides.push_back(start_side("limit", argc, argv));
   for (const std::string& peer : options.peers) {
@@ -278,8 +275,11 @@ int run(int argc, char** argv) {
       std::printf("WITHOUT %s: %s\n", peer.c_str(), error.what());
     }
   }
+  if (sides.size() == 1) throw InvalidArgument("--peers names nobody who has started");
   Results results = take_turns(options, sides);
-  return report(options, results) ? 0 : 1;
+  const bool good = report(options, results, json ? &*json : nullptr);
+  if (json) json->commit();
+  return good ? 0 : 1;
 }
 
 }  // namespace

@@ -14,7 +14,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <new>
 #include <numeric>
 #include <random>
@@ -29,6 +28,7 @@
 #include "ps/table/rules.hpp"
 #include "ps/table/table.hpp"
 #include "ps/table_report.hpp"
+#include "support/numbers.hpp"
 #include "tutti/error.hpp"
 #include "tutti/unique_id.hpp"
 
@@ -315,12 +315,6 @@ void measure_growth(const Load& load, Shared& shared, Report& report) {
   report.number("memory_growing", most, "of_figure", true);
 }
 
-std::int64_t count_of(const std::string& text) {
-  char* end = nullptr;
-  const auto value = static_cast<std::int64_t>(std::strtoll(text.c_str(), &end, 10));
-  return *end == 'M' ? value << 20U : *end == 'K' ? value << 10U : value;
-}
-
 Load parse(int argc, char** argv) {
   Load load;
   for (int i = 1; i < argc; ++i) {
@@ -332,13 +326,13 @@ Load parse(int argc, char** argv) {
     if (++i == argc) throw tutti::InvalidArgument(option + " needs a value");
     const std::string value = argv[i];
     if (option == "--rows") {
-      load.rows = count_of(value);
+      load.rows = tutti::bench::count_of(option, value);
     } else if (option == "--dim") {
-      load.dim = count_of(value);
+      load.dim = tutti::bench::count_of(option, value);
     } else if (option == "--seconds") {
-      load.seconds = std::strtod(value.c_str(), nullptr);
+      load.seconds = tutti::bench::positive_of(option, value);
     } else if (option == "--grow") {
-      load.grow = count_of(value);
+      load.grow = tutti::bench::count_of(option, value, 0);
     } else if (option == "--json") {
       load.json = value;
     } else {

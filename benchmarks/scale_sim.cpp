@@ -4,18 +4,18 @@
 //               [--overhead-ns O] [--timeout-ms T] [--largest BYTES]
 //
 // JSON Lines: what, hosts, ranks, bytes, us (until the last host is done), bound_us,
-// messages_per_rank, bytes_per_rank, checked. Each host is one process, its leader: what the ranks
-// of a host do among themselves is not in the times, and what its leader sends is divided by
-// `ranks`. In `leaving` every rank is a process, or only the leaders if those are too many: then
-// `ranks` is 1. Computing takes no time. O is what a message takes on a link besides its bytes.
-// Sums are checked if all hosts' data have room in memory.
+// messages_per_rank, bytes_per_rank, state_per_process (bytes of the heap when the last host is
+// done, the simulated network and the data of a call among them), checked. Each host is one
+// process, its leader: what the ranks of a host do among themselves is not in the times, and what
+// its leader sends is divided by `ranks`. In `leaving` every rank is a process, or only the leaders
+// if those are too many: then `ranks` is 1. Computing takes no time. O is what a message takes on a
+// link besides its bytes. Sums are checked if all hosts' data have room in memory.
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -29,9 +29,11 @@
 #include "comm/failures/heartbeats.hpp"
 #include "comm/hosts/group.hpp"
 #include "comm/hosts/notes.hpp"
+#include "comm/simulation/heap.hpp"
 #include "comm/simulation/wire.hpp"
 #include "device/cpu/reduction.hpp"
 #include "support/scale_options.hpp"
+#include "support/scale_report.hpp"
 #include "tutti/error.hpp"
 #include "tutti/log.hpp"
 
@@ -39,23 +41,14 @@ namespace {
 
 using tutti::HostGroup;
 using tutti::bench::ScaleOptions;
+using tutti::bench::ScaleReport;
+using Row = tutti::bench::ScaleRow;
 using tutti::simulation::Cluster;
 using tutti::simulation::Process;
 using tutti::simulation::Scheduler;
 using tutti::simulation::SimulatedWire;
 using tutti::simulation::Traffic;
 using Microseconds = std::chrono::duration<double, std::micro>;
-
-struct Row {
-  std::string what;
-  std::int64_t bytes;
-  double us;
-  double bound_us;
-  double messages_per_rank;
-  double bytes_per_rank;
-  int ranks;
-  bool checked = false;
-};
 
 /** What all hosts do at the same time, and what that takes. */
 class Scene {
@@ -90,6 +83,8 @@ class Scene {
       members.push_back(cluster_.layout().ranks_of(host).front());
     }
     int done = 0;
+    const int must_end = processes - (may_fail ? 1 : 0);
+    std::int64_t heap = 0;
     std::string error;
     cluster_.start([&](Process& process) {
       SimulatedWire wire(process, 1, std::chrono::milliseconds(options_.timeout_ms));
@@ -108,11 +103,12 @@ class Scene {
       end = std::max(end, scheduler.now());
       ++done;
       after = cluster_.traffic();
+      if (done == must_end) heap = tutti::simulation::heap_in_use() - heap_before_;
       // None leaves while another one is still at it.
       process.compute(std::chrono::hours(1));
     });
     scheduler.run(begin_ + std::chrono::minutes(30));
-    if (done < processes - (may_fail ? 1 : 0)) throw tutti::Error(what + " did not end");
+    if (done < must_end) throw tutti::Error(what + " did not end");
     if (!error.empty()) throw tutti::Error(what + ": " + error);
     const double ranks = static_cast<double>(options_.hosts) * options_.ranks;
     const auto messages =
@@ -123,11 +119,13 @@ class Scene {
             bound_us,
             static_cast<double>(messages) / ranks,
             static_cast<double>(after.bytes - before.bytes) / ranks,
-            options_.ranks};
+            options_.ranks,
+            static_cast<double>(heap) / processes};
   }
 
  private:
   const ScaleOptions& options_;
+  std::int64_t heap_before_ = tutti::simulation::heap_in_use();
   Cluster cluster_;
   Scheduler::Time begin_{};
 };
@@ -343,48 +341,24 @@ Row lost_host(const ScaleOptions& options, std::string what, double bound_us,
       true);
 }
 
-void write(const ScaleOptions& options, const Row& row, std::ofstream* json) {
-  std::printf("%-22s %12lld %14.1f %14.1f %14.1f %16.0f\n", row.what.c_str(),
-              static_cast<long long>(row.bytes), row.us, row.bound_us, row.messages_per_rank,
-              row.bytes_per_rank);
-  std::fflush(stdout);
-  if (json == nullptr) return;
-  std::array<char, 512> line{};
-  std::snprintf(line.data(), line.size(),
-                R"({"what": "%s", "hosts": %d, "ranks": %d, "bytes": %lld, "us": %.3f, )"
-                R"("bound_us": %.3f, "messages_per_rank": %.3f, "bytes_per_rank": %.1f, )"
-                R"("checked": %s})",
-                row.what.c_str(), options.hosts, row.ranks, static_cast<long long>(row.bytes),
-                row.us, row.bound_us, row.messages_per_rank, row.bytes_per_rank,
-                row.checked ? "true" : "false");
-  *json << line.data() << std::endl;
-}
-
 void run(const ScaleOptions& options) {
   tutti::set_log_sink(
       {[](tutti::LogLevel) { return false; }, [](tutti::LogLevel, std::string_view) {}});
-  std::optional<std::ofstream> file;
-  if (!options.json.empty()) file.emplace(options.json);
-  std::ofstream* const json = file ? &*file : nullptr;
-  std::printf("%d hosts of %d ranks, %g us, %g Gbit/s\n%-22s %12s %14s %14s %14s %16s\n",
-              options.hosts, options.ranks, options.latency_us, options.gbps, "what", "bytes", "us",
-              "bound us", "messages/rank", "bytes/rank");
-  write(options, agreement(options), json);
+  ScaleReport report(options);
+  report.add(agreement(options));
   for (std::int64_t bytes = 8; bytes <= options.largest; bytes = bytes == 8 ? 1024 : bytes * 4) {
-    write(options, all_reduce(options, bytes), json);
+    report.add(all_reduce(options, bytes));
   }
-  for (const std::int64_t bytes : {8, 1024})
-    write(options, one_way_broadcast(options, bytes), json);
+  for (const std::int64_t bytes : {8, 1024}) report.add(one_way_broadcast(options, bytes));
   for (std::int64_t bytes = 1 << 18; bytes <= options.largest; bytes *= 16) {
-    write(options, broadcast(options, bytes), json);
-    write(options, reduce(options, bytes), json);
+    report.add(broadcast(options, bytes));
+    report.add(reduce(options, bytes));
   }
-  write(options, start_up(options), json);
-  write(options, split(options), json);
-  write(options, leaving(options), json);
-  write(options, lost_host(options, "process killed", options.latency_us, &Cluster::kill), json);
-  write(options, lost_host(options, "host crashed", options.timeout_ms * 1e3, &Cluster::crash),
-        json);
+  report.add(start_up(options));
+  report.add(split(options));
+  report.add(leaving(options));
+  report.add(lost_host(options, "process killed", options.latency_us, &Cluster::kill));
+  report.add(lost_host(options, "host crashed", options.timeout_ms * 1e3, &Cluster::crash));
 }
 
 }  // namespace

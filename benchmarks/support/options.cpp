@@ -2,10 +2,9 @@
 #include "support/options.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <sstream>
-#include <string_view>
 
+#include "support/numbers.hpp"
 #include "tutti/error.hpp"
 #include "tutti/reduce.hpp"
 
@@ -17,24 +16,6 @@ std::vector<std::string> split_list(const std::string& text) {
   std::istringstream stream(text);
   for (std::string item; std::getline(stream, item, ',');) items.push_back(item);
   return items;
-}
-
-template <class Number>
-Number parse_number(std::string_view text, const std::string& option) {
-  Number number{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || !(number > 0)) {
-    throw InvalidArgument(option + " has '" + std::string(text) + "', which is no positive number");
-  }
-  return number;
-}
-
-std::int64_t parse_size(std::string_view text) {
-  std::int64_t unit = 1;
-  if (text.ends_with('K')) unit = 1 << 10;
-  if (text.ends_with('M')) unit = 1 << 20;
-  if (unit > 1) text.remove_suffix(1);
-  return parse_number<std::int64_t>(text, "--sizes") * unit;
 }
 
 DType parse_dtype(const std::string& text) {
@@ -67,7 +48,9 @@ Options parse_options(int argc, char** argv, Options options) {
     const std::string value = argv[i + 1];
     if (option == "--sizes") {
       options.sizes.clear();
-      for (const std::string& item : split_list(value)) options.sizes.push_back(parse_size(item));
+      for (const std::string& item : split_list(value)) {
+        options.sizes.push_back(count_of(option, item));
+      }
     } else if (option == "--buffers") {
       options.buffers = parse_buffers(value);
     } else if (option == "--dtype") {
@@ -75,7 +58,7 @@ Options parse_options(int argc, char** argv, Options options) {
     } else if (option == "--peers") {
       options.peers = split_list(value);
     } else if (option == "--seconds") {
-      options.seconds = parse_number<double>(value, option);
+      options.seconds = positive_of(option, value);
     } else if (option == "--json") {
       options.json = value;
     } else {

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "comm/simulation/network.hpp"
+#include "support/numbers.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::bench {
@@ -39,19 +40,19 @@ inline ScaleOptions parse_scale_options(int argc, char** argv) {
     const std::string_view name = argv[i];
     const std::string value = argv[i + 1];
     if (name == "--hosts") {
-      options.hosts = std::stoi(value);
+      options.hosts = number_of(name, value, 2, 4096);
     } else if (name == "--ranks") {
-      options.ranks = std::stoi(value);
+      options.ranks = number_of(name, value, 1, 4096);
     } else if (name == "--latency-us") {
-      options.latency_us = std::stod(value);
+      options.latency_us = positive_of(name, value, 1e6);
     } else if (name == "--gbps") {
-      options.gbps = std::stod(value);
+      options.gbps = positive_of(name, value, 1e6);
     } else if (name == "--overhead-ns") {
-      options.overhead_ns = std::stod(value);
+      options.overhead_ns = number_of(name, value, 0.0, 1e9);
     } else if (name == "--timeout-ms") {
-      options.timeout_ms = std::stoi(value);
+      options.timeout_ms = number_of(name, value, 1, 1'000'000);
     } else if (name == "--largest") {
-      options.largest = std::stoll(value);
+      options.largest = number_of<std::int64_t>(name, value, 8, std::int64_t{1} << 34);
     } else if (name == "--json") {
       options.json = value;
     } else {
@@ -59,9 +60,6 @@ inline ScaleOptions parse_scale_options(int argc, char** argv) {
     }
   }
   if (argc % 2 == 0) throw InvalidArgument("the last option has no value");
-  if (options.hosts < 2 || options.hosts > 4096 || options.ranks < 1) {
-    throw InvalidArgument("--hosts is 2 to 4096, --ranks at least 1");
-  }
   return options;
 }
 

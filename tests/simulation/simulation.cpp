@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/text.hpp"
 #include "simulation/trial.hpp"
 #include "tutti/log.hpp"
 
@@ -26,13 +27,17 @@ struct Options {
 bool parse(int argc, char** argv, Options& options) {
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string_view name = argv[i];
-    const std::uint64_t value = std::stoull(argv[i + 1]);
+    const auto value = tutti::parse_number<std::uint64_t>(argv[i + 1]);
+    if (!value) {
+      std::fprintf(stderr, "simulation: %s has '%s', which is no number\n", argv[i], argv[i + 1]);
+      return false;
+    }
     if (name == "--seeds") {
-      options.seeds = value;
+      options.seeds = *value;
     } else if (name == "--first") {
-      options.first = value;
+      options.first = *value;
     } else if (name == "--seed") {
-      options = {value, 1, true};
+      options = {*value, 1, true};
     } else {
       return false;
     }

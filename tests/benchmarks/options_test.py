@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""What programs say of options that they cannot use, and of results that have no place:
+options_test.py FOLDER (of the programs)"""
+
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+NUMBERS = {  # of each program: an option, values that are refused
+    "scale_sim": [("--hosts", "x", "1", "4097"), ("--ranks", "0", "2x"), ("--gbps", "0", "nan"),
+                  ("--latency-us", "-1", ""), ("--overhead-ns", "-1"), ("--timeout-ms", "0"),
+                  ("--largest", "3", "1M")],
+    "cluster_bench": [("--gbps", "x", "0"), ("--sizes", "8,x", "0"), ("--seconds", "-1", "inf")],
+    "ps_bench": [("--rows", "x", "-1"), ("--batch", "1G", "1.5"), ("--rounds", "0"),
+                 ("--seconds", "nan")],
+    "ps_table_bench": [("--rows", "x"), ("--seconds", "1s"), ("--grow", "-1")],
+    "overlap_bench": [("--layers", "x"), ("--rounds", "0"), ("--gbps", "fast")],
+    "modes_bench": [("--rounds", "x", "0"), ("--elements", "431080,x", "3")],
+    "simulation": [("--seeds", "x", "-1"), ("--seed", "1e3")],
+}
+
+
+class Options(unittest.TestCase):
+    def refused(self, program, *options):
+        """What it says."""
+        result = subprocess.run([FOLDER / program, *options], capture_output=True, text=True,
+                                timeout=20)
+        self.assertIn(result.returncode, (1, 2), (options, result.stderr))
+        return result.stderr
+
+    def test_numbers(self):
+        for program, all_values in NUMBERS.items():
+            for option, *values in all_values:
+                for value in values:
+                    with self.subTest(program=program, option=option, value=value):
+                        said = self.refused(program, option, value)
+                        part = value.split(",")[-1]
+                        self.assertRegex(
+                            said, f"^{program}: {option} has '{part}', (but must be|which is)")
+
+    def test_names(self):
+        self.assertIn("--peers has 'nope'", self.refused("ps_bench", "--peers", "own,nope"))
+        self.assertIn("--tasks has 'nope'", self.refused("ps_bench", "--tasks", "nope"))
+
+    def test_results_that_have_no_place(self):
+        for program, *options in (["scale_sim"], ["ps_bench"], ["cluster_bench"],
+                                  ["ps_table_bench", "--rows", "64K"],
+                                  ["overlap_bench", "--elements", "100"]):
+            with self.subTest(program=program):
+                self.assertIn("/nonexistent/results",
+                              self.refused(program, *options, "--json", "/nonexistent/results"))
+
+
+if __name__ == "__main__":
+    FOLDER = Path(sys.argv.pop(1))
+    unittest.main()
