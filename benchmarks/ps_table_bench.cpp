@@ -4,16 +4,21 @@
 //
 //   ps_table_bench [--rows 8M] [--dim 16] [--seconds 1] [--grow 64M] [--whole-rows] [--json FILE]
 //
-// Batches of 8192 ids at random among all rows. The limit is what a process does that knows where
-// all is: it reads a cache line of an array as large as the index, and the row whose number stands
-// there. While the table grows the same process reads as many lines of memory of its own, in turns:
-// what it waits for there, the machine makes it wait for. `checked`: rows had the values that they
-// must have. With --whole-rows the table has consistent rows. --grow 0 leaves growth out.
+// Batches of 8192 ids at random among all rows. The limit is what processes do in the same turns
+// that know where all is: they read a cache line of an array as large as the index, and read or
+// change the row whose number stands there, with as much state; medians of 9 turns. While the table
+// grows the same process reads as many lines of memory of its own, in turns: what it waits for
+// there, the machine makes it wait for. `checked`: rows had the values that they must have. With
+// --whole-rows the table has consistent rows. --grow 0 leaves growth out.
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
+#include <memory>
 #include <new>
 #include <numeric>
 #include <random>
@@ -22,12 +27,13 @@
 #include <vector>
 
 #include "comm/shm/segment.hpp"
+#include "ps/bare_rows.hpp"
 #include "ps/beside.hpp"
 #include "ps/pauses.hpp"
-#include "ps/table/row_access.hpp"
 #include "ps/table/rules.hpp"
 #include "ps/table/table.hpp"
 #include "ps/table_report.hpp"
+#include "ps/turns.hpp"
 #include "support/numbers.hpp"
 #include "tutti/error.hpp"
 #include "tutti/unique_id.hpp"
@@ -35,15 +41,16 @@
 namespace {
 
 using tutti::bench::BareReader;
+using tutti::bench::BareRows;
+using tutti::bench::median;
+using tutti::bench::Neighbour;
 using tutti::bench::PauseClock;
 using tutti::bench::Pauses;
 using tutti::bench::Report;
 using tutti::ps::Adagrad;
 using tutti::ps::Adam;
 using tutti::ps::Constant;
-using tutti::ps::copy_row;
 using tutti::ps::mix64;
-using tutti::ps::prefetch_row;
 using tutti::ps::Rule;
 using tutti::ps::RuleKernel;
 using tutti::ps::Sgd;
@@ -131,31 +138,6 @@ class TableBench {
     }
   }
 
-  /** Look-ups, in the process of a worker. */
-  void look_up(Shared& shared, const Walk& walk) const {
-    const TableReader reader(identity_, segment_);
-    Floats out(kBatch * static_cast<std::size_t>(load_.dim));
-    std::size_t batch = 0;
-    for (std::size_t i = 0; i < walk.batches(); ++i) reader.lookup(walk.ids(i), {}, out.data());
-    shared.ready = true;
-    shared.rate = rate_of(load_.seconds, kBatch, batch,
-                          [&](std::size_t i) { reader.lookup(walk.ids(i), {}, out.data()); });
-  }
-
-  /** Whether rows that were not updated are what they were. */
-  bool check_rows(const Walk& walk) const {
-    Floats out(kBatch * static_cast<std::size_t>(load_.dim));
-    for (std::size_t i = 0; i < walk.batches(); ++i) {
-      table_.lookup(walk.ids(i), {}, out.data());
-      const auto rows = walk.rows(i);
-      for (std::size_t k = 0; k < out.size(); ++k) {
-        const auto j = static_cast<std::int64_t>(k) % load_.dim;
-        if (out[k] != first_value(rows[k / static_cast<std::size_t>(load_.dim)], j)) return false;
-      }
-    }
-    return true;
-  }
-
   double update(const Walk& walk, double seconds) {
     const Floats gradient(kBatch * static_cast<std::size_t>(load_.dim), 0.5F);
     return rate_of(seconds, kBatch, pushed_, [&](std::size_t i) {
@@ -219,6 +201,7 @@ class TableBench {
     of_bare_reads.tell(bare_reads);
   }
 
+  TableReader reader() const { return {identity_, segment_}; }
   Table& table() { return table_; }
   const TableIdentity& identity() const { return identity_; }
 
@@ -230,61 +213,69 @@ class TableBench {
   std::size_t pushed_ = 0;
 };
 
-/** Two dependent cache lines for each row. */
-double limit_of(const Load& load, const Walk& walk) {
-  constexpr std::size_t kLine = 64;
-  constexpr std::size_t kAhead = 32;
-  const auto rows = static_cast<std::size_t>(load.rows);
-  const auto dim = static_cast<std::size_t>(load.dim);
-  const SharedPages lines(rows * 22 / kLine * kLine + kLine);
-  const SharedPages weights(rows * dim * sizeof(float));
-  const std::size_t line_count = rows * 22 / kLine;
-  auto* const numbers = lines.as<std::uint32_t>();
-  for (std::size_t i = 0; i < line_count; ++i) {
-    numbers[i * 16] = static_cast<std::uint32_t>(mix64(i) % rows);
-  }
-  std::fill_n(weights.as<float>(), rows * dim, 1.0F);
-  Floats out(kBatch * dim);
-  std::size_t batch = 0;
-  return rate_of(load.seconds, kBatch, batch, [&](std::size_t i) {
-    const auto asked = walk.rows(i);
-    const auto line_of = [&](std::size_t k) {
-      return static_cast<std::size_t>(asked[k]) * line_count / rows * 16;
-    };
-    for (std::size_t start = 0; start < kBatch; start += kAhead) {
-      for (std::size_t k = start; k < start + kAhead; ++k) __builtin_prefetch(&numbers[line_of(k)]);
-      for (std::size_t k = start; k < start + kAhead; ++k) {
-        prefetch_row(weights.as<float>() + numbers[line_of(k)] * dim, load.dim);
-      }
-      for (std::size_t k = start; k < start + kAhead; ++k) {
-        copy_row(weights.as<float>() + numbers[line_of(k)] * dim, &out[k * dim], load.dim);
-      }
-    }
-  });
-}
+/** What this process and its neighbour do alone and beside each other, in turns: the machine's
+ * memory is fast in one moment and slow in the next, for the table and for bare rows. */
+struct Measured {
+  static constexpr int kTurns = 9;
+  std::vector<double> updates, updates_beside, updates_of_alone;
+  std::vector<double> look_ups, look_ups_beside, look_ups_of_alone;
 
-void measure_rule(const Load& load, const std::string& name, const Rule& rule, Shared& shared,
-                  const Walk& walk, const Walk& other, Report& report) {
+  /** update() returns its rate. */
+  void take_turn(Neighbour& neighbour, std::size_t look_up, double seconds,
+                 const std::function<double()>& update) {
+    const auto pause = static_cast<unsigned>(seconds * 1e6);
+    look_ups.push_back(neighbour.beside(look_up, [&] { ::usleep(pause); }));
+    updates.push_back(update());
+    double rate = 0;
+    look_ups_beside.push_back(neighbour.beside(look_up, [&] { rate = update(); }));
+    updates_beside.push_back(rate);
+    updates_of_alone.push_back(rate / updates.back());
+    look_ups_of_alone.push_back(look_ups_beside.back() / look_ups.back());
+  }
+};
+
+void measure_rule(const Load& load, const std::string& name, const Rule& rule, const Walk& walk,
+                  const Walk& other, Report& report) {
+  const auto dim = static_cast<std::size_t>(load.dim);
+  const std::int64_t state = state_floats(rule, load.dim);
   TableBench bench(load, rule);
   bench.fill(load.rows);
-  if (name == "sgd") {
-    const double limit = limit_of(load, walk);
-    beside(
-        shared, [&] { bench.look_up(shared, walk); }, [] {});
-    report.rate("lookup", shared.rate, limit, bench.check_rows(walk) && shared.right);
-  }
+  const BareRows bare(static_cast<std::size_t>(load.rows), dim, static_cast<std::size_t>(state));
+  Neighbour neighbour(kBatch, [&] {
+    auto reader = std::make_shared<TableReader>(bench.reader());
+    auto out = std::make_shared<Floats>(kBatch * dim);
+    for (std::size_t i = 0; i < walk.batches(); ++i) reader->lookup(walk.ids(i), {}, out->data());
+    return std::vector<Neighbour::Call>{
+        [=, &walk](std::size_t i) { reader->lookup(walk.ids(i), {}, out->data()); },
+        [=, &walk, &bare](std::size_t i) { bare.read(walk.rows(i), out->data()); }};
+  });
   bench.update(other, 0.5);
-  const double alone = bench.update(other, load.seconds);
-  report.rate("update_" + name, alone, 0, bench.check_updates(other));
-  double updates = 0;
-  beside(
-      shared, [&] { bench.look_up(shared, walk); },
-      [&] { updates = bench.update(other, 0.9 * load.seconds); });
-  report.rate("lookup_beside_" + name, shared.rate, 0, shared.right);
-  report.rate("update_" + name + "_beside", updates, 0, bench.check_updates(other));
-  const double floats = static_cast<double>(load.dim + state_floats(rule, load.dim));
+  Measured own;
+  Measured limit;
+  const double seconds = load.seconds / Measured::kTurns;
+  std::size_t batch = 0;
+  for (int turn = 0; turn < Measured::kTurns; ++turn) {
+    own.take_turn(neighbour, 0, seconds, [&] { return bench.update(other, seconds); });
+    limit.take_turn(neighbour, 1, seconds, [&] {
+      return rate_of(seconds, kBatch, batch,
+                     [&](std::size_t i) { bare.change(other.rows(i), 0.5F); });
+    });
+  }
+  const bool right = bench.check_updates(other);
+  report.rate("lookup_" + name, median(own.look_ups), median(limit.look_ups), right);
+  report.rate("lookup_beside_" + name, median(own.look_ups_beside), median(limit.look_ups_beside),
+              right);
+  report.rate("update_" + name, median(own.updates), median(limit.updates), right);
+  report.rate("update_" + name + "_beside", median(own.updates_beside),
+              median(limit.updates_beside), right);
+  report.number("lookup_beside_" + name, median(own.look_ups_of_alone), "of_alone", right);
+  report.number("bare_read_beside_" + name, median(limit.look_ups_of_alone), "of_alone", right);
+  report.number("update_" + name + "_beside", median(own.updates_of_alone), "of_alone", right);
+  report.number("bare_change_" + name, median(limit.updates_of_alone), "of_alone", right);
   const double bytes = static_cast<double>(bench.table().stats().bytes);
-  report.number("memory_" + name, bytes / ((23.0 + 4.0 * floats) * static_cast<double>(load.rows)),
+  report.number("memory_" + name,
+                bytes / ((23.0 + 4.0 * static_cast<double>(load.dim + state)) *
+                         static_cast<double>(load.rows)),
                 "of_figure", true);
 }
 
@@ -355,9 +346,9 @@ int main(int argc, char** argv) {
     {
       const Walk walk(load.rows, 1);
       const Walk other(load.rows, 2);
-      measure_rule(load, "sgd", Sgd{0.25F}, shared, walk, other, report);
-      measure_rule(load, "adagrad", Adagrad{0.25F}, shared, walk, other, report);
-      measure_rule(load, "adam", Adam{0.25F}, shared, walk, other, report);
+      measure_rule(load, "sgd", Sgd{0.25F}, walk, other, report);
+      measure_rule(load, "adagrad", Adagrad{0.25F}, walk, other, report);
+      measure_rule(load, "adam", Adam{0.25F}, walk, other, report);
     }
     if (load.grow > 0) measure_growth(load, shared, report);
     return report.right() ? 0 : 1;
