@@ -59,10 +59,9 @@ void EntryCounts::find(std::span<const std::int64_t> ids, std::int64_t step) {
 
 void EntryCounts::locate() {
   const auto nothing = [](std::uint64_t /*word*/) {};
-  IndexSearch(shards_.index())
-      .run(ids_, nothing, [&](std::size_t i, const IndexSearch::Result& result) {
-        found_[i].slot = result.found.slot;
-      });
+  search_index(shards_.index(), ids_, nothing, [&](std::size_t i, const IndexResult& result) {
+    found_[i].slot = result.found.slot;
+  });
 }
 
 void EntryCounts::make_room() {
