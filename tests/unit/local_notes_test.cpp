@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -50,7 +51,8 @@ class LocalRank {
   void broadcast(int root, Bytes& data) {
     begin(root, std::ssize(data));
     if (local.rank() == root) {
-      notes.write(data, 0us);
+      std::ranges::copy(data, notes.make_room(std::ssize(data)).begin());
+      notes.leave(0us);
     } else {
       notes.read(root, data, kNames[static_cast<std::size_t>(root)]);
     }
@@ -134,6 +136,24 @@ TEST(LocalNotesTest, WhoDoesNotReadIsWaitedForAndNamed) {
         ++found;
       },
       200ms);
+}
+
+TEST(LocalNotesTest, WhoPassesDataOnHearsOfAFailureBeforeItTakesThem) {
+  std::atomic<bool> waits = false;
+  std::atomic<bool> failed = false;
+  on_ranks([&](LocalRank& rank) {
+    if (rank.local.rank() == 0) {
+      rank.begin(1, 8);
+      rank.notes.make_room(8);
+      waits = true;
+      while (!failed) std::this_thread::yield();
+      EXPECT_THROW(rank.notes.leave(0us), MismatchError);
+    } else if (rank.local.rank() == 1) {
+      while (!waits) std::this_thread::yield();
+      rank.local.group().fail_mismatch("another call");
+      failed = true;
+    }
+  });
 }
 
 TEST(LocalNotesTest, AnotherCountIsRefusedBeforeAnythingIsTaken) {

@@ -98,7 +98,7 @@ void HierarchicalTransport::one_way_broadcast(const Call& call) {
   }
   come(Task::meet());
   delay_unknown_ = !is_leader();
-  if (is_leader()) take_one_way(call, group);
+  if (is_leader()) take_one_way(call, group, bytes_of(out));
   spread(out);
 }
 
@@ -109,25 +109,29 @@ std::chrono::microseconds HierarchicalTransport::send_one_way(const Call& call, 
   return away;
 }
 
-std::chrono::microseconds HierarchicalTransport::take_one_way(const Call& call, HostGroup& group) {
+std::chrono::microseconds HierarchicalTransport::take_one_way(const Call& call, HostGroup& group,
+                                                              std::span<std::byte> data) {
   const std::uint64_t since = journal()->now();
-  const auto away = group.take_one_way(notes_, bytes_of(call.out), layout_.host_of(call.root));
+  const auto away = group.take_one_way(notes_, data, layout_.host_of(call.root));
   local_->group().note_wait_for(call.root, since, away);
   return away;
 }
 
 void HierarchicalTransport::pass_note(const Call& call, HostGroup& group) {
+  static_assert(Notes::kCarried <= shm::LocalNotes::kMost);
   const View out = call.out;
   const int author = local_agent(call.root);
   if (local_->rank() != author) {
     local_notes_.read(author, bytes_of(out), call.root);
   } else if (rank() == call.root) {
     const auto away = send_one_way(call, group);
-    local_notes_.write(carried_bytes(call.in), away);
+    copy_bytes(local_notes_.make_room(out.bytes()).data(), call.in.data, out.bytes());
+    local_notes_.leave(away);
     copy_bytes(out.data, call.in.data, out.bytes());
   } else {
-    const auto away = take_one_way(call, group);
-    local_notes_.write(bytes_of(out), away);
+    const std::span<std::byte> data = local_notes_.make_room(out.bytes());
+    local_notes_.leave(take_one_way(call, group, data));
+    copy_bytes(out.data, data.data(), out.bytes());
   }
   local_->group().check_own_loss();
 }

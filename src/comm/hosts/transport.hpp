@@ -170,7 +170,8 @@ class HierarchicalTransport final : public Transport {
   /** By the root, and by a leader of another host: between hosts. How long the root had been away.
    */
   std::chrono::microseconds send_one_way(const Call& call, HostGroup& group);
-  std::chrono::microseconds take_one_way(const Call& call, HostGroup& group);
+  std::chrono::microseconds take_one_way(const Call& call, HostGroup& group,
+                                         std::span<std::byte> data);
   /** From local rank `root` to all ranks of this host, which agree by now. */
   void spread(View data, int root = 0);
   std::unique_ptr<Transport> form_part(const PartPlan& plan);

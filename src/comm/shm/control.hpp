@@ -145,7 +145,7 @@ struct Notebook {
   static constexpr std::uint32_t kNotes = 16;
 
   struct Request {
-    std::atomic<std::uint64_t> hash;
+    std::atomic<std::uint64_t> history;  ///< a hash of this call and all before it
     Signature signature;
   };
   struct Entry {

@@ -110,10 +110,9 @@ void LocalGroup::wait_for_arrivals(std::uint64_t number, Waited waited) {
                 [wanted](const Signal& signal) { return signal.is(wanted); }, waited);
 }
 
-void LocalGroup::wait_for_all(Flag RankSlot::*flag, std::uint32_t target) {
+void LocalGroup::wait_for_all(Flag RankSlot::*flag, std::uint32_t target, Waited waited) {
   wait_for_each([&](int peer) { return (control().slot(peer).*flag).signal(); },
-                [target](const Signal& signal) { return signal.reached(target); },
-                Waited::for_data);
+                [target](const Signal& signal) { return signal.reached(target); }, waited);
 }
 
 std::uint64_t LocalGroup::wait_for(int peer, Flag RankSlot::*flag, std::uint32_t target) {

@@ -101,7 +101,7 @@ class LocalGroup final : private record::Neighbours {
   /** Blocks until all ranks have come to it. */
   void wait_for_arrivals(std::uint64_t number, Waited waited);
   /** Blocks until `flag` of every rank has reached `target`. */
-  void wait_for_all(Flag RankSlot::*flag, std::uint32_t target);
+  void wait_for_all(Flag RankSlot::*flag, std::uint32_t target, Waited waited = Waited::for_data);
   /** Blocks until `flag` of rank `peer` has reached `target`: since when, on the journal's clock,
    * or 0 if it has not lasted. */
   std::uint64_t wait_for(int peer, Flag RankSlot::*flag, std::uint32_t target);

@@ -2,46 +2,61 @@
 #include "comm/shm/local_notes.hpp"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <vector>
 
 #include "base/memory.hpp"
 
 namespace tutti::shm {
+namespace {
+
+constexpr const char* kWay = "note";  // for the journal
+
+}  // namespace
 
 void LocalNotes::look() const {
   const std::vector<RankSignature> requests = signatures_.differing();
   if (!requests.empty()) throw OneSidedMismatch(describe_mismatch(requests));
 }
 
-void LocalNotes::make_room(std::uint32_t number) {
-  if (number - read_by_all_ <= Notebook::kNotes) return;
-  look();
-  group_.wait_for_all(&RankSlot::noted, number - Notebook::kNotes);
-  read_by_all_ = number - 1;
-  for (int peer = 0; peer < group_.size(); ++peer) {
-    const std::uint32_t noted = group_.control().slot(peer).noted.signal().value();
-    // Counters wrap around.
-    if (static_cast<std::int32_t>(noted - read_by_all_) < 0) read_by_all_ = noted;
+std::span<std::byte> LocalNotes::make_room(std::int64_t bytes) {
+  group_.check_failure();
+  group_.journal().went(record::Lane::collective, kWay);
+  if (++number_ - read_by_all_ > Notebook::kNotes) {
+    look();
+    group_.wait_for_all(&RankSlot::noted, number_ - Notebook::kNotes,
+                        LocalGroup::Waited::for_arrival);
+    read_by_all_ = number_ - 1;
+    for (int peer = 0; peer < group_.size(); ++peer) {
+      const std::uint32_t noted = group_.control().slot(peer).noted.signal().value();
+      // Counters wrap around.
+      if (static_cast<std::int32_t>(noted - read_by_all_) < 0) read_by_all_ = noted;
+    }
   }
+  return {own_note().data.data(), static_cast<std::size_t>(bytes)};
 }
 
-void LocalNotes::write(std::span<const std::byte> data, std::chrono::microseconds away) {
+void LocalNotes::leave(std::chrono::microseconds away) {
   constexpr std::int64_t kLongest = std::numeric_limits<std::uint32_t>::max();
   group_.check_failure();
-  make_room(++number_);
-  Notebook::Entry& note = group_.control().notebook(group_.rank()).note(number_);
+  Notebook::Entry& note = own_note();
   note.hash = signatures_.hash();
   note.away = static_cast<std::uint32_t>(std::clamp<std::int64_t>(away.count(), 0, kLongest));
-  copy_bytes(note.data.data(), data.data(), std::ssize(data));
   group_.control().slot(group_.rank()).noted.publish(number_);
 }
 
 void LocalNotes::read(int writer, std::span<std::byte> data, int author) {
   group_.check_failure();
+  group_.journal().went(record::Lane::collective, kWay);
   const std::uint64_t since = group_.wait_for(writer, &RankSlot::noted, ++number_);
   const Notebook::Entry& note = group_.control().notebook(writer).note(number_);
-  if (note.hash != signatures_.hash()) look();
+  if (note.hash != signatures_.hash()) {
+    look();
+    const std::array<RankSignature, 2> both{signatures_.last_of(writer),
+                                            signatures_.last_of(group_.rank())};
+    throw OneSidedMismatch(describe_mismatch(both));
+  }
   if (since != 0) group_.note_wait_for(author, since, std::chrono::microseconds(note.away));
   copy_bytes(data.data(), note.data.data(), std::ssize(data));
   group_.control().slot(group_.rank()).noted.publish(number_);

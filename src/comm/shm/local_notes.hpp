@@ -32,9 +32,13 @@ class LocalNotes {
   LocalNotes(LocalGroup& group, const Signatures& signatures)
       : group_(group), signatures_(signatures) {}
 
-  /** Leaves `data` of the call under way, of at most kMost bytes, whose author, of this host or
-   * another one, had been `away` from collectives. Throws OneSidedMismatch. */
-  void write(std::span<const std::byte> data, std::chrono::microseconds away);
+  /** Room in the ring for `bytes` bytes of the call under way, at most kMost. Blocks until there is
+   * some. Throws OneSidedMismatch. */
+  std::span<std::byte> make_room(std::int64_t bytes);
+  /** Leaves what is there, whose author, of this host or another one, had been `away` from
+   * collectives. Throws what the communicator has failed with meanwhile: who only passes data on
+   * writes its own output after this. */
+  void leave(std::chrono::microseconds away);
   /** Blocks until rank `writer` of this host has left the data of the call under way. The wait is
    * for the author, who is known as `author`. Throws OneSidedMismatch before it takes anything. */
   void read(int writer, std::span<std::byte> data, int author);
@@ -43,7 +47,9 @@ class LocalNotes {
   void look() const;
 
  private:
-  void make_room(std::uint32_t number);
+  Notebook::Entry& own_note() const {
+    return group_.control().notebook(group_.rank()).note(number_);
+  }
 
   LocalGroup& group_;
   const Signatures& signatures_;

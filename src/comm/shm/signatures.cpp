@@ -18,7 +18,8 @@ void Signatures::begin(const Signature& signature) {
   Notebook::Request& request = own.request(signature.sequence);
   hash_ = signature.hash();
   request.signature = signature;
-  request.hash.store(hash_, std::memory_order_release);
+  history_ = mix_hash(history_, hash_);
+  request.history.store(history_, std::memory_order_release);
   own.calls.store(signature.sequence, std::memory_order_release);
 }
 
@@ -28,18 +29,24 @@ std::optional<std::uint64_t> Signatures::first_difference(int peer) const {
   const auto calls_of = [](const Notebook& one) {
     return one.calls.load(std::memory_order_acquire);
   };
-  const auto hash_of = [](Notebook& one, std::uint64_t call) {
-    return one.request(call).hash.load(std::memory_order_acquire);
+  const auto is_same = [&](std::uint64_t call) {
+    return own.request(call).history.load(std::memory_order_acquire) ==
+           other.request(call).history.load(std::memory_order_acquire);
   };
   const std::uint64_t newest = calls_of(own);
   const std::uint64_t last = std::min(newest, calls_of(other));
-  for (std::uint64_t call = newest > kCompared ? newest - kCompared : 1; call <= last; ++call) {
-    if (hash_of(own, call) == hash_of(other, call)) continue;
-    // If this is another thread than the one that makes calls, they may have gone on meanwhile.
-    if (std::max(calls_of(own), calls_of(other)) >= call + Notebook::kCalls - 1) return {};
-    return call;
-  }
-  return {};
+  std::uint64_t call = newest > kCompared ? newest - kCompared : 1;
+  if (last < call || is_same(last)) return {};
+  while (call < last && is_same(call)) ++call;
+  // If this is another thread than the one that makes calls, they may have gone on meanwhile.
+  if (std::max(calls_of(own), calls_of(other)) >= call + Notebook::kCalls - 1) return {};
+  return call;
+}
+
+RankSignature Signatures::last_of(int peer) const {
+  Notebook& one = notebook(peer);
+  const std::uint64_t call = one.calls.load(std::memory_order_acquire);
+  return {local_.group().name_of(peer), one.request(call).signature};
 }
 
 std::vector<RankSignature> Signatures::differing() const {

@@ -34,6 +34,8 @@ class Signatures {
    * as the user knows them: those that have come to it. Empty if none is known to. From any
    * thread. */
   std::vector<RankSignature> differing() const;
+  /** What `peer` asks for in its last call. */
+  RankSignature last_of(int peer) const;
 
  private:
   /** The first call in which `peer` asked for something else. */
@@ -42,6 +44,7 @@ class Signatures {
 
   Local& local_;
   std::uint64_t hash_ = 0;
+  std::uint64_t history_ = 0;  // a hash of all calls so far
 };
 
 }  // namespace tutti::shm
