@@ -21,8 +21,6 @@ constexpr std::chrono::milliseconds kToFindOut{1000};
 /** What is under way on a slow link, before a question or its answer, takes longer than anybody
  * waits for it. */
 constexpr std::chrono::seconds kNoAnswer{1};
-/** Who comes later than by so much may be asked before it has come. */
-constexpr std::chrono::milliseconds kToBeLate{100};
 /** From the first question to the verdict, at most. */
 constexpr std::chrono::seconds kToAsk{3};
 
@@ -39,7 +37,7 @@ class Judge {
   bool is_lost(int rank, int by) const;
   std::vector<int> lost_to(int by) const;
   bool is_stopped(int rank) const;
-  bool is_late_one_there() const;
+  bool are_late_ones(const std::vector<int>& named) const;
   bool is_too_slow() const;
   Scheduler::Time first_loss() const;
   bool is_out_of_sight() const;
@@ -108,14 +106,14 @@ bool Judge::is_stopped(int rank) const {
              : rank == plan_.fault.rank;
 }
 
-/** Whether a host was stopped of which a rank may not have come yet: the others had answered, and
- * that one may be named alone. */
-bool Judge::is_late_one_there() const {
-  return plan_.fault.kind == FaultKind::host_stopped &&
-         std::any_of(plan_.steps.begin(), plan_.steps.end(), [&](const Step& step) {
-           return step.late_by > kToBeLate &&
-                  cluster_.layout().host_of(step.late) == host_at_fault();
-         });
+/** Whether a host was stopped of which ranks had not come, and all these are in `named`, in
+ * ascending order: the others may have answered before. */
+bool Judge::are_late_ones(const std::vector<int>& named) const {
+  if (plan_.fault.kind != FaultKind::host_stopped) return false;
+  std::vector<int> late;
+  std::copy_if(course_.late.begin(), course_.late.end(), std::back_inserter(late),
+               [&](int rank) { return cluster_.layout().host_of(rank) == host_at_fault(); });
+  return !late.empty() && std::includes(named.begin(), named.end(), late.begin(), late.end());
 }
 
 void Judge::judge(int rank, const Ending& ending) {
@@ -151,7 +149,7 @@ void Judge::judge(int rank, const Ending& ending) {
   });
   // Who was stopped itself hears what others say, of some who were stopped with it perhaps.
   const bool right = std::includes(lost.begin(), lost.end(), named.begin(), named.end()) &&
-                     (slept || is_too_slow() || is_late_one_there() ||
+                     (slept || is_too_slow() || are_late_ones(named) ||
                       std::includes(named.begin(), named.end(), needed.begin(), needed.end()));
   if (!right) {
     complain(who + " names " + ranks_text(named) + ", but lost " + ranks_text(lost) + ": " +

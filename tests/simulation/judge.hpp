@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct Course {
   std::vector<Ending> endings;  ///< by rank
   simulation::Scheduler::Time begun;
   std::optional<simulation::Scheduler::Time> struck{};  ///< when the fault came
+  std::set<int> late{};                                 ///< who had not come to a call then
 
   Ending& of(int rank) { return endings[static_cast<std::size_t>(rank)]; }
   const Ending& of(int rank) const { return endings[static_cast<std::size_t>(rank)]; }

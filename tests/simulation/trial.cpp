@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <stdexcept>
 
 #include "base/finally.hpp"
@@ -55,6 +56,7 @@ class Trial {
   const Plan& plan_;
   Cluster cluster_;
   Course course_;
+  std::set<int> computing_;  // before a call that they come late to
 };
 
 void Trial::arrange_fault() {
@@ -65,6 +67,7 @@ void Trial::arrange_fault() {
   const auto strike = [&](std::function<void()> what) {
     scheduler.at(course_.begun + fault.at, [this, what = std::move(what)] {
       course_.struck = cluster_.scheduler().now();
+      course_.late = computing_;
       what();
     });
   };
@@ -137,7 +140,11 @@ void Trial::work(SimulatedWire& wire, Process& process) {
       if (plan_.fault.kind == FaultKind::absent) process.compute(plan_.timeout * 4);
       if (plan_.fault.kind == FaultKind::left) throw Leaves();
     }
-    if (step.late == wire.rank()) process.compute(step.late_by);
+    if (step.late == wire.rank()) {
+      computing_.insert(step.late);
+      process.compute(step.late_by);
+      computing_.erase(step.late);
+    }
     const bool makes_mistakes = plan_.fault.kind == FaultKind::mistaken;
     const bool is_mistaken = makes_mistakes && static_cast<int>(i) == plan_.fault.step &&
                              wire.rank() == plan_.fault.rank;

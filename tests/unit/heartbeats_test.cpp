@@ -45,6 +45,48 @@ std::vector<int> lost_after(std::span<const int> leavers) {
   return {ranks.begin(), ranks.end()};
 }
 
+/** Time that passes when it is told to. */
+class Hand final : public TimeSource {
+ public:
+  Clock::time_point now() const override { return now_; }
+  void sleep(Clock::duration time) const override { now_ += time; }
+
+ private:
+  mutable Clock::time_point now_{std::chrono::hours(1)};
+};
+
+/** Its other end acknowledges a byte when it is told to. */
+struct SlowLine final : public HostLine {
+  explicit SlowLine(bool& its_answer) : answer(its_answer) {}
+  bool ping() noexcept override {
+    answer = false;
+    return true;
+  }
+  bool has_answered() const override { return answer; }
+  std::chrono::milliseconds silence() const override { return {}; }
+  bool has_ended() const override { return false; }
+  bool& answer;
+};
+
+/** Whether a host that has acknowledged one byte after `first`, and then none, counts as one that
+ * cannot be reached `later`. */
+bool is_unreachable(std::chrono::milliseconds first, std::chrono::milliseconds later) {
+  constexpr std::array hosts{0, 1};
+  const Hand time;
+  bool answer = false;
+  std::vector<Heartbeats::Line> lines;
+  lines.push_back({1, std::make_unique<SlowLine>(answer)});
+  Heartbeats heartbeats(Layout(hosts), 0, {}, std::move(lines), time);
+  heartbeats.ping();
+  time.sleep(first);
+  answer = true;
+  EXPECT_FALSE(heartbeats.look([](int) { return false; }));
+  heartbeats.ping();
+  time.sleep(later);
+  EXPECT_FALSE(heartbeats.look([](int) { return false; }));
+  return heartbeats.unreachable() == std::vector<int>{1};
+}
+
 /** In how many steps what one host tells is known to all, if each passes it on. */
 int steps_to_all(int hosts) {
   std::vector<int> known{0};
@@ -81,6 +123,15 @@ TEST(Heartbeats, ConnectionsAreSymmetric) {
       }
     }
   }
+}
+
+TEST(Heartbeats, AHostBehindASlowWireHasLongerToAnswer) {
+  using std::chrono::milliseconds;
+  EXPECT_TRUE(is_unreachable(milliseconds(1), milliseconds(500)));
+  EXPECT_FALSE(is_unreachable(milliseconds(1), milliseconds(200)));
+  EXPECT_FALSE(is_unreachable(milliseconds(400), milliseconds(500)));
+  EXPECT_TRUE(is_unreachable(milliseconds(400), milliseconds(900)));
+  EXPECT_TRUE(is_unreachable(std::chrono::hours(1), milliseconds(1300)));  // nobody looked before
 }
 
 TEST(Heartbeats, AHostThatHasEndedIsLostAsAWhole) {

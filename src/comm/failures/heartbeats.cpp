@@ -14,6 +14,8 @@ namespace {
 
 /** How long a kernel has to acknowledge a byte. */
 constexpr std::chrono::milliseconds kToAcknowledge{300};
+/** Behind a slow wire; nobody may have looked when the answer came. */
+constexpr std::chrono::milliseconds kLongestToAcknowledge{1300};
 /** A host that was silent for so long has missed at least two signs of life. */
 constexpr std::chrono::milliseconds kSilence{3000};
 constexpr std::chrono::milliseconds kForTheRest{300};  // of a host's processes to end
@@ -87,7 +89,16 @@ void Heartbeats::look_at_end(Connection& connection, const HasLeft& has_left,
   connection.link.reset();
 }
 
+void Heartbeats::look_at_answers() {
+  for (Line& line : lines_) {
+    if (!line.pinged || line.answered || !line.line->has_answered()) continue;
+    line.answered = true;
+    line.took = time_.now() - *line.pinged;
+  }
+}
+
 std::optional<Heartbeats::Found> Heartbeats::look(const HasLeft& has_left) {
+  look_at_answers();
   using State = HostConnection::News::State;
   std::optional<Found> found;
   std::vector<int> ended;
@@ -123,6 +134,7 @@ void Heartbeats::ping() noexcept {
     // A byte that is not acknowledged yet keeps its time, or who is asked again would know nothing.
     if (line.pinged && !line.line->has_answered()) continue;
     line.pinged.reset();
+    line.answered = false;
     if (line.line->ping()) line.pinged = time_.now();
   }
 }
@@ -130,7 +142,9 @@ void Heartbeats::ping() noexcept {
 std::vector<int> Heartbeats::unreachable() const {
   std::vector<int> hosts;
   for (const Line& line : lines_) {
-    const bool had_time = line.pinged && time_.now() - *line.pinged >= kToAcknowledge;
+    const auto enough = std::clamp<TimeSource::Clock::duration>(2 * line.took, kToAcknowledge,
+                                                                kLongestToAcknowledge);
+    const bool had_time = line.pinged && time_.now() - *line.pinged >= enough;
     const bool silent = line.timed_out || line.line->silence() > kSilence ||
                         (had_time && !line.line->has_answered());
     if (silent) hosts.push_back(line.host);

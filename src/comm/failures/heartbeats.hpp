@@ -83,7 +83,9 @@ class Heartbeats {
     int host;
     std::unique_ptr<HostLine> line;
     std::optional<TimeSource::Clock::time_point> pinged{};  ///< if that may still be answered
-    bool timed_out = false;                                 ///< the leaders' connection has
+    bool answered = false;               ///< the last ping(), as far as was looked
+    TimeSource::Clock::duration took{};  ///< the answer to an earlier ping()
+    bool timed_out = false;              ///< the leaders' connection has
   };
 
   using HasLeft = std::function<bool(int rank)>;
@@ -109,11 +111,14 @@ class Heartbeats {
 
   /** Sends a byte to every host, for their kernels to acknowledge. */
   void ping() noexcept;
-  /** The hosts whose kernels do not, a moment after ping(), or which were not heard of lately. All
+  /** The hosts whose kernels do not, a moment after ping(), or twice as long after it as they took
+   * before, behind a slow wire, or which were not heard of lately. All
    * other hosts, if that is all of several to which there are lines. */
   std::vector<int> unreachable() const;
 
  private:
+  /** Notes how long kernels take to acknowledge a byte. */
+  void look_at_answers();
   /** Adds to `lost` whose processes have ended, once that is known. */
   void look_at_end(Connection& connection, const HasLeft& has_left, std::vector<int>& lost) const;
 

@@ -18,8 +18,9 @@ namespace {
 constexpr std::chrono::milliseconds kForAnAnswer{1300};
 // Those who wait in a circle are asked once more.
 constexpr std::chrono::milliseconds kToAskAgain{350};
-// Twice between the deadline of a wait and the verdict, the first time right at the deadline: what
-// was cut off by then is known by the verdict.
+// Hosts are pinged when questions begin, before a wait's deadline, and again when that has passed,
+// where whoever waits asks for a verdict first: what was cut off by then is known half a second
+// later, when the verdict comes.
 constexpr std::chrono::milliseconds kToPingAgain{500};
 // What others need to find out whom they wait for, once their deadline has passed.
 constexpr std::chrono::milliseconds kForOthers{1000};
@@ -41,7 +42,10 @@ Inquiry::Inquiry(Acquaintance acquaintance, WaitGraph& graph, Watch* watch, Wire
   for (const int rank : awaited_) {
     suspect(acquaintance_.members[static_cast<std::size_t>(rank)], processes);
   }
-  ping_hosts_again();
+  if (watch_ != nullptr) {
+    watch_->ping_hosts();
+    ping_.emplace(kToPingAgain, time_);
+  }
   graph_.add(*this, watch_ != nullptr ? &watch_->session() : nullptr, passed);
   graph_.ask(*this, processes);
 }
@@ -162,9 +166,9 @@ Verdict Inquiry::blame(const std::vector<int>& silent) const {
 }
 
 void Inquiry::ping_hosts_again() {
-  if (watch_ == nullptr || (ping_ && !ping_->expired())) return;
+  if (!ping_ || !ping_->expired()) return;
+  ping_.reset();
   watch_->ping_hosts();
-  ping_.emplace(kToPingAgain, time_);
 }
 
 std::optional<Verdict> Inquiry::verdict() {

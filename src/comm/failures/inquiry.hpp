@@ -67,7 +67,7 @@ class Inquiry final : private WaitGraph::Asker {
   RecycledVector<ProcessNumber> hear(const WaitGraph::Heard& heard) override;
   void cannot_ask(ProcessNumber process) override;
   Suspect suspect_of(ProcessNumber process) const;
-  /** Of hosts that did answer: they may have been cut off since. */
+  /** Once: those that answered at first may have been cut off since. */
   void ping_hosts_again();
   // With mutex_ held.
   void suspect(ProcessNumber process, RecycledVector<ProcessNumber>& fresh);
@@ -90,7 +90,7 @@ class Inquiry final : private WaitGraph::Asker {
   std::vector<int> awaited_;
   std::chrono::milliseconds timeout_;
   Clock::time_point passed_;
-  std::optional<Deadline> ping_;  ///< until hosts are pinged again
+  std::optional<Deadline> ping_;  ///< until hosts are pinged again, if they were not
 
   std::mutex mutex_;
   std::vector<Suspect> suspects_;

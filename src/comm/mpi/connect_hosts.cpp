@@ -230,9 +230,9 @@ void log_without_streams(const std::vector<Peer>& peers, const Channel& channel,
   std::string list;
   for (const Peer& peer : peers) {
     if (peer.line != Line::collective || peer.socket || peer.leader < channel.rank()) continue;
-    const char* const other =
-        peer.wanted ? "they have no connection"
-                    : "that host has a fabric or was told so, or one of them has no sockets";
+    const char* const other = peer.wanted
+                                  ? "they have no connection"
+                                  : "MPI is to carry them there, or one of them has no sockets";
     const char* const why = own_reason != nullptr ? own_reason : other;
     list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer.leader) + " (" + why + ")";
   }

@@ -102,8 +102,9 @@ std::string names_of(const std::vector<Interface>& interfaces) {
 std::vector<fs::path> entries_of(const fs::path& folder) {
   std::error_code unreadable;
   std::vector<fs::path> entries;
-  for (const fs::directory_entry& each : fs::directory_iterator(folder, unreadable)) {
-    entries.push_back(each.path());
+  for (fs::directory_iterator each(folder, unreadable); !unreadable && each != end(each);
+       each.increment(unreadable)) {
+    entries.push_back(each->path());
   }
   return entries;
 }
