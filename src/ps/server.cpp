@@ -146,24 +146,23 @@ class Server::Impl final : public Serving {
   }
 
   /** Two that wait for each other, one in a barrier and one at the end of a step, would do so until
-   * the deadline: both are told. */
+   * the deadline: the one in the barrier is told. The other's step is ended on all servers, of
+   * which one alone knows of barriers: it stays so. */
   bool refuse_circle() {
-    for (RequestLine& one : lines_) {
-      if (!one.waits_for(RequestKind::barrier)) continue;
-      for (RequestLine& other : lines_) {
+    for (RequestLine& line : lines_) {
+      if (!line.waits_for(RequestKind::barrier)) continue;
+      const Request barrier = line.requests.front();
+      for (const RequestLine& other : lines_) {
         if (!other.waits_for(RequestKind::end_round)) continue;
-        const Request barrier = one.requests.front();
-        const Request end = other.requests.front();
+        const Request& end = other.requests.front();
         if (!holds_up(members_, barrier.worker, end) || !holds_up(members_, end.worker, barrier))
           continue;
         const std::string text =
             name_of(barrier.worker) + " waits in a barrier, and " + name_of(end.worker) + " at " +
             described(end) + ", as it does in stop() if it has pushed since: each for the other";
         members_.leave_barrier(barrier.worker);
-        for (RequestLine* line : {&one, &other}) {
-          refuse_with(line->requests.front(), Outcome::mismatch, text.c_str());
-          finish_first(*line);
-        }
+        refuse_with(barrier, Outcome::mismatch, text.c_str());
+        finish_first(line);
         return true;
       }
     }

@@ -137,21 +137,29 @@ TEST(PsSync, DenseGradientsAreAddedInTheOrderOfRanks) {
   });
 }
 
-TEST(PsSync, ABarrierAndTheEndOfAStepAreAMismatchAtOnce) {
+/** Who is in the barrier is told, and may end its step; the other's counts, on all servers. */
+TEST(PsSync, ABarrierWhileAnotherEndsAStepIsAMismatchAtOnce) {
   for (const bool stops : {true, false}) {
     for (const int servers : {1, 2}) {
-      Job job(options_of(Sgd{}, 2, servers));
+      Job job(options_of(Sgd{.lr = 1.0F}, 2, servers));
       job.run([&](Worker& worker) {
         const std::vector<std::int64_t> ids{1, 2, 3};
-        const std::vector<float> gradients(ids.size() * kDim, 1.0F);
-        worker.push(0, ids, gradients);
-        const std::string text = text_of<MismatchError>([&] {
-          if (worker.index() == 0) return worker.barrier();
-          stops ? worker.stop() : worker.step();
-        });
-        EXPECT_NE(text.find("worker 0 waits in a barrier, and worker 1 at the end of step 1"),
-                  std::string::npos)
-            << text;
+        const std::vector<float> before = rows_of(worker, 0, ids, kDim);
+        worker.barrier();
+        const float gradient = worker.index() == 0 ? 1.0F : 2.0F;
+        worker.push(0, ids, std::vector<float>(ids.size() * kDim, gradient));
+        if (worker.index() == 0) {
+          const std::string text = text_of<MismatchError>([&] { worker.barrier(); });
+          EXPECT_NE(text.find("worker 0 waits in a barrier, and worker 1 at the end of step 1"),
+                    std::string::npos)
+              << text;
+        } else if (stops) {
+          return worker.stop();
+        }
+        worker.step();
+        std::vector<float> expected = before;
+        for (float& element : expected) element -= 1.5F;
+        EXPECT_EQ(rows_of(worker, 0, ids, kDim), expected) << servers << " servers";
       });
     }
   }
