@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
+#include <optional>
 #include <utility>
 
 #include "base/refuse.hpp"
@@ -34,7 +36,7 @@ class Worker::Impl {
 
   /** What is asked of a worker that has left makes no sense. */
   WorkerMode& serving() const {
-    if (stopped) throw Error("this worker has left: stop() was called");
+    require_presence(stopped || is_finished);
     return *mode;
   }
 
@@ -45,17 +47,20 @@ class Worker::Impl {
     servers.throw_unless_done(0, servers.wait(0, asked, header));
   }
 
+  /** What an interruption leaves of it is for the next call. */
   void stop() {
-    serving();
+    require_presence(stopped);
     if (stopped.exchange(true)) return;  // another thread does it
-    std::exception_ptr failure;
     try {
-      mode->finish();
+      if (!is_finished) finish();
+      leave();
     } catch (const Error&) {
-      failure = std::current_exception();
+      throw;
+    } catch (...) {
+      stopped = false;
+      throw;
     }
-    leave();
-    if (failure) std::rethrow_exception(failure);
+    if (failure_) std::rethrow_exception(failure_);
   }
 
   const int index;
@@ -67,8 +72,22 @@ class Worker::Impl {
   const std::shared_ptr<ServerPlace> server_place;
   const std::unique_ptr<WorkerMode> mode;
   std::atomic<bool> stopped = false;
+  std::atomic<bool> is_finished = false;  // nothing but leave() is left of stop()
 
  private:
+  static void require_presence(bool has_left) {
+    if (has_left) throw Error("this worker has left: stop() was called");
+  }
+
+  void finish() {
+    try {
+      mode->finish();
+    } catch (const Error&) {
+      failure_ = std::current_exception();
+    }
+    is_finished = true;
+  }
+
   void send_initial_values(const std::vector<DenseParameter>& dense) {
     for (int server = 0; server < servers.count(); ++server) {
       if (servers.elements(server) == 0) continue;
@@ -96,22 +115,29 @@ class Worker::Impl {
       servers.take(server, asked[static_cast<std::size_t>(server)]);
   }
 
-  /** Tells the servers that live. */
+  /** Tells the servers that live: each once, as they hear nothing more of a worker then. */
   void leave() {
-    std::vector<Asked> asked(static_cast<std::size_t>(servers.count()));
+    told_.resize(static_cast<std::size_t>(servers.count()));
     const auto each = [&](const auto& action) {
       for (int server = 0; server < servers.count(); ++server) {
+        std::optional<Asked>& told = told_[static_cast<std::size_t>(server)];
         try {
-          action(server, asked[static_cast<std::size_t>(server)]);
+          action(server, told);
         } catch (const PeerLost&) {  // a server that is gone need not be told
+          told.emplace();
         }
       }
     };
-    each([&](int server, Asked& stop) { stop = servers.ask(server, {.kind = RequestKind::stop}); });
-    each([&](int server, Asked& stop) {
-      if (stop) servers.take(server, stop);
+    each([&](int server, std::optional<Asked>& told) {
+      if (!told) told = servers.ask(server, {.kind = RequestKind::stop});
+    });
+    each([&](int server, std::optional<Asked>& told) {
+      if (*told) servers.take(server, *told);
     });
   }
+
+  std::exception_ptr failure_;              // of what was left
+  std::vector<std::optional<Asked>> told_;  // of each server, that it has left
 };
 
 Worker::Worker(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -191,7 +191,7 @@ void GeoCopy::send_rest(std::int64_t round, bool goes_on) {
   if (dense_o_.empty()) return;
   const std::vector<float> progress = dense_progress(1.0F);
   servers_.send_values(server_, RequestKind::add_dense, progress, round);
-  if (goes_on) add(dense_o_, progress);
+  add(dense_o_, progress);
 }
 
 void GeoCopy::send_rest_of_table(int number, std::int64_t round, bool goes_on) {
@@ -202,12 +202,13 @@ void GeoCopy::send_rest_of_table(int number, std::int64_t round, bool goes_on) {
   std::vector<float> o(dim);
   const auto send = [&] {
     if (ids.empty()) return;
-    if (goes_on) {
-      send_rows(number, std::exchange(ids, {}), std::exchange(progress, {}), round);
-      return;
+    try {
+      send_rows(number, ids, progress, round);
+    } catch (const SystemError&) {
+      if (goes_on) throw;
+      Drafted rows = draft_rows(number, ids, progress, round);  // without a copy of o
+      servers_.send_rows(rows);
     }
-    Drafted rows = draft_rows(number, ids, progress, round);
-    servers_.send_rows(rows);
     ids.clear();
     progress.clear();
   };

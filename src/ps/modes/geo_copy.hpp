@@ -37,8 +37,8 @@ class GeoCopy {
    * again, and SystemError is thrown. */
   void confirm_progress();
   void receive();
-  /** Sends x - o of all rows and elements. Of a copy that goes on these are o then, as if they had
-   * come there, and confirm_progress() is due. */
+  /** Sends x - o of all rows and elements, which are o then, as if they had come there;
+   * confirm_progress() is due. A copy that does not go on needs no memory for that. */
   void send_rest(std::int64_t round, bool goes_on);
 
  private:

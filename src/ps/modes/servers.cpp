@@ -333,6 +333,12 @@ Asked Servers::ask(int server, RequestHeader header, std::string_view text) {
   return {link, link.send(header, draft)};
 }
 
+void Servers::make_room(int server, std::int64_t requests) {
+  if (link(server).has_room(requests)) return;
+  Asked all = ask(server, {.kind = RequestKind::answer_all});
+  take(server, all);
+}
+
 void Servers::require_presence(std::chrono::milliseconds waited) const {
   for (int server = 0; server < count(); ++server) link(server).ask_presence();
   for (int server = 0; server < count(); ++server) link(server).await_presence(waited);

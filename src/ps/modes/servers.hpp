@@ -159,6 +159,8 @@ class Servers {
   Draft draft_block(int server, std::int64_t count) const;
   std::uint64_t push_block(int server, const Draft& draft, std::int32_t block, std::int64_t round);
   Asked ask(int server, RequestHeader header, std::string_view text = {});
+  /** Waits until so many requests can be sent without a wait, or as many as ever can. */
+  void make_room(int server, std::int64_t requests);
   /** Throws PeerLost naming a server whose process is not at work, as far as can be seen until an
    * answer is late that the caller has waited for since `waited` ago. */
   void require_presence(std::chrono::milliseconds waited) const;

@@ -72,6 +72,7 @@ class GeoWorker final : public WorkerMode {
     train();
     for_each_server(servers_, [&](int server) { copy(server).send_rest(steps_, false); });
     EndOfRound end = ask_end_round(steps_);
+    for_each_server(servers_, [&](int server) { copy(server).confirm_progress(); });
     take_end_round(end);
     saves_.finish();
   }

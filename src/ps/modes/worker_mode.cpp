@@ -36,6 +36,7 @@ void WorkerMode::take_end_round(EndOfRound& end) {
   };
   for (int server = 0; server < servers_.count(); ++server) {
     Asked& asked = end.asked[static_cast<std::size_t>(server)];
+    if (!asked) continue;  // taken before an interruption
     Reply reply = asked.take();
     while (reply.header.outcome == Outcome::not_yet) {
       servers_.require_presence(waited());  // who saves may wait for a server that is gone

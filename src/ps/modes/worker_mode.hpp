@@ -68,7 +68,8 @@ class WorkerMode {
   EndOfRound ask_end_round(std::int64_t round);
   /** With kWaitForSlowest. */
   EndOfRound ask_for_slowest(std::int64_t round, std::int64_t staleness);
-  /** Waits for their replies. Throws what a push of the round came to. */
+  /** Waits for their replies. Throws what a push of the round came to; after what an InterruptCheck
+   * throws it may be called again. */
   void take_end_round(EndOfRound& end);
 
   Servers& servers_;

@@ -35,6 +35,7 @@ class SyncWorker final : public WorkerMode {
     const TableSpec& spec = servers_.table(table);
     const IdSplit split(push.ids, spec.split, servers_.count(), spec.padding_idx);
     const std::lock_guard lock(mutex_);
+    send_left();
     std::vector<Drafted> parts;  // all are written before the first is sent: or else there is none
     for (int server = 0; server < servers_.count(); ++server) {
       const IdShare share = split.share(server);
@@ -55,12 +56,18 @@ class SyncWorker final : public WorkerMode {
 
   void step() override {
     std::unique_lock lock(mutex_);
+    send_left();
     dense_.take(sums_);
     EndOfRound end = end_round();
-    take_end_round(end);
+    take(end);
     std::optional<Saves::Begun> save = saves_.begin_if_due();
     lock.unlock();
     if (save) save->wait_or_log();
+  }
+
+  void flush() override {
+    const std::lock_guard lock(mutex_);
+    send_left();
   }
 
   /** All servers hear of it in the same round. */
@@ -75,6 +82,10 @@ class SyncWorker final : public WorkerMode {
     bool left = !dense_.empty();
     {
       const std::lock_guard lock(mutex_);
+      if (left_) {
+        EndOfRound end = send_round();
+        take(end);
+      }
       left = left || pushed_;
     }
     if (left) step();
@@ -100,21 +111,68 @@ class SyncWorker final : public WorkerMode {
     return true;
   }
 
-  /** Sends what there is of it. The round is over, as a rule, when this returns. */
+  /** The round is over, as a rule, when this returns. */
   EndOfRound end_round() {
     // Before the server's thread is woken by what is sent.
     ServerTurn turn(waits_for_the_round_alone() ? server_place_ : nullptr);
-    for (Batch& sum : sums_) {
-      if (!sum.empty()) sum.send(servers_, round_);
-      sum.clear();
+    EndOfRound end = send_round();
+    turn.serve_until([&] { return std::ranges::all_of(end.asked, &Asked::is_answered); });
+    return end;
+  }
+
+  /** What an interruption has kept from some servers: before anything of the next round. */
+  void send_left() {
+    if (left_) send_round();
+  }
+
+  /** Sends what there is of the round, and that it ends; or what is left of that. */
+  EndOfRound send_round() {
+    const bool is_left = left_.has_value();
+    EndOfRound end = is_left
+                         ? *std::exchange(left_, std::nullopt)
+                         : EndOfRound{{.kind = RequestKind::end_round, .round = round_ + 1}, {}};
+    try {
+      send_sums();
+      round_ = end.header.round;
+      for (int server = static_cast<int>(end.asked.size()); server < servers_.count(); ++server)
+        end.asked.push_back(servers_.ask(server, end.header));
+    } catch (const Error&) {
+      if (is_left) left_ = std::move(end);
+      throw;
+    } catch (...) {
+      left_ = std::move(end);
+      throw;
     }
-    pushed_ = false;
-    EndOfRound end = ask_end_round(++round_);
     servers_.renew_prefetched();  // what nobody has looked up yet is of the last round
     for (const Wanted& wanted : std::exchange(wanted_, {}))
       servers_.prefetch(wanted.table, wanted.ids);
-    turn.serve_until([&] { return std::ranges::all_of(end.asked, &Asked::is_answered); });
     return end;
+  }
+
+  void send_sums() {
+    for (int server = 0; server < servers_.count(); ++server) {
+      Batch& sum = sums_[static_cast<std::size_t>(server)];
+      if (!sum.empty()) {
+        // A wait may end in an exception: not in the middle of it. There is none on this worker's
+        // turn, which waits_for_the_round_alone().
+        const std::int64_t most = std::ssize(servers_.end(server).blocks) + 1;
+        servers_.make_room(server, std::min(sum.requests(), most));
+        sum.send(servers_, round_);
+      }
+      sum.clear();
+    }
+    pushed_ = false;
+  }
+
+  void take(EndOfRound& end) {
+    try {
+      take_end_round(end);
+    } catch (const Error&) {
+      throw;
+    } catch (...) {
+      left_ = std::move(end);
+      throw;
+    }
   }
 
   ServerPlace* server_place_;
@@ -124,6 +182,7 @@ class SyncWorker final : public WorkerMode {
   std::deque<Wanted> wanted_;
   std::int64_t round_ = 0;
   bool pushed_ = false;
+  std::optional<EndOfRound> left_;  // interrupted: what has not been sent, and not been heard
 };
 
 }  // namespace

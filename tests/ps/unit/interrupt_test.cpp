@@ -1,4 +1,4 @@
-// A caught interruption of a worker in async or half-async mode: nothing is lost, or told twice.
+// A caught interruption of a worker: nothing is lost, or told twice.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fake_link.hpp"
+#include "ps/dense/layout.hpp"
 #include "ps/worker.hpp"
 
 namespace tutti::ps::test::interrupt_test {
@@ -24,20 +25,25 @@ Reply answer_to(const FakeServer::Got& got) {
   return reply;
 }
 
-std::unique_ptr<Worker> worker_of(std::span<FakeServer> servers, const Mode& mode) {
+std::unique_ptr<Worker> worker_of(std::span<FakeServer> servers, const Mode& mode,
+                                  const std::vector<DenseParameter>& dense = {}) {
+  const DenseLayout layout =
+      lay_out(dense, static_cast<int>(servers.size()), {.min_block_size = 4});
   WorkerParts parts;
   parts.workers = {{0, "worker 0"}};
   parts.mode = mode;
   for (std::size_t i = 0; i < servers.size(); ++i) {
     servers[i].answer = answer_to;
     parts.servers.push_back(end_of(servers[i], static_cast<int>(i)));
+    parts.servers.back().blocks = layout[i];
   }
+  parts.dense = dense;
   parts.loaded = true;
   parts.tables.push_back({.name = "item", .dim = 1});
   return make_worker(std::move(parts));
 }
 
-void push(Worker& worker) { worker.push(0, kIds, std::vector<float>(kIds.size())); }
+void push(Worker& worker) { worker.push(0, kIds, std::vector<float>(kIds.size(), 1.0F)); }
 
 void interrupt() { throw Interrupted(); }
 void go_on() {}
@@ -104,6 +110,135 @@ TEST(PsInterrupt, OfTheEndOfAnEmptyBatchKeepsIt) {
   ASSERT_EQ(server.count(RequestKind::end_round), 2);
   EXPECT_EQ(server.requests.back().header.round, 2);
 }
+
+TEST(PsInterrupt, OfAStopLeavesWhatWaitsToTheNext) {
+  std::array<FakeServer, 2> servers;
+  const auto worker = worker_of(servers, Async{});
+  for (FakeServer& server : servers) server.is_behind = true;
+  for (int step = 0; step < 3; ++step) {  // the last waits
+    push(*worker);
+    worker->step();
+  }
+  servers[0].before_wait = interrupt;
+  EXPECT_THROW(worker->stop(), Interrupted);
+  servers[0].before_wait = go_on;
+  worker->stop();
+  for (const FakeServer& server : servers) {
+    EXPECT_EQ(server.count(RequestKind::push_rows), 3);
+    EXPECT_EQ(server.count(RequestKind::stop), 1);
+  }
+  EXPECT_THROW(worker->stop(), Error);
+}
+
+TEST(PsInterrupt, OfAStopInGeoModeSendsNothingTwice) {
+  std::array<FakeServer, 2> servers;
+  const auto worker = worker_of(servers, Geo{});
+  push(*worker);
+  servers[1].before_send = [](const RequestHeader& header) {
+    if (header.kind == RequestKind::add_rows) interrupt();
+  };
+  EXPECT_THROW(worker->stop(), Interrupted);
+  servers[1].before_send = [](const RequestHeader&) {};
+  worker->stop();
+  for (const FakeServer& server : servers) {
+    EXPECT_EQ(server.count(RequestKind::add_rows), 1);
+    EXPECT_EQ(server.count(RequestKind::stop), 1);
+  }
+}
+
+/** And what was refused before is told. */
+TEST(PsInterrupt, OfLeavingTellsEachServerOnce) {
+  for (const Mode& mode : {Mode(Async{}), Mode(Sync{})}) {
+    std::array<FakeServer, 2> servers;
+    const auto worker = worker_of(servers, mode);
+    servers[0].answer = [](const FakeServer::Got& got) {
+      return got.header.kind == RequestKind::end_round ? no_memory() : answer_to(got);
+    };
+    push(*worker);
+    servers[0].before_wait = [&] {
+      if (servers[0].requests.back().header.kind == RequestKind::stop) interrupt();
+    };
+    EXPECT_THROW(worker->stop(), Interrupted);
+    EXPECT_THROW(push(*worker), Error);
+    servers[0].before_wait = go_on;
+    EXPECT_THROW(worker->stop(), SystemError);
+    for (const FakeServer& server : servers) EXPECT_EQ(server.count(RequestKind::stop), 1);
+  }
+}
+
+TEST(PsInterrupt, OfTheWaitForTheLastRoundForgetsNoAnswer) {
+  std::array<FakeServer, 2> servers;
+  const auto worker = worker_of(servers, Sync{});
+  servers[0].answer = [](const FakeServer::Got& got) {
+    return got.header.kind == RequestKind::end_round ? no_memory() : answer_to(got);
+  };
+  push(*worker);
+  servers[0].before_wait = interrupt;
+  EXPECT_THROW(worker->stop(), Interrupted);
+  servers[0].before_wait = go_on;
+  EXPECT_THROW(worker->stop(), SystemError);
+  for (const FakeServer& server : servers) EXPECT_EQ(server.count(RequestKind::end_round), 1);
+}
+
+/** A step in sync mode that has been interrupted between servers. */
+class PsInterruptedRound : public ::testing::TestWithParam<bool> {
+ protected:
+  PsInterruptedRound() {
+    push(*worker_);
+    worker_->push_dense(0, std::vector<float>(12, 1.0F));
+    if (GetParam()) {  // in the sums
+      servers_[1].has_room = [](std::int64_t) { return false; };
+      servers_[1].before_wait = interrupt;
+    } else {
+      servers_[1].before_send = [](const RequestHeader& header) {
+        if (header.kind == RequestKind::end_round) interrupt();
+      };
+    }
+    EXPECT_THROW(worker_->step(), Interrupted);
+    servers_[1].has_room = [](std::int64_t) { return true; };
+    servers_[1].before_wait = go_on;
+    servers_[1].before_send = [](const RequestHeader&) {};
+  }
+  /** What all servers have got by then. */
+  void expect_ended(int rounds, int stops) const {
+    for (const FakeServer& server : servers_) {
+      EXPECT_EQ(server.count(RequestKind::push_dense), 1);
+      EXPECT_EQ(server.count(RequestKind::end_round), rounds);
+      EXPECT_EQ(server.count(RequestKind::stop), stops);
+    }
+  }
+
+  std::array<FakeServer, 3> servers_;
+  std::unique_ptr<Worker> worker_ = worker_of(
+      servers_, Sync{}, {{.name = "weight", .shape = {12}, .rule = Sgd{}, .initial = {}}});
+};
+
+TEST_P(PsInterruptedRound, IsEndedByAStop) {
+  worker_->stop();
+  expect_ended(1, 1);
+}
+
+TEST_P(PsInterruptedRound, IsEndedByAFlush) {
+  worker_->flush();
+  expect_ended(1, 0);
+}
+
+TEST_P(PsInterruptedRound, IsEndedByTheNextStep) {
+  worker_->step();
+  expect_ended(2, 0);
+  for (const FakeServer& server : servers_) EXPECT_EQ(server.requests.back().header.round, 2);
+}
+
+TEST_P(PsInterruptedRound, IsEndedBeforeTheNextPush) {
+  push(*worker_);
+  expect_ended(1, 0);
+  for (const FakeServer& server : servers_) {
+    EXPECT_EQ(server.requests.back().header.kind, RequestKind::push_rows);
+    EXPECT_EQ(server.requests.back().header.round, 1);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(InTheSumsAndAtTheEnd, PsInterruptedRound, ::testing::Bool());
 
 /** Whose look-up sends what waits. */
 class PsInterruptedReader : public ::testing::Test {
