@@ -57,7 +57,7 @@ struct Normal {
 using Initial = std::variant<Constant, Uniform, Normal>;
 
 // Which ids get a row. Pushes for an id that has none are dropped. AdmitCount and AdmitShowClick
-// count them, exactly, in 22 to 27 bytes of the server for each id that waits for its row; an id
+// count them for each id, in 22 to 29 bytes of the server for each that waits for its row; an id
 // begins at nothing when its row has been evicted, or when it was not pushed for max_age.
 
 /** All. */
@@ -66,7 +66,8 @@ struct AdmitAll {};
 struct AdmitProbability {
   double probability = 1.0;
 };
-/** Those pushed for the `count`-th time. */
+/** Those pushed for the `count`-th time, of pushes as they come to a server: batches that a worker
+ * has merged on the way count once for each id, and so do in sync mode all workers of a round. */
 struct AdmitCount {
   std::int64_t count = 1;
 };
@@ -86,7 +87,8 @@ struct Eviction {
   /** Of all servers, each an equal part: weights, the state of the rule and 16 bytes of history, in
    * whole huge pages of 2 MiB each, and up to 29 bytes a row of the index; not what an entry rule
    * counts. Those not pushed for longest go before a push makes others; only a push that has more
-   * rows than that takes more. 0: no limit; what cannot hold a row on each server is refused. */
+   * rows than that takes more, or a checkpoint that is loaded. 0: no limit; what cannot hold a row
+   * on each server is refused. */
   std::int64_t max_bytes = 0;
   /** With shows and clicks: every `every` steps scores (as in AdmitShowClick) are multiplied by
    * `decay`, and rows whose score is below `min_score` go. 0: no such limit. */

@@ -55,14 +55,15 @@ void bind_entry(py::module_& module) {
               "An entry rule: a part of all ids gets rows, decided by a hash of (seed, table, id).",
               Field{"probability", &ps::AdmitProbability::probability, "Which part, from 0 to 1."});
   bind_record(module, "CountFilter",
-              "An entry rule: an id gets a row when it is pushed so often. Until then it takes 22 "
-              "to 27 bytes of its server.",
+              "An entry rule: an id gets a row when it is pushed so often, of pushes as they come "
+              "to a server: batches that a worker has merged on the way count once, and so do in "
+              "sync mode all workers of a round. Until then it takes 22 to 29 bytes of its server.",
               Field{"count", &ps::AdmitCount::count, "For the how manieth time."});
   bind_record(
       module, "ShowClick",
       "An entry rule: an id gets a row when show_coefficient * shows + click_coefficient * "
       "clicks reaches the threshold, with the shows and clicks that push() is given. Until then it "
-      "takes 22 to 27 bytes of its server.",
+      "takes 22 to 29 bytes of its server.",
       Field{"show_coefficient", &ps::AdmitShowClick::show_coefficient, "What a show counts."},
       Field{"click_coefficient", &ps::AdmitShowClick::click_coefficient, "What a click counts."},
       Field{"threshold", &ps::AdmitShowClick::threshold, "The score that admits an id."});

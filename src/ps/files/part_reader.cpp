@@ -114,6 +114,11 @@ void PartReader::visit(SectionVisitor& visitor) {
       }
       return;
     }
+    if (header.kind == SectionKind::former_counts) {
+      refuse(path(),
+             ": has counts of an entry rule as older versions wrote them, which this one "
+             "does not read");
+    }
     if (visitor.wants(header)) hand_out(header, visitor);
     offset_ += header.bytes;
   }

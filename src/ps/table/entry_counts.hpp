@@ -14,9 +14,9 @@ namespace tutti::ps {
 
 /**
  * A number for each id, exactly, in an index as rows have it, whose slots hold the number itself:
- * 22 to 27 bytes an id, in private memory, and shards that grow one by one. With Eviction::max_age
- * ids are forgotten that were not pushed for as long, at the latest when half as many steps again
- * have gone by. Not thread-safe.
+ * 22 to 29 bytes an id, of the most that it has had at once, in private memory, and shards that
+ * grow one by one. With Eviction::max_age ids are forgotten that were not pushed for more steps
+ * than that, at the latest when half as many again and one have gone by. Not thread-safe.
  */
 class EntryCounts {
  public:

@@ -72,7 +72,8 @@ class EvictionPolicy {
 };
 
 /** Chooses the rows that were not pushed for longest. First every row is counted, then goes() is
- * asked of every row, in any order that is the same on all machines. */
+ * asked of every row, in any order that is the same on all machines; of a step of which no row
+ * was counted none goes. */
 class LeastRecent {
  public:
   explicit LeastRecent(std::int64_t surplus) : surplus_(surplus) {}

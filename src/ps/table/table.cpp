@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <string>
 #include <utility>
 
+#include "base/finally.hpp"
 #include "base/huge_pages.hpp"
 #include "base/log.hpp"
 #include "ps/table/arena.hpp"
@@ -27,6 +29,9 @@ namespace {
 static_assert(Table::kShards == kIndexShards);
 
 constexpr std::size_t kAhead = 40;  // rows that are asked for before they are changed
+
+/** The last_step of rows that a push is about to change, while others go for it. */
+constexpr std::int64_t kPushedNow = std::numeric_limits<std::int64_t>::max();
 
 }  // namespace
 
@@ -190,15 +195,21 @@ class Table::Impl {
 
   /** Finds the targets of ids, and which of them are absent. */
   void locate(std::span<const std::int64_t> ids) {
-    targets_.assign(ids.size(), {});
     absent_.clear();
+    locate(ids, [&](std::size_t i) {
+      if (identity_.spec.padding_idx != ids[i]) absent_.push_back(i);
+    });
+  }
+  template <class Absent>
+  void locate(std::span<const std::int64_t> ids, const Absent& absent) {
+    targets_.assign(ids.size(), {});
     const auto nothing = [](std::uint64_t /*word*/) {};
     search_index(index_, ids, nothing, [&](std::size_t i, const IndexResult& result) {
       const auto& [slot, word] = result.found;
       if (slot != nullptr) {
         targets_[i] = {slot, ps::row_of(word) - 1};
-      } else if (identity_.spec.padding_idx != ids[i]) {
-        absent_.push_back(i);
+      } else {
+        absent(i);
       }
     });
   }
@@ -206,10 +217,11 @@ class Table::Impl {
   /** Rows for those that are absent, as far as they are admitted. */
   void create(const RowUpdates& updates, bool admits_all) {
     const auto& admitted = admits_all ? absent_ : admission_.choose(updates, absent_, steps_);
-    if (policy_.limits_rows()) make_way(updates.ids, admitted);
     const Shards::Counts more = counts_of(updates.ids, admitted);
+    if (policy_.limits_rows()) make_way(more);
     rows_.make_room(std::ssize(admitted));
-    if (shards_.make_room(more)) locate(updates.ids);
+    // Slots have other places then, but the same ids are absent: `admitted` may be absent_ itself.
+    if (shards_.make_room(more)) locate(updates.ids, [](std::size_t /*i*/) {});
     // From here on nothing fails.
     if (!admits_all) admission_.count();
     refused_ += std::ssize(absent_) - std::ssize(admitted);
@@ -226,15 +238,20 @@ class Table::Impl {
     return counts;
   }
 
-  /** Before rows are made others go, so that there are never too many: those that are pushed now
-   * last. */
-  void make_way(std::span<const std::int64_t> ids, const std::vector<std::size_t>& admitted) {
-    for (const auto& [slot, row] : targets_) {
-      if (slot != nullptr) rows_.history(row).last_step = steps_;
+  /** Before rows are made others go, so that there are never too many: none that is pushed now. */
+  void make_way(const Shards::Counts& more) {
+    last_steps_.resize(targets_.size());
+    for (std::size_t i = 0; i < targets_.size(); ++i) {
+      const auto& [slot, row] = targets_[i];
+      if (slot != nullptr) last_steps_[i] = std::exchange(rows_.history(row).last_step, kPushedNow);
     }
-    const std::int64_t evicted = evicted_;
-    evict_surplus(counts_of(ids, admitted));
-    if (evicted_ != evicted) locate(ids);
+    const Finally unmark([&] {
+      for (std::size_t i = 0; i < targets_.size(); ++i) {
+        const auto& [slot, row] = targets_[i];
+        if (slot != nullptr) rows_.history(row).last_step = last_steps_[i];
+      }
+    });
+    evict_surplus(more);
   }
 
   /** So that there is place for so many more in each shard. */
@@ -288,7 +305,8 @@ class Table::Impl {
     if (surplus == 0) return;
     LeastRecent oldest(surplus);
     const auto count = [&](std::uint64_t, Slot& slot) {
-      oldest.count(rows_.history(row_of(slot)));
+      const RowHistory& history = rows_.history(row_of(slot));
+      if (history.last_step != kPushedNow) oldest.count(history);
     };
     for (int shard = first_shard; shard <= last_shard; ++shard) shards_.for_each(shard, count);
     // Of rows that were last pushed in one step some may stay: everywhere the same.
@@ -320,8 +338,9 @@ class Table::Impl {
   std::int64_t created_ = 0;
   std::int64_t refused_ = 0;
   std::int64_t evicted_ = 0;
-  std::vector<Target> targets_;      // of the ids of a push
-  std::vector<std::size_t> absent_;  // places of ids in a push that have no row
+  std::vector<Target> targets_;           // of the ids of a push
+  std::vector<std::size_t> absent_;       // places of ids in a push that have no row
+  std::vector<std::int64_t> last_steps_;  // of targets, while rows go for others
 };
 
 Table::Table(const TableIdentity& identity, const std::string& segment)

@@ -85,6 +85,7 @@ class TableReader {
  * readers.
  *
  * What it throws leaves it as it was: memory for all rows of a push is there before any is changed.
+ * Only with Eviction::max_bytes rows that the push does not touch may have gone to make way for it.
  */
 class Table {
  public:
@@ -129,7 +130,9 @@ class Table {
    * spread evenly, in whatever order they come. Throws SystemError. */
   void expect(std::int64_t rows, std::int64_t counts = 0);
   /** Puts rows there as they were stored, while nobody reads. Their ids are distinct. What is
-   * counted for them is forgotten. Throws SystemError for want of memory. */
+   * counted for them is forgotten. All get memory, also beyond Eviction::max_bytes: those that are
+   * too many go with the next push or step, but what they took stays for others. Throws SystemError
+   * for want of memory. */
   void restore(std::span<const StoredRow> rows);
 
   /** How many ids without a row the entry rule has counted something for, */
