@@ -80,8 +80,7 @@ bool is_unreachable(std::chrono::milliseconds first, std::chrono::milliseconds l
   heartbeats.ping();
   time.sleep(first);
   answer = true;
-  EXPECT_FALSE(heartbeats.look([](int) { return false; }));
-  heartbeats.ping();
+  heartbeats.ping();  // which sees that the first was answered
   time.sleep(later);
   EXPECT_FALSE(heartbeats.look([](int) { return false; }));
   return heartbeats.unreachable() == std::vector<int>{1};
@@ -131,7 +130,7 @@ TEST(Heartbeats, AHostBehindASlowWireHasLongerToAnswer) {
   EXPECT_FALSE(is_unreachable(milliseconds(1), milliseconds(200)));
   EXPECT_FALSE(is_unreachable(milliseconds(400), milliseconds(500)));
   EXPECT_TRUE(is_unreachable(milliseconds(400), milliseconds(900)));
-  EXPECT_TRUE(is_unreachable(std::chrono::hours(1), milliseconds(1300)));  // nobody looked before
+  EXPECT_TRUE(is_unreachable(std::chrono::hours(1), milliseconds(1200)));  // nobody looked before
 }
 
 TEST(Heartbeats, AHostThatHasEndedIsLostAsAWhole) {

@@ -14,8 +14,9 @@ namespace {
 
 /** How long a kernel has to acknowledge a byte. */
 constexpr std::chrono::milliseconds kToAcknowledge{300};
-/** Behind a slow wire; nobody may have looked when the answer came. */
-constexpr std::chrono::milliseconds kLongestToAcknowledge{1300};
+/** Behind a slow wire; nobody may have looked when the answer came. Less than the time after which
+ * an inquiry that has pinged decides. */
+constexpr std::chrono::milliseconds kLongestToAcknowledge{1200};
 /** A host that was silent for so long has missed at least two signs of life. */
 constexpr std::chrono::milliseconds kSilence{3000};
 constexpr std::chrono::milliseconds kForTheRest{300};  // of a host's processes to end
@@ -130,6 +131,7 @@ std::optional<Heartbeats::Found> Heartbeats::look(const HasLeft& has_left) {
 }
 
 void Heartbeats::ping() noexcept {
+  look_at_answers();
   for (Line& line : lines_) {
     // A byte that is not acknowledged yet keeps its time, or who is asked again would know nothing.
     if (line.pinged && !line.line->has_answered()) continue;

@@ -20,7 +20,7 @@ constexpr std::chrono::milliseconds kForAnAnswer{1300};
 constexpr std::chrono::milliseconds kToAskAgain{350};
 // Hosts are pinged when questions begin, before a wait's deadline, and again when that has passed,
 // where whoever waits asks for a verdict first: what was cut off by then is known half a second
-// later, when the verdict comes.
+// later, when the verdict comes. They are pinged once more when all are asked again.
 constexpr std::chrono::milliseconds kToPingAgain{500};
 // What others need to find out whom they wait for, once their deadline has passed.
 constexpr std::chrono::milliseconds kForOthers{1000};
@@ -179,6 +179,7 @@ std::optional<Verdict> Inquiry::verdict() {
     const std::lock_guard lock(mutex_);
     verdict = judge(again);
   }
+  if (watch_ != nullptr && !again.empty()) watch_->ping_hosts();
   graph_.ask(*this, again);  // which takes a lock that is held while an answer is heard
   return verdict;
 }
