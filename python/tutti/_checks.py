@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 import os
-from typing import Any, Iterable, List, Sequence, Tuple, Type
+from typing import Any, Iterable, List, Mapping, Sequence, Tuple, Type
 
 import numpy
 
 from tutti.errors import InvalidArgument
+
+_MOST = 2**63 - 1
 
 
 def check_kind(name: str, value: Any, kinds: Tuple[Type[Any], ...]) -> None:
@@ -29,11 +32,25 @@ def items(name: str, value: Any, kinds: Tuple[Type[Any], ...]) -> List[Any]:
     return found
 
 
+def sliceable(name: str, value: Any) -> Any:
+    """An argument that is a sequence, such as a list or an array, and no text."""
+    if isinstance(value, (str, bytes, Mapping)) or not (
+            hasattr(value, "__len__") and hasattr(value, "__getitem__")):
+        raise TypeError(f"{name} is {value!r}, but must be a list, or another sequence")
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy's, or of an array without dimensions, as Python has it."""
+    return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
+
+
 def flag(name: str, value: Any) -> bool:
     """An argument that is True or False."""
-    if not (isinstance(value, (bool, int, numpy.bool_)) and value in (0, 1)):
+    found = _plain(value)
+    if not (isinstance(found, int) and found in (0, 1)):
         raise InvalidArgument(f"{name} is {value!r}, but must be True or False")
-    return bool(value)
+    return bool(found)
 
 
 def one_of(name: str, value: Any, choices: Sequence[str]) -> str:
@@ -46,7 +63,7 @@ def one_of(name: str, value: Any, choices: Sequence[str]) -> str:
 
 def number(name: str, value: Any) -> None:
     """Raises TypeError if an argument is no number."""
-    if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
+    if isinstance(value, (bool, numpy.bool_, str)) or not hasattr(value, "__float__"):
         raise TypeError(f"{name} is {value!r}, but must be a number")
 
 
@@ -62,13 +79,12 @@ def sized(name: str, value: Any) -> None:
         raise TypeError(f"{name} is {value!r}, but must have a length")
 
 
-def seconds(name: str, value: Any) -> None:
-    """Raises InvalidArgument or TypeError if an argument is no time to wait, nor None."""
-    if value is None:
-        return
+def seconds(name: str, value: Any) -> float:
+    """An argument that is a time to wait."""
     number(name, value)
-    if not float(value) > 0:
-        raise InvalidArgument(f"{name} is {value}, but must be above 0")
+    if not 0 < float(value) <= 1e9:
+        raise InvalidArgument(f"{name} is {value}, but must be a number of seconds above 0, up to 1e9")
+    return float(value)
 
 
 def endpoints(name: str, value: Any) -> List[str]:
@@ -83,17 +99,22 @@ def endpoints(name: str, value: Any) -> List[str]:
 
 def integer(name: str, value: Any) -> int:
     """An argument that is a whole number."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} is {value!r}, but must be a whole number")
-    return int(value)
+    found = _plain(value)
+    try:
+        if not isinstance(found, bool):
+            return operator.index(found)
+    except TypeError:  # an array of fractions has __index__, too, and refuses when it is called
+        pass
+    raise TypeError(f"{name} is {value!r}, but must be a whole number")
 
 
-def whole(name: str, value: Any, least: int, most: int) -> int:
+def whole(name: str, value: Any, least: int, most: int = _MOST) -> int:
     """An argument that is a whole number, from least to most."""
-    integer(name, value)
-    if not least <= int(value) <= most:
-        raise InvalidArgument(f"{name} is {value}, but must be from {least} to {most}")
-    return int(value)
+    found = integer(name, value)
+    if not least <= found <= most:
+        limit = "" if most == _MOST else f" to {most}"
+        raise InvalidArgument(f"{name} is {value}, but must be a whole number from {least}{limit}")
+    return found
 
 
 def path(name: str, value: Any) -> str:

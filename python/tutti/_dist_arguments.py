@@ -34,7 +34,8 @@ def joined(communicator: Optional[Communicator], nccl_id: Optional[NcclIdHolder]
     """The ranks of a DistOpt: those of a communicator, those that hold a ticket, or a launcher's.
     The last two are waited for."""
     ticket = (nccl_id, local_rank, world_size)
-    seconds("timeout", timeout)
+    if timeout is not None:
+        timeout = seconds("timeout", timeout)
     if communicator is not None:
         if not isinstance(communicator, Communicator):
             raise TypeError(f"communicator is a {name_of(communicator)}, but must be a "

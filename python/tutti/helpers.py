@@ -46,8 +46,7 @@ def data_partition(
     """
     for name, dataset in (("dataset_x", dataset_x), ("dataset_y", dataset_y)):
         sized(name, dataset)
-    integer("global_rank", global_rank)
-    integer("world_size", world_size)
+    global_rank, world_size = integer("global_rank", global_rank), integer("world_size", world_size)
     count = len(dataset_x)
     if count == 0 or len(dataset_y) != count:
         raise InvalidArgument(f"dataset_x has {count} samples, dataset_y {len(dataset_y)}")

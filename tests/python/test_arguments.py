@@ -4,7 +4,7 @@ import numpy
 import pytest
 
 import tutti
-from tutti import data, distributed, helpers, opt
+from tutti import data, distributed, helpers, opt, ps
 
 IMAGES = numpy.zeros((10, 2), numpy.float32)
 
@@ -18,12 +18,48 @@ def alone(**options):
     ("buffSize", "x"), ("buffSize", 1.5), ("buffSize", 0), ("dist_option", 5), ("half", []),
     ("clipping", "x"), ("clipping", 5), ("corr", None), ("missing_as_zero", []),
     ("float64_as_float32", "x"), ("clip_Value", "x"), ("spars", None), ("momentum_correction", []),
-    ("clip_norm", "x"), ("warm_up_epochs", 1.5), ("warm_up_epochs", -1), ("epoch_steps", "x"),
-    ("timeout", "x"), ("timeout", -1)])
+    ("clip_norm", "x"), ("clip_norm", numpy.True_), ("warm_up_epochs", 1.5),
+    ("warm_up_epochs", -1), ("epoch_steps", "x"), ("timeout", "x"), ("timeout", -1), ("timeout", 2e9)])
 def test_options_of_a_dist_opt(option, value):
     with pytest.raises((TypeError, tutti.InvalidArgument)) as refused:
         alone(**{option: value})
     assert str(refused.value).startswith(f"{option} is {value!r}, but must be")
+
+
+def is_a_whole_number(value):
+    """Whether it is taken for the 3 ranks that arrays are divided among."""
+    try:
+        return len(helpers.data_partition(IMAGES[:9], IMAGES[:9], 0, value)[0]) == 3
+    except TypeError as refused:
+        assert f"world_size is {value!r}, but must be a whole number" in str(refused)
+        return False
+
+
+def is_a_flag(value):
+    """Whether it is taken for True."""
+    try:
+        ps.Embedding("item", 3, consistent_rows=value)
+        return True
+    except tutti.InvalidArgument as refused:
+        assert f"consistent_rows is {value!r}, but must be True or False" in str(refused)
+        return False
+
+
+def test_whole_numbers_and_flags_of_numpy():
+    assert all(map(is_a_whole_number, (3, numpy.int8(3), numpy.uint64(3), numpy.array(3))))
+    for value in (True, numpy.True_, numpy.array(True), 3.0, numpy.float64(3), numpy.array(3.7),
+                  numpy.array([3, 3]), "3", None):
+        assert not is_a_whole_number(value), value
+    assert all(map(is_a_flag, (True, 1, numpy.True_, numpy.array(True))))
+    for value in (2, 1.0, numpy.array(1.0), numpy.array([True]), "True", None):
+        assert not is_a_flag(value), value
+
+
+def test_whole_numbers_and_flags_of_pytorch():
+    torch = pytest.importorskip("torch")
+    assert is_a_whole_number(torch.tensor(3)) and is_a_flag(torch.tensor(True))
+    for value in (torch.tensor(True), torch.tensor(3.7), torch.tensor([3, 3])):
+        assert not is_a_whole_number(value) and is_a_flag(value) == (value.dtype == torch.bool)
 
 
 def test_what_a_dist_opt_joins():

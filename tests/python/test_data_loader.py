@@ -230,8 +230,8 @@ def test_samples_that_are_not_alike(samples, reason):
 
 @pytest.mark.parametrize("arguments, reason", [
     (dict(num_workers=-1), "num_workers is -1"),
-    (dict(timeout=0), "timeout is '0'"),
-    (dict(timeout="soon"), "timeout is 'soon'"),
+    (dict(timeout=0), "timeout is 0"),
+    (dict(timeout=float("nan")), "timeout is nan"),
     (dict(prefetch=0), "prefetch is 0"),
     (dict(prefetch=17), "prefetch is 17"),
     (dict(start_method="forkserver"), "start_method is 'forkserver'"),
@@ -244,6 +244,23 @@ def test_refuses(arguments, reason, monkeypatch):
     monkeypatch.setenv("TUTTI_TIMEOUT", "never")
     with pytest.raises(tutti.InvalidArgument, match="TUTTI_TIMEOUT is 'never'"):
         data.DataLoader([1, 2, 3])
+
+
+class Squares:
+    """Samples by their index, of which nobody knows how many there are."""
+
+    def __getitem__(self, index):
+        return index * index
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_dataset_without_a_length_wants_a_sampler(workers):
+    loader = data.DataLoader(Squares(), [[3, 1], [4]], num_workers=workers)
+    assert [batch.tolist() for batch in loader] == [[9, 1], [16]]
+    with pytest.raises(TypeError, match="dataset is .*, but must have a length"):
+        data.DataLoader(Squares(), num_workers=workers)
+    with pytest.raises(TypeError, match="dataset is 5, but must give samples by their index"):
+        data.DataLoader(5, [[1]], num_workers=workers)
 
 
 def test_array_datasets():

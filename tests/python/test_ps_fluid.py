@@ -135,7 +135,7 @@ def test_what_has_nothing_to_do_says_so_once(tmp_path):
 
 
 def test_before_transpile_the_default_program_has_nothing_to_run(monkeypatch):
-    monkeypatch.setattr(ps.default_main_program(), "_trainer", None)
+    monkeypatch.setattr(ps.default_main_program(), "_job", None)
     for act in (lambda: ps.Executor().run(ps.default_main_program(), {}), ps.ParallelExecutor,
                 ps.default_main_program().stop):
         with pytest.raises(tutti.InvalidArgument, match="has nothing to run: transpile.* comes first"):
@@ -161,6 +161,81 @@ def test_the_default_program_is_the_trainer_s():
     exe.close()
     serving.join(LIMIT)
     assert not serving.is_alive()
+
+
+def one_trainer(weight):
+    """A transpiler whose only trainer this is, and its server, which serves in a thread."""
+    (endpoint,) = launching.free_endpoints(1)
+    item = ps.Embedding("item", 3)
+
+    def transpiled(weight, item):
+        t = ps.DistributeTranspiler()
+        t.transpile(0, ps.Program({"w": weight}, [item], ps.Sgd(1.0)), pservers=endpoint, trainers=1)
+        return t
+
+    server = transpiled(weight.copy(), ps.Embedding("item", 3)).get_pserver_program(endpoint)
+    serving = threading.Thread(target=server.run)
+    serving.start()
+    return transpiled(weight, item), item, serving
+
+
+def ended_by_a_program(t, exe, gradients):
+    exe.run(t.get_trainer_program(), gradients)
+    exe.run(ps.default_main_program(), gradients)
+
+
+def ended_by_a_parallel_executor(t, exe, gradients):
+    exe.run(ps.default_main_program(), gradients)
+    parallel = ps.ParallelExecutor()
+    parallel.run(gradients)
+    parallel.close()
+
+
+def ended_by_a_with(t, exe, gradients):
+    with t.get_trainer_program():
+        exe.run(ps.default_main_program(), gradients)
+        exe.run(t.get_trainer_program(), gradients)
+
+
+@pytest.mark.parametrize("train", [ended_by_a_program, ended_by_a_parallel_executor, ended_by_a_with])
+def test_a_trainer_that_has_stopped_does_not_join_again(train):
+    weight = numpy.full(3, 2, numpy.float32)
+    t, item, serving = one_trainer(weight)
+    exe = ps.Executor()
+    train(t, exe, {"w": numpy.ones(3)})
+    exe.close()
+    serving.join(LIMIT)
+    assert not serving.is_alive() and not weight.any()
+    # Who would join waits until the deadline.
+    program = t.get_trainer_program()
+    for stop in (program.stop, ps.default_main_program().stop, ps.ParallelExecutor().close, exe.close):
+        stop()
+    for act in (lambda: program({"w": numpy.ones(3)}), lambda: exe.run(ps.default_main_program(), {}),
+                lambda: item.lookup([1]), lambda: program.fleet):
+        with pytest.raises(tutti.InvalidArgument, match="until they stop"):
+            act()
+
+
+def test_who_has_not_joined_does_not_join_to_stop():
+    (endpoint,) = launching.free_endpoints(1)  # where no server is
+    item = ps.Embedding("item", 3)
+    t = ps.DistributeTranspiler()
+    t.transpile(0, ps.Program(embeddings=[item]), pservers=endpoint, trainers=1)
+    ps.default_main_program().stop()
+    t.get_trainer_program(wait_port=False)
+    ps.default_main_program().stop()
+    with pytest.raises(tutti.InvalidArgument, match="until they stop"):
+        item.lookup([1])
+
+
+def test_mode_nccl2_is_left_once():
+    weight = numpy.ones(3, numpy.float32)
+    t = collective(weight, ps.Sgd(1.0))
+    exe = ps.Executor()
+    exe.run(t.get_trainer_program(), [(weight, weight.copy())])
+    exe.run(ps.default_main_program(), [(weight, weight.copy())])
+    exe.close()
+    assert not weight.any()
 
 
 def test_a_parallel_executor_is_of_a_trainer():

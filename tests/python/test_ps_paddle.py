@@ -1,6 +1,7 @@
 """Paddle's names for parameter servers: the documents' scripts however they are started, and what of
 their options is refused."""
 
+import collections
 import contextlib
 import os
 import pathlib
@@ -201,7 +202,7 @@ def test_role_makers(monkeypatch):
     assert (role.worker_index(), role.worker_num(), role.server_index(), role.server_num()) == (1, 3,
                                                                                                 -1, 2)
     assert role.get_pserver_endpoints() == ["127.0.0.1:1", "127.0.0.1:2"]
-    role = role_maker.UserDefinedRoleMaker(0, role_maker.Role.SERVER, 3, "127.0.0.1:1")
+    role = role_maker.UserDefinedRoleMaker(0, numpy.int64(role_maker.Role.SERVER), 3, "127.0.0.1:1")
     assert role.is_server() and role.server_index() == 0
     with environment(monkeypatch, TRAINING_ROLE="PSERVER", PADDLE_TRAINERS_NUM="2",
                      PADDLE_PSERVERS_IP_PORT_LIST="127.0.0.1:1,127.0.0.1:2", POD_IP="127.0.0.1",
@@ -214,7 +215,9 @@ def test_role_makers(monkeypatch):
             role_maker.PaddleCloudRoleMaker().generate_role()
     for act, reason in [
         (lambda: role_maker.PaddleCloudRoleMaker(is_collective=True), "tutti.opt.DistOpt"),
-        (lambda: role_maker.UserDefinedRoleMaker(role=5, server_endpoints="a:1"), "role is 5"),
+        (lambda: role_maker.UserDefinedRoleMaker(role=5, server_endpoints="a:1"),
+         "role is 5, but must be Role.WORKER, which is 1, or Role.SERVER, which is 2"),
+        (lambda: role_maker.UserDefinedRoleMaker(role=True, server_endpoints="a:1"), "role is True"),
         (lambda: role_maker.UserDefinedRoleMaker(), "server_endpoints is empty"),
         (lambda: role_maker.UserDefinedRoleMaker(2, role_maker.Role.WORKER, 2,
                                                  "127.0.0.1:1").generate_role(), "2"),
@@ -246,9 +249,13 @@ def test_the_order_of_calls():
         with pytest.raises(tutti.InvalidArgument, match=reason):
             fleet.init(**options)
     fleet.init(role_maker.UserDefinedRoleMaker(1, role_maker.Role.WORKER, 3, "127.0.0.1:1"))
-    assert fleet.split_files(list("abcdefg")) == list("de")
+    for files in (list("abcdefg"), tuple("abcdefg"), numpy.array(list("abcdefg")),
+                  collections.UserList("abcdefg")):
+        assert fleet.split_files(files) == list("de")
     assert fleet.server_endpoints(to_string=True) == "127.0.0.1:1"
     for act, reason in [(lambda: fleet.split_files("abc"), "files is 'abc'"),
+                        (lambda: fleet.split_files({"a": 1}), "files is {'a': 1}"),
+                        (lambda: fleet.split_files(iter("abc")), "files is .*, but must be a list"),
                         (lambda: fleet.distributed_optimizer(ps.Sgd()).minimize(5), "parameters is 5"),
                         (lambda: fleet.distributed_optimizer(ps.Sgd()).minimize((), ["x"]),
                          r"embeddings\[0\] is 'x'")]:

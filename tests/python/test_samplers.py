@@ -179,8 +179,6 @@ def test_samplers_of_ones_own():
 @pytest.mark.parametrize("arguments, reason", [
     (dict(dataset=[]), "dataset has no samples"),
     (dict(batch_size=0), "batch_size is 0"),
-    (dict(batch_size=True), "batch_size is True"),
-    (dict(batch_size=2.5), "batch_size is 2.5"),
     (dict(drop_last=1), "drop_last is 1"),
     (dict(pad="join"), "pad is 'join'"),
     (dict(world_size=2), "rank is missing"),
@@ -199,6 +197,13 @@ def test_samplers_of_ones_own():
 def test_refuses(arguments, reason):
     with pytest.raises(tutti.InvalidArgument, match=reason):
         data.RandomSampler(**{"dataset": range(10), **arguments})
+
+
+@pytest.mark.parametrize("name", ["batch_size", "num_samples", "seed"])
+@pytest.mark.parametrize("value", [True, numpy.True_, 2.5, numpy.array(2.5), "2"])
+def test_refuses_other_kinds(name, value):
+    with pytest.raises(TypeError, match=f"{name} is .*, but must be a whole number"):
+        data.ReplacementSampler(range(10), **{name: value})
 
 
 def test_refuses_weights_and_states():

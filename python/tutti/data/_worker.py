@@ -21,7 +21,7 @@ from tutti.data import _channel
 from tutti.data._blocks import BlockWriter
 from tutti.data._random import seed_all
 from tutti.data.collate import Empty, collate
-from tutti.data.dataset import Dataset
+from tutti.data.dataset import Samples
 from tutti.distributed import _world
 
 _LOOK = 0.5  # seconds between looks whether the parent is still there
@@ -30,7 +30,7 @@ _LOOK = 0.5  # seconds between looks whether the parent is still there
 class Recipe(NamedTuple):
     """How a batch is made of indices."""
 
-    dataset: Dataset
+    dataset: Samples
     transform: Optional[Callable[[Any], Any]]
     collator: Optional[Callable[[List[Any]], Any]]
 

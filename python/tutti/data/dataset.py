@@ -10,11 +10,15 @@ from tutti._checks import sized
 from tutti.errors import InvalidArgument
 
 
-class Dataset(Protocol):
-    """What a DataLoader reads: samples by their index, from 0. PyTorch's map-style datasets are
-    such ones, and so is a list."""
+class Samples(Protocol):
+    """Samples by their index, which is all that a DataLoader with a sampler reads."""
 
     def __getitem__(self, index: int, /) -> Any: ...
+
+
+class Dataset(Samples, Protocol):
+    """What a DataLoader reads: samples by their index, from 0. PyTorch's map-style datasets are
+    such ones, and so is a list."""
 
     def __len__(self) -> int: ...
 

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import collections
-import math
 import os
-from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Literal, Optional, Union
+from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Literal, Optional, Union, cast
 
-from tutti._checks import function, sized
+from tutti._checks import function, seconds, sized, whole
 from tutti.data._pool import Pool
 from tutti.data._random import seed_of, seeded
 from tutti.data._worker import Recipe
-from tutti.data.dataset import Dataset
-from tutti.data.sampler import END, Place, Sampler, Step, whole_number
+from tutti.data.dataset import Dataset, Samples
+from tutti.data.sampler import END, Place, Sampler, Step
 from tutti.data.samplers import SequentialSampler
 from tutti.errors import InvalidArgument
 
 
-def _seconds(timeout: Optional[float]) -> float:
-    name, value = "timeout", timeout if timeout is None else str(timeout)
-    if value is None:
-        name, value = "TUTTI_TIMEOUT", os.environ.get("TUTTI_TIMEOUT", "300")
+def _default_timeout() -> float:
+    text = os.environ.get("TUTTI_TIMEOUT", "300")
     try:
-        seconds = float(value)
+        value = float(text)
     except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < 1e9:
-        raise InvalidArgument(f"{name} is '{value}', but must be a positive number of seconds")
-    return seconds
+        raise InvalidArgument(f"TUTTI_TIMEOUT is '{text}', but must be a number of seconds") from None
+    return seconds("TUTTI_TIMEOUT", value)
 
 
 class DataLoader:
@@ -37,28 +32,28 @@ class DataLoader:
     the sampler's order, and random, numpy.random and torch are seeded for each batch, from `seed`,
     the rank, the epoch and the batch's place in it.
 
-    dataset: whatever has __getitem__ and __len__. sampler: gives lists of indices; PyTorch's batch
-    samplers and lists of lists will do, but have no state; by default a SequentialSampler of single
-    samples. transform: called with each sample. collator: called with the list of a batch's
-    samples, makes the batch; by default collate(). num_workers: processes that make batches; with
-    0 it is done here, when a batch is asked for. timeout: seconds that a worker may take for a
-    batch; by default TUTTI_TIMEOUT, or else 300. prefetch: batches that each worker makes ahead.
-    seed: as said above. start_method: "fork", with which workers have all that this process has,
-    or "spawn", for which dataset, transform and collator must be picklable, and the program's main
+    dataset: whatever has __getitem__, and __len__ where no sampler is given. sampler: gives lists of
+    indices; PyTorch's batch samplers and lists of lists will do, but have no state; by default a
+    SequentialSampler of single samples. transform: called with each sample. collator: called with
+    the list of a batch's samples, makes the batch; by default collate(). num_workers: processes that
+    make batches; with 0 it is done here, when a batch is asked for. timeout: seconds that a worker
+    may take for a batch; by default TUTTI_TIMEOUT, or else 300. prefetch: batches that each worker
+    makes ahead. seed: as said above. start_method: "fork", with which workers have all that this
+    process has, or "spawn", for which dataset, transform and collator must be picklable, and the program's main
     module importable: choose that where this process has used a GPU that the dataset uses as well.
 
     A batch of a worker lies in shared memory that both map; nothing is copied or pickled but what
     is no array. It is the caller's, to write to or to keep; who keeps many gets copies of later
     ones.
 
-    Raises InvalidArgument for what is out of range. Iterating raises WorkerError, which names the
-    worker, its samples and its traceback, if one raises, dies or is late; without workers what was
-    raised comes as it is.
+    Raises TypeError for what is of a wrong kind, InvalidArgument for what is out of range. Iterating
+    raises WorkerError, which names the worker, its samples and its traceback, if one raises, dies or
+    is late; without workers what was raised comes as it is.
     """
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: Samples,
         sampler: Optional[Union[Sampler, Iterable[List[int]]]] = None,
         transform: Optional[Callable[[Any], Any]] = None,
         collator: Optional[Callable[[List[Any]], Any]] = None,
@@ -69,24 +64,26 @@ class DataLoader:
         seed: int = 0,
         start_method: Literal["fork", "spawn"] = "fork",
     ) -> None:
-        sized("dataset", dataset)
+        if sampler is None:
+            sized("dataset", dataset)
+        elif not hasattr(dataset, "__getitem__"):
+            raise TypeError(f"dataset is {dataset!r}, but must give samples by their index "
+                            "(__getitem__)")
         function("transform", transform)
         function("collator", collator)
         if sampler is not None and (not isinstance(sampler, Iterable) or isinstance(sampler, str)):
             raise TypeError(f"sampler is {sampler!r}, but must be a sampler, or an iterable of lists "
                             "of indices")
         self.dataset = dataset
-        self.sampler = SequentialSampler(dataset) if sampler is None else sampler
+        self.sampler = SequentialSampler(cast(Dataset, dataset)) if sampler is None else sampler
         if isinstance(sampler, Sampler) and sampler.batch_size is None:
             raise InvalidArgument("the sampler's batch_size is None: it gives no batches")
         self.transform = transform
         self.collator = collator
-        self.num_workers = whole_number("num_workers", num_workers, 0)
-        self.timeout = _seconds(timeout)
-        self.prefetch = whole_number("prefetch", prefetch, 1)
-        if self.prefetch > 16:
-            raise InvalidArgument(f"prefetch is {prefetch}, but must be at most 16")
-        self.seed = whole_number("seed", seed, 0)
+        self.num_workers = whole("num_workers", num_workers, 0)
+        self.timeout = _default_timeout() if timeout is None else seconds("timeout", timeout)
+        self.prefetch = whole("prefetch", prefetch, 1, 16)
+        self.seed = whole("seed", seed, 0)
         if start_method not in ("fork", "spawn"):
             raise InvalidArgument(f"start_method is {start_method!r}, but must be fork or spawn")
         self.start_method = start_method

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import operator
 import os
 from typing import Any, Dict, Iterator, Literal, NamedTuple, Optional, Sized, Tuple
 
@@ -11,6 +10,7 @@ import numpy
 import numpy.typing as npt
 
 from tutti import _core, distributed
+from tutti._checks import whole
 from tutti.errors import InvalidArgument
 
 Indices = npt.NDArray[numpy.int64]
@@ -37,17 +37,6 @@ class Step(NamedTuple):
     place: Place
 
 
-def whole_number(name: str, value: Any, least: int) -> int:
-    """`value` as an int from `least` up."""
-    try:
-        number = least - 1 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = least - 1
-    if not least <= number < 2**63:
-        raise InvalidArgument(f"{name} is {value!r}, but must be a whole number from {least}")
-    return number
-
-
 class Sampler(abc.ABC):
     """The batches of one rank, epoch after epoch: what a DataLoader reads from.
 
@@ -70,7 +59,7 @@ class Sampler(abc.ABC):
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
-        self._place = Place(whole_number("epoch", epoch, 0), 0)
+        self._place = Place(whole("epoch", epoch, 0), 0)
         self._resumes = False
 
     def set_epoch(self, epoch: int) -> None:
@@ -134,7 +123,8 @@ class MapSampler(Sampler):
     last, "none" gives some ranks one sample less than others, so that every sample comes once, as
     is right for evaluations. Local, apart from joining.
 
-    Raises InvalidArgument for what is out of range, and if a rank would have no batch.
+    Raises TypeError for what is of a wrong kind, InvalidArgument for what is out of range, and if a
+    rank would have no batch.
     """
 
     def __init__(
@@ -150,7 +140,7 @@ class MapSampler(Sampler):
         pad: Pad = "wrap",
     ) -> None:
         if batch_size is not None:
-            batch_size = whole_number("batch_size", batch_size, 1)
+            batch_size = whole("batch_size", batch_size, 1)
         super().__init__(batch_size, *_checked_world(world_size, rank))
         self.dataset = dataset
         if not isinstance(drop_last, bool):
@@ -163,8 +153,8 @@ class MapSampler(Sampler):
             raise InvalidArgument("the dataset has no samples")
         if num_samples is None:
             num_samples = len(dataset)
-        self.num_samples = whole_number("num_samples", num_samples, 1)
-        self.seed = 0 if seed is None else whole_number("seed", seed, 0)
+        self.num_samples = whole("num_samples", num_samples, 1)
+        self.seed = 0 if seed is None else whole("seed", seed, 0)
         if self._batches(rank=0) == 0:
             raise InvalidArgument(
                 f"batch_size is {batch_size}, drop_last {drop_last} and pad {pad!r}, with which "
@@ -227,7 +217,7 @@ class MapSampler(Sampler):
         """Where this sampler stands: its epoch, and how many samples of it were read."""
         epoch, position = self._place
         if used is not None:
-            position = whole_number("used", used, 0) * self.world_size
+            position = whole("used", used, 0) * self.world_size
         return {**self._samples(), "seed": self.seed, "epoch": epoch, "position": position}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
@@ -237,10 +227,13 @@ class MapSampler(Sampler):
                 raise InvalidArgument(
                     f"the state is of {name} {state.get(name)!r}, but this sampler's is {mine!r}"
                 )
-        seed, epoch, position = (
-            whole_number(f"the state's {name}", state.get(name), 0)
-            for name in ("seed", "epoch", "position")
-        )
+        try:
+            seed, epoch, position = (
+                whole(f"the state's {name}", state.get(name), 0)
+                for name in ("seed", "epoch", "position")
+            )
+        except TypeError as error:  # a state of something else
+            raise InvalidArgument(str(error)) from None
         self.seed = seed
         self._place = Place(epoch, position)
         self._resumes = True
@@ -272,7 +265,7 @@ def _checked_world(world_size: Optional[int], rank: Optional[int]) -> Tuple[int,
     if world_size is None or rank is None:
         missing = "world_size" if world_size is None else "rank"
         raise InvalidArgument(f"{missing} is missing: give both world_size and rank, or neither")
-    world_size, rank = whole_number("world_size", world_size, 1), whole_number("rank", rank, 0)
+    world_size, rank = whole("world_size", world_size, 1), whole("rank", rank, 0)
     if rank >= world_size:
         raise InvalidArgument(f"rank is {rank}, but the ranks are 0 to {world_size - 1}")
     return world_size, rank

@@ -120,7 +120,8 @@ def _is_here(address: str) -> bool:
 
 def ticket_of(master_ip: str, port: int, world_size: int) -> _core.NcclIdHolder:
     """The ticket of ranks that were told the same place to meet, and run on that machine."""
-    if not 0 < integer("port", port) < 65536:
+    port = integer("port", port)
+    if not 0 < port < 65536:
         raise InvalidArgument(f"port is {port}, but must be the same number from 1 to 65535 for all "
                               "ranks: it tells them from those of other programs")
     check_kind("master_ip", master_ip, (str,))
@@ -154,9 +155,10 @@ def init_process_group(
     TUTTI_TIMEOUT, or else 300. Blocks until all ranks have come.
     """
     check_choices(device_type, backend)
-    if integer("world_size", world_size) < 1:
+    world_size, rank = integer("world_size", world_size), integer("rank", rank)
+    if world_size < 1:
         raise InvalidArgument(f"world_size is {world_size}, but must be at least 1")
-    if not 0 <= integer("rank", rank) < world_size:
+    if not 0 <= rank < world_size:
         raise InvalidArgument(f"rank is {rank}, but the ranks are 0 to {world_size - 1}")
     if _current is not None and not _current.alone:
         raise InvalidArgument(f"rank {_current.rank} of {_current.size} has joined before: "

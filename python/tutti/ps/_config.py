@@ -71,7 +71,7 @@ class DistributeTranspilerConfig:
             raise InvalidArgument(f"{name} is {value!r}, but must be {_FIXED[name][0]!r}: "
                                   f"{_FIXED[name][1]}")
         if name in _FLAGS:
-            flag(name, value)
+            value = flag(name, value)
         if name in _COUNTS:
             value = whole(name, value, 1, 2**31 - 1)
         if name == "mode":

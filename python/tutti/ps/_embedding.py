@@ -70,7 +70,7 @@ class Embedding:
         check_kind("entry", entry, (core.AdmitAll, core.Probability, core.CountFilter,
                                     core.ShowClick))
         check_kind("evict", evict, (core.Evict,))
-        flag("consistent_rows", consistent_rows)
+        consistent_rows = flag("consistent_rows", consistent_rows)
         dim = whole("dim", dim, 1, 2**31 - 1)
         limit = 0 if dict_size is None else whole("dict_size", dict_size, 1, 2**63 - 1)
         if padding_idx is not None:
@@ -83,7 +83,7 @@ class Embedding:
         self.dim = dim
         self.optimizer = optimizer
         self.padding_idx = padding_idx
-        self._rest = (init, entry, evict, limit, padding_idx, split, bool(consistent_rows))
+        self._rest = (init, entry, evict, limit, padding_idx, split, consistent_rows)
         self._fleet: Optional[core.Fleet] = None
         self._number = -1
         self._join: Optional[Callable[[], object]] = None

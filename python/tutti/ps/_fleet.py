@@ -212,7 +212,7 @@ class Job:
         self.checkpoint = None if self.checkpoint is None else path("checkpoint", self.checkpoint)
         self.every = whole("every", self.every, 0, 10**9)
         self.save_at_end = flag("save_at_end", self.save_at_end)
-        seconds("timeout", self.timeout)
+        self.timeout = None if self.timeout is None else seconds("timeout", self.timeout)
         self.tables = items("tables", self.tables, (Embedding, Dense))
         for table in self.tables:
             if table.is_bound:

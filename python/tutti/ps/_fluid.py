@@ -82,26 +82,31 @@ class DefaultProgram:
     as its trainer runs it."""
 
     def __init__(self) -> None:
-        self._trainer: Optional[Callable[[], Any]] = None
+        self._job: Any = None
 
-    def become(self, trainer: Callable[[], Any]) -> None:
-        """Of another transpile(), from which this gets the trainer's program when it is used."""
-        self._trainer = trainer
+    def become(self, job: Any) -> None:
+        """Of another DistributeTranspiler, from which this gets the trainer's program when it is used."""
+        self._job = job
+
+    def _transpiled(self) -> Any:
+        if self._job is None:
+            raise InvalidArgument("default_main_program has nothing to run: transpile(trainer_id, "
+                                  "ps.Program(parameters, embeddings, optimizer), ...) comes first")
+        return self._job
 
     def trainer(self) -> Any:
         """The trainer's program. Raises InvalidArgument before transpile()."""
-        if self._trainer is None:
-            raise InvalidArgument("default_main_program has nothing to run: transpile(trainer_id, "
-                                  "ps.Program(parameters, embeddings, optimizer), ...) comes first")
-        return self._trainer()
+        return self._transpiled().get_trainer_program()
 
     def run(self, gradients: Any = None) -> None:
         """A step."""
         self.trainer().run(gradients)
 
     def stop(self) -> None:
-        """Pushes what is left, and leaves."""
-        self.trainer().stop()
+        """Pushes what is left, and leaves; a trainer that has not joined does nothing."""
+        trainer = self._transpiled().trainer
+        if trainer is not None:
+            trainer.stop()
 
 
 _default = DefaultProgram()

@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Union
 
 from tutti._core import ps as core
 from tutti.errors import InvalidArgument
-from tutti._checks import check_kind, items, path, whole
+from tutti._checks import check_kind, items, path, sliceable, whole
 from tutti.ps._config import DistributeTranspilerConfig
 from tutti.ps._dense import Dense
 from tutti.ps._dispatch import Slicing
@@ -201,7 +201,7 @@ class PaddleFleet:
 
     def split_files(self, files: Sequence[str]) -> List[str]:
         """This worker's part of files: stretches that differ by one file at most."""
-        check_kind("files", files, (list, tuple))
+        files = sliceable("files", files)
         each, more = divmod(len(files), self.worker_num())
         index = self.worker_index()
         begin = each * index + min(index, more)

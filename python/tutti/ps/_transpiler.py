@@ -53,6 +53,7 @@ class TrainerProgram:
     def __init__(self, job: DistributeTranspiler) -> None:
         self._job = job
         self._fleet: Optional[Fleet] = None
+        self.stopped = False
 
     @property
     def trainer_id(self) -> int:
@@ -66,7 +67,11 @@ class TrainerProgram:
 
     @property
     def fleet(self) -> Fleet:
-        """The worker. The first use waits for the servers."""
+        """The worker. The first use waits for the servers. Raises InvalidArgument once the trainer has
+        stopped: the others would not join it again."""
+        if self.stopped:
+            raise InvalidArgument("this trainer has stopped: its program and its tables are of use on "
+                                  "trainers, until they stop")
         if self._fleet is None:
             self._fleet = self._job.start(core.Placement.worker, self._job.trainer_id)
         return self._fleet
@@ -86,7 +91,7 @@ class TrainerProgram:
     __call__ = run
 
     def stop(self) -> None:
-        """Pushes what is left, and leaves."""
+        """Pushes what is left, and leaves, for good. Nothing if it has stopped, or not joined."""
         self.__exit__(None, None, None)
 
     def __enter__(self) -> TrainerProgram:
@@ -94,7 +99,7 @@ class TrainerProgram:
 
     def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
                  traceback: Optional[TracebackType]) -> None:
-        fleet, self._fleet = self._fleet, None
+        fleet, self._fleet, self.stopped = self._fleet, None, True
         if fleet is not None:
             fleet.__exit__(kind, error, traceback)
 
@@ -146,9 +151,8 @@ class DistributeTranspiler:
         self._program: Optional[Program] = None
         self._endpoints: List[str] = []
         self.trainer_num = 0
-        self._trainer: Optional[TrainerProgram] = None
+        self.trainer: Union[TrainerProgram, CollectiveProgram, None] = None
         self._mode: Any = None
-        self._collective: Optional[CollectiveProgram] = None
 
     def transpile(
         self,
@@ -182,7 +186,7 @@ class DistributeTranspiler:
         for name, value in (("slice_var_up", slice_var_up), ("split_method", split_method)):
             if value is not None:
                 setattr(self.config, name, value)
-        flag("sync_mode", sync_mode)
+        sync_mode = flag("sync_mode", sync_mode)
         trainer_id = whole("trainer_id", trainer_id, 0, 2**31 - 1)
         program = program._replace(embeddings=items("embeddings", program.embeddings, (Embedding,)))
         if self.config.mode == "pserver":
@@ -191,7 +195,7 @@ class DistributeTranspiler:
             self._join(program, trainer_id, trainers, sync_mode, current_endpoint)
         self.trainer_id = trainer_id
         self._program = program
-        default_main_program().become(self.get_trainer_program)
+        default_main_program().become(self)
 
     def _set_servers(self, program: Program, pservers: str, trainers: Union[int, str],
                      sync_mode: bool) -> None:
@@ -233,12 +237,12 @@ class DistributeTranspiler:
         except BaseException:
             communicator.close()
             raise
-        self._collective = CollectiveProgram(dist_opt)
+        self.trainer = CollectiveProgram(dist_opt)
 
     def _servers(self) -> Program:
         if self._program is None:
             raise InvalidArgument("transpile() comes first")
-        if self._collective is not None:
+        if isinstance(self.trainer, CollectiveProgram):
             raise InvalidArgument(f"mode {self.config.mode!r} has no servers")
         return self._program
 
@@ -280,13 +284,13 @@ class DistributeTranspiler:
     def get_trainer_program(self, wait_port: bool = True) -> Union[TrainerProgram, CollectiveProgram]:
         """What a trainer has. With wait_port, here and in the config, returns when all servers and
         trainers are there; PeerLost lists who is missing at the deadline. Otherwise the first step, or
-        the first use of an Embedding, waits. The same program in each call."""
-        if self._collective is not None:
-            return self._collective
+        the first use of an Embedding, waits. The same program in each call, also when it has stopped."""
+        if isinstance(self.trainer, CollectiveProgram):
+            return self.trainer
         program = self._servers()
-        if self._trainer is None:
-            self._trainer = TrainerProgram(self)
-        trainer = self._trainer
+        trainer = self.trainer = self.trainer or TrainerProgram(self)
+        if trainer.stopped:
+            return trainer
         if wait_port and self.config.wait_port:
             trainer.fleet  # noqa: B018 - meets the others
         else:

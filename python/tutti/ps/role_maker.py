@@ -7,7 +7,7 @@ from typing import List, Optional, Sequence, Union
 from tutti._core import ps as core
 from tutti.errors import InvalidArgument
 from tutti.ps import _roles
-from tutti._checks import flag, items, whole
+from tutti._checks import flag, integer, items, whole
 
 __all__ = [
     "MPIRoleMaker",
@@ -117,8 +117,10 @@ class UserDefinedRoleMaker(RoleMakerBase):
     def __init__(self, current_id: int = 0, role: int = Role.WORKER, worker_num: int = 0,
                  server_endpoints: Union[str, Sequence[str], None] = None) -> None:
         super().__init__()
-        if not isinstance(role, int) or role not in (Role.WORKER, Role.SERVER):
-            raise InvalidArgument(f"role is {role!r}, but must be Role.WORKER or Role.SERVER")
+        role = integer("role", role)
+        if role not in (Role.WORKER, Role.SERVER):
+            raise InvalidArgument(f"role is {role}, but must be Role.WORKER, which is {Role.WORKER}, or "
+                                  f"Role.SERVER, which is {Role.SERVER}")
         if not server_endpoints:
             raise InvalidArgument("server_endpoints is empty")
         self._id = whole("current_id", current_id, 0, 2**31 - 1)
