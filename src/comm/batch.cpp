@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "base/finally.hpp"
 #include "comm/signature.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
@@ -92,6 +93,15 @@ void Batch::wait(std::chrono::milliseconds timeout) {
   }
 }
 
+void Batch::wait_until(const Received& received) {
+  received_ = &received;
+  const Finally end([this] {
+    received_ = nullptr;
+    is_enough_ = false;
+  });
+  wait();
+}
+
 bool Batch::has_ended() {
   try {
     progress();
@@ -99,13 +109,13 @@ bool Batch::has_ended() {
     // The same again, by messages that have moved.
   }
   go_on();
-  return done();
+  return is_over();
 }
 
 void Batch::wait_for_all(std::chrono::milliseconds timeout) {
   std::optional<Wire::Clock::time_point> moved;  // last, or when the wait began
   std::unique_ptr<Wire::Lookout> lookout;
-  while (!posted_.empty()) {
+  while (!is_over()) {
     if (progress()) {
       moved.reset();
       if (lookout) lookout->restart();
@@ -126,12 +136,14 @@ void Batch::go_on() {
     Piece piece;
   };
   RecycledVector<Following> following;
+  RecycledVector<int> sources;  // that are to be told of
   std::size_t left = 0;
   for (std::size_t i = 0; i < posted_.size(); ++i) {
     if (posted_[i] == Wire::kEnded) {
       if (pieces_[i].receives) {
         last_source_ = peers_[i];
         wire_.note_received(peers_[i], traffic_);
+        if (received_ != nullptr) sources.push_back(peers_[i]);
       }
       if (pieces_[i].message >= 0) following.push_back({peers_[i], pieces_[i]});
       continue;
@@ -146,6 +158,7 @@ void Batch::go_on() {
   for (const Following& next : following) {
     post(rests_[static_cast<std::size_t>(next.piece.message)], next.peer, next.piece, 1);
   }
+  for (const int source : sources) is_enough_ = (*received_)(source) || is_enough_;
 }
 
 /** A reply is what a sender receives, and a receiver sends. */

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <memory_resource>
 #include <utility>
@@ -48,6 +49,11 @@ class Batch {
   void wait() { wait(wire_.timeout()); }
   /** With another deadline than the wire's. */
   void wait(std::chrono::milliseconds timeout);
+  /** Told of whom a piece has been received; may post more to this batch. Whether it was the last
+   * that is waited for. */
+  using Received = std::function<bool(int source)>;
+  /** wait(), but no longer than until `received`, which hears of each piece meanwhile, says so. */
+  void wait_until(const Received& received);
   /** From whom something was received last. */
   int last_source() const { return last_source_; }
 
@@ -66,6 +72,8 @@ class Batch {
   /** Posts the next pieces of a message, at most `pieces`. */
   void post(Rest rest, int peer, Piece piece, std::int64_t pieces);
   void wait_for_all(std::chrono::milliseconds timeout);
+  /** Whether there is nothing more to wait for. */
+  bool is_over() const { return done() || is_enough_; }
   /** Whether all have come, whatever has failed. */
   bool has_ended();
   /** Takes out the pieces that have ended, and posts what comes behind them. */
@@ -80,6 +88,8 @@ class Batch {
   Wire& wire_;
   Wire::Traffic traffic_;
   int last_source_ = 0;
+  const Received* received_ = nullptr;  // of a wait_until()
+  bool is_enough_ = false;              // for that
   alignas(std::max_align_t) std::array<std::byte, kRoom> room_;
   std::pmr::monotonic_buffer_resource memory_{room_.data(), room_.size(), &recycled_memory()};
   std::pmr::vector<Wire::Posted> posted_{&memory_};

@@ -41,6 +41,10 @@ class Wire {
     question
   };
   static constexpr int kTraffics = 8;
+  /** From three to so many hosts nothing goes `ahead`: what leaves before they agree follows a note
+   * of the collective. */
+  static constexpr int kMostWithoutAhead = 8;
+  static constexpr bool has_ahead(int hosts) { return hosts <= 2 || hosts > kMostWithoutAhead; }
   /** What a wait is part of, of which a rank may be in one each at a time. */
   enum class Side : std::uint8_t { collective, send, recv };
   /** The side of the wait that a message of `traffic` ends. */

@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstddef>
+#include <vector>
+
 #include "comm/signature.hpp"
 #include "tutti/error.hpp"
 #include "unit/scripted_wire.hpp"
@@ -46,6 +50,27 @@ TEST(BatchTest, AMismatchThatIsFoundHereEndsAWaitThoughMessagesCome) {
   batch.recv(&value, sizeof value, 1);
   EXPECT_THROW(batch.wait(), OneSidedMismatch);
   EXPECT_FALSE(batch.done());
+}
+
+TEST(BatchTest, AWaitForSomeHearsOfEachAndLeavesWhatIsPostedMeanwhile) {
+  test::ScriptedWire wire(0);
+  std::array<int, 3> values{};
+  std::vector<int> sources;
+  Batch batch(wire, Wire::Traffic::collective);
+  batch.send(&values[0], sizeof(int), 1);
+  for (const int source : {1, 2})
+    batch.recv(&values.at(static_cast<std::size_t>(source)), sizeof(int), source);
+  const auto received = [&](int source) {
+    sources.push_back(source);
+    batch.recv(&values[0], sizeof(int), source);
+    return sources.size() == 2;
+  };
+  batch.wait_until(received);
+  EXPECT_EQ(sources, (std::vector{1, 2}));
+  EXPECT_FALSE(batch.done());
+  batch.wait();
+  EXPECT_TRUE(batch.done());
+  EXPECT_EQ(sources.size(), 2U);
 }
 
 }  // namespace

@@ -41,8 +41,7 @@ constexpr std::int64_t under_way(std::int64_t window) {
 
 HostGroup::HostGroup(Wire& wire, std::vector<int> members, bool alone)
     : wire_(wire), members_(std::move(members)), alone_(alone) {
-  const auto self = std::find(members_.begin(), members_.end(), wire_.rank());
-  position_ = static_cast<int>(self - members_.begin());
+  position_ = position_of(wire_.rank());
 }
 
 void HostGroup::send(Batch& batch, std::span<const std::byte> part, int position) {

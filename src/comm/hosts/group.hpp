@@ -40,8 +40,8 @@ namespace tutti {
  * of a group, and holders of a share, exchange directly and not in rings.
  *
  * Where members still have to agree, and do not stand in groups, the first window of a long message
- * goes ahead of that, if it is one message, or there are three to kCentred of them: to memory of
- * the group alone, so nothing is written that the members would miss if they did not.
+ * goes ahead of that, by itself if it is one message, or behind notes of three to kCentred of them:
+ * to memory of the group alone, so nothing is written that they would miss if they did not.
  */
 class HostGroup {
  public:
@@ -98,7 +98,7 @@ class HostGroup {
   /** By all members, who have found that they do not agree on a call: brings what some have sent
    * ahead of that to an end. */
   void settle();
-  /** The member, as a rank, for whom the last agree() waited longest, as far as is known. */
+  /** The member, as a rank, who came last to the last agree(), as far as is known. */
   int last() const { return members_[static_cast<std::size_t>(last_)]; }
   /** Whether it saves time that members bring `each` bytes, of which become `out` bytes. */
   bool carries(std::int64_t each, std::int64_t out) const;
@@ -182,8 +182,9 @@ class HostGroup {
   static constexpr std::int64_t kSmall = std::int64_t{16} * 1024;
   /** The same, where it takes two rounds, in which every two talk to each other. */
   static constexpr std::int64_t kSmallNoted = std::int64_t{128} * 1024;
-  /** Members who agree through the first of them, if there are more than two. */
-  static constexpr int kCentred = 8;
+  /** From three to so many members agree through the first of them, or tell each other by notes
+   * that go before their windows. */
+  static constexpr int kCentred = Wire::kMostWithoutAhead;
   /** A message to each of so many members takes less time than the steps that would save some. */
   static constexpr int kMostDirect = 32;
   /** Windows under way between members that stand in groups: more messages than Wire::kUnderWay. */
@@ -229,7 +230,8 @@ class HostGroup {
   };
 
   /** The messages of a call that go ahead of its agreement: at most one from each member to each
-   * other one, of at most a window. While it exists, settle() knows of them. */
+   * other one, of at most a window: behind notes, or by themselves. While it exists, settle() knows
+   * of the latter. */
   class Ahead;
 
   /** Whether notes of a broadcast of `bytes` bytes pass through a tree. */
@@ -245,6 +247,7 @@ class HostGroup {
   bool stand_in_groups() const { return size() > kMostDirect; }
   /** Whether a message is so short that everybody gets all of it at once. */
   bool goes_whole(std::int64_t bytes) const { return bytes * (size() - 1) <= kSmall; }
+  int position_of(int rank) const;
   int peer(int distance) const { return (position_ + distance) % size(); }
   void send(Batch& batch, std::span<const std::byte> part, int position);
   void recv(Batch& batch, std::span<std::byte> part, int position);
@@ -256,7 +259,7 @@ class HostGroup {
   RecycledVector<std::int64_t> even_offsets(std::int64_t bytes, int without) const;
   /** In bytes, for messages of agree(). */
   std::int64_t most_carried() const;
-  bool is_centred() const { return size() > 2 && size() <= kCentred; }
+  bool is_centred() const { return !Wire::has_ahead(size()); }
   /** Messages of agree() lie in places of this size. */
   std::int64_t place_bytes() const;
   std::byte* place(int number) const { return places_.get() + number * place_bytes(); }

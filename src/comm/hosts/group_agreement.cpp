@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -83,8 +84,7 @@ bool HostGroup::answer_all(Note note, const Brought& brought, std::span<std::byt
       recv(questions, {place(member), static_cast<std::size_t>(place_bytes())}, member);
     }
     questions.wait();
-    const auto last = std::find(members_.begin(), members_.end(), questions.last_source());
-    note.late = static_cast<std::int32_t>(last - members_.begin());
+    note.late = position_of(questions.last_source());
   }
   last_ = note.late;
   RecycledVector<const void*> parts;
@@ -110,8 +110,7 @@ bool HostGroup::answer_all(Note note, const Brought& brought, std::span<std::byt
   return note.agreed != 0;
 }
 
-// --- To everybody
-// ---------------------------------------------------------------------------------
+// --- To everybody -------------------------------------------------------------------------------
 
 /**
  * Each tells all others, and what it sends them ahead of the agreement comes right behind its note.
@@ -134,24 +133,26 @@ bool HostGroup::tell_all(Note note, Ahead& ahead) {
       send(ahead.batch, part, target);
     }
   }
-  auto longest = Wire::Clock::duration::zero();
   for (int distance = 1; distance < size(); ++distance) {
     const int source = peer(size() - distance);
-    const auto since = wire_.now();
-    Batch question(wire_, Wire::Traffic::collective);
-    question.keep(places_);
-    recv(question, {place(source), static_cast<std::size_t>(place_bytes())}, source);
-    question.wait();
-    if (const auto waited = wire_.now() - since; waited > longest) {
-      longest = waited;
-      last_ = source;
-    }
+    recv(ahead.batch, {place(source), static_cast<std::size_t>(place_bytes())}, source);
+  }
+  // What moves behind some notes counts while others are waited for.
+  RecycledVector<std::byte> has_come(members_.size());
+  int missing = size() - 1;
+  const auto take = [&](int rank) {
+    const int source = position_of(rank);
+    const auto at = static_cast<std::size_t>(source);
+    if (std::exchange(has_come[at], std::byte{1}) != std::byte{0}) return false;  // data
+    last_ = source;
     if (note_of(source).hash == note.hash) {
-      recv(ahead.batch, ahead.comes[static_cast<std::size_t>(source)], source);
+      recv(ahead.batch, ahead.comes[at], source);
     } else {
       note.agreed = 0;
     }
-  }
+    return --missing == 0;
+  };
+  ahead.batch.wait_until(std::ref(take));
   if (note.agreed != 0) return true;
   drop_what_follows(note);
   ahead.batch.wait();
@@ -190,6 +191,10 @@ void HostGroup::drop_what_follows(const Note& own) {
     to += theirs.follows;
   }
   unwanted.wait();
+}
+
+int HostGroup::position_of(int rank) const {
+  return static_cast<int>(std::find(members_.begin(), members_.end(), rank) - members_.begin());
 }
 
 HostGroup::Note HostGroup::note_of(int member) const {

@@ -28,10 +28,10 @@ void HostGroup::recv(Ahead& ahead, std::span<std::byte> part, int position) {
   ahead.wanted[static_cast<std::size_t>(position)] = std::byte{1};
 }
 
-/** All tell each other what they have sent: who has wanted more of somebody takes that back, and
- * takes, and drops, what nobody has wanted. */
+/** Behind notes all has come, see tell_all(). Otherwise all tell each other what they have sent:
+ * who has wanted more of somebody takes that back, and takes, and drops, what nobody has wanted. */
 void HostGroup::settle() {
-  if (stand_in_groups()) return;
+  if (stand_in_groups() || is_centred()) return;
   const RecycledVector<std::byte> nothing(members_.size());
   const RecycledVector<std::byte>& sent = ahead_ != nullptr ? ahead_->sent : nothing;
   const RecycledVector<std::byte>& wanted = ahead_ != nullptr ? ahead_->wanted : nothing;

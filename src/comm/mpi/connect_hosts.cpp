@@ -33,7 +33,7 @@ constexpr int kLimitOfUnsent = 256 << 10;
 constexpr std::size_t kMostStrangers = 64;  // connections that have not said who they are
 
 /** Between two hosts there is a connection of their leaders, and one that all ranks hold; besides,
- * two for messages of the leaders. */
+ * one or two for messages of the leaders: see Wire::has_ahead(). */
 enum class Line : std::int32_t { leaders, hosts, collective, ahead };
 constexpr bool is_stream(Line line) { return line == Line::collective || line == Line::ahead; }
 
@@ -62,7 +62,7 @@ std::vector<Peer> peers_of(const Layout& layout, int own) {
       peers.push_back({host, Line::hosts, leader, {}, {}});
     }
     peers.push_back({host, Line::collective, leader, {}, {}});
-    peers.push_back({host, Line::ahead, leader, {}, {}});
+    if (Wire::has_ahead(layout.host_count())) peers.push_back({host, Line::ahead, leader, {}, {}});
   }
   return peers;
 }

@@ -1,0 +1,97 @@
+// Few hosts, whose first windows follow what they compare: for whom they wait, and whom they miss.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <numeric>
+#include <vector>
+
+#include "comm/hosts/group.hpp"
+#include "comm/simulation/wire.hpp"
+#include "device/cpu/reduction.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::test {
+namespace {
+
+using simulation::Cluster;
+using simulation::Process;
+using simulation::SimulatedWire;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kDeadline{1000};
+constexpr std::chrono::hours kEver{1};
+
+HostGroup group_of_all(Wire& wire) {
+  std::vector<int> members(static_cast<std::size_t>(wire.size()));
+  std::iota(members.begin(), members.end(), 0);
+  return {wire, members, true};
+}
+
+/** An all_reduce that the members agree on meanwhile. */
+void all_reduce(HostGroup& group) {
+  constexpr std::int64_t kCount = 16 << 10;
+  std::vector<float> data(kCount);
+  const auto agree = [&] { EXPECT_TRUE(group.agree(1)); };
+  group.all_reduce(data.data(), kCount, DType::f32, combine_of(Reduce::sum, group.size()),
+                   {.agree = agree});
+}
+
+/** Not for whom there was the longest wait of its own. */
+TEST(FewHosts, KnowWhoCameLast) {
+  Cluster cluster(4, 1, {}, 1);
+  cluster.start([&](Process& process) {
+    SimulatedWire wire(process, 1, kDeadline);
+    try {
+      wire.connect();
+      HostGroup group = group_of_all(wire);
+      if (process.rank() == 3) process.compute(milliseconds(10));
+      if (process.rank() == 1) process.compute(milliseconds(15));
+      all_reduce(group);
+      if (process.rank() != 1) {
+        EXPECT_EQ(group.last(), 1) << "says rank " << process.rank();
+      }
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << "rank " << process.rank() << ": " << error.what();
+    }
+    wire.leave();
+  });
+  cluster.scheduler().run(cluster.scheduler().now() + kEver);
+}
+
+/** All survivors tell the same, whomever they have waited for first. */
+TEST(FewHosts, NameAllWhoAreStoppedAtOnce) {
+  for (const std::vector<int>& stopped : {std::vector{1, 3}, {0, 2}, {1, 2}, {0, 1, 3}}) {
+    Cluster cluster(4, 1, {}, 1);
+    auto& scheduler = cluster.scheduler();
+    for (const int rank : stopped) {
+      scheduler.at(scheduler.now() + kDeadline / 10, [&cluster, rank] { cluster.stop(rank); });
+      scheduler.at(scheduler.now() + kDeadline * 60,
+                   [&cluster, rank] { cluster.continue_process(rank); });
+    }
+    int survivors = 0;
+    cluster.start([&](Process& process) {
+      SimulatedWire wire(process, 1, kDeadline);
+      try {
+        wire.connect();
+        HostGroup group = group_of_all(wire);
+        process.compute(kDeadline / 5);
+        all_reduce(group);
+        ADD_FAILURE() << "rank " << process.rank() << " misses nobody";
+      } catch (const PeerLost& error) {
+        if (std::find(stopped.begin(), stopped.end(), process.rank()) == stopped.end()) {
+          ++survivors;
+          EXPECT_EQ(error.ranks(), stopped) << "says rank " << process.rank();
+        }
+      }
+      wire.leave();
+    });
+    scheduler.run(scheduler.now() + kEver);
+    EXPECT_EQ(survivors, cluster.size() - static_cast<int>(stopped.size()));
+  }
+}
+
+}  // namespace
+}  // namespace tutti::test
