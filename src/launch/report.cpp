@@ -127,7 +127,9 @@ const RankEnd* Outcome::first_failure() const {
   const RankEnd* first = nullptr;
   for (const RankEnd& end : ends) {
     if (!end.failed()) continue;
-    if (first == nullptr || end.when < first->when) first = &end;
+    const bool before = first == nullptr || end.when < first->when ||
+                        (end.when == first->when && end.place < first->place);
+    if (before) first = &end;
   }
   return first;
 }

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@ namespace tutti::launch {
 struct RankEnd {
   ExitStatus status;
   SteadyClock::time_point when;
+  std::size_t place = 0;      ///< among those of the same moment
   pid_t process = 0;          ///< 0: it was never started
   bool after_stop = false;    ///< once all were told to end, or it was
   bool wrapper_lost = false;  ///< it was ended because its wrapper was, or its machine is gone

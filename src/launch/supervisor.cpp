@@ -45,6 +45,7 @@ Outcome Supervisor::run(const Plan& plan) {
   plan_ = &plan;
   outcome_ = {.started = SteadyClock::now(), .ends = std::vector<RankEnd>(plan.ranks.size())};
   ranks_ = std::vector<Rank>(plan.ranks.size());
+  order_.emplace(ranks_.size());
   ending_ = servers_ending_ = false;
   server_lost_timer_.stop();
   stopped_timer_.stop();
@@ -149,6 +150,8 @@ void Supervisor::step() {
         {rank.control.descriptor(), static_cast<short>(unsent ? POLLIN | POLLOUT : POLLIN), 0});
     sources.push_back({room ? rank.output.descriptor() : -1, POLLIN, 0});
   }
+  const std::size_t ends = sources.size();
+  sources.push_back({order_->descriptor(), POLLIN, 0});
   if (mpi_) {
     for (const int descriptor : mpi_->descriptors()) sources.push_back({descriptor, POLLIN, 0});
   }
@@ -158,6 +161,7 @@ void Supervisor::step() {
          poll_timeout({&display_timer, &force_timer, &timeout_timer_, &server_lost_timer_,
                        &stopped_timer_, &sweep_timer_, mpi_ ? &mpi_->timer() : &sweep_timer_}));
 
+  if (sources[ends].revents != 0) order_->look();
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     Rank& rank = ranks_[i];
     rank.control.flush();
@@ -253,6 +257,7 @@ void Supervisor::take_message(Rank& rank, MessageType type, std::string_view tex
   switch (type) {
     case MessageType::started:
       end.process = parse_number<pid_t>(text).value_or(0);
+      if (!mpi_) order_->watch(static_cast<std::size_t>(rank.plan->rank), end.process);
       break;
     case MessageType::stopped:
       if (rank.going_on > 0 || rank.given_up) break;
@@ -303,11 +308,23 @@ void Supervisor::rank_ended(Rank& rank, ExitStatus status, SteadyClock::time_poi
   RankEnd& end = end_of(rank);
   end.status = status;
   end.given_up = rank.given_up;
-  end.when = end.given_up ? rank.stopped_at : when;
-  end.after_stop = rank.told_to_end && end.when >= *rank.told_to_end;
-  if (!end.after_stop && !end.given_up) end.stopped_by = 0;
   rank.ended = true;
   rank.progress.clear();
+  order_->ended(static_cast<std::size_t>(rank.plan->rank), when);
+  order_ends();
+}
+
+/** Who has ended before the last one of whom that is known may have ended earlier than was said. */
+void Supervisor::order_ends() {
+  for (const Rank& rank : ranks_) {
+    if (!rank.ended) continue;
+    RankEnd& end = end_of(rank);
+    const auto index = static_cast<std::size_t>(rank.plan->rank);
+    end.when = end.given_up ? rank.stopped_at : order_->moment(index);
+    end.place = order_->place(index);
+    end.after_stop = rank.told_to_end && end.when >= *rank.told_to_end;
+    if (!end.after_stop && !end.given_up) end.stopped_by = 0;
+  }
 }
 
 void Supervisor::wrapper_lost(Rank& rank) {

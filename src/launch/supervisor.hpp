@@ -14,6 +14,7 @@
 #include "launch/options.hpp"
 #include "launch/plan.hpp"
 #include "launch/process/channel.hpp"
+#include "launch/process/end_order.hpp"
 #include "launch/process/process.hpp"
 #include "launch/process/timer.hpp"
 #include "launch/report.hpp"
@@ -75,6 +76,7 @@ class Supervisor {
   void take_message(Rank& rank, MessageType type, std::string_view text);
   void rank_ended(Rank& rank, ExitStatus status, SteadyClock::time_point when);
   void wrapper_lost(Rank& rank);
+  void order_ends();
   RankEnd& end_of(const Rank& rank);
   bool fails_job(Rank& rank);
   bool workers_may_end(Rank& server);
@@ -97,6 +99,7 @@ class Supervisor {
   std::set<pid_t> inherited_;  // children that this process had before: a shell's that became it
   const Plan* plan_ = nullptr;
   std::vector<Rank> ranks_;
+  std::optional<EndOrder> order_;  // of their processes' ends
   Outcome outcome_;
   bool ending_ = false;          // all ranks were told to end
   bool servers_ending_ = false;  // the servers were, since nobody needs them any more

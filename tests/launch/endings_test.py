@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import time
+from pathlib import Path
 
 from job import TUTTI, JobTest, main, parent_of, state_of, wait_until
 
@@ -58,6 +59,52 @@ esac""")
         self.assertEqual(result.returncode, 9)
         self.assertIn("worker 3 (rank 3 of 4)", result.stderr)
         self.assertIn("\n  | the cause\n", result.stderr)
+
+    def test_the_order_in_which_ranks_end_counts_not_that_in_which_it_is_told(self):
+        script = self.script("""
+trap 'touch told; exit 0' TERM
+echo ready $TUTTI_RANK
+[ $TUTTI_RANK = 1 ] && exec sleep 1000
+if [ $TUTTI_RANK = 0 ]; then while [ ! -e go ]; do sleep 0.01; done; exit 1; fi
+while [ ! -e heard ]; do sleep 0.01; done""")
+        for keep_going in ([], ["--keep-going"]):
+            for all_late in (False, True):
+                with self.subTest(keep_going=keep_going, all_late=all_late):
+                    self.first_of_two(keep_going, script, all_late)
+
+    def first_of_two(self, keep_going, script, all_late):
+        """Rank 1 is killed, then rank 0 ends; the wrapper of rank 1 is late, and, if all are, the launcher."""
+        for name in ("go", "heard", "told"):
+            (self.folder / name).unlink(missing_ok=True)
+        shown = self.folder / "shown"
+        said = self.folder / "said"
+        with shown.open("wb") as out, said.open("wb") as err:
+            job = self.start("-n", 3, "--tee", "all", *keep_going, script, stdout=out, stderr=err)
+        # By then the launcher knows the ranks' processes.
+        wait_until(lambda: shown.read_bytes().count(b"ready ") == 3)
+        ranks = job.ranks()
+        wrapper = parent_of(ranks[1])
+        late = [wrapper, job.process.pid] if all_late else [wrapper]
+        for pid in late:
+            os.kill(pid, signal.SIGSTOP)
+            wait_until(lambda pid=pid: state_of(pid) == "T")
+        os.kill(ranks[1], signal.SIGKILL)
+        wait_until(lambda: state_of(ranks[1]) == "Z")
+        (self.folder / "go").touch()
+        wait_until(lambda: not Path(f"/proc/{ranks[0]}").exists())  # its wrapper has seen it
+        for pid in late[1:]:
+            os.kill(pid, signal.SIGCONT)
+        if keep_going:
+            wait_until(lambda: b"worker 0 failed: exit code 1; the others go on\n" in said.read_bytes())
+        else:
+            wait_until((self.folder / "told").exists)
+        os.kill(wrapper, signal.SIGCONT)
+        (self.folder / "heard").touch()
+        self.assertEqual(job.wait().returncode, 128 + signal.SIGKILL, said.read_text())
+        self.assertIn(f"worker 1 (rank 1 of 3) on {os.uname().nodename} failed: signal 9 (SIGKILL)\n",
+                      said.read_text())
+        self.assertRegex(said.read_text(), r"failed as well: worker 0 [0-9.]+ m?s later \(exit code 1\)")
+        self.assertEqual(job.processes(), {}, "left behind")
 
     def test_a_program_that_cannot_be_run_is_127_or_126(self):
         (self.folder / "odd").write_bytes(b"\x7fELFnot")
