@@ -10,6 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstddef>
+#include <tuple>
 
 #include "base/file_descriptor.hpp"
 #include "base/text.hpp"
@@ -25,6 +26,8 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t kLines = 20;
 constexpr int kTimeoutCode = 124;  // as of timeout(1)
+/** Of a process that a signal ends, after its connections were closed. */
+constexpr std::chrono::seconds kToEnd{1};
 
 std::string time_text(SteadyClock::duration time) {
   return seconds_text(std::chrono::duration_cast<milliseconds>(time));
@@ -96,8 +99,10 @@ std::string others_text(const Plan& plan, const Outcome& outcome, const RankEnd*
     if (&end == first) continue;
     if (!end.after_stop) {
       if (!end.failed() || first == nullptr) continue;
-      failed.push_back(name + " " + time_text(end.when - first->when) + " later (" +
-                       end.describe() + ")");
+      const bool later = end.when >= first->when;
+      failed.push_back(name + " " +
+                       time_text(later ? end.when - first->when : first->when - end.when) +
+                       (later ? " later (" : " earlier (") + end.describe() + ")");
     } else if (end.status.signal == SIGKILL) {
       killed.push_back(name);
     } else {
@@ -123,15 +128,25 @@ std::string RankEnd::describe() const {
          ", and ended when nobody else was left to go on";
 }
 
+bool RankEnd::was_killed() const {
+  constexpr std::array kSignals{SIGKILL, SIGSEGV, SIGBUS, SIGILL, SIGFPE};
+  return !given_up && std::ranges::find(kSignals, status.signal) != kSignals.end();
+}
+
 const RankEnd* Outcome::first_failure() const {
   const RankEnd* first = nullptr;
+  const RankEnd* first_killed = nullptr;
   for (const RankEnd& end : ends) {
     if (!end.failed()) continue;
-    const bool before = first == nullptr || end.when < first->when ||
-                        (end.when == first->when && end.place < first->place);
-    if (before) first = &end;
+    const auto ended_before = [&end](const RankEnd* other) {
+      return other == nullptr ||
+             std::tie(end.when, end.place) < std::tie(other->when, other->place);
+    };
+    if (ended_before(first)) first = &end;
+    if (end.was_killed() && ended_before(first_killed)) first_killed = &end;
   }
-  return first;
+  const bool is_cause = first_killed != nullptr && first_killed->when - first->when < kToEnd;
+  return is_cause ? first_killed : first;
 }
 
 int Outcome::exit_code() const {

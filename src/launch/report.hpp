@@ -27,6 +27,8 @@ struct RankEnd {
   int stopped_by = 0;  ///< the signal by which it is stopped, or was when it was told to end; or 0
   std::string last_output;  ///< the end of its stderr, or else of its stdout
 
+  /** SIGKILL or a fault has ended it: nothing that follows from another's end. */
+  bool was_killed() const;
   bool failed() const { return !after_stop && (given_up || !status.success()); }
   /** As a shell has it, also of who is stopped: 128 + the signal. */
   int shell_code() const { return given_up ? 128 + stopped_by : status.shell_code(); }
@@ -44,7 +46,9 @@ struct Outcome {
   std::string said_by_mpiexec{};             ///< and by wrappers that could not go on
   std::optional<ExitStatus> lost_mpiexec{};  ///< how it ended, if that was what ended the job
 
-  /** The rank that failed first, if one has. */
+  /** The rank that failed first, if one has. One that was killed comes before others that ended
+   * less than a second earlier: its connections are closed before it has ended,
+   * and others end for that. */
   const RankEnd* first_failure() const;
   /** Of the command: of the first rank that failed, or of mpiexec, 124 after a timeout, 128 + the
    * signal that interrupted it. */

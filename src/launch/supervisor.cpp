@@ -310,7 +310,9 @@ void Supervisor::rank_ended(Rank& rank, ExitStatus status, SteadyClock::time_poi
   end.given_up = rank.given_up;
   rank.ended = true;
   rank.progress.clear();
-  order_->ended(static_cast<std::size_t>(rank.plan->rank), when);
+  // The clock of another machine is known but for what its greeting took.
+  const SteadyClock::time_point moment = std::min(when, SteadyClock::now());
+  order_->ended(static_cast<std::size_t>(rank.plan->rank), moment);
   order_ends();
 }
 

@@ -135,7 +135,7 @@ void Supervisor::end_job(Outcome::Kind kind, int signal) {
 void Supervisor::end_ranks(int signal, bool servers_alone) {
   for (Rank& rank : ranks_) {
     if (servers_alone && (rank.plan->role != Role::server || rank.ends_by_itself)) continue;
-    if (!rank.told_to_end) rank.told_to_end = SteadyClock::now();
+    if (!rank.told_to_end && !rank.ended) rank.told_to_end = SteadyClock::now();
     tell_to_end(rank, signal);
   }
 }

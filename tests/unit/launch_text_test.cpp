@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
+#include <csignal>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -20,6 +22,7 @@
 #include "launch/process/lists.hpp"
 #include "launch/process/process.hpp"
 #include "launch/process/text_lines.hpp"
+#include "launch/report.hpp"
 
 namespace tutti::launch {
 namespace {
@@ -54,6 +57,28 @@ TEST(LaunchText, KeepsTheEndFromTheBeginningOfALine) {
   Tail one_line;
   one_line.append(std::string(100'000, 'x'));
   EXPECT_GE(one_line.text().size(), 16'000U);
+}
+
+TEST(LaunchText, WhoWasKilledComesBeforeThoseWhoEndedForThat) {
+  using std::chrono::milliseconds;
+  // Of three ranks the second; the third has ended by itself a moment earlier.
+  const auto first = [](ExitStatus killed, ExitStatus other, milliseconds earlier) {
+    Outcome outcome{.kind = Outcome::Kind::failed, .started = {}, .ends = std::vector<RankEnd>(3)};
+    outcome.ends[1].status = killed;
+    outcome.ends[2].status = other;
+    outcome.ends[1].when = outcome.started + earlier;
+    return outcome.first_failure() - outcome.ends.data();
+  };
+  const ExitStatus killed{.signal = SIGKILL};
+  const ExitStatus one{.code = 1};
+  const ExitStatus aborted{.signal = SIGABRT};
+  EXPECT_EQ(first(killed, one, milliseconds(5)), 1);
+  EXPECT_EQ(first(killed, aborted, milliseconds(5)), 1);
+  EXPECT_EQ(first(killed, one, milliseconds(1000)), 2);
+  EXPECT_EQ(first(one, one, milliseconds(5)), 2);
+  EXPECT_EQ(first(aborted, one, milliseconds(5)), 2);
+  EXPECT_EQ(first({.signal = SIGTERM}, one, milliseconds(5)), 2);
+  EXPECT_EQ(first(killed, {.signal = SIGSEGV}, milliseconds(5)), 2);
 }
 
 TEST(LaunchText, MakesLinesOfPieces) {

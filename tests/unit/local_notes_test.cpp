@@ -206,10 +206,16 @@ TEST(LocalNotesTest, WhoWaitsElsewhereIsFound) {
 }
 
 TEST(LocalNotesTest, WhoHasGoneOnHasItsEarlierRequestShown) {
-  on_ranks([](LocalRank& rank) {
+  std::atomic<int> gone_on = 0;
+  on_ranks([&](LocalRank& rank) {
     Bytes data(8);
+    if (rank.local.rank() == 1) {
+      while (gone_on < 2) std::this_thread::yield();
+    } else {
+      rank.broadcast(0, data);  // which rank 1 leaves out
+      ++gone_on;
+    }
     const std::string text = rank.mismatch_in([&] {
-      if (rank.local.rank() != 1) rank.broadcast(0, data);  // which rank 1 leaves out
       Signature barrier{.sequence = rank.last.sequence + 1, .operation = Operation::barrier};
       rank.signatures.begin(barrier);
       if (rank.signatures.meet(Task::meet())) return;
