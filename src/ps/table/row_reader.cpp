@@ -63,8 +63,7 @@ bool RowReader::lookup_again(std::int64_t id, float* row) const {
     const std::uint64_t within = index_.within(id);
     const int shard = shard_of(within);
     const Lines lines = index_.lines(shard);
-    const IndexResult result{Index::search(lines, lines.home(within), id), lines.state,
-                                     shard};
+    const IndexResult result{Index::search(lines, lines.home(within), id), lines.state, shard};
     if (copy(result, row)) return true;
     if (result.found.slot != nullptr) {
       if (identity_.spec.consistent_rows) pause(++tries);

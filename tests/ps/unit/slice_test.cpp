@@ -167,7 +167,7 @@ TEST(Dispatch, AServerMayHaveNothing) {
 
 TEST(Dispatch, ChecksWhatACustomOneAnswers) {
   const std::vector parameters{parameter("a", {3}), parameter("b", {3})};
-  const auto refused = [&](std::vector<int> answer) {
+  const auto refused = [&](const std::vector<int>& answer) {
     Slicing slicing;
     slicing.dispatcher = [answer](std::span<const Block>, int) { return answer; };
     return refusal_of(parameters, slicing);
@@ -183,7 +183,7 @@ TEST(Dispatch, ChecksWhatACustomOneAnswers) {
 
 TEST(Dispatch, OtherChoicesHaveAnotherHash) {
   const std::vector parameters{parameter("a", {3}), parameter("b", {3})};
-  const auto hash = [&](std::vector<int> answer) {
+  const auto hash = [&](const std::vector<int>& answer) {
     Slicing slicing;
     slicing.dispatcher = [answer](std::span<const Block>, int) { return answer; };
     return hash_of(lay_out(parameters, 2, slicing));
