@@ -44,8 +44,9 @@ std::shared_ptr<tutti::Communicator> join(const Admission* admission, std::strin
     return make_communicator(admission);
   } catch (const tutti::InvalidArgument& error) {
     if (fault.empty()) fault = error.what();
-    for (const char* name : {"TUTTI_TIMEOUT", "TUTTI_LOG", "TUTTI_ISA", "TUTTI_SPARSE",
-                             "TUTTI_GPU_CHECK", "TUTTI_TIMELINE", "TUTTI_FLIGHT"}) {
+    for (const char* name :
+         {"TUTTI_TIMEOUT", "TUTTI_LOG", "TUTTI_ISA", "TUTTI_SPARSE", "TUTTI_BETWEEN_HOSTS",
+          "TUTTI_GPU_CHECK", "TUTTI_TIMELINE", "TUTTI_FLIGHT"}) {
       unsetenv(name);
     }
     return make_communicator(admission);

@@ -16,12 +16,14 @@ std::int64_t hosts() {
   return all.empty() ? 1 : std::ssize(std::set<int>(all.begin(), all.end()));
 }
 
-/** What the hosts, eight at most, together send to agree on a collective: each of the others a
+/** What the hosts, eight at most, together send to agree on a sparse sum: each of the others a
  * cache line to the first, which answers with one. */
 std::int64_t votes() { return 2 * (hosts() - 1) * 64; }
 
-/** What they send for a sum of `bytes`, whether that goes along or not. */
-std::int64_t dense(std::int64_t bytes) { return votes() + 2 * (hosts() - 1) * bytes; }
+/** What they send for a sum of `bytes`, of which a first window goes along: a line each to each. */
+std::int64_t dense(std::int64_t bytes) {
+  return hosts() * (hosts() - 1) * 64 + 2 * (hosts() - 1) * bytes;
+}
 
 /** With sparse sums gathered, where there are several hosts. */
 class DistOptTraffic : public RankTest {
