@@ -52,9 +52,9 @@ Backward emit_falling(Values& values, Values& gradients) {
 
 TEST_F(DistOptTraffic, CountsEveryByteOfTheDenseModes) {
   on_ranks([](Communicator& communicator) {
-    const std::vector<std::size_t> sizes{20'000, 4000};  // no gaps between their gradients
-    constexpr std::int64_t kFirst = 4000 * 4;            // the last parameter's, in bytes
-    constexpr std::int64_t kSecond = 20'000 * 4;
+    const std::vector<std::size_t> sizes{20'000, 4000};      // no gaps between their gradients
+    constexpr std::int64_t kFirst = std::int64_t{4000} * 4;  // the last parameter's, in bytes
+    constexpr std::int64_t kSecond = std::int64_t{20'000} * 4;
     DistOpt opt = over(communicator);
     Values values(sizes, 1.0F);
     Values gradients(sizes, 1.0F);
