@@ -8,7 +8,6 @@ import pickle
 import re
 import signal
 import threading
-import time
 
 import numpy
 import pytest
@@ -209,7 +208,7 @@ def interrupted(place, who):
         with pytest.raises(tutti.PeerLost):
             with fleet:
                 if fleet.worker_index == 1:
-                    time.sleep(0.5)
+                    threading.Event().wait(0.5)
                 waits()  # which who was interrupted may have ended before
                 waits()
 

@@ -27,6 +27,24 @@ std::ostream& operator<<(std::ostream& out, const Kept& kept) {
   return out << kept.what << ", " << kept.seed;
 }
 
+/** Two hosts of two ranks, of which rank 1 is late when its host is lost; the others of that host
+ * have answered. */
+Plan late_on_a_lost_host(FaultKind kind, std::int64_t room) {
+  using enum StepKind;
+  using enum DType;
+  return {.hosts = 2,
+          .ranks = 2,
+          .model = {.latency = microseconds(1),
+                    .jitter = microseconds(128),
+                    .overhead = microseconds(0),
+                    .bytes_per_second = 2e7},
+          .timeout = milliseconds(1108),
+          .steps = {{all_gather, u8, Reduce::sum, 0, 0, 0, 1, microseconds(945957)},
+                    {agreed_all_reduce, bf16, Reduce::sum, 4, 2, kNobody, 1, microseconds(212)}},
+          .fault = {.kind = kind, .rank = 1, .at = microseconds(435781), .factor = 1, .step = 1},
+          .room = room};
+}
+
 std::vector<Kept> kept_plans() {
   using enum StepKind;
   using enum DType;
@@ -257,57 +275,12 @@ std::vector<Kept> kept_plans() {
                   {one_way_broadcast, f32, max, 90318, 2, kNobody, 3, none},
                   {all_to_all_v, f16, sum, 124, 0, kNobody, 3, none}},
         .fault = {.kind = FaultKind::mistaken, .rank = 3, .at = none, .factor = 1, .step = 2}}},
-      {"A cut while a rank of that host is late, and another one has answered",
-       9501639,
-       {.hosts = 2,
-        .ranks = 2,
-        .model = {.latency = microseconds(1),
-                  .jitter = microseconds(128),
-                  .overhead = none,
-                  .bytes_per_second = 2e7},
-        .timeout = milliseconds(1108),
-        .steps = {{all_gather, u8, sum, 0, 0, 0, 1, microseconds(945957)},
-                  {agreed_all_reduce, bf16, sum, 4, 2, kNobody, 1, microseconds(212)}},
-        .fault = {.kind = FaultKind::cut_off,
-                  .rank = 1,
-                  .at = microseconds(435781),
-                  .factor = 1,
-                  .step = 1},
-        .room = 148}},
-      {"A host is stopped while one of its ranks is late, and another one has answered",
-       9501640,
-       {.hosts = 2,
-        .ranks = 2,
-        .model = {.latency = microseconds(1),
-                  .jitter = microseconds(128),
-                  .overhead = none,
-                  .bytes_per_second = 2e7},
-        .timeout = milliseconds(1108),
-        .steps = {{all_gather, u8, sum, 0, 0, 0, 1, microseconds(945957)},
-                  {agreed_all_reduce, bf16, sum, 4, 2, kNobody, 1, microseconds(212)}},
-        .fault = {.kind = FaultKind::host_stopped,
-                  .rank = 1,
-                  .at = microseconds(435781),
-                  .factor = 1,
-                  .step = 1},
-        .room = 148}},
-      {"A crash while a rank of that host is late, and another one has answered",
-       9501641,
-       {.hosts = 2,
-        .ranks = 2,
-        .model = {.latency = microseconds(1),
-                  .jitter = microseconds(128),
-                  .overhead = none,
-                  .bytes_per_second = 2e7},
-        .timeout = milliseconds(1108),
-        .steps = {{all_gather, u8, sum, 0, 0, 0, 1, microseconds(945957)},
-                  {agreed_all_reduce, bf16, sum, 4, 2, kNobody, 1, microseconds(212)}},
-        .fault = {.kind = FaultKind::crashed,
-                  .rank = 1,
-                  .at = microseconds(435781),
-                  .factor = 1,
-                  .step = 1},
-        .room = 0}},
+      {"A cut while a rank of that host is late, and another one has answered", 9501639,
+       late_on_a_lost_host(FaultKind::cut_off, 148)},
+      {"A host is stopped while one of its ranks is late, and another one has answered", 9501640,
+       late_on_a_lost_host(FaultKind::host_stopped, 148)},
+      {"A crash while a rank of that host is late, and another one has answered", 9501641,
+       late_on_a_lost_host(FaultKind::crashed, 0)},
   };
 }
 
