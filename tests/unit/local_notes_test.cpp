@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <latch>
 #include <string>
 #include <thread>
 #include <vector>
@@ -135,7 +136,7 @@ TEST(LocalNotesTest, WhoDoesNotReadIsWaitedForAndNamed) {
         EXPECT_EQ(calls, Notebook::kNotes);
         ++found;
       },
-      200ms);
+      1s);
 }
 
 TEST(LocalNotesTest, WhoPassesDataOnHearsOfAFailureBeforeItTakesThem) {
@@ -188,9 +189,11 @@ TEST(LocalNotesTest, TwoWhoTakeThemselvesForTheRootFindOut) {
 
 TEST(LocalNotesTest, WhoWaitsElsewhereIsFound) {
   for (const int odd : {0, 1}) {
-    on_ranks([odd](LocalRank& rank) {
+    std::latch all_have_read(kRanks);  // or a failure would end calls that are alike
+    on_ranks([&](LocalRank& rank) {
       Bytes data(8);
       for (int call = 0; call < 5; ++call) rank.broadcast(0, data);
+      all_have_read.arrive_and_wait();
       const std::string text = rank.mismatch_in([&] {
         if (rank.local.rank() == odd) {
           rank.signatures.begin(Signature{.sequence = 6, .operation = Operation::barrier});
