@@ -60,7 +60,7 @@ if [ -n "$python" ]; then
   mkdir -p "$root/python/tests"
   "$python" -m zipfile -e "$work"/tutti_distopt-*.whl "$root/python/site"
   strip "$root"/python/site/tutti/_core.*.so
-  cp tests/python/{conftest,launching,test_gpu_cupy,test_gpu_torch}.py "$root/python/tests/"
+  cp tests/python/{conftest,launching,test_gpu_cupy,test_gpu_torch,test_gpu_torch_backend}.py "$root/python/tests/"
 else
   echo "gpu_bundle.sh: without the Python package: no Python 3.12 with headers (GPU_PYTHON names one)" >&2
 fi

@@ -204,8 +204,12 @@ bool Array::take_buffer(py::handle object, const std::string& name, Access acces
   const bool given = ask(name, "buffer", [&] {
     if (PyObject_GetBuffer(object.ptr(), buffer.get(), PyBUF_RECORDS_RO) == 0) return true;
     const py::error_already_set error;
-    // NumPy has no format for types that others have added to it.
-    if (py::hasattr(object, "__array_interface__")) return false;
+    // NumPy has no format for types that others have added to it, and CuPy's buffer refuses memory
+    // of a GPU.
+    if (py::hasattr(object, "__array_interface__") ||
+        py::hasattr(object, "__cuda_array_interface__")) {
+      return false;
+    }
     throw py::error_already_set(error);
   });
   if (!given) return false;

@@ -41,9 +41,9 @@ def layout(ranks, shared):
     return f"{ranks} ranks " + ("on one GPU" if shared else "with a GPU each")
 
 
-def gpu_ranks(name, limit, ranks, **options):
+def gpu_ranks(name, limit, ranks, filter="*", **options):
     return Step(name, limit, f"collectives and DistOpt, {layout(ranks, 'shared' in options)}",
-                f"{{mpirun}} -n {ranks} {{bin}}/gpu_ranks_test "
+                f"{{mpirun}} -n {ranks} {{bin}}/gpu_ranks_test --gtest_filter={filter} "
                 f"--gtest_output=xml:{{logs}}/{name}.xml", results.tested, ranks, **options)
 
 
@@ -63,11 +63,11 @@ def mnist(name, limit, ranks, mode, epochs, **options):
                 results.learned(epochs, ACCURACY), ranks, needs="mnist", **options)
 
 
-def python_tests(package, limit):
-    name = f"python.{package}"
-    return Step(name, limit, f"the Python package on arrays of {package}",
+def python_tests(package, limit, part="", about="the Python package on arrays of"):
+    name = f"python.{package}{part}"
+    return Step(name, limit, f"{about} {package}",
                 f"{{{package}}} -m pytest -q -rs -p no:cacheprovider "
-                f"--junitxml={{logs}}/{name}.xml {{python_tests}}/test_gpu_{package}.py",
+                f"--junitxml={{logs}}/{name}.xml {{python_tests}}/test_gpu_{package}{part}.py",
                 results.tested, ranks=2, shared=True, needs=package)
 
 
@@ -83,13 +83,14 @@ def plan(gpus):
     """The steps on a machine with so many GPUs, in their order."""
     each = max(gpus, 2)
     apart = min(gpus, 2)  # ranks that share no GPU, which would be slow in the long training
+    possible = "*" if gpus > 1 else "-*OfAnotherGpu*"
     return [
         Step("nvidia_smi", 5, "the driver", "{nvidia_smi}", results.anything, needs="nvidia_smi"),
         Step("gpu_tests", 35, "kernels and streams of GPU 0, collectives of one rank",
              "{bin}/gpu_tests --gtest_output=xml:{logs}/gpu_tests.xml", results.tested),
-        gpu_ranks("gpu_ranks.2", 60, 2, shared=True),
+        gpu_ranks("gpu_ranks.2", 60, 2, possible, shared=True),
         Step("gpu_network", 15, "the example's network, through cuBLAS, beside the CPU's",
-             "{bin}/unit_tests --gtest_filter=GpuNetwork.* "
+             "{bin}/unit_tests --gtest_filter=GpuNetwork.*-*WithoutAGpu* "
              "--gtest_output=xml:{logs}/gpu_network.xml", results.tested),
         Step("kernels", 60, "kernels at 64 Mi elements, beside a copy, a read pass and CUB's sort",
              "{bin}/gpu_kernels_bench --out {scratch}", results.compared),
@@ -104,8 +105,9 @@ def plan(gpus):
         mnist("mnist", 60, apart, "fp32", 10),
         python_tests("torch", 45),
         python_tests("cupy", 40),
-        gpu_ranks("gpu_ranks.1", 30, 1, shared=True),
-        gpu_ranks("gpu_ranks.4", 60, 4, shared=True),
+        python_tests("torch", 45, "_backend", "torch.distributed over tutti, of"),
+        gpu_ranks("gpu_ranks.1", 30, 1, possible, shared=True),
+        gpu_ranks("gpu_ranks.4", 60, 4, possible, shared=True),
         Step("torch_topk", 60, "torch.topk on what `kernels` selected from",
              "{any_torch} {bin}/topk_vs_torch.py {scratch}", results.compared, needs="any_torch"),
         *(mnist(f"mnist.{mode}", 30, 2, mode, 2, shared=True) for mode in MODES),

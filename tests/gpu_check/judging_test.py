@@ -35,7 +35,8 @@ class Targets(unittest.TestCase):
 
     def test_on_one_gpu_what_takes_two_is_said_to_be_not_measurable(self):
         found = verdicts(made_up.rows_of_steps(1), 1)
-        self.assertEqual(found.pop("all_reduce"), targets.NOT_HERE)
+        for name in ("all_reduce", "enqueue"):
+            self.assertEqual(found.pop(name), targets.NOT_HERE)
         self.assertEqual(set(found.values()), {targets.MET}, found)
 
     def test_a_number_beyond_its_bound_misses_that_target_alone(self):
@@ -47,6 +48,7 @@ class Targets(unittest.TestCase):
                 ("top_k.2Mi", "kernels.2Mi", {"kernel": "top_k_0.1pct"}, {"us": 60.1}),
                 ("all_reduce", "all_reduce.each", {"all_reduce_bytes": 1024}, {"tutti_us": 21.1}),
                 ("enqueue", "all_reduce.each", {"all_reduce_bytes": 4}, {"enqueue_us": 10.1}),
+                ("enqueue.added", "all_reduce.each", {"all_reduce_bytes": 4}, {"nccl_enqueue_us": 2.9}),
                 ("mnist", "mnist", {"epoch": 9}, {"eval_accuracy": 0.9879}),
                 ("killed_rank", "killed_rank", {}, {"named_seconds": 5.1}),
                 ("killed_rank", "killed_rank", {}, {"named_seconds": float("nan")})):
@@ -64,6 +66,7 @@ class Targets(unittest.TestCase):
                 ("kernels.2Mi", {"kernel": "top_k_0.1pct"}, {"us": 60.0}),
                 ("all_reduce.each", {"all_reduce_bytes": 1024}, {"tutti_us": 21.0}),
                 ("all_reduce.each", {"all_reduce_bytes": 4}, {"enqueue_us": 10.0}),
+                ("all_reduce.each", {"all_reduce_bytes": 4}, {"nccl_enqueue_us": 3.0}),
                 ("mnist", {"epoch": 9}, {"eval_accuracy": 0.988}),
                 ("killed_rank", {}, {"named_seconds": 5.0})):
             rows = made_up.rows_of_steps(2)
@@ -98,6 +101,7 @@ class Targets(unittest.TestCase):
 
     def test_a_wrong_number_of_ranks_measures_nothing(self):
         for step, target in (("all_reduce.each", "all_reduce"), ("all_reduce.each", "enqueue"),
+                             ("all_reduce.each", "enqueue.added"),
                              ("mnist", "mnist"), ("killed_rank", "killed_rank")):
             for size in (1, None):
                 rows = made_up.rows_of_steps(2)

@@ -1,6 +1,8 @@
 """Arrays on GPUs: what is refused by name, and why. The objects only look like such arrays, so no GPU
 is needed; what there is to do on one is in test_gpu_torch.py and test_gpu_cupy.py."""
 
+import mmap
+
 import numpy
 import pytest
 
@@ -40,6 +42,18 @@ def test_cuda_array_interface(comm):
     with pytest.raises(ValueError, match=NO_GPU):  # what is only read may be read-only
         comm.all_reduce(interface(data=(4096, True)), numpy.ones(6, numpy.float32))
     comm.barrier()  # nothing was sent
+
+
+def test_a_buffer_that_cannot_be_had_is_not_the_last_word(comm):
+    class OnGpu(mmap.mmap):
+        """Has a buffer, which raises once it is closed, as CuPy's arrays have one that raises."""
+
+        __cuda_array_interface__ = {"shape": (2, 3), "typestr": "<f4", "data": (4096, False), "version": 3}
+
+    array = OnGpu(-1, 4096)
+    array.close()
+    with pytest.raises(ValueError, match=NO_GPU):
+        comm.all_reduce(array)
 
 
 def test_dlpack(comm):

@@ -1,9 +1,11 @@
 """PyTorch's tensors on a GPU. Skips itself where there is none."""
 
+import numpy
 import pytest
 
 import launching
 import tutti
+from tutti import data, ps
 
 
 @pytest.fixture
@@ -167,3 +169,43 @@ def test_single_sums_and_update(torch, comm):
     sgd.wait()
     assert torch.cat(both).tolist() == [1, 1, 0, 0, 0, 0, 0, 0]
     assert residual.tolist() == [0, 0, 1, 1, 1, 1, 1, 1]
+
+
+class _Images:
+    """Large enough that to copy a batch takes a while."""
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        return numpy.full((1 << 18,), index, numpy.float32)
+
+
+def test_batches_are_copied_one_ahead(torch, comm):
+    images = _Images()
+    loader = data.DataLoader(images, data.RandomSampler(images, 4, seed=1), num_workers=2)
+    expected = [[float(image[0]) for image in batch] for batch in loader]
+    loader = data.DataLoader(images, data.RandomSampler(images, 4, seed=1), num_workers=2)
+    sums = []
+    for batch in data.Preloader(loader, comm.device):
+        assert batch.is_cuda and batch.shape == (4, 1 << 18)
+        torch.cuda._sleep(20_000_000)  # its memory may not be used again before this is over
+        sums.append(batch.mean(1))
+    assert [means.tolist() for means in sums] == expected
+
+
+def test_rows_of_a_table_are_where_their_ids_are(torch):
+    weight = numpy.arange(40, dtype=numpy.float32).reshape(10, 4)
+    table = ps.Embedding("item", 4, optimizer=ps.Sgd(0.5), init=ps.Constant(1.0))
+    with ps.start([table], servers="thread", mode=ps.Sync(),
+                  communicator=tutti.Communicator(0, 1, tutti.NcclIdHolder())) as fleet:
+        bag = ps.torch.EmbeddingBag(table, "sum").cuda()
+        ids = torch.tensor([[1, 2], [2, 3]], device="cuda")
+        out = bag(ids)
+        assert out.is_cuda and out.tolist() == [[2.0] * 4] * 2
+        (out * torch.from_numpy(weight[:2]).cuda()).sum().backward()
+        fleet.step()
+        rows = table.lookup(torch.tensor([1, 2, 3], device="cuda"))
+        assert rows.is_cuda
+        gradients = numpy.stack([weight[0], weight[0] + weight[1], weight[1]])
+        assert (rows.cpu().numpy() == 1 - 0.5 * gradients).all()

@@ -45,6 +45,11 @@ def every_length(rank, ranks):
     dist.recv(into, (rank - 1) % ranks)
     work.wait()
     assert into.unique().tolist() == [(rank - 1) % ranks]
+    single = torch.zeros(2)[::2]  # in one piece, but its stride is not 1
+    work = dist.isend(torch.full((2,), float(rank))[::2], (rank + 1) % ranks)
+    dist.recv(single, (rank - 1) % ranks)
+    work.wait()
+    assert single.item() == (rank - 1) % ranks
     dist.barrier()  # who has ended is lost to those who wait for a message
 
 

@@ -334,7 +334,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
     # Messages.
 
     def send(self, tensors: Tensors, destination: int, tag: int) -> Any:
-        tensor = plain(one(tensors, "send"))
+        tensor = plain(one(tensors, "send")).cpu()  # messages go through the memory of hosts
         work = TuttiWork(tensors, is_message=True)
         show = shown("send", [tensor], lambda _: None)
 
@@ -347,8 +347,10 @@ class ProcessGroupTutti(dist.ProcessGroup):
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> Any:
         tensor = plain(one(tensors, "recv"))
-        whole = tensor if tensor.is_contiguous() else torch.empty_like(
-            tensor, memory_format=torch.contiguous_format)
+        if tensor.is_cuda:  # what the caller has it do comes before
+            torch.cuda.current_stream(tensor.device).synchronize()
+        whole = tensor if tensor.is_contiguous() and not tensor.is_cuda else torch.empty_like(
+            tensor, memory_format=torch.contiguous_format, device="cpu")
         work = TuttiWork(tensors, is_message=True)
 
         def take(error: Optional[BaseException]) -> None:

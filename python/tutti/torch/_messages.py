@@ -40,7 +40,8 @@ class _Message(NamedTuple):
 
 def bytes_of(tensor: torch.Tensor) -> Any:
     """The memory of a contiguous tensor, as an array of NumPy."""
-    return tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    flat = tensor.detach().as_strided((tensor.numel(),), (1,))  # one element may have any stride
+    return flat.view(torch.uint8).numpy()
 
 
 class _Wanted:

@@ -30,10 +30,10 @@ def all_reduce(communicator: Any, tensor: torch.Tensor, op: Any) -> None:
     width = mine.values()[:1].numel() if mine._nnz() else int(
         torch.Size(mine.shape[mine.sparse_dim():]).numel())
     axes = mine.sparse_dim()
-    indices = torch.empty(sum(counts) * axes, dtype=torch.int64)
+    indices = torch.empty(sum(counts) * axes, dtype=torch.int64, device=mine.device)
     communicator.all_gather(mine.indices().t().contiguous(), indices,
                             [count * axes for count in counts])
-    values = torch.empty((sum(counts), *mine.shape[axes:]), dtype=mine.dtype)
+    values = torch.empty((sum(counts), *mine.shape[axes:]), dtype=mine.dtype, device=mine.device)
     communicator.all_gather(mine.values().contiguous(), values, [count * width for count in counts])
     if mine.dtype in (torch.float16, torch.bfloat16):  # rounded once
         values = values.float()

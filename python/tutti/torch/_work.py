@@ -150,7 +150,8 @@ class TuttiWork(Work):
 
     def get_future(self) -> Any:
         """A torch.futures.Future of the list of tensors."""
-        begin: Any = torch.futures.Future()
+        gpus = {tensor.device for tensor in self._tensors if tensor.is_cuda}
+        begin: Any = torch.futures.Future(devices=list(gpus))  # of the values of what follows, too
         future = begin.then(self._value)
         with self._lock:
             if not self._ended:

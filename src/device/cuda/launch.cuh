@@ -106,11 +106,10 @@ void for_each_list(std::span<const Piece> pieces, const Action& action) {
   flush();
 }
 
-/** Elements that a thread reads or writes together: in accesses of kAccess bytes, or one element.
- */
+/** What a thread reads or writes together: in accesses of kAccess bytes, or in one of less. */
 template <class T, int kCount>
-struct alignas(kCount == 1 ? sizeof(T) : kAccess) Group {
-  static_assert(kCount == 1 || kCount * sizeof(T) % kAccess == 0);
+struct alignas(kCount * sizeof(T) < kAccess ? kCount * sizeof(T) : kAccess) Group {
+  static_assert(kAccess % (kCount * sizeof(T)) == 0 || kCount * sizeof(T) % kAccess == 0);
   T elements[kCount];
 };
 
