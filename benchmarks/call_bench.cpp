@@ -8,9 +8,11 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <span>
 #include <vector>
 
+#include "support/numbers.hpp"
 #include "tutti/communicator.hpp"
 
 namespace {
@@ -38,8 +40,8 @@ std::vector<double> time_calls(tutti::Communicator& communicator, int rounds) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  const int rounds = argc > 1 ? std::atoi(argv[1]) : 20000;
+int main(int argc, char** argv) try {
+  const int rounds = argc > 1 ? tutti::bench::number_of("ROUNDS", argv[1], 1) : 20000;
   const tutti::UniqueId id = tutti::UniqueId::create();
   const pid_t child = fork();
   tutti::Communicator communicator(child == 0 ? 1 : 0, 2, id);
@@ -52,4 +54,7 @@ int main(int argc, char** argv) {
   int status = 0;
   waitpid(child, &status, 0);
   return status == 0 ? 0 : 1;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "call_bench: %s\n", error.what());
+  return 1;
 }

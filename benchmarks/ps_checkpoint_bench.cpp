@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -15,11 +16,13 @@
 #include "ps/files/manifest.hpp"
 #include "ps/table/initial.hpp"
 #include "ps/table/table.hpp"
+#include "support/numbers.hpp"
 
 namespace {
 
 namespace fs = std::filesystem;
 namespace ps = tutti::ps;
+namespace bench = tutti::bench;
 
 constexpr std::int64_t kDim = 16;
 
@@ -60,10 +63,10 @@ void run(const std::string& command) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   const fs::path folder = fs::path(argc > 1 ? argv[1] : ".") / "ps_checkpoint_bench.tmp";
-  const std::int64_t rows = argc > 2 ? std::atoll(argv[2]) : std::int64_t{4} << 20U;
-  const int rounds = argc > 3 ? std::atoi(argv[3]) : 5;
+  const std::int64_t rows = argc > 2 ? bench::count_of("ROWS", argv[2]) : std::int64_t{4} << 20U;
+  const int rounds = argc > 3 ? bench::number_of("ROUNDS", argv[3], 1) : 5;
   const std::int64_t bytes = rows * (24 + 8 * kDim);
   ps::Table table = empty_table();
   fill(table, rows);
@@ -110,4 +113,7 @@ int main(int argc, char** argv) {
   std::printf("medians: dd %.0f, write %.0f (%.2f of dd), read %.0f\n", median(speeds[0]),
               median(speeds[1]), median(speeds[1]) / median(speeds[0]), median(speeds[2]));
   return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "ps_checkpoint_bench: %s\n", error.what());
+  return 1;
 }

@@ -25,12 +25,14 @@
 
 #include "ps/link/meeting.hpp"
 #include "support/median.hpp"
+#include "support/numbers.hpp"
 
 namespace {
 
 using namespace std::chrono_literals;
 namespace ps = tutti::ps;
 namespace mpi = tutti::mpi;
+namespace bench = tutti::bench;
 using tutti::bench::median_of;
 using Clock = std::chrono::steady_clock;
 
@@ -190,10 +192,10 @@ int main(int argc, char** argv) try {
         .read(reinterpret_cast<char*>(&endpoint), sizeof endpoint);
     const std::string_view wire = argc > 3 ? argv[3] : "f32";
     const auto link = connect(endpoint, format_of(wire));
-    measure_wire(*link, wire, argc > 4 ? std::atoi(argv[4]) : 200);
+    measure_wire(*link, wire, argc > 4 ? bench::number_of("ROUNDS", argv[4], 1) : 200);
     stop(*link);
   } else {
-    const int rounds = argc > 1 ? std::atoi(argv[1]) : 20000;
+    const int rounds = argc > 1 ? bench::number_of("ROUNDS", argv[1], 4) : 20000;
     on_this_host(true, rounds);
     on_this_host(false, rounds / 4);
   }

@@ -7,10 +7,12 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <string>
 #include <vector>
 
 #include "support/median.hpp"
+#include "support/numbers.hpp"
 #include "tutti/store.hpp"
 
 namespace {
@@ -50,8 +52,8 @@ void measure(tutti::Communicator& communicator, tutti::Store& store, std::size_t
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  const int rounds = argc > 1 ? std::atoi(argv[1]) : 2000;
+int main(int argc, char** argv) try {
+  const int rounds = argc > 1 ? tutti::bench::number_of("ROUNDS", argv[1], 1) : 2000;
   const tutti::UniqueId id = tutti::UniqueId::create();
   const pid_t child = fork();
   {
@@ -67,4 +69,7 @@ int main(int argc, char** argv) {
   int status = 0;
   waitpid(child, &status, 0);
   return status == 0 ? 0 : 1;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "store_bench: %s\n", error.what());
+  return 1;
 }

@@ -39,6 +39,16 @@ class Options(unittest.TestCase):
                         self.assertRegex(
                             said, f"^{program}: {option} has '{part}', (but must be|which is)")
 
+    def test_positions(self):
+        for program, before, name in (("call_bench", [], "ROUNDS"), ("store_bench", [], "ROUNDS"),
+                                      ("ps_link_bench", [], "ROUNDS"),
+                                      ("ps_checkpoint_bench", ["."], "ROWS"),
+                                      ("ps_checkpoint_bench", [".", "1K"], "ROUNDS")):
+            for value in ("x", "0", "5s"):
+                with self.subTest(program=program, name=name, value=value):
+                    self.assertRegex(self.refused(program, *before, value),
+                                     f"^{program}: {name} has '{value}', but must be")
+
     def test_names(self):
         self.assertIn("--peers has 'nope'", self.refused("ps_bench", "--peers", "own,nope"))
         self.assertIn("--tasks has 'nope'", self.refused("ps_bench", "--tasks", "nope"))
