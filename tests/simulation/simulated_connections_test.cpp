@@ -26,9 +26,10 @@ using Part = std::function<void(SimulatedWire&, Process&)>;
 
 constexpr milliseconds kLate{300};
 
-/** Runs `sender` and `receiver` on two hosts; how long the sender took. */
-Scheduler::Duration time_to_send(std::int64_t room, const Part& sender, const Part& receiver) {
-  Cluster cluster(2, 1, NetworkModel{}, 1);
+/** Runs `sender` and `receiver` on the first two of `hosts` hosts; how long the sender took. */
+Scheduler::Duration time_to_send(std::int64_t room, const Part& sender, const Part& receiver,
+                                 int hosts = 2) {
+  Cluster cluster(hosts, 1, NetworkModel{}, 1);
   cluster.set_room(room);
   Scheduler::Duration took{};
   int ended = 0;
@@ -36,33 +37,35 @@ Scheduler::Duration time_to_send(std::int64_t room, const Part& sender, const Pa
     SimulatedWire wire(process, 1, milliseconds(5000));
     wire.connect();
     const auto begin = cluster.scheduler().now();
-    (process.rank() == 0 ? sender : receiver)(wire, process);
+    if (process.rank() < 2) (process.rank() == 0 ? sender : receiver)(wire, process);
     if (process.rank() == 0) took = cluster.scheduler().now() - begin;
     ++ended;
     wire.leave();
   });
   cluster.scheduler().run(cluster.scheduler().now() + std::chrono::minutes(1));
-  EXPECT_EQ(ended, 2);
+  EXPECT_EQ(ended, hosts);
   return took;
 }
 
 /** A message of `bytes` bytes, to a rank that looks after it late. */
-Scheduler::Duration time_to_send(std::int64_t room, std::int64_t bytes) {
+Scheduler::Duration time_to_send(std::int64_t room, std::int64_t bytes, int hosts = 2,
+                                 Traffic traffic = Traffic::collective) {
   Bytes data(static_cast<std::size_t>(bytes), std::byte{7});
   Bytes come(data.size());
   const auto took = time_to_send(
       room,
       [&](SimulatedWire& wire, Process& /*process*/) {
-        Batch batch(wire, Traffic::collective);
+        Batch batch(wire, traffic);
         batch.send(data.data(), bytes, 1);
         batch.wait();
       },
       [&](SimulatedWire& wire, Process& process) {
         process.compute(kLate);
-        Batch batch(wire, Traffic::collective);
+        Batch batch(wire, traffic);
         batch.recv(come.data(), bytes, 0);
         batch.wait();
-      });
+      },
+      hosts);
   EXPECT_EQ(come, data);
   return took;
 }
@@ -73,6 +76,15 @@ TEST(SimulatedConnections, WhoSendsMoreThanThereIsRoomForWaits) {
   EXPECT_LT(time_to_send(kRoom, kRoom), kLate);
   EXPECT_GE(time_to_send(kRoom, 2 * kRoom), kLate);
   EXPECT_LT(time_to_send(1, 1000), kLate);  // one message has room in any case
+}
+
+TEST(SimulatedConnections, AreOnlyThoseThatHostsHave) {
+  constexpr std::int64_t kRoom = 200'000;
+  EXPECT_GE(time_to_send(kRoom, 2 * kRoom, 2, Traffic::ahead), kLate);
+  EXPECT_LT(time_to_send(kRoom, 2 * kRoom, 3, Traffic::ahead), kLate);
+  EXPECT_LT(time_to_send(kRoom, 2 * kRoom, 8, Traffic::ahead), kLate);
+  EXPECT_GE(time_to_send(kRoom, 2 * kRoom, 9, Traffic::ahead), kLate);
+  EXPECT_GE(time_to_send(kRoom, 2 * kRoom, 8), kLate);
 }
 
 TEST(SimulatedConnections, MessagesAreReceivedInTheirOrderWhateverTheirKind) {

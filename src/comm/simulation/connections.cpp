@@ -13,8 +13,9 @@ void SimulatedWire::make_connections() {
   if (cluster.room() == 0 || layout.local_rank_of(rank()) != 0) return;
   for (const int host : connected_hosts(process_.host(), layout.host_count())) {
     const int leader = layout.ranks_of(host).front();
-    for (const Traffic traffic : {Traffic::collective, Traffic::ahead}) {
-      connections_.try_emplace({leader, column_of(traffic)});
+    connections_.try_emplace({leader, column_of(Traffic::collective)});
+    if (has_ahead(layout.host_count())) {
+      connections_.try_emplace({leader, column_of(Traffic::ahead)});
     }
   }
 }
