@@ -53,7 +53,7 @@ class LocalRank {
     begin(root, std::ssize(data));
     if (local.rank() == root) {
       std::ranges::copy(data, notes.make_room(std::ssize(data)).begin());
-      notes.leave(0us);
+      notes.leave({});
     } else {
       notes.read(root, data, kNames[static_cast<std::size_t>(root)]);
     }
@@ -139,6 +139,84 @@ TEST(LocalNotesTest, WhoDoesNotReadIsWaitedForAndNamed) {
       1s);
 }
 
+/** Rank 2 reads nothing until both others wait: the writer for it, and rank 1 for the writer, which
+ * had been away before. */
+TEST(LocalNotesTest, WhoHoldsUpTheWriterIsLateAndTheWriterIsNot) {
+  constexpr auto kHeldUp = 20ms;
+  const Call noted = Call::barrier();  // any collective
+  std::atomic<bool> full = false;
+  on_ranks([&](LocalRank& rank) {
+    record::Journal& journal = rank.local.group().journal();
+    journal.count_waits(kNames.back() + 1);
+    const auto call = [&](const std::function<void(Bytes&)>& action) {
+      Bytes data(8);
+      journal.begin(noted);
+      action(data);
+      journal.end(record::Lane::collective, record::CallState::done);
+    };
+    const auto late = [&](std::size_t peer) {
+      return journal.seconds_waited().at(static_cast<std::size_t>(kNames.at(peer)));
+    };
+    const auto one_more = [&](Bytes& data) { rank.broadcast(0, data); };
+    if (rank.local.rank() == 2) {
+      for (const int waiting : {0, 1}) {
+        const auto& waits_for = rank.local.group().control().slot(waiting).waiting_for;
+        const auto awaited = waiting == 0 ? 2 : 0;
+        while (!full || waits_for.front() != awaited) std::this_thread::yield();
+      }
+      std::this_thread::sleep_for(kHeldUp);
+      for (std::uint32_t number = 0; number <= Notebook::kNotes; ++number) call(one_more);
+      EXPECT_EQ(late(0), 0);
+      return;
+    }
+    for (std::uint32_t number = 0; number < Notebook::kNotes; ++number) call(one_more);
+    if (rank.local.rank() == 1) {
+      while (!full) std::this_thread::yield();
+      call(one_more);
+      EXPECT_EQ(late(0), 0);
+    } else {
+      const std::uint64_t come = journal.now();
+      full = true;
+      call([&](Bytes& data) {
+        rank.begin(0, std::ssize(data));
+        rank.notes.make_room(std::ssize(data));
+        rank.notes.leave({0, come});
+      });
+      EXPECT_GE(late(2), std::chrono::duration<double>(kHeldUp).count());
+    }
+  });
+}
+
+TEST(LocalNotesTest, AWriterIsLateByTheTimeThatTheAuthorWasAway) {
+  const Call noted = Call::barrier();  // any collective
+  on_ranks([&](LocalRank& rank) {
+    record::Journal& journal = rank.local.group().journal();
+    journal.count_waits(kNames.back() + 1);
+    const std::uint64_t start = journal.now();
+    Bytes data(8);
+    journal.begin(noted);
+    if (rank.local.rank() == 0) {
+      for (const int reader : {1, 2}) {
+        const auto& waits_for = rank.local.group().control().slot(reader).waiting_for;
+        while (waits_for.front() != 0) std::this_thread::yield();
+      }
+      std::this_thread::sleep_for(10ms);
+      rank.begin(0, std::ssize(data));
+      rank.notes.make_room(std::ssize(data));
+      rank.notes.leave({start, journal.now()});
+    } else {
+      rank.broadcast(0, data);
+    }
+    journal.end(record::Lane::collective, record::CallState::done);
+    const double late = journal.seconds_waited()[static_cast<std::size_t>(kNames.front())];
+    if (rank.local.rank() == 0) {
+      EXPECT_EQ(late, 0);
+    } else {
+      EXPECT_GE(late, 0.01);
+    }
+  });
+}
+
 TEST(LocalNotesTest, WhoPassesDataOnHearsOfAFailureBeforeItTakesThem) {
   std::atomic<bool> waits = false;
   std::atomic<bool> failed = false;
@@ -148,7 +226,7 @@ TEST(LocalNotesTest, WhoPassesDataOnHearsOfAFailureBeforeItTakesThem) {
       rank.notes.make_room(8);
       waits = true;
       while (!failed) std::this_thread::yield();
-      EXPECT_THROW(rank.notes.leave(0us), MismatchError);
+      EXPECT_THROW(rank.notes.leave({}), MismatchError);
     } else if (rank.local.rank() == 1) {
       while (!waits) std::this_thread::yield();
       rank.local.group().fail_mismatch("another call");

@@ -102,19 +102,17 @@ void HierarchicalTransport::one_way_broadcast(const Call& call) {
   spread(out);
 }
 
-std::chrono::microseconds HierarchicalTransport::send_one_way(const Call& call, HostGroup& group) {
+void HierarchicalTransport::send_one_way(const Call& call, HostGroup& group) {
   if (sequence_ % kCallsBetweenLooks == 0) look_at_notes();  // it may never wait for anybody
   const auto away = std::chrono::duration_cast<std::chrono::microseconds>(journal()->away());
   group.send_one_way(notes_, carried_bytes(call.in), away);
-  return away;
 }
 
-std::chrono::microseconds HierarchicalTransport::take_one_way(const Call& call, HostGroup& group,
-                                                              std::span<std::byte> data) {
+record::Absence HierarchicalTransport::take_one_way(const Call& call, HostGroup& group,
+                                                    std::span<std::byte> data) {
   const std::uint64_t since = journal()->now();
   const auto away = group.take_one_way(notes_, data, layout_.host_of(call.root));
-  local_->group().note_wait_for(call.root, since, away);
-  return away;
+  return local_->group().note_wait_for(call.root, since, away);
 }
 
 void HierarchicalTransport::pass_note(const Call& call, HostGroup& group) {
@@ -124,9 +122,9 @@ void HierarchicalTransport::pass_note(const Call& call, HostGroup& group) {
   if (local_->rank() != author) {
     local_notes_.read(author, bytes_of(out), call.root);
   } else if (rank() == call.root) {
-    const auto away = send_one_way(call, group);
+    send_one_way(call, group);
     copy_bytes(local_notes_.make_room(out.bytes()).data(), call.in.data, out.bytes());
-    local_notes_.leave(away);
+    local_notes_.leave(journal()->absence());
     copy_bytes(out.data, call.in.data, out.bytes());
   } else {
     const std::span<std::byte> data = local_notes_.make_room(out.bytes());

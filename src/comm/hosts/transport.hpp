@@ -167,11 +167,10 @@ class HierarchicalTransport final : public Transport {
   void carried_reduce(const Call& call);
   /** What is so short that nobody waits for an answer. */
   void one_way_broadcast(const Call& call);
-  /** By the root, and by a leader of another host: between hosts. How long the root had been away.
-   */
-  std::chrono::microseconds send_one_way(const Call& call, HostGroup& group);
-  std::chrono::microseconds take_one_way(const Call& call, HostGroup& group,
-                                         std::span<std::byte> data);
+  /** By the root, and by a leader of another host: between hosts. */
+  void send_one_way(const Call& call, HostGroup& group);
+  /** For what of this rank's wait the root had been away. */
+  record::Absence take_one_way(const Call& call, HostGroup& group, std::span<std::byte> data);
   /** From local rank `root` to all ranks of this host, which agree by now. */
   void spread(View data, int root = 0);
   std::unique_ptr<Transport> form_part(const PartPlan& plan);

@@ -43,9 +43,9 @@ void Journal::tell_wait(Trace& trace, int last, std::uint64_t since, std::uint64
 }
 
 std::chrono::nanoseconds Journal::away() const {
-  const UnderWay& own = under_way_[static_cast<std::size_t>(Lane::collective)];
   constexpr std::uint64_t kTooFew = 1000;  // to look at two clocks: a microsecond at most
-  const std::uint64_t ticks = own.ended == 0 ? 0 : own.begun - own.ended;
+  const Absence absence = this->absence();
+  const std::uint64_t ticks = absence.until - absence.since;
   if (ticks < kTooFew) return {};
   const TickScale scale(start_, recorder_.clock().anchor());
   return std::chrono::nanoseconds(scale.length(static_cast<std::int64_t>(ticks)));

@@ -29,6 +29,12 @@ class Neighbours {
   virtual std::optional<std::string> claim_late(int rank) = 0;
 };
 
+/** When a rank was in no collective, on the clock of the journals of its host. */
+struct Absence {
+  std::uint64_t since = 0;
+  std::uint64_t until = 0;
+};
+
 /**
  * Where a rank's calls are noted, and its waits for others: always by the recorder and as lateness,
  * and in a timeline while there is one. Calls are begun and ended by whoever runs them; what they
@@ -45,7 +51,12 @@ class Journal {
   std::uint64_t now() const { return recorder_.clock().now(); }
   const TickClock& clock() const { return recorder_.clock(); }
 
-  /** Between the collective under way and the one before it: how long this rank was in none. */
+  /** Between the collective under way and the one before it. */
+  Absence absence() const {
+    const UnderWay& own = under_way_[static_cast<std::size_t>(Lane::collective)];
+    return {own.ended == 0 ? own.begun : own.ended, own.begun};
+  }
+  /** How long that was. */
   std::chrono::nanoseconds away() const;
   /** How many ticks of this journal's clock that is. */
   std::uint64_t ticks_of(std::chrono::nanoseconds time) const;

@@ -12,6 +12,7 @@
 #include "comm/failure.hpp"
 #include "comm/own_waits.hpp"
 #include "comm/reach.hpp"
+#include "comm/record/journal.hpp"
 #include "comm/record/ring.hpp"
 #include "comm/shm/flag.hpp"
 #include "comm/shm/process.hpp"
@@ -149,10 +150,10 @@ struct Notebook {
     Signature signature;
   };
   struct Entry {
-    static constexpr std::int64_t kMost = 4080;  ///< bytes of data
+    static constexpr std::int64_t kMost = 4064;  ///< bytes of data
 
-    std::uint64_t hash;  ///< of the call that the data are of
-    std::uint32_t away;  ///< how long their author had been in no collective, in microseconds
+    std::uint64_t hash;       ///< of the call that the data are of
+    record::Absence absence;  ///< of their author before that, as their writer has noticed it
     alignas(16) std::array<std::byte, kMost> data;
   };
   static_assert(sizeof(Entry) == 4096);

@@ -25,9 +25,17 @@ void LocalGroup::note_wait_between(int last, std::uint64_t since) {
   show_wait_between(last, since + quickest_between_, until);
 }
 
-void LocalGroup::note_wait_for(int last, std::uint64_t since, std::chrono::nanoseconds away) {
+record::Absence LocalGroup::note_wait_for(int last, std::uint64_t since,
+                                          std::chrono::nanoseconds away) {
   const std::uint64_t until = journal_.now();
-  show_wait_between(last, until - std::min(until - since, journal_.ticks_of(away)), until);
+  const record::Absence absence{until - std::min(until - since, journal_.ticks_of(away)), until};
+  show_wait_between(last, absence.since, absence.until);
+  return absence;
+}
+
+void LocalGroup::note_wait_for(int last, std::uint64_t since, const record::Absence& absence) {
+  const std::uint64_t from = std::max(since, absence.since);
+  show_wait_between(last, from, std::max(from, std::min(journal_.now(), absence.until)));
 }
 
 void LocalGroup::show_wait_between(int last, std::uint64_t since, std::uint64_t until) {

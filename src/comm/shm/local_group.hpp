@@ -79,8 +79,10 @@ class LocalGroup final : private record::Neighbours {
    * long messages take, and does not count. */
   void note_wait_between(int last, std::uint64_t since);
   /** The same where `last` alone was waited for, which does not wait for this rank, and had been
-   * `away` from collectives: of a longer wait the end counts. */
-  void note_wait_for(int last, std::uint64_t since, std::chrono::nanoseconds away);
+   * `away` from collectives: of a longer wait the end counts, which is returned. */
+  record::Absence note_wait_for(int last, std::uint64_t since, std::chrono::nanoseconds away);
+  /** The same where it is known when that was. */
+  void note_wait_for(int last, std::uint64_t since, const record::Absence& absence);
   /** Notes the same wait on a rank that has waited for its `leader` meanwhile. */
   void share_wait_between(int leader);
 

@@ -1,9 +1,7 @@
 // Writes and reads notes among the ranks of a host.
 #include "comm/shm/local_notes.hpp"
 
-#include <algorithm>
 #include <array>
-#include <limits>
 #include <vector>
 
 #include "base/memory.hpp"
@@ -37,12 +35,11 @@ std::span<std::byte> LocalNotes::make_room(std::int64_t bytes) {
   return {own_note().data.data(), static_cast<std::size_t>(bytes)};
 }
 
-void LocalNotes::leave(std::chrono::microseconds away) {
-  constexpr std::int64_t kLongest = std::numeric_limits<std::uint32_t>::max();
+void LocalNotes::leave(const record::Absence& absence) {
   group_.check_failure();
   Notebook::Entry& note = own_note();
   note.hash = signatures_.hash();
-  note.away = static_cast<std::uint32_t>(std::clamp<std::int64_t>(away.count(), 0, kLongest));
+  note.absence = absence;
   group_.control().slot(group_.rank()).noted.publish(number_);
 }
 
@@ -57,7 +54,7 @@ void LocalNotes::read(int writer, std::span<std::byte> data, int author) {
                                             signatures_.last_of(group_.rank())};
     throw OneSidedMismatch(describe_mismatch(both));
   }
-  if (since != 0) group_.note_wait_for(author, since, std::chrono::microseconds(note.away));
+  if (since != 0) group_.note_wait_for(author, since, note.absence);
   copy_bytes(data.data(), note.data.data(), std::ssize(data));
   group_.control().slot(group_.rank()).noted.publish(number_);
 }

@@ -1,11 +1,11 @@
 // Short data that a rank leaves for the others of its host, and goes on.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include "comm/record/journal.hpp"
 #include "comm/shm/signatures.hpp"
 
 namespace tutti::shm {
@@ -35,12 +35,13 @@ class LocalNotes {
   /** Room in the ring for `bytes` bytes of the call under way, at most kMost. Blocks until there is
    * some. Throws OneSidedMismatch. */
   std::span<std::byte> make_room(std::int64_t bytes);
-  /** Leaves what is there, whose author, of this host or another one, had been `away` from
-   * collectives. Throws what the communicator has failed with meanwhile: who only passes data on
-   * writes its own output after this. */
-  void leave(std::chrono::microseconds away);
-  /** Blocks until rank `writer` of this host has left the data of the call under way. The wait is
-   * for the author, who is known as `author`. Throws OneSidedMismatch before it takes anything. */
+  /** Leaves what is there, whose author, of this host or another one, was away from collectives
+   * before. Throws what the communicator has failed with meanwhile: who only passes data on writes
+   * its own output after this. */
+  void leave(const record::Absence& absence);
+  /** Blocks until rank `writer` of this host has left the data of the call under way. For what of
+   * this wait the author, who is known as `author`, was away, it is late: not while the writer
+   * waits for room, or has not come itself. Throws OneSidedMismatch before it takes anything. */
   void read(int writer, std::span<std::byte> data, int author);
   /** Whether a rank of the host makes another call, as far as can be seen. Throws
    * OneSidedMismatch. */
