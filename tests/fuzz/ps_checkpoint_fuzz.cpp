@@ -1,4 +1,6 @@
 // Fuzzes the files of a parameter server's checkpoints: manifests and parts.
+#include <array>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -24,6 +26,7 @@ namespace fs = std::filesystem;
 constexpr std::uint8_t kManifest = 'm';
 constexpr std::uint8_t kPart = 'p';
 constexpr const char* kAttempt = "a";
+constexpr std::array<std::size_t, 2> kCounting{2, 3};  // tables of entry rules that count
 
 /** A folder in memory for the files of one input after the other. */
 class Folder : public test::Folder {
@@ -35,10 +38,18 @@ class Folder : public test::Folder {
 ps::StoredJob job_of_one_server() {
   const std::vector<ps::TableSpec> tables{
       {.name = "item", .dim = 2, .rule = ps::Adam{}, .dict_size = 1000},
-      {.name = "user", .dim = 1, .rule = ps::Adagrad{.row_wise = true}, .split = ps::Split::mod}};
+      {.name = "user", .dim = 1, .rule = ps::Adagrad{.row_wise = true}, .split = ps::Split::mod},
+      {.name = "rare", .dim = 1, .entry = ps::AdmitCount{3}, .eviction = {.max_age = 40}},
+      {.name = "shown", .dim = 1, .entry = ps::AdmitShowClick{}}};
   const std::vector<ps::DenseParameter> dense{
       {.name = "weight", .shape = {6}, .rule = ps::Adam{}, .initial = std::vector<float>(6, 1.0F)}};
   return {tables, dense, 1};
+}
+
+/** A push of ids that do not get a row by it, with shows of all. */
+void push_counted(ps::StoredJob& job) {
+  for (const std::size_t table : kCounting)
+    job.push(static_cast<int>(table), {3, 6, 7, 1001, 123456789});
 }
 
 Input read(const fs::path& path) {
@@ -84,6 +95,13 @@ ps::Manifest manifest_of(std::span<const std::uint8_t> part) {
   return {kAttempt, {entry}};
 }
 
+void check_counts(const ps::Table& table) {
+  const std::vector<ps::StoredCount> counts = table.counts_between(0, ~std::uint64_t{0});
+  expect(std::ssize(counts) == table.count_of_counts(), "counts out of their places");
+  for (const ps::StoredCount& count : counts)
+    expect(std::isfinite(count.sum) && count.sum >= 0, "a count that is none");
+}
+
 int run_manifest(std::string_view text) {
   const ps::Manifest manifest = ps::parse_manifest(text, "the manifest");
   expect(ps::text_of(manifest) == text, "a manifest that is written otherwise than it was read");
@@ -107,12 +125,15 @@ int run_part(std::span<const std::uint8_t> part) {
   } catch (const InvalidArgument&) {
     for (const ps::Table& table : job->server(0).tables) {
       expect(table.rows() == 0, "a refused checkpoint has left rows");
+      expect(table.count_of_counts() == 0, "a refused checkpoint has left counts");
     }
     expect(job->dense_values() == dense, "a refused checkpoint has changed parameters");
   }
   if (accepted) {
     job->push(0, {1, 2, 500, 999});  // what was loaded can be trained
     job->push(1, {-1, 4});
+    for (const std::size_t table : kCounting) check_counts(job->server(0).tables[table]);
+    push_counted(*job);
     job->push_dense(1);
     job.reset();  // what it has got is in no other input's way
   }
@@ -128,6 +149,9 @@ std::vector<Input> seeds() {
   ps::StoredJob job = job_of_one_server();
   job.push(0, {1, 2, 3, 500, 999});
   job.push(1, {-1, 4});
+  push_counted(job);
+  for (const std::size_t table : kCounting)
+    expect(job.server(0).tables[table].count_of_counts() > 0, "a seed without counts");
   job.push_dense(1);
   job.save(folder.path(), kAttempt);
   Input part = read(folder.part());
