@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <exception>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -40,11 +42,21 @@ class Worker::Impl {
     return *mode;
   }
 
+  /** What an interruption leaves of it is for the next call. */
   void barrier() {
     serving().flush();
     const RequestHeader header{.kind = RequestKind::barrier};
-    Asked asked = servers.ask(0, header);
-    servers.throw_unless_done(0, servers.wait(0, asked, header));
+    Asked asked = take_left_barrier();
+    if (!asked) asked = servers.ask(0, header);
+    try {
+      servers.throw_unless_done(0, servers.wait(0, asked, header));
+    } catch (const Error&) {
+      throw;
+    } catch (...) {
+      const std::lock_guard lock(leaving_barriers_);
+      if (asked) left_barriers_.push_back(std::move(asked));
+      throw;
+    }
   }
 
   /** What an interruption leaves of it is for the next call. */
@@ -77,6 +89,15 @@ class Worker::Impl {
  private:
   static void require_presence(bool has_left) {
     if (has_left) throw Error("this worker has left: stop() was called");
+  }
+
+  /** One that this worker has entered, and waits in no longer. */
+  Asked take_left_barrier() {
+    const std::lock_guard lock(leaving_barriers_);
+    if (left_barriers_.empty()) return {};
+    Asked left = std::move(left_barriers_.front());
+    left_barriers_.pop_front();
+    return left;
   }
 
   void finish() {
@@ -136,6 +157,8 @@ class Worker::Impl {
     });
   }
 
+  std::mutex leaving_barriers_;
+  std::deque<Asked> left_barriers_;         // of threads that were interrupted
   std::exception_ptr failure_;              // of what was left
   std::vector<std::optional<Asked>> told_;  // of each server, that it has left
 };

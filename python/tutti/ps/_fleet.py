@@ -129,6 +129,16 @@ class Fleet:
         self._stopped = True
         self._unbind()
 
+    def leave(self) -> None:
+        """stop() and close(), the latter also where the former fails. What Ctrl-C leaves of stop() is
+        for the next call."""
+        try:
+            self.stop()
+        except Error as failure:
+            self._close_after(failure)
+            raise
+        self.close()
+
     def stats(self) -> Dict[str, Any]:
         """What this worker has done: steps, pushes, merged batches, rows, bytes; or this server:
         pushes, rows_updated, lost_workers, and of each of its tables rows, bytes, created, refused

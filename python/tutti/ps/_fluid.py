@@ -60,14 +60,15 @@ class Executor:
         program.run(*arguments)
 
     def close(self) -> None:
-        """Ends the trainers' programs that it has run: all stop(), and the first error is raised."""
-        ran, self._ran = self._ran, []
+        """Ends the trainers' programs that it has run: all stop(), and the first error is raised. What
+        Ctrl-C leaves of that is for the next call."""
         errors: List[Exception] = []
-        for program in ran:
+        while self._ran:
             try:
-                program.stop()
+                self._ran[0].stop()
             except Exception as error:
                 errors.append(error)
+            self._ran.pop(0)
         if errors:
             raise errors[0]
 

@@ -6,7 +6,7 @@ import os
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Union
 
 from tutti._core import ps as core
-from tutti.errors import InvalidArgument
+from tutti.errors import Error, InvalidArgument
 from tutti._checks import check_kind, items, path, sliceable, whole
 from tutti.ps._config import DistributeTranspilerConfig
 from tutti.ps._dense import Dense
@@ -304,9 +304,14 @@ class PaddleFleet:
         return self._at_work().stats()
 
     def stop_worker(self) -> None:
-        """On a worker: pushes what is left, and leaves."""
-        with self._at_work():
+        """On a worker: pushes what is left, and leaves. What Ctrl-C leaves of it is for the next call."""
+        worker = self._at_work()
+        try:
+            worker.leave()
+        except Error:
             self._fleet = None
+            raise
+        self._fleet = None
 
 
 fleet = PaddleFleet()

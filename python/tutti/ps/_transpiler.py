@@ -10,7 +10,7 @@ from tutti import opt as _opt
 from tutti._core import Communicator
 from tutti._core import ps as core
 from tutti._log import logger
-from tutti.errors import InvalidArgument
+from tutti.errors import Error, InvalidArgument
 from tutti.ps import _roles
 from tutti._checks import check_kind, endpoints, flag, items, whole
 from tutti.ps._config import DistributeTranspilerConfig
@@ -91,8 +91,15 @@ class TrainerProgram:
     __call__ = run
 
     def stop(self) -> None:
-        """Pushes what is left, and leaves, for good. Nothing if it has stopped, or not joined."""
-        self.__exit__(None, None, None)
+        """Pushes what is left, and leaves, for good. Nothing if it has stopped, or not joined. What
+        Ctrl-C leaves of it is for the next call."""
+        try:
+            if self._fleet is not None:
+                self._fleet.leave()
+        except Error:
+            self._fleet, self.stopped = None, True
+            raise
+        self._fleet, self.stopped = None, True
 
     def __enter__(self) -> TrainerProgram:
         return self

@@ -6,7 +6,6 @@
 #include <thread>
 #include <utility>
 
-#include "base/finally.hpp"
 #include "base/log.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
@@ -21,37 +20,19 @@ void wait_a_moment() {
   std::this_thread::sleep_for(kBetweenLooks);
 }
 
-/** What fails is logged: nobody has asked for this checkpoint. */
-template <class Action>
-void or_log(const Action& action) {
-  try {
-    action();
-  } catch (const SystemError& error) {
-    log(LogLevel::warn, std::string("no checkpoint was written: ") + error.what());
-  }
-}
-
 }  // namespace
 
-Save::Save(Servers& servers, std::int64_t number, std::string_view folder)
-    : servers_(servers), number_(number), folder_(folder) {
-  ask();
-}
-
 bool Save::go_on() {
-  if (asked_.empty()) {
-    if (std::chrono::steady_clock::now() >= next_look_) ask();
-    return false;
-  }
-  return std::ranges::all_of(asked_, &Asked::is_answered) && take();
+  if (asked_.empty() && std::chrono::steady_clock::now() < next_look_) return false;
+  ask();
+  const auto is_there = [](const Asked& asked) { return !asked || asked.is_answered(); };
+  return std::ranges::all_of(asked_, is_there) && take();
 }
 
 void Save::wait() {
   while (true) {
-    if (asked_.empty()) {
-      wait_a_moment();
-      ask();
-    }
+    if (asked_.empty()) wait_a_moment();
+    ask();
     if (take()) return;
   }
 }
@@ -61,16 +42,16 @@ void Save::ask() {
                              .count = std::ssize(folder_),
                              .round = number_};
   const int servers = publishing_ ? 1 : servers_.count();
-  for (int server = 0; server < servers; ++server)
+  for (int server = static_cast<int>(asked_.size()); server < servers; ++server)
     asked_.push_back(servers_.ask(server, header, folder_));
 }
 
 bool Save::take() {
-  bool is_done = true;
-  std::vector<Asked> asked = std::exchange(asked_, {});
-  for (int server = 0; server < std::ssize(asked); ++server) {
-    const Reply reply = asked[static_cast<std::size_t>(server)].take();
-    if (reply.header.outcome == Outcome::not_yet) is_done = false;
+  for (int server = 0; server < std::ssize(asked_); ++server) {
+    Asked& asked = asked_[static_cast<std::size_t>(server)];
+    if (!asked) continue;  // taken before an interruption
+    const Reply reply = asked.take();
+    if (reply.header.outcome == Outcome::not_yet) is_done_ = false;
     if (reply.header.outcome == Outcome::done || reply.header.outcome == Outcome::not_yet) continue;
     const std::string text(reinterpret_cast<const char*>(reply.payload.data()),
                            reply.payload.size());
@@ -79,16 +60,13 @@ bool Save::take() {
           SystemError(servers_.end(server).name.text + ": " + text, reply.header.number));
     }
   }
+  asked_.clear();
   next_look_ = std::chrono::steady_clock::now() + kBetweenLooks;
-  if (!is_done) return false;
+  if (!std::exchange(is_done_, true)) return false;
   if (failure_) std::rethrow_exception(failure_);
   if (std::exchange(publishing_, true)) return true;
   ask();
   return false;
-}
-
-void Saves::Begun::wait_or_log() {
-  or_log([&] { save_.wait(); });
 }
 
 std::unique_lock<std::mutex> Saves::lock() {
@@ -103,23 +81,19 @@ Saves::Begun Saves::begin(std::string_view folder) {
   return {std::move(lock), Save(servers_, begun_++, folder)};
 }
 
-std::optional<Saves::Begun> Saves::begin_if_due() {
-  if (!news_.take_save_due()) return std::nullopt;
-  return begin({});
-}
-
 void Saves::go_on() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return;  // another thread waits for a checkpoint
-  if (!running_) {
-    if (news_.take_save_due()) running_.emplace(servers_, begun_++, std::string_view());
-    return;
-  }
-  bool is_done = true;  // also if it fails
-  const Finally forget([&] {
-    if (is_done) running_.reset();
-  });
-  or_log([&] { is_done = running_->go_on(); });
+  const bool is_under_way = running_.has_value();
+  ask_running();
+  if (is_under_way) or_log([&] { return running_->go_on(); });
+}
+
+bool Saves::begin_if_due() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return false;
+  ask_running();
+  return running_.has_value();
 }
 
 void Saves::finish() {
@@ -127,10 +101,32 @@ void Saves::finish() {
   finish_running();
 }
 
+void Saves::ask_running() {
+  if (!running_ && news_.take_save_due()) running_.emplace(servers_, begun_++, std::string_view());
+  or_log([&] {
+    if (running_) running_->ask();
+    return false;
+  });
+}
+
+template <class Action>
+void Saves::or_log(const Action& action) {
+  try {
+    if (action()) running_.reset();
+  } catch (const SystemError& error) {
+    running_.reset();
+    log(LogLevel::warn, std::string("no checkpoint was written: ") + error.what());
+  } catch (const Error&) {
+    running_.reset();
+    throw;
+  }
+}
+
 void Saves::finish_running() {
-  if (!running_) return;
-  const Finally forget([&] { running_.reset(); });
-  or_log([&] { running_->wait(); });
+  or_log([&] {
+    if (running_) running_->wait();
+    return true;
+  });
 }
 
 }  // namespace tutti::ps

@@ -20,12 +20,16 @@ namespace tutti::ps {
  * One checkpoint. Servers are asked how far they are, and answer at once: the writing may well take
  * longer than an answer may. All are asked until the last has done, so that each knows what this
  * worker is at. What goes wrong is thrown: SystemError with what the server said, once all have
- * done; PeerLost at once.
+ * done; PeerLost at once. After what an InterruptCheck throws any call may follow.
  */
 class Save {
  public:
-  /** All servers begin; an empty name: in their own folder. */
-  Save(Servers& servers, std::int64_t number, std::string_view folder);
+  /** An empty name: in the servers' own folder. */
+  Save(Servers& servers, std::int64_t number, std::string_view folder)
+      : servers_(servers), number_(number), folder_(folder) {}
+
+  /** Asks those servers that have not been: the first time all begin. */
+  void ask();
 
   /** Whether the checkpoint is there. Does not block; to be called again. */
   bool go_on();
@@ -33,15 +37,15 @@ class Save {
   void wait();
 
  private:
-  void ask();
   /** Takes the answers; whether they are the last. */
   bool take();
 
   Servers& servers_;
   std::int64_t number_;
   std::string folder_;
-  bool publishing_ = false;  // all parts are there
-  std::vector<Asked> asked_;
+  bool publishing_ = false;   // all parts are there
+  std::vector<Asked> asked_;  // empty ones have been taken
+  bool is_done_ = true;       // by those that have been
   std::chrono::steady_clock::time_point next_look_{};
   std::exception_ptr failure_;  // the first
 };
@@ -55,10 +59,10 @@ class Saves {
   class Begun {
    public:
     Begun(std::unique_lock<std::mutex> lock, Save save)
-        : lock_(std::move(lock)), save_(std::move(save)) {}
+        : lock_(std::move(lock)), save_(std::move(save)) {
+      save_.ask();
+    }
     void wait() { save_.wait(); }
-    /** Nobody has asked for it: what fails is logged. */
-    void wait_or_log();
 
    private:
     std::unique_lock<std::mutex> lock_;
@@ -66,24 +70,32 @@ class Saves {
   };
 
   Begun begin(std::string_view folder);
-  /** If servers have asked for one, in their folder. */
-  std::optional<Begun> begin_if_due();
-  /** Begins one if servers have asked for it, and goes on with it. Does not block. What fails is
-   * logged. */
+
+  // Of those that servers ask for from time to time, in their folder. What fails is logged; what is
+  // interrupted is still under way.
+
+  /** Begins one if servers have asked for it, and goes on with it. Does not block. */
   void go_on();
-  /** Waits for what go_on() has begun. */
+  /** Begins one if servers have asked for it; all servers know of it then, also of one that was
+   * interrupted before. Does not block. Whether one is under way that no other thread sees to. */
+  bool begin_if_due();
+  /** Waits for what has been begun. */
   void finish();
 
  private:
   std::unique_lock<std::mutex> lock();
-  /** Locked. */
+  // Locked:
+  void ask_running();
   void finish_running();
+  /** What `action` says to be done is no longer under way, nor is what fails. */
+  template <class Action>
+  void or_log(const Action& action);
 
   Servers& servers_;
   News& news_;
   std::mutex mutex_;  // held by a Begun
   std::int64_t begun_ = 0;
-  std::optional<Save> running_;  // that go_on() has begun
+  std::optional<Save> running_;  // that servers have asked for
 };
 
 }  // namespace tutti::ps

@@ -60,9 +60,9 @@ class SyncWorker final : public WorkerMode {
     dense_.take(sums_);
     EndOfRound end = end_round();
     take(end);
-    std::optional<Saves::Begun> save = saves_.begin_if_due();
+    const bool is_saving = saves_.begin_if_due();
     lock.unlock();
-    if (save) save->wait_or_log();
+    if (is_saving) saves_.finish();
   }
 
   void flush() override {
@@ -86,9 +86,11 @@ class SyncWorker final : public WorkerMode {
         EndOfRound end = send_round();
         take(end);
       }
+      send_left();
       left = left || pushed_;
     }
     if (left) step();
+    saves_.finish();
   }
 
  private:
@@ -123,6 +125,7 @@ class SyncWorker final : public WorkerMode {
   /** What an interruption has kept from some servers: before anything of the next round. */
   void send_left() {
     if (left_) send_round();
+    saves_.begin_if_due();
   }
 
   /** Sends what there is of the round, and that it ends; or what is left of that. */

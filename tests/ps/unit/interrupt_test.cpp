@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <span>
+#include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -236,6 +239,92 @@ TEST_P(PsInterruptedRound, IsEndedBeforeTheNextPush) {
     EXPECT_EQ(server.requests.back().header.kind, RequestKind::push_rows);
     EXPECT_EQ(server.requests.back().header.round, 1);
   }
+}
+
+/** Others that come to a barrier wait for no second one. */
+TEST(PsInterrupt, OfABarrierEntersItOnce) {
+  std::array<FakeServer, 1> servers;
+  const auto worker = worker_of(servers, Async{});
+  const int before = servers[0].count(RequestKind::barrier);
+  servers[0].before_wait = interrupt;
+  EXPECT_THROW(worker->barrier(), Interrupted);
+  EXPECT_THROW(worker->barrier(), Interrupted);
+  servers[0].before_wait = go_on;
+  worker->barrier();
+  EXPECT_EQ(servers[0].count(RequestKind::barrier), before + 1);
+  worker->barrier();
+  EXPECT_EQ(servers[0].count(RequestKind::barrier), before + 2);
+}
+
+/** That the servers ask for. */
+class PsInterruptedCheckpoint : public ::testing::TestWithParam<std::tuple<Mode, RequestKind>> {};
+
+TEST_P(PsInterruptedCheckpoint, IsWrittenAllTheSame) {
+  const auto& [mode, kind] = GetParam();
+  for (const bool in_wait : {false, true}) {
+    std::array<FakeServer, 2> servers;
+    const auto worker = worker_of(servers, mode);
+    bool is_due = true;
+    servers[0].answer = [&](const FakeServer::Got& got) {
+      Reply reply = answer_to(got);
+      const RoundReply round{.save_due = std::exchange(is_due, false)};
+      if (got.header.kind == RequestKind::end_round)
+        std::memcpy(reply.payload.data(), &round, sizeof(round));
+      return reply;
+    };
+    FakeServer& at = servers[kind == RequestKind::save ? 1 : 0];
+    if (in_wait) {
+      at.before_wait = [&, kind = kind] {
+        if (at.requests.back().header.kind == kind) interrupt();
+      };
+    } else {
+      at.before_send = [kind = kind](const RequestHeader& header) {
+        if (header.kind == kind) interrupt();
+      };
+    }
+    const auto train = [&] {
+      for (int step = 0; step < 5; ++step) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(11));  // between two looks
+        push(*worker);
+        worker->step();
+        worker->flush();
+      }
+    };
+    EXPECT_THROW(train(), Interrupted);
+    at.before_wait = go_on;
+    at.before_send = [](const RequestHeader&) {};
+    worker->stop();
+    for (const FakeServer& server : servers) EXPECT_EQ(server.count(RequestKind::save), 1);
+    EXPECT_EQ(servers[0].count(RequestKind::finish_save), 1);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    OfEachMode, PsInterruptedCheckpoint,
+    ::testing::Combine(::testing::Values(Mode(Sync{}), Mode(Async{}), Mode(HalfAsync{})),
+                       ::testing::Values(RequestKind::save, RequestKind::finish_save)));
+
+/** What the others of its servers are told of the next round comes after that. */
+TEST(PsInterrupt, OfACheckpointInSyncModeBeginsItInTheSameRoundOnAll) {
+  std::array<FakeServer, 2> servers;
+  const auto worker = worker_of(servers, Sync{});
+  servers[0].answer = [](const FakeServer::Got& got) {
+    Reply reply = answer_to(got);
+    const RoundReply round{.save_due = 1};
+    if (got.header.kind == RequestKind::end_round)
+      std::memcpy(reply.payload.data(), &round, sizeof(round));
+    return reply;
+  };
+  servers[1].before_send = [](const RequestHeader& header) {
+    if (header.kind == RequestKind::save) interrupt();
+  };
+  push(*worker);
+  EXPECT_THROW(worker->step(), Interrupted);
+  servers[1].before_send = [](const RequestHeader&) {};
+  push(*worker);
+  const std::vector<FakeServer::Got>& got = servers[1].requests;
+  EXPECT_EQ(got.back().header.kind, RequestKind::push_rows);
+  EXPECT_EQ(got[got.size() - 2].header.kind, RequestKind::save);
 }
 
 INSTANTIATE_TEST_SUITE_P(InTheSumsAndAtTheEnd, PsInterruptedRound, ::testing::Bool());
