@@ -63,6 +63,7 @@ short_arguments() {
     store_bench) echo 400 ;;
     python_call) echo --rounds 5000 --repeat 3 ;;
     ps_python_call) echo --rounds 500 --repeat 3 ;;
+    ps_python_evictions) echo --rows 1048576 --steps 100 ;;
   esac
 }
 

@@ -267,9 +267,10 @@ TEST_P(PsInterruptedCheckpoint, IsWrittenAllTheSame) {
     bool is_due = true;
     servers[0].answer = [&](const FakeServer::Got& got) {
       Reply reply = answer_to(got);
-      const RoundReply round{.save_due = std::exchange(is_due, false)};
-      if (got.header.kind == RequestKind::end_round)
+      if (got.header.kind == RequestKind::end_round) {
+        const RoundReply round{.save_due = std::exchange(is_due, false)};
         std::memcpy(reply.payload.data(), &round, sizeof(round));
+      }
       return reply;
     };
     FakeServer& at = servers[kind == RequestKind::save ? 1 : 0];
