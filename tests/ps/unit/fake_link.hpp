@@ -31,7 +31,8 @@ struct FakeServer {
   std::function<void()> refuse_draft = [] { throw SystemError("the test has no memory", ENOMEM); };
   bool is_behind = false;  ///< nothing is answered before somebody waits for it
   bool is_on_this_host = false;
-  int waits = 0;  ///< for replies
+  int waits = 0;          ///< for replies
+  RequestKind awaited{};  ///< by the last of them
   std::function<void()> before_wait = [] {};
   std::function<bool(std::int64_t)> has_room = [](std::int64_t) { return true; };
 
@@ -65,6 +66,7 @@ class FakeLink final : public Link {
   std::uint64_t answered() override { return server_.is_behind ? 0 : replies_.size(); }
   Reply wait(std::uint64_t number) override {
     ++server_.waits;
+    server_.awaited = server_.requests[number - 1].header.kind;
     server_.before_wait();
     return replies_[number - 1];
   }

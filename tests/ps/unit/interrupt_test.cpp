@@ -276,7 +276,7 @@ TEST_P(PsInterruptedCheckpoint, IsWrittenAllTheSame) {
     FakeServer& at = servers[kind == RequestKind::save ? 1 : 0];
     if (in_wait) {
       at.before_wait = [&, kind = kind] {
-        if (at.requests.back().header.kind == kind) interrupt();
+        if (at.awaited == kind) interrupt();
       };
     } else {
       at.before_send = [kind = kind](const RequestHeader& header) {
