@@ -7,7 +7,6 @@
 #include <memory>
 #include <span>
 #include <thread>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -256,54 +255,54 @@ TEST(PsInterrupt, OfABarrierEntersItOnce) {
   EXPECT_EQ(servers[0].count(RequestKind::barrier), before + 2);
 }
 
-/** That the servers ask for. */
-class PsInterruptedCheckpoint : public ::testing::TestWithParam<std::tuple<Mode, RequestKind>> {};
-
-TEST_P(PsInterruptedCheckpoint, IsWrittenAllTheSame) {
-  const auto& [mode, kind] = GetParam();
-  for (const bool in_wait : {false, true}) {
-    std::array<FakeServer, 2> servers;
-    const auto worker = worker_of(servers, mode);
-    bool is_due = true;
-    servers[0].answer = [&](const FakeServer::Got& got) {
-      Reply reply = answer_to(got);
-      if (got.header.kind == RequestKind::end_round) {
-        const RoundReply round{.save_due = std::exchange(is_due, false)};
-        std::memcpy(reply.payload.data(), &round, sizeof(round));
-      }
-      return reply;
-    };
-    FakeServer& at = servers[kind == RequestKind::save ? 1 : 0];
-    if (in_wait) {
-      at.before_wait = [&, kind = kind] {
-        if (at.awaited == kind) interrupt();
-      };
-    } else {
-      at.before_send = [kind = kind](const RequestHeader& header) {
-        if (header.kind == kind) interrupt();
-      };
+/** A checkpoint that servers ask for is interrupted at requests of a kind, as they are sent or as
+ * answers are waited for. */
+void expect_written_all_the_same(const Mode& mode, RequestKind kind, bool in_wait) {
+  std::array<FakeServer, 2> servers;
+  const auto worker = worker_of(servers, mode);
+  bool is_due = true;
+  servers[0].answer = [&](const FakeServer::Got& got) {
+    Reply reply = answer_to(got);
+    if (got.header.kind == RequestKind::end_round) {
+      const RoundReply round{.save_due = std::exchange(is_due, false)};
+      std::memcpy(reply.payload.data(), &round, sizeof(round));
     }
-    const auto train = [&] {
-      for (int step = 0; step < 5; ++step) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(11));  // between two looks
-        push(*worker);
-        worker->step();
-        worker->flush();
-      }
-    };
-    EXPECT_THROW(train(), Interrupted);
-    at.before_wait = go_on;
-    at.before_send = [](const RequestHeader&) {};
-    worker->stop();
-    for (const FakeServer& server : servers) EXPECT_EQ(server.count(RequestKind::save), 1);
-    EXPECT_EQ(servers[0].count(RequestKind::finish_save), 1);
-  }
+    return reply;
+  };
+  FakeServer& at = servers[kind == RequestKind::save ? 1 : 0];
+  at.before_wait = [&] {
+    if (in_wait && at.awaited == kind) interrupt();
+  };
+  at.before_send = [&](const RequestHeader& header) {
+    if (!in_wait && header.kind == kind) interrupt();
+  };
+  const auto train = [&] {
+    for (int step = 0; step < 5; ++step) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(11));  // between two looks
+      push(*worker);
+      worker->step();
+      worker->flush();
+    }
+  };
+  EXPECT_THROW(train(), Interrupted);
+  at.before_wait = go_on;
+  at.before_send = [](const RequestHeader&) {};
+  worker->stop();
+  for (const FakeServer& server : servers) EXPECT_EQ(server.count(RequestKind::save), 1);
+  EXPECT_EQ(servers[0].count(RequestKind::finish_save), 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    OfEachMode, PsInterruptedCheckpoint,
-    ::testing::Combine(::testing::Values(Mode(Sync{}), Mode(Async{}), Mode(HalfAsync{})),
-                       ::testing::Values(RequestKind::save, RequestKind::finish_save)));
+TEST(PsInterrupt, OfACheckpointThatIsDueForgetsNothing) {
+  for (const Mode& mode : {Mode(Sync{}), Mode(Async{}), Mode(HalfAsync{})}) {
+    for (const RequestKind kind : {RequestKind::save, RequestKind::finish_save}) {
+      for (const bool in_wait : {false, true}) {
+        SCOPED_TRACE(testing::Message()
+                     << mode.index() << ", " << static_cast<int>(kind) << ", " << in_wait);
+        expect_written_all_the_same(mode, kind, in_wait);
+      }
+    }
+  }
+}
 
 /** What the others of its servers are told of the next round comes after that. */
 TEST(PsInterrupt, OfACheckpointInSyncModeBeginsItInTheSameRoundOnAll) {
