@@ -48,7 +48,7 @@ class Targets(unittest.TestCase):
                 ("top_k.2Mi", "kernels.2Mi", {"kernel": "top_k_0.1pct"}, {"us": 60.1}),
                 ("all_reduce", "all_reduce.each", {"all_reduce_bytes": 1024}, {"tutti_us": 21.1}),
                 ("enqueue", "all_reduce.each", {"all_reduce_bytes": 4}, {"enqueue_us": 10.1}),
-                ("enqueue.added", "all_reduce.each", {"all_reduce_bytes": 4}, {"nccl_enqueue_us": 2.9}),
+                ("enqueue.added", "all_reduce.each", {"all_reduce_bytes": 4}, {"enqueue_added_us": 5.1}),
                 ("mnist", "mnist", {"epoch": 9}, {"eval_accuracy": 0.9879}),
                 ("killed_rank", "killed_rank", {}, {"named_seconds": 5.1}),
                 ("killed_rank", "killed_rank", {}, {"named_seconds": float("nan")})):
@@ -66,7 +66,7 @@ class Targets(unittest.TestCase):
                 ("kernels.2Mi", {"kernel": "top_k_0.1pct"}, {"us": 60.0}),
                 ("all_reduce.each", {"all_reduce_bytes": 1024}, {"tutti_us": 21.0}),
                 ("all_reduce.each", {"all_reduce_bytes": 4}, {"enqueue_us": 10.0}),
-                ("all_reduce.each", {"all_reduce_bytes": 4}, {"nccl_enqueue_us": 3.0}),
+                ("all_reduce.each", {"all_reduce_bytes": 4}, {"enqueue_added_us": 5.0}),
                 ("mnist", {"epoch": 9}, {"eval_accuracy": 0.988}),
                 ("killed_rank", {}, {"named_seconds": 5.0})):
             rows = made_up.rows_of_steps(2)

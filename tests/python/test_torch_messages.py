@@ -158,6 +158,29 @@ def test_another_length_is_refused_on_both_sides(ranks):
     ranks(another_length, 2)
 
 
+def a_copy_fails(rank, ranks):
+    for length in (1, LONG):
+        work = dist.isend(torch.ones(length), 1 - rank)
+        # PyTorch refuses to write to memory that several elements share.
+        receive = dist.group.WORLD.recv([torch.zeros(1).expand(length + 1)[1:]], 1 - rank, 0)
+        if length > 1:
+            with pytest.raises(RuntimeError, match="single memory location"):
+                receive.wait(datetime.timedelta(seconds=20))
+        else:
+            receive.wait()
+        work.wait()
+        got = torch.zeros(length)
+        work = dist.isend(torch.full((length,), 2.0), 1 - rank)
+        dist.recv(got, 1 - rank)
+        work.wait()
+        assert (got == 2).all()
+    dist.barrier()
+
+
+def test_a_tensor_that_cannot_be_written_is_an_error_and_others_are_received(ranks):
+    ranks(a_copy_fails, 2)
+
+
 def nobody_receives(place, path):
     begin(place, path, seconds=1)
     if place.rank == 0:

@@ -139,6 +139,31 @@ def test_metrics_are_averaged(ranks):
     ranks(metrics, 3)
 
 
+def with_another_default_device(rank, ranks):
+    net, data = Net(), [batch(step, rank) for step in range(2)]
+    sparse = torch.sparse_coo_tensor([[rank]], [1.0], (ranks,))
+    mine = torch.full((2,), float(rank))
+    torch.set_default_device("meta")  # as a GPU may be, beside which tensors of a CPU travel
+    assert average(float(rank)) == (ranks - 1) / 2
+    assert average(mine).tolist() == [(ranks - 1) / 2] * 2
+    broadcast_parameters(net)
+    for mode in ("fp32", "fp16", "sparseTopK"):
+        options = {"spars": 0.5} if mode == "sparseTopK" else {}
+        sgd = DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1), net.named_parameters(),
+                                   mode=mode, **options)
+        for x in data:
+            sgd.zero_grad()
+            net(x).square().mean().backward()
+            sgd.step()
+        broadcast_optimizer_state(sgd)
+    dist.all_reduce(sparse)
+    assert sparse.to_dense().tolist() == [1.0] * ranks
+
+
+def test_the_default_device_may_be_another(ranks):
+    ranks(with_another_default_device, 2)
+
+
 def train_uneven(rank, ranks, mode):
     """Rank r has r + 1 batches; the others' count with zero gradients."""
     net = Net()

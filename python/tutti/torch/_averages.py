@@ -48,7 +48,7 @@ class Averages:
         self._buckets: Dict[Names, Any] = {}
         # What parameters have left that are in no bucket yet, or no more.
         self._kept: Dict[str, Dict[str, torch.Tensor]] = {what: {} for what in _KEPT}
-        self._make([1], torch.zeros(1))  # refuses bad options now rather than in the first step
+        self._make([1], torch.zeros(1, device="cpu"))  # refuses bad options now rather than in the first step
 
     def settings(self) -> List[str]:
         """What all ranks must have alike, a line each."""
@@ -120,7 +120,7 @@ class Averages:
         for what, kept in self._kept.items():
             if any(name in kept for name in names):
                 arrays[what] = torch.cat([kept.pop(name, None) if name in kept else torch.zeros(
-                    self._sizes[name]) for name in names]).numpy()
+                    self._sizes[name], device="cpu") for name in names]).numpy()
         if arrays:
             bucket.load_state({"arrays": arrays, "numbers": {}})
 

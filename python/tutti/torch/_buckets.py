@@ -40,6 +40,7 @@ class Bucket:
         self.views: List[torch.Tensor] = []
         self._parameters = [managed[index].parameter for index in indices]
         self._sent: List[Tuple[torch.Tensor, torch.Tensor, int]] = []
+        self._streams: List[Any] = []  # of a GPU, on which gradients were written
         self.begin()
         begin = 0
         for parameter in self._parameters:
@@ -70,6 +71,10 @@ class Bucket:
             view.copy_(gradient)
             if view.dtype == parameter.dtype:
                 parameter.grad = view
+        if view.is_cuda:
+            stream = torch.cuda.current_stream(view.device)
+            if stream not in self._streams:
+                self._streams.append(stream)
 
     def fill(self) -> None:
         """What is not there is zero."""
@@ -78,7 +83,10 @@ class Bucket:
                 view.zero_()
 
     def note(self) -> None:
-        """It is sent now: what is in it may not change any more."""
+        """It is sent now, after what has written it: what is in it may not change any more."""
+        for stream in self._streams:
+            torch.cuda.current_stream(self.flat.device).wait_stream(stream)
+        self._streams = []
         self._sent = [(parameter, parameter.grad, parameter.grad._version)
                       for parameter in self._parameters
                       if parameter.grad is not None and not parameter.grad.is_sparse]

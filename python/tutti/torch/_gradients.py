@@ -142,10 +142,10 @@ class Gradients:
         bucket = self._buckets[self._next]
         self._next += 1
         bucket.note()
-        self._start(lambda: self.averages.average(bucket.names, bucket.flat))
+        self._start(lambda: self.averages.average(bucket.names, bucket.flat), bucket.flat)
 
-    def _start(self, call: Callable[[], Any]) -> None:
-        self._works.append(start(self._group._lane, [], call))
+    def _start(self, call: Callable[[], Any], *tensors: torch.Tensor) -> None:
+        self._works.append(start(self._group._lane, [], call, tensors))
 
     def _wait(self) -> None:
         works, self._works = self._works, []
@@ -169,7 +169,7 @@ class Gradients:
             self._send_next()
         mine = (0 if has_left else _NO_LOSS if loss is None else _LOSS) | (_CHANGED if changed else 0)
         everybody = torch.tensor([mine, *(_kind(one.parameter) for one in self.managed)],
-                                 dtype=torch.uint8)
+                                 dtype=torch.uint8, device="cpu")
         communicator = self._group.communicator
         self._start(lambda: communicator.all_reduce(everybody, None, "bor"))
         self._wait()
@@ -212,7 +212,7 @@ class Gradients:
         if found & _NO_LOSS:
             raise MismatchError("step() had a closure that returned one number on some ranks, but not "
                                 "on others")
-        total = torch.tensor([loss or 0.0], dtype=torch.float64)
+        total = torch.tensor([loss or 0.0], dtype=torch.float64, device="cpu")
         run(self._group, lambda: self._group.communicator.all_reduce(total, None, "average"))
         return float(total)
 
@@ -223,12 +223,13 @@ class Gradients:
             return
         waiting = set(newcomers)
         came = [index for index in dict.fromkeys(self._order) if index in waiting]
-        order = torch.tensor(came + sorted(waiting.difference(came), reverse=True))
+        order = torch.tensor(came + sorted(waiting.difference(came), reverse=True), device="cpu")
         communicator = self._group.communicator
         run(self._group, lambda: communicator.broadcast(order, 0))
         for indices in _buckets.cut(order.tolist(), self.managed, self._most_bytes, self._wire):
             bucket = run(self._group, lambda: _buckets.make(communicator, indices, self.managed,
-                                                           self._wire))
+                                                           self._wire),
+                         [self.managed[indices[0]].parameter])
             self._buckets.append(bucket)
             for place, index in enumerate(indices):
                 self._places[index] = (bucket, place)
@@ -248,7 +249,7 @@ class Gradients:
                     torch.empty((0, *parameter.shape[1:]), dtype=parameter.dtype,
                                 device=parameter.device), parameter.shape, check_invariants=False)
             sums[index] = gradient
-            self._start(lambda gradient=gradient: self.averages.average_sparse(gradient))
+            self._start(lambda gradient=gradient: self.averages.average_sparse(gradient), gradient)
         self._wait()
         return sums
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from tutti.errors import CommunicationError, InvalidArgument
-from tutti.torch import _memory, _sparse
+from tutti.torch import _gpu, _memory, _sparse
 from tutti.torch._lane import Lane
 from tutti.torch._messages import ANY, Mailbox
 from tutti.torch._monitored import monitored
@@ -149,9 +149,9 @@ class ProcessGroupTutti(dist.ProcessGroup):
         call = shown(name, inputs, call)
         if TELLS_ASYNC and options is not None and not options.asyncOp:
             if self._lane.idle:
-                call()
+                _gpu.here([*results, *inputs], call)
                 return self._ended
-        return start(self._lane, results, call)
+        return start(self._lane, results, call, inputs)
 
     def _reduce_here(self, tensor: Tensor, op: Any) -> None:
         self.communicator.all_reduce(tensor, None, reduction(op, tensor.dtype), factor_of(op))
@@ -347,20 +347,23 @@ class ProcessGroupTutti(dist.ProcessGroup):
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> Any:
         tensor = plain(one(tensors, "recv"))
-        if tensor.is_cuda:  # what the caller has it do comes before
-            torch.cuda.current_stream(tensor.device).synchronize()
         whole = tensor if tensor.is_contiguous() and not tensor.is_cuda else torch.empty_like(
             tensor, memory_format=torch.contiguous_format, device="cpu")
         work = TuttiWork(tensors, is_message=True)
 
+        copy = _gpu.later([tensor], lambda: tensor.copy_(whole), "messages")
+
         def take(error: Optional[BaseException]) -> None:
             if error is None and whole is not tensor:
-                tensor.copy_(whole)
+                copy()
 
         show = shown("recvAnySource" if source == ANY else "recv", [tensor], take)
 
         def end(error: Optional[BaseException]) -> None:
-            show(error)
+            try:
+                show(error)
+            except BaseException as failed:  # everything: somebody waits
+                error = failed
             work.end(error)
 
         wanted = self._mailbox.recv(whole, source, tag, end)

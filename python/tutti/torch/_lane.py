@@ -1,15 +1,11 @@
 """A thread that runs what it is given, one after the other."""
 
-# mypy: disable-error-code="misc,import"
-
 from __future__ import annotations
 
 import os
 import queue
 import threading
 from typing import Callable, Optional, Tuple
-
-import torch
 
 from tutti.errors import CommunicationError
 
@@ -18,20 +14,6 @@ _Call = Tuple[Callable[[], None], Callable[[], None]]
 
 def _nothing() -> None:
     pass
-
-
-def _as_here(call: Callable[[], None]) -> Callable[[], None]:
-    """`call`, on whatever thread, with the GPU and the stream that are the caller's, so that it comes
-    after what the caller has had the GPU do."""
-    if not torch.cuda.is_initialized():
-        return call
-    stream = torch.cuda.current_stream()
-
-    def run() -> None:
-        with torch.cuda.stream(stream):
-            call()
-
-    return run
 
 
 class Lane:
@@ -75,7 +57,7 @@ class Lane:
             return
         with self._lock:
             self._given += 1
-            self._calls.put((_as_here(call), follows))
+            self._calls.put((call, follows))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()

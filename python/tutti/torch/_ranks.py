@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import hashlib
 import io
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy
 import torch
 import torch.distributed as dist
 
 from tutti.errors import InvalidArgument, MismatchError
+from tutti.torch import _gpu
 from tutti.torch._group import ProcessGroupTutti
 from tutti.torch._tensors import in_place, movable
 from tutti.torch._work import start
@@ -28,22 +29,25 @@ def group_of(group: Optional[Any]) -> ProcessGroupTutti:
     return found
 
 
-def run(group: ProcessGroupTutti, call: Callable[[], Any]) -> Any:
-    """Calls it once all that the group has under way has ended; what it returns."""
-    if group._lane.idle:
-        return call()
+def run(group: ProcessGroupTutti, call: Callable[[], Any],
+        tensors: Sequence[torch.Tensor] = ()) -> Any:
+    """Calls it once all that the group has under way has ended; what it returns. `tensors`: what it
+    uses that may be on a GPU."""
     returned: List[Any] = []
-    start(group._lane, [], lambda: returned.append(call())).wait()
+    if group._lane.idle:
+        _gpu.here(tensors, lambda: returned.append(call()))
+    else:
+        start(group._lane, [], lambda: returned.append(call()), tensors).wait()
     return returned[0]
 
 
 def gather(communicator: Any, mine: bytes) -> List[bytes]:
     """The bytes of all ranks, of which some may have none."""
     ranks = communicator.world_size
-    lengths = torch.empty(ranks, dtype=torch.int64)
-    communicator.all_gather(torch.tensor([len(mine)]), lengths)
+    lengths = torch.empty(ranks, dtype=torch.int64, device="cpu")
+    communicator.all_gather(torch.tensor([len(mine)], device="cpu"), lengths)
     counts = lengths.tolist()
-    everything = torch.empty(sum(counts), dtype=torch.uint8)
+    everything = torch.empty(sum(counts), dtype=torch.uint8, device="cpu")
     communicator.all_gather(_bytes(mine), everything, counts)
     return [bytes(part.numpy()) for part in everything.split(counts)]
 
@@ -101,7 +105,7 @@ def broadcast_parameters(parameters: _Parameters, root: int = 0,
         pairs = list(parameters)
     agree(ranks, "parameter", [described(name, tensor) for name, tensor in pairs])
     tensors = [tensor for _, tensor in pairs if tensor.numel()]
-    run(ranks, lambda: _broadcast(ranks.communicator, tensors, root))
+    run(ranks, lambda: _broadcast(ranks.communicator, tensors, root), tensors)
 
 
 def _broadcast(communicator: Any, tensors: List[torch.Tensor], root: int) -> None:
@@ -127,10 +131,11 @@ def broadcast_state_of(optimizer: torch.optim.Optimizer, root: int,
             except Exception as failed:  # the others wait
                 error = failed
                 data = f"{type(failed).__name__}: {failed}".encode()
-        header = torch.tensor([len(data), error is not None])
+        header = torch.tensor([len(data), error is not None], device="cpu")
         communicator.broadcast(header, root)
         length, has_failed = header.tolist()
-        memory = _bytes(data) if is_root else torch.empty(length, dtype=torch.uint8)
+        memory = _bytes(data) if is_root else torch.empty(length, dtype=torch.uint8,
+                                                          device="cpu")
         communicator.broadcast(memory, root)
         if error is not None:
             raise error
@@ -164,12 +169,12 @@ def average(value: _Value, name: str = "", group: Optional[Any] = None) -> Any:
             whole = whole.double()
         agree(ranks, "metric", [described(name, whole)])
         if whole.numel():
-            run(ranks, lambda: communicator.all_reduce(movable(whole), None, "average"))
+            run(ranks, lambda: communicator.all_reduce(movable(whole), None, "average"), [whole])
         return whole
     mine = name.encode()[:_NAME].ljust(_NAME)
-    record = torch.cat([torch.frombuffer(bytearray(mine), dtype=torch.uint8),
-                        torch.tensor([float(value)], dtype=torch.float64).view(torch.uint8)])
-    everything = torch.empty((communicator.world_size, len(record)), dtype=torch.uint8)
+    number = torch.tensor([float(value)], dtype=torch.float64, device="cpu")
+    record = torch.cat([_bytes(mine), number.view(torch.uint8)])
+    everything = torch.empty((communicator.world_size, len(record)), dtype=torch.uint8, device="cpu")
     run(ranks, lambda: communicator.all_gather(record, everything))
     names = [bytes(row[:_NAME].numpy()) for row in everything]
     for rank, other in enumerate(names):

@@ -93,7 +93,7 @@ def by_launcher(url: str, timeout: timedelta, **_: Any) -> Iterator[Tuple[Any, i
         rank, size = everybody.global_rank, everybody.world_size
         host = socket.gethostname() if everybody.local_size < size else "127.0.0.1"
         store = dist.TCPStore(host, 0, size, True, timeout, False) if rank == 0 else None
-        port = torch.tensor([store.port if store else 0])
+        port = torch.tensor([store.port if store else 0], device="cpu")
         name = torch.frombuffer(bytearray(host.encode().ljust(256)), dtype=torch.uint8)
         everybody.broadcast(port, 0)
         everybody.broadcast(name, 0)

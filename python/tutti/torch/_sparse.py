@@ -20,8 +20,8 @@ def all_reduce(communicator: Any, tensor: torch.Tensor, op: Any) -> None:
         raise InvalidArgument(f"op is {name}, but of sparse tensors there are sum and average")
     mine = tensor.detach().coalesce()
     ranks = communicator.world_size
-    held = torch.empty((ranks, 1 + mine.dim()), dtype=torch.int64)
-    communicator.all_gather(torch.tensor([mine._nnz(), *mine.shape]), held)
+    held = torch.empty((ranks, 1 + mine.dim()), dtype=torch.int64, device="cpu")
+    communicator.all_gather(torch.tensor([mine._nnz(), *mine.shape], device="cpu"), held)
     for rank, (_, *shape) in enumerate(held.tolist()):
         if shape != held[0, 1:].tolist():
             raise MismatchError(f"all_reduce of a sparse tensor of shape {held[0, 1:].tolist()} on rank "

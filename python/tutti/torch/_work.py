@@ -7,13 +7,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from datetime import timedelta
-from typing import Any, Callable, Deque, List, Optional
+from typing import Any, Callable, Deque, List, Optional, Sequence
 
 import torch
 from torch._C._distributed_c10d import AllreduceOptions
 from torch.distributed import Work
 
 from tutti.errors import CommunicationError, DeadlineExceeded
+from tutti.torch import _gpu
 from tutti.torch._compiled import c10d
 
 SHOWN_AS = "tutti"  # what PyTorch's profiler calls the backend
@@ -27,10 +28,13 @@ TELLS_ASYNC = hasattr(AllreduceOptions, "asyncOp")
 _latest: Deque[Work] = deque(maxlen=64)
 
 
-def start(lane: Any, tensors: List[torch.Tensor], call: Callable[[], Any]) -> TuttiWork:
-    """Has `call` run on a lane; a Work that ends with it, and whose future has `tensors`."""
+def start(lane: Any, tensors: List[torch.Tensor], call: Callable[[], Any],
+          inputs: Sequence[torch.Tensor] = ()) -> TuttiWork:
+    """Has `call` run on a lane; a Work that ends with it, and whose future has `tensors`. These and
+    `inputs` tell the GPU."""
     work = TuttiWork(tensors)
-    lane.give(lambda: work.run(call), work.end_as_run)
+    placed = _gpu.later([*tensors, *inputs], call)
+    lane.give(lambda: work.run(placed), work.end_as_run)
     return work
 
 
@@ -109,9 +113,17 @@ class TuttiWork(Work):
             begins, self._begins = self._begins, []
         self._gate.release()
         if begins and self._is_message:
-            threading.Thread(target=_set, args=(begins,), name="tutti callbacks", daemon=True).start()
+            threading.Thread(target=self._call_back, args=(begins,), name="tutti callbacks",
+                             daemon=True).start()
         else:
             _set(begins)
+
+    def _call_back(self, begins: List[Any]) -> None:
+        """On a thread of its own."""
+        device = _gpu.device_of(self._tensors)
+        if device is not None:
+            torch.cuda.set_device(device)  # which callbacks find
+        _set(begins)
 
     def wait(self, timeout: Optional[timedelta] = None) -> bool:
         """Waits until it has ended, at most `timeout`; zero or none: as long as the group's

@@ -250,7 +250,7 @@ class _Joined(JoinHook):
         # PyTorch leaves it as it was inside, and later steps would ask who has left.
         optimizer._join_config = _JoinConfig.construct_disabled_join_config()
         communicator = optimizer.group.communicator
-        root = torch.tensor([communicator.global_rank if is_last_joiner else -1])
+        root = torch.tensor([communicator.global_rank if is_last_joiner else -1], device="cpu")
         run(optimizer.group, lambda: communicator.all_reduce(root, None, "max"))
         broadcast_parameters([(name, parameter.detach()) for name, parameter in optimizer._gradients.managed],
                              int(root), optimizer.group)
