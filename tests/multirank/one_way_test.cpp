@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -33,17 +34,19 @@ class OneWay : public RankTest {
   /** All ranks make `calls`, which must end in a mismatch that shows both requests. */
   void expect_mismatch(const std::vector<std::string>& shown,
                        const std::function<void(Communicator&)>& calls) {
-    on_ranks([&](Communicator& comm) {
-      comm.barrier();
+    on_ranks([&](Communicator& whole) {
+      std::optional<Communicator> comm = whole.split(0, whole.global_rank());
+      comm->barrier();
       try {
-        calls(comm);
-        comm.barrier();  // who waits for nobody finds out here
-        ADD_FAILURE() << "rank " << comm.global_rank() << " noticed nothing";
+        calls(*comm);
+        comm->barrier();  // who waits for nobody finds out here
+        ADD_FAILURE() << "rank " << whole.global_rank() << " noticed nothing";
       } catch (const MismatchError& error) {
         for (const std::string& part : shown) {
           EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
         }
       }
+      whole.barrier();  // or who leaves first may be lost to others that have not heard yet
     });
   }
 };
