@@ -83,7 +83,7 @@ void HierarchicalTransport::one_way_broadcast(const Call& call) {
   HostGroup& group = with_root ? *with_root : leaders_;
   const bool takes = from != host() && is_leader();
   sign(call, takes ? group.giver(from, out.bytes()) : Notes::kNobody);
-  if (local_size() > 1 && out.bytes() <= Notes::kCarried) return pass_note(call, group);
+  if (local_size() > 1 && out.bytes() <= shm::LocalNotes::kMost) return pass_note(call, group);
   if (from == host()) {
     if (is_root) send_one_way(call, group);
     if (local_size() == 1) {
@@ -116,7 +116,6 @@ record::Absence HierarchicalTransport::take_one_way(const Call& call, HostGroup&
 }
 
 void HierarchicalTransport::pass_note(const Call& call, HostGroup& group) {
-  static_assert(Notes::kCarried <= shm::LocalNotes::kMost);
   const View out = call.out;
   const int author = local_agent(call.root);
   if (local_->rank() != author) {

@@ -149,14 +149,14 @@ struct Notebook {
     std::atomic<std::uint64_t> history;  ///< a hash of this call and all before it
     Signature signature;
   };
-  struct Entry {
-    static constexpr std::int64_t kMost = 4064;  ///< bytes of data
+  /** Of what is short, all is in its first cache line. */
+  struct alignas(64) Entry {
+    static constexpr std::int64_t kMost = std::int64_t{16} * 1024;  ///< bytes of data
 
     std::uint64_t hash;       ///< of the call that the data are of
     record::Absence absence;  ///< of their author before that, as their writer has noticed it
     alignas(16) std::array<std::byte, kMost> data;
   };
-  static_assert(sizeof(Entry) == 4096);
 
   alignas(4096) std::atomic<std::uint64_t> calls;  ///< the last of the requests
   std::array<Request, kCalls> requests;            ///< by the number of the call
