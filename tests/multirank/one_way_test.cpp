@@ -182,18 +182,21 @@ TEST_F(OneWay, WhoDoesNotComeIsNamedByAll) {
   for (const auto& [late, bytes] : {std::pair{0, 8U}, {ranks() - 1, 8U}, {ranks() - 1, 16384U}}) {
     on_ranks(
         [late = late, bytes = bytes](Communicator& comm) {
-          const auto start = std::chrono::steady_clock::now();
+          std::chrono::steady_clock::time_point end;
           std::vector<std::uint8_t> data(bytes);
           try {
-            for (int call = 0;; ++call) {
-              if (call == 50 && comm.global_rank() == late)
-                std::this_thread::sleep_until(start + 3s);
+            for (int call = 0; call < 1'000'000; ++call) {
+              if (call == 50) {
+                end = std::chrono::steady_clock::now() + 3s;
+                if (comm.global_rank() == late) std::this_thread::sleep_until(end);
+              }
               broadcast(comm, data, 0);
             }
+            ADD_FAILURE() << "rank " << late << " was waited for";
           } catch (const PeerLost& error) {
             EXPECT_EQ(error.ranks(), std::vector<int>{late}) << error.what();
           }
-          std::this_thread::sleep_until(start + 3s);  // they make the next one together
+          std::this_thread::sleep_until(end);  // they make the next one together
         },
         short_timeout(1s));
   }

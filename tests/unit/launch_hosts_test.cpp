@@ -11,8 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "comm/shm/control.hpp"
 #include "launch/machines/answer.hpp"
 #include "launch/machines/check.hpp"
+#include "launch/machines/machine.hpp"
 #include "launch/placement.hpp"
 #include "launch/process/lists.hpp"
 #include "support/folder.hpp"
@@ -154,6 +156,12 @@ TEST(LaunchHosts, AnswerAmongWhateverElseIsPrinted) {
 
 TEST(LaunchHosts, AreAskedThroughAShellThatReadsTheWordsAsTheyAre) {
   EXPECT_EQ(shell_text({"a b", "it's", "$x"}), "'a b' 'it'\\''s' '$x'");
+}
+
+TEST(LaunchMachine, HasRoomForWhatRanksNeedToMeet) {
+  for (const int ranks : {1, 8, 64, 256}) {
+    EXPECT_LE(shm::Control::bytes_for(ranks), ranks * kSharedBytesPerRank) << ranks;
+  }
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <latch>
 #include <string>
 #include <thread>
 #include <vector>
@@ -77,6 +76,15 @@ class LocalRank {
   Signature last;
 };
 
+/** Waits for another rank; throws if it does not come. */
+void until(const std::function<bool()>& is_so) {
+  const auto end = std::chrono::steady_clock::now() + 20s;
+  while (!is_so()) {
+    if (std::chrono::steady_clock::now() > end) throw Error("another rank has not come");
+    std::this_thread::yield();
+  }
+}
+
 void on_ranks(const std::function<void(LocalRank&)>& body,
               std::chrono::milliseconds timeout = 20s) {
   const UniqueId id = UniqueId::create();
@@ -108,7 +116,7 @@ TEST(LocalNotesTest, AreReadInTheirOrderWhoeverWritesThem) {
 TEST(LocalNotesTest, WhoWritesGoesOnWhileThereIsRoom) {
   std::atomic<bool> written = false;
   on_ranks([&](LocalRank& rank) {
-    while (rank.local.rank() != 0 && !written) std::this_thread::yield();
+    until([&] { return rank.local.rank() == 0 || written; });
     for (std::uint32_t call = 0; call < Notebook::kNotes; ++call) {
       Bytes data(8, rank.local.rank() == 0 ? static_cast<std::byte>(call) : std::byte{255});
       rank.broadcast(0, data);
@@ -123,7 +131,7 @@ TEST(LocalNotesTest, WhoDoesNotReadIsWaitedForAndNamed) {
   on_ranks(
       [&](LocalRank& rank) {
         if (rank.local.rank() == 2) {
-          while (found < 2) std::this_thread::sleep_for(1ms);
+          until([&] { return found == 2; });
           return;
         }
         Bytes data(8);
@@ -162,7 +170,7 @@ TEST(LocalNotesTest, WhoHoldsUpTheWriterIsLateAndTheWriterIsNot) {
       for (const int waiting : {0, 1}) {
         const auto& waits_for = rank.local.group().control().slot(waiting).waiting_for;
         const auto awaited = waiting == 0 ? 2 : 0;
-        while (!full || waits_for.front() != awaited) std::this_thread::yield();
+        until([&] { return full && waits_for.front() == awaited; });
       }
       std::this_thread::sleep_for(kHeldUp);
       for (std::uint32_t number = 0; number <= Notebook::kNotes; ++number) call(one_more);
@@ -171,7 +179,7 @@ TEST(LocalNotesTest, WhoHoldsUpTheWriterIsLateAndTheWriterIsNot) {
     }
     for (std::uint32_t number = 0; number < Notebook::kNotes; ++number) call(one_more);
     if (rank.local.rank() == 1) {
-      while (!full) std::this_thread::yield();
+      until([&] { return full.load(); });
       call(one_more);
       EXPECT_EQ(late(0), 0);
     } else {
@@ -198,7 +206,7 @@ TEST(LocalNotesTest, AWriterIsLateByTheTimeThatTheAuthorWasAway) {
     if (rank.local.rank() == 0) {
       for (const int reader : {1, 2}) {
         const auto& waits_for = rank.local.group().control().slot(reader).waiting_for;
-        while (waits_for.front() != 0) std::this_thread::yield();
+        until([&] { return waits_for.front() == 0; });
       }
       std::this_thread::sleep_for(10ms);
       rank.begin(0, std::ssize(data));
@@ -225,10 +233,10 @@ TEST(LocalNotesTest, WhoPassesDataOnHearsOfAFailureBeforeItTakesThem) {
       rank.begin(1, 8);
       rank.notes.make_room(8);
       waits = true;
-      while (!failed) std::this_thread::yield();
+      until([&] { return failed.load(); });
       EXPECT_THROW(rank.notes.leave({}), MismatchError);
     } else if (rank.local.rank() == 1) {
-      while (!waits) std::this_thread::yield();
+      until([&] { return waits.load(); });
       rank.local.group().fail_mismatch("another call");
       failed = true;
     }
@@ -267,11 +275,12 @@ TEST(LocalNotesTest, TwoWhoTakeThemselvesForTheRootFindOut) {
 
 TEST(LocalNotesTest, WhoWaitsElsewhereIsFound) {
   for (const int odd : {0, 1}) {
-    std::latch all_have_read(kRanks);  // or a failure would end calls that are alike
+    std::atomic<int> have_read = 0;
     on_ranks([&](LocalRank& rank) {
       Bytes data(8);
       for (int call = 0; call < 5; ++call) rank.broadcast(0, data);
-      all_have_read.arrive_and_wait();
+      ++have_read;
+      until([&] { return have_read == kRanks; });  // or a failure would end calls that are alike
       const std::string text = rank.mismatch_in([&] {
         if (rank.local.rank() == odd) {
           rank.signatures.begin(Signature{.sequence = 6, .operation = Operation::barrier});
@@ -291,7 +300,7 @@ TEST(LocalNotesTest, WhoHasGoneOnHasItsEarlierRequestShown) {
   on_ranks([&](LocalRank& rank) {
     Bytes data(8);
     if (rank.local.rank() == 1) {
-      while (gone_on < 2) std::this_thread::yield();
+      until([&] { return gone_on >= 2; });
     } else {
       rank.broadcast(0, data);  // which rank 1 leaves out
       ++gone_on;

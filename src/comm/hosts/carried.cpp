@@ -121,13 +121,21 @@ void HierarchicalTransport::pass_note(const Call& call, HostGroup& group) {
   if (local_->rank() != author) {
     local_notes_.read(author, bytes_of(out), call.root);
   } else if (rank() == call.root) {
-    send_one_way(call, group);
+    // Data that follow a note may have to wait for who takes them, for which its own host does not.
+    const bool follow = out.bytes() > Notes::kCarried;
+    if (!follow) send_one_way(call, group);
     copy_bytes(local_notes_.make_room(out.bytes()).data(), call.in.data, out.bytes());
     local_notes_.leave(journal()->absence());
+    if (follow) send_one_way(call, group);
     copy_bytes(out.data, call.in.data, out.bytes());
   } else {
+    // After a failure they may still come, when the memory of the host's notes is gone.
+    const Scratch following(channel_->scratch(), out.bytes() > Notes::kCarried ? out.bytes() : 0);
     const std::span<std::byte> data = local_notes_.make_room(out.bytes());
-    local_notes_.leave(take_one_way(call, group, data));
+    std::byte* taken = out.bytes() > Notes::kCarried ? following.data() : data.data();
+    const record::Absence absence = take_one_way(call, group, {taken, data.size()});
+    if (taken != data.data()) copy_bytes(data.data(), taken, out.bytes());
+    local_notes_.leave(absence);
     copy_bytes(out.data, data.data(), out.bytes());
   }
   local_->group().check_own_loss();

@@ -49,7 +49,7 @@ void LocalGroup::share_wait_between(int leader) {
   const RankSlot& slot = control().slot(leader);
   const std::uint64_t since = slot.delayed_since.load(std::memory_order_relaxed);
   const std::uint64_t until = slot.delayed_until.load(std::memory_order_relaxed);
-  if (since == until) return;
+  if (until <= since) return;  // also where its leader writes the next one meanwhile
   journal_.waited(record::Lane::collective, slot.delayed_by.load(std::memory_order_relaxed), since,
                   until);
 }

@@ -31,9 +31,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/** What a rank needs of /dev/shm to meet the others. */
-constexpr std::int64_t kSharedBytesPerRank = 2 << 20;
-
 std::vector<Processor> processors() {
   std::vector<Processor> found;
   cpu_set_t allowed;
@@ -221,7 +218,7 @@ void check_shared_memory(int ranks) {
   const AvailableMemory available = available_memory();
   if (available.fits(kSharedBytesPerRank, ranks)) return;
   throw SystemError(host_name() + " has too little shared memory for " + std::to_string(ranks) +
-                        " ranks, which need 2 MiB each to meet: " + available.describe() +
+                        " ranks, which need 2.25 MiB each to meet: " + available.describe() +
                         " (docker run --shm-size)",
                     ENOSPC);
 }

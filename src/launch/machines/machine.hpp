@@ -1,6 +1,7 @@
 // What this machine has: processors, GPUs, addresses, ports, programs.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -68,6 +69,9 @@ std::vector<std::string> files_of_program(const std::string& name, bool module);
 /** Throws InvalidArgument if they are not here: the first, to be executed, and others, to be read.
  */
 void check_files(const std::vector<std::string>& files);
+
+/** What a rank needs of /dev/shm to meet the others, or less. */
+inline constexpr std::int64_t kSharedBytesPerRank = 9 << 18;
 
 /** Throws SystemError if /dev/shm has too little room for so many ranks to meet. */
 void check_shared_memory(int ranks);
