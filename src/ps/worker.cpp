@@ -47,8 +47,10 @@ class Worker::Impl {
     serving().flush();
     const RequestHeader header{.kind = RequestKind::barrier};
     Asked asked = take_left_barrier();
-    if (!asked) asked = servers.ask(0, header);
     try {
+      // One that was refused before this worker came back has been left by the server as well.
+      if (asked && asked.is_answered() && asked.take().header.outcome == Outcome::done) return;
+      if (!asked) asked = servers.ask(0, header);
       servers.throw_unless_done(0, servers.wait(0, asked, header));
     } catch (const Error&) {
       throw;
@@ -67,11 +69,13 @@ class Worker::Impl {
       if (!is_finished) finish();
       leave();
     } catch (const Error&) {
+      has_stopped = true;
       throw;
     } catch (...) {
       stopped = false;
       throw;
     }
+    has_stopped = true;
     if (failure_) std::rethrow_exception(failure_);
   }
 
@@ -83,7 +87,8 @@ class Worker::Impl {
   Saves saves;
   const std::shared_ptr<ServerPlace> server_place;
   const std::unique_ptr<WorkerMode> mode;
-  std::atomic<bool> stopped = false;
+  std::atomic<bool> stopped = false;      // or a thread is about to
+  std::atomic<bool> has_stopped = false;  // and no thread is in stop()
   std::atomic<bool> is_finished = false;  // nothing but leave() is left of stop()
 
  private:
@@ -100,12 +105,17 @@ class Worker::Impl {
     return left;
   }
 
+  /** A checkpoint is seen to also where what was left could not be pushed. */
   void finish() {
-    try {
-      mode->finish();
-    } catch (const Error&) {
-      failure_ = std::current_exception();
-    }
+    const auto keep_failure = [&](const auto& action) {
+      try {
+        action();
+      } catch (const Error&) {
+        if (!failure_) failure_ = std::current_exception();
+      }
+    };
+    if (!failure_) keep_failure([&] { mode->finish(); });
+    keep_failure([&] { saves.finish(); });
     is_finished = true;
   }
 
@@ -241,6 +251,7 @@ void Worker::save(std::string_view folder) {
 }
 
 void Worker::stop() { impl_->stop(); }
+bool Worker::has_stopped() const { return impl_->has_stopped; }
 
 WorkerStats Worker::stats() const {
   WorkerCounters& counters = impl_->servers.counters();

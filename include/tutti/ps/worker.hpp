@@ -96,6 +96,8 @@ class Worker {
   /** Pushes what is left and leaves; in GEO mode all of this worker's progress. No call but stats()
    * is allowed then. */
   void stop();
+  /** Whether stop() has ended, be it by an Error. */
+  bool has_stopped() const;
 
   WorkerStats stats() const;
   /** Workers that were lost so far, as far as servers have said so. */

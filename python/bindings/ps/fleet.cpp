@@ -258,6 +258,18 @@ std::shared_ptr<ps::Fleet> PyFleet::let_go() {
   return is_inherited() || fleet.use_count() > 1 ? nullptr : fleet;
 }
 
+void PyFleet::stop() {
+  on_worker([this](ps::Worker& worker) {
+    try {
+      worker.stop();
+    } catch (...) {
+      has_stopped_ = worker.has_stopped();
+      throw;
+    }
+    has_stopped_ = true;
+  });
+}
+
 void PyFleet::leave() {
   if (const auto fleet = let_go()) blocking([&] { fleet->close(); }, [] {});
 }
@@ -350,10 +362,9 @@ void bind_ps_fleet(py::module_& module) {
             self.on_worker([&](ps::Worker& worker) { worker.save(folder); });
           },
           py::arg("folder"), "Has the servers write a checkpoint. Blocks.")
-      .def(
-          "stop",
-          [](const PyFleet& self) { self.on_worker([](ps::Worker& worker) { worker.stop(); }); },
-          "Pushes what is left, and leaves.")
+      .def("stop", &PyFleet::stop, "Pushes what is left, and leaves.")
+      .def_property_readonly("has_stopped", &PyFleet::has_stopped,
+                             "Whether stop() has ended, be it by an error.")
       .def("worker_stats", &worker_stats, "What the worker has done so far.")
       .def(
           "lost_workers",

@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,6 +48,10 @@ class PyFleet final : public Closable {
   /** Where the rows of lookups lie that have no memory of their own. */
   RowMemory& row_memory() const { return *row_memory_; }
 
+  /** The worker's; not called again once has_stopped(). */
+  void stop();
+  /** Whether stop() has ended: known also where a signal's handler raises right after it. */
+  bool has_stopped() const { return has_stopped_; }
   /** Blocks while a server's thread of this process has workers. Interrupted, it ends that. */
   void leave();
   /** leave(), where nobody can be told of an interrupt. */
@@ -60,6 +65,7 @@ class PyFleet final : public Closable {
 
   PyPlacement placement_;
   std::shared_ptr<ps::Fleet> fleet_;  // null once closed
+  std::atomic<bool> has_stopped_ = false;
   std::shared_ptr<RowMemory> row_memory_ = std::make_shared<RowMemory>();
 };
 

@@ -23,18 +23,22 @@ void wait_a_moment() {
 }  // namespace
 
 bool Save::go_on() {
-  if (asked_.empty() && std::chrono::steady_clock::now() < next_look_) return false;
-  ask();
+  if (!ask_if_due()) return false;
   const auto is_there = [](const Asked& asked) { return !asked || asked.is_answered(); };
   return std::ranges::all_of(asked_, is_there) && take();
 }
 
 void Save::wait() {
   while (true) {
-    if (asked_.empty()) wait_a_moment();
-    ask();
+    while (!ask_if_due()) wait_a_moment();
     if (take()) return;
   }
+}
+
+bool Save::ask_if_due() {
+  if (asked_.empty() && std::chrono::steady_clock::now() < next_look_) return false;
+  ask();
+  return true;
 }
 
 void Save::ask() {
@@ -84,29 +88,29 @@ Saves::Begun Saves::begin(std::string_view folder) {
 void Saves::go_on() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return;  // another thread waits for a checkpoint
-  const bool is_under_way = running_.has_value();
-  ask_running();
-  if (is_under_way) or_log([&] { return running_->go_on(); });
+  begin_running_if_due();
+  or_log([&] { return running_ && running_->go_on(); });
 }
 
 bool Saves::begin_if_due() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return false;
-  ask_running();
+  begin_running_if_due();
+  or_log([&] {
+    if (running_) running_->ask_if_due();
+    return false;
+  });
   return running_.has_value();
 }
 
 void Saves::finish() {
   const std::unique_lock<std::mutex> lock = this->lock();
+  begin_running_if_due();
   finish_running();
 }
 
-void Saves::ask_running() {
+void Saves::begin_running_if_due() {
   if (!running_ && news_.take_save_due()) running_.emplace(servers_, begun_++, std::string_view());
-  or_log([&] {
-    if (running_) running_->ask();
-    return false;
-  });
 }
 
 template <class Action>

@@ -30,6 +30,8 @@ class Save {
 
   /** Asks those servers that have not been: the first time all begin. */
   void ask();
+  /** ask(), but not again soon after all have answered; whether servers have been asked. */
+  bool ask_if_due();
 
   /** Whether the checkpoint is there. Does not block; to be called again. */
   bool go_on();
@@ -79,13 +81,13 @@ class Saves {
   /** Begins one if servers have asked for it; all servers know of it then, also of one that was
    * interrupted before. Does not block. Whether one is under way that no other thread sees to. */
   bool begin_if_due();
-  /** Waits for what has been begun. */
+  /** Begins one if servers have asked for it, and waits for what has been begun. */
   void finish();
 
  private:
   std::unique_lock<std::mutex> lock();
   // Locked:
-  void ask_running();
+  void begin_running_if_due();
   void finish_running();
   /** What `action` says to be done is no longer under way, nor is what fails. */
   template <class Action>

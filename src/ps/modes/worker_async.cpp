@@ -51,11 +51,11 @@ class MergingWorker : public WorkerMode {
     const std::lock_guard lock(stepping_);
     send_rest();
     wait_for_all();
+    hear_end_rounds();
   }
   void finish() final {
     if (!open_.empty()) step();
     flush();
-    saves_.finish();
   }
 
  protected:
@@ -110,13 +110,14 @@ class AsyncWorker final : public MergingWorker {
         [&](int server) {
           if (has_news(server)) queue(server).keep(ended(server), steps());
         });
-    if (staleness_ && steps() - news_.slowest() >= *staleness_) wait_for_slowest();
-  }
-
-  void wait_for_slowest() {
-    wait_for_all();
-    EndOfRound end = ask_for_slowest(steps(), *staleness_);
-    take_end_round(end);
+    if (staleness_ && steps() - news_.slowest() >= *staleness_) {
+      wait_for_all();
+      tell_end_round({.kind = RequestKind::end_round,
+                      .flags = kWaitForSlowest,
+                      .count = *staleness_,
+                      .round = steps()});
+    }
+    hear_end_rounds();
   }
 
   std::optional<std::int64_t> staleness_;

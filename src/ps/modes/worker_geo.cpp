@@ -71,10 +71,7 @@ class GeoWorker final : public WorkerMode {
     const std::unique_lock lock(mutex_);
     train();
     for_each_server(servers_, [&](int server) { copy(server).send_rest(steps_, false); });
-    EndOfRound end = ask_end_round(steps_);
-    for_each_server(servers_, [&](int server) { copy(server).confirm_progress(); });
-    take_end_round(end);
-    saves_.finish();
+    end_round();
   }
 
  private:
@@ -98,10 +95,14 @@ class GeoWorker final : public WorkerMode {
   void finish_exchange() {
     // What is received has to have this worker's own progress in it: dense values are read where
     // they lie, which waits for nothing.
-    EndOfRound end = ask_end_round(steps_);
-    for_each_server(servers_, [&](int server) { copy(server).confirm_progress(); });
-    take_end_round(end);
+    end_round();
     for_each_server(servers_, [&](int server) { copy(server).receive(); });
+  }
+
+  void end_round() {
+    tell_end_round({.kind = RequestKind::end_round, .round = steps_});
+    for_each_server(servers_, [&](int server) { copy(server).confirm_progress(); });
+    hear_end_rounds();
   }
 
   std::int64_t push_steps_;

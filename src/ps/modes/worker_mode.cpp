@@ -11,25 +11,12 @@
 
 namespace tutti::ps {
 
-WorkerMode::EndOfRound WorkerMode::ask_end_round(std::int64_t round) {
-  return ask_all({.kind = RequestKind::end_round, .round = round});
+void WorkerMode::ask_all(EndOfRound& end) {
+  for (int server = static_cast<int>(end.asked.size()); server < servers_.count(); ++server)
+    end.asked.push_back(servers_.ask(server, end.header));
 }
 
-WorkerMode::EndOfRound WorkerMode::ask_for_slowest(std::int64_t round, std::int64_t staleness) {
-  return ask_all({.kind = RequestKind::end_round,
-                  .flags = kWaitForSlowest,
-                  .count = staleness,
-                  .round = round});
-}
-
-WorkerMode::EndOfRound WorkerMode::ask_all(const RequestHeader& header) {
-  EndOfRound end{header};
-  for (int server = 0; server < servers_.count(); ++server)
-    end.asked.push_back(servers_.ask(server, header));
-  return end;
-}
-
-void WorkerMode::take_end_round(EndOfRound& end) {
+void WorkerMode::take_end_round(EndOfRound& end, bool is_last) {
   const auto begin = std::chrono::steady_clock::now();
   const auto waited = [&] {
     return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
@@ -38,11 +25,12 @@ void WorkerMode::take_end_round(EndOfRound& end) {
     Asked& asked = end.asked[static_cast<std::size_t>(server)];
     if (!asked) continue;  // taken before an interruption
     Reply reply = asked.take();
-    while (reply.header.outcome == Outcome::not_yet) {
+    while (reply.header.outcome == Outcome::not_yet && is_last) {
       servers_.require_presence(waited());  // who saves may wait for a server that is gone
       asked = servers_.ask(server, end.header);
       reply = asked.take();
     }
+    if (reply.header.outcome == Outcome::not_yet) continue;  // this worker is further already
     // A worker that is missed, or was for long, may have waited itself for a server that is gone.
     if (reply.header.outcome == Outcome::lost_worker || waited() > kGraceOfServer)
       servers_.require_presence(waited());
@@ -51,6 +39,24 @@ void WorkerMode::take_end_round(EndOfRound& end) {
     servers_.throw_unless_done(server, reply);
     news_.hear(server, reply);
     servers_.throw_refusal(server);
+  }
+}
+
+void WorkerMode::tell_end_round(const RequestHeader& header) {
+  hear_end_rounds();
+  unheard_.push_back({header});
+  ask_all(unheard_.back());
+}
+
+void WorkerMode::hear_end_rounds() {
+  for (; !unheard_.empty(); unheard_.pop_front()) {
+    try {
+      ask_all(unheard_.front());
+      take_end_round(unheard_.front(), unheard_.size() == 1);
+    } catch (const Error&) {
+      unheard_.pop_front();
+      throw;
+    }
   }
 }
 

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ps/modes/batch.hpp"
@@ -56,7 +58,7 @@ class WorkerMode {
   virtual void flush() {}
   /** Of what servers hold between two steps of this worker. */
   virtual void save(std::string_view folder) { saves_.begin(folder).wait(); }
-  /** Pushes what is left. Nothing is called then. */
+  /** Pushes what is left, checkpoints aside. Nothing is called then. */
   virtual void finish() = 0;
 
  protected:
@@ -65,19 +67,27 @@ class WorkerMode {
     RequestHeader header;
     std::vector<Asked> asked{};
   };
-  EndOfRound ask_end_round(std::int64_t round);
-  /** With kWaitForSlowest. */
-  EndOfRound ask_for_slowest(std::int64_t round, std::int64_t staleness);
-  /** Waits for their replies. Throws what a push of the round came to; after what an InterruptCheck
-   * throws it may be called again. */
-  void take_end_round(EndOfRound& end);
+  /** Tells those that have not been told. */
+  void ask_all(EndOfRound& end);
+  /** Tells all servers of the end of a round, once they have been heard on those before. */
+  void tell_end_round(const RequestHeader& header);
+  /** Waits for their replies to what they have been told. Throws what a push of a round came to.
+   * What an interruption leaves is for the next call: they say only once that a checkpoint is due.
+   */
+  void hear_end_rounds();
+  /** They have been told, and are still to be heard. */
+  void hear_later(EndOfRound end) { unheard_.push_back(std::move(end)); }
 
   Servers& servers_;
   News& news_;
   Saves& saves_;
 
  private:
-  EndOfRound ask_all(const RequestHeader& header);
+  /** Of the last that they have been told of, or not; after what an InterruptCheck throws it may be
+   * called again. */
+  void take_end_round(EndOfRound& end, bool is_last);
+
+  std::deque<EndOfRound> unheard_;
 };
 
 /** The batch that a worker is at, which several threads may add to: a part for each server. */

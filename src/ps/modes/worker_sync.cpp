@@ -58,8 +58,8 @@ class SyncWorker final : public WorkerMode {
     std::unique_lock lock(mutex_);
     send_left();
     dense_.take(sums_);
-    EndOfRound end = end_round();
-    take(end);
+    hear_later(end_round());
+    hear_end_rounds();
     const bool is_saving = saves_.begin_if_due();
     lock.unlock();
     if (is_saving) saves_.finish();
@@ -82,15 +82,11 @@ class SyncWorker final : public WorkerMode {
     bool left = !dense_.empty();
     {
       const std::lock_guard lock(mutex_);
-      if (left_) {
-        EndOfRound end = send_round();
-        take(end);
-      }
       send_left();
+      hear_end_rounds();
       left = left || pushed_;
     }
     if (left) step();
-    saves_.finish();
   }
 
  private:
@@ -124,7 +120,7 @@ class SyncWorker final : public WorkerMode {
 
   /** What an interruption has kept from some servers: before anything of the next round. */
   void send_left() {
-    if (left_) send_round();
+    if (left_) hear_later(send_round());
     saves_.begin_if_due();
   }
 
@@ -137,8 +133,7 @@ class SyncWorker final : public WorkerMode {
     try {
       send_sums();
       round_ = end.header.round;
-      for (int server = static_cast<int>(end.asked.size()); server < servers_.count(); ++server)
-        end.asked.push_back(servers_.ask(server, end.header));
+      ask_all(end);
     } catch (const Error&) {
       if (is_left) left_ = std::move(end);
       throw;
@@ -167,17 +162,6 @@ class SyncWorker final : public WorkerMode {
     pushed_ = false;
   }
 
-  void take(EndOfRound& end) {
-    try {
-      take_end_round(end);
-    } catch (const Error&) {
-      throw;
-    } catch (...) {
-      left_ = std::move(end);
-      throw;
-    }
-  }
-
   ServerPlace* server_place_;
   OpenBatch dense_;
   std::mutex mutex_;
@@ -185,7 +169,7 @@ class SyncWorker final : public WorkerMode {
   std::deque<Wanted> wanted_;
   std::int64_t round_ = 0;
   bool pushed_ = false;
-  std::optional<EndOfRound> left_;  // interrupted: what has not been sent, and not been heard
+  std::optional<EndOfRound> left_;  // interrupted: what has not been sent
 };
 
 }  // namespace

@@ -2,59 +2,20 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <chrono>
 #include <cstring>
 #include <memory>
-#include <span>
-#include <thread>
-#include <utility>
 #include <vector>
 
-#include "fake_link.hpp"
-#include "ps/dense/layout.hpp"
-#include "ps/worker.hpp"
+#include "fake_worker.hpp"
 
 namespace tutti::ps::test::interrupt_test {
 namespace {
 
-const std::vector<std::int64_t> kIds{1, 2, 3, 4, 5, 6, 7, 8, 9};
-
-Reply answer_to(const FakeServer::Got& got) {
-  Reply reply;
-  if (got.header.kind == RequestKind::end_round) reply.payload.resize(sizeof(RoundReply));
-  if (got.header.kind == RequestKind::look_up)
-    reply.payload.resize(static_cast<std::size_t>(got.header.count) * sizeof(float));
-  return reply;
-}
-
-std::unique_ptr<Worker> worker_of(std::span<FakeServer> servers, const Mode& mode,
-                                  const std::vector<DenseParameter>& dense = {}) {
-  const DenseLayout layout =
-      lay_out(dense, static_cast<int>(servers.size()), {.min_block_size = 4});
-  WorkerParts parts;
-  parts.workers = {{0, "worker 0"}};
-  parts.mode = mode;
-  for (std::size_t i = 0; i < servers.size(); ++i) {
-    servers[i].answer = answer_to;
-    parts.servers.push_back(end_of(servers[i], static_cast<int>(i)));
-    parts.servers.back().blocks = layout[i];
-  }
-  parts.dense = dense;
-  parts.loaded = true;
-  parts.tables.push_back({.name = "item", .dim = 1});
-  return make_worker(std::move(parts));
-}
-
-void push(Worker& worker) { worker.push(0, kIds, std::vector<float>(kIds.size(), 1.0F)); }
-
-void interrupt() { throw Interrupted(); }
-void go_on() {}
-
 TEST(PsInterrupt, AtOneServerKeepsTheBatchOfTheOthers) {
   for (const Mode& mode : {Mode(Async{}), Mode(HalfAsync{})}) {
     std::array<FakeServer, 3> servers;
-    const auto worker = worker_of(servers, mode);
-    push(*worker);
+    const auto worker = worker_with(servers, mode);
+    push_some(*worker);
     servers[1].drafts_left = 0;
     servers[1].refuse_draft = interrupt;
     EXPECT_THROW(worker->step(), Interrupted);
@@ -70,8 +31,8 @@ TEST(PsInterrupt, AtOneServerKeepsTheBatchOfTheOthers) {
 /** It is more than an error of another server. */
 TEST(PsInterrupt, IsWhatIsThrown) {
   std::array<FakeServer, 2> servers;
-  const auto worker = worker_of(servers, Async{});
-  push(*worker);
+  const auto worker = worker_with(servers, Async{});
+  push_some(*worker);
   for (FakeServer& server : servers) server.drafts_left = 0;
   servers[1].refuse_draft = interrupt;
   EXPECT_THROW(worker->step(), Interrupted);
@@ -80,12 +41,12 @@ TEST(PsInterrupt, IsWhatIsThrown) {
 TEST(PsInterrupt, OfAFlushForgetsNoAnswer) {
   std::array<FakeServer, 1> servers;
   FakeServer& server = servers[0];
-  const auto worker = worker_of(servers, Async{});
+  const auto worker = worker_with(servers, Async{});
   server.answer = [](const FakeServer::Got& got) {
     return got.header.kind == RequestKind::end_round ? no_memory() : Reply{};
   };
   server.is_behind = true;
-  push(*worker);
+  push_some(*worker);
   worker->step();
   server.waits = 0;
   server.before_wait = interrupt;
@@ -99,9 +60,9 @@ TEST(PsInterrupt, OfAFlushForgetsNoAnswer) {
 TEST(PsInterrupt, OfTheEndOfAnEmptyBatchKeepsIt) {
   std::array<FakeServer, 1> servers;
   FakeServer& server = servers[0];
-  const auto worker = worker_of(servers, Async{.staleness = 100});
+  const auto worker = worker_with(servers, Async{.staleness = 100});
   server.is_behind = true;
-  push(*worker);
+  push_some(*worker);
   worker->step();
   server.has_room = [](std::int64_t) { return false; };
   server.before_wait = interrupt;
@@ -115,10 +76,10 @@ TEST(PsInterrupt, OfTheEndOfAnEmptyBatchKeepsIt) {
 
 TEST(PsInterrupt, OfAStopLeavesWhatWaitsToTheNext) {
   std::array<FakeServer, 2> servers;
-  const auto worker = worker_of(servers, Async{});
+  const auto worker = worker_with(servers, Async{});
   for (FakeServer& server : servers) server.is_behind = true;
   for (int step = 0; step < 3; ++step) {  // the last waits
-    push(*worker);
+    push_some(*worker);
     worker->step();
   }
   servers[0].before_wait = interrupt;
@@ -134,8 +95,8 @@ TEST(PsInterrupt, OfAStopLeavesWhatWaitsToTheNext) {
 
 TEST(PsInterrupt, OfAStopInGeoModeSendsNothingTwice) {
   std::array<FakeServer, 2> servers;
-  const auto worker = worker_of(servers, Geo{});
-  push(*worker);
+  const auto worker = worker_with(servers, Geo{});
+  push_some(*worker);
   servers[1].before_send = [](const RequestHeader& header) {
     if (header.kind == RequestKind::add_rows) interrupt();
   };
@@ -152,29 +113,31 @@ TEST(PsInterrupt, OfAStopInGeoModeSendsNothingTwice) {
 TEST(PsInterrupt, OfLeavingTellsEachServerOnce) {
   for (const Mode& mode : {Mode(Async{}), Mode(Sync{})}) {
     std::array<FakeServer, 2> servers;
-    const auto worker = worker_of(servers, mode);
+    const auto worker = worker_with(servers, mode);
     servers[0].answer = [](const FakeServer::Got& got) {
       return got.header.kind == RequestKind::end_round ? no_memory() : answer_to(got);
     };
-    push(*worker);
+    push_some(*worker);
     servers[0].before_wait = [&] {
       if (servers[0].requests.back().header.kind == RequestKind::stop) interrupt();
     };
     EXPECT_THROW(worker->stop(), Interrupted);
-    EXPECT_THROW(push(*worker), Error);
+    EXPECT_THROW(push_some(*worker), Error);
+    EXPECT_FALSE(worker->has_stopped());
     servers[0].before_wait = go_on;
     EXPECT_THROW(worker->stop(), SystemError);
+    EXPECT_TRUE(worker->has_stopped());
     for (const FakeServer& server : servers) EXPECT_EQ(server.count(RequestKind::stop), 1);
   }
 }
 
 TEST(PsInterrupt, OfTheWaitForTheLastRoundForgetsNoAnswer) {
   std::array<FakeServer, 2> servers;
-  const auto worker = worker_of(servers, Sync{});
+  const auto worker = worker_with(servers, Sync{});
   servers[0].answer = [](const FakeServer::Got& got) {
     return got.header.kind == RequestKind::end_round ? no_memory() : answer_to(got);
   };
-  push(*worker);
+  push_some(*worker);
   servers[0].before_wait = interrupt;
   EXPECT_THROW(worker->stop(), Interrupted);
   servers[0].before_wait = go_on;
@@ -186,7 +149,7 @@ TEST(PsInterrupt, OfTheWaitForTheLastRoundForgetsNoAnswer) {
 class PsInterruptedRound : public ::testing::TestWithParam<bool> {
  protected:
   PsInterruptedRound() {
-    push(*worker_);
+    push_some(*worker_);
     worker_->push_dense(0, std::vector<float>(12, 1.0F));
     if (GetParam()) {  // in the sums
       servers_[1].has_room = [](std::int64_t) { return false; };
@@ -211,7 +174,7 @@ class PsInterruptedRound : public ::testing::TestWithParam<bool> {
   }
 
   std::array<FakeServer, 3> servers_;
-  std::unique_ptr<Worker> worker_ = worker_of(
+  std::unique_ptr<Worker> worker_ = worker_with(
       servers_, Sync{}, {{.name = "weight", .shape = {12}, .rule = Sgd{}, .initial = {}}});
 };
 
@@ -232,7 +195,7 @@ TEST_P(PsInterruptedRound, IsEndedByTheNextStep) {
 }
 
 TEST_P(PsInterruptedRound, IsEndedBeforeTheNextPush) {
-  push(*worker_);
+  push_some(*worker_);
   expect_ended(1, 0);
   for (const FakeServer& server : servers_) {
     EXPECT_EQ(server.requests.back().header.kind, RequestKind::push_rows);
@@ -243,7 +206,7 @@ TEST_P(PsInterruptedRound, IsEndedBeforeTheNextPush) {
 /** Others that come to a barrier wait for no second one. */
 TEST(PsInterrupt, OfABarrierEntersItOnce) {
   std::array<FakeServer, 1> servers;
-  const auto worker = worker_of(servers, Async{});
+  const auto worker = worker_with(servers, Async{});
   const int before = servers[0].count(RequestKind::barrier);
   servers[0].before_wait = interrupt;
   EXPECT_THROW(worker->barrier(), Interrupted);
@@ -255,76 +218,32 @@ TEST(PsInterrupt, OfABarrierEntersItOnce) {
   EXPECT_EQ(servers[0].count(RequestKind::barrier), before + 2);
 }
 
-/** A checkpoint that servers ask for is interrupted at requests of a kind, as they are sent or as
- * answers are waited for. */
-void expect_written_all_the_same(const Mode& mode, RequestKind kind, bool in_wait) {
-  std::array<FakeServer, 2> servers;
-  const auto worker = worker_of(servers, mode);
-  bool is_due = true;
-  servers[0].answer = [&](const FakeServer::Got& got) {
-    Reply reply = answer_to(got);
-    if (got.header.kind == RequestKind::end_round) {
-      const RoundReply round{.save_due = std::exchange(is_due, false)};
-      std::memcpy(reply.payload.data(), &round, sizeof(round));
-    }
-    return reply;
-  };
-  FakeServer& at = servers[kind == RequestKind::save ? 1 : 0];
-  at.before_wait = [&] {
-    if (in_wait && at.awaited == kind) interrupt();
-  };
-  at.before_send = [&](const RequestHeader& header) {
-    if (!in_wait && header.kind == kind) interrupt();
-  };
-  const auto train = [&] {
-    for (int step = 0; step < 5; ++step) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(11));  // between two looks
-      push(*worker);
-      worker->step();
-      worker->flush();
-    }
-  };
-  EXPECT_THROW(train(), Interrupted);
-  at.before_wait = go_on;
-  at.before_send = [](const RequestHeader&) {};
-  worker->stop();
-  for (const FakeServer& server : servers) EXPECT_EQ(server.count(RequestKind::save), 1);
-  EXPECT_EQ(servers[0].count(RequestKind::finish_save), 1);
-}
-
-TEST(PsInterrupt, OfACheckpointThatIsDueForgetsNothing) {
-  for (const Mode& mode : {Mode(Sync{}), Mode(Async{}), Mode(HalfAsync{})}) {
-    for (const RequestKind kind : {RequestKind::save, RequestKind::finish_save}) {
-      for (const bool in_wait : {false, true}) {
-        SCOPED_TRACE(testing::Message()
-                     << mode.index() << ", " << static_cast<int>(kind) << ", " << in_wait);
-        expect_written_all_the_same(mode, kind, in_wait);
-      }
-    }
+/** A server that refuses a barrier has left it, too. */
+TEST(PsInterrupt, OfABarrierThatIsRefusedThenEntersAnother) {
+  for (const Outcome outcome : {Outcome::mismatch, Outcome::too_late, Outcome::not_yet}) {
+    std::array<FakeServer, 1> servers;
+    const auto worker = worker_with(servers, Async{});
+    const int before = servers[0].count(RequestKind::barrier);
+    servers[0].answer = [&](const FakeServer::Got&) { return Reply{{outcome}, {}}; };
+    servers[0].before_wait = interrupt;
+    EXPECT_THROW(worker->barrier(), Interrupted);
+    servers[0].before_wait = go_on;
+    servers[0].answer = answer_to;
+    worker->barrier();
+    EXPECT_EQ(servers[0].count(RequestKind::barrier), before + 2);
   }
 }
 
-/** What the others of its servers are told of the next round comes after that. */
-TEST(PsInterrupt, OfACheckpointInSyncModeBeginsItInTheSameRoundOnAll) {
-  std::array<FakeServer, 2> servers;
-  const auto worker = worker_of(servers, Sync{});
-  servers[0].answer = [](const FakeServer::Got& got) {
-    Reply reply = answer_to(got);
-    const RoundReply round{.save_due = 1};
-    if (got.header.kind == RequestKind::end_round)
-      std::memcpy(reply.payload.data(), &round, sizeof(round));
-    return reply;
-  };
-  servers[1].before_send = [](const RequestHeader& header) {
-    if (header.kind == RequestKind::save) interrupt();
-  };
-  push(*worker);
-  EXPECT_THROW(worker->step(), Interrupted);
-  servers[1].before_send = [](const RequestHeader&) {};
-  push(*worker);
-  const std::vector<FakeServer::Got>& got = servers[1].requests;
-  EXPECT_EQ(got.back().header.kind, RequestKind::push_rows);
-  EXPECT_EQ(got[got.size() - 2].header.kind, RequestKind::save);
+/** The refusal is of the call that waits when it comes. */
+TEST(PsInterrupt, OfABarrierThatIsRefusedLaterIsTold) {
+  std::array<FakeServer, 1> servers;
+  const auto worker = worker_with(servers, Async{});
+  servers[0].answer = [](const FakeServer::Got&) { return Reply{{Outcome::mismatch}, {}}; };
+  servers[0].is_behind = true;
+  servers[0].before_wait = interrupt;
+  EXPECT_THROW(worker->barrier(), Interrupted);
+  servers[0].before_wait = go_on;
+  EXPECT_THROW(worker->barrier(), MismatchError);
 }
 
 INSTANTIATE_TEST_SUITE_P(InTheSumsAndAtTheEnd, PsInterruptedRound, ::testing::Bool());
@@ -337,18 +256,18 @@ class PsInterruptedReader : public ::testing::Test {
   void push_three_of_which_one_waits() {
     server().is_behind = true;
     for (int step = 0; step < 3; ++step) {
-      push(*worker_);
+      push_some(*worker_);
       worker_->step();
     }
     server().is_behind = false;
   }
   void look_up() {
-    std::vector<float> rows(kIds.size());
-    worker_->lookup(0, kIds, rows);
+    std::vector<float> rows(kSomeIds.size());
+    worker_->lookup(0, kSomeIds, rows);
   }
 
   std::array<FakeServer, 1> servers_;
-  std::unique_ptr<Worker> worker_ = worker_of(servers_, Async{});
+  std::unique_ptr<Worker> worker_ = worker_with(servers_, Async{});
 };
 
 TEST_F(PsInterruptedReader, LosesNothingThatWaits) {
