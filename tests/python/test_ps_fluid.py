@@ -231,51 +231,6 @@ def test_a_trainer_that_has_stopped_does_not_join_again(train):
             act()
 
 
-@pytest.mark.parametrize("stop_of", [
-    lambda t, exe: t.get_trainer_program().stop, lambda t, exe: ps.default_main_program().stop,
-    lambda t, exe: ps.ParallelExecutor().close, lambda t, exe: exe.close])
-def test_a_stop_that_is_interrupted_is_called_again(stop_of, monkeypatch, caplog):
-    weight = numpy.full(3, 2, numpy.float32)
-    t, item, serving = one_trainer(weight)
-    exe = ps.Executor()
-    exe.run(t.get_trainer_program(), {"w": numpy.ones(3)})
-    stop = stop_of(t, exe)
-    interrupted_first(monkeypatch, t.get_trainer_program().fleet)
-    with pytest.raises(KeyboardInterrupt):
-        stop()
-    exe.run(t.get_trainer_program(), {"w": numpy.ones(3)})  # it has not left
-    assert not weight.any()
-    stop()
-    serving.join(LIMIT)
-    assert not serving.is_alive()
-    with pytest.raises(tutti.InvalidArgument, match="until they stop"):
-        t.get_trainer_program().fleet
-    assert "lost" not in caplog.text
-
-
-def test_an_executor_stops_the_rest_when_it_is_interrupted():
-    class Program:
-        def __init__(self, *interruptions):
-            self.interruptions, self.stopped = list(interruptions), 0
-
-        def run(self):
-            pass
-
-        def stop(self):
-            if self.interruptions:
-                raise self.interruptions.pop()
-            self.stopped += 1
-
-    programs = Program(), Program(KeyboardInterrupt()), Program()
-    exe = ps.Executor()
-    for program in programs:
-        exe.run(program)
-    with pytest.raises(KeyboardInterrupt):
-        exe.close()
-    exe.close()
-    assert [program.stopped for program in programs] == [1, 1, 1]
-
-
 def test_who_has_not_joined_does_not_join_to_stop():
     (endpoint,) = launching.free_endpoints(1)  # where no server is
     item = ps.Embedding("item", 3)

@@ -33,7 +33,7 @@ class Fleet:
         self._roles = roles
         self._fleet = fleet
         self._tables = tables if self.is_worker else ()
-        self._stopped = not self.is_worker
+        self._failure: Optional[Error] = None  # of the stop() of leave()
         self._workers: Optional[Communicator] = None
         try:
             for table in self._tables:
@@ -122,21 +122,25 @@ class Fleet:
         self._fleet.save(path("folder", folder))
 
     def stop(self) -> None:
-        """On a worker: pushes what is left, and leaves; its tables are of no use any more."""
-        if self._stopped:
+        """On a worker: pushes what is left, and leaves; its tables are of no use any more. Nothing
+        once it has left, be it with an error."""
+        if not self.is_worker:
             return
-        self._fleet.stop()
-        self._stopped = True
+        if not self._fleet.has_stopped:
+            self._fleet.stop()
         self._unbind()
 
     def leave(self) -> None:
-        """stop() and close(), the latter also where the former fails. What Ctrl-C leaves of stop() is
-        for the next call."""
-        try:
-            self.stop()
-        except Error as failure:
-            self._close_after(failure)
-            raise
+        """stop() and close(), the latter also where the former fails. What Ctrl-C leaves of that is
+        for the next call, the error of stop() as well."""
+        if self._failure is None:
+            try:
+                self.stop()
+            except Error as failure:
+                self._failure = failure
+        if self._failure is not None:
+            self._close_after(self._failure)
+            raise self._failure
         self.close()
 
     def stats(self) -> Dict[str, Any]:

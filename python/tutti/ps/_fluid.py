@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, NoReturn, Optional
+from typing import Any, Callable, Dict, List, NoReturn, Optional
 
 from tutti.errors import InvalidArgument
 from tutti._checks import flag, whole
@@ -40,7 +40,8 @@ class Executor:
 
     def __init__(self, place: Any = None) -> None:
         self.place = place
-        self._ran: List[Any] = []
+        self._ran: Dict[int, Any] = {}  # by identity
+        self._errors: List[Exception] = []  # of close()
 
     def run(self, program: Any = None, *arguments: Any, feed: Any = None, fetch_list: Any = None) -> None:
         """program.run(); of a trainer's program with the gradients of a step."""
@@ -55,20 +56,20 @@ class Executor:
             raise InvalidArgument(f"place is {self.place!r}, but a server's tables lie in the CPU's "
                                   "memory: it must be CPUPlace()")
         # Even if run() fails: the program may have joined the others before.
-        if hasattr(program, "stop") and program not in self._ran:
-            self._ran.append(program)
+        if hasattr(program, "stop"):
+            self._ran.setdefault(id(program), program)
         program.run(*arguments)
 
     def close(self) -> None:
         """Ends the trainers' programs that it has run: all stop(), and the first error is raised. What
         Ctrl-C leaves of that is for the next call."""
-        errors: List[Exception] = []
-        while self._ran:
+        for key, program in list(self._ran.items()):
             try:
-                self._ran[0].stop()
+                program.stop()
             except Exception as error:
-                errors.append(error)
-            self._ran.pop(0)
+                self._errors.append(error)
+            self._ran.pop(key, None)
+        errors, self._errors = self._errors, []
         if errors:
             raise errors[0]
 

@@ -1,0 +1,176 @@
+"""tutti.ps: a worker's stop(), and what Ctrl-C leaves of it."""
+
+import concurrent.futures
+import threading
+
+import numpy
+import pytest
+
+import tutti
+from test_ps_fluid import LIMIT, interrupted_first, one_trainer
+from tutti import ps
+
+STOPS_OF_A_TRAINER = [
+    lambda t, exe: t.get_trainer_program().stop, lambda t, exe: ps.default_main_program().stop,
+    lambda t, exe: ps.ParallelExecutor().close, lambda t, exe: exe.close]
+
+
+@pytest.mark.parametrize("stop_of", STOPS_OF_A_TRAINER)
+def test_a_stop_that_is_interrupted_is_called_again(stop_of, monkeypatch, caplog):
+    weight = numpy.full(3, 2, numpy.float32)
+    t, item, serving = one_trainer(weight)
+    exe = ps.Executor()
+    exe.run(t.get_trainer_program(), {"w": numpy.ones(3)})
+    stop = stop_of(t, exe)
+    interrupted_first(monkeypatch, t.get_trainer_program().fleet)
+    with pytest.raises(KeyboardInterrupt):
+        stop()
+    exe.run(t.get_trainer_program(), {"w": numpy.ones(3)})  # it has not left
+    assert not weight.any()
+    stop()
+    serving.join(LIMIT)
+    assert not serving.is_alive()
+    with pytest.raises(tutti.InvalidArgument, match="until they stop"):
+        t.get_trainer_program().fleet
+    assert "lost" not in caplog.text
+
+
+class InterruptedAfter:
+    """A core.Fleet: Ctrl-C comes when its stop() has just returned."""
+
+    def __init__(self, core):
+        self._core = core
+
+    def __getattr__(self, name):
+        return getattr(self._core, name)
+
+    def stop(self):
+        self._core.stop()
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("stop_of", STOPS_OF_A_TRAINER)
+def test_a_stop_that_has_ended_when_it_is_interrupted(stop_of, monkeypatch, caplog):
+    t, _, serving = one_trainer(numpy.full(3, 2, numpy.float32))
+    exe = ps.Executor()
+    exe.run(t.get_trainer_program(), {"w": numpy.ones(3)})
+    stop = stop_of(t, exe)
+    fleet = t.get_trainer_program().fleet
+    monkeypatch.setattr(fleet, "_fleet", InterruptedAfter(fleet._fleet))
+    with pytest.raises(KeyboardInterrupt):
+        stop()
+    stop()
+    serving.join(LIMIT)
+    assert not serving.is_alive()
+    with pytest.raises(tutti.InvalidArgument, match="until they stop"):
+        t.get_trainer_program().fleet
+    assert "lost" not in caplog.text
+
+
+class Stoppable:
+    """A program whose stop() ends by `failures` first, the last of them first."""
+
+    def __init__(self, *failures):
+        self.failures, self.stopped = list(failures), 0
+
+    def run(self):
+        pass
+
+    def stop(self):
+        if self.failures:
+            raise self.failures.pop()
+        self.stopped += 1
+
+
+def executor_of(*programs):
+    exe = ps.Executor()
+    for program in programs:
+        exe.run(program)
+    return exe
+
+
+def test_an_executor_stops_the_rest_when_it_is_interrupted():
+    programs = Stoppable(), Stoppable(KeyboardInterrupt()), Stoppable()
+    exe = executor_of(*programs)
+    with pytest.raises(KeyboardInterrupt):
+        exe.close()
+    exe.close()
+    assert [program.stopped for program in programs] == [1, 1, 1]
+
+
+def test_an_executor_raises_the_first_error_though_it_is_interrupted():
+    exe = executor_of(Stoppable(tutti.Error("no memory")), Stoppable(KeyboardInterrupt()),
+                      Stoppable(tutti.Error("none either")))
+    with pytest.raises(KeyboardInterrupt):
+        exe.close()
+    with pytest.raises(tutti.Error, match="no memory"):
+        exe.close()
+    exe.close()
+
+
+def test_an_executor_is_closed_by_two_threads():
+    both = threading.Barrier(2)
+
+    class Program(Stoppable):
+        def stop(self):
+            super().stop()
+            both.wait(LIMIT)
+
+        def __eq__(self, other):
+            return isinstance(other, Program)
+
+    programs = Program(), Program()
+    exe = executor_of(*programs)
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        for closed in [threads.submit(exe.close) for _ in range(2)]:
+            closed.result(LIMIT)
+    assert [program.stopped for program in programs] == [2, 2]
+
+
+class Failing:
+    """A core.Fleet whose stop() fails when it has left, and whose close() is interrupted first."""
+
+    def __init__(self, core):
+        self._core, self._interruptions = core, [KeyboardInterrupt()]
+
+    def __getattr__(self, name):
+        return getattr(self._core, name)
+
+    def stop(self):
+        self._core.stop()
+        raise tutti.Error("no memory")
+
+    def close(self):
+        if self._interruptions:
+            raise self._interruptions.pop()
+        self._core.close()
+
+
+def alone():
+    return ps.start([ps.Embedding("item", 3)], servers="thread",
+                    communicator=tutti.Communicator(0, 1, tutti.NcclIdHolder()))
+
+
+def test_a_worker_whose_stop_has_failed_has_left(monkeypatch):
+    with alone() as fleet:
+        monkeypatch.setattr(fleet, "_fleet", InterruptedAfter(fleet._fleet))
+        with pytest.raises(KeyboardInterrupt):
+            fleet.stop()
+        fleet.stop()
+    fleet = alone()
+    core = fleet._fleet
+    monkeypatch.setattr(fleet, "_fleet", Failing(core))
+    with pytest.raises(tutti.Error, match="no memory"):
+        fleet.stop()
+    fleet.stop()
+    core.close()
+
+
+def test_the_error_of_a_stop_outlives_an_interruption_of_what_follows(monkeypatch):
+    fleet = alone()
+    monkeypatch.setattr(fleet, "_fleet", Failing(fleet._fleet))
+    with pytest.raises(KeyboardInterrupt):
+        fleet.leave()
+    for _ in range(2):
+        with pytest.raises(tutti.Error, match="no memory"):
+            fleet.leave()
