@@ -10,8 +10,9 @@ set(tutti_test_environment
     TUTTI_TIMEOUT=30)
 
 if(TUTTI_SANITIZE MATCHES "address")
+  # The fake stack of GCC 12's runtime does not align vectors of 64 bytes, as AVX-512 has them.
   list(APPEND tutti_test_environment
-       ASAN_OPTIONS=detect_stack_use_after_return=1:fast_unwind_on_malloc=0 UBSAN_OPTIONS=print_stacktrace=1
+       ASAN_OPTIONS=detect_stack_use_after_return=0:fast_unwind_on_malloc=0 UBSAN_OPTIONS=print_stacktrace=1
        LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/support/lsan.supp:print_suppressions=0)
 elseif(TUTTI_SANITIZE MATCHES "thread")
   list(APPEND tutti_test_environment TSAN_OPTIONS=halt_on_error=1)
