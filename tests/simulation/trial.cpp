@@ -2,10 +2,12 @@
 #include "simulation/trial.hpp"
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <set>
 #include <stdexcept>
+#include <string>
 
 #include "base/finally.hpp"
 #include "comm/hosts/group.hpp"
@@ -27,6 +29,8 @@ using simulation::SimulatedWire;
 /** Until what is stopped for good goes on, to hear what the others did meanwhile. */
 constexpr std::chrono::seconds kStopped{60};
 constexpr std::chrono::seconds kHang{200};
+/** From when the ranks of a host know of a mismatch until others are told, where they are late. */
+constexpr std::chrono::milliseconds kToTell{150};
 /** Leaves its communicator in the middle. */
 struct Leaves {};
 
@@ -56,7 +60,8 @@ class Trial {
   const Plan& plan_;
   Cluster cluster_;
   Course course_;
-  std::set<int> computing_;  // before a call that they come late to
+  std::set<int> computing_;           // before a call that they come late to
+  std::map<int, std::string> shown_;  // the mismatch of which the ranks of a host know, by host
 };
 
 void Trial::arrange_fault() {
@@ -117,10 +122,15 @@ void Trial::work(SimulatedWire& wire, Process& process) {
   std::iota(members.begin(), members.end(), 0);
   HostGroup group(wire, members, plan_.ranks == 1);
   Notes notes(wire);
-  const auto tell_others = [&wire](const OneSidedMismatch& error) {
+  // The ranks of the host hear first, and may leave before the others do.
+  const auto tell_others = [&](const OneSidedMismatch& error) {
+    shown_.emplace(process.host(), error.what());
+    if (plan_.ranks > 1) process.compute(kToTell);
     wire.watch().announce_mismatch(error.what());
   };
   wire.watch().set_idle({[&](Wire::Side) {
+                           const auto shown = shown_.find(process.host());
+                           if (shown != shown_.end()) throw MismatchError(shown->second);
                            try {
                              notes.look();
                            } catch (const OneSidedMismatch& error) {
@@ -179,6 +189,7 @@ void Trial::live(Process& process) {
   } catch (const MismatchError& error) {
     ending.mismatch = true;
     ending.text = error.what();
+    wire.watch().note_mismatch(error.what());
   } catch (const std::exception& error) {
     ending.other_error = true;
     ending.text = error.what();

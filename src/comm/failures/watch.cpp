@@ -212,6 +212,17 @@ void Watch::announce_mismatch(std::string_view text, Finder finder) noexcept {
   }
 }
 
+void Watch::note_mismatch(std::string_view text) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return;
+    failure_.emplace().set_mismatch(text);
+    session_.keep();
+  } catch (const std::exception& error) {
+    log(LogLevel::warn, error.what());
+  }
+}
+
 /** The first failure that is known here. */
 void Watch::fail(const FailureReport& report) {
   failure_ = report;

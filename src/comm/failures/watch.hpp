@@ -92,6 +92,9 @@ class Watch final {
                      Finder finder = Finder::self) noexcept;
   /** The same for a mismatch that only some ranks have seen. */
   void announce_mismatch(std::string_view text, Finder finder = Finder::self) noexcept;
+  /** One of which the others know, or will hear by somebody else: tells nobody, neither of it nor
+   * that this rank leaves, which might be heard before and taken for the cause. */
+  void note_mismatch(std::string_view text) noexcept;
 
   /** Whether that is what this rank has heard, or found. */
   bool has_found_mismatch() noexcept {
@@ -99,7 +102,8 @@ class Watch final {
     return failure_ && failure_->kind == FailureReport::Kind::mismatch;
   }
 
-  /** Tells those who may wait for it that this rank has left (see Departures). Does not block. */
+  /** Tells those who may wait for it that this rank has left (see Departures), unless it knows of a
+   * failure: the others have heard of that, or will. Does not block. */
   void leave() noexcept;
   /** After leave(), to be called now and then: whether all other members have left as well, so that
    * no message is under way any more, or nothing can be known of them. */

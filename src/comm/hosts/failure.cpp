@@ -40,9 +40,12 @@ void HierarchicalTransport::tell(const PeerLost& error) noexcept {
 void HierarchicalTransport::tell(const MismatchError& error, Witnesses witnesses) noexcept {
   shm::LocalGroup& host = local_->group();
   const Finder finder = host.show_mismatch(error.what());
-  if (witnesses == Witnesses::two) channel_->announce_mismatch(error.what(), finder);
+  if (witnesses == Witnesses::two) {
+    channel_->announce_mismatch(error.what(), finder);
+  } else {
+    channel_->note_mismatch(error.what());
+  }
   host.part_with_others();
-  channel_->session()->keep();
 }
 
 std::vector<int> HierarchicalTransport::others() const {

@@ -139,6 +139,8 @@ class Channel final : public Wire {
   void announce_mismatch(std::string_view text, Finder finder = Finder::self) noexcept {
     watch_.announce_mismatch(text, finder);
   }
+  /** See Watch. */
+  void note_mismatch(std::string_view text) noexcept { watch_.note_mismatch(text); }
   /** Those of `ranks` that have left, and of whom nothing comes any more for a wait of `side`. */
   RecycledVector<int> leavers(std::span<const int> ranks, Side side) {
     return watch_.leavers(ranks, side);
