@@ -89,6 +89,11 @@ def test_a_thread_comes_after_the_caller_and_waits_for_the_gpu(cuda):
     lane.end(5)
 
 
+def test_the_maker_of_a_place_keeps_its_current_gpu(cuda):
+    _gpu.later([on_gpu(1)], lambda: cuda.calls.append("call"))()
+    assert cuda.calls == ["event of caller's", "in gpu 1", *LATER[2:], "out"]
+
+
 def test_a_gpu_that_fails_ends_the_operation(cuda):
     cuda.fails = True
     lane = Lane("places")

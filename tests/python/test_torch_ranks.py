@@ -143,6 +143,7 @@ def with_another_default_device(rank, ranks):
     net, data = Net(), [batch(step, rank) for step in range(2)]
     sparse = torch.sparse_coo_tensor([[rank]], [1.0], (ranks,))
     mine = torch.full((2,), float(rank))
+    table, row = torch.nn.Embedding(2, 1, sparse=True, _weight=torch.ones(2, 1)), torch.tensor([1])
     torch.set_default_device("meta")  # as a GPU may be, beside which tensors of a CPU travel
     assert average(float(rank)) == (ranks - 1) / 2
     assert average(mine).tolist() == [(ranks - 1) / 2] * 2
@@ -158,6 +159,13 @@ def with_another_default_device(rank, ranks):
         broadcast_optimizer_state(sgd)
     dist.all_reduce(sparse)
     assert sparse.to_dense().tolist() == [1.0] * ranks
+    sgd = DistributedOptimizer(torch.optim.SGD(table.parameters(), 1.0), table.named_parameters())
+    for _ in range(2):
+        sgd.zero_grad()
+        if rank == 0:  # the other one has no gradient
+            table(row).sum().backward()
+        sgd.step()
+    assert table.weight.tolist() == [[1.0], [1.0 - 2 / ranks]]
 
 
 def test_the_default_device_may_be_another(ranks):

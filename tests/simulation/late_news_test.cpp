@@ -20,8 +20,9 @@ using simulation::SimulatedWire;
 using std::chrono::milliseconds;
 
 /** Of two hosts with two ranks each. Those of host 1 wait for rank 0 until rank 1 tells what it has
- * shown rank 0 long before: what they throw. */
-std::string story(bool knows_of_it) {
+ * shown rank 0 long before: what they throw. `is_noted`: a thread of rank 1 has noted it as well.
+ */
+std::string story(bool knows_of_it, bool is_noted = false) {
   Cluster cluster(2, 2, NetworkModel{}, 1);
   std::string heard;
   cluster.start([&](Process& process) {
@@ -31,6 +32,7 @@ std::string story(bool knows_of_it) {
       if (knows_of_it) wire.watch().note_mismatch("they differ");
     } else if (process.rank() == 1) {
       process.compute(milliseconds(1000));
+      if (is_noted) wire.watch().note_mismatch("they differ");
       wire.watch().announce_mismatch("they differ");
     } else {
       std::array<std::byte, 8> data{};
@@ -50,6 +52,7 @@ std::string story(bool knows_of_it) {
 
 TEST(SimulatedLateNews, WhoKnowsOfAMismatchDoesNotTellThatItLeaves) {
   EXPECT_EQ(story(true), "they differ; they differ");
+  EXPECT_EQ(story(true, true), "they differ; they differ");
   EXPECT_NE(story(false).find("lost rank 0"), std::string::npos);
 }
 

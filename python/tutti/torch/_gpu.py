@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any, Callable, Iterable, Optional
 
 import torch
@@ -21,17 +22,25 @@ def _stream(device: torch.device, use: str) -> Any:
 
 
 class Later:
-    """Where something runs on a thread of tutti's that the maker of this gives to it: on a stream of
-    their own for each GPU and `use`, after what the maker's stream was given so far."""
+    """Where something runs, on a thread of tutti's or the maker's own: on a stream of tutti's for each
+    GPU and `use`, after what the maker's stream was given so far."""
 
     def __init__(self, device: torch.device, use: str) -> None:
         self._device, self._use = device, use
         self._given = torch.cuda.current_stream(device).record_event()
+        self._maker = threading.get_ident()
 
     def run(self, call: Callable[[], Any]) -> None:
         """Calls it, and waits until the GPU has done what it was given."""
+        if threading.get_ident() == self._maker:
+            with torch.cuda.device(self._device):
+                self._run(call)
+            return
         # For good, since to go back would be to GPU 0, where this process may have nothing.
         torch.cuda.set_device(self._device)
+        self._run(call)
+
+    def _run(self, call: Callable[[], Any]) -> None:
         stream = _stream(self._device, self._use)
         with torch.cuda.stream(stream):
             stream.wait_event(self._given)
@@ -43,7 +52,9 @@ def later(tensors: Iterable[torch.Tensor], call: Callable[[], Any],
           use: str = "collectives") -> Callable[[], Any]:
     """`call`, to be made by a thread of tutti's; on tensors of a GPU as Later.run() has it."""
     device = device_of(tensors)
-    return call if device is None else functools.partial(Later(device, use).run, call)
+    if device is None:
+        return call
+    return functools.partial(Later(device, use).run, call)
 
 
 def here(tensors: Iterable[torch.Tensor], call: Callable[[], Any]) -> None:

@@ -247,7 +247,8 @@ class Gradients:
                 gradient = torch.sparse_coo_tensor(
                     torch.empty((1, 0), dtype=torch.int64, device=parameter.device),
                     torch.empty((0, *parameter.shape[1:]), dtype=parameter.dtype,
-                                device=parameter.device), parameter.shape, check_invariants=False)
+                                device=parameter.device), parameter.shape,
+                    device=parameter.device, check_invariants=False)
             sums[index] = gradient
             self._start(lambda gradient=gradient: self.averages.average_sparse(gradient), gradient)
         self._wait()

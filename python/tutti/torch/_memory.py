@@ -36,7 +36,7 @@ def symmetric(communicator: Any, count: int, dtype: torch.dtype,
 
 def _in_order(communicator: Any, lane: Lane, count: int, dtype: torch.dtype) -> torch.Tensor:
     if torch._C._current_graph_task_id() != _NO_BACKWARD:  # where ranks come in orders of their own
-        return torch.empty(count, dtype=dtype)
+        return torch.empty(count, dtype=dtype, device="cpu")
     made: List[torch.Tensor] = []
     start(lane, [], lambda: made.append(
         symmetric(communicator, count, dtype, torch.device("cpu")))).wait()

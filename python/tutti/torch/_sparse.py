@@ -38,7 +38,7 @@ def all_reduce(communicator: Any, tensor: torch.Tensor, op: Any) -> None:
     if mine.dtype in (torch.float16, torch.bfloat16):  # rounded once
         values = values.float()
     total = torch.sparse_coo_tensor(indices.view(-1, axes).t(), values, mine.shape,
-                                    check_invariants=False).coalesce()
+                                    device=values.device, check_invariants=False).coalesce()
     if name == "average":
         total = total / ranks
     with torch.no_grad():

@@ -217,6 +217,7 @@ void Watch::note_mismatch(std::string_view text) noexcept {
     const std::lock_guard lock(mutex_);
     if (failure_) return;
     failure_.emplace().set_mismatch(text);
+    is_noted_ = true;
     session_.keep();
   } catch (const std::exception& error) {
     log(LogLevel::warn, error.what());
@@ -226,6 +227,7 @@ void Watch::note_mismatch(std::string_view text) noexcept {
 /** The first failure that is known here. */
 void Watch::fail(const FailureReport& report) {
   failure_ = report;
+  is_noted_ = false;
   if (report.kind == FailureReport::Kind::mismatch) {
     session_.keep();
   } else {
@@ -243,7 +245,9 @@ void Watch::pass_on(const FailureReport& report) {
 }
 
 void Watch::announce(const FailureReport& report, Finder finder) {
-  if (failure_) return;
+  // Another thread of the rank that finds a mismatch may have noted it before this one tells of it.
+  const bool is_only_noted = is_noted_ && report.kind == FailureReport::Kind::mismatch;
+  if (failure_ && !is_only_noted) return;
   fail(report);
   if (!session_.may_call()) return;
   send_to_all(report);

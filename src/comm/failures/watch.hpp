@@ -168,7 +168,8 @@ class Watch final {
   Clock::time_point last_look_{};  // at these
   Clock::time_point last_poll_{};
   Departures departures_;
-  std::optional<FailureReport> failure_;  // the first that was announced
+  std::optional<FailureReport> failure_;  // the first that was announced, or noted
+  bool is_noted_ = false;                 // and nobody was told
 };
 
 }  // namespace tutti
