@@ -15,6 +15,15 @@ STOPS_OF_A_TRAINER = [
     lambda t, exe: ps.ParallelExecutor().close, lambda t, exe: exe.close]
 
 
+def check_has_left(transpiler, serving, caplog):
+    """Its server has ended, and has not taken it for lost."""
+    serving.join(LIMIT)
+    assert not serving.is_alive()
+    with pytest.raises(tutti.InvalidArgument, match="until they stop"):
+        transpiler.get_trainer_program().fleet
+    assert "lost" not in caplog.text
+
+
 @pytest.mark.parametrize("stop_of", STOPS_OF_A_TRAINER)
 def test_a_stop_that_is_interrupted_is_called_again(stop_of, monkeypatch, caplog):
     weight = numpy.full(3, 2, numpy.float32)
@@ -28,11 +37,7 @@ def test_a_stop_that_is_interrupted_is_called_again(stop_of, monkeypatch, caplog
     exe.run(t.get_trainer_program(), {"w": numpy.ones(3)})  # it has not left
     assert not weight.any()
     stop()
-    serving.join(LIMIT)
-    assert not serving.is_alive()
-    with pytest.raises(tutti.InvalidArgument, match="until they stop"):
-        t.get_trainer_program().fleet
-    assert "lost" not in caplog.text
+    check_has_left(t, serving, caplog)
 
 
 class InterruptedAfter:
@@ -60,11 +65,7 @@ def test_a_stop_that_has_ended_when_it_is_interrupted(stop_of, monkeypatch, capl
     with pytest.raises(KeyboardInterrupt):
         stop()
     stop()
-    serving.join(LIMIT)
-    assert not serving.is_alive()
-    with pytest.raises(tutti.InvalidArgument, match="until they stop"):
-        t.get_trainer_program().fleet
-    assert "lost" not in caplog.text
+    check_has_left(t, serving, caplog)
 
 
 class Stoppable:
