@@ -225,6 +225,37 @@ TEST(LocalNotesTest, AWriterIsLateByTheTimeThatTheAuthorWasAway) {
   });
 }
 
+/** A leader writes notes without its host: it has waited for another host in two calls, one of a
+ * meeting and one of a note, before rank 1 looks at the first, or in one. */
+TEST(LocalNotesTest, AWaitOfALeaderThatHasGoneOnIsNotCountedInAnEarlierCall) {
+  const Call noted = Call::barrier();  // any collective
+  for (const int calls : {1, 2}) {
+    std::atomic<bool> has_gone_on = false;
+    on_ranks([&](LocalRank& rank) {
+      LocalGroup& group = rank.local.group();
+      record::Journal& journal = group.journal();
+      journal.count_waits(kNames.back() + 1);
+      journal.begin(noted);
+      if (rank.local.rank() == 0) {
+        for (int call = 1; call <= calls; ++call) {
+          const std::uint64_t since = journal.now();
+          std::this_thread::sleep_for(5ms);
+          group.note_wait_for(static_cast<std::uint64_t>(call), kNames.back(), since, 1s);
+        }
+        has_gone_on = true;
+      } else {
+        until([&] { return has_gone_on.load(); });
+        group.share_wait_between(1, 0);
+      }
+      journal.end(record::Lane::collective, record::CallState::done);
+      const double late = journal.seconds_waited()[static_cast<std::size_t>(kNames.back())];
+      const bool counts = rank.local.rank() == 0 || calls == 1;
+      EXPECT_EQ(late >= 0.005, counts) << late;
+      EXPECT_EQ(late == 0, !counts) << late;
+    });
+  }
+}
+
 TEST(LocalNotesTest, WhoPassesDataOnHearsOfAFailureBeforeItTakesThem) {
   std::atomic<bool> waits = false;
   std::atomic<bool> failed = false;

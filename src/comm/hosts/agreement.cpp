@@ -55,7 +55,7 @@ void HierarchicalTransport::compare_hosts(const HostGroup::Brought& brought, Vie
   const std::span target(static_cast<std::byte*>(out.data), static_cast<std::size_t>(out.bytes()));
   const std::uint64_t since = journal()->now();
   const bool same = leaders_.agree(signature_.hash(), brought, target, merge);
-  local_->group().note_wait_between(leaders_.last(), since);
+  local_->group().note_wait_between(sequence_, leaders_.last(), since);
   if (same) return;
   std::vector<RankSignature> all;
   for (const int rank : layout_.ranks_of(host())) all.push_back({rank, signature_});
@@ -75,7 +75,7 @@ void HierarchicalTransport::spread(View data, int root) {
 }
 
 void HierarchicalTransport::learn_delay() {
-  if (std::exchange(delay_unknown_, false)) local_->group().share_wait_between(0);
+  if (std::exchange(delay_unknown_, false)) local_->group().share_wait_between(sequence_, 0);
 }
 
 void HierarchicalTransport::agree(const Call& call) {

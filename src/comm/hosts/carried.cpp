@@ -112,7 +112,7 @@ record::Absence HierarchicalTransport::take_one_way(const Call& call, HostGroup&
                                                     std::span<std::byte> data) {
   const std::uint64_t since = journal()->now();
   const auto away = group.take_one_way(notes_, data, layout_.host_of(call.root));
-  return local_->group().note_wait_for(call.root, since, away);
+  return local_->group().note_wait_for(sequence_, call.root, since, away);
 }
 
 void HierarchicalTransport::pass_note(const Call& call, HostGroup& group) {

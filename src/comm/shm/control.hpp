@@ -98,7 +98,8 @@ struct alignas(128) RankSlot {
   std::atomic<std::uint32_t> heartbeat;  ///< grows while this rank waits
   std::array<std::atomic<std::int32_t>, kWaitKinds> waiting_for;
   // Whom this rank waited for between hosts, for those who waited for it meanwhile, and from when
-  // to when, in ticks of record::TickClock.
+  // to when, in ticks of record::TickClock: counts for call `delayed_in`, 0 while it is written.
+  std::atomic<std::uint64_t> delayed_in;
   std::atomic<std::int32_t> delayed_by;
   std::atomic<std::uint64_t> delayed_since;
   std::atomic<std::uint64_t> delayed_until;

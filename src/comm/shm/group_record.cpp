@@ -19,39 +19,51 @@ void LocalGroup::note_wait(Wait kind, int last, std::uint64_t since) {
   journal_.waited(static_cast<record::Lane>(kind), name_of(last), since, journal_.now());
 }
 
-void LocalGroup::note_wait_between(int last, std::uint64_t since) {
+void LocalGroup::note_wait_between(std::uint64_t call, int last, std::uint64_t since) {
   const std::uint64_t until = journal_.now();
   quickest_between_ = std::min(quickest_between_, until - since);
-  show_wait_between(last, since + quickest_between_, until);
+  show_wait_between(call, last, since + quickest_between_, until);
 }
 
-record::Absence LocalGroup::note_wait_for(int last, std::uint64_t since,
+record::Absence LocalGroup::note_wait_for(std::uint64_t call, int last, std::uint64_t since,
                                           std::chrono::nanoseconds away) {
   const std::uint64_t until = journal_.now();
   const record::Absence absence{until - std::min(until - since, journal_.ticks_of(away)), until};
-  show_wait_between(last, absence.since, absence.until);
+  show_wait_between(call, last, absence.since, absence.until);
   return absence;
 }
 
 void LocalGroup::note_wait_for(int last, std::uint64_t since, const record::Absence& absence) {
   const std::uint64_t from = std::max(since, absence.since);
-  show_wait_between(last, from, std::max(from, std::min(journal_.now(), absence.until)));
+  count_wait_between(last, from, std::min(journal_.now(), absence.until));
 }
 
-void LocalGroup::show_wait_between(int last, std::uint64_t since, std::uint64_t until) {
-  own().delayed_by.store(last, std::memory_order_relaxed);
-  own().delayed_since.store(since, std::memory_order_relaxed);
-  own().delayed_until.store(until, std::memory_order_relaxed);
-  share_wait_between(rank_);
+/** A sequence lock, whose number is the call's. */
+void LocalGroup::show_wait_between(std::uint64_t call, int last, std::uint64_t since,
+                                   std::uint64_t until) {
+  RankSlot& slot = own();
+  slot.delayed_in.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  slot.delayed_by.store(last, std::memory_order_relaxed);
+  slot.delayed_since.store(since, std::memory_order_relaxed);
+  slot.delayed_until.store(until, std::memory_order_relaxed);
+  slot.delayed_in.store(call, std::memory_order_release);
+  count_wait_between(last, since, until);
 }
 
-void LocalGroup::share_wait_between(int leader) {
+void LocalGroup::share_wait_between(std::uint64_t call, int leader) {
   const RankSlot& slot = control().slot(leader);
+  if (slot.delayed_in.load(std::memory_order_acquire) != call) return;
+  const std::int32_t last = slot.delayed_by.load(std::memory_order_relaxed);
   const std::uint64_t since = slot.delayed_since.load(std::memory_order_relaxed);
   const std::uint64_t until = slot.delayed_until.load(std::memory_order_relaxed);
-  if (until <= since) return;  // also where its leader writes the next one meanwhile
-  journal_.waited(record::Lane::collective, slot.delayed_by.load(std::memory_order_relaxed), since,
-                  until);
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (slot.delayed_in.load(std::memory_order_relaxed) != call) return;
+  count_wait_between(last, since, until);
+}
+
+void LocalGroup::count_wait_between(int last, std::uint64_t since, std::uint64_t until) {
+  if (since < until) journal_.waited(record::Lane::collective, last, since, until);
 }
 
 void LocalGroup::watch_states(const std::vector<int>& awaited) {

@@ -75,16 +75,18 @@ class LocalGroup final : private record::Neighbours {
   std::optional<std::string> claim_late(int rank) override;
 
   /** Notes that this rank has waited since `since`, on the journal's clock, for another host to
-   * come to a collective, of which `last` is the leader. What the quickest such wait took is how
-   * long messages take, and does not count. */
-  void note_wait_between(int last, std::uint64_t since);
+   * come to collective `call`, counted from 1, of which `last` is the leader. What the quickest
+   * such wait took is how long messages take, and does not count. */
+  void note_wait_between(std::uint64_t call, int last, std::uint64_t since);
   /** The same where `last` alone was waited for, which does not wait for this rank, and had been
    * `away` from collectives: of a longer wait the end counts, which is returned. */
-  record::Absence note_wait_for(int last, std::uint64_t since, std::chrono::nanoseconds away);
-  /** The same where it is known when that was. */
+  record::Absence note_wait_for(std::uint64_t call, int last, std::uint64_t since,
+                                std::chrono::nanoseconds away);
+  /** The same for this rank alone, where it is known when that was. */
   void note_wait_for(int last, std::uint64_t since, const record::Absence& absence);
-  /** Notes the same wait on a rank that has waited for its `leader` meanwhile. */
-  void share_wait_between(int leader);
+  /** Notes the wait of `leader` in `call` on a rank that has waited for that one meanwhile; none if
+   * that one has gone on to the next. */
+  void share_wait_between(std::uint64_t call, int leader);
 
   /** Reaches the next synchronisation, for the others to see. */
   void arrive();
@@ -212,8 +214,9 @@ class LocalGroup final : private record::Neighbours {
   template <class Done, class Awaited>
   bool wait(const Signal& signal, Wait kind, Waiter& waiter, std::uint64_t& since, const Done& done,
             const Awaited& awaited);
+  void show_wait_between(std::uint64_t call, int last, std::uint64_t since, std::uint64_t until);
+  void count_wait_between(int last, std::uint64_t since, std::uint64_t until);
   /** Notes a wait in which rank `last` of this host came last. */
-  void show_wait_between(int last, std::uint64_t since, std::uint64_t until);
   void note_wait(Wait kind, int last, std::uint64_t since);
   /** In brackets, or nothing if it is not known. */
   std::string why_late(int peer) const;
