@@ -1,6 +1,7 @@
 // Short broadcasts, one after the other, in which nobody waits for the others while there is room.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -94,6 +95,29 @@ TEST_F(OneWay, TheRootGoesOnBeforeAnybodyComes) {
         comm.barrier();
       }
     }
+  });
+}
+
+/** Data that follow a note may have to wait for who takes them, as those do that MPI carries: the
+ * others come when a neighbour of the root tells them to. */
+TEST_F(OneWay, TheRootsHostHasTheDataBeforeTheOthersTakeThem) {
+  const std::vector<int>& hosts = world().hosts;
+  const int root = ranks() - 1;
+  const auto leader =
+      static_cast<int>(std::find(hosts.begin(), hosts.end(), hosts.back()) - hosts.begin());
+  if (world().one_host() || leader == root) GTEST_SKIP() << "needs a root that is led, and a host";
+  on_ranks([&](Communicator& comm) {
+    constexpr std::size_t kFollows = 16384;
+    const auto is_far = [&](int rank) {
+      return hosts[static_cast<std::size_t>(rank)] != hosts.back();
+    };
+    std::vector<std::int64_t> word(1);
+    if (is_far(comm.global_rank())) comm.recv(View(std::span(word)), leader, 1);
+    expect_data(comm, kFollows, root, 1);
+    for (int peer = 0; comm.global_rank() == leader && peer < ranks(); ++peer) {
+      if (is_far(peer)) comm.send(View(std::span(word)), peer, 1);
+    }
+    comm.barrier();
   });
 }
 
