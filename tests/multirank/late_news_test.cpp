@@ -1,12 +1,16 @@
-// A rank finds a mismatch, and the news reach the other hosts late: who has heard of it on its host
-// leaves before, and nobody takes that for a loss.
+// A rank finds a mismatch, and tells the other hosts late, or is stopped before: who has heard of
+// it on its host leaves meanwhile, and nobody takes that for a loss.
 #include <gtest/gtest.h>
 #include <mpi.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <mutex>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <variant>
 #include <vector>
@@ -14,21 +18,27 @@
 #include "comm/failures/control_message.hpp"
 #include "support/world.hpp"
 #include "tutti/error.hpp"
+#include "tutti/log.hpp"
 
 namespace {
 
-std::atomic<bool> g_news_are_late = false;  // the next that this rank sends
+std::atomic<int> g_late_by = 0;  // the next news that this rank sends, in milliseconds
+constexpr int kDropped = 16384;
+std::atomic<int> g_drops_for = -1;  // the next message of so many bytes to this rank
 
 }  // namespace
 
 /** Stands in front of MPI's. */
 extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int destination, int tag,
                          MPI_Comm comm, MPI_Request* request) {
-  if (g_news_are_late && count == static_cast<int>(sizeof(tutti::ControlMessage)) &&
+  if (g_late_by != 0 && count == static_cast<int>(sizeof(tutti::ControlMessage)) &&
       std::holds_alternative<tutti::FailureReport>(
-          *static_cast<const tutti::ControlMessage*>(data)) &&
-      g_news_are_late.exchange(false)) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+          *static_cast<const tutti::ControlMessage*>(data))) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(g_late_by.exchange(0)));
+  }
+  if (count == kDropped && destination == g_drops_for) {
+    g_drops_for = -1;
+    destination = MPI_PROC_NULL;
   }
   return PMPI_Isend(data, count, type, destination, tag, comm, request);
 }
@@ -38,8 +48,38 @@ namespace {
 
 using namespace std::chrono_literals;
 
+/** The lines of this process's log while it exists. */
+class Log {
+ public:
+  Log() {
+    set_log_sink({[](LogLevel) { return true; },
+                  [this](LogLevel, std::string_view line) {
+                    const std::lock_guard lock(mutex_);
+                    text_ += std::string(line) + "\n";
+                  }});
+  }
+  Log(const Log&) = delete;
+  Log& operator=(const Log&) = delete;
+  ~Log() { set_log_sink({}); }
+  std::string text() const {
+    const std::lock_guard lock(mutex_);
+    return text_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string text_;
+};
+
 class LateNews : public RankTest {
  protected:
+  /** A program that initialises MPI itself is told of a loss. */
+  static void SetUpTestSuite() {
+    if (world().launch != Launch::mpi) return;
+    int provided = MPI_THREAD_SINGLE;
+    ASSERT_EQ(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), MPI_SUCCESS);
+  }
+
   /** A rank of rank 0's host, which is led by that one; nobody if it is alone. */
   static std::optional<int> neighbour() {
     for (int rank = 1; rank < ranks(); ++rank) {
@@ -55,11 +95,12 @@ TEST_F(LateNews, AMismatchIsWhatAllHear) {
   if (!finder) GTEST_SKIP() << "needs two ranks on a host";
   on_ranks([&](Communicator& comm) {
     const bool is_finder = comm.global_rank() == *finder;
-    for (int time = 0; time < 3; ++time) {
+    // Of who is as late as that, others would say that its leader's connection has ended.
+    for (const int late_by : {400, 3000}) {
       std::optional<Communicator> child = comm.split(0, comm.global_rank());
       child->barrier();
       std::vector<std::uint8_t> data(is_finder ? 9 : 8);
-      g_news_are_late = is_finder;
+      g_late_by = is_finder ? late_by : 0;
       try {
         child->broadcast(View(data.data(), std::ssize(data), DType::u8), 0);
         if (comm.global_rank() == 0) std::this_thread::sleep_for(50ms);  // the finder has shown it
@@ -68,9 +109,41 @@ TEST_F(LateNews, AMismatchIsWhatAllHear) {
       } catch (const MismatchError&) {
       }
       child.reset();
-      g_news_are_late = false;  // it still is where another rank has found it
+      g_late_by = 0;  // it still is not where another rank has found it
     }
   });
+}
+
+/** The last rank and rank 0 do not agree on a message, while the leader of the last host waits for
+ * data of rank 0's neighbour. It hears of that on its host. */
+TEST_F(LateNews, WhoIsInTheMiddleOfACallHasLostNobody) {
+  const std::vector<int>& hosts = world().hosts;
+  const auto root = neighbour();
+  const int sender = ranks() - 1;
+  const auto leader =
+      static_cast<int>(std::find(hosts.begin(), hosts.end(), hosts.back()) - hosts.begin());
+  if (world().one_host() || !root || leader == sender) GTEST_SKIP() << "needs two hosts of two";
+  const Log log;
+  on_ranks([&](Communicator& comm) {
+    comm.barrier();
+    std::vector<std::uint8_t> data(kDropped);
+    const View bytes(data.data(), kDropped, DType::u8);
+    g_drops_for = comm.global_rank() == *root ? leader : -1;
+    g_late_by = comm.global_rank() == 0 || comm.global_rank() == sender ? 400 : 0;
+    try {
+      if (comm.global_rank() == sender) comm.send(bytes, 0);
+      comm.broadcast(bytes, *root);
+      if (comm.global_rank() == 0) {
+        std::this_thread::sleep_for(100ms);  // the leader has got the note
+        comm.recv(View(data.data(), kDropped / 8, DType::f64), sender);
+      }
+      comm.barrier();
+      ADD_FAILURE() << "rank " << comm.global_rank() << " noticed nothing";
+    } catch (const MismatchError&) {
+    }
+    g_late_by = 0;
+  });
+  EXPECT_EQ(log.text().find("a rank was lost"), std::string::npos) << log.text();
 }
 
 }  // namespace

@@ -33,11 +33,12 @@ class Judge {
  private:
   void judge(int rank, const Ending& ending);
   void judge_time(int rank, const Ending& ending);
-  void judge_mismatch(const std::string& who, const Ending& ending);
+  void judge_mismatch(int rank, const Ending& ending);
   bool is_lost(int rank, int by) const;
   std::vector<int> lost_to(int by) const;
   bool is_stopped(int rank) const;
   bool are_late_ones(const std::vector<int>& named) const;
+  bool know_and_cannot_tell(const std::vector<int>& named) const;
   bool is_too_slow() const;
   Scheduler::Time first_loss() const;
   bool is_out_of_sight() const;
@@ -128,14 +129,14 @@ void Judge::judge(int rank, const Ending& ending) {
   }
   if (ending.other_error) return complain(who + ": " + ending.text);
   if (ending.completed || ending.left) return;
-  if (ending.mismatch) return judge_mismatch(who, ending);
+  if (ending.mismatch) return judge_mismatch(rank, ending);
   // Who has made one call less ends before the others.
   if (kind == FaultKind::mistaken && !course_.of(plan_.fault.rank).completed) {
     // Those who had got all before the mistake shows have left, and cannot be waited for.
     const bool had_left = std::all_of(ending.lost.begin(), ending.lost.end(), [&](int other) {
       return course_.of(other).completed && course_.of(other).at <= ending.at;
     });
-    if (had_left) return;
+    if (had_left || know_and_cannot_tell(ending.lost)) return;
     return complain(who + " blames " + ranks_text(ending.lost) + " for a mismatch");
   }
   const bool slept = is_stopped(rank);
@@ -159,6 +160,18 @@ void Judge::judge(int rank, const Ending& ending) {
   judge_time(rank, ending);
 }
 
+/** Whether `named` know of a mismatch, and nobody can tell: who has found it was stopped, and the
+ * leader of their host had completed its calls. */
+bool Judge::know_and_cannot_tell(const std::vector<int>& named) const {
+  const Layout& layout = cluster_.layout();
+  return std::all_of(named.begin(), named.end(), [&](int rank) {
+    const std::vector<int>& ranks = layout.ranks_of(layout.host_of(rank));
+    return course_.of(rank).mismatch && course_.of(ranks.front()).completed &&
+           std::any_of(ranks.begin(), ranks.end(),
+                       [&](int one) { return course_.stopped.contains(one); });
+  });
+}
+
 /** Those who were stopped, or stand behind a slow link, may hear of it later. */
 void Judge::judge_time(int rank, const Ending& ending) {
   const FaultKind kind = plan_.fault.kind;
@@ -178,10 +191,12 @@ void Judge::judge_time(int rank, const Ending& ending) {
 }
 
 /** Who has made a call that goes one way may have returned before. */
-void Judge::judge_mismatch(const std::string& who, const Ending& ending) {
+void Judge::judge_mismatch(int rank, const Ending& ending) {
+  const std::string who = "rank " + std::to_string(rank);
   if (plan_.fault.kind != FaultKind::mistaken || !course_.struck) {
     return complain(who + ": " + ending.text);
   }
+  if (course_.stopped.contains(rank)) return;
   auto limit = std::chrono::microseconds(kToFindOut);
   for (const Step& step : plan_.steps) limit += step.late_by;
   const auto after =

@@ -105,6 +105,8 @@ Plan draw_plan(std::uint64_t seed) {
     }
   }
   if (draws.once_in(2)) plan.room = 1 + draws.size(18);
+  const bool is_mistaken = plan.fault.kind == FaultKind::mistaken;
+  plan.fault.stops_finder = is_mistaken && plan.ranks > 1 && draws.once_in(2);
   return plan;
 }
 
@@ -127,7 +129,8 @@ std::string describe(const Plan& plan) {
   line += "; fault: " + std::string(kFaultNames[static_cast<std::size_t>(fault.kind)]);
   if (fault.kind != FaultKind::none) {
     line += ", rank " + std::to_string(fault.rank) + " at " + text(fault.at) + ", step " +
-            std::to_string(fault.step) + ", factor " + std::to_string(fault.factor);
+            std::to_string(fault.step) + ", factor " + std::to_string(fault.factor) +
+            (fault.stops_finder ? ", who finds it is stopped" : "");
   }
   return line;
 }

@@ -125,7 +125,10 @@ void Trial::work(SimulatedWire& wire, Process& process) {
   // The ranks of the host hear first, and may leave before the others do.
   const auto tell_others = [&](const OneSidedMismatch& error) {
     shown_.emplace(process.host(), error.what());
-    if (plan_.ranks > 1) process.compute(kToTell);
+    const bool leads = cluster_.layout().local_rank_of(wire.rank()) == 0;
+    const bool is_stopped = plan_.fault.stops_finder && !leads;
+    if (is_stopped) course_.stopped.insert(wire.rank());
+    if (plan_.ranks > 1) process.compute(is_stopped ? kStopped : Scheduler::Duration(kToTell));
     wire.watch().announce_mismatch(error.what());
   };
   wire.watch().set_idle({[&](Wire::Side) {
@@ -189,7 +192,8 @@ void Trial::live(Process& process) {
   } catch (const MismatchError& error) {
     ending.mismatch = true;
     ending.text = error.what();
-    wire.watch().note_mismatch(error.what());
+    const bool is_first = shown_.emplace(process.host(), error.what()).second;
+    wire.watch().note_mismatch(error.what(), is_first ? Finder::self : Finder::neighbour);
   } catch (const std::exception& error) {
     ending.other_error = true;
     ending.text = error.what();

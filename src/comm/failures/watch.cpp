@@ -212,13 +212,14 @@ void Watch::announce_mismatch(std::string_view text, Finder finder) noexcept {
   }
 }
 
-void Watch::note_mismatch(std::string_view text) noexcept {
+void Watch::note_mismatch(std::string_view text, Finder finder) noexcept {
   try {
     const std::lock_guard lock(mutex_);
     if (failure_) return;
     failure_.emplace().set_mismatch(text);
     is_noted_ = true;
     session_.keep();
+    if (heartbeats_ && finder == Finder::neighbour) heartbeats_->tell(*failure_);
   } catch (const std::exception& error) {
     log(LogLevel::warn, error.what());
   }

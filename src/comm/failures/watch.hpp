@@ -92,9 +92,11 @@ class Watch final {
                      Finder finder = Finder::self) noexcept;
   /** The same for a mismatch that only some ranks have seen. */
   void announce_mismatch(std::string_view text, Finder finder = Finder::self) noexcept;
-  /** One of which the others know, or will hear by somebody else: tells nobody, neither of it nor
-   * that this rank leaves, which might be heard before and taken for the cause. */
-  void note_mismatch(std::string_view text) noexcept;
+  /** One of which the others know, or will hear by somebody else: tells nobody that this rank
+   * leaves, which might be heard before and taken for the cause. Where a neighbour has found it,
+   * that one may have been stopped before it told: then a leader tells the other leaders, who hear
+   * it before they see its connections end. */
+  void note_mismatch(std::string_view text, Finder finder) noexcept;
 
   /** Whether that is what this rank has heard, or found. */
   bool has_found_mismatch() noexcept {

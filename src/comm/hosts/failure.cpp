@@ -43,7 +43,7 @@ void HierarchicalTransport::tell(const MismatchError& error, Witnesses witnesses
   if (witnesses == Witnesses::two) {
     channel_->announce_mismatch(error.what(), finder);
   } else {
-    channel_->note_mismatch(error.what());
+    channel_->note_mismatch(error.what(), finder);
   }
   host.part_with_others();
 }

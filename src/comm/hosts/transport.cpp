@@ -79,7 +79,12 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
     throw;
   }
   const auto waiting = [this](Wire::Side side) {
-    local_->group().pulse_elsewhere(wait_of(side));
+    try {
+      local_->group().pulse_elsewhere(wait_of(side));
+    } catch (const MismatchError& error) {  // before messages are abandoned, as nobody is lost
+      channel_->note_mismatch(error.what(), Finder::neighbour);
+      throw;
+    }
     look_at_notes();
   };
   channel_->set_idle({waiting, show_end});

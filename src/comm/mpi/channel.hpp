@@ -140,7 +140,9 @@ class Channel final : public Wire {
     watch_.announce_mismatch(text, finder);
   }
   /** See Watch. */
-  void note_mismatch(std::string_view text) noexcept { watch_.note_mismatch(text); }
+  void note_mismatch(std::string_view text, Finder finder) noexcept {
+    watch_.note_mismatch(text, finder);
+  }
   /** Those of `ranks` that have left, and of whom nothing comes any more for a wait of `side`. */
   RecycledVector<int> leavers(std::span<const int> ranks, Side side) {
     return watch_.leavers(ranks, side);

@@ -81,7 +81,8 @@ class Streams {
   /** A rank that has sent a longer message than was wanted, which ends its connection. */
   std::optional<int> mistaken() const;
   /** A rank with which messages have been waiting for kPatience at `now`, as their connection has
-   * ended: a rank that has left or died is known otherwise by then. */
+   * ended: a rank that has left or died is known otherwise by then, and so is the mismatch of one
+   * that has left without a word. */
   std::optional<int> broken(std::chrono::steady_clock::time_point now);
 
  private:
