@@ -300,10 +300,11 @@ Row split(const ScaleOptions& options) {
   const double bound =
       2 * options.latency_us + wire_us(options, static_cast<double>(block * (options.hosts - 1)));
   Scene scene(options);
+  const std::vector<std::byte> own(static_cast<std::size_t>(block));
+  std::vector<std::byte> notes(own.size() *
+                               static_cast<std::size_t>(options.hosts));  // in which nobody looks
   return scene.play("split", block, bound, [&](HostGroup& group, SimulatedWire& wire) {
     group.agree(6);
-    const std::vector<std::byte> own(static_cast<std::size_t>(block));
-    std::vector<std::byte> notes(own.size() * static_cast<std::size_t>(group.size()));
     group.all_gather(own, notes);
     std::vector<int> members;
     for (int host = group.position() % 2; host < group.size(); host += 2) members.push_back(host);

@@ -1,6 +1,7 @@
 // Which ranks share a host.
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <vector>
 
@@ -12,13 +13,14 @@ class Layout {
   /** `host_of_rank` gives equal numbers to ranks of one host. */
   explicit Layout(std::span<const int> host_of_rank);
 
-  int host_count() const { return static_cast<int>(hosts_.size()); }
+  int host_count() const { return static_cast<int>(begins_.size()) - 1; }
   /** The number of ranks of the host that has most. */
   int largest_host() const;
   int rank_count() const { return static_cast<int>(host_of_.size()); }
   /** The ranks of one host. */
-  const std::vector<int>& ranks_of(int host) const {
-    return hosts_[static_cast<std::size_t>(host)];
+  std::span<const int> ranks_of(int host) const {
+    const std::size_t begin = begins_[static_cast<std::size_t>(host)];
+    return std::span(by_host_).subspan(begin, begins_[static_cast<std::size_t>(host) + 1] - begin);
   }
   int host_of(int rank) const { return host_of_[static_cast<std::size_t>(rank)]; }
   /** The place of a rank among those of its host. */
@@ -29,10 +31,10 @@ class Layout {
   bool contiguous() const { return contiguous_; }
 
  private:
-  std::vector<std::vector<int>> hosts_;
   std::vector<int> host_of_;
   std::vector<int> local_of_;
   std::vector<int> by_host_;
+  std::vector<std::size_t> begins_{0};  // of the hosts in by_host_, and its end
   bool contiguous_ = true;
 };
 

@@ -52,5 +52,21 @@ TEST(HostMemory, IsLessThan64MiBWith4096Hosts) {
   EXPECT_LT(with_256 * (4096 / 256) + HostGroup::kMostScratch, std::int64_t{64} << 20) << with_256;
 }
 
+/** Whether so many hosts bring `bytes` each to an agreement. */
+bool carries(int hosts, std::int64_t bytes) {
+  Cluster cluster(hosts, 1, {}, 1);
+  std::vector<int> members(static_cast<std::size_t>(hosts));
+  std::iota(members.begin(), members.end(), 0);
+  SimulatedWire wire(cluster.process(0), 1, std::chrono::seconds(5));
+  return HostGroup(wire, members).carries(bytes, bytes);
+}
+
+TEST(HostMemory, TakesAtMostOneMiBForWhatAllHostsBring) {
+  EXPECT_TRUE(carries(1024, 1024));
+  EXPECT_FALSE(carries(1025, 1024));
+  EXPECT_TRUE(carries(4096, 256));
+  EXPECT_FALSE(carries(4096, 257));
+}
+
 }  // namespace
 }  // namespace tutti::test

@@ -22,6 +22,7 @@ std::string faults_of(std::int64_t bytes, int owners) {
   const Segments segments(bytes, owners, kWindow, kWindows, kLine);
   std::vector<std::byte> data(static_cast<std::size_t>(bytes));
   std::vector<int> parts(data.size());  // in which each byte is
+  std::int64_t longest = 0;
   for (std::int64_t number = 0; number < segments.windows(); ++number) {
     const std::int64_t segment = segments.segment_of(number);
     if (segments.is_first(number) != (number == 0 || segments.segment_of(number - 1) != segment)) {
@@ -36,6 +37,7 @@ std::string faults_of(std::int64_t bytes, int owners) {
       if (part.empty()) continue;
       const std::int64_t begin = part.data() - data.data();
       const std::int64_t end = begin + std::ssize(part);
+      longest = std::max(longest, std::ssize(part));
       if (begin % kLine != 0 || (end % kLine != 0 && end != bytes))
         return "a part is cut within a line";
       if (begin < segments.begin(segment) || end > segments.begin(segment + 1)) {
@@ -48,6 +50,8 @@ std::string faults_of(std::int64_t bytes, int owners) {
     if (parts[i] != 1)
       return "byte " + std::to_string(i) + " is in " + std::to_string(parts[i]) + " parts";
   }
+  // The only owner of a few bytes has no whole line.
+  if (longest != std::min(bytes, segments.longest_part())) return "longest_part() is wrong";
   return segments.begin(segments.count()) == bytes ? ""
                                                    : "the segments do not end with the message";
 }

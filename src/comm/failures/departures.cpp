@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <span>
 
 #include "comm/failures/heartbeats.hpp"
 
@@ -15,7 +16,8 @@ void Departures::set_hosts(const Layout& layout) {
   if (all_are_connected(hosts)) return;
   const int host = layout.host_of(rank_);
   const auto leader_of = [&](int one) { return layout.ranks_of(one).front(); };
-  next_to_ = layout.ranks_of(host);
+  const std::span<const int> here = layout.ranks_of(host);
+  next_to_.emplace(here.begin(), here.end());
   std::erase(*next_to_, rank_);
   for (const int other : connected_hosts(host, hosts)) next_to_->push_back(leader_of(other));
   if (rank_ != leader_of(host)) {

@@ -29,7 +29,7 @@ Loss loss_of_hosts(const Layout& layout, std::span<const int> hosts) {
   Loss loss;
   std::string list;
   for (const int host : hosts) {
-    const std::vector<int>& ranks = layout.ranks_of(host);
+    const std::span<const int> ranks = layout.ranks_of(host);
     loss.ranks.insert(loss.ranks.end(), ranks.begin(), ranks.end());
     list += (list.empty() ? "" : " and of ") + ranks_text(ranks);
   }
@@ -75,7 +75,7 @@ void Heartbeats::tell(const FailureReport& failure) noexcept {
  * those that lost their leader may have told that, and ended. */
 void Heartbeats::look_at_end(Connection& connection, const HasLeft& has_left,
                              std::vector<int>& lost) const {
-  const std::vector<int>& ranks = layout_.ranks_of(connection.host);
+  const std::span<const int> ranks = layout_.ranks_of(connection.host);
   const auto now = time_.now();
   if (!connection.ended) connection.ended = now;
   const bool all = ranks.size() == 1 || connection.link->all_have_ended();

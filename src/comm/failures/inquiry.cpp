@@ -139,7 +139,7 @@ std::vector<int> Inquiry::with_silent_hosts(const std::vector<int>& silent) cons
       return one.answered && one.rank >= 0 && layout.host_of(one.rank) == host;
     });
     if (answers) continue;
-    const std::vector<int>& there = layout.ranks_of(host);
+    const std::span<const int> there = layout.ranks_of(host);
     const RecycledVector<int> left = watch_->leavers(there);  // who need not answer
     std::copy_if(there.begin(), there.end(), std::back_inserter(ranks),
                  [&](int one) { return std::find(left.begin(), left.end(), one) == left.end(); });

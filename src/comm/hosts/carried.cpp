@@ -151,7 +151,7 @@ void HierarchicalTransport::gather(const Call& call, std::span<const std::int64_
 
   std::vector<std::int64_t> offsets{0};  // in bytes, of the hosts' blocks
   for (int host = 0; host < layout_.host_count(); ++host) {
-    const auto& ranks = layout_.ranks_of(host);
+    const std::span<const int> ranks = layout_.ranks_of(host);
     offsets.push_back(
         std::accumulate(ranks.begin(), ranks.end(), offsets.back(),
                         [&](std::int64_t sum, int rank) { return sum + bytes_from(rank); }));

@@ -25,7 +25,8 @@ std::unique_ptr<Transport> connect_session(const std::shared_ptr<mpi::Session>& 
   auto channel = std::make_unique<mpi::Channel>(session, std::move(everybody), context, timeout);
 
   Layout layout(session->hosts());
-  const std::vector<int>& neighbours = layout.ranks_of(layout.host_of(session->rank()));
+  const std::span<const int> here = layout.ranks_of(layout.host_of(session->rank()));
+  const std::vector<int> neighbours(here.begin(), here.end());
   const int local_rank = layout.local_rank_of(session->rank());
 
   // The lowest rank of each host hands the others of it a ticket.

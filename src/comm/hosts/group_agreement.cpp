@@ -22,9 +22,12 @@ constexpr std::int64_t kFirst = Wire::kPiece - kNoteBytes;  // of what is carrie
 std::int64_t HostGroup::most_carried() const {
   constexpr std::int64_t kBetweenTwo = std::int64_t{128} * 1024;
   constexpr std::int64_t kAmongMany = 1024;
+  // What a member has of all in the end: more takes longer than groups do (docs/performance.md).
+  constexpr std::int64_t kGathered = std::int64_t{1} << 20U;
   if (size() <= 2) return kBetweenTwo;
   const std::int64_t share = kSmall / (size() - 1) / kNoteBytes * kNoteBytes;
-  return is_centred() ? share : std::max(share, kAmongMany);
+  const std::int64_t gathered = kGathered / size() / kNoteBytes * kNoteBytes;
+  return is_centred() ? share : std::max(share, std::min(gathered, kAmongMany));
 }
 
 bool HostGroup::carries(std::int64_t each, std::int64_t out) const {

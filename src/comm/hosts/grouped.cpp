@@ -86,7 +86,7 @@ struct Room {
   int members;  ///< of a group
   int groups;
   std::int64_t depth;    ///< so many windows are under way,
-  std::int64_t window;   ///< of so many bytes
+  std::int64_t window;   ///< of at most so many bytes
   std::int64_t widened;  ///< a partial sum is so many times as long as an element
 
   /** Of a cell, the longest there is, in partial sums. */
@@ -238,7 +238,7 @@ void HostGroup::reduce_grouped(std::byte* data, const Segments& segments, DType 
                                const SegmentCalls& calls) {
   const Member own(members_, position_, data, segments);
   const Grid& grid = own.grid();
-  const Room room{own.members(), grid.groups(), kGroupedUnderWay, segments.window(),
+  const Room room{own.members(), grid.groups(), kGroupedUnderWay, segments.longest_part(),
                   size_of(partial_type(dtype)) / size_of(dtype)};
   const GroupedReduction reduction(own, wire_.scratch(), room, dtype, combine);
   const bool for_all = receivers == kEverybody;

@@ -117,7 +117,8 @@ std::unique_ptr<Transport> HierarchicalTransport::form_part(const PartPlan& plan
     hosts.push_back(layout_.host_of(member));
   }
   Layout layout(hosts);
-  const std::vector<int>& neighbours = layout.ranks_of(layout.host_of(plan.rank));
+  const std::span<const int> on_host = layout.ranks_of(layout.host_of(plan.rank));
+  const std::vector<int> neighbours(on_host.begin(), on_host.end());
   const UniqueId& id = plan.tickets[static_cast<std::size_t>(neighbours.front())];
   std::vector<int> here;  // the neighbours, as ranks of this host
   for (const int neighbour : neighbours) {

@@ -32,6 +32,8 @@ class Segments {
     return last * windows_ + (share_in(last) + window_ - 1) / window_;
   }
   std::int64_t window() const { return window_; }
+  /** Bytes of the longest part there is: of a short message less than a window. */
+  std::int64_t longest_part() const { return std::min(window_, share_in(0)); }
   std::int64_t segment_of(std::int64_t number) const { return number / windows_; }
   /** Whether no window of its segment comes before, or after, window `number`. */
   bool is_first(std::int64_t number) const { return number % windows_ == 0; }

@@ -301,7 +301,7 @@ std::unique_ptr<Streams> streams_of(std::vector<Peer>& peers) {
 /** The part of a leader. */
 HostConnections connect_leaders(Channel& channel, const Layout& layout) {
   const int own_host = layout.host_of(channel.rank());
-  const std::span neighbours = std::span(layout.ranks_of(own_host)).subspan(1);
+  const std::span<const int> neighbours = layout.ranks_of(own_host).subspan(1);
   SocketLender lender(neighbours.size());
   tell_neighbours(channel, neighbours, lender.address());
   std::vector<Peer> peers = peers_of(layout, own_host);

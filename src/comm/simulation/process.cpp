@@ -158,7 +158,7 @@ class Cluster::Connection final : public HostConnection {
     send(1 + sizeof failure, [copy](End& end) { end.news.failure = *copy; });
   }
   bool all_have_ended() const override {
-    const std::vector<int>& ranks = cluster_.layout().ranks_of(peer_);
+    const std::span<const int> ranks = cluster_.layout().ranks_of(peer_);
     return std::all_of(ranks.begin(), ranks.end(),
                        [&](int rank) { return cluster_.process(rank).is_killed(); });
   }
