@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
-#include <exception>
 #include <mutex>
 #include <optional>
 #include <utility>
 
 #include "base/refuse.hpp"
 #include "ps/dense/layout.hpp"
+#include "ps/modes/first_error.hpp"
 #include "ps/modes/worker_mode.hpp"
 #include "ps/worker_arguments.hpp"
 #include "tutti/error.hpp"
@@ -39,6 +39,8 @@ class Worker::Impl {
   /** What is asked of a worker that has left makes no sense. */
   WorkerMode& serving() const {
     require_presence(stopped || is_finished);
+    if (has_failed)
+      throw Error("this worker is leaving: stop() has failed, and is to be called again");
     return *mode;
   }
 
@@ -68,15 +70,13 @@ class Worker::Impl {
     try {
       if (!is_finished) finish();
       leave();
-    } catch (const Error&) {
-      has_stopped = true;
-      throw;
     } catch (...) {
+      has_failed = static_cast<bool>(errors_);
       stopped = false;
       throw;
     }
     has_stopped = true;
-    if (failure_) std::rethrow_exception(failure_);
+    errors_.throw_kept();
   }
 
   const int index;
@@ -90,6 +90,7 @@ class Worker::Impl {
   std::atomic<bool> stopped = false;      // or a thread is about to
   std::atomic<bool> has_stopped = false;  // and no thread is in stop()
   std::atomic<bool> is_finished = false;  // nothing but leave() is left of stop()
+  std::atomic<bool> has_failed = false;   // a part of stop(), of which more is left
 
  private:
   static void require_presence(bool has_left) {
@@ -105,17 +106,11 @@ class Worker::Impl {
     return left;
   }
 
-  /** A checkpoint is seen to also where what was left could not be pushed. */
+  /** A checkpoint is seen to also where what was left could not be pushed. After an interruption
+   * all is gone through again: what has failed is not tried twice, since nothing of it is left. */
   void finish() {
-    const auto keep_failure = [&](const auto& action) {
-      try {
-        action();
-      } catch (const Error&) {
-        if (!failure_) failure_ = std::current_exception();
-      }
-    };
-    if (!failure_) keep_failure([&] { mode->finish(); });
-    keep_failure([&] { saves.finish(); });
+    errors_.or_keep([&] { mode->finish(errors_); });
+    errors_.or_keep([&] { saves.finish(); });
     is_finished = true;
   }
 
@@ -146,7 +141,8 @@ class Worker::Impl {
       servers.take(server, asked[static_cast<std::size_t>(server)]);
   }
 
-  /** Tells the servers that live: each once, as they hear nothing more of a worker then. */
+  /** Tells the servers that live: each once, as they hear nothing more of a worker then, and
+   * whatever becomes of the others. */
   void leave() {
     told_.resize(static_cast<std::size_t>(servers.count()));
     const auto each = [&](const auto& action) {
@@ -155,6 +151,9 @@ class Worker::Impl {
         try {
           action(server, told);
         } catch (const PeerLost&) {  // a server that is gone need not be told
+          told.emplace();
+        } catch (const Error&) {
+          errors_.keep_current();
           told.emplace();
         }
       }
@@ -169,7 +168,7 @@ class Worker::Impl {
 
   std::mutex leaving_barriers_;
   std::deque<Asked> left_barriers_;         // of threads that were interrupted
-  std::exception_ptr failure_;              // of what was left
+  FirstError errors_;                       // of stop()
   std::vector<std::optional<Asked>> told_;  // of each server, that it has left
 };
 

@@ -1,11 +1,16 @@
 """tutti.ps: a worker's stop(), and what Ctrl-C leaves of it."""
 
 import concurrent.futures
+import multiprocessing
+import os
+import signal
 import threading
+import time
 
 import numpy
 import pytest
 
+import launching
 import tutti
 from test_ps_fluid import LIMIT, interrupted_first, one_trainer
 from tutti import ps
@@ -172,6 +177,75 @@ def test_the_error_of_a_stop_outlives_an_interruption_of_what_follows(monkeypatc
     monkeypatch.setattr(fleet, "_fleet", Failing(fleet._fleet))
     with pytest.raises(KeyboardInterrupt):
         fleet.leave()
-    for _ in range(2):
-        with pytest.raises(tutti.Error, match="no memory"):
-            fleet.leave()
+    with pytest.raises(tutti.Error, match="no memory"):
+        fleet.leave()
+    fleet.leave()
+
+
+def test_the_error_of_a_stop_is_raised_to_one_of_two_threads(monkeypatch):
+    class Slow(Failing):
+        def __init__(self, core):
+            super().__init__(core)
+            self._interruptions = []
+
+        def stop(self):
+            stopping.set()
+            time.sleep(0.2)  # the other thread is there meanwhile
+            super().stop()
+
+    stopping = threading.Event()
+    t, _, serving = one_trainer(numpy.full(3, 2, numpy.float32))
+    exe = ps.Executor()
+    exe.run(t.get_trainer_program(), {"w": numpy.ones(3)})
+    fleet = t.get_trainer_program().fleet
+    monkeypatch.setattr(fleet, "_fleet", Slow(fleet._fleet))
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        first = threads.submit(exe.close)
+        assert stopping.wait(LIMIT)
+        both = [first.exception(LIMIT) for first in (threads.submit(exe.close), first)]
+    assert [str(error) for error in both if error is not None] == ["no memory"]
+    serving.join(LIMIT)
+    assert not serving.is_alive()
+
+
+def waits_in_a_stop(place):
+    """Worker 0 ends a round by stop(), for which it waits, and is interrupted."""
+    item = ps.Embedding("item", 3)
+    world = place.communicator()
+    fleet = ps.start([item], servers="thread", communicator=world, mode=ps.Sync())
+    item.push(numpy.arange(50), numpy.ones((50, 3)))
+    if place.rank == 0:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            fleet.stop()
+        assert not fleet._fleet.has_stopped
+    world.barrier()
+    fleet.leave()
+    assert fleet._fleet.has_stopped
+
+
+def test_a_stop_that_waits_is_interrupted_and_called_again():
+    launching.run(waits_in_a_stop, 2, "fork")
+
+
+def test_a_stop_that_fails_has_left():
+    (endpoint,) = launching.free_endpoints(1)
+
+    def transpiled():
+        t = ps.DistributeTranspiler()
+        t.transpile(0, ps.Program({"w": numpy.ones(3, numpy.float32)}), pservers=endpoint, trainers=1)
+        return t
+
+    server = multiprocessing.get_context("fork").Process(
+        target=transpiled().get_pserver_program(endpoint).run)
+    server.start()
+    program = transpiled().get_trainer_program()
+    program.run({"w": numpy.ones(3)})
+    fleet = program.fleet
+    server.kill()
+    server.join(LIMIT)
+    fleet._tables[0].push({"w": numpy.ones(3)})
+    with pytest.raises(tutti.PeerLost, match="server 0"):
+        program.stop()
+    assert fleet._fleet.has_stopped
+    program.stop()

@@ -93,8 +93,10 @@ class Worker {
   /** Has the servers write a checkpoint to `folder`, beside the training; returns when it is there.
    * One worker calls it. Throws SystemError. */
   void save(std::string_view folder);
-  /** Pushes what is left and leaves; in GEO mode all of this worker's progress. No call but stats()
-   * is allowed then. */
+  /** Pushes what is left and leaves; in GEO mode all of this worker's progress. Whatever fails, all
+   * else is tried, and the first Error is thrown at the end. No call but stats() is allowed then.
+   * What an InterruptCheck ends is called again; until then other calls go on, or throw what has
+   * failed, or an Error that says so. */
   void stop();
   /** Whether stop() has ended, be it by an Error. */
   bool has_stopped() const;

@@ -260,13 +260,16 @@ std::shared_ptr<ps::Fleet> PyFleet::let_go() {
 
 void PyFleet::stop() {
   on_worker([this](ps::Worker& worker) {
+    const auto ask = [&] {
+      if (worker.has_stopped()) has_stopped_ = true;  // not while another thread is in it
+    };
     try {
       worker.stop();
     } catch (...) {
-      has_stopped_ = worker.has_stopped();
+      ask();
       throw;
     }
-    has_stopped_ = true;
+    ask();
   });
 }
 

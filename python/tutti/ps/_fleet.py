@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
 from types import TracebackType
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Type, Union
 
@@ -33,7 +34,8 @@ class Fleet:
         self._roles = roles
         self._fleet = fleet
         self._tables = tables if self.is_worker else ()
-        self._failure: Optional[Error] = None  # of the stop() of leave()
+        self._leaving = threading.RLock()
+        self._failure: Optional[Error] = None  # of the stop() of leave(), until it is raised
         self._workers: Optional[Communicator] = None
         try:
             for table in self._tables:
@@ -126,22 +128,30 @@ class Fleet:
         once it has left, be it with an error."""
         if not self.is_worker:
             return
-        if not self._fleet.has_stopped:
-            self._fleet.stop()
-        self._unbind()
+        with self._leaving:
+            if not self._fleet.has_stopped:
+                self._fleet.stop()
+            self._unbind()
 
     def leave(self) -> None:
         """stop() and close(), the latter also where the former fails. What Ctrl-C leaves of that is
-        for the next call, the error of stop() as well."""
-        if self._failure is None:
-            try:
-                self.stop()
-            except Error as failure:
-                self._failure = failure
-        if self._failure is not None:
-            self._close_after(self._failure)
-            raise self._failure
-        self.close()
+        for the next call, the error of stop() as well; who comes while another thread does it waits
+        for that, and is told nothing."""
+        with self._leaving:
+            if self._failure is None:
+                try:
+                    self.stop()
+                except Error as failure:
+                    if not self._fleet.has_stopped:
+                        raise
+                    self._failure = failure
+            failed = self._failure
+            if failed is None:
+                self.close()
+                return
+            self._close_after(failed)
+            self._failure = None
+            raise failed
 
     def stats(self) -> Dict[str, Any]:
         """What this worker has done: steps, pushes, merged batches, rows, bytes; or this server:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, Callable, Dict, List, NoReturn, Optional
 
 from tutti.errors import InvalidArgument
@@ -42,6 +43,7 @@ class Executor:
         self.place = place
         self._ran: Dict[int, Any] = {}  # by identity
         self._errors: List[Exception] = []  # of close()
+        self._telling = threading.Lock()
 
     def run(self, program: Any = None, *arguments: Any, feed: Any = None, fetch_list: Any = None) -> None:
         """program.run(); of a trainer's program with the gradients of a step."""
@@ -61,15 +63,16 @@ class Executor:
         program.run(*arguments)
 
     def close(self) -> None:
-        """Ends the trainers' programs that it has run: all stop(), and the first error is raised. What
-        Ctrl-C leaves of that is for the next call."""
+        """Ends the trainers' programs that it has run: all stop(), and the first error is raised, to one
+        of the threads that call it. What Ctrl-C leaves of that is for the next call."""
         for key, program in list(self._ran.items()):
             try:
                 program.stop()
             except Exception as error:
                 self._errors.append(error)
             self._ran.pop(key, None)
-        errors, self._errors = self._errors, []
+        with self._telling:
+            errors, self._errors = self._errors, []
         if errors:
             raise errors[0]
 

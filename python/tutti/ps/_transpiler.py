@@ -93,9 +93,10 @@ class TrainerProgram:
     def stop(self) -> None:
         """Pushes what is left, and leaves, for good. Nothing if it has stopped, or not joined. What
         Ctrl-C leaves of it is for the next call."""
+        fleet = self._fleet  # another thread may be about to set it to None
         try:
-            if self._fleet is not None:
-                self._fleet.leave()
+            if fleet is not None:
+                fleet.leave()
         except Error:
             self._fleet, self.stopped = None, True
             raise

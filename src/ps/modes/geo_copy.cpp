@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <functional>
 #include <iterator>
 #include <string>
@@ -143,19 +142,20 @@ void GeoCopy::take_back(const SentRows& sent) {
 }
 
 void GeoCopy::confirm_progress() {
-  std::exception_ptr failure;
   while (!sent_.empty()) {
     const Reply reply = sent_.front().asked.take();  // if that is interrupted, it is the next again
     const SentRows sent = std::move(sent_.front());
     sent_.pop_front();
-    try {
-      servers_.throw_unless_done(server_, reply);
-    } catch (const SystemError&) {
-      failure = std::current_exception();
-      take_back(sent);
-    }
+    refused_.or_keep([&] {
+      try {
+        servers_.throw_unless_done(server_, reply);
+      } catch (const SystemError&) {
+        take_back(sent);
+        throw;
+      }
+    });
   }
-  if (failure) std::rethrow_exception(failure);
+  refused_.throw_kept();
 }
 
 void GeoCopy::receive() {
@@ -184,31 +184,55 @@ void GeoCopy::receive() {
   dense_o_.swap(values);
 }
 
-void GeoCopy::send_rest(std::int64_t round, bool goes_on) {
+void GeoCopy::send_rest(std::int64_t round) {
   confirm_progress();
-  for (int number = 0; number < std::ssize(tables_); ++number)
-    send_rest_of_table(number, round, goes_on);
+  for (int number = 0; number < std::ssize(tables_); ++number) {
+    send_rest_of_table(number, [&](const auto& ids, const auto& progress) {
+      send_rows(number, ids, progress, round);
+    });
+  }
+  send_rest_of_dense(round);
+}
+
+void GeoCopy::finish(std::int64_t round, FirstError& errors) {
+  errors.or_keep([&] { confirm_progress(); });
+  for (int number = 0; number < std::ssize(tables_); ++number) {
+    send_rest_of_table(number, [&](const auto& ids, const auto& progress) {
+      errors.or_keep([&] {
+        try {
+          send_rows(number, ids, progress, round);
+        } catch (const SystemError&) {
+          send_last_rows(number, ids, progress, round);
+        }
+      });
+    });
+  }
+  errors.or_keep([&] { send_rest_of_dense(round); });
+}
+
+void GeoCopy::send_rest_of_dense(std::int64_t round) {
   if (dense_o_.empty()) return;
   const std::vector<float> progress = dense_progress(1.0F);
   servers_.send_values(server_, RequestKind::add_dense, progress, round);
   add(dense_o_, progress);
 }
 
-void GeoCopy::send_rest_of_table(int number, std::int64_t round, bool goes_on) {
+void GeoCopy::send_last_rows(int number, std::span<const std::int64_t> ids,
+                             const std::vector<float>& progress, std::int64_t round) {
+  Drafted rows = draft_rows(number, ids, progress, round);
+  servers_.send_rows(rows);
+  set_rows(table(number).x, ids, rows_of(table(number).o, ids));
+}
+
+template <class Send>
+void GeoCopy::send_rest_of_table(int number, const Send& send) {
   CopiedTable& copy = table(number);
   const auto dim = static_cast<std::size_t>(servers_.table(number).dim);
   std::vector<std::int64_t> ids;
   std::vector<float> progress;
   std::vector<float> o(dim);
-  const auto send = [&] {
-    if (ids.empty()) return;
-    try {
-      send_rows(number, ids, progress, round);
-    } catch (const SystemError&) {
-      if (goes_on) throw;
-      Drafted rows = draft_rows(number, ids, progress, round);  // without a copy of o
-      servers_.send_rows(rows);
-    }
+  const auto send_some = [&] {
+    if (!ids.empty()) send(ids, progress);
     ids.clear();
     progress.clear();
   };
@@ -220,9 +244,9 @@ void GeoCopy::send_rest_of_table(int number, std::int64_t round, bool goes_on) {
       ids.push_back(row.id);
       std::ranges::transform(x, o, std::back_inserter(progress), std::minus<>());
     });
-    if (std::ssize(ids) >= kRows) send();
+    if (std::ssize(ids) >= kRows) send_some();
   }
-  send();
+  send_some();
   copy.trained.clear();
 }
 

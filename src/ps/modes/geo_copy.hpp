@@ -9,6 +9,7 @@
 
 #include "ps/dense/store.hpp"
 #include "ps/modes/batch.hpp"
+#include "ps/modes/first_error.hpp"
 #include "ps/modes/servers.hpp"
 #include "ps/table/merge.hpp"
 #include "ps/table/table.hpp"
@@ -38,8 +39,11 @@ class GeoCopy {
   void confirm_progress();
   void receive();
   /** Sends x - o of all rows and elements, which are o then, as if they had come there;
-   * confirm_progress() is due. A copy that does not go on needs no memory for that. */
-  void send_rest(std::int64_t round, bool goes_on);
+   * confirm_progress() is due. */
+  void send_rest(std::int64_t round);
+  /** A last send_rest(), which needs no memory for o: what fails does not keep the rest from being
+   * sent. */
+  void finish(std::int64_t round, FirstError& errors);
 
  private:
   struct CopiedTable {
@@ -66,7 +70,13 @@ class GeoCopy {
   template <class Take>
   void pull_changed(int table, const Take& take);
   Rows ask_for_changed(int table, bool again);
-  void send_rest_of_table(int number, std::int64_t round, bool goes_on);
+  /** Hands over what is left of each row, some rows at a time, and counts none as trained then. */
+  template <class Send>
+  void send_rest_of_table(int number, const Send& send);
+  /** Of which x is o then, not o x. */
+  void send_last_rows(int number, std::span<const std::int64_t> ids,
+                      const std::vector<float>& progress, std::int64_t round);
+  void send_rest_of_dense(std::int64_t round);
   void send_rows(int number, std::vector<std::int64_t> ids, std::vector<float> progress,
                  std::int64_t round);
   /** That progress is this worker's again. */
@@ -82,7 +92,8 @@ class GeoCopy {
   int server_;
   std::vector<CopiedTable> tables_;
   std::deque<SentRows> sent_;
-  DenseStore dense_;  // x
+  FirstError refused_;  // of those that have been taken back
+  DenseStore dense_;    // x
   std::vector<float> dense_o_;
 };
 

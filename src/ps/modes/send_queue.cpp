@@ -20,13 +20,14 @@ void SendQueue::or_give_up(const Action& action) {
     unanswered_.clear();
     refused_.reset();
     waiting_batches_ = 0;
-    unchecked_ = false;
+    unflushed_ = unchecked_ = false;
     throw;
   }
 }
 
 void SendQueue::put(Batch& batch, std::int64_t round) {
   const Finally taken([&] { batch.clear(); });
+  unchecked_ = true;
   or_give_up([&] {
     send_or_enqueue(batch, round);
     go_on();
@@ -34,7 +35,6 @@ void SendQueue::put(Batch& batch, std::int64_t round) {
       take_answer();
       go_on();
     }
-    throw_refusal();
   });
 }
 
@@ -44,15 +44,46 @@ void SendQueue::keep(Batch& batch, std::int64_t round) {
 }
 
 void SendQueue::flush() {
-  if (!unchecked_) return;
+  if (!unflushed_) return;
+  unchecked_ = true;
   or_give_up([&] {
     while (!waiting_.empty() || !unanswered_.empty()) {
       if (!unanswered_.empty()) take_answer();
       go_on();
     }
-    unchecked_ = false;
-    throw_refusal();
+    unflushed_ = false;
   });
+}
+
+void SendQueue::check() {
+  if (!std::exchange(unchecked_, false)) return;
+  if (const std::optional<Reply> refused = std::exchange(refused_, std::nullopt))
+    servers_.throw_unless_done(server_, *refused);
+  servers_.throw_refusal(server_);
+}
+
+void SendQueue::finish(FirstError& errors) {
+  const auto left = [this] { return 2 * waiting_.size() + unanswered_.size(); };
+  while (unflushed_) {
+    const std::size_t before = left();
+    try {
+      flush();
+    } catch (const SystemError&) {
+      if (left() < before) continue;  // what has been answered has given memory back
+      errors.keep_current();
+      drop_first();
+    } catch (const Error&) {
+      errors.keep_current();
+      if (left() == before) drop_first();
+    }
+  }
+  errors.or_keep([&] { check(); });
+}
+
+void SendQueue::drop_first() {
+  if (waiting_.empty()) return;
+  waiting_batches_ -= waiting_.front().batch.batches();
+  waiting_.pop_front();
 }
 
 void SendQueue::move_on() {
@@ -64,7 +95,7 @@ void SendQueue::move_on() {
 }
 
 void SendQueue::send(Batch& batch, std::int64_t round) {
-  unchecked_ = true;
+  unflushed_ = true;
   // Without room a send waits, and a wait may end in an exception: not in the middle of a batch.
   while (!unanswered_.empty() && !servers_.link(server_).has_room(batch.requests() + 1))
     take_answer();
@@ -87,7 +118,7 @@ void SendQueue::send_or_enqueue(Batch& batch, std::int64_t round) {
 
 void SendQueue::enqueue(Batch& batch, std::int64_t round) {
   const std::int64_t batches = batch.batches();
-  unchecked_ = true;
+  unflushed_ = true;
   if (!waiting_.empty() && batch.empty()) {
     waiting_.back().round = round;
   } else if (!waiting_.empty() && waiting_.back().batch.batches() < limits_.merged) {
@@ -123,12 +154,6 @@ void SendQueue::take_answer() {
   unanswered_.pop_front();
   if (reply.header.outcome == Outcome::done) return news_.hear(server_, reply);
   if (!refused_) refused_ = std::move(reply);
-}
-
-void SendQueue::throw_refusal() {
-  if (const std::optional<Reply> refused = std::exchange(refused_, std::nullopt))
-    servers_.throw_unless_done(server_, *refused);
-  servers_.throw_refusal(server_);
 }
 
 }  // namespace tutti::ps

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "ps/modes/batch.hpp"
+#include "ps/modes/first_error.hpp"
 #include "ps/modes/news.hpp"
 #include "ps/modes/servers.hpp"
 
@@ -25,14 +26,19 @@ class SendQueue {
   SendQueue(Servers& servers, News& news, int server, const Limits& limits);
 
   /** `batch`, which may be the mere end of a round, is empty then. Waits while too many wait.
-   * Throws PeerLost, and SystemError if an earlier push was refused. After all else, such as
-   * SystemError where there is no memory to send it, or what an InterruptCheck throws, it waits on.
-   */
+   * Throws PeerLost. After all else, such as SystemError where there is no memory to send it, or
+   * what an InterruptCheck throws, it waits on. */
   void put(Batch& batch, std::int64_t round);
   /** The same, of a batch that is sent later: waits for nothing. */
   void keep(Batch& batch, std::int64_t round);
   /** Waits until all has been applied. Errors as of put(). */
   void flush();
+  /** After put() and flush(), which may wait while another server's refusal is known: throws
+   * SystemError if a push was refused. Waits for nothing. */
+  void check();
+  /** A last flush(): what there is no memory to send is thrown away, and what follows it is sent.
+   */
+  void finish(FirstError& errors);
   /** Sends what waits, if the server has caught up. Errors are for the next put() or flush();
    * throws what an InterruptCheck throws. */
   void move_on();
@@ -53,8 +59,7 @@ class SendQueue {
   /** Those that are there; and the next, which is waited for. */
   void take_answers();
   void take_answer();
-  /** Of a push, or of the end of a round. */
-  void throw_refusal();
+  void drop_first();
   template <class Action>
   void or_give_up(const Action& action);
 
@@ -66,7 +71,8 @@ class SendQueue {
   std::optional<Reply> refused_;  // the first of those that was, until it is thrown
   std::deque<Waiting> waiting_;
   std::int64_t waiting_batches_ = 0;
-  bool unchecked_ = false;  // something was sent of which nobody has asked what it came to
+  bool unflushed_ = false;  // something is here, or was sent, for which nobody has waited
+  bool unchecked_ = false;  // a caller has not been told what became of it
   std::deque<Batch> spare_;
 };
 

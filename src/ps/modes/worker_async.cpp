@@ -53,9 +53,12 @@ class MergingWorker : public WorkerMode {
     wait_for_all();
     hear_end_rounds();
   }
-  void finish() final {
-    if (!open_.empty()) step();
-    flush();
+  void finish(FirstError& errors) final {
+    if (!open_.empty()) errors.or_keep([&] { step(); });
+    const std::lock_guard lock(stepping_);
+    errors.or_keep([&] { send_rest(); });
+    for (SendQueue& queue : queues_) queue.finish(errors);
+    hear_end_rounds(errors);
   }
 
  protected:
@@ -65,6 +68,12 @@ class MergingWorker : public WorkerMode {
 
   void wait_for_all() {
     for_each_server(servers_, [&](int server) { queue(server).flush(); });
+    check_all();
+  }
+  /** What servers have refused is told once nothing is waited for: an interruption would hide it.
+   */
+  void check_all() {
+    for_each_server(servers_, [&](int server) { queue(server).check(); });
   }
   /** Servers wake up while their batches are being written. */
   void announce(const std::vector<Batch>& batches) const {
@@ -110,6 +119,7 @@ class AsyncWorker final : public MergingWorker {
         [&](int server) {
           if (has_news(server)) queue(server).keep(ended(server), steps());
         });
+    check_all();
     if (staleness_ && steps() - news_.slowest() >= *staleness_) {
       wait_for_all();
       tell_end_round({.kind = RequestKind::end_round,

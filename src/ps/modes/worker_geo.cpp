@@ -4,6 +4,7 @@
 #include <optional>
 #include <shared_mutex>
 
+#include "base/finally.hpp"
 #include "base/refuse.hpp"
 #include "ps/modes/geo_copy.hpp"
 #include "ps/modes/worker_mode.hpp"
@@ -63,15 +64,18 @@ class GeoWorker final : public WorkerMode {
   /** An exchange in which all of this worker's progress goes to the servers. */
   void flush() override {
     const std::unique_lock lock(mutex_);
-    for_each_server(servers_, [&](int server) { copy(server).send_rest(steps_, true); });
+    for_each_server(servers_, [&](int server) { copy(server).send_rest(steps_); });
     finish_exchange();
   }
 
-  void finish() override {
+  void finish(FirstError& errors) override {
     const std::unique_lock lock(mutex_);
-    train();
-    for_each_server(servers_, [&](int server) { copy(server).send_rest(steps_, false); });
-    end_round();
+    errors.or_keep([&] { train(); });
+    for (GeoCopy& copy : copies_) copy.finish(steps_, errors);
+    hear_end_rounds(errors);
+    errors.or_keep([&] { tell_end_round({.kind = RequestKind::end_round, .round = steps_}); });
+    for (GeoCopy& copy : copies_) errors.or_keep([&] { copy.confirm_progress(); });
+    hear_end_rounds(errors);
   }
 
  private:
@@ -79,11 +83,11 @@ class GeoWorker final : public WorkerMode {
 
   void train() {
     open_.take(ended_);
-    for (int server = 0; server < servers_.count(); ++server) {
+    for_each_server(servers_, [&](int server) {
       Batch& batch = ended_[static_cast<std::size_t>(server)];
+      const Finally trained([&] { batch.clear(); });
       copy(server).train(batch);
-      batch.clear();
-    }
+    });
   }
 
   /** Servers that live take part also when another does not. */

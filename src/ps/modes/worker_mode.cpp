@@ -2,7 +2,6 @@
 #include "ps/modes/worker_mode.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <span>
 #include <variant>
@@ -12,40 +11,53 @@
 namespace tutti::ps {
 
 void WorkerMode::ask_all(EndOfRound& end) {
-  for (int server = static_cast<int>(end.asked.size()); server < servers_.count(); ++server)
-    end.asked.push_back(servers_.ask(server, end.header));
+  for (int server = static_cast<int>(end.asked.size()); server < servers_.count(); ++server) {
+    Asked asked;
+    end.errors.or_keep([&] { asked = servers_.ask(server, end.header); });
+    end.asked.push_back(std::move(asked));
+  }
+}
+
+bool WorkerMode::is_answered(const EndOfRound& end) {
+  return std::ranges::all_of(end.asked,
+                             [](const Asked& asked) { return !asked || asked.is_answered(); });
 }
 
 void WorkerMode::take_end_round(EndOfRound& end, bool is_last) {
-  const auto begin = std::chrono::steady_clock::now();
+  const Clock::time_point begin = Clock::now();
+  for (int server = 0; server < servers_.count(); ++server)
+    end.errors.or_keep([&] { take_end_round(end, server, is_last, begin); });
+  end.errors.throw_kept();
+}
+
+void WorkerMode::take_end_round(EndOfRound& end, int server, bool is_last,
+                                Clock::time_point begin) {
   const auto waited = [&] {
-    return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
+    return std::chrono::ceil<std::chrono::milliseconds>(Clock::now() - begin);
   };
-  for (int server = 0; server < servers_.count(); ++server) {
-    Asked& asked = end.asked[static_cast<std::size_t>(server)];
-    if (!asked) continue;  // taken before an interruption
-    Reply reply = asked.take();
-    while (reply.header.outcome == Outcome::not_yet && is_last) {
-      servers_.require_presence(waited());  // who saves may wait for a server that is gone
-      asked = servers_.ask(server, end.header);
-      reply = asked.take();
-    }
-    if (reply.header.outcome == Outcome::not_yet) continue;  // this worker is further already
-    // A worker that is missed, or was for long, may have waited itself for a server that is gone.
-    if (reply.header.outcome == Outcome::lost_worker || waited() > kGraceOfServer)
-      servers_.require_presence(waited());
-    // Who is told of a loss waits for no other answer: others may be lost as well, and found out by
-    // nothing but a deadline.
-    servers_.throw_unless_done(server, reply);
-    news_.hear(server, reply);
-    servers_.throw_refusal(server);
+  Asked& asked = end.asked[static_cast<std::size_t>(server)];
+  if (!asked) return;  // taken before an interruption
+  // Who is told of a loss waits for no other answer: others may be lost as well, and found out by
+  // nothing but a deadline.
+  if (end.errors.knows_of_loss() && !asked.is_answered()) return;
+  Reply reply = asked.take();
+  while (reply.header.outcome == Outcome::not_yet && is_last && !end.errors.knows_of_loss()) {
+    servers_.require_presence(waited());  // who saves may wait for a server that is gone
+    asked = servers_.ask(server, end.header);
+    reply = asked.take();
   }
+  if (reply.header.outcome == Outcome::not_yet) return;  // this worker is further already
+  // A worker that is missed, or was for long, may have waited itself for a server that is gone.
+  if (reply.header.outcome == Outcome::lost_worker || waited() > kGraceOfServer)
+    servers_.require_presence(waited());
+  servers_.throw_unless_done(server, reply);
+  news_.hear(server, reply);
+  servers_.throw_refusal(server);
 }
 
 void WorkerMode::tell_end_round(const RequestHeader& header) {
   hear_end_rounds();
-  unheard_.push_back({header});
-  ask_all(unheard_.back());
+  ask_all(hear_later({header}));
 }
 
 void WorkerMode::hear_end_rounds() {
@@ -58,6 +70,10 @@ void WorkerMode::hear_end_rounds() {
       throw;
     }
   }
+}
+
+void WorkerMode::hear_end_rounds(FirstError& errors) {
+  while (!unheard_.empty()) errors.or_keep([&] { hear_end_rounds(); });
 }
 
 std::vector<Batch> empty_batches(const Servers& servers) {

@@ -1,6 +1,7 @@
 // What a worker's calls do in each mode.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "ps/modes/batch.hpp"
+#include "ps/modes/first_error.hpp"
 #include "ps/modes/news.hpp"
 #include "ps/modes/placed_gradient.hpp"
 #include "ps/modes/saves.hpp"
@@ -58,34 +60,42 @@ class WorkerMode {
   virtual void flush() {}
   /** Of what servers hold between two steps of this worker. */
   virtual void save(std::string_view folder) { saves_.begin(folder).wait(); }
-  /** Pushes what is left, checkpoints aside. Nothing is called then. */
-  virtual void finish() = 0;
+  /** Pushes what is left, checkpoints aside: each part is tried whatever becomes of the others.
+   * After what is no Error it may be called again; otherwise nothing is called then. */
+  virtual void finish(FirstError& errors) = 0;
 
  protected:
   /** What all servers are told: that so many steps have been ended. */
   struct EndOfRound {
     RequestHeader header;
-    std::vector<Asked> asked{};
+    std::vector<Asked> asked{};  ///< empty: heard, or lost
+    FirstError errors{};         ///< to be thrown once all have been heard
   };
   /** Tells those that have not been told. */
   void ask_all(EndOfRound& end);
+  /** Whether there is nothing to wait for. */
+  static bool is_answered(const EndOfRound& end);
   /** Tells all servers of the end of a round, once they have been heard on those before. */
   void tell_end_round(const RequestHeader& header);
   /** Waits for their replies to what they have been told. Throws what a push of a round came to.
    * What an interruption leaves is for the next call: they say only once that a checkpoint is due.
    */
   void hear_end_rounds();
-  /** They have been told, and are still to be heard. */
-  void hear_later(EndOfRound end) { unheard_.push_back(std::move(end)); }
+  void hear_end_rounds(FirstError& errors);
+  /** They have been told, and are still to be heard: it stays where it is until then. */
+  EndOfRound& hear_later(EndOfRound end) { return unheard_.emplace_back(std::move(end)); }
 
   Servers& servers_;
   News& news_;
   Saves& saves_;
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   /** Of the last that they have been told of, or not; after what an InterruptCheck throws it may be
-   * called again. */
+   * called again. An error of one server does not keep the others from being heard. */
   void take_end_round(EndOfRound& end, bool is_last);
+  void take_end_round(EndOfRound& end, int server, bool is_last, Clock::time_point begin);
 
   std::deque<EndOfRound> unheard_;
 };

@@ -58,7 +58,7 @@ class SyncWorker final : public WorkerMode {
     std::unique_lock lock(mutex_);
     send_left();
     dense_.take(sums_);
-    hear_later(end_round());
+    end_round();
     hear_end_rounds();
     const bool is_saving = saves_.begin_if_due();
     lock.unlock();
@@ -78,15 +78,15 @@ class SyncWorker final : public WorkerMode {
     save.wait();
   }
 
-  void finish() override {
+  void finish(FirstError& errors) override {
     bool left = !dense_.empty();
     {
       const std::lock_guard lock(mutex_);
-      send_left();
-      hear_end_rounds();
+      errors.or_keep([&] { send_left(); });
+      hear_end_rounds(errors);
       left = left || pushed_;
     }
-    if (left) step();
+    if (left) errors.or_keep([&] { step(); });
   }
 
  private:
@@ -110,53 +110,46 @@ class SyncWorker final : public WorkerMode {
   }
 
   /** The round is over, as a rule, when this returns. */
-  EndOfRound end_round() {
+  void end_round() {
     // Before the server's thread is woken by what is sent.
     ServerTurn turn(waits_for_the_round_alone() ? server_place_ : nullptr);
-    EndOfRound end = send_round();
-    turn.serve_until([&] { return std::ranges::all_of(end.asked, &Asked::is_answered); });
-    return end;
+    const EndOfRound& end = send_round();
+    turn.serve_until([&] { return is_answered(end); });
   }
 
   /** What an interruption has kept from some servers: before anything of the next round. */
   void send_left() {
-    if (left_) hear_later(send_round());
+    if (left_) send_round();
     saves_.begin_if_due();
   }
 
-  /** Sends what there is of the round, and that it ends; or what is left of that. */
-  EndOfRound send_round() {
-    const bool is_left = left_.has_value();
-    EndOfRound end = is_left
-                         ? *std::exchange(left_, std::nullopt)
-                         : EndOfRound{{.kind = RequestKind::end_round, .round = round_ + 1}, {}};
-    try {
-      send_sums();
-      round_ = end.header.round;
-      ask_all(end);
-    } catch (const Error&) {
-      if (is_left) left_ = std::move(end);
-      throw;
-    } catch (...) {
-      left_ = std::move(end);
-      throw;
-    }
-    servers_.renew_prefetched();  // what nobody has looked up yet is of the last round
-    for (const Wanted& wanted : std::exchange(wanted_, {}))
-      servers_.prefetch(wanted.table, wanted.ids);
+  /** Sends what there is of the round, and that it ends; or what is left of that. It is still to be
+   * heard, with what has failed. */
+  const EndOfRound& send_round() {
+    if (!left_) left_.emplace(EndOfRound{{.kind = RequestKind::end_round, .round = round_ + 1}});
+    send_sums(left_->errors);
+    round_ = left_->header.round;
+    ask_all(*left_);
+    EndOfRound& end = hear_later(*std::exchange(left_, std::nullopt));
+    end.errors.or_keep([&] {
+      servers_.renew_prefetched();  // what nobody has looked up yet is of the last round
+      for (const Wanted& wanted : std::exchange(wanted_, {}))
+        servers_.prefetch(wanted.table, wanted.ids);
+    });
     return end;
   }
 
-  void send_sums() {
+  void send_sums(FirstError& errors) {
     for (int server = 0; server < servers_.count(); ++server) {
       Batch& sum = sums_[static_cast<std::size_t>(server)];
-      if (!sum.empty()) {
+      errors.or_keep([&] {
+        if (sum.empty()) return;
         // A wait may end in an exception: not in the middle of it. There is none on this worker's
         // turn, which waits_for_the_round_alone().
         const std::int64_t most = std::ssize(servers_.end(server).blocks) + 1;
         servers_.make_room(server, std::min(sum.requests(), most));
         sum.send(servers_, round_);
-      }
+      });
       sum.clear();
     }
     pushed_ = false;
@@ -169,7 +162,7 @@ class SyncWorker final : public WorkerMode {
   std::deque<Wanted> wanted_;
   std::int64_t round_ = 0;
   bool pushed_ = false;
-  std::optional<EndOfRound> left_;  // interrupted: what has not been sent
+  std::optional<EndOfRound> left_;  // being sent, or interrupted then
 };
 
 }  // namespace

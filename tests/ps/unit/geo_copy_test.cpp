@@ -51,6 +51,11 @@ class PsGeoCopy : public ::testing::Test {
     batch.add_rows(0, {kIds, gradients.data()}, {kIds, {}});
     copy_.train(batch);
   }
+  void finish(std::int64_t round) {
+    FirstError errors;
+    copy_.finish(round, errors);
+    errors.throw_kept();
+  }
 
   FakeServer server_;
   Servers servers_;
@@ -78,7 +83,7 @@ TEST_F(PsGeoCopy, ProgressThatIsRefusedIsSentAgain) {
   copy_.send_progress(2, 4);  // nothing is new
   ASSERT_EQ(server_.requests.size(), 2U);
   EXPECT_EQ(rows_in(server_.requests[1]), (std::vector<float>{4, 4}));
-  copy_.send_rest(5, false);
+  finish(5);
   ASSERT_EQ(server_.requests.size(), 3U);
   EXPECT_EQ(rows_in(server_.requests[2]), (std::vector<float>{4, 4}));
 }
@@ -87,8 +92,18 @@ TEST_F(PsGeoCopy, RowsOfWhichNothingIsLeftAreNotSentAtTheEnd) {
   train(8);
   copy_.send_progress(1, 1);
   copy_.confirm_progress();
-  copy_.send_rest(2, false);
+  finish(2);
   EXPECT_EQ(server_.requests.size(), 1U);
+}
+
+TEST_F(PsGeoCopy, TheRestIsSentThoughProgressWasRefused) {
+  train(8);
+  server_.answer = [](const FakeServer::Got&) { return no_memory(); };
+  copy_.send_progress(2, 1);
+  server_.answer = [](const FakeServer::Got&) { return Reply{}; };
+  EXPECT_THROW(finish(2), SystemError);
+  ASSERT_EQ(server_.requests.size(), 2U);
+  EXPECT_EQ(rows_in(server_.requests[1]), (std::vector<float>{8, 8}));
 }
 
 TEST_F(PsGeoCopy, TheRestOfACopyThatGoesOnIsSentOnceUnlessItIsRefused) {
@@ -96,16 +111,16 @@ TEST_F(PsGeoCopy, TheRestOfACopyThatGoesOnIsSentOnceUnlessItIsRefused) {
   copy_.send_progress(2, 1);
   copy_.confirm_progress();
   server_.answer = [](const FakeServer::Got&) { return no_memory(); };
-  copy_.send_rest(2, true);
+  copy_.send_rest(2);
   EXPECT_THROW(copy_.confirm_progress(), SystemError);
   server_.answer = [](const FakeServer::Got&) { return Reply{}; };
-  copy_.send_rest(3, true);
+  copy_.send_rest(3);
   copy_.confirm_progress();
   ASSERT_EQ(server_.requests.size(), 3U);
   EXPECT_EQ(rows_in(server_.requests[1]), (std::vector<float>{4, 4}));
   EXPECT_EQ(rows_in(server_.requests[2]), (std::vector<float>{4, 4}));
   copy_.send_progress(2, 4);  // nothing is new
-  copy_.send_rest(5, true);
+  copy_.send_rest(5);
   EXPECT_EQ(server_.requests.size(), 3U);
 }
 
@@ -156,7 +171,7 @@ TEST_F(PsGeoCopy, ChangedRowsThatThereIsNoRoomForComeAgainAndAreNobodysProgress)
   EXPECT_THROW(copy_.receive(), SystemError);
   EXPECT_EQ(flags, (std::vector<int>{0, kAgain}));
   server_.answer = [](const FakeServer::Got&) { return Reply{}; };
-  copy_.send_rest(1, false);
+  finish(1);
   EXPECT_EQ(rows_in(server_.requests.back()), (std::vector<float>{8, 8}));
 }
 

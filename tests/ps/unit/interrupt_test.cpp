@@ -57,6 +57,23 @@ TEST(PsInterrupt, OfAFlushForgetsNoAnswer) {
   EXPECT_EQ(server.waits, 2);
 }
 
+/** Which is known when another server is waited for. */
+TEST(PsInterrupt, OfAFlushForgetsNoRefusal) {
+  std::array<FakeServer, 2> servers;
+  const auto worker = worker_with(servers, Async{});
+  servers[0].answer = [](const FakeServer::Got& got) {
+    return got.header.kind == RequestKind::end_round ? no_memory() : answer_to(got);
+  };
+  for (FakeServer& server : servers) server.is_behind = true;
+  push_some(*worker);
+  worker->step();
+  servers[1].before_wait = interrupt;
+  EXPECT_THROW(worker->flush(), Interrupted);
+  servers[1].before_wait = go_on;
+  EXPECT_THROW(worker->flush(), SystemError);
+  worker->flush();
+}
+
 TEST(PsInterrupt, OfTheEndOfAnEmptyBatchKeepsIt) {
   std::array<FakeServer, 1> servers;
   FakeServer& server = servers[0];
@@ -143,6 +160,35 @@ TEST(PsInterrupt, OfTheWaitForTheLastRoundForgetsNoAnswer) {
   servers[0].before_wait = go_on;
   EXPECT_THROW(worker->stop(), SystemError);
   for (const FakeServer& server : servers) EXPECT_EQ(server.count(RequestKind::end_round), 1);
+}
+
+/** Rows are asked for when a round has ended; what it has come to is told all the same. */
+TEST(PsInterrupt, OfAPrefetchAfterARoundForgetsNoAnswer) {
+  std::array<FakeServer, 2> servers;
+  const auto worker = worker_with(servers, Sync{});
+  servers[0].answer = [](const FakeServer::Got& got) {
+    return got.header.kind == RequestKind::end_round ? no_memory() : answer_to(got);
+  };
+  worker->prefetch(0, kSomeIds);
+  push_some(*worker);
+  servers[1].before_send = [](const RequestHeader& header) {
+    if (header.kind == RequestKind::look_up) interrupt();
+  };
+  EXPECT_THROW(worker->step(), Interrupted);
+  servers[1].before_send = [](const RequestHeader&) {};
+  servers[0].answer = answer_to;
+  EXPECT_THROW(worker->step(), SystemError);
+  worker->step();
+}
+
+TEST(PsWorker, ARoundIsHeardThoughThereIsNoMemoryForAPrefetchAfterIt) {
+  std::array<FakeServer, 2> servers;
+  const auto worker = worker_with(servers, Sync{});
+  worker->prefetch(0, kSomeIds);
+  for (FakeServer& server : servers) server.drafts_left = server.waits = 0;
+  EXPECT_THROW(worker->step(), SystemError);
+  for (const FakeServer& server : servers) EXPECT_EQ(server.waits, 1);
+  worker->step();
 }
 
 /** A step in sync mode that has been interrupted between servers. */
