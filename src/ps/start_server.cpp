@@ -84,7 +84,8 @@ class Beginning {
       late.text += (late.text.empty() ? "" : ", ") + workers_[i].text;
     }
     if (!late.ranks.empty()) {
-      late.text += ": not ready within " + seconds_text(timeout);
+      late.text += ": here, but did not begin within " + seconds_text(timeout) +
+                   ", as who waits for another server";
       keep(std::move(late));
     }
     return failure_;

@@ -55,22 +55,21 @@ bool EvictionPolicy::fade(RowHistory& row) const {
          eviction_.min_score;
 }
 
-std::int64_t EvictionPolicy::surplus_of(int shard, std::int64_t rows) const {
+std::int64_t EvictionPolicy::surplus_of(int shard, std::int64_t rows, std::int64_t step) const {
   const std::int64_t share = most_rows_ / kIndexShards;
   const std::int64_t spare = share / 16;
-  return surplus(rows, share - spare * shard / kIndexShards, spare);
+  const std::int64_t early = shard % kTurns == step % kTurns ? spare / 2 : 0;
+  return surplus(rows, share - early, spare - early);
 }
 
-bool LeastRecent::goes(const RowHistory& row) {
-  if (!std::exchange(counted_, true)) {
-    // From now on: how many rows of each step go.
-    for (auto& [step, count] : counts_) {
-      count = std::min(count, surplus_);
-      surplus_ -= count;
-    }
+void choose_least_recent(std::vector<Candidate>& rows, std::int64_t surplus) {
+  if (surplus < std::ssize(rows)) {
+    const auto left = rows.begin() + surplus;
+    std::ranges::nth_element(
+        rows, left, {}, [](const Candidate& row) { return std::pair(row.last_step, row.within); });
+    rows.erase(left, rows.end());
   }
-  std::int64_t& left = counts_[row.last_step];
-  return left > 0 && left-- > 0;
+  std::ranges::sort(rows, {}, &Candidate::within);
 }
 
 }  // namespace tutti::ps

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
+#include <vector>
 
 #include "ps/table/place.hpp"
 #include "tutti/ps/table.hpp"
 
 namespace tutti::ps {
+
+struct Slot;
 
 /** What is known of a row's pushes, where entry or eviction want to know it. */
 struct RowHistory {
@@ -54,9 +56,9 @@ class EvictionPolicy {
   std::int64_t surplus(std::int64_t rows) const {
     return surplus(rows, most_rows_, most_rows_ / 16);
   }
-  /** The same of a shard. They may have up to a sixteenth less than their share, each another part
-   * of it: since all grow alike, all would have too many in the same step. */
-  std::int64_t surplus_of(int shard, std::int64_t rows) const;
+  /** The same of a shard after a step. Since all grow alike, all would have too many in the same
+   * step: so they take turns, in which half of that sixteenth is too many. */
+  std::int64_t surplus_of(int shard, std::int64_t rows, std::int64_t step) const;
 
  private:
   static std::int64_t surplus(std::int64_t rows, std::int64_t most, std::int64_t spare) {
@@ -65,26 +67,24 @@ class EvictionPolicy {
 
   /** So many are looked at in about 16 ms. */
   static constexpr std::int64_t kManyRows = std::int64_t{1} << 18U;
+  /** Steps until it is a shard's turn again. */
+  static constexpr std::int64_t kTurns = 16;
 
   Eviction eviction_;
   AdmitShowClick score_;
   std::int64_t most_rows_;  // 0: any number
 };
 
-/** Chooses the rows that were not pushed for longest. First every row is counted, then goes() is
- * asked of every row, in any order that is the same on all machines; of a step of which no row
- * was counted none goes. */
-class LeastRecent {
- public:
-  explicit LeastRecent(std::int64_t surplus) : surplus_(surplus) {}
-
-  void count(const RowHistory& row) { ++counts_[row.last_step]; }
-  bool goes(const RowHistory& row);
-
- private:
-  std::map<std::int64_t, std::int64_t> counts_;  // of rows that were last pushed in a step
-  std::int64_t surplus_;
-  bool counted_ = false;
+/** A row that may go for others. */
+struct Candidate {
+  std::int64_t last_step;  ///< as RowHistory has it
+  std::uint64_t within;    ///< IdPlace::within
+  std::uint32_t row;
+  Slot* slot;
 };
+
+/** Leaves those `surplus` that were not pushed for longest, of rows that were last pushed in the
+ * same step the first: in the order of `within`, whatever their order was. */
+void choose_least_recent(std::vector<Candidate>& rows, std::int64_t surplus);
 
 }  // namespace tutti::ps

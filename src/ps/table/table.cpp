@@ -262,7 +262,7 @@ class Table::Impl {
     }
     for (int shard = 0; shard < kShards; ++shard) {
       const std::int64_t all = shards_.count(shard) + more[static_cast<std::size_t>(shard)];
-      remove_least_recent(shard, shard, policy_.surplus_of(shard, all));
+      remove_least_recent(shard, shard, policy_.surplus_of(shard, all, steps_));
     }
   }
 
@@ -301,20 +301,23 @@ class Table::Impl {
     return within_of(hashes, identity_.spec.split, identity_.server, identity_.servers);
   }
 
+  /** Histories lie all over: those that follow are asked for as one is read. */
   void remove_least_recent(int first_shard, int last_shard, std::int64_t surplus) {
     if (surplus == 0) return;
-    LeastRecent oldest(surplus);
-    const auto count = [&](std::uint64_t, Slot& slot) {
-      const RowHistory& history = rows_.history(row_of(slot));
-      if (history.last_step != kPushedNow) oldest.count(history);
-    };
-    for (int shard = first_shard; shard <= last_shard; ++shard) shards_.for_each(shard, count);
-    // Of rows that were last pushed in one step some may stay: everywhere the same.
+    candidates_.clear();
     for (int shard = first_shard; shard <= last_shard; ++shard) {
-      for (const auto& [within, slot] : shards_.sorted(first_of(shard), last_of(shard))) {
-        if (oldest.goes(rows_.history(row_of(*slot)))) remove(*slot);
-      }
+      shards_.for_each(shard, [&](std::uint64_t within, Slot& slot) {
+        candidates_.push_back({0, within, row_of(slot), &slot});
+      });
     }
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+      if (i + kAhead < candidates_.size())
+        __builtin_prefetch(&rows_.history(candidates_[i + kAhead].row));
+      candidates_[i].last_step = rows_.history(candidates_[i].row).last_step;
+    }
+    std::erase_if(candidates_, [](const Candidate& row) { return row.last_step == kPushedNow; });
+    choose_least_recent(candidates_, surplus);
+    for (const Candidate& row : candidates_) remove(*row.slot);
   }
 
   void remove(Slot& slot) {
@@ -341,6 +344,7 @@ class Table::Impl {
   std::vector<Target> targets_;           // of the ids of a push
   std::vector<std::size_t> absent_;       // places of ids in a push that have no row
   std::vector<std::int64_t> last_steps_;  // of targets, while rows go for others
+  std::vector<Candidate> candidates_;     // for them
 };
 
 Table::Table(const TableIdentity& identity, const std::string& segment)

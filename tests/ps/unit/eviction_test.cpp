@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -105,22 +106,42 @@ TEST(Eviction, ASixteenthOfTheRowsGoesAtATime) {
   EXPECT_FALSE(policy.by_shards() || tiny.by_shards());
   const EvictionPolicy large(table_with({.max_bytes = 1}), std::int64_t{1} << 23U);
   EXPECT_TRUE(large.by_shards());  // 2^15 a shard
-  EXPECT_EQ(large.surplus_of(0, 32'768), 0);
-  EXPECT_EQ(large.surplus_of(0, 32'769), 2049);
-  EXPECT_EQ(large.surplus_of(128, 31'744), 0) << "half of a sixteenth less";
-  EXPECT_EQ(large.surplus_of(128, 31'745), 2049);
+  EXPECT_EQ(large.surplus_of(1, 32'768, 0), 0);
+  EXPECT_EQ(large.surplus_of(1, 32'769, 0), 2049);
+  EXPECT_EQ(large.surplus_of(1, 31'744, 1), 0) << "half of a sixteenth less, in its turn";
+  EXPECT_EQ(large.surplus_of(1, 31'745, 1), 1025);
 }
 
-TEST(Eviction, TheLeastRecentGoAsManyAsMust) {
-  std::vector<RowHistory> rows;
-  for (std::int64_t i = 0; i < 100; ++i) rows.push_back({.last_step = (i * 7) % 10});
-  LeastRecent least(25);
-  for (const RowHistory& row : rows) least.count(row);
-  std::vector<std::int64_t> gone(10);
-  for (const RowHistory& row : rows) {
-    if (least.goes(row)) ++gone[static_cast<std::size_t>(row.last_step)];
+TEST(Eviction, AFewShardsOfALargeTableEvictInEachStepThoughAllGrowAlike) {
+  const EvictionPolicy policy(table_with({.max_bytes = 1}), std::int64_t{1} << 23U);
+  std::vector<std::int64_t> rows(256, 30'720);
+  for (std::int64_t step = 1; step <= 300; ++step) {
+    int evicting = 0;
+    for (int shard = 0; shard < 256; ++shard) {
+      std::int64_t& own = rows[static_cast<std::size_t>(shard)];
+      own += 40;
+      const std::int64_t surplus = policy.surplus_of(shard, own, step);
+      own -= surplus;
+      if (surplus > 0) ++evicting;
+    }
+    EXPECT_LE(evicting, 16);
   }
+}
+
+TEST(Eviction, TheLeastRecentGoAsManyAsMustWhateverTheirOrder) {
+  std::vector<Candidate> rows;
+  for (std::uint64_t i = 0; i < 100; ++i)
+    rows.push_back({static_cast<std::int64_t>(i * 7 % 10), i * 13 % 100, 0, nullptr});
+  std::vector<Candidate> others(rows.rbegin(), rows.rend());
+  std::vector<std::int64_t> gone(10);
+  choose_least_recent(rows, 25);
+  for (const Candidate& row : rows) ++gone[static_cast<std::size_t>(row.last_step)];
   EXPECT_EQ(gone, (std::vector<std::int64_t>{10, 10, 5, 0, 0, 0, 0, 0, 0, 0}));
+  EXPECT_TRUE(std::ranges::is_sorted(rows, {}, &Candidate::within));
+  choose_least_recent(others, 25);
+  EXPECT_TRUE(std::ranges::equal(rows, others, {}, &Candidate::within, &Candidate::within));
+  choose_least_recent(rows, 100);
+  EXPECT_EQ(rows.size(), 25U);
 }
 
 }  // namespace

@@ -58,6 +58,20 @@ TEST_F(PsStart, TheLauncherKnowsThatAServerEndsByItselfBeforeItsWorkersBegin) {
   EXPECT_EQ(said, std::string(kEndsByItself) + "\n");
 }
 
+TEST_F(PsStart, AServerDoesNotMissWorkersThatWaitForAnother) {
+  FleetOptions options = small_job(Async{});
+  options.timeout = std::chrono::milliseconds(1500);
+  std::jthread worker([options] {
+    const std::string text =
+        text_of<PeerLost>([&] { Fleet(Placement::worker(endpoints(2), 0, 1), options); });
+    EXPECT_NE(text.find("server 1 ("), std::string::npos) << text;
+  });
+  options.timeout = std::chrono::milliseconds(400);
+  EXPECT_EQ(text_of<PeerLost>([&] { Fleet(Placement::server(endpoints(2), 0, 1), options); }),
+            "lost rank 0: worker 0: here, but did not begin within 0.4 s, as who waits for another "
+            "server");
+}
+
 TEST_F(PsStart, WhyTheServerOfTheOwnProcessCannotServeIsTold) {
   std::ofstream(folder_ + "/manifest") << "none";
   FleetOptions options = small_job(Async{});
