@@ -16,14 +16,13 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <new>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "support/numbers.hpp"
 #include "tutti/communicator.hpp"
 #include "tutti/error.hpp"
 
@@ -156,24 +155,21 @@ int run(int ranks, const std::string& device) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  int ranks = 3;
-  std::string device = "cpu";
-  bool good = argc % 2 == 1;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    if (std::strcmp(argv[i], "--ranks") == 0) {
-      ranks = std::atoi(argv[i + 1]);
-    } else if (std::strcmp(argv[i], "--device") == 0) {
-      device = argv[i + 1];
-    } else {
-      good = false;
-    }
-  }
-  if (!good || ranks < 2 || ranks > kMostRanks || (device != "cpu" && device != "cuda")) {
-    std::fprintf(stderr, "usage: killed_rank_bench [--ranks 2..%d] [--device cpu|cuda]\n",
-                 kMostRanks);
-    return 2;
-  }
   try {
+    int ranks = 3;
+    std::string device = "cpu";
+    for (int i = 1; i < argc; i += 2) {
+      const std::string name = argv[i];
+      if (i + 1 == argc) throw tutti::InvalidArgument(name + " has no value");
+      const std::string value = argv[i + 1];
+      if (name == "--ranks") {
+        ranks = tutti::bench::number_of(name, value, 2, kMostRanks);
+      } else if (name == "--device" && (value == "cpu" || value == "cuda")) {
+        device = value;
+      } else {
+        throw tutti::InvalidArgument(name + " " + value + " is not --ranks N or --device cpu|cuda");
+      }
+    }
     return run(ranks, device);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "killed_rank_bench: %s\n", error.what());

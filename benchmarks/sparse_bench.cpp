@@ -22,7 +22,9 @@
 #include <vector>
 
 #include "comm/sparse/packet.hpp"
+#include "support/numbers.hpp"
 #include "tutti/communicator.hpp"
+#include "tutti/error.hpp"
 
 namespace {
 
@@ -119,28 +121,37 @@ bool measure(const Options& options, const std::string& forced) {
   return checked;
 }
 
-bool parse(int argc, char** argv, Options& options) {
+/** "HxP": hosts, and ranks on each. */
+void parse_hosts(const std::string& text, Options& options) {
+  const std::size_t cross = text.find('x');
+  if (cross == std::string::npos) {
+    throw tutti::InvalidArgument("--hosts has '" + text + "', but must be such as 3x2");
+  }
+  options.hosts = tutti::bench::number_of("--hosts", text.substr(0, cross), 2);
+  options.ranks_each = tutti::bench::number_of("--hosts", text.substr(cross + 1), 1);
+}
+
+Options parse(int argc, char** argv) {
+  Options options;
   for (int i = 1; i < argc; i += 2) {
     const std::string name = argv[i];
-    if (i + 1 == argc) return false;
-    const char* value = argv[i + 1];
+    if (i + 1 == argc) throw tutti::InvalidArgument(name + " has no value");
+    const std::string value = argv[i + 1];
     if (name == "--hosts") {
-      if (std::sscanf(value, "%dx%d", &options.hosts, &options.ranks_each) != 2) return false;
+      parse_hosts(value, options);
     } else if (name == "--n") {
-      options.count = std::atoll(value);
+      options.count = tutti::bench::count_of(name, value);
     } else if (name == "--density") {
-      options.density = std::atof(value);
+      options.density = tutti::bench::positive_of(name, value, 1.0);
     } else if (name == "--common") {
-      options.common = std::atof(value);
+      options.common = tutti::bench::number_of(name, value, 0.0, 1.0);
     } else if (name == "--runs") {
-      options.runs = std::atoi(value);
+      options.runs = tutti::bench::number_of(name, value, 1);
     } else {
-      return false;
+      throw tutti::InvalidArgument("unknown option " + name);
     }
   }
-  return options.hosts > 1 && options.ranks_each > 0 && options.count > 0 &&
-         options.density > 0.0 && options.density < 1.0 && options.common >= 0.0 &&
-         options.common <= 1.0 && options.runs > 0;
+  return options;
 }
 
 /** Runs this program again on every rank. Returns only if that fails. */
@@ -158,21 +169,26 @@ void start_ranks(const Options& options, int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options;
-  if (!parse(argc, argv, options)) {
-    std::fprintf(stderr, "usage: %s [--hosts HxP] [--n N] [--density D] [--common F] [--runs R]\n",
-                 argv[0]);
+  try {
+    const Options options = parse(argc, argv);
+    const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+    if (rank == nullptr) {
+      start_ranks(options, argc, argv);
+      return 1;
+    }
+    const int host = tutti::bench::number_of("OMPI_COMM_WORLD_RANK", rank, 0) / options.ranks_each;
+    ::setenv("TUTTI_HOST_ID", std::to_string(host).c_str(), 1);
+    bool good = true;
+    for (const char* forced : {"auto", "gather", "split", "dense"}) {
+      good = measure(options, forced) && good;
+    }
+    return good ? 0 : 1;
+  } catch (const tutti::InvalidArgument& error) {
+    std::fprintf(
+        stderr,
+        "sparse_bench: %s\n"
+        "usage: sparse_bench [--hosts HxP] [--n N] [--density D] [--common F] [--runs R]\n",
+        error.what());
     return 2;
   }
-  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  if (rank == nullptr) {
-    start_ranks(options, argc, argv);
-    return 1;
-  }
-  ::setenv("TUTTI_HOST_ID", std::to_string(std::atoi(rank) / options.ranks_each).c_str(), 1);
-  bool good = true;
-  for (const char* forced : {"auto", "gather", "split", "dense"}) {
-    good = measure(options, forced) && good;
-  }
-  return good ? 0 : 1;
 }

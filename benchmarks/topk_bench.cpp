@@ -12,7 +12,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
+#include <exception>
 #include <functional>
 #include <numeric>
 #include <random>
@@ -21,6 +21,8 @@
 #include <string>
 #include <vector>
 
+#include "support/numbers.hpp"
+#include "tutti/error.hpp"
 #include "tutti/select.hpp"
 
 namespace {
@@ -148,43 +150,50 @@ bool measure(const Options& options, double density) {
   return checked;
 }
 
-bool parse(int argc, char** argv, Options& options) {
+Options parse(int argc, char** argv) {
+  Options options;
   for (int i = 1; i < argc; i += 2) {
     const std::string name = argv[i];
-    if (i + 1 == argc) return false;
+    if (i + 1 == argc) throw tutti::InvalidArgument(name + " has no value");
     const std::string value = argv[i + 1];
     if (name == "--n") {
-      options.count = std::atoll(value.c_str());
+      options.count = tutti::bench::count_of(name, value);
     } else if (name == "--runs") {
-      options.runs = std::atoi(value.c_str());
+      options.runs = tutti::bench::number_of(name, value, 1);
     } else if (name == "--gradient") {
-      if (value != "normal" && value != "tailed") return false;
+      if (value != "normal" && value != "tailed") {
+        throw tutti::InvalidArgument("--gradient has '" + value +
+                                     "', but must be normal or tailed");
+      }
       options.tailed = value == "tailed";
     } else if (name == "--density") {
       options.densities.clear();
       std::istringstream list(value);
       for (std::string one; std::getline(list, one, ',');) {
-        options.densities.push_back(std::atof(one.c_str()));
-        if (!(options.densities.back() > 0.0 && options.densities.back() <= 1.0)) return false;
+        options.densities.push_back(tutti::bench::positive_of(name, one, 1.0));
       }
+      if (options.densities.empty()) throw tutti::InvalidArgument("--density has no value");
     } else {
-      return false;
+      throw tutti::InvalidArgument("unknown option " + name);
     }
   }
-  return options.count > 0 && options.runs > 0 && !options.densities.empty();
+  return options;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options;
-  if (!parse(argc, argv, options)) {
+  try {
+    const Options options = parse(argc, argv);
+    bool good = true;
+    for (const double density : options.densities) good = measure(options, density) && good;
+    return good ? 0 : 1;
+  } catch (const std::exception& error) {
     std::fprintf(stderr,
-                 "usage: %s [--n N] [--density D,D,...] [--gradient normal|tailed] [--runs R]\n",
-                 argv[0]);
+                 "topk_bench: %s\n"
+                 "usage: topk_bench [--n N] [--density D,D,...] [--gradient normal|tailed] "
+                 "[--runs R]\n",
+                 error.what());
     return 2;
   }
-  bool good = true;
-  for (const double density : options.densities) good = measure(options, density) && good;
-  return good ? 0 : 1;
 }

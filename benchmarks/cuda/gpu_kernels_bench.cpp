@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -27,6 +26,7 @@
 #include "device/cpu/kernels.hpp"
 #include "device/cuda/check.hpp"
 #include "device/cuda/kernels.hpp"
+#include "support/numbers.hpp"
 #include "support/turns.hpp"
 #include "tutti/error.hpp"
 #include "tutti/select.hpp"
@@ -294,9 +294,9 @@ int run(int argc, char** argv) {
     if (std::strcmp(argv[i], "--devices") == 0) {
       devices = true;
     } else if (has_value && std::strcmp(argv[i], "--n") == 0) {
-      count = std::atoll(argv[++i]);
+      count = tutti::bench::number_of<std::int64_t>("--n", argv[++i], 1024, tutti::kMostSelectable);
     } else if (has_value && std::strcmp(argv[i], "--runs") == 0) {
-      runs = std::atoi(argv[++i]);
+      runs = tutti::bench::number_of("--runs", argv[++i], 1);
     } else if (has_value && std::strcmp(argv[i], "--out") == 0) {
       out = argv[++i];
     } else {
@@ -304,9 +304,6 @@ int run(int argc, char** argv) {
                    "usage: gpu_kernels_bench [--n N] [--runs R] [--out FOLDER] | --devices\n");
       return 2;
     }
-  }
-  if (count < 1024 || count > tutti::kMostSelectable || runs < 1) {
-    throw tutti::InvalidArgument("--n must be from 1024 to 2^31 - 1, --runs positive");
   }
   if (tutti::gpu_count() == 0) {
     std::fprintf(stderr, "no GPU\n");
