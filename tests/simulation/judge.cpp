@@ -38,7 +38,7 @@ class Judge {
   std::vector<int> lost_to(int by) const;
   bool is_stopped(int rank) const;
   bool are_late_ones(const std::vector<int>& named) const;
-  bool know_and_cannot_tell(const std::vector<int>& named) const;
+  bool know_and_cannot_tell(const std::vector<int>& named, int by) const;
   bool is_too_slow() const;
   Scheduler::Time first_loss() const;
   bool is_out_of_sight() const;
@@ -136,7 +136,7 @@ void Judge::judge(int rank, const Ending& ending) {
     const bool had_left = std::all_of(ending.lost.begin(), ending.lost.end(), [&](int other) {
       return course_.of(other).completed && course_.of(other).at <= ending.at;
     });
-    if (had_left || know_and_cannot_tell(ending.lost)) return;
+    if (had_left || know_and_cannot_tell(ending.lost, rank)) return;
     return complain(who + " blames " + ranks_text(ending.lost) + " for a mismatch");
   }
   const bool slept = is_stopped(rank);
@@ -160,13 +160,16 @@ void Judge::judge(int rank, const Ending& ending) {
   judge_time(rank, ending);
 }
 
-/** Whether `named` know of a mismatch, and nobody can tell: who has found it was stopped, and the
- * leader of their host had completed its calls. */
-bool Judge::know_and_cannot_tell(const std::vector<int>& named) const {
+/** Whether `named` know of a mismatch, and rank `by` cannot hear it: who has found it was stopped,
+ * and the leaders of both hosts tell and hear that, of whom one had completed its calls. */
+bool Judge::know_and_cannot_tell(const std::vector<int>& named, int by) const {
   const Layout& layout = cluster_.layout();
+  const auto leads_no_more = [&](int rank) {
+    return course_.of(layout.ranks_of(layout.host_of(rank)).front()).completed;
+  };
   return std::all_of(named.begin(), named.end(), [&](int rank) {
     const std::vector<int>& ranks = layout.ranks_of(layout.host_of(rank));
-    return course_.of(rank).mismatch && course_.of(ranks.front()).completed &&
+    return course_.of(rank).mismatch && (leads_no_more(rank) || leads_no_more(by)) &&
            std::any_of(ranks.begin(), ranks.end(),
                        [&](int one) { return course_.stopped.contains(one); });
   });
