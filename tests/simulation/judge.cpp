@@ -5,6 +5,7 @@
 #include <chrono>
 #include <iterator>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "base/text.hpp"
@@ -168,7 +169,7 @@ bool Judge::know_and_cannot_tell(const std::vector<int>& named, int by) const {
     return course_.of(layout.ranks_of(layout.host_of(rank)).front()).completed;
   };
   return std::all_of(named.begin(), named.end(), [&](int rank) {
-    const std::vector<int>& ranks = layout.ranks_of(layout.host_of(rank));
+    const std::span ranks = layout.ranks_of(layout.host_of(rank));
     return course_.of(rank).mismatch && (leads_no_more(rank) || leads_no_more(by)) &&
            std::any_of(ranks.begin(), ranks.end(),
                        [&](int one) { return course_.stopped.contains(one); });
