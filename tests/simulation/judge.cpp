@@ -131,13 +131,14 @@ void Judge::judge(int rank, const Ending& ending) {
   if (ending.other_error) return complain(who + ": " + ending.text);
   if (ending.completed || ending.left) return;
   if (ending.mismatch) return judge_mismatch(rank, ending);
+  if (know_and_cannot_tell(ending.lost, rank)) return;
   // Who has made one call less ends before the others.
   if (kind == FaultKind::mistaken && !course_.of(plan_.fault.rank).completed) {
     // Those who had got all before the mistake shows have left, and cannot be waited for.
     const bool had_left = std::all_of(ending.lost.begin(), ending.lost.end(), [&](int other) {
       return course_.of(other).completed && course_.of(other).at <= ending.at;
     });
-    if (had_left || know_and_cannot_tell(ending.lost, rank)) return;
+    if (had_left) return;
     return complain(who + " blames " + ranks_text(ending.lost) + " for a mismatch");
   }
   const bool slept = is_stopped(rank);
