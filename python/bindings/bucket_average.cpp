@@ -1,6 +1,4 @@
 // tutti._core.BucketAverage: what tutti.torch averages gradients with.
-#include "bucket_average.hpp"
-
 #include <pybind11/stl.h>
 
 #include <memory>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "array.hpp"
+#include "bindings.hpp"
 #include "communicator.hpp"
 #include "lifetime.hpp"
 #include "state.hpp"

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "communicator.hpp"
+#include "given.hpp"
 
 namespace tutti::python {
 
@@ -19,16 +20,16 @@ class EventObject : public py::object {
   EventObject(py::object event) : py::object(std::move(event)) {}
 };
 
-/** Of a call, if it has one. Where None stands for a null pointer, pybind11 first looks up an
- * attribute in vain, which makes and clears an exception. */
-using MaybeStream = std::optional<PyStream*>;
+/** Of a call, if it has one. */
+using OnStream = Given<std::optional<PyStream*>>;
 
 /** Runs a call on `stream`, or here and now without one. What it writes beside the arrays is in
  * `memory`. */
 template <class Action>
-EventObject run(const std::shared_ptr<PyCommunicator>& self, MaybeStream stream,
+EventObject run(const std::shared_ptr<PyCommunicator>& self, const OnStream& on,
                 std::vector<Array> arrays, const Action& action,
                 std::shared_ptr<const void> memory = {}) {
+  const std::optional<PyStream*> stream = on.as("stream", "of Stream, or None");
   if (!stream) {
     self->call(arrays, [&](Communicator& communicator) { action(communicator, Stream()); });
     return self->ended();

@@ -15,7 +15,14 @@ namespace {
 using Access = Array::Access;
 using Self = std::shared_ptr<PyCommunicator>;
 
-Reduce reduce_of(const std::string& op, std::optional<double> factor) {
+using Op = Given<std::string>;
+using Factor = Given<std::optional<double>>;
+using Root = Given<int>;
+using Counts = Given<std::optional<std::vector<std::int64_t>>>;
+
+Reduce reduce_of(const Op& given, const Factor& scale) {
+  const std::string op = given.as("op", "of str");
+  const std::optional<double> factor = scale.as("factor");
   if (factor) {
     if (op != "sum") throw InvalidArgument("factor is given, but op is '" + op + "', not 'sum'");
     return Reduce::premul_sum(*factor);
@@ -40,9 +47,8 @@ std::vector<Array> in_and_out(py::handle array, py::handle out) {
 
 /** A reduction whose result all ranks get: all_reduce, scan or exscan. */
 template <Event (Communicator::*kReduction)(ConstView, View, Reduce, const Stream&)>
-EventObject reduce_for_all(const Self& self, py::handle array, py::handle out,
-                           const std::string& op, std::optional<double> factor,
-                           MaybeStream stream) {
+EventObject reduce_for_all(const Self& self, py::handle array, py::handle out, const Op& op,
+                           const Factor& factor, const OnStream& stream) {
   std::vector<Array> arrays = in_and_out(array, out);
   const View from = arrays.front().view();
   const View to = arrays.back().view();
@@ -52,8 +58,9 @@ EventObject reduce_for_all(const Self& self, py::handle array, py::handle out,
              });
 }
 
-EventObject reduce(const Self& self, py::handle array, int root, py::handle out,
-                   const std::string& op, std::optional<double> factor, MaybeStream stream) {
+EventObject reduce(const Self& self, py::handle array, const Root& to_rank, py::handle out,
+                   const Op& op, const Factor& factor, const OnStream& stream) {
+  const int root = to_rank.as("root");
   const bool is_root = self->get().global_rank() == root;
   std::vector<Array> arrays;
   arrays.emplace_back(array, "array", is_root && out.is_none() ? Access::write : Access::read);
@@ -66,7 +73,9 @@ EventObject reduce(const Self& self, py::handle array, int root, py::handle out,
              });
 }
 
-EventObject broadcast(const Self& self, py::handle array, int root, MaybeStream stream) {
+EventObject broadcast(const Self& self, py::handle array, const Root& from_rank,
+                      const OnStream& stream) {
+  const int root = from_rank.as("root");
   std::vector<Array> arrays = in_and_out(array, py::none());
   const View view = arrays.front().view();
   return run(self, stream, std::move(arrays), [&](Communicator& communicator, const Stream& on) {
@@ -74,10 +83,15 @@ EventObject broadcast(const Self& self, py::handle array, int root, MaybeStream 
   });
 }
 
-using Counts = std::optional<std::vector<std::int64_t>>;
+/** How many elements each rank has, or nothing. */
+std::optional<std::vector<std::int64_t>> counts_of(const Counts& given, const char* name) {
+  return given.as(name, "a list of whole numbers");
+}
 
-EventObject gather(const Self& self, py::handle array, py::handle out, int root,
-                   const Counts& counts, MaybeStream stream) {
+EventObject gather(const Self& self, py::handle array, py::handle out, const Root& to_rank,
+                   const Counts& of_ranks, const OnStream& stream) {
+  const int root = to_rank.as("root");
+  const auto counts = counts_of(of_ranks, "counts");
   const bool is_root = self->get().global_rank() == root;
   std::vector<Array> arrays;
   arrays.emplace_back(array, "array", Access::read);
@@ -90,8 +104,10 @@ EventObject gather(const Self& self, py::handle array, py::handle out, int root,
   });
 }
 
-EventObject scatter(const Self& self, py::handle array, py::handle out, int root,
-                    const Counts& counts, MaybeStream stream) {
+EventObject scatter(const Self& self, py::handle array, py::handle out, const Root& from_rank,
+                    const Counts& of_ranks, const OnStream& stream) {
+  const int root = from_rank.as("root");
+  const auto counts = counts_of(of_ranks, "counts");
   const bool is_root = self->get().global_rank() == root;
   std::vector<Array> arrays;
   if (is_root) arrays.emplace_back(array, "array", Access::read);
@@ -104,8 +120,9 @@ EventObject scatter(const Self& self, py::handle array, py::handle out, int root
   });
 }
 
-EventObject all_gather(const Self& self, py::handle array, py::handle out, const Counts& counts,
-                       MaybeStream stream) {
+EventObject all_gather(const Self& self, py::handle array, py::handle out, const Counts& of_ranks,
+                       const OnStream& stream) {
+  const auto counts = counts_of(of_ranks, "counts");
   std::vector<Array> arrays = in_and_out(array, out);
   const View from = arrays.front().view();
   const View to = arrays.back().view();
@@ -115,9 +132,9 @@ EventObject all_gather(const Self& self, py::handle array, py::handle out, const
   });
 }
 
-EventObject reduce_scatter(const Self& self, py::handle array, py::handle out,
-                           const std::string& op, std::optional<double> factor, MaybeStream stream,
-                           const Counts& counts) {
+EventObject reduce_scatter(const Self& self, py::handle array, py::handle out, const Op& op,
+                           const Factor& factor, const OnStream& stream, const Counts& of_ranks) {
+  const auto counts = counts_of(of_ranks, "counts");
   std::vector<Array> arrays = in_and_out(array, out);
   const View from = arrays.front().view();
   const View to = arrays.back().view();
@@ -128,8 +145,10 @@ EventObject reduce_scatter(const Self& self, py::handle array, py::handle out,
              });
 }
 
-EventObject all_to_all(const Self& self, py::handle array, py::handle out, MaybeStream stream,
-                       const Counts& leaving, const Counts& arriving) {
+EventObject all_to_all(const Self& self, py::handle array, py::handle out, const OnStream& stream,
+                       const Counts& to_ranks, const Counts& from_ranks) {
+  const auto leaving = counts_of(to_ranks, "leaving");
+  const auto arriving = counts_of(from_ranks, "arriving");
   if (leaving.has_value() != arriving.has_value()) {
     throw InvalidArgument(std::string(leaving ? "arriving" : "leaving") + " is None, but " +
                           (leaving ? "leaving" : "arriving") + " is not");
@@ -143,7 +162,7 @@ EventObject all_to_all(const Self& self, py::handle array, py::handle out, Maybe
   });
 }
 
-EventObject barrier(const Self& self, MaybeStream stream) {
+EventObject barrier(const Self& self, const OnStream& stream) {
   return run(self, stream, {},
              [](Communicator& communicator, const Stream& on) { return communicator.barrier(on); });
 }

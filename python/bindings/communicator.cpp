@@ -20,6 +20,7 @@
 #include "device_array.hpp"
 #include "dtypes.hpp"
 #include "errors.hpp"
+#include "given.hpp"
 #include "shape.hpp"
 #include "tutti/error.hpp"
 #include "tutti/launch.hpp"
@@ -131,16 +132,13 @@ void PyStream::close(const std::optional<std::string>& reason) {
 
 namespace {
 
-/** The caster of an optional double, as the only argument, refuses a whole number in pybind11 2.10.
- */
 CommOptions options_of(const py::object& timeout) {
   CommOptions options;
   if (timeout.is_none()) return options;
-  const double seconds = PyFloat_AsDouble(timeout.ptr());
-  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+  const auto seconds = given::number<double>("timeout", timeout);
   constexpr double kMost = 1e9;
   if (!(seconds > 0 && seconds <= kMost)) {
-    throw InvalidArgument("timeout is " + std::to_string(seconds) +
+    throw InvalidArgument("timeout is " + text_of_str(py::repr(timeout)) +
                           " seconds, but must be above 0 and at most 1e9");
   }
   options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1e3)));
@@ -182,9 +180,12 @@ MPI_Comm handle_of(const py::object& comm) {
 
 /** The list that one text is, or several with commas between. */
 std::string endpoint_list(const py::object& endpoints) {
-  const py::object list =
-      py::isinstance<py::str>(endpoints) ? endpoints : py::str(",").attr("join")(endpoints);
-  return list.cast<std::string>();
+  if (py::isinstance<py::str>(endpoints)) return endpoints.cast<std::string>();
+  const auto joined = py::reinterpret_steal<py::str>(
+      PyUnicode_Join(py::str(",").ptr(), endpoints.ptr()));  // null: it is no sequence of texts
+  if (joined) return joined.cast<std::string>();
+  PyErr_Clear();
+  given::refuse("endpoints", endpoints, "a text, or a sequence of texts");
 }
 
 /** What `device` says: "cpu", "cuda", "cuda:1", or whatever str() makes one of these. */
@@ -229,14 +230,17 @@ py::object empty(const Self& self, const py::object& shape, const py::object& dt
   return py::cast(DeviceArray(std::move(buffer), std::move(extents), type.dtype));
 }
 
-std::optional<Self> split(const Self& self, int color, int key) {
+std::optional<Self> split(const Self& self, const Given<int>& of_color, const Given<int>& by_key) {
+  const int color = of_color.as("color");
+  const int key = by_key.as("key");
   auto part =
       self->call([&](Communicator& communicator) { return communicator.split(color, key); });
   if (!part) return std::nullopt;
   return connect([&] { return std::move(*part); });
 }
 
-Self group(const Self& self, const std::vector<int>& ranks) {
+Self group(const Self& self, const Given<std::vector<int>>& of_ranks) {
+  const auto ranks = of_ranks.as("ranks", "a list of whole numbers");
   auto members = self->call([&](Communicator& communicator) { return communicator.group(ranks); });
   return connect([&] { return std::move(members); });
 }
@@ -299,11 +303,14 @@ void bind_communicator(py::module_& module) {
              return connect([&] { return Communicator(options); });
            }),
            py::kw_only(), py::arg("timeout") = py::none())
-      .def(py::init(
-               [](int local_rank, int world_size, const UniqueId& id, const py::object& timeout) {
-                 const CommOptions options = options_of(timeout);
-                 return connect([&] { return Communicator(local_rank, world_size, id, options); });
-               }),
+      .def(py::init([](const Given<int>& local_rank, const Given<int>& world_size,
+                       const Given<UniqueId>& id, const py::object& timeout) {
+             const CommOptions options = options_of(timeout);
+             const int rank = local_rank.as("local_rank");
+             const int ranks = world_size.as("world_size");
+             const auto ticket = id.as("id", "of NcclIdHolder");
+             return connect([&] { return Communicator(rank, ranks, ticket, options); });
+           }),
            py::arg("local_rank"), py::arg("world_size"), py::arg("id"), py::kw_only(),
            py::arg("timeout") = py::none())
       .def_static(
@@ -318,10 +325,11 @@ void bind_communicator(py::module_& module) {
           "the caller's. Collective over them.")
       .def_static(
           "from_endpoints",
-          [](const py::object& endpoints, int trainer_id, const py::object& timeout) {
+          [](const py::object& endpoints, const Given<int>& trainer_id, const py::object& timeout) {
             const CommOptions options = options_of(timeout);
             const std::string list = endpoint_list(endpoints);
-            return connect([&] { return tutti::from_endpoints(list, trainer_id, options); });
+            const int id = trainer_id.as("trainer_id");
+            return connect([&] { return tutti::from_endpoints(list, id, options); });
           },
           py::arg("endpoints"), py::arg("trainer_id"), py::kw_only(),
           py::arg("timeout") = py::none(),
@@ -373,8 +381,13 @@ void bind_communicator(py::module_& module) {
           },
           "For each rank the seconds that the others have waited for it to come to collectives so "
           "far, on average; a wait counts for the rank that came last. Collective and blocking.")
-      .def("abort", &PyCommunicator::abort, py::arg("reason"),
-           "Gives up: the other ranks get PeerLost naming this one with the reason.")
+      .def(
+          "abort",
+          [](const PyCommunicator& self, const Given<std::string>& reason) {
+            self.abort(reason.as("reason", "of str"));
+          },
+          py::arg("reason"),
+          "Gives up: the other ranks get PeerLost naming this one with the reason.")
       .def(
           "close", [](const Self& self) { self->close(std::nullopt); },
           "Leaves the communicator, without waiting for the others; what is under way on other "

@@ -4,9 +4,9 @@
 #include <string>
 #include <utility>
 
+#include "bindings.hpp"
 #include "compressor.hpp"
 #include "dist_opt.hpp"
-#include "optimizers.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::python {

@@ -29,8 +29,10 @@ struct PyRecv {
   std::shared_ptr<Received> received = std::make_shared<Received>();
 };
 
-EventObject send(const Self& self, py::handle array, int destination, std::int32_t tag,
-                 MaybeStream stream) {
+EventObject send(const Self& self, py::handle array, const Given<int>& to,
+                 const Given<std::int32_t>& with_tag, const OnStream& stream) {
+  const int destination = to.as("destination");
+  const std::int32_t tag = with_tag.as("tag");
   std::vector<Array> arrays;
   arrays.emplace_back(array, "array", Access::read);
   const View view = arrays.front().view();
@@ -39,8 +41,10 @@ EventObject send(const Self& self, py::handle array, int destination, std::int32
   });
 }
 
-EventObject recv(const Self& self, py::handle array, int source, std::int32_t tag,
-                 MaybeStream stream) {
+EventObject recv(const Self& self, py::handle array, const Given<int>& from,
+                 const Given<std::int32_t>& with_tag, const OnStream& stream) {
+  const int source = from.as("source");
+  const std::int32_t tag = with_tag.as("tag");
   std::vector<Array> arrays;
   arrays.emplace_back(array, "array", Access::write);
   const View view = arrays.front().view();
@@ -56,7 +60,8 @@ EventObject recv(const Self& self, py::handle array, int source, std::int32_t ta
   return py::cast(std::move(with_source));
 }
 
-EventObject exchange(const Self& self, const py::iterable& items, MaybeStream stream) {
+EventObject exchange(const Self& self, const Given<py::iterable>& given, const OnStream& stream) {
+  const auto items = given.as("messages", "an iterable of Send and Recv");
   std::vector<Array> arrays;
   std::vector<Message> messages;
   const auto received = std::make_shared<std::vector<std::shared_ptr<Received>>>();
@@ -104,16 +109,16 @@ void bind_messages(py::module_& module, py::class_<PyCommunicator, Self>& commun
                ", tag=" + std::to_string(one.tag) + ")";
       });
   py::class_<PySend>(module, "Send", "A message to send, for Communicator.exchange().")
-      .def(py::init([](py::object array, int destination, std::int32_t tag) {
-             return PySend{std::move(array), destination, tag};
+      .def(py::init([](py::object array, const Given<int>& to, const Given<std::int32_t>& tag) {
+             return PySend{std::move(array), to.as("destination"), tag.as("tag")};
            }),
            py::arg("array"), py::arg("destination"), py::arg("tag") = 0)
       .def_readonly("array", &PySend::array, "What is sent.")
       .def_readonly("destination", &PySend::destination, "The rank that it goes to.")
       .def_readonly("tag", &PySend::tag, "Its tag.");
   py::class_<PyRecv>(module, "Recv", "A message to receive, for Communicator.exchange().")
-      .def(py::init([](py::object array, int source, std::int32_t tag) {
-             return PyRecv{std::move(array), source, tag};
+      .def(py::init([](py::object array, const Given<int>& from, const Given<std::int32_t>& tag) {
+             return PyRecv{std::move(array), from.as("source"), tag.as("tag")};
            }),
            py::arg("array"), py::arg("source"), py::arg("tag") = 0)
       .def_readonly("array", &PyRecv::array, "Where to receive.")

@@ -3,16 +3,15 @@
 #include <pybind11/pybind11.h>
 
 #include "array.hpp"
-#include "bucket_average.hpp"
+#include "bindings.hpp"
 #include "communicator.hpp"
 #include "device_array.hpp"
 #include "dist_opt.hpp"
 #include "errors.hpp"
+#include "given.hpp"
 #include "lifetime.hpp"
 #include "log.hpp"
 #include "ps/bindings.hpp"
-#include "store.hpp"
-#include "timeline.hpp"
 #include "tutti/unique_id.hpp"
 
 namespace tutti::python {
@@ -26,7 +25,10 @@ void bind_id(py::module_& module) {
       "shows nothing of it. Good for one meeting. "
       "Making one touches no device, so the process may fork afterwards.")
       .def(py::init(&UniqueId::create))
-      .def_static("parse", &UniqueId::parse, py::arg("text"), "The ticket that text() gave.")
+      .def_static(
+          "parse",
+          [](const Given<std::string>& text) { return UniqueId::parse(text.as("text", "of str")); },
+          py::arg("text"), "The ticket that text() gave.")
       .def("text", &UniqueId::to_string, "The ticket itself, for parse().")
       .def("__repr__", [](const UniqueId&) { return "<tutti.NcclIdHolder>"; })
       .def("__eq__",

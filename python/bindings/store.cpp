@@ -10,9 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "bindings.hpp"
 #include "communicator.hpp"
+#include "given.hpp"
 #include "lifetime.hpp"
-#include "store.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::python {
@@ -22,7 +23,9 @@ namespace {
 class BytesLike {
  public:
   explicit BytesLike(const py::object& value) {
-    if (PyObject_GetBuffer(value.ptr(), &buffer_, PyBUF_SIMPLE) != 0) throw py::error_already_set();
+    if (PyObject_GetBuffer(value.ptr(), &buffer_, PyBUF_SIMPLE) == 0) return;
+    PyErr_Clear();
+    given::refuse("value", value, "bytes-like, and contiguous");
   }
   BytesLike(const BytesLike&) = delete;
   BytesLike& operator=(const BytesLike&) = delete;
@@ -36,15 +39,15 @@ class BytesLike {
   Py_buffer buffer_{};
 };
 
+using Key = Given<std::string>;
 using Timeout = std::optional<std::chrono::milliseconds>;
 
 Timeout timeout_of(const py::object& timeout) {
   if (timeout.is_none()) return std::nullopt;
-  const double seconds = PyFloat_AsDouble(timeout.ptr());
-  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+  const auto seconds = given::number<double>("timeout", timeout);
   constexpr double kMost = 1e9;
   if (!(seconds >= 0 && seconds <= kMost)) {
-    throw InvalidArgument("timeout is " + std::to_string(seconds) +
+    throw InvalidArgument("timeout is " + text_of_str(py::repr(timeout)) +
                           " seconds, but must be from 0 to 1e9");
   }
   return std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1e3)));
@@ -62,24 +65,30 @@ class PyStore final : public Closable {
  public:
   explicit PyStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
 
-  void set(const std::string& key, const py::object& value) const {
+  void set(const Key& given, const py::object& value) const {
+    const std::string key = text(given);
     const BytesLike memory(value);
     call([&](Store& store) { store.set(key, memory.bytes()); });
   }
-  py::bytes get(const std::string& key, const py::object& timeout) const {
+  py::bytes get(const Key& given, const py::object& timeout) const {
+    const std::string key = text(given);
     const Timeout limit = timeout_of(timeout);
     return to_bytes(call([&](Store& store) { return store.get(key, limit); }));
   }
-  py::bytes pop(const std::string& key, const py::object& timeout) const {
+  py::bytes pop(const Key& given, const py::object& timeout) const {
+    const std::string key = text(given);
     const Timeout limit = timeout_of(timeout);
     return to_bytes(call([&](Store& store) { return store.pop(key, limit); }));
   }
-  std::int64_t add(const std::string& key, std::int64_t delta) const {
-    return call([&](Store& store) { return store.add(key, delta); });
+  std::int64_t add(const Key& given, const Given<std::int64_t>& delta) const {
+    const std::string key = text(given);
+    const std::int64_t number = delta.as("delta");
+    return call([&](Store& store) { return store.add(key, number); });
   }
   void close(const std::optional<std::string>& /*reason*/) override { store_.reset(); }
 
  private:
+  static std::string text(const Key& key) { return key.as("key", "of str"); }
   static py::bytes to_bytes(const std::vector<std::byte>& value) {
     return {reinterpret_cast<const char*>(value.data()), value.size()};
   }
@@ -87,7 +96,8 @@ class PyStore final : public Closable {
   std::shared_ptr<Store> store_;  // null once closed
 };
 
-std::shared_ptr<PyStore> make_store(const std::shared_ptr<PyCommunicator>& communicator) {
+std::shared_ptr<PyStore> make_store(const Given<std::shared_ptr<PyCommunicator>>& given) {
+  const auto communicator = given.as("communicator", "of Communicator");
   auto store = communicator->call([](Communicator& ranks) { return own<Store>(ranks); });
   auto self = std::make_shared<PyStore>(std::move(store));
   close_at_exit(self);

@@ -1,6 +1,4 @@
 // tutti.Timeline: a file that shows what the ranks do.
-#include "timeline.hpp"
-
 #include <pybind11/stl/filesystem.h>
 
 #include <filesystem>
@@ -8,7 +6,9 @@
 #include <optional>
 #include <string>
 
+#include "bindings.hpp"
 #include "communicator.hpp"
+#include "given.hpp"
 #include "lifetime.hpp"
 #include "tutti/timeline.hpp"
 
@@ -26,12 +26,16 @@ class PyTimeline final : public Closable {
   std::shared_ptr<Timeline> timeline_;
 };
 
-std::shared_ptr<PyTimeline> make_timeline(const std::filesystem::path& path,
-                                          const std::shared_ptr<PyCommunicator>& communicator) {
+std::shared_ptr<PyTimeline> make_timeline(
+    const Given<std::filesystem::path>& path_of,
+    const Given<std::optional<std::shared_ptr<PyCommunicator>>>& of) {
+  const auto path = path_of.as("path", "of str or PathLike");
+  const auto communicator = of.as("communicator", "of Communicator, or None");
   std::shared_ptr<Timeline> timeline;
   if (communicator) {
-    timeline = communicator->call(
-        [&](Communicator& ranks) { return own<Timeline>(Timeline(path, ranks)); });
+    timeline = (*communicator)->call([&](Communicator& ranks) {
+      return own<Timeline>(Timeline(path, ranks));
+    });
   } else {
     timeline = own<Timeline>(path);
   }

@@ -61,10 +61,14 @@ def one_of(name: str, value: Any, choices: Sequence[str]) -> str:
     return value
 
 
-def number(name: str, value: Any) -> None:
-    """Raises TypeError if an argument is no number."""
-    if isinstance(value, (bool, numpy.bool_, str)) or not hasattr(value, "__float__"):
-        raise TypeError(f"{name} is {value!r}, but must be a number")
+def number(name: str, value: Any) -> float:
+    """An argument that is a number."""
+    try:
+        if not isinstance(value, (bool, numpy.bool_, str)) and hasattr(value, "__float__"):
+            return float(value)
+    except (TypeError, OverflowError):  # several numbers, or one that no float holds
+        pass
+    raise TypeError(f"{name} is {value!r}, but must be a number")
 
 
 def function(name: str, value: Any) -> None:
@@ -81,10 +85,10 @@ def sized(name: str, value: Any) -> None:
 
 def seconds(name: str, value: Any) -> float:
     """An argument that is a time to wait."""
-    number(name, value)
-    if not 0 < float(value) <= 1e9:
+    found = number(name, value)
+    if not 0 < found <= 1e9:
         raise InvalidArgument(f"{name} is {value}, but must be a number of seconds above 0, up to 1e9")
-    return float(value)
+    return found
 
 
 def endpoints(name: str, value: Any) -> List[str]:

@@ -10,7 +10,7 @@ import numpy
 import numpy.typing as npt
 
 from tutti import _core, files
-from tutti._checks import check_kind, integer, sized
+from tutti._checks import check_kind, integer, sized, whole
 from tutti._types import Array
 from tutti.errors import Error, InvalidArgument
 
@@ -46,7 +46,7 @@ def data_partition(
     """
     for name, dataset in (("dataset_x", dataset_x), ("dataset_y", dataset_y)):
         sized(name, dataset)
-    global_rank, world_size = integer("global_rank", global_rank), integer("world_size", world_size)
+    global_rank, world_size = integer("global_rank", global_rank), whole("world_size", world_size, 1)
     count = len(dataset_x)
     if count == 0 or len(dataset_y) != count:
         raise InvalidArgument(f"dataset_x has {count} samples, dataset_y {len(dataset_y)}")

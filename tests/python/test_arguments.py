@@ -138,3 +138,59 @@ def test_other_arguments(act, reason, tmp_path, monkeypatch):
     with pytest.raises(TypeError, match=f"{reason}, but must "):
         act()
     assert not list(tmp_path.iterdir())
+
+
+def communicator():
+    return tutti.Communicator(0, 1, tutti.NcclIdHolder())
+
+
+@pytest.mark.parametrize("act, reason", [
+    (lambda: opt.SGD(lr="x"), "lr is 'x'"),
+    (lambda: opt.SGD(0.1, numpy.zeros(2)), r"momentum is array\(\[0., 0.\]\)"),
+    (lambda: setattr(opt.SGD(), "lr", None), "lr is None"),
+    (lambda: opt.SGD(nesterov="x"), "nesterov is 'x'"),
+    (lambda: opt.Adam(lr=True), "lr is True"),
+    (lambda: opt.Adam(lr=1e300), r"lr is 1e\+300"),
+    (lambda: opt.Adam(lr=10**400), "lr is 1000"),
+    (lambda: opt.AdamW(betas=0.9), "betas is 0.9"),
+    (lambda: setattr(opt.Adam(), "betas", "x"), "betas is 'x'"),
+    (lambda: opt.Adagrad(lr_decay=[]), r"lr_decay is \[\]"),
+    (lambda: ps.Sgd("x"), "lr is 'x'"),
+    (lambda: ps.Adagrad(row_wise=numpy.nan), "row_wise is nan"),
+    (lambda: ps.CountFilter(1.5), "count is 1.5"),
+    (lambda: ps.Geo(2**63), "push_steps is 9223372036854775808"),
+    (lambda: ps.Async(staleness="x"), "staleness is 'x'"),
+    (lambda: tutti.Communicator(0, 1, None), "id is None"),
+    (lambda: tutti.Communicator(0, "x", tutti.NcclIdHolder()), "world_size is 'x'"),
+    (lambda: tutti.Communicator(0, 1, tutti.NcclIdHolder(), timeout="x"), "timeout is 'x'"),
+    (lambda: tutti.Communicator.from_endpoints(5, 0), "endpoints is 5"),
+    (lambda: tutti.Communicator.from_endpoints(["a:1", 5], 0), r"endpoints is \['a:1', 5\]"),
+    (lambda: tutti.Communicator.from_endpoints("a:1", 0.5), "trainer_id is 0.5"),
+    (lambda: tutti.NcclIdHolder.parse(5), "text is 5"),
+    (lambda: communicator().all_reduce(IMAGES.copy(), op=5), "op is 5"),
+    (lambda: communicator().all_reduce(IMAGES.copy(), factor="x"), "factor is 'x'"),
+    (lambda: communicator().all_reduce(IMAGES.copy(), stream=5), "stream is 5"),
+    (lambda: communicator().broadcast(IMAGES.copy(), 1.5), "root is 1.5"),
+    (lambda: communicator().broadcast(IMAGES.copy(), 2**40), "root is 1099511627776"),
+    (lambda: communicator().gather(IMAGES, IMAGES.copy(), counts="x"), "counts is 'x'"),
+    (lambda: communicator().send(IMAGES, "x"), "destination is 'x'"),
+    (lambda: communicator().recv(IMAGES.copy(), 0, tag=2**31), "tag is 2147483648"),
+    (lambda: tutti.Recv(IMAGES, None), "source is None"),
+    (lambda: communicator().exchange(5), "messages is 5"),
+    (lambda: communicator().split(None), "color is None"),
+    (lambda: communicator().group([0, "x"]), r"ranks is \[0, 'x'\]"),
+    (lambda: communicator().abort(5), "reason is 5"),
+    (lambda: tutti.Store(None), "communicator is None"),
+    (lambda: tutti.Store(communicator()).set("key", 5), "value is 5"),
+    (lambda: tutti.Store(communicator()).set("key", IMAGES[:, 1]), r"value is array\("),
+    (lambda: tutti.Store(communicator()).add("key", 1.5), "delta is 1.5"),
+    (lambda: tutti.Store(communicator()).get(5), "key is 5"),
+    (lambda: tutti.Store(communicator()).get("key", "x"), "timeout is 'x'"),
+    (lambda: tutti.Timeline(5), "path is 5"),
+    (lambda: tutti.Timeline("run.json", 5), "communicator is 5"),
+    (lambda: helpers.data_partition(IMAGES, IMAGES, 0, -1), "world_size is -1")])
+def test_arguments_of_what_is_written_in_cpp(act, reason, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((TypeError, tutti.InvalidArgument), match=rf"^{reason}[\s\S]*, but must "):
+        act()
+    assert not list(tmp_path.iterdir())

@@ -11,6 +11,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "given.hpp"
+
 namespace tutti::python {
 
 namespace py = pybind11;
@@ -49,9 +51,9 @@ void bind_record(py::module_& module, const char* name, const char* doc,
   type.attr("__module__") = "tutti.ps";
   [[maybe_unused]] const T defaults{};
   type.def(
-      py::init([fields...](Members... values) {
+      py::init([fields...](const Given<Members>&... values) {
         T record{};
-        ((record.*fields.member = std::move(values)), ...);
+        ((record.*fields.member = values.as(fields.name, "of another type")), ...);
         return record;
       }),
       py::arg_v(fields.name, defaults.*fields.member, repr_of(defaults.*fields.member).c_str())...);

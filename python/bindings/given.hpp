@@ -1,0 +1,114 @@
+// Arguments that are refused by name and value, as tutti._checks refuses those of the package.
+#pragma once
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "errors.hpp"
+#include "tutti/error.hpp"
+
+namespace tutti::python {
+
+namespace py = pybind11;
+
+namespace given {
+
+/** A function of tutti._checks: an argument as it is to be, or TypeError or InvalidArgument. */
+inline py::object checked(const char* check, const char* name, py::handle value) {
+  return py::module_::import("tutti._checks").attr(check)(name, value);
+}
+
+[[noreturn]] inline void refuse(const char* name, py::handle value, const std::string& wanted) {
+  throw py::type_error(std::string(name) + " is " + text_of_str(py::repr(value)) +
+                       ", but must be " + wanted);
+}
+
+template <class T>
+struct Maybe : std::false_type {};
+template <class T>
+struct Maybe<std::optional<T>> : std::true_type {
+  using Value = T;
+};
+
+template <std::integral T>
+T whole_number(const char* name, const py::object& value) {
+  const py::object number =
+      PyLong_CheckExact(value.ptr()) != 0 ? value : checked("integer", name, value);
+  int overflow = 0;
+  const std::int64_t found = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+  if (overflow == 0 && std::in_range<T>(found)) return static_cast<T>(found);
+  throw InvalidArgument(std::string(name) + " is " + text_of_str(py::repr(value)) +
+                        ", but must be a whole number from " +
+                        std::to_string(std::numeric_limits<T>::min()) + " to " +
+                        std::to_string(std::numeric_limits<T>::max()));
+}
+
+template <std::floating_point T>
+T number(const char* name, const py::object& value) {
+  const double found = PyFloat_CheckExact(value.ptr()) != 0
+                           ? PyFloat_AS_DOUBLE(value.ptr())
+                           : checked("number", name, value).cast<double>();
+  if (std::isfinite(found) && std::abs(found) > std::numeric_limits<T>::max()) {
+    throw InvalidArgument(std::string(name) + " is " + text_of_str(py::repr(value)) +
+                          ", but must be a number that float32 holds");
+  }
+  return static_cast<T>(found);
+}
+
+/** What an argument is as a T of C++. `wanted` says what it must be, where T does not. */
+template <class T>
+T value_of(const char* name, const py::object& value, const char* wanted) {
+  if constexpr (Maybe<T>::value) {
+    if (value.is_none()) return std::nullopt;
+    return value_of<typename Maybe<T>::Value>(name, value, wanted);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    if (PyBool_Check(value.ptr())) return value.ptr() == Py_True;
+    return checked("flag", name, value).cast<bool>();
+  } else if constexpr (std::is_integral_v<T>) {
+    return whole_number<T>(name, value);
+  } else if constexpr (std::is_floating_point_v<T>) {
+    return number<T>(name, value);
+  } else {
+    if (value.is_none()) refuse(name, value, wanted);  // for a pointer it would be null
+    py::detail::make_caster<T> caster;
+    if (!caster.load(value, true)) refuse(name, value, wanted);
+    return py::detail::cast_op<T>(std::move(caster));
+  }
+}
+
+}  // namespace given
+
+/**
+ * An argument that help texts say is a T. pybind11 alone would answer a wrong one by the types of
+ * all arguments, and the values of all that were passed.
+ */
+template <class T>
+class Given : public py::object {
+ public:
+  Given() = default;
+  Given(py::handle value, borrowed_t borrowed) : py::object(value, borrowed) {}
+  Given(py::handle value, stolen_t stolen) : py::object(value, stolen) {}
+  static bool check_(py::handle /*value*/) { return true; }
+
+  /** The value. Throws TypeError or InvalidArgument that begin "name is". `wanted`, as "a list of
+   * whole numbers", where T is neither number nor bool. */
+  T as(const char* name, const char* wanted = "") const {
+    return given::value_of<T>(name, *this, wanted);
+  }
+};
+
+}  // namespace tutti::python
+
+template <class T>
+struct pybind11::detail::handle_type_name<tutti::python::Given<T>> {
+  static constexpr auto name = make_caster<T>::name;
+};
