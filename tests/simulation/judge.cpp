@@ -131,7 +131,9 @@ void Judge::judge(int rank, const Ending& ending) {
   if (ending.other_error) return complain(who + ": " + ending.text);
   if (ending.completed || ending.left) return;
   if (ending.mismatch) return judge_mismatch(rank, ending);
-  if (know_and_cannot_tell(ending.lost, rank)) return;
+  if (plan_.fault.stops_finder && !ending.lost.empty() && know_and_cannot_tell(ending.lost, rank)) {
+    return;
+  }
   // Who has made one call less ends before the others.
   if (kind == FaultKind::mistaken && !course_.of(plan_.fault.rank).completed) {
     // Those who had got all before the mistake shows have left, and cannot be waited for.
