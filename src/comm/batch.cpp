@@ -34,23 +34,24 @@ Batch::~Batch() {
 void Batch::send(const void* data, std::int64_t bytes, int destination) {
   // It is only read.
   auto* const begin = static_cast<std::byte*>(const_cast<void*>(data));
-  post({begin, bytes}, destination, piece_of(bytes, false), Wire::kUnderWay);
+  post({begin, bytes}, destination, piece_of(bytes, destination, false), Wire::kPosted);
 }
 
 void Batch::recv(void* data, std::int64_t bytes, int source) {
   auto* const begin = static_cast<std::byte*>(data);
-  post({begin, bytes}, source, piece_of(bytes, true), Wire::kUnderWay);
+  post({begin, bytes}, source, piece_of(bytes, source, true), Wire::kPosted);
 }
 
-Batch::Piece Batch::piece_of(std::int64_t bytes, bool receives) {
-  if (bytes <= Wire::kPiece * Wire::kUnderWay) return {receives};
+Batch::Piece Batch::piece_of(std::int64_t bytes, int peer, bool receives) {
+  if (bytes <= wire_.longest(peer, traffic_) * Wire::kPosted) return {receives};
   rests_.emplace_back();
   return {receives, static_cast<std::int32_t>(rests_.size()) - 1};
 }
 
 void Batch::post(Rest rest, int peer, Piece piece, std::int64_t pieces) {
+  const std::int64_t longest = wire_.longest(peer, traffic_);
   for (std::int64_t i = 0; i < pieces && rest.bytes > 0; ++i) {
-    const std::int64_t length = std::min(Wire::kPiece, rest.bytes);
+    const std::int64_t length = std::min(longest, rest.bytes);
     if (piece.receives) {
       posted_.push_back(wire_.post_receive(rest.data, length, peer, traffic_));
     } else {

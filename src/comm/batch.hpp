@@ -30,9 +30,9 @@ class Batch {
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
   ~Batch();
-  /** Messages of more than Wire::kPiece bytes travel in pieces, of which a few are under way at a
-   * time; a batch has one of them for each peer and direction. Nothing travels for 0 bytes. Memory
-   * stays put until wait() has ended. */
+  /** Messages of more than Wire::longest() bytes travel in pieces, of which a few are under way at
+   * a time; a batch has one of them for each peer and direction. Nothing travels for 0 bytes.
+   * Memory stays put until wait() has ended. */
   void send(const void* data, std::int64_t bytes, int destination);
   void recv(void* data, std::int64_t bytes, int source);
   /** Takes back what was to come from `source`, which has sent nothing. */
@@ -43,7 +43,8 @@ class Batch {
   /** Moves what can be moved now; whether that was anything. Does not block. */
   bool progress();
   bool done() const { return posted_.empty(); }
-  /** Blocks until all are done. The deadline starts anew with every piece that arrives or leaves.
+  /** Blocks until all are done. The deadline starts anew with every piece, or part of a long one,
+   * that arrives or leaves.
    * PeerLost: see Wire::Lookout; a MismatchError of another call only if something is left, one
    * that this rank has found in any case. */
   void wait() { wait(wire_.timeout()); }
@@ -68,7 +69,7 @@ class Batch {
     std::byte* data = nullptr;
     std::int64_t bytes = 0;
   };
-  Piece piece_of(std::int64_t bytes, bool receives);
+  Piece piece_of(std::int64_t bytes, int peer, bool receives);
   /** Posts the next pieces of a message, at most `pieces`. */
   void post(Rest rest, int peer, Piece piece, std::int64_t pieces);
   void wait_for_all(std::chrono::milliseconds timeout);

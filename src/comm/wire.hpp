@@ -69,11 +69,18 @@ class Wire {
   /** A posted message travels in one piece of at most so many bytes. Open MPI sends up to 64 KiB,
    * its header included, over TCP without asking first. */
   static constexpr std::int64_t kPiece = std::int64_t{60} * 1024;
+  /** The same where a connection of two leaders carries the messages of a collective: one call of
+   * the kernel takes, or brings, all that there is. */
+  static constexpr std::int64_t kLongPiece = std::int64_t{512} * 1024;
   /** What arrives as a whole: below every eager limit of Open MPI. */
   static constexpr std::int64_t kShort = 3900;
   /** Pieces of a message that should be under way: eight reach 0.95 of a wire of 1 Gbit/s; two of
    * 256 KiB, which ask, reach 0.82. */
   static constexpr std::int64_t kUnderWay = 8;
+  /** Pieces of a message that are posted at once: all that one of kLongPiece has, so that nothing
+   * of it comes behind what is posted after it. */
+  static constexpr std::int64_t kPosted = (kLongPiece + kPiece - 1) / kPiece;
+  static_assert(kPosted >= kUnderWay);
 
   /** Looks after the ranks that a wait is for, once it lasts. The wait's deadline begins with it.
    */
@@ -92,8 +99,10 @@ class Wire {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /** Starts a message of at most kPiece bytes, which stay put until it has ended. Throws PeerLost.
-   */
+  /** The most that a posted message to `peer`, or from it, may have: the same at both ends. */
+  virtual std::int64_t longest(int /*peer*/, Traffic /*traffic*/) const { return kPiece; }
+  /** Starts a message of at most longest() bytes, which stay put until it has ended. Throws
+   * PeerLost. */
   virtual Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
                            Traffic traffic) = 0;
   /** From hold(true) to hold(false) what is posted may wait for what follows it, to leave together.
@@ -112,9 +121,9 @@ class Wire {
   std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic, int source) {
     return take(data, bytes, traffic, source, {});
   }
-  /** Moves bytes. Those of `posted` that have ended become kEnded; whether there were any. Throws
-   * PeerLost if one has failed, which is one of the ranks `peers`, by message, or what else has
-   * come that tells why. Does not block. */
+  /** Moves bytes. Those of `posted` that have ended become kEnded; whether there were any, or bytes
+   * of long ones have moved. Throws PeerLost if one has failed, which is one of the ranks `peers`,
+   * by message, or what else has come that tells why. Does not block. */
   virtual bool progress(std::span<Posted> posted, std::span<const int> peers) = 0;
   /** Gives way to others between two calls of progress(), the longer the longer nothing has moved:
    * for `still`. Whether there is time, and need, to look after the ranks that are waited for. */

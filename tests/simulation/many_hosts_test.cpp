@@ -33,7 +33,8 @@ using WireBody = std::function<void(HostGroup&, const Wire&)>;
 
 /** Runs `body` on simulated hosts, all of which have to come to its end. */
 void on_wires(int hosts, bool alone, const WireBody& body,
-              NetworkModel::Duration latency = std::chrono::microseconds(10)) {
+              NetworkModel::Duration latency = std::chrono::microseconds(10),
+              NetworkModel::Duration late = {}) {  // the first host
   constexpr std::chrono::milliseconds kTimeout{5000};
   NetworkModel model;
   model.latency = latency;
@@ -48,6 +49,7 @@ void on_wires(int hosts, bool alone, const WireBody& body,
     try {
       wire.connect();
       HostGroup group(wire, members, alone);
+      if (late.count() > 0 && process.rank() == 0) process.compute(late);
       body(group, wire);
       ++ended;
     } catch (const std::exception& error) {
@@ -172,7 +174,11 @@ TEST(FewHosts, AllReduceInLongWindows) {
                            {.agree = agree});
           ASSERT_TRUE(what.holds_in(data, results)) << "host " << group.position();
         };
-        on_wires(hosts, alone, reduce);
+        for (const int late : {0, 1}) {
+          agreed = have_sent = 0;
+          on_wires(hosts, alone, reduce, std::chrono::microseconds(10),
+                   std::chrono::milliseconds(late));
+        }
         EXPECT_EQ(agreed, hosts);
         EXPECT_EQ(have_sent, hosts > 2 || (alone && count > one_each) ? 0 : hosts);
       }

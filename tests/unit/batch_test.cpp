@@ -73,5 +73,24 @@ TEST(BatchTest, AWaitForSomeHearsOfEachAndLeavesWhatIsPostedMeanwhile) {
   EXPECT_EQ(sources.size(), 2U);
 }
 
+std::vector<std::size_t> pieces_of(test::ScriptedWire& wire, std::size_t bytes) {
+  const std::vector<std::byte> data(bytes);
+  Batch batch(wire, Wire::Traffic::collective);
+  batch.send(data.data(), std::ssize(data), 1);
+  batch.wait();
+  std::vector<std::size_t> pieces;
+  for (const auto& message : wire.sent) pieces.push_back(message.bytes.size());
+  return pieces;
+}
+
+TEST(BatchTest, MessagesTravelInPiecesAsLongAsTheWireHasThem) {
+  constexpr std::size_t kBytes = 600 << 10;
+  test::ScriptedWire wire(0);
+  EXPECT_EQ(pieces_of(wire, kBytes), std::vector<std::size_t>(10, Wire::kPiece));
+  test::ScriptedWire connections(0);
+  connections.most = Wire::kLongPiece;
+  EXPECT_EQ(pieces_of(connections, kBytes), (std::vector<std::size_t>{512 << 10, 88 << 10}));
+}
+
 }  // namespace
 }  // namespace tutti

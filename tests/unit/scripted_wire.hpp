@@ -37,9 +37,11 @@ class ScriptedWire final : public Wire {
   std::function<void()> at_pause;  // after a millisecond each
   std::function<void()> at_look;   // of a Lookout
   bool delivers = true;            // what is posted
+  std::int64_t most = kPiece;      // of a message
 
   int rank() const override { return rank_; }
   int size() const override { return 3; }
+  std::int64_t longest(int /*peer*/, Traffic /*traffic*/) const override { return most; }
   Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
                    Traffic traffic) override {
     sent.push_back({destination, traffic, {data, data + bytes}});

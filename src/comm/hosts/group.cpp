@@ -30,11 +30,11 @@ constexpr std::int64_t window_for(int members) {
 }
 static_assert(kUnderWay * 4096 * window_for(4096) <= HostGroup::kMostScratch);
 
-/** In whole pieces, all of which are posted at once: fewer looks, and fewer ends to wait for. */
-constexpr std::int64_t kLongWindow = 4 * Wire::kPiece;
-/** As many bytes in any case: what is under way is little over a slow wire, too. */
+/** One piece over a connection, otherwise as many as are posted at once. */
+constexpr std::int64_t kLongWindow = Wire::kLongPiece;
+constexpr std::int64_t kLongUnderWay = 2;  // one is added while another travels
 constexpr std::int64_t under_way(std::int64_t window) {
-  return window <= kLargestWindow ? kUnderWay : kUnderWay * kLargestWindow / window;
+  return window <= kLargestWindow ? kUnderWay : kLongUnderWay;
 }
 
 }  // namespace
@@ -235,8 +235,11 @@ void HostGroup::reduce_segments(std::byte* data, const Segments& segments, DType
     const void* const base = segments.segment_of(window) == 0 ? first : others;
     return segments.part(static_cast<const std::byte*>(base), owner, window);
   };
-  reduce_shards(part, own, segments.windows(), segments.window(), dtype, combine, kEverybody, agree,
-                before, after);
+  static_assert(kLongUnderWay * kMostDirect * kLongWindow <= kMostScratch);
+  const bool is_long = segments.window() > kLargestWindow;  // of agreed, so exact lengths
+  const std::int64_t window = is_long ? segments.longest_part() : segments.window();
+  reduce_shards(part, own, segments.windows(), window, dtype, combine, kEverybody, agree, before,
+                after);
 }
 
 void HostGroup::reduce_scatter_v(void* data, std::span<const std::int64_t> offsets, DType dtype,

@@ -66,6 +66,9 @@ class Channel final : public Wire {
   MessageCounts& counts() override { return watch_.counts(); }
   std::int64_t bytes_sent() const override { return bytes_sent_; }
 
+  std::int64_t longest(int peer, Traffic traffic) const override {
+    return traffic == Traffic::collective && has_stream(peer, traffic) ? kLongPiece : kPiece;
+  }
   Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
                    Traffic traffic) override;
   void hold(bool whether) override {

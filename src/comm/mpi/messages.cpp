@@ -133,7 +133,7 @@ void Channel::check_streams(const Lose& lose_mistaken) {
 bool Channel::progress_streams(std::span<Posted> posted) {
   streams_->progress();
   check_streams([this](int rank, const char* why) { watch_.lose_by_message({rank}, why); });
-  bool moved = false;
+  bool moved = streams_->have_moved();
   for (Posted& one : posted) {
     if (!Streams::is_one(one) || !streams_->take_ended(one)) continue;
     one = kEnded;
@@ -182,7 +182,6 @@ bool Channel::progress_mpi(std::span<Posted> posted, std::span<const int> peers)
 }
 
 bool Channel::pause(Clock::duration still) {
-  if (streams_ && streams_->have_moved()) return false;  // of a message that has not ended yet
   if (still < kMpiWait.spin) {
     kMpiWait.between();
     return OwnWaits::of_this_process().are_quiet();

@@ -18,6 +18,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "base/system.hpp"
 #include "base/text.hpp"
@@ -181,6 +182,13 @@ bool has_unsent(const Socket& socket) {
 
 bool limit_unsent(const Socket& socket, int bytes) {
   return set_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, bytes);
+}
+
+bool paces(const Socket& socket) {
+  std::array<char, 16> control{};  // of congestion
+  socklen_t length = control.size() - 1;
+  const int code = ::getsockopt(socket.get(), IPPROTO_TCP, TCP_CONGESTION, control.data(), &length);
+  return code == 0 && std::string_view(control.data()).starts_with("bbr");
 }
 
 ConnectionState state_of(const Socket& socket) {

@@ -79,6 +79,8 @@ bool has_unsent(const Socket& socket);
 /** Has the kernel take no more while there are `bytes` bytes that it has not sent yet. Whether it
  * can. */
 bool limit_unsent(const Socket& socket, int bytes);
+/** Whether the kernel spreads what is sent over time, by its estimate of what the path takes. */
+bool paces(const Socket& socket);
 /** What the kernel knows of a connection. */
 struct ConnectionState {
   bool ended = false;              ///< by the other end, whose kernel has said so

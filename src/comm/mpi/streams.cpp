@@ -222,13 +222,16 @@ void Streams::push(Stream& stream) {
     std::size_t count = 0;
     std::int64_t wanted = 0;
     for (int one = stream.sends.first; one != kNone && count < parts.size(); one = at(one).next) {
+      if (stream.most_at_once - wanted <= kHeader) break;
       Message& message = at(one);
       const std::int64_t of_header = std::min(message.moved, kHeader);
       const std::int64_t of_data = message.moved - of_header;
       parts[count++] = {bytes_of(message.header).data() + of_header,
                         static_cast<std::size_t>(kHeader - of_header)};
-      parts[count++] = {message.data + of_data, static_cast<std::size_t>(message.bytes - of_data)};
-      wanted += kHeader + message.bytes - message.moved;
+      wanted += kHeader - of_header;
+      const std::int64_t more = std::min(message.bytes - of_data, stream.most_at_once - wanted);
+      parts[count++] = {message.data + of_data, static_cast<std::size_t>(more)};
+      wanted += more;
     }
     msghdr call{};
     call.msg_iov = parts.data();
@@ -240,7 +243,6 @@ void Streams::push(Stream& stream) {
       return;
     }
     const bool all = moved == wanted;
-    if (!all) moved_.store(true, std::memory_order_relaxed);
     while (moved > 0) {
       Message& message = at(stream.sends.first);
       const std::int64_t more = std::min(moved, kHeader + message.bytes - message.moved);
@@ -248,6 +250,8 @@ void Streams::push(Stream& stream) {
       moved -= more;
       if (message.moved == kHeader + message.bytes) end_first(stream.sends);
     }
+    const bool has_begun = stream.sends.first != kNone && at(stream.sends.first).moved > 0;
+    if (has_begun) moved_.store(true, std::memory_order_relaxed);
     if (!all) return;
   }
 }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -93,6 +94,10 @@ class Streams {
   static constexpr std::int64_t kHeader = sizeof(Header);
   /** Of so many bytes that went one way it is looked whether they are acknowledged. */
   static constexpr std::int64_t kBetweenLooks = 64 << 10;
+  /** So much a call gives to a connection that paces. Of longer ones BBR takes the speed of the
+   * reader, who is busy sending meanwhile, for what the path takes; if a call finds that all before
+   * has left, the kernel knows that it was the sender who had no more. */
+  static constexpr std::int64_t kPacedAtOnce = 120 << 10;
   static constexpr int kNone = -1;
   static constexpr std::chrono::seconds kPatience{2};
   /** So much is read at once where a message begins. */
@@ -114,8 +119,13 @@ class Streams {
     int last = kNone;
   };
   struct Stream {
-    explicit Stream(Connection given) : connection(std::move(given)), early(kEarly) {}
+    explicit Stream(Connection given)
+        : connection(std::move(given)),
+          most_at_once(paces(connection.socket) ? kPacedAtOnce
+                                                : std::numeric_limits<std::int64_t>::max()),
+          early(kEarly) {}
     Connection connection;
+    std::int64_t most_at_once;  ///< that a call of the kernel is given
     Queue sends;
     Queue receives;
     std::vector<std::byte> early;  ///< what was read along with headers: `used` to `come`
