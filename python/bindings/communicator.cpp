@@ -182,10 +182,11 @@ MPI_Comm handle_of(const py::object& comm) {
 std::string endpoint_list(const py::object& endpoints) {
   if (py::isinstance<py::str>(endpoints)) return endpoints.cast<std::string>();
   const auto joined = py::reinterpret_steal<py::str>(
-      PyUnicode_Join(py::str(",").ptr(), endpoints.ptr()));  // null: it is no sequence of texts
+      PyUnicode_Join(py::str(",").ptr(), endpoints.ptr()));  // null: it is no iterable of texts
   if (joined) return joined.cast<std::string>();
+  if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw py::error_already_set();
   PyErr_Clear();
-  given::refuse("endpoints", endpoints, "a text, or a sequence of texts");
+  given::refuse("endpoints", endpoints, "a text, or an iterable of texts");
 }
 
 /** What `device` says: "cpu", "cuda", "cuda:1", or whatever str() makes one of these. */

@@ -12,6 +12,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "errors.hpp"
 #include "tutti/error.hpp"
@@ -27,9 +28,15 @@ inline py::object checked(const char* check, const char* name, py::handle value)
   return py::module_::import("tutti._checks").attr(check)(name, value);
 }
 
+/** As Python writes it, or what that begins with. */
+inline std::string shown(py::handle value) {
+  constexpr std::size_t kMost = 200;
+  const std::string text = text_of_str(py::repr(value));
+  return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
+}
+
 [[noreturn]] inline void refuse(const char* name, py::handle value, const std::string& wanted) {
-  throw py::type_error(std::string(name) + " is " + text_of_str(py::repr(value)) +
-                       ", but must be " + wanted);
+  throw py::type_error(std::string(name) + " is " + shown(value) + ", but must be " + wanted);
 }
 
 template <class T>
@@ -39,6 +46,14 @@ struct Maybe<std::optional<T>> : std::true_type {
   using Value = T;
 };
 
+/** Several numbers: a vector has any length. */
+template <class T>
+struct Numbers : std::false_type {};
+template <std::integral T>
+struct Numbers<std::vector<T>> : std::true_type {};
+template <std::floating_point T>
+struct Numbers<std::pair<T, T>> : std::true_type {};
+
 template <std::integral T>
 T whole_number(const char* name, const py::object& value) {
   const py::object number =
@@ -46,7 +61,7 @@ T whole_number(const char* name, const py::object& value) {
   int overflow = 0;
   const std::int64_t found = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
   if (overflow == 0 && std::in_range<T>(found)) return static_cast<T>(found);
-  throw InvalidArgument(std::string(name) + " is " + text_of_str(py::repr(value)) +
+  throw InvalidArgument(std::string(name) + " is " + shown(value) +
                         ", but must be a whole number from " +
                         std::to_string(std::numeric_limits<T>::min()) + " to " +
                         std::to_string(std::numeric_limits<T>::max()));
@@ -58,10 +73,33 @@ T number(const char* name, const py::object& value) {
                            ? PyFloat_AS_DOUBLE(value.ptr())
                            : checked("number", name, value).cast<double>();
   if (std::isfinite(found) && std::abs(found) > std::numeric_limits<T>::max()) {
-    throw InvalidArgument(std::string(name) + " is " + text_of_str(py::repr(value)) +
+    throw InvalidArgument(std::string(name) + " is " + shown(value) +
                           ", but must be a number that float32 holds");
   }
   return static_cast<T>(found);
+}
+
+/** The numbers of a sequence, whose errors name the one that is wrong: "ranks[1] is". */
+template <class T>
+T numbers(const char* name, const py::object& value, const char* wanted) {
+  const bool is_text = py::isinstance<py::str>(value) || py::isinstance<py::bytes>(value);
+  if (is_text || PySequence_Check(value.ptr()) == 0) refuse(name, value, wanted);
+  const auto all = py::reinterpret_borrow<py::sequence>(value);
+  const std::size_t count = all.size();
+  const auto name_of = [&](std::size_t at) {
+    return std::string(name) + "[" + std::to_string(at) + "]";
+  };
+  if constexpr (requires { typename T::first_type; }) {
+    if (count != 2) refuse(name, value, wanted);
+    return {number<typename T::first_type>(name_of(0).c_str(), all[0]),
+            number<typename T::second_type>(name_of(1).c_str(), all[1])};
+  } else {
+    T found;
+    for (std::size_t at = 0; at < count; ++at) {
+      found.push_back(whole_number<typename T::value_type>(name_of(at).c_str(), all[at]));
+    }
+    return found;
+  }
 }
 
 /** What an argument is as a T of C++. `wanted` says what it must be, where T does not. */
@@ -77,6 +115,8 @@ T value_of(const char* name, const py::object& value, const char* wanted) {
     return whole_number<T>(name, value);
   } else if constexpr (std::is_floating_point_v<T>) {
     return number<T>(name, value);
+  } else if constexpr (Numbers<T>::value) {
+    return numbers<T>(name, value, wanted);
   } else {
     if (value.is_none()) refuse(name, value, wanted);  // for a pointer it would be null
     py::detail::make_caster<T> caster;

@@ -24,8 +24,12 @@ class BytesLike {
  public:
   explicit BytesLike(const py::object& value) {
     if (PyObject_GetBuffer(value.ptr(), &buffer_, PyBUF_SIMPLE) == 0) return;
-    PyErr_Clear();
-    given::refuse("value", value, "bytes-like, and contiguous");
+    for (PyObject* const kind : {PyExc_TypeError, PyExc_BufferError, PyExc_ValueError}) {
+      if (PyErr_ExceptionMatches(kind) == 0) continue;
+      PyErr_Clear();
+      given::refuse("value", value, "bytes-like, and contiguous");
+    }
+    throw py::error_already_set();
   }
   BytesLike(const BytesLike&) = delete;
   BytesLike& operator=(const BytesLike&) = delete;

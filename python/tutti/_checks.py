@@ -63,11 +63,15 @@ def one_of(name: str, value: Any, choices: Sequence[str]) -> str:
 
 def number(name: str, value: Any) -> float:
     """An argument that is a number."""
+    found = _plain(value)
     try:
-        if not isinstance(value, (bool, numpy.bool_, str)) and hasattr(value, "__float__"):
-            return float(value)
-    except (TypeError, OverflowError):  # several numbers, or one that no float holds
+        if not isinstance(found, (bool, str, complex)) and (
+                hasattr(found, "__float__") or hasattr(found, "__index__")):
+            return float(found)
+    except (TypeError, ValueError, RuntimeError):  # several numbers, by NumPy and PyTorch
         pass
+    except OverflowError as error:
+        raise InvalidArgument(f"{name} is {value!r}, but must be a number that a float holds") from error
     raise TypeError(f"{name} is {value!r}, but must be a number")
 
 

@@ -1,5 +1,8 @@
 """Arguments of a wrong kind are refused by name and value, before anybody is waited for."""
 
+import enum
+import fractions
+
 import numpy
 import pytest
 
@@ -152,7 +155,12 @@ def communicator():
     (lambda: opt.Adam(lr=True), "lr is True"),
     (lambda: opt.Adam(lr=1e300), r"lr is 1e\+300"),
     (lambda: opt.Adam(lr=10**400), "lr is 1000"),
+    (lambda: opt.Adam(lr=numpy.array("x")), r"lr is array\('x'"),
+    (lambda: opt.Adam(lr=numpy.complex64(1)), r"lr is .*1\+0j"),
     (lambda: opt.AdamW(betas=0.9), "betas is 0.9"),
+    (lambda: opt.AdamW(betas=(0.9,)), r"betas is \(0.9,\)"),
+    (lambda: opt.AdamW(betas=(0.9, False)), r"betas\[1\] is False"),
+    (lambda: opt.AdamW(betas=(1e300, 0.9)), r"betas\[0\] is 1e\+300"),
     (lambda: setattr(opt.Adam(), "betas", "x"), "betas is 'x'"),
     (lambda: opt.Adagrad(lr_decay=[]), r"lr_decay is \[\]"),
     (lambda: ps.Sgd("x"), "lr is 'x'"),
@@ -173,12 +181,20 @@ def communicator():
     (lambda: communicator().broadcast(IMAGES.copy(), 1.5), "root is 1.5"),
     (lambda: communicator().broadcast(IMAGES.copy(), 2**40), "root is 1099511627776"),
     (lambda: communicator().gather(IMAGES, IMAGES.copy(), counts="x"), "counts is 'x'"),
+    (lambda: communicator().gather(IMAGES, IMAGES.copy(), counts=[numpy.float32(3.9)]),
+     r"counts\[0\] is .*3.9"),
+    (lambda: communicator().gather(IMAGES, IMAGES.copy(), counts=(numpy.True_,)),
+     r"counts\[0\] is "),
     (lambda: communicator().send(IMAGES, "x"), "destination is 'x'"),
     (lambda: communicator().recv(IMAGES.copy(), 0, tag=2**31), "tag is 2147483648"),
     (lambda: tutti.Recv(IMAGES, None), "source is None"),
     (lambda: communicator().exchange(5), "messages is 5"),
     (lambda: communicator().split(None), "color is None"),
-    (lambda: communicator().group([0, "x"]), r"ranks is \[0, 'x'\]"),
+    (lambda: communicator().group([0, "x"]), r"ranks\[1\] is 'x'"),
+    (lambda: communicator().group([False]), r"ranks\[0\] is False"),
+    (lambda: communicator().group(numpy.array([0.7])), r"ranks\[0\] is .*0.7"),
+    (lambda: communicator().group([2**40]), r"ranks\[0\] is 1099511627776"),
+    (lambda: communicator().group(0), "ranks is 0"),
     (lambda: communicator().abort(5), "reason is 5"),
     (lambda: tutti.Store(None), "communicator is None"),
     (lambda: tutti.Store(communicator()).set("key", 5), "value is 5"),
@@ -194,3 +210,32 @@ def test_arguments_of_what_is_written_in_cpp(act, reason, tmp_path, monkeypatch)
     with pytest.raises((TypeError, tutti.InvalidArgument), match=rf"^{reason}[\s\S]*, but must "):
         act()
     assert not list(tmp_path.iterdir())
+
+
+class Root(enum.IntEnum):
+    FIRST = 0
+
+
+def test_arguments_of_other_kinds_that_fit(tmp_path):
+    assert opt.SGD(lr=numpy.array(0.5, numpy.float16)).lr == 0.5
+    assert opt.SGD(lr=fractions.Fraction(1, 2)).lr == 0.5
+    assert opt.SGD(0.1, 0.9, nesterov=numpy.True_).nesterov
+    assert opt.Adam(betas=numpy.array([0.5, 0.25])).betas == (0.5, 0.25)
+    assert ps.CountFilter(numpy.int64(3)).count == 3
+    one = communicator()
+    data = numpy.ones(3, numpy.float32)
+    one.broadcast(data, root=Root.FIRST)
+    one.broadcast(data, root=numpy.array(0))
+    one.gather(data, data.copy(), counts=numpy.array([3]))
+    assert one.group(range(1)).world_size == 1
+    tutti.Timeline(tmp_path / "run.json")
+
+
+def test_what_an_iterable_raises_is_told():
+    def endpoints(error):
+        yield "a:1"
+        raise error
+
+    for error in KeyboardInterrupt, OSError:
+        with pytest.raises(error):
+            tutti.Communicator.from_endpoints(endpoints(error), 0)
