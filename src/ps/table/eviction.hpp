@@ -57,7 +57,9 @@ class EvictionPolicy {
     return surplus(rows, most_rows_, most_rows_ / 16);
   }
   /** The same of a shard after a step. Since all grow alike, all would have too many in the same
-   * step: so they take turns, in which half of that sixteenth is too many. */
+   * step: so they take turns, in which half of that sixteenth is too many. That spreads them as
+   * long as they grow by no more than that half from turn to turn; those that grow faster may be
+   * full before their turn, many in the same step. */
   std::int64_t surplus_of(int shard, std::int64_t rows, std::int64_t step) const;
 
  private:

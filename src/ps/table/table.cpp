@@ -258,7 +258,9 @@ class Table::Impl {
   void evict_surplus(const Shards::Counts& more) {
     if (!policy_.by_shards()) {
       const std::int64_t all = std::accumulate(more.begin(), more.end(), rows_.count());
-      return remove_least_recent(0, kShards - 1, policy_.surplus(all));
+      remove_least_recent(0, kShards - 1, policy_.surplus(all));
+      candidates_ = std::vector<Candidate>();  // of all rows: memory that max_bytes does not count
+      return;
     }
     for (int shard = 0; shard < kShards; ++shard) {
       const std::int64_t all = shards_.count(shard) + more[static_cast<std::size_t>(shard)];
@@ -344,7 +346,7 @@ class Table::Impl {
   std::vector<Target> targets_;           // of the ids of a push
   std::vector<std::size_t> absent_;       // places of ids in a push that have no row
   std::vector<std::int64_t> last_steps_;  // of targets, while rows go for others
-  std::vector<Candidate> candidates_;     // for them
+  std::vector<Candidate> candidates_;     // for them; kept for the rows of one shard
 };
 
 Table::Table(const TableIdentity& identity, const std::string& segment)

@@ -128,6 +128,29 @@ TEST(Eviction, AFewShardsOfALargeTableEvictInEachStepThoughAllGrowAlike) {
   }
 }
 
+TEST(Eviction, ShardsThatGrowFasterThanTheirTurnsComeAreNeverTooFull) {
+  const EvictionPolicy policy(table_with({.max_bytes = 1}), std::int64_t{1} << 23U);
+  for (const std::int64_t growth : {64, 200}) {  // 64: half of a sixteenth in sixteen steps
+    std::vector<std::int64_t> rows(256);
+    int most_evicting = 0;
+    for (std::int64_t step = 1; step <= 1000; ++step) {
+      int evicting = 0;
+      for (int shard = 0; shard < 256; ++shard) {
+        std::int64_t& own = rows[static_cast<std::size_t>(shard)];
+        own += growth;
+        const std::int64_t surplus = policy.surplus_of(shard, own, step);
+        own -= surplus;
+        EXPECT_LE(own, 32'768);
+        if (surplus > 0) ++evicting;
+      }
+      most_evicting = std::max(most_evicting, evicting);
+    }
+    if (growth == 64) {
+      EXPECT_EQ(most_evicting, 16);
+    }
+  }
+}
+
 TEST(Eviction, TheLeastRecentGoAsManyAsMustWhateverTheirOrder) {
   std::vector<Candidate> rows;
   for (std::uint64_t i = 0; i < 100; ++i)
