@@ -38,9 +38,10 @@ class Worker::Impl {
 
   /** What is asked of a worker that has left makes no sense. */
   WorkerMode& serving() const {
-    require_presence(stopped || is_finished);
+    require_presence(stopped);
     if (has_failed)
       throw Error("this worker is leaving: stop() has failed, and is to be called again");
+    if (is_finished) throw Error("this worker is leaving: stop() is to be called again");
     return *mode;
   }
 
@@ -65,7 +66,7 @@ class Worker::Impl {
 
   /** What an interruption leaves of it is for the next call. */
   void stop() {
-    require_presence(stopped);
+    require_presence(has_stopped);
     if (stopped.exchange(true)) return;  // another thread does it
     try {
       if (!is_finished) finish();
@@ -107,7 +108,8 @@ class Worker::Impl {
   }
 
   /** A checkpoint is seen to also where what was left could not be pushed. After an interruption
-   * all is gone through again: what has failed is not tried twice, since nothing of it is left. */
+   * all is gone through again. Nothing is left then of what has failed, but in GEO mode of rows
+   * that there was no memory to send: those are tried again, and the error is told all the same. */
   void finish() {
     errors_.or_keep([&] { mode->finish(errors_); });
     errors_.or_keep([&] { saves.finish(); });

@@ -96,7 +96,8 @@ class Worker {
   /** Pushes what is left and leaves; in GEO mode all of this worker's progress. Whatever fails, all
    * else is tried, and the first Error is thrown at the end. No call but stats() is allowed then.
    * What an InterruptCheck ends is called again; until then other calls go on, or throw what has
-   * failed, or an Error that says so. */
+   * failed, or, where that was so or all has been pushed, an Error that says so. While a thread is
+   * in it stop() by another returns at once; once it has ended, it throws an Error. */
   void stop();
   /** Whether stop() has ended, be it by an Error. */
   bool has_stopped() const;

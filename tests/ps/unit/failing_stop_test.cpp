@@ -152,8 +152,12 @@ TEST_P(PsInterruptedFailingStop, IsEndedByTheNextWhichTells) {
   }
 }
 
+/** Not in GEO mode, where nothing of the refusal is heard before what was pushed is confirmed, in
+ * which the interruption comes; the next exchange or stop() tells of it. */
+class PsInterruptedLosingStop : public PsInterruptedFailingStop {};
+
 /** What was pushed before may be lost: nobody trains on without a word of that. */
-TEST_P(PsInterruptedFailingStop, LetsNobodyGoOnWithoutAWord) {
+TEST_P(PsInterruptedLosingStop, LetsNobodyGoOnWithoutAWord) {
   servers_[0].answer = answer_to;
   EXPECT_THROW(step(), Error);
 }
@@ -180,6 +184,9 @@ TEST_F(PsFailingStop, IsToBeCalledAgainOnceItIsInterrupted) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, PsInterruptedFailingStop,
+                         ::testing::Values(Mode(Sync{}), Mode(Async{}), Mode(HalfAsync{}),
+                                           Mode(Geo{})));
+INSTANTIATE_TEST_SUITE_P(Modes, PsInterruptedLosingStop,
                          ::testing::Values(Mode(Sync{}), Mode(Async{}), Mode(HalfAsync{})));
 
 }  // namespace

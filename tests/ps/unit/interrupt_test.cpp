@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "fake_worker.hpp"
@@ -146,6 +147,48 @@ TEST(PsInterrupt, OfLeavingTellsEachServerOnce) {
     EXPECT_TRUE(worker->has_stopped());
     for (const FakeServer& server : servers) EXPECT_EQ(server.count(RequestKind::stop), 1);
   }
+}
+
+/** All has been pushed by then. */
+TEST(PsInterrupt, OfLeavingLeavesNothingButAStop) {
+  std::array<FakeServer, 2> servers;
+  const auto worker = worker_with(servers, Async{});
+  push_some(*worker);
+  servers[0].before_wait = [&] {
+    if (servers[0].requests.back().header.kind == RequestKind::stop) interrupt();
+  };
+  EXPECT_THROW(worker->stop(), Interrupted);
+  servers[0].before_wait = go_on;
+  const auto expect_refused = [](const auto& call) {
+    try {
+      call();
+      ADD_FAILURE() << "was not refused";
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "this worker is leaving: stop() is to be called again");
+    }
+  };
+  std::vector<float> rows(kSomeIds.size());
+  expect_refused([&] { worker->lookup(0, kSomeIds, rows); });
+  expect_refused([&] { worker->step(); });
+  expect_refused([&] { worker->flush(); });
+  expect_refused([&] { worker->barrier(); });
+  worker->stop();
+  EXPECT_TRUE(worker->has_stopped());
+}
+
+TEST(PsWorker, AStopByAnotherThreadReturnsWhileOneIsUnderWay) {
+  std::array<FakeServer, 2> servers;
+  const auto worker = worker_with(servers, Async{});
+  int others = 0;
+  servers[0].before_wait = [&] {
+    std::thread([&] { EXPECT_NO_THROW(worker->stop()); }).join();
+    EXPECT_FALSE(worker->has_stopped());
+    ++others;
+  };
+  worker->stop();
+  EXPECT_GE(others, 1);
+  for (const FakeServer& server : servers) EXPECT_EQ(server.count(RequestKind::stop), 1);
+  EXPECT_THROW(worker->stop(), Error);
 }
 
 TEST(PsInterrupt, OfTheWaitForTheLastRoundForgetsNoAnswer) {
