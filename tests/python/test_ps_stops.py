@@ -209,16 +209,20 @@ def test_the_error_of_a_stop_is_raised_to_one_of_two_threads(monkeypatch):
 
 
 def waits_in_a_stop(place):
-    """Worker 0 ends a round by stop(), for which it waits, and is interrupted."""
+    """Worker 0 ends a round by stop(), for which it waits, and is interrupted; the other ends it, too."""
     item = ps.Embedding("item", 3)
     world = place.communicator()
-    fleet = ps.start([item], servers="thread", communicator=world, mode=ps.Sync())
+    fleet = ps.start([item], servers="thread", communicator=world, mode=ps.Sync(),
+                     timeout=20)
     item.push(numpy.arange(50), numpy.ones((50, 3)))
     if place.rank == 0:
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
             fleet.stop()
         assert not fleet._fleet.has_stopped
+    world.barrier()
+    if place.rank == 1:
+        fleet.step()  # waits for nobody: that stop() had begun
     world.barrier()
     fleet.leave()
     assert fleet._fleet.has_stopped

@@ -69,7 +69,8 @@ class Executor:
             try:
                 program.stop()
             except Exception as error:
-                self._errors.append(error)
+                with self._telling:
+                    self._errors.append(error)
             self._ran.pop(key, None)
         with self._telling:
             errors, self._errors = self._errors, []
