@@ -76,10 +76,11 @@ void Batch::withdraw(int source) {
   go_on();
 }
 
-bool Batch::progress() {
-  if (!wire_.progress(posted_, peers_)) return false;
+Batch::Moved Batch::move() {
+  if (!wire_.progress(posted_, peers_)) return Moved::nothing;
+  const bool ended = std::find(posted_.begin(), posted_.end(), Wire::kEnded) != posted_.end();
   go_on();
-  return true;
+  return ended ? Moved::pieces : Moved::parts;
 }
 
 void Batch::wait(std::chrono::milliseconds timeout) {
@@ -114,11 +115,12 @@ bool Batch::has_ended() {
 }
 
 void Batch::wait_for_all(std::chrono::milliseconds timeout) {
-  std::optional<Wire::Clock::time_point> moved;  // last, or when the wait began
+  std::optional<Wire::Clock::time_point> moved;  // a piece, last, or when the wait began
   std::unique_ptr<Wire::Lookout> lookout;
   while (!is_over()) {
-    if (progress()) {
-      moved.reset();
+    if (const Moved how = move(); how != Moved::nothing) {
+      // Parts of long pieces trickle in while a slow wire carries them: no reason to spin.
+      if (how == Moved::pieces) moved.reset();
       if (lookout) lookout->restart();
       continue;
     }

@@ -41,7 +41,7 @@ class Batch {
    */
   void keep(std::shared_ptr<const void> memory) { kept_.push_back(std::move(memory)); }
   /** Moves what can be moved now; whether that was anything. Does not block. */
-  bool progress();
+  bool progress() { return move() != Moved::nothing; }
   bool done() const { return posted_.empty(); }
   /** Blocks until all are done. The deadline starts anew with every piece, or part of a long one,
    * that arrives or leaves.
@@ -77,6 +77,8 @@ class Batch {
   bool is_over() const { return done() || is_enough_; }
   /** Whether all have come, whatever has failed. */
   bool has_ended();
+  enum class Moved { nothing, parts, pieces };
+  Moved move();
   /** Takes out the pieces that have ended, and posts what comes behind them. */
   void go_on();
   Wire::Side side() const;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <vector>
 
@@ -71,6 +72,22 @@ TEST(BatchTest, AWaitForSomeHearsOfEachAndLeavesWhatIsPostedMeanwhile) {
   batch.wait();
   EXPECT_TRUE(batch.done());
   EXPECT_EQ(sources.size(), 2U);
+}
+
+TEST(BatchTest, PartsThatMoveKeepADeadlineOffAndWakeNobody) {
+  test::ScriptedWire wire(0);
+  wire.delivers = false;
+  wire.parts = 4;
+  wire.at_pause = [&] { wire.delivers = wire.parts <= 0; };
+  std::byte data{};
+  Batch batch(wire, Wire::Traffic::collective);
+  batch.recv(&data, 1, 1);
+  batch.wait();
+  using Milliseconds = std::chrono::milliseconds;
+  const std::vector<Wire::Clock::duration> longer{Milliseconds(0), Milliseconds(1), Milliseconds(2),
+                                                  Milliseconds(3)};
+  EXPECT_EQ(wire.stills, longer);
+  EXPECT_EQ(wire.restarts, 4);
 }
 
 std::vector<std::size_t> pieces_of(test::ScriptedWire& wire, std::size_t bytes) {

@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "comm/wire.hpp"
@@ -33,11 +34,14 @@ class ScriptedWire final : public Wire {
     std::vector<std::byte> bytes;
   };
   std::deque<Message> come;
-  std::vector<Message> sent;       // `source` is to whom
-  std::function<void()> at_pause;  // after a millisecond each
-  std::function<void()> at_look;   // of a Lookout
-  bool delivers = true;            // what is posted
-  std::int64_t most = kPiece;      // of a message
+  std::vector<Message> sent;            // `source` is to whom
+  std::function<void()> at_pause;       // after a millisecond each
+  std::function<void()> at_look;        // of a Lookout
+  bool delivers = true;                 // what is posted
+  int parts = 0;                        // of it that move meanwhile, one before each pause
+  std::vector<Clock::duration> stills;  // of all pauses
+  int restarts = 0;                     // of Lookouts
+  std::int64_t most = kPiece;           // of a message
 
   int rank() const override { return rank_; }
   int size() const override { return 3; }
@@ -66,10 +70,13 @@ class ScriptedWire final : public Wire {
     return from;
   }
   bool progress(std::span<Posted> posted, std::span<const int> /*peers*/) override {
+    if (!delivers && parts > 0 && std::exchange(part_is_due_, false)) return true;
     if (delivers) std::fill(posted.begin(), posted.end(), kEnded);
     return delivers && !posted.empty();
   }
-  bool pause(Clock::duration /*still*/) override {
+  bool pause(Clock::duration still) override {
+    stills.push_back(still);
+    part_is_due_ = --parts > 0;
     now_ += std::chrono::milliseconds(1);
     if (now_ > Clock::time_point(std::chrono::seconds(1))) throw TooLate();
     if (at_pause) at_pause();
@@ -79,14 +86,14 @@ class ScriptedWire final : public Wire {
   std::unique_ptr<Lookout> look_out(Side /*side*/, std::chrono::milliseconds /*timeout*/) override {
     class Looks final : public Lookout {
      public:
-      explicit Looks(const ScriptedWire& wire) : wire_(wire) {}
+      explicit Looks(ScriptedWire& wire) : wire_(wire) {}
       void look(std::span<const int> /*awaited*/) override {
         if (wire_.at_look) wire_.at_look();
       }
-      void restart() override {}
+      void restart() override { ++wire_.restarts; }
 
      private:
-      const ScriptedWire& wire_;
+      ScriptedWire& wire_;
     };
     return std::make_unique<Looks>(*this);
   }
@@ -104,6 +111,7 @@ class ScriptedWire final : public Wire {
   static void leave_nothing(std::shared_ptr<const void> /*memory*/) noexcept {}
 
   int rank_;
+  bool part_is_due_ = false;
   Clock::time_point now_{};
   ScratchPool scratch_{&leave_nothing};
   MessageCounts counts_{3};

@@ -32,6 +32,7 @@ static_assert(kUnderWay * 4096 * window_for(4096) <= HostGroup::kMostScratch);
 
 /** One piece over a connection, otherwise as many as are posted at once. */
 constexpr std::int64_t kLongWindow = Wire::kLongPiece;
+static_assert(kLongWindow <= Wire::kPosted * Wire::kPiece);
 constexpr std::int64_t kLongUnderWay = 2;  // one is added while another travels
 constexpr std::int64_t under_way(std::int64_t window) {
   return window <= kLargestWindow ? kUnderWay : kLongUnderWay;
@@ -164,8 +165,9 @@ void HostGroup::reduce_whole(std::byte* data, std::int64_t bytes, DType dtype,
 }
 
 Segments HostGroup::direct_segments(std::int64_t bytes) const {
-  const std::int64_t window = has_long_windows(bytes) ? kLongWindow : window_for(size());
-  return {bytes, size(), window, kSegmentWindows, kCacheLine};
+  // Where windows are long no other ranks of a host meet for a segment.
+  if (has_long_windows(bytes)) return {bytes, size(), kLongWindow, 1, kCacheLine};
+  return {bytes, size(), window_for(size()), kSegmentWindows, kCacheLine};
 }
 
 Segments HostGroup::segments_of(std::int64_t bytes) const {

@@ -275,7 +275,8 @@ class HostGroup {
                     std::int64_t stride, std::int64_t bytes, DType dtype,
                     const cpu::Combine& combine);
   void reduce_whole(std::byte* data, std::int64_t bytes, DType dtype, const cpu::Combine& combine);
-  /** Whether an all_reduce's windows are several messages: not where one would be all of a shard.
+  /** Whether an all_reduce's windows are longer than a piece: not where one would be all of a
+   * shard.
    */
   bool has_long_windows(std::int64_t bytes) const {
     return alone_ && !stand_in_groups() && bytes > size() * Wire::kPiece;

@@ -97,7 +97,7 @@ class Streams {
   /** So much a call gives to a connection that paces. Of longer ones BBR takes the speed of the
    * reader, who is busy sending meanwhile, for what the path takes; if a call finds that all before
    * has left, the kernel knows that it was the sender who had no more. */
-  static constexpr std::int64_t kPacedAtOnce = 120 << 10;
+  static constexpr std::int64_t kPacedAtOnce = 2 * (Wire::kPiece + kHeader);
   static constexpr int kNone = -1;
   static constexpr std::chrono::seconds kPatience{2};
   /** So much is read at once where a message begins. */
