@@ -155,9 +155,9 @@ int run(int ranks, const std::string& device) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  int ranks = 3;
+  std::string device = "cpu";
   try {
-    int ranks = 3;
-    std::string device = "cpu";
     for (int i = 1; i < argc; i += 2) {
       const std::string name = argv[i];
       if (i + 1 == argc) throw tutti::InvalidArgument(name + " has no value");
@@ -171,6 +171,12 @@ int main(int argc, char** argv) {
       }
     }
     return run(ranks, device);
+  } catch (const tutti::InvalidArgument& error) {
+    std::fprintf(stderr,
+                 "killed_rank_bench: %s\nusage: killed_rank_bench [--ranks 2..%d] [--device "
+                 "cpu|cuda]\n",
+                 error.what(), kMostRanks);
+    return 2;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "killed_rank_bench: %s\n", error.what());
     return 1;
