@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "base/refuse.hpp"
 #include "support/numbers.hpp"
 #include "tutti/communicator.hpp"
 #include "tutti/error.hpp"
@@ -167,7 +168,7 @@ int main(int argc, char** argv) {
       } else if (name == "--device" && (value == "cpu" || value == "cuda")) {
         device = value;
       } else {
-        throw tutti::InvalidArgument(name + " " + value + " is not --ranks N or --device cpu|cuda");
+        tutti::refuse(name, " has '", value, "', but must be --ranks N or --device cpu|cuda");
       }
     }
     return run(ranks, device);
