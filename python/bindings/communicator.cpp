@@ -178,17 +178,6 @@ MPI_Comm handle_of(const py::object& comm) {
   return *reinterpret_cast<const MPI_Comm*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
-/** The list that one text is, or several with commas between. */
-std::string endpoint_list(const py::object& endpoints) {
-  if (py::isinstance<py::str>(endpoints)) return endpoints.cast<std::string>();
-  const auto joined = py::reinterpret_steal<py::str>(
-      PyUnicode_Join(py::str(",").ptr(), endpoints.ptr()));  // null: it is no iterable of texts
-  if (joined) return joined.cast<std::string>();
-  if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw py::error_already_set();
-  PyErr_Clear();
-  given::refuse("endpoints", endpoints, "a text, or an iterable of texts");
-}
-
 /** What `device` says: "cpu", "cuda", "cuda:1", or whatever str() makes one of these. */
 Device device_named(const Communicator& communicator, const py::object& device) {
   const auto text = py::str(device).cast<std::string>();
@@ -328,7 +317,7 @@ void bind_communicator(py::module_& module) {
           "from_endpoints",
           [](const py::object& endpoints, const Given<int>& trainer_id, const py::object& timeout) {
             const CommOptions options = options_of(timeout);
-            const std::string list = endpoint_list(endpoints);
+            const std::string list = given::joined_texts("endpoints", endpoints);
             const int id = trainer_id.as("trainer_id");
             return connect([&] { return tutti::from_endpoints(list, id, options); });
           },

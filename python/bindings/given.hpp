@@ -39,6 +39,17 @@ inline std::string shown(py::handle value) {
   throw py::type_error(std::string(name) + " is " + shown(value) + ", but must be " + wanted);
 }
 
+/** The list that one text is, or several with commas between. */
+inline std::string joined_texts(const char* name, const py::object& value) {
+  if (py::isinstance<py::str>(value)) return value.cast<std::string>();
+  const auto joined = py::reinterpret_steal<py::str>(
+      PyUnicode_Join(py::str(",").ptr(), value.ptr()));  // null: it is no iterable of texts
+  if (joined) return joined.cast<std::string>();
+  if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw py::error_already_set();
+  PyErr_Clear();
+  refuse(name, value, "a text, or an iterable of texts");
+}
+
 template <class T>
 struct Maybe : std::false_type {};
 template <class T>

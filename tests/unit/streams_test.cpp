@@ -15,64 +15,20 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "streams_fixture.hpp"
 #include "tcp_pair.hpp"
 
 namespace tutti::mpi {
 namespace {
 
-using Bytes = std::vector<std::byte>;
-constexpr auto kKind = Wire::Traffic::collective;
-
-/** `length` bytes that differ from those of other seeds. */
-Bytes bytes(std::size_t length, unsigned seed) {
-  Bytes made(length);
-  for (std::size_t i = 0; i < length; ++i) {
-    made[i] = static_cast<std::byte>((i * 7 + i / 251 + std::size_t{seed} * 31) & 255U);
-  }
-  return made;
-}
-
-/** Two ends of one connection: what is rank 1 at one is rank 0 at the other. */
-class StreamsTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    std::array<int, 2> ends{};
-    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()), 0);
-    left_ = with(1, Socket(ends[0]));
-    right_ = with(0, Socket(ends[1]));
-  }
-  static std::unique_ptr<Streams> with(int rank, Socket socket) {
-    std::vector<Streams::Connection> connections;
-    connections.push_back({rank, kKind, std::move(socket)});
-    return std::make_unique<Streams>(std::move(connections));
-  }
-  Wire::Posted send(const Bytes& data) {
-    return left_->send(data.data(), std::ssize(data), 1, kKind);
-  }
-  Wire::Posted receive(Bytes& data) {
-    return right_->receive(data.data(), std::ssize(data), 0, kKind);
-  }
-  static bool control_congestion(const Socket& socket, std::string_view how) {
-    return ::setsockopt(socket.get(), IPPROTO_TCP, TCP_CONGESTION, how.data(),
-                        static_cast<socklen_t>(how.size())) == 0;
-  }
-  void exchange_all_lengths();
-  /** Moves what both ends can move. */
-  void move() {
-    for (int i = 0; i < 100; ++i) {
-      left_->progress();
-      right_->progress();
-    }
-  }
-
-  std::unique_ptr<Streams> left_;
-  std::unique_ptr<Streams> right_;
-};
+using test::bytes;
+using test::Bytes;
+using test::kKind;
+using test::StreamsTest;
 
 TEST_F(StreamsTest, CarryWhatTheyHaveConnectionsFor) {
   EXPECT_TRUE(left_->reaches(1, kKind));
@@ -106,56 +62,6 @@ TEST_F(StreamsTest, MessagesThatAreHeldLeaveTogether) {
   wanted[0] = receive(come[0]);
   right_->progress();
   EXPECT_TRUE(right_->take_ended(wanted[0]));
-}
-
-/** Sends messages of all lengths, and looks what arrives. */
-void StreamsTest::exchange_all_lengths() {
-  const std::array<std::size_t, 8> lengths{1, 8, 4096, 4097, 61'440, 3, 500'000, 64};
-  std::vector<Bytes> sent;
-  std::vector<Bytes> come;
-  std::vector<Wire::Posted> sends;
-  std::vector<Wire::Posted> receives;
-  for (std::size_t i = 0; i < lengths.size(); ++i) {
-    sent.push_back(bytes(lengths[i], static_cast<unsigned>(i)));
-    // Some receives have room for more than comes, and so see the beginning of the next message.
-    come.emplace_back(lengths[i] + (i % 2 == 0 ? 0 : 70'000));
-  }
-  for (const Bytes& one : sent) sends.push_back(send(one));
-  for (Bytes& one : come) receives.push_back(receive(one));
-  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  const auto ends = [&](Streams& streams, Wire::Posted posted) {
-    do {
-      move();
-      if (streams.take_ended(posted)) return true;
-    } while (std::chrono::steady_clock::now() < give_up);
-    return false;
-  };
-  for (std::size_t i = 0; i < lengths.size(); ++i) {
-    EXPECT_TRUE(Streams::is_one(sends[i]));
-    ASSERT_TRUE(ends(*left_, sends[i])) << i;
-    ASSERT_TRUE(ends(*right_, receives[i])) << i;
-    EXPECT_TRUE(std::equal(sent[i].begin(), sent[i].end(), come[i].begin())) << i;
-  }
-}
-
-TEST_F(StreamsTest, MessagesOfAllLengthsArriveInTheirOrder) { exchange_all_lengths(); }
-
-/** Of a connection that paces a call gives the kernel less. */
-TEST_F(StreamsTest, MessagesOfAllLengthsArriveInTheirOrderWherePacketsArePaced) {
-  auto ends = tcp_pair();
-  for (const Socket& end : ends) {
-    EXPECT_TRUE(control_congestion(end, "reno"));
-    EXPECT_FALSE(paces(end));
-    if (!control_congestion(end, "bbr")) GTEST_SKIP() << "this kernel has no BBR";
-    EXPECT_TRUE(paces(end));
-  }
-  left_ = with(1, std::move(ends[0]));
-  right_ = with(0, std::move(ends[1]));
-  exchange_all_lengths();
-  left_->have_moved();
-  const Bytes unread = bytes(16 << 20, 1);  // more than the kernels take
-  send(unread);
-  EXPECT_TRUE(left_->have_moved());
 }
 
 TEST_F(StreamsTest, AMessageWaitsForItsReceive) {

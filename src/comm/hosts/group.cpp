@@ -13,10 +13,9 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kKiB = 1024;
-// A longer one would send its rest behind what the batches after it have posted already.
+// One piece, which MPI sends without asking.
 constexpr std::int64_t kLargestWindow = Wire::kPiece;
-constexpr std::int64_t kSmallestWindow = kKiB;
+constexpr std::int64_t kSmallestWindow = 1024;
 constexpr std::int64_t kUnderWay = Wire::kUnderWay;
 /** Windows of a shard in a segment: what a host adds up before the first bytes travel, and hands
  * out after the last have come, is little, and the ranks of a host do not meet too often. */

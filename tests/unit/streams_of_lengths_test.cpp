@@ -1,0 +1,85 @@
+// Messages of all lengths over TCP connections, also where the kernel paces them.
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "streams_fixture.hpp"
+#include "tcp_pair.hpp"
+
+namespace tutti::mpi {
+namespace {
+
+using test::bytes;
+using test::Bytes;
+
+class StreamsOfLengthsTest : public test::StreamsTest {
+ protected:
+  void exchange_all_lengths();
+};
+
+/** Whether the kernel does. */
+bool control_congestion(const Socket& socket, std::string_view how) {
+  return ::setsockopt(socket.get(), IPPROTO_TCP, TCP_CONGESTION, how.data(),
+                      static_cast<socklen_t>(how.size())) == 0;
+}
+
+/** Sends messages of all lengths, and looks what arrives. */
+void StreamsOfLengthsTest::exchange_all_lengths() {
+  const std::array<std::size_t, 8> lengths{1, 8, 4096, 4097, 61'440, 3, 500'000, 64};
+  std::vector<Bytes> sent;
+  std::vector<Bytes> come;
+  std::vector<Wire::Posted> sends;
+  std::vector<Wire::Posted> receives;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    sent.push_back(bytes(lengths[i], static_cast<unsigned>(i)));
+    // Some receives have room for more than comes, and so see the beginning of the next message.
+    come.emplace_back(lengths[i] + (i % 2 == 0 ? 0 : 70'000));
+  }
+  for (const Bytes& one : sent) sends.push_back(send(one));
+  for (Bytes& one : come) receives.push_back(receive(one));
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto ends = [&](Streams& streams, Wire::Posted posted) {
+    do {
+      move();
+      if (streams.take_ended(posted)) return true;
+    } while (std::chrono::steady_clock::now() < give_up);
+    return false;
+  };
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    EXPECT_TRUE(Streams::is_one(sends[i]));
+    ASSERT_TRUE(ends(*left_, sends[i])) << i;
+    ASSERT_TRUE(ends(*right_, receives[i])) << i;
+    EXPECT_TRUE(std::equal(sent[i].begin(), sent[i].end(), come[i].begin())) << i;
+  }
+}
+
+TEST_F(StreamsOfLengthsTest, MessagesOfAllLengthsArriveInTheirOrder) { exchange_all_lengths(); }
+
+/** Of a connection that paces a call gives the kernel less. */
+TEST_F(StreamsOfLengthsTest, MessagesOfAllLengthsArriveInTheirOrderWherePacketsArePaced) {
+  auto ends = tcp_pair();
+  for (const Socket& end : ends) {
+    EXPECT_TRUE(control_congestion(end, "reno"));
+    EXPECT_FALSE(paces(end));
+    if (!control_congestion(end, "bbr")) GTEST_SKIP() << "this kernel has no BBR";
+    EXPECT_TRUE(paces(end));
+  }
+  left_ = with(1, std::move(ends[0]));
+  right_ = with(0, std::move(ends[1]));
+  exchange_all_lengths();
+  left_->have_moved();
+  const Bytes unread = bytes(16 << 20, 1);  // more than the kernels take
+  send(unread);
+  EXPECT_TRUE(left_->have_moved());
+}
+
+}  // namespace
+}  // namespace tutti::mpi
