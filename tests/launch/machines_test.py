@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -197,6 +198,20 @@ class Slurm(OnHead):
                         result.stderr)
         self.assertIn("\n  | An ORTE daemon has unexpectedly failed", result.stderr)
         self.assertNotIn("node1: ", result.stderr)
+
+    def test_processes_of_mpiexec_at_the_same_time_do_not_share_their_directory(self):
+        (self.slurm / "down.node2").touch()
+        self.addCleanup((self.slurm / "down.node2").unlink)
+        wrapper = self.machines.program("slurm/mpiexec", '#!/bin/sh\n'
+                                        f'echo "$*" >> {self.folder}/commands\n'
+                                        f'exec {shutil.which("mpiexec")} "$@"\n')
+        self.addCleanup(os.unlink, wrapper)
+        result = self.run_job("true")
+        self.assertEqual(result.returncode, 2, result.stderr)
+        commands = (self.folder / "commands").read_text()
+        folders = re.findall(r"--mca orte_top_session_dir (\S+)", commands)
+        self.assertEqual(len(set(folders)), 2, commands)  # one for each machine that is asked alone
+        self.assertEqual([folder for folder in folders if os.path.exists(folder)], [])
 
 
 class Unreachable(JobTest):

@@ -71,6 +71,7 @@ std::vector<std::string> remote_shell() {
 struct Carrier {
   bool by_mpiexec = false;
   std::vector<std::string> shell{};
+  std::vector<std::string> options{};  // of mpiexec
 
   std::string describe() const {
     if (by_mpiexec) return "mpiexec";
@@ -125,6 +126,8 @@ Question ask(std::vector<Host> hosts, Carrier carrier, const std::vector<std::st
     hostfile = write_hostfile(names);
     std::vector<std::string> words = mpiexec_words(name_of_inherited(hostfile), "none");
     words.front() = files_of_program(words.front(), false).front();
+    const auto& options = question.carrier.options;
+    words.insert(words.end(), options.begin(), options.end());
     words.insert(words.end(), {"-n", std::to_string(names.size())});
     start.arguments.insert(start.arguments.begin(), words.begin(), words.end());
     start.inherited = {hostfile.get()};
@@ -290,6 +293,13 @@ struct Findings {
   }
 };
 
+/** A directory of its own for the files of one process of mpiexec, which makes and removes it.
+ * Processes that share theirs fail where one makes or removes it while another looks for it. */
+std::vector<std::string> own_session(const std::string& machine) {
+  const std::string name = "tutti-check." + std::to_string(::getpid()) + "." + machine;
+  return {"--mca", "orte_top_session_dir", fs::temp_directory_path() / name};
+}
+
 /** Where mpiexec has not reached all machines, it may have reached none: those that have not
  * answered are asked alone, some at a time, until it is known who does not. */
 void ask_alone(const std::vector<Host>& hosts, const std::vector<std::string>& files,
@@ -302,7 +312,8 @@ void ask_alone(const std::vector<Host>& hosts, const std::vector<std::string>& f
   for (std::size_t i = 0; i < left.size() && findings.silent.empty(); i += kMostAlone) {
     std::vector<Question> questions;
     for (std::size_t j = i; j < std::min(i + kMostAlone, left.size()); ++j) {
-      questions.push_back(ask({left[j]}, {.by_mpiexec = true}, files));
+      Carrier carrier{.by_mpiexec = true, .options = own_session(left[j].name)};
+      questions.push_back(ask({left[j]}, std::move(carrier), files));
     }
     hear(questions, others);
     for (const Question& question : questions) findings.take(question);
