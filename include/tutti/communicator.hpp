@@ -204,7 +204,7 @@ class Communicator {
    * that send to each other before they receive wait for each other, and call exchange() instead.
    * `tag`, not negative, says which recv takes the message; between GPUs it is 0. Sends of one rank
    * run one after the other, and so do its recvs: a send to a rank whose recv from here asks for
-   * another tag gets a MismatchError, as that recv does.
+   * another tag gets a MismatchError, as that recv does. To itself: a recv must run beside it.
    */
   Event send(ConstView in, int destination, std::int32_t tag = 0, const Stream& stream = {});
   /**

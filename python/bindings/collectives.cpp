@@ -21,7 +21,7 @@ using Root = Given<int>;
 using Counts = Given<std::optional<std::vector<std::int64_t>>>;
 
 Reduce reduce_of(const Op& given, const Factor& scale) {
-  const std::string op = given.as("op", "of str");
+  const std::string op = given.as("op");
   const std::optional<double> factor = scale.as("factor");
   if (factor) {
     if (op != "sum") throw InvalidArgument("factor is given, but op is '" + op + "', not 'sum'");

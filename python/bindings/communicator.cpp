@@ -180,7 +180,7 @@ MPI_Comm handle_of(const py::object& comm) {
 
 /** What `device` says: "cpu", "cuda", "cuda:1", or whatever str() makes one of these. */
 Device device_named(const Communicator& communicator, const py::object& device) {
-  const auto text = py::str(device).cast<std::string>();
+  const std::string text = text_of_str(py::str(device));
   if (text == "cpu") return {};
   if (text == "cuda") {
     const Device own = communicator.device();
@@ -374,7 +374,7 @@ void bind_communicator(py::module_& module) {
       .def(
           "abort",
           [](const PyCommunicator& self, const Given<std::string>& reason) {
-            self.abort(reason.as("reason", "of str"));
+            self.abort(reason.as("reason"));
           },
           py::arg("reason"),
           "Gives up: the other ranks get PeerLost naming this one with the reason.")

@@ -7,6 +7,7 @@
 #include "bindings.hpp"
 #include "compressor.hpp"
 #include "dist_opt.hpp"
+#include "given.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::python {
@@ -28,14 +29,14 @@ py::dict modes() {
   return result;
 }
 
-std::shared_ptr<PyDistOpt> make_dist_opt(std::shared_ptr<Optimizer> optimizer,
-                                         std::shared_ptr<PyCommunicator> communicator,
-                                         std::int64_t bucket_elements, bool missing_as_zero,
-                                         const std::string& half, float momentum, float clip_norm,
-                                         std::int64_t warm_up_epochs, std::int64_t epoch_steps,
-                                         const std::string& dist_option, double spars, bool corr,
-                                         bool clipping, float clip_value,
-                                         const py::object& compressor) {
+std::shared_ptr<PyDistOpt> make_dist_opt(
+    std::shared_ptr<Optimizer> optimizer, std::shared_ptr<PyCommunicator> communicator,
+    std::int64_t bucket_elements, bool missing_as_zero, const Given<std::string>& half_of,
+    float momentum, float clip_norm, std::int64_t warm_up_epochs, std::int64_t epoch_steps,
+    const Given<std::string>& mode_of, double spars, bool corr, bool clipping, float clip_value,
+    const py::object& compressor) {
+  const std::string half = half_of.as("half");
+  const std::string dist_option = mode_of.as("dist_option");
   DistOptions options;
   options.bucket_elements = bucket_elements;
   options.missing_as_zero = missing_as_zero;

@@ -7,11 +7,14 @@
 #include <cmath>
 #include <concepts>
 #include <cstdint>
+#include <filesystem>
 #include <limits>
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "errors.hpp"
@@ -39,12 +42,37 @@ inline std::string shown(py::handle value) {
   throw py::type_error(std::string(name) + " is " + shown(value) + ", but must be " + wanted);
 }
 
+[[noreturn]] inline void refuse_surrogate(const char* name, py::handle value) {
+  throw InvalidArgument(std::string(name) + " is " + shown(value) +
+                        ", but must be valid Unicode, without half of a surrogate pair");
+}
+
+/** A str as UTF-8. */
+inline std::string text(const char* name, const py::object& value) {
+  if (!py::isinstance<py::str>(value)) refuse(name, value, "of str");
+  Py_ssize_t length = 0;
+  const char* const utf8 = PyUnicode_AsUTF8AndSize(value.ptr(), &length);
+  if (utf8 != nullptr) return {utf8, static_cast<std::size_t>(length)};
+  if (PyErr_ExceptionMatches(PyExc_UnicodeError) == 0) throw py::error_already_set();
+  PyErr_Clear();
+  refuse_surrogate(name, value);
+}
+
+/** A path, as the system has it. */
+inline std::filesystem::path path(const char* name, const py::object& value) try {
+  return py::module_::import("os").attr("fsencode")(value).cast<std::string>();
+} catch (py::error_already_set& error) {
+  if (error.matches(PyExc_TypeError)) refuse(name, value, "of str or PathLike");
+  if (error.matches(PyExc_UnicodeError)) refuse_surrogate(name, value);
+  throw;
+}
+
 /** The list that one text is, or several with commas between. */
 inline std::string joined_texts(const char* name, const py::object& value) {
-  if (py::isinstance<py::str>(value)) return value.cast<std::string>();
+  if (py::isinstance<py::str>(value)) return text(name, value);
   const auto joined = py::reinterpret_steal<py::str>(
       PyUnicode_Join(py::str(",").ptr(), value.ptr()));  // null: it is no iterable of texts
-  if (joined) return joined.cast<std::string>();
+  if (joined) return text(name, joined);
   if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw py::error_already_set();
   PyErr_Clear();
   refuse(name, value, "a text, or an iterable of texts");
@@ -64,6 +92,24 @@ template <std::integral T>
 struct Numbers<std::vector<T>> : std::true_type {};
 template <std::floating_point T>
 struct Numbers<std::pair<T, T>> : std::true_type {};
+
+/** The class of Python that a T is, or those that it may be: "Sgd, Momentum or Adam". */
+template <class T>
+struct Classes {
+  static std::string text() {
+    const py::handle type = py::detail::get_type_handle(typeid(T), true);
+    return type.attr("__name__").template cast<std::string>();
+  }
+};
+template <class First, class... Others>
+struct Classes<std::variant<First, Others...>> {
+  static std::string text() {
+    std::string list = Classes<First>::text();
+    std::size_t left = sizeof...(Others);
+    ((list += (--left == 0 ? " or " : ", ") + Classes<Others>::text()), ...);
+    return list;
+  }
+};
 
 template <std::integral T>
 T whole_number(const char* name, const py::object& value) {
@@ -128,10 +174,15 @@ T value_of(const char* name, const py::object& value, const char* wanted) {
     return number<T>(name, value);
   } else if constexpr (Numbers<T>::value) {
     return numbers<T>(name, value, wanted);
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return text(name, value);
+  } else if constexpr (std::is_same_v<T, std::filesystem::path>) {
+    return path(name, value);
   } else {
-    if (value.is_none()) refuse(name, value, wanted);  // for a pointer it would be null
     py::detail::make_caster<T> caster;
-    if (!caster.load(value, true)) refuse(name, value, wanted);
+    if (value.is_none() || !caster.load(value, true)) {  // for a pointer None would be null
+      refuse(name, value, *wanted != '\0' ? wanted : "of " + Classes<T>::text());
+    }
     return py::detail::cast_op<T>(std::move(caster));
   }
 }
@@ -151,7 +202,7 @@ class Given : public py::object {
   static bool check_(py::handle /*value*/) { return true; }
 
   /** The value. Throws TypeError or InvalidArgument that begin "name is". `wanted`, as "a list of
-   * whole numbers", where T is neither number nor bool. */
+   * whole numbers", where T is neither number, bool, str nor a class. */
   T as(const char* name, const char* wanted = "") const {
     return given::value_of<T>(name, *this, wanted);
   }

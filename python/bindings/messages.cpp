@@ -132,7 +132,9 @@ void bind_messages(py::module_& module, py::class_<PyCommunicator, Self>& commun
   const auto stream = py::arg("stream") = py::none();
   communicator
       .def("send", &send, py::arg("array"), py::arg("destination"), tag, stream,
-           "Sends to one rank; ends when the receiver has taken the data. On GPUs the tag is 0.")
+           "Sends to one rank; ends when the receiver has taken the data. To itself a rank sends "
+           "while a recv of its own runs on a stream or another thread, or by exchange(). On GPUs "
+           "the tag is 0.")
       .def("recv", &recv, py::arg("array"), py::arg("source"), tag, stream,
            "array = what rank `source` sends with that tag; count and dtype are the same on both "
            "sides. From ANY_SOURCE, not on GPUs, it takes the message of whichever rank sends "

@@ -26,8 +26,7 @@ void bind_id(py::module_& module) {
       "Making one touches no device, so the process may fork afterwards.")
       .def(py::init(&UniqueId::create))
       .def_static(
-          "parse",
-          [](const Given<std::string>& text) { return UniqueId::parse(text.as("text", "of str")); },
+          "parse", [](const Given<std::string>& text) { return UniqueId::parse(text.as("text")); },
           py::arg("text"), "The ticket that text() gave.")
       .def("text", &UniqueId::to_string, "The ticket itself, for parse().")
       .def("__repr__", [](const UniqueId&) { return "<tutti.NcclIdHolder>"; })

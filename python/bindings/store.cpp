@@ -92,7 +92,7 @@ class PyStore final : public Closable {
   void close(const std::optional<std::string>& /*reason*/) override { store_.reset(); }
 
  private:
-  static std::string text(const Key& key) { return key.as("key", "of str"); }
+  static std::string text(const Key& key) { return key.as("key"); }
   static py::bytes to_bytes(const std::vector<std::byte>& value) {
     return {reinterpret_cast<const char*>(value.data()), value.size()};
   }

@@ -1,6 +1,4 @@
 // tutti.Timeline: a file that shows what the ranks do.
-#include <pybind11/stl/filesystem.h>
-
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -29,7 +27,7 @@ class PyTimeline final : public Closable {
 std::shared_ptr<PyTimeline> make_timeline(
     const Given<std::filesystem::path>& path_of,
     const Given<std::optional<std::shared_ptr<PyCommunicator>>>& of) {
-  const auto path = path_of.as("path", "of str or PathLike");
+  const auto path = path_of.as("path");
   const auto communicator = of.as("communicator", "of Communicator, or None");
   std::shared_ptr<Timeline> timeline;
   if (communicator) {

@@ -131,4 +131,9 @@ def path(name: str, value: Any) -> str:
     text = os.fspath(value)
     if not isinstance(text, str) or not text:
         raise InvalidArgument(f"{name} is {value!r}, but must be a path that is text, and not empty")
+    try:
+        text.encode()
+    except UnicodeError as error:
+        raise InvalidArgument(f"{name} is {value!r}, but must be valid Unicode, without half of a "
+                              "surrogate pair") from error
     return text

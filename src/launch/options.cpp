@@ -14,6 +14,10 @@ namespace tutti::launch {
 namespace {
 
 constexpr int kMostRanks = 4096;
+constexpr std::string_view kPrefixHelp =
+    "what precedes each line that is shown, with {rank}, {local_rank}, {role}, {index}, {host}, "
+    "{time}";
+constexpr std::string_view kPrefixWords = kPrefixHelp.substr(kPrefixHelp.find('{'));
 
 /** An option as it was given: what errors name. */
 struct Given {
@@ -58,6 +62,11 @@ std::vector<std::string> gpus(const Given& given) {
   std::vector<std::string> list = given.items();
   for (auto gpu = list.begin(); gpu != list.end(); ++gpu) {
     if (std::find(list.begin(), gpu, *gpu) != gpu) given.refuse("a list that names no GPU twice");
+    // As CUDA_VISIBLE_DEVICES names them: by number, or as `nvidia-smi -L` shows them.
+    const bool named = gpu->starts_with("GPU-") || gpu->starts_with("MIG-");
+    if (!named && parse_number<int>(*gpu).value_or(-1) < 0) {
+      given.refuse("a list of numbers of GPUs, or of names that begin with GPU- or MIG-");
+    }
   }
   return list;
 }
@@ -82,6 +91,19 @@ std::vector<Endpoint> endpoints(const Given& given, bool port_needed) {
     list.push_back(endpoint);
   }
   return list;
+}
+
+std::string prefix(const Given& given) {
+  const std::string& text = given.value;
+  for (auto open = text.find('{'); open != std::string::npos; open = text.find('{', open + 1)) {
+    const auto close = text.find_first_of("{}", open + 1);
+    if (close == std::string::npos || text[close] == '{') continue;
+    const std::string word = text.substr(open, close - open + 1);
+    if (kPrefixWords.find(word) == std::string::npos) {
+      tutti::refuse(given.name, " has ", word, ", but only these are known: ", kPrefixWords);
+    }
+  }
+  return text;
 }
 
 Binding binding(const Given& given) {
@@ -166,10 +188,8 @@ const std::array kOptions{
     Option{"--tee", "RANKS",
            "of which ranks all output is shown: all, none or 0,3 (0); of the others stderr",
            [](RunOptions& o, const Given& g) { o.tee = tee(g); }},
-    Option{"--prefix", "TEXT",
-           "what precedes each line that is shown, with {rank}, {local_rank}, {role}, {index}, "
-           "{host}, {time}",
-           [](RunOptions& o, const Given& g) { o.prefix = g.value; }},
+    Option{"--prefix", "TEXT", kPrefixHelp,
+           [](RunOptions& o, const Given& g) { o.prefix = prefix(g); }},
     Option{"--timeout", "SECONDS", "end the job after that time, with exit code 124",
            [](RunOptions& o, const Given& g) { o.timeout = g.seconds(); }},
     Option{"--grace", "SECONDS", "between SIGTERM and SIGKILL when ranks are ended (5)",

@@ -64,10 +64,10 @@ echo hi
 touch $TUTTI_ROLE
 while [ ! -e server ]; do sleep 0.01; done""")
         result = self.run_job("--server_num", 1, "--worker_num", 1, "--tee", "all", "--prefix",
-                              "<{role}{index}@{host} {rank}/{local_rank}> ", script)
+                              "<{role}{index}@{host} {{rank}/{local_rank}> ", script)
         name = os.uname().nodename
         self.assertEqual(sorted(result.stdout.splitlines()),
-                         [f"<server0@{name} 1/1> hi", f"<worker0@{name} 0/0> hi"])
+                         [f"<server0@{name} {{1/1> hi", f"<worker0@{name} {{0/0> hi"])
 
     def test_roles_are_named(self):
         script = self.script("""

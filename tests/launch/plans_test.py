@@ -199,6 +199,11 @@ class Refused(JobTest):
             (["--bind", "numa", "true"], "none, core, socket or auto"),
             (["--gpus", "0,0", "true"], "names no GPU twice"),
             (["--gpus", "0,,1", "true"], "--gpus is '0,,1'"),
+            (["--gpus", "0,x", "true"], "--gpus is '0,x', but must be a list of numbers of GPUs"),
+            (["--gpus=-1", "true"], "--gpus is '-1'"),
+            (["--prefix", "{rank} {foo}: ", "true"],
+             "--prefix has {foo}, but only these are known: {rank}, {local_rank}, {role}, {index}, "
+             "{host}, {time}"),
             (["--gpus=0,1", "-n3", "true"], "has no option -n3"),
             (["--env", "NO_SUCH_VARIABLE", "true"], "--env NO_SUCH_VARIABLE: there is no such"),
             (["--servers=127.0.0.1", "--workers=127.0.0.1", "true"], "'127.0.0.1' has no port"),

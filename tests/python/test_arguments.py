@@ -8,6 +8,7 @@ import pytest
 
 import tutti
 from tutti import data, distributed, helpers, opt, ps
+from tutti._core import ps as core
 
 IMAGES = numpy.zeros((10, 2), numpy.float32)
 
@@ -204,12 +205,31 @@ def communicator():
     (lambda: tutti.Store(communicator()).get("key", "x"), "timeout is 'x'"),
     (lambda: tutti.Timeline(5), "path is 5"),
     (lambda: tutti.Timeline("run.json", 5), "communicator is 5"),
+    (lambda: opt.DistOpt(opt.SGD(), communicator=communicator(), half="\ud800"), r"half is '\\ud8"),
+    (lambda: tutti.Store(communicator()).get("\ud800"), r"key is '\\ud800'"),
+    (lambda: tutti.NcclIdHolder.parse("\ud800"), r"text is '\\ud800'"),
+    (lambda: tutti.Communicator.from_endpoints(["\ud800"], 0), r"endpoints is '\\ud800'"),
+    (lambda: tutti.Timeline("\ud800"), r"path is '\\ud800'"),
+    (lambda: communicator().empty(3, device="\ud800"), r"device is '\\ud800'"),
+    (lambda: core.TableSpec("\ud800"), r"name is '\\ud800'"),
     (lambda: helpers.data_partition(IMAGES, IMAGES, 0, -1), "world_size is -1")])
 def test_arguments_of_what_is_written_in_cpp(act, reason, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises((TypeError, tutti.InvalidArgument), match=rf"^{reason}[\s\S]*, but must "):
         act()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("arguments, text", [
+    ({"rule": 5}, "rule is 5, but must be of Sgd, Momentum, Adagrad or Adam"),
+    ({"split": None}, "split is None, but must be of Split"),
+    ({"name": 5}, "name is 5, but must be of str"),
+    ({"name": "\ud800"}, r"name is '\ud800', but must be valid Unicode, without half of a surrogate "
+     "pair")])
+def test_what_an_argument_must_be_is_said(arguments, text):
+    with pytest.raises((TypeError, tutti.InvalidArgument)) as raised:
+        core.TableSpec(**arguments)
+    assert str(raised.value) == text
 
 
 class Root(enum.IntEnum):

@@ -175,7 +175,7 @@ class Nowhere:
         return b"nowhere"
 
 
-@pytest.mark.parametrize("folder", [None, 3, "", b"folder", Nowhere()])
+@pytest.mark.parametrize("folder", [None, 3, "", b"folder", "\ud800", Nowhere()])
 def test_a_folder_is_a_path(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with alone([table()]) as fleet:

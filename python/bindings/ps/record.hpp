@@ -53,7 +53,7 @@ void bind_record(py::module_& module, const char* name, const char* doc,
   type.def(
       py::init([fields...](const Given<Members>&... values) {
         T record{};
-        ((record.*fields.member = values.as(fields.name, "of another type")), ...);
+        ((record.*fields.member = values.as(fields.name)), ...);
         return record;
       }),
       py::arg_v(fields.name, defaults.*fields.member, repr_of(defaults.*fields.member).c_str())...);

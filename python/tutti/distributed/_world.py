@@ -113,7 +113,7 @@ def _is_here(address: str) -> bool:
             with socket.socket(family, kind, protocol) as one:
                 one.bind(place)
                 return True
-    except OSError:
+    except (OSError, UnicodeError):
         pass
     return False
 
