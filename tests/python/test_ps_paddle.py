@@ -120,7 +120,7 @@ def test_save_persistables_and_init_server(tmp_path):
     first = losses(by_hand("--save", folder, servers=1))
     shown = subprocess.run([sys.executable, "-m", "tutti.ps.inspect", folder], text=True,
                            capture_output=True, timeout=LIMIT, check=True).stdout
-    assert "written by 1 servers after 100 rounds" in shown and "emb" in shown and "weight" in shown
+    assert "written by 1 server after 100 rounds" in shown and "emb" in shown and "weight" in shown
     assert max(losses(by_hand("--model_dir", folder, servers=2))) < min(first)
     begun = subprocess.Popen([sys.executable, "-m", "tutti.ps.inspect", folder],
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -130,6 +130,7 @@ def test_save_persistables_and_init_server(tmp_path):
     wrong = subprocess.run([sys.executable, "-m", "tutti.ps.inspect", tmp_path], text=True,
                            capture_output=True, timeout=LIMIT)
     assert wrong.returncode == 1 and str(tmp_path) in wrong.stderr and "Traceback" not in wrong.stderr
+    assert wrong.stderr.endswith(f"; these hold one: {folder}\n")
 
 
 def test_who_is_missing_is_listed_at_the_deadline():

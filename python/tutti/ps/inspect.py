@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import glob
 import json
 import os
 import sys
@@ -12,6 +13,10 @@ from tutti._core import ps as core
 from tutti.errors import Error
 
 _HEAD = ("", "rule", "rows", "dim", "bytes")
+
+
+def _count(number: int, of: str) -> str:
+    return f"{number} {of}" + ("" if number == 1 else "s")
 
 
 def _lines(contents: Dict[str, Any]) -> List[str]:
@@ -27,6 +32,14 @@ def _lines(contents: Dict[str, Any]) -> List[str]:
             for row in rows]
 
 
+def _below(folder: str) -> str:
+    """Which folders in one that holds no checkpoint do, as those that epochs of an example wrote."""
+    if os.path.exists(os.path.join(folder, "manifest")):
+        return ""
+    found = sorted(glob.glob(os.path.join(glob.escape(folder), "*", "manifest")))
+    return f"; these hold one: {', '.join(map(os.path.dirname, found))}" if found else ""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tutti.ps.inspect", description="Checks a "
                                      "checkpoint of a parameter server, and shows what it holds.")
@@ -36,12 +49,12 @@ def main() -> None:
     try:
         contents = core.inspect(options.folder)
     except Error as error:
-        raise SystemExit(f"tutti.ps.inspect: {error}") from None
+        raise SystemExit(f"tutti.ps.inspect: {error}{_below(options.folder)}") from None
     if options.json:
         print(json.dumps(contents))
         return
-    print(f"{options.folder}: written by {contents['servers']} servers"
-          + (f" after {contents['round']} rounds" if contents["round"] else ""))
+    print(f"{options.folder}: written by {_count(contents['servers'], 'server')}"
+          + (f" after {_count(contents['round'], 'round')}" if contents["round"] else ""))
     print("\n".join(_lines(contents)))
 
 
