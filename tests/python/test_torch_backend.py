@@ -90,6 +90,29 @@ def test_tensors_of_every_type_go_where_they_are_to(ranks):
     ranks(moves, 3)
 
 
+def wrong_lists(rank, ranks):
+    """Of which the total alone is right: elements would go to the wrong place. Nobody sends anything."""
+    part = torch.zeros(2)
+    one, three = torch.ones(1), torch.ones(3)
+    calls = [(lambda: dist.reduce_scatter(part, [torch.ones(1)] * 4), "input_list has .*1, 1, 1, 1"),
+             (lambda: dist.reduce_scatter(part, [one, three]), "input_list has .*1, 3")]
+    if rank == 0:
+        calls += [(lambda: dist.scatter(part, [one, three]), r"scatter_list\[0\] has 1 .* rank 2"),
+                  (lambda: dist.scatter(part, [one] * 4), "scatter_list has 4 .* are 2 ranks"),
+                  (lambda: dist.gather(part, [one, three]), r"gather_list\[0\] has 1 .* rank 2"),
+                  (lambda: dist.gather(part, [torch.ones(2)] * 3), "gather_list has 3 .* are 2 ranks")]
+    for call, told in calls:
+        with pytest.raises(tutti.InvalidArgument, match=told):
+            call()
+    assert part.tolist() == [0.0, 0.0]
+    dist.all_reduce(one)
+    assert one.item() == ranks
+
+
+def test_lists_of_wrong_lengths_are_refused(ranks):
+    ranks(wrong_lists, 2)
+
+
 def strided(rank, ranks):
     whole = torch.arange(24.0).reshape(4, 6) * (rank + 1)
     column = whole[:, 1]
@@ -269,6 +292,38 @@ def monitored(rank, ranks):
         group.monitored_barrier(datetime.timedelta(seconds=0.3), wait_all_ranks=True)
     if rank == 0:
         dist.send(torch.ones(1), 1)
+
+
+def monitored_again(rank, ranks):
+    """Rank 2 is late for the second one, and all come to those that follow."""
+    group = dist.distributed_c10d._get_default_group()
+    store = group._mailbox.store
+
+    def is_there(key):
+        try:
+            store.get(key, timeout=0)
+        except tutti.DeadlineExceeded:
+            return False
+        return True
+
+    for number in range(1, 6):
+        if number == 2:
+            if rank == 2:
+                dist.recv(torch.empty(1), 0)
+            with pytest.raises(tutti.CommunicationError, match="Rank 2 failed to pass"):
+                group.monitored_barrier(datetime.timedelta(seconds=0.3))
+            if rank == 0:
+                dist.send(torch.ones(1), 2)
+        else:
+            group.monitored_barrier(datetime.timedelta(seconds=30))
+    if rank == 0:
+        keys = [f"barrier/{number}/{what}" for number in range(1, 6) for what in ("verdict", 1, 2)]
+        assert [key for key in keys if is_there(key)] == ["barrier/5/verdict"]
+    dist.barrier()
+
+
+def test_monitored_barriers_leave_no_keys_behind(ranks):
+    ranks(monitored_again, 3)
 
 
 def test_a_monitored_barrier_names_who_does_not_come(ranks):

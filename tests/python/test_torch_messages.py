@@ -7,6 +7,7 @@ import pathlib
 import queue
 import select
 import signal
+import threading
 import time
 from types import SimpleNamespace
 
@@ -292,6 +293,40 @@ def test_a_loss_at_the_deadline_ends_a_long_send():
     sends.offer(numpy.zeros(LONG), 1, 0, ends.put)
     assert isinstance(ends.get(timeout=20), tutti.PeerLost)
     sends.close()
+
+
+class LockThatIsLeft:
+    """A lock that lets another one in as soon as it is left: calls `then`, once."""
+
+    def __init__(self):
+        self.lock, self.then = threading.Lock(), None
+
+    def __enter__(self):
+        self.lock.acquire()
+
+    def __exit__(self, *_):
+        self.lock.release()
+        then, self.then = self.then, None
+        if then:
+            then()
+
+
+def test_a_long_send_that_was_asked_for_at_its_deadline_ends_once():
+    ends = queue.SimpleQueue()
+    lost = tutti.PeerLost((1,), "its process has ended")
+
+    class Store(BrokenStore):
+        def pop(self, key, timeout):
+            if key.startswith("offer/"):  # somebody has it, and the send goes on
+                sends._lock.then = lambda: sends.fail(lost)
+            raise tutti.DeadlineExceeded("nothing has come")
+
+    sends = LongSends(SimpleNamespace(global_rank=0), Store(), timeout=0.01)
+    sends._lock = LockThatIsLeft()
+    sends.offer(numpy.zeros(LONG), 1, 0, ends.put)
+    assert ends.get(timeout=20) is lost
+    sends.close()
+    assert ends.empty()
 
 
 def destroy(place, path):

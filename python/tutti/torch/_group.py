@@ -16,7 +16,7 @@ from tutti.errors import CommunicationError, InvalidArgument
 from tutti.torch import _gpu, _memory, _sparse
 from tutti.torch._lane import Lane
 from tutti.torch._messages import ANY, Mailbox
-from tutti.torch._monitored import monitored
+from tutti.torch._monitored import MonitoredBarriers
 from tutti.torch._tensors import (
     by_type,
     factor_of,
@@ -27,6 +27,7 @@ from tutti.torch._tensors import (
     lengths,
     movable,
     one,
+    one_a_rank,
     plain,
     reduction,
 )
@@ -52,7 +53,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
         self._timeout = timeout
         self._lane = Lane("tutti collectives")
         self._mailbox = Mailbox(communicator, timeout)
-        self._barriers = 0  # monitored ones so far
+        self._barriers = MonitoredBarriers(self._mailbox.store, self.rank(), self.size())
         self._ended = ended()
         self._group_name = self._group_desc = ""
         self._is_open = True
@@ -250,6 +251,8 @@ class ProcessGroupTutti(dist.ProcessGroup):
         root = opts.rootRank
         tensor = movable(one(inputs, "input_tensors"))
         parts = [movable(part) for part in one(outputs, "output_tensors")] if outputs else []
+        if self.rank() == root:
+            one_a_rank(parts, self.size(), tensor.numel(), "gather_list")
 
         def call() -> None:
             if self.rank() != root:
@@ -268,6 +271,8 @@ class ProcessGroupTutti(dist.ProcessGroup):
         root = opts.rootRank
         to = movable(one(outputs, "output_tensors"))
         parts = [movable(part) for part in one(inputs, "input_tensors")] if inputs else []
+        if self.rank() == root:
+            one_a_rank(parts, self.size(), to.numel(), "scatter_list")
         return self._do("scatter", opts, parts, outputs, lambda: into(
             to, lambda all_of_it: self.communicator.scatter(
                 joined(parts) if self.rank() == root else None, all_of_it, root)))
@@ -275,6 +280,10 @@ class ProcessGroupTutti(dist.ProcessGroup):
     def reduce_scatter(self, outputs: Tensors, inputs: List[Tensors], opts: Any = None) -> Any:
         to = plain(one(outputs, "output_tensors"))
         parts = [plain(part) for part in one(inputs, "input_tensors")]
+        if len(parts) != self.size() or parts[self.rank()].numel() != to.numel():
+            raise InvalidArgument(
+                f"input_list has tensors of {[part.numel() for part in parts]} elements, but must have one "
+                f"for each of {self.size()} ranks, and that of this rank {to.numel()}, as output has")
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         return keep(self._do("reduce_scatter", opts, parts, outputs,
                              lambda: self._scatter_sum(to, parts, op)))
@@ -327,9 +336,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
                           wait_all_ranks: bool = False) -> None:
         """A barrier that says which ranks did not come within `timeout`: rank 0 all of them with
         `wait_all_ranks`, else the first; the others what rank 0 said."""
-        self._barriers += 1
-        monitored(self._mailbox.store, self._barriers, self.rank(), self.size(),
-                  timeout.total_seconds() if timeout else self._timeout, wait_all_ranks)
+        self._barriers.wait(timeout.total_seconds() if timeout else self._timeout, wait_all_ranks)
 
     # Messages.
 

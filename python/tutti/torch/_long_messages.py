@@ -86,17 +86,18 @@ class LongSends:
 
     def _expire(self) -> None:
         now = time.monotonic()
+        withdrawn: List[_Offered] = []
         with self._lock:
-            late = {number: one for number, one in self._offered.items() if one.deadline <= now}
-            for number, one in late.items():
+            for number, one in list(self._offered.items()):
+                if one.deadline > now:
+                    continue
                 if _take(self._store, self._rank, number):
-                    del self._offered[number]
+                    withdrawn.append(self._offered.pop(number))
                 else:  # it is asked for at this moment
                     self._offered[number] = one._replace(deadline=now + self._timeout)
-        for number, one in late.items():
-            if number not in self._offered:
-                one.end(CommunicationError(f"rank {one.destination} has not received the message "
-                                           f"with tag {one.tag} within {self._timeout:g} s"))
+        for one in withdrawn:
+            one.end(CommunicationError(f"rank {one.destination} has not received the message "
+                                       f"with tag {one.tag} within {self._timeout:g} s"))
 
     def fail(self, error: BaseException) -> None:
         with self._lock:

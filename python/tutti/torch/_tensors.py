@@ -68,6 +68,17 @@ def one(tensors: Sequence[Any], what: str) -> Any:
     return tensors[0]
 
 
+def one_a_rank(tensors: Sequence[torch.Tensor], ranks: int, each: int, name: str) -> None:
+    """Refuses a list that has not one tensor of `each` elements for each rank: only the elements of
+    all together are counted on their way."""
+    if len(tensors) != ranks:
+        raise InvalidArgument(f"{name} has {len(tensors)} tensors, but there are {ranks} ranks")
+    for rank, tensor in enumerate(tensors):
+        if tensor.numel() != each:
+            raise InvalidArgument(f"{name}[{rank}] has {tensor.numel()} elements, but the tensor of "
+                                  f"this rank {each}")
+
+
 def in_place(tensor: torch.Tensor, call: Callable[[torch.Tensor], Any]) -> None:
     """call() with the tensor, or with a copy in C order that is copied back."""
     if tensor.is_contiguous():
