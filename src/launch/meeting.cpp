@@ -61,8 +61,9 @@ std::string proof(const std::string& secret, const std::string& text) {
   return std::to_string(siphash(key, std::as_bytes(std::span(text))));
 }
 
-/** A peer whose machine has gone is noticed within seconds. */
-void watch_peer(int socket) {
+/** A peer whose machine has gone is noticed within seconds, after `silence` if what was sent to it
+ * is on its way. */
+void watch_peer(int socket, milliseconds silence) {
   const auto set = [&](int level, int option, int value) {
     ::setsockopt(socket, level, option, &value, sizeof(value));
   };
@@ -70,8 +71,15 @@ void watch_peer(int socket) {
   set(IPPROTO_TCP, TCP_KEEPIDLE, 2);
   set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
   set(IPPROTO_TCP, TCP_KEEPCNT, 6);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 8000);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(silence.count()));
   set(IPPROTO_TCP, TCP_NODELAY, 1);
+}
+
+/** On a connection for output: who does not read for long has not gone, but the kernel's limit is
+ * for a window that stays shut as well. Keepalives are left, and the connection for control. */
+void allow_slow_reader(int socket) {
+  const int forever = 0;
+  ::setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &forever, sizeof(forever));
 }
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
@@ -100,7 +108,7 @@ std::string address_towards(const addrinfo& theirs) {
 }
 
 /** A connection to "10.0.0.1:40000"; empty if there is none soon. */
-FileDescriptor call(const std::string& address) {
+FileDescriptor call(const std::string& address, milliseconds silence) {
   const auto colon = address.rfind(':');
   const Addresses found = look_up(address.substr(0, colon), address.substr(colon + 1));
   if (!found) return {};
@@ -115,7 +123,7 @@ FileDescriptor call(const std::string& address) {
   socklen_t length = sizeof(error);
   ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
   if (error != 0) return {};
-  watch_peer(socket.get());
+  watch_peer(socket.get(), silence);
   return socket;
 }
 
@@ -151,8 +159,8 @@ std::string await(const Channel& channel, MessageType expected, milliseconds lim
 
 /** Calls the launcher, and proves to it who this is, as it does. */
 Channel introduce(const std::string& address, const std::string& secret, const std::string& rank,
-                  const char* what) {
-  Channel channel(call(address));
+                  const char* what, milliseconds silence) {
+  Channel channel(call(address, silence));
   if (!channel.open()) return channel;
   const std::string challenge = random_text();
   const auto now = SteadyClock::now().time_since_epoch().count();
@@ -177,8 +185,9 @@ int descriptor_of(const Channel& channel) {
 
 }  // namespace
 
-Meeting::Meeting()
-    : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)),
+Meeting::Meeting(milliseconds silence)
+    : silence_(silence),
+      listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)),
       secret_(random_text()) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -222,7 +231,7 @@ void Meeting::accept() {
         ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) return;
     if (guests_.size() >= kMostGuests) continue;
-    watch_peer(socket.get());
+    watch_peer(socket.get(), silence_);
     Guest& guest = guests_.emplace_back();
     guest.channel = Channel(std::move(socket));
     guest.challenge = random_text();
@@ -248,6 +257,7 @@ void Meeting::hear(Guest& guest, MessageType type, std::string_view text) {
                              (caller.control ? " control " : " output ") + guest.challenge;
     guest.proved = text == proof(secret_, said);
     guest.refused = !guest.proved;
+    if (!caller.control) allow_slow_reader(guest.channel.descriptor());
   } else {
     guest.refused = true;
   }
@@ -287,7 +297,7 @@ std::string setup_text(const WrapperOptions& options, const std::vector<Variable
   return text;
 }
 
-WrapperOptions join_launcher(const std::string& addresses) {
+WrapperOptions join_launcher(const std::string& addresses, milliseconds silence) {
   const auto secret = environment(kSecretVariable);
   const auto rank = environment("OMPI_COMM_WORLD_RANK");
   if (!secret || secret->size() != 32 || !rank) {
@@ -295,9 +305,10 @@ WrapperOptions join_launcher(const std::string& addresses) {
   }
   ::unsetenv(kSecretVariable);
   for (const std::string& address : split_list(addresses)) {
-    Channel output = introduce(address, *secret, *rank, "output");
+    Channel output = introduce(address, *secret, *rank, "output", silence);
     if (!output.open()) continue;
-    Channel control = introduce(address, *secret, *rank, "control");
+    allow_slow_reader(output.descriptor());
+    Channel control = introduce(address, *secret, *rank, "control", silence);
     if (!control.open()) continue;
     const auto fields = split_list(await(control, MessageType::setup, kSetupLimit), '\0');
     const auto words =

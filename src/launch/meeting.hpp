@@ -3,6 +3,7 @@
 
 #include <netinet/in.h>
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -20,6 +21,9 @@ namespace tutti::launch {
 /** The variable by which Open MPI carries the secret of a job to the wrappers. */
 inline constexpr const char* kSecretVariable = "TUTTI_JOB_SECRET";
 
+/** After so long a peer that acknowledges nothing has gone. */
+inline constexpr std::chrono::milliseconds kPeerSilence{8000};
+
 /** What a wrapper has said of itself. */
 struct Caller {
   int rank = 0;
@@ -36,7 +40,7 @@ struct Caller {
 class Meeting {
  public:
   /** Listens on a port of its own. Throws SystemError. */
-  Meeting();
+  explicit Meeting(std::chrono::milliseconds silence = kPeerSilence);
 
   const std::string& secret() const { return secret_; }
   /** "10.0.0.1:40000,10.0.1.1:40000": where the machines of these names can call. */
@@ -62,6 +66,7 @@ class Meeting {
   void accept();
   void hear(Guest& guest, MessageType type, std::string_view text);
 
+  std::chrono::milliseconds silence_;  // after which a peer has gone
   FileDescriptor listener_;
   int port_ = 0;
   std::string secret_;
@@ -76,6 +81,7 @@ std::string setup_text(const WrapperOptions& options, const std::vector<Variable
  * environment as that says, and returns what to run; the control and output sockets among it.
  * Throws SystemError if the launcher cannot be reached or is another.
  */
-WrapperOptions join_launcher(const std::string& addresses);
+WrapperOptions join_launcher(const std::string& addresses,
+                             std::chrono::milliseconds silence = kPeerSilence);
 
 }  // namespace tutti::launch

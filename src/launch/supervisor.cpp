@@ -175,8 +175,13 @@ void Supervisor::step() {
         display_.output(*rank.plan, type, text);
       });
       if (!there) {
+        const bool cut = rank.output.cut() && !rank.killed && !display_.hurries();
         rank.output.close();
         display_.end_output(*rank.plan);
+        if (cut) {
+          display_.say("tutti run: the connection that brings the output of " + rank.plan->name() +
+                       " is lost: the end of it may be in its log alone");
+        }
       }
     }
   }

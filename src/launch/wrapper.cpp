@@ -82,6 +82,12 @@ class Wrapper {
     const Tail& tail = err_tail_.text().empty() ? out_tail_ : err_tail_;
     control_.send(MessageType::closed, tail.text());
     while (control_.unsent() > 0 || output_.unsent() > 0) step();
+    // What nobody reads for minutes the kernel would drop, once no process had this end any more.
+    if (output_.remote()) {
+      output_.finish();
+      finishing_ = true;
+      while (output_.open()) step();
+    }
     return status_.shell_code();
   }
 
@@ -126,8 +132,9 @@ class Wrapper {
   Timer kill_timer_;
   pid_t rank_ = 0;
   ExitStatus status_;
-  bool ended_ = false;  // the rank
-  bool alone_ = false;  // and all that descends from it
+  bool ended_ = false;      // the rank
+  bool alone_ = false;      // and all that descends from it
+  bool finishing_ = false;  // all has been sent
   bool launcher_gone_ = false;
   bool orphaned_ = false;
 };
@@ -170,7 +177,8 @@ void Wrapper::step() {
   watch(signals, signals_.descriptor(), true, POLLIN);
   watch(control, control_.descriptor(), true,
         static_cast<short>(control_.unsent() > 0 ? POLLIN | POLLOUT : POLLIN));
-  watch(output, output_.descriptor(), output_.unsent() > 0, POLLOUT);
+  watch(output, output_.descriptor(), finishing_ || output_.unsent() > 0,
+        finishing_ ? POLLIN : POLLOUT);
   watch(out, out_.read.get(), room, POLLIN);
   watch(err, err_.read.get(), room, POLLIN);
   watch(progress, progress_pipe_.read.get(), !ended_, POLLIN);
@@ -187,7 +195,10 @@ void Wrapper::step() {
     });
     if (!there) control_.close();
   }
-  if (sources[output].revents != 0) output_.flush();
+  if (sources[output].revents != 0) {
+    output_.flush();
+    if (finishing_ && !output_.receive([](MessageType, std::string_view) {})) output_.close();
+  }
   // Once nobody is left to write, what is there is all there will be.
   if (room && (sources[out].revents != 0 || alone_)) pump(out_);
   if (room && (sources[err].revents != 0 || alone_)) pump(err_);

@@ -55,6 +55,15 @@ void Channel::flush() {
   }
 }
 
+bool Channel::remote() const {
+  int domain = AF_UNIX;
+  socklen_t length = sizeof(domain);
+  ::getsockopt(socket_.get(), SOL_SOCKET, SO_DOMAIN, &domain, &length);
+  return open() && domain != AF_UNIX;
+}
+
+void Channel::finish() { ::shutdown(socket_.get(), SHUT_WR); }
+
 void Channel::hush() {
   deaf_ = true;
   unsent_.clear();
@@ -66,6 +75,7 @@ bool Channel::read_some() {
   received_.resize(before + kPiece);
   const ssize_t bytes = ::recv(socket_.get(), received_.data() + before, kPiece, MSG_DONTWAIT);
   const bool alive = bytes > 0 || (bytes < 0 && would_block());
+  broken_ |= bytes < 0 && !alive;
   received_.resize(before + (bytes > 0 ? static_cast<std::size_t>(bytes) : 0));
   return alive;
 }

@@ -49,6 +49,8 @@ class Channel {
 
   int descriptor() const { return socket_.get(); }
   bool open() const { return static_cast<bool>(socket_); }
+  /** Whether the connection is one to another machine, or may be. */
+  bool remote() const;
   void close() { socket_.reset(-1); }
 
   /** Sends a message, or keeps what the socket does not take now. */
@@ -58,6 +60,12 @@ class Channel {
   /** Bytes that were kept and can still be sent. */
   std::size_t unsent() const { return open() && !deaf_ ? unsent_.size() - sent_ : 0; }
 
+  /** Nothing more is sent; the other end hears so after all that was. */
+  void finish();
+
+  /** Whether the other end has gone without finish(), or in the middle of a message: what it sent
+   * last may be lost. */
+  bool cut() const { return broken_ || !received_.empty(); }
   /** Bytes that have come of a message that is not there as a whole. */
   std::size_t incomplete() const { return received_.size(); }
   /** Gives all messages that have come to take(type, text). False once the other end has gone. */
@@ -79,7 +87,8 @@ class Channel {
   bool next(std::size_t& used, MessageType& type, std::string_view& text) const;
 
   FileDescriptor socket_;
-  bool deaf_ = false;  // the other end takes nothing more
+  bool deaf_ = false;    // the other end takes nothing more
+  bool broken_ = false;  // nor sends more, by an error
   std::string unsent_;
   std::size_t sent_ = 0;  // of unsent_
   std::string received_;
