@@ -97,8 +97,7 @@ def seconds(name: str, value: Any) -> float:
 
 def endpoints(name: str, value: Any) -> List[str]:
     """An argument that is a text of endpoints with commas between them."""
-    check_kind(name, value, (str,))
-    found = [endpoint.strip() for endpoint in value.split(",")]
+    found = [endpoint.strip() for endpoint in text(name, value).split(",")]
     if not all(found):
         raise InvalidArgument(f"{name} is {value!r}, but must be 'host:port', with commas between "
                               "several")
@@ -125,15 +124,22 @@ def whole(name: str, value: Any, least: int, most: int = _MOST) -> int:
     return found
 
 
+def text(name: str, value: Any) -> str:
+    """An argument that is text, which has a form in UTF-8."""
+    check_kind(name, value, (str,))
+    found: str = value
+    try:
+        found.encode()
+    except UnicodeError as error:
+        raise InvalidArgument(f"{name} is {value!r}, but must be valid Unicode, without "
+                              "half of a surrogate pair") from error
+    return found
+
+
 def path(name: str, value: Any) -> str:
     """An argument that is the path of a file or folder."""
     check_kind(name, value, (str, os.PathLike))
-    text = os.fspath(value)
-    if not isinstance(text, str) or not text:
+    found = os.fspath(value)
+    if not isinstance(found, str) or not found:
         raise InvalidArgument(f"{name} is {value!r}, but must be a path that is text, and not empty")
-    try:
-        text.encode()
-    except UnicodeError as error:
-        raise InvalidArgument(f"{name} is {value!r}, but must be valid Unicode, without half of a "
-                              "surrogate pair") from error
-    return text
+    return text(name, found)

@@ -56,6 +56,11 @@ Placement& Placement::operator=(Placement&&) noexcept = default;
 Placement::~Placement() = default;
 
 Placement Placement::last_ranks(Communicator& world, int servers) {
+  if (world.world_size() == 1) {
+    refuse("servers is ", servers,
+           ", but of 1 rank none is left for servers: a worker that is alone "
+           "has its server in a thread (servers=\"thread\")");
+  }
   if (servers < 1 || servers >= world.world_size()) {
     refuse("servers is ", servers, ", but must be from 1 to ", world.world_size() - 1, ": of ",
            world.world_size(), " ranks at least one is a worker");

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <deque>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -155,6 +156,9 @@ class Worker::Impl {
         } catch (const PeerLost&) {  // a server that is gone need not be told
           told.emplace();
         } catch (const Error&) {
+          errors_.keep_current();
+          told.emplace();
+        } catch (const std::bad_alloc&) {
           errors_.keep_current();
           told.emplace();
         }

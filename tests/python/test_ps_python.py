@@ -139,6 +139,12 @@ def test_a_mask_is_no_ids():
     (lambda: table(evict=ps.ShowClick()), "evict is ShowClick.* must be of Evict"),
     (lambda: ps.Embedding("item", 2.5), "dim is 2.5"),
     (lambda: ps.Embedding(5, 2), "name is 5"),
+    (lambda: ps.Embedding("item\udc80", 2), r"name is 'item\\udc80', but must be valid Unicode"),
+    (lambda: ps.Dense({"w\udc80": numpy.zeros(2, numpy.float32)}), "a name in parameters is 'w"),
+    (lambda: ps.Dense(weights(), name="\udc80"), "name is .* without half of a surrogate"),
+    (lambda: alone([table()], load="\udc80"), "load is .* without half of a surrogate"),
+    (lambda: ps.start([table()], servers=1, communicator=tutti.Communicator(0, 1, tutti.NcclIdHolder())),
+     "servers is 1, but of 1 rank none is left for servers.*servers=\"thread\""),
     (lambda: table(padding_idx="0"), "padding_idx is '0'"),
     (lambda: table(dict_size=True), "dict_size is True")])
 def test_refusals_name_the_argument(make, reason):

@@ -3,6 +3,7 @@
 import concurrent.futures
 import multiprocessing
 import os
+import pathlib
 import signal
 import threading
 import time
@@ -182,6 +183,40 @@ def test_the_error_of_a_stop_outlives_an_interruption_of_what_follows(monkeypatc
     fleet.leave()
 
 
+class WithoutMemory(Failing):
+    """As the last, but what fails is the process' memory."""
+
+    def stop(self):
+        self._core.stop()
+        raise MemoryError
+
+
+def test_a_worker_without_memory_for_its_stop_has_left(monkeypatch):
+    fleet = alone()
+    monkeypatch.setattr(fleet, "_fleet", WithoutMemory(fleet._fleet))
+    with pytest.raises(KeyboardInterrupt):
+        fleet.leave()
+    with pytest.raises(MemoryError):
+        fleet.leave()
+    fleet.leave()
+
+
+@pytest.mark.parametrize("stop_of", STOPS_OF_A_TRAINER)
+def test_a_trainer_without_memory_for_its_stop_has_left(stop_of, monkeypatch, caplog):
+    t, _, serving = one_trainer(numpy.full(3, 2, numpy.float32))
+    exe = ps.Executor()
+    exe.run(t.get_trainer_program(), {"w": numpy.ones(3)})
+    stop = stop_of(t, exe)
+    fleet = t.get_trainer_program().fleet
+    core = WithoutMemory(fleet._fleet)
+    core._interruptions.clear()
+    monkeypatch.setattr(fleet, "_fleet", core)
+    with pytest.raises(MemoryError):
+        stop()
+    stop()
+    check_has_left(t, serving, caplog)
+
+
 def test_the_error_of_a_stop_is_raised_to_one_of_two_threads(monkeypatch):
     class Slow(Failing):
         def __init__(self, core):
@@ -208,6 +243,18 @@ def test_the_error_of_a_stop_is_raised_to_one_of_two_threads(monkeypatch):
     assert not serving.is_alive()
 
 
+def name_this_thread(name):
+    pathlib.Path("/proc/self/comm").write_text(name)
+
+
+def interrupt_once_it_sleeps(process, name):
+    """Ctrl-C for a process once its first thread has this name, and sleeps."""
+    until = time.monotonic() + LIMIT
+    while not pathlib.Path(f"/proc/{process}/stat").read_text().startswith(f"{process} ({name}) S"):
+        assert time.monotonic() < until
+    os.kill(process, signal.SIGINT)
+
+
 def waits_in_a_stop(place):
     """Worker 0 ends a round by stop(), for which it waits, and is interrupted; the other ends it, too."""
     item = ps.Embedding("item", 3)
@@ -215,17 +262,21 @@ def waits_in_a_stop(place):
     fleet = ps.start([item], servers="thread", communicator=world, mode=ps.Sync(),
                      timeout=20)
     item.push(numpy.arange(50), numpy.ones((50, 3)))
+    processes = numpy.empty(2, numpy.int64)
+    world.all_gather(numpy.array([os.getpid()]), processes)
     if place.rank == 0:
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
+            name_this_thread("stops")
             fleet.stop()
-        assert not fleet._fleet.has_stopped
+        assert not fleet.has_stopped
+    else:
+        interrupt_once_it_sleeps(processes[0], "stops")
     world.barrier()
     if place.rank == 1:
         fleet.step()  # waits for nobody: that stop() had begun
     world.barrier()
     fleet.leave()
-    assert fleet._fleet.has_stopped
+    assert fleet.has_stopped
 
 
 def test_a_stop_that_waits_is_interrupted_and_called_again():

@@ -12,7 +12,7 @@ from tutti._core import ps as core
 from tutti._types import Array
 from tutti.errors import InvalidArgument
 from tutti.ps import _arrays
-from tutti._checks import check_kind, flag
+from tutti._checks import flag, text
 from tutti.ps._embedding import Rule, check_rule
 
 _Gradient = Tuple[int, "npt.NDArray[numpy.float32]"]  # a parameter's number, and what is pushed
@@ -31,7 +31,7 @@ def named_arrays(parameters: Any) -> Dict[str, Array]:
                 if tensor.requires_grad}
     if isinstance(parameters, Mapping):
         for name in parameters:
-            check_kind("a name in parameters", name, (str,))
+            text("a name in parameters", name)
         return dict(parameters)
     if not isinstance(parameters, Iterable) or isinstance(parameters, (str, bytes)):
         raise TypeError(f"parameters is {parameters!r}, but must be a module of PyTorch, a mapping of "
@@ -40,7 +40,7 @@ def named_arrays(parameters: Any) -> Dict[str, Array]:
     for number, parameter in enumerate(parameters):
         name, array = (_pair(f"parameters[{number}]", parameter, "(name, array)")
                        if isinstance(parameter, tuple) else (str(number), parameter))
-        check_kind("a name in parameters", name, (str,))
+        text("a name in parameters", name)
         if name in named:
             raise InvalidArgument(f"two parameters have the name {name}")
         named[name] = array
@@ -65,7 +65,7 @@ class Dense:
     def __init__(self, parameters: Any, *, optimizer: Optional[Rule] = None, name: str = "",
                  shared: bool = False) -> None:
         check_rule(optimizer)
-        check_kind("name", name, (str,))
+        text("name", name)
         self.shared = flag("shared", shared)
         named = named_arrays(parameters)
         self.parameters = {f"{name}.{of}" if name else of: array for of, array in named.items()}

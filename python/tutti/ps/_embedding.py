@@ -11,7 +11,7 @@ from tutti._core import ps as core
 from tutti._types import Array
 from tutti.errors import InvalidArgument
 from tutti.ps import _arrays
-from tutti._checks import check_kind, flag, one_of, whole
+from tutti._checks import check_kind, flag, one_of, text, whole
 
 _INT64 = numpy.dtype(numpy.int64)
 
@@ -64,7 +64,7 @@ class Embedding:
         consistent_rows: bool = False,
         split: str = "hash",
     ) -> None:
-        check_kind("name", name, (str,))
+        text("name", name)
         check_rule(optimizer)
         check_kind("init", init, (core.Uniform, core.Normal, core.Constant))
         check_kind("entry", entry, (core.AdmitAll, core.Probability, core.CountFilter,

@@ -35,7 +35,7 @@ class Fleet:
         self._fleet = fleet
         self._tables = tables if self.is_worker else ()
         self._leaving = threading.RLock()
-        self._failure: Optional[Error] = None  # of the stop() of leave(), until it is raised
+        self._failure: Union[Error, MemoryError, None] = None  # of the stop() of leave(), until it is raised
         self._workers: Optional[Communicator] = None
         try:
             for table in self._tables:
@@ -133,6 +133,11 @@ class Fleet:
                 self._fleet.stop()
             self._unbind()
 
+    @property
+    def has_stopped(self) -> bool:
+        """Whether this worker has left, be it with an error."""
+        return self._fleet.has_stopped
+
     def leave(self) -> None:
         """stop() and close(), the latter also where the former fails. What Ctrl-C leaves of that is
         for the next call, the error of stop() as well; who comes while another thread does it waits
@@ -141,7 +146,7 @@ class Fleet:
             if self._failure is None:
                 try:
                     self.stop()
-                except Error as failure:
+                except (Error, MemoryError) as failure:
                     if not self._fleet.has_stopped:
                         raise
                     self._failure = failure
@@ -206,7 +211,7 @@ class Fleet:
         """close(), of which `error` is what the caller is told."""
         try:
             self.close()
-        except Error as also:
+        except (Error, MemoryError) as also:
             logger.error("worker %d leaves by an exception (%r), and then: %s", self.worker_index,
                          error, also)
 

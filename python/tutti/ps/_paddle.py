@@ -308,8 +308,9 @@ class PaddleFleet:
         worker = self._at_work()
         try:
             worker.leave()
-        except Error:
-            self._fleet = None
+        except (Error, MemoryError):
+            if worker.has_stopped:
+                self._fleet = None
             raise
         self._fleet = None
 

@@ -97,8 +97,9 @@ class TrainerProgram:
         try:
             if fleet is not None:
                 fleet.leave()
-        except Error:
-            self._fleet, self.stopped = None, True
+        except (Error, MemoryError):
+            if fleet is not None and fleet.has_stopped:
+                self._fleet, self.stopped = None, True
             raise
         self._fleet, self.stopped = None, True
 

@@ -3,13 +3,15 @@
 #pragma once
 
 #include <exception>
+#include <new>
 #include <utility>
 
 #include "tutti/error.hpp"
 
 namespace tutti::ps {
 
-/** What is no Error, such as what an InterruptCheck throws, passes: what has been kept stays. */
+/** What is neither an Error nor a lack of memory, such as what an InterruptCheck throws, passes:
+ * what has been kept stays. */
 class FirstError {
  public:
   template <class Action>
@@ -20,6 +22,8 @@ class FirstError {
       knows_of_loss_ = true;
       keep_current();
     } catch (const Error&) {
+      keep_current();
+    } catch (const std::bad_alloc&) {
       keep_current();
     }
   }

@@ -1,6 +1,7 @@
 // Lets batches wait, and merges them, while a server is behind.
 #include "ps/modes/send_queue.hpp"
 
+#include <new>
 #include <utility>
 
 #include "base/finally.hpp"
@@ -66,12 +67,18 @@ void SendQueue::finish(FirstError& errors) {
   const auto left = [this] { return 2 * waiting_.size() + unanswered_.size(); };
   while (unflushed_) {
     const std::size_t before = left();
+    const auto go_on_without_memory = [&] {
+      if (left() < before) return;  // what has been answered has given memory back
+      errors.keep_current();
+      drop_first();
+    };
     try {
       flush();
     } catch (const SystemError&) {
-      if (left() < before) continue;  // what has been answered has given memory back
-      errors.keep_current();
-      drop_first();
+      go_on_without_memory();
+    } catch (const std::bad_alloc&) {
+      if (waiting_.empty()) throw;  // an answer cannot be taken: nothing can be dropped for that
+      go_on_without_memory();
     } catch (const Error&) {
       errors.keep_current();
       if (left() == before) drop_first();

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <vector>
 
 #include "fake_worker.hpp"
@@ -106,6 +107,27 @@ TEST_F(PsStopWithoutMemory, DropsNoMoreThanThereIsNoMemoryFor) {
   EXPECT_EQ(servers_[0].count(RequestKind::push_rows), 3);
   EXPECT_EQ(servers_[0].count(RequestKind::stop), 1);
   EXPECT_EQ(servers_[1].count(RequestKind::push_rows), 4);
+}
+
+/** Not that of /dev/shm, but that of the process. */
+TEST_F(PsStopWithoutMemory, LeavesWithoutAnyOfItsOwn) {
+  let_two_wait([] { return false; });
+  servers_[0].refuse_draft = [] { throw std::bad_alloc(); };
+  EXPECT_THROW(worker_->stop(), std::bad_alloc);
+  EXPECT_TRUE(worker_->has_stopped());
+  EXPECT_EQ(servers_[0].count(RequestKind::push_rows), 2);
+  EXPECT_EQ(servers_[1].count(RequestKind::push_rows), 4);
+  for (const FakeServer& server : servers_) EXPECT_EQ(server.count(RequestKind::stop), 1);
+}
+
+TEST_F(PsFailingStop, LeavesTheOthersWithoutMemoryToTellOne) {
+  begin(Async{});
+  servers_[0].before_send = [](const RequestHeader& header) {
+    if (header.kind == RequestKind::stop) throw std::bad_alloc();
+  };
+  EXPECT_THROW(worker_->stop(), std::bad_alloc);
+  EXPECT_TRUE(worker_->has_stopped());
+  EXPECT_EQ(servers_[1].count(RequestKind::stop), 1);
 }
 
 TEST_F(PsFailingStop, TellsWhatFailedFirst) {

@@ -199,6 +199,16 @@ TEST(Placement, AtLeastOneRankIsAWorker) {
   });
 }
 
+TEST(Placement, AWorldOfOneHasNoRankForServers) {
+  on_ranks(1, [](Communicator& world) {
+    EXPECT_EQ(
+        text_of<InvalidArgument>([&] { Placement::last_ranks(world, 1); }),
+        "servers is 1, but of 1 rank none is left for servers: a worker that is alone has its "
+        "server in a thread (servers=\"thread\")");
+    return Placement::threads(world);
+  });
+}
+
 TEST(Placement, AJobOfAnotherSizeThanTheListsIsRefused) {
   Variables variables = kTrainer;
   variables["TUTTI_TICKET"] = UniqueId::create().to_string();
