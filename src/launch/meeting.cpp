@@ -229,7 +229,11 @@ void Meeting::accept() {
   for (;;) {
     FileDescriptor socket(
         ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket) return;
+    if (!socket) {
+      const bool full = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+      if (full) throw SystemError("cannot take the call of a rank of another machine", errno);
+      return;
+    }
     if (guests_.size() >= kMostGuests) continue;
     watch_peer(socket.get(), silence_);
     Guest& guest = guests_.emplace_back();

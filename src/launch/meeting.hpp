@@ -49,7 +49,7 @@ class Meeting {
   /** Descriptors to wait for. */
   std::vector<int> descriptors() const;
   /** Takes calls and what callers say; hands over connections that have proved themselves. Never
-   * blocks. */
+   * blocks. Throws SystemError if this process may not have so many connections. */
   void step(const std::function<void(const Caller&, Channel)>& take);
   /** Nobody else is welcome. */
   void close();

@@ -131,12 +131,16 @@ int run_attempts(const RunOptions& options, const PlanSite& site, Supervisor& su
   for (int attempt = 0;; ++attempt) {
     ReservedPorts ports;
     Plan plan;
+    Outcome outcome;
+    const auto cannot_start_again = [&](const Error& error) {
+      display.say("tutti run: they cannot be started again: " + std::string(error.what()));
+      return code;
+    };
     try {
       plan = make_plan(options, site, attempt, ports);
     } catch (const Error& error) {
       if (attempt == 0) throw;
-      display.say("tutti run: they cannot be started again: " + std::string(error.what()));
-      break;
+      return cannot_start_again(error);
     }
     if (attempt == 0) note_clocks(plan, site);
     if (!logs) logs = make_log_folder(options.log_dir);  // not for what cannot be started
@@ -146,7 +150,12 @@ int run_attempts(const RunOptions& options, const PlanSite& site, Supervisor& su
     }
     if (attempt == 0) display.say(start_text(plan, *logs));
     ports.release();
-    const Outcome outcome = supervisor.run(plan);
+    try {
+      outcome = supervisor.run(plan);
+    } catch (const Error& error) {
+      if (attempt == 0) throw;
+      return cannot_start_again(error);
+    }
     display.finish();
     const std::string report = report_text(plan, outcome);
     if (!report.empty()) display.say(report);

@@ -1,37 +1,21 @@
 // The launcher's loop: signals, messages of the wrappers, output, deadlines.
 #include "launch/supervisor.hpp"
 
-#include <fcntl.h>
-#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <filesystem>
 #include <utility>
 
-#include "base/default_timeout.hpp"
-#include "base/environment.hpp"
-#include "base/file_descriptor.hpp"
 #include "base/launcher_line.hpp"
 #include "base/text.hpp"
 #include "launch/process/lists.hpp"
-#include "launch/wrapper.hpp"
-#include "tutti/error.hpp"
+#include "launch/process/poll_set.hpp"
 
 namespace tutti::launch {
 namespace {
-
-/** How long ranks wait for each other, as far as the launcher can know it. */
-std::chrono::milliseconds timeout_of(const Plan& plan) {
-  std::optional<std::string> text = environment("TUTTI_TIMEOUT");
-  for (const Variable& variable : plan.ranks.front().environment) {
-    if (variable.name == "TUTTI_TIMEOUT") text = variable.value;
-  }
-  return text ? parse_timeout(*text).value_or(kDefaultTimeout) : kDefaultTimeout;
-}
 
 /** "1:02". */
 std::string minutes_text(SteadyClock::duration time) {
@@ -41,136 +25,45 @@ std::string minutes_text(SteadyClock::duration time) {
 
 }  // namespace
 
-Outcome Supervisor::run(const Plan& plan) {
-  plan_ = &plan;
-  outcome_ = {.started = SteadyClock::now(), .ends = std::vector<RankEnd>(plan.ranks.size())};
-  ranks_ = std::vector<Rank>(plan.ranks.size());
-  order_.emplace(ranks_.size());
-  ending_ = servers_ending_ = false;
-  server_lost_timer_.stop();
-  stopped_timer_.stop();
-  only_stopped_since_.reset();
-  rank_timeout_ = timeout_of(plan);
-  if (options_.timeout && !time_is_up_) time_is_up_ = outcome_.started + *options_.timeout;
-  if (time_is_up_) timeout_timer_.start(*time_is_up_ - outcome_.started);
-  display_.begin(plan);
-  for (std::size_t i = 0; i < ranks_.size(); ++i) ranks_[i].plan = &plan.ranks[i];
-  if (plan.machines.empty()) {
-    for (Rank& rank : ranks_) start(rank);
-  } else {
-    for (Rank& rank : ranks_) rank.awaited = true;
-    mpi_.emplace(plan, options_);
-  }
-  const auto running = [&] {
-    return sweep_timer_.set() ||
-           std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return !rank.done(); });
-  };
-  while (running() || (mpi_ && mpi_->process() != 0)) step();
-  if (mpi_) outcome_.said_by_mpiexec = mpi_->printed();
-  mpi_.reset();
-  const bool gone_on = outcome_.kind == Outcome::Kind::done && outcome_.first_failure() != nullptr;
-  if (gone_on) outcome_.kind = Outcome::Kind::failed;
-  timeout_timer_.stop();
-  return std::move(outcome_);
-}
-
-void Supervisor::start(Rank& rank) {
-  auto [control, control_end] = connected_pair();
-  auto [output, output_end] = connected_pair();
-  WrapperOptions wrapper = wrapper_options(rank);
-  wrapper.control = control_end.get();
-  wrapper.output = output_end.get();
-
-  ProcessStart start;
-  start.arguments = {own_path(), "rank"};
-  for (const std::string& word : wrapper.arguments()) start.arguments.push_back(word);
-  start.environment = environment_with(rank.plan->environment);
-  start.inherited = {control_end.get(), output_end.get()};
-  const FileDescriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  // What is typed is the launcher's; a file or a pipe is for the first rank.
-  if (rank.plan->rank != 0 || ::isatty(0) == 1) start.standard[0] = nothing.get();
-  rank.wrapper = start_process(start);
-  rank.control = Channel(std::move(control));
-  rank.output = Channel(std::move(output));
-}
-
-WrapperOptions Supervisor::wrapper_options(const Rank& rank) const {
-  WrapperOptions options;
-  options.show_out = display_.shows_out(rank.plan->rank);
-  options.show_err = display_.shows_err();
-  options.log = rank.plan->log;
-  options.cpus = rank.plan->cpus;
-  options.command = plan_->command;
-  return options;
-}
-
-/** A wrapper has called from its machine. */
-void Supervisor::welcome(Arrival arrival) {
-  if (arrival.rank < 0 || arrival.rank >= static_cast<int>(ranks_.size())) return;
-  Rank& rank = ranks_[static_cast<std::size_t>(arrival.rank)];
-  if (!std::exchange(rank.awaited, false)) return;
-  if (rank.told_to_end) {  // before it had begun
-    rank.closed = true;
-    return rank_ended(rank, {.code = 0, .signal = SIGTERM}, SteadyClock::now());
-  }
-  rank.clock_behind = arrival.clock_behind;
-  rank.control = std::move(arrival.control);
-  rank.output = std::move(arrival.output);
-  rank.control.send(MessageType::setup, setup_text(wrapper_options(rank), rank.plan->environment));
-}
-
-/** Ranks whose wrappers will not call any more have failed; and mpiexec ends after all ranks. */
-void Supervisor::step_mpi() {
-  mpi_->step([this](Arrival arrival) { welcome(std::move(arrival)); });
-  bool all_done = true;
-  for (Rank& rank : ranks_) {
-    if (rank.awaited && !mpi_->failure().empty()) {
-      rank.awaited = false;
-      rank.closed = true;
-      end_of(rank).last_output = mpi_->failure();
-      rank_ended(rank, {.code = 1, .signal = 0}, SteadyClock::now());
-    }
-    all_done &= rank.done();
-  }
-  if (all_done) mpi_->ranks_have_ended();
-}
-
 void Supervisor::step() {
   if (display_.draws_state()) display_.set_state(state_text());
-  std::vector<pollfd> sources{{signals_.descriptor(), POLLIN, 0}};
+  PollSet sources;
+  const std::size_t signals = sources.add(signals_.descriptor(), POLLIN);
   for (const Sink* const sink : {&display_.out(), &display_.err()}) {
-    sources.push_back({sink->unwritten() > 0 ? sink->descriptor() : -1, POLLOUT, 0});
+    if (sink->unwritten() > 0) sources.add(sink->descriptor(), POLLOUT);
   }
-  const std::size_t first_rank = sources.size();
+  struct Watched {
+    std::size_t control;
+    std::size_t output;
+  };
+  std::vector<Watched> watched;  // of each rank
   // Output that nobody reads stays where it is: in the ranks' pipes in the end.
   const bool room = !display_.full();
   for (const Rank& rank : ranks_) {
     const bool unsent = rank.control.unsent() > 0;
-    sources.push_back(
-        {rank.control.descriptor(), static_cast<short>(unsent ? POLLIN | POLLOUT : POLLIN), 0});
-    sources.push_back({room ? rank.output.descriptor() : -1, POLLIN, 0});
+    const auto control = sources.add(rank.control.descriptor(), unsent ? POLLIN | POLLOUT : POLLIN);
+    watched.push_back({control, sources.add(room ? rank.output.descriptor() : -1, POLLIN)});
   }
-  const std::size_t ends = sources.size();
-  sources.push_back({order_->descriptor(), POLLIN, 0});
+  const std::size_t ends = sources.add(order_->descriptor(), POLLIN);
   if (mpi_) {
-    for (const int descriptor : mpi_->descriptors()) sources.push_back({descriptor, POLLIN, 0});
+    for (const int descriptor : mpi_->descriptors()) sources.add(descriptor, POLLIN);
   }
   const Timer& display_timer = display_.timer();
   const Timer force_timer = next_force();
-  ::poll(sources.data(), sources.size(),
-         poll_timeout({&display_timer, &force_timer, &timeout_timer_, &server_lost_timer_,
-                       &stopped_timer_, &sweep_timer_, mpi_ ? &mpi_->timer() : &sweep_timer_}));
+  sources.wait(
+      poll_timeout({&display_timer, &force_timer, &timeout_timer_, &server_lost_timer_,
+                    &stopped_timer_, &sweep_timer_, mpi_ ? &mpi_->timer() : &sweep_timer_}));
 
-  if (sources[ends].revents != 0) order_->look();
+  if (sources.happened(ends)) order_->look();
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     Rank& rank = ranks_[i];
     rank.control.flush();
-    if (sources[first_rank + 2 * i].revents != 0) {
+    if (sources.happened(watched[i].control)) {
       const bool there = rank.control.receive(
           [&](MessageType type, std::string_view text) { take_message(rank, type, text); });
       if (!there) rank.control.close();
     }
-    if (sources[first_rank + 2 * i + 1].revents != 0) {
+    if (sources.happened(watched[i].output)) {
       const bool there = rank.output.receive([&](MessageType type, std::string_view text) {
         display_.output(*rank.plan, type, text);
       });
@@ -185,7 +78,7 @@ void Supervisor::step() {
       }
     }
   }
-  if (sources[0].revents != 0) take_signals();
+  if (sources.happened(signals)) take_signals();
   if (mpi_) step_mpi();  // also when what has just been reaped was mpiexec
   for (Rank& rank : ranks_) {
     const bool lost = !rank.awaited && rank.wrapper == 0 && !rank.control.open() && !rank.closed;
@@ -210,7 +103,8 @@ void Supervisor::take_signals() {
         break;
       case SIGTSTP:
         send_all(SIGSTOP);
-        ::raise(SIGSTOP);
+        stop_this_process();
+        go_on();  // also if it has not been stopped
         break;
       case SIGCONT:
         go_on();

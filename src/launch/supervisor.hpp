@@ -35,9 +35,11 @@ class Supervisor {
  public:
   /** `signals` has those above, and SIGCHLD, SIGUSR1, SIGUSR2, SIGTSTP and SIGCONT. */
   Supervisor(const RunOptions& options, const SignalSet& signals, Display& display)
-      : options_(options), signals_(signals), display_(display), inherited_(descendants()) {}
+      : options_(options), signals_(signals), display_(display), inherited_(descendants()) {
+    raise_descriptor_limit();
+  }
 
-  /** Throws SystemError if a rank cannot be started. */
+  /** Throws SystemError if a rank cannot be started, once those have ended that were. */
   Outcome run(const Plan& plan);
 
  private:
@@ -65,7 +67,10 @@ class Supervisor {
     bool done() const { return !awaited && wrapper == 0 && !control.open() && !output.open(); }
   };
 
+  void start_all();
   void start(Rank& rank);
+  bool running() const;
+  void abandon();
   WrapperOptions wrapper_options(const Rank& rank) const;
   void welcome(Arrival arrival);
   void step_mpi();

@@ -193,9 +193,9 @@ echo saved""")
 
 
 class Signals(JobTest):
-    def ready(self, *arguments, ranks=2):
+    def ready(self, *arguments, ranks=2, **options):
         """A job whose ranks have all made a file ready.N."""
-        job = self.start(*arguments)
+        job = self.start(*arguments, **options)
         wait_until(lambda: len(list(self.folder.glob("ready.*"))) == ranks)
         return job
 
@@ -253,7 +253,8 @@ while :; do sleep 0.01; done""")
         self.assertEqual(job.log("worker.1"), b"one\n")
 
     def test_stopping_the_job_stops_the_ranks(self):
-        job = self.ready("-n", 2, self.script("touch ready.$TUTTI_RANK; sleep 1000"))
+        job = self.ready("-n", 2, self.script("touch ready.$TUTTI_RANK; sleep 1000"),
+                         limit=os.setpgrp)  # as a job of a shell that may stop
 
         def states():
             pids = [pid for pid, line in job.processes().items() if "sleep 1000" in line]
@@ -269,7 +270,8 @@ while :; do sleep 0.01; done""")
 
     def test_stopping_the_job_stops_what_a_rank_is_starting(self):
         job = self.start("-n", 1, "--grace", 1, self.script(
-            "for i in $(seq 2000); do [ ! -e enough ] || break; sleep 1000 & done; touch ready; wait"))
+            "for i in $(seq 2000); do [ ! -e enough ] || break; sleep 1000 & done; touch ready; wait"),
+            limit=os.setpgrp)
 
         def sleeping():
             return [pid for pid, line in job.processes().items()

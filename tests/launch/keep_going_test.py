@@ -68,7 +68,7 @@ sleep 0.3
 echo server 0 is lost
 exit 1""")
         job = self.start("--keep-going", "--server_num", 1, "--worker_num", 1, script,
-                         env={"TUTTI_TIMEOUT": "1.5"})
+                         env={"TUTTI_TIMEOUT": "1.5"}, limit=os.setpgrp)
         self.read_until(job, b"workers have 1.5 s to say so and end\n")
         job.process.send_signal(signal.SIGTSTP)
         wait_until(lambda: state_of(job.process.pid) == "T")
@@ -91,7 +91,7 @@ exit 1""")
         """A job of which the ranks `stop` are stopped as soon as there are files ready.N of `ready`,
         with what ranks wait for."""
         job = self.start("--keep-going", "--grace", grace, *arguments, self.script(script),
-                         env={"TUTTI_TIMEOUT": str(timeout)})
+                         env={"TUTTI_TIMEOUT": str(timeout)}, limit=os.setpgrp)
         wait_until(lambda: all((self.folder / f"ready.{rank}").exists() for rank in ready))
         ranks = job.ranks()
         for rank in stop:

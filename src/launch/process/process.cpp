@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -52,6 +53,17 @@ void restore_signals() {
   ::sigprocmask(SIG_SETMASK, &signals.mask, nullptr);
 }
 
+bool is_ignored(int signal) {
+  struct sigaction action {};
+  return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+/** How many descriptors this process might have before raise_descriptor_limit(). */
+std::optional<rlimit>& inherited_descriptor_limit() {
+  static std::optional<rlimit> limit;
+  return limit;
+}
+
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
   std::vector<char*> result;
   for (const std::string& text : texts) result.push_back(const_cast<char*>(text.c_str()));
@@ -85,6 +97,7 @@ void tell_failure(const std::string& what, int error) {
   if (unbound != 0) tell_failure("cannot bind to processors, and runs on any", unbound);
   for (const int descriptor : start.inherited) ::fcntl(descriptor, F_SETFD, 0);
   restore_signals();
+  if (const auto& limit = inherited_descriptor_limit()) ::setrlimit(RLIMIT_NOFILE, &*limit);
   const auto arguments = pointers(start.arguments);
   const auto variables = pointers(start.environment);
   ::execve(arguments[0], arguments.data(), variables.data());
@@ -172,7 +185,11 @@ pid_t start_process(const ProcessStart& start) {
 SignalSet::SignalSet(const std::vector<int>& signals) {
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : signals) sigaddset(&set, signal);
+  for (const int signal : signals) {
+    // One that is blocked comes to the descriptor also if it is ignored.
+    const bool wanted = signal == SIGCHLD || signal == SIGTSTP || !is_ignored(signal);
+    if (wanted) sigaddset(&set, signal);
+  }
   InheritedSignals& before = inherited_signals();
   ::sigprocmask(SIG_BLOCK, &set, &before.mask);
   struct sigaction ignore {};
@@ -195,6 +212,23 @@ int SignalSet::next() const {
   signalfd_siginfo info{};
   if (::read(descriptor_, &info, sizeof(info)) != static_cast<ssize_t>(sizeof(info))) return 0;
   return static_cast<int>(info.ssi_signo);
+}
+
+void stop_this_process() {
+  sigset_t stop;
+  sigset_t before;
+  sigemptyset(&stop);
+  sigaddset(&stop, SIGTSTP);
+  ::raise(SIGTSTP);
+  ::sigprocmask(SIG_UNBLOCK, &stop, &before);
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
+}
+
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  const rlimit most{limit.rlim_max, limit.rlim_max};
+  if (::setrlimit(RLIMIT_NOFILE, &most) == 0) inherited_descriptor_limit() = limit;
 }
 
 void adopt_orphans() {

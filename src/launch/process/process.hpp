@@ -63,8 +63,9 @@ std::string not_run(const std::string& program);
 
 /**
  * Blocks signals, to read them from a descriptor, and ignores what would end a process for what
- * others do (SIGPIPE, SIGXFSZ). Those that the process was told to ignore stay ignored. Processes
- * that it starts have all as they were before.
+ * others do (SIGPIPE, SIGXFSZ). Those that the process was told to ignore stay ignored, as nohup
+ * and a shell's & mean it, but for SIGCHLD and SIGTSTP. Processes that it starts have all as they
+ * were before.
  */
 class SignalSet {
  public:
@@ -80,6 +81,14 @@ class SignalSet {
  private:
   int descriptor_;
 };
+
+/** What SIGTSTP does to a process that does not catch it: it stops, until SIGCONT comes, unless
+ * nobody would send that: PID 1 goes on, and a process group without a shell. */
+void stop_this_process();
+
+/** Lets this process have as many descriptors as its user may have. Those that it starts have the
+ * limit that was before. */
+void raise_descriptor_limit();
 
 /** Makes this process the parent of descendants whose own parents end. */
 void adopt_orphans();
