@@ -59,6 +59,7 @@ std::optional<std::string> other_starter(const RunOptions& options) {
 }
 
 std::vector<Host> machines_of(const RunOptions& options, const Machine& machine) {
+  if (machines_with_this_command(options).empty()) check_alone_in_step();
   std::vector<Host> hosts = options.has_roles() ? std::vector<Host>() : named_hosts(options);
   for (const std::string& name : options.ips) hosts.push_back({.name = name});
   for (const auto* list : {&options.workers, &options.heter_workers, &options.servers}) {

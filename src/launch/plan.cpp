@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "base/environment.hpp"
@@ -184,14 +185,20 @@ void give_processors(Plan& plan, Binding binding, const Machine& machine) {
   }
 }
 
-std::string threads_of_each(Plan& plan, const RunOptions& options, const Machine& machine) {
+/** Of one rank: what the machine has that has fewest processors for each of its ranks. */
+std::string threads_of_each(Plan& plan, const RunOptions& options, const PlanSite& site) {
   constexpr const char* kName = "OMP_NUM_THREADS";
   const auto is_it = [&](const Variable& variable) { return variable.name == kName; };
   const bool given = std::any_of(options.environment.begin(), options.environment.end(), is_it);
   if (given || environment(kName)) return {};
-  std::size_t ranks = 1;  // of the machine that has most
-  for (const RankPlan& rank : plan.ranks) ranks = std::max(ranks, plan.ranks_of(rank.host).size());
-  auto threads = std::to_string(std::max<std::size_t>(1, machine.processors.size() / ranks));
+  std::size_t least = std::numeric_limits<std::size_t>::max();
+  for (const RankPlan& rank : plan.ranks) {
+    const auto checked = site.checked.find(rank.host);
+    const std::size_t processors =
+        checked == site.checked.end() ? site.machine.processors.size() : checked->second.processors;
+    least = std::min(least, processors / plan.ranks_of(rank.host).size());
+  }
+  auto threads = std::to_string(std::max<std::size_t>(1, least));
   plan.notes.push_back("OMP_NUM_THREADS=" + threads);
   return threads;
 }
@@ -290,7 +297,7 @@ Plan make_plan(const RunOptions& options, const PlanSite& site, int attempt, Res
   if (options.gpus || (!plan.machines.empty() && names_gpus_of_all(options, machine))) {
     job.gpus = join_list(gpus);
   }
-  job.threads = threads_of_each(plan, options, machine);
+  job.threads = threads_of_each(plan, options, site);
   if (!plan.machines.empty()) {
     const auto carried = carried_variables();
     for (RankPlan& rank : plan.ranks) rank.environment = carried;

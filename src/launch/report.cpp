@@ -115,8 +115,10 @@ std::string others_text(const Plan& plan, const Outcome& outcome, const RankEnd*
   if (!stopped.empty()) text += "  had been stopped: " + join_list(stopped, ", ") + "\n";
   if (!failed.empty()) text += "  failed as well: " + join_list(failed, ", ") + "\n";
   if (!ended.empty()) text += "  told to end: " + join_list(ended, ", ") + "\n";
-  if (!killed.empty())
-    text += "  killed, since SIGTERM was not enough: " + join_list(killed, ", ") + "\n";
+  if (!killed.empty()) {
+    const std::string asked = signal_name(outcome.signal == 0 ? SIGTERM : outcome.signal);
+    text += "  killed, since " + asked + " was not enough: " + join_list(killed, ", ") + "\n";
+  }
   return text;
 }
 

@@ -68,6 +68,7 @@ LogFolder make_log_folder(const std::optional<std::string>& log_dir) {
   const fs::path link = all / ("last-" + name);
   fs::create_directory_symlink(name, link, error);
   if (!error) fs::rename(link, all / "last", error);
+  if (error) fs::remove(link, error);
   return {all / name, {}};
 }
 
@@ -191,6 +192,7 @@ int run(const std::vector<std::string>& arguments) {
     return 0;
   }
   adopt_orphans();
+  std::signal(SIGCHLD, SIG_DFL);  // who ignores it is not told how a child has ended
   if (!site.machines.empty()) {
     site.checked =
         check_machines(site.machines, files_of_program(options.program.front(), options.module));

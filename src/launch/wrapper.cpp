@@ -13,8 +13,10 @@
 #include <csignal>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "base/file_descriptor.hpp"
+#include "base/launcher_line.hpp"
 #include "base/text.hpp"
 #include "launch/process/channel.hpp"
 #include "launch/process/log_file.hpp"
@@ -202,7 +204,7 @@ void Wrapper::step() {
   // Once nobody is left to write, what is there is all there will be.
   if (room && (sources[out].revents != 0 || alone_)) pump(out_);
   if (room && (sources[err].revents != 0 || alone_)) pump(err_);
-  if (sources[progress].revents != 0) read_progress();
+  if (sources[progress].revents != 0 || ended_) read_progress();
   if (progress_timer_.due()) send_progress();
   if (kill_timer_.due()) kill_all();
 }
@@ -323,8 +325,14 @@ void Wrapper::read_progress() {
     if (bytes == 0 || (errno != EAGAIN && errno != EINTR)) progress_pipe_.read.reset(-1);
     return;
   }
-  const auto lines = last_lines({buffer.data(), static_cast<std::size_t>(bytes)}, 1);
-  progress_text_ = lines.empty() ? std::string() : lines.front();
+  const std::string_view text(buffer.data(), static_cast<std::size_t>(bytes));
+  for (std::string& line : last_lines(text, buffer.size())) {
+    if (line == kEndsByItself) {
+      control_.send(MessageType::progress, line);  // is no progress, which the next line replaces
+    } else {
+      progress_text_ = std::move(line);
+    }
+  }
   if (!progress_timer_.set()) send_progress();
 }
 

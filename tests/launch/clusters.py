@@ -38,13 +38,14 @@ done
 wait
 """
 
-# For an agent that stands for ssh and is called AGENT MACHINE COMMAND: answers a check from here.
-ANSWER = """
+# For an agent that stands for ssh and is called AGENT MACHINE COMMAND: answers a check from here, as
+# another machine that has so many processors.
+ANSWER = r"""
 case "$*" in
-  *"'check'"*) for command; do :; done; exec sh -c "$command";;
+  *"'check'"*) for command; do :; done
+    sh -c "$command" | sed 's/ kernel / kernel other /; s/ processors .*/ processors 1234/'; exit;;
 esac
 """
-
 
 
 def is_possible():

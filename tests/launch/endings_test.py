@@ -175,7 +175,7 @@ if [ $TUTTI_ROLE = worker ]; then
 fi
 if [ $TUTTI_ROLE_INDEX = 1 ]; then touch trapped; while :; do sleep 0.01; done; fi
 while [ ! -e trapped ]; do sleep 0.01; done
-echo 'ends by itself' >&$TUTTI_PROGRESS_FD
+printf '1/4\\nends by itself\\n2/4\\n' >&$TUTTI_PROGRESS_FD
 touch told
 # Until the other server and all else of the job is gone, and a killer would have come.
 sleep 2
@@ -229,6 +229,14 @@ while [ ! -e ready.1 ]; do sleep 0.01; done; exit 4""")
         self.assertEqual(result.returncode, 4)
         self.assertGreater(time.monotonic() - start, 0.4)
         self.assertIn("killed, since SIGTERM was not enough: worker 1", result.stderr)
+
+    def test_who_ignores_what_ends_the_command_is_killed_after_the_grace(self):
+        script = self.script("trap '' INT; touch ready.$TUTTI_RANK; while :; do sleep 0.01; done")
+        job = self.ready("-n", 1, "--grace", 0.4, script, ranks=1)
+        os.kill(job.process.pid, signal.SIGINT)
+        result = job.wait()
+        self.assertEqual(result.returncode, 130, result.stderr)
+        self.assertIn("killed, since SIGINT was not enough: worker 0", result.stderr)
 
     def test_a_second_ctrl_c_does_not_wait_for_the_grace(self):
         script = self.script("""

@@ -229,6 +229,12 @@ class Unreachable(JobTest):
     def test_when_the_ranks_start_the_job_ends(self):
         self.check(self.start_with(ANSWER + "exit 255"))
 
+    def test_a_machine_with_two_names_is_refused(self):
+        result = self.start_with('for command; do :; done; exec sh -c "$command"').wait()
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertEqual(result.stderr, f"tutti run: 198.51.100.1: is {os.uname().nodename} again: "
+                                        "the ranks of a machine are given by one of its names\n")
+
     def test_and_mpiexec_is_killed_the_job_ends(self):
         started = self.start_with(ANSWER + "touch asked; exec sleep 1000")
         wait_until((self.folder / "asked").exists)
@@ -286,6 +292,21 @@ class Answers(JobTest):
         self.assertTrue(result.stderr.startswith(
             "tutti run: ssh, by which other machines are reached, is not in PATH on "), result.stderr)
 
+    def test_an_mpiexec_that_is_not_open_mpi_s_is_refused(self):
+        (self.folder / "bin").mkdir()
+        self.script("echo HYDRA build details:", "bin/mpiexec")
+        result = self.run_job("--hosts", "other:1", "/bin/true", env={"PATH": f"{self.folder}/bin:/bin"})
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertRegex(result.stderr, "by Open MPI's mpiexec, but that in PATH on .* says it is "
+                                        "'HYDRA build details:'\n$")
+
+    def test_who_ignores_sigchld_hears_that_an_agent_has_ended(self):
+        launcher = self.script(f'trap "" CHLD; exec {job.TUTTI} "$@"', "ignoring")
+        self.addCleanup(setattr, job, "TUTTI", job.TUTTI)
+        job.TUTTI = str(launcher)
+        result = self.ask("echo no route >&2; exit 255")
+        self.assertEqual((result.returncode, result.stderr), (2, "tutti run: other: no route\n"))
+
     def test_an_agent_that_cannot_be_run_is_named(self):
         agent = self.folder / "agent"
         result = self.run_job("--hosts", "other:1", "true", env={"OMPI_MCA_plm_rsh_agent": str(agent)})
@@ -318,6 +339,10 @@ exec sh -c "$command" """, "agent")
         result = self.ask("echo tutti-answer 0 version 0.0.1")
         self.assertEqual(result.returncode, 2)
         self.assertIn("other: its tutti is 0.0.1, but here it is ", result.stderr)
+
+    def test_threads_are_those_of_the_machine(self):
+        result = self.ask(ANSWER + "exit 255")
+        self.assertIn("; OMP_NUM_THREADS=1234; ", result.stderr)
 
     def test_clocks_are_compared(self):
         agent = self.script(r"""

@@ -209,6 +209,11 @@ echo the end"""
         self.assertEqual(len(kept) + int(missing), 300_001, log[-200:])
         self.assertEqual(rest, "the end\n")
 
+    def test_a_folder_that_is_called_last_is_left_alone(self):
+        (self.folder / "log" / "last").mkdir(parents=True)
+        self.assertEqual(self.run_job("true").returncode, 0)
+        self.assertEqual([path.name for path in self.folder.glob("log/last-*")], [])
+
     def test_without_a_folder_for_logs_the_job_runs(self):
         (self.folder / "log").write_text("in the way", encoding="utf-8")
         result = self.run_job("-n", 2, "echo", "hi")

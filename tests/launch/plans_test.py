@@ -224,6 +224,15 @@ class Refused(JobTest):
             with self.subTest(arguments=arguments):
                 self.assertIn(expected, self.refused(*arguments))
 
+    def test_several_tasks_of_a_step_but_one_on_each_machine(self):
+        step = {"SLURM_JOB_NODELIST": os.uname().nodename, "SLURM_STEP_NUM_TASKS": "4"}
+        for options in ((), ("--server_num=1", "--worker_num=1"), ("--hosts=localhost:2",)):
+            with self.subTest(options=options):
+                self.assertIn("srun has started 4 processes of tutti run",
+                              self.refused(*options, "true", env=step))
+        result = self.run_job("--ips=127.0.0.1", "true", env=step)
+        self.assertEqual(result.returncode, 0, result.stderr)
+
     def test_gpus_that_are_not_there_or_cannot_be_shared(self):
         visible = {"CUDA_VISIBLE_DEVICES": "0,1"}
         self.assertIn("--gpus names 2, but CUDA_VISIBLE_DEVICES is 0,1",

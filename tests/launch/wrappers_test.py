@@ -64,7 +64,7 @@ class Wrappers(JobTest):
     def run_with(self, mpiexec, *program):
         agent = self.script(ANSWER, "agent")
         self.script("""
-[ "$1" = --version ] && { echo mpiexec; exit; }
+[ "$1" = --version ] && { echo "mpiexec (OpenRTE) 4"; exit; }
 for addresses; do :; done
 start() { OMPI_COMM_WORLD_RANK=$1 "$TUTTI_LAUNCHER" rank --connect "$addresses" & }
 """ + mpiexec, "mpiexec")

@@ -120,6 +120,7 @@ TEST(LaunchHosts, OfSlurmsLists) {
   for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
   std::string text;
   try {
+    check_alone_in_step();
     text = text_of(allocated_hosts());
   } catch (const Error& error) {
     text = error.what();

@@ -24,7 +24,11 @@ constexpr int kMostPorts = 400;
 
 /** `wanted` is how many ranks there are, and which ports they listen on. */
 Facts look_around(const std::vector<int>& wanted, const std::vector<std::string>& files) {
-  Facts facts{{"version", TUTTI_VERSION}, {"name", host_name()}, {"mpi", mpi_version()}};
+  Facts facts{{"version", TUTTI_VERSION},
+              {"name", host_name()},
+              {"kernel", boot_id()},
+              {"mpi", mpi_version()},
+              {"processors", std::to_string(this_machine().processors.size())}};
   try {
     check_files(files);
     check_shared_memory(wanted.front());

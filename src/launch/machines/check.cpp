@@ -71,7 +71,7 @@ std::vector<std::string> remote_shell() {
 struct Carrier {
   bool by_mpiexec = false;
   std::vector<std::string> shell{};
-  std::vector<std::string> options{};  // of mpiexec
+  fs::path session{};  // a directory of its own for mpiexec's files, which it makes and removes
 
   std::string describe() const {
     if (by_mpiexec) return "mpiexec";
@@ -126,8 +126,9 @@ Question ask(std::vector<Host> hosts, Carrier carrier, const std::vector<std::st
     hostfile = write_hostfile(names);
     std::vector<std::string> words = mpiexec_words(name_of_inherited(hostfile), "none");
     words.front() = files_of_program(words.front(), false).front();
-    const auto& options = question.carrier.options;
-    words.insert(words.end(), options.begin(), options.end());
+    if (const fs::path& session = question.carrier.session; !session.empty()) {
+      words.insert(words.end(), {"--mca", "orte_top_session_dir", session});
+    }
     words.insert(words.end(), {"-n", std::to_string(names.size())});
     start.arguments.insert(start.arguments.begin(), words.begin(), words.end());
     start.inherited = {hostfile.get()};
@@ -205,6 +206,8 @@ void hear(std::vector<Question>& questions, const std::set<pid_t>& others) {
     if (question->ended) continue;
     ::kill(-question->process, SIGKILL);
     ::waitpid(question->process, nullptr, 0);
+    std::error_code ignored;
+    if (!question->carrier.session.empty()) fs::remove_all(question->carrier.session, ignored);
   }
 }
 
@@ -258,7 +261,8 @@ std::string fault_of(Facts& facts, const std::string& own_mpi) {
 }
 
 CheckedMachine checked_machine(Facts& facts, const Question& question) {
-  CheckedMachine machine{.name = facts["name"], .ports = {}};
+  CheckedMachine machine;
+  machine.processors = parse_number<std::size_t>(facts["processors"]).value_or(1);
   for (const std::string& port : split_list(facts["ports"])) {
     machine.ports.push_back(parse_number<int>(port).value_or(0));
   }
@@ -275,6 +279,7 @@ struct Findings {
   std::map<std::string, CheckedMachine> machines;
   std::map<std::string, std::string> faults;  // by the machine's name
   std::map<std::string, std::string> silent;  // why there is no answer
+  std::map<std::string, std::string> named;   // what machines were asked as, by what they are
 
   void take(const Question& question) {
     auto answers = find_answers(question.answer);
@@ -286,6 +291,11 @@ struct Findings {
         silent[name] = silence(question);
       } else if (const std::string fault = fault_of(facts->second, own_mpi); !fault.empty()) {
         faults[name] = fault;
+      } else if (const auto [same, first] =
+                     named.emplace(facts->second["kernel"] + facts->second["name"], name);
+                 !first && same->second != name) {
+        faults[name] =
+            "is " + same->second + " again: the ranks of a machine are given by one of its names";
       } else {
         machines[name] = checked_machine(facts->second, question);
       }
@@ -293,11 +303,10 @@ struct Findings {
   }
 };
 
-/** A directory of its own for the files of one process of mpiexec, which makes and removes it.
- * Processes that share theirs fail where one makes or removes it while another looks for it. */
-std::vector<std::string> own_session(const std::string& machine) {
-  const std::string name = "tutti-check." + std::to_string(::getpid()) + "." + machine;
-  return {"--mca", "orte_top_session_dir", fs::temp_directory_path() / name};
+/** Processes of mpiexec that share their directory fail where one makes or removes it while another
+ * looks for it. */
+fs::path own_session(const std::string& machine) {
+  return fs::temp_directory_path() / ("tutti-check." + std::to_string(::getpid()) + "." + machine);
 }
 
 /** Where mpiexec has not reached all machines, it may have reached none: those that have not
@@ -312,7 +321,7 @@ void ask_alone(const std::vector<Host>& hosts, const std::vector<std::string>& f
   for (std::size_t i = 0; i < left.size() && findings.silent.empty(); i += kMostAlone) {
     std::vector<Question> questions;
     for (std::size_t j = i; j < std::min(i + kMostAlone, left.size()); ++j) {
-      Carrier carrier{.by_mpiexec = true, .options = own_session(left[j].name)};
+      Carrier carrier{.by_mpiexec = true, .session = own_session(left[j].name)};
       questions.push_back(ask({left[j]}, std::move(carrier), files));
     }
     hear(questions, others);
@@ -339,9 +348,14 @@ std::map<std::string, CheckedMachine> check_machines(const std::vector<Host>& ho
                                                      const std::vector<std::string>& files) {
   Findings findings;
   findings.own_mpi = mpi_version();
-  if (findings.own_mpi.empty()) {
-    refuse("ranks on several machines are started by Open MPI's mpiexec, which is not in PATH on ",
-           host_name());
+  constexpr std::string_view kNeeded =
+      "ranks on several machines are started by Open MPI's mpiexec";
+  if (findings.own_mpi.empty()) refuse(kNeeded, ", which is not in PATH on ", host_name());
+  const auto is_of = [&](const char* name) {
+    return findings.own_mpi.find(name) != std::string::npos;
+  };
+  if (!is_of("(Open MPI)") && !is_of("(OpenRTE)")) {  // as mpirun, and as mpiexec, says
+    refuse(kNeeded, ", but that in PATH on ", host_name(), " says it is '", findings.own_mpi, "'");
   }
   const std::set<pid_t> others = descendants();
   const bool by_mpiexec = has_resource_manager();

@@ -11,8 +11,8 @@ namespace tutti::launch {
 
 /** What a machine has answered. */
 struct CheckedMachine {
-  std::string name;        ///< as it calls itself
-  std::vector<int> ports;  ///< that were free there
+  std::vector<int> ports;      ///< that were free there
+  std::size_t processors = 1;  ///< that ranks may use there
   double clock_ahead = 0;  ///< seconds that its clock is ahead of ours; within the answer's time 0
 };
 
@@ -21,7 +21,7 @@ struct CheckedMachine {
  * there, the folder and the files that are to be run, and room in /dev/shm for its ranks. In a job
  * of a resource manager mpiexec carries the question, as it will start the ranks; otherwise ssh
  * does (or what OMPI_MCA_plm_rsh_agent names), without passwords. Throws InvalidArgument with a
- * line for each machine on which something is wrong. Who does not answer is named after ten
+ * line for each machine on which something is wrong, or that is named twice. Who does not answer is named after ten
  * seconds; where mpiexec has not reached all, after ten more for those that have not answered, each
  * alone.
  */

@@ -84,12 +84,6 @@ std::vector<int> expand_tasks(const std::string& text) {
 }
 
 std::vector<Host> slurm_hosts(const std::string& list) {
-  if (environment("SLURM_STEP_NUM_TASKS").value_or("1") != "1") {
-    refuse(
-        "srun has started ", *environment("SLURM_STEP_NUM_TASKS"),
-        " processes of tutti run (SLURM_STEP_NUM_TASKS), which starts the ranks itself: start it "
-        "once, in the batch script or with srun --ntasks=1");
-  }
   std::vector<Host> hosts;
   for (const std::string& name : expand_nodes(list)) hosts.push_back({.name = name});
   // Without --ntasks Slurm says one a node, which nobody has asked for.
@@ -151,6 +145,14 @@ std::vector<Host> read_hostfile(const std::string& path) {
   }
   if (hosts.empty()) refuse("--hostfile ", path, " names no machine");
   return hosts;
+}
+
+void check_alone_in_step() {
+  const auto tasks = environment("SLURM_STEP_NUM_TASKS");
+  if (!environment("SLURM_JOB_NODELIST") || tasks.value_or("1") == "1") return;
+  refuse("srun has started ", *tasks,
+         " processes of tutti run (SLURM_STEP_NUM_TASKS), which starts the ranks itself: start it "
+         "once, in the batch script or with srun --ntasks=1");
 }
 
 bool has_resource_manager() {

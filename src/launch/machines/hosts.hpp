@@ -30,8 +30,10 @@ std::vector<Host> read_hostfile(const std::string& path);
 /** Whether this is a job of Slurm or PBS, which then also says how machines are reached. */
 bool has_resource_manager();
 
-/** Those that Slurm or PBS has given this job, if it runs in one; none otherwise. Throws
- * InvalidArgument if srun has started several of this process. */
+/** Throws InvalidArgument if srun has started several of this process. */
+void check_alone_in_step();
+
+/** Those that Slurm or PBS has given this job, if it runs in one; none otherwise. */
 std::vector<Host> allocated_hosts();
 
 /** Throws InvalidArgument for a name that ssh would take for an option, or mpiexec for several
