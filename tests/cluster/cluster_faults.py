@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Random faults of hosts that are network namespaces, in the middle of random collectives.
 
-    cluster_faults.py MPIEXEC RANKS [--trials N] [--first K] [--seed S] [--jobs J]
+    cluster_faults.py MPIEXEC RANKS [--trials N] [--first K] [--fault F] [--seed S] [--jobs J]
     cluster_faults.py MPIEXEC RANKS --trial K [--seed S]       that one alone
 
 RANKS is the program of ranks.cpp, which checks every result. A trial is a function of the seed and
-its number: a layout, a deadline, and who is killed, stopped or cut off, and when. Every survivor
+its number: a layout, a deadline, and who is killed, stopped or cut off, and when; with --fault, one
+of Trial.FAULTS, those with others are left out. Every survivor
 must say within the deadline and a second who was lost, all of them and nobody else; nobody may
 hang. Who loses ranks of a part (of a split) names those, and then all, when it asks the whole.
 Open MPI 4.1 gives a job up from within a survivor whose message to the dead was under way: such a
@@ -15,6 +16,7 @@ Ended by SIGTERM, it takes its hosts along.
 import argparse
 import concurrent.futures
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -206,6 +208,7 @@ def main():
     parser.add_argument("ranks")
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--fault", choices=Trial.FAULTS)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--trial", type=int)
@@ -214,8 +217,10 @@ def main():
         print(cluster.SKIPPED)
         return 0
     cluster.remove_when_terminated()
+    wanted = (number for number in itertools.count(arguments.first)
+              if arguments.fault in (None, Trial(arguments.seed, number).fault))
     numbers = ([arguments.trial] if arguments.trial is not None else
-               range(arguments.first, arguments.first + arguments.trials))
+               itertools.islice(wanted, arguments.trials))
     return 1 if run_all(arguments.mpiexec, arguments.ranks, arguments.seed, numbers, arguments.jobs) else 0
 
 

@@ -141,6 +141,21 @@ def test_one_story_on_each_side_of_a_cut(mpiexec, program, _, timeout, seconds):
         assert texts == [here] * 4 + [there] * 2, (took, texts)
 
 
+def test_a_loss_in_a_part_is_known_to_those_who_wait_in_the_whole(mpiexec, program, _):
+    """Who has found it comes to the whole, where its neighbour has waited for it alone until then."""
+    def cut_in_the_part(hosts):
+        hosts.cut("node2")
+        time.sleep(0.3)  # the neighbour's own deadline is to pass later
+        hosts.write("come", "")
+
+    with cluster.Cluster(2, 2) as hosts:
+        texts, took = run(hosts, mpiexec, program, "parts", 2, lambda: cut_in_the_part(hosts), 10)
+        here = "lost rank 2, rank 3: no answer from the host of ranks 2, 3"
+        there = "lost rank 0, rank 1: no answer from the host of ranks 0, 1"
+        assert texts == [here] * 2 + [there] * 2, texts
+        assert took < 3.5, f"{took:.1f} s, of a deadline of 2 s"  # with a deadline more 4.8
+
+
 def test_faults(mpiexec, program, _):
     """Each kind on 2x2 and 3x1; `cluster_faults.py` runs as many as it is asked for. With four jobs at a
     time the ranks may get their cores too late: what fails then has to pass alone."""
@@ -232,6 +247,7 @@ def main():
              (test_the_interface_that_is_named_carries_all,),
              (test_one_story_on_each_side_of_a_cut, 2, 6),
              (test_one_story_on_each_side_of_a_cut, 300, 15),
+             (test_a_loss_in_a_part_is_known_to_those_who_wait_in_the_whole,),
              (test_faults,)]
     for test, *arguments in tests:
         start = time.monotonic()

@@ -1,16 +1,18 @@
 // What ranks do on hosts whose network is slow or fails:
 //
-//   ranks slow|barriers|join DIRECTORY
+//   ranks slow|barriers|parts|join DIRECTORY
 //   ranks calls DIRECTORY SEED [STEPS]
 //
 // `slow` moves a few MiB by several calls and checks them; `barriers` goes on until a rank is lost,
-// `join` ends at once; `calls` makes every call of tutti's with random arguments, in random order,
-// checks each result, and goes on for so many steps or until a rank is lost. Each rank writes what
-// became of it to DIRECTORY/rank.N, since a host may be out of reach then: "ready", "done" or what
-// it was told. In `calls` that is "ready PID HOSTS" (the host of each rank, by its lowest),
-// "done HOSTS", and of a loss "lost NANOSECONDS WAITED RANKS MEMBERS ALL REASON": when, by the
-// clock that all processes of the machine share, for how long this process has waited for a core,
-// who, of which ranks, and who of all ranks. Those who lose somebody in a part ask the whole.
+// in `parts` every second rank does so in a part, and those between come to the whole when there is
+// a file DIRECTORY/come; `join` ends at once; `calls` makes every call of tutti's with random
+// arguments, in random order, checks each result, and goes on for so many steps or until a rank is
+// lost. Each rank writes what became of it to DIRECTORY/rank.N, since a host may be out of reach
+// then: "ready", "done" or what it was told. In `calls` that is "ready PID HOSTS" (the host of each
+// rank, by its lowest), "done HOSTS", and of a loss "lost NANOSECONDS WAITED RANKS MEMBERS ALL
+// REASON": when, by the clock that all processes of the machine share, for how long this process
+// has waited for a core, who, of which ranks, and who of all ranks. Those who lose somebody in a
+// part ask the whole.
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,12 +21,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "rig/steps.hpp"
@@ -69,6 +73,19 @@ void move_much(Communicator& communicator) {
   std::vector<float> out(data.size());
   communicator.all_to_all(std::span<const float>(data), std::span<float>(out));
   expect(all_are(out, static_cast<float>(last + 1)), "all_to_all");
+}
+
+/** Every second rank is in `part` until it loses somebody, and then comes to the whole; the others
+ * come to it when there is a file `come`. */
+void wait_in_parts(Communicator& whole, Communicator& part, const std::string& come) {
+  const bool is_in_part = whole.global_rank() % 2 != 0;
+  try {
+    while (is_in_part) part.barrier();
+  } catch (const PeerLost&) {
+    whole.barrier();
+  }
+  while (!std::filesystem::exists(come)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  whole.barrier();
 }
 
 std::string listed(const std::vector<int>& ranks) {
@@ -176,9 +193,12 @@ int run(const std::vector<std::string>& arguments) {
       return 0;
     }
     Communicator communicator;
+    std::optional<Communicator> part;
+    if (what == "parts") part = communicator.split(communicator.global_rank() % 2, 0);
     communicator.barrier();
     say("ready");
     if (what == "slow") move_much(communicator);
+    if (part) wait_in_parts(communicator, *part, arguments[1] + "/come");
     while (what == "barriers") communicator.barrier();
     say("done");
   } catch (const std::exception& error) {

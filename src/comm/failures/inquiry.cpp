@@ -152,6 +152,7 @@ std::vector<int> Inquiry::with_silent_hosts(const std::vector<int>& silent) cons
 /** Hosts that cannot be reached, if one of the silent is there; otherwise the silent. */
 Verdict Inquiry::blame(const std::vector<int>& silent) const {
   Verdict verdict;
+  verdict.silent = silent;
   std::vector<int> hosts;
   if (watch_ != nullptr) hosts = watch_->unreachable_hosts();
   const auto is_there = [&](int rank) {
@@ -171,6 +172,14 @@ void Inquiry::ping_hosts_again() {
   watch_->ping_hosts();
 }
 
+void Inquiry::note_silent(std::span<const int> silent) {
+  RecycledVector<ProcessNumber> processes;
+  for (const int rank : silent) {
+    processes.push_back(acquaintance_.members[static_cast<std::size_t>(rank)]);
+  }
+  graph_.note_silent(processes, timeout_);
+}
+
 std::optional<Verdict> Inquiry::verdict() {
   ping_hosts_again();
   RecycledVector<ProcessNumber> again;
@@ -180,7 +189,9 @@ std::optional<Verdict> Inquiry::verdict() {
     verdict = judge(again);
   }
   if (watch_ != nullptr && !again.empty()) watch_->ping_hosts();
-  graph_.ask(*this, again);  // which takes a lock that is held while an answer is heard
+  // These take a lock that is held while an answer is heard.
+  graph_.ask(*this, again);
+  if (verdict && !verdict->silent.empty()) note_silent(verdict->silent);
   return verdict;
 }
 

@@ -209,6 +209,7 @@ void WaitGraph::handle_messages(const ControlNetwork* session) {
 void WaitGraph::handle_messages(Line& line) {
   line.messenger->flush();
   line.messenger->receive([&](const ControlMessage& message, int source) {
+    if (any_silent()) forget_silence(line.numbers[static_cast<std::size_t>(source)]);
     if (const auto* question = std::get_if<Question>(&message)) {
       return answer(*question, line, source);
     }
@@ -250,6 +251,39 @@ void WaitGraph::answer(const Question& question, Line& line, int rank) {
   std::copy_n(entries.begin(), awaited, answer.entries.begin());
   answer.awaited_count = static_cast<std::int32_t>(awaited);
   line.messenger->send(answer, rank);
+}
+
+// --- Those who do not answer --------------------------------------------------------------------
+
+void WaitGraph::note_silent(std::span<const ProcessNumber> processes,
+                            std::chrono::milliseconds timeout) {
+  const std::lock_guard lock(mutex_);
+  for (const ProcessNumber process : processes) {
+    forget_silence(process);
+    silent_.push_back({process, timeout, time_.now()});
+  }
+  any_silent_ = !silent_.empty();
+}
+
+void WaitGraph::forget_silence(ProcessNumber process) {
+  std::erase_if(silent_, [process](const Silent& one) { return one.process == process; });
+  any_silent_ = !silent_.empty();
+}
+
+RecycledVector<ProcessNumber> WaitGraph::silent_among(std::span<const ProcessNumber> processes,
+                                                      std::chrono::milliseconds timeout) {
+  const std::lock_guard lock(mutex_);
+  const auto now = time_.now();
+  std::erase_if(silent_, [now](const Silent& one) { return now - one.noted >= one.timeout; });
+  any_silent_ = !silent_.empty();
+  RecycledVector<ProcessNumber> found;
+  for (const Silent& one : silent_) {
+    const bool counts = one.timeout >= timeout && now - one.noted < timeout;
+    if (counts && std::find(processes.begin(), processes.end(), one.process) != processes.end()) {
+      found.push_back(one.process);
+    }
+  }
+  return found;
 }
 
 WaitGraph::Heard WaitGraph::understand(const Answer& answer, const Line& line, int rank) const {

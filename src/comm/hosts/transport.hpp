@@ -114,7 +114,8 @@ class HierarchicalTransport final : public Transport {
     sign(call, Notes::kNobody);
     come(task);
   }
-  /** The parts of it: the call begins, in which `giver` sends a note if there is one, ... */
+  /** The parts of it: the call begins, in which `giver` sends a note if there is one (throws
+   * PeerLost, if a rank was found lost in another communicator and still does not answer), ... */
   void sign(const Call& call, int giver);
   /** ... and the ranks of this host compare. */
   void come(const shm::Task& task);
