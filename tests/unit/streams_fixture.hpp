@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -36,8 +37,12 @@ class StreamsTest : public ::testing::Test {
     right_ = with(0, mpi::Socket(ends[1]));
   }
   static std::unique_ptr<mpi::Streams> with(int rank, mpi::Socket socket) {
+    const std::int64_t most = mpi::Streams::most_at_once(socket);
+    return with(rank, std::move(socket), most);
+  }
+  static std::unique_ptr<mpi::Streams> with(int rank, mpi::Socket socket, std::int64_t most) {
     std::vector<mpi::Streams::Connection> connections;
-    connections.push_back({rank, kKind, std::move(socket)});
+    connections.push_back({rank, kKind, std::move(socket), most});
     return std::make_unique<mpi::Streams>(std::move(connections));
   }
   Wire::Posted send(const Bytes& data) {

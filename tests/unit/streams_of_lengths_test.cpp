@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <string_view>
@@ -75,10 +76,23 @@ TEST_F(StreamsOfLengthsTest, MessagesOfAllLengthsArriveInTheirOrderWherePacketsA
   left_ = with(1, std::move(ends[0]));
   right_ = with(0, std::move(ends[1]));
   exchange_all_lengths();
+}
+
+/** A socket of this kind takes all that a call gives it, or nothing: no call tells by having moved
+ * less than it was given that a message is under way. */
+TEST_F(StreamsOfLengthsTest, WhatCallsThatGiveLittleHaveMovedIsTold) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()), 0);
+  left_ = with(1, Socket(ends[0]), 1024);
+  right_ = with(0, Socket(ends[1]), 1024);
+  exchange_all_lengths();
   left_->have_moved();
-  const Bytes unread = bytes(16 << 20, 1);  // more than the kernels take
-  send(unread);
+  const Bytes unread = bytes(16 << 20, 1);  // more than the kernel takes
+  const Wire::Posted posted = send(unread);
   EXPECT_TRUE(left_->have_moved());
+  EXPECT_FALSE(left_->take_ended(posted));
+  left_->progress();
+  EXPECT_FALSE(left_->have_moved());
 }
 
 }  // namespace

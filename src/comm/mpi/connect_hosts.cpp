@@ -292,7 +292,8 @@ std::unique_ptr<Streams> streams_of(std::vector<Peer>& peers) {
     if (!is_stream(peer.line) || !peer.socket) continue;
     const auto traffic =
         peer.line == Line::ahead ? Wire::Traffic::ahead : Wire::Traffic::collective;
-    connections.push_back({peer.leader, traffic, std::move(peer.socket)});
+    const std::int64_t most = Streams::most_at_once(peer.socket);
+    connections.push_back({peer.leader, traffic, std::move(peer.socket), most});
   }
   if (connections.empty()) return nullptr;
   return std::make_unique<Streams>(std::move(connections));

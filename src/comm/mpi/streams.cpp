@@ -222,14 +222,15 @@ void Streams::push(Stream& stream) {
     std::size_t count = 0;
     std::int64_t wanted = 0;
     for (int one = stream.sends.first; one != kNone && count < parts.size(); one = at(one).next) {
-      if (stream.most_at_once - wanted <= kHeader) break;
+      if (stream.connection.most_at_once - wanted <= kHeader) break;
       Message& message = at(one);
       const std::int64_t of_header = std::min(message.moved, kHeader);
       const std::int64_t of_data = message.moved - of_header;
       parts[count++] = {bytes_of(message.header).data() + of_header,
                         static_cast<std::size_t>(kHeader - of_header)};
       wanted += kHeader - of_header;
-      const std::int64_t more = std::min(message.bytes - of_data, stream.most_at_once - wanted);
+      const std::int64_t more =
+          std::min(message.bytes - of_data, stream.connection.most_at_once - wanted);
       parts[count++] = {message.data + of_data, static_cast<std::size_t>(more)};
       wanted += more;
     }

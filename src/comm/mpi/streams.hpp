@@ -39,7 +39,15 @@ class Streams {
     int rank;               ///< at the other end
     Wire::Traffic traffic;  ///< what goes ahead has one of its own, as it may wait the longest
     Socket socket;
+    std::int64_t most_at_once = std::numeric_limits<std::int64_t>::max();  ///< see most_at_once()
   };
+  /** So many bytes a call of the kernel is given for `socket`. Of one that paces not much: of
+   * longer ones BBR takes the speed of the reader, who is busy sending meanwhile, for what the path
+   * takes; if a call finds that all before has left, the kernel knows that it was the sender who
+   * had no more. */
+  static std::int64_t most_at_once(const Socket& socket) {
+    return paces(socket) ? kPacedAtOnce : std::numeric_limits<std::int64_t>::max();
+  }
   /** So many bytes that nobody has to answer may be on their way to a rank. */
   static constexpr std::int64_t kMostUnconfirmed = 256 << 10;
   explicit Streams(std::vector<Connection> connections);
@@ -94,9 +102,6 @@ class Streams {
   static constexpr std::int64_t kHeader = sizeof(Header);
   /** Of so many bytes that went one way it is looked whether they are acknowledged. */
   static constexpr std::int64_t kBetweenLooks = 64 << 10;
-  /** So much a call gives to a connection that paces. Of longer ones BBR takes the speed of the
-   * reader, who is busy sending meanwhile, for what the path takes; if a call finds that all before
-   * has left, the kernel knows that it was the sender who had no more. */
   static constexpr std::int64_t kPacedAtOnce = 2 * (Wire::kPiece + kHeader);
   static constexpr int kNone = -1;
   static constexpr std::chrono::seconds kPatience{2};
@@ -119,13 +124,8 @@ class Streams {
     int last = kNone;
   };
   struct Stream {
-    explicit Stream(Connection given)
-        : connection(std::move(given)),
-          most_at_once(paces(connection.socket) ? kPacedAtOnce
-                                                : std::numeric_limits<std::int64_t>::max()),
-          early(kEarly) {}
+    explicit Stream(Connection given) : connection(std::move(given)), early(kEarly) {}
     Connection connection;
-    std::int64_t most_at_once;  ///< that a call of the kernel is given
     Queue sends;
     Queue receives;
     std::vector<std::byte> early;  ///< what was read along with headers: `used` to `come`

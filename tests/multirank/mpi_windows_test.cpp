@@ -1,0 +1,124 @@
+// What carries long windows between hosts: MPI in pieces, connections as they are.
+#include <gtest/gtest.h>
+#include <mpi.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <numeric>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "comm/batch.hpp"
+#include "comm/hosts/group.hpp"
+#include "comm/mpi/channel.hpp"
+
+namespace tutti::test::mpi_windows_test {
+namespace {
+
+using mpi::Channel;
+using mpi::Session;
+using Bytes = std::vector<std::byte>;
+
+/** Every rank is on a host of its own. */
+class MpiWindows : public ::testing::Test {
+ protected:
+  static const std::shared_ptr<Session>& session() {
+    static const std::shared_ptr<Session> the_session = Session::world(std::chrono::seconds(20));
+    return the_session;
+  }
+  static std::vector<int> everybody() {
+    std::vector<int> ranks(static_cast<std::size_t>(session()->size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+  }
+  static void meet() { MPI_Barrier(session()->comm()); }
+
+  /** Whose collectives `carrier` carries between hosts. */
+  static std::unique_ptr<Channel> channel_over(const char* carrier) {
+    ::setenv("TUTTI_BETWEEN_HOSTS", carrier, 1);
+    const int context = session()->next_context();
+    session()->use_context(context);
+    auto channel =
+        std::make_unique<Channel>(session(), everybody(), context, std::chrono::seconds(20));
+    channel->set_hosts(Layout(everybody()));
+    ::unsetenv("TUTTI_BETWEEN_HOSTS");
+    return channel;
+  }
+
+  /** The sums of some windows and a bit; the average length of the messages that carried them. */
+  static std::pair<std::vector<float>, std::int64_t> add_up(const char* carrier) {
+    constexpr std::int64_t kCount = 5 * Wire::kLongPiece / sizeof(float) + 1003;
+    auto channel = channel_over(carrier);
+    EXPECT_EQ(channel->has_streams(), std::string_view(carrier) == "tcp");
+    HostGroup group(*channel, everybody(), true);
+    EXPECT_GT(group.first_segment(kCount, DType::f32) * std::int64_t{sizeof(float)},
+              group.size() * Wire::kPiece);
+    std::vector<float> data(kCount);
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      data[i] = static_cast<float>((i * 7 + i / 251) % 1021) + static_cast<float>(channel->rank());
+    }
+    group.all_reduce(data.data(), kCount, DType::f32, {});
+    std::int64_t messages = 0;
+    for (int rank = 0; rank < channel->size(); ++rank) {
+      messages += channel->counts().sent_to(rank)[static_cast<std::size_t>(Wire::Side::collective)];
+    }
+    const std::int64_t bytes = channel->bytes_sent();
+    meet();
+    Channel::leave(std::move(channel));
+    return {data, bytes / messages};
+  }
+};
+
+TEST_F(MpiWindows, GoOverMpiInPieces) {
+  const auto [by_mpi, piece] = add_up("mpi");
+  const auto [by_tcp, window] = add_up("tcp");
+  const int ranks = session()->size();
+  const int sum_of_ranks = ranks * (ranks - 1) / 2;
+  for (std::size_t i = 0; i < by_mpi.size(); ++i) {
+    const auto each = static_cast<float>((i * 7 + i / 251) % 1021);
+    ASSERT_EQ(by_mpi[i], static_cast<float>(ranks) * each + static_cast<float>(sum_of_ranks)) << i;
+  }
+  EXPECT_EQ(by_mpi, by_tcp);
+  EXPECT_LE(piece, Wire::kPiece);
+  EXPECT_GT(window, 4 * Wire::kPiece);
+}
+
+/** What keeps a deadline off: see Batch::wait(). */
+TEST_F(MpiWindows, PartsOfAPieceCountAsMovement) {
+  auto channel = channel_over("tcp");
+  Bytes data(static_cast<std::size_t>(Wire::kLongPiece), std::byte{5});
+  const int rank = channel->rank();
+  if (rank < 2) {
+    Batch batch(*channel, Wire::Traffic::collective);
+    // Parts move, without an end, until one of the two would have to do something.
+    const auto expect_a_part = [&batch] {
+      EXPECT_TRUE(batch.progress());
+      while (batch.progress()) {
+      }
+      EXPECT_FALSE(batch.done());
+    };
+    if (rank == 0) batch.send(data.data(), std::ssize(data), 1);
+    if (rank == 0) expect_a_part();  // more than kernels take of what nobody reads
+    meet();
+    if (rank == 1) {
+      data.assign(data.size(), std::byte{0});
+      batch.recv(data.data(), std::ssize(data), 0);
+      expect_a_part();
+    }
+    meet();
+    batch.wait();
+  } else {
+    meet();
+    meet();
+  }
+  EXPECT_EQ(data, Bytes(data.size(), std::byte{5}));
+  meet();
+  Channel::leave(std::move(channel));
+}
+
+}  // namespace
+}  // namespace tutti::test::mpi_windows_test
