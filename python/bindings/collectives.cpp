@@ -47,8 +47,8 @@ std::vector<Array> in_and_out(py::handle array, py::handle out) {
 
 /** A reduction whose result all ranks get: all_reduce, scan or exscan. */
 template <Event (Communicator::*kReduction)(ConstView, View, Reduce, const Stream&)>
-EventObject reduce_for_all(const Self& self, py::handle array, py::handle out, const Op& op,
-                           const Factor& factor, const OnStream& stream) {
+EventObject reduce_for_all(const Self& self, const AnyArray& array, const AnyArray& out,
+                           const Op& op, const Factor& factor, const OnStream& stream) {
   std::vector<Array> arrays = in_and_out(array, out);
   const View from = arrays.front().view();
   const View to = arrays.back().view();
@@ -58,8 +58,9 @@ EventObject reduce_for_all(const Self& self, py::handle array, py::handle out, c
              });
 }
 
-EventObject reduce(const Self& self, py::handle array, const Root& to_rank, py::handle out,
-                   const Op& op, const Factor& factor, const OnStream& stream) {
+EventObject reduce(const Self& self, const AnyArray& array, const Root& to_rank,
+                   const AnyArray& out, const Op& op, const Factor& factor,
+                   const OnStream& stream) {
   const int root = to_rank.as("root");
   const bool is_root = self->get().global_rank() == root;
   std::vector<Array> arrays;
@@ -73,7 +74,7 @@ EventObject reduce(const Self& self, py::handle array, const Root& to_rank, py::
              });
 }
 
-EventObject broadcast(const Self& self, py::handle array, const Root& from_rank,
+EventObject broadcast(const Self& self, const AnyArray& array, const Root& from_rank,
                       const OnStream& stream) {
   const int root = from_rank.as("root");
   std::vector<Array> arrays = in_and_out(array, py::none());
@@ -88,8 +89,8 @@ std::optional<std::vector<std::int64_t>> counts_of(const Counts& given, const ch
   return given.as(name, "a list of whole numbers");
 }
 
-EventObject gather(const Self& self, py::handle array, py::handle out, const Root& to_rank,
-                   const Counts& of_ranks, const OnStream& stream) {
+EventObject gather(const Self& self, const AnyArray& array, const AnyArray& out,
+                   const Root& to_rank, const Counts& of_ranks, const OnStream& stream) {
   const int root = to_rank.as("root");
   const auto counts = counts_of(of_ranks, "counts");
   const bool is_root = self->get().global_rank() == root;
@@ -104,8 +105,8 @@ EventObject gather(const Self& self, py::handle array, py::handle out, const Roo
   });
 }
 
-EventObject scatter(const Self& self, py::handle array, py::handle out, const Root& from_rank,
-                    const Counts& of_ranks, const OnStream& stream) {
+EventObject scatter(const Self& self, const AnyArray& array, const AnyArray& out,
+                    const Root& from_rank, const Counts& of_ranks, const OnStream& stream) {
   const int root = from_rank.as("root");
   const auto counts = counts_of(of_ranks, "counts");
   const bool is_root = self->get().global_rank() == root;
@@ -120,8 +121,8 @@ EventObject scatter(const Self& self, py::handle array, py::handle out, const Ro
   });
 }
 
-EventObject all_gather(const Self& self, py::handle array, py::handle out, const Counts& of_ranks,
-                       const OnStream& stream) {
+EventObject all_gather(const Self& self, const AnyArray& array, const AnyArray& out,
+                       const Counts& of_ranks, const OnStream& stream) {
   const auto counts = counts_of(of_ranks, "counts");
   std::vector<Array> arrays = in_and_out(array, out);
   const View from = arrays.front().view();
@@ -132,8 +133,9 @@ EventObject all_gather(const Self& self, py::handle array, py::handle out, const
   });
 }
 
-EventObject reduce_scatter(const Self& self, py::handle array, py::handle out, const Op& op,
-                           const Factor& factor, const OnStream& stream, const Counts& of_ranks) {
+EventObject reduce_scatter(const Self& self, const AnyArray& array, const AnyArray& out,
+                           const Op& op, const Factor& factor, const OnStream& stream,
+                           const Counts& of_ranks) {
   const auto counts = counts_of(of_ranks, "counts");
   std::vector<Array> arrays = in_and_out(array, out);
   const View from = arrays.front().view();
@@ -145,8 +147,8 @@ EventObject reduce_scatter(const Self& self, py::handle array, py::handle out, c
              });
 }
 
-EventObject all_to_all(const Self& self, py::handle array, py::handle out, const OnStream& stream,
-                       const Counts& to_ranks, const Counts& from_ranks) {
+EventObject all_to_all(const Self& self, const AnyArray& array, const AnyArray& out,
+                       const OnStream& stream, const Counts& to_ranks, const Counts& from_ranks) {
   const auto leaving = counts_of(to_ranks, "leaving");
   const auto arriving = counts_of(from_ranks, "arriving");
   if (leaving.has_value() != arriving.has_value()) {

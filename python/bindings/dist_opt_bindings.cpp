@@ -134,7 +134,7 @@ void bind_sums(PyClass& dist_opt) {
   dist_opt
       .def(
           "all_reduce",
-          [](PyDistOpt& self, py::handle tensor) {
+          [](PyDistOpt& self, const AnyArray& tensor) {
             self.start(tensor, [](DistOpt& opt, View view) { opt.all_reduce(view); });
           },
           py::arg("tensor"),
@@ -142,7 +142,7 @@ void bind_sums(PyClass& dist_opt) {
           "until then the tensor is not to be touched. Not an average.")
       .def(
           "all_reduce_half",
-          [](PyDistOpt& self, py::handle tensor) {
+          [](PyDistOpt& self, const AnyArray& tensor) {
             self.start(tensor, [](DistOpt& opt, View view) { opt.all_reduce_half(view); });
           },
           py::arg("tensor"), "As all_reduce, with a float32 tensor that travels in 16 bits.")
@@ -168,7 +168,7 @@ void bind_sums(PyClass& dist_opt) {
           "As fused_all_reduce, with float32 tensors that travel in 16 bits.")
       .def(
           "sparsification",
-          [](PyDistOpt& self, py::handle tensor, py::handle accumulation, double spars,
+          [](PyDistOpt& self, const AnyArray& tensor, const AnyArray& accumulation, double spars,
              bool top_k) {
             self.sparsification(py::make_tuple(tensor), accumulation, spars, top_k);
           },
@@ -195,7 +195,11 @@ void bind_class(py::module_& module) {
       .def("register_parameters", &PyDistOpt::register_parameters, py::arg("parameters"),
            py::arg("row_elements") = std::vector<std::int64_t>())
       .def(
-          "update", &PyDistOpt::update, py::arg("param"), py::arg("grad"),
+          "update",
+          [](PyDistOpt& self, const AnyArray& param, const AnyArray& grad) {
+            self.update(param, grad);
+          },
+          py::arg("param"), py::arg("grad"),
           "Divides grad, a sum, by world_size, then updates a registered parameter. Local. Refused "
           "while a sum is under way: wait() first.")
       .def(
@@ -204,9 +208,11 @@ void bind_class(py::module_& module) {
       .def("state", &PyDistOpt::state,
            "What this rank has to remember besides the parameters: {'arrays': {name: array}, "
            "'numbers': {name: float}}. Local.")
-      .def("load_state", &PyDistOpt::load_state, py::arg("state"),
-           "Goes on from a state(), to the bit. Local, once the parameters are registered. Raises "
-           "InvalidArgument, and changes nothing, if it is not of these parameters and this rank.")
+      .def(
+          "load_state", [](PyDistOpt& self, const py::object& state) { self.load_state(state); },
+          py::arg("state"),
+          "Goes on from a state(), to the bit. Local, once the parameters are registered. Raises "
+          "InvalidArgument, and changes nothing, if it is not of these parameters and this rank.")
       .def("statistics", &statistics,
            "Of the last step on this rank: bytes_sent (the packets handed to collectives), "
            "bytes_between (what it sent to other hosts for them), density, non_finite, and the "

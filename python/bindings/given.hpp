@@ -208,8 +208,25 @@ class Given : public py::object {
   }
 };
 
+/** An argument that help texts call an Array: whatever has memory, as array.hpp takes it. */
+class AnyArray : public py::object {
+ public:
+  AnyArray() = default;
+  AnyArray(py::handle value, borrowed_t borrowed) : py::object(value, borrowed) {}
+  AnyArray(py::handle value, stolen_t stolen) : py::object(value, stolen) {}
+  static bool check_(py::handle /*value*/) { return true; }
+};
+
 }  // namespace tutti::python
 
+template <>
+struct pybind11::detail::handle_type_name<tutti::python::AnyArray> {
+  static constexpr auto name = const_name("Array");
+};
+template <>
+struct pybind11::detail::handle_type_name<tutti::python::Given<std::filesystem::path>> {
+  static constexpr auto name = const_name("Union[str, os.PathLike]");
+};
 template <class T>
 struct pybind11::detail::handle_type_name<tutti::python::Given<T>> {
   static constexpr auto name = make_caster<T>::name;

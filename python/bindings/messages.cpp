@@ -29,7 +29,7 @@ struct PyRecv {
   std::shared_ptr<Received> received = std::make_shared<Received>();
 };
 
-EventObject send(const Self& self, py::handle array, const Given<int>& to,
+EventObject send(const Self& self, const AnyArray& array, const Given<int>& to,
                  const Given<std::int32_t>& with_tag, const OnStream& stream) {
   const int destination = to.as("destination");
   const std::int32_t tag = with_tag.as("tag");
@@ -41,7 +41,7 @@ EventObject send(const Self& self, py::handle array, const Given<int>& to,
   });
 }
 
-EventObject recv(const Self& self, py::handle array, const Given<int>& from,
+EventObject recv(const Self& self, const AnyArray& array, const Given<int>& from,
                  const Given<std::int32_t>& with_tag, const OnStream& stream) {
   const int source = from.as("source");
   const std::int32_t tag = with_tag.as("tag");

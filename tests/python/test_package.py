@@ -191,6 +191,14 @@ def test_help_says_what_a_collective_returns():
         assert text.splitlines()[0].endswith("-> tutti._core.Event"), text
 
 
+def test_help_has_no_types_of_cpp():
+    for name in tutti.__all__:
+        for member, thing in vars(getattr(tutti, name)).items() if isinstance(
+                getattr(tutti, name), type) else ():
+            text = thing.__doc__ or ""
+            assert "::" not in text and ": handle" not in text, f"{name}.{member}: {text}"
+
+
 class Model:
     """What the documents' examples suppose."""
 
