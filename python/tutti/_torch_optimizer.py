@@ -153,6 +153,12 @@ def make_optimizer(dist: Any, parameters: List[Any]) -> Any:
         def param_groups(self, groups: List[Any]) -> None:
             self._made = groups
 
+        def add_param_group(self, param_group: Dict[str, Any]) -> None:
+            if self._dist is not None:
+                raise InvalidArgument("add_param_group: a DistOpt has one group, of the parameters that were "
+                                      "registered")
+            super().add_param_group(param_group)  # as the constructor does
+
         def note_step(self) -> None:
             """The DistOpt has made a step: schedulers warn where they think that they come first."""
             self._opt_called = True

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Tuple, Unio
 import numpy
 import numpy.typing as npt
 
-from tutti import _core, files
+from tutti import _agreement, _core, files
 from tutti._checks import check_kind, integer, sized, whole
 from tutti._types import Array
 from tutti.errors import Error, InvalidArgument
@@ -74,6 +74,8 @@ def save_parameters(
     """
 
     def write() -> None:
+        if communicator.global_rank != root:
+            return
         arrays = {}
         for name, array in _named(params).items():
             arrays[_KEY + name] = values = _values(name, array)
@@ -83,7 +85,7 @@ def save_parameters(
             files.save_arrays(output.file, arrays)
             output.commit()
 
-    _on_root(write, communicator, root)
+    _on_all(write, communicator)
 
 
 def load_parameters(
@@ -92,16 +94,22 @@ def load_parameters(
     """Gives every rank the parameters of a file that save_parameters() wrote, in place. Rank `root`
     alone reads the file; the others get them from it.
 
-    params: as they were saved, of the same names, shapes and dtypes. Collective and blocking: if it
-    fails, rank `root` raises why (OSError, ValueError for a file that is none, InvalidArgument for
-    one of other parameters), the others tutti.Error with the text, and nothing has changed.
+    params: as they were saved, of the same names, shapes and dtypes, and contiguous. Collective and
+    blocking. If it fails, nothing has changed on any rank: the one where it does raises why (OSError,
+    ValueError for a file that is none, InvalidArgument for one of other parameters), the others
+    tutti.Error with the text, and all MismatchError where their parameters differ.
     """
     arrays = _named(params)
+    saved: Dict[str, npt.NDArray[Any]] = {}
 
-    def read() -> None:
+    def check() -> None:
+        for key, array in arrays.items():
+            _check_writable(key, array)
+        if communicator.global_rank != root:
+            return
         name = os.fspath(path)
         with open(path, "rb") as file:
-            saved = files.load_arrays(file, name)
+            saved.update(files.load_arrays(file, name))
         if {_KEY + key for key in arrays} != set(saved):
             differ = sorted({key[len(_KEY):] for key in saved} ^ set(arrays))
             raise InvalidArgument(f"{name}: not of these parameters: {', '.join(differ):.200}")
@@ -111,13 +119,12 @@ def load_parameters(
                 raise InvalidArgument(f"{name}: parameter {key} is {values.dtype} "
                                       f"{list(values.shape)}, but the model's is {mine.dtype} "
                                       f"{list(mine.shape)}")
-            if not _is_contiguous(array):  # they cannot be broadcast
-                raise InvalidArgument(f"parameter {key} is not contiguous: its elements must lie "
-                                      "one after the other in C order")
-        for key, array in arrays.items():
-            _assign(array, saved[_KEY + key])
 
-    _on_root(read, communicator, root)
+    _on_all(check, communicator)
+    _agreement.compare(communicator, "parameter",
+                       [_agreement.described(key, _with_shape(array)) for key, array in arrays.items()])
+    for key, values in saved.items():
+        _assign(arrays[key[len(_KEY):]], values)
     broadcast_parameters(arrays, communicator, root)
 
 
@@ -138,9 +145,22 @@ def _values(name: str, array: Array) -> npt.NDArray[Any]:
         raise InvalidArgument(f"parameter {name}: {error}") from error
 
 
-def _is_contiguous(array: Any) -> bool:
-    return bool(array.is_contiguous() if hasattr(array, "is_contiguous")
-                else numpy.asarray(array).flags.c_contiguous)
+def _with_shape(array: Any) -> Any:
+    return array if hasattr(array, "shape") and hasattr(array, "dtype") else numpy.asarray(array)
+
+
+def _check_writable(name: str, array: Any) -> None:
+    """Refuses what cannot be broadcast."""
+    if hasattr(array, "is_contiguous"):
+        contiguous, writable = array.is_contiguous(), True
+    else:
+        flags = numpy.asarray(array).flags
+        contiguous, writable = flags.c_contiguous, flags.writeable
+    if not contiguous:
+        raise InvalidArgument(f"parameter {name} is not contiguous: its elements must lie one after "
+                              "the other in C order")
+    if not writable:
+        raise InvalidArgument(f"parameter {name} is read-only")
 
 
 def _assign(array: Array, values: npt.NDArray[Any]) -> None:
@@ -150,18 +170,17 @@ def _assign(array: Array, values: npt.NDArray[Any]) -> None:
         numpy.asarray(array)[...] = values
 
 
-def _on_root(action: Callable[[], None], communicator: _core.Communicator, root: int) -> None:
-    """Calls action() on one rank. If it fails there, it does on all."""
-    said, fault = numpy.zeros(512, numpy.uint8), None
-    if communicator.global_rank == root:
-        try:
-            action()
-        except Exception as error:
-            fault = error
-            text = f"{type(error).__name__}: {error}".encode()[: len(said)]
-            said[: len(text)] = numpy.frombuffer(text, numpy.uint8)
-    communicator.broadcast(said, root)
+def _on_all(action: Callable[[], None], communicator: _core.Communicator) -> None:
+    """Calls action() on every rank. If it fails on one, it does on all."""
+    fault: Optional[Exception] = None
+    try:
+        action()
+    except Exception as error:
+        fault = error
+    text = b"" if fault is None else f"{type(fault).__name__}: {fault}".encode()
+    texts = _agreement.gather(communicator, text)
     if fault is not None:
         raise fault
-    if text := said.tobytes().rstrip(b"\0"):
-        raise Error(f"rank {root}: {text.decode(errors='replace')}")
+    for rank, text in enumerate(texts):
+        if text:
+            raise Error(f"rank {rank}: {text.decode(errors='replace')}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, cast
 
-from tutti import _core, _identity, _torch, _torch_rows  # _identity refuses another package's __init__.py
+from tutti import _core, _identity, _torch, _torch_rest, _torch_rows  # _identity refuses another's __init__.py
 from tutti import _torch_optimizer as _face
 from tutti._checks import integer, whole
 from tutti._core import (SGD, Adagrad, Adam, AdamW, Bucket, Communicator, Event, NcclIdHolder,
@@ -197,7 +197,9 @@ class DistOpt(_core.DistOpt):
         order; or a model of PyTorch, of which those that require gradients are meant.
 
         Gives every rank the values of rank 0, lays out the buckets, and returns one float32 array a
-        parameter in which the model may write its gradients: what it then yields is not copied.
+        parameter in which the model may write its gradients: what it then yields is not copied. Of a
+        model of PyTorch frozen parameters and buffers get those of rank 0, too, here and never again;
+        sparse ones alone stay as they are. MismatchError where they differ in name, shape or type.
         Collective and blocking.
 
         sparse: those of the parameters, in CPU memory, of which a pass gives few rows gradients; of
@@ -211,8 +213,11 @@ class DistOpt(_core.DistOpt):
             raise TypeError(f"sparse is a {name_of(sparse)}, but must be an iterable of parameters")
         explicit = list(sparse)
         tables = {id(one) for one in explicit}
+        rest: _torch_rest.Rest = []
         if callable(getattr(parameters, "named_parameters", None)):
             tables.update(map(id, _torch_rows.tables_of(parameters)))
+            rest = _torch_rest.rest_of(parameters)
+            _torch_rest.compare(self.communicator, rest)
             of_model = parameters.named_parameters()
             parameters = [(name, one) for name, one in of_model
                           if getattr(one, "requires_grad", True)]
@@ -236,6 +241,7 @@ class DistOpt(_core.DistOpt):
                 if not any(one is other for other in originals):
                     raise InvalidArgument(f"sparse has #{number}, which is not among the parameters")
             gradients = super().register_parameters(items, rows)
+        _torch_rest.broadcast(self.communicator, rest)
         self._parameters.write()
         self._parameters.named = {id(one): (one, name) for one, name in zip(originals, names)}
         self._parameters.registered = [

@@ -231,6 +231,9 @@ def test_schedulers(comm, name, rule):
         torch.testing.assert_close(one, two)
     with pytest.raises(tutti.InvalidArgument, match="called with the loss"):
         dist.torch_optimizer().step()
+    with pytest.raises(tutti.InvalidArgument, match="add_param_group: a DistOpt has one group"):
+        dist.torch_optimizer().add_param_group({"params": [torch.zeros(2, requires_grad=True)]})
+    assert len(dist.torch_optimizer().param_groups) == 1
 
 
 def test_the_group_of_parameters(comm):

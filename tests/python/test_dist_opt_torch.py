@@ -228,3 +228,52 @@ def embedding(place):
 
 def test_sparse_gradients():
     launching.run(embedding, 2, "fork")
+
+
+# --- What is not trained -----------------------------------------------------------------------------
+
+
+class Partly(torch.nn.Module):
+    """Of whose parts a rank has values of its own."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.trained = torch.nn.Linear(3, 2)
+        self.norm = torch.nn.BatchNorm1d(2)
+        self.frozen = torch.nn.Conv2d(2, 3, 2).to(torch.float64, memory_format=torch.channels_last)
+        self.frozen.requires_grad_(False)
+        buffers = {"flags": torch.tensor([rank > 0, True]), "short": torch.ones(2).bfloat16() + rank,
+                   "complex": torch.full((2,), 1j + rank), "one": torch.tensor(rank), "none": torch.ones(0),
+                   "turned": torch.ones(6).view(2, 3).T + rank, "conjugate": torch.full((2,), 1j + rank).conj(),
+                   "expanded": torch.full((1, 2), 1.0 + rank).expand(3, 2), "hidden": torch.ones(2) + rank}
+        for name, buffer in buffers.items():
+            self.register_buffer(name, buffer, persistent=name != "hidden")
+        self.register_buffer("sparse", torch.eye(2).to_sparse() * (rank + 1))
+        for one in (*self.parameters(), self.norm.running_mean, self.norm.num_batches_tracked):
+            one.data.fill_(rank + 1)
+
+
+def equal_starts(place):
+    comm = place.communicator()
+    model, wanted = Partly(place.rank), Partly(0)
+    opt.DistOpt(communicator=comm).register_parameters(model)
+    for (name, one), other in zip([*model.named_parameters(), *model.named_buffers()],
+                                  [*wanted.parameters(), *wanted.buffers()]):
+        if name == "sparse":  # is each rank's own
+            assert one.to_dense().trace() == 2 * (place.rank + 1)
+        else:
+            assert torch.equal(one, other), name
+            assert one.stride() == other.stride() and one.requires_grad == other.requires_grad
+    longer = Partly(place.rank)
+    if place.rank == 1:
+        longer.hidden = torch.ones(3)
+    weight = longer.trained.weight.detach().clone()
+    with pytest.raises(tutti.MismatchError, match="buffer #.* is 'hidden' .2. float32 on rank 0, but "
+                                                  "'hidden' .3. float32 on rank 1"):
+        opt.DistOpt(communicator=comm).register_parameters(longer)
+    assert torch.equal(longer.trained.weight, weight)
+    opt.DistOpt(communicator=comm).register_parameters(torch.nn.Linear(3, 2))  # comm is as it was
+
+
+def test_frozen_parameters_and_buffers_start_equal():
+    launching.run(equal_starts, 2, "fork")

@@ -256,12 +256,37 @@ def test_gradients_of_ones_own(method):
     dist.launcher(own_gradients, n_gpus=2)(method)
 
 
+def large_halves():
+    """Whose sum is out of the range of 16 bits."""
+    callback = dist.make_allreduce_cb("mean")
+    gradients = [numpy.full(length, 40000 + 64 * dist.get_rank(), numpy.float16) for length in (3, 0, 5)]
+    alone = numpy.full(6 << 20, 60000, numpy.float16)  # a pack of its own
+    for gradient in [alone, *gradients]:
+        callback(None, gradient)
+    callback.flush()
+    for gradient in gradients:
+        assert (gradient == 40032).all() and gradient.dtype == numpy.float16
+    assert (alone == 60000).all()
+
+
+def test_means_of_16_bits_do_not_overflow():
+    dist.launcher(large_halves, n_gpus=2)()
+
+
 def mixed_up():
     callback = dist.make_allreduce_cb("sum")
-    for length in (4, 6) if dist.get_rank() == 0 else (6, 4):
-        callback(None, numpy.ones(length))
+    mixed = [numpy.ones(length) for length in ((4, 6) if dist.get_rank() == 0 else (6, 4))]
+    for gradient in mixed:
+        callback(None, gradient)
     with pytest.raises(tutti.MismatchError, match="in different orders"):
         callback.flush()
+    for gradient in mixed:
+        gradient[:] = 7
+    own = numpy.ones(4)
+    callback(None, own)
+    callback.flush()
+    assert (own == 2).all()
+    assert all((gradient == 7).all() for gradient in mixed)  # nothing of the failed pass was under way
 
 
 def test_gradients_that_came_in_another_order():

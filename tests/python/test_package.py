@@ -95,6 +95,34 @@ def test_save_and_load_parameters(tmp_path):
     launching.run(saving_and_loading, 2, "fork", str(tmp_path))
 
 
+def loading_into_others(place, path):
+    """What is wrong on another rank than the root changes nothing on any."""
+    comm = place.communicator()
+    tutti.save_parameters(path, model(5), comm)
+    others = {"bias": numpy.zeros(3), "steps": numpy.zeros((), numpy.int32)}
+    for name, other in others.items():
+        mine = {**model(0), **({name: other} if place.rank else {})}
+        with pytest.raises(tutti.MismatchError, match=f"is '{name}' .* on rank 0, but '{name}' .* on rank 1"):
+            tutti.load_parameters(path, mine, comm)
+        assert not any(array.any() for array in mine.values())
+    read_only = model(0)["mask"]
+    read_only.flags.writeable = False
+    for name, other, told in [("weight", numpy.zeros((2, 3), numpy.float32).T, "weight is not contiguous"),
+                              ("mask", read_only, "mask is read-only")]:
+        mine = {**model(0), **({name: other} if place.rank else {})}
+        with pytest.raises(tutti.InvalidArgument if place.rank else tutti.Error,
+                           match=f"parameter {told}" if place.rank else f"rank 1: .*parameter {told}"):
+            tutti.load_parameters(path, mine, comm)
+        assert not any(array.any() for array in mine.values())
+    mine = model(0)
+    tutti.load_parameters(path, mine, comm)
+    assert all((array == (5 if name != "mask" else True)).all() for name, array in mine.items())
+
+
+def test_parameters_of_other_ranks_are_checked_before_any_is_loaded(tmp_path):
+    launching.run(loading_into_others, 2, "fork", str(tmp_path / "model"))
+
+
 def saving_and_loading_tensors(place, path):
     import torch
 

@@ -11,6 +11,7 @@ import pytest
 
 import launching
 from torch_group import Net, batch, begin, both_heads, dist, ranks, torch  # noqa: F401 - a fixture
+import tutti.torch
 from tutti.torch import broadcast_parameters
 
 DistributedDataParallel = torch.nn.parallel.DistributedDataParallel
@@ -150,6 +151,39 @@ def differ_in_types(rank, ranks):
 
 def test_models_of_different_types_are_refused(ranks):
     ranks(differ_in_types, 2)
+
+
+def differ_in_memory(rank, ranks):
+    """Elements that do not correspond would be averaged."""
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 2), torch.nn.Conv2d(4, 1, 2))
+    given = r"#0 is '0.weight' .4, 3, 2, 2. float32 on rank 0, but .* float32, in memory by axes 0, 2, 3, 1 on"
+    sgd = torch.optim.SGD(net.parameters(), 1.0)
+    converted = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 2))
+    early = tutti.torch.DistributedOptimizer(torch.optim.SGD(converted.parameters(), 1.0))
+    if rank == 1:
+        converted.to(memory_format=torch.channels_last)
+        net.to(memory_format=torch.channels_last)
+    with pytest.raises(tutti.MismatchError, match=given):
+        tutti.torch.DistributedOptimizer(sgd, net.named_parameters())
+    converted(torch.ones(1, 3, 4, 4)).sum().backward()
+    with pytest.raises(tutti.MismatchError, match="in memory by axes 0, 2, 3, 1 on rank 1"):
+        early.step()
+    broadcast_parameters(net)  # whatever the order in memory
+    net.to(memory_format=torch.channels_last)
+    same = tutti.torch.DistributedOptimizer(sgd, net.named_parameters())
+    same.zero_grad()
+    x = torch.arange(48.0).view(1, 3, 4, 4) * (rank + 1)
+    net(x).square().sum().backward()
+    whole = [one.grad.contiguous() for one in net.parameters()]
+    for one in whole:
+        dist.all_reduce(one, dist.ReduceOp.AVG)
+    same.synchronize()
+    for one, other in zip(net.parameters(), whole):
+        torch.testing.assert_close(one.grad, other)
+
+
+def test_models_of_different_orders_in_memory_are_refused(ranks):
+    ranks(differ_in_memory, 2)
 
 
 # --- Processes that are forked after init_process_group() -------------------------------------------

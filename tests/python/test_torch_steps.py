@@ -131,7 +131,7 @@ def taken_away(net):
 def write_under_way(rank, ranks, mode, write):
     """One rank does, all are told, and the next step is as any other."""
     net = Given(SHAPES)
-    optimizer = distributed(net, mode=mode)
+    optimizer = distributed(net, mode=mode, **({"spars": 1.0} if mode == "sparseTopK" else {}))
     for step in range(5):
         optimizer.zero_grad()
         net([torch.full(shape, 1.0 + rank) for shape in SHAPES]).backward()
@@ -140,8 +140,10 @@ def write_under_way(rank, ranks, mode, write):
                 write(net)
             with pytest.raises(tutti.InvalidArgument, match="changed while they were under way: on rank "
                                                             "1, among those of 'parts.[0-2]'.*Use "
-                                                            "clip_grad_norm.., or call synchronize"):
+                                                            "clip_grad_norm.., or call synchronize") as told:
                 optimizer.step()
+            assert ("'sparseTopK' has sent of this step is lost" in str(told.value)) == (
+                mode == "sparseTopK" and step > 0)
             continue
         optimizer.step()
         assert all((part.grad == 1.5).all() for part in net.parts)
@@ -152,7 +154,7 @@ def write_under_way(rank, ranks, mode, write):
     optimizer.step()
 
 
-@pytest.mark.parametrize("mode", ["fp32", "bf16"])
+@pytest.mark.parametrize("mode", ["fp32", "bf16", "sparseTopK"])
 @pytest.mark.parametrize("write", [scaled_by_clipping, written, replaced, taken_away])
 def test_gradients_under_way_are_left_alone(ranks, mode, write):
     ranks(write_under_way, 2, mode, write)

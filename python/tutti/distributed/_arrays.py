@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
 import numpy
 import numpy.typing as npt
@@ -50,6 +50,25 @@ def empty(like: Any, shape: Tuple[int, ...]) -> Any:
 def copy_of(array: Any) -> Any:
     """A contiguous copy, detached from any graph."""
     return contiguous(array).clone() if is_tensor(array) else array.copy(order="C")
+
+
+def flat(arrays: Sequence[Any]) -> Any:
+    """The elements of contiguous arrays of one dtype and device, one after the other."""
+    if len(arrays) == 1:
+        return arrays[0]
+    if is_tensor(arrays[0]):
+        torch = importlib.import_module("torch")
+        return torch.cat([array.detach().reshape(-1) for array in arrays])
+    return numpy.concatenate([array.reshape(-1) for array in arrays])
+
+
+def assign_parts(arrays: Sequence[Any], elements: Any) -> None:
+    """Gives arrays what flat() of them has become."""
+    begin = 0
+    for array in arrays if len(arrays) > 1 else ():
+        end = begin + int(numpy.prod(array.shape))
+        array[...] = elements[begin:end].reshape(array.shape)
+        begin = end
 
 
 def move_axis(array: Any, source: int, destination: int) -> Any:

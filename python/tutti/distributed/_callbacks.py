@@ -9,11 +9,13 @@ import numpy
 
 from tutti import _torch, helpers, opt
 from tutti._checks import check_kind
+from tutti._core import Stream
 from tutti._types import Array
 from tutti.distributed import _arrays, _world
 from tutti.distributed._world import WORLD, Group, communicator_of
 from tutti.errors import InvalidArgument, MismatchError
 
+_SHORT = ("float16", "bfloat16")
 _PACK_BYTES = 10 << 20  # MegEngine's: what has as many bytes travels at once
 
 
@@ -48,6 +50,8 @@ class AllreduceCallback:
         self._mean = reduce_method == "mean"
         self._group = group
         self._sums: Optional[opt.DistOpt] = None
+        self._stream: Optional[Stream] = None  # of averages
+        self._averages: List[Tuple[List[Any], Any]] = []  # under way: gradients, and these as they travel
         self._packs: Dict[Tuple[str, str], _Pack] = {}
         self._under_way: List[Any] = []
         # Attached parameters and their numbers, by id(), which others get once they are gone.
@@ -74,6 +78,21 @@ class AllreduceCallback:
         return gradient
 
     def _send(self, pack: _Pack) -> None:
+        if self._mean and _arrays.dtype_name(pack.gradients[0]) in _SHORT:
+            self._send_average(pack.gradients)
+        else:
+            self._send_sum(pack)
+        self._under_way += pack.gradients
+
+    def _send_average(self, gradients: List[Any]) -> None:
+        """A sum of 16 bits may be too large where the mean is not, and would be rounded before it."""
+        if self._stream is None:
+            self._stream = Stream()
+        together = _arrays.flat(gradients)
+        self._group.communicator.all_reduce(together, op="average", stream=self._stream)
+        self._averages.append((gradients, together))
+
+    def _send_sum(self, pack: _Pack) -> None:
         if self._sums is None:
             self._sums = opt.DistOpt(communicator=self._group.communicator)
         if len(pack.gradients) == 1:
@@ -81,31 +100,47 @@ class AllreduceCallback:
         else:
             self._sums.fused_all_reduce(pack.gradients, send=False)
             self._sums.fused_all_reduce(pack.gradients)
-        self._under_way += pack.gradients
 
     def flush(self) -> None:
         """Ends it: sends what is left, and blocks until all sums are there. Collective. Called by
-        itself at the end of a backward pass of PyTorch's."""
-        for key in sorted(self._packs):
-            self._send(self._packs.pop(key))
+        itself at the end of a backward pass of PyTorch's. Where it fails, nothing is under way."""
+        try:
+            for key in sorted(self._packs):
+                self._send(self._packs.pop(key))
+            order = self._order[:20]
+            is_same = self._is_order_the_same()
+            self._wait()
+        except BaseException:
+            self.give_up()
+            raise
+        if not is_same:
+            raise MismatchError(
+                "the ranks made their gradients in different orders, or not of the same parameters; "
+                f"this rank: {order} (numbers of attached ones, negative lengths of others)")
+
+    def _wait(self) -> None:
         if self._sums is not None:
-            self._compare_orders()
             self._sums.wait()
+        if self._stream is not None:
+            self._stream.synchronize()
+        for gradients, together in self._averages:
+            _arrays.assign_parts(gradients, together)
+        self._averages.clear()
         gradients, self._under_way = self._under_way, []
-        if self._mean:
-            for gradient in gradients:
+        for gradient in gradients:
+            if self._mean and _arrays.dtype_name(gradient) not in _SHORT:
                 gradient /= self._group.size
 
-    def _compare_orders(self) -> None:
-        """Gradients of equal length that came in different orders would be mixed up unseen."""
+    def _is_order_the_same(self) -> bool:
+        """On all ranks. Gradients of equal length that came in different orders would be mixed up
+        unseen."""
         order, self._order = self._order, []
+        if self._sums is None and self._stream is None:  # nothing was ever sent
+            return True
         mine = zlib.crc32(numpy.array(order, numpy.int64).tobytes())
         both = numpy.array([mine, -mine], numpy.int64)
         self._group.communicator.all_reduce(both, op="max")
-        if both[0] != -both[1]:
-            raise MismatchError(
-                "the ranks made their gradients in different orders, or not of the same parameters; "
-                f"this rank: {order[:20]} (numbers of attached ones, negative lengths of others)")
+        return bool(both[0] == -both[1])
 
     def give_up(self) -> None:
         """Forgets the gradients of a pass that has failed. If some are on their way, the other
@@ -114,6 +149,7 @@ class AllreduceCallback:
             self._group.communicator.abort("its backward pass failed when gradients had been sent")
         self._packs.clear()
         self._under_way.clear()
+        self._averages.clear()
         self._order.clear()
 
     def attach(self, parameters: Iterable[Any]) -> _torch.GradientHooks:

@@ -8,6 +8,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
+from tutti._agreement import described
 from tutti.torch._memory import symmetric
 
 
@@ -27,6 +28,16 @@ def _is_dense(tensor: torch.Tensor) -> bool:
             return False
         expected *= size
     return True
+
+
+def laid_out(one: Managed) -> str:
+    """A line about a parameter that is alike on ranks whose gradients lie in the same order in a
+    bucket, as they do not where one has channels_last."""
+    name, tensor = one
+    axes = [axis for axis, size in enumerate(tensor.shape) if size != 1]
+    in_memory = sorted(axes, key=tensor.stride, reverse=True) if _is_dense(tensor) else axes
+    order = "" if in_memory == axes else f", in memory by axes {', '.join(map(str, in_memory))}"
+    return described(name, tensor) + order
 
 
 class Bucket:

@@ -9,11 +9,12 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import torch
 
+from tutti._agreement import gather
 from tutti.errors import InvalidArgument, MismatchError
 from tutti.torch import _buckets
 from tutti.torch._averages import Averages, list_of
-from tutti.torch._buckets import Bucket, Managed
-from tutti.torch._ranks import Named, agree, described, gather, names_of, pairs_of, run
+from tutti.torch._buckets import Bucket, Managed, laid_out
+from tutti.torch._ranks import Named, agree, names_of, pairs_of, run
 from tutti.torch._work import TuttiWork, start
 
 _DENSE, _SPARSE = 1, 2  # kinds of gradients that some rank has of a parameter
@@ -65,7 +66,7 @@ class Gradients:
                 if id(parameter) not in known and parameter.numel():
                     known[id(parameter)] = len(managed)
                     managed.append(Managed(names[id(parameter)], parameter))
-        agree(self._group, "parameter", [described(*one) for one in managed])
+        agree(self._group, "parameter", [laid_out(one) for one in managed])
         for name, parameter in managed:
             if not parameter.is_floating_point():
                 raise TypeError(f"parameter '{name}' has dtype {parameter.dtype}, of which there "
@@ -204,14 +205,20 @@ class Gradients:
         where = "; ".join(f"on rank {rank}, among those of {text.decode()}"
                           for rank, text in enumerate(names) if text)
         raise InvalidArgument(f"gradients were changed while they were under way: {where}. Use "
-                              "clip_grad_norm(), or call synchronize() first")
+                              f"clip_grad_norm(), or call synchronize() first{self._loss_of_a_step}")
+
+    @property
+    def _loss_of_a_step(self) -> str:
+        """What errors say that come when gradients have been sent."""
+        return (f". What mode {self.averages.mode!r} has sent of this step is lost, and the rest comes with "
+                "later ones") if self.averages.keeps and self._buckets else ""
 
     def _average_loss(self, found: int, loss: Optional[float]) -> Optional[float]:
         if not found & _LOSS:
             return None
         if found & _NO_LOSS:
             raise MismatchError("step() had a closure that returned one number on some ranks, but not "
-                                "on others")
+                                f"on others{self._loss_of_a_step}")
         total = torch.tensor([loss or 0.0], dtype=torch.float64, device="cpu")
         run(self._group, lambda: self._group.communicator.all_reduce(total, None, "average"))
         return float(total)
@@ -221,6 +228,8 @@ class Gradients:
         time, in rank 0's order, and sends them."""
         if not newcomers:
             return
+        # They may have been converted since they were adopted.
+        agree(self._group, "parameter", [laid_out(self.managed[index]) for index in newcomers])
         waiting = set(newcomers)
         came = [index for index in dict.fromkeys(self._order) if index in waiting]
         order = torch.tensor(came + sorted(waiting.difference(came), reverse=True), device="cpu")

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -12,6 +11,8 @@ import numpy
 import torch
 import torch.distributed as dist
 
+from tutti import _agreement
+from tutti._agreement import described
 from tutti.errors import InvalidArgument, MismatchError
 from tutti.torch import _gpu
 from tutti.torch._group import ProcessGroupTutti
@@ -41,17 +42,6 @@ def run(group: ProcessGroupTutti, call: Callable[[], Any],
     return returned[0]
 
 
-def gather(communicator: Any, mine: bytes) -> List[bytes]:
-    """The bytes of all ranks, of which some may have none."""
-    ranks = communicator.world_size
-    lengths = torch.empty(ranks, dtype=torch.int64, device="cpu")
-    communicator.all_gather(torch.tensor([len(mine)], device="cpu"), lengths)
-    counts = lengths.tolist()
-    everything = torch.empty(sum(counts), dtype=torch.uint8, device="cpu")
-    communicator.all_gather(_bytes(mine), everything, counts)
-    return [bytes(part.numpy()) for part in everything.split(counts)]
-
-
 def _bytes(data: bytes) -> torch.Tensor:
     """torch.frombuffer() wants at least one."""
     return torch.from_numpy(numpy.frombuffer(data, numpy.uint8).copy())
@@ -60,28 +50,7 @@ def _bytes(data: bytes) -> torch.Tensor:
 def agree(group: ProcessGroupTutti, what: str, mine: List[str]) -> None:
     """MismatchError on all ranks unless all have the same list of descriptions; it shows the first
     that differs. Collective and blocking."""
-    digest = hashlib.blake2b("\n".join(mine).encode(), digest_size=16).digest()
-    communicator = group.communicator
-
-    def call() -> None:
-        if len(set(gather(communicator, digest))) == 1:
-            return
-        texts = gather(communicator, "\n".join(mine).encode())
-        lists = [text.decode().split("\n") if text else [] for text in texts]
-        for rank, theirs in enumerate(lists):
-            for i in range(max(len(theirs), len(lists[0]))):
-                ours, other = (one[i] if i < len(one) else "nothing" for one in (lists[0], theirs))
-                if ours != other:
-                    raise MismatchError(f"{what} #{i} is {ours} on rank 0, but {other} on rank "
-                                        f"{rank}")
-
-    run(group, call)
-
-
-def described(name: str, tensor: torch.Tensor) -> str:
-    """A line about a tensor that is alike on ranks that may exchange it."""
-    shape = ", ".join(map(str, tensor.shape))
-    return f"'{name}' ({shape}) {str(tensor.dtype).replace('torch.', '')}"
+    run(group, lambda: _agreement.compare(group.communicator, what, mine))
 
 
 _Parameters = Union[torch.nn.Module, Mapping[str, Any], Iterable[Tuple[str, torch.Tensor]]]

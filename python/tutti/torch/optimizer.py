@@ -37,7 +37,8 @@ class DistributedOptimizer(torch.optim.Optimizer, Joinable):
 
     Between backward() and step() nothing may read or write `.grad` but after synchronize(), or by
     clip_grad_norm(): it may be under way. Where something has written to it meanwhile, step()
-    raises InvalidArgument on all ranks.
+    raises InvalidArgument on all ranks. The step is left out then, but a sparse mode has sent a part of
+    its gradients, and of what had waited: that part is lost, and the rest comes with later steps.
 
     named_parameters: what errors and states call parameters, as pairs or a mapping. group: one of
     the backend "tutti"; by default the default group. mode: "fp32", "fp16", "bf16", "sparseTopK" or
@@ -45,7 +46,8 @@ class DistributedOptimizer(torch.optim.Optimizer, Joinable):
     spars, corr, momentum_correction, clip_norm, warm_up_epochs, epoch_steps.
 
     Collective and blocking, as are step(), synchronize(), clip_grad_norm(), add_param_group() and
-    the end of join(): ranks on which parameters differ in name, shape or type, or that have another
+    the end of join(): ranks on which parameters differ in name, shape, type
+    or order in memory (channels_last), or that have another
     mode, option or bucket_cap_mb, get a MismatchError that names the first that does. It does not
     broadcast: call broadcast_parameters().
     """
