@@ -32,8 +32,12 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kCallLimit{5000};     // for one address
-constexpr milliseconds kSetupLimit{90'000};  // for the wrappers of other machines to come
 constexpr milliseconds kProofLimit{10'000};  // for a caller to say who it is
+// For the wrappers of all to call, after each machine has just answered a check. Of a daemon that
+// dies before it has called mpiexec says nothing.
+constexpr milliseconds kArrivalLimit{20'000};
+constexpr milliseconds kArrivalLimitPerRank{100};
+constexpr milliseconds kSetupMargin{60'000};
 constexpr std::size_t kMostGuests = 10'000;
 constexpr std::uint32_t kMostBytes = 64 << 20;  // of a message
 constexpr std::size_t kMostUnproved = 4096;     // of one whose sender may be anybody
@@ -185,6 +189,12 @@ int descriptor_of(const Channel& channel) {
 
 }  // namespace
 
+milliseconds arrival_limit(std::size_t ranks) {
+  return kArrivalLimit + ranks * kArrivalLimitPerRank;
+}
+
+milliseconds setup_limit(std::size_t ranks) { return arrival_limit(ranks) + kSetupMargin; }
+
 Meeting::Meeting(milliseconds silence)
     : silence_(silence),
       listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)),
@@ -308,13 +318,15 @@ WrapperOptions join_launcher(const std::string& addresses, milliseconds silence)
     refuse("tutti rank --connect is for processes that tutti run has started through mpiexec");
   }
   ::unsetenv(kSecretVariable);
+  const auto ranks =
+      parse_number<std::size_t>(environment("OMPI_COMM_WORLD_SIZE").value_or("1")).value_or(1);
   for (const std::string& address : split_list(addresses)) {
     Channel output = introduce(address, *secret, *rank, "output", silence);
     if (!output.open()) continue;
     allow_slow_reader(output.descriptor());
     Channel control = introduce(address, *secret, *rank, "control", silence);
     if (!control.open()) continue;
-    const auto fields = split_list(await(control, MessageType::setup, kSetupLimit), '\0');
+    const auto fields = split_list(await(control, MessageType::setup, setup_limit(ranks)), '\0');
     const auto words =
         static_cast<std::ptrdiff_t>(parse_number<std::size_t>(fields.at(0)).value_or(0));
     if (words >= std::ssize(fields)) throw SystemError("the launcher's message is cut", EPROTO);

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -23,6 +24,12 @@ inline constexpr const char* kSecretVariable = "TUTTI_JOB_SECRET";
 
 /** After so long a peer that acknowledges nothing has gone. */
 inline constexpr std::chrono::milliseconds kPeerSilence{8000};
+
+/** How long the launcher waits for the wrappers of so many ranks to call. */
+std::chrono::milliseconds arrival_limit(std::size_t ranks);
+/** How long one that has called waits for what it is to run: always longer, so that it is the
+ * launcher that says who has not called. */
+std::chrono::milliseconds setup_limit(std::size_t ranks);
 
 /** What a wrapper has said of itself. */
 struct Caller {

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -14,16 +15,13 @@
 #include "base/text.hpp"
 #include "launch/machines/machine.hpp"
 #include "launch/machines/mpiexec.hpp"
+#include "launch/process/lists.hpp"
 #include "launch/process/process.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::launch {
 namespace {
 
-// For the wrappers of all to call, after each machine has just answered a check. Of a daemon that
-// dies before it has called mpiexec says nothing.
-constexpr std::chrono::milliseconds kArrivalLimit{20'000};
-constexpr std::chrono::milliseconds kArrivalLimitPerRank{100};
 constexpr std::chrono::milliseconds kOthersLimit{2000};  // once one has said that it cannot
 constexpr std::chrono::milliseconds kSignalGrace{1000};  // for mpiexec to end after all ranks have
 
@@ -54,10 +52,9 @@ std::vector<std::string> mpiexec_command(const Plan& plan, const RunOptions& opt
   return words;
 }
 
-MpiJob::MpiJob(const Plan& plan, const RunOptions& options) : ranks_(plan.ranks.size()) {
-  std::vector<std::string> names;  // the machine of each rank
-  for (const RankPlan& rank : plan.ranks) names.push_back(rank.host);
-  const FileDescriptor hostfile = write_hostfile(names);
+MpiJob::MpiJob(const Plan& plan, const RunOptions& options) : arrived_(plan.ranks.size()) {
+  for (const RankPlan& rank : plan.ranks) hosts_.push_back(rank.host);
+  const FileDescriptor hostfile = write_hostfile(hosts_);
   ProcessStart start;
   start.inherited = {hostfile.get()};
   start.arguments = mpiexec_command(plan, options, name_of_inherited(hostfile),
@@ -75,11 +72,40 @@ MpiJob::MpiJob(const Plan& plan, const RunOptions& options) : ranks_(plan.ranks.
   start.own_group = true;  // Ctrl-C is the launcher's to pass on
   start.death_signal = SIGTERM;
   process_ = start_process(start);
-  timer_.start(arrival_limit());
+  timer_.start(arrival_limit(hosts_.size()));
 }
 
-std::chrono::milliseconds MpiJob::arrival_limit() const {
-  return kArrivalLimit + ranks_ * kArrivalLimitPerRank;
+bool MpiJob::lacks(int rank) const {
+  return refused_ ? *refused_ == rank : !arrived_[static_cast<std::size_t>(rank)];
+}
+
+/** "2 of node2, 1 of node3". */
+std::string MpiJob::missing_text() const {
+  std::map<std::string, int> missing;
+  for (std::size_t rank = 0; rank < hosts_.size(); ++rank) missing[hosts_[rank]] += !arrived_[rank];
+  std::vector<std::string> texts;
+  for (const auto& [host, count] : missing) {
+    if (count > 0) texts.push_back(std::to_string(count) + " of " + host);
+  }
+  return join_list(texts, ", ");
+}
+
+/** One of the connections of a wrapper, of which either may be the first. */
+void MpiJob::take_call(const Caller& caller, Channel channel) {
+  const bool known = caller.rank >= 0 && static_cast<std::size_t>(caller.rank) < hosts_.size();
+  if (!failure_.empty() || !known || arrived_[static_cast<std::size_t>(caller.rank)]) return;
+  if (caller.version != TUTTI_VERSION) {
+    refused_ = caller.rank;
+    return fail(caller.host + ": its tutti is " + caller.version +
+                ", but here it is " TUTTI_VERSION);
+  }
+  const auto [clock, first] = clocks_behind_.try_emplace(caller.host, caller.behind);
+  if (!first) clock->second = std::min(clock->second, caller.behind);
+  Arrival& arrival = arrivals_[caller.rank];
+  arrival.rank = caller.rank;
+  arrival.host = caller.host;
+  (caller.control ? arrival.control : arrival.output) = std::move(channel);
+  arrived_[static_cast<std::size_t>(caller.rank)] = arrival.control.open() && arrival.output.open();
 }
 
 std::vector<int> MpiJob::descriptors() const {
@@ -89,26 +115,17 @@ std::vector<int> MpiJob::descriptors() const {
 }
 
 void MpiJob::step(const std::function<void(Arrival)>& take) {
-  meeting_.step([&](const Caller& caller, Channel channel) {
-    if (!failure_.empty()) return;
-    if (caller.version != TUTTI_VERSION) {
-      return fail(caller.host + ": its tutti is " + caller.version +
-                  ", but here it is " TUTTI_VERSION);
-    }
-    if (!caller.control) {
-      outputs_[caller.rank] = std::move(channel);
-      return;
-    }
-    const auto output = outputs_.extract(caller.rank);
-    if (!output) return;
-    arrived_.push_back(
-        {caller.rank, std::move(channel), std::move(output.mapped()), caller.behind});
-  });
-  if (arrived_.size() == ranks_ && failure_.empty()) {  // now that all can start at once
+  meeting_.step(
+      [this](const Caller& caller, Channel channel) { take_call(caller, std::move(channel)); });
+  const bool all = std::find(arrived_.begin(), arrived_.end(), false) == arrived_.end();
+  if (all && !all_came_ && failure_.empty()) {  // now that all can start at once
     timer_.stop();
     all_came_ = true;
     meeting_.close();
-    for (Arrival& arrival : std::exchange(arrived_, {})) take(std::move(arrival));
+    for (auto& [rank, arrival] : std::exchange(arrivals_, {})) {
+      arrival.clock_behind = clocks_behind_.at(arrival.host);
+      take(std::move(arrival));
+    }
   }
   read_output();
   const bool complained = !all_came_ && printed_.text().find(kComplaint) != std::string_view::npos;
@@ -118,14 +135,15 @@ void MpiJob::step(const std::function<void(Arrival)>& take) {
     kill();
   } else {
     fail("not all wrappers have called" +
-         (complained_ ? "" : " within " + seconds_text(arrival_limit())) + "; mpiexec says:\n" +
-         mpiexec_said(printed_.text()));
+         (complained_ ? "" : " within " + seconds_text(arrival_limit(hosts_.size()))) +
+         "; missing are " + missing_text() + "; mpiexec says:\n" + mpiexec_said(printed_.text()));
   }
 }
 
 void MpiJob::fail(const std::string& reason) {
   timer_.stop();
   if (failure_.empty()) failure_ = reason;
+  arrivals_.clear();
 }
 
 void MpiJob::read_output() {
@@ -156,10 +174,9 @@ void MpiJob::ranks_have_ended() {
 }
 
 void MpiJob::kill() {
-  if (failure_.empty()) failure_ = "it had not started when the job was ended";
+  fail("it had not started when the job was ended");
   killed_ = true;
   if (process_ != 0) ::kill(process_, SIGKILL);
-  timer_.stop();
 }
 
 }  // namespace tutti::launch

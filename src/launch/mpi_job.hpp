@@ -26,6 +26,7 @@ std::vector<std::string> mpiexec_command(const Plan& plan, const RunOptions& opt
 /** A wrapper that has come, with both of its connections. */
 struct Arrival {
   int rank = 0;
+  std::string host;  ///< as its machine calls itself
   Channel control;
   Channel output;
   SteadyClock::duration clock_behind{};  ///< its clock, behind ours
@@ -47,8 +48,11 @@ class MpiJob {
   /** Takes calls, and what mpiexec prints. Never blocks. Once all wrappers have come it hands them
    * over. */
   void step(const std::function<void(Arrival)>& take);
-  /** Why wrappers that have not called will not, or may not; empty as long as they may. */
+  /** Why wrappers that have not called will not, or may not; empty as long as they may. Those that
+   * have then go. */
   const std::string& failure() const { return failure_; }
+  /** Whether it is this rank's wrapper that has not called, or was refused. */
+  bool lacks(int rank) const;
 
   /** The end of what mpiexec has printed, and wrappers that could not go on. */
   std::string_view printed() const { return printed_.text(); }
@@ -64,16 +68,20 @@ class MpiJob {
   void kill();
 
  private:
-  std::chrono::milliseconds arrival_limit() const;
+  void take_call(const Caller& caller, Channel channel);
+  std::string missing_text() const;
   void read_output();
   void fail(const std::string& reason);
 
   Meeting meeting_;
   FileDescriptor printed_end_;
   Tail printed_;
-  std::map<int, Channel> outputs_;  // by rank, of wrappers whose control is still to come
-  std::size_t ranks_;
-  std::vector<Arrival> arrived_;  // as long as others are on their way
+  std::vector<std::string> hosts_;   // of each rank
+  std::map<int, Arrival> arrivals_;  // by rank, as long as others are on their way
+  std::vector<bool> arrived_;        // which ranks' wrappers have, with both connections
+  std::optional<int> refused_;       // whose wrapper was
+  // How far each machine's clock is behind ours, at most: a greeting may be read late.
+  std::map<std::string, SteadyClock::duration> clocks_behind_;
   bool all_came_ = false;
   bool complained_ = false;  // one of the wrappers has, and will not call
   bool ranks_ended_ = false;

@@ -229,9 +229,7 @@ void Supervisor::order_ends() {
 }
 
 void Supervisor::wrapper_lost(Rank& rank) {
-  rank.closed = true;
-  rank.output.close();
-  display_.end_output(*rank.plan);
+  rank.closed = true;  // but what it has sent of the rank's output is still to be read
   if (!rank.ended) {
     const ExitStatus lost{.code = 0, .signal = SIGKILL};
     rank_ended(rank, mpi_ ? lost : rank.wrapper_status, SteadyClock::now());

@@ -73,6 +73,7 @@ class Supervisor {
   void abandon();
   WrapperOptions wrapper_options(const Rank& rank) const;
   void welcome(Arrival arrival);
+  void end_awaited();
   void step_mpi();
   void step();
   void take_signals();

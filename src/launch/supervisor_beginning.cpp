@@ -137,20 +137,33 @@ void Supervisor::welcome(Arrival arrival) {
   rank.control.send(MessageType::setup, setup_text(wrapper_options(rank), rank.plan->environment));
 }
 
-/** Ranks whose wrappers will not call any more have failed; and mpiexec ends after all ranks. */
+/** Wrappers that have not called will not any more: their ranks have failed, and others, which have
+ * not begun, end for that. */
+void Supervisor::end_awaited() {
+  constexpr ExitStatus kNotStarted{.code = 2, .signal = 0};
+  const auto end = [&](Rank& rank, ExitStatus status) {
+    rank.awaited = false;
+    rank.closed = true;
+    rank_ended(rank, status, SteadyClock::now());
+  };
+  for (Rank& rank : ranks_) {
+    if (!rank.awaited || rank.told_to_end || !mpi_->lacks(rank.plan->rank)) continue;
+    end_of(rank).last_output = mpi_->failure();
+    end(rank, kNotStarted);
+  }
+  for (Rank& rank : ranks_) {
+    if (!rank.awaited) continue;
+    if (!rank.told_to_end) rank.told_to_end = SteadyClock::now();
+    end(rank, {.code = 0, .signal = SIGTERM});
+  }
+}
+
+/** mpiexec ends after all ranks. */
 void Supervisor::step_mpi() {
   mpi_->step([this](Arrival arrival) { welcome(std::move(arrival)); });
-  bool all_done = true;
-  for (Rank& rank : ranks_) {
-    if (rank.awaited && !mpi_->failure().empty()) {
-      rank.awaited = false;
-      rank.closed = true;
-      end_of(rank).last_output = mpi_->failure();
-      rank_ended(rank, {.code = 1, .signal = 0}, SteadyClock::now());
-    }
-    all_done &= rank.done();
-  }
-  if (all_done) mpi_->ranks_have_ended();
+  if (!mpi_->failure().empty()) end_awaited();
+  const auto done = [](const Rank& rank) { return rank.done(); };
+  if (std::all_of(ranks_.begin(), ranks_.end(), done)) mpi_->ranks_have_ended();
 }
 
 }  // namespace tutti::launch

@@ -159,7 +159,9 @@ void Supervisor::end_harder(Rank& rank) {
   if (!mpi_) return;
   mpi_->kill();
   rank.control.close();
-  if (rank.closed) rank.output.close();
+  if (!rank.output.open()) return;
+  rank.output.close();
+  display_.end_output(*rank.plan);
 }
 
 /** All were told to end, and the user does not wait for it. */

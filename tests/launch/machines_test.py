@@ -223,8 +223,8 @@ class Unreachable(JobTest):
 
     def check(self, started):
         result = started.wait()
-        self.assertEqual(result.returncode, 1, result.stderr)
-        self.assertIn("failed: it did not start\n", result.stderr)
+        self.assertEqual(result.returncode, 2, result.stderr)  # as for all that could not be started
+        self.assertRegex(result.stderr, r"worker \d \(rank \d of 2\) on \S+ failed: it did not start\n")
 
     def test_when_the_ranks_start_the_job_ends(self):
         self.check(self.start_with(ANSWER + "exit 255"))

@@ -149,5 +149,11 @@ TEST(Meeting, AWrapperStaysUntilItsOutputWasRead) {
   EXPECT_EQ(met.end(), 0);
 }
 
+TEST(Meeting, AWrapperWaitsForLongerThanTheLauncher) {
+  for (const std::size_t ranks : {1UL, 1000UL, 100000UL}) {
+    EXPECT_GT(setup_limit(ranks), arrival_limit(ranks)) << ranks;
+  }
+}
+
 }  // namespace
 }  // namespace tutti::launch

@@ -9,7 +9,7 @@ import subprocess
 import time
 import unittest
 
-from job import JobTest, main, wait_until
+from job import JobTest, main, parent_of, state_of, wait_until
 
 
 class Shown(JobTest):
@@ -155,6 +155,29 @@ class Blocked(JobTest):
         job.process.send_signal(signal.SIGINT)
         self.assertEqual(job.process.wait(20), 3)
         self.assert_gone(job)
+
+    def test_what_a_killed_wrapper_had_sent_is_shown(self):
+        first = b"x" * 150_000  # more than the launcher reads at once
+        (self.folder / "first").write_bytes(first)
+        job = self.start("-n", 1, self.script("""
+touch ready
+while [ ! -e begin ]; do sleep 0.01; done; cat first
+while [ ! -e go ]; do sleep 0.01; done; echo second
+sleep 1000"""))
+        wait_until((self.folder / "ready").exists)
+        wrapper = parent_of(job.ranks()[0])
+        os.kill(job.process.pid, signal.SIGSTOP)
+        wait_until(lambda: state_of(job.process.pid) == "T")
+        (self.folder / "begin").touch()
+        wait_until(lambda: len(job.log("worker.0")) == len(first))
+        (self.folder / "go").touch()
+        wait_until(lambda: job.log("worker.0").endswith(b"second\n"))  # so the first was sent
+        os.kill(wrapper, signal.SIGKILL)
+        wait_until(lambda: state_of(wrapper) == "Z")
+        os.kill(job.process.pid, signal.SIGCONT)
+        result = job.wait()
+        self.assertEqual(result.returncode, 137, result.stderr)
+        self.assertEqual(result.stdout[:len(first)], first.decode())
 
     def test_a_job_goes_on_without_its_reader(self):
         job = self.start("-n", 1, self.writer)

@@ -94,7 +94,7 @@ class MachinesTrial(Trial):
 
     def fault_ssh_that_fails_later(self):
         node = self.random.choice(self.machines.nodes)
-        return Fault(1, said=["failed: it did not start", f"no route to {node}"], starts=False,
+        return Fault(2, said=["failed: it did not start", f"no route to {node}"], starts=False,
                      options={"env": self.unreached(UNREACHED=node, CHECKED="1")})
 
     def fault_full_logs(self):

@@ -2,28 +2,31 @@
 """How wrappers on other machines and the launcher meet, and lose whoever has started them."""
 
 import os
+import resource
+import signal
 import subprocess
+from pathlib import Path
 
 import job
 from clusters import ANSWER
-from job import JobTest, main
+from job import JobTest, main, state_of, wait_until
 
-# Between wrappers and the launcher: ADDRESS VERSION. Says its port; makes the version another one.
-OTHER_VERSION = """
-import socket, sys, threading
+# Between wrappers and the launcher: ADDRESS. Says its port. What callers send passes change(), of which each
+# connection has one.
+PROXY = """
+import os, socket, sys, threading, time
 host, port = sys.argv[1].split(",")[-1].split(":")
-version = f" {sys.argv[2]} ".encode()
-def pass_on(source, sink):
+def pass_on(source, sink, change):
     try:
         while data := source.recv(65536):
-            sink.sendall(data.replace(version, version.replace(b"0", b"9")))
+            sink.sendall(change(data))
         sink.shutdown(socket.SHUT_WR)
     except OSError:
         pass
 with socket.create_server(("127.0.0.1", 0)) as server:
     server.settimeout(0.1)
     with open("port.new", "w") as file: print(server.getsockname()[1], file=file)
-    __import__("os").rename("port.new", "port")
+    os.rename("port.new", "port")
     pumps = []
     while not pumps or any(pump.is_alive() for pump in pumps):
         try:
@@ -32,9 +35,41 @@ with socket.create_server(("127.0.0.1", 0)) as server:
             continue
         caller.setblocking(True)
         launcher = socket.create_connection((host, int(port)))
-        for ends in ((caller, launcher), (launcher, caller)):
+        for ends in ((caller, launcher, connection()), (launcher, caller, lambda data: data)):
             pumps.append(threading.Thread(target=pass_on, args=ends))
             pumps[-1].start()
+"""
+# Another version of tutti.
+OTHER_VERSION = """
+def connection():
+    return lambda data: data.replace(b" VERSION ", b" VERSION ".replace(b"0", b"9"))
+"""
+# All greetings of rank 1 come late.
+LATE_GREETINGS = """
+def connection():
+    heard = []
+    def change(data):
+        if not heard and data[5:].split()[1] == b"1":
+            time.sleep(1.5)
+        heard.append(data)
+        return data
+    return change
+"""
+# The connection for output proves itself after that for control has.
+LATE_OUTPUT = """
+proved = threading.Event()
+def connection():
+    heard = []
+    def change(data):
+        heard.append(data)
+        control = heard[0][5:].split()[2] == b"control"
+        if len(heard) == 2 and control:
+            proved.set()
+        elif len(heard) == 2:
+            proved.wait(20)
+            time.sleep(0.3)
+        return data
+    return change
 """
 
 
@@ -61,18 +96,28 @@ os.kill(os.getpid(), 9)
 class Wrappers(JobTest):
     """What mpiexec has started, which is a script here: start RANK starts a wrapper."""
 
-    def run_with(self, mpiexec, *program):
-        agent = self.script(ANSWER, "agent")
+    def start_with(self, mpiexec, *program, hosts="198.51.100.1:1", agent=ANSWER, **options):
+        agent = self.script(agent, "agent")
         self.script("""
 [ "$1" = --version ] && { echo "mpiexec (OpenRTE) 4"; exit; }
 for addresses; do :; done
 start() { OMPI_COMM_WORLD_RANK=$1 "$TUTTI_LAUNCHER" rank --connect "$addresses" & }
+start_by_proxy() { (addresses=127.0.0.1:$(cat port); start $1; wait) & }
 """ + mpiexec, "mpiexec")
-        job = self.start("--hosts", f"{os.uname().nodename}:1,198.51.100.1:1", *program, env={
-            "PATH": f"{self.folder}:{os.environ['PATH']}", "OMPI_MCA_plm_rsh_agent": str(agent)})
+        return self.start("--hosts", f"{os.uname().nodename}:1,{hosts}", *program, env={
+            "PATH": f"{self.folder}:{os.environ['PATH']}", "OMPI_MCA_plm_rsh_agent": str(agent)}, **options)
+
+    def run_with(self, mpiexec, *program):
+        job = self.start_with(mpiexec, *program)
         result = job.wait(30)
         self.assert_gone(job)
         return result
+
+    def proxy(self, change):
+        """Words for mpiexec's script that start one."""
+        program = PROXY.replace("def pass_on", change + "\ndef pass_on")
+        (self.folder / "proxy.py").write_text(program, encoding="utf-8")
+        return 'python3 proxy.py "$addresses" &\nuntil [ -e port ]; do sleep 0.01; done\n'
 
     def test_all_start(self):
         script = self.script("echo here $TUTTI_RANK")
@@ -82,9 +127,46 @@ start() { OMPI_COMM_WORLD_RANK=$1 "$TUTTI_LAUNCHER" rank --connect "$addresses" 
 
     def test_who_cannot_call_is_not_waited_for(self):
         result = self.run_with('start 0; echo "tutti rank: b cannot reach a" >&2; exec sleep 1000',
-                               "true")
-        self.assertEqual(result.returncode, 1, result.stderr)
-        self.assertIn("\n  | tutti rank: b cannot reach a\n", result.stderr)
+                               "touch", "started")
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("worker 1 (rank 1 of 2) on 198.51.100.1 failed: it did not start\n", result.stderr)
+        self.assertIn("\n  | not all wrappers have called; missing are 1 of 198.51.100.1; mpiexec says:\n"
+                      "  | tutti rank: b cannot reach a\n", result.stderr)
+        self.assertIn("told to end: worker 0\n", result.stderr)
+        self.assertFalse((self.folder / "started").exists())
+
+    def test_either_connection_of_a_wrapper_may_come_first(self):
+        result = self.run_with(f"{self.proxy(LATE_OUTPUT)}start_by_proxy 0; start 1; wait",
+                               self.script("echo here $TUTTI_RANK"))
+        self.assertEqual((result.returncode, result.stdout), (0, "here 0\n"), result.stderr)
+
+    def test_a_greeting_that_is_read_late_makes_no_failure_later(self):
+        job = self.start_with(f"{self.proxy(LATE_GREETINGS)}start 0; start_by_proxy 1; wait", self.script("""
+echo $$ > pid.$TUTTI_RANK; mv pid.$TUTTI_RANK process.$TUTTI_RANK
+while [ ! -e go ]; do sleep 0.01; done
+[ $TUTTI_RANK = 1 ] && exit 5
+while kill -0 $(cat process.1) 2> /dev/null; do sleep 0.01; done; exit 6"""))
+        processes = [self.folder / f"process.{rank}" for rank in range(2)]
+        wait_until(lambda: all(process.exists() for process in processes))
+        os.kill(job.process.pid, signal.SIGSTOP)  # it hears of both ends at once
+        wait_until(lambda: state_of(job.process.pid) == "T")
+        (self.folder / "go").touch()
+        wait_until(lambda: not any(Path("/proc", process.read_text().strip()).exists()
+                                   for process in processes))
+        os.kill(job.process.pid, signal.SIGCONT)
+        result = job.wait()
+        self.assertEqual(result.returncode, 5, result.stderr)
+        self.assertIn("worker 1 (rank 1 of 2) on 198.51.100.1 failed: exit code 5\n", result.stderr)
+
+    def test_many_ranks_can_be_ended_whatever_the_limit_of_descriptors(self):
+        own = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        job = self.start_with("touch asked; exec sleep 1000", "--grace", 0.1, "true", hosts="198.51.100.1:40",
+                              agent="ulimit -S -n $(ulimit -H -n)" + ANSWER,
+                              limit=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, own)))
+        wait_until((self.folder / "asked").exists)
+        job.process.send_signal(signal.SIGTERM)
+        self.assertEqual(job.wait().returncode, 143)
+        self.assert_gone(job)
 
     def test_why_a_wrapper_ended_is_shown(self):
         result = self.run_with("ulimit -n 9; start 0; start 1; wait", "sleep", 1000)
@@ -99,14 +181,11 @@ start 1; wait""", "sleep", 3)
         self.assertIn("failed after the process of Open MPI that had started it", result.stderr)
 
     def test_another_version_is_refused_with_the_machine_s_name(self):
-        (self.folder / "proxy.py").write_text(OTHER_VERSION, encoding="utf-8")
         version = subprocess.run([job.TUTTI, "--version"], capture_output=True, text=True, check=True)
-        result = self.run_with(f"""
-python3 proxy.py "$addresses" {version.stdout.split()[1]} &
-until [ -e port ]; do sleep 0.01; done
-addresses=127.0.0.1:$(cat port)
-start 0; start 1; wait""", "touch", "started")
-        self.assertEqual(result.returncode, 1, result.stderr)
+        change = OTHER_VERSION.replace("VERSION", version.stdout.split()[1])
+        result = self.run_with(f"{self.proxy(change)}start 0; start_by_proxy 1; wait", "touch", "started")
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("worker 1 (rank 1 of 2) on 198.51.100.1 failed: it did not start\n", result.stderr)
         self.assertRegex(result.stderr, f"{os.uname().nodename}: its tutti is .*, but here it is ")
         self.assertFalse((self.folder / "started").exists())
 
