@@ -8,6 +8,7 @@
 
 #include "launch/machines/answer.hpp"
 #include "launch/meeting.hpp"
+#include "launch/process/guard.hpp"
 #include "launch/process/process.hpp"
 #include "launch/run.hpp"
 #include "launch/wrapper.hpp"
@@ -24,9 +25,10 @@ constexpr int kUsage = 2;
 int run_command(const std::string& command, const std::vector<std::string>& arguments) {
   if (command == "run") return tutti::launch::run(arguments);
   if (command == "rank") {
-    const pid_t parent = ::getppid();  // which may end before the launcher has answered
+    const pid_t parent = ::getppid();
     if (arguments.size() == 2 && arguments[0] == "--connect") {
-      tutti::launch::run_wrapper(tutti::launch::join_launcher(arguments[1]), parent);
+      const pid_t guard = tutti::launch::go_on_guarded();
+      tutti::launch::run_wrapper(tutti::launch::join_launcher(arguments[1]), guard);
       return 0;  // the launcher knows; mpiexec would wait for what it cannot mend
     }
     return tutti::launch::run_wrapper(tutti::launch::parse_wrapper(arguments), parent);

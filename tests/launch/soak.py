@@ -47,6 +47,8 @@ class Fault:
     action: str = ""  # what the victim does, as a shell reads it
     disturb: Optional[Callable] = None  # what is done to the job
     said: list = field(default_factory=list)  # what its stderr has once, as regular expressions
+    # Or else this is said once, and the code is this or, if it is None, what the expression's group has.
+    instead: list = field(default_factory=list)
     options: dict = field(default_factory=dict)  # of the job
     starts: bool = True  # whether the ranks do
 
@@ -175,6 +177,10 @@ class Trial:
 
     def judge(self, fault, result):
         told = ""
+        for text, code in fault.instead:
+            found = re.findall(text, result.stderr)
+            if len(found) == 1 and result.returncode == (int(found[0]) if code is None else code):
+                return ""
         if result.returncode != fault.code:
             told += f"exit code {result.returncode}, not {fault.code}; "
         for text in fault.said:

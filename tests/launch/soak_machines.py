@@ -72,15 +72,19 @@ class MachinesTrial(Trial):
         del fault.said[1:]
         return fault
 
+    # Of a daemon's end the launcher hears by its ranks, and by mpiexec, in any order; of mpiexec's, too.
+    ORPHANED = r"tutti run: .* on {} failed after the process of Open MPI that had started it: signal 15"
+
     def fault_killed_mpiexec(self):
         return Fault(137, disturb=lambda started: os.kill(self.find(started, "mpiexec"), 9),
-                     said=[r"tutti run: mpiexec, which .* failed: signal 9 \(SIGKILL\)\n"])
+                     said=[r"tutti run: mpiexec, which .* failed: signal 9 \(SIGKILL\)\n"],
+                     instead=[(self.ORPHANED.format(r"\S+"), 143)])
 
     def fault_killed_orted(self):
         node = self.random.choice(self.machines.nodes)
         return Fault(143, disturb=lambda started: os.kill(self.orted_of(started, node), 9),
-                     said=[f"on {node} failed after the process of Open MPI that had started it: "
-                           "signal 15"])
+                     said=[self.ORPHANED.format(node)],
+                     instead=[(r"tutti run: mpiexec, which .* failed: exit code (\d+)\n", None)])
 
     def unreached(self, **variables):
         agent = self.machines.program("agent", AGENT)

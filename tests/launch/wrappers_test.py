@@ -9,7 +9,7 @@ from pathlib import Path
 
 import job
 from clusters import ANSWER
-from job import JobTest, main, state_of, wait_until
+from job import JobTest, main, parent_of, state_of, wait_until
 
 # Between wrappers and the launcher: ADDRESS. Says its port. What callers send passes change(), of which each
 # connection has one.
@@ -90,6 +90,17 @@ while not (os.path.exists("begun.0") and os.path.exists("begun.1")):
 for _ in os.sched_getaffinity(0):
     subprocess.Popen(["timeout", "0.5", "sh", "-c", "while :; do :; done"])
 os.kill(os.getpid(), 9)
+"""
+
+
+# In place of mpiexec: ADDRESSES. What wrappers leave stays with it, as on another machine with that one's init.
+INIT = """
+import ctypes, os, signal, subprocess, sys
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+wrappers = [subprocess.Popen([os.environ["TUTTI_LAUNCHER"], "rank", "--connect", sys.argv[1]],
+                             env={**os.environ, "OMPI_COMM_WORLD_RANK": rank}) for rank in ("0", "1")]
+for wrapper in wrappers:
+    wrapper.wait()
 """
 
 
@@ -175,7 +186,8 @@ while kill -0 $(cat process.1) 2> /dev/null; do sleep 0.01; done; exit 6"""))
 
     def test_who_has_started_a_wrapper_may_end_before_the_ranks_begin(self):
         result = self.run_with("""
-(start 0; until ls -l /proc/$!/fd 2> /dev/null | grep -q socket; do sleep 0.01; done)
+(start 0; until ls -l /proc/$(tr -d ' ' < /proc/$!/task/$!/children)/fd 2> /dev/null | grep -q socket
+do sleep 0.01; done)
 start 1; wait""", "sleep", 3)
         self.assertEqual(result.returncode, 143, result.stderr)
         self.assertIn("failed after the process of Open MPI that had started it", result.stderr)
@@ -195,6 +207,21 @@ start 1; wait""", "sleep", 3)
         result = self.run_with('python3 threads.py "$addresses"; sleep 5', script)
         self.assertEqual(result.returncode, 143, result.stderr)
         self.assertIn("failed after the process of Open MPI that had started it", result.stderr)
+
+    def test_what_a_killed_wrapper_leaves_is_ended_on_its_machine(self):
+        (self.folder / "init.py").write_text(INIT, encoding="utf-8")
+        job = self.start_with('exec python3 init.py "$addresses"', self.script("""
+setsid sleep 1000 &
+echo $$ > pid.$TUTTI_RANK; mv pid.$TUTTI_RANK process.$TUTTI_RANK
+wait"""))
+        processes = [self.folder / f"process.{rank}" for rank in range(2)]
+        wait_until(lambda: all(process.exists() for process in processes))
+        os.kill(parent_of(int(processes[1].read_text())), signal.SIGKILL)
+        result = job.wait()
+        self.assertEqual(result.returncode, 137, result.stderr)
+        self.assertIn("worker 1 (rank 1 of 2) on 198.51.100.1 failed with the process that watched it: ",
+                      result.stderr)
+        self.assert_gone(job)
 
 
 if __name__ == "__main__":
