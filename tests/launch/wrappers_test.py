@@ -71,6 +71,16 @@ def connection():
         return data
     return change
 """
+# Of the output the beginning comes.
+CUT_OUTPUT = """
+def connection():
+    heard = []
+    def change(data):
+        heard.append(data)
+        output = heard[0][5:].split()[2] == b"output"
+        return data[:7 if len(heard) == 3 else 0] if output and len(heard) > 2 else data
+    return change
+"""
 
 
 # A process of several threads, as Open MPI's are: ADDRESSES. It is killed once two ranks have begun,
@@ -150,6 +160,13 @@ start_by_proxy() { (addresses=127.0.0.1:$(cat port); start $1; wait) & }
         result = self.run_with(f"{self.proxy(LATE_OUTPUT)}start_by_proxy 0; start 1; wait",
                                self.script("echo here $TUTTI_RANK"))
         self.assertEqual((result.returncode, result.stdout), (0, "here 0\n"), result.stderr)
+
+    def test_output_that_was_lost_on_the_way_is_said(self):
+        result = self.run_with(f"{self.proxy(CUT_OUTPUT)}start_by_proxy 0; start 1; wait",
+                               self.script("echo here $TUTTI_RANK"))
+        self.assertEqual((result.returncode, result.stdout), (0, ""), result.stderr)
+        self.assertIn("\ntutti run: the connection that brings the output of worker 0 is lost: "
+                      "the end of it may be in its log alone\n", result.stderr)
 
     def test_a_greeting_that_is_read_late_makes_no_failure_later(self):
         job = self.start_with(f"{self.proxy(LATE_GREETINGS)}start 0; start_by_proxy 1; wait", self.script("""

@@ -21,7 +21,7 @@ namespace tutti::launch {
 namespace {
 
 constexpr std::chrono::seconds kEndLimit{5};  // of what the kernel does not end
-constexpr std::chrono::milliseconds kLook{20};
+constexpr std::chrono::milliseconds kEndPause{20};
 
 /** Takes the ends of children; whether `child` is among them. */
 bool reap(pid_t child) {
@@ -47,7 +47,7 @@ void wait_for_end(pid_t child, const SignalSet& signals) {
 void end_what_is_left(pid_t child) {
   Deadline end(kEndLimit);
   while (signal_descendants(SIGKILL) > 0 && !end.expired()) {
-    std::this_thread::sleep_for(kLook);
+    std::this_thread::sleep_for(kEndPause);
     reap(child);
   }
 }
