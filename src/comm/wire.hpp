@@ -70,7 +70,10 @@ class Wire {
    * its header included, over TCP without asking first. */
   static constexpr std::int64_t kPiece = std::int64_t{60} * 1024;
   /** The same where a connection of two leaders carries the messages of a collective: one call of
-   * the kernel takes, or brings, all that there is. */
+   * the kernel takes, or brings, all that there is. In pieces of 512 KiB, 1 MiB takes up to twice
+   * as long. */
+  static constexpr std::int64_t kWholePiece = std::int64_t{1} << 30U;
+  /** A window that is one such piece, where what has come is added while another travels. */
   static constexpr std::int64_t kLongPiece = std::int64_t{512} * 1024;
   /** What arrives as a whole: below every eager limit of Open MPI. */
   static constexpr std::int64_t kShort = 3900;

@@ -105,7 +105,7 @@ TEST(BatchTest, MessagesTravelInPiecesAsLongAsTheWireHasThem) {
   test::ScriptedWire wire(0);
   EXPECT_EQ(pieces_of(wire, kBytes), std::vector<std::size_t>(10, Wire::kPiece));
   test::ScriptedWire connections(0);
-  connections.most = Wire::kLongPiece;
+  connections.most = 512 << 10;
   EXPECT_EQ(pieces_of(connections, kBytes), (std::vector<std::size_t>{512 << 10, 88 << 10}));
 }
 
