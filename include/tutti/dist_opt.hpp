@@ -79,8 +79,8 @@ class DistOpt {
    * Such a view belongs to the model from the end of one step to its emission in the next.
    * Throws InvalidArgument on every rank, naming ranks, if their lists differ in sizes; and on
    * this rank for anything but f32, for parameters of different devices, for such that share
-   * memory, for an optimiser that cannot update that device, and if parameters are registered
-   * already.
+   * memory, for an optimiser that cannot update that device or with which another DistOpt, while it
+   * lives, has registered parameters, and if parameters are registered already.
    *
    * Of a table (Parameter::row_elements) no view is returned: where its gradient is emitted as
    * rows, backward_and_update and backward_and_update_half send these alone, to all ranks, which
@@ -97,6 +97,10 @@ class DistOpt {
    * with the model's list wherever the order of a pass might not be the same on all ranks.
    */
   std::vector<View> register_parameters(std::span<const Parameter> parameters);
+
+  /** Whether there are parameters, by that call or by a first pass, whose step may yet have failed.
+   * Their memory is the DistOpt's to read and write from then on. Local. */
+  bool is_registered() const;
 
   /** One step in the mode of the options: whichever of the following methods that is. */
   void operator()(const Backward& backward, std::optional<std::int64_t> threshold = std::nullopt);

@@ -46,7 +46,17 @@ struct OptimizerState {
 /** An update rule, applied element by element. Not thread-safe. */
 class Optimizer {
  public:
+  Optimizer() = default;
+  /** What claim() says is of this object: a copy is claimed by nobody. */
+  Optimizer(const Optimizer&) noexcept {}
+  Optimizer& operator=(const Optimizer&) noexcept { return *this; }
   virtual ~Optimizer() = default;
+
+  /**
+   * For whoever is going to place() and resize(): as long as what it returns lives, nobody else
+   * gets one. Throws InvalidArgument while another claim lives.
+   */
+  std::shared_ptr<const void> claim();
 
   /**
    * Parameters, gradients and all that the optimiser keeps lie in memory of the stream's device,
@@ -69,6 +79,9 @@ class Optimizer {
   virtual OptimizerState state() const = 0;
   /** Throws InvalidArgument, and changes nothing, if `state` is not of such a space and rule. */
   virtual void load_state(const OptimizerState& state) = 0;
+
+ private:
+  std::weak_ptr<const void> claim_;
 };
 
 /**

@@ -160,7 +160,7 @@ void PyDistOpt::step(const py::function& backward, const Step& method) {
     gradients_.clear();
   } catch (...) {
     gradients_.clear();
-    // The first pass registers its parameters when it ends well, and nothing before.
+    registered_ = get().is_registered();  // by a first pass, though what came after it has failed
     if (!registered_) parameters_.clear();
     throw;
   }

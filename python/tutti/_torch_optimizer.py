@@ -4,6 +4,7 @@ torch.optim.Optimizer for schedulers. PyTorch itself is never imported here."""
 from __future__ import annotations
 
 import sys
+import weakref
 from typing import Any, Dict, List, Mapping
 
 import numpy
@@ -130,31 +131,43 @@ def load(dist: Any, state_dict: Any, group: Group) -> None:
     group.update(options)
 
 
-def make_optimizer(dist: Any, parameters: List[Any]) -> Any:
-    """A torch.optim.Optimizer that stands for `dist`."""
+def make_optimizer(dist: Any, group: Group, parameters: List[Any]) -> Any:
+    """A torch.optim.Optimizer that stands for `dist`, which holds it. It does not hold `dist`: one that is
+    dropped goes at once, so that another may have its optimiser."""
     torch = sys.modules.get("torch")
     if torch is None or not parameters:
         raise InvalidArgument("torch_optimizer: no parameters of PyTorch are registered; call "
                               "register_parameters(model)")
+    options = _options_of(dist.opt)
+    reference = weakref.ref(dist)
+
+    def living() -> Any:
+        one = reference()
+        if one is None:
+            raise InvalidArgument("the DistOpt for which this optimiser stands is gone")
+        return one
 
     class TorchOptimizer(torch.optim.Optimizer):  # type: ignore[misc,name-defined]
         """A DistOpt, for schedulers: they read and write its options."""
 
         def __init__(self) -> None:
-            self._dist: Any = None
-            super().__init__(parameters, _options_of(dist.opt))
-            self._dist = dist
+            self._is_made = False
+            super().__init__(parameters, options)
+            self._is_made = True
 
         @property
         def param_groups(self) -> List[Any]:
-            return self._made if self._dist is None else dist.param_groups  # type: ignore[no-any-return]
+            if not self._is_made:
+                return self._first
+            group.refresh()
+            return [group]
 
         @param_groups.setter
         def param_groups(self, groups: List[Any]) -> None:
-            self._made = groups
+            self._first = groups
 
         def add_param_group(self, param_group: Dict[str, Any]) -> None:
-            if self._dist is not None:
+            if self._is_made:
                 raise InvalidArgument("add_param_group: a DistOpt has one group, of the parameters that were "
                                       "registered")
             super().add_param_group(param_group)  # as the constructor does
@@ -168,12 +181,12 @@ def make_optimizer(dist: Any, parameters: List[Any]) -> Any:
             raise InvalidArgument("step: a DistOpt makes a step when it is called with the loss")
 
         def zero_grad(self, set_to_none: bool = True) -> None:
-            dist.zero_grad(set_to_none)
+            living().zero_grad(set_to_none)
 
         def state_dict(self) -> Dict[str, Any]:
-            return dist.state_dict()  # type: ignore[no-any-return]
+            return living().state_dict()  # type: ignore[no-any-return]
 
         def load_state_dict(self, state_dict: Any) -> None:
-            dist.load_state_dict(state_dict)
+            living().load_state_dict(state_dict)
 
     return TorchOptimizer()

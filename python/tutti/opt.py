@@ -389,5 +389,5 @@ class DistOpt(_core.DistOpt):
         """A torch.optim.Optimizer that stands for this DistOpt: what PyTorch's schedulers of learning
         rates take. Once a model of PyTorch is registered."""
         if self._torch_optimizer is None:
-            self._torch_optimizer = _face.make_optimizer(self, self._parameters.registered)
+            self._torch_optimizer = _face.make_optimizer(self, self._group, self._parameters.registered)
         return self._torch_optimizer

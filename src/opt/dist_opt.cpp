@@ -62,6 +62,8 @@ std::vector<View> DistOpt::register_parameters(std::span<const Parameter> parame
   return impl_->register_parameters(parameters);
 }
 
+bool DistOpt::is_registered() const { return impl_->is_registered(); }
+
 void DistOpt::operator()(const Backward& backward, std::optional<std::int64_t> threshold) {
   const DistOptions& options = impl_->options();
   impl_->train(plan_of(options, bucket_size(options.mode, threshold, options)), backward);

@@ -38,9 +38,10 @@ struct Partitions {
 
 /** A model that was registered. */
 struct Model {
-  Model(ParameterTable table_in, const std::shared_ptr<Communicator>& communicator,
-        bool missing_as_zero, const Stream& home)
+  Model(ParameterTable table_in, std::shared_ptr<const void> claim_in,
+        const std::shared_ptr<Communicator>& communicator, bool missing_as_zero, const Stream& home)
       : table(std::move(table_in)),
+        claim(std::move(claim_in)),
         order(table, missing_as_zero),
         site{communicator, 0, home},
         plain(site),
@@ -49,6 +50,7 @@ struct Model {
   }
 
   ParameterTable table;
+  std::shared_ptr<const void> claim;  // on the optimiser
   EmissionOrder order;
   CompressorSite site;
   PlainCompressor plain;
@@ -71,6 +73,7 @@ class DistOpt::Impl {
         sums_(communicator_, options.half, options.stream) {}
 
   std::vector<View> register_parameters(std::span<const Parameter> parameters);
+  bool is_registered() const { return model_ != nullptr; }
   /** One step of any mode. */
   void train(const StepPlan& plan, const Backward& backward);
   void synchronize();

@@ -86,9 +86,11 @@ std::unique_ptr<Model> DistOpt::Impl::agree(std::span<const Parameter> parameter
   ParameterTable table(parameters, order);
   communicator_->check_device(table.device());
   const Stream home = home_stream(options_.stream, table.device());
+  auto claim = optimizer_->claim();
   optimizer_->place(home);
   check_agreement(*communicator_, table, options_.bucket_elements, agreement, home);
-  return std::make_unique<Model>(std::move(table), communicator_, options_.missing_as_zero, home);
+  return std::make_unique<Model>(std::move(table), std::move(claim), communicator_,
+                                 options_.missing_as_zero, home);
 }
 
 void DistOpt::Impl::adopt(std::unique_ptr<Model> model) {

@@ -5,9 +5,11 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "multirank/dist_opt_model.hpp"
+#include "opt/compressors/plain.hpp"
 
 namespace tutti::test {
 namespace {
@@ -194,6 +196,74 @@ TEST_F(DistOptErrors, RegistrationRefusesWhatItCannotTrain) {
     opt.register_parameters(values.parameters());
     EXPECT_EQ(message_of([&] { opt.register_parameters(values.parameters()); }),
               "register_parameters: 2 parameters are already registered");
+  });
+}
+
+TEST_F(DistOptErrors, AFirstPassRegistersThoughItsStepFails) {
+  on_ranks([](Communicator& communicator) {
+    DistOptions options;
+    bool fails = true;
+    options.compressor = [&](const CompressorSite& site) {
+      if (std::exchange(fails, false)) throw std::runtime_error("no compressor yet");
+      return std::make_unique<PlainCompressor>(site);
+    };
+    DistOpt opt = over(communicator, options);
+    Values values({2, 3}, 1.0F);
+    EXPECT_FALSE(opt.is_registered());
+    const auto stop = [](const Emit&) { throw std::runtime_error("no more images"); };
+    EXPECT_THROW(opt.backward_and_custom_update(stop), std::runtime_error);
+    EXPECT_FALSE(opt.is_registered());
+    const auto step = [&] { opt.backward_and_custom_update(emit_ones(values, {1, 0})); };
+    EXPECT_EQ(message_of<std::runtime_error>(step), "no compressor yet");
+    EXPECT_TRUE(opt.is_registered());
+    EXPECT_EQ(values, Values({2, 3}, 1.0F));
+    step();
+    EXPECT_EQ(values, Values({2, 3}, 0.0F));
+  });
+}
+
+TEST_F(DistOptErrors, AnOptimiserBelongsToOneDistOptAtATime) {
+  on_ranks([](Communicator& communicator) {
+    auto sgd = std::make_shared<SGD>(SgdOptions{.lr = 1.0F, .momentum = 0.5F});
+    Values values({2, 3}, 4.0F);
+    Values others({7}, 1.0F);
+    Values unlisted({2}, 1.0F);
+    const std::string refusal = "belongs to another DistOpt";
+    {
+      DistOpt opt = over(communicator, sgd);
+      opt.register_parameters(values.parameters());
+      opt.backward_and_update(emit_ones(values, {1, 0}));
+      DistOpt second = over(communicator, sgd);
+      const auto list = [&] { second.register_parameters(others.parameters()); };
+      EXPECT_TRUE(contains(message_of(list), refusal));
+      const auto step = [&] { second.backward_and_update(emit_ones(unlisted, {0})); };
+      EXPECT_TRUE(contains(message_of(step), refusal));
+      EXPECT_EQ(opt.state().arrays.at("momentum"), std::vector<float>(5, 1.0F));
+      opt.backward_and_update(emit_ones(values, {1, 0}));
+      EXPECT_EQ(values, Values({2, 3}, 4.0F - 1.0F - 1.5F));
+    }
+    DistOpt next = over(communicator, sgd);
+    next.register_parameters(others.parameters());
+    next.backward_and_update(emit_ones(others, {0}));
+    EXPECT_EQ(others, Values({7}, 0.0F));
+    EXPECT_EQ(next.state().numbers.at("steps"), 1.0);
+  });
+}
+
+TEST_F(DistOptErrors, AListThatIsRefusedLeavesTheOptimiserFree) {
+  on_ranks([](Communicator& communicator) {
+    const int last = communicator.world_size() - 1;
+    if (last == 0) return;
+    auto descent = std::make_shared<Descent>();
+    DistOpt opt = over(communicator, descent);
+    Values odd({communicator.global_rank() == last ? 2U : 3U}, 1.0F);
+    EXPECT_TRUE(contains(message_of([&] { opt.register_parameters(odd.parameters()); }),
+                         "are not those of rank 0"));
+    Values values({2}, 1.0F);
+    DistOpt other = over(communicator, descent);
+    other.register_parameters(values.parameters());
+    other.backward_and_update(emit_ones(values, {0}));
+    EXPECT_EQ(values, Values({2}, 0.0F));
   });
 }
 

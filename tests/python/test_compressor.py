@@ -161,6 +161,48 @@ def test_what_it_raises_ends_the_step(make, error, text):
     launching.run(failures, 2, "fork", make, error, text)
 
 
+def late(place):
+    """The first pass has registered its parameters when the compressor fails: they stay."""
+    failing = ["__init__", "begin"]
+
+    def fail(method):
+        if failing[:1] == [method]:
+            raise ValueError(failing.pop(0))
+
+    class Late(Plain):
+        def __init__(self, site):
+            fail("__init__")
+            super().__init__(site)
+
+        def begin(self):
+            fail("begin")
+            super().begin()
+
+    comm = place.communicator()
+    dist = opt.DistOpt(opt.SGD(lr=1.0), communicator=comm, compressor=Late)
+    params = parameters()
+    addresses = [weakref.ref(p) for p in params]
+    for method in tuple(failing):
+        with pytest.raises(ValueError, match=method):
+            dist(pairs(params, place.rank, 0))
+    del params
+    gc.collect()
+    assert all(address() is not None for address in addresses)
+    addresses[0]()[...] = place.rank
+    dist.synchronize()
+    params = [address() for address in addresses]
+    assert (params[0] == (place.ranks - 1) / 2).all()
+    params[0][...] = 0
+    dist(pairs(params, place.rank, 0))
+    for i, p in enumerate(params):
+        average = sum(gradient(rank, 0, i) for rank in range(place.ranks)) / numpy.float32(place.ranks)
+        numpy.testing.assert_allclose(p, -average, rtol=1e-6, atol=1e-6)
+
+
+def test_parameters_stay_where_the_first_step_fails():
+    launching.run(late, 2, "fork")
+
+
 def borrowed(place):
     """A stream that was lent is closed, gradients that were kept stay."""
     kept = {}

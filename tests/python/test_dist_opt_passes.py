@@ -1,6 +1,7 @@
 """DistOpt on models of PyTorch: several passes a step, checkpointing, schedulers and state_dict."""
 
 import copy
+import gc
 import io
 import warnings
 
@@ -234,6 +235,27 @@ def test_schedulers(comm, name, rule):
     with pytest.raises(tutti.InvalidArgument, match="add_param_group: a DistOpt has one group"):
         dist.torch_optimizer().add_param_group({"params": [torch.zeros(2, requires_grad=True)]})
     assert len(dist.torch_optimizer().param_groups) == 1
+
+
+def test_an_optimiser_goes_with_its_dist_opt(comm):
+    """By its last reference, whatever stood for it; then another DistOpt may have it."""
+    adam = opt.Adam(lr=0.5)
+    gc.disable()
+    try:
+        for _ in range(2):
+            dist = opt.DistOpt(adam, communicator=comm)
+            dist.register_parameters(mlp())
+            facade = dist.torch_optimizer()
+            scheduler = torch.optim.lr_scheduler.ExponentialLR(facade, 0.5)
+            with pytest.raises(tutti.InvalidArgument, match="belongs to another DistOpt"):
+                opt.DistOpt(adam, communicator=comm).register_parameters(mlp())
+        del dist
+        scheduler.step()
+        assert facade.param_groups[0]["lr"] == 0.25
+        with pytest.raises(tutti.InvalidArgument, match="is gone"):
+            facade.zero_grad()
+    finally:
+        gc.enable()
 
 
 def test_the_group_of_parameters(comm):

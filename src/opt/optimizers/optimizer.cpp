@@ -1,6 +1,7 @@
 // What optimisers have in common.
 #include "tutti/optimizer.hpp"
 
+#include <memory>
 #include <string>
 
 #include "device/arithmetic.hpp"
@@ -10,6 +11,18 @@
 #include "tutti/error.hpp"
 
 namespace tutti {
+
+std::shared_ptr<const void> Optimizer::claim() {
+  if (!claim_.expired()) {
+    throw InvalidArgument(
+        "the optimiser belongs to another DistOpt, with which parameters are registered; each "
+        "needs "
+        "one of its own, since it keeps momentum and the like of its parameters");
+  }
+  auto made = std::make_shared<const char>('\0');
+  claim_ = made;
+  return made;
+}
 
 void Optimizer::place(const Stream& stream) {
   if (stream.device().kind == DeviceKind::cpu) return;
