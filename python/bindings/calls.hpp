@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "communicator.hpp"
 #include "given.hpp"
+#include "stream.hpp"
 
 namespace tutti::python {
 

@@ -1,5 +1,4 @@
-// tutti.Communicator, Stream and Event: how they begin and end. The collectives are in
-// collectives.cpp.
+// tutti.Communicator: how it begins and ends. The collectives are in collectives.cpp.
 #include "communicator.hpp"
 
 #include <pthread.h>
@@ -61,8 +60,9 @@ std::shared_ptr<Communicator> PyCommunicator::shared() const {
   return communicator_;
 }
 
-void PyCommunicator::keep(std::vector<Array>& arrays) {
+void PyCommunicator::keep(std::vector<Array>& arrays, std::shared_ptr<const void> memory) {
   for (Array& array : arrays) kept_.push_back(std::move(array));
+  if (memory) kept_memory_.push_back(std::move(memory));
 }
 
 void PyCommunicator::add(const Event& event) {
@@ -91,43 +91,6 @@ void PyCommunicator::close(const std::optional<std::string>& reason) {
   for (int i = 0; i < 1000 && busy_ > 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-}
-
-const Stream& PyStream::stream() const {
-  if (!stream_) throw CommunicationError("the stream is closed");
-  return *stream_;
-}
-
-void PyStream::add(Operation operation) {
-  while (!operations_.empty() && operations_.front().event.ready()) operations_.pop_front();
-  operations_.push_back(std::move(operation));
-}
-
-void PyStream::abort(const std::string& reason) {
-  for (const Operation& operation : operations_) {
-    if (!operation.event.ready()) operation.communicator->abort(reason);
-  }
-}
-
-void PyStream::synchronize() {
-  blocking([this] { stream().synchronize(); }, [this] { abort(Interrupted().what()); });
-  operations_.clear();
-}
-
-std::deque<Operation> PyStream::give_back() {
-  stream_.reset();
-  return std::exchange(operations_, {});
-}
-
-PyStream::~PyStream() {
-  if (!stream_ || operations_.empty() || is_inherited()) return;
-  blocking_at_end([this] { stream_->synchronize(); }, [this] { abort(Interrupted().what()); });
-}
-
-void PyStream::close(const std::optional<std::string>& reason) {
-  abort(reason.value_or("its stream was closed"));
-  stream_.reset();
-  operations_.clear();
 }
 
 namespace {
@@ -235,38 +198,9 @@ Self group(const Self& self, const Given<std::vector<int>>& of_ranks) {
   return connect([&] { return std::move(members); });
 }
 
-void wait(const PyEvent& event) {
-  if (!event.communicator) return;
-  blocking([&] { event.event.wait(); }, [&] { event.communicator->abort(Interrupted().what()); });
-}
-
 }  // namespace
 
 void bind_communicator(py::module_& module) {
-  py::class_<PyEvent>(module, "Event", "The completion of one operation on a stream.")
-      .def(
-          "ready", [](const PyEvent& event) { return event.event.ready(); },
-          "Whether the operation has ended, well or not. Does not block.")
-      .def("wait", &wait, "Blocks until the operation has ended, and raises what it raised.")
-      .def_property_readonly(
-          "received",
-          [](const PyEvent& event) {
-            return received_of(event.event.ready() ? event.received.get() : nullptr);
-          },
-          "Of a recv that has ended well: the Received that says who sent it, with which tag.");
-
-  py::class_<PyStream, std::shared_ptr<PyStream>>(
-      module, "Stream",
-      "A thread that runs operations one after the other, beside the caller. It keeps their arrays "
-      "alive. When it is dropped it first runs what was submitted.")
-      .def(py::init([] {
-        auto stream = std::make_shared<PyStream>();
-        close_at_exit(stream);
-        return stream;
-      }))
-      .def("synchronize", &PyStream::synchronize,
-           "Blocks until everything submitted so far has ended. Exceptions stay in their events.");
-
   py::class_<PyCommunicator, Self> communicator(
       module, "Communicator",
       "A group of ranks that call collectives together: all of them, in the same order, with "

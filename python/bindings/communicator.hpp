@@ -136,6 +136,8 @@ class PyCommunicator final : public Closable {
   const py::object& ended() const { return ended_; }
   /** Takes note of an operation on a stream. */
   void add(const Event& event);
+  /** Has `arrays`, and `memory`, live as long as this does. */
+  void keep(std::vector<Array>& arrays, std::shared_ptr<const void> memory = {});
   void abort(const std::string& reason) const;
   void close(const std::optional<std::string>& reason) override;
 
@@ -151,44 +153,14 @@ class PyCommunicator final : public Closable {
     std::atomic<int>& count_;
   };
 
-  void keep(std::vector<Array>& arrays);
   bool is_busy() const;
 
   std::shared_ptr<Communicator> communicator_;  // null once closed
   std::atomic<int> busy_ = 0;                   // calls under way
   std::deque<Event> events_;                    // of operations on streams that may not have ended
   std::vector<Array> kept_;
+  std::vector<std::shared_ptr<const void>> kept_memory_;
   py::object ended_;  // made once: a new object at each call costs about as much as a small sum
-};
-
-/** The operation of one call: what it works on lives until it has ended. */
-struct Operation {
-  Event event;
-  std::vector<Array> arrays;
-  std::shared_ptr<PyCommunicator> communicator;
-  std::shared_ptr<const void> memory;
-};
-
-/** tutti.Stream: a worker, and the operations on it that may not have ended. */
-class PyStream final : public Closable {
- public:
-  PyStream() : stream_(own<Stream>(Stream::worker())) {}
-  /** A stream that is lent to Python, until give_back(). */
-  explicit PyStream(const Stream& stream) : stream_(std::make_shared<Stream>(stream)) {}
-  ~PyStream() override;
-
-  const Stream& stream() const;
-  void add(Operation operation);
-  void synchronize();
-  /** Closes the stream, on which all goes on; what that works on is now the caller's to keep. */
-  std::deque<Operation> give_back();
-  void close(const std::optional<std::string>& reason) override;
-
- private:
-  void abort(const std::string& reason);
-
-  std::deque<Operation> operations_;
-  std::shared_ptr<Stream> stream_;  // null once closed
 };
 
 /** tutti.Event. */

@@ -9,6 +9,7 @@
 #include "array_owner.hpp"
 #include "device_array.hpp"
 #include "state.hpp"
+#include "stream.hpp"
 
 namespace tutti::python {
 namespace {
@@ -56,14 +57,14 @@ class PyCompressor final : public Compressor {
     if (Py_IsInitialized() == 0) return;
     try {
       const py::gil_scoped_acquire held;
-      under_way_.clear();
+      drop_under_way();
     } catch (...) {  // nobody is there to be told
     }
   }
 
   void begin() override {
     in_python([&] {
-      under_way_.clear();
+      drop_under_way();
       call("begin");
     });
   }
@@ -94,7 +95,9 @@ class PyCompressor final : public Compressor {
   void decode(const BucketView& bucket) override {
     in_python([&] {
       call("decode", bucket_of(bucket));
+      Operations ended = std::move(under_way_.front());
       under_way_.pop_front();
+      ended.drop_all();
     });
   }
 
@@ -110,13 +113,16 @@ class PyCompressor final : public Compressor {
   /** Takes a stream that was lent back, with the arrays of what is under way on it. */
   struct Return {
     PyStream& stream;
-    std::deque<Operation>& operations;
-    Return(PyStream& lent, std::deque<Operation>& given_back)
-        : stream(lent), operations(given_back) {}
+    Operations& operations;
+    Return(PyStream& lent, Operations& given_back) : stream(lent), operations(given_back) {}
     Return(const Return&) = delete;
     Return& operator=(const Return&) = delete;
     ~Return() { operations = stream.give_back(); }
   };
+
+  void drop_under_way() {
+    for (Operations& operations : std::exchange(under_way_, {})) operations.drop_all();
+  }
 
   template <class... Arguments>
   py::object call(const char* method, Arguments&&... arguments) const {
@@ -136,7 +142,7 @@ class PyCompressor final : public Compressor {
 
   std::shared_ptr<py::object> self_;
   OwnerOfGradients owner_;
-  std::deque<std::deque<Operation>> under_way_;  // of each bucket that was exchanged
+  std::deque<Operations> under_way_;  // of each bucket that was exchanged
 };
 
 }  // namespace

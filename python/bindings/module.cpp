@@ -50,6 +50,7 @@ PYBIND11_MODULE(_core, module) {
   python::bind_id(module);
   python::bind_array(module);
   python::bind_device_array(module);
+  python::bind_stream(module);
   python::bind_communicator(module);
   python::bind_dist_opt(module);
   python::bind_bucket_average(module);

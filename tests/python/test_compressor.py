@@ -203,6 +203,41 @@ def test_parameters_stay_where_the_first_step_fails():
     launching.run(late, 2, "fork")
 
 
+def left(place):
+    """What a failed exchange works on lives as long as the communicator."""
+    packets = []
+
+    class Copying(Plain):
+        def exchange(self, bucket, stream):
+            packet = bucket.gradients.copy()
+            packets.append(weakref.ref(packet))
+            return self.site.communicator.all_reduce(packet, stream=stream)
+
+    comm = place.communicator()
+    dist = opt.DistOpt(opt.SGD(lr=1.0), communicator=comm, compressor=Copying)
+    dist(pairs(parameters(), place.rank, 0), threshold=1)
+    gc.collect()
+    assert len(packets) == 3 and not any(packet() is not None for packet in packets)
+    packets.clear()
+    dist = opt.DistOpt(opt.SGD(lr=1.0), communicator=comm, compressor=Copying)
+    params = parameters()
+    dist.register_parameters(params)
+    if place.rank == 1:
+        return
+    with pytest.raises(tutti.PeerLost):
+        dist(pairs(params, place.rank, 0), threshold=1)
+    del dist
+    gc.collect()
+    assert packets[0]() is not None
+    del comm
+    gc.collect()
+    assert packets[0]() is None
+
+
+def test_what_a_failed_exchange_works_on_stays():
+    launching.run(left, 2, "fork")
+
+
 def borrowed(place):
     """A stream that was lent is closed, gradients that were kept stay."""
     kept = {}
