@@ -77,7 +77,9 @@ class DistOpt {
    * first, as backward passes go), and returns, in the order given, where the model may write
    * each gradient so that nothing is copied: f32, zero at first, valid as long as the DistOpt.
    * Such a view belongs to the model from the end of one step to its emission in the next.
-   * Throws InvalidArgument on every rank, naming ranks, if their lists differ in sizes; and on
+   * Throws InvalidArgument on every rank, naming ranks, if their lists differ in sizes;
+   * MismatchError on every rank, which shows the first that differs and names its rank, if only in
+   * Parameter::layout, after which the communicator is as good as before; and InvalidArgument on
    * this rank for anything but f32, for parameters of different devices, for such that share
    * memory, for an optimiser that cannot update that device or with which another DistOpt, while it
    * lives, has registered parameters, and if parameters are registered already.

@@ -23,6 +23,9 @@ struct Parameter {
   /** Not 0: a table of rows of that many elements, of which a step touches few (Gradient). The same
    * on all ranks. */
   std::int64_t row_elements = 0;
+  /** What its elements mean, such as "10x20": a shape, and the order in which its axes lie in
+   * memory. The same text on all ranks; may be empty. */
+  std::string layout = {};
 };
 
 /**
@@ -49,7 +52,7 @@ class Optimizer {
   Optimizer() = default;
   /** What claim() says is of this object: a copy is claimed by nobody. */
   Optimizer(const Optimizer&) noexcept {}
-  Optimizer& operator=(const Optimizer&) noexcept { return *this; }
+  Optimizer& operator=(const Optimizer&) noexcept { return *this; }  // NOLINT: nothing to copy
   virtual ~Optimizer() = default;
 
   /**

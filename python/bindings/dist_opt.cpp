@@ -50,7 +50,8 @@ py::object gradient_array(const View& gradient, const std::shared_ptr<DistOpt>& 
 }  // namespace
 
 py::list PyDistOpt::register_parameters(const py::iterable& parameters,
-                                        const std::vector<std::int64_t>& row_elements) {
+                                        const std::vector<std::int64_t>& row_elements,
+                                        const std::vector<std::string>& layouts) {
   std::vector<Array> arrays;
   std::vector<Parameter> list;
   for (const py::handle item : parameters) {
@@ -65,7 +66,9 @@ py::list PyDistOpt::register_parameters(const py::iterable& parameters,
     }
     arrays.emplace_back(array, name.empty() ? number : "parameter '" + name + "'", Access::write);
     const std::int64_t row = list.size() < row_elements.size() ? row_elements[list.size()] : 0;
-    list.push_back({arrays.back().view(), name, row});
+    std::string layout = list.size() < layouts.size() ? layouts[list.size()] : "";
+    if (layout.empty()) layout = text_of(arrays.back().shape());
+    list.push_back({arrays.back().view(), name, row, std::move(layout)});
   }
   const auto views =
       communicator_->call(arrays, [&](Communicator&) { return get().register_parameters(list); });
@@ -124,6 +127,23 @@ void PyDistOpt::emit_rows(const Emit& emit, py::handle parameter, py::handle gra
   emit(table, of_rows);
 }
 
+void PyDistOpt::emit_in(Pass& pass, py::handle parameter, py::handle gradient) {
+  if (pass.emit == nullptr) throw InvalidArgument("emit was called after its backward pass");
+  try {
+    if (py::isinstance<py::tuple>(gradient)) {
+      emit_rows(*pass.emit, parameter, gradient);
+    } else {
+      emit(*pass.emit, parameter, gradient);
+    }
+  } catch (const Interrupted&) {
+    // Python cannot carry it, and blocking() has what the signal's handler raised. On its way
+    // through the pass it is what no handler of Exception takes.
+    pass.interrupted = std::current_exception();
+    PyErr_SetNone(PyExc_KeyboardInterrupt);
+    throw py::error_already_set();
+  }
+}
+
 void PyDistOpt::end_pass() {
   const py::object last = std::exchange(last_parameter_, py::object());
   if (last) const Array ordered(last, "parameter", Access::write);
@@ -133,26 +153,22 @@ void PyDistOpt::step(const py::function& backward, const Step& method) {
   const Backward run = [&](const Emit& emit_one) {
     const py::gil_scoped_acquire held;
     // Whoever keeps the function must not reach into a pass that has ended.
-    const auto pass = std::make_shared<const Emit*>(&emit_one);
+    const auto pass = std::make_shared<Pass>(Pass{&emit_one, nullptr});
     const py::cpp_function emit_python([this, pass](py::handle parameter, py::handle gradient) {
-      if (*pass == nullptr) throw InvalidArgument("emit was called after its backward pass");
-      if (py::isinstance<py::tuple>(gradient)) {
-        emit_rows(**pass, parameter, gradient);
-      } else {
-        emit(**pass, parameter, gradient);
-      }
+      emit_in(*pass, parameter, gradient);
     });
+    std::exception_ptr failure;
     try {
       backward(emit_python);
       end_pass();
     } catch (py::error_already_set& error) {
-      *pass = nullptr;
-      throw PythonError(error);
+      failure = std::make_exception_ptr(PythonError(error));
     } catch (...) {
-      *pass = nullptr;
-      throw;
+      failure = std::current_exception();
     }
-    *pass = nullptr;
+    pass->emit = nullptr;
+    if (pass->interrupted) failure = pass->interrupted;  // whatever Python has made of it
+    if (failure) std::rethrow_exception(failure);
   };
   try {
     communicator_->call([&](Communicator&) { method(get(), run); });
@@ -217,17 +233,27 @@ void PyDistOpt::load_state(py::handle state) { get().load_state(state_from_pytho
 
 PyDistOpt::~PyDistOpt() {
   if (pending_.empty() || is_inherited()) return;
-  blocking_at_end([this] { get().wait(); }, [this] { shared_->abort(Interrupted().what()); });
+  bool ended = false;
+  const auto wait = [&] {
+    get().wait();
+    ended = true;
+  };
+  blocking_at_end(wait, [this] { shared_->abort(Interrupted().what()); });
+  if (!ended) communicator_->keep(pending_);
 }
 
 void PyDistOpt::close(const std::optional<std::string>& reason) {
   if (pending_.empty()) return;
-  const py::gil_scoped_release released;
-  try {
-    shared_->abort(reason.value_or("its DistOpt was closed"));
-    get().wait();  // sums under way end soon after an abort
-  } catch (const std::exception&) {
+  {
+    const py::gil_scoped_release released;
+    try {
+      shared_->abort(reason.value_or("its DistOpt was closed"));
+      get().wait();  // sums under way end soon after an abort
+    } catch (const std::exception&) {
+    }
   }
+  communicator_->keep(pending_);
+  pending_.clear();
 }
 
 }  // namespace tutti::python

@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -33,9 +34,11 @@ class PyDistOpt final : public Closable {
   std::weak_ptr<DistOpt> weak() const { return dist_opt_; }
 
   /** The parameters by name, and arrays in which the model may write its gradients. row_elements:
-   * Parameter::row_elements of each, or empty. */
+   * Parameter::row_elements of each, or empty. layouts: Parameter::layout of those of which that is
+   * not the array's shape, otherwise empty texts, or empty. */
   py::list register_parameters(const py::iterable& parameters,
-                               const std::vector<std::int64_t>& row_elements);
+                               const std::vector<std::int64_t>& row_elements,
+                               const std::vector<std::string>& layouts);
 
   /** A step: `method` with the pass that calls `backward(emit)`. */
   using Step = std::function<void(DistOpt&, const Backward&)>;
@@ -61,6 +64,13 @@ class PyDistOpt final : public Closable {
   /** Throws InvalidArgument unless both have the same shape, or, with `by_rows`, the same but for
    * the first length. */
   void check_shapes(const Array& parameter, const Array& gradient, bool by_rows = false) const;
+  /** A backward pass that runs. */
+  struct Pass {
+    const Emit* emit = nullptr;      // null once it has ended
+    std::exception_ptr interrupted;  // the Interrupted that ended a wait of emit
+  };
+  /** What the pass calls: emit(parameter, gradient). */
+  void emit_in(Pass& pass, py::handle parameter, py::handle gradient);
   void emit(const Emit& emit, py::handle parameter, py::handle gradient);
   /** A gradient of rows: the pair (indices, rows). */
   void emit_rows(const Emit& emit, py::handle parameter, py::handle gradient);

@@ -31,6 +31,16 @@ def _order_of(tensor: Any) -> Optional[List[int]]:
     return order if tensor.permute(order).is_contiguous() else None
 
 
+def layout_of(parameter: Any) -> str:
+    """What ranks compare of a tensor whose elements do not lie in C order: its shape, and the order of its
+    axes in memory. Empty of anything else, where the shape says it all."""
+    order = _order_of(parameter) if is_tensor(parameter) else None
+    if order is None:
+        return ""
+    axes = ", ".join(str(axis) for axis in order if parameter.shape[axis] != 1)
+    return f"{tuple(parameter.shape)} with the axes in the order {axes}"
+
+
 def _in_memory_order(tensor: Any) -> Any:
     order = _order_of(tensor)
     return tensor if order is None else tensor.permute(order)

@@ -12,7 +12,7 @@ from tutti._core import (SGD, Adagrad, Adam, AdamW, Bucket, Communicator, Event,
                          Optimizer, Site, Stream)
 from tutti._dist_arguments import check_options, joined
 from tutti._losses import backward_of, is_array, name_of
-from tutti._torch_parameters import TorchParameters, is_tensor
+from tutti._torch_parameters import TorchParameters, is_tensor, layout_of
 from tutti._types import Array, Emit, State
 from tutti.errors import InvalidArgument
 
@@ -200,7 +200,9 @@ class DistOpt(_core.DistOpt):
         parameter in which the model may write its gradients: what it then yields is not copied. Of a
         model of PyTorch frozen parameters and buffers get those of rank 0, too, here and never again;
         sparse ones alone stay as they are. MismatchError where they differ in name, shape or type.
-        Collective and blocking.
+        Collective and blocking. Ranks whose parameters differ in shape, or in the order in which the
+        axes lie in memory, get a MismatchError that shows the first that does, or an InvalidArgument
+        where sizes differ, too.
 
         sparse: those of the parameters, in CPU memory, of which a pass gives few rows gradients; of
         a model of PyTorch those of Embedding and EmbeddingBag with sparse=True are found. In
@@ -226,7 +228,7 @@ class DistOpt(_core.DistOpt):
             raise TypeError(f"parameters is a {name_of(parameters)}, but must be {wanted}")
         elif not isinstance(parameters, Iterable) or is_array(parameters):
             raise TypeError(f"parameters is a {name_of(parameters)}, but must be {wanted}")
-        originals, items, names, rows = [], [], [], []
+        originals, items, names, rows, layouts = [], [], [], [], []
         with self._parameters.registering():
             for number, item in enumerate(parameters):
                 named = isinstance(item, tuple) and len(item) == 2
@@ -234,13 +236,14 @@ class DistOpt(_core.DistOpt):
                 names.append(f"parameter '{item[0]}'" if named else f"parameter #{number}")
                 standing = self._parameters.stand_in(parameter, names[-1])
                 originals.append(parameter)
+                layouts.append(layout_of(parameter))
                 items.append((item[0], standing) if named else standing)
                 is_table = id(parameter) in tables
                 rows.append(_torch_rows.row_elements_of(parameter, names[-1]) if is_table else 0)
             for number, one in enumerate(explicit):
                 if not any(one is other for other in originals):
                     raise InvalidArgument(f"sparse has #{number}, which is not among the parameters")
-            gradients = super().register_parameters(items, rows)
+            gradients = super().register_parameters(items, rows, layouts)
         _torch_rest.broadcast(self.communicator, rest)
         self._parameters.write()
         self._parameters.named = {id(one): (one, name) for one, name in zip(originals, names)}

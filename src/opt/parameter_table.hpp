@@ -51,6 +51,7 @@ class ParameterTable {
   ParameterRange range(std::size_t index) const;
   /** Parameter::row_elements of each, by index. */
   std::vector<std::int64_t> row_elements() const;
+  const std::string& layout(std::size_t index) const { return entries_[index].parameter.layout; }
   /** The index of a parameter. Throws InvalidArgument unless address and size are registered. */
   std::size_t find(View parameter) const;
   /** Throws InvalidArgument unless `gradient` can be that of parameter `index`. */

@@ -182,6 +182,35 @@ TEST_F(DistOptErrors, ListsThatDifferAreRefusedEverywhere) {
   });
 }
 
+TEST_F(DistOptErrors, LayoutsThatDifferAreAMismatchEverywhere) {
+  on_ranks([](Communicator& communicator) {
+    const int last = communicator.world_size() - 1;
+    if (last == 0) return;
+    const bool odd = communicator.global_rank() == last;
+    DistOpt opt = over(communicator);
+    Values values({6, 6, 6}, static_cast<float>(communicator.global_rank()));
+    const Values before = values;
+    std::vector<Parameter> list = values.parameters();
+    list[1].layout = odd ? "3x2" : "2x3";
+    list[2].layout = odd ? "" : "6";
+    const auto registering = [&] { opt.register_parameters(list); };
+    EXPECT_EQ(message_of<MismatchError>(registering),
+              "parameter 'p1' is 2x3 on rank 0, but 3x2 on rank " + std::to_string(last));
+    list[1].layout = "2x3";
+    EXPECT_EQ(message_of<MismatchError>(registering),
+              "parameter 'p2' is 6 on rank 0, but of no layout on rank " + std::to_string(last));
+    list[2].layout = communicator.global_rank() == 0 ? "6" : std::string(300, 'x');
+    if (last > 1) {
+      const std::string message = message_of<MismatchError>(registering);
+      EXPECT_TRUE(contains(message, "but " + std::string(200, 'x') + " on rank 1; the layouts of"));
+    }
+    EXPECT_EQ(values, before);
+    list[2].layout = "6";
+    opt.register_parameters(list);
+    EXPECT_EQ(values, Values({6, 6, 6}, 0.0F));
+  });
+}
+
 TEST_F(DistOptErrors, RegistrationRefusesWhatItCannotTrain) {
   on_ranks([](Communicator& communicator) {
     DistOpt opt = over(communicator);

@@ -243,6 +243,25 @@ def test_refusals_change_nothing(on_ranks):
     on_ranks(refusals)
 
 
+def other_shapes(place):
+    dist = place.dist_opt(opt.SGD(lr=1.0))
+    first, last = (10, 20), (20, 10)
+    own = numpy.full(last if place.rank == 1 else first, place.rank, numpy.float32)
+    with pytest.raises(tutti.MismatchError,
+                       match=r"'w' is \(10, 20\) on rank 0, but \(20, 10\) on rank 1$"):
+        dist.register_parameters([numpy.zeros(3, numpy.float32), ("w", own)])
+    assert (own == place.rank).all()
+    with pytest.raises(tutti.InvalidArgument, match="rank 1 are not those of rank 0"):
+        dist.register_parameters([own[place.rank:]])
+    dist.register_parameters([own.reshape(first)])
+    assert (own == 0).all()
+
+
+def test_shapes_that_differ_are_refused_everywhere():
+    for launch in ("fork", "mpi"):
+        launching.run(other_shapes, 2, launch)
+
+
 def half_way(place):
     dist = place.dist_opt(opt.SGD(), buffSize=1)
     params = parameters()

@@ -164,6 +164,28 @@ def test_channels_last():
     assert results[0] == results[1]
 
 
+def in_different_orders(place):
+    comm = place.communicator()
+    for dtype in (torch.float32, torch.bfloat16):
+        model = conv(torch.channels_last if place.rank == 1 else torch.contiguous_format).to(dtype)
+        before = [one.detach().clone() for one in model.parameters()]
+        dist = opt.DistOpt(opt.SGD(lr=0.1), communicator=comm)
+        with pytest.raises(tutti.MismatchError,
+                           match=r"'0.weight' is \(4, 3, 3, 3\) on rank 0, but \(4, 3, 3, 3\) with the axes in "
+                                 r"the order 0, 2, 3, 1 on rank 1"):
+            dist.register_parameters(model)
+        assert all(torch.equal(one, other) for one, other in zip(model.parameters(), before))
+        dist.register_parameters(model.to(memory_format=torch.channels_last))
+    # Where an axis is of length 1 the strides may differ, and the order of the elements does not.
+    weight = torch.arange(6.0).view(2, 3, 1, 1)
+    weight = weight.to(memory_format=torch.channels_last) if place.rank == 1 else weight
+    opt.DistOpt(opt.SGD(), communicator=comm).register_parameters([weight])
+
+
+def test_orders_that_differ_between_ranks_are_refused():
+    launching.run(in_different_orders, 2, "fork")
+
+
 def in_every_mode(place):
     comm = place.communicator()
     results = []

@@ -45,6 +45,15 @@ def buckets(comm):
     return lambda: dist((p, p) for p in reversed(params))
 
 
+def sparse_buckets(comm):
+    """On a GPU emit itself waits, once a bucket is full, for how many elements are sent."""
+    device = "cuda" if tutti._core.gpu_count() > 0 else "cpu"
+    params = [comm.empty(1000, "float32", device=device) for _ in range(5)]
+    dist = opt.DistOpt(opt.SGD(), communicator=comm, buffSize=1)
+    dist.register_parameters(params)
+    return lambda: dist.backward_and_sparse_update(((p, p) for p in reversed(params)), spars=0.0)
+
+
 def pending_sum(comm):
     dist = opt.DistOpt(opt.SGD(), communicator=comm)
     dist.all_reduce(numpy.ones(100))
@@ -93,6 +102,7 @@ WAITS = {
     "event": event,
     "stream": on_stream,
     "buckets": buckets,
+    "sparse buckets": sparse_buckets,
     "pending sum": pending_sum,
     "dropped stream": dropped_stream,
     "dropped sum": dropped_sum,
@@ -108,8 +118,8 @@ def pressing(place, name, folder):
     comm = place.communicator()
     ready, heard = pathlib.Path(folder, "ready"), pathlib.Path(folder, "heard")
     if place.rank == 1:
-        if name == "buckets":
-            buckets(comm)
+        if name in ("buckets", "sparse buckets"):
+            WAITS[name](comm)
         ready.touch()  # it has left the last collective of both
         until_there(heard)  # does something else; the communicator learns it at the next call
         with pytest.raises(tutti.PeerLost, match="interrupted") as lost:

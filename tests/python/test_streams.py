@@ -63,6 +63,26 @@ def test_what_has_ended_well_is_let_go_of(way):
     assert kept() is None
 
 
+def failed_sum(place):
+    comm = place.communicator()
+    dist = tutti.opt.DistOpt(communicator=comm)
+    if place.rank == 1:
+        return
+    array = numpy.ones(10)
+    kept = weakref.ref(array)
+    dist.all_reduce(array)
+    del array, dist
+    gc.collect()
+    assert kept() is not None
+    del comm
+    gc.collect()
+    assert kept() is None
+
+
+def test_so_does_that_of_a_sum_of_dist_opt():
+    launching.run(failed_sum, 2, "fork")
+
+
 def until_there(path):
     while not path.exists():
         time.sleep(0.01)
