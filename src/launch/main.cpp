@@ -27,8 +27,9 @@ int run_command(const std::string& command, const std::vector<std::string>& argu
   if (command == "rank") {
     const pid_t parent = ::getppid();
     if (arguments.size() == 2 && arguments[0] == "--connect") {
-      const pid_t guard = tutti::launch::go_on_guarded();
-      tutti::launch::run_wrapper(tutti::launch::join_launcher(arguments[1]), guard);
+      if (const auto guard = tutti::launch::go_on_guarded()) {
+        tutti::launch::run_wrapper(tutti::launch::join_launcher(arguments[1]), *guard);
+      }
       return 0;  // the launcher knows; mpiexec would wait for what it cannot mend
     }
     return tutti::launch::run_wrapper(tutti::launch::parse_wrapper(arguments), parent);

@@ -170,7 +170,7 @@ Channel introduce(const std::string& address, const std::string& secret, const s
   const auto now = SteadyClock::now().time_since_epoch().count();
   channel.send(MessageType::hello,
                join_list(std::vector<std::string>{challenge, rank, what, host_name(), TUTTI_VERSION,
-                                                  std::to_string(now)},
+                                                  std::to_string(now), boot_id()},
                          " "));
   const auto answer = split_list(await(channel, MessageType::challenge, kProofLimit), ' ');
   if (answer.size() != 2 || answer[0] != proof(secret, "launcher " + challenge)) {
@@ -258,11 +258,12 @@ void Meeting::hear(Guest& guest, MessageType type, std::string_view text) {
   if (text.size() > kMostUnproved) return void(guest.refused = true);
   if (type == MessageType::hello && caller.host.empty()) {
     const auto fields = split_list(text, ' ');
-    const auto rank = fields.size() == 6 ? parse_number<int>(fields[1]) : std::nullopt;
-    const auto clock = fields.size() == 6 ? parse_number<std::int64_t>(fields[5]) : std::nullopt;
+    const auto rank = fields.size() == 7 ? parse_number<int>(fields[1]) : std::nullopt;
+    const auto clock = fields.size() == 7 ? parse_number<std::int64_t>(fields[5]) : std::nullopt;
     if (!rank || !clock) return void(guest.refused = true);
     caller = {
         .rank = *rank, .control = fields[2] == "control", .host = fields[3], .version = fields[4]};
+    caller.clock = fields[6];
     caller.behind = SteadyClock::now().time_since_epoch() - SteadyClock::duration(*clock);
     guest.channel.send(MessageType::challenge,
                        proof(secret_, "launcher " + fields[0]) + " " + guest.challenge);

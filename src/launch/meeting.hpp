@@ -37,7 +37,8 @@ struct Caller {
   bool control = false;  ///< whether this is its connection for control, or for output
   std::string host;      ///< as its machine calls itself
   std::string version;
-  SteadyClock::duration behind{};  ///< how far its clock is behind ours
+  std::string clock;               ///< whose, which is of all processes of a kernel
+  SteadyClock::duration behind{};  ///< how far that is behind ours
 };
 
 /**

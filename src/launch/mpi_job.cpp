@@ -99,11 +99,11 @@ void MpiJob::take_call(const Caller& caller, Channel channel) {
     return fail(caller.host + ": its tutti is " + caller.version +
                 ", but here it is " TUTTI_VERSION);
   }
-  const auto [clock, first] = clocks_behind_.try_emplace(caller.host, caller.behind);
+  const auto [clock, first] = clocks_behind_.try_emplace(caller.clock, caller.behind);
   if (!first) clock->second = std::min(clock->second, caller.behind);
   Arrival& arrival = arrivals_[caller.rank];
   arrival.rank = caller.rank;
-  arrival.host = caller.host;
+  arrival.clock = caller.clock;
   (caller.control ? arrival.control : arrival.output) = std::move(channel);
   arrived_[static_cast<std::size_t>(caller.rank)] = arrival.control.open() && arrival.output.open();
 }
@@ -123,7 +123,7 @@ void MpiJob::step(const std::function<void(Arrival)>& take) {
     all_came_ = true;
     meeting_.close();
     for (auto& [rank, arrival] : std::exchange(arrivals_, {})) {
-      arrival.clock_behind = clocks_behind_.at(arrival.host);
+      arrival.clock_behind = clocks_behind_.at(arrival.clock);
       take(std::move(arrival));
     }
   }

@@ -26,7 +26,7 @@ std::vector<std::string> mpiexec_command(const Plan& plan, const RunOptions& opt
 /** A wrapper that has come, with both of its connections. */
 struct Arrival {
   int rank = 0;
-  std::string host;  ///< as its machine calls itself
+  std::string clock;  ///< whose
   Channel control;
   Channel output;
   SteadyClock::duration clock_behind{};  ///< its clock, behind ours

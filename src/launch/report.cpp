@@ -116,7 +116,8 @@ std::string others_text(const Plan& plan, const Outcome& outcome, const RankEnd*
   if (!failed.empty()) text += "  failed as well: " + join_list(failed, ", ") + "\n";
   if (!ended.empty()) text += "  told to end: " + join_list(ended, ", ") + "\n";
   if (!killed.empty()) {
-    const std::string asked = signal_name(outcome.signal == 0 ? SIGTERM : outcome.signal);
+    const bool interrupted = outcome.kind == Outcome::Kind::interrupted;
+    const std::string asked = signal_name(interrupted ? outcome.signal : SIGTERM);
     text += "  killed, since " + asked + " was not enough: " + join_list(killed, ", ") + "\n";
   }
   return text;

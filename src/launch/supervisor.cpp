@@ -173,7 +173,7 @@ void Supervisor::take_message(Rank& rank, MessageType type, std::string_view tex
     case MessageType::progress:
       if (text == kEndsByItself) {
         rank.ends_by_itself = true;
-      } else {
+      } else if (!rank.ended) {
         rank.progress = text;
       }
       break;
@@ -192,7 +192,7 @@ void Supervisor::take_message(Rank& rank, MessageType type, std::string_view tex
       break;
     }
     case MessageType::orphaned:
-      end.orphaned = true;
+      if (!rank.ended) end.orphaned = true;
       break;
     case MessageType::closed:
       end.last_output = text;

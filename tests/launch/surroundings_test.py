@@ -35,7 +35,7 @@ class Descriptors(JobTest):
 touch ready.$TUTTI_RANK
 while [ ! -e go ]; do sleep 0.01; done; exit 7"""))
         wait_until(lambda: len(list(self.folder.glob("ready.*"))) == 4)
-        resource.prlimit(job.process.pid, resource.RLIMIT_NOFILE, (12, 12))
+        resource.prlimit(job.process.pid, resource.RLIMIT_NOFILE, (16, 16))
         (self.folder / "go").touch()
         result = job.wait()
         self.assertEqual(job.processes(), {}, "left behind")

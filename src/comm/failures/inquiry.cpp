@@ -152,7 +152,6 @@ std::vector<int> Inquiry::with_silent_hosts(const std::vector<int>& silent) cons
 /** Hosts that cannot be reached, if one of the silent is there; otherwise the silent. */
 Verdict Inquiry::blame(const std::vector<int>& silent) const {
   Verdict verdict;
-  verdict.silent = silent;
   std::vector<int> hosts;
   if (watch_ != nullptr) hosts = watch_->unreachable_hosts();
   const auto is_there = [&](int rank) {
@@ -160,6 +159,7 @@ Verdict Inquiry::blame(const std::vector<int>& silent) const {
   };
   if (!hosts.empty() && std::any_of(silent.begin(), silent.end(), is_there)) {
     verdict.loss = loss_of_hosts(*watch_->layout(), hosts);
+    verdict.cut_off = verdict.loss.ranks;
   } else {
     verdict.loss = {with_silent_hosts(silent), "did not answer within " + seconds_text(timeout_)};
   }
@@ -172,12 +172,12 @@ void Inquiry::ping_hosts_again() {
   watch_->ping_hosts();
 }
 
-void Inquiry::note_silent(std::span<const int> silent) {
+void Inquiry::note_cut_off(std::span<const int> ranks) {
   RecycledVector<ProcessNumber> processes;
-  for (const int rank : silent) {
+  for (const int rank : ranks) {
     processes.push_back(acquaintance_.members[static_cast<std::size_t>(rank)]);
   }
-  graph_.note_silent(processes, timeout_);
+  graph_.note_cut_off(processes, timeout_);
 }
 
 std::optional<Verdict> Inquiry::verdict() {
@@ -191,7 +191,7 @@ std::optional<Verdict> Inquiry::verdict() {
   if (watch_ != nullptr && !again.empty()) watch_->ping_hosts();
   // These take a lock that is held while an answer is heard.
   graph_.ask(*this, again);
-  if (verdict && !verdict->silent.empty()) note_silent(verdict->silent);
+  if (verdict && !verdict->cut_off.empty()) note_cut_off(verdict->cut_off);
   return verdict;
 }
 

@@ -23,7 +23,7 @@ namespace tutti {
 struct Verdict {
   Loss loss;  ///< without ranks if there is nobody to blame
   std::chrono::milliseconds idle{0};
-  std::vector<int> silent{};  ///< those of whom no answer has come, if that is why
+  std::vector<int> cut_off{};  ///< of those to blame, whose hosts cannot be reached
 };
 
 /**
@@ -70,8 +70,8 @@ class Inquiry final : private WaitGraph::Asker {
   Suspect suspect_of(ProcessNumber process) const;
   /** Once: those that answered at first may have been cut off since. */
   void ping_hosts_again();
-  /** For calls in other communicators: see Watch::ask_the_silent_again(). */
-  void note_silent(std::span<const int> silent);
+  /** For calls in other communicators: see Watch::ask_the_cut_off_again(). */
+  void note_cut_off(std::span<const int> ranks);
   // With mutex_ held.
   void suspect(ProcessNumber process, RecycledVector<ProcessNumber>& fresh);
   /** The other ranks of the host of `rank`, unless it is this one's; in a collective. */

@@ -18,46 +18,8 @@ namespace {
 constexpr std::chrono::milliseconds kLastWords{100};
 constexpr std::chrono::milliseconds kBetweenVerdicts{1};
 constexpr std::chrono::milliseconds kToEnquire{200};  // whether somebody has left
-// Who was asked in vain before, in another communicator, and a moment more than kernels have.
+// Hosts that were out of reach before, and a moment more than kernels have.
 constexpr std::chrono::milliseconds kToAnswerAfterAll{350};
-
-/** Asks ranks again that did not answer elsewhere. */
-class Reminder final : private WaitGraph::Asker {
- public:
-  explicit Reminder(const Watch& watch)
-      : graph_(watch.wait_graph()), all_(watch.acquaintance()), timeout_(watch.timeout()) {
-    for (int rank = 0; rank < std::ssize(all_.members); ++rank) beats_.push_back(beat_of(rank));
-    graph_.add(*this, &watch.session(), graph_.time().now());
-    graph_.ask(*this, graph_.silent_among(all_.members, timeout_));
-  }
-  Reminder(const Reminder&) = delete;
-  Reminder& operator=(const Reminder&) = delete;
-  ~Reminder() override { graph_.remove(*this); }
-
-  /** Those who have not answered so far, but for ranks of this host that wait where they cannot. */
-  std::vector<int> silent() const {
-    const RecycledVector<ProcessNumber> noted = graph_.silent_among(all_.members, timeout_);
-    std::vector<int> ranks;
-    for (int rank = 0; rank < std::ssize(all_.members); ++rank) {
-      const auto at = static_cast<std::size_t>(rank);
-      const bool is_noted = std::find(noted.begin(), noted.end(), all_.members[at]) != noted.end();
-      if (is_noted && beat_of(rank) == beats_[at]) ranks.push_back(rank);
-    }
-    return ranks;
-  }
-
- private:
-  /** Nothing: that somebody answers is noted by the graph. */
-  RecycledVector<ProcessNumber> hear(const WaitGraph::Heard& /*heard*/) override { return {}; }
-  std::optional<std::uint32_t> beat_of(int rank) const {
-    return all_.heartbeat ? all_.heartbeat(rank) : std::nullopt;
-  }
-
-  WaitGraph& graph_;
-  Acquaintance all_;
-  std::chrono::milliseconds timeout_;
-  std::vector<std::optional<std::uint32_t>> beats_;  // by rank, when they were asked
-};
 
 }  // namespace
 
@@ -182,26 +144,31 @@ void Watch::investigate(std::span<const int> suspects, std::chrono::milliseconds
 }
 
 void Watch::ask_again() {
-  const Reminder reminder(*this);
-  std::vector<int> silent = reminder.silent();
-  if (silent.empty()) return;
-  const Finally end([this] { end_wait(Wire::Side::collective); });
+  const auto members = wait_graph().numbers_of(session_, members_);
+  const RecycledVector<ProcessNumber> noted = wait_graph().cut_off_among(members, timeout_);
+  if (noted.empty()) return;
+  std::vector<int> ranks;
+  for (int rank = 0; rank < std::ssize(members); ++rank) {
+    const ProcessNumber process = members[static_cast<std::size_t>(rank)];
+    if (std::find(noted.begin(), noted.end(), process) != noted.end()) ranks.push_back(rank);
+  }
+  const Finally end([this] {
+    wait_graph().own_waits().forget();
+    end_wait(Wire::Side::collective);
+  });
   ping_hosts();
   for (Deadline deadline(kToAnswerAfterAll, time()); !deadline.expired();
        time().sleep(kBetweenVerdicts), InterruptCheck::poll()) {
-    look_around(silent, Wire::Side::collective);
-    silent = reminder.silent();
-    if (silent.empty()) return;
+    look_around(ranks, Wire::Side::collective);
   }
-  const std::vector<int> hosts = unreachable_hosts();
-  const bool is_cut_off = std::any_of(silent.begin(), silent.end(), [&](int rank) {
-    return std::find(hosts.begin(), hosts.end(), layout_->host_of(rank)) != hosts.end();
+  const std::vector<int> hosts = unreachable_hosts();  // as the kernel knows it now
+  const bool are_cut_off = std::any_of(ranks.begin(), ranks.end(), [&](int rank) {
+    return !hosts.empty() &&
+           std::find(hosts.begin(), hosts.end(), layout_->host_of(rank)) != hosts.end();
   });
-  if (is_cut_off) {
-    const Loss loss = loss_of_hosts(*layout_, hosts);
-    lose(loss.ranks, loss.reason);
-  }
-  lose(silent, "did not answer within " + seconds_text(timeout_));
+  if (!are_cut_off) return wait_graph().forget_cut_off(noted);
+  const Loss loss = loss_of_hosts(*layout_, hosts);
+  lose(loss.ranks, loss.reason);
 }
 
 std::function<void()> Watch::investigation(std::span<const int> suspects) {

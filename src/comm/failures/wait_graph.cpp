@@ -209,7 +209,7 @@ void WaitGraph::handle_messages(const ControlNetwork* session) {
 void WaitGraph::handle_messages(Line& line) {
   line.messenger->flush();
   line.messenger->receive([&](const ControlMessage& message, int source) {
-    if (any_silent()) forget_silence(line.numbers[static_cast<std::size_t>(source)]);
+    if (any_cut_off()) erase_cut_off(line.numbers[static_cast<std::size_t>(source)]);
     if (const auto* question = std::get_if<Question>(&message)) {
       return answer(*question, line, source);
     }
@@ -253,31 +253,36 @@ void WaitGraph::answer(const Question& question, Line& line, int rank) {
   line.messenger->send(answer, rank);
 }
 
-// --- Those who do not answer --------------------------------------------------------------------
+// --- Those whose hosts could not be reached -----------------------------------------------------
 
-void WaitGraph::note_silent(std::span<const ProcessNumber> processes,
-                            std::chrono::milliseconds timeout) {
+void WaitGraph::note_cut_off(std::span<const ProcessNumber> processes,
+                             std::chrono::milliseconds timeout) {
   const std::lock_guard lock(mutex_);
   for (const ProcessNumber process : processes) {
-    forget_silence(process);
-    silent_.push_back({process, timeout, time_.now()});
+    erase_cut_off(process);
+    cut_off_.push_back({process, timeout, time_.now()});
   }
-  any_silent_ = !silent_.empty();
+  any_cut_off_ = !cut_off_.empty();
 }
 
-void WaitGraph::forget_silence(ProcessNumber process) {
-  std::erase_if(silent_, [process](const Silent& one) { return one.process == process; });
-  any_silent_ = !silent_.empty();
+void WaitGraph::forget_cut_off(std::span<const ProcessNumber> processes) {
+  const std::lock_guard lock(mutex_);
+  for (const ProcessNumber process : processes) erase_cut_off(process);
 }
 
-RecycledVector<ProcessNumber> WaitGraph::silent_among(std::span<const ProcessNumber> processes,
-                                                      std::chrono::milliseconds timeout) {
+void WaitGraph::erase_cut_off(ProcessNumber process) {
+  std::erase_if(cut_off_, [process](const CutOff& one) { return one.process == process; });
+  any_cut_off_ = !cut_off_.empty();
+}
+
+RecycledVector<ProcessNumber> WaitGraph::cut_off_among(std::span<const ProcessNumber> processes,
+                                                       std::chrono::milliseconds timeout) {
   const std::lock_guard lock(mutex_);
   const auto now = time_.now();
-  std::erase_if(silent_, [now](const Silent& one) { return now - one.noted >= one.timeout; });
-  any_silent_ = !silent_.empty();
+  std::erase_if(cut_off_, [now](const CutOff& one) { return now - one.noted >= one.timeout; });
+  any_cut_off_ = !cut_off_.empty();
   RecycledVector<ProcessNumber> found;
-  for (const Silent& one : silent_) {
+  for (const CutOff& one : cut_off_) {
     const bool counts = one.timeout >= timeout && now - one.noted < timeout;
     if (counts && std::find(processes.begin(), processes.end(), one.process) != processes.end()) {
       found.push_back(one.process);

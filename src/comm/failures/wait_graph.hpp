@@ -96,15 +96,16 @@ class WaitGraph final : private Correspondent {
   void remove(const Asker& asker);
   void ask(const Asker& asker, std::span<const ProcessNumber> processes);
 
-  /** `processes` are to blame in a communicator whose deadline is `timeout`: they did not answer.
-   */
-  void note_silent(std::span<const ProcessNumber> processes, std::chrono::milliseconds timeout);
+  /** Their hosts could not be reached when a deadline of `timeout` passed in a communicator. */
+  void note_cut_off(std::span<const ProcessNumber> processes, std::chrono::milliseconds timeout);
+  /** Their hosts can be reached after all. */
+  void forget_cut_off(std::span<const ProcessNumber> processes);
   /** Those of `processes` of which that was noted in the last `timeout`, after as long a one, and
    * which have said nothing since. */
-  RecycledVector<ProcessNumber> silent_among(std::span<const ProcessNumber> processes,
-                                             std::chrono::milliseconds timeout);
+  RecycledVector<ProcessNumber> cut_off_among(std::span<const ProcessNumber> processes,
+                                              std::chrono::milliseconds timeout);
   /** Whether that may be any. */
-  bool any_silent() const noexcept { return any_silent_.load(std::memory_order_relaxed); }
+  bool any_cut_off() const noexcept { return any_cut_off_.load(std::memory_order_relaxed); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -130,7 +131,7 @@ class WaitGraph final : private Correspondent {
     Clock::time_point passed;
   };
 
-  struct Silent {
+  struct CutOff {
     ProcessNumber process;
     std::chrono::milliseconds timeout;
     Clock::time_point noted;
@@ -146,7 +147,7 @@ class WaitGraph final : private Correspondent {
   /** Those of all sessions over which this thread may speak; `session` is its own. */
   void handle_messages(const ControlNetwork* session);
   void handle_messages(Line& line);
-  void forget_silence(ProcessNumber process);
+  void erase_cut_off(ProcessNumber process);
   void ask(const Inquiry& inquiry, std::span<const ProcessNumber> processes);
   bool ask(const Inquiry& inquiry, const Question& question, ProcessNumber process);
   void answer(const Question& question, Line& line, int rank);
@@ -160,8 +161,8 @@ class WaitGraph final : private Correspondent {
   std::vector<CallTimes> calls_;                    // under way
   CallTimes last_call_{};                           // of those that have ended, the last to get on
   std::vector<Inquiry> inquiries_;
-  std::vector<Silent> silent_;
-  std::atomic<bool> any_silent_ = false;
+  std::vector<CutOff> cut_off_;
+  std::atomic<bool> any_cut_off_ = false;
   std::uint32_t last_number_;
 };
 

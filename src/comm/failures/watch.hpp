@@ -74,12 +74,13 @@ class Watch final {
    * have stopped, or that they wait for each other, and throws PeerLost; returns if one who keeps
    * them waiting has got on in the meantime. Blocks for a second or two. */
   void investigate(std::span<const int> suspects, std::chrono::milliseconds overdue);
-  /** Before a call that needs all members. Some may have been found lost in another communicator,
-   * as they did not answer for as long as a deadline of this one: without an answer now they are
-   * lost here, too. Or else who has waited here meanwhile for this rank, which has waited there,
-   * would wait for one more deadline. Blocks for a third of a second, if there are any. */
-  void ask_the_silent_again() {
-    if (wait_graph().any_silent()) ask_again();
+  /** Before a call that needs all members. Hosts of some may have been found out of reach in
+   * another communicator, after a deadline as long as this one's: if their kernels still do not
+   * answer, they are lost here, too. Or else who has waited here meanwhile for this rank, which has
+   * waited there, would wait for one more deadline. Blocks for a third of a second, if there are
+   * any; throws PeerLost. */
+  void ask_the_cut_off_again() {
+    if (wait_graph().any_cut_off()) ask_again();
   }
   /** For a wait whose deadline is to pass in inquiry_lead(): begins at once; what it
    * returns is to be called after the deadline, now and then, and throws PeerLost. Somebody polls
@@ -139,7 +140,6 @@ class Watch final {
     heartbeat_ = std::move(heartbeat);
   }
   int rank() const { return rank_; }
-  std::chrono::milliseconds timeout() const { return timeout_; }
   /** The channel's rank of a rank of the session. */
   int rank_of(int session_rank) const;
   /** Which ranks share a host; nothing before set_hosts(). */

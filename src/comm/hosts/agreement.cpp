@@ -16,7 +16,7 @@ namespace tutti {
 using shm::Task;
 
 void HierarchicalTransport::sign(const Call& call, int giver) {
-  channel_->ask_the_silent_again();
+  channel_->ask_the_cut_off_again();
   if (goes_one_way(signature_)) one_way_ = signature_;
   signature_ = Signature::of(call);
   signature_.sequence = ++sequence_;

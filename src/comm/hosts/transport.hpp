@@ -115,7 +115,7 @@ class HierarchicalTransport final : public Transport {
     come(task);
   }
   /** The parts of it: the call begins, in which `giver` sends a note if there is one (throws
-   * PeerLost, if a rank was found lost in another communicator and still does not answer), ... */
+   * PeerLost, if a host was found out of reach in another communicator and still is), ... */
   void sign(const Call& call, int giver);
   /** ... and the ranks of this host compare. */
   void come(const shm::Task& task);

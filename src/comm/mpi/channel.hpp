@@ -125,7 +125,7 @@ class Channel final : public Wire {
   void investigate(std::span<const int> suspects, std::chrono::milliseconds overdue) {
     watch_.investigate(suspects, overdue);
   }
-  void ask_the_silent_again() { watch_.ask_the_silent_again(); }
+  void ask_the_cut_off_again() { watch_.ask_the_cut_off_again(); }
   std::function<void()> investigation(std::span<const int> suspects) {
     return watch_.investigation(suspects);
   }

@@ -21,7 +21,7 @@ struct CheckedMachine {
  * there, the folder and the files that are to be run, and room in /dev/shm for its ranks. In a job
  * of a resource manager mpiexec carries the question, as it will start the ranks; otherwise ssh
  * does (or what OMPI_MCA_plm_rsh_agent names), without passwords. Throws InvalidArgument with a
- * line for each machine on which something is wrong, or that is named twice. Who does not answer is
+ * line for each machine on which something is wrong, or that has two names. Who does not answer is
  * named after ten seconds; where mpiexec has not reached all, after ten more for those that have
  * not answered, each alone.
  */

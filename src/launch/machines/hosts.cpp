@@ -150,6 +150,7 @@ std::vector<Host> read_hostfile(const std::string& path) {
 void check_alone_in_step() {
   const auto tasks = environment("SLURM_STEP_NUM_TASKS");
   if (!environment("SLURM_JOB_NODELIST") || tasks.value_or("1") == "1") return;
+  if (environment("SLURM_PTY_PORT")) return;  // a shell, of the first task
   refuse("srun has started ", *tasks,
          " processes of tutti run (SLURM_STEP_NUM_TASKS), which starts the ranks itself: start it "
          "once, in the batch script or with srun --ntasks=1");

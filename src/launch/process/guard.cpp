@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <thread>
 
 #include "base/deadline.hpp"
@@ -27,7 +26,7 @@ constexpr std::chrono::milliseconds kEndPause{20};
 bool reap(pid_t child) {
   bool ended = false;
   while (const pid_t one = ::waitpid(-1, nullptr, WNOHANG)) {
-    if (one < 0) break;
+    if (one < 0) return true;  // there is none
     ended |= one == child;
   }
   return ended;
@@ -45,6 +44,7 @@ void wait_for_end(pid_t child, const SignalSet& signals) {
 }
 
 void end_what_is_left(pid_t child) {
+  ::prctl(PR_SET_PDEATHSIG, 0);  // who has started it may end as soon as the ranks have
   Deadline end(kEndLimit);
   while (signal_descendants(SIGKILL) > 0 && !end.expired()) {
     std::this_thread::sleep_for(kEndPause);
@@ -54,7 +54,7 @@ void end_what_is_left(pid_t child) {
 
 }  // namespace
 
-pid_t go_on_guarded() {
+std::optional<pid_t> go_on_guarded() {
   const pid_t parent = ::getppid();
   const pid_t guard = ::getpid();
   adopt_orphans();
@@ -63,11 +63,11 @@ pid_t go_on_guarded() {
   if (child == 0) return guard;
   // The child sees that this process is gone, and ends its rank.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) std::_Exit(0);
+  if (::getppid() != parent) return std::nullopt;
   const SignalSet signals({SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT});
   wait_for_end(child, signals);
   end_what_is_left(child);
-  std::_Exit(0);
+  return std::nullopt;
 }
 
 }  // namespace tutti::launch
