@@ -261,9 +261,11 @@ void Meeting::hear(Guest& guest, MessageType type, std::string_view text) {
     const auto rank = fields.size() == 7 ? parse_number<int>(fields[1]) : std::nullopt;
     const auto clock = fields.size() == 7 ? parse_number<std::int64_t>(fields[5]) : std::nullopt;
     if (!rank || !clock) return void(guest.refused = true);
-    caller = {
-        .rank = *rank, .control = fields[2] == "control", .host = fields[3], .version = fields[4]};
-    caller.clock = fields[6];
+    caller = {.rank = *rank,
+              .control = fields[2] == "control",
+              .host = fields[3],
+              .version = fields[4],
+              .clock = fields[6]};
     caller.behind = SteadyClock::now().time_since_epoch() - SteadyClock::duration(*clock);
     guest.channel.send(MessageType::challenge,
                        proof(secret_, "launcher " + fields[0]) + " " + guest.challenge);

@@ -49,6 +49,33 @@ class MpiWindows : public ::testing::Test {
     return channel;
   }
 
+  /** How many messages of collectives this rank has sent. */
+  static std::int64_t messages_of(const Channel& channel) {
+    std::int64_t messages = 0;
+    for (int rank = 0; rank < channel.size(); ++rank) {
+      messages += channel.counts().sent_to(rank)[static_cast<std::size_t>(Wire::Side::collective)];
+    }
+    return messages;
+  }
+
+  /** In how many messages rank 0 sends rank 1 so many bytes. */
+  static std::int64_t messages_for(const char* carrier, std::size_t length) {
+    auto channel = channel_over(carrier);
+    Bytes data(length, channel->rank() == 0 ? std::byte{7} : std::byte{0});
+    const std::int64_t before = messages_of(*channel);
+    if (channel->rank() < 2) {
+      Batch batch(*channel, Wire::Traffic::collective);
+      if (channel->rank() == 0) batch.send(data.data(), std::ssize(data), 1);
+      if (channel->rank() == 1) batch.recv(data.data(), std::ssize(data), 0);
+      batch.wait();
+      EXPECT_EQ(data, Bytes(length, std::byte{7}));
+    }
+    const std::int64_t messages = messages_of(*channel) - before;
+    meet();
+    Channel::leave(std::move(channel));
+    return messages;
+  }
+
   /** The sums of some windows and a bit; the average length of the messages that carried them. */
   static std::pair<std::vector<float>, std::int64_t> add_up(const char* carrier) {
     constexpr std::int64_t kCount = 5 * Wire::kLongPiece / sizeof(float) + 1003;
@@ -62,10 +89,7 @@ class MpiWindows : public ::testing::Test {
       data[i] = static_cast<float>((i * 7 + i / 251) % 1021) + static_cast<float>(channel->rank());
     }
     group.all_reduce(data.data(), kCount, DType::f32, {});
-    std::int64_t messages = 0;
-    for (int rank = 0; rank < channel->size(); ++rank) {
-      messages += channel->counts().sent_to(rank)[static_cast<std::size_t>(Wire::Side::collective)];
-    }
+    const std::int64_t messages = messages_of(*channel);
     const std::int64_t bytes = channel->bytes_sent();
     meet();
     Channel::leave(std::move(channel));
@@ -85,6 +109,14 @@ TEST_F(MpiWindows, GoOverMpiInPieces) {
   EXPECT_EQ(by_mpi, by_tcp);
   EXPECT_LE(piece, Wire::kPiece);
   EXPECT_GT(window, 4 * Wire::kPiece);
+}
+
+TEST_F(MpiWindows, MessagesOverConnectionsAreWhole) {
+  constexpr std::size_t kLength = 9 * Wire::kLongPiece + 3;
+  const std::int64_t pieces = (kLength + Wire::kPiece - 1) / Wire::kPiece;
+  const bool sends = session()->rank() == 0;
+  EXPECT_EQ(messages_for("tcp", kLength), sends ? 1 : 0);
+  EXPECT_EQ(messages_for("mpi", kLength), sends ? pieces : 0);
 }
 
 /** What keeps a deadline off: see Batch::wait(). */
