@@ -50,7 +50,7 @@ class MpiWindows : public ::testing::Test {
   }
 
   /** How many messages of collectives this rank has sent. */
-  static std::int64_t messages_of(const Channel& channel) {
+  static std::int64_t messages_of(Channel& channel) {
     std::int64_t messages = 0;
     for (int rank = 0; rank < channel.size(); ++rank) {
       messages += channel.counts().sent_to(rank)[static_cast<std::size_t>(Wire::Side::collective)];

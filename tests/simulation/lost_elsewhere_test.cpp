@@ -47,6 +47,9 @@ Story story(bool is_cut, milliseconds computes, milliseconds of_whole = kDeadlin
       Batch batch(part, Wire::Traffic::collective);
       batch.recv(data.data(), std::ssize(data), 2);
       EXPECT_THROW(batch.wait(), PeerLost);
+      // Connections of one communicator alone are simulated: its inquiry would have noted this.
+      const ProcessNumber lost = whole.watch().acquaintance().members[2];
+      if (is_cut) process.wait_graph().note_cut_off({&lost, 1}, kDeadline);
     }
     if (rank == 1) process.compute(kBehind);
     if (rank == 2) process.compute(computes);
