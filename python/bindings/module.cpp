@@ -12,6 +12,7 @@
 #include "lifetime.hpp"
 #include "log.hpp"
 #include "ps/bindings.hpp"
+#include "stream.hpp"
 #include "tutti/unique_id.hpp"
 
 namespace tutti::python {
