@@ -104,6 +104,11 @@ class DistOpt {
    * Their memory is the DistOpt's to read and write from then on. Local. */
   bool is_registered() const;
 
+  /** Another DistOpt may have the optimiser; steps of this one throw CommunicationError from now
+   * on, while its gradients stay where they are. A step that fails half-way does the same. Local.
+   */
+  void release_optimizer();
+
   /** One step in the mode of the options: whichever of the following methods that is. */
   void operator()(const Backward& backward, std::optional<std::int64_t> threshold = std::nullopt);
 

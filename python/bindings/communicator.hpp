@@ -155,11 +155,11 @@ class PyCommunicator final : public Closable {
 
   bool is_busy() const;
 
+  std::vector<Array> kept_;  // which outlive the communicator
+  std::vector<std::shared_ptr<const void>> kept_memory_;
   std::shared_ptr<Communicator> communicator_;  // null once closed
   std::atomic<int> busy_ = 0;                   // calls under way
   std::deque<Event> events_;                    // of operations on streams that may not have ended
-  std::vector<Array> kept_;
-  std::vector<std::shared_ptr<const void>> kept_memory_;
   py::object ended_;  // made once: a new object at each call costs about as much as a small sum
 };
 

@@ -65,6 +65,7 @@ class PyCompressor final : public Compressor {
   void begin() override {
     in_python([&] {
       drop_under_way();
+      drop_decoded();
       call("begin");
     });
   }
@@ -95,9 +96,9 @@ class PyCompressor final : public Compressor {
   void decode(const BucketView& bucket) override {
     in_python([&] {
       call("decode", bucket_of(bucket));
-      Operations ended = std::move(under_way_.front());
+      decoded_.push_back(std::move(under_way_.front()));
       under_way_.pop_front();
-      ended.drop_all();
+      drop_decoded();
     });
   }
 
@@ -120,8 +121,16 @@ class PyCompressor final : public Compressor {
     ~Return() { operations = stream.give_back(); }
   };
 
+  /** Of a step that has failed. */
   void drop_under_way() {
     for (Operations& operations : std::exchange(under_way_, {})) operations.drop_all();
+  }
+  /** What has ended of them: on a GPU a bucket is decoded behind its exchange, not after it. */
+  void drop_decoded() {
+    for (Operations& operations : std::exchange(decoded_, {})) {
+      operations.drop_ended();
+      if (!operations.empty()) decoded_.push_back(std::move(operations));
+    }
   }
 
   template <class... Arguments>
@@ -143,6 +152,7 @@ class PyCompressor final : public Compressor {
   std::shared_ptr<py::object> self_;
   OwnerOfGradients owner_;
   std::deque<Operations> under_way_;  // of each bucket that was exchanged
+  std::deque<Operations> decoded_;    // which may go on on a GPU
 };
 
 }  // namespace

@@ -232,6 +232,7 @@ py::dict PyDistOpt::state() const { return state_to_python(get().state()); }
 void PyDistOpt::load_state(py::handle state) { get().load_state(state_from_python(state)); }
 
 PyDistOpt::~PyDistOpt() {
+  get().release_optimizer();  // gradients that a model holds keep the DistOpt
   if (pending_.empty() || is_inherited()) return;
   bool ended = false;
   const auto wait = [&] {

@@ -60,7 +60,9 @@ inline std::string text(const char* name, const py::object& value) {
 
 /** A path, as the system has it. */
 inline std::filesystem::path path(const char* name, const py::object& value) try {
-  return py::module_::import("os").attr("fsencode")(value).cast<std::string>();
+  auto bytes = py::module_::import("os").attr("fsencode")(value).cast<std::string>();
+  if (bytes.find('\0') != std::string::npos) refuse(name, value, "without a null character");
+  return bytes;
 } catch (py::error_already_set& error) {
   if (error.matches(PyExc_TypeError)) refuse(name, value, "of str or PathLike");
   if (error.matches(PyExc_UnicodeError)) refuse_surrogate(name, value);

@@ -36,6 +36,7 @@ void let_go(std::deque<Operation> operations) {
 }  // namespace
 
 void Operations::drop_ended() {
+  if (list_.empty() || !list_.front().event.ready()) return;
   std::deque<Operation> ended;
   while (!list_.empty() && list_.front().event.ready()) {
     ended.push_back(std::move(list_.front()));

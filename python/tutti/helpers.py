@@ -177,7 +177,7 @@ def _on_all(action: Callable[[], None], communicator: _core.Communicator) -> Non
         action()
     except Exception as error:
         fault = error
-    text = b"" if fault is None else f"{type(fault).__name__}: {fault}".encode()
+    text = b"" if fault is None else f"{type(fault).__name__}: {fault}".encode(errors="backslashreplace")
     texts = _agreement.gather(communicator, text)
     if fault is not None:
         raise fault

@@ -199,8 +199,8 @@ class DistOpt(_core.DistOpt):
         Gives every rank the values of rank 0, lays out the buckets, and returns one float32 array a
         parameter in which the model may write its gradients: what it then yields is not copied. Of a
         model of PyTorch frozen parameters and buffers get those of rank 0, too, here and never again;
-        sparse ones alone stay as they are. MismatchError where they differ in name, shape or type.
-        Collective and blocking. Ranks whose parameters differ in shape, or in the order in which the
+        sparse, quantized and meta ones alone stay as they are. MismatchError where they differ in
+        name, shape or type. Collective and blocking. Ranks whose parameters differ in shape, or in the order in which the
         axes lie in memory, get a MismatchError that shows the first that does, or an InvalidArgument
         where sizes differ, too.
 
@@ -244,12 +244,12 @@ class DistOpt(_core.DistOpt):
                 if not any(one is other for other in originals):
                     raise InvalidArgument(f"sparse has #{number}, which is not among the parameters")
             gradients = super().register_parameters(items, rows, layouts)
-        _torch_rest.broadcast(self.communicator, rest)
         self._parameters.write()
         self._parameters.named = {id(one): (one, name) for one, name in zip(originals, names)}
         self._parameters.registered = [
             one for one in originals if is_tensor(one) and one.requires_grad and one.numel() > 0]
         self._group = _face.Group(self.opt, self._parameters.registered)
+        _torch_rest.broadcast(self.communicator, rest)
         return [self._parameters.as_parameter(gradient, parameter)
                 for gradient, parameter in zip(gradients, originals)]
 

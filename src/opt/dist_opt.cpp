@@ -63,6 +63,7 @@ std::vector<View> DistOpt::register_parameters(std::span<const Parameter> parame
 }
 
 bool DistOpt::is_registered() const { return impl_->is_registered(); }
+void DistOpt::release_optimizer() { impl_->release_optimizer(); }
 
 void DistOpt::operator()(const Backward& backward, std::optional<std::int64_t> threshold) {
   const DistOptions& options = impl_->options();

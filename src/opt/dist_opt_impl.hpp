@@ -74,6 +74,7 @@ class DistOpt::Impl {
 
   std::vector<View> register_parameters(std::span<const Parameter> parameters);
   bool is_registered() const { return model_ != nullptr; }
+  void release_optimizer();
   /** One step of any mode. */
   void train(const StepPlan& plan, const Backward& backward);
   void synchronize();

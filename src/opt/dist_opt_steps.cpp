@@ -201,7 +201,13 @@ void DistOpt::Impl::train_first(const StepPlan& plan, const Backward& backward) 
 
 void DistOpt::Impl::give_up(const std::string& reason) {
   given_up_ = "an earlier step of this DistOpt failed half-way: " + reason;
+  if (model_) model_->claim.reset();
   communicator_->abort("gave up in the middle of a step: " + reason);
+}
+
+void DistOpt::Impl::release_optimizer() {
+  if (given_up_.empty()) given_up_ = "the optimiser of this DistOpt was released";
+  if (model_) model_->claim.reset();
 }
 
 // --- The modes ----------------------------------------------------------------------------------

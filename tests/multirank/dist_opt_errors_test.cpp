@@ -279,6 +279,24 @@ TEST_F(DistOptErrors, AnOptimiserBelongsToOneDistOptAtATime) {
   });
 }
 
+TEST_F(DistOptErrors, AnOptimiserThatIsReleasedIsFree) {
+  on_ranks([](Communicator& communicator) {
+    auto descent = std::make_shared<Descent>();
+    Values values({2}, 1.0F);
+    DistOpt opt = over(communicator, descent);
+    const std::vector<View> gradients = opt.register_parameters(values.parameters());
+    opt.release_optimizer();
+    const auto step = [&] { opt.backward_and_update(emit_ones(values, {0})); };
+    EXPECT_EQ(message_of<CommunicationError>(step), "the optimiser of this DistOpt was released");
+    EXPECT_EQ(values, Values({2}, 1.0F));
+    DistOpt other = over(communicator, descent);
+    other.register_parameters(values.parameters());
+    other.backward_and_update(emit_ones(values, {0}));
+    EXPECT_EQ(values, Values({2}, 0.0F));
+    *static_cast<float*>(gradients.front().data) = 1.0F;  // memory of the first one
+  });
+}
+
 TEST_F(DistOptErrors, AListThatIsRefusedLeavesTheOptimiserFree) {
   on_ranks([](Communicator& communicator) {
     const int last = communicator.world_size() - 1;

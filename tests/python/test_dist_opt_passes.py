@@ -238,18 +238,21 @@ def test_schedulers(comm, name, rule):
 
 
 def test_an_optimiser_goes_with_its_dist_opt(comm):
-    """By its last reference, whatever stood for it; then another DistOpt may have it."""
+    """By its last reference, whatever stood for it, and whoever holds its gradients; then another
+    DistOpt may have it."""
     adam = opt.Adam(lr=0.5)
     gc.disable()
     try:
         for _ in range(2):
             dist = opt.DistOpt(adam, communicator=comm)
-            dist.register_parameters(mlp())
+            gradients = dist.register_parameters(mlp())
             facade = dist.torch_optimizer()
             scheduler = torch.optim.lr_scheduler.ExponentialLR(facade, 0.5)
             with pytest.raises(tutti.InvalidArgument, match="belongs to another DistOpt"):
                 opt.DistOpt(adam, communicator=comm).register_parameters(mlp())
         del dist
+        opt.DistOpt(adam, communicator=comm).register_parameters(mlp())
+        assert gradients
         scheduler.step()
         assert facade.param_groups[0]["lr"] == 0.25
         with pytest.raises(tutti.InvalidArgument, match="is gone"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any, List, Set
 
@@ -39,9 +40,10 @@ class MonitoredBarriers:
         verdict = missing and f"{missing} failed to pass monitoredBarrier in {round(1000 * seconds)} ms"
         self._store.set(f"{prefix}/verdict", verdict.encode())
         if not waiting:  # who has come has done with the earlier ones
-            for key in self._left:
-                self._store.pop(key, timeout=0)
-            self._left.clear()
+            while self._left:
+                key = self._left.pop()
+                with contextlib.suppress(DeadlineExceeded):  # a rank that was interrupted before
+                    self._store.pop(key, timeout=0)
         self._left += [f"{prefix}/verdict", *(f"{prefix}/{other}" for other in sorted(waiting))]
         return verdict
 
