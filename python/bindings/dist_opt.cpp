@@ -50,8 +50,7 @@ py::object gradient_array(const View& gradient, const std::shared_ptr<DistOpt>& 
 }  // namespace
 
 py::list PyDistOpt::register_parameters(const py::iterable& parameters,
-                                        const std::vector<std::int64_t>& row_elements,
-                                        const std::vector<std::string>& layouts) {
+                                        const std::vector<Trait>& traits) {
   std::vector<Array> arrays;
   std::vector<Parameter> list;
   for (const py::handle item : parameters) {
@@ -65,8 +64,7 @@ py::list PyDistOpt::register_parameters(const py::iterable& parameters,
       array = second;
     }
     arrays.emplace_back(array, name.empty() ? number : "parameter '" + name + "'", Access::write);
-    const std::int64_t row = list.size() < row_elements.size() ? row_elements[list.size()] : 0;
-    std::string layout = list.size() < layouts.size() ? layouts[list.size()] : "";
+    auto [row, layout] = list.size() < traits.size() ? traits[list.size()] : Trait();
     if (layout.empty()) layout = text_of(arrays.back().shape());
     list.push_back({arrays.back().view(), name, row, std::move(layout)});
   }

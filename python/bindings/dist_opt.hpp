@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "array.hpp"
@@ -33,12 +34,11 @@ class PyDistOpt final : public Closable {
   DistOpt& get() const { return *dist_opt_; }
   std::weak_ptr<DistOpt> weak() const { return dist_opt_; }
 
-  /** The parameters by name, and arrays in which the model may write its gradients. row_elements:
-   * Parameter::row_elements of each, or empty. layouts: Parameter::layout of those of which that is
-   * not the array's shape, otherwise empty texts, or empty. */
-  py::list register_parameters(const py::iterable& parameters,
-                               const std::vector<std::int64_t>& row_elements,
-                               const std::vector<std::string>& layouts);
+  /** Parameter::row_elements, and Parameter::layout if that is not the array's shape. */
+  using Trait = std::pair<std::int64_t, std::string>;
+  /** The parameters by name, and arrays in which the model may write its gradients. traits: of the
+   * first of them, or empty. */
+  py::list register_parameters(const py::iterable& parameters, const std::vector<Trait>& traits);
 
   /** A step: `method` with the pass that calls `backward(emit)`. */
   using Step = std::function<void(DistOpt&, const Backward&)>;

@@ -193,8 +193,7 @@ void bind_class(py::module_& module) {
       .def_property_readonly("communicator", &PyDistOpt::communicator,
                              "The communicator, which the caller may use between the steps.")
       .def("register_parameters", &PyDistOpt::register_parameters, py::arg("parameters"),
-           py::arg("row_elements") = std::vector<std::int64_t>(),
-           py::arg("layouts") = std::vector<std::string>())
+           py::arg("traits") = std::vector<PyDistOpt::Trait>())
       .def(
           "update",
           [](PyDistOpt& self, const AnyArray& param, const AnyArray& grad) {

@@ -346,8 +346,7 @@ class DistOpt:
     def register_parameters(
         self,
         parameters: Iterable[Union[Array, Tuple[str, Array]]],
-        row_elements: Sequence[int] = ...,
-        layouts: Sequence[str] = ...,
+        traits: Sequence[Tuple[int, str]] = ...,
     ) -> List[Any]: ...
     def _step(self, backward: _Backward, threshold: int) -> None: ...
     def _update(self, backward: _Backward, threshold: int) -> None: ...

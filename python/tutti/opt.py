@@ -228,7 +228,7 @@ class DistOpt(_core.DistOpt):
             raise TypeError(f"parameters is a {name_of(parameters)}, but must be {wanted}")
         elif not isinstance(parameters, Iterable) or is_array(parameters):
             raise TypeError(f"parameters is a {name_of(parameters)}, but must be {wanted}")
-        originals, items, names, rows, layouts = [], [], [], [], []
+        originals, items, names, traits = [], [], [], []
         with self._parameters.registering():
             for number, item in enumerate(parameters):
                 named = isinstance(item, tuple) and len(item) == 2
@@ -236,14 +236,14 @@ class DistOpt(_core.DistOpt):
                 names.append(f"parameter '{item[0]}'" if named else f"parameter #{number}")
                 standing = self._parameters.stand_in(parameter, names[-1])
                 originals.append(parameter)
-                layouts.append(layout_of(parameter))
                 items.append((item[0], standing) if named else standing)
                 is_table = id(parameter) in tables
-                rows.append(_torch_rows.row_elements_of(parameter, names[-1]) if is_table else 0)
+                row = _torch_rows.row_elements_of(parameter, names[-1]) if is_table else 0
+                traits.append((row, layout_of(parameter)))
             for number, one in enumerate(explicit):
                 if not any(one is other for other in originals):
                     raise InvalidArgument(f"sparse has #{number}, which is not among the parameters")
-            gradients = super().register_parameters(items, rows, layouts)
+            gradients = super().register_parameters(items, traits)
         self._parameters.write()
         self._parameters.named = {id(one): (one, name) for one, name in zip(originals, names)}
         self._parameters.registered = [

@@ -114,6 +114,7 @@ void DistOpt::Impl::run(const Backward& backward, const Emit& emit) {
     });
   } catch (...) {
     in_backward_ = false;
+    emit_error_ = nullptr;  // which may hold, by a traceback of Python's, who has this
     throw;
   }
   in_backward_ = false;

@@ -238,6 +238,33 @@ def test_what_a_failed_exchange_works_on_stays():
     launching.run(left, 2, "fork")
 
 
+def raising(place):
+    """The error of an exchange, and whose frames its traceback has, end with the DistOpt."""
+    packets = []
+
+    class Raising(Plain):
+        def exchange(self, bucket, stream):
+            packet = bucket.gradients.copy()
+            packets.append(weakref.ref(packet))
+            if len(packets) == 2:
+                self.site.communicator.abort("no more today")
+            return self.site.communicator.all_reduce(packet, stream=stream)
+
+    comm = place.communicator()
+    dist = opt.DistOpt(opt.SGD(lr=1.0), communicator=comm, compressor=Raising)
+    params = parameters()
+    dist.register_parameters(params)
+    with pytest.raises(tutti.CommunicationError, match="no more today"):
+        dist(pairs(params, place.rank, 0), threshold=1)
+    del dist, comm
+    gc.collect()
+    assert [packet() for packet in packets] == [None, None]
+
+
+def test_an_exchange_that_raises_keeps_nothing():
+    launching.run(raising, 2, "fork")
+
+
 def borrowed(place):
     """A stream that was lent is closed, gradients that were kept stay."""
     kept = {}
