@@ -204,7 +204,7 @@ void Wrapper::step() {
   // Once nobody is left to write, what is there is all there will be.
   if (room && (sources[out].revents != 0 || alone_)) pump(out_);
   if (room && (sources[err].revents != 0 || alone_)) pump(err_);
-  if (sources[progress].revents != 0 || ended_) read_progress();
+  if (sources[progress].revents != 0) read_progress();
   if (progress_timer_.due()) send_progress();
   if (kill_timer_.due()) kill_all();
 }
@@ -242,6 +242,7 @@ void Wrapper::reap() {
 
 void Wrapper::rank_ended(int status) {
   status_ = ExitStatus::from_wait(status);
+  read_progress();  // it may have said before that it ends by itself
   ended_ = true;
   control_.send(MessageType::ended, std::to_string(status_.code) + " " +
                                         std::to_string(status_.signal) + " " + moment_text());

@@ -152,15 +152,9 @@ std::vector<int> Inquiry::with_silent_hosts(const std::vector<int>& silent) cons
 /** Hosts that cannot be reached, if one of the silent is there; otherwise the silent. */
 Verdict Inquiry::blame(const std::vector<int>& silent) const {
   Verdict verdict;
-  std::vector<int> hosts;
-  if (watch_ != nullptr) hosts = watch_->unreachable_hosts();
-  const auto is_there = [&](int rank) {
-    return std::find(hosts.begin(), hosts.end(), watch_->layout()->host_of(rank)) != hosts.end();
-  };
-  if (!hosts.empty() && std::any_of(silent.begin(), silent.end(), is_there)) {
-    verdict.loss = loss_of_hosts(*watch_->layout(), hosts);
-    verdict.cut_off = verdict.loss.ranks;
-  } else {
+  if (watch_ != nullptr) verdict.loss = watch_->unreachable(silent);
+  verdict.cut_off = !verdict.loss.ranks.empty();
+  if (!verdict.cut_off) {
     verdict.loss = {with_silent_hosts(silent), "did not answer within " + seconds_text(timeout_)};
   }
   return verdict;
@@ -191,7 +185,7 @@ std::optional<Verdict> Inquiry::verdict() {
   if (watch_ != nullptr && !again.empty()) watch_->ping_hosts();
   // These take a lock that is held while an answer is heard.
   graph_.ask(*this, again);
-  if (verdict && !verdict->cut_off.empty()) note_cut_off(verdict->cut_off);
+  if (verdict && verdict->cut_off) note_cut_off(verdict->loss.ranks);
   return verdict;
 }
 

@@ -23,7 +23,7 @@ namespace tutti {
 struct Verdict {
   Loss loss;  ///< without ranks if there is nobody to blame
   std::chrono::milliseconds idle{0};
-  std::vector<int> cut_off{};  ///< of those to blame, whose hosts cannot be reached
+  bool cut_off = false;  ///< whether the hosts of those to blame cannot be reached
 };
 
 /**

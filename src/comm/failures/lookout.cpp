@@ -161,13 +161,8 @@ void Watch::ask_again() {
        time().sleep(kBetweenVerdicts), InterruptCheck::poll()) {
     look_around(ranks, Wire::Side::collective);
   }
-  const std::vector<int> hosts = unreachable_hosts();  // as the kernel knows it now
-  const bool are_cut_off = std::any_of(ranks.begin(), ranks.end(), [&](int rank) {
-    return !hosts.empty() &&
-           std::find(hosts.begin(), hosts.end(), layout_->host_of(rank)) != hosts.end();
-  });
-  if (!are_cut_off) return wait_graph().forget_cut_off(noted);
-  const Loss loss = loss_of_hosts(*layout_, hosts);
+  const Loss loss = unreachable(ranks);  // as the kernel knows it now
+  if (loss.ranks.empty()) return wait_graph().forget_cut_off(noted);
   lose(loss.ranks, loss.reason);
 }
 

@@ -87,9 +87,14 @@ void Watch::ping_hosts() {
   if (heartbeats_) heartbeats_->ping();
 }
 
-std::vector<int> Watch::unreachable_hosts() {
+Loss Watch::unreachable(std::span<const int> ranks) {
   const std::lock_guard lock(mutex_);
-  return heartbeats_ ? heartbeats_->unreachable() : std::vector<int>();
+  if (!heartbeats_) return {};
+  const std::vector<int> hosts = heartbeats_->unreachable();
+  const bool one_is_there = std::any_of(ranks.begin(), ranks.end(), [&](int rank) {
+    return std::find(hosts.begin(), hosts.end(), layout_->host_of(rank)) != hosts.end();
+  });
+  return one_is_there ? loss_of_hosts(*layout_, hosts) : Loss();
 }
 
 // --- Messages -----------------------------------------------------------------------------------

@@ -146,8 +146,8 @@ class Watch final {
   const std::optional<Layout>& layout() const { return layout_; }
   /** Sends the other hosts a byte, for their kernels to acknowledge. */
   void ping_hosts();
-  /** The hosts whose kernels do not. */
-  std::vector<int> unreachable_hosts();
+  /** The loss of the hosts whose kernels do not, if one of `ranks` is there; otherwise nobody's. */
+  Loss unreachable(std::span<const int> ranks);
 
  private:
   class WaitLookout;
