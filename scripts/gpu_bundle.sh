@@ -12,14 +12,18 @@ out=$2
 
 programs=(unit_tests gpu_tests gpu_ranks_test mnist_dist killed_rank_bench gpu_kernels_bench
   gpu_allreduce_bench)
-packages=(openmpi-bin openmpi-common libopenmpi3 libpmix2)
+packages=()
 arch=x86_64-linux-gnu
 
-for package in "${packages[@]}"; do
-  dpkg -s "$package" >/dev/null 2>&1 || {
-    echo "gpu_bundle.sh: $package is not installed, and Open MPI is taken from Debian's packages" >&2
-    exit 1
-  }
+for package in openmpi-bin openmpi-common libopenmpi3 libpmix2; do
+  for name in "$package" "${package}t64"; do  # Ubuntu 24.04 has libopenmpi3t64
+    if dpkg -s "$name" >/dev/null 2>&1; then
+      packages+=("$name")
+      continue 2
+    fi
+  done
+  echo "gpu_bundle.sh: $package is not installed, and Open MPI is taken from Debian's packages" >&2
+  exit 1
 done
 
 work=$(mktemp -d)
