@@ -5,7 +5,7 @@ import pytest
 
 import launching
 import tutti
-from tutti import data, ps
+from tutti import data, opt, ps
 
 
 @pytest.fixture
@@ -147,6 +147,68 @@ def test_replicas_stay_equal_and_do_what_the_cpu_does(torch, mode, record_proper
         # With 16 bits, or where another element is the tenth part's last, not to the digit.
         tolerance = 1e-5 if mode in ("full", "partial") else 1e-2
         assert abs(value - on_cpu[name]).max() <= tolerance, name
+
+
+class Halves(opt.Compressor):
+    """Sends float16, by PyTorch: a packet and an average of its own kind, on the GPU alone."""
+
+    def __init__(self, site):
+        self.communicator = site.communicator
+        self.packets = {}
+
+    def begin(self):
+        self.packets.clear()
+
+    def encode(self, bucket):
+        import torch
+
+        packet = torch.from_dlpack(bucket.gradients).half()
+        self.packets[bucket.begin] = packet
+        return bucket.elements, packet.nbytes
+
+    def exchange(self, bucket, stream):
+        return self.communicator.all_reduce(self.packets[bucket.begin], op="average", stream=stream)
+
+    def decode(self, bucket):
+        import torch
+
+        torch.from_dlpack(bucket.gradients).copy_(self.packets.pop(bucket.begin))
+
+
+ELEMENTS = 1 << 20
+STEPS = 5
+
+
+def _compress(place):
+    """The number of ranks; the sum of a parameter's elements; how many packets were still there."""
+    import torch
+
+    comm = place.communicator()
+    torch.cuda.set_device(comm.device)
+    made = []
+
+    def make(site):
+        made.append(Halves(site))
+        return made[-1]
+
+    dist = opt.DistOpt(opt.SGD(lr=1.0), communicator=comm, compressor=make)
+    params = [torch.zeros(ELEMENTS, device=comm.device) for _ in range(3)]
+    dist.register_parameters(params)
+    for step in range(STEPS):
+        torch.cuda._sleep(20_000_000)  # packets are made, and sent, behind that
+        grads = [torch.full((ELEMENTS,), float(place.rank + step + i), device=comm.device)
+                 for i in range(len(params))]
+        dist(zip(params, grads), threshold=ELEMENTS)
+        del grads
+        torch.full((3 * ELEMENTS,), float("nan"), device=comm.device)  # where a packet was let go of early
+    return comm.world_size, [(p.amin().item(), p.amax().item()) for p in params], len(made[0].packets)
+
+
+def test_a_compressor_of_tensors(torch, record_property):
+    results = launching.run(_compress, 2, "spawn")
+    record_property("world_size", results[0][0])
+    expected = [-sum(step + i + 0.5 for step in range(STEPS)) for i in range(3)]
+    assert results == [(2, [(value, value) for value in expected], 0)] * 2
 
 
 def test_single_sums_and_update(torch, comm):

@@ -84,6 +84,29 @@ def streams(rank, ranks, device):
     assert future.then(lambda done: done.value()[0].sum()).wait().item() == 1000 * ranks
 
 
+def threads_of_their_own(rank, ranks, device):
+    """What messages and sparse sums do on threads comes after their caller's stream, and before what
+    waits for them."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for length in (1, 1 << 20):
+            got = torch.zeros(length, device=device)
+            torch.cuda._sleep(50_000_000)
+            late = torch.full((length,), rank + 1.0, device=device)
+            works = [dist.isend(late, (rank + 1) % ranks), dist.irecv(got, (rank - 1) % ranks)]
+            for work in works:
+                work.wait()
+            assert (got == (rank - 1) % ranks + 1.0).all()
+        torch.cuda._sleep(50_000_000)
+        late = torch.sparse_coo_tensor(torch.tensor([[rank]], device=device),
+                                       torch.full((1,), 2.0, device=device), (ranks,))
+        work = dist.all_reduce(late, async_op=True)
+        work.wait()
+        assert late.to_dense().tolist() == [2.0] * ranks
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    assert torch.cuda.current_device() == device.index
+
+
 def sparse(rank, ranks, device):
     tensor = torch.sparse_coo_tensor([[rank, 3]], [1.0, 2.0], (5,), device=device)
     dist.all_reduce(tensor)
@@ -158,7 +181,7 @@ def optimizer(rank, ranks, device):
         (ranks - 1) / 2] * 2
 
 
-WHAT = (sums, moves, messages, streams, sparse, data_parallel, optimizer)
+WHAT = (sums, moves, messages, streams, threads_of_their_own, sparse, data_parallel, optimizer)
 
 
 def _outcome(call, *arguments):
