@@ -3,10 +3,11 @@
 //   mpiexec -n N gpu_allreduce_bench [--seconds S]
 //
 // Prints a JSON line for each size: microseconds an operation where many are launched one after the
-// other, median of turns on the slowest rank; of these, `enqueue_us` until a call of tutti's has
-// returned, `enqueue_added_us` more than until a bare one has. `gpus`: how many the ranks have
-// together. Every turn ends with a check of the average (`checked`). Status 77 without a GPU, 1 if
-// a result is wrong.
+// other, median of turns on the slowest rank; `enqueue_us` until a call of tutti's has returned,
+// `enqueue_added_us` more than until a bare one has, medians of all calls but the first of each
+// turn, for which threads wake up and caches are filled: `first_us` and `first_added_us` are those.
+// `gpus`: how many the ranks have together. Every turn ends with a check of the average
+// (`checked`). Status 77 without a GPU, 1 if a result is wrong.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -84,6 +85,12 @@ class Bench {
     bare_.emplace(comm_, ordinal_);
   }
 
+  /** Until calls have returned, in seconds. */
+  struct Returned {
+    std::vector<double> first;  // of each turn
+    std::vector<double> later;
+  };
+
   bool run(std::int64_t bytes, double seconds) {
     const std::int64_t count = bytes / 4;
     // Registered with neither communicator.
@@ -92,10 +99,10 @@ class Bench {
     std::vector<float> values(static_cast<std::size_t>(count));
     std::vector<double> through;
     std::vector<double> alone;
-    std::vector<double> enqueueing;
-    std::vector<double> enqueueing_alone;
+    Returned enqueueing;
+    Returned enqueueing_alone;
     bool good = true;
-    const auto turn = [&](std::vector<double>& times, std::vector<double>& returned,
+    const auto turn = [&](std::vector<double>& times, Returned& returned,
                           const std::function<void()>& call) {
       const int loops = bytes > (4 << 20) ? 5 : 50;
       const auto rank = static_cast<float>(comm_.global_rank());
@@ -103,11 +110,16 @@ class Bench {
       stream_.copy(data, std::span<const float>(values)).wait();
       comm_.barrier();
       const auto start = Clock::now();
-      for (int i = 0; i < loops; ++i) call();
-      const auto launched = Clock::now();
+      auto before = start;
+      for (int i = 0; i < loops; ++i) {
+        call();
+        const auto after = Clock::now();
+        (i == 0 ? returned.first : returned.later)
+            .push_back(std::chrono::duration<double>(after - before).count());
+        before = after;
+      }
       stream_.submit([] {}).wait();
       times.push_back(std::chrono::duration<double>(Clock::now() - start).count() / loops);
-      returned.push_back(std::chrono::duration<double>(launched - start).count() / loops);
       stream_.copy(std::span<float>(values), data).wait();
       // The first operation makes the average, which the others keep, but for their rounding.
       const float expected = static_cast<float>(comm_.world_size() + 1) / 2.0F;
@@ -124,9 +136,12 @@ class Bench {
       comm_.broadcast(std::span(&more, 1), 0);
     }
     const bool all_good = all(good);
-    const double enqueue = tutti::bench::median_us(enqueueing);
-    print(bytes, slowest(tutti::bench::median_us(through)), slowest(tutti::bench::median_us(alone)),
-          slowest(enqueue), slowest(enqueue - tutti::bench::median_us(enqueueing_alone)), all_good);
+    const double first = tutti::bench::median_us(enqueueing.first);
+    const double later = tutti::bench::median_us(enqueueing.later);
+    print({bytes, slowest(tutti::bench::median_us(through)),
+           slowest(tutti::bench::median_us(alone)), slowest(later),
+           slowest(later - tutti::bench::median_us(enqueueing_alone.later)), slowest(first),
+           slowest(first - tutti::bench::median_us(enqueueing_alone.first)), all_good});
     return all_good;
   }
 
@@ -150,14 +165,20 @@ class Bench {
     comm_.all_reduce(std::span(&every, 1), Reduce::min);
     return every != 0;
   }
-  void print(std::int64_t bytes, double through, double alone, double enqueueing, double added,
-             bool good) const {
+  /** On the slowest rank each, in microseconds. */
+  struct Row {
+    std::int64_t bytes;
+    double through, alone, later, later_added, first, first_added;
+    bool good;
+  };
+  void print(const Row& row) const {
     if (comm_.global_rank() != 0) return;
     std::printf(
         "{\"all_reduce_bytes\": %lld, \"world_size\": %d, \"gpus\": %d, \"tutti_us\": %.2f, "
-        "\"nccl_us\": %.2f, \"enqueue_us\": %.2f, \"enqueue_added_us\": %.2f, \"checked\": %s}\n",
-        static_cast<long long>(bytes), comm_.world_size(), gpus_, through, alone, enqueueing, added,
-        good ? "true" : "false");
+        "\"nccl_us\": %.2f, \"enqueue_us\": %.2f, \"enqueue_added_us\": %.2f, "
+        "\"first_us\": %.2f, \"first_added_us\": %.2f, \"checked\": %s}\n",
+        static_cast<long long>(row.bytes), comm_.world_size(), gpus_, row.through, row.alone,
+        row.later, row.later_added, row.first, row.first_added, row.good ? "true" : "false");
     std::fflush(stdout);
   }
 
