@@ -189,7 +189,8 @@ void Judge::judge_time(int rank, const Ending& ending) {
   if (!too_slow) outcome_.after = std::max(outcome_.after, after);
   const bool is_told = too_slow || kind == FaultKind::left || kind == FaultKind::interrupted_call ||
                        kind == FaultKind::mistaken;
-  auto limit = std::chrono::microseconds(is_told ? kToFindOut : plan_.timeout + kToFindOut);
+  auto limit =
+      std::chrono::microseconds(is_told ? kToFindOut : plan_.timeout + kToFindOut + plan_.moves_on);
   for (const Step& step : plan_.steps) limit += step.late_by;
   if (after > limit) {
     complain("rank " + std::to_string(rank) + " knew of it " + std::to_string(after.count()) +

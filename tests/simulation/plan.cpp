@@ -4,6 +4,7 @@
 #include <random>
 #include <string_view>
 
+#include "comm/wire.hpp"
 #include "simulation/trial.hpp"
 
 namespace tutti::test::simulated {
@@ -68,6 +69,27 @@ Step draw_step(Draws& draws, int ranks) {
   return step;
 }
 
+/** Between two to four hosts: messages over their connections, each of which takes longer than a
+ * deadline, and always moves. What is under way is little: who is asked answers in time. */
+void draw_trickle(Draws& draws, Plan& plan) {
+  constexpr std::array kinds{StepKind::broadcast, StepKind::all_reduce, StepKind::agreed_broadcast,
+                             StepKind::agreed_all_reduce};
+  constexpr std::int64_t kShortSteps = 1024;
+  for (Step& step : plan.steps) step.count %= kShortSteps;
+  Step& step = plan.steps[static_cast<std::size_t>(draws.below(std::ssize(plan.steps)))];
+  step.kind = kinds[static_cast<std::size_t>(draws.one_of(std::ssize(kinds)))];
+  step.dtype = DType::f64;
+  step.count = (1 << 18) + draws.below(1 << 10);
+  constexpr int kWindows = 2;  // under way to each
+  const int deadlines = 1 + draws.one_of(2);
+  const double deadline = std::chrono::duration<double>(plan.timeout).count();
+  plan.model.bytes_per_second = static_cast<double>(Wire::kLongPiece) / deadline / deadlines;
+  plan.fault.factor = std::min(plan.fault.factor, 2.0);  // minutes are no hang
+  plan.moves_on = plan.timeout * deadlines * kWindows * (plan.hosts - 2);
+  const double under_way = plan.model.bytes_per_second / 10 / plan.hosts;
+  plan.room = std::min(plan.room, static_cast<std::int64_t>(under_way));
+}
+
 }  // namespace
 
 Plan draw_plan(std::uint64_t seed) {
@@ -107,6 +129,8 @@ Plan draw_plan(std::uint64_t seed) {
   if (draws.once_in(2)) plan.room = 1 + draws.size(18);
   const bool is_mistaken = plan.fault.kind == FaultKind::mistaken;
   plan.fault.stops_finder = is_mistaken && plan.ranks > 1 && draws.once_in(2);
+  const bool is_few = plan.hosts <= 4 && plan.ranks == 1;
+  if (plan.room > 0 && is_few && !is_mistaken && draws.once_in(4)) draw_trickle(draws, plan);
   return plan;
 }
 

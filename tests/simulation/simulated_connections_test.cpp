@@ -1,6 +1,7 @@
 // Simulated connections of leaders: their order, and senders that wait for room.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -10,6 +11,7 @@
 
 #include "comm/batch.hpp"
 #include "comm/simulation/wire.hpp"
+#include "tutti/error.hpp"
 
 namespace tutti::test {
 namespace {
@@ -112,6 +114,150 @@ TEST(SimulatedConnections, MessagesAreReceivedInTheirOrderWhateverTheirKind) {
         batch.wait();
       });
   EXPECT_EQ(come, data);
+}
+
+TEST(SimulatedConnections, MessagesOfCollectivesAreNotCut) {
+  const auto longest = [](std::int64_t room, Traffic traffic) {
+    std::int64_t found = 0;
+    time_to_send(
+        room, [&](SimulatedWire& wire, Process&) { found = wire.longest(1, traffic); },
+        [](SimulatedWire&, Process&) {});
+    return found;
+  };
+  EXPECT_EQ(longest(1, Traffic::collective), Wire::kWholePiece);
+  EXPECT_EQ(longest(0, Traffic::collective), Wire::kPiece);
+  for (const auto other :
+       {Traffic::note, Traffic::noted, Traffic::ahead, Traffic::point_to_point}) {
+    EXPECT_EQ(longest(1, other), Wire::kPiece);
+  }
+}
+
+TEST(SimulatedConnections, TheMemoryOfWhatHasMovedIsFree) {
+  constexpr std::int64_t kRoom = 100'000;
+  Bytes data(3 * kRoom, std::byte{7});
+  Bytes come(data.size());
+  time_to_send(
+      kRoom,
+      [&](SimulatedWire& wire, Process& process) {
+        Batch batch(wire, Traffic::collective);
+        batch.send(data.data(), std::ssize(data), 1);
+        process.compute(kLate / 2);
+        EXPECT_TRUE(batch.progress());  // a part
+        EXPECT_FALSE(batch.done());
+        std::fill_n(data.begin(), kRoom, std::byte{8});             // has been read
+        std::fill(data.begin() + kRoom, data.end(), std::byte{9});  // has not
+        batch.wait();
+      },
+      [&](SimulatedWire& wire, Process& process) {
+        process.compute(kLate);
+        Batch batch(wire, Traffic::collective);
+        batch.recv(come.data(), std::ssize(come), 0);
+        batch.wait();
+      });
+  Bytes expected(data.size(), std::byte{9});
+  std::fill_n(expected.begin(), kRoom, std::byte{7});
+  EXPECT_EQ(come, expected);
+}
+
+// --- Messages that take longer than a deadline --------------------------------------------------
+
+constexpr milliseconds kDeadline{1000};
+constexpr std::int64_t kTrickling = 4 << 20;
+
+/** How a rank has ended, and when. */
+struct End {
+  std::vector<int> lost;
+  Scheduler::Duration at{};
+};
+
+/** The first of `hosts` hosts sends a message to each other one, for which its link takes four
+ * deadlines; after two of them comes `fault`. */
+std::vector<End> trickle(int hosts, const std::function<void(Cluster&)>& fault) {
+  NetworkModel slow;
+  const double deadlines = 4 * std::chrono::duration<double>(kDeadline).count();
+  slow.bytes_per_second = static_cast<double>((hosts - 1) * kTrickling) / deadlines;
+  Cluster cluster(hosts, 1, slow, 1);
+  cluster.set_room(1 << 16);
+  std::vector<End> ends(static_cast<std::size_t>(hosts));
+  const auto begin = cluster.scheduler().now();
+  cluster.scheduler().at(begin + 2 * kDeadline, [&] { fault(cluster); });
+  cluster.start([&](Process& process) {
+    SimulatedWire wire(process, 1, kDeadline);
+    wire.connect();
+    Bytes data(kTrickling, process.rank() == 0 ? std::byte{7} : std::byte{});
+    End& end = ends[static_cast<std::size_t>(process.rank())];
+    try {
+      Batch batch(wire, Traffic::collective);
+      for (int other = 1; other < hosts && process.rank() == 0; ++other) {
+        batch.send(data.data(), kTrickling, other);
+      }
+      if (process.rank() != 0) batch.recv(data.data(), kTrickling, 0);
+      batch.wait();
+      EXPECT_EQ(data, Bytes(data.size(), std::byte{7}));
+    } catch (const PeerLost& loss) {
+      end.lost = loss.ranks();
+    }
+    end.at = cluster.scheduler().now() - begin;
+    wire.leave();
+  });
+  cluster.scheduler().run(begin + std::chrono::minutes(1));  // who is stopped does not end
+  return ends;
+}
+
+TEST(SimulatedConnections, AMessageThatTricklesForLongerThanTheDeadlineArrives) {
+  for (const End& end : trickle(3, [](Cluster&) {})) {
+    EXPECT_TRUE(end.lost.empty());
+    EXPECT_GT(end.at, 3 * kDeadline);
+  }
+}
+
+TEST(SimulatedConnections, WhoIsLostInTheMiddleOfAMessageIsNamedWithinItsDeadline) {
+  const auto latest = 2 * kDeadline + kDeadline + std::chrono::seconds(1);
+  for (const auto fault : {&Cluster::kill, &Cluster::crash, &Cluster::stop, &Cluster::cut_off}) {
+    const std::vector<End> ends = trickle(3, [&](Cluster& cluster) { (cluster.*fault)(0); });
+    for (const int survivor : {1, 2}) {
+      const End& end = ends[static_cast<std::size_t>(survivor)];
+      EXPECT_EQ(end.lost, std::vector{0});
+      EXPECT_GE(end.at, 2 * kDeadline);
+      EXPECT_LE(end.at, latest);
+    }
+  }
+}
+
+TEST(SimulatedConnections, WhoLeavesIsNamedWhileAMessageOfAnotherMoves) {
+  NetworkModel slow;
+  slow.bytes_per_second = static_cast<double>(kTrickling) / 4;
+  Cluster cluster(3, 1, slow, 1);
+  cluster.set_room(1 << 16);
+  const auto begin = cluster.scheduler().now();
+  Bytes data(kTrickling);
+  std::vector<int> lost;
+  cluster.start([&](Process& process) {
+    SimulatedWire wire(process, 1, milliseconds(5000));
+    wire.connect();
+    try {
+      Batch batch(wire, Traffic::collective);
+      if (process.rank() == 0) batch.send(data.data(), kTrickling, 2);
+      if (process.rank() == 2) batch.recv(data.data(), kTrickling, 0);
+      std::byte nothing{};
+      if (process.rank() == 2) batch.recv(&nothing, 1, 1);
+      batch.wait();
+    } catch (const PeerLost& loss) {
+      if (process.rank() == 2) {
+        lost = loss.ranks();
+        EXPECT_LT(cluster.scheduler().now() - begin, std::chrono::seconds(1));
+      }
+    }
+    wire.leave();
+  });
+  cluster.scheduler().run(begin + std::chrono::minutes(1));
+  EXPECT_EQ(lost, std::vector{1});
+}
+
+TEST(SimulatedConnections, AReceiverThatStopsInTheMiddleOfAMessageIsNamed) {
+  const std::vector<End> ends = trickle(2, [](Cluster& cluster) { cluster.stop(1); });
+  EXPECT_EQ(ends[0].lost, std::vector{1});
+  EXPECT_LE(ends[0].at, 2 * kDeadline + kDeadline + std::chrono::seconds(1));
 }
 
 }  // namespace

@@ -80,6 +80,9 @@ struct Plan {
   std::vector<Step> steps;
   Fault fault;
   std::int64_t room = 0;  ///< of connections, which there are none of without: Cluster::set_room()
+  /** For so long what is under way between those who are not at fault may still move; the deadline
+   * of who waits for several begins when nothing does. */
+  std::chrono::microseconds moves_on{};
 };
 
 /** What `seed` draws. */

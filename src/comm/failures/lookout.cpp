@@ -47,6 +47,7 @@ class Watch::WaitLookout final : public Wire::Lookout {
     watch_.look_around(awaited, side_);
     const RecycledVector<int> leavers = watch_.leavers(awaited, side_);
     if (!leavers.empty()) return hear_out(leavers);
+    heard_out_.clear();
     if (enquiry_ && enquiry_->expired()) {
       watch_.enquire(awaited);
       enquiry_.reset();
@@ -71,15 +72,18 @@ class Watch::WaitLookout final : public Wire::Lookout {
     enquiry_.emplace(kToEnquire, watch_.time());
     inquiry_.reset();
     passed_ = Clock::time_point::max();
-    last_words_.reset();
-    heard_out_ = false;
   }
 
  private:
-  /** Nothing of theirs is under way: a moment more, and one last look at the messages. */
+  /** Nothing of theirs is under way, though messages of others may move: a moment more, and one
+   * last look at the messages. */
   void hear_out(const RecycledVector<int>& leavers) {
-    if (!last_words_) last_words_.emplace(kLastWords, watch_.time());
-    if (!last_words_->expired() || !std::exchange(heard_out_, true)) return;
+    if (leavers != heard_out_) {
+      heard_out_ = leavers;
+      last_words_ = Deadline(kLastWords, watch_.time());
+      looked_again_ = false;
+    }
+    if (!last_words_->expired() || !std::exchange(looked_again_, true)) return;
     watch_.lose({leavers.begin(), leavers.end()}, "it has destroyed its communicator");
   }
 
@@ -90,8 +94,9 @@ class Watch::WaitLookout final : public Wire::Lookout {
   std::optional<Deadline> enquiry_;  // until others are asked whether they have left
   std::optional<Inquiry> inquiry_;
   Clock::time_point passed_ = Clock::time_point::max();  // when the deadline passes first
-  std::optional<Deadline> last_words_;                   // of those who left
-  bool heard_out_ = false;
+  RecycledVector<int> heard_out_;                        // those who left
+  std::optional<Deadline> last_words_;                   // of these
+  bool looked_again_ = false;
 };
 
 std::unique_ptr<Wire::Lookout> Watch::look_out(Wire::Side side, std::chrono::milliseconds timeout) {

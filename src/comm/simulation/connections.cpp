@@ -1,6 +1,7 @@
 // Messages of leaders' collectives over connections with little room, as mpi::Streams has them:
-// they are received in the order in which they were sent, of whatever kind, and wait while the
-// other end has too much that nobody has received.
+// they are received in the order in which they were sent, of whatever kind, and move in parts, as
+// much as there is room for at the other end, which has what nobody has received.
+#include <algorithm>
 #include <utility>
 
 #include "comm/simulation/wire.hpp"
@@ -20,8 +21,16 @@ void SimulatedWire::make_connections() {
   }
 }
 
+bool SimulatedWire::goes_by_connection(Traffic traffic) {
+  return side_of(traffic) == Side::collective && traffic != Traffic::question;
+}
+
+bool SimulatedWire::has_connection(int peer, Traffic traffic) const {
+  return goes_by_connection(traffic) && connections_.contains({peer, column_of(traffic)});
+}
+
 SimulatedWire::Connection* SimulatedWire::connection_to(int peer, Traffic traffic) {
-  if (side_of(traffic) != Side::collective || traffic == Traffic::question) return nullptr;
+  if (!goes_by_connection(traffic)) return nullptr;
   const auto found = connections_.find({peer, column_of(traffic)});
   return found == connections_.end() ? nullptr : &found->second;
 }
@@ -30,26 +39,45 @@ SimulatedWire::Connection* SimulatedWire::connection_to(int peer, Traffic traffi
 
 void SimulatedWire::push(Connection& connection) {
   while (!connection.waiting.empty()) {
-    const std::shared_ptr<Parcel> parcel = connection.waiting.front();
-    const std::int64_t more = connection.under_way + parcel->bytes;
-    if (connection.under_way > 0 && more > process_.cluster().room()) return;
-    connection.waiting.pop_front();
-    connection.under_way = more;
-    transmit(parcel);
+    const std::shared_ptr<Parcel> message = connection.waiting.front();
+    const std::int64_t least = std::min(message->bytes, kShort);
+    std::int64_t room = process_.cluster().room() - connection.under_way;
+    if (connection.under_way == 0) room = std::max(room, least);
+    if (room < least) return;
+    const std::int64_t bytes = std::min(message->bytes, room);
+    connection.under_way += bytes;
+    if (bytes == message->bytes) {
+      connection.waiting.pop_front();
+      transmit(message);
+      continue;
+    }
+    const auto part = std::make_shared<Parcel>(*message);
+    part->bytes = bytes;
+    part->behind = message->bytes - bytes;
+    message->data += bytes;
+    message->bytes -= bytes;
+    message->before += bytes;
+    transmit(part);
   }
-}
-
-void SimulatedWire::push_all() {
-  for (auto& [key, connection] : connections_) push(connection);
 }
 
 void SimulatedWire::pull(Connection& connection) {
   while (!connection.come.empty() && !connection.wanted.empty() &&
          connection.come.front()->traffic == connection.wanted.front().traffic) {
-    make_room(*connection.come.front());
-    unload(*connection.come.front(), connection.wanted.front().receive);
+    const Wanted& wanted = connection.wanted.front();
+    const bool goes_on = connection.come.front()->before > 0;
+    if (goes_on != operation(wanted.receive).begun) return;  // of one that was too long
+    const std::shared_ptr<Parcel> parcel = std::move(connection.come.front());
     connection.come.pop_front();
-    connection.wanted.pop_front();
+    make_room(*parcel);
+    if (unload(*parcel, wanted.receive)) connection.wanted.pop_front();
+  }
+}
+
+void SimulatedWire::move_all() {
+  for (auto& [key, connection] : connections_) {
+    push(connection);
+    pull(connection);
   }
 }
 

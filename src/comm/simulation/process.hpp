@@ -42,6 +42,7 @@ class Process final : public ControlNetwork {
   Cluster& cluster() { return cluster_; }
   int host() const { return host_; }
   bool is_killed() const { return killed_; }
+  bool is_stopped() const { return task_->is_stopped(); }
   /** Computes, and calls nothing meanwhile. Throws Killed. */
   void compute(Scheduler::Duration time);
   /** Until something comes, at most for `longest`; sooner if control messages wait to be handled.
@@ -119,9 +120,10 @@ class Cluster {
   void set_tick(Scheduler::Duration tick) { tick_ = tick; }
   Scheduler::Duration tick() const { return tick_; }
 
-  /** Before the first message: what leaders exchange in collectives travels over connections, of
-   * which one holds `bytes` bytes, but at least a message, that its receiver has not taken.
-   * Without, each kind of messages has a way of its own, with room for all. */
+  /** Before the first message: what leaders exchange in collectives travels over connections, which
+   * carry messages of any length, in parts: one holds `bytes` bytes, but at least a short message,
+   * that its receiver has not taken. Without, each kind of messages has a way of its own, with room
+   * for all, and long ones are cut, as over MPI. */
   void set_room(std::int64_t bytes) { room_ = bytes; }
   std::int64_t room() const { return room_; }
 

@@ -25,6 +25,7 @@ class Scheduler final : public TimeSource {
   class Task {
    public:
     explicit Task(std::function<void()> body) : fiber_(std::move(body)) {}
+    bool is_stopped() const { return stopped_; }
 
    private:
     friend class Scheduler;

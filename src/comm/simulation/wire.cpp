@@ -91,7 +91,7 @@ Wire::Posted SimulatedWire::post_send(const std::byte* data, std::int64_t bytes,
   if (side_of(traffic) == Side::collective) bytes_sent_ += bytes;
   const Posted posted = new_operation(nullptr, bytes);
   const auto parcel = std::make_shared<Parcel>(
-      Parcel{this, posted, data, bytes, rank(), destination, context_, traffic, false, {}});
+      Parcel{this, posted, data, bytes, rank(), destination, context_, traffic});
   Cluster& cluster = process_.cluster();
   ++cluster.traffic().messages;
   cluster.traffic().bytes += bytes;
@@ -127,6 +127,7 @@ void SimulatedWire::leave_host(Parcel& parcel) {
   SimulatedWire* const wire = std::exchange(parcel.sender, nullptr);
   if (wire == nullptr) return;
   wire->load(parcel);
+  if (parcel.behind > 0) return wire->note_part();
   wire->end(wire->operation(parcel.send));
 }
 
@@ -167,14 +168,26 @@ Wire::Posted SimulatedWire::post_receive(std::byte* data, std::int64_t bytes, in
   return posted;
 }
 
-void SimulatedWire::unload(const Parcel& parcel, Posted posted) {
+bool SimulatedWire::unload(const Parcel& parcel, Posted posted) {
   Operation& receive = operation(posted);
-  if (parcel.bytes > receive.bytes) {
+  receive.begun = true;
+  if (parcel.before + parcel.bytes + parcel.behind > receive.bytes) {
     receive.too_long = parcel.source;
   } else {
-    std::memcpy(receive.data, parcel.contents.data(), parcel.contents.size());
+    std::memcpy(receive.data + parcel.before, parcel.contents.data(), parcel.contents.size());
+    if (parcel.behind > 0) {
+      note_part();
+      return false;
+    }
   }
   end(receive);
+  return true;
+}
+
+/** A long wait sees that bytes move. */
+void SimulatedWire::note_part() {
+  parts_moved_ = true;
+  process_.wake(process_.cluster().tick());
 }
 
 void SimulatedWire::end(Operation& operation) {
@@ -201,7 +214,7 @@ void SimulatedWire::come(const std::shared_ptr<Parcel>& parcel) {
   if (abandoned_) return;
   if (Connection* const connection = connection_to(parcel->source, parcel->traffic)) {
     connection->come.push_back(parcel);
-    pull(*connection);
+    if (!process_.is_stopped()) pull(*connection);
     if (!connection->come.empty()) process_.wake(process_.cluster().tick());
     return;
   }
@@ -225,7 +238,7 @@ std::optional<int> SimulatedWire::take(std::byte* data, std::int64_t bytes, Traf
     if (source != kAnybody) return sender == source;
     return std::find(except.begin(), except.end(), sender) == except.end();
   };
-  push_all();
+  move_all();
   for (auto& [key, connection] : connections_) {
     if (key.second != column_of(traffic) || !is_meant(key.first)) continue;
     if (const auto sender = take_from(connection, data, bytes, traffic)) return sender;
@@ -249,7 +262,9 @@ int SimulatedWire::copy_out(const Parcel& parcel, std::byte* data, std::int64_t 
 }
 
 void SimulatedWire::withdraw(Posted receive) {
-  if (operation(receive).ended) throw std::logic_error("a receive is withdrawn that has ended");
+  if (operation(receive).ended || operation(receive).begun) {
+    throw std::logic_error("a receive is withdrawn that has begun");
+  }
   for (auto& [key, queue] : queues_) std::erase(queue.wanted, receive);
   for (auto& [key, connection] : connections_) {
     std::erase_if(connection.wanted, [&](const Wanted& one) { return one.receive == receive; });
@@ -269,8 +284,8 @@ void SimulatedWire::abandon(Traffic /*traffic*/, std::span<Posted> /*receives*/,
 // --- Waiting ------------------------------------------------------------------------------------
 
 bool SimulatedWire::progress(std::span<Posted> posted, std::span<const int> /*peers*/) {
-  push_all();
-  bool moved = false;
+  move_all();
+  bool moved = std::exchange(parts_moved_, false);
   ++wait_;
   waited_for_ = 0;
   for (Posted& one : posted) {

@@ -20,7 +20,7 @@
 
 namespace tutti::simulation {
 
-/** A message on its way: what it carries is there once it has left. */
+/** A message on its way, or a part of one: what it carries is there once it has left. */
 struct Parcel {
   SimulatedWire* sender;  ///< null once it has left, or will not
   Wire::Posted send;
@@ -30,8 +30,10 @@ struct Parcel {
   int destination;
   int context;
   Wire::Traffic traffic;
+  std::int64_t before = 0;  ///< bytes of the message that travel in parts before,
+  std::int64_t behind = 0;  ///< and behind
   bool dropped = false;
-  std::vector<std::byte> contents;
+  std::vector<std::byte> contents{};
 };
 
 /**
@@ -55,6 +57,9 @@ class SimulatedWire final : public Wire {
 
   int rank() const override { return process_.rank(); }
   int size() const override { return process_.size(); }
+  std::int64_t longest(int peer, Traffic traffic) const override {
+    return traffic == Traffic::collective && has_connection(peer, traffic) ? kWholePiece : kPiece;
+  }
   Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
                    Traffic traffic) override;
   Posted post_receive(std::byte* data, std::int64_t bytes, int source, Traffic traffic) override;
@@ -83,6 +88,7 @@ class SimulatedWire final : public Wire {
     std::byte* data = nullptr;
     std::int64_t bytes = 0;
     bool ended = false;
+    bool begun = false;             ///< of a receive: a part of the message has come
     std::uint64_t wait = 0;         ///< the last progress() that found it under way
     std::optional<int> too_long{};  ///< who has sent more than there is room for
   };
@@ -93,7 +99,7 @@ class SimulatedWire final : public Wire {
   };
   /** This rank's end of a connection to another leader: see Cluster::set_room(). */
   struct Connection {
-    Parcels waiting;             ///< to be sent, for want of room at the other end
+    Parcels waiting;             ///< messages to be sent, or what is left of them
     std::int64_t under_way = 0;  ///< bytes that the other rank has not received
     std::deque<Wanted> wanted;
     Parcels come;
@@ -106,14 +112,16 @@ class SimulatedWire final : public Wire {
 
   // Of connections:
   static int column_of(Traffic traffic) { return traffic == Traffic::ahead ? 1 : 0; }
+  static bool goes_by_connection(Traffic traffic);
   /** All that this rank will ever have. */
   void make_connections();
   /** The one that carries it; null if there is none. */
   Connection* connection_to(int peer, Traffic traffic);
+  bool has_connection(int peer, Traffic traffic) const;
   void push(Connection& connection);
-  void push_all();
   /** Gives what has come to those who want it, in order. */
   void pull(Connection& connection);
+  void move_all();
   std::optional<int> take_from(Connection& connection, std::byte* data, std::int64_t bytes,
                                Traffic traffic);
   /** This rank has received it, so there is room for more. */
@@ -122,6 +130,7 @@ class SimulatedWire final : public Wire {
   void transmit(const std::shared_ptr<Parcel>& parcel);
   int copy_out(const Parcel& parcel, std::byte* data, std::int64_t bytes);
   Posted new_operation(std::byte* data, std::int64_t bytes);
+  void note_part();
   /** Wakes the process: at once if that was the last one it waits for. */
   void end(Operation& operation);
   Operation& operation(Posted posted) { return operations_[posted - 1]; }
@@ -133,7 +142,8 @@ class SimulatedWire final : public Wire {
   static void leave_host(Parcel& parcel);
   void come(const std::shared_ptr<Parcel>& parcel);
   static void arrive(Cluster& cluster, const std::shared_ptr<Parcel>& parcel);
-  void unload(const Parcel& parcel, Posted posted);
+  /** Whether that was the last of a message. */
+  bool unload(const Parcel& parcel, Posted posted);
   /** What is still to leave is read now: its memory may go. */
   void load_all();
 
@@ -150,6 +160,7 @@ class SimulatedWire final : public Wire {
   std::map<std::pair<int, int>, Connection> connections_;  // by rank and column
   std::array<Parcels, kTraffics> taken_;  // of the kinds of which messages are taken
   bool abandoned_ = false;
+  bool parts_moved_ = false;  // of messages that have not ended, since the last progress()
   std::int64_t bytes_sent_ = 0;
   ScratchPool scratch_;
   Watch watch_;
