@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +24,10 @@ import short_mnist  # noqa: E402
 SEGMENTS = "/dev/shm/*vader_segment.node[0-9]*"  # of Open MPI, named after the host
 
 
+def is_ready(text):
+    return text.startswith("ready ")
+
+
 def run(hosts, mpiexec, program, what, timeout, event, seconds):
     """Starts two ranks on each host; after event() they have `seconds` to come to an end."""
     ranks = 2 * hosts.nodes
@@ -33,7 +38,7 @@ def run(hosts, mpiexec, program, what, timeout, event, seconds):
         assert None not in texts, f"the ranks did not begin: {texts}"
         event()
         start = time.monotonic()
-        texts = hosts.wait_until(ranks, seconds, lambda text: text != "ready")
+        texts = hosts.wait_until(ranks, seconds, lambda text: not is_ready(text))
         return texts, time.monotonic() - start
     finally:
         job.kill()
@@ -88,6 +93,42 @@ def test_slow_is_not_lost(mpiexec, program, _):
         texts, took = run(hosts, mpiexec, program, "slow", 2, lambda: None, 60)
         assert texts == ["done"] * 4, texts
         assert took > 2, f"{took:.1f} s: the wire was not slow"
+
+
+def test_one_message_takes_longer_than_the_deadline(mpiexec, program, _):
+    """And its bytes move all the time."""
+    with cluster.Cluster(2, 1) as hosts:
+        hosts.rate("node1", "10mbit")
+        job = hosts.start(mpiexec, 2, [program, "broadcast", hosts.directory], {"TUTTI_TIMEOUT": "1"})
+        start = hosts.wait_until(2, 90, is_ready) and time.monotonic()
+        assert job.wait(30) == 0
+        took = time.monotonic() - start
+        assert hosts.outcomes(2) == ["done"] * 2, hosts.outcomes(2)
+        assert took > 2, f"{took:.1f} s: the wire was not slow"
+
+
+def test_who_ends_in_the_middle_of_a_long_message_is_named(mpiexec, program, _, what, layout, number):
+    """Rank 0 is killed, or stopped, while it sends: the others name it within deadline and a second."""
+    deadline = 1
+    with cluster.Cluster(layout, 1) as hosts:
+        hosts.rate("node1", "10mbit")
+        job = hosts.start(mpiexec, layout, [program, what, hosts.directory],
+                          {"TUTTI_TIMEOUT": str(deadline)}, stderr=subprocess.DEVNULL)
+        try:
+            texts = hosts.wait_until(layout, 90, is_ready)
+            os.kill(job.pid, signal.SIGSTOP)  # mpiexec, which would end all
+            time.sleep(0.5)
+            assert all(map(is_ready, hosts.outcomes(layout))), hosts.outcomes(layout)
+            os.kill(int(texts[0].split()[1]), number)
+            start = time.monotonic()
+            others = range(1, layout)
+            texts = hosts.wait_until(layout, 10, lambda text: not is_ready(text), others)
+            took = time.monotonic() - start
+            assert all(text.startswith("lost rank 0: ") for text in texts[1:]), (took, texts)
+            assert took < deadline + 1, (took, texts)
+        finally:
+            job.kill()
+            job.wait()
 
 
 def test_wrong_interfaces_are_refused_by_name(mpiexec, program, _):
@@ -243,6 +284,10 @@ def main():
              *((test_training, layout) for layout in layouts if programs[2]),
              # The deadline of 2 s, or else 10 s without a heartbeat, and room for a busy machine.
              (test_slow_is_not_lost,),
+             (test_one_message_takes_longer_than_the_deadline,),
+             *((test_who_ends_in_the_middle_of_a_long_message_is_named, what, hosts, number)
+               for what, hosts in (("broadcast", 2), ("all_reduce", 3))
+               for number in (signal.SIGKILL, signal.SIGSTOP)),
              (test_wrong_interfaces_are_refused_by_name,),
              (test_the_interface_that_is_named_carries_all,),
              (test_one_story_on_each_side_of_a_cut, 2, 6),

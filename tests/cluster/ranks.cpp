@@ -1,18 +1,19 @@
 // What ranks do on hosts whose network is slow or fails:
 //
-//   ranks slow|barriers|parts|join DIRECTORY
+//   ranks slow|broadcast|all_reduce|barriers|parts|join DIRECTORY
 //   ranks calls DIRECTORY SEED [STEPS]
 //
-// `slow` moves a few MiB by several calls and checks them; `barriers` goes on until a rank is lost,
-// in `parts` every second rank does so in a part, and those between come to the whole when there is
-// a file DIRECTORY/come; `join` ends at once; `calls` makes every call of tutti's with random
-// arguments, in random order, checks each result, and goes on for so many steps or until a rank is
-// lost. Each rank writes what became of it to DIRECTORY/rank.N, since a host may be out of reach
-// then: "ready", "done" or what it was told. In `calls` that is "ready PID HOSTS" (the host of each
-// rank, by its lowest), "done HOSTS", and of a loss "lost NANOSECONDS WAITED RANKS MEMBERS ALL
-// REASON": when, by the clock that all processes of the machine share, for how long this process
-// has waited for a core, who, of which ranks, and who of all ranks. Those who lose somebody in a
-// part ask the whole.
+// `slow` moves a few MiB by several calls and checks them, `broadcast` and `all_reduce` do by one
+// call what takes seconds on a slow wire, in messages as long as there are; `barriers` goes on
+// until a rank is lost, in `parts` every second rank does so in a part, and those between come to
+// the whole when there is a file DIRECTORY/come; `join` ends at once; `calls` makes every call of
+// tutti's with random arguments, in random order, checks each result, and goes on for so many steps
+// or until a rank is lost. Each rank writes what became of it to DIRECTORY/rank.N, since a host may
+// be out of reach then: "ready PID", "done" or what it was told. In `calls` that is "ready PID
+// HOSTS" (the host of each rank, by its lowest), "done HOSTS", and of a loss "lost NANOSECONDS
+// WAITED RANKS MEMBERS ALL REASON": when, by the clock that all processes of the machine share, for
+// how long this process has waited for a core, who, of which ranks, and who of all ranks. Those who
+// lose somebody in a part ask the whole.
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,7 +42,8 @@
 namespace tutti::test {
 namespace {
 
-constexpr std::int64_t kCount = 5 << 18;  // 5 MiB of floats
+constexpr std::int64_t kCount = 5 << 18;     // 5 MiB of floats
+constexpr std::size_t kTrickling = 3 << 18;  // 3 MiB
 
 void expect(bool holds, const char* what) {
   if (!holds) throw Error(std::string(what) + " gave a wrong result");
@@ -73,6 +75,19 @@ void move_much(Communicator& communicator) {
   std::vector<float> out(data.size());
   communicator.all_to_all(std::span<const float>(data), std::span<float>(out));
   expect(all_are(out, static_cast<float>(last + 1)), "all_to_all");
+}
+
+/** From rank 0, in one message where there are two hosts. */
+void broadcast_much(Communicator& communicator) {
+  std::vector<float> data(kTrickling, communicator.global_rank() == 0 ? 7.0F : 0.0F);
+  communicator.broadcast(std::span<float>(data), 0);
+  expect(all_are(data, 7.0F), "broadcast");
+}
+
+void all_reduce_much(Communicator& communicator) {
+  std::vector<float> data(kTrickling, 1.0F);
+  communicator.all_reduce(std::span<float>(data));
+  expect(all_are(data, static_cast<float>(communicator.world_size())), "all_reduce");
 }
 
 /** Every second rank is in `part` until it loses somebody, and then comes to the whole; the others
@@ -196,8 +211,10 @@ int run(const std::vector<std::string>& arguments) {
     std::optional<Communicator> part;
     if (what == "parts") part = communicator.split(communicator.global_rank() % 2, 0);
     communicator.barrier();
-    say("ready");
+    say("ready " + std::to_string(::getpid()));
     if (what == "slow") move_much(communicator);
+    if (what == "broadcast") broadcast_much(communicator);
+    if (what == "all_reduce") all_reduce_much(communicator);
     if (part) wait_in_parts(communicator, *part, arguments[1] + "/come");
     while (what == "barriers") communicator.barrier();
     say("done");
