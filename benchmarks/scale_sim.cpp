@@ -1,7 +1,7 @@
 // What many hosts would do: the code between hosts on simulated ones, beside the alpha-beta bound.
 //
 //     scale_sim --hosts N --ranks R --latency-us L --gbps G --json FILE
-//               [--overhead-ns O] [--timeout-ms T] [--largest BYTES]
+//               [--overhead-ns O] [--timeout-ms T] [--largest BYTES] [--room BYTES]
 //
 // JSON Lines: what, hosts, ranks, bytes, us (until the last host is done), bound_us,
 // messages_per_rank, bytes_per_rank, state_per_process (bytes of the heap when the last host is
@@ -9,7 +9,9 @@
 // process, its leader: what the ranks of a host do among themselves is not in the times, and what
 // its leader sends is divided by `ranks`. In `leaving` every rank is a process, or only the leaders
 // if those are too many: then `ranks` is 1. Computing takes no time. O is what a message takes on a
-// link besides its bytes. Sums are checked if all hosts' data have room in memory.
+// link besides its bytes. With --room the leaders' messages travel over connections, uncut, of
+// which each holds so many bytes on their way, as where hosts have no fabric. Sums are checked if
+// all hosts' data have room in memory.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -17,6 +19,7 @@
 #include <cstdio>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -63,6 +66,7 @@ class Scene {
                  int processes = 1)
       : options_(options), cluster_(options.hosts, processes, options.model(), 1, most_copied) {
     cluster_.set_tick(cluster_.network().model().latency);
+    cluster_.set_room(options.room);
   }
 
   Cluster& cluster() { return cluster_; }
@@ -206,7 +210,7 @@ Row all_reduce(const ScaleOptions& options, std::int64_t bytes) {
     }
     data.check(group.size());
   };
-  Row row = Scene(options, copies ? tutti::Wire::kPiece : Scene::kMostCopied)
+  Row row = Scene(options, copies ? std::numeric_limits<std::int64_t>::max() : Scene::kMostCopied)
                 .play("all_reduce", bytes, bound, act);
   row.checked = checked;
   return row;

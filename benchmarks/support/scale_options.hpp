@@ -21,6 +21,7 @@ struct ScaleOptions {
   double gbps = 100;
   double overhead_ns = 500;
   int timeout_ms = 5000;
+  std::int64_t room = 0;  ///< bytes that a connection holds; there are none without
   std::int64_t largest = std::int64_t{1} << 20;
   std::string json;
 
@@ -51,6 +52,8 @@ inline ScaleOptions parse_scale_options(int argc, char** argv) {
       options.overhead_ns = number_of(name, value, 0.0, 1e9);
     } else if (name == "--timeout-ms") {
       options.timeout_ms = number_of(name, value, 1, 1'000'000);
+    } else if (name == "--room") {
+      options.room = number_of<std::int64_t>(name, value, 0, std::int64_t{1} << 30);
     } else if (name == "--largest") {
       options.largest = number_of<std::int64_t>(name, value, 8, std::int64_t{1} << 34);
     } else if (name == "--json") {

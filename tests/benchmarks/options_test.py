@@ -10,7 +10,7 @@ from pathlib import Path
 NUMBERS = {  # of each program: an option, values that are refused
     "scale_sim": [("--hosts", "x", "1", "4097"), ("--ranks", "0", "2x"), ("--gbps", "0", "nan"),
                   ("--latency-us", "-1", ""), ("--overhead-ns", "-1"), ("--timeout-ms", "0"),
-                  ("--largest", "3", "1M")],
+                  ("--largest", "3", "1M"), ("--room", "-1")],
     "cluster_bench": [("--gbps", "x", "0"), ("--sizes", "8,x", "0"), ("--seconds", "-1", "inf")],
     "ps_bench": [("--rows", "x", "-1"), ("--batch", "1G", "1.5"), ("--rounds", "0"),
                  ("--seconds", "nan")],
