@@ -11,12 +11,13 @@ namespace tutti {
 
 struct AdagradPiece;
 
+/** What the names mean is in Adagrad's formulas; the defaults are PyTorch's. None is negative. */
 struct AdagradOptions {
-  float lr = 0.01F;
-  float lr_decay = 0.0F;
-  float weight_decay = 0.0F;
-  float initial_accumulator_value = 0.0F;
-  float eps = 1e-10F;
+  float lr = 0.01F;                        ///< the learning rate
+  float lr_decay = 0.0F;                   ///< by how much it falls with each step
+  float weight_decay = 0.0F;               ///< times the parameter, added to the gradient
+  float initial_accumulator_value = 0.0F;  ///< what s starts from
+  float eps = 1e-10F;                      ///< keeps the divisor from zero
 };
 
 /**

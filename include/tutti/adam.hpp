@@ -11,12 +11,13 @@ namespace tutti {
 
 struct AdamPiece;
 
+/** What the names mean is in Adam's formulas; the defaults are PyTorch's. */
 struct AdamOptions {
-  float lr = 0.001F;
-  float beta1 = 0.9F;
-  float beta2 = 0.999F;
-  float eps = 1e-8F;
-  float weight_decay = 0.0F;
+  float lr = 0.001F;          ///< the learning rate
+  float beta1 = 0.9F;         ///< how much of m is kept, at least 0 and below 1
+  float beta2 = 0.999F;       ///< how much of v is kept, at least 0 and below 1
+  float eps = 1e-8F;          ///< keeps the divisor from zero
+  float weight_decay = 0.0F;  ///< times the parameter, added to the gradient
 };
 
 /**
@@ -64,6 +65,7 @@ class Adam : public BuiltInOptimizer<AdamOptions> {
   std::vector<AdamPiece> pieces_;  // of one update
 };
 
+/** As AdamOptions, but for weight_decay, which with lr is what a step takes off a parameter. */
 struct AdamWOptions {
   float lr = 0.001F;
   float beta1 = 0.9F;

@@ -65,8 +65,8 @@ struct CommOptions {
  * Errors: InvalidArgument before anything is sent; PeerLost and MismatchError (error.hpp), after
  * which every call throws CommunicationError. The arguments of a call that ended in PeerLost
  * between hosts should not be freed while the process goes on calling MPI: MPI cannot be told to
- * forget them. Calls are safe from several threads, as long as all
- * ranks order their collectives alike.
+ * forget them. Calls are safe from several threads, as long as all ranks order their collectives
+ * alike; between hosts only where MPI was initialised with MPI_THREAD_MULTIPLE (mpi.hpp).
  */
 class Communicator {
  public:
@@ -107,6 +107,7 @@ class Communicator {
    */
   ~Communicator();
 
+  /** This rank's number, from 0 to world_size() - 1, and how many ranks the communicator has. */
   int global_rank() const;
   int world_size() const;
   /** The rank among those of this host, and how many those are. */
@@ -152,9 +153,10 @@ class Communicator {
    * is. */
   Event exscan(ConstView in, View out, Reduce reduce = {}, const Stream& stream = {});
   /** out = `root`'s `in`; elsewhere only the count and dtype of `in` are looked at. Between hosts a
-   * short one (up to 64 KiB; 3.6 KiB with more than 8 hosts) waits for nobody but the root, which
-   * waits for nobody. So those who ask for the same as the root may have returned when another one
-   * finds that it does not: they get the MismatchError in their next call. */
+   * short one (up to 64 KiB; 128 KiB between two hosts, 3.6 KiB with more than 8) waits for nobody
+   * but the root, which waits for nobody. So ranks that ask for the same as the root may have
+   * returned when another one finds that it does not: they get the MismatchError in their next
+   * call. */
   Event broadcast(ConstView in, View out, int root, const Stream& stream = {});
   /** In place. */
   Event broadcast(View inout, int root, const Stream& stream = {});

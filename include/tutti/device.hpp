@@ -48,8 +48,11 @@ class Buffer {
    * BackendUnavailable where there is no GPU. */
   static Buffer pinned(std::int64_t bytes);
 
+  /** Where the memory begins; null if there is none. */
   void* data() const { return data_; }
+  /** How long it is. */
   std::int64_t bytes() const { return bytes_; }
+  /** Whose it is. */
   Device device() const { return device_; }
 
   /** The buffer as elements; a remainder smaller than one element is left out. */
@@ -148,7 +151,13 @@ class Stream {
     virtual bool is_over() const = 0;
   };
 
-  /** On a GPU, `operation` finds the device current. `watch` is for GPUs alone. */
+  /**
+   * Runs `operation` after what was submitted before. On the default stream it has run when this
+   * returns, and what it throws is thrown here. A worker stream returns at once; what it throws is
+   * thrown by the Event. A GPU's stream runs it here, with the device current: what it throws is
+   * thrown here, and what the GPU then does ends with the Event. `watch` looks after the other
+   * ranks while somebody waits for that; streams of the CPU do not look at it.
+   */
   Event submit(std::function<void()> operation, std::shared_ptr<Watch> watch = {}) const;
   /**
    * What is submitted from now on starts after the operation of `event` has ended. Between two
@@ -169,7 +178,8 @@ class Stream {
    * have the same dtype and count, or if the CPU is to copy memory of a GPU. */
   Event copy(View out, ConstView in) const;
 
-  /** Sets the bytes of `out`, in memory of the stream's device, to zero. */
+  /** Sets the bytes of `out` to zero, as an operation of the stream. InvalidArgument unless it is
+   * memory of the stream's device. */
   Event fill_with_zeros(View out) const;
 
   /** What runs the operations; for the library alone. */

@@ -51,12 +51,16 @@ using Backward = std::function<void(const Emit& emit)>;
  */
 class DistOpt {
  public:
-  /** Over all ranks that a launcher has started (see Communicator). */
+  /**
+   * Over all ranks that a launcher has started (see Communicator). This and the next constructor
+   * are collective, block until all ranks have come, and throw what Communicator's throw; all three
+   * throw InvalidArgument if an option makes no sense or `optimizer` is null.
+   */
   explicit DistOpt(std::shared_ptr<Optimizer> optimizer, const DistOptions& options = {});
   /** Over `world_size` ranks of this host that hold `id`; MPI is not touched. */
   DistOpt(std::shared_ptr<Optimizer> optimizer, const UniqueId& id, int local_rank, int world_size,
           const DistOptions& options = {});
-  /** Over a communicator that the caller goes on using; options.comm is not looked at. */
+  /** Over a communicator that the caller goes on using; options.comm is not looked at. Local. */
   DistOpt(std::shared_ptr<Optimizer> optimizer, std::shared_ptr<Communicator> communicator,
           const DistOptions& options = {});
   DistOpt(const DistOpt&) = delete;
@@ -66,9 +70,11 @@ class DistOpt {
   /** Waits for what is under way, at most until the deadline. Never throws. */
   ~DistOpt();
 
+  /** Those of the communicator. */
   int world_size() const;
   int local_rank() const;
   int global_rank() const;
+  /** What the gradients travel through. The caller may use it, too, between steps. */
   Communicator& communicator() const;
 
   /**
@@ -190,7 +196,8 @@ class DistOpt {
   /** The same with `tensors` taken as one, and an accumulation as long as all of them. */
   void fused_sparsification(std::span<const View> tensors, std::optional<View> accumulation,
                             double spars, bool topK);
-  /** Ends what the sums above started. */
+  /** Ends what the sums above started: writes their results to the tensors. Blocks, at most until
+   * the deadline; throws what the sums threw. */
   void wait();
 
   /**

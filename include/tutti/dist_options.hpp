@@ -47,10 +47,10 @@ enum class DistMode : std::uint8_t {
 struct DistOptions {
   /** What DistOpt::operator() does, and with which arguments: those of the method of the mode. */
   DistMode mode = DistMode::full;
-  bool clipping = false;
-  float clip_value = 100.0F;
-  double spars = 0.05;
-  bool corr = true;
+  bool clipping = false;      ///< half: whether gradients are limited first
+  float clip_value = 100.0F;  ///< half: to [-clip_value, clip_value]
+  double spars = 0.05;        ///< top_k: the fraction that is sent; threshold: the least magnitude
+  bool corr = true;           ///< top_k, threshold: what is not sent is added to later gradients
   /** Makes the compressor of backward_and_custom_update; see docs/compressors.md for one. */
   MakeCompressor compressor{};
   /**
@@ -82,6 +82,7 @@ struct NamedMode {
    * DistOptions::clip_value, `momentum_correction` is SparseOptions::momentum. */
   std::span<const std::string_view> options{};
 
+  /** Whether `option` is one of `options`. */
   bool takes(std::string_view option) const;
 };
 

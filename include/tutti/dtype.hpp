@@ -44,6 +44,7 @@ constexpr std::string_view name_of(DType dtype) {
   return kNames[static_cast<std::size_t>(dtype)];
 }
 
+/** Of 16, 32 or 64 bits. */
 constexpr bool is_float(DType dtype) {
   return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::f16 || dtype == DType::bf16;
 }
@@ -51,6 +52,7 @@ constexpr bool is_float(DType dtype) {
 /** Of either sign; a boolean is none. */
 constexpr bool is_integer(DType dtype) { return !is_float(dtype) && dtype != DType::boolean; }
 
+/** Whether it is an integer that may be negative. */
 constexpr bool is_signed_integer(DType dtype) {
   return dtype == DType::i8 || dtype == DType::i16 || dtype == DType::i32 || dtype == DType::i64;
 }
@@ -147,6 +149,7 @@ struct DTypeOf<std::uint64_t> : std::integral_constant<DType, DType::u64> {};
 template <>
 struct DTypeOf<bool> : std::integral_constant<DType, DType::boolean> {};
 
+/** A C++ type of elements that collectives understand: those that have a DType. */
 template <class T>
 concept Element = requires {
   DTypeOf<T>::value;
@@ -155,6 +158,7 @@ concept Element = requires {
 /** Where memory lives. */
 enum class DeviceKind : std::uint8_t { cpu, cuda };
 
+/** The CPU, or one of the GPUs. */
 struct Device {
   DeviceKind kind = DeviceKind::cpu;
   int ordinal = 0;  ///< among the devices of this kind that the process sees

@@ -62,6 +62,7 @@ class PeerLost : public CommunicationError {
 
   /** The global ranks that were lost, ascending. */
   const std::vector<int>& ranks() const { return ranks_; }
+  /** Why: what ended the rank, as far as that is known, or what it gave up for. */
   const std::string& reason() const { return reason_; }
 
  private:
@@ -71,8 +72,7 @@ class PeerLost : public CommunicationError {
 
 /**
  * The ranks asked for different things in the same collective. The message shows what each rank
- * asked for. No output buffer was written; only in Communicator::broadcast() those who asked for
- * the same as the root may have its data, and get this error in their next call.
+ * asked for. No output buffer was written (see Communicator::broadcast() for an exception).
  */
 class MismatchError : public CommunicationError {
  public:

@@ -19,8 +19,9 @@ namespace tutti {
  * | tutti run      | TUTTI_RANK, TUTTI_WORLD_SIZE, TUTTI_TICKET | by the ticket; without one, MPI |
  * | mpiexec        | those of Open MPI, PMIx or PMI | through MPI |
  * | torchrun       | RANK, WORLD_SIZE, and LOCAL_WORLD_SIZE or MASTER_ADDR | on one host |
- * | PADDLE_TRAINER_ENDPOINTS | PADDLE_TRAINER_ID or PADDLE_CURRENT_ENDPOINT | on one host |
- * | srun           | SLURM_PROCID, SLURM_STEP_NUM_TASKS of a step without PMIx | on one host |
+ * | Paddle's launcher | PADDLE_TRAINER_ENDPOINTS, and PADDLE_TRAINER_ID or PADDLE_CURRENT_ENDPOINT
+ * | on one host | | srun           | SLURM_PROCID, SLURM_STEP_NUM_TASKS of a step without PMIx | on
+ * one host |
  *
  * On one host means: by a ticket that is derived from variables that are alike on all ranks, which
  * is no secret, but other users cannot join with it (docs/launching.md). Ranks on several hosts
@@ -31,7 +32,8 @@ std::string launched_by();
 
 /**
  * Joins the trainers that `endpoints` names: "host:port" of trainer 0, of trainer 1, and so on,
- * with commas between, alike on all of them. This one is rank `trainer_id`. Nothing listens at the
+ * with commas between, alike on all of them. This one is rank `trainer_id`. Collective over the
+ * trainers, and blocking: the n-th call of each is one communicator. Nothing listens at the
  * ports: on one host the list is what the trainers know each other by, and they need no launcher.
  * Trainers of several hosts meet through MPI, whose ranks they must be.
  * Errors: InvalidArgument for endpoints that are not host:port, that come twice, or that are on

@@ -15,8 +15,10 @@ struct LogSink {
   std::function<void(LogLevel, std::string_view message)> write;
 };
 
-/** Hands all further log lines of this process to `sink`. An empty one gives them back to stderr,
- * as TUTTI_LOG asks for. For languages that have loggers of their own. */
+/** Hands all further log lines of this process to `sink`. One without both functions gives them
+ * back to stderr, as TUTTI_LOG asks for. Any thread may call it. It does not wait: lines under way
+ * on other threads may still go to the sink before, which lives until they are written. For
+ * languages that have loggers of their own. */
 void set_log_sink(LogSink sink);
 
 }  // namespace tutti

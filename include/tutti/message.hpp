@@ -20,9 +20,11 @@ struct Received {
 
 /** One side of a message, for Communicator::exchange(). The arguments mean what they mean there. */
 struct Message {
+  /** One that this rank sends to `destination`. */
   static Message send(ConstView in, int destination, std::int32_t tag = 0) {
     return {false, in, {}, destination, tag, nullptr};
   }
+  /** One that this rank receives from `source`, which may be kAnySource; `tag` may be kAnyTag. */
   static Message recv(View out, int source, std::int32_t tag = 0, Received* received = nullptr) {
     return {true, {}, out, source, tag, received};
   }

@@ -79,6 +79,7 @@ class Optimizer {
    */
   virtual bool keeps_where_zero() const { return false; }
 
+  /** What it has kept so far, read from where it lies. Blocks until a GPU has done its work. */
   virtual OptimizerState state() const = 0;
   /** Throws InvalidArgument, and changes nothing, if `state` is not of such a space and rule. */
   virtual void load_state(const OptimizerState& state) = 0;
@@ -97,6 +98,7 @@ class BuiltInOptimizer : public Optimizer {
   void place(const Stream& stream) override;
   void step() override { ++steps_; }
 
+  /** Those of now: set_lr() and the like change them. */
   const Options& options() const { return options_; }
   /** Takes effect with the next update. Throws InvalidArgument if negative or not finite. */
   void set_lr(float lr);
@@ -110,12 +112,13 @@ class BuiltInOptimizer : public Optimizer {
   std::shared_ptr<Arithmetic> arithmetic_;
 };
 
+/** What the names mean is in SGD's formulas. */
 struct SgdOptions {
-  float lr = 0.1F;  ///< SINGA's default
-  float momentum = 0.0F;
-  float dampening = 0.0F;
-  float weight_decay = 0.0F;
-  bool nesterov = false;
+  float lr = 0.1F;            ///< the learning rate; SINGA's default
+  float momentum = 0.0F;      ///< 0: none is kept
+  float dampening = 0.0F;     ///< what a gradient lacks when it is added to the momentum
+  float weight_decay = 0.0F;  ///< times the parameter, added to the gradient
+  bool nesterov = false;      ///< Nesterov's momentum; needs momentum, and no dampening
 };
 
 /**
@@ -151,6 +154,8 @@ class SGD final : public BuiltInOptimizer<SgdOptions> {
   bool keeps_where_zero() const override {
     return options_.momentum == 0.0F && options_.weight_decay == 0.0F;
   }
+  /** The array "momentum", unless momentum is 0 ("started" too, with dampening), and the number
+   * "steps". */
   OptimizerState state() const override;
   void load_state(const OptimizerState& state) override;
 

@@ -71,7 +71,8 @@ struct Reduce {
   static constexpr ReduceKind land = ReduceKind::land;
   static constexpr ReduceKind lor = ReduceKind::lor;
   static constexpr ReduceKind lxor = ReduceKind::lxor;
-  /** The sum of factor * contribution. For integers, `factor` is a whole number. */
+  /** The sum of factor * contribution. For integers, collectives refuse a `factor` that is no whole
+   * number, or above 2^53, with InvalidArgument. */
   static Reduce premul_sum(double factor);
 };
 

@@ -20,7 +20,7 @@ namespace tutti {
  * worth a collective, or cannot be one: settings, addresses, who meets whom.
  *
  * A value is there as a whole or not at all, whoever is killed meanwhile. It takes memory of the
- * machine's, as much as its bytes and its key's and at most a quarter more, and 1 MiB at first;
+ * machine's, as much as its bytes and its key's and at most a quarter more, and 1.2 MiB at first;
  * what is replaced or popped makes room for others. What a rank had begun to set or was reading
  * when it was killed stays until the store goes, as far as memory is concerned.
  *

@@ -59,8 +59,8 @@ def _host_transport() -> str:
         launcher = _core.launched_by()
     except errors.InvalidArgument as error:
         return f"none: {error}"
-    if launcher == "mpiexec":
-        return "shared memory inside a host, MPI between hosts (started by mpiexec)"
+    if launcher == "mpiexec" or launcher == "tutti run" and "TUTTI_TICKET" not in os.environ:
+        return f"shared memory inside a host, MPI between hosts (started by {launcher})"
     if launcher:
         return f"shared memory (started by {launcher})"
     return "shared memory, among processes that hold the same NcclIdHolder (nothing launched this one)"

@@ -152,6 +152,18 @@ def test_info():
         assert word in text
 
 
+@pytest.mark.parametrize("variables, said", [
+    ({"TUTTI_TICKET": "00" * 128}, "shared memory (started by tutti run)"),
+    ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"},
+     "shared memory inside a host, MPI between hosts (started by tutti run)"),
+])
+def test_info_of_a_rank_of_tutti_run(variables, said):
+    environment = {**os.environ, "TUTTI_RANK": "0", "TUTTI_WORLD_SIZE": "2", **variables}
+    text = subprocess.run([sys.executable, "-m", "tutti.info"], env=environment, capture_output=True,
+                          text=True, check=True, timeout=60).stdout
+    assert f"{said}\n" in text
+
+
 def logged_lines(place):
     heard = []
     handler = logging.Handler()

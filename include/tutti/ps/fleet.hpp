@@ -53,10 +53,12 @@ class Placement {
   Placement& operator=(const Placement&) = delete;
   ~Placement();
 
+  /** What this process is; with threads() it is both. */
   bool is_worker() const;
   bool is_server() const;
   int worker_index() const;  ///< -1 of a server that is no worker
   int server_index() const;  ///< -1 of a worker that is no server
+  /** How many there are of each. */
   int workers() const;
   int servers() const;
   /** Of all workers and servers; null where they are known by endpoints alone. */
@@ -83,7 +85,7 @@ struct FleetOptions {
   std::vector<DenseParameter> dense{};
   Slicing slicing{};
   Mode mode = Async{};
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;  ///< of initial values and entry rules
   WireFormat wire = WireFormat::f32;
   /** How long workers and servers wait for each other; unset: TUTTI_TIMEOUT, or else 300 s. */
   std::optional<std::chrono::milliseconds> timeout{};

@@ -18,11 +18,12 @@ struct TableStats {
   std::int64_t evicted = 0;
 };
 
+/** What a server has done so far. */
 struct ServerStats {
   std::vector<TableStats> tables;
-  std::int64_t pushes = 0;
+  std::int64_t pushes = 0;  ///< messages of workers, each of rows of a table or of dense gradients
   std::int64_t rows_updated = 0;
-  std::vector<int> lost_workers;
+  std::vector<int> lost_workers;  ///< their indices
 };
 
 /** One server. */
@@ -34,8 +35,11 @@ class Server {
   Server& operator=(const Server&) = delete;
   ~Server();
 
+  /** Which of the servers it is. */
   int index() const;
-  /** Serves; returns when all workers have stopped or are lost. Each loss is logged once. */
+  /** Serves; blocks until all workers have stopped or are lost. Each loss is logged once. Throws
+   * SystemError if a last checkpoint cannot be written, and, on server 0, DeadlineExceeded if the
+   * other servers' parts of it do not come. */
   void run();
   /** Any thread may ask. */
   ServerStats stats() const;

@@ -43,7 +43,7 @@ class Worker {
   /** Leaves without stop(): for the servers, this worker is lost. */
   ~Worker();
 
-  int index() const;
+  int index() const;  ///< of this worker
   int count() const;  ///< of workers at the start
   /** The number of a table or of a dense parameter. Throws InvalidArgument naming those there are.
    */
@@ -60,7 +60,8 @@ class Worker {
    * thread is in step(). */
   void push(int table, std::span<const std::int64_t> ids, std::span<const float> gradients,
             std::span<const float> shows = {}, std::span<const float> clicks = {});
-  /** The same of a dense parameter. */
+  /** The same of a dense parameter, for which `gradient` has as many elements as the parameter.
+   * Copies, unless it is gradient_memory(). */
   void push_dense(int parameter, std::span<const float> gradient);
   /** value = the parameter: as of the last step() in sync mode, this worker's own copy in GEO mode,
    * what it is now otherwise. Blocks. */
@@ -80,7 +81,8 @@ class Worker {
    * one that is copied while servers are behind. For one thread at a time. Throws SystemError. */
   DenseGradient gradient_memory(int parameter);
 
-  /** Ends a batch: see the mode. */
+  /** Ends a batch. Blocks as the mode says (mode.hpp). Throws PeerLost, and SystemError for a push
+   * that a server had no memory for. */
   void step();
   /** Returns once servers have applied all batches that this worker has ended, also those that
    * half-async mode would have merged with later ones. In sync mode that is so after each step();
@@ -102,6 +104,7 @@ class Worker {
   /** Whether stop() has ended, be it by an Error. */
   bool has_stopped() const;
 
+  /** Any thread may ask. */
   WorkerStats stats() const;
   /** Workers that were lost so far, as far as servers have said so. */
   std::vector<int> lost_workers() const;

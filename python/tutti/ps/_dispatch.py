@@ -54,6 +54,7 @@ class RoundRobin(PSDispatcher):
     """The blocks in turns."""
 
     def dispatch(self, varlist: Sequence[Variable]) -> List[str]:
+        """The next server for each block, the first after the last."""
         chosen = []
         for _ in varlist:
             chosen.append(self._eps[self._step % len(self._eps)])
@@ -65,6 +66,7 @@ class HashName(PSDispatcher):
     """By a hash of the block's name, which is the same in all processes."""
 
     def dispatch(self, varlist: Sequence[Variable]) -> List[str]:
+        """A server for each block."""
         return [self._eps[core.server_by_name(str(variable.name), len(self._eps))]
                 for variable in varlist]
 

@@ -38,7 +38,7 @@ Tensors = List[Tensor]
 
 class ProcessGroupTutti(dist.ProcessGroup):
     """What init_process_group("tutti") and new_group(backend="tutti") make; torch.distributed's
-    functions take it.
+    functions take it, and say what the methods mean that are PyTorch's.
 
     Operations run one after the other in the order of the calls: those whose caller waits at once
     on its own thread, others on a thread of the group's. Messages are apart from them.
