@@ -54,8 +54,7 @@ class PeerLost(CommunicationError):
 
 class MismatchError(CommunicationError):
     """The ranks asked for different things in the same collective. The message shows what each
-    asked for. No output was written; only in a broadcast between hosts those who asked for the same
-    as the root may have its data, and get this error in their next call."""
+    asked for. No output was written (but see broadcast() in tutti/communicator.hpp)."""
 
 
 class WorkerError(Error):
