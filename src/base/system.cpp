@@ -2,6 +2,7 @@
 #include "base/system.hpp"
 
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -32,6 +33,12 @@ std::string host_name() {
   std::array<char, 256> name{};
   if (::gethostname(name.data(), name.size() - 1) != 0 || name[0] == '\0') return "this host";
   return name.data();
+}
+
+std::string identity_of(const char* path) {
+  struct stat status {};
+  if (::stat(path, &status) != 0) return "-";
+  return std::to_string(status.st_dev) + "." + std::to_string(status.st_ino);
 }
 
 }  // namespace tutti

@@ -16,4 +16,8 @@ std::string boot_id();
 /** As the machine calls itself; "this host" where it does not. */
 std::string host_name();
 
+/** Tells devices of file systems and namespaces apart, within a machine that runs; "-" for what is
+ * not there. */
+std::string identity_of(const char* path);
+
 }  // namespace tutti

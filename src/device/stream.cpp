@@ -12,6 +12,7 @@
 
 #include "base/memory.hpp"
 #include "base/recycled.hpp"
+#include "base/thread.hpp"
 #include "base/waiter.hpp"
 #include "device/cuda.hpp"
 #include "device/queue.hpp"
@@ -31,10 +32,13 @@ class CpuEvent final : public Event::State {
     const std::lock_guard lock(mutex_);
     return done_;
   }
+  /** Without the lock where the thread's InterruptCheck looks, which may ask this event. */
   void wait() override {
-    std::unique_lock lock(mutex_);
-    for (Waiter waiter(kPolicy); !done_;) {
-      waiter.nap([&](Waiter::Duration limit) { ended_.wait_for(lock, limit); });
+    for (Waiter waiter(kPolicy); !ready();) {
+      waiter.nap([this](Waiter::Duration limit) {
+        std::unique_lock lock(mutex_);
+        ended_.wait_for(lock, limit, [this] { return done_; });
+      });
     }
     if (error_) std::rethrow_exception(error_);
   }
@@ -57,7 +61,9 @@ class CpuEvent final : public Event::State {
 /** A thread that runs a queue. The last handle's destructor runs what is left, then joins. */
 class Worker final : public Stream::Queue {
  public:
-  Worker() : queue_(std::make_shared<Items>()), thread_(&Worker::run, queue_) {}
+  Worker()
+      : queue_(std::make_shared<Items>()),
+        thread_(start_thread("a stream", [queue = queue_] { run(queue); })) {}
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
   ~Worker() override {

@@ -1,5 +1,7 @@
 // Processes with the variables of a launcher join each other by a plain Communicator().
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,11 +14,13 @@
 #include <cstdlib>
 #include <exception>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "support/leftovers.hpp"
+#include "tutti/interrupt.hpp"
 #include "tutti/launch.hpp"
 
 namespace tutti::test {
@@ -26,6 +30,7 @@ using namespace std::chrono_literals;
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
 constexpr CommOptions kShort{.timeout = 500ms};
+constexpr const char* kMayNot = "this user may not";
 
 /** A process with an environment of its own, which runs `body` and says what that returns or
  * throws. */
@@ -285,6 +290,78 @@ TEST(Joining, WhoComesTooLateMeetsTheNextAttempt) {
   const Rank second(tutti_run(1, 2), &join);
   EXPECT_EQ(second.hear(), "rank 1 of 2, sum 1");
   EXPECT_EQ(first.hear(), "rank 0 of 2, sum 1");
+}
+
+TEST(Joining, WhoGivesUpFirstMeetsTheNextAttempt) {
+  for (const int first_to_give_up : {0, 1}) {
+    const auto try_twice = [&](int rank) {
+      return [&, rank] {
+        try {
+          Communicator comm(CommOptions{.timeout = rank == first_to_give_up ? 300ms : 500ms});
+        } catch (const PeerLost& error) {
+          Rank::say(error.what());
+        }
+        return join();
+      };
+    };
+    const Rank first(tutti_run(0, 3), try_twice(0));
+    const Rank second(tutti_run(1, 3), try_twice(1));
+    EXPECT_NE(first.hear().find("lost rank 2: did not come"), std::string::npos);
+    EXPECT_NE(second.hear().find("lost rank 2: did not come"), std::string::npos);
+    const Rank third(tutti_run(2, 3), &join);
+    EXPECT_EQ(third.hear(), "rank 2 of 3, sum 3") << first_to_give_up;
+    EXPECT_EQ(first.hear(), "rank 0 of 3, sum 3") << first_to_give_up;
+    EXPECT_EQ(second.hear(), "rank 1 of 3, sum 3") << first_to_give_up;
+  }
+}
+
+TEST(Joining, WhoGivesUpForAReasonOfItsOwnIsTheOneThatIsLost) {
+  const Rank first(tutti_run(0, 3), &join);
+  const Rank second(tutti_run(1, 3), [] {
+    const InterruptCheck check([] { throw std::runtime_error("that is enough"); });
+    try {
+      return join();
+    } catch (const std::runtime_error& error) {
+      Rank::say(error.what());
+    }
+    ::pause();
+    return std::string();
+  });
+  EXPECT_EQ(second.hear(), "that is enough");
+  EXPECT_NE(first.hear().find("lost rank 1: gave up before all ranks had met"), std::string::npos);
+}
+
+/** Runs `body` where it is alone with what `kind` says (CLONE_NEWNET), which takes root. */
+Rank::Body alone_with(int kind, const Rank::Body& body) {
+  return [kind, body] { return ::unshare(kind) == 0 ? body() : std::string(kMayNot); };
+}
+
+TEST(Joining, ContainersThatShareMemoryAloneDoNotMeet) {
+  const Rank first(torchrun(0, 2), &join_soon);
+  const Rank second(torchrun(1, 2), alone_with(CLONE_NEWNET, &join_soon));
+  const std::string said = second.hear();
+  if (said == kMayNot) GTEST_SKIP() << "needs root, to be on another network";
+  EXPECT_NE(first.hear().find("lost rank 1"), std::string::npos);
+  EXPECT_NE(said.find("lost rank 0"), std::string::npos) << said;
+}
+
+TEST(Joining, AllAreToldThatThereIsTooLittleSharedMemory) {
+  // A job whose first 64 MiB there is room for: they are reserved before the rest.
+  const Rank job({}, alone_with(CLONE_NEWNS, [] {
+                   if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+                       ::mount("none", "/dev/shm", "tmpfs", 0, "size=70m") != 0) {
+                     return std::string(kMayNot);
+                   }
+                   const Rank first(tutti_run(0, 60), &join);
+                   const Rank second(tutti_run(1, 60), &join);
+                   Rank::say(first.hear());
+                   return second.hear();
+                 }));
+  const std::string first = job.hear();
+  if (first == kMayNot) GTEST_SKIP() << "needs root, to have less shared memory";
+  EXPECT_NE(first.find("/dev/shm has "), std::string::npos) << first;
+  const std::string second = job.hear();
+  EXPECT_NE(second.find("rank 0 could not reserve "), std::string::npos) << second;
 }
 
 TEST(Joining, AnotherUserDoesNotMeet) {

@@ -76,6 +76,21 @@ TEST(Interrupt, EndsTheWaitForAnEventAndNotItsOperation) {
   event.wait();
 }
 
+TEST(Interrupt, ACheckMayAskTheEventThatIsWaitedFor) {
+  std::promise<void> go;
+  const Stream stream = Stream::worker();
+  const Event event = stream.submit([&] { go.get_future().wait(); });
+  bool asked = false;
+  const InterruptCheck check([&] {
+    if (asked) return;
+    asked = true;
+    EXPECT_FALSE(event.ready());
+    go.set_value();
+  });
+  event.wait();
+  EXPECT_TRUE(asked);
+}
+
 TEST(Interrupt, TheInnermostCheckCountsAndOnlyOnItsThread) {
   const InterruptCheck outer(interrupt);
   int looks = 0;

@@ -1,9 +1,11 @@
 // Trace files: complete after every append, whoever writes and whoever dies; and what a Trace puts
 // into them.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -81,6 +83,23 @@ TEST_F(TraceFiles, LosesOnlyWhatAWriterLeftHalfWritten) {
   EXPECT_TRUE(text().ends_with(
       "{\"name\": \"first\"},\n{\"name\": \"second\"},\n{\"name\": \"fourth\"}\n]}\n"))
       << text();
+}
+
+TEST_F(TraceFiles, IsCompleteWhereTheDiskIsFull) {
+  TraceFile::create(path(), "this run");
+  std::optional<TraceFile> file = TraceFile::open(path(), "this run");
+  ASSERT_TRUE(file);
+  const std::string before = text();
+  rlimit own{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &own), 0);
+  const rlimit little{before.size() + 10, own.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &little), 0);
+  EXPECT_FALSE(file->append("{\"name\": \"too long for what is left\"}"));
+  EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &own), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(text(), before);
+  EXPECT_TRUE(file->append("{\"name\": \"next\"}"));
 }
 
 TEST_F(TraceFiles, OfAnotherRunIsLeftAlone) {

@@ -145,7 +145,9 @@ Launch launch_on_this_host(const Claim& claim, const Variables& variables) {
     launch.ticket = UniqueId::create();
     return launch;
   }
-  std::string text = "tutti " + claim.by + " of user " + std::to_string(::geteuid());
+  // Containers may share memory, and be the only ones on their own network.
+  std::string text = "tutti " + claim.by + " of user " + std::to_string(::geteuid()) +
+                     " on network " + identity_of("/proc/self/ns/net");
   for (const auto& [name, value] : variables) {
     text.append("\n").append(name).append("=").append(value);
     launch.ticket_source.append(launch.ticket_source.empty() ? "" : ", ").append(name);

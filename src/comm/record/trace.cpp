@@ -1,13 +1,11 @@
 // Writes slices as trace events.
 #include "comm/record/trace.hpp"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -17,6 +15,7 @@
 
 #include "base/json.hpp"
 #include "base/log.hpp"
+#include "base/thread.hpp"
 
 namespace tutti::record {
 namespace {
@@ -97,23 +96,6 @@ std::string about(const TracedRank& rank, std::uint64_t lane, const char* what, 
          R"(,"name":")" + what + R"(","args":{")" + key + "\":" + value + "}}";
 }
 
-/** A thread that gets no signals, which are for those of the program. */
-template <class Function>
-std::thread thread_without_signals(const Function& function) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    std::thread thread(function);
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    return thread;
-  } catch (...) {
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw;
-  }
-}
-
 }  // namespace
 
 Trace::Trace(TraceFile file, TracedRank rank)
@@ -127,7 +109,7 @@ Trace::Trace(TraceFile file, TracedRank rank)
       about(rank_, first_lane_, "process_name", "name", name) + ",\n" +
       about(rank_, first_lane_, "process_sort_index", "sort_index", std::to_string(rank_.number));
   name_lane(first_lane_);
-  thread_ = thread_without_signals([this] { run(); });
+  thread_ = start_thread("a timeline", [this] { run(); });
 }
 
 Trace::~Trace() { close(); }

@@ -103,6 +103,9 @@ bool TraceFile::append(std::string_view events) {
   text += events;
   text += kEnd;
   const bool written = end && write_at(file_.get(), *end, text);
+  if (end && !written) {  // the disk is full: back to what it was, for which there is room
+    if (::ftruncate(file_.get(), *end) == 0) write_at(file_.get(), *end, kEnd);
+  }
   ::flock(file_.get(), LOCK_UN);
   return written;
 }

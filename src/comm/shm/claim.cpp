@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
 #include <cstring>
 #include <string>
@@ -39,7 +40,9 @@ std::optional<FileDescriptor> ClaimAddress::claim() const {
   }
   if (errno != EADDRINUSE) throw SystemError("cannot bind a socket", errno);
   if (claimed()) return std::nullopt;
-  log(LogLevel::warn, "another user holds the socket that would mark the UniqueId as used");
+  log(LogLevel::warn,
+      "another user, or a child of a rank that has ended, holds the socket that would mark the "
+      "UniqueId as used");
   return FileDescriptor();
 }
 
@@ -55,7 +58,9 @@ bool ClaimAddress::claimed() const {
   if (::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &holder, &size) != 0) {
     throw SystemError("cannot ask whose a socket is", errno);
   }
-  return holder.uid == ::geteuid();
+  // Children of a rank 0 that has ended may have its socket still.
+  const bool has_ended = holder.pid > 0 && ::kill(holder.pid, 0) != 0 && errno == ESRCH;
+  return holder.uid == ::geteuid() && !has_ended;
 }
 
 }  // namespace tutti::shm

@@ -73,7 +73,8 @@ inline constexpr std::int32_t kNotWaiting = -1;
 inline constexpr std::int32_t kWaitingElsewhere = -2;  ///< for a rank of another host
 
 struct alignas(128) RankSlot {
-  enum State : std::uint32_t { kFree, kClaimed, kJoined, kLeft };
+  /** kGaveUp: before all had met, and not since one of them is lost. */
+  enum State : std::uint32_t { kFree, kClaimed, kJoined, kLeft, kGaveUp };
 
   /** By the parity of the meeting's number: nobody is two meetings ahead. Two lines apart,
    * or one would be fetched along with the other. */
@@ -106,6 +107,7 @@ struct alignas(128) RankSlot {
   Reach reach;
   FailureReport failure;  ///< counts if ControlHeader::failed_by names this rank
 
+  bool has_left() const { return state.load(std::memory_order_acquire) >= kLeft; }
   Arrival& arrival(std::uint64_t number) { return places[number & 1U].arrival; }
   Signal arrival_signal(std::uint64_t number) { return {arrival(number).number, arrival_sleepers}; }
 };

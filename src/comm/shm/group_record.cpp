@@ -105,7 +105,7 @@ std::optional<record::Flight> LocalGroup::claim_flight() {
       rank.condition = "its process has ended";
     } else if (std::find(lost.begin(), lost.end(), rank.rank) != lost.end()) {
       rank.condition = "lost";
-    } else if (slot.state.load(std::memory_order_acquire) == RankSlot::kLeft) {
+    } else if (slot.has_left()) {
       rank.condition = "it has left";
     }
     rank.calls = record::read_calls(control().ring(peer));

@@ -62,12 +62,13 @@ LocalGroup::~LocalGroup() {
   wake_all();
 }
 
-/** Whether there are more ranks than processors that any of them may run on. */
+/** Whether there are more ranks than processors that any of them may run on, as far as is known. */
 bool LocalGroup::crowded() const {
   cpu_set_t all;
   CPU_ZERO(&all);
   for (int peer = 0; peer < size(); ++peer) CPU_OR(&all, &all, &control().slot(peer).processors);
-  return size() > CPU_COUNT(&all);
+  const int processors = CPU_COUNT(&all);  // 0 where the kernel has more of them than a set
+  return processors > 0 && size() > processors;
 }
 
 bool LocalGroup::is_one_process() const {
@@ -174,7 +175,7 @@ void LocalGroup::look_after_mail(const std::vector<int>& awaited,
 std::vector<int> LocalGroup::those_gone() const {
   std::vector<int> gone;
   for (const int peer : others()) {
-    if (control().slot(peer).state.load(std::memory_order_acquire) == RankSlot::kLeft ||
+    if (control().slot(peer).has_left() ||
         rendezvous_.watches[static_cast<std::size_t>(peer)].ended()) {
       gone.push_back(peer);
     }

@@ -122,9 +122,7 @@ class LocalGroup final : private record::Neighbours {
   void look_after_mail(const std::vector<int>& awaited, const std::function<bool()>& done);
   /** The other ranks whose processes have ended, or that have left. */
   std::vector<int> those_gone() const;
-  bool has_left(int peer) const {
-    return control().slot(peer).state.load(std::memory_order_acquire) == RankSlot::kLeft;
-  }
+  bool has_left(int peer) const { return control().slot(peer).has_left(); }
 
   /** Made now and then by a wait for ranks of other hosts: shows that this rank is alive and waits,
    * in all communicators of this process, and throws if this one has failed. */

@@ -98,7 +98,12 @@ ProcessWatch::ProcessWatch(const ProcessId& process) {
   if (!pidfd_ && (errno == EMFILE || errno == ENFILE)) {
     throw SystemError("cannot watch process " + std::to_string(process.pid), errno);
   }
-  was_gone_ = pidfd_ ? start_time_of(process.pid) != process.start_time : errno == ESRCH;
+  if (!pidfd_) {
+    was_gone_ = errno == ESRCH;
+    return;
+  }
+  const auto start_time = start_time_of(process.pid);  // 0 if that cannot be read
+  was_gone_ = start_time != 0 && start_time != process.start_time;
 }
 
 bool ProcessWatch::ended() const {

@@ -27,6 +27,7 @@ namespace {
 constexpr WaitPolicy kForSegment{.nap = std::chrono::milliseconds(1)};
 constexpr WaitPolicy kForRanks{.nap = std::chrono::milliseconds(100)};  // looks at the processes
 constexpr std::chrono::milliseconds kForReaders{1000};  // to see that there will be none
+constexpr std::chrono::milliseconds kToGiveUp{250};     // after who has given up first
 
 [[noreturn]] void refuse_used_ticket() {
   throw InvalidArgument(
@@ -132,12 +133,16 @@ Segment wait_for_segment(const std::string& name, const UniqueId& id,
                          const Participants& participants, std::chrono::milliseconds timeout) {
   const ClaimAddress address(id);
   Absence absence(participants, timeout);
+  std::chrono::milliseconds not_used_at{};
   for (Waiter waiter(kForSegment, timeout);;) {
     Segment segment = Segment::open(name);
     if (segment && segment.bytes() > 0) return segment;  // it grows once it is reserved
     // The name comes before the claim. So if the ticket was claimed first and the name is not
-    // there afterwards, the ranks of another communicator have met already.
-    if (!segment && address.claimed() && !Segment::open(name)) refuse_used_ticket();
+    // there afterwards, the ranks of another communicator have met already: or have given up, and
+    // the one that holds the claim is about to find that out.
+    const bool used = !segment && address.claimed() && !Segment::open(name);
+    if (!used) not_used_at = waiter.waited();
+    if (waiter.waited() - not_used_at >= kToGiveUp) refuse_used_ticket();
     waiter.pause();
     const auto has_come = [&] {
       const Segment created = Segment::open(name);
@@ -153,18 +158,21 @@ void check_segment(const Segment& segment, const UniqueId& id, const Participant
                    std::chrono::milliseconds timeout) {
   const int size = static_cast<int>(participants.names.size());
   const int creator = participants.names.front();
-  if (const std::int64_t bytes = segment.bytes();
-      bytes < static_cast<std::int64_t>(sizeof(ControlHeader))) {
+  const auto refuse_short = [&] {
+    const std::int64_t bytes = segment.bytes();
+    if (bytes >= static_cast<std::int64_t>(sizeof(ControlHeader))) return;
     throw SystemError("rank " + std::to_string(creator) + " could not reserve " +
                           std::to_string(Control::bytes_for(size)) + " bytes of shared memory",
                       static_cast<int>(bytes));
-  }
+  };
+  refuse_short();
   const auto start = segment.map();
   ControlHeader& header = Control(start->base(), size).header();
   Absence absence(participants, timeout);
   const auto is_ready = [&] { return header.ready.load(std::memory_order_acquire) != 0; };
   for (Waiter waiter(kForSegment, timeout); !is_ready();) {
     waiter.pause();
+    refuse_short();  // it is reserved piece by piece
     if (!absence.is_over(waiter, {0}, is_ready)) continue;
     throw PeerLost({creator}, "stopped while creating the communicator");
   }
@@ -189,7 +197,8 @@ void wait_for_all(const Control& control, const Participants& participants,
     waiter.nap([&](Waiter::Duration limit) { joined.sleep(seen, limit); });
     std::vector<int> missing;
     std::vector<int> dead;
-    bool given_up = false;  // by a rank whose deadline was earlier: it blames the missing ones, too
+    bool is_over = false;  // for a rank whose deadline was earlier: it blames the missing ones, too
+    std::vector<int> gave_up;
     for (int peer = 0; peer < size; ++peer) {
       const auto at = static_cast<std::size_t>(peer);
       const RankSlot& slot = control.slot(peer);
@@ -200,11 +209,14 @@ void wait_for_all(const Control& control, const Participants& participants,
         watched[at] = true;
       }
       if (state == RankSlot::kLeft) {
-        given_up = true;
+        is_over = true;
+      } else if (state == RankSlot::kGaveUp) {
+        gave_up.push_back(participants.names[at]);
       } else if (watched[at] && watches[at].ended()) {
         dead.push_back(participants.names[at]);
       }
     }
+    if (!gave_up.empty()) throw PeerLost(gave_up, "gave up before all ranks had met");
     if (missing.empty()) return;  // all have joined, though one may not have counted itself yet
     if (!dead.empty()) throw PeerLost(dead, "ended before all ranks had met");
     const auto have_come = [&] {
@@ -212,7 +224,7 @@ void wait_for_all(const Control& control, const Participants& participants,
         return control.slot(peer).state.load(std::memory_order_acquire) >= RankSlot::kJoined;
       });
     };
-    if (absence.is_over(waiter, missing, have_come) || given_up) {
+    if (absence.is_over(waiter, missing, have_come) || is_over) {
       std::vector<int> names;
       for (const int peer : missing)
         names.push_back(participants.names[static_cast<std::size_t>(peer)]);
@@ -260,19 +272,26 @@ Rendezvous meet(const UniqueId& id, int rank, const Participants& participants,
   Flag& joined = rendezvous.control.header().joined;
   joined.value.fetch_add(1, std::memory_order_seq_cst);
   joined.wake();
+  const auto leave = [&](RankSlot::State state) {
+    slot.state.store(state, std::memory_order_release);
+    joined.wake();
+    segment.unlink();
+  };
   try {
     wait_for_all(rendezvous.control, participants, timeout);
     for (int peer = 0; peer < size; ++peer) {
       rendezvous.watches.emplace_back(rendezvous.control.slot(peer).process);
     }
+  } catch (const PeerLost&) {
+    leave(RankSlot::kLeft);
+    throw;
   } catch (...) {
-    slot.state.store(RankSlot::kLeft, std::memory_order_release);
-    joined.wake();
-    segment.unlink();
+    leave(RankSlot::kGaveUp);
     throw;
   }
   segment.unlink();
-  UsedTickets::of_this_process().add(id, rank);
+  // Nobody can come again with the ticket of a part, which no caller has.
+  if (!participants.idle) UsedTickets::of_this_process().add(id, rank);
   return rendezvous;
 }
 

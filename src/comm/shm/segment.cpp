@@ -11,10 +11,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <exception>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "base/huge_pages.hpp"
@@ -26,6 +28,8 @@ namespace tutti::shm {
 namespace {
 
 constexpr const char* kDirectory = "/dev/shm";
+constexpr int kTries = 5;  // to make what another process may be about to remove
+constexpr std::chrono::milliseconds kBetweenTries{1};
 
 using ObjectId = std::pair<dev_t, ino_t>;
 
@@ -161,6 +165,7 @@ Mapping::~Mapping() {
 Segment Segment::create(const std::string& name) {
   const FileDescriptor directory(::open(kDirectory, O_PATH | O_DIRECTORY | O_CLOEXEC));
   const char* entry = name.c_str() + 1;  // without the slash
+  int tries = kTries;
   do {
     if (const FileDescriptor made = make_locked(directory.get(), entry)) {
       NameGuard guard(name);
@@ -169,7 +174,9 @@ Segment Segment::create(const std::string& name) {
       return segment;
     }
     if (errno != EEXIST) throw SystemError("cannot create shared memory " + name, errno);
-  } while (remove_abandoned(directory.get(), entry));
+    if (remove_abandoned(directory.get(), entry)) continue;
+    std::this_thread::sleep_for(kBetweenTries);
+  } while (--tries > 0);
   throw SystemError("cannot create shared memory " + name, EEXIST);
 }
 
@@ -234,7 +241,8 @@ std::unique_ptr<Mapping> Segment::map_copy(std::int64_t offset, std::int64_t byt
 
 void Segment::unlink() {
   if (!fd_) return;
-  ::shm_unlink(name_.c_str());  // another rank may have been first
+  // Another rank may have been first, and have given the name to the next attempt.
+  if (has_name(fd_.get())) ::shm_unlink(name_.c_str());
   fd_.reset(-1);
 }
 

@@ -24,7 +24,7 @@ std::int64_t finish_sums(float* sums, std::int64_t count, std::int64_t divisor);
 
 /**
  * out[i] = the sum of the sources' elements at i, divided by `divisor`, for begin <= i < end.
- * Returns how many are not zero. Sources are cursors (sparse_packet.hpp).
+ * Returns how many are not zero. Sources are cursors (packet.hpp).
  */
 template <class Cursor>
 std::int64_t sum_dense(std::span<Cursor> sources, float* out, std::int64_t begin, std::int64_t end,
