@@ -45,6 +45,14 @@ std::vector<int> lost_after(std::span<const int> leavers) {
   return {ranks.begin(), ranks.end()};
 }
 
+/** Its other end does not answer. */
+struct SilentConnection final : public HostConnection {
+  News receive() override { return {News::State::timed_out, false, std::nullopt}; }
+  void say_goodbye() noexcept override {}
+  void tell(const FailureReport& /*failure*/) noexcept override {}
+  bool all_have_ended() const override { return false; }
+};
+
 /** Time that passes when it is told to. */
 class Hand final : public TimeSource {
  public:
@@ -135,6 +143,23 @@ TEST(Heartbeats, AHostBehindASlowWireHasLongerToAnswer) {
 
 TEST(Heartbeats, AHostThatHasEndedIsLostAsAWhole) {
   EXPECT_EQ(lost_after({}), (std::vector<int>{2, 3, 4}));
+}
+
+TEST(Heartbeats, AnEndAndASilenceThatAreSeenAtOnceAreBothTold) {
+  constexpr std::array hosts{0, 1, 2, 2};
+  bool answer = false;
+  std::vector<Heartbeats::Connection> connections;
+  connections.push_back({1, std::make_unique<EndedConnection>()});
+  connections.push_back({2, std::make_unique<SilentConnection>()});
+  std::vector<Heartbeats::Line> lines;
+  for (const int host : {1, 2}) lines.push_back({host, std::make_unique<SlowLine>(answer)});
+  Heartbeats heartbeats(Layout(hosts), 0, std::move(connections), std::move(lines));
+  const auto found = heartbeats.look([](int) { return false; });
+  ASSERT_TRUE(found);
+  const auto ranks = found->failure.rank_list();
+  EXPECT_EQ(std::vector<int>(ranks.begin(), ranks.end()), (std::vector<int>{2, 3, 1}));
+  EXPECT_EQ(found->failure.text_value(),
+            "no answer from the host of ranks 2, 3, and the process of rank 1 has ended");
 }
 
 TEST(Heartbeats, WhoHadLeftIsNotLostWithItsHost) {

@@ -23,6 +23,20 @@ constexpr std::chrono::milliseconds kForTheRest{300};  // of a host's processes 
 constexpr std::chrono::milliseconds kToBeHeard{100};   // what those told that have
 constexpr int kAllConnected = 17;                      // hosts, of which each has 16 others
 
+/** Both losses, of ranks whose hosts do not answer, and of others that have ended. */
+Loss with(Loss silent, const Loss& ended) {
+  std::vector<int> others;
+  std::copy_if(ended.ranks.begin(), ended.ranks.end(), std::back_inserter(others), [&](int rank) {
+    return std::find(silent.ranks.begin(), silent.ranks.end(), rank) == silent.ranks.end();
+  });
+  if (silent.ranks.empty()) return ended;
+  if (others.empty()) return silent;
+  silent.ranks.insert(silent.ranks.end(), others.begin(), others.end());
+  silent.reason += (others.size() > 1 ? ", and the processes of " : ", and the process of ") +
+                   ranks_text(others) + (others.size() > 1 ? " have ended" : " has ended");
+  return silent;
+}
+
 }  // namespace
 
 Loss loss_of_hosts(const Layout& layout, std::span<const int> hosts) {
@@ -125,7 +139,7 @@ std::optional<Heartbeats::Found> Heartbeats::look(const HasLeft& has_left) {
   if (found) return found;  // who tells of one may end right afterwards
   if (ended.empty() && !timed_out) return found;
   Loss loss{ended, ended.size() > 1 ? "their processes have ended" : "its process has ended"};
-  if (timed_out) loss = loss_of_hosts(layout_, unreachable());
+  if (timed_out) loss = with(loss_of_hosts(layout_, unreachable()), loss);
   if (!loss.ranks.empty()) found.emplace().failure.set_lost(loss.ranks, loss.reason);
   return found;
 }
