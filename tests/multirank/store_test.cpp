@@ -99,6 +99,19 @@ TEST_F(StoreTest, KeysAreAnyBytes) {
   });
 }
 
+TEST_F(StoreTest, ATimeoutMayBeTheLongestThereIs) {
+  on_ranks([](Communicator& comm) {
+    Store store(comm);
+    for (int round = 0; round < 10; ++round) {  // some of the others wait
+      const std::string key = "round " + std::to_string(round);
+      comm.barrier();
+      if (comm.global_rank() == 0) store.set(key, bytes_of(key));
+      EXPECT_EQ(store.get(key, std::chrono::milliseconds::max()), bytes_of(key));
+    }
+    comm.barrier();
+  });
+}
+
 TEST_F(StoreTest, EachValueIsPoppedOnce) {
   on_ranks([](Communicator& comm) {
     Store store(comm);

@@ -1,8 +1,10 @@
 // The store as users have it: among the ranks of a communicator, whose failures end its waits.
 #include "tutti/store.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -14,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/default_timeout.hpp"
 #include "base/finally.hpp"
 #include "base/fork_guard.hpp"
 #include "comm/communicator/communicator_impl.hpp"
@@ -78,7 +81,8 @@ class Store::Impl {
       communicator_->look_after_ranks();
     };
     const Finally end([] { OwnWaits::of_this_process().forget(); });
-    return values(key).get(key, take, timeout.value_or(ranks_.timeout()), look);
+    const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(kLongestTimeout);
+    return values(key).get(key, take, std::min(timeout.value_or(ranks_.timeout()), limit), look);
   }
 
  private:
