@@ -21,6 +21,8 @@ class ScratchPool {
   /** What happens to memory that messages may still touch. */
   using Leave = void (*)(std::shared_ptr<const void> memory) noexcept;
   explicit ScratchPool(Leave leave_to) : leave_(leave_to) {}
+  /** Where there are no messages: it is freed. */
+  static void drop(std::shared_ptr<const void> /*memory*/) noexcept {}
   struct Block {
     std::shared_ptr<std::byte[]> memory;
     std::size_t bytes = 0;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -58,13 +60,32 @@ GroupNote note_of(std::span<const int> ranks, std::int32_t context) {
   return note;
 }
 
+/** Memory of notes that travel: whoever is lost may still write it. */
+template <class Note>
+class NoteMemory {
+ public:
+  NoteMemory(ScratchPool& pool, std::size_t count, const Note& initial)
+      : memory_(pool, static_cast<std::int64_t>(count * sizeof(Note))),
+        notes_(reinterpret_cast<Note*>(memory_.data()), count) {
+    std::uninitialized_fill(notes_.begin(), notes_.end(), initial);
+  }
+  std::span<Note> all() const { return notes_; }
+
+ private:
+  Scratch memory_;
+  std::span<Note> notes_;
+};
+
 }  // namespace
 
-PartPlan plan_split(Transport& transport, int color, int key, std::int32_t context) {
+PartPlan plan_split(Transport& transport, ScratchPool& scratch, int color, int key,
+                    std::int32_t context) {
+  const auto size = static_cast<std::size_t>(transport.size());
   const SplitNote own{color, key, context, UniqueId::create().bytes()};
-  std::vector<SplitNote> notes(static_cast<std::size_t>(transport.size()));
+  const NoteMemory<SplitNote> memory(scratch, size + 1, own);  // this rank's behind those of all
+  const std::span<SplitNote> notes = memory.all().first(size);
   constexpr std::int64_t kNote = sizeof(SplitNote);
-  transport.run(Call::all_gather(ConstView(&own, kNote, DType::u8),
+  transport.run(Call::all_gather(ConstView(&memory.all()[size], kNote, DType::u8),
                                  View(notes.data(), kNote * transport.size(), DType::u8)));
 
   PartPlan plan;
@@ -90,9 +111,11 @@ PartPlan plan_split(Transport& transport, int color, int key, std::int32_t conte
  * Two ranks make the groups that both are in in the same order, so what one of them hears first
  * from the other is about the group that it makes itself, or neither will ever go on.
  */
-PartPlan plan_group(Transport& transport, std::span<const int> ranks, std::int32_t context) {
-  const GroupNote own = note_of(ranks, context);
-  std::vector<GroupNote> notes(ranks.size(), own);
+PartPlan plan_group(Transport& transport, ScratchPool& scratch, std::span<const int> ranks,
+                    std::int32_t context) {
+  const NoteMemory<GroupNote> memory(scratch, ranks.size() + 1, note_of(ranks, context));
+  const std::span<GroupNote> notes = memory.all().first(ranks.size());
+  const GroupNote& own = memory.all()[ranks.size()];
   std::vector<Message> messages;
   PartPlan plan;
   for (std::size_t i = 0; i < ranks.size(); ++i) {

@@ -92,18 +92,21 @@ std::string HierarchicalTransport::collect_mismatch(std::span<const RankSignatur
     RankSignature before;  // the last that went one way
   };
   constexpr std::int64_t kEntry = sizeof(Requests);
-  std::vector<Requests> all(static_cast<std::size_t>(size()));
+  // Messages may still write it if somebody is lost.
+  const Scratch memory(channel_->scratch(), kEntry * size());
   std::vector<std::int64_t> offsets{0};
   for (int host = 0; host < layout_.host_count(); ++host) {
     const auto ranks = static_cast<std::int64_t>(layout_.ranks_of(host).size());
     offsets.push_back(offsets.back() + ranks * kEntry);
   }
-  auto* bytes = reinterpret_cast<std::byte*>(all.data());
+  std::byte* const bytes = memory.data();
   std::vector<Requests> own;
   for (const RankSignature& one : here) own.push_back({one, {one.rank, one_way_}});
   copy_bytes(bytes + offsets[static_cast<std::size_t>(host())], own.data(),
              static_cast<std::int64_t>(own.size()) * kEntry);
   leaders_.all_gather_v(bytes, offsets);
+  std::vector<Requests> all(static_cast<std::size_t>(size()));
+  copy_bytes(all.data(), bytes, kEntry * size());
   std::sort(all.begin(), all.end(),
             [](const Requests& a, const Requests& b) { return a.now.rank < b.now.rank; });
   // Some may have gone on from a call that went one way, while others are still in another one; or

@@ -87,7 +87,8 @@ std::unique_ptr<Transport> HierarchicalTransport::split(int color, int key) {
   // Splits of several communicators of one session must not run at the same time.
   guarded([&] {
     agree(Call::split());
-    part = form_part(plan_split(*this, color, key, channel_->session()->next_context()));
+    part = form_part(
+        plan_split(*this, channel_->scratch(), color, key, channel_->session()->next_context()));
     // Nobody goes on with a part that another rank has not got.
     agree(Call::split());
   });
@@ -98,7 +99,8 @@ std::unique_ptr<Transport> HierarchicalTransport::group(std::span<const int> ran
   std::unique_ptr<Transport> part;
   guarded(
       [&] {
-        part = form_part(plan_group(*this, ranks, channel_->session()->next_context()));
+        part = form_part(
+            plan_group(*this, channel_->scratch(), ranks, channel_->session()->next_context()));
         meet_group(*this, ranks);  // or one would go on with what another one has not got
       },
       Witnesses::two);

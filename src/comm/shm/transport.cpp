@@ -137,13 +137,15 @@ Buffer ShmTransport::allocate(std::int64_t bytes) {
 
 std::unique_ptr<Transport> ShmTransport::split(int color, int key) {
   agree(Call::split());
-  const PartPlan plan = plan_split(*this, color, key);
+  ScratchPool scratch(&ScratchPool::drop);
+  const PartPlan plan = plan_split(*this, scratch, color, key);
   return color < 0 ? nullptr : form_part(plan);
 }
 
 std::unique_ptr<Transport> ShmTransport::group(std::span<const int> ranks) {
+  ScratchPool scratch(&ScratchPool::drop);
   try {
-    return form_part(plan_group(*this, ranks));
+    return form_part(plan_group(*this, scratch, ranks));
   } catch (const MismatchError& error) {
     local_->group().fail_mismatch(error.what());
     throw;
