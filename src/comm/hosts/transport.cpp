@@ -75,7 +75,7 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
     if (!others_failed) tell(error);
     throw;
   } catch (const std::exception& error) {
-    abort(error.what());
+    if (!others_failed) abort(error.what());
     throw;
   }
   const auto waiting = [this](Wire::Side side) {
