@@ -106,15 +106,24 @@ class Cluster:
         ip("-n", space, "addr", "add", f"{NETWORK}.{number}/24", "dev", "eth0")
         ip("-n", space, "link", "set", "eth0", "mtu", MTU, "up")
 
-    def add_network(self):
-        """Gives the nodes a second interface, eth1, which joins them to each other as well."""
+    def add_network(self, ipv6=False):
+        """Gives the nodes a second interface, eth1, which joins them to each other as well; with
+        addresses of IPv6 alone, if that is wanted."""
         for number in range(1, self.nodes + 1):
             space = f"{self.prefix}-node{number}"
             ip("-n", self.switch, "link", "add", f"second{number}", "type", "veth", "peer", "name",
                "eth1", "netns", space)
             ip("-n", self.switch, "link", "set", f"second{number}", "master", "br0", "up")
-            ip("-n", space, "addr", "add", f"{SECOND_NETWORK}.{number}/24", "dev", "eth1")
+            address = [f"fd00:213::{number}/64", "nodad"] if ipv6 else [f"{SECOND_NETWORK}.{number}/24"]
+            ip("-n", space, "addr", "add", *address, "dev", "eth1")
             ip("-n", space, "link", "set", "eth1", "up")
+
+    def forbid(self, name, other):
+        """Nothing of TCP leaves a node for another one between ports of the kernel's choice. Those
+        at which Open MPI's ranks listen are lower."""
+        chosen = "32768-60999"
+        ip("-n", f"{self.prefix}-node{name}", "rule", "add", "to", f"{NETWORK}.{other}", "ipproto",
+           "tcp", "sport", chosen, "dport", chosen, "prohibit")
 
     def sent(self, name, interface):
         """Bytes that have left a node by one of its interfaces."""

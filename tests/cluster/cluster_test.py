@@ -134,7 +134,7 @@ def test_who_ends_in_the_middle_of_a_long_message_is_named(mpiexec, program, _, 
 def test_wrong_interfaces_are_refused_by_name(mpiexec, program, _):
     """Where Open MPI by itself would wait: at once, on each host."""
     has = r"lo \(127.0.0.1\), eth0 \(10.213.77.[12]\)"
-    none = f"which is no interface of node[12] that is up and has an IPv4 address; there are {has}"
+    none = f"which is no interface of node[12] that is up and has an address; there are {has}"
     loopback = f"which is loopback: other hosts are not reached by it; node[12] has {has}"
     own, theirs = "TUTTI_SOCKET_IFNAME", "OMPI_MCA_btl_tcp_if_include"
     with cluster.Cluster(2, 1) as hosts:
@@ -169,6 +169,31 @@ def test_the_interface_that_is_named_carries_all(mpiexec, program, _):
         assert "tutti info: to other hosts by eth1 (10.213.78.1)\n" in said, said
         sent = {name: hosts.sent("node1", name) for name in ("eth0", "eth1")}
         assert sent["eth1"] > 5 << 20 > 10 * sent["eth0"], sent
+
+
+def run_splits(hosts, mpiexec, program):
+    """What two ranks have said of a job that makes three communicators of all of them."""
+    job = hosts.start(mpiexec, 2, [program, "splits", hosts.directory], {"TUTTI_TIMEOUT": "20"},
+                      stderr=subprocess.PIPE, text=True)
+    _, said = job.communicate(timeout=60)
+    assert hosts.outcomes(2) == ["done"] * 2, (hosts.outcomes(2), said)
+    return said
+
+
+def test_who_cannot_be_called_is_called_once(mpiexec, program, _):
+    """In each of the two sessions of the program."""
+    with cluster.Cluster(2, 1) as hosts:
+        hosts.forbid(1, 2)
+        said = run_splits(hosts, mpiexec, program)
+        assert said.count("rank 0 cannot connect to rank 1 (10.213.77.2 port ") == 2, said
+
+
+def test_where_there_is_ipv6_alone_open_mpi_carries_all(mpiexec, program, _):
+    with cluster.Cluster(2, 1) as hosts:
+        hosts.add_network(ipv6=True)
+        hosts.interface = "eth1"
+        said = run_splits(hosts, mpiexec, program)
+        assert said.count("rank 0 cannot connect to rank 1 (one of the two has no IPv4 address)") == 2, said
 
 
 def test_one_story_on_each_side_of_a_cut(mpiexec, program, _, timeout, seconds):
@@ -290,6 +315,8 @@ def main():
                for number in (signal.SIGKILL, signal.SIGSTOP)),
              (test_wrong_interfaces_are_refused_by_name,),
              (test_the_interface_that_is_named_carries_all,),
+             (test_who_cannot_be_called_is_called_once,),
+             (test_where_there_is_ipv6_alone_open_mpi_carries_all,),
              (test_one_story_on_each_side_of_a_cut, 2, 6),
              (test_one_story_on_each_side_of_a_cut, 300, 15),
              (test_a_loss_in_a_part_is_known_to_those_who_wait_in_the_whole,),

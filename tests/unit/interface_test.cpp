@@ -47,6 +47,15 @@ TEST(Interface, OpenMpisNamesAndNetworks) {
   EXPECT_EQ(describe(by_name_or_network("10.2.0.0/33", all())), "none");
 }
 
+TEST(Interface, IPv6AloneIsNamedAndHasNoNetwork) {
+  std::vector<Interface> some = all();
+  some.push_back({"ib0"});
+  EXPECT_EQ(describe(by_prefix("ib", some)), "ib0 (IPv6 alone)");
+  EXPECT_EQ(describe(by_prefix("^eth,docker", some)), "ib0 (IPv6 alone)");
+  EXPECT_EQ(describe(by_name_or_network("ib0", some)), "ib0 (IPv6 alone)");
+  EXPECT_EQ(by_name_or_network("0.0.0.0/0", some).size(), 4U);
+}
+
 TEST(Interface, ThisHostHasLoopback) {
   const auto found = by_prefix("=lo", interfaces());
   ASSERT_FALSE(found.empty());

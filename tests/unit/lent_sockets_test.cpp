@@ -2,11 +2,16 @@
 #include "comm/mpi/lent_sockets.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdint>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -34,7 +39,7 @@ TEST(LentSockets, EndWithTheLastWhoHoldsThem) {
   ASSERT_TRUE(lender.all_have_come());
   const int lent = held.get();
   constexpr std::int32_t kNumber = 7;
-  ASSERT_TRUE(lender.lend({&lent, 1}, {&kNumber, 1}));
+  ASSERT_EQ(lender.lend({&lent, 1}, {&kNumber, 1}), 0);
   std::array<std::optional<std::vector<LentSocket>>, 2> copies{borrowers[0].step(),
                                                                borrowers[1].step()};
   for (const auto& each : copies) {
@@ -56,7 +61,49 @@ TEST(LentSockets, AreLentToAllOrCountForNothing) {
   SocketLender lender(2);
   SocketBorrower one(lender.address());
   lender.step();
-  EXPECT_FALSE(lender.lend({&lent, 1}, {&lent, 1}));
+  EXPECT_EQ(lender.lend({&lent, 1}, {&lent, 1}), ENOTCONN);
+}
+
+/** Lends to many, of whom none takes anything before the last but `behind` have got theirs; what
+ * lend() returned. */
+int lend_to_slow_borrowers(std::size_t borrowers, std::size_t sockets, std::size_t behind) {
+  SocketLender lender(borrowers);
+  std::vector<SocketBorrower> others;
+  for (std::size_t i = 0; i < borrowers; ++i) others.emplace_back(lender.address());
+  lender.step();
+  const auto pair = connected();
+  const std::vector<int> lent(sockets, pair.first.get());
+  const std::vector<std::int32_t> numbers(sockets);
+  std::thread takes([&] {
+    while (!others[borrowers - behind - 1].step()) {
+    }
+    for (SocketBorrower& one : others) {
+      if (&one == &others[borrowers - behind - 1]) continue;
+      while (!one.step()) {
+      }
+    }
+  });
+  const int error = lender.lend(lent, numbers);
+  if (error != 0) lender = SocketLender(0);  // nothing more comes
+  takes.join();
+  return error;
+}
+
+TEST(LentSockets, WaitUntilThereIsRoomForThem) {
+  const pid_t child = ::fork();
+  if (child == 0) {  // as a user whose descriptors under way are counted
+    constexpr rlimit kFew{64, 64};
+    const bool limited = ::setrlimit(RLIMIT_NOFILE, &kFew) == 0;
+    const bool is_user = ::geteuid() != 0 || ::setresuid(65534, 65534, 65534) == 0;
+    // The kernel takes 9 times 8, then no more before some have been taken.
+    const int error = limited && is_user ? lend_to_slow_borrowers(12, 8, 3) : 0;
+    ::_exit(error);
+  }
+  ASSERT_GT(child, 0);
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(LentSockets, ComeToNothingWhenTheLenderIsGone) {

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <csignal>
@@ -22,6 +23,7 @@
 
 #include "comm/mpi/named_endpoint.hpp"
 #include "comm/mpi/tcp_connection.hpp"
+#include "unit/tcp_pair.hpp"
 
 namespace tutti::mpi {
 namespace {
@@ -130,6 +132,49 @@ TEST_F(SocketTest, EndsWithItsProcessThoughAForkedChildLives) {
   EXPECT_TRUE(soon([&] { return receive_exactly(called_, {&byte, 1}) == Received::closed; }));
   EXPECT_EQ(::kill(child, SIGKILL), 0);
   EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+}
+
+TEST_F(SocketTest, AForkedChildLeavesAloneWhatHasItsNumbersNow) {
+  const pid_t child = ::fork();
+  if (child == 0) {  // the first sockets that it makes get the numbers that have become free
+    const std::array<int, 2> numbers{caller_.get(), called_.get()};
+    auto own = tcp_pair();
+    const bool are_reused = std::all_of(own.begin(), own.end(), [&](const Socket& one) {
+      return std::find(numbers.begin(), numbers.end(), one.get()) != numbers.end();
+    });
+    std::byte byte{1};
+    const bool sent = send_all(own[0], {&byte, 1});
+    discard_input(caller_);
+    discard_input(called_);
+    caller_ = {};
+    called_ = {};
+    const bool received = sent && soon([&] {
+                            return receive_exactly(own[1], {&byte, 1}) == Received::all;
+                          });
+    ::_exit(!are_reused ? 3 : !received ? 2 : 0);
+  }
+  ASSERT_GT(child, 0);
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST_F(SocketTest, HalfAReportDoesNotKeepAConnectionOpen) {
+  TcpConnection connection(std::make_shared<const Socket>(std::move(caller_)));
+  constexpr std::byte kFailure{1};  // the first byte of one
+  std::array<std::byte, 100> half{};
+  half[0] = kFailure;
+  ASSERT_TRUE(send_all(called_, half));
+  using State = HostConnection::News::State;
+  EXPECT_EQ(connection.receive().state, State::open);  // the rest may be under way
+  called_ = {};
+  EXPECT_TRUE(soon([&] { return connection.receive().state == State::ended; }));
+}
+
+TEST(Network, IsNotThatOfACopyOfTheMachine) {
+  EXPECT_EQ(network_id("one"), network_id("one"));
+  EXPECT_NE(network_id("one"), network_id("other"));
 }
 
 TEST_F(SocketTest, ItsPortIsForAServerThatComesLater) {

@@ -42,9 +42,7 @@ constexpr WaitPolicy kForAConnection{.nap = std::chrono::microseconds(200)};
 
 RemoteStore::RemoteStore(const mpi::Endpoint& server, int rank, std::chrono::milliseconds timeout)
     : server_(server), own_(mpi::Endpoint::at(0)), rank_(rank), timeout_(timeout) {
-  mpi::Socket socket = connect();
-  if (!socket) throw SystemError("cannot connect to the store of rank 0", EHOSTUNREACH);
-  idle_.push_back(std::move(socket));
+  idle_.push_back(connect());
 }
 
 RemoteStore::~RemoteStore() {
@@ -55,9 +53,14 @@ RemoteStore::~RemoteStore() {
  * for another machine may have one of these, too. */
 mpi::Socket RemoteStore::connect() const {
   std::vector<mpi::Socket> attempts;
+  int error = EHOSTUNREACH;
   for (const mpi::Address address : mpi::addresses_of(server_, own_.network)) {
     mpi::Socket socket = mpi::start_connecting(address, server_.port);
-    if (socket) attempts.push_back(std::move(socket));
+    if (socket) {
+      attempts.push_back(std::move(socket));
+    } else {
+      error = errno;
+    }
   }
   const auto limit = std::min(kToConnect, timeout_ / 2);
   for (Waiter waiter(kForAConnection, limit); !attempts.empty() && !waiter.expired();
@@ -68,6 +71,7 @@ mpi::Socket RemoteStore::connect() const {
       mpi::Socket socket = std::move(attempts[i]);
       attempts.erase(attempts.begin() + static_cast<std::ptrdiff_t>(i));
       if (state == mpi::Connecting::failed) break;
+      error = ETIMEDOUT;  // somebody listens
       const StoreHello hello{server_.token, own_.token, rank_};
       mpi::Token welcome{};
       const Patience patience{limit};
@@ -82,7 +86,8 @@ mpi::Socket RemoteStore::connect() const {
       break;
     }
   }
-  return {};
+  if (!attempts.empty()) error = ETIMEDOUT;
+  throw SystemError("cannot connect to the store of rank 0", error);
 }
 
 mpi::Socket RemoteStore::take_connection() {
@@ -94,9 +99,12 @@ mpi::Socket RemoteStore::take_connection() {
       return socket;
     }
   }
-  mpi::Socket socket = connect();
-  if (!socket) lose_server();
-  return socket;
+  try {
+    return connect();
+  } catch (const SystemError& error) {  // it could before
+    if (mpi::is_shortage(error.error_number())) throw;
+    lose_server();
+  }
 }
 
 RemoteStore::Answer RemoteStore::ask(StoreRequest request, std::string_view key,

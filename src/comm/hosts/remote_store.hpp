@@ -41,6 +41,7 @@ class RemoteStore final : public KeyValues {
   /** `beyond`: how much longer than usual the answer may take. */
   Answer ask(StoreRequest request, std::string_view key, std::span<const std::byte> value,
              std::chrono::milliseconds beyond, const std::function<void()>& look);
+  /** Throws SystemError if there is none to be had. */
   mpi::Socket connect() const;
   mpi::Socket take_connection();
 

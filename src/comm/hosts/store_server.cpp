@@ -85,11 +85,13 @@ void StoreServer::accept() {
     ::poll(entries.data(), entries.size(), full ? static_cast<int>(kForAStranger.count()) : -1);
     if (entries[1].revents != 0) return;
     if (full) continue;
-    auto socket = std::make_shared<mpi::Socket>(mpi::accept_from(listener_));
-    if (!*socket) {  // for want of descriptors
+    mpi::Socket called = mpi::accept_from(listener_);
+    if (!called) {
+      note_refusal(errno);
       std::this_thread::sleep_for(kForADescriptor);
       continue;
     }
+    const auto socket = std::make_shared<mpi::Socket>(std::move(called));
     Connection& connection = connections_.emplace_back();
     try {
       connection.thread = start_thread(kFor, [this, socket, &connection] {
@@ -101,6 +103,12 @@ void StoreServer::accept() {
       log(LogLevel::warn, std::string("a Store cannot serve another host: ") + error.what());
     }
   }
+}
+
+void StoreServer::note_refusal(int error) {
+  if (!mpi::is_shortage(error) || std::exchange(told_of_shortage_, true)) return;
+  log(LogLevel::warn,
+      "a Store lets no more ranks of other hosts connect: " + mpi::error_text(error));
 }
 
 void StoreServer::remove_ended() {

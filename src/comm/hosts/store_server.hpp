@@ -48,6 +48,8 @@ class StoreServer {
 
   /** Serves whoever connects, while there are not too many of whom nothing is known. */
   void accept();
+  /** Says once what there is too little of, if that is why nobody could be let in. */
+  void note_refusal(int error);
   void remove_ended();
   void serve(const mpi::Socket& socket, Connection& connection);
   /** Answers one request; false if it was the connection's last. */
@@ -62,6 +64,7 @@ class StoreServer {
   mpi::Endpoint endpoint_;
   FileDescriptor stop_;                // can be read once the server ends
   std::list<Connection> connections_;  // the acceptor's
+  bool told_of_shortage_ = false;      // likewise
   std::thread acceptor_;
 };
 

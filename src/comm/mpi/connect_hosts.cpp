@@ -5,9 +5,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <string>
 
-#include "base/deadline.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "base/waiter.hpp"
@@ -16,6 +15,8 @@
 #include "comm/mpi/endpoint.hpp"
 #include "comm/mpi/interface.hpp"
 #include "comm/mpi/lent_sockets.hpp"
+#include "comm/mpi/meeting.hpp"
+#include "comm/mpi/session.hpp"
 #include "comm/mpi/tcp_connection.hpp"
 #include "tutti/error.hpp"
 
@@ -24,52 +25,29 @@ namespace {
 
 /** The longest time to connect; a quarter of a deadline, if that is less: it counts towards it. */
 constexpr std::chrono::milliseconds kToConnect{2000};
-constexpr std::chrono::milliseconds kForAWelcome{500};
 constexpr WaitPolicy kPolicy{.nap = std::chrono::microseconds(200)};
 /** A message ends when the kernel has all of it. Over a slow wire that is not to be much sooner
  * than it leaves: whoever waits for an answer then has a deadline. What has left, and is not
  * acknowledged yet, comes on top: as much as the kernel thinks that the wire can hold. */
 constexpr int kLimitOfUnsent = 256 << 10;
-constexpr std::size_t kMostStrangers = 64;  // connections that have not said who they are
-
-/** Between two hosts there is a connection of their leaders, and one that all ranks hold; besides,
- * one or two for messages of the leaders: see Wire::has_ahead(). */
-enum class Line : std::int32_t { leaders, hosts, collective, ahead };
-constexpr bool is_stream(Line line) { return line == Line::collective || line == Line::ahead; }
-
-/** Who connects says, as the first thing: whom it wants, by the endpoint's token, and who it is. */
-struct Hello {
-  Token token;
-  std::int32_t host = -1;
-  Line line = Line::leaders;
-};
-
-struct Peer {
-  int host = 0;
-  Line line = Line::leaders;
-  int leader = 0;
-  Endpoint endpoint;
-  Socket socket;       ///< once each has shown the other who it is
-  bool wanted = true;  ///< by both
-};
 
 std::vector<Peer> peers_of(const Layout& layout, int own) {
   std::vector<Peer> peers;
   for (const int host : connected_hosts(own, layout.host_count())) {
     const int leader = layout.ranks_of(host).front();
-    peers.push_back({host, Line::leaders, leader, {}, {}});
+    peers.push_back({host, Line::leaders, leader});
     if (layout.ranks_of(host).size() + layout.ranks_of(own).size() > 2) {
-      peers.push_back({host, Line::hosts, leader, {}, {}});
+      peers.push_back({host, Line::hosts, leader});
     }
-    peers.push_back({host, Line::collective, leader, {}, {}});
-    if (Wire::has_ahead(layout.host_count())) peers.push_back({host, Line::ahead, leader, {}, {}});
+    peers.push_back({host, Line::collective, leader});
+    if (Wire::has_ahead(layout.host_count())) peers.push_back({host, Line::ahead, leader});
   }
   return peers;
 }
 
-/** Where to connect to who gave `endpoint`; nowhere if one of the two has no sockets. */
-std::vector<Address> reachable(const Endpoint& endpoint, const Endpoint& own) {
-  return own.port == 0 ? std::vector<Address>() : addresses_of(endpoint, own.network);
+/** Whether either can tell the other an address. */
+bool have_addresses(const Endpoint& one, const Endpoint& other) {
+  return !addresses_of(one, other.network).empty() && !addresses_of(other, one.network).empty();
 }
 
 /** Sends `own` to every peer and fills in what comes from it. */
@@ -89,95 +67,6 @@ void exchange(Channel& channel, std::vector<Peer>& peers, const std::vector<T>& 
   for (std::size_t i = 0; i < peers.size(); ++i) put(peers[i], (*received)[i]);
 }
 
-/** Connects to one peer: to all of its addresses at once, then says hello on one after the other,
- * for another machine may have one of these addresses too. */
-class Connector {
- public:
-  Connector(Peer& peer, const Endpoint& own, int own_host)
-      : peer_(peer), own_(own), own_host_(own_host) {
-    for (const Address address : reachable(peer.endpoint, own)) {
-      Socket socket = start_connecting(address, peer.endpoint.port);
-      if (socket) attempts_.push_back(std::move(socket));
-    }
-  }
-
-  void step() {
-    if (peer_.socket) return;
-    if (!said_hello_) say_hello();
-    if (said_hello_) hear_welcome();
-  }
-
- private:
-  void say_hello() {
-    for (std::size_t i = 0; i < attempts_.size(); ++i) {
-      const Connecting state = connecting_state(attempts_[i]);
-      if (state == Connecting::under_way) continue;
-      std::swap(attempts_[i], attempts_.back());
-      const Hello hello{peer_.endpoint.token, own_host_, peer_.line};
-      if (state == Connecting::done && send_all(attempts_.back(), bytes_of(hello))) {
-        said_hello_.emplace(kForAWelcome);
-      } else {
-        attempts_.pop_back();
-      }
-      return;
-    }
-  }
-
-  void hear_welcome() {
-    Token token;
-    const Received received = receive_exactly(attempts_.back(), token);
-    if (received == Received::too_few && !said_hello_->expired()) return;
-    if (received == Received::all && token == own_.token) {
-      peer_.socket = std::move(attempts_.back());
-      attempts_.clear();  // the other end has room for few
-    } else {
-      attempts_.pop_back();
-    }
-    said_hello_.reset();
-  }
-
-  Peer& peer_;
-  const Endpoint& own_;
-  int own_host_;
-  std::vector<Socket> attempts_;  // the last one is where hello was said
-  std::optional<Deadline> said_hello_;
-};
-
-/** Lets peers in, who show that they were given the endpoint. */
-class Acceptor {
- public:
-  Acceptor(std::vector<Peer>& peers, const Endpoint& own, const Socket& listener)
-      : peers_(peers), own_(own), listener_(listener) {}
-
-  void step() {
-    while (strangers_.size() < kMostStrangers) {
-      Socket stranger = accept_from(listener_);
-      if (!stranger) break;
-      strangers_.push_back(std::move(stranger));
-    }
-    std::erase_if(strangers_, [this](Socket& stranger) {
-      Hello hello;
-      const Received received = receive_exactly(stranger, bytes_of(hello));
-      if (received == Received::all && hello.token == own_.token) welcome(stranger, hello);
-      return received != Received::too_few;
-    });
-  }
-
- private:
-  void welcome(Socket& stranger, const Hello& hello) {
-    const auto peer = std::find_if(peers_.begin(), peers_.end(), [&hello](const Peer& one) {
-      return one.host == hello.host && one.line == hello.line;
-    });
-    if (peer == peers_.end() || peer->socket) return;
-    if (send_all(stranger, peer->endpoint.token)) peer->socket = std::move(stranger);
-  }
-
-  std::vector<Peer>& peers_;
-  const Endpoint& own_;
-  const Socket& listener_;
-  std::vector<Socket> strangers_;
-};
-
 /** Connects; how long that took. */
 std::chrono::milliseconds meet(Channel& channel, std::vector<Peer>& peers, const Endpoint& own,
                                int own_host, const Socket& listener, SocketLender& lender) {
@@ -189,16 +78,20 @@ std::chrono::milliseconds meet(Channel& channel, std::vector<Peer>& peers, const
   Acceptor acceptor(peers, own, listener);
   const auto most = std::min(kToConnect, channel.timeout() / 4);
   Waiter waiter(kPolicy, most);
+  bool connected = false;
   while (!waiter.expired()) {
     acceptor.step();
     for (Connector& connector : connectors) connector.step();
     lender.step();
-    const bool connected = std::all_of(peers.begin(), peers.end(), [](const Peer& peer) {
-      return bool(peer.socket) || !peer.wanted;
-    });
+    connected = std::all_of(peers.begin(), peers.end(),
+                            [](const Peer& peer) { return bool(peer.socket) || !peer.wanted; });
     if (connected && lender.all_have_come()) break;
     channel.look_around({});
     waiter.pause();
+  }
+  if (!connected && acceptor.error() != 0) {
+    log(LogLevel::warn, "rank " + std::to_string(channel.rank()) +
+                            " could not let other hosts connect: " + error_text(acceptor.error()));
   }
   return std::min(waiter.waited(), most);
 }
@@ -209,18 +102,35 @@ std::string address_text(Address address) {
   return written != nullptr ? written : "?";
 }
 
-void log_unconnected(const std::vector<Peer>& peers, const Channel& channel, const Endpoint& own) {
+/** Why there is no connection to `peer`, as far as this process knows. */
+std::string why_unconnected(const Peer& peer, const Endpoint& own) {
+  if (!peer.wanted) return "one of the two has no IPv4 address";
+  if (peer.error != 0) return error_text(peer.error);
+  std::string text;
+  for (const Address address : addresses_of(peer.endpoint, own.network)) {
+    text += address_text(address) + " ";
+  }
+  text += "port " + std::to_string(peer.endpoint.port);
+  return text + (peer.has_heard ? " does not answer" : ": a firewall?");
+}
+
+/** Says whom this process has no connection to, and remembers those who cannot be called: nobody is
+ * to wait for them again. */
+void note_unconnected(const std::vector<Peer>& peers, const Channel& channel, const Endpoint& own) {
   std::string list;
   for (const Peer& peer : peers) {
     if (peer.line != Line::leaders) continue;
     if (peer.socket || peer.leader < channel.rank()) continue;  // one of the two says it
-    list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer.leader) + " (";
-    for (const Address address : reachable(peer.endpoint, own)) list += address_text(address) + " ";
-    list += "port " + std::to_string(peer.endpoint.port) + ")";
+    if (own.port == 0 || peer.endpoint.port == 0) continue;     // as has been said there
+    const int rank = channel.members()[static_cast<std::size_t>(peer.leader)];
+    if (channel.session()->is_out_of_reach(rank)) continue;
+    if (peer.error == 0 && !peer.has_heard) channel.session()->note_out_of_reach(rank);
+    list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer.leader) + " (" +
+            why_unconnected(peer, own) + ")";
   }
   if (list.empty()) return;
   log(LogLevel::warn, "rank " + std::to_string(channel.rank()) + " cannot connect to " + list +
-                          ": a firewall? Only the deadline of " + seconds_text(channel.timeout()) +
+                          ". Only the deadline of " + seconds_text(channel.timeout()) +
                           " will show if a host is gone");
 }
 
@@ -232,7 +142,7 @@ void log_without_streams(const std::vector<Peer>& peers, const Channel& channel,
     if (peer.line != Line::collective || peer.socket || peer.leader < channel.rank()) continue;
     const char* const other = peer.wanted
                                   ? "they have no connection"
-                                  : "MPI is to carry them there, or one of them has no sockets";
+                                  : "MPI is to carry them there, or the hosts have no connections";
     const char* const why = own_reason != nullptr ? own_reason : other;
     list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer.leader) + " (" + why + ")";
   }
@@ -251,7 +161,7 @@ void tell_neighbours(Channel& channel, std::span<const int> neighbours, LocalAdd
 }
 
 /** Gives the other ranks of this host copies of what is theirs; closes it unless all have some. */
-void lend(const SocketLender& lender, std::vector<Peer>& peers) {
+void lend(const SocketLender& lender, std::vector<Peer>& peers, int rank) {
   std::vector<int> lent;
   std::vector<std::int32_t> hosts;
   for (const Peer& peer : peers) {
@@ -259,7 +169,14 @@ void lend(const SocketLender& lender, std::vector<Peer>& peers) {
     lent.push_back(peer.socket.get());
     hosts.push_back(peer.host);
   }
-  if (lender.lend(lent, hosts)) return;
+  const int error = lender.lend(lent, hosts);
+  if (error == 0) return;
+  if (!lent.empty()) {
+    log(LogLevel::warn, "rank " + std::to_string(rank) +
+                            " could not share connections with the other ranks of its host (" +
+                            error_text(error) +
+                            "): only the deadline will show other hosts if one of these is gone");
+  }
   for (Peer& peer : peers) {
     if (peer.line == Line::hosts) peer.socket = {};
   }
@@ -318,12 +235,14 @@ HostConnections connect_leaders(Channel& channel, const Layout& layout) {
   std::vector<Endpoint> offers(peers.size(), own);
   const char* const reason = reason_for_mpi();
   for (std::size_t i = 0; i < peers.size(); ++i) {
-    if (reason != nullptr && is_stream(peers[i].line)) offers[i].port = 0;
+    const int leader = channel.members()[static_cast<std::size_t>(peers[i].leader)];
+    const bool goes_by_mpi = reason != nullptr && is_stream(peers[i].line);
+    if (goes_by_mpi || channel.session()->is_out_of_reach(leader)) offers[i].port = 0;
     peers[i].wanted = offers[i].port != 0;
   }
-  exchange(channel, peers, offers, channel.timeout(), [](Peer& peer, const Endpoint& endpoint) {
+  exchange(channel, peers, offers, channel.timeout(), [&own](Peer& peer, const Endpoint& endpoint) {
     peer.endpoint = endpoint;
-    peer.wanted = peer.wanted && endpoint.port != 0;
+    peer.wanted = peer.wanted && have_addresses(endpoint, own);
   });
   const auto spent = meet(channel, peers, own, own_host, listener, lender);
 
@@ -335,7 +254,7 @@ HostConnections connect_leaders(Channel& channel, const Layout& layout) {
                               : keep_alive(peer.socket);
     if (!is_ready) peer.socket = {};
   }
-  lend(lender, peers);
+  lend(lender, peers, channel.rank());
 
   // Who has it must not take the other, who gave up, for dead.
   std::vector<std::uint8_t> have;
@@ -343,7 +262,7 @@ HostConnections connect_leaders(Channel& channel, const Layout& layout) {
   exchange(channel, peers, have, channel.timeout() - spent, [](Peer& peer, std::uint8_t other_has) {
     if (other_has == 0) peer.socket = {};
   });
-  log_unconnected(peers, channel, own);
+  note_unconnected(peers, channel, own);
   log_without_streams(peers, channel, reason);
   auto heartbeats = heartbeats_of(peers, layout, own_host);
   return {std::move(heartbeats), streams_of(peers)};

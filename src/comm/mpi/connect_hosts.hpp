@@ -22,7 +22,9 @@ struct HostConnections {
  * with the last of them. A collective, of which each rank gets what is its own; only leaders have
  * connections. Each pair tries all addresses that the other has, and shows by a random number,
  * which went over MPI, that it is not a stranger. Who cannot be reached within two seconds or a
- * quarter of a deadline, behind a firewall for example, goes without, and a log line says so.
+ * quarter of a deadline, behind a firewall for example, goes without, and a log line says so; where
+ * nobody listened at any address, the session does not try that pair again. Nor is one tried of
+ * which either has no address.
  * PeerLost as by any wait of `channel`.
  *
  * Leaders also get connections for messages of collectives, unless MPI is to carry these from or to

@@ -11,9 +11,10 @@ namespace tutti::mpi {
 Endpoint Endpoint::at(std::uint16_t port) {
   Endpoint endpoint;
   fill_with_random(endpoint.token, "a connection between hosts");
-  endpoint.network = network_id();
+  endpoint.network = network_id(host_name());
   endpoint.port = port;
-  const std::vector<Interface> chosen = chosen_interfaces();
+  std::vector<Interface> chosen = chosen_interfaces();
+  std::erase_if(chosen, [](const Interface& each) { return each.address == 0; });
   const std::size_t count = std::min(chosen.size(), kMostAddresses);
   std::transform(chosen.begin(), chosen.begin() + static_cast<std::ptrdiff_t>(count),
                  endpoint.addresses.begin(), [](const Interface& each) { return each.address; });

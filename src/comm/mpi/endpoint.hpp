@@ -22,8 +22,8 @@ struct Endpoint {
   std::uint16_t address_count = 0;
   std::array<Address, kMostAddresses> addresses{};
 
-  /** Of this process, which listens at `port`: its addresses on chosen_interfaces(), and throws as
-   * that does. */
+  /** Of this process, which listens at `port`: its addresses of IPv4 on chosen_interfaces(), and
+   * throws as that does. */
   static Endpoint at(std::uint16_t port);
 };
 

@@ -58,7 +58,7 @@ void check_found(const char* variable, std::string_view value, const std::vector
                  const std::vector<Interface>& all) {
   if (found.empty()) {
     refuse(variable, " has '", value, "', which is no interface of ", host_name(),
-           " that is up and has an IPv4 address; there are ", describe(all));
+           " that is up and has an address; there are ", describe(all));
   }
   const bool loopback = std::any_of(found.begin(), found.end(),
                                     [](const Interface& each) { return each.is_loopback; });
@@ -98,6 +98,18 @@ std::string names_of(const std::vector<Interface>& interfaces) {
   return text;
 }
 
+/** Whether it is an address of this kind, of an interface that is up. */
+bool is_up(const ifaddrs& entry, int family) {
+  return (entry.ifa_flags & IFF_UP) != 0 && entry.ifa_addr != nullptr &&
+         entry.ifa_addr->sa_family == family;
+}
+
+/** Whether an address of IPv6 is more than those that every interface has. */
+bool is_global(const ifaddrs& entry) {
+  const auto* const address = reinterpret_cast<const sockaddr_in6*>(entry.ifa_addr);
+  return (entry.ifa_flags & IFF_LOOPBACK) == 0 && IN6_IS_ADDR_LINKLOCAL(&address->sin6_addr) == 0;
+}
+
 /** None of a folder that cannot be read. */
 std::vector<fs::path> entries_of(const fs::path& folder) {
   std::error_code unreadable;
@@ -110,7 +122,7 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
 }
 
 /** Whether a port of an InfiniBand device has a link, as "4: ACTIVE" says, or may have one. */
-bool is_up(const fs::path& port) {
+bool has_link(const fs::path& port) {
   std::ifstream file(port / "state");
   std::string state;
   return !std::getline(file, state) || state.find("ACTIVE") != std::string::npos;
@@ -124,13 +136,18 @@ std::vector<Interface> interfaces() {
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, &::freeifaddrs);
   std::vector<Interface> found;
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    if ((entry->ifa_flags & IFF_UP) == 0 || entry->ifa_addr == nullptr ||
-        entry->ifa_addr->sa_family != AF_INET) {
-      continue;
-    }
+    if (!is_up(*entry, AF_INET)) continue;
     found.push_back({entry->ifa_name,
                      reinterpret_cast<const sockaddr_in*>(entry->ifa_addr)->sin_addr.s_addr,
                      (entry->ifa_flags & IFF_LOOPBACK) != 0});
+  }
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    const bool is_there = std::any_of(found.begin(), found.end(), [&](const Interface& each) {
+      return each.name == entry->ifa_name;
+    });
+    if (!is_there && is_up(*entry, AF_INET6) && is_global(*entry)) {
+      found.push_back({entry->ifa_name});
+    }
   }
   return found;
 }
@@ -163,8 +180,8 @@ std::vector<Interface> by_name_or_network(std::string_view item,
   const std::uint64_t mask = is_network ? (std::uint64_t{0xFFFFFFFF} << (32 - *bits)) : 0;
   std::vector<Interface> found;
   std::copy_if(all.begin(), all.end(), std::back_inserter(found), [&](const Interface& each) {
-    return is_network ? ((ntohl(each.address) ^ ntohl(network.s_addr)) & mask) == 0
-                      : each.name == item;
+    if (!is_network) return each.name == item;
+    return each.address != 0 && ((ntohl(each.address) ^ ntohl(network.s_addr)) & mask) == 0;
   });
   return found;
 }
@@ -197,7 +214,7 @@ bool has_fabric(const fs::path& classes) {
   for (const char* const one : {"infiniband", "cxi"}) {
     for (const fs::path& device : entries_of(classes / one)) {
       const std::vector<fs::path> ports = entries_of(device / "ports");
-      if (ports.empty() || std::any_of(ports.begin(), ports.end(), is_up)) return true;
+      if (ports.empty() || std::any_of(ports.begin(), ports.end(), has_link)) return true;
     }
   }
   return false;
@@ -226,7 +243,8 @@ std::string describe(const std::vector<Interface>& interfaces) {
   for (const Interface& each : interfaces) {
     std::array<char, INET_ADDRSTRLEN> address{};
     ::inet_ntop(AF_INET, &each.address, address.data(), address.size());
-    text += (text.empty() ? "" : ", ") + each.name + " (" + address.data() + ")";
+    text += (text.empty() ? "" : ", ") + each.name + " (" +
+            (each.address == 0 ? "IPv6 alone" : address.data()) + ")";
   }
   return text.empty() ? "none" : text;
 }

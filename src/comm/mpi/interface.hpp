@@ -15,11 +15,12 @@ namespace tutti::mpi {
 /** An address of an interface that is up. */
 struct Interface {
   std::string name;
-  Address address = 0;
+  Address address = 0;  ///< 0: it has addresses of IPv6 alone, which only Open MPI uses
   bool is_loopback = false;
 };
 
-/** The IPv4 ones of this host. Throws SystemError. */
+/** Those of this host: its addresses of IPv4, and what has only global ones of IPv6. Throws
+ * SystemError. */
 std::vector<Interface> interfaces();
 
 /**
@@ -58,7 +59,7 @@ Carrier asked_carrier();
 /** Why MPI is to carry collectives from and to this host; null if TCP connections may. */
 const char* reason_for_mpi();
 
-/** "eth0 (10.1.0.7), eth1 (10.2.0.7)". */
+/** "eth0 (10.1.0.7), eth1 (10.2.0.7), ib0 (IPv6 alone)". */
 std::string describe(const std::vector<Interface>& interfaces);
 
 }  // namespace tutti::mpi

@@ -7,13 +7,19 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <thread>
+
+#include "base/deadline.hpp"
 
 namespace tutti::mpi {
 namespace {
 
 constexpr std::size_t kMostLent = 64;  // sockets; the kernel has 253
+constexpr std::chrono::seconds kForRoom{1};
+constexpr std::chrono::microseconds kBetweenTries{200};
 constexpr socklen_t kNameless = offsetof(sockaddr_un, sun_path);
 
 Socket new_local_socket() {
@@ -47,6 +53,18 @@ struct LentParcel {
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(kMostLent * sizeof(int))> room{};
 };
 
+/** Sends it, once others of this user have taken what is under way; 0, or why not. */
+int send_once_there_is_room(const Socket& to, const LentParcel& parcel, Deadline& limit) {
+  for (;;) {
+    const ssize_t sent = ::sendmsg(to.get(), &parcel.header, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent == static_cast<ssize_t>(parcel.part.iov_len)) return 0;
+    const int error = sent < 0 ? errno : EMSGSIZE;
+    const bool may_pass = error == ETOOMANYREFS || error == EAGAIN || error == EINTR;
+    if (!may_pass || limit.expired()) return error;
+    std::this_thread::sleep_for(kBetweenTries);
+  }
+}
+
 }  // namespace
 
 SocketLender::SocketLender(std::size_t borrowers) : awaited_(borrowers) {
@@ -74,9 +92,11 @@ void SocketLender::step() {
   }
 }
 
-bool SocketLender::lend(std::span<const int> sockets,
-                        std::span<const std::int32_t> numbers) const noexcept {
-  if (!listener_ || !all_have_come() || sockets.empty() || sockets.size() > kMostLent) return false;
+int SocketLender::lend(std::span<const int> sockets,
+                       std::span<const std::int32_t> numbers) const noexcept {
+  if (!listener_ || !all_have_come()) return ENOTCONN;
+  if (sockets.empty()) return 0;
+  if (sockets.size() > kMostLent) return EMSGSIZE;
   LentParcel parcel(sockets.size());
   std::copy(numbers.begin(), numbers.end(), parcel.numbers.begin());
   cmsghdr* const control = CMSG_FIRSTHDR(&parcel.header);
@@ -84,10 +104,12 @@ bool SocketLender::lend(std::span<const int> sockets,
   control->cmsg_type = SCM_RIGHTS;
   control->cmsg_len = CMSG_LEN(sockets.size_bytes());
   std::memcpy(CMSG_DATA(control), sockets.data(), sockets.size_bytes());
-  return std::all_of(borrowers_.begin(), borrowers_.end(), [&](const Socket& borrower) {
-    return ::sendmsg(borrower.get(), &parcel.header, MSG_DONTWAIT | MSG_NOSIGNAL) ==
-           static_cast<ssize_t>(parcel.part.iov_len);
-  });
+  Deadline limit(kForRoom);
+  for (const Socket& borrower : borrowers_) {
+    const int error = send_once_there_is_room(borrower, parcel, limit);
+    if (error != 0) return error;
+  }
+  return 0;
 }
 
 SocketBorrower::SocketBorrower(const LocalAddress& address) {

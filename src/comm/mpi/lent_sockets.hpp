@@ -25,7 +25,7 @@ struct LentSocket {
   Socket socket;
 };
 
-/** Gives other processes of the same user on this machine copies of sockets. Nothing blocks. */
+/** Gives other processes of the same user on this machine copies of sockets. */
 class SocketLender {
  public:
   /** To so many. */
@@ -35,8 +35,10 @@ class SocketLender {
   void step();
   /** Or nobody can. */
   bool all_have_come() const { return !listener_ || borrowers_.size() == awaited_; }
-  /** Whether all have come, and have got copies of `sockets`, which have `numbers`, by that. */
-  bool lend(std::span<const int> sockets, std::span<const std::int32_t> numbers) const noexcept;
+  /** Gives all who are awaited copies of `sockets`, which have `numbers`; nobody may count on them
+   * if that returns another error than 0. The kernel limits how many are under way to all processes
+   * of a user: waits a second at most until others are taken. */
+  int lend(std::span<const int> sockets, std::span<const std::int32_t> numbers) const noexcept;
 
  private:
   std::size_t awaited_;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -65,6 +66,10 @@ class Session final : public ControlNetwork {
   int next_context() const { return next_context_; }
   void use_context(int context) { next_context_ = context + 1; }
 
+  /** A rank to which this process cannot connect, which is not tried again. */
+  void note_out_of_reach(int rank) { out_of_reach_.insert(rank); }
+  bool is_out_of_reach(int rank) const { return out_of_reach_.contains(rank); }
+
   /** After the loss of a rank: the communicator is not freed, and MPI is not finalised by tutti. */
   void fail() noexcept override;
   /** After an error that all ranks have survived: the communicator is not freed. */
@@ -98,6 +103,7 @@ class Session final : public ControlNetwork {
   std::thread::id thread_ = std::this_thread::get_id();
   std::atomic<bool> failed_ = false;
   int next_context_ = 0;
+  std::set<int> out_of_reach_;
   bool answers_ = false;  ///< over it
 };
 

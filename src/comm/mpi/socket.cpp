@@ -13,12 +13,14 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <iterator>
 #include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "base/system.hpp"
 #include "base/text.hpp"
@@ -41,11 +43,12 @@ class OpenSockets {
     const std::lock_guard lock(mutex_);
     open_.insert(fd);
   }
-  /** Whether it was there: not in a forked child. */
-  bool remove(int fd) {
+  void remove(int fd) {
     const std::lock_guard lock(mutex_);
-    return open_.erase(fd) != 0;
+    open_.erase(fd);
   }
+  /** That have led to this process since it had its first socket. */
+  unsigned forks() const noexcept { return forks_.load(std::memory_order_relaxed); }
 
  private:
   OpenSockets() {
@@ -55,11 +58,13 @@ class OpenSockets {
   void close_all() {
     for (const int fd : open_) ::close(fd);
     open_.clear();
+    forks_.fetch_add(1, std::memory_order_relaxed);
     mutex_.unlock();
   }
 
   std::mutex mutex_;
   std::set<int> open_;
+  std::atomic<unsigned> forks_ = 0;
 };
 
 sockaddr_in socket_address(Address address, std::uint16_t port) {
@@ -93,18 +98,26 @@ bool set_option(const Socket& socket, int level, int option, int value) {
 }  // namespace
 
 Socket::Socket(int fd) : fd_(fd) {
-  if (fd >= 0) OpenSockets::instance().add(fd);
+  if (fd < 0) return;
+  OpenSockets::instance().add(fd);
+  forks_ = OpenSockets::instance().forks();
 }
 
 Socket::~Socket() {
-  if (fd_ >= 0 && OpenSockets::instance().remove(fd_)) ::close(fd_);
+  if (!is_open()) return;
+  OpenSockets::instance().remove(fd_);
+  ::close(fd_);
 }
 
-std::uint64_t network_id() {
-  const std::string name = boot_id();
+bool Socket::is_open() const noexcept {
+  return fd_ >= 0 && forks_ == OpenSockets::instance().forks();
+}
+
+std::uint64_t network_id(std::string_view machine) {
+  const std::string boot = boot_id();
   struct stat network {};
-  if (name.empty() || ::stat("/proc/self/ns/net", &network) != 0) return 0;
-  return hash_text(name + " " + std::to_string(network.st_ino));
+  if (boot.empty() || ::stat("/proc/self/ns/net", &network) != 0) return 0;
+  return hash_text(boot + " " + std::string(machine) + " " + std::to_string(network.st_ino));
 }
 
 Address loopback_address() { return htonl(INADDR_LOOPBACK); }
@@ -139,6 +152,15 @@ Socket start_connecting(Address address, std::uint16_t port) {
     return {};
   }
   return socket;
+}
+
+bool is_shortage(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
+std::string error_text(int error) {
+  const char* const limit = error == EMFILE ? " (ulimit -n)" : "";
+  return std::system_category().message(error) + limit;
 }
 
 Connecting connecting_state(const Socket& socket) {
@@ -210,6 +232,7 @@ bool send_all(const Socket& socket, std::span<const std::byte> data) noexcept {
 }
 
 void discard_input(const Socket& socket) noexcept {
+  if (!socket.is_open()) return;
   std::array<std::byte, 256> dropped;
   while (::recv(socket.get(), dropped.data(), dropped.size(), MSG_DONTWAIT) ==
          std::ssize(dropped)) {

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -11,16 +13,18 @@ namespace tutti::mpi {
 
 /**
  * Owns a socket. Move-only. It is closed in programs that this process starts and in forked
- * children too, so that the connection ends with the process that made it.
+ * children too, so that the connection ends with the process that made it: a child's copy of this
+ * is of no use, and its number may be another file's by then.
  */
 class Socket {
  public:
   Socket() = default;
   /** Takes a descriptor over; nothing if it is negative. */
   explicit Socket(int fd);
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)), forks_(other.forks_) {}
   Socket& operator=(Socket&& other) noexcept {
     std::swap(fd_, other.fd_);
+    std::swap(forks_, other.forks_);
     return *this;
   }
   Socket(const Socket&) = delete;
@@ -29,24 +33,33 @@ class Socket {
 
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
+  /** Whether there is one, and this is not a forked child of the process that has it. */
+  bool is_open() const noexcept;
 
  private:
   int fd_ = -1;
+  unsigned forks_ = 0;  ///< that had led to the process which has it
 };
 
 /** An IPv4 address, in network order. */
 using Address = std::uint32_t;
 
-/** Equal for processes that share a network stack: those of one machine, outside of containers. */
-std::uint64_t network_id();
+/** Equal for processes that share a network stack: those of one machine, outside of containers.
+ * This process is on a machine of this name: see own_place(). */
+std::uint64_t network_id(std::string_view machine);
 Address loopback_address();
 
 /** Listens on all addresses, at a `port` of the kernel's choice. Throws SystemError. */
 Socket listen_anywhere(std::uint16_t& port);
-/** The next connection that waits at `listener`; nothing if there is none. */
+/** The next connection that waits at `listener`; nothing if there is none, or as errno says. */
 Socket accept_from(const Socket& listener);
-/** Begins to connect; nothing if that fails at once. */
+/** Begins to connect; nothing if that fails at once, as errno says. */
 Socket start_connecting(Address address, std::uint16_t port);
+
+/** Whether `error` says that this process or the machine has too little of something. */
+bool is_shortage(int error);
+/** What it says. */
+std::string error_text(int error);
 
 /** A value of plain bytes as what is sent or received. */
 template <class T>
@@ -92,7 +105,7 @@ ConnectionState state_of(const Socket& socket);
 
 /** Sends all of `data` unless the connection's buffer is full or it has ended. */
 bool send_all(const Socket& socket, std::span<const std::byte> data) noexcept;
-/** Drops what has come. */
+/** Drops what has come, unless this is a forked child. */
 void discard_input(const Socket& socket) noexcept;
 /** Takes exactly out.size() bytes once so many have come. */
 enum class Received : std::uint8_t { all, too_few, closed };

@@ -1,6 +1,7 @@
 // The signals of one byte, and the reports of failures, between two hosts.
 #include "comm/mpi/tcp_connection.hpp"
 
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -8,6 +9,14 @@
 #include <cstring>
 
 namespace tutti::mpi {
+namespace {
+
+bool has_more_than(const Socket& socket, ssize_t bytes) {
+  int there = 0;
+  return ::ioctl(socket.get(), FIONREAD, &there) == 0 && there > bytes;
+}
+
+}  // namespace
 
 TcpConnection::News TcpConnection::receive() {
   News news;
@@ -30,7 +39,14 @@ bool TcpConnection::take(News& news) {
     if (there == 0) return false;
     const auto signal = static_cast<Signal>(message[0]);
     if (signal == Signal::failure) {
-      if (there < std::ssize(message)) return true;
+      if (there < std::ssize(message)) {
+        // The rest may never come: the kernel tells of an end once all has been read.
+        const ConnectionState state = state_of(*socket_);
+        if (!state.ended && !state.given_up) return true;
+        if (has_more_than(*socket_, there)) continue;
+        if (state.given_up) news.state = News::State::timed_out;
+        return false;
+      }
       if (receive_exactly(*socket_, message) != Received::all) return false;
       std::memcpy(bytes_of(news.failure.emplace()).data(), &message[1], sizeof(FailureReport));
       return true;
@@ -42,7 +58,7 @@ bool TcpConnection::take(News& news) {
 
 void TcpConnection::say_goodbye() noexcept {
   // A forked child has none of these sockets any more, and others may have their numbers.
-  if (process_ == ::getpid()) send_all(*socket_, bytes_of(Signal::goodbye));
+  if (socket_->is_open()) send_all(*socket_, bytes_of(Signal::goodbye));
 }
 
 void TcpConnection::tell(const FailureReport& failure) noexcept {

@@ -1,8 +1,6 @@
 // Connections of two hosts over TCP: of their leaders, and of all their ranks.
 #pragma once
 
-#include <unistd.h>
-
 #include <memory>
 
 #include "comm/failures/heartbeats.hpp"
@@ -32,7 +30,6 @@ class TcpConnection final : public HostConnection {
 
   std::shared_ptr<const Socket> socket_;
   std::shared_ptr<const Socket> host_line_;
-  const pid_t process_ = ::getpid();
 };
 
 /** Likewise. Other processes may hold the same socket, and send over it as well. */

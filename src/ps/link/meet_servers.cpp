@@ -255,7 +255,8 @@ void wait_for_news(const std::vector<Caller>& callers, Waiter::Duration limit) {
 Meeting meet_servers(std::span<const ServerAddress> servers, int worker, const Name& name,
                      const Terms& terms, const RowFormat& format,
                      std::chrono::milliseconds timeout) {
-  Introduction own{worker, join_terms(terms), {}, own_place(host_name()), mpi::network_id()};
+  const std::string machine = host_name();
+  Introduction own{worker, join_terms(terms), {}, own_place(machine), mpi::network_id(machine)};
   fill_with_random(own.token, "a link");
   std::vector<Caller> callers;
   callers.reserve(servers.size());
