@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <mpi.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -140,6 +142,28 @@ TEST_F(Beginning, WhomAPartLosesIsNamedAsARankOfTheWhole) {
       EXPECT_EQ(error.ranks(), std::vector<int>{late}) << error.what();
     }
     EXPECT_EQ(delay().bytes, 0) << "the message has another size now";
+  });
+}
+
+TEST_F(Beginning, AForkedChildHasNoShareInItsParentsMpi) {
+  if (world().launch != Launch::mpi) GTEST_SKIP() << "needs MPI";
+  on_ranks([](Communicator& comm) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      try {
+        const Communicator spoken(short_timeout());
+      } catch (const InvalidArgument& error) {
+        std::_Exit(std::string(error.what()).find("ticket") == std::string::npos ? 2 : 0);
+      } catch (const Error&) {
+        std::_Exit(1);
+      }
+      std::_Exit(3);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    comm.barrier();
   });
 }
 

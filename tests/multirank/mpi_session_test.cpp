@@ -5,11 +5,15 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
+#include <cstddef>
 #include <cstdlib>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "comm/batch.hpp"
 #include "comm/hosts/group.hpp"
@@ -19,14 +23,26 @@
 namespace {
 
 bool g_roll_fails = false;  // MPI refuses to send the messages of a roll call
+int g_sends = 0;            // so many were asked of it
 
 }  // namespace
 
-/** Stands in front of MPI's. */
+/** These stand in front of MPI's. */
 extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int destination, int tag,
                          MPI_Comm comm, MPI_Request* request) {
   if (g_roll_fails && count == 0) return MPI_ERR_OTHER;
+  ++g_sends;
   return PMPI_Isend(data, count, type, destination, tag, comm, request);
+}
+
+/** Open MPI sends a message from each rank to each other one. */
+extern "C" int MPI_Iallgather(const void* in, int in_count, MPI_Datatype in_type, void* out,
+                              int out_count, MPI_Datatype out_type, MPI_Comm comm,
+                              MPI_Request* request) {
+  int size = 0;
+  PMPI_Comm_size(comm, &size);
+  g_sends += size - 1;
+  return PMPI_Iallgather(in, in_count, in_type, out, out_count, out_type, comm, request);
 }
 
 namespace tutti::test {
@@ -143,6 +159,33 @@ TEST(MpiSession, FindsTheHostsAndThosePretended) {
           << a << " and " << b;
     }
   }
+}
+
+TEST(MpiSession, FindsTheHostsByFewMessages) {
+  const auto session = Session::world(20s);
+  g_sends = 0;
+  const std::vector<int> hosts = session->hosts();
+  EXPECT_EQ(g_sends, std::bit_width(static_cast<unsigned>(session->size()) - 1));
+  EXPECT_EQ(std::count(hosts.begin(), hosts.end(), 0), session->size());
+}
+
+TEST(MpiSession, AQuestionThatWasNotNeededFailsNothing) {
+  if (world_size() < 2) GTEST_SKIP() << "needs two ranks";
+  const auto session = Session::world(20s);
+  Channel channel(session, ranks_of(*session), 0, 20s);
+  const auto text = std::make_shared<const int>(7);
+  {
+    Batch question(channel, Wire::Traffic::question);
+    question.keep(text);
+    question.send(text.get(), sizeof *text, (world_rank() + 1) % world_size());
+  }
+  EXPECT_FALSE(session->has_failed());
+  int heard = 0;
+  while (!channel.take(reinterpret_cast<std::byte*>(&heard), sizeof heard, Wire::Traffic::question,
+                       Wire::kAnybody)) {
+    channel.poll({});
+  }
+  EXPECT_EQ(heard, *text);
 }
 
 TEST(MpiSession, ComesAndGoesWithoutUsingUpCommunicators) {

@@ -2,8 +2,11 @@
 #include "comm/mpi/interface.hpp"
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +14,23 @@
 #include <vector>
 
 #include "support/folder.hpp"
+#include "tutti/error.hpp"
+
+namespace {
+
+bool g_is_silent = false;  // the kernel says nothing of interfaces, as in some containers
+
+}  // namespace
+
+/** Stands in front of the C library's. */
+extern "C" int getifaddrs(ifaddrs** list) noexcept {
+  if (g_is_silent) {
+    errno = EPERM;
+    return -1;
+  }
+  static const auto real = reinterpret_cast<int (*)(ifaddrs**)>(::dlsym(RTLD_NEXT, "getifaddrs"));
+  return real(list);
+}
 
 namespace tutti::mpi {
 namespace {
@@ -60,6 +80,17 @@ TEST(Interface, ThisHostHasLoopback) {
   const auto found = by_prefix("=lo", interfaces());
   ASSERT_FALSE(found.empty());
   EXPECT_TRUE(found.front().is_loopback);
+}
+
+TEST(Interface, AJobOnOneHostNeedsNone) {
+  g_is_silent = true;
+  EXPECT_THROW(chosen_interfaces(), SystemError);
+  EXPECT_NO_THROW(check_interfaces());
+  EXPECT_NO_THROW(hand_interfaces_to_mpi());
+  ::setenv("SLURM_STEP_NUM_NODES", "2", 1);
+  EXPECT_THROW(check_interfaces(), SystemError);
+  ::unsetenv("SLURM_STEP_NUM_NODES");
+  g_is_silent = false;
 }
 
 // --- Fabrics ------------------------------------------------------------------------------------

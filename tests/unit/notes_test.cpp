@@ -170,6 +170,32 @@ TEST_F(NotesTest, WhoWaitsLongAsksAndWhoMakesAnotherCallFindsOut) {
   EXPECT_NE(refusal_in([&] { root.look(); }), "");
 }
 
+TEST_F(NotesTest, AQuestionThatLeavesAfterTheNoteHasComeIsNotAbandoned) {
+  wire_.delivers = false;
+  wire_.at_pause = [this] {
+    if (!wire_.sent.empty()) comes(kRoot, broadcast(1));
+  };
+  wait_for(broadcast(1));
+  ASSERT_EQ(wire_.sent.size(), 1U);
+  wire_.delivers = true;
+  notes_.end();
+  EXPECT_EQ(wire_.abandoned, 0);
+}
+
+TEST_F(NotesTest, AQuestionThatHasLeftSinceMakesRoomForTheNext) {
+  wire_.delivers = false;
+  wire_.at_pause = [this] {
+    if (wire_.sent.size() == 1) comes(kRoot, broadcast(1));
+  };
+  wait_for(broadcast(1));
+  wire_.delivers = true;
+  wire_.at_pause = [this] {
+    if (wire_.sent.size() == 2) comes(kRoot, broadcast(2));
+  };
+  wait_for(broadcast(2));
+  EXPECT_EQ(wire_.sent.size(), 2U);
+}
+
 TEST_F(NotesTest, AWaitForANoteThatDoesNotComeIsNotForEver) {
   EXPECT_THROW(wait_for(broadcast(1)), TooLate);  // of this wire: others have a deadline
 }

@@ -41,6 +41,7 @@ class ScriptedWire final : public Wire {
   int parts = 0;                        // of it that move meanwhile, one before each pause
   std::vector<Clock::duration> stills;  // of all pauses
   int restarts = 0;                     // of Lookouts
+  int abandoned = 0;                    // batches
   std::int64_t most = kPiece;           // of a message
 
   int rank() const override { return rank_; }
@@ -100,7 +101,9 @@ class ScriptedWire final : public Wire {
   void withdraw(Posted /*receive*/) override {}
   void abandon(Traffic /*traffic*/, std::span<Posted> /*receives*/,
                std::span<const Posted> /*sends*/,
-               std::span<const std::shared_ptr<const void>> /*kept*/) noexcept override {}
+               std::span<const std::shared_ptr<const void>> /*kept*/) noexcept override {
+    ++abandoned;
+  }
   std::chrono::milliseconds timeout() const override { return std::chrono::seconds(1); }
   ScratchPool& scratch() override { return scratch_; }
   MessageCounts& counts() override { return counts_; }

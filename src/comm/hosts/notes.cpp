@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <limits>
 #include <utility>
 
@@ -132,6 +133,7 @@ void Notes::hear_questions() {
 }
 
 void Notes::ask() {
+  if (question_) question_->progress();  // the last one: the note may have come before it had left
   if (question_ && !question_->done()) return;
   const auto note = std::make_shared<const Note>(Note{signature_, before_, 0, wire_.rank(), 0});
   question_.emplace(wire_, Wire::Traffic::question);
@@ -199,6 +201,16 @@ void Notes::take_all() {
     std::memcpy(&note, one.message.data(), sizeof note);
     examine(note, one.source);
   }
+}
+
+void Notes::end() noexcept {
+  const std::lock_guard lock(mutex_);
+  try {
+    if (question_) question_->progress();
+  } catch (const std::exception&) {
+    // Of a loss: the question is abandoned.
+  }
+  question_.reset();
 }
 
 void Notes::look() {

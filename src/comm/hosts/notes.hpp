@@ -73,7 +73,7 @@ class Notes {
    * OneSidedMismatch. */
   void look();
   /** Before the wire goes. */
-  void end() { question_.reset(); }
+  void end() noexcept;
 
  private:
   struct Early {

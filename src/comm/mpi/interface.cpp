@@ -197,10 +197,18 @@ std::vector<Interface> chosen_interfaces() {
   return without(environment(kExclude).value_or(""), all);
 }
 
+void check_interfaces() {
+  try {
+    chosen_interfaces();
+  } catch (const SystemError&) {
+    if (spans_hosts()) throw;
+  }
+}
+
 void hand_interfaces_to_mpi() {
-  const std::string names = names_of(chosen_interfaces());
   const auto own = environment(kOwn);
-  if (!own) return;
+  if (!own) return check_interfaces();
+  const std::string names = names_of(chosen_interfaces());
   const auto told = environment(kInclude);
   if (environment(kExclude) || (told && names_of(included(*told, interfaces())) != names)) {
     refuse(kOwn, " is '", *own, "' (", names, "), but Open MPI was told ",

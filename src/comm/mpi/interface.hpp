@@ -43,6 +43,10 @@ std::vector<Interface> by_name_or_network(std::string_view item, const std::vect
  */
 std::vector<Interface> chosen_interfaces();
 
+/** Throws as that does; of a job on one host, which needs no interfaces, no SystemError: a
+ * container may keep processes from asking the kernel. */
+void check_interfaces();
+
 /** Before MPI_Init: checks chosen_interfaces() and hands them on to Open MPI if they are
  * TUTTI_SOCKET_IFNAME's. Throws InvalidArgument where Open MPI was told others. */
 void hand_interfaces_to_mpi();

@@ -60,6 +60,7 @@ struct Initialisation {
 struct Process {
   std::mutex initialising;
   std::atomic<pid_t> initialised_by = 0;           // a forked child inherits it, but not the duty
+  std::atomic<pid_t> used_by = 0;                  // likewise, but not the connections
   std::shared_ptr<Initialisation> initialisation;  // with `initialising`
   bool guarded = false;                            // likewise
   std::mutex leaving;
@@ -131,8 +132,19 @@ bool is_finalised() {
   return yes != 0;
 }
 
+void refuse_in_forked_child() {
+  const pid_t user = process().used_by;
+  if (user == 0 || user == ::getpid()) return;
+  throw InvalidArgument(
+      "MPI belongs to the process that this one was forked from, and only that one may use it: "
+      "make "
+      "a communicator of forked processes with a ticket (UniqueId), or start them by another "
+      "program, such as multiprocessing's \"spawn\" does");
+}
+
 void initialise(std::chrono::milliseconds timeout) {
   Process& owner = process();
+  refuse_in_forked_child();
   const std::lock_guard lock(owner.initialising);
   if (is_finalised()) {
     throw InvalidArgument("MPI was finalised before this communicator was made");
@@ -152,7 +164,7 @@ void initialise(std::chrono::milliseconds timeout) {
     waiter.nap([&](Waiter::Duration limit) { has_ended = start->look(limit); });
   }
   check(*start->code, "MPI_Init_thread");
-  owner.initialised_by = ::getpid();
+  owner.used_by = owner.initialised_by = ::getpid();
   if (std::atexit(finalise_at_exit) != 0) {
     log(LogLevel::warn, "MPI will not be finalised: the process has too many exit handlers");
   }
@@ -160,6 +172,7 @@ void initialise(std::chrono::milliseconds timeout) {
 
 void guard_finalisation() {
   Process& owner = process();
+  owner.used_by = ::getpid();
   const std::lock_guard lock(owner.initialising);
   if (owner.guarded) return;
   int key = MPI_KEYVAL_INVALID;

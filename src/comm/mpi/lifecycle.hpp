@@ -20,11 +20,15 @@ bool is_finalised();
  * was lost. MPI_Init waits for all ranks and cannot be polled, so it runs on a thread of its own,
  * which is left alone when `timeout` has passed.
  *
- * Errors: InvalidArgument if MPI is finalised already, or where interfaces are named that are not
- * there (interface.hpp); PeerLost naming the ranks of this host that have not come,
- * CommunicationError if none is seen. A later call waits on.
+ * Errors: InvalidArgument if MPI is finalised already, in a forked child of a process that uses it,
+ * or where interfaces are named that are not there (interface.hpp); PeerLost naming the ranks of
+ * this host that have not come, CommunicationError if none is seen. A later call waits on.
  */
 void initialise(std::chrono::milliseconds timeout);
+
+/** Throws InvalidArgument in a forked child of a process that has used MPI: both would speak over
+ * the same connections. */
+void refuse_in_forked_child();
 
 /**
  * For MPI that the program itself finalises: after mark_lost(), MPI_Finalize first waits for the

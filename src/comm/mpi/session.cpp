@@ -10,6 +10,7 @@
 #include <mutex>
 #include <numeric>
 #include <set>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -104,6 +105,7 @@ std::shared_ptr<Session> Session::world(std::chrono::milliseconds timeout) {
 }
 
 std::shared_ptr<Session> Session::over(MPI_Comm comm, std::chrono::milliseconds timeout) {
+  refuse_in_forked_child();
   if (!is_initialised()) throw InvalidArgument("comm was given, but MPI is not initialised");
   if (is_finalised()) throw InvalidArgument("comm was given, but MPI is finalised");
   if (comm == MPI_COMM_NULL) throw InvalidArgument("comm is MPI_COMM_NULL");
@@ -116,7 +118,7 @@ std::shared_ptr<Session> Session::over(MPI_Comm comm, std::chrono::milliseconds 
 }
 
 void Session::duplicate(MPI_Comm parent) {
-  chosen_interfaces();  // Open MPI waits for ever on wrong ones, with the first message
+  check_interfaces();  // Open MPI waits for ever on wrong ones, with the first message
   parent_ = parent;
   check(MPI_Comm_rank(parent, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(parent, &size_), "MPI_Comm_size");
@@ -127,9 +129,12 @@ void Session::duplicate(MPI_Comm parent) {
   ranks_in_world_ = ranks_in_world(parent, size_);
   guard_finalisation();
   const auto duplicate = std::make_shared<MPI_Comm>(MPI_COMM_NULL);
-  MPI_Request request = MPI_REQUEST_NULL;
-  check(MPI_Comm_idup(parent, duplicate.get(), &request), "MPI_Comm_idup");
-  finish(request, "MPI_Comm_idup", duplicate);
+  with(duplicate, [&] {
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(MPI_Comm_idup(parent, duplicate.get(), &request), "MPI_Comm_idup");
+    Waiter waiter(kMpiWait, timeout_);
+    finish(std::span(&request, 1), all_ranks(), waiter, "MPI_Comm_idup");
+  });
   comm_ = *duplicate;
   check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   WaitGraph::of_this_process().add(*this, roll_call_tag_ - 1);
@@ -156,32 +161,39 @@ void Session::fail() noexcept {
   mark_lost(ranks_in_world_);
 }
 
+template <class Action>
+void Session::with(const std::shared_ptr<const void>& memory, const Action& action) {
+  try {
+    action();
+  } catch (...) {
+    leave_to_mpi(memory);
+    fail();
+    throw;
+  }
+}
+
 /**
  * Some ranks may be one step ahead of others, when one of them stops between two. Those that have
  * not got the duplicate yet see each other by the roll call, which is over the caller's
  * communicator for their sake; those that have it by the questions over it, which later steps
  * answer, too. This looks for both kinds and answers both.
  */
-void Session::finish(MPI_Request request, const char* call,
-                     const std::shared_ptr<const void>& memory) {
+void Session::finish(std::span<MPI_Request> requests, std::span<const int> awaited, Waiter& waiter,
+                     const char* call) {
   const std::vector<int> everybody = all_ranks();
-  for (Waiter waiter(kMpiWait, timeout_);;) {
+  for (;;) {
     int done = 0;
-    check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), call);
+    check(
+        MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
+        call);
     if (done != 0) break;
-    try {
-      if (!waiter.pause()) continue;
-      if (answers_) {
-        WaitGraph::of_this_process().poll(*this, everybody, everybody);
-      } else {
-        OwnWaits::of_this_process().wait_for(std::array{kSomebody});
-      }
-      if (waiter.expired() || roll_is_called(parent_, roll_call_tag_)) give_up(call);
-    } catch (...) {  // MPI still uses the memory
-      leave_to_mpi(memory);
-      fail();
-      throw;
+    if (!waiter.pause()) continue;
+    if (answers_) {
+      WaitGraph::of_this_process().poll(*this, awaited, everybody);
+    } else {
+      OwnWaits::of_this_process().wait_for(std::array{kSomebody});
     }
+    if (waiter.expired() || roll_is_called(parent_, roll_call_tag_)) give_up(call);
   }
   OwnWaits::of_this_process().forget();
 }
@@ -220,22 +232,39 @@ std::string Session::library() {
   return std::string(all.substr(0, all.find_first_of(",\n")));
 }
 
+/**
+ * By doubling: in step k every rank passes on what it knows, of itself and the ranks behind it, to
+ * the one 2^k before it, so that all know of all after log2(size) steps. Open MPI's non-blocking
+ * MPI_Iallgather would have each rank send to each other one, over a connection of its own. Source:
+ * Bruck et al., 1997, as in HostGroup::agree().
+ */
 std::vector<int> Session::hosts() {
-  const auto ranks =
-      std::make_shared<std::vector<Whereabouts>>(static_cast<std::size_t>(size_) + 1);
-  Whereabouts& own = ranks->back();
-  own = {place_of_processor(), OwnWaits::of_this_process().number()};
-  MPI_Request request = MPI_REQUEST_NULL;
-  check(MPI_Iallgather(&own, sizeof own, MPI_BYTE, ranks->data(), sizeof own, MPI_BYTE, comm_,
-                       &request),
-        "MPI_Iallgather");
-  finish(request, "MPI_Iallgather", ranks);
+  // Of the rank that is so far behind this one.
+  const auto known = std::make_shared<std::vector<Whereabouts>>(static_cast<std::size_t>(size_));
+  known->front() = {place_of_processor(), OwnWaits::of_this_process().number()};
+  with(known, [&] {
+    Waiter waiter(kMpiWait, timeout_);
+    for (int count = 1; count < size_; count *= 2) {
+      const auto bytes = static_cast<int>(static_cast<std::size_t>(std::min(count, size_ - count)) *
+                                          sizeof(Whereabouts));
+      const std::array peers{(rank_ + count) % size_, (rank_ - count + size_) % size_};
+      std::array<MPI_Request, 2> requests{MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+      check(MPI_Irecv(known->data() + count, bytes, MPI_BYTE, peers[0], roll_call_tag_, comm_,
+                      &requests[0]),
+            "MPI_Irecv");
+      check(
+          MPI_Isend(known->data(), bytes, MPI_BYTE, peers[1], roll_call_tag_, comm_, &requests[1]),
+          "MPI_Isend");
+      finish(requests, peers, waiter, "the exchange of where the ranks are");
+    }
+  });
 
   std::map<Place, int> lowest;
   std::vector<int> hosts;
   std::vector<ProcessNumber> processes;
   for (int rank = 0; rank < size_; ++rank) {
-    const auto& [place, process] = (*ranks)[static_cast<std::size_t>(rank)];
+    const auto& [place, process] =
+        (*known)[static_cast<std::size_t>((rank - rank_ + size_) % size_)];
     hosts.push_back(lowest.try_emplace(place, rank).first->second);
     processes.push_back(process);
   }

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -56,7 +57,7 @@ class Session final : public ControlNetwork {
   /**
    * For each rank a number that is equal for ranks of one host: those that see the same shared
    * memory and the same processes (and have the same TUTTI_HOST_ID, where that is set). Also tells
-   * the WaitGraph who they are. Collective.
+   * the WaitGraph who they are. Collective. Each rank sends log2(size) messages, to as many others.
    * Throws PeerLost naming the ranks that did not come before the deadline. To be called as long as
    * the communicator is there of which this is a duplicate.
    */
@@ -86,8 +87,13 @@ class Session final : public ControlNetwork {
  private:
   explicit Session(std::chrono::milliseconds timeout);
   void duplicate(MPI_Comm parent);
-  /** Polls `request`, which uses `memory`, to the deadline; then looks for who is missing. */
-  void finish(MPI_Request request, const char* call, const std::shared_ptr<const void>& memory);
+  /** Does `action`, which has MPI use `memory`: if it throws, MPI may go on to. */
+  template <class Action>
+  void with(const std::shared_ptr<const void>& memory, const Action& action);
+  /** Polls `requests`, which end once the ranks `awaited` have come, to the deadline of `waiter`;
+   * then looks for who is missing. */
+  void finish(std::span<MPI_Request> requests, std::span<const int> awaited, Waiter& waiter,
+              const char* call);
   std::vector<int> all_ranks() const;
   [[noreturn]] void give_up(const char* call);
 
