@@ -47,6 +47,8 @@ JOBS = {
     "init": ("init", 3, None),
     "connect": ("connect", 3, None),
     "own": ("own", 3, None),
+    "exit": ("exit", 3, None),
+    "exit on two hosts": ("exit", 3, "aab"),
 }
 
 

@@ -143,6 +143,11 @@ void WaitGraph::progressed() noexcept {
   }
 }
 
+bool WaitGraph::has_calls() noexcept {
+  const std::lock_guard lock(mutex_);
+  return !calls_.empty();
+}
+
 // --- Questions ----------------------------------------------------------------------------------
 
 void WaitGraph::add(Asker& asker, const ControlNetwork* session, Clock::time_point passed) {

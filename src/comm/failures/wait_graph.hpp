@@ -70,6 +70,8 @@ class WaitGraph final : private Correspondent {
   };
   /** Bytes of the calling thread's call have moved. */
   void progressed() noexcept;
+  /** Whether a call is under way. */
+  bool has_calls() noexcept;
 
   /** An answer, as this process understands it. */
   struct Heard {

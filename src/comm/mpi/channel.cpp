@@ -8,6 +8,7 @@
 #include <list>
 #include <mutex>
 #include <optional>
+#include <span>
 
 #include "base/finally.hpp"
 #include "base/log.hpp"
@@ -48,6 +49,70 @@ constexpr std::chrono::seconds kAtExit{1};
 
 }  // namespace
 
+/** The channels of this process: those at work, and those that it has left and others have not. */
+class Channel::All {
+ public:
+  /** Never destroyed: it is used at exit. */
+  static All& instance() {
+    static All& only = *new All;
+    return only;
+  }
+
+  void add(Channel* channel) {
+    const std::lock_guard lock(mutex_);
+    present_.push_back(channel);
+  }
+  void remove(Channel* channel) noexcept {
+    if (process_ != ::getpid()) return;  // a forked child cannot even take a mutex
+    const std::lock_guard lock(mutex_);
+    std::erase(present_, channel);
+  }
+  void depart(std::unique_ptr<Channel> channel) {
+    const std::lock_guard lock(mutex_);
+    std::erase(present_, channel.get());
+    channel->is_present_ = false;
+    departed_.push_back(std::move(channel));
+    free_those_all_have_left();
+  }
+
+ private:
+  /** MPI is initialised by now, so this exit handler runs before the one that finalises it. */
+  All() {
+    std::atexit([] { instance().leave_at_exit(); });
+  }
+
+  /** exit() unwinds nobody's stack: the channels at work are left as well, or given up where a call
+   * is under way. */
+  void leave_at_exit() noexcept {
+    if (process_ != ::getpid()) return;
+    const std::lock_guard lock(mutex_);
+    std::erase_if(present_,
+                  [](const Channel* one) { return !one->session_->this_thread_may_call(); });
+    for (Channel* const channel : present_) {
+      if (WaitGraph::of_this_process().has_calls()) {
+        channel->announce_lost(std::span(&channel->rank_, 1), "its process ends within a call");
+      } else {
+        channel->watch_.leave();
+      }
+    }
+    const WaitPolicy policy{.nap = std::chrono::milliseconds(1), .interruptible = false};
+    for (Waiter waiter(policy, kAtExit); !waiter.expired(); waiter.pause()) {
+      free_those_all_have_left();
+      std::erase_if(present_, [](Channel* one) { return one->watch_.all_have_left(); });
+      if (departed_.empty() && present_.empty()) return;
+    }
+  }
+
+  void free_those_all_have_left() noexcept {
+    std::erase_if(departed_, [](const auto& one) { return one->watch_.all_have_left(); });
+  }
+
+  const pid_t process_ = ::getpid();
+  std::mutex mutex_;
+  std::vector<Channel*> present_;
+  std::list<std::unique_ptr<Channel>> departed_;
+};
+
 Channel::Channel(std::shared_ptr<Session> session, std::vector<int> members, int context,
                  std::chrono::milliseconds timeout)
     : session_(std::move(session)),
@@ -56,47 +121,13 @@ Channel::Channel(std::shared_ptr<Session> session, std::vector<int> members, int
       timeout_(timeout),
       rank_(index_of(members_, session_->rank())),
       unconfirmed_(members_.size()),
-      watch_(*session_, members_, rank_, first_tag_ + kTags - 1, timeout_) {}
+      watch_(*session_, members_, rank_, first_tag_ + kTags - 1, timeout_) {
+  All::instance().add(this);
+}
 
-/** Channels that this process has left, and others have not. */
-class Channel::Departed {
- public:
-  /** Never destroyed: it is used at exit. */
-  static Departed& instance() {
-    static Departed& only = *new Departed;
-    return only;
-  }
-
-  void add(std::unique_ptr<Channel> channel) {
-    const std::lock_guard lock(mutex_);
-    channels_.push_back(std::move(channel));
-    free_those_all_have_left();
-  }
-
- private:
-  /** MPI is initialised by now, so this exit handler runs before the one that finalises it. */
-  Departed() {
-    std::atexit([] { instance().wait_at_exit(); });
-  }
-
-  void wait_at_exit() noexcept {
-    if (process_ != ::getpid()) return;
-    const std::lock_guard lock(mutex_);
-    const WaitPolicy policy{.nap = std::chrono::milliseconds(1), .interruptible = false};
-    for (Waiter waiter(policy, kAtExit); !waiter.expired(); waiter.pause()) {
-      free_those_all_have_left();
-      if (channels_.empty()) return;
-    }
-  }
-
-  void free_those_all_have_left() noexcept {
-    std::erase_if(channels_, [](const auto& one) { return one->watch_.all_have_left(); });
-  }
-
-  const pid_t process_ = ::getpid();
-  std::mutex mutex_;
-  std::list<std::unique_ptr<Channel>> channels_;
-};
+Channel::~Channel() {
+  if (is_present_) All::instance().remove(this);
+}
 
 void Channel::leave(std::unique_ptr<Channel> channel) noexcept {
   if (!channel->session_->may_call()) return;  // a forked child cannot even take a mutex
@@ -106,7 +137,7 @@ void Channel::leave(std::unique_ptr<Channel> channel) noexcept {
   channel->watch_.leave();
   channel->streams_.reset();  // what was sent arrives nevertheless
   try {
-    Departed::instance().add(std::move(channel));
+    All::instance().depart(std::move(channel));
   } catch (const std::exception& error) {
     log(LogLevel::warn, error.what());
   }

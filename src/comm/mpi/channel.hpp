@@ -46,7 +46,7 @@ class Channel final : public Wire {
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
   /** Does not call MPI once it is finalised; requests of a failed channel are left alone. */
-  ~Channel() override = default;
+  ~Channel() override;
 
   /**
    * Ends a channel whose owner is gone: members that still wait for this one get PeerLost. Waits
@@ -155,7 +155,7 @@ class Channel final : public Wire {
   void fail() noexcept { session_->fail(); }
 
  private:
-  class Departed;
+  class All;
   /** Whether the next `bytes` bytes to `destination` are to be waited for until it takes them. */
   bool is_to_be_confirmed(std::int64_t bytes, int destination);
   bool has_stream(int rank, Traffic traffic) const {
@@ -182,6 +182,7 @@ class Channel final : public Wire {
   std::vector<std::atomic<std::int64_t>> unconfirmed_;  // bytes, by rank
   std::unique_ptr<Streams> streams_;                    // nothing before set_hosts()
   Watch watch_;
+  bool is_present_ = true;  // until it is left
 };
 
 }  // namespace tutti::mpi

@@ -57,9 +57,25 @@ LocalGroup::LocalGroup(const UniqueId& id, int rank, std::vector<int> names,
 
 LocalGroup::~LocalGroup() {
   GroupRegistry::of_this_process().remove(this);
+  leave();
+}
+
+void LocalGroup::leave() noexcept {
   if (process_ != ::getpid()) return;
   own().state.store(RankSlot::kLeft, std::memory_order_release);
   wake_all();
+}
+
+bool LocalGroup::has_ended() noexcept {
+  if (process_ != ::getpid()) return true;
+  if (!has_failed()) {
+    for (int peer = 0; peer < size(); ++peer) {
+      if (!has_left(peer)) return false;
+    }
+    return true;
+  }
+  if (on_loss_ && failure().kind == FailureReport::Kind::peer_lost) on_loss_();
+  return true;
 }
 
 /** Whether there are more ranks than processors that any of them may run on, as far as is known. */

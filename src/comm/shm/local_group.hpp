@@ -44,8 +44,13 @@ class LocalGroup final : private record::Neighbours {
              std::chrono::milliseconds timeout, std::optional<Participants> participants = {});
   LocalGroup(const LocalGroup&) = delete;
   LocalGroup& operator=(const LocalGroup&) = delete;
-  /** Leaves: ranks that still wait for this one get PeerLost. Does not block. */
+  /** Leaves. */
   ~LocalGroup() override;
+  /** Ranks that still wait for this one get PeerLost. Does not block. Any thread may call it. */
+  void leave() noexcept;
+  /** After leave(): whether all others have left as well, or the communicator has failed; what a
+   * loss concerns hears of that. */
+  bool has_ended() noexcept;
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(names_.size()); }

@@ -4,10 +4,20 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdlib>
 
+#include "base/log.hpp"
+#include "base/waiter.hpp"
 #include "comm/shm/local_group.hpp"
 
 namespace tutti::shm {
+namespace {
+
+/** How long a process that exits waits for the others to leave, or to fail. */
+constexpr std::chrono::seconds kAtExit{1};
+
+}  // namespace
 
 GroupRegistry& GroupRegistry::of_this_process() {
   static auto* const registry = new GroupRegistry;  // communicators of static objects may end later
@@ -16,10 +26,26 @@ GroupRegistry& GroupRegistry::of_this_process() {
 
 /** A thread of a process that forks must not leave the child with a lock that nobody holds. */
 GroupRegistry::GroupRegistry() {
+  const int failed = std::atexit([] { of_this_process().leave_at_exit(); });
+  if (failed != 0)
+    log(LogLevel::warn, "too many exit handlers: exit() will not be noticed at once");
   give_block(take_block(1), 1);  // the free lists' lock is taken under this one: see WaitGraph
   ::pthread_atfork([] { of_this_process().mutex_.lock(); },
                    [] { of_this_process().mutex_.unlock(); },
                    [] { of_this_process().mutex_.unlock(); });
+}
+
+/** exit() unwinds nobody's stack, and a process that exits may last: MPI_Finalize waits for all
+ * others, which would wait for this one. If they lose it now, MPI is not finalised; if they leave
+ * as well, it is. */
+void GroupRegistry::leave_at_exit() noexcept {
+  for_each([](LocalGroup& group) { group.leave(); });
+  const WaitPolicy policy{.nap = std::chrono::milliseconds(1), .interruptible = false};
+  for (Waiter waiter(policy, kAtExit); !waiter.expired(); waiter.pause()) {
+    bool is_over = true;
+    for_each([&](LocalGroup& group) { is_over = group.has_ended() && is_over; });
+    if (is_over) return;
+  }
 }
 
 void GroupRegistry::add(LocalGroup* group) {

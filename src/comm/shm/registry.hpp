@@ -28,6 +28,7 @@ class GroupRegistry {
 
  private:
   GroupRegistry();
+  void leave_at_exit() noexcept;
 
   std::mutex mutex_;
   std::vector<LocalGroup*> groups_;
