@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -31,9 +32,9 @@ std::atomic<int> g_drops_for = -1;  // the next message of so many bytes to this
 /** Stands in front of MPI's. */
 extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int destination, int tag,
                          MPI_Comm comm, MPI_Request* request) {
-  if (g_late_by != 0 && count == static_cast<int>(sizeof(tutti::ControlMessage)) &&
-      std::holds_alternative<tutti::FailureReport>(
-          *static_cast<const tutti::ControlMessage*>(data))) {
+  const auto message =
+      tutti::unpacked({static_cast<const std::byte*>(data), static_cast<std::size_t>(count)});
+  if (g_late_by != 0 && message && std::holds_alternative<tutti::FailureReport>(*message)) {
     std::this_thread::sleep_for(std::chrono::milliseconds(g_late_by.exchange(0)));
   }
   if (count == kDropped && destination == g_drops_for) {

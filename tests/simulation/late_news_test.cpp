@@ -4,7 +4,9 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <string>
+#include <utility>
 
 #include "comm/batch.hpp"
 #include "comm/simulation/wire.hpp"
@@ -66,6 +68,48 @@ TEST(SimulatedLateNews, WhoKnowsOfAMismatchDoesNotTellThatItLeaves) {
 TEST(SimulatedLateNews, WhoIsStoppedBeforeItTellsOfAMismatchHasItsLeaderTell) {
   EXPECT_EQ(story(Knows::heard, false, true), "they differ; they differ");
   EXPECT_NE(story(Knows::noted, false, true), "they differ; they differ");
+}
+
+/** On two hosts with eight ranks each, of which rank 12 is lost: rank 7 finds it, and its
+ * neighbours hear of it through shared memory. How many messages tell the others, and how many
+ * ranks hear. */
+std::pair<std::int64_t, int> told(bool finder_stops) {
+  constexpr std::array kLost{12};
+  constexpr int kFinder = 7;
+  Cluster cluster(2, 8, NetworkModel{}, 1);
+  int heard = 0;
+  cluster.start([&](Process& process) {
+    SimulatedWire wire(process, 1, milliseconds(5000));
+    wire.connect();
+    process.compute(milliseconds(10));
+    if (process.rank() == kLost[0]) return;
+    if (process.rank() == kFinder && finder_stops) return;
+    if (process.host() == 0) {
+      const bool finds = process.rank() == kFinder;
+      wire.watch().announce_lost(kLost, "has ended", finds ? Finder::self : Finder::neighbour);
+      process.compute(milliseconds(20));
+      return;
+    }
+    std::array<std::byte, 8> data{};
+    Batch batch(wire, Wire::Traffic::collective);
+    batch.recv(data.data(), std::ssize(data), 0);
+    try {
+      batch.wait();
+    } catch (const PeerLost&) {
+      ++heard;
+    }
+  });
+  cluster.scheduler().run(cluster.scheduler().now() + milliseconds(100));
+  return {cluster.traffic().control_messages, heard};
+}
+
+TEST(SimulatedNews, OfAFailureAreToldByItsFinderAndTwoOthers) {
+  for (const bool finder_stops : {false, true}) {
+    const auto [messages, heard] = told(finder_stops);
+    EXPECT_EQ(heard, 7);
+    EXPECT_LE(messages,
+              (finder_stops ? 2 : 3) * 15 + 7);  // the leader of the other host tells its own
+  }
 }
 
 }  // namespace

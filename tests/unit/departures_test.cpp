@@ -12,21 +12,20 @@
 namespace tutti {
 namespace {
 
-constexpr int kRanks = 2;  // on each host
-
-Layout layout_of(int hosts) {
+Layout layout_of(int hosts, int ranks) {
   std::vector<int> host_of_rank;
-  for (int rank = 0; rank < hosts * kRanks; ++rank) host_of_rank.push_back(rank / kRanks);
+  for (int rank = 0; rank < hosts * ranks; ++rank) host_of_rank.push_back(rank / ranks);
   return Layout(host_of_rank);
 }
 
 /** Ranks that leave, and messages that are carried when the test says so. */
 class Leavers {
  public:
-  explicit Leavers(int hosts) {
-    const int size = hosts * kRanks;
+  /** `ranks` on each host. */
+  explicit Leavers(int hosts, int ranks = 2) {
+    const int size = hosts * ranks;
     for (int rank = 0; rank < size; ++rank) {
-      ranks_.emplace_back(rank, size).set_hosts(layout_of(hosts));
+      ranks_.emplace_back(rank, size).set_hosts(layout_of(hosts, ranks));
       counts_.emplace_back(static_cast<std::size_t>(size));
     }
   }
@@ -120,6 +119,19 @@ TEST(Departures, ManyHostsTellThoseWhoMayWait) {
   EXPECT_EQ(told, expected);
 }
 
+TEST(Departures, ManyRanksOfFewHostsTellThoseWhoMayWait) {
+  Leavers few(2, 32);
+  EXPECT_EQ(few.rank(5).leave(few.counts(5)).size(), 63U);
+  Leavers leavers(3, 64);
+  std::vector<int> expected;  // the other ranks of its host, and the leaders of all
+  for (int rank = 64; rank < 128; ++rank) {
+    if (rank != 70) expected.push_back(rank);
+  }
+  expected.insert(expected.begin(), 0);
+  expected.push_back(128);
+  EXPECT_EQ(leavers.rank(70).leave(leavers.counts(70)), expected);
+}
+
 TEST(Departures, WhatWasAbandonedIsNotWaitedFor) {
   MessageCounts sender(2);
   MessageCounts receiver(2);
@@ -154,6 +166,18 @@ TEST(Departures, AllKnowOnceTheLastHasLeft) {
     for (int rank = leavers.size() - 1; rank > 0; --rank) leavers.leave(rank);
     leavers.carry();
     EXPECT_FALSE(leavers.rank(1).all_have_left()) << hosts;
+    leavers.leave(0);
+    leavers.carry();
+    EXPECT_TRUE(leavers.all_know()) << hosts;
+  }
+}
+
+TEST(Departures, AllOfManyRanksOfFewHostsKnowOnceTheLastHasLeft) {
+  for (const int hosts : {2, 3, 17}) {
+    Leavers leavers(hosts, 40);
+    for (int rank = leavers.size() - 1; rank > 0; --rank) leavers.leave(rank);
+    leavers.carry();
+    EXPECT_TRUE(leavers.nobody_knows()) << hosts;
     leavers.leave(0);
     leavers.carry();
     EXPECT_TRUE(leavers.all_know()) << hosts;

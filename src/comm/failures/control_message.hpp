@@ -4,9 +4,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <type_traits>
 #include <variant>
 
+#include "base/recycled.hpp"
 #include "comm/failure.hpp"
 #include "comm/message_counts.hpp"
 
@@ -53,5 +56,10 @@ struct Headcount {
 /** Below every eager limit of Open MPI, so that it goes out without its receiver's help. */
 using ControlMessage = std::variant<Question, Answer, FailureReport, Departure, Enquiry, Headcount>;
 static_assert(std::is_trivially_copyable_v<ControlMessage> && sizeof(ControlMessage) <= 3900);
+
+/** A message as it travels: which one it is, and as much of it as is in use. */
+RecycledVector<std::byte> packed(const ControlMessage& message);
+/** The message that was packed(); none if these bytes are of none. */
+std::optional<ControlMessage> unpacked(std::span<const std::byte> bytes);
 
 }  // namespace tutti

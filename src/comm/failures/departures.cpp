@@ -13,7 +13,7 @@ namespace tutti {
  * bit: a power of two away, where it has connections, and log2(hosts) steps from the first. */
 void Departures::set_hosts(const Layout& layout) {
   const int hosts = layout.host_count();
-  if (all_are_connected(hosts)) return;
+  if (all_are_connected(hosts) && layout.rank_count() <= kFew) return;
   const int host = layout.host_of(rank_);
   const auto leader_of = [&](int one) { return layout.ranks_of(one).front(); };
   const std::span<const int> here = layout.ranks_of(host);

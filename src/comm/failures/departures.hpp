@@ -14,18 +14,20 @@
 namespace tutti {
 
 /**
- * Whoever leaves tells those who may wait for it. Up to a number of hosts that all have connections
- * to each other, that is everybody. With more hosts it is the ranks of its host, the leaders of the
- * hosts that have a connection to it, whomever it has sent a message, and who has asked: the others
- * learn of it from one of those, when that loses it, or ask when they have waited for a while. That
- * all have left, and no message of theirs is under way, goes through a tree then: up go the numbers
- * of messages told and heard, of those who have left, and down the word, once all have and the
- * numbers are equal. An enquiry counts, and no departure that answers one, before or after it was
- * asked for: who has asked is not counted before it has heard. So no number that was equal changes
- * later. Ranks are the channel's. Not thread-safe.
+ * Whoever leaves tells those who may wait for it. Up to kFew ranks on hosts that all have
+ * connections to each other, that is everybody. With more of either it is the ranks of its host,
+ * the leaders of the hosts that have a connection to it, whomever it has sent a message, and who
+ * has asked: the others learn of it from one of those, when that loses it, or ask when they have
+ * waited for a while. That all have left, and no message of theirs is under way, goes through a
+ * tree then: up go the numbers of messages told and heard, of those who have left, and down the
+ * word, once all have and the numbers are equal. An enquiry counts, and no departure that answers
+ * one, before or after it was asked for: who has asked is not counted before it has heard. So no
+ * number that was equal changes later. Ranks are the channel's. Not thread-safe.
  */
 class Departures {
  public:
+  static constexpr int kFew = 64;
+
   Departures(int rank, int size) : rank_(rank), size_(size) {}
 
   /** Before the first message: which ranks share a host. */

@@ -250,12 +250,25 @@ void Watch::pass_on(const FailureReport& report) {
   }
 }
 
+/** Whether this rank tells all others of what another one of its host has found: the two lowest
+ * that are not lost do, of which one may be the finder. */
+bool Watch::stands_in(const FailureReport& report) const {
+  if (!layout_) return true;
+  const auto lost = report.rank_list();
+  const std::span<const int> here = layout_->ranks_of(layout_->host_of(rank_));
+  const auto lower = std::count_if(here.begin(), here.end(), [&](int rank) {
+    return rank < rank_ && std::find(lost.begin(), lost.end(), rank) == lost.end();
+  });
+  return lower < 2;
+}
+
 void Watch::announce(const FailureReport& report, Finder finder) {
   // Another thread of the rank that finds a mismatch may have noted it before this one tells of it.
   const bool is_only_noted = is_noted_ && report.kind == FailureReport::Kind::mismatch;
   if (failure_ && !is_only_noted) return;
   fail(report);
   if (!session_.may_call()) return;
+  if (finder == Finder::neighbour && !stands_in(report)) return;
   send_to_all(report);
   if (finder == Finder::neighbour) return;
   // Nobody may call MPI after this, and a message to a new peer needs calls to get out. The ranks

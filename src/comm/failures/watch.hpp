@@ -94,8 +94,8 @@ class Watch final {
   [[noreturn]] void lose_by_message(std::vector<int> ranks, const std::string& reason);
 
   /** Tells all members that `ranks` are lost, unless a failure is known already. The finder lends
-   * MPI a quarter of a second at most; its neighbours tell as well, should it have been stopped
-   * since, but lose no time by it. */
+   * MPI a quarter of a second at most; two of its neighbours tell as well, should it have been
+   * stopped since, but lose no time by it. */
   void announce_lost(std::span<const int> ranks, std::string_view reason,
                      Finder finder = Finder::self) noexcept;
   /** The same for a mismatch that only some ranks have seen. */
@@ -159,6 +159,7 @@ class Watch final {
   void handle(const ControlMessage& message, int source);
   void fail(const FailureReport& report);
   void announce(const FailureReport& report, Finder finder);
+  bool stands_in(const FailureReport& report) const;
   void pass_on(const FailureReport& report);
   void look_after_hosts(Clock::time_point now);
   void throw_failure() const;

@@ -22,8 +22,9 @@ MpiMessenger::~MpiMessenger() {
 }
 
 void MpiMessenger::send(const ControlMessage& message, int destination) {
-  Pending pending{MPI_REQUEST_NULL, std::make_shared<ControlMessage>(message), destination};
-  const int code = MPI_Isend(pending.message.get(), sizeof(ControlMessage), MPI_BYTE, destination,
+  const auto bytes = std::make_shared<RecycledVector<std::byte>>(packed(message));
+  Pending pending{MPI_REQUEST_NULL, bytes, destination};
+  const int code = MPI_Isend(bytes->data(), static_cast<int>(bytes->size()), MPI_BYTE, destination,
                              tag_, session_.comm(), &pending.request);
   if (code == MPI_SUCCESS) outgoing_.push_back(std::move(pending));
 }
@@ -46,7 +47,7 @@ void MpiMessenger::receive(
   for (auto pending = incoming_.begin(); pending != incoming_.end();) {
     const auto next = std::next(pending);
     if (is_done(*pending)) {
-      handle(*pending->message, pending->peer);
+      if (const auto message = unpacked(*pending->bytes)) handle(*message, pending->peer);
       incoming_.erase(pending);
     }
     pending = next;
@@ -61,11 +62,12 @@ void MpiMessenger::collect() {
     check(MPI_Improbe(MPI_ANY_SOURCE, tag_, session_.comm(), &found, &matched, &status),
           "MPI_Improbe");
     if (found == 0) return;
+    int bytes = 0;
+    check(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
     Pending& pending = incoming_.emplace_back();
-    pending.message = std::make_shared<ControlMessage>();
+    pending.bytes = std::make_shared<RecycledVector<std::byte>>(static_cast<std::size_t>(bytes));
     pending.peer = status.MPI_SOURCE;
-    check(MPI_Imrecv(pending.message.get(), sizeof(ControlMessage), MPI_BYTE, &matched,
-                     &pending.request),
+    check(MPI_Imrecv(pending.bytes->data(), bytes, MPI_BYTE, &matched, &pending.request),
           "MPI_Imrecv");
   }
 }

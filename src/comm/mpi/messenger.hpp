@@ -3,9 +3,11 @@
 
 #include <mpi.h>
 
+#include <cstddef>
 #include <list>
 #include <memory>
 
+#include "base/recycled.hpp"
 #include "comm/failures/control_network.hpp"
 #include "comm/mpi/session.hpp"
 
@@ -31,7 +33,7 @@ class MpiMessenger final : public Messenger {
  private:
   struct Pending {
     MPI_Request request = MPI_REQUEST_NULL;
-    std::shared_ptr<ControlMessage> message;
+    std::shared_ptr<RecycledVector<std::byte>> bytes;
     int peer = -1;
   };
   using Pendings = std::list<Pending>;

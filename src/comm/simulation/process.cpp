@@ -49,7 +49,7 @@ class Process::Mailbox final : public Messenger {
     };
     ++cluster.traffic_.control_messages;
     const auto left =
-        cluster.network_.send(process_.host_, to.host_, sizeof(ControlMessage),
+        cluster.network_.send(process_.host_, to.host_, std::ssize(packed(message)),
                               lane_of(process_.rank_, destination, 0x8000 + tag_), deliver);
     leaving_.push_back({destination, left});
   }
