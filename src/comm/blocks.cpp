@@ -2,6 +2,7 @@
 #include "comm/blocks.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <span>
 
@@ -23,6 +24,62 @@ std::vector<AnyView> cut(const AnyView& whole, std::span<const std::int64_t> cou
     begin += count;
   }
   return blocks;
+}
+
+/** Up to so many ranks all learn the counts of all, in one call. */
+constexpr int kFew = 32;
+
+std::string describe_misfit(std::int64_t from, std::int64_t sent, std::int64_t to,
+                            std::int64_t expected) {
+  return "rank " + std::to_string(from) + " called all_to_all_v with " + std::to_string(sent) +
+         " elements for rank " + std::to_string(to) + ", which expects " +
+         std::to_string(expected) + " from it";
+}
+
+AgreedCounts gather_counts(Transport& transport, const Call& call) {
+  const auto size = static_cast<std::size_t>(transport.size());
+  std::vector<std::int64_t> own(call.counts.begin(), call.counts.end());
+  own.insert(own.end(), call.arriving.begin(), call.arriving.end());
+  std::vector<std::int64_t> all(own.size() * size);
+  transport.run(Call::all_gather(std::span<const std::int64_t>(own), std::span(all)));
+  AgreedCounts agreed;
+  for (std::size_t from = 0; from < size; ++from) {
+    for (std::size_t to = 0; to < size; ++to) {
+      const std::int64_t sent = all[from * 2 * size + to];
+      const std::int64_t expected = all[to * 2 * size + size + from];
+      agreed.longest = std::max(agreed.longest, sent);
+      if (sent == expected || agreed.mismatch) continue;
+      agreed.mismatch = describe_misfit(static_cast<std::int64_t>(from), sent,
+                                        static_cast<std::int64_t>(to), expected);
+    }
+  }
+  return agreed;
+}
+
+/** Each tells each other one count; then all learn the longest, and the first pair of ranks that do
+ * not fit, of which the receiver says the rest. */
+AgreedCounts exchange_counts(Transport& transport, const Call& call) {
+  const std::int64_t size = transport.size();
+  std::vector<std::int64_t> sent(static_cast<std::size_t>(size));  // to this rank, by each
+  transport.run(Call::all_to_all(call.counts, std::span(sent), transport.size()));
+  std::array<std::int64_t, 2> most{*std::max_element(call.counts.begin(), call.counts.end()), 0};
+  auto& [longest, misfit] = most;  // that is how many pairs there are from it on, of all in order
+  for (std::int64_t from = size - 1; from >= 0; --from) {
+    const auto at = static_cast<std::size_t>(from);
+    if (sent[at] != call.arriving[at]) misfit = size * size - (from * size + transport.rank());
+  }
+  const View values(most.data(), 2, DType::i64);
+  transport.run(Call::all_reduce(values, values, Reduce::max));
+  AgreedCounts agreed{.longest = longest, .mismatch = {}};
+  if (misfit == 0) return agreed;
+  const std::int64_t from = (size * size - misfit) / size;
+  const std::int64_t to = (size * size - misfit) % size;
+  const auto at = static_cast<std::size_t>(from);
+  std::array<std::int64_t, 2> counts{sent[at], call.arriving[at]};
+  const View both(counts.data(), 2, DType::i64);
+  transport.run(Call::broadcast(both, both, static_cast<int>(to)));
+  agreed.mismatch = describe_misfit(from, counts[0], to, counts[1]);
+  return agreed;
 }
 
 }  // namespace
@@ -51,24 +108,8 @@ std::int64_t longest_block(const Call& call) {
 }
 
 AgreedCounts compare_counts(Transport& transport, const Call& call) {
-  const auto size = static_cast<std::size_t>(transport.size());
-  std::vector<std::int64_t> own(call.counts.begin(), call.counts.end());
-  own.insert(own.end(), call.arriving.begin(), call.arriving.end());
-  std::vector<std::int64_t> all(own.size() * size);
-  transport.run(Call::all_gather(std::span<const std::int64_t>(own), std::span(all)));
-  AgreedCounts agreed;
-  for (std::size_t from = 0; from < size; ++from) {
-    for (std::size_t to = 0; to < size; ++to) {
-      const std::int64_t sent = all[from * 2 * size + to];
-      const std::int64_t expected = all[to * 2 * size + size + from];
-      agreed.longest = std::max(agreed.longest, sent);
-      if (sent == expected || agreed.mismatch) continue;
-      agreed.mismatch = "rank " + std::to_string(from) + " called all_to_all_v with " +
-                        std::to_string(sent) + " elements for rank " + std::to_string(to) +
-                        ", which expects " + std::to_string(expected) + " from it";
-    }
-  }
-  return agreed;
+  return transport.size() <= kFew ? gather_counts(transport, call)
+                                  : exchange_counts(transport, call);
 }
 
 void scan_gathered(Transport& transport, const Call& call) {

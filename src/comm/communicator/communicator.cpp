@@ -192,17 +192,15 @@ Buffer Communicator::allocate(std::int64_t bytes, Device device) {
 
 std::vector<double> Communicator::lateness() {
   barrier();  // calls on streams have ended
-  // Each rank brings what it has waited for the others; of column r all but r's own counts.
+  // Each rank brings what it has waited for the others; for itself that is nothing.
   const auto size = static_cast<std::size_t>(world_size());
-  std::vector<double> own(size);
-  if (record::Journal* const journal = impl_->journal()) own = journal->seconds_waited();
-  std::vector<double> all(size * size);
-  all_gather(std::span(own), std::span(all));
   std::vector<double> late(size);
-  for (std::size_t rank = 0; size > 1 && rank < size; ++rank) {
-    for (std::size_t other = 0; other < size; ++other) late[rank] += all[other * size + rank];
-    late[rank] /= static_cast<double>(size - 1);
-  }
+  if (record::Journal* const journal = impl_->journal()) late = journal->seconds_waited();
+  if (size == 1) return {0.0};
+  late.resize(size);
+  late[static_cast<std::size_t>(global_rank())] = 0;
+  all_reduce(View(late.data(), std::ssize(late), DType::f64));
+  for (double& seconds : late) seconds /= static_cast<double>(size - 1);
   return late;
 }
 
