@@ -284,12 +284,33 @@ void connect_leaders(HostGroup& group, SimulatedWire& wire) {
   exchange_with_connected(group, wire, 1);
 }
 
-/** Of the layout, which MPI gathers, only the agreement is in it; from there to the first call. */
+constexpr std::size_t kPlace = 24;  // bytes: a rank's host, and its process
+/** As mpi::Session::hosts(): what a host's ranks send to those of another one. */
+void tell_places(HostGroup& group, SimulatedWire& wire, int ranks) {
+  const int all = group.size() * ranks;
+  std::vector<std::byte> places(kPlace * static_cast<std::size_t>(all));  // in which nobody looks
+  const auto peer = [&, size = group.size()](int distance) {
+    return group.member(static_cast<std::size_t>((group.position() + distance + size) % size));
+  };
+  for (int known = 1; known < all; known *= 2) {
+    const int distance = std::max(known / ranks, 1);
+    const auto bytes = static_cast<std::int64_t>(kPlace) * std::min(known, all - known);
+    tutti::Batch batch(wire, tutti::Wire::Traffic::point_to_point);
+    for (int rank = 0; rank < std::min(known, ranks); ++rank) {
+      batch.recv(places.data(), bytes, peer(distance));
+      batch.send(places.data(), bytes, peer(-distance));
+    }
+    batch.wait();
+  }
+}
+
+/** Of what MPI does before only an agreement is in it; from there to the first call. */
 Row start_up(const ScaleOptions& options) {
   return Scene(options).play(
       "start-up", 0, 2 * options.latency_us,
-      [](HostGroup& group, SimulatedWire& wire) {
+      [&](HostGroup& group, SimulatedWire& wire) {
         group.agree(3);
+        tell_places(group, wire, options.ranks);
         connect_leaders(group, wire);
         group.agree(4);
       },
