@@ -74,6 +74,7 @@ lint() {
   need clang-format-14 has clang-format-14
   need clang-tidy has clang-tidy
   need shellcheck has shellcheck
+  need python3-pyflakes scripts/find_python.sh pyflakes
   need mypy scripts/find_python.sh numpy pytest mypy  # for a test of the annotations
 }
 

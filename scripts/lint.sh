@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks the sources with clang-format, clang-tidy and, if it is there, shellcheck.
+# Checks the sources with clang-format, clang-tidy and, if they are there, shellcheck and pyflakes.
 #   lint.sh            all files
 #   lint.sh --changed  files that differ from the last commit
 # Installs nothing. clang-tidy reads the compile commands of build/lint, or of build/lint-changed.
@@ -36,6 +36,29 @@ mapfile -t scripts < <(files '*.sh' .ci/run)
 if command -v shellcheck >/dev/null; then
   echo "shellcheck: ${#scripts[@]} files"
   [ ${#scripts[@]} -eq 0 ] || shellcheck "${scripts[@]}" || status=1
+else
+  echo "shellcheck: not installed, nothing was checked"
+fi
+
+# check_python FILE...: pyflakes, which heeds no "# noqa" by itself, neither in the line that it complains of nor in an
+# earlier one that this is about (a fixture is imported, and is a parameter below).
+check_python() {
+  local file line rest about result=0
+  while IFS=: read -r file line rest; do
+    about=$line
+    if [[ $rest =~ \ from\ line\ ([0-9]+) ]]; then about=${BASH_REMATCH[1]}; fi
+    if [[ $about =~ ^[0-9]+$ ]] && sed -n "${about}p" "$file" | grep -q '# noqa'; then continue; fi
+    echo "$file:$line:$rest"
+    result=1
+  done < <("$python" -m pyflakes "$@" 2>&1)
+  return "$result"
+}
+mapfile -t modules < <(files '*.py')
+if python=$(scripts/find_python.sh pyflakes 2>/dev/null); then
+  echo "pyflakes: ${#modules[@]} files"
+  [ ${#modules[@]} -eq 0 ] || check_python "${modules[@]}" || status=1
+else
+  echo "pyflakes: not installed, nothing was checked"
 fi
 
 # What this machine does not compile it cannot check: a backend whose headers are not here. (The
@@ -50,6 +73,10 @@ else
   build=build/lint
   cmake --preset release -B "$build" >/dev/null
   mapfile -t units < <(sed -n 's/^ *"file": "\(.*\.c[px]*\)",\?$/\1/p' "$build/compile_commands.json" | sort -u)
+  [ ${#units[@]} -gt 0 ] || {
+    echo "$build/compile_commands.json names no files" >&2
+    status=1
+  }
 fi
 echo "clang-tidy: ${#units[@]} files"
 if [ ${#units[@]} -gt 0 ]; then

@@ -14,7 +14,7 @@ __distribution__ = "tutti-distopt"  # before the modules of the package, which l
 from tutti import _identity
 
 try:
-    from tutti import _core
+    from tutti import _core  # noqa: F401
 except ImportError as error:
     raise ImportError(
         f"tutti's extension module cannot be loaded: {error}. It needs the MPI library that it was "

@@ -6,8 +6,6 @@ import operator
 import os
 from typing import Any, Iterable, List, Mapping, Sequence, Tuple, Type
 
-import numpy
-
 from tutti.errors import InvalidArgument
 
 _MOST = 2**63 - 1

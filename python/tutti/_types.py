@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Mapping, TypedDict, Union
+from typing import Any, Callable, Dict, TypedDict
 
 import numpy
 import numpy.typing as npt

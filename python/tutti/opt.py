@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, cast
 
-from tutti import _core, _identity, _torch, _torch_rest, _torch_rows  # _identity refuses another's __init__.py
+from tutti import _core, _identity, _torch, _torch_rest, _torch_rows  # noqa: F401 - _identity refuses another's __init__.py
 from tutti import _torch_optimizer as _face
 from tutti._checks import integer, whole
 from tutti._core import (SGD, Adagrad, Adam, AdamW, Bucket, Communicator, Event, NcclIdHolder,

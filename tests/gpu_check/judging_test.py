@@ -2,7 +2,6 @@
 """Checks on made-up results how a run on a GPU is judged: judging_test.py FOLDER, gpu-check's."""
 
 import copy
-import sys
 import unittest
 
 import made_up

@@ -12,7 +12,7 @@ import zipfile
 import numpy
 import pytest
 
-import seed_mnist  # which finds the example
+import seed_mnist  # noqa: F401 - which finds the example
 
 import checkpoint
 import cnn

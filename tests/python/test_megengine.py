@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 
-import numpy
 import pytest
 
 pytest.importorskip("torch", minversion="2.1")  # since when gradients have hooks

@@ -15,7 +15,7 @@ def test_the_memory_of_rows_that_are_gone_is_used_again_and_no_other():
     ids = torch.arange(ROWS)
     with alone([items]) as fleet:
         def lookup_dlpack():
-            return items._fleet.lookup_dlpack(items._number, ids, DIM)
+            return items._fleet.lookup_dlpack(items._number, ids, DIM)  # noqa: F821 - it is deleted below
 
         wanted = items.lookup(range(ROWS)).copy()
         first = items.lookup(ids)

@@ -10,7 +10,7 @@ import time
 import pytest
 
 import launching
-from torch_group import Net, batch, begin, both_heads, dist, ranks, torch  # noqa: F401 - a fixture
+from torch_group import Net, batch, begin, dist, ranks, torch  # noqa: F401 - a fixture
 import tutti.torch
 from tutti.torch import broadcast_parameters
 

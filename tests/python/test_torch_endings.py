@@ -54,7 +54,7 @@ def test_ranks_that_disagree_are_told(tmp_path):
 
 
 def begin_twice(place, path):
-    kept = dist.FileStore(path, place.ranks)  # or one rank's last end would remove the other's new file
+    kept = dist.FileStore(path, place.ranks)  # noqa: F841 - or one rank's last end removes the other's new file
     for _ in range(2):
         begin(place, path)
         tensor = torch.ones(1)

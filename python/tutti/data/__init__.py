@@ -8,7 +8,7 @@
             ...
 """
 
-from tutti import _identity  # refuses another package's __init__.py
+from tutti import _identity  # noqa: F401 - refuses another package's __init__.py
 from tutti.data.collate import collate
 from tutti.data.dataset import ArrayDataset, Dataset
 from tutti.data.loader import DataLoader

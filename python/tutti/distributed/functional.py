@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional, Sequence
 
-import numpy
-
 from tutti.distributed import _arrays, _autograd, _collectives, _mail, _world
 from tutti.distributed._arrays import Description
 from tutti.distributed._world import WORLD, Group, communicator_of

@@ -19,7 +19,7 @@ docs/parameter-server.md sets Paddle's scripts beside tutti's.
 import importlib
 from types import ModuleType
 
-from tutti import _identity  # refuses another package's __init__.py
+from tutti import _identity  # noqa: F401 - refuses another package's __init__.py
 from tutti._core import ps as _core
 from tutti.ps import role_maker
 from tutti.ps._config import DistributeTranspilerConfig

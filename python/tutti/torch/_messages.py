@@ -10,7 +10,7 @@ import struct
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Deque, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Deque, List, NamedTuple, Optional, Set, Tuple
 
 import numpy
 import torch
