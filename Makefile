@@ -4,13 +4,14 @@ PRESET ?= release
 PREFIX ?= /usr/local
 HOSTFILE ?= hostfiles/localhost
 TORCH ?=
+WERROR ?=
 ARGS ?=
 
 BUILD := build/$(PRESET)
 JOBS := $(shell nproc)
 # Tests wait more than they compute.
 TEST_JOBS := $(shell expr $(JOBS) + 1)
-CONFIGURE := cmake --preset $(PRESET)
+CONFIGURE := cmake --preset $(PRESET) $(if $(WERROR),-DTUTTI_WERROR=$(WERROR))
 
 # Open MPI runs as root, which containers do, only when told twice that this is meant.
 export OMPI_ALLOW_RUN_AS_ROOT := 1
@@ -20,7 +21,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
-	@echo 'Variables: ARGS="..." PRESET=$(PRESET) PREFIX=$(PREFIX) HOSTFILE=$(HOSTFILE)'
+	@echo 'Variables: ARGS="..." PRESET=$(PRESET) PREFIX=$(PREFIX) HOSTFILE=$(HOSTFILE) WERROR=ON'
 
 build: deps-build  ## Build everything; programs land in build/release/bin
 	$(CONFIGURE)
@@ -38,7 +39,8 @@ ctr: deps-python  ## Train wide & deep on clicks, two workers, a server; ARGS="-
 	  "$$(scripts/find_python.sh numpy)" examples/ctr/ctr_dist.py $(ARGS)
 
 test: build  ## Run all tests; ARGS="-R shm" goes to ctest
-	ctest --test-dir $(BUILD) --no-tests=error --output-on-failure --parallel $(TEST_JOBS) $(ARGS)
+	ctest --test-dir $(BUILD) --no-tests=error --output-on-failure --parallel $(TEST_JOBS) $(ARGS); \
+	  status=$$?; scripts/skipped.sh $(BUILD); exit $$status
 
 test-torch: deps-build  ## Run the tests that need PyTorch, with the newest of pip's; TORCH=2.1.0 with that
 	$(CONFIGURE)
@@ -60,7 +62,7 @@ bench: deps-build deps-bench  ## Run all benchmarks briefly, or one in full: ARG
 	cmake --build $(BUILD) --parallel $(JOBS) --target benchmarks
 	scripts/bench.sh $(BUILD) $(ARGS)
 
-lint:  ## Check format and code with clang-format, clang-tidy, shellcheck; ARGS=--changed
+lint:  ## Check format and code with clang-format, clang-tidy, shellcheck, pyflakes; ARGS=--changed
 	scripts/lint.sh $(ARGS)
 
 install: deps-library  ## Install library, headers and the launcher under PREFIX

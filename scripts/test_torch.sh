@@ -1,9 +1,14 @@
 #!/usr/bin/env bash
-# Runs the tests that need PyTorch: test_torch.sh BUILD_DIR [VERSION]. PyTorch, of that version or the
-# newest, is installed with pip in BUILD_DIR/torch-VERSION, where it stays: some gigabytes, since the
-# builds that pip gets come with CUDA's libraries.
+# Runs the tests that need PyTorch: test_torch.sh [--install] BUILD_DIR [VERSION]. PyTorch, of that version or
+# the newest, is installed with pip in BUILD_DIR/torch-VERSION, where it stays: some gigabytes, since the builds
+# that pip gets come with CUDA's libraries. With --install that is all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+install_only=
+if [ "$1" = --install ]; then
+  install_only=yes
+  shift
+fi
 build=$1
 version=${2-}
 environment=$build/torch-${version:-newest}
@@ -14,6 +19,7 @@ if ! "$environment/bin/python" -c 'import torch' 2>/dev/null; then
   "$environment/bin/pip" install --quiet --disable-pip-version-check "torch${version:+==$version}"
 fi
 "$environment/bin/python" -c 'import torch; print("PyTorch", torch.__version__)'
+[ -z "$install_only" ] || exit 0
 
 # What is compiled against PyTorch, which versions that are too old refuse.
 export PYTHONPATH=$PWD/$build/python PYTHONDONTWRITEBYTECODE=1 XDG_CACHE_HOME=$PWD/$environment/cache
@@ -21,8 +27,12 @@ if "$environment/bin/python" -c 'import torch._C._distributed_c10d as c; exit(no
   "$environment/bin/python" -m tutti.torch.build
 fi
 
-# Two files at a time: ranks start, or wait, most of the time.
+# Two files at a time: ranks start, or wait, most of the time. Of the files that are not about PyTorch alone, the tests
+# that are named after it.
 export TUTTI_TIMEOUT=30
 export OMPI_MCA_btl_vader_single_copy_mechanism=none  # as the other tests have it
-printf '%s\n' tests/python/test_{*torch*,dist_opt_passes,dist_opt_rows,megengine,summed_gradients}.py |
-  timeout 900 xargs -P 2 -n 1 "$environment/bin/python" -m pytest -q -rs -p no:cacheprovider
+test=("$environment/bin/python" -m pytest -q -rs -p no:cacheprovider)
+whole=(tests/python/test_{*torch*,dist_opt_passes,dist_opt_rows,megengine,summed_gradients}.py)
+mapfile -t others < <(grep -l torch tests/python/test_*.py | grep -vxFf <(printf '%s\n' "${whole[@]}"))
+printf '%s\n' "${whole[@]}" | timeout 900 xargs -P 2 -n 1 "${test[@]}"
+timeout 300 "${test[@]}" -k torch "${others[@]}"

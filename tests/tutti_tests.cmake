@@ -1,4 +1,4 @@
-# How a test becomes ctest's tests. Labels: unit, multirank, rig, simulation, fuzz, python, launch, package.
+# How a test becomes ctest's tests. Labels: unit, multirank, rig, simulation, fuzz, python, launch, package, gpu, nccl.
 
 include(GoogleTest)
 
@@ -18,12 +18,20 @@ elseif(TUTTI_SANITIZE MATCHES "thread")
   list(APPEND tutti_test_environment TSAN_OPTIONS=halt_on_error=1)
 endif()
 
+# Where no run before has told how long each takes, these begin first.
+set(tutti_long_tests cluster "communicator\\..*" "launch\\.(endings|machines|soak.*|ssh)" "mpi_loss\\..*" "ps\\.faults"
+    "rig\\.(faults|late_rank|mpi_ends)" simulation)
+list(JOIN tutti_long_tests "|" tutti_long_tests)
+
 # tutti_add_test(NAME LABEL TIMEOUT PROCESSORS COMMAND...): what all kinds of tests share. A test that
 # spends most of its time waiting counts for one processor, however many ranks it has.
 function(tutti_add_test name label timeout processors)
   add_test(NAME ${name} COMMAND ${ARGN})
   set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout}
                        PROCESSORS ${processors} ENVIRONMENT "${tutti_test_environment}")
+  if(name MATCHES "^(${tutti_long_tests})$")
+    set_tests_properties(${name} PROPERTIES COST 1000)
+  endif()
 endfunction()
 
 # tutti_unit_tests(): the program unit_tests of all unit/*_test.cpp; one test of ctest per TEST.
@@ -47,7 +55,8 @@ endfunction()
 # of ranks (1 2 3 4 unless told) and way to launch (all three unless told) a test:
 #   NAME.mpi.n      mpiexec -n n PROGRAM
 #   NAME.fork.n     PROGRAM --ranks n --launch fork
-#   NAME.threads.n  PROGRAM --ranks n --launch threads, for ThreadSanitizer above all: at most three
+#   NAME.threads.n  PROGRAM --ranks n --launch threads, for ThreadSanitizer above all: two or three, and
+#                   one for it alone
 # and for each layout of pretended hosts NAME.hosts<layout>: mpiexec with TUTTI_TEST_HOSTS=<layout>,
 # where 3x1 is three hosts of one rank each, 2+1 is two ranks on a host and one on another, and 0,1,0
 # is the host of each rank.
@@ -64,9 +73,11 @@ function(tutti_multirank_test name)
     endif()
   endforeach()
   # Open MPI is not clean under ThreadSanitizer, which sees no races between forked processes.
+  set(threads 2 3)
   if(TUTTI_SANITIZE MATCHES "thread")
     list(REMOVE_ITEM arg_LAUNCH mpi fork)
     unset(arg_HOSTS)
+    list(APPEND threads 1)
   endif()
   if(NOT arg_LAUNCH AND NOT arg_HOSTS)
     return()
@@ -83,7 +94,7 @@ function(tutti_multirank_test name)
                      ${mpiexec} -n ${ranks} ${program})
     endif()
     foreach(launch IN ITEMS fork threads)
-      if(launch IN_LIST arg_LAUNCH AND NOT (launch STREQUAL "threads" AND ranks GREATER 3))
+      if(launch IN_LIST arg_LAUNCH AND (launch STREQUAL "fork" OR ranks IN_LIST threads))
         tutti_add_test(${name}.${launch}.${ranks} ${arg_LABEL} ${arg_TIMEOUT} ${ranks}
                        ${program} --ranks ${ranks} --launch ${launch})
       endif()

@@ -274,7 +274,7 @@ def test_array_datasets():
             data.ArrayDataset(*arrays)
 
 
-def test_tensors_become_arrays():
+def test_tensors_of_torch_become_arrays():
     torch = pytest.importorskip("torch")
     for workers in (0, 1):
         (batch,) = data.DataLoader([torch.ones(2), torch.zeros(2)], [[0, 1]], num_workers=workers)

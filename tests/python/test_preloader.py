@@ -11,7 +11,7 @@ from tutti import data
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_preloader(workers):
+def test_preloader_of_torch(workers):
     torch = pytest.importorskip("torch")
     whole = epochs_of(loader_of(0))
     made = data.Preloader(loader_of(workers), "cpu")
