@@ -45,6 +45,24 @@ class Needs(unittest.TestCase):
                 self.assertNotIn(package, packages, target)
         self.assertNotIn("libopenblas-dev", self.packages(self.group_of("install")))
 
+    def test_as_a_folder_of_another_project_it_is_the_library_alone(self):
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "main.cpp").write_text("int main() {}\n", encoding="utf-8")
+            Path(folder, "CMakeLists.txt").write_text(
+                "cmake_minimum_required(VERSION 3.25)\n"
+                "project(user LANGUAGES CXX)\n"
+                f"add_subdirectory({self.root} tutti)\n"
+                "add_executable(user main.cpp)\n"
+                "target_link_libraries(user PRIVATE tutti::tutti)\n",
+                encoding="utf-8",
+            )
+            configure(folder, f"{folder}/build", self.compiler, "-DTUTTI_CUDA=OFF")
+            run = ("ninja", "-C", f"{folder}/build", "-t", "targets", "all")
+            targets = subprocess.check_output(run, text=True)
+        self.assertIn("libtutti.a:", targets)
+        for other in ("unit_tests", "mnist_dist", "_core", "_bench"):
+            self.assertNotIn(other, targets)
+
     def test_what_is_missing_is_left_out_and_said(self):
         missing = [
             f"-DCMAKE_DISABLE_FIND_PACKAGE_{package}=ON"

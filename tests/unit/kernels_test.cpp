@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -308,6 +310,23 @@ TEST(Kernels, TheInstructionSetIsChosenByNameOrTheBest) {
       EXPECT_NE(std::string(error.what()).find(std::string("'") + wrong + "'"), std::string::npos);
     }
   }
+}
+
+/** In a process of its own, since one reads the variable once. */
+[[noreturn]] void say_active() {
+  std::fprintf(stderr, "[%s]", name_of(active_isa()));
+  std::_Exit(0);
+}
+
+TEST(Kernels, TheEnvironmentNamesAWeakerInstructionSet) {
+  ::testing::GTEST_FLAG(death_test_style) = "threadsafe";  // that begins anew
+  for (const Isa isa : available()) {
+    ::setenv("TUTTI_ISA", name_of(isa), 1);
+    EXPECT_EXIT(say_active(), ::testing::ExitedWithCode(0),
+                "\\[" + std::string(name_of(isa)) + "\\]");
+  }
+  ::unsetenv("TUTTI_ISA");
+  ::testing::GTEST_FLAG(death_test_style) = "fast";
 }
 
 TEST(Kernels, ThePublicFunctionsRunTheActiveInstructionSet) {

@@ -1,10 +1,8 @@
 // Plans of jobs on machines with GPUs and sockets that the one at hand has not.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -12,6 +10,7 @@
 
 #include "launch/placement.hpp"
 #include "launch/plan.hpp"
+#include "support/folder.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::launch {
@@ -116,10 +115,10 @@ TEST(LaunchPlan, CountsRanksOfAnAllocationOfOneMachine) {
   EXPECT_EQ(ranks("4"), 4U);
   EXPECT_EQ(ranks("4", {"-n", "3"}), 3U);
   EXPECT_EQ(ranks("1"), 2U) << "the one that starts a rank for each GPU";
-  const std::string nodes = ::testing::TempDir() + "nodes-" + std::to_string(::getpid());
+  const test::Folder folder;
+  const std::string nodes = folder / "nodes";
   std::ofstream(nodes) << "localhost\nlocalhost\nlocalhost\n";
   EXPECT_EQ(plan_of({}, 2, {{"PBS_NODEFILE", nodes.c_str()}}).ranks.size(), 3U);
-  std::filesystem::remove(nodes);
 }
 
 TEST(LaunchPlan, GivesWhatTheUserSaysInPlaceOfItsOwn) {
@@ -138,6 +137,19 @@ TEST(LaunchPlan, GivesWhatTheUserSaysInPlaceOfItsOwn) {
   }
   ::unsetenv("TUTTI_LOG");
   EXPECT_THROW(plan_of({"--env", "TUTTI_RANK=0"}), InvalidArgument);
+}
+
+TEST(LaunchPlan, HandsVariablesToOtherMachines) {
+  const Variables given{{"TUTTI_LOG", "debug"},
+                        {"OMP_SCHEDULE", "static"},
+                        {"NCCL_DEBUG", "INFO"},
+                        {"VIRTUAL_ENV", "/mine"},
+                        {"MY_OWN", "1"}};
+  const Plan plan = plan_of({"--hosts", "198.51.100.1:1,198.51.100.2:1"}, 0, given);
+  for (const auto& [name, text] : given) {
+    EXPECT_EQ(value(plan, 1, name), std::string(name) == "MY_OWN" ? "-" : text) << name;
+    ::unsetenv(name);
+  }
 }
 
 TEST(LaunchPlan, RefusesToShowRanksThatThereAreNot) {
