@@ -9,7 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from job import TUTTI, JobTest, main, parent_of, state_of, wait_until
+from job import TUTTI, JobTest, free_port, main, parent_of, state_of, wait_until
 
 # A rank with children: one in its process group, one in a session of its own, one whose parent has
 # ended. Its name is an argument of each.
@@ -138,9 +138,7 @@ sleep 1000""")
         self.assertEqual(self.run_job("--restart", 1, "-n", 2, script).returncode, 5)
 
     def test_a_restart_that_cannot_be_ends_with_the_code_of_the_failure(self):
-        with socket.socket() as used:
-            used.bind(("127.0.0.1", 0))
-            port = used.getsockname()[1]
+        port = free_port()
         script = self.script("""
 [ $TUTTI_ROLE = server ] && exec sleep 1000
 touch ready
@@ -216,7 +214,7 @@ while :; do sleep 0.01; done""")
                     got = (self.folder / f"got.{rank}").read_text()
                     self.assertEqual(got, f"{number.name[3:]}\n")
                     (self.folder / f"ready.{rank}").unlink()
-                self.assert_gone(job, 0.5)
+                self.assert_gone(job)
 
     def test_who_ignores_sigterm_is_killed_after_the_grace(self):
         script = self.script("""
@@ -248,7 +246,7 @@ while :; do sleep 0.01; done""")
         wait_until(lambda: len(list(self.folder.glob("asked.*"))) == 2)
         job.process.send_signal(signal.SIGINT)
         self.assertEqual(job.wait().returncode, 130)
-        self.assert_gone(job, 0.5)
+        self.assert_gone(job)
 
     def test_other_signals_are_passed_on(self):
         script = self.script("""
@@ -319,7 +317,7 @@ class Orphans(JobTest):
         self.assertEqual(result.returncode, 137)
         self.assertIn("worker 1 (rank 1 of 2)", result.stderr)
         self.assertIn("family 1", result.stderr)  # its last words, from the log
-        self.assert_gone(job, 0.5)
+        self.assert_gone(job)
 
     def test_children_that_a_shell_had_before_it_became_the_launcher_are_left(self):
         script = self.script("kill -9 $PPID; sleep 1000")
@@ -334,13 +332,13 @@ class Orphans(JobTest):
         job = self.family()
         os.kill(job.ranks()[1], signal.SIGKILL)
         self.assertEqual(job.wait().returncode, 137)
-        self.assert_gone(job, 0.5)
+        self.assert_gone(job)
 
     def test_a_rank_that_ends_leaves_nothing(self):
         job = self.family("while [ ! -e go ]; do sleep 0.01; done")
         (self.folder / "go").touch()
         self.assertEqual(job.wait().returncode, 0)
-        self.assert_gone(job, 0.5)
+        self.assert_gone(job)
 
     def test_a_stopped_rank_is_named_when_another_fails(self):
         script = self.script("""
@@ -361,7 +359,7 @@ exec sleep 1000""")
         while b"  had been stopped: worker 2 by SIGSTOP\r\n" not in shown:
             shown += os.read(screen, 4096)
         self.assertEqual(job.wait().returncode, 6)
-        self.assert_gone(job, 0.5)
+        self.assert_gone(job)
 
     def test_a_stopped_wrapper_and_a_stopped_rank_are_ended(self):
         job = self.family()
@@ -370,7 +368,7 @@ exec sleep 1000""")
         os.kill(ranks[1], signal.SIGSTOP)
         job.process.terminate()
         self.assertEqual(job.wait().returncode, 143)
-        self.assert_gone(job, 0.5)
+        self.assert_gone(job)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """Runs `tutti run` for tests, and finds what a job has left behind."""
 
 import os
+import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -56,6 +58,21 @@ def wait_until(holds, limit=LIMIT):
             raise AssertionError("waited for nothing")
         time.sleep(0.005)
     return value
+
+
+def free_port():
+    """A port of this machine that nobody uses; outside of those that connections get by themselves, so that none of
+    another test takes it first."""
+    end = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for _ in range(1000):
+        port = random.randrange(min(10000, end - 1000), end)
+        with socket.socket() as one:
+            try:
+                one.bind(("", port))
+            except OSError:
+                continue
+        return port
+    raise AssertionError("no port is free")
 
 
 class Job:

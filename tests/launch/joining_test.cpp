@@ -262,7 +262,11 @@ TEST(Joining, AJobThatCrashedDoesNotDisturb) {
   {
     const auto files = shared_files();
     Rank first(torchrun(0, 2), &join_and_stay);
-    while (shared_files() == files) ::usleep(1000);  // then it waits for the other
+    const auto patience = std::chrono::steady_clock::now() + 20s;
+    while (shared_files() == files) {  // then it waits for the other
+      ASSERT_LT(std::chrono::steady_clock::now(), patience);
+      ::usleep(1000);
+    }
   }
   expect_joined("before its ranks had met");
   {

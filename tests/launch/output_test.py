@@ -143,7 +143,7 @@ class Blocked(JobTest):
         time.sleep(0.3)
         job.process.send_signal(signal.SIGTERM)
         self.assertEqual(job.process.wait(5), 143)
-        self.assert_gone(job, 0.5)
+        self.assert_gone(job)
 
     def test_a_job_that_has_failed_need_not_wait_for_its_reader(self):
         self.script('while [ $(stat -c %s log/last/attempt.0/worker.0.log || echo 0) -lt 2000000 ]\n'
@@ -213,7 +213,8 @@ echo the end"""
     def test_a_full_disk_ends_nothing_and_what_is_missing_is_counted(self):
         disk = self.folder / "log"
         disk.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", disk], check=True)
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", disk]).returncode != 0:
+            self.skipTest("this root may not mount")
         self.addCleanup(subprocess.run, ["umount", "-l", disk])
         (disk / "filler").write_bytes(bytes(60_000))
         job = self.start("-n", 1, self.script(self.SCRIPT))

@@ -5,6 +5,7 @@ import signal
 import pytest
 
 import launching
+import tutti
 
 # Some shells have what runs in the background ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -18,6 +19,12 @@ def on_ranks(request):
     """Calls a function on 1 to 3 ranks, however launched; what it returned, by rank."""
     launch, ranks = request.param
     return lambda body, *arguments: launching.run(body, ranks, launch, *arguments)
+
+
+@pytest.fixture
+def comm():
+    """A communicator of one rank."""
+    return tutti.Communicator(0, 1, tutti.NcclIdHolder())
 
 
 @pytest.fixture(autouse=True)

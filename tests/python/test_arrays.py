@@ -10,11 +10,6 @@ import pytest
 import tutti
 
 
-@pytest.fixture
-def comm():
-    return tutti.Communicator(0, 1, tutti.NcclIdHolder())
-
-
 def double(comm, thing):
     comm.all_reduce(thing, factor=2)
 

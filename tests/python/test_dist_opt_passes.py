@@ -9,16 +9,7 @@ import pytest
 
 import launching
 import tutti
-from torch_models import (  # noqa: F401 - comm is a fixture
-    STEPS,
-    VERSION,
-    assert_same,
-    batch,
-    comm,
-    mlp,
-    torch,
-    values,
-)
+from torch_models import STEPS, VERSION, assert_same, batch, mlp, torch
 from tutti import opt
 
 # --- Several passes a step, and checkpoints ----------------------------------------------------------

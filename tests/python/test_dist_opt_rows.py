@@ -6,7 +6,7 @@ import pytest
 
 import launching
 import tutti
-from torch_models import assert_same, comm, torch  # noqa: F401 - comm is a fixture
+from torch_models import assert_same, torch
 from tutti import opt
 
 ROWS, WIDTH = 50, 4

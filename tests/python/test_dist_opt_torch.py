@@ -1,12 +1,10 @@
 """DistOpt on models of PyTorch: other dtypes and orders of memory, sparse gradients."""
 
-import copy
-
 import pytest
 
 import launching
 import tutti
-from torch_models import STEPS, assert_same, batch, comm, mlp, torch  # noqa: F401 - comm is a fixture
+from torch_models import STEPS, assert_same, batch, mlp, torch
 from tutti import opt
 
 # --- Dtypes ------------------------------------------------------------------------------------------

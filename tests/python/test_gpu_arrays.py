@@ -15,11 +15,6 @@ pytestmark = pytest.mark.skipif(tutti._core.gpu_count() > 0,
 NO_GPU = "array is in the memory of a GPU, but there is none"
 
 
-@pytest.fixture
-def comm():
-    return tutti.Communicator(0, 1, tutti.NcclIdHolder())
-
-
 def interface(**changes):
     return Interface("__cuda_array_interface__", **{
         "shape": (2, 3), "typestr": "<f4", "data": (4096, False), "version": 3, **changes})

@@ -19,11 +19,6 @@ def torch():
     return found
 
 
-@pytest.fixture
-def comm(torch):
-    return tutti.Communicator(0, 1, tutti.NcclIdHolder())
-
-
 def test_collectives_work_in_place(torch, comm):
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32,
                   torch.int64, torch.uint8, torch.int8):

@@ -17,6 +17,7 @@ import pytest
 import launching
 import tutti
 import tutti.distributed as dist
+from tutti.distributed import _launcher
 
 LIMIT = 60  # seconds: what a busy machine may take for what takes none
 
@@ -58,17 +59,19 @@ def test_results_come_in_the_order_of_ranks(start_method, ranks):
     assert not dist.is_distributed() and (dist.get_rank(), dist.get_world_size()) == (0, 1)
 
 
-def test_a_decorated_function():
+def test_a_decorated_function(monkeypatch):
     assert decorated("x") == [("x", 0), ("x", 1)]
     assert decorated.__name__ == "decorated" and decorated.__doc__ == "What it is for."
     assert pickle.loads(pickle.dumps(decorated)) is decorated
+
+    monkeypatch.setattr(_launcher, "_default_ranks", lambda: 2)  # a machine may have many cores, or GPUs
 
     @dist.launcher
     def everywhere():  # a closure, which a fork has
         return decorated.__name__, numpy.arange(1_000_000)
 
     results = everywhere()
-    assert len(results) == len(os.sched_getaffinity(0)) and not os.path.exists("/dev/nvidiactl")
+    assert len(results) == 2
     assert results[-1][0] == "decorated" and results[-1][1].sum() == 499999500000
 
 

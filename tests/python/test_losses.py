@@ -12,8 +12,7 @@ from tutti import opt
 
 
 @pytest.fixture
-def sgd():
-    comm = tutti.Communicator(0, 1, tutti.NcclIdHolder())
+def sgd(comm):
     return opt.DistOpt(opt.SGD(lr=1.0), communicator=comm)
 
 

@@ -5,14 +5,7 @@ import ctypes
 import numpy
 import pytest
 
-import tutti
 from made_up_arrays import DLPack, Interface, capsule
-
-
-@pytest.fixture
-def comm():
-    return tutti.Communicator(0, 1, tutti.NcclIdHolder())
-
 
 OWNER = numpy.ones((2, 3), numpy.float32)
 ADDRESS = OWNER.ctypes.data

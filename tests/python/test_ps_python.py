@@ -17,6 +17,7 @@ import pytest
 import launching
 import tutti
 from tutti import ps
+from tutti.ps import _dispatch
 
 DIM = 2
 LIMIT = 60  # seconds for one job
@@ -196,8 +197,13 @@ def test_a_folder_is_a_path(folder, tmp_path, monkeypatch):
 
 
 def test_a_slicing_without_a_method_takes_turns():
-    with alone([ps.Dense(weights())], slicing=ps.Slicing(split_method=None)):
-        pass
+    net = ps.Dense({name: numpy.zeros(30, numpy.float32) for name in "ab"})
+    slicing = ps.Slicing(min_block_size=10, split_method=None)
+    chosen = _dispatch.choose(slicing, net.spec(ps.Sgd(1.0), False), 2, [])
+    servers = [chosen[block] for block in sorted(chosen, key=lambda block: (block.parameter, block.number))]
+    assert servers == [0, 1, 0, 1]
+    with alone([net], slicing=slicing):
+        net.pull()
 
 
 def test_copies_of_a_table_are_itself_and_pickles_its_description():

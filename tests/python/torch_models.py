@@ -4,20 +4,12 @@ import importlib.util
 
 import pytest
 
-import tutti
-
-
 torch = pytest.importorskip("torch")
 if importlib.util.find_spec("torch._dynamo"):  # or the first use of torch.optim reads it, on each rank
     importlib.import_module("torch._dynamo")
 torch.set_num_threads(1)  # threads would not come along in a fork
 STEPS = 4
 VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
-
-
-@pytest.fixture
-def comm():
-    return tutti.Communicator(0, 1, tutti.NcclIdHolder())
 
 
 def mlp(seed=0, dtype=torch.float32):
@@ -29,10 +21,6 @@ def mlp(seed=0, dtype=torch.float32):
 def batch(rank, step, dtype=torch.float32):
     generator = torch.Generator().manual_seed(100 * step + rank)
     return torch.randn(4, 6, generator=generator).to(dtype)
-
-
-def values(model):
-    return [one.detach().clone() for one in model.parameters()]
 
 
 def assert_same(model, other):

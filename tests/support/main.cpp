@@ -67,6 +67,11 @@ int run_tests() {
   }
   const int result = RUN_ALL_TESTS();
   finalise_mpi();
+  const ::testing::UnitTest& unit_test = *::testing::UnitTest::GetInstance();
+  if (unit_test.test_to_run_count() == 0) {
+    std::fprintf(stderr, "no test has a name that --gtest_filter asks for\n");
+    return 1;
+  }
   return result;
 }
 

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <string>
@@ -141,10 +140,10 @@ TEST(LaunchHosts, OfAResourceManager) {
          "\\[n1:2,n2:2,n3:1\\]");
   expect({{"SLURM_JOB_NODELIST", "n[1-2]"}, {"SLURM_TASKS_PER_NODE", "1(x2)"}}, "\\[n1:0,n2:0\\]");
   expect({{"SLURM_JOB_NODELIST", "n[1-2]"}, {"SLURM_STEP_NUM_TASKS", "2"}}, "srun has started 2");
-  const std::string path = "/tmp/tutti-pbs-" + std::to_string(::getpid());
+  const test::Folder folder;
+  const std::string path = folder / "nodes";
   std::ofstream(path) << "x\nx\ny\n";
   expect({{"PBS_NODEFILE", path}}, "\\[x:2,y:1\\]");
-  std::filesystem::remove(path);
 }
 
 TEST(LaunchHosts, AnswerAmongWhateverElseIsPrinted) {

@@ -20,6 +20,7 @@
 #include "comm/record/lateness.hpp"
 #include "comm/record/trace.hpp"
 #include "comm/record/trace_file.hpp"
+#include "support/folder.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::record {
@@ -29,9 +30,6 @@ constexpr std::string_view kEnd = "\n]}\n";
 
 class TraceFiles : public ::testing::Test {
  protected:
-  void SetUp() override { std::filesystem::create_directory(folder_); }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   std::string text() const {
     std::ifstream file(path());
     return {std::istreambuf_iterator<char>(file), {}};
@@ -39,8 +37,7 @@ class TraceFiles : public ::testing::Test {
   std::filesystem::path path() const { return folder_ / "run.json"; }
 
  private:
-  std::filesystem::path folder_ = std::filesystem::temp_directory_path() /
-                                  ("tutti_timeline_test." + std::to_string(::getpid()));
+  test::Folder folder_;
 };
 
 std::size_t occurrences(const std::string& text, const std::string& part) {

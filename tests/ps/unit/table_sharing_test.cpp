@@ -202,6 +202,7 @@ TEST_P(Sharing, EvictedRowsAreNotTakenForThoseThatHaveTheirPlaceNow) {
   const std::string segment = new_segment();
   Table table(identity, segment);
   const SharedProgress progress;
+  std::atomic<std::int64_t>& found = progress->ids;
   constexpr std::int64_t kIds = 64;
   run_beside(
       GetParam(), progress,
@@ -213,6 +214,7 @@ TEST_P(Sharing, EvictedRowsAreNotTakenForThoseThatHaveTheirPlaceNow) {
           number = (number + 1) % kIds;
           const std::int64_t id = id_of(number);
           if (reader.lookup({&id, 1}, {}, row.data()) != 0) return false;
+          if (row[0] == value_of(number)) ++found;
           return std::all_of(row.begin(), row.end(), [&](float element) {
             return element == 0.0F || element == value_of(number);
           });
@@ -226,6 +228,7 @@ TEST_P(Sharing, EvictedRowsAreNotTakenForThoseThatHaveTheirPlaceNow) {
         }
       });
   EXPECT_FALSE(progress->was_wrong);
+  EXPECT_GT(found, 0);
   EXPECT_GT(table.stats().evicted, 10'000);
 }
 
