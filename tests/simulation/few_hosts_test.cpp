@@ -93,5 +93,62 @@ TEST(FewHosts, NameAllWhoAreStoppedAtOnce) {
   }
 }
 
+// --- Two hosts, which give each other all they have if they have several ranks ------------------
+
+float value_of(int host, std::int64_t i) { return static_cast<float>((host + 2) * (i % 1013)); }
+
+/** `count` floats of `host`, nothing but those from `begin` to `end`. */
+std::vector<float> values_of(int host, std::int64_t count, std::int64_t begin, std::int64_t end) {
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (std::int64_t i = begin; i < end; ++i) {
+    values[static_cast<std::size_t>(i)] = value_of(host, i);
+  }
+  return values;
+}
+
+void expect_sums(const std::vector<float>& sums) {
+  for (std::int64_t i = 0; i < std::ssize(sums); ++i) {
+    ASSERT_EQ(sums[static_cast<std::size_t>(i)], value_of(0, i) + value_of(1, i)) << i;
+  }
+}
+
+/** Runs `body` on two hosts, `alone` on them or not. */
+template <class Body>
+void on_two_hosts(bool alone, const Body& body) {
+  Cluster cluster(2, 1, {}, 1);
+  int ended = 0;
+  cluster.start([&](Process& process) {
+    SimulatedWire wire(process, 1, kDeadline);
+    try {
+      wire.connect();
+      HostGroup group(wire, {0, 1}, alone);
+      body(group);
+      ++ended;
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << "rank " << process.rank() << ": " << error.what();
+    }
+    wire.leave();
+  });
+  cluster.scheduler().run(cluster.scheduler().now() + kEver);
+  EXPECT_EQ(ended, 2);
+}
+
+/** The first segment may lie in one place, and the others in another. */
+TEST(FewHosts, TwoAddWhatLiesElsewhere) {
+  constexpr std::int64_t kCount = (std::int64_t{3} << 20U) / 4 + 7;
+  for (const bool alone : {false, true}) {
+    on_two_hosts(alone, [&](HostGroup& group) {
+      const std::int64_t segment = group.first_segment(kCount, DType::f32);
+      ASSERT_LT(segment, kCount);
+      const std::vector<float> first = values_of(group.position(), segment, 0, segment);
+      const std::vector<float> others = values_of(group.position(), kCount, segment, kCount);
+      std::vector<float> data(static_cast<std::size_t>(kCount));
+      group.all_reduce(data.data(), kCount, DType::f32, combine_of(Reduce::sum, 2),
+                       {.first = first.data(), .others = others.data()});
+      expect_sums(data);
+    });
+  }
+}
+
 }  // namespace
 }  // namespace tutti::test

@@ -32,10 +32,8 @@ static_assert(kUnderWay * 4096 * window_for(4096) <= HostGroup::kMostScratch);
 /** One piece over a connection, otherwise as many as are posted at once. */
 constexpr std::int64_t kLongWindow = Wire::kLongPiece;
 static_assert(kLongWindow <= Wire::kPosted * Wire::kPiece);
-constexpr std::int64_t kLongUnderWay = 2;  // one is added while another travels
-constexpr std::int64_t under_way(std::int64_t window) {
-  return window <= kLargestWindow ? kUnderWay : kLongUnderWay;
-}
+/** The same where the ranks of a host meet for each. */
+constexpr std::int64_t kSharedWindow = std::int64_t{128} * 1024;
 
 }  // namespace
 
@@ -99,7 +97,7 @@ void HostGroup::reduce_shards(const Part& part, const Own& own, std::int64_t win
                               std::int64_t window, DType dtype, const cpu::Combine& combine,
                               int receivers, const Agree& agree, const Before& before,
                               const After& after) {
-  const std::int64_t depth = under_way(window);
+  const std::int64_t depth = windows_under_way(window);
   const Scratch memory(wire_.scratch(), depth * size() * window);
   std::optional<Ahead> ahead;
   const auto received = [&](std::int64_t number, int member) {
@@ -164,32 +162,10 @@ void HostGroup::reduce_whole(std::byte* data, std::int64_t bytes, DType dtype,
 }
 
 Segments HostGroup::direct_segments(std::int64_t bytes) const {
-  // Where windows are long no other ranks of a host meet for a segment.
-  if (has_long_windows(bytes)) return {bytes, size(), kLongWindow, 1, kCacheLine};
-  return {bytes, size(), window_for(size()), kSegmentWindows, kCacheLine};
-}
-
-Segments HostGroup::segments_of(std::int64_t bytes) const {
-  return stand_in_groups() ? grouped_segments(bytes, size()) : direct_segments(bytes);
-}
-
-std::int64_t HostGroup::first_segment(std::int64_t count, DType dtype) const {
-  return segments_of(count * size_of(dtype)).begin(1) / size_of(dtype);
-}
-
-void HostGroup::accompany(std::int64_t count, DType dtype, const Around& around) const {
-  const std::int64_t width = size_of(dtype);
-  const Segments segments = segments_of(count * width);
-  // By when the results of a segment are there, so many have been made ready after it.
-  // Where somebody accompanies, windows are no longer than kLargestWindow.
-  constexpr std::int64_t kDirect = posted_after(2, kUnderWay);
-  constexpr std::int64_t kGrouped = posted_after(4, kGroupedUnderWay);
-  const std::int64_t ahead = 1 + segments.segment_of((stand_in_groups() ? kGrouped : kDirect) - 1);
-  const SegmentCalls calls{segments, around, width};
-  for (std::int64_t segment = 0; segment < segments.count() + ahead; ++segment) {
-    if (segment < segments.count()) calls.call(around.before, segment);
-    if (segment >= ahead) calls.call(around.after, segment - ahead);
+  if (has_long_windows(bytes)) {
+    return {bytes, size(), alone_ ? kLongWindow : kSharedWindow, 1, kCacheLine};
   }
+  return {bytes, size(), window_for(size()), kSegmentWindows, kCacheLine};
 }
 
 void HostGroup::all_reduce(void* data, std::int64_t count, DType dtype, const cpu::Combine& combine,
@@ -208,6 +184,8 @@ void HostGroup::all_reduce(void* data, std::int64_t count, DType dtype, const cp
   const SegmentCalls calls{segments, around, width};
   if (stand_in_groups()) {
     reduce_grouped(begin, segments, dtype, combine, kEverybody, calls);
+  } else if (is_pair(count * width)) {
+    reduce_pair(begin, segments, dtype, combine, calls);
   } else {
     reduce_segments(begin, segments, dtype, combine, calls, ahead ? around.agree : Agree());
   }
@@ -236,7 +214,7 @@ void HostGroup::reduce_segments(std::byte* data, const Segments& segments, DType
     const void* const base = segments.segment_of(window) == 0 ? first : others;
     return segments.part(static_cast<const std::byte*>(base), owner, window);
   };
-  static_assert(kLongUnderWay * kMostDirect * kLongWindow <= kMostScratch);
+  static_assert(windows_under_way(kLongWindow) * kMostDirect * kLongWindow <= kMostScratch);
   const bool is_long = segments.window() > kLargestWindow;  // of agreed, so exact lengths
   const std::int64_t window = is_long ? segments.longest_part() : segments.window();
   reduce_shards(part, own, segments.windows(), window, dtype, combine, kEverybody, agree, before,

@@ -28,7 +28,8 @@ namespace tutti {
  * depend on the shard. Source: direct (pairwise) reduce-scatter and all-gather, Thakur,
  * Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
  * Shards travel in windows, so that adding, sending and receiving overlap and temporary memory
- * stays small. Small messages go whole to everybody, who adds them all: one round, the same order.
+ * stays small. Small messages go whole to everybody, who adds them all: one round, the same order;
+ * so do long ones of two members that are not alone on their hosts: as many bytes as in shards.
  *
  * More than kMostDirect members stand in groups (grid.hpp) for an all_reduce, a reduce or a
  * broadcast that does not go whole, so that messages stay long, and those few whom one talks to. A
@@ -91,7 +92,8 @@ class HostGroup {
    * message of several, or may be more behind notes to all, and not among so many that they stand
    * in groups. */
   bool goes_ahead(std::int64_t bytes) const {
-    return !goes_whole(bytes) && !stand_in_groups() && (is_centred() || !has_long_windows(bytes));
+    if (goes_whole(bytes) || stand_in_groups()) return false;
+    return is_centred() || !(is_pair(bytes) || has_long_windows(bytes));
   }
   /** Whether all_reduce() may be told where what it adds lies: see Around. */
   bool adds_from_elsewhere() const { return !stand_in_groups(); }
@@ -189,6 +191,8 @@ class HostGroup {
   static constexpr int kMostDirect = 32;
   /** Windows under way between members that stand in groups: more messages than Wire::kUnderWay. */
   static constexpr std::int64_t kGroupedUnderWay = 4;
+  /** Windows under way between two that give each other all. */
+  static constexpr std::int64_t kPairUnderWay = 4;
 
   /** Goes before what a message of agree() carries. */
   struct Note {
@@ -276,14 +280,27 @@ class HostGroup {
                     const cpu::Combine& combine);
   void reduce_whole(std::byte* data, std::int64_t bytes, DType dtype, const cpu::Combine& combine);
   /** Whether an all_reduce's windows are longer than a piece: not where one would be all of a
-   * shard.
-   */
+   * shard, nor among so many members, with others on their hosts, that windows which go ahead are
+   * messages by themselves. */
   bool has_long_windows(std::int64_t bytes) const {
-    return alone_ && !stand_in_groups() && bytes > size() * Wire::kPiece;
+    return bytes > size() * Wire::kPiece && (alone_ ? !stand_in_groups() : is_centred());
   }
+  /** Whether two members give each other all of an all_reduce: see reduce_pair(). Not if they are
+   * alone, who take longer for it. */
+  bool is_pair(std::int64_t bytes) const {
+    return size() == 2 && !alone_ && bytes > 4 * Wire::kPiece;
+  }
+  static Segments pair_segments(std::int64_t bytes);
+  void reduce_pair(std::byte* data, const Segments& segments, DType dtype,
+                   const cpu::Combine& combine, const SegmentCalls& calls);
   Segments direct_segments(std::int64_t bytes) const;
+  /** Of long ones two: one is added while another travels. */
+  static constexpr std::int64_t windows_under_way(std::int64_t window) {
+    return window <= Wire::kPiece ? Wire::kUnderWay : 2;
+  }
   static Segments grouped_segments(std::int64_t bytes, int hosts);
   Segments segments_of(std::int64_t bytes) const;
+  std::int64_t posted_behind(std::int64_t bytes, std::int64_t window) const;
   /** Those who own shards add them up; part(owner, number) is a window of one, own(owner, number)
    * what this member has to add to it. Calls before(number) ahead of a window's exchange, agree,
    * if there is one, behind the first, and after(number) when a window's results are there. */
