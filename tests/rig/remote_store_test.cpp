@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,6 +15,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -22,6 +25,7 @@
 #include "comm/hosts/store_server.hpp"
 #include "comm/shm/store/host_store.hpp"
 #include "rig/processes.hpp"
+#include "tutti/log.hpp"
 
 namespace tutti::test::remote_store_test {
 namespace {
@@ -217,6 +221,47 @@ TEST_F(RemoteStoreTest, StrangersAreNotServed) {
   endpoint.token[3] ^= std::byte{1};
   EXPECT_THROW(RemoteStore(endpoint, 1, 400ms), SystemError);
   EXPECT_THROW(get(*table_, "never", 60ms), DeadlineExceeded);
+}
+
+/** Leaves this process one descriptor, as long as it exists. */
+class OneDescriptor {
+ public:
+  OneDescriptor() {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    const int lowest = ::dup(0);
+    ::close(lowest);
+    rlimit one = before_;
+    one.rlim_cur = static_cast<rlim_t>(lowest) + 1;
+    ::setrlimit(RLIMIT_NOFILE, &one);
+  }
+  ~OneDescriptor() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  OneDescriptor(const OneDescriptor&) = delete;
+  OneDescriptor& operator=(const OneDescriptor&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(RemoteStoreTest, TooFewDescriptorsAreNamedAndKillNobody) {
+  std::mutex mutex;
+  std::string said;
+  set_log_sink({[](LogLevel level) { return level == LogLevel::warn; },
+                [&](LogLevel, std::string_view line) {
+                  const std::lock_guard lock(mutex);
+                  said += std::string(line) + "\n";
+                }});
+  serve();
+  {
+    const OneDescriptor few;  // which is the caller's
+    EXPECT_EQ(outcome_of([&] { RemoteStore(server_->endpoint(), 1, 400ms); }),
+              "cannot connect to the store of rank 0: Connection timed out");
+  }
+  RemoteStore(server_->endpoint(), 1, kNever).set("key", {});
+  EXPECT_THROW(get(*table_, "never", 120ms), DeadlineExceeded);  // who had given up is not lost
+  server_.reset();
+  set_log_sink({});
+  EXPECT_EQ(said,
+            "a Store lets no more ranks of other hosts connect: Too many open files (ulimit -n)\n");
 }
 
 TEST_F(RemoteStoreTest, StrangersLeaveNothingBehind) {
