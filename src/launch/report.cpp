@@ -10,7 +10,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstddef>
+#include <span>
+#include <string>
 #include <tuple>
+#include <vector>
 
 #include "base/file_descriptor.hpp"
 #include "base/text.hpp"
@@ -25,6 +28,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::size_t kLines = 20;
+constexpr std::size_t kMostNamed = 32;
 constexpr int kTimeoutCode = 124;  // as of timeout(1)
 /** Of a process that a signal ends, after its connections were closed. */
 constexpr std::chrono::seconds kToEnd{1};
@@ -55,6 +59,14 @@ std::string block_of(std::string_view text) {
 std::string mpiexec_text(const Outcome& outcome) {
   if (outcome.said_by_mpiexec.empty()) return {};
   return "  mpiexec says:\n" + block_of(mpiexec_said(outcome.said_by_mpiexec));
+}
+
+/** Those of large jobs that come first. */
+std::string listed(const std::vector<std::string>& names) {
+  const std::size_t count = std::min(names.size(), kMostNamed);
+  const std::string more =
+      count < names.size() ? " and " + std::to_string(names.size() - count) + " more" : "";
+  return join_list(std::span(names).first(count), ", ") + more;
 }
 
 /** The rank that failed first. */
@@ -112,13 +124,13 @@ std::string others_text(const Plan& plan, const Outcome& outcome, const RankEnd*
     }
   }
   std::string text;
-  if (!stopped.empty()) text += "  had been stopped: " + join_list(stopped, ", ") + "\n";
-  if (!failed.empty()) text += "  failed as well: " + join_list(failed, ", ") + "\n";
-  if (!ended.empty()) text += "  told to end: " + join_list(ended, ", ") + "\n";
+  if (!stopped.empty()) text += "  had been stopped: " + listed(stopped) + "\n";
+  if (!failed.empty()) text += "  failed as well: " + listed(failed) + "\n";
+  if (!ended.empty()) text += "  told to end: " + listed(ended) + "\n";
   if (!killed.empty()) {
     const bool interrupted = outcome.kind == Outcome::Kind::interrupted;
     const std::string asked = signal_name(interrupted ? outcome.signal : SIGTERM);
-    text += "  killed, since " + asked + " was not enough: " + join_list(killed, ", ") + "\n";
+    text += "  killed, since " + asked + " was not enough: " + listed(killed) + "\n";
   }
   return text;
 }

@@ -81,6 +81,26 @@ TEST(LaunchText, WhoWasKilledComesBeforeThoseWhoEndedForThat) {
   EXPECT_EQ(first(killed, {.signal = SIGSEGV}, milliseconds(5)), 2);
 }
 
+TEST(LaunchText, NamesTheFirstOfManyThatWereToldToEnd) {
+  const auto told = [](std::size_t ranks) {
+    Plan plan;
+    plan.ranks.resize(ranks);
+    Outcome outcome{
+        .kind = Outcome::Kind::failed, .started = {}, .ends = std::vector<RankEnd>(ranks)};
+    for (std::size_t i = 0; i < ranks; ++i) {
+      plan.ranks[i].index = static_cast<int>(i);
+      outcome.ends[i].after_stop = true;
+    }
+    outcome.ends[0].after_stop = false;
+    outcome.ends[0].status.code = 7;
+    const std::string text = report_text(plan, outcome);
+    return text.substr(text.find("told to end"));
+  };
+  EXPECT_EQ(told(3), "told to end: worker 1, worker 2\n");
+  EXPECT_TRUE(told(33).ends_with(", worker 31, worker 32\n"));
+  EXPECT_TRUE(told(510).ends_with(", worker 31, worker 32 and 477 more\n"));
+}
+
 TEST(LaunchText, MakesLinesOfPieces) {
   const std::string text = "one\ntwo\r\n 1%\r 2%\rthree\n\n" + std::string(40'000, 'x') + "\nend";
   for (const std::size_t piece : {1UL, 7UL, 1000UL, text.size()}) {

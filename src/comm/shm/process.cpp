@@ -92,8 +92,12 @@ std::int64_t swapped_bytes(const ProcessId& process) {
 }
 
 ProcessWatch::ProcessWatch(const ProcessId& process) {
-  const ProcessId self = ProcessId::self();
-  if (process == self || process.pid_namespace != self.pid_namespace) return;
+  if (!is_visible(process)) return;
+  // Of hundreds of ranks each watches all others: what /proc says of this one is not asked again.
+  if (process.pid == ::getpid()) {
+    was_gone_ = start_time_of(process.pid) != process.start_time;
+    return;
+  }
   pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
   if (!pidfd_ && (errno == EMFILE || errno == ENFILE)) {
     throw SystemError("cannot watch process " + std::to_string(process.pid), errno);
