@@ -79,7 +79,7 @@ void draw_trickle(Draws& draws, Plan& plan) {
   Step& step = plan.steps[static_cast<std::size_t>(draws.below(std::ssize(plan.steps)))];
   step.kind = kinds[static_cast<std::size_t>(draws.one_of(std::ssize(kinds)))];
   step.dtype = DType::f64;
-  step.count = (1 << 18) + draws.below(1 << 10);
+  step.count = plan.hosts * Wire::kLongPiece / size_of(step.dtype) + draws.below(1 << 10);
   constexpr int kWindows = 2;  // under way to each
   const int deadlines = 1 + draws.one_of(2);
   const double deadline = std::chrono::duration<double>(plan.timeout).count();
@@ -130,7 +130,7 @@ Plan draw_plan(std::uint64_t seed) {
   const bool is_mistaken = plan.fault.kind == FaultKind::mistaken;
   plan.fault.stops_finder = is_mistaken && plan.ranks > 1 && draws.once_in(2);
   const bool is_few = plan.hosts <= 4 && plan.ranks == 1;
-  if (plan.room > 0 && is_few && !is_mistaken && draws.once_in(4)) draw_trickle(draws, plan);
+  if (plan.room > 0 && is_few && !is_mistaken && draws.once_in(8)) draw_trickle(draws, plan);
   return plan;
 }
 
