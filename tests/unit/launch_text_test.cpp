@@ -96,9 +96,9 @@ TEST(LaunchText, NamesTheFirstOfManyThatWereToldToEnd) {
     const std::string text = report_text(plan, outcome);
     return text.substr(text.find("told to end"));
   };
-  EXPECT_EQ(told(3), "told to end: worker 1, worker 2\n");
-  EXPECT_TRUE(told(33).ends_with(", worker 31, worker 32\n"));
-  EXPECT_TRUE(told(510).ends_with(", worker 31, worker 32 and 477 more\n"));
+  EXPECT_EQ(told(3), "told to end: worker 1, worker 2");
+  EXPECT_TRUE(told(33).ends_with(", worker 31, worker 32"));
+  EXPECT_TRUE(told(510).ends_with(", worker 31, worker 32 and 477 more"));
 }
 
 TEST(LaunchText, MakesLinesOfPieces) {
