@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/environment.hpp"
 #include "base/finally.hpp"
 #include "base/launcher_line.hpp"
 #include "base/log.hpp"
@@ -55,10 +56,12 @@ std::vector<Announcement> exchange(Communicator& world, const Announcement& own)
   return all;
 }
 
-/** Alike in all processes that were given this list. Whoever knows it can tell it. */
+/** Alike in all processes that were given this list, and the same secret: without one, whoever
+ * knows the list can tell it. */
 mpi::Token token_of(const std::vector<std::string>& endpoints) {
   std::string text = "tutti parameter server";
   for (const std::string& endpoint : endpoints) text += "\n" + endpoint;
+  if (const auto secret = environment("TUTTI_SECRET")) text += "\nsecret " + *secret;
   const UniqueId ticket = ticket_of_text(text);
   mpi::Token token{};
   copy_bytes(token.data(), ticket.bytes().data(), std::ssize(token));

@@ -10,14 +10,19 @@
 #include "base/log.hpp"
 #include "base/refuse.hpp"
 #include "base/text.hpp"
+#include "ps/files/manifest.hpp"
 #include "tutti/error.hpp"
+#include "tutti/interrupt.hpp"
 
 namespace tutti::ps {
 namespace {
 
-/** A part that another job has left under the same name would be taken for this one's. */
-std::string attempt_of_job(std::uint64_t job, const std::string& which) {
-  return std::to_string(job) + "-" + which;
+using std::chrono::milliseconds;
+
+/** Between two looks at what takes its time. */
+void wait_a_moment(milliseconds moment) {
+  InterruptCheck::poll();
+  std::this_thread::sleep_for(moment);
 }
 
 }  // namespace
@@ -36,7 +41,7 @@ std::string Saver::attempt_of(const Request& request) const {
                                        std::to_string(request.header.round));
 }
 
-std::string Saver::attempt_at_end() const { return attempt_of_job(plan_.job, "end"); }
+std::string Saver::attempt_at_end() const { return attempt_of_job(plan_.job, kLastAttempt); }
 
 std::string Saver::folder_of(const Request& request) const {
   const auto* const text = reinterpret_cast<const char*>(request.payload.data());
@@ -75,13 +80,15 @@ void Saver::begin(const Request& request) {
 Answer Saver::publish(const Request& request) {
   const Id id = id_of(request);
   const std::string folder = folder_of(request);
+  const bool discards = (request.header.flags & kDiscard) != 0;
   try {
     if (is_publishing()) return {.outcome = Outcome::not_yet};
-    if (!publication_ || publication_->id != id) {
-      const auto publish = [folder, attempt = attempt_of(request), servers = servers_] {
+    if (!publication_ || publication_->id != id || publication_->discards != discards) {
+      const auto publish = [folder, discards, attempt = attempt_of(request), servers = servers_] {
+        if (discards) return discard_attempt(folder, attempt);
         publish_checkpoint(folder, attempt, servers);
       };
-      publication_.emplace(Publication{id, folder, std::async(std::launch::async, publish)});
+      publication_.emplace(Publication{id, discards, std::async(std::launch::async, publish)});
       return {.outcome = Outcome::not_yet};
     }
     std::future<void> result = std::move(publication_->result);
@@ -90,7 +97,7 @@ Answer Saver::publish(const Request& request) {
   } catch (const std::exception&) {
     return failed(folder);
   }
-  log(LogLevel::info, "checkpoint " + folder + " is there");
+  if (!discards) log(LogLevel::info, "checkpoint " + folder + " is there");
   return {};
 }
 
@@ -145,9 +152,10 @@ void Saver::forget(int worker) {
   running_->writer.stop();
 }
 
-bool Saver::take_due() {
+bool Saver::take_due(bool is_lowest) {
   if (server_ != 0 || plan_.every.count() == 0 || plan_.folder.empty()) return false;
-  if (running_ || is_publishing() || Clock::now() < due_) return false;
+  const Clock::time_point due = is_lowest ? due_ : due_ + plan_.every;
+  if (running_ || is_publishing() || Clock::now() < due) return false;
   due_ = Clock::now() + plan_.every;
   return true;
 }
@@ -155,10 +163,15 @@ bool Saver::take_due() {
 void Saver::save_at_end(std::chrono::milliseconds timeout) {
   if (!plan_.at_end || plan_.folder.empty()) return;
   running_.reset();
-  publication_.reset();  // it would remove this one's parts
+  publication_.reset();  // it waits for that
   const std::string attempt = attempt_at_end();
   PartWriter writer(state_(), plan_.folder, attempt, server_, servers_);
-  while (writer.next()) {
+  while (true) {
+    if (writer.is_busy()) {
+      wait_a_moment(milliseconds(1));
+    } else if (!writer.next()) {
+      break;
+    }
   }
   if (server_ != 0) return;
   // The others have lost their workers when this one has, and nothing but their files tells of
@@ -170,7 +183,7 @@ void Saver::save_at_end(std::chrono::milliseconds timeout) {
                              std::to_string(servers_) +
                              " servers have written their parts within " + seconds_text(timeout));
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    wait_a_moment(milliseconds(5));
   }
   publish_checkpoint(plan_.folder, attempt, servers_);
 }

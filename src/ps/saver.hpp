@@ -38,7 +38,7 @@ class Saver {
   /** RequestKind::save: begins it unless it has been begun. Outcome::not_yet while it is written,
    * Outcome::not_saved with what has failed, which is logged. */
   Answer save(const Request& request);
-  /** RequestKind::finish_save, likewise. */
+  /** RequestKind::finish_save, likewise: with kDiscard what has been written is removed. */
   Answer publish(const Request& request);
 
   /** Whether the server is to stay at the round that it is at. */
@@ -50,11 +50,12 @@ class Saver {
   /** The worker is gone: nobody would publish what it has asked for. */
   void forget(int worker);
 
-  /** Whether it is time to ask a worker for a checkpoint; once each time. */
-  bool take_due();
+  /** Whether it is time to ask a worker for a checkpoint; once each time. By rule that is the
+   * lowest worker: another does it if that one has ended no step for as long again. */
+  bool take_due(bool is_lowest);
 
   /** With all workers gone: each server writes its part, server 0 waits for those of others.
-   * Blocks. Throws SystemError, DeadlineExceeded. */
+   * Blocks. Throws SystemError, DeadlineExceeded, and what an InterruptCheck throws. */
   void save_at_end(std::chrono::milliseconds timeout);
 
  private:
@@ -76,7 +77,7 @@ class Saver {
   };
   struct Publication {
     Id id;
-    std::string folder;
+    bool discards = false;
     std::future<void> result;
   };
   /** The last checkpoint of a worker of which this server's part has been done. */

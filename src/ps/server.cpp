@@ -282,7 +282,7 @@ class Server::Impl final : public Serving {
 
   std::vector<std::byte> round_reply(int worker) {
     RoundReply reply{.slowest = members_.slowest()};
-    if (worker == members_.lowest() && saver_.take_due()) reply.save_due = 1;
+    if (saver_.take_due(worker == members_.lowest())) reply.save_due = 1;
     std::vector<std::byte> payload(sizeof(reply) + lost_.size() * sizeof(std::int32_t));
     std::memcpy(payload.data(), &reply, sizeof(reply));
     std::byte* to = payload.data() + sizeof(reply);

@@ -94,6 +94,7 @@ std::unique_ptr<Worker> start_worker(const StartOptions& options,
                     .dense = options.fleet.dense,
                     .seed = options.fleet.seed,
                     .mode = options.fleet.mode,
+                    .servers_save = options.fleet.every.count() > 0,
                     .loaded = false,
                     .server_place = options.server_place};
   std::vector<Link*> links;

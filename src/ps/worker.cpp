@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <filesystem>
 #include <mutex>
 #include <new>
 #include <optional>
 #include <utility>
 
+#include "base/fork_guard.hpp"
 #include "base/refuse.hpp"
 #include "ps/dense/layout.hpp"
 #include "ps/modes/first_error.hpp"
@@ -29,16 +31,25 @@ class Worker::Impl {
         news(servers.count()),
         saves(servers, news),
         server_place(std::move(parts.server_place)),
-        mode(make_worker_mode({servers, news, saves, count, parts.seed, server_place.get()},
-                              parts.mode)) {
+        mode(make_worker_mode(
+            {servers, news, saves, count, parts.seed, parts.servers_save, server_place.get()},
+            parts.mode)) {
     if (index == 0 && !parts.loaded) send_initial_values(parts.dense);
     meet_others();
     mode->start();
     meet_others();
   }
 
+  /** A child has the memory, and servers would take what it writes there for its parent's. */
+  void refuse_in_forked_child() const {
+    if (!fork_guard_.in_child()) return;
+    throw CommunicationError(
+        "the worker belongs to the process that made it, not to a forked child");
+  }
+
   /** What is asked of a worker that has left makes no sense. */
   WorkerMode& serving() const {
+    refuse_in_forked_child();
     require_presence(stopped);
     if (has_failed)
       throw Error("this worker is leaving: stop() has failed, and is to be called again");
@@ -67,6 +78,7 @@ class Worker::Impl {
 
   /** What an interruption leaves of it is for the next call. */
   void stop() {
+    refuse_in_forked_child();
     require_presence(has_stopped);
     if (stopped.exchange(true)) return;  // another thread does it
     try {
@@ -172,6 +184,7 @@ class Worker::Impl {
     });
   }
 
+  const ForkGuard fork_guard_;
   std::mutex leaving_barriers_;
   std::deque<Asked> left_barriers_;         // of threads that were interrupted
   FirstError errors_;                       // of stop()
@@ -252,13 +265,14 @@ void Worker::save(std::string_view folder) {
   WorkerMode& mode = impl_->serving();
   if (folder.empty()) refuse("save: folder is empty");
   mode.flush();
-  mode.save(folder);
+  mode.save(std::filesystem::absolute(folder).native());  // servers may be in other folders
 }
 
 void Worker::stop() { impl_->stop(); }
 bool Worker::has_stopped() const { return impl_->has_stopped; }
 
 WorkerStats Worker::stats() const {
+  impl_->refuse_in_forked_child();
   WorkerCounters& counters = impl_->servers.counters();
   WorkerStats stats{.steps = counters.steps,
                     .pushes = counters.pushes,

@@ -24,7 +24,8 @@ struct WorkerParts {
   std::vector<DenseParameter> dense;
   std::uint64_t seed = 0;  ///< of the job
   Mode mode;
-  bool loaded = false;  ///< the servers began with a checkpoint: initial values are not sent
+  bool servers_save = false;  ///< from time to time: server 0 says when, as a step ends
+  bool loaded = false;        ///< the servers began with a checkpoint: initial values are not sent
   std::shared_ptr<ServerPlace> server_place{};  ///< the server of this process; null: there is none
 };
 

@@ -102,6 +102,7 @@ class Job {
     parts.dense = options_.dense;
     parts.seed = kSeed;
     parts.mode = options_.mode;
+    parts.servers_save = options_.every.count() > 0;
     parts.loaded = !options_.load.empty();
     if (options_.workers_serve && index < options_.servers)
       parts.server_place = server_places_[static_cast<std::size_t>(index)];

@@ -32,7 +32,7 @@ class StartedByHand(unittest.TestCase):
     def endpoints(self, servers):
         return ",".join(f"{self.host}:{36000 + i}" for i in range(servers))
 
-    def start(self, name, servers, workers, *arguments):
+    def start(self, name, servers, workers, *arguments, **variables):
         """A process: ("server", 0) or ("worker", 1)."""
         role, index = name
         place = ({"TRAINING_ROLE": "PSERVER", "POD_IP": self.host, "PADDLE_PORT": str(36000 + index)}
@@ -41,7 +41,7 @@ class StartedByHand(unittest.TestCase):
         self.processes[name] = subprocess.Popen(
             [PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**os.environ, **place, "PADDLE_PSERVERS_IP_PORT_LIST": self.endpoints(servers),
-                 "PADDLE_TRAINERS_NUM": str(workers)})
+                 "PADDLE_TRAINERS_NUM": str(workers), **variables})
 
     def wait(self):
         """What each process printed, and its exit code."""
@@ -76,6 +76,22 @@ class StartedByHand(unittest.TestCase):
             self.assertEqual(code, 1, (name, printed))
             self.assertTrue(printed.startswith("lost: lost rank "), (name, printed))
             self.assertIn("worker 1", printed)
+
+    def test_who_knows_another_secret_is_not_let_in(self):
+        for name in (("worker", 0), ("server", 0)):
+            self.start(name, 1, 2, "--timeout", 2, TUTTI_SECRET="shared")
+        self.start(("worker", 1), 1, 2, "--timeout", 2, TUTTI_SECRET="guessed")
+        results = self.wait()
+        for name in (("worker", 0), ("server", 0)):
+            printed, code = results[name]
+            self.assertEqual(code, 1)
+            self.assertTrue(printed.startswith("lost: lost rank 1: worker 1"), (name, printed))
+        self.assertEqual(results["worker", 1][1], 1)
+
+    def test_who_shares_a_secret_is(self):
+        for name in (("worker", 0), ("server", 0)):
+            self.start(name, 1, 1, TUTTI_SECRET="shared")
+        self.assertEqual(self.wait()["worker", 0], ("trained\n", 0))
 
     def test_other_options_on_one_are_a_mismatch_on_all(self):
         names = [("server", 0), ("server", 1), ("worker", 0), ("worker", 1)]

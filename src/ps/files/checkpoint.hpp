@@ -58,10 +58,14 @@ class PartWriter {
 bool parts_finished(const std::string& folder, const std::string& attempt, int servers);
 
 /** Once all servers have finished: replaces the manifest by one that names these parts, and removes
- * those of the older checkpoint and of attempts that were cut short. At any time there is a whole
- * checkpoint, if there was one. Throws SystemError, InvalidArgument for parts that are damaged or
- * of different rounds. */
+ * all others but those of the job's end, at which servers may be already. At any time there is a
+ * whole checkpoint, if there was one. Throws SystemError, InvalidArgument for parts that are
+ * damaged or of different rounds. */
 void publish_checkpoint(const std::string& folder, const std::string& attempt, int servers);
+
+/** Removes what servers have written for an attempt that has failed. Throws InvalidArgument for a
+ * manifest that is damaged, SystemError if it cannot be told whether it names the attempt. */
+void discard_attempt(const std::string& folder, const std::string& attempt);
 
 /** Makes the folder if it is not there. Throws SystemError unless files can be made in it. */
 void require_writable(const std::string& folder);

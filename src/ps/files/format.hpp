@@ -26,14 +26,7 @@ static_assert(std::endian::native == std::endian::little, "files are little-endi
  *     counts  of a table's entry rule: id (i64), last step (i64), sum (f64)
  *     block   of a dense parameter: values (f32), state (f32)
  */
-enum class SectionKind : std::uint32_t {
-  part = 1,
-  rows,
-  former_counts,  ///< a sketch of what many ids had together; no longer read
-  block,
-  end,
-  counts
-};
+enum class SectionKind : std::uint32_t { part = 1, rows, block, end, counts };
 
 /** Plain bytes. */
 struct SectionHeader {

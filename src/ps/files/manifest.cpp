@@ -75,6 +75,14 @@ void check_attempt(std::string_view attempt) {
   if (!is_attempt(attempt)) refuse("attempt is '", attempt, "', not letters, digits, '-' and '_'");
 }
 
+std::string attempt_of_job(std::uint64_t job, std::string_view which) {
+  return std::to_string(job) + "-" + std::string(which);
+}
+
+std::string last_attempt_beside(std::string_view attempt) {
+  return std::string(attempt.substr(0, attempt.find('-'))) + "-" + std::string(kLastAttempt);
+}
+
 std::filesystem::path parts_folder(const std::filesystem::path& folder, std::string_view attempt) {
   return folder / (std::string(attempt) + ".tuttiparts");
 }

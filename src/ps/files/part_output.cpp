@@ -35,13 +35,18 @@ void synchronise_folder(const fs::path& folder) {
 
 }  // namespace
 
-/** It is written from its beginning to its end. */
+/** It is written from its beginning to its end, and removed unless it comes to that. */
 class PartOutput::File {
  public:
   explicit File(fs::path path)
       : path_(std::move(path)),
         file_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
     if (!file_) fail();
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  ~File() {
+    if (file_) ::unlink(path_.c_str());
   }
 
   void write(Section& section) {

@@ -52,7 +52,8 @@ class SectionBuffer {
 
 /**
  * Sections are written in the order in which they are handed over, under a name that is not yet the
- * part's. What fails is thrown by every call that waits.
+ * part's; what fails, or is not wanted, leaves no file. What fails is thrown by every call that
+ * waits.
  */
 class PartOutput {
  public:

@@ -8,6 +8,7 @@
 #include "base/refuse.hpp"
 #include "base/xxhash64.hpp"
 #include "ps/table/place.hpp"
+#include "tutti/interrupt.hpp"
 
 namespace tutti::ps {
 namespace {
@@ -106,6 +107,7 @@ void PartReader::visit(SectionVisitor& visitor) {
   rewind();
   offset_ += next_header().bytes;  // the description
   while (true) {
+    InterruptCheck::poll();
     const SectionHeader header = next_header();
     if (header.kind == SectionKind::end) {
       if (header.count != sections_ - 1 || header.bytes != 0 || offset_ != file_.bytes() ||
@@ -113,11 +115,6 @@ void PartReader::visit(SectionVisitor& visitor) {
         refuse_damaged(path(), "its end is not that of this checkpoint");
       }
       return;
-    }
-    if (header.kind == SectionKind::former_counts) {
-      refuse(path(),
-             ": has counts of an entry rule as older versions wrote them, which this one "
-             "does not read");
     }
     if (visitor.wants(header)) hand_out(header, visitor);
     offset_ += header.bytes;

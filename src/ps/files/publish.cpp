@@ -1,9 +1,11 @@
 // Makes a checkpoint of parts that are finished, and removes what no manifest names.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <system_error>
@@ -41,13 +43,27 @@ void check_rounds(const fs::path& folder, const Manifest& manifest) {
 }
 
 /** What cannot be removed stays: it is in nobody's way. */
-void remove_parts_but(const fs::path& folder, const std::string& attempt) {
-  const fs::path kept = parts_folder(folder, attempt);
+void remove_parts_but(const fs::path& folder, std::initializer_list<std::string> attempts) {
+  const auto is_kept = [&](const fs::path& path) {
+    return std::any_of(attempts.begin(), attempts.end(), [&](const std::string& attempt) {
+      return path == parts_folder(folder, attempt);
+    });
+  };
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
     const fs::path& path = entry.path();
-    if (path.extension() == ".tuttiparts" && path != kept) fs::remove_all(path, ignored);
+    if (path.extension() == ".tuttiparts" && !is_kept(path)) fs::remove_all(path, ignored);
   }
+}
+
+/** Empty: none. */
+std::string published_attempt(const std::string& folder) {
+  const fs::path manifest = fs::path(folder) / kManifestName;
+  std::error_code error;
+  const bool is_there = fs::exists(manifest, error);
+  // What cannot be looked at may well name parts that are to stay.
+  if (error) throw SystemError(manifest.string() + ": cannot be looked at", error.value());
+  return is_there ? read_manifest(folder).attempt : std::string();
 }
 
 }  // namespace
@@ -69,7 +85,12 @@ void publish_checkpoint(const std::string& folder, const std::string& attempt, i
   OutputFile file(fs::path(folder) / kManifestName);
   file.write(text_of(manifest));
   file.commit();
-  remove_parts_but(folder, attempt);
+  remove_parts_but(folder, {attempt, last_attempt_beside(attempt)});
+}
+
+void discard_attempt(const std::string& folder, const std::string& attempt) {
+  std::error_code ignored;
+  if (published_attempt(folder) != attempt) fs::remove_all(parts_folder(folder, attempt), ignored);
 }
 
 void require_writable(const std::string& folder) {
@@ -85,12 +106,7 @@ void require_writable(const std::string& folder) {
 }
 
 void discard_attempts(const std::string& folder) {
-  const fs::path manifest = fs::path(folder) / kManifestName;
-  std::error_code error;
-  const bool is_there = fs::exists(manifest, error);
-  // What cannot be looked at may well name parts that are to stay.
-  if (error) throw SystemError(manifest.string() + ": cannot be looked at", error.value());
-  remove_parts_but(folder, is_there ? read_manifest(folder).attempt : std::string());
+  remove_parts_but(folder, {published_attempt(folder)});
 }
 
 }  // namespace tutti::ps

@@ -12,8 +12,9 @@
 namespace tutti::ps {
 namespace {
 
-/** No more addresses are taken, whatever the size of /dev/shm. */
-constexpr std::int64_t kMost = std::int64_t{1} << 40;
+/** However large /dev/shm is: a server maps two of these for each worker of its host, of which there
+ * may be more than a hundred, and a process has 128 TiB of addresses. */
+constexpr std::int64_t kMost = std::int64_t{64} << 30;
 
 /** Address space for blocks, in capacities: each is a power of two, and some are free. */
 constexpr std::int64_t kRoomForBlocks = 4;

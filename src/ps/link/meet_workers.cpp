@@ -2,6 +2,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <list>
 #include <optional>
@@ -133,7 +134,13 @@ class Reception {
   };
 
   void accept() {
-    while (mpi::Socket socket = mpi::accept_from(listener_.socket)) {
+    while (true) {
+      mpi::Socket socket = mpi::accept_from(listener_.socket);
+      if (!socket) {
+        const bool full = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+        if (full) throw SystemError("cannot take the call of a worker", errno);
+        return;
+      }
       strangers_.push_back({Conversation(std::move(socket)), Deadline(kForAHello), {}});
       // Who says nothing does not keep out who has something to say.
       if (strangers_.size() > kMostStrangers + members_.size()) strangers_.pop_front();

@@ -26,7 +26,8 @@ enum class RequestKind : std::uint8_t {
   barrier,       ///< replied to once all workers that live have asked
   save,          ///< folder's name, empty: the server's own; `round`: this worker's saves before.
                  ///< Sent again until the server's part is there: Outcome::not_yet before
-  finish_save,   ///< the same once all servers' parts are there (to server 0): publishes them
+  finish_save,   ///< the same once all servers' parts are there (to server 0): publishes them;
+                 ///< with kDiscard once no more are written, of which one has failed: removes them
   stop,          ///< the last
 };
 
@@ -37,6 +38,8 @@ inline constexpr std::uint8_t kHasClicks = 2;
 inline constexpr std::uint8_t kWaitForSlowest = 4;
 /** Of pull_changed. */
 inline constexpr std::uint8_t kAgain = 8;
+/** Of finish_save. */
+inline constexpr std::uint8_t kDiscard = 16;
 
 /** Plain bytes. The payload's length follows from it, and from the table. */
 struct RequestHeader {

@@ -42,10 +42,12 @@ bool Save::ask_if_due() {
 }
 
 void Save::ask() {
-  const RequestHeader header{.kind = publishing_ ? RequestKind::finish_save : RequestKind::save,
+  const bool of_all = stage_ == Stage::parts;
+  const RequestHeader header{.kind = of_all ? RequestKind::save : RequestKind::finish_save,
+                             .flags = stage_ == Stage::discard ? kDiscard : std::uint8_t{0},
                              .count = std::ssize(folder_),
                              .round = number_};
-  const int servers = publishing_ ? 1 : servers_.count();
+  const int servers = of_all ? servers_.count() : 1;
   for (int server = static_cast<int>(asked_.size()); server < servers; ++server)
     asked_.push_back(servers_.ask(server, header, folder_));
 }
@@ -67,8 +69,9 @@ bool Save::take() {
   asked_.clear();
   next_look_ = std::chrono::steady_clock::now() + kBetweenLooks;
   if (!std::exchange(is_done_, true)) return false;
-  if (failure_) std::rethrow_exception(failure_);
-  if (std::exchange(publishing_, true)) return true;
+  if (stage_ == Stage::discard) std::rethrow_exception(failure_);
+  if (stage_ == Stage::publication && !failure_) return true;
+  stage_ = failure_ ? Stage::discard : Stage::publication;
   ask();
   return false;
 }

@@ -20,7 +20,8 @@ namespace tutti::ps {
  * One checkpoint. Servers are asked how far they are, and answer at once: the writing may well take
  * longer than an answer may. All are asked until the last has done, so that each knows what this
  * worker is at. What goes wrong is thrown: SystemError with what the server said, once all have
- * done; PeerLost at once. After what an InterruptCheck throws any call may follow.
+ * done, and what they have written has been removed; PeerLost at once. After what an InterruptCheck
+ * throws any call may follow.
  */
 class Save {
  public:
@@ -45,7 +46,10 @@ class Save {
   Servers& servers_;
   std::int64_t number_;
   std::string folder_;
-  bool publishing_ = false;   // all parts are there
+  /** What servers are at. */
+  enum class Stage { parts, publication, discard };
+
+  Stage stage_ = Stage::parts;
   std::vector<Asked> asked_;  // empty ones have been taken
   bool is_done_ = true;       // by those that have been
   std::chrono::steady_clock::time_point next_look_{};

@@ -25,7 +25,8 @@ class ServerMode {
 
   /** A push; answers it, or keeps it unanswered. */
   virtual void push(const Request& request) = 0;
-  /** Answers those that it has kept of a worker: another answer is to follow. */
+  /** Answers those that it has kept of a worker: another answer is to follow. Takes no memory that
+   * it could not do without. */
   virtual void answer_kept(int) {}
   /** A worker has ended so many steps more, each of which is one of the server's. */
   virtual void count_steps(std::int64_t steps) { stores_.step(steps); }

@@ -3,6 +3,7 @@
 #include <new>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,11 +24,20 @@ class KeptPush {
   std::span<const std::byte> payload() const {
     return unanswered_ ? request_.payload : std::span<const std::byte>(copy_);
   }
+  /** Throws std::bad_alloc; may be called again. */
   void copy() {
-    if (unanswered_) copy_.assign(request_.payload.begin(), request_.payload.end());
+    if (unanswered_ && copy_.empty())
+      copy_.assign(request_.payload.begin(), request_.payload.end());
   }
   void answer(Links& links) {
     if (std::exchange(unanswered_, false)) give_answer(links, request_, {});
+  }
+  /** The same, of one that has no copy. Takes no memory. */
+  void refuse(Links& links) {
+    constexpr std::string_view kText = "out of memory";
+    unanswered_ = false;
+    links.answer(request_, {.outcome = Outcome::no_memory, .payload_bytes = std::ssize(kText)},
+                 std::as_bytes(std::span(kText)));
   }
 
  private:
@@ -58,11 +68,18 @@ class SyncServer final : public ServerMode {
     if (kept.size() % kMostKept == 0) answer_kept(request.worker);
   }
 
+  /** What there is no memory for is refused, and left out of the round. */
   void answer_kept(int worker) override {
-    for (KeptPush& push : kept_[static_cast<std::size_t>(worker)]) {
-      push.copy();
-      push.answer(links_);
-    }
+    std::erase_if(kept_[static_cast<std::size_t>(worker)], [this](KeptPush& push) {
+      try {
+        push.copy();
+        push.answer(links_);
+        return false;
+      } catch (const std::bad_alloc&) {
+        push.refuse(links_);
+        return true;
+      }
+    });
   }
 
   /** Rounds are what counts. */
@@ -122,11 +139,12 @@ class SyncServer final : public ServerMode {
   /** What a worker has pushed lies in its memory: whether there is room for it here. */
   bool take_over(int worker) {
     try {
-      answer_kept(worker);
-      return true;
+      for (KeptPush& push : kept_[static_cast<std::size_t>(worker)]) push.copy();
     } catch (const std::bad_alloc&) {
       return false;
     }
+    answer_kept(worker);
+    return true;
   }
 
   void end_with(int worker, const std::string& reason) {

@@ -109,7 +109,10 @@ void Servers::look_up(int table, std::span<const std::int64_t> ids, float* rows)
 }
 
 Servers::Lookup Servers::begin_look_up(int table, std::span<const std::int64_t> ids) {
-  Lookup lookup{table, {}, IdSplit(ids, this->table(table).split, count(), std::nullopt), {}};
+  Lookup lookup{.table = table,
+                .own_ids = {},
+                .split = IdSplit(ids, this->table(table).split, count(), std::nullopt),
+                .asked = {}};
   lookup.asked.resize(ends_.size());
   for (int server = 0; server < count(); ++server) {
     const IdShare share = lookup.split.share(server);
@@ -181,6 +184,17 @@ void Servers::renew_prefetched() {
     old.swap(prefetched_);
   }
   for (const Lookup& lookup : old) prefetch(lookup.table, lookup.own_ids);
+}
+
+void Servers::age_prefetched() {
+  constexpr int kMostSteps = 8;
+  std::deque<Lookup> old;  // forgotten without the lock
+  const std::lock_guard lock(prefetching_);
+  for (Lookup& lookup : prefetched_) ++lookup.steps;
+  while (!prefetched_.empty() && prefetched_.front().steps > kMostSteps) {
+    old.push_back(std::move(prefetched_.front()));
+    prefetched_.pop_front();
+  }
 }
 
 Asked Servers::begin_pull(const Piece& piece, float* to) {

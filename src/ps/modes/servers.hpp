@@ -124,6 +124,8 @@ class Servers {
   void prefetch(int table, std::span<const std::int64_t> ids);
   /** What was prefetched is old now: it is asked for again. */
   void renew_prefetched();
+  /** A step has ended: what was prefetched many steps ago, and not looked up, is dropped. */
+  void age_prefetched();
 
   /** A part of a parameter, as a server has it. */
   struct Piece {
@@ -182,6 +184,7 @@ class Servers {
     std::vector<std::int64_t> own_ids;  ///< that `split` may refer to; empty: they are the caller's
     IdSplit split;
     std::vector<Asked> asked;  ///< one a server; none of those on this host
+    int steps = 0;             ///< since it was prefetched
   };
 
   Lookup begin_look_up(int table, std::span<const std::int64_t> ids);

@@ -1,8 +1,10 @@
 // A worker in async mode, and in half-async mode: what is pushed is merged, and sent by the batch.
 #include <deque>
+#include <mutex>
 #include <optional>
 #include <utility>
 
+#include "ps/modes/patient_lock.hpp"
 #include "ps/modes/send_queue.hpp"
 #include "ps/modes/worker_mode.hpp"
 
@@ -18,9 +20,12 @@ std::deque<SendQueue> queues_to(const WorkerContext& context, const SendQueue::L
 
 /** Pushes are merged into the open batch; batches leave by a queue for each server. */
 class MergingWorker : public WorkerMode {
+  using Lock = std::unique_lock<std::timed_mutex>;
+
  public:
   MergingWorker(const WorkerContext& context, const SendQueue::Limits& limits)
       : WorkerMode(context),
+        servers_save_(context.servers_save),
         open_(context.servers),
         ended_(empty_batches(context.servers)),
         queues_(queues_to(context, limits)) {}
@@ -41,21 +46,23 @@ class MergingWorker : public WorkerMode {
   }
 
   void step() final {
-    const std::lock_guard lock(stepping_);
+    const Lock lock = lock_patiently<Lock>(stepping_);
     open_.take(ended_);
     ++steps_;
+    servers_.age_prefetched();
     end_batch();
     saves_.go_on();
   }
   void flush() final {
-    const std::lock_guard lock(stepping_);
+    const Lock lock = lock_patiently<Lock>(stepping_);
     send_rest();
     wait_for_all();
     hear_end_rounds();
+    servers_.renew_prefetched();
   }
   void finish(FirstError& errors) final {
     if (!open_.empty()) errors.or_keep([&] { step(); });
-    const std::lock_guard lock(stepping_);
+    const Lock lock = lock_patiently<Lock>(stepping_);
     errors.or_keep([&] { send_rest(); });
     for (SendQueue& queue : queues_) queue.finish(errors);
     hear_end_rounds(errors);
@@ -81,6 +88,8 @@ class MergingWorker : public WorkerMode {
       if (!batches[static_cast<std::size_t>(server)].empty()) servers_.link(server).announce();
     }
   }
+  /** Whether a server hears of a step in which it is pushed nothing: when a checkpoint is due. */
+  bool hears_of_all(int server) const { return servers_save_ && server == 0; }
   SendQueue& queue(int server) { return queues_[static_cast<std::size_t>(server)]; }
   const std::vector<Batch>& ended() const { return ended_; }
   Batch& ended(int server) { return ended_[static_cast<std::size_t>(server)]; }
@@ -94,8 +103,9 @@ class MergingWorker : public WorkerMode {
     for (SendQueue& queue : queues_) queue.move_on();
   }
 
+  const bool servers_save_;
   OpenBatch open_;
-  std::mutex stepping_;
+  std::timed_mutex stepping_;
   std::vector<Batch> ended_;
   std::deque<SendQueue> queues_;
   std::int64_t steps_ = 0;
@@ -110,7 +120,9 @@ class AsyncWorker final : public MergingWorker {
  private:
   void end_batch() override {
     announce(ended());
-    const auto has_news = [&](int server) { return staleness_ || !ended(server).empty(); };
+    const auto has_news = [&](int server) {
+      return staleness_ || hears_of_all(server) || !ended(server).empty();
+    };
     for_each_server(
         servers_,
         [&](int server) {
@@ -151,17 +163,18 @@ class HalfAsyncWorker final : public MergingWorker {
         ++servers_.counters().merged;
       }
     }
-    if (steps() % merge_batches_ == 0) send_rest();
+    if (steps() % merge_batches_ != 0) return;
+    send_rest();
+    servers_.renew_prefetched();
   }
 
   void send_rest() override {
     announce(merged_);
     for_each_server(servers_, [&](int server) {  // those of others stay where they are otherwise
       Batch& merged = merged_[static_cast<std::size_t>(server)];
-      if (!merged.empty()) queue(server).put(merged, steps());
+      if (hears_of_all(server) || !merged.empty()) queue(server).put(merged, steps());
     });
     wait_for_all();
-    servers_.renew_prefetched();
   }
 
   std::int64_t merge_batches_;

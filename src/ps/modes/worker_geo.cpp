@@ -1,18 +1,23 @@
 // A worker in GEO mode: trains its own copy, and exchanges what it has learnt every so many steps.
 #include <algorithm>
 #include <deque>
+#include <mutex>
 #include <optional>
 #include <shared_mutex>
 
 #include "base/finally.hpp"
 #include "base/refuse.hpp"
 #include "ps/modes/geo_copy.hpp"
+#include "ps/modes/patient_lock.hpp"
 #include "ps/modes/worker_mode.hpp"
 
 namespace tutti::ps {
 namespace {
 
 class GeoWorker final : public WorkerMode {
+  using Lock = std::unique_lock<std::shared_timed_mutex>;
+  using SharedLock = std::shared_lock<std::shared_timed_mutex>;
+
  public:
   GeoWorker(const WorkerContext& context, const Geo& mode)
       : WorkerMode(context),
@@ -25,14 +30,14 @@ class GeoWorker final : public WorkerMode {
   }
 
   void start() override {
-    const std::unique_lock lock(mutex_);
+    const Lock lock = lock_patiently<Lock>(mutex_);
     for (GeoCopy& copy : copies_) copy.start();
   }
 
   void look_up(int table, std::span<const std::int64_t> ids, float* rows) override {
     servers_.counters().rows_looked_up += std::ssize(ids);
     const IdSplit split(ids, servers_.table(table).split, servers_.count(), std::nullopt);
-    const std::shared_lock lock(mutex_);
+    const SharedLock lock = lock_patiently<SharedLock>(mutex_);
     for (int server = 0; server < servers_.count(); ++server)
       copy(server).look_up(table, split.share(server), rows);
   }
@@ -43,7 +48,7 @@ class GeoWorker final : public WorkerMode {
   }
   DenseGradient gradient_memory(int parameter) override { return open_.gradient_memory(parameter); }
   void pull_dense(int parameter, float* value) override {
-    const std::shared_lock lock(mutex_);
+    const SharedLock lock = lock_patiently<SharedLock>(mutex_);
     for (const Servers::Piece& piece : servers_.pieces(parameter)) {
       const float* const from = copy(piece.server).dense().data() + piece.in_server;
       std::copy(from, from + piece.count, value + piece.in_parameter);
@@ -55,7 +60,7 @@ class GeoWorker final : public WorkerMode {
   }
 
   void step() override {
-    const std::unique_lock lock(mutex_);
+    const Lock lock = lock_patiently<Lock>(mutex_);
     train();
     if (++steps_ % push_steps_ == 0) exchange();
     saves_.go_on();
@@ -63,13 +68,13 @@ class GeoWorker final : public WorkerMode {
 
   /** An exchange in which all of this worker's progress goes to the servers. */
   void flush() override {
-    const std::unique_lock lock(mutex_);
+    const Lock lock = lock_patiently<Lock>(mutex_);
     for_each_server(servers_, [&](int server) { copy(server).send_rest(steps_); });
     finish_exchange();
   }
 
   void finish(FirstError& errors) override {
-    const std::unique_lock lock(mutex_);
+    const Lock lock = lock_patiently<Lock>(mutex_);
     errors.or_keep([&] { train(); });
     for (GeoCopy& copy : copies_) copy.finish(steps_, errors);
     hear_end_rounds(errors);
@@ -112,7 +117,7 @@ class GeoWorker final : public WorkerMode {
   std::int64_t push_steps_;
   int workers_;
   OpenBatch open_;
-  std::shared_mutex mutex_;
+  std::shared_timed_mutex mutex_;
   std::vector<Batch> ended_;
   std::deque<GeoCopy> copies_;
   std::int64_t steps_ = 0;

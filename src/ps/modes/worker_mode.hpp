@@ -29,6 +29,7 @@ struct WorkerContext {
   Saves& saves;
   int workers = 1;
   std::uint64_t seed = 0;               ///< of the job
+  bool servers_save = false;            ///< from time to time, as server 0 says when a step ends
   ServerPlace* server_place = nullptr;  ///< of the server of this process
 };
 

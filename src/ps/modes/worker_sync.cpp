@@ -5,12 +5,15 @@
 #include <optional>
 #include <utility>
 
+#include "ps/modes/patient_lock.hpp"
 #include "ps/modes/worker_mode.hpp"
 
 namespace tutti::ps {
 namespace {
 
 class SyncWorker final : public WorkerMode {
+  using Lock = std::unique_lock<std::timed_mutex>;
+
  public:
   explicit SyncWorker(const WorkerContext& context)
       : WorkerMode(context),
@@ -24,7 +27,7 @@ class SyncWorker final : public WorkerMode {
       servers_.prefetch(table, ids);
       return;
     }
-    const std::lock_guard lock(mutex_);
+    const Lock lock = lock_patiently<Lock>(mutex_);
     wanted_.push_back({table, {ids.begin(), ids.end()}});
     if (wanted_.size() > kMostWanted) wanted_.pop_front();
   }
@@ -34,7 +37,7 @@ class SyncWorker final : public WorkerMode {
   void push(int table, const RowPush& push) override {
     const TableSpec& spec = servers_.table(table);
     const IdSplit split(push.ids, spec.split, servers_.count(), spec.padding_idx);
-    const std::lock_guard lock(mutex_);
+    const Lock lock = lock_patiently<Lock>(mutex_);
     send_left();
     std::vector<Drafted> parts;  // all are written before the first is sent: or else there is none
     for (int server = 0; server < servers_.count(); ++server) {
@@ -55,7 +58,7 @@ class SyncWorker final : public WorkerMode {
   }
 
   void step() override {
-    std::unique_lock lock(mutex_);
+    Lock lock = lock_patiently<Lock>(mutex_);
     send_left();
     dense_.take(sums_);
     end_round();
@@ -66,13 +69,13 @@ class SyncWorker final : public WorkerMode {
   }
 
   void flush() override {
-    const std::lock_guard lock(mutex_);
+    const Lock lock = lock_patiently<Lock>(mutex_);
     send_left();
   }
 
   /** All servers hear of it in the same round. */
   void save(std::string_view folder) override {
-    std::unique_lock lock(mutex_);
+    Lock lock = lock_patiently<Lock>(mutex_);
     Saves::Begun save = saves_.begin(folder);
     lock.unlock();
     save.wait();
@@ -81,7 +84,7 @@ class SyncWorker final : public WorkerMode {
   void finish(FirstError& errors) override {
     bool left = !dense_.empty();
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock = lock_patiently<Lock>(mutex_);
       errors.or_keep([&] { send_left(); });
       hear_end_rounds(errors);
       left = left || pushed_;
@@ -157,7 +160,7 @@ class SyncWorker final : public WorkerMode {
 
   ServerPlace* server_place_;
   OpenBatch dense_;
-  std::mutex mutex_;
+  std::timed_mutex mutex_;
   std::vector<Batch> sums_;
   std::deque<Wanted> wanted_;
   std::int64_t round_ = 0;

@@ -42,9 +42,10 @@ Arena::Arena(const std::string& name, std::int64_t bytes) : bytes_(bytes) {
   if (segment_) ask_for_huge_pages(base_, bytes_);
 }
 
-Arena::Arena(const std::string& name) : segment_(shm::Segment::open(name)) {
-  if (!segment_) throw SystemError("cannot open shared memory " + name, ENOENT);
-  mapping_ = segment_.map(shm::Access::read_only);
+Arena::Arena(const std::string& name) {
+  const shm::Segment segment = shm::Segment::open(name);
+  if (!segment) throw SystemError("cannot open shared memory " + name, ENOENT);
+  mapping_ = segment.map(shm::Access::read_only);
   base_ = mapping_->base();
   bytes_ = mapping_->bytes();
   ask_for_huge_pages(base_, bytes_);

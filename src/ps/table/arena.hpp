@@ -50,7 +50,7 @@ class Arena {
  private:
   void put_into_huge_pages(std::int64_t offset, std::int64_t bytes);
 
-  shm::Segment segment_;
+  shm::Segment segment_;  // none of private memory, and of who only reads: that keeps no descriptor
   std::optional<shm::NameGuard> name_;
   std::shared_ptr<shm::Mapping> mapping_;
   std::byte* base_ = nullptr;

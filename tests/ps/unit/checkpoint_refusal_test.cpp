@@ -122,32 +122,6 @@ TEST_F(CheckpointRefusals, DamagedCountsOfAnEntryRule) {
   EXPECT_NE(refusal(counted).find("server-1: is damaged: the checksum"), std::string::npos);
 }
 
-TEST_F(CheckpointRefusals, CountsInTheirFormerForm) {
-  TableSpec counted = spec();
-  counted.entry = AdmitCount{2};
-  StoredJob job({counted}, {}, 1);
-  job.push(0, {1, 2, 3});
-  PartWriter writer(job.server(0).state(), path(), "former", 0, 1);
-  while (writer.next()) {
-  }
-  const fs::path part = fs::path(path()) / "former.tuttiparts/server-0";
-  std::string bytes = read(part);
-  std::uint64_t before = 0;
-  for (std::size_t at = 0; at < bytes.size();) {
-    SectionHeader header;
-    std::memcpy(&header, bytes.data() + at, sizeof header);
-    if (header.kind == SectionKind::counts) header.kind = SectionKind::former_counts;
-    before = header.header_checksum = checksum_of(header, before);
-    std::memcpy(bytes.data() + at, &header, sizeof header);
-    at += sizeof header + static_cast<std::size_t>(header.bytes);
-  }
-  write(part, bytes);
-  publish_checkpoint(path(), "former", 1);
-  EXPECT_EQ(refusal(counted), part.string() +
-                                  ": has counts of an entry rule as older versions wrote them, "
-                                  "which this one does not read");
-}
-
 TEST_F(CheckpointRefusals, PartsOfEachOther) {
   fs::copy_file(part(1), part(0), fs::copy_options::overwrite_existing);
   EXPECT_NE(refusal(spec()).find("server-0: is damaged"), std::string::npos);

@@ -201,6 +201,41 @@ TEST_F(Checkpoints, OneThatIsCutShortLeavesTheOlder) {
   discard_attempts(folder_ / "nowhere");
 }
 
+TEST_F(Checkpoints, OneThatNobodyWantsLeavesNoFile) {
+  StoredJob job(specs(), dense(), 1);
+  {
+    PartWriter writer(job.server(0).state(), path(), "new", 0, 1);
+    EXPECT_TRUE(writer.next());
+    writer.stop();
+  }
+  EXPECT_TRUE(fs::is_empty(parts_folder(path(), "new")));
+}
+
+/** A server may have heard of the last worker's end while another still publishes. */
+TEST_F(Checkpoints, TheLastOfAJobStaysWhileAnotherIsPublished) {
+  StoredJob job(specs(), dense(), 1);
+  job.save(path(), "6-end");
+  PartWriter last(job.server(0).state(), path(), "7-end", 0, 1);
+  while (last.next()) {
+  }
+  job.save(path(), "7-worker0-0");
+  EXPECT_TRUE(parts_finished(path(), "7-end", 1));
+  EXPECT_FALSE(parts_finished(path(), "6-end", 1));
+  discard_attempts(path());
+  EXPECT_FALSE(parts_finished(path(), "7-end", 1));
+}
+
+TEST_F(Checkpoints, AFailedAttemptIsRemovedUnlessItIsTheCheckpoint) {
+  StoredJob job(specs(), dense(), 1);
+  job.save(path(), "one");
+  PartWriter writer(job.server(0).state(), path(), "two", 0, 1);
+  while (writer.next()) {
+  }
+  for (const char* const attempt : {"one", "two"}) discard_attempt(path(), attempt);
+  EXPECT_TRUE(parts_finished(path(), "one", 1));
+  EXPECT_FALSE(fs::exists(parts_folder(path(), "two")));
+}
+
 TEST_F(Checkpoints, NothingIsRemovedWhereTheManifestCannotBeLookedAt) {
   const fs::path parts = parts_folder(path(), "valid");
   fs::create_directories(parts);

@@ -173,6 +173,21 @@ TEST(PsDueSave, IsWrittenByAStopThatCannotPushTheRest) {
   }
 }
 
+/** Server 0 alone knows when one is due, and says so in a reply. */
+TEST(PsDueSave, OfAWorkerThatPushesNothingIsWritten) {
+  for (const Mode& mode : {Mode(Async{}), Mode(HalfAsync{.merge_batches = 2})}) {
+    SCOPED_TRACE(mode.index());
+    std::array<FakeServer, 2> servers;
+    const auto worker = worker_with(servers, mode, {}, true);
+    Due due;
+    servers[0].answer = [&](const FakeServer::Got& got) { return due.answer(got); };
+    for (int step = 0; step < 2; ++step) worker->step();
+    EXPECT_EQ(servers[1].count(RequestKind::end_round), 0);
+    worker->stop();
+    expect_written_once(servers);
+  }
+}
+
 /** A step takes much less time than what is between two looks. */
 TEST(PsDueSave, IsLookedAtNowAndThen) {
   for (const Mode& mode : {Mode(Async{}), Mode(HalfAsync{}), Mode(Geo{.push_steps = 1})}) {

@@ -27,7 +27,8 @@ inline Reply answer_to(const FakeServer::Got& got) {
 
 /** A worker of servers that answer so. */
 inline std::unique_ptr<Worker> worker_with(std::span<FakeServer> servers, const Mode& mode,
-                                           const std::vector<DenseParameter>& dense = {}) {
+                                           const std::vector<DenseParameter>& dense = {},
+                                           bool servers_save = false) {
   const DenseLayout layout =
       lay_out(dense, static_cast<int>(servers.size()), {.min_block_size = 4});
   WorkerParts parts;
@@ -40,6 +41,7 @@ inline std::unique_ptr<Worker> worker_with(std::span<FakeServer> servers, const 
   }
   parts.dense = dense;
   parts.loaded = true;
+  parts.servers_save = servers_save;
   parts.tables.push_back({.name = "item", .dim = 1});
   return make_worker(std::move(parts));
 }

@@ -1,10 +1,12 @@
 // Checkpoints beside the training: on demand, from time to time, and when all workers have gone.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <random>
 #include <set>
 #include <string>
@@ -33,12 +35,15 @@ class Folder : public tutti::test::Folder {
     for (const auto& entry : std::filesystem::directory_iterator(path())) {
       if (entry.path() != checkpoint()) names.push_back(entry.path().filename());
     }
+    std::ranges::sort(names, std::greater<>());
     return names;
   }
-
- private:
-  std::string path_;
 };
+
+/** The folder of the parts of a checkpoint. */
+std::string attempt_of(const std::string& checkpoint) {
+  return read_manifest(checkpoint).attempt + ".tuttiparts";
+}
 
 JobOptions options_of(const Mode& mode, int workers, int servers) {
   JobOptions options{.workers = workers, .servers = servers, .mode = mode};
@@ -142,6 +147,23 @@ TEST(PsSave, WhatCannotBeWrittenIsAnErrorAndTheTrainingGoesOn) {
   EXPECT_EQ(inspect_checkpoint(folder.checkpoint()).servers, 2);
 }
 
+/** Or else one full disk would be full for all that follow. */
+TEST(PsSave, WhatFailsLeavesNothingOfAnyServer) {
+  const Folder folder;
+  Job job(options_of(Async{}, 1, 3));
+  const std::filesystem::path full = folder / job.unfinished_part(0, 1, 1);
+  job.run([&](Worker& worker) {
+    worker.save(folder.path());
+    std::filesystem::create_directories(full.parent_path());
+    std::filesystem::create_symlink("/dev/full", full);
+    train_round(worker, 0);
+    const std::string text = tutti::test::text_of<SystemError>([&] { worker.save(folder.path()); });
+    EXPECT_TRUE(text.ends_with("No space left on device")) << text;
+    EXPECT_EQ(folder.rest(), (std::vector<std::string>{"manifest", attempt_of(folder.path())}));
+    worker.stop();
+  });
+}
+
 TEST(PsSave, ServersSaveWhenNoWorkerIsLeftAlsoIfAllAreLost) {
   for (const bool stops : {true, false}) {
     const Folder folder;
@@ -233,6 +255,23 @@ TEST(PsSave, EachJobWritesWhereNoOtherHasWritten) {
     attempts.insert(read_manifest(folder.checkpoint()).attempt);
   }
   EXPECT_EQ(attempts.size(), 2U);
+}
+
+TEST(PsSave, AnotherWorkerSeesToCheckpointsWhereTheLowestEndsNoStep) {
+  const Folder folder;
+  JobOptions options = options_of(Async{}, 2, 2);
+  options.checkpoint = folder.checkpoint();
+  options.every = std::chrono::seconds(1);
+  Job job(options);
+  job.run([&](Worker& worker) {
+    const std::filesystem::path manifest = std::filesystem::path(folder.checkpoint()) / "manifest";
+    for (int round = 0; worker.index() == 1 && !std::filesystem::exists(manifest); ++round) {
+      train_round(worker, round);
+      worker.flush();
+    }
+    worker.barrier();
+    worker.stop();
+  });
 }
 
 TEST(PsSave, ServersHaveTheLowestWorkerSeeToCheckpointsFromTimeToTime) {
