@@ -19,9 +19,8 @@ namespace tutti {
  * | tutti run      | TUTTI_RANK, TUTTI_WORLD_SIZE, TUTTI_TICKET | by the ticket; without one, MPI |
  * | mpiexec        | those of Open MPI, PMIx or PMI | through MPI |
  * | torchrun       | RANK, WORLD_SIZE, and LOCAL_WORLD_SIZE or MASTER_ADDR | on one host |
- * | Paddle's launcher | PADDLE_TRAINER_ENDPOINTS, and PADDLE_TRAINER_ID or PADDLE_CURRENT_ENDPOINT
- * | on one host | | srun           | SLURM_PROCID, SLURM_STEP_NUM_TASKS of a step without PMIx | on
- * one host |
+ * | Paddle's launcher | PADDLE_TRAINER_ENDPOINTS, PADDLE_TRAINER_ID | on one host |
+ * | srun           | SLURM_PROCID, SLURM_STEP_NUM_TASKS; not PMIx's | on one host |
  *
  * On one host means: by a ticket that is derived from variables that are alike on all ranks, which
  * is no secret, but other users cannot join with it (docs/launching.md). Ranks on several hosts

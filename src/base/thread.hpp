@@ -14,13 +14,14 @@
 
 namespace tutti {
 
-/** A thread that leaves signals to the threads of the program. Throws SystemError that there is
- * none for `what`. */
+/** A thread that leaves signals to the threads of the program, but for those of its own mistakes.
+ * Throws SystemError that there is none for `what`. */
 template <class Body>
 std::thread start_thread(const char* what, Body body) {
   sigset_t all;
   sigset_t before;
   ::sigfillset(&all);
+  for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP}) ::sigdelset(&all, own);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   const Finally restore([&before] { ::pthread_sigmask(SIG_SETMASK, &before, nullptr); });
   try {

@@ -1,8 +1,9 @@
 // Messages between two ranks, of one host or of two, and waits for those of several.
+#include <chrono>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/deadline.hpp"
@@ -10,6 +11,11 @@
 #include "tutti/interrupt.hpp"
 
 namespace tutti {
+namespace {
+
+constexpr std::chrono::milliseconds kToEnquire{200};  // whether somebody has left
+
+}  // namespace
 
 void HierarchicalTransport::message(const Call& call) {
   WireMail remote(*channel_);
@@ -30,6 +36,7 @@ void HierarchicalTransport::finish(Transfers& transfers) {
   std::optional<Wire::Clock::time_point> moved;  // last, or when the wait began
   std::unique_ptr<Wire::Lookout> lookout;
   std::optional<Deadline> deadline;  // of a wait for whoever sends
+  bool has_enquired = false;         // likewise, who has left
   const auto progress = [&] {
     if (!transfers.progress()) return false;
     moved.reset();
@@ -49,6 +56,9 @@ void HierarchicalTransport::finish(Transfers& transfers) {
     const std::vector<int> neighbours = transfers.awaited_by(mail_);
     if (!neighbours.empty()) local_->group().look_after_mail(neighbours, progress);
     if (!awaited.empty() || transfers.done()) continue;
+    if (now - *moved >= kToEnquire && !std::exchange(has_enquired, true)) {
+      channel_->enquire(others());
+    }
     if (!deadline) deadline.emplace(channel_->timeout());
     const bool overdue = deadline->expired();
     if (!progress()) look_after_any(transfers, overdue);
@@ -57,9 +67,7 @@ void HierarchicalTransport::finish(Transfers& transfers) {
 }
 
 void HierarchicalTransport::look_after_any(const Transfers& transfers, bool overdue) {
-  std::vector<int> others(static_cast<std::size_t>(size()));
-  std::iota(others.begin(), others.end(), 0);
-  std::erase(others, rank());
+  const std::vector<int> others = this->others();
   std::vector<int> gone;
   for (const int neighbour : local_->group().those_gone()) {
     gone.push_back(local_->group().name_of(neighbour));

@@ -203,12 +203,14 @@ void Notes::take_all() {
   }
 }
 
-void Notes::end() noexcept {
-  const std::lock_guard lock(mutex_);
-  try {
-    if (question_) question_->progress();
-  } catch (const std::exception&) {
-    // Of a loss: the question is abandoned.
+void Notes::end(bool may_call) noexcept {
+  if (may_call) {
+    const std::lock_guard lock(mutex_);
+    try {
+      if (question_) question_->progress();
+    } catch (const std::exception&) {
+      // Of a loss: the question is abandoned.
+    }
   }
   question_.reset();
 }

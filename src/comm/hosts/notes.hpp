@@ -72,8 +72,8 @@ class Notes {
   /** Looks at what has come, in a wait that lasts, or once in many calls without one. Throws
    * OneSidedMismatch. */
   void look();
-  /** Before the wire goes. */
-  void end() noexcept;
+  /** Before the wire goes; it is not called any more unless that may be. */
+  void end(bool may_call = true) noexcept;
 
  private:
   struct Early {

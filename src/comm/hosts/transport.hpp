@@ -53,7 +53,7 @@ class HierarchicalTransport final : public Transport {
   HierarchicalTransport& operator=(const HierarchicalTransport&) = delete;
   /** Leaves: ranks that still wait for this one get PeerLost. Waits for nobody. */
   ~HierarchicalTransport() override {
-    notes_.end();
+    notes_.end(channel_->session()->may_call());
     mpi::Channel::leave(std::move(channel_));
   }
 

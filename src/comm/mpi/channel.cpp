@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <list>
 #include <mutex>
@@ -75,6 +76,20 @@ class Channel::All {
     free_those_all_have_left();
   }
 
+  /** Answers those who ask channels that this rank has left: see Departures. Seldom more than a
+   * look at the clock. */
+  void tend() noexcept {
+    constexpr std::chrono::milliseconds kBetweenLooks{20};
+    if (process_ != ::getpid()) return;
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock || departed_.empty()) return;
+    const auto now = std::chrono::steady_clock::now();
+    if (now - tended_ < kBetweenLooks || !departed_.front()->session_->this_thread_may_call())
+      return;
+    tended_ = now;
+    free_those_all_have_left();
+  }
+
  private:
   /** MPI is initialised by now, so this exit handler runs before the one that finalises it. */
   All() {
@@ -111,7 +126,10 @@ class Channel::All {
   std::mutex mutex_;
   std::vector<Channel*> present_;
   std::list<std::unique_ptr<Channel>> departed_;
+  std::chrono::steady_clock::time_point tended_{};
 };
+
+void Channel::tend_departed() noexcept { All::instance().tend(); }
 
 Channel::Channel(std::shared_ptr<Session> session, std::vector<int> members, int context,
                  std::chrono::milliseconds timeout)

@@ -116,7 +116,10 @@ class Channel final : public Wire {
   void poll(std::span<const int> waiting_for) {
     watch_.poll(waiting_for);
     if (streams_) streams_->progress();
+    tend_departed();
   }
+  /** Asks those of `ranks` whether they have left that may not have told. */
+  void enquire(std::span<const int> ranks) { watch_.enquire(ranks); }
 
   /** See Watch. */
   void look_around(std::span<const int> waiting_for) {
@@ -156,6 +159,7 @@ class Channel final : public Wire {
 
  private:
   class All;
+  static void tend_departed() noexcept;
   /** Whether the next `bytes` bytes to `destination` are to be waited for until it takes them. */
   bool is_to_be_confirmed(std::int64_t bytes, int destination);
   bool has_stream(int rank, Traffic traffic) const {

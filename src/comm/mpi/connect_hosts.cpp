@@ -114,9 +114,10 @@ std::string why_unconnected(const Peer& peer, const Endpoint& own) {
   return text + (peer.has_heard ? " does not answer" : ": a firewall?");
 }
 
-/** Says whom this process has no connection to, and remembers those who cannot be called: nobody is
- * to wait for them again. */
-void note_unconnected(const std::vector<Peer>& peers, const Channel& channel, const Endpoint& own) {
+/** Says whom this process has no connection to, and remembers those who could not be called for as
+ * long as it tries: nobody is to wait for them again. */
+void note_unconnected(const std::vector<Peer>& peers, const Channel& channel, const Endpoint& own,
+                      std::chrono::milliseconds spent) {
   std::string list;
   for (const Peer& peer : peers) {
     if (peer.line != Line::leaders) continue;
@@ -124,7 +125,10 @@ void note_unconnected(const std::vector<Peer>& peers, const Channel& channel, co
     if (own.port == 0 || peer.endpoint.port == 0) continue;     // as has been said there
     const int rank = channel.members()[static_cast<std::size_t>(peer.leader)];
     if (channel.session()->is_out_of_reach(rank)) continue;
-    if (peer.error == 0 && !peer.has_heard) channel.session()->note_out_of_reach(rank);
+    const bool had_time = spent >= kToConnect;  // for more than the first packet
+    if (had_time && peer.error == 0 && !peer.has_heard) {
+      channel.session()->note_out_of_reach(rank);
+    }
     list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer.leader) + " (" +
             why_unconnected(peer, own) + ")";
   }
@@ -262,7 +266,7 @@ HostConnections connect_leaders(Channel& channel, const Layout& layout) {
   exchange(channel, peers, have, channel.timeout() - spent, [](Peer& peer, std::uint8_t other_has) {
     if (other_has == 0) peer.socket = {};
   });
-  note_unconnected(peers, channel, own);
+  note_unconnected(peers, channel, own, spent);
   log_without_streams(peers, channel, reason);
   auto heartbeats = heartbeats_of(peers, layout, own_host);
   return {std::move(heartbeats), streams_of(peers)};

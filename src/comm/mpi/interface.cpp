@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -208,7 +209,14 @@ void check_interfaces() {
 void hand_interfaces_to_mpi() {
   const auto own = environment(kOwn);
   if (!own) return check_interfaces();
-  const std::string names = names_of(chosen_interfaces());
+  std::vector<Interface> chosen = chosen_interfaces();
+  const auto has_ipv4 = [](const Interface& each) { return each.address != 0; };
+  const bool are_named = own->starts_with('=');
+  // Open MPI may be without IPv6, and without TCP if it is told of an interface that it cannot use.
+  if (!are_named && std::any_of(chosen.begin(), chosen.end(), has_ipv4)) {
+    std::erase_if(chosen, std::not_fn(has_ipv4));
+  }
+  const std::string names = names_of(chosen);
   const auto told = environment(kInclude);
   if (environment(kExclude) || (told && names_of(included(*told, interfaces())) != names)) {
     refuse(kOwn, " is '", *own, "' (", names, "), but Open MPI was told ",

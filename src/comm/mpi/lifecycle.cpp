@@ -137,9 +137,8 @@ void refuse_in_forked_child() {
   if (user == 0 || user == ::getpid()) return;
   throw InvalidArgument(
       "MPI belongs to the process that this one was forked from, and only that one may use it: "
-      "make "
-      "a communicator of forked processes with a ticket (UniqueId), or start them by another "
-      "program, such as multiprocessing's \"spawn\" does");
+      "forked processes meet with a ticket (UniqueId), or are started by another program, as "
+      "multiprocessing's \"spawn\" does");
 }
 
 void initialise(std::chrono::milliseconds timeout) {

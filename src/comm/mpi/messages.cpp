@@ -192,6 +192,7 @@ bool Channel::pause(Clock::duration still) {
     check(MPI_Iprobe(itself, tag(Traffic::collective), session_->comm(), &found, MPI_STATUS_IGNORE),
           "MPI_Iprobe");
   }
+  tend_departed();
   std::this_thread::sleep_for(kMpiWait.nap);
   return true;
 }

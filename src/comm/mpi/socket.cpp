@@ -155,7 +155,8 @@ Socket start_connecting(Address address, std::uint16_t port) {
 }
 
 bool is_shortage(int error) {
-  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM ||
+         error == EADDRNOTAVAIL;
 }
 
 std::string error_text(int error) {

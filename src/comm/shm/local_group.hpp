@@ -51,6 +51,9 @@ class LocalGroup final : private record::Neighbours {
   /** After leave(): whether all others have left as well, or the communicator has failed; what a
    * loss concerns hears of that. */
   bool has_ended() noexcept;
+  /** Whether MPI, to be finalised at exit, waits for its ranks: others end when the process does.
+   */
+  bool holds_up_mpi() const { return on_loss_ != nullptr; }
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(names_.size()); }

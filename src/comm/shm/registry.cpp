@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <utility>
 
 #include "base/log.hpp"
 #include "base/waiter.hpp"
@@ -26,9 +27,6 @@ GroupRegistry& GroupRegistry::of_this_process() {
 
 /** A thread of a process that forks must not leave the child with a lock that nobody holds. */
 GroupRegistry::GroupRegistry() {
-  const int failed = std::atexit([] { of_this_process().leave_at_exit(); });
-  if (failed != 0)
-    log(LogLevel::warn, "too many exit handlers: exit() will not be noticed at once");
   give_block(take_block(1), 1);  // the free lists' lock is taken under this one: see WaitGraph
   ::pthread_atfork([] { of_this_process().mutex_.lock(); },
                    [] { of_this_process().mutex_.unlock(); },
@@ -39,17 +37,27 @@ GroupRegistry::GroupRegistry() {
  * others, which would wait for this one. If they lose it now, MPI is not finalised; if they leave
  * as well, it is. */
 void GroupRegistry::leave_at_exit() noexcept {
-  for_each([](LocalGroup& group) { group.leave(); });
+  for_each([](LocalGroup& group) {
+    if (group.holds_up_mpi()) group.leave();
+  });
   const WaitPolicy policy{.nap = std::chrono::milliseconds(1), .interruptible = false};
   for (Waiter waiter(policy, kAtExit); !waiter.expired(); waiter.pause()) {
     bool is_over = true;
-    for_each([&](LocalGroup& group) { is_over = group.has_ended() && is_over; });
+    for_each([&](LocalGroup& group) {
+      is_over = (!group.holds_up_mpi() || group.has_ended()) && is_over;
+    });
     if (is_over) return;
   }
 }
 
 void GroupRegistry::add(LocalGroup* group) {
   const std::lock_guard lock(mutex_);
+  // MPI is initialised by then, so this exit handler runs before the one that finalises it.
+  if (group->holds_up_mpi() && !std::exchange(leaves_at_exit_, true)) {
+    const int failed = std::atexit([] { of_this_process().leave_at_exit(); });
+    if (failed != 0)
+      log(LogLevel::warn, "too many exit handlers: exit() will not be noticed at once");
+  }
   groups_.push_back(group);
 }
 

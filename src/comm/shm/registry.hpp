@@ -32,6 +32,7 @@ class GroupRegistry {
 
   std::mutex mutex_;
   std::vector<LocalGroup*> groups_;
+  bool leaves_at_exit_ = false;
 };
 
 }  // namespace tutti::shm

@@ -142,7 +142,7 @@ Segment wait_for_segment(const std::string& name, const UniqueId& id,
     // the one that holds the claim is about to find that out.
     const bool used = !segment && address.claimed() && !Segment::open(name);
     if (!used) not_used_at = waiter.waited();
-    if (waiter.waited() - not_used_at >= kToGiveUp) refuse_used_ticket();
+    if (waiter.waited() - not_used_at >= std::min(kToGiveUp, timeout / 2)) refuse_used_ticket();
     waiter.pause();
     const auto has_come = [&] {
       const Segment created = Segment::open(name);
