@@ -126,8 +126,14 @@ bool is_of_each_rank(std::string_view name) {
 }
 
 void forget_own_launch() {
-  constexpr std::array kPrefixes{"OMPI_COMM_WORLD_", "PMIX_", "PMI_", "TORCHELASTIC_",
-                                 "TUTTI_TICKET="};
+  // Paddle's lists of roles: what a shell still has of another job would be taken for this one's.
+  constexpr std::array kPrefixes{"OMPI_COMM_WORLD_",
+                                 "PMIX_",
+                                 "PMI_",
+                                 "TORCHELASTIC_",
+                                 "TUTTI_TICKET=",
+                                 "PADDLE_PSERVERS_IP_PORT_LIST=",
+                                 "PADDLE_HETER_TRAINER_IP_PORT_LIST="};
   for (const std::string& entry : environment_with({})) {
     const auto begins = [&](const char* prefix) { return entry.starts_with(prefix); };
     if (entry.starts_with("PMIX_MCA_")) continue;  // parameters, which the user may have set
@@ -153,6 +159,7 @@ void add_contract(Plan& plan, const Job& job) {
       set_variable(rank, {name, value});
     };
     if (!job.ticket.empty()) set_variable(rank, {"TUTTI_TICKET", job.ticket, true});
+    if (!job.secret.empty()) set_variable(rank, {"TUTTI_SECRET", job.secret, true});
     add_tutti(plan, rank, job, add);
     add_torch(plan, rank, job, add);
     add_paddle(plan, rank, job, add);

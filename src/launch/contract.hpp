@@ -11,7 +11,8 @@ namespace tutti::launch {
 
 /** What all ranks of a job are told alike. */
 struct Job {
-  std::string ticket;  ///< empty: the ranks meet through MPI
+  std::string ticket;    ///< empty: the ranks meet through MPI
+  std::string secret{};  ///< of workers and servers that meet at endpoints; empty: none
   int attempt = 0;
   Endpoint master;      ///< where PyTorch's rank 0 listens
   Endpoint gloo;        ///< where Paddle's Gloo asks; port 0: nowhere

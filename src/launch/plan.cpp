@@ -282,6 +282,8 @@ Plan make_plan(const RunOptions& options, const PlanSite& site, int attempt, Res
     for (const Host& host : plan.machines) names.push_back(host.name);
     plan.host = join_list(names, ", ");
     job.master.host = plan.ranks.front().host;
+    if (plan.has_roles)
+      job.secret = environment("TUTTI_SECRET").value_or(UniqueId::create().to_string());
   }
   job.master.port = free_ports.take(plan.ranks.front().host);
   if (plan.has_roles) {

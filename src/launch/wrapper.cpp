@@ -30,7 +30,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLeftoverGrace{1000};  // of processes that outlive their rank
+constexpr milliseconds kLeftoverGrace{1000};  // of processes that outlive a rank that just ended
 constexpr milliseconds kOrphanGrace{2000};    // of a rank that outlives the launcher
 constexpr milliseconds kKillInterval{20};     // those killed may have had time to fork
 constexpr milliseconds kProgressInterval{200};
@@ -53,6 +53,11 @@ Pipe make_pipe() {
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
   ::fcntl(ends[1], F_SETPIPE_SZ, kPipeBytes);  // where the user may; else it is shorter
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
+/** Whether who is sent it is to end. */
+bool is_to_end(int signal) {
+  return signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
 }
 
 /** Now, on the clock that all processes of a machine share. */
@@ -134,9 +139,10 @@ class Wrapper {
   Timer kill_timer_;
   pid_t rank_ = 0;
   ExitStatus status_;
-  bool ended_ = false;      // the rank
-  bool alone_ = false;      // and all that descends from it
-  bool finishing_ = false;  // all has been sent
+  bool ended_ = false;        // the rank
+  bool alone_ = false;        // and all that descends from it
+  bool finishing_ = false;    // all has been sent
+  bool told_to_end_ = false;  // by the launcher
   bool launcher_gone_ = false;
   bool orphaned_ = false;
 };
@@ -192,6 +198,7 @@ void Wrapper::step() {
     const bool there = control_.receive([&](MessageType type, std::string_view text) {
       if (type != MessageType::signal) return;
       const int signal = parse_number<int>(text).value_or(SIGTERM);
+      told_to_end_ = told_to_end_ || is_to_end(signal);
       pass_on(signal);
       if (signal == SIGCONT) control_.send(MessageType::passed_on, "");
     });
@@ -248,11 +255,12 @@ void Wrapper::rank_ended(int status) {
                                         std::to_string(status_.signal) + " " + moment_text());
 }
 
-/** Ends what has outlived the rank. */
+/** Ends what has outlived the rank. A rank that was told to end has a grace, which is that of all
+ * it has started, too: the launcher has them killed after it. */
 void Wrapper::end_leftovers() {
   signal_descendants(SIGTERM);
   signal_descendants(SIGCONT);
-  if (!kill_timer_.set()) kill_timer_.start(kLeftoverGrace);
+  if (!told_to_end_ && !kill_timer_.set()) kill_timer_.start(kLeftoverGrace);
 }
 
 void Wrapper::launcher_gone() {

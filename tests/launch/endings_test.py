@@ -236,6 +236,19 @@ while [ ! -e ready.1 ]; do sleep 0.01; done; exit 4""")
         self.assertEqual(result.returncode, 130, result.stderr)
         self.assertIn("killed, since SIGINT was not enough: worker 0", result.stderr)
 
+    def test_what_a_rank_has_started_has_its_grace_too(self):
+        (self.folder / "trainer.sh").write_text("""
+trap 'touch asked; while [ ! -e go ]; do sleep 0.01; done; echo saved > saved; exit 0' TERM
+touch ready.0
+while :; do sleep 0.01; done""")
+        job = self.ready("-n", 1, "--grace", 30, self.script("sh trainer.sh; exit 0"), ranks=1)
+        job.process.send_signal(signal.SIGTERM)
+        wait_until((self.folder / "asked").exists)
+        time.sleep(1.5)  # longer than those have that outlive a rank that nobody has told to end
+        (self.folder / "go").touch()
+        self.assertEqual(job.wait().returncode, 143)
+        self.assertEqual((self.folder / "saved").read_text(), "saved\n")
+
     def test_a_second_ctrl_c_does_not_wait_for_the_grace(self):
         script = self.script("""
 trap 'touch asked.$TUTTI_RANK' INT

@@ -126,7 +126,9 @@ class Variables(JobTest):
 
     def test_who_has_started_the_launcher_says_nothing_to_its_ranks(self):
         others = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "PMIX_RANK": "0",
-                  "PMI_RANK": "0", "PMI_SIZE": "1", "TORCHELASTIC_RUN_ID": "1"}
+                  "PMI_RANK": "0", "PMI_SIZE": "1", "TORCHELASTIC_RUN_ID": "1",
+                  "PADDLE_PSERVERS_IP_PORT_LIST": "127.0.0.1:1",
+                  "PADDLE_HETER_TRAINER_IP_PORT_LIST": "127.0.0.1:2"}
         kept = {"OMPI_MCA_btl": "self", "PMIX_MCA_gds": "hash"}
         for variables in self.ranks("-n", 2, env={**others, **kept}).values():
             self.assert_has(variables, **dict.fromkeys(others), **kept)

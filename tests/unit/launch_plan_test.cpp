@@ -200,6 +200,8 @@ TEST(LaunchPlan, PutsRolesOnTheirMachines) {
   EXPECT_EQ(plan.ranks[3].endpoint.text(), "198.51.100.2:6171");
   EXPECT_EQ(value(plan, 3, "TUTTI_LOCAL_RANK"), "1");
   EXPECT_EQ(value(plan, 1, "FLAGS_selected_gpus"), "0");
+  EXPECT_EQ(value(plan, 0, "TUTTI_SECRET"), value(plan, 3, "TUTTI_SECRET"));
+  EXPECT_GE(value(plan, 0, "TUTTI_SECRET").size(), 32U) << "they meet at their endpoints";
   for (const char* const wrong : {"--server_num=1", "--worker_num=2"}) {
     EXPECT_THROW(
         plan_of({wrong, wrong[2] == 's' ? "--workers=198.51.100.2" : "--servers=198.51.100.1:1"}),

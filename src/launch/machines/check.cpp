@@ -11,9 +11,11 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "base/environment.hpp"
@@ -304,9 +306,11 @@ struct Findings {
 };
 
 /** Processes of mpiexec that share their directory fail where one makes or removes it while another
- * looks for it. */
+ * looks for it. They make it, by a name that nobody can make before them. */
 fs::path own_session(const std::string& machine) {
-  return fs::temp_directory_path() / ("tutti-check." + std::to_string(::getpid()) + "." + machine);
+  std::uint64_t number = 0;
+  fill_with_random(std::as_writable_bytes(std::span(&number, 1)), "a directory of mpiexec");
+  return fs::temp_directory_path() / ("tutti-check." + std::to_string(number) + "." + machine);
 }
 
 /** Where mpiexec has not reached all machines, it may have reached none: those that have not
