@@ -120,7 +120,7 @@ void Batch::wait_for_all(std::chrono::milliseconds timeout) {
   while (!is_over()) {
     if (const Moved how = move(); how != Moved::nothing) {
       // Parts of long pieces trickle in while a slow wire carries them: no reason to spin.
-      if (how == Moved::pieces) moved.reset();
+      if (how == Moved::pieces || wire_.is_flowing()) moved.reset();
       if (lookout) lookout->restart();
       continue;
     }

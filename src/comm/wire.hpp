@@ -128,6 +128,8 @@ class Wire {
    * of long ones have moved. Throws PeerLost if one has failed, which is one of the ranks `peers`,
    * by message, or what else has come that tells why. Does not block. */
   virtual bool progress(std::span<Posted> posted, std::span<const int> peers) = 0;
+  /** Whether parts of long messages move so fast that it is no time to nap. */
+  virtual bool is_flowing() { return false; }
   /** Gives way to others between two calls of progress(), the longer the longer nothing has moved:
    * for `still`. Whether there is time, and need, to look after the ranks that are waited for. */
   virtual bool pause(Clock::duration still) = 0;

@@ -152,5 +152,28 @@ TEST_F(MpiWindows, PartsOfAPieceCountAsMovement) {
   Channel::leave(std::move(channel));
 }
 
+/** What keeps a wait from napping: not so many bytes as a slow wire brings meanwhile. */
+TEST_F(MpiWindows, PartsThatComeFastFlow) {
+  auto channel = channel_over("tcp");
+  Bytes data(static_cast<std::size_t>(9 * Wire::kLongPiece), std::byte{5});
+  const int rank = channel->rank();
+  if (rank < 2) {
+    Batch batch(*channel, Wire::Traffic::collective);
+    EXPECT_FALSE(channel->is_flowing());
+    if (rank == 0) batch.send(data.data(), std::ssize(data), 1);
+    if (rank == 1) batch.recv(data.data(), std::ssize(data), 0);
+    int flows = 0;
+    while (!batch.done()) {
+      batch.progress();
+      if (channel->is_flowing()) ++flows;
+      EXPECT_FALSE(channel->is_flowing());  // as nothing has moved since
+    }
+    EXPECT_GT(flows, 0);
+    EXPECT_LE(flows, std::ssize(data) / (4 * Wire::kPiece));
+  }
+  meet();
+  Channel::leave(std::move(channel));
+}
+
 }  // namespace
 }  // namespace tutti::test::mpi_windows_test

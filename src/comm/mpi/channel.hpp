@@ -79,6 +79,7 @@ class Channel final : public Wire {
   std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic, int source,
                           std::span<const int> except) override;
   bool progress(std::span<Posted> posted, std::span<const int> peers) override;
+  bool is_flowing() override { return streams_ && streams_->are_flowing(); }
   bool pause(Clock::duration still) override;
   void withdraw(Posted receive) override;
   Clock::time_point now() const override { return Clock::now(); }

@@ -187,6 +187,7 @@ bool Channel::pause(Clock::duration still) {
     return OwnWaits::of_this_process().are_quiet();
   }
   if (streams_) {  // MPI moves nothing, such as news of a failure, but in its calls
+    streams_->note_nap();
     const int itself = members_[static_cast<std::size_t>(rank())];
     int found = 0;  // nothing: a rank sends nothing to itself
     check(MPI_Iprobe(itself, tag(Traffic::collective), session_->comm(), &found, MPI_STATUS_IGNORE),

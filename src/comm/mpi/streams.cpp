@@ -244,6 +244,7 @@ void Streams::push(Stream& stream) {
       return;
     }
     const bool all = moved == wanted;
+    const std::int64_t sent = moved;
     while (moved > 0) {
       Message& message = at(stream.sends.first);
       const std::int64_t more = std::min(moved, kHeader + message.bytes - message.moved);
@@ -252,7 +253,7 @@ void Streams::push(Stream& stream) {
       if (message.moved == kHeader + message.bytes) end_first(stream.sends);
     }
     const bool has_begun = stream.sends.first != kNone && at(stream.sends.first).moved > 0;
-    if (has_begun) moved_.store(true, std::memory_order_relaxed);
+    if (has_begun) note_part(sent);
     if (!all) return;
   }
 }
@@ -270,7 +271,7 @@ void Streams::pull(Stream& stream) {
       const std::int64_t come = read_rest(stream, message.data + message.moved, left - early);
       message.moved += come;
       if (come < left - early) {
-        if (come > 0) moved_.store(true, std::memory_order_relaxed);
+        if (come > 0) note_part(come);
         return;
       }
     }

@@ -79,6 +79,14 @@ class Streams {
   /** Whether bytes of messages that had not ended have moved since it was last asked. From any
    * thread. */
   bool have_moved() { return moved_.exchange(false, std::memory_order_relaxed); }
+  /** Whether so many of them have, since it was last so, or a nap began, that the next ones come
+   * before a nap would end. From any thread. */
+  bool are_flowing() {
+    if (parts_.load(std::memory_order_relaxed) < kFlow) return false;
+    parts_.store(0, std::memory_order_relaxed);
+    return true;
+  }
+  void note_nap() { parts_.store(0, std::memory_order_relaxed); }
   /** Whether `posted` has ended; then it is none any more. */
   bool take_ended(Wire::Posted posted);
   /** A receive for which nothing has come. */
@@ -103,6 +111,8 @@ class Streams {
   /** Of so many bytes that went one way it is looked whether they are acknowledged. */
   static constexpr std::int64_t kBetweenLooks = 64 << 10;
   static constexpr std::int64_t kPacedAtOnce = 2 * (Wire::kPiece + kHeader);
+  /** Bytes that a wire of 10 Gbit/s carries while a wait spins. */
+  static constexpr std::int64_t kFlow = 4 * Wire::kPiece;
   static constexpr int kNone = -1;
   static constexpr std::chrono::seconds kPatience{2};
   /** So much is read at once where a message begins. */
@@ -165,6 +175,10 @@ class Streams {
   /** Of the next message, if it has come. */
   std::optional<Header> next_header(Stream& stream);
   void read_early(Stream& stream);
+  void note_part(std::int64_t bytes) {
+    moved_.store(true, std::memory_order_relaxed);
+    parts_.fetch_add(bytes, std::memory_order_relaxed);
+  }
   void note_mistake(Stream& stream);
   void note_takes_nothing(Stream& stream);
   void note_end(Stream& stream, std::int64_t come);
@@ -181,6 +195,7 @@ class Streams {
   bool stopped_ = false;
   bool held_ = false;
   std::atomic<bool> moved_ = false;
+  std::atomic<std::int64_t> parts_ = 0;  ///< bytes, see are_flowing()
 };
 
 }  // namespace tutti::mpi
