@@ -22,6 +22,7 @@ class ScratchPool {
   using Leave = void (*)(std::shared_ptr<const void> memory) noexcept;
   explicit ScratchPool(Leave leave_to) : leave_(leave_to) {}
   /** Where there are no messages: it is freed. */
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): as Leave has it
   static void drop(std::shared_ptr<const void> /*memory*/) noexcept {}
   struct Block {
     std::shared_ptr<std::byte[]> memory;

@@ -17,7 +17,6 @@ namespace {
 // What one who left has taken of this rank's messages may not be known here yet.
 constexpr std::chrono::milliseconds kLastWords{100};
 constexpr std::chrono::milliseconds kBetweenVerdicts{1};
-constexpr std::chrono::milliseconds kToEnquire{200};  // whether somebody has left
 // Hosts that were out of reach before, and a moment more than kernels have.
 constexpr std::chrono::milliseconds kToAnswerAfterAll{350};
 

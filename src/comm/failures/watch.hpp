@@ -124,7 +124,9 @@ class Watch final {
   /** Those of `ranks` that have left, and of whom nothing is under way any more that could end a
    * wait of `side`. */
   RecycledVector<int> leavers(std::span<const int> ranks, Wire::Side side);
-  /** Asks those of `ranks` whether they have left that may not have told. */
+  /** When a wait lasts as long, */
+  static constexpr std::chrono::milliseconds kToEnquire{200};
+  /** it asks those of `ranks` whether they have left that may not have told. */
   void enquire(std::span<const int> ranks);
   /** The messages of the wire that this is the watch of. */
   MessageCounts& counts() { return counts_; }

@@ -1,5 +1,4 @@
 // Messages between two ranks, of one host or of two, and waits for those of several.
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,11 +10,6 @@
 #include "tutti/interrupt.hpp"
 
 namespace tutti {
-namespace {
-
-constexpr std::chrono::milliseconds kToEnquire{200};  // whether somebody has left
-
-}  // namespace
 
 void HierarchicalTransport::message(const Call& call) {
   WireMail remote(*channel_);
@@ -56,7 +50,7 @@ void HierarchicalTransport::finish(Transfers& transfers) {
     const std::vector<int> neighbours = transfers.awaited_by(mail_);
     if (!neighbours.empty()) local_->group().look_after_mail(neighbours, progress);
     if (!awaited.empty() || transfers.done()) continue;
-    if (now - *moved >= kToEnquire && !std::exchange(has_enquired, true)) {
+    if (now - *moved >= Watch::kToEnquire && !std::exchange(has_enquired, true)) {
       channel_->enquire(others());
     }
     if (!deadline) deadline.emplace(channel_->timeout());
