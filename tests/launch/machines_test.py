@@ -26,15 +26,14 @@ class Machines(OnHead):
         started = self.start("--hosts", HOSTS, "--grace", "0.5", "sleep", "1000")
 
         def ranks():
-            lines = started.processes().items()
-            found = [pid for pid, line in lines if line.startswith("/usr/bin/sleep")]
+            found = self.process_of(started, "sleep")
             return found if len(found) == 4 else None
 
         return started, wait_until(ranks)
 
     def process_of(self, started, program):
         return [pid for pid, line in started.processes().items()
-                if os.path.basename(line.split()[0]) == program]
+                if line.split() and os.path.basename(line.split()[0]) == program]
 
     @contextlib.contextmanager
     def listening_on(self, node):

@@ -1,8 +1,8 @@
 // What the ranks see of each other: timelines, the flight recorder, and who keeps the others
 // waiting.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -58,9 +58,12 @@ class Observing : public RankTest {
  protected:
   /** The same for all ranks, and for no other run. Collective. */
   static fs::path folder_of(Communicator& comm) {
-    std::int64_t number = ::getpid();
-    comm.broadcast(std::span(&number, 1), 0);
-    return fs::temp_directory_path() / ("tutti_observing_test." + std::to_string(number));
+    std::array<char, 32> path{"/tmp/tutti_observing_XXXXXX"};
+    if (comm.global_rank() == 0) {
+      EXPECT_NE(::mkdtemp(path.data()), nullptr);
+    }
+    comm.broadcast(View(path.data(), std::ssize(path), DType::u8), 0);
+    return path.data();
   }
   static std::string text_of(const fs::path& path) {
     std::ifstream file(path);
@@ -99,7 +102,6 @@ TEST_F(Observing, TheUserChoosesWhatCarriesCollectivesBetweenHosts) {
 TEST_F(Observing, ATimelineHasTheCallsOfAllRanks) {
   on_ranks([](Communicator& comm) {
     const fs::path folder = folder_of(comm);
-    if (comm.global_rank() == 0) fs::create_directory(folder);
     const fs::path path = folder / "run.json";
     {
       Timeline timeline(path, comm);
@@ -155,7 +157,7 @@ TEST_F(Observing, AFailureIsToldOnceAHostWithWhoHadNotReachedWhat) {
   LogCopy log;
   std::atomic<bool> set = false;
   on_ranks([&](Communicator& comm) {
-    const fs::path folder = folder_of(comm);
+    const fs::path folder = folder_of(comm) / "flights";  // which is made
     if (!set.exchange(true)) ::setenv("TUTTI_FLIGHT", folder.c_str(), 1);
     const int last = ranks() - 1;
     auto failing = comm.split(0, comm.global_rank());
@@ -189,7 +191,7 @@ TEST_F(Observing, AFailureIsToldOnceAHostWithWhoHadNotReachedWhat) {
             << flight;
         EXPECT_NE(flight.find("\"state\": \"running\""), std::string::npos) << flight;
       }
-      fs::remove_all(folder);
+      fs::remove_all(folder.parent_path());
     }
     comm.barrier();
   });

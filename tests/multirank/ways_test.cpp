@@ -73,12 +73,12 @@ class Ways : public RankTest, public ::testing::WithParamInterface<Forced> {
 
   /** Whether the last call went the way that was forced, if that was possible. */
   static ::testing::AssertionResult went(const Local& local, std::int64_t bytes,
-                                         bool direct_possible, bool copy_possible = true) {
+                                         bool direct_possible) {
     const Way& way = GetParam().way;
     bool possible = true;
     if (way.kind == Kind::one_shot) possible = bytes <= Choices::kOneShot;
     if (way.kind == Kind::direct) possible = direct_possible;
-    if (way.kind == Kind::single_copy) possible = copy_possible && bytes >= 64 * 1024;
+    if (way.kind == Kind::single_copy) possible = bytes >= 64 * 1024;
     if (!possible || local.last_way() == way) return ::testing::AssertionSuccess();
     return ::testing::AssertionFailure() << "went another way";
   }

@@ -59,13 +59,6 @@ class GpuCommunicatorTest : public ::testing::Test {
   }
 
   static View room(const Buffer& buffer) { return buffer.view(DType::f32); }
-
-  static bool was_called(const std::string& function) {
-    const auto& calls = fake_nccl()->calls;
-    return std::any_of(calls.begin(), calls.end(), [&](const std::string& call) {
-      return call.find(": " + function) != std::string::npos;
-    });
-  }
 };
 
 /** How long something takes. */

@@ -27,6 +27,15 @@ def comm():
     return tutti.Communicator(0, 1, tutti.NcclIdHolder())
 
 
+@pytest.fixture
+def digits(tmp_path):
+    """A folder with a few images, as MNIST has them."""
+    import mnist_programs  # whose example not every test has
+
+    mnist_programs.write_digits(tmp_path)
+    return tmp_path
+
+
 @pytest.fixture(autouse=True)
 def deadline(monkeypatch):
     """A wait that never ends fails its test, and soon."""

@@ -142,7 +142,7 @@ TEST(Blame, TellsOfACircleThroughCommunicatorsOfTwo) {
     const std::string outcome = board->reports[at].outcome.data();
     EXPECT_TRUE(outcome.starts_with("lost 1: ")) << outcome;
     EXPECT_NE(outcome.find("they wait for each other"), std::string::npos) << outcome;
-    EXPECT_LT(board->milliseconds[at], 2500);
+    EXPECT_LT(board->milliseconds[at], 2900);  // with another deadline it would take 3000
   }
 }
 

@@ -196,19 +196,21 @@ class Program {
   std::string text_;
 };
 
-/** A process that may be stopped and must not outlive the trial. */
+/** A process that is stopped and must not outlive the trial; or that is killed, and another may
+ * soon have its number. */
 class Victim {
  public:
-  Victim() = default;
+  explicit Victim(bool stops) : stops_(stops) {}
   Victim(const Victim&) = delete;
   Victim& operator=(const Victim&) = delete;
   ~Victim() {
-    if (known()) ::kill(pid_, SIGKILL);
+    if (known() && stops_) ::kill(pid_, SIGKILL);
   }
   void set(pid_t pid) { pid_ = pid; }
   bool known() const { return pid_ > 0; }
 
  private:
+  bool stops_;
   pid_t pid_ = 0;
 };
 
@@ -227,7 +229,7 @@ std::chrono::milliseconds strike(const Options& options, int ranks, const Order&
                                    self};
   for (const std::string& argument : order.arguments()) command.push_back(argument);
   Program program(command);
-  Victim victim;
+  Victim victim(order.signal == SIGSTOP);
   std::map<int, std::string> outcomes;
   auto deadline = Clock::now() + kStart;
   auto struck = Clock::now();
