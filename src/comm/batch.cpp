@@ -42,6 +42,20 @@ void Batch::recv(void* data, std::int64_t bytes, int source) {
   post({begin, bytes}, source, piece_of(bytes, source, true), Wire::kPosted);
 }
 
+void Batch::pass_on(void* data, std::int64_t bytes, int source, int destination) {
+  auto* const begin = static_cast<std::byte*>(data);
+  const std::int64_t longest =
+      std::min(wire_.longest(source, traffic_), wire_.longest(destination, traffic_));
+  for (std::int64_t passed = 0; passed < bytes; passed += longest) {
+    const Wire::Passed piece = wire_.post_passed(begin + passed, std::min(longest, bytes - passed),
+                                                 source, destination, traffic_);
+    wire_.note_sent(destination, traffic_);
+    posted_.insert(posted_.end(), {piece.receive, piece.send});
+    peers_.insert(peers_.end(), {source, destination});
+    pieces_.insert(pieces_.end(), {{true}, {false}});
+  }
+}
+
 Batch::Piece Batch::piece_of(std::int64_t bytes, int peer, bool receives) {
   if (bytes <= wire_.longest(peer, traffic_) * Wire::kPosted) return {receives};
   rests_.emplace_back();

@@ -35,6 +35,9 @@ class Batch {
    * Memory stays put until wait() has ended. */
   void send(const void* data, std::int64_t bytes, int destination);
   void recv(void* data, std::int64_t bytes, int source);
+  /** Receives a message from `source` that is sent on to `destination` as it comes: only where
+   * Wire::passes_on(). */
+  void pass_on(void* data, std::int64_t bytes, int source, int destination);
   /** Takes back what was to come from `source`, which has sent nothing. */
   void withdraw(int source);
   /** Shares memory of messages, besides what it shares already: it lives on if they are abandoned.

@@ -113,6 +113,17 @@ class Wire {
   virtual void hold(bool /*whether*/) {}
   /** The message may be shorter than `bytes`, not longer. */
   virtual Posted post_receive(std::byte* data, std::int64_t bytes, int source, Traffic traffic) = 0;
+  /** A message that is received, and sent on. */
+  struct Passed {
+    Posted receive;
+    Posted send;
+  };
+  /** Whether post_passed() takes messages of collectives among `ranks`: the same at all of them. */
+  virtual bool passes_on(std::span<const int> ranks) const = 0;
+  /** Receives a message of exactly `bytes` bytes, at most longest(), and sends it on: as it comes,
+   * as far as may be. Throws PeerLost. */
+  virtual Passed post_passed(std::byte* data, std::int64_t bytes, int source, int destination,
+                             Traffic traffic) = 0;
   /** Of take(): from whoever, but for those of `except`. */
   static constexpr int kAnybody = -1;
   /** Takes a message of at most `bytes` bytes, themselves at most kShort, that has come from

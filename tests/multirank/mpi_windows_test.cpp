@@ -119,6 +119,31 @@ TEST_F(MpiWindows, MessagesOverConnectionsAreWhole) {
   EXPECT_EQ(messages_for("mpi", kLength), sends ? pieces : 0);
 }
 
+/** A long broadcast over connections goes from host to host, as it comes: each sends it once. */
+TEST_F(MpiWindows, ALongBroadcastIsOneMessageToTheNextHost) {
+  constexpr std::size_t kLength = 3 * Wire::kLongPiece + 5;
+  const int ranks = session()->size();
+  for (int root = 0; root < ranks; ++root) {
+    for (const char* const carrier : {"tcp", "mpi"}) {
+      auto channel = channel_over(carrier);
+      const bool by_tcp = channel->has_streams();
+      EXPECT_EQ(channel->passes_on(everybody()), by_tcp && ranks > 2);
+      HostGroup group(*channel, everybody(), true);
+      const bool is_root = channel->rank() == root;
+      Bytes data(kLength, is_root ? std::byte{7} : std::byte{0});
+      group.broadcast(data.data(), std::ssize(data), root);
+      EXPECT_EQ(data, Bytes(kLength, std::byte{7}));
+      const bool is_last = (channel->rank() + 1) % ranks == root;
+      if (by_tcp) {
+        EXPECT_EQ(messages_of(*channel), is_last ? 0 : 1) << channel->rank();
+        EXPECT_EQ(channel->bytes_sent(), is_last ? 0 : std::ssize(data));
+      }
+      meet();
+      Channel::leave(std::move(channel));
+    }
+  }
+}
+
 /** What keeps a deadline off: see Batch::wait(). */
 TEST_F(MpiWindows, PartsOfAPieceCountAsMovement) {
   auto channel = channel_over("tcp");

@@ -260,5 +260,47 @@ TEST(SimulatedConnections, AReceiverThatStopsInTheMiddleOfAMessageIsNamed) {
   EXPECT_LE(ends[0].at, 2 * kDeadline + kDeadline + std::chrono::seconds(1));
 }
 
+/** How long `bytes` bytes take from the first of three hosts to the last by way of the second. */
+Scheduler::Duration time_to_pass_on(std::int64_t room, std::int64_t bytes) {
+  Cluster cluster(3, 1, NetworkModel{}, 1);
+  cluster.set_room(room);
+  Bytes data(static_cast<std::size_t>(bytes), std::byte{7});
+  std::array<Bytes, 2> come{Bytes(data.size()), Bytes(data.size())};
+  Scheduler::Duration took{};
+  cluster.start([&](Process& process) {
+    SimulatedWire wire(process, 1, milliseconds(5000));
+    wire.connect();
+    EXPECT_TRUE(wire.passes_on(std::array{0, 1, 2}));
+    const auto begin = cluster.scheduler().now();
+    Batch batch(wire, Traffic::collective);
+    if (process.rank() == 0) batch.send(data.data(), bytes, 1);
+    if (process.rank() == 1) batch.pass_on(come[0].data(), bytes, 0, 2);
+    if (process.rank() == 2) batch.recv(come[1].data(), bytes, 1);
+    batch.wait();
+    EXPECT_EQ(wire.bytes_sent(), process.rank() == 2 ? 0 : bytes);
+    if (process.rank() == 2) took = cluster.scheduler().now() - begin;
+    wire.leave();
+  });
+  cluster.scheduler().run(cluster.scheduler().now() + std::chrono::minutes(1));
+  EXPECT_EQ(come[0], data);
+  EXPECT_EQ(come[1], data);
+  return took;
+}
+
+/** One after the other they would take twice as long as one of them. */
+TEST(SimulatedConnections, WhatIsPassedOnLeavesAsItComes) {
+  constexpr std::int64_t kBytes = 100 * Wire::kPiece + 7;
+  const NetworkModel model;
+  const auto of_pieces = [&](std::int64_t pieces) {
+    const double seconds = static_cast<double>(pieces * Wire::kPiece) / model.bytes_per_second;
+    return std::chrono::duration_cast<Scheduler::Duration>(std::chrono::duration<double>(seconds));
+  };
+  for (const std::int64_t room : {std::int64_t{0}, std::int64_t{1} << 20U}) {
+    const auto took = time_to_pass_on(room, kBytes);
+    EXPECT_GE(took, of_pieces(101)) << room;
+    EXPECT_LT(took, of_pieces(160)) << room;
+  }
+}
+
 }  // namespace
 }  // namespace tutti::test

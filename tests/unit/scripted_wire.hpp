@@ -56,6 +56,12 @@ class ScriptedWire final : public Wire {
                       Traffic /*traffic*/) override {
     return 1;
   }
+  bool passes_on(std::span<const int> /*ranks*/) const override { return false; }
+  Passed post_passed(std::byte* data, std::int64_t bytes, int source, int destination,
+                     Traffic traffic) override {
+    return {post_receive(data, bytes, source, traffic),
+            post_send(data, bytes, destination, traffic)};
+  }
   std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic, int source,
                           std::span<const int> except) override {
     const auto found = std::find_if(come.begin(), come.end(), [&](const Message& one) {

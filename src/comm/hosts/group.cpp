@@ -15,19 +15,10 @@ namespace {
 
 // One piece, which MPI sends without asking.
 constexpr std::int64_t kLargestWindow = Wire::kPiece;
-constexpr std::int64_t kSmallestWindow = 1024;
 constexpr std::int64_t kUnderWay = Wire::kUnderWay;
 /** Windows of a shard in a segment: what a host adds up before the first bytes travel, and hands
  * out after the last have come, is little, and the ranks of a host do not meet too often. */
 constexpr std::int64_t kSegmentWindows = 4;
-
-/** Windows of the same size for all dtypes: whole elements, whole cache lines. */
-constexpr std::int64_t window_for(int members) {
-  const std::int64_t fair = HostGroup::kMostScratch / (kUnderWay * members) /
-                            HostGroup::kCacheLine * HostGroup::kCacheLine;
-  return std::clamp(fair, kSmallestWindow, kLargestWindow);
-}
-static_assert(kUnderWay * 4096 * window_for(4096) <= HostGroup::kMostScratch);
 
 /** One piece over a connection, otherwise as many as are posted at once. */
 constexpr std::int64_t kLongWindow = Wire::kLongPiece;
@@ -36,6 +27,13 @@ static_assert(kLongWindow <= Wire::kPosted * Wire::kPiece);
 constexpr std::int64_t kSharedWindow = std::int64_t{128} * 1024;
 
 }  // namespace
+
+std::int64_t HostGroup::window_for(int members) {
+  constexpr std::int64_t kSmallestWindow = 1024;
+  const std::int64_t fair = kMostScratch / (kUnderWay * members) / kCacheLine * kCacheLine;
+  static_assert(kUnderWay * 4096 * kSmallestWindow <= kMostScratch);
+  return std::clamp(fair, kSmallestWindow, kLargestWindow);
+}
 
 HostGroup::HostGroup(Wire& wire, std::vector<int> members, bool alone)
     : wire_(wire), members_(std::move(members)), alone_(alone) {
@@ -48,6 +46,11 @@ void HostGroup::send(Batch& batch, std::span<const std::byte> part, int position
 
 void HostGroup::recv(Batch& batch, std::span<std::byte> part, int position) {
   batch.recv(part.data(), std::ssize(part), members_[static_cast<std::size_t>(position)]);
+}
+
+void HostGroup::pass_on(Batch& batch, std::span<std::byte> part, int source, int target) {
+  batch.pass_on(part.data(), std::ssize(part), members_[static_cast<std::size_t>(source)],
+                members_[static_cast<std::size_t>(target)]);
 }
 
 // --- Pipelines ----------------------------------------------------------------------------------
@@ -315,64 +318,6 @@ void HostGroup::all_to_all_v(std::byte* in, std::span<const std::int64_t> in_off
   };
   run_pipeline(wire_, std::max(leaving.windows(), arriving.windows()), kUnderWay,
                PipelineStep{exchange, kNothing});
-}
-
-/**
- * Long messages: the root gives every other member a share, and they pass it on to each other:
- * once the bytes a link (scatter and all-gather, van de Geijn; see the source above).
- */
-void HostGroup::broadcast(std::byte* data, std::int64_t bytes, int root, const std::byte* from,
-                          const Agree& agree, Wire::Traffic traffic) {
-  const bool is_root = position_ == root;
-  if (goes_straight(bytes, traffic)) {
-    if (agree) agree();
-    Batch batch(wire_, traffic);
-    const auto length = static_cast<std::size_t>(bytes);
-    for (int member = 0; member < size(); ++member) {
-      if (is_root && member != root) send(batch, {from, length}, member);
-      if (!is_root && member == root) recv(batch, {data, length}, root);
-    }
-    return batch.wait();
-  }
-  if (stand_in_groups()) {
-    if (agree) agree();
-    if (is_root) copy_bytes(data, from, bytes);
-    return broadcast_grouped(data, bytes, root);
-  }
-  const Shards shards{data, even_offsets(bytes, root), window_for(size())};
-  // Of a broadcast that goes ahead: the first window comes here.
-  const Scratch memory(wire_.scratch(), agree && !is_root ? shards.window : 0);
-  std::optional<Ahead> ahead;
-  const auto give = [&](auto& batch, std::int64_t number) {
-    for (int distance = 1; distance < size(); ++distance) {
-      const auto part = shards.part(peer(distance), number);
-      send(batch, {from + (part.data() - data), part.size()}, peer(distance));
-    }
-  };
-  const auto scatter = [&](Batch& batch, std::int64_t number) {
-    const auto own = shards.part(position_, number);
-    if (number > 0 || !agree) return is_root ? give(batch, number) : recv(batch, own, root);
-    ahead.emplace(*this, shards.window);
-    is_root ? give(*ahead, number) : recv(*ahead, {memory.data(), own.size()}, root);
-    agree();
-  };
-  const auto take = [&](std::int64_t number) {
-    if (number > 0 || !ahead) return;
-    ahead->batch.wait();
-    const auto own = shards.part(position_, number);
-    if (!is_root) copy_bytes(own.data(), memory.data(), std::ssize(own));
-  };
-  const auto pass_on = [&](Batch& batch, std::int64_t number) {
-    if (is_root) return;
-    for (int distance = 1; distance < size(); ++distance) {
-      const int source = peer(size() - distance);
-      if (source != root) recv(batch, shards.part(source, number), source);
-      const int target = peer(distance);
-      if (target != root) send(batch, shards.part(position_, number), target);
-    }
-  };
-  run_pipeline(wire_, traffic, shards.windows(), kUnderWay, PipelineStep{scatter, take},
-               PipelineStep{pass_on, kNothing});
 }
 
 }  // namespace tutti

@@ -40,6 +40,9 @@ namespace tutti {
  * et al., "Massively Distributed SGD: ImageNet/ResNet-50 Training in a Flash", 2018; here members
  * of a group, and holders of a share, exchange directly and not in rings.
  *
+ * Among up to kCentred members with connections a long broadcast goes from each to the next one,
+ * who sends on what comes before all of it has: once the bytes a link, in the fewest messages.
+ *
  * Where members still have to agree, and do not stand in groups, the first window of a long message
  * goes ahead of that, by itself if it is one message, or behind notes of three to kCentred of them:
  * to memory of the group alone, so nothing is written that they would miss if they did not.
@@ -189,6 +192,9 @@ class HostGroup {
   static constexpr int kCentred = Wire::kMostWithoutAhead;
   /** A message to each of so many members takes less time than the steps that would save some. */
   static constexpr int kMostDirect = 32;
+  /** So much of a broadcast from member to member goes ahead of its agreement: in pieces that are
+   * all posted at once. */
+  static constexpr std::int64_t kMostAhead = Wire::kLongPiece;
   /** Windows under way between members that stand in groups: more messages than Wire::kUnderWay. */
   static constexpr std::int64_t kGroupedUnderWay = 4;
   /** Windows under way between two that give each other all. */
@@ -255,6 +261,7 @@ class HostGroup {
   int peer(int distance) const { return (position_ + distance) % size(); }
   void send(Batch& batch, std::span<const std::byte> part, int position);
   void recv(Batch& batch, std::span<std::byte> part, int position);
+  void pass_on(Batch& batch, std::span<std::byte> part, int source, int target);
   void send(Ahead& ahead, std::span<const std::byte> part, int position);
   /** `part` begins a window: who does not agree may send more than is wanted. */
   void recv(Ahead& ahead, std::span<std::byte> part, int position);
@@ -272,7 +279,7 @@ class HostGroup {
   bool disseminate(Note note, const Brought& brought, const Merge& merge);
   bool tell_all(Note note, Ahead& ahead);
   void tell_others_of_mismatch(Note note);
-  void drop_what_follows(const Note& own);
+  void drop_what_follows(const Note& own, const Ahead* ahead);
   Note note_of(int member) const;
   void gather_doubling(std::byte* data, std::span<const std::int64_t> offsets);
   void combine_here(std::byte* to, const std::byte* own, const std::byte* others,
@@ -293,6 +300,8 @@ class HostGroup {
   static Segments pair_segments(std::int64_t bytes);
   void reduce_pair(std::byte* data, const Segments& segments, DType dtype,
                    const cpu::Combine& combine, const SegmentCalls& calls);
+  /** Windows of the same size for all dtypes: whole elements, whole cache lines. */
+  static std::int64_t window_for(int members);
   Segments direct_segments(std::int64_t bytes) const;
   /** Of long ones two: one is added while another travels. */
   static constexpr std::int64_t windows_under_way(std::int64_t window) {
@@ -313,6 +322,10 @@ class HostGroup {
                        const cpu::Combine& combine, const SegmentCalls& calls, const Agree& agree);
   void reduce_grouped(std::byte* data, const Segments& segments, DType dtype,
                       const cpu::Combine& combine, int receivers, const SegmentCalls& calls);
+  /** Whether a long broadcast goes from member to member. */
+  bool is_chain() const;
+  void broadcast_chain(std::byte* data, std::int64_t bytes, int root, const std::byte* from,
+                       const Agree& agree);
   void broadcast_grouped(std::byte* data, std::int64_t bytes, int root);
 
   Wire& wire_;

@@ -74,7 +74,7 @@ bool HostGroup::ask_centre(Note note, const Brought& brought, std::span<std::byt
     return true;
   }
   tell_others_of_mismatch(note);
-  drop_what_follows(note);
+  drop_what_follows(note, nullptr);
   return false;
 }
 
@@ -109,7 +109,7 @@ bool HostGroup::answer_all(Note note, const Brought& brought, std::span<std::byt
     send(answers, {answer, static_cast<std::size_t>(kNoteBytes + note.carried)}, member);
   }
   answers.wait();
-  if (note.agreed == 0) drop_what_follows(note);
+  if (note.agreed == 0) drop_what_follows(note, nullptr);
   return note.agreed != 0;
 }
 
@@ -123,17 +123,25 @@ bool HostGroup::answer_all(Note note, const Brought& brought, std::span<std::byt
  */
 bool HostGroup::tell_all(Note note, Ahead& ahead) {
   ahead.batch.keep(places_);
+  const auto tell = [&](int target) {
+    const auto part = ahead.leaves[static_cast<std::size_t>(target)];
+    std::byte* const leaving = place(size()) + target * kNoteBytes;
+    note.follows = std::ssize(part);
+    std::memcpy(leaving, &note, sizeof note);
+    send(ahead.batch, {leaving, static_cast<std::size_t>(kNoteBytes)}, target);
+    send(ahead.batch, part, target);
+  };
+  const auto gets_more = [&](int target) {
+    return !ahead.leaves[static_cast<std::size_t>(target)].empty();
+  };
+  for (int distance = 1; distance < size(); ++distance) {
+    if (!gets_more(peer(distance))) tell(peer(distance));
+  }
   {
     wire_.hold(true);
     const Finally release([this] { wire_.hold(false); });
     for (int distance = 1; distance < size(); ++distance) {
-      const int target = peer(distance);
-      const auto part = ahead.leaves[static_cast<std::size_t>(target)];
-      std::byte* const leaving = place(size()) + target * kNoteBytes;
-      note.follows = std::ssize(part);
-      std::memcpy(leaving, &note, sizeof note);
-      send(ahead.batch, {leaving, static_cast<std::size_t>(kNoteBytes)}, target);
-      send(ahead.batch, part, target);
+      if (gets_more(peer(distance))) tell(peer(distance));
     }
   }
   for (int distance = 1; distance < size(); ++distance) {
@@ -157,7 +165,7 @@ bool HostGroup::tell_all(Note note, Ahead& ahead) {
   };
   ahead.batch.wait_until(std::ref(take));
   if (note.agreed != 0) return true;
-  drop_what_follows(note);
+  drop_what_follows(note, &ahead);
   ahead.batch.wait();
   return false;
 }
@@ -177,21 +185,24 @@ void HostGroup::tell_others_of_mismatch(Note note) {
   notes.wait();
 }
 
-/** What nobody has wanted of those who do not ask for the same, by all notes. */
-void HostGroup::drop_what_follows(const Note& own) {
-  std::int64_t bytes = 0;
-  for (int member = 0; member < size(); ++member) {
+/** What nobody has wanted, by all notes: of those who do not ask for the same, and what would have
+ * been wanted after the agreement. */
+void HostGroup::drop_what_follows(const Note& own, const Ahead* ahead) {
+  const auto unwanted_of = [&](int member) {
     const Note theirs = note_of(member);
-    if (member != position_ && theirs.hash != own.hash) bytes += theirs.follows;
-  }
+    const bool comes = ahead != nullptr && theirs.hash == own.hash &&
+                       !ahead->comes[static_cast<std::size_t>(member)].empty();
+    return member == position_ || comes ? 0 : theirs.follows;
+  };
+  std::int64_t bytes = 0;
+  for (int member = 0; member < size(); ++member) bytes += unwanted_of(member);
   const Scratch memory(wire_.scratch(), bytes);
   std::byte* to = memory.data();
   Batch unwanted(wire_, Wire::Traffic::collective);
   for (int member = 0; member < size(); ++member) {
-    const Note theirs = note_of(member);
-    if (member == position_ || theirs.hash == own.hash || theirs.follows == 0) continue;
-    recv(unwanted, {to, static_cast<std::size_t>(theirs.follows)}, member);
-    to += theirs.follows;
+    const std::int64_t length = unwanted_of(member);
+    recv(unwanted, {to, static_cast<std::size_t>(length)}, member);
+    to += length;
   }
   unwanted.wait();
 }

@@ -166,6 +166,9 @@ void Channel::set_hosts(const Layout& layout) {
   if (layout.host_count() > 1) survive_lost_connections();
   HostConnections connections = connect_hosts(*this, layout);
   streams_ = std::move(connections.streams);
+  for (int host = 0; connections.all_have_streams && host < layout.host_count(); ++host) {
+    connected_.push_back(layout.ranks_of(host).front());
+  }
   watch_.set_hosts(layout, std::move(connections.heartbeats));
 }
 

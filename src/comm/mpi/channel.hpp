@@ -75,6 +75,9 @@ class Channel final : public Wire {
     if (streams_) streams_->hold(whether);
   }
   Posted post_receive(std::byte* data, std::int64_t bytes, int source, Traffic traffic) override;
+  bool passes_on(std::span<const int> ranks) const override;
+  Passed post_passed(std::byte* data, std::int64_t bytes, int source, int destination,
+                     Traffic traffic) override;
   using Wire::take;
   std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic, int source,
                           std::span<const int> except) override;
@@ -186,6 +189,7 @@ class Channel final : public Wire {
   std::atomic<std::int64_t> bytes_sent_ = 0;
   std::vector<std::atomic<std::int64_t>> unconfirmed_;  // bytes, by rank
   std::unique_ptr<Streams> streams_;                    // nothing before set_hosts()
+  std::vector<int> connected_;  // leaders, if each has connections with all others
   Watch watch_;
   bool is_present_ = true;  // until it is left
 };

@@ -220,6 +220,18 @@ std::unique_ptr<Streams> streams_of(std::vector<Peer>& peers) {
   return std::make_unique<Streams>(std::move(connections));
 }
 
+/** Whether all leaders have connections with all others, if each knows them. */
+bool all_have_streams(Channel& channel, std::vector<Peer>& peers,
+                      std::chrono::milliseconds timeout) {
+  bool all = std::all_of(peers.begin(), peers.end(), [](const Peer& peer) {
+    return peer.line != Line::collective || peer.socket;
+  });
+  const std::vector<std::uint8_t> own(peers.size(), all ? 1 : 0);
+  exchange(channel, peers, own, timeout,
+           [&all](const Peer& /*peer*/, std::uint8_t others) { all = all && others != 0; });
+  return all;
+}
+
 /** The part of a leader. */
 HostConnections connect_leaders(Channel& channel, const Layout& layout) {
   const int own_host = layout.host_of(channel.rank());
@@ -266,10 +278,11 @@ HostConnections connect_leaders(Channel& channel, const Layout& layout) {
   exchange(channel, peers, have, channel.timeout() - spent, [](Peer& peer, std::uint8_t other_has) {
     if (other_has == 0) peer.socket = {};
   });
+  const bool complete = !Wire::has_ahead(layout.host_count()) &&
+                        all_have_streams(channel, peers, channel.timeout() - spent);
   note_unconnected(peers, channel, own, spent);
   log_without_streams(peers, channel, reason);
-  auto heartbeats = heartbeats_of(peers, layout, own_host);
-  return {std::move(heartbeats), streams_of(peers)};
+  return {heartbeats_of(peers, layout, own_host), streams_of(peers), complete};
 }
 
 /** That of another rank. */

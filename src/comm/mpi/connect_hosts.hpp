@@ -14,6 +14,9 @@ class Channel;
 struct HostConnections {
   std::unique_ptr<Heartbeats> heartbeats;
   std::unique_ptr<Streams> streams;
+  /** Whether each leader has those for messages of collectives with all others: of up to
+   * Wire::kMostWithoutAhead, and the same at all leaders. */
+  bool all_have_streams = false;
 };
 
 /**

@@ -72,6 +72,18 @@ Wire::Posted Channel::post_receive(std::byte* data, std::int64_t bytes, int sour
   return posted_of(request);
 }
 
+bool Channel::passes_on(std::span<const int> ranks) const {
+  return std::all_of(ranks.begin(), ranks.end(), [this](int rank) {
+    return std::find(connected_.begin(), connected_.end(), rank) != connected_.end();
+  });
+}
+
+Wire::Passed Channel::post_passed(std::byte* data, std::int64_t bytes, int source, int destination,
+                                  Traffic traffic) {
+  if (side_of(traffic) == Side::collective) bytes_sent_ += bytes;
+  return streams_->pass_on(data, bytes, source, destination, traffic);
+}
+
 std::optional<int> Channel::take(std::byte* data, std::int64_t bytes, Traffic traffic, int source,
                                  std::span<const int> except) {
   if (streams_ && Streams::carries(traffic)) {

@@ -23,20 +23,6 @@ constexpr std::size_t kMessagesAtOnce = 8;
 /** Messages under way on a connection that need no more memory. */
 constexpr std::size_t kFewAtOnce = 32;
 
-constexpr std::size_t column_of(Wire::Traffic traffic) {
-  return traffic == Wire::Traffic::ahead ? 1 : 0;
-}
-
-constexpr std::uint64_t header_of(std::int64_t bytes, Wire::Traffic traffic) {
-  return static_cast<std::uint64_t>(bytes) << 8U | static_cast<std::uint64_t>(traffic);
-}
-constexpr std::int64_t length_in(std::uint64_t header) {
-  return static_cast<std::int64_t>(header >> 8U);
-}
-constexpr Wire::Traffic traffic_in(std::uint64_t header) {
-  return static_cast<Wire::Traffic>(header & 0x7FU);
-}
-
 bool is_to_be_tried_again() {
   return errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ENOMEM;
 }
@@ -136,7 +122,8 @@ Wire::Posted Streams::send(const std::byte* data, std::int64_t bytes, int destin
   Stream& stream = stream_to(destination, traffic);
   const bool is_first = stream.sends.first == kNone;
   if (goes_one_way(traffic)) stream.unconfirmed += kHeader + bytes;
-  Message message{.header = header_of(bytes, traffic), .bytes = bytes, .traffic = traffic};
+  Message message{
+      .header = header_of(bytes, traffic), .bytes = bytes, .there = bytes, .traffic = traffic};
   const bool is_note = traffic == Wire::Traffic::note;
   if (stream.gathering.before(stream.connection.socket, is_note, !is_first)) {
     message.header |= kConfirm;
@@ -160,6 +147,21 @@ Wire::Posted Streams::receive(std::byte* data, std::int64_t bytes, int source,
   const std::lock_guard lock(mutex_);
   const Message message{.data = data, .bytes = bytes, .traffic = traffic};
   return handle_of(add(stream_to(source, traffic).receives, message));
+}
+
+/** What is to be passed on leaves as it comes. */
+Wire::Passed Streams::pass_on(std::byte* data, std::int64_t bytes, int source, int destination,
+                              Wire::Traffic traffic) {
+  const std::lock_guard lock(mutex_);
+  Stream& to = stream_to(destination, traffic);
+  to.gathering.before(to.connection.socket, false, to.sends.first != kNone);
+  const Message send{
+      .data = data, .header = header_of(bytes, traffic), .bytes = bytes, .traffic = traffic};
+  Message receive{.data = data, .bytes = bytes, .traffic = traffic};
+  receive.passes_on = add(to.sends, send);
+  receive.to = static_cast<int>(&to - streams_.data());
+  return {handle_of(add(stream_to(source, traffic).receives, receive)),
+          handle_of(receive.passes_on)};
 }
 
 // --- Bytes --------------------------------------------------------------------------------------
@@ -222,18 +224,20 @@ void Streams::push(Stream& stream) {
     std::size_t count = 0;
     std::int64_t wanted = 0;
     for (int one = stream.sends.first; one != kNone && count < parts.size(); one = at(one).next) {
-      if (stream.connection.most_at_once - wanted <= kHeader) break;
       Message& message = at(one);
+      if (!message.has_come() || stream.connection.most_at_once - wanted <= kHeader) break;
       const std::int64_t of_header = std::min(message.moved, kHeader);
       const std::int64_t of_data = message.moved - of_header;
       parts[count++] = {bytes_of(message.header).data() + of_header,
                         static_cast<std::size_t>(kHeader - of_header)};
       wanted += kHeader - of_header;
       const std::int64_t more =
-          std::min(message.bytes - of_data, stream.connection.most_at_once - wanted);
+          std::min(message.there - of_data, stream.connection.most_at_once - wanted);
       parts[count++] = {message.data + of_data, static_cast<std::size_t>(more)};
       wanted += more;
+      if (message.there < message.bytes) break;
     }
+    if (wanted == 0) return;
     msghdr call{};
     call.msg_iov = parts.data();
     call.msg_iovlen = count;
@@ -268,15 +272,22 @@ void Streams::pull(Stream& stream) {
     stream.used += early;
     message.moved += early;
     if (early < left) {
-      const std::int64_t come = read_rest(stream, message.data + message.moved, left - early);
+      const std::int64_t come = read_rest(stream, message, left - early);
       message.moved += come;
       if (come < left - early) {
         if (come > 0) note_part(come);
-        return;
+        return pass_on(message);
       }
     }
     end_first(stream.receives);
+    pass_on(message);
   }
+}
+
+void Streams::pass_on(const Message& receive) {
+  if (receive.passes_on == kNone) return;
+  at(receive.passes_on).there = receive.moved;
+  push(streams_[static_cast<std::size_t>(receive.to)]);
 }
 
 void Streams::note_mistake(Stream& stream) {
@@ -310,54 +321,15 @@ void Streams::note_header(Stream& stream, Header header) const {
 bool Streams::begin(Stream& stream, Message& message) {
   const auto header = next_header(stream);
   if (!header || traffic_in(*header) != message.traffic) return false;
-  if (length_in(*header) > message.bytes) {
+  const std::int64_t length = length_in(*header);
+  if (length > message.bytes || (length < message.bytes && message.passes_on != kNone)) {
     note_mistake(stream);
     return false;
   }
   note_header(stream, *header);
   stream.used += kHeader;
-  message.bytes = length_in(*header);
+  message.bytes = length;
   message.begun = true;
-  return true;
-}
-
-std::optional<int> Streams::take(std::byte* data, std::int64_t bytes, Wire::Traffic traffic,
-                                 int source, std::span<const int> except) {
-  const std::lock_guard lock(mutex_);
-  const auto take_of = [&](Stream& stream, bool is_awaited) {
-    const bool taken = take_from(stream, data, bytes, traffic);
-    stream.is_awaited = !taken && (is_awaited || stream.is_awaited);
-    return taken;
-  };
-  if (source != Wire::kAnybody) {
-    const bool taken = take_of(stream_to(source, traffic), true);
-    return taken ? std::optional(source) : std::nullopt;
-  }
-  for (Stream& stream : streams_) {
-    if (column_of(stream.connection.traffic) != column_of(traffic)) continue;
-    const int rank = stream.connection.rank;
-    if (std::find(except.begin(), except.end(), rank) != except.end()) continue;
-    if (take_of(stream, false)) return stream.connection.rank;
-  }
-  return std::nullopt;
-}
-
-bool Streams::take_from(Stream& stream, std::byte* data, std::int64_t bytes,
-                        Wire::Traffic traffic) {
-  const bool in_message = stream.receives.first != kNone && at(stream.receives.first).begun;
-  if (in_message || !stream.brings || stopped_) return false;
-  const auto header = next_header(stream);
-  if (!header || traffic_in(*header) != traffic) return false;
-  const std::int64_t length = length_in(*header);
-  if (length > bytes) {
-    note_mistake(stream);
-    return false;
-  }
-  if (stream.come - stream.used < kHeader + length) read_early(stream);
-  if (stream.come - stream.used < kHeader + length) return false;
-  note_header(stream, *header);
-  copy_bytes(data, stream.early.data() + stream.used + kHeader, length);
-  stream.used += kHeader + length;
   return true;
 }
 
@@ -370,7 +342,9 @@ void Streams::note_end(Stream& stream, std::int64_t come) {
 
 /** Reads what a message lacks, and along with it the length of the next one: how much came of the
  * `bytes` bytes of the first. What was read early is used up by then. */
-std::int64_t Streams::read_rest(Stream& stream, std::byte* to, std::int64_t bytes) {
+std::int64_t Streams::read_rest(Stream& stream, const Message& message, std::int64_t bytes) {
+  std::byte* const to = message.data + message.moved;
+  if (message.passes_on != kNone && bytes > kPassedAtOnce) return read(stream, to, kPassedAtOnce);
   std::array<iovec, 2> parts{
       {{to, static_cast<std::size_t>(bytes)}, {stream.early.data(), stream.early.size()}}};
   msghdr call{};

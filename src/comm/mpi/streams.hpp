@@ -67,6 +67,9 @@ class Streams {
   Wire::Posted send(const std::byte* data, std::int64_t bytes, int destination,
                     Wire::Traffic traffic);
   Wire::Posted receive(std::byte* data, std::int64_t bytes, int source, Wire::Traffic traffic);
+  /** See Wire::post_passed(). */
+  Wire::Passed pass_on(std::byte* data, std::int64_t bytes, int source, int destination,
+                       Wire::Traffic traffic);
   static bool is_one(Wire::Posted posted) { return (posted & 1U) != 0; }
   /** See Wire::hold(). */
   void hold(bool whether);
@@ -95,7 +98,8 @@ class Streams {
   void stop() noexcept;
   /** Whether mistaken() or broken() may name somebody. */
   bool are_in_trouble() const { return in_trouble_.load(std::memory_order_relaxed); }
-  /** A rank that has sent a longer message than was wanted, which ends its connection. */
+  /** A rank that has sent a longer message than was wanted, or a shorter one than was to be passed
+   * on, which ends its connection. */
   std::optional<int> mistaken() const;
   /** A rank with which messages have been waiting for kPatience at `now`, as their connection has
    * ended: a rank that has left or died is known otherwise by then, and so is the mismatch of one
@@ -118,15 +122,23 @@ class Streams {
   /** So much is read at once where a message begins. */
   static constexpr std::size_t kEarly = 4096;
   static_assert(kEarly >= Wire::kShort + kHeader);
+  /** So much is read at once of what is passed on, so that it leaves while more is read. */
+  static constexpr std::int64_t kPassedAtOnce = 512 << 10;
   struct Message {
     std::byte* data = nullptr;
     Header header = 0;       ///< as it is sent
     std::int64_t bytes = 0;  ///< of a receive at most, until it has begun
     std::int64_t moved = 0;  ///< of a send with the header
+    std::int64_t there = 0;  ///< bytes of a send that have come here
     int next = kNone;
+    int passes_on = kNone;  ///< of a receive: the send of what has come,
+    int to = kNone;         ///< and its stream
     Wire::Traffic traffic = Wire::Traffic::collective;
     bool begun = false;  ///< of a receive: the header has come
     bool ended = false;
+
+    /** Whether its header may leave. */
+    bool has_come() const { return there > 0 || bytes == 0; }
   };
   /** Messages by number, in their order. */
   struct Queue {
@@ -160,6 +172,19 @@ class Streams {
     return traffic == Wire::Traffic::note || traffic == Wire::Traffic::noted;
   }
 
+  static constexpr std::size_t column_of(Wire::Traffic traffic) {
+    return traffic == Wire::Traffic::ahead ? 1 : 0;
+  }
+  static constexpr Header header_of(std::int64_t bytes, Wire::Traffic traffic) {
+    return static_cast<Header>(bytes) << 8U | static_cast<Header>(traffic);
+  }
+  static constexpr std::int64_t length_in(Header header) {
+    return static_cast<std::int64_t>(header >> 8U);
+  }
+  static constexpr Wire::Traffic traffic_in(Header header) {
+    return static_cast<Wire::Traffic>(header & 0x7FU);
+  }
+
   // With mutex_ held, but for find():
   const Stream* find(int rank, Wire::Traffic traffic) const;
   Stream& stream_to(int rank, Wire::Traffic traffic);
@@ -168,6 +193,8 @@ class Streams {
   void end_first(Queue& queue);
   void push(Stream& stream);
   void pull(Stream& stream);
+  /** What has come of `receive` is sent on, if it is one to be passed on. */
+  void pass_on(const Message& receive);
   bool has_room(Stream& stream);
   void note_header(Stream& stream, Header header) const;
   bool begin(Stream& stream, Message& message);
@@ -183,7 +210,7 @@ class Streams {
   void note_takes_nothing(Stream& stream);
   void note_end(Stream& stream, std::int64_t come);
   std::int64_t read(Stream& stream, std::byte* to, std::int64_t bytes);
-  std::int64_t read_rest(Stream& stream, std::byte* to, std::int64_t bytes);
+  std::int64_t read_rest(Stream& stream, const Message& message, std::int64_t bytes);
 
   std::vector<Stream> streams_;
   std::vector<std::array<int, 2>> numbers_;  // of streams, by rank and traffic

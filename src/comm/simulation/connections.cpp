@@ -40,11 +40,13 @@ SimulatedWire::Connection* SimulatedWire::connection_to(int peer, Traffic traffi
 void SimulatedWire::push(Connection& connection) {
   while (!connection.waiting.empty()) {
     const std::shared_ptr<Parcel> message = connection.waiting.front();
-    const std::int64_t least = std::min(message->bytes, kShort);
+    const std::int64_t there = message->bytes - message->missing;
+    if (there == 0 && message->missing > 0) return;
+    const std::int64_t least = std::min(there, kShort);
     std::int64_t room = process_.cluster().room() - connection.under_way;
     if (connection.under_way == 0) room = std::max(room, least);
     if (room < least) return;
-    const std::int64_t bytes = std::min(message->bytes, room);
+    const std::int64_t bytes = std::min(there, room);
     connection.under_way += bytes;
     if (bytes == message->bytes) {
       connection.waiting.pop_front();
@@ -103,6 +105,31 @@ void SimulatedWire::make_room(const Parcel& parcel) {
     wire->second->connection_to(to, traffic)->under_way -= bytes;
     sender.wake(cluster.tick());
   });
+}
+
+bool SimulatedWire::passes_on(std::span<const int> ranks) const {
+  const Layout& layout = process_.cluster().layout();
+  return std::all_of(ranks.begin(), ranks.end(),
+                     [&](int rank) { return layout.local_rank_of(rank) == 0; });
+}
+
+Wire::Passed SimulatedWire::post_passed(std::byte* data, std::int64_t bytes, int source,
+                                        int destination, Traffic traffic) {
+  const auto parcel = new_parcel(data, bytes, destination, traffic);
+  parcel->missing = bytes;
+  Connection* const connection = connection_to(destination, traffic);
+  (connection != nullptr ? connection->waiting : passed_).push_back(parcel);
+  const Posted receive = new_operation(data, bytes);
+  operation(receive).passed = parcel;
+  post_receive(receive, source, traffic);
+  return {receive, parcel->send};
+}
+
+void SimulatedWire::pass_on() {
+  while (!passed_.empty() && passed_.front()->missing == 0) {
+    transmit(passed_.front());
+    passed_.pop_front();
+  }
 }
 
 }  // namespace tutti::simulation

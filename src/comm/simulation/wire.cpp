@@ -85,23 +85,28 @@ Wire::Posted SimulatedWire::new_operation(std::byte* data, std::int64_t bytes) {
   return posted;
 }
 
-Wire::Posted SimulatedWire::post_send(const std::byte* data, std::int64_t bytes, int destination,
-                                      Traffic traffic) {
+std::shared_ptr<Parcel> SimulatedWire::new_parcel(const std::byte* data, std::int64_t bytes,
+                                                  int destination, Traffic traffic) {
   if (process_.is_killed()) throw Killed();
   if (side_of(traffic) == Side::collective) bytes_sent_ += bytes;
-  const Posted posted = new_operation(nullptr, bytes);
-  const auto parcel = std::make_shared<Parcel>(
-      Parcel{this, posted, data, bytes, rank(), destination, context_, traffic});
   Cluster& cluster = process_.cluster();
   ++cluster.traffic().messages;
   cluster.traffic().bytes += bytes;
+  const Posted posted = new_operation(nullptr, bytes);
+  return std::make_shared<Parcel>(
+      Parcel{this, posted, data, bytes, rank(), destination, context_, traffic});
+}
+
+Wire::Posted SimulatedWire::post_send(const std::byte* data, std::int64_t bytes, int destination,
+                                      Traffic traffic) {
+  const auto parcel = new_parcel(data, bytes, destination, traffic);
   if (Connection* const connection = connection_to(destination, traffic)) {
     connection->waiting.push_back(parcel);
     push(*connection);
   } else {
     transmit(parcel);
   }
-  return posted;
+  return parcel->send;
 }
 
 void SimulatedWire::transmit(const std::shared_ptr<Parcel>& parcel) {
@@ -143,6 +148,7 @@ void SimulatedWire::drop_all() {
     if (std::exchange(parcel->sender, nullptr) != nullptr) parcel->dropped = true;
   }
   leaving_.clear();
+  passed_.clear();
   queues_.clear();
   for (auto& [key, connection] : connections_) connection = {};
   for (Parcels& parcels : taken_) parcels.clear();
@@ -153,10 +159,14 @@ void SimulatedWire::drop_all() {
 Wire::Posted SimulatedWire::post_receive(std::byte* data, std::int64_t bytes, int source,
                                          Traffic traffic) {
   const Posted posted = new_operation(data, bytes);
+  post_receive(posted, source, traffic);
+  return posted;
+}
+
+void SimulatedWire::post_receive(Posted posted, int source, Traffic traffic) {
   if (Connection* const connection = connection_to(source, traffic)) {
     connection->wanted.push_back({posted, traffic});
-    pull(*connection);
-    return posted;
+    return pull(*connection);
   }
   Queue& queue = queue_of(source, traffic);
   if (queue.come.empty()) {
@@ -165,16 +175,17 @@ Wire::Posted SimulatedWire::post_receive(std::byte* data, std::int64_t bytes, in
     unload(*queue.come.front(), posted);
     queue.come.pop_front();
   }
-  return posted;
 }
 
 bool SimulatedWire::unload(const Parcel& parcel, Posted posted) {
   Operation& receive = operation(posted);
   receive.begun = true;
-  if (parcel.before + parcel.bytes + parcel.behind > receive.bytes) {
+  const std::int64_t length = parcel.before + parcel.bytes + parcel.behind;
+  if (length > receive.bytes || (receive.passed && length < receive.bytes)) {
     receive.too_long = parcel.source;
   } else {
     std::memcpy(receive.data + parcel.before, parcel.contents.data(), parcel.contents.size());
+    if (receive.passed) receive.passed->missing = parcel.behind;
     if (parcel.behind > 0) {
       note_part();
       return false;
@@ -192,6 +203,7 @@ void SimulatedWire::note_part() {
 
 void SimulatedWire::end(Operation& operation) {
   operation.ended = true;
+  operation.passed.reset();
   if (operation.wait == wait_ && --waited_for_ == 0) {
     process_.wake({});
   } else {
@@ -285,6 +297,7 @@ void SimulatedWire::abandon(Traffic /*traffic*/, std::span<Posted> /*receives*/,
 
 bool SimulatedWire::progress(std::span<Posted> posted, std::span<const int> /*peers*/) {
   move_all();
+  pass_on();
   bool moved = std::exchange(parts_moved_, false);
   ++wait_;
   waited_for_ = 0;

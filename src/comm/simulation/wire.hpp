@@ -30,8 +30,9 @@ struct Parcel {
   int destination;
   int context;
   Wire::Traffic traffic;
-  std::int64_t before = 0;  ///< bytes of the message that travel in parts before,
-  std::int64_t behind = 0;  ///< and behind
+  std::int64_t before = 0;   ///< bytes of the message that travel in parts before,
+  std::int64_t behind = 0;   ///< and behind
+  std::int64_t missing = 0;  ///< the last bytes, while the sender receives what it is to send on
   bool dropped = false;
   std::vector<std::byte> contents{};
 };
@@ -63,6 +64,9 @@ class SimulatedWire final : public Wire {
   Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
                    Traffic traffic) override;
   Posted post_receive(std::byte* data, std::int64_t bytes, int source, Traffic traffic) override;
+  bool passes_on(std::span<const int> ranks) const override;
+  Passed post_passed(std::byte* data, std::int64_t bytes, int source, int destination,
+                     Traffic traffic) override;
   using Wire::take;
   std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic, int source,
                           std::span<const int> except) override;
@@ -88,9 +92,10 @@ class SimulatedWire final : public Wire {
     std::byte* data = nullptr;
     std::int64_t bytes = 0;
     bool ended = false;
-    bool begun = false;             ///< of a receive: a part of the message has come
-    std::uint64_t wait = 0;         ///< the last progress() that found it under way
-    std::optional<int> too_long{};  ///< who has sent more than there is room for
+    bool begun = false;                ///< of a receive: a part of the message has come
+    std::uint64_t wait = 0;            ///< the last progress() that found it under way
+    std::optional<int> too_long{};     ///< who has sent more than there is room for
+    std::shared_ptr<Parcel> passed{};  ///< of a receive: what sends it on
   };
   using Parcels = std::deque<std::shared_ptr<Parcel>>;
   struct Wanted {
@@ -127,8 +132,13 @@ class SimulatedWire final : public Wire {
   /** This rank has received it, so there is room for more. */
   void make_room(const Parcel& parcel);
 
+  std::shared_ptr<Parcel> new_parcel(const std::byte* data, std::int64_t bytes, int destination,
+                                     Traffic traffic);
+  /** Sends on what has come, and no connection carries. */
+  void pass_on();
   void transmit(const std::shared_ptr<Parcel>& parcel);
   int copy_out(const Parcel& parcel, std::byte* data, std::int64_t bytes);
+  void post_receive(Posted posted, int source, Traffic traffic);
   Posted new_operation(std::byte* data, std::int64_t bytes);
   void note_part();
   /** Wakes the process: at once if that was the last one it waits for. */
@@ -156,6 +166,7 @@ class SimulatedWire final : public Wire {
   std::uint64_t wait_ = 0;       // the last progress(),
   std::int64_t waited_for_ = 0;  // and what it found under way
   Parcels leaving_;
+  Parcels passed_;  // see pass_on()
   std::unordered_map<std::uint64_t, Queue> queues_;
   std::map<std::pair<int, int>, Connection> connections_;  // by rank and column
   std::array<Parcels, kTraffics> taken_;  // of the kinds of which messages are taken

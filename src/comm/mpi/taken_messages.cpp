@@ -1,0 +1,54 @@
+// Short messages that are taken off connections when they have come, if somebody looks for them.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+
+#include "base/memory.hpp"
+#include "comm/mpi/streams.hpp"
+
+namespace tutti::mpi {
+
+std::optional<int> Streams::take(std::byte* data, std::int64_t bytes, Wire::Traffic traffic,
+                                 int source, std::span<const int> except) {
+  const std::lock_guard lock(mutex_);
+  const auto take_of = [&](Stream& stream, bool is_awaited) {
+    const bool taken = take_from(stream, data, bytes, traffic);
+    stream.is_awaited = !taken && (is_awaited || stream.is_awaited);
+    return taken;
+  };
+  if (source != Wire::kAnybody) {
+    const bool taken = take_of(stream_to(source, traffic), true);
+    return taken ? std::optional(source) : std::nullopt;
+  }
+  for (Stream& stream : streams_) {
+    if (column_of(stream.connection.traffic) != column_of(traffic)) continue;
+    const int rank = stream.connection.rank;
+    if (std::find(except.begin(), except.end(), rank) != except.end()) continue;
+    if (take_of(stream, false)) return stream.connection.rank;
+  }
+  return std::nullopt;
+}
+
+bool Streams::take_from(Stream& stream, std::byte* data, std::int64_t bytes,
+                        Wire::Traffic traffic) {
+  const bool in_message = stream.receives.first != kNone && at(stream.receives.first).begun;
+  if (in_message || !stream.brings || stopped_) return false;
+  const auto header = next_header(stream);
+  if (!header || traffic_in(*header) != traffic) return false;
+  const std::int64_t length = length_in(*header);
+  if (length > bytes) {
+    note_mistake(stream);
+    return false;
+  }
+  if (stream.come - stream.used < kHeader + length) read_early(stream);
+  if (stream.come - stream.used < kHeader + length) return false;
+  note_header(stream, *header);
+  copy_bytes(data, stream.early.data() + stream.used + kHeader, length);
+  stream.used += kHeader + length;
+  return true;
+}
+
+}  // namespace tutti::mpi
