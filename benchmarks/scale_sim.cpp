@@ -243,11 +243,11 @@ Row one_way_broadcast(const ScaleOptions& options, std::int64_t bytes) {
     signature.root = kRoot;
     signature.count = bytes;
     const bool is_root = group.position() == kRoot;
-    notes.begin(signature, {}, is_root ? tutti::Notes::kNobody : group.giver(kRoot, bytes));
+    notes.begin(signature, {}, is_root ? tutti::Notes::kNobody : group.giver({kRoot, bytes}));
     const std::vector<std::byte> wanted(static_cast<std::size_t>(bytes), std::byte{7});
-    if (is_root) return group.send_one_way(notes, wanted, {});
+    if (is_root) return group.send_one_way({kRoot, bytes}, notes, wanted, {});
     std::vector<std::byte> data(wanted.size());
-    group.take_one_way(notes, data, kRoot);
+    group.take_one_way({kRoot, bytes}, notes, data);
     if (data != wanted) throw std::logic_error("a broadcast brings something else");
   };
   Row row = Scene(options, tutti::Wire::kPiece).play("one-way broadcast", bytes, bound, act);

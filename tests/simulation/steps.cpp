@@ -147,6 +147,8 @@ struct Call {
   /** Of a call that goes one way, or of one in which members compare. */
   void begin(Signature signature, bool one_way) const {
     if (caller.was_one_way) caller.before = caller.signature;
+    const bool goes_on = caller.was_one_way && caller.signature.root == signature.root;
+    caller.in_a_row = one_way && goes_on ? caller.in_a_row + 1 : 0;
     caller.was_one_way = one_way;
     signature.sequence = caller.signature.sequence + 1;
     signature.before = caller.before.sequence == 0 ? 0 : caller.before.hash();
@@ -154,8 +156,11 @@ struct Call {
     const bool gets = one_way && own() != signature.root;
     caller.notes.begin(
         signature, caller.before,
-        gets ? group.member(static_cast<std::size_t>(group.giver(signature.root, signature.count)))
+        gets ? group.member(static_cast<std::size_t>(group.giver(one_way_of(signature))))
              : Notes::kNobody);
+  }
+  HostGroup::OneWay one_way_of(const Signature& signature) const {
+    return {signature.root, signature.count, caller.in_a_row};
   }
   /** As transports do; in the simulator's other steps members do not compare. */
   void compare(const Signature& signature) const {
@@ -174,10 +179,10 @@ struct Call {
     const Call call{caller, group, step, caller.signature.sequence};
     if (own() == root) {
       call.fill_block(data, 0, count, root, 0);
-      group.send_one_way(caller.notes, data, {});
+      group.send_one_way(one_way_of(caller.signature), caller.notes, data, {});
     } else {
       try {
-        group.take_one_way(caller.notes, data, root);
+        group.take_one_way(one_way_of(caller.signature), caller.notes, data);
       } catch (const OneSidedMismatch&) {
         // The others may be in the middle of it.
         require(!is_mistaken || data == Bytes(data.size()), "one-way broadcast in a mismatch");
@@ -298,7 +303,10 @@ void run_step(Caller& caller, const Step& step, std::size_t number, Manner manne
     case StepKind::reduce:
       return call.reduce();
     case StepKind::one_way_broadcast:
-      return call.one_way_broadcast(call.short_count(), step.root);
+      for (int in_a_row = 0; in_a_row <= step.count % 4; ++in_a_row) {
+        call.one_way_broadcast(call.short_count(), step.root);
+      }
+      return;
     case StepKind::agreed_broadcast:
     case StepKind::agreed_all_reduce:
       return call.agreed();

@@ -18,6 +18,7 @@ struct Caller {
   Signature signature{};  ///< of its last call that was compared, or went one way
   Signature before{};     ///< of the last one before that went one way
   bool was_one_way = false;
+  std::int64_t in_a_row = 0;  ///< of those from one root: see HostGroup::OneWay
 };
 
 enum class Manner : std::uint8_t {

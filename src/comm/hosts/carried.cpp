@@ -82,7 +82,8 @@ void HierarchicalTransport::one_way_broadcast(const Call& call) {
   }
   HostGroup& group = with_root ? *with_root : leaders_;
   const bool takes = from != host() && is_leader();
-  sign(call, takes ? group.giver(from, out.bytes()) : Notes::kNobody);
+  in_a_row_ = goes_one_way(signature_) && signature_.root == call.root ? in_a_row_ + 1 : 0;
+  sign(call, takes ? group.giver(one_way_of(call)) : Notes::kNobody);
   if (local_size() > 1 && out.bytes() <= shm::LocalNotes::kMost) return pass_note(call, group);
   if (from == host()) {
     if (is_root) send_one_way(call, group);
@@ -105,13 +106,13 @@ void HierarchicalTransport::one_way_broadcast(const Call& call) {
 void HierarchicalTransport::send_one_way(const Call& call, HostGroup& group) {
   if (sequence_ % kCallsBetweenLooks == 0) look_at_notes();  // it may never wait for anybody
   const auto away = std::chrono::duration_cast<std::chrono::microseconds>(journal()->away());
-  group.send_one_way(notes_, carried_bytes(call.in), away);
+  group.send_one_way(one_way_of(call), notes_, carried_bytes(call.in), away);
 }
 
 record::Absence HierarchicalTransport::take_one_way(const Call& call, HostGroup& group,
                                                     std::span<std::byte> data) {
   const std::uint64_t since = journal()->now();
-  const auto away = group.take_one_way(notes_, data, layout_.host_of(call.root));
+  const auto away = group.take_one_way(one_way_of(call), notes_, data);
   return local_->group().note_wait_for(sequence_, call.root, since, away);
 }
 

@@ -134,16 +134,25 @@ class HostGroup {
   /** Whether a broadcast of `bytes` bytes goes one way: nobody waits for an answer, or for those
    * who only get it, and whoever makes another call finds that out by `notes`. */
   bool goes_one_way(std::int64_t bytes) const;
-  /** Of whom this member gets a broadcast of member `root` that goes one way, as a rank. Up to
-   * three members get it of the root, and all where data follow a note, so that no data of another
-   * root come before its note; more through a binomial tree. */
-  int giver(int root, std::int64_t bytes) const;
+  /** What all know of a broadcast that goes one way. */
+  struct OneWay {
+    int root;
+    std::int64_t bytes;
+    std::int64_t in_a_row = 0;  ///< calls right before it that went one way from the same root
+  };
+  /** Of whom this member gets one, as a rank. Up to three members get it of the root, and all where
+   * data follow a note, so that no data of another root come before its note; more through a
+   * binomial tree. Three pass it on, too, from the third in a row: a root that sends one after the
+   * other waits for nothing but the calls of its kernel. */
+  int giver(const OneWay& call) const;
   /** By the root, after notes.begin(), which has been `away` from collectives before. Waits until
    * `data` has left. */
-  void send_one_way(Notes& notes, std::span<const std::byte> data, std::chrono::microseconds away);
-  /** By the others: waits for the note of giver(root), and passes it on. Throws OneSidedMismatch
+  void send_one_way(const OneWay& call, Notes& notes, std::span<const std::byte> data,
+                    std::chrono::microseconds away);
+  /** By the others: waits for the note of giver(call), and passes it on. Throws OneSidedMismatch
    * before anything is written. How long the root had been away. */
-  std::chrono::microseconds take_one_way(Notes& notes, std::span<std::byte> data, int root);
+  std::chrono::microseconds take_one_way(const OneWay& call, Notes& notes,
+                                         std::span<std::byte> data);
   /** What a host does with `count` elements from `begin` on, before they travel and when they have
    * come; see all_reduce(). */
   struct Around {
@@ -244,9 +253,9 @@ class HostGroup {
    * of the latter. */
   class Ahead;
 
-  /** Whether notes of a broadcast of `bytes` bytes pass through a tree. */
-  bool passes_on(std::int64_t bytes) const;
-  void pass_note(Batch& batch, std::span<const std::byte> note, std::int64_t bytes, int root);
+  /** Whether notes of such a broadcast pass through a tree. */
+  bool passes_on(const OneWay& call) const;
+  void pass_note(const OneWay& call, Batch& batch, std::span<const std::byte> note);
   void broadcast(std::byte* data, std::int64_t bytes, int root, const std::byte* from,
                  const Agree& agree, Wire::Traffic traffic);
   /** Whether all of a broadcast comes from the root itself. */

@@ -9,6 +9,8 @@ namespace {
 
 /** So many members get notes of the root itself: more take less time if those who have it help. */
 constexpr int kMostOfRoot = 3;
+/** But from so many in a row on two of three do. */
+constexpr int kRow = 2;
 
 /** In a binomial tree of `size` positions below 0, the children of `position`, the one with the
  * most below it first. */
@@ -29,32 +31,37 @@ bool HostGroup::goes_one_way(std::int64_t bytes) const {
   return bytes <= (size() == 2 ? 2 * kMost : kMost);
 }
 
-bool HostGroup::passes_on(std::int64_t bytes) const {
-  return size() > kMostOfRoot && bytes <= Notes::kCarried;
+bool HostGroup::passes_on(const OneWay& call) const {
+  if (call.bytes > Notes::kCarried) return false;
+  return size() > kMostOfRoot || (size() == kMostOfRoot && call.in_a_row >= kRow);
 }
 
-int HostGroup::giver(int root, std::int64_t bytes) const {
-  const int own = (position_ - root + size()) % size();
-  const int parent = passes_on(bytes) ? own & (own - 1) : 0;
-  return member(static_cast<std::size_t>((root + parent) % size()));
+int HostGroup::giver(const OneWay& call) const {
+  const int own = (position_ - call.root + size()) % size();
+  const int parent = size() > kMostOfRoot ? own & (own - 1) : own - 1;
+  return member(static_cast<std::size_t>((call.root + (passes_on(call) ? parent : 0)) % size()));
 }
 
-void HostGroup::pass_note(Batch& batch, std::span<const std::byte> note, std::int64_t bytes,
-                          int root) {
-  const int own = (position_ - root + size()) % size();
-  const auto pass = [&](int position) { send(batch, note, (root + position) % size()); };
-  if (passes_on(bytes)) return for_each_child(own, size(), pass);
-  for (int other = 1; own == 0 && other < size(); ++other) pass(other);
+void HostGroup::pass_note(const OneWay& call, Batch& batch, std::span<const std::byte> note) {
+  const int own = (position_ - call.root + size()) % size();
+  const auto pass = [&](int position) { send(batch, note, (call.root + position) % size()); };
+  if (!passes_on(call)) {
+    for (int other = 1; own == 0 && other < size(); ++other) pass(other);
+  } else if (size() > kMostOfRoot) {
+    for_each_child(own, size(), pass);
+  } else if (own + 1 < size()) {
+    pass(own + 1);
+  }
 }
 
-void HostGroup::send_one_way(Notes& notes, std::span<const std::byte> data,
+void HostGroup::send_one_way(const OneWay& call, Notes& notes, std::span<const std::byte> data,
                              std::chrono::microseconds away) {
   const bool follows = std::ssize(data) > Notes::kCarried;
   const Scratch note(wire_.scratch(), Wire::kShort);
   const std::int64_t bytes =
       notes.write(note.data(), follows ? std::span<const std::byte>() : data, away);
   Batch batch(wire_, Wire::Traffic::note);
-  pass_note(batch, {note.data(), static_cast<std::size_t>(bytes)}, std::ssize(data), position_);
+  pass_note(call, batch, {note.data(), static_cast<std::size_t>(bytes)});
   if (follows) {  // it is only read
     broadcast(const_cast<std::byte*>(data.data()), std::ssize(data), position_, data.data(), {},
               Wire::Traffic::noted);
@@ -62,16 +69,16 @@ void HostGroup::send_one_way(Notes& notes, std::span<const std::byte> data,
   batch.wait();
 }
 
-std::chrono::microseconds HostGroup::take_one_way(Notes& notes, std::span<std::byte> data,
-                                                  int root) {
+std::chrono::microseconds HostGroup::take_one_way(const OneWay& call, Notes& notes,
+                                                  std::span<std::byte> data) {
   const Scratch note(wire_.scratch(), Wire::kShort);
   const std::int64_t bytes = notes.wait(note.data());
   Batch batch(wire_, Wire::Traffic::note);
-  pass_note(batch, {note.data(), static_cast<std::size_t>(bytes)}, std::ssize(data), root);
+  pass_note(call, batch, {note.data(), static_cast<std::size_t>(bytes)});
   if (std::ssize(data) <= Notes::kCarried) {
     copy_bytes(data.data(), Notes::carried_by(note.data()), std::ssize(data));
   } else {
-    broadcast(data.data(), std::ssize(data), root, data.data(), {}, Wire::Traffic::noted);
+    broadcast(data.data(), std::ssize(data), call.root, data.data(), {}, Wire::Traffic::noted);
     // Of another root some of the data may be that others have passed on.
     if (!goes_straight(std::ssize(data), Wire::Traffic::noted)) notes.look();
   }

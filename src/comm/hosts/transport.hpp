@@ -170,6 +170,9 @@ class HierarchicalTransport final : public Transport {
   void one_way_broadcast(const Call& call);
   /** By the root, and by a leader of another host: between hosts. */
   void send_one_way(const Call& call, HostGroup& group);
+  HostGroup::OneWay one_way_of(const Call& call) const {
+    return {layout_.host_of(call.root), call.out.bytes(), in_a_row_};
+  }
   /** For what of this rank's wait the root had been away. */
   record::Absence take_one_way(const Call& call, HostGroup& group, std::span<std::byte> data);
   /** From local rank `root` to all ranks of this host, which agree by now. */
@@ -198,6 +201,7 @@ class HierarchicalTransport final : public Transport {
   std::uint64_t sequence_ = 0;
   Signature signature_;         // of the call under way
   Signature one_way_;           // of the last call before that went one way
+  std::int64_t in_a_row_ = 0;   // of those of one root: see HostGroup::OneWay
   bool delay_unknown_ = false;  // see learn_delay()
 };
 
