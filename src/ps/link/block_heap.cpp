@@ -12,8 +12,8 @@
 namespace tutti::ps {
 namespace {
 
-/** However large /dev/shm is: a server maps two of these for each worker of its host, of which there
- * may be more than a hundred, and a process has 128 TiB of addresses. */
+/** However large /dev/shm is: a server maps two of these for each worker of its host, of which
+ * there may be more than a hundred, and a process has 128 TiB of addresses. */
 constexpr std::int64_t kMost = std::int64_t{64} << 30;
 
 /** Address space for blocks, in capacities: each is a power of two, and some are free. */
