@@ -13,6 +13,7 @@
 
 #include "base/environment.hpp"
 #include "base/finally.hpp"
+#include "base/fork_guard.hpp"
 #include "base/launcher_line.hpp"
 #include "base/log.hpp"
 #include "base/memory.hpp"
@@ -110,6 +111,7 @@ class Fleet::Impl {
   /** Joins the thread of the server, and throws what has ended it. */
   void close();
   std::optional<ServerStats> server_stats();
+  bool is_of_parent() const { return fork_guard_.in_child(); }
 
   std::unique_ptr<Worker> worker;
   std::unique_ptr<Server> server;  ///< null if it runs in the thread
@@ -127,6 +129,13 @@ class Fleet::Impl {
   /** Another thread's server may be asked, from now on, or no longer. */
   void set_in_thread(const Server* own);
 
+  void refuse_in_forked_child() const {
+    if (is_of_parent())
+      throw CommunicationError(
+          "the fleet belongs to the process that made it, not to a forked child");
+  }
+
+  ForkGuard fork_guard_;
   std::optional<Listener> listener_;
   mpi::Endpoint own_endpoint_;
   std::thread serving_;
@@ -144,6 +153,7 @@ void Fleet::Impl::set_in_thread(const Server* own) {
 }
 
 std::optional<ServerStats> Fleet::Impl::server_stats() {
+  refuse_in_forked_child();
   if (server) return server->stats();
   const std::lock_guard lock(stats_mutex_);
   return in_thread_ != nullptr ? in_thread_->stats() : last_stats_;
@@ -291,6 +301,7 @@ Fleet::Impl::~Impl() {
 }
 
 void Fleet::Impl::close() {
+  refuse_in_forked_child();
   leave();
   if (served_.valid()) served_.get();
 }
@@ -314,7 +325,10 @@ Fleet::Fleet(const Placement& placement, const FleetOptions& options)
     : impl_(std::make_unique<Impl>(placement.impl(), options)) {}
 Fleet::Fleet(Fleet&&) noexcept = default;
 Fleet& Fleet::operator=(Fleet&&) noexcept = default;
-Fleet::~Fleet() = default;
+Fleet::~Fleet() {
+  // A forked child has its parent's connections, and not its threads: nothing of that may end here.
+  if (impl_ && impl_->is_of_parent()) static_cast<void>(impl_.release());
+}
 void Fleet::close() { impl_->close(); }
 
 bool Fleet::is_worker() const { return impl_->worker != nullptr; }

@@ -56,14 +56,10 @@ Answer Saver::save(const Request& request) {
   const Done& done = done_[static_cast<std::size_t>(id.worker)];
   if (done.number != id.number && !running_ && !is_publishing()) begin(request);
   if (done.number == id.number) return done.answer;
-  if ((is_saving() && running_->id.worker != id.worker) ||
-      (is_publishing() && publication_->id.worker != id.worker)) {
-    return failed(folder_of(request), {.kind = Failure::Kind::system,
-                                       .error_number = EBUSY,
-                                       .ranks = {},
-                                       .text = "a checkpoint is being written for another worker"});
+  // Another worker's comes first: one that was due, say.
+  if (is_saving() && running_->id.worker == id.worker && running_->id != id) {
+    forget(id.worker);  // that it has not waited for
   }
-  if (is_saving() && running_->id != id) forget(id.worker);  // that it has not waited for
   return {.outcome = Outcome::not_yet};
 }
 

@@ -295,11 +295,9 @@ TEST(SimulatedConnections, WhatIsPassedOnLeavesAsItComes) {
     const double seconds = static_cast<double>(pieces * Wire::kPiece) / model.bytes_per_second;
     return std::chrono::duration_cast<Scheduler::Duration>(std::chrono::duration<double>(seconds));
   };
-  for (const std::int64_t room : {std::int64_t{0}, std::int64_t{1} << 20U}) {
-    const auto took = time_to_pass_on(room, kBytes);
-    EXPECT_GE(took, of_pieces(101)) << room;
-    EXPECT_LT(took, of_pieces(160)) << room;
-  }
+  const auto took = time_to_pass_on(std::int64_t{1} << 20U, kBytes);
+  EXPECT_GE(took, of_pieces(101));
+  EXPECT_LT(took, of_pieces(160));
 }
 
 }  // namespace

@@ -211,7 +211,7 @@ void hand_interfaces_to_mpi() {
   if (!own) return check_interfaces();
   std::vector<Interface> chosen = chosen_interfaces();
   const auto has_ipv4 = [](const Interface& each) { return each.address != 0; };
-  const bool are_named = own->starts_with('=');
+  const bool are_named = own->starts_with('=') || environment(kInclude);
   // Open MPI may be without IPv6, and without TCP if it is told of an interface that it cannot use.
   if (!are_named && std::any_of(chosen.begin(), chosen.end(), has_ipv4)) {
     std::erase_if(chosen, std::not_fn(has_ipv4));

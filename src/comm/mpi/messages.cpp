@@ -135,7 +135,7 @@ template <class Lose>
 void Channel::check_streams(const Lose& lose_mistaken) {
   if (!streams_->are_in_trouble()) return;
   if (const auto mistaken = streams_->mistaken()) {
-    lose_mistaken(*mistaken, "it has sent a longer message than was expected");
+    lose_mistaken(*mistaken, "it has sent a message of another length than was expected");
   }
   if (const auto broken = streams_->broken(now())) {
     watch_.lose({*broken}, "the connection to it for messages of collectives has ended");

@@ -266,6 +266,7 @@ void Streams::pull(Stream& stream) {
   while (stream.receives.first != kNone && stream.brings && !stopped_) {
     Message& message = at(stream.receives.first);
     if (!message.begun && !begin(stream, message)) return;
+    if (waits_for_its_send(message)) return;
     const std::int64_t left = message.bytes - message.moved;
     const std::int64_t early = std::min(left, stream.come - stream.used);
     copy_bytes(message.data + message.moved, stream.early.data() + stream.used, early);
@@ -282,6 +283,12 @@ void Streams::pull(Stream& stream) {
     end_first(stream.receives);
     pass_on(message);
   }
+}
+
+bool Streams::waits_for_its_send(const Message& receive) {
+  if (receive.passes_on == kNone) return false;
+  const std::int64_t sent = std::max<std::int64_t>(at(receive.passes_on).moved - kHeader, 0);
+  return receive.moved - sent >= kMostHeldBack;
 }
 
 void Streams::pass_on(const Message& receive) {

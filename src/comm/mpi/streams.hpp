@@ -124,6 +124,9 @@ class Streams {
   static_assert(kEarly >= Wire::kShort + kHeader);
   /** So much is read at once of what is passed on, so that it leaves while more is read. */
   static constexpr std::int64_t kPassedAtOnce = 512 << 10;
+  /** So much of such a message may have come and not been sent on: who does not take it holds up
+   * who sends it, too, and both look for who that is. */
+  static constexpr std::int64_t kMostHeldBack = 2 * kPassedAtOnce;
   struct Message {
     std::byte* data = nullptr;
     Header header = 0;       ///< as it is sent
@@ -195,6 +198,7 @@ class Streams {
   void pull(Stream& stream);
   /** What has come of `receive` is sent on, if it is one to be passed on. */
   void pass_on(const Message& receive);
+  bool waits_for_its_send(const Message& receive);
   bool has_room(Stream& stream);
   void note_header(Stream& stream, Header header) const;
   bool begin(Stream& stream, Message& message);

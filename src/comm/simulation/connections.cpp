@@ -69,6 +69,8 @@ void SimulatedWire::pull(Connection& connection) {
     const Wanted& wanted = connection.wanted.front();
     const bool goes_on = connection.come.front()->before > 0;
     if (goes_on != operation(wanted.receive).begun) return;  // of one that was too long
+    const Parcel* const passed = operation(wanted.receive).passed.get();
+    if (passed != nullptr && passed->bytes - passed->missing >= process_.cluster().room()) return;
     const std::shared_ptr<Parcel> parcel = std::move(connection.come.front());
     connection.come.pop_front();
     make_room(*parcel);
@@ -109,27 +111,20 @@ void SimulatedWire::make_room(const Parcel& parcel) {
 
 bool SimulatedWire::passes_on(std::span<const int> ranks) const {
   const Layout& layout = process_.cluster().layout();
-  return std::all_of(ranks.begin(), ranks.end(),
-                     [&](int rank) { return layout.local_rank_of(rank) == 0; });
+  return process_.cluster().room() > 0 && std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
+           return layout.local_rank_of(rank) == 0;
+         });
 }
 
 Wire::Passed SimulatedWire::post_passed(std::byte* data, std::int64_t bytes, int source,
                                         int destination, Traffic traffic) {
   const auto parcel = new_parcel(data, bytes, destination, traffic);
   parcel->missing = bytes;
-  Connection* const connection = connection_to(destination, traffic);
-  (connection != nullptr ? connection->waiting : passed_).push_back(parcel);
+  connection_to(destination, traffic)->waiting.push_back(parcel);
   const Posted receive = new_operation(data, bytes);
   operation(receive).passed = parcel;
   post_receive(receive, source, traffic);
   return {receive, parcel->send};
-}
-
-void SimulatedWire::pass_on() {
-  while (!passed_.empty() && passed_.front()->missing == 0) {
-    transmit(passed_.front());
-    passed_.pop_front();
-  }
 }
 
 }  // namespace tutti::simulation

@@ -148,7 +148,6 @@ void SimulatedWire::drop_all() {
     if (std::exchange(parcel->sender, nullptr) != nullptr) parcel->dropped = true;
   }
   leaving_.clear();
-  passed_.clear();
   queues_.clear();
   for (auto& [key, connection] : connections_) connection = {};
   for (Parcels& parcels : taken_) parcels.clear();
@@ -297,7 +296,6 @@ void SimulatedWire::abandon(Traffic /*traffic*/, std::span<Posted> /*receives*/,
 
 bool SimulatedWire::progress(std::span<Posted> posted, std::span<const int> /*peers*/) {
   move_all();
-  pass_on();
   bool moved = std::exchange(parts_moved_, false);
   ++wait_;
   waited_for_ = 0;
@@ -309,7 +307,8 @@ bool SimulatedWire::progress(std::span<Posted> posted, std::span<const int> /*pe
       continue;
     }
     if (const auto sender = operation(one).too_long) {  // and it never ends
-      watch_.lose_by_message({*sender}, "it has sent a longer message than was expected");
+      watch_.lose_by_message({*sender},
+                             "it has sent a message of another length than was expected");
     }
     free_.push_back(one);
     one = kEnded;

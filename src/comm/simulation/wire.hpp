@@ -135,7 +135,6 @@ class SimulatedWire final : public Wire {
   std::shared_ptr<Parcel> new_parcel(const std::byte* data, std::int64_t bytes, int destination,
                                      Traffic traffic);
   /** Sends on what has come, and no connection carries. */
-  void pass_on();
   void transmit(const std::shared_ptr<Parcel>& parcel);
   int copy_out(const Parcel& parcel, std::byte* data, std::int64_t bytes);
   void post_receive(Posted posted, int source, Traffic traffic);
@@ -166,7 +165,6 @@ class SimulatedWire final : public Wire {
   std::uint64_t wait_ = 0;       // the last progress(),
   std::int64_t waited_for_ = 0;  // and what it found under way
   Parcels leaving_;
-  Parcels passed_;  // see pass_on()
   std::unordered_map<std::uint64_t, Queue> queues_;
   std::map<std::pair<int, int>, Connection> connections_;  // by rank and column
   std::array<Parcels, kTraffics> taken_;  // of the kinds of which messages are taken

@@ -26,7 +26,7 @@ static_assert(std::endian::native == std::endian::little, "files are little-endi
  *     counts  of a table's entry rule: id (i64), last step (i64), sum (f64)
  *     block   of a dense parameter: values (f32), state (f32)
  */
-enum class SectionKind : std::uint32_t { part = 1, rows, block, end, counts };
+enum class SectionKind : std::uint32_t { part = 1, rows = 2, block = 4, end = 5, counts = 6 };
 
 /** Plain bytes. */
 struct SectionHeader {

@@ -79,8 +79,10 @@ std::string attempt_of_job(std::uint64_t job, std::string_view which) {
   return std::to_string(job) + "-" + std::string(which);
 }
 
-std::string last_attempt_beside(std::string_view attempt) {
-  return std::string(attempt.substr(0, attempt.find('-'))) + "-" + std::string(kLastAttempt);
+bool may_be_under_way(std::string_view other, std::string_view attempt) {
+  const auto job_of = [](std::string_view one) { return one.substr(0, one.find('-')); };
+  const auto worker_of = [](std::string_view one) { return one.substr(0, one.rfind('-')); };
+  return job_of(other) == job_of(attempt) && worker_of(other) != worker_of(attempt);
 }
 
 std::filesystem::path parts_folder(const std::filesystem::path& folder, std::string_view attempt) {

@@ -29,8 +29,9 @@ inline constexpr const char* kManifestName = "manifest";
 
 /** The attempt of a job that is known by `which`; all of one job begin alike. */
 std::string attempt_of_job(std::uint64_t job, std::string_view which);
-/** That which servers begin when they have no workers left: of the job of another attempt. */
-std::string last_attempt_beside(std::string_view attempt);
+/** Whether servers may be writing `other` while `attempt` is published: it is of the same job, but
+ * of another worker, or what they begin when they have no workers left. */
+bool may_be_under_way(std::string_view other, std::string_view attempt);
 inline constexpr std::string_view kLastAttempt = "end";
 
 /** Throws InvalidArgument for what is not a valid part of a file's name. */

@@ -1,11 +1,9 @@
 // Makes a checkpoint of parts that are finished, and removes what no manifest names.
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
-#include <initializer_list>
 #include <span>
 #include <string>
 #include <system_error>
@@ -42,17 +40,15 @@ void check_rounds(const fs::path& folder, const Manifest& manifest) {
   }
 }
 
-/** What cannot be removed stays: it is in nobody's way. */
-void remove_parts_but(const fs::path& folder, std::initializer_list<std::string> attempts) {
-  const auto is_kept = [&](const fs::path& path) {
-    return std::any_of(attempts.begin(), attempts.end(), [&](const std::string& attempt) {
-      return path == parts_folder(folder, attempt);
-    });
-  };
+/** Removes the parts of attempts for which is_kept(attempt) does not hold. What cannot be removed
+ * stays: it is in nobody's way. */
+template <class IsKept>
+void remove_parts(const fs::path& folder, const IsKept& is_kept) {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
     const fs::path& path = entry.path();
-    if (path.extension() == ".tuttiparts" && !is_kept(path)) fs::remove_all(path, ignored);
+    const std::string attempt = path.stem();
+    if (path == parts_folder(folder, attempt) && !is_kept(attempt)) fs::remove_all(path, ignored);
   }
 }
 
@@ -82,10 +78,13 @@ void publish_checkpoint(const std::string& folder, const std::string& attempt, i
     manifest.parts.push_back(entry_of(parts_folder(folder, attempt) / part_name(server)));
   }
   check_rounds(folder, manifest);
+  const std::string before = published_attempt(folder);
   OutputFile file(fs::path(folder) / kManifestName);
   file.write(text_of(manifest));
   file.commit();
-  remove_parts_but(folder, {attempt, last_attempt_beside(attempt)});
+  remove_parts(folder, [&](const std::string& other) {
+    return other == attempt || (other != before && may_be_under_way(other, attempt));
+  });
 }
 
 void discard_attempt(const std::string& folder, const std::string& attempt) {
@@ -106,7 +105,9 @@ void require_writable(const std::string& folder) {
 }
 
 void discard_attempts(const std::string& folder) {
-  remove_parts_but(folder, {published_attempt(folder)});
+  remove_parts(folder, [published = published_attempt(folder)](const std::string& attempt) {
+    return attempt == published;
+  });
 }
 
 }  // namespace tutti::ps

@@ -32,7 +32,7 @@ class BlockHeap {
   const std::string& name() const { return name_; }
   std::byte* base() const { return mapping_->base(); }
 
-  /** No block can be longer: /dev/shm has so many bytes. */
+  /** No block can be longer: for that there is address space, and room in /dev/shm. */
   std::int64_t most() const { return most_; }
   /** A block's number, which is never 0. Throws SystemError if there is no memory. */
   std::int64_t take(std::int64_t bytes);

@@ -3,7 +3,6 @@
 #include <new>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,10 +33,8 @@ class KeptPush {
   }
   /** The same, of one that has no copy. Takes no memory. */
   void refuse(Links& links) {
-    constexpr std::string_view kText = "out of memory";
+    links.answer(request_, {.outcome = Outcome::no_memory}, {});
     unanswered_ = false;
-    links.answer(request_, {.outcome = Outcome::no_memory, .payload_bytes = std::ssize(kText)},
-                 std::as_bytes(std::span(kText)));
   }
 
  private:

@@ -379,7 +379,7 @@ void Servers::throw_unless_done(int server, const Reply& reply) const {
   if (reply.header.outcome == Outcome::done) return;
   const std::string text(reinterpret_cast<const char*>(reply.payload.data()), reply.payload.size());
   if (reply.header.outcome == Outcome::no_memory)
-    throw SystemError(end(server).name.text + ": " + text, ENOMEM);
+    throw SystemError(end(server).name.text + (text.empty() ? "" : ": " + text), ENOMEM);
   if (reply.header.outcome == Outcome::lost_worker) {
     const Name& worker = workers_.at(static_cast<std::size_t>(reply.header.number));
     throw PeerLost({worker.rank}, worker.text + ": " + text);

@@ -225,6 +225,26 @@ TEST_F(Checkpoints, TheLastOfAJobStaysWhileAnotherIsPublished) {
   EXPECT_FALSE(parts_finished(path(), "7-end", 1));
 }
 
+TEST_F(Checkpoints, WhatAnotherWorkerHasBegunStaysWhileOneIsPublished) {
+  StoredJob job(specs(), dense(), 1);
+  const auto begin = [&](const char* attempt) {
+    PartWriter writer(job.server(0).state(), path(), attempt, 0, 1);
+    while (writer.next()) {
+    }
+  };
+  begin("7-worker0-2");
+  begin("7-worker1-0");
+  begin("6-worker0-0");
+  job.save(path(), "7-worker1-1");
+  EXPECT_TRUE(parts_finished(path(), "7-worker0-2", 1));
+  EXPECT_FALSE(parts_finished(path(), "7-worker1-0", 1));
+  EXPECT_FALSE(parts_finished(path(), "6-worker0-0", 1));
+  job.save(path(), "7-worker0-3");
+  for (const char* const old : {"7-worker1-1", "7-worker0-2"}) {
+    EXPECT_FALSE(parts_finished(path(), old, 1)) << old;
+  }
+}
+
 TEST_F(Checkpoints, AFailedAttemptIsRemovedUnlessItIsTheCheckpoint) {
   StoredJob job(specs(), dense(), 1);
   job.save(path(), "one");
