@@ -125,8 +125,8 @@ void note_unconnected(const std::vector<Peer>& peers, const Channel& channel, co
     if (own.port == 0 || peer.endpoint.port == 0) continue;     // as has been said there
     const int rank = channel.members()[static_cast<std::size_t>(peer.leader)];
     if (channel.session()->is_out_of_reach(rank)) continue;
-    const bool had_time = spent >= kToConnect;  // for more than the first packet
-    if (had_time && peer.error == 0 && !peer.has_heard) {
+    const bool was_tried = spent >= kToConnect;  // for longer than a lost packet takes
+    if ((was_tried || !peer.wanted) && peer.error == 0 && !peer.has_heard) {
       channel.session()->note_out_of_reach(rank);
     }
     list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer.leader) + " (" +
