@@ -130,9 +130,9 @@ class Fleet::Impl {
   void set_in_thread(const Server* own);
 
   void refuse_in_forked_child() const {
-    if (is_of_parent())
-      throw CommunicationError(
-          "the fleet belongs to the process that made it, not to a forked child");
+    if (!is_of_parent()) return;
+    throw CommunicationError(
+        "the fleet belongs to the process that made it, not to a forked child");
   }
 
   ForkGuard fork_guard_;
