@@ -1,5 +1,6 @@
 """Runs a program into a log, within a limit, and leaves nothing of it behind."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -63,25 +64,23 @@ def kill_children(seconds):
 
 def run(command, environment, limit, log, grace):
     """(exit status, or None at the limit; a remark or ""). Takes at most limit + grace seconds."""
-    with open(log, "wb") as output:
-        try:
+    try:
+        with open(log, "wb") as output:
             program = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=output,
                 stderr=subprocess.STDOUT, start_new_session=True)
-        except OSError as error:
-            return 127, str(error)
         try:
             status = program.wait(limit)
         except subprocess.TimeoutExpired:
             status = None
             os.killpg(program.pid, signal.SIGTERM)
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it is killed below
                 program.wait(grace / 2)
-            except subprocess.TimeoutExpired:
-                pass  # it is killed below
-        except BaseException:  # of a signal to us
-            kill_children(grace)
-            raise
+    except OSError as error:
+        return 127, str(error)
+    except BaseException:  # of a signal to us, which may come as soon as there is a program
+        kill_children(grace)
+        raise
     gone = kill_children(grace / 2)
     program.poll()  # which notes that it was reaped
     return status, "" if gone else "something of it cannot be killed"
