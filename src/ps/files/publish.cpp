@@ -78,7 +78,11 @@ void publish_checkpoint(const std::string& folder, const std::string& attempt, i
     manifest.parts.push_back(entry_of(parts_folder(folder, attempt) / part_name(server)));
   }
   check_rounds(folder, manifest);
-  const std::string before = published_attempt(folder);
+  std::string before;
+  try {
+    before = published_attempt(folder);
+  } catch (const Error&) {  // what is damaged is replaced, if it can be
+  }
   OutputFile file(fs::path(folder) / kManifestName);
   file.write(text_of(manifest));
   file.commit();
