@@ -13,10 +13,12 @@ build=$1
 version=${2-}
 environment=$build/torch-${version:-newest}
 
-if ! "$environment/bin/python" -c 'import torch' 2>/dev/null; then
+if [ ! -e "$environment/installed" ]; then
   rm -rf "$environment"
   "$(scripts/find_python.sh numpy pytest)" -m venv --system-site-packages "$environment"
-  "$environment/bin/pip" install --quiet --disable-pip-version-check "torch${version:+==$version}"
+  # Upgraded, since the system may have an old one, which the environment sees.
+  "$environment/bin/pip" install --quiet --disable-pip-version-check --upgrade "torch${version:+==$version}"
+  touch "$environment/installed"
 fi
 "$environment/bin/python" -c 'import torch; print("PyTorch", torch.__version__)'
 [ -z "$install_only" ] || exit 0

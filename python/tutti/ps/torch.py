@@ -49,7 +49,7 @@ class Embedding(torch.nn.Module):
         self._anchor = (torch.empty(0, requires_grad=True),)
         self._dtype = torch.float32
 
-    def _apply(self, fn: Any, *more: Any, **named: Any) -> Embedding:  # before PyTorch 2.1 that is all
+    def _apply(self, fn: Any, *more: Any, **named: Any) -> Embedding:  # alone before PyTorch 2.1
         super()._apply(fn, *more, **named)
         self._dtype = fn(torch.empty(0, dtype=self._dtype)).dtype
         return self
