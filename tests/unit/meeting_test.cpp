@@ -7,29 +7,18 @@
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
-#include <functional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/system.hpp"
 #include "comm/mpi/named_endpoint.hpp"
+#include "unit/tcp_pair.hpp"
 
 namespace tutti::mpi {
 namespace {
 
 using namespace std::chrono_literals;
-
-/** The kernel needs a moment, which depends on the machine's load. */
-bool soon(const std::function<bool()>& holds) {
-  const auto end = std::chrono::steady_clock::now() + 10s;
-  while (!holds()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(1ms);
-  }
-  return true;
-}
 
 /** No descriptor more, as long as it exists. */
 class NoDescriptors {

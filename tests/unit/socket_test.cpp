@@ -13,7 +13,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,16 +28,6 @@ namespace tutti::mpi {
 namespace {
 
 using namespace std::chrono_literals;
-
-/** The kernel needs a moment, which depends on the machine's load. */
-bool soon(const std::function<bool()>& holds) {
-  const auto end = std::chrono::steady_clock::now() + 10s;
-  while (!holds()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(1ms);
-  }
-  return true;
-}
 
 class SocketTest : public ::testing::Test {
  protected:
