@@ -60,9 +60,15 @@ void WaitGraph::add(ControlNetwork& session, int tag) {
   }
 }
 
-void WaitGraph::remove(const ControlNetwork& session) noexcept {
+bool WaitGraph::remove(const ControlNetwork& session) noexcept {
   const std::lock_guard lock(mutex_);
-  std::erase_if(lines_, [&](const Line& line) { return line.session == &session; });
+  bool used = false;
+  std::erase_if(lines_, [&](const Line& line) {
+    if (line.session != &session) return false;
+    used = line.used;
+    return true;
+  });
+  return used;
 }
 
 void WaitGraph::set_processes(const ControlNetwork& session, std::vector<ProcessNumber> numbers,
@@ -181,6 +187,7 @@ bool WaitGraph::ask(const Inquiry& inquiry, const Question& question, ProcessNum
     const int rank = rank_of(process, line.numbers);
     if (rank < 0 || line.broken) return false;
     line.messenger->send(question, rank);
+    line.used = true;
     return true;
   };
   bool sent = false;
@@ -256,6 +263,7 @@ void WaitGraph::answer(const Question& question, Line& line, int rank) {
   std::copy_n(entries.begin(), awaited, answer.entries.begin());
   answer.awaited_count = static_cast<std::int32_t>(awaited);
   line.messenger->send(answer, rank);
+  line.used = true;
 }
 
 // --- Those whose hosts could not be reached -----------------------------------------------------

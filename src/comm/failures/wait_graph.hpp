@@ -40,7 +40,8 @@ class WaitGraph final : private Correspondent {
 
   /** From now on questions go over `session`, too, until it is removed. */
   void add(ControlNetwork& session, int tag);
-  void remove(const ControlNetwork& session) noexcept;
+  /** Returns whether questions went over it, of which some, or answers, may be on their way. */
+  bool remove(const ControlNetwork& session) noexcept;
   /** Who the ranks of `session` are. Until it is known they are asked over this session alone, and
    * they always are if it has no `other_hosts`: its ranks leave it without telling each other. */
   void set_processes(const ControlNetwork& session, std::vector<ProcessNumber> numbers,
@@ -120,6 +121,7 @@ class WaitGraph final : private Correspondent {
     std::vector<ProcessNumber> numbers;  ///< by rank
     bool other_hosts = false;
     bool broken = false;
+    bool used = false;  ///< for any question or answer
   };
   struct CallTimes {
     std::thread::id thread;

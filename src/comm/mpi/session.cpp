@@ -142,8 +142,9 @@ void Session::duplicate(MPI_Comm parent) {
 }
 
 Session::~Session() {
-  WaitGraph::of_this_process().remove(*this);
-  if (comm_ == MPI_COMM_NULL || failed_ || !this_thread_may_call()) return;
+  const bool asked = WaitGraph::of_this_process().remove(*this);
+  // MPI would give an answer that comes later to the next communicator of the same number.
+  if (comm_ == MPI_COMM_NULL || asked || failed_ || !this_thread_may_call()) return;
   const int code = MPI_Comm_free(&comm_);
   if (code != MPI_SUCCESS) log(LogLevel::warn, "MPI_Comm_free: " + describe_error(code));
 }

@@ -25,8 +25,9 @@ inline constexpr WaitPolicy kMpiWait{.spin = std::chrono::microseconds(200),
 
 /**
  * A private duplicate of a communicator with MPI_ERRORS_RETURN, shared by all channels made from
- * it. It is freed with the last of them, unless it failed, MPI is finalised already, or this thread
- * may not. In a forked child of the process that made it, a session never calls MPI.
+ * it. It is freed with the last of them, unless it failed, ranks asked each other over it whom they
+ * wait for, MPI is finalised already, or this thread may not. In a forked child of the process that
+ * made it, a session never calls MPI.
  */
 class Session final : public ControlNetwork {
  public:
