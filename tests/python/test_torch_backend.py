@@ -6,6 +6,7 @@ import pytest
 
 import tutti
 from torch_group import dist, ranks, torch  # noqa: F401 - ranks is a fixture
+from tutti.torch._work import TuttiWork
 
 DTYPES = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
           torch.bfloat16, torch.float32, torch.float64]
@@ -328,3 +329,13 @@ def test_monitored_barriers_leave_no_keys_behind(ranks):
 
 def test_a_monitored_barrier_names_who_does_not_come(ranks):
     ranks(monitored, 3)
+
+
+def test_everything_public_is_documented():
+    for thing in (*(getattr(tutti.torch, name) for name in tutti.torch.__all__), TuttiWork):
+        assert thing.__doc__, thing
+        own = [kind for kind in getattr(thing, "__mro__", ()) if kind.__module__.startswith("tutti.")]
+        for kind in own:
+            for member, value in vars(kind).items():
+                described = callable(value) or isinstance(value, property)
+                assert member.startswith("_") or not described or value.__doc__, f"{kind}.{member}"

@@ -14,6 +14,7 @@ from torch.distributed import distributed_c10d
 
 from tutti.errors import CommunicationError, InvalidArgument
 from tutti.torch import _gpu, _memory, _sparse
+from tutti.torch._group_names import Named
 from tutti.torch._lane import Lane
 from tutti.torch._messages import ANY, Mailbox
 from tutti.torch._monitored import MonitoredBarriers
@@ -36,9 +37,11 @@ from tutti.torch._work import TELLS_ASYNC, TuttiWork, ended, keep, shown, start
 Tensors = List[Tensor]
 
 
-class ProcessGroupTutti(dist.ProcessGroup):
+class ProcessGroupTutti(Named, dist.ProcessGroup):
     """What init_process_group("tutti") and new_group(backend="tutti") make; torch.distributed's
-    functions take it, and say what the methods mean that are PyTorch's.
+    functions take it, and call its methods. A list has one tensor, or one for each rank, as PyTorch
+    passes it; `opts` has `rootRank`, `reduceOp` and so on. Each returns a Work, whose future has what
+    was written.
 
     Operations run one after the other in the order of the calls: those whose caller waits at once
     on its own thread, others on a thread of the group's. Messages are apart from them.
@@ -55,7 +58,6 @@ class ProcessGroupTutti(dist.ProcessGroup):
         self._mailbox = Mailbox(communicator, timeout)
         self._barriers = MonitoredBarriers(self._mailbox.store, self.rank(), self.size())
         self._ended = ended()
-        self._group_name = self._group_desc = ""
         self._is_open = True
         memory = _memory.for_buckets(communicator, self._lane)
         if memory is not None:
@@ -65,33 +67,13 @@ class ProcessGroupTutti(dist.ProcessGroup):
 
     # What PyTorch asks of a group.
 
-    def getBackendName(self) -> str:
-        return "tutti"
-
-    def name(self) -> str:
-        return "tutti"
-
     def rank(self) -> int:
+        """This process's number in the group."""
         return int(self.communicator.global_rank)
 
     def size(self) -> int:
+        """How many ranks the group has."""
         return int(self.communicator.world_size)
-
-    def getGroupName(self) -> str:
-        return self._group_name
-
-    def setGroupName(self, name: str) -> None:
-        self._group_name = name
-
-    def getGroupDesc(self) -> str:
-        return self._group_desc
-
-    def setGroupDesc(self, description: str) -> None:
-        self._group_desc = description
-
-    _set_group_name, _set_group_desc = setGroupName, setGroupDesc
-    group_name = property(getGroupName)
-    group_desc = property(getGroupDesc)
 
     def _get_backend(self, device: Any) -> Any:
         return self
@@ -160,6 +142,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
     # Collectives.
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Any:
+        """Sums a tensor over all ranks, or as `opts` says, in place; a sparse one, too."""
         op = dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
         if isinstance(tensors, Tensor):
             tensors = [tensors]
@@ -173,6 +156,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
             tensor, lambda all_of_it: self._reduce_here(all_of_it, op))))
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
+        """The same of several tensors: those of one type travel together."""
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         groups = by_type([plain(tensor) for tensor in tensors])
 
@@ -186,6 +170,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
         return self._do("all_reduce_coalesced", opts, tensors, tensors, call)
 
     def reduce(self, tensors: Tensors, opts: Any) -> Any:
+        """Sums a tensor, or as `opts` says, in place on the root."""
         tensor = plain(one(tensors, "reduce"))
         root, op = opts.rootRank, opts.reduceOp
 
@@ -196,12 +181,14 @@ class ProcessGroupTutti(dist.ProcessGroup):
         return self._do("reduce", opts, tensors, tensors, call)
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
+        """Gives all ranks the root's tensor, in place; without `opts` that is rank 0's."""
         tensor = movable(one(tensors, "broadcast"))
         root = 0 if opts is None else opts.rootRank
         return keep(self._do("broadcast", opts, tensors, tensors, lambda: in_place(
             tensor, lambda all_of_it: self.communicator.broadcast(all_of_it, root))))
 
     def allgather(self, outputs: List[Tensors], inputs: Tensors, opts: Any = None) -> Any:
+        """Gives all ranks the tensors of all, which may differ in length."""
         parts = [movable(part) for part in one(outputs, "output_tensors")]
         tensor = movable(one(inputs, "input_tensors"))
         return keep(self._do("all_gather", opts, inputs, outputs[0],
@@ -220,12 +207,14 @@ class ProcessGroupTutti(dist.ProcessGroup):
             tensor.contiguous(), flat, lengths))
 
     def _allgather_base(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        """Gives all ranks one output, in which the tensors of the ranks follow each other."""
         to, source = movable(output), movable(tensor)
         return self._do("all_gather", opts, [tensor], [output], lambda: into(
             to, lambda all_of_it: self.communicator.all_gather(source.contiguous(), all_of_it)))
 
     def allgather_coalesced(self, output_lists: List[Tensors], tensors: Tensors,
                             opts: Any = None) -> Any:
+        """The same of several tensors: a list of results for each rank."""
         lists = [[movable(part) for part in parts] for parts in output_lists]
         sources = [movable(tensor) for tensor in tensors]
 
@@ -238,6 +227,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
 
     def allgather_into_tensor_coalesced(self, outputs: Tensors, tensors: Tensors,
                                         opts: Any = None) -> Any:
+        """The same of several tensors, each with its output."""
         pairs = [(movable(to), movable(source)) for to, source in zip(outputs, tensors)]
 
         def call() -> None:
@@ -248,6 +238,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
         return self._do("all_gather_coalesced", opts, tensors, outputs, call)
 
     def gather(self, outputs: List[Tensors], inputs: Tensors, opts: Any) -> Any:
+        """Gives the root the tensors of all, equally long; the others have no outputs."""
         root = opts.rootRank
         tensor = movable(one(inputs, "input_tensors"))
         parts = [movable(part) for part in one(outputs, "output_tensors")] if outputs else []
@@ -263,11 +254,13 @@ class ProcessGroupTutti(dist.ProcessGroup):
         return self._do("gather", opts, inputs, outputs[0] if outputs else [], call)
 
     def gather_single(self, output: Optional[Tensor], tensor: Tensor, opts: Any) -> Any:
+        """The same into one output, in which those of the ranks follow each other."""
         is_root = self.rank() == opts.rootRank
         parts: Tensors = list(output.chunk(self.size())) if is_root and output is not None else []
         return self.gather([parts] if is_root else [], [tensor], opts)
 
     def scatter(self, outputs: Tensors, inputs: List[Tensors], opts: Any) -> Any:
+        """Gives each rank its tensor of the root's list; the others have no inputs."""
         root = opts.rootRank
         to = movable(one(outputs, "output_tensors"))
         parts = [movable(part) for part in one(inputs, "input_tensors")] if inputs else []
@@ -278,6 +271,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
                 joined(parts) if self.rank() == root else None, all_of_it, root)))
 
     def reduce_scatter(self, outputs: Tensors, inputs: List[Tensors], opts: Any = None) -> Any:
+        """Sums a list of tensors, or as `opts` says; each rank gets that of its number."""
         to = plain(one(outputs, "output_tensors"))
         parts = [plain(part) for part in one(inputs, "input_tensors")]
         if len(parts) != self.size() or parts[self.rank()].numel() != to.numel():
@@ -295,6 +289,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
             joined(parts), all_of_it, reduction(op, to.dtype), factor_of(op), counts=lengths))
 
     def _reduce_scatter_base(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        """Sums a tensor, of which each rank gets its part: all parts are equally long."""
         to, source = plain(output), plain(tensor)
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         return self._do("reduce_scatter", opts, [tensor], [output],
@@ -302,6 +297,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
 
     def reduce_scatter_tensor_coalesced(self, outputs: Tensors, tensors: Tensors,
                                         opts: Any = None) -> Any:
+        """The same of several tensors, each with its output."""
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         pairs = [(plain(to), plain(source)) for to, source in zip(outputs, tensors)]
 
@@ -313,6 +309,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
 
     def alltoall_base(self, output: Tensor, tensor: Tensor, output_splits: Sequence[int],
                       input_splits: Sequence[int], opts: Any = None) -> Any:
+        """Gives each rank a part of a tensor: as many rows as splits say, or equally many."""
         to, source = movable(output), movable(tensor)
         arriving = lengths(to, output_splits, self.size(), "output_split_sizes")
         leaving = lengths(source, input_splits, self.size(), "input_split_sizes")
@@ -321,6 +318,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
                 source.contiguous(), all_of_it, None, leaving, arriving)))
 
     def alltoall(self, outputs: Tensors, tensors: Tensors, opts: Any = None) -> Any:
+        """Gives each rank a tensor, and takes one of each, of any lengths."""
         to = [movable(output) for output in outputs]
         sources = [movable(tensor) for tensor in tensors]
         leaving = [source.numel() for source in sources]
@@ -330,6 +328,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
                 joined(sources), flat, None, leaving, arriving)))
 
     def barrier(self, opts: Any = None) -> Any:
+        """Ends when all ranks have come."""
         return keep(self._do("barrier", opts, [], [], self.communicator.barrier))
 
     def monitored_barrier(self, timeout: Optional[timedelta] = None,
@@ -341,6 +340,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
     # Messages.
 
     def send(self, tensors: Tensors, destination: int, tag: int) -> Any:
+        """Sends a tensor. The Work ends when it may be written again: docs/pytorch.md says when."""
         tensor = plain(one(tensors, "send")).cpu()  # messages go through the memory of hosts
         work = TuttiWork(tensors, is_message=True)
         show = shown("send", [tensor], lambda _: None)
@@ -353,6 +353,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
         return keep(work)
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> Any:
+        """Receives a tensor that is as long as the one that was sent."""
         tensor = plain(one(tensors, "recv"))
         whole = tensor if tensor.is_contiguous() and not tensor.is_cuda else torch.empty_like(
             tensor, memory_format=torch.contiguous_format, device="cpu")
@@ -378,6 +379,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
         return work
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> Any:
+        """The same of whoever sends first: source_rank() of the Work says who did."""
         return self.recv(tensors, ANY, tag)
 
     # The names that newer versions of PyTorch have for some of the above.

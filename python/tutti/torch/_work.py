@@ -107,6 +107,7 @@ class TuttiWork(Work):
         self.end(self._raised)
 
     def end(self, error: Optional[BaseException]) -> None:
+        """It has ended, by `error` if there is one: wakes those who wait, and sets the futures."""
         with self._lock:
             self._error = error
             self._ended = True
@@ -140,15 +141,19 @@ class TuttiWork(Work):
     synchronize = wait
 
     def is_completed(self) -> bool:
+        """Whether it has ended, be it by an error. Does not wait."""
         return self._ended
 
     def is_success(self) -> bool:
+        """Whether it has ended without an error. Does not wait."""
         return self._ended and self._error is None
 
     def exception(self) -> Optional[BaseException]:
+        """What has ended it; None where nothing has, and while it is under way."""
         return self._error
 
     def result(self) -> List[torch.Tensor]:
+        """Waits, and returns the tensors that it has written."""
         self.wait()
         return self._tensors
 
