@@ -42,7 +42,7 @@ test: build  ## Run all tests; ARGS="-R shm" goes to ctest
 	ctest --test-dir $(BUILD) --no-tests=error --output-on-failure --parallel $(TEST_JOBS) $(ARGS); \
 	  status=$$?; scripts/skipped.sh $(BUILD); exit $$status
 
-test-torch: deps-build  ## Run the tests that need PyTorch, with the newest of pip's; TORCH=2.1.0 with that
+test-torch: deps-torch  ## Run the tests that need PyTorch, with the newest of pip's; TORCH=2.1.0 with that
 	$(CONFIGURE)
 	cmake --build $(BUILD) --parallel $(JOBS) --target _core tutti_launcher
 	scripts/test_torch.sh $(BUILD) $(TORCH)

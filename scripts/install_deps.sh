@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing: install_deps.sh [library] [python] [example] [build] [bench] [lint] [remote]
+# Installs what is missing: install_deps.sh [library] [python] [example] [build] [torch] [bench] [lint] [remote]
 # On Debian and Ubuntu with apt-get (through sudo unless root); elsewhere it says what to install.
 # When nothing is missing it does nothing.
 set -euo pipefail
@@ -10,7 +10,7 @@ missing=()
 need() {
   local package=$1
   shift
-  "$@" >/dev/null 2>&1 || missing+=("$package")
+  [[ " ${missing[*]} " == *" $package "* ]] || "$@" >/dev/null 2>&1 || missing+=("$package")
 }
 has() { command -v "$1"; }
 has_for_root() { PATH=$PATH:/usr/sbin:/sbin command -v "$1"; }
@@ -19,6 +19,7 @@ python_headers() {
 import os, sys, sysconfig
 sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'
 }
+makes_environments() { "$(scripts/find_python.sh numpy pytest || echo /usr/bin/python3)" -c 'import ensurepip'; }
 has_pybind11() {
   [ -e /usr/share/cmake/pybind11 ] || [ -e /usr/lib/cmake/pybind11 ] ||
     "$(scripts/find_python.sh numpy)" -c 'import pybind11'
@@ -57,6 +58,11 @@ build() {  # everything, and its tests
   need iproute2 has_for_root tc  # of a test
 }
 
+torch() {  # what scripts/test_torch.sh gets PyTorch with
+  build
+  need python3-venv makes_environments
+}
+
 bench() {
   need libgloo-dev has_header gloo/allreduce.h
   need python3-torch scripts/find_python.sh torch
@@ -81,8 +87,11 @@ lint() {
 cd "$(dirname "$0")/.."
 for group in "${@:-build}"; do
   case $group in
-    library | python | example | build | bench | lint | remote) "$group" ;;
-    *) echo "install_deps.sh: no group named '$group' (library, python, example, build, bench, lint, remote)" >&2 && exit 2 ;;
+    library | python | example | build | torch | bench | lint | remote) "$group" ;;
+    *)
+      echo "install_deps.sh: no group named '$group' (library, python, example, build, torch, bench, lint, remote)" >&2
+      exit 2
+      ;;
   esac
 done
 [ ${#missing[@]} -gt 0 ] || exit 0

@@ -17,11 +17,15 @@ TESTS_ALONE = ("libgtest-dev", "python3-pytest", "python3-mpi4py")
 class Needs(unittest.TestCase):
     root = compiler = ""
 
-    def packages(self, group):
-        """What install_deps.sh asks for on a bare machine that has no apt-get."""
+    def packages(self, group, python=None):
+        """What install_deps.sh asks for on a bare machine that has no apt-get, and at most the program
+        `python` for python3."""
         with tempfile.TemporaryDirectory() as folder:
             for tool in ("bash", "dirname", "id"):
                 Path(folder, tool).symlink_to(shutil.which(tool))
+            if python:
+                Path(folder, "python3").write_text(python, encoding="utf-8")
+                Path(folder, "python3").chmod(0o755)
             run = subprocess.run(
                 ["bash", f"{self.root}/scripts/install_deps.sh", group],
                 env={"PATH": folder},
@@ -29,7 +33,9 @@ class Needs(unittest.TestCase):
                 text=True,
             )
         self.assertEqual(run.returncode, 1, run.stderr)
-        return run.stderr.split(": ")[-1].split()
+        packages = run.stderr.split(": ")[-1].split()
+        self.assertEqual(len(set(packages)), len(packages), packages)
+        return packages
 
     def group_of(self, target):
         """The group whose packages `make target` installs."""
@@ -44,6 +50,13 @@ class Needs(unittest.TestCase):
             for package in TESTS_ALONE:
                 self.assertNotIn(package, packages, target)
         self.assertNotIn("libopenblas-dev", self.packages(self.group_of("install")))
+
+    def test_pytorch_gets_an_environment(self):
+        """Which Debian's Python does not make by itself."""
+        python = '#!/bin/bash\ncase $2 in *ensurepip*) exit 1 ;; esac\necho "$0"\n'
+        packages = self.packages(self.group_of("test-torch"), python)
+        self.assertIn("python3-venv", packages)
+        self.assertNotIn("python3-pytest", packages)  # that one has all else
 
     def test_as_a_folder_of_another_project_it_is_the_library_alone(self):
         with tempfile.TemporaryDirectory() as folder:
