@@ -199,7 +199,10 @@ TEST_F(OneWay, WhoDoesNotGetTheDataKeepsItsOwn) {
 
 TEST_F(OneWay, WhoDoesNotComeIsNamedByAll) {
   if (ranks() < 2) GTEST_SKIP() << "needs two ranks";
-  for (const auto& [late, bytes] : {std::pair{0, 8U}, {ranks() - 1, 8U}, {ranks() - 1, 16384U}}) {
+  // Of three hosts the second passes notes in a row on to the third.
+  for (const auto& [late, bytes] :
+       {std::pair{0, 8U}, {1, 8U}, {ranks() - 1, 8U}, {ranks() - 1, 16384U}}) {
+    if (late == 1 && ranks() == 2) continue;  // who is the last
     on_ranks(
         [late = late, bytes = bytes](Communicator& comm) {
           std::chrono::steady_clock::time_point end;

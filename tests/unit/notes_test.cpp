@@ -196,6 +196,25 @@ TEST_F(NotesTest, AQuestionThatHasLeftSinceMakesRoomForTheNext) {
   EXPECT_EQ(wire_.sent.size(), 2U);
 }
 
+/** A wire that finds a message failed has all that came looked at, notes among it. */
+TEST_F(NotesTest, AQuestionMayTurnOutToHaveFailed) {
+  wire_.delivers = false;
+  wire_.at_pause = [this] {
+    if (!wire_.sent.empty()) comes(kRoot, broadcast(1));
+  };
+  wait_for(broadcast(1));
+  wire_.at_pause = {};
+  const auto asks_again = wire_.now() + 31ms;
+  wire_.at_progress = [&] {
+    if (wire_.now() < asks_again) return;
+    notes_.look();
+    throw PeerLost({kRoot}, "its process has ended");
+  };
+  EXPECT_THROW(wait_for(broadcast(2)), PeerLost);
+  notes_.end();
+  EXPECT_EQ(wire_.abandoned, 1);
+}
+
 TEST_F(NotesTest, AWaitForANoteThatDoesNotComeIsNotForEver) {
   EXPECT_THROW(wait_for(broadcast(1)), TooLate);  // of this wire: others have a deadline
 }

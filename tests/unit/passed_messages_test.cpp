@@ -1,5 +1,6 @@
 // Messages over TCP connections that are sent on as they come.
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -22,6 +23,15 @@ using test::bytes;
 using test::Bytes;
 using test::kKind;
 
+constexpr std::uint64_t header_of(std::size_t bytes) { return std::uint64_t{bytes} << 8U; }
+
+/** Bytes that have come over a connection, and that nobody has read. */
+int unread(int socket) {
+  int there = -1;
+  EXPECT_EQ(::ioctl(socket, FIONREAD, &there), 0);
+  return there;
+}
+
 /** Ranks 0 to 2, of which each has a connection with the next. */
 class PassedMessages : public ::testing::Test {
  protected:
@@ -30,6 +40,8 @@ class PassedMessages : public ::testing::Test {
     std::vector<Streams::Connection> of_root;
     std::vector<Streams::Connection> of_middle;
     std::vector<Streams::Connection> of_last;
+    to_middle_ = first[1].get();
+    to_last_ = second[1].get();
     of_root.push_back({1, kKind, std::move(first[0])});
     of_middle.push_back({0, kKind, std::move(first[1])});
     of_middle.push_back({2, kKind, std::move(second[0])});
@@ -57,6 +69,8 @@ class PassedMessages : public ::testing::Test {
     return false;
   }
 
+  int to_middle_ = -1;  // where the middle reads,
+  int to_last_ = -1;    // and the last
   std::unique_ptr<Streams> root_;
   std::unique_ptr<Streams> middle_;
   std::unique_ptr<Streams> last_;
@@ -109,10 +123,12 @@ TEST_F(PassedMessages, LeaveBeforeTheyHaveComeAsAWhole) {
   Bytes come(kLength);
   const Wire::Passed passed = pass_on(here);
   const Wire::Posted receive_of_last = receive(come);
-  const std::uint64_t header = std::uint64_t{kLength} << 8U;
+  const std::uint64_t header = header_of(kLength);
   ASSERT_EQ(::send(root.get(), &header, sizeof header, 0), 8);
+  ASSERT_TRUE(soon([&] { return unread(to_middle_) == 8; }));
   middle_->progress();
-  EXPECT_FALSE(middle_->have_moved());  // a length alone is not sent on
+  EXPECT_EQ(unread(to_middle_), 0);
+  EXPECT_EQ(unread(to_last_), 0);  // a length alone is not sent on
   ASSERT_EQ(::send(root.get(), sent.data(), 1000, 0), 1000);
   const auto has_come = [&](std::size_t length) {
     const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
@@ -171,8 +187,12 @@ TEST_F(PassedMessages, OneOfAnotherLengthIsItsSendersMistake) {
     Bytes here(100);
     const Wire::Passed passed = pass_on(here);
     send(sent);
-    for (int i = 0; i < 1000 && !middle_->are_in_trouble(); ++i) middle_->progress();
+    EXPECT_TRUE(soon([&] {
+      middle_->progress();
+      return middle_->are_in_trouble();
+    }));
     EXPECT_EQ(middle_->mistaken(), 0) << length;
+    EXPECT_EQ(unread(to_last_), 0) << length;
     EXPECT_FALSE(middle_->take_ended(passed.receive));
     EXPECT_FALSE(middle_->take_ended(passed.send));
     EXPECT_EQ(here, Bytes(100));
@@ -187,10 +207,13 @@ TEST_F(PassedMessages, WhatASenderLeavesUnfinishedStaysSo) {
   const Wire::Posted receive_of_last = receive(come);
   send(sent);
   root_.reset();
-  for (int i = 0; i < 1000 || !middle_->are_in_trouble(); ++i) {
+  EXPECT_TRUE(soon([&] {  // what has come is sent on
     middle_->progress();
     last_->progress();
-  }
+    return middle_->are_in_trouble() && come == here;
+  }));
+  EXPECT_NE(here, Bytes(sent.size()));
+  EXPECT_NE(here, sent);
   EXPECT_FALSE(middle_->take_ended(passed.receive));
   EXPECT_FALSE(middle_->take_ended(passed.send));
   EXPECT_FALSE(last_->take_ended(receive_of_last));
@@ -201,15 +224,57 @@ TEST_F(PassedMessages, WhatASenderLeavesUnfinishedStaysSo) {
   EXPECT_EQ(last_->broken(now + std::chrono::seconds(3)), std::nullopt);
 }
 
+TEST_F(PassedMessages, WhatIsNotTakenHoldsItsSenderUp) {
+  auto ends_of_last = tcp_pair();
+  connect(tcp_pair(), {std::move(ends_of_last[0]), Socket()});
+  const Bytes sent(64 << 20, std::byte{1});  // much more than kernels take
+  Bytes here(sent.size());
+  const Wire::Passed passed = pass_on(here);
+  const Wire::Posted send_of_root = send(sent);
+  for (int still = 0; still < 1000; ++still) {
+    root_->progress();
+    middle_->progress();
+    if (root_->have_moved() || middle_->have_moved()) still = 0;
+  }
+  EXPECT_FALSE(root_->take_ended(send_of_root));
+  EXPECT_FALSE(middle_->take_ended(passed.receive));
+  EXPECT_LT(std::count(here.begin(), here.end(), std::byte{1}), std::ssize(here) / 2);
+  // Once the last takes it, all goes on.
+  std::vector<Streams::Connection> of_last;
+  of_last.push_back({1, kKind, std::move(ends_of_last[1])});
+  last_ = std::make_unique<Streams>(std::move(of_last));
+  Bytes come(sent.size());
+  EXPECT_TRUE(ends(*last_, receive(come)));
+  EXPECT_TRUE(ends(*middle_, passed.receive));
+  EXPECT_TRUE(ends(*middle_, passed.send));
+  EXPECT_TRUE(ends(*root_, send_of_root));
+  EXPECT_EQ(come, sent);
+}
+
 TEST_F(PassedMessages, NothingMovesAfterAStop) {
+  auto ends_of_root = tcp_pair();
+  const Socket root = std::move(ends_of_root[0]);
+  connect({Socket(), std::move(ends_of_root[1])}, tcp_pair());
   const Bytes sent = bytes(100'000, 1);
   Bytes here(sent.size());
   const Wire::Passed passed = pass_on(here);
+  const std::uint64_t header = header_of(sent.size());
+  ASSERT_EQ(::send(root.get(), &header, sizeof header, 0), 8);
+  ASSERT_EQ(::send(root.get(), sent.data(), 1000, 0), 1000);
+  ASSERT_TRUE(soon([&] {
+    middle_->progress();
+    return unread(to_last_) == 8 + 1000;
+  }));
   middle_->stop();
-  send(sent);
+  ASSERT_EQ(::send(root.get(), sent.data() + 1000, 1000, 0), 1000);
+  ASSERT_TRUE(soon([&] { return unread(to_middle_) == 1000; }));
   for (int i = 0; i < 100; ++i) middle_->progress();
+  EXPECT_EQ(unread(to_middle_), 1000);
+  EXPECT_EQ(unread(to_last_), 8 + 1000);
   EXPECT_FALSE(middle_->take_ended(passed.receive));
-  EXPECT_EQ(here, Bytes(sent.size()));
+  Bytes beginning(sent.size());
+  std::copy_n(sent.begin(), 1000, beginning.begin());
+  EXPECT_EQ(here, beginning);
 }
 
 }  // namespace

@@ -37,8 +37,10 @@ class ScriptedWire final : public Wire {
   std::vector<Message> sent;            // `source` is to whom
   std::function<void()> at_pause;       // after a millisecond each
   std::function<void()> at_look;        // of a Lookout
+  std::function<void()> at_progress;    // before anything moves
   bool delivers = true;                 // what is posted
   int parts = 0;                        // of it that move meanwhile, one before each pause
+  bool flows = false;                   // they move fast
   std::vector<Clock::duration> stills;  // of all pauses
   int restarts = 0;                     // of Lookouts
   int abandoned = 0;                    // batches
@@ -77,10 +79,12 @@ class ScriptedWire final : public Wire {
     return from;
   }
   bool progress(std::span<Posted> posted, std::span<const int> /*peers*/) override {
+    if (at_progress) at_progress();
     if (!delivers && parts > 0 && std::exchange(part_is_due_, false)) return true;
     if (delivers) std::fill(posted.begin(), posted.end(), kEnded);
     return delivers && !posted.empty();
   }
+  bool is_flowing() override { return flows; }
   bool pause(Clock::duration still) override {
     stills.push_back(still);
     part_is_due_ = --parts > 0;

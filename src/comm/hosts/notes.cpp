@@ -132,6 +132,7 @@ void Notes::hear_questions() {
   });
 }
 
+/** Without the lock: who finds that the last one has failed looks around, and so at notes. */
 void Notes::ask() {
   if (question_) question_->progress();  // the last one: the note may have come before it had left
   if (question_ && !question_->done()) return;
@@ -172,9 +173,8 @@ std::int64_t Notes::wait(std::byte* note) {
       hear_questions();
       take_all();
       if (take_early(note)) break;
-      if (!asked && waited >= kPatience) ask();
-      asked = asked || waited >= kPatience;
     }
+    if (waited >= kPatience && !std::exchange(asked, true)) ask();
     if (question_) question_->progress();
     if (!lookout) lookout = wire_.look_out(Wire::Side::collective, wire_.timeout());
     lookout->look(std::span(&awaited_, 1));
@@ -204,13 +204,10 @@ void Notes::take_all() {
 }
 
 void Notes::end(bool may_call) noexcept {
-  if (may_call) {
-    const std::lock_guard lock(mutex_);
-    try {
-      if (question_) question_->progress();
-    } catch (const std::exception&) {
-      // Of a loss: the question is abandoned.
-    }
+  try {
+    if (may_call && question_) question_->progress();
+  } catch (const std::exception&) {
+    // Of a loss: the question is abandoned.
   }
   question_.reset();
 }

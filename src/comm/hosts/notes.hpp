@@ -99,6 +99,8 @@ class Notes {
   /** Keeps all that have come, of whomever, and compares them. */
   void take_all();
   void hear_questions();
+
+  // The collective's:
   void ask();
 
   Wire& wire_;
@@ -110,7 +112,7 @@ class Notes {
   RecycledVector<Early> early_;
   RecycledVector<int> full_;  // those of whom enough are early
   RecycledVector<Note> early_questions_;
-  std::optional<Batch> question_;
+  std::optional<Batch> question_;  // the collective's
 };
 
 }  // namespace tutti
