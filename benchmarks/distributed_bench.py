@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What tutti.distributed takes: starting ranks, telling a failure, keys and values, and, with
-PyTorch, summing gradients beside its DistributedDataParallel over Gloo.
+PyTorch 2.1 or newer, summing gradients beside its DistributedDataParallel over Gloo.
 
-    distributed_bench.py [--repeat 7] [--ranks 2 8]
+    PYTHONPATH=build/release/python benchmarks/distributed_bench.py [--repeat 7] [--ranks 2 8]
 """
 
 import argparse
@@ -93,6 +93,13 @@ def client(calls):
     return times
 
 
+def has_hooks():
+    """Whether PyTorch is 2.1 or newer, as sums in its backward passes need it."""
+    import torch
+
+    return hasattr(torch.Tensor, "register_post_accumulate_grad_hook")
+
+
 def network():
     import torch
 
@@ -142,7 +149,7 @@ def main():
     results = dist.launcher(client, n_gpus=2)(5000)
     show(what="microseconds a call, 2 ranks", **{name: max(one[name] for one in results)
                                                  for name in results[0]})
-    if importlib.util.find_spec("torch") is not None:
+    if importlib.util.find_spec("torch") is not None and has_hooks():
         with socket.socket() as one:
             one.bind(("localhost", 0))
             port = one.getsockname()[1]

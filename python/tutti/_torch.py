@@ -74,6 +74,13 @@ def backward_of(loss: Any) -> Callable[[Callable[[Any, Any], None]], None]:
     return run
 
 
+def _kind_of(thing: Any) -> str:
+    """The type's name, and of which version of which package it is: PyTorch's may be too old."""
+    package = type(thing).__module__.partition(".")[0]
+    version = getattr(sys.modules.get(package), "__version__", "")
+    return f"{type(thing).__name__} of {package} {version}" if version else type(thing).__name__
+
+
 class GradientHooks:
     """Has callback(parameter, gradient) called in every backward pass, for each of some parameters
     as soon as its gradient is complete, and callback.flush(), if there is one, at the pass's end.
@@ -90,8 +97,8 @@ class GradientHooks:
         self._handles: List[Any] = []
         for parameter in parameters:
             if not hasattr(parameter, "register_post_accumulate_grad_hook"):
-                raise InvalidArgument(f"a parameter is a {type(parameter).__name__}, but must be a "
-                                      "tensor of PyTorch, 2.1 or later")
+                raise InvalidArgument(f"a parameter is a {_kind_of(parameter)}, but must be a tensor of "
+                                      "PyTorch, 2.1 or later")
             if not parameter.requires_grad:  # as those of frozen layers
                 continue
             self._handles.append(parameter.register_hook(self._before(parameter)))

@@ -4,6 +4,7 @@ own."""
 import importlib.util
 import inspect
 import os
+import re
 
 import numpy
 import pytest
@@ -327,9 +328,17 @@ def test_signatures_and_documentation():
                 assert member.startswith("_") or getattr(value, "__doc__", None), f"{name}.{member}"
 
 
+def test_a_parameter_is_named_by_the_version_of_its_package():
+    """PyTorch's may be too old."""
+    for parameter, said in ((numpy.ones(3), f"ndarray of numpy {numpy.__version__}"), ("x", "str")):
+        with pytest.raises(tutti.InvalidArgument, match=re.escape(
+                f"a parameter is a {said}, but must be a tensor of PyTorch, 2.1 or later")):
+            dist.make_allreduce_cb("sum").attach([parameter])
+
+
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is there")
 def test_without_pytorch():
-    with pytest.raises(tutti.InvalidArgument, match="a parameter is a ndarray, but must be a tensor"):
+    with pytest.raises(tutti.InvalidArgument, match="a parameter is a ndarray .*, but must be a tensor"):
         dist.make_allreduce_cb("sum").attach([numpy.ones(3)])
     with pytest.raises(TypeError, match=r"tensors\[0\] is a ndarray, but must be a torch.Tensor"):
         dist.GradManager().attach([numpy.ones(3)])
