@@ -34,6 +34,7 @@ Saver::Saver(SavePlan plan, std::function<ServerState()> state, int server, int 
       server_(server),
       servers_(servers),
       done_(static_cast<std::size_t>(workers)),
+      published_(static_cast<std::size_t>(workers)),
       due_(Clock::now() + plan_.every) {}
 
 std::string Saver::attempt_of(const Request& request) const {
@@ -77,24 +78,36 @@ Answer Saver::publish(const Request& request) {
   const Id id = id_of(request);
   const std::string folder = folder_of(request);
   const bool discards = (request.header.flags & kDiscard) != 0;
+  take_published();
+  const Published& published = published_[static_cast<std::size_t>(id.worker)];
+  if (published.number == id.number && published.discards == discards) return published.answer;
+  if (publication_) return {.outcome = Outcome::not_yet};
   try {
-    if (is_publishing()) return {.outcome = Outcome::not_yet};
-    if (!publication_ || publication_->id != id || publication_->discards != discards) {
-      const auto publish = [folder, discards, attempt = attempt_of(request), servers = servers_] {
-        if (discards) return discard_attempt(folder, attempt);
-        publish_checkpoint(folder, attempt, servers);
-      };
-      publication_.emplace(Publication{id, discards, std::async(std::launch::async, publish)});
-      return {.outcome = Outcome::not_yet};
-    }
-    std::future<void> result = std::move(publication_->result);
-    publication_.reset();
-    result.get();
-  } catch (const std::exception&) {
+    const auto publish = [folder, discards, attempt = attempt_of(request), servers = servers_] {
+      if (discards) return discard_attempt(folder, attempt);
+      publish_checkpoint(folder, attempt, servers);
+    };
+    publication_.emplace(
+        Publication{id, folder, discards, std::async(std::launch::async, publish)});
+  } catch (const std::exception&) {  // threads may be short
     return failed(folder);
   }
-  if (!discards) log(LogLevel::info, "checkpoint " + folder + " is there");
-  return {};
+  return {.outcome = Outcome::not_yet};
+}
+
+void Saver::take_published() {
+  if (!publication_ || is_publishing()) return;
+  Publication ended = std::move(*publication_);
+  publication_.reset();
+  Answer answer;
+  try {
+    ended.result.get();
+    if (!ended.discards) log(LogLevel::info, "checkpoint " + ended.folder + " is there");
+  } catch (const std::exception&) {
+    answer = failed(ended.folder);
+  }
+  published_[static_cast<std::size_t>(ended.id.worker)] = {ended.id.number, ended.discards,
+                                                           std::move(answer)};
 }
 
 bool Saver::is_publishing() const {

@@ -77,6 +77,7 @@ class Saver {
   };
   struct Publication {
     Id id;
+    std::string folder;
     bool discards = false;
     std::future<void> result;
   };
@@ -86,12 +87,21 @@ class Saver {
     Answer answer{};
   };
 
+  /** The last one of a worker that has been published or removed: it may ask after others have. */
+  struct Published {
+    std::int64_t number = -1;
+    bool discards = false;
+    Answer answer{};
+  };
+
   void begin(const Request& request);
   void end(const Id& id, Answer answer);
   /** Answers, within a handler, with what it handles. */
   Answer failed(const std::string& folder) const;
   Answer failed(const std::string& folder, const Failure& failure) const;
   bool is_publishing() const;
+  /** Keeps the answer of a publication that has ended for the worker that asks. */
+  void take_published();
   /** Alike on all servers, since the worker and its count of saves are. */
   std::string attempt_of(const Request& request) const;
   std::string attempt_at_end() const;
@@ -104,7 +114,8 @@ class Saver {
   int servers_;
   std::optional<Running> running_;
   std::optional<Publication> publication_;
-  std::vector<Done> done_;  // of each worker
+  std::vector<Done> done_;            // of each worker
+  std::vector<Published> published_;  // of each worker
   Clock::time_point due_;
 };
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <exception>
 
+#include "ps/files/manifest.hpp"
 #include "stored_job.hpp"
 #include "support/folder.hpp"
 #include "tutti/interrupt.hpp"
@@ -42,6 +43,31 @@ TEST(PsSaver, WhatAnotherWorkerAsksForMeanwhileComesAfterwards) {
     }
     EXPECT_EQ(answer.outcome, Outcome::done) << worker;
   }
+}
+
+/** Who asks again later is told of its own. */
+TEST(PsSaver, WhatAWorkerHasPublishedIsNotPublishedAgainWhenAnotherHas) {
+  const tutti::test::Folder folder;
+  StoredJob job({}, {}, 1);
+  Saver saver(
+      {.folder = folder.path(), .job = 7}, [&] { return job.server(0).state(); }, 0, 1, 2);
+  const auto request = [](int worker, RequestKind kind) {
+    return Request{worker, 1, {.kind = kind, .round = 0}, {}};
+  };
+  const auto outcome_of = [&](int worker, RequestKind kind) {
+    Answer answer{.outcome = Outcome::not_yet};
+    while (answer.outcome == Outcome::not_yet) {
+      answer = kind == RequestKind::save ? saver.save(request(worker, kind))
+                                         : saver.publish(request(worker, kind));
+      saver.go_on(false);
+    }
+    return answer.outcome;
+  };
+  for (const int worker : {0, 1}) ASSERT_EQ(outcome_of(worker, RequestKind::save), Outcome::done);
+  ASSERT_EQ(saver.publish(request(0, RequestKind::finish_save)).outcome, Outcome::not_yet);
+  for (const int worker : {1, 0, 1})
+    EXPECT_EQ(outcome_of(worker, RequestKind::finish_save), Outcome::done) << worker;
+  EXPECT_EQ(read_manifest(folder.path()).attempt, attempt_of_job(7, "worker1-0"));
 }
 
 }  // namespace
