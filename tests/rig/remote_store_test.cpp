@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,6 +24,7 @@
 #include "comm/hosts/store_server.hpp"
 #include "comm/shm/store/host_store.hpp"
 #include "rig/processes.hpp"
+#include "support/few_descriptors.hpp"
 #include "tutti/log.hpp"
 
 namespace tutti::test::remote_store_test {
@@ -223,25 +223,6 @@ TEST_F(RemoteStoreTest, StrangersAreNotServed) {
   EXPECT_THROW(get(*table_, "never", 60ms), DeadlineExceeded);
 }
 
-/** Leaves this process one descriptor, as long as it exists. */
-class OneDescriptor {
- public:
-  OneDescriptor() {
-    ::getrlimit(RLIMIT_NOFILE, &before_);
-    const int lowest = ::dup(0);
-    ::close(lowest);
-    rlimit one = before_;
-    one.rlim_cur = static_cast<rlim_t>(lowest) + 1;
-    ::setrlimit(RLIMIT_NOFILE, &one);
-  }
-  ~OneDescriptor() { ::setrlimit(RLIMIT_NOFILE, &before_); }
-  OneDescriptor(const OneDescriptor&) = delete;
-  OneDescriptor& operator=(const OneDescriptor&) = delete;
-
- private:
-  rlimit before_{};
-};
-
 TEST_F(RemoteStoreTest, TooFewDescriptorsAreNamedAndKillNobody) {
   std::mutex mutex;
   std::string said;
@@ -252,7 +233,9 @@ TEST_F(RemoteStoreTest, TooFewDescriptorsAreNamedAndKillNobody) {
                 }});
   serve();
   {
-    const OneDescriptor few;  // which is the caller's
+    const int lowest = ::dup(0);
+    ::close(lowest);
+    const FewDescriptors few(static_cast<rlim_t>(lowest) + 1);  // which is the caller's
     EXPECT_EQ(outcome_of([&] { RemoteStore(server_->endpoint(), 1, 400ms); }),
               "cannot connect to the store of rank 0: Connection timed out");
   }

@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "support/few_descriptors.hpp"
+
 namespace tutti::mpi {
 namespace {
 
@@ -53,6 +55,44 @@ TEST(LentSockets, EndWithTheLastWhoHoldsThem) {
   EXPECT_FALSE(has_ended(other));
   copies[1].reset();
   EXPECT_TRUE(has_ended(other));
+  EXPECT_EQ(lender.taken(), 0);
+}
+
+TEST(LentSockets, WhoCannotHaveThemSaysSo) {
+  auto [held, other] = connected();
+  SocketLender lender(2);
+  std::vector<SocketBorrower> borrowers;
+  for (int i = 0; i < 2; ++i) borrowers.emplace_back(lender.address());
+  lender.step();
+  const std::vector<int> lent(3, held.get());
+  const std::vector<std::int32_t> numbers(3);
+  ASSERT_EQ(lender.lend(lent, numbers), 0);
+  auto copies = borrowers[0].step();
+  ASSERT_TRUE(copies);
+  EXPECT_EQ(copies->size(), 3U);
+  {
+    const int lowest = ::dup(0);  // there is one more, and not three
+    ::close(lowest);
+    const test::FewDescriptors few(static_cast<rlim_t>(lowest) + 1);
+    const auto none = borrowers[1].step();
+    ASSERT_TRUE(none);
+    EXPECT_TRUE(none->empty());
+  }
+  EXPECT_EQ(lender.taken(), EMFILE);
+  copies.reset();
+  held = Socket();
+  EXPECT_TRUE(has_ended(other));
+}
+
+TEST(LentSockets, WhoEndsBeforeItHasThemIsKnownAtOnce) {
+  auto [held, other] = connected();
+  const int lent = held.get();
+  SocketLender lender(1);
+  std::optional<SocketBorrower> borrower(std::in_place, lender.address());
+  lender.step();
+  ASSERT_EQ(lender.lend({&lent, 1}, {&lent, 1}), 0);
+  borrower.reset();
+  EXPECT_EQ(lender.taken(), ECONNRESET);
 }
 
 TEST(LentSockets, AreLentToAllOrCountForNothing) {

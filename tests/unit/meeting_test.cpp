@@ -2,7 +2,6 @@
 #include "comm/mpi/meeting.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <cerrno>
 #include <chrono>
@@ -13,29 +12,13 @@
 
 #include "base/system.hpp"
 #include "comm/mpi/named_endpoint.hpp"
+#include "support/few_descriptors.hpp"
 #include "unit/tcp_pair.hpp"
 
 namespace tutti::mpi {
 namespace {
 
 using namespace std::chrono_literals;
-
-/** No descriptor more, as long as it exists. */
-class NoDescriptors {
- public:
-  NoDescriptors() {
-    ::getrlimit(RLIMIT_NOFILE, &before_);
-    rlimit none = before_;
-    none.rlim_cur = 0;
-    ::setrlimit(RLIMIT_NOFILE, &none);
-  }
-  ~NoDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
-  NoDescriptors(const NoDescriptors&) = delete;
-  NoDescriptors& operator=(const NoDescriptors&) = delete;
-
- private:
-  rlimit before_{};
-};
 
 Address address_of(const char* text) { return resolve(std::string(text) + ":0").addresses.front(); }
 
@@ -111,7 +94,7 @@ TEST_F(MeetingTest, KnowsWhetherSomebodyListens) {
 
 TEST_F(MeetingTest, KnowsThatThereAreNoDescriptors) {
   {
-    const NoDescriptors none;
+    const test::FewDescriptors none(0);
     const Connector connector(here_, caller_, 0);
     EXPECT_EQ(here_.error, EMFILE);
   }
@@ -123,7 +106,7 @@ TEST_F(MeetingTest, KnowsThatThereAreNoDescriptors) {
   }));
   Acceptor acceptor(there_, called_, listener_);
   {
-    const NoDescriptors none;
+    const test::FewDescriptors none(0);
     acceptor.step();
   }
   EXPECT_EQ(acceptor.error(), EMFILE);

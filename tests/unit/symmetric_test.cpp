@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "base/page_size.hpp"
+#include "support/few_descriptors.hpp"
 #include "support/world.hpp"
 #include "tutti/communicator.hpp"
 #include "tutti/error.hpp"
@@ -21,26 +21,10 @@
 namespace tutti::shm {
 namespace {
 
-/** While it lives, this process may open few files. */
-class FewDescriptors {
- public:
-  explicit FewDescriptors(rlim_t count) {
-    ::getrlimit(RLIMIT_NOFILE, &before_);
-    const rlimit few{count, before_.rlim_max};
-    ::setrlimit(RLIMIT_NOFILE, &few);
-  }
-  FewDescriptors(const FewDescriptors&) = delete;
-  FewDescriptors& operator=(const FewDescriptors&) = delete;
-  ~FewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
-
- private:
-  rlimit before_{};
-};
-
 TEST(Symmetric, AllocationsTakeNoDescriptors) {
   constexpr int kAllocations = 1500;
   Communicator comm(0, 1, UniqueId::create(), test::short_timeout());
-  const FewDescriptors limit(128);
+  const test::FewDescriptors limit(128);
   std::vector<Buffer> buffers;
   for (int i = 0; i < kAllocations; ++i) buffers.push_back(comm.allocate(5));
   EXPECT_EQ(buffers.back().bytes(), 5);

@@ -173,7 +173,8 @@ void lend(const SocketLender& lender, std::vector<Peer>& peers, int rank) {
     lent.push_back(peer.socket.get());
     hosts.push_back(peer.host);
   }
-  const int error = lender.lend(lent, hosts);
+  int error = lender.lend(lent, hosts);
+  if (error == 0 && !lent.empty()) error = lender.taken();
   if (error == 0) return;
   if (!lent.empty()) {
     log(LogLevel::warn, "rank " + std::to_string(rank) +

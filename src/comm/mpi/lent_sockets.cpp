@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::size_t kMostLent = 64;  // sockets; the kernel has 253
 constexpr std::chrono::seconds kForRoom{1};
+constexpr std::chrono::seconds kToTake{1};
 constexpr std::chrono::microseconds kBetweenTries{200};
 constexpr socklen_t kNameless = offsetof(sockaddr_un, sun_path);
 
@@ -112,6 +113,22 @@ int SocketLender::lend(std::span<const int> sockets,
   return 0;
 }
 
+int SocketLender::taken() const noexcept {
+  Deadline limit(kToTake);
+  for (const Socket& borrower : borrowers_) {
+    std::int32_t error = 0;
+    for (;;) {
+      const Received received = receive_exactly(borrower, bytes_of(error));
+      if (received == Received::closed) return ECONNRESET;
+      if (received == Received::all) break;
+      if (limit.expired()) return ETIMEDOUT;
+      std::this_thread::sleep_for(kBetweenTries);
+    }
+    if (error != 0) return error;
+  }
+  return 0;
+}
+
 SocketBorrower::SocketBorrower(const LocalAddress& address) {
   if (address.length <= 0) return;
   sockaddr_un to{};
@@ -142,6 +159,10 @@ std::optional<std::vector<LentSocket>> SocketBorrower::step() {
       sockets.push_back({parcel.numbers[i], Socket(fd)});
     }
   }
+  const bool are_all = (parcel.header.msg_flags & MSG_CTRUNC) == 0;
+  if (!are_all) sockets.clear();
+  const std::int32_t error = are_all ? 0 : EMFILE;
+  send_all(socket_, bytes_of(error));
   return sockets;
 }
 

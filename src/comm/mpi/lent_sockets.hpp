@@ -36,9 +36,12 @@ class SocketLender {
   /** Or nobody can. */
   bool all_have_come() const { return !listener_ || borrowers_.size() == awaited_; }
   /** Gives all who are awaited copies of `sockets`, which have `numbers`; nobody may count on them
-   * if that returns another error than 0. The kernel limits how many are under way to all processes
-   * of a user: waits a second at most until others are taken. */
+   * if that returns another error than 0, or taken() does. The kernel limits how many are under way
+   * to all processes of a user: waits a second at most until others are taken. */
   int lend(std::span<const int> sockets, std::span<const std::int32_t> numbers) const noexcept;
+  /** After that: 0 once all who were lent some have them, or why one has not, who may have too few
+   * descriptors. Waits a second at most. */
+  int taken() const noexcept;
 
  private:
   std::size_t awaited_;
@@ -51,7 +54,8 @@ class SocketLender {
 class SocketBorrower {
  public:
   explicit SocketBorrower(const LocalAddress& address);
-  /** Nothing as long as they may come; none if they will not. */
+  /** Nothing as long as they may come; none if they will not, or not all can be had. Tells the
+   * lender. */
   std::optional<std::vector<LentSocket>> step();
 
  private:

@@ -1,6 +1,5 @@
 // Descriptors of workers and servers, of which a process may have few.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -13,6 +12,7 @@
 #include "comm/shm/segment.hpp"
 #include "ps/echo.hpp"
 #include "ps/table/table.hpp"
+#include "support/few_descriptors.hpp"
 #include "support/thrown.hpp"
 #include "tutti/error.hpp"
 #include "tutti/unique_id.hpp"
@@ -33,27 +33,11 @@ TEST(PsDescriptors, AReaderOfATableKeepsNone) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-/** While it lives, this process opens no more files. */
-class NoDescriptors {
- public:
-  NoDescriptors() {
-    ::getrlimit(RLIMIT_NOFILE, &before_);
-    const rlimit none{0, before_.rlim_max};
-    ::setrlimit(RLIMIT_NOFILE, &none);
-  }
-  NoDescriptors(const NoDescriptors&) = delete;
-  NoDescriptors& operator=(const NoDescriptors&) = delete;
-  ~NoDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
-
- private:
-  rlimit before_{};
-};
-
 TEST(PsDescriptors, AServerThatHasNoneForACallSaysSo) {
   Place place = listen_as(0);
   const mpi::Socket caller = mpi::start_connecting(mpi::loopback_address(), place.endpoint.port);
   const std::vector<Name> workers = worker_names(1);
-  const NoDescriptors none;
+  const tutti::test::FewDescriptors none(0);
   const std::string text = tutti::test::text_of<SystemError>([&] {
     meet_workers(std::move(place.listener), workers, {"alike"}, {}, "", std::chrono::seconds(5));
   });
