@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "comm/hosts/store_server.hpp"
+#include "comm/mpi/named_endpoint.hpp"
 #include "comm/shm/store/host_store.hpp"
 #include "rig/processes.hpp"
 #include "support/few_descriptors.hpp"
@@ -221,6 +222,59 @@ TEST_F(RemoteStoreTest, StrangersAreNotServed) {
   endpoint.token[3] ^= std::byte{1};
   EXPECT_THROW(RemoteStore(endpoint, 1, 400ms), SystemError);
   EXPECT_THROW(get(*table_, "never", 60ms), DeadlineExceeded);
+}
+
+/** On another machine. */
+mpi::Endpoint with_addresses(mpi::Endpoint endpoint) {
+  endpoint.network = 1;
+  endpoint.address_count = 0;
+  for (const char* const one : {"127.0.0.2:0", "127.0.0.3:0", "127.0.0.4:0"}) {
+    endpoint.addresses[endpoint.address_count++] = mpi::resolve(one).addresses.front();
+  }
+  return endpoint;
+}
+
+TEST_F(RemoteStoreTest, WhoReachesItByAllItsAddressesIsNotLost) {
+  serve();
+  for (int i = 0; i < 50; ++i) {
+    RemoteStore store(with_addresses(server_->endpoint()), 1, kNever);
+    EXPECT_EQ(store.add("calls", 1), i + 1);
+  }
+  EXPECT_THROW(get(*table_, "never", 120ms), DeadlineExceeded);
+}
+
+/** Says nothing, and finds that it was no more than tried. */
+TEST_F(RemoteStoreTest, AMachineWithOneOfTheAddressesKeepsNobody) {
+  std::uint16_t port = 0;
+  { const mpi::Socket free = mpi::listen_anywhere(port); }
+  const auto listen_on = [port](const std::string& address) {
+    return mpi::listen_at(mpi::resolve(address + ":" + std::to_string(port)));
+  };
+  const mpi::Socket silent = listen_on("127.0.0.2");
+  const mpi::Socket listener = listen_on("127.0.0.3");
+  const mpi::Endpoint endpoint = with_addresses({.port = port});
+  std::thread others([&] {
+    const auto take_hello = [](const mpi::Socket& from, mpi::Socket& called, StoreHello& hello) {
+      EXPECT_TRUE(holds_within(kPatience, [&] { return bool(called = mpi::accept_from(from)); }));
+      EXPECT_TRUE(receive_bytes(called, mpi::bytes_of(hello), {kPatience}));
+    };
+    mpi::Socket server;
+    mpi::Socket stranger;
+    StoreHello hello;
+    StoreRequest request{.kind = StoreRequest::Kind::set};
+    take_hello(silent, stranger, hello);
+    take_hello(listener, server, hello);
+    // Nobody has given up the one that is silent before.
+    EXPECT_EQ(mpi::receive_exactly(stranger, mpi::bytes_of(request)), mpi::Received::too_few);
+    EXPECT_TRUE(send_bytes(server, hello.own, {kPatience}));
+    for (const mpi::Socket* const one : {&stranger, &server}) {
+      request.kind = StoreRequest::Kind::set;
+      EXPECT_TRUE(receive_bytes(*one, mpi::bytes_of(request), {kPatience}));
+      EXPECT_EQ(request.kind, StoreRequest::Kind::end);
+    }
+  });
+  EXPECT_EQ(outcome_of([&] { RemoteStore(endpoint, 1, kNever); }), "nothing");
+  others.join();
 }
 
 TEST_F(RemoteStoreTest, TooFewDescriptorsAreNamedAndKillNobody) {

@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "base/deadline.hpp"
+#include "base/finally.hpp"
 #include "base/text.hpp"
 #include "base/waiter.hpp"
 #include "tutti/error.hpp"
@@ -49,45 +49,54 @@ RemoteStore::~RemoteStore() {
   for (const mpi::Socket& socket : idle_) mpi::send_all(socket, mpi::bytes_of(StoreRequest{}));
 }
 
-/** To all addresses at once, for some may lead nowhere; then says hello over one after the other,
- * for another machine may have one of these, too. */
+/** To all addresses at once, for some may lead nowhere, and says hello over each, for another
+ * machine may have one of these, too. */
 mpi::Socket RemoteStore::connect() const {
-  std::vector<mpi::Socket> attempts;
+  struct Attempt {
+    mpi::Socket socket;
+    bool said_hello = false;
+  };
+  std::vector<Attempt> attempts;
   int error = EHOSTUNREACH;
   for (const mpi::Address address : mpi::addresses_of(server_, own_.network)) {
     mpi::Socket socket = mpi::start_connecting(address, server_.port);
     if (socket) {
-      attempts.push_back(std::move(socket));
+      attempts.push_back({std::move(socket)});
     } else {
       error = errno;
     }
   }
-  const auto limit = std::min(kToConnect, timeout_ / 2);
-  for (Waiter waiter(kForAConnection, limit); !attempts.empty() && !waiter.expired();
-       waiter.pause()) {
-    for (std::size_t i = 0; i < attempts.size(); ++i) {
-      const mpi::Connecting state = mpi::connecting_state(attempts[i]);
-      if (state == mpi::Connecting::under_way) continue;
-      mpi::Socket socket = std::move(attempts[i]);
-      attempts.erase(attempts.begin() + static_cast<std::ptrdiff_t>(i));
-      if (state == mpi::Connecting::failed) break;
-      error = ETIMEDOUT;  // somebody listens
-      const StoreHello hello{server_.token, own_.token, rank_};
+  const Finally end([&attempts] {  // a server that lets nobody in for now finds a goodbye later
+    for (const Attempt& one : attempts) {
+      if (one.said_hello) mpi::send_all(one.socket, mpi::bytes_of(StoreRequest{}));
+    }
+  });
+  mpi::Socket found;
+  const auto is_over = [&](Attempt& one) {
+    if (found) return false;
+    if (one.said_hello) {
       mpi::Token welcome{};
-      const Patience patience{limit};
-      try {
-        if (send_bytes(socket, mpi::bytes_of(hello), patience) &&
-            receive_bytes(socket, welcome, patience) && welcome == own_.token &&
-            mpi::keep_alive(socket)) {
-          return socket;
-        }
-      } catch (const DeadlineExceeded&) {  // a stranger, or a server that lets nobody in for now,
-        mpi::send_all(socket, mpi::bytes_of(StoreRequest{}));  // which finds a goodbye later
-      }
+      const mpi::Received received = mpi::receive_exactly(one.socket, welcome);
+      const bool is_welcome = received == mpi::Received::all && welcome == own_.token;
+      if (is_welcome && mpi::keep_alive(one.socket)) found = std::move(one.socket);
+      return received != mpi::Received::too_few;
+    }
+    const mpi::Connecting state = mpi::connecting_state(one.socket);
+    if (state != mpi::Connecting::done) return state == mpi::Connecting::failed;
+    error = ETIMEDOUT;  // somebody listens
+    const StoreHello hello{server_.token, own_.token, rank_};
+    one.said_hello = mpi::send_all(one.socket, mpi::bytes_of(hello));
+    return !one.said_hello;
+  };
+  for (Waiter waiter(kForAConnection, std::min(kToConnect, timeout_ / 2));; waiter.pause()) {
+    std::erase_if(attempts, is_over);
+    if (found) return found;
+    if (attempts.empty()) break;
+    if (waiter.expired()) {
+      error = ETIMEDOUT;
       break;
     }
   }
-  if (!attempts.empty()) error = ETIMEDOUT;
   throw SystemError("cannot connect to the store of rank 0", error);
 }
 
