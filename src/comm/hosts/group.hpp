@@ -206,8 +206,8 @@ class HostGroup {
   static constexpr std::int64_t kMostAhead = Wire::kLongPiece;
   /** Windows under way between members that stand in groups: more messages than Wire::kUnderWay. */
   static constexpr std::int64_t kGroupedUnderWay = 4;
-  /** Windows under way between two that give each other all. */
-  static constexpr std::int64_t kPairUnderWay = 4;
+  /** Windows under way between two that give each other all: one is added while another travels. */
+  static constexpr std::int64_t kPairUnderWay = 2;
 
   /** Goes before what a message of agree() carries. */
   struct Note {
