@@ -324,7 +324,11 @@ void Fleet::Impl::leave() {
 Fleet::Fleet(const Placement& placement, const FleetOptions& options)
     : impl_(std::make_unique<Impl>(placement.impl(), options)) {}
 Fleet::Fleet(Fleet&&) noexcept = default;
-Fleet& Fleet::operator=(Fleet&&) noexcept = default;
+Fleet& Fleet::operator=(Fleet&& other) noexcept {
+  const Fleet before(std::move(*this));  // which ends as any does
+  impl_ = std::move(other.impl_);
+  return *this;
+}
 Fleet::~Fleet() {
   // A forked child has its parent's connections, and not its threads: nothing of that may end here.
   if (impl_ && impl_->is_of_parent()) static_cast<void>(impl_.release());

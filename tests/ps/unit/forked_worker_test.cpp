@@ -1,4 +1,5 @@
-// A worker in a forked child of its process: refuses every call, so that the parent's goes on.
+// A worker and a fleet in a forked child of their process: calls are refused, and the parent's go
+// on.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -7,10 +8,14 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "fake_worker.hpp"
+#include "tutti/communicator.hpp"
 #include "tutti/error.hpp"
+#include "tutti/ps/fleet.hpp"
+#include "tutti/unique_id.hpp"
 
 namespace tutti::ps::test::forked_worker_test {
 namespace {
@@ -53,6 +58,30 @@ TEST(PsForkedWorker, RefusesEveryCall) {
   push_some(*worker);
   worker->step();
   worker->stop();
+}
+
+/** There its thread is missing, for which the parent's end waits. */
+TEST(PsForkedFleet, EndsNothingWhenAnotherTakesItsPlace) {
+  Communicator world(0, 1, UniqueId::create());
+  const auto fleet_of = [&](const char* table) {
+    return Fleet(Placement::threads(world), {.tables = {{.name = table, .dim = 4}}});
+  };
+  Fleet fleet = fleet_of("item");
+  Fleet other = fleet_of("user");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);
+    fleet = std::move(other);
+    std::_Exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  for (Fleet* each : {&fleet, &other}) {
+    each->worker().step();
+    each->worker().stop();
+    each->close();
+  }
 }
 
 }  // namespace
