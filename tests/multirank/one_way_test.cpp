@@ -83,8 +83,6 @@ TEST_F(OneWay, TheRootGoesOnBeforeAnybodyComes) {
     if (comm.local_size() == ranks()) GTEST_SKIP() << "ranks of one host meet";
     for (const int root : {0, ranks() - 1}) {
       for (const std::size_t bytes : {8U, 3648U, 3649U, 16384U}) {
-        // Who does not lead its host sends by MPI, which may wait for the receiver of this.
-        if (root != 0 && bytes == 16384) continue;
         std::vector<std::int64_t> word(1);
         const bool is_root = comm.global_rank() == root;
         if (!is_root) comm.recv(View(std::span(word)), root, 1);
@@ -118,6 +116,28 @@ TEST_F(OneWay, TheRootsHostHasTheDataBeforeTheOthersTakeThem) {
       if (is_far(peer)) comm.send(View(std::span(word)), peer, 1);
     }
     comm.barrier();
+  });
+}
+
+/** Who has connections, whoever is the root. */
+TEST_F(OneWay, TheLeaderOfTheRootsHostSendsToOtherHosts) {
+  const std::vector<int>& hosts = world().hosts;
+  const int root = ranks() - 1;
+  const auto leader =
+      static_cast<int>(std::find(hosts.begin(), hosts.end(), hosts.back()) - hosts.begin());
+  if (world().one_host() || leader == root) GTEST_SKIP() << "needs a root that is led, and a host";
+  on_ranks([&](Communicator& comm) {
+    for (const std::size_t bytes : {8U, 3648U, 3649U, 16384U}) {
+      const std::int64_t before = comm.bytes_between();
+      expect_data(comm, bytes, root, 1);
+      const std::int64_t sent = comm.bytes_between() - before;
+      if (comm.global_rank() == root) {
+        EXPECT_EQ(sent, 0) << bytes;
+      }
+      if (comm.global_rank() == leader) {
+        EXPECT_GE(sent, static_cast<std::int64_t>(bytes));
+      }
+    }
   });
 }
 
@@ -199,12 +219,22 @@ TEST_F(OneWay, WhoDoesNotGetTheDataKeepsItsOwn) {
 
 TEST_F(OneWay, WhoDoesNotComeIsNamedByAll) {
   if (ranks() < 2) GTEST_SKIP() << "needs two ranks";
+  struct Case {
+    int root;
+    int late;
+    std::size_t bytes;
+  };
+  const int last = ranks() - 1;
   // Of three hosts the second passes notes in a row on to the third.
-  for (const auto& [late, bytes] :
-       {std::pair{0, 8U}, {1, 8U}, {ranks() - 1, 8U}, {ranks() - 1, 16384U}}) {
+  for (const auto& [root, late, bytes] : {Case{0, 0, 8},
+                                          {0, 1, 8},
+                                          {0, last, 8},
+                                          {0, last, 16384},
+                                          {last, last, 8},
+                                          {last, 0, 8}}) {
     if (late == 1 && ranks() == 2) continue;  // who is the last
     on_ranks(
-        [late = late, bytes = bytes](Communicator& comm) {
+        [root = root, late = late, bytes = bytes](Communicator& comm) {
           std::chrono::steady_clock::time_point end;
           std::vector<std::uint8_t> data(bytes);
           try {
@@ -213,7 +243,7 @@ TEST_F(OneWay, WhoDoesNotComeIsNamedByAll) {
                 end = std::chrono::steady_clock::now() + 3s;
                 if (comm.global_rank() == late) std::this_thread::sleep_until(end);
               }
-              broadcast(comm, data, 0);
+              broadcast(comm, data, root);
             }
             ADD_FAILURE() << "rank " << late << " was waited for";
           } catch (const PeerLost& error) {

@@ -74,8 +74,8 @@ void HierarchicalTransport::one_way_broadcast(const Call& call) {
   const View out = call.out;
   const int from = layout_.host_of(call.root);
   const bool is_root = rank() == call.root;
-  // The root itself sends, whether it is its host's leader or not.
-  const bool leads = layout_.local_rank_of(call.root) == 0;
+  // Without connections the root itself sends, whether it is its host's leader or not.
+  const bool leads = layout_.local_rank_of(call.root) == 0 || leaders_pass_on(out.bytes());
   std::optional<HostGroup> with_root;
   if (!leads && (is_root || (from != host() && is_leader()))) {
     with_root.emplace(*channel_, agents(call.root));
@@ -86,7 +86,7 @@ void HierarchicalTransport::one_way_broadcast(const Call& call) {
   sign(call, takes ? group.giver(one_way_of(call)) : Notes::kNobody);
   if (local_size() > 1 && out.bytes() <= shm::LocalNotes::kMost) return pass_note(call, group);
   if (from == host()) {
-    if (is_root) send_one_way(call, group);
+    if (is_root) send_one_way(call, group, call.in, journal()->absence());
     if (local_size() == 1) {
       local_->group().check_failure();
     } else {
@@ -103,10 +103,12 @@ void HierarchicalTransport::one_way_broadcast(const Call& call) {
   spread(out);
 }
 
-void HierarchicalTransport::send_one_way(const Call& call, HostGroup& group) {
+void HierarchicalTransport::send_one_way(const Call& call, HostGroup& group, const ConstView& data,
+                                         const record::Absence& absence) {
   if (sequence_ % kCallsBetweenLooks == 0) look_at_notes();  // it may never wait for anybody
-  const auto away = std::chrono::duration_cast<std::chrono::microseconds>(journal()->away());
-  group.send_one_way(one_way_of(call), notes_, carried_bytes(call.in), away);
+  const auto away = journal()->length_of(absence);
+  group.send_one_way(one_way_of(call), notes_, carried_bytes(data),
+                     std::chrono::duration_cast<std::chrono::microseconds>(away));
 }
 
 record::Absence HierarchicalTransport::take_one_way(const Call& call, HostGroup& group,
@@ -119,15 +121,19 @@ record::Absence HierarchicalTransport::take_one_way(const Call& call, HostGroup&
 void HierarchicalTransport::pass_note(const Call& call, HostGroup& group) {
   const View out = call.out;
   const int author = local_agent(call.root);
+  const bool passes_on = leaders_pass_on(out.bytes());
   if (local_->rank() != author) {
-    local_notes_.read(author, bytes_of(out), call.root);
+    const record::Absence absence = local_notes_.read(author, bytes_of(out), call.root);
+    if (is_leader() && passes_on) send_one_way(call, group, out, absence);
   } else if (rank() == call.root) {
+    const bool sends = is_leader() || !passes_on;
+    const auto send = [&] { send_one_way(call, group, call.in, journal()->absence()); };
     // Data that follow a note may have to wait for who takes them, for which its own host does not.
     const bool follow = out.bytes() > Notes::kCarried;
-    if (!follow) send_one_way(call, group);
+    if (sends && !follow) send();
     copy_bytes(local_notes_.make_room(out.bytes()).data(), call.in.data, out.bytes());
     local_notes_.leave(journal()->absence());
-    if (follow) send_one_way(call, group);
+    if (sends && follow) send();
     copy_bytes(out.data, call.in.data, out.bytes());
   } else {
     // After a failure they may still come, when the memory of the host's notes is gone.

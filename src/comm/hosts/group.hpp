@@ -145,8 +145,8 @@ class HostGroup {
    * binomial tree. Three pass it on, too, from the third in a row: a root that sends one after the
    * other waits for nothing but the calls of its kernel. */
   int giver(const OneWay& call) const;
-  /** By the root, after notes.begin(), which has been `away` from collectives before. Waits until
-   * `data` has left. */
+  /** By the root, or who sends for it, after notes.begin(). The root has been `away` from
+   * collectives before. Waits until `data` has left. */
   void send_one_way(const OneWay& call, Notes& notes, std::span<const std::byte> data,
                     std::chrono::microseconds away);
   /** By the others: waits for the note of giver(call), and passes it on. Throws OneSidedMismatch

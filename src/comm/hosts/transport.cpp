@@ -71,6 +71,9 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
   channel_->set_idle({connecting, show_end});
   try {  // the ranks of this host go on, and wait for the leader
     channel_->set_hosts(layout_);
+    if (is_leader() && channel_->passes_on(agents(-1))) {
+      local_->group().control().header().leaders_are_connected = true;
+    }
   } catch (const PeerLost& error) {
     if (!others_failed) tell(error);
     throw;

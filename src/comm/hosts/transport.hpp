@@ -168,8 +168,16 @@ class HierarchicalTransport final : public Transport {
   void carried_reduce(const Call& call);
   /** What is so short that nobody waits for an answer. */
   void one_way_broadcast(const Call& call);
-  /** By the root, and by a leader of another host: between hosts. */
-  void send_one_way(const Call& call, HostGroup& group);
+  /** Whether such a broadcast goes to other hosts by the leader of its root's host, where that is
+   * another rank: leaders have connections. */
+  bool leaders_pass_on(std::int64_t bytes) const {
+    return bytes <= shm::LocalNotes::kMost &&
+           local_->group().control().header().leaders_are_connected;
+  }
+  /** By the root, or the leader of its host, and by a leader of another host: between hosts. The
+   * root had been away before. */
+  void send_one_way(const Call& call, HostGroup& group, const ConstView& data,
+                    const record::Absence& absence);
   HostGroup::OneWay one_way_of(const Call& call) const {
     return {layout_.host_of(call.root), call.out.bytes(), in_a_row_};
   }

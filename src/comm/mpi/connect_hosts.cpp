@@ -279,7 +279,7 @@ HostConnections connect_leaders(Channel& channel, const Layout& layout) {
   exchange(channel, peers, have, channel.timeout() - spent, [](Peer& peer, std::uint8_t other_has) {
     if (other_has == 0) peer.socket = {};
   });
-  const bool complete = !Wire::has_ahead(layout.host_count()) &&
+  const bool complete = layout.host_count() <= Wire::kMostWithoutAhead &&
                         all_have_streams(channel, peers, channel.timeout() - spent);
   note_unconnected(peers, channel, own, spent);
   log_without_streams(peers, channel, reason);

@@ -42,9 +42,8 @@ void Journal::tell_wait(Trace& trace, int last, std::uint64_t since, std::uint64
   trace.add(slice);
 }
 
-std::chrono::nanoseconds Journal::away() const {
+std::chrono::nanoseconds Journal::length_of(const Absence& absence) const {
   constexpr std::uint64_t kTooFew = 1000;  // to look at two clocks: a microsecond at most
-  const Absence absence = this->absence();
   const std::uint64_t ticks = absence.until - absence.since;
   if (ticks < kTooFew) return {};
   const TickScale scale(start_, recorder_.clock().anchor());

@@ -57,7 +57,8 @@ class Journal {
     return {own.ended == 0 ? own.begun : own.ended, own.begun};
   }
   /** How long that was. */
-  std::chrono::nanoseconds away() const;
+  std::chrono::nanoseconds away() const { return length_of(absence()); }
+  std::chrono::nanoseconds length_of(const Absence& absence) const;
   /** How many ticks of this journal's clock that is. */
   std::uint64_t ticks_of(std::chrono::nanoseconds time) const;
 

@@ -127,6 +127,10 @@ struct alignas(128) ControlHeader {
   alignas(128) std::atomic<std::int32_t> failed_by;
   std::atomic<bool> told_flight;  ///< a rank has told what the ranks did before the failure
   std::atomic<bool> told_late;    ///< a rank has told who keeps the others waiting
+  /** Those of all hosts, with each other: told by this host's before ranks agree for the first
+   * time.
+   */
+  std::atomic<bool> leaders_are_connected;
 };
 
 /** Staging memory of one rank: what it lends to the others during a collective. */

@@ -43,7 +43,7 @@ void LocalNotes::leave(const record::Absence& absence) {
   group_.control().slot(group_.rank()).noted.publish(number_);
 }
 
-void LocalNotes::read(int writer, std::span<std::byte> data, int author) {
+record::Absence LocalNotes::read(int writer, std::span<std::byte> data, int author) {
   group_.check_failure();
   group_.journal().went(record::Lane::collective, kWay);
   const std::uint64_t since = group_.wait_for(writer, &RankSlot::noted, ++number_);
@@ -54,9 +54,11 @@ void LocalNotes::read(int writer, std::span<std::byte> data, int author) {
                                             signatures_.last_of(group_.rank())};
     throw OneSidedMismatch(describe_mismatch(both));
   }
-  if (since != 0) group_.note_wait_for(author, since, note.absence);
+  const record::Absence absence = note.absence;
+  if (since != 0) group_.note_wait_for(author, since, absence);
   copy_bytes(data.data(), note.data.data(), std::ssize(data));
   group_.control().slot(group_.rank()).noted.publish(number_);
+  return absence;
 }
 
 }  // namespace tutti::shm

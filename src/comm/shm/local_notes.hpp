@@ -41,8 +41,9 @@ class LocalNotes {
   void leave(const record::Absence& absence);
   /** Blocks until rank `writer` of this host has left the data of the call under way. For what of
    * this wait the author, who is known as `author`, was away, it is late: not while the writer
-   * waits for room, or has not come itself. Throws OneSidedMismatch before it takes anything. */
-  void read(int writer, std::span<std::byte> data, int author);
+   * waits for room, or has not come itself. Throws OneSidedMismatch before it takes anything. When
+   * the author was away. */
+  record::Absence read(int writer, std::span<std::byte> data, int author);
   /** Whether a rank of the host makes another call, as far as can be seen. Throws
    * OneSidedMismatch. */
   void look() const;
