@@ -26,6 +26,7 @@
 #include <string>
 #include <vector>
 
+#include "base/refuse.hpp"
 #include "comm/shm/segment.hpp"
 #include "ps/bare_rows.hpp"
 #include "ps/beside.hpp"
@@ -318,6 +319,7 @@ Load parse(int argc, char** argv) {
     const std::string value = argv[i];
     if (option == "--rows") {
       load.rows = tutti::bench::count_of(option, value);
+      if (load.rows < 65'536) tutti::refuse(option, " has '", value, "', but must be 64K or more");
     } else if (option == "--dim") {
       load.dim = tutti::bench::count_of(option, value);
     } else if (option == "--seconds") {
@@ -330,8 +332,6 @@ Load parse(int argc, char** argv) {
       throw tutti::InvalidArgument("unknown option " + option);
     }
   }
-  if (load.rows < 65'536 || load.dim < 1)
-    throw tutti::InvalidArgument("--rows or --dim is too small");
   return load;
 }
 

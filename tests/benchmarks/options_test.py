@@ -14,7 +14,7 @@ NUMBERS = {  # of each program: an option, values that are refused
     "cluster_bench": [("--gbps", "x", "0"), ("--sizes", "8,x", "0"), ("--seconds", "-1", "inf")],
     "ps_bench": [("--rows", "x", "-1"), ("--batch", "1G", "1.5"), ("--rounds", "0"),
                  ("--seconds", "nan")],
-    "ps_table_bench": [("--rows", "x"), ("--seconds", "1s"), ("--grow", "-1")],
+    "ps_table_bench": [("--rows", "x", "1K"), ("--dim", "0"), ("--seconds", "1s"), ("--grow", "-1")],
     "overlap_bench": [("--layers", "x"), ("--rounds", "0"), ("--gbps", "fast")],
     "modes_bench": [("--rounds", "x", "0"), ("--elements", "431080,x", "3")],
     "simulation": [("--seeds", "x", "-1"), ("--seed", "1e3")],
