@@ -62,28 +62,22 @@ else
 fi
 
 # What this machine does not compile it cannot check: a backend whose headers are not here. (The
-# consumer is compiled by its test, against the installed headers.) All files are checked as a unity
-# build has them, where several sources share the headers that they include: that takes half as long.
+# consumer is compiled by its test, against the installed headers.)
 if [ $# -gt 0 ]; then
   build=build/lint-changed
   cmake --preset release -B "$build" -DCMAKE_UNITY_BUILD=OFF >/dev/null
   compiled() { grep -qF "\"$PWD/$1\"" "$build/compile_commands.json"; }
   mapfile -t units < <(files '*.cpp' | while read -r unit; do ! compiled "$unit" || echo "$unit"; done)
+  echo "clang-tidy: ${#units[@]} files"
+  if [ ${#units[@]} -gt 0 ]; then
+    # clang-tidy counts the warnings that it left out of system headers; nobody wants to know.
+    printf '%s\0' "${units[@]}" |
+      xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet -p "$build" \
+        2> >(grep -Ev '^[0-9]+ warnings?( and [0-9]+ errors?)? generated' >&2) || status=1
+  fi
 else
-  build=build/lint
-  cmake --preset release -B "$build" >/dev/null
-  mapfile -t units < <(sed -n 's/^ *"file": "\(.*\.c[px]*\)",\?$/\1/p' "$build/compile_commands.json" | sort -u)
-  [ ${#units[@]} -gt 0 ] || {
-    echo "$build/compile_commands.json names no files" >&2
-    status=1
-  }
-fi
-echo "clang-tidy: ${#units[@]} files"
-if [ ${#units[@]} -gt 0 ]; then
-  # clang-tidy counts the warnings that it left out of system headers; nobody wants to know.
-  printf '%s\0' "${units[@]}" |
-    xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet -p "$build" \
-      2> >(grep -Ev '^[0-9]+ warnings?( and [0-9]+ errors?)? generated' >&2) || status=1
+  cmake --preset release -B build/lint >/dev/null
+  "$(scripts/find_python.sh)" scripts/tidy.py build/lint || status=1
 fi
 
 exit "$status"

@@ -93,7 +93,7 @@ struct Stretches {
   bool done() const { return left[0] + left[1] == 0; }
 };
 
-enum class Way : std::uint8_t { whole, centred, shards };
+enum class Order : std::uint8_t { whole, centred, shards };
 
 class FloorPeer final : public Peer {
  public:
@@ -120,16 +120,16 @@ class FloorPeer final : public Peer {
     const auto locals = static_cast<std::size_t>(locals_);
     const auto shared = std::make_shared<Shared>(kLine * locals + bytes * (locals + 1), host_);
     const auto scratch = std::make_shared<std::vector<char>>(bytes * (sockets_.size() + 1));
-    const auto way = [&](const char* name, Way kind, int workers) {
+    const auto way = [&](const char* name, Order kind, int workers) {
       return bench::Way{name, [=, this, data = static_cast<char*>(call.out.data)] {
                           run(data, bytes, kind, workers, *shared, scratch->data());
                         }};
     };
     if (bytes <= kShort) {
-      return {way("whole", Way::whole, 1), way("centred", Way::centred, 1)};
+      return {way("whole", Order::whole, 1), way("centred", Order::centred, 1)};
     }
-    std::vector<bench::Way> ways{way("shards", Way::shards, 1)};
-    if (locals_ > 1) ways.push_back(way("shards_each", Way::shards, locals_));
+    std::vector<bench::Way> ways{way("shards", Order::shards, 1)};
+    if (locals_ > 1) ways.push_back(way("shards_each", Order::shards, locals_));
     return ways;
   }
 
@@ -259,7 +259,7 @@ class FloorPeer final : public Peer {
   }
 
   /** The first `workers` ranks of a host exchange a slice each. */
-  void run(char* data, std::size_t bytes, Way way, int workers, const Shared& shared,
+  void run(char* data, std::size_t bytes, Order way, int workers, const Shared& shared,
            char* scratch) {
     const auto begin = [&](int worker) {
       return bytes * static_cast<std::size_t>(std::min(worker, workers)) /
@@ -289,20 +289,20 @@ class FloorPeer final : public Peer {
     copy_others(data, results);
   }
 
-  void exchange(char* data, std::size_t bytes, Way way, char* scratch) {
+  void exchange(char* data, std::size_t bytes, Order way, char* scratch) {
     const auto shard = [&](int host) {
       return bytes / kLine * static_cast<std::size_t>(host) / static_cast<std::size_t>(hosts_) *
                  kLine +
              (host == hosts_ ? bytes % kLine : 0);
     };
-    const bool cuts = way == Way::shards;
-    const bool centre = way == Way::centred && self_ == 0;
-    const bool asks = way == Way::centred && self_ != 0;
+    const bool cuts = way == Order::shards;
+    const bool centre = way == Order::centred && self_ == 0;
+    const bool asks = way == Order::centred && self_ != 0;
     // Of what all bring to this host: what it adds, and sends back if it owns it.
     char* const own = cuts ? data + shard(self_) : data;
     const std::size_t length = asks ? 0 : cuts ? shard(self_ + 1) - shard(self_) : bytes;
     const std::size_t answers = cuts || centre ? length : 0;
-    char* const sums = way == Way::whole ? scratch + bytes * sockets_.size() : own;
+    char* const sums = way == Order::whole ? scratch + bytes * sockets_.size() : own;
     std::vector<Stretches> out(sockets_.size());
     std::vector<Stretches> in(sockets_.size());
     for (std::size_t i = 0; i < sockets_.size(); ++i) {
@@ -332,7 +332,7 @@ class FloorPeer final : public Peer {
       }
       if (come == length || come - added >= kStep) {
         come = come / sizeof(float) * sizeof(float);
-        if (way == Way::whole) std::memcpy(sums + added, own + added, come - added);
+        if (way == Order::whole) std::memcpy(sums + added, own + added, come - added);
         for (std::size_t i = 0; i < sockets_.size(); ++i) {
           add(sums + added, scratch + bytes * i + added, come - added);
         }
@@ -340,7 +340,7 @@ class FloorPeer final : public Peer {
       }
       if (!moved && !done) ::sched_yield();
     }
-    if (way == Way::whole) std::memcpy(data, sums, bytes);
+    if (way == Order::whole) std::memcpy(data, sums, bytes);
   }
 
   MPI_Comm host_ = MPI_COMM_NULL;

@@ -135,12 +135,12 @@ double reduce_one(Communicator& comm, DType dtype, double value, Reduce reduce,
   });
 }
 
-class Numbers : public RankTest {
+class Arithmetic : public RankTest {
  protected:
   static constexpr std::array<std::int64_t, 3> kCounts{1, 100, 100'000};
 };
 
-TEST_F(Numbers, SixteenBitFloatsAccumulateInFloat) {
+TEST_F(Arithmetic, SixteenBitFloatsAccumulateInFloat) {
   if (ranks() < 3 || !world().one_host()) GTEST_SKIP() << "needs three ranks of one host";
   on_ranks([](Communicator& comm) {
     for (const std::int64_t count : kCounts) {
@@ -153,7 +153,7 @@ TEST_F(Numbers, SixteenBitFloatsAccumulateInFloat) {
   });
 }
 
-TEST_F(Numbers, AveragesNearTheLargestF16DoNotOverflow) {
+TEST_F(Arithmetic, AveragesNearTheLargestF16DoNotOverflow) {
   on_ranks([](Communicator& comm) {
     for (const std::int64_t count : kCounts) {
       EXPECT_EQ(reduce_one(comm, DType::f16, 65504, Reduce::average, count), 65504);
@@ -162,14 +162,14 @@ TEST_F(Numbers, AveragesNearTheLargestF16DoNotOverflow) {
   });
 }
 
-TEST_F(Numbers, SumsBeyondF16BecomeInfinite) {
+TEST_F(Arithmetic, SumsBeyondF16BecomeInfinite) {
   if (ranks() < 2) GTEST_SKIP() << "needs two ranks";
   on_ranks([](Communicator& comm) {
     EXPECT_EQ(reduce_one(comm, DType::f16, 65504, {}, 10), std::numeric_limits<double>::infinity());
   });
 }
 
-TEST_F(Numbers, IntegerAveragesRoundTowardsZero) {
+TEST_F(Arithmetic, IntegerAveragesRoundTowardsZero) {
   on_ranks([](Communicator& comm) {
     // The sum is ranks * 7 + (ranks - 1), which falls just short of 8 each.
     const int extra = comm.global_rank() == 0 ? 0 : 1;
@@ -182,7 +182,7 @@ TEST_F(Numbers, IntegerAveragesRoundTowardsZero) {
   });
 }
 
-TEST_F(Numbers, IntegersWrapAround) {
+TEST_F(Arithmetic, IntegersWrapAround) {
   on_ranks([](Communicator& comm) {
     const auto n = static_cast<std::uint64_t>(ranks());
     for (const std::int64_t count : kCounts) {
@@ -205,7 +205,7 @@ TEST_F(Numbers, IntegersWrapAround) {
   });
 }
 
-TEST_F(Numbers, LargeIntegersAreExact) {
+TEST_F(Arithmetic, LargeIntegersAreExact) {
   on_ranks([](Communicator& comm) {
     // Neither 2^53 + 1 nor its multiples are doubles.
     const std::int64_t odd = (std::int64_t{1} << 53U) + 1;
@@ -221,7 +221,7 @@ TEST_F(Numbers, LargeIntegersAreExact) {
   });
 }
 
-TEST_F(Numbers, ANaNOfAnyRankMakesMinAndMaxNaN) {
+TEST_F(Arithmetic, ANaNOfAnyRankMakesMinAndMaxNaN) {
   on_ranks([](Communicator& comm) {
     const double nan = std::numeric_limits<double>::quiet_NaN();
     for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
@@ -236,7 +236,7 @@ TEST_F(Numbers, ANaNOfAnyRankMakesMinAndMaxNaN) {
   });
 }
 
-TEST_F(Numbers, InfinitiesAreOrdinaryValues) {
+TEST_F(Arithmetic, InfinitiesAreOrdinaryValues) {
   on_ranks([](Communicator& comm) {
     const double infinity = std::numeric_limits<double>::infinity();
     for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
@@ -248,7 +248,7 @@ TEST_F(Numbers, InfinitiesAreOrdinaryValues) {
   });
 }
 
-TEST_F(Numbers, PremulSumScalesBeforeItAdds) {
+TEST_F(Arithmetic, PremulSumScalesBeforeItAdds) {
   on_ranks([](Communicator& comm) {
     // Two times 32768 is beyond f16 already.
     EXPECT_EQ(reduce_one(comm, DType::f16, 32768, Reduce::premul_sum(0.25), 50), 8192 * ranks());

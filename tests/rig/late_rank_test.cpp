@@ -65,7 +65,7 @@ enum class Stop {
   own_output,  ///< when it writes its output
 };
 
-struct Case {
+struct LateCase {
   const char* name;
   Way way;
   Stop stop;
@@ -113,7 +113,7 @@ class Trap {
 /** Whole pages for an input and an output. */
 class Memory {
  public:
-  Memory(ShmTransport& transport, const Case& the_case)
+  Memory(ShmTransport& transport, const LateCase& the_case)
       : bytes_((the_case.count * size_of(DType::f32) + kPage - 1) / kPage * kPage),
         rank_(transport.rank()) {
     if (the_case.stop == Stop::peers) {
@@ -162,7 +162,8 @@ struct Board {
 
 /** The calls before the last are whole: the ranks find out what they can reach, and this one counts
  * its reads. */
-void be_victim(ShmTransport& transport, const Memory& memory, const Case& the_case, Board& board) {
+void be_victim(ShmTransport& transport, const Memory& memory, const LateCase& the_case,
+               Board& board) {
   for (int i = 0; i < 2; ++i) the_case.call(transport, memory.in(), memory.out());
   const int before = g_reads;
   the_case.call(transport, memory.in(), memory.out());
@@ -178,7 +179,7 @@ void be_victim(ShmTransport& transport, const Memory& memory, const Case& the_ca
   the_case.call(transport, memory.in(), memory.out());
 }
 
-std::string be_survivor(ShmTransport& transport, const Memory& memory, const Case& the_case,
+std::string be_survivor(ShmTransport& transport, const Memory& memory, const LateCase& the_case,
                         Board& board) {
   std::string outcome;
   try {
@@ -195,7 +196,7 @@ std::string be_survivor(ShmTransport& transport, const Memory& memory, const Cas
   return outcome;
 }
 
-void be_rank(int rank, const UniqueId& id, const Case& the_case, Board& board) {
+void be_rank(int rank, const UniqueId& id, const LateCase& the_case, Board& board) {
   std::string outcome = "returned as if nothing had happened";
   try {
     std::vector<int> names(kRanks);
@@ -221,7 +222,7 @@ void be_rank(int rank, const UniqueId& id, const Case& the_case, Board& board) {
 /** The ranks of a case, which begin at once. */
 class Scenario {
  public:
-  explicit Scenario(const Case& the_case) : case_(the_case) {
+  explicit Scenario(const LateCase& the_case) : case_(the_case) {
     for (int rank = 0; rank < kRanks; ++rank) {
       ranks_.start([this, rank] { be_rank(rank, id_, case_, *board_); });
     }
@@ -250,7 +251,7 @@ class Scenario {
     return board_->reports.at(static_cast<std::size_t>(rank)).outcome.data();
   }
 
-  const Case& case_;
+  const LateCase& case_;
   Shared<Board> board_;
   UniqueId id_ = UniqueId::create();
   Processes ranks_;
@@ -259,7 +260,7 @@ class Scenario {
 /** Cases that wait for their deadlines together. */
 struct Group {
   const char* name;
-  std::vector<Case> cases;
+  std::vector<LateCase> cases;
 };
 
 std::ostream& operator<<(std::ostream& out, const Group& group) { return out << group.name; }
@@ -268,7 +269,7 @@ class LateRank : public ::testing::TestWithParam<Group> {};
 
 TEST_P(LateRank, LearnsOfItsLossAndTouchesNobodysMemory) {
   std::list<Scenario> scenarios;
-  for (const Case& the_case : GetParam().cases) scenarios.emplace_back(the_case);
+  for (const LateCase& the_case : GetParam().cases) scenarios.emplace_back(the_case);
   bool could_read = true;
   for (Scenario& scenario : scenarios) {
     scenario.expect_that_the_victim_learns_of_its_loss();

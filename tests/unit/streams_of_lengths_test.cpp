@@ -1,7 +1,7 @@
 // Messages of all lengths over TCP connections, also where the kernel paces them.
 #include <gtest/gtest.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>

@@ -34,7 +34,7 @@ void update(DenseStore& store, std::span<const float> gradients, float scale) {
   }
 }
 
-std::string new_segment() { return shm::segment_name(UniqueId::create(), "dense"); }
+std::string new_dense_segment() { return shm::segment_name(UniqueId::create(), "dense"); }
 
 TEST(DenseStore, EachBlockHasItsRule) {
   DenseStore store({block(2, Sgd{0.5F}), block(3, Momentum{.lr = 1.0F, .momentum = 0.5F})}, "");
@@ -101,7 +101,7 @@ TEST(DenseStore, RefusesOtherSizes) {
 }
 
 TEST(DenseStore, IsReadThroughSharedMemory) {
-  const std::string segment = new_segment();
+  const std::string segment = new_dense_segment();
   DenseStore store({block(5, Sgd{1.0F})}, segment);
   store.set(std::vector<float>{1, 2, 3, 4, 5});
   const DenseReader reader(segment, 5);
@@ -114,7 +114,7 @@ TEST(DenseStore, IsReadThroughSharedMemory) {
 }
 
 TEST(DenseStore, MayHoldNothing) {
-  const std::string segment = new_segment();
+  const std::string segment = new_dense_segment();
   DenseStore store({}, segment);
   const DenseReader reader(segment, 0);
   store.unlink();
@@ -123,13 +123,13 @@ TEST(DenseStore, MayHoldNothing) {
 }
 
 TEST(DenseStore, MoreThanThereIsMemoryIsAnErrorAndLeavesNothing) {
-  const std::string segment = new_segment();
+  const std::string segment = new_dense_segment();
   EXPECT_THROW(DenseStore({block(std::int64_t{1} << 50U, Sgd{})}, segment), SystemError);
   EXPECT_NE(::access(("/dev/shm" + segment).c_str(), F_OK), 0);
 }
 
 TEST(DenseStore, LeavesNoNameBehindThatNobodyHasRemoved) {
-  const std::string segment = new_segment();
+  const std::string segment = new_dense_segment();
   {
     const DenseStore store({block(5, Sgd{1.0F})}, segment);
     EXPECT_EQ(::access(("/dev/shm" + segment).c_str(), F_OK), 0);
@@ -140,7 +140,7 @@ TEST(DenseStore, LeavesNoNameBehindThatNobodyHasRemoved) {
 TEST(DenseStore, ReadersSeeWholeElements) {
   // Each step changes all bytes of an element, to 0xBFFFFFFE and back to 0x3F800000.
   constexpr std::int64_t kElements = 1003;
-  const std::string segment = new_segment();
+  const std::string segment = new_dense_segment();
   DenseStore store({block(kElements, Sgd{1.0F})}, segment);
   const DenseReader reader(segment, kElements);
   store.unlink();
