@@ -226,12 +226,8 @@ TEST_F(OneWay, WhoDoesNotComeIsNamedByAll) {
   };
   const int last = ranks() - 1;
   // Of three hosts the second passes notes in a row on to the third.
-  for (const auto& [root, late, bytes] : {Case{0, 0, 8},
-                                          {0, 1, 8},
-                                          {0, last, 8},
-                                          {0, last, 16384},
-                                          {last, last, 8},
-                                          {last, 0, 8}}) {
+  for (const auto& [root, late, bytes] :
+       {Case{0, 0, 8}, {0, 1, 8}, {0, last, 8}, {0, last, 16384}, {last, last, 8}, {last, 0, 8}}) {
     if (late == 1 && ranks() == 2) continue;  // who is the last
     on_ranks(
         [root = root, late = late, bytes = bytes](Communicator& comm) {
