@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -143,6 +144,50 @@ TEST(Blame, TellsOfACircleThroughCommunicatorsOfTwo) {
     EXPECT_TRUE(outcome.starts_with("lost 1: ")) << outcome;
     EXPECT_NE(outcome.find("they wait for each other"), std::string::npos) << outcome;
     EXPECT_LT(board->milliseconds[at], 2900);  // with another deadline it would take 3000
+  }
+}
+
+/** Rank 1 stops amid long messages of the others, each of which has one place where pieces wait to
+ * be taken: so what they have for each other waits behind what rank 1 does not take, and they wait
+ * for each other, too. */
+TEST(Blame, WhoHasStoppedIsNamedThoughTheOthersWaitForEachOther) {
+  constexpr int kRanks = 3;
+  struct Board {
+    std::array<Report, kRanks> reports;
+    std::atomic<int> calls;
+  };
+  const Shared<Board> board;
+  const UniqueId id = UniqueId::create();
+  Processes ranks;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ranks.start([&, rank] {
+      Communicator comm(rank, kRanks, id, short_timeout(1s));
+      std::array<std::vector<float>, kRanks> parts;
+      const auto part = [&](int peer, std::int64_t count) {
+        std::vector<float>& memory = parts[static_cast<std::size_t>(peer)];
+        memory.resize(static_cast<std::size_t>(count));
+        return View(memory.data(), count, DType::f32);
+      };
+      constexpr std::int64_t kLong = std::int64_t{1} << 21U;
+      constexpr std::int64_t kShort = 1024;
+      std::vector<Message> messages;
+      if (rank == 1) {
+        messages = {Message::recv(part(0, kLong), 0), Message::recv(part(2, kLong), 2)};
+      } else {
+        messages = {Message::send(part(1, kLong), 1), Message::send(part(rank, kShort), 2 - rank),
+                    Message::recv(part(2 - rank, kShort), 2 - rank)};
+      }
+      board->reports[static_cast<std::size_t>(rank)].end_with(outcome_of([&] {
+        for (;; ++board->calls) comm.exchange(messages);
+      }));
+    });
+  }
+  EXPECT_TRUE(holds_within(kPatience, [&] { return board->calls > 20; }));
+  ranks.send(1, SIGSTOP);
+  for (const int rank : {0, 2}) {
+    EXPECT_TRUE(ranks.wait(rank, kPatience)) << "rank " << rank << " waits for ever";
+    const std::string outcome = board->reports[static_cast<std::size_t>(rank)].outcome.data();
+    EXPECT_TRUE(outcome.starts_with("lost 1: ")) << outcome;
   }
 }
 

@@ -27,11 +27,11 @@ constexpr const char* kCircle = "; no rank has stopped, they wait for each other
 // --- Blame --------------------------------------------------------------------------------------
 
 /**
- * Who is to blame for `awaited` not coming. Ranks that wait count heartbeats; those whose count
- * stands still are stopped, or busy elsewhere. Nobody, if the trace leads to another host: whoever
- * waits there has a deadline of its own.
+ * Those of `awaited`, and of whom these wait for, that do not wait themselves. Ranks that wait
+ * count heartbeats; those whose count stands still are stopped, or busy elsewhere. `leads_away`
+ * says whether one waits on another host, where whoever waits has a deadline of its own.
  */
-std::vector<int> LocalGroup::culprits(const std::vector<int>& awaited, std::string& reason) {
+std::vector<int> LocalGroup::stopped_behind(const std::vector<int>& awaited, bool& leads_away) {
   std::vector<std::uint32_t> before;
   for (int peer = 0; peer < size(); ++peer) {
     before.push_back(control().slot(peer).heartbeat.load(std::memory_order_relaxed));
@@ -58,7 +58,7 @@ std::vector<int> LocalGroup::culprits(const std::vector<int>& awaited, std::stri
 
   std::vector<int> trace = awaited;
   std::vector<int> guilty;
-  bool elsewhere = false;
+  leads_away = false;
   for (std::size_t i = 0; i < trace.size(); ++i) {  // trace grows
     const int suspect = trace[i];
     const RankSlot& slot = control().slot(suspect);
@@ -74,18 +74,28 @@ std::vector<int> LocalGroup::culprits(const std::vector<int>& awaited, std::stri
     };
     for (const auto& entry : slot.waiting_for) {
       const std::int32_t next = entry.load(std::memory_order_relaxed);
-      elsewhere = elsewhere || next == kWaitingElsewhere;
+      leads_away = leads_away || next == kWaitingElsewhere;
       if (next >= 0) follow(next);
     }
     for (int next = 0; next < size(); ++next) {
       if (waits[place(suspect, next)]) follow(next);
     }
-    elsewhere = elsewhere || waits[place(suspect, size())];
+    leads_away = leads_away || waits[place(suspect, size())];
   }
+  return guilty;
+}
+
+std::vector<int> LocalGroup::culprits(const std::vector<int>& awaited,
+                                      const std::vector<int>& circle, std::string& reason) {
+  bool leads_away = false;
+  std::vector<int> guilty = stopped_behind(awaited, leads_away);
   reason = "did not answer within " + seconds_text(timeout_);
-  if (!guilty.empty() || elsewhere) return guilty;
-  reason += kCircle;
-  return awaited;
+  // One that has stopped holds up what the others have for each other, too.
+  if (guilty.empty() && (!circle.empty() || !leads_away)) {
+    guilty = circle.empty() ? awaited : circle;
+    reason += kCircle;
+  }
+  return guilty;
 }
 
 void LocalGroup::begin_to_ask(const std::vector<int>& awaited, Suspicion& suspicion) {
@@ -115,10 +125,8 @@ std::function<void()> LocalGroup::inquire(const std::vector<int>& awaited) {
 void LocalGroup::accuse(const std::vector<int>& awaited, Suspicion& suspicion,
                         const std::function<bool()>& done) {
   if (done()) return;
-  if (const std::vector<int> circle = suspicion.circle.ranks(); !circle.empty()) {
-    lose(circle, "did not answer within " + seconds_text(timeout_) + kCircle);
-  }
-  if (suspicion.investigation) {
+  const std::vector<int> circle = suspicion.circle.ranks();
+  if (circle.empty() && suspicion.investigation) {
     suspicion.investigation();
     if (investigate_) return;  // which knows of more than heartbeats tell
     if (!suspicion.listen) suspicion.listen.emplace(kListenLater);
@@ -126,7 +134,7 @@ void LocalGroup::accuse(const std::vector<int>& awaited, Suspicion& suspicion,
     suspicion.listen.reset();
   }
   std::string reason;
-  const std::vector<int> guilty = culprits(awaited, reason);
+  const std::vector<int> guilty = culprits(awaited, circle, reason);
   if (!guilty.empty() && !done()) lose(guilty, reason);
 }
 

@@ -283,7 +283,7 @@ void LocalGroup::look_after_present() {
 
 void LocalGroup::overdue() {
   std::string reason;
-  const std::vector<int> guilty = culprits(others(), reason);
+  const std::vector<int> guilty = culprits(others(), {}, reason);
   if (!guilty.empty()) lose(guilty, reason);
 }
 

@@ -270,7 +270,11 @@ class LocalGroup final : private record::Neighbours {
   void idle(const std::vector<int>& awaited) const;
   std::vector<int> others() const;
   RecycledVector<int> names_of(const std::vector<int>& ranks) const;
-  std::vector<int> culprits(const std::vector<int>& awaited, std::string& reason);
+  std::vector<int> stopped_behind(const std::vector<int>& awaited, bool& leads_away);
+  /** Who is to blame for `awaited` not coming, and why; `circle`: those that are known to wait for
+   * each other, and for this rank. Nobody, if others have to find that out. */
+  std::vector<int> culprits(const std::vector<int>& awaited, const std::vector<int>& circle,
+                            std::string& reason);
   [[noreturn]] void lose(const std::vector<int>& ranks, const std::string& reason);
   /** What the communicator has failed with. */
   const FailureReport& failure() const;
