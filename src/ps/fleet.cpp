@@ -325,8 +325,8 @@ Fleet::Fleet(const Placement& placement, const FleetOptions& options)
     : impl_(std::make_unique<Impl>(placement.impl(), options)) {}
 Fleet::Fleet(Fleet&&) noexcept = default;
 Fleet& Fleet::operator=(Fleet&& other) noexcept {
-  const Fleet before(std::move(*this));  // which ends as any does
-  impl_ = std::move(other.impl_);
+  Fleet before(std::move(other));
+  impl_.swap(before.impl_);  // what this one had ends as any does
   return *this;
 }
 Fleet::~Fleet() {
