@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <thread>
@@ -19,6 +20,8 @@
 
 namespace tutti::mpi {
 namespace {
+
+constexpr std::chrono::milliseconds kPatience{1000};
 
 std::pair<Socket, Socket> connected() {
   std::array<int, 2> ends{};
@@ -55,7 +58,7 @@ TEST(LentSockets, EndWithTheLastWhoHoldsThem) {
   EXPECT_FALSE(has_ended(other));
   copies[1].reset();
   EXPECT_TRUE(has_ended(other));
-  EXPECT_EQ(lender.taken(), 0);
+  EXPECT_EQ(lender.taken(kPatience), 0);
 }
 
 TEST(LentSockets, WhoCannotHaveThemSaysSo) {
@@ -78,7 +81,7 @@ TEST(LentSockets, WhoCannotHaveThemSaysSo) {
     ASSERT_TRUE(none);
     EXPECT_TRUE(none->empty());
   }
-  EXPECT_EQ(lender.taken(), EMFILE);
+  EXPECT_EQ(lender.taken(kPatience), EMFILE);
   copies.reset();
   held = Socket();
   EXPECT_TRUE(has_ended(other));
@@ -92,7 +95,7 @@ TEST(LentSockets, WhoEndsBeforeItHasThemIsKnownAtOnce) {
   lender.step();
   ASSERT_EQ(lender.lend({&lent, 1}, {&lent, 1}), 0);
   borrower.reset();
-  EXPECT_EQ(lender.taken(), ECONNRESET);
+  EXPECT_EQ(lender.taken(kPatience), ECONNRESET);
 }
 
 TEST(LentSockets, AreLentToAllOrCountForNothing) {

@@ -25,6 +25,7 @@ namespace {
 
 /** The longest time to connect; a quarter of a deadline, if that is less: it counts towards it. */
 constexpr std::chrono::milliseconds kToConnect{2000};
+constexpr std::chrono::milliseconds kToTake{1000};  // lent sockets
 constexpr WaitPolicy kPolicy{.nap = std::chrono::microseconds(200)};
 /** A message ends when the kernel has all of it. Over a slow wire that is not to be much sooner
  * than it leaves: whoever waits for an answer then has a deadline. What has left, and is not
@@ -165,7 +166,7 @@ void tell_neighbours(Channel& channel, std::span<const int> neighbours, LocalAdd
 }
 
 /** Gives the other ranks of this host copies of what is theirs; closes it unless all have some. */
-void lend(const SocketLender& lender, std::vector<Peer>& peers, int rank) {
+void lend(const SocketLender& lender, std::vector<Peer>& peers, const Channel& channel) {
   std::vector<int> lent;
   std::vector<std::int32_t> hosts;
   for (const Peer& peer : peers) {
@@ -174,10 +175,10 @@ void lend(const SocketLender& lender, std::vector<Peer>& peers, int rank) {
     hosts.push_back(peer.host);
   }
   int error = lender.lend(lent, hosts);
-  if (error == 0 && !lent.empty()) error = lender.taken();
+  if (error == 0 && !lent.empty()) error = lender.taken(std::min(kToTake, channel.timeout() / 8));
   if (error == 0) return;
   if (!lent.empty()) {
-    log(LogLevel::warn, "rank " + std::to_string(rank) +
+    log(LogLevel::warn, "rank " + std::to_string(channel.rank()) +
                             " could not share connections with the other ranks of its host (" +
                             error_text(error) +
                             "): only the deadline will show other hosts if one of these is gone");
@@ -271,7 +272,7 @@ HostConnections connect_leaders(Channel& channel, const Layout& layout) {
                               : keep_alive(peer.socket);
     if (!is_ready) peer.socket = {};
   }
-  lend(lender, peers, channel.rank());
+  lend(lender, peers, channel);
 
   // Who has it must not take the other, who gave up, for dead.
   std::vector<std::uint8_t> have;

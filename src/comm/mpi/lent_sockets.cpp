@@ -19,7 +19,6 @@ namespace {
 
 constexpr std::size_t kMostLent = 64;  // sockets; the kernel has 253
 constexpr std::chrono::seconds kForRoom{1};
-constexpr std::chrono::seconds kToTake{1};
 constexpr std::chrono::microseconds kBetweenTries{200};
 constexpr socklen_t kNameless = offsetof(sockaddr_un, sun_path);
 
@@ -113,8 +112,8 @@ int SocketLender::lend(std::span<const int> sockets,
   return 0;
 }
 
-int SocketLender::taken() const noexcept {
-  Deadline limit(kToTake);
+int SocketLender::taken(std::chrono::milliseconds timeout) const noexcept {
+  Deadline limit(timeout);
   for (const Socket& borrower : borrowers_) {
     std::int32_t error = 0;
     for (;;) {

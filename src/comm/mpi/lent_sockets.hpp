@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -40,8 +41,8 @@ class SocketLender {
    * to all processes of a user: waits a second at most until others are taken. */
   int lend(std::span<const int> sockets, std::span<const std::int32_t> numbers) const noexcept;
   /** After that: 0 once all who were lent some have them, or why one has not, who may have too few
-   * descriptors. Waits a second at most. */
-  int taken() const noexcept;
+   * descriptors. Waits `timeout` at most. */
+  int taken(std::chrono::milliseconds timeout) const noexcept;
 
  private:
   std::size_t awaited_;
