@@ -229,15 +229,17 @@ TEST_F(Observing, ARootIsLateOnlyByTheTimeThatItWasAway) {
   on_ranks([](Communicator& comm) {
     constexpr int kCalls = 10;
     constexpr std::chrono::milliseconds kLate{10};
+    constexpr std::chrono::milliseconds kAtOnce{0};
     constexpr double kHalf = 0.5 * kCalls * std::chrono::duration<double>(kLate).count();
     const auto host_of = [](int rank) { return world().hosts[static_cast<std::size_t>(rank)]; };
-    const auto late_after = [&](int root, int late) {
+    const auto late_after = [&](int root, auto of_root, int neighbour, auto of_neighbour) {
       int value = 0;
       comm.barrier();
       const double before = comm.lateness()[static_cast<std::size_t>(root)];
       const auto start = std::chrono::steady_clock::now();
       for (int call = 0; call < kCalls; ++call) {
-        if (comm.global_rank() == late) std::this_thread::sleep_for(kLate);
+        if (comm.global_rank() == root) std::this_thread::sleep_for(of_root);
+        if (comm.global_rank() == neighbour) std::this_thread::sleep_for(of_neighbour);
         comm.broadcast(std::span(&value, 1), root);
       }
       // Those who need not wait for the late one do so here, or they would when they are asked.
@@ -247,13 +249,18 @@ TEST_F(Observing, ARootIsLateOnlyByTheTimeThatItWasAway) {
     // Of a host of several ranks the first sends to others.
     for (const auto& [root, neighbour] : {std::pair{0, 1}, {1, 0}}) {
       const bool elsewhere = host_of(comm.global_rank()) != host_of(root);
-      const double of_root = late_after(root, neighbour);
+      const double of_root = late_after(root, kAtOnce, neighbour, kLate);
       if (elsewhere) {
         EXPECT_LT(of_root, kHalf) << root;
       }
-      const double of_late_root = late_after(root, root);
+      const double of_late_root = late_after(root, kLate, neighbour, kAtOnce);
       if (elsewhere) {
         EXPECT_GT(of_late_root, kHalf) << root;
+      }
+      const bool leads = root == 0 || host_of(root) != host_of(neighbour);
+      const double before_its_leader = late_after(root, kLate, neighbour, 2 * kLate);
+      if (elsewhere && !leads) {
+        EXPECT_LT(before_its_leader, kHalf) << root;
       }
     }
   });

@@ -124,7 +124,11 @@ void HierarchicalTransport::pass_note(const Call& call, HostGroup& group) {
   const bool passes_on = leaders_pass_on(out.bytes());
   if (local_->rank() != author) {
     const record::Absence absence = local_notes_.read(author, bytes_of(out), call.root);
-    if (is_leader() && passes_on) send_one_way(call, group, out, absence);
+    if (is_leader() && passes_on) {
+      // Whom a leader has kept waiting after the root had come is not kept waiting by the root.
+      const bool came_later = journal()->absence().until > absence.until;
+      send_one_way(call, group, out, came_later ? record::Absence{} : absence);
+    }
   } else if (rank() == call.root) {
     const bool sends = is_leader() || !passes_on;
     const auto send = [&] { send_one_way(call, group, call.in, journal()->absence()); };

@@ -132,7 +132,8 @@ class HostGroup {
   }
 
   /** Whether a broadcast of `bytes` bytes goes one way: nobody waits for an answer, or for those
-   * who only get it, and whoever makes another call finds that out by `notes`. */
+   * who only get it, unless they pass it on, and whoever makes another call finds that out by
+   * `notes`. */
   bool goes_one_way(std::int64_t bytes) const;
   /** What all know of a broadcast that goes one way. */
   struct OneWay {

@@ -32,7 +32,7 @@ namespace tutti {
  * may be nothing: therefore the signature of each later call contains a hash of those before it
  * that went one way.
  *
- * Safe from any thread, apart from write() and wait(), which are the collective's.
+ * Safe from any thread, apart from write(), wait() and end(), which are the collective's.
  */
 class Notes {
   struct Note {
