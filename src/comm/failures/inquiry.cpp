@@ -215,8 +215,11 @@ std::optional<Verdict> Inquiry::judge(RecycledVector<ProcessNumber>& again) {
   }
   if (undecided) return std::nullopt;
   std::sort(silent.begin(), silent.end());
-  // In a circle the first who knows of it gives up.
-  if (!all_answered && asked_twice_ && closed_) return judge_those_who_answered();
+  // In a circle the first who knows of it gives up. Members would have told: who is silent has
+  // stopped since it answered first.
+  if (!all_answered && silent.empty() && asked_twice_ && closed_) {
+    return judge_those_who_answered();
+  }
   if (!silent.empty() && neighbours_open && with_silent_hosts(silent) != silent) {
     return std::nullopt;
   }
