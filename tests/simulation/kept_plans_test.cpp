@@ -281,6 +281,21 @@ std::vector<Kept> kept_plans() {
        late_on_a_lost_host(FaultKind::host_stopped, 148)},
       {"A crash while a rank of that host is late, and another one has answered", 9501641,
        late_on_a_lost_host(FaultKind::crashed, 0)},
+      {"Two ranks wait for each other since a third one, which has answered both, computes",
+       3086286,
+       {.hosts = 4,
+        .ranks = 1,
+        .model = {.latency = microseconds(19),
+                  .jitter = microseconds(7),
+                  .overhead = none,
+                  .bytes_per_second = 2.12e9},
+        .timeout = milliseconds(1062),
+        .steps = {{broadcast, i64, sum, 15, 1, 2, 0, microseconds(471697)},
+                  {broadcast, bf16, sum, 11078, 3, kNobody, 1, none},
+                  {all_gather, f16, sum, 2, 3, kNobody, 0, none}},
+        .fault =
+            {.kind = FaultKind::absent, .rank = 0, .at = microseconds(3), .factor = 8, .step = 1},
+        .room = 4353}},
   };
 }
 
