@@ -32,6 +32,12 @@ class OneWay : public RankTest {
     broadcast(comm, data, root);
     ASSERT_EQ(data, std::vector<std::uint8_t>(bytes, value)) << bytes << " bytes, call " << number;
   }
+  /** The first rank of the host of the last one. */
+  static int leader_of_the_last() {
+    const std::vector<int>& hosts = world().hosts;
+    const auto first = std::find(hosts.begin(), hosts.end(), hosts.back());
+    return static_cast<int>(first - hosts.begin());
+  }
   /** All ranks make `calls`, which must end in a mismatch that shows both requests. */
   void expect_mismatch(const std::vector<std::string>& shown,
                        const std::function<void(Communicator&)>& calls) {
@@ -101,8 +107,7 @@ TEST_F(OneWay, TheRootGoesOnBeforeAnybodyComes) {
 TEST_F(OneWay, TheRootsHostHasTheDataBeforeTheOthersTakeThem) {
   const std::vector<int>& hosts = world().hosts;
   const int root = ranks() - 1;
-  const auto leader =
-      static_cast<int>(std::find(hosts.begin(), hosts.end(), hosts.back()) - hosts.begin());
+  const int leader = leader_of_the_last();
   if (world().one_host() || leader == root) GTEST_SKIP() << "needs a root that is led, and a host";
   on_ranks([&](Communicator& comm) {
     constexpr std::size_t kFollows = 16384;
@@ -121,10 +126,8 @@ TEST_F(OneWay, TheRootsHostHasTheDataBeforeTheOthersTakeThem) {
 
 /** Who has connections, whoever is the root. */
 TEST_F(OneWay, TheLeaderOfTheRootsHostSendsToOtherHosts) {
-  const std::vector<int>& hosts = world().hosts;
   const int root = ranks() - 1;
-  const auto leader =
-      static_cast<int>(std::find(hosts.begin(), hosts.end(), hosts.back()) - hosts.begin());
+  const int leader = leader_of_the_last();
   if (world().one_host() || leader == root) GTEST_SKIP() << "needs a root that is led, and a host";
   on_ranks([&](Communicator& comm) {
     for (const std::size_t bytes : {8U, 3648U, 3649U, 16384U}) {
@@ -225,9 +228,7 @@ TEST_F(OneWay, WhoDoesNotComeIsNamedByAll) {
     std::size_t bytes;
   };
   const int last = ranks() - 1;
-  const auto& hosts = world().hosts;
-  const int its_leader =
-      static_cast<int>(std::find(hosts.begin(), hosts.end(), hosts.back()) - hosts.begin());
+  const int its_leader = leader_of_the_last();
   // Of three hosts the second passes notes in a row on to the third, and who leads the root's host
   // passes its on.
   for (const auto& [root, late, bytes] : {Case{0, 0, 8},

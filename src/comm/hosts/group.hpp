@@ -254,7 +254,7 @@ class HostGroup {
    * of the latter. */
   class Ahead;
 
-  /** Whether notes of such a broadcast pass through a tree. */
+  /** Whether others than the root pass notes of such a broadcast on. */
   bool passes_on(const OneWay& call) const;
   void pass_note(const OneWay& call, Batch& batch, std::span<const std::byte> note);
   void broadcast(std::byte* data, std::int64_t bytes, int root, const std::byte* from,

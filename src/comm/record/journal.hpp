@@ -56,10 +56,9 @@ class Journal {
     const UnderWay& own = under_way_[static_cast<std::size_t>(Lane::collective)];
     return {own.ended == 0 ? own.begun : own.ended, own.begun};
   }
-  /** How long that was. */
-  std::chrono::nanoseconds away() const { return length_of(absence()); }
+  /** How long that is; 0 of a moment. */
   std::chrono::nanoseconds length_of(const Absence& absence) const;
-  /** How many ticks of this journal's clock that is. */
+  /** How many ticks of this journal's clock a time is. */
   std::uint64_t ticks_of(std::chrono::nanoseconds time) const;
 
   /** From now on it is counted how long this rank waits for each of `ranks`. */
