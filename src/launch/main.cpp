@@ -39,9 +39,14 @@ int run_command(const std::string& command, const std::vector<std::string>& argu
     std::puts("tutti " TUTTI_VERSION);
     return 0;
   }
-  const bool asked = command == "--help" || command == "-h" || command == "help";
-  std::fputs(kHelp, asked ? stdout : stderr);
-  return asked ? 0 : kUsage;
+  if (command == "--help" || command == "-h" || command == "help") {
+    std::fputs(kHelp, stdout);
+    return 0;
+  }
+  std::string wrong = "no command is given";
+  if (!command.empty()) wrong = "there is no command '" + command + "'";
+  std::fprintf(stderr, "tutti: %s; these are known:\n%s", wrong.c_str(), kHelp);
+  return kUsage;
 }
 
 }  // namespace

@@ -288,8 +288,10 @@ class Programs(JobTest):
             self.assertIn(option, text.stdout)
         version = subprocess.run([program, "--version"], capture_output=True, text=True)
         self.assertTrue(re.match(r"tutti \d+\.\d+\.\d+\n$", version.stdout), version.stdout)
-        bare = subprocess.run([program], capture_output=True, text=True)
-        self.assertEqual((bare.returncode, bare.stdout), (2, ""))
+        for words, wrong in (((), "no command is given"), (("rn", "true"), "there is no command 'rn'")):
+            refused = subprocess.run([program, *words], capture_output=True, text=True)
+            self.assertEqual((refused.returncode, refused.stdout), (2, ""))
+            self.assertIn(f"tutti: {wrong}; these are known:\ntutti run ", refused.stderr)
 
 
 if __name__ == "__main__":
