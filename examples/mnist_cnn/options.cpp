@@ -126,17 +126,23 @@ const std::map<std::string, Store>& table() {
   return kTable;
 }
 
+/** Options as they were given, by their names. */
+using Given = std::map<std::string, std::string, std::less<>>;
+
 /** Refuses what the mode does not read. */
-void check_mode(const Options& options) {
+void check_mode(const Options& options, const Given& given) {
   const tutti::NamedMode& mode = tutti::named_mode(options.dist_option);
   if (mode.mode == tutti::DistMode::top_k && (options.spars == 0.0 || options.spars > 1.0)) {
     throw OptionError("--spars: sparseTopK sends a fraction above 0 and up to 1");
   }
-  const auto check = [&](const char* option, std::string_view keyword, bool given) {
-    if (!given || mode.takes(keyword)) return;
-    throw OptionError(std::string(option) + ": not an option of " + options.dist_option);
+  const auto check = [&](std::string_view option, std::string_view keyword, bool asked) {
+    const auto found = given.find(option);
+    if (found == given.end() || !asked || mode.takes(keyword)) return;
+    const std::string value = found->second.empty() ? "" : " " + found->second;
+    throw OptionError(found->first + value + ": not an option of " + options.dist_option);
   };
-  check("--momentum-correction", "momentum_correction", options.momentum_correction);
+  check("--spars", "spars", true);
+  check("--momentum-correction", "momentum_correction", true);
   check("--clip-norm", "clip_norm", options.clip_norm > 0.0F);
   check("--warm-up-epochs", "warm_up_epochs", options.warm_up_epochs > 0);
 }
@@ -150,6 +156,7 @@ std::string help() {
 
 Options parse_options(std::span<const char* const> arguments) {
   Options options;
+  Given given;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string argument = arguments[i];
     if (argument == "--help" || argument == "-h") {
@@ -158,20 +165,21 @@ Options parse_options(std::span<const char* const> arguments) {
     }
     if (argument == "--momentum-correction") {
       options.momentum_correction = true;
+      given[argument].clear();
       continue;
     }
     const std::size_t equals = argument.find('=');
     const std::string name = argument.substr(0, equals);
     const auto entry = table().find(name);
     if (entry == table().end()) throw OptionError("unknown option '" + argument + "', see --help");
-    if (equals != std::string::npos) {
-      entry->second(options, name, std::string_view(argument).substr(equals + 1));
-    } else {
-      if (++i == arguments.size()) throw OptionError(name + ": its value is missing");
-      entry->second(options, name, arguments[i]);
+    if (equals == std::string::npos && ++i == arguments.size()) {
+      throw OptionError(name + ": its value is missing");
     }
+    std::string& value = given[name];
+    value = equals == std::string::npos ? arguments[i] : argument.substr(equals + 1);
+    entry->second(options, name, value);
   }
-  check_mode(options);
+  check_mode(options, given);
   return options;
 }
 

@@ -5,6 +5,7 @@ import argparse
 from tutti.opt import MODES
 
 MOST_EPOCHS = 1_000_000
+SPARS = 0.05
 
 
 class OptionError(ValueError):
@@ -50,7 +51,7 @@ def make_parser():
     add("--seed", type=number(int, 0, 2**64 - 1), default=0, metavar="N",
         help="initial weights and shuffling (0)")
     add("--dist-option", choices=tuple(MODES), default="fp32", help="how the ranks keep in step")
-    add("--spars", type=number(float, 0), default=0.05, metavar="S",
+    add("--spars", type=number(float, 0), metavar="S",
         help="sparseTopK: the fraction of a bucket that is sent; sparseThreshold: the least "
              "magnitude that is sent (0.05)")
     add("--momentum-correction", action="store_true",
@@ -73,9 +74,15 @@ def parse_options(arguments=None):
     parser = make_parser()
     options = parser.parse_args(arguments)
     mode = options.dist_option
+    if options.spars is not None and "spars" not in MODES[mode].options:
+        parser.error(f"--spars {options.spars:g}: not an option of {mode}")
+    if options.spars is None:
+        options.spars = SPARS
     if mode == "sparseTopK" and not 0 < options.spars <= 1:
         parser.error("--spars: sparseTopK sends a fraction above 0 and up to 1")
     for name in ("momentum_correction", "clip_norm", "warm_up_epochs"):
-        if getattr(options, name) and name not in MODES[mode].options:
-            parser.error(f"--{name.replace('_', '-')}: not an option of {mode}")
+        value = getattr(options, name)
+        if value and name not in MODES[mode].options:
+            option = f"--{name.replace('_', '-')}" + ("" if value is True else f" {value:g}")
+            parser.error(f"{option}: not an option of {mode}")
     return options

@@ -14,7 +14,10 @@ import options
 
 def test_says_what_is_wrong_with_options():
     for wrong, reason in {("--epochs", 0): "'0' is not a number",
-                          ("--clip-norm", 1): "not an option of fp32"}.items():
+                          ("--spars", 0.1): "--spars 0.1: not an option of fp32",
+                          ("--clip-norm", 1): "--clip-norm 1: not an option of fp32",
+                          ("--momentum-correction",):
+                          "--momentum-correction: not an option of fp32"}.items():
         with pytest.raises(options.OptionError, match=reason):
             options.parse_options([*map(str, wrong)])
 

@@ -110,9 +110,13 @@ TEST(MnistOptions, RefusesByNameAndValue) {
   EXPECT_EQ(refusal({"--dist-option=sparseTopK", "--spars=1.5"}),
             "--spars: sparseTopK sends a fraction above 0 and up to 1");
   EXPECT_EQ(refusal({"--momentum-correction"}), "--momentum-correction: not an option of fp32");
-  EXPECT_EQ(refusal({"--clip-norm=1", "--dist-option=fp16"}), "--clip-norm: not an option of fp16");
+  EXPECT_EQ(refusal({"--clip-norm=1", "--dist-option=fp16"}),
+            "--clip-norm 1: not an option of fp16");
   EXPECT_EQ(refusal({"--warm-up-epochs=1", "--dist-option=sparseThreshold"}),
-            "--warm-up-epochs: not an option of sparseThreshold");
+            "--warm-up-epochs 1: not an option of sparseThreshold");
+  EXPECT_EQ(refusal({"--spars", "0.1"}), "--spars 0.1: not an option of fp32");
+  EXPECT_EQ(refusal({"--spars=0.05", "--dist-option", "bf16"}),
+            "--spars 0.05: not an option of bf16");
   EXPECT_EQ(refusal({"--device=tpu"}), "--device: 'tpu' is not auto or cpu or cuda");
   EXPECT_EQ(refusal({"--ranks", "0"}), "--ranks: '0' is not a number from 1 to 1024");
   EXPECT_EQ(refusal({"--save="}), "--save: '' is not a path");
