@@ -18,6 +18,7 @@ NUMBERS = {  # of each program: an option, values that are refused
     "overlap_bench": [("--layers", "x"), ("--rounds", "0"), ("--gbps", "fast")],
     "modes_bench": [("--rounds", "x", "0"), ("--elements", "431080,x", "3")],
     "simulation": [("--seeds", "x", "-1"), ("--seed", "1e3")],
+    "faults": [("--seed", "x", "-1"), ("--trials", "1e3"), ("--jobs", "2x")],
     "topk_bench": [("--n", "x"), ("--runs", "0"), ("--density", "0.1,2")],
     "sparse_bench": [("--hosts", "3", "3by2"), ("--n", "0"), ("--density", "2"), ("--common", "-1"),
                      ("--runs", "x")],
@@ -56,6 +57,13 @@ class Options(unittest.TestCase):
     def test_names(self):
         self.assertIn("--peers has 'nope'", self.refused("ps_bench", "--peers", "own,nope"))
         self.assertIn("--tasks has 'nope'", self.refused("ps_bench", "--tasks", "nope"))
+
+    def test_faults_says_how_it_is_used(self):
+        shown = subprocess.run([FOLDER / "faults", "--help"], capture_output=True, text=True, timeout=20)
+        self.assertEqual((shown.returncode, shown.stderr), (0, ""))
+        for option in ("--trials N", "--first K", "--seed S", "--jobs J", "--mpiexec PATH", "--trial K"):
+            self.assertIn(f"\n  {option} ", shown.stdout)
+        self.assertIn("unknown option '--nope'", self.refused("faults", "--nope", "1"))
 
     def test_results_that_have_no_place(self):
         for program, *options in (["scale_sim"], ["ps_bench"], ["cluster_bench"],

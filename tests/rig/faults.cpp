@@ -26,6 +26,8 @@
 #include <vector>
 
 #include "base/file_descriptor.hpp"
+#include "base/refuse.hpp"
+#include "base/text.hpp"
 #include "rig/job.hpp"
 #include "rig/judge.hpp"
 #include "rig/rank.hpp"
@@ -37,7 +39,20 @@ namespace {
 
 constexpr int kAttempts = 3;  // of a trial in which all complaints are about a busy machine's time
 
+constexpr const char* kHelp =
+    R"(faults [OPTIONS]: injects faults into trials of random collectives
+
+  --trials N      how many; if left out, one of each case
+  --first K       the number of the first (0)
+  --seed S        what is drawn (1)
+  --jobs J        trials at once (2)
+  --mpiexec PATH  what starts ranks under MPI (mpiexec)
+  --trial K       that one alone, in detail
+  --help          this text
+)";
+
 struct Options {
+  bool help = false;
   std::uint64_t seed = 1;
   std::uint64_t first = 0;
   std::uint64_t trials = cases().size();
@@ -221,29 +236,39 @@ int run_one(const Options& options) {
   return verdict.complaints.empty() ? 0 : 1;
 }
 
+std::uint64_t number_of(const std::string& name, const std::string& value) {
+  const auto found = parse_number<std::uint64_t>(value);
+  if (!found) refuse(name, " has '", value, "', but must be a number from 0 on");
+  return *found;
+}
+
 Options parse(const std::vector<std::string>& arguments) {
   Options options;
   options.program.path = arguments.at(0);
   for (std::size_t i = 1; i < arguments.size(); i += 2) {
     const std::string& name = arguments[i];
+    if (name == "--help" || name == "-h") {
+      options.help = true;
+      return options;
+    }
     if (i + 1 == arguments.size()) throw InvalidArgument(name + " lacks a value");
     const std::string& value = arguments[i + 1];
     if (name == "--seed") {
-      options.seed = std::stoull(value);
+      options.seed = number_of(name, value);
     } else if (name == "--trials") {
-      options.trials = std::stoull(value);
+      options.trials = number_of(name, value);
     } else if (name == "--first") {
-      options.first = std::stoull(value);
+      options.first = number_of(name, value);
     } else if (name == "--trial") {
-      options.trial = std::stoull(value);
+      options.trial = number_of(name, value);
     } else if (name == "--jobs") {
-      options.jobs = std::max(1, std::stoi(value));
+      options.jobs = std::max(1, static_cast<int>(number_of(name, value)));
     } else if (name == "--mpiexec") {
       options.program.mpiexec = value;
     } else if (name == "--record") {
       options.record = value;
     } else {
-      throw InvalidArgument("what is " + name + " " + value + "?");
+      throw InvalidArgument("unknown option '" + name + "', see --help");
     }
   }
   return options;
@@ -257,6 +282,10 @@ int be_rank(const Options& options) {
 }
 
 int dispatch(const Options& options) {
+  if (options.help) {
+    std::fputs(kHelp, stdout);
+    return 0;
+  }
   if (!options.record.empty()) return be_rank(options);
   return options.trial ? run_one(options) : run_all(options);
 }
