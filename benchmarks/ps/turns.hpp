@@ -43,19 +43,15 @@ class Neighbour {
     ::waitpid(child_, nullptr, 0);
   }
 
-  /** It does that, and this process something else; returns its rate. 0: it has ended. */
+  /** It does that at least once, and from when it has begun this process something else; returns
+   * its rate. 0: it has ended. */
   double beside(std::size_t call, const std::function<void()>& meanwhile) {
-    constexpr unsigned kToBegin = 2000;  // us
-    const int turns = told_.turns;
+    ++turn_;
     told_.call = static_cast<int>(call);
-    ::usleep(kToBegin);
+    if (!reaches(told_.begun)) return 0;
     meanwhile();
     told_.call = kNothing;
-    while (told_.turns == turns) {
-      if (::waitpid(child_, nullptr, WNOHANG) != 0) return 0;
-      ::usleep(100);
-    }
-    return told_.rate;
+    return reaches(told_.done) ? told_.rate.load() : 0;
   }
 
  private:
@@ -63,9 +59,19 @@ class Neighbour {
   struct Told {
     std::atomic<bool> ready{false};
     std::atomic<int> call{kNothing};
-    std::atomic<int> turns{0};
+    std::atomic<int> begun{0};  ///< turns
+    std::atomic<int> done{0};
     std::atomic<double> rate{0};
   };
+
+  /** Waits until it has come to this turn; false: it has ended. */
+  bool reaches(const std::atomic<int>& turns) const {
+    while (turns != turn_) {
+      if (::waitpid(child_, nullptr, WNOHANG) != 0) return false;
+      ::usleep(100);
+    }
+    return true;
+  }
 
   void be(std::size_t batch_rows, const std::vector<Call>& calls) {
     told_.ready = true;
@@ -77,15 +83,19 @@ class Neighbour {
       }
       const double start = processor_time();
       const std::size_t first = batch;
-      while (told_.call == call) calls[static_cast<std::size_t>(call)](batch++);
+      ++told_.begun;
+      do {
+        calls[static_cast<std::size_t>(call)](batch++);
+      } while (told_.call == call);
       told_.rate = static_cast<double>((batch - first) * batch_rows) / (processor_time() - start);
-      ++told_.turns;
+      ++told_.done;
     }
   }
 
   SharedPages page_;
   Told& told_;
   pid_t child_ = -1;
+  int turn_ = 0;
 };
 
 inline double median(std::vector<double> values) {

@@ -65,6 +65,12 @@ class Options(unittest.TestCase):
             self.assertIn(f"\n  {option} ", shown.stdout)
         self.assertIn("unknown option '--nope'", self.refused("faults", "--nope", "1"))
 
+    def test_turns_that_are_too_short_for_a_neighbour_to_notice(self):
+        result = subprocess.run([FOLDER / "ps_table_bench", "--seconds", "0.001", "--rows", "64K", "--grow",
+                                 "0"], capture_output=True, text=True, timeout=30)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stdout, "(?m)^memory_adam +[0-9.]+ of_figure$")
+
     def test_results_that_have_no_place(self):
         for program, *options in (["scale_sim"], ["ps_bench"], ["cluster_bench"],
                                   ["ps_table_bench", "--rows", "64K"],
