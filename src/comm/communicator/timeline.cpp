@@ -19,7 +19,7 @@ class Timeline::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
   ~Impl() {
-    if (of_process_) record::set_current_timeline(nullptr);
+    if (of_process_) record::end_current_timeline();
     file_->close();
   }
 

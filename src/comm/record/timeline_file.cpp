@@ -162,11 +162,17 @@ std::int64_t current_timeline_hash() {
 void set_current_timeline(std::shared_ptr<TimelineFile> file) {
   Current& current = Current::of_this_process();
   const std::lock_guard lock(current.mutex);
-  if (file && current.given) {
+  if (current.given) {
     throw InvalidArgument("there is a Timeline already, which writes to '" +
                           current.given->path().string() + "'");
   }
   current.given = std::move(file);
+}
+
+void end_current_timeline() noexcept {
+  Current& current = Current::of_this_process();
+  const std::lock_guard lock(current.mutex);
+  current.given.reset();
 }
 
 }  // namespace tutti::record

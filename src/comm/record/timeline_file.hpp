@@ -45,8 +45,10 @@ class TimelineFile {
 /** The file that new communicators of this process join: a Timeline's, or else that of
  * TUTTI_TIMELINE; null if there is none. */
 std::shared_ptr<TimelineFile> current_timeline();
-/** Makes `file` the current one, or ends that. Throws InvalidArgument if another is. */
+/** Makes `file` the current one. Throws InvalidArgument if another is. */
 void set_current_timeline(std::shared_ptr<TimelineFile> file);
+/** Ends what that has set. */
+void end_current_timeline() noexcept;
 /** What must be the same on all ranks of a new communicator: a hash, 0 without a timeline. */
 std::int64_t current_timeline_hash();
 
