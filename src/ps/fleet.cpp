@@ -19,6 +19,7 @@
 #include "base/memory.hpp"
 #include "base/refuse.hpp"
 #include "base/system.hpp"
+#include "base/text.hpp"
 #include "base/thread.hpp"
 #include "comm/communicator/options.hpp"
 #include "comm/derived_ticket.hpp"
@@ -57,11 +58,21 @@ std::vector<Announcement> exchange(Communicator& world, const Announcement& own)
   return all;
 }
 
+std::string text_of(const std::vector<std::string>& endpoints) {
+  std::string text = "tutti parameter server";
+  for (const std::string& endpoint : endpoints) text += "\n" + endpoint;
+  return text;
+}
+
+/** Which list it is, as far as 32 bits tell; not 0. */
+std::uint32_t list_of(const std::vector<std::string>& endpoints) {
+  return static_cast<std::uint32_t>(hash_text(text_of(endpoints))) | 1U;
+}
+
 /** Alike in all processes that were given this list, and the same secret: without one, whoever
  * knows the list can tell it. */
 mpi::Token token_of(const std::vector<std::string>& endpoints) {
-  std::string text = "tutti parameter server";
-  for (const std::string& endpoint : endpoints) text += "\n" + endpoint;
+  std::string text = text_of(endpoints);
   if (const auto secret = environment("TUTTI_SECRET")) text += "\nsecret " + *secret;
   const UniqueId ticket = ticket_of_text(text);
   mpi::Token token{};
@@ -163,7 +174,8 @@ void Fleet::Impl::listen(const Placement::Impl& place) {
   const Name& own = place.servers[static_cast<std::size_t>(place.server)];
   if (place.world == nullptr) {
     const mpi::Token token = token_of(place.endpoints);
-    listener_ = Listener{mpi::listen_at(place.resolved.front()), token, own};
+    listener_ =
+        Listener{mpi::listen_at(place.resolved.front()), token, own, list_of(place.endpoints)};
     return;
   }
   std::uint16_t port = 0;
@@ -188,7 +200,8 @@ std::vector<ServerAddress> Fleet::Impl::introduce(const Placement::Impl& place,
     const mpi::Token token = token_of(place.endpoints);
     for (std::size_t i = 0; i < place.servers.size(); ++i) {
       const mpi::NamedEndpoint& named = place.resolved[i];
-      addresses.push_back({place.servers[i], named.text, endpoint_of(named, token)});
+      addresses.push_back(
+          {place.servers[i], named.text, endpoint_of(named, token), list_of(place.endpoints)});
     }
     return addresses;
   }

@@ -45,8 +45,12 @@ class StartedByHand(unittest.TestCase):
 
     def wait(self):
         """What each process printed, and its exit code."""
-        return {name: (process.communicate(timeout=60)[0], process.returncode)
-                for name, process in self.processes.items()}
+        results = {}
+        self.logged = {}
+        for name, process in self.processes.items():
+            printed, self.logged[name] = process.communicate(timeout=60)
+            results[name] = (printed, process.returncode)
+        return results
 
     def test_they_meet_in_any_order_and_train(self):
         for mode in ("async", "sync"):
@@ -87,7 +91,21 @@ class StartedByHand(unittest.TestCase):
             self.assertEqual(code, 1)
             self.assertTrue(printed.startswith("lost: lost rank "), (name, printed))
             self.assertIn("worker 1", printed)
-        self.assertEqual(results["worker", 1][1], 1)
+        why = "their TUTTI_SECRET differs, or only one of them has any"
+        self.assertEqual(results["worker", 1], (
+            f"lost: lost rank 2: server 0 ({self.host}:36000, does not let this worker in: {why}): "
+            "not ready within 2.0 s\n", 1))
+        said = [line for line in self.logged["server", 0].splitlines() if "let in" in line]
+        self.assertEqual(len(said), 1, self.logged)
+        self.assertIn(f"server 0 does not let in who is worker 1: {why}", said[0])
+        for text in (*self.logged.values(), *(printed for printed, _ in results.values())):
+            self.assertNotRegex(text, "shared|guessed")
+
+    def test_who_was_given_other_servers_is_not_let_in(self):
+        self.start(("server", 0), 1, 1, "--timeout", 2)
+        self.start(("worker", 0), 2, 1, "--timeout", 2)
+        self.assertIn(f"server 0 ({self.host}:36000, does not let this worker in: they were given "
+                      "different endpoints of servers), server 1 (", self.wait()["worker", 0][0])
 
     def test_who_shares_a_secret_is(self):
         for name in (("worker", 0), ("server", 0)):

@@ -35,7 +35,7 @@ struct Hello {
   mpi::Token own{};     ///< random, one a worker: the server repeats it
   Place place{};
   Purpose purpose = Purpose::meeting;
-  std::uint32_t unused = 0;
+  std::uint32_t list = 0;  ///< of which servers, if they are known by endpoints
   std::int64_t terms_bytes = 0;
 };
 
@@ -48,7 +48,8 @@ struct NoteHeader {
     start,     ///< all have come; the text is the greeting
     mismatch,  ///< by the server: it gives up, and says why; by the worker: another one has
     missing,   ///< it gives up: these ranks have not come
-    last = missing,
+    stranger,  ///< by the server: that is what the worker is, and why
+    last = stranger,
   };
   Kind kind{};
   mpi::Token echo{};  ///< the worker's

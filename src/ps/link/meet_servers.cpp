@@ -50,6 +50,8 @@ class Caller {
   bool has_met() const { return met_; }
   /** The ranks that the server waits for, and who they are, once it has said so. */
   const Note& waiting() const { return waiting_; }
+  /** Why the server has not let this worker in, if it has said so. */
+  const std::string& refusal() const { return refusal_; }
 
   /** Goes on as far as is possible now. Throws PeerLost as the server says. */
   void step() {
@@ -122,6 +124,7 @@ class Caller {
     hello.own = own_.token;
     hello.place = own_.place;
     hello.purpose = purpose;
+    hello.list = server_.list;
     if (purpose == Hello::Purpose::meeting) hello.terms_bytes = std::ssize(own_.terms);
     return hello;
   }
@@ -130,7 +133,7 @@ class Caller {
     bool ended = !call_->flush();
     while (!is_done()) {
       std::optional<Note> note = call_->next_note(own_.token, ended);
-      if (ended) return rest();
+      if (!note && ended) return rest();
       if (!note) break;
       handle(*note);
       if (!call_) return;
@@ -143,12 +146,16 @@ class Caller {
     if (note.kind == Kind::missing) throw PeerLost(std::move(note.ranks), note.text);
     if (note.kind == Kind::mismatch) {
       mismatch_ = std::move(note.text);
+    } else if (note.kind == Kind::stranger) {  // there may be another server in a moment
+      refusal_ = std::move(note.text);
+      rest();
     } else if (note.kind == Kind::waiting) {
       waiting_ = std::move(note);
     } else if (note.kind == Kind::start) {
       greeting_ = std::move(note.text);
     } else if (note.kind == Kind::welcome) {
       met_ = true;
+      refusal_.clear();
       if (!note.text.empty()) share(note.text);
       if (requests_) return call_->say(Note{Kind::ready, requests_->name(), {}}, own_.token);
       mpi::Socket socket = mpi::start_connecting(address_, server_.endpoint.port);
@@ -201,6 +208,7 @@ class Caller {
   std::shared_ptr<shm::Mapping> answers_;
   std::unique_ptr<BlockHeap> requests_;
   Note waiting_;
+  std::string refusal_;
   std::optional<std::string> greeting_;
   std::string mismatch_;
   bool has_told_ = false;
@@ -220,7 +228,9 @@ Missing missing_of(const std::vector<Caller>& callers) {
   for (const Caller& caller : callers) {
     if (caller.has_met() || caller.is_done()) continue;
     missing.ranks.insert(caller.server().name.rank);
-    add(caller.server().name.text + " (" + caller.server().address + ")");
+    const std::string why =
+        caller.refusal().empty() ? "" : ", does not let this worker in: " + caller.refusal();
+    add(caller.server().name.text + " (" + caller.server().address + why + ")");
   }
   for (const Caller& caller : callers) {
     if (!caller.has_met() || caller.is_done() || caller.waiting().ranks.empty()) continue;

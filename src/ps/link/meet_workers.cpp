@@ -6,6 +6,8 @@
 #include <cstring>
 #include <list>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "base/deadline.hpp"
@@ -154,7 +156,10 @@ class Reception {
       const Heard heard = stranger.talk.hear(sizeof(Hello));
       if (heard != Heard::all) return heard == Heard::too_little && !stranger.limit.expired();
       stranger.hello = value_at<Hello>(stranger.talk.heard(), 0);
-      if (!is_worker(*stranger.hello)) return false;
+      if (!is_worker(*stranger.hello)) {
+        turn_away(stranger.talk, *stranger.hello);
+        return false;
+      }
     }
     const Hello& hello = *stranger.hello;
     const Heard heard =
@@ -171,6 +176,22 @@ class Reception {
     return hello.magic == Hello::kMagic && hello.wanted == listener_.token && hello.worker >= 0 &&
            hello.worker < std::ssize(members_) && hello.terms_bytes >= 0 &&
            hello.terms_bytes <= kLongestText;
+  }
+
+  /** Tells who takes this server for that of its job what keeps it out, and logs it once. */
+  void turn_away(Conversation& talk, const Hello& hello) {
+    if (hello.magic != Hello::kMagic || hello.version != Hello::kVersion || listener_.list == 0 ||
+        hello.wanted == listener_.token) {
+      return;
+    }
+    const std::string why = hello.list == listener_.list
+                                ? "their TUTTI_SECRET differs, or only one of them has any"
+                                : "they were given different endpoints of servers";
+    talk.say(Note{NoteHeader::Kind::stranger, why, {}}, hello.own);
+    if (turned_away_.size() >= kMostStrangers) return;
+    if (!turned_away_.emplace(hello.worker, hello.list).second) return;
+    log(LogLevel::warn, listener_.name.text + " does not let in who is worker " +
+                            std::to_string(hello.worker) + ": " + why);
   }
 
   void let_in(Conversation talk, const Hello& hello, const Terms& terms) {
@@ -224,6 +245,7 @@ class Reception {
   const Terms& terms_;
   Place place_;
   std::list<Stranger> strangers_;
+  std::set<std::pair<std::int32_t, std::uint32_t>> turned_away_;  // worker and list, logged
   std::vector<Member> members_;
   std::string mismatch_;
 };

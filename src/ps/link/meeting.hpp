@@ -30,6 +30,9 @@ struct ServerAddress {
   Name name;
   std::string address;     ///< for messages: "10.0.0.1:36000", or the host
   mpi::Endpoint endpoint;  ///< its token shows that both sides belong to one job
+  /** Tells lists of endpoints apart, where the token is of such a list and TUTTI_SECRET: then who
+   * shows another token is told what differs. Otherwise 0. */
+  std::uint32_t list = 0;
 };
 
 struct Joined {
@@ -49,6 +52,7 @@ struct Listener {
   mpi::Socket socket;
   mpi::Token token;
   Name name;
+  std::uint32_t list = 0;  ///< as ServerAddress::list
 };
 
 /** What rows look like between hosts. */
