@@ -51,6 +51,7 @@ void Peer::give_up(const std::string& reason) {
 void Peer::end(ControlByte why) {
   if (has_ended()) return;
   send(control_, why);
+  receive(control_);  // or the kernel would end it with a reset, and not send the byte again
   control_ = {};
   close_data();
   drained_ = true;

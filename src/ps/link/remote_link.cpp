@@ -91,6 +91,7 @@ template <class Done>
 bool RemoteLink::wait_until(const Done& done) {
   Waiter waiter(kForNews, patience());
   while (true) {
+    bool ended = false;
     {
       std::unique_lock lock(mutex_);
       if (done()) return true;
@@ -100,14 +101,29 @@ bool RemoteLink::wait_until(const Done& done) {
       const bool alive = is_alive();
       if (!ended_ && !alive) news_.wait_for(lock, kForTheEnd, is_over);
       if (done()) return true;
-      if (ended_ || !alive) hear_control(ended_);
+      if (!alive) hear_control(ended_);
+      ended = ended_.has_value();
     }
+    if (ended) hear_end();
     if (waiter.expired()) return false;
     waiter.nap([&](Waiter::Duration limit) {
       std::unique_lock lock(mutex_);
       news_.wait_for(lock, limit, [&] { return done() || ended_; });
     });
   }
+}
+
+void RemoteLink::hear_end() {
+  Waiter waiter(kForNews, kForTheEnd);
+  while (is_alive() && !waiter.expired()) {
+    waiter.nap([this](Waiter::Duration limit) {
+      pollfd entry{control_.get(), POLLIN | POLLRDHUP, 0};
+      ::poll(&entry, 1, static_cast<int>(limit / std::chrono::milliseconds(1)));
+    });
+  }
+  const std::lock_guard lock(mutex_);
+  throw_if_lost();
+  hear_control(ended_);
 }
 
 bool RemoteLink::wait_for_answer(std::uint64_t number) {

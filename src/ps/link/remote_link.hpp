@@ -42,6 +42,9 @@ class RemoteLink final : public LinkEnd {
   /** done() is asked with the lock; false at the deadline. Throws PeerLost. */
   template <class Done>
   bool wait_until(const Done& done);
+  /** No data come any more: waits a moment for the other connection, whose last byte says why and
+   * may be on its way yet. Throws PeerLost. */
+  void hear_end();
   bool wait_for_answer(std::uint64_t number) override;
   void advance() override;
 

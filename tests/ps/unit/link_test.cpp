@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "ps/echo.hpp"
+#include "ps/link/control.hpp"
 #include "ps/link/epoll_links.hpp"
 #include "ps/link/remote_link.hpp"
 #include "ps/link/remote_peer.hpp"
@@ -290,6 +291,22 @@ TEST_P(PsLink, AServerThatDropsAWorkerSaysSo) {
   text_of<PeerLost>([&] { link->check(); });
   text_of<PeerLost>([&] { link->draft(1); });
   text_of<PeerLost>([&] { link->answered(); });
+}
+
+/** Between hosts the two connections of a link may lose packets, each on its own. */
+TEST(PsRemoteLink, WhyAServerDropsAWorkerMayComeAfterTheEndOfData) {
+  auto [control, servers_control] = connection();
+  auto [data, servers_data] = connection();
+  RemoteLink link(std::move(control), std::move(data), server_name(0), kFormat, 20s);
+  const std::uint64_t number = send(link, RequestKind::end_round, {});
+  int calls = 0;
+  const InterruptCheck check([&, control = &servers_control, data = &servers_data] {
+    if (++calls == 1) *data = {};
+    if (calls == 2) send(*control, ControlByte::late);
+  });
+  EXPECT_EQ(text_of<PeerLost>([&] { link.wait(number); }),
+            "lost rank 100: server 0: it has given this worker up, for which others had waited "
+            "until their deadline");
 }
 
 TEST_P(PsLink, AWorkerThatLeavesWithoutStopIsLostAfterItsLastRequest) {
