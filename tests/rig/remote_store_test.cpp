@@ -224,6 +224,44 @@ TEST_F(RemoteStoreTest, StrangersAreNotServed) {
   EXPECT_THROW(get(*table_, "never", 60ms), DeadlineExceeded);
 }
 
+/** A connection of rank 1, over which a part of a request has gone. */
+mpi::Socket say_half(const mpi::Endpoint& server) {
+  mpi::Socket socket = mpi::start_connecting(mpi::loopback_address(), server.port);
+  EXPECT_TRUE(holds_within(kPatience,
+                           [&] { return mpi::connecting_state(socket) == mpi::Connecting::done; }));
+  const StoreHello hello{server.token, server.token, 1};
+  const StoreRequest request{.kind = StoreRequest::Kind::set, .value_bytes = 100};
+  mpi::Token welcome{};
+  EXPECT_TRUE(send_bytes(socket, mpi::bytes_of(hello), {kPatience}));
+  EXPECT_TRUE(receive_bytes(socket, mpi::bytes_of(welcome), {kPatience}));
+  EXPECT_TRUE(send_bytes(socket, mpi::bytes_of(request), {kPatience}));
+  return socket;
+}
+
+TEST_F(RemoteStoreTest, WhoDiesInTheMiddleOfARequestIsLost) {
+  serve();
+  { const mpi::Socket half = say_half(server_->endpoint()); }
+  EXPECT_EQ(outcome_of([&] { get(*table_, "never", kNever); }),
+            "lost 1: lost rank 1: its process has ended");
+}
+
+TEST_F(RemoteStoreTest, WhoLeavesInTheMiddleOfARequestIsNotLost) {
+  serve();
+  { const mpi::Socket half = say_half(server_->endpoint()); }
+  { const RemoteStore leaves(server_->endpoint(), 1, kNever); }
+  EXPECT_THROW(get(*table_, "never", 1300ms), DeadlineExceeded);  // nor any later
+}
+
+TEST_F(RemoteStoreTest, WhoHasAnotherConnectionIsNotLostUntilThatHasEnded) {
+  serve();
+  mpi::Socket other = say_half(server_->endpoint());
+  { const mpi::Socket half = say_half(server_->endpoint()); }
+  EXPECT_THROW(get(*table_, "never", 120ms), DeadlineExceeded);
+  other = mpi::Socket();
+  EXPECT_EQ(outcome_of([&] { get(*table_, "never", kNever); }),
+            "lost 1: lost rank 1: its process has ended");
+}
+
 /** On another machine. */
 mpi::Endpoint with_addresses(mpi::Endpoint endpoint) {
   endpoint.network = 1;
@@ -267,11 +305,10 @@ TEST_F(RemoteStoreTest, AMachineWithOneOfTheAddressesKeepsNobody) {
     // Nobody has given up the one that is silent before.
     EXPECT_EQ(mpi::receive_exactly(stranger, mpi::bytes_of(request)), mpi::Received::too_few);
     EXPECT_TRUE(send_bytes(server, hello.own, {kPatience}));
-    for (const mpi::Socket* const one : {&stranger, &server}) {
-      request.kind = StoreRequest::Kind::set;
-      EXPECT_TRUE(receive_bytes(*one, mpi::bytes_of(request), {kPatience}));
-      EXPECT_EQ(request.kind, StoreRequest::Kind::end);
-    }
+    EXPECT_TRUE(receive_bytes(stranger, mpi::bytes_of(request), {kPatience}));
+    EXPECT_EQ(request.kind, StoreRequest::Kind::end);
+    EXPECT_TRUE(receive_bytes(server, mpi::bytes_of(request), {kPatience}));
+    EXPECT_EQ(request.kind, StoreRequest::Kind::leave);
   });
   EXPECT_EQ(outcome_of([&] { RemoteStore(endpoint, 1, kNever); }), "nothing");
   others.join();
@@ -319,27 +356,137 @@ TEST_F(RemoteStoreTest, StrangersLeaveNothingBehind) {
   EXPECT_LT(mappings(), before + 300);
 }
 
-TEST_F(RemoteStoreTest, WhoeverGivesUpAServerThatIsLateIsNotLost) {
-  Shared<mpi::Endpoint> endpoint;
-  Shared<std::atomic<bool>> served;
-  processes_.start([&] {
-    serve();
-    *endpoint = server_->endpoint();
-    *served = true;
-    get(*table_, "end", kNever);
-  });
-  ASSERT_TRUE(holds_within(kPatience, [&] { return served->load(); }));
-  RemoteStore patient(*endpoint, 2, kNever);
-  {
-    RemoteStore hasty(*endpoint, 1, 300ms);
+/** The server is a process of its own, which stops. */
+class LateServerTest : public RemoteStoreTest {
+ protected:
+  LateServerTest() {
+    processes_.start([&] {
+      serve();
+      *endpoint_ = server_->endpoint();
+      *served_ = true;
+      get(*table_, "end", kNever);
+    });
+    EXPECT_TRUE(holds_within(kPatience, [&] { return served_->load(); }));
+  }
+  void stop() {
     processes_.send(0, SIGSTOP);
     ASSERT_TRUE(processes_.stops(0, kPatience));
+  }
+  void go_on() { processes_.send(0, SIGCONT); }
+
+  Shared<mpi::Endpoint> endpoint_;
+  Shared<std::atomic<bool>> served_;
+};
+
+TEST_F(LateServerTest, WhoeverGivesItUpIsNotLost) {
+  RemoteStore patient(*endpoint_, 2, kNever);
+  {
+    RemoteStore hasty(*endpoint_, 1, 300ms);
+    stop();
     EXPECT_EQ(outcome_of([&] { hasty.set("key", {}); }),
               "lost 0: lost rank 0: it keeps the store, and did not answer within 0.3 s");
   }
-  processes_.send(0, SIGCONT);
+  go_on();
   get(patient, "key");  // it is set when the server goes on
   EXPECT_THROW(get(patient, "never", 120ms), DeadlineExceeded);
+}
+
+/** Where the store is said to be: what comes is this test's to answer. */
+class ToldStoreTest : public ::testing::Test {
+ protected:
+  ToldStoreTest() {
+    endpoint_.address_count = 1;
+    endpoint_.addresses[0] = mpi::loopback_address();
+    listener_ = mpi::listen_anywhere(endpoint_.port);
+  }
+  /** Who uses the store, on a thread. */
+  void use(const std::function<void(RemoteStore&)>& body) {
+    user_ = std::thread([this, body] {
+      {
+        RemoteStore store(endpoint_, 1, timeout_);
+        body(store);
+      }
+      has_left_ = true;
+    });
+    called_ = welcome_next();
+  }
+  mpi::Socket welcome_next() {
+    mpi::Socket called;
+    EXPECT_TRUE(
+        holds_within(kPatience, [&] { return bool(called = mpi::accept_from(listener_)); }));
+    StoreHello hello;
+    EXPECT_TRUE(receive_bytes(called, mpi::bytes_of(hello), {kPatience}));
+    EXPECT_TRUE(send_bytes(called, hello.own, {kPatience}));
+    return called;
+  }
+  void answer(const mpi::Socket& called) {
+    EXPECT_TRUE(send_bytes(called, mpi::bytes_of(StoreReply{}), {kPatience}));
+  }
+  StoreRequest::Kind next() { return next(called_); }
+  static StoreRequest::Kind next(const mpi::Socket& called) {
+    StoreRequest request;
+    EXPECT_TRUE(receive_bytes(called, mpi::bytes_of(request), {kPatience}));
+    std::string key(static_cast<std::size_t>(request.key_bytes), ' ');
+    EXPECT_TRUE(receive_bytes(called, std::as_writable_bytes(std::span(key)), {kPatience}));
+    return request.kind;
+  }
+  bool is_open() const {
+    std::byte more{};
+    return mpi::receive_exactly(called_, std::span(&more, 1)) == mpi::Received::too_few;
+  }
+
+  std::chrono::milliseconds timeout_ = kNever;
+  mpi::Endpoint endpoint_;
+  mpi::Socket listener_;
+  mpi::Socket called_;
+  std::thread user_;
+  std::atomic<bool> has_left_ = false;
+};
+
+TEST_F(ToldStoreTest, WhoLeavesIsHeardBeforeItsConnectionsEnd) {
+  use([](RemoteStore& /*store*/) {});
+  EXPECT_EQ(next(), StoreRequest::Kind::leave);
+  std::this_thread::sleep_for(60ms);  // what is not to happen would have by then
+  EXPECT_FALSE(has_left_);
+  EXPECT_TRUE(is_open());
+  answer(called_);
+  user_.join();
+}
+
+TEST_F(ToldStoreTest, WhatIsGivenUpStaysOpenUntilTheServerHasClosedIt) {
+  std::atomic<bool> closed = false;
+  use([&](RemoteStore& store) {
+    EXPECT_EQ(outcome_of([&] { get(store, "never", kNever, [] { throw Error("interrupted"); }); }),
+              "interrupted");
+    EXPECT_TRUE(holds_within(kPatience, [&] { return closed.load(); }));
+  });
+  EXPECT_EQ(next(), StoreRequest::Kind::get);
+  EXPECT_EQ(next(), StoreRequest::Kind::end);
+  std::this_thread::sleep_for(60ms);
+  EXPECT_TRUE(is_open());
+  // An answer that nobody reads would end a closed connection at once, with what is under way.
+  answer(called_);
+  called_ = mpi::Socket();
+  closed = true;
+  user_.join();  // nothing is left to say
+}
+
+TEST_F(ToldStoreTest, WhoGivesUpInTheMiddleOfARequestKeepsTheConnectionUntilItHasLeft) {
+  timeout_ = 300ms;
+  constexpr std::size_t kMuch = 20'000'000;  // more than a connection takes
+  use([&](RemoteStore& store) {
+    EXPECT_EQ(outcome_of([&] { store.set("key", filled(kMuch, 1)); }),
+              "lost 0: lost rank 0: it keeps the store, and did not answer within 0.3 s");
+  });
+  EXPECT_EQ(next(), StoreRequest::Kind::room);
+  answer(called_);
+  EXPECT_EQ(next(), StoreRequest::Kind::set);
+  const mpi::Socket second = welcome_next();
+  EXPECT_EQ(next(second), StoreRequest::Kind::leave);
+  std::vector<std::byte> sent(kMuch);
+  EXPECT_THROW(receive_bytes(called_, sent, {60ms}), DeadlineExceeded);  // it has not ended
+  answer(second);
+  user_.join();
 }
 
 }  // namespace

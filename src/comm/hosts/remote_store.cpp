@@ -9,13 +9,15 @@
 #include "base/text.hpp"
 #include "base/waiter.hpp"
 #include "tutti/error.hpp"
+#include "tutti/interrupt.hpp"
 
 namespace tutti {
 namespace {
 
 constexpr std::chrono::milliseconds kToConnect{5000};
+constexpr std::chrono::milliseconds kToLeave{1000};
 constexpr std::int64_t kLong = std::int64_t{1} << 20;  // values that are not sent in vain
-constexpr WaitPolicy kForAConnection{.nap = std::chrono::microseconds(200)};
+constexpr WaitPolicy kForAConnection{.nap = std::chrono::microseconds(200), .interruptible = false};
 
 /** The connection has ended, or cannot be made. */
 [[noreturn]] void lose_server() {
@@ -42,16 +44,48 @@ constexpr WaitPolicy kForAConnection{.nap = std::chrono::microseconds(200)};
 
 RemoteStore::RemoteStore(const mpi::Endpoint& server, int rank, std::chrono::milliseconds timeout)
     : server_(server), own_(mpi::Endpoint::at(0)), rank_(rank), timeout_(timeout) {
-  idle_.push_back(connect());
+  idle_.push_back(
+      connect(std::min(kToConnect, timeout_ / 2), StoreRequest::Kind::end, InterruptCheck::poll));
 }
 
 RemoteStore::~RemoteStore() {
-  for (const mpi::Socket& socket : idle_) mpi::send_all(socket, mpi::bytes_of(StoreRequest{}));
+  try {
+    leave();
+  } catch (...) {  // the server has ended, or is late and finds later what has been sent
+  }
+}
+
+void RemoteStore::leave() {
+  forget_closed();
+  if (idle_.empty() && given_up_.empty()) return;
+  const auto limit = std::min(kToLeave, timeout_);
+  constexpr auto kLeave = StoreRequest::Kind::leave;
+  const mpi::Socket socket =
+      idle_.empty() ? connect(limit, kLeave, [] {}) : std::move(idle_.back());
+  StoreReply reply;
+  if (send_bytes(socket, mpi::bytes_of(StoreRequest{kLeave}), {limit})) {
+    receive_bytes(socket, mpi::bytes_of(reply), {limit});
+  }
+}
+
+void RemoteStore::give_up(mpi::Socket socket) {
+  const std::lock_guard lock(mutex_);
+  given_up_.push_back(std::move(socket));
+}
+
+void RemoteStore::forget_closed() {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(given_up_, [](const mpi::Socket& socket) {
+    mpi::discard_input(socket);
+    std::byte next{};
+    return mpi::receive_exactly(socket, std::span(&next, 1)) == mpi::Received::closed;
+  });
 }
 
 /** To all addresses at once, for some may lead nowhere, and says hello over each, for another
  * machine may have one of these, too. */
-mpi::Socket RemoteStore::connect() const {
+mpi::Socket RemoteStore::connect(std::chrono::milliseconds limit, StoreRequest::Kind farewell,
+                                 const std::function<void()>& look) {
   struct Attempt {
     mpi::Socket socket;
     bool said_hello = false;
@@ -66,9 +100,11 @@ mpi::Socket RemoteStore::connect() const {
       error = errno;
     }
   }
-  const Finally end([&attempts] {  // a server that lets nobody in for now finds a goodbye later
-    for (const Attempt& one : attempts) {
-      if (one.said_hello) mpi::send_all(one.socket, mpi::bytes_of(StoreRequest{}));
+  const Finally end([&] {
+    for (Attempt& one : attempts) {
+      if (!one.said_hello) continue;
+      mpi::send_all(one.socket, mpi::bytes_of(StoreRequest{farewell}));
+      give_up(std::move(one.socket));
     }
   });
   mpi::Socket found;
@@ -88,7 +124,7 @@ mpi::Socket RemoteStore::connect() const {
     one.said_hello = mpi::send_all(one.socket, mpi::bytes_of(hello));
     return !one.said_hello;
   };
-  for (Waiter waiter(kForAConnection, std::min(kToConnect, timeout_ / 2));; waiter.pause()) {
+  for (Waiter waiter(kForAConnection, limit);; waiter.pause()) {
     std::erase_if(attempts, is_over);
     if (found) return found;
     if (attempts.empty()) break;
@@ -96,11 +132,13 @@ mpi::Socket RemoteStore::connect() const {
       error = ETIMEDOUT;
       break;
     }
+    look();
   }
   throw SystemError("cannot connect to the store of rank 0", error);
 }
 
 mpi::Socket RemoteStore::take_connection() {
+  forget_closed();
   {
     const std::lock_guard lock(mutex_);
     if (!idle_.empty()) {
@@ -110,7 +148,8 @@ mpi::Socket RemoteStore::take_connection() {
     }
   }
   try {
-    return connect();
+    return connect(std::min(kToConnect, timeout_ / 2), StoreRequest::Kind::end,
+                   InterruptCheck::poll);
   } catch (const SystemError& error) {  // it could before
     if (mpi::is_shortage(error.error_number())) throw;
     lose_server();
@@ -127,7 +166,11 @@ RemoteStore::Answer RemoteStore::ask(StoreRequest request, std::string_view key,
   Answer answer;
   bool asked = false;
   // An answer may still come: what is asked next over this connection would take it for its own.
-  const auto end = [&] { mpi::send_all(socket, mpi::bytes_of(StoreRequest{})); };
+  // And what is sent after a part of a request would be taken for its rest.
+  const auto end = [&] {
+    if (asked) mpi::send_all(socket, mpi::bytes_of(StoreRequest{}));
+    give_up(std::move(socket));
+  };
   const auto lose = [&look] {
     if (look) look();  // the communicator may have failed, which ended that rank as well
     lose_server();
@@ -146,7 +189,7 @@ RemoteStore::Answer RemoteStore::ask(StoreRequest request, std::string_view key,
     answer.bytes.resize(static_cast<std::size_t>(answer.reply.bytes));
     if (!receive_bytes(socket, answer.bytes, sending)) lose_server();
   } catch (const DeadlineExceeded&) {
-    if (asked) end();  // otherwise it would be taken for the rest of what was asked
+    end();
     throw PeerLost({0}, "it keeps the store, and did not answer within " + seconds_text(timeout_));
   } catch (...) {
     end();

@@ -17,14 +17,16 @@
 namespace tutti {
 
 /** Asks the StoreServer of rank 0. A call has a connection of its own, which the next one uses
- * again: so one that waits keeps no other thread waiting. */
+ * again: so one that waits keeps no other thread waiting. One that is given up is closed by the
+ * server, who may be late: until then its end would look like that of this process. */
 class RemoteStore final : public KeyValues {
  public:
   /** Connects. Throws SystemError where that cannot be. */
   RemoteStore(const mpi::Endpoint& server, int rank, std::chrono::milliseconds timeout);
   RemoteStore(const RemoteStore&) = delete;
   RemoteStore& operator=(const RemoteStore&) = delete;
-  /** Says goodbye, so that nobody takes this process for dead. */
+  /** Says goodbye, so that nobody takes this process for dead, and waits a second at most until the
+   * server has heard it. */
   ~RemoteStore() override;
 
   // PeerLost of rank 0 if that has ended, has destroyed its store, or does not answer.
@@ -41,16 +43,24 @@ class RemoteStore final : public KeyValues {
   /** `beyond`: how much longer than usual the answer may take. */
   Answer ask(StoreRequest request, std::string_view key, std::span<const std::byte> value,
              std::chrono::milliseconds beyond, const std::function<void()>& look);
-  /** Throws SystemError if there is none to be had. */
-  mpi::Socket connect() const;
+  /** Within `limit`. A server that lets nobody in for now finds `farewell` later. Throws
+   * SystemError if there is none to be had. */
+  mpi::Socket connect(std::chrono::milliseconds limit, StoreRequest::Kind farewell,
+                      const std::function<void()>& look);
   mpi::Socket take_connection();
+  /** Keeps a connection until the server has closed it. */
+  void give_up(mpi::Socket socket);
+  /** Closes those that the server has closed. */
+  void forget_closed();
+  void leave();
 
   const mpi::Endpoint server_;
   const mpi::Endpoint own_;  // of which only the token and the network count
   const int rank_;
   const std::chrono::milliseconds timeout_;
   std::mutex mutex_;
-  std::vector<mpi::Socket> idle_;  // connections that no call uses
+  std::vector<mpi::Socket> idle_;      // connections that no call uses
+  std::vector<mpi::Socket> given_up_;  // and that none will use
 };
 
 }  // namespace tutti

@@ -21,8 +21,9 @@ struct StoreHello {
 
 /** The key and the value follow. */
 struct StoreRequest {
-  /** room: whether there is some for a value, before a long one is sent. end: of the connection. */
-  enum class Kind : std::uint8_t { set, add, get, pop, room, end };
+  /** room: whether there is some for a value, before a long one is sent. end: of the connection.
+   * leave: of all that this rank has, in whatever they are. */
+  enum class Kind : std::uint8_t { set, add, get, pop, room, end, leave };
   Kind kind = Kind::end;
   std::int64_t key_bytes = 0;
   std::int64_t value_bytes = 0;

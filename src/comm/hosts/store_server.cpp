@@ -16,6 +16,7 @@
 #include <string>
 #include <utility>
 
+#include "base/deadline.hpp"
 #include "base/log.hpp"
 #include "base/thread.hpp"
 #include "base/waiter.hpp"
@@ -27,11 +28,15 @@ namespace {
 constexpr std::chrono::milliseconds kForAHello{5000};
 constexpr std::chrono::milliseconds kForADescriptor{50};
 constexpr std::chrono::milliseconds kForAStranger{50};
+constexpr std::chrono::milliseconds kForAWord{1000};
+constexpr std::chrono::milliseconds kBetweenLooks{10};
 constexpr std::ptrdiff_t kMostStrangers = 64;
 constexpr const char* kFor = "a Store's server";
 
 /** Ends what a thread does for a connection that has ended, or is to. */
-struct ConnectionOver {};
+struct ConnectionOver {
+  bool within_request = false;  // of which a part has come
+};
 /** Ends a wait that its rank has given up: it has asked for the next thing. */
 struct GivenUp {};
 
@@ -123,37 +128,88 @@ void StoreServer::remove_ended() {
 }
 
 void StoreServer::serve(const mpi::Socket& socket, Connection& connection) {
-  int rank = -1;
   try {
     StoreHello hello;
     if (!receive_bytes(socket, mpi::bytes_of(hello), {kForAHello, stop_.get()})) return;
     if (hello.wanted != endpoint_.token) return;  // a stranger
-    rank = hello.rank;
     connection.known = true;
     mpi::keep_alive(socket);
-    const Patience patient{Waiter::kForEver, stop_.get()};
-    if (!send_bytes(socket, hello.own, patient)) return;
-    StoreRequest request;
-    while (receive_bytes(socket, mpi::bytes_of(request), patient)) {
-      if (!answer(socket, request)) return;
-    }
-  } catch (const ConnectionOver&) {
+    serve_rank(hello, socket);
   } catch (const std::exception& error) {
     log(LogLevel::warn, std::string("a Store gives up a connection: ") + error.what());
   }
-  pollfd stopped{stop_.get(), POLLIN, 0};
-  if (rank >= 0 && ::poll(&stopped, 1, 0) == 0) table_.lose(rank);
 }
 
-bool StoreServer::answer(const mpi::Socket& socket, const StoreRequest& request) {
+void StoreServer::serve_rank(const StoreHello& hello, const mpi::Socket& socket) {
+  const int rank = hello.rank;
+  {
+    const std::lock_guard lock(mutex_);
+    ++guests_[rank].connections;
+  }
+  const Patience patient{Waiter::kForEver, stop_.get()};
+  StoreRequest request;
+  try {
+    send_bytes(socket, hello.own, patient);  // who has gone by now has said why
+    do {
+      if (!receive_bytes(socket, mpi::bytes_of(request), patient)) throw ConnectionOver();
+    } while (answer(rank, socket, request));
+  } catch (const ConnectionOver& over) {
+    note_end(rank, true);
+    if (over.within_request) wait_for_word(rank);
+    return lose_if_dead(rank);
+  } catch (...) {
+    note_end(rank, false);
+    throw;
+  }
+  note_end(rank, false);
+  lose_if_dead(rank);
+}
+
+void StoreServer::note_end(int rank, bool cut) {
+  const std::lock_guard lock(mutex_);
+  Guest& guest = guests_[rank];
+  --guest.connections;
+  guest.cut = guest.cut || cut;
+}
+
+bool StoreServer::has_died(int rank) {
+  const std::lock_guard lock(mutex_);
+  const Guest& guest = guests_[rank];
+  return guest.connections == 0 && guest.cut && !guest.left;
+}
+
+void StoreServer::wait_for_word(int rank) {
+  Deadline limit(kForAWord);
+  while (has_died(rank) && !limit.expired() && !is_stopped(kBetweenLooks)) {
+  }
+}
+
+void StoreServer::lose_if_dead(int rank) {
+  if (has_died(rank) && !is_stopped()) table_.lose(rank);
+}
+
+bool StoreServer::is_stopped(std::chrono::milliseconds within) const {
+  pollfd stopped{stop_.get(), POLLIN, 0};
+  return ::poll(&stopped, 1, static_cast<int>(within.count())) != 0;
+}
+
+bool StoreServer::answer(int rank, const mpi::Socket& socket, const StoreRequest& request) {
   using Kind = StoreRequest::Kind;
   if (request.kind == Kind::end) return false;
   const Patience patient{Waiter::kForEver, stop_.get()};
+  if (request.kind == Kind::leave) {
+    {
+      const std::lock_guard lock(mutex_);
+      guests_[rank].left = true;
+    }
+    send_bytes(socket, mpi::bytes_of(StoreReply{}), patient);
+    return false;
+  }
   std::string key(static_cast<std::size_t>(request.key_bytes), '\0');
   std::vector<std::byte> value(static_cast<std::size_t>(request.value_bytes));
   if (!receive_bytes(socket, std::as_writable_bytes(std::span(key)), patient) ||
       !receive_bytes(socket, value, patient)) {
-    throw ConnectionOver();
+    throw ConnectionOver{.within_request = true};
   }
   StoreReply reply;
   try {
@@ -184,8 +240,7 @@ bool StoreServer::answer(const mpi::Socket& socket, const StoreRequest& request)
 }
 
 void StoreServer::look(const mpi::Socket& socket) {
-  pollfd stopped{stop_.get(), POLLIN, 0};
-  if (::poll(&stopped, 1, 0) != 0) throw ConnectionOver();
+  if (is_stopped()) throw ConnectionOver();
   std::byte next{};
   const ssize_t there = ::recv(socket.get(), &next, 1, MSG_PEEK | MSG_DONTWAIT);
   if (there > 0) throw GivenUp();

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <list>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -18,8 +20,8 @@ namespace tutti {
 /**
  * A thread for each connection, which does for a rank of another host what that asks for and sleeps
  * in the meantime: so nobody's calls are waited for, and a program that computes serves all the
- * same. A connection that ends without having said so tells that its rank has died, to all that
- * wait.
+ * same. A rank of which no connection is left, and of which one has ended without having said so,
+ * has died, unless it has left: all that wait are told.
  */
 class StoreServer {
  public:
@@ -46,20 +48,39 @@ class StoreServer {
     std::thread thread;
   };
 
+  /** What its connections tell of a rank of another host. */
+  struct Guest {
+    int connections = 0;
+    bool cut = false;   ///< one has ended without having said so
+    bool left = false;  ///< it has said that it needs the store no longer
+  };
+
   /** Serves whoever connects, while there are not too many of whom nothing is known. */
   void accept();
   /** Says once what there is too little of, if that is why nobody could be let in. */
   void note_refusal(int error);
   void remove_ended();
   void serve(const mpi::Socket& socket, Connection& connection);
+  /** Answers what a rank asks for, to the end of the connection. */
+  void serve_rank(const StoreHello& hello, const mpi::Socket& socket);
   /** Answers one request; false if it was the connection's last. */
-  bool answer(const mpi::Socket& socket, const StoreRequest& request);
+  bool answer(int rank, const mpi::Socket& socket, const StoreRequest& request);
+  /** A connection of `rank` has ended, without having said so if it was `cut`. */
+  void note_end(int rank, bool cut);
+  bool has_died(int rank);
+  /** Who gives this process up in the middle of a request says so over another connection, which
+   * may not have been let in yet. */
+  void wait_for_word(int rank);
+  void lose_if_dead(int rank);
+  bool is_stopped(std::chrono::milliseconds within = {}) const;
   /** What a wait for a key does meanwhile. */
   void look(const mpi::Socket& socket);
 
   shm::HostStore& table_;
   std::vector<Neighbour> neighbours_;
   std::mutex looking_;  // at these
+  std::mutex mutex_;
+  std::map<int, Guest> guests_;  // by their ranks, with mutex_ held
   mpi::Socket listener_;
   mpi::Endpoint endpoint_;
   FileDescriptor stop_;                // can be read once the server ends
