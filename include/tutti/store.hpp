@@ -50,11 +50,13 @@ class Store {
   Store& operator=(Store&&) noexcept;
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
-  /** Does not wait for the other ranks. */
+  /** Does not wait for the other ranks, but from another host a second at most for rank 0's process
+   * to hear of it. */
   ~Store();
 
   /** The key has this value from now on, instead of the one that it had. Throws SystemError, naming
-   * the key, if there is no memory for it. */
+   * the key, if there is no memory for it. Who is interrupted as it asks another host does not know
+   * whether it has, nor after add(). */
   void set(std::string_view key, std::span<const std::byte> value);
   /**
    * The value of the key. Waits for one, at most for `timeout`, which may be 0; unset: for as long

@@ -11,12 +11,14 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -26,6 +28,7 @@
 #include "comm/shm/store/host_store.hpp"
 #include "rig/processes.hpp"
 #include "support/few_descriptors.hpp"
+#include "tutti/interrupt.hpp"
 #include "tutti/log.hpp"
 
 namespace tutti::test::remote_store_test {
@@ -224,13 +227,13 @@ TEST_F(RemoteStoreTest, StrangersAreNotServed) {
   EXPECT_THROW(get(*table_, "never", 60ms), DeadlineExceeded);
 }
 
-/** A connection of rank 1, over which a part of a request has gone. */
-mpi::Socket say_half(const mpi::Endpoint& server) {
+/** A connection of rank 1, over which a request has gone without its value. */
+mpi::Socket say_half(const mpi::Endpoint& server, std::int64_t value_bytes = 100) {
   mpi::Socket socket = mpi::start_connecting(mpi::loopback_address(), server.port);
   EXPECT_TRUE(holds_within(kPatience,
                            [&] { return mpi::connecting_state(socket) == mpi::Connecting::done; }));
   const StoreHello hello{server.token, server.token, 1};
-  const StoreRequest request{.kind = StoreRequest::Kind::set, .value_bytes = 100};
+  const StoreRequest request{.kind = StoreRequest::Kind::set, .value_bytes = value_bytes};
   mpi::Token welcome{};
   EXPECT_TRUE(send_bytes(socket, mpi::bytes_of(hello), {kPatience}));
   EXPECT_TRUE(receive_bytes(socket, mpi::bytes_of(welcome), {kPatience}));
@@ -260,6 +263,39 @@ TEST_F(RemoteStoreTest, WhoHasAnotherConnectionIsNotLostUntilThatHasEnded) {
   other = mpi::Socket();
   EXPECT_EQ(outcome_of([&] { get(*table_, "never", kNever); }),
             "lost 1: lost rank 1: its process has ended");
+}
+
+TEST_F(RemoteStoreTest, ARequestThatTheServerCannotTakeIsNobodysDeath) {
+  serve();
+  const mpi::Socket socket = say_half(server_->endpoint(), -1);
+  std::byte nothing{};
+  EXPECT_FALSE(receive_bytes(socket, std::span(&nothing, 1), {kPatience}));
+  EXPECT_THROW(get(*table_, "never", 120ms), DeadlineExceeded);
+}
+
+/** How often the threads of this process have gone to sleep. */
+std::int64_t sleeps() {
+  std::int64_t sum = 0;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream status(thread.path() / "status");
+    for (std::string line; std::getline(status, line);) {
+      constexpr std::string_view kOwn = "voluntary_ctxt_switches:";
+      if (line.starts_with(kOwn)) sum += std::stoll(line.substr(kOwn.size()));
+    }
+  }
+  return sum;
+}
+
+TEST_F(RemoteStoreTest, AServerOfWhomNothingIsAskedSleeps) {
+  serve();
+  RemoteStore store(server_->endpoint(), 1, kNever);
+  store.set("key", {});
+  const auto all_sleep = [] {
+    const std::int64_t before = sleeps();
+    std::this_thread::sleep_for(120ms);
+    return sleeps() == before + 1;  // that of this thread
+  };
+  EXPECT_TRUE(holds_within(5s, all_sleep));
 }
 
 /** On another machine. */
@@ -486,6 +522,55 @@ TEST_F(ToldStoreTest, WhoGivesUpInTheMiddleOfARequestKeepsTheConnectionUntilItHa
   std::vector<std::byte> sent(kMuch);
   EXPECT_THROW(receive_bytes(called_, sent, {60ms}), DeadlineExceeded);  // it has not ended
   answer(second);
+  user_.join();
+}
+
+/** So that the next call connects anew. */
+void give_up_a_connection(RemoteStore& store) {
+  EXPECT_EQ(outcome_of([&] { get(store, "never", kNever, [] { throw Error("interrupted"); }); }),
+            "interrupted");
+}
+
+TEST_F(ToldStoreTest, WhoIsNotLetInAgainSaysSo) {
+  timeout_ = 1000ms;
+  use([](RemoteStore& store) {
+    give_up_a_connection(store);
+    EXPECT_EQ(outcome_of([&] { store.add("key", 1); }),
+              "lost 0: lost rank 0: it keeps the store, and did not let this rank connect within "
+              "1.0 s");
+    give_up_a_connection(store);  // while it waits to be let in
+  });
+  user_.join();
+}
+
+TEST_F(ToldStoreTest, WhoFindsNobodyAgainSaysSo) {
+  std::atomic<bool> closed = false;
+  use([&](RemoteStore& store) {
+    give_up_a_connection(store);
+    EXPECT_TRUE(holds_within(kPatience, [&] { return closed.load(); }));
+    EXPECT_EQ(outcome_of([&] { store.add("key", 1); }),
+              "lost 0: lost rank 0: it keeps the store, and has ended or has destroyed it");
+  });
+  listener_ = mpi::Socket();
+  closed = true;
+  user_.join();
+}
+
+TEST_F(ToldStoreTest, NobodyIsThere) {
+  listener_ = mpi::Socket();
+  EXPECT_EQ(outcome_of([&] { RemoteStore(endpoint_, 1, kNever); }),
+            "cannot connect to the store of rank 0: Connection refused");
+}
+
+TEST_F(ToldStoreTest, AnyCallMayBeInterrupted) {
+  timeout_ = 1000ms;
+  use([](RemoteStore& store) {
+    const InterruptCheck check([] { throw Error("interrupted"); });
+    EXPECT_EQ(outcome_of([&] { store.set("key", {}); }), "interrupted");
+    EXPECT_EQ(outcome_of([&] { store.add("key", 1); }), "interrupted");
+  });
+  EXPECT_EQ(next(), StoreRequest::Kind::set);
+  const mpi::Socket second = welcome_next();
   user_.join();
 }
 

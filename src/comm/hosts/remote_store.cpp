@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <thread>
 #include <utility>
 
 #include "base/finally.hpp"
@@ -16,6 +17,9 @@ namespace {
 
 constexpr std::chrono::milliseconds kToConnect{5000};
 constexpr std::chrono::milliseconds kToLeave{1000};
+constexpr std::chrono::milliseconds kSoon{100};
+constexpr std::chrono::milliseconds kLater{5};  // between two looks from then on
+constexpr const char* kCannotConnect = "cannot connect to the store of rank 0";
 constexpr std::int64_t kLong = std::int64_t{1} << 20;  // values that are not sent in vain
 constexpr WaitPolicy kForAConnection{.nap = std::chrono::microseconds(200), .interruptible = false};
 
@@ -44,8 +48,12 @@ constexpr WaitPolicy kForAConnection{.nap = std::chrono::microseconds(200), .int
 
 RemoteStore::RemoteStore(const mpi::Endpoint& server, int rank, std::chrono::milliseconds timeout)
     : server_(server), own_(mpi::Endpoint::at(0)), rank_(rank), timeout_(timeout) {
-  idle_.push_back(
-      connect(std::min(kToConnect, timeout_ / 2), StoreRequest::Kind::end, InterruptCheck::poll));
+  const auto limit = std::min(kToConnect, timeout_ / 2);
+  try {
+    idle_.push_back(connect(limit, StoreRequest::Kind::end, InterruptCheck::poll));
+  } catch (const DeadlineExceeded&) {
+    throw SystemError(kCannotConnect, ETIMEDOUT);
+  }
 }
 
 RemoteStore::~RemoteStore() {
@@ -92,12 +100,15 @@ mpi::Socket RemoteStore::connect(std::chrono::milliseconds limit, StoreRequest::
   };
   std::vector<Attempt> attempts;
   int error = EHOSTUNREACH;
+  const auto note = [&error](int number) {  // that nobody listens says most
+    if (error != ECONNREFUSED) error = number;
+  };
   for (const mpi::Address address : mpi::addresses_of(server_, own_.network)) {
     mpi::Socket socket = mpi::start_connecting(address, server_.port);
     if (socket) {
       attempts.push_back({std::move(socket)});
     } else {
-      error = errno;
+      note(errno);
     }
   }
   const Finally end([&] {
@@ -115,29 +126,30 @@ mpi::Socket RemoteStore::connect(std::chrono::milliseconds limit, StoreRequest::
       const mpi::Received received = mpi::receive_exactly(one.socket, welcome);
       const bool is_welcome = received == mpi::Received::all && welcome == own_.token;
       if (is_welcome && mpi::keep_alive(one.socket)) found = std::move(one.socket);
-      return received != mpi::Received::too_few;
+      if (received == mpi::Received::too_few) return false;
+      note(ECONNRESET);
+      return true;
     }
     const mpi::Connecting state = mpi::connecting_state(one.socket);
+    if (state == mpi::Connecting::failed) note(errno);
     if (state != mpi::Connecting::done) return state == mpi::Connecting::failed;
-    error = ETIMEDOUT;  // somebody listens
     const StoreHello hello{server_.token, own_.token, rank_};
     one.said_hello = mpi::send_all(one.socket, mpi::bytes_of(hello));
+    if (!one.said_hello) note(ECONNRESET);
     return !one.said_hello;
   };
   for (Waiter waiter(kForAConnection, limit);; waiter.pause()) {
     std::erase_if(attempts, is_over);
     if (found) return found;
     if (attempts.empty()) break;
-    if (waiter.expired()) {
-      error = ETIMEDOUT;
-      break;
-    }
-    look();
+    if (waiter.expired()) throw DeadlineExceeded(kCannotConnect);
+    if (waiter.due(InterruptCheck::kInterval)) look();
+    if (waiter.waited() > kSoon) std::this_thread::sleep_for(kLater);
   }
-  throw SystemError("cannot connect to the store of rank 0", error);
+  throw SystemError(kCannotConnect, error);
 }
 
-mpi::Socket RemoteStore::take_connection() {
+mpi::Socket RemoteStore::take_connection(const std::function<void()>& look) {
   forget_closed();
   {
     const std::lock_guard lock(mutex_);
@@ -148,11 +160,16 @@ mpi::Socket RemoteStore::take_connection() {
     }
   }
   try {
-    return connect(std::min(kToConnect, timeout_ / 2), StoreRequest::Kind::end,
-                   InterruptCheck::poll);
+    return connect(timeout_, StoreRequest::Kind::end, look);
+  } catch (const DeadlineExceeded&) {
+    throw PeerLost({0}, "it keeps the store, and did not let this rank connect within " +
+                            seconds_text(timeout_));
   } catch (const SystemError& error) {  // it could before
-    if (mpi::is_shortage(error.error_number())) throw;
-    lose_server();
+    const int number = error.error_number();
+    if (mpi::is_shortage(number)) throw;
+    look();  // the communicator may have failed, which ended that rank as well
+    if (number == ECONNREFUSED || number == ECONNRESET) lose_server();
+    throw PeerLost({0}, "it keeps the store, and cannot be reached: " + mpi::error_text(number));
   }
 }
 
@@ -162,7 +179,7 @@ RemoteStore::Answer RemoteStore::ask(StoreRequest request, std::string_view key,
                                      const std::function<void()>& look) {
   request.key_bytes = std::ssize(key);
   request.value_bytes = std::ssize(value);
-  mpi::Socket socket = take_connection();
+  mpi::Socket socket = take_connection(look);
   Answer answer;
   bool asked = false;
   // An answer may still come: what is asked next over this connection would take it for its own.
@@ -172,12 +189,11 @@ RemoteStore::Answer RemoteStore::ask(StoreRequest request, std::string_view key,
     give_up(std::move(socket));
   };
   const auto lose = [&look] {
-    if (look) look();  // the communicator may have failed, which ended that rank as well
+    look();  // the communicator may have failed, which ended that rank as well
     lose_server();
   };
   try {
-    // Not interrupted before all of it is there: the server would wait for the rest.
-    const Patience sending{timeout_};
+    const Patience sending{timeout_, -1, look};
     const Patience waiting{timeout_ + beyond, -1, look};
     if (!send_bytes(socket, mpi::bytes_of(request), sending) ||
         !send_bytes(socket, std::as_bytes(std::span(key)), sending) ||
@@ -207,12 +223,14 @@ RemoteStore::Answer RemoteStore::ask(StoreRequest request, std::string_view key,
 
 void RemoteStore::set(std::string_view key, std::span<const std::byte> value) {
   const auto bytes = std::ssize(value);
-  if (bytes >= kLong) ask({StoreRequest::Kind::room, 0, 0, bytes}, key, {}, {}, {});
-  ask({StoreRequest::Kind::set}, key, value, {}, {});
+  constexpr auto* kLook = InterruptCheck::poll;
+  if (bytes >= kLong) ask({StoreRequest::Kind::room, 0, 0, bytes}, key, {}, {}, kLook);
+  ask({StoreRequest::Kind::set}, key, value, {}, kLook);
 }
 
 std::int64_t RemoteStore::add(std::string_view key, std::int64_t delta) {
-  return ask({StoreRequest::Kind::add, 0, 0, delta}, key, {}, {}, {}).reply.number;
+  return ask({StoreRequest::Kind::add, 0, 0, delta}, key, {}, {}, InterruptCheck::poll)
+      .reply.number;
 }
 
 std::vector<std::byte> RemoteStore::get(std::string_view key, Take take,

@@ -43,11 +43,11 @@ class RemoteStore final : public KeyValues {
   /** `beyond`: how much longer than usual the answer may take. */
   Answer ask(StoreRequest request, std::string_view key, std::span<const std::byte> value,
              std::chrono::milliseconds beyond, const std::function<void()>& look);
-  /** Within `limit`. A server that lets nobody in for now finds `farewell` later. Throws
-   * SystemError if there is none to be had. */
+  /** A server that lets nobody in for now finds `farewell` later. Throws SystemError if there is no
+   * connection to be had, and DeadlineExceeded if there is none within `limit`. */
   mpi::Socket connect(std::chrono::milliseconds limit, StoreRequest::Kind farewell,
                       const std::function<void()>& look);
-  mpi::Socket take_connection();
+  mpi::Socket take_connection(const std::function<void()>& look);
   /** Keeps a connection until the server has closed it. */
   void give_up(mpi::Socket socket);
   /** Closes those that the server has closed. */

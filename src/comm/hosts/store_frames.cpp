@@ -9,6 +9,7 @@
 
 #include "base/deadline.hpp"
 #include "base/text.hpp"
+#include "base/waiter.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {
@@ -20,6 +21,8 @@ constexpr int kLook = 50;  // ms
 template <class Bytes, class Move>
 bool move_all(const mpi::Socket& socket, Bytes bytes, short event, const Patience& patience,
               const Move& move) {
+  const bool sleeps = !patience.look && patience.timeout == Waiter::kForEver;
+  const int pause = sleeps ? -1 : kLook;
   Deadline deadline(patience.timeout);
   while (!bytes.empty()) {
     const ssize_t moved = move(bytes);
@@ -31,7 +34,7 @@ bool move_all(const mpi::Socket& socket, Bytes bytes, short event, const Patienc
     if (moved == 0 || (errno != EAGAIN && errno != EINTR)) return false;
     std::array<pollfd, 2> entries{pollfd{socket.get(), event, 0},
                                   pollfd{patience.stop, POLLIN, 0}};  // -1 is passed over
-    ::poll(entries.data(), entries.size(), kLook);
+    ::poll(entries.data(), entries.size(), pause);
     if (entries[1].revents != 0) return false;
     if (patience.look) patience.look();
     if (deadline.expired()) {

@@ -170,8 +170,9 @@ Connecting connecting_state(const Socket& socket) {
   int error = 0;
   socklen_t length = sizeof error;
   const int code = ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-  if (code != 0 || error != 0 || is_own_other_end(socket)) return Connecting::failed;
-  return Connecting::done;
+  if (code == 0 && error == 0 && !is_own_other_end(socket)) return Connecting::done;
+  errno = code != 0 ? errno : (error != 0 ? error : ECONNREFUSED);
+  return Connecting::failed;
 }
 
 bool keep_alive(const Socket& socket, int probes) {

@@ -71,6 +71,7 @@ std::span<const std::byte> bytes_of(const T& value) {
   return std::as_bytes(std::span(&value, 1));
 }
 
+/** failed: as errno says. */
 enum class Connecting : std::uint8_t { under_way, done, failed };
 Connecting connecting_state(const Socket& socket);
 
