@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <chrono>
 #include <cstddef>
@@ -21,11 +22,14 @@
 #include "comm/mpi/channel.hpp"
 #include "tutti/error.hpp"
 #include "tutti/mpi.hpp"
+#include "tutti/store.hpp"
 
 namespace {
 
 bool g_roll_fails = false;  // MPI refuses to send the messages of a roll call
 int g_sends = 0;            // so many were asked of it
+const std::thread::id g_first = std::this_thread::get_id();
+std::atomic<int> g_probes_of_others = 0;  // of other threads than the first
 
 }  // namespace
 
@@ -35,6 +39,12 @@ extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int des
   if (g_roll_fails && count == 0) return MPI_ERR_OTHER;
   ++g_sends;
   return PMPI_Isend(data, count, type, destination, tag, comm, request);
+}
+
+extern "C" int MPI_Improbe(int source, int tag, MPI_Comm comm, int* flag, MPI_Message* message,
+                           MPI_Status* status) {
+  if (std::this_thread::get_id() != g_first) ++g_probes_of_others;
+  return PMPI_Improbe(source, tag, comm, flag, message, status);
 }
 
 /** Open MPI sends a message from each rank to each other one. */
@@ -141,6 +151,23 @@ TEST(MpiSession, WithoutThreadsAStreamWorksOnItsCallersThread) {
     const Event event = communicator.all_reduce(std::span(&sum, 1), Reduce::sum, Stream::worker());
     EXPECT_EQ(sum, static_cast<float>(world_size()));  // without a wait
     event.wait();
+  }
+  ::unsetenv("TUTTI_HOST_ID");
+}
+
+/** Which may be used from all of them. */
+TEST(MpiSession, WithoutThreadsAStoreCallsMpiOnTheFirstThreadAlone) {
+  if (Session::world(20s)->any_thread()) GTEST_SKIP() << "MPI has given more than it was asked for";
+  if (world_size() < 2) GTEST_SKIP() << "needs two ranks";
+  ::setenv("TUTTI_HOST_ID", std::to_string(world_rank()).c_str(), 1);
+  {
+    Communicator communicator = from_mpi(MPI_COMM_WORLD);
+    Store store(communicator);
+    const auto wait = [&] { EXPECT_THROW(store.get("never", 150ms), DeadlineExceeded); };
+    std::thread(wait).join();
+    EXPECT_EQ(g_probes_of_others, 0);
+    wait();
+    communicator.barrier();
   }
   ::unsetenv("TUTTI_HOST_ID");
 }

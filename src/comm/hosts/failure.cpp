@@ -58,7 +58,8 @@ std::vector<int> HierarchicalTransport::others() const {
 void HierarchicalTransport::look_after_present() {
   guarded([&] {
     local_->group().look_after_present();
-    channel_->poll(others());
+    // A store is used from any thread. What the thread that may call MPI hears, this one sees.
+    if (channel_->session()->this_thread_may_call()) channel_->poll(others());
   });
 }
 
