@@ -196,6 +196,19 @@ TEST_F(NotesTest, AQuestionThatHasLeftSinceMakesRoomForTheNext) {
   EXPECT_EQ(wire_.sent.size(), 2U);
 }
 
+TEST_F(NotesTest, AQuestionThatHasNotLeftHoldsUpNoOther) {
+  wire_.delivers = false;
+  for (std::uint64_t call = 1; call <= 3; ++call) {
+    wire_.at_pause = [this, call] {
+      if (wire_.sent.size() == call) comes(kRoot, broadcast(call));
+    };
+    wait_for(broadcast(call));
+  }
+  EXPECT_EQ(wire_.sent.size(), 3U);
+  notes_.end();
+  EXPECT_EQ(wire_.abandoned, 1);  // with all of them
+}
+
 /** A wire that finds a message failed has all that came looked at, notes among it. */
 TEST_F(NotesTest, AQuestionMayTurnOutToHaveFailed) {
   wire_.delivers = false;

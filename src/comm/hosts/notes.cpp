@@ -135,9 +135,8 @@ void Notes::hear_questions() {
 /** Without the lock: who finds that the last one has failed looks around, and so at notes. */
 void Notes::ask() {
   if (question_) question_->progress();  // the last one: the note may have come before it had left
-  if (question_ && !question_->done()) return;
   const auto note = std::make_shared<const Note>(Note{signature_, before_, 0, wire_.rank(), 0});
-  question_.emplace(wire_, Wire::Traffic::question);
+  if (!question_ || question_->done()) question_.emplace(wire_, Wire::Traffic::question);
   question_->keep(note);
   question_->send(note.get(), sizeof *note, awaited_);
 }
