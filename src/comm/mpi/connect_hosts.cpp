@@ -25,6 +25,7 @@ namespace {
 
 /** The longest time to connect; a quarter of a deadline, if that is less: it counts towards it. */
 constexpr std::chrono::milliseconds kToConnect{2000};
+constexpr std::chrono::milliseconds kForRoom{1000};
 constexpr std::chrono::milliseconds kToTake{1000};  // lent sockets
 constexpr WaitPolicy kPolicy{.nap = std::chrono::microseconds(200)};
 /** A message ends when the kernel has all of it. Over a slow wire that is not to be much sooner
@@ -174,8 +175,9 @@ void lend(const SocketLender& lender, std::vector<Peer>& peers, const Channel& c
     lent.push_back(peer.socket.get());
     hosts.push_back(peer.host);
   }
-  int error = lender.lend(lent, hosts);
-  if (error == 0 && !lent.empty()) error = lender.taken(std::min(kToTake, channel.timeout() / 8));
+  const std::chrono::milliseconds share = channel.timeout() / 8;  // of what others wait
+  int error = lender.lend(lent, hosts, std::min(kForRoom, share));
+  if (error == 0 && !lent.empty()) error = lender.taken(std::min(kToTake, share));
   if (error == 0) return;
   if (!lent.empty()) {
     log(LogLevel::warn, "rank " + std::to_string(channel.rank()) +

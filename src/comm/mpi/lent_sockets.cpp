@@ -18,7 +18,6 @@ namespace tutti::mpi {
 namespace {
 
 constexpr std::size_t kMostLent = 64;  // sockets; the kernel has 253
-constexpr std::chrono::seconds kForRoom{1};
 constexpr std::chrono::microseconds kBetweenTries{200};
 constexpr socklen_t kNameless = offsetof(sockaddr_un, sun_path);
 
@@ -92,8 +91,8 @@ void SocketLender::step() {
   }
 }
 
-int SocketLender::lend(std::span<const int> sockets,
-                       std::span<const std::int32_t> numbers) const noexcept {
+int SocketLender::lend(std::span<const int> sockets, std::span<const std::int32_t> numbers,
+                       std::chrono::milliseconds timeout) const noexcept {
   if (!listener_ || !all_have_come()) return ENOTCONN;
   if (sockets.empty()) return 0;
   if (sockets.size() > kMostLent) return EMSGSIZE;
@@ -104,7 +103,7 @@ int SocketLender::lend(std::span<const int> sockets,
   control->cmsg_type = SCM_RIGHTS;
   control->cmsg_len = CMSG_LEN(sockets.size_bytes());
   std::memcpy(CMSG_DATA(control), sockets.data(), sockets.size_bytes());
-  Deadline limit(kForRoom);
+  Deadline limit(timeout);
   for (const Socket& borrower : borrowers_) {
     const int error = send_once_there_is_room(borrower, parcel, limit);
     if (error != 0) return error;

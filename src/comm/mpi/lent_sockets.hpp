@@ -38,8 +38,9 @@ class SocketLender {
   bool all_have_come() const { return !listener_ || borrowers_.size() == awaited_; }
   /** Gives all who are awaited copies of `sockets`, which have `numbers`; nobody may count on them
    * if that returns another error than 0, or taken() does. The kernel limits how many are under way
-   * to all processes of a user: waits a second at most until others are taken. */
-  int lend(std::span<const int> sockets, std::span<const std::int32_t> numbers) const noexcept;
+   * to all processes of a user: waits `timeout` at most until others are taken. */
+  int lend(std::span<const int> sockets, std::span<const std::int32_t> numbers,
+           std::chrono::milliseconds timeout) const noexcept;
   /** After that: 0 once all who were lent some have them, or why one has not, who may have too few
    * descriptors. Waits `timeout` at most. */
   int taken(std::chrono::milliseconds timeout) const noexcept;
