@@ -8,7 +8,8 @@ RANKS is the program of ranks.cpp, which checks every result. A trial is a funct
 its number: a layout, a deadline, and who is killed, stopped or cut off, and when; with --fault, one
 of Trial.FAULTS, those with others are left out. Every survivor
 must say within the deadline and a second who was lost, all of them and nobody else; nobody may
-hang. Who loses ranks of a part (of a split) names those, and then all, when it asks the whole.
+hang. Who loses ranks of a part (of a split) names those, and then all, when it asks the whole; if they
+are stopped, the whole may take one more deadline, since they might compute.
 Open MPI 4.1 gives a job up from within a survivor whose message to the dead was under way: such a
 survivor, known by what Open MPI has written, is counted, and in a quarter of the trials forgiven.
 Ended by SIGTERM, it takes its hosts along.
@@ -141,11 +142,21 @@ def ranks_of(text):
     return {int(each) for each in text.split(",") if each}
 
 
+def lost_in_a_part(trial, texts):
+    """Whether a survivor has lost somebody there first."""
+    stories = [texts[rank] for rank in trial.lost() if (texts[rank] or "").startswith("lost ")]
+    return any(len(ranks_of(text.split(" ", 6)[4])) < trial.hosts * trial.slots for text in stories)
+
+
 def judge(trial, texts, struck, waited, ended):
     complaints, longest, stories = [], 0.0, set()
     in_turn = trial.fault == "kill a host's ranks in turn"
     first = {trial.node * trial.slots} if in_turn else set()
     limit = trial.deadline + GRACE
+    # Who has given up a rank in a part comes to the whole, where one that may compute has a deadline of
+    # its own: so have those who waited there for who waited in the part.
+    if trial.fault.startswith("stop ") and lost_in_a_part(trial, texts):
+        limit += trial.deadline
     for rank, lost in sorted(trial.lost().items()):
         if rank in ended:
             continue

@@ -275,9 +275,11 @@ def test_a_benchmark_that_hangs_is_ended(mpiexec, *_):
 
 def test_the_judge_of_faults(*_):
     """On made-up stories: of all ranks, half a second after the fault, the same by all survivors."""
-    def complaints(number, named, ended=()):
+    def complaints(number, named, ended=(), when=1500000000, part=None):
         trial = cluster_faults.Trial(1, number)
-        texts = [f"lost 1500000000 0 {named} 0,1,2,3 {named} its process has ended"] * 4
+        texts = [f"lost {when} 0 {named} 0,1,2,3 {named} its process has ended"] * 4
+        if part is not None:  # somebody loses the victim there first
+            texts[(trial.victim + 1) % 4] = f"lost {when} 0 {named} {part} {named} did not answer"
         return trial, cluster_faults.judge(trial, texts, 1.0, dict.fromkeys(range(4), 0), set(ended))[0]
 
     in_turn, found = complaints(6, "")
@@ -291,6 +293,15 @@ def test_the_judge_of_faults(*_):
     other = (killed.victim + 1) % 4
     assert not complaints(0, f"{killed.victim}")[1] and complaints(0, f"{other}")[1]
     assert not complaints(0, f"{other}", ended=[other])[1]
+    stopped, _ = complaints(4, "")
+    assert stopped.fault == "stop a rank"
+    late = int((1 + 2 * stopped.deadline + 0.5) * 1e9)
+    name, part = f"{stopped.victim}", f"{stopped.victim},{(stopped.victim + 1) % 4}"
+    assert complaints(4, name, when=late)[1] and not complaints(4, name, when=late, part=part)[1]
+    assert complaints(4, name, when=late + 10**9, part=part)[1]
+    late = int((1 + 2 * killed.deadline + 0.5) * 1e9)
+    part = f"{killed.victim},{other}"
+    assert complaints(0, f"{killed.victim}", when=late, part=part)[1], "the dead do not compute"
 
 
 def main():
