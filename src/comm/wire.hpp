@@ -135,6 +135,8 @@ class Wire {
   std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic, int source) {
     return take(data, bytes, traffic, source, {});
   }
+  /** Whether a message that take() would bring is here already, since it came along with others. */
+  virtual bool has_read(int /*source*/, Traffic /*traffic*/) { return false; }
   /** Moves bytes. Those of `posted` that have ended become kEnded; whether there were any, or bytes
    * of long ones have moved. Throws PeerLost if one has failed, which is one of the ranks `peers`,
    * by message, or what else has come that tells why. Does not block. */

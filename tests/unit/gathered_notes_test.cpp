@@ -104,6 +104,23 @@ TEST_F(GatheredNotesTest, ThoseInARowGoTogether) {
   EXPECT_LE(segments_sent() - before, 5);
 }
 
+/** Of what has come a look takes much, and whoever passes it on need not ask for it again. */
+TEST_F(GatheredNotesTest, ThoseInARowAreReadTogether) {
+  EXPECT_FALSE(other_->has_read(0, Wire::Traffic::note));
+  constexpr int kNotes = 150;  // as many as one read brings
+  for (int number = 0; number < kNotes; ++number) send(note_of(number));
+  int looks = 0;
+  for (int number = 0; number < kNotes; ++number) {
+    if (!other_->has_read(0, Wire::Traffic::note)) ++looks;
+    expect(number);
+  }
+  EXPECT_FALSE(other_->has_read(0, Wire::Traffic::note));
+  EXPECT_LE(looks, 3);
+  send(note_of(1), Wire::Traffic::noted);
+  send(note_of(2));
+  EXPECT_FALSE(other_->has_read(0, Wire::Traffic::note));
+}
+
 /** After messages to and fro the kernel confirms along with the next one, and waits for that. */
 TEST_F(GatheredNotesTest, AreConfirmedAsTheyAreRead) {
   answer_each(20);  // a new connection confirms each segment at once

@@ -44,6 +44,7 @@ class ScriptedWire final : public Wire {
   std::vector<Clock::duration> stills;  // of all pauses
   int restarts = 0;                     // of Lookouts
   int abandoned = 0;                    // batches
+  bool holds = false;                   // what is posted
   std::int64_t most = kPiece;           // of a message
 
   int rank() const override { return rank_; }
@@ -54,6 +55,7 @@ class ScriptedWire final : public Wire {
     sent.push_back({destination, traffic, {data, data + bytes}});
     return 1;
   }
+  void hold(bool whether) override { holds = whether; }
   Posted post_receive(std::byte* /*data*/, std::int64_t /*bytes*/, int /*source*/,
                       Traffic /*traffic*/) override {
     return 1;
@@ -77,6 +79,11 @@ class ScriptedWire final : public Wire {
     const int from = found->source;
     come.erase(found);
     return from;
+  }
+  bool has_read(int source, Traffic traffic) override {
+    return std::any_of(come.begin(), come.end(), [&](const Message& one) {
+      return one.source == source && one.traffic == traffic;
+    });
   }
   bool progress(std::span<Posted> posted, std::span<const int> /*peers*/) override {
     if (at_progress) at_progress();

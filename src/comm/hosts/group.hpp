@@ -256,7 +256,12 @@ class HostGroup {
 
   /** Whether others than the root pass notes of such a broadcast on. */
   bool passes_on(const OneWay& call) const;
+  /** Calls taker(position) for those to whom this member gives notes. */
+  template <class Taker>
+  void for_each_taker(const OneWay& call, const Taker& taker) const;
   void pass_note(const OneWay& call, Batch& batch, std::span<const std::byte> note);
+  /** By who has waited for `note`, with those of later calls that have come along. */
+  void pass_notes(const OneWay& call, Batch& batch, Notes& notes, std::span<const std::byte> note);
   void broadcast(std::byte* data, std::int64_t bytes, int root, const std::byte* from,
                  const Agree& agree, Wire::Traffic traffic);
   /** Whether all of a broadcast comes from the root itself. */

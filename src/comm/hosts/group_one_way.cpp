@@ -1,6 +1,7 @@
 // Broadcasts that go one way: a note from the root, and what does not fit into it behind.
 #include <bit>
 
+#include "base/finally.hpp"
 #include "base/memory.hpp"
 #include "comm/hosts/group.hpp"
 
@@ -42,16 +43,37 @@ int HostGroup::giver(const OneWay& call) const {
   return member(static_cast<std::size_t>((call.root + (passes_on(call) ? parent : 0)) % size()));
 }
 
-void HostGroup::pass_note(const OneWay& call, Batch& batch, std::span<const std::byte> note) {
+template <class Taker>
+void HostGroup::for_each_taker(const OneWay& call, const Taker& taker) const {
   const int own = (position_ - call.root + size()) % size();
-  const auto pass = [&](int position) { send(batch, note, (call.root + position) % size()); };
+  const auto take = [&](int position) { taker((call.root + position) % size()); };
   if (!passes_on(call)) {
-    for (int other = 1; own == 0 && other < size(); ++other) pass(other);
+    for (int other = 1; own == 0 && other < size(); ++other) take(other);
   } else if (size() > kMostOfRoot) {
-    for_each_child(own, size(), pass);
+    for_each_child(own, size(), take);
   } else if (own + 1 < size()) {
-    pass(own + 1);
+    take(own + 1);
   }
+}
+
+void HostGroup::pass_note(const OneWay& call, Batch& batch, std::span<const std::byte> note) {
+  for_each_taker(call, [&](int member) { send(batch, note, member); });
+}
+
+/** So they leave in one call of the kernel. A taker that makes another call of those finds out by
+ * itself; one that does not has the root's data then, whatever call this member makes. */
+void HostGroup::pass_notes(const OneWay& call, Batch& batch, Notes& notes,
+                           std::span<const std::byte> note) {
+  int takers = 0;
+  for_each_taker(call, [&](int /*member*/) { ++takers; });
+  if (takers == 0 || notes.is_passed_on()) return;
+  std::span<const std::byte> next;
+  if (passes_on(call)) next = notes.next(note.data());
+  if (next.empty()) return pass_note(call, batch, note);
+  wire_.hold(true);
+  const Finally release([this] { wire_.hold(false); });
+  pass_note(call, batch, note);
+  for (; !next.empty(); next = notes.next(next.data())) pass_note(call, batch, next);
 }
 
 void HostGroup::send_one_way(const OneWay& call, Notes& notes, std::span<const std::byte> data,
@@ -74,7 +96,7 @@ std::chrono::microseconds HostGroup::take_one_way(const OneWay& call, Notes& not
   const Scratch note(wire_.scratch(), Wire::kShort);
   const std::int64_t bytes = notes.wait(note.data());
   Batch batch(wire_, Wire::Traffic::note);
-  pass_note(call, batch, {note.data(), static_cast<std::size_t>(bytes)});
+  pass_notes(call, batch, notes, {note.data(), static_cast<std::size_t>(bytes)});
   if (std::ssize(data) <= Notes::kCarried) {
     copy_bytes(data.data(), Notes::carried_by(note.data()), std::ssize(data));
   } else {

@@ -18,13 +18,17 @@ namespace {
 /** How long a note is waited for before it is asked for. */
 constexpr std::chrono::milliseconds kPatience{30};
 
-/** Between two pauses, each of which offers the core, as MPI does itself. */
-constexpr int kLooks = 4;
-
 /** Whether two ranks ask for the same now, whatever they did before. */
 bool are_alike(Signature one, const Signature& other) {
   one.before = other.before;
   return one.hash() == other.hash();
+}
+
+template <class Note>
+Note header_of(const std::byte* note) {
+  Note header;
+  std::memcpy(&header, note, sizeof header);
+  return header;
 }
 
 }  // namespace
@@ -48,9 +52,7 @@ std::int64_t Notes::write(std::byte* note, std::span<const std::byte> data,
 }
 
 std::chrono::microseconds Notes::away_in(const std::byte* note) {
-  Note header;
-  std::memcpy(&header, note, sizeof header);
-  return std::chrono::microseconds(header.away);
+  return std::chrono::microseconds(header_of<Note>(note).away);
 }
 
 // --- Comparing ----------------------------------------------------------------------------------
@@ -85,10 +87,9 @@ void Notes::refuse(const Note& note) const {
 
 bool Notes::take_early(std::byte* room) {
   for (auto one = early_.begin(); one != early_.end(); ++one) {
-    Note note;
-    std::memcpy(&note, one->message.data(), sizeof note);
-    if (examine(note, one->source) == Fit::early) continue;
+    if (examine(header_of<Note>(one->message.data()), one->source) == Fit::early) continue;
     std::memcpy(room, one->message.data(), one->message.size());
+    is_passed_on_ = one->is_passed_on;
     early_.erase(one);
     return true;
   }
@@ -96,26 +97,19 @@ bool Notes::take_early(std::byte* room) {
 }
 
 void Notes::keep(const std::byte* note, int source) {
-  Note header;
-  std::memcpy(&header, note, sizeof header);
-  early_.push_back({source, {note, note + sizeof header + header.carried}});
+  early_.push_back({source, {note, note + sizeof(Note) + header_of<Note>(note).carried}});
 }
 
 bool Notes::take_awaited(std::byte* room) {
   while (wire_.take(room, Wire::kShort, Wire::Traffic::note, awaited_)) {
     wire_.note_received(awaited_, Wire::Traffic::note);
-    Note note;
-    std::memcpy(&note, room, sizeof note);
-    if (examine(note, awaited_) == Fit::awaited) return true;
+    if (examine(header_of<Note>(room), awaited_) == Fit::awaited) {
+      is_passed_on_ = false;
+      return true;
+    }
     keep(room, awaited_);
   }
   return false;
-}
-
-bool Notes::take_awaited(std::byte* room, int looks) {
-  bool found = false;
-  for (; looks > 0 && !found; --looks) found = take_awaited(room);
-  return found;
 }
 
 void Notes::hear_questions() {
@@ -143,13 +137,11 @@ void Notes::ask() {
 
 std::int64_t Notes::wait(std::byte* note) {
   const auto length = [note] {
-    Note header;
-    std::memcpy(&header, note, sizeof header);
-    return static_cast<std::int64_t>(sizeof header) + header.carried;
+    return static_cast<std::int64_t>(sizeof(Note)) + header_of<Note>(note).carried;
   };
   {
     const std::lock_guard lock(mutex_);
-    if (take_early(note) || take_awaited(note, kLooks)) return length();
+    if (take_early(note) || take_awaited(note)) return length();
     waits_ = true;
   }
   const Finally end([this] {
@@ -162,7 +154,7 @@ std::int64_t Notes::wait(std::byte* note) {
   for (;;) {
     {
       const std::lock_guard lock(mutex_);
-      if (take_awaited(note, kLooks)) break;
+      if (take_awaited(note)) break;
     }
     const auto waited = wire_.now() - since;
     if (!wire_.pause(waited)) continue;
@@ -181,6 +173,37 @@ std::int64_t Notes::wait(std::byte* note) {
   return length();
 }
 
+Notes::Early* Notes::following(const Note& note) {
+  const auto follows = [&](const Early& one) {
+    const Note next = header_of<Note>(one.message.data());
+    const Signature& signature = next.signature;
+    return one.source == awaited_ && signature.sequence == note.signature.sequence + 1 &&
+           signature.operation == note.signature.operation &&
+           signature.root == note.signature.root && next.author == note.author &&
+           next.carried == signature.count * size_of(signature.dtype);
+  };
+  const auto found = std::find_if(early_.begin(), early_.end(), follows);
+  return found == early_.end() ? nullptr : &*found;
+}
+
+std::span<const std::byte> Notes::next(const std::byte* note) {
+  const std::lock_guard lock(mutex_);
+  const Note header = header_of<Note>(note);
+  Early* found = following(header);
+  if (found == nullptr && early_of(awaited_) < kMostEarly &&
+      wire_.has_read(awaited_, Wire::Traffic::note)) {
+    std::array<std::byte, Wire::kShort> room;
+    if (wire_.take(room.data(), Wire::kShort, Wire::Traffic::note, awaited_)) {
+      wire_.note_received(awaited_, Wire::Traffic::note);
+      keep(room.data(), awaited_);
+      found = following(header);
+    }
+  }
+  if (found == nullptr) return {};
+  found->is_passed_on = true;
+  return found->message;
+}
+
 std::size_t Notes::early_of(int source) const {
   const auto of_source = [source](const Early& one) { return one.source == source; };
   return static_cast<std::size_t>(std::count_if(early_.begin(), early_.end(), of_source));
@@ -196,9 +219,7 @@ void Notes::take_all() {
     if (early_of(*source) >= kMostEarly) full_.push_back(*source);
   }
   for (const Early& one : early_) {
-    Note note;
-    std::memcpy(&note, one.message.data(), sizeof note);
-    examine(note, one.source);
+    examine(header_of<Note>(one.message.data()), one.source);
   }
 }
 

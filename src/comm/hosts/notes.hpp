@@ -69,6 +69,12 @@ class Notes {
   /** Blocks until the awaited note has come: how long it is. Throws OneSidedMismatch, and PeerLost
    * of the wire. */
   std::int64_t wait(std::byte* note);
+  /** Whether that one has been passed on along with one before it: see next(). */
+  bool is_passed_on() const { return is_passed_on_; }
+  /** Of who passes on what wait() has brought, `note`, or what this has: the note of the same
+   * root's next broadcast, if it came along with that and takes the same way. It counts as passed
+   * on then, and stays put until its call. Nothing: there is none. */
+  std::span<const std::byte> next(const std::byte* note);
   /** Looks at what has come, in a wait that lasts, or once in many calls without one. Throws
    * OneSidedMismatch. */
   void look();
@@ -79,6 +85,7 @@ class Notes {
   struct Early {
     int source;
     RecycledVector<std::byte> message;
+    bool is_passed_on = false;
   };
   enum class Fit { awaited, early };
   /** Of each rank so many that are early are kept; others stay with the wire, and hold up who sends
@@ -94,6 +101,8 @@ class Notes {
   bool take_awaited(std::byte* room, int looks);
   bool take_early(std::byte* room);
   void keep(const std::byte* note, int source);
+  /** Of `early_`: the one that follows on `note` of `awaited_`, if it is there. */
+  Early* following(const Note& note);
   /** How many of `source` are early. */
   std::size_t early_of(int source) const;
   /** Keeps all that have come, of whomever, and compares them. */
@@ -109,6 +118,7 @@ class Notes {
   Signature before_;
   int awaited_ = kNobody;
   bool waits_ = false;
+  bool is_passed_on_ = false;  // the collective's
   RecycledVector<Early> early_;
   RecycledVector<int> full_;  // those of whom enough are early
   RecycledVector<Note> early_questions_;

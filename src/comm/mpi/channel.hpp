@@ -81,6 +81,9 @@ class Channel final : public Wire {
   using Wire::take;
   std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic, int source,
                           std::span<const int> except) override;
+  bool has_read(int source, Traffic traffic) override {
+    return has_stream(source, traffic) && streams_->has_read(source, traffic);
+  }
   bool progress(std::span<Posted> posted, std::span<const int> peers) override;
   bool is_flowing() override { return streams_ && streams_->are_flowing(); }
   bool pause(Clock::duration still) override;

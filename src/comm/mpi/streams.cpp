@@ -19,7 +19,7 @@ namespace tutti::mpi {
 namespace {
 
 /** Messages that a call gives to the kernel. */
-constexpr std::size_t kMessagesAtOnce = 8;
+constexpr std::size_t kMessagesAtOnce = 32;
 /** Messages under way on a connection that need no more memory. */
 constexpr std::size_t kFewAtOnce = 32;
 
@@ -308,20 +308,25 @@ void Streams::read_early(Stream& stream) {
   const auto begin = stream.early.begin();
   std::copy(begin + stream.used, begin + stream.come, begin);
   stream.come -= std::exchange(stream.used, 0);
-  const std::int64_t room = std::ssize(stream.early) - stream.come;
+  const std::int64_t room = (stream.is_in_a_row ? kEarlyInARow : kEarly) - stream.come;
   stream.come += read(stream, stream.early.data() + stream.come, room);
 }
 
 std::optional<Streams::Header> Streams::next_header(Stream& stream) {
   if (stream.come - stream.used < kHeader) read_early(stream);
   if (stream.come - stream.used < kHeader) return std::nullopt;
+  return header_at(stream);
+}
+
+Streams::Header Streams::header_at(const Stream& stream) {
   Header header = 0;
   std::memcpy(&header, stream.early.data() + stream.used, sizeof header);
   return header;
 }
 
 void Streams::note_header(Stream& stream, Header header) const {
-  stream.gathering.note_message(stream.connection.socket, (header & kConfirm) != 0);
+  stream.is_in_a_row = (header & kConfirm) != 0;
+  stream.gathering.note_message(stream.connection.socket, stream.is_in_a_row);
 }
 
 /** Whether the next message has begun to come, and is of the kind that is wanted. */
@@ -353,7 +358,7 @@ std::int64_t Streams::read_rest(Stream& stream, const Message& message, std::int
   std::byte* const to = message.data + message.moved;
   if (message.passes_on != kNone && bytes > kPassedAtOnce) return read(stream, to, kPassedAtOnce);
   std::array<iovec, 2> parts{
-      {{to, static_cast<std::size_t>(bytes)}, {stream.early.data(), stream.early.size()}}};
+      {{to, static_cast<std::size_t>(bytes)}, {stream.early.data(), kEarly}}};
   msghdr call{};
   call.msg_iov = parts.data();
   call.msg_iovlen = parts.size();

@@ -76,6 +76,8 @@ class Streams {
   /** See Wire::take(); of messages that are not longer than Wire::kShort. */
   std::optional<int> take(std::byte* data, std::int64_t bytes, Wire::Traffic traffic, int source,
                           std::span<const int> except = {});
+  /** See Wire::has_read(). */
+  bool has_read(int source, Wire::Traffic traffic);
 
   /** Moves what can be moved. Does not block. */
   void progress();
@@ -119,9 +121,11 @@ class Streams {
   static constexpr std::int64_t kFlow = 4 * Wire::kPiece;
   static constexpr int kNone = -1;
   static constexpr std::chrono::seconds kPatience{2};
-  /** So much is read at once where a message begins. */
-  static constexpr std::size_t kEarly = 4096;
+  /** So much is read at once where a message begins, ... */
+  static constexpr std::int64_t kEarly = 4096;
   static_assert(kEarly >= Wire::kShort + kHeader);
+  /** ... and where it follows on notes in a row. */
+  static constexpr std::int64_t kEarlyInARow = 16384;
   /** So much is read at once of what is passed on, so that it leaves while more is read. */
   static constexpr std::int64_t kPassedAtOnce = 512 << 10;
   /** So much of such a message may have come and not been sent on: who does not take it holds up
@@ -149,7 +153,7 @@ class Streams {
     int last = kNone;
   };
   struct Stream {
-    explicit Stream(Connection given) : connection(std::move(given)), early(kEarly) {}
+    explicit Stream(Connection given) : connection(std::move(given)), early(kEarlyInARow) {}
     Connection connection;
     Queue sends;
     Queue receives;
@@ -158,9 +162,10 @@ class Streams {
     std::int64_t come = 0;
     std::int64_t unconfirmed = 0;  ///< bytes that went one way since it was looked after them
     Gathering gathering{};
-    bool is_awaited = false;  ///< a message of it, by take()
-    bool takes = true;        ///< what is sent, as far as is known
-    bool brings = true;       ///< something
+    bool is_awaited = false;   ///< a message of it, by take()
+    bool is_in_a_row = false;  ///< the last message that came was a note after others
+    bool takes = true;         ///< what is sent, as far as is known
+    bool brings = true;        ///< something
     /** Since when messages wait for what has ended. */
     std::optional<std::chrono::steady_clock::time_point> waits_since{};
 
@@ -205,6 +210,8 @@ class Streams {
   bool take_from(Stream& stream, std::byte* data, std::int64_t bytes, Wire::Traffic traffic);
   /** Of the next message, if it has come. */
   std::optional<Header> next_header(Stream& stream);
+  /** Where it has. */
+  static Header header_at(const Stream& stream);
   void read_early(Stream& stream);
   void note_part(std::int64_t bytes) {
     moved_.store(true, std::memory_order_relaxed);

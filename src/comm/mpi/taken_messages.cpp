@@ -32,6 +32,15 @@ std::optional<int> Streams::take(std::byte* data, std::int64_t bytes, Wire::Traf
   return std::nullopt;
 }
 
+bool Streams::has_read(int source, Wire::Traffic traffic) {
+  const std::lock_guard lock(mutex_);
+  const Stream& stream = stream_to(source, traffic);
+  const std::int64_t there = stream.come - stream.used - kHeader;
+  if (there < 0) return false;
+  const Header header = header_at(stream);
+  return traffic_in(header) == traffic && there >= length_in(header);
+}
+
 bool Streams::take_from(Stream& stream, std::byte* data, std::int64_t bytes,
                         Wire::Traffic traffic) {
   const bool in_message = stream.receives.first != kNone && at(stream.receives.first).begun;

@@ -96,6 +96,12 @@ std::optional<int> SimulatedWire::take_from(Connection& connection, std::byte* d
   return sender;
 }
 
+bool SimulatedWire::has_read(int source, Traffic traffic) {
+  const Connection* const connection = connection_to(source, traffic);
+  return connection != nullptr && !connection->come.empty() &&
+         connection->come.front()->traffic == traffic;
+}
+
 void SimulatedWire::make_room(const Parcel& parcel) {
   Cluster& cluster = process_.cluster();
   const auto heard = cluster.scheduler().now() + cluster.network().model().latency;

@@ -70,6 +70,7 @@ class SimulatedWire final : public Wire {
   using Wire::take;
   std::optional<int> take(std::byte* data, std::int64_t bytes, Traffic traffic, int source,
                           std::span<const int> except) override;
+  bool has_read(int source, Traffic traffic) override;
   bool progress(std::span<Posted> posted, std::span<const int> peers) override;
   bool pause(Clock::duration still) override;
   void withdraw(Posted receive) override;

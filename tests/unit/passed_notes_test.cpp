@@ -1,0 +1,127 @@
+// A host that passes notes on passes those on along that have come together.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "comm/hosts/group.hpp"
+#include "comm/hosts/notes.hpp"
+#include "unit/scripted_wire.hpp"
+
+namespace tutti {
+namespace {
+
+using test::ScriptedWire;
+
+using Bytes = std::vector<std::byte>;
+
+constexpr int kRoot = 0;
+constexpr int kSecond = 1;
+constexpr int kThird = 2;
+constexpr std::int64_t kBytes = 4;
+
+Signature broadcast(std::uint64_t sequence, int root = kRoot, std::int64_t bytes = kBytes) {
+  Signature signature;
+  signature.sequence = sequence;
+  signature.operation = Operation::broadcast;
+  signature.root = root;
+  signature.count = bytes;
+  return signature;
+}
+
+/** The second of three hosts, in a row of broadcasts. */
+class PassedNotesTest : public ::testing::Test {
+ protected:
+  /** A note of the root is there, which carries `bytes` times its call's number. */
+  void comes(const Signature& signature, std::size_t bytes = kBytes) {
+    ScriptedWire theirs(kRoot);
+    Notes notes(theirs);
+    notes.begin(signature, {}, Notes::kNobody);
+    Bytes room(Wire::kShort);
+    const Bytes data(bytes, static_cast<std::byte>(signature.sequence));
+    room.resize(static_cast<std::size_t>(notes.write(room.data(), data, {})));
+    wire_.come.push_back({kRoot, Wire::Traffic::note, room});
+  }
+  /** The host's own call: takes the root's note. */
+  void call(std::uint64_t sequence, std::int64_t in_a_row = 10) {
+    notes_.begin(broadcast(sequence), {}, kRoot);
+    Bytes data(kBytes);
+    group_.take_one_way({kRoot, kBytes, in_a_row}, notes_, data);
+    EXPECT_EQ(data, Bytes(kBytes, static_cast<std::byte>(sequence)));
+  }
+  /** Of which calls the third host has notes. */
+  std::vector<int> passed() const {
+    std::vector<int> calls;
+    for (const ScriptedWire::Message& one : wire_.sent) {
+      EXPECT_EQ(one.source, kThird);
+      calls.push_back(static_cast<int>(*Notes::carried_by(one.bytes.data())));
+    }
+    return calls;
+  }
+
+  ScriptedWire wire_{kSecond};
+  HostGroup group_{wire_, {kRoot, kSecond, kThird}};
+  Notes notes_{wire_};
+};
+
+TEST_F(PassedNotesTest, ThoseThatHaveComeTogetherGoTogetherAndOnce) {
+  for (const std::uint64_t sequence : {1U, 2U, 3U}) comes(broadcast(sequence));
+  call(1);
+  EXPECT_EQ(passed(), (std::vector<int>{1, 2, 3}));
+  EXPECT_FALSE(wire_.holds);
+  comes(broadcast(4));
+  call(2);
+  call(3);
+  EXPECT_EQ(passed(), (std::vector<int>{1, 2, 3}));
+  call(4);
+  EXPECT_EQ(passed(), (std::vector<int>{1, 2, 3, 4}));
+}
+
+TEST_F(PassedNotesTest, WhatWasFoundEarlyGoesAlongInItsOrder) {
+  for (const std::uint64_t sequence : {1U, 2U}) comes(broadcast(sequence));
+  notes_.begin({}, {}, Notes::kNobody);
+  notes_.look();  // of another wait
+  comes(broadcast(3));
+  for (const std::uint64_t sequence : {1U, 2U, 3U}) call(sequence);
+  EXPECT_EQ(passed(), (std::vector<int>{1, 2, 3}));
+}
+
+TEST_F(PassedNotesTest, WhatComesOfAnotherRootWaitsForItsCall) {
+  comes(broadcast(1));
+  comes(broadcast(2, kThird));
+  call(1);
+  EXPECT_EQ(passed(), std::vector<int>{1});
+}
+
+TEST_F(PassedNotesTest, WhatIsFollowedByDataWaitsForItsCall) {
+  comes(broadcast(1));
+  comes(broadcast(2, kRoot, 100'000), 0);
+  comes(broadcast(3));
+  call(1);
+  EXPECT_EQ(passed(), std::vector<int>{1});
+}
+
+TEST_F(PassedNotesTest, TheFirstInARowComeFromTheRootItself) {
+  for (const std::uint64_t sequence : {1U, 2U, 3U}) comes(broadcast(sequence));
+  call(1, 0);
+  EXPECT_EQ(passed(), std::vector<int>{});
+}
+
+TEST_F(PassedNotesTest, NoMoreThanSomeAreKept) {
+  std::vector<int> all(1000);
+  std::iota(all.begin(), all.end(), 1);
+  for (const int number : all) comes(broadcast(static_cast<std::uint64_t>(number)));
+  call(1);
+  EXPECT_LT(wire_.sent.size(), all.size() / 2);
+  for (std::uint64_t sequence = 2; sequence <= all.size(); ++sequence) {
+    notes_.begin(broadcast(sequence), {}, kRoot);
+    Bytes data(kBytes);
+    group_.take_one_way({kRoot, kBytes, 10}, notes_, data);
+  }
+  EXPECT_EQ(wire_.sent.size(), all.size());
+}
+
+}  // namespace
+}  // namespace tutti
