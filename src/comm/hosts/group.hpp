@@ -142,16 +142,17 @@ class HostGroup {
     std::int64_t in_a_row = 0;  ///< calls right before it that went one way from the same root
   };
   /** Of whom this member gets one, as a rank. Up to three members get it of the root, and all where
-   * data follow a note, so that no data of another root come before its note; more through a
-   * binomial tree. Three pass it on, too, from the third in a row: a root that sends one after the
-   * other waits for nothing but the calls of its kernel. */
+   * data follow a note, so that it comes before what a root sends of its data itself; more through
+   * a binomial tree. Three pass it on, too, from the third in a row: a root that sends one after
+   * the other waits for nothing but the calls of its kernel. */
   int giver(const OneWay& call) const;
   /** By the root, or who sends for it, after notes.begin(). The root has been `away` from
    * collectives before. Waits until `data` has left. */
   void send_one_way(const OneWay& call, Notes& notes, std::span<const std::byte> data,
                     std::chrono::microseconds away);
   /** By the others: waits for the note of giver(call), and passes it on. Throws OneSidedMismatch
-   * before anything is written. How long the root had been away. */
+   * before anything is written, or later where others pass on data, of which another root's may
+   * come before its note. How long the root had been away. */
   std::chrono::microseconds take_one_way(const OneWay& call, Notes& notes,
                                          std::span<std::byte> data);
   /** What a host does with `count` elements from `begin` on, before they travel and when they have

@@ -89,7 +89,8 @@ class Notes {
   };
   enum class Fit { awaited, early };
   /** Of each rank so many that are early are kept; others stay with the wire, and hold up who sends
-   * them. */
+   * them. Only of the awaited one all are, which has made another call then: its note would have
+   * come before them. */
   static constexpr std::size_t kMostEarly = 128;
 
   // With mutex_ held:
