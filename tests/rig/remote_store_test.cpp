@@ -227,16 +227,22 @@ TEST_F(RemoteStoreTest, StrangersAreNotServed) {
   EXPECT_THROW(get(*table_, "never", 60ms), DeadlineExceeded);
 }
 
-/** A connection of rank 1, over which a request has gone without its value. */
-mpi::Socket say_half(const mpi::Endpoint& server, std::int64_t value_bytes = 100) {
+/** A connection of rank 1. */
+mpi::Socket connected_to(const mpi::Endpoint& server) {
   mpi::Socket socket = mpi::start_connecting(mpi::loopback_address(), server.port);
   EXPECT_TRUE(holds_within(kPatience,
                            [&] { return mpi::connecting_state(socket) == mpi::Connecting::done; }));
   const StoreHello hello{server.token, server.token, 1};
-  const StoreRequest request{.kind = StoreRequest::Kind::set, .value_bytes = value_bytes};
   mpi::Token welcome{};
   EXPECT_TRUE(send_bytes(socket, mpi::bytes_of(hello), {kPatience}));
   EXPECT_TRUE(receive_bytes(socket, mpi::bytes_of(welcome), {kPatience}));
+  return socket;
+}
+
+/** And over which a request has gone without its value. */
+mpi::Socket say_half(const mpi::Endpoint& server, std::int64_t value_bytes = 100) {
+  mpi::Socket socket = connected_to(server);
+  const StoreRequest request{.kind = StoreRequest::Kind::set, .value_bytes = value_bytes};
   EXPECT_TRUE(send_bytes(socket, mpi::bytes_of(request), {kPatience}));
   return socket;
 }
@@ -257,8 +263,8 @@ TEST_F(RemoteStoreTest, WhoLeavesInTheMiddleOfARequestIsNotLost) {
 
 TEST_F(RemoteStoreTest, WhoHasAnotherConnectionIsNotLostUntilThatHasEnded) {
   serve();
-  mpi::Socket other = say_half(server_->endpoint());
-  { const mpi::Socket half = say_half(server_->endpoint()); }
+  mpi::Socket other = connected_to(server_->endpoint());
+  { const mpi::Socket one = connected_to(server_->endpoint()); }
   EXPECT_THROW(get(*table_, "never", 120ms), DeadlineExceeded);
   other = mpi::Socket();
   EXPECT_EQ(outcome_of([&] { get(*table_, "never", kNever); }),
