@@ -2,6 +2,7 @@
 """Checks what clang-tidy is to check at a time: tidy_test.py ROOT COMPILER."""
 
 import json
+import re
 import sys
 import tempfile
 import unittest
@@ -71,6 +72,12 @@ class Batches(unittest.TestCase):
         self.compiled(self.source("src/c.cpp"))
         self.compiled(self.source("src/d.cu"))
         self.assertEqual(self.batches(), [["src/a.cpp"], ["src/b.cpp"], ["src/c.cpp"]])
+
+    def test_what_is_found_in_a_source_that_another_includes_is_told(self):
+        settings = Path(ROOT, ".clang-tidy").read_text(encoding="utf-8")
+        expression = re.search(r"^HeaderFilterRegex: '(.*)'$", settings, re.MULTILINE)[1]
+        for folder in ("src", "python", "examples", "tests", "benchmarks"):
+            self.assertRegex(f"{ROOT}/{folder}/one/two.cpp", expression)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 // Fuzzes the packets of sparse vectors: one host's, range by range.
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 
@@ -133,7 +135,8 @@ void check_packed_again(const Elements& all, std::int64_t end) {
   std::size_t next = 0;
   PacketCursor(std::span(&again, 1)).take_below(end, [&](std::uint32_t index, float value) {
     expect(index == all.indices[next], "another index");
-    expect(std::memcmp(&value, &all.values[next++], sizeof value) == 0, "another value");
+    expect(std::bit_cast<std::uint32_t>(value) == std::bit_cast<std::uint32_t>(all.values[next++]),
+           "another value");
   });
   expect(next == all.indices.size(), "fewer elements");
 }

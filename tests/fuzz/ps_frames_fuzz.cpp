@@ -108,7 +108,7 @@ Input requests(std::uint8_t wire) {
   Input input;
   append(input, head);
   for (const RequestHeader& header :
-       {request(RequestKind::push_rows, 0, 5, 5 * 24), request(RequestKind::look_up, 2, 33, 33 * 8),
+       {request(RequestKind::push_rows, 0, 5, 120), request(RequestKind::look_up, 2, 33, 264),
         request(RequestKind::push_dense, -1, 10, 48), request(RequestKind::set_dense, -1, 3, 12),
         request(RequestKind::add_rows, 1, 0, 0), request(RequestKind::stop, -1, 0, 0)}) {
     append_frame(input, RequestFrame{header, 0}, shape_of(header, format_of(head)),

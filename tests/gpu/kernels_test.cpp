@@ -18,7 +18,8 @@ constexpr std::int64_t kOffsets[]{0, 1, 4, 8};  // of these, 4 is a group's of f
 std::vector<float> numbers(std::int64_t count, int seed, bool finite = true) {
   std::vector<float> values(static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const auto h = static_cast<std::uint32_t>(i * 2654435761U + static_cast<unsigned>(seed) * 97U);
+    const auto h =
+        static_cast<std::uint32_t>(i * 2654435761U + static_cast<unsigned>(seed) * std::size_t{97});
     const float unit = static_cast<float>(h >> 8U) / 16777216.0F - 0.5F;
     values[i] = std::ldexp(unit, static_cast<int>(h % 40U) - 20);
     if (!finite && i % 1000 == 5) values[i] = i % 2000 == 5 ? kInf : std::nanf("");

@@ -97,7 +97,8 @@ TEST_F(Allocate, AnyMixOfAllocationsAndOffsetsGivesTheSameNumbers) {
         // In every other round only the last rank goes its own way.
         const int own = round % 2 == 0 || rank == ranks() - 1 ? rank : 0;
         const int pick = (round / 2 + own * (salt + 1) + salt) % 5;
-        const std::int64_t offset = (round / 3 * 7 + own * 3 + salt * 150'000) % 300'000 * 4;
+        const std::int64_t offset =
+            (round / 3 * 7 + own * 3 + salt * 150'000) % 300'000 * std::int64_t{4};
         std::byte* base =
             pick == 4 ? ordinary.data()
                       : static_cast<std::byte*>(buffers[static_cast<std::size_t>(pick)].data());

@@ -253,7 +253,7 @@ TEST_F(BlocksTest, RanksThatDoNotFitAreNamed) {
   names(
       [](Communicator& comm) {
         Elements in(5 + comm.global_rank(), DType::i32);
-        Elements out(ranks() * (5 + comm.global_rank()), DType::i32);
+        Elements out(std::int64_t{ranks()} * (5 + comm.global_rank()), DType::i32);
         comm.gather(in.view(), out.view(), 0);
       },
       {"rank 0: gather(i32, count 5, root 0)", "rank 1: gather(i32, count 6, root 0)"});

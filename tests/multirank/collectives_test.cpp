@@ -43,7 +43,7 @@ class Collectives : public RankTest, public ::testing::WithParamInterface<DType>
   /** Elements of the blocks of a large argument that has `parts` blocks: around the size where
    * transports stop sending in one piece, and more than they move at once. */
   static std::vector<std::int64_t> large_counts(std::int64_t parts) {
-    const std::int64_t one_piece = 32 * 1024 / size_of(dtype());
+    const std::int64_t one_piece = 32'768 / size_of(dtype());
     return {one_piece, one_piece + 1, kLargeBytes / 8 / parts + 13};
   }
   /** Integers have twice as many reductions as floats: i32 takes one half, u64 the other. */
@@ -82,7 +82,7 @@ class Collectives : public RankTest, public ::testing::WithParamInterface<DType>
   template <class Check>
   void sweep(std::int64_t parts, bool reduces, const Check& check) {
     on_ranks([&](Communicator& comm) {
-      Arena arena(comm, kLargeBytes / 8 * size_of(dtype()) + 32 * 1024 * parts + 1024);
+      Arena arena(comm, kLargeBytes / 8 * size_of(dtype()) + 32'768 * parts + 1024);
       for (const Case& each : cases(parts, reduces)) {
         SCOPED_TRACE(each.describe());
         check(comm, arena, each);
@@ -268,7 +268,7 @@ TEST_F(Collective, ReductionsThatADTypeLacksAreRefused) {
     const auto refused = [&](DType dtype, ReduceKind kind, const std::string& message) {
       const View data(memory.data(), 8, dtype);
       try {
-        comm.reduce_scatter(View(memory.data(), 8 * ranks(), dtype), data, kind);
+        comm.reduce_scatter(View(memory.data(), std::int64_t{8} * ranks(), dtype), data, kind);
         ADD_FAILURE() << message;
       } catch (const InvalidArgument& error) {
         EXPECT_EQ(std::string(error.what()).find(message), 0U) << error.what();

@@ -95,7 +95,7 @@ TEST_F(DistOptTest, AveragesExactlyOnceInBucketsOfAnySize) {
           descend(expected, step, ranks);
           EXPECT_EQ(values, expected);
           EXPECT_GE(opt.bytes_per_step(), kElements * 4);
-          EXPECT_LT(opt.bytes_per_step(), kElements * 4 + 6 * 64);
+          EXPECT_LT(opt.bytes_per_step(), kElements * 4 + std::int64_t{6} * 64);
         }
         if (bucket == 1) {  // no gaps between gradients are sent
           EXPECT_EQ(opt.bytes_per_step(), kElements * 4);

@@ -62,15 +62,15 @@ TEST_F(Messages, ManyMebibytesBothWaysAtOnce) {
     const int next = (rank + 1) % ranks();
     const int previous = (rank + ranks() - 1) % ranks();
     constexpr std::int64_t kCount = (8 << 20) / 8 + 1;
-    const Numbers mine = numbers(kCount, 1000 * rank);
+    const Numbers mine = numbers(kCount, std::int64_t{1000} * rank);
     Numbers theirs(mine.size());
     Numbers others(mine.size());
     const std::vector<Message> messages{
         Message::send(in(mine), next), Message::send(in(mine), previous, 1),
         Message::recv(out(theirs), next, 1), Message::recv(out(others), previous)};
     comm.exchange(messages);
-    EXPECT_TRUE(theirs == numbers(kCount, 1000 * next));
-    EXPECT_TRUE(others == numbers(kCount, 1000 * previous));
+    EXPECT_TRUE(theirs == numbers(kCount, std::int64_t{1000} * next));
+    EXPECT_TRUE(others == numbers(kCount, std::int64_t{1000} * previous));
   });
 }
 
@@ -82,7 +82,7 @@ TEST_F(Messages, AnExchangeMeetsSendsAndRecvsInAnyOrderOfTheirTags) {
       if (comm.global_rank() == 0) {
         std::vector<Numbers> values;
         std::vector<Message> messages;
-        for (int tag = 0; tag < 5; ++tag) values.push_back(numbers(count, 10 * tag));
+        for (int tag = 0; tag < 5; ++tag) values.push_back(numbers(count, std::int64_t{10} * tag));
         values.push_back(numbers(count, 77));
         for (int tag = 0; tag < 5; ++tag) {
           messages.push_back(Message::send(in(values[static_cast<std::size_t>(tag)]), last, tag));
@@ -109,7 +109,7 @@ TEST_F(Messages, ManyShortMessagesKeepTheirOrder) {
     const int rank = comm.global_rank();
     const int peer = rank == 0 ? ranks() - 1 : 0;
     if (rank != 0 && rank != ranks() - 1) return;
-    const Numbers mine = numbers(kMessages, 1000 * rank);
+    const Numbers mine = numbers(kMessages, std::int64_t{1000} * rank);
     Numbers theirs(mine.size());
     std::vector<Message> messages;
     for (std::size_t i = 0; i < kMessages; ++i) {
@@ -117,7 +117,7 @@ TEST_F(Messages, ManyShortMessagesKeepTheirOrder) {
       messages.push_back(Message::recv({&theirs[i], 1, DType::i64}, peer, static_cast<int>(i) % 2));
     }
     comm.exchange(messages);
-    EXPECT_EQ(theirs, numbers(kMessages, 1000 * peer));
+    EXPECT_EQ(theirs, numbers(kMessages, std::int64_t{1000} * peer));
     comm.exchange({});
   });
 }
@@ -207,7 +207,7 @@ TEST_F(Messages, ARankThatWaitsIsServedBeforeThoseThatWereServedMeanwhile) {
 TEST_F(Messages, AnExchangeTakesFromAnySource) {
   on_ranks([](Communicator& comm) {
     const int rank = comm.global_rank();
-    const Numbers mine = numbers(5000, 100 * rank);
+    const Numbers mine = numbers(5000, std::int64_t{100} * rank);
     std::vector<Numbers> got(static_cast<std::size_t>(ranks()), Numbers(mine.size()));
     std::vector<Received> received(got.size());
     std::vector<Message> messages;
@@ -221,7 +221,7 @@ TEST_F(Messages, AnExchangeTakesFromAnySource) {
     for (std::size_t i = 0; i < got.size(); ++i) {
       sources.push_back(received[i].source);
       EXPECT_EQ(received[i].tag, 9);
-      EXPECT_EQ(got[i], numbers(5000, 100 * received[i].source));
+      EXPECT_EQ(got[i], numbers(5000, std::int64_t{100} * received[i].source));
     }
     std::sort(sources.begin(), sources.end());
     for (int peer = 0; peer < ranks(); ++peer) {

@@ -209,7 +209,7 @@ TEST_F(MpiGroup, AgreesOnlyIfAllDo) {
 TEST_F(MpiGroup, WhatMembersBringGoesAlongIfAllAgree) {
   const int size = group_.size();
   const auto value = [](int member, std::int64_t i) {
-    return static_cast<std::uint8_t>(member * 31 + i);
+    return static_cast<std::uint8_t>(member * std::int64_t{31} + i);
   };
   for (const std::int64_t each : {1, 63, 64, 500, 1000, 4000, 70'000, 131'072}) {
     for (int only = HostGroup::Brought::kAll; only < size; ++only) {

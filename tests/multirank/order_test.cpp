@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -128,8 +130,10 @@ double reduce_one(Communicator& comm, DType dtype, double value, Reduce reduce,
   return dispatch(dtype, [&](auto zero) {
     using T = decltype(zero);
     const auto* elements = static_cast<const T*>(view.data);
+    using Bits = std::array<std::byte, sizeof(T)>;
     for (std::int64_t i = 1; i < count; ++i) {
-      EXPECT_EQ(std::memcmp(&elements[i], elements, sizeof(T)), 0) << "element " << i << " differs";
+      EXPECT_EQ(std::bit_cast<Bits>(elements[i]), std::bit_cast<Bits>(elements[0]))
+          << "element " << i << " differs";
     }
     return number(elements[0]);
   });
@@ -214,7 +218,7 @@ TEST_F(Arithmetic, LargeIntegersAreExact) {
     EXPECT_EQ(data, std::vector<std::int64_t>(1000, ranks() * odd));
     std::fill(data.begin(), data.end(), odd);
     comm.all_reduce(View(std::span(data)), Reduce::premul_sum(-3));
-    EXPECT_EQ(data, std::vector<std::int64_t>(1000, -3 * ranks() * odd));
+    EXPECT_EQ(data, std::vector<std::int64_t>(1000, std::int64_t{-3} * ranks() * odd));
     std::fill(data.begin(), data.end(), odd + comm.global_rank());
     comm.all_reduce(View(std::span(data)), Reduce::max);
     EXPECT_EQ(data, std::vector<std::int64_t>(1000, odd + ranks() - 1));

@@ -5,7 +5,6 @@
 #include <bit>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <limits>
 #include <set>
 #include <span>
@@ -30,7 +29,9 @@ INSTANTIATE_TEST_SUITE_P(Patterns, SparseSum, ::testing::ValuesIn(kPatterns),
 ::testing::AssertionResult same_bits(const ConstView& actual, const std::vector<float>& expected) {
   const auto* elements = static_cast<const float*>(actual.data);
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    if (std::memcmp(&elements[i], &expected[i], sizeof(float)) == 0) continue;
+    if (std::bit_cast<std::uint32_t>(elements[i]) == std::bit_cast<std::uint32_t>(expected[i])) {
+      continue;
+    }
     return ::testing::AssertionFailure() << "element " << i << " of " << expected.size() << " is "
                                          << elements[i] << " instead of " << expected[i];
   }

@@ -78,7 +78,7 @@ class Ways : public RankTest, public ::testing::WithParamInterface<Forced> {
     bool possible = true;
     if (way.kind == Kind::one_shot) possible = bytes <= Choices::kOneShot;
     if (way.kind == Kind::direct) possible = direct_possible;
-    if (way.kind == Kind::single_copy) possible = bytes >= 64 * 1024;
+    if (way.kind == Kind::single_copy) possible = bytes >= 65'536;
     if (!possible || local.last_way() == way) return ::testing::AssertionSuccess();
     return ::testing::AssertionFailure() << "went another way";
   }
@@ -158,7 +158,7 @@ TEST_P(Ways, MovementsBringEverythingToItsPlace) {
     const auto datum = [](int from, std::int64_t i) {
       return contribution(DType::i32, ReduceKind::sum, from, i);
     };
-    Arena arena(comm, 4 * ranks() * kCounts.back());
+    Arena arena(comm, std::int64_t{4} * ranks() * kCounts.back());
     for (const std::int64_t count : kCounts) {
       const int root = static_cast<int>(count) % ranks();
       for (const Memory memory : kMemories) {
@@ -197,7 +197,7 @@ TEST_P(Ways, ManyInARowDoNotMix) {
     std::vector<std::int32_t> own(static_cast<std::size_t>(kCount));
     for (int call = 0; call < 200; ++call) {
       // Longer and shorter ones in turn, through one line as well.
-      const std::int64_t count = call % 4 == 3 ? 5 : kCount - 100 * (call % 7);
+      const std::int64_t count = call % 4 == 3 ? 5 : kCount - std::int64_t{100} * (call % 7);
       const View view(call % 2 == 0 ? static_cast<void*>(own.data()) : memory.data(), count,
                       DType::i32);
       const auto value = [&](int rank, std::int64_t i) {

@@ -156,7 +156,7 @@ class Lacks : public GpuCommunicatorTest {
 
 TEST_F(Lacks, RoomForAnAllToAllInPlaceIsEverybodysError) {
   on_ranks(3, [](Communicator& comm, const Stream& stream) {
-    const Buffer memory = stream.allocate(300 * 4);
+    const Buffer memory = stream.allocate(std::int64_t{300} * 4);
     comm.barrier(stream).wait();
     has_memory = comm.global_rank() != 1;
     EXPECT_THROW(comm.all_to_all(room(memory), room(memory), stream), SystemError);

@@ -237,8 +237,9 @@ TEST_P(PsLinkLoss, AKilledServerIsNamedAtOnceAndTheOthersGoOn) {
   }
   servers_.send(1, SIGKILL);
   const std::string lost = "lost 101: lost rank 101: server 1: its process has ended";
+  const std::string twice = lost + "; " + lost;
   for (int number = 0; number < 2; ++number) {
-    EXPECT_EQ(outcome(worker(number), kAtOnce), lost + "; " + lost);
+    EXPECT_EQ(outcome(worker(number), kAtOnce), twice);
   }
   EXPECT_EQ(outcome(server(0)), "done");
 }

@@ -185,7 +185,8 @@ TEST_F(Modes, HalfAsyncReadsWhatItHasPushed) {
   FleetOptions options = options_of(HalfAsync{}, Sgd{.lr = 1.0F});
   options.tables[0].initial = Constant{};
   on_workers(options, [&](Worker& worker) {
-    const std::vector<std::int64_t> own{worker.index() * 2, worker.index() * 2 + 1};
+    const std::vector<std::int64_t> own{std::int64_t{2} * worker.index(),
+                                        std::int64_t{2} * worker.index() + 1};
     std::vector<float> rows(2 * kDim);
     for (int step = 1; step <= 4; ++step) {
       worker.push(0, own, std::vector<float>(rows.size(), -1.0F));

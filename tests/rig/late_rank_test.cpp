@@ -140,7 +140,7 @@ class Memory {
     if (stop == Stop::own_input) ranges.emplace_back(start_, bytes);
     if (stop == Stop::own_output) ranges.emplace_back(start_ + bytes, bytes);
     for (int peer = 0; stop == Stop::peers && peer < kRanks; ++peer) {
-      if (peer != rank_) ranges.emplace_back(start_ + (peer - rank_) * 2 * bytes_, 2 * bytes);
+      if (peer != rank_) ranges.emplace_back(start_ + (peer - rank_) * (2 * bytes_), 2 * bytes);
     }
     if (!ranges.empty()) Trap::set(ranges);
   }

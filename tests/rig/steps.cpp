@@ -85,7 +85,8 @@ std::string Workspace::changed(unsigned char value) const {
   return text;
 }
 
-Steps::Steps(const Trial& trial, std::shared_ptr<Communicator> world, std::vector<int>& members)
+Steps::Steps(const Trial& trial, const std::shared_ptr<Communicator>& world,
+             std::vector<int>& members)
     : trial_(trial), members_(members), groups_(split_all(world)), memory_(trial) {
   for (std::size_t group = 0; group < groups_.size(); ++group) {
     members_ = trial.members(static_cast<int>(group), world->global_rank());

@@ -45,7 +45,7 @@ class Steps {
  public:
   /** Splits the world and allocates memory. Collective. `members` is kept up to date: the ranks of
    * the communicator that is in use, in its order. */
-  Steps(const Trial& trial, std::shared_ptr<Communicator> world, std::vector<int>& members);
+  Steps(const Trial& trial, const std::shared_ptr<Communicator>& world, std::vector<int>& members);
 
   /** Step number `number` of the program. Throws WrongResult, or what tutti throws. */
   void run(const Step& step, std::uint64_t number);

@@ -22,7 +22,8 @@ std::string_view name_of(Memory memory) {
 Arena::Arena(Communicator& communicator, std::int64_t bytes)
     : rank_(communicator.global_rank()),
       // Room for both guards and for staggering by some elements; whole cache lines.
-      slot_bytes_((bytes + 4 * kGuard + 8 * communicator.world_size() + 63) / 64 * 64),
+      slot_bytes_((bytes + 4 * kGuard + std::int64_t{8} * communicator.world_size() + 63) / 64 *
+                  64),
       symmetric_(communicator.allocate(2 * slot_bytes_)) {
   for (auto& memory : ordinary_) memory.resize(static_cast<std::size_t>(slot_bytes_));
 }

@@ -16,7 +16,7 @@ namespace {
 std::vector<float> numbers(std::size_t count, unsigned seed) {
   std::vector<float> values(count);
   for (std::size_t i = 0; i < count; ++i) {
-    const auto h = static_cast<std::uint32_t>(i * 2654435761U + seed * 97U);
+    const auto h = static_cast<std::uint32_t>(i * 2654435761U + seed * std::size_t{97});
     values[i] = std::ldexp(static_cast<float>(h >> 8U) / 16777216.0F - 0.5F,
                            static_cast<int>(h % 40U) - 20);
   }

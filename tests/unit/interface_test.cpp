@@ -22,14 +22,14 @@ bool g_is_silent = false;  // the kernel says nothing of interfaces, as in some 
 
 }  // namespace
 
-/** Stands in front of the C library's. */
-extern "C" int getifaddrs(ifaddrs** list) noexcept {
+/** Stands in front of the C library's, whose name for the list it has. */
+extern "C" int getifaddrs(ifaddrs** __ifap) noexcept {
   if (g_is_silent) {
     errno = EPERM;
     return -1;
   }
   static const auto real = reinterpret_cast<int (*)(ifaddrs**)>(::dlsym(RTLD_NEXT, "getifaddrs"));
-  return real(list);
+  return real(__ifap);
 }
 
 namespace tutti::mpi {

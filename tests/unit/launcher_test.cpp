@@ -193,7 +193,7 @@ TEST(Launcher, EndpointsAreReadOrRefused) {
 
 TEST(Launcher, ThatMpiDoesNotKnowIsNamedWithTheRemedy) {
   const auto alone = [] {
-    const Launch launch = find_launch();
+    Launch launch = find_launch();
     check_mpi_world(launch, 0, 1);
     return launch;
   };

@@ -28,7 +28,7 @@ std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
 Doubles conv_block(const Doubles& image, int size, int in, int out, const Doubles& weight,
                    const Doubles& bias) {
   const int conv_size = size - 4;
-  Doubles conv(index(conv_size * conv_size * out));
+  Doubles conv(index(std::int64_t{conv_size} * conv_size * out));
   for (int y = 0; y < conv_size; ++y) {
     for (int x = 0; x < conv_size; ++x) {
       for (int o = 0; o < out; ++o) {
@@ -45,7 +45,7 @@ Doubles conv_block(const Doubles& image, int size, int in, int out, const Double
     }
   }
   const int pooled_size = conv_size / 2;
-  Doubles pooled(index(pooled_size * pooled_size * out));
+  Doubles pooled(index(std::int64_t{pooled_size} * pooled_size * out));
   for (int y = 0; y < pooled_size; ++y) {
     for (int x = 0; x < pooled_size; ++x) {
       for (int o = 0; o < out; ++o) {
@@ -199,7 +199,7 @@ TEST(MnistCnn, LearnsGeneratedDigits) {
   Model model(0, 64);
   std::array<double, 2> losses{};
   for (int step = 0; step < 40; ++step) {
-    const std::size_t first = index(step % 10 * 64);
+    const std::size_t first = index(step % 10 * std::int64_t{64});
     const BatchResult result = model.cnn.forward(
         std::span(images.pixels).subspan(first * index(kImagePixels), 64 * index(kImagePixels)),
         std::span(images.labels).subspan(first, 64));

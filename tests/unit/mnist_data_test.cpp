@@ -197,7 +197,7 @@ TEST(MnistDigits, DependOnSeedAndSetAlone) {
   EXPECT_NE(images.pixels, generate_digits(50, 2, 0).pixels);
   EXPECT_NE(images.pixels, generate_digits(50, 1, 1).pixels);
   // The first images do not depend on how many follow.
-  const Bytes start(images.pixels.begin(), images.pixels.begin() + 10 * 784);
+  const Bytes start(images.pixels.begin(), images.pixels.begin() + std::ptrdiff_t{10} * 784);
   EXPECT_EQ(generate_digits(10, 1, 0).pixels, start);
 }
 
@@ -245,7 +245,7 @@ TEST(MnistShards, EvaluationCountsEachImageOnce) {
 TEST(MnistShards, OrderDependsOnSeedEpochAndRank) {
   const auto relative = [](int rank, std::uint64_t seed, std::int64_t epoch) {
     std::vector<std::int64_t> order = training_order(1000, rank, 2, seed, epoch);
-    for (std::int64_t& index : order) index -= rank * 500;
+    for (std::int64_t& index : order) index -= rank * std::int64_t{500};
     return order;
   };
   const std::vector<std::int64_t> order = relative(0, 0, 0);
@@ -263,7 +263,7 @@ TEST(MnistShards, GatherCopiesImagesAndLabels) {
   gather(images, indices, batch);
   EXPECT_EQ(batch.labels, (Bytes{images.labels[4], images.labels[1]}));
   EXPECT_TRUE(std::equal(batch.pixels.begin(), batch.pixels.begin() + 784,
-                         images.pixels.begin() + 4 * 784));
+                         images.pixels.begin() + std::ptrdiff_t{4} * 784));
   EXPECT_TRUE(
       std::equal(batch.pixels.begin() + 784, batch.pixels.end(), images.pixels.begin() + 784));
 }

@@ -36,8 +36,10 @@ JobOptions options_of(const Rule& rule, const Mode& mode, int workers, int serve
 
 std::vector<float> gradient_of(int parameter, int step) {
   std::vector<float> gradient;
-  for (std::int64_t i = 0; i < kElements; ++i)
-    gradient.push_back(static_cast<float>((i * 7 + parameter * 3 + step * 5) % 13) / 8 - 0.5F);
+  const std::int64_t shift = std::int64_t{3} * parameter + std::int64_t{5} * step;
+  for (std::int64_t i = 0; i < kElements; ++i) {
+    gradient.push_back(static_cast<float>((i * 7 + shift) % 13) / 8 - 0.5F);
+  }
   return gradient;
 }
 

@@ -48,7 +48,7 @@ class DenseRequest : public ::testing::Test {
   DenseRequest() : stores_({}, std::make_unique<DenseStore>(blocks(), "")) {}
 
   std::string refusal(const Push& push) {
-    const std::string text = text_of<InvalidArgument>([&] { stores_.apply(push.request(), 1.0F); });
+    std::string text = text_of<InvalidArgument>([&] { stores_.apply(push.request(), 1.0F); });
     EXPECT_EQ(values(), std::vector<float>(6, 0.0F)) << text;
     return text;
   }
