@@ -32,4 +32,12 @@ int Layout::largest_host() const {
   return static_cast<int>(most);
 }
 
+std::vector<int> Layout::lane_of(int rank) const {
+  std::vector<int> lane;
+  for (int host = 0; host < host_count(); ++host) {
+    lane.push_back(ranks_of(host)[static_cast<std::size_t>(local_rank_of(rank))]);
+  }
+  return lane;
+}
+
 }  // namespace tutti

@@ -16,6 +16,11 @@ class Layout {
   int host_count() const { return static_cast<int>(begins_.size()) - 1; }
   /** The number of ranks of the host that has most. */
   int largest_host() const;
+  /** Whether all hosts have as many. */
+  bool is_even() const { return largest_host() * host_count() == rank_count(); }
+  /** The ranks that have the place of `rank` on their hosts, in the order of the hosts, which are
+   * even. */
+  std::vector<int> lane_of(int rank) const;
   int rank_count() const { return static_cast<int>(host_of_.size()); }
   /** The ranks of one host. */
   std::span<const int> ranks_of(int host) const {

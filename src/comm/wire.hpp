@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "comm/layout.hpp"
 #include "comm/message_counts.hpp"
 #include "comm/scratch.hpp"
 
@@ -45,6 +46,14 @@ class Wire {
    * of the collective. */
   static constexpr int kMostWithoutAhead = 8;
   static constexpr bool has_ahead(int hosts) { return hosts <= 2 || hosts > kMostWithoutAhead; }
+  /** Whether each rank exchanges a share of long sums itself, with those of its place on the other
+   * hosts, by connections where there can be some: hosts have several ranks, as many each, and are
+   * so few that all are connected. */
+  static bool has_lanes(const Layout& layout) {
+    const int hosts = layout.host_count();
+    return hosts > 1 && hosts <= kMostWithoutAhead && layout.largest_host() > 1 &&
+           layout.is_even();
+  }
   /** What a wait is part of, of which a rank may be in one each at a time. */
   enum class Side : std::uint8_t { collective, send, recv };
   /** The side of the wait that a message of `traffic` ends. */

@@ -35,8 +35,8 @@ std::int64_t HostGroup::window_for(int members) {
   return std::clamp(fair, kSmallestWindow, kLargestWindow);
 }
 
-HostGroup::HostGroup(Wire& wire, std::vector<int> members, bool alone)
-    : wire_(wire), members_(std::move(members)), alone_(alone) {
+HostGroup::HostGroup(Wire& wire, std::vector<int> members, bool alone, Lane lane)
+    : wire_(wire), members_(std::move(members)), alone_(alone), lane_(lane) {
   position_ = position_of(wire_.rank());
 }
 
@@ -165,10 +165,11 @@ void HostGroup::reduce_whole(std::byte* data, std::int64_t bytes, DType dtype,
 }
 
 Segments HostGroup::direct_segments(std::int64_t bytes) const {
+  const int owners = size() * lane_.of;
   if (has_long_windows(bytes)) {
-    return {bytes, size(), alone_ ? kLongWindow : kSharedWindow, 1, kCacheLine};
+    return {bytes, owners, alone_ ? kLongWindow : kSharedWindow, 1, kCacheLine};
   }
-  return {bytes, size(), window_for(size()), kSegmentWindows, kCacheLine};
+  return {bytes, owners, window_for(size()), kSegmentWindows, kCacheLine};
 }
 
 void HostGroup::all_reduce(void* data, std::int64_t count, DType dtype, const cpu::Combine& combine,
@@ -208,14 +209,15 @@ void HostGroup::reduce_segments(std::byte* data, const Segments& segments, DType
                                 const Agree& agree) {
   const auto before = [&](std::int64_t window) { calls.before(window); };
   const auto after = [&](std::int64_t window) { calls.after(window); };
+  const int before_ours = lane_.number * size();  // the owners of other lanes
   const auto part = [&](int owner, std::int64_t window) {
-    return segments.part(data, owner, window);
+    return segments.part(data, before_ours + owner, window);
   };
   const void* const first = calls.around.first != nullptr ? calls.around.first : data;
   const void* const others = calls.around.others != nullptr ? calls.around.others : data;
   const auto own = [&](int owner, std::int64_t window) {
     const void* const base = segments.segment_of(window) == 0 ? first : others;
-    return segments.part(static_cast<const std::byte*>(base), owner, window);
+    return segments.part(static_cast<const std::byte*>(base), before_ours + owner, window);
   };
   static_assert(windows_under_way(kLongWindow) * kMostDirect * kLongWindow <= kMostScratch);
   const bool is_long = segments.window() > kLargestWindow;  // of agreed, so exact lengths

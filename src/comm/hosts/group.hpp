@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/recycled.hpp"
@@ -53,9 +54,17 @@ class HostGroup {
   /** Of memory for what arrives in a call, in bytes, with up to 4096 members. */
   static constexpr std::int64_t kMostScratch = std::int64_t{32} * 1024 * 1024;
 
+  /** Which of several groups over the same hosts it is, that share the shards of a long sum. */
+  struct Lane {
+    int number = 0;
+    int of = 1;
+  };
   /** `wire` outlives it. Only members make calls. Whether they are all `alone` on their hosts: then
-   * nobody meets others between windows, and longer ones take less time. */
-  HostGroup(Wire& wire, std::vector<int> members, bool alone = false);
+   * nobody meets others between windows, and longer ones take less time. A group that is one of
+   * several lanes adds up only what is its own, see share_of_lane(). */
+  HostGroup(Wire& wire, std::vector<int> members, bool alone, Lane lane);
+  explicit HostGroup(Wire& wire, std::vector<int> members, bool alone = false)
+      : HostGroup(wire, std::move(members), alone, {}) {}
 
   int position() const { return position_; }
   int size() const { return static_cast<int>(members_.size()); }
@@ -180,6 +189,9 @@ class HostGroup {
                            const cpu::Combine& combine);
   /** By who is no member: makes the calls of `around` in the order in which members make them. */
   void accompany(std::int64_t count, DType dtype, const Around& around) const;
+  /** Of `count` elements, which one of these calls is for, of `total` in all: so many are of each
+   * lane, one behind the other; of the last ones fewer, or none. */
+  std::int64_t share_of_lane(std::int64_t count, std::int64_t total, DType dtype) const;
   /** The elements of the first of these calls. */
   std::int64_t first_segment(std::int64_t count, DType dtype) const;
   /** In place: afterwards block position() of `data` (element offsets) holds the reduction of
@@ -313,7 +325,7 @@ class HostGroup {
   bool is_pair(std::int64_t bytes) const {
     return size() == 2 && !alone_ && bytes > 4 * Wire::kPiece;
   }
-  static Segments pair_segments(std::int64_t bytes);
+  Segments pair_segments(std::int64_t bytes) const;
   void reduce_pair(std::byte* data, const Segments& segments, DType dtype,
                    const cpu::Combine& combine, const SegmentCalls& calls);
   /** Windows of the same size for all dtypes: whole elements, whole cache lines. */
@@ -347,6 +359,7 @@ class HostGroup {
   Wire& wire_;
   std::vector<int> members_;
   bool alone_;
+  Lane lane_;
   int position_ = 0;
   int last_ = 0;
   Ahead* ahead_ = nullptr;

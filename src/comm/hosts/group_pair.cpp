@@ -13,7 +13,9 @@ constexpr std::int64_t kWindow = std::int64_t{256} * 1024;
 
 }  // namespace
 
-Segments HostGroup::pair_segments(std::int64_t bytes) { return {bytes, 1, kWindow, 1, kCacheLine}; }
+Segments HostGroup::pair_segments(std::int64_t bytes) const {
+  return {bytes, lane_.of, kWindow, 1, kCacheLine};
+}
 
 /** As many bytes travel as if each had a shard to add up, and nobody waits for results. In place:
  * a window has left by the time at which it is added to. */
@@ -28,7 +30,8 @@ void HostGroup::reduce_pair(std::byte* data, const Segments& segments, DType dty
   const auto own = [&](std::int64_t window) {
     const Around& around = calls.around;
     const void* const there = segments.segment_of(window) == 0 ? around.first : around.others;
-    return segments.part(static_cast<const std::byte*>(there != nullptr ? there : data), 0, window);
+    return segments.part(static_cast<const std::byte*>(there != nullptr ? there : data),
+                         lane_.number, window);
   };
   const auto exchange = [&](Batch& batch, std::int64_t window) {
     calls.before(window);
@@ -37,7 +40,7 @@ void HostGroup::reduce_pair(std::byte* data, const Segments& segments, DType dty
     send(batch, part, other);
   };
   const auto add = [&](std::int64_t window) {
-    const auto sums = segments.part(data, 0, window);
+    const auto sums = segments.part(data, lane_.number, window);
     combine_here(sums.data(), own(window).data(), received(window), 0, std::ssize(sums), dtype,
                  combine);
     calls.after(window);

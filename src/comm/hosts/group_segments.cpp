@@ -11,6 +11,12 @@ Segments HostGroup::segments_of(std::int64_t bytes) const {
   return is_pair(bytes) ? pair_segments(bytes) : direct_segments(bytes);
 }
 
+std::int64_t HostGroup::share_of_lane(std::int64_t count, std::int64_t total, DType dtype) const {
+  const std::int64_t width = size_of(dtype);
+  const int owners = is_pair(total * width) ? 1 : size();
+  return segments_of(total * width).shards(count * width, owners) / width;
+}
+
 std::int64_t HostGroup::first_segment(std::int64_t count, DType dtype) const {
   return segments_of(count * size_of(dtype)).begin(1) / size_of(dtype);
 }

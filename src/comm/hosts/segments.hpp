@@ -35,6 +35,8 @@ class Segments {
   /** Bytes of the longest part there is: of a short message less than a window. */
   std::int64_t longest_part() const { return std::min(window_, share_in(0)); }
   std::int64_t segment_of(std::int64_t number) const { return number / windows_; }
+  /** The bytes of `owners` shards of a segment of `bytes` bytes; fewer where it ends. */
+  std::int64_t shards(std::int64_t bytes, int owners) const { return owners * share_of(bytes); }
   /** Whether no window of its segment comes before, or after, window `number`. */
   bool is_first(std::int64_t number) const { return number % windows_ == 0; }
   bool is_last(std::int64_t number) const {
@@ -56,7 +58,10 @@ class Segments {
  private:
   /** The longest shard of a segment. */
   std::int64_t share_in(std::int64_t segment) const {
-    const std::int64_t lines = (begin(segment + 1) - begin(segment) + line_ - 1) / line_;
+    return share_of(begin(segment + 1) - begin(segment));
+  }
+  std::int64_t share_of(std::int64_t bytes) const {
+    const std::int64_t lines = (bytes + line_ - 1) / line_;
     return (lines + owners_ - 1) / owners_ * line_;
   }
 

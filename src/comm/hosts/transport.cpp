@@ -81,6 +81,10 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
     if (!others_failed) abort(error.what());
     throw;
   }
+  if (Wire::has_lanes(layout_)) {
+    const HostGroup::Lane own{local_rank(), local_size()};
+    lane_.emplace(*channel_, layout_.lane_of(rank()), false, own);
+  }
   const auto waiting = [this](Wire::Side side) {
     try {
       local_->group().pulse_elsewhere(wait_of(side));
@@ -172,6 +176,7 @@ void HierarchicalTransport::run(const Call& call) {
 
 void HierarchicalTransport::all_reduce(const Call& call) {
   if (leaders_.carries(call.in.bytes(), call.in.bytes())) return carried_all_reduce(call);
+  if (goes_in_lanes(call.in.bytes())) return all_reduce_in_lanes(call);
   const Stages stages = stages_of(call.reduction, call.dtype, layout_);
   const std::int64_t first = leaders_.first_segment(call.count, call.dtype);
   // Where a window goes ahead of the comparison, its segment is not yet written to outputs. What a
@@ -210,6 +215,41 @@ void HierarchicalTransport::all_reduce(const Call& call) {
     leaders_.accompany(call.count, call.dtype,
                        {.before = std::cref(add), .after = std::cref(take)});
   }
+}
+
+void HierarchicalTransport::all_reduce_in_lanes(const Call& call) {
+  const Stages stages = stages_of(call.reduction, call.dtype, layout_);
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(local_size()));
+  /** Of some elements, this rank's share; fills in `counts`. */
+  const auto share = [&](std::int64_t begin, std::int64_t count) {
+    const std::int64_t most = lane_->share_of_lane(count, call.count, call.dtype);
+    for (int lane = 0; lane < local_size(); ++lane) {
+      counts[static_cast<std::size_t>(lane)] =
+          std::clamp<std::int64_t>(count - lane * most, 0, most);
+    }
+    const std::int64_t before = std::min(count, local_->rank() * most);
+    return call.out.part(begin + before, counts[static_cast<std::size_t>(local_->rank())]);
+  };
+  const auto sum = [&](std::int64_t begin, std::int64_t count) {
+    const View own = share(begin, count);
+    return Task::reduce_scatter(call.in.part(begin, count), own, stages.inside, counts);
+  };
+  meet(call, sum(0, lane_->first_segment(call.count, call.dtype)));
+  compare_hosts();
+  release();  // before outputs are written
+  lane_->all_reduce(call.out.data, call.count, call.dtype, stages.between,
+                    {.before =
+                         [&](std::int64_t begin, std::int64_t count) {
+                           const Task task = sum(begin, count);
+                           if (begin > 0) local_->meet(task);
+                           local_->move(task);
+                         },
+                     .after =
+                         [&](std::int64_t begin, std::int64_t count) {
+                           const View own = share(begin, count);
+                           local_->run(
+                               Task::all_gather(own, call.out.part(begin, count), counts));
+                         }});
 }
 
 void HierarchicalTransport::reduce(const Call& call) {

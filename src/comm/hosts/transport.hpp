@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -77,6 +78,9 @@ class HierarchicalTransport final : public Transport {
   void abort(std::string_view reason) noexcept override;
 
  private:
+  /** Bytes of a lane's share. */
+  static constexpr std::int64_t kFewestInLane = std::int64_t{128} * 1024;
+
   int host() const { return layout_.host_of(rank()); }
   bool is_leader() const { return local_->rank() == 0; }
   std::vector<int> others() const;
@@ -150,6 +154,12 @@ class HierarchicalTransport final : public Transport {
   bool all_hosts(bool ok);
 
   void all_reduce(const Call& call);
+  /** Whether each rank of a host exchanges a share of an all_reduce itself, with the ranks of the
+   * same number on the other hosts, over connections of their own: the same on all ranks. */
+  bool goes_in_lanes(std::int64_t bytes) const {
+    return lane_ && bytes >= kFewestInLane * local_size();
+  }
+  void all_reduce_in_lanes(const Call& call);
   void reduce(const Call& call);
   void broadcast(const Call& call);
   void gather(const Call& call, std::span<const std::int64_t> counts);
@@ -203,6 +213,7 @@ class HierarchicalTransport final : public Transport {
   shm::Mail mail_;
   MessageState messages_;
   HostGroup leaders_;
+  std::optional<HostGroup> lane_;  // if the hosts have several ranks, and as many each
   Notes notes_;
   SparseLeader sparse_;
   SparseAlgorithm logged_plan_ = SparseAlgorithm::none;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <string>
 
 #include "base/log.hpp"
@@ -62,32 +63,50 @@ void exchange(Channel& channel, std::vector<Peer>& peers, const std::vector<T>& 
   batch.keep(sent);
   batch.keep(received);
   for (std::size_t i = 0; i < peers.size(); ++i) {
-    batch.recv(&(*received)[i], sizeof(T), peers[i].leader);
-    batch.send(&(*sent)[i], sizeof(T), peers[i].leader);
+    batch.recv(&(*received)[i], sizeof(T), peers[i].rank);
+    batch.send(&(*sent)[i], sizeof(T), peers[i].rank);
   }
   batch.wait(timeout);
   for (std::size_t i = 0; i < peers.size(); ++i) put(peers[i], (*received)[i]);
 }
 
-/** Connects; how long that took. */
-std::chrono::milliseconds meet(Channel& channel, std::vector<Peer>& peers, const Endpoint& own,
-                               int own_host, const Socket& listener, SocketLender& lender) {
+/** Where a process listens; the port is 0 if it cannot. */
+struct Here {
+  Socket listener;
+  Endpoint endpoint;
+};
+
+Here listen_here() {
+  Here here;
+  try {
+    std::uint16_t port = 0;
+    here.listener = listen_anywhere(port);
+    here.endpoint = Endpoint::at(port);
+  } catch (const SystemError& error) {  // the others still wait for the endpoint
+    log(LogLevel::warn, std::string("no connections between hosts: ") + error.what());
+  }
+  return here;
+}
+
+/** Connects, until also those `have_come` who are waited for meanwhile; how long that took. */
+std::chrono::milliseconds meet(Channel& channel, std::vector<Peer>& peers, const Here& here,
+                               int own_host, const std::function<bool()>& have_come) {
   std::vector<Connector> connectors;
   connectors.reserve(peers.size());
   for (Peer& peer : peers) {
-    if (peer.wanted && peer.host > own_host) connectors.emplace_back(peer, own, own_host);
+    if (peer.wanted && peer.host > own_host) connectors.emplace_back(peer, here.endpoint, own_host);
   }
-  Acceptor acceptor(peers, own, listener);
+  Acceptor acceptor(peers, here.endpoint, here.listener);
   const auto most = std::min(kToConnect, channel.timeout() / 4);
   Waiter waiter(kPolicy, most);
   bool connected = false;
   while (!waiter.expired()) {
     acceptor.step();
     for (Connector& connector : connectors) connector.step();
-    lender.step();
+    const bool all_have_come = have_come();
     connected = std::all_of(peers.begin(), peers.end(),
                             [](const Peer& peer) { return bool(peer.socket) || !peer.wanted; });
-    if (connected && lender.all_have_come()) break;
+    if (connected && all_have_come) break;
     channel.look_around({});
     waiter.pause();
   }
@@ -123,15 +142,15 @@ void note_unconnected(const std::vector<Peer>& peers, const Channel& channel, co
   std::string list;
   for (const Peer& peer : peers) {
     if (peer.line != Line::leaders) continue;
-    if (peer.socket || peer.leader < channel.rank()) continue;  // one of the two says it
+    if (peer.socket || peer.rank < channel.rank()) continue;  // one of the two says it
     if (own.port == 0 || peer.endpoint.port == 0) continue;     // as has been said there
-    const int rank = channel.members()[static_cast<std::size_t>(peer.leader)];
+    const int rank = channel.members()[static_cast<std::size_t>(peer.rank)];
     if (channel.session()->is_out_of_reach(rank)) continue;
     const bool was_tried = spent >= kToConnect;  // for longer than a lost packet takes
     if ((was_tried || !peer.wanted) && peer.error == 0 && !peer.has_heard) {
       channel.session()->note_out_of_reach(rank);
     }
-    list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer.leader) + " (" +
+    list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer.rank) + " (" +
             why_unconnected(peer, own) + ")";
   }
   if (list.empty()) return;
@@ -141,16 +160,16 @@ void note_unconnected(const std::vector<Peer>& peers, const Channel& channel, co
 }
 
 /** With whom MPI carries what streams would, and why: one of the two says it. */
-void log_without_streams(const std::vector<Peer>& peers, const Channel& channel,
-                         const char* own_reason) {
+void log_without_streams(const std::vector<Peer>& peers, const Channel& channel) {
+  const char* const own_reason = reason_for_mpi();
   std::string list;
   for (const Peer& peer : peers) {
-    if (peer.line != Line::collective || peer.socket || peer.leader < channel.rank()) continue;
+    if (peer.line != Line::collective || peer.socket || peer.rank < channel.rank()) continue;
     const char* const other = peer.wanted
                                   ? "they have no connection"
                                   : "MPI is to carry them there, or the hosts have no connections";
     const char* const why = own_reason != nullptr ? own_reason : other;
-    list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer.leader) + " (" + why + ")";
+    list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer.rank) + " (" + why + ")";
   }
   if (list.empty()) return;
   log(LogLevel::info, "rank " + std::to_string(channel.rank()) +
@@ -218,7 +237,7 @@ std::unique_ptr<Streams> streams_of(std::vector<Peer>& peers) {
     const auto traffic =
         peer.line == Line::ahead ? Wire::Traffic::ahead : Wire::Traffic::collective;
     const std::int64_t most = Streams::most_at_once(peer.socket);
-    connections.push_back({peer.leader, traffic, std::move(peer.socket), most});
+    connections.push_back({peer.rank, traffic, std::move(peer.socket), most});
   }
   if (connections.empty()) return nullptr;
   return std::make_unique<Streams>(std::move(connections));
@@ -236,36 +255,23 @@ bool all_have_streams(Channel& channel, std::vector<Peer>& peers,
   return all;
 }
 
-/** The part of a leader. */
-HostConnections connect_leaders(Channel& channel, const Layout& layout) {
-  const int own_host = layout.host_of(channel.rank());
-  const std::span<const int> neighbours = layout.ranks_of(own_host).subspan(1);
-  SocketLender lender(neighbours.size());
-  tell_neighbours(channel, neighbours, lender.address());
-  std::vector<Peer> peers = peers_of(layout, own_host);
-  Socket listener;
-  Endpoint own;
-  try {
-    std::uint16_t port = 0;
-    listener = listen_anywhere(port);
-    own = Endpoint::at(port);
-  } catch (const SystemError& error) {  // the others still wait for the endpoint
-    log(LogLevel::warn, std::string("no heartbeats between hosts: ") + error.what());
-  }
-  std::vector<Endpoint> offers(peers.size(), own);
-  const char* const reason = reason_for_mpi();
+/** Offers connections to those peers that are `wanted`, and makes those that both ends want ready
+ * for what they carry; how long they took to connect. See meet(). */
+std::chrono::milliseconds connect(Channel& channel, std::vector<Peer>& peers, const Here& here,
+                                  int own_host, const std::function<bool()>& have_come) {
+  std::vector<Endpoint> offers(peers.size(), here.endpoint);
   for (std::size_t i = 0; i < peers.size(); ++i) {
-    const int leader = channel.members()[static_cast<std::size_t>(peers[i].leader)];
-    const bool goes_by_mpi = reason != nullptr && is_stream(peers[i].line);
-    if (goes_by_mpi || channel.session()->is_out_of_reach(leader)) offers[i].port = 0;
+    const int rank = channel.members()[static_cast<std::size_t>(peers[i].rank)];
+    const bool goes_by_mpi = reason_for_mpi() != nullptr && is_stream(peers[i].line);
+    const bool in_reach = peers[i].wanted && !channel.session()->is_out_of_reach(rank);
+    if (goes_by_mpi || !in_reach) offers[i].port = 0;
     peers[i].wanted = offers[i].port != 0;
   }
-  exchange(channel, peers, offers, channel.timeout(), [&own](Peer& peer, const Endpoint& endpoint) {
+  exchange(channel, peers, offers, channel.timeout(), [&](Peer& peer, const Endpoint& endpoint) {
     peer.endpoint = endpoint;
-    peer.wanted = peer.wanted && have_addresses(endpoint, own);
+    peer.wanted = peer.wanted && have_addresses(endpoint, here.endpoint);
   });
-  const auto spent = meet(channel, peers, own, own_host, listener, lender);
-
+  const auto spent = meet(channel, peers, here, own_host, have_come);
   for (Peer& peer : peers) {
     if (!peer.socket) continue;
     const bool is_ready = is_stream(peer.line)
@@ -274,23 +280,42 @@ HostConnections connect_leaders(Channel& channel, const Layout& layout) {
                               : keep_alive(peer.socket);
     if (!is_ready) peer.socket = {};
   }
-  lend(lender, peers, channel);
+  return spent;
+}
 
-  // Who has it must not take the other, who gave up, for dead.
+/** Who has a connection must not take the other, who gave up, for dead. */
+void keep_what_both_have(Channel& channel, std::vector<Peer>& peers,
+                         std::chrono::milliseconds timeout) {
   std::vector<std::uint8_t> have;
   for (const Peer& peer : peers) have.push_back(peer.socket ? 1 : 0);
-  exchange(channel, peers, have, channel.timeout() - spent, [](Peer& peer, std::uint8_t other_has) {
+  exchange(channel, peers, have, timeout, [](Peer& peer, std::uint8_t other_has) {
     if (other_has == 0) peer.socket = {};
   });
+}
+
+/** The part of a leader. */
+HostConnections connect_leaders(Channel& channel, const Layout& layout) {
+  const int own_host = layout.host_of(channel.rank());
+  const std::span<const int> neighbours = layout.ranks_of(own_host).subspan(1);
+  SocketLender lender(neighbours.size());
+  tell_neighbours(channel, neighbours, lender.address());
+  std::vector<Peer> peers = peers_of(layout, own_host);
+  const Here here = listen_here();
+  const auto spent = connect(channel, peers, here, own_host, [&lender] {
+    lender.step();
+    return lender.all_have_come();
+  });
+  lend(lender, peers, channel);
+  keep_what_both_have(channel, peers, channel.timeout() - spent);
   const bool complete = layout.host_count() <= Wire::kMostWithoutAhead &&
                         all_have_streams(channel, peers, channel.timeout() - spent);
-  note_unconnected(peers, channel, own, spent);
-  log_without_streams(peers, channel, reason);
+  note_unconnected(peers, channel, here.endpoint, spent);
+  log_without_streams(peers, channel);
   return {heartbeats_of(peers, layout, own_host), streams_of(peers), complete};
 }
 
-/** That of another rank. */
-HostConnections borrow_lines(Channel& channel, const Layout& layout) {
+/** That of another rank: the leader's lines, */
+std::vector<Heartbeats::Line> borrow_lines(Channel& channel, const Layout& layout) {
   const int host = layout.host_of(channel.rank());
   const int leader = layout.ranks_of(host).front();
   const auto address = std::make_shared<LocalAddress>();
@@ -312,16 +337,41 @@ HostConnections borrow_lines(Channel& channel, const Layout& layout) {
     channel.look_around(std::span(&leader, 1));
     waiter.pause();
   }
-  return {std::make_unique<Heartbeats>(layout, host, std::vector<Heartbeats::Connection>(),
-                                       std::move(lines)),
-          nullptr};
+  return lines;
+}
+
+/** and its own lane, to those hosts that the leader has reached. */
+std::unique_ptr<Streams> connect_lane(Channel& channel, const Layout& layout,
+                                      const std::vector<Heartbeats::Line>& lines) {
+  const int own_host = layout.host_of(channel.rank());
+  std::vector<Peer> peers;
+  for (const int rank : layout.lane_of(channel.rank())) {
+    if (rank == channel.rank()) continue;
+    peers.push_back({layout.host_of(rank), Line::collective, rank});
+    peers.back().wanted = std::any_of(lines.begin(), lines.end(), [&](const auto& line) {
+      return line.host == layout.host_of(rank);
+    });
+  }
+  const auto spent = connect(channel, peers, listen_here(), own_host, [] { return true; });
+  keep_what_both_have(channel, peers, channel.timeout() - spent);
+  log_without_streams(peers, channel);
+  return streams_of(peers);
+}
+
+HostConnections connect_others(Channel& channel, const Layout& layout) {
+  std::vector<Heartbeats::Line> lines = borrow_lines(channel, layout);
+  auto streams = Wire::has_lanes(layout) ? connect_lane(channel, layout, lines) : nullptr;
+  auto heartbeats =
+      std::make_unique<Heartbeats>(layout, layout.host_of(channel.rank()),
+                                   std::vector<Heartbeats::Connection>(), std::move(lines));
+  return {std::move(heartbeats), std::move(streams)};
 }
 
 }  // namespace
 
 HostConnections connect_hosts(Channel& channel, const Layout& layout) {
   return layout.local_rank_of(channel.rank()) == 0 ? connect_leaders(channel, layout)
-                                                   : borrow_lines(channel, layout);
+                                                   : connect_others(channel, layout);
 }
 
 }  // namespace tutti::mpi

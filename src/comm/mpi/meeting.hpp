@@ -18,7 +18,7 @@ constexpr bool is_stream(Line line) { return line == Line::collective || line ==
 struct Peer {
   int host = 0;
   Line line = Line::leaders;
-  int leader = 0;
+  int rank = 0;  ///< its leader, or the one of a lane
   Endpoint endpoint{};
   Socket socket{};         ///< once each has shown the other who it is
   bool wanted = true;      ///< by both

@@ -170,9 +170,13 @@ class Local {
   void reduce_in_pieces(const Task& task);
   void reduce_copies(const Task& task);
 
+  /** How many elements this rank takes of each, if they are combined. */
+  std::int64_t own_count(const Task& task) const {
+    return task.by_blocks() ? task.count_of(rank()) : task.count;
+  }
   /** Where in everybody's input this rank takes from, in elements. */
   std::int64_t offset_in(const Task& task) const {
-    return task.by_blocks() ? rank() * task.count : 0;
+    return task.by_blocks() ? task.begin_of(rank()) : 0;
   }
   /** Where in `out` the elements of `giver` belong, if they are not combined. */
   View place_of(const Task& task, int giver) const;

@@ -33,6 +33,14 @@ Task Task::reduce_scatter(const ConstView& in, const View& out, const cpu::Combi
           .bytes = in.bytes()};
 }
 
+Task Task::reduce_scatter(const ConstView& in, const View& out, const cpu::Combine& combine,
+                          std::span<const std::int64_t> counts) {
+  Task task = reduce_scatter(in, out, combine);
+  task.counts = counts;
+  task.count = most_of(counts);
+  return task;
+}
+
 Task Task::spread(const ConstView& in, const View& out, int root) {
   return {.kind = TaskKind::spread,
           .dtype = out.dtype,

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <span>
 
 #include "comm/shm/choices.hpp"
@@ -25,7 +26,7 @@ struct Task {
   View out;      ///< of those who take
   cpu::Combine combine{};
   int root = kAll;                         ///< of reduce, spread and gather
-  std::span<const std::int64_t> counts{};  ///< of gathers: elements by rank, if they differ
+  std::span<const std::int64_t> counts{};  ///< of blocks: elements by rank, if they differ
   std::int64_t count = 0;                  ///< that a rank takes of another, at most
   std::int64_t bytes = 0;                  ///< of a rank's contribution, at most
 
@@ -45,6 +46,9 @@ struct Task {
   static Task reduce(const ConstView& in, const View& out, const cpu::Combine& combine, int root);
   /** Combined, to each rank the block of its number. */
   static Task reduce_scatter(const ConstView& in, const View& out, const cpu::Combine& combine);
+  /** The same with blocks of counts[r] elements for rank r, one after the other. */
+  static Task reduce_scatter(const ConstView& in, const View& out, const cpu::Combine& combine,
+                             std::span<const std::int64_t> counts);
   /** From `root` to all; elsewhere `in` is not looked at. */
   static Task spread(const ConstView& in, const View& out, int root);
   /** counts[r] elements of rank r, in the order of the ranks, to `root`. */
@@ -72,9 +76,14 @@ struct Task {
     if (kind == TaskKind::spread) return rank != root;
     return root == kAll || rank == root;
   }
-  /** How many elements are taken of rank `giver`. */
-  std::int64_t count_of(int giver) const {
-    return counts.empty() ? count : counts[static_cast<std::size_t>(giver)];
+  /** How many elements the block of a rank has: what is taken of it, or by it. */
+  std::int64_t count_of(int rank) const {
+    return counts.empty() ? count : counts[static_cast<std::size_t>(rank)];
+  }
+  /** Where the block of a rank begins, behind those of the ranks before it. */
+  std::int64_t begin_of(int rank) const {
+    if (counts.empty()) return rank * count;
+    return std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0});
   }
 };
 

@@ -2,7 +2,6 @@
 // inputs.
 #include <algorithm>
 #include <cstddef>
-#include <numeric>
 
 #include "base/memory.hpp"
 #include "comm/shm/pipeline.hpp"
@@ -18,10 +17,7 @@ const Local::Ways& Local::ways_of(TaskKind kind) {
 }
 
 View Local::place_of(const Task& task, int giver) const {
-  std::int64_t offset = task.kind == TaskKind::spread ? 0 : giver * task.count;
-  if (!task.counts.empty()) {
-    offset = std::accumulate(task.counts.begin(), task.counts.begin() + giver, std::int64_t{0});
-  }
+  const std::int64_t offset = task.kind == TaskKind::spread ? 0 : task.begin_of(giver);
   return task.out.part(offset, task.count_of(giver));
 }
 
@@ -35,7 +31,8 @@ void Local::take_own(const Task& task) const {
 void Local::take(const Task& task, std::int64_t begin, std::int64_t count, bool streamed) {
   if (task.combines()) {
     void* target = task.out.part(begin, count).data;
-    return cpu::reduce(std::span(&target, 1), inputs_, count, task.dtype, task.combine);
+    const std::int64_t length = std::clamp<std::int64_t>(own_count(task) - begin, 0, count);
+    return cpu::reduce(std::span(&target, 1), inputs_, length, task.dtype, task.combine);
   }
   for (int giver = 0; giver < size(); ++giver) {
     if (giver == rank() || !task.gives(giver)) continue;
@@ -75,8 +72,10 @@ void Local::relay(const Task& task) {
     }
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank()) continue;
-      cpu::copy(target + peer * most * width, task.in.part(peer * task.count + begin, 0).data,
-                count * width, met_.way().streamed);
+      const std::int64_t length =
+          std::clamp<std::int64_t>(task.count_of(peer) - begin, 0, count);
+      cpu::copy(target + peer * most * width, task.in.part(task.begin_of(peer) + begin, 0).data,
+                length * width, met_.way().streamed);
     }
   };
   const auto fetch = [&](std::int64_t begin, std::int64_t count, std::size_t slot) {
@@ -92,7 +91,7 @@ void Local::relay(const Task& task) {
 void Local::pull(const Task& task) {
   if (task.takes(rank())) {
     if (task.combines()) {
-      pull_and_combine(task, offset_in(task), task.out, task.count);
+      pull_and_combine(task, offset_in(task), task.out, own_count(task));
     } else {
       const auto moved = static_cast<std::uint64_t>(offset_in(task) * task.width());
       for (int step = 1; step < size(); ++step) {
