@@ -78,8 +78,8 @@ class HierarchicalTransport final : public Transport {
   void abort(std::string_view reason) noexcept override;
 
  private:
-  /** Bytes of a lane's share. */
-  static constexpr std::int64_t kFewestInLane = std::int64_t{128} * 1024;
+  /** Bytes for each rank: shorter sums take less time if leaders exchange them. */
+  static constexpr std::int64_t kFewestInLanes = std::int64_t{128} * 1024;
 
   int host() const { return layout_.host_of(rank()); }
   bool is_leader() const { return local_->rank() == 0; }
@@ -157,7 +157,7 @@ class HierarchicalTransport final : public Transport {
   /** Whether each rank of a host exchanges a share of an all_reduce itself, with the ranks of the
    * same number on the other hosts, over connections of their own: the same on all ranks. */
   bool goes_in_lanes(std::int64_t bytes) const {
-    return lane_ && bytes >= kFewestInLane * local_size();
+    return lane_ && bytes >= kFewestInLanes * size();
   }
   void all_reduce_in_lanes(const Call& call);
   void reduce(const Call& call);
