@@ -51,8 +51,7 @@ class Wire {
    * so few that all are connected. */
   static bool has_lanes(const Layout& layout) {
     const int hosts = layout.host_count();
-    return hosts > 1 && hosts <= kMostWithoutAhead && layout.largest_host() > 1 &&
-           layout.is_even();
+    return hosts > 1 && hosts <= kMostWithoutAhead && layout.largest_host() > 1 && layout.is_even();
   }
   /** What a wait is part of, of which a rank may be in one each at a time. */
   enum class Side : std::uint8_t { collective, send, recv };

@@ -107,24 +107,26 @@ def test_one_message_takes_longer_than_the_deadline(mpiexec, program, _):
         assert took > 2, f"{took:.1f} s: the wire was not slow"
 
 
-def test_who_ends_in_the_middle_of_a_long_message_is_named(mpiexec, program, _, what, layout, number):
-    """Rank 0 is killed, or stopped, while it sends: the others name it within deadline and a second."""
+def test_who_ends_in_the_middle_of_a_long_message_is_named(mpiexec, program, _, what, layout, lost, number):
+    """A rank is killed, or stopped, while it sends: the others name it within deadline and a second."""
     deadline = 1
-    with cluster.Cluster(layout, 1) as hosts:
+    nodes, slots = layout
+    ranks = nodes * slots
+    with cluster.Cluster(nodes, slots) as hosts:
         hosts.rate("node1", "20mbit")  # what the kernel still has of a stopped rank leaves in 0.2 s
-        job = hosts.start(mpiexec, layout, [program, what, hosts.directory],
+        job = hosts.start(mpiexec, ranks, [program, what, hosts.directory],
                           {"TUTTI_TIMEOUT": str(deadline)}, stderr=subprocess.DEVNULL)
         try:
-            texts = hosts.wait_until(layout, 90, is_ready)
+            texts = hosts.wait_until(ranks, 90, is_ready)
             os.kill(job.pid, signal.SIGSTOP)  # mpiexec, which would end all
             time.sleep(0.5)
-            assert all(map(is_ready, hosts.outcomes(layout))), hosts.outcomes(layout)
-            os.kill(int(texts[0].split()[1]), number)
+            assert all(map(is_ready, hosts.outcomes(ranks))), hosts.outcomes(ranks)
+            os.kill(int(texts[lost].split()[1]), number)
             start = time.monotonic()
-            others = range(1, layout)
-            texts = hosts.wait_until(layout, 10, lambda text: not is_ready(text), others)
+            others = [rank for rank in range(ranks) if rank != lost]
+            texts = hosts.wait_until(ranks, 10, lambda text: not is_ready(text), others)
             took = time.monotonic() - start
-            assert all(text.startswith("lost rank 0: ") for text in texts[1:]), (took, texts)
+            assert all(texts[rank].startswith(f"lost rank {lost}: ") for rank in others), (took, texts)
             assert took < deadline + 1, (took, texts)
         finally:
             job.kill()
@@ -324,8 +326,10 @@ def main():
              # The kernel of a rank that is stopped in an all_reduce receives its windows all the same, for
              # seconds on such a wire, and their senders see them move.
              *((test_who_ends_in_the_middle_of_a_long_message_is_named, *case) for case in (
-                 ("broadcast", 2, signal.SIGKILL), ("broadcast", 2, signal.SIGSTOP),
-                 ("all_reduce", 3, signal.SIGKILL))),
+                 ("broadcast", (2, 1), 0, signal.SIGKILL), ("broadcast", (2, 1), 0, signal.SIGSTOP),
+                 ("all_reduce", (3, 1), 0, signal.SIGKILL),
+                 # Who is not its host's leader, and sends its own share.
+                 ("all_reduce", (2, 2), 1, signal.SIGKILL), ("all_reduce", (2, 2), 3, signal.SIGSTOP))),
              (test_wrong_interfaces_are_refused_by_name,),
              (test_the_interface_that_is_named_carries_all,),
              (test_who_cannot_be_called_is_called_once,),

@@ -56,6 +56,14 @@ std::string faults_of(std::int64_t bytes, int owners) {
                                                    : "the segments do not end with the message";
 }
 
+TEST(Segments, EndWithShorterShards) {
+  const Segments segments(10 * kLine, 4, kWindow, kWindows, kLine);
+  EXPECT_EQ(segments.shards(10 * kLine, 1), 3 * kLine);
+  EXPECT_EQ(segments.shards(10 * kLine, 2), 6 * kLine);
+  EXPECT_EQ(segments.shards(8 * kLine + 1, 2), 6 * kLine);  // of whole lines
+  EXPECT_EQ(segments.shards(1, 2), 2 * kLine);
+}
+
 TEST(Segments, HaveEachByteOnce) {
   for (const int owners : {1, 2, 3, 8}) {
     const std::int64_t segment = owners * kWindow * kWindows;

@@ -63,7 +63,7 @@ class HostGroup {
    * nobody meets others between windows, and longer ones take less time. A group that is one of
    * several lanes adds up only what is its own, see share_of_lane(). */
   HostGroup(Wire& wire, std::vector<int> members, bool alone, Lane lane);
-  explicit HostGroup(Wire& wire, std::vector<int> members, bool alone = false)
+  HostGroup(Wire& wire, std::vector<int> members, bool alone = false)
       : HostGroup(wire, std::move(members), alone, {}) {}
 
   int position() const { return position_; }

@@ -247,8 +247,7 @@ void HierarchicalTransport::all_reduce_in_lanes(const Call& call) {
                      .after =
                          [&](std::int64_t begin, std::int64_t count) {
                            const View own = share(begin, count);
-                           local_->run(
-                               Task::all_gather(own, call.out.part(begin, count), counts));
+                           local_->run(Task::all_gather(own, call.out.part(begin, count), counts));
                          }});
 }
 

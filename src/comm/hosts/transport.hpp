@@ -156,9 +156,7 @@ class HierarchicalTransport final : public Transport {
   void all_reduce(const Call& call);
   /** Whether each rank of a host exchanges a share of an all_reduce itself, with the ranks of the
    * same number on the other hosts, over connections of their own: the same on all ranks. */
-  bool goes_in_lanes(std::int64_t bytes) const {
-    return lane_ && bytes >= kFewestInLanes * size();
-  }
+  bool goes_in_lanes(std::int64_t bytes) const { return lane_ && bytes >= kFewestInLanes * size(); }
   void all_reduce_in_lanes(const Call& call);
   void reduce(const Call& call);
   void broadcast(const Call& call);

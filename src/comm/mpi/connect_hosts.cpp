@@ -143,7 +143,7 @@ void note_unconnected(const std::vector<Peer>& peers, const Channel& channel, co
   for (const Peer& peer : peers) {
     if (peer.line != Line::leaders) continue;
     if (peer.socket || peer.rank < channel.rank()) continue;  // one of the two says it
-    if (own.port == 0 || peer.endpoint.port == 0) continue;     // as has been said there
+    if (own.port == 0 || peer.endpoint.port == 0) continue;   // as has been said there
     const int rank = channel.members()[static_cast<std::size_t>(peer.rank)];
     if (channel.session()->is_out_of_reach(rank)) continue;
     const bool was_tried = spent >= kToConnect;  // for longer than a lost packet takes
@@ -354,6 +354,7 @@ std::unique_ptr<Streams> connect_lane(Channel& channel, const Layout& layout,
   }
   const auto spent = connect(channel, peers, listen_here(), own_host, [] { return true; });
   keep_what_both_have(channel, peers, channel.timeout() - spent);
+  std::erase_if(peers, [](const Peer& peer) { return !peer.wanted; });  // as leaders have said
   log_without_streams(peers, channel);
   return streams_of(peers);
 }

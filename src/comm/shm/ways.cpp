@@ -72,8 +72,7 @@ void Local::relay(const Task& task) {
     }
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank()) continue;
-      const std::int64_t length =
-          std::clamp<std::int64_t>(task.count_of(peer) - begin, 0, count);
+      const std::int64_t length = std::clamp<std::int64_t>(task.count_of(peer) - begin, 0, count);
       cpu::copy(target + peer * most * width, task.in.part(task.begin_of(peer) + begin, 0).data,
                 length * width, met_.way().streamed);
     }

@@ -1,0 +1,152 @@
+// Long sums on hosts of several ranks, of which each exchanges a share.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "support/data.hpp"
+#include "support/memory.hpp"
+#include "support/rough.hpp"
+#include "support/world.hpp"
+
+namespace tutti::test {
+namespace {
+
+class Lanes : public RankTest {
+ protected:
+  static std::int64_t hosts() {
+    const std::vector<int>& all = world().hosts;
+    return std::ssize(std::set<int>(all.begin(), all.end()));
+  }
+  static bool are_even() {
+    for (const int host : world().hosts) {
+      if (std::count(world().hosts.begin(), world().hosts.end(), host) * hosts() != ranks())
+        return false;
+    }
+    return true;
+  }
+  /** From so many bytes on each rank exchanges a share. */
+  static std::int64_t fewest() { return std::int64_t{128} * 1024 * ranks(); }
+  /** All that is added up at a time: of each rank of a host a window, of each host if it does not
+   * give another one all. */
+  static std::int64_t segment() {
+    return std::int64_t{512} * 1024 * (hosts() == 2 ? ranks() / 2 : ranks());
+  }
+};
+
+/** What this rank sends to other hosts for a sum of `bytes` bytes. */
+std::int64_t sent_for(Communicator& comm, std::int64_t bytes) {
+  std::vector<float> data(static_cast<std::size_t>(bytes / 4), 1);
+  comm.barrier();
+  const std::int64_t before = comm.bytes_between();
+  comm.all_reduce(std::span(data));
+  EXPECT_EQ(data, std::vector<float>(data.size(), static_cast<float>(comm.world_size())));
+  return comm.bytes_between() - before;
+}
+
+TEST_F(Lanes, EachRankOfAHostSendsAnEqualShare) {
+  if (hosts() == 1) GTEST_SKIP() << "needs two hosts";
+  on_ranks([](Communicator& comm) {
+    constexpr std::int64_t kOfLeaders = 8 << 10;  // what leaders tell each other, at most
+    const std::int64_t locals = ranks() / hosts();
+    for (const std::int64_t bytes : {fewest(), 5 * segment()}) {
+      // All but its own part of what its host adds up, and as much of the results.
+      const std::int64_t share = 2 * (hosts() - 1) * bytes / hosts() / locals;
+      const std::int64_t sent = sent_for(comm, bytes);
+      if (!are_even()) {
+        EXPECT_EQ(sent > 0, comm.local_rank() == 0);
+      } else if (comm.local_rank() != 0) {
+        EXPECT_EQ(sent, share);
+      } else {
+        EXPECT_GE(sent, share);
+        EXPECT_LE(sent, share + kOfLeaders);
+      }
+    }
+    const std::int64_t sent = sent_for(comm, fewest() - 64);
+    EXPECT_EQ(sent > 0, comm.local_rank() == 0);
+  });
+}
+
+TEST_F(Lanes, HaveConnectionsOfTheirOwn) {
+  on_ranks([](Communicator& comm) {
+    const bool has_some = comm.local_rank() == 0 ? hosts() > 1 : hosts() > 1 && are_even();
+    EXPECT_EQ(comm.describe().find("TCP for collectives") != std::string::npos, has_some)
+        << comm.describe();
+  });
+}
+
+template <class T>
+void check_sums(Communicator& comm, const std::vector<std::int64_t>& counts) {
+  const DType dtype = DTypeOf<T>::value;
+  Arena arena(comm, counts.back() * size_of(dtype));
+  for (const std::int64_t count : counts) {
+    const std::vector<T> mine = rough<T>(comm.global_rank(), count);
+    const std::vector<T> sum = sum_in_order<T>(count, 1);
+    for (const Memory memory : kMemories) {
+      SCOPED_TRACE("count " + std::to_string(count) + ", " + std::string(name_of(memory)));
+      const View in = arena.input(memory, count, dtype);
+      const View out = arena.output(memory, count, dtype);
+      std::memcpy(in.data, mine.data(), mine.size() * sizeof(T));
+      comm.all_reduce(in, out);
+      ASSERT_TRUE(same_bits(out, sum.data()));
+      ASSERT_TRUE(same_bits(in, mine.data())) << "an input was written";
+      comm.all_reduce(in);
+      ASSERT_TRUE(same_bits(in, sum.data())) << "in place";
+      ASSERT_TRUE(arena.guards_intact());
+    }
+  }
+}
+
+/** Lengths whose last segment is a byte's width more or less than whole, or too short for all. */
+TEST_F(Lanes, AddInTheOrderOfTheRanksWhateverIsLeftForTheLast) {
+  on_ranks([](Communicator& comm) {
+    const std::int64_t least = fewest() / std::int64_t{sizeof(float)};
+    const std::int64_t whole = segment() / std::int64_t{sizeof(float)};
+    check_sums<float>(comm,
+                      {least - 1, least + 1, whole, whole + 17, 2 * whole + 16 * ranks() - 1});
+    check_sums<double>(comm, {segment() / std::int64_t{sizeof(double)} + 9});
+  });
+}
+
+TEST_F(Lanes, AddEveryDType) {
+  on_ranks([](Communicator& comm) {
+    for (const DType dtype : kDTypes) {
+      const std::int64_t count = (fewest() + segment()) / size_of(dtype) + 3;
+      std::vector<std::byte> data(static_cast<std::size_t>(count * size_of(dtype)));
+      const View view(data.data(), count, dtype);
+      for (const Reduce reduce : reductions(dtype)) {
+        // Averages of 16 bits are divided on each host: by three that is not exact.
+        if (size_of(dtype) == 2 && reduce.kind == ReduceKind::average && ranks() == 3 * hosts())
+          continue;
+        fill(view, [&](std::int64_t i) {
+          return contribution(dtype, reduce.kind, comm.global_rank(), i);
+        });
+        comm.all_reduce(view, reduce);
+        ASSERT_TRUE(holds(view, [&](std::int64_t i) { return reduced(dtype, reduce, ranks(), i); }))
+            << name_of(dtype);
+      }
+    }
+  });
+}
+
+/** Nothing is written by those who have not heard yet that the hosts differ. */
+TEST_F(Lanes, AMismatchIsFoundBeforeAnythingIsWritten) {
+  on_ranks([](Communicator& comm) {
+    const bool differs =
+        world().hosts[static_cast<std::size_t>(comm.global_rank())] != world().hosts.front();
+    const auto count = static_cast<std::size_t>(2 * segment() / 4);
+    const std::vector<float> in(count + (differs ? 16 : 0), 1.0F);
+    std::vector<float> out(in.size(), -1.0F);
+    if (hosts() == 1) return;
+    EXPECT_THROW(comm.all_reduce(std::span<const float>(in), std::span(out)), MismatchError);
+    EXPECT_EQ(out, std::vector<float>(in.size(), -1.0F));
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test
