@@ -10,7 +10,8 @@ struct StepStatistics {
   /** The packets that were handed to collectives; the same for any layout of hosts. */
   std::int64_t bytes_sent = 0;
   /** What this rank sent to other hosts (Communicator::bytes_between()) from the first of these
-   * collectives to the end of the last. Of a host's ranks the lowest sends for all. */
+   * collectives to the end of the last. Of a host's ranks the lowest sends for all, or each a share
+   * of long sums. */
   std::int64_t bytes_between = 0;
   /** Elements of packets per gradient element: 1 where all are sent. */
   double density = 0.0;

@@ -32,8 +32,9 @@ namespace tutti {
 
 /**
  * A reduction is done inside each host first, then one rank a host (its agent: the lowest, or the
- * root) exchanges with the other hosts, then the result is spread inside the hosts. So the order
- * of additions is rank order inside a host, then the order of the hosts (see HostGroup).
+ * root) exchanges with the other hosts, then the result is spread inside the hosts; of a long one
+ * on few hosts each rank does so with a share (its lane). So the order of additions is rank order
+ * inside a host, then the order of the hosts (see HostGroup).
  *
  * The ranks of a host come to their first task of a call with a hash of its signature; then the
  * leaders compare theirs, with which short messages travel. Only if they differ are details

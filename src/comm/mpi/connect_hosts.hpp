@@ -1,4 +1,4 @@
-// How the leaders of the hosts connect, and what TCP tells of the other end.
+// How the ranks of different hosts connect, and what TCP tells of the other end.
 #pragma once
 
 #include <memory>
@@ -22,8 +22,7 @@ struct HostConnections {
 /**
  * A TCP connection with keepalive from the leader of a host to those of connected_hosts(), and
  * another one where a host has several ranks, for their lines: those hold copies of it, so it ends
- * with the last of them. A collective, of which each rank gets what is its own; only leaders have
- * connections. Each pair tries all addresses that the other has, and shows by a random number,
+ * with the last of them. A collective, of which each rank gets what is its own. Each pair tries all addresses that the other has, and shows by a random number,
  * which went over MPI, that it is not a stranger. Who cannot be reached within two seconds or a
  * quarter of a deadline, behind a firewall for example, goes without, and a log line says so; where
  * nobody listened at any address, the session does not try that pair again. Nor is one tried of
@@ -31,7 +30,8 @@ struct HostConnections {
  * PeerLost as by any wait of `channel`.
  *
  * Leaders also get connections for messages of collectives, unless MPI is to carry these from or to
- * one of their hosts (reason_for_mpi()).
+ * one of their hosts (reason_for_mpi()); so do the other ranks, with those of their place on the
+ * hosts that their leader has reached, where there are lanes (Wire::has_lanes()).
  */
 HostConnections connect_hosts(Channel& channel, const Layout& layout);
 

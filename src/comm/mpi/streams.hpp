@@ -20,7 +20,7 @@
 namespace tutti::mpi {
 
 /**
- * What a leader exchanges with those of other hosts in collectives. Open MPI's messages over TCP
+ * What a rank exchanges with those of other hosts in collectives. Open MPI's messages over TCP
  * are copied once or twice more than the kernel does, and wait for the receiver to answer if they
  * are long; here what arrives is read to where it belongs, and a message that finds nobody who
  * wants it stays in the kernel. So does all that moves: nothing but the calls below touches memory.
