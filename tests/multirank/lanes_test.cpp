@@ -31,11 +31,14 @@ class Lanes : public RankTest {
     return true;
   }
   /** From so many bytes on each rank exchanges a share. */
-  static std::int64_t fewest() { return std::int64_t{128} * 1024 * ranks(); }
+  static std::int64_t fewest() {
+    return hosts() == 2 ? std::int64_t{128} * 1024 * ranks()
+                        : std::int64_t{4} * 1024 * 1024 * hosts();
+  }
   /** All that is added up at a time: of each rank of a host a window, of each host if it does not
    * give another one all. */
   static std::int64_t segment() {
-    return std::int64_t{512} * 1024 * (hosts() == 2 ? ranks() / 2 : ranks());
+    return std::int64_t{512} * 1024 * ranks() / (hosts() == 2 ? 2 : 4);
   }
 };
 
@@ -54,7 +57,7 @@ TEST_F(Lanes, EachRankOfAHostSendsAnEqualShare) {
   on_ranks([](Communicator& comm) {
     constexpr std::int64_t kOfLeaders = 8 << 10;  // what leaders tell each other, at most
     const std::int64_t locals = ranks() / hosts();
-    for (const std::int64_t bytes : {fewest(), 5 * segment()}) {
+    for (const std::int64_t bytes : {fewest(), fewest() + 3 * segment()}) {
       // All but its own part of what its host adds up, and as much of the results.
       const std::int64_t share = 2 * (hosts() - 1) * bytes / hosts() / locals;
       const std::int64_t sent = sent_for(comm, bytes);
@@ -107,9 +110,8 @@ TEST_F(Lanes, AddInTheOrderOfTheRanksWhateverIsLeftForTheLast) {
   on_ranks([](Communicator& comm) {
     const std::int64_t least = fewest() / std::int64_t{sizeof(float)};
     const std::int64_t whole = segment() / std::int64_t{sizeof(float)};
-    check_sums<float>(comm,
-                      {least - 1, least + 1, whole, whole + 17, 2 * whole + 16 * ranks() - 1});
-    check_sums<double>(comm, {segment() / std::int64_t{sizeof(double)} + 9});
+    check_sums<float>(comm, {least - 1, least + 1, least + whole + 17});
+    check_sums<double>(comm, {(fewest() + 72) / std::int64_t{sizeof(double)}});
   });
 }
 
@@ -139,7 +141,7 @@ TEST_F(Lanes, AMismatchIsFoundBeforeAnythingIsWritten) {
   on_ranks([](Communicator& comm) {
     const bool differs =
         world().hosts[static_cast<std::size_t>(comm.global_rank())] != world().hosts.front();
-    const auto count = static_cast<std::size_t>(2 * segment() / 4);
+    const auto count = static_cast<std::size_t>(fewest() / 4);
     const std::vector<float> in(count + (differs ? 16 : 0), 1.0F);
     std::vector<float> out(in.size(), -1.0F);
     if (hosts() == 1) return;

@@ -23,7 +23,7 @@ constexpr std::int64_t kSegmentWindows = 4;
 /** One piece over a connection, otherwise as many as are posted at once. */
 constexpr std::int64_t kLongWindow = Wire::kLongPiece;
 static_assert(kLongWindow <= Wire::kPosted * Wire::kPiece);
-/** The same where the ranks of a host meet for each, and one of them exchanges it. */
+/** The same where the ranks of a host meet for each. */
 constexpr std::int64_t kSharedWindow = std::int64_t{128} * 1024;
 
 }  // namespace
@@ -167,8 +167,7 @@ void HostGroup::reduce_whole(std::byte* data, std::int64_t bytes, DType dtype,
 Segments HostGroup::direct_segments(std::int64_t bytes) const {
   const int owners = size() * lane_.of;
   if (has_long_windows(bytes)) {
-    const bool shares_windows = !alone_ && lane_.of == 1;
-    return {bytes, owners, shares_windows ? kSharedWindow : kLongWindow, 1, kCacheLine};
+    return {bytes, owners, alone_ ? kLongWindow : kSharedWindow, 1, kCacheLine};
   }
   return {bytes, owners, window_for(size()), kSegmentWindows, kCacheLine};
 }

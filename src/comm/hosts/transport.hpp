@@ -79,8 +79,10 @@ class HierarchicalTransport final : public Transport {
   void abort(std::string_view reason) noexcept override;
 
  private:
-  /** Bytes for each rank: shorter sums take less time if leaders exchange them. */
-  static constexpr std::int64_t kFewestInLanes = std::int64_t{128} * 1024;
+  /** Shorter sums of two hosts, in bytes for each rank, or of more, for each host, take less time
+   * if leaders exchange them. */
+  static constexpr std::int64_t kFewestOfRanks = std::int64_t{128} * 1024;
+  static constexpr std::int64_t kFewestOfHosts = std::int64_t{4} * 1024 * 1024;
 
   int host() const { return layout_.host_of(rank()); }
   bool is_leader() const { return local_->rank() == 0; }
@@ -157,7 +159,10 @@ class HierarchicalTransport final : public Transport {
   void all_reduce(const Call& call);
   /** Whether each rank of a host exchanges a share of an all_reduce itself, with the ranks of the
    * same number on the other hosts, over connections of their own: the same on all ranks. */
-  bool goes_in_lanes(std::int64_t bytes) const { return lane_ && bytes >= kFewestInLanes * size(); }
+  bool goes_in_lanes(std::int64_t bytes) const {
+    const int hosts = layout_.host_count();
+    return lane_ && bytes >= (hosts == 2 ? kFewestOfRanks * size() : kFewestOfHosts * hosts);
+  }
   void all_reduce_in_lanes(const Call& call);
   void reduce(const Call& call);
   void broadcast(const Call& call);
