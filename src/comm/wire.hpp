@@ -77,7 +77,7 @@ class Wire {
   /** A posted message travels in one piece of at most so many bytes. Open MPI sends up to 64 KiB,
    * its header included, over TCP without asking first. */
   static constexpr std::int64_t kPiece = std::int64_t{60} * 1024;
-  /** The same where a connection of two leaders carries the messages of a collective: one call of
+  /** The same where a connection carries the messages of a collective: one call of
    * the kernel takes, or brings, all that there is. In pieces of 512 KiB, 1 MiB takes up to twice
    * as long. */
   static constexpr std::int64_t kWholePiece = std::int64_t{1} << 30U;

@@ -126,6 +126,47 @@ TEST_P(Ways, ReductionsAddInTheOrderOfTheRanks) {
   });
 }
 
+/** Of different lengths, some of them empty. */
+TEST_P(Ways, BlocksAreReducedForTheirRanks) {
+  on_forced([](Communicator& comm, Local& local) {
+    const int rank = comm.global_rank();
+    Arena arena(comm, 4 * kCounts.back());
+    for (const std::int64_t count : kCounts) {
+      const std::vector<float> mine = rough<float>(rank, count);
+      const std::vector<float> sum = sum_in_order<float>(count, 1);
+      for (const int shortest : {0, ranks() - 1}) {  // has nothing
+        std::vector<std::int64_t> counts(static_cast<std::size_t>(ranks()), 0);
+        std::int64_t left = count;
+        for (int block = 0; block < ranks() && ranks() > 1; ++block) {
+          if (block == shortest) continue;
+          const bool is_last =
+              block == ranks() - 1 || (shortest == ranks() - 1 && block == ranks() - 2);
+          counts[static_cast<std::size_t>(block)] = is_last ? left : left / 3;
+          left -= counts[static_cast<std::size_t>(block)];
+        }
+        if (ranks() == 1) counts[0] = count;
+        const std::int64_t before =
+            std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0});
+        const std::int64_t own = counts[static_cast<std::size_t>(rank)];
+        for (const Memory memory : kMemories) {
+          SCOPED_TRACE("count " + std::to_string(count) + ", " + std::string(name_of(memory)));
+          const View in = arena.input(memory, count, DType::f32);
+          const View out = arena.output(memory, count, DType::f32);
+          std::memcpy(in.data, mine.data(), mine.size() * sizeof(float));
+          local.run(shm::Task::reduce_scatter(in, out.part(0, own), {}, counts));
+          ASSERT_TRUE(same_bits(out.part(0, own), sum.data() + before));
+          ASSERT_TRUE(went(local, in.bytes(), all_symmetric(memory)));
+          ASSERT_TRUE(same_bits(in, mine.data())) << "an input was written";
+          local.run(shm::Task::reduce_scatter(in, in.part(before, own), {}, counts));
+          ASSERT_TRUE(same_bits(in.part(before, own), sum.data() + before)) << "in place";
+          ASSERT_TRUE(arena.guards_intact());
+          comm.barrier();  // all have read what is filled anew
+        }
+      }
+    }
+  });
+}
+
 TEST_P(Ways, SixteenBitSumsAreRoundedOnce) {
   on_forced([](Communicator& comm, const Local&) {
     Arena arena(comm, 2 * kCounts.back());

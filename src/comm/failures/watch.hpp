@@ -42,8 +42,7 @@ class Watch final {
   Watch& operator=(const Watch&) = delete;
   ~Watch() = default;
 
-  /** Before the first wait: which ranks share a host, and what shows whether others can be reached.
-   */
+  /** Which ranks share a host, and what shows whether others can be reached. */
   void set_hosts(const Layout& layout, std::unique_ptr<Heartbeats> heartbeats);
 
   /** Handles what has come in; the calling thread waits for `waiting_for`. Throws PeerLost or

@@ -1,4 +1,4 @@
-// Collectives between hosts: direct exchange among the hosts' leaders over a Wire.
+// Collectives between hosts: direct exchange among one rank of each host over a Wire.
 #pragma once
 
 #include <chrono>

@@ -63,6 +63,7 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
   bool others_failed = false;  // those that meanwhile() looks after, who tell of it themselves
   const auto connecting = [&](Wire::Side side) {
     local_->group().pulse_elsewhere(wait_of(side));
+    local_->group().look_after_all();  // all of this host connect
     if (!meanwhile) return;
     others_failed = true;
     meanwhile();

@@ -170,6 +170,9 @@ void Channel::set_hosts(const Layout& layout) {
     connected_.push_back(layout.ranks_of(host).front());
   }
   watch_.set_hosts(layout, std::move(connections.heartbeats));
+  if (layout.local_rank_of(rank_) != 0 && has_lanes(layout)) {
+    streams_ = connect_lane(*this, layout, connections.reached);
+  }
 }
 
 }  // namespace tutti::mpi

@@ -26,8 +26,8 @@
 namespace tutti::mpi {
 
 /**
- * Messages over MPI, and those of collectives between leaders over TCP where MPI has nothing
- * faster. Ranks are the communicator's global ranks.
+ * Messages over MPI, and those of collectives between leaders, and in lanes, over TCP where MPI has
+ * nothing faster. Ranks are the communicator's global ranks.
  *
  * MPI does not report a dead peer, so every wait has a deadline. While a rank waits it
  * also answers control messages: a rank whose deadline passed asks those it waits for whom *they*

@@ -1,4 +1,4 @@
-// How the leaders of the hosts connect: addresses over MPI, then TCP, then what both have.
+// How ranks of different hosts connect: addresses over MPI, then TCP, then what both have.
 #include "comm/mpi/connect_hosts.hpp"
 
 #include <arpa/inet.h>
@@ -314,8 +314,8 @@ HostConnections connect_leaders(Channel& channel, const Layout& layout) {
   return {heartbeats_of(peers, layout, own_host), streams_of(peers), complete};
 }
 
-/** That of another rank: the leader's lines, */
-std::vector<Heartbeats::Line> borrow_lines(Channel& channel, const Layout& layout) {
+/** That of another rank. */
+HostConnections borrow_lines(Channel& channel, const Layout& layout) {
   const int host = layout.host_of(channel.rank());
   const int leader = layout.ranks_of(host).front();
   const auto address = std::make_shared<LocalAddress>();
@@ -337,42 +337,53 @@ std::vector<Heartbeats::Line> borrow_lines(Channel& channel, const Layout& layou
     channel.look_around(std::span(&leader, 1));
     waiter.pause();
   }
-  return lines;
+  HostConnections connections;
+  for (const Heartbeats::Line& line : lines) connections.reached.push_back(line.host);
+  connections.heartbeats = std::make_unique<Heartbeats>(
+      layout, host, std::vector<Heartbeats::Connection>(), std::move(lines));
+  return connections;
 }
 
-/** and its own lane, to those hosts that the leader has reached. */
-std::unique_ptr<Streams> connect_lane(Channel& channel, const Layout& layout,
-                                      const std::vector<Heartbeats::Line>& lines) {
-  const int own_host = layout.host_of(channel.rank());
-  std::vector<Peer> peers;
-  for (const int rank : layout.lane_of(channel.rank())) {
-    if (rank == channel.rank()) continue;
-    peers.push_back({layout.host_of(rank), Line::collective, rank});
-    peers.back().wanted = std::any_of(lines.begin(), lines.end(), [&](const auto& line) {
-      return line.host == layout.host_of(rank);
-    });
+/** With whom MPI carries what a lane would, though both wanted a connection, and why. */
+void note_without_lane(const std::vector<Peer>& peers, const Channel& channel, const Endpoint& own,
+                       std::chrono::milliseconds spent) {
+  std::string list;
+  for (const Peer& peer : peers) {
+    if (!peer.wanted || peer.socket || peer.rank < channel.rank()) continue;
+    const int rank = channel.members()[static_cast<std::size_t>(peer.rank)];
+    if (spent >= kToConnect && peer.error == 0 && !peer.has_heard) {
+      channel.session()->note_out_of_reach(rank);
+    }
+    list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer.rank) + " (" +
+            why_unconnected(peer, own) + ")";
   }
-  const auto spent = connect(channel, peers, listen_here(), own_host, [] { return true; });
-  keep_what_both_have(channel, peers, channel.timeout() - spent);
-  std::erase_if(peers, [](const Peer& peer) { return !peer.wanted; });  // as leaders have said
-  log_without_streams(peers, channel);
-  return streams_of(peers);
-}
-
-HostConnections connect_others(Channel& channel, const Layout& layout) {
-  std::vector<Heartbeats::Line> lines = borrow_lines(channel, layout);
-  auto streams = Wire::has_lanes(layout) ? connect_lane(channel, layout, lines) : nullptr;
-  auto heartbeats =
-      std::make_unique<Heartbeats>(layout, layout.host_of(channel.rank()),
-                                   std::vector<Heartbeats::Connection>(), std::move(lines));
-  return {std::move(heartbeats), std::move(streams)};
+  if (list.empty()) return;
+  log(LogLevel::warn, "rank " + std::to_string(channel.rank()) + " cannot connect to " + list +
+                          ". MPI carries its share of long sums");
 }
 
 }  // namespace
 
 HostConnections connect_hosts(Channel& channel, const Layout& layout) {
   return layout.local_rank_of(channel.rank()) == 0 ? connect_leaders(channel, layout)
-                                                   : connect_others(channel, layout);
+                                                   : borrow_lines(channel, layout);
+}
+
+std::unique_ptr<Streams> connect_lane(Channel& channel, const Layout& layout,
+                                      std::span<const int> reached) {
+  const int own_host = layout.host_of(channel.rank());
+  std::vector<Peer> peers;
+  for (const int rank : layout.lane_of(channel.rank())) {
+    if (rank == channel.rank()) continue;
+    peers.push_back({layout.host_of(rank), Line::collective, rank});
+    peers.back().wanted =
+        std::find(reached.begin(), reached.end(), layout.host_of(rank)) != reached.end();
+  }
+  const Here here = listen_here();
+  const auto spent = connect(channel, peers, here, own_host, [] { return true; });
+  keep_what_both_have(channel, peers, channel.timeout() - spent);
+  note_without_lane(peers, channel, here.endpoint, spent);
+  return streams_of(peers);
 }
 
 }  // namespace tutti::mpi

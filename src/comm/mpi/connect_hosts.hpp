@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "comm/failures/heartbeats.hpp"
 #include "comm/layout.hpp"
@@ -17,22 +19,28 @@ struct HostConnections {
   /** Whether each leader has those for messages of collectives with all others: of up to
    * Wire::kMostWithoutAhead, and the same at all leaders. */
   bool all_have_streams = false;
+  std::vector<int> reached{};  ///< by who is no leader: the hosts to which its host has a line
 };
 
 /**
  * A TCP connection with keepalive from the leader of a host to those of connected_hosts(), and
  * another one where a host has several ranks, for their lines: those hold copies of it, so it ends
- * with the last of them. A collective, of which each rank gets what is its own. Each pair tries all addresses that the other has, and shows by a random number,
- * which went over MPI, that it is not a stranger. Who cannot be reached within two seconds or a
- * quarter of a deadline, behind a firewall for example, goes without, and a log line says so; where
- * nobody listened at any address, the session does not try that pair again. Nor is one tried of
- * which either has no address.
+ * with the last of them. A collective, of which each rank gets what is its own. Each pair tries all
+ * addresses that the other has, and shows by a random number, which went over MPI, that it is not a
+ * stranger. Who cannot be reached within two seconds or a quarter of a deadline, behind a firewall
+ * for example, goes without, and a log line says so; where nobody listened at any address, the
+ * session does not try that pair again. Nor is one tried of which either has no address.
  * PeerLost as by any wait of `channel`.
  *
  * Leaders also get connections for messages of collectives, unless MPI is to carry these from or to
- * one of their hosts (reason_for_mpi()); so do the other ranks, with those of their place on the
- * hosts that their leader has reached, where there are lanes (Wire::has_lanes()).
+ * one of their hosts (reason_for_mpi()).
  */
 HostConnections connect_hosts(Channel& channel, const Layout& layout);
+
+/** After that, by all who lead no host, where there are lanes (Wire::has_lanes()): connections for
+ * messages of collectives with the ranks of this one's place on the hosts that its host has
+ * `reached`, in the same way; null if there are none. */
+std::unique_ptr<Streams> connect_lane(Channel& channel, const Layout& layout,
+                                      std::span<const int> reached);
 
 }  // namespace tutti::mpi

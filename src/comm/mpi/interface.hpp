@@ -56,7 +56,7 @@ void hand_interfaces_to_mpi();
  * the kernel lists devices by their class. */
 bool has_fabric(const std::filesystem::path& classes = "/sys/class");
 
-/** What carries collectives between leaders. */
+/** What carries collectives between hosts. */
 enum class Carrier : std::uint8_t { automatic, tcp, mpi };
 /** What TUTTI_BETWEEN_HOSTS asks for. Throws InvalidArgument if it is none. */
 Carrier asked_carrier();

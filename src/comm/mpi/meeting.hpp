@@ -1,4 +1,4 @@
-// How two leaders who have each other's endpoints come to connections.
+// How two ranks who have each other's endpoints come to connections.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace tutti::mpi {
 
 /** Between two hosts there is a connection of their leaders, and one that all ranks hold; besides,
- * one or two for messages of the leaders: see Wire::has_ahead(). */
+ * one or two for messages of the leaders, see Wire::has_ahead(), and one for those of each lane. */
 enum class Line : std::int32_t { leaders, hosts, collective, ahead };
 constexpr bool is_stream(Line line) { return line == Line::collective || line == Line::ahead; }
 

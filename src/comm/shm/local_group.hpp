@@ -62,7 +62,7 @@ class LocalGroup final : private record::Neighbours {
   const Control& control() const { return rendezvous_.control; }
   std::chrono::milliseconds timeout() const { return timeout_; }
 
-  /** From now on waits offer the core to others between two looks: for ranks of which one fetches
+  /** From now on waits offer the core to others between two looks: for ranks of which some fetch
    * messages from other hosts meanwhile. Set before the first wait. */
   void be_patient() { patient_ = true; }
 
