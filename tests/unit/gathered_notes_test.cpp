@@ -161,6 +161,26 @@ TEST_F(GatheredNotesTest, AllOfManyArrive) {
   for (const auto posted : sends) EXPECT_TRUE(root_->take_ended(posted));
 }
 
+/** What was held is no more at once than what was not. */
+TEST_F(GatheredNotesTest, OfManyThatWereHeldMostWaitForTheOtherKernel) {
+  constexpr int kNotes = 1000;
+  const std::vector<std::byte> note(Wire::kShort);
+  std::vector<Wire::Posted> sends;
+  root_->hold(true);
+  for (int number = 0; number < kNotes; ++number) {
+    sends.push_back(root_->send(note.data(), std::ssize(note), 1, Wire::Traffic::note));
+  }
+  root_->hold(false);
+  int left = 0;
+  ASSERT_EQ(::ioctl(number_, SIOCOUTQ, &left), 0);
+  EXPECT_LE(left, 2 * Streams::kMostUnconfirmed);
+  for (int number = 0; number < kNotes; ++number) {
+    root_->progress();
+    expect(0);
+  }
+  for (const auto posted : sends) EXPECT_TRUE(root_->take_ended(posted));
+}
+
 TEST_F(GatheredNotesTest, TheFirstAndWhatIsNoNoteGoAtOnce) {
   Note room{};
   for (int time = 0; time < 3; ++time) {

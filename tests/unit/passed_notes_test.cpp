@@ -1,9 +1,11 @@
 // A host that passes notes on passes those on along that have come together.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "comm/hosts/group.hpp"
@@ -121,6 +123,24 @@ TEST_F(PassedNotesTest, NoMoreThanSomeAreKept) {
     group_.take_one_way({kRoot, kBytes, 10}, notes_, data);
   }
   EXPECT_EQ(wire_.sent.size(), all.size());
+}
+
+/** MPI may read them until it is finalised. */
+TEST_F(PassedNotesTest, ThoseUnderWayOutliveABatchThatIsAbandoned) {
+  for (const std::uint64_t sequence : {1U, 2U, 3U}) comes(broadcast(sequence));
+  wire_.delivers = false;
+  {
+    Notes notes(wire_);
+    notes.begin(broadcast(1), {}, kRoot);
+    Bytes data(kBytes);
+    EXPECT_THROW(group_.take_one_way({kRoot, kBytes, 10}, notes, data), test::TooLate);
+  }
+  EXPECT_EQ(wire_.abandoned, 1);
+  EXPECT_EQ(passed(), (std::vector<int>{1, 2, 3}));
+  EXPECT_EQ(wire_.kept.size(), 2);
+  for (const ScriptedWire::Message& one : std::span(wire_.sent).subspan(1)) {  // not of the wire
+    EXPECT_TRUE(std::equal(one.bytes.begin(), one.bytes.end(), one.memory));
+  }
 }
 
 }  // namespace

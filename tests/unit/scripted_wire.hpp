@@ -32,6 +32,7 @@ class ScriptedWire final : public Wire {
     int source;
     Traffic traffic;
     std::vector<std::byte> bytes;
+    const std::byte* memory = nullptr;  // of what is sent
   };
   std::deque<Message> come;
   std::vector<Message> sent;            // `source` is to whom
@@ -44,15 +45,16 @@ class ScriptedWire final : public Wire {
   std::vector<Clock::duration> stills;  // of all pauses
   int restarts = 0;                     // of Lookouts
   int abandoned = 0;                    // batches
-  bool holds = false;                   // what is posted
-  std::int64_t most = kPiece;           // of a message
+  std::vector<std::shared_ptr<const void>> kept;  // by these
+  bool holds = false;                             // what is posted
+  std::int64_t most = kPiece;                     // of a message
 
   int rank() const override { return rank_; }
   int size() const override { return 3; }
   std::int64_t longest(int /*peer*/, Traffic /*traffic*/) const override { return most; }
   Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
                    Traffic traffic) override {
-    sent.push_back({destination, traffic, {data, data + bytes}});
+    sent.push_back({destination, traffic, {data, data + bytes}, data});
     return 1;
   }
   void hold(bool whether) override { holds = whether; }
@@ -118,8 +120,9 @@ class ScriptedWire final : public Wire {
   void withdraw(Posted /*receive*/) override {}
   void abandon(Traffic /*traffic*/, std::span<Posted> /*receives*/,
                std::span<const Posted> /*sends*/,
-               std::span<const std::shared_ptr<const void>> /*kept*/) noexcept override {
+               std::span<const std::shared_ptr<const void>> memory) noexcept override {
     ++abandoned;
+    kept.insert(kept.end(), memory.begin(), memory.end());
   }
   std::chrono::milliseconds timeout() const override { return std::chrono::seconds(1); }
   ScratchPool& scratch() override { return scratch_; }

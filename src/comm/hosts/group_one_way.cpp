@@ -96,15 +96,20 @@ std::chrono::microseconds HostGroup::take_one_way(const OneWay& call, Notes& not
   const Scratch note(wire_.scratch(), Wire::kShort);
   const std::int64_t bytes = notes.wait(note.data());
   Batch batch(wire_, Wire::Traffic::note);
-  pass_notes(call, batch, notes, {note.data(), static_cast<std::size_t>(bytes)});
-  if (std::ssize(data) <= Notes::kCarried) {
-    copy_bytes(data.data(), Notes::carried_by(note.data()), std::ssize(data));
-  } else {
-    broadcast(data.data(), std::ssize(data), call.root, data.data(), {}, Wire::Traffic::noted);
-    // Of another root some of the data may be that others have passed on.
-    if (!goes_straight(std::ssize(data), Wire::Traffic::noted)) notes.look();
+  try {
+    pass_notes(call, batch, notes, {note.data(), static_cast<std::size_t>(bytes)});
+    if (std::ssize(data) <= Notes::kCarried) {
+      copy_bytes(data.data(), Notes::carried_by(note.data()), std::ssize(data));
+    } else {
+      broadcast(data.data(), std::ssize(data), call.root, data.data(), {}, Wire::Traffic::noted);
+      // Of another root some of the data may be that others have passed on.
+      if (!goes_straight(std::ssize(data), Wire::Traffic::noted)) notes.look();
+    }
+    batch.wait();
+  } catch (...) {
+    notes.leave_passed_on(batch);
+    throw;
   }
-  batch.wait();
   return Notes::away_in(note.data());
 }
 

@@ -204,6 +204,16 @@ std::span<const std::byte> Notes::next(const std::byte* note) {
   return found->message;
 }
 
+void Notes::leave_passed_on(Batch& batch) {
+  if (batch.done()) return;
+  const std::lock_guard lock(mutex_);
+  for (Early& one : early_) {
+    if (!one.is_passed_on) continue;
+    batch.keep(std::make_shared<RecycledVector<std::byte>>(std::move(one.message)));
+  }
+  std::erase_if(early_, [](const Early& one) { return one.is_passed_on; });
+}
+
 std::size_t Notes::early_of(int source) const {
   const auto of_source = [source](const Early& one) { return one.source == source; };
   return static_cast<std::size_t>(std::count_if(early_.begin(), early_.end(), of_source));

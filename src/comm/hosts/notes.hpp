@@ -75,6 +75,8 @@ class Notes {
    * root's next broadcast, if it came along with that and takes the same way. It counts as passed
    * on then, and stays put until its call. Nothing: there is none. */
   std::span<const std::byte> next(const std::byte* note);
+  /** Of a `batch` that is about to be abandoned: what next() gave to it lives on with it. */
+  void leave_passed_on(Batch& batch);
   /** Looks at what has come, in a wait that lasts, or once in many calls without one. Throws
    * OneSidedMismatch. */
   void look();
@@ -99,7 +101,6 @@ class Notes {
   [[noreturn]] void refuse(const Note& note) const;
   /** Keeps what is early; whether the awaited note is in `room`. */
   bool take_awaited(std::byte* room);
-  bool take_awaited(std::byte* room, int looks);
   bool take_early(std::byte* room);
   void keep(const std::byte* note, int source);
   /** Of `early_`: the one that follows on `note` of `awaited_`, if it is there. */

@@ -121,7 +121,6 @@ Wire::Posted Streams::send(const std::byte* data, std::int64_t bytes, int destin
   const std::lock_guard lock(mutex_);
   Stream& stream = stream_to(destination, traffic);
   const bool is_first = stream.sends.first == kNone;
-  if (goes_one_way(traffic)) stream.unconfirmed += kHeader + bytes;
   Message message{
       .header = header_of(bytes, traffic), .bytes = bytes, .there = bytes, .traffic = traffic};
   const bool is_note = traffic == Wire::Traffic::note;
@@ -218,8 +217,8 @@ void Streams::note_takes_nothing(Stream& stream) {
 }
 
 void Streams::push(Stream& stream) {
-  if (!stream.takes || stopped_ || !has_room(stream)) return;
-  while (stream.sends.first != kNone) {
+  if (!stream.takes || stopped_) return;
+  while (stream.sends.first != kNone && has_room(stream)) {
     std::array<iovec, 2 * kMessagesAtOnce> parts;
     std::size_t count = 0;
     std::int64_t wanted = 0;
@@ -254,6 +253,7 @@ void Streams::push(Stream& stream) {
       const std::int64_t more = std::min(moved, kHeader + message.bytes - message.moved);
       message.moved += more;
       moved -= more;
+      if (goes_one_way(message.traffic)) stream.unconfirmed += more;
       if (message.moved == kHeader + message.bytes) end_first(stream.sends);
     }
     const bool has_begun = stream.sends.first != kNone && at(stream.sends.first).moved > 0;
