@@ -28,7 +28,7 @@ namespace {
 
 bool g_roll_fails = false;  // MPI refuses to send the messages of a roll call
 int g_sends = 0;            // so many were asked of it
-const std::thread::id g_first = std::this_thread::get_id();
+const std::thread::id kFirstThread = std::this_thread::get_id();
 std::atomic<int> g_probes_of_others = 0;  // of other threads than the first
 
 }  // namespace
@@ -43,7 +43,7 @@ extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int des
 
 extern "C" int MPI_Improbe(int source, int tag, MPI_Comm comm, int* flag, MPI_Message* message,
                            MPI_Status* status) {
-  if (std::this_thread::get_id() != g_first) ++g_probes_of_others;
+  if (std::this_thread::get_id() != kFirstThread) ++g_probes_of_others;
   return PMPI_Improbe(source, tag, comm, flag, message, status);
 }
 

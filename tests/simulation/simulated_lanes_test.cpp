@@ -74,7 +74,8 @@ TEST(SimulatedLanes, EachAddsUpItsShare) {
     for (const int lanes : {2, 3}) {
       const std::int64_t segment =
           (std::int64_t{128} << 10U) / 4 * lanes * (hosts == 2 ? 4 : hosts);
-      for (const std::int64_t count : {segment / 4 + 1, segment, 2 * segment + 16 * lanes + 5}) {
+      for (const std::int64_t count :
+           {segment / 4 + 1, segment, 2 * segment + std::int64_t{16} * lanes + 5}) {
         SCOPED_TRACE(std::to_string(hosts) + "x" + std::to_string(lanes) + ", " +
                      std::to_string(count));
         add_up(hosts, lanes, count);

@@ -29,7 +29,7 @@ constexpr std::chrono::milliseconds kForAHello{5000};
 constexpr std::chrono::milliseconds kForADescriptor{50};
 constexpr std::chrono::milliseconds kForAStranger{50};
 constexpr std::chrono::milliseconds kForAWord{1000};
-constexpr std::chrono::milliseconds kBetweenLooks{10};
+constexpr std::chrono::milliseconds kBetweenLooksAtSockets{10};
 constexpr std::ptrdiff_t kMostStrangers = 64;
 constexpr const char* kFor = "a Store's server";
 
@@ -180,7 +180,7 @@ bool StoreServer::has_died(int rank) {
 
 void StoreServer::wait_for_word(int rank) {
   Deadline limit(kForAWord);
-  while (has_died(rank) && !limit.expired() && !is_stopped(kBetweenLooks)) {
+  while (has_died(rank) && !limit.expired() && !is_stopped(kBetweenLooksAtSockets)) {
   }
 }
 
