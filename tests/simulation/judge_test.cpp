@@ -1,0 +1,176 @@
+// The judge of trials refuses what it is there for; and a trial takes the same course again.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "comm/hosts/group.hpp"
+#include "comm/hosts/notes.hpp"
+#include "comm/simulation/wire.hpp"
+#include "device/cpu/reduction.hpp"
+#include "simulation/judge.hpp"
+#include "simulation/steps.hpp"
+#include "simulation/trial.hpp"
+
+namespace tutti::test::simulated {
+namespace {
+
+using simulation::Cluster;
+using simulation::Process;
+using simulation::Scheduler;
+using simulation::SimulatedWire;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr int kVictim = 3;
+constexpr milliseconds kTimeout{1000};
+constexpr milliseconds kStruck{5};
+
+Step all_reduce_of(Reduce reduce) {
+  return {StepKind::all_reduce, DType::f32, reduce, 100, 0, kNobody, 0, microseconds(0)};
+}
+
+/** Two hosts of two ranks, the last of which is killed while the others wait for it. */
+Plan plan_with_a_killed_rank() {
+  return {.hosts = 2,
+          .ranks = 2,
+          .model = {},
+          .timeout = kTimeout,
+          .steps = {all_reduce_of(Reduce::sum)},
+          .fault = {.kind = FaultKind::killed, .rank = kVictim, .at = kStruck}};
+}
+
+/** All that the judge says of endings that `change` has made out of right ones. */
+std::string verdict(const std::function<void(Course&)>& change) {
+  const Plan plan = plan_with_a_killed_rank();
+  const Cluster cluster(plan.hosts, plan.ranks, plan.model, 1);
+  const Scheduler::Time begun{};
+  Course course{std::vector<Ending>(4), begun, begun + kStruck};
+  for (int rank = 0; rank < kVictim; ++rank) {
+    Ending& ending = course.of(rank);
+    ending.ended = true;
+    ending.lost = {kVictim};
+    ending.text = "its process has ended";
+    ending.at = begun + milliseconds(20);
+  }
+  change(course);
+  std::string said;
+  for (const std::string& one : judge(plan, cluster, course).complaints) said += one + "\n";
+  return said;
+}
+
+TEST(Judge, AcceptsThatAllNameWhoWasKilled) {
+  EXPECT_EQ(verdict([](Course&) {}), "");
+}
+
+TEST(Judge, RefusesAWrongCulprit) {
+  const std::string said = verdict([](Course& course) {
+    for (int rank = 0; rank < kVictim; ++rank) course.of(rank).lost = {rank == 1 ? 0 : 1};
+  });
+  for (const char* one : {"rank 0 names rank 1, but lost rank 3", "rank 1 names rank 0, but lost",
+                          "rank 2 names rank 1, but lost rank 3"}) {
+    EXPECT_NE(said.find(one), std::string::npos) << said;
+  }
+}
+
+TEST(Judge, RefusesACulpritBesideTheRightOne) {
+  const std::string said = verdict([](Course& course) {
+    for (int rank = 0; rank < kVictim; ++rank) course.of(rank).lost = {2, kVictim};
+  });
+  EXPECT_NE(said.find("rank 0 names ranks 2, 3, but lost rank 3"), std::string::npos) << said;
+}
+
+TEST(Judge, RefusesThatARankHangs) {
+  EXPECT_EQ(verdict([](Course& course) { course.of(2) = {}; }), "rank 2 hangs\n");
+}
+
+TEST(Judge, RefusesTwoStories) {
+  const std::string said = verdict([](Course& course) { course.of(2).lost = {}; });
+  EXPECT_NE(said.find("rank 2 names "), std::string::npos) << said;  // nobody
+  const std::string told = verdict([](Course& course) { course.of(2).lost = {1, kVictim}; });
+  EXPECT_NE(told.find("there is more than one story"), std::string::npos) << told;
+}
+
+TEST(Judge, RefusesThatARankKnowsTooLate) {
+  const auto too_late = kTimeout + milliseconds(1001) + kStruck;
+  EXPECT_EQ(verdict([&](Course& course) { course.of(0).at = course.begun + too_late; }),
+            "rank 0 knew of it 2001000 us later, not within 2000000\n");
+}
+
+TEST(Judge, RefusesALossBeforeAnythingHasHappened) {
+  const std::string said = verdict([](Course& course) { course.struck.reset(); });
+  EXPECT_NE(said.find("rank 0 lost somebody before anything had happened"), std::string::npos);
+}
+
+TEST(Judge, RefusesAMismatchThatNobodyHasMade) {
+  const std::string said = verdict([](Course& course) {
+    course.of(1).lost = {};
+    course.of(1).mismatch = true;
+    course.of(1).text = "the members do not agree";
+  });
+  EXPECT_EQ(said, "rank 1: the members do not agree\n");
+}
+
+TEST(Judge, RefusesAWrongResult) {
+  const std::string said = verdict([](Course& course) {
+    course.of(1).lost = {};
+    course.of(1).other_error = true;
+    course.of(1).text = "wrong result of all_reduce";
+  });
+  EXPECT_EQ(said, "rank 1: wrong result of all_reduce\n");
+}
+
+/** What the other rank adds is not what it should. */
+TEST(Steps, SeeThatASumIsWrong) {
+  Cluster cluster(2, 1, {}, 1);
+  const Step step = all_reduce_of(Reduce::sum);
+  std::string text;
+  cluster.start([&](Process& process) {
+    SimulatedWire wire(process, 1, kTimeout);
+    wire.connect();
+    HostGroup group(wire, {0, 1}, true);
+    Notes notes(wire);
+    try {
+      if (process.rank() == 0) {
+        Caller caller{group, notes};
+        run_step(caller, step, 0, Manner::plain);
+      } else {
+        std::vector<float> wrong(static_cast<std::size_t>(step.count), 0.5F);
+        group.all_reduce(wrong.data(), step.count, step.dtype, combine_of(step.reduce, 2));
+      }
+    } catch (const std::logic_error& error) {
+      text = error.what();
+    }
+    wire.leave();
+  });
+  cluster.scheduler().run(cluster.scheduler().now() + std::chrono::hours(1));
+  EXPECT_EQ(text, "wrong result of all_reduce");
+}
+
+/** The times of all ends are in the story, in microseconds. */
+TEST(Trial, TakesTheSameCourseAgainWithTheSameSeed) {
+  constexpr std::uint64_t kSeeds = 60;
+  int with_losses = 0;
+  int moved = 0;
+  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    const Plan plan = draw_plan(seed);
+    ASSERT_EQ(describe(plan), describe(draw_plan(seed)));
+    const Outcome outcome = run_trial(plan, seed);
+    const Outcome again = run_trial(plan, seed);
+    EXPECT_EQ(outcome.story, again.story);
+    EXPECT_EQ(outcome.complaints, again.complaints);
+    EXPECT_EQ(outcome.after, again.after);
+    if (outcome.after.count() > 0) ++with_losses;
+    if (run_trial(plan, seed + kSeeds).story != outcome.story) ++moved;
+  }
+  EXPECT_GE(with_losses, 10);  // or nothing of the news of losses is repeated here
+  EXPECT_GE(moved, 10);        // or the seed draws nothing on the wires
+}
+
+}  // namespace
+}  // namespace tutti::test::simulated
