@@ -16,6 +16,14 @@ PARTS = (
     " cannot reach the launcher at ",
     "not all wrappers have called",
     ", by which other machines are reached, is not in PATH on ",
+    " cannot connect to ",
+    "could not let other hosts connect",
+    "could not share connections with the other ranks of its host",
+    "a Store lets no more ranks of other hosts connect",
+    "/dev/shm has ",
+    "the UniqueId has been used already: each communicator needs one of its own",
+    " keeps others waiting: ",
+    "several ranks share a GPU: this works, but it is slow",
 )
 
 
