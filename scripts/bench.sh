@@ -41,7 +41,7 @@ run() {
     PYTHONPATH=$build/python "$python" "benchmarks/$name.py" "$@"
   elif [ "$name" = allreduce_bench ]; then
     allreduce "$@"
-  elif [[ $name =~ ^(collectives|modes|overlap)_bench$ ]]; then
+  elif [[ $name =~ ^(collectives|memory|modes|overlap)_bench$ ]]; then
     "${launch[@]}" "$build/bin/$name" "$@"
   else
     "$build/bin/$name" "$@"

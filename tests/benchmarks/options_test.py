@@ -46,7 +46,7 @@ class Options(unittest.TestCase):
 
     def test_positions(self):
         for program, before, name in (("call_bench", [], "ROUNDS"), ("store_bench", [], "ROUNDS"),
-                                      ("ps_link_bench", [], "ROUNDS"),
+                                      ("ps_link_bench", [], "ROUNDS"), ("memory_bench", [], "RANKS"),
                                       ("ps_checkpoint_bench", ["."], "ROWS"),
                                       ("ps_checkpoint_bench", [".", "1K"], "ROUNDS")):
             for value in ("x", "0", "5s"):
