@@ -4,7 +4,8 @@
     cluster_faults.py MPIEXEC RANKS [--trials N] [--first K] [--fault F] [--seed S] [--jobs J]
     cluster_faults.py MPIEXEC RANKS --trial K [--seed S]       that one alone
 
-RANKS is the program of ranks.cpp, which checks every result. A trial is a function of the seed and
+RANKS is the program of ranks.cpp, which checks every result, and makes long sums in lanes where hosts
+have several ranks. A trial is a function of the seed and
 its number: a layout, a deadline, and who is killed, stopped or cut off, and when; with --fault, one
 of Trial.FAULTS, those with others are left out. Every survivor
 must say within the deadline and a second who was lost, all of them and nobody else; nobody may

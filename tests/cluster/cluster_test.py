@@ -58,11 +58,11 @@ def test_hosts_have_names_and_memory_of_their_own(*_):
 
 
 def test_every_call(mpiexec, program, _, layout):
-    """Each operation twice, with random arguments; the ranks know who shares a host."""
+    """Each operation, and sums in lanes, with random arguments; the ranks know who shares a host."""
     hosts, slots = layout
     ranks = hosts * slots
     with cluster.Cluster(hosts, slots) as nodes:
-        job = nodes.start(mpiexec, ranks, [program, "calls", nodes.directory, "1", "44"],
+        job = nodes.start(mpiexec, ranks, [program, "calls", nodes.directory, "1", "68"],
                           {"TUTTI_TIMEOUT": "20"})
         assert job.wait(90) == 0
         texts = nodes.outcomes(ranks)

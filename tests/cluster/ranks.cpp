@@ -28,6 +28,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -44,6 +45,7 @@ namespace {
 
 constexpr std::int64_t kCount = 5 << 18;     // 5 MiB of floats
 constexpr std::size_t kTrickling = 3 << 18;  // 3 MiB
+constexpr int kLongSums = 12;  // in lanes, of two hosts; of more, which are longer, few
 
 void expect(bool holds, const char* what) {
   if (!holds) throw Error(std::string(what) + " gave a wrong result");
@@ -109,9 +111,18 @@ std::string listed(const std::vector<int>& ranks) {
   return text;
 }
 
-/** A step of every operation, in an order and with arguments that the seed decides. */
-Trial every_call(int ranks, std::uint64_t seed) {
+/** From how many bytes on a sum goes in lanes (see Wire::has_lanes()); 0 if none does. */
+std::int64_t fewest_in_lanes(int hosts, int ranks) {
+  if (hosts == 1 || hosts == ranks) return 0;
+  return hosts == 2 ? std::int64_t{128} * 1024 * ranks : std::int64_t{4} * 1024 * 1024 * hosts;
+}
+
+/** A step of every operation, and sums in lanes, where there are some, in an order and with
+ * arguments that the seed decides. */
+Trial every_call(const std::vector<int>& host_of, std::uint64_t seed) {
   std::mt19937_64 random(seed);
+  const int ranks = static_cast<int>(host_of.size());
+  const auto hosts = static_cast<int>(std::set(host_of.begin(), host_of.end()).size());
   const auto below = [&](std::size_t limit) { return static_cast<int>(random() % limit); };
   Trial trial;
   trial.seed = seed;
@@ -133,6 +144,17 @@ Trial every_call(int ranks, std::uint64_t seed) {
     step.place = static_cast<Place>(below(3));
     step.root = below(static_cast<std::size_t>(ranks));
     step.mode = static_cast<DistMode>(below(5));
+    trial.program.push_back(step);
+  }
+  const std::int64_t fewest = fewest_in_lanes(hosts, ranks);
+  const int long_sums = fewest == 0 ? 0 : hosts == 2 ? kLongSums : kLongSums / 4;
+  for (int i = 0; i < long_sums; ++i) {
+    Step step;
+    step.op = Op::all_reduce;
+    step.dtype = below(2) == 0 ? DType::f32 : DType::i64;  // few elements to check
+    step.count = (fewest + below(1 << 20)) / size_of(step.dtype) + 1;
+    step.place = static_cast<Place>(below(3));
+    step.in_place = below(2) == 0;
     trial.program.push_back(step);
   }
   std::shuffle(trial.program.begin(), trial.program.end(), random);
@@ -161,11 +183,11 @@ using Say = std::function<void(const std::string&)>;
 
 void call_everything(const Say& say, std::uint64_t seed, std::optional<std::uint64_t> last) {
   const auto world = std::make_shared<Communicator>();
-  const Trial trial = every_call(world->world_size(), seed);
+  const std::vector<int> hosts = hosts_of(*world);
+  const Trial trial = every_call(hosts, seed);
   std::vector<int> members;
   Steps steps(trial, world, members);
   steps.before_call = [] {};
-  const std::vector<int> hosts = hosts_of(*world);
   say("ready " + std::to_string(::getpid()) + " " + listed(hosts));
   try {
     for (std::uint64_t number = 0; !last || number < *last; ++number) {
