@@ -151,6 +151,37 @@ TEST(Steps, SeeThatASumIsWrong) {
   EXPECT_EQ(text, "wrong result of all_reduce");
 }
 
+/** In lanes, where one rank brings something else: the other one does, and those beside it lose it.
+ */
+TEST(Steps, SeeThatASumInLanesIsWrong) {
+  Cluster cluster(2, 2, {}, 1);
+  Step step = all_reduce_of(Reduce::sum);
+  step.kind = StepKind::lanes;
+  step.count = 1 << 17;
+  std::vector<std::string> texts(4);
+  cluster.start([&](Process& process) {
+    SimulatedWire wire(process, 1, kTimeout);
+    wire.connect();
+    const int rank = wire.rank();
+    HostGroup group(wire, {0, 1, 2, 3});
+    HostGroup inside(wire, {rank / 2 * 2, rank / 2 * 2 + 1});
+    HostGroup lane(wire, {rank % 2, rank % 2 + 2}, false, {rank % 2, 2});
+    Notes notes(wire);
+    Caller caller{group, notes, &lane, &inside};
+    Step own = step;
+    if (rank == 3) own.reduce = Reduce::product;
+    try {
+      run_step(caller, own, 0, Manner::plain);
+    } catch (const std::exception& error) {
+      texts[static_cast<std::size_t>(rank)] = error.what();
+    }
+    wire.leave();
+  });
+  cluster.scheduler().run(cluster.scheduler().now() + std::chrono::hours(1));
+  EXPECT_EQ(texts[1], "wrong result of all_reduce in lanes");
+  EXPECT_EQ(texts[0], "lost rank 1: it has destroyed its communicator");
+}
+
 /** The times of all ends are in the story, in microseconds. */
 TEST(Trial, TakesTheSameCourseAgainWithTheSameSeed) {
   constexpr std::uint64_t kSeeds = 60;

@@ -45,7 +45,8 @@ constexpr std::array<std::string_view, kStepKinds> kStepNames{"agree",
                                                               "reduce",
                                                               "agreed_broadcast",
                                                               "agreed_all_reduce",
-                                                              "one_way_broadcast"};
+                                                              "one_way_broadcast",
+                                                              "lanes"};
 constexpr std::array<std::string_view, kFaultKinds> kFaultNames{
     "none",    "killed",       "host killed",      "crashed",   "cut off",
     "stopped", "host stopped", "interrupted",      "unplugged", "slowed",
@@ -90,6 +91,33 @@ void draw_trickle(Draws& draws, Plan& plan) {
   plan.room = std::min(plan.room, static_cast<std::int64_t>(under_way));
 }
 
+/** Some steps are long sums in lanes; in half of the plans with a fault the first is, and the fault
+ * strikes about when that is under way. */
+void draw_lanes(Draws& draws, Plan& plan) {
+  constexpr std::int64_t kFewestOfRank = std::int64_t{128} << 10U;
+  const auto make = [&](Step& step) {
+    step.kind = StepKind::lanes;
+    if (step.dtype == DType::u8) step.dtype = DType::f64;  // few elements to check
+    // As long as windows of lanes need; those of more than two hosts are shorter than in
+    // transports.
+    const std::int64_t fewest =
+        plan.hosts == 2 ? plan.ranks * plan.hosts * kFewestOfRank : plan.hosts * Wire::kPiece + 1;
+    step.count = (fewest + draws.size(plan.hosts == 2 ? 21 : 20)) / size_of(step.dtype) + 1;
+  };
+  for (Step& step : plan.steps) {
+    if (draws.once_in(6)) make(step);
+  }
+  if (plan.fault.kind == FaultKind::none || draws.once_in(2)) return;
+  Step& first = plan.steps.front();
+  make(first);
+  first.odd = kNobody;
+  first.late_by = microseconds(0);
+  plan.fault.step = static_cast<int>(draws.below(std::ssize(plan.steps)));
+  const double seconds =
+      2 * static_cast<double>(first.count * size_of(first.dtype)) / plan.model.bytes_per_second;
+  plan.fault.at = microseconds(draws.below(1 + static_cast<std::int64_t>(seconds * 1e6)));
+}
+
 }  // namespace
 
 Plan draw_plan(std::uint64_t seed) {
@@ -131,6 +159,7 @@ Plan draw_plan(std::uint64_t seed) {
   plan.fault.stops_finder = is_mistaken && plan.ranks > 1 && draws.once_in(2);
   const bool is_few = plan.hosts <= 4 && plan.ranks == 1;
   if (plan.room > 0 && is_few && !is_mistaken && draws.once_in(8)) draw_trickle(draws, plan);
+  if (plan.ranks > 1 && plan.hosts <= Wire::kMostWithoutAhead) draw_lanes(draws, plan);
   return plan;
 }
 

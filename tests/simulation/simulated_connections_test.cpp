@@ -72,6 +72,34 @@ Scheduler::Duration time_to_send(std::int64_t room, std::int64_t bytes, int host
   return took;
 }
 
+/** The others to which each rank of so many hosts has a connection. */
+std::vector<std::vector<int>> connected(int hosts, int ranks, std::int64_t room) {
+  Cluster cluster(hosts, ranks, NetworkModel{}, 1);
+  cluster.set_room(room);
+  std::vector<std::vector<int>> peers(static_cast<std::size_t>(cluster.size()));
+  cluster.start([&](Process& process) {
+    SimulatedWire wire(process, 1, milliseconds(5000));
+    wire.connect();
+    for (int peer = 0; peer < wire.size(); ++peer) {
+      if (wire.longest(peer, Traffic::collective) == Wire::kPiece) continue;
+      peers[static_cast<std::size_t>(wire.rank())].push_back(peer);
+    }
+    wire.leave();
+  });
+  cluster.scheduler().run(cluster.scheduler().now() + std::chrono::minutes(1));
+  return peers;
+}
+
+TEST(SimulatedConnections, RanksOfALaneHaveSomeWhereHostsAreFew) {
+  using Peers = std::vector<std::vector<int>>;
+  EXPECT_EQ(connected(3, 2, 1 << 18), (Peers{{2, 4}, {3, 5}, {0, 4}, {1, 5}, {0, 2}, {1, 3}}));
+  EXPECT_EQ(connected(3, 2, 0), Peers(6));
+  const Peers many = connected(Wire::kMostWithoutAhead + 1, 2, 1 << 18);
+  for (std::size_t rank = 0; rank < many.size(); ++rank) {
+    EXPECT_EQ(many[rank].empty(), rank % 2 != 0) << rank;
+  }
+}
+
 TEST(SimulatedConnections, WhoSendsMoreThanThereIsRoomForWaits) {
   constexpr std::int64_t kRoom = 200'000;
   EXPECT_LT(time_to_send(0, 2 * kRoom), kLate);  // has room for all

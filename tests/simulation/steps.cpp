@@ -1,10 +1,13 @@
 // Fills in, calls, and compares.
 #include "simulation/steps.hpp"
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/cpu/reduction.hpp"
@@ -259,6 +262,45 @@ struct Call {
         return group.settle();
     }
   }
+  /** This rank's share of some elements of a sum in lanes: the first, and how many. */
+  std::pair<std::int64_t, std::int64_t> share_of(std::int64_t begin, std::int64_t length) const {
+    const std::int64_t most = caller.lane->share_of_lane(length, step.count, step.dtype);
+    const std::int64_t before = std::min(length, caller.inside->position() * most);
+    return {begin + before, std::min(length - before, most)};
+  }
+  /** As transports do: all compare; then the ranks of a host meet before each segment, of which
+   * they have added up what the host brings, and behind it. Each writes what is its own alone. */
+  void in_lanes() const {
+    if (!agree(own() == step.odd ? 18 : 17)) return;
+    const HostGroup& lane = *caller.lane;
+    const DType dtype = step.dtype;
+    const ReduceKind kind = step.reduce.kind;
+    Bytes data(static_cast<std::size_t>(step.count * width()));
+    const auto own_part = [&](std::int64_t begin, std::int64_t length) {
+      const auto [from, count] = share_of(begin, length);
+      return std::pair(View(data.data() + from * width(), count, dtype), from);
+    };
+    const auto before = [&](std::int64_t begin, std::int64_t length) {
+      require(caller.inside->agree(static_cast<std::uint64_t>(begin)), "agree");
+      const auto [part, from] = own_part(begin, length);
+      fill(part, [&, from = from](std::int64_t i) {
+        return contribution(dtype, kind, lane.position(), from + i);
+      });
+    };
+    const auto after = [&](std::int64_t begin, std::int64_t length) {
+      const auto [part, from] = own_part(begin, length);
+      require(static_cast<bool>(holds(part,
+                                      [&, from = from](std::int64_t i) {
+                                        return reduced(dtype, step.reduce, lane.size(), from + i);
+                                      })),
+              "all_reduce in lanes");
+      std::memset(part.data, 0, static_cast<std::size_t>(part.bytes()));
+      require(caller.inside->agree(static_cast<std::uint64_t>(begin + length)), "agree");
+    };
+    caller.lane->all_reduce(data.data(), step.count, dtype, combine_of(step.reduce, lane.size()),
+                            {.before = before, .after = after});
+    require(data == Bytes(data.size()), "all_reduce in lanes, beside its shares,");
+  }
   void reduce_scatter_v() const {
     const std::vector<std::int64_t> offsets = uneven_offsets();
     Bytes data = contribution_of(offsets.back());
@@ -302,6 +344,8 @@ void run_step(Caller& caller, const Step& step, std::size_t number, Manner manne
       return call.reduce_scatter_v();
     case StepKind::reduce:
       return call.reduce();
+    case StepKind::lanes:
+      return call.in_lanes();
     case StepKind::one_way_broadcast:
       for (int in_a_row = 0; in_a_row <= step.count % 4; ++in_a_row) {
         call.one_way_broadcast(call.short_count(), step.root);

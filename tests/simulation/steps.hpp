@@ -15,8 +15,10 @@ namespace tutti::test::simulated {
 struct Caller {
   HostGroup& group;
   Notes& notes;
-  Signature signature{};  ///< of its last call that was compared, or went one way
-  Signature before{};     ///< of the last one before that went one way
+  HostGroup* lane = nullptr;    ///< where hosts are few and even: see Wire::has_lanes()
+  HostGroup* inside = nullptr;  ///< the ranks of its host; there, too
+  Signature signature{};        ///< of its last call that was compared, or went one way
+  Signature before{};           ///< of the last one before that went one way
   bool was_one_way = false;
   std::int64_t in_a_row = 0;  ///< of those from one root: see HostGroup::OneWay
 };

@@ -5,9 +5,12 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <set>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "base/finally.hpp"
 #include "comm/hosts/group.hpp"
@@ -144,6 +147,17 @@ void Trial::work(SimulatedWire& wire, Process& process) {
                          {}});
   const Finally end([&wire] { wire.watch().set_idle({}); });
   Caller caller{group, notes};
+  std::optional<HostGroup> lane;
+  std::optional<HostGroup> inside;
+  const Layout& layout = cluster_.layout();
+  if (Wire::has_lanes(layout)) {
+    const std::span neighbours = layout.ranks_of(process.host());
+    inside.emplace(wire, std::vector<int>(neighbours.begin(), neighbours.end()));
+    lane.emplace(wire, layout.lane_of(wire.rank()), false,
+                 HostGroup::Lane{layout.local_rank_of(wire.rank()), plan_.ranks});
+    caller.inside = &*inside;
+    caller.lane = &*lane;
+  }
   for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
     const Step& step = plan_.steps[i];
     if (static_cast<int>(i) == plan_.fault.step && wire.rank() == plan_.fault.rank) {

@@ -24,9 +24,10 @@ enum class StepKind : std::uint8_t {
   agreed_broadcast,   ///< whose members agree on it meanwhile
   agreed_all_reduce,  ///< likewise
   one_way_broadcast,  ///< of which nobody waits for an answer
+  lanes,              ///< an all_reduce of which each rank of a host exchanges a share
 };
-inline constexpr int kStepKinds = 11;
-inline constexpr int kDrawnSteps = 10;  ///< some of which go one way in the end
+inline constexpr int kStepKinds = 12;
+inline constexpr int kDrawnSteps = 10;  ///< some of which go one way, or in lanes, in the end
 
 inline constexpr int kNobody = -1;
 

@@ -1,4 +1,5 @@
-// Messages of leaders' collectives over connections with little room, as mpi::Streams has them:
+// Messages of collectives, of leaders and in lanes, over connections with little room, as
+// mpi::Streams has them:
 // they are received in the order in which they were sent, of whatever kind, and move in parts, as
 // much as there is room for at the other end, which has what nobody has received.
 #include <algorithm>
@@ -11,7 +12,14 @@ namespace tutti::simulation {
 void SimulatedWire::make_connections() {
   const Cluster& cluster = process_.cluster();
   const Layout& layout = cluster.layout();
-  if (cluster.room() == 0 || layout.local_rank_of(rank()) != 0) return;
+  if (cluster.room() == 0) return;
+  if (layout.local_rank_of(rank()) != 0) {
+    if (!has_lanes(layout)) return;
+    for (const int peer : layout.lane_of(rank())) {
+      if (peer != rank()) connections_.try_emplace({peer, column_of(Traffic::collective)});
+    }
+    return;
+  }
   for (const int host : connected_hosts(process_.host(), layout.host_count())) {
     const int leader = layout.ranks_of(host).front();
     connections_.try_emplace({leader, column_of(Traffic::collective)});

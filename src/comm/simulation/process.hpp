@@ -120,10 +120,10 @@ class Cluster {
   void set_tick(Scheduler::Duration tick) { tick_ = tick; }
   Scheduler::Duration tick() const { return tick_; }
 
-  /** Before the first message: what leaders exchange in collectives travels over connections, which
-   * carry messages of any length, in parts: one holds `bytes` bytes, but at least a short message,
-   * that its receiver has not taken. Without, each kind of messages has a way of its own, with room
-   * for all, and long ones are cut, as over MPI. */
+  /** Before the first message: what leaders, and the ranks of a lane, exchange in collectives
+   * travels over connections, which carry messages of any length, in parts: one holds `bytes`
+   * bytes, but at least a short message, that its receiver has not taken. Without, each kind of
+   * messages has a way of its own, with room for all, and long ones are cut, as over MPI. */
   void set_room(std::int64_t bytes) { room_ = bytes; }
   std::int64_t room() const { return room_; }
 

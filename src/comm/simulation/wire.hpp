@@ -103,7 +103,7 @@ class SimulatedWire final : public Wire {
     Posted receive;
     Traffic traffic;
   };
-  /** This rank's end of a connection to another leader: see Cluster::set_room(). */
+  /** This rank's end of a connection to another rank of its lane: see Cluster::set_room(). */
   struct Connection {
     Parcels waiting;             ///< messages to be sent, or what is left of them
     std::int64_t under_way = 0;  ///< bytes that the other rank has not received
