@@ -96,8 +96,8 @@ double share_of_link(Op op, int hosts) {
   }
 }
 
-/** Whether nobody leaves a barrier before the last has come. */
-bool holds_back(const Variant& barrier) {
+/** Whether nobody leaves a barrier before the last has come, as far as this try shows. */
+bool holds_back_once(const Variant& barrier) {
   constexpr std::chrono::milliseconds kLate{100};
   int rank = 0;
   int ranks = 0;
@@ -112,8 +112,16 @@ bool holds_back(const Variant& barrier) {
     if (rank != late && Clock::now() - start < kLate / 2) holds = 0;
   }
   MPI_Allreduce(MPI_IN_PLACE, &holds, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-  if (holds == 0) std::fprintf(stderr, "no barrier: %s\n", barrier.name.c_str());
   return holds != 0;
+}
+
+/** Who has to wait for a core begins too late to see it. */
+bool holds_back(const Variant& barrier) {
+  for (int time = 0; time < 3; ++time) {
+    if (holds_back_once(barrier)) return true;
+  }
+  std::fprintf(stderr, "no barrier: %s\n", barrier.name.c_str());
+  return false;
 }
 
 class ClusterBench {

@@ -301,7 +301,7 @@ TEST(Joining, WhoGivesUpFirstMeetsTheNextAttempt) {
     const auto try_twice = [&](int rank) {
       return [&, rank] {
         try {
-          Communicator comm(CommOptions{.timeout = rank == first_to_give_up ? 300ms : 500ms});
+          Communicator comm(CommOptions{.timeout = rank == first_to_give_up ? 1500ms : 2500ms});
         } catch (const PeerLost& error) {
           Rank::say(error.what());
         }

@@ -197,7 +197,7 @@ TEST_F(Allocate, MoreThanThereIsForAllRanksTogetherIsRefusedBeforeAnyReserves) {
       EXPECT_EQ(error.error_number(), ENOMEM);
     }
     // To reserve most of the memory would take seconds.
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
     comm.barrier();
   });
 }

@@ -2,6 +2,7 @@
 // waiting.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -207,7 +208,7 @@ TEST_F(Observing, AFailureIsToldOnceAHostWithWhoHadNotReachedWhat) {
 
 TEST_F(Observing, LatenessIsThatOfTheRankWhichComesLast) {
   on_ranks([](Communicator& comm) {
-    constexpr int kCalls = 10;
+    constexpr int kCalls = 30;
     constexpr std::chrono::milliseconds kLate{10};
     const int last = ranks() - 1;
     for (int call = 0; call < kCalls; ++call) {
@@ -219,7 +220,8 @@ TEST_F(Observing, LatenessIsThatOfTheRankWhichComesLast) {
     if (ranks() == 1) {
       EXPECT_EQ(late.front(), 0);
     } else if (world().one_host()) {  // between hosts what a message takes is not counted
-      EXPECT_GT(late.back(), 0.5 * kCalls * std::chrono::duration<double>(kLate).count());
+      // Those that wait may be late to see it.
+      EXPECT_GT(late.back(), 0.3 * kCalls * std::chrono::duration<double>(kLate).count());
     }
   });
 }
@@ -232,7 +234,7 @@ TEST_F(Observing, ARootIsLateOnlyByTheTimeThatItWasAway) {
     constexpr std::chrono::milliseconds kAtOnce{0};
     constexpr double kHalf = 0.5 * kCalls * std::chrono::duration<double>(kLate).count();
     const auto host_of = [](int rank) { return world().hosts[static_cast<std::size_t>(rank)]; };
-    const auto late_after = [&](int root, auto of_root, int neighbour, auto of_neighbour) {
+    const auto late_once = [&](int root, auto of_root, int neighbour, auto of_neighbour) {
       int value = 0;
       comm.barrier();
       const double before = comm.lateness()[static_cast<std::size_t>(root)];
@@ -245,6 +247,13 @@ TEST_F(Observing, ARootIsLateOnlyByTheTimeThatItWasAway) {
       // Those who need not wait for the late one do so here, or they would when they are asked.
       std::this_thread::sleep_until(start + 2 * kCalls * kLate);
       return comm.lateness()[static_cast<std::size_t>(root)] - before;
+    };
+    // Any rank may have to wait for a core: the one in the middle of three.
+    const auto late_after = [&](int root, auto of_root, int neighbour, auto of_neighbour) {
+      std::array<double, 3> late{};
+      for (double& one : late) one = late_once(root, of_root, neighbour, of_neighbour);
+      std::sort(late.begin(), late.end());
+      return late[1];
     };
     // Of a host of several ranks the first sends to others.
     for (const auto& [root, neighbour] : {std::pair{0, 1}, {1, 0}}) {

@@ -13,6 +13,7 @@ sys.path.append(str(Path(__file__).parent.parent / "launch"))
 from job import JobTest, main  # noqa: E402
 
 PROGRAM = sys.argv.pop()
+PORT = 16000  # below those that the kernel gives to whoever asks for any, on all addresses
 
 
 class StartedByHand(unittest.TestCase):
@@ -30,12 +31,12 @@ class StartedByHand(unittest.TestCase):
             process.communicate()
 
     def endpoints(self, servers):
-        return ",".join(f"{self.host}:{36000 + i}" for i in range(servers))
+        return ",".join(f"{self.host}:{PORT + i}" for i in range(servers))
 
     def start(self, name, servers, workers, *arguments, **variables):
         """A process: ("server", 0) or ("worker", 1)."""
         role, index = name
-        place = ({"TRAINING_ROLE": "PSERVER", "POD_IP": self.host, "PADDLE_PORT": str(36000 + index)}
+        place = ({"TRAINING_ROLE": "PSERVER", "POD_IP": self.host, "PADDLE_PORT": str(PORT + index)}
                  if role == "server" else
                  {"TRAINING_ROLE": "TRAINER", "PADDLE_TRAINER_ID": str(index)})
         self.processes[name] = subprocess.Popen(
@@ -70,7 +71,7 @@ class StartedByHand(unittest.TestCase):
         for index in (0, 1):
             printed, code = results["worker", index]
             self.assertEqual(code, 1)
-            self.assertTrue(printed.startswith(f"lost: lost rank 2: server 0 ({self.host}:36000)"), printed)
+            self.assertTrue(printed.startswith(f"lost: lost rank 2: server 0 ({self.host}:{PORT})"), printed)
         self.assertEqual(results["server", 1][1], 1)
 
     def test_a_worker_that_is_missing_is_listed_at_the_deadline(self):
@@ -93,7 +94,7 @@ class StartedByHand(unittest.TestCase):
             self.assertIn("worker 1", printed)
         why = "their TUTTI_SECRET differs, or only one of them has any"
         self.assertEqual(results["worker", 1], (
-            f"lost: lost rank 2: server 0 ({self.host}:36000, does not let this worker in: {why}): "
+            f"lost: lost rank 2: server 0 ({self.host}:{PORT}, does not let this worker in: {why}): "
             "not ready within 2.0 s\n", 1))
         said = [line for line in self.logged["server", 0].splitlines() if "let in" in line]
         self.assertEqual(len(said), 1, self.logged)
@@ -104,7 +105,7 @@ class StartedByHand(unittest.TestCase):
     def test_who_was_given_other_servers_is_not_let_in(self):
         self.start(("server", 0), 1, 1, "--timeout", 2)
         self.start(("worker", 0), 2, 1, "--timeout", 2)
-        self.assertIn(f"server 0 ({self.host}:36000, does not let this worker in: they were given "
+        self.assertIn(f"server 0 ({self.host}:{PORT}, does not let this worker in: they were given "
                       "different endpoints of servers), server 1 (", self.wait()["worker", 0][0])
 
     def test_who_shares_a_secret_is(self):
@@ -126,12 +127,12 @@ class StartedByHand(unittest.TestCase):
 
     def test_a_port_in_use_is_named(self):
         with socket.socket() as used:
-            used.bind((self.host, 36000))
+            used.bind((self.host, PORT))
             used.listen()
             self.start(("server", 0), 1, 1)
             printed, code = self.wait()["server", 0]
         self.assertEqual((printed, code),
-                         (f"cannot listen at {self.host}:36000: Address already in use\n", 1))
+                         (f"cannot listen at {self.host}:{PORT}: Address already in use\n", 1))
 
 
 class UnderTuttiRun(JobTest):

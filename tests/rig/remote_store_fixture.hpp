@@ -44,7 +44,7 @@ inline std::vector<std::byte> filled(std::size_t size, int with) {
   return std::vector<std::byte>(size, static_cast<std::byte>(with));
 }
 
-std::vector<std::byte> get(
+inline std::vector<std::byte> get(
     KeyValues& store, std::string_view key, std::chrono::milliseconds timeout = kPatience,
     const std::function<void()>& look = [] {}) {
   return store.get(key, Take::copy, timeout, look);

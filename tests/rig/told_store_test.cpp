@@ -4,6 +4,7 @@
 namespace tutti::test::remote_store_test {
 namespace {
 
+/** The server is a process of its own, which stops. */
 class LateServerTest : public RemoteStoreTest {
  protected:
   LateServerTest() {
@@ -28,10 +29,10 @@ class LateServerTest : public RemoteStoreTest {
 TEST_F(LateServerTest, WhoeverGivesItUpIsNotLost) {
   RemoteStore patient(*endpoint_, 2, kNever);
   {
-    RemoteStore hasty(*endpoint_, 1, 300ms);
+    RemoteStore hasty(*endpoint_, 1, 2s);
     stop();
     EXPECT_EQ(outcome_of([&] { hasty.set("key", {}); }),
-              "lost 0: lost rank 0: it keeps the store, and did not answer within 0.3 s");
+              "lost 0: lost rank 0: it keeps the store, and did not answer within 2.0 s");
   }
   go_on();
   get(patient, "key");  // it is set when the server goes on
@@ -46,13 +47,18 @@ class ToldStoreTest : public ::testing::Test {
     endpoint_.addresses[0] = mpi::loopback_address();
     listener_ = mpi::listen_anywhere(endpoint_.port);
   }
+  ~ToldStoreTest() override {
+    called_ = mpi::Socket();
+    if (user_.joinable()) user_.join();
+  }
   /** Who uses the store, on a thread. */
   void use(const std::function<void(RemoteStore&)>& body) {
     user_ = std::thread([this, body] {
-      {
+      const std::string outcome = outcome_of([&] {
         RemoteStore store(endpoint_, 1, timeout_);
         body(store);
-      }
+      });
+      EXPECT_EQ(outcome, "nothing");
       has_left_ = true;
     });
     called_ = welcome_next();
@@ -91,10 +97,13 @@ class ToldStoreTest : public ::testing::Test {
 };
 
 TEST_F(ToldStoreTest, WhoLeavesIsHeardBeforeItsConnectionsEnd) {
+  const auto begin = std::chrono::steady_clock::now();
   use([](RemoteStore& /*store*/) {});
   EXPECT_EQ(next(), StoreRequest::Kind::leave);
   std::this_thread::sleep_for(60ms);  // what is not to happen would have by then
-  EXPECT_FALSE(has_left_);
+  const bool has_left = has_left_;
+  if (std::chrono::steady_clock::now() - begin > 900ms) GTEST_SKIP() << "it waits for a second";
+  EXPECT_FALSE(has_left);
   EXPECT_TRUE(is_open());
   answer(called_);
   user_.join();
@@ -115,15 +124,16 @@ TEST_F(ToldStoreTest, WhatIsGivenUpStaysOpenUntilTheServerHasClosedIt) {
   answer(called_);
   called_ = mpi::Socket();
   closed = true;
-  user_.join();  // nothing is left to say
+  user_.join();
+  EXPECT_FALSE(mpi::accept_from(listener_)) << "nothing is left to say";
 }
 
 TEST_F(ToldStoreTest, WhoGivesUpInTheMiddleOfARequestKeepsTheConnectionUntilItHasLeft) {
-  timeout_ = 300ms;
+  timeout_ = 2s;
   constexpr std::size_t kMuch = 20'000'000;  // more than a connection takes
   use([&](RemoteStore& store) {
     EXPECT_EQ(outcome_of([&] { store.set("key", filled(kMuch, 1)); }),
-              "lost 0: lost rank 0: it keeps the store, and did not answer within 0.3 s");
+              "lost 0: lost rank 0: it keeps the store, and did not answer within 2.0 s");
   });
   EXPECT_EQ(next(), StoreRequest::Kind::room);
   answer(called_);
@@ -143,12 +153,12 @@ void give_up_a_connection(RemoteStore& store) {
 }
 
 TEST_F(ToldStoreTest, WhoIsNotLetInAgainSaysSo) {
-  timeout_ = 1000ms;
+  timeout_ = 2s;
   use([](RemoteStore& store) {
     give_up_a_connection(store);
     EXPECT_EQ(outcome_of([&] { store.add("key", 1); }),
               "lost 0: lost rank 0: it keeps the store, and did not let this rank connect within "
-              "1.0 s");
+              "2.0 s");
     give_up_a_connection(store);  // while it waits to be let in
   });
   user_.join();
@@ -174,7 +184,7 @@ TEST_F(ToldStoreTest, NobodyIsThere) {
 }
 
 TEST_F(ToldStoreTest, AnyCallMayBeInterrupted) {
-  timeout_ = 1000ms;
+  timeout_ = 20s;
   use([](RemoteStore& store) {
     const InterruptCheck check([] { throw Error("interrupted"); });
     EXPECT_EQ(outcome_of([&] { store.set("key", {}); }), "interrupted");

@@ -115,7 +115,7 @@ TEST_F(GatheredNotesTest, ThoseInARowAreReadTogether) {
     expect(number);
   }
   EXPECT_FALSE(other_->has_read(0, Wire::Traffic::note));
-  EXPECT_LE(looks, 3);
+  EXPECT_LE(looks, kNotes / 10);
   send(note_of(1), Wire::Traffic::noted);
   send(note_of(2));
   EXPECT_FALSE(other_->has_read(0, Wire::Traffic::note));

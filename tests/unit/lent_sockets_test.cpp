@@ -22,7 +22,7 @@
 namespace tutti::mpi {
 namespace {
 
-constexpr std::chrono::milliseconds kPatience{1000};
+constexpr std::chrono::milliseconds kPatience{20'000};
 
 std::pair<Socket, Socket> connected() {
   std::array<int, 2> ends{};

@@ -34,14 +34,15 @@ class Processes {
  public:
   Processes(const Trial& trial, Board& board) : trial_(trial), board_(board) {
     meeting_.folder = folder_.path();
-    // Addresses that are this trial's alone, as good as certainly, so ports are free.
+    // Addresses that are this trial's alone, as good as certainly, so ports are free that
+    // the kernel gives nobody who asks for any.
     const std::uint64_t own = mix64((static_cast<std::uint64_t>(::getpid()) << 32U) +
                                     static_cast<std::uint64_t>(trial.number));
     const std::string host = "127." + std::to_string(128 + own % 100) + "." +
                              std::to_string(own / 100 % 256) + "." +
                              std::to_string(1 + own / 25'600 % 254) + ":";
     for (int server = 0; server < trial.servers; ++server) {
-      meeting_.endpoints += (server > 0 ? "," : "") + host + std::to_string(36'000 + server);
+      meeting_.endpoints += (server > 0 ? "," : "") + host + std::to_string(16'000 + server);
     }
     for (int process = 0; process < trial.processes(); ++process) {
       const pid_t pid = ::fork();

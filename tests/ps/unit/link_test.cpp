@@ -381,10 +381,10 @@ TEST_P(PsLink, ADeadlineEndsAWait) {
     ASSERT_EQ(lost.size(), 1U);
     EXPECT_EQ(lost[0].reason, "it has left without stop");
   });
-  const std::unique_ptr<Link> link = server.join(0, 200ms);
+  const std::unique_ptr<Link> link = server.join(0, 2s);
   const std::uint64_t number = send(*link, RequestKind::barrier, {});
   EXPECT_EQ(text_of<PeerLost>([&] { link->wait(number); }),
-            "lost rank 100: server 0: it did not answer within 0.2 s");
+            "lost rank 100: server 0: it did not answer within 2.0 s");
 }
 
 }  // namespace
