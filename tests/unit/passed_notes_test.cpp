@@ -125,6 +125,31 @@ TEST_F(PassedNotesTest, NoMoreThanSomeAreKept) {
   EXPECT_EQ(wire_.sent.size(), all.size());
 }
 
+/** Who takes one may be busy with something else until that call, for which it needs this host. */
+TEST_F(PassedNotesTest, NobodyWaitsForOneBeforeItsCall) {
+  for (const std::uint64_t sequence : {1U, 2U, 3U}) comes(broadcast(sequence));
+  wire_.most_delivered = 1;
+  call(1);
+  EXPECT_EQ(passed(), (std::vector<int>{1, 2, 3}));
+  wire_.at_pause = [this] { wire_.most_delivered = 2; };
+  call(2);
+  EXPECT_EQ(wire_.most_delivered, 2);  // it has waited for that one
+  wire_.at_pause = [this] { wire_.most_delivered = 3; };
+  call(3);
+  EXPECT_EQ(wire_.most_delivered, 3);
+  EXPECT_EQ(wire_.abandoned, 0);
+}
+
+TEST_F(PassedNotesTest, WhatHasLeftByTheEndIsNotAbandoned) {
+  for (const std::uint64_t sequence : {1U, 2U, 3U}) comes(broadcast(sequence));
+  wire_.most_delivered = 1;
+  call(1);
+  wire_.most_delivered = 2;
+  notes_.end();
+  EXPECT_EQ(wire_.abandoned, 1);
+  EXPECT_EQ(wire_.kept.size(), 1);
+}
+
 /** MPI may read them until it is finalised. */
 TEST_F(PassedNotesTest, ThoseUnderWayOutliveABatchThatIsAbandoned) {
   for (const std::uint64_t sequence : {1U, 2U, 3U}) comes(broadcast(sequence));
@@ -135,7 +160,7 @@ TEST_F(PassedNotesTest, ThoseUnderWayOutliveABatchThatIsAbandoned) {
     Bytes data(kBytes);
     EXPECT_THROW(group_.take_one_way({kRoot, kBytes, 10}, notes, data), test::TooLate);
   }
-  EXPECT_EQ(wire_.abandoned, 1);
+  EXPECT_EQ(wire_.abandoned, 3);
   EXPECT_EQ(passed(), (std::vector<int>{1, 2, 3}));
   EXPECT_EQ(wire_.kept.size(), 2);
   for (const ScriptedWire::Message& one : std::span(wire_.sent).subspan(1)) {  // not of the wire

@@ -35,16 +35,17 @@ class ScriptedWire final : public Wire {
     const std::byte* memory = nullptr;  // of what is sent
   };
   std::deque<Message> come;
-  std::vector<Message> sent;            // `source` is to whom
-  std::function<void()> at_pause;       // after a millisecond each
-  std::function<void()> at_look;        // of a Lookout
-  std::function<void()> at_progress;    // before anything moves
-  bool delivers = true;                 // what is posted
-  int parts = 0;                        // of it that move meanwhile, one before each pause
-  bool flows = false;                   // they move fast
-  std::vector<Clock::duration> stills;  // of all pauses
-  int restarts = 0;                     // of Lookouts
-  int abandoned = 0;                    // batches
+  std::vector<Message> sent;                     // `source` is to whom
+  std::function<void()> at_pause;                // after a millisecond each
+  std::function<void()> at_look;                 // of a Lookout
+  std::function<void()> at_progress;             // before anything moves
+  bool delivers = true;                          // what is posted, ...
+  std::size_t most_delivered = ~std::size_t{0};  // ... but for what is sent after so many
+  int parts = 0;                                 // of it that move meanwhile, one before each pause
+  bool flows = false;                            // they move fast
+  std::vector<Clock::duration> stills;           // of all pauses
+  int restarts = 0;                              // of Lookouts
+  int abandoned = 0;                             // batches
   std::vector<std::shared_ptr<const void>> kept;  // by these
   bool holds = false;                             // what is posted
   std::int64_t most = kPiece;                     // of a message
@@ -55,7 +56,7 @@ class ScriptedWire final : public Wire {
   Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
                    Traffic traffic) override {
     sent.push_back({destination, traffic, {data, data + bytes}, data});
-    return 1;
+    return sent.size();
   }
   void hold(bool whether) override { holds = whether; }
   Posted post_receive(std::byte* /*data*/, std::int64_t /*bytes*/, int /*source*/,
@@ -90,8 +91,10 @@ class ScriptedWire final : public Wire {
   bool progress(std::span<Posted> posted, std::span<const int> /*peers*/) override {
     if (at_progress) at_progress();
     if (!delivers && parts > 0 && std::exchange(part_is_due_, false)) return true;
-    if (delivers) std::fill(posted.begin(), posted.end(), kEnded);
-    return delivers && !posted.empty();
+    const auto ends = [this](Posted one) { return delivers && one <= most_delivered; };
+    const bool moved = std::any_of(posted.begin(), posted.end(), ends);
+    std::replace_if(posted.begin(), posted.end(), ends, kEnded);
+    return moved;
   }
   bool is_flowing() override { return flows; }
   bool pause(Clock::duration still) override {

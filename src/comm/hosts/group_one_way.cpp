@@ -66,14 +66,16 @@ void HostGroup::pass_notes(const OneWay& call, Batch& batch, Notes& notes,
                            std::span<const std::byte> note) {
   int takers = 0;
   for_each_taker(call, [&](int /*member*/) { ++takers; });
-  if (takers == 0 || notes.is_passed_on()) return;
-  std::span<const std::byte> next;
+  if (takers == 0) return;
+  Notes::Next next;
   if (passes_on(call)) next = notes.next(note.data());
-  if (next.empty()) return pass_note(call, batch, note);
+  if (next.batch == nullptr) return pass_note(call, batch, note);
   wire_.hold(true);
   const Finally release([this] { wire_.hold(false); });
   pass_note(call, batch, note);
-  for (; !next.empty(); next = notes.next(next.data())) pass_note(call, batch, next);
+  for (; next.batch != nullptr; next = notes.next(next.note.data())) {
+    pass_note(call, *next.batch, next.note);
+  }
 }
 
 void HostGroup::send_one_way(const OneWay& call, Notes& notes, std::span<const std::byte> data,
@@ -96,20 +98,17 @@ std::chrono::microseconds HostGroup::take_one_way(const OneWay& call, Notes& not
   const Scratch note(wire_.scratch(), Wire::kShort);
   const std::int64_t bytes = notes.wait(note.data());
   Batch batch(wire_, Wire::Traffic::note);
-  try {
+  if (!notes.is_passed_on()) {
     pass_notes(call, batch, notes, {note.data(), static_cast<std::size_t>(bytes)});
-    if (std::ssize(data) <= Notes::kCarried) {
-      copy_bytes(data.data(), Notes::carried_by(note.data()), std::ssize(data));
-    } else {
-      broadcast(data.data(), std::ssize(data), call.root, data.data(), {}, Wire::Traffic::noted);
-      // Of another root some of the data may be that others have passed on.
-      if (!goes_straight(std::ssize(data), Wire::Traffic::noted)) notes.look();
-    }
-    batch.wait();
-  } catch (...) {
-    notes.leave_passed_on(batch);
-    throw;
   }
+  if (std::ssize(data) <= Notes::kCarried) {
+    copy_bytes(data.data(), Notes::carried_by(note.data()), std::ssize(data));
+  } else {
+    broadcast(data.data(), std::ssize(data), call.root, data.data(), {}, Wire::Traffic::noted);
+    // Of another root some of the data may be that others have passed on.
+    if (!goes_straight(std::ssize(data), Wire::Traffic::noted)) notes.look();
+  }
+  notes.is_passed_on() ? notes.wait_until_passed_on() : batch.wait();
   return Notes::away_in(note.data());
 }
 

@@ -87,9 +87,9 @@ void Notes::refuse(const Note& note) const {
 
 bool Notes::take_early(std::byte* room) {
   for (auto one = early_.begin(); one != early_.end(); ++one) {
-    if (examine(header_of<Note>(one->message.data()), one->source) == Fit::early) continue;
-    std::memcpy(room, one->message.data(), one->message.size());
-    is_passed_on_ = one->is_passed_on;
+    if (examine(header_of<Note>(one->message->data()), one->source) == Fit::early) continue;
+    std::memcpy(room, one->message->data(), one->message->size());
+    passed_on_ = std::move(one->passed_on);
     early_.erase(one);
     return true;
   }
@@ -97,14 +97,17 @@ bool Notes::take_early(std::byte* room) {
 }
 
 void Notes::keep(const std::byte* note, int source) {
-  early_.push_back({source, {note, note + sizeof(Note) + header_of<Note>(note).carried}});
+  using Message = RecycledVector<std::byte>;
+  const auto* const end = note + sizeof(Note) + header_of<Note>(note).carried;
+  early_.push_back(
+      {source, std::allocate_shared<const Message>(RecyclingAllocator<Message>(), note, end), {}});
 }
 
 bool Notes::take_awaited(std::byte* room) {
   while (wire_.take(room, Wire::kShort, Wire::Traffic::note, awaited_)) {
     wire_.note_received(awaited_, Wire::Traffic::note);
     if (examine(header_of<Note>(room), awaited_) == Fit::awaited) {
-      is_passed_on_ = false;
+      passed_on_.reset();
       return true;
     }
     keep(room, awaited_);
@@ -175,7 +178,7 @@ std::int64_t Notes::wait(std::byte* note) {
 
 Notes::Early* Notes::following(const Note& note) {
   const auto follows = [&](const Early& one) {
-    const Note next = header_of<Note>(one.message.data());
+    const Note next = header_of<Note>(one.message->data());
     const Signature& signature = next.signature;
     return one.source == awaited_ && signature.sequence == note.signature.sequence + 1 &&
            signature.operation == note.signature.operation &&
@@ -186,7 +189,7 @@ Notes::Early* Notes::following(const Note& note) {
   return found == early_.end() ? nullptr : &*found;
 }
 
-std::span<const std::byte> Notes::next(const std::byte* note) {
+Notes::Next Notes::next(const std::byte* note) {
   const std::lock_guard lock(mutex_);
   const Note header = header_of<Note>(note);
   Early* found = following(header);
@@ -200,18 +203,9 @@ std::span<const std::byte> Notes::next(const std::byte* note) {
     }
   }
   if (found == nullptr) return {};
-  found->is_passed_on = true;
-  return found->message;
-}
-
-void Notes::leave_passed_on(Batch& batch) {
-  if (batch.done()) return;
-  const std::lock_guard lock(mutex_);
-  for (Early& one : early_) {
-    if (!one.is_passed_on) continue;
-    batch.keep(std::make_shared<RecycledVector<std::byte>>(std::move(one.message)));
-  }
-  std::erase_if(early_, [](const Early& one) { return one.is_passed_on; });
+  found->passed_on = std::make_unique<Batch>(wire_, Wire::Traffic::note);
+  found->passed_on->keep(found->message);
+  return {*found->message, found->passed_on.get()};
 }
 
 std::size_t Notes::early_of(int source) const {
@@ -229,17 +223,27 @@ void Notes::take_all() {
     if (early_of(*source) >= kMostEarly) full_.push_back(*source);
   }
   for (const Early& one : early_) {
-    examine(header_of<Note>(one.message.data()), one.source);
+    examine(header_of<Note>(one.message->data()), one.source);
   }
 }
 
+/** Without the lock, as in ask(). */
 void Notes::end(bool may_call) noexcept {
+  RecycledVector<Early> early;
+  {
+    const std::lock_guard lock(mutex_);
+    early.swap(early_);
+  }
   try {
     if (may_call && question_) question_->progress();
+    for (const Early& one : early) {
+      if (may_call && one.passed_on) one.passed_on->progress();
+    }
   } catch (const std::exception&) {
-    // Of a loss: the question is abandoned.
+    // Of a loss: what has not left is abandoned.
   }
   question_.reset();
+  passed_on_.reset();
 }
 
 void Notes::look() {

@@ -70,13 +70,22 @@ class Notes {
    * of the wire. */
   std::int64_t wait(std::byte* note);
   /** Whether that one has been passed on along with one before it: see next(). */
-  bool is_passed_on() const { return is_passed_on_; }
+  bool is_passed_on() const { return passed_on_ != nullptr; }
+  /** Blocks until it has left then. Throws PeerLost of the wire. */
+  void wait_until_passed_on() {
+    passed_on_->wait();
+    passed_on_.reset();
+  }
+  /** A note of a later call, and the batch by which it leaves ahead of that. */
+  struct Next {
+    std::span<const std::byte> note;
+    Batch* batch = nullptr;
+  };
   /** Of who passes on what wait() has brought, `note`, or what this has: the note of the same
    * root's next broadcast, if it came along with that and takes the same way. It counts as passed
-   * on then, and stays put until its call. Nothing: there is none. */
-  std::span<const std::byte> next(const std::byte* note);
-  /** Of a `batch` that is about to be abandoned: what next() gave to it lives on with it. */
-  void leave_passed_on(Batch& batch);
+   * on then. Nobody waits for it before its call, since who takes it may be busy until then: see
+   * wait_until_passed_on(). No batch: there is none. */
+  Next next(const std::byte* note);
   /** Looks at what has come, in a wait that lasts, or once in many calls without one. Throws
    * OneSidedMismatch. */
   void look();
@@ -86,8 +95,8 @@ class Notes {
  private:
   struct Early {
     int source;
-    RecycledVector<std::byte> message;
-    bool is_passed_on = false;
+    std::shared_ptr<const RecycledVector<std::byte>> message;
+    std::unique_ptr<Batch> passed_on;  ///< how it leaves ahead of its call, if it does
   };
   enum class Fit { awaited, early };
   /** Of each rank so many that are early are kept; others stay with the wire, and hold up who sends
@@ -120,11 +129,12 @@ class Notes {
   Signature before_;
   int awaited_ = kNobody;
   bool waits_ = false;
-  bool is_passed_on_ = false;  // the collective's
   RecycledVector<Early> early_;
   RecycledVector<int> full_;  // those of whom enough are early
   RecycledVector<Note> early_questions_;
-  std::optional<Batch> question_;  // the collective's
+  // The collective's:
+  std::unique_ptr<Batch> passed_on_;  // how what wait() has brought has left before
+  std::optional<Batch> question_;
 };
 
 }  // namespace tutti
