@@ -97,10 +97,10 @@ bool Notes::take_early(std::byte* room) {
 }
 
 void Notes::keep(const std::byte* note, int source) {
-  using Message = RecycledVector<std::byte>;
+  using Bytes = RecycledVector<std::byte>;
   const auto* const end = note + sizeof(Note) + header_of<Note>(note).carried;
   early_.push_back(
-      {source, std::allocate_shared<const Message>(RecyclingAllocator<Message>(), note, end), {}});
+      {source, std::allocate_shared<const Bytes>(RecyclingAllocator<Bytes>(), note, end), {}});
 }
 
 bool Notes::take_awaited(std::byte* room) {
