@@ -317,5 +317,29 @@ TEST_F(RemoteStoreTest, StrangersLeaveNothingBehind) {
   EXPECT_LT(mappings(), before + 300);
 }
 
+/** Who gives up in the middle closes nothing, and may live for long. */
+TEST_F(RemoteStoreTest, WhatStopsInTheMiddleIsGivenUpAtTheDeadlineAndKillsNobody) {
+  std::atomic<int> given_up = 0;
+  set_log_sink({[](LogLevel level) { return level == LogLevel::warn; },
+                [&](LogLevel, std::string_view line) {
+                  EXPECT_EQ(line, "a Store gives up a connection: no answer within 1.0 s");
+                  ++given_up;
+                }});
+  const std::string name = shm::segment_name(UniqueId::create(), "store");
+  const shm::NameGuard guard(name);
+  table_ = shm::HostStore::create(name, 0, kMostRanks, 1000ms);
+  serve();
+  const mpi::Socket half = say_half(server_->endpoint());
+  table_->set("long", filled(20'000'000, 1));
+  const mpi::Socket deaf = connected_to(server_->endpoint());
+  const StoreRequest request{.kind = StoreRequest::Kind::get, .key_bytes = 4, .number = 0};
+  EXPECT_TRUE(send_bytes(deaf, mpi::bytes_of(request), {kPatience}));
+  EXPECT_TRUE(send_bytes(deaf, std::as_bytes(std::span("long", 4)), {kPatience}));
+  EXPECT_TRUE(holds_within(kPatience, [&] { return given_up == 2; }));
+  EXPECT_THROW(get(*table_, "never", 120ms), DeadlineExceeded);
+  server_.reset();
+  set_log_sink({});
+}
+
 }  // namespace
 }  // namespace tutti::test::remote_store_test

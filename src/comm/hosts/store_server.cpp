@@ -196,7 +196,8 @@ bool StoreServer::is_stopped(std::chrono::milliseconds within) const {
 bool StoreServer::answer(int rank, const mpi::Socket& socket, const StoreRequest& request) {
   using Kind = StoreRequest::Kind;
   if (request.kind == Kind::end) return false;
-  const Patience patient{Waiter::kForEver, stop_.get()};
+  // Who gives up in the middle keeps the connection, and moves nothing more.
+  const Patience patient{table_.timeout(), stop_.get()};
   if (request.kind == Kind::leave) {
     {
       const std::lock_guard lock(mutex_);
@@ -206,16 +207,18 @@ bool StoreServer::answer(int rank, const mpi::Socket& socket, const StoreRequest
     return false;
   }
   std::string key(static_cast<std::size_t>(request.key_bytes), '\0');
-  std::vector<std::byte> value(static_cast<std::size_t>(request.value_bytes));
+  const auto given_bytes = static_cast<std::size_t>(request.value_bytes);
+  const auto room = std::make_unique_for_overwrite<std::byte[]>(given_bytes);  // no memory yet
+  const std::span given(room.get(), given_bytes);
   if (!receive_bytes(socket, std::as_writable_bytes(std::span(key)), patient) ||
-      !receive_bytes(socket, value, patient)) {
+      !receive_bytes(socket, given, patient)) {
     throw ConnectionOver{.within_request = true};
   }
   StoreReply reply;
+  std::vector<std::byte> value;
   try {
     if (request.kind == Kind::set) {
-      table_.set(key, value);
-      value.clear();
+      table_.set(key, given);
     } else if (request.kind == Kind::room) {
       table_.check_room(key, request.number);
     } else if (request.kind == Kind::add) {

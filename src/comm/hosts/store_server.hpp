@@ -63,7 +63,8 @@ class StoreServer {
   void serve(const mpi::Socket& socket, Connection& connection);
   /** Answers what a rank asks for, to the end of the connection. */
   void serve_rank(const StoreHello& hello, const mpi::Socket& socket);
-  /** Answers one request; false if it was the connection's last. */
+  /** Answers one request; false if it was the connection's last. Throws ConnectionOver, and
+   * DeadlineExceeded if the rest of it does not come, or the reply is not taken. */
   bool answer(int rank, const mpi::Socket& socket, const StoreRequest& request);
   /** A connection of `rank` has ended, without having said so if it was `cut`. */
   void note_end(int rank, bool cut);

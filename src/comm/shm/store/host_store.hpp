@@ -62,6 +62,8 @@ class HostStore final : public KeyValues {
   HostStore& operator=(const HostStore&) = delete;
   ~HostStore() override = default;
 
+  std::chrono::milliseconds timeout() const { return timeout_; }
+
   // What blocks does so for a moment, but gets and pops. Errors: PeerLost as RobustLock says.
 
   void set(std::string_view key, std::span<const std::byte> value) override;
