@@ -195,5 +195,14 @@ TEST_F(ToldStoreTest, AnyCallMayBeInterrupted) {
   user_.join();
 }
 
+TEST_F(ToldStoreTest, WhoeverConnectsAgainHearsThatTheCommunicatorHasFailed) {
+  std::thread server([this] { called_ = welcome_next(); });
+  RemoteStore store(endpoint_, 1, kNever, [] { throw Error("the communicator has failed"); });
+  server.join();
+  give_up_a_connection(store);  // after which nobody lets it in
+  EXPECT_EQ(outcome_of([&] { store.set("key", {}); }), "the communicator has failed");
+  EXPECT_EQ(outcome_of([&] { store.add("key", 1); }), "the communicator has failed");
+}
+
 }  // namespace
 }  // namespace tutti::test::remote_store_test

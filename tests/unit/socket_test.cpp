@@ -57,6 +57,20 @@ TEST_F(SocketTest, TakesWholeMessages) {
   EXPECT_EQ(received, sent);
 }
 
+TEST_F(SocketTest, DropsNoMoreThanItIsTold) {
+  const std::vector<std::byte> sent(5000);
+  ASSERT_TRUE(send_all(caller_, sent));
+  const auto there = [this](std::size_t bytes) {
+    std::vector<std::byte> all(bytes);
+    return ::recv(called_.get(), all.data(), bytes, MSG_PEEK | MSG_DONTWAIT);
+  };
+  ASSERT_TRUE(soon([&] { return there(sent.size()) == std::ssize(sent); }));
+  discard_input(called_, 1000);
+  EXPECT_EQ(there(sent.size()), 4000);
+  discard_input(called_);
+  EXPECT_EQ(there(sent.size()), -1);
+}
+
 TEST_F(SocketTest, KnowsOfTheOtherEnd) {
   const std::byte byte{};
   const auto before = state_of(caller_).acknowledged;

@@ -57,6 +57,27 @@ class Store::Impl {
     }
   }
 
+  void set(std::string_view key, std::span<const std::byte> value) {
+    const Finally end(&forget_wait);
+    values(key).set(key, value);
+  }
+  std::int64_t add(std::string_view key, std::int64_t delta) {
+    const Finally end(&forget_wait);
+    return values(key).add(key, delta);
+  }
+  std::vector<std::byte> get(std::string_view key, KeyValues::Take take,
+                             std::optional<std::chrono::milliseconds> timeout) {
+    if (timeout && timeout->count() < 0) {
+      throw InvalidArgument("timeout is " + std::to_string(timeout->count()) +
+                            " ms, but must not be negative");
+    }
+    const Finally end(&forget_wait);
+    const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(kLongestTimeout);
+    return values(key).get(key, take, std::min(timeout.value_or(ranks_.timeout()), limit),
+                           [this] { look(); });
+  }
+
+ private:
   /** Of which `key` may be one. */
   KeyValues& values(std::string_view key) {
     if (fork_guard_.in_child()) {
@@ -70,22 +91,13 @@ class Store::Impl {
     return table_ ? static_cast<KeyValues&>(*table_) : *remote_;
   }
 
-  std::vector<std::byte> get(std::string_view key, KeyValues::Take take,
-                             std::optional<std::chrono::milliseconds> timeout) {
-    if (timeout && timeout->count() < 0) {
-      throw InvalidArgument("timeout is " + std::to_string(timeout->count()) +
-                            " ms, but must not be negative");
-    }
-    const auto look = [this] {
-      InterruptCheck::poll();
-      communicator_->look_after_ranks();
-    };
-    const Finally end([] { OwnWaits::of_this_process().forget(); });
-    const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(kLongestTimeout);
-    return values(key).get(key, take, std::min(timeout.value_or(ranks_.timeout()), limit), look);
+  /** In a wait of a call: see forget_wait(). */
+  void look() {
+    InterruptCheck::poll();
+    communicator_->look_after_ranks();
   }
+  static void forget_wait() noexcept { OwnWaits::of_this_process().forget(); }
 
- private:
   /** Collective: rank 0 makes the table, the others of its host open it. */
   void make_table() {
     const int rank = ranks_.rank();
@@ -131,7 +143,8 @@ class Store::Impl {
     run(Call::broadcast(view, view, 0));
     agree([&] {
       if (table_) return;
-      remote_ = std::make_unique<RemoteStore>(endpoint, ranks_.rank(), ranks_.timeout());
+      remote_ = std::make_unique<RemoteStore>(endpoint, ranks_.rank(), ranks_.timeout(),
+                                              [this] { look(); });
     });
   }
 
@@ -175,9 +188,7 @@ Store::Store(Store&&) noexcept = default;
 Store& Store::operator=(Store&&) noexcept = default;
 Store::~Store() = default;
 
-void Store::set(std::string_view key, std::span<const std::byte> value) {
-  impl_->values(key).set(key, value);
-}
+void Store::set(std::string_view key, std::span<const std::byte> value) { impl_->set(key, value); }
 
 std::vector<std::byte> Store::get(std::string_view key,
                                   std::optional<std::chrono::milliseconds> timeout) {
@@ -189,8 +200,6 @@ std::vector<std::byte> Store::pop(std::string_view key,
   return impl_->get(key, KeyValues::Take::remove, timeout);
 }
 
-std::int64_t Store::add(std::string_view key, std::int64_t delta) {
-  return impl_->values(key).add(key, delta);
-}
+std::int64_t Store::add(std::string_view key, std::int64_t delta) { return impl_->add(key, delta); }
 
 }  // namespace tutti

@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
+#include <exception>
 #include <thread>
 #include <utility>
 
+#include "base/deadline.hpp"
 #include "base/finally.hpp"
 #include "base/text.hpp"
 #include "base/waiter.hpp"
@@ -21,6 +24,8 @@ constexpr std::chrono::milliseconds kSoon{100};
 constexpr std::chrono::milliseconds kLater{5};  // between two looks from then on
 constexpr const char* kCannotConnect = "cannot connect to the store of rank 0";
 constexpr std::int64_t kLong = std::int64_t{1} << 20;  // values that are not sent in vain
+// Of an answer that nobody wants, at a time: the server may send as fast as it is read.
+constexpr std::int64_t kDropped = std::int64_t{1} << 20;
 constexpr WaitPolicy kForAConnection{.nap = std::chrono::microseconds(200), .interruptible = false};
 
 /** The connection has ended, or cannot be made. */
@@ -46,8 +51,13 @@ constexpr WaitPolicy kForAConnection{.nap = std::chrono::microseconds(200), .int
 
 }  // namespace
 
-RemoteStore::RemoteStore(const mpi::Endpoint& server, int rank, std::chrono::milliseconds timeout)
-    : server_(server), own_(mpi::Endpoint::at(0)), rank_(rank), timeout_(timeout) {
+RemoteStore::RemoteStore(const mpi::Endpoint& server, int rank, std::chrono::milliseconds timeout,
+                         Look look)
+    : server_(server),
+      own_(mpi::Endpoint::at(0)),
+      rank_(rank),
+      timeout_(timeout),
+      look_(std::move(look)) {
   const auto limit = std::min(kToConnect, timeout_ / 2);
   try {
     idle_.push_back(connect(limit, StoreRequest::Kind::end, InterruptCheck::poll));
@@ -67,24 +77,31 @@ void RemoteStore::leave() {
   forget_closed();
   if (idle_.empty() && given_up_.empty()) return;
   const auto limit = std::min(kToLeave, timeout_);
+  const auto look = [deadline = Deadline(limit)]() mutable {  // of all that
+    if (deadline.expired()) throw DeadlineExceeded(kCannotConnect);
+  };
+  const Patience patience{limit, -1, look};
   constexpr auto kLeave = StoreRequest::Kind::leave;
   const mpi::Socket socket =
-      idle_.empty() ? connect(limit, kLeave, [] {}) : std::move(idle_.back());
+      idle_.empty() ? connect(limit, kLeave, patience.look) : std::move(idle_.back());
   StoreReply reply;
-  if (send_bytes(socket, mpi::bytes_of(StoreRequest{kLeave}), {limit})) {
-    receive_bytes(socket, mpi::bytes_of(reply), {limit});
+  if (send_bytes(socket, mpi::bytes_of(StoreRequest{kLeave}), patience)) {
+    receive_bytes(socket, mpi::bytes_of(reply), patience);
   }
 }
 
-void RemoteStore::give_up(mpi::Socket socket) {
-  const std::lock_guard lock(mutex_);
-  given_up_.push_back(std::move(socket));
+void RemoteStore::give_up(mpi::Socket socket) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    given_up_.push_back(std::move(socket));
+  } catch (const std::exception&) {  // the error that it is given up for says more
+  }
 }
 
 void RemoteStore::forget_closed() {
   const std::lock_guard lock(mutex_);
   std::erase_if(given_up_, [](const mpi::Socket& socket) {
-    mpi::discard_input(socket);
+    mpi::discard_input(socket, kDropped);
     std::byte next{};
     return mpi::receive_exactly(socket, std::span(&next, 1)) == mpi::Received::closed;
   });
@@ -93,7 +110,7 @@ void RemoteStore::forget_closed() {
 /** To all addresses at once, for some may lead nowhere, and says hello over each, for another
  * machine may have one of these, too. */
 mpi::Socket RemoteStore::connect(std::chrono::milliseconds limit, StoreRequest::Kind farewell,
-                                 const std::function<void()>& look) {
+                                 const Look& look) {
   struct Attempt {
     mpi::Socket socket;
     bool said_hello = false;
@@ -149,7 +166,7 @@ mpi::Socket RemoteStore::connect(std::chrono::milliseconds limit, StoreRequest::
   throw SystemError(kCannotConnect, error);
 }
 
-mpi::Socket RemoteStore::take_connection(const std::function<void()>& look) {
+mpi::Socket RemoteStore::take_connection(const Look& look) {
   forget_closed();
   {
     const std::lock_guard lock(mutex_);
@@ -174,12 +191,10 @@ mpi::Socket RemoteStore::take_connection(const std::function<void()>& look) {
 }
 
 RemoteStore::Answer RemoteStore::ask(StoreRequest request, std::string_view key,
-                                     std::span<const std::byte> value,
-                                     std::chrono::milliseconds beyond,
-                                     const std::function<void()>& look) {
+                                     std::span<const std::byte> value, const Wait& wait) {
   request.key_bytes = std::ssize(key);
   request.value_bytes = std::ssize(value);
-  mpi::Socket socket = take_connection(look);
+  mpi::Socket socket = take_connection(wait.unconnected);
   Answer answer;
   bool asked = false;
   // An answer may still come: what is asked next over this connection would take it for its own.
@@ -188,13 +203,13 @@ RemoteStore::Answer RemoteStore::ask(StoreRequest request, std::string_view key,
     if (asked) mpi::send_all(socket, mpi::bytes_of(StoreRequest{}));
     give_up(std::move(socket));
   };
-  const auto lose = [&look] {
-    look();  // the communicator may have failed, which ended that rank as well
+  const auto lose = [&wait] {
+    wait.unconnected();  // the communicator may have failed, which ended that rank as well
     lose_server();
   };
   try {
-    const Patience sending{timeout_, -1, look};
-    const Patience waiting{timeout_ + beyond, -1, look};
+    const Patience sending{timeout_, -1, wait.meanwhile};
+    const Patience waiting{timeout_ + wait.beyond, -1, wait.meanwhile};
     if (!send_bytes(socket, mpi::bytes_of(request), sending) ||
         !send_bytes(socket, std::as_bytes(std::span(key)), sending) ||
         !send_bytes(socket, value, sending)) {
@@ -223,21 +238,19 @@ RemoteStore::Answer RemoteStore::ask(StoreRequest request, std::string_view key,
 
 void RemoteStore::set(std::string_view key, std::span<const std::byte> value) {
   const auto bytes = std::ssize(value);
-  constexpr auto* kLook = InterruptCheck::poll;
-  if (bytes >= kLong) ask({StoreRequest::Kind::room, 0, 0, bytes}, key, {}, {}, kLook);
-  ask({StoreRequest::Kind::set}, key, value, {}, kLook);
+  const Wait wait{.unconnected = look_};
+  if (bytes >= kLong) ask({StoreRequest::Kind::room, 0, 0, bytes}, key, {}, wait);
+  ask({StoreRequest::Kind::set}, key, value, wait);
 }
 
 std::int64_t RemoteStore::add(std::string_view key, std::int64_t delta) {
-  return ask({StoreRequest::Kind::add, 0, 0, delta}, key, {}, {}, InterruptCheck::poll)
-      .reply.number;
+  return ask({StoreRequest::Kind::add, 0, 0, delta}, key, {}, {.unconnected = look_}).reply.number;
 }
 
 std::vector<std::byte> RemoteStore::get(std::string_view key, Take take,
-                                        std::chrono::milliseconds timeout,
-                                        const std::function<void()>& look) {
+                                        std::chrono::milliseconds timeout, const Look& look) {
   const auto kind = take == Take::remove ? StoreRequest::Kind::pop : StoreRequest::Kind::get;
-  return ask({kind, 0, 0, timeout.count()}, key, {}, timeout, look).bytes;
+  return ask({kind, 0, 0, timeout.count()}, key, {}, {.beyond = timeout, .meanwhile = look}).bytes;
 }
 
 }  // namespace tutti

@@ -13,6 +13,7 @@
 #include "comm/hosts/store_frames.hpp"
 #include "comm/key_values.hpp"
 #include "comm/mpi/endpoint.hpp"
+#include "tutti/interrupt.hpp"
 
 namespace tutti {
 
@@ -21,35 +22,44 @@ namespace tutti {
  * server, who may be late: until then its end would look like that of this process. */
 class RemoteStore final : public KeyValues {
  public:
-  /** Connects. Throws SystemError where that cannot be. */
-  RemoteStore(const mpi::Endpoint& server, int rank, std::chrono::milliseconds timeout);
+  using Look = std::function<void()>;
+
+  /** Connects. Throws SystemError where that cannot be. `look` throws what the communicator has
+   * failed with: set() and add() call it now and then while they are not connected. */
+  RemoteStore(const mpi::Endpoint& server, int rank, std::chrono::milliseconds timeout,
+              Look look = InterruptCheck::poll);
   RemoteStore(const RemoteStore&) = delete;
   RemoteStore& operator=(const RemoteStore&) = delete;
-  /** Says goodbye, so that nobody takes this process for dead, and waits a second at most until the
-   * server has heard it. */
+  /** Says goodbye, so that nobody takes this process for dead, and waits a second in all, at most,
+   * until the server has heard it. */
   ~RemoteStore() override;
 
   // PeerLost of rank 0 if that has ended, has destroyed its store, or does not answer.
   void set(std::string_view key, std::span<const std::byte> value) override;
   std::int64_t add(std::string_view key, std::int64_t delta) override;
   std::vector<std::byte> get(std::string_view key, Take take, std::chrono::milliseconds timeout,
-                             const std::function<void()>& look) override;
+                             const Look& look) override;
 
  private:
+  /** How a call waits. */
+  struct Wait {
+    std::chrono::milliseconds beyond{0};  ///< how much longer than usual the answer may take
+    Look meanwhile = InterruptCheck::poll;
+    Look unconnected = meanwhile;  ///< instead of it, without a connection
+  };
   struct Answer {
     StoreReply reply;
     std::vector<std::byte> bytes;
   };
-  /** `beyond`: how much longer than usual the answer may take. */
   Answer ask(StoreRequest request, std::string_view key, std::span<const std::byte> value,
-             std::chrono::milliseconds beyond, const std::function<void()>& look);
+             const Wait& wait);
   /** A server that lets nobody in for now finds `farewell` later. Throws SystemError if there is no
    * connection to be had, and DeadlineExceeded if there is none within `limit`. */
   mpi::Socket connect(std::chrono::milliseconds limit, StoreRequest::Kind farewell,
-                      const std::function<void()>& look);
-  mpi::Socket take_connection(const std::function<void()>& look);
-  /** Keeps a connection until the server has closed it. */
-  void give_up(mpi::Socket socket);
+                      const Look& look);
+  mpi::Socket take_connection(const Look& look);
+  /** Keeps a connection until the server has closed it; without memory for that it ends. */
+  void give_up(mpi::Socket socket) noexcept;
   /** Closes those that the server has closed. */
   void forget_closed();
   void leave();
@@ -58,6 +68,7 @@ class RemoteStore final : public KeyValues {
   const mpi::Endpoint own_;  // of which only the token and the network count
   const int rank_;
   const std::chrono::milliseconds timeout_;
+  const Look look_;
   std::mutex mutex_;
   std::vector<mpi::Socket> idle_;      // connections that no call uses
   std::vector<mpi::Socket> given_up_;  // and that none will use

@@ -12,9 +12,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <iterator>
 #include <mutex>
 #include <set>
@@ -233,11 +236,14 @@ bool send_all(const Socket& socket, std::span<const std::byte> data) noexcept {
          std::ssize(data);
 }
 
-void discard_input(const Socket& socket) noexcept {
+void discard_input(const Socket& socket, std::int64_t most) noexcept {
   if (!socket.is_open()) return;
-  std::array<std::byte, 256> dropped;
-  while (::recv(socket.get(), dropped.data(), dropped.size(), MSG_DONTWAIT) ==
-         std::ssize(dropped)) {
+  std::array<std::byte, 4096> dropped;
+  while (most > 0) {
+    const auto bytes = static_cast<std::size_t>(std::min(most, std::ssize(dropped)));
+    const ssize_t come = ::recv(socket.get(), dropped.data(), bytes, MSG_DONTWAIT);
+    if (come < static_cast<ssize_t>(bytes)) return;
+    most -= come;
   }
 }
 
