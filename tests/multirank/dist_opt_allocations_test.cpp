@@ -134,6 +134,29 @@ TEST_F(DistOptAllocations, ThereAreNoneAfterTheFirstStep) {
   });
 }
 
+/** Between hosts of several ranks each exchanges a share, in several windows. */
+TEST_F(DistOptAllocations, NorAreThereWhereSumsAreLong) {
+  ::setenv("TUTTI_LOG", "error", 1);
+  on_ranks([](Communicator& communicator) {
+    const std::vector<std::size_t> sizes{1'000'000};
+    DistOpt opt = over(communicator, std::make_shared<SGD>(SgdOptions{}), {});
+    Values values(sizes, 1.0F);
+    Values gradients(sizes, 1.0F);
+    opt.register_parameters(values.parameters());
+    const auto steps = [&](int count) {
+      for (int i = 0; i < count; ++i) {
+        opt.backward_and_update([&](const Emit& emit) { emit(values.view(0), gradients.view(0)); },
+                                kLarge);
+      }
+    };
+    steps(1);
+    const std::int64_t after_first = allocations;
+    steps(10);
+    EXPECT_EQ(allocations - after_first, 0);
+    communicator.barrier();
+  });
+}
+
 TEST_F(DistOptAllocations, WhatGpusExchangeIsInMemoryThatIsKept) {
   if (!world().one_host()) GTEST_SKIP() << "between hosts the all_gather itself allocates";
   ::setenv("TUTTI_LOG", "error", 1);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/memory.hpp"
+#include "base/recycled.hpp"
 #include "comm/hosts/stages.hpp"
 #include "device/cpu/reduction.hpp"
 #include "tutti/error.hpp"
@@ -220,7 +221,7 @@ void HierarchicalTransport::all_reduce(const Call& call) {
 
 void HierarchicalTransport::all_reduce_in_lanes(const Call& call) {
   const Stages stages = stages_of(call.reduction, call.dtype, layout_);
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(local_size()));
+  RecycledVector<std::int64_t> counts(static_cast<std::size_t>(local_size()));
   /** Of some elements, this rank's share; fills in `counts`. */
   const auto share = [&](std::int64_t begin, std::int64_t count) {
     const std::int64_t most = lane_->share_of_lane(count, call.count, call.dtype);
@@ -235,21 +236,20 @@ void HierarchicalTransport::all_reduce_in_lanes(const Call& call) {
     const View own = share(begin, count);
     return Task::reduce_scatter(call.in.part(begin, count), own, stages.inside, counts);
   };
+  const auto add = [&](std::int64_t begin, std::int64_t count) {
+    const Task task = sum(begin, count);
+    if (begin > 0) local_->meet(task);
+    local_->move(task);
+  };
+  const auto take = [&](std::int64_t begin, std::int64_t count) {
+    const View own = share(begin, count);
+    local_->run(Task::all_gather(own, call.out.part(begin, count), counts));
+  };
   meet(call, sum(0, lane_->first_segment(call.count, call.dtype)));
   compare_hosts();
   release();  // before outputs are written
   lane_->all_reduce(call.out.data, call.count, call.dtype, stages.between,
-                    {.before =
-                         [&](std::int64_t begin, std::int64_t count) {
-                           const Task task = sum(begin, count);
-                           if (begin > 0) local_->meet(task);
-                           local_->move(task);
-                         },
-                     .after =
-                         [&](std::int64_t begin, std::int64_t count) {
-                           const View own = share(begin, count);
-                           local_->run(Task::all_gather(own, call.out.part(begin, count), counts));
-                         }});
+                    {.before = std::cref(add), .after = std::cref(take)});
 }
 
 void HierarchicalTransport::reduce(const Call& call) {
