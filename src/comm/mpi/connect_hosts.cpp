@@ -135,42 +135,55 @@ std::string why_unconnected(const Peer& peer, const Endpoint& own) {
   return text + (peer.has_heard ? " does not answer" : ": a firewall?");
 }
 
-/** Says whom this process has no connection to, and remembers those who could not be called for as
- * long as it tries: nobody is to wait for them again. */
-void note_unconnected(const std::vector<Peer>& peers, const Channel& channel, const Endpoint& own,
-                      std::chrono::milliseconds spent) {
+/** "rank 2 (why), rank 5 (why)": the peers without a connection for which why(peer) says something.
+ * One of the two says it. */
+template <class Why>
+std::string list_unconnected(const std::vector<Peer>& peers, const Channel& channel,
+                             const Why& why) {
   std::string list;
   for (const Peer& peer : peers) {
-    if (peer.line != Line::leaders) continue;
-    if (peer.socket || peer.rank < channel.rank()) continue;  // one of the two says it
-    if (own.port == 0 || peer.endpoint.port == 0) continue;   // as has been said there
-    const int rank = channel.members()[static_cast<std::size_t>(peer.rank)];
-    if (channel.session()->is_out_of_reach(rank)) continue;
-    const bool was_tried = spent >= kToConnect;  // for longer than a lost packet takes
-    if ((was_tried || !peer.wanted) && peer.error == 0 && !peer.has_heard) {
-      channel.session()->note_out_of_reach(rank);
-    }
-    list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer.rank) + " (" +
-            why_unconnected(peer, own) + ")";
+    if (peer.socket || peer.rank < channel.rank()) continue;
+    const std::string text = why(peer);
+    if (text.empty()) continue;
+    list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer.rank) + " (" + text + ")";
   }
+  return list;
+}
+
+/** Nobody is to wait again for who could not be called for as long as this process tries. */
+void note_out_of_reach(const Peer& peer, const Channel& channel, std::chrono::milliseconds spent) {
+  const bool was_tried = spent >= kToConnect;  // for longer than a lost packet takes
+  if ((was_tried || !peer.wanted) && peer.error == 0 && !peer.has_heard) {
+    channel.session()->note_out_of_reach(channel.members()[static_cast<std::size_t>(peer.rank)]);
+  }
+}
+
+/** Says whom this process has no connection to. */
+void note_unconnected(const std::vector<Peer>& peers, const Channel& channel, const Endpoint& own,
+                      std::chrono::milliseconds spent) {
+  const std::string list = list_unconnected(peers, channel, [&](const Peer& peer) -> std::string {
+    if (peer.line != Line::leaders) return {};
+    if (own.port == 0 || peer.endpoint.port == 0) return {};  // as has been said there
+    const int rank = channel.members()[static_cast<std::size_t>(peer.rank)];
+    if (channel.session()->is_out_of_reach(rank)) return {};
+    note_out_of_reach(peer, channel, spent);
+    return why_unconnected(peer, own);
+  });
   if (list.empty()) return;
   log(LogLevel::warn, "rank " + std::to_string(channel.rank()) + " cannot connect to " + list +
                           ". Only the deadline of " + seconds_text(channel.timeout()) +
                           " will show if a host is gone");
 }
 
-/** With whom MPI carries what streams would, and why: one of the two says it. */
+/** With whom MPI carries what streams would, and why. */
 void log_without_streams(const std::vector<Peer>& peers, const Channel& channel) {
   const char* const own_reason = reason_for_mpi();
-  std::string list;
-  for (const Peer& peer : peers) {
-    if (peer.line != Line::collective || peer.socket || peer.rank < channel.rank()) continue;
-    const char* const other = peer.wanted
-                                  ? "they have no connection"
-                                  : "MPI is to carry them there, or the hosts have no connections";
-    const char* const why = own_reason != nullptr ? own_reason : other;
-    list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer.rank) + " (" + why + ")";
-  }
+  const std::string list = list_unconnected(peers, channel, [&](const Peer& peer) -> std::string {
+    if (peer.line != Line::collective) return {};
+    if (own_reason != nullptr) return own_reason;
+    return peer.wanted ? "they have no connection"
+                       : "MPI is to carry them there, or the hosts have no connections";
+  });
   if (list.empty()) return;
   log(LogLevel::info, "rank " + std::to_string(channel.rank()) +
                           ": messages of collectives go over MPI to " + list);
@@ -260,9 +273,10 @@ bool all_have_streams(Channel& channel, std::vector<Peer>& peers,
 std::chrono::milliseconds connect(Channel& channel, std::vector<Peer>& peers, const Here& here,
                                   int own_host, const std::function<bool()>& have_come) {
   std::vector<Endpoint> offers(peers.size(), here.endpoint);
+  const bool mpi_carries = reason_for_mpi() != nullptr;
   for (std::size_t i = 0; i < peers.size(); ++i) {
     const int rank = channel.members()[static_cast<std::size_t>(peers[i].rank)];
-    const bool goes_by_mpi = reason_for_mpi() != nullptr && is_stream(peers[i].line);
+    const bool goes_by_mpi = mpi_carries && is_stream(peers[i].line);
     const bool in_reach = peers[i].wanted && !channel.session()->is_out_of_reach(rank);
     if (goes_by_mpi || !in_reach) offers[i].port = 0;
     peers[i].wanted = offers[i].port != 0;
@@ -347,19 +361,14 @@ HostConnections borrow_lines(Channel& channel, const Layout& layout) {
 /** With whom MPI carries what a lane would, though both wanted a connection, and why. */
 void note_without_lane(const std::vector<Peer>& peers, const Channel& channel, const Endpoint& own,
                        std::chrono::milliseconds spent) {
-  std::string list;
-  for (const Peer& peer : peers) {
-    if (!peer.wanted || peer.socket || peer.rank < channel.rank()) continue;
-    const int rank = channel.members()[static_cast<std::size_t>(peer.rank)];
-    if (spent >= kToConnect && peer.error == 0 && !peer.has_heard) {
-      channel.session()->note_out_of_reach(rank);
-    }
-    list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer.rank) + " (" +
-            why_unconnected(peer, own) + ")";
-  }
+  const std::string list = list_unconnected(peers, channel, [&](const Peer& peer) -> std::string {
+    if (!peer.wanted) return {};
+    note_out_of_reach(peer, channel, spent);
+    return why_unconnected(peer, own);
+  });
   if (list.empty()) return;
   log(LogLevel::warn, "rank " + std::to_string(channel.rank()) + " cannot connect to " + list +
-                          ". MPI carries its share of long sums");
+                          ". MPI carries what collectives move between them");
 }
 
 }  // namespace
