@@ -156,7 +156,7 @@ class Communicator {
    * short one (up to 64 KiB; 128 KiB between two hosts, 3.6 KiB with more than 8) waits for nobody
    * but the root, which waits for nobody. So ranks that ask for the same as the root may have
    * returned when another one finds that it does not: they get the MismatchError in their next
-   * call. */
+   * call. If two ranks take themselves for the root, others may return parts of both roots. */
   Event broadcast(ConstView in, View out, int root, const Stream& stream = {});
   /** In place. */
   Event broadcast(View inout, int root, const Stream& stream = {});
