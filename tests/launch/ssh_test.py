@@ -5,6 +5,7 @@ ssh_test.py RANKS (cluster/ranks.cpp) [MNIST_DIST]
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,12 +29,12 @@ KEY = "ssh_host_ed25519_key"  # the server's, and the user's as well
 
 
 def configure(folder):
-    """What two machines have once a user has been at step 2 of docs/clusters.md."""
+    """What two machines have once a user has been at step 1 of docs/clusters.md."""
     folder.mkdir()
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / KEY], check=True)
     (folder / "sshd_config").write_text(
         f"AddressFamily inet\nHostKey /etc/ssh/{KEY}\nAuthorizedKeysFile /etc/ssh/{KEY}.pub\n"
-        "PermitRootLogin yes\nStrictModes no\nUsePAM no\nPidFile none\n"
+        "PermitRootLogin yes\nStrictModes no\nUsePAM no\nPidFile none\nSubsystem sftp internal-sftp\n"
         f"SetEnv PATH={os.environ['PATH']}\n")
     (folder / "ssh_config").write_text(f"IdentityFile /etc/ssh/{KEY}\n")
     (folder / "ssh_known_hosts").write_text(f"node* {(folder / f'{KEY}.pub').read_text()}")
@@ -48,6 +49,7 @@ class Ssh(OnHead):
         configure(machines.folder / "ssh")
         machines.tutti = machines.on_head(
             "tutti-ssh", ["sh", "-c", CONFIGURED, str(machines.folder / "ssh"), job.TUTTI])
+        cls.shell = machines.on_head("sh-ssh", ["sh", "-c", CONFIGURED, str(machines.folder / "ssh"), "sh", "-ec"])
         for node in machines.nodes:
             server = subprocess.Popen(cluster.enter(machines.folder, node, [
                 "sh", "-c", SERVED, str(machines.folder / "ssh"), SSHD, "-D", "-e"]),
@@ -63,6 +65,20 @@ class Ssh(OnHead):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual([(self.folder / f"rank.{rank}").read_text() for rank in range(4)],
                          ["done"] * 4)
+
+    def test_files_are_copied(self):
+        """As docs/clusters.md says, but to another path, since these machines have one file system."""
+        text = (Path(__file__).parents[2] / "docs/clusters.md").read_text(encoding="utf-8")
+        commands = "\n".join(re.findall(r"^    ((?:ssh b mkdir|scp) .*)$", text, re.MULTILINE))
+        self.assertEqual(commands.count("\n"), 1, commands)
+        there = self.folder / "there"
+        program = Path("build/release/bin/program")
+        (self.folder / program).parent.mkdir(parents=True)
+        for content in ("first", "second"):
+            (self.folder / program).write_text(content)
+            subprocess.run([self.shell, re.sub(r"\bb(?=:| mkdir)", "node1", commands).replace("$PWD", str(there))],
+                           cwd=self.folder, check=True, timeout=60)
+            self.assertEqual((there / program).read_text(), content)
 
     def test_a_machine_without_a_server_is_named(self):
         result = self.run_job("--hosts", "node1:1,head:1,10.213.77.9:1", "true")

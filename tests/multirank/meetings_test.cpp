@@ -93,5 +93,41 @@ TEST_F(Meetings, AreTwoOfAReductionToOneRankAndOfAGathering) {
   });
 }
 
+TEST_F(Meetings, AreTwoOfAReductionOfWhichEachRankGetsABlock) {
+  expect_meetings(2, 2, [](Communicator& comm) {
+    const std::vector<float> data(static_cast<std::size_t>(comm.world_size()), 1);
+    float sum = 0;
+    comm.reduce_scatter(ConstView(data.data(), comm.world_size(), DType::f32),
+                        View(&sum, 1, DType::f32));
+    EXPECT_EQ(sum, static_cast<float>(comm.world_size()));
+  });
+}
+
+/** Two to compare, and one after all blocks have come; those of the host are taken as they come. */
+TEST_F(Meetings, AreThreeWhereBlocksGoFromRankToRank) {
+  const auto ranks = static_cast<std::size_t>(world().ranks);
+  expect_meetings(3, 3, [ranks](Communicator& comm) {
+    const float own = static_cast<float>(comm.global_rank());
+    std::vector<float> all(comm.global_rank() == 0 ? ranks : 0);
+    comm.gather(ConstView(&own, 1, DType::f32), View(all.data(), std::ssize(all), DType::f32), 0);
+    if (comm.global_rank() == 0) {
+      EXPECT_EQ(all.back(), static_cast<float>(ranks - 1));
+    }
+  });
+  expect_meetings(3, 3, [ranks](Communicator& comm) {
+    const std::vector<float> all(comm.global_rank() == 0 ? ranks : 0, 7);
+    float own = 0;
+    comm.scatter(ConstView(all.data(), std::ssize(all), DType::f32), View(&own, 1, DType::f32), 0);
+    EXPECT_EQ(own, 7);
+  });
+  expect_meetings(3, 3, [ranks](Communicator& comm) {
+    const std::vector<float> from(ranks, static_cast<float>(comm.global_rank()));
+    std::vector<float> to(ranks);
+    comm.all_to_all(ConstView(from.data(), std::ssize(from), DType::f32),
+                    View(to.data(), std::ssize(to), DType::f32));
+    EXPECT_EQ(to.back(), static_cast<float>(ranks - 1));
+  });
+}
+
 }  // namespace
 }  // namespace tutti::test
