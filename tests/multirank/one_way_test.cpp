@@ -42,8 +42,8 @@ class OneWay : public RankTest {
   void expect_mismatch(const std::vector<std::string>& shown,
                        const std::function<void(Communicator&)>& calls) {
     on_ranks([&](Communicator& comm) {
-      comm.barrier();
       try {
+        comm.barrier();  // who comes late to the end of it may hear of the mismatch there
         calls(comm);
         comm.barrier();  // who waits for nobody finds out here
         ADD_FAILURE() << "rank " << comm.global_rank() << " noticed nothing";
@@ -199,13 +199,13 @@ TEST_F(OneWay, WhoDoesNotGetTheDataKeepsItsOwn) {
     constexpr std::uint8_t kOwn = 255;
     for (int time = 0; time < 40; ++time) {
       auto child = comm.split(0, comm.global_rank());
-      child->barrier();
       const bool is_root = comm.global_rank() == 0;
       const bool is_odd = comm.global_rank() == ranks() - 1;
       std::vector<std::uint8_t> data(is_odd ? 9 : 8, is_root ? std::uint8_t{1} : kOwn);
       const std::vector<std::uint8_t> before = data;
       bool has_data = false;
       try {
+        child->barrier();  // see expect_mismatch()
         // Others look at each other's calls after 0.05 to 0.3 ms.
         if (is_root) std::this_thread::sleep_for(time * 10us);
         broadcast(*child, data, 0);
