@@ -40,7 +40,7 @@ ctr: deps-python  ## Train wide & deep on clicks, two workers, a server; ARGS="-
 
 test: build  ## Run all tests; ARGS="-R shm" goes to ctest
 	ctest --test-dir $(BUILD) --no-tests=error --output-on-failure --parallel $(TEST_JOBS) $(ARGS); \
-	  status=$$?; scripts/skipped.sh $(BUILD); exit $$status
+	  status=$$?; scripts/failed.sh $(BUILD); scripts/skipped.sh $(BUILD); exit $$status
 
 test-torch: deps-torch  ## Run the tests that need PyTorch, with the newest of pip's; TORCH=2.1.0 with that
 	$(CONFIGURE)
