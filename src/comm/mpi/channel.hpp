@@ -99,8 +99,8 @@ class Channel final : public Wire {
    * leaders connect the hosts (see connect_hosts()). Throws PeerLost. */
   void set_hosts(const Layout& layout);
 
-  /** Whether this rank's collectives have connections of their own: with all other hosts' leaders,
-   * or some. */
+  /** Whether this rank's collectives have connections of their own: of a leader with all others, or
+   * some, of another rank with those of its lane. */
   bool has_streams() const { return streams_ != nullptr; }
 
   /** See Watch::Idle. Set before the first wait. */
