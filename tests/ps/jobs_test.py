@@ -94,7 +94,7 @@ class StartedByHand(unittest.TestCase):
             self.assertIn("worker 1", printed)
         why = "their TUTTI_SECRET differs, or only one of them has any"
         self.assertEqual(results["worker", 1], (
-            f"lost: lost rank 2: server 0 ({self.host}:{PORT}, does not let this worker in: {why}): "
+            f"lost: lost rank 2: server 0 ({self.host}:{PORT}, has not let this worker in: {why}): "
             "not ready within 2.0 s\n", 1))
         said = [line for line in self.logged["server", 0].splitlines() if "let in" in line]
         self.assertEqual(len(said), 1, self.logged)
@@ -105,7 +105,7 @@ class StartedByHand(unittest.TestCase):
     def test_who_was_given_other_servers_is_not_let_in(self):
         self.start(("server", 0), 1, 1, "--timeout", 2)
         self.start(("worker", 0), 2, 1, "--timeout", 2)
-        self.assertIn(f"server 0 ({self.host}:{PORT}, does not let this worker in: they were given "
+        self.assertIn(f"server 0 ({self.host}:{PORT}, has not let this worker in: they were given "
                       "different endpoints of servers), server 1 (", self.wait()["worker", 0][0])
 
     def test_who_shares_a_secret_is(self):

@@ -229,7 +229,7 @@ Missing missing_of(const std::vector<Caller>& callers) {
     if (caller.has_met() || caller.is_done()) continue;
     missing.ranks.insert(caller.server().name.rank);
     const std::string why =
-        caller.refusal().empty() ? "" : ", does not let this worker in: " + caller.refusal();
+        caller.refusal().empty() ? "" : ", has not let this worker in: " + caller.refusal();
     add(caller.server().name.text + " (" + caller.server().address + why + ")");
   }
   for (const Caller& caller : callers) {
