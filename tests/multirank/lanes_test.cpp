@@ -5,7 +5,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <iostream>
 #include <set>
 #include <span>
@@ -150,6 +152,89 @@ TEST_F(Lanes, AddEveryDType) {
       }
     }
   });
+}
+
+/** Lengths on either side of the limit: some ranks exchange shares, others go another way. */
+TEST_F(Lanes, AMismatchOfWhoGoesInThemAndWhoDoesNotNamesBoth) {
+  if (hosts() == 1) GTEST_SKIP() << "needs two hosts";
+  const auto host_of = [](int rank) { return world().hosts[static_cast<std::size_t>(rank)]; };
+  const std::vector<std::function<bool(int)>> who{
+      [&](int rank) { return host_of(rank) == host_of(0); },
+      [&](int rank) { return host_of(rank) != host_of(0); },
+      [](int rank) { return rank == 0; },
+      [](int rank) { return rank == ranks() - 1; },
+  };
+  for (const auto& is_short : who) {
+    on_ranks([&](Communicator& comm) {
+      const std::int64_t least = fewest() / 4;
+      const std::int64_t own = is_short(comm.global_rank()) ? least - 16 : least;
+      const std::vector<float> in(static_cast<std::size_t>(own), 1.0F);
+      std::vector<float> out(in.size(), -1.0F);
+      try {
+        comm.all_reduce(std::span<const float>(in), std::span(out));
+        ADD_FAILURE() << "no mismatch";
+      } catch (const MismatchError& error) {
+        const std::string text = error.what();
+        for (const std::int64_t count : {least, least - 16}) {
+          EXPECT_NE(text.find("count " + std::to_string(count)), std::string::npos) << text;
+        }
+      }
+      EXPECT_EQ(out, std::vector<float>(in.size(), -1.0F));
+    });
+  }
+}
+
+void check_whole_numbers(Communicator& comm, std::int64_t count) {
+  const auto value = [](std::int64_t i, int rank) {
+    return static_cast<float>(i % 101 * (rank + 1));
+  };
+  std::vector<float> data(static_cast<std::size_t>(count));
+  float ranks = 0;
+  for (int rank = 0; rank < comm.world_size(); ++rank) ranks += static_cast<float>(rank + 1);
+  for (std::int64_t i = 0; i < count; ++i) {
+    data[static_cast<std::size_t>(i)] = value(i, comm.global_rank());
+  }
+  comm.all_reduce(std::span(data));
+  for (std::int64_t i = 0; i < count; ++i) {
+    ASSERT_EQ(data[static_cast<std::size_t>(i)], static_cast<float>(i % 101) * ranks) << i;
+  }
+}
+
+/** Parts whose hosts are even and uneven, of one that is the other. */
+TEST_F(Lanes, ComeAndGoInParts) {
+  if (hosts() == 1) GTEST_SKIP() << "needs two hosts";
+  on_ranks([](Communicator& comm) {
+    const std::int64_t count = fewest() / 4 + 5;  // enough for fewer ranks, too
+    const bool is_last = comm.global_rank() == ranks() - 1;
+    auto without_last = comm.split(is_last ? 1 : 0, 0);
+    check_whole_numbers(*without_last, count);
+    if (!is_last) {  // one of each host, and the others
+      auto firsts = without_last->split(comm.local_rank() == 0 ? 0 : 1, 0);
+      check_whole_numbers(*firsts, count);
+      std::vector<int> reversed;
+      for (int rank = without_last->world_size() - 1; rank >= 0; --rank) reversed.push_back(rank);
+      Communicator turned = without_last->group(reversed);
+      check_whole_numbers(turned, count);
+    }
+    check_whole_numbers(comm, count);
+    auto turned = comm.split(0, ranks() - comm.global_rank());
+    check_whole_numbers(*turned, count);
+  });
+}
+
+/** Where MPI carries what leaders exchange, be it because of one host alone. */
+TEST_F(Lanes, AreNotWhereLeadersHaveNoConnections) {
+  if (hosts() == 1 || !are_even()) GTEST_SKIP() << "needs two hosts of equally many ranks";
+  const bool is_first = world().hosts[static_cast<std::size_t>(world().rank)] == world().hosts[0];
+  for (const bool on_all : {true, false}) {
+    if (on_all || is_first) ::setenv("TUTTI_BETWEEN_HOSTS", "mpi", 1);
+    on_ranks([](Communicator& comm) {
+      EXPECT_EQ(sent_for(comm, fewest()) > 0, comm.local_rank() == 0);
+      const bool has_some = comm.describe().find("TCP for collectives") != std::string::npos;
+      EXPECT_FALSE(has_some && comm.local_rank() != 0) << comm.describe();
+    });
+    ::unsetenv("TUTTI_BETWEEN_HOSTS");
+  }
 }
 
 /** Nothing is written by those who have not heard yet that the hosts differ. */

@@ -83,7 +83,7 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
     if (!others_failed) abort(error.what());
     throw;
   }
-  if (Wire::has_lanes(layout_)) {
+  if (channel_->has_lane()) {
     const HostGroup::Lane own{local_rank(), local_size()};
     lane_.emplace(*channel_, layout_.lane_of(rank()), false, own);
   }

@@ -166,13 +166,13 @@ void Channel::set_hosts(const Layout& layout) {
   if (layout.host_count() > 1) survive_lost_connections();
   HostConnections connections = connect_hosts(*this, layout);
   streams_ = std::move(connections.streams);
-  for (int host = 0; connections.all_have_streams && host < layout.host_count(); ++host) {
+  const bool leads = layout.local_rank_of(rank_) == 0;
+  for (int host = 0; leads && connections.all_have_streams && host < layout.host_count(); ++host) {
     connected_.push_back(layout.ranks_of(host).front());
   }
   watch_.set_hosts(layout, std::move(connections.heartbeats));
-  if (layout.local_rank_of(rank_) != 0 && has_lanes(layout)) {
-    streams_ = connect_lane(*this, layout, connections.reached);
-  }
+  has_lane_ = connections.all_have_streams && has_lanes(layout);
+  if (has_lane_ && !leads) streams_ = connect_lane(*this, layout, connections.reached);
 }
 
 }  // namespace tutti::mpi

@@ -102,6 +102,10 @@ class Channel final : public Wire {
   /** Whether this rank's collectives have connections of their own: of a leader with all others, or
    * some, of another rank with those of its lane. */
   bool has_streams() const { return streams_ != nullptr; }
+  /** Whether each rank exchanges a share of long sums itself: hosts are as Wire::has_lanes() says,
+   * and their leaders have connections with each other. The same at all ranks; after set_hosts().
+   */
+  bool has_lane() const { return has_lane_; }
 
   /** See Watch::Idle. Set before the first wait. */
   void set_idle(Watch::Idle idle) { watch_.set_idle(std::move(idle)); }
@@ -192,7 +196,8 @@ class Channel final : public Wire {
   std::atomic<std::int64_t> bytes_sent_ = 0;
   std::vector<std::atomic<std::int64_t>> unconfirmed_;  // bytes, by rank
   std::unique_ptr<Streams> streams_;                    // nothing before set_hosts()
-  std::vector<int> connected_;  // leaders, if each has connections with all others
+  std::vector<int> connected_;  // of a leader: all of them, if each has connections with all others
+  bool has_lane_ = false;
   Watch watch_;
   bool is_present_ = true;  // until it is left
 };

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -14,6 +15,7 @@
 #include "comm/batch.hpp"
 #include "comm/mpi/channel.hpp"
 #include "comm/mpi/endpoint.hpp"
+#include "comm/mpi/host_lines.hpp"
 #include "comm/mpi/interface.hpp"
 #include "comm/mpi/lent_sockets.hpp"
 #include "comm/mpi/meeting.hpp"
@@ -26,8 +28,6 @@ namespace {
 
 /** The longest time to connect; a quarter of a deadline, if that is less: it counts towards it. */
 constexpr std::chrono::milliseconds kToConnect{2000};
-constexpr std::chrono::milliseconds kForRoom{1000};
-constexpr std::chrono::milliseconds kToTake{1000};  // lent sockets
 constexpr WaitPolicy kPolicy{.nap = std::chrono::microseconds(200)};
 /** A message ends when the kernel has all of it. Over a slow wire that is not to be much sooner
  * than it leaves: whoever waits for an answer then has a deadline. What has left, and is not
@@ -189,39 +189,6 @@ void log_without_streams(const std::vector<Peer>& peers, const Channel& channel)
                           ": messages of collectives go over MPI to " + list);
 }
 
-/** Where the leader lends sockets. */
-void tell_neighbours(Channel& channel, std::span<const int> neighbours, LocalAddress address) {
-  const auto told = std::make_shared<LocalAddress>(address);
-  Batch batch(channel, Wire::Traffic::point_to_point);
-  batch.keep(told);
-  for (const int neighbour : neighbours) batch.send(told.get(), sizeof *told, neighbour);
-  batch.wait();
-}
-
-/** Gives the other ranks of this host copies of what is theirs; closes it unless all have some. */
-void lend(const SocketLender& lender, std::vector<Peer>& peers, const Channel& channel) {
-  std::vector<int> lent;
-  std::vector<std::int32_t> hosts;
-  for (const Peer& peer : peers) {
-    if (peer.line != Line::hosts || !peer.socket) continue;
-    lent.push_back(peer.socket.get());
-    hosts.push_back(peer.host);
-  }
-  const std::chrono::milliseconds share = channel.timeout() / 8;  // of what others wait
-  int error = lender.lend(lent, hosts, std::min(kForRoom, share));
-  if (error == 0 && !lent.empty()) error = lender.taken(std::min(kToTake, share));
-  if (error == 0) return;
-  if (!lent.empty()) {
-    log(LogLevel::warn, "rank " + std::to_string(channel.rank()) +
-                            " could not share connections with the other ranks of its host (" +
-                            error_text(error) +
-                            "): only the deadline will show other hosts if one of these is gone");
-  }
-  for (Peer& peer : peers) {
-    if (peer.line == Line::hosts) peer.socket = {};
-  }
-}
-
 std::shared_ptr<const Socket> shared(Socket& socket) {
   return socket ? std::make_shared<const Socket>(std::move(socket)) : nullptr;
 }
@@ -312,50 +279,21 @@ HostConnections connect_leaders(Channel& channel, const Layout& layout) {
   const int own_host = layout.host_of(channel.rank());
   const std::span<const int> neighbours = layout.ranks_of(own_host).subspan(1);
   SocketLender lender(neighbours.size());
-  tell_neighbours(channel, neighbours, lender.address());
+  offer_lines(channel, neighbours, lender);
   std::vector<Peer> peers = peers_of(layout, own_host);
   const Here here = listen_here();
   const auto spent = connect(channel, peers, here, own_host, [&lender] {
     lender.step();
     return lender.all_have_come();
   });
-  lend(lender, peers, channel);
+  const std::vector<std::int32_t> lent = lend_lines(channel, peers, lender);
   keep_what_both_have(channel, peers, channel.timeout() - spent);
   const bool complete = layout.host_count() <= Wire::kMostWithoutAhead &&
                         all_have_streams(channel, peers, channel.timeout() - spent);
+  tell_kept(channel, neighbours, peers, lent, complete);
   note_unconnected(peers, channel, here.endpoint, spent);
   log_without_streams(peers, channel);
   return {heartbeats_of(peers, layout, own_host), streams_of(peers), complete};
-}
-
-/** That of another rank. */
-HostConnections borrow_lines(Channel& channel, const Layout& layout) {
-  const int host = layout.host_of(channel.rank());
-  const int leader = layout.ranks_of(host).front();
-  const auto address = std::make_shared<LocalAddress>();
-  Batch batch(channel, Wire::Traffic::point_to_point);
-  batch.keep(address);
-  batch.recv(address.get(), sizeof *address, leader);
-  batch.wait();
-  SocketBorrower borrower(*address);
-  std::vector<Heartbeats::Line> lines;
-  Waiter waiter(kPolicy, channel.timeout());
-  while (!waiter.expired()) {
-    if (auto sockets = borrower.step()) {
-      for (LentSocket& one : *sockets) {
-        lines.push_back(
-            {one.number, std::make_unique<TcpLine>(shared(one.socket), TcpLine::Reader::none)});
-      }
-      break;
-    }
-    channel.look_around(std::span(&leader, 1));
-    waiter.pause();
-  }
-  HostConnections connections;
-  for (const Heartbeats::Line& line : lines) connections.reached.push_back(line.host);
-  connections.heartbeats = std::make_unique<Heartbeats>(
-      layout, host, std::vector<Heartbeats::Connection>(), std::move(lines));
-  return connections;
 }
 
 /** With whom MPI carries what a lane would, though both wanted a connection, and why. */

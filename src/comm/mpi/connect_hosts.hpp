@@ -17,7 +17,7 @@ struct HostConnections {
   std::unique_ptr<Heartbeats> heartbeats;
   std::unique_ptr<Streams> streams;
   /** Whether each leader has those for messages of collectives with all others: of up to
-   * Wire::kMostWithoutAhead, and the same at all leaders. */
+   * Wire::kMostWithoutAhead, and the same at all ranks. */
   bool all_have_streams = false;
   std::vector<int> reached{};  ///< by who is no leader: the hosts to which its host has a line
 };
@@ -37,7 +37,7 @@ struct HostConnections {
  */
 HostConnections connect_hosts(Channel& channel, const Layout& layout);
 
-/** After that, by all who lead no host, where there are lanes (Wire::has_lanes()): connections for
+/** After that, by all who lead no host, where there are lanes: connections for
  * messages of collectives with the ranks of this one's place on the hosts that its host has
  * `reached`, in the same way; null if there are none. */
 std::unique_ptr<Streams> connect_lane(Channel& channel, const Layout& layout,
