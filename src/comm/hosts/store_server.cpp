@@ -206,6 +206,11 @@ bool StoreServer::answer(int rank, const mpi::Socket& socket, const StoreRequest
     send_bytes(socket, mpi::bytes_of(StoreReply{}), patient);
     return false;
   }
+  if (request.key_bytes < 0 || request.value_bytes < 0) {
+    throw InvalidArgument("rank " + std::to_string(rank) + " asked with a key of " +
+                          std::to_string(request.key_bytes) + " bytes and a value of " +
+                          std::to_string(request.value_bytes));
+  }
   std::string key(static_cast<std::size_t>(request.key_bytes), '\0');
   const auto given_bytes = static_cast<std::size_t>(request.value_bytes);
   const auto room = std::make_unique_for_overwrite<std::byte[]>(given_bytes);  // no memory yet
