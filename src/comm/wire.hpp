@@ -185,4 +185,16 @@ class Wire {
   }
 };
 
+/** While it lives, what is posted leaves together: see Wire::hold(). */
+class Held {
+ public:
+  explicit Held(Wire& wire) : wire_(wire) { wire_.hold(true); }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  ~Held() { wire_.hold(false); }
+
+ private:
+  Wire& wire_;
+};
+
 }  // namespace tutti

@@ -60,7 +60,7 @@ TEST_F(OneWay, LoopsFromOneRootBringTheirData) {
   on_ranks([](Communicator& comm) {
     for (const int root : {0, ranks() - 1}) {
       for (const std::size_t bytes :
-           {0U, 1U, 8U, 1024U, 3648U, 3649U, 4096U, 4097U, 16384U, 16385U}) {
+           {0U, 1U, 8U, 1024U, 3648U, 3649U, 4096U, 4097U, 16383U, 16384U, 16385U, 65536U}) {
         for (int call = 0; call < 60; ++call) expect_data(comm, bytes, root, call);
       }
     }
@@ -144,10 +144,28 @@ TEST_F(OneWay, TheLeaderOfTheRootsHostSendsToOtherHosts) {
   });
 }
 
+/** Over a slow wire it takes as long as all that a host sends. */
+TEST_F(OneWay, DataBehindANoteLeaveEachHostOnce) {
+  const std::vector<int>& hosts = world().hosts;
+  const int last = *std::max_element(hosts.begin(), hosts.end());
+  if (last < 2) GTEST_SKIP() << "needs three hosts";
+  on_ranks([&](Communicator& comm) {
+    const int own = hosts[static_cast<std::size_t>(comm.global_rank())];
+    for (const std::int64_t bytes : {16384, 65536}) {
+      const std::int64_t before = comm.bytes_between();
+      expect_data(comm, static_cast<std::size_t>(bytes), 0, 1);
+      const std::int64_t sent = comm.bytes_between() - before;
+      const bool passes_on = comm.local_rank() == 0 && own != last;
+      EXPECT_GE(sent, passes_on ? bytes : 0);
+      EXPECT_LT(sent, passes_on ? 2 * bytes : bytes);
+    }
+  });
+}
+
 TEST_F(OneWay, TwoRootsAreAMismatch) {
   if (ranks() < 2) GTEST_SKIP() << "needs two ranks";
   for (const int other : {1, ranks() - 1}) {
-    for (const std::size_t bytes : {8U, 16384U}) {
+    for (const std::size_t bytes : {8U, 16384U, 65536U}) {
       // Between hosts who has gone on shows what it does now.
       const std::string count = "count " + std::to_string(bytes);
       expect_mismatch({"broadcast(u8, " + count + ", root", "; rank "}, [=](Communicator& comm) {
@@ -163,7 +181,8 @@ TEST_F(OneWay, AnotherCountInALoopIsAMismatch) {
   if (ranks() < 2) GTEST_SKIP() << "needs two ranks";
   for (const int odd : {0, 1, ranks() - 1}) {
     // The last two differ in who meets inside a host.
-    for (const auto& [count, other] : {std::pair{8U, 9U}, {8U, 16384U}, {16384U, 16385U}}) {
+    for (const auto& [count, other] :
+         {std::pair{8U, 9U}, {8U, 16384U}, {16384U, 16385U}, {65535U, 65536U}}) {
       const auto text = [](std::size_t bytes) { return "count " + std::to_string(bytes) + ", "; };
       expect_mismatch({text(count), text(other)},
                       [odd, count = count, other = other](Communicator& comm) {
@@ -235,6 +254,9 @@ TEST_F(OneWay, WhoDoesNotComeIsNamedByAll) {
                                           {0, 1, 8},
                                           {0, last, 8},
                                           {0, last, 16384},
+                                          {0, 0, 65536},
+                                          {0, 1, 65536},
+                                          {0, last, 65536},
                                           {last, last, 8},
                                           {last, its_leader, 8},
                                           {last, 0, 8}}) {

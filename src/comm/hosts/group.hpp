@@ -133,9 +133,7 @@ class HostGroup {
   /** From member `root` to all, in place; there from `from`, which may be another place than
    * `data`. Nothing is written to `data` before `agree` has returned. */
   void broadcast(std::byte* data, std::int64_t bytes, int root, const std::byte* from,
-                 const Agree& agree) {
-    broadcast(data, bytes, root, from, agree, Wire::Traffic::collective);
-  }
+                 const Agree& agree);
   void broadcast(std::byte* data, std::int64_t bytes, int root) {
     broadcast(data, bytes, root, data, {});
   }
@@ -150,11 +148,12 @@ class HostGroup {
     std::int64_t bytes;
     std::int64_t in_a_row = 0;  ///< calls right before it that went one way from the same root
   };
-  /** Of whom this member gets one, as a rank. Up to three members get it of the root, and all where
-   * data follow a note, so that it comes before what a root sends of its data itself; more through
+  /** Of whom this member gets one, as a rank. Up to three members get it of the root, more through
    * a binomial tree. Three pass it on, too, from the third in a row: a root that sends one after
-   * the other waits for nothing but the calls of its kernel. */
-  int giver(const OneWay& call) const;
+   * the other waits for nothing but the calls of its kernel. Data that follow a note go the same
+   * way: from the root, or longer ones from each member to the next one, as far as all have
+   * connections. */
+  int giver(const OneWay& call) const { return member(static_cast<std::size_t>(giver_of(call))); }
   /** By the root, or who sends for it, after notes.begin(). The root has been `away` from
    * collectives before. Waits until `data` has left. */
   void send_one_way(const OneWay& call, Notes& notes, std::span<const std::byte> data,
@@ -208,7 +207,8 @@ class HostGroup {
   /** A round between hosts takes as long as this many bytes: sending more to save one does not
    * pay. */
   static constexpr std::int64_t kSmall = std::int64_t{16} * 1024;
-  /** The same, where it takes two rounds, in which every two talk to each other. */
+  /** The same of what follows notes over MPI, to all members together, where it takes two rounds,
+   * in which every two talk to each other. */
   static constexpr std::int64_t kSmallNoted = std::int64_t{128} * 1024;
   /** From three to so many members agree through the first of them, or tell each other by notes
    * that go before their windows. */
@@ -267,20 +267,27 @@ class HostGroup {
    * of the latter. */
   class Ahead;
 
-  /** Whether others than the root pass notes of such a broadcast on. */
-  bool passes_on(const OneWay& call) const;
+  /** The way of notes, and of the data behind them: all from the root, through a binomial tree,
+   * from each member to the next one; or notes from the root, and shares of the data, which the
+   * others pass on to each other. */
+  enum class Route { from_root, tree, row, shares };
+  Route route_of(const OneWay& call) const;
+  /** The position of whom this member gets one from. */
+  int giver_of(const OneWay& call) const;
   /** Calls taker(position) for those to whom this member gives notes. */
   template <class Taker>
   void for_each_taker(const OneWay& call, const Taker& taker) const;
   void pass_note(const OneWay& call, Batch& batch, std::span<const std::byte> note);
   /** By who has waited for `note`, with those of later calls that have come along. */
   void pass_notes(const OneWay& call, Batch& batch, Notes& notes, std::span<const std::byte> note);
-  void broadcast(std::byte* data, std::int64_t bytes, int root, const std::byte* from,
-                 const Agree& agree, Wire::Traffic traffic);
+  /** A note, and the data that follow it on the same way. */
+  void send_together(const OneWay& call, std::span<const std::byte> note,
+                     std::span<const std::byte> data);
+  void take_together(const OneWay& call, std::span<const std::byte> note,
+                     std::span<std::byte> data);
   /** Whether all of a broadcast comes from the root itself. */
-  bool goes_straight(std::int64_t bytes, Wire::Traffic traffic) const {
-    const std::int64_t small = traffic == Wire::Traffic::noted ? kSmallNoted : kSmall;
-    return size() <= 2 || bytes * (size() - 1) <= small;
+  bool goes_straight(std::int64_t bytes) const {
+    return size() <= 2 || bytes * (size() - 1) <= kSmall;
   }
   bool stand_in_groups() const { return size() > kMostDirect; }
   /** Whether a message is so short that everybody gets all of it at once. */
@@ -354,6 +361,8 @@ class HostGroup {
   bool is_chain() const;
   void broadcast_chain(std::byte* data, std::int64_t bytes, int root, const std::byte* from,
                        const Agree& agree);
+  void broadcast_shares(std::byte* data, std::int64_t bytes, int root, const std::byte* from,
+                        const Agree& agree, Wire::Traffic traffic);
   void broadcast_grouped(std::byte* data, std::int64_t bytes, int root);
 
   Wire& wire_;

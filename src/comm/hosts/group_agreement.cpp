@@ -6,7 +6,6 @@
 #include <optional>
 #include <utility>
 
-#include "base/finally.hpp"
 #include "base/memory.hpp"
 #include "comm/hosts/group_ahead.hpp"
 
@@ -138,8 +137,7 @@ bool HostGroup::tell_all(Note note, Ahead& ahead) {
     if (!gets_more(peer(distance))) tell(peer(distance));
   }
   {
-    wire_.hold(true);
-    const Finally release([this] { wire_.hold(false); });
+    const Held together(wire_);
     for (int distance = 1; distance < size(); ++distance) {
       if (gets_more(peer(distance))) tell(peer(distance));
     }

@@ -39,17 +39,12 @@ void HostGroup::broadcast_chain(std::byte* data, std::int64_t bytes, int root,
   if (ahead) ahead->batch.wait();
 }
 
-/**
- * Long messages where not all have connections: the root gives every other member a share, and they
- * pass it on to each other: once the bytes a link (scatter and all-gather, van de Geijn; see the
- * source above).
- */
 void HostGroup::broadcast(std::byte* data, std::int64_t bytes, int root, const std::byte* from,
-                          const Agree& agree, Wire::Traffic traffic) {
+                          const Agree& agree) {
   const bool is_root = position_ == root;
-  if (goes_straight(bytes, traffic)) {
+  if (goes_straight(bytes)) {
     if (agree) agree();
-    Batch batch(wire_, traffic);
+    Batch batch(wire_, Wire::Traffic::collective);
     const auto length = static_cast<std::size_t>(bytes);
     for (int member = 0; member < size(); ++member) {
       if (is_root && member != root) send(batch, {from, length}, member);
@@ -57,14 +52,23 @@ void HostGroup::broadcast(std::byte* data, std::int64_t bytes, int root, const s
     }
     return batch.wait();
   }
-  if (traffic == Wire::Traffic::collective && is_chain()) {
-    return broadcast_chain(data, bytes, root, from, agree);
-  }
+  if (is_chain()) return broadcast_chain(data, bytes, root, from, agree);
   if (stand_in_groups()) {
     if (agree) agree();
     if (is_root) copy_bytes(data, from, bytes);
     return broadcast_grouped(data, bytes, root);
   }
+  broadcast_shares(data, bytes, root, from, agree, Wire::Traffic::collective);
+}
+
+/**
+ * Long messages where not all have connections: the root gives every other member a share, and they
+ * pass it on to each other: once the bytes a link (scatter and all-gather, van de Geijn; see the
+ * source above).
+ */
+void HostGroup::broadcast_shares(std::byte* data, std::int64_t bytes, int root,
+                                 const std::byte* from, const Agree& agree, Wire::Traffic traffic) {
+  const bool is_root = position_ == root;
   const Shards shards{data, even_offsets(bytes, root), window_for(size())};
   // Of a broadcast that goes ahead: the first window comes here.
   const Scratch memory(wire_.scratch(), agree && !is_root ? shards.window : 0);

@@ -1,7 +1,6 @@
 // Broadcasts that go one way: a note from the root, and what does not fit into it behind.
 #include <bit>
 
-#include "base/finally.hpp"
 #include "base/memory.hpp"
 #include "comm/hosts/group.hpp"
 
@@ -32,27 +31,40 @@ bool HostGroup::goes_one_way(std::int64_t bytes) const {
   return bytes <= (size() == 2 ? 2 * kMost : kMost);
 }
 
-bool HostGroup::passes_on(const OneWay& call) const {
-  if (call.bytes > Notes::kCarried) return false;
-  return size() > kMostOfRoot || (size() == kMostOfRoot && call.in_a_row >= kRow);
+HostGroup::Route HostGroup::route_of(const OneWay& call) const {
+  if (call.bytes <= Notes::kCarried) {
+    if (size() > kMostOfRoot) return Route::tree;
+    return size() == kMostOfRoot && call.in_a_row >= kRow ? Route::row : Route::from_root;
+  }
+  if (size() == 2) return Route::from_root;
+  if (is_chain()) return call.bytes < kSmall ? Route::from_root : Route::row;
+  return call.bytes * (size() - 1) <= kSmallNoted ? Route::from_root : Route::shares;
 }
 
-int HostGroup::giver(const OneWay& call) const {
+int HostGroup::giver_of(const OneWay& call) const {
   const int own = (position_ - call.root + size()) % size();
-  const int parent = size() > kMostOfRoot ? own & (own - 1) : own - 1;
-  return member(static_cast<std::size_t>((call.root + (passes_on(call) ? parent : 0)) % size()));
+  switch (route_of(call)) {
+    case Route::tree:
+      return (call.root + (own & (own - 1))) % size();
+    case Route::row:
+      return peer(size() - 1);
+    default:
+      return call.root;
+  }
 }
 
 template <class Taker>
 void HostGroup::for_each_taker(const OneWay& call, const Taker& taker) const {
   const int own = (position_ - call.root + size()) % size();
   const auto take = [&](int position) { taker((call.root + position) % size()); };
-  if (!passes_on(call)) {
-    for (int other = 1; own == 0 && other < size(); ++other) take(other);
-  } else if (size() > kMostOfRoot) {
-    for_each_child(own, size(), take);
-  } else if (own + 1 < size()) {
-    take(own + 1);
+  switch (route_of(call)) {
+    case Route::tree:
+      return for_each_child(own, size(), take);
+    case Route::row:
+      if (own + 1 < size()) take(own + 1);
+      return;
+    default:
+      for (int other = 1; own == 0 && other < size(); ++other) take(other);
   }
 }
 
@@ -67,11 +79,9 @@ void HostGroup::pass_notes(const OneWay& call, Batch& batch, Notes& notes,
   int takers = 0;
   for_each_taker(call, [&](int /*member*/) { ++takers; });
   if (takers == 0) return;
-  Notes::Next next;
-  if (passes_on(call)) next = notes.next(note.data());
+  Notes::Next next = notes.next(note.data());
   if (next.batch == nullptr) return pass_note(call, batch, note);
-  wire_.hold(true);
-  const Finally release([this] { wire_.hold(false); });
+  const Held together(wire_);
   pass_note(call, batch, note);
   for (; next.batch != nullptr; next = notes.next(next.note.data())) {
     pass_note(call, *next.batch, next.note);
@@ -81,35 +91,75 @@ void HostGroup::pass_notes(const OneWay& call, Batch& batch, Notes& notes,
 void HostGroup::send_one_way(const OneWay& call, Notes& notes, std::span<const std::byte> data,
                              std::chrono::microseconds away) {
   const bool follows = std::ssize(data) > Notes::kCarried;
-  const Scratch note(wire_.scratch(), Wire::kShort);
+  const Scratch memory(wire_.scratch(), Wire::kShort);
   const std::int64_t bytes =
-      notes.write(note.data(), follows ? std::span<const std::byte>() : data, away);
+      notes.write(memory.data(), follows ? std::span<const std::byte>() : data, away);
+  const std::span<const std::byte> note(memory.data(), static_cast<std::size_t>(bytes));
+  if (follows && route_of(call) != Route::shares) return send_together(call, note, data);
   Batch batch(wire_, Wire::Traffic::note);
-  pass_note(call, batch, {note.data(), static_cast<std::size_t>(bytes)});
+  pass_note(call, batch, note);
   if (follows) {  // it is only read
-    broadcast(const_cast<std::byte*>(data.data()), std::ssize(data), position_, data.data(), {},
-              Wire::Traffic::noted);
+    broadcast_shares(const_cast<std::byte*>(data.data()), std::ssize(data), position_, data.data(),
+                     {}, Wire::Traffic::noted);
   }
   batch.wait();
 }
 
 std::chrono::microseconds HostGroup::take_one_way(const OneWay& call, Notes& notes,
                                                   std::span<std::byte> data) {
-  const Scratch note(wire_.scratch(), Wire::kShort);
-  const std::int64_t bytes = notes.wait(note.data());
+  const bool follows = std::ssize(data) > Notes::kCarried;
+  const Scratch memory(wire_.scratch(), Wire::kShort);
+  const std::int64_t bytes = notes.wait(memory.data());
+  const std::span<const std::byte> note(memory.data(), static_cast<std::size_t>(bytes));
   Batch batch(wire_, Wire::Traffic::note);
-  if (!notes.is_passed_on()) {
-    pass_notes(call, batch, notes, {note.data(), static_cast<std::size_t>(bytes)});
-  }
-  if (std::ssize(data) <= Notes::kCarried) {
-    copy_bytes(data.data(), Notes::carried_by(note.data()), std::ssize(data));
+  if (follows && route_of(call) == Route::shares) {
+    broadcast_shares(data.data(), std::ssize(data), call.root, data.data(), {},
+                     Wire::Traffic::noted);
+    notes.look();  // of another root some of the data may be that others have passed on
+  } else if (follows) {
+    take_together(call, note, data);
   } else {
-    broadcast(data.data(), std::ssize(data), call.root, data.data(), {}, Wire::Traffic::noted);
-    // Of another root some of the data may be that others have passed on.
-    if (!goes_straight(std::ssize(data), Wire::Traffic::noted)) notes.look();
+    if (!notes.is_passed_on()) pass_notes(call, batch, notes, note);
+    copy_bytes(data.data(), Notes::carried_by(note.data()), std::ssize(data));
   }
   notes.is_passed_on() ? notes.wait_until_passed_on() : batch.wait();
   return Notes::away_in(note.data());
+}
+
+/** In one call of the kernel. */
+void HostGroup::send_together(const OneWay& call, std::span<const std::byte> note,
+                              std::span<const std::byte> data) {
+  Batch notes(wire_, Wire::Traffic::note);
+  Batch following(wire_, Wire::Traffic::noted);
+  {
+    const Held together(wire_);
+    for_each_taker(call, [&](int member) {
+      send(notes, note, member);
+      send(following, data, member);
+    });
+  }
+  following.wait();
+  notes.wait();
+}
+
+/** What has come of `data` leaves along with the note if this member passes it on. */
+void HostGroup::take_together(const OneWay& call, std::span<const std::byte> note,
+                              std::span<std::byte> data) {
+  Batch notes(wire_, Wire::Traffic::note);
+  Batch following(wire_, Wire::Traffic::noted);
+  {
+    const Held together(wire_);
+    bool passes_on = false;
+    for_each_taker(call, [&](int member) {
+      send(notes, note, member);
+      pass_on(following, data, giver_of(call), member);
+      passes_on = true;
+    });
+    if (!passes_on) recv(following, data, giver_of(call));
+    following.progress();
+  }
+  following.wait();
+  notes.wait();
 }
 
 }  // namespace tutti

@@ -67,7 +67,7 @@ class Channel final : public Wire {
   std::int64_t bytes_sent() const override { return bytes_sent_; }
 
   std::int64_t longest(int peer, Traffic traffic) const override {
-    return traffic == Traffic::collective && has_stream(peer, traffic) ? kWholePiece : kPiece;
+    return traffic != Traffic::ahead && has_stream(peer, traffic) ? kWholePiece : kPiece;
   }
   Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
                    Traffic traffic) override;

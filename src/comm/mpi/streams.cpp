@@ -304,16 +304,15 @@ void Streams::note_mistake(Stream& stream) {
 }
 
 /** Reads what comes next: how much of that belongs to which message is not known yet. */
-void Streams::read_early(Stream& stream) {
+void Streams::read_early(Stream& stream, std::int64_t most) {
   const auto begin = stream.early.begin();
   std::copy(begin + stream.used, begin + stream.come, begin);
   stream.come -= std::exchange(stream.used, 0);
-  const std::int64_t room = (stream.is_in_a_row ? kEarlyInARow : kEarly) - stream.come;
-  stream.come += read(stream, stream.early.data() + stream.come, room);
+  stream.come += read(stream, stream.early.data() + stream.come, most - stream.come);
 }
 
-std::optional<Streams::Header> Streams::next_header(Stream& stream) {
-  if (stream.come - stream.used < kHeader) read_early(stream);
+std::optional<Streams::Header> Streams::next_header(Stream& stream, std::int64_t most) {
+  if (stream.come - stream.used < kHeader) read_early(stream, most);
   if (stream.come - stream.used < kHeader) return std::nullopt;
   return header_at(stream);
 }
@@ -325,13 +324,12 @@ Streams::Header Streams::header_at(const Stream& stream) {
 }
 
 void Streams::note_header(Stream& stream, Header header) const {
-  stream.is_in_a_row = (header & kConfirm) != 0;
-  stream.gathering.note_message(stream.connection.socket, stream.is_in_a_row);
+  stream.gathering.note_message(stream.connection.socket, (header & kConfirm) != 0);
 }
 
 /** Whether the next message has begun to come, and is of the kind that is wanted. */
 bool Streams::begin(Stream& stream, Message& message) {
-  const auto header = next_header(stream);
+  const auto header = next_header(stream, kEarly);
   if (!header || traffic_in(*header) != message.traffic) return false;
   const std::int64_t length = length_in(*header);
   if (length > message.bytes || (length < message.bytes && message.passes_on != kNone)) {

@@ -124,8 +124,8 @@ class Streams {
   /** So much is read at once where a message begins, ... */
   static constexpr std::int64_t kEarly = 4096;
   static_assert(kEarly >= Wire::kShort + kHeader);
-  /** ... and where it follows on notes in a row. */
-  static constexpr std::int64_t kEarlyInARow = 16384;
+  /** ... and where that may be a note, which more notes follow, or data. */
+  static constexpr std::int64_t kEarlyOfNotes = 16384;
   /** So much is read at once of what is passed on, so that it leaves while more is read. */
   static constexpr std::int64_t kPassedAtOnce = 512 << 10;
   /** So much of such a message may have come and not been sent on: who does not take it holds up
@@ -153,7 +153,7 @@ class Streams {
     int last = kNone;
   };
   struct Stream {
-    explicit Stream(Connection given) : connection(std::move(given)), early(kEarlyInARow) {}
+    explicit Stream(Connection given) : connection(std::move(given)), early(kEarlyOfNotes) {}
     Connection connection;
     Queue sends;
     Queue receives;
@@ -162,10 +162,9 @@ class Streams {
     std::int64_t come = 0;
     std::int64_t unconfirmed = 0;  ///< bytes that went one way since it was looked after them
     Gathering gathering{};
-    bool is_awaited = false;   ///< a message of it, by take()
-    bool is_in_a_row = false;  ///< the last message that came was a note after others
-    bool takes = true;         ///< what is sent, as far as is known
-    bool brings = true;        ///< something
+    bool is_awaited = false;  ///< a message of it, by take()
+    bool takes = true;        ///< what is sent, as far as is known
+    bool brings = true;       ///< something
     /** Since when messages wait for what has ended. */
     std::optional<std::chrono::steady_clock::time_point> waits_since{};
 
@@ -208,11 +207,11 @@ class Streams {
   void note_header(Stream& stream, Header header) const;
   bool begin(Stream& stream, Message& message);
   bool take_from(Stream& stream, std::byte* data, std::int64_t bytes, Wire::Traffic traffic);
-  /** Of the next message, if it has come. */
-  std::optional<Header> next_header(Stream& stream);
+  /** Of the next message, if it has come: reads at most `most` bytes for that. */
+  std::optional<Header> next_header(Stream& stream, std::int64_t most);
   /** Where it has. */
   static Header header_at(const Stream& stream);
-  void read_early(Stream& stream);
+  void read_early(Stream& stream, std::int64_t most);
   void note_part(std::int64_t bytes) {
     moved_.store(true, std::memory_order_relaxed);
     parts_.fetch_add(bytes, std::memory_order_relaxed);

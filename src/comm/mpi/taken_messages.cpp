@@ -45,14 +45,14 @@ bool Streams::take_from(Stream& stream, std::byte* data, std::int64_t bytes,
                         Wire::Traffic traffic) {
   const bool in_message = stream.receives.first != kNone && at(stream.receives.first).begun;
   if (in_message || !stream.brings || stopped_) return false;
-  const auto header = next_header(stream);
+  const auto header = next_header(stream, kEarlyOfNotes);
   if (!header || traffic_in(*header) != traffic) return false;
   const std::int64_t length = length_in(*header);
   if (length > bytes) {
     note_mistake(stream);
     return false;
   }
-  if (stream.come - stream.used < kHeader + length) read_early(stream);
+  if (stream.come - stream.used < kHeader + length) read_early(stream, kEarlyOfNotes);
   if (stream.come - stream.used < kHeader + length) return false;
   note_header(stream, *header);
   copy_bytes(data, stream.early.data() + stream.used + kHeader, length);

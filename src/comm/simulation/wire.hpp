@@ -59,7 +59,7 @@ class SimulatedWire final : public Wire {
   int rank() const override { return process_.rank(); }
   int size() const override { return process_.size(); }
   std::int64_t longest(int peer, Traffic traffic) const override {
-    return traffic == Traffic::collective && has_connection(peer, traffic) ? kWholePiece : kPiece;
+    return traffic != Traffic::ahead && has_connection(peer, traffic) ? kWholePiece : kPiece;
   }
   Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
                    Traffic traffic) override;
