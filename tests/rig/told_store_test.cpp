@@ -47,7 +47,7 @@ class ToldStoreTest : public ::testing::Test {
     endpoint_.addresses[0] = mpi::loopback_address();
     listener_ = mpi::listen_anywhere(endpoint_.port);
   }
-  ~ToldStoreTest() override {
+  void TearDown() override {
     called_ = mpi::Socket();
     if (user_.joinable()) user_.join();
   }

@@ -101,7 +101,7 @@ void draw_lanes(Draws& draws, Plan& plan) {
     // As long as windows of lanes need; those of more than two hosts are shorter than in
     // transports.
     const std::int64_t fewest =
-        plan.hosts == 2 ? plan.ranks * plan.hosts * kFewestOfRank : plan.hosts * Wire::kPiece + 1;
+        plan.hosts == 2 ? kFewestOfRank * plan.ranks * plan.hosts : plan.hosts * Wire::kPiece + 1;
     step.count = (fewest + draws.size(plan.hosts == 2 ? 21 : 20)) / size_of(step.dtype) + 1;
   };
   for (Step& step : plan.steps) {
