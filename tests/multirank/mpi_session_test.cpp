@@ -252,6 +252,46 @@ TEST(MpiSession, NamesItsLibraryOnOneLine) {
   EXPECT_EQ(Session::library().find('\n'), std::string::npos);
 }
 
+/** Rank 0 leads the others' host, and has lines to two more, of which it gives up one once all have
+ * it, as the other end has. */
+TEST(HostLines, ThatAreNotKeptAreKeptByNobody) {
+  const auto session = Session::over(MPI_COMM_WORLD, 20s);
+  if (session->size() < 2) GTEST_SKIP() << "needs two ranks";
+  Channel channel(session, ranks_of(*session), 0, 20s);
+  HostGroup all(channel, ranks_of(*session));
+  const Layout layout(std::vector<int>(static_cast<std::size_t>(session->size()), 0));
+  if (channel.rank() != 0) {
+    const mpi::HostConnections connections = mpi::borrow_lines(channel, layout);
+    EXPECT_EQ(connections.reached, std::vector<int>{2});
+    EXPECT_TRUE(connections.all_have_streams);
+    EXPECT_TRUE(all.agree(1));  // they hold them meanwhile
+    EXPECT_TRUE(all.agree(2));
+    return;
+  }
+  std::vector<mpi::Peer> peers;
+  std::vector<mpi::Socket> others;
+  for (const int host : {1, 2}) {
+    std::array<int, 2> ends{};
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()), 0);
+    peers.push_back({host, mpi::Line::hosts, host});
+    peers.back().socket = mpi::Socket(ends[0]);
+    others.emplace_back(ends[1]);
+  }
+  const std::span neighbours = layout.ranks_of(0).subspan(1);
+  mpi::SocketLender lender(neighbours.size());
+  mpi::offer_lines(channel, neighbours, lender);
+  while (!lender.all_have_come()) lender.step();
+  const std::vector<std::int32_t> lent = mpi::lend_lines(channel, peers, lender);
+  EXPECT_EQ(lent, (std::vector<std::int32_t>{1, 2}));
+  peers[0].socket = {};
+  mpi::tell_kept(channel, neighbours, peers, lent, true);
+  EXPECT_TRUE(all.agree(1));
+  std::byte byte{};
+  EXPECT_EQ(mpi::receive_exactly(others[0], {&byte, 1}), mpi::Received::closed);
+  EXPECT_NE(mpi::receive_exactly(others[1], {&byte, 1}), mpi::Received::closed);
+  EXPECT_TRUE(all.agree(2));
+}
+
 TEST(MpiSessionAtLast, AnErrorInTheRollCallEndsItsQuestions) {
   if (world_size() != 2) GTEST_SKIP() << "two ranks are enough";
   const auto session = Session::world(1s);
@@ -325,46 +365,6 @@ TEST(MpiSessionAtLast, NamesTheRankThatDoesNotCome) {
     MPI_Iprobe(MPI_ANY_SOURCE, 0, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE);
     std::this_thread::sleep_for(1ms);
   }
-}
-
-/** Rank 0 leads the others' host, and has lines to two more, of which it gives up one once all have
- * it, as the other end has. */
-TEST(HostLines, ThatAreNotKeptAreKeptByNobody) {
-  const auto session = Session::over(MPI_COMM_WORLD, 20s);
-  if (session->size() < 2) GTEST_SKIP() << "needs two ranks";
-  Channel channel(session, ranks_of(*session), 0, 20s);
-  HostGroup all(channel, ranks_of(*session));
-  const Layout layout(std::vector<int>(static_cast<std::size_t>(session->size()), 0));
-  if (channel.rank() != 0) {
-    const mpi::HostConnections connections = mpi::borrow_lines(channel, layout);
-    EXPECT_EQ(connections.reached, std::vector<int>{2});
-    EXPECT_TRUE(connections.all_have_streams);
-    EXPECT_TRUE(all.agree(1));  // they hold them meanwhile
-    EXPECT_TRUE(all.agree(2));
-    return;
-  }
-  std::vector<mpi::Peer> peers;
-  std::vector<mpi::Socket> others;
-  for (const int host : {1, 2}) {
-    std::array<int, 2> ends{};
-    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()), 0);
-    peers.push_back({host, mpi::Line::hosts, host});
-    peers.back().socket = mpi::Socket(ends[0]);
-    others.emplace_back(ends[1]);
-  }
-  const std::span neighbours = layout.ranks_of(0).subspan(1);
-  mpi::SocketLender lender(neighbours.size());
-  mpi::offer_lines(channel, neighbours, lender);
-  while (!lender.all_have_come()) lender.step();
-  const std::vector<std::int32_t> lent = mpi::lend_lines(channel, peers, lender);
-  EXPECT_EQ(lent, (std::vector<std::int32_t>{1, 2}));
-  peers[0].socket = {};
-  mpi::tell_kept(channel, neighbours, peers, lent, true);
-  EXPECT_TRUE(all.agree(1));
-  std::byte byte{};
-  EXPECT_EQ(mpi::receive_exactly(others[0], {&byte, 1}), mpi::Received::closed);
-  EXPECT_NE(mpi::receive_exactly(others[1], {&byte, 1}), mpi::Received::closed);
-  EXPECT_TRUE(all.agree(2));
 }
 
 }  // namespace
