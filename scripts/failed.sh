@@ -20,8 +20,9 @@ sed -E 's/\x1b\[[0-9;]*[mK]//g; s/\r$//' "$log" | tells=$tells awk -v most=58 -v
       if (line[i] ~ ENVIRON["tells"]) left = follow
       if (left-- > 0) text[failed, ++told[failed]] = line[i]
     }
-    for (i = lines > follow ? lines - follow + 1 : 1; left == -lines && i <= lines; ++i)
-      text[failed, ++told[failed]] = line[i]
+    if (told[failed] == 0)
+      for (i = lines > follow ? lines - follow + 1 : 1; i <= lines; ++i)
+        text[failed, ++told[failed]] = line[i]
   }
   END {
     if (failed == 0) exit

@@ -107,9 +107,9 @@ def test_one_message_takes_longer_than_the_deadline(mpiexec, program, _):
         assert took > 2, f"{took:.1f} s: the wire was not slow"
 
 
-def test_who_ends_in_the_middle_of_a_long_message_is_named(mpiexec, program, _, what, layout, lost, number):
-    """A rank is killed, or stopped, while it sends: the others name it within deadline and a second."""
-    deadline = 1
+def named_after(mpiexec, program, what, layout, lost, number, deadline):
+    """A rank gets a signal while it sends: how long the others take to name it, or None if they had done
+    already."""
     nodes, slots = layout
     ranks = nodes * slots
     with cluster.Cluster(nodes, slots) as hosts:
@@ -120,17 +120,30 @@ def test_who_ends_in_the_middle_of_a_long_message_is_named(mpiexec, program, _, 
             texts = hosts.wait_until(ranks, 90, is_ready)
             os.kill(job.pid, signal.SIGSTOP)  # mpiexec, which would end all
             time.sleep(0.5)
-            assert all(map(is_ready, hosts.outcomes(ranks))), hosts.outcomes(ranks)
+            if "done" in hosts.outcomes(ranks):
+                return None
             os.kill(int(texts[lost].split()[1]), number)
             start = time.monotonic()
             others = [rank for rank in range(ranks) if rank != lost]
             texts = hosts.wait_until(ranks, 10, lambda text: not is_ready(text), others)
             took = time.monotonic() - start
             assert all(texts[rank].startswith(f"lost rank {lost}: ") for rank in others), (took, texts)
-            assert took < deadline + 1, (took, texts)
+            return took
         finally:
             job.kill()
             job.wait()
+
+
+def test_who_ends_in_the_middle_of_a_long_message_is_named(mpiexec, program, _, *case):
+    """A rank is killed, or stopped: the others name it within deadline and a second, the second time if
+    they, or this process, had to wait for a core."""
+    deadline = 1
+    times = []
+    while len(times) < 2:
+        times.append(named_after(mpiexec, program, *case, deadline))
+        if times[-1] is not None and times[-1] < deadline + 1:
+            return
+    assert False, times
 
 
 def test_wrong_interfaces_are_refused_by_name(mpiexec, program, _):
@@ -340,13 +353,7 @@ def main():
              (test_faults,)]
     for test, *arguments in tests:
         start = time.monotonic()
-        try:
-            test(*programs, *arguments)
-        except AssertionError as error:
-            if test is not test_who_ends_in_the_middle_of_a_long_message_is_named:
-                raise
-            print(f"again, since a rank may have waited for a core: {error}", flush=True)
-            test(*programs, *arguments)
+        test(*programs, *arguments)
         print(f"{test.__name__}{tuple(arguments)}: {time.monotonic() - start:.1f} s", flush=True)
     left = set(glob.glob(SEGMENTS)) - before
     assert not left, left

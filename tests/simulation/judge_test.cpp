@@ -6,6 +6,7 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/hosts/group.hpp"
@@ -88,9 +89,12 @@ TEST(Judge, RefusesThatARankHangs) {
   EXPECT_EQ(verdict([](Course& course) { course.of(2) = {}; }), "rank 2 hangs\n");
 }
 
-TEST(Judge, RefusesTwoStories) {
+TEST(Judge, RefusesWhoNamesNobody) {
   const std::string said = verdict([](Course& course) { course.of(2).lost = {}; });
-  EXPECT_NE(said.find("rank 2 names "), std::string::npos) << said;  // nobody
+  EXPECT_NE(said.find("rank 2 names "), std::string::npos) << said;
+}
+
+TEST(Judge, RefusesTwoStories) {
   const std::string told = verdict([](Course& course) { course.of(2).lost = {1, kVictim}; });
   EXPECT_NE(told.find("there is more than one story"), std::string::npos) << told;
 }
@@ -103,25 +107,19 @@ TEST(Judge, RefusesThatARankKnowsTooLate) {
 
 TEST(Judge, RefusesALossBeforeAnythingHasHappened) {
   const std::string said = verdict([](Course& course) { course.struck.reset(); });
-  EXPECT_NE(said.find("rank 0 lost somebody before anything had happened"), std::string::npos);
+  EXPECT_NE(said.find("rank 0 lost somebody before anything had happened"), std::string::npos)
+      << said;
 }
 
-TEST(Judge, RefusesAMismatchThatNobodyHasMade) {
-  const std::string said = verdict([](Course& course) {
-    course.of(1).lost = {};
-    course.of(1).mismatch = true;
-    course.of(1).text = "the members do not agree";
-  });
-  EXPECT_EQ(said, "rank 1: the members do not agree\n");
-}
-
-TEST(Judge, RefusesAWrongResult) {
-  const std::string said = verdict([](Course& course) {
-    course.of(1).lost = {};
-    course.of(1).other_error = true;
-    course.of(1).text = "wrong result of all_reduce";
-  });
-  EXPECT_EQ(said, "rank 1: wrong result of all_reduce\n");
+TEST(Judge, RefusesAMismatchThatNobodyHasMadeAndAWrongResult) {
+  for (const auto& [error, text] : {std::pair{&Ending::mismatch, "the members do not agree"},
+                                    {&Ending::other_error, "wrong result of all_reduce"}}) {
+    const std::string said = verdict([error = error, text = text](Course& course) {
+      course.of(1).*error = true;
+      course.of(1).text = text;
+    });
+    EXPECT_EQ(said, std::string("rank 1: ") + text + "\n");
+  }
 }
 
 /** What the other rank adds is not what it should. */
