@@ -9,8 +9,8 @@ ARGS ?=
 
 BUILD := build/$(PRESET)
 JOBS := $(shell nproc)
-# Tests wait more than they compute.
-TEST_JOBS := $(shell expr $(JOBS) + 1)
+# A test that hardly computes takes one of these, and three for each core that it keeps busy (tests/tutti_tests.cmake).
+TEST_JOBS := $(shell expr $(JOBS) \* 4)
 CONFIGURE := cmake --preset $(PRESET) $(if $(WERROR),-DTUTTI_WERROR=$(WERROR))
 
 # Open MPI runs as root, which containers do, only when told twice that this is meant.

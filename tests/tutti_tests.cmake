@@ -19,16 +19,26 @@ elseif(TUTTI_SANITIZE MATCHES "thread")
 endif()
 
 # Where no run before has told how long each takes, these begin first.
-set(tutti_long_tests cluster "communicator\\..*" "launch\\.(endings|machines|soak.*|ssh)" "mpi_loss\\..*" "ps\\.faults"
-    "rig\\.(faults|late_rank|mpi_ends)" simulation)
+set(tutti_long_tests "benchmarks\\.scale" cluster "communicator\\..*" "example\\.mnist_.*"
+    "launch\\.(endings|keep_going|machines|soak.*|ssh)" many_hosts "mpi_loss\\..*" "one_way\\..*" "ps\\.faults"
+    "python\\.(communicator|ctr|data_workers|dist_opt|example|fleetrun|launcher|lifetime|package|ps_paddle)"
+    "rig\\.(faults|late_rank|mpi_ends|store_loss)" simulation)
 list(JOIN tutti_long_tests "|" tutti_long_tests)
 
-# tutti_add_test(NAME LABEL TIMEOUT PROCESSORS COMMAND...): what all kinds of tests share. A test that
-# spends most of its time waiting counts for one processor, however many ranks it has.
-function(tutti_add_test name label timeout processors)
+# tutti_add_test(NAME LABEL TIMEOUT SLOTS COMMAND...): what all kinds of tests share. There are four slots for each
+# core (Makefile). SLOTS is `waits`, one slot, for a test that hardly computes, however many ranks it has; `half` for
+# one that does half of the time; or how many cores it would keep busy, with three slots for each.
+function(tutti_add_test name label timeout slots)
+  if(slots STREQUAL "waits")
+    set(slots 1)
+  elseif(slots STREQUAL "half")
+    set(slots 2)
+  else()
+    math(EXPR slots "3 * ${slots}")
+  endif()
   add_test(NAME ${name} COMMAND ${ARGN})
   set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout}
-                       PROCESSORS ${processors} ENVIRONMENT "${tutti_test_environment}")
+                       PROCESSORS ${slots} ENVIRONMENT "${tutti_test_environment}")
   if(name MATCHES "^(${tutti_long_tests})$")
     set_tests_properties(${name} PROPERTIES COST 1000)
   endif()
@@ -45,11 +55,11 @@ function(tutti_unit_tests)
   # First, or main() would be that of test_support.
   target_link_libraries(unit_tests PRIVATE GTest::gtest_main test_support $<TARGET_NAME_IF_EXISTS:mnist_cnn>)
   gtest_discover_tests(unit_tests TEST_PREFIX unit. DISCOVERY_MODE PRE_TEST
-                       PROPERTIES LABELS unit TIMEOUT 60)
+                       PROPERTIES LABELS unit TIMEOUT 60 PROCESSORS 2)
 endfunction()
 
 # tutti_multirank_test(NAME SOURCES file... [RANKS n...] [LAUNCH mpi fork threads] [HOSTS layout...]
-#                      [MPIEXEC_FLAGS flag...] [LABEL label] [TIMEOUT seconds] [MOSTLY_WAITS])
+#                      [MPIEXEC_FLAGS flag...] [LABEL label] [TIMEOUT seconds] [SLOTS waits|half])
 #
 # One program NAME_test of the files, linked to test_support (which has main()), and for each number
 # of ranks (1 2 3 4 unless told) and way to launch (all three unless told) a test:
@@ -59,9 +69,9 @@ endfunction()
 #                   one for it alone
 # and for each layout of pretended hosts NAME.hosts<layout>: mpiexec with TUTTI_TEST_HOSTS=<layout>,
 # where 3x1 is three hosts of one rank each, 2+1 is two ranks on a host and one on another, and 0,1,0
-# is the host of each rank.
+# is the host of each rank. A rank is taken to keep a core busy, unless SLOTS tells otherwise.
 function(tutti_multirank_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "MOSTLY_WAITS" "LABEL;TIMEOUT" "SOURCES;RANKS;LAUNCH;HOSTS;MPIEXEC_FLAGS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL;TIMEOUT;SLOTS" "SOURCES;RANKS;LAUNCH;HOSTS;MPIEXEC_FLAGS")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
     message(FATAL_ERROR "tutti_multirank_test(${name}): SOURCES missing, or what is "
                         "'${arg_UNPARSED_ARGUMENTS}'?")
@@ -89,13 +99,17 @@ function(tutti_multirank_test name)
   set(mpiexec ${MPIEXEC_EXECUTABLE} --oversubscribe --bind-to none ${arg_MPIEXEC_FLAGS})
 
   foreach(ranks IN LISTS arg_RANKS)
+    set(slots ${ranks})
+    if(arg_SLOTS)
+      set(slots ${arg_SLOTS})
+    endif()
     if("mpi" IN_LIST arg_LAUNCH)
-      tutti_add_test(${name}.mpi.${ranks} ${arg_LABEL} ${arg_TIMEOUT} ${ranks}
+      tutti_add_test(${name}.mpi.${ranks} ${arg_LABEL} ${arg_TIMEOUT} ${slots}
                      ${mpiexec} -n ${ranks} ${program})
     endif()
     foreach(launch IN ITEMS fork threads)
       if(launch IN_LIST arg_LAUNCH AND (launch STREQUAL "fork" OR ranks IN_LIST threads))
-        tutti_add_test(${name}.${launch}.${ranks} ${arg_LABEL} ${arg_TIMEOUT} ${ranks}
+        tutti_add_test(${name}.${launch}.${ranks} ${arg_LABEL} ${arg_TIMEOUT} ${slots}
                        ${program} --ranks ${ranks} --launch ${launch})
       endif()
     endforeach()
@@ -109,13 +123,11 @@ function(tutti_multirank_test name)
       string(REPLACE "x" "*" ranks ${layout})
       math(EXPR ranks ${ranks})
     endif()
-    tutti_add_test(${name}.hosts${layout} ${arg_LABEL} ${arg_TIMEOUT} ${ranks}
+    set(slots ${ranks})
+    if(arg_SLOTS)
+      set(slots ${arg_SLOTS})
+    endif()
+    tutti_add_test(${name}.hosts${layout} ${arg_LABEL} ${arg_TIMEOUT} ${slots}
                    ${mpiexec} -n ${ranks} -x TUTTI_TEST_HOSTS=${layout} ${program})
   endforeach()
-
-  if(arg_MOSTLY_WAITS)
-    get_directory_property(tests TESTS)
-    list(FILTER tests INCLUDE REGEX "^${name}\\.")
-    set_tests_properties(${tests} PROPERTIES PROCESSORS 1)
-  endif()
 endfunction()
