@@ -32,6 +32,7 @@ class GatheredNotesTest : public ::testing::Test {
     auto ends = tcp_pair();
     for (const Socket& end : ends) ASSERT_TRUE(send_at_once(end));
     number_ = ends[0].get();
+    others_number_ = ends[1].get();
     root_ = with(1, std::move(ends[0]));
     other_ = with(0, std::move(ends[1]));
   }
@@ -78,6 +79,12 @@ class GatheredNotesTest : public ::testing::Test {
     EXPECT_EQ(::ioctl(number_, SIOCOUTQNSD, &bytes), 0);
     return bytes;
   }
+  /** Bytes that wait in the kernel for the other end to read them. */
+  int unread() const {
+    int bytes = 0;
+    EXPECT_EQ(::ioctl(others_number_, FIONREAD, &bytes), 0);
+    return bytes;
+  }
   bool sends_at_once() const {
     int value = 0;
     socklen_t length = sizeof value;
@@ -86,6 +93,7 @@ class GatheredNotesTest : public ::testing::Test {
   }
 
   int number_ = -1;
+  int others_number_ = -1;
   std::unique_ptr<Streams> root_;
   std::unique_ptr<Streams> other_;
 };
@@ -104,18 +112,21 @@ TEST_F(GatheredNotesTest, ThoseInARowGoTogether) {
   EXPECT_LE(segments_sent() - before, 5);
 }
 
-/** Of what has come a look takes much, and whoever passes it on need not ask for it again. */
+/** Of what has come one look takes all that fits, and whoever passes it on need not ask for it
+ * again. */
 TEST_F(GatheredNotesTest, ThoseInARowAreReadTogether) {
   EXPECT_FALSE(other_->has_read(0, Wire::Traffic::note));
   constexpr int kNotes = 150;  // as many as one read brings
   for (int number = 0; number < kNotes; ++number) send(note_of(number));
-  int looks = 0;
-  for (int number = 0; number < kNotes; ++number) {
-    if (!other_->has_read(0, Wire::Traffic::note)) ++looks;
+  constexpr int kHeader = 8;
+  ASSERT_TRUE(soon([&] { return unread() == kNotes * (kHeader + int{sizeof(Note)}); }));
+  expect(0);
+  EXPECT_EQ(unread(), 0);
+  for (int number = 1; number < kNotes; ++number) {
+    EXPECT_TRUE(other_->has_read(0, Wire::Traffic::note));
     expect(number);
   }
   EXPECT_FALSE(other_->has_read(0, Wire::Traffic::note));
-  EXPECT_LE(looks, kNotes / 10);
   send(note_of(1), Wire::Traffic::noted);
   send(note_of(2));
   EXPECT_FALSE(other_->has_read(0, Wire::Traffic::note));
