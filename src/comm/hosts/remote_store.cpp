@@ -24,8 +24,6 @@ constexpr std::chrono::milliseconds kSoon{100};
 constexpr std::chrono::milliseconds kLater{5};  // between two looks from then on
 constexpr const char* kCannotConnect = "cannot connect to the store of rank 0";
 constexpr std::int64_t kLong = std::int64_t{1} << 20;  // values that are not sent in vain
-// Of an answer that nobody wants, at a time: the server may send as fast as it is read.
-constexpr std::int64_t kDropped = std::int64_t{1} << 20;
 constexpr WaitPolicy kForAConnection{.nap = std::chrono::microseconds(200), .interruptible = false};
 
 /** The connection has ended, or cannot be made. */
@@ -101,7 +99,7 @@ void RemoteStore::give_up(mpi::Socket socket) noexcept {
 void RemoteStore::forget_closed() {
   const std::lock_guard lock(mutex_);
   std::erase_if(given_up_, [](const mpi::Socket& socket) {
-    mpi::discard_input(socket, kDropped);
+    mpi::discard_input(socket);
     std::byte next{};
     return mpi::receive_exactly(socket, std::span(&next, 1)) == mpi::Received::closed;
   });

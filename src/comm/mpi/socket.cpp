@@ -236,14 +236,15 @@ bool send_all(const Socket& socket, std::span<const std::byte> data) noexcept {
          std::ssize(data);
 }
 
-void discard_input(const Socket& socket, std::int64_t most) noexcept {
-  if (!socket.is_open()) return;
+void discard_input(const Socket& socket) noexcept {
+  int left = 0;
+  if (!socket.is_open() || ::ioctl(socket.get(), SIOCINQ, &left) != 0) return;
   std::array<std::byte, 4096> dropped;
-  while (most > 0) {
-    const auto bytes = static_cast<std::size_t>(std::min(most, std::ssize(dropped)));
-    const ssize_t come = ::recv(socket.get(), dropped.data(), bytes, MSG_DONTWAIT);
-    if (come < static_cast<ssize_t>(bytes)) return;
-    most -= come;
+  while (left > 0) {
+    const std::size_t most = std::min(static_cast<std::size_t>(left), dropped.size());
+    const ssize_t come = ::recv(socket.get(), dropped.data(), most, MSG_DONTWAIT);
+    if (come <= 0) return;
+    left -= static_cast<int>(come);
   }
 }
 

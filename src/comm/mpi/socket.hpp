@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -107,9 +106,9 @@ ConnectionState state_of(const Socket& socket);
 
 /** Sends all of `data` unless the connection's buffer is full or it has ended. */
 bool send_all(const Socket& socket, std::span<const std::byte> data) noexcept;
-/** Drops what has come, of more than `most` bytes no more, unless this is a forked child. */
-void discard_input(const Socket& socket,
-                   std::int64_t most = std::numeric_limits<std::int64_t>::max()) noexcept;
+/** Drops what has come, and not what comes meanwhile, which may be without an end; nothing in a
+ * forked child. */
+void discard_input(const Socket& socket) noexcept;
 /** Takes exactly out.size() bytes once so many have come. */
 enum class Received : std::uint8_t { all, too_few, closed };
 Received receive_exactly(const Socket& socket, std::span<std::byte> out);
