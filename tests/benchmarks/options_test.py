@@ -19,6 +19,7 @@ NUMBERS = {  # of each program: an option, values that are refused
     "modes_bench": [("--rounds", "x", "0"), ("--elements", "431080,x", "3")],
     "simulation": [("--seeds", "x", "-1"), ("--seed", "1e3")],
     "faults": [("--seed", "x", "-1"), ("--trials", "1e3"), ("--jobs", "2x")],
+    "ps_faults": [("--seed", "x", "-1"), ("--trials", "1e3", "-1"), ("--trial", "2x")],
     "topk_bench": [("--n", "x"), ("--runs", "0"), ("--density", "0.1,2")],
     "sparse_bench": [("--hosts", "3", "3by2"), ("--n", "0"), ("--density", "2"), ("--common", "-1"),
                      ("--runs", "x")],
@@ -58,12 +59,17 @@ class Options(unittest.TestCase):
         self.assertIn("--peers has 'nope'", self.refused("ps_bench", "--peers", "own,nope"))
         self.assertIn("--tasks has 'nope'", self.refused("ps_bench", "--tasks", "nope"))
 
-    def test_faults_says_how_it_is_used(self):
-        shown = subprocess.run([FOLDER / "faults", "--help"], capture_output=True, text=True, timeout=20)
-        self.assertEqual((shown.returncode, shown.stderr), (0, ""))
-        for option in ("--trials N", "--first K", "--seed S", "--jobs J", "--mpiexec PATH", "--trial K"):
-            self.assertIn(f"\n  {option} ", shown.stdout)
-        self.assertIn("unknown option '--nope'", self.refused("faults", "--nope", "1"))
+    def test_faults_say_how_they_are_used(self):
+        common = ["--trials N", "--first K", "--seed S", "--trial K"]
+        for program, options in (("faults", [*common, "--jobs J", "--mpiexec PATH"]), ("ps_faults", common)):
+            with self.subTest(program=program):
+                shown = subprocess.run([FOLDER / program, "--help"], capture_output=True, text=True,
+                                       timeout=20)
+                self.assertEqual((shown.returncode, shown.stderr), (0, ""))
+                for option in options:
+                    self.assertIn(f"\n  {option} ", shown.stdout)
+                self.assertIn("unknown option '--nope'", self.refused(program, "--nope", "1"))
+                self.assertIn("--seed lacks a value", self.refused(program, "--seed"))
 
     def test_turns_that_are_too_short_for_a_neighbour_to_notice(self):
         result = subprocess.run([FOLDER / "ps_table_bench", "--seconds", "0.001", "--rows", "64K", "--grow",

@@ -1,11 +1,14 @@
-// Injects faults into jobs of workers and servers: ps_faults [--trials N] [--seed S] [--first I]
-// [--trial I]. A trial whose processes were right but late is repeated up to twice.
+// Injects faults into jobs of workers and servers, and judges how all of them take that.
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/refuse.hpp"
+#include "base/text.hpp"
 #include "ps/faults/judge.hpp"
 
 namespace {
@@ -13,7 +16,57 @@ namespace {
 using tutti::ps::faults::Trial;
 using tutti::ps::faults::Verdict;
 
-constexpr int kAttempts = 3;
+constexpr int kAttempts = 3;  // of a trial whose processes were right but late
+
+constexpr const char* kHelp =
+    R"(ps_faults [OPTIONS]: injects faults into jobs of workers and servers
+
+  --trials N  how many (100)
+  --first K   the number of the first (0)
+  --seed S    what is drawn (1)
+  --trial K   that one alone, in detail
+  --help      this text
+)";
+
+struct Options {
+  bool help = false;
+  std::uint32_t trials = 100;
+  std::uint32_t first = 0;
+  std::uint64_t seed = 1;
+};
+
+template <class Number>
+Number number_of(std::string_view name, const std::string& value) {
+  const auto found = tutti::parse_number<Number>(value);
+  if (!found) tutti::refuse(name, " has '", value, "', but must be a number from 0 on");
+  return *found;
+}
+
+Options parse(const std::vector<std::string>& arguments) {
+  Options options;
+  for (std::size_t i = 0; i < arguments.size(); i += 2) {
+    const std::string& name = arguments[i];
+    if (name == "--help" || name == "-h") {
+      options.help = true;
+      return options;
+    }
+    if (i + 1 == arguments.size()) tutti::refuse(name, " lacks a value");
+    const std::string& value = arguments[i + 1];
+    if (name == "--trials") {
+      options.trials = number_of<std::uint32_t>(name, value);
+    } else if (name == "--first") {
+      options.first = number_of<std::uint32_t>(name, value);
+    } else if (name == "--seed") {
+      options.seed = number_of<std::uint64_t>(name, value);
+    } else if (name == "--trial") {
+      options.first = number_of<std::uint32_t>(name, value);
+      options.trials = 1;
+    } else {
+      tutti::refuse("unknown option '", name, "', see --help");
+    }
+  }
+  return options;
+}
 
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
@@ -21,34 +74,21 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  int trials = 100;
-  int first = 0;
-  std::uint64_t seed = 1;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string_view option = argv[i];
-    const long long value = std::stoll(argv[i + 1]);
-    if (option == "--trials") trials = static_cast<int>(value);
-    if (option == "--first" || option == "--trial") first = static_cast<int>(value);
-    if (option == "--trial") trials = 1;
-    if (option == "--seed") seed = static_cast<std::uint64_t>(value);
-  }
+int run_all(const Options& options) {
   std::vector<double> steps;
   std::vector<double> told;
   int failures = 0;
   int repeated = 0;
   int apart = 0;
-  for (int number = first; number < first + trials; ++number) {
-    const Trial trial(seed, number);
+  for (std::uint32_t i = 0; i < options.trials; ++i) {
+    const Trial trial(options.seed, static_cast<int>(options.first + i));
     Verdict verdict = run(trial);
     for (int attempt = 1; attempt < kAttempts && !verdict.late.empty() && verdict.wrong.empty();
          ++attempt) {
       ++repeated;
       verdict = run(trial);
     }
-    if (trials == 1 || !verdict.wrong.empty() || !verdict.late.empty()) {
+    if (options.trials == 1 || !verdict.wrong.empty() || !verdict.late.empty()) {
       std::printf("%s: %s%s\n", trial.text().c_str(), verdict.wrong.c_str(), verdict.late.c_str());
       std::fflush(stdout);
     }
@@ -60,12 +100,27 @@ int main(int argc, char** argv) {
     }
   }
   std::printf(
-      "%d faults of seed %llu, %d failures, %d attempts repeated as late; in %d servers stood at "
+      "%u faults of seed %llu, %d failures, %d attempts repeated as late; in %d servers stood at "
       "different rounds, and said so of the last checkpoint; deaths and cuts were known to all "
       "after %.1f ms (median), %.1f ms at most; the longest step of those who wait for nobody: "
       "%.1f ms (median), %.1f ms at most\n",
-      trials, static_cast<unsigned long long>(seed), failures, repeated, apart, 1e3 * median(told),
-      told.empty() ? 0.0 : 1e3 * *std::max_element(told.begin(), told.end()), 1e3 * median(steps),
+      options.trials, static_cast<unsigned long long>(options.seed), failures, repeated, apart,
+      1e3 * median(told), told.empty() ? 0.0 : 1e3 * *std::max_element(told.begin(), told.end()),
+      1e3 * median(steps),
       steps.empty() ? 0.0 : 1e3 * *std::max_element(steps.begin(), steps.end()));
   return failures == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const Options options = parse({argv + 1, argv + argc});
+    if (!options.help) return run_all(options);
+    std::fputs(kHelp, stdout);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "ps_faults: %s\n", error.what());
+    return 2;
+  }
 }
