@@ -8,10 +8,18 @@ import tempfile
 import unittest
 from pathlib import Path
 
+ROOT = Path(__file__).absolute().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "cluster"))
+
+import cluster  # noqa: E402
+
 PREDICTED = {"what", "hosts", "ranks", "bytes", "us", "bound_us", "messages_per_rank",
              "bytes_per_rank", "state_per_process", "checked"}
 CHECKED = {"all_reduce", "one-way broadcast"}
 MEASURED = {"hosts", "ranks_per_host", "op", "bytes", "peer", "algorithm", "us", "wire_us", "checked"}
+WAYS = {("all_reduce", "tutti", "default"), ("all_reduce", "tutti", "bf16"),
+        ("all_reduce", "openmpi", "default"), ("barrier", "tutti", "default"),
+        ("barrier", "openmpi", "default")}
 GBPS = 1.0
 
 
@@ -52,14 +60,28 @@ class Lines(unittest.TestCase):
                    "--seconds", "0.02", "--gbps", str(GBPS), "--peers", "openmpi", "--json", str(self.file)]
         hosts = [["-n", "1", "env", f"TUTTI_HOST_ID={name}", *program] for name in ("a", "b")]
         lines = self.lines([MPIEXEC, "--oversubscribe", "--bind-to", "none", *hosts[0], ":", *hosts[1]])
-        ways = {(line["op"], line["peer"], line["algorithm"]) for line in lines}
-        self.assertTrue({("all_reduce", "tutti", "default"), ("all_reduce", "tutti", "bf16"),
-                         ("all_reduce", "openmpi", "default"), ("barrier", "tutti", "default"),
-                         ("barrier", "openmpi", "default")} <= ways, ways)
+        self.check_measured(lines, {(2, 1)})
+
+    @unittest.skipUnless(cluster.is_possible(), cluster.SKIPPED)
+    def test_of_what_is_measured_between_namespaces(self):
+        """By the script that makes them."""
+        command = [sys.executable, ROOT / "benchmarks/cluster_bench.py", "--layouts", "2x1,2x2", "--rate",
+                   f"{GBPS:g}gbit", "--bench", FOLDER / "cluster_bench", "--mpiexec", MPIEXEC, "--limit",
+                   "40", "--json", self.file]
+        options = ["--ops", "all_reduce,barrier", "--sizes", "8,1K", "--seconds", "0.02", "--peers", "openmpi"]
+        self.check_measured(self.lines(command + options), {(2, 1), (2, 2)})
+
+    def check_measured(self, lines, layouts):
+        """Of an all_reduce and a barrier on two hosts."""
+        ways = {(line["hosts"], line["ranks_per_host"], line["op"], line["peer"], line["algorithm"])
+                for line in lines}
+        for layout in layouts:
+            self.assertLessEqual({(*layout, *way) for way in WAYS}, ways)
         for line in lines:
             with self.subTest(line=line):
                 self.assertEqual(set(line), MEASURED)
-                self.assertEqual((line["hosts"], line["ranks_per_host"], line["checked"]), (2, 1, True))
+                self.assertIn((line["hosts"], line["ranks_per_host"]), layouts)
+                self.assertTrue(line["checked"])
                 self.assertIn(line["bytes"], (4, 8, 512, 1024) if line["op"] == "all_reduce" else (0,))
                 # All bytes of two hosts once in each direction.
                 self.assertAlmostEqual(line["wire_us"], line["bytes"] * 8e-3 / GBPS, places=3)
