@@ -1,36 +1,26 @@
 // A store of this process, and ranks of other hosts that use it.
 #pragma once
 
-#include "comm/hosts/remote_store.hpp"
-
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
+#include <array>
 #include <chrono>
-#include <csignal>
-#include <cstdint>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <cstddef>
+#include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "comm/hosts/remote_store.hpp"
 #include "comm/hosts/store_server.hpp"
-#include "comm/mpi/named_endpoint.hpp"
+#include "comm/key_values.hpp"
+#include "comm/shm/segment.hpp"
 #include "comm/shm/store/host_store.hpp"
 #include "rig/processes.hpp"
-#include "support/few_descriptors.hpp"
-#include "tutti/interrupt.hpp"
-#include "tutti/log.hpp"
+#include "tutti/unique_id.hpp"
 
 namespace tutti::test::remote_store_test {
 

@@ -1,6 +1,44 @@
 // A store that ranks of other hosts use over connections: what they get, and how they hear of who
 // has ended. The ranks are processes of this test, the host of the store is the test itself.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "comm/hosts/remote_store.hpp"
+#include "comm/hosts/store_frames.hpp"
+#include "comm/hosts/store_server.hpp"
+#include "comm/key_values.hpp"
+#include "comm/mpi/endpoint.hpp"
+#include "comm/mpi/named_endpoint.hpp"
+#include "comm/mpi/socket.hpp"
+#include "comm/shm/process.hpp"
+#include "comm/shm/segment.hpp"
+#include "comm/shm/store/host_store.hpp"
+#include "rig/processes.hpp"
 #include "rig/remote_store_fixture.hpp"
+#include "support/few_descriptors.hpp"
+#include "tutti/error.hpp"
+#include "tutti/log.hpp"
+#include "tutti/unique_id.hpp"
 
 namespace tutti::test::remote_store_test {
 namespace {

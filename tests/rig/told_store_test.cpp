@@ -1,5 +1,24 @@
 // What a rank of another host tells the server of a store, and hears of it, when it gives up.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/hosts/remote_store.hpp"
+#include "comm/hosts/store_frames.hpp"
+#include "comm/mpi/endpoint.hpp"
+#include "comm/mpi/socket.hpp"
+#include "rig/processes.hpp"
 #include "rig/remote_store_fixture.hpp"
+#include "tutti/error.hpp"
+#include "tutti/interrupt.hpp"
 
 namespace tutti::test::remote_store_test {
 namespace {
