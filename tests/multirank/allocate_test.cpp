@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -184,11 +183,11 @@ TEST_F(Allocate, MoreThanThereIsForAllRanksTogetherIsRefusedBeforeAnyReserves) {
     // Other tests take memory and give it back meanwhile: each alone would nearly fit, two would
     // not at all.
     const std::int64_t part = comm.world_size() == 1 ? 2 * least : least / 10 * 9;
-    const auto begin = std::chrono::steady_clock::now();
     try {
       const Buffer buffer = comm.allocate(part);
       ADD_FAILURE() << "got " << buffer.bytes() << " bytes";
     } catch (const SystemError& error) {
+      // Memory that was reserved and did not suffice would be another error.
       const std::string what = error.what();
       const std::string sizes = std::to_string(part) + " bytes of shared memory on each of " +
                                 std::to_string(comm.world_size()) + " ranks";
@@ -196,8 +195,6 @@ TEST_F(Allocate, MoreThanThereIsForAllRanksTogetherIsRefusedBeforeAnyReserves) {
       EXPECT_NE(what.find("bytes free, the machine "), std::string::npos) << what;
       EXPECT_EQ(error.error_number(), ENOMEM);
     }
-    // To reserve most of the memory would take seconds.
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
     comm.barrier();
   });
 }
