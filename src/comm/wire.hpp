@@ -50,8 +50,10 @@ class Wire {
    * hosts, by connections where there can be some: hosts have several ranks, as many each, and are
    * so few that all are connected. */
   static bool has_lanes(const Layout& layout) {
-    const int hosts = layout.host_count();
-    return hosts > 1 && hosts <= kMostWithoutAhead && layout.largest_host() > 1 && layout.is_even();
+    return layout.is_even() && has_lanes(layout.host_count(), layout.largest_host());
+  }
+  static constexpr bool has_lanes(int hosts, int ranks_of_each) {
+    return hosts > 1 && hosts <= kMostWithoutAhead && ranks_of_each > 1;
   }
   /** What a wait is part of, of which a rank may be in one each at a time. */
   enum class Side : std::uint8_t { collective, send, recv };

@@ -28,11 +28,13 @@
 #include <memory>
 #include <optional>
 #include <random>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "comm/hosts/transport.hpp"
+#include "comm/layout.hpp"
+#include "comm/wire.hpp"
 #include "rig/steps.hpp"
 #include "rig/trial.hpp"
 #include "support/data.hpp"
@@ -111,18 +113,11 @@ std::string listed(const std::vector<int>& ranks) {
   return text;
 }
 
-/** From how many bytes on a sum goes in lanes (see Wire::has_lanes()); 0 if none does. */
-std::int64_t fewest_in_lanes(int hosts, int ranks) {
-  if (hosts == 1 || hosts == ranks) return 0;
-  return hosts == 2 ? std::int64_t{128} * 1024 * ranks : std::int64_t{4} * 1024 * 1024 * hosts;
-}
-
 /** A step of every operation, and sums in lanes, where there are some, in an order and with
  * arguments that the seed decides. */
 Trial every_call(const std::vector<int>& host_of, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   const int ranks = static_cast<int>(host_of.size());
-  const auto hosts = static_cast<int>(std::set(host_of.begin(), host_of.end()).size());
   const auto below = [&](std::size_t limit) { return static_cast<int>(random() % limit); };
   Trial trial;
   trial.seed = seed;
@@ -146,8 +141,10 @@ Trial every_call(const std::vector<int>& host_of, std::uint64_t seed) {
     step.mode = static_cast<DistMode>(below(5));
     trial.program.push_back(step);
   }
-  const std::int64_t fewest = fewest_in_lanes(hosts, ranks);
-  const int long_sums = fewest == 0 ? 0 : hosts == 2 ? kLongSums : kLongSums / 4;
+  const Layout layout(host_of);
+  const int hosts = layout.host_count();
+  const std::int64_t fewest = HierarchicalTransport::fewest_in_lanes(hosts, ranks);
+  const int long_sums = !Wire::has_lanes(layout) ? 0 : hosts == 2 ? kLongSums : kLongSums / 4;
   for (int i = 0; i < long_sums; ++i) {
     Step step;
     step.op = Op::all_reduce;

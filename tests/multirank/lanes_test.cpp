@@ -9,11 +9,12 @@
 #include <cstring>
 #include <functional>
 #include <iostream>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "comm/hosts/transport.hpp"
+#include "comm/layout.hpp"
 #include "support/data.hpp"
 #include "support/memory.hpp"
 #include "support/rough.hpp"
@@ -24,22 +25,10 @@ namespace {
 
 class Lanes : public RankTest {
  protected:
-  static std::int64_t hosts() {
-    const std::vector<int>& all = world().hosts;
-    return std::ssize(std::set<int>(all.begin(), all.end()));
-  }
-  static bool are_even() {
-    for (const int host : world().hosts) {
-      if (std::count(world().hosts.begin(), world().hosts.end(), host) * hosts() != ranks())
-        return false;
-    }
-    return true;
-  }
+  static int hosts() { return Layout(world().hosts).host_count(); }
+  static bool are_even() { return Layout(world().hosts).is_even(); }
   /** From so many bytes on each rank exchanges a share. */
-  static std::int64_t fewest() {
-    return hosts() == 2 ? std::int64_t{128} * 1024 * ranks()
-                        : std::int64_t{4} * 1024 * 1024 * hosts();
-  }
+  static std::int64_t fewest() { return HierarchicalTransport::fewest_in_lanes(hosts(), ranks()); }
   /** All that is added up at a time: of each rank of a host a window, of each host if it does not
    * give another one all. */
   static std::int64_t segment() {
@@ -154,20 +143,26 @@ TEST_F(Lanes, AddEveryDType) {
   });
 }
 
-/** Lengths on either side of the limit: some ranks exchange shares, others go another way. */
-TEST_F(Lanes, AMismatchOfWhoGoesInThemAndWhoDoesNotNamesBoth) {
+/** Some ranks bring less than goes in lanes, or more than the others. */
+TEST_F(Lanes, AMismatchNamesBothLengthsBeforeAnythingIsWritten) {
   if (hosts() == 1) GTEST_SKIP() << "needs two hosts";
   const auto host_of = [](int rank) { return world().hosts[static_cast<std::size_t>(rank)]; };
-  const std::vector<std::function<bool(int)>> who{
-      [&](int rank) { return host_of(rank) == host_of(0); },
-      [&](int rank) { return host_of(rank) != host_of(0); },
-      [](int rank) { return rank == 0; },
-      [](int rank) { return rank == ranks() - 1; },
+  struct Case {
+    std::function<bool(int)> is_odd;
+    std::int64_t difference;
   };
-  for (const auto& is_short : who) {
+  const std::vector<Case> cases{
+      {[&](int rank) { return host_of(rank) == host_of(0); }, -16},
+      {[&](int rank) { return host_of(rank) != host_of(0); }, -16},
+      {[](int rank) { return rank == 0; }, -16},
+      {[](int rank) { return rank == ranks() - 1; }, -16},
+      {[&](int rank) { return host_of(rank) != host_of(0); }, 16},
+  };
+  for (const Case& one : cases) {
     on_ranks([&](Communicator& comm) {
       const std::int64_t least = fewest() / 4;
-      const std::int64_t own = is_short(comm.global_rank()) ? least - 16 : least;
+      const std::int64_t other = least + one.difference;
+      const std::int64_t own = one.is_odd(comm.global_rank()) ? other : least;
       const std::vector<float> in(static_cast<std::size_t>(own), 1.0F);
       std::vector<float> out(in.size(), -1.0F);
       try {
@@ -175,7 +170,7 @@ TEST_F(Lanes, AMismatchOfWhoGoesInThemAndWhoDoesNotNamesBoth) {
         ADD_FAILURE() << "no mismatch";
       } catch (const MismatchError& error) {
         const std::string text = error.what();
-        for (const std::int64_t count : {least, least - 16}) {
+        for (const std::int64_t count : {least, other}) {
           EXPECT_NE(text.find("count " + std::to_string(count)), std::string::npos) << text;
         }
       }
@@ -235,20 +230,6 @@ TEST_F(Lanes, AreNotWhereLeadersHaveNoConnections) {
     });
     ::unsetenv("TUTTI_BETWEEN_HOSTS");
   }
-}
-
-/** Nothing is written by those who have not heard yet that the hosts differ. */
-TEST_F(Lanes, AMismatchIsFoundBeforeAnythingIsWritten) {
-  on_ranks([](Communicator& comm) {
-    const bool differs =
-        world().hosts[static_cast<std::size_t>(comm.global_rank())] != world().hosts.front();
-    const auto count = static_cast<std::size_t>(fewest() / 4);
-    const std::vector<float> in(count + (differs ? 16 : 0), 1.0F);
-    std::vector<float> out(in.size(), -1.0F);
-    if (hosts() == 1) return;
-    EXPECT_THROW(comm.all_reduce(std::span<const float>(in), std::span(out)), MismatchError);
-    EXPECT_EQ(out, std::vector<float>(in.size(), -1.0F));
-  });
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <random>
 #include <string_view>
 
+#include "comm/hosts/transport.hpp"
 #include "comm/wire.hpp"
 #include "simulation/trial.hpp"
 
@@ -94,14 +95,14 @@ void draw_trickle(Draws& draws, Plan& plan) {
 /** Some steps are long sums in lanes; in half of the plans with a fault the first is, and the fault
  * strikes about when that is under way. */
 void draw_lanes(Draws& draws, Plan& plan) {
-  constexpr std::int64_t kFewestOfRank = std::int64_t{128} << 10U;
   const auto make = [&](Step& step) {
     step.kind = StepKind::lanes;
     if (step.dtype == DType::u8) step.dtype = DType::f64;  // few elements to check
     // As long as windows of lanes need; those of more than two hosts are shorter than in
     // transports.
-    const std::int64_t fewest =
-        plan.hosts == 2 ? kFewestOfRank * plan.ranks * plan.hosts : plan.hosts * Wire::kPiece + 1;
+    const std::int64_t fewest = plan.hosts == 2 ? HierarchicalTransport::fewest_in_lanes(
+                                                      plan.hosts, plan.hosts * plan.ranks)
+                                                : plan.hosts * Wire::kPiece + 1;
     step.count = (fewest + draws.size(plan.hosts == 2 ? 21 : 20)) / size_of(step.dtype) + 1;
   };
   for (Step& step : plan.steps) {
@@ -159,7 +160,7 @@ Plan draw_plan(std::uint64_t seed) {
   plan.fault.stops_finder = is_mistaken && plan.ranks > 1 && draws.once_in(2);
   const bool is_few = plan.hosts <= 4 && plan.ranks == 1;
   if (plan.room > 0 && is_few && !is_mistaken && draws.once_in(8)) draw_trickle(draws, plan);
-  if (plan.ranks > 1 && plan.hosts <= Wire::kMostWithoutAhead) draw_lanes(draws, plan);
+  if (Wire::has_lanes(plan.hosts, plan.ranks)) draw_lanes(draws, plan);
   return plan;
 }
 

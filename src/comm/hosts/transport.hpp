@@ -59,6 +59,12 @@ class HierarchicalTransport final : public Transport {
     mpi::Channel::leave(std::move(channel_));
   }
 
+  /** From so many bytes on a sum goes in lanes, where hosts have some (see Wire::has_lanes()):
+   * shorter ones take less time if leaders exchange them. */
+  static constexpr std::int64_t fewest_in_lanes(int hosts, int ranks) {
+    return hosts == 2 ? (std::int64_t{128} << 10) * ranks : (std::int64_t{4} << 20) * hosts;
+  }
+
   int rank() const override { return channel_->rank(); }
   int size() const override { return channel_->size(); }
   int local_rank() const override { return local_->rank(); }
@@ -80,11 +86,6 @@ class HierarchicalTransport final : public Transport {
   void abort(std::string_view reason) noexcept override;
 
  private:
-  /** Shorter sums of two hosts, in bytes for each rank, or of more, for each host, take less time
-   * if leaders exchange them. */
-  static constexpr std::int64_t kFewestOfRanks = std::int64_t{128} * 1024;
-  static constexpr std::int64_t kFewestOfHosts = std::int64_t{4} * 1024 * 1024;
-
   int host() const { return layout_.host_of(rank()); }
   bool is_leader() const { return local_->rank() == 0; }
   std::vector<int> others() const;
@@ -161,8 +162,7 @@ class HierarchicalTransport final : public Transport {
   /** Whether each rank of a host exchanges a share of an all_reduce itself, with the ranks of the
    * same number on the other hosts, over connections of their own: the same on all ranks. */
   bool goes_in_lanes(std::int64_t bytes) const {
-    const int hosts = layout_.host_count();
-    return lane_ && bytes >= (hosts == 2 ? kFewestOfRanks * size() : kFewestOfHosts * hosts);
+    return lane_ && bytes >= fewest_in_lanes(layout_.host_count(), size());
   }
   void all_reduce_in_lanes(const Call& call);
   void reduce(const Call& call);
