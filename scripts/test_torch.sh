@@ -29,12 +29,12 @@ if "$environment/bin/python" -c 'import torch._C._distributed_c10d as c; exit(no
   "$environment/bin/python" -m tutti.torch.build
 fi
 
-# Two files at a time: ranks start, or wait, most of the time. Of the files that are not about PyTorch alone, the tests
-# that are named after it.
+# Three files at a time, since ranks start, or wait, most of the time, and those first that take long. Of the files that
+# are not about PyTorch alone, the tests that are named after it.
 export TUTTI_TIMEOUT=30
 export OMPI_MCA_btl_vader_single_copy_mechanism=none  # as the other tests have it
 test=("$environment/bin/python" -m pytest -q -rs -p no:cacheprovider)
-whole=(tests/python/test_{*torch*,dist_opt_passes,dist_opt_rows,megengine,summed_gradients}.py)
+whole=(tests/python/test_{megengine,torch_*,*_torch*,dist_opt_passes,dist_opt_rows,summed_gradients}.py)
 mapfile -t others < <(grep -l torch tests/python/test_*.py | grep -vxFf <(printf '%s\n' "${whole[@]}"))
-printf '%s\n' "${whole[@]}" | timeout 900 xargs -P 2 -n 1 "${test[@]}"
+printf '%s\n' "${whole[@]}" | timeout 900 xargs -P 3 -n 1 "${test[@]}"
 timeout 300 "${test[@]}" -k torch "${others[@]}"
