@@ -3,18 +3,20 @@
 //   mpiexec --hostfile FILE cluster_bench [--gbps G]
 //       [--ops all_reduce,broadcast,barrier,reduce,all_gather,broadcast_round]
 //       [--sizes 8,4K,1M] [--buffers private,arena] [--dtype f32]
-//       [--peers openmpi,gloo,floor] [--seconds S] [--json FILE]
+//       [--peers openmpi,openmpi-all,gloo,floor] [--seconds S] [--json FILE]
 //
 // All ways take turns in one run, and every result is verified. Times are medians of the slowest
-// rank in microseconds. JSON Lines: for each way hosts, ranks_per_host, bytes (of the larger side),
-// op, peer (as in --peers, or tutti), algorithm, us, wire_us, checked. wire_us is the least time
-// that a full-duplex link of G Gbit/s a host needs, null without --gbps: all_reduce sends and
-// receives 2(H-1)/H of the bytes on each of H hosts, all_gather (H-1)/H, broadcast and reduce all
-// of them. In a loop of broadcasts from one root, ranks that wait for nobody else run ahead of each
-// other. A broadcast_round is one from each rank in turn, of what the one before has brought, so
-// that nobody can: its times are those of one of them. Where 32-bit floats are summed, so are bf16
-// of the same number beside them (half the bytes). benchmarks/cluster_bench.py runs it on hosts
-// that are network namespaces.
+// rank in microseconds. openmpi is Open MPI's default, rings and pipelines, and han; openmpi-all
+// has all algorithms of its component tuned. JSON Lines: for each way hosts, ranks_per_host, bytes
+// (of the larger side), op, congestion (what controls that of TCP on rank 0's host), peer (as in
+// --peers, or tutti), algorithm, us, wire_us, checked. wire_us is the least time that a full-duplex
+// link of G Gbit/s a host needs, null without --gbps: all_reduce sends and receives 2(H-1)/H of the
+// bytes on each of H hosts, all_gather (H-1)/H, broadcast and reduce all of them. In a loop of
+// broadcasts from one root, ranks that wait for nobody else run ahead of each other. A
+// broadcast_round is one from each rank in turn, of what the one before has brought, so that nobody
+// can: its times are those of one of them. Where 32-bit floats are summed, so are bf16 of the same
+// number beside them (half the bytes). benchmarks/cluster_bench.py runs it on hosts that are
+// network namespaces.
 #include <mpi.h>
 
 #include <algorithm>
@@ -22,6 +24,7 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <fstream>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -79,6 +82,13 @@ ClusterOptions parse(int argc, char** argv) {
   options.common.buffers = {Buffers::private_memory};
   options.common = parse_options(static_cast<int>(common.size()), common.data(), options.common);
   return options;
+}
+
+/** What controls the congestion of this host's connections. */
+std::string congestion_control() {
+  std::ifstream file("/proc/sys/net/ipv4/tcp_congestion_control");
+  std::string name;
+  return file >> name ? name : "unknown";
 }
 
 /** What a host's link has to carry in either direction, of a call's bytes. */
@@ -211,8 +221,9 @@ class ClusterBench {
 
   void print(Op op, std::int64_t bytes, const std::vector<Variant>& variants,
              const std::vector<Names>& names) {
-    std::printf("%s %s, %d hosts x %d, %zu rounds\n", name_of(op), size_text(bytes).c_str(), hosts_,
-                ranks_per_host_, variants.front().seconds.size());
+    const std::string congestion = congestion_control();
+    std::printf("%s %s, %d hosts x %d, %s, %zu rounds\n", name_of(op), size_text(bytes).c_str(),
+                hosts_, ranks_per_host_, congestion.c_str(), variants.front().seconds.size());
     for (std::size_t i = 0; i < variants.size(); ++i) {
       const double us = median_us(variants[i].seconds);
       const std::int64_t own_bytes = variants[i].call.bytes();
@@ -221,18 +232,19 @@ class ClusterBench {
         wire_us =
             share_of_link(op, hosts_) * static_cast<double>(own_bytes) * 8e-3 / *options_.gbps;
       }
-      std::printf("  %-26s %12.1f us", variants[i].name.c_str(), us);
+      std::printf("  %-36s %12.1f us", variants[i].name.c_str(), us);
       if (wire_us && *wire_us > 0) std::printf("  %5.3f of the wire", *wire_us / us);
       std::printf("\n");
       if (!json_) continue;
       std::array<char, 384> text{};
-      std::snprintf(text.data(), text.size(),
-                    R"({"hosts": %d, "ranks_per_host": %d, "op": "%s", "bytes": %lld, )"
-                    R"("peer": "%s", "algorithm": "%s", "us": %.3f, "wire_us": %s, )"
-                    "\"checked\": true}\n",
-                    hosts_, ranks_per_host_, name_of(op), static_cast<long long>(own_bytes),
-                    names[i].peer.c_str(), names[i].algorithm.c_str(), us,
-                    wire_us ? std::to_string(*wire_us).c_str() : "null");
+      std::snprintf(
+          text.data(), text.size(),
+          R"({"hosts": %d, "ranks_per_host": %d, "op": "%s", "bytes": %lld, )"
+          R"("congestion": "%s", "peer": "%s", "algorithm": "%s", "us": %.3f, "wire_us": %s, )"
+          "\"checked\": true}\n",
+          hosts_, ranks_per_host_, name_of(op), static_cast<long long>(own_bytes),
+          congestion.c_str(), names[i].peer.c_str(), names[i].algorithm.c_str(), us,
+          wire_us ? std::to_string(*wire_us).c_str() : "null");
       json_->write(text.data());
     }
     std::fflush(stdout);

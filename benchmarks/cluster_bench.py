@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Runs cluster_bench, or another program of several hosts, on hosts that are network namespaces.
 
-    benchmarks/cluster_bench.py [--layouts 3x1,2x1,2x2,4x2] [--rate 1gbit] [--json FILE]
-        [--bench build/release/bin/cluster_bench] [--limit 1800] [options of the program]
+    benchmarks/cluster_bench.py [--layouts 3x1,2x1,2x2,4x2] [--rate 1gbit] [--congestion cubic]
+        [--json FILE] [--bench build/release/bin/cluster_bench] [--limit 1800] [options of the program]
 
 Needs root and iproute2 (tests/cluster/cluster.py). A layout is hosts x ranks of each. --rate shapes
 each host's link in both directions by a token bucket (as tc has it: 1gbit, 100mbit); without it links
-are as fast as the machine. The MTU is 9000. JSON Lines of all layouts go into one file. A layout that takes
+are as fast as the machine. --congestion is what controls the congestion of the hosts' TCP connections,
+without it what the machine has. The MTU is 9000. JSON Lines of all layouts go into one file. A layout that takes
 more than --limit seconds is ended, as where mpiexec hangs after a rank has aborted.
 """
 import argparse
@@ -33,6 +34,8 @@ def run(arguments, layout, rest, lines):
     hosts, ranks = (int(number) for number in layout.split("x"))
     with cluster.Cluster(hosts, ranks) as nodes, tempfile.NamedTemporaryFile("r") as json:
         command = [str(arguments.bench), *rest]
+        if arguments.congestion:
+            nodes.congestion(arguments.congestion)
         if arguments.rate:
             for number in range(1, hosts + 1):
                 nodes.rate(f"node{number}", arguments.rate)
@@ -57,6 +60,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layouts", default="3x1,2x1,2x2,4x2")
     parser.add_argument("--rate")
+    parser.add_argument("--congestion", choices=cluster.congestion_controls())
     parser.add_argument("--json")
     parser.add_argument("--bench", type=Path, default=ROOT / "build/release/bin/cluster_bench")
     parser.add_argument("--mpiexec", default="mpiexec")

@@ -5,9 +5,12 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "peers/peer.hpp"
 #include "tutti/error.hpp"
@@ -127,28 +130,78 @@ class Duplicate {
 
 /** An algorithm that the component tuned can be told to take. */
 struct Tuned {
-  Op op;
-  const char* algorithm;
-  const char* setting;  ///< of the algorithm; that of its segments is longer
+  Op op;  ///< a broadcast for rounds of them, too
+  std::string_view algorithm;
   int number;
   int segment;  ///< in bytes; 0: the algorithm does not cut, or as it likes
 };
 constexpr int kSegment = 64 << 10;
-constexpr std::array<Tuned, 6> kTuned{
-    {{Op::all_reduce, "ring", "coll_tuned_allreduce_algorithm", 4, 0},
-     {Op::all_gather, "ring", "coll_tuned_allgather_algorithm", 4, 0},
-     {Op::broadcast, "pipeline", "coll_tuned_bcast_algorithm", 3, kSegment},
-     {Op::broadcast_round, "pipeline", "coll_tuned_bcast_algorithm", 3, kSegment},
-     {Op::reduce, "pipeline", "coll_tuned_reduce_algorithm", 3, kSegment},
-     {Op::barrier, "double_ring", "coll_tuned_barrier_algorithm", 2, 0}}};
+constexpr int kShort = 8 << 10;
+constexpr std::string_view kTwo = "two_proc";  // for two ranks alone
+constexpr std::array<Tuned, 5> kFew{{{Op::all_reduce, "ring", 4, 0},
+                                     {Op::all_gather, "ring", 4, 0},
+                                     {Op::broadcast, "pipeline", 3, kSegment},
+                                     {Op::reduce, "pipeline", 3, kSegment},
+                                     {Op::barrier, "double_ring", 2, 0}}};
+/** Those that few leaves out. */
+constexpr std::array<Tuned, 34> kMore{{{Op::all_reduce, "linear", 1, 0},
+                                       {Op::all_reduce, "nonoverlapping", 2, 0},
+                                       {Op::all_reduce, "recursive_doubling", 3, 0},
+                                       {Op::all_reduce, "segmented_ring", 5, kSegment},
+                                       {Op::all_reduce, "rabenseifner", 6, 0},
+                                       {Op::all_gather, "linear", 1, 0},
+                                       {Op::all_gather, "bruck", 2, 0},
+                                       {Op::all_gather, "recursive_doubling", 3, 0},
+                                       {Op::all_gather, "neighbor", 5, 0},
+                                       {Op::all_gather, kTwo, 6, 0},
+                                       {Op::broadcast, "linear", 1, 0},
+                                       {Op::broadcast, "chain", 2, kSegment},
+                                       {Op::broadcast, "chain_8K", 2, kShort},
+                                       {Op::broadcast, "pipeline_8K", 3, kShort},
+                                       {Op::broadcast, "split_binary", 4, kSegment},
+                                       {Op::broadcast, "split_binary_8K", 4, kShort},
+                                       {Op::broadcast, "binary", 5, kSegment},
+                                       {Op::broadcast, "binary_8K", 5, kShort},
+                                       {Op::broadcast, "binomial", 6, kSegment},
+                                       {Op::broadcast, "knomial", 7, kSegment},
+                                       {Op::broadcast, "scatter_allgather", 8, 0},
+                                       {Op::broadcast, "scatter_allgather_ring", 9, 0},
+                                       {Op::reduce, "linear", 1, 0},
+                                       {Op::reduce, "chain", 2, kSegment},
+                                       {Op::reduce, "pipeline_8K", 3, kShort},
+                                       {Op::reduce, "binary", 4, kSegment},
+                                       {Op::reduce, "binomial", 5, kSegment},
+                                       {Op::reduce, "in_order_binary", 6, kSegment},
+                                       {Op::reduce, "rabenseifner", 7, 0},
+                                       {Op::barrier, "linear", 1, 0},
+                                       {Op::barrier, "recursive_doubling", 3, 0},
+                                       {Op::barrier, "bruck", 4, 0},
+                                       {Op::barrier, kTwo, 5, 0},
+                                       {Op::barrier, "tree", 6, 0}}};
+
+/** Of the component tuned; those that cut have one more, which is longer. */
+std::string setting_of(Op op) {
+  const std::string name = op == Op::all_reduce   ? "allreduce"
+                           : op == Op::all_gather ? "allgather"
+                           : op == Op::broadcast  ? "bcast"
+                                                  : name_of(op);
+  return "coll_tuned_" + name + "_algorithm";
+}
+
+bool write(const Tuned& tuned, int number, int segment) {
+  const std::string name = setting_of(tuned.op);
+  return (tuned.segment == 0 || Setting(name + "_segmentsize").set(segment)) &&
+         Setting(name).set(number);
+}
 
 class OpenMpiPeer final : public Peer {
  public:
-  OpenMpiPeer() {
-    tunes_ = true;
-    for (const Tuned& each : kTuned) tunes_ = write(each, each.number, each.segment) && tunes_;
-    tuned_.emplace();  // a communicator takes the settings at its birth
-    for (const Tuned& each : kTuned) write(each, 0, 0);
+  explicit OpenMpiPeer(Algorithms algorithms) {
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks_);
+    for (const Tuned& each : kFew) tell(each);
+    for (const Tuned& each : kMore) {
+      if (algorithms == Algorithms::all) tell(each);
+    }
     MPI_Comm host = MPI_COMM_NULL;
     int ranks = 0;
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
@@ -165,9 +218,10 @@ class OpenMpiPeer final : public Peer {
   std::vector<Way> ways(const Call& call) override {
     std::vector<Way> ways = MpiPeer().ways(call);
     if (ways.empty()) return {};
-    for (const Tuned& each : kTuned) {
-      if (tunes_ && each.op == call.op)
-        ways.push_back({each.algorithm, way_over(tuned_->comm(), call)});
+    const Op op = call.op == Op::broadcast_round ? Op::broadcast : call.op;
+    for (const Told& each : told_) {
+      if (each.op != op) continue;
+      ways.push_back({each.algorithm, way_over(each.duplicate->comm(), call)});
     }
     // Where ranks share a host, han of Open MPI 4.1 takes MPI_IN_PLACE for the address of the
     // second segment and those after it, and crashes.
@@ -177,15 +231,24 @@ class OpenMpiPeer final : public Peer {
   }
 
  private:
-  static bool write(const Tuned& each, int number, int segment) {
-    const std::string name = each.setting;
-    return (each.segment == 0 || Setting(name + "_segmentsize").set(segment)) &&
-           Setting(name).set(number);
+  struct Told {
+    Op op;
+    std::string algorithm;
+    std::unique_ptr<Duplicate> duplicate;
+  };
+
+  /** Makes a communicator that is told so: it takes the settings at its birth. */
+  void tell(const Tuned& tuned) {
+    if (tuned.algorithm == kTwo && ranks_ != 2) return;
+    if (write(tuned, tuned.number, tuned.segment)) {
+      told_.push_back({tuned.op, std::string(tuned.algorithm), std::make_unique<Duplicate>()});
+    }
+    write(tuned, 0, 0);
   }
 
-  bool tunes_ = false;
+  int ranks_ = 1;
   int most_ranks_ = 1;  // of a host
-  std::optional<Duplicate> tuned_;
+  std::vector<Told> told_;
   std::optional<Duplicate> han_;
 };
 
@@ -195,14 +258,18 @@ std::unique_ptr<Peer> make_mpi_peer() { return std::make_unique<MpiPeer>(); }
 
 void prepare_open_mpi() { ::setenv("OMPI_MCA_coll_tuned_use_dynamic_rules", "1", 1); }
 
-std::unique_ptr<Peer> make_open_mpi_peer() { return std::make_unique<OpenMpiPeer>(); }
+std::unique_ptr<Peer> make_open_mpi_peer(Algorithms algorithms) {
+  return std::make_unique<OpenMpiPeer>(algorithms);
+}
 
 std::unique_ptr<Peer> make_peer(const std::string& name) {
   if (name == "mpi") return make_mpi_peer();
-  if (name == "openmpi") return make_open_mpi_peer();
+  if (name == "openmpi") return make_open_mpi_peer(Algorithms::few);
+  if (name == "openmpi-all") return make_open_mpi_peer(Algorithms::all);
   if (name == "gloo") return make_gloo_peer();
   if (name == "floor") return make_floor_peer();
-  throw InvalidArgument("--peers has '" + name + "', but takes mpi, openmpi, gloo and floor");
+  throw InvalidArgument("--peers has '" + name +
+                        "', but takes mpi, openmpi, openmpi-all, gloo and floor");
 }
 
 }  // namespace tutti::bench

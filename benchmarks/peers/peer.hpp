@@ -29,12 +29,15 @@ class Peer {
 std::unique_ptr<Peer> make_mpi_peer();
 /** To be called before MPI_Init if make_open_mpi_peer() will be. */
 void prepare_open_mpi();
+/** Which of those that Open MPI's component tuned has: rings alone (pipelines where an operation
+ * has a root), or all of them, pipelines and trees also with short segments. */
+enum class Algorithms { few, all };
 /**
- * Open MPI's default, rings (pipelines where an operation has a root) and its component han, which
- * works on each host first: over communicators of their own in one job. Ways that the library does
- * not have are left out. Collective over MPI_COMM_WORLD.
+ * Open MPI's default, `algorithms` of its component tuned, and its component han, which works on
+ * each host first: over communicators of their own in one job. Ways that the library does not have
+ * are left out. Collective over MPI_COMM_WORLD.
  */
-std::unique_ptr<Peer> make_open_mpi_peer();
+std::unique_ptr<Peer> make_open_mpi_peer(Algorithms algorithms);
 /** Gloo over TCP, as PyTorch uses it: on one host on the loopback, otherwise on the address of the
  * host's name. Throws BackendUnavailable if this program was built without it. Collective over
  * MPI_COMM_WORLD. */
@@ -45,7 +48,8 @@ std::unique_ptr<Peer> make_gloo_peer();
  * MPI_COMM_WORLD. */
 std::unique_ptr<Peer> make_floor_peer();
 
-/** "mpi", "openmpi", "gloo" or "floor". Throws InvalidArgument for other names. */
+/** "mpi", "openmpi" (few algorithms), "openmpi-all", "gloo" or "floor". Throws InvalidArgument for
+ * other names. */
 std::unique_ptr<Peer> make_peer(const std::string& name);
 
 }  // namespace tutti::bench

@@ -19,7 +19,7 @@ struct Options {
   std::vector<std::int64_t> sizes{8, 512, 4 << 10, 64 << 10, 1 << 20};  ///< bytes of a buffer
   std::vector<Buffers> buffers{Buffers::arena, Buffers::private_memory};
   DType dtype = DType::f32;
-  std::vector<std::string> peers{"mpi"};  ///< rivals: mpi, openmpi, gloo
+  std::vector<std::string> peers{"mpi"};  ///< rivals: see make_peer()
   double seconds = 1.0;                   ///< for each line of the table, at least five rounds
   std::string json;                       ///< file to write JSON Lines to; empty: none
 };

@@ -16,10 +16,13 @@ import cluster  # noqa: E402
 PREDICTED = {"what", "hosts", "ranks", "bytes", "us", "bound_us", "messages_per_rank",
              "bytes_per_rank", "state_per_process", "checked"}
 CHECKED = {"all_reduce", "one-way broadcast"}
-MEASURED = {"hosts", "ranks_per_host", "op", "bytes", "peer", "algorithm", "us", "wire_us", "checked"}
+MEASURED = {"hosts", "ranks_per_host", "op", "bytes", "congestion", "peer", "algorithm", "us", "wire_us",
+            "checked"}
 WAYS = {("all_reduce", "tutti", "default"), ("all_reduce", "tutti", "bf16"),
         ("all_reduce", "openmpi", "default"), ("barrier", "tutti", "default"),
         ("barrier", "openmpi", "default")}
+OF_ALL = {(op, "openmpi-all", algorithm) for op in ("all_reduce", "barrier")
+          for algorithm in ("default", "linear", "recursive_doubling")}
 GBPS = 1.0
 
 
@@ -57,31 +60,34 @@ class Lines(unittest.TestCase):
     def test_of_what_is_measured(self):
         """On two hosts that are pretended."""
         program = [str(FOLDER / "cluster_bench"), "--ops", "all_reduce,barrier", "--sizes", "8,1K",
-                   "--seconds", "0.02", "--gbps", str(GBPS), "--peers", "openmpi", "--json", str(self.file)]
+                   "--seconds", "0.02", "--gbps", str(GBPS), "--peers", "openmpi,openmpi-all",
+                   "--json", str(self.file)]
         hosts = [["-n", "1", "env", f"TUTTI_HOST_ID={name}", *program] for name in ("a", "b")]
         lines = self.lines([MPIEXEC, "--oversubscribe", "--bind-to", "none", *hosts[0], ":", *hosts[1]])
-        self.check_measured(lines, {(2, 1)})
+        own = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="ascii").strip()
+        self.check_measured(lines, {(2, 1)}, WAYS | OF_ALL, own)
 
     @unittest.skipUnless(cluster.is_possible(), cluster.SKIPPED)
     def test_of_what_is_measured_between_namespaces(self):
         """By the script that makes them."""
         command = [sys.executable, ROOT / "benchmarks/cluster_bench.py", "--layouts", "2x1,2x2", "--rate",
-                   f"{GBPS:g}gbit", "--bench", FOLDER / "cluster_bench", "--mpiexec", MPIEXEC, "--limit",
-                   "40", "--json", self.file]
+                   f"{GBPS:g}gbit", "--congestion", "reno", "--bench", FOLDER / "cluster_bench", "--mpiexec",
+                   MPIEXEC, "--limit", "40", "--json", self.file]
         options = ["--ops", "all_reduce,barrier", "--sizes", "8,1K", "--seconds", "0.02", "--peers", "openmpi"]
-        self.check_measured(self.lines(command + options), {(2, 1), (2, 2)})
+        self.check_measured(self.lines(command + options), {(2, 1), (2, 2)}, WAYS, "reno")
 
-    def check_measured(self, lines, layouts):
+    def check_measured(self, lines, layouts, expected, congestion):
         """Of an all_reduce and a barrier on two hosts."""
         ways = {(line["hosts"], line["ranks_per_host"], line["op"], line["peer"], line["algorithm"])
                 for line in lines}
         for layout in layouts:
-            self.assertLessEqual({(*layout, *way) for way in WAYS}, ways)
+            self.assertLessEqual({(*layout, *way) for way in expected}, ways)
         for line in lines:
             with self.subTest(line=line):
                 self.assertEqual(set(line), MEASURED)
                 self.assertIn((line["hosts"], line["ranks_per_host"]), layouts)
                 self.assertTrue(line["checked"])
+                self.assertEqual(line["congestion"], congestion)
                 self.assertIn(line["bytes"], (4, 8, 512, 1024) if line["op"] == "all_reduce" else (0,))
                 # All bytes of two hosts once in each direction.
                 self.assertAlmostEqual(line["wire_us"], line["bytes"] * 8e-3 / GBPS, places=3)

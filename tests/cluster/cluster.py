@@ -35,6 +35,12 @@ def is_possible():
     return made
 
 
+def congestion_controls():
+    """What this machine's kernel has for TCP."""
+    with open("/proc/sys/net/ipv4/tcp_available_congestion_control", encoding="ascii") as file:
+        return file.read().split()
+
+
 def ip(*arguments):
     subprocess.run(["ip", *arguments], check=True)
 
@@ -152,6 +158,12 @@ class Cluster:
         for space, device in ((f"{self.prefix}-{name}", "eth0"), (self.switch, name)):
             subprocess.run(["tc", "-n", space, "qdisc", "add", "dev", device, "root", "tbf", "rate",
                             rate, "burst", "256k", "latency", "20ms"], check=True)
+
+    def congestion(self, name):
+        """What controls the congestion of TCP's connections on all hosts, of those made from now on."""
+        for host in ("head", *(f"node{number}" for number in range(1, self.nodes + 1))):
+            ip("netns", "exec", f"{self.prefix}-{host}", "sh", "-c",
+               'echo "$0" >/proc/sys/net/ipv4/tcp_congestion_control', name)
 
     def crash(self, name):
         """A node loses its power: nothing comes from it any more, and its processes are gone."""

@@ -288,6 +288,27 @@ def test_a_benchmark_that_hangs_is_ended(mpiexec, *_):
     assert "2x1: the benchmark has not ended within 3 s" in ended.stderr, ended.stderr
 
 
+def test_connections_are_controlled_as_the_benchmark_is_told(mpiexec, *_):
+    """The sockets of all hosts, and those alone."""
+    bench = Path(__file__).absolute().parents[2] / "benchmarks" / "cluster_bench.py"
+    shows = ("import socket; print(socket.socket().getsockopt(socket.IPPROTO_TCP, "
+             "socket.TCP_CONGESTION, 16).rstrip(b'\\0').decode())")
+    command = [sys.executable, str(bench), "--mpiexec", mpiexec, "--bench", sys.executable, "--layouts",
+               "2x1", "--limit", "20", "-c", shows]
+
+    def shown(*options):
+        ended = subprocess.run([*command, *options], capture_output=True, text=True, check=False, timeout=60)
+        return ended.returncode, ended.stdout.split(), ended.stderr
+
+    code, (own, *others), _ = shown()
+    assert code == 0 and others == [own], (code, own, others)
+    other = next((name for name in cluster.congestion_controls() if name != own), own)
+    code, names, said = shown("--congestion", other)
+    assert code == 0 and names == [other] * 2, (code, names, said)
+    code, _, said = shown("--congestion", "nope")
+    assert code == 2 and "invalid choice: 'nope'" in said, (code, said)
+
+
 def test_the_judge_of_faults(*_):
     """On made-up stories: of all ranks, half a second after the fault, the same by all survivors."""
     def complaints(number, named, ended=(), when=1500000000, part=None):
@@ -329,6 +350,7 @@ def main():
     tests = [(test_hosts_that_fail_half_way_leave_nothing,),
              (test_sigterm_leaves_no_hosts,),
              (test_a_benchmark_that_hangs_is_ended,),
+             (test_connections_are_controlled_as_the_benchmark_is_told,),
              (test_the_judge_of_faults,),
              (test_hosts_have_names_and_memory_of_their_own,),
              *((test_every_call, layout) for layout in layouts),
