@@ -2,6 +2,7 @@
 """What programs say of options that they cannot use, and of results that have no place:
 options_test.py FOLDER (of the programs)"""
 
+import re
 import subprocess
 import sys
 import unittest
@@ -70,6 +71,21 @@ class Options(unittest.TestCase):
                     self.assertIn(f"\n  {option} ", shown.stdout)
                 self.assertIn("unknown option '--nope'", self.refused(program, "--nope", "1"))
                 self.assertIn("--seed lacks a value", self.refused(program, "--seed"))
+
+    def test_simulation_counts_faults(self):
+        """As the plans say that it shows of single seeds."""
+        def last_line(*options):
+            shown = subprocess.run([FOLDER / "simulation", *options], capture_output=True, text=True,
+                                   timeout=50, check=True)
+            return shown.stdout.splitlines()[-1], shown.stdout
+
+        kinds = [re.search("; fault: ([a-z ]+)", last_line("--seed", str(seed))[1])[1]
+                 for seed in range(1, 21)]
+        mistaken, none = kinds.count("mistaken"), kinds.count("none")
+        self.assertTrue(mistaken and none and mistaken + none < 20, kinds)
+        self.assertEqual(last_line("--seeds", "20")[0],
+                         f"20 seeds, {20 - mistaken - none} of them with a fault and {mistaken} with a "
+                         "mistaken call, 0 failed")
 
     def test_turns_that_are_too_short_for_a_neighbour_to_notice(self):
         result = subprocess.run([FOLDER / "ps_table_bench", "--seconds", "0.001", "--rows", "64K", "--grow",

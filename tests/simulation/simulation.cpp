@@ -1,6 +1,7 @@
 // Runs random programs on simulated hosts, one for each seed.
 //
-//     simulation --seeds N [--first S]    N of them; prints those that fail, and exits with 1
+//     simulation --seeds N [--first S]    N of them; prints those that fail, and exits with 1;
+//                                         says how many of all had a fault or a mistaken call
 //     simulation --seed S                 one, and how each rank has ended
 #include <algorithm>
 #include <cstdint>
@@ -15,6 +16,7 @@
 
 namespace {
 
+using tutti::test::simulated::FaultKind;
 using tutti::test::simulated::Outcome;
 using tutti::test::simulated::Plan;
 
@@ -45,9 +47,15 @@ bool parse(int argc, char** argv, Options& options) {
   return argc % 2 == 1;
 }
 
+/** Of all seeds. */
+struct Counts {
+  std::uint64_t faults = 0;  ///< of processes, hosts and links; early leavers among them
+  std::uint64_t mistaken = 0;
+  std::uint64_t failed = 0;
+};
+
 /** Whether all was as it must be. */
-bool run(std::uint64_t seed, bool verbose) {
-  const Plan plan = tutti::test::simulated::draw_plan(seed);
+bool run(const Plan& plan, std::uint64_t seed, bool verbose) {
   Outcome outcome;
   try {
     outcome = run_trial(plan, seed);
@@ -78,11 +86,17 @@ int main(int argc, char** argv) {
   // What ranks would say of their losses is judged here.
   tutti::set_log_sink(
       {[](tutti::LogLevel) { return false; }, [](tutti::LogLevel, std::string_view) {}});
-  std::uint64_t failed = 0;
+  Counts counts;
   for (std::uint64_t i = 0; i < options.seeds; ++i) {
-    if (!run(options.first + i, options.verbose)) ++failed;
+    const Plan plan = tutti::test::simulated::draw_plan(options.first + i);
+    const bool is_mistaken = plan.fault.kind == FaultKind::mistaken;
+    if (is_mistaken) ++counts.mistaken;
+    if (!is_mistaken && plan.fault.kind != FaultKind::none) ++counts.faults;
+    if (!run(plan, options.first + i, options.verbose)) ++counts.failed;
   }
-  std::printf("%llu seeds, %llu failed\n", static_cast<unsigned long long>(options.seeds),
-              static_cast<unsigned long long>(failed));
-  return failed == 0 ? 0 : 1;
+  const auto text = [](std::uint64_t count) { return std::to_string(count); };
+  std::printf("%s seeds, %s of them with a fault and %s with a mistaken call, %s failed\n",
+              text(options.seeds).c_str(), text(counts.faults).c_str(),
+              text(counts.mistaken).c_str(), text(counts.failed).c_str());
+  return counts.failed == 0 ? 0 : 1;
 }
