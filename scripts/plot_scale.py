@@ -38,11 +38,13 @@ def draw_sizes(axes, hosts):
 
 def draw_hosts(axes, hosts):
     """What has no size, by the number of hosts."""
-    for what in ("agreement", "start-up", "split", "leaving", "process killed"):
-        times = {number: row["us"] for number, rows in hosts.items() for row in rows
-                 if row["what"] == what}
-        axes.loglog(list(times), list(times.values()), marker="o", markersize=3, label=what)
-    axes.set(xlabel="hosts", ylabel="us", title="the rest")
+    for what in ("agreement", "start-up", "split", "leaving", "process killed", "host crashed"):
+        rows = {number: row for number, all_rows in hosts.items() for row in all_rows
+                if row["what"] == what}
+        line, = axes.loglog(list(rows), [row["us"] for row in rows.values()], marker="o", markersize=3,
+                            label=what)
+        axes.loglog(list(rows), [row["bound_us"] for row in rows.values()], ":", color=line.get_color())
+    axes.set(xlabel="hosts", ylabel="us", title="the rest (dotted: the bound)")
     axes.legend()
 
 
