@@ -45,7 +45,7 @@ def draw_hosts(axes, hosts):
                             label=what)
         axes.loglog(list(rows), [row["bound_us"] for row in rows.values()], ":", color=line.get_color())
     axes.set(xlabel="hosts", ylabel="us", title="the rest (dotted: the bound)")
-    axes.legend()
+    axes.legend(loc="center", bbox_to_anchor=(0.5, 0.68), ncols=3, fontsize=8)  # below crashed hosts
 
 
 def main():
