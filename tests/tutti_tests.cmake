@@ -9,6 +9,9 @@ set(tutti_test_environment
     OMPI_MCA_btl_vader_single_copy_mechanism=none
     TUTTI_TIMEOUT=30)
 
+# Of Python's tests, which start a thousand interpreters. It goes into the build, whatever the user has chosen.
+set(tutti_bytecode PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=${PROJECT_BINARY_DIR}/bytecode)
+
 if(TUTTI_SANITIZE MATCHES "address")
   # The fake stack of GCC 12's runtime does not align vectors of 64 bytes, as AVX-512 has them.
   list(APPEND tutti_test_environment

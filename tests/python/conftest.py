@@ -11,7 +11,7 @@ import tutti
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Starting an interpreter anew, or MPI, takes longest, and differs in little: not with every number of ranks.
-WORLDS = [("fork", 1), ("fork", 2), ("fork", 3), ("spawn", 3), ("mpi", 3)]
+WORLDS = [("fork", 1), ("fork", 2), ("fork", 3), ("spawn", 2), ("mpi", 3)]
 
 
 @pytest.fixture(params=WORLDS, ids=lambda world: f"{world[0]}-{world[1]}")
