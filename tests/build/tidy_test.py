@@ -3,6 +3,7 @@
 
 import json
 import re
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -45,8 +46,8 @@ class Batches(unittest.TestCase):
     def test_programs_that_are_compiled_alike_are_checked_together(self):
         a, b = (self.source(f"src/{name}.cpp") for name in "ab")
         self.program("one", a)
-        self.program("other", b)
-        self.program("differs", self.source("src/c.cpp"), options="-O1")
+        self.program("other", b, options="-O1 -fPIC")
+        self.program("differs", self.source("src/c.cpp"), options="-DNAME")
         self.assertEqual(self.batches(), [["src/a.cpp", "src/b.cpp"], ["src/c.cpp"]])
 
     def test_what_two_programs_have_is_checked_once(self):
@@ -55,23 +56,55 @@ class Batches(unittest.TestCase):
         self.program("sanitized", a, options="-fsanitize=address")
         self.assertEqual(self.batches(), [["src/a.cpp", "src/b.cpp"]])
 
-    def test_those_that_define_the_same_are_checked_apart(self):
+    def test_what_cannot_go_by_another_name_is_checked_apart(self):
         for name, text in {
             "a": "namespace {\nint value = 1;\n}\n",
             "b": "namespace {\nstd::vector<int> value() {\n  return {};\n}\n}\n",
             "c": "struct value {\n};\n",
             "d": "TEST(Suite, Name) {\n  int value = 1;\n}\n",
             "e": "TEST(Suite, Name) {}\n",
+            "f": "int value() {\n  return Class().value;\n}\n",
+            "g": "using other::value;\n",
+            "h": "int value() {\n  return 1;\n}\n",
         }.items():
             self.program(name, self.source(f"tests/unit/{name}.cpp", text))
-        expected = [["a", "d"], ["b", "e"], ["c"]]
+        self.source("tests/unit/h.hpp", "int value();\n")
+        expected = [["a", "b", "c", "d", "g", "h"], ["e", "f"]]
         self.assertEqual(self.batches(), [[f"tests/unit/{name}.cpp" for name in batch] for batch in expected])
 
-    def test_what_has_main_or_is_compiled_alone_is_checked_alone(self):
-        self.program("a", self.source("src/a.cpp", "int main() { return 0; }\n"), self.source("src/b.cpp"))
-        self.compiled(self.source("src/c.cpp"))
-        self.compiled(self.source("src/d.cu"))
-        self.assertEqual(self.batches(), [["src/a.cpp"], ["src/b.cpp"], ["src/c.cpp"]])
+    def test_what_is_compiled_alone_is_checked_alone_unless_it_is_a_benchmark(self):
+        self.program("a", self.source("src/a.cpp"), self.source("src/b.cpp"))
+        for name in ("src/c.cpp", "src/d.cu", "benchmarks/e.cpp", "benchmarks/f.cpp"):
+            self.compiled(self.source(name))
+        self.assertEqual(
+            self.batches(), [["benchmarks/e.cpp", "benchmarks/f.cpp"], ["src/a.cpp", "src/b.cpp"], ["src/c.cpp"]]
+        )
+
+    def test_programs_that_define_the_same_are_one_file_for_the_compiler(self):
+        self.source("tests/unit/own.hpp", "#pragma once\nstruct Own {\n  int value = 1;\n};\n")
+        text = """#include <cstdio>
+#include "own.hpp"
+namespace {
+int value = 2;
+int twice(int value) {
+  return 2 * value;
+}
+}
+int main() {
+  return std::printf("%d", twice(value));
+}
+"""
+        for name in "abc":
+            self.program(name, self.source(f"tests/unit/{name}.cpp", text))
+        self.source("compile_commands.json", json.dumps(self.entries))
+        ((together, *_),) = tidy.write_units(tidy.units_of(self.folder), self.folder)
+        self.assertEqual(together.read_text(encoding="utf-8").count("#define main main"), 3)
+        subprocess.run([COMPILER, "-fsyntax-only", together], check=True)
+
+    def test_main_by_another_name_may_not_throw_either(self):
+        settings = Path(ROOT, ".clang-tidy").read_text(encoding="utf-8")
+        names = re.search(r"FunctionsThatShouldNotThrow\n *value: '(.*)'", settings)[1]
+        self.assertEqual(names.split(","), [f"main{number}" for number in range(tidy.BATCH)])
 
     def test_what_is_found_in_a_source_that_another_includes_is_told(self):
         settings = Path(ROOT, ".clang-tidy").read_text(encoding="utf-8")
