@@ -12,7 +12,8 @@ must say within the deadline and a second who was lost, all of them and nobody e
 hang. Who loses ranks of a part (of a split) names those, and then all, when it asks the whole; if they
 are stopped, the whole may take one more deadline, since they might compute.
 Open MPI 4.1 gives a job up from within a survivor whose message to the dead was under way: such a
-survivor, known by what Open MPI has written, is counted, and in a quarter of the trials forgiven.
+survivor, known by what Open MPI has written, is counted if its process is gone, and in a quarter of the
+trials forgiven.
 Ended by SIGTERM, it takes its hosts along.
 """
 import argparse
@@ -95,7 +96,7 @@ def run(trial, mpiexec, program, output=subprocess.DEVNULL):
             texts = hosts.wait_until(ranks, trial.deadline + GRACE + PATIENCE,
                                      lambda text: not text.startswith("ready "), trial.lost())
             ended = {rank for rank in trial.lost() if (texts[rank] or "").startswith("ready ")
-                     and "mca_btl_tcp_frag_" in read(f"{errors}.{rank}")}
+                     and "mca_btl_tcp_frag_" in read(f"{errors}.{rank}") and not is_alive(pids[rank])}
             if output is None:
                 sys.stderr.write("".join(read(f"{errors}.{rank}") for rank in range(ranks)))
             return *judge(trial, texts, struck, waited, ended), ended
@@ -131,6 +132,15 @@ def strike(trial, hosts, pids):
 def read(path):
     with open(path, encoding="utf-8", errors="replace") as file:
         return file.read()
+
+
+def is_alive(pid):
+    """Nobody but mpiexec, which is stopped, takes its place in the table of processes away."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except FileNotFoundError:
+        return False
 
 
 def waited_for_a_core(pid):
