@@ -1,19 +1,20 @@
 // What ranks do on hosts whose network is slow or fails:
 //
-//   ranks slow|broadcast|all_reduce|barriers|parts|splits|join DIRECTORY
+//   ranks slow|broadcast|all_reduce|barriers|connects|parts|splits|join DIRECTORY
 //   ranks calls DIRECTORY SEED [STEPS]
 //
 // `slow` moves a few MiB by several calls and checks them, `broadcast` and `all_reduce` do by one
 // call what takes seconds on a slow wire, in messages as long as there are; `barriers` goes on
-// until a rank is lost, in `parts` every second rank does so in a part, and those between come to
-// the whole when there is a file DIRECTORY/come; `splits` makes parts of all ranks; `join` ends at
-// once; `calls` makes every call of tutti's with random arguments, in random order, checks each
-// result, and goes on for so many steps or until a rank is lost. Each rank writes what became of it
-// to DIRECTORY/rank.N, since a host may be out of reach then: "ready PID", "done" or what it was
-// told. In `calls` that is "ready PID HOSTS" (the host of each rank, by its lowest), "done HOSTS",
-// and of a loss "lost NANOSECONDS WAITED RANKS MEMBERS ALL REASON": when, by the clock that all
-// processes of the machine share, for how long this process has waited for a core, who, of which
-// ranks, and who of all ranks. Those who lose somebody in a part ask the whole.
+// until a rank is lost, `connects` makes parts of all ranks until then; in `parts` every
+// second rank does so in a part, and those between come to the whole when there is a file
+// DIRECTORY/come; `splits` makes parts of all ranks; `join` ends at once; `calls` makes every call
+// of tutti's with random arguments, in random order, checks each result, and goes on for so many
+// steps or until a rank is lost. Each rank writes what became of it to DIRECTORY/rank.N, since a
+// host may be out of reach then: "ready PID", "done" or what it was told. In `calls` that is "ready
+// PID HOSTS" (the host of each rank, by its lowest), "done HOSTS", and of a loss "lost NANOSECONDS
+// WAITED RANKS MEMBERS ALL REASON": when, by the clock that all processes of the machine share, for
+// how long this process has waited for a core, who, of which ranks, and who of all ranks. Those who
+// lose somebody in a part ask the whole.
 #include <unistd.h>
 
 #include <algorithm>
@@ -237,6 +238,7 @@ int run(const std::vector<std::string>& arguments) {
     for (int i = 0; what == "splits" && i < 3; ++i) communicator.split(0, 0)->barrier();
     if (part) wait_in_parts(communicator, *part, arguments[1] + "/come");
     while (what == "barriers") communicator.barrier();
+    while (what == "connects") communicator.split(0, 0);
     say("done");
   } catch (const std::exception& error) {
     say(error.what());

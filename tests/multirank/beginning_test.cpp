@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <mpi.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,24 +23,19 @@
 
 namespace {
 
-/** Once this is set, the first message of so many bytes comes late, like from a stopped process. */
-struct Delay {
-  int bytes = 0;
-  std::chrono::milliseconds time{0};
-};
-
-Delay& delay() {
-  static Delay delay;
+/** Once this is set, this process does nothing for so long where hosts begin to connect, as if it
+ * were stopped. */
+std::chrono::milliseconds& delay() {
+  static std::chrono::milliseconds delay{0};
   return delay;
 }
 
 }  // namespace
 
-/** Stands before MPI's own, as the profiling interface of the standard provides. */
-extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag,
-                         MPI_Comm comm, MPI_Request* request) {
-  if (count == delay().bytes) std::this_thread::sleep_for(std::exchange(delay(), {}).time);
-  return PMPI_Isend(data, count, type, to, tag, comm, request);
+/** Stands before the C library's own, which is nothing but this call: a leader listens first. */
+extern "C" int listen(int socket, int backlog) noexcept {
+  std::this_thread::sleep_for(std::exchange(delay(), {}));
+  return static_cast<int>(::syscall(SYS_listen, socket, backlog));
 }
 
 namespace tutti::test {
@@ -105,8 +102,6 @@ TEST_F(Beginning, APartThatCannotBeMadeEndsTheSplitForAll) {
   });
 }
 
-constexpr int kCardBytes = 160;  // what the leaders tell each other to connect
-
 TEST_F(Beginning, ALeaderThatWaitsForAnotherHostIsNotBlamed) {
   if (world().one_host()) GTEST_SKIP() << "needs several hosts";
   on_ranks([](Communicator& comm) {
@@ -116,14 +111,14 @@ TEST_F(Beginning, ALeaderThatWaitsForAnotherHostIsNotBlamed) {
         std::find_if(hosts.begin(), hosts.end(), [&](int host) { return host != hosts[0]; });
     const auto late = static_cast<int>(other - hosts.begin());  // the leader of the second host
     comm.barrier();
-    if (comm.global_rank() == late) delay() = {kCardBytes, 3 * kTimeout};
+    if (comm.global_rank() == late) delay() = 3 * kTimeout;
     try {
       const Communicator joined(short_timeout(kTimeout));
       ADD_FAILURE() << "did not throw";
     } catch (const PeerLost& error) {
       EXPECT_EQ(error.ranks(), std::vector<int>{late}) << error.what();
     }
-    EXPECT_EQ(delay().bytes, 0) << "the message has another size now";
+    EXPECT_EQ(delay(), 0ms) << "it has not listened";
   });
 }
 
@@ -134,14 +129,14 @@ TEST_F(Beginning, WhomAPartLosesIsNamedAsARankOfTheWhole) {
     const int late = ranks() - 1;  // in the reversed order the leader of its host, and rank 0
     Communicator whole(short_timeout(kTimeout));
     whole.barrier();
-    if (comm.global_rank() == late) delay() = {kCardBytes, 3 * kTimeout};
+    if (comm.global_rank() == late) delay() = 3 * kTimeout;
     try {
       whole.split(0, -comm.global_rank());
       ADD_FAILURE() << "did not throw";
     } catch (const PeerLost& error) {
       EXPECT_EQ(error.ranks(), std::vector<int>{late}) << error.what();
     }
-    EXPECT_EQ(delay().bytes, 0) << "the message has another size now";
+    EXPECT_EQ(delay(), 0ms) << "it has not listened";
   });
 }
 

@@ -37,12 +37,15 @@ std::vector<int> lost_after(std::span<const int> leavers) {
   const auto has_left = [leavers](int rank) {
     return std::find(leavers.begin(), leavers.end(), rank) != leavers.end();
   };
-  EXPECT_FALSE(heartbeats.look(has_left));  // one of them may have told what it knows
+  EXPECT_FALSE(heartbeats.look(has_left));             // one of them may have told what it knows
+  EXPECT_EQ(heartbeats.ended(), std::vector<int>{2});  // of whose end this rank knows already
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   const auto found = heartbeats.look(has_left);
   if (!found) return {};
   const auto ranks = found->failure.rank_list();
-  return {ranks.begin(), ranks.end()};
+  const std::vector<int> lost(ranks.begin(), ranks.end());
+  EXPECT_EQ(heartbeats.ended(), lost);
+  return lost;
 }
 
 /** Its other end does not answer. */

@@ -45,6 +45,8 @@ class ControlNetwork {
   /** After an error that all ranks have survived, likewise. */
   virtual void keep() noexcept = 0;
   virtual bool has_failed() const noexcept = 0;
+  /** The process of `rank` has ended: it is sent nothing more. From any thread. */
+  virtual void note_ended(int rank) = 0;
   /** Whether messages can be sent and received at all. */
   virtual bool may_call() const noexcept = 0;
   /** And whether this thread may. */

@@ -88,18 +88,22 @@ void Heartbeats::tell(const FailureReport& failure) noexcept {
 /** Who kills all processes of a host needs a moment for it. Those that left before may live on, and
  * those that lost their leader may have told that, and ended. */
 void Heartbeats::look_at_end(Connection& connection, const HasLeft& has_left,
-                             std::vector<int>& lost) const {
+                             std::vector<int>& lost) {
   const std::span<const int> ranks = layout_.ranks_of(connection.host);
   const auto now = time_.now();
-  if (!connection.ended) connection.ended = now;
+  if (!connection.ended) {
+    connection.ended = now;
+    ended_.push_back(ranks.front());
+  }
   const bool all = ranks.size() == 1 || connection.link->all_have_ended();
   if (all && !connection.all_ended) connection.all_ended = now;
   const auto last_end = connection.all_ended.value_or(*connection.ended);
   if (ranks.size() > 1 && now - last_end < (all ? kToBeHeard : kForTheRest)) return;
   lost.push_back(ranks.front());
-  if (all) {
-    std::copy_if(ranks.begin() + 1, ranks.end(), std::back_inserter(lost),
-                 [&](int rank) { return !has_left(rank); });
+  for (const int rank : ranks.subspan(1)) {
+    if (!all || has_left(rank)) continue;
+    lost.push_back(rank);
+    ended_.push_back(rank);
   }
   connection.link.reset();
 }

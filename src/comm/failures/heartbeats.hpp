@@ -106,6 +106,9 @@ class Heartbeats {
   /** What a connection tells: a failure that another host has found, the processes that have ended
    * (a leader's, or all of its host but those that have left), or the hosts that do not answer. */
   std::optional<Found> look(const HasLeft& has_left);
+  /** The ranks whose processes have ended, as far as look() has seen: also those that it does not
+   * call lost yet. */
+  const std::vector<int>& ended() const { return ended_; }
   /** Tells the other hosts. They get it even if this process ends. */
   void tell(const FailureReport& failure) noexcept;
 
@@ -120,12 +123,13 @@ class Heartbeats {
   /** Notes how long kernels take to acknowledge a byte. */
   void look_at_answers();
   /** Adds to `lost` whose processes have ended, once that is known. */
-  void look_at_end(Connection& connection, const HasLeft& has_left, std::vector<int>& lost) const;
+  void look_at_end(Connection& connection, const HasLeft& has_left, std::vector<int>& lost);
 
   Layout layout_;
   int own_host_;
   std::vector<Connection> connections_;
   std::vector<Line> lines_;
+  std::vector<int> ended_;
   const TimeSource& time_;
 };
 

@@ -66,14 +66,21 @@ void Watch::poll(std::span<const int> waiting_for) {
 void Watch::look_after_hosts(Clock::time_point now) {
   if (failure_ || !heartbeats_ || now - last_look_ < kLookInterval) return;
   last_look_ = now;
-  const auto has_left = [this](int rank) { return departures_.has_left(rank); };
-  const auto found = heartbeats_->look(has_left);
+  const auto found = look_at_heartbeats();
   if (!found) return;
   if (found->by_another) {
     pass_on(found->failure);
   } else {
     announce(found->failure, Finder::self);
   }
+}
+
+std::optional<Heartbeats::Found> Watch::look_at_heartbeats() {
+  const auto found = heartbeats_->look([this](int rank) { return departures_.has_left(rank); });
+  for (const int rank : heartbeats_->ended()) {
+    session_.note_ended(members_[static_cast<std::size_t>(rank)]);
+  }
+  return found;
 }
 
 void Watch::throw_failure() const {
@@ -116,9 +123,10 @@ void Watch::handle(const ControlMessage& message, int source) {
   }
 }
 
-void Watch::send_to_all(const ControlMessage& message) {
+void Watch::send_to_all(const FailureReport& report, std::span<const int> except) {
   for (const int member : members_) {
-    if (member != session_.rank()) messenger_->send(message, member);
+    const bool is_meant = std::find(except.begin(), except.end(), rank_of(member)) == except.end();
+    if (is_meant && member != session_.rank()) messenger_->send(report, member);
   }
 }
 
@@ -266,14 +274,17 @@ void Watch::announce(const FailureReport& report, Finder finder) {
   // Another thread of the rank that finds a mismatch may have noted it before this one tells of it.
   const bool is_only_noted = is_noted_ && report.kind == FailureReport::Kind::mismatch;
   if (failure_ && !is_only_noted) return;
+  if (heartbeats_) look_at_heartbeats();  // who has ended since is not to be told
   fail(report);
   if (!session_.may_call()) return;
-  if (finder == Finder::neighbour && !stands_in(report)) return;
+  const auto lost = report.rank_list();
+  if (finder == Finder::neighbour) {  // who is lost, and may come late, hears of the finder
+    if (stands_in(report)) send_to_all(report, lost);
+    return;
+  }
   send_to_all(report);
-  if (finder == Finder::neighbour) return;
   // Nobody may call MPI after this, and a message to a new peer needs calls to get out. The ranks
   // of this host hear through shared memory.
-  const auto lost = report.rank_list();
   const auto is_urgent = [&](int member) {
     const int rank = rank_of(member);
     const bool is_near = layout_ && layout_->host_of(rank) == layout_->host_of(rank_);

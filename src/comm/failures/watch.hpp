@@ -155,7 +155,7 @@ class Watch final {
   void ask_again();
   using Clock = TimeSource::Clock;
   // All of these are called with mutex_ held.
-  void send_to_all(const ControlMessage& message);
+  void send_to_all(const FailureReport& report, std::span<const int> except = {});
   void receive();
   void handle(const ControlMessage& message, int source);
   void fail(const FailureReport& report);
@@ -163,6 +163,7 @@ class Watch final {
   bool stands_in(const FailureReport& report) const;
   void pass_on(const FailureReport& report);
   void look_after_hosts(Clock::time_point now);
+  std::optional<Heartbeats::Found> look_at_heartbeats();
   void throw_failure() const;
   void tell_departure(int rank);
 

@@ -18,6 +18,7 @@
 namespace tutti {
 
 using mpi::Channel;
+using mpi::Whole;
 using shm::Wait;
 
 namespace {
@@ -88,7 +89,8 @@ std::unique_ptr<Transport> HierarchicalTransport::split(int color, int key) {
   guarded([&] {
     agree(Call::split());
     part = form_part(
-        plan_split(*this, channel_->scratch(), color, key, channel_->session()->next_context()));
+        plan_split(*this, channel_->scratch(), color, key, channel_->session()->next_context()),
+        Whole::Makers::all);
     // Nobody goes on with a part that another rank has not got.
     agree(Call::split());
   });
@@ -100,7 +102,8 @@ std::unique_ptr<Transport> HierarchicalTransport::group(std::span<const int> ran
   guarded(
       [&] {
         part = form_part(
-            plan_group(*this, channel_->scratch(), ranks, channel_->session()->next_context()));
+            plan_group(*this, channel_->scratch(), ranks, channel_->session()->next_context()),
+            Whole::Makers::some);
         meet_group(*this, ranks);  // or one would go on with what another one has not got
       },
       Witnesses::two);
@@ -109,7 +112,8 @@ std::unique_ptr<Transport> HierarchicalTransport::group(std::span<const int> ran
 
 /** This rank's part; null if it has none. Its context is one that no member has used, so parts that
  * share a rank differ in it. */
-std::unique_ptr<Transport> HierarchicalTransport::form_part(const PartPlan& plan) {
+std::unique_ptr<Transport> HierarchicalTransport::form_part(const PartPlan& plan,
+                                                            Whole::Makers makers) {
   if (plan.members.empty()) return nullptr;
   channel_->session()->use_context(plan.context);
   std::vector<int> session_ranks;
@@ -133,7 +137,8 @@ std::unique_ptr<Transport> HierarchicalTransport::form_part(const PartPlan& plan
     if (layout.host_count() == 1) return std::make_unique<shm::ShmTransport>(std::move(local));
     auto channel = std::make_unique<Channel>(channel_->session(), std::move(session_ranks),
                                              plan.context, channel_->timeout());
-    return connect_part(std::move(channel), std::move(layout), std::move(local), plan.members);
+    return connect_part(std::move(channel), std::move(layout), std::move(local), plan.members,
+                        makers);
   } catch (const CommunicationError&) {
     throw;
   } catch (const std::exception& error) {  // the others would wait for this rank
@@ -146,21 +151,16 @@ std::unique_ptr<Transport> HierarchicalTransport::form_part(const PartPlan& plan
  * `members` are the part. */
 std::unique_ptr<Transport> HierarchicalTransport::connect_part(
     std::unique_ptr<mpi::Channel> channel, Layout layout, std::unique_ptr<shm::Local> local,
-    const std::vector<int>& members) {
-  shm::LocalGroup& whole = local_->group();
-  const Finally end([&whole] { whole.end_elsewhere(Wait::collective); });
-  LooksAfterWhole after_whole(*channel_, whole, members);
-  bool whole_failed = false;
-  const auto look_at_whole = [&] {
-    whole_failed = true;
-    after_whole.look();
-    whole_failed = false;
-  };
+    const std::vector<int>& members, Whole::Makers makers) {
+  shm::LocalGroup& here = local_->group();
+  const Finally end([&here] { here.end_elsewhere(Wait::collective); });
+  LooksAfterWhole after_whole(*channel_, here, members);
+  Whole whole(*channel_, members, makers, [&after_whole] { after_whole.look(); });
   try {
     return std::make_unique<HierarchicalTransport>(std::move(channel), std::move(layout),
-                                                   std::move(local), look_at_whole);
+                                                   std::move(local), &whole);
   } catch (const PeerLost& error) {
-    if (whole_failed) throw;
+    if (whole.has_failed()) throw;
     after_whole.look_for_a_moment();
     std::vector<int> lost;
     for (const int rank : error.ranks()) lost.push_back(members[static_cast<std::size_t>(rank)]);

@@ -36,8 +36,7 @@ Wait wait_of(Wire::Side side) {
 }  // namespace
 
 HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> channel, Layout layout,
-                                             std::unique_ptr<shm::Local> local,
-                                             const std::function<void()>& meanwhile)
+                                             std::unique_ptr<shm::Local> local, mpi::Whole* whole)
     : channel_(std::move(channel)),
       layout_(std::move(layout)),
       local_(std::move(local)),
@@ -61,26 +60,24 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
     return local_->group().heartbeat_of(layout_.local_rank_of(rank));
   });
   const auto show_end = [this](Wire::Side side) { local_->group().end_elsewhere(wait_of(side)); };
-  bool others_failed = false;  // those that meanwhile() looks after, who tell of it themselves
   const auto connecting = [&](Wire::Side side) {
     local_->group().pulse_elsewhere(wait_of(side));
     local_->group().look_after_all();  // all of this host connect
-    if (!meanwhile) return;
-    others_failed = true;
-    meanwhile();
-    others_failed = false;
+    if (whole != nullptr) whole->look();
   };
+  // The whole tells its ranks itself.
+  const auto is_own = [whole] { return whole == nullptr || !whole->has_failed(); };
   channel_->set_idle({connecting, show_end});
   try {  // the ranks of this host go on, and wait for the leader
-    channel_->set_hosts(layout_);
+    channel_->set_hosts(layout_, whole);
     if (is_leader() && channel_->passes_on(agents(-1))) {
       local_->group().control().header().leaders_are_connected = true;
     }
   } catch (const PeerLost& error) {
-    if (!others_failed) tell(error);
+    if (is_own()) tell(error);
     throw;
   } catch (const std::exception& error) {
-    if (!others_failed) abort(error.what());
+    if (is_own()) abort(error.what());
     throw;
   }
   if (channel_->has_lane()) {

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,6 +18,7 @@
 #include "comm/hosts/wire_mail.hpp"
 #include "comm/layout.hpp"
 #include "comm/mpi/channel.hpp"
+#include "comm/mpi/whole.hpp"
 #include "comm/shm/local.hpp"
 #include "comm/shm/local_notes.hpp"
 #include "comm/shm/mail.hpp"
@@ -47,10 +47,9 @@ namespace tutti {
  */
 class HierarchicalTransport final : public Transport {
  public:
-  /** `meanwhile` is called now and then while the leaders connect; what it throws ends that. */
+  /** `whole`: of which this is a part, if it is one; used while the hosts connect. */
   HierarchicalTransport(std::unique_ptr<mpi::Channel> channel, Layout layout,
-                        std::unique_ptr<shm::Local> local,
-                        const std::function<void()>& meanwhile = {});
+                        std::unique_ptr<shm::Local> local, mpi::Whole* whole = nullptr);
   HierarchicalTransport(const HierarchicalTransport&) = delete;
   HierarchicalTransport& operator=(const HierarchicalTransport&) = delete;
   /** Leaves: ranks that still wait for this one get PeerLost. Waits for nobody. */
@@ -200,10 +199,11 @@ class HierarchicalTransport final : public Transport {
   record::Absence take_one_way(const Call& call, HostGroup& group, std::span<std::byte> data);
   /** From local rank `root` to all ranks of this host, which agree by now. */
   void spread(View data, int root = 0);
-  std::unique_ptr<Transport> form_part(const PartPlan& plan);
+  std::unique_ptr<Transport> form_part(const PartPlan& plan, mpi::Whole::Makers makers);
   std::unique_ptr<Transport> connect_part(std::unique_ptr<mpi::Channel> channel, Layout layout,
                                           std::unique_ptr<shm::Local> local,
-                                          const std::vector<int>& members);
+                                          const std::vector<int>& members,
+                                          mpi::Whole::Makers makers);
   /** What follows the plan of a sparse_all_reduce: with packets, or with all elements. */
   void sparse_packets(View out, std::int64_t divisor, SparseStats& stats);
   void sparse_dense(View out, std::int64_t divisor, SparseStats& stats);

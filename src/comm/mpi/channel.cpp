@@ -161,10 +161,10 @@ void Channel::leave(std::unique_ptr<Channel> channel) noexcept {
   }
 }
 
-void Channel::set_hosts(const Layout& layout) {
+void Channel::set_hosts(const Layout& layout, Whole* whole) {
   const Finally end([this] { watch_.end_wait(Side::collective); });
   if (layout.host_count() > 1) survive_lost_connections();
-  HostConnections connections = connect_hosts(*this, layout);
+  HostConnections connections = connect_hosts(*this, layout, whole);
   streams_ = std::move(connections.streams);
   const bool leads = layout.local_rank_of(rank_) == 0;
   for (int host = 0; leads && connections.all_have_streams && host < layout.host_count(); ++host) {
@@ -172,7 +172,7 @@ void Channel::set_hosts(const Layout& layout) {
   }
   watch_.set_hosts(layout, std::move(connections.heartbeats));
   has_lane_ = connections.all_have_streams && has_lanes(layout);
-  if (has_lane_ && !leads) streams_ = connect_lane(*this, layout, connections.reached);
+  if (has_lane_ && !leads) streams_ = connect_lane(*this, layout, connections.reached, whole);
 }
 
 }  // namespace tutti::mpi

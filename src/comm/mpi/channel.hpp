@@ -25,6 +25,8 @@
 
 namespace tutti::mpi {
 
+class Whole;
+
 /**
  * Messages over MPI, and those of collectives between leaders, and in lanes, over TCP where MPI has
  * nothing faster. Ranks are the communicator's global ranks.
@@ -96,8 +98,14 @@ class Channel final : public Wire {
                std::span<const std::shared_ptr<const void>> kept) noexcept override;
 
   /** Tells which ranks share a host, before the first wait; a collective of all ranks, whose
-   * leaders connect the hosts (see connect_hosts()). Throws PeerLost. */
-  void set_hosts(const Layout& layout);
+   * leaders connect the hosts (see connect_hosts()), with the help of the `whole` of which they are
+   * a part, if there is one. Throws PeerLost. */
+  void set_hosts(const Layout& layout, Whole* whole = nullptr);
+  /** Whether a connection carries messages of `traffic` to `rank`, and from it: the same at both
+   * ends. */
+  bool has_stream(int rank, Traffic traffic) const {
+    return streams_ && streams_->reaches(rank, traffic);
+  }
 
   /** Whether this rank's collectives have connections of their own: of a leader with all others, or
    * some, of another rank with those of its lane. */
@@ -173,9 +181,6 @@ class Channel final : public Wire {
   static void tend_departed() noexcept;
   /** Whether the next `bytes` bytes to `destination` are to be waited for until it takes them. */
   bool is_to_be_confirmed(std::int64_t bytes, int destination);
-  bool has_stream(int rank, Traffic traffic) const {
-    return streams_ && streams_->reaches(rank, traffic);
-  }
   /** progress() of those that MPI carries. */
   bool progress_mpi(std::span<Posted> posted, std::span<const int> peers);
   bool progress_streams(std::span<Posted> posted);

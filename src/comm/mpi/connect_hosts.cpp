@@ -1,4 +1,4 @@
-// How ranks of different hosts connect: addresses over MPI, then TCP, then what both have.
+// How ranks of different hosts connect: they exchange addresses, then TCP, then what both have.
 #include "comm/mpi/connect_hosts.hpp"
 
 #include <arpa/inet.h>
@@ -12,7 +12,6 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "base/waiter.hpp"
-#include "comm/batch.hpp"
 #include "comm/mpi/channel.hpp"
 #include "comm/mpi/endpoint.hpp"
 #include "comm/mpi/host_lines.hpp"
@@ -21,6 +20,7 @@
 #include "comm/mpi/meeting.hpp"
 #include "comm/mpi/session.hpp"
 #include "comm/mpi/tcp_connection.hpp"
+#include "comm/mpi/words.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::mpi {
@@ -51,23 +51,6 @@ std::vector<Peer> peers_of(const Layout& layout, int own) {
 /** Whether either can tell the other an address. */
 bool have_addresses(const Endpoint& one, const Endpoint& other) {
   return !addresses_of(one, other.network).empty() && !addresses_of(other, one.network).empty();
-}
-
-/** Sends `own` to every peer and fills in what comes from it. */
-template <class T, class Put>
-void exchange(Channel& channel, std::vector<Peer>& peers, const std::vector<T>& own,
-              std::chrono::milliseconds timeout, const Put& put) {
-  const auto sent = std::make_shared<std::vector<T>>(own);
-  const auto received = std::make_shared<std::vector<T>>(peers.size());
-  Batch batch(channel, Wire::Traffic::point_to_point);
-  batch.keep(sent);
-  batch.keep(received);
-  for (std::size_t i = 0; i < peers.size(); ++i) {
-    batch.recv(&(*received)[i], sizeof(T), peers[i].rank);
-    batch.send(&(*sent)[i], sizeof(T), peers[i].rank);
-  }
-  batch.wait(timeout);
-  for (std::size_t i = 0; i < peers.size(); ++i) put(peers[i], (*received)[i]);
 }
 
 /** Where a process listens; the port is 0 if it cannot. */
@@ -224,21 +207,22 @@ std::unique_ptr<Streams> streams_of(std::vector<Peer>& peers) {
 }
 
 /** Whether all leaders have connections with all others, if each knows them. */
-bool all_have_streams(Channel& channel, std::vector<Peer>& peers,
+bool all_have_streams(const Words& words, std::vector<Peer>& peers,
                       std::chrono::milliseconds timeout) {
   bool all = std::all_of(peers.begin(), peers.end(), [](const Peer& peer) {
     return peer.line != Line::collective || peer.socket;
   });
   const std::vector<std::uint8_t> own(peers.size(), all ? 1 : 0);
-  exchange(channel, peers, own, timeout,
-           [&all](const Peer& /*peer*/, std::uint8_t others) { all = all && others != 0; });
+  words.exchange(peers, own, timeout,
+                 [&all](const Peer& /*peer*/, std::uint8_t others) { all = all && others != 0; });
   return all;
 }
 
 /** Offers connections to those peers that are `wanted`, and makes those that both ends want ready
  * for what they carry; how long they took to connect. See meet(). */
-std::chrono::milliseconds connect(Channel& channel, std::vector<Peer>& peers, const Here& here,
+std::chrono::milliseconds connect(const Words& words, std::vector<Peer>& peers, const Here& here,
                                   int own_host, const std::function<bool()>& have_come) {
+  Channel& channel = words.channel();
   std::vector<Endpoint> offers(peers.size(), here.endpoint);
   const bool mpi_carries = reason_for_mpi() != nullptr;
   for (std::size_t i = 0; i < peers.size(); ++i) {
@@ -248,7 +232,7 @@ std::chrono::milliseconds connect(Channel& channel, std::vector<Peer>& peers, co
     if (goes_by_mpi || !in_reach) offers[i].port = 0;
     peers[i].wanted = offers[i].port != 0;
   }
-  exchange(channel, peers, offers, channel.timeout(), [&](Peer& peer, const Endpoint& endpoint) {
+  words.exchange(peers, offers, channel.timeout(), [&](Peer& peer, const Endpoint& endpoint) {
     peer.endpoint = endpoint;
     peer.wanted = peer.wanted && have_addresses(endpoint, here.endpoint);
   });
@@ -265,31 +249,32 @@ std::chrono::milliseconds connect(Channel& channel, std::vector<Peer>& peers, co
 }
 
 /** Who has a connection must not take the other, who gave up, for dead. */
-void keep_what_both_have(Channel& channel, std::vector<Peer>& peers,
+void keep_what_both_have(const Words& words, std::vector<Peer>& peers,
                          std::chrono::milliseconds timeout) {
   std::vector<std::uint8_t> have;
   for (const Peer& peer : peers) have.push_back(peer.socket ? 1 : 0);
-  exchange(channel, peers, have, timeout, [](Peer& peer, std::uint8_t other_has) {
+  words.exchange(peers, have, timeout, [](Peer& peer, std::uint8_t other_has) {
     if (other_has == 0) peer.socket = {};
   });
 }
 
 /** The part of a leader. */
-HostConnections connect_leaders(Channel& channel, const Layout& layout) {
+HostConnections connect_leaders(Channel& channel, const Layout& layout, Whole* whole) {
   const int own_host = layout.host_of(channel.rank());
   const std::span<const int> neighbours = layout.ranks_of(own_host).subspan(1);
   SocketLender lender(neighbours.size());
   offer_lines(channel, neighbours, lender);
   std::vector<Peer> peers = peers_of(layout, own_host);
   const Here here = listen_here();
-  const auto spent = connect(channel, peers, here, own_host, [&lender] {
+  const Words words(channel, whole);
+  const auto spent = connect(words, peers, here, own_host, [&lender] {
     lender.step();
     return lender.all_have_come();
   });
   const std::vector<std::int32_t> lent = lend_lines(channel, peers, lender);
-  keep_what_both_have(channel, peers, channel.timeout() - spent);
+  keep_what_both_have(words, peers, channel.timeout() - spent);
   const bool complete = layout.host_count() <= Wire::kMostWithoutAhead &&
-                        all_have_streams(channel, peers, channel.timeout() - spent);
+                        all_have_streams(words, peers, channel.timeout() - spent);
   tell_kept(channel, neighbours, peers, lent, complete);
   note_unconnected(peers, channel, here.endpoint, spent);
   log_without_streams(peers, channel);
@@ -311,13 +296,13 @@ void note_without_lane(const std::vector<Peer>& peers, const Channel& channel, c
 
 }  // namespace
 
-HostConnections connect_hosts(Channel& channel, const Layout& layout) {
-  return layout.local_rank_of(channel.rank()) == 0 ? connect_leaders(channel, layout)
+HostConnections connect_hosts(Channel& channel, const Layout& layout, Whole* whole) {
+  return layout.local_rank_of(channel.rank()) == 0 ? connect_leaders(channel, layout, whole)
                                                    : borrow_lines(channel, layout);
 }
 
 std::unique_ptr<Streams> connect_lane(Channel& channel, const Layout& layout,
-                                      std::span<const int> reached) {
+                                      std::span<const int> reached, Whole* whole) {
   const int own_host = layout.host_of(channel.rank());
   std::vector<Peer> peers;
   for (const int rank : layout.lane_of(channel.rank())) {
@@ -327,8 +312,9 @@ std::unique_ptr<Streams> connect_lane(Channel& channel, const Layout& layout,
         std::find(reached.begin(), reached.end(), layout.host_of(rank)) != reached.end();
   }
   const Here here = listen_here();
-  const auto spent = connect(channel, peers, here, own_host, [] { return true; });
-  keep_what_both_have(channel, peers, channel.timeout() - spent);
+  const Words words(channel, whole);
+  const auto spent = connect(words, peers, here, own_host, [] { return true; });
+  keep_what_both_have(words, peers, channel.timeout() - spent);
   note_without_lane(peers, channel, here.endpoint, spent);
   return streams_of(peers);
 }

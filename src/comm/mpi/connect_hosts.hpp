@@ -12,6 +12,7 @@
 namespace tutti::mpi {
 
 class Channel;
+class Whole;
 
 struct HostConnections {
   std::unique_ptr<Heartbeats> heartbeats;
@@ -26,21 +27,22 @@ struct HostConnections {
  * A TCP connection with keepalive from the leader of a host to those of connected_hosts(), and
  * another one where a host has several ranks, for their lines: those hold copies of it, so it ends
  * with the last of them. A collective, of which each rank gets what is its own. Each pair tries all
- * addresses that the other has, and shows by a random number, which went over MPI, that it is not a
- * stranger. Who cannot be reached within two seconds or a quarter of a deadline, behind a firewall
- * for example, goes without, and a log line says so; where nobody listened at any address, the
- * session does not try that pair again. Nor is one tried of which either has no address.
- * PeerLost as by any wait of `channel`.
+ * addresses that the other has, and shows by a random number, which came with these, that it is not
+ * a stranger. What they tell each other goes over connections of the `whole` of which this is a
+ * part, if there are some, and over MPI otherwise (see Words). Who cannot be reached within two
+ * seconds or a quarter of a deadline, behind a firewall for example, goes without, and a log line
+ * says so; where nobody listened at any address, the session does not try that pair again. Nor is
+ * one tried of which either has no address. PeerLost as by any wait of `channel`.
  *
  * Leaders also get connections for messages of collectives, unless MPI is to carry these from or to
  * one of their hosts (reason_for_mpi()).
  */
-HostConnections connect_hosts(Channel& channel, const Layout& layout);
+HostConnections connect_hosts(Channel& channel, const Layout& layout, Whole* whole);
 
 /** After that, by all who lead no host, where there are lanes: connections for
  * messages of collectives with the ranks of this one's place on the hosts that its host has
  * `reached`, in the same way; null if there are none. */
 std::unique_ptr<Streams> connect_lane(Channel& channel, const Layout& layout,
-                                      std::span<const int> reached);
+                                      std::span<const int> reached, Whole* whole);
 
 }  // namespace tutti::mpi

@@ -22,6 +22,7 @@ MpiMessenger::~MpiMessenger() {
 }
 
 void MpiMessenger::send(const ControlMessage& message, int destination) {
+  if (session_.has_ended(destination)) return;
   const auto bytes = std::make_shared<RecycledVector<std::byte>>(packed(message));
   Pending pending{MPI_REQUEST_NULL, bytes, destination};
   const int code = MPI_Isend(bytes->data(), static_cast<int>(bytes->size()), MPI_BYTE, destination,

@@ -157,6 +157,16 @@ WaitGraph& Session::wait_graph() { return WaitGraph::of_this_process(); }
 
 bool Session::may_call() const noexcept { return process_ == ::getpid() && !is_finalised(); }
 
+void Session::note_ended(int rank) {
+  const std::lock_guard lock(ending_);
+  ended_.insert(rank);
+}
+
+bool Session::has_ended(int rank) const {
+  const std::lock_guard lock(ending_);
+  return ended_.contains(rank);
+}
+
 void Session::fail() noexcept {
   failed_ = true;
   mark_lost(ranks_in_world_);

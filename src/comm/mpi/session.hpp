@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <span>
 #include <string>
@@ -72,6 +73,11 @@ class Session final : public ControlNetwork {
   void note_out_of_reach(int rank) { out_of_reach_.insert(rank); }
   bool is_out_of_reach(int rank) const { return out_of_reach_.contains(rank); }
 
+  void note_ended(int rank) override;
+  /** Whether that has been noted of it. Open MPI 4.1 may end who sends it a message, or never
+   * return from a later call. */
+  bool has_ended(int rank) const;
+
   /** After the loss of a rank: the communicator is not freed, and MPI is not finalised by tutti. */
   void fail() noexcept override;
   /** After an error that all ranks have survived: the communicator is not freed. */
@@ -111,6 +117,8 @@ class Session final : public ControlNetwork {
   std::atomic<bool> failed_ = false;
   int next_context_ = 0;
   std::set<int> out_of_reach_;
+  mutable std::mutex ending_;
+  std::set<int> ended_;   // with it
   bool answers_ = false;  ///< over it
 };
 

@@ -57,6 +57,7 @@ class Process final : public ControlNetwork {
   WaitGraph& wait_graph() override { return graph_; }
   void fail() noexcept override { failed_ = true; }
   void keep() noexcept override { failed_ = true; }
+  void note_ended(int /*rank*/) override {}  // what is sent to it vanishes
   bool has_failed() const noexcept override { return failed_; }
   bool may_call() const noexcept override { return !killed_; }
   bool this_thread_may_call() const noexcept override { return !killed_; }
