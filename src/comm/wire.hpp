@@ -118,8 +118,8 @@ class Wire {
    * PeerLost. */
   virtual Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
                            Traffic traffic) = 0;
-  /** From hold(true) to hold(false) what is posted may wait for what follows it, to leave together.
-   */
+  /** From hold(true) to hold(false) what is posted may wait for what follows it, to leave together:
+   * nobody waits for it meanwhile. */
   virtual void hold(bool /*whether*/) {}
   /** The message may be shorter than `bytes`, not longer. */
   virtual Posted post_receive(std::byte* data, std::int64_t bytes, int source, Traffic traffic) = 0;

@@ -116,7 +116,7 @@ TEST_F(GatheredNotesTest, ThoseInARowGoTogether) {
  * again. */
 TEST_F(GatheredNotesTest, ThoseInARowAreReadTogether) {
   EXPECT_FALSE(other_->has_read(0, Wire::Traffic::note));
-  constexpr int kNotes = 150;  // as many as one read brings
+  constexpr int kNotes = 150;  // nearly as many as one read brings
   for (int number = 0; number < kNotes; ++number) send(note_of(number));
   constexpr int kHeader = 8;
   ASSERT_TRUE(soon([&] { return unread() == kNotes * (kHeader + int{sizeof(Note)}); }));
@@ -130,6 +130,22 @@ TEST_F(GatheredNotesTest, ThoseInARowAreReadTogether) {
   send(note_of(1), Wire::Traffic::noted);
   send(note_of(2));
   EXPECT_FALSE(other_->has_read(0, Wire::Traffic::note));
+}
+
+TEST_F(GatheredNotesTest, SixteenKilobytesComeAlongWithTheirNote) {
+  const std::vector<std::byte> data(16 << 10, std::byte{1});
+  const std::array<std::byte, 200> note{};
+  root_->send(note.data(), std::ssize(note), 1, Wire::Traffic::note);
+  root_->send(data.data(), std::ssize(data), 1, Wire::Traffic::noted);
+  ASSERT_TRUE(soon([&] { return unread() == 8 + 200 + 8 + std::ssize(data); }));
+  std::array<std::byte, Wire::kShort> room{};
+  ASSERT_TRUE(other_->take(room.data(), Wire::kShort, Wire::Traffic::note, 0));
+  EXPECT_EQ(unread(), 0);
+  std::vector<std::byte> come(data.size());
+  const auto posted = other_->receive(come.data(), std::ssize(come), 0, Wire::Traffic::noted);
+  other_->progress();
+  EXPECT_TRUE(other_->take_ended(posted));
+  EXPECT_EQ(come, data);
 }
 
 /** After messages to and fro the kernel confirms along with the next one, and waits for that. */

@@ -1,5 +1,7 @@
 // Messages over TCP connections that are sent on as they come.
 #include <gtest/gtest.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
@@ -153,6 +155,40 @@ TEST_F(PassedMessages, LeaveBeforeTheyHaveComeAsAWhole) {
   EXPECT_TRUE(middle_->take_ended(passed.receive));
   EXPECT_TRUE(middle_->take_ended(passed.send));
   EXPECT_TRUE(last_->take_ended(receive_of_last));
+}
+
+/** Whatever the order is in which it looks after its connections. */
+TEST_F(PassedMessages, LeaveAlongWithWhatIsHeldBackForThem) {
+  auto ends_of_root = tcp_pair();
+  auto ends_of_last = tcp_pair();
+  const Socket root = std::move(ends_of_root[0]);
+  const Socket last = std::move(ends_of_last[1]);
+  std::vector<Streams::Connection> of_middle;
+  const int to_middle = ends_of_root[1].get();
+  of_middle.push_back({2, kKind, std::move(ends_of_last[0])});
+  of_middle.push_back({0, kKind, std::move(ends_of_root[1])});
+  Streams middle(std::move(of_middle));
+  const Bytes sent = bytes(1000, 1);
+  const Bytes own = bytes(100, 2);
+  Bytes here(sent.size());
+  const std::uint64_t header = header_of(sent.size());
+  ASSERT_EQ(::send(root.get(), &header, sizeof header, 0), 8);
+  ASSERT_EQ(::send(root.get(), sent.data(), sent.size(), 0), 1000);
+  ASSERT_TRUE(soon([&] { return unread(to_middle) == 8 + 1000; }));
+  middle.hold(true);
+  middle.send(own.data(), std::ssize(own), 2, kKind);
+  middle.pass_on(here.data(), std::ssize(here), 0, 2, kKind);
+  middle.progress();
+  EXPECT_EQ(here, sent);
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  ASSERT_EQ(::getsockopt(last.get(), IPPROTO_TCP, TCP_INFO, &info, &length), 0);
+  EXPECT_EQ(info.tcpi_data_segs_in, 0);
+  middle.hold(false);
+  EXPECT_TRUE(soon([&] { return unread(last.get()) == 8 + 100 + 8 + 1000; }));
+  length = sizeof info;
+  ASSERT_EQ(::getsockopt(last.get(), IPPROTO_TCP, TCP_INFO, &info, &length), 0);
+  EXPECT_EQ(info.tcpi_data_segs_in, 1);
 }
 
 TEST_F(PassedMessages, WaitForTheirTurnBehindWhatHasNotCome) {

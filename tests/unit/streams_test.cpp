@@ -37,7 +37,7 @@ TEST_F(StreamsTest, CarryWhatTheyHaveConnectionsFor) {
   EXPECT_FALSE(left_->reaches(1, Wire::Traffic::point_to_point));
 }
 
-/** What is held leaves together, or with whatever moves the connection. */
+/** What is held leaves together, whatever moves the connection. */
 TEST_F(StreamsTest, MessagesThatAreHeldLeaveTogether) {
   const Bytes first = bytes(64, 1);
   const Bytes second = bytes(5000, 2);
@@ -59,6 +59,9 @@ TEST_F(StreamsTest, MessagesThatAreHeldLeaveTogether) {
   send(first);
   left_->progress();
   wanted[0] = receive(come[0]);
+  right_->progress();
+  EXPECT_FALSE(right_->take_ended(wanted[0]));
+  left_->hold(false);
   right_->progress();
   EXPECT_TRUE(right_->take_ended(wanted[0]));
 }

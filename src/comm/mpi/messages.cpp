@@ -206,7 +206,8 @@ bool Channel::pause(Clock::duration still) {
           "MPI_Iprobe");
   }
   tend_departed();
-  std::this_thread::sleep_for(kMpiWait.nap);
+  const auto nap = std::chrono::duration_cast<std::chrono::microseconds>(kMpiWait.nap);
+  streams_ ? streams_->nap(nap) : std::this_thread::sleep_for(nap);
   return true;
 }
 

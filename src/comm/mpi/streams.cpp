@@ -129,7 +129,7 @@ Wire::Posted Streams::send(const std::byte* data, std::int64_t bytes, int destin
   }
   message.data = const_cast<std::byte*>(data);  // it is only read
   const int number = add(stream.sends, message);
-  if (is_first && !held_) push(stream);
+  if (is_first) push(stream);
   return handle_of(number);
 }
 
@@ -137,7 +137,7 @@ void Streams::hold(bool whether) {
   const std::lock_guard lock(mutex_);
   held_ = whether;
   for (Stream& stream : streams_) {
-    if (!held_ && stream.sends.first != kNone) push(stream);
+    if (stream.sends.first != kNone) push(stream);
   }
 }
 
@@ -217,7 +217,7 @@ void Streams::note_takes_nothing(Stream& stream) {
 }
 
 void Streams::push(Stream& stream) {
-  if (!stream.takes || stopped_) return;
+  if (!stream.takes || stopped_ || held_) return;
   while (stream.sends.first != kNone && has_room(stream)) {
     std::array<iovec, 2 * kMessagesAtOnce> parts;
     std::size_t count = 0;
@@ -345,6 +345,7 @@ bool Streams::begin(Stream& stream, Message& message) {
 
 /** Of a read that has brought `come` bytes, or -1: whether nothing will come any more. */
 void Streams::note_end(Stream& stream, std::int64_t come) {
+  has_read_ = has_read_ || come > 0;
   if (come > 0 || (come < 0 && is_to_be_tried_again())) return;
   stream.brings = false;
   in_trouble_.store(true, std::memory_order_relaxed);

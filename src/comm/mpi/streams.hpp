@@ -1,6 +1,8 @@
 // Messages of collectives over TCP connections of their own.
 #pragma once
 
+#include <poll.h>
+
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -92,6 +94,9 @@ class Streams {
     return true;
   }
   void note_nap() { parts_.store(0, std::memory_order_relaxed); }
+  /** Sleeps for `limit`, or until something comes of those of whom a message is awaited, unless
+   * one is under way: its parts would end naps that a slow wire is to have. */
+  void nap(std::chrono::microseconds limit);
   /** Whether `posted` has ended; then it is none any more. */
   bool take_ended(Wire::Posted posted);
   /** A receive for which nothing has come. */
@@ -119,13 +124,15 @@ class Streams {
   static constexpr std::int64_t kPacedAtOnce = 2 * (Wire::kPiece + kHeader);
   /** Bytes that a wire of 10 Gbit/s carries while a wait spins. */
   static constexpr std::int64_t kFlow = 4 * Wire::kPiece;
+  /** So many connections a nap looks at. */
+  static constexpr std::size_t kMostLookedAt = 32;
   static constexpr int kNone = -1;
   static constexpr std::chrono::seconds kPatience{2};
   /** So much is read at once where a message begins, ... */
   static constexpr std::int64_t kEarly = 4096;
   static_assert(kEarly >= Wire::kShort + kHeader);
-  /** ... and where that may be a note, which more notes follow, or data. */
-  static constexpr std::int64_t kEarlyOfNotes = 16384;
+  /** ... and where that may be a note, which more notes follow, or data: 16 KiB as a whole. */
+  static constexpr std::int64_t kEarlyOfNotes = 16384 + 512;
   /** So much is read at once of what is passed on, so that it leaves while more is read. */
   static constexpr std::int64_t kPassedAtOnce = 512 << 10;
   /** So much of such a message may have come and not been sent on: who does not take it holds up
@@ -169,6 +176,7 @@ class Streams {
     std::optional<std::chrono::steady_clock::time_point> waits_since{};
 
     bool is_open() const { return takes && brings; }
+    bool awaits() const { return brings && (receives.first != kNone || is_awaited); }
     bool waits() const {
       return (!takes && sends.first != kNone) ||
              (!brings && (receives.first != kNone || is_awaited));
@@ -218,6 +226,8 @@ class Streams {
   }
   void note_mistake(Stream& stream);
   void note_takes_nothing(Stream& stream);
+  /** The connections that end a nap as they bring something: how many there are. */
+  std::size_t list_awaited(std::span<pollfd> entries);
   void note_end(Stream& stream, std::int64_t come);
   std::int64_t read(Stream& stream, std::byte* to, std::int64_t bytes);
   std::int64_t read_rest(Stream& stream, const Message& message, std::int64_t bytes);
@@ -231,6 +241,7 @@ class Streams {
   std::atomic<bool> in_trouble_ = false;
   bool stopped_ = false;
   bool held_ = false;
+  bool has_read_ = true;  ///< something since a nap was last ended
   std::atomic<bool> moved_ = false;
   std::atomic<std::int64_t> parts_ = 0;  ///< bytes, see are_flowing()
 };

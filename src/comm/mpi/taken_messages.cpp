@@ -1,10 +1,16 @@
-// Short messages that are taken off connections when they have come, if somebody looks for them.
+// Short messages that are taken off connections when they have come, if somebody looks for them,
+// and naps until something comes.
+#include <poll.h>
+
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <optional>
 #include <span>
+#include <thread>
 
 #include "base/memory.hpp"
 #include "comm/mpi/streams.hpp"
@@ -58,6 +64,33 @@ bool Streams::take_from(Stream& stream, std::byte* data, std::int64_t bytes,
   copy_bytes(data, stream.early.data() + stream.used + kHeader, length);
   stream.used += kHeader + length;
   return true;
+}
+
+// --- Naps ---------------------------------------------------------------------------------------
+
+std::size_t Streams::list_awaited(std::span<pollfd> entries) {
+  const std::lock_guard lock(mutex_);
+  // What has come and is not read, as it is of another kind, would end each nap.
+  if (stopped_ || !has_read_) return 0;
+  std::size_t count = 0;
+  for (const Stream& stream : streams_) {
+    if (!stream.awaits()) continue;
+    const int first = stream.receives.first;
+    if (count == entries.size() || (first != kNone && at(first).begun)) return 0;
+    entries[count++] = {stream.connection.socket.get(), POLLIN, 0};
+  }
+  return count;
+}
+
+void Streams::nap(std::chrono::microseconds limit) {
+  std::array<pollfd, kMostLookedAt> entries;
+  const std::size_t count = list_awaited(entries);
+  if (count == 0) return std::this_thread::sleep_for(limit);
+  const auto whole = std::chrono::duration_cast<std::chrono::seconds>(limit);
+  const timespec time{whole.count(), std::chrono::nanoseconds(limit - whole).count()};
+  if (::ppoll(entries.data(), count, &time, nullptr) <= 0) return;
+  const std::lock_guard lock(mutex_);
+  has_read_ = false;
 }
 
 }  // namespace tutti::mpi
