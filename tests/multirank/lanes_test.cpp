@@ -53,7 +53,7 @@ TEST_F(Lanes, EachRankOfAHostSendsAnEqualShare) {
     const std::int64_t locals = ranks() / hosts();
     for (const std::int64_t bytes : {fewest(), fewest() + 3 * segment()}) {
       // All but its own part of what its host adds up, and as much of the results.
-      const std::int64_t share = 2 * (hosts() - 1) * bytes / hosts() / locals;
+      const std::int64_t share = std::int64_t{2} * (hosts() - 1) * bytes / hosts() / locals;
       const std::int64_t sent = sent_for(comm, bytes);
       if (!are_even()) {
         EXPECT_EQ(sent > 0, comm.local_rank() == 0);
