@@ -12,19 +12,21 @@ fi
 build=$1
 version=${2-}
 environment=$build/torch-${version:-newest}
+# Of what is imported, thousands of files being never, and whatever the user has chosen.
+export PYTHONDONTWRITEBYTECODE='' PYTHONPYCACHEPREFIX=$PWD/$environment/bytecode
 
 if [ ! -e "$environment/installed" ]; then
   rm -rf "$environment"
   "$(scripts/find_python.sh numpy pytest)" -m venv --system-site-packages "$environment"
   # Upgraded, since the system may have an old one, which the environment sees.
-  "$environment/bin/pip" install --quiet --disable-pip-version-check --upgrade "torch${version:+==$version}"
+  "$environment/bin/pip" install --quiet --disable-pip-version-check --no-compile --upgrade "torch${version:+==$version}"
   touch "$environment/installed"
 fi
 "$environment/bin/python" -c 'import torch; print("PyTorch", torch.__version__)'
 [ -z "$install_only" ] || exit 0
 
 # What is compiled against PyTorch, which versions that are too old refuse.
-export PYTHONPATH=$PWD/$build/python PYTHONDONTWRITEBYTECODE=1 XDG_CACHE_HOME=$PWD/$environment/cache
+export PYTHONPATH=$PWD/$build/python XDG_CACHE_HOME=$PWD/$environment/cache
 if "$environment/bin/python" -c 'import torch._C._distributed_c10d as c; exit(not hasattr(c.Backend, "allocate_tensor"))'; then
   "$environment/bin/python" -m tutti.torch.build
 fi
