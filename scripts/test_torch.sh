@@ -12,7 +12,7 @@ fi
 build=$1
 version=${2-}
 environment=$build/torch-${version:-newest}
-# Of what is imported, thousands of files being never, and whatever the user has chosen.
+# Of what is imported alone, and whatever the user has chosen.
 export PYTHONDONTWRITEBYTECODE='' PYTHONPYCACHEPREFIX=$PWD/$environment/bytecode
 
 if [ ! -e "$environment/installed" ]; then

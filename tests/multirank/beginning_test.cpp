@@ -33,9 +33,9 @@ std::chrono::milliseconds& delay() {
 }  // namespace
 
 /** Stands before the C library's own, which is nothing but this call: a leader listens first. */
-extern "C" int listen(int socket, int backlog) noexcept {
+extern "C" int listen(int fd, int n) noexcept {
   std::this_thread::sleep_for(std::exchange(delay(), {}));
-  return static_cast<int>(::syscall(SYS_listen, socket, backlog));
+  return static_cast<int>(::syscall(SYS_listen, fd, n));
 }
 
 namespace tutti::test {
