@@ -198,7 +198,7 @@ def run_splits(hosts, mpiexec, program):
 
 def test_who_dies_while_hosts_connect_is_named_at_once(mpiexec, program, _, lost):
     """Again and again they do, with a deadline that nobody waits for. Open MPI 4.1 did not return from a call
-    in one trial of four, when a leader had died after the hosts had connected: the other one sent it a message
+    in one trial of six, when a leader had died after the hosts had connected: the other one sent it a message
     for each connection then."""
     with cluster.Cluster(2, 2) as hosts:
         job = hosts.start(mpiexec, 4, [program, "connects", hosts.directory], {"TUTTI_TIMEOUT": "30"},
