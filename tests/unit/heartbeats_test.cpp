@@ -43,7 +43,7 @@ std::vector<int> lost_after(std::span<const int> leavers) {
   const auto found = heartbeats.look(has_left);
   if (!found) return {};
   const auto ranks = found->failure.rank_list();
-  const std::vector<int> lost(ranks.begin(), ranks.end());
+  std::vector<int> lost(ranks.begin(), ranks.end());
   EXPECT_EQ(heartbeats.ended(), lost);
   return lost;
 }
