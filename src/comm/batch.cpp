@@ -140,7 +140,7 @@ void Batch::wait_for_all(std::chrono::milliseconds timeout) {
     }
     const auto now = wire_.now();
     if (!moved) moved = now;
-    if (!wire_.pause(now - *moved)) continue;
+    if (!wire_.pause(now - *moved, side())) continue;
     InterruptCheck::poll();
     if (!lookout) lookout = wire_.look_out(side(), timeout);
     lookout->look(awaited());

@@ -58,6 +58,8 @@ class Batch {
   using Received = std::function<bool(int source)>;
   /** wait(), but no longer than until `received`, which hears of each piece meanwhile, says so. */
   void wait_until(const Received& received);
+  /** With whom messages are under way, in ascending order. */
+  RecycledVector<int> awaited() const;
   /** From whom something was received last. */
   int last_source() const { return last_source_; }
 
@@ -85,7 +87,6 @@ class Batch {
   /** Takes out the pieces that have ended, and posts what comes behind them. */
   void go_on();
   Wire::Side side() const;
-  RecycledVector<int> awaited() const;
 
   /** So many messages under way need no other memory. */
   static constexpr std::size_t kFew = 8;

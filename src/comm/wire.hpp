@@ -153,9 +153,10 @@ class Wire {
   virtual bool progress(std::span<Posted> posted, std::span<const int> peers) = 0;
   /** Whether parts of long messages move so fast that it is no time to nap. */
   virtual bool is_flowing() { return false; }
-  /** Gives way to others between two calls of progress(), the longer the longer nothing has moved:
-   * for `still`. Whether there is time, and need, to look after the ranks that are waited for. */
-  virtual bool pause(Clock::duration still) = 0;
+  /** Gives way to others between two calls of progress() in a wait of `side`, the longer the longer
+   * nothing has moved: for `still`. Whether there is time, and need, to look after the ranks that
+   * are waited for. */
+  virtual bool pause(Clock::duration still, Side side) = 0;
   virtual Clock::time_point now() const = 0;
   /** For a wait that lasts, with a deadline of `timeout`. */
   virtual std::unique_ptr<Lookout> look_out(Side side, std::chrono::milliseconds timeout) = 0;

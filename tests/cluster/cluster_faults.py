@@ -135,11 +135,11 @@ def read(path):
 
 
 def is_alive(pid):
-    """Nobody but mpiexec, which is stopped, takes its place in the table of processes away."""
+    """It is gone, or has ended and been waited for by nobody yet."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
             return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 

@@ -201,8 +201,9 @@ def test_who_dies_while_hosts_connect_is_named_at_once(mpiexec, program, _, lost
     in one trial of six, when a leader had died after the hosts had connected: the other one sent it a message
     for each connection then."""
     with cluster.Cluster(2, 2) as hosts:
-        job = hosts.start(mpiexec, 4, [program, "connects", hosts.directory], {"TUTTI_TIMEOUT": "30"},
-                          stderr=subprocess.DEVNULL)
+        errors = f"{hosts.directory}/errors"
+        command = ["sh", "-c", cluster_faults.TO_FILE.format(errors), program, "connects", hosts.directory]
+        job = hosts.start(mpiexec, 4, command, {"TUTTI_TIMEOUT": "30"})
         try:
             texts = hosts.wait_until(4, 90, is_ready)
             assert all(text and is_ready(text) for text in texts), texts
@@ -213,7 +214,8 @@ def test_who_dies_while_hosts_connect_is_named_at_once(mpiexec, program, _, lost
             others = [rank for rank in range(4) if rank != lost]
             texts = hosts.wait_until(4, 10, lambda text: not is_ready(text), others)
             took = time.monotonic() - start
-            assert all(texts[rank].startswith(f"lost rank {lost}: ") for rank in others), (took, texts)
+            said = [cluster_faults.read(f"{errors}.{rank}") for rank in others]
+            assert all(texts[rank].startswith(f"lost rank {lost}: ") for rank in others), (took, texts, said)
         finally:
             job.kill()
             job.wait()

@@ -19,12 +19,12 @@ using test::ScriptedWire;
 
 using Bytes = std::vector<std::byte>;
 
-constexpr int kRoot = 0;
+constexpr int kFirstHost = 0;
 constexpr int kSecond = 1;
 constexpr int kThird = 2;
 constexpr std::int64_t kBytes = 4;
 
-Signature broadcast(std::uint64_t sequence, int root = kRoot, std::int64_t bytes = kBytes) {
+Signature broadcast_of(std::uint64_t sequence, int root = kFirstHost, std::int64_t bytes = kBytes) {
   Signature signature;
   signature.sequence = sequence;
   signature.operation = Operation::broadcast;
@@ -38,19 +38,19 @@ class PassedNotesTest : public ::testing::Test {
  protected:
   /** A note of the root is there, which carries `bytes` times its call's number. */
   void comes(const Signature& signature, std::size_t bytes = kBytes) {
-    ScriptedWire theirs(kRoot);
+    ScriptedWire theirs(kFirstHost);
     Notes notes(theirs);
     notes.begin(signature, {}, Notes::kNobody);
     Bytes room(Wire::kShort);
     const Bytes data(bytes, static_cast<std::byte>(signature.sequence));
     room.resize(static_cast<std::size_t>(notes.write(room.data(), data, {})));
-    wire_.come.push_back({kRoot, Wire::Traffic::note, room});
+    wire_.come.push_back({kFirstHost, Wire::Traffic::note, room});
   }
   /** The host's own call: takes the root's note. */
   void call(std::uint64_t sequence, std::int64_t in_a_row = 10) {
-    notes_.begin(broadcast(sequence), {}, kRoot);
+    notes_.begin(broadcast_of(sequence), {}, kFirstHost);
     Bytes data(kBytes);
-    group_.take_one_way({kRoot, kBytes, in_a_row}, notes_, data);
+    group_.take_one_way({kFirstHost, kBytes, in_a_row}, notes_, data);
     EXPECT_EQ(data, Bytes(kBytes, static_cast<std::byte>(sequence)));
   }
   /** Of which calls the third host has notes. */
@@ -64,16 +64,16 @@ class PassedNotesTest : public ::testing::Test {
   }
 
   ScriptedWire wire_{kSecond};
-  HostGroup group_{wire_, {kRoot, kSecond, kThird}};
+  HostGroup group_{wire_, {kFirstHost, kSecond, kThird}};
   Notes notes_{wire_};
 };
 
 TEST_F(PassedNotesTest, ThoseThatHaveComeTogetherGoTogetherAndOnce) {
-  for (const std::uint64_t sequence : {1U, 2U, 3U}) comes(broadcast(sequence));
+  for (const std::uint64_t sequence : {1U, 2U, 3U}) comes(broadcast_of(sequence));
   call(1);
   EXPECT_EQ(passed(), (std::vector<int>{1, 2, 3}));
   EXPECT_FALSE(wire_.holds);
-  comes(broadcast(4));
+  comes(broadcast_of(4));
   call(2);
   call(3);
   EXPECT_EQ(passed(), (std::vector<int>{1, 2, 3}));
@@ -82,31 +82,31 @@ TEST_F(PassedNotesTest, ThoseThatHaveComeTogetherGoTogetherAndOnce) {
 }
 
 TEST_F(PassedNotesTest, WhatWasFoundEarlyGoesAlongInItsOrder) {
-  for (const std::uint64_t sequence : {1U, 2U}) comes(broadcast(sequence));
+  for (const std::uint64_t sequence : {1U, 2U}) comes(broadcast_of(sequence));
   notes_.begin({}, {}, Notes::kNobody);
   notes_.look();  // of another wait
-  comes(broadcast(3));
+  comes(broadcast_of(3));
   for (const std::uint64_t sequence : {1U, 2U, 3U}) call(sequence);
   EXPECT_EQ(passed(), (std::vector<int>{1, 2, 3}));
 }
 
 TEST_F(PassedNotesTest, WhatComesOfAnotherRootWaitsForItsCall) {
-  comes(broadcast(1));
-  comes(broadcast(2, kThird));
+  comes(broadcast_of(1));
+  comes(broadcast_of(2, kThird));
   call(1);
   EXPECT_EQ(passed(), std::vector<int>{1});
 }
 
 TEST_F(PassedNotesTest, WhatIsFollowedByDataWaitsForItsCall) {
-  comes(broadcast(1));
-  comes(broadcast(2, kRoot, 100'000), 0);
-  comes(broadcast(3));
+  comes(broadcast_of(1));
+  comes(broadcast_of(2, kFirstHost, 100'000), 0);
+  comes(broadcast_of(3));
   call(1);
   EXPECT_EQ(passed(), std::vector<int>{1});
 }
 
 TEST_F(PassedNotesTest, TheFirstInARowComeFromTheRootItself) {
-  for (const std::uint64_t sequence : {1U, 2U, 3U}) comes(broadcast(sequence));
+  for (const std::uint64_t sequence : {1U, 2U, 3U}) comes(broadcast_of(sequence));
   call(1, 0);
   EXPECT_EQ(passed(), std::vector<int>{});
 }
@@ -114,20 +114,20 @@ TEST_F(PassedNotesTest, TheFirstInARowComeFromTheRootItself) {
 TEST_F(PassedNotesTest, NoMoreThanSomeAreKept) {
   std::vector<int> all(1000);
   std::iota(all.begin(), all.end(), 1);
-  for (const int number : all) comes(broadcast(static_cast<std::uint64_t>(number)));
+  for (const int number : all) comes(broadcast_of(static_cast<std::uint64_t>(number)));
   call(1);
   EXPECT_LT(wire_.sent.size(), all.size() / 2);
   for (std::uint64_t sequence = 2; sequence <= all.size(); ++sequence) {
-    notes_.begin(broadcast(sequence), {}, kRoot);
+    notes_.begin(broadcast_of(sequence), {}, kFirstHost);
     Bytes data(kBytes);
-    group_.take_one_way({kRoot, kBytes, 10}, notes_, data);
+    group_.take_one_way({kFirstHost, kBytes, 10}, notes_, data);
   }
   EXPECT_EQ(wire_.sent.size(), all.size());
 }
 
 /** Who takes one may be busy with something else until that call, for which it needs this host. */
 TEST_F(PassedNotesTest, NobodyWaitsForOneBeforeItsCall) {
-  for (const std::uint64_t sequence : {1U, 2U, 3U}) comes(broadcast(sequence));
+  for (const std::uint64_t sequence : {1U, 2U, 3U}) comes(broadcast_of(sequence));
   wire_.most_delivered = 1;
   call(1);
   EXPECT_EQ(passed(), (std::vector<int>{1, 2, 3}));
@@ -141,7 +141,7 @@ TEST_F(PassedNotesTest, NobodyWaitsForOneBeforeItsCall) {
 }
 
 TEST_F(PassedNotesTest, WhatHasLeftByTheEndIsNotAbandoned) {
-  for (const std::uint64_t sequence : {1U, 2U, 3U}) comes(broadcast(sequence));
+  for (const std::uint64_t sequence : {1U, 2U, 3U}) comes(broadcast_of(sequence));
   wire_.most_delivered = 1;
   call(1);
   wire_.most_delivered = 2;
@@ -152,13 +152,13 @@ TEST_F(PassedNotesTest, WhatHasLeftByTheEndIsNotAbandoned) {
 
 /** MPI may read them until it is finalised. */
 TEST_F(PassedNotesTest, ThoseUnderWayOutliveABatchThatIsAbandoned) {
-  for (const std::uint64_t sequence : {1U, 2U, 3U}) comes(broadcast(sequence));
+  for (const std::uint64_t sequence : {1U, 2U, 3U}) comes(broadcast_of(sequence));
   wire_.delivers = false;
   {
     Notes notes(wire_);
-    notes.begin(broadcast(1), {}, kRoot);
+    notes.begin(broadcast_of(1), {}, kFirstHost);
     Bytes data(kBytes);
-    EXPECT_THROW(group_.take_one_way({kRoot, kBytes, 10}, notes, data), test::TooLate);
+    EXPECT_THROW(group_.take_one_way({kFirstHost, kBytes, 10}, notes, data), test::TooLate);
   }
   EXPECT_EQ(wire_.abandoned, 3);
   EXPECT_EQ(passed(), (std::vector<int>{1, 2, 3}));

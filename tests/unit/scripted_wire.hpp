@@ -97,7 +97,7 @@ class ScriptedWire final : public Wire {
     return moved;
   }
   bool is_flowing() override { return flows; }
-  bool pause(Clock::duration still) override {
+  bool pause(Clock::duration still, Side /*side*/) override {
     stills.push_back(still);
     part_is_due_ = --parts > 0;
     now_ += std::chrono::milliseconds(1);

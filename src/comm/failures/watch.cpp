@@ -135,6 +135,7 @@ void Watch::send_to_all(const FailureReport& report, std::span<const int> except
 void Watch::leave() noexcept {
   try {
     const std::lock_guard lock(mutex_);
+    if (heartbeats_) look_at_heartbeats();  // who has ended since is not to be told
     heartbeats_.reset();
     if (failure_ || !session_.may_call()) return;
     for (const int rank : departures_.leave(counts_)) tell_departure(rank);

@@ -42,7 +42,7 @@ void HierarchicalTransport::finish(Transfers& transfers) {
     if (progress()) continue;
     const auto now = channel_->now();
     if (!moved) moved = now;
-    if (!channel_->pause(now - *moved)) continue;
+    if (!channel_->pause(now - *moved, side)) continue;
     InterruptCheck::poll();
     if (!lookout) lookout = channel_->look_out(side, channel_->timeout());
     const std::vector<int> awaited = transfers.awaited();

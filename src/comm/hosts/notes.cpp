@@ -160,7 +160,7 @@ std::int64_t Notes::wait(std::byte* note) {
       if (take_awaited(note)) break;
     }
     const auto waited = wire_.now() - since;
-    if (!wire_.pause(waited)) continue;
+    if (!wire_.pause(waited, Wire::Side::collective)) continue;
     InterruptCheck::poll();
     {
       const std::lock_guard lock(mutex_);

@@ -88,7 +88,7 @@ class Channel final : public Wire {
   }
   bool progress(std::span<Posted> posted, std::span<const int> peers) override;
   bool is_flowing() override { return streams_ && streams_->are_flowing(); }
-  bool pause(Clock::duration still) override;
+  bool pause(Clock::duration still, Side side) override;
   void withdraw(Posted receive) override;
   Clock::time_point now() const override { return Clock::now(); }
   std::unique_ptr<Lookout> look_out(Side side, std::chrono::milliseconds timeout) override {

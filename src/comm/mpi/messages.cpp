@@ -193,7 +193,7 @@ bool Channel::progress_mpi(std::span<Posted> posted, std::span<const int> peers)
   return moved;
 }
 
-bool Channel::pause(Clock::duration still) {
+bool Channel::pause(Clock::duration still, Side side) {
   if (still < kMpiWait.spin) {
     kMpiWait.between();
     return OwnWaits::of_this_process().are_quiet();
@@ -207,7 +207,11 @@ bool Channel::pause(Clock::duration still) {
   }
   tend_departed();
   const auto nap = std::chrono::duration_cast<std::chrono::microseconds>(kMpiWait.nap);
-  streams_ ? streams_->nap(nap) : std::this_thread::sleep_for(nap);
+  if (streams_ && side == Side::collective) {
+    streams_->nap(nap);
+  } else {  // what comes over connections is not for this wait
+    std::this_thread::sleep_for(nap);
+  }
   return true;
 }
 

@@ -345,7 +345,7 @@ bool Streams::begin(Stream& stream, Message& message) {
 
 /** Of a read that has brought `come` bytes, or -1: whether nothing will come any more. */
 void Streams::note_end(Stream& stream, std::int64_t come) {
-  has_read_ = has_read_ || come > 0;
+  if (come > 0) ++reads_;
   if (come > 0 || (come < 0 && is_to_be_tried_again())) return;
   stream.brings = false;
   in_trouble_.store(true, std::memory_order_relaxed);

@@ -94,8 +94,9 @@ class Streams {
     return true;
   }
   void note_nap() { parts_.store(0, std::memory_order_relaxed); }
-  /** Sleeps for `limit`, or until something comes of those of whom a message is awaited, unless
-   * one is under way: its parts would end naps that a slow wire is to have. */
+  /** Sleeps for `limit`, or until something comes of those of whom a message is awaited, at most
+   * kMostLookedAt, unless one is under way, whose parts would end naps that a slow wire is to have.
+   * What stays unread ends one, and after each read another. */
   void nap(std::chrono::microseconds limit);
   /** Whether `posted` has ended; then it is none any more. */
   bool take_ended(Wire::Posted posted);
@@ -124,7 +125,7 @@ class Streams {
   static constexpr std::int64_t kPacedAtOnce = 2 * (Wire::kPiece + kHeader);
   /** Bytes that a wire of 10 Gbit/s carries while a wait spins. */
   static constexpr std::int64_t kFlow = 4 * Wire::kPiece;
-  /** So many connections a nap looks at. */
+  /** With more connections naps are as long as they may. */
   static constexpr std::size_t kMostLookedAt = 32;
   static constexpr int kNone = -1;
   static constexpr std::chrono::seconds kPatience{2};
@@ -226,7 +227,8 @@ class Streams {
   }
   void note_mistake(Stream& stream);
   void note_takes_nothing(Stream& stream);
-  /** The connections that end a nap as they bring something: how many there are. */
+  /** The connections that end a nap as they bring something: how many there are. With mutex_ held.
+   */
   std::size_t list_awaited(std::span<pollfd> entries);
   void note_end(Stream& stream, std::int64_t come);
   std::int64_t read(Stream& stream, std::byte* to, std::int64_t bytes);
@@ -241,7 +243,8 @@ class Streams {
   std::atomic<bool> in_trouble_ = false;
   bool stopped_ = false;
   bool held_ = false;
-  bool has_read_ = true;  ///< something since a nap was last ended
+  std::int64_t reads_ = 0;          ///< that have brought something
+  std::int64_t reads_at_end_ = -1;  ///< when a nap was last ended, those before it began
   std::atomic<bool> moved_ = false;
   std::atomic<std::int64_t> parts_ = 0;  ///< bytes, see are_flowing()
 };

@@ -69,9 +69,8 @@ bool Streams::take_from(Stream& stream, std::byte* data, std::int64_t bytes,
 // --- Naps ---------------------------------------------------------------------------------------
 
 std::size_t Streams::list_awaited(std::span<pollfd> entries) {
-  const std::lock_guard lock(mutex_);
   // What has come and is not read, as it is of another kind, would end each nap.
-  if (stopped_ || !has_read_) return 0;
+  if (stopped_ || reads_ == reads_at_end_) return 0;
   std::size_t count = 0;
   for (const Stream& stream : streams_) {
     if (!stream.awaits()) continue;
@@ -84,13 +83,19 @@ std::size_t Streams::list_awaited(std::span<pollfd> entries) {
 
 void Streams::nap(std::chrono::microseconds limit) {
   std::array<pollfd, kMostLookedAt> entries;
-  const std::size_t count = list_awaited(entries);
+  std::size_t count = 0;
+  std::int64_t reads = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    count = list_awaited(entries);
+    reads = reads_;
+  }
   if (count == 0) return std::this_thread::sleep_for(limit);
   const auto whole = std::chrono::duration_cast<std::chrono::seconds>(limit);
   const timespec time{whole.count(), std::chrono::nanoseconds(limit - whole).count()};
   if (::ppoll(entries.data(), count, &time, nullptr) <= 0) return;
   const std::lock_guard lock(mutex_);
-  has_read_ = false;
+  reads_at_end_ = reads;  // another thread may have read meanwhile what has come
 }
 
 }  // namespace tutti::mpi

@@ -1,6 +1,7 @@
 // Words by connections of the whole, and by MPI.
 #include "comm/mpi/words.hpp"
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -32,22 +33,31 @@ void Words::exchange(const std::vector<Message>& messages, const Memory& memory,
  * after. */
 void Words::exchange_over_whole(const std::vector<Message>& messages, const Memory& memory,
                                 std::chrono::milliseconds timeout) const {
-  std::vector<int> awaited;
   Batch batch(whole_->channel(), Wire::Traffic::collective);
   for (const auto& one : memory) batch.keep(one);
   for (const Message& one : messages) {
-    awaited.push_back(one.rank);
     batch.recv(one.others, one.bytes, whole_->rank_of(one.rank));
     batch.send(one.own, one.bytes, whole_->rank_of(one.rank));
   }
+  const auto awaited = [&] {  // by their ranks in the part
+    const auto of_whole = batch.awaited();
+    std::vector<int> ranks;
+    for (const Message& one : messages) {
+      const int rank = whole_->rank_of(one.rank);
+      if (std::binary_search(of_whole.begin(), of_whole.end(), rank)) ranks.push_back(one.rank);
+    }
+    return ranks;
+  };
   std::unique_ptr<Wire::Lookout> lookout;
   Waiter waiter(kMpiWait);
   for (;;) {
-    whole_->use([&batch] { batch.progress(); });
+    bool moved = false;
+    whole_->use([&] { moved = batch.progress(); });
     if (batch.done()) return;
+    if (moved && lookout) lookout->restart();
     if (!waiter.pause()) continue;
     if (!lookout) lookout = channel_.look_out(Wire::Side::collective, timeout);
-    lookout->look(awaited);
+    lookout->look(awaited());
   }
 }
 

@@ -318,7 +318,7 @@ bool SimulatedWire::progress(std::span<Posted> posted, std::span<const int> /*pe
   return moved;
 }
 
-bool SimulatedWire::pause(Clock::duration still) {
+bool SimulatedWire::pause(Clock::duration still, Side /*side*/) {
   const auto begun = now();
   const Clock::duration longest =
       still < kSpin ? kSpin - still

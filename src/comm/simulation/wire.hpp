@@ -72,7 +72,7 @@ class SimulatedWire final : public Wire {
                           std::span<const int> except) override;
   bool has_read(int source, Traffic traffic) override;
   bool progress(std::span<Posted> posted, std::span<const int> peers) override;
-  bool pause(Clock::duration still) override;
+  bool pause(Clock::duration still, Side side) override;
   void withdraw(Posted receive) override;
   Clock::time_point now() const override;
   std::unique_ptr<Lookout> look_out(Side side, std::chrono::milliseconds timeout) override {
