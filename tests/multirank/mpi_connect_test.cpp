@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <memory>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "comm/mpi/channel.hpp"
 #include "comm/mpi/session.hpp"
 #include "comm/mpi/whole.hpp"
+#include "multirank/host_each.hpp"
 
 namespace {
 
@@ -31,21 +31,10 @@ extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int des
 namespace tutti::mpi {
 namespace {
 
-class MpiConnect : public ::testing::Test {
+class MpiConnect : public test::HostEach {
  protected:
   void SetUp() override { ::setenv("TUTTI_BETWEEN_HOSTS", "tcp", 1); }
   void TearDown() override { ::unsetenv("TUTTI_BETWEEN_HOSTS"); }
-
-  static const std::shared_ptr<Session>& session() {
-    static const std::shared_ptr<Session> the_session = Session::world(std::chrono::seconds(20));
-    return the_session;
-  }
-  static std::vector<int> everybody() {
-    std::vector<int> ranks(static_cast<std::size_t>(session()->size()));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    return ranks;
-  }
-  static void meet() { MPI_Barrier(session()->comm()); }
 
   /** A channel, and how many messages over MPI its hosts take to connect. */
   struct Connected {
@@ -53,10 +42,7 @@ class MpiConnect : public ::testing::Test {
     int messages;
   };
   static Connected connect(Whole* whole = nullptr) {
-    const int context = session()->next_context();
-    session()->use_context(context);
-    auto channel =
-        std::make_unique<Channel>(session(), everybody(), context, std::chrono::seconds(20));
+    auto channel = new_channel();
     meet();
     g_sends = 0;
     channel->set_hosts(Layout(everybody()), whole);

@@ -1,13 +1,10 @@
 // What carries long windows between hosts: MPI in pieces, connections as they are.
 #include <gtest/gtest.h>
-#include <mpi.h>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
-#include <numeric>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -15,35 +12,20 @@
 #include "comm/batch.hpp"
 #include "comm/hosts/group.hpp"
 #include "comm/mpi/channel.hpp"
+#include "multirank/host_each.hpp"
 
 namespace tutti::test::mpi_windows_test {
 namespace {
 
 using mpi::Channel;
-using mpi::Session;
 using Bytes = std::vector<std::byte>;
 
-/** Every rank is on a host of its own. */
-class MpiWindows : public ::testing::Test {
+class MpiWindows : public HostEach {
  protected:
-  static const std::shared_ptr<Session>& session() {
-    static const std::shared_ptr<Session> the_session = Session::world(std::chrono::seconds(20));
-    return the_session;
-  }
-  static std::vector<int> everybody() {
-    std::vector<int> ranks(static_cast<std::size_t>(session()->size()));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    return ranks;
-  }
-  static void meet() { MPI_Barrier(session()->comm()); }
-
   /** Whose collectives `carrier` carries between hosts. */
   static std::unique_ptr<Channel> channel_over(const char* carrier) {
     ::setenv("TUTTI_BETWEEN_HOSTS", carrier, 1);
-    const int context = session()->next_context();
-    session()->use_context(context);
-    auto channel =
-        std::make_unique<Channel>(session(), everybody(), context, std::chrono::seconds(20));
+    auto channel = new_channel();
     channel->set_hosts(Layout(everybody()));
     ::unsetenv("TUTTI_BETWEEN_HOSTS");
     return channel;

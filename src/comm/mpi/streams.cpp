@@ -136,6 +136,7 @@ Wire::Posted Streams::send(const std::byte* data, std::int64_t bytes, int destin
 void Streams::hold(bool whether) {
   const std::lock_guard lock(mutex_);
   held_ = whether;
+  if (held_) return;
   for (Stream& stream : streams_) {
     if (stream.sends.first != kNone) push(stream);
   }

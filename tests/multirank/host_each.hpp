@@ -1,0 +1,41 @@
+// Tests in which every rank of MPI is on a host of its own.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <mpi.h>
+
+#include <chrono>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "comm/mpi/channel.hpp"
+#include "comm/mpi/session.hpp"
+
+namespace tutti::test {
+
+/** One session for all tests of a program. */
+class HostEach : public ::testing::Test {
+ protected:
+  static const std::shared_ptr<mpi::Session>& session() {
+    static const std::shared_ptr<mpi::Session> the_session =
+        mpi::Session::world(std::chrono::seconds(20));
+    return the_session;
+  }
+  static std::vector<int> everybody() {
+    std::vector<int> ranks(static_cast<std::size_t>(session()->size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+  }
+  static void meet() { MPI_Barrier(session()->comm()); }
+
+  /** A channel of all ranks whose hosts have not connected yet. */
+  static std::unique_ptr<mpi::Channel> new_channel() {
+    const int context = session()->next_context();
+    session()->use_context(context);
+    return std::make_unique<mpi::Channel>(session(), everybody(), context,
+                                          std::chrono::seconds(20));
+  }
+};
+
+}  // namespace tutti::test
