@@ -84,6 +84,21 @@ TEST_F(MeetingTest, AMachineWithOneOfTheAddressesKeepsNobody) {
   }
 }
 
+TEST_F(MeetingTest, StrangersWhoSayNothingKeepNobody) {
+  std::vector<Socket> silent;
+  for (int i = 0; i < 200; ++i) {
+    silent.push_back(start_connecting(called_.addresses.front(), called_.port));
+    ASSERT_TRUE(soon([&] { return connecting_state(silent.back()) != Connecting::under_way; }));
+  }
+  Connector connector(here_, caller_, 0);
+  Acceptor acceptor(there_, called_, listener_);
+  EXPECT_TRUE(soon([&] {
+    acceptor.step();
+    connector.step();
+    return are_connected();
+  }));
+}
+
 TEST_F(MeetingTest, KnowsWhetherSomebodyListens) {
   offer({"127.0.0.4"});
   Connector connector(here_, caller_, 0);

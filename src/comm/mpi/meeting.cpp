@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <utility>
 
@@ -10,6 +11,9 @@ namespace tutti::mpi {
 namespace {
 
 constexpr std::size_t kMostStrangers = 64;  // connections that have not said who they are
+// A peer says who it is as soon as it sees that it is connected: for as long it may be kept from
+// running, where ranks outnumber cores. Where all places are taken, who says nothing loses its own.
+constexpr std::chrono::milliseconds kForAHello{100};
 
 /** Who connects says, as the first thing: whom it wants, by the endpoint's token, and who it is. */
 struct Hello {
@@ -55,22 +59,30 @@ bool Connector::go_on(Attempt& attempt) {
 }
 
 void Acceptor::step() {
+  let_in();
+  std::erase_if(strangers_, [this](Stranger& stranger) {
+    Hello hello;
+    const Received received = receive_exactly(stranger.socket, bytes_of(hello));
+    if (received == Received::all && hello.token == own_.token) {
+      welcome(stranger.socket, hello.line, hello.host);
+    }
+    return received != Received::too_few;
+  });
+}
+
+void Acceptor::let_in() {
+  const auto now = std::chrono::steady_clock::now();
+  if (strangers_.size() >= kMostStrangers) {
+    std::erase_if(strangers_, [now](const Stranger& one) { return now - one.since > kForAHello; });
+  }
   while (strangers_.size() < kMostStrangers) {
     Socket stranger = accept_from(listener_);
     if (!stranger) {
       if (is_shortage(errno)) error_ = errno;
       break;
     }
-    strangers_.push_back(std::move(stranger));
+    strangers_.push_back({std::move(stranger), now});
   }
-  std::erase_if(strangers_, [this](Socket& stranger) {
-    Hello hello;
-    const Received received = receive_exactly(stranger, bytes_of(hello));
-    if (received == Received::all && hello.token == own_.token) {
-      welcome(stranger, hello.line, hello.host);
-    }
-    return received != Received::too_few;
-  });
 }
 
 void Acceptor::welcome(Socket& stranger, Line line, int host) {

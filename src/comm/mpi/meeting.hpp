@@ -1,6 +1,7 @@
 // How two ranks who have each other's endpoints come to connections.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
@@ -50,7 +51,8 @@ class Connector {
   std::vector<Attempt> attempts_;
 };
 
-/** Lets peers in, who show that they were given the endpoint. */
+/** Lets peers in, who show that they were given the endpoint. Strangers who say nothing keep them
+ * waiting for a tenth of a second, and as long again for each 64 of them. */
 class Acceptor {
  public:
   /** These outlive it. */
@@ -62,12 +64,18 @@ class Acceptor {
   int error() const { return error_; }
 
  private:
+  struct Stranger {
+    Socket socket;
+    std::chrono::steady_clock::time_point since;
+  };
+  /** Takes connections, while there are not too many that have not said who they are. */
+  void let_in();
   void welcome(Socket& stranger, Line line, int host);
 
   std::vector<Peer>& peers_;
   const Endpoint& own_;
   const Socket& listener_;
-  std::vector<Socket> strangers_;
+  std::vector<Stranger> strangers_;
   int error_ = 0;
 };
 
