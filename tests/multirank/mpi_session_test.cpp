@@ -23,6 +23,7 @@
 #include "comm/hosts/group.hpp"
 #include "comm/mpi/channel.hpp"
 #include "comm/mpi/host_lines.hpp"
+#include "comm/mpi/lifecycle.hpp"
 #include "tutti/error.hpp"
 #include "tutti/mpi.hpp"
 #include "tutti/store.hpp"
@@ -173,6 +174,16 @@ TEST(MpiSession, WithoutThreadsAStoreCallsMpiOnTheFirstThreadAlone) {
     communicator.barrier();
   }
   ::unsetenv("TUTTI_HOST_ID");
+}
+
+/** Whose error handler would end the process. */
+TEST(MpiSession, ARollCallOverACommunicatorOfTheUserThrowsErrors) {
+  if (world_size() < 2) GTEST_SKIP() << "needs two ranks";
+  const int no_tag = -5;
+  EXPECT_THROW(mpi::call_roll(MPI_COMM_WORLD, no_tag, std::array{0, 1}, 1s), Error);
+  MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
+  ASSERT_EQ(MPI_Comm_get_errhandler(MPI_COMM_WORLD, &handler), MPI_SUCCESS);
+  EXPECT_EQ(handler, MPI_ERRORS_ARE_FATAL);
 }
 
 TEST(MpiSession, RefusesWhatIsNoCommunicator) {

@@ -133,7 +133,7 @@ void StoreServer::serve(const mpi::Socket& socket, Connection& connection) {
     if (!receive_bytes(socket, mpi::bytes_of(hello), {kForAHello, stop_.get()})) return;
     if (hello.wanted != endpoint_.token) return;  // a stranger
     connection.known = true;
-    mpi::keep_alive(socket);
+    if (!mpi::keep_alive(socket)) throw SystemError("nobody would see the host's end", errno);
     serve_rank(hello, socket);
   } catch (const std::exception& error) {
     log(LogLevel::warn, std::string("a Store gives up a connection: ") + error.what());

@@ -80,6 +80,26 @@ void finalise_at_exit() {
   MPI_Finalize();
 }
 
+/** While it exists an error on `comm`, which is the caller's, is returned: its own error handler
+ * would end the process, as a rule. */
+class ErrorsReturn {
+ public:
+  explicit ErrorsReturn(MPI_Comm comm) : comm_(comm) {
+    check(MPI_Comm_get_errhandler(comm, &callers_), "MPI_Comm_get_errhandler");
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+  }
+  ErrorsReturn(const ErrorsReturn&) = delete;
+  ErrorsReturn& operator=(const ErrorsReturn&) = delete;
+  ~ErrorsReturn() {
+    MPI_Comm_set_errhandler(comm_, callers_);
+    MPI_Errhandler_free(&callers_);
+  }
+
+ private:
+  MPI_Comm comm_;
+  MPI_Errhandler callers_ = MPI_ERRHANDLER_NULL;
+};
+
 [[noreturn]] void lose_those_who_did_not_come(std::chrono::milliseconds timeout) {
   const LocalRanks ranks = local_ranks();
   std::this_thread::sleep_for(kInitGrace);
@@ -212,6 +232,7 @@ int roll_call_tag() {
 std::vector<int> call_roll(MPI_Comm comm, int tag, std::span<const int> awaited,
                            std::chrono::milliseconds timeout,
                            const std::function<void(std::set<int>& absent)>& meanwhile) {
+  const ErrorsReturn errors_return(comm);
   int rank = 0;
   int size = 0;
   check(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank");

@@ -46,7 +46,7 @@ void mark_lost(std::span<const int> ranks) noexcept;
 int roll_call_tag();
 /** Sends an empty message to all other ranks of `comm`, and receives theirs until those of all in
  * `awaited` have come, or `timeout` has passed: those of whom none has. `meanwhile` may find others
- * present by other means. */
+ * present by other means. Errors of MPI are thrown, whatever error handler `comm` has. */
 std::vector<int> call_roll(MPI_Comm comm, int tag, std::span<const int> awaited,
                            std::chrono::milliseconds timeout,
                            const std::function<void(std::set<int>& absent)>& meanwhile = {});
