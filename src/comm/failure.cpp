@@ -5,12 +5,16 @@
 #include <cstdio>
 #include <string>
 
-#include "tutti/error.hpp"
-
 namespace tutti {
 
-void FailureReport::set_lost(std::span<const int> lost, std::string_view reason) noexcept {
+Ended ended_of(const PeerLost& error) {
+  return dynamic_cast<const ProcessesEnded*>(&error) != nullptr ? Ended::yes : Ended::unknown;
+}
+
+void FailureReport::set_lost(std::span<const int> lost, std::string_view reason,
+                             Ended are_ended) noexcept {
   kind = Kind::peer_lost;
+  ended = are_ended;
   const std::size_t count = std::min(lost.size(), kMostRanks);
   std::copy_n(lost.begin(), count, ranks.begin());
   rank_count = static_cast<std::int32_t>(count);
@@ -23,6 +27,7 @@ void FailureReport::set_lost(std::span<const int> lost, std::string_view reason)
 
 void FailureReport::set_mismatch(std::string_view message) noexcept {
   kind = Kind::mismatch;
+  ended = Ended::unknown;
   rank_count = 0;
   set_text(message, "");
 }
@@ -44,6 +49,9 @@ void FailureReport::set_text(std::string_view value, std::string_view remark) no
 void FailureReport::raise() const {
   if (kind == Kind::mismatch) throw MismatchError(std::string(text_value()));
   const auto lost = rank_list();
+  if (ended == Ended::yes) {
+    throw ProcessesEnded({lost.begin(), lost.end()}, std::string(text_value()));
+  }
   throw PeerLost({lost.begin(), lost.end()}, std::string(text_value()));
 }
 

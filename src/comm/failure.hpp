@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/error.hpp"
+
 namespace tutti {
 
 /** What PeerLost says. */
@@ -16,6 +18,18 @@ struct Loss {
   std::vector<int> ranks;
   std::string reason;
 };
+
+/** Whether the processes of all lost ranks are known to have ended: they are sent nothing more. */
+enum class Ended : std::uint32_t { unknown, yes };
+
+/** Of such ranks. */
+class ProcessesEnded final : public PeerLost {
+ public:
+  using PeerLost::PeerLost;
+};
+
+/** What is known of those that `error` names. */
+Ended ended_of(const PeerLost& error);
 
 /** Who found a failure: whoever did sees to it that the news get out. */
 enum class Finder : std::uint8_t { self, neighbour };
@@ -31,12 +45,14 @@ struct FailureReport {
   static constexpr std::size_t kMostText = 2560;  ///< with the ranks below Open MPI's eager limit
 
   Kind kind;
+  Ended ended;  ///< of PeerLost
   std::int32_t rank_count;
   std::int32_t text_length;
   std::array<std::int32_t, kMostRanks> ranks;  ///< of PeerLost, as the user knows them
   std::array<char, kMostText> text;            ///< UTF-8
 
-  void set_lost(std::span<const int> lost, std::string_view reason) noexcept;
+  void set_lost(std::span<const int> lost, std::string_view reason,
+                Ended are_ended = Ended::unknown) noexcept;
   void set_mismatch(std::string_view message) noexcept;
   std::span<const std::int32_t> rank_list() const {
     return std::span(ranks).first(static_cast<std::size_t>(rank_count));
@@ -44,7 +60,7 @@ struct FailureReport {
   std::string_view text_value() const {
     return {text.data(), static_cast<std::size_t>(text_length)};
   }
-  /** Throws PeerLost or MismatchError. */
+  /** Throws PeerLost, which may be a ProcessesEnded, or MismatchError. */
   [[noreturn]] void raise() const;
 
  private:

@@ -6,6 +6,8 @@
 #include <iterator>
 #include <set>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/text.hpp"
@@ -25,6 +27,9 @@ constexpr std::chrono::seconds kNoAnswer{1};
 /** From the first question to the verdict, at most. */
 constexpr std::chrono::seconds kToAsk{3};
 
+/** How PeerLost says it of a single one. */
+constexpr std::string_view kProcessHasEnded = "its process has ended";
+
 class Judge {
  public:
   Judge(const Plan& plan, const Cluster& cluster, const Course& course)
@@ -35,6 +40,7 @@ class Judge {
   void judge(int rank, const Ending& ending);
   void judge_time(int rank, const Ending& ending);
   void judge_mismatch(int rank, const Ending& ending);
+  void judge_ended(int rank, const Ending& ending);
   bool is_lost(int rank, int by) const;
   std::vector<int> lost_to(int by) const;
   bool is_stopped(int rank) const;
@@ -215,6 +221,22 @@ void Judge::judge_mismatch(int rank, const Ending& ending) {
   }
 }
 
+/** To a process that has ended nothing is sent any more, by no rank that says so. */
+void Judge::judge_ended(int rank, const Ending& ending) {
+  const std::set<int>& ended = cluster_.process(rank).ended();
+  for (const int other : ended) {
+    if (cluster_.process(other).is_killed()) continue;
+    complain("rank " + std::to_string(rank) + " sends nothing to rank " + std::to_string(other) +
+             ", whose process lives");
+  }
+  if (ending.text != kProcessHasEnded) return;
+  for (const int other : ending.lost) {
+    if (ended.contains(other)) continue;
+    complain("rank " + std::to_string(rank) + " may send something to rank " +
+             std::to_string(other) + ", whose process has ended");
+  }
+}
+
 /** Whether nobody can know of a mistake: no call comes after it, or it leaves out one of several
  * equal calls that go one way, and none comes after these. */
 bool Judge::is_out_of_sight() const {
@@ -230,6 +252,7 @@ Outcome Judge::judge() {
   for (int rank = 0; rank < cluster_.size(); ++rank) {
     const Ending& ending = course_.of(rank);
     judge(rank, ending);
+    judge_ended(rank, ending);
     std::string story = !ending.ended      ? "has not ended"
                         : ending.completed ? "completed"
                         : ending.left      ? "left"

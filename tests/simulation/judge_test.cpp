@@ -45,10 +45,14 @@ Plan plan_with_a_killed_rank() {
           .fault = {.kind = FaultKind::killed, .rank = kVictim, .at = kStruck}};
 }
 
-/** All that the judge says of endings that `change` has made out of right ones. */
-std::string verdict(const std::function<void(Course&)>& change) {
+/** All that the judge says of endings, and of whom ranks send nothing more, that `change` has made
+ * out of right ones. */
+std::string verdict(const std::function<void(Course&, Cluster&)>& change) {
   const Plan plan = plan_with_a_killed_rank();
-  const Cluster cluster(plan.hosts, plan.ranks, plan.model, 1);
+  Cluster cluster(plan.hosts, plan.ranks, plan.model, 1);
+  cluster.start([](Process& process) { process.compute(kStruck); });
+  cluster.kill(kVictim);
+  cluster.scheduler().run(cluster.scheduler().now() + kStruck);
   const Scheduler::Time begun{};
   Course course{std::vector<Ending>(4), begun, begun + kStruck};
   for (int rank = 0; rank < kVictim; ++rank) {
@@ -57,11 +61,15 @@ std::string verdict(const std::function<void(Course&)>& change) {
     ending.lost = {kVictim};
     ending.text = "its process has ended";
     ending.at = begun + milliseconds(20);
+    cluster.process(rank).note_ended(kVictim);
   }
-  change(course);
+  change(course, cluster);
   std::string said;
   for (const std::string& one : judge(plan, cluster, course).complaints) said += one + "\n";
   return said;
+}
+std::string verdict(const std::function<void(Course&)>& change) {
+  return verdict([&](Course& course, Cluster& /*cluster*/) { change(course); });
 }
 
 TEST(Judge, AcceptsThatAllNameWhoWasKilled) {
@@ -87,6 +95,18 @@ TEST(Judge, RefusesACulpritBesideTheRightOne) {
 
 TEST(Judge, RefusesThatARankHangs) {
   EXPECT_EQ(verdict([](Course& course) { course.of(2) = {}; }), "rank 2 hangs\n");
+}
+
+TEST(Judge, RefusesThatNothingIsSentToWhoLives) {
+  EXPECT_EQ(verdict([](Course& /*course*/, Cluster& cluster) { cluster.process(0).note_ended(1); }),
+            "rank 0 sends nothing to rank 1, whose process lives\n");
+}
+
+TEST(Judge, RefusesThatWhoSaysOfAnEndMaySendSomethingThere) {
+  const std::string said = verdict([](Course& course) { course.of(0).lost = {1}; });
+  EXPECT_NE(said.find("rank 0 may send something to rank 1, whose process has ended"),
+            std::string::npos)
+      << said;
 }
 
 TEST(Judge, RefusesWhoNamesNobody) {

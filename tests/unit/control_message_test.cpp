@@ -43,8 +43,9 @@ TEST(ControlMessage, ArrivesAsItWasSent) {
   EXPECT_EQ(passed(answer).idle_later, 10);
   FailureReport report{};
   std::vector<int> lost(FailureReport::kMostRanks, 5);
-  report.set_lost(lost, std::string(FailureReport::kMostText, 'x'));
+  report.set_lost(lost, std::string(FailureReport::kMostText, 'x'), Ended::yes);
   const FailureReport arrived = passed(report);
+  EXPECT_EQ(arrived.ended, Ended::yes);
   EXPECT_EQ(arrived.text_value(), report.text_value());
   EXPECT_TRUE(std::ranges::equal(arrived.rank_list(), lost));
 }

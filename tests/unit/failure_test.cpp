@@ -3,15 +3,22 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <chrono>
 #include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "comm/shm/local.hpp"
+#include "support/world.hpp"
 #include "tutti/error.hpp"
+#include "tutti/unique_id.hpp"
 
 namespace tutti::test {
 namespace {
+
+using namespace std::chrono_literals;
 
 PeerLost raised(const FailureReport& report) {
   try {
@@ -32,6 +39,35 @@ TEST(FailureReport, KeepsWhatFits) {
   const std::string longest(FailureReport::kMostText, 'x');
   report.set_mismatch(longest);
   EXPECT_EQ(report.text_value(), longest);
+}
+
+TEST(FailureReport, SaysWhetherProcessesHaveEnded) {
+  FailureReport report{};
+  report.set_lost(std::array{3}, "its process has ended", Ended::yes);
+  EXPECT_THROW(report.raise(), ProcessesEnded);
+  report.set_lost(std::array{3}, "did not answer within 3.0 s");
+  try {
+    report.raise();
+  } catch (const PeerLost& error) {
+    EXPECT_EQ(ended_of(error), Ended::unknown);
+  }
+}
+
+/** A leader has seen the end of rank 7's process, and shows it. */
+TEST(FailureReport, TheRanksOfAHostTellEachOtherOfAnEnd) {
+  const UniqueId id = UniqueId::create();
+  on_threads(2, [&](int rank) {
+    try {
+      shm::Local local(id, rank, {0, 1}, 20s);
+      if (rank == 0) local.group().show_lost(std::array{7}, "its process has ended", Ended::yes);
+      const auto end = std::chrono::steady_clock::now() + 20s;
+      while (std::chrono::steady_clock::now() < end) local.group().check_failure();
+      ADD_FAILURE() << "rank " << rank << " heard of nothing";
+    } catch (const PeerLost& error) {
+      EXPECT_EQ(error.ranks(), std::vector{7});
+      EXPECT_EQ(ended_of(error), Ended::yes);
+    }
+  });
 }
 
 TEST(FailureReport, LeavesOutRanksAndSaysHowMany) {

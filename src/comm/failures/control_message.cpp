@@ -24,8 +24,9 @@ bool each_part(Message& message, const Visit& visit) {
            fits(message.awaited_count, Answer::kMost) &&
            visit(first(message.entries, message.awaited_count));
   } else if constexpr (std::is_same_v<Plain, FailureReport>) {
-    return visit(one(message.kind)) && visit(one(message.rank_count)) &&
-           visit(one(message.text_length)) && fits(message.rank_count, FailureReport::kMostRanks) &&
+    return visit(one(message.kind)) && visit(one(message.ended)) &&
+           visit(one(message.rank_count)) && visit(one(message.text_length)) &&
+           fits(message.rank_count, FailureReport::kMostRanks) &&
            fits(message.text_length, FailureReport::kMostText) &&
            visit(first(message.ranks, message.rank_count)) &&
            visit(first(message.text, message.text_length));

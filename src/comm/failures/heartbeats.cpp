@@ -144,7 +144,8 @@ std::optional<Heartbeats::Found> Heartbeats::look(const HasLeft& has_left) {
   if (ended.empty() && !timed_out) return found;
   Loss loss{ended, ended.size() > 1 ? "their processes have ended" : "its process has ended"};
   if (timed_out) loss = with(loss_of_hosts(layout_, unreachable()), loss);
-  if (!loss.ranks.empty()) found.emplace().failure.set_lost(loss.ranks, loss.reason);
+  const Ended are_ended = timed_out ? Ended::unknown : Ended::yes;
+  if (!loss.ranks.empty()) found.emplace().failure.set_lost(loss.ranks, loss.reason, are_ended);
   return found;
 }
 

@@ -77,10 +77,12 @@ void Watch::look_after_hosts(Clock::time_point now) {
 
 std::optional<Heartbeats::Found> Watch::look_at_heartbeats() {
   const auto found = heartbeats_->look([this](int rank) { return departures_.has_left(rank); });
-  for (const int rank : heartbeats_->ended()) {
-    session_.note_ended(members_[static_cast<std::size_t>(rank)]);
-  }
+  note_ended(heartbeats_->ended());
   return found;
+}
+
+void Watch::note_ended(std::span<const int> ranks) {
+  for (const int rank : ranks) session_.note_ended(members_[static_cast<std::size_t>(rank)]);
 }
 
 void Watch::throw_failure() const {
@@ -203,10 +205,10 @@ RecycledVector<int> Watch::leavers(std::span<const int> ranks, Wire::Side side) 
 
 // --- Failures -----------------------------------------------------------------------------------
 
-void Watch::announce_lost(std::span<const int> ranks, std::string_view reason,
-                          Finder finder) noexcept {
+void Watch::announce_lost(std::span<const int> ranks, std::string_view reason, Finder finder,
+                          Ended ended) noexcept {
   FailureReport report{};
-  report.set_lost(ranks, reason);
+  report.set_lost(ranks, reason, ended);
   try {
     const std::lock_guard lock(mutex_);
     announce(report, finder);
@@ -247,6 +249,7 @@ void Watch::fail(const FailureReport& report) {
     session_.keep();
   } else {
     session_.fail();
+    if (report.ended == Ended::yes) note_ended(report.rank_list());
   }
   if (heartbeats_) heartbeats_->tell(report);
 }

@@ -96,7 +96,7 @@ class Watch final {
    * MPI a quarter of a second at most; two of its neighbours tell as well, should it have been
    * stopped since, but lose no time by it. */
   void announce_lost(std::span<const int> ranks, std::string_view reason,
-                     Finder finder = Finder::self) noexcept;
+                     Finder finder = Finder::self, Ended ended = Ended::unknown) noexcept;
   /** The same for a mismatch that only some ranks have seen. */
   void announce_mismatch(std::string_view text, Finder finder = Finder::self) noexcept;
   /** One of which the others know, or will hear by somebody else: tells nobody that this rank
@@ -164,6 +164,7 @@ class Watch final {
   void pass_on(const FailureReport& report);
   void look_after_hosts(Clock::time_point now);
   std::optional<Heartbeats::Found> look_at_heartbeats();
+  void note_ended(std::span<const int> ranks);
   void throw_failure() const;
   void tell_departure(int rank);
 

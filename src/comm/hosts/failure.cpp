@@ -32,8 +32,9 @@ void HierarchicalTransport::tell_failure(Witnesses witnesses) noexcept {
 
 void HierarchicalTransport::tell(const PeerLost& error) noexcept {
   shm::LocalGroup& host = local_->group();
-  const Finder finder = host.show_lost(error.ranks(), error.reason());
-  channel_->announce_lost(error.ranks(), error.reason(), finder);
+  const Ended ended = ended_of(error);
+  const Finder finder = host.show_lost(error.ranks(), error.reason(), ended);
+  channel_->announce_lost(error.ranks(), error.reason(), finder, ended);
   host.part_with_others();
 }
 

@@ -158,8 +158,8 @@ class Channel final : public Wire {
    * failed: it is not freed, and MPI is not finalised by tutti.
    */
   void announce_lost(std::span<const int> ranks, std::string_view reason,
-                     Finder finder = Finder::self) noexcept {
-    watch_.announce_lost(ranks, reason, finder);
+                     Finder finder = Finder::self, Ended ended = Ended::unknown) noexcept {
+    watch_.announce_lost(ranks, reason, finder, ended);
   }
   /** The same for a mismatch that only some members have seen. */
   void announce_mismatch(std::string_view text, Finder finder = Finder::self) noexcept {

@@ -176,7 +176,7 @@ void LocalGroup::look_after(const std::vector<int>& awaited, Suspicion& suspicio
   for (const int peer : awaited) {
     if (rendezvous_.watches[static_cast<std::size_t>(peer)].ended()) ended.push_back(peer);
   }
-  if (!ended.empty()) lose(ended, "its process has ended");
+  if (!ended.empty()) lose(ended, "its process has ended", Ended::yes);
   idle(awaited);
 }
 
@@ -199,14 +199,16 @@ bool LocalGroup::names_this_rank() const {
   return std::find(lost.begin(), lost.end(), name_of(rank_)) != lost.end();
 }
 
-void LocalGroup::lose(const std::vector<int>& ranks, const std::string& reason) {
-  fail_lost(names_of(ranks), reason);
+void LocalGroup::lose(const std::vector<int>& ranks, const std::string& reason, Ended ended) {
+  show_lost(names_of(ranks), reason, ended);
+  part_with_others();
   throw_failure();  // what all ranks throw, which may be an earlier failure
 }
 
-Finder LocalGroup::show_lost(std::span<const int> names, std::string_view reason) noexcept {
+Finder LocalGroup::show_lost(std::span<const int> names, std::string_view reason,
+                             Ended ended) noexcept {
   if (on_loss_) on_loss_();
-  return show([&](FailureReport& report) { report.set_lost(names, reason); });
+  return show([&](FailureReport& report) { report.set_lost(names, reason, ended); });
 }
 
 Finder LocalGroup::show_mismatch(std::string_view text) noexcept {

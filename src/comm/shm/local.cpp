@@ -210,7 +210,8 @@ void Local::pull_from(int peer, void* to, std::uint64_t address, std::int64_t by
   const int error = single_copy_.read(peer, to, address, bytes);
   if (error == 0) return;
   group_.check_failure();  // it freed the memory because of a failure that it has told
-  group_.lose(peer, error == ESRCH ? "its process has ended" : "its memory cannot be read");
+  if (error == ESRCH) group_.lose(peer, "its process has ended", Ended::yes);
+  group_.lose(peer, "its memory cannot be read");
 }
 
 }  // namespace tutti::shm

@@ -252,7 +252,7 @@ void LocalGroup::look_around(const std::vector<int>& awaited, const Done& done) 
   if (ended.empty() && left.empty()) return;
   if (done()) return;  // it did its part before it went
   check_failure();     // it went because of a failure that it has told
-  if (!ended.empty()) lose(ended, "its process has ended");
+  if (!ended.empty()) lose(ended, "its process has ended", Ended::yes);
   lose(left, "it has destroyed its communicator");
 }
 
@@ -267,7 +267,7 @@ void LocalGroup::look_after_all() {
   for (const int peer : others()) {
     if (rendezvous_.watches[static_cast<std::size_t>(peer)].ended()) ended.push_back(peer);
   }
-  if (!ended.empty()) lose(ended, "its process has ended");
+  if (!ended.empty()) lose(ended, "its process has ended", Ended::yes);
 }
 
 void LocalGroup::look_after_present() {
@@ -278,7 +278,7 @@ void LocalGroup::look_after_present() {
       ended.push_back(peer);
     }
   }
-  if (!ended.empty()) lose(ended, "its process has ended");
+  if (!ended.empty()) lose(ended, "its process has ended", Ended::yes);
 }
 
 void LocalGroup::overdue() {

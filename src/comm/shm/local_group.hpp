@@ -187,8 +187,8 @@ class LocalGroup final : private record::Neighbours {
     if (has_failed() && names_this_rank()) throw_failure();
   }
   /** Declares rank `peer` of this host lost, and throws what all ranks throw. */
-  [[noreturn]] void lose(int peer, const std::string& reason) {
-    lose(std::vector<int>{peer}, reason);
+  [[noreturn]] void lose(int peer, const std::string& reason, Ended ended = Ended::unknown) {
+    lose(std::vector<int>{peer}, reason, ended);
   }
   /** Declares the communicator failed for all ranks of the host, unless it has failed already.
    * `names` are the lost ranks as the user knows them. */
@@ -204,7 +204,8 @@ class LocalGroup final : private record::Neighbours {
   // The two halves of these.
 
   /** Shows the failure to all ranks of the host; who has found the one that they throw. */
-  Finder show_lost(std::span<const int> names, std::string_view reason) noexcept;
+  Finder show_lost(std::span<const int> names, std::string_view reason,
+                   Ended ended = Ended::unknown) noexcept;
   Finder show_mismatch(std::string_view text) noexcept;
   /** What set_on_failure() has set. */
   void part_with_others() const noexcept {
@@ -275,7 +276,8 @@ class LocalGroup final : private record::Neighbours {
    * each other, and for this rank. Nobody, if others have to find that out. */
   std::vector<int> culprits(const std::vector<int>& awaited, const std::vector<int>& circle,
                             std::string& reason);
-  [[noreturn]] void lose(const std::vector<int>& ranks, const std::string& reason);
+  [[noreturn]] void lose(const std::vector<int>& ranks, const std::string& reason,
+                         Ended ended = Ended::unknown);
   /** What the communicator has failed with. */
   const FailureReport& failure() const;
   [[noreturn]] void throw_failure() const;

@@ -40,7 +40,7 @@ class Process::Mailbox final : public Messenger {
   Mailbox(Process& process, int tag) : process_(process), tag_(tag) {}
 
   void send(const ControlMessage& message, int destination) override {
-    if (process_.killed_) return;
+    if (process_.killed_ || process_.ended_.contains(destination)) return;
     Cluster& cluster = process_.cluster_;
     Process& to = cluster.process(destination);
     const auto copy = std::make_shared<const ControlMessage>(message);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -57,7 +58,9 @@ class Process final : public ControlNetwork {
   WaitGraph& wait_graph() override { return graph_; }
   void fail() noexcept override { failed_ = true; }
   void keep() noexcept override { failed_ = true; }
-  void note_ended(int /*rank*/) override {}  // what is sent to it vanishes
+  void note_ended(int rank) override { ended_.insert(rank); }
+  /** Of whom that was noted. */
+  const std::set<int>& ended() const { return ended_; }
   bool has_failed() const noexcept override { return failed_; }
   bool may_call() const noexcept override { return !killed_; }
   bool this_thread_may_call() const noexcept override { return !killed_; }
@@ -84,6 +87,7 @@ class Process final : public ControlNetwork {
   std::size_t unread_ = 0;
   std::map<int, SimulatedWire*> wires_;                            // by context
   std::map<int, std::vector<std::shared_ptr<Parcel>>> too_early_;  // for wires that are to come
+  std::set<int> ended_;
   Scheduler::Task* task_ = nullptr;
   bool failed_ = false;
   bool killed_ = false;
@@ -114,6 +118,7 @@ class Cluster {
   const Layout& layout() const { return layout_; }
   int size() const { return layout_.rank_count(); }
   Process& process(int rank) { return *processes_[static_cast<std::size_t>(rank)]; }
+  const Process& process(int rank) const { return *processes_[static_cast<std::size_t>(rank)]; }
   std::int64_t most_copied() const { return most_copied_; }
   Traffic& traffic() { return traffic_; }
   /** So much later than at once a process sees some of what it waits for, but not all, and control
