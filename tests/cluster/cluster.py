@@ -124,6 +124,16 @@ class Cluster:
             ip("-n", space, "addr", "add", *address, "dev", "eth1")
             ip("-n", space, "link", "set", "eth1", "up")
 
+    def add_blind_alleys(self):
+        """Gives each node an interface eth1 of the same network, which leads to no other node."""
+        for number in range(1, self.nodes + 1):
+            space = f"{self.prefix}-node{number}"
+            ip("-n", self.switch, "link", "add", f"alley{number}", "type", "veth", "peer", "name", "eth1",
+               "netns", space)
+            ip("-n", self.switch, "link", "set", f"alley{number}", "up")
+            ip("-n", space, "addr", "add", f"{SECOND_NETWORK}.{number}/24", "dev", "eth1")
+            ip("-n", space, "link", "set", "eth1", "up")
+
     def forbid(self, name, other):
         """Nothing of TCP leaves a node for another one between ports of the kernel's choice. Those
         at which Open MPI's ranks listen are lower."""

@@ -172,6 +172,29 @@ def test_wrong_interfaces_are_refused_by_name(mpiexec, program, _):
                 os.remove(os.path.join(hosts.directory, f"rank.{rank}"))
 
 
+def test_an_interface_that_leads_nowhere_is_named(mpiexec, program, _):
+    """By who called over it, long before the 60 s that the program gives the others to come; mpiexec would
+    end the rest then."""
+    called = (r"no answer from 10.213.78.[12] to (node[12]), which has called it by eth1 \(10.213.78.[12]\) "
+              "for 4.0 s: that interface does not lead there, or a firewall is between. ")
+    has = r"; \1 has lo \(127.0.0.1\), eth0 \(10.213.77.[12]\), eth1 \(10.213.78.[12]\)"
+    with cluster.Cluster(2, 1) as hosts:
+        hosts.add_blind_alleys()
+        for value, interface, setting in (
+                ("eth1", None, "TUTTI_SOCKET_IFNAME is 'eth1', which is to name one that does"),
+                (None, "eth1", "OMPI_MCA_btl_tcp_if_include is 'eth1', which is to name one that does")):
+            hosts.interface = interface
+            job = hosts.start(mpiexec, 2, [program, "join", hosts.directory],
+                              {"TUTTI_SOCKET_IFNAME": value} if value else {}, stderr=subprocess.DEVNULL)
+            try:
+                texts = hosts.wait_until(2, 20, lambda text: True, [1])
+            finally:
+                job.kill()
+                job.wait()
+            assert re.fullmatch(called + setting + has, texts[1] or ""), texts
+            os.remove(os.path.join(hosts.directory, "rank.1"))
+
+
 def test_the_interface_that_is_named_carries_all(mpiexec, program, _):
     """And is logged."""
     with cluster.Cluster(2, 1) as hosts:
@@ -294,6 +317,7 @@ def main():
                  ("all_reduce", (2, 2), 1, signal.SIGKILL), ("all_reduce", (2, 2), 3, signal.SIGSTOP))),
              *((test_who_dies_while_hosts_connect_is_named_at_once, lost) for lost in (2, 0, 3, 2, 0)),
              (test_wrong_interfaces_are_refused_by_name,),
+             (test_an_interface_that_leads_nowhere_is_named,),
              (test_the_interface_that_is_named_carries_all,),
              (test_who_cannot_be_called_is_called_once,),
              (test_where_there_is_ipv6_alone_open_mpi_carries_all,),

@@ -254,13 +254,17 @@ const char* reason_for_mpi() {
   return nullptr;
 }
 
+std::string dotted(Address address) {
+  std::array<char, INET_ADDRSTRLEN> text{};
+  ::inet_ntop(AF_INET, &address, text.data(), text.size());
+  return text.data();
+}
+
 std::string describe(const std::vector<Interface>& interfaces) {
   std::string text;
   for (const Interface& each : interfaces) {
-    std::array<char, INET_ADDRSTRLEN> address{};
-    ::inet_ntop(AF_INET, &each.address, address.data(), address.size());
     text += (text.empty() ? "" : ", ") + each.name + " (" +
-            (each.address == 0 ? "IPv6 alone" : address.data()) + ")";
+            (each.address == 0 ? "IPv6 alone" : dotted(each.address)) + ")";
   }
   return text.empty() ? "none" : text;
 }

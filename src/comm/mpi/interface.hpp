@@ -63,6 +63,8 @@ Carrier asked_carrier();
 /** Why MPI is to carry collectives from and to this host; null if TCP connections may. */
 const char* reason_for_mpi();
 
+/** "10.1.0.7". */
+std::string dotted(Address address);
 /** "eth0 (10.1.0.7), eth1 (10.2.0.7), ib0 (IPv6 alone)". */
 std::string describe(const std::vector<Interface>& interfaces);
 

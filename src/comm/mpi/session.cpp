@@ -21,6 +21,7 @@
 #include "comm/mpi/interface.hpp"
 #include "comm/mpi/lifecycle.hpp"
 #include "comm/mpi/messenger.hpp"
+#include "comm/mpi/unanswered.hpp"
 #include "comm/place.hpp"
 #include "tutti/error.hpp"
 
@@ -28,6 +29,8 @@ namespace tutti::mpi {
 namespace {
 
 constexpr std::chrono::milliseconds kRollCall{700};  // how long missing ranks are looked for
+// How often it is asked whether calls to other hosts are answered, which reads files of /proc.
+constexpr std::chrono::milliseconds kCallsLooked{250};
 
 /** Where a rank is, and who. */
 struct Whereabouts {
@@ -192,6 +195,7 @@ void Session::with(const std::shared_ptr<const void>& memory, const Action& acti
 void Session::finish(std::span<MPI_Request> requests, std::span<const int> awaited, Waiter& waiter,
                      const char* call) {
   const std::vector<int> everybody = all_ranks();
+  UnansweredCalls calls;
   for (;;) {
     int done = 0;
     check(
@@ -199,6 +203,7 @@ void Session::finish(std::span<MPI_Request> requests, std::span<const int> await
         call);
     if (done != 0) break;
     if (!waiter.pause()) continue;
+    if (waiter.due(kCallsLooked)) calls.look();
     if (answers_) {
       WaitGraph::of_this_process().poll(*this, awaited, everybody);
     } else {

@@ -98,7 +98,8 @@ class Session final : public ControlNetwork {
   template <class Action>
   void with(const std::shared_ptr<const void>& memory, const Action& action);
   /** Polls `requests`, which end once the ranks `awaited` have come, to the deadline of `waiter`;
-   * then looks for who is missing. */
+   * then looks for who is missing. Throws CommunicationError where this process's calls to another
+   * host have had no answer for seconds. */
   void finish(std::span<MPI_Request> requests, std::span<const int> awaited, Waiter& waiter,
               const char* call);
   std::vector<int> all_ranks() const;
