@@ -109,8 +109,18 @@ def go_together(one: str, other: str) -> bool:
 
 
 def clashes_of(source: str, others: list[str]) -> set[str]:
-    """What it defines and others define or use, which then have it from a header."""
-    return {name for name in names_of(source) if any(name in names_of(other) | words_of(other) for other in others)}
+    """What it defines and others define, too, or use, who have something else of that name from a header."""
+    own = names_of(source)
+    mine = own - declared_for(source)
+    return {name for other in others for name in (own & names_of(other)) | (mine & words_of(other))}
+
+
+@cache
+def declared_for(source: str) -> frozenset[str]:
+    """What is declared by the headers that it includes of its folder, or of one around it."""
+    found = re.findall(r'^#include "(.*)"', text_of(source), re.MULTILINE)
+    files = [folder / name for name in found for folder in Path(source).parents[:4]]
+    return frozenset().union(*(names_of(str(file)) for file in files if file.is_file()))
 
 
 def can_be_renamed(source: str, names: set[str]) -> bool:
@@ -144,7 +154,7 @@ def names_of(source: str) -> frozenset[str]:
         elif re.match(r"\w", line) and not re.match(r"(namespace|template|using|class|struct|enum)\b", line):
             names.update(re.findall(r"^[^(={]*?[ &*>](\w+)(?=[({;\[]| =)", line))
     header = Path(source).with_suffix(".hpp")
-    return frozenset(names - words_of(str(header)) if header.exists() else names)
+    return frozenset(names - words_of(str(header)) if str(header) != source and header.exists() else names)
 
 
 def has_main(source: str) -> bool:

@@ -72,6 +72,19 @@ class Batches(unittest.TestCase):
         expected = [["a", "b", "c", "d", "g", "h"], ["e", "f"]]
         self.assertEqual(self.batches(), [[f"tests/unit/{name}.cpp" for name in batch] for batch in expected])
 
+    def test_what_a_header_declares_for_others_keeps_its_name(self):
+        self.source("tests/unit/both.hpp", "#pragma once\nint shared();\nint entry();\n")
+        include = '#include "unit/both.hpp"\n'
+        for name, text in {
+            "a": "int shared() {\n  return 1;\n}\nint entry() {\n  return 1;\n}\n",
+            "b": "int entry() {\n  return shared();\n}\n",
+        }.items():
+            self.program(name, self.source(f"tests/unit/{name}.cpp", include + text), options=f"-I{self.folder}/tests")
+        self.source("compile_commands.json", json.dumps(self.entries))
+        ((together, *_),) = tidy.write_units(tidy.units_of(self.folder), self.folder)
+        self.assertEqual(re.findall(r"#define (\w+)", together.read_text(encoding="utf-8")), ["entry", "entry"])
+        subprocess.run([COMPILER, f"-I{self.folder}/tests", "-fsyntax-only", together], check=True)
+
     def test_what_is_compiled_alone_is_checked_alone_unless_it_is_a_benchmark(self):
         self.program("a", self.source("src/a.cpp"), self.source("src/b.cpp"))
         for name in ("src/c.cpp", "src/d.cu", "benchmarks/e.cpp", "benchmarks/f.cpp"):
