@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "comm/mpi/channel.hpp"
@@ -29,11 +30,11 @@ class HostEach : public ::testing::Test {
   }
   static void meet() { MPI_Barrier(session()->comm()); }
 
-  /** A channel of all ranks whose hosts have not connected yet. */
-  static std::unique_ptr<mpi::Channel> new_channel() {
+  /** A channel of all ranks, in some order, whose hosts have not connected yet. */
+  static std::unique_ptr<mpi::Channel> new_channel(std::vector<int> members = everybody()) {
     const int context = session()->next_context();
     session()->use_context(context);
-    return std::make_unique<mpi::Channel>(session(), everybody(), context,
+    return std::make_unique<mpi::Channel>(session(), std::move(members), context,
                                           std::chrono::seconds(20));
   }
 };

@@ -2,12 +2,16 @@
 #include <gtest/gtest.h>
 #include <mpi.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <ctime>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "comm/batch.hpp"
 #include "comm/failures/control_message.hpp"
 #include "comm/layout.hpp"
 #include "comm/mpi/channel.hpp"
@@ -18,6 +22,7 @@
 namespace {
 
 int g_sends = 0;
+thread_local int g_sleeps = 0;
 
 }  // namespace
 
@@ -26,6 +31,12 @@ extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int des
                          MPI_Comm comm, MPI_Request* request) {
   ++g_sends;
   return PMPI_Isend(data, count, type, destination, tag, comm, request);
+}
+
+/** And this in front of the system's, for std::this_thread::sleep_for(). */
+extern "C" int nanosleep(const timespec* time, timespec* rest) {
+  ++g_sleeps;
+  return ::clock_nanosleep(CLOCK_REALTIME, 0, time, rest);
 }
 
 namespace tutti::mpi {
@@ -41,8 +52,8 @@ class MpiConnect : public test::HostEach {
     std::unique_ptr<Channel> channel;
     int messages;
   };
-  static Connected connect(Whole* whole = nullptr) {
-    auto channel = new_channel();
+  static Connected connect(const std::vector<int>& members = everybody(), Whole* whole = nullptr) {
+    auto channel = new_channel(members);
     meet();
     g_sends = 0;
     channel->set_hosts(Layout(everybody()), whole);
@@ -50,6 +61,21 @@ class MpiConnect : public test::HostEach {
     EXPECT_TRUE(channel->has_streams());
     meet();
     return {std::move(channel), messages};
+  }
+  /** A message from each rank to the next one, over connections; `meanwhile` before it is sent. */
+  static void pass_round(
+      Channel& channel, const std::function<void()>& meanwhile = [] {}) {
+    const int size = channel.size();
+    const int before = (channel.rank() + size - 1) % size;
+    const int own = channel.rank();
+    int heard = -1;
+    Batch batch(channel, Wire::Traffic::collective);
+    batch.recv(&heard, sizeof heard, before);
+    meanwhile();
+    batch.send(&own, sizeof own, (own + 1) % size);
+    batch.wait();
+    EXPECT_EQ(heard, before);
+    meet();
   }
 };
 
@@ -62,15 +88,32 @@ TEST_F(MpiConnect, OneMessageAtATimeGoesToEachHost) {
 }
 
 TEST_F(MpiConnect, PartsUseConnectionsOfTheWholeIfAllMakeThem) {
-  const std::vector<int> members = everybody();
   auto [channel, messages] = connect();
-  for (const auto makers : {Whole::Makers::all, Whole::Makers::some}) {
-    Whole whole(*channel, members, makers, [] {});
-    auto [part, sent] = connect(&whole);
-    EXPECT_EQ(sent, makers == Whole::Makers::all ? 0 : messages);
-    EXPECT_FALSE(whole.has_failed());
-    Channel::leave(std::move(part));
+  std::vector<int> members = everybody();
+  for (const bool is_reversed : {false, true}) {  // as split() has them, by its keys
+    if (is_reversed) std::reverse(members.begin(), members.end());
+    for (const auto makers : {Whole::Makers::all, Whole::Makers::some}) {
+      Whole whole(*channel, members, makers, [] {});
+      auto [part, sent] = connect(members, &whole);
+      EXPECT_EQ(sent, makers == Whole::Makers::all ? 0 : messages);
+      EXPECT_FALSE(whole.has_failed());
+      pass_round(*part);
+      Channel::leave(std::move(part));
+    }
   }
+  Channel::leave(std::move(channel));
+}
+
+/** Who waits for something else sleeps. */
+TEST_F(MpiConnect, APauseOfACollectiveNapsUntilSomethingComesOverItsConnections) {
+  auto [channel, messages] = connect();
+  pass_round(*channel, [&channel = *channel] {
+    for (const auto side : {Wire::Side::collective, Wire::Side::recv}) {
+      g_sleeps = 0;
+      channel.pause(std::chrono::seconds(1), side);
+      EXPECT_EQ(g_sleeps, side == Wire::Side::collective ? 0 : 1);
+    }
+  });
   Channel::leave(std::move(channel));
 }
 
