@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdint>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <thread>
@@ -68,15 +70,17 @@ class Hand final : public TimeSource {
 
 /** Its other end acknowledges a byte when it is told to. */
 struct SlowLine final : public HostLine {
-  explicit SlowLine(bool& its_answer) : answer(its_answer) {}
+  explicit SlowLine(bool& its_answer, std::chrono::milliseconds its_silence = {})
+      : answer(its_answer), heard_before(its_silence) {}
   bool ping() noexcept override {
     answer = false;
     return true;
   }
   bool has_answered() const override { return answer; }
-  std::chrono::milliseconds silence() const override { return {}; }
+  std::chrono::milliseconds silence() const override { return heard_before; }
   bool has_ended() const override { return false; }
   bool& answer;
+  std::chrono::milliseconds heard_before;
 };
 
 /** Whether a host that has acknowledged one byte after `first`, and then none, counts as one that
@@ -133,6 +137,51 @@ TEST(Heartbeats, ConnectionsAreSymmetric) {
       }
     }
   }
+}
+
+/** Signs of life that host 0 of `hosts` sends in a minute, over one connection to each. */
+std::int64_t signs_in_a_minute(int hosts) {
+  std::int64_t signs = 0;
+  for (const int other : connected_hosts(0, hosts)) {
+    signs += 60 / sign_of_life_after(0, other, hosts).count();
+  }
+  return signs;
+}
+
+TEST(Heartbeats, AHostSendsAsManySignsOfLifeWithAnyNumberOfHosts) {
+  EXPECT_EQ(signs_in_a_minute(17), 16 * 60);
+  for (const int hosts : {18, 100, 1024, 4096, 1 << 20}) {
+    EXPECT_LE(signs_in_a_minute(hosts), 3 * 60) << hosts;
+    EXPECT_EQ(sign_of_life_after(0, 1, hosts), std::chrono::seconds(1));
+    EXPECT_EQ(sign_of_life_after(0, hosts - 1, hosts), std::chrono::seconds(1));
+    EXPECT_EQ(sign_of_life_after(0, 4, hosts), sign_of_life_after(4, 0, hosts));
+  }
+}
+
+TEST(Heartbeats, AmongManyHostsThoseFarAwayAreAskedOnceANeighbourIsSilent) {
+  std::vector<int> hosts(20);
+  std::iota(hosts.begin(), hosts.end(), 0);
+  const Hand time;
+  std::vector<Heartbeats::Connection> connections;
+  connections.push_back({1, std::make_unique<SilentConnection>()});
+  std::vector<Heartbeats::Line> lines;
+  constexpr std::chrono::seconds kLong{8};  // a neighbour would be lost, but not who is far away
+  std::array<bool, 4> answers{};
+  for (const int host : {1, 2, 4, 8}) {
+    bool& answer = answers.at(lines.size());
+    lines.push_back({host, std::make_unique<SlowLine>(answer, kLong)});
+  }
+  Heartbeats heartbeats(Layout(hosts), 0, std::move(connections), std::move(lines), time);
+  const auto nobody = [](int) { return false; };
+  EXPECT_FALSE(heartbeats.look(nobody));
+  answers[1] = true;  // of host 2, after it was asked
+  time.sleep(std::chrono::milliseconds(1199));
+  EXPECT_FALSE(heartbeats.look(nobody));
+  time.sleep(std::chrono::milliseconds(1));
+  const auto found = heartbeats.look(nobody);
+  ASSERT_TRUE(found);
+  const auto ranks = found->failure.rank_list();
+  EXPECT_EQ(std::vector<int>(ranks.begin(), ranks.end()), (std::vector<int>{1, 4, 8}));
 }
 
 TEST(Heartbeats, AHostBehindASlowWireHasLongerToAnswer) {

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,12 +39,29 @@ class SocketTest : public ::testing::Test {
     ASSERT_TRUE(caller_);
     ASSERT_TRUE(soon([&] { return connecting_state(caller_) == Connecting::done; }));
     ASSERT_TRUE(soon([&] { return bool(called_ = accept_from(listener)); }));
-    ASSERT_TRUE(keep_alive(caller_, 8));
+    ASSERT_TRUE(keep_alive(caller_));
   }
 
   Socket caller_;
   Socket called_;
 };
+
+int option(const Socket& socket, int which) {
+  int value = 0;
+  socklen_t length = sizeof value;
+  EXPECT_EQ(::getsockopt(socket.get(), IPPROTO_TCP, which, &value, &length), 0);
+  return value;
+}
+
+/** Or one lost question would end it. */
+TEST_F(SocketTest, WhatIsSilentForLongEndsNoSoonerThanAfterAllQuestions) {
+  ASSERT_TRUE(keep_alive(caller_, 20s));
+  EXPECT_EQ(option(caller_, TCP_KEEPIDLE), 20);
+  EXPECT_GE(option(caller_, TCP_USER_TIMEOUT),
+            (option(caller_, TCP_KEEPIDLE) +
+             (option(caller_, TCP_KEEPCNT) - 1) * option(caller_, TCP_KEEPINTVL)) *
+                1000);
+}
 
 TEST_F(SocketTest, TakesWholeMessages) {
   const std::array<std::byte, 5> sent{std::byte{1}, std::byte{2}, std::byte{3}, std::byte{4},

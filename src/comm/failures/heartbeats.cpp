@@ -17,8 +17,8 @@ constexpr std::chrono::milliseconds kToAcknowledge{300};
 /** Behind a slow wire; nobody may have looked when the answer came. Less than the time after which
  * an inquiry that has pinged decides. */
 constexpr std::chrono::milliseconds kLongestToAcknowledge{1200};
-/** A host that was silent for so long has missed at least two signs of life. */
-constexpr std::chrono::milliseconds kSilence{3000};
+/** Signs of life that a host that was silent for so long has missed at least, a second apart. */
+constexpr std::chrono::seconds kMissed{2};
 constexpr std::chrono::milliseconds kForTheRest{300};  // of a host's processes to end
 constexpr std::chrono::milliseconds kToBeHeard{100};   // what those told that have
 constexpr int kAllConnected = 17;                      // hosts, of which each has 16 others
@@ -53,6 +53,14 @@ Loss loss_of_hosts(const Layout& layout, std::span<const int> hosts) {
 }
 
 bool all_are_connected(int hosts) { return hosts <= kAllConnected; }
+
+std::chrono::seconds sign_of_life_after(int own, int other, int hosts) {
+  const int distance = (other - own + hosts) % hosts;
+  if (all_are_connected(hosts) || distance == 1 || distance == hosts - 1) {
+    return std::chrono::seconds(1);
+  }
+  return std::chrono::seconds(2 * std::bit_width(static_cast<unsigned>(hosts - 1)));
+}
 
 std::vector<int> connected_hosts(int own, int hosts) {
   std::vector<int> others;
@@ -116,12 +124,21 @@ void Heartbeats::look_at_answers() {
   }
 }
 
+bool Heartbeats::knows_silent() const {
+  if (!timed_out_) return false;
+  return all_are_connected(layout_.host_count()) ||
+         time_.now() - *timed_out_ >= kLongestToAcknowledge;
+}
+
+std::chrono::milliseconds Heartbeats::longest_silence(const Line& line) const {
+  return kMissed + sign_of_life_after(own_host_, line.host, layout_.host_count());
+}
+
 std::optional<Heartbeats::Found> Heartbeats::look(const HasLeft& has_left) {
   look_at_answers();
   using State = HostConnection::News::State;
   std::optional<Found> found;
   std::vector<int> ended;
-  bool timed_out = false;
   for (Connection& connection : connections_) {
     if (!connection.link) continue;
     if (!connection.ended) {
@@ -130,7 +147,10 @@ std::optional<Heartbeats::Found> Heartbeats::look(const HasLeft& has_left) {
       if (news.failure) found = {*news.failure, true};
       if (news.state == State::open) continue;
       if (news.state == State::timed_out) {
-        timed_out = true;
+        if (!timed_out_) {
+          ping();
+          timed_out_ = time_.now();
+        }
         for (Line& line : lines_) line.timed_out = line.timed_out || line.host == connection.host;
       }
       if (news.state == State::timed_out || connection.goodbye) {
@@ -141,10 +161,11 @@ std::optional<Heartbeats::Found> Heartbeats::look(const HasLeft& has_left) {
     look_at_end(connection, has_left, ended);
   }
   if (found) return found;  // who tells of one may end right afterwards
-  if (ended.empty() && !timed_out) return found;
+  if (ended.empty() && !knows_silent()) return found;
   Loss loss{ended, ended.size() > 1 ? "their processes have ended" : "its process has ended"};
-  if (timed_out) loss = with(loss_of_hosts(layout_, unreachable()), loss);
-  const Ended are_ended = timed_out ? Ended::unknown : Ended::yes;
+  const bool some_are_silent = std::exchange(timed_out_, std::nullopt).has_value();
+  if (some_are_silent) loss = with(loss_of_hosts(layout_, unreachable()), loss);
+  const Ended are_ended = some_are_silent ? Ended::unknown : Ended::yes;
   if (!loss.ranks.empty()) found.emplace().failure.set_lost(loss.ranks, loss.reason, are_ended);
   return found;
 }
@@ -166,7 +187,7 @@ std::vector<int> Heartbeats::unreachable() const {
     const auto enough = std::clamp<TimeSource::Clock::duration>(2 * line.took, kToAcknowledge,
                                                                 kLongestToAcknowledge);
     const bool had_time = line.pinged && time_.now() - *line.pinged >= enough;
-    const bool silent = line.timed_out || line.line->silence() > kSilence ||
+    const bool silent = line.timed_out || line.line->silence() > longest_silence(line) ||
                         (had_time && !line.line->has_answered());
     if (silent) hosts.push_back(line.host);
   }

@@ -23,11 +23,16 @@ Loss loss_of_hosts(const Layout& layout, std::span<const int> hosts);
 std::vector<int> connected_hosts(int own, int hosts);
 /** Whether `hosts` are few: each has a connection to each other one. */
 bool all_are_connected(int hosts);
+/** How long nothing travels over a connection of two of `hosts` before the kernels exchange a sign
+ * of life: a second, if these are few or the two are neighbours; else as long as a host has
+ * connections, in seconds, so that it sends as many signs of life a second with any number. */
+std::chrono::seconds sign_of_life_after(int own, int other, int hosts);
 
 /**
- * The connection of two leaders. The kernels exchange signs of life over it, about one a second
- * where nothing else travels: so a process that is stopped or computes is not taken for dead, and a
- * process that ends ends its connections. TCP is one implementation, the simulation another.
+ * The connection of two leaders. The kernels exchange signs of life over it where nothing else
+ * travels (see sign_of_life_after()): so a process that is stopped or computes is not taken for
+ * dead, and a process that ends ends its connections. TCP is one implementation, the simulation
+ * another.
  */
 class HostConnection {
  public:
@@ -104,7 +109,8 @@ class Heartbeats {
   ~Heartbeats();
 
   /** What a connection tells: a failure that another host has found, the processes that have ended
-   * (a leader's, or all of its host but those that have left), or the hosts that do not answer. */
+   * (a leader's, or all of its host but those that have left), or the hosts that do not answer:
+   * among many, of most of which it seldom hears, once it has asked all. */
   std::optional<Found> look(const HasLeft& has_left);
   /** The ranks whose processes have ended, as far as look() has seen: also those that it does not
    * call lost yet. */
@@ -122,6 +128,10 @@ class Heartbeats {
  private:
   /** Notes how long kernels take to acknowledge a byte. */
   void look_at_answers();
+  /** Whether it is known which hosts do not answer, after a connection has timed out. */
+  bool knows_silent() const;
+  /** How long line.host may have been silent before it counts as lost. */
+  std::chrono::milliseconds longest_silence(const Line& line) const;
   /** Adds to `lost` whose processes have ended, once that is known. */
   void look_at_end(Connection& connection, const HasLeft& has_left, std::vector<int>& lost);
 
@@ -130,6 +140,7 @@ class Heartbeats {
   std::vector<Connection> connections_;
   std::vector<Line> lines_;
   std::vector<int> ended_;
+  std::optional<TimeSource::Clock::time_point> timed_out_;  ///< a connection, as was seen last
   const TimeSource& time_;
 };
 

@@ -38,9 +38,10 @@ std::vector<Peer> peers_of(const Layout& layout, int own) {
   std::vector<Peer> peers;
   for (const int host : connected_hosts(own, layout.host_count())) {
     const int leader = layout.ranks_of(host).front();
-    peers.push_back({host, Line::leaders, leader});
+    const auto quiet = sign_of_life_after(own, host, layout.host_count());
+    peers.push_back({host, Line::leaders, leader, quiet});
     if (layout.ranks_of(host).size() + layout.ranks_of(own).size() > 2) {
-      peers.push_back({host, Line::hosts, leader});
+      peers.push_back({host, Line::hosts, leader, quiet});
     }
     peers.push_back({host, Line::collective, leader});
     if (Wire::has_ahead(layout.host_count())) peers.push_back({host, Line::ahead, leader});
@@ -242,7 +243,7 @@ std::chrono::milliseconds connect(const Words& words, std::vector<Peer>& peers, 
     const bool is_ready = is_stream(peer.line)
                               ? send_at_once(peer.socket) && keep_open(peer.socket) &&
                                     limit_unsent(peer.socket, kLimitOfUnsent)
-                              : keep_alive(peer.socket);
+                              : keep_alive(peer.socket, peer.quiet);
     if (!is_ready) peer.socket = {};
   }
   return spent;

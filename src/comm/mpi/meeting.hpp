@@ -19,7 +19,8 @@ constexpr bool is_stream(Line line) { return line == Line::collective || line ==
 struct Peer {
   int host = 0;
   Line line = Line::leaders;
-  int rank = 0;  ///< its leader, or the one of a lane
+  int rank = 0;                   ///< its leader, or the one of a lane
+  std::chrono::seconds quiet{1};  ///< before a sign of life, where the kernels are to give some
   Endpoint endpoint{};
   Socket socket{};         ///< once each has shown the other who it is
   bool wanted = true;      ///< by both

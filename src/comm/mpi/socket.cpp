@@ -178,13 +178,16 @@ Connecting connecting_state(const Socket& socket) {
   return Connecting::failed;
 }
 
-bool keep_alive(const Socket& socket, int probes) {
-  // TCP_USER_TIMEOUT is for when bytes are under way.
+bool keep_alive(const Socket& socket, std::chrono::seconds quiet) {
+  const auto idle = static_cast<int>(quiet.count());
+  // TCP_USER_TIMEOUT is for when bytes are under way, but also ends what has been silent for so
+  // long when the first question is not answered.
+  const int most = (idle - 1 + kProbes) * 1000;
   return set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1) &&
-         set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 1) &&
+         set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, idle) &&
          set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 1) &&
-         set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, probes) &&
-         set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, probes * 1000) && send_at_once(socket);
+         set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, kProbes) &&
+         set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, most) && send_at_once(socket);
 }
 
 bool keep_open(const Socket& socket) {

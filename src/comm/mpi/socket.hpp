@@ -1,6 +1,7 @@
 // TCP sockets between the processes of a job: non-blocking, and not inherited by forked children.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -77,9 +78,9 @@ Connecting connecting_state(const Socket& socket);
 
 /** Seconds, and as many signs of life, until a host that is off counts as lost. */
 inline constexpr int kProbes = 8;
-/** Has the kernel ask the other end for a sign of life once a second while nothing travels, and
- * end the connection after `probes` seconds without any. Whether it can. */
-bool keep_alive(const Socket& socket, int probes = kProbes);
+/** Has the kernel ask the other end for a sign of life once nothing has travelled for `quiet`, and
+ * then once a second, and end the connection after kProbes of these without any. Whether it can. */
+bool keep_alive(const Socket& socket, std::chrono::seconds quiet = std::chrono::seconds(1));
 /** Has the kernel ask the other end for a sign of life every half a minute while nothing travels:
  * a firewall would forget the connection. Whether it can. */
 bool keep_open(const Socket& socket);

@@ -13,8 +13,9 @@ namespace {
 
 constexpr int kGraphTag = -1;  // of questions and answers
 constexpr std::chrono::milliseconds kUnread{1};
-/** Until a host that is silent counts as lost, as the kernels' keepalive has it. */
-constexpr std::chrono::seconds kUntilTimeout{8};
+/** From the first question for a sign of life until a host that is silent counts as lost, as the
+ * kernels' keepalive has it. */
+constexpr std::chrono::seconds kUntilTimeout{7};
 
 std::vector<int> hosts_of(int hosts, int ranks) {
   std::vector<int> host_of_rank;
@@ -145,7 +146,8 @@ class Cluster::Connection final : public HostConnection {
   News receive() override {
     End& end = own_end();
     News news = std::exchange(end.news, {end.news.state, false, std::nullopt});
-    const bool silent = cluster_.silence(process_.host(), peer_) > kUntilTimeout;
+    const auto quiet = sign_of_life_after(process_.host(), peer_, cluster_.layout().host_count());
+    const bool silent = cluster_.silence(process_.host(), peer_) > quiet + kUntilTimeout;
     if (news.state == News::State::open && silent) news.state = News::State::timed_out;
     return news;
   }
