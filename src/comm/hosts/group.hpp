@@ -53,6 +53,8 @@ class HostGroup {
   static constexpr std::int64_t kCacheLine = 64;  ///< in bytes
   /** Of memory for what arrives in a call, in bytes, with up to 4096 members. */
   static constexpr std::int64_t kMostScratch = std::int64_t{32} * 1024 * 1024;
+  /** A message to each of so many members takes less time than the steps that would save some. */
+  static constexpr int kMostDirect = 32;
 
   /** Which of several groups over the same hosts it is, that share the shards of a long sum. */
   struct Lane {
@@ -213,8 +215,6 @@ class HostGroup {
   /** From three to so many members agree through the first of them, or tell each other by notes
    * that go before their windows. */
   static constexpr int kCentred = Wire::kMostWithoutAhead;
-  /** A message to each of so many members takes less time than the steps that would save some. */
-  static constexpr int kMostDirect = 32;
   /** So much of a broadcast from member to member goes ahead of its agreement: in pieces that are
    * all posted at once. */
   static constexpr std::int64_t kMostAhead = Wire::kLongPiece;

@@ -18,18 +18,21 @@ namespace {
 constexpr std::int64_t kTimed = std::int64_t{64} * 1024;
 constexpr double kNewest = 0.25;  // weight of the newest measurement
 
-/** What the leaders tell each other first, besides the sizes of their packets. */
+/** What the leaders tell each other first. */
 struct Report {
   double seconds_per_byte = 0.0;
   std::int32_t forced = -1;  ///< a SparseAlgorithm; the first host's counts
+  PacketSize packets;        ///< all of the host's together
   SparseSketch::Summary sketch;
 };
 
-/** Throws CorruptPacket if rank `rank` cannot have reported that. */
-void check(const Report& report, int rank) {
+/** Throws CorruptPacket if rank `rank` cannot have reported that of a sum of `count` elements. */
+void check(const Report& report, std::int64_t count, int rank) {
+  const auto& packets = report.packets;
   const auto last = static_cast<std::int32_t>(SparseAlgorithm::dense);
   const bool sound = report.forced >= -1 && report.forced <= last && report.forced != 0 &&
-                     report.sketch.count <= SparseSketch::kKept &&
+                     report.sketch.count <= SparseSketch::kKept && packets.count >= 0 &&
+                     packets.count <= count && packets.bytes >= packets.count &&
                      std::isfinite(report.seconds_per_byte);
   if (sound) return;
   throw CorruptPacket(
@@ -65,20 +68,20 @@ Scratch packet_memory(Wire& wire, std::int64_t bytes, std::int64_t count) {
   return {wire.scratch(), std::max({bytes, room, kLeast})};
 }
 
-std::int64_t sum_packets(const PacketSizes& sizes, const std::byte* data, const Layout& layout,
-                         float* out, std::int64_t count, std::int64_t divisor) {
-  const int hosts = layout.host_count();
-  const bool gathered = std::ssize(sizes) > hosts;
+std::int64_t sum_packets(const PacketSizes& sizes, int ranges, const std::byte* data,
+                         const Layout& layout, float* out, std::int64_t count,
+                         std::int64_t divisor) {
+  const bool gathered = std::ssize(sizes) > ranges;
   RecycledVector<SparsePacket> all;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    const int range = static_cast<int>(i) % hosts;
-    const int host = gathered ? static_cast<int>(i) / hosts : range;
-    all.push_back({data, sizes[i], sparse_range(count, hosts, range),
-                   sparse_range(count, hosts, range + 1), layout.ranks_of(host).front()});
+    const int range = static_cast<int>(i) % ranges;
+    const int host = gathered ? static_cast<int>(i) / ranges : range;
+    all.push_back({data, sizes[i], sparse_range(count, ranges, range),
+                   sparse_range(count, ranges, range + 1), layout.ranks_of(host).front()});
     data += sizes[i].bytes;
   }
   RecycledVector<PacketCursor> sources;  // one a host; a single one if the ranges are summed up
-  const auto length = static_cast<std::size_t>(hosts);
+  const auto length = static_cast<std::size_t>(ranges);
   for (std::size_t i = 0; i < all.size(); i += length) {
     sources.emplace_back(std::span(all).subspan(i, length));
   }
@@ -122,15 +125,26 @@ SparsePacket SparseLeader::packet_of(const std::byte* data, const PacketSize& si
           sparse_range(count_, hosts(), range + 1), leaders_.member(host)};
 }
 
-RecycledVector<SparsePacket> SparseLeader::own_packets() const {
+RecycledVector<SparsePacket> SparseLeader::own_packets(const std::byte* data) const {
   RecycledVector<SparsePacket> packets;
-  const std::byte* data = writer_.bytes().data();
   for (int range = 0; range < hosts(); ++range) {
     const PacketSize& size = sizes_[static_cast<std::size_t>(range)];
     packets.push_back(packet_of(data, size, range, static_cast<std::size_t>(leaders_.position())));
     data += size.bytes;
   }
   return packets;
+}
+
+void SparseLeader::join_ranges() {
+  const std::int64_t bytes = std::ssize(writer_.bytes());
+  const Scratch written = scratch(bytes + kPacketSlack);
+  copy_bytes(written.data(), writer_.bytes().data(), bytes);
+  const RecycledVector<SparsePacket> packets = own_packets(written.data());
+  PacketCursor all{std::span(packets)};
+  writer_.clear();
+  writer_.begin_packet(0);
+  all.take_below(count_, [this](std::uint32_t index, float value) { writer_.add(index, value); });
+  sizes_.assign(1, writer_.end_packet());
 }
 
 // --- Between the leaders ------------------------------------------------------------------------
@@ -158,36 +172,43 @@ RecycledVector<T> SparseLeader::gather_all(std::span<const T> own) {
   return all;
 }
 
+PacketSizes SparseLeader::swap_all(const PacketSizes& own) {
+  constexpr auto kEach = static_cast<std::int64_t>(sizeof(PacketSize));
+  RecycledVector<std::int64_t> offsets;
+  for (int host = 0; host <= hosts(); ++host) offsets.push_back(host * kEach);
+  const Scratch leaving = scratch(offsets.back());
+  const Scratch arrived = scratch(offsets.back());
+  copy_bytes(leaving.data(), own.data(), offsets.back());
+  leaders_.all_to_all_v(leaving.data(), offsets, arrived.data(), offsets);
+  PacketSizes theirs(own.size());
+  copy_bytes(theirs.data(), arrived.data(), offsets.back());
+  return theirs;
+}
+
 SparsePlan SparseLeader::plan() {
   while (std::ssize(sizes_) < hosts()) next_range();
 
   Report own;
   own.seconds_per_byte = seconds_per_byte_;
   if (forced_) own.forced = static_cast<std::int32_t>(*forced_);
+  for (const PacketSize& size : sizes_) own.packets.count += size.count;
+  own.packets.bytes = std::ssize(writer_.bytes());
   own.sketch = writer_.sketch().summary();
-  const auto members = static_cast<std::size_t>(hosts());
   const RecycledVector<Report> reports = gather_all(std::span<const Report>(&own, 1));
-  all_sizes_ = gather_all(std::span<const PacketSize>(sizes_));
 
   SparseTask task;
   task.count = count_;
   task.hosts = hosts();
   task.ranks = ranks_;
   RecycledVector<SparseSketch::Summary> sketches;
-  for (std::size_t host = 0; host < members; ++host) {
-    check(reports[host], leaders_.member(host));
-    PacketSize whole;
-    for (std::size_t range = 0; range < members; ++range) {
-      check_size(
-          packet_of(nullptr, all_sizes_[host * members + range], static_cast<int>(range), host));
-      whole.count += all_sizes_[host * members + range].count;
-      whole.bytes += all_sizes_[host * members + range].bytes;
-    }
-    task.most_entries = std::max(task.most_entries, whole.count);
-    task.most_bytes = std::max(task.most_bytes, whole.bytes);
-    task.all_entries += whole.count;
-    task.seconds_per_byte = std::max(task.seconds_per_byte, reports[host].seconds_per_byte);
-    sketches.push_back(reports[host].sketch);
+  for (std::size_t host = 0; host < reports.size(); ++host) {
+    const Report& report = reports[host];
+    check(report, count_, leaders_.member(host));
+    task.most_entries = std::max(task.most_entries, report.packets.count);
+    task.most_bytes = std::max(task.most_bytes, report.packets.bytes);
+    task.all_entries += report.packets.count;
+    task.seconds_per_byte = std::max(task.seconds_per_byte, report.seconds_per_byte);
+    sketches.push_back(report.sketch);
   }
   task.union_entries = std::clamp(estimate_union(sketches), static_cast<double>(task.most_entries),
                                   static_cast<double>(std::min(task.all_entries, task.count)));
@@ -204,8 +225,16 @@ void SparseLeader::all_gather(std::byte* memory, std::span<const std::int64_t> o
 }
 
 Scratch SparseLeader::gather(PacketSizes& sizes) {
-  sizes = all_sizes_;
-  const RecycledVector<std::int64_t> offsets = every(offsets_of(sizes), hosts());
+  const int ranges = gathered_ranges(hosts());
+  if (ranges == 1) join_ranges();
+  sizes = gather_all(std::span<const PacketSize>(sizes_));
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const std::size_t host = i / static_cast<std::size_t>(ranges);
+    const int range = static_cast<int>(i) % ranges;
+    check_size({nullptr, sizes[i], sparse_range(count_, ranges, range),
+                sparse_range(count_, ranges, range + 1), leaders_.member(host)});
+  }
+  const RecycledVector<std::int64_t> offsets = every(offsets_of(sizes), ranges);
   Scratch memory = scratch(offsets.back() + kPacketSlack);
   copy_bytes(memory.data() + offsets[static_cast<std::size_t>(leaders_.position())],
              writer_.bytes().data(), std::ssize(writer_.bytes()));
@@ -219,9 +248,9 @@ Scratch SparseLeader::split(PacketSizes& sizes) {
   const auto members = static_cast<std::size_t>(hosts());
 
   // Every host's packet of this leader's range.
-  RecycledVector<PacketSize> arriving;
+  const PacketSizes arriving = swap_all(sizes_);
   for (std::size_t host = 0; host < members; ++host) {
-    arriving.push_back(all_sizes_[host * members + range]);
+    check_size(packet_of(nullptr, arriving[host], own, host));
   }
   const RecycledVector<std::int64_t> from = offsets_of(sizes_);
   const RecycledVector<std::int64_t> to = offsets_of(arriving);
@@ -256,7 +285,7 @@ Scratch SparseLeader::split(PacketSizes& sizes) {
 }
 
 void SparseLeader::reduce_dense(float* out, std::int64_t divisor) {
-  const RecycledVector<SparsePacket> packets = own_packets();
+  const RecycledVector<SparsePacket> packets = own_packets(writer_.bytes().data());
   PacketCursor own{std::span(packets)};
   sum_dense(std::span(&own, 1), out, 0, count_, 1);
   timed(0, [&] {  // as much is received as is sent
@@ -299,20 +328,21 @@ void HierarchicalTransport::sparse_all_reduce(const Call& call) {
 void HierarchicalTransport::sparse_packets(View out, std::int64_t divisor, SparseStats& stats) {
   const int hosts = layout_.host_count();
   const bool split = stats.algorithm == SparseAlgorithm::split;
+  const int ranges = split ? hosts : gathered_ranges(hosts);
   PacketSizes sizes;
   Scratch memory(channel_->scratch(), 0);
   if (is_leader()) {
     memory = split ? sparse_.split(sizes) : sparse_.gather(sizes);
   }
-  sizes.resize(static_cast<std::size_t>(split ? hosts : hosts * hosts));
+  sizes.resize(static_cast<std::size_t>(split ? hosts : hosts * ranges));
   spread(View(sizes.data(), std::ssize(sizes) * static_cast<std::int64_t>(sizeof(PacketSize)),
               DType::u8));
   const std::int64_t bytes = offsets_of(sizes).back();
   if (!is_leader()) memory = packet_memory(*channel_, bytes + kPacketSlack, out.count);
   spread(View(memory.data(), bytes, DType::u8));
   if (is_leader() && local_size() > 1) stats.bytes_sent += bytes;
-  stats.entries =
-      sum_packets(sizes, memory.data(), layout_, static_cast<float*>(out.data), out.count, divisor);
+  stats.entries = sum_packets(sizes, ranges, memory.data(), layout_, static_cast<float*>(out.data),
+                              out.count, divisor);
 }
 
 void HierarchicalTransport::sparse_dense(View out, std::int64_t divisor, SparseStats& stats) {

@@ -21,9 +21,14 @@ namespace tutti {
 
 /**
  * The sizes of packets that lie one behind the other. Where they were gathered, host h's packet of
- * range r is number h * hosts + r; where ranges were summed up, that of range r is number r.
+ * range r is number h * gathered_ranges(hosts) + r; where ranges were summed up, that of range r is
+ * number r.
  */
 using PacketSizes = RecycledVector<PacketSize>;
+
+/** In how many ranges each host's packets are when all have been gathered: the table of their sizes
+ * is not to grow with the square of the hosts, so many hosts have one packet each. */
+constexpr int gathered_ranges(int hosts) { return hosts > HostGroup::kMostDirect ? 1 : hosts; }
 
 /** The range of the indices that host `host` of `hosts` sums up when they split, and its end. */
 std::int64_t sparse_range(std::int64_t count, int hosts, int host);
@@ -36,10 +41,12 @@ inline constexpr std::int64_t kMostReserved = std::int64_t{32} << 20U;
  * length ask for the same, however dense they are. */
 Scratch packet_memory(Wire& wire, std::int64_t bytes, std::int64_t count);
 
-/** out = the sum over the hosts, in their order, of the packets at `data`, divided by `divisor`;
- * how many elements are not zero. Throws CorruptPacket if one is. */
-std::int64_t sum_packets(const PacketSizes& sizes, const std::byte* data, const Layout& layout,
-                         float* out, std::int64_t count, std::int64_t divisor);
+/** out = the sum over the hosts, in their order, of the packets at `data`, each host's in so many
+ * `ranges`, divided by `divisor`; how many elements are not zero. Throws CorruptPacket if one is.
+ */
+std::int64_t sum_packets(const PacketSizes& sizes, int ranges, const std::byte* data,
+                         const Layout& layout, float* out, std::int64_t count,
+                         std::int64_t divisor);
 
 /**
  * One host's side. The host's sum is packed as it is made, range by range, whatever will become of
@@ -73,10 +80,14 @@ class SparseLeader {
   /** Of the range `range`, from the leader of host `host`. */
   SparsePacket packet_of(const std::byte* data, const PacketSize& size, int range,
                          std::size_t host) const;
-  RecycledVector<SparsePacket> own_packets() const;
+  RecycledVector<SparsePacket> own_packets(const std::byte* data) const;
+  /** Packs the host's sum anew, in one packet for all indices. */
+  void join_ranges();
   /** Every leader's `own`, of which there are as many on all. */
   template <class T>
   RecycledVector<T> gather_all(std::span<const T> own);
+  /** From each leader what it has for this one; `own` is what this one has for each of them. */
+  PacketSizes swap_all(const PacketSizes& own);
   void all_gather(std::byte* memory, std::span<const std::int64_t> offsets);
   template <class Action>
   void timed(std::int64_t received, const Action& action);
@@ -91,7 +102,6 @@ class SparseLeader {
   std::int64_t range_end_ = 0;
   SumBlock block_;
   std::vector<ViewCursor> cursors_;
-  PacketSizes all_sizes_;           // of all leaders' packets
   double seconds_per_byte_ = 1e-9;  // until something has been sent
 };
 
