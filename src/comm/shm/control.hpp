@@ -135,12 +135,12 @@ struct alignas(128) ControlHeader {
 
 /** Staging memory of one rank: what it lends to the others during a collective. */
 struct Staging {
-  static constexpr std::int64_t kSmall = std::int64_t{64} * 1024;   ///< one-shot messages
-  static constexpr std::int64_t kPiece = std::int64_t{256} * 1024;  ///< pieces of longer ones
-  static constexpr std::uint32_t kSlots = 3;                        ///< pieces under way
-  static constexpr std::int64_t kMail = std::int64_t{64} * 1024;    ///< pieces between two ranks
+  static constexpr std::int64_t kOneShot = std::int64_t{64} * 1024;  ///< one-shot messages
+  static constexpr std::int64_t kPiece = std::int64_t{256} * 1024;   ///< pieces of longer ones
+  static constexpr std::uint32_t kSlots = 3;                         ///< pieces under way
+  static constexpr std::int64_t kMail = std::int64_t{64} * 1024;     ///< pieces between two ranks
 
-  alignas(4096) std::array<std::array<std::byte, kSmall>, 2> small;
+  alignas(4096) std::array<std::array<std::byte, kOneShot>, 2> small;
   std::array<std::array<std::byte, kPiece>, kSlots> in;
   std::array<std::array<std::byte, kPiece>, kSlots> out;
   std::array<std::array<std::byte, kMail>, 2> mail;
