@@ -58,6 +58,18 @@ struct SilentConnection final : public HostConnection {
   bool all_have_ended() const override { return false; }
 };
 
+/** The same, but whoever asks first is told of it, as by a socket. */
+struct OnceSilentConnection final : public HostConnection {
+  explicit OnceSilentConnection(const bool& its_host_was_asked) : asked(its_host_was_asked) {}
+  News receive() override {
+    return {asked ? News::State::ended : News::State::timed_out, false, std::nullopt};
+  }
+  void say_goodbye() noexcept override {}
+  void tell(const FailureReport& /*failure*/) noexcept override {}
+  bool all_have_ended() const override { return false; }
+  const bool& asked;
+};
+
 /** Time that passes when it is told to. */
 class Hand final : public TimeSource {
  public:
@@ -182,6 +194,33 @@ TEST(Heartbeats, AmongManyHostsThoseFarAwayAreAskedOnceANeighbourIsSilent) {
   ASSERT_TRUE(found);
   const auto ranks = found->failure.rank_list();
   EXPECT_EQ(std::vector<int>(ranks.begin(), ranks.end()), (std::vector<int>{1, 4, 8}));
+}
+
+/** Notes that it was pinged. */
+struct AskedLine final : public HostLine {
+  explicit AskedLine(bool& was_it) : asked(was_it) {}
+  bool ping() noexcept override { return asked = true; }
+  bool has_answered() const override { return false; }
+  std::chrono::milliseconds silence() const override { return {}; }
+  bool has_ended() const override { return false; }
+  bool& asked;
+};
+
+TEST(Heartbeats, NobodyIsAskedBeforeItIsSeenWhoIsSilent) {
+  std::vector<int> hosts(20);
+  std::iota(hosts.begin(), hosts.end(), 0);
+  const Hand time;
+  bool asked = false;
+  std::vector<Heartbeats::Connection> connections;
+  std::vector<Heartbeats::Line> lines;
+  for (const int host : {1, 19}) {
+    connections.push_back({host, std::make_unique<OnceSilentConnection>(asked)});
+    lines.push_back({host, std::make_unique<AskedLine>(asked)});
+  }
+  Heartbeats heartbeats(Layout(hosts), 0, std::move(connections), std::move(lines), time);
+  EXPECT_FALSE(heartbeats.look([](int) { return false; }));
+  EXPECT_TRUE(asked);
+  EXPECT_TRUE(heartbeats.ended().empty());
 }
 
 TEST(Heartbeats, AHostBehindASlowWireHasLongerToAnswer) {

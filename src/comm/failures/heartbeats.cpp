@@ -139,6 +139,7 @@ std::optional<Heartbeats::Found> Heartbeats::look(const HasLeft& has_left) {
   using State = HostConnection::News::State;
   std::optional<Found> found;
   std::vector<int> ended;
+  bool timed_out = false;
   for (Connection& connection : connections_) {
     if (!connection.link) continue;
     if (!connection.ended) {
@@ -147,10 +148,7 @@ std::optional<Heartbeats::Found> Heartbeats::look(const HasLeft& has_left) {
       if (news.failure) found = {*news.failure, true};
       if (news.state == State::open) continue;
       if (news.state == State::timed_out) {
-        if (!timed_out_) {
-          ping();
-          timed_out_ = time_.now();
-        }
+        timed_out = true;
         for (Line& line : lines_) line.timed_out = line.timed_out || line.host == connection.host;
       }
       if (news.state == State::timed_out || connection.goodbye) {
@@ -159,6 +157,10 @@ std::optional<Heartbeats::Found> Heartbeats::look(const HasLeft& has_left) {
       }
     }
     look_at_end(connection, has_left, ended);
+  }
+  if (timed_out && !timed_out_) {
+    ping();
+    timed_out_ = time_.now();
   }
   if (found) return found;  // who tells of one may end right afterwards
   if (ended.empty() && !knows_silent()) return found;

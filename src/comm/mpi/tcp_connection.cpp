@@ -20,7 +20,10 @@ bool has_more_than(const Socket& socket, ssize_t bytes) {
 
 TcpConnection::News TcpConnection::receive() {
   News news;
-  if (!take(news) && news.state == News::State::open) news.state = News::State::ended;
+  if (take(news) || news.state != News::State::open) return news;
+  // Whoever has sent something since has been told of the silence.
+  const bool silent = state_of(*socket_).given_up;
+  news.state = silent ? News::State::timed_out : News::State::ended;
   return news;
 }
 
