@@ -5,9 +5,9 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <chrono>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "comm/mpi/socket.hpp"
 #include "tutti/error.hpp"
