@@ -123,6 +123,10 @@ class Wire {
   virtual void hold(bool /*whether*/) {}
   /** The message may be shorter than `bytes`, not longer. */
   virtual Posted post_receive(std::byte* data, std::int64_t bytes, int source, Traffic traffic) = 0;
+  /** Whether bytes between hosts take so little time that fewer messages are worth more of them,
+   * those of three to kMostWithoutAhead hosts whose leaders have connections: the same at all
+   * ranks. */
+  virtual bool is_fast() const { return false; }
   /** A message that is received, and sent on. */
   struct Passed {
     Posted receive;

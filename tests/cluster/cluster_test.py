@@ -210,6 +210,26 @@ def test_the_interface_that_is_named_carries_all(mpiexec, program, _):
         assert sent["eth1"] > 5 << 20 > 10 * sent["eth0"], sent
 
 
+def test_one_slow_link_is_slow_for_all(mpiexec, program, _):
+    """Whose bytes take the longer part of what a message takes. On a busy machine a fast one may look slow, now
+    and then, but not the other way round."""
+    for rate, ranks in (("1gbit", 1), (None, 2)):
+        with cluster.Cluster(3, ranks) as hosts:
+            if rate:
+                hosts.rate("node3", rate)
+            for last in (False, False, True):
+                job = hosts.start(mpiexec, 3 * ranks, [program, "wire", hosts.directory], {"TUTTI_TIMEOUT": "20"})
+                assert job.wait(60) == 0
+                texts = hosts.outcomes(3 * ranks)
+                fast = ["a fast wire" in text for text in texts]
+                assert fast == fast[:1] * 3 * ranks, texts
+                if rate:
+                    assert not fast[0], texts
+                if rate or fast[0]:
+                    break
+                assert not last, texts
+
+
 def run_splits(hosts, mpiexec, program):
     """What two ranks have said of a job that makes three communicators of all of them."""
     job = hosts.start(mpiexec, 2, [program, "splits", hosts.directory], {"TUTTI_TIMEOUT": "20"},
@@ -319,6 +339,7 @@ def main():
              (test_wrong_interfaces_are_refused_by_name,),
              (test_an_interface_that_leads_nowhere_is_named,),
              (test_the_interface_that_is_named_carries_all,),
+             (test_one_slow_link_is_slow_for_all,),
              (test_who_cannot_be_called_is_called_once,),
              (test_where_there_is_ipv6_alone_open_mpi_carries_all,),
              (test_one_story_on_each_side_of_a_cut, 2, 6),

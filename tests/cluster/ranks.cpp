@@ -236,6 +236,7 @@ int run(const std::vector<std::string>& arguments) {
     if (what == "broadcast") broadcast_much(communicator);
     if (what == "all_reduce") all_reduce_much(communicator);
     for (int i = 0; what == "splits" && i < 3; ++i) communicator.split(0, 0)->barrier();
+    if (what == "wire") return say(communicator.describe()), 0;
     if (part) wait_in_parts(communicator, *part, arguments[1] + "/come");
     while (what == "barriers") communicator.barrier();
     while (what == "connects") communicator.split(0, 0);

@@ -117,6 +117,26 @@ TEST_F(MpiConnect, APauseOfACollectiveNapsUntilSomethingComesOverItsConnections)
   Channel::leave(std::move(channel));
 }
 
+/** Each tests its own wire, to the next one, and may have to wait for a core. */
+TEST_F(MpiConnect, AllHaveTheSameIdeaOfTheWire) {
+  const bool have_test = session()->size() > 2;
+  for (int time = 0; time < 5; ++time) {
+    auto [channel, messages] = connect();
+    EXPECT_EQ(channel->knows_wire(), have_test);
+    int all = channel->is_fast() ? 1 : 0;
+    MPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    EXPECT_EQ(channel->is_fast(), all != 0);
+    const std::vector<int> members = everybody();
+    Whole whole(*channel, members, Whole::Makers::all, [] {});
+    EXPECT_EQ(whole.has_fast_wire().has_value(), have_test);
+    auto [part, sent] = connect(&whole);
+    EXPECT_EQ(part->is_fast(), channel->is_fast());
+    EXPECT_EQ(part->knows_wire(), have_test);
+    Channel::leave(std::move(part));
+    Channel::leave(std::move(channel));
+  }
+}
+
 TEST_F(MpiConnect, WhoseProcessHasEndedIsSentNothing) {
   const auto own = Session::over(MPI_COMM_WORLD, std::chrono::seconds(20));
   const int other = (own->rank() + 1) % own->size();

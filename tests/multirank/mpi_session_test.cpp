@@ -274,7 +274,8 @@ TEST(HostLines, ThatAreNotKeptAreKeptByNobody) {
   if (channel.rank() != 0) {
     const mpi::HostConnections connections = mpi::borrow_lines(channel, layout);
     EXPECT_EQ(connections.reached, std::vector<int>{2});
-    EXPECT_TRUE(connections.all_have_streams);
+    EXPECT_TRUE(connections.leaders.all_have_streams);
+    EXPECT_TRUE(connections.leaders.are_fast);
     EXPECT_TRUE(all.agree(1));  // they hold them meanwhile
     EXPECT_TRUE(all.agree(2));
     return;
@@ -295,7 +296,7 @@ TEST(HostLines, ThatAreNotKeptAreKeptByNobody) {
   const std::vector<std::int32_t> lent = mpi::lend_lines(channel, peers, lender);
   EXPECT_EQ(lent, (std::vector<std::int32_t>{1, 2}));
   peers[0].socket = {};
-  mpi::tell_kept(channel, neighbours, peers, lent, true);
+  mpi::tell_kept(channel, neighbours, peers, lent, {true, true});
   EXPECT_TRUE(all.agree(1));
   std::byte byte{};
   EXPECT_EQ(mpi::receive_exactly(others[0], {&byte, 1}), mpi::Received::closed);

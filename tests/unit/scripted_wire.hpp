@@ -48,6 +48,8 @@ class ScriptedWire final : public Wire {
   int abandoned = 0;                             // batches
   std::vector<std::shared_ptr<const void>> kept;  // by these
   bool holds = false;                             // what is posted
+  bool fast = false;                              // is_fast()
+  bool passes = false;                            // passes_on()
   std::int64_t most = kPiece;                     // of a message
 
   int rank() const override { return rank_; }
@@ -63,7 +65,8 @@ class ScriptedWire final : public Wire {
                       Traffic /*traffic*/) override {
     return 1;
   }
-  bool passes_on(std::span<const int> /*ranks*/) const override { return false; }
+  bool is_fast() const override { return fast; }
+  bool passes_on(std::span<const int> /*ranks*/) const override { return passes; }
   Passed post_passed(std::byte* data, std::int64_t bytes, int source, int destination,
                      Traffic traffic) override {
     return {post_receive(data, bytes, source, traffic),

@@ -209,8 +209,11 @@ class HostGroup {
   /** A round between hosts takes as long as this many bytes: sending more to save one does not
    * pay. */
   static constexpr std::int64_t kSmall = std::int64_t{16} * 1024;
-  /** The same of what follows notes over MPI, to all members together, where it takes two rounds,
-   * in which every two talk to each other. */
+  /** The same where the wire is fast, see Wire::is_fast(), of what goes through the first member.
+   */
+  static constexpr std::int64_t kSmallFast = std::int64_t{96} * 1024;
+  /** The same of what follows notes over MPI or a fast wire, to all members together, where it
+   * takes two rounds, in which every two talk to each other, or goes from member to member. */
   static constexpr std::int64_t kSmallNoted = std::int64_t{128} * 1024;
   /** From three to so many members agree through the first of them, or tell each other by notes
    * that go before their windows. */

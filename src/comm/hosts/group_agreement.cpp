@@ -24,7 +24,8 @@ std::int64_t HostGroup::most_carried() const {
   // What a member has of all in the end: more takes longer than groups do (docs/performance.md).
   constexpr std::int64_t kGathered = std::int64_t{1} << 20U;
   if (size() <= 2) return kBetweenTwo;
-  const std::int64_t share = kSmall / (size() - 1) / kNoteBytes * kNoteBytes;
+  const std::int64_t small = is_centred() && wire_.is_fast() ? kSmallFast : kSmall;
+  const std::int64_t share = small / (size() - 1) / kNoteBytes * kNoteBytes;
   const std::int64_t gathered = kGathered / size() / kNoteBytes * kNoteBytes;
   return is_centred() ? share : std::max(share, std::min(gathered, kAmongMany));
 }

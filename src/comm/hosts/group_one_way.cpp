@@ -11,6 +11,9 @@ namespace {
 constexpr int kMostOfRoot = 3;
 /** But from so many in a row on two of three do. */
 constexpr int kRow = 2;
+/** Data of so many bytes take longer from the root to all others than from each to the next one, on
+ * a wire that is not fast. */
+constexpr std::int64_t kRowOfData = std::int64_t{6} * 1024;
 
 /** In a binomial tree of `size` positions below 0, the children of `position`, the one with the
  * most below it first. */
@@ -37,8 +40,9 @@ HostGroup::Route HostGroup::route_of(const OneWay& call) const {
     return size() == kMostOfRoot && call.in_a_row >= kRow ? Route::row : Route::from_root;
   }
   if (size() == 2) return Route::from_root;
-  if (is_chain()) return call.bytes < kSmall ? Route::from_root : Route::row;
-  return call.bytes * (size() - 1) <= kSmallNoted ? Route::from_root : Route::shares;
+  const bool is_small = call.bytes * (size() - 1) <= kSmallNoted;
+  if (!is_chain()) return is_small ? Route::from_root : Route::shares;
+  return call.bytes < kRowOfData || (is_small && wire_.is_fast()) ? Route::from_root : Route::row;
 }
 
 int HostGroup::giver_of(const OneWay& call) const {

@@ -103,7 +103,7 @@ std::string HierarchicalTransport::describe() const {
   }
   return mpi::Session::library() + " between " + std::to_string(layout_.host_count()) + " hosts (" +
          sizes + " ranks), " + (channel_->has_streams() ? "TCP for collectives, " : "") +
-         "shared memory inside" +
+         (channel_->is_fast() ? "a fast wire, " : "") + "shared memory inside" +
          (any_thread() ? "" : "; worker streams block, for want of MPI_THREAD_MULTIPLE");
 }
 

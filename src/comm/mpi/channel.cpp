@@ -167,11 +167,14 @@ void Channel::set_hosts(const Layout& layout, Whole* whole) {
   HostConnections connections = connect_hosts(*this, layout, whole);
   streams_ = std::move(connections.streams);
   const bool leads = layout.local_rank_of(rank_) == 0;
-  for (int host = 0; leads && connections.all_have_streams && host < layout.host_count(); ++host) {
+  const auto [are_connected, are_fast] = connections.leaders;
+  for (int host = 0; leads && are_connected && host < layout.host_count(); ++host) {
     connected_.push_back(layout.ranks_of(host).front());
   }
+  knows_wire_ = are_connected && layout.host_count() > 2;
+  is_fast_ = are_fast;
   watch_.set_hosts(layout, std::move(connections.heartbeats));
-  has_lane_ = connections.all_have_streams && has_lanes(layout);
+  has_lane_ = are_connected && has_lanes(layout);
   if (has_lane_ && !leads) streams_ = connect_lane(*this, layout, connections.reached, whole);
 }
 

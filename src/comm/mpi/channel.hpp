@@ -77,6 +77,7 @@ class Channel final : public Wire {
     if (streams_) streams_->hold(whether);
   }
   Posted post_receive(std::byte* data, std::int64_t bytes, int source, Traffic traffic) override;
+  bool is_fast() const override { return is_fast_; }
   bool passes_on(std::span<const int> ranks) const override;
   Passed post_passed(std::byte* data, std::int64_t bytes, int source, int destination,
                      Traffic traffic) override;
@@ -114,6 +115,8 @@ class Channel final : public Wire {
    * and their leaders have connections with each other. The same at all ranks; after set_hosts().
    */
   bool has_lane() const { return has_lane_; }
+  /** Whether is_fast() is what a test has shown, also if it says no. The same at all ranks. */
+  bool knows_wire() const { return knows_wire_; }
 
   /** See Watch::Idle. Set before the first wait. */
   void set_idle(Watch::Idle idle) { watch_.set_idle(std::move(idle)); }
@@ -203,6 +206,8 @@ class Channel final : public Wire {
   std::unique_ptr<Streams> streams_;                    // nothing before set_hosts()
   std::vector<int> connected_;  // of a leader: all of them, if each has connections with all others
   bool has_lane_ = false;
+  bool knows_wire_ = false;
+  bool is_fast_ = false;
   Watch watch_;
   bool is_present_ = true;  // until it is left
 };

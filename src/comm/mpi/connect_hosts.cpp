@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "base/log.hpp"
@@ -20,6 +21,7 @@
 #include "comm/mpi/meeting.hpp"
 #include "comm/mpi/session.hpp"
 #include "comm/mpi/tcp_connection.hpp"
+#include "comm/mpi/wire_speed.hpp"
 #include "comm/mpi/words.hpp"
 #include "tutti/error.hpp"
 
@@ -34,7 +36,15 @@ constexpr WaitPolicy kPolicy{.nap = std::chrono::microseconds(200)};
  * acknowledged yet, comes on top: as much as the kernel thinks that the wire can hold. */
 constexpr int kLimitOfUnsent = 256 << 10;
 
-std::vector<Peer> peers_of(const Layout& layout, int own) {
+/** Whether hosts that are so many look how fast their wire is: what they do depends on it. */
+constexpr bool have_test(int hosts) { return hosts > 2 && hosts <= Wire::kMostWithoutAhead; }
+
+/** Of so many hosts that stand in a ring. */
+constexpr bool are_next_to_each_other(int one, int other, int hosts) {
+  return (one + 1) % hosts == other || (other + 1) % hosts == one;
+}
+
+std::vector<Peer> peers_of(const Layout& layout, int own, bool with_test) {
   std::vector<Peer> peers;
   for (const int host : connected_hosts(own, layout.host_count())) {
     const int leader = layout.ranks_of(host).front();
@@ -45,6 +55,9 @@ std::vector<Peer> peers_of(const Layout& layout, int own) {
     }
     peers.push_back({host, Line::collective, leader});
     if (Wire::has_ahead(layout.host_count())) peers.push_back({host, Line::ahead, leader});
+    if (with_test && are_next_to_each_other(own, host, layout.host_count())) {
+      peers.push_back({host, Line::test, leader});
+    }
   }
   return peers;
 }
@@ -207,16 +220,19 @@ std::unique_ptr<Streams> streams_of(std::vector<Peer>& peers) {
   return std::make_unique<Streams>(std::move(connections));
 }
 
-/** Whether all leaders have connections with all others, if each knows them. */
-bool all_have_streams(const Words& words, std::vector<Peer>& peers,
-                      std::chrono::milliseconds timeout) {
-  bool all = std::all_of(peers.begin(), peers.end(), [](const Peer& peer) {
+/** What all leaders find in common, if each knows all others. */
+LeadersConnections compare_connections(const Words& words, std::vector<Peer>& peers, bool is_fast,
+                                       std::chrono::milliseconds timeout) {
+  const bool all = std::all_of(peers.begin(), peers.end(), [](const Peer& peer) {
     return peer.line != Line::collective || peer.socket;
   });
-  const std::vector<std::uint8_t> own(peers.size(), all ? 1 : 0);
-  words.exchange(peers, own, timeout,
-                 [&all](const Peer& /*peer*/, std::uint8_t others) { all = all && others != 0; });
-  return all;
+  LeadersConnections common{all, all && is_fast};
+  const std::vector<LeadersConnections> own(peers.size(), common);
+  words.exchange(peers, own, timeout, [&](const Peer& /*peer*/, const LeadersConnections& others) {
+    common.all_have_streams = common.all_have_streams && others.all_have_streams;
+    common.are_fast = common.are_fast && others.are_fast;
+  });
+  return common;
 }
 
 /** Offers connections to those peers that are `wanted`, and makes those that both ends want ready
@@ -228,7 +244,8 @@ std::chrono::milliseconds connect(const Words& words, std::vector<Peer>& peers, 
   const bool mpi_carries = reason_for_mpi() != nullptr;
   for (std::size_t i = 0; i < peers.size(); ++i) {
     const int rank = channel.members()[static_cast<std::size_t>(peers[i].rank)];
-    const bool goes_by_mpi = mpi_carries && is_stream(peers[i].line);
+    const Line line = peers[i].line;
+    const bool goes_by_mpi = mpi_carries && (is_stream(line) || line == Line::test);
     const bool in_reach = peers[i].wanted && !channel.session()->is_out_of_reach(rank);
     if (goes_by_mpi || !in_reach) offers[i].port = 0;
     peers[i].wanted = offers[i].port != 0;
@@ -265,7 +282,10 @@ HostConnections connect_leaders(Channel& channel, const Layout& layout, Whole* w
   const std::span<const int> neighbours = layout.ranks_of(own_host).subspan(1);
   SocketLender lender(neighbours.size());
   offer_lines(channel, neighbours, lender);
-  std::vector<Peer> peers = peers_of(layout, own_host);
+  const int hosts = layout.host_count();
+  // The wire of a part is one of those that the whole has tested.
+  const std::optional<bool> known = whole == nullptr ? std::nullopt : whole->has_fast_wire();
+  std::vector<Peer> peers = peers_of(layout, own_host, have_test(hosts) && !known);
   const Here here = listen_here();
   const Words words(channel, whole);
   const auto spent = connect(words, peers, here, own_host, [&lender] {
@@ -274,12 +294,15 @@ HostConnections connect_leaders(Channel& channel, const Layout& layout, Whole* w
   });
   const std::vector<std::int32_t> lent = lend_lines(channel, peers, lender);
   keep_what_both_have(words, peers, channel.timeout() - spent);
-  const bool complete = layout.host_count() <= Wire::kMostWithoutAhead &&
-                        all_have_streams(words, peers, channel.timeout() - spent);
-  tell_kept(channel, neighbours, peers, lent, complete);
+  LeadersConnections common{};
+  if (hosts <= Wire::kMostWithoutAhead) {
+    const bool is_fast = have_test(hosts) && (known ? *known : test_wire(peers, own_host, hosts));
+    common = compare_connections(words, peers, is_fast, channel.timeout() - spent);
+  }
+  tell_kept(channel, neighbours, peers, lent, common);
   note_unconnected(peers, channel, here.endpoint, spent);
   log_without_streams(peers, channel);
-  return {heartbeats_of(peers, layout, own_host), streams_of(peers), complete};
+  return {heartbeats_of(peers, layout, own_host), streams_of(peers), common};
 }
 
 /** With whom MPI carries what a lane would, though both wanted a connection, and why. */

@@ -14,12 +14,19 @@ namespace tutti::mpi {
 class Channel;
 class Whole;
 
+/** What the leaders of up to Wire::kMostWithoutAhead hosts find in common: the same at all ranks.
+ * Plain bytes. */
+struct LeadersConnections {
+  /** Each has connections for messages of collectives with all others. */
+  bool all_have_streams = false;
+  /** And, of more than two hosts, each that of the next one is fast: see WireSpeed. */
+  bool are_fast = false;
+};
+
 struct HostConnections {
   std::unique_ptr<Heartbeats> heartbeats;
   std::unique_ptr<Streams> streams;
-  /** Whether each leader has those for messages of collectives with all others: of up to
-   * Wire::kMostWithoutAhead, and the same at all ranks. */
-  bool all_have_streams = false;
+  LeadersConnections leaders{};
   std::vector<int> reached{};  ///< by who is no leader: the hosts to which its host has a line
 };
 
@@ -35,7 +42,8 @@ struct HostConnections {
  * one tried of which either has no address. PeerLost as by any wait of `channel`.
  *
  * Leaders also get connections for messages of collectives, unless MPI is to carry these from or to
- * one of their hosts (reason_for_mpi()).
+ * one of their hosts (reason_for_mpi()). Those of three to Wire::kMostWithoutAhead hosts test how
+ * fast the wire is (test_wire()), unless the whole knows.
  */
 HostConnections connect_hosts(Channel& channel, const Layout& layout, Whole* whole);
 

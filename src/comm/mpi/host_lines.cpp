@@ -25,7 +25,7 @@ constexpr WaitPolicy kWhileBorrowing{.nap = std::chrono::microseconds(200)};
 /** What the leader knows in the end of the connections between hosts. Plain bytes. */
 struct Kept {
   std::uint64_t lines = 0;  ///< a bit for each that was lent, in ascending order of the hosts
-  std::uint64_t all_have_streams = 0;
+  LeadersConnections leaders{};
 };
 
 /** What the leader has to say: where it lends sockets, and what came of it. */
@@ -93,8 +93,8 @@ std::vector<std::int32_t> lend_lines(const Channel& channel, std::vector<Peer>& 
 }
 
 void tell_kept(Channel& channel, std::span<const int> neighbours, const std::vector<Peer>& peers,
-               std::span<const std::int32_t> lent, bool all_have_streams) {
-  tell_neighbours(channel, neighbours, Kept{kept_lines(peers, lent), all_have_streams ? 1U : 0U});
+               std::span<const std::int32_t> lent, const LeadersConnections& leaders) {
+  tell_neighbours(channel, neighbours, Kept{kept_lines(peers, lent), leaders});
 }
 
 HostConnections borrow_lines(Channel& channel, const Layout& layout) {
@@ -111,7 +111,7 @@ HostConnections borrow_lines(Channel& channel, const Layout& layout) {
   }
   const Kept kept = hear_of_leader<Kept>(channel, leader);
   HostConnections connections;
-  connections.all_have_streams = kept.all_have_streams != 0;
+  connections.leaders = kept.leaders;
   std::vector<Heartbeats::Line> lines;
   for (std::size_t i = 0; sockets && i < sockets->size(); ++i) {
     if ((kept.lines >> i & 1U) == 0) continue;  // the other end, or this one, gave it up

@@ -24,7 +24,7 @@ std::vector<std::int32_t> lend_lines(const Channel& channel, std::vector<Peer>& 
                                      const SocketLender& lender);
 /** Tells which of the lines to `lent` hosts both ends keep, and what HostConnections says. */
 void tell_kept(Channel& channel, std::span<const int> neighbours, const std::vector<Peer>& peers,
-               std::span<const std::int32_t> lent, bool all_have_streams);
+               std::span<const std::int32_t> lent, const LeadersConnections& leaders);
 
 /** By a neighbour, all the while: those lines that are kept. Others would look as if all ranks of a
  * host had left, once the last copy has gone. */

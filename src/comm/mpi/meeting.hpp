@@ -11,8 +11,9 @@
 namespace tutti::mpi {
 
 /** Between two hosts there is a connection of their leaders, and one that all ranks hold; besides,
- * one or two for messages of the leaders, see Wire::has_ahead(), and one for those of each lane. */
-enum class Line : std::int32_t { leaders, hosts, collective, ahead };
+ * one or two for messages of the leaders, see Wire::has_ahead(), and one for those of each lane.
+ * For a moment there is one to test how fast the wire is. */
+enum class Line : std::int32_t { leaders, hosts, collective, ahead, test };
 constexpr bool is_stream(Line line) { return line == Line::collective || line == Line::ahead; }
 
 /** The other end of a line. */

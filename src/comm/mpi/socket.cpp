@@ -221,6 +221,12 @@ bool paces(const Socket& socket) {
   return code == 0 && std::string_view(control.data()).starts_with("bbr");
 }
 
+bool do_not_pace(const Socket& socket) {
+  constexpr std::string_view kControl = "reno";  // every kernel has it
+  return ::setsockopt(socket.get(), IPPROTO_TCP, TCP_CONGESTION, kControl.data(),
+                      static_cast<socklen_t>(kControl.size())) == 0;
+}
+
 ConnectionState state_of(const Socket& socket) {
   constexpr std::uint8_t kClosed = 7;  // TCP_CLOSE and TCP_CLOSE_WAIT, which linux/tcp.h lacks
   constexpr std::uint8_t kCloseWait = 8;

@@ -96,6 +96,8 @@ bool has_unsent(const Socket& socket);
 bool limit_unsent(const Socket& socket, int bytes);
 /** Whether the kernel spreads what is sent over time, by its estimate of what the path takes. */
 bool paces(const Socket& socket);
+/** Has it send as much as has room at the other end, and on the way. Whether it can. */
+bool do_not_pace(const Socket& socket);
 /** What the kernel knows of a connection. */
 struct ConnectionState {
   bool ended = false;              ///< by the other end, whose kernel has said so

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -29,6 +30,10 @@ class Whole {
    * meanwhile: the same at both. */
   bool connects(int rank) const {
     return makers_ == Makers::all && channel_.has_stream(rank_of(rank), Wire::Traffic::collective);
+  }
+  /** What Wire::is_fast() says of the whole; nothing if its hosts do not know: the same at all. */
+  std::optional<bool> has_fast_wire() const {
+    return channel_.knows_wire() ? std::optional(channel_.is_fast()) : std::nullopt;
   }
   /** The whole's rank of one of the part. */
   int rank_of(int rank) const { return members_[static_cast<std::size_t>(rank)]; }

@@ -8,6 +8,12 @@
 #include "comm/simulation/wire.hpp"
 
 namespace tutti::simulation {
+namespace {
+
+/** Bytes a second of a wire that is fast, as mpi::WireSpeed finds. */
+constexpr double kFast = 1.3e9;
+
+}  // namespace
 
 void SimulatedWire::make_connections() {
   const Cluster& cluster = process_.cluster();
@@ -121,6 +127,13 @@ void SimulatedWire::make_room(const Parcel& parcel) {
     wire->second->connection_to(to, traffic)->under_way -= bytes;
     sender.wake(cluster.tick());
   });
+}
+
+bool SimulatedWire::is_fast() const {
+  const Cluster& cluster = process_.cluster();
+  const int hosts = cluster.layout().host_count();
+  return cluster.room() > 0 && hosts > 2 && hosts <= kMostWithoutAhead &&
+         cluster.network().model().bytes_per_second >= kFast;
 }
 
 bool SimulatedWire::passes_on(std::span<const int> ranks) const {

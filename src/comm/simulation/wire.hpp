@@ -64,6 +64,7 @@ class SimulatedWire final : public Wire {
   Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
                    Traffic traffic) override;
   Posted post_receive(std::byte* data, std::int64_t bytes, int source, Traffic traffic) override;
+  bool is_fast() const override;
   bool passes_on(std::span<const int> ranks) const override;
   Passed post_passed(std::byte* data, std::int64_t bytes, int source, int destination,
                      Traffic traffic) override;

@@ -1,0 +1,87 @@
+// Sends to the next host what it drops.
+#include "comm/mpi/wire_speed.hpp"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/waiter.hpp"
+
+namespace tutti::mpi {
+namespace {
+
+constexpr std::int64_t kAtOnce = 64 << 10;
+/** Ten tries, or two for who is this late. Without a nap. */
+constexpr std::chrono::milliseconds kTest{8};
+constexpr WaitPolicy kPolicy{.spin = kTest};
+
+bool is_to_be_tried_again() { return errno == EAGAIN || errno == EINTR; }
+
+/** The connection for the test with another host; none if there is none. */
+Socket& line_of(std::vector<Peer>& peers, int host, Socket& none) {
+  const auto line = std::find_if(peers.begin(), peers.end(), [host](const Peer& peer) {
+    return peer.host == host && peer.line == Line::test;
+  });
+  return line == peers.end() ? none : line->socket;
+}
+
+}  // namespace
+
+WireSpeed::WireSpeed(Socket& to_next, Socket& from_previous)
+    : to_next_(to_next), from_previous_(from_previous), data_(kAtOnce) {
+  if (to_next_ && !do_not_pace(to_next_)) to_next_ = {};
+}
+
+void WireSpeed::step(Time now) {
+  receive();
+  send(now);
+}
+
+void WireSpeed::receive() {
+  if (!from_previous_) return;
+  // What is dropped need not be copied.
+  const ssize_t come = ::recv(from_previous_.get(), nullptr, kBytes, MSG_TRUNC | MSG_DONTWAIT);
+  if (come > 0) {
+    confirm_at_once(from_previous_);  // or the last of them may be acknowledged 40 ms later
+  } else if (come == 0 || !is_to_be_tried_again()) {
+    from_previous_ = {};
+  }
+}
+
+void WireSpeed::send(Time now) {
+  if (!to_next_) return;
+  const std::uint64_t acknowledged = state_of(to_next_).acknowledged;
+  if (left_ == 0) {
+    if (acknowledged < awaited_) return;
+    is_fast_ = awaited_ > 0 && now - since_ <= kFast;
+    if (is_fast_) {
+      to_next_ = {};
+      return;
+    }
+    left_ = kBytes;
+    awaited_ = acknowledged + kBytes;
+    since_ = now;
+  }
+  const auto length = static_cast<std::size_t>(std::min(left_, kAtOnce));
+  const ssize_t sent = ::send(to_next_.get(), data_.data(), length, MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent > 0) left_ -= sent;
+  if (sent < 0 && !is_to_be_tried_again()) to_next_ = {};
+}
+
+bool test_wire(std::vector<Peer>& peers, int own, int hosts) {
+  Socket none;
+  Socket& to_next = line_of(peers, (own + 1) % hosts, none);
+  Socket& from_previous = line_of(peers, (own + hosts - 1) % hosts, none);
+  WireSpeed speed(to_next, from_previous);
+  Waiter waiter(kPolicy, kTest);
+  while (!speed.is_done() && !waiter.expired()) {
+    speed.step(std::chrono::steady_clock::now());
+    waiter.pause();
+  }
+  to_next = {};
+  from_previous = {};
+  return speed.is_fast();
+}
+
+}  // namespace tutti::mpi

@@ -1,0 +1,99 @@
+// Whether a wire is fast, by a clock that tells what the test wants.
+#include "comm/mpi/wire_speed.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "unit/tcp_pair.hpp"
+
+namespace tutti::mpi {
+namespace {
+
+using namespace std::chrono_literals;
+
+/** This host sends to the next one, or does not; nobody sends to it. */
+class WireSpeedTest : public ::testing::Test {
+ protected:
+  /** Both ends go on at `now_`, which moves by `later` each time, until `holds`. */
+  template <class Holds>
+  bool step_until(WireSpeed& sender, WireSpeed& receiver, std::chrono::microseconds later,
+                  const Holds& holds) {
+    return soon([&] {
+      sender.step(now_);
+      receiver.step(now_);
+      now_ += later;
+      return holds();
+    });
+  }
+
+  std::array<Socket, 2> ends_ = tcp_pair();
+  Socket none_;
+  WireSpeed::Time now_{};
+};
+
+TEST_F(WireSpeedTest, IsFastIfAllOfATestIsThereInTime) {
+  WireSpeed sender(ends_[0], none_);
+  WireSpeed receiver(none_, ends_[1]);
+  EXPECT_FALSE(sender.is_fast());
+  ASSERT_TRUE(step_until(sender, receiver, 0us, [&] { return sender.is_done(); }));
+  EXPECT_TRUE(sender.is_fast());
+  ASSERT_TRUE(step_until(sender, receiver, 0us, [&] { return receiver.is_done(); }));
+  EXPECT_FALSE(receiver.is_fast()) << "it has sent nothing";
+}
+
+TEST_F(WireSpeedTest, IsTestedAgainUntilItIsFastOnce) {
+  WireSpeed sender(ends_[0], none_);
+  WireSpeed receiver(none_, ends_[1]);
+  const std::uint64_t before = state_of(ends_[0]).acknowledged;
+  const auto twice = [&] {
+    return state_of(ends_[0]).acknowledged - before >= 2 * WireSpeed::kBytes;
+  };
+  ASSERT_TRUE(step_until(sender, receiver, WireSpeed::kFast + 1us, twice));
+  EXPECT_FALSE(sender.is_done());
+  EXPECT_FALSE(sender.is_fast());
+  ASSERT_TRUE(step_until(sender, receiver, 0us, [&] { return sender.is_done(); }));
+  EXPECT_TRUE(sender.is_fast());
+}
+
+TEST_F(WireSpeedTest, IsNotFastWhereNobodyListens) {
+  WireSpeed alone(none_, none_);
+  EXPECT_TRUE(alone.is_done());
+  EXPECT_FALSE(alone.is_fast());
+  ends_[1] = {};
+  WireSpeed sender(ends_[0], none_);
+  ASSERT_TRUE(step_until(sender, alone, 0us, [&] { return sender.is_done(); }));
+  EXPECT_FALSE(sender.is_fast());
+}
+
+/** Also if its own end has room for all. */
+TEST_F(WireSpeedTest, WhoDoesNotReadHoldsUpNobody) {
+  std::vector<Peer> peers(2);
+  peers[0].line = Line::leaders;
+  peers[1].line = Line::test;
+  for (Peer& peer : peers) peer.host = 1;
+  peers[1].socket = std::move(ends_[0]);
+  test_wire(peers, 0, 3);
+  EXPECT_FALSE(peers[1].socket);
+}
+
+/** A part of a ring of three: host 1 is next to host 0, and host 2 before it. */
+TEST_F(WireSpeedTest, IsOfTheNextHost) {
+  std::array<Socket, 2> others = tcp_pair();
+  std::vector<Peer> peers(2);
+  for (Peer& peer : peers) peer.line = Line::test;
+  peers[0].host = 1;
+  peers[1].host = 2;
+  peers[0].socket = std::move(ends_[0]);
+  peers[1].socket = std::move(others[0]);
+  test_wire(peers, 0, 3);
+  std::byte byte{};
+  EXPECT_TRUE(soon([&] { return receive_exactly(ends_[1], {&byte, 1}) == Received::all; }));
+  EXPECT_TRUE(soon([&] { return receive_exactly(others[1], {&byte, 1}) == Received::closed; }));
+}
+
+}  // namespace
+}  // namespace tutti::mpi
