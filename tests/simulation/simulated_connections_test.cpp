@@ -117,6 +117,24 @@ TEST(SimulatedConnections, AreOnlyThoseThatHostsHave) {
   EXPECT_GE(time_to_send(kRoom, 2 * kRoom, 8), kLate);
 }
 
+/** Whether so many hosts say that a wire of so many Gbit/s is fast. */
+bool is_fast(int hosts, double gbps, std::int64_t room) {
+  Cluster cluster(hosts, 2, NetworkModel{.bytes_per_second = gbps * 1e9 / 8}, 1);
+  cluster.set_room(room);
+  return SimulatedWire(cluster.process(1), 1, milliseconds(5000)).is_fast();
+}
+
+TEST(SimulatedConnections, AreFastWhereTheirLinksAre) {
+  constexpr std::int64_t kRoom = 200'000;
+  EXPECT_FALSE(is_fast(3, 1, kRoom));
+  EXPECT_FALSE(is_fast(3, 10, kRoom));
+  EXPECT_TRUE(is_fast(3, 25, kRoom));
+  EXPECT_TRUE(is_fast(8, 25, kRoom));
+  EXPECT_FALSE(is_fast(2, 25, kRoom));
+  EXPECT_FALSE(is_fast(9, 25, kRoom));
+  EXPECT_FALSE(is_fast(3, 25, 0)) << "there are no connections";
+}
+
 TEST(SimulatedConnections, MessagesAreReceivedInTheirOrderWhateverTheirKind) {
   std::array<std::byte, 8> note{std::byte{1}};
   std::array<std::byte, 8> data{std::byte{2}};

@@ -1,10 +1,13 @@
 // Sends to the next host what it drops.
 #include "comm/mpi/wire_speed.hpp"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <ctime>
 
 #include "base/waiter.hpp"
 
@@ -12,9 +15,10 @@ namespace tutti::mpi {
 namespace {
 
 constexpr std::int64_t kAtOnce = 64 << 10;
-/** Ten tries, or two for who is this late. Without a nap. */
-constexpr std::chrono::milliseconds kTest{8};
-constexpr WaitPolicy kPolicy{.spin = kTest};
+constexpr std::chrono::milliseconds kTest{10};
+/** Whoever has nothing to do leaves its core to a host that is late, soon. */
+constexpr std::chrono::microseconds kSpin{50};
+constexpr std::chrono::microseconds kNap{100};
 
 bool is_to_be_tried_again() { return errno == EAGAIN || errno == EINTR; }
 
@@ -33,13 +37,13 @@ WireSpeed::WireSpeed(Socket& to_next, Socket& from_previous)
   if (to_next_ && !do_not_pace(to_next_)) to_next_ = {};
 }
 
-void WireSpeed::step(Time now) {
-  receive();
-  send(now);
+bool WireSpeed::step(Time now) {
+  const bool has_received = receive();
+  return send(now) || has_received;
 }
 
-void WireSpeed::receive() {
-  if (!from_previous_) return;
+bool WireSpeed::receive() {
+  if (!from_previous_) return false;
   // What is dropped need not be copied.
   const ssize_t come = ::recv(from_previous_.get(), nullptr, kBytes, MSG_TRUNC | MSG_DONTWAIT);
   if (come > 0) {
@@ -47,17 +51,18 @@ void WireSpeed::receive() {
   } else if (come == 0 || !is_to_be_tried_again()) {
     from_previous_ = {};
   }
+  return come > 0;
 }
 
-void WireSpeed::send(Time now) {
-  if (!to_next_) return;
+bool WireSpeed::send(Time now) {
+  if (!to_next_) return false;
   const std::uint64_t acknowledged = state_of(to_next_).acknowledged;
   if (left_ == 0) {
-    if (acknowledged < awaited_) return;
+    if (acknowledged < awaited_) return false;
     is_fast_ = awaited_ > 0 && now - since_ <= kFast;
     if (is_fast_) {
       to_next_ = {};
-      return;
+      return true;
     }
     left_ = kBytes;
     awaited_ = acknowledged + kBytes;
@@ -67,6 +72,14 @@ void WireSpeed::send(Time now) {
   const ssize_t sent = ::send(to_next_.get(), data_.data(), length, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent > 0) left_ -= sent;
   if (sent < 0 && !is_to_be_tried_again()) to_next_ = {};
+  return sent > 0;
+}
+
+void WireSpeed::nap(std::chrono::nanoseconds limit) const {
+  std::array<pollfd, 2> ends{
+      {{from_previous_.get(), POLLIN, 0}, {left_ > 0 ? to_next_.get() : -1, POLLOUT, 0}}};
+  const timespec time{0, static_cast<long>(limit.count())};
+  ::ppoll(ends.data(), ends.size(), &time, nullptr);
 }
 
 bool test_wire(std::vector<Peer>& peers, int own, int hosts) {
@@ -74,10 +87,17 @@ bool test_wire(std::vector<Peer>& peers, int own, int hosts) {
   Socket& to_next = line_of(peers, (own + 1) % hosts, none);
   Socket& from_previous = line_of(peers, (own + hosts - 1) % hosts, none);
   WireSpeed speed(to_next, from_previous);
-  Waiter waiter(kPolicy, kTest);
-  while (!speed.is_done() && !waiter.expired()) {
-    speed.step(std::chrono::steady_clock::now());
-    waiter.pause();
+  const auto begin = std::chrono::steady_clock::now();
+  auto moved = begin;
+  for (auto now = begin; !speed.is_done() && now - begin < kTest;
+       now = std::chrono::steady_clock::now()) {
+    if (speed.step(now)) {
+      moved = now;
+    } else if (now - moved < kSpin) {
+      offer_core();
+    } else {
+      speed.nap(kNap);
+    }
   }
   to_next = {};
   from_previous = {};

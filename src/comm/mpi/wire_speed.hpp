@@ -27,16 +27,18 @@ class WireSpeed {
 
   /** These outlive it; both may be none. */
   WireSpeed(Socket& to_next, Socket& from_previous);
-  /** Goes on; does not block. */
-  void step(Time now);
+  /** Goes on, without blocking; whether anything has moved. */
+  bool step(Time now);
+  /** Until more can be moved, or for `limit`, less than a second. */
+  void nap(std::chrono::nanoseconds limit) const;
   /** Whether there is nothing left to do, for this host and the one before it. */
   bool is_done() const { return !to_next_ && !from_previous_; }
   /** Whether the wire to the next host is fast, as far as is known by now. */
   bool is_fast() const { return is_fast_; }
 
  private:
-  void send(Time now);
-  void receive();
+  bool send(Time now);
+  bool receive();
 
   Socket& to_next_;        // closed once it is fast, or of no use,
   Socket& from_previous_;  // and this one once its other end is
