@@ -129,7 +129,7 @@ TEST_F(MpiConnect, AllHaveTheSameIdeaOfTheWire) {
     const std::vector<int> members = everybody();
     Whole whole(*channel, members, Whole::Makers::all, [] {});
     EXPECT_EQ(whole.has_fast_wire().has_value(), have_test);
-    auto [part, sent] = connect(&whole);
+    auto [part, sent] = connect(members, &whole);
     EXPECT_EQ(part->is_fast(), channel->is_fast());
     EXPECT_EQ(part->knows_wire(), have_test);
     Channel::leave(std::move(part));
