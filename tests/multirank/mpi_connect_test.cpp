@@ -34,9 +34,9 @@ extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int des
 }
 
 /** And this in front of the system's, for std::this_thread::sleep_for(). */
-extern "C" int nanosleep(const timespec* time, timespec* rest) {
+extern "C" int nanosleep(const timespec* requested_time, timespec* remaining) {
   ++g_sleeps;
-  return ::clock_nanosleep(CLOCK_REALTIME, 0, time, rest);
+  return ::clock_nanosleep(CLOCK_REALTIME, 0, requested_time, remaining);
 }
 
 namespace tutti::mpi {

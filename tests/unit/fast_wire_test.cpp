@@ -34,7 +34,7 @@ TEST_F(FastWireTest, SumsGoThroughTheFirstHostUpToMoreBytes) {
   wire_.fast = true;
   EXPECT_TRUE(group_.carries(48 * kKiB, 48 * kKiB));
   EXPECT_FALSE(group_.carries(48 * kKiB + 4, 48 * kKiB + 4));
-  EXPECT_FALSE(group_.carries(16 * kKiB, 3 * 48 * kKiB));
+  EXPECT_FALSE(group_.carries(16 * kKiB, 144 * kKiB));
 }
 
 TEST_F(FastWireTest, TwoHostsAndManyDoTheSame) {

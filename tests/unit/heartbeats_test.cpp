@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "comm/failures/control_message.hpp"
+#include "unit/hand.hpp"
 
 namespace tutti {
 namespace {
@@ -70,16 +71,6 @@ struct OnceSilentConnection final : public HostConnection {
   const bool& asked;
 };
 
-/** Time that passes when it is told to. */
-class Hand final : public TimeSource {
- public:
-  Clock::time_point now() const override { return now_; }
-  void sleep(Clock::duration time) const override { now_ += time; }
-
- private:
-  mutable Clock::time_point now_{std::chrono::hours(1)};
-};
-
 /** Its other end acknowledges a byte when it is told to. */
 struct SlowLine final : public HostLine {
   explicit SlowLine(bool& its_answer, std::chrono::milliseconds its_silence = {})
@@ -99,7 +90,7 @@ struct SlowLine final : public HostLine {
  * cannot be reached `later`. */
 bool is_unreachable(std::chrono::milliseconds first, std::chrono::milliseconds later) {
   constexpr std::array hosts{0, 1};
-  const Hand time;
+  const test::Hand time;
   bool answer = false;
   std::vector<Heartbeats::Line> lines;
   lines.push_back({1, std::make_unique<SlowLine>(answer)});
@@ -173,7 +164,7 @@ TEST(Heartbeats, AHostSendsAsManySignsOfLifeWithAnyNumberOfHosts) {
 TEST(Heartbeats, AmongManyHostsThoseFarAwayAreAskedOnceANeighbourIsSilent) {
   std::vector<int> hosts(20);
   std::iota(hosts.begin(), hosts.end(), 0);
-  const Hand time;
+  const test::Hand time;
   std::vector<Heartbeats::Connection> connections;
   connections.push_back({1, std::make_unique<SilentConnection>()});
   std::vector<Heartbeats::Line> lines;
@@ -209,7 +200,7 @@ struct AskedLine final : public HostLine {
 TEST(Heartbeats, NobodyIsAskedBeforeItIsSeenWhoIsSilent) {
   std::vector<int> hosts(20);
   std::iota(hosts.begin(), hosts.end(), 0);
-  const Hand time;
+  const test::Hand time;
   bool asked = false;
   std::vector<Heartbeats::Connection> connections;
   std::vector<Heartbeats::Line> lines;
@@ -221,6 +212,24 @@ TEST(Heartbeats, NobodyIsAskedBeforeItIsSeenWhoIsSilent) {
   EXPECT_FALSE(heartbeats.look([](int) { return false; }));
   EXPECT_TRUE(asked);
   EXPECT_TRUE(heartbeats.ended().empty());
+}
+
+TEST(Heartbeats, WhoEndsWhileOthersAreAskedIsToldAlone) {
+  std::vector<int> hosts(20);
+  std::iota(hosts.begin(), hosts.end(), 0);
+  const test::Hand time;
+  bool asked = false;
+  std::vector<Heartbeats::Connection> connections;
+  connections.push_back({1, std::make_unique<SilentConnection>()});
+  connections.push_back({2, std::make_unique<EndedConnection>()});
+  std::vector<Heartbeats::Line> lines;
+  for (const int host : {1, 2}) lines.push_back({host, std::make_unique<AskedLine>(asked)});
+  Heartbeats heartbeats(Layout(hosts), 0, std::move(connections), std::move(lines), time);
+  const auto found = heartbeats.look([](int) { return false; });
+  ASSERT_TRUE(found);
+  const auto ranks = found->failure.rank_list();
+  EXPECT_EQ(std::vector<int>(ranks.begin(), ranks.end()), std::vector<int>{2});
+  EXPECT_EQ(found->failure.ended, Ended::yes);
 }
 
 TEST(Heartbeats, AHostBehindASlowWireHasLongerToAnswer) {

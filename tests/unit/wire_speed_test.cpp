@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "unit/hand.hpp"
 #include "unit/tcp_pair.hpp"
 
 namespace tutti::mpi {
@@ -18,26 +19,26 @@ using namespace std::chrono_literals;
 /** This host sends to the next one, or does not; nobody sends to it. */
 class WireSpeedTest : public ::testing::Test {
  protected:
-  /** Both ends go on at `now_`, which moves by `later` each time, until `holds`. */
+  /** Both ends go on until `holds`; time moves by `later` each time. */
   template <class Holds>
   bool step_until(WireSpeed& sender, WireSpeed& receiver, std::chrono::microseconds later,
                   const Holds& holds) {
     return soon([&] {
-      sender.step(now_);
-      receiver.step(now_);
-      now_ += later;
+      sender.step();
+      receiver.step();
+      hand_.sleep(later);
       return holds();
     });
   }
 
   std::array<Socket, 2> ends_ = tcp_pair();
   Socket none_;
-  WireSpeed::Time now_{};
+  test::Hand hand_;
 };
 
 TEST_F(WireSpeedTest, IsFastIfAllOfATestIsThereInTime) {
-  WireSpeed sender(ends_[0], none_);
-  WireSpeed receiver(none_, ends_[1]);
+  WireSpeed sender(ends_[0], none_, hand_);
+  WireSpeed receiver(none_, ends_[1], hand_);
   EXPECT_FALSE(sender.is_fast());
   ASSERT_TRUE(step_until(sender, receiver, 0us, [&] { return sender.is_done(); }));
   EXPECT_TRUE(sender.is_fast());
@@ -46,8 +47,8 @@ TEST_F(WireSpeedTest, IsFastIfAllOfATestIsThereInTime) {
 }
 
 TEST_F(WireSpeedTest, IsTestedAgainUntilItIsFastOnce) {
-  WireSpeed sender(ends_[0], none_);
-  WireSpeed receiver(none_, ends_[1]);
+  WireSpeed sender(ends_[0], none_, hand_);
+  WireSpeed receiver(none_, ends_[1], hand_);
   const std::uint64_t before = state_of(ends_[0]).acknowledged;
   const auto twice = [&] {
     return state_of(ends_[0]).acknowledged - before >= 2 * WireSpeed::kBytes;
@@ -60,11 +61,11 @@ TEST_F(WireSpeedTest, IsTestedAgainUntilItIsFastOnce) {
 }
 
 TEST_F(WireSpeedTest, IsNotFastWhereNobodyListens) {
-  WireSpeed alone(none_, none_);
+  WireSpeed alone(none_, none_, hand_);
   EXPECT_TRUE(alone.is_done());
   EXPECT_FALSE(alone.is_fast());
   ends_[1] = {};
-  WireSpeed sender(ends_[0], none_);
+  WireSpeed sender(ends_[0], none_, hand_);
   ASSERT_TRUE(step_until(sender, alone, 0us, [&] { return sender.is_done(); }));
   EXPECT_FALSE(sender.is_fast());
 }

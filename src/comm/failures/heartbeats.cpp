@@ -159,14 +159,17 @@ std::optional<Heartbeats::Found> Heartbeats::look(const HasLeft& has_left) {
     look_at_end(connection, has_left, ended);
   }
   if (timed_out && !timed_out_) {
-    ping();
+    if (!all_are_connected(layout_.host_count())) ping();
     timed_out_ = time_.now();
   }
   if (found) return found;  // who tells of one may end right afterwards
-  if (ended.empty() && !knows_silent()) return found;
+  const bool some_are_silent = knows_silent();
+  if (ended.empty() && !some_are_silent) return found;
   Loss loss{ended, ended.size() > 1 ? "their processes have ended" : "its process has ended"};
-  const bool some_are_silent = std::exchange(timed_out_, std::nullopt).has_value();
-  if (some_are_silent) loss = with(loss_of_hosts(layout_, unreachable()), loss);
+  if (some_are_silent) {
+    timed_out_.reset();
+    loss = with(loss_of_hosts(layout_, unreachable()), loss);
+  }
   const Ended are_ended = some_are_silent ? Ended::unknown : Ended::yes;
   if (!loss.ranks.empty()) found.emplace().failure.set_lost(loss.ranks, loss.reason, are_ended);
   return found;

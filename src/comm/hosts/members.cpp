@@ -11,6 +11,7 @@
 
 #include "base/deadline.hpp"
 #include "base/finally.hpp"
+#include "comm/failure.hpp"
 #include "comm/hosts/transport.hpp"
 #include "comm/shm/transport.hpp"
 #include "tutti/error.hpp"
@@ -164,6 +165,7 @@ std::unique_ptr<Transport> HierarchicalTransport::connect_part(
     after_whole.look_for_a_moment();
     std::vector<int> lost;
     for (const int rank : error.ranks()) lost.push_back(members[static_cast<std::size_t>(rank)]);
+    if (ended_of(error) == Ended::yes) throw ProcessesEnded(lost, error.reason());
     throw PeerLost(lost, error.reason());
   }
 }

@@ -115,7 +115,8 @@ class Channel final : public Wire {
    * and their leaders have connections with each other. The same at all ranks; after set_hosts().
    */
   bool has_lane() const { return has_lane_; }
-  /** Whether is_fast() is what a test has shown, also if it says no. The same at all ranks. */
+  /** Whether the hosts have tested what is_fast() says, as far as they came to it. The same at all
+   * ranks. */
   bool knows_wire() const { return knows_wire_; }
 
   /** See Watch::Idle. Set before the first wait. */

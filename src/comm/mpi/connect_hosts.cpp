@@ -283,7 +283,7 @@ HostConnections connect_leaders(Channel& channel, const Layout& layout, Whole* w
   SocketLender lender(neighbours.size());
   offer_lines(channel, neighbours, lender);
   const int hosts = layout.host_count();
-  // The wire of a part is one of those that the whole has tested.
+  // A part takes the wire to be like those that the whole has tested.
   const std::optional<bool> known = whole == nullptr ? std::nullopt : whole->has_fast_wire();
   std::vector<Peer> peers = peers_of(layout, own_host, have_test(hosts) && !known);
   const Here here = listen_here();

@@ -68,13 +68,14 @@ void Acceptor::step() {
     }
     return received != Received::too_few;
   });
+  if (strangers_.size() < kMostStrangers) return;
+  // Those that are left have said nothing, however late this process has looked.
+  const auto now = std::chrono::steady_clock::now();
+  std::erase_if(strangers_, [now](const Stranger& one) { return now - one.since > kForAHello; });
 }
 
 void Acceptor::let_in() {
   const auto now = std::chrono::steady_clock::now();
-  if (strangers_.size() >= kMostStrangers) {
-    std::erase_if(strangers_, [now](const Stranger& one) { return now - one.since > kForAHello; });
-  }
   while (strangers_.size() < kMostStrangers) {
     Socket stranger = accept_from(listener_);
     if (!stranger) {

@@ -20,10 +20,7 @@ bool has_more_than(const Socket& socket, ssize_t bytes) {
 
 TcpConnection::News TcpConnection::receive() {
   News news;
-  if (take(news) || news.state != News::State::open) return news;
-  // Whoever has sent something since has been told of the silence.
-  const bool silent = state_of(*socket_).given_up;
-  news.state = silent ? News::State::timed_out : News::State::ended;
+  if (!take(news) && news.state == News::State::open) news.state = News::State::ended;
   return news;
 }
 
@@ -39,7 +36,10 @@ bool TcpConnection::take(News& news) {
       if (errno != ECONNRESET && errno != EPIPE) news.state = News::State::timed_out;
       return false;
     }
-    if (there == 0) return false;
+    if (there == 0) {  // or whoever has sent something meanwhile was told of a silence
+      if (state_of(*socket_).given_up) news.state = News::State::timed_out;
+      return false;
+    }
     const auto signal = static_cast<Signal>(message[0]);
     if (signal == Signal::failure) {
       if (there < std::ssize(message)) {

@@ -32,14 +32,14 @@ Socket& line_of(std::vector<Peer>& peers, int host, Socket& none) {
 
 }  // namespace
 
-WireSpeed::WireSpeed(Socket& to_next, Socket& from_previous)
-    : to_next_(to_next), from_previous_(from_previous), data_(kAtOnce) {
+WireSpeed::WireSpeed(Socket& to_next, Socket& from_previous, const TimeSource& time)
+    : to_next_(to_next), from_previous_(from_previous), data_(kAtOnce), time_(time) {
   if (to_next_ && !do_not_pace(to_next_)) to_next_ = {};
 }
 
-bool WireSpeed::step(Time now) {
+bool WireSpeed::step() {
   const bool has_received = receive();
-  return send(now) || has_received;
+  return send() || has_received;
 }
 
 bool WireSpeed::receive() {
@@ -54,9 +54,10 @@ bool WireSpeed::receive() {
   return come > 0;
 }
 
-bool WireSpeed::send(Time now) {
+bool WireSpeed::send() {
   if (!to_next_) return false;
   const std::uint64_t acknowledged = state_of(to_next_).acknowledged;
+  const auto now = time_.now();  // not before that, or what came meanwhile would look sooner
   if (left_ == 0) {
     if (acknowledged < awaited_) return false;
     is_fast_ = awaited_ > 0 && now - since_ <= kFast;
@@ -91,7 +92,7 @@ bool test_wire(std::vector<Peer>& peers, int own, int hosts) {
   auto moved = begin;
   for (auto now = begin; !speed.is_done() && now - begin < kTest;
        now = std::chrono::steady_clock::now()) {
-    if (speed.step(now)) {
+    if (speed.step()) {
       moved = now;
     } else if (now - moved < kSpin) {
       offer_core();

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/time_source.hpp"
 #include "comm/mpi/meeting.hpp"
 #include "comm/mpi/socket.hpp"
 
@@ -19,16 +20,16 @@ namespace tutti::mpi {
  */
 class WireSpeed {
  public:
-  using Time = std::chrono::steady_clock::time_point;
-  /** Twice what a limit to an average rate often lets pass at once. */
+  /** Twice what a limit to an average rate often lets pass at once; one that lets all of this pass
+   * looks fast. */
   static constexpr std::int64_t kBytes = 512 << 10;
   /** Over a link of 10 Gbit/s they take longer. */
   static constexpr std::chrono::microseconds kFast{400};
 
-  /** These outlive it; both may be none. */
-  WireSpeed(Socket& to_next, Socket& from_previous);
+  /** These outlive it; both sockets may be none. */
+  WireSpeed(Socket& to_next, Socket& from_previous, const TimeSource& time = TimeSource::system());
   /** Goes on, without blocking; whether anything has moved. */
-  bool step(Time now);
+  bool step();
   /** Until more can be moved, or for `limit`, less than a second. */
   void nap(std::chrono::nanoseconds limit) const;
   /** Whether there is nothing left to do, for this host and the one before it. */
@@ -37,7 +38,7 @@ class WireSpeed {
   bool is_fast() const { return is_fast_; }
 
  private:
-  bool send(Time now);
+  bool send();
   bool receive();
 
   Socket& to_next_;        // closed once it is fast, or of no use,
@@ -45,8 +46,9 @@ class WireSpeed {
   std::vector<std::byte> data_;
   std::int64_t left_ = 0;      // bytes to be sent
   std::uint64_t awaited_ = 0;  // so many are acknowledged then
-  Time since_{};
+  TimeSource::Clock::time_point since_{};
   bool is_fast_ = false;
+  const TimeSource& time_;
 };
 
 /** By the leader of host `own` of several, who all do it at the same time: whether the wire to the
