@@ -21,7 +21,7 @@ constexpr std::int64_t kFirst = Wire::kPiece - kNoteBytes;  // of what is carrie
 std::int64_t HostGroup::most_carried() const {
   constexpr std::int64_t kBetweenTwo = std::int64_t{128} * 1024;
   constexpr std::int64_t kAmongMany = 1024;
-  // What a member has of all in the end: more takes longer than groups do (docs/performance.md).
+  // What a member has of all in the end: more takes longer than groups do (docs/design.md).
   constexpr std::int64_t kGathered = std::int64_t{1} << 20U;
   if (size() <= 2) return kBetweenTwo;
   const std::int64_t small = is_centred() && wire_.is_fast() ? kSmallFast : kSmall;
