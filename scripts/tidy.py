@@ -119,7 +119,7 @@ def clashes_of(source: str, others: list[str]) -> set[str]:
 def declared_for(source: str) -> frozenset[str]:
     """What is declared by the headers that it includes of its folder, or of one around it."""
     found = re.findall(r'^#include "(.*)"', text_of(source), re.MULTILINE)
-    files = [folder / name for name in found for folder in Path(source).parents[:4]]
+    files = [folder / name for name in found for folder in list(Path(source).parents)[:4]]
     return frozenset().union(*(names_of(str(file)) for file in files if file.is_file()))
 
 

@@ -176,13 +176,13 @@ def test_an_interface_that_leads_nowhere_is_named(mpiexec, program, _):
     """By who called over it, long before the 60 s that the program gives the others to come; mpiexec would
     end the rest then."""
     called = (r"no answer from 10.213.78.[12] to (node[12]), which has called it by eth1 \(10.213.78.[12]\) "
-              "for 4.0 s: that interface does not lead there, or a firewall is between. ")
+              "for 4.0 s: that host is off, that interface does not lead there, or a firewall is between. ")
     has = r"; \1 has lo \(127.0.0.1\), eth0 \(10.213.77.[12]\), eth1 \(10.213.78.[12]\)"
     with cluster.Cluster(2, 1) as hosts:
         hosts.add_blind_alleys()
         for value, interface, setting in (
-                ("eth1", None, "TUTTI_SOCKET_IFNAME is 'eth1', which is to name one that does"),
-                (None, "eth1", "OMPI_MCA_btl_tcp_if_include is 'eth1', which is to name one that does")):
+                ("eth1", None, "TUTTI_SOCKET_IFNAME is 'eth1', which is to name one that leads there"),
+                (None, "eth1", "OMPI_MCA_btl_tcp_if_include is 'eth1', which is to name one that leads there")):
             hosts.interface = interface
             job = hosts.start(mpiexec, 2, [program, "join", hosts.directory],
                               {"TUTTI_SOCKET_IFNAME": value} if value else {}, stderr=subprocess.DEVNULL)
@@ -193,6 +193,22 @@ def test_an_interface_that_leads_nowhere_is_named(mpiexec, program, _):
                 job.wait()
             assert re.fullmatch(called + setting + has, texts[1] or ""), texts
             os.remove(os.path.join(hosts.directory, "rank.1"))
+
+
+def test_who_can_still_be_reached_need_not_wait_either(mpiexec, program, _):
+    """Once a rank has been called in vain: those of the caller's host, and of no other here."""
+    with cluster.Cluster(2, 2) as hosts:
+        hosts.add_blind_alleys()
+        hosts.interface = "eth1"
+        job = hosts.start(mpiexec, 4, [program, "join", hosts.directory], {}, stderr=subprocess.DEVNULL)
+        try:
+            texts = hosts.wait_until(4, 20, lambda text: True, [2, 3])
+        finally:
+            job.kill()
+            job.wait()
+        called, told = sorted(text or "" for text in texts[2:])[::-1]
+        assert called.startswith("no answer from 10.213.78.1 to node2, "), texts
+        assert re.fullmatch("lost rank 0, rank 1: did not come within [0-9.]+ s, when another rank gave up", told), texts
 
 
 def test_the_interface_that_is_named_carries_all(mpiexec, program, _):
@@ -338,6 +354,7 @@ def main():
              *((test_who_dies_while_hosts_connect_is_named_at_once, lost) for lost in (2, 0, 3, 2, 0)),
              (test_wrong_interfaces_are_refused_by_name,),
              (test_an_interface_that_leads_nowhere_is_named,),
+             (test_who_can_still_be_reached_need_not_wait_either,),
              (test_the_interface_that_is_named_carries_all,),
              (test_one_slow_link_is_slow_for_all,),
              (test_who_cannot_be_called_is_called_once,),

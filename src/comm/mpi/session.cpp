@@ -29,8 +29,10 @@ namespace tutti::mpi {
 namespace {
 
 constexpr std::chrono::milliseconds kRollCall{700};  // how long missing ranks are looked for
-// How often it is asked whether calls to other hosts are answered, which reads files of /proc.
+// How often it is asked whether calls to other hosts are answered, which reads files of /proc; and
+// after which time, in which ranks have met as a rule.
 constexpr std::chrono::milliseconds kCallsLooked{250};
+constexpr std::chrono::milliseconds kFirstLook{1000};
 
 /** Where a rank is, and who. */
 struct Whereabouts {
@@ -203,30 +205,45 @@ void Session::finish(std::span<MPI_Request> requests, std::span<const int> await
         call);
     if (done != 0) break;
     if (!waiter.pause()) continue;
-    if (waiter.due(kCallsLooked)) calls.look();
+    if (waiter.waited() >= kFirstLook && waiter.due(kCallsLooked)) look_at(calls);
     if (answers_) {
       WaitGraph::of_this_process().poll(*this, awaited, everybody);
     } else {
       OwnWaits::of_this_process().wait_for(std::array{kSomebody});
     }
-    if (waiter.expired() || roll_is_called(parent_, roll_call_tag_)) give_up(call);
+    if (waiter.expired()) give_up(call, seconds_text(timeout_));
+    if (roll_is_called(parent_, roll_call_tag_)) {
+      give_up(call, seconds_text(waiter.waited()) + ", when another rank gave up");
+    }
   }
   OwnWaits::of_this_process().forget();
 }
 
-void Session::give_up(const char* call) {
+void Session::look_at(UnansweredCalls& calls) {
+  try {
+    calls.look();
+  } catch (const CommunicationError&) {
+    missing();
+    throw;
+  }
+}
+
+std::vector<int> Session::missing() {
   fail();
   const std::vector<int> everybody = all_ranks();
   Audience audience(*this);
   WaitGraph& graph = WaitGraph::of_this_process();
   if (answers_) audience.ask(graph.numbers_of(*this, everybody));
-  std::vector<int> lost =
-      call_roll(parent_, roll_call_tag_, everybody, kRollCall, [&](std::set<int>& absent) {
-        if (!answers_) return;
-        graph.poll(*this, everybody, everybody);
-        audience.strike(absent);
-      });
-  if (!lost.empty()) throw PeerLost(lost, "did not come within " + seconds_text(timeout_));
+  return call_roll(parent_, roll_call_tag_, everybody, kRollCall, [&](std::set<int>& absent) {
+    if (!answers_) return;
+    graph.poll(*this, everybody, everybody);
+    audience.strike(absent);
+  });
+}
+
+void Session::give_up(const char* call, const std::string& time) {
+  std::vector<int> lost = missing();
+  if (!lost.empty()) throw PeerLost(lost, "did not come within " + time);
   for (int peer = 0; peer < size_; ++peer) {
     if (peer != rank_) lost.push_back(peer);
   }

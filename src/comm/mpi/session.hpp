@@ -19,6 +19,8 @@
 
 namespace tutti::mpi {
 
+class UnansweredCalls;
+
 /** MPI moves bytes only while it is called, so waits for it look again and again: at first at once,
  * offering the core, then every 50 us. */
 inline constexpr WaitPolicy kMpiWait{.spin = std::chrono::microseconds(200),
@@ -98,12 +100,16 @@ class Session final : public ControlNetwork {
   template <class Action>
   void with(const std::shared_ptr<const void>& memory, const Action& action);
   /** Polls `requests`, which end once the ranks `awaited` have come, to the deadline of `waiter`;
-   * then looks for who is missing. Throws CommunicationError where this process's calls to another
-   * host have had no answer for seconds. */
+   * then looks for who is missing. Throws CommunicationError where a call of this process's to
+   * another host has had no answer for seconds, and lets the other ranks know that it gives up. */
   void finish(std::span<MPI_Request> requests, std::span<const int> awaited, Waiter& waiter,
               const char* call);
   std::vector<int> all_ranks() const;
-  [[noreturn]] void give_up(const char* call);
+  void look_at(UnansweredCalls& calls);
+  /** Calls the roll, by which others learn that this rank waits no more: who does not answer. */
+  std::vector<int> missing();
+  /** `time`: that they had to come in. */
+  [[noreturn]] void give_up(const char* call, const std::string& time);
 
   MPI_Comm parent_ = MPI_COMM_NULL;  ///< the caller's: only for ranks that meet
   MPI_Comm comm_ = MPI_COMM_NULL;

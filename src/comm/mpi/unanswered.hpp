@@ -3,14 +3,20 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <map>
 
 #include "comm/mpi/socket.hpp"
 
 namespace tutti::mpi {
 
-/** The TCP connections that this process has begun, Open MPI's among them, as the kernel lists
- * them. */
+/**
+ * The TCP connections that this process has begun, as the kernel lists them. Open MPI's are among
+ * them, and cannot be told from those that the program itself begins to a port from 1024 on: one of
+ * these that has neither an answer nor a refusal for kPatience, and that the program does not end
+ * within a second, is taken for one of Open MPI's. (That it has begun before the first look tells
+ * nothing: so has Open MPI's, where the program has sent messages before.)
+ */
 class UnansweredCalls {
  public:
   using Clock = std::chrono::steady_clock;
@@ -19,9 +25,11 @@ class UnansweredCalls {
   static constexpr std::chrono::milliseconds kPatience{4000};
 
   /**
-   * Looks who has been called since the last look, and who has answered. Throws
-   * CommunicationError naming an address that has been called for kPatience in vain, and the
-   * interface by which it was. `now` never goes back.
+   * Looks who is being called, and who has answered. A call that has ended is forgotten, unless it
+   * had no answer for a second: where nobody has an address, the kernel gives up after three, of
+   * which Open MPI prints a warning, and waits on. Throws CommunicationError naming an address that
+   * has been called for kPatience in vain, and the interface by which it was. `now` never goes
+   * back.
    */
   void look(Clock::time_point now = Clock::now());
 
@@ -29,8 +37,10 @@ class UnansweredCalls {
   struct Call {
     Clock::time_point begun;
     Address from = 0;
+    Address to = 0;
+    bool asked_again = false;  // by the kernel, a second after the call has begun
   };
-  std::map<Address, Call> calls_;  // by who is called; of those, who have not answered
+  std::map<std::uint64_t, Call> calls_;  // not answered as far as is known, by sockets' numbers
 };
 
 }  // namespace tutti::mpi
