@@ -227,6 +227,10 @@ bool do_not_pace(const Socket& socket) {
                       static_cast<socklen_t>(kControl.size())) == 0;
 }
 
+bool is_to_be_tried_again() {
+  return errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ENOMEM;
+}
+
 ConnectionState state_of(const Socket& socket) {
   constexpr std::uint8_t kClosed = 7;  // TCP_CLOSE and TCP_CLOSE_WAIT, which linux/tcp.h lacks
   constexpr std::uint8_t kCloseWait = 8;

@@ -98,6 +98,9 @@ bool limit_unsent(const Socket& socket, int bytes);
 bool paces(const Socket& socket);
 /** Has it send as much as has room at the other end, and on the way. Whether it can. */
 bool do_not_pace(const Socket& socket);
+/** Whether what a call has just failed with, by errno, passes: there is nothing, or no room, yet.
+ */
+bool is_to_be_tried_again();
 /** What the kernel knows of a connection. */
 struct ConnectionState {
   bool ended = false;              ///< by the other end, whose kernel has said so

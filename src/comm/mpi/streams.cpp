@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -22,10 +21,6 @@ namespace {
 constexpr std::size_t kMessagesAtOnce = 32;
 /** Messages under way on a connection that need no more memory. */
 constexpr std::size_t kFewAtOnce = 32;
-
-bool is_to_be_tried_again() {
-  return errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ENOMEM;
-}
 
 /** Of a connection that nothing is sent on, which would show it. */
 bool has_ended(const Socket& socket) {

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <ctime>
 
 #include "base/waiter.hpp"
@@ -19,8 +18,6 @@ constexpr std::chrono::milliseconds kTest{10};
 /** Whoever has nothing to do leaves its core to a host that is late, soon. */
 constexpr std::chrono::microseconds kSpin{50};
 constexpr std::chrono::microseconds kNap{100};
-
-bool is_to_be_tried_again() { return errno == EAGAIN || errno == EINTR; }
 
 /** The connection for the test with another host; none if there is none. */
 Socket& line_of(std::vector<Peer>& peers, int host, Socket& none) {
