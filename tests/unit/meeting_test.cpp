@@ -44,6 +44,14 @@ class MeetingTest : public ::testing::Test {
     here_ = {.host = 1, .line = Line::hosts, .endpoint = called_};
   }
   bool are_connected() const { return here_.socket && there_.front().socket; }
+  /** Whether both ends come to a connection, if they go on. */
+  bool meet(Connector& connector, Acceptor& acceptor) const {
+    return soon([&] {
+      acceptor.step();
+      connector.step();
+      return are_connected();
+    });
+  }
 
   Endpoint caller_;
   Endpoint called_;
@@ -61,11 +69,7 @@ TEST_F(MeetingTest, WhoIsCalledMayLookLate) {
   for (int i = 0; i < 100; ++i) connector.step();
   EXPECT_FALSE(are_connected());
   Acceptor acceptor(there_, called_, listener_);
-  EXPECT_TRUE(soon([&] {
-    acceptor.step();
-    connector.step();
-    return are_connected();
-  }));
+  EXPECT_TRUE(meet(connector, acceptor));
 }
 
 TEST_F(MeetingTest, AMachineWithOneOfTheAddressesKeepsNobody) {
@@ -76,11 +80,7 @@ TEST_F(MeetingTest, AMachineWithOneOfTheAddressesKeepsNobody) {
     there_.front().socket = {};
     Connector connector(here_, caller_, 0);
     Acceptor acceptor(there_, called_, listener_);
-    EXPECT_TRUE(soon([&] {
-      acceptor.step();
-      connector.step();
-      return are_connected();
-    }));
+    EXPECT_TRUE(meet(connector, acceptor));
   }
 }
 
@@ -92,11 +92,7 @@ TEST_F(MeetingTest, StrangersWhoSayNothingKeepNobody) {
   }
   Connector connector(here_, caller_, 0);
   Acceptor acceptor(there_, called_, listener_);
-  EXPECT_TRUE(soon([&] {
-    acceptor.step();
-    connector.step();
-    return are_connected();
-  }));
+  EXPECT_TRUE(meet(connector, acceptor));
 }
 
 TEST_F(MeetingTest, KnowsWhetherSomebodyListens) {
@@ -126,11 +122,7 @@ TEST_F(MeetingTest, KnowsThatThereAreNoDescriptors) {
   }
   EXPECT_EQ(acceptor.error(), EMFILE);
   EXPECT_FALSE(are_connected());
-  EXPECT_TRUE(soon([&] {  // there are some again
-    acceptor.step();
-    connector.step();
-    return are_connected();
-  }));
+  EXPECT_TRUE(meet(connector, acceptor));  // there are some again
 }
 
 }  // namespace

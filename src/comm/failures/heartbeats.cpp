@@ -54,11 +54,12 @@ Loss loss_of_hosts(const Layout& layout, std::span<const int> hosts) {
 
 bool all_are_connected(int hosts) { return hosts <= kAllConnected; }
 
+bool are_neighbours(int one, int other, int hosts) {
+  return (one + 1) % hosts == other || (other + 1) % hosts == one;
+}
+
 std::chrono::seconds sign_of_life_after(int own, int other, int hosts) {
-  const int distance = (other - own + hosts) % hosts;
-  if (all_are_connected(hosts) || distance == 1 || distance == hosts - 1) {
-    return std::chrono::seconds(1);
-  }
+  if (all_are_connected(hosts) || are_neighbours(own, other, hosts)) return std::chrono::seconds(1);
   return std::chrono::seconds(2 * std::bit_width(static_cast<unsigned>(hosts - 1)));
 }
 

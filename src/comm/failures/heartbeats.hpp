@@ -23,6 +23,8 @@ Loss loss_of_hosts(const Layout& layout, std::span<const int> hosts);
 std::vector<int> connected_hosts(int own, int hosts);
 /** Whether `hosts` are few: each has a connection to each other one. */
 bool all_are_connected(int hosts);
+/** Whether two of `hosts`, which stand in a ring, are next to each other. */
+bool are_neighbours(int one, int other, int hosts);
 /** How long nothing travels over a connection of two of `hosts` before the kernels exchange a sign
  * of life: a second, if these are few or the two are neighbours; else as long as a host has
  * connections, in seconds, so that it sends as many signs of life a second with any number. */

@@ -39,11 +39,6 @@ constexpr int kLimitOfUnsent = 256 << 10;
 /** Whether hosts that are so many look how fast their wire is: what they do depends on it. */
 constexpr bool have_test(int hosts) { return hosts > 2 && hosts <= Wire::kMostWithoutAhead; }
 
-/** Of so many hosts that stand in a ring. */
-constexpr bool are_next_to_each_other(int one, int other, int hosts) {
-  return (one + 1) % hosts == other || (other + 1) % hosts == one;
-}
-
 std::vector<Peer> peers_of(const Layout& layout, int own, bool with_test) {
   std::vector<Peer> peers;
   for (const int host : connected_hosts(own, layout.host_count())) {
@@ -55,7 +50,7 @@ std::vector<Peer> peers_of(const Layout& layout, int own, bool with_test) {
     }
     peers.push_back({host, Line::collective, leader});
     if (Wire::has_ahead(layout.host_count())) peers.push_back({host, Line::ahead, leader});
-    if (with_test && are_next_to_each_other(own, host, layout.host_count())) {
+    if (with_test && are_neighbours(own, host, layout.host_count())) {
       peers.push_back({host, Line::test, leader});
     }
   }
