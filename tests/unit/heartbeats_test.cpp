@@ -161,9 +161,14 @@ TEST(Heartbeats, AHostSendsAsManySignsOfLifeWithAnyNumberOfHosts) {
   }
 }
 
-TEST(Heartbeats, AmongManyHostsThoseFarAwayAreAskedOnceANeighbourIsSilent) {
+/** A rank each on more hosts than have connections to all others. */
+Layout of_many_hosts() {
   std::vector<int> hosts(20);
   std::iota(hosts.begin(), hosts.end(), 0);
+  return Layout(hosts);
+}
+
+TEST(Heartbeats, AmongManyHostsThoseFarAwayAreAskedOnceANeighbourIsSilent) {
   const test::Hand time;
   std::vector<Heartbeats::Connection> connections;
   connections.push_back({1, std::make_unique<SilentConnection>()});
@@ -174,7 +179,7 @@ TEST(Heartbeats, AmongManyHostsThoseFarAwayAreAskedOnceANeighbourIsSilent) {
     bool& answer = answers.at(lines.size());
     lines.push_back({host, std::make_unique<SlowLine>(answer, kLong)});
   }
-  Heartbeats heartbeats(Layout(hosts), 0, std::move(connections), std::move(lines), time);
+  Heartbeats heartbeats(of_many_hosts(), 0, std::move(connections), std::move(lines), time);
   const auto nobody = [](int) { return false; };
   EXPECT_FALSE(heartbeats.look(nobody));
   answers[1] = true;  // of host 2, after it was asked
@@ -198,8 +203,6 @@ struct AskedLine final : public HostLine {
 };
 
 TEST(Heartbeats, NobodyIsAskedBeforeItIsSeenWhoIsSilent) {
-  std::vector<int> hosts(20);
-  std::iota(hosts.begin(), hosts.end(), 0);
   const test::Hand time;
   bool asked = false;
   std::vector<Heartbeats::Connection> connections;
@@ -208,15 +211,13 @@ TEST(Heartbeats, NobodyIsAskedBeforeItIsSeenWhoIsSilent) {
     connections.push_back({host, std::make_unique<OnceSilentConnection>(asked)});
     lines.push_back({host, std::make_unique<AskedLine>(asked)});
   }
-  Heartbeats heartbeats(Layout(hosts), 0, std::move(connections), std::move(lines), time);
+  Heartbeats heartbeats(of_many_hosts(), 0, std::move(connections), std::move(lines), time);
   EXPECT_FALSE(heartbeats.look([](int) { return false; }));
   EXPECT_TRUE(asked);
   EXPECT_TRUE(heartbeats.ended().empty());
 }
 
 TEST(Heartbeats, WhoEndsWhileOthersAreAskedIsToldAlone) {
-  std::vector<int> hosts(20);
-  std::iota(hosts.begin(), hosts.end(), 0);
   const test::Hand time;
   bool asked = false;
   std::vector<Heartbeats::Connection> connections;
@@ -224,7 +225,7 @@ TEST(Heartbeats, WhoEndsWhileOthersAreAskedIsToldAlone) {
   connections.push_back({2, std::make_unique<EndedConnection>()});
   std::vector<Heartbeats::Line> lines;
   for (const int host : {1, 2}) lines.push_back({host, std::make_unique<AskedLine>(asked)});
-  Heartbeats heartbeats(Layout(hosts), 0, std::move(connections), std::move(lines), time);
+  Heartbeats heartbeats(of_many_hosts(), 0, std::move(connections), std::move(lines), time);
   const auto found = heartbeats.look([](int) { return false; });
   ASSERT_TRUE(found);
   const auto ranks = found->failure.rank_list();
