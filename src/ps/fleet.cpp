@@ -23,7 +23,7 @@
 #include "base/thread.hpp"
 #include "comm/communicator/options.hpp"
 #include "comm/derived_ticket.hpp"
-#include "comm/mpi/endpoint.hpp"
+#include "comm/mpi/meeting/endpoint.hpp"
 #include "ps/failure.hpp"
 #include "ps/placement.hpp"
 #include "ps/start.hpp"

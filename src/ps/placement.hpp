@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/mpi/named_endpoint.hpp"
+#include "comm/mpi/meeting/named_endpoint.hpp"
 #include "ps/link/meeting.hpp"
 #include "tutti/communicator.hpp"
 #include "tutti/ps/fleet.hpp"

@@ -46,8 +46,8 @@ BACKEND_FOLDERS = TRANSPORT_FOLDERS + ("device/cpu/", "device/cuda/")
 # Headers of a transport are for itself and for the folders that choose or compose transports.
 TRANSPORTS = TRANSPORT_FOLDERS + ("comm/hosts/",)
 COMPOSERS = ("comm/communicator/", "comm/hosts/", "ps/")
-# The folder of MPI, and where a caller's MPI_Comm is taken.
-KNOW_MPI = ("comm/mpi/", "comm/communicator/from_mpi.cpp")
+# The folder of MPI, without those below it, and where a caller's MPI_Comm is taken.
+KNOW_MPI = re.compile(r"comm/(mpi/[^/]+|communicator/from_mpi\.cpp)")
 
 # The launcher is a program of its own, which stands on what is below and nothing else of the library.
 LAUNCHER = "launch/"
@@ -89,8 +89,8 @@ def include_fault(path, included, root):
     """What is wrong with one include of one file, or None."""
     own = path.removeprefix("src/")
     if included == "mpi.h":
-        if path != "include/tutti/mpi.hpp" and not own.startswith(KNOW_MPI):
-            return "only tutti/mpi.hpp and src/comm/mpi/ include mpi.h"
+        if path != "include/tutti/mpi.hpp" and not KNOW_MPI.fullmatch(own):
+            return "only tutti/mpi.hpp and src/comm/mpi/, not its folders, include mpi.h"
     elif included.startswith("tutti/"):
         if included not in LAYER_OF:
             return f"{included} is in no layer"
@@ -98,7 +98,7 @@ def include_fault(path, included, root):
             return f"{included} is of a higher layer"
         if own.startswith(LAUNCHER) and included.removeprefix("tutti/") not in LAUNCHER_HEADERS:
             return f"launch/ includes no {included}"
-        if included == "tutti/mpi.hpp" and not own.startswith(KNOW_MPI):
+        if included == "tutti/mpi.hpp" and not KNOW_MPI.fullmatch(own):
             return "only comm/mpi/ and from_mpi.cpp include tutti/mpi.hpp, which includes mpi.h"
     elif (root / "src" / included).exists():
         if path.startswith("include/"):

@@ -44,6 +44,7 @@ FAULTS = [
     ("src/comm/shm/x.cpp", "void f() { ::_exit(1); }\n", "never calls _exit"),
     ("src/comm/shm/x.cpp", '#include "segment.hpp"\n', "not named from src/"),
     ("src/comm/mpi/x.cpp", '#include "comm/shm/segment.hpp"\n', "only comm/communicator/"),
+    ("src/comm/mpi/sockets/x.cpp", "#include <mpi.h>\n", "not its folders"),
     ("src/comm/x.cpp", '#include "tutti/optimizer.hpp"\n', "higher layer"),
     ("src/comm/x.cpp", '#include "opt/bucket.hpp"\n', "higher layer"),
     ("src/device/x.cpp", '#include "tutti/transport.hpp"\n', "higher layer"),

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "comm/hosts/remote_store.hpp"
-#include "comm/hosts/store_server.hpp"
+#include "comm/hosts/store/remote_store.hpp"
+#include "comm/hosts/store/store_server.hpp"
 #include "comm/key_values.hpp"
 #include "comm/shm/segment.hpp"
 #include "comm/shm/store/host_store.hpp"

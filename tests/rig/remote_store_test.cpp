@@ -23,13 +23,13 @@
 #include <utility>
 #include <vector>
 
-#include "comm/hosts/remote_store.hpp"
-#include "comm/hosts/store_frames.hpp"
-#include "comm/hosts/store_server.hpp"
+#include "comm/hosts/store/remote_store.hpp"
+#include "comm/hosts/store/store_frames.hpp"
+#include "comm/hosts/store/store_server.hpp"
 #include "comm/key_values.hpp"
-#include "comm/mpi/endpoint.hpp"
-#include "comm/mpi/named_endpoint.hpp"
-#include "comm/mpi/socket.hpp"
+#include "comm/mpi/meeting/endpoint.hpp"
+#include "comm/mpi/meeting/named_endpoint.hpp"
+#include "comm/mpi/sockets/socket.hpp"
 #include "comm/shm/process.hpp"
 #include "comm/shm/segment.hpp"
 #include "comm/shm/store/host_store.hpp"

@@ -11,10 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "comm/hosts/remote_store.hpp"
-#include "comm/hosts/store_frames.hpp"
-#include "comm/mpi/endpoint.hpp"
-#include "comm/mpi/socket.hpp"
+#include "comm/hosts/store/remote_store.hpp"
+#include "comm/hosts/store/store_frames.hpp"
+#include "comm/mpi/meeting/endpoint.hpp"
+#include "comm/mpi/sockets/socket.hpp"
 #include "rig/processes.hpp"
 #include "rig/remote_store_fixture.hpp"
 #include "tutti/error.hpp"

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/mpi/streams.hpp"
+#include "comm/mpi/sockets/streams.hpp"
 #include "tcp_pair.hpp"
 
 namespace tutti::mpi {

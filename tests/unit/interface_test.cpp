@@ -1,5 +1,5 @@
 // Which interfaces lists mean: TUTTI_SOCKET_IFNAME's and Open MPI's.
-#include "comm/mpi/interface.hpp"
+#include "comm/mpi/meeting/interface.hpp"
 
 #include <arpa/inet.h>
 #include <dlfcn.h>

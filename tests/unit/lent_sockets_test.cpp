@@ -1,5 +1,5 @@
 // Sockets that several processes hold.
-#include "comm/mpi/lent_sockets.hpp"
+#include "comm/mpi/sockets/lent_sockets.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -1,5 +1,5 @@
 // How leaders come to connections: who is late, who is a stranger, and why there is none.
-#include "comm/mpi/meeting.hpp"
+#include "comm/mpi/meeting/meeting.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/system.hpp"
-#include "comm/mpi/named_endpoint.hpp"
+#include "comm/mpi/meeting/named_endpoint.hpp"
 #include "support/few_descriptors.hpp"
 #include "unit/tcp_pair.hpp"
 

@@ -1,5 +1,5 @@
 // Sockets between processes: whole messages, and an end that no forked child puts off.
-#include "comm/mpi/socket.hpp"
+#include "comm/mpi/sockets/socket.hpp"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
-#include "comm/mpi/named_endpoint.hpp"
-#include "comm/mpi/tcp_connection.hpp"
+#include "comm/mpi/meeting/named_endpoint.hpp"
+#include "comm/mpi/sockets/tcp_connection.hpp"
 #include "unit/tcp_pair.hpp"
 
 namespace tutti::mpi {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/mpi/streams.hpp"
+#include "comm/mpi/sockets/streams.hpp"
 
 namespace tutti::test {
 

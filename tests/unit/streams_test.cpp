@@ -1,5 +1,5 @@
 // Messages over TCP connections: in their order, where they belong, and nothing beyond a stop.
-#include "comm/mpi/streams.hpp"
+#include "comm/mpi/sockets/streams.hpp"
 
 #include <gtest/gtest.h>
 #include <linux/sockios.h>

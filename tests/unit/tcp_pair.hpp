@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "comm/mpi/socket.hpp"
+#include "comm/mpi/sockets/socket.hpp"
 
 namespace tutti::mpi {
 

@@ -1,5 +1,5 @@
 // Calls that nobody answers, and such as somebody does.
-#include "comm/mpi/unanswered.hpp"
+#include "comm/mpi/meeting/unanswered.hpp"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/mpi/socket.hpp"
+#include "comm/mpi/sockets/socket.hpp"
 #include "tutti/error.hpp"
 #include "unit/tcp_pair.hpp"
 

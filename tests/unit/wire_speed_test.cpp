@@ -1,5 +1,5 @@
 // Whether a wire is fast, by a clock that tells what the test wants.
-#include "comm/mpi/wire_speed.hpp"
+#include "comm/mpi/meeting/wire_speed.hpp"
 
 #include <gtest/gtest.h>
 

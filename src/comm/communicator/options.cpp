@@ -8,7 +8,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "comm/agreement.hpp"
-#include "comm/mpi/interface.hpp"
+#include "comm/mpi/meeting/interface.hpp"
 #include "comm/record/flight.hpp"
 #include "comm/sparse/plan.hpp"
 #include "device/cpu/kernels.hpp"

@@ -20,7 +20,7 @@
 #include "comm/failures/watch.hpp"
 #include "comm/mpi/lifecycle.hpp"
 #include "comm/mpi/session.hpp"
-#include "comm/mpi/streams.hpp"
+#include "comm/mpi/sockets/streams.hpp"
 #include "comm/wire.hpp"
 
 namespace tutti::mpi {

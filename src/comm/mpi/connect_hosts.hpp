@@ -7,7 +7,7 @@
 
 #include "comm/failures/heartbeats.hpp"
 #include "comm/layout.hpp"
-#include "comm/mpi/streams.hpp"
+#include "comm/mpi/sockets/streams.hpp"
 
 namespace tutti::mpi {
 

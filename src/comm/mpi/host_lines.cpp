@@ -13,7 +13,7 @@
 #include "base/waiter.hpp"
 #include "comm/batch.hpp"
 #include "comm/mpi/channel.hpp"
-#include "comm/mpi/tcp_connection.hpp"
+#include "comm/mpi/sockets/tcp_connection.hpp"
 
 namespace tutti::mpi {
 namespace {

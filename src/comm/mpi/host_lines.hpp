@@ -7,8 +7,8 @@
 
 #include "comm/layout.hpp"
 #include "comm/mpi/connect_hosts.hpp"
-#include "comm/mpi/lent_sockets.hpp"
-#include "comm/mpi/meeting.hpp"
+#include "comm/mpi/meeting/meeting.hpp"
+#include "comm/mpi/sockets/lent_sockets.hpp"
 
 namespace tutti::mpi {
 

@@ -21,8 +21,8 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "base/waiter.hpp"
-#include "comm/mpi/interface.hpp"
 #include "comm/mpi/job.hpp"
+#include "comm/mpi/meeting/interface.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
 

@@ -21,8 +21,8 @@ bool is_finalised();
  * which is left alone when `timeout` has passed.
  *
  * Errors: InvalidArgument if MPI is finalised already, in a forked child of a process that uses it,
- * or where interfaces are named that are not there (interface.hpp); PeerLost naming the ranks of
- * this host that have not come, CommunicationError if none is seen. A later call waits on.
+ * or where interfaces are named that are not there (meeting/interface.hpp); PeerLost naming the
+ * ranks of this host that have not come, CommunicationError if none is seen. A later call waits on.
  */
 void initialise(std::chrono::milliseconds timeout);
 

@@ -18,10 +18,10 @@
 #include "base/text.hpp"
 #include "base/waiter.hpp"
 #include "comm/failures/wait_graph.hpp"
-#include "comm/mpi/interface.hpp"
 #include "comm/mpi/lifecycle.hpp"
+#include "comm/mpi/meeting/interface.hpp"
+#include "comm/mpi/meeting/unanswered.hpp"
 #include "comm/mpi/messenger.hpp"
-#include "comm/mpi/unanswered.hpp"
 #include "comm/place.hpp"
 #include "tutti/error.hpp"
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "comm/mpi/channel.hpp"
-#include "comm/mpi/meeting.hpp"
-#include "comm/mpi/socket.hpp"
+#include "comm/mpi/meeting/meeting.hpp"
+#include "comm/mpi/sockets/socket.hpp"
 #include "comm/mpi/whole.hpp"
 
 namespace tutti::mpi {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "comm/mpi/socket.hpp"
+#include "comm/mpi/sockets/socket.hpp"
 
 namespace tutti::ps {
 

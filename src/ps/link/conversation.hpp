@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/waiter.hpp"
-#include "comm/mpi/endpoint.hpp"
+#include "comm/mpi/meeting/endpoint.hpp"
 #include "comm/place.hpp"
 
 namespace tutti::ps {

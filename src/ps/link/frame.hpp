@@ -10,7 +10,7 @@
 #include <span>
 #include <utility>
 
-#include "comm/mpi/socket.hpp"
+#include "comm/mpi/sockets/socket.hpp"
 #include "ps/link/codec.hpp"
 
 namespace tutti::ps {

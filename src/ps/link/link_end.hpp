@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "comm/mpi/socket.hpp"
+#include "comm/mpi/sockets/socket.hpp"
 #include "ps/link/link.hpp"
 #include "ps/link/meeting.hpp"
 #include "ps/link/replies.hpp"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/mpi/endpoint.hpp"
+#include "comm/mpi/meeting/endpoint.hpp"
 #include "ps/link/link.hpp"
 #include "ps/link/links.hpp"
 #include "tutti/ps/fleet.hpp"

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "comm/mpi/socket.hpp"
+#include "comm/mpi/sockets/socket.hpp"
 #include "ps/link/control.hpp"
 #include "ps/link/doorbell.hpp"
 #include "ps/link/links.hpp"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/mpi/named_endpoint.hpp"
+#include "comm/mpi/meeting/named_endpoint.hpp"
 #include "ps/placement.hpp"
 #include "support/thrown.hpp"
 #include "support/world.hpp"

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "comm/mpi/socket.hpp"
+#include "comm/mpi/sockets/socket.hpp"
 
 namespace tutti::mpi {
 

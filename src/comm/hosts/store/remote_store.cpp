@@ -1,5 +1,5 @@
 // Asks the store's server, and throws what it says.
-#include "comm/hosts/remote_store.hpp"
+#include "comm/hosts/store/remote_store.hpp"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,5 +1,5 @@
 // Puts messages on connections, and takes them off.
-#include "comm/mpi/streams.hpp"
+#include "comm/mpi/sockets/streams.hpp"
 
 #include <linux/sockios.h>
 #include <poll.h>

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "comm/mpi/gathering.hpp"
-#include "comm/mpi/socket.hpp"
+#include "comm/mpi/sockets/gathering.hpp"
+#include "comm/mpi/sockets/socket.hpp"
 #include "comm/wire.hpp"
 
 namespace tutti::mpi {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/time_source.hpp"
-#include "comm/mpi/meeting.hpp"
-#include "comm/mpi/socket.hpp"
+#include "comm/mpi/meeting/meeting.hpp"
+#include "comm/mpi/sockets/socket.hpp"
 
 namespace tutti::mpi {
 

@@ -1,6 +1,6 @@
 // Reads TUTTI_SOCKET_IFNAME, TUTTI_BETWEEN_HOSTS and Open MPI's settings, and compares them with
 // what the kernel has.
-#include "comm/mpi/interface.hpp"
+#include "comm/mpi/meeting/interface.hpp"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>

@@ -1,9 +1,7 @@
 // Notes in a row over one connection go together.
 #pragma once
 
-#include <algorithm>
-
-#include "comm/mpi/socket.hpp"
+#include "comm/mpi/sockets/socket.hpp"
 
 namespace tutti::mpi {
 
@@ -18,20 +16,11 @@ class Gathering {
  public:
   /** Before a message is sent, for which `others` wait if so: whether the other end is to be asked
    * to confirm. */
-  bool before(const Socket& socket, bool is_note, bool others) {
-    run_ = is_note ? std::min(run_ + 1, kRun) : 0;
-    if (run_ == kRun && !gathers_ && (others || has_unsent(socket))) --run_;
-    const bool gathers = run_ == kRun;
-    if (gathers != gathers_ && send_at_once(socket, !gathers)) gathers_ = gathers;
-    return run_ > 1;
-  }
+  bool before(const Socket& socket, bool is_note, bool others);
   /** Bytes have been read. */
   void note_read() { has_read_ = true; }
   /** They held the beginning of a message, which asks to be confirmed or not. */
-  void note_message(const Socket& socket, bool is_to_confirm) {
-    run_ = 0;
-    if (is_to_confirm && has_read_ && confirm_at_once(socket)) has_read_ = false;
-  }
+  void note_message(const Socket& socket, bool is_to_confirm);
 
  private:
   static constexpr int kRun = 3;  ///< so many notes in a row are gathered

@@ -7,7 +7,7 @@
 #include <functional>
 #include <span>
 
-#include "comm/mpi/endpoint.hpp"
+#include "comm/mpi/meeting/endpoint.hpp"
 
 namespace tutti {
 

@@ -1,10 +1,10 @@
 // Tells where this process listens.
-#include "comm/mpi/endpoint.hpp"
+#include "comm/mpi/meeting/endpoint.hpp"
 
 #include <algorithm>
 
 #include "base/system.hpp"
-#include "comm/mpi/interface.hpp"
+#include "comm/mpi/meeting/interface.hpp"
 
 namespace tutti::mpi {
 

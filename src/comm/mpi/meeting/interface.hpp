@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/mpi/socket.hpp"
+#include "comm/mpi/sockets/socket.hpp"
 
 namespace tutti::mpi {
 

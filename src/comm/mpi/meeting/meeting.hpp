@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/mpi/endpoint.hpp"
-#include "comm/mpi/socket.hpp"
+#include "comm/mpi/meeting/endpoint.hpp"
+#include "comm/mpi/sockets/socket.hpp"
 
 namespace tutti::mpi {
 

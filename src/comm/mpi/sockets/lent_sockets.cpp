@@ -1,5 +1,5 @@
 // Descriptors over sockets of the machine.
-#include "comm/mpi/lent_sockets.hpp"
+#include "comm/mpi/sockets/lent_sockets.hpp"
 
 #include <sys/socket.h>
 #include <sys/un.h>

@@ -1,6 +1,6 @@
 // Reads which of this process's sockets have sent the first packet of a connection, and got
 // nothing.
-#include "comm/mpi/unanswered.hpp"
+#include "comm/mpi/meeting/unanswered.hpp"
 
 #include <algorithm>
 #include <charconv>
@@ -19,7 +19,7 @@
 #include "base/environment.hpp"
 #include "base/system.hpp"
 #include "base/text.hpp"
-#include "comm/mpi/interface.hpp"
+#include "comm/mpi/meeting/interface.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::mpi {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/file_descriptor.hpp"
-#include "comm/hosts/store_frames.hpp"
-#include "comm/mpi/endpoint.hpp"
+#include "comm/hosts/store/store_frames.hpp"
+#include "comm/mpi/meeting/endpoint.hpp"
 #include "comm/shm/process.hpp"
 #include "comm/shm/store/host_store.hpp"
 

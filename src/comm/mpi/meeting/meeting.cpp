@@ -1,5 +1,5 @@
 // Who connects says hello with the token that it was given, and is welcomed with its own.
-#include "comm/mpi/meeting.hpp"
+#include "comm/mpi/meeting/meeting.hpp"
 
 #include <algorithm>
 #include <cerrno>

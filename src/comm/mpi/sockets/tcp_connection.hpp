@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "comm/failures/heartbeats.hpp"
-#include "comm/mpi/socket.hpp"
+#include "comm/mpi/sockets/socket.hpp"
 
 namespace tutti::mpi {
 

@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/hosts/store_frames.hpp"
+#include "comm/hosts/store/store_frames.hpp"
 #include "comm/key_values.hpp"
-#include "comm/mpi/endpoint.hpp"
+#include "comm/mpi/meeting/endpoint.hpp"
 #include "tutti/interrupt.hpp"
 
 namespace tutti {

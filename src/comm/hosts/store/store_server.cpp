@@ -1,5 +1,5 @@
 // What the threads of the server do.
-#include "comm/hosts/store_server.hpp"
+#include "comm/hosts/store/store_server.hpp"
 
 #include <poll.h>
 #include <sys/eventfd.h>

@@ -1,5 +1,5 @@
 // Calls of the kernel for TCP, and a list of the sockets that a forked child closes.
-#include "comm/mpi/socket.hpp"
+#include "comm/mpi/sockets/socket.hpp"
 
 #include <arpa/inet.h>
 #include <linux/sockios.h>

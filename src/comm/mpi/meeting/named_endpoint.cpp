@@ -1,5 +1,5 @@
 // Looks hosts up by their names, and listens where others have been told.
-#include "comm/mpi/named_endpoint.hpp"
+#include "comm/mpi/meeting/named_endpoint.hpp"
 
 #include <netdb.h>
 #include <netinet/in.h>

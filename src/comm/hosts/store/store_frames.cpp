@@ -1,5 +1,5 @@
 // Moves bytes over a socket that never blocks.
-#include "comm/hosts/store_frames.hpp"
+#include "comm/hosts/store/store_frames.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>

@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "base/memory.hpp"
-#include "comm/mpi/streams.hpp"
+#include "comm/mpi/sockets/streams.hpp"
 
 namespace tutti::mpi {
 

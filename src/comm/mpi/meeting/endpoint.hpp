@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/mpi/socket.hpp"
+#include "comm/mpi/sockets/socket.hpp"
 
 namespace tutti::mpi {
 

@@ -1,5 +1,5 @@
 // Sends to the next host what it drops.
-#include "comm/mpi/wire_speed.hpp"
+#include "comm/mpi/meeting/wire_speed.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>

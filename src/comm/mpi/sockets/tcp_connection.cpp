@@ -1,5 +1,5 @@
 // The signals of one byte, and the reports of failures, between two hosts.
-#include "comm/mpi/tcp_connection.hpp"
+#include "comm/mpi/sockets/tcp_connection.hpp"
 
 #include <sys/ioctl.h>
 #include <sys/socket.h>
