@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "base/refuse.hpp"
-#include "comm/shm/segment.hpp"
+#include "comm/shm/memory/segment.hpp"
 #include "ps/bare_rows.hpp"
 #include "ps/beside.hpp"
 #include "ps/pauses.hpp"

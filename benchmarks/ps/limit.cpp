@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "base/huge_pages.hpp"
-#include "comm/shm/flag.hpp"
+#include "comm/shm/memory/flag.hpp"
 #include "ps/side.hpp"
 
 namespace tutti::bench {

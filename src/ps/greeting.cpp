@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/text.hpp"
-#include "comm/shm/segment.hpp"
+#include "comm/shm/memory/segment.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::ps {

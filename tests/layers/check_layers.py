@@ -112,7 +112,7 @@ def include_fault(path, included, root):
         for transport in TRANSPORTS:
             if included.startswith(transport) and not own.startswith((transport, *COMPOSERS)):
                 return f"only comm/communicator/, comm/hosts/ and ps/ include {transport}"
-    elif ((root / path).parent / included).exists():
+    elif ((root / path).parent / included).is_file():
         return f"{included} is not named from src/"
     return None
 

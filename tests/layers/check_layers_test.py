@@ -17,7 +17,8 @@ SOUND = {
     "void f() { ::_exit(127); }\n",
     "src/comm/shm/segment.hpp": "#ifdef __x86_64__\n#endif\n",
     "src/comm/communicator/backends.cpp": '#include "comm/shm/segment.hpp"\n',
-    "src/comm/hosts/transport.hpp": '#include "comm/shm/segment.hpp"\n',
+    "src/comm/hosts/transport.hpp": '#include "comm/shm/segment.hpp"\n#include <memory>\n',
+    "src/comm/hosts/memory/grid.hpp": "",
     "src/base/log.hpp": "",
     "src/opt/sgd.cpp": '#include "tutti/optimizer.hpp"\n#include "base/log.hpp"\n'
     "// exit(1) and\n/* abort(),\n #if 1 */ const char* text = \"exit(\"; void on_exit(int);\n"

@@ -17,7 +17,7 @@
 #include "comm/hosts/store/remote_store.hpp"
 #include "comm/hosts/store/store_server.hpp"
 #include "comm/key_values.hpp"
-#include "comm/shm/segment.hpp"
+#include "comm/shm/memory/segment.hpp"
 #include "comm/shm/store/host_store.hpp"
 #include "rig/processes.hpp"
 #include "tutti/unique_id.hpp"

@@ -1,5 +1,5 @@
 // Counters that ranks sleep on.
-#include "comm/shm/flag.hpp"
+#include "comm/shm/memory/flag.hpp"
 
 #include <gtest/gtest.h>
 

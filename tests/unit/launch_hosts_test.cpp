@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/shm/control.hpp"
+#include "comm/shm/memory/control.hpp"
 #include "launch/machines/answer.hpp"
 #include "launch/machines/check.hpp"
 #include "launch/machines/machine.hpp"

@@ -1,5 +1,5 @@
 // What others on the machine do to shared memory, and to the sockets of tickets, hinders no start.
-#include "comm/shm/segment.hpp"
+#include "comm/shm/memory/segment.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/shm/claim.hpp"
+#include "comm/shm/group/claim.hpp"
 #include "comm/ticket_name.hpp"
 #include "support/world.hpp"
 #include "tutti/communicator.hpp"

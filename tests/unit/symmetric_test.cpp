@@ -1,5 +1,5 @@
 // Symmetric memory: what it takes of the process, and how it becomes a rank's own after a failure.
-#include "comm/shm/symmetric.hpp"
+#include "comm/shm/memory/symmetric.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -13,7 +13,7 @@
 #include "comm/hosts/connect.hpp"
 #include "comm/mpi/session.hpp"
 #include "comm/nccl/connect.hpp"
-#include "comm/shm/rendezvous.hpp"
+#include "comm/shm/group/rendezvous.hpp"
 #include "comm/shm/transport.hpp"
 #include "tutti/error.hpp"
 

@@ -24,7 +24,7 @@
 #include "comm/hosts/store/store_server.hpp"
 #include "comm/key_values.hpp"
 #include "comm/own_waits.hpp"
-#include "comm/shm/process.hpp"
+#include "comm/shm/memory/process.hpp"
 #include "comm/shm/store/host_store.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"

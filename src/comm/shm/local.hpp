@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "comm/shm/choices.hpp"
-#include "comm/shm/local_group.hpp"
-#include "comm/shm/single_copy.hpp"
-#include "comm/shm/symmetric.hpp"
+#include "comm/shm/group/local_group.hpp"
+#include "comm/shm/memory/single_copy.hpp"
+#include "comm/shm/memory/symmetric.hpp"
 #include "comm/shm/task.hpp"
 #include "tutti/device.hpp"
 #include "tutti/sparse.hpp"

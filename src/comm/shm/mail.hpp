@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "comm/messages.hpp"
-#include "comm/shm/local_group.hpp"
+#include "comm/shm/group/local_group.hpp"
 
 namespace tutti::shm {
 

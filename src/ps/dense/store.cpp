@@ -11,7 +11,7 @@
 #include "base/available_memory.hpp"
 #include "base/memory.hpp"
 #include "base/refuse.hpp"
-#include "comm/shm/segment.hpp"
+#include "comm/shm/memory/segment.hpp"
 #include "ps/dense/layout.hpp"
 #include "ps/table/describe.hpp"
 #include "ps/table/rules.hpp"

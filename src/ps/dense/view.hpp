@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "comm/shm/segment.hpp"
+#include "comm/shm/memory/segment.hpp"
 
 namespace tutti::ps {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/available_memory.hpp"
-#include "comm/shm/segment.hpp"
+#include "comm/shm/memory/segment.hpp"
 
 namespace tutti::ps {
 

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "comm/shm/flag.hpp"
+#include "comm/shm/memory/flag.hpp"
 #include "ps/link/doorbell.hpp"
 #include "ps/link/link.hpp"
 #include "ps/link/message.hpp"

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/shm/segment.hpp"
+#include "comm/shm/memory/segment.hpp"
 #include "ps/modes/server_end.hpp"
 #include "ps/modes/split.hpp"
 #include "tutti/error.hpp"

@@ -9,7 +9,7 @@
 
 #include "base/available_memory.hpp"
 #include "base/huge_pages.hpp"
-#include "comm/shm/segment.hpp"
+#include "comm/shm/memory/segment.hpp"
 
 namespace tutti::ps {
 

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/shm/segment.hpp"
+#include "comm/shm/memory/segment.hpp"
 #include "ps/dense/layout.hpp"
 #include "ps/dense/store.hpp"
 #include "tutti/error.hpp"

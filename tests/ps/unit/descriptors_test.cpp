@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/shm/segment.hpp"
+#include "comm/shm/memory/segment.hpp"
 #include "ps/echo.hpp"
 #include "ps/table/table.hpp"
 #include "support/few_descriptors.hpp"

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "comm/shm/segment.hpp"
+#include "comm/shm/memory/segment.hpp"
 #include "ps/table/initial.hpp"
 #include "ps/table/rules.hpp"
 #include "ps/table/table.hpp"

@@ -12,7 +12,7 @@
 #include "base/file_descriptor.hpp"
 #include "comm/hosts/store/store_frames.hpp"
 #include "comm/mpi/meeting/endpoint.hpp"
-#include "comm/shm/process.hpp"
+#include "comm/shm/memory/process.hpp"
 #include "comm/shm/store/host_store.hpp"
 
 namespace tutti {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "comm/shm/segment.hpp"
+#include "comm/shm/memory/segment.hpp"
 
 namespace tutti::shm {
 

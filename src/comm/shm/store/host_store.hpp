@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "comm/key_values.hpp"
-#include "comm/shm/flag.hpp"
+#include "comm/shm/memory/flag.hpp"
 #include "comm/shm/store/heap.hpp"
 #include "comm/shm/store/robust_lock.hpp"
 

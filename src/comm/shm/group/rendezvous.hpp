@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "comm/shm/control.hpp"
-#include "comm/shm/segment.hpp"
+#include "comm/shm/memory/control.hpp"
+#include "comm/shm/memory/segment.hpp"
 #include "tutti/unique_id.hpp"
 
 namespace tutti::shm {

@@ -1,5 +1,5 @@
 // Binds the socket of a ticket, and asks whose it is.
-#include "comm/shm/claim.hpp"
+#include "comm/shm/group/claim.hpp"
 
 #include <unistd.h>
 

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/system.hpp"
-#include "comm/shm/local_group.hpp"
-#include "comm/shm/process.hpp"
+#include "comm/shm/group/local_group.hpp"
+#include "comm/shm/memory/process.hpp"
 
 namespace tutti::shm {
 

@@ -21,8 +21,8 @@
 #include "comm/reach.hpp"
 #include "comm/record/flight.hpp"
 #include "comm/record/journal.hpp"
-#include "comm/shm/control.hpp"
-#include "comm/shm/rendezvous.hpp"
+#include "comm/shm/group/rendezvous.hpp"
+#include "comm/shm/memory/control.hpp"
 #include "tutti/unique_id.hpp"
 
 namespace tutti::shm {

@@ -1,5 +1,5 @@
 // Reads the private memory of other processes.
-#include "comm/shm/single_copy.hpp"
+#include "comm/shm/memory/single_copy.hpp"
 
 #include <sys/uio.h>
 

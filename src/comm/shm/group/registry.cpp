@@ -1,5 +1,5 @@
 // Keeps the list of a process' communicators, and what a wait in one shows in the others.
-#include "comm/shm/registry.hpp"
+#include "comm/shm/group/registry.hpp"
 
 #include <pthread.h>
 
@@ -10,7 +10,7 @@
 
 #include "base/log.hpp"
 #include "base/waiter.hpp"
-#include "comm/shm/local_group.hpp"
+#include "comm/shm/group/local_group.hpp"
 
 namespace tutti::shm {
 namespace {

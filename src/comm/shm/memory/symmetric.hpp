@@ -6,8 +6,8 @@
 #include <mutex>
 #include <vector>
 
-#include "comm/shm/control.hpp"
-#include "comm/shm/segment.hpp"
+#include "comm/shm/memory/control.hpp"
+#include "comm/shm/memory/segment.hpp"
 #include "tutti/device.hpp"
 
 namespace tutti::shm {

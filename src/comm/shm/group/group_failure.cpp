@@ -8,7 +8,7 @@
 
 #include "base/deadline.hpp"
 #include "base/text.hpp"
-#include "comm/shm/local_group.hpp"
+#include "comm/shm/group/local_group.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::shm {

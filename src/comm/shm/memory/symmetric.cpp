@@ -1,5 +1,5 @@
 // Keeps the table of symmetric allocations.
-#include "comm/shm/symmetric.hpp"
+#include "comm/shm/memory/symmetric.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>

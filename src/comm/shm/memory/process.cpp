@@ -1,5 +1,5 @@
 // Watches processes through pidfds.
-#include "comm/shm/process.hpp"
+#include "comm/shm/memory/process.hpp"
 
 #include <fcntl.h>
 #include <poll.h>

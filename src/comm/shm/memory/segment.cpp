@@ -1,5 +1,5 @@
 // Creates, maps and removes shared memory objects.
-#include "comm/shm/segment.hpp"
+#include "comm/shm/memory/segment.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "comm/shm/segment.hpp"
+#include "comm/shm/memory/segment.hpp"
 
 namespace tutti::shm {
 

@@ -1,5 +1,5 @@
 // The meeting of the ranks, step by step: create or open, claim a slot, wait for all.
-#include "comm/shm/rendezvous.hpp"
+#include "comm/shm/group/rendezvous.hpp"
 
 #include <sched.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@
 #include "base/finally.hpp"
 #include "base/text.hpp"
 #include "base/waiter.hpp"
-#include "comm/shm/claim.hpp"
+#include "comm/shm/group/claim.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::shm {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "comm/shm/control.hpp"
+#include "comm/shm/memory/control.hpp"
 
 namespace tutti::shm {
 

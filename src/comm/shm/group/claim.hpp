@@ -6,7 +6,7 @@
 
 #include <optional>
 
-#include "comm/shm/segment.hpp"
+#include "comm/shm/memory/segment.hpp"
 #include "tutti/unique_id.hpp"
 
 namespace tutti::shm {

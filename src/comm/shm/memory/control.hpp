@@ -14,8 +14,8 @@
 #include "comm/reach.hpp"
 #include "comm/record/journal.hpp"
 #include "comm/record/ring.hpp"
-#include "comm/shm/flag.hpp"
-#include "comm/shm/process.hpp"
+#include "comm/shm/memory/flag.hpp"
+#include "comm/shm/memory/process.hpp"
 #include "comm/signature.hpp"
 #include "tutti/unique_id.hpp"
 

@@ -1,12 +1,12 @@
 // Waiting with one eye on the peers.
-#include "comm/shm/local_group.hpp"
+#include "comm/shm/group/local_group.hpp"
 
 #include <sched.h>
 #include <unistd.h>
 
 #include "base/deadline.hpp"
 #include "base/finally.hpp"
-#include "comm/shm/registry.hpp"
+#include "comm/shm/group/registry.hpp"
 #include "device/cpu/relax.hpp"
 #include "tutti/error.hpp"
 
