@@ -21,17 +21,17 @@
 #include <exception>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/file_descriptor.hpp"
-#include "base/refuse.hpp"
-#include "base/text.hpp"
 #include "rig/job.hpp"
 #include "rig/judge.hpp"
 #include "rig/rank.hpp"
 #include "rig/trial.hpp"
+#include "support/options.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::test {
@@ -236,41 +236,30 @@ int run_one(const Options& options) {
   return verdict.complaints.empty() ? 0 : 1;
 }
 
-std::uint64_t number_of(const std::string& name, const std::string& value) {
-  const auto found = parse_number<std::uint64_t>(value);
-  if (!found) refuse(name, " has '", value, "', but must be a number from 0 on");
-  return *found;
-}
-
-Options parse(const std::vector<std::string>& arguments) {
+Options parse(const char* program, std::span<char* const> arguments) {
   Options options;
-  options.program.path = arguments.at(0);
-  for (std::size_t i = 1; i < arguments.size(); i += 2) {
-    const std::string& name = arguments[i];
-    if (name == "--help" || name == "-h") {
-      options.help = true;
-      return options;
-    }
-    if (i + 1 == arguments.size()) throw InvalidArgument(name + " lacks a value");
-    const std::string& value = arguments[i + 1];
+  options.program.path = program;
+  const auto take = [&options](std::string_view name, const std::string& value) {
     if (name == "--seed") {
-      options.seed = number_of(name, value);
+      options.seed = number_of<std::uint64_t>(name, value);
     } else if (name == "--trials") {
-      options.trials = number_of(name, value);
+      options.trials = number_of<std::uint64_t>(name, value);
     } else if (name == "--first") {
-      options.first = number_of(name, value);
+      options.first = number_of<std::uint64_t>(name, value);
     } else if (name == "--trial") {
-      options.trial = number_of(name, value);
+      options.trial = number_of<std::uint64_t>(name, value);
     } else if (name == "--jobs") {
-      options.jobs = std::max(1, static_cast<int>(number_of(name, value)));
+      options.jobs = std::max(1, static_cast<int>(number_of<std::uint16_t>(name, value)));
     } else if (name == "--mpiexec") {
       options.program.mpiexec = value;
     } else if (name == "--record") {
       options.record = value;
     } else {
-      throw InvalidArgument("unknown option '" + name + "', see --help");
+      return false;
     }
-  }
+    return true;
+  };
+  options.help = !take_options(arguments, take);
   return options;
 }
 
@@ -295,7 +284,7 @@ int dispatch(const Options& options) {
 
 int main(int argc, char** argv) {
   try {
-    return tutti::test::dispatch(tutti::test::parse({argv, argv + argc}));
+    return tutti::test::dispatch(tutti::test::parse(argv[0], {argv + 1, argv + argc}));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "faults: %s\n", error.what());
     return 2;

@@ -3,18 +3,19 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/refuse.hpp"
-#include "base/text.hpp"
 #include "ps/faults/judge.hpp"
+#include "support/options.hpp"
 
 namespace {
 
 using tutti::ps::faults::Trial;
 using tutti::ps::faults::Verdict;
+using tutti::test::number_of;
 
 constexpr int kAttempts = 3;  // of a trial whose processes were right but late
 
@@ -35,23 +36,9 @@ struct Options {
   std::uint64_t seed = 1;
 };
 
-template <class Number>
-Number number_of(std::string_view name, const std::string& value) {
-  const auto found = tutti::parse_number<Number>(value);
-  if (!found) tutti::refuse(name, " has '", value, "', but must be a number from 0 on");
-  return *found;
-}
-
-Options parse(const std::vector<std::string>& arguments) {
+Options parse(std::span<char* const> arguments) {
   Options options;
-  for (std::size_t i = 0; i < arguments.size(); i += 2) {
-    const std::string& name = arguments[i];
-    if (name == "--help" || name == "-h") {
-      options.help = true;
-      return options;
-    }
-    if (i + 1 == arguments.size()) tutti::refuse(name, " lacks a value");
-    const std::string& value = arguments[i + 1];
+  const auto take = [&options](std::string_view name, const std::string& value) {
     if (name == "--trials") {
       options.trials = number_of<std::uint32_t>(name, value);
     } else if (name == "--first") {
@@ -62,9 +49,11 @@ Options parse(const std::vector<std::string>& arguments) {
       options.first = number_of<std::uint32_t>(name, value);
       options.trials = 1;
     } else {
-      tutti::refuse("unknown option '", name, "', see --help");
+      return false;
     }
-  }
+    return true;
+  };
+  options.help = !tutti::test::take_options(arguments, take);
   return options;
 }
 
