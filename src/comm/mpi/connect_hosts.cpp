@@ -127,58 +127,64 @@ std::string why_unconnected(const Peer& peer, const Endpoint& own) {
   return text + (peer.has_heard ? " does not answer" : ": a firewall?");
 }
 
-/** "rank 2 (why), rank 5 (why)": the peers without a connection for which why(peer) says something.
- * One of the two says it. */
-template <class Why>
-std::string list_unconnected(const std::vector<Peer>& peers, const Channel& channel,
-                             const Why& why) {
-  std::string list;
+int session_rank(const Channel& channel, const Peer& peer) {
+  return channel.members()[static_cast<std::size_t>(peer.rank)];
+}
+
+using Unconnected = std::vector<const Peer*>;
+
+/** Those of the peers without a connection that are `meant`. One of the two says it. */
+template <class Meant>
+Unconnected unconnected(const std::vector<Peer>& peers, const Channel& channel,
+                        const Meant& meant) {
+  Unconnected those;
   for (const Peer& peer : peers) {
-    if (peer.socket || peer.rank < channel.rank()) continue;
-    const std::string text = why(peer);
-    if (text.empty()) continue;
-    list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer.rank) + " (" + text + ")";
+    if (!peer.socket && peer.rank > channel.rank() && meant(peer)) those.push_back(&peer);
   }
-  return list;
+  return those;
 }
 
-/** Nobody is to wait again for who could not be called for as long as this process tries. */
-void note_out_of_reach(const Peer& peer, const Channel& channel, std::chrono::milliseconds spent) {
+/** "rank 2 (why), rank 5 (why)". */
+template <class Why>
+std::string list(const Unconnected& peers, const Why& why) {
+  std::string text;
+  for (const Peer* const peer : peers) {
+    text +=
+        (text.empty() ? "rank " : ", rank ") + std::to_string(peer->rank) + " (" + why(*peer) + ")";
+  }
+  return text;
+}
+
+/** Says whom this process cannot connect to, and what that means. Nobody is to wait again for who
+ * could not be called for as long as this process tries. */
+void note_unconnected(const Unconnected& peers, const Channel& channel, const Endpoint& own,
+                      std::chrono::milliseconds spent, const std::string& consequence) {
+  if (peers.empty()) return;
+  log(LogLevel::warn,
+      "rank " + std::to_string(channel.rank()) + " cannot connect to " +
+          list(peers, [&](const Peer& peer) { return why_unconnected(peer, own); }) + ". " +
+          consequence);
   const bool was_tried = spent >= kToConnect;  // for longer than a lost packet takes
-  if ((was_tried || !peer.wanted) && peer.error == 0 && !peer.has_heard) {
-    channel.session()->note_out_of_reach(channel.members()[static_cast<std::size_t>(peer.rank)]);
+  for (const Peer* const peer : peers) {
+    if ((was_tried || !peer->wanted) && peer->error == 0 && !peer->has_heard) {
+      channel.session()->note_out_of_reach(session_rank(channel, *peer));
+    }
   }
-}
-
-/** Says whom this process has no connection to. */
-void note_unconnected(const std::vector<Peer>& peers, const Channel& channel, const Endpoint& own,
-                      std::chrono::milliseconds spent) {
-  const std::string list = list_unconnected(peers, channel, [&](const Peer& peer) -> std::string {
-    if (peer.line != Line::leaders) return {};
-    if (own.port == 0 || peer.endpoint.port == 0) return {};  // as has been said there
-    const int rank = channel.members()[static_cast<std::size_t>(peer.rank)];
-    if (channel.session()->is_out_of_reach(rank)) return {};
-    note_out_of_reach(peer, channel, spent);
-    return why_unconnected(peer, own);
-  });
-  if (list.empty()) return;
-  log(LogLevel::warn, "rank " + std::to_string(channel.rank()) + " cannot connect to " + list +
-                          ". Only the deadline of " + seconds_text(channel.timeout()) +
-                          " will show if a host is gone");
 }
 
 /** With whom MPI carries what streams would, and why. */
 void log_without_streams(const std::vector<Peer>& peers, const Channel& channel) {
+  const auto those =
+      unconnected(peers, channel, [](const Peer& peer) { return peer.line == Line::collective; });
+  if (those.empty()) return;
   const char* const own_reason = reason_for_mpi();
-  const std::string list = list_unconnected(peers, channel, [&](const Peer& peer) -> std::string {
-    if (peer.line != Line::collective) return {};
+  const auto why = [own_reason](const Peer& peer) {
     if (own_reason != nullptr) return own_reason;
     return peer.wanted ? "they have no connection"
                        : "MPI is to carry them there, or the hosts have no connections";
-  });
-  if (list.empty()) return;
+  };
   log(LogLevel::info, "rank " + std::to_string(channel.rank()) +
-                          ": messages of collectives go over MPI to " + list);
+                          ": messages of collectives go over MPI to " + list(those, why));
 }
 
 std::shared_ptr<const Socket> shared(Socket& socket) {
@@ -238,10 +244,10 @@ std::chrono::milliseconds connect(const Words& words, std::vector<Peer>& peers, 
   std::vector<Endpoint> offers(peers.size(), here.endpoint);
   const bool mpi_carries = reason_for_mpi() != nullptr;
   for (std::size_t i = 0; i < peers.size(); ++i) {
-    const int rank = channel.members()[static_cast<std::size_t>(peers[i].rank)];
     const Line line = peers[i].line;
     const bool goes_by_mpi = mpi_carries && (is_stream(line) || line == Line::test);
-    const bool in_reach = peers[i].wanted && !channel.session()->is_out_of_reach(rank);
+    const bool in_reach =
+        peers[i].wanted && !channel.session()->is_out_of_reach(session_rank(channel, peers[i]));
     if (goes_by_mpi || !in_reach) offers[i].port = 0;
     peers[i].wanted = offers[i].port != 0;
   }
@@ -295,22 +301,16 @@ HostConnections connect_leaders(Channel& channel, const Layout& layout, Whole* w
     common = compare_connections(words, peers, is_fast, channel.timeout() - spent);
   }
   tell_kept(channel, neighbours, peers, lent, common);
-  note_unconnected(peers, channel, here.endpoint, spent);
+  const auto without = unconnected(peers, channel, [&](const Peer& peer) {
+    const bool listen = here.endpoint.port != 0 && peer.endpoint.port != 0;  // or it has been said
+    return peer.line == Line::leaders && listen &&
+           !channel.session()->is_out_of_reach(session_rank(channel, peer));
+  });
+  note_unconnected(
+      without, channel, here.endpoint, spent,
+      "Only the deadline of " + seconds_text(channel.timeout()) + " will show if a host is gone");
   log_without_streams(peers, channel);
   return {heartbeats_of(peers, layout, own_host), streams_of(peers), common};
-}
-
-/** With whom MPI carries what a lane would, though both wanted a connection, and why. */
-void note_without_lane(const std::vector<Peer>& peers, const Channel& channel, const Endpoint& own,
-                       std::chrono::milliseconds spent) {
-  const std::string list = list_unconnected(peers, channel, [&](const Peer& peer) -> std::string {
-    if (!peer.wanted) return {};
-    note_out_of_reach(peer, channel, spent);
-    return why_unconnected(peer, own);
-  });
-  if (list.empty()) return;
-  log(LogLevel::warn, "rank " + std::to_string(channel.rank()) + " cannot connect to " + list +
-                          ". MPI carries what collectives move between them");
 }
 
 }  // namespace
@@ -334,7 +334,9 @@ std::unique_ptr<Streams> connect_lane(Channel& channel, const Layout& layout,
   const Words words(channel, whole);
   const auto spent = connect(words, peers, here, own_host, [] { return true; });
   keep_what_both_have(words, peers, channel.timeout() - spent);
-  note_without_lane(peers, channel, here.endpoint, spent);
+  const auto without = unconnected(peers, channel, [](const Peer& peer) { return peer.wanted; });
+  note_unconnected(without, channel, here.endpoint, spent,
+                   "MPI carries what collectives move between them");
   return streams_of(peers);
 }
 
