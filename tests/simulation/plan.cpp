@@ -47,7 +47,8 @@ constexpr std::array<std::string_view, kStepKinds> kStepNames{"agree",
                                                               "agreed_broadcast",
                                                               "agreed_all_reduce",
                                                               "one_way_broadcast",
-                                                              "lanes"};
+                                                              "lanes",
+                                                              "one_way_reduce"};
 constexpr std::array<std::string_view, kFaultKinds> kFaultNames{
     "none",    "killed",       "host killed",      "crashed",   "cut off",
     "stopped", "host stopped", "interrupted",      "unplugged", "slowed",
@@ -161,6 +162,11 @@ Plan draw_plan(std::uint64_t seed) {
   const bool is_few = plan.hosts <= 4 && plan.ranks == 1;
   if (plan.room > 0 && is_few && !is_mistaken && draws.once_in(8)) draw_trickle(draws, plan);
   if (Wire::has_lanes(plan.hosts, plan.ranks)) draw_lanes(draws, plan);
+  for (Step& step : plan.steps) {  // likewise
+    const bool may_reduce =
+        step.kind == StepKind::one_way_broadcast && ranks <= Wire::kMostWithoutAhead;
+    if (may_reduce && draws.once_in(2)) step.kind = StepKind::one_way_reduce;
+  }
   return plan;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device/cpu/reduction.hpp"
+#include "simulation/one_way.hpp"
 #include "support/data.hpp"
 #include "tutti/error.hpp"
 
@@ -37,17 +38,6 @@ struct Disagreement {};
 /** Of a block that goes from one to another; some are empty. */
 std::int64_t length_of(const Step& step, int from, int to) {
   return (from * 5 + to * 3) % 4 * step.count / 3;
-}
-
-/** What a rank asks for in a step, as its transport would say it. */
-Signature signature_of(const Step& step, std::int64_t count, int root) {
-  Signature signature;
-  const bool one_way = step.kind == StepKind::one_way_broadcast;
-  signature.operation = one_way ? Operation::broadcast : Operation::all_reduce;
-  signature.dtype = one_way ? DType::u8 : step.dtype;
-  signature.count = count;
-  signature.root = root;
-  return signature;
 }
 
 /** One collective of one rank. */
@@ -150,20 +140,28 @@ struct Call {
   /** Of a call that goes one way, or of one in which members compare. */
   void begin(Signature signature, bool one_way) const {
     if (caller.was_one_way) caller.before = caller.signature;
-    const bool goes_on = caller.was_one_way && caller.signature.root == signature.root;
-    caller.in_a_row = one_way && goes_on ? caller.in_a_row + 1 : 0;
+    const bool goes_on = caller.was_one_way && caller.signature.root == signature.root &&
+                         caller.signature.operation == Operation::broadcast;
+    const bool broadcasts = one_way && signature.operation == Operation::broadcast;
+    caller.in_a_row = broadcasts && goes_on ? caller.in_a_row + 1 : 0;
     caller.was_one_way = one_way;
     signature.sequence = caller.signature.sequence + 1;
     signature.before = caller.before.sequence == 0 ? 0 : caller.before.hash();
     caller.signature = signature;
-    const bool gets = one_way && own() != signature.root;
-    caller.notes.begin(
-        signature, caller.before,
-        gets ? group.member(static_cast<std::size_t>(group.giver(one_way_of(signature))))
-             : Notes::kNobody);
+    std::vector<int> givers;
+    if (broadcasts && own() != signature.root) {
+      givers.push_back(group.giver(one_way_of(signature)));
+    } else if (one_way && !broadcasts && own() == signature.root) {
+      for (int other = 0; other < size(); ++other) {
+        if (other != own()) givers.push_back(group.member(static_cast<std::size_t>(other)));
+      }
+    }
+    caller.notes.begin(signature, caller.before, givers);
   }
   HostGroup::OneWay one_way_of(const Signature& signature) const {
-    return {signature.root, signature.count, caller.in_a_row};
+    const bool broadcasts = signature.operation == Operation::broadcast;
+    return {signature.root, signature.count * size_of(signature.dtype), caller.in_a_row,
+            broadcasts ? HostGroup::Direction::from_root : HostGroup::Direction::to_root};
   }
   /** As transports do; in the simulator's other steps members do not compare. */
   void compare(const Signature& signature) const {
@@ -171,9 +169,39 @@ struct Call {
     if (!group.agree(caller.signature.hash())) throw MismatchError("the members do not agree");
   }
   std::int64_t short_count() const {
+    const bool reduces = step.kind == StepKind::one_way_reduce;
     std::int64_t count = step.count;
-    while (!group.goes_one_way(count)) count /= 2;
+    while (reduces ? !group.reduces_one_way(count * size_of(DType::i64))
+                   : !group.goes_one_way(count)) {
+      count /= 2;
+    }
     return count;
+  }
+  void one_way_reduce(std::int64_t count, int root, bool is_mistaken = false) const {
+    begin(signature_of(step, count, root), true);
+    const std::uint64_t call = caller.signature.sequence;
+    const std::vector<std::int64_t> own_numbers = numbers_of(call, own(), count);
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(own_numbers));
+    if (own() != root) {
+      return group.send_one_way(one_way_of(caller.signature), caller.notes, bytes, {});
+    }
+    const std::vector<std::int64_t> nothing(static_cast<std::size_t>(count), -1);
+    std::vector<std::int64_t> sums = nothing;
+    const auto add = [&](std::span<const void* const> parts) {
+      void* target = sums.data();
+      cpu::reduce(std::span(&target, 1), parts, count, DType::i64, {ReduceKind::sum, 1.0, 1});
+    };
+    try {
+      group.collect_one_way(one_way_of(caller.signature), caller.notes, bytes, add);
+    } catch (const OneSidedMismatch&) {
+      require(!is_mistaken || sums == nothing, "one-way reduce in a mismatch");
+      throw;
+    }
+    require(sums == sums_of(call, size(), count), "one-way reduce");
+  }
+  void one_way(std::int64_t count, int root, bool is_mistaken = false) const {
+    step.kind == StepKind::one_way_reduce ? one_way_reduce(count, root, is_mistaken)
+                                          : one_way_broadcast(count, root, is_mistaken);
   }
   void one_way_broadcast(std::int64_t count, int root, bool is_mistaken = false) const {
     begin(signature_of(step, count, root), true);
@@ -196,23 +224,25 @@ struct Call {
   }
   /** What a mistaken rank does instead. */
   void mistaken() const {
-    const std::int64_t count = short_count();
-    if (step.kind != StepKind::one_way_broadcast) {
+    if (!goes_one_way(step.kind)) {
       Step other = step;
-      other.kind = StepKind::one_way_broadcast;
-      return Call{caller, group, other, number}.one_way_broadcast(
-          count, step.count % 2 == 0 ? own() : step.root, true);
+      const bool may_reduce = size() <= Wire::kMostWithoutAhead;
+      other.kind = may_reduce && step.count % 3 == 0 ? StepKind::one_way_reduce
+                                                     : StepKind::one_way_broadcast;
+      const Call call{caller, group, other, number};
+      return call.one_way(call.short_count(), step.count % 2 == 0 ? own() : step.root, true);
     }
+    const std::int64_t count = short_count();
     if (is_left_out(step)) return;
     switch (step.count % kMistakes) {
       case 0:
-        return one_way_broadcast(count, (step.root + 1) % size(), true);
+        return one_way(count, (step.root + 1) % size(), true);
       case 1:
-        return one_way_broadcast(count + 1 - 2 * (count % 2), step.root, true);
+        return one_way(count + 1 - 2 * (count % 2), step.root, true);
       case 2:
         return compare(Signature{.operation = Operation::barrier});
       default:  // as the root itself, or a root of nothing
-        return one_way_broadcast(own() == step.root ? 0 : count, own(), true);
+        return one_way(own() == step.root ? 0 : count, own(), true);
     }
   }
   void all_reduce() const {
@@ -319,14 +349,14 @@ struct Call {
 }  // namespace
 
 bool is_left_out(const Step& step) {
-  return step.kind == StepKind::one_way_broadcast && step.count % kMistakes == kMistakes - 1;
+  return goes_one_way(step.kind) && step.count % kMistakes == kMistakes - 1;
 }
 
 void run_step(Caller& caller, const Step& step, std::size_t number, Manner manner) {
   const Call call{caller, caller.group, step, number};
   if (manner == Manner::mistaken) return call.mistaken();
-  const bool one_way = step.kind == StepKind::one_way_broadcast;
-  if (manner == Manner::compared && !one_way) call.compare(signature_of(step, step.count, -1));
+  if (manner == Manner::compared && !goes_one_way(step.kind))
+    call.compare(signature_of(step, step.count, -1));
   switch (step.kind) {
     case StepKind::agree:
       return call.agree();
@@ -347,8 +377,9 @@ void run_step(Caller& caller, const Step& step, std::size_t number, Manner manne
     case StepKind::lanes:
       return call.in_lanes();
     case StepKind::one_way_broadcast:
+    case StepKind::one_way_reduce:
       for (int in_a_row = 0; in_a_row <= step.count % 4; ++in_a_row) {
-        call.one_way_broadcast(call.short_count(), step.root);
+        call.one_way(call.short_count(), step.root);
       }
       return;
     case StepKind::agreed_broadcast:

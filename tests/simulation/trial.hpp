@@ -25,8 +25,9 @@ enum class StepKind : std::uint8_t {
   agreed_all_reduce,  ///< likewise
   one_way_broadcast,  ///< of which nobody waits for an answer
   lanes,              ///< an all_reduce of which each rank of a host exchanges a share
+  one_way_reduce,     ///< to whose root the others send, and go on
 };
-inline constexpr int kStepKinds = 12;
+inline constexpr int kStepKinds = 13;
 inline constexpr int kDrawnSteps = 10;  ///< some of which go one way, or in lanes, in the end
 
 inline constexpr int kNobody = -1;

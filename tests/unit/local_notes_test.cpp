@@ -126,6 +126,53 @@ TEST(LocalNotesTest, WhoWritesGoesOnWhileThereIsRoom) {
   });
 }
 
+TEST(LocalNotesTest, OneRankReadsWhatAllOthersHaveLeft) {
+  on_ranks([](LocalRank& rank) {
+    const int own = rank.local.rank();
+    for (int call = 0; call < 1000; ++call) {
+      const int reader = call / 50 % kRanks;
+      const auto value_of = [=](int one) { return static_cast<std::byte>((call + one) % 251); };
+      rank.begin(reader, 8);
+      if (own != reader) {
+        std::ranges::fill(rank.notes.make_room(8), value_of(own));
+        rank.notes.leave({});
+      } else {
+        std::array<const void*, kRanks> parts{};
+        rank.notes.collect(parts);
+        for (int writer = 0; writer < kRanks; ++writer) {
+          if (writer == reader) continue;
+          const auto* data = static_cast<const std::byte*>(parts[static_cast<std::size_t>(writer)]);
+          ASSERT_EQ(Bytes(data, data + 8), Bytes(8, value_of(writer))) << call;
+        }
+        rank.notes.release();
+      }
+      if (call % 3 == 0) rank.notes.pass_over();  // as all do here
+    }
+  });
+}
+
+TEST(LocalNotesTest, WhoLeavesNothingForTheReaderIsNamed) {
+  std::atomic<bool> found = false;
+  on_ranks(
+      [&](LocalRank& rank) {
+        rank.begin(0, 8);
+        if (rank.local.rank() == 1) {
+          rank.notes.make_room(8);
+          rank.notes.leave({});
+        }
+        if (rank.local.rank() != 0) return until([&] { return found.load(); });
+        std::array<const void*, kRanks> parts{};
+        try {
+          rank.notes.collect(parts);
+          ADD_FAILURE() << "rank 2 was waited for";
+        } catch (const PeerLost& error) {
+          EXPECT_EQ(error.ranks(), std::vector<int>{12}) << error.what();
+        }
+        found = true;
+      },
+      1s);
+}
+
 TEST(LocalNotesTest, WhoDoesNotReadIsWaitedForAndNamed) {
   std::atomic<int> found = 0;
   on_ranks(

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
@@ -59,7 +60,7 @@ class NotesTest : public ::testing::Test {
   std::string wait_for(const Signature& signature) {
     notes_.begin(signature, {}, kRoot);
     Bytes room(Wire::kShort);
-    const std::int64_t bytes = notes_.wait(room.data());
+    const std::int64_t bytes = notes_.wait(room.data()).bytes;
     away_ = Notes::away_in(room.data());
     const auto* const begin = reinterpret_cast<const char*>(Notes::carried_by(room.data()));
     const auto* const end = reinterpret_cast<const char*>(room.data()) + bytes;
@@ -226,6 +227,68 @@ TEST_F(NotesTest, AQuestionMayTurnOutToHaveFailed) {
   EXPECT_THROW(wait_for(broadcast(2)), PeerLost);
   notes_.end();
   EXPECT_EQ(wire_.abandoned, 1);
+}
+
+TEST_F(NotesTest, OfSeveralWhoAreAwaitedEachIsTakenAsItComes) {
+  const std::array<int, 2> both{kRoot, kOther};
+  notes_.begin(broadcast(1), {}, both);
+  comes(kOther, broadcast(1), "of the other");
+  comes(kOther, broadcast(2), "of the next call");
+  notes_.look();
+  Bytes room(Wire::kShort);
+  EXPECT_EQ(notes_.wait(room.data()).source, kOther);
+  EXPECT_EQ(std::memcmp(Notes::carried_by(room.data()), "of the other", 12), 0);
+  wire_.at_pause = [this] {
+    if (!wire_.sent.empty()) comes(kRoot, broadcast(1), "asked for");
+  };
+  EXPECT_EQ(notes_.wait(room.data()).source, kRoot);
+  ASSERT_EQ(wire_.sent.size(), 1U);  // only of who is still awaited
+  EXPECT_EQ(wire_.sent[0].source, kRoot);
+}
+
+TEST_F(NotesTest, AllWhoAreAwaitedAreAsked) {
+  const std::array<int, 2> both{kRoot, kOther};
+  notes_.begin(broadcast(1), {}, both);
+  wire_.at_pause = [this] {
+    if (!wire_.sent.empty()) comes(kRoot, broadcast(1));
+  };
+  Bytes room(Wire::kShort);
+  notes_.wait(room.data());
+  ASSERT_EQ(wire_.sent.size(), 2U);
+  EXPECT_EQ(wire_.sent[0].source, kRoot);
+  EXPECT_EQ(wire_.sent[1].source, kOther);
+}
+
+/** Notes of one rank come in their order: it has sent none of this call. */
+TEST_F(NotesTest, ALaterNoteOfWhoIsAwaitedShowsThatItHasMadeAnotherCall) {
+  ScriptedWire theirs(kRoot);
+  Notes notes(theirs);
+  notes.begin(broadcast(2, kOwn), broadcast(1, kOther), Notes::kNobody);
+  Bytes note(Wire::kShort);
+  note.resize(static_cast<std::size_t>(notes.write(note.data(), {}, {})));
+  wire_.come.push_back({kRoot, Wire::Traffic::note, note});
+  const std::string text = refusal_in([&] { wait_for(broadcast(1)); });
+  EXPECT_NE(text.find("rank 0: broadcast(u8, count 4, root 1)"), std::string::npos) << text;
+  EXPECT_NE(text.find("rank 2: broadcast(u8, count 4, root 0)"), std::string::npos) << text;
+}
+
+TEST_F(NotesTest, WhoHasGoneOnFromAnotherCallFindsItOutWhenItIsAsked) {
+  wire_.at_pause = [this] {
+    if (!wire_.sent.empty()) comes(kRoot, broadcast(1));
+  };
+  wait_for(broadcast(1));
+  ScriptedWire theirs(kRoot);
+  const auto is_asked = [&] {
+    theirs.come.push_back({kOwn, Wire::Traffic::question, wire_.sent[0].bytes});
+  };
+  Notes root(theirs);
+  is_asked();
+  root.begin(broadcast(2), broadcast(1), Notes::kNobody);
+  root.look();  // the note is on its way
+  is_asked();
+  root.begin(broadcast(2), broadcast(1, kOther), Notes::kNobody);
+  const std::string text = refusal_in([&] { root.look(); });
+  EXPECT_NE(text.find("rank 0: broadcast(u8, count 4, root 1)"), std::string::npos) << text;
 }
 
 TEST_F(NotesTest, AWaitForANoteThatDoesNotComeIsNotForEver) {

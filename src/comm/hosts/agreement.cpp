@@ -15,13 +15,13 @@ namespace tutti {
 
 using shm::Task;
 
-void HierarchicalTransport::sign(const Call& call, int giver) {
+void HierarchicalTransport::sign(const Call& call, std::span<const int> givers) {
   channel_->ask_the_cut_off_again();
   if (goes_one_way(signature_)) one_way_ = signature_;
   signature_ = Signature::of(call);
   signature_.sequence = ++sequence_;
   signature_.before = one_way_.sequence == 0 ? 0 : one_way_.hash();
-  notes_.begin(signature_, one_way_, giver);
+  notes_.begin(signature_, one_way_, givers);
   signatures_.begin(signature_);
 }
 

@@ -82,8 +82,11 @@ void HierarchicalTransport::one_way_broadcast(const Call& call) {
   }
   HostGroup& group = with_root ? *with_root : leaders_;
   const bool takes = from != host() && is_leader();
-  in_a_row_ = goes_one_way(signature_) && signature_.root == call.root ? in_a_row_ + 1 : 0;
-  sign(call, takes ? group.giver(one_way_of(call)) : Notes::kNobody);
+  const bool goes_on = signature_.operation == Operation::broadcast && goes_one_way(signature_) &&
+                       signature_.root == call.root;
+  in_a_row_ = goes_on ? in_a_row_ + 1 : 0;
+  const int giver = takes ? group.giver(one_way_of(call)) : Notes::kNobody;
+  sign(call, std::span(&giver, takes ? 1 : 0));
   if (local_size() > 1 && out.bytes() <= shm::LocalNotes::kMost) return pass_note(call, group);
   if (from == host()) {
     if (is_root) send_one_way(call, group, call.in, journal()->absence());
@@ -101,6 +104,75 @@ void HierarchicalTransport::one_way_broadcast(const Call& call) {
   delay_unknown_ = !is_leader();
   if (is_leader()) take_one_way(call, group, bytes_of(out));
   spread(out);
+}
+
+void HierarchicalTransport::one_way_reduce(const Call& call) {
+  const int to = layout_.host_of(call.root);
+  RecycledVector<int> givers;
+  for (int host = 0; to == this->host() && is_leader() && host < layout_.host_count(); ++host) {
+    if (host != to) givers.push_back(leaders_.member(static_cast<std::size_t>(host)));
+  }
+  sign(call, givers);
+  const Stages stages = stages_of(call.reduction, call.dtype, layout_);
+  if (brings_all(stages.inside)) {
+    local_->group().check_failure();
+    reduce_between(call, call.in, call.out.data, journal()->absence());
+    return local_->group().check_own_loss();
+  }
+  if (call.in.bytes() <= shm::LocalNotes::kMost) return reduce_notes(call);
+  const bool is_led = to == host() && layout_.local_rank_of(call.root) != 0;
+  const Scratch scratch(channel_->scratch(), is_leader() ? call.in.bytes() : 0);
+  const Scratch result(channel_->scratch(), is_led ? call.in.bytes() : 0);
+  const View sums(scratch.data(), call.count, call.dtype);
+  const View total(is_led ? result.data() : call.out.data, call.count, call.dtype);
+  const Task inside = Task::reduce(call.in, sums, stages.inside, 0);
+  come(inside);
+  local_->move(inside);
+  if (is_leader()) reduce_between(call, sums, total.data, journal()->absence());
+  if (!is_led) return local_->group().check_own_loss();
+  delay_unknown_ = !is_leader();
+  spread(total);
+  if (rank() == call.root) copy_bytes(call.out.data, total.data, total.bytes());
+}
+
+void HierarchicalTransport::reduce_notes(const Call& call) {
+  const std::int64_t bytes = call.in.bytes();
+  const bool is_led = shares_host(call.root) && layout_.local_rank_of(call.root) != 0;
+  if (is_leader()) {
+    const Stages stages = stages_of(call.reduction, call.dtype, layout_);
+    RecycledVector<const void*> parts(static_cast<std::size_t>(local_size()));
+    const Scratch scratch(channel_->scratch(), bytes);
+    void* sums = scratch.data();
+    record::Absence absence = local_notes_.collect(parts);
+    if (journal()->absence().until > absence.until) absence = journal()->absence();
+    parts.front() = call.in.data;
+    cpu::reduce(std::span(&sums, 1), parts, call.count, call.dtype, stages.inside);
+    local_notes_.release();
+    void* const total = is_led ? local_notes_.make_room(bytes).data() : call.out.data;
+    reduce_between(call, View(sums, call.count, call.dtype), total, absence);
+    if (is_led) local_notes_.leave({});
+  } else {
+    copy_bytes(local_notes_.make_room(bytes).data(), call.in.data, bytes);
+    local_notes_.leave(journal()->absence());
+    if (is_led && rank() == call.root) {
+      local_notes_.read(0, bytes_of(call.out), call.root);
+      local_->group().share_wait_between(sequence_, 0);
+    } else if (is_led) {
+      local_notes_.pass_over();
+    }
+  }
+  local_->group().check_own_loss();
+}
+
+void HierarchicalTransport::reduce_between(const Call& call, const ConstView& sums, void* total,
+                                           const record::Absence& absence) {
+  if (!shares_host(call.root)) return send_one_way(call, leaders_, sums, absence);
+  const View out(total, call.count, call.dtype);
+  const auto add = adding(out, stages_of(call.reduction, call.dtype, layout_).between);
+  const std::uint64_t since = journal()->now();
+  const HostGroup::Latest latest =
+      leaders_.collect_one_way(one_way_of(call), notes_, carried_bytes(sums), std::cref(add));
+  local_->group().note_wait_for(sequence_, latest.rank, since, latest.away);
 }
 
 void HierarchicalTransport::send_one_way(const Call& call, HostGroup& group, const ConstView& data,

@@ -144,11 +144,15 @@ class HostGroup {
    * who only get it, unless they pass it on, and whoever makes another call finds that out by
    * `notes`. */
   bool goes_one_way(std::int64_t bytes) const;
-  /** What all know of a broadcast that goes one way. */
+  /** The same of a reduce: each of the others sends what it brings to the root, and goes on. */
+  bool reduces_one_way(std::int64_t bytes) const;
+  enum class Direction : std::uint8_t { from_root, to_root };
+  /** What all know of a call that goes one way. */
   struct OneWay {
     int root;
     std::int64_t bytes;
-    std::int64_t in_a_row = 0;  ///< calls right before it that went one way from the same root
+    std::int64_t in_a_row = 0;  ///< broadcasts right before it that went one way from the same root
+    Direction direction = Direction::from_root;
   };
   /** Of whom this member gets one, as a rank. Up to three members get it of the root, more through
    * a binomial tree. Three pass it on, too, from the third in a row: a root that sends one after
@@ -156,8 +160,8 @@ class HostGroup {
    * way: from the root, or longer ones from each member to the next one, as far as all have
    * connections. */
   int giver(const OneWay& call) const { return member(static_cast<std::size_t>(giver_of(call))); }
-  /** By the root, or who sends for it, after notes.begin(). The root has been `away` from
-   * collectives before. Waits until `data` has left. */
+  /** By the root, or who sends for it, or those who bring something to it, after notes.begin(). Who
+   * sends has been `away` from collectives before. Waits until `data` has left. */
   void send_one_way(const OneWay& call, Notes& notes, std::span<const std::byte> data,
                     std::chrono::microseconds away);
   /** By the others: waits for the note of giver(call), and passes it on. Throws OneSidedMismatch
@@ -165,6 +169,15 @@ class HostGroup {
    * come before its note. How long the root had been away. */
   std::chrono::microseconds take_one_way(const OneWay& call, Notes& notes,
                                          std::span<std::byte> data);
+  /** Whose note has come last, and how long that one had been away. */
+  struct Latest {
+    int rank;
+    std::chrono::microseconds away;
+  };
+  /** By the root of a reduce, after notes.begin() with all others: waits for what they bring, and
+   * has `merge` add it to `own`. Throws OneSidedMismatch before that. */
+  Latest collect_one_way(const OneWay& call, Notes& notes, std::span<const std::byte> own,
+                         const Merge& merge);
   /** What a host does with `count` elements from `begin` on, before they travel and when they have
    * come; see all_reduce(). */
   struct Around {
@@ -215,6 +228,8 @@ class HostGroup {
   /** The same of what follows notes over MPI or a fast wire, to all members together, where it
    * takes two rounds, in which every two talk to each other, or goes from member to member. */
   static constexpr std::int64_t kSmallNoted = std::int64_t{128} * 1024;
+  /** The same of what three or more members bring to a root, on a wire that is not fast. */
+  static constexpr std::int64_t kSmallReduced = std::int64_t{32} * 1024;
   /** From three to so many members agree through the first of them, or tell each other by notes
    * that go before their windows. */
   static constexpr int kCentred = Wire::kMostWithoutAhead;
@@ -272,8 +287,8 @@ class HostGroup {
 
   /** The way of notes, and of the data behind them: all from the root, through a binomial tree,
    * from each member to the next one; or notes from the root, and shares of the data, which the
-   * others pass on to each other. */
-  enum class Route { from_root, tree, row, shares };
+   * others pass on to each other; or all to the root. */
+  enum class Route { from_root, tree, row, shares, to_root };
   Route route_of(const OneWay& call) const;
   /** The position of whom this member gets one from. */
   int giver_of(const OneWay& call) const;

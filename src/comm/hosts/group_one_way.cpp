@@ -1,4 +1,6 @@
-// Broadcasts that go one way: a note from the root, and what does not fit into it behind.
+// Broadcasts and reductions that go one way: a note from the root, or to it, and what does not fit
+// into it behind.
+#include <algorithm>
 #include <bit>
 
 #include "base/memory.hpp"
@@ -34,7 +36,16 @@ bool HostGroup::goes_one_way(std::int64_t bytes) const {
   return bytes <= (size() == 2 ? 2 * kMost : kMost);
 }
 
+/** The root's link takes what all bring: of more than that, or on a wire that is not fast, shares
+ * that all add up take less time. */
+bool HostGroup::reduces_one_way(std::int64_t bytes) const {
+  if (size() > kCentred) return false;
+  if (size() == 2) return goes_one_way(bytes);
+  return bytes * (size() - 1) <= (wire_.is_fast() ? kSmallNoted : kSmallReduced);
+}
+
 HostGroup::Route HostGroup::route_of(const OneWay& call) const {
+  if (call.direction == Direction::to_root) return Route::to_root;
   if (call.bytes <= Notes::kCarried) {
     if (size() > kMostOfRoot) return Route::tree;
     return size() == kMostOfRoot && call.in_a_row >= kRow ? Route::row : Route::from_root;
@@ -67,6 +78,8 @@ void HostGroup::for_each_taker(const OneWay& call, const Taker& taker) const {
     case Route::row:
       if (own + 1 < size()) take(own + 1);
       return;
+    case Route::to_root:
+      return take(0);
     default:
       for (int other = 1; own == 0 && other < size(); ++other) take(other);
   }
@@ -113,7 +126,7 @@ std::chrono::microseconds HostGroup::take_one_way(const OneWay& call, Notes& not
                                                   std::span<std::byte> data) {
   const bool follows = std::ssize(data) > Notes::kCarried;
   const Scratch memory(wire_.scratch(), Wire::kShort);
-  const std::int64_t bytes = notes.wait(memory.data());
+  const std::int64_t bytes = notes.wait(memory.data()).bytes;
   const std::span<const std::byte> note(memory.data(), static_cast<std::size_t>(bytes));
   Batch batch(wire_, Wire::Traffic::note);
   if (follows && route_of(call) == Route::shares) {
@@ -128,6 +141,38 @@ std::chrono::microseconds HostGroup::take_one_way(const OneWay& call, Notes& not
   }
   notes.is_passed_on() ? notes.wait_until_passed_on() : batch.wait();
   return Notes::away_in(note.data());
+}
+
+HostGroup::Latest HostGroup::collect_one_way(const OneWay& call, Notes& notes,
+                                             std::span<const std::byte> own, const Merge& merge) {
+  constexpr std::int64_t kRoom = (Wire::kShort + kCacheLine - 1) / kCacheLine * kCacheLine;
+  const bool follows = call.bytes > Notes::kCarried;
+  const std::int64_t room =
+      std::max(kRoom, (call.bytes + kCacheLine - 1) / kCacheLine * kCacheLine);
+  const Scratch memory(wire_.scratch(), room * (size() - 1));
+  RecycledVector<const void*> parts(members_.size());
+  parts[static_cast<std::size_t>(position_)] = own.data();
+  Latest latest{};
+  for (int number = 0; number + 1 < size(); ++number) {
+    std::byte* const note = memory.data() + number * room;
+    latest.rank = notes.wait(note).source;
+    latest.away = Notes::away_in(note);
+    const auto at = static_cast<std::size_t>(position_of(latest.rank));
+    parts[at] = follows ? note : Notes::carried_by(note);
+  }
+  if (follows) {  // in the place of their notes
+    Batch following(wire_, Wire::Traffic::noted);
+    for (int member = 0; member < size(); ++member) {
+      if (member == position_) continue;
+      const auto* const part =
+          static_cast<const std::byte*>(parts[static_cast<std::size_t>(member)]);
+      std::byte* const to = memory.data() + (part - memory.data());
+      recv(following, {to, static_cast<std::size_t>(call.bytes)}, member);
+    }
+    following.wait();
+  }
+  merge(parts);
+  return latest;
 }
 
 /** In one call of the kernel. */

@@ -33,11 +33,12 @@ Note header_of(const std::byte* note) {
 
 }  // namespace
 
-void Notes::begin(const Signature& signature, const Signature& before, int awaited) {
+void Notes::begin(const Signature& signature, const Signature& before,
+                  std::span<const int> awaited) {
   const std::lock_guard lock(mutex_);
   signature_ = signature;
   before_ = before;
-  awaited_ = awaited;
+  awaited_.assign(awaited.begin(), awaited.end());
 }
 
 std::int64_t Notes::write(std::byte* note, std::span<const std::byte> data,
@@ -59,15 +60,16 @@ std::chrono::microseconds Notes::away_in(const std::byte* note) {
 
 Notes::Fit Notes::examine(const Note& note, int source) const {
   if (note.signature.sequence > signature_.sequence) return Fit::early;
-  if (source == awaited_ && note.signature.hash() == signature_.hash()) return Fit::awaited;
+  if (awaits(source) && note.signature.hash() == signature_.hash()) return Fit::awaited;
   refuse(note);
 }
 
 /** In a call of a rank that waits for this one's note. */
 void Notes::examine_question(const Note& note) const {
-  if (note.signature.sequence == signature_.sequence &&
-      note.signature.hash() != signature_.hash()) {
-    refuse(note);
+  for (const Signature& own : {signature_, before_}) {
+    if (note.signature.sequence == own.sequence && note.signature.hash() != own.hash()) {
+      refuse(note);
+    }
   }
 }
 
@@ -75,6 +77,8 @@ void Notes::refuse(const Note& note) const {
   std::array<RankSignature, 2> both{{{note.author, note.signature}, {wire_.rank(), signature_}}};
   if (note.signature.sequence == before_.sequence) {
     both[1].signature = before_;
+  } else if (note.before.sequence == signature_.sequence) {
+    both[0].signature = note.before;
   } else if (are_alike(note.signature, signature_)) {
     both[0].signature = note.before;
     both[1].signature = before_;
@@ -87,13 +91,23 @@ void Notes::refuse(const Note& note) const {
 
 bool Notes::take_early(std::byte* room) {
   for (auto one = early_.begin(); one != early_.end(); ++one) {
-    if (examine(header_of<Note>(one->message->data()), one->source) == Fit::early) continue;
+    const Note note = header_of<Note>(one->message->data());
+    if (examine(note, one->source) == Fit::early) {
+      if (awaits(one->source)) refuse(note);
+      continue;
+    }
     std::memcpy(room, one->message->data(), one->message->size());
     passed_on_ = std::move(one->passed_on);
+    has_taken(one->source);
     early_.erase(one);
     return true;
   }
   return false;
+}
+
+void Notes::has_taken(int source) {
+  std::erase(awaited_, source);
+  taken_from_ = source;
 }
 
 void Notes::keep(const std::byte* note, int source) {
@@ -104,13 +118,14 @@ void Notes::keep(const std::byte* note, int source) {
 }
 
 bool Notes::take_awaited(std::byte* room) {
-  while (wire_.take(room, Wire::kShort, Wire::Traffic::note, awaited_)) {
-    wire_.note_received(awaited_, Wire::Traffic::note);
-    if (examine(header_of<Note>(room), awaited_) == Fit::awaited) {
-      passed_on_.reset();
-      return true;
-    }
-    keep(room, awaited_);
+  for (const int source : awaited_) {
+    if (!wire_.take(room, Wire::kShort, Wire::Traffic::note, source)) continue;
+    wire_.note_received(source, Wire::Traffic::note);
+    const Note note = header_of<Note>(room);
+    if (examine(note, source) == Fit::early) refuse(note);
+    passed_on_.reset();
+    has_taken(source);
+    return true;
   }
   return false;
 }
@@ -129,22 +144,24 @@ void Notes::hear_questions() {
   });
 }
 
-/** Without the lock: who finds that the last one has failed looks around, and so at notes. */
+/** Of all that are awaited. Without the lock: who finds that the last one has failed looks around,
+ * and so at notes. */
 void Notes::ask() {
   if (question_) question_->progress();  // the last one: the note may have come before it had left
   const auto note = std::make_shared<const Note>(Note{signature_, before_, 0, wire_.rank(), 0});
   if (!question_ || question_->done()) question_.emplace(wire_, Wire::Traffic::question);
   question_->keep(note);
-  question_->send(note.get(), sizeof *note, awaited_);
+  for (const int source : awaited_) question_->send(note.get(), sizeof *note, source);
 }
 
-std::int64_t Notes::wait(std::byte* note) {
-  const auto length = [note] {
-    return static_cast<std::int64_t>(sizeof(Note)) + header_of<Note>(note).carried;
+Notes::Taken Notes::wait(std::byte* note) {
+  const auto taken = [this, note] {
+    const std::int64_t carried = header_of<Note>(note).carried;
+    return Taken{taken_from_, static_cast<std::int64_t>(sizeof(Note)) + carried};
   };
   {
     const std::lock_guard lock(mutex_);
-    if (take_early(note) || take_awaited(note)) return length();
+    if (take_early(note) || take_awaited(note)) return taken();
     waits_ = true;
   }
   const Finally end([this] {
@@ -171,16 +188,16 @@ std::int64_t Notes::wait(std::byte* note) {
     if (waited >= kPatience && !std::exchange(asked, true)) ask();
     if (question_) question_->progress();
     if (!lookout) lookout = wire_.look_out(Wire::Side::collective, wire_.timeout());
-    lookout->look(std::span(&awaited_, 1));
+    lookout->look(awaited_);
   }
-  return length();
+  return taken();
 }
 
 Notes::Early* Notes::following(const Note& note) {
   const auto follows = [&](const Early& one) {
     const Note next = header_of<Note>(one.message->data());
     const Signature& signature = next.signature;
-    return one.source == awaited_ && signature.sequence == note.signature.sequence + 1 &&
+    return one.source == taken_from_ && signature.sequence == note.signature.sequence + 1 &&
            signature.operation == note.signature.operation &&
            signature.root == note.signature.root && next.author == note.author &&
            next.carried == signature.count * size_of(signature.dtype);
@@ -193,12 +210,12 @@ Notes::Next Notes::next(const std::byte* note) {
   const std::lock_guard lock(mutex_);
   const Note header = header_of<Note>(note);
   Early* found = following(header);
-  if (found == nullptr && early_of(awaited_) < kMostEarly &&
-      wire_.has_read(awaited_, Wire::Traffic::note)) {
+  if (found == nullptr && early_of(taken_from_) < kMostEarly &&
+      wire_.has_read(taken_from_, Wire::Traffic::note)) {
     std::array<std::byte, Wire::kShort> room;
-    if (wire_.take(room.data(), Wire::kShort, Wire::Traffic::note, awaited_)) {
-      wire_.note_received(awaited_, Wire::Traffic::note);
-      keep(room.data(), awaited_);
+    if (wire_.take(room.data(), Wire::kShort, Wire::Traffic::note, taken_from_)) {
+      wire_.note_received(taken_from_, Wire::Traffic::note);
+      keep(room.data(), taken_from_);
       found = following(header);
     }
   }

@@ -1,6 +1,7 @@
 // What goes before the data of a call that goes one way, and how ranks find that they make another.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -17,15 +18,17 @@
 namespace tutti {
 
 /**
- * In a broadcast that goes one way nobody waits for an answer. So what the root asks for travels
- * ahead of its data, in a note, and each rank compares that with its own call before it writes
- * anything. Whoever makes another call finds out as well, since everybody looks at all notes that
- * come while it waits, for whatever:
+ * In a broadcast or a reduce that goes one way nobody waits for an answer. So what the sender asks
+ * for travels ahead of its data, in a note, and who gets it compares that with its own call before
+ * it writes anything. Whoever makes another call finds out as well, since everybody looks at all
+ * notes that come while it waits, for whatever:
  *
  * - A note of a call that this rank has made, and in which it did not wait for the sender: the two
- *   have made different calls. One of a later call is kept: who waits for nobody runs ahead.
+ *   have made different calls. One of a later call is kept: who waits for nobody runs ahead. But
+ *   not of a sender that is waited for, whose note of this call would have come before.
  * - Who has waited for a note for some time asks for it, with what it asks for itself. If that one
- *   is in the same call, and it is another one, it will never send the note.
+ *   is in the same call, and it is another one, it will never send the note; nor if it has gone on,
+ *   and its last call that went one way was another one.
  *
  * A call that this rank has passed was either the same as that of the others, or somebody between
  * it and the root finds the difference. What two roots of one call have seen of each other by then
@@ -55,9 +58,14 @@ class Notes {
   Notes& operator=(const Notes&) = delete;
   ~Notes() = default;
 
-  /** A call of this rank begins, with the note of `awaited` if it waits for one. The last one that
-   * went one way was `before`. */
-  void begin(const Signature& signature, const Signature& before, int awaited);
+  /** A call of this rank begins, in which it waits for a note of each of `awaited`. The last one
+   * that went one way was `before`. */
+  void begin(const Signature& signature, const Signature& before, std::span<const int> awaited);
+  /** With the note of one rank, or kNobody's. */
+  void begin(const Signature& signature, const Signature& before, int awaited) {
+    begin(signature, before,
+          awaited == kNobody ? std::span<const int>() : std::span<const int>(&awaited, 1));
+  }
   /** A note on the call under way, with `data`, of at most kCarried bytes; how long it is. `note`
    * has Wire::kShort bytes. This rank has been `away` from collectives before. */
   std::int64_t write(std::byte* note, std::span<const std::byte> data,
@@ -66,9 +74,14 @@ class Notes {
   static std::chrono::microseconds away_in(const std::byte* note);
   /** What a note carries. */
   static const std::byte* carried_by(const std::byte* note) { return note + sizeof(Note); }
-  /** Blocks until the awaited note has come: how long it is. Throws OneSidedMismatch, and PeerLost
-   * of the wire. */
-  std::int64_t wait(std::byte* note);
+  /** Who has sent a note, and how long it is. */
+  struct Taken {
+    int source;
+    std::int64_t bytes;
+  };
+  /** Blocks until one of the awaited notes has come, which then is awaited no more. Throws
+   * OneSidedMismatch, and PeerLost of the wire. */
+  Taken wait(std::byte* note);
   /** Whether that one has been passed on along with one before it: see next(). */
   bool is_passed_on() const { return passed_on_ != nullptr; }
   /** Blocks until it has left then. Throws PeerLost of the wire. */
@@ -100,19 +113,22 @@ class Notes {
   };
   enum class Fit { awaited, early };
   /** Of each rank so many that are early are kept; others stay with the wire, and hold up who sends
-   * them. Only of the awaited one all are, which has made another call then: its note would have
-   * come before them. */
+   * them. */
   static constexpr std::size_t kMostEarly = 128;
 
   // With mutex_ held:
   Fit examine(const Note& note, int source) const;
+  bool awaits(int source) const {
+    return std::find(awaited_.begin(), awaited_.end(), source) != awaited_.end();
+  }
   void examine_question(const Note& note) const;
   [[noreturn]] void refuse(const Note& note) const;
-  /** Keeps what is early; whether the awaited note is in `room`. */
+  /** Whether an awaited note is in `room`. */
   bool take_awaited(std::byte* room);
   bool take_early(std::byte* room);
+  void has_taken(int source);
   void keep(const std::byte* note, int source);
-  /** Of `early_`: the one that follows on `note` of `awaited_`, if it is there. */
+  /** Of `early_`: the one that follows on `note` of `taken_from_`, if it is there. */
   Early* following(const Note& note);
   /** How many of `source` are early. */
   std::size_t early_of(int source) const;
@@ -127,7 +143,8 @@ class Notes {
   std::mutex mutex_;
   Signature signature_;
   Signature before_;
-  int awaited_ = kNobody;
+  RecycledVector<int> awaited_;  // those whose notes of the call under way have not been taken
+  int taken_from_ = kNobody;     // who has sent what wait() has brought
   bool waits_ = false;
   RecycledVector<Early> early_;
   RecycledVector<int> full_;  // those of whom enough are early

@@ -250,6 +250,7 @@ void HierarchicalTransport::all_reduce_in_lanes(const Call& call) {
 }
 
 void HierarchicalTransport::reduce(const Call& call) {
+  if (leaders_.reduces_one_way(call.in.bytes())) return one_way_reduce(call);
   if (leaders_.carries(call.in.bytes(), call.in.bytes())) return carried_reduce(call);
   const Stages stages = stages_of(call.reduction, call.dtype, layout_);
   const int agent = local_agent(call.root);

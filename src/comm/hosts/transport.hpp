@@ -119,12 +119,12 @@ class HierarchicalTransport final : public Transport {
   /** Comes to `task`, the first of a call, with the call's signature. Throws MismatchError on all
    * ranks if those of this host differ. */
   void meet(const Call& call, const shm::Task& task) {
-    sign(call, Notes::kNobody);
+    sign(call, {});
     come(task);
   }
-  /** The parts of it: the call begins, in which `giver` sends a note if there is one (throws
-   * PeerLost, if a host was found out of reach in another communicator and still is), ... */
-  void sign(const Call& call, int giver);
+  /** The parts of it: the call begins, in which `givers` send notes (throws PeerLost, if a host was
+   * found out of reach in another communicator and still is), ... */
+  void sign(const Call& call, std::span<const int> givers);
   /** ... and the ranks of this host compare. */
   void come(const shm::Task& task);
   /** What a note carries: from the root or the leader to the others of its host, in a note, too. */
@@ -133,8 +133,9 @@ class HierarchicalTransport final : public Transport {
    */
   void look_at_notes();
   bool goes_one_way(const Signature& signature) const {
-    return signature.operation == Operation::broadcast &&
-           leaders_.goes_one_way(signature.count * size_of(signature.dtype));
+    const std::int64_t bytes = signature.count * size_of(signature.dtype);
+    return (signature.operation == Operation::broadcast && leaders_.goes_one_way(bytes)) ||
+           (signature.operation == Operation::reduce && leaders_.reduces_one_way(bytes));
   }
   bool has_one_way(std::span<const RankSignature> requests) const {
     return std::any_of(requests.begin(), requests.end(),
@@ -182,6 +183,13 @@ class HierarchicalTransport final : public Transport {
   void carried_reduce(const Call& call);
   /** What is so short that nobody waits for an answer. */
   void one_way_broadcast(const Call& call);
+  void one_way_reduce(const Call& call);
+  /** What the ranks of a host bring goes to their leader in notes, and the result to the root. */
+  void reduce_notes(const Call& call);
+  /** By a leader: what its host brings goes to the root's host, or what all bring becomes `total`
+   * there. Who came last on this host was away before. */
+  void reduce_between(const Call& call, const ConstView& sums, void* total,
+                      const record::Absence& absence);
   /** Whether such a broadcast goes to other hosts by the leader of its root's host, where that is
    * another rank: leaders have connections. */
   bool leaders_pass_on(std::int64_t bytes) const {
@@ -193,7 +201,9 @@ class HierarchicalTransport final : public Transport {
   void send_one_way(const Call& call, HostGroup& group, const ConstView& data,
                     const record::Absence& absence);
   HostGroup::OneWay one_way_of(const Call& call) const {
-    return {layout_.host_of(call.root), call.out.bytes(), in_a_row_};
+    const int root = layout_.host_of(call.root);
+    if (call.operation == Operation::broadcast) return {root, call.out.bytes(), in_a_row_};
+    return {root, call.in.bytes(), 0, HostGroup::Direction::to_root};
   }
   /** For what of this rank's wait the root had been away. */
   record::Absence take_one_way(const Call& call, HostGroup& group, std::span<std::byte> data);
@@ -225,7 +235,7 @@ class HierarchicalTransport final : public Transport {
   std::uint64_t sequence_ = 0;
   Signature signature_;         // of the call under way
   Signature one_way_;           // of the last call before that went one way
-  std::int64_t in_a_row_ = 0;   // of those of one root: see HostGroup::OneWay
+  std::int64_t in_a_row_ = 0;   // broadcasts of one root: see HostGroup::OneWay
   bool delay_unknown_ = false;  // see learn_delay()
 };
 

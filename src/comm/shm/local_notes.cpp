@@ -40,25 +40,43 @@ void LocalNotes::leave(const record::Absence& absence) {
   Notebook::Entry& note = own_note();
   note.hash = signatures_.hash();
   note.absence = absence;
-  group_.control().slot(group_.rank()).noted.publish(number_);
+  release();
+}
+
+void LocalNotes::refuse(int writer) const {
+  look();
+  const std::array<RankSignature, 2> both{signatures_.last_of(writer),
+                                          signatures_.last_of(group_.rank())};
+  throw OneSidedMismatch(describe_mismatch(both));
 }
 
 record::Absence LocalNotes::read(int writer, std::span<std::byte> data, int author) {
   group_.check_failure();
   group_.journal().went(record::Lane::collective, kWay);
   const std::uint64_t since = group_.wait_for(writer, &RankSlot::noted, ++number_);
-  const Notebook::Entry& note = group_.control().notebook(writer).note(number_);
-  if (note.hash != signatures_.hash()) {
-    look();
-    const std::array<RankSignature, 2> both{signatures_.last_of(writer),
-                                            signatures_.last_of(group_.rank())};
-    throw OneSidedMismatch(describe_mismatch(both));
-  }
+  const Notebook::Entry& note = note_of(writer);
+  if (note.hash != signatures_.hash()) refuse(writer);
   const record::Absence absence = note.absence;
   if (since != 0) group_.note_wait_for(author, since, absence);
   copy_bytes(data.data(), note.data.data(), std::ssize(data));
-  group_.control().slot(group_.rank()).noted.publish(number_);
+  release();
   return absence;
+}
+
+record::Absence LocalNotes::collect(std::span<const void*> parts) {
+  group_.check_failure();
+  group_.journal().went(record::Lane::collective, kWay);
+  ++number_;
+  group_.wait_for_all(&RankSlot::noted, number_, LocalGroup::Waited::for_arrival);
+  record::Absence last;
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    if (rank == group_.rank()) continue;
+    const Notebook::Entry& note = note_of(rank);
+    if (note.hash != signatures_.hash()) refuse(rank);
+    if (note.absence.until > last.until) last = note.absence;
+    parts[static_cast<std::size_t>(rank)] = note.data.data();
+  }
+  return last;
 }
 
 }  // namespace tutti::shm

@@ -13,9 +13,9 @@ namespace tutti::shm {
 /**
  * Each rank has a ring of notes. All ranks of a host make the same calls, and so take part in the
  * same notes: who has the data writes it into its own ring, all others read it there when they come
- * to that call. A rank's counter RankSlot::noted says how many it has written or read by now. So
- * nobody writes what others write, and who writes waits for the others only while one of them has
- * Notebook::kNotes to read.
+ * to that call; or all others write something, which one of them reads. A rank's counter
+ * RankSlot::noted says how many it has written or read by now. So nobody writes what others write,
+ * and who writes waits for the others only while one of them has Notebook::kNotes to read.
  *
  * A note has the hash of its author's signature, with which a reader compares before it takes
  * anything. If others make another call instead, nobody compares; but signatures contain a hash of
@@ -44,14 +44,24 @@ class LocalNotes {
    * waits for room, or has not come itself. Throws OneSidedMismatch before it takes anything. When
    * the author was away. */
   record::Absence read(int writer, std::span<std::byte> data, int author);
+  /** Blocks until all others have left theirs of the call under way, and puts where those lie into
+   * `parts`, by rank: until release(). Throws OneSidedMismatch. When the one of them was away that
+   * came last. */
+  record::Absence collect(std::span<const void*> parts);
+  void release() { group_.control().slot(group_.rank()).noted.publish(number_); }
+  /** Takes no part in a note but to know of it. */
+  void pass_over() {
+    ++number_;
+    release();
+  }
   /** Whether a rank of the host makes another call, as far as can be seen. Throws
    * OneSidedMismatch. */
   void look() const;
 
  private:
-  Notebook::Entry& own_note() const {
-    return group_.control().notebook(group_.rank()).note(number_);
-  }
+  Notebook::Entry& note_of(int rank) const { return group_.control().notebook(rank).note(number_); }
+  Notebook::Entry& own_note() const { return note_of(group_.rank()); }
+  [[noreturn]] void refuse(int writer) const;
 
   LocalGroup& group_;
   const Signatures& signatures_;

@@ -104,7 +104,7 @@ template <class SignalOf, class Arrived>
 void LocalGroup::wait_for_each(const SignalOf& signal_of, const Arrived& arrived, Waited waited) {
   const auto missing = [&](std::vector<int>& ranks) {
     for (int peer = 0; peer < size(); ++peer) {
-      if (!arrived(signal_of(peer))) ranks.push_back(peer);
+      if (peer != rank_ && !arrived(signal_of(peer))) ranks.push_back(peer);
     }
   };
   Waiter waiter(policy(), timeout_);  // one deadline for all, not one for each in turns
