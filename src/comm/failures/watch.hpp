@@ -18,6 +18,7 @@
 #include "comm/failures/control_network.hpp"
 #include "comm/failures/departures.hpp"
 #include "comm/failures/heartbeats.hpp"
+#include "comm/failures/news.hpp"
 #include "comm/failures/wait_graph.hpp"
 #include "comm/message_counts.hpp"
 #include "comm/wire.hpp"
@@ -156,12 +157,14 @@ class Watch final {
   using Clock = TimeSource::Clock;
   // All of these are called with mutex_ held.
   void send_to_all(const FailureReport& report, std::span<const int> except = {});
+  void send_on(const FailureReport& report, NewsFrom from);
+  void let_out(const FailureReport& report);
   void receive();
   void handle(const ControlMessage& message, int source);
   void fail(const FailureReport& report);
   void announce(const FailureReport& report, Finder finder);
   bool stands_in(const FailureReport& report) const;
-  void pass_on(const FailureReport& report);
+  void pass_on(const FailureReport& report, NewsFrom from);
   void look_after_hosts(Clock::time_point now);
   std::optional<Heartbeats::Found> look_at_heartbeats();
   void note_ended(std::span<const int> ranks);
