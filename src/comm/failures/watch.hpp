@@ -93,7 +93,8 @@ class Watch final {
    * in a collective, or else does as lose() does. */
   [[noreturn]] void lose_by_message(std::vector<int> ranks, const std::string& reason);
 
-  /** Tells all members that `ranks` are lost, unless a failure is known already. The finder lends
+  /** Tells all members that `ranks` are lost, unless a failure is known already: itself, or those
+   * who pass it on (receivers_of_news()), where they are many. The finder lends
    * MPI a quarter of a second at most; two of its neighbours tell as well, should it have been
    * stopped since, but lose no time by it. */
   void announce_lost(std::span<const int> ranks, std::string_view reason,
