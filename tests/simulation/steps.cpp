@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "device/cpu/reduction.hpp"
-#include "simulation/one_way.hpp"
+#include "simulation/contents.hpp"
 #include "support/data.hpp"
 #include "tutti/error.hpp"
 
@@ -24,21 +24,11 @@ void require(bool holds, const char* call) {
   if (!holds) throw std::logic_error(std::string("wrong result of ") + call);
 }
 
-/** What `from` has for `to` in an exchange, byte by byte. */
-std::byte byte_of(std::size_t number, int from, int to, std::int64_t i) {
-  return static_cast<std::byte>(scrambled(from * 97 + to + static_cast<int>(number) * 7, i, 256));
-}
-
 /** Ways to be mistaken about a call that goes one way. The last is to leave it out. */
 constexpr std::int64_t kMistakes = 5;
 
 /** Members have not agreed. */
 struct Disagreement {};
-
-/** Of a block that goes from one to another; some are empty. */
-std::int64_t length_of(const Step& step, int from, int to) {
-  return (from * 5 + to * 3) % 4 * step.count / 3;
-}
 
 /** One collective of one rank. */
 struct Call {
@@ -103,12 +93,30 @@ struct Call {
       require(is_block(out, i * block, (i + 1) * block, i, 0), "all_gather");
     }
   }
+  /** Whether all agree; the odd one may have sent nothing. */
+  bool gathers_ahead(Bytes& data, const std::vector<std::int64_t>& offsets) const {
+    const Bytes before = data;
+    const bool is_odd = own() == step.odd;
+    const std::byte* const block = data.data() + offsets[static_cast<std::size_t>(own())];
+    try {
+      if (is_odd && step.count % 2 == 0) agreement(1)();
+      group.gather_ahead(data.data(), offsets, block, agreement(is_odd ? 1 : 2));
+    } catch (const Disagreement&) {
+      require(data == before, "all_gather_v without agreement");
+      return false;
+    }
+    return true;
+  }
   void all_gather_v() const {
     const std::vector<std::int64_t> offsets = uneven_offsets();
     Bytes data(static_cast<std::size_t>(offsets.back()));
     const auto at = [&](int i) { return offsets[static_cast<std::size_t>(i)]; };
     fill_block(data, at(own()), at(own() + 1), own(), 1);
-    group.all_gather_v(data.data(), offsets);
+    if (!group.gathers_ahead(offsets.back())) {
+      group.all_gather_v(data.data(), offsets);
+    } else if (!gathers_ahead(data, offsets)) {
+      return;
+    }
     for (int i = 0; i < size(); ++i) {
       require(is_block(data, at(i), at(i + 1), i, 1), "all_gather_v");
     }

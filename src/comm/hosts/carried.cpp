@@ -250,11 +250,17 @@ void HierarchicalTransport::gather(const Call& call, std::span<const std::int64_
   for (int host = 0; host < layout_.host_count(); ++host)
     longest = std::max(longest, length_of(host));
   const bool carried = leaders_.carries(longest, out.bytes());
-  const Scratch block(channel_->scratch(), carried && is_leader() ? longest : 0);
-  const View own(carried ? block.data() : sorted + offsets[static_cast<std::size_t>(host())],
+  const bool ahead = !carried && leaders_.gathers_ahead(out.bytes());
+  // What a rank that is alone on its host brings travels from where it is.
+  const bool alone = local_size() == 1 && (!carried || in.bytes() == longest);
+  const bool keeps = (carried || ahead) && !alone;  // until outputs may be written
+  const Scratch block(channel_->scratch(), keeps && is_leader() ? longest : 0);
+  const View own(keeps ? block.data() : sorted + offsets[static_cast<std::size_t>(host())],
                  length_of(host()) / width, in.dtype);
-  const Task inside = Task::gather(in, own, local_counts, 0);
+  const auto* const brought = static_cast<const std::byte*>(alone ? in.data : own.data);
+  const Task inside = alone ? Task::meet() : Task::gather(in, own, local_counts, 0);
   meet(call, inside);
+  if (keeps) local_->move(inside);
   if (carried) {
     const auto place = [&](std::span<const void* const> parts) {
       for (int host = 0; host < layout_.host_count(); ++host) {
@@ -262,13 +268,14 @@ void HierarchicalTransport::gather(const Call& call, std::span<const std::int64_
         copy_bytes(sorted + offsets[at], parts[at], length_of(host));
       }
     };
-    local_->move(inside);
-    compare_hosts({carried_bytes(ConstView(block.data(), longest, DType::u8)), longest},
+    compare_hosts({{brought, static_cast<std::size_t>(longest)}, longest},
                   View(sorted, out.bytes(), DType::u8), std::cref(place));
+  } else if (ahead && is_leader()) {
+    leaders_.gather_ahead(sorted, offsets, brought, [this] { compare_hosts(); });
   } else {
     compare_hosts();
-    local_->move(inside);
-    if (is_leader()) leaders_.all_gather_v(sorted, offsets);
+    if (!alone && !ahead) local_->move(inside);
+    if (is_leader()) leaders_.all_gather_v(sorted, offsets, brought);
   }
   spread(View(sorted, out.count, out.dtype));
 

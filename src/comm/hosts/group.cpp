@@ -234,22 +234,30 @@ void HostGroup::reduce_scatter_v(void* data, std::span<const std::int64_t> offse
 }
 
 void HostGroup::reduce(void* data, std::int64_t count, DType dtype, const cpu::Combine& combine,
-                       int root) {
-  Shards shards{static_cast<std::byte*>(data), {}, window_for(size())};
+                       int root, const void* from) {
+  auto* const begin = static_cast<std::byte*>(data);
   const std::int64_t bytes = count * size_of(dtype);
+  if (from == nullptr) from = data;
   if (!goes_whole(bytes) && stand_in_groups()) {
+    copy_bytes(begin, from, bytes);
     const Segments segments = segments_of(bytes);
-    return reduce_grouped(shards.data, segments, dtype, combine, root,
-                          {segments, {}, size_of(dtype)});
+    return reduce_grouped(begin, segments, dtype, combine, root, {segments, {}, size_of(dtype)});
   }
-  if (!goes_whole(bytes) && size() > 2) {
-    shards.offsets = even_offsets(bytes, kNobody);
-    return reduce_shards(shards, dtype, combine, root);
+  const bool is_shared = !goes_whole(bytes) && size() > 2;
+  // Nobody on the hosts has to do with it between windows: one is a message, over connections.
+  const bool is_long = bytes > size() * Wire::kPiece && wire_.passes_on(members_);
+  Shards sums{begin, {}, is_long ? kLongWindow : window_for(size())};
+  if (is_shared) {
+    sums.offsets = even_offsets(bytes, kNobody);
+  } else {  // the root owns everything: one round, and between two members not a byte more
+    sums.offsets.assign(members_.size() + 1, 0);
+    std::fill(sums.offsets.begin() + root + 1, sums.offsets.end(), bytes);
   }
-  // The root owns everything: one round, and between two members not a byte more.
-  shards.offsets.assign(members_.size() + 1, 0);
-  std::fill(shards.offsets.begin() + root + 1, shards.offsets.end(), bytes);
-  reduce_shards(shards, dtype, combine, kNobody);
+  const Shards own{static_cast<std::byte*>(const_cast<void*>(from)), sums.offsets, sums.window};
+  reduce_shards([&](int owner, std::int64_t number) { return sums.part(owner, number); },
+                [&](int owner, std::int64_t number) { return own.part(owner, number); },
+                sums.windows(), sums.window, dtype, combine, is_shared ? root : kNobody, {},
+                kNothing, kNothing);
 }
 
 // --- Movements ----------------------------------------------------------------------------------
@@ -262,21 +270,64 @@ void HostGroup::all_gather(std::span<const std::byte> in, std::span<std::byte> o
   all_gather_v(out.data(), offsets);
 }
 
-void HostGroup::all_gather_v(std::byte* data, std::span<const std::int64_t> offsets) {
+void HostGroup::all_gather_v(std::byte* data, std::span<const std::int64_t> offsets,
+                             const std::byte* own) {
+  std::byte* const place = data + offsets[static_cast<std::size_t>(position_)];
+  if (own == nullptr) own = place;
   std::int64_t longest = 0;
   for (std::size_t i = 1; i < offsets.size(); ++i) {
     longest = std::max(longest, offsets[i] - offsets[i - 1]);
   }
-  if (stand_in_groups() && longest <= kSmall) return gather_doubling(data, offsets);
-  const Shards shards{data, {offsets.begin(), offsets.end()}, window_for(size())};
+  if (stand_in_groups() && longest <= kSmall) {
+    copy_bytes(place, own, offsets[static_cast<std::size_t>(position_) + 1] - (place - data));
+    return gather_doubling(data, offsets);
+  }
+  const bool is_long = size() == 2 && longest > Wire::kPiece && wire_.passes_on(members_);
+  const Shards shards{
+      data, {offsets.begin(), offsets.end()}, is_long ? kLongWindow : window_for(size())};
   const auto exchange = [&](Batch& batch, std::int64_t number) {
+    const auto part = shards.part(position_, number);
+    const std::span<const std::byte> leaves(own + (part.data() - place), part.size());
     for (int distance = 1; distance < size(); ++distance) {
       const int source = peer(size() - distance);
       recv(batch, shards.part(source, number), source);
-      send(batch, shards.part(position_, number), peer(distance));
+      send(batch, leaves, peer(distance));
     }
+    copy_bytes(part.data(), leaves.data(), std::ssize(part));
   };
-  run_pipeline(wire_, shards.windows(), kUnderWay, PipelineStep{exchange, kNothing});
+  run_pipeline(wire_, shards.windows(), windows_under_way(shards.window),
+               PipelineStep{exchange, kNothing});
+}
+
+bool HostGroup::gathers_ahead(std::int64_t bytes) const {
+  // A copy of so much takes no longer than a round of comparing.
+  constexpr std::int64_t kMost = std::int64_t{128} * 1024;
+  return is_centred() && bytes <= kMost;
+}
+
+void HostGroup::gather_ahead(std::byte* data, std::span<const std::int64_t> offsets,
+                             const std::byte* own, const Agree& agree) {
+  const Scratch memory(wire_.scratch(), offsets.back());
+  const auto block = [&](auto* blocks, int member) {
+    const auto at = static_cast<std::size_t>(member);
+    return std::span(blocks + offsets[at], static_cast<std::size_t>(offsets[at + 1] - offsets[at]));
+  };
+  const auto place = block(data, position_);
+  Ahead ahead(*this, offsets.back());
+  for (int distance = 1; distance < size(); ++distance) {
+    const int source = peer(size() - distance);
+    recv(ahead, block(memory.data(), source), source);
+    send(ahead, {own, place.size()}, peer(distance));
+  }
+  agree();
+  copy_bytes(place.data(), own, std::ssize(place));
+  ahead.batch.wait();
+  for (int member = 0; member < size(); ++member) {
+    const auto to = block(data, member);
+    if (member != position_) {
+      copy_bytes(to.data(), block(memory.data(), member).data(), std::ssize(to));
+    }
+  }
 }
 
 /** What has come by then are the blocks from this member's on, round the end: so what a member

@@ -111,27 +111,33 @@ class HostGroup {
   }
   /** Whether all_reduce() may be told where what it adds lies: see Around. */
   bool adds_from_elsewhere() const { return !stand_in_groups(); }
-  /** By all members, who have found that they do not agree on a call: brings what some have sent
-   * ahead of that to an end. */
+  /** By all members, who do not agree on a call: brings what some have sent ahead to an end. */
   void settle();
   /** The member, as a rank, who came last to the last agree(), as far as is known. */
   int last() const { return members_[static_cast<std::size_t>(last_)]; }
   /** Whether it saves time that members bring `each` bytes, of which become `out` bytes. */
   bool carries(std::int64_t each, std::int64_t out) const;
+  /** Calls agree() once, and throws if the members do not: after settle(). */
+  using Agree = std::function<void()>;
 
   /** Every member's `in`, in the order of members: out is size() times in. `in` may be this
    * member's block of `out`. */
   void all_gather(std::span<const std::byte> in, std::span<std::byte> out);
   /** The same with blocks of different length, in place: block i of `data` is offsets[i] to
    * offsets[i+1], and this rank's own is filled in. Short blocks of more than kMostDirect members
-   * travel by doubling, as in agree(): the same bytes in about log2(H) messages. */
-  void all_gather_v(std::byte* data, std::span<const std::int64_t> offsets);
+   * travel by doubling, as in agree(): the same bytes in about log2(H) messages. Another `own`
+   * block is copied to its place. */
+  void all_gather_v(std::byte* data, std::span<const std::int64_t> offsets,
+                    const std::byte* own = nullptr);
+  /** Whether that goes ahead of an agreement if all blocks have `bytes` bytes together. */
+  bool gathers_ahead(std::int64_t bytes) const;
+  /** Then: nothing is written to `data` before `agree` has returned. */
+  void gather_ahead(std::byte* data, std::span<const std::int64_t> offsets, const std::byte* own,
+                    const Agree& agree);
   /** Block j of `in` goes to member j, and member i's block for this one to block i of `out`; this
    * one's own is copied. Offsets as above; `out` fits what the members send. */
   void all_to_all_v(std::byte* in, std::span<const std::int64_t> in_offsets, std::byte* out,
                     std::span<const std::int64_t> out_offsets);
-  /** Calls agree() once, and throws if the members do not: after settle(). */
-  using Agree = std::function<void()>;
   /** From member `root` to all, in place; there from `from`, which may be another place than
    * `data`. Nothing is written to `data` before `agree` has returned. */
   void broadcast(std::byte* data, std::int64_t bytes, int root, const std::byte* from,
@@ -160,8 +166,8 @@ class HostGroup {
    * way: from the root, or longer ones from each member to the next one, as far as all have
    * connections. */
   int giver(const OneWay& call) const { return member(static_cast<std::size_t>(giver_of(call))); }
-  /** By the root, or who sends for it, or those who bring something to it, after notes.begin(). Who
-   * sends has been `away` from collectives before. Waits until `data` has left. */
+  /** By the root, who sends for it, or who brings something to it, after notes.begin(); has been
+   * `away` from collectives before. Waits until `data` has left. */
   void send_one_way(const OneWay& call, Notes& notes, std::span<const std::byte> data,
                     std::chrono::microseconds away);
   /** By the others: waits for the note of giver(call), and passes it on. Throws OneSidedMismatch
@@ -212,24 +218,22 @@ class HostGroup {
    * that block; the other blocks are undefined. */
   void reduce_scatter_v(void* data, std::span<const std::int64_t> offsets, DType dtype,
                         const cpu::Combine& combine);
-  /** In place at member `root`; elsewhere `data` is undefined afterwards. */
-  void reduce(void* data, std::int64_t count, DType dtype, const cpu::Combine& combine, int root);
+  /** To `data` at member `root`; elsewhere that is undefined afterwards. What this member brings
+   * lies there, or `from` elsewhere. */
+  void reduce(void* data, std::int64_t count, DType dtype, const cpu::Combine& combine, int root,
+              const void* from = nullptr);
 
  private:
   /** Who gets the results of a reduction, besides the owners of the shards. */
   static constexpr int kNobody = -1;
   static constexpr int kEverybody = -2;
-  /** A round between hosts takes as long as this many bytes: sending more to save one does not
-   * pay. */
+  /** A round between hosts takes as long as this many bytes: more to save one do not pay. */
   static constexpr std::int64_t kSmall = std::int64_t{16} * 1024;
-  /** The same where the wire is fast, see Wire::is_fast(), of what goes through the first member.
-   */
+  /** The same on a fast wire, see Wire::is_fast(), of what goes through the first member. */
   static constexpr std::int64_t kSmallFast = std::int64_t{96} * 1024;
   /** The same of what follows notes over MPI or a fast wire, to all members together, where it
    * takes two rounds, in which every two talk to each other, or goes from member to member. */
   static constexpr std::int64_t kSmallNoted = std::int64_t{128} * 1024;
-  /** The same of what three or more members bring to a root, on a wire that is not fast. */
-  static constexpr std::int64_t kSmallReduced = std::int64_t{32} * 1024;
   /** From three to so many members agree through the first of them, or tell each other by notes
    * that go before their windows. */
   static constexpr int kCentred = Wire::kMostWithoutAhead;

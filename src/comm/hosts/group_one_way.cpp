@@ -16,6 +16,9 @@ constexpr int kRow = 2;
 /** Data of so many bytes take longer from the root to all others than from each to the next one, on
  * a wire that is not fast. */
 constexpr std::int64_t kRowOfData = std::int64_t{6} * 1024;
+/** What three or more members bring to a root on a wire that is not fast: more takes longer than
+ * the rounds in which all add up shares. */
+constexpr std::int64_t kMostBrought = std::int64_t{32} * 1024;
 
 /** In a binomial tree of `size` positions below 0, the children of `position`, the one with the
  * most below it first. */
@@ -41,7 +44,7 @@ bool HostGroup::goes_one_way(std::int64_t bytes) const {
 bool HostGroup::reduces_one_way(std::int64_t bytes) const {
   if (size() > kCentred) return false;
   if (size() == 2) return goes_one_way(bytes);
-  return bytes * (size() - 1) <= (wire_.is_fast() ? kSmallNoted : kSmallReduced);
+  return bytes * (size() - 1) <= (wire_.is_fast() ? kSmallNoted : kMostBrought);
 }
 
 HostGroup::Route HostGroup::route_of(const OneWay& call) const {

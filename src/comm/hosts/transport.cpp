@@ -254,17 +254,19 @@ void HierarchicalTransport::reduce(const Call& call) {
   if (leaders_.carries(call.in.bytes(), call.in.bytes())) return carried_reduce(call);
   const Stages stages = stages_of(call.reduction, call.dtype, layout_);
   const int agent = local_agent(call.root);
+  const bool adds = !brings_all(stages.inside);
   const bool needs_scratch = local_->rank() == agent && rank() != call.root;
   const Scratch scratch(channel_->scratch(), needs_scratch ? call.in.bytes() : 0);
   const View target = needs_scratch ? View(scratch.data(), call.count, call.dtype) : call.out;
-  const Task inside = Task::reduce(call.in, target, stages.inside, agent);
+  const Task inside = adds ? Task::reduce(call.in, target, stages.inside, agent) : Task::meet();
   meet(call, inside);
   compare_hosts();
   release();  // who only gives would go on, and not learn of a mismatch
-  local_->move(inside);
+  if (adds) local_->move(inside);
   if (local_->rank() == agent) {
     HostGroup(*channel_, agents(call.root))
-        .reduce(target.data, call.count, call.dtype, stages.between, layout_.host_of(call.root));
+        .reduce(target.data, call.count, call.dtype, stages.between, layout_.host_of(call.root),
+                adds ? nullptr : call.in.data);
   }
 }
 

@@ -1,5 +1,5 @@
-// Requests and numbers of calls that go one way.
-#include "simulation/one_way.hpp"
+// Requests, bytes and numbers.
+#include "simulation/contents.hpp"
 
 #include <cstddef>
 
@@ -7,6 +7,14 @@
 #include "tutti/call.hpp"
 
 namespace tutti::test::simulated {
+
+std::byte byte_of(std::size_t number, int from, int to, std::int64_t i) {
+  return static_cast<std::byte>(scrambled(from * 97 + to + static_cast<int>(number) * 7, i, 256));
+}
+
+std::int64_t length_of(const Step& step, int from, int to) {
+  return (from * 5 + to * 3) % 4 * step.count / 3;
+}
 
 bool goes_one_way(StepKind kind) {
   return kind == StepKind::one_way_broadcast || kind == StepKind::one_way_reduce;

@@ -1,6 +1,7 @@
-// What ranks of a trial ask for where a call may go one way, and what they bring to a reduction.
+// What ranks of a trial ask for, and what they bring.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -8,6 +9,11 @@
 #include "simulation/trial.hpp"
 
 namespace tutti::test::simulated {
+
+/** What `from` has for `to` in an exchange, byte by byte. */
+std::byte byte_of(std::size_t number, int from, int to, std::int64_t i);
+/** Of a block that goes from one to another; some are empty. */
+std::int64_t length_of(const Step& step, int from, int to);
 
 bool goes_one_way(StepKind kind);
 
