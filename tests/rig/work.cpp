@@ -72,8 +72,9 @@ Step all_gather(std::int64_t count) {
 
 Step all_gather_v(std::int64_t count) {
   return [=](auto& comm, auto& memory) {
-    std::vector<std::int64_t> counts(static_cast<std::size_t>(comm.world_size()), count / 8);
-    counts.front() = count / 2;
+    const auto ranks = static_cast<std::size_t>(comm.world_size());
+    std::vector<std::int64_t> counts(ranks, count / 2 / comm.world_size());
+    counts.front() = count / 2;  // all together at most `count`, for which there is room
     std::int64_t total = 0;
     for (const std::int64_t part : counts) total += part;
     const auto rank = static_cast<std::size_t>(comm.global_rank());
