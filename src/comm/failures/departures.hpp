@@ -32,8 +32,6 @@ class Departures {
 
   /** Before the first message: which ranks share a host. */
   void set_hosts(const Layout& layout);
-  /** Whether each rank tells everybody. */
-  bool tell_everybody() const { return !next_to_; }
 
   /** This rank leaves: whom it is to tell. */
   std::vector<int> leave(const MessageCounts& counts);
@@ -55,8 +53,6 @@ class Departures {
   /** After leave(): whether all have left, and what they told this rank has come. */
   bool all_have_left() const;
 
-  /** Who has asked: they have waited for this rank. */
-  std::vector<int> askers() const { return {curious_.begin(), curious_.end()}; }
   bool has_left(int rank) const { return heard_.contains(rank); }
   /** What `rank` has sent to this one until it left; nothing if it has not, or has not told. */
   const MessageCounts::Sent* sent_by(int rank) const;

@@ -88,14 +88,6 @@ Heartbeats::~Heartbeats() {
   }
 }
 
-std::vector<int> Heartbeats::connected() const {
-  std::vector<int> hosts;
-  for (const Connection& connection : connections_) {
-    if (connection.link) hosts.push_back(connection.host);
-  }
-  return hosts;
-}
-
 void Heartbeats::tell(const FailureReport& failure) noexcept {
   for (const Connection& connection : connections_) {
     if (connection.link) connection.link->tell(failure);

@@ -96,7 +96,7 @@ class Heartbeats {
   };
 
   using HasLeft = std::function<bool(int rank)>;
-  /** A failure, and whether another host has told of it. */
+  /** A failure, and whether another host has found it, and tells all ranks. */
   struct Found {
     FailureReport failure{};
     bool by_another = false;
@@ -117,9 +117,7 @@ class Heartbeats {
   /** The ranks whose processes have ended, as far as look() has seen: also those that it does not
    * call lost yet. */
   const std::vector<int>& ended() const { return ended_; }
-  /** The hosts to whose leaders there are connections, as far as look() has seen. */
-  std::vector<int> connected() const;
-  /** Tells these hosts. They get it even if this process ends. */
+  /** Tells the other hosts. They get it even if this process ends. */
   void tell(const FailureReport& failure) noexcept;
 
   /** Sends a byte to every host, for their kernels to acknowledge. */

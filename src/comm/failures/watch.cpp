@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kBetweenPolls{1};
 constexpr std::chrono::milliseconds kForTheNews{250};
-constexpr std::chrono::milliseconds kLookInterval{2};  // at connections to other hosts
+constexpr std::chrono::milliseconds kLookInterval{20};  // at connections to other hosts
 
 }  // namespace
 
@@ -69,7 +69,7 @@ void Watch::look_after_hosts(Clock::time_point now) {
   const auto found = look_at_heartbeats();
   if (!found) return;
   if (found->by_another) {
-    pass_on(found->failure, NewsFrom::another_host);
+    pass_on(found->failure);
   } else {
     announce(found->failure, Finder::self);
   }
@@ -115,10 +115,7 @@ void Watch::receive() {
 
 void Watch::handle(const ControlMessage& message, int source) {
   if (const auto* report = std::get_if<FailureReport>(&message)) {
-    if (failure_) return;
-    if (departures_.tell_everybody()) return fail(*report);
-    const bool is_near = layout_ && layout_->host_of(source) == layout_->host_of(rank_);
-    pass_on(*report, is_near ? NewsFrom::own_host : NewsFrom::another_host);
+    if (!failure_) fail(*report);
   } else if (const auto* departure = std::get_if<Departure>(&message)) {
     departures_.hear(source, *departure);
   } else if (std::holds_alternative<Enquiry>(message)) {
@@ -140,12 +137,7 @@ void Watch::send_to_all(const FailureReport& report, std::span<const int> except
 void Watch::leave() noexcept {
   try {
     const std::lock_guard lock(mutex_);
-    if (heartbeats_) {  // who has ended since is not to be told
-      const auto found = look_at_heartbeats();
-      if (!failure_ && found && found->by_another) {
-        pass_on(found->failure, NewsFrom::another_host);
-      }
-    }
+    if (heartbeats_) look_at_heartbeats();  // who has ended since is not to be told
     heartbeats_.reset();
     if (failure_ || !session_.may_call()) return;
     for (const int rank : departures_.leave(counts_)) tell_departure(rank);
@@ -262,27 +254,11 @@ void Watch::fail(const FailureReport& report) {
   if (heartbeats_) heartbeats_->tell(report);
 }
 
-/** What another rank has found. Where who found it tells everybody, those next to this rank, the
- * leader, hear it even if that one ends before. */
-void Watch::pass_on(const FailureReport& report, NewsFrom from) {
+/** Who found it tells everybody; those next to this rank hear it even if that one ends before. */
+void Watch::pass_on(const FailureReport& report) {
   fail(report);
-  if (!session_.may_call()) return;
-  if (!departures_.tell_everybody()) {
-    send_on(report, from);
-    return let_out(report);
-  }
   for (const int rank : layout_->ranks_of(layout_->host_of(rank_))) {
     if (rank != rank_) messenger_->send(report, members_[static_cast<std::size_t>(rank)]);
-  }
-}
-
-void Watch::send_on(const FailureReport& report, NewsFrom from) {
-  const std::vector<int> told_hosts = heartbeats_ ? heartbeats_->connected() : std::vector<int>();
-  const std::vector<int> askers = departures_.askers();
-  const auto has_left = [this](int rank) { return departures_.has_left(rank); };
-  for (const int rank : receivers_of_news(
-           *layout_, {rank_, from, report.rank_list(), told_hosts, askers, has_left})) {
-    messenger_->send(report, members_[static_cast<std::size_t>(rank)]);
   }
 }
 
@@ -302,28 +278,17 @@ void Watch::announce(const FailureReport& report, Finder finder) {
   // Another thread of the rank that finds a mismatch may have noted it before this one tells of it.
   const bool is_only_noted = is_noted_ && report.kind == FailureReport::Kind::mismatch;
   if (failure_ && !is_only_noted) return;
-  if (heartbeats_) {  // who has ended since is not to be told
-    const auto found = look_at_heartbeats();
-    if (!failure_ && found && found->by_another) {
-      return pass_on(found->failure, NewsFrom::another_host);
-    }
-  }
+  if (heartbeats_) look_at_heartbeats();  // who has ended since is not to be told
   fail(report);
   if (!session_.may_call()) return;
-  if (!departures_.tell_everybody()) {
-    send_on(report, finder == Finder::self ? NewsFrom::itself : NewsFrom::own_host);
-  } else if (finder == Finder::self) {
-    send_to_all(report);
-  } else if (stands_in(report)) {  // who is lost, and may come late, hears of the finder
-    send_to_all(report, report.rank_list());
-  }
-  if (finder == Finder::self) let_out(report);
-}
-
-/** Nobody may call MPI after this, and a message to a new peer needs calls to get out. The ranks of
- * this host hear through shared memory. */
-void Watch::let_out(const FailureReport& report) {
   const auto lost = report.rank_list();
+  if (finder == Finder::neighbour) {  // who is lost, and may come late, hears of the finder
+    if (stands_in(report)) send_to_all(report, lost);
+    return;
+  }
+  send_to_all(report);
+  // Nobody may call MPI after this, and a message to a new peer needs calls to get out. The ranks
+  // of this host hear through shared memory.
   const auto is_urgent = [&](int member) {
     const int rank = rank_of(member);
     const bool is_near = layout_ && layout_->host_of(rank) == layout_->host_of(rank_);

@@ -18,7 +18,6 @@
 #include "comm/failures/control_network.hpp"
 #include "comm/failures/departures.hpp"
 #include "comm/failures/heartbeats.hpp"
-#include "comm/failures/news.hpp"
 #include "comm/failures/wait_graph.hpp"
 #include "comm/message_counts.hpp"
 #include "comm/wire.hpp"
@@ -93,8 +92,7 @@ class Watch final {
    * in a collective, or else does as lose() does. */
   [[noreturn]] void lose_by_message(std::vector<int> ranks, const std::string& reason);
 
-  /** Tells all members that `ranks` are lost, unless a failure is known already: itself, or those
-   * who pass it on (receivers_of_news()), where they are many. The finder lends
+  /** Tells all members that `ranks` are lost, unless a failure is known already. The finder lends
    * MPI a quarter of a second at most; two of its neighbours tell as well, should it have been
    * stopped since, but lose no time by it. */
   void announce_lost(std::span<const int> ranks, std::string_view reason,
@@ -158,14 +156,12 @@ class Watch final {
   using Clock = TimeSource::Clock;
   // All of these are called with mutex_ held.
   void send_to_all(const FailureReport& report, std::span<const int> except = {});
-  void send_on(const FailureReport& report, NewsFrom from);
-  void let_out(const FailureReport& report);
   void receive();
   void handle(const ControlMessage& message, int source);
   void fail(const FailureReport& report);
   void announce(const FailureReport& report, Finder finder);
   bool stands_in(const FailureReport& report) const;
-  void pass_on(const FailureReport& report, NewsFrom from);
+  void pass_on(const FailureReport& report);
   void look_after_hosts(Clock::time_point now);
   std::optional<Heartbeats::Found> look_at_heartbeats();
   void note_ended(std::span<const int> ranks);

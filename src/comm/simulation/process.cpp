@@ -48,7 +48,7 @@ class Process::Mailbox final : public Messenger {
     const auto deliver = [&to, copy, tag = tag_, source = process_.rank_] {
       to.come(tag, {copy, source});
     };
-    process_.note_control_message();
+    ++cluster.traffic_.control_messages;
     const auto left =
         cluster.network_.send(process_.host_, to.host_, std::ssize(packed(message)),
                               lane_of(process_.rank_, destination, 0x8000 + tag_), deliver);
@@ -113,11 +113,6 @@ void Process::come(int tag, Letter letter) {
   wake(cluster_.tick_);
 }
 
-void Process::note_control_message() {
-  ++control_messages_;
-  ++cluster_.traffic_.control_messages;
-}
-
 void Process::wake(Scheduler::Duration delay) { cluster_.scheduler_.wake(*task_, delay); }
 
 void Process::compute(Scheduler::Duration time) {
@@ -126,7 +121,7 @@ void Process::compute(Scheduler::Duration time) {
 }
 
 void Process::wait(Scheduler::Duration longest) {
-  if (unread_ > 0 || has_news_) longest = std::min<Scheduler::Duration>(longest, kUnread);
+  if (unread_ > 0) longest = std::min<Scheduler::Duration>(longest, kUnread);
   cluster_.scheduler_.sleep_until_woken(longest);
   if (killed_) throw Killed();
   if (std::exchange(interrupted_, false)) throw Interrupted();
@@ -142,14 +137,13 @@ void Process::interrupt() {
 /** One leader's side. */
 class Cluster::Connection final : public HostConnection {
  public:
-  Connection(Cluster& cluster, Process& process, int peer)
+  Connection(Cluster& cluster, const Process& process, int peer)
       : cluster_(cluster), process_(process), peer_(peer) {}
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
   ~Connection() override { close(); }
 
   News receive() override {
-    process_.has_news_ = false;  // all are looked at together
     End& end = own_end();
     News news = std::exchange(end.news, {end.news.state, false, std::nullopt});
     const auto quiet = sign_of_life_after(process_.host(), peer_, cluster_.layout().host_count());
@@ -175,7 +169,7 @@ class Cluster::Connection final : public HostConnection {
   End& own_end() const { return cluster_.end_of(process_.host(), peer_); }
   void send(std::int64_t bytes, std::function<void(End&)> what) const {
     if (process_.is_killed()) return;
-    process_.note_control_message();
+    ++cluster_.traffic_.control_messages;
     cluster_.tell_peer(process_.host(), peer_, bytes, std::move(what));
   }
   void close() const {
@@ -184,7 +178,7 @@ class Cluster::Connection final : public HostConnection {
   }
 
   Cluster& cluster_;
-  Process& process_;
+  const Process& process_;
   int peer_;
 };
 
@@ -280,9 +274,7 @@ void Cluster::tell_peer(int host, int peer, std::int64_t bytes, std::function<vo
   network_.send(host, peer, bytes, lane_of(host, peer, 0x4000),
                 [this, host, peer, what = std::move(what)] {
                   what(end_of(peer, host));
-                  Process& leader = process(layout_.ranks_of(peer).front());
-                  leader.has_news_ = true;
-                  leader.wake(tick_);
+                  process(layout_.ranks_of(peer).front()).wake(tick_);
                 });
 }
 

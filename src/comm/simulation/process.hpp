@@ -61,8 +61,6 @@ class Process final : public ControlNetwork {
   void note_ended(int rank) override { ended_.insert(rank); }
   /** Of whom that was noted. */
   const std::set<int>& ended() const { return ended_; }
-  /** Sent so far, over connections of its leader, too. */
-  std::int64_t control_messages() const { return control_messages_; }
   bool has_failed() const noexcept override { return failed_; }
   bool may_call() const noexcept override { return !killed_; }
   bool this_thread_may_call() const noexcept override { return !killed_; }
@@ -77,7 +75,6 @@ class Process final : public ControlNetwork {
   };
 
   void come(int tag, Letter letter);
-  void note_control_message();
   /** Its fiber, if that sleeps until something comes. */
   void wake(Scheduler::Duration delay);
 
@@ -88,11 +85,9 @@ class Process final : public ControlNetwork {
   WaitGraph graph_;
   std::map<int, std::deque<Letter>> letters_;  // by tag
   std::size_t unread_ = 0;
-  bool has_news_ = false;                                          // over connections
   std::map<int, SimulatedWire*> wires_;                            // by context
   std::map<int, std::vector<std::shared_ptr<Parcel>>> too_early_;  // for wires that are to come
   std::set<int> ended_;
-  std::int64_t control_messages_ = 0;
   Scheduler::Task* task_ = nullptr;
   bool failed_ = false;
   bool killed_ = false;
