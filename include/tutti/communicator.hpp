@@ -40,10 +40,10 @@ struct CommOptions {
  *
  * All collectives are called by all ranks in the same order with matching arguments; if they are
  * not, every rank gets a MismatchError that shows both sides, before any output is written (but see
- * broadcast() and reduce()). They run on a Stream: on the default one they are blocking, on a worker they return
- * at once, and the memory of their arguments belongs to them until the returned Event is ready.
- * Operations of one communicator run one after the other in the order of the calls, whatever their
- * streams; a send and a recv may overlap with them and with each other.
+ * broadcast() and reduce()). They run on a Stream: on the default one they are blocking, on a
+ * worker they return at once, and the memory of their arguments belongs to them until the returned
+ * Event is ready. Operations of one communicator run one after the other in the order of the calls,
+ * whatever their streams; a send and a recv may overlap with them and with each other.
  *
  * `in` and `out` may be the same memory (for gathers, `in` is this rank's part of `out`; for
  * scatters, `out` is this rank's part of `in`; all_to_all_v has them apart); any other overlap is
@@ -142,11 +142,11 @@ class Communicator {
   Event all_reduce(ConstView in, View out, Reduce reduce = {}, const Stream& stream = {});
   /** In place. */
   Event all_reduce(View inout, Reduce reduce = {}, const Stream& stream = {});
-  /** As all_reduce, but only `root` gets the result; elsewhere `out` is not looked at. Between up to
-   * 8 hosts a short one goes one way (up to 128 KiB between two; between more, up to 128 KiB of all
-   * but the root together on a fast wire, 32 on others): who only gives waits for nobody, and may
-   * have returned when another rank finds that it asks for something else. It gets the
-   * MismatchError in its next call. */
+  /** As all_reduce, but only `root` gets the result; elsewhere `out` is not looked at. Between up
+   * to 8 hosts a short one goes one way (up to 128 KiB between two; between more, up to 128 KiB of
+   * all but the root together on a fast wire, 32 on others): who only gives waits at most for ranks
+   * of its own host, and may have returned when another rank finds that it asks for something else.
+   * It gets the MismatchError in a later call: in the next one that waits at the latest. */
   Event reduce(ConstView in, View out, int root, Reduce reduce = {}, const Stream& stream = {});
   /**
    * out[i] = the reduction of in[i] over the ranks up to this one, itself included, in rank order,

@@ -173,6 +173,40 @@ TEST(LocalNotesTest, WhoLeavesNothingForTheReaderIsNamed) {
       1s);
 }
 
+/** Rank 2 comes while rank 0 already finds out who keeps it waiting. */
+TEST(LocalNotesTest, WhoComesAtTheLastMomentIsNotNamed) {
+  constexpr auto kTimeout = 1s;
+  std::atomic<bool> is_time = false;
+  std::atomic<bool> given = false;
+  std::atomic<bool> found = false;
+  on_ranks(
+      [&](LocalRank& rank) {
+        rank.begin(0, 8);
+        if (rank.local.rank() == 2) {
+          until([&] { return is_time.load(); });
+          rank.notes.make_room(8);
+          rank.notes.leave({});
+          given = true;
+        }
+        if (rank.local.rank() != 0) return until([&] { return found.load(); });
+        const auto start = std::chrono::steady_clock::now();
+        rank.local.group().set_idle([&](std::span<const int> /*names*/) {
+          is_time = std::chrono::steady_clock::now() - start > kTimeout + 100ms;
+          if (is_time) until([&] { return given.load(); });
+        });
+        std::array<const void*, kRanks> parts{};
+        try {
+          rank.notes.collect(parts);
+          ADD_FAILURE() << "rank 1 was waited for";
+        } catch (const PeerLost& error) {
+          EXPECT_EQ(error.ranks(), std::vector<int>{11}) << error.what();
+        }
+        EXPECT_TRUE(given);
+        found = true;
+      },
+      kTimeout);
+}
+
 TEST(LocalNotesTest, WhoDoesNotReadIsWaitedForAndNamed) {
   std::atomic<int> found = 0;
   on_ranks(

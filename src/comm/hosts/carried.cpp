@@ -1,5 +1,5 @@
 // Collectives over several hosts that are so short that they go along with the signatures, or
-// behind the root's alone; gathers.
+// behind notes that nobody answers; gathers.
 #include <algorithm>
 #include <functional>
 #include <numeric>

@@ -40,7 +40,8 @@ namespace tutti {
  * leaders compare theirs, with which short messages travel. Only if they differ are details
  * exchanged. Nobody writes an output before that: what leaders add up by then lies in temporary
  * memory; the others write what leaders give them later, or wait until these release them. A short
- * broadcast goes one way: each host compares its signature with the root's (see Notes).
+ * broadcast or reduce goes one way: each host compares its signature with the root's, or the root's
+ * with all others (see Notes).
  *
  * An error on one side is told on the other: what shared memory finds out goes to the other hosts
  * over the channel, what the channel finds out goes to the ranks of this host.

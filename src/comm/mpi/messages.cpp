@@ -20,7 +20,7 @@ namespace {
 // they would be under way for longer than a deadline, and what comes behind them: so of so many
 // bytes, the last message is sent in a way that ends when its receiver takes it.
 constexpr std::int64_t kMostUnconfirmed = Streams::kMostUnconfirmed;
-// A root sends its notes, and waits for nobody: what MPI needs for each is more than its bytes.
+// Who sends notes waits for nobody: what MPI needs for each is more than its bytes.
 constexpr std::int64_t kLeastNote = 2 << 10;
 
 Wire::Posted posted_of(MPI_Request request) {

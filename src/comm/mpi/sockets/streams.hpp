@@ -31,7 +31,7 @@ namespace tutti::mpi {
  * They are received in the order in which they were sent. One whose other end has gone brings
  * nothing any more: who that is, others find out. Safe from any thread.
  *
- * Of calls that go one way nobody answers, so what a root sends is bounded by what the other kernel
+ * Of calls that go one way nobody answers, so what one sends is bounded by what the other kernel
  * has not acknowledged: beyond kMostUnconfirmed bytes a message waits, as one does whose receiver
  * has no room.
  */

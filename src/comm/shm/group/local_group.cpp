@@ -228,10 +228,16 @@ bool LocalGroup::wait(const Signal& signal, Wait kind, Waiter& waiter, std::uint
     } else {
       own().heartbeat.fetch_add(1, std::memory_order_relaxed);
     }
-    look_around(missing, done);
+    // Who has come since may have gone on, and left: nobody is lost by what was missing before.
+    const auto has_changed = [&] {
+      std::vector<int> now;
+      awaited(now);
+      return now != missing || done();
+    };
+    look_around(missing, has_changed);
     idle(missing);
     if (waiter.expires_within(inquiry_lead(timeout_))) begin_to_ask(missing, suspicion);
-    if (waiter.expired()) accuse(missing, suspicion, done);
+    if (waiter.expired()) accuse(missing, suspicion, has_changed);
     waiter.nap([&](Waiter::Duration limit) { signal.sleep(seen, limit); });
   }
   waiting_for(kind).store(kNotWaiting, std::memory_order_relaxed);
