@@ -99,7 +99,12 @@ def run(trial, mpiexec, program, output=subprocess.DEVNULL):
                      and "mca_btl_tcp_frag_" in read(f"{errors}.{rank}") and not is_alive(pids[rank])}
             if output is None:
                 sys.stderr.write("".join(read(f"{errors}.{rank}") for rank in range(ranks)))
-            return *judge(trial, texts, struck, waited, ended), ended
+            complaints, longest = judge(trial, texts, struck, waited, ended)
+            for rank in sorted(trial.lost().keys() - ended):
+                if (texts[rank] or "").startswith("ready "):
+                    complaints.append(f"rank {rank} {what_it_does(pids[rank])}; last words: "
+                                      f"{read(f'{errors}.{rank}')[-300:]!r}")
+            return complaints, longest, ended
         finally:
             job.kill()
             job.wait()
@@ -132,6 +137,15 @@ def strike(trial, hosts, pids):
 def read(path):
     with open(path, encoding="utf-8", errors="replace") as file:
         return file.read()
+
+
+def what_it_does(pid):
+    """Of a process that does not go on."""
+    if not is_alive(pid):
+        return "has ended"
+    with open(f"/proc/{pid}/syscall", encoding="ascii") as file:
+        call = file.read().split()[0]
+    return "runs" if call == "running" else f"is in the system call {call}"
 
 
 def is_alive(pid):

@@ -246,12 +246,16 @@ void HostGroup::reduce(void* data, std::int64_t count, DType dtype, const cpu::C
   const bool is_shared = !goes_whole(bytes) && size() > 2;
   // Nobody on the hosts has to do with it between windows: one is a message, over connections.
   const bool is_long = bytes > size() * Wire::kPiece && wire_.passes_on(members_);
-  Shards sums{begin, {}, is_long ? kLongWindow : window_for(size())};
+  Shards sums{begin, {}, window_for(size())};
   if (is_shared) {
     sums.offsets = even_offsets(bytes, kNobody);
   } else {  // the root owns everything: one round, and between two members not a byte more
     sums.offsets.assign(members_.size() + 1, 0);
     std::fill(sums.offsets.begin() + root + 1, sums.offsets.end(), bytes);
+  }
+  if (is_long) {  // with room for no more than a shard
+    const std::int64_t longest = is_shared ? sums.offsets[1] : bytes;
+    sums.window = std::min(kLongWindow, (longest + kCacheLine - 1) / kCacheLine * kCacheLine);
   }
   const Shards own{static_cast<std::byte*>(const_cast<void*>(from)), sums.offsets, sums.window};
   reduce_shards([&](int owner, std::int64_t number) { return sums.part(owner, number); },
