@@ -55,22 +55,6 @@ class OneWayReduce : public RankTest {
     const int host = hosts[static_cast<std::size_t>(root)];
     return std::find(hosts.begin(), hosts.end(), host) - hosts.begin() == rank;
   }
-  /** All ranks make `calls`, which must end in a mismatch that shows both requests. */
-  void expect_mismatch(const std::vector<std::string>& shown,
-                       const std::function<void(Communicator&)>& calls) {
-    on_ranks([&](Communicator& comm) {
-      try {
-        comm.barrier();  // who comes late to the end of it may hear of the mismatch there
-        calls(comm);
-        comm.barrier();  // who waits for nobody finds out here
-        ADD_FAILURE() << "rank " << comm.global_rank() << " noticed nothing";
-      } catch (const MismatchError& error) {
-        for (const std::string& part : shown) {
-          EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-        }
-      }
-    });
-  }
 };
 
 TEST_F(OneWayReduce, LoopsToOneRootBringTheirSums) {

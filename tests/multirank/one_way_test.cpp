@@ -38,22 +38,6 @@ class OneWay : public RankTest {
     const auto first = std::find(hosts.begin(), hosts.end(), hosts.back());
     return static_cast<int>(first - hosts.begin());
   }
-  /** All ranks make `calls`, which must end in a mismatch that shows both requests. */
-  void expect_mismatch(const std::vector<std::string>& shown,
-                       const std::function<void(Communicator&)>& calls) {
-    on_ranks([&](Communicator& comm) {
-      try {
-        comm.barrier();  // who comes late to the end of it may hear of the mismatch there
-        calls(comm);
-        comm.barrier();  // who waits for nobody finds out here
-        ADD_FAILURE() << "rank " << comm.global_rank() << " noticed nothing";
-      } catch (const MismatchError& error) {
-        for (const std::string& part : shown) {
-          EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-        }
-      }
-    });
-  }
 };
 
 TEST_F(OneWay, LoopsFromOneRootBringTheirData) {

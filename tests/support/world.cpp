@@ -14,6 +14,8 @@
 #include <thread>
 #include <utility>
 
+#include "tutti/error.hpp"
+
 namespace tutti::test {
 namespace {
 
@@ -150,6 +152,21 @@ void RankTest::on_ranks(const Body& body, const CommOptions& options) {
   guarded(here.rank, [&] {
     Communicator communicator = std::move(*made);  // an exception passes its scope
     body(communicator);
+  });
+}
+
+void RankTest::expect_mismatch(const std::vector<std::string>& shown, const Body& calls) {
+  on_ranks([&](Communicator& comm) {
+    try {
+      comm.barrier();  // who comes late to the end of it may hear of the mismatch there
+      calls(comm);
+      comm.barrier();  // who waits for nobody finds out here
+      ADD_FAILURE() << "rank " << comm.global_rank() << " noticed nothing";
+    } catch (const MismatchError& error) {
+      for (const std::string& part : shown) {
+        EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+      }
+    }
   });
 }
 

@@ -62,6 +62,9 @@ class RankTest : public ::testing::Test {
    * on any rank. All ranks make the same calls of on_ranks().
    */
   void on_ranks(const Body& body, const CommOptions& options = short_timeout());
+  /** All ranks make `calls`, of which nobody need wait for an answer: they must end in a mismatch
+   * whose text has all that is `shown`, in the barrier after them at the latest. */
+  void expect_mismatch(const std::vector<std::string>& shown, const Body& calls);
 
  private:
   std::uint64_t calls_ = 0;

@@ -51,14 +51,14 @@ class NotesTest : public ::testing::Test {
              std::chrono::microseconds away = {}) {
     ScriptedWire theirs(source);
     Notes notes(theirs);
-    notes.begin(signature, {}, Notes::kNobody);
+    notes.begin(signature, {}, {});
     Bytes room(Wire::kShort);
     room.resize(static_cast<std::size_t>(notes.write(room.data(), bytes_of_text(text), away)));
     wire_.come.push_back({source, Wire::Traffic::note, room});
   }
   /** Waits for the root's note of `signature`: what it carries. */
   std::string wait_for(const Signature& signature) {
-    notes_.begin(signature, {}, kRoot);
+    notes_.begin(signature, {}, std::array{kRoot});
     Bytes room(Wire::kShort);
     const std::int64_t bytes = notes_.wait(room.data()).bytes;
     away_ = Notes::away_in(room.data());
@@ -101,10 +101,10 @@ TEST_F(NotesTest, NotesOfARootThatRunsAheadAreTakenInTheirOrder) {
 TEST_F(NotesTest, WhatIsEarlyWaitsForItsCall) {
   comes(kOther, broadcast(2, kOther), "of the other");
   comes(kRoot, broadcast(3), "third");
-  notes_.begin(broadcast(1, kOwn), {}, Notes::kNobody);
+  notes_.begin(broadcast(1, kOwn), {}, {});
   notes_.look();
   EXPECT_TRUE(wire_.come.empty());
-  notes_.begin(broadcast(2, kOther), {}, kOther);
+  notes_.begin(broadcast(2, kOther), {}, std::array{kOther});
   Bytes room(Wire::kShort);
   notes_.wait(room.data());
   EXPECT_EQ(std::memcmp(Notes::carried_by(room.data()), "of the other", 12), 0);
@@ -116,7 +116,7 @@ TEST_F(NotesTest, WhoRunsFarAheadIsLeftToTheWire) {
   for (std::uint64_t call = 2; call <= kMany; ++call) {
     comes(kRoot, broadcast(call), std::to_string(call));
   }
-  notes_.begin(broadcast(1, kOwn), {}, Notes::kNobody);
+  notes_.begin(broadcast(1, kOwn), {}, {});
   for (int look = 0; look < 20; ++look) notes_.look();
   EXPECT_GE(wire_.come.size(), kMany / 2);
   for (std::uint64_t call = 2; call <= kMany; ++call) {
@@ -126,7 +126,7 @@ TEST_F(NotesTest, WhoRunsFarAheadIsLeftToTheWire) {
 
 TEST_F(NotesTest, WhoRunsFarAheadHidesNobodysNotes) {
   for (std::uint64_t call = 2; call <= 1000; ++call) comes(kRoot, broadcast(call));
-  notes_.begin(broadcast(1, kOwn), {}, Notes::kNobody);
+  notes_.begin(broadcast(1, kOwn), {}, {});
   notes_.look();
   comes(kOther, broadcast(1, kOther));
   EXPECT_NE(refusal_in([&] { notes_.look(); }), "");
@@ -145,7 +145,7 @@ TEST_F(NotesTest, ANoteOfWhoIsNotAwaitedIsRefusedInAWaitThatLasts) {
 }
 
 TEST_F(NotesTest, ANoteOfACallThatIsOverIsRefusedByWhoLooks) {
-  notes_.begin(broadcast(2, kOwn), broadcast(1, kOwn), Notes::kNobody);
+  notes_.begin(broadcast(2, kOwn), broadcast(1, kOwn), {});
   notes_.look();
   comes(kRoot, broadcast(1));
   const std::string text = refusal_in([&] { notes_.look(); });
@@ -164,10 +164,10 @@ TEST_F(NotesTest, WhoWaitsLongAsksAndWhoMakesAnotherCallFindsOut) {
   ScriptedWire theirs(kRoot);
   theirs.come.push_back({kOwn, Wire::Traffic::question, wire_.sent[0].bytes});
   Notes root(theirs);
-  root.begin(broadcast(1), {}, Notes::kNobody);
+  root.begin(broadcast(1), {}, {});
   root.look();  // in the same call: the note is on its way
   theirs.come.push_back({kOwn, Wire::Traffic::question, wire_.sent[0].bytes});
-  root.begin(broadcast(1, kRoot, 9), {}, Notes::kNobody);
+  root.begin(broadcast(1, kRoot, 9), {}, {});
   EXPECT_NE(refusal_in([&] { root.look(); }), "");
 }
 
@@ -263,7 +263,7 @@ TEST_F(NotesTest, AllWhoAreAwaitedAreAsked) {
 TEST_F(NotesTest, ALaterNoteOfWhoIsAwaitedShowsThatItHasMadeAnotherCall) {
   ScriptedWire theirs(kRoot);
   Notes notes(theirs);
-  notes.begin(broadcast(2, kOwn), broadcast(1, kOther), Notes::kNobody);
+  notes.begin(broadcast(2, kOwn), broadcast(1, kOther), {});
   Bytes note(Wire::kShort);
   note.resize(static_cast<std::size_t>(notes.write(note.data(), {}, {})));
   wire_.come.push_back({kRoot, Wire::Traffic::note, note});
@@ -283,10 +283,10 @@ TEST_F(NotesTest, WhoHasGoneOnFromAnotherCallFindsItOutWhenItIsAsked) {
   };
   Notes root(theirs);
   is_asked();
-  root.begin(broadcast(2), broadcast(1), Notes::kNobody);
+  root.begin(broadcast(2), broadcast(1), {});
   root.look();  // the note is on its way
   is_asked();
-  root.begin(broadcast(2), broadcast(1, kOther), Notes::kNobody);
+  root.begin(broadcast(2), broadcast(1, kOther), {});
   const std::string text = refusal_in([&] { root.look(); });
   EXPECT_NE(text.find("rank 0: broadcast(u8, count 4, root 1)"), std::string::npos) << text;
 }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -40,7 +41,7 @@ class PassedNotesTest : public ::testing::Test {
   void comes(const Signature& signature, std::size_t bytes = kBytes) {
     ScriptedWire theirs(kFirstHost);
     Notes notes(theirs);
-    notes.begin(signature, {}, Notes::kNobody);
+    notes.begin(signature, {}, {});
     Bytes room(Wire::kShort);
     const Bytes data(bytes, static_cast<std::byte>(signature.sequence));
     room.resize(static_cast<std::size_t>(notes.write(room.data(), data, {})));
@@ -48,7 +49,7 @@ class PassedNotesTest : public ::testing::Test {
   }
   /** The host's own call: takes the root's note. */
   void call(std::uint64_t sequence, std::int64_t in_a_row = 10) {
-    notes_.begin(broadcast_of(sequence), {}, kFirstHost);
+    notes_.begin(broadcast_of(sequence), {}, std::array{kFirstHost});
     Bytes data(kBytes);
     group_.take_one_way({kFirstHost, kBytes, in_a_row}, notes_, data);
     EXPECT_EQ(data, Bytes(kBytes, static_cast<std::byte>(sequence)));
@@ -83,7 +84,7 @@ TEST_F(PassedNotesTest, ThoseThatHaveComeTogetherGoTogetherAndOnce) {
 
 TEST_F(PassedNotesTest, WhatWasFoundEarlyGoesAlongInItsOrder) {
   for (const std::uint64_t sequence : {1U, 2U}) comes(broadcast_of(sequence));
-  notes_.begin({}, {}, Notes::kNobody);
+  notes_.begin({}, {}, {});
   notes_.look();  // of another wait
   comes(broadcast_of(3));
   for (const std::uint64_t sequence : {1U, 2U, 3U}) call(sequence);
@@ -118,7 +119,7 @@ TEST_F(PassedNotesTest, NoMoreThanSomeAreKept) {
   call(1);
   EXPECT_LT(wire_.sent.size(), all.size() / 2);
   for (std::uint64_t sequence = 2; sequence <= all.size(); ++sequence) {
-    notes_.begin(broadcast_of(sequence), {}, kFirstHost);
+    notes_.begin(broadcast_of(sequence), {}, std::array{kFirstHost});
     Bytes data(kBytes);
     group_.take_one_way({kFirstHost, kBytes, 10}, notes_, data);
   }
@@ -156,7 +157,7 @@ TEST_F(PassedNotesTest, ThoseUnderWayOutliveABatchThatIsAbandoned) {
   wire_.delivers = false;
   {
     Notes notes(wire_);
-    notes.begin(broadcast_of(1), {}, kFirstHost);
+    notes.begin(broadcast_of(1), {}, std::array{kFirstHost});
     Bytes data(kBytes);
     EXPECT_THROW(group_.take_one_way({kFirstHost, kBytes, 10}, notes, data), test::TooLate);
   }

@@ -61,11 +61,6 @@ class Notes {
   /** A call of this rank begins, in which it waits for a note of each of `awaited`. The last one
    * that went one way was `before`. */
   void begin(const Signature& signature, const Signature& before, std::span<const int> awaited);
-  /** With the note of one rank, or kNobody's. */
-  void begin(const Signature& signature, const Signature& before, int awaited) {
-    begin(signature, before,
-          awaited == kNobody ? std::span<const int>() : std::span<const int>(&awaited, 1));
-  }
   /** A note on the call under way, with `data`, of at most kCarried bytes; how long it is. `note`
    * has Wire::kShort bytes. This rank has been `away` from collectives before. */
   std::int64_t write(std::byte* note, std::span<const std::byte> data,
