@@ -243,7 +243,9 @@ Row one_way_broadcast(const ScaleOptions& options, std::int64_t bytes) {
     signature.root = kRoot;
     signature.count = bytes;
     const bool is_root = group.position() == kRoot;
-    notes.begin(signature, {}, is_root ? tutti::Notes::kNobody : group.giver({kRoot, bytes}));
+    std::vector<int> givers;
+    if (!is_root) givers.push_back(group.giver({kRoot, bytes}));
+    notes.begin(signature, {}, givers);
     const std::vector<std::byte> wanted(static_cast<std::size_t>(bytes), std::byte{7});
     if (is_root) return group.send_one_way({kRoot, bytes}, notes, wanted, {});
     std::vector<std::byte> data(wanted.size());
