@@ -7,8 +7,9 @@
 Needs root and iproute2 (tests/cluster/cluster.py). A layout is hosts x ranks of each. --rate shapes
 each host's link in both directions by a token bucket (as tc has it: 1gbit, 100mbit); without it links
 are as fast as the machine. --congestion is what controls the congestion of the hosts' TCP connections,
-without it what the machine has. The MTU is 9000. JSON Lines of all layouts go into one file. A layout that takes
-more than --limit seconds is ended, as where mpiexec hangs after a rank has aborted.
+without it what the machine has: one of those in /proc/sys/net/ipv4/tcp_allowed_congestion_control, to which root adds
+others. The MTU is 9000. JSON Lines of all layouts go into one file. A layout that takes more than --limit seconds is
+ended, as where mpiexec hangs after a rank has aborted.
 """
 import argparse
 import os

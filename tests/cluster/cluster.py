@@ -36,8 +36,8 @@ def is_possible():
 
 
 def congestion_controls():
-    """What this machine's kernel has for TCP."""
-    with open("/proc/sys/net/ipv4/tcp_available_congestion_control", encoding="ascii") as file:
+    """What this machine's kernel lets network namespaces have for TCP: not all that it has itself."""
+    with open("/proc/sys/net/ipv4/tcp_allowed_congestion_control", encoding="ascii") as file:
         return file.read().split()
 
 
