@@ -177,6 +177,11 @@ void Supervisor::take_message(Rank& rank, MessageType type, std::string_view tex
         rank.progress = text;
       }
       break;
+    case MessageType::goes_on:
+      if (ending_) break;
+      rank.told_to_end.reset();
+      rank.force_timer.stop();
+      break;
     case MessageType::log_failed:
       if (std::exchange(log_failure_said_, true)) break;
       display_.say("tutti run: " + rank.plan->log.string() + ": " + std::string(text) +

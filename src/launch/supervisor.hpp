@@ -90,8 +90,8 @@ class Supervisor {
   std::vector<Rank*> left_stopped();
   void watch_stopped();
   void end_job(Outcome::Kind kind, int signal);
-  void end_ranks(int signal, bool servers_alone);
-  void tell_to_end(Rank& rank, int signal);
+  void end_servers();
+  void tell_to_end(Rank& rank, MessageType how, int signal);
   void end_harder(Rank& rank);
   void hurry();
   void send_all(int signal);

@@ -66,7 +66,7 @@ void Supervisor::decide() {
   bool workers_done = true;
   for (const Rank& rank : ranks_) workers_done &= rank.plan->role == Role::server || rank.ended;
   if (workers_done && plan_->count(Role::server) > 0 && !std::exchange(servers_ending_, true)) {
-    end_ranks(SIGTERM, true);
+    end_servers();
   }
 }
 
@@ -107,7 +107,7 @@ void Supervisor::watch_stopped() {
         std::max(*only_stopped_since_ + options_.grace, rank->stopped_at + rank_timeout_);
     if (now >= due) {
       rank->given_up = true;
-      tell_to_end(*rank, SIGTERM);
+      tell_to_end(*rank, MessageType::signal, SIGTERM);
       continue;
     }
     const SteadyClock::duration wait = due - now;
@@ -129,20 +129,24 @@ void Supervisor::end_job(Outcome::Kind kind, int signal) {
   }
   outcome_.kind = kind;
   if (kind != Outcome::Kind::failed) display_.hurry();
-  end_ranks(signal, false);
+  for (Rank& rank : ranks_) {
+    if (!rank.told_to_end && !rank.ended) rank.told_to_end = SteadyClock::now();
+    tell_to_end(rank, MessageType::signal, signal);
+  }
 }
 
-void Supervisor::end_ranks(int signal, bool servers_alone) {
+/** Since no worker is left. */
+void Supervisor::end_servers() {
   for (Rank& rank : ranks_) {
-    if (servers_alone && (rank.plan->role != Role::server || rank.ends_by_itself)) continue;
+    if (rank.plan->role != Role::server || rank.ends_by_itself) continue;
     if (!rank.told_to_end && !rank.ended) rank.told_to_end = SteadyClock::now();
-    tell_to_end(rank, signal);
+    tell_to_end(rank, MessageType::unneeded, SIGTERM);
   }
 }
 
 /** A rank that has been told before has no more time for it. */
-void Supervisor::tell_to_end(Rank& rank, int signal) {
-  rank.control.send(MessageType::signal, std::to_string(signal));
+void Supervisor::tell_to_end(Rank& rank, MessageType how, int signal) {
+  rank.control.send(how, std::to_string(signal));
   if (!rank.force_timer.set()) rank.force_timer.start(options_.grace);
 }
 

@@ -116,6 +116,8 @@ class Wrapper {
   void end_leftovers();
   void launcher_gone();
   void parent_gone();
+  void take_message(MessageType type, std::string_view text);
+  void end_unneeded();
   void pass_on(int signal);
   void kill_all();
   void tell_log_failure();
@@ -143,6 +145,7 @@ class Wrapper {
   bool alone_ = false;        // and all that descends from it
   bool finishing_ = false;    // all has been sent
   bool told_to_end_ = false;  // by the launcher
+  bool ends_by_itself_ = false;
   bool launcher_gone_ = false;
   bool orphaned_ = false;
 };
@@ -195,13 +198,8 @@ void Wrapper::step() {
   if (sources[signals].revents != 0) take_signals();
   if ((sources[control].revents & POLLOUT) != 0) control_.flush();
   if ((sources[control].revents & ~POLLOUT) != 0) {
-    const bool there = control_.receive([&](MessageType type, std::string_view text) {
-      if (type != MessageType::signal) return;
-      const int signal = parse_number<int>(text).value_or(SIGTERM);
-      told_to_end_ = told_to_end_ || is_to_end(signal);
-      pass_on(signal);
-      if (signal == SIGCONT) control_.send(MessageType::passed_on, "");
-    });
+    const bool there = control_.receive(
+        [&](MessageType type, std::string_view text) { take_message(type, text); });
     if (!there) control_.close();
   }
   if (sources[output].revents != 0) {
@@ -271,6 +269,24 @@ void Wrapper::launcher_gone() {
   kill_timer_.start(kOrphanGrace);
 }
 
+void Wrapper::take_message(MessageType type, std::string_view text) {
+  if (type == MessageType::unneeded) return end_unneeded();
+  if (type != MessageType::signal) return;
+  const int signal = parse_number<int>(text).value_or(SIGTERM);
+  told_to_end_ = told_to_end_ || is_to_end(signal);
+  pass_on(signal);
+  if (signal == SIGCONT) control_.send(MessageType::passed_on, "");
+}
+
+/** What the rank said before the last worker ended is in the pipe now, but may have been on its way
+ * to the launcher then. */
+void Wrapper::end_unneeded() {
+  read_progress();
+  if (ends_by_itself_) return control_.send(MessageType::goes_on, "");
+  told_to_end_ = true;
+  pass_on(SIGTERM);
+}
+
 /** Who has started this process need not be the launcher, but Open MPI's daemon. */
 void Wrapper::parent_gone() {
   if (std::exchange(orphaned_, true)) return;
@@ -337,6 +353,7 @@ void Wrapper::read_progress() {
   const std::string_view text(buffer.data(), static_cast<std::size_t>(bytes));
   for (std::string& line : last_lines(text, buffer.size())) {
     if (line == kEndsByItself) {
+      ends_by_itself_ = true;
       control_.send(MessageType::progress, line);  // is no progress, which the next line replaces
     } else {
       progress_text_ = std::move(line);

@@ -164,24 +164,34 @@ while :; do sleep 0.01; done""")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(result.job.log("server.1"), b"asked\n")
 
-    def test_a_server_that_ends_by_itself_is_left_alone(self):
+    def test_servers_that_end_by_themselves_are_left_alone(self):
+        # Also one whose wrapper is late: the launcher does not know that yet when the worker has ended.
         script = self.script("""
-trap 'echo asked; exit 0' TERM
-if [ $TUTTI_ROLE = worker ]; then
-    while [ ! -e told ]; do sleep 0.01; done
-    exit 0
-fi
-if [ $TUTTI_ROLE_INDEX = 1 ]; then touch trapped; while :; do sleep 0.01; done; fi
-while [ ! -e trapped ]; do sleep 0.01; done
+trap 'touch asked.$TUTTI_ROLE_INDEX; exit 0' TERM
+touch ready.$TUTTI_RANK
+while [ ! -e go ]; do sleep 0.01; done
+case $TUTTI_ROLE.$TUTTI_ROLE_INDEX in
+  worker.0) while [ ! -e told.0 ] || [ ! -e told.2 ]; do sleep 0.01; done; exit 0;;
+  server.1) while :; do sleep 0.01; done;;
+esac
 printf '1/4\\nends by itself\\n2/4\\n' >&$TUTTI_PROGRESS_FD
-touch told
-# Until the other server and all else of the job is gone, and a killer would have come.
-sleep 2
+touch told.$TUTTI_ROLE_INDEX
+while [ ! -e goes_on ]; do sleep 0.01; done
+sleep 3.1  # until a killer would have come
 echo saved""")
-        result = self.run_job("--server_num", 2, "--worker_num", 1, "--grace", 1, script)
+        job = self.start("--server_num", 3, "--worker_num", 1, "--grace", 3, script)
+        wait_until(lambda: len(list(self.folder.glob("ready.*"))) == 4)
+        late = parent_of(job.ranks()[1])
+        os.kill(late, signal.SIGSTOP)
+        wait_until(lambda: state_of(late) == "T")
+        (self.folder / "go").touch()
+        wait_until((self.folder / "asked.1").exists)  # the launcher has told those that do not
+        os.kill(late, signal.SIGCONT)
+        (self.folder / "goes_on").touch()
+        result = job.wait()
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertEqual(result.job.log("server.0"), b"saved\n")
-        self.assertEqual(result.job.log("server.1"), b"asked\n")
+        self.assertEqual([path.name for path in self.folder.glob("asked.*")], ["asked.1"])
+        self.assertEqual((job.log("server.0"), job.log("server.2")), (b"saved\n", b"saved\n"))
 
     def test_a_server_that_fails_ends_the_job(self):
         script = self.script('[ $TUTTI_ROLE = server ] && exit 3; sleep 1000')

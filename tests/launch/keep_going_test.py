@@ -214,7 +214,6 @@ sleep 1000""", "--server_num", 1, "--worker_num", 2, stop=[2, 1], ready=[0, 1, 2
 touch ready.$TUTTI_RANK
 [ $TUTTI_ROLE = server ] && sleep 1000
 while [ ! -e go ]; do sleep 0.01; done
-sleep 0.5  # the launcher has heard it
 echo server 0 is lost
 exit 1""", "--server_num", 1, "--worker_num", 1, stop=[1], ready=[0, 1])
         result = job.wait()

@@ -22,6 +22,7 @@ enum class MessageType : std::uint8_t {
   continued,   ///< nothing
   passed_on,   ///< the launcher's SIGCONT; a stop that was told before is over
   progress,    ///< what the rank says of itself
+  goes_on,     ///< the rank, which ends by itself, although it is unneeded
   log_failed,  ///< why its log has gaps
   ended,       ///< "code signal moment": an ExitStatus, and SteadyClock's ticks
   closed,      ///< the last lines of its output; nothing follows, no process is left
@@ -32,6 +33,7 @@ enum class MessageType : std::uint8_t {
   challenge,  ///< to a wrapper of another machine: see Meeting
   setup,      ///< and what it is to run
   signal,     ///< to pass on to the rank
+  unneeded,   ///< the rank, since no worker is left: SIGTERM for it, unless it ends by itself
 };
 
 /**
