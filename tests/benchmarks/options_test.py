@@ -21,6 +21,8 @@ NUMBERS = {  # of each program: an option, values that are refused
     "simulation": [("--seeds", "x", "-1"), ("--seed", "1e3")],
     "faults": [("--seed", "x", "-1"), ("--trials", "1e3"), ("--jobs", "2x")],
     "ps_faults": [("--seed", "x", "-1"), ("--trials", "1e3", "-1"), ("--trial", "2x")],
+    "mpi_rig": [("--seed", "x"), ("--trials", "1e3", "-1"), ("--timeout", "2x")],
+    "ps_job": [("--seed", "x"), ("--timeout", "-1"), ("--lost", "2x"), ("--lost-server", "")],
     "topk_bench": [("--n", "x"), ("--runs", "0"), ("--density", "0.1,2")],
     "sparse_bench": [("--hosts", "3", "3by2"), ("--n", "0"), ("--density", "2"), ("--common", "-1"),
                      ("--runs", "x")],
@@ -62,7 +64,8 @@ class Options(unittest.TestCase):
 
     def test_faults_say_how_they_are_used(self):
         common = ["--trials N", "--first K", "--seed S", "--trial K"]
-        for program, options in (("faults", [*common, "--jobs J", "--mpiexec PATH"]), ("ps_faults", common)):
+        for program, options in (("faults", [*common, "--jobs J", "--mpiexec PATH"]), ("ps_faults", common),
+                                 ("mpi_rig", ["--work NAME", "--seed S"]), ("ps_job", ["--mode NAME", "--seed N"])):
             with self.subTest(program=program):
                 shown = subprocess.run([FOLDER / program, "--help"], capture_output=True, text=True,
                                        timeout=20)

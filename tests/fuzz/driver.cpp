@@ -110,12 +110,12 @@ bool parse(int argc, char** argv, Options& options) {
       options.files.emplace_back(word);
       continue;
     }
-    if (++i == argc) break;
+    const char* const value = ++i < argc ? argv[i] : "";
     char* end = nullptr;
-    if (word == "--seconds") options.seconds = std::strtod(argv[i], &end);
-    if (word == "--runs") options.runs = std::strtoull(argv[i], &end, 10);
-    if (word == "--seed") options.seed = std::strtoull(argv[i], &end, 10);
-    if (end != nullptr && end != argv[i] && *end == '\0') continue;
+    if (word == "--seconds") options.seconds = std::strtod(value, &end);
+    if (word == "--runs") options.runs = std::strtoull(value, &end, 10);
+    if (word == "--seed") options.seed = std::strtoull(value, &end, 10);
+    if (end != nullptr && end != value && *end == '\0') continue;
     std::fprintf(stderr, "usage: %s [--seconds S | --runs N] [--seed N] [FILE...]\n", argv[0]);
     return false;
   }

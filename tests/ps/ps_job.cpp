@@ -1,5 +1,4 @@
-// A process of a small job, whose place the environment says:
-// ps_job [--seed N] [--mode async|sync] [--timeout SECONDS] [--lost WORKER] [--lost-server SERVER]
+// A process of a small job, whose place the environment says.
 // The worker that is lost kills itself in the middle of the training; the others wait until that is
 // known, and check what they then have. The server that is lost kills itself as soon as workers
 // push, which they do until they hear of it. Ends with 0, or prints what went wrong and ends
@@ -8,42 +7,66 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
 
+#include "base/refuse.hpp"
 #include "ps/small_job.hpp"
+#include "support/options.hpp"
 #include "tutti/error.hpp"
 #include "tutti/ps/fleet.hpp"
 
 namespace tutti::ps {
 namespace {
 
+constexpr const char* kHelp =
+    R"(ps_job [OPTIONS]: a worker or a server of a small job, as the environment says
+
+  --seed N              of the job
+  --mode NAME           async or sync (async)
+  --timeout SECONDS     of the job
+  --lost WORKER         which kills itself in the middle
+  --lost-server SERVER  which kills itself as soon as workers push
+  --help                this text
+)";
+
 struct Arguments {
+  bool help = false;
   FleetOptions job = test::small_job(Async{});
   bool divides = false;
   int lost = -1;
   int lost_server = -1;
 };
 
-Arguments parse(int argc, char** argv) {
+Arguments parse(std::span<char* const> words) {
+  using tutti::test::number_of;
   Arguments arguments;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string_view option = argv[i];
-    const std::string value = argv[i + 1];
-    if (option == "--seed") arguments.job.seed = std::stoull(value);
-    if (option == "--timeout") arguments.job.timeout = std::chrono::seconds(std::stoi(value));
-    if (option == "--lost") arguments.lost = std::stoi(value);
-    if (option == "--lost-server") arguments.lost_server = std::stoi(value);
-    if (option == "--mode" && value == "sync") {
-      arguments.job.mode = Sync{};
-      arguments.divides = true;
+  const auto take = [&arguments](std::string_view name, const std::string& value) {
+    if (name == "--seed") {
+      arguments.job.seed = number_of<std::uint64_t>(name, value);
+    } else if (name == "--timeout") {
+      arguments.job.timeout = std::chrono::seconds(number_of<std::uint16_t>(name, value));
+    } else if (name == "--lost") {
+      arguments.lost = number_of<std::uint16_t>(name, value);
+    } else if (name == "--lost-server") {
+      arguments.lost_server = number_of<std::uint16_t>(name, value);
+    } else if (name == "--mode") {
+      if (value != "async" && value != "sync") refuse("--mode is '", value, "', not async or sync");
+      arguments.divides = value == "sync";
+      if (arguments.divides) arguments.job.mode = Sync{};
+    } else {
+      return false;
     }
-  }
+    return true;
+  };
+  arguments.help = !tutti::test::take_options(words, take);
   return arguments;
 }
 
@@ -91,12 +114,25 @@ int run(const Arguments& arguments) {
   return wrong.empty() ? 0 : 1;
 }
 
+int start(std::span<char* const> words) {
+  Arguments arguments;
+  try {
+    arguments = parse(words);
+  } catch (const InvalidArgument& error) {
+    std::fprintf(stderr, "ps_job: %s\n", error.what());
+    return 2;
+  }
+  if (!arguments.help) return run(arguments);
+  std::fputs(kHelp, stdout);
+  return 0;
+}
+
 }  // namespace
 }  // namespace tutti::ps
 
 int main(int argc, char** argv) {
   try {
-    return tutti::ps::run(tutti::ps::parse(argc, argv));
+    return tutti::ps::start({argv + 1, argv + argc});
   } catch (const tutti::MismatchError& error) {
     std::printf("mismatch: %s\n", error.what());
   } catch (const tutti::PeerLost& error) {

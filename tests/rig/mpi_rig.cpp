@@ -1,8 +1,5 @@
 // Kills or stops a rank under mpiexec, on pretended hosts, and looks how the others take it.
 //
-//   mpi_rig [--mpiexec PATH] [--hosts 2x2] [--trials N] [--seed S] [--work NAME]
-//           [--signal kill|stop] [--timeout SECONDS]
-//
 // Each trial starts itself under mpiexec --enable-recovery, without which a death ends the job from
 // outside. One rank sends itself SIGKILL or SIGSTOP, from a second thread at a random moment of a
 // collective; each of the others must report PeerLost that names it, in time.
@@ -23,6 +20,7 @@
 #include <map>
 #include <optional>
 #include <random>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -31,8 +29,10 @@
 #include <vector>
 
 #include "base/file_descriptor.hpp"
+#include "base/refuse.hpp"
 #include "rig/processes.hpp"
 #include "rig/work.hpp"
+#include "support/options.hpp"
 #include "support/world.hpp"
 
 namespace tutti::test {
@@ -126,7 +126,21 @@ int be_rank(int rank, int ranks, const Order& order) {
 
 // --- The rig ------------------------------------------------------------------------------------
 
+constexpr const char* kHelp =
+    R"(mpi_rig [OPTIONS]: kills or stops a rank under mpiexec
+
+  --mpiexec PATH     that one (mpiexec)
+  --hosts LAYOUT     the hosts that ranks pretend to be on (2x2)
+  --trials N         how many (0: one for each kind of work)
+  --seed S           what is drawn (1)
+  --work NAME        of that kind alone
+  --signal NAME      kill or stop (either)
+  --timeout SECONDS  of the ranks (3)
+  --help             this text
+)";
+
 struct Options {
+  bool help = false;
   std::string mpiexec = "mpiexec";
   std::string hosts = "2x2";
   int trials = 0;  ///< 0: one for each kind of work
@@ -306,37 +320,51 @@ int run(const Options& options, const std::string& self) {
   return failures == 0 ? 0 : 1;
 }
 
-int dispatch(const std::vector<std::string>& arguments) {
+/** A number that an int holds. */
+int count_of(std::string_view name, std::string_view value) {
+  return number_of<std::uint16_t>(name, value);
+}
+
+Options parse(std::span<char* const> arguments) {
+  Options options;
+  const auto take = [&options](std::string_view name, const std::string& value) {
+    if (name == "--mpiexec") {
+      options.mpiexec = value;
+    } else if (name == "--hosts") {
+      options.hosts = value;
+    } else if (name == "--trials") {
+      options.trials = count_of(name, value);
+    } else if (name == "--seed") {
+      options.seed = number_of<std::uint64_t>(name, value);
+    } else if (name == "--work") {
+      options.work = work_of(value).name;
+    } else if (name == "--signal") {
+      if (value != "kill" && value != "stop") refuse("--signal is '", value, "', not kill or stop");
+      options.signal = value == "kill" ? SIGKILL : SIGSTOP;
+    } else if (name == "--timeout") {
+      options.timeout = count_of(name, value);
+    } else {
+      return false;
+    }
+    return true;
+  };
+  options.help = !take_options(arguments, take);
+  return options;
+}
+
+int dispatch(const std::string& self, std::span<char* const> arguments) {
   const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
   const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
   if (rank != nullptr && size != nullptr) {
-    return be_rank(
-        std::stoi(rank), std::stoi(size),
-        {std::stoi(arguments.at(1)), std::stoi(arguments.at(2)), std::stoi(arguments.at(3)),
-         std::stoi(arguments.at(4)), arguments.at(5), std::stoi(arguments.at(6))});
+    const std::vector<std::string> words(arguments.begin(), arguments.end());
+    return be_rank(std::stoi(rank), std::stoi(size),
+                   {std::stoi(words.at(0)), std::stoi(words.at(1)), std::stoi(words.at(2)),
+                    std::stoi(words.at(3)), words.at(4), std::stoi(words.at(5))});
   }
-  Options options;
-  for (std::size_t i = 1; i + 1 < arguments.size(); i += 2) {
-    const std::string& value = arguments[i + 1];
-    if (arguments[i] == "--mpiexec") {
-      options.mpiexec = value;
-    } else if (arguments[i] == "--hosts") {
-      options.hosts = value;
-    } else if (arguments[i] == "--trials") {
-      options.trials = std::stoi(value);
-    } else if (arguments[i] == "--seed") {
-      options.seed = std::stoull(value);
-    } else if (arguments[i] == "--work") {
-      options.work = work_of(value).name;
-    } else if (arguments[i] == "--signal" && (value == "kill" || value == "stop")) {
-      options.signal = value == "kill" ? SIGKILL : SIGSTOP;
-    } else if (arguments[i] == "--timeout") {
-      options.timeout = std::stoi(value);
-    } else {
-      throw InvalidArgument("what is " + arguments[i] + " " + value + "?");
-    }
-  }
-  return run(options, arguments[0]);
+  const Options options = parse(arguments);
+  if (!options.help) return run(options, self);
+  std::fputs(kHelp, stdout);
+  return 0;
 }
 
 }  // namespace
@@ -344,7 +372,7 @@ int dispatch(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   try {
-    return tutti::test::dispatch({argv, argv + argc});
+    return tutti::test::dispatch(argv[0], {argv + 1, argv + argc});
   } catch (const std::exception& error) {
     std::fprintf(stderr, "mpi_rig: %s\n", error.what());
     return 2;
