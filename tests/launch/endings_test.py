@@ -321,6 +321,7 @@ class Orphans(JobTest):
         job = self.start("-n", ranks, "--grace", 1, self.script(FAMILY + ending, "family.sh"))
         wait_until(lambda: sum("sleep 1000" in line for line in job.processes().values())
                    == 3 * ranks)
+        wait_until(lambda: all(job.log(f"worker.{rank}") == b"family %d\n" % rank for rank in range(ranks)))
         return job
 
     def test_a_killed_launcher_leaves_nothing(self):

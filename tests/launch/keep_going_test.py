@@ -42,17 +42,20 @@ if [ $TUTTI_ROLE = server ]; then
 fi
 trap 'echo asked; exit 0' TERM
 touch ready.$TUTTI_RANK
-if [ $TUTTI_RANK = 0 ]; then sleep 1; echo server 0 is lost; exit 1; fi
+while [ ! -e go ]; do sleep 0.01; done
+if [ $TUTTI_RANK = 0 ]; then sleep 0.3; echo server 0 is lost; exit 1; fi
 while :; do sleep 0.01; done""")
-        result = self.run_job("--keep-going", "--server_num", 1, "--worker_num", 2, script,
-                              env={"TUTTI_TIMEOUT": "2.5"})
+        job = self.start("--keep-going", "--server_num", 1, "--worker_num", 2, script,
+                         env={"TUTTI_TIMEOUT": "2.5"})
+        self.read_until(job, b"tutti run: server 0 failed: exit code 3; workers have 2.5 s to say so and end\n")
+        (self.folder / "go").touch()
+        result = job.wait()
         self.assertEqual(result.returncode, 3, result.stderr)
-        self.assertIn("tutti run: server 0 failed: exit code 3; workers have 2.5 s to say so and end\n",
-                      result.stderr)
         self.assertIn("server 0 (rank 2 of 3)", result.stderr)
-        self.assertRegex(result.stderr, r"failed as well: worker 0 [0-9.]+ s later \(exit code 1\)")
-        self.assertEqual(result.job.log("worker.0"), b"server 0 is lost\n")
-        self.assertEqual(result.job.log("worker.1"), b"asked\n")
+        self.assertRegex(result.stderr, r"failed as well: worker 0 [0-9.]+ m?s later \(exit code 1\)")
+        self.assertEqual(job.log("worker.0"), b"server 0 is lost\n")
+        self.assertEqual(job.log("worker.1"), b"asked\n")
+        self.assertEqual(job.processes(), {}, "left behind")
 
     def test_workers_have_that_time_also_if_the_job_is_stopped_meanwhile(self):
         script = self.script("""
@@ -64,7 +67,7 @@ fi
 trap 'echo asked; exit 0' TERM
 touch ready.0
 while [ ! -e go ]; do sleep 0.01; done
-sleep 0.3
+sleep 0.2
 echo server 0 is lost
 exit 1""")
         job = self.start("--keep-going", "--server_num", 1, "--worker_num", 1, script,

@@ -3,6 +3,7 @@
 
 import os
 import pty
+import re
 import resource
 import signal
 import subprocess
@@ -16,6 +17,18 @@ class Shown(JobTest):
     def lines(self, text):
         """What was shown, but for the launcher's own first line."""
         return [line for line in text.splitlines() if not line.startswith("tutti run: ")]
+
+    def lines_at_once(self, ranks, *arguments):
+        """What is shown of a job whose ranks make a file ready.N and wait for the file go: however late their lines
+        come, the launcher sees them at once, since it is stopped meanwhile."""
+        job = self.start(*arguments)
+        wait_until(lambda: len(list(self.folder.glob("ready.*"))) == ranks)
+        job.process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: state_of(job.process.pid) == "T")
+        (self.folder / "go").touch()
+        wait_until(lambda: set(job.processes()) == {job.process.pid})
+        job.process.send_signal(signal.SIGCONT)
+        return self.lines(job.wait().stderr)
 
     def test_rank_0_is_shown_as_it_is_and_the_others_stderr_with_their_rank(self):
         script = self.script('echo out $TUTTI_RANK; echo err $TUTTI_RANK >&2')
@@ -34,14 +47,7 @@ while [ ! -e go ]; do sleep 0.01; done
 [ $TUTTI_RANK = 4 ] || echo the same >&2
 echo rank $TUTTI_RANK >&2
 echo the end >&2""")
-        # However late the lines come, the launcher sees them at once: it is stopped meanwhile.
-        job = self.start("-n", 7, script)
-        wait_until(lambda: len(list(self.folder.glob("ready.*"))) == 7)
-        job.process.send_signal(signal.SIGSTOP)
-        (self.folder / "go").touch()
-        wait_until(lambda: set(job.processes()) == {job.process.pid})
-        job.process.send_signal(signal.SIGCONT)
-        lines = self.lines(job.wait().stderr)
+        lines = self.lines_at_once(7, "-n", 7, script)
         self.assertEqual([line for line in lines if "same" in line], ["[1-3,5-6] the same"])
         # The lines of a rank stay in their order.
         for rank in range(1, 7):
@@ -71,11 +77,11 @@ while [ ! -e server ]; do sleep 0.01; done""")
 
     def test_roles_are_named(self):
         script = self.script("""
-[ $TUTTI_ROLE = server ] && echo serving >&2
-touch $TUTTI_ROLE.$TUTTI_ROLE_INDEX
-while [ ! -e server.0 ] || [ ! -e server.1 ]; do sleep 0.01; done""")
-        result = self.run_job("--server_num", 2, "--worker_num", 1, script)
-        self.assertEqual(self.lines(result.stderr), ["[server 0-1] serving"])
+touch ready.$TUTTI_RANK
+while [ ! -e go ]; do sleep 0.01; done
+[ $TUTTI_ROLE = worker ] || echo serving >&2""")
+        self.assertEqual(self.lines_at_once(3, "--server_num", 2, "--worker_num", 1, script),
+                         ["[server 0-1] serving"])
 
     def test_the_report_begins_a_line_where_both_streams_are_one(self):
         result = self.run_job("-n", 1, self.script("printf unfinished; exit 3"),
@@ -249,8 +255,8 @@ echo the end"""
 
 
 class Terminal(JobTest):
-    def shown(self, *arguments):
-        """What a job has written on a terminal."""
+    def shown(self, *arguments, until=None):
+        """What a job has written on a terminal; it makes the file `enough` once that matches `until`."""
         ours, theirs = pty.openpty()
         job = self.start(*arguments, stdin=theirs, stdout=theirs, stderr=theirs)
         os.close(theirs)
@@ -258,6 +264,8 @@ class Terminal(JobTest):
         try:
             while piece := os.read(ours, 65536):
                 text += piece
+                if until and re.search(until, text):
+                    (self.folder / "enough").touch()
         except OSError:
             pass  # all other ends are closed
         os.close(ours)
@@ -268,11 +276,10 @@ class Terminal(JobTest):
         script = self.script("""
 echo first
 [ $TUTTI_RANK = 1 ] && exit 0
-for i in 1 2 3 4; do echo "$i/4, 100 images/s" >&$TUTTI_PROGRESS_FD; sleep 0.25; done
+while [ ! -e enough ]; do echo "3/4, 100 images/s" >&$TUTTI_PROGRESS_FD; sleep 0.05; done
 echo last""")
-        text = self.shown("-n", 2, script)
-        self.assertRegex(text, r"\r\033\[Ktutti run: 1 of 2 workers running; worker 0: [1-4]/4, "
-                               r"100 images/s; 0:0\d\r\033\[K")
+        text = self.shown("-n", 2, script, until=rb"\r\033\[Ktutti run: 1 of 2 workers running; worker 0: 3/4, "
+                                                rb"100 images/s; 0:\d\d\r\033\[K")
         self.assertIn("first\n", text)
         # Nothing of it is left at the end.
         self.assertTrue(text.endswith("\r\033[Klast\n") or text.endswith("\r\033[K"), text[-80:])

@@ -10,8 +10,10 @@ from job import JobTest, free_port, main
 
 PRINT_VARIABLES = """
 import json, os, sys
-with open(f"{os.environ['TUTTI_ROLE']}.{os.environ['TUTTI_ROLE_INDEX']}.json", "w") as file:
+name = f"{os.environ['TUTTI_ROLE']}.{os.environ['TUTTI_ROLE_INDEX']}.json"
+with open("new." + name, "w") as file:
     json.dump(dict(os.environ), file)
+os.rename("new." + name, name)
 """
 # Servers wait for their end.
 PRINT_AS_SERVERS_DO = PRINT_VARIABLES + """

@@ -26,7 +26,7 @@ using tutti::test::Shared;
 
 constexpr std::chrono::milliseconds kNever = 100s;  // a deadline that no test waits for
 constexpr std::chrono::milliseconds kPatience = 30s;
-constexpr std::chrono::milliseconds kAtOnce = 1s;
+constexpr std::chrono::milliseconds kAtOnce = 5s;  // and not when a deadline has passed
 constexpr int kMost = 4;
 
 const Terms kTerms{"mode: async", "table item: dim 4", "table user: dim 8"};

@@ -48,7 +48,7 @@ def test_a_timeline_has_the_parts_of_steps(on_ranks, tmp_path):
 
 def late_by(place):
     comm = place.communicator()
-    for _ in range(5):
+    for _ in range(10):
         if comm.global_rank == 0:
             time.sleep(0.01)
         comm.barrier()
