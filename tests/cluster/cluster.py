@@ -41,6 +41,11 @@ def congestion_controls():
         return file.read().split()
 
 
+def is_ready(text):
+    """That is what a rank says first (ranks.cpp)."""
+    return text.startswith("ready ")
+
+
 def ip(*arguments):
     subprocess.run(["ip", *arguments], check=True)
 

@@ -11,17 +11,20 @@ of Trial.FAULTS, those with others are left out. Every survivor
 must say within the deadline and a second who was lost, all of them and nobody else; nobody may
 hang. Who loses ranks of a part (of a split) names those, and then all, when it asks the whole; if they
 are stopped, the whole may take one more deadline, since they might compute.
-Open MPI 4.1 gives a job up from within a survivor whose message to the dead was under way: such a
-survivor, known by what Open MPI has written, is counted if its process is gone, and in a quarter of the
-trials forgiven.
+Open MPI 4.1 gives a job up from within a survivor whose message to the dead was under way, or whose
+connection to them broke off before it was answered: such a survivor, known by Open MPI's last words, is
+counted if its process is gone, and in a quarter of the trials forgiven; but not if memory was gone that
+MPI was to send or to fill.
 Ended by SIGTERM, it takes its hosts along.
 """
 import argparse
 import concurrent.futures
 import contextlib
+import errno
 import itertools
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -33,6 +36,7 @@ LAYOUTS = ((2, 2), (3, 1), (2, 1), (3, 2))  # hosts, ranks of each
 START_LIMIT = 90.0  # seconds
 GRACE = 1.0  # seconds beyond the deadline
 PATIENCE = 10.0  # seconds, to tell late from never
+GIVEN_UP = re.compile(r"pml_ob1_sendreq\.c:\d+ FATAL$|TCP ACK is neither SUCCESS nor ERR", re.MULTILINE)
 TO_FILE = 'exec "$0" "$@" 2> {}.$OMPI_COMM_WORLD_RANK'  # since mpiexec, which would show it, is stopped
 
 
@@ -96,7 +100,7 @@ def run(trial, mpiexec, program, output=subprocess.DEVNULL):
             texts = hosts.wait_until(ranks, trial.deadline + GRACE + PATIENCE,
                                      lambda text: not text.startswith("ready "), trial.lost())
             ended = {rank for rank in trial.lost() if (texts[rank] or "").startswith("ready ")
-                     and "mca_btl_tcp_frag_" in read(f"{errors}.{rank}") and not is_alive(pids[rank])}
+                     and open_mpi_gave_up(read(f"{errors}.{rank}")) and not is_alive(pids[rank])}
             if output is None:
                 sys.stderr.write("".join(read(f"{errors}.{rank}") for rank in range(ranks)))
             complaints, longest = judge(trial, texts, struck, waited, ended)
@@ -137,6 +141,11 @@ def strike(trial, hosts, pids):
 def read(path):
     with open(path, encoding="utf-8", errors="replace") as file:
         return file.read()
+
+
+def open_mpi_gave_up(said):
+    """Whether it has ended the process that has `said` that, for the loss of another one."""
+    return GIVEN_UP.search(said) is not None and os.strerror(errno.EFAULT) not in said
 
 
 def what_it_does(pid):

@@ -6,7 +6,6 @@ import contextlib
 import glob
 import json
 import os
-import random
 import re
 import signal
 import subprocess
@@ -17,16 +16,13 @@ from pathlib import Path
 import cluster
 import cluster_faults
 import own_test
+import survivors_test
 
 sys.path.insert(0, str(Path(__file__).absolute().parents[1] / "example"))
 
 import short_mnist  # noqa: E402
 
 SEGMENTS = "/dev/shm/*vader_segment.node[0-9]*"  # of Open MPI, named after the host
-
-
-def is_ready(text):
-    return text.startswith("ready ")
 
 
 def run(hosts, mpiexec, program, what, timeout, event, seconds):
@@ -39,7 +35,7 @@ def run(hosts, mpiexec, program, what, timeout, event, seconds):
         assert None not in texts, f"the ranks did not begin: {texts}"
         event()
         start = time.monotonic()
-        texts = hosts.wait_until(ranks, seconds, lambda text: not is_ready(text))
+        texts = hosts.wait_until(ranks, seconds, lambda text: not cluster.is_ready(text))
         return texts, time.monotonic() - start
     finally:
         job.kill()
@@ -101,7 +97,7 @@ def test_one_message_takes_longer_than_the_deadline(mpiexec, program, _):
     with cluster.Cluster(2, 1) as hosts:
         hosts.rate("node1", "8mbit")
         job = hosts.start(mpiexec, 2, [program, "broadcast", hosts.directory], {"TUTTI_TIMEOUT": "1"})
-        start = hosts.wait_until(2, 90, is_ready) and time.monotonic()
+        start = hosts.wait_until(2, 90, cluster.is_ready) and time.monotonic()
         assert job.wait(30) == 0
         took = time.monotonic() - start
         assert hosts.outcomes(2) == ["done"] * 2, hosts.outcomes(2)
@@ -118,7 +114,7 @@ def named_after(mpiexec, program, what, layout, lost, number, deadline):
         job = hosts.start(mpiexec, ranks, [program, what, hosts.directory],
                           {"TUTTI_TIMEOUT": str(deadline)}, stderr=subprocess.DEVNULL)
         try:
-            texts = hosts.wait_until(ranks, 90, is_ready)
+            texts = hosts.wait_until(ranks, 90, cluster.is_ready)
             os.kill(job.pid, signal.SIGSTOP)  # mpiexec, which would end all
             time.sleep(0.5)
             if "done" in hosts.outcomes(ranks):
@@ -126,7 +122,7 @@ def named_after(mpiexec, program, what, layout, lost, number, deadline):
             os.kill(int(texts[lost].split()[1]), number)
             start = time.monotonic()
             others = [rank for rank in range(ranks) if rank != lost]
-            texts = hosts.wait_until(ranks, 10, lambda text: not is_ready(text), others)
+            texts = hosts.wait_until(ranks, 10, lambda text: not cluster.is_ready(text), others)
             took = time.monotonic() - start
             assert all(texts[rank].startswith(f"lost rank {lost}: ") for rank in others), (took, texts)
             return took
@@ -255,31 +251,6 @@ def run_splits(hosts, mpiexec, program):
     return said
 
 
-def test_who_dies_while_hosts_connect_is_named_at_once(mpiexec, program, _, lost):
-    """Again and again they do, with a deadline that nobody waits for. Open MPI 4.1 did not return from a call
-    in one trial of six, when a leader had died after the hosts had connected: the other one sent it a message
-    for each connection then."""
-    with cluster.Cluster(2, 2) as hosts:
-        errors = f"{hosts.directory}/errors"
-        command = ["sh", "-c", cluster_faults.TO_FILE.format(errors), program, "connects", hosts.directory]
-        job = hosts.start(mpiexec, 4, command, {"TUTTI_TIMEOUT": "30"})
-        try:
-            texts = hosts.wait_until(4, 90, is_ready)
-            assert all(text and is_ready(text) for text in texts), texts
-            os.kill(job.pid, signal.SIGSTOP)  # mpiexec, which would end all
-            time.sleep(random.uniform(0.1, 0.2))  # anywhere in what they do
-            os.kill(int(texts[lost].split()[1]), signal.SIGKILL)
-            start = time.monotonic()
-            others = [rank for rank in range(4) if rank != lost]
-            texts = hosts.wait_until(4, 10, lambda text: not is_ready(text), others)
-            took = time.monotonic() - start
-            said = [cluster_faults.read(f"{errors}.{rank}") for rank in others]
-            assert all(texts[rank].startswith(f"lost rank {lost}: ") for rank in others), (took, texts, said)
-        finally:
-            job.kill()
-            job.wait()
-
-
 def test_who_cannot_be_called_is_called_once(mpiexec, program, _):
     """In each of the two sessions of the program."""
     with cluster.Cluster(2, 1) as hosts:
@@ -351,7 +322,7 @@ def main():
                  ("all_reduce", (3, 1), 0, signal.SIGKILL),
                  # Who is not its host's leader, and sends its own share.
                  ("all_reduce", (2, 2), 1, signal.SIGKILL), ("all_reduce", (2, 2), 3, signal.SIGSTOP))),
-             *((test_who_dies_while_hosts_connect_is_named_at_once, lost) for lost in (2, 0, 3, 2, 0)),
+             *survivors_test.TESTS,
              (test_wrong_interfaces_are_refused_by_name,),
              (test_an_interface_that_leads_nowhere_is_named,),
              (test_who_can_still_be_reached_need_not_wait_either,),

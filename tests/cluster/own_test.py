@@ -114,8 +114,23 @@ def test_the_judge_of_faults(*_):
     assert not cluster_faults.is_alive(process.pid)
 
 
+def test_whom_open_mpi_has_ended_is_known_by_its_last_words(*_):
+    """And not by messages that it survives, nor where memory was gone."""
+    where = "[node1][[58791,1],0][../../../../../../opal/mca/btl/tcp/"
+    fatal = "[node1:01234] ../../../../../../ompi/mca/pml/ob1/pml_ob1_sendreq.c:190 FATAL\n"
+    reset = f"{where}btl_tcp_frag.c:242:mca_btl_tcp_frag_recv] mca_btl_tcp_frag_recv: readv failed: Connection reset\n"
+    refused = f"{where}btl_tcp_endpoint.c:1065:mca_btl_tcp_endpoint_send_handler] invalid connection state (2)\n"
+    gone = f"{where}btl_tcp_frag.c:128:mca_btl_tcp_frag_send] mca_btl_tcp_frag_send: writev error (0x7f, 8)\n\tBad address(1)\n\n"
+    gave_up = cluster_faults.open_mpi_gave_up
+    assert gave_up(fatal) and gave_up(reset + fatal) and gave_up(refused + fatal)
+    assert gave_up("[node1:01234] TCP ACK is neither SUCCESS nor ERR (something bad has probably happened)\n")
+    assert not gave_up("") and not gave_up(reset) and not gave_up(refused) and not gave_up(gone + fatal)
+    assert not gave_up(reset + "tutti error: pml_ob1_sendreq.c\n")
+
+
 TESTS = (test_hosts_that_fail_half_way_leave_nothing,
          test_sigterm_leaves_no_hosts,
          test_a_benchmark_that_hangs_is_ended,
          test_connections_are_controlled_as_the_benchmark_is_told,
-         test_the_judge_of_faults)
+         test_the_judge_of_faults,
+         test_whom_open_mpi_has_ended_is_known_by_its_last_words)

@@ -1,20 +1,22 @@
 // What ranks do on hosts whose network is slow or fails:
 //
-//   ranks slow|broadcast|all_reduce|barriers|connects|parts|splits|join DIRECTORY
+//   ranks slow|broadcast|all_reduce|barriers|connects|parts|splits|several|join DIRECTORY
 //   ranks calls DIRECTORY SEED [STEPS]
 //
 // `slow` moves a few MiB by several calls and checks them, `broadcast` and `all_reduce` do by one
 // call what takes seconds on a slow wire, in messages as long as there are; `barriers` goes on
 // until a rank is lost, `connects` makes parts of all ranks until then; in `parts` every
 // second rank does so in a part, and those between come to the whole when there is a file
-// DIRECTORY/come; `splits` makes parts of all ranks; `join` ends at once; `calls` makes every call
-// of tutti's with random arguments, in random order, checks each result, and goes on for so many
-// steps or until a rank is lost. Each rank writes what became of it to DIRECTORY/rank.N, since a
-// host may be out of reach then: "ready PID", "done" or what it was told. In `calls` that is "ready
-// PID HOSTS" (the host of each rank, by its lowest), "done HOSTS", and of a loss "lost NANOSECONDS
+// DIRECTORY/come; `splits` makes parts of all ranks; in `several` rank 0 sends the last one
+// messages in a row when there is that file; `join` ends at once; `calls` makes every call of
+// tutti's with random arguments, in random order, checks each result, and goes on for so many steps
+// or until a rank is lost. Each rank writes what became of it to DIRECTORY/rank.N, since a host may
+// be out of reach then: "ready PID", "done" or what it was told. In `calls` that is "ready PID
+// HOSTS" (the host of each rank, by its lowest), "done HOSTS", and of a loss "lost NANOSECONDS
 // WAITED RANKS MEMBERS ALL REASON": when, by the clock that all processes of the machine share, for
 // how long this process has waited for a core, who, of which ranks, and who of all ranks. Those who
 // lose somebody in a part ask the whole.
+#include <mpi.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -95,6 +97,10 @@ void all_reduce_much(Communicator& communicator) {
   expect(all_are(data, static_cast<float>(communicator.world_size())), "all_reduce");
 }
 
+void wait_for(const std::string& file) {
+  while (!std::filesystem::exists(file)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
 /** Every second rank is in `part` until it loses somebody, and then comes to the whole; the others
  * come to it when there is a file `come`. */
 void wait_in_parts(Communicator& whole, Communicator& part, const std::string& come) {
@@ -104,8 +110,40 @@ void wait_in_parts(Communicator& whole, Communicator& part, const std::string& c
   } catch (const PeerLost&) {
     whole.barrier();
   }
-  while (!std::filesystem::exists(come)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  wait_for(come);
   whole.barrier();
+}
+
+/** From rank 0 to the last rank: MPI carries it. */
+void send_one(Communicator& communicator) {
+  const int last = communicator.world_size() - 1;
+  float one = 1;
+  if (communicator.global_rank() == 0) communicator.send(std::span<const float>(&one, 1), last);
+  if (communicator.global_rank() == last) communicator.recv(std::span<float>(&one, 1), 0);
+}
+
+/** In a row, once there is a file `come`: by MPI itself, as tutti would hear of a loss before. */
+void send_several(Communicator& communicator, const std::string& come) {
+  constexpr int kMessages = 4;
+  // By the other kernel.
+  constexpr std::chrono::milliseconds kUntilRefused{20};
+  // At its connections, every 10 ms.
+  constexpr std::chrono::milliseconds kUntilMpiLooks{50};
+  const int last = communicator.world_size() - 1;
+  const float one = 1;
+  wait_for(come);
+  if (communicator.global_rank() == 0) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    for (int i = 0; i < kMessages; ++i) {
+      MPI_Isend(&one, 1, MPI_FLOAT, last, 0, MPI_COMM_WORLD, &request);
+      if (i == 0) std::this_thread::sleep_for(kUntilRefused);
+    }
+    const auto end = std::chrono::steady_clock::now() + kUntilMpiLooks;
+    for (int found = 0; std::chrono::steady_clock::now() < end;) {
+      MPI_Iprobe(last, 0, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE);
+    }
+  }
+  communicator.barrier();
 }
 
 std::string listed(const std::vector<int>& ranks) {
@@ -230,6 +268,7 @@ int run(const std::vector<std::string>& arguments) {
     Communicator communicator;
     std::optional<Communicator> part;
     if (what == "parts") part = communicator.split(communicator.global_rank() % 2, 0);
+    if (what == "several") send_one(communicator);
     communicator.barrier();
     say("ready " + std::to_string(::getpid()));
     if (what == "slow") move_much(communicator);
@@ -237,7 +276,9 @@ int run(const std::vector<std::string>& arguments) {
     if (what == "all_reduce") all_reduce_much(communicator);
     for (int i = 0; what == "splits" && i < 3; ++i) communicator.split(0, 0)->barrier();
     if (what == "wire") return say(communicator.describe()), 0;
-    if (part) wait_in_parts(communicator, *part, arguments[1] + "/come");
+    const std::string come = arguments[1] + "/come";
+    if (part) wait_in_parts(communicator, *part, come);
+    if (what == "several") send_several(communicator, come);
     while (what == "barriers") communicator.barrier();
     while (what == "connects") communicator.split(0, 0);
     say("done");

@@ -100,6 +100,15 @@ class ErrorsReturn {
   MPI_Errhandler callers_ = MPI_ERRHANDLER_NULL;
 };
 
+/**
+ * Before MPI_Init. When a message to a process that has died fails, Open MPI 4.1 closes the socket
+ * and adds an event for it all the same. libevent's poll(), its choice, takes that, and if another
+ * message to the same process follows soon, goes round in a list without end. epoll refuses it.
+ */
+void have_events_of_closed_sockets_refused() {
+  ::setenv("OMPI_MCA_opal_event_include", "epoll,poll", 0);
+}
+
 [[noreturn]] void lose_those_who_did_not_come(std::chrono::milliseconds timeout) {
   const LocalRanks ranks = local_ranks();
   std::this_thread::sleep_for(kInitGrace);
@@ -172,6 +181,7 @@ void initialise(std::chrono::milliseconds timeout) {
   if (!owner.initialisation) {
     if (is_initialised()) return;
     hand_interfaces_to_mpi();
+    have_events_of_closed_sockets_refused();
     owner.initialisation = std::make_shared<Initialisation>();
     std::thread([start = owner.initialisation] { start->run(); }).detach();
   }

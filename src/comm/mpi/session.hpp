@@ -76,8 +76,7 @@ class Session final : public ControlNetwork {
   bool is_out_of_reach(int rank) const { return out_of_reach_.contains(rank); }
 
   void note_ended(int rank) override;
-  /** Whether that has been noted of it. Open MPI 4.1 may end who sends it a message, or never
-   * return from a later call. */
+  /** Whether that has been noted of it. Open MPI 4.1 may end who sends it a message. */
   bool has_ended(int rank) const;
 
   /** After the loss of a rank: the communicator is not freed, and MPI is not finalised by tutti. */
