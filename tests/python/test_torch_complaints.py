@@ -246,9 +246,13 @@ def test_processes_may_be_forked_after_init(ranks):
 
 
 def leave_without_a_word(rank, folder):
+    import datetime
+
     import tutti.torch  # noqa: F401 - registers the backend
 
-    dist.init_process_group("tutti", store=dist.FileStore(f"{folder}/store", 2), rank=rank, world_size=2)
+    # A deadline that the test does not wait for.
+    dist.init_process_group("tutti", store=dist.FileStore(f"{folder}/store", 2), rank=rank, world_size=2,
+                            timeout=datetime.timedelta(seconds=3 * launching.LIMIT))
     net = DistributedDataParallel(Net())
     step(net, 0, rank)
     dist.new_group([0, 1])
@@ -258,7 +262,5 @@ def leave_without_a_word(rank, folder):
 
 
 def test_a_script_may_end_without_destroying_its_groups(tmp_path):
-    start = time.monotonic()
     written, codes = on_their_own(tmp_path, leave_without_a_word)
     assert codes == [0, 0], written
-    assert time.monotonic() - start < 60
