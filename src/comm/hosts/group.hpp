@@ -94,10 +94,10 @@ class HostGroup {
    *
    * Up to kCentred members bring all to the first, who answers: two steps, and the fewest messages;
    * or, with a first window behind their notes, which go ahead, tell all others: one step.
-   * More of them, and two, disseminate: in step k everybody gets from the one 2^k further what that
-   * has by then, so all have all after log2(H) steps. Source: Bruck, Ho, Kipnis, Upfal and
-   * Weathersby, "Efficient algorithms for all-to-all communications in multiport message-passing
-   * systems", 1997.
+   * Two swap what they bring. More than kCentred disseminate: in step k everybody gets from the one
+   * 2^k further what that has by then, so all have all after log2(H) steps. Source: Bruck, Ho,
+   * Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all communications in multiport
+   * message-passing systems", 1997.
    */
   bool agree(std::uint64_t hash) { return agree(hash, {}, {}, {}); }
   bool agree(std::uint64_t hash, const Brought& brought, std::span<std::byte> out,
@@ -333,6 +333,8 @@ class HostGroup {
   std::byte* place(int number) const { return places_.get() + number * place_bytes(); }
   bool ask_centre(Note note, const Brought& brought, std::span<std::byte> out);
   bool answer_all(Note note, const Brought& brought, std::span<std::byte> out, const Merge& merge);
+  bool swap(Note note, const Brought& brought, const Merge& merge);
+  std::int64_t with_note(std::int64_t carried) const;
   bool disseminate(Note note, const Brought& brought, const Merge& merge);
   bool tell_all(Note note, Ahead& ahead);
   void tell_others_of_mismatch(Note note);

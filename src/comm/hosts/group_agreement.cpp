@@ -1,5 +1,6 @@
 // Whether the members of a group ask for the same, and what goes along with the question.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -15,6 +16,7 @@ namespace {
 constexpr int kCentre = 0;
 constexpr std::int64_t kNoteBytes = HostGroup::kCacheLine;
 constexpr std::int64_t kFirst = Wire::kPiece - kNoteBytes;  // of what is carried goes with the note
+constexpr std::int64_t kTogether = Wire::kShort - kNoteBytes;
 
 }  // namespace
 
@@ -47,6 +49,7 @@ bool HostGroup::agree(std::uint64_t hash, const Brought& brought, std::span<std:
     places_ = std::make_shared_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes));
   }
   const Note note{hash, 0, 0, position_, 1, 0};
+  if (size() == 2) return swap(note, brought, merge);
   if (!is_centred()) return disseminate(note, brought, merge);
   // Whatever the members agree on later in this call goes ahead of nothing.
   if (ahead_ != nullptr) return tell_all(note, *std::exchange(ahead_, nullptr));
@@ -214,6 +217,61 @@ HostGroup::Note HostGroup::note_of(int member) const {
   Note note;
   std::memcpy(&note, place(member), sizeof note);
   return note;
+}
+
+// --- Between two --------------------------------------------------------------------------------
+
+/** Of what two members bring, what is copied behind the note, and so is one message with it. Over a
+ * connection more leaves from where it is, and with the note all the same. */
+std::int64_t HostGroup::with_note(std::int64_t carried) const {
+  if (carried <= kTogether) return carried;
+  return wire_.passes_on(members_) ? 0 : std::min(carried, kFirst);
+}
+
+bool HostGroup::swap(Note note, const Brought& brought, const Merge& merge) {
+  const int other = peer(1);
+  std::byte* const leaves = place(0);
+  std::byte* const arrives = place(1);
+  std::byte* const theirs = place(2);
+  const std::byte* const own = brought.own.data();
+  note.carried = brought.bytes_of(position_);
+  const std::int64_t first = with_note(note.carried);
+  std::memcpy(leaves, &note, sizeof note);
+  copy_bytes(leaves + kNoteBytes, own, first);
+  const std::byte* rest = own + first;
+  if (first > 0 && note.carried > first) {  // after a failure MPI may still read it
+    rest = theirs + most_carried();
+    copy_bytes(theirs + most_carried(), own + first, note.carried - first);
+  }
+  Batch batch(wire_, Wire::Traffic::collective);
+  batch.keep(places_);
+  recv(batch, {arrives, static_cast<std::size_t>(Wire::kPiece)}, other);
+  {
+    std::optional<Held> together;
+    if (first < note.carried) together.emplace(wire_);
+    send(batch, {leaves, static_cast<std::size_t>(kNoteBytes + first)}, other);
+    send(batch, {rest, static_cast<std::size_t>(note.carried - first)}, other);
+  }
+  std::optional<Note> answer;
+  std::int64_t begun = 0;
+  const auto take = [&](int) {
+    if (answer) return false;
+    std::memcpy(&answer.emplace(), arrives, sizeof note);
+    begun = with_note(answer->carried);
+    recv(batch, {theirs + begun, static_cast<std::size_t>(answer->carried - begun)}, other);
+    return false;
+  };
+  batch.wait_until(std::ref(take));
+  last_ = other;
+  if (answer->hash != note.hash) return false;
+  if (!merge) return true;
+  const bool is_whole = begun == answer->carried;
+  if (!is_whole) copy_bytes(theirs, arrives + kNoteBytes, begun);
+  std::array<const void*, 2> parts{};
+  parts[static_cast<std::size_t>(position_)] = own;
+  parts[static_cast<std::size_t>(other)] = is_whole ? arrives + kNoteBytes : theirs;
+  merge(parts);
+  return true;
 }
 
 // --- Dissemination ------------------------------------------------------------------------------
