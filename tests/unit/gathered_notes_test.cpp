@@ -163,6 +163,33 @@ TEST_F(GatheredNotesTest, AreConfirmedAsTheyAreRead) {
   }
 }
 
+/** Of messages to and fro the kernel leaves the last unconfirmed, for 40 ms. */
+TEST_F(GatheredNotesTest, WhoWaitsForOneConfirmsWhatCameBefore) {
+  constexpr auto kExchange = Wire::Traffic::collective;
+  Note room{};
+  const auto exchange = [&] {
+    const auto here = root_->receive(room.data(), std::ssize(room), 1, kExchange);
+    const auto there = other_->receive(room.data(), std::ssize(room), 0, kExchange);
+    ASSERT_TRUE(other_->take_ended(other_->send(room.data(), std::ssize(room), 0, kExchange)));
+    while (!root_->take_ended(here)) root_->progress();
+    send(note_of(1), kExchange);
+    while (!other_->take_ended(there)) other_->progress();
+  };
+  std::array<std::byte, Wire::kShort> taken{};
+  const auto unconfirmed = [&] {
+    int bytes = 0;
+    EXPECT_EQ(::ioctl(number_, SIOCOUTQ, &bytes), 0);
+    return bytes;
+  };
+  for (int time = 0; time < 20; ++time) exchange();  // a new connection confirms each segment
+  for (int time = 0; time < 10; ++time) {
+    SCOPED_TRACE(time);
+    exchange();
+    ASSERT_FALSE(other_->take(taken.data(), Wire::kShort, Wire::Traffic::note, 0));
+    EXPECT_EQ(unconfirmed(), 0);
+  }
+}
+
 TEST_F(GatheredNotesTest, NoneIsHeldBackBehindOneThatHasNotLeft) {
   answer_each(20);  // the kernel paces no fewer than ten segments
   const unsigned bytes_each_second = 1000;

@@ -11,6 +11,11 @@ namespace tutti::mpi {
  * a row each would cost more than all of their bytes do. That begins with the third, once those
  * before it have left: in the second the other end is asked to confirm what it reads as soon as it
  * does, where the kernel itself would wait 40 ms for something to confirm along with.
+ *
+ * It would not wait longer than for the next message, though, of which it does not know that nobody
+ * answers it: the call that reads that confirms both, before it returns (Linux does so when two
+ * ends of writes have come, ICSK_ACK_PUSHED2). So who waits for a note confirms an exchange before
+ * it meanwhile, as there is time.
  */
 class Gathering {
  public:
@@ -19,8 +24,11 @@ class Gathering {
   bool before(const Socket& socket, bool is_note, bool others);
   /** Bytes have been read. */
   void note_read() { has_read_ = true; }
-  /** They held the beginning of a message, which asks to be confirmed or not. */
-  void note_message(const Socket& socket, bool is_to_confirm);
+  /** They held the beginning of a message, which nobody answers or not, and asks to be confirmed or
+   * not. */
+  void note_message(const Socket& socket, bool goes_one_way, bool is_to_confirm);
+  /** A note is awaited, and has not come. */
+  void note_wait(const Socket& socket);
 
  private:
   static constexpr int kRun = 3;  ///< so many notes in a row are gathered
@@ -28,6 +36,7 @@ class Gathering {
   int run_ = 0;  ///< notes that were sent last, with nothing else between, until they are gathered
   bool gathers_ = false;
   bool has_read_ = false;  ///< since it last confirmed
+  bool is_owed_ = false;   ///< nothing that was sent has confirmed the last message, of an exchange
 };
 
 }  // namespace tutti::mpi

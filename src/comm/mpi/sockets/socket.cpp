@@ -205,6 +205,11 @@ bool confirm_at_once(const Socket& socket) {
   return set_option(socket, IPPROTO_TCP, TCP_QUICKACK, 1);
 }
 
+bool confirm_now(const Socket& socket) {
+  constexpr int kOnce = 2;  // an even number: __tcp_sock_set_quickack() of Linux
+  return set_option(socket, IPPROTO_TCP, TCP_QUICKACK, kOnce);
+}
+
 bool has_unsent(const Socket& socket) {
   int bytes = 0;
   return ::ioctl(socket.get(), SIOCOUTQNSD, &bytes) != 0 || bytes > 0;

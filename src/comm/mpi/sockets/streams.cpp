@@ -320,7 +320,8 @@ Streams::Header Streams::header_at(const Stream& stream) {
 }
 
 void Streams::note_header(Stream& stream, Header header) const {
-  stream.gathering.note_message(stream.connection.socket, (header & kConfirm) != 0);
+  stream.gathering.note_message(stream.connection.socket, goes_one_way(traffic_in(header)),
+                                (header & kConfirm) != 0);
 }
 
 /** Whether the next message has begun to come, and is of the kind that is wanted. */

@@ -22,6 +22,7 @@ std::optional<int> Streams::take(std::byte* data, std::int64_t bytes, Wire::Traf
   const std::lock_guard lock(mutex_);
   const auto take_of = [&](Stream& stream, bool is_awaited) {
     const bool taken = take_from(stream, data, bytes, traffic);
+    if (!taken && is_awaited) stream.gathering.note_wait(stream.connection.socket);
     stream.is_awaited = !taken && (is_awaited || stream.is_awaited);
     return taken;
   };
