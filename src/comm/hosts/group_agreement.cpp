@@ -43,7 +43,8 @@ std::int64_t HostGroup::place_bytes() const {
 bool HostGroup::agree(std::uint64_t hash, const Brought& brought, std::span<std::byte> out,
                       const Merge& merge) {
   if (!places_) {
-    // One of each member and the answer; or what leaves, what arrives, and what has come by then.
+    // One of each member and the answer; or what leaves, what arrives, and what has come by then,
+    // of two members also a copy of what leaves.
     const std::int64_t bytes =
         is_centred() ? (size() + 1) * place_bytes() : 2 * place_bytes() + size() * most_carried();
     places_ = std::make_shared_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes));
@@ -233,39 +234,34 @@ bool HostGroup::swap(Note note, const Brought& brought, const Merge& merge) {
   std::byte* const leaves = place(0);
   std::byte* const arrives = place(1);
   std::byte* const theirs = place(2);
+  std::byte* const copy = theirs + most_carried();
   const std::byte* const own = brought.own.data();
   note.carried = brought.bytes_of(position_);
   const std::int64_t first = with_note(note.carried);
+  const std::int64_t left = note.carried - first;
   std::memcpy(leaves, &note, sizeof note);
   copy_bytes(leaves + kNoteBytes, own, first);
-  const std::byte* rest = own + first;
-  if (first > 0 && note.carried > first) {  // after a failure MPI may still read it
-    rest = theirs + most_carried();
-    copy_bytes(theirs + most_carried(), own + first, note.carried - first);
-  }
+  const bool by_mpi = left > 0 && first > 0;  // which may still read it after a failure
+  if (by_mpi) copy_bytes(copy, own + first, left);
   Batch batch(wire_, Wire::Traffic::collective);
   batch.keep(places_);
   recv(batch, {arrives, static_cast<std::size_t>(Wire::kPiece)}, other);
   {
     std::optional<Held> together;
-    if (first < note.carried) together.emplace(wire_);
+    if (left > 0) together.emplace(wire_);
     send(batch, {leaves, static_cast<std::size_t>(kNoteBytes + first)}, other);
-    send(batch, {rest, static_cast<std::size_t>(note.carried - first)}, other);
+    send(batch, {by_mpi ? copy : own + first, static_cast<std::size_t>(left)}, other);
   }
-  std::optional<Note> answer;
-  std::int64_t begun = 0;
-  const auto take = [&](int) {
-    if (answer) return false;
-    std::memcpy(&answer.emplace(), arrives, sizeof note);
-    begun = with_note(answer->carried);
-    recv(batch, {theirs + begun, static_cast<std::size_t>(answer->carried - begun)}, other);
-    return false;
-  };
-  batch.wait_until(std::ref(take));
+  batch.wait_until([](int) { return true; });
+  Note answer;
+  std::memcpy(&answer, arrives, sizeof answer);
+  const std::int64_t begun = with_note(answer.carried);
+  recv(batch, {theirs + begun, static_cast<std::size_t>(answer.carried - begun)}, other);
+  batch.wait();
   last_ = other;
-  if (answer->hash != note.hash) return false;
+  if (answer.hash != note.hash) return false;
   if (!merge) return true;
-  const bool is_whole = begun == answer->carried;
+  const bool is_whole = begun == answer.carried;
   if (!is_whole) copy_bytes(theirs, arrives + kNoteBytes, begun);
   std::array<const void*, 2> parts{};
   parts[static_cast<std::size_t>(position_)] = own;

@@ -2,6 +2,7 @@
 #include "comm/mpi/sockets/gathering.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace tutti::mpi {
 
@@ -21,7 +22,7 @@ void Gathering::note_message(const Socket& socket, bool goes_one_way, bool is_to
 }
 
 void Gathering::note_wait(const Socket& socket) {
-  if (is_owed_ && confirm_now(socket)) is_owed_ = false;
+  if (std::exchange(is_owed_, false)) confirm_now(socket);
 }
 
 }  // namespace tutti::mpi

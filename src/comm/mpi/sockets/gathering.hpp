@@ -14,8 +14,8 @@ namespace tutti::mpi {
  *
  * It would not wait longer than for the next message, though, of which it does not know that nobody
  * answers it: the call that reads that confirms both, before it returns (Linux does so when two
- * ends of writes have come, ICSK_ACK_PUSHED2). So who waits for a note confirms an exchange before
- * it meanwhile, as there is time.
+ * segments have come that end what was written, ICSK_ACK_PUSHED2). So who waits for a note confirms
+ * an exchange before it meanwhile, as there is time.
  */
 class Gathering {
  public:
@@ -24,8 +24,8 @@ class Gathering {
   bool before(const Socket& socket, bool is_note, bool others);
   /** Bytes have been read. */
   void note_read() { has_read_ = true; }
-  /** They held the beginning of a message, which nobody answers or not, and asks to be confirmed or
-   * not. */
+  /** They held the beginning of a message: whether nobody answers its kind, and whether it asks to
+   * be confirmed. */
   void note_message(const Socket& socket, bool goes_one_way, bool is_to_confirm);
   /** A note is awaited, and has not come. */
   void note_wait(const Socket& socket);
@@ -36,7 +36,7 @@ class Gathering {
   int run_ = 0;  ///< notes that were sent last, with nothing else between, until they are gathered
   bool gathers_ = false;
   bool has_read_ = false;  ///< since it last confirmed
-  bool is_owed_ = false;   ///< nothing that was sent has confirmed the last message, of an exchange
+  bool is_owed_ = false;   ///< the last message was one of an exchange, and nothing was sent since
 };
 
 }  // namespace tutti::mpi

@@ -205,9 +205,9 @@ bool confirm_at_once(const Socket& socket) {
   return set_option(socket, IPPROTO_TCP, TCP_QUICKACK, 1);
 }
 
-bool confirm_now(const Socket& socket) {
-  constexpr int kOnce = 2;  // an even number: __tcp_sock_set_quickack() of Linux
-  return set_option(socket, IPPROTO_TCP, TCP_QUICKACK, kOnce);
+void confirm_now(const Socket& socket) {
+  set_option(socket, IPPROTO_TCP, TCP_QUICKACK, 1);
+  set_option(socket, IPPROTO_TCP, TCP_QUICKACK, 0);
 }
 
 bool has_unsent(const Socket& socket) {

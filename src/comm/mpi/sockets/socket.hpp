@@ -89,8 +89,9 @@ bool send_at_once(const Socket& socket, bool whether = true);
 /** Has the kernel confirm now what has come, and from here on what is read, until something is
  * sent. Whether it can. */
 bool confirm_at_once(const Socket& socket);
-/** Has the kernel confirm now what has come, and go on as before. Whether it can. */
-bool confirm_now(const Socket& socket);
+/** Has the kernel confirm now what has come, and along with what is sent what comes from here on.
+ */
+void confirm_now(const Socket& socket);
 /** Whether the kernel has taken something that it has not sent yet, as far as is known. */
 bool has_unsent(const Socket& socket);
 /** Has the kernel take no more while there are `bytes` bytes that it has not sent yet. Whether it
