@@ -2,11 +2,9 @@
 #include "comm/failures/inquiry.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <iterator>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -24,8 +22,6 @@ constexpr std::chrono::milliseconds kToAskAgain{350};
 // where whoever waits asks for a verdict first: what was cut off by then is known half a second
 // later, when the verdict comes. They are pinged once more when all are asked again.
 constexpr std::chrono::milliseconds kToPingAgain{500};
-// So many other hosts, and those that are suspected, do not all stop at the same time.
-constexpr int kWitnesses = 3;
 // What others need to find out whom they wait for, once their deadline has passed.
 constexpr std::chrono::milliseconds kForOthers{1000};
 
@@ -41,7 +37,6 @@ Inquiry::Inquiry(Acquaintance acquaintance, WaitGraph& graph, Watch* watch, Wire
       awaited_(awaited.begin(), awaited.end()),
       timeout_(timeout),
       passed_(passed),
-      to_be_told_(kForAnAnswer + timeout, time_),
       last_progress_(time_.now() - timeout) {
   RecycledVector<ProcessNumber> processes;
   for (const int rank : awaited_) {
@@ -76,59 +71,28 @@ void Inquiry::suspect(ProcessNumber process, RecycledVector<ProcessNumber>& fres
   if (process == graph_.own_waits().number()) return;
   const auto known = std::find_if(suspects_.begin(), suspects_.end(),
                                   [&](const Suspect& one) { return one.process == process; });
-  if (known != suspects_.end() && !known->bystander) return;
+  if (known != suspects_.end() && !known->neighbour) return;
   if (known != suspects_.end()) {  // it was asked, but what it said was of no interest
     *known = suspect_of(process);
   } else {
     suspects_.push_back(suspect_of(process));
   }
   fresh.push_back(process);
-  ask_host_of(rank_of(process), fresh);
+  ask_neighbours(rank_of(process), fresh);
 }
 
-const Layout* Inquiry::hosts() const {
-  const bool asks_hosts =
-      side_ == Wire::Side::collective && watch_ != nullptr && watch_->layout().has_value();
-  return asks_hosts ? &*watch_->layout() : nullptr;
-}
-
-void Inquiry::ask_beside(int rank, RecycledVector<ProcessNumber>& fresh) {
-  const ProcessNumber process = acquaintance_.members[static_cast<std::size_t>(rank)];
-  const auto known = [process](const Suspect& one) { return one.process == process; };
-  if (std::any_of(suspects_.begin(), suspects_.end(), known)) return;
-  suspects_.push_back(suspect_of(process));
-  suspects_.back().bystander = true;
-  fresh.push_back(process);
-}
-
-void Inquiry::ask_host_of(int rank, RecycledVector<ProcessNumber>& fresh) {
-  if (rank < 0 || hosts() == nullptr) return;
-  const Layout& layout = *hosts();
+void Inquiry::ask_neighbours(int rank, RecycledVector<ProcessNumber>& fresh) {
+  if (rank < 0 || side_ != Wire::Side::collective || watch_ == nullptr || !watch_->layout()) return;
+  const Layout& layout = *watch_->layout();
   if (layout.host_of(rank) == layout.host_of(watch_->rank())) return;
-  for (const int other : layout.ranks_of(layout.host_of(rank))) ask_beside(other, fresh);
-}
-
-void Inquiry::ask_witnesses() {
-  if (hosts() == nullptr || std::exchange(has_witnesses_, true)) return;
-  const Layout& layout = *hosts();
-  if (layout.host_count() < kWitnesses + 2) return;  // and this host, and one that is suspected
-  RecycledVector<ProcessNumber> witnesses;
-  {
-    const std::lock_guard lock(mutex_);
-    if (hears_another_host()) return;
-    for (const int host : connected_hosts(layout.host_of(watch_->rank()), layout.host_count())) {
-      const auto is_there = [&](const Suspect& one) {
-        return one.rank >= 0 && layout.host_of(one.rank) == host;
-      };
-      const int leader = layout.ranks_of(host).front();
-      const bool is_known = std::any_of(suspects_.begin(), suspects_.end(), is_there);
-      if (is_known || has_left(leader)) continue;
-      ask_beside(leader, witnesses);
-      suspects_.back().deadline = Deadline({}, time_);  // who is suspected has had the time
-      if (std::ssize(witnesses) == kWitnesses) break;
-    }
+  for (const int other : layout.ranks_of(layout.host_of(rank))) {
+    const ProcessNumber process = acquaintance_.members[static_cast<std::size_t>(other)];
+    const auto known = [process](const Suspect& one) { return one.process == process; };
+    if (std::any_of(suspects_.begin(), suspects_.end(), known)) continue;
+    suspects_.push_back(suspect_of(process));
+    suspects_.back().neighbour = true;
+    fresh.push_back(process);
   }
-  graph_.ask(*this, witnesses);
 }
 
 bool Inquiry::is_alive(const Suspect& suspect) const {
@@ -142,7 +106,7 @@ RecycledVector<ProcessNumber> Inquiry::hear(const WaitGraph::Heard& heard) {
                                 [&](const Suspect& one) { return one.process == heard.from; });
   if (who == suspects_.end()) return fresh;
   who->answered = true;
-  if (who->bystander) return fresh;
+  if (who->neighbour) return fresh;
   who->goes_on = heard.idle_later < timeout_;
   last_progress_ = std::max(last_progress_, time_.now() - heard.idle);
   leads_away_ = leads_away_ || heard.awaits_unknown;
@@ -157,7 +121,7 @@ void Inquiry::cannot_ask(ProcessNumber process) {
   const std::lock_guard lock(mutex_);
   std::erase_if(suspects_, [&](const Suspect& one) {
     if (one.process != process) return false;
-    leads_away_ = leads_away_ || !one.bystander;
+    leads_away_ = leads_away_ || !one.neighbour;
     return true;
   });
 }
@@ -166,8 +130,8 @@ void Inquiry::cannot_ask(ProcessNumber process) {
 
 std::vector<int> Inquiry::with_silent_hosts(const std::vector<int>& silent) const {
   std::vector<int> ranks = silent;
-  if (hosts() == nullptr) return ranks;
-  const Layout& layout = *hosts();
+  if (side_ != Wire::Side::collective || watch_ == nullptr || !watch_->layout()) return ranks;
+  const Layout& layout = *watch_->layout();
   for (const int rank : silent) {
     const int host = layout.host_of(rank);
     if (host == layout.host_of(watch_->rank())) continue;
@@ -183,26 +147,6 @@ std::vector<int> Inquiry::with_silent_hosts(const std::vector<int>& silent) cons
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   return ranks;
-}
-
-bool Inquiry::has_left(int rank) const { return !watch_->leavers(std::array{rank}).empty(); }
-
-bool Inquiry::is_elsewhere(const Suspect& suspect) const {
-  return suspect.rank >= 0 && hosts()->host_of(suspect.rank) != hosts()->host_of(watch_->rank());
-}
-
-bool Inquiry::hears_another_host() const {
-  return std::any_of(suspects_.begin(), suspects_.end(),
-                     [this](const Suspect& one) { return one.answered && is_elsewhere(one); });
-}
-
-bool Inquiry::hears_nobody() const {
-  if (hosts() == nullptr || hears_another_host()) return false;
-  std::set<int> silent;
-  for (const Suspect& one : suspects_) {
-    if (is_elsewhere(one) && !has_left(one.rank)) silent.insert(hosts()->host_of(one.rank));
-  }
-  return std::ssize(silent) > kWitnesses;
 }
 
 /** Hosts that cannot be reached, if one of the silent is there; otherwise the silent. */
@@ -232,7 +176,6 @@ void Inquiry::note_cut_off(std::span<const int> ranks) {
 
 std::optional<Verdict> Inquiry::verdict() {
   ping_hosts_again();
-  ask_witnesses();
   RecycledVector<ProcessNumber> again;
   std::optional<Verdict> verdict;
   {
@@ -247,19 +190,18 @@ std::optional<Verdict> Inquiry::verdict() {
 }
 
 std::optional<Verdict> Inquiry::judge(RecycledVector<ProcessNumber>& again) {
-  const bool may_be_told = !to_be_told_.expired();
   bool patient = false;
   bool undecided = false;
-  bool bystanders_open = false;
+  bool neighbours_open = false;
   bool all_answered = true;
   bool cannot_answer = false;  // one of this host that waits where it may not call MPI
   std::vector<int> silent;
   for (Suspect& suspect : suspects_) {
     const bool in_time = !suspect.deadline.expired();
-    if (!suspect.bystander) patient = patient || in_time;
+    if (!suspect.neighbour) patient = patient || in_time;
     if (suspect.answered) continue;
-    if (suspect.bystander) {  // matters if nobody of its host answers, or nobody at all
-      bystanders_open = bystanders_open || in_time;
+    if (suspect.neighbour) {  // matters if none of its host answers
+      neighbours_open = neighbours_open || in_time;
       continue;
     }
     undecided = undecided || in_time;
@@ -278,14 +220,10 @@ std::optional<Verdict> Inquiry::judge(RecycledVector<ProcessNumber>& again) {
   if (!all_answered && silent.empty() && asked_twice_ && closed_) {
     return judge_those_who_answered();
   }
-  if (!silent.empty() && bystanders_open && with_silent_hosts(silent) != silent) {
+  if (!silent.empty() && neighbours_open && with_silent_hosts(silent) != silent) {
     return std::nullopt;
   }
-  if (!silent.empty()) {
-    Verdict verdict = blame(silent);
-    if (may_be_told && !verdict.cut_off && hears_nobody()) return std::nullopt;
-    return verdict;
-  }
+  if (!silent.empty()) return blame(silent);
   if (cannot_answer && time_.now() >= passed_ + timeout_ + kForOthers) {
     leads_away_ = true;
     return judge_those_who_answered();
@@ -300,9 +238,9 @@ std::optional<Verdict> Inquiry::judge(RecycledVector<ProcessNumber>& again) {
     asked_twice_ = true;
     for (Suspect& suspect : suspects_) {
       again.push_back(suspect.process);
-      const bool bystander = suspect.bystander;
+      const bool neighbour = suspect.neighbour;
       suspect = suspect_of(suspect.process);
-      suspect.bystander = bystander;
+      suspect.neighbour = neighbour;
       if (closed_) suspect.deadline = Deadline(kToAskAgain, time_);
     }
     return std::nullopt;

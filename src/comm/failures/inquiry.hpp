@@ -32,14 +32,12 @@ struct Verdict {
  * if it cannot be reached; but for a rank of this host whose heartbeat moves. Who is no member of
  * the communicator cannot be blamed in it: who waits for it elsewhere will find the same, and give
  * up. In a collective, of another host all ranks are asked, and if none of them answers, all are to
- * blame; who waits for a message waits for nobody beside its sender, who may compute. If no
- * other host has answered when the deadline passes, leaders of a few more are asked, and while none
- * of these does, either, nobody is blamed for one more `timeout`, since this host's own link may
- * keep answers back, and what others tell. If all answer, and for `timeout` none of them has got on
- * with a call that it had begun by `passed`, when the deadline passed first, it is the first who
- * went on to other calls, or else `awaited`, who wait in a circle. Where the trace leads to
- * processes that share no session with this one, those who do have a deadline longer to find out.
- * Needs WaitGraph::poll() or listen() to be called; ends with the object.
+ * blame; who waits for a message waits for nobody beside its sender, who may compute. If all
+ * answer, and for `timeout` none of them has got on with a call that it had begun by `passed`, when
+ * the deadline passed first, it is the first who went on to other calls, or else `awaited`, who
+ * wait in a circle. Where the trace leads to processes that share no session with this one, those
+ * who do have a deadline longer to find out. Needs WaitGraph::poll() or listen() to be called; ends
+ * with the object.
  */
 class Inquiry final : private WaitGraph::Asker {
  public:
@@ -62,7 +60,7 @@ class Inquiry final : private WaitGraph::Asker {
     int rank;  ///< -1 if it is no member
     std::optional<std::uint32_t> heartbeat;
     Deadline deadline;
-    bool bystander = false;  ///< asked beside those who are suspected
+    bool neighbour = false;  ///< of one who is suspected, and no suspect itself
     bool answered = false;
     bool goes_on = false;  ///< with other calls
   };
@@ -72,25 +70,12 @@ class Inquiry final : private WaitGraph::Asker {
   Suspect suspect_of(ProcessNumber process) const;
   /** Once: those that answered at first may have been cut off since. */
   void ping_hosts_again();
-  /** Once, in a collective, to which all come: leaders of a few more hosts, if no other host has
-   * answered. See hears_nobody(). */
-  void ask_witnesses();
   /** For calls in other communicators: see Watch::ask_the_cut_off_again(). */
   void note_cut_off(std::span<const int> ranks);
   // With mutex_ held.
   void suspect(ProcessNumber process, RecycledVector<ProcessNumber>& fresh);
-  void ask_beside(int rank, RecycledVector<ProcessNumber>& fresh);
   /** The other ranks of the host of `rank`, unless it is this one's; in a collective. */
-  void ask_host_of(int rank, RecycledVector<ProcessNumber>& fresh);
-  bool has_left(int rank) const;
-  /** Of a member: whether it is on another host. */
-  bool is_elsewhere(const Suspect& suspect) const;
-  bool hears_another_host() const;
-  /** Whether ranks of a few more hosts were asked, who have not left, and no rank of any other host
-   * has answered: it may be this host's own link that keeps answers back, and what others tell. */
-  bool hears_nobody() const;
-  /** Which ranks share a host; null in a wait that asks no others of theirs. */
-  const Layout* hosts() const;
+  void ask_neighbours(int rank, RecycledVector<ProcessNumber>& fresh);
   /** `silent`, and the ranks of the hosts of which nobody has answered. */
   std::vector<int> with_silent_hosts(const std::vector<int>& silent) const;
   bool is_alive(const Suspect& suspect) const;
@@ -108,8 +93,6 @@ class Inquiry final : private WaitGraph::Asker {
   std::vector<int> awaited_;
   std::chrono::milliseconds timeout_;
   Clock::time_point passed_;
-  Deadline to_be_told_;  ///< for who hears nobody
-  bool has_witnesses_ = false;
   std::optional<Deadline> ping_;  ///< until hosts are pinged again, if they were not
 
   std::mutex mutex_;
