@@ -178,9 +178,10 @@ void Supervisor::take_message(Rank& rank, MessageType type, std::string_view tex
       }
       break;
     case MessageType::goes_on:
-      if (ending_) break;
+      if (ending_ || rank.killed || rank.given_up) break;
       rank.told_to_end.reset();
       rank.force_timer.stop();
+      order_ends();
       break;
     case MessageType::log_failed:
       if (std::exchange(log_failure_said_, true)) break;

@@ -5,12 +5,13 @@ import os
 import pty
 import re
 import resource
+import select
 import signal
 import subprocess
 import time
 import unittest
 
-from job import JobTest, main, parent_of, state_of, wait_until
+from job import LIMIT, JobTest, main, parent_of, state_of, wait_until
 
 
 class Shown(JobTest):
@@ -262,7 +263,7 @@ class Terminal(JobTest):
         os.close(theirs)
         text = b""
         try:
-            while piece := os.read(ours, 65536):
+            while select.select([ours], [], [], LIMIT)[0] and (piece := os.read(ours, 65536)):
                 text += piece
                 if until and re.search(until, text):
                     (self.folder / "enough").touch()

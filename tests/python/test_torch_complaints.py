@@ -132,7 +132,11 @@ def on_their_own(tmp_path, call, ranks=2):
     """))
     started = [subprocess.Popen([sys.executable, str(script), str(rank)], stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True) for rank in range(ranks)]
-    written = [one.communicate(timeout=launching.LIMIT)[0] for one in started]
+    try:
+        written = [one.communicate(timeout=launching.LIMIT)[0] for one in started]
+    finally:
+        for one in started:
+            one.kill()
     return written, [one.returncode for one in started]
 
 

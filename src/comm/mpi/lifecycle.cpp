@@ -56,6 +56,9 @@ struct Initialisation {
   }
 };
 
+/** What libevent waits by, in Open MPI. */
+constexpr const char* kEvents = "OMPI_MCA_opal_event_include";
+
 /** What this process owes to MPI, of which there is one in a process. */
 struct Process {
   std::mutex initialising;
@@ -63,6 +66,7 @@ struct Process {
   std::atomic<pid_t> used_by = 0;                  // likewise, but not the connections
   std::shared_ptr<Initialisation> initialisation;  // with `initialising`
   bool guarded = false;                            // likewise
+  bool has_set_events = false;                     // likewise: kEvents is to be unset
   std::mutex leaving;
   std::atomic<bool> lost = false;
   std::set<int> companions;  // of MPI_COMM_WORLD, in sessions that lost a rank; with `leaving`
@@ -104,9 +108,11 @@ class ErrorsReturn {
  * Before MPI_Init. When a message to a process that has died fails, Open MPI 4.1 closes the socket
  * and adds an event for it all the same. libevent's poll(), its choice, takes that, and if another
  * message to the same process follows soon, goes round in a list without end. epoll refuses it.
+ * Whether nothing was set there.
  */
-void have_events_of_closed_sockets_refused() {
-  ::setenv("OMPI_MCA_opal_event_include", "epoll,poll", 0);
+bool have_events_of_closed_sockets_refused() {
+  if (std::getenv(kEvents) != nullptr) return false;
+  return ::setenv(kEvents, "epoll,poll", 0) == 0;
 }
 
 [[noreturn]] void lose_those_who_did_not_come(std::chrono::milliseconds timeout) {
@@ -181,7 +187,7 @@ void initialise(std::chrono::milliseconds timeout) {
   if (!owner.initialisation) {
     if (is_initialised()) return;
     hand_interfaces_to_mpi();
-    have_events_of_closed_sockets_refused();
+    owner.has_set_events = have_events_of_closed_sockets_refused();
     owner.initialisation = std::make_shared<Initialisation>();
     std::thread([start = owner.initialisation] { start->run(); }).detach();
   }
@@ -192,6 +198,8 @@ void initialise(std::chrono::milliseconds timeout) {
     if (waiter.expired()) lose_those_who_did_not_come(timeout);
     waiter.nap([&](Waiter::Duration limit) { has_ended = start->look(limit); });
   }
+  // It is for this process alone, not for programs that it starts.
+  if (std::exchange(owner.has_set_events, false)) ::unsetenv(kEvents);
   check(*start->code, "MPI_Init_thread");
   owner.used_by = owner.initialised_by = ::getpid();
   if (std::atexit(finalise_at_exit) != 0) {
