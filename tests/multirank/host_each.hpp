@@ -5,6 +5,9 @@
 #include <mpi.h>
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -12,6 +15,7 @@
 
 #include "comm/mpi/channel.hpp"
 #include "comm/mpi/session.hpp"
+#include "comm/wire.hpp"
 
 namespace tutti::test {
 
@@ -36,6 +40,24 @@ class HostEach : public ::testing::Test {
     session()->use_context(context);
     return std::make_unique<mpi::Channel>(session(), std::move(members), context,
                                           std::chrono::seconds(20));
+  }
+
+  /** Whose collectives `carrier` carries between hosts. */
+  static std::unique_ptr<mpi::Channel> channel_over(const char* carrier) {
+    ::setenv("TUTTI_BETWEEN_HOSTS", carrier, 1);
+    auto channel = new_channel();
+    channel->set_hosts(Layout(everybody()));
+    ::unsetenv("TUTTI_BETWEEN_HOSTS");
+    return channel;
+  }
+
+  /** How many messages of collectives this rank has sent. */
+  static std::int64_t messages_of(mpi::Channel& channel) {
+    std::int64_t messages = 0;
+    for (int rank = 0; rank < channel.size(); ++rank) {
+      messages += channel.counts().sent_to(rank)[static_cast<std::size_t>(Wire::Side::collective)];
+    }
+    return messages;
   }
 };
 

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -22,24 +21,6 @@ using Bytes = std::vector<std::byte>;
 
 class MpiWindows : public HostEach {
  protected:
-  /** Whose collectives `carrier` carries between hosts. */
-  static std::unique_ptr<Channel> channel_over(const char* carrier) {
-    ::setenv("TUTTI_BETWEEN_HOSTS", carrier, 1);
-    auto channel = new_channel();
-    channel->set_hosts(Layout(everybody()));
-    ::unsetenv("TUTTI_BETWEEN_HOSTS");
-    return channel;
-  }
-
-  /** How many messages of collectives this rank has sent. */
-  static std::int64_t messages_of(Channel& channel) {
-    std::int64_t messages = 0;
-    for (int rank = 0; rank < channel.size(); ++rank) {
-      messages += channel.counts().sent_to(rank)[static_cast<std::size_t>(Wire::Side::collective)];
-    }
-    return messages;
-  }
-
   /** In how many messages rank 0 sends rank 1 so many bytes. */
   static std::int64_t messages_for(const char* carrier, std::size_t length) {
     auto channel = channel_over(carrier);

@@ -1,8 +1,11 @@
-// Requests, bytes and numbers.
+// Requests, bytes, numbers and sums.
 #include "simulation/contents.hpp"
 
 #include <cstddef>
+#include <span>
+#include <stdexcept>
 
+#include "device/cpu/reduction.hpp"
 #include "support/data.hpp"
 #include "tutti/call.hpp"
 
@@ -51,6 +54,25 @@ std::vector<std::int64_t> sums_of(std::uint64_t call, int ranks, std::int64_t co
     for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += numbers[i];
   }
   return sums;
+}
+
+HostGroup::Merge adding_to(std::vector<std::int64_t>& sums) {
+  return [&sums](std::span<const void* const> parts) {
+    void* target = sums.data();
+    cpu::reduce(std::span(&target, 1), parts, std::ssize(sums), DType::i64,
+                {ReduceKind::sum, 1.0, 1});
+  };
+}
+
+bool agree_on_sums(HostGroup& group, std::uint64_t hash, std::uint64_t call, std::int64_t count) {
+  constexpr std::int64_t kWidth = size_of(DType::i64);
+  while (!group.carries(count * kWidth, count * kWidth)) count /= 2;
+  const std::vector<std::int64_t> own = numbers_of(call, group.position(), count);
+  std::vector<std::int64_t> data = own;
+  const auto bytes = std::as_writable_bytes(std::span(data));
+  const bool agreed = group.agree(hash, {bytes, std::ssize(bytes)}, bytes, adding_to(data));
+  if (data == (agreed ? sums_of(call, group.size(), count) : own)) return agreed;
+  throw std::logic_error("wrong sums of what members bring to agree");
 }
 
 }  // namespace tutti::test::simulated

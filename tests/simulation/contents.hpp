@@ -1,10 +1,11 @@
-// What ranks of a trial ask for, and what they bring.
+// What ranks of a trial ask for, what they bring, and the sums of it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "comm/hosts/group.hpp"
 #include "comm/signature.hpp"
 #include "simulation/trial.hpp"
 
@@ -24,5 +25,11 @@ Signature signature_of(const Step& step, std::int64_t count, int root);
 std::vector<std::int64_t> numbers_of(std::uint64_t call, int from, std::int64_t count);
 /** What `ranks` ranks bring together. */
 std::vector<std::int64_t> sums_of(std::uint64_t call, int ranks, std::int64_t count);
+/** Adds up numbers to `sums`, which may be one of the parts, and outlives it. */
+HostGroup::Merge adding_to(std::vector<std::int64_t>& sums);
+/** Whether all agree on `hash`. Members bring `count` numbers each to their `call`th collective, or
+ * as many as go along, and have the sums in their place then; all that they brought if they do not
+ * agree. Throws std::logic_error if it is anything else. */
+bool agree_on_sums(HostGroup& group, std::uint64_t hash, std::uint64_t call, std::int64_t count);
 
 }  // namespace tutti::test::simulated

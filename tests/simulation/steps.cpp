@@ -75,7 +75,12 @@ struct Call {
     require(agreed == (step.odd == kNobody), "agree");
     return agreed;
   }
-  void agree() const { agree(own() == step.odd ? 18 : 17); }
+  /** The odd one brings fewer numbers, or more. */
+  void agree() const {
+    const bool odd = own() == step.odd;
+    const bool agreed = agree_on_sums(group, odd ? 18 : 17, number, step.count * (odd ? 3 : 8));
+    require(agreed == (step.odd == kNobody), "agree");
+  }
   /** Who asks for `hash`, while messages that go ahead are under way. */
   HostGroup::Agree agreement(std::uint64_t hash) const {
     return [this, hash] {
@@ -195,12 +200,8 @@ struct Call {
     }
     const std::vector<std::int64_t> nothing(static_cast<std::size_t>(count), -1);
     std::vector<std::int64_t> sums = nothing;
-    const auto add = [&](std::span<const void* const> parts) {
-      void* target = sums.data();
-      cpu::reduce(std::span(&target, 1), parts, count, DType::i64, {ReduceKind::sum, 1.0, 1});
-    };
     try {
-      group.collect_one_way(one_way_of(caller.signature), caller.notes, bytes, add);
+      group.collect_one_way(one_way_of(caller.signature), caller.notes, bytes, adding_to(sums));
     } catch (const OneSidedMismatch&) {
       require(!is_mistaken || sums == nothing, "one-way reduce in a mismatch");
       throw;

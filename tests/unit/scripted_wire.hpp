@@ -33,9 +33,11 @@ class ScriptedWire final : public Wire {
     Traffic traffic;
     std::vector<std::byte> bytes;
     const std::byte* memory = nullptr;  // of what is sent
+    bool held = false;                  // likewise
   };
   std::deque<Message> come;
   std::vector<Message> sent;                     // `source` is to whom
+  std::vector<std::byte*> wanted;                // memory of what is received
   std::function<void()> at_pause;                // after a millisecond each
   std::function<void()> at_look;                 // of a Lookout
   std::function<void()> at_progress;             // before anything moves
@@ -57,12 +59,13 @@ class ScriptedWire final : public Wire {
   std::int64_t longest(int /*peer*/, Traffic /*traffic*/) const override { return most; }
   Posted post_send(const std::byte* data, std::int64_t bytes, int destination,
                    Traffic traffic) override {
-    sent.push_back({destination, traffic, {data, data + bytes}, data});
+    sent.push_back({destination, traffic, {data, data + bytes}, data, holds});
     return sent.size();
   }
   void hold(bool whether) override { holds = whether; }
-  Posted post_receive(std::byte* /*data*/, std::int64_t /*bytes*/, int /*source*/,
+  Posted post_receive(std::byte* data, std::int64_t /*bytes*/, int /*source*/,
                       Traffic /*traffic*/) override {
+    wanted.push_back(data);
     return 1;
   }
   bool is_fast() const override { return fast; }
