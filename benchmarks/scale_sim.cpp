@@ -237,15 +237,11 @@ Row one_way_broadcast(const ScaleOptions& options, std::int64_t bytes) {
   constexpr int kRoot = 0;
   const auto act = [&](HostGroup& group, SimulatedWire& wire) {
     tutti::Notes notes(wire);
-    tutti::Signature signature;
-    signature.sequence = 1;
-    signature.operation = tutti::Operation::broadcast;
-    signature.root = kRoot;
-    signature.count = bytes;
+    const tutti::Signature signature{
+        .sequence = 1, .operation = tutti::Operation::broadcast, .root = kRoot, .count = bytes};
     const bool is_root = group.position() == kRoot;
-    std::vector<int> givers;
-    if (!is_root) givers.push_back(group.giver({kRoot, bytes}));
-    notes.begin(signature, {}, givers);
+    const int giver = is_root ? tutti::Notes::kNobody : group.giver({kRoot, bytes});
+    notes.begin(signature, {}, std::span(&giver, is_root ? 0 : 1));
     const std::vector<std::byte> wanted(static_cast<std::size_t>(bytes), std::byte{7});
     if (is_root) return group.send_one_way({kRoot, bytes}, notes, wanted, {});
     std::vector<std::byte> data(wanted.size());

@@ -94,10 +94,8 @@ class HostGroup {
    *
    * Up to kCentred members bring all to the first, who answers: two steps, and the fewest messages;
    * or, with a first window behind their notes, which go ahead, tell all others: one step.
-   * Two swap what they bring. More than kCentred disseminate: in step k everybody gets from the one
-   * 2^k further what that has by then, so all have all after log2(H) steps. Source: Bruck, Ho,
-   * Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all communications in multiport
-   * message-passing systems", 1997.
+   * Two swap what they bring. More disseminate: in step k everybody gets from the one 2^k further
+   * what that has by then, so all have all after log2(H) steps (Bruck and others, 1997).
    */
   bool agree(std::uint64_t hash) { return agree(hash, {}, {}, {}); }
   bool agree(std::uint64_t hash, const Brought& brought, std::span<std::byte> out,

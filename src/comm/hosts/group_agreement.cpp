@@ -275,6 +275,8 @@ bool HostGroup::swap(Note note, const Brought& brought, const Merge& merge) {
 /**
  * What has come by then lies in the order of the members from this one on, so what a member sends
  * is the beginning of what it has. A member that knows of a difference sends on no more than that.
+ * Source: Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all
+ * communications in multiport message-passing systems", 1997.
  */
 bool HostGroup::disseminate(Note note, const Brought& brought, const Merge& merge) {
   std::byte* const leaves = place(0);
