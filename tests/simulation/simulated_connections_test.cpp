@@ -247,7 +247,9 @@ std::vector<End> trickle(int hosts, const std::function<void(Cluster&)>& fault) 
     end.at = cluster.scheduler().now() - begin;
     wire.leave();
   });
-  cluster.scheduler().run(begin + std::chrono::minutes(1));  // who is stopped does not end
+  cluster.scheduler().run(begin + std::chrono::minutes(1));
+  for (int rank = 0; rank < hosts; ++rank) cluster.continue_process(rank);
+  EXPECT_TRUE(cluster.scheduler().run(begin + std::chrono::minutes(2)));  // also who was stopped
   return ends;
 }
 
