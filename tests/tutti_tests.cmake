@@ -48,7 +48,7 @@ function(tutti_add_test name label timeout slots)
 endfunction()
 
 # tutti_unit_tests(): the program unit_tests of all unit/*_test.cpp; one test of ctest per TEST.
-# They need no environment: no MPI job, no waits.
+# They need no environment of MPI: no MPI job, no waits.
 function(tutti_unit_tests)
   file(GLOB sources CONFIGURE_DEPENDS unit/*_test.cpp)
   if(NOT TARGET mnist_cnn)
@@ -57,8 +57,11 @@ function(tutti_unit_tests)
   add_executable(unit_tests ${sources} $<TARGET_OBJECTS:tutti_launch>)
   # First, or main() would be that of test_support.
   target_link_libraries(unit_tests PRIVATE GTest::gtest_main test_support $<TARGET_NAME_IF_EXISTS:mnist_cnn>)
+  if(TUTTI_SANITIZE MATCHES "thread")  # which does not see how OpenBLAS hands work to its threads
+    set(environment ENVIRONMENT OPENBLAS_NUM_THREADS=1)
+  endif()
   gtest_discover_tests(unit_tests TEST_PREFIX unit. DISCOVERY_MODE PRE_TEST
-                       PROPERTIES LABELS unit TIMEOUT 60 PROCESSORS 2)
+                       PROPERTIES LABELS unit TIMEOUT 60 PROCESSORS 2 ${environment})
 endfunction()
 
 # tutti_multirank_test(NAME SOURCES file... [RANKS n...] [MPI_RANKS n...] [LAUNCH mpi fork threads]
