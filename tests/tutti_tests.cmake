@@ -47,6 +47,11 @@ function(tutti_add_test name label timeout slots)
   endif()
 endfunction()
 
+set(tutti_unit_timeout 60)
+if(TUTTI_SANITIZE MATCHES "thread")  # some compute for as long as a minute
+  set(tutti_unit_timeout 300)
+endif()
+
 # tutti_unit_tests(): the program unit_tests of all unit/*_test.cpp; one test of ctest per TEST.
 # They need no environment of MPI: no MPI job, no waits.
 function(tutti_unit_tests)
@@ -61,7 +66,7 @@ function(tutti_unit_tests)
     set(environment ENVIRONMENT OPENBLAS_NUM_THREADS=1)
   endif()
   gtest_discover_tests(unit_tests TEST_PREFIX unit. DISCOVERY_MODE PRE_TEST
-                       PROPERTIES LABELS unit TIMEOUT 60 PROCESSORS 2 ${environment})
+                       PROPERTIES LABELS unit TIMEOUT ${tutti_unit_timeout} PROCESSORS 2 ${environment})
 endfunction()
 
 # tutti_multirank_test(NAME SOURCES file... [RANKS n...] [MPI_RANKS n...] [LAUNCH mpi fork threads]
