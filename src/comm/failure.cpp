@@ -15,6 +15,7 @@ void FailureReport::set_lost(std::span<const int> lost, std::string_view reason,
                              Ended are_ended) noexcept {
   kind = Kind::peer_lost;
   ended = are_ended;
+  witnesses = Witnesses::all;
   const std::size_t count = std::min(lost.size(), kMostRanks);
   std::copy_n(lost.begin(), count, ranks.begin());
   rank_count = static_cast<std::int32_t>(count);
@@ -25,9 +26,10 @@ void FailureReport::set_lost(std::span<const int> lost, std::string_view reason,
   set_text(reason, more.data());
 }
 
-void FailureReport::set_mismatch(std::string_view message) noexcept {
+void FailureReport::set_mismatch(std::string_view message, Witnesses seen_by) noexcept {
   kind = Kind::mismatch;
   ended = Ended::unknown;
+  witnesses = seen_by;
   rank_count = 0;
   set_text(message, "");
 }
@@ -47,7 +49,10 @@ void FailureReport::set_text(std::string_view value, std::string_view remark) no
 }
 
 void FailureReport::raise() const {
-  if (kind == Kind::mismatch) throw MismatchError(std::string(text_value()));
+  if (kind == Kind::mismatch) {
+    if (witnesses == Witnesses::two) throw NeighboursMismatch(std::string(text_value()));
+    throw MismatchError(std::string(text_value()));
+  }
   const auto lost = rank_list();
   if (ended == Ended::yes) {
     throw ProcessesEnded({lost.begin(), lost.end()}, std::string(text_value()));

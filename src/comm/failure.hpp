@@ -31,8 +31,19 @@ class ProcessesEnded final : public PeerLost {
 /** What is known of those that `error` names. */
 Ended ended_of(const PeerLost& error);
 
-/** Who found a failure: whoever did sees to it that the news get out. */
-enum class Finder : std::uint8_t { self, neighbour };
+/** Who of a host sees to it that the news of a failure get out: whoever has found it, and the first
+ * two others that hear of it, should that one have been stopped since. */
+enum class Herald : std::uint8_t { finder, stand_in, nobody };
+inline constexpr int kStandIns = 2;
+
+/** Who has seen a mismatch: all ranks, or one or two of them, of whom the others have to hear. */
+enum class Witnesses : std::uint32_t { all, two };
+
+/** A mismatch that another rank of this host has seen, and not all. */
+class NeighboursMismatch final : public MismatchError {
+ public:
+  using MismatchError::MismatchError;
+};
 
 /**
  * A PeerLost's ranks and reason, or a MismatchError's text: in shared memory for the ranks of a
@@ -45,7 +56,8 @@ struct FailureReport {
   static constexpr std::size_t kMostText = 2560;  ///< with the ranks below Open MPI's eager limit
 
   Kind kind;
-  Ended ended;  ///< of PeerLost
+  Ended ended;          ///< of PeerLost
+  Witnesses witnesses;  ///< of MismatchError, as the ranks of a host tell each other
   std::int32_t rank_count;
   std::int32_t text_length;
   std::array<std::int32_t, kMostRanks> ranks;  ///< of PeerLost, as the user knows them
@@ -53,14 +65,15 @@ struct FailureReport {
 
   void set_lost(std::span<const int> lost, std::string_view reason,
                 Ended are_ended = Ended::unknown) noexcept;
-  void set_mismatch(std::string_view message) noexcept;
+  void set_mismatch(std::string_view message, Witnesses seen_by = Witnesses::all) noexcept;
   std::span<const std::int32_t> rank_list() const {
     return std::span(ranks).first(static_cast<std::size_t>(rank_count));
   }
   std::string_view text_value() const {
     return {text.data(), static_cast<std::size_t>(text_length)};
   }
-  /** Throws PeerLost, which may be a ProcessesEnded, or MismatchError. */
+  /** Throws PeerLost, which may be a ProcessesEnded, or MismatchError, which may be a
+   * NeighboursMismatch. */
   [[noreturn]] void raise() const;
 
  private:

@@ -24,7 +24,8 @@
 
 namespace {
 
-std::atomic<int> g_late_by = 0;  // the next news that this rank sends, in milliseconds
+std::atomic<int> g_late_by = 0;            // the next news that this rank sends, in milliseconds
+std::atomic<bool> g_tells_nobody = false;  // news that this rank sends
 constexpr int kDropped = 16384;
 std::atomic<int> g_drops_for = -1;  // the next message of so many bytes to this rank
 
@@ -35,9 +36,11 @@ extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int des
                          MPI_Comm comm, MPI_Request* request) {
   const auto message =
       tutti::unpacked({static_cast<const std::byte*>(data), static_cast<std::size_t>(count)});
-  if (g_late_by != 0 && message && std::holds_alternative<tutti::FailureReport>(*message)) {
+  const bool is_news = message && std::holds_alternative<tutti::FailureReport>(*message);
+  if (g_late_by != 0 && is_news) {
     std::this_thread::sleep_for(std::chrono::milliseconds(g_late_by.exchange(0)));
   }
+  if (g_tells_nobody && is_news) destination = MPI_PROC_NULL;
   if (count == kDropped && destination == g_drops_for) {
     g_drops_for = -1;
     destination = MPI_PROC_NULL;
@@ -116,6 +119,40 @@ TEST_F(LateNews, AMismatchIsWhatAllHear) {
       g_late_by = 0;  // not used where another rank has found it
     }
   });
+}
+
+/** As if it had been stopped. The last host's leader has ended by then, and tells the last rank
+ * nothing of what other leaders tell, nor does rank 0, for which that one waits. */
+TEST_F(LateNews, OfWhoTellsNobodyOfAMismatchANeighbourTells) {
+  const std::vector<int>& hosts = world().hosts;
+  const auto finder = neighbour();
+  const int last = ranks() - 1;
+  const auto leader =
+      static_cast<int>(std::find(hosts.begin(), hosts.end(), hosts.back()) - hosts.begin());
+  if (world().one_host() || !finder || leader == last) GTEST_SKIP() << "needs two hosts of two";
+  on_ranks(
+      [&](Communicator& comm) {
+        const int rank = comm.global_rank();
+        std::optional<Communicator> child = comm.split(0, rank);
+        child->barrier();
+        std::vector<std::uint8_t> data(rank == *finder ? 9 : 8);
+        const View bytes(data.data(), std::ssize(data), DType::u8);
+        g_tells_nobody = rank == *finder;
+        try {
+          child->broadcast(bytes, 0);
+          if (rank == last) child->recv(bytes, 0);
+          if (rank == 0) {
+            std::this_thread::sleep_for(300ms);  // the leader of the last host has left
+            child->barrier();
+          }
+          EXPECT_TRUE(rank != 0 && rank != *finder && rank != last) << rank << " noticed nothing";
+        } catch (const MismatchError&) {
+        }
+        child.reset();
+        comm.barrier();
+        g_tells_nobody = false;
+      },
+      short_timeout(5s));
 }
 
 /** The last rank and rank 0 do not agree on a message, while the leader of the last host waits for

@@ -45,7 +45,8 @@ class Judge {
   std::vector<int> lost_to(int by) const;
   bool is_stopped(int rank) const;
   bool are_late_ones(const std::vector<int>& named) const;
-  bool know_and_cannot_tell(const std::vector<int>& named, int by) const;
+  bool knew_alone(int rank) const;
+  bool names_lone_finders(const Ending& ending) const;
   bool is_too_slow() const;
   Scheduler::Time first_loss() const;
   bool is_out_of_sight() const;
@@ -137,9 +138,7 @@ void Judge::judge(int rank, const Ending& ending) {
   if (ending.other_error) return complain(who + ": " + ending.text);
   if (ending.completed || ending.left) return;
   if (ending.mismatch) return judge_mismatch(rank, ending);
-  if (plan_.fault.stops_finder && !ending.lost.empty() && know_and_cannot_tell(ending.lost, rank)) {
-    return;
-  }
+  if (names_lone_finders(ending)) return judge_time(rank, ending);
   // Who has made one call less ends before the others.
   if (kind == FaultKind::mistaken && !course_.of(plan_.fault.rank).completed) {
     // Those who had got all before the mistake shows have left, and cannot be waited for.
@@ -170,19 +169,20 @@ void Judge::judge(int rank, const Ending& ending) {
   judge_time(rank, ending);
 }
 
-/** Whether `named` know of a mismatch, and rank `by` cannot hear it: who has found it was stopped,
- * and the leaders of both hosts tell and hear that, of whom one had completed its calls. */
-bool Judge::know_and_cannot_tell(const std::vector<int>& named, int by) const {
+/** Whether `rank` was stopped when it had found a mismatch, and nobody could tell of it: the others
+ * of its host were stopped likewise, or have completed their calls. */
+bool Judge::knew_alone(int rank) const {
   const Layout& layout = cluster_.layout();
-  const auto leads_no_more = [&](int rank) {
-    return course_.of(layout.ranks_of(layout.host_of(rank)).front()).completed;
-  };
-  return std::all_of(named.begin(), named.end(), [&](int rank) {
-    const std::span ranks = layout.ranks_of(layout.host_of(rank));
-    return course_.of(rank).mismatch && (leads_no_more(rank) || leads_no_more(by)) &&
-           std::any_of(ranks.begin(), ranks.end(),
-                       [&](int one) { return course_.stopped.contains(one); });
-  });
+  const std::span<const int> ranks = layout.ranks_of(layout.host_of(rank));
+  return course_.stopped.contains(rank) && std::all_of(ranks.begin(), ranks.end(), [&](int one) {
+           return course_.stopped.contains(one) || course_.of(one).completed;
+         });
+}
+
+/** They are stopped, and nothing else can be known. */
+bool Judge::names_lone_finders(const Ending& ending) const {
+  return !ending.lost.empty() && std::all_of(ending.lost.begin(), ending.lost.end(),
+                                             [this](int rank) { return knew_alone(rank); });
 }
 
 /** Those who were stopped, or stand behind a slow link, may hear of it later. */
@@ -194,7 +194,7 @@ void Judge::judge_time(int rank, const Ending& ending) {
   const auto after = std::chrono::duration_cast<std::chrono::microseconds>(ending.at - begin);
   if (!too_slow) outcome_.after = std::max(outcome_.after, after);
   const bool is_told = too_slow || kind == FaultKind::left || kind == FaultKind::interrupted_call ||
-                       kind == FaultKind::mistaken;
+                       (kind == FaultKind::mistaken && !names_lone_finders(ending));
   auto limit =
       std::chrono::microseconds(is_told ? kToFindOut : plan_.timeout + kToFindOut + plan_.moves_on);
   for (const Step& step : plan_.steps) limit += step.late_by;

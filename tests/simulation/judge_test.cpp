@@ -142,6 +142,37 @@ TEST(Judge, RefusesAMismatchThatNobodyHasMadeAndAWrongResult) {
   }
 }
 
+/** Of two hosts of two ranks, of which rank 0 has made another call than the others, and gone; rank
+ * 3 has found that, and was stopped before it told: what the judge says if rank 2 `hears` of it, or
+ * has completed its calls, and rank 1 names rank 3 after `later`. */
+std::string verdict_on_a_stopped_finder(bool hears, milliseconds later) {
+  Plan plan = plan_with_a_killed_rank();
+  plan.fault = {.kind = FaultKind::mistaken, .rank = 0, .stops_finder = true};
+  const Cluster cluster(plan.hosts, plan.ranks, plan.model, 1);
+  const Scheduler::Time begun{};
+  Course course{std::vector<Ending>(4), begun, begun + kStruck};
+  for (Ending& ending : course.endings) {
+    ending.ended = true;
+    ending.at = begun + kStruck;
+  }
+  course.stopped.insert(3);
+  course.of(0).completed = true;
+  course.of(1).lost = {3};
+  course.of(1).at += later;
+  course.of(2).completed = !hears;
+  course.of(2).mismatch = hears;
+  course.of(3).mismatch = true;
+  std::string said;
+  for (const std::string& one : judge(plan, cluster, course).complaints) said += one + "\n";
+  return said;
+}
+
+TEST(Judge, AcceptsThatWhoAloneKnowsOfAMismatchAndIsStoppedIsNamed) {
+  EXPECT_EQ(verdict_on_a_stopped_finder(false, kTimeout + milliseconds(999)), "");
+  EXPECT_NE(verdict_on_a_stopped_finder(false, kTimeout + milliseconds(1001)), "");
+  EXPECT_NE(verdict_on_a_stopped_finder(true, kTimeout + milliseconds(999)), "");
+}
+
 /** What the other rank adds is not what it should. */
 TEST(Steps, SeeThatASumIsWrong) {
   Cluster cluster(2, 1, {}, 1);

@@ -45,6 +45,11 @@ Plan late_on_a_lost_host(FaultKind kind, std::int64_t room) {
           .room = room};
 }
 
+/** Who finds the mistake that `rank` makes in `step`. */
+Fault who_finds_is_stopped(int rank, int step) {
+  return {.kind = FaultKind::mistaken, .rank = rank, .step = step, .stops_finder = true};
+}
+
 std::vector<Kept> kept_plans() {
   using enum StepKind;
   using enum DType;
@@ -296,6 +301,45 @@ std::vector<Kept> kept_plans() {
         .fault =
             {.kind = FaultKind::absent, .rank = 0, .at = microseconds(3), .factor = 8, .step = 1},
         .room = 4353}},
+      {"Who finds a mismatch is stopped, and the leader of one who waits has completed its calls",
+       31009739,
+       {.hosts = 3,
+        .ranks = 2,
+        .model = {.latency = microseconds(152),
+                  .jitter = none,
+                  .overhead = nanoseconds(1),
+                  .bytes_per_second = 3.7e8},
+        .timeout = milliseconds(1418),
+        .steps = {{all_gather_v, i64, sum, 3, 3, kNobody, 2, none},
+                  {all_to_all_v, f16, sum, 13, 5, kNobody, 1, none},
+                  {agree, bf16, max, 351, 5, 1, 2, none}},
+        .fault = who_finds_is_stopped(2, 2)}},
+      {"Who finds a mismatch is stopped, and one that might tell in its place completes its calls",
+       10723,
+       {.hosts = 6,
+        .ranks = 3,
+        .model = {.latency = microseconds(81),
+                  .jitter = none,
+                  .overhead = nanoseconds(2),
+                  .bytes_per_second = 1.5e8},
+        .timeout = milliseconds(1578),
+        .steps = {{one_way_broadcast, i64, sum, 52255, 1, kNobody, 5, none}},
+        .fault = who_finds_is_stopped(13, 0),
+        .room = 12188}},
+      {"Who finds a mismatch is stopped in the middle of an agreement that another one has ended",
+       56597,
+       {.hosts = 2,
+        .ranks = 2,
+        .model = {.latency = microseconds(14),
+                  .jitter = none,
+                  .overhead = nanoseconds(35),
+                  .bytes_per_second = 1.16e9},
+        .timeout = milliseconds(1186),
+        .steps = {{one_way_broadcast, f16, max, 263764, 2, kNobody, 2, none},
+                  {all_reduce, bf16, max, 7, 0, kNobody, 3, none},
+                  {one_way_broadcast, i64, max, 71, 1, kNobody, 3, none}},
+        .fault = who_finds_is_stopped(1, 0),
+        .room = 5265}},
   };
 }
 

@@ -176,10 +176,13 @@ struct Call {
     return {signature.root, signature.count * size_of(signature.dtype), caller.in_a_row,
             broadcasts ? HostGroup::Direction::from_root : HostGroup::Direction::to_root};
   }
-  /** As transports do; in the simulator's other steps members do not compare. */
+  /** As transports do, which then tell each other what they ask for; in the simulator's other steps
+   * members do not compare. */
   void compare(const Signature& signature) const {
     begin(signature, false);
-    if (!group.agree(caller.signature.hash())) throw MismatchError("the members do not agree");
+    if (group.agree(caller.signature.hash())) return;
+    group.agree(0);
+    throw MismatchError("the members do not agree");
   }
   std::int64_t short_count() const {
     const bool reduces = step.kind == StepKind::one_way_reduce;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/finally.hpp"
+#include "comm/failure.hpp"
 #include "comm/hosts/group.hpp"
 #include "comm/hosts/notes.hpp"
 #include "comm/simulation/wire.hpp"
@@ -58,13 +59,22 @@ class Trial {
   void arrange_fault();
   void live(Process& process);
   void work(SimulatedWire& wire, Process& process);
+  /** To the ranks of its host, unless one has been shown. */
+  void show(const Process& process, const char* mismatch, Witnesses witnesses);
+  /** What one of these has shown; throws it. */
+  void look_at_shown(SimulatedWire& wire, const Process& process);
   int host_at_fault() const { return cluster_.layout().host_of(plan_.fault.rank); }
 
   const Plan& plan_;
   Cluster cluster_;
   Course course_;
-  std::set<int> computing_;           // before a call that they come late to
-  std::map<int, std::string> shown_;  // the mismatch of which the ranks of a host know, by host
+  std::set<int> computing_;  // before a call that they come late to
+  /** The mismatch of which the ranks of a host know. */
+  struct Shown {
+    FailureReport report{};
+    int heard = 0;  ///< others than who has shown it
+  };
+  std::map<int, Shown> shown_;  // by host
 };
 
 void Trial::arrange_fault() {
@@ -120,6 +130,24 @@ void Trial::arrange_fault() {
   }
 }
 
+void Trial::show(const Process& process, const char* mismatch, Witnesses witnesses) {
+  Shown shown;
+  shown.report.set_mismatch(mismatch, witnesses);
+  shown_.emplace(process.host(), shown);
+}
+
+void Trial::look_at_shown(SimulatedWire& wire, const Process& process) {
+  const auto shown = shown_.find(process.host());
+  if (shown == shown_.end()) return;
+  try {
+    shown->second.report.raise();
+  } catch (const NeighboursMismatch& error) {
+    const Herald herald = shown->second.heard++ < kStandIns ? Herald::stand_in : Herald::nobody;
+    wire.watch().announce_mismatch(error.what(), herald);
+    throw;
+  }
+}
+
 void Trial::work(SimulatedWire& wire, Process& process) {
   std::vector<int> members(static_cast<std::size_t>(wire.size()));
   std::iota(members.begin(), members.end(), 0);
@@ -127,16 +155,14 @@ void Trial::work(SimulatedWire& wire, Process& process) {
   Notes notes(wire);
   // The ranks of the host hear first, and may leave before the others do.
   const auto tell_others = [&](const OneSidedMismatch& error) {
-    shown_.emplace(process.host(), error.what());
-    const bool leads = cluster_.layout().local_rank_of(wire.rank()) == 0;
-    const bool is_stopped = plan_.fault.stops_finder && !leads;
+    show(process, error.what(), Witnesses::two);
+    const bool is_stopped = plan_.fault.stops_finder;
     if (is_stopped) course_.stopped.insert(wire.rank());
     if (plan_.ranks > 1) process.compute(is_stopped ? kStopped : Scheduler::Duration(kToTell));
     wire.watch().announce_mismatch(error.what());
   };
   wire.watch().set_idle({[&](Wire::Side) {
-                           const auto shown = shown_.find(process.host());
-                           if (shown != shown_.end()) throw MismatchError(shown->second);
+                           look_at_shown(wire, process);
                            try {
                              notes.look();
                            } catch (const OneSidedMismatch& error) {
@@ -206,8 +232,8 @@ void Trial::live(Process& process) {
   } catch (const MismatchError& error) {
     ending.mismatch = true;
     ending.text = error.what();
-    const bool is_first = shown_.emplace(process.host(), error.what()).second;
-    wire.watch().note_mismatch(error.what(), is_first ? Finder::self : Finder::neighbour);
+    show(process, error.what(), Witnesses::all);
+    wire.watch().note_mismatch(error.what());
   } catch (const std::exception& error) {
     ending.other_error = true;
     ending.text = error.what();

@@ -69,8 +69,8 @@ struct Fault {
   std::chrono::microseconds at{};
   double factor = 1;  ///< of a slow link
   int step = 0;       ///< before which one the rank is absent, or leaves; in which it is mistaken
-  /** Who finds the mistake, and does not lead its host, is stopped for good when the ranks of its
-   * host know of it, and before it tells others. */
+  /** Who finds the mistake is stopped for good when the ranks of its host know of it, and before it
+   * tells others. */
   bool stops_finder = false;
 };
 

@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <memory>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "comm/shm/local.hpp"
@@ -36,6 +39,8 @@ TEST(FailureReport, KeepsWhatFits) {
   EXPECT_EQ(raised(report).reason(), "did not answer within 3.0 s");
   report.set_mismatch("they differ");
   EXPECT_THROW(report.raise(), MismatchError);
+  report.set_mismatch("they differ", Witnesses::two);
+  EXPECT_THROW(report.raise(), NeighboursMismatch);
   const std::string longest(FailureReport::kMostText, 'x');
   report.set_mismatch(longest);
   EXPECT_EQ(report.text_value(), longest);
@@ -68,6 +73,33 @@ TEST(FailureReport, TheRanksOfAHostTellEachOtherOfAnEnd) {
       EXPECT_EQ(ended_of(error), Ended::yes);
     }
   });
+}
+
+/** Rank 2 of a host of four finds a mismatch. */
+TEST(FailureReport, ItsFinderAndTheFirstTwoThatHearOfItTellOthers) {
+  const UniqueId id = UniqueId::create();
+  std::array<std::atomic<int>, 3> heralds{};
+  std::atomic<int> heard = 0;
+  on_threads(4, [&](int rank) {
+    shm::Local local(id, rank, {0, 1, 2, 3}, 20s);
+    shm::LocalGroup& group = local.group();
+    if (rank == 2) group.show_mismatch("they differ", Witnesses::two);
+    const auto end = std::chrono::steady_clock::now() + 20s;
+    try {
+      while (std::chrono::steady_clock::now() < end) group.check_failure();
+      ADD_FAILURE() << "rank " << rank << " heard of nothing";
+    } catch (const NeighboursMismatch& error) {
+      const Herald herald = group.show_mismatch(error.what(), Witnesses::two);
+      EXPECT_EQ(group.show_mismatch("again", Witnesses::all), herald);
+      EXPECT_EQ(herald == Herald::finder, rank == 2);
+      ++heralds[static_cast<std::size_t>(herald)];
+      ++heard;
+    }
+    while (heard < 4 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  });
+  EXPECT_EQ(heralds[static_cast<std::size_t>(Herald::finder)], 1);
+  EXPECT_EQ(heralds[static_cast<std::size_t>(Herald::stand_in)], kStandIns);
+  EXPECT_EQ(heralds[static_cast<std::size_t>(Herald::nobody)], 1);
 }
 
 TEST(FailureReport, LeavesOutRanksAndSaysHowMany) {

@@ -71,7 +71,7 @@ void Watch::look_after_hosts(Clock::time_point now) {
   if (found->by_another) {
     pass_on(found->failure);
   } else {
-    announce(found->failure, Finder::self);
+    announce(found->failure, Herald::finder);
   }
 }
 
@@ -205,37 +205,36 @@ RecycledVector<int> Watch::leavers(std::span<const int> ranks, Wire::Side side) 
 
 // --- Failures -----------------------------------------------------------------------------------
 
-void Watch::announce_lost(std::span<const int> ranks, std::string_view reason, Finder finder,
+void Watch::announce_lost(std::span<const int> ranks, std::string_view reason, Herald herald,
                           Ended ended) noexcept {
   FailureReport report{};
   report.set_lost(ranks, reason, ended);
   try {
     const std::lock_guard lock(mutex_);
-    announce(report, finder);
+    announce(report, herald);
   } catch (const std::exception& error) {
     log(LogLevel::warn, error.what());
   }
 }
 
-void Watch::announce_mismatch(std::string_view text, Finder finder) noexcept {
+void Watch::announce_mismatch(std::string_view text, Herald herald) noexcept {
   FailureReport report{};
   report.set_mismatch(text);
   try {
     const std::lock_guard lock(mutex_);
-    announce(report, finder);
+    announce(report, herald);
   } catch (const std::exception& error) {
     log(LogLevel::warn, error.what());
   }
 }
 
-void Watch::note_mismatch(std::string_view text, Finder finder) noexcept {
+void Watch::note_mismatch(std::string_view text) noexcept {
   try {
     const std::lock_guard lock(mutex_);
     if (failure_) return;
     failure_.emplace().set_mismatch(text);
     is_noted_ = true;
     session_.keep();
-    if (heartbeats_ && finder == Finder::neighbour) heartbeats_->tell(*failure_);
   } catch (const std::exception& error) {
     log(LogLevel::warn, error.what());
   }
@@ -262,29 +261,16 @@ void Watch::pass_on(const FailureReport& report) {
   }
 }
 
-/** Whether this rank tells all others of what another one of its host has found: the two lowest
- * that are not lost do, of which one may be the finder. */
-bool Watch::stands_in(const FailureReport& report) const {
-  if (!layout_) return true;
-  const auto lost = report.rank_list();
-  const std::span<const int> here = layout_->ranks_of(layout_->host_of(rank_));
-  const auto lower = std::count_if(here.begin(), here.end(), [&](int rank) {
-    return rank < rank_ && std::find(lost.begin(), lost.end(), rank) == lost.end();
-  });
-  return lower < 2;
-}
-
-void Watch::announce(const FailureReport& report, Finder finder) {
+void Watch::announce(const FailureReport& report, Herald herald) {
   // Another thread of the rank that finds a mismatch may have noted it before this one tells of it.
   const bool is_only_noted = is_noted_ && report.kind == FailureReport::Kind::mismatch;
   if (failure_ && !is_only_noted) return;
   if (heartbeats_) look_at_heartbeats();  // who has ended since is not to be told
   fail(report);
-  if (!session_.may_call()) return;
+  if (herald == Herald::nobody || !session_.may_call()) return;
   const auto lost = report.rank_list();
-  if (finder == Finder::neighbour) {  // who is lost, and may come late, hears of the finder
-    if (stands_in(report)) send_to_all(report, lost);
-    return;
+  if (herald == Herald::stand_in) {  // who is lost, and may come late, hears of the finder
+    return send_to_all(report, lost);
   }
   send_to_all(report);
   // Nobody may call MPI after this, and a message to a new peer needs calls to get out. The ranks

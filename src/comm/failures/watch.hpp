@@ -93,17 +93,15 @@ class Watch final {
   [[noreturn]] void lose_by_message(std::vector<int> ranks, const std::string& reason);
 
   /** Tells all members that `ranks` are lost, unless a failure is known already. The finder lends
-   * MPI a quarter of a second at most; two of its neighbours tell as well, should it have been
-   * stopped since, but lose no time by it. */
+   * MPI a quarter of a second at most; those who stand in for it tell as well, but lose no time by
+   * it. */
   void announce_lost(std::span<const int> ranks, std::string_view reason,
-                     Finder finder = Finder::self, Ended ended = Ended::unknown) noexcept;
+                     Herald herald = Herald::finder, Ended ended = Ended::unknown) noexcept;
   /** The same for a mismatch that only some ranks have seen. */
-  void announce_mismatch(std::string_view text, Finder finder = Finder::self) noexcept;
+  void announce_mismatch(std::string_view text, Herald herald = Herald::finder) noexcept;
   /** One of which the others know, or will hear by somebody else: tells nobody that this rank
-   * leaves, which might be heard before and taken for the cause. Where a neighbour has found it,
-   * that one may have been stopped before it told: then a leader tells the other leaders, who hear
-   * it before they see its connections end. */
-  void note_mismatch(std::string_view text, Finder finder) noexcept;
+   * leaves, which might be heard before and taken for the cause. */
+  void note_mismatch(std::string_view text) noexcept;
 
   /** Whether that is what this rank has heard, or found. */
   bool has_found_mismatch() noexcept {
@@ -159,8 +157,7 @@ class Watch final {
   void receive();
   void handle(const ControlMessage& message, int source);
   void fail(const FailureReport& report);
-  void announce(const FailureReport& report, Finder finder);
-  bool stands_in(const FailureReport& report) const;
+  void announce(const FailureReport& report, Herald herald);
   void pass_on(const FailureReport& report);
   void look_after_hosts(Clock::time_point now);
   std::optional<Heartbeats::Found> look_at_heartbeats();

@@ -17,6 +17,8 @@ void HierarchicalTransport::tell_failure(Witnesses witnesses) noexcept {
     tell(error);
   } catch (const OneSidedMismatch& error) {
     tell(error, Witnesses::two);
+  } catch (const NeighboursMismatch& error) {
+    tell(error, Witnesses::two);
   } catch (const MismatchError& error) {
     tell(error, witnesses);
   } catch (const CorruptPacket& error) {  // the others hear who sent it
@@ -33,18 +35,20 @@ void HierarchicalTransport::tell_failure(Witnesses witnesses) noexcept {
 void HierarchicalTransport::tell(const PeerLost& error) noexcept {
   shm::LocalGroup& host = local_->group();
   const Ended ended = ended_of(error);
-  const Finder finder = host.show_lost(error.ranks(), error.reason(), ended);
-  channel_->announce_lost(error.ranks(), error.reason(), finder, ended);
+  const Herald herald = host.show_lost(error.ranks(), error.reason(), ended);
+  channel_->announce_lost(error.ranks(), error.reason(), herald, ended);
   host.part_with_others();
 }
 
 void HierarchicalTransport::tell(const MismatchError& error, Witnesses witnesses) noexcept {
   shm::LocalGroup& host = local_->group();
-  const Finder finder = host.show_mismatch(error.what());
+  // Of what another host has told this rank it has told all: the neighbours need not.
+  const bool is_told = channel_->has_found_mismatch();
+  const Herald herald = host.show_mismatch(error.what(), is_told ? Witnesses::all : witnesses);
   if (witnesses == Witnesses::two) {
-    channel_->announce_mismatch(error.what(), finder);
+    channel_->announce_mismatch(error.what(), herald);
   } else {
-    channel_->note_mismatch(error.what(), finder);
+    channel_->note_mismatch(error.what());
   }
   host.part_with_others();
 }
@@ -77,8 +81,8 @@ void HierarchicalTransport::pulse(std::chrono::milliseconds waited) {
 void HierarchicalTransport::abort(std::string_view reason) noexcept {
   const int self = rank();
   shm::LocalGroup& host = local_->group();
-  const Finder finder = host.show_lost(std::span(&self, 1), reason);
-  channel_->announce_lost(std::span(&self, 1), reason, finder);
+  const Herald herald = host.show_lost(std::span(&self, 1), reason);
+  channel_->announce_lost(std::span(&self, 1), reason, herald);
   host.part_with_others();
 }
 

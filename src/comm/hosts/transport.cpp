@@ -87,8 +87,8 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
   const auto waiting = [this](Wire::Side side) {
     try {
       local_->group().pulse_elsewhere(wait_of(side));
-    } catch (const MismatchError& error) {  // before messages are abandoned, as nobody is lost
-      channel_->note_mismatch(error.what(), Finder::neighbour);
+    } catch (const MismatchError&) {  // before messages are abandoned, as nobody is lost
+      tell_failure(Witnesses::all);
       throw;
     }
     look_at_notes();

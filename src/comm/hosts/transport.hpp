@@ -98,11 +98,8 @@ class HierarchicalTransport final : public Transport {
   /** The local rank of this host's agent. */
   int local_agent(int root) const;
 
-  /** Who has seen a mismatch of an operation: all ranks, by agree(), or two, of a message or a
-   * group.
-   */
-  enum class Witnesses { all, two };
-  /** Runs what is a call; tells both sides of its failure. */
+  /** Runs what is a call, of which `witnesses` see a mismatch: all ranks, by agree(), or two, of a
+   * message or a group. Tells both sides of its failure. */
   template <class Action>
   void guarded(const Action& action, Witnesses witnesses = Witnesses::all) {
     const mpi::Channel::CallScope call;

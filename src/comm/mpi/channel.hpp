@@ -162,17 +162,17 @@ class Channel final : public Wire {
    * failed: it is not freed, and MPI is not finalised by tutti.
    */
   void announce_lost(std::span<const int> ranks, std::string_view reason,
-                     Finder finder = Finder::self, Ended ended = Ended::unknown) noexcept {
-    watch_.announce_lost(ranks, reason, finder, ended);
+                     Herald herald = Herald::finder, Ended ended = Ended::unknown) noexcept {
+    watch_.announce_lost(ranks, reason, herald, ended);
   }
   /** The same for a mismatch that only some members have seen. */
-  void announce_mismatch(std::string_view text, Finder finder = Finder::self) noexcept {
-    watch_.announce_mismatch(text, finder);
+  void announce_mismatch(std::string_view text, Herald herald = Herald::finder) noexcept {
+    watch_.announce_mismatch(text, herald);
   }
   /** See Watch. */
-  void note_mismatch(std::string_view text, Finder finder) noexcept {
-    watch_.note_mismatch(text, finder);
-  }
+  void note_mismatch(std::string_view text) noexcept { watch_.note_mismatch(text); }
+  /** Whether that is what this rank has heard over the channel, or has told or noted itself. */
+  bool has_found_mismatch() noexcept { return watch_.has_found_mismatch(); }
   /** Those of `ranks` that have left, and of whom nothing comes any more for a wait of `side`. */
   RecycledVector<int> leavers(std::span<const int> ranks, Side side) {
     return watch_.leavers(ranks, side);

@@ -205,18 +205,18 @@ void LocalGroup::lose(const std::vector<int>& ranks, const std::string& reason, 
   throw_failure();  // what all ranks throw, which may be an earlier failure
 }
 
-Finder LocalGroup::show_lost(std::span<const int> names, std::string_view reason,
+Herald LocalGroup::show_lost(std::span<const int> names, std::string_view reason,
                              Ended ended) noexcept {
   if (on_loss_) on_loss_();
   return show([&](FailureReport& report) { report.set_lost(names, reason, ended); });
 }
 
-Finder LocalGroup::show_mismatch(std::string_view text) noexcept {
-  return show([&](FailureReport& report) { report.set_mismatch(text); });
+Herald LocalGroup::show_mismatch(std::string_view text, Witnesses witnesses) noexcept {
+  return show([&](FailureReport& report) { report.set_mismatch(text, witnesses); });
 }
 
 template <class Write>
-Finder LocalGroup::show(const Write& write) noexcept {
+Herald LocalGroup::show(const Write& write) noexcept {
   auto& failed_by = control().header().failed_by;
   const std::lock_guard lock(failing_);
   if (!has_failed()) {
@@ -227,7 +227,13 @@ Finder LocalGroup::show(const Write& write) noexcept {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     wake_all();
   }
-  return failed_by.load(std::memory_order_relaxed) == rank_ + 1 ? Finder::self : Finder::neighbour;
+  if (failed_by.load(std::memory_order_relaxed) == rank_ + 1) return Herald::finder;
+  if (!herald_) {
+    auto& others = control().header().heard_of_failure;
+    herald_ = others.fetch_add(1, std::memory_order_relaxed) < kStandIns ? Herald::stand_in
+                                                                         : Herald::nobody;
+  }
+  return *herald_;
 }
 
 }  // namespace tutti::shm

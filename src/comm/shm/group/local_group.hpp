@@ -203,10 +203,11 @@ class LocalGroup final : private record::Neighbours {
 
   // The two halves of these.
 
-  /** Shows the failure to all ranks of the host; who has found the one that they throw. */
-  Finder show_lost(std::span<const int> names, std::string_view reason,
+  /** Shows the failure to all ranks of the host, unless one is shown already; what this rank is to
+   * the one that they throw. */
+  Herald show_lost(std::span<const int> names, std::string_view reason,
                    Ended ended = Ended::unknown) noexcept;
-  Finder show_mismatch(std::string_view text) noexcept;
+  Herald show_mismatch(std::string_view text, Witnesses witnesses = Witnesses::all) noexcept;
   /** What set_on_failure() has set. */
   void part_with_others() const noexcept {
     if (on_failure_) on_failure_();
@@ -282,10 +283,10 @@ class LocalGroup final : private record::Neighbours {
   const FailureReport& failure() const;
   [[noreturn]] void throw_failure() const;
   bool names_this_rank() const;
-  /** Shows the report that write(report) fills in, unless a failure has been shown before; who has
-   * found what is shown. */
+  /** Shows the report that write(report) fills in, unless a failure has been shown before; what
+   * this rank is to what is shown. */
   template <class Write>
-  Finder show(const Write& write) noexcept;
+  Herald show(const Write& write) noexcept;
   void wake_all() noexcept;
   bool crowded() const;
   RankSlot& own() const { return rendezvous_.control.slot(rank_); }
@@ -314,6 +315,7 @@ class LocalGroup final : private record::Neighbours {
   std::function<void()> on_failure_;
   std::array<std::vector<int>, kWaitKinds> missing_;  // of a wait of each kind: made once
   std::mutex failing_;                                // this rank's threads write one report
+  std::optional<Herald> herald_;                      // of another rank's
 };
 
 }  // namespace tutti::shm
