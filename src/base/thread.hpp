@@ -14,6 +14,11 @@
 
 namespace tutti {
 
+/** Whether the calling thread is one of start_thread(), which works while the program does. */
+bool is_own_thread();
+/** From here on it is. */
+void note_own_thread();
+
 /** A thread that leaves signals to the threads of the program, but for those of its own mistakes.
  * Throws SystemError that there is none for `what`. */
 template <class Body>
@@ -25,7 +30,10 @@ std::thread start_thread(const char* what, Body body) {
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   const Finally restore([&before] { ::pthread_sigmask(SIG_SETMASK, &before, nullptr); });
   try {
-    return std::thread(std::move(body));
+    return std::thread([body = std::move(body)]() mutable {
+      note_own_thread();
+      body();
+    });
   } catch (const std::system_error& error) {
     throw SystemError(std::string("cannot start a thread for ") + what, error.code().value());
   }

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/thread.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {
@@ -86,6 +87,15 @@ TEST(Stream, AWorkerDoesNotMakeTheCallerWait) {
   go.set_value();
   event.wait();
   EXPECT_TRUE(event.ready());
+}
+
+TEST(Stream, WorksOnAThreadOfTheLibrarysOwn) {
+  bool is_own = false;
+  Stream::worker().submit([&] { is_own = is_own_thread(); }).wait();
+  EXPECT_TRUE(is_own);
+  EXPECT_FALSE(is_own_thread());
+  std::thread([&] { is_own = is_own_thread(); }).join();
+  EXPECT_FALSE(is_own);
 }
 
 TEST(Stream, AnExceptionWaitsInItsEvent) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/recycled.hpp"
+#include "base/thread.hpp"
 #include "comm/mpi/channel.hpp"
 #include "comm/mpi/lifecycle.hpp"
 
@@ -194,7 +195,7 @@ bool Channel::progress_mpi(std::span<Posted> posted, std::span<const int> peers)
 }
 
 bool Channel::pause(Clock::duration still, Side side) {
-  if (still < kMpiWait.spin) {
+  if (still < (is_own_thread() ? kMpiWait.spin : kSpinOfCaller)) {
     kMpiWait.between();
     return OwnWaits::of_this_process().are_quiet();
   }
