@@ -311,22 +311,28 @@ bool HostGroup::gathers_ahead(std::int64_t bytes) const {
 
 void HostGroup::gather_ahead(std::byte* data, std::span<const std::int64_t> offsets,
                              const std::byte* own, const Agree& agree) {
-  const Scratch memory(wire_.scratch(), offsets.back());
+  Ahead ahead(*this, offsets.back());
+  // What comes behind notes waits in its connection until all are known to agree.
+  const bool waits = ahead.follows_notes;
+  const Scratch memory(wire_.scratch(), waits ? 0 : offsets.back());
   const auto block = [&](auto* blocks, int member) {
     const auto at = static_cast<std::size_t>(member);
     return std::span(blocks + offsets[at], static_cast<std::size_t>(offsets[at + 1] - offsets[at]));
   };
   const auto place = block(data, position_);
-  Ahead ahead(*this, offsets.back());
   for (int distance = 1; distance < size(); ++distance) {
     const int source = peer(size() - distance);
-    recv(ahead, block(memory.data(), source), source);
+    if (!waits) recv(ahead, block(memory.data(), source), source);
     send(ahead, {own, place.size()}, peer(distance));
   }
   agree();
+  for (int distance = 1; waits && distance < size(); ++distance) {
+    const int source = peer(size() - distance);
+    recv(ahead.batch, block(data, source), source);
+  }
   copy_bytes(place.data(), own, std::ssize(place));
   ahead.batch.wait();
-  for (int member = 0; member < size(); ++member) {
+  for (int member = 0; !waits && member < size(); ++member) {
     const auto to = block(data, member);
     if (member != position_) {
       copy_bytes(to.data(), block(memory.data(), member).data(), std::ssize(to));
