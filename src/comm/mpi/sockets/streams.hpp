@@ -123,7 +123,8 @@ class Streams {
   /** Of so many bytes that went one way it is looked whether they are acknowledged. */
   static constexpr std::int64_t kBetweenLooks = 64 << 10;
   static constexpr std::int64_t kPacedAtOnce = 2 * (Wire::kPiece + kHeader);
-  /** Bytes that a wire of 10 Gbit/s carries while a wait spins. */
+  /** Bytes that a wire of 10 Gbit/s carries while a wait spins, on a thread of the library's own;
+   * while one of a caller does, a wire of 2 Gbit/s. */
   static constexpr std::int64_t kFlow = 4 * Wire::kPiece;
   /** With more connections naps are as long as they may. */
   static constexpr std::size_t kMostLookedAt = 32;
