@@ -19,6 +19,10 @@ bool is_own_thread();
 /** From here on it is. */
 void note_own_thread();
 
+/** Asks the kernel to give the calling thread a core soon after it wakes up, for a short time each
+ * (Linux 6.12 and later): threads that compute keep theirs for some milliseconds otherwise. */
+void run_soon() noexcept;
+
 /** A thread that leaves signals to the threads of the program, but for those of its own mistakes.
  * Throws SystemError that there is none for `what`. */
 template <class Body>

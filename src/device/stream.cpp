@@ -123,6 +123,7 @@ class Worker final : public Stream::Queue {
   };
 
   static void run(const std::shared_ptr<Items>& queue) {
+    run_soon();  // what it exchanges is short work between waits
     for (;;) {
       Item item;
       {

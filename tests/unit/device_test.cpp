@@ -2,12 +2,18 @@
 #include "tutti/device.hpp"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <future>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -96,6 +102,24 @@ TEST(Stream, WorksOnAThreadOfTheLibrarysOwn) {
   EXPECT_FALSE(is_own_thread());
   std::thread([&] { is_own = is_own_thread(); }).join();
   EXPECT_FALSE(is_own);
+}
+
+TEST(Stream, GetsACoreSoonWhereLinuxCanTell) {
+  std::array<std::uint64_t, 6> attributes{};  // as Linux has them: the fourth is the turn
+  Stream::worker()
+      .submit([&] { ::syscall(SYS_sched_getattr, 0, attributes.data(), sizeof attributes, 0); })
+      .wait();
+  utsname system{};
+  ASSERT_EQ(::uname(&system), 0);
+  int version = 0;
+  char dot = 0;
+  int release = 0;
+  std::istringstream(system.release) >> version >> dot >> release;
+  const bool is_of_all = attributes[0] >> 32U == SCHED_OTHER;
+  if (!is_of_all || std::pair(version, release) < std::pair(6, 12)) {
+    GTEST_SKIP() << "Linux knows turns from 6.12 on, of the policy of all";
+  }
+  EXPECT_EQ(attributes[3], 100'000U);
 }
 
 TEST(Stream, AnExceptionWaitsInItsEvent) {
