@@ -20,19 +20,30 @@ namespace {
 
 std::atomic<std::int64_t> allocations = 0;  // of all threads of this process
 
-void* allocate(std::size_t size, std::size_t alignment) {
+void* allocate(std::size_t size, std::size_t alignment) noexcept {
   ++allocations;
   const std::size_t rounded = (size + alignment - 1) / alignment * alignment;
-  void* memory = std::aligned_alloc(alignment, rounded == 0 ? alignment : rounded);
+  return std::aligned_alloc(alignment, rounded == 0 ? alignment : rounded);
+}
+
+void* allocate_or_throw(std::size_t size, std::size_t alignment) {
+  void* memory = allocate(size, alignment);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
 
 }  // namespace
 
-// The forms that others call in the end; those for arrays and those that do not throw do.
-void* operator new(std::size_t size) { return allocate(size, alignof(std::max_align_t)); }
+// Those for arrays call these; so would those that do not throw, but not those of AddressSanitizer.
+void* operator new(std::size_t size) { return allocate_or_throw(size, alignof(std::max_align_t)); }
 void* operator new(std::size_t size, std::align_val_t alignment) {
+  return allocate_or_throw(size, static_cast<std::size_t>(alignment));
+}
+void* operator new(std::size_t size, const std::nothrow_t& /*unused*/) noexcept {
+  return allocate(size, alignof(std::max_align_t));
+}
+void* operator new(std::size_t size, std::align_val_t alignment,
+                   const std::nothrow_t& /*unused*/) noexcept {
   return allocate(size, static_cast<std::size_t>(alignment));
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
