@@ -27,7 +27,8 @@ struct SchedulingAttributes {
   std::uint64_t period;
 };
 
-constexpr std::uint64_t kTurn = 100'000;  // the least there is
+constexpr std::uint64_t kTurn = 100'000;    // the least there is
+constexpr std::uint64_t kNotInherited = 1;  // SCHED_FLAG_RESET_ON_FORK
 
 }  // namespace
 
@@ -40,6 +41,7 @@ void run_soon() noexcept {
   SchedulingAttributes attributes{};
   if (::syscall(SYS_sched_getattr, kThisThread, &attributes, sizeof attributes, 0) != 0) return;
   if (attributes.policy != SCHED_OTHER) return;
+  attributes.flags |= kNotInherited;
   attributes.runtime = kTurn;
   ::syscall(SYS_sched_setattr, kThisThread, &attributes, 0);
 }

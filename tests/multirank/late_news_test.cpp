@@ -122,7 +122,7 @@ TEST_F(LateNews, AMismatchIsWhatAllHear) {
 }
 
 /** As if it had been stopped. The last host's leader has ended by then, and tells the last rank
- * nothing of what other leaders tell, nor does rank 0, for which that one waits. */
+ * nothing of what other leaders tell. Rank 0, for which that one waits, hears of it later. */
 TEST_F(LateNews, OfWhoTellsNobodyOfAMismatchANeighbourTells) {
   const std::vector<int>& hosts = world().hosts;
   const auto finder = neighbour();

@@ -181,8 +181,9 @@ bool Judge::knew_alone(int rank) const {
 
 /** They are stopped, and nothing else can be known. */
 bool Judge::names_lone_finders(const Ending& ending) const {
-  return !ending.lost.empty() && std::all_of(ending.lost.begin(), ending.lost.end(),
-                                             [this](int rank) { return knew_alone(rank); });
+  return course_.struck && !ending.lost.empty() &&
+         std::all_of(ending.lost.begin(), ending.lost.end(),
+                     [this](int rank) { return knew_alone(rank); });
 }
 
 /** Those who were stopped, or stand behind a slow link, may hear of it later. */

@@ -27,8 +27,7 @@ void require(bool holds, const char* call) {
 /** Ways to be mistaken about a call that goes one way. The last is to leave it out. */
 constexpr std::int64_t kMistakes = 5;
 
-/** Members have not agreed. */
-struct Disagreement {};
+struct Disagreement {};  ///< of members
 
 /** One collective of one rank. */
 struct Call {
@@ -172,12 +171,11 @@ struct Call {
     caller.notes.begin(signature, caller.before, givers);
   }
   HostGroup::OneWay one_way_of(const Signature& signature) const {
-    const bool broadcasts = signature.operation == Operation::broadcast;
+    using enum HostGroup::Direction;
     return {signature.root, signature.count * size_of(signature.dtype), caller.in_a_row,
-            broadcasts ? HostGroup::Direction::from_root : HostGroup::Direction::to_root};
+            signature.operation == Operation::broadcast ? from_root : to_root};
   }
-  /** As transports do, which then tell each other what they ask for; in the simulator's other steps
-   * members do not compare. */
+  /** As transports do, which then tell each other what they ask for; other steps do not. */
   void compare(const Signature& signature) const {
     begin(signature, false);
     if (group.agree(caller.signature.hash())) return;
@@ -271,8 +269,7 @@ struct Call {
     } catch (const Disagreement&) {
       return require(data == Bytes(data.size()), "broadcast without agreement");
     }
-    if (own() == root) return;
-    require(is_block(data, 0, count, root, 0), "broadcast");
+    require(own() == root || is_block(data, 0, count, root, 0), "broadcast");
   }
   void agreed_all_reduce(std::int64_t count, std::uint64_t hash) const {
     const Bytes in = contribution_of(count);

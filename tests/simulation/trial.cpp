@@ -72,7 +72,7 @@ class Trial {
   /** The mismatch of which the ranks of a host know. */
   struct Shown {
     FailureReport report{};
-    int heard = 0;  ///< others than who has shown it
+    std::set<int> heard{};  ///< the ranks that have, besides who has shown it
   };
   std::map<int, Shown> shown_;  // by host
 };
@@ -142,7 +142,9 @@ void Trial::look_at_shown(SimulatedWire& wire, const Process& process) {
   try {
     shown->second.report.raise();
   } catch (const NeighboursMismatch& error) {
-    const Herald herald = shown->second.heard++ < kStandIns ? Herald::stand_in : Herald::nobody;
+    std::set<int>& heard = shown->second.heard;
+    heard.insert(wire.rank());
+    const Herald herald = std::ssize(heard) <= kStandIns ? Herald::stand_in : Herald::nobody;
     wire.watch().announce_mismatch(error.what(), herald);
     throw;
   }

@@ -269,10 +269,10 @@ void Watch::announce(const FailureReport& report, Herald herald) {
   fail(report);
   if (herald == Herald::nobody || !session_.may_call()) return;
   const auto lost = report.rank_list();
-  if (herald == Herald::stand_in) {  // who is lost, and may come late, hears of the finder
-    return send_to_all(report, lost);
-  }
-  send_to_all(report);
+  const bool stands_in = herald == Herald::stand_in;
+  // Who is lost, and may come late, hears of the finder.
+  send_to_all(report, stands_in ? std::span<const int>(lost) : std::span<const int>());
+  if (stands_in && report.kind != FailureReport::Kind::mismatch) return;
   // Nobody may call MPI after this, and a message to a new peer needs calls to get out. The ranks
   // of this host hear through shared memory.
   const auto is_urgent = [&](int member) {

@@ -42,6 +42,10 @@ void HierarchicalTransport::tell(const PeerLost& error) noexcept {
 
 void HierarchicalTransport::tell(const MismatchError& error, Witnesses witnesses) noexcept {
   shm::LocalGroup& host = local_->group();
+  if (!channel_->session()->this_thread_may_call()) {  // another thread's next call tells
+    channel_->note_mismatch(error.what());
+    return host.part_with_others();
+  }
   // Of what another host has told this rank it has told all: the neighbours need not.
   const bool is_told = channel_->has_found_mismatch();
   const Herald herald = host.show_mismatch(error.what(), is_told ? Witnesses::all : witnesses);

@@ -304,7 +304,7 @@ void HostGroup::all_gather_v(std::byte* data, std::span<const std::int64_t> offs
 }
 
 bool HostGroup::gathers_ahead(std::int64_t bytes) const {
-  // A copy of so much takes no longer than a round of comparing.
+  // So much waits behind notes, in connections or in MPI, until all are known to agree.
   constexpr std::int64_t kMost = std::int64_t{128} * 1024;
   return is_centred() && bytes <= kMost;
 }
@@ -312,32 +312,21 @@ bool HostGroup::gathers_ahead(std::int64_t bytes) const {
 void HostGroup::gather_ahead(std::byte* data, std::span<const std::int64_t> offsets,
                              const std::byte* own, const Agree& agree) {
   Ahead ahead(*this, offsets.back());
-  // What comes behind notes waits in its connection until all are known to agree.
-  const bool waits = ahead.follows_notes;
-  const Scratch memory(wire_.scratch(), waits ? 0 : offsets.back());
-  const auto block = [&](auto* blocks, int member) {
+  const auto block = [&](int member) {
     const auto at = static_cast<std::size_t>(member);
-    return std::span(blocks + offsets[at], static_cast<std::size_t>(offsets[at + 1] - offsets[at]));
+    return std::span(data + offsets[at], static_cast<std::size_t>(offsets[at + 1] - offsets[at]));
   };
-  const auto place = block(data, position_);
+  const auto place = block(position_);
   for (int distance = 1; distance < size(); ++distance) {
-    const int source = peer(size() - distance);
-    if (!waits) recv(ahead, block(memory.data(), source), source);
     send(ahead, {own, place.size()}, peer(distance));
   }
   agree();
-  for (int distance = 1; waits && distance < size(); ++distance) {
+  for (int distance = 1; distance < size(); ++distance) {
     const int source = peer(size() - distance);
-    recv(ahead.batch, block(data, source), source);
+    recv(ahead.batch, block(source), source);
   }
   copy_bytes(place.data(), own, std::ssize(place));
   ahead.batch.wait();
-  for (int member = 0; !waits && member < size(); ++member) {
-    const auto to = block(data, member);
-    if (member != position_) {
-      copy_bytes(to.data(), block(memory.data(), member).data(), std::ssize(to));
-    }
-  }
 }
 
 /** What has come by then are the blocks from this member's on, round the end: so what a member

@@ -26,8 +26,8 @@ class UnansweredCalls;
 inline constexpr WaitPolicy kMpiWait{.spin = std::chrono::microseconds(200),
                                      .nap = std::chrono::microseconds(50)};
 /** So long a wait for messages of other hosts looks on, where its thread is the program's: a core
- * that has slept takes longer to wake up than what comes over 1 Gbit/s meanwhile. A thread of the
- * library's own does not, since the program computes. */
+ * that has slept takes 10 to 50 us to wake up. A thread of the library's own does not, since the
+ * program computes. */
 inline constexpr std::chrono::milliseconds kSpinOfCaller{1};
 
 /**

@@ -125,7 +125,7 @@ struct alignas(128) ControlHeader {
   /** Whose report of a failure counts, one more than that rank: the report is complete when its
    * rank enters itself, and only the first succeeds. 0 if nothing has failed. */
   alignas(128) std::atomic<std::int32_t> failed_by;
-  std::atomic<std::int32_t> heard_of_failure;  ///< how many others, as they show it
+  std::atomic<std::int32_t> heard_of_failure;  ///< others that know of it: the first tell all
   std::atomic<bool> told_flight;  ///< a rank has told what the ranks did before the failure
   std::atomic<bool> told_late;    ///< a rank has told who keeps the others waiting
   /** Those of all hosts, with each other: told by this host's before ranks agree for the first
