@@ -46,8 +46,7 @@ namespace tutti {
  *
  * Where members still have to agree, and do not stand in groups, the first window of a long message
  * goes ahead of that, by itself if it is one message, or behind notes of three to kCentred of them:
- * to memory of the group alone, or, blocks of an all_gather, no further than the wire, so nothing is
- * written that they would miss if they did not.
+ * to memory of the group, or no further than the wire, so nothing is written before they agree.
  */
 class HostGroup {
  public:
