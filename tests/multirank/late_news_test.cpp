@@ -94,6 +94,11 @@ class LateNews : public RankTest {
     }
     return std::nullopt;
   }
+  /** The leader of the last rank's host. */
+  static int last_leader() {
+    const std::vector<int>& hosts = world().hosts;
+    return static_cast<int>(std::find(hosts.begin(), hosts.end(), hosts.back()) - hosts.begin());
+  }
 };
 
 TEST_F(LateNews, AMismatchIsWhatAllHear) {
@@ -124,11 +129,9 @@ TEST_F(LateNews, AMismatchIsWhatAllHear) {
 /** As if it had been stopped. The last host's leader has ended by then, and tells the last rank
  * nothing of what other leaders tell. Rank 0, for which that one waits, hears of it later. */
 TEST_F(LateNews, OfWhoTellsNobodyOfAMismatchANeighbourTells) {
-  const std::vector<int>& hosts = world().hosts;
   const auto finder = neighbour();
   const int last = ranks() - 1;
-  const auto leader =
-      static_cast<int>(std::find(hosts.begin(), hosts.end(), hosts.back()) - hosts.begin());
+  const int leader = last_leader();
   if (world().one_host() || !finder || leader == last) GTEST_SKIP() << "needs two hosts of two";
   on_ranks(
       [&](Communicator& comm) {
@@ -158,11 +161,9 @@ TEST_F(LateNews, OfWhoTellsNobodyOfAMismatchANeighbourTells) {
 /** The last rank and rank 0 do not agree on a message, while the leader of the last host waits for
  * data of rank 0's neighbour. It hears of that on its host. */
 TEST_F(LateNews, WhoIsInTheMiddleOfACallHasLostNobody) {
-  const std::vector<int>& hosts = world().hosts;
   const auto root = neighbour();
   const int sender = ranks() - 1;
-  const auto leader =
-      static_cast<int>(std::find(hosts.begin(), hosts.end(), hosts.back()) - hosts.begin());
+  const int leader = last_leader();
   if (world().one_host() || !root || leader == sender) GTEST_SKIP() << "needs two hosts of two";
   const Log log;
   ::setenv("TUTTI_BETWEEN_HOSTS", "mpi", 1);  // whose messages can be dropped here

@@ -93,11 +93,10 @@ class Watch final {
   [[noreturn]] void lose_by_message(std::vector<int> ranks, const std::string& reason);
 
   /** Tells all members that `ranks` are lost, unless a failure is known already. The finder lends
-   * MPI a quarter of a second at most; those who stand in for it tell as well, but lose no time by
-   * it. */
+   * MPI a quarter of a second at most; those who stand in for it tell as well, but lend it none. */
   void announce_lost(std::span<const int> ranks, std::string_view reason,
                      Herald herald = Herald::finder, Ended ended = Ended::unknown) noexcept;
-  /** The same for a mismatch that only some ranks have seen. */
+  /** The same for a mismatch that only some ranks have seen; who stands in lends that time, too. */
   void announce_mismatch(std::string_view text, Herald herald = Herald::finder) noexcept;
   /** One of which the others know, or will hear by somebody else: tells nobody that this rank
    * leaves, which might be heard before and taken for the cause. */
