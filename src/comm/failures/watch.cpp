@@ -261,13 +261,17 @@ void Watch::pass_on(const FailureReport& report) {
   }
 }
 
-void Watch::announce(const FailureReport& report, Herald herald) {
-  // Another thread of the rank that finds a mismatch may have noted it before this one tells of it.
-  const bool is_only_noted = is_noted_ && report.kind == FailureReport::Kind::mismatch;
-  if (failure_ && !is_only_noted) return;
+void Watch::announce(const FailureReport& found, Herald herald) {
+  // Another thread of the rank that finds a failure may have noted it before this one tells of it.
+  if (failure_ && !(is_noted_ && found.kind == failure_->kind)) return;
+  const FailureReport report = failure_.value_or(found);
   if (heartbeats_) look_at_heartbeats();  // who has ended since is not to be told
   fail(report);
   if (herald == Herald::nobody || !session_.may_call()) return;
+  if (!session_.this_thread_may_call()) {  // another thread's call under way tells
+    is_noted_ = true;
+    return;
+  }
   const auto lost = report.rank_list();
   const bool stands_in = herald == Herald::stand_in;
   // Who is lost, and may come late, hears of the finder.

@@ -93,7 +93,9 @@ class Watch final {
   [[noreturn]] void lose_by_message(std::vector<int> ranks, const std::string& reason);
 
   /** Tells all members that `ranks` are lost, unless a failure is known already. The finder lends
-   * MPI a quarter of a second at most; those who stand in for it tell as well, but lend it none. */
+   * MPI a quarter of a second at most; those who stand in for it tell as well, but lend it none. A
+   * thread that may not call it tells by the connections to other hosts alone, if there are some,
+   * and leaves the rest to one that may. */
   void announce_lost(std::span<const int> ranks, std::string_view reason,
                      Herald herald = Herald::finder, Ended ended = Ended::unknown) noexcept;
   /** The same for a mismatch that only some ranks have seen; who stands in lends that time, too. */
@@ -156,7 +158,7 @@ class Watch final {
   void receive();
   void handle(const ControlMessage& message, int source);
   void fail(const FailureReport& report);
-  void announce(const FailureReport& report, Herald herald);
+  void announce(const FailureReport& found, Herald herald);
   void pass_on(const FailureReport& report);
   void look_after_hosts(Clock::time_point now);
   std::optional<Heartbeats::Found> look_at_heartbeats();
@@ -180,7 +182,7 @@ class Watch final {
   Clock::time_point last_poll_{};
   Departures departures_;
   std::optional<FailureReport> failure_;  // the first that was announced, or noted
-  bool is_noted_ = false;                 // and nobody was told
+  bool is_noted_ = false;                 // and by no message
 };
 
 }  // namespace tutti

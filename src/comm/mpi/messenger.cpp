@@ -13,7 +13,7 @@ namespace tutti::mpi {
 
 MpiMessenger::~MpiMessenger() {
   try {
-    if (session_.may_call()) flush();
+    if (session_.this_thread_may_call()) flush();
     if (!outgoing_.empty()) leave_to_mpi(std::make_shared<Pendings>(std::move(outgoing_)));
     if (!incoming_.empty()) leave_to_mpi(std::make_shared<Pendings>(std::move(incoming_)));
   } catch (const std::exception& error) {
