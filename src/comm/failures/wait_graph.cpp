@@ -261,6 +261,7 @@ void WaitGraph::answer(const Question& question, Line& line, int rank) {
   answer.idle_later = to_milliseconds(now - later).count();
   const std::size_t awaited = std::min(entries.size(), Answer::kMost);
   std::copy_n(entries.begin(), awaited, answer.entries.begin());
+  if (awaited < entries.size()) answer.entries.back() = Answer::kUnknown;  // others as well
   answer.awaited_count = static_cast<std::int32_t>(awaited);
   line.messenger->send(answer, rank);
   line.used = true;
