@@ -93,6 +93,25 @@ TEST(Interface, AJobOnOneHostNeedsNone) {
   g_is_silent = false;
 }
 
+/** Of two settings besides tutti's own, one of which says the same. */
+TEST(Interface, WhatContradictsTheListIsNamed) {
+  ::setenv("TUTTI_SOCKET_IFNAME", "=lo", 1);
+  ::setenv("OMPI_MCA_btl_tcp_if_include", "lo", 1);
+  EXPECT_NO_THROW(hand_interfaces_to_mpi());
+  ::setenv("OMPI_MCA_btl_tcp_if_exclude", "docker0", 1);
+  try {
+    hand_interfaces_to_mpi();
+    ADD_FAILURE() << "nothing is refused";
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(error.what(),
+                 "TUTTI_SOCKET_IFNAME is '=lo' (lo), but Open MPI was told "
+                 "OMPI_MCA_btl_tcp_if_exclude = 'docker0': say it once");
+  }
+  ::unsetenv("OMPI_MCA_btl_tcp_if_exclude");
+  ::unsetenv("OMPI_MCA_btl_tcp_if_include");
+  ::unsetenv("TUTTI_SOCKET_IFNAME");
+}
+
 // --- Fabrics ------------------------------------------------------------------------------------
 
 /** A device of the class infiniband in `classes`, one of whose ports is in `state`. */

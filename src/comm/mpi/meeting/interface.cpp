@@ -218,10 +218,10 @@ void hand_interfaces_to_mpi() {
   }
   const std::string names = names_of(chosen);
   const auto told = environment(kInclude);
-  if (environment(kExclude) || (told && names_of(included(*told, interfaces())) != names)) {
+  const auto told_not = environment(kExclude);
+  if (told_not || (told && names_of(included(*told, interfaces())) != names)) {
     refuse(kOwn, " is '", *own, "' (", names, "), but Open MPI was told ",
-           told ? kInclude : kExclude, " = '", told ? *told : *environment(kExclude),
-           "': say it once");
+           told_not ? kExclude : kInclude, " = '", told_not ? *told_not : *told, "': say it once");
   }
   ::setenv(kInclude, names.c_str(), 1);
 }
