@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/thread.hpp"
 #include "comm/batch.hpp"
 #include "comm/failures/control_message.hpp"
 #include "comm/layout.hpp"
@@ -128,6 +129,23 @@ TEST_F(MpiConnect, APauseOfACollectiveNapsUntilSomethingComesOverItsConnections)
     }
   });
   Channel::leave(std::move(channel));
+}
+
+/** Which works beside the program, that may wait for nothing else. */
+TEST_F(MpiConnect, AThreadOfTheLibrarysNapsSoonerThanOneOfTheProgram) {
+  const auto channel = new_channel();
+  const auto naps = [&](Wire::Clock::duration still) {
+    g_sleeps = 0;
+    channel->pause(still, Wire::Side::collective);
+    return g_sleeps == 1;
+  };
+  EXPECT_FALSE(naps(kMpiWait.spin));
+  EXPECT_TRUE(naps(kSpinOfCaller));
+  start_thread("a test", [&naps] {
+    EXPECT_FALSE(naps({}));
+    EXPECT_TRUE(naps(kMpiWait.spin));
+  }).join();
+  meet();
 }
 
 /** Each tests its own wire, to the next one; a part takes it to be as the whole has found it. */
