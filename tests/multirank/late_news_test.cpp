@@ -1,12 +1,10 @@
-// A rank finds a mismatch, and tells the other hosts late, or is stopped before: who has heard of
-// it on its host leaves meanwhile, and nobody takes that for a loss.
+// A rank finds a mismatch, and tells the other hosts late: who has heard of it on its host leaves
+// meanwhile, and nobody takes that for a loss.
 #include <gtest/gtest.h>
 #include <mpi.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <mutex>
@@ -14,18 +12,16 @@
 #include <string>
 #include <string_view>
 #include <thread>
-#include <variant>
 #include <vector>
 
-#include "comm/failures/control_message.hpp"
+#include "multirank/news.hpp"
 #include "support/world.hpp"
 #include "tutti/error.hpp"
 #include "tutti/log.hpp"
 
 namespace {
 
-std::atomic<int> g_late_by = 0;            // the next news that this rank sends, in milliseconds
-std::atomic<bool> g_tells_nobody = false;  // news that this rank sends
+std::atomic<int> g_late_by = 0;  // the next news that this rank sends, in milliseconds
 constexpr int kDropped = 16384;
 std::atomic<int> g_drops_for = -1;  // the next message of so many bytes to this rank
 
@@ -34,13 +30,9 @@ std::atomic<int> g_drops_for = -1;  // the next message of so many bytes to this
 /** Stands in front of MPI's. */
 extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int destination, int tag,
                          MPI_Comm comm, MPI_Request* request) {
-  const auto message =
-      tutti::unpacked({static_cast<const std::byte*>(data), static_cast<std::size_t>(count)});
-  const bool is_news = message && std::holds_alternative<tutti::FailureReport>(*message);
-  if (g_late_by != 0 && is_news) {
+  if (g_late_by != 0 && tutti::test::is_news(data, count)) {
     std::this_thread::sleep_for(std::chrono::milliseconds(g_late_by.exchange(0)));
   }
-  if (g_tells_nobody && is_news) destination = MPI_PROC_NULL;
   if (count == kDropped && destination == g_drops_for) {
     g_drops_for = -1;
     destination = MPI_PROC_NULL;
@@ -76,28 +68,12 @@ class Log {
   std::string text_;
 };
 
-class LateNews : public RankTest {
+class LateNews : public NewsTest {
  protected:
-  /** A program that initialises MPI itself is told of a loss. */
-  static void SetUpTestSuite() {
-    int is_initialised = 0;  // so it is if tests are repeated
-    MPI_Initialized(&is_initialised);
-    if (world().launch != Launch::mpi || is_initialised != 0) return;
-    int provided = MPI_THREAD_SINGLE;
-    ASSERT_EQ(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), MPI_SUCCESS);
-  }
-
-  /** A rank of rank 0's host, which is led by that one; nobody if it is alone. */
+  /** Another rank of rank 0's host; nobody if it is alone. */
   static std::optional<int> neighbour() {
-    for (int rank = 1; rank < ranks(); ++rank) {
-      if (world().hosts[static_cast<std::size_t>(rank)] == world().hosts.front()) return rank;
-    }
-    return std::nullopt;
-  }
-  /** The leader of the last rank's host. */
-  static int last_leader() {
-    const std::vector<int>& hosts = world().hosts;
-    return static_cast<int>(std::find(hosts.begin(), hosts.end(), hosts.back()) - hosts.begin());
+    const std::vector<int> host = first_host();
+    return host.size() > 1 ? std::optional(host[1]) : std::nullopt;
   }
 };
 
@@ -124,38 +100,6 @@ TEST_F(LateNews, AMismatchIsWhatAllHear) {
       g_late_by = 0;  // not used where another rank has found it
     }
   });
-}
-
-/** As if it had been stopped. The last host's leader has ended by then, and tells the last rank
- * nothing of what other leaders tell. Rank 0, for which that one waits, hears of it later. */
-TEST_F(LateNews, OfWhoTellsNobodyOfAMismatchANeighbourTells) {
-  const auto finder = neighbour();
-  const int last = ranks() - 1;
-  const int leader = last_leader();
-  if (world().one_host() || !finder || leader == last) GTEST_SKIP() << "needs two hosts of two";
-  on_ranks(
-      [&](Communicator& comm) {
-        const int rank = comm.global_rank();
-        std::optional<Communicator> child = comm.split(0, rank);
-        child->barrier();
-        std::vector<std::uint8_t> data(rank == *finder ? 9 : 8);
-        const View bytes(data.data(), std::ssize(data), DType::u8);
-        g_tells_nobody = rank == *finder;
-        try {
-          child->broadcast(bytes, 0);
-          if (rank == last) child->recv(bytes, 0);
-          if (rank == 0) {
-            std::this_thread::sleep_for(300ms);  // the leader of the last host has left
-            child->barrier();
-          }
-          EXPECT_TRUE(rank != 0 && rank != *finder && rank != last) << rank << " noticed nothing";
-        } catch (const MismatchError&) {
-        }
-        child.reset();
-        comm.barrier();
-        g_tells_nobody = false;
-      },
-      short_timeout(5s));
 }
 
 /** The last rank and rank 0 do not agree on a message, while the leader of the last host waits for
