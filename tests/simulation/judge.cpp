@@ -169,7 +169,7 @@ void Judge::judge(int rank, const Ending& ending) {
   judge_time(rank, ending);
 }
 
-/** Whether `rank` was stopped when it had found a mismatch, and nobody could tell of it: the others
+/** Whether `rank` was stopped when it knew of a mismatch, and nobody could tell of it: the others
  * of its host were stopped likewise, or have completed their calls. */
 bool Judge::knew_alone(int rank) const {
   const Layout& layout = cluster_.layout();

@@ -29,7 +29,7 @@ struct Course {
   simulation::Scheduler::Time begun;
   std::optional<simulation::Scheduler::Time> struck{};  ///< when the fault came
   std::set<int> late{};                                 ///< who had not come to a call then
-  std::set<int> stopped{};  ///< who was stopped when it had found a mismatch
+  std::set<int> stopped{};  ///< who was stopped when it knew of a mismatch
 
   Ending& of(int rank) { return endings[static_cast<std::size_t>(rank)]; }
   const Ending& of(int rank) const { return endings[static_cast<std::size_t>(rank)]; }

@@ -45,9 +45,13 @@ Plan late_on_a_lost_host(FaultKind kind, std::int64_t room) {
           .room = room};
 }
 
-/** Who finds the mistake that `rank` makes in `step`. */
-Fault who_finds_is_stopped(int rank, int step) {
-  return {.kind = FaultKind::mistaken, .rank = rank, .step = step, .stops_finder = true};
+/** Who finds the mistake that `rank` makes in `step`, and `hearers` that hear of it. */
+Fault who_finds_is_stopped(int rank, int step, int hearers = 0) {
+  return {.kind = FaultKind::mistaken,
+          .rank = rank,
+          .step = step,
+          .stops_finder = true,
+          .stops_hearers = hearers};
 }
 
 std::vector<Kept> kept_plans() {
@@ -340,6 +344,18 @@ std::vector<Kept> kept_plans() {
                   {one_way_broadcast, i64, max, 71, 1, kNobody, 3, none}},
         .fault = who_finds_is_stopped(1, 0),
         .room = 5265}},
+      {"Who finds a mismatch is stopped, and who hears of it first",
+       718,
+       {.hosts = 2,
+        .ranks = 3,
+        .model = {.latency = microseconds(3),
+                  .jitter = microseconds(3),
+                  .overhead = none,
+                  .bytes_per_second = 1.51e9},
+        .timeout = milliseconds(2190),
+        .steps = {{all_gather_v, i64, sum, 1, 4, kNobody, 2, none}},
+        .fault = who_finds_is_stopped(1, 0, 1),
+        .room = 92747}},
   };
 }
 

@@ -167,6 +167,9 @@ Plan draw_plan(std::uint64_t seed) {
         step.kind == StepKind::one_way_broadcast && ranks <= Wire::kMostWithoutAhead;
     if (may_reduce && draws.once_in(2)) step.kind = StepKind::one_way_reduce;
   }
+  if (plan.fault.stops_finder && plan.ranks > 2) {  // likewise; somebody is left who can tell
+    plan.fault.stops_hearers = draws.one_of(plan.ranks - 1);
+  }
   return plan;
 }
 
@@ -190,7 +193,10 @@ std::string describe(const Plan& plan) {
   if (fault.kind != FaultKind::none) {
     line += ", rank " + std::to_string(fault.rank) + " at " + text(fault.at) + ", step " +
             std::to_string(fault.step) + ", factor " + std::to_string(fault.factor) +
-            (fault.stops_finder ? ", who finds it is stopped" : "");
+            (fault.stops_finder ? ", who finds it is stopped" : "") +
+            (fault.stops_hearers == 0
+                 ? ""
+                 : ", and " + std::to_string(fault.stops_hearers) + " who hear of it");
   }
   return line;
 }

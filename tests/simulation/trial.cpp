@@ -62,7 +62,7 @@ class Trial {
   /** To the ranks of its host, unless one has been shown. */
   void show(const Process& process, const char* mismatch, Witnesses witnesses);
   /** What one of these has shown; throws it. */
-  void look_at_shown(SimulatedWire& wire, const Process& process);
+  void look_at_shown(SimulatedWire& wire, Process& process);
   int host_at_fault() const { return cluster_.layout().host_of(plan_.fault.rank); }
 
   const Plan& plan_;
@@ -136,7 +136,7 @@ void Trial::show(const Process& process, const char* mismatch, Witnesses witness
   shown_.emplace(process.host(), shown);
 }
 
-void Trial::look_at_shown(SimulatedWire& wire, const Process& process) {
+void Trial::look_at_shown(SimulatedWire& wire, Process& process) {
   const auto shown = shown_.find(process.host());
   if (shown == shown_.end()) return;
   try {
@@ -144,6 +144,10 @@ void Trial::look_at_shown(SimulatedWire& wire, const Process& process) {
   } catch (const NeighboursMismatch& error) {
     std::set<int>& heard = shown->second.heard;
     heard.insert(wire.rank());
+    if (std::ssize(heard) <= plan_.fault.stops_hearers) {
+      course_.stopped.insert(wire.rank());
+      process.compute(kStopped);
+    }
     const Herald herald = std::ssize(heard) <= kStandIns ? Herald::stand_in : Herald::nobody;
     wire.watch().announce_mismatch(error.what(), herald);
     throw;

@@ -70,8 +70,9 @@ struct Fault {
   double factor = 1;  ///< of a slow link
   int step = 0;       ///< before which one the rank is absent, or leaves; in which it is mistaken
   /** Who finds the mistake is stopped for good when the ranks of its host know of it, and before it
-   * tells others. */
+   * tells others; */
   bool stops_finder = false;
+  int stops_hearers = 0;  ///< and so many others of its host, when they have heard of it
 };
 
 struct Plan {
