@@ -332,6 +332,14 @@ STARTED = """if True:
     """
 
 
+def test_after_a_communicator_of_one_it_starts_ranks_all_the_same():
+    """Open MPI leaves variables behind with a process that nothing has started."""
+    code = STARTED.replace("@dist", "tutti.Communicator(); assert tutti.launched_by() == ''\n    @dist")
+    result = subprocess.run([sys.executable, "-c", code.replace("import sys", "import sys, tutti"), "ranks"],
+                            capture_output=True, text=True, timeout=LIMIT)
+    assert result.stdout == "results [[0, 1], [0, 1]]\n", result.stderr
+
+
 def test_under_tutti_run_it_joins_what_is_there(tmp_path):
     (tmp_path / "script.py").write_text(STARTED)
 

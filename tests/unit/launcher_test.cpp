@@ -27,6 +27,7 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
                            "TUTTI_TICKET",
                            "OMPI_COMM_WORLD_SIZE",
                            "OMPI_COMM_WORLD_RANK",
+                           "OMPI_MCA_ess",
                            "PMIX_RANK",
                            "PMI_SIZE",
                            "PMI_RANK",
@@ -95,6 +96,12 @@ TEST(Launcher, OfOneProcessIsNone) {
   expect_found({{"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}},
                "^.. 0 of 0 by MPI");  // a batch script
   expect_found({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}}, "^.. 0 of 1 by ticket");
+}
+
+TEST(Launcher, ThatOpenMpiPlaysForAProcessOfItsOwnIsNone) {
+  // What MPI_Init leaves in the environment of a process that nothing has started.
+  expect_found({{"PMIX_RANK", "0"}, {"OMPI_MCA_ess", "singleton"}}, "^.. 0 of 0 by MPI");
+  expect_found({{"PMIX_RANK", "0"}, {"OMPI_MCA_ess", "^singleton"}}, "mpiexec. 0 of 0 by MPI");
 }
 
 TEST(Launcher, InnermostCounts) {

@@ -54,7 +54,9 @@ std::optional<Claim> claim_of(const char* by, const std::string& rank_name,
 std::optional<Claim> mpi_claim() {
   constexpr const char* kName = "mpiexec";
   if (auto claim = claim_of(kName, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")) return claim;
-  if (const auto rank = environment("PMIX_RANK")) {
+  // Started by nobody, and MPI is initialised: Open MPI has said so to MPI and to its children.
+  const bool alone = environment("OMPI_MCA_ess") == "singleton";
+  if (const auto rank = environment("PMIX_RANK"); rank && !alone) {
     const int number = number_in("PMIX_RANK", *rank, 0, std::numeric_limits<int>::max());
     return Claim{.by = kName, .said = "PMIX_RANK is " + *rank, .rank = number};
   }
