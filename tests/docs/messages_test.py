@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The messages that docs/clusters.md explains are those that the sources print: messages_test.py ROOT."""
+"""The messages that docs/clusters.md explains are those that the sources print, and the variables that the sources read
+are those that a misspelt one is compared with: messages_test.py ROOT."""
 
 import re
 import sys
@@ -33,6 +34,11 @@ def text_of_strings(root):
     return re.sub(r'"\s*\n\s*"', "", "\n".join(texts))
 
 
+def variables_in(root, *patterns):
+    texts = [path.read_text(encoding="utf-8") for pattern in patterns for path in root.glob(pattern)]
+    return set(re.findall(r'"(TUTTI_[A-Z_]*[A-Z])"', "\n".join(texts)))
+
+
 class Messages(unittest.TestCase):
     root = Path()
 
@@ -44,6 +50,12 @@ class Messages(unittest.TestCase):
             with self.subTest(part=part):
                 self.assertTrue(part in explained, "docs/clusters.md does not explain it")
                 self.assertTrue(part in printed, "no source prints it")
+
+    def test_all_variables_are_known(self):
+        known = variables_in(self.root, "src/base/misspelt.cpp")
+        read = variables_in(self.root, *(f"{place}/**/*.{kind}" for place in ("src", "python", "examples")
+                                         for kind in ("cpp", "hpp", "py")))
+        self.assertEqual(known, read, "src/base/misspelt.cpp: kKnown")
 
 
 if __name__ == "__main__":
