@@ -37,6 +37,18 @@ def _naming(path: str) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, path) from None
 
 
+class _Raw(io.FileIO):
+    """Writes, and names `path` where it cannot, as on a full disk."""
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        super().__init__(descriptor, "wb")
+        self._path = path
+
+    def write(self, data: Any) -> Any:
+        with _naming(self._path):
+            return super().write(data)
+
+
 class OutputFile:
     """A new file, written beside `path` under a random name, that takes its place by commit().
 
@@ -63,7 +75,7 @@ class OutputFile:
             permissions = self._look_at_old()
             descriptor = os.open(self._temporary, flags, 0o666, dir_fd=self._folder)
             stack.callback(self._remove)
-            self._file = stack.enter_context(open(descriptor, "wb"))
+            self._file = stack.enter_context(io.BufferedWriter(_Raw(descriptor, self._path)))
             if permissions is not None:
                 os.fchmod(descriptor, permissions)
             self._resources = stack.pop_all()
@@ -107,9 +119,8 @@ class OutputFile:
 
     def write(self, data: bytes) -> None:
         """Appends, at once."""
-        with _naming(self._path):
-            self._file.write(data)
-            self._file.flush()
+        self._file.write(data)
+        self._file.flush()
 
     def commit(self) -> None:
         """Makes what was written durable, then renames the file to its final name, under which
@@ -152,7 +163,10 @@ def save_arrays(file: BinaryIO, arrays: Mapping[str, Any]) -> None:
     """Writes arrays of numbers to an open file as an .npz archive with a checksum."""
     whole = {name: numpy.asarray(array, order="C") for name, array in arrays.items()}
     whole[_CHECKSUM] = _checksum(whole)
-    numpy.savez(file, **whole)
+    with zipfile.ZipFile(file, "w") as archive:  # numpy.savez() leaves it open when the disk is full
+        for name, array in whole.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                _NPY.write_array(entry, array, version=(1, 0), allow_pickle=False)
 
 
 def _entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> npt.NDArray[Any]:

@@ -1,11 +1,14 @@
 """Files that tutti writes and reads: whole or not there, and never taken for what they are not."""
 
+import gc
 import gzip
 import io
 import os
 import re
+import resource
 import stat
 import struct
+import sys
 import tempfile
 import zipfile
 
@@ -69,6 +72,27 @@ def test_what_takes_the_place_meanwhile_is_not_followed(tmp_path):
         (tmp_path / "occupied").mkdir()
         output.commit()
     assert names(tmp_path) == ["occupied", "precious", "result"]
+
+
+def test_a_full_disk_is_an_error_that_names_the_file(tmp_path, monkeypatch):
+    path = tmp_path / "result"
+    path.write_text("old")
+    ignored, room = [], resource.getrlimit(resource.RLIMIT_FSIZE)
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+    for size in (100, 100_000):  # of which the first waits in a buffer
+        with pytest.raises(OSError, match="File too large") as full:
+            try:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (50, room[1]))
+                with files.OutputFile(path) as output:
+                    files.save_arrays(output.file, {"x": numpy.ones(size, numpy.uint8)})
+                    output.commit()
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, room)
+        assert full.value.filename == str(path)
+        assert names(tmp_path) == ["result"] and path.read_text() == "old"
+        del full
+        gc.collect()
+        assert not ignored
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can play another user")
