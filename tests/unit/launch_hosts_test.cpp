@@ -95,6 +95,7 @@ TEST(LaunchHosts, OfAFileInOpenMpisForm) {
   EXPECT_NE(in_file("a slots=2\nb slots=two\n").find("line 2: 'b slots=two'"), std::string::npos);
   EXPECT_NE(in_file("a cores=2\n").find("line 1"), std::string::npos);
   EXPECT_NE(in_file("# none\n").find("names no machine"), std::string::npos);
+  EXPECT_EQ(refusal_of([] { read_hostfile("/"); }), "--hostfile /: Is a directory");
   EXPECT_NE(refusal_of([] { read_hostfile("/nowhere/hosts"); }).find("/nowhere/hosts"),
             std::string::npos);
 }

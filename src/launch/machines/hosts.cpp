@@ -143,6 +143,7 @@ std::vector<Host> read_hostfile(const std::string& path) {
     }
     add(hosts, *host);
   }
+  if (file.bad()) throw SystemError("--hostfile " + path, errno);  // a folder, for one
   if (hosts.empty()) refuse("--hostfile ", path, " names no machine");
   return hosts;
 }
