@@ -8,15 +8,34 @@ import os
 import sys
 from typing import Optional
 
-from tutti import _core
+from tutti import _core, progress
+from tutti.errors import CommunicationError
 
 _followed: Optional[int] = None  # the process of multiprocessing whose end will be told
 
 
 def follow_interpreter() -> None:
     """Closes what communicates at the interpreter's exit, of which an exception that nobody caught
-    may be the reason."""
-    atexit.register(lambda: _core.close_all(what_ended()))
+    may be the reason. `tutti run` hears before the other ranks whether one of this rank's own is."""
+    process = os.getpid()
+
+    def end() -> None:
+        error = what_ended()
+        if error is not None and os.getpid() == process and not _follows_from_others(error):
+            progress.tell_launcher("is failing")
+        _core.close_all(error)
+
+    atexit.register(end)
+
+
+def _follows_from_others(error: Optional[BaseException]) -> bool:
+    """Whether the end of another rank, or what it asked for, is behind an exception. PyTorch makes
+    one of its own of a PeerLost in a backward pass, with its text."""
+    while error is not None:
+        if isinstance(error, CommunicationError) or "lost rank " in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def what_ended() -> Optional[BaseException]:

@@ -37,6 +37,14 @@ def _launchers_pipe() -> int:
         return -1
 
 
+def tell_launcher(line: str) -> None:
+    """Writes a line to `tutti run`, if it has started this process."""
+    pipe = _launchers_pipe()
+    if pipe >= 0:
+        with contextlib.suppress(OSError):
+            os.write(pipe, f"{line}\n".encode())
+
+
 class Progress:
     """What one rank shows while it works; five times a second at most."""
 
@@ -52,8 +60,7 @@ class Progress:
             return
         self._shown = time.monotonic()
         if self._pipe >= 0:  # tutti run draws its own line
-            with contextlib.suppress(OSError):
-                os.write(self._pipe, f"{done}/{of}, {per_second:.0f} {self._unit}/s\n".encode())
+            tell_launcher(f"{done}/{of}, {per_second:.0f} {self._unit}/s")
         if self._on_terminal:
             bar = "=" * (40 * done // max(of, 1))
             print(f"\r[{bar:<40}] {done}/{of}  {per_second:.0f} {self._unit}/s ", end="", flush=True)

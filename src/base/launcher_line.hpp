@@ -8,6 +8,10 @@ namespace tutti {
 /** Of a server that ends when no worker is left: `tutti run` does not end it before. */
 inline constexpr std::string_view kEndsByItself = "ends by itself";
 
+/** Of a rank that an exception ends: others may have heard of it, and end for it, before it has
+ * ended. `tutti run` waits for it then, and names it first. */
+inline constexpr std::string_view kIsFailing = "is failing";
+
 /** Writes a line to the pipe that `tutti run` reads (TUTTI_PROGRESS_FD), if it has started this
  * process. Never blocks: a full pipe loses the line. */
 void tell_launcher(std::string_view line) noexcept;

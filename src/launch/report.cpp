@@ -30,8 +30,6 @@ using std::chrono::milliseconds;
 constexpr std::size_t kLines = 20;
 constexpr std::size_t kMostNamed = 32;
 constexpr int kTimeoutCode = 124;  // as of timeout(1)
-/** Of a process that a signal ends, after its connections were closed. */
-constexpr std::chrono::seconds kToEnd{1};
 
 std::string time_text(SteadyClock::duration time) {
   return seconds_text(std::chrono::duration_cast<milliseconds>(time));
@@ -150,7 +148,7 @@ bool RankEnd::was_killed() const {
 
 const RankEnd* Outcome::first_failure() const {
   const RankEnd* first = nullptr;
-  const RankEnd* first_killed = nullptr;
+  const RankEnd* cause = nullptr;
   for (const RankEnd& end : ends) {
     if (!end.failed()) continue;
     const auto ended_before = [&end](const RankEnd* other) {
@@ -158,10 +156,9 @@ const RankEnd* Outcome::first_failure() const {
              std::tie(end.when, end.place) < std::tie(other->when, other->place);
     };
     if (ended_before(first)) first = &end;
-    if (end.was_killed() && ended_before(first_killed)) first_killed = &end;
+    if (end.is_cause() && ended_before(cause)) cause = &end;
   }
-  const bool is_cause = first_killed != nullptr && first_killed->when - first->when < kToEnd;
-  return is_cause ? first_killed : first;
+  return cause != nullptr && cause->when - first->when < kCauseToEnd ? cause : first;
 }
 
 int Outcome::exit_code() const {

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -13,6 +14,10 @@
 #include "launch/process/timer.hpp"
 
 namespace tutti::launch {
+
+/** For a process to end, after others have heard that it does: its connections are closed before.
+ */
+inline constexpr std::chrono::seconds kCauseToEnd{1};
 
 /** How a rank has ended. */
 struct RankEnd {
@@ -25,10 +30,13 @@ struct RankEnd {
   bool orphaned = false;      ///< or because the process of Open MPI was that had started it
   bool given_up = false;      ///< it was stopped, and `when` that was, and ended for it at last
   int stopped_by = 0;  ///< the signal by which it is stopped, or was when it was told to end; or 0
+  bool failing = false;     ///< it had said that an exception ends it
   std::string last_output;  ///< the end of its stderr, or else of its stdout
 
   /** SIGKILL or a fault has ended it: nothing that follows from another's end. */
   bool was_killed() const;
+  /** What others may have ended for before it has ended itself. */
+  bool is_cause() const { return failing || was_killed(); }
   bool failed() const { return !after_stop && (given_up || !status.success()); }
   /** As a shell has it, also of who is stopped: 128 + the signal. */
   int shell_code() const { return given_up ? 128 + stopped_by : status.shell_code(); }
@@ -46,9 +54,9 @@ struct Outcome {
   std::string said_by_mpiexec{};             ///< and by wrappers that could not go on
   std::optional<ExitStatus> lost_mpiexec{};  ///< how it ended, if that was what ended the job
 
-  /** The rank that failed first, if one has. One that was killed comes before others that ended
-   * less than a second earlier: its connections are closed before it has ended,
-   * and others end for that. */
+  /** The rank that failed first, if one has. One that was killed, or that an exception has ended,
+   * comes before others that ended less than a second earlier: they hear of it before it has ended,
+   * and end for that. */
   const RankEnd* first_failure() const;
   /** Of the command: of the first rank that failed, or of mpiexec, 124 after a timeout, 128 + the
    * signal that interrupted it. */

@@ -50,9 +50,9 @@ void Supervisor::step() {
   }
   const Timer& display_timer = display_.timer();
   const Timer force_timer = next_force();
-  sources.wait(
-      poll_timeout({&display_timer, &force_timer, &timeout_timer_, &server_lost_timer_,
-                    &stopped_timer_, &sweep_timer_, mpi_ ? &mpi_->timer() : &sweep_timer_}));
+  sources.wait(poll_timeout({&display_timer, &force_timer, &timeout_timer_, &server_lost_timer_,
+                             &stopped_timer_, &cause_timer_, &sweep_timer_,
+                             mpi_ ? &mpi_->timer() : &sweep_timer_}));
 
   if (sources.happened(ends)) order_->look();
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
@@ -173,6 +173,8 @@ void Supervisor::take_message(Rank& rank, MessageType type, std::string_view tex
     case MessageType::progress:
       if (text == kEndsByItself) {
         rank.ends_by_itself = true;
+      } else if (text == kIsFailing) {
+        end.failing = true;
       } else if (!rank.ended) {
         rank.progress = text;
       }

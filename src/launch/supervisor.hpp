@@ -86,6 +86,7 @@ class Supervisor {
   RankEnd& end_of(const Rank& rank);
   bool fails_job(Rank& rank);
   bool workers_may_end(Rank& server);
+  bool waits_for_cause();
   void decide();
   std::vector<Rank*> left_stopped();
   void watch_stopped();
@@ -114,6 +115,7 @@ class Supervisor {
   std::optional<SteadyClock::time_point> time_is_up_;  // however often the ranks start again
   Timer server_lost_timer_;  // when workers are to have ended by themselves, since a server failed
   Timer stopped_timer_;      // when who is stopped, and keeps all others waiting, is given up
+  Timer cause_timer_;        // when nobody waits any longer for the end of who is failing
   std::optional<SteadyClock::time_point> only_stopped_since_;  // all others have ended
   bool only_servers_ = false;                                  // and workers, too
   std::chrono::milliseconds rank_timeout_{};                   // the ranks' TUTTI_TIMEOUT

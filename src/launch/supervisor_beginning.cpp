@@ -38,6 +38,7 @@ Outcome Supervisor::run(const Plan& plan) {
   ending_ = servers_ending_ = false;
   server_lost_timer_.stop();
   stopped_timer_.stop();
+  cause_timer_.stop();
   only_stopped_since_.reset();
   rank_timeout_ = timeout_of(plan);
   if (options_.timeout && !time_is_up_) time_is_up_ = outcome_.started + *options_.timeout;

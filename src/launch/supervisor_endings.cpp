@@ -52,11 +52,21 @@ bool Supervisor::workers_may_end(Rank& server) {
   return true;
 }
 
+/** Whether a rank is about to end of whose failure others have heard: it has a little time, so that
+ * it, and not one that has ended for it, is named, and gives the exit code. */
+bool Supervisor::waits_for_cause() {
+  const auto is_failing = [&](const Rank& rank) { return !rank.ended && end_of(rank).failing; };
+  if (!std::any_of(ranks_.begin(), ranks_.end(), is_failing) || cause_timer_.due()) return false;
+  if (!cause_timer_.set()) cause_timer_.start(kCauseToEnd);
+  return true;
+}
+
 /** Looks at what has changed. */
 void Supervisor::decide() {
   if (ending_) return;
   bool failed = false;
   for (Rank& rank : ranks_) failed |= fails_job(rank);
+  if (failed && waits_for_cause()) return;
   if (failed) return end_job(Outcome::Kind::failed, SIGTERM);
   const auto has_ended = [](const Rank& rank) { return rank.ended; };
   if (mpi_ && mpi_->lost() && !std::all_of(ranks_.begin(), ranks_.end(), has_ended)) {
@@ -123,6 +133,7 @@ void Supervisor::watch_stopped() {
 void Supervisor::end_job(Outcome::Kind kind, int signal) {
   timeout_timer_.stop();
   server_lost_timer_.stop();
+  cause_timer_.stop();
   if (std::exchange(ending_, true)) {
     if (kind != Outcome::Kind::interrupted) return;
     return hurry();

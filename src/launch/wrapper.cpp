@@ -352,8 +352,8 @@ void Wrapper::read_progress() {
   }
   const std::string_view text(buffer.data(), static_cast<std::size_t>(bytes));
   for (std::string& line : last_lines(text, buffer.size())) {
-    if (line == kEndsByItself) {
-      ends_by_itself_ = true;
+    if (line == kEndsByItself || line == kIsFailing) {
+      ends_by_itself_ |= line == kEndsByItself;
       control_.send(MessageType::progress, line);  // is no progress, which the next line replaces
     } else {
       progress_text_ = std::move(line);

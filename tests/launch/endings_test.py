@@ -6,6 +6,7 @@ import pty
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -19,6 +20,14 @@ setsid sleep 1000 &
 (setsid sleep 1000 &)
 echo family $TUTTI_RANK
 """
+
+# Ends when the wrapper has read what the rank has written to it.
+PIPE_IS_READ = f"""{sys.executable} -c '
+import array, fcntl, os, termios, time
+unread = array.array("i", [1])
+while unread[0]:
+    fcntl.ioctl(int(os.environ["TUTTI_PROGRESS_FD"]), termios.FIONREAD, unread)
+    time.sleep(0.001)'"""
 
 
 class ExitCodes(JobTest):
@@ -59,6 +68,33 @@ esac""")
         self.assertEqual(result.returncode, 9)
         self.assertIn("worker 3 (rank 3 of 4)", result.stderr)
         self.assertIn("\n  | the cause\n", result.stderr)
+
+    def test_who_fails_is_waited_for_and_named_before_those_who_end_for_that(self):
+        # Rank 0 hears that rank 1 fails once its wrapper has read that, and ends first.
+        script = self.script(f"""
+case $TUTTI_RANK in
+  1) echo is failing >&$TUTTI_PROGRESS_FD; {PIPE_IS_READ}; touch failing
+     while [ ! -e process ] || kill -0 $(cat process) 2> /dev/null; do sleep 0.01; done
+     echo the cause >&2; exit 9;;
+  0) while [ ! -e failing ]; do sleep 0.01; done; echo $$ > own; mv own process; exit 1;;
+  *) sleep 1000;;
+esac""")
+        result = self.run_job("-n", 3, script)
+        self.assertEqual(result.returncode, 9, result.stderr)
+        self.assertIn("worker 1 (rank 1 of 3)", result.stderr)
+        self.assertIn("\n  | the cause\n", result.stderr)
+        self.assertRegex(result.stderr, r"failed as well: worker 0 \d\.\d s earlier \(exit code 1\)\n"
+                                        r"  told to end: worker 2\n")
+
+    def test_who_fails_is_not_waited_for_without_end(self):
+        script = self.script(f"""
+if [ $TUTTI_RANK = 1 ]; then
+  echo is failing >&$TUTTI_PROGRESS_FD; {PIPE_IS_READ}; touch failing; exec sleep 1000
+fi
+while [ ! -e failing ]; do sleep 0.01; done; exit 7""")
+        result = self.run_job("-n", 2, script)
+        self.assertEqual(result.returncode, 7, result.stderr)
+        self.assertIn("told to end: worker 1", result.stderr)
 
     def test_the_order_in_which_ranks_end_counts_not_that_in_which_it_is_told(self):
         script = self.script("""

@@ -42,6 +42,46 @@ def test_a_crash_at_the_exit_is_a_failure(launch):
         launching.run(crashing, 2, launch)
 
 
+FAILING = """if True:
+    import array, atexit, fcntl, os, pathlib, termios, time
+    heard, process = pathlib.Path("heard"), pathlib.Path("process")
+    def until(condition):
+        while not condition():
+            time.sleep(0.001)
+    def unread():  # of what the launcher was told
+        count = array.array("i", [0])
+        fcntl.ioctl(int(os.environ["TUTTI_PROGRESS_FD"]), termios.FIONREAD, count)
+        return count[0]
+    def wait():  # after tutti's own exit handler
+        until(lambda: unread() == 0)
+        heard.touch()
+        until(lambda: not os.path.exists(f"/proc/{process.read_text()}"))
+    first = os.environ["TUTTI_RANK"] == "1"
+    if first:
+        atexit.register(wait)
+    import tutti
+    communicator = tutti.Communicator()
+    if not first:
+        process.write_text(str(os.getpid()))
+    communicator.barrier()
+    if first:
+        raise ValueError("out of data")
+    try:
+        communicator.barrier()
+    except tutti.PeerLost as error:
+        until(heard.exists)
+        raise RuntimeError("no training without the others") from error
+    """
+
+
+def test_the_rank_that_raised_is_named_not_the_one_that_ended_for_it_first(tmp_path):
+    (tmp_path / "train.py").write_text(FAILING)
+    result = subprocess.run([sys.executable, "-m", "tutti.run", "-n", "2", "train.py"], cwd=tmp_path,
+                            text=True, capture_output=True, timeout=60)
+    assert "worker 1 (rank 1 of 2)" in result.stderr, result.stderr
+    assert "failed as well: worker 0" in result.stderr, result.stderr
+
+
 PLAIN = """
 import numpy, sys, tutti
 first, second = tutti.Communicator(), tutti.Communicator()

@@ -81,6 +81,21 @@ TEST(LaunchText, WhoWasKilledComesBeforeThoseWhoEndedForThat) {
   EXPECT_EQ(first(killed, {.signal = SIGSEGV}, milliseconds(5)), 2);
 }
 
+TEST(LaunchText, WhomAnExceptionEndsComesBeforeThoseWhoEndedForThat) {
+  using std::chrono::milliseconds;
+  const auto first = [](milliseconds earlier, bool other_failing = false) {
+    Outcome outcome{.kind = Outcome::Kind::failed, .started = {}, .ends = std::vector<RankEnd>(3)};
+    for (RankEnd& end : outcome.ends) end.status.code = 1;
+    outcome.ends[0].when = outcome.ends[1].when = outcome.started + earlier;
+    outcome.ends[1].failing = true;
+    outcome.ends[2].failing = other_failing;
+    return outcome.first_failure() - outcome.ends.data();
+  };
+  EXPECT_EQ(first(milliseconds(5)), 1);
+  EXPECT_EQ(first(milliseconds(1000)), 2);
+  EXPECT_EQ(first(milliseconds(5), true), 2);
+}
+
 TEST(LaunchText, NamesTheFirstOfManyThatWereToldToEnd) {
   const auto told = [](std::size_t ranks) {
     Plan plan;
