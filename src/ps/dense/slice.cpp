@@ -91,6 +91,10 @@ std::vector<Block> slice(std::span<const DenseParameter> parameters, int servers
   std::set<std::string> names;
   for (const DenseParameter& parameter : parameters) {
     if (parameter.name.empty()) refuse("a dense parameter has no name");
+    if (const auto end = parameter.name.find('\n'); end != std::string::npos) {
+      refuse("the name of a dense parameter has a line break, behind '",
+             parameter.name.substr(0, end), "'");
+    }
     if (!names.insert(parameter.name).second) {
       refuse("two dense parameters have the name '", parameter.name, "'");
     }

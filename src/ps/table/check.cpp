@@ -59,8 +59,7 @@ class FieldCheck {
   void operator()(const AdmitAll& /*entry*/) const {}
   void operator()(const AdmitProbability& entry) const {
     if (entry.probability >= 0.0 && entry.probability <= 1.0) return;
-    wrong("probability of the entry rule", std::to_string(entry.probability),
-          "must be from 0 to 1");
+    wrong("probability of the entry rule", number_text(entry.probability), "must be from 0 to 1");
   }
   void operator()(const AdmitCount& entry) const {
     if (entry.count >= 1) return;
@@ -117,6 +116,9 @@ class FieldCheck {
 
 void check(const TableSpec& spec) {
   if (spec.name.empty()) refuse("TableSpec::name is empty");
+  if (const auto end = spec.name.find('\n'); end != std::string::npos) {  // terms are lines
+    refuse("TableSpec::name has a line break, behind '", spec.name.substr(0, end), "'");
+  }
   const FieldCheck fields("table '" + spec.name + "'");
   fields.dimensions(spec);
   std::visit(fields, spec.rule);

@@ -118,6 +118,8 @@ TEST(Slice, RefusesWhatMakesNoSense) {
   const auto w = parameter("w", {4});
   EXPECT_EQ(refusal_of({w, w}, {}), "two dense parameters have the name 'w'");
   EXPECT_EQ(refusal_of({parameter("", {4})}, {}), "a dense parameter has no name");
+  EXPECT_EQ(refusal_of({parameter("w\nv", {4})}, {}),
+            "the name of a dense parameter has a line break, behind 'w'");
   EXPECT_EQ(refusal_of({parameter("w", {4, 0})}, {}),
             "dimension 1 of parameter 'w' is 0, but must be at least 1");
   EXPECT_NE(refusal_of({parameter("w", {std::int64_t{1} << 40U, std::int64_t{1} << 40U})}, {}),
