@@ -1,6 +1,7 @@
 // Compares, hashes and prints signatures.
 #include "comm/signature.hpp"
 
+#include <algorithm>
 #include <sstream>
 
 namespace tutti {
@@ -32,6 +33,9 @@ std::uint64_t hash_counts(std::span<const std::int64_t> counts) {
 }
 
 std::string describe_mismatch(std::span<const RankSignature> requests) {
+  const bool same_number = std::ranges::all_of(requests, [&](const RankSignature& request) {
+    return request.signature.sequence == requests.front().signature.sequence;
+  });
   std::vector<std::string> lines;  // one a distinct request, in the order of the first rank
   std::vector<std::uint64_t> seen;
   for (const RankSignature& request : requests) {
@@ -46,8 +50,9 @@ std::string describe_mismatch(std::span<const RankSignature> requests) {
           lines.back() += ", " + std::to_string(other.rank);
         }
       }
-      lines.back() += ": " + request.signature.describe() + " as collective number " +
-                      std::to_string(request.signature.sequence);
+      lines.back() += ": " + request.signature.describe();
+      if (same_number) continue;
+      lines.back() += " as collective number " + std::to_string(request.signature.sequence);
     }
   }
   std::string text = "the ranks asked for different collectives";

@@ -93,7 +93,8 @@ struct RankSignature {
 };
 
 /** The message of MismatchError for a collective: each distinct request with the ranks that made
- * it. */
+ * it; with its number where these differ. That counts what a user's calls do not: the flight
+ * recorder's is theirs. */
 std::string describe_mismatch(std::span<const RankSignature> requests);
 
 /** A mismatch that this rank has found: the others have to be told. */

@@ -95,6 +95,8 @@ class LocalNotesTest : public ::testing::Test {
 
   static void expect_shown(const std::string& text, const std::string& part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
+    // What is compared are calls of one number.
+    EXPECT_EQ(text.find("number"), std::string::npos) << text;
   }
   /** Whoever collects what the others have left waits for one in vain, which is named. */
   static void expect_missing(LocalRank& rank, int name) {

@@ -80,6 +80,15 @@ TEST(Signature, AMismatchShowsEachRequestWithItsRanks) {
   const std::string text = describe_mismatch(requests);
   EXPECT_NE(text.find("rank 0, 2, 3: all_reduce(f32, count 10, sum)"), std::string::npos) << text;
   EXPECT_NE(text.find("rank 1: all_reduce(f32, count 11, sum)"), std::string::npos) << text;
+  EXPECT_EQ(text.find("number"), std::string::npos) << text;
+}
+
+TEST(Signature, AMismatchShowsNumbersThatDiffer) {
+  std::array<RankSignature, 2> requests{{{0, all_reduce(10)}, {1, all_reduce(10)}}};
+  requests[1].signature.sequence = 6;
+  EXPECT_EQ(describe_mismatch(requests),
+            "the ranks asked for different collectives - rank 0: all_reduce(f32, count 10, sum) as "
+            "collective number 5; rank 1: all_reduce(f32, count 10, sum) as collective number 6");
 }
 
 TEST(Signature, CountsHashByValueAndOrder) {
