@@ -135,7 +135,7 @@ def gradients(port, repeat):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 8])
     arguments = parser.parse_args()

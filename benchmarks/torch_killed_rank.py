@@ -76,7 +76,7 @@ def lose_a_rank(backend, options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=120, help="what a round may take")

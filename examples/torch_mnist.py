@@ -58,7 +58,7 @@ def pixels(images):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--data-dir", type=pathlib.Path,
                         default=os.environ.get("TUTTI_MNIST_DIR") or None)
     parser.add_argument("--epochs", type=int, default=2)
