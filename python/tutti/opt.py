@@ -200,9 +200,9 @@ class DistOpt(_core.DistOpt):
         parameter in which the model may write its gradients: what it then yields is not copied. Of a
         model of PyTorch frozen parameters and buffers get those of rank 0, too, here and never again;
         sparse, quantized and meta ones alone stay as they are. MismatchError where they differ in
-        name, shape or type. Collective and blocking. Ranks whose parameters differ in shape, or in the order in which the
-        axes lie in memory, get a MismatchError that shows the first that does, or an InvalidArgument
-        where sizes differ, too.
+        name, shape or type. Collective and blocking. Ranks whose parameters differ in shape, or in the
+        order in which the axes lie in memory, get a MismatchError that shows the first that does, or
+        an InvalidArgument where numbers of elements differ, too.
 
         sparse: those of the parameters, in CPU memory, of which a pass gives few rows gradients; of
         a model of PyTorch those of Embedding and EmbeddingBag with sparse=True are found. In
