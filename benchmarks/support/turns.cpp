@@ -19,8 +19,8 @@ constexpr std::int64_t kLoopBelow = 4 << 10;  // bytes
 constexpr int kLoop = 50;
 constexpr int kFewestRounds = 5;
 constexpr int kMostRounds = 20'000;
-constexpr int kWarmUp = 10;    // rounds
-constexpr int kLearning = 60;  // operations, if they are not large: those are tried less often
+constexpr int kWarmUp = 10;     // rounds
+constexpr int kLearning = 110;  // operations, if they are not large: those are tried less often
 constexpr int kLearningLarge = 28;
 constexpr std::int64_t kLarge = 8 << 20;  // bytes
 

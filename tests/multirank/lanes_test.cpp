@@ -48,10 +48,10 @@ std::int64_t sent_for(Communicator& comm, std::int64_t bytes) {
 
 TEST_F(Lanes, EachRankOfAHostSendsAnEqualShare) {
   if (hosts() == 1) GTEST_SKIP() << "needs two hosts";
-  on_ranks([](Communicator& comm) {
-    constexpr std::int64_t kOfLeaders = 8 << 10;  // what leaders tell each other, at most
-    const std::int64_t locals = ranks() / hosts();
-    for (const std::int64_t bytes : {fewest(), fewest() + 3 * segment()}) {
+  constexpr std::int64_t kOfLeaders = 8 << 10;  // what leaders tell each other, at most
+  for (const std::int64_t bytes : {fewest(), fewest() + 3 * segment()}) {
+    on_ranks([bytes](Communicator& comm) {
+      const std::int64_t locals = ranks() / hosts();
       // All but its own part of what its host adds up, and as much of the results.
       const std::int64_t share = std::int64_t{2} * (hosts() - 1) * bytes / hosts() / locals;
       const std::int64_t sent = sent_for(comm, bytes);
@@ -63,7 +63,9 @@ TEST_F(Lanes, EachRankOfAHostSendsAnEqualShare) {
         EXPECT_GE(sent, share);
         EXPECT_LE(sent, share + kOfLeaders);
       }
-    }
+    });
+  }
+  on_ranks([](Communicator& comm) {
     const std::int64_t sent = sent_for(comm, fewest() - 64);
     EXPECT_EQ(sent > 0, comm.local_rank() == 0);
   });
@@ -86,6 +88,9 @@ TEST_F(Lanes, HaveConnectionsOfTheirOwn) {
   EXPECT_EQ(right, 1);
 }
 
+/** In lanes and by the leaders, which are tried in turns at first. */
+constexpr int kWays = 2;
+
 template <class T>
 void check_sums(Communicator& comm, const std::vector<std::int64_t>& counts) {
   const DType dtype = DTypeOf<T>::value;
@@ -98,11 +103,16 @@ void check_sums(Communicator& comm, const std::vector<std::int64_t>& counts) {
       const View in = arena.input(memory, count, dtype);
       const View out = arena.output(memory, count, dtype);
       std::memcpy(in.data, mine.data(), mine.size() * sizeof(T));
-      comm.all_reduce(in, out);
-      ASSERT_TRUE(same_bits(out, sum.data()));
-      ASSERT_TRUE(same_bits(in, mine.data())) << "an input was written";
-      comm.all_reduce(in);
-      ASSERT_TRUE(same_bits(in, sum.data())) << "in place";
+      for (int way = 0; way < kWays; ++way) {
+        comm.all_reduce(in, out);
+        ASSERT_TRUE(same_bits(out, sum.data()));
+        ASSERT_TRUE(same_bits(in, mine.data())) << "an input was written";
+      }
+      for (int way = 0; way < kWays; ++way) {
+        std::memcpy(in.data, mine.data(), mine.size() * sizeof(T));
+        comm.all_reduce(in);
+        ASSERT_TRUE(same_bits(in, sum.data())) << "in place";
+      }
       ASSERT_TRUE(arena.guards_intact());
     }
   }
@@ -111,20 +121,44 @@ void check_sums(Communicator& comm, const std::vector<std::int64_t>& counts) {
 /** Lengths whose last segment is a byte's width more or less than whole, or too short for all. */
 TEST_F(Lanes, AddInTheOrderOfTheRanksWhateverIsLeftForTheLast) {
   if (hosts() == 1) GTEST_SKIP() << "needs two hosts";
+  const std::int64_t least = fewest() / std::int64_t{sizeof(float)};
+  const std::int64_t whole = segment() / std::int64_t{sizeof(float)};
+  // Of many hosts they are long enough to be slow to check.
+  if (hosts() == 2) {
+    on_ranks([&](Communicator& comm) { check_sums<float>(comm, {least - 1, least + 1}); });
+    on_ranks([](Communicator& comm) {
+      check_sums<double>(comm, {(fewest() + 72) / std::int64_t{sizeof(double)}});
+    });
+  }
+  on_ranks([&](Communicator& comm) { check_sums<float>(comm, {least + whole + 17}); });
+}
+
+/** Others than the leader send only in lanes. */
+TEST_F(Lanes, AreTakenByAllRanksOrByNone) {
+  if (hosts() != 2 || !are_even()) GTEST_SKIP() << "needs two hosts of equally many ranks";
   on_ranks([](Communicator& comm) {
-    const std::int64_t least = fewest() / std::int64_t{sizeof(float)};
-    const std::int64_t whole = segment() / std::int64_t{sizeof(float)};
-    // Of many hosts they are long enough to be slow to check.
-    if (hosts() == 2) check_sums<float>(comm, {least - 1, least + 1});
-    check_sums<float>(comm, {least + whole + 17});
-    if (hosts() == 2) check_sums<double>(comm, {(fewest() + 72) / std::int64_t{sizeof(double)}});
+    constexpr int kTrials = 2 * (80 + 7);  // at most
+    const std::int64_t others = ranks() - hosts();
+    std::int64_t of_lanes = 0;
+    std::int64_t last = -1;
+    for (int call = 0; call < kTrials + 8; ++call) {
+      std::int64_t in_lanes = sent_for(comm, fewest()) > 0 && comm.local_rank() != 0 ? 1 : 0;
+      comm.all_reduce(std::span(&in_lanes, 1));
+      ASSERT_TRUE(in_lanes == others || in_lanes == 0) << in_lanes << " ranks in call " << call;
+      if (call < kWays) of_lanes += in_lanes;
+      if (call > kTrials) {
+        EXPECT_EQ(in_lanes, last) << "the choice has changed in call " << call;
+      }
+      last = in_lanes;
+    }
+    EXPECT_EQ(of_lanes, others) << "one of the first two calls goes in lanes";
   });
 }
 
 TEST_F(Lanes, AddEveryDType) {
   if (hosts() != 2 || !are_even()) GTEST_SKIP() << "needs two hosts of equally many ranks";
-  on_ranks([](Communicator& comm) {
-    for (const DType dtype : kDTypes) {
+  for (const DType dtype : kDTypes) {
+    on_ranks([dtype](Communicator& comm) {
       const std::int64_t count = fewest() / size_of(dtype) + 3;
       std::vector<std::byte> data(static_cast<std::size_t>(count * size_of(dtype)));
       const View view(data.data(), count, dtype);
@@ -132,15 +166,18 @@ TEST_F(Lanes, AddEveryDType) {
         // Averages of 16 bits are divided on each host: by three that is not exact.
         if (size_of(dtype) == 2 && reduce.kind == ReduceKind::average && ranks() == 3 * hosts())
           continue;
-        fill(view, [&](std::int64_t i) {
-          return contribution(dtype, reduce.kind, comm.global_rank(), i);
-        });
-        comm.all_reduce(view, reduce);
-        ASSERT_TRUE(holds(view, [&](std::int64_t i) { return reduced(dtype, reduce, ranks(), i); }))
-            << name_of(dtype);
+        for (int way = 0; way < kWays; ++way) {
+          fill(view, [&](std::int64_t i) {
+            return contribution(dtype, reduce.kind, comm.global_rank(), i);
+          });
+          comm.all_reduce(view, reduce);
+          ASSERT_TRUE(holds(view, [&](std::int64_t i) {
+            return reduced(dtype, reduce, ranks(), i);
+          })) << name_of(dtype);
+        }
       }
-    }
-  });
+    });
+  }
 }
 
 /** Some ranks bring less than goes in lanes, or more than the others. */

@@ -8,15 +8,13 @@
 namespace tutti {
 namespace {
 
-/** What arrives is added in windows, while it is in the caches; longer ones where each rank of a
- * host has some. */
-constexpr std::int64_t kWindow = std::int64_t{256} * 1024;
-constexpr std::int64_t kWindowOfLane = std::int64_t{512} * 1024;
+/** What arrives is added in windows, while it is in the caches. */
+constexpr std::int64_t kWindow = std::int64_t{512} * 1024;
 
 }  // namespace
 
 Segments HostGroup::pair_segments(std::int64_t bytes) const {
-  return {bytes, lane_.of, lane_.of > 1 ? kWindowOfLane : kWindow, 1, kCacheLine};
+  return {bytes, lane_.of, kWindow, 1, kCacheLine};
 }
 
 /** As many bytes travel as if each had a shard to add up, and nobody waits for results. In place:

@@ -33,6 +33,23 @@ Wait wait_of(Wire::Side side) {
   }
 }
 
+enum LaneWay : std::uint8_t { kInLanes, kByLeaders };
+
+/** Each rank of a host has about `kShare` bytes of a segment. For each segment the ranks of a host
+ * try ways of their own, which are to be settled before. */
+std::vector<Trials> trials_of_lanes(int ranks) {
+  constexpr std::int64_t kShare = std::int64_t{512} << 10;
+  constexpr std::int64_t kSegments = 40;
+  std::vector<Trials> trials;
+  for (std::size_t power = 0; power < kSizeClasses; ++power) {
+    const std::int64_t most = std::int64_t{1} << power;
+    const std::int64_t segments = std::max<std::int64_t>(most / (kShare * ranks), 1);
+    const auto warm_up = std::max<std::int64_t>(kSegments / segments, 1);
+    trials.emplace_back(2, samples_of(most), static_cast<int>(warm_up));
+  }
+  return trials;
+}
+
 }  // namespace
 
 HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> channel, Layout layout,
@@ -83,6 +100,7 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
   if (channel_->has_lane()) {
     const HostGroup::Lane own{local_rank(), local_size()};
     lane_.emplace(*channel_, layout_.lane_of(rank()), false, own);
+    lane_trials_ = trials_of_lanes(local_size());
   }
   const auto waiting = [this](Wire::Side side) {
     try {
@@ -175,7 +193,23 @@ void HierarchicalTransport::run(const Call& call) {
 
 void HierarchicalTransport::all_reduce(const Call& call) {
   if (leaders_.carries(call.in.bytes(), call.in.bytes())) return carried_all_reduce(call);
-  if (goes_in_lanes(call.in.bytes())) return all_reduce_in_lanes(call);
+  if (can_go_in_lanes(call.in.bytes())) return all_reduce_by_trial(call);
+  all_reduce_by_leaders(call);
+}
+
+void HierarchicalTransport::all_reduce_by_trial(const Call& call) {
+  Trials& trials = lane_trials_[size_class_of(call.in.bytes())];
+  const Trials::Trial trial = trials.next();
+  trial.way == kInLanes ? all_reduce_in_lanes(call) : all_reduce_by_leaders(call);
+  if (trial.number == Trials::kSettled) return;
+  const std::uint64_t spent = journal()->now() - compared_at_;  // a leader's counts
+  trials.learn(trial.number,
+               static_cast<std::uint32_t>(std::min<std::uint64_t>(spent, UINT32_MAX)));
+  if (!trials.are_over()) return;
+  trials.settle(all_hosts(trials.best() == kInLanes) ? kInLanes : kByLeaders);
+}
+
+void HierarchicalTransport::all_reduce_by_leaders(const Call& call) {
   const Stages stages = stages_of(call.reduction, call.dtype, layout_);
   const std::int64_t first = leaders_.first_segment(call.count, call.dtype);
   // Where a window goes ahead of the comparison, its segment is not yet written to outputs. What a

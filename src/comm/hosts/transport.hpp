@@ -25,6 +25,7 @@
 #include "comm/shm/signatures.hpp"
 #include "comm/sparse/packet.hpp"
 #include "comm/split.hpp"
+#include "comm/trials.hpp"
 #include "tutti/error.hpp"
 #include "tutti/transport.hpp"
 
@@ -59,8 +60,8 @@ class HierarchicalTransport final : public Transport {
     mpi::Channel::leave(std::move(channel_));
   }
 
-  /** From so many bytes on a sum goes in lanes, where hosts have some (see Wire::has_lanes()):
-   * shorter ones take less time if leaders exchange them. */
+  /** From so many bytes on a sum may go in lanes, where hosts have some (see Wire::has_lanes()):
+   * shorter ones take less time if leaders exchange them. Both ways give the same bits. */
   static constexpr std::int64_t fewest_in_lanes(int hosts, int ranks) {
     return hosts == 2 ? (std::int64_t{128} << 10) * ranks : (std::int64_t{4} << 20) * hosts;
   }
@@ -157,11 +158,14 @@ class HierarchicalTransport final : public Transport {
   bool all_hosts(bool ok);
 
   void all_reduce(const Call& call);
-  /** Whether each rank of a host exchanges a share of an all_reduce itself, with the ranks of the
-   * same number on the other hosts, over connections of their own: the same on all ranks. */
-  bool goes_in_lanes(std::int64_t bytes) const {
+  void all_reduce_by_leaders(const Call& call);
+  /** Whether each rank of a host can exchange a share of an all_reduce itself, with the ranks of
+   * the same number on the other hosts, over connections of their own: the same on all ranks. */
+  bool can_go_in_lanes(std::int64_t bytes) const {
     return lane_ && bytes >= fewest_in_lanes(layout_.host_count(), size());
   }
+  /** In lanes or by the leaders: both are tried, and what takes less time on all hosts is kept. */
+  void all_reduce_by_trial(const Call& call);
   void all_reduce_in_lanes(const Call& call);
   void reduce(const Call& call);
   void broadcast(const Call& call);
@@ -226,15 +230,17 @@ class HierarchicalTransport final : public Transport {
   shm::Mail mail_;
   MessageState messages_;
   HostGroup leaders_;
-  std::optional<HostGroup> lane_;  // if the hosts have several ranks, and as many each
+  std::optional<HostGroup> lane_;    // if the hosts have several ranks, and as many each
+  std::vector<Trials> lane_trials_;  // by class of sizes, if there is a lane
   Notes notes_;
   SparseLeader sparse_;
   SparseAlgorithm logged_plan_ = SparseAlgorithm::none;
   std::uint64_t sequence_ = 0;
-  Signature signature_;         // of the call under way
-  Signature one_way_;           // of the last call before that went one way
-  std::int64_t in_a_row_ = 0;   // broadcasts of one root: see HostGroup::OneWay
-  bool delay_unknown_ = false;  // see learn_delay()
+  Signature signature_;            // of the call under way
+  Signature one_way_;              // of the last call before that went one way
+  std::int64_t in_a_row_ = 0;      // broadcasts of one root: see HostGroup::OneWay
+  bool delay_unknown_ = false;     // see learn_delay()
+  std::uint64_t compared_at_ = 0;  // by a leader, of the call under way; nanoseconds
 };
 
 }  // namespace tutti

@@ -5,7 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
+
+#include "comm/trials.hpp"
 
 namespace tutti::shm {
 
@@ -39,37 +42,27 @@ constexpr const char* name_of(Way::Kind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
-/**
- * Chooses between ways for one kind of message: tries them in turns, a few times each, and then
- * keeps the one whose median cost was lowest. All ranks ask and learn in the same order and learn
- * the same costs, so that all choose alike.
- */
+/** Trials of ways for one kind of message. */
 class Chooser {
  public:
-  static constexpr int kSettled = -1;
+  static constexpr int kSettled = Trials::kSettled;
   struct Trial {
     Way way;
     int number = kSettled;  ///< to learn() the cost of; kSettled if that is not wanted
   };
 
-  /** `samples`: costs of each way that count; one before them does not. */
-  Chooser(std::vector<Way> ways, int samples);
+  Chooser(std::vector<Way> ways, int samples)
+      : ways_(std::move(ways)), trials_(static_cast<int>(ways_.size()), samples) {}
 
-  Trial next();
-  void learn(int number, std::uint32_t cost);
+  Trial next() {
+    const Trials::Trial trial = trials_.next();
+    return {ways_[static_cast<std::size_t>(trial.way)], trial.number};
+  }
+  void learn(int number, std::uint32_t cost) { trials_.learn(number, cost); }
 
  private:
-  struct Candidate {
-    Way way;
-    std::vector<std::uint32_t> costs;
-  };
-  void settle();
-
-  std::vector<Candidate> candidates_;
-  int samples_;
-  int issued_ = 0;
-  int learned_ = 0;
-  Way best_;
+  std::vector<Way> ways_;
+  Trials trials_;
 };
 
 /**
@@ -118,7 +111,6 @@ class Choices {
   void learn(std::uint32_t slowest);
 
  private:
-  static constexpr std::size_t kClasses = 48;  // powers of two of bytes
   static constexpr std::size_t kAllowances = 4;
 
   Chooser& chooser(TaskKind kind, std::int64_t bytes, Allowed allowed);
@@ -127,7 +119,7 @@ class Choices {
    * come later need no memory. */
   std::vector<std::vector<Chooser>> choosers_ =
       std::vector<std::vector<Chooser>>(kTaskKinds * kAllowances);
-  std::array<std::array<Allowed, kClasses>, kTaskKinds> expected_{};
+  std::array<std::array<Allowed, kSizeClasses>, kTaskKinds> expected_{};
   std::optional<Way> forced_;
   Choice pending_;
   std::uint32_t cost_ = 0;

@@ -1,0 +1,70 @@
+// Ways that are tried in turns, and the one that is kept.
+#include "comm/trials.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace tutti {
+namespace {
+
+/** Makes all trials; a call in way w costs costs[w], but `early` as long as costs do not count. */
+void try_all(Trials& trials, const std::vector<std::uint32_t>& costs, int uncounted,
+             const std::vector<std::uint32_t>& early) {
+  while (!trials.are_over()) {
+    const Trials::Trial trial = trials.next();
+    ASSERT_NE(trial.number, Trials::kSettled);
+    const auto way = static_cast<std::size_t>(trial.way);
+    trials.learn(trial.number, trial.number < uncounted ? early[way] : costs[way]);
+  }
+}
+
+TEST(Trials, TakeTheWaysInTurnsFromTheFirstOn) {
+  Trials trials(3, 2);
+  for (int call = 0; call < 9; ++call) EXPECT_EQ(trials.next().way, call % 3);
+  EXPECT_EQ(trials.next().number, Trials::kSettled);
+}
+
+TEST(Trials, ForgetWhatWarmsUp) {
+  constexpr int kWarmUp = 4;
+  Trials trials(2, 3, kWarmUp);
+  try_all(trials, {9, 5}, 2 * kWarmUp, {1, 100});
+  EXPECT_EQ(trials.best(), 1);
+  EXPECT_EQ(trials.next().way, 1);
+}
+
+TEST(Trials, AreNotOverBeforeTheLastCostIsKnown) {
+  Trials trials(2, 1);
+  for (int call = 0; call < 4; ++call) {
+    EXPECT_FALSE(trials.are_over());
+    const Trials::Trial trial = trials.next();
+    trials.learn(trial.number, 7);
+  }
+  EXPECT_TRUE(trials.are_over());
+}
+
+TEST(Trials, KeepToWhatOthersHaveFound) {
+  Trials trials(2, 3);
+  try_all(trials, {9, 5}, 0, {});
+  trials.settle(0);
+  EXPECT_EQ(trials.next().way, 0);
+  EXPECT_EQ(trials.next().number, Trials::kSettled);
+}
+
+TEST(Trials, OfOneWayAreOverAtOnce) {
+  Trials trials(1, 3);
+  EXPECT_TRUE(trials.are_over());
+  EXPECT_EQ(trials.next().number, Trials::kSettled);
+}
+
+TEST(SizeClass, IsThePowerOfTwoThatIsNoLess) {
+  EXPECT_EQ(size_class_of(0), 0U);
+  EXPECT_EQ(size_class_of(1), 0U);
+  EXPECT_EQ(size_class_of(1025), 11U);
+  EXPECT_EQ(size_class_of(std::int64_t{1} << 40U), 40U);
+  EXPECT_EQ(size_class_of((std::int64_t{1} << 40U) + 1), 41U);
+}
+
+}  // namespace
+}  // namespace tutti
