@@ -168,11 +168,11 @@ class Cluster:
         if self in Cluster.there:
             Cluster.there.remove(self)
 
-    def rate(self, name, rate):
-        """Limits a node's link in both directions."""
+    def rate(self, name, rate, burst="256k"):
+        """Limits a node's link in both directions; so many bytes pass at once after a silence."""
         for space, device in ((f"{self.prefix}-{name}", "eth0"), (self.switch, name)):
             subprocess.run(["tc", "-n", space, "qdisc", "add", "dev", device, "root", "tbf", "rate",
-                            rate, "burst", "256k", "latency", "20ms"], check=True)
+                            rate, "burst", burst, "latency", "20ms"], check=True)
 
     def congestion(self, name):
         """What controls the congestion of TCP's connections on all hosts, of those made from now on."""
