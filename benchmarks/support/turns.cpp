@@ -21,7 +21,7 @@ constexpr int kFewestRounds = 5;
 constexpr int kMostRounds = 20'000;
 constexpr int kWarmUp = 10;     // rounds
 constexpr int kLearning = 110;  // operations, if they are not large: those are tried less often
-constexpr int kLearningLarge = 28;
+constexpr int kLearningLarge = 50;
 constexpr std::int64_t kLarge = 8 << 20;  // bytes
 
 double now() {

@@ -15,7 +15,11 @@ namespace tutti {
 namespace {
 
 constexpr std::string_view kPrefix = "TUTTI_";
-constexpr std::size_t kMostWrong = 2;
+
+/** Letters of `known` that may be wrong: of short names one, as many others are near them. */
+constexpr std::size_t most_wrong(std::string_view known) {
+  return known.size() - kPrefix.size() <= 5 ? 1 : 2;
+}
 
 constexpr std::array<std::string_view, 26> kKnown{
     "TUTTI_TIMEOUT",    "TUTTI_LOG",        "TUTTI_TIMELINE",   "TUTTI_FLIGHT",
@@ -53,7 +57,7 @@ std::optional<std::string_view> meant_variable(std::string_view name) {
   if (std::find(kKnown.begin(), kKnown.end(), name) != kKnown.end()) return std::nullopt;
   const auto distance = [&](std::string_view known) { return letters_between(name, known); };
   const auto* const nearest = std::ranges::min_element(kKnown, {}, distance);
-  if (distance(*nearest) <= kMostWrong) return *nearest;
+  if (distance(*nearest) <= most_wrong(*nearest)) return *nearest;
   const auto longer = [&](std::string_view known) { return is_with_more_words(name, known); };
   const auto* const shorter = std::find_if(kKnown.begin(), kKnown.end(), longer);
   return shorter == kKnown.end() ? std::nullopt : std::optional(*shorter);
@@ -72,10 +76,10 @@ std::string about_misspelt_variables(const char* const* entries) {
   return text;
 }
 
-void warn_of_misspelt_variables() {
+void warn_of_misspelt_variables(bool is_first_of_host) {
   static std::once_flag once;
-  std::call_once(once, [] {
-    const std::string text = about_misspelt_variables(environ);
+  std::call_once(once, [is_first_of_host] {
+    const std::string text = is_first_of_host ? about_misspelt_variables(environ) : "";
     if (!text.empty()) log(LogLevel::warn, text);
   });
 }

@@ -9,7 +9,8 @@ namespace tutti {
 
 /**
  * Which of tutti's variables is meant by `name`, if it is none of them, but at most two letters
- * away from one, or one and more words: TUTTI_TIMOUT, TUTTI_LOG_LEVEL. Others may be the user's.
+ * away from one, of short ones one, or one and more words: TUTTI_TIMOUT, TUTTI_LOG_LEVEL. Others
+ * may be the user's.
  */
 std::optional<std::string_view> meant_variable(std::string_view name);
 
@@ -17,7 +18,8 @@ std::optional<std::string_view> meant_variable(std::string_view name);
  * misspelt; empty if none is. */
 std::string about_misspelt_variables(const char* const* entries);
 
-/** Logs that of this process' environment as a warning, once in the process. */
-void warn_of_misspelt_variables();
+/** Logs that of this process' environment as a warning, if the process is its host's first one as
+ * it asks for the first time. */
+void warn_of_misspelt_variables(bool is_first_of_host);
 
 }  // namespace tutti

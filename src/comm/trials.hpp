@@ -9,8 +9,10 @@
 namespace tutti {
 
 /**
- * Has ways tried in turns, a few times each, and then keeps the one whose median cost was lowest.
- * Who asks and learns in the same order, and learns the same costs, is told the same.
+ * Has ways tried a few times each, and then keeps the one whose median cost was lowest. A round
+ * tries each of them once, some rounds in reverse, so that calls that differ in turns, as a step's
+ * buckets do, go each way alike. Who asks and learns in the same order, and learns the same costs,
+ * is told the same.
  */
 class Trials {
  public:
@@ -34,7 +36,7 @@ class Trials {
   void settle(int way) { best_ = way; }
 
  private:
-  int way_of(int number) const { return number % static_cast<int>(costs_.size()); }
+  int way_of(int number) const;
   void choose();
 
   std::vector<std::vector<std::uint32_t>> costs_;  // by way

@@ -27,7 +27,7 @@ class Lanes : public RankTest {
  protected:
   static int hosts() { return Layout(world().hosts).host_count(); }
   static bool are_even() { return Layout(world().hosts).is_even(); }
-  /** From so many bytes on each rank exchanges a share. */
+  /** From so many bytes on each rank can exchange a share. */
   static std::int64_t fewest() { return HierarchicalTransport::fewest_in_lanes(hosts(), ranks()); }
   /** All that is added up at a time: of each rank of a host a window, of each host if it does not
    * give another one all. */
@@ -135,18 +135,18 @@ TEST_F(Lanes, AddInTheOrderOfTheRanksWhateverIsLeftForTheLast) {
 
 /** Others than the leader send only in lanes. */
 TEST_F(Lanes, AreTakenByAllRanksOrByNone) {
-  if (hosts() != 2 || !are_even()) GTEST_SKIP() << "needs two hosts of equally many ranks";
+  if (hosts() == 1 || !are_even()) GTEST_SKIP() << "needs hosts of equally many ranks";
   on_ranks([](Communicator& comm) {
-    constexpr int kTrials = 2 * (80 + 7);  // at most
+    const int trials = hosts() == 2 ? 2 * (40 + 7) : 20;  // at most
     const std::int64_t others = ranks() - hosts();
     std::int64_t of_lanes = 0;
     std::int64_t last = -1;
-    for (int call = 0; call < kTrials + 8; ++call) {
+    for (int call = 0; call < trials + 8; ++call) {
       std::int64_t in_lanes = sent_for(comm, fewest()) > 0 && comm.local_rank() != 0 ? 1 : 0;
       comm.all_reduce(std::span(&in_lanes, 1));
       ASSERT_TRUE(in_lanes == others || in_lanes == 0) << in_lanes << " ranks in call " << call;
       if (call < kWays) of_lanes += in_lanes;
-      if (call > kTrials) {
+      if (call > trials) {
         EXPECT_EQ(in_lanes, last) << "the choice has changed in call " << call;
       }
       last = in_lanes;

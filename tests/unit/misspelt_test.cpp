@@ -20,8 +20,9 @@ TEST(Misspelt, NamesAreUnderstood) {
 }
 
 TEST(Misspelt, TuttisOwnAndOthersAreNot) {
-  for (const char* name : {"TUTTI_TIMEOUT", "TUTTI_LOG", "TUTTI_RANK", "TUTTI_ROLE_INDEX", "TIMOUT",
-                           "TUTTI_DATABASE", "TUTTI_TEST_HOSTS", "TUTTI_LAUNCHER"}) {
+  for (const char* name :
+       {"TUTTI_TIMEOUT", "TUTTI_LOG", "TUTTI_RANK", "TUTTI_ROLE_INDEX", "TIMOUT", "TUTTI_DATABASE",
+        "TUTTI_TEST_HOSTS", "TUTTI_LAUNCHER", "TUTTI_MODE", "TUTTI_RUN"}) {
     EXPECT_EQ(meant_variable(name), std::nullopt) << name;
   }
 }

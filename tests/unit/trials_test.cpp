@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -20,10 +21,24 @@ void try_all(Trials& trials, const std::vector<std::uint32_t>& costs, int uncoun
   }
 }
 
-TEST(Trials, TakeTheWaysInTurnsFromTheFirstOn) {
-  Trials trials(3, 2);
-  for (int call = 0; call < 9; ++call) EXPECT_EQ(trials.next().way, call % 3);
+TEST(Trials, TakeEachWayOnceARound) {
+  Trials trials(3, 3);
+  const std::vector<int> expected{0, 1, 2, 2, 1, 0, 2, 1, 0, 0, 1, 2};
+  for (const int way : expected) EXPECT_EQ(trials.next().way, way);
   EXPECT_EQ(trials.next().number, Trials::kSettled);
+}
+
+/** As where a step exchanges some buckets of different cost. */
+TEST(Trials, TryEachWayWithEachOfSomeCallsInTurns) {
+  constexpr int kTrials = 2 * 16;
+  for (const int buckets : {2, 4, 8}) {
+    Trials trials(2, kTrials / 2 - 1);
+    std::vector<int> times(static_cast<std::size_t>(2 * buckets));  // by bucket and way
+    for (int call = 0; call < kTrials; ++call) {
+      ++times[static_cast<std::size_t>(2 * (call % buckets) + trials.next().way)];
+    }
+    for (const int one : times) EXPECT_EQ(one, kTrials / (2 * buckets)) << buckets;
+  }
 }
 
 TEST(Trials, ForgetWhatWarmsUp) {

@@ -22,7 +22,7 @@ Communicator::Impl::Impl(std::unique_ptr<Transport> transport)
       journal_(transport_->journal()),
       shows_calls_(log_enabled(LogLevel::debug)) {
   if (journal_ != nullptr) journal_->count_waits(transport_->size());
-  if (transport_->local_rank() == 0) warn_of_misspelt_variables();  // not each of its host
+  warn_of_misspelt_variables(transport_->local_rank() == 0);
   if (log_enabled(LogLevel::info) && transport_->rank() == 0) {
     const std::string kernels = cpu::name_of(cpu::active_isa());
     log(LogLevel::info, transport_->describe() + "; " + kernels + " kernels");

@@ -2,6 +2,7 @@
 #include "comm/hosts/transport.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <numeric>
@@ -33,10 +34,17 @@ Wait wait_of(Wire::Side side) {
   }
 }
 
+/** Nanoseconds for a KiB: sizes of one class differ by up to two. */
+std::uint32_t cost_of(std::chrono::nanoseconds spent, std::int64_t bytes) {
+  return static_cast<std::uint32_t>(
+      std::min<std::int64_t>(spent.count() / (bytes / 1024), UINT32_MAX));
+}
+
 enum LaneWay : std::uint8_t { kInLanes, kByLeaders };
 
-/** Each rank of a host has about `kShare` bytes of a segment. For each segment the ranks of a host
- * try ways of their own, which are to be settled before. */
+/** Until the ranks of a host have tried their own ways, which they do for each segment, costs do
+ * not count. A segment has `kShare` bytes for each rank of a host where there are two hosts, and
+ * about as many where there are more. */
 std::vector<Trials> trials_of_lanes(int ranks) {
   constexpr std::int64_t kShare = std::int64_t{512} << 10;
   constexpr std::int64_t kSegments = 40;
@@ -202,9 +210,9 @@ void HierarchicalTransport::all_reduce_by_trial(const Call& call) {
   const Trials::Trial trial = trials.next();
   trial.way == kInLanes ? all_reduce_in_lanes(call) : all_reduce_by_leaders(call);
   if (trial.number == Trials::kSettled) return;
-  const std::uint64_t spent = journal()->now() - compared_at_;  // a leader's counts
-  trials.learn(trial.number,
-               static_cast<std::uint32_t>(std::min<std::uint64_t>(spent, UINT32_MAX)));
+  trials.learn(
+      trial.number,
+      is_leader() ? cost_of(std::chrono::steady_clock::now() - compared_at_, call.in.bytes()) : 0);
   if (!trials.are_over()) return;
   trials.settle(all_hosts(trials.best() == kInLanes) ? kInLanes : kByLeaders);
 }

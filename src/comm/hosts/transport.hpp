@@ -34,7 +34,7 @@ namespace tutti {
 /**
  * A reduction is done inside each host first, then one rank a host (its agent: the lowest, or the
  * root) exchanges with the other hosts, then the result is spread inside the hosts; of a long one
- * on few hosts each rank does so with a share (its lane). So the order of additions is rank order
+ * on few hosts each rank may do so with a share (its lane). So the order of additions is rank order
  * inside a host, then the order of the hosts (see HostGroup).
  *
  * The ranks of a host come to their first task of a call with a hash of its signature; then the
@@ -154,7 +154,7 @@ class HierarchicalTransport final : public Transport {
   /** What all ranks came with, those of this host with `here`; for leaders, after a disagreement.
    */
   std::string collect_mismatch(std::span<const RankSignature> here);
-  /** Whether `ok` holds on all hosts; for calls that every rank of a host answers alike. */
+  /** Whether `ok` holds at the leaders of all hosts; all ranks call it. */
   bool all_hosts(bool ok);
 
   void all_reduce(const Call& call);
@@ -164,7 +164,8 @@ class HierarchicalTransport final : public Transport {
   bool can_go_in_lanes(std::int64_t bytes) const {
     return lane_ && bytes >= fewest_in_lanes(layout_.host_count(), size());
   }
-  /** In lanes or by the leaders: both are tried, and what takes less time on all hosts is kept. */
+  /** In lanes or by the leaders: both are tried, and lanes are kept where they take less time on
+   * all hosts. */
   void all_reduce_by_trial(const Call& call);
   void all_reduce_in_lanes(const Call& call);
   void reduce(const Call& call);
@@ -236,11 +237,11 @@ class HierarchicalTransport final : public Transport {
   SparseLeader sparse_;
   SparseAlgorithm logged_plan_ = SparseAlgorithm::none;
   std::uint64_t sequence_ = 0;
-  Signature signature_;            // of the call under way
-  Signature one_way_;              // of the last call before that went one way
-  std::int64_t in_a_row_ = 0;      // broadcasts of one root: see HostGroup::OneWay
-  bool delay_unknown_ = false;     // see learn_delay()
-  std::uint64_t compared_at_ = 0;  // by a leader, of the call under way; nanoseconds
+  Signature signature_;         // of the call under way
+  Signature one_way_;           // of the last call before that went one way
+  std::int64_t in_a_row_ = 0;   // broadcasts of one root: see HostGroup::OneWay
+  bool delay_unknown_ = false;  // see learn_delay()
+  std::chrono::steady_clock::time_point compared_at_;  // a leader, in the call under way
 };
 
 }  // namespace tutti
