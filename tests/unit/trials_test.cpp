@@ -33,9 +33,10 @@ TEST(Trials, TryEachWayWithEachOfSomeCallsInTurns) {
   constexpr int kTrials = 2 * 16;
   for (const int buckets : {2, 4, 8}) {
     Trials trials(2, kTrials / 2 - 1);
-    std::vector<int> times(static_cast<std::size_t>(2 * buckets));  // by bucket and way
+    std::vector<int> times(2U * static_cast<std::size_t>(buckets));  // by bucket and way
     for (int call = 0; call < kTrials; ++call) {
-      ++times[static_cast<std::size_t>(2 * (call % buckets) + trials.next().way)];
+      const auto bucket = static_cast<std::size_t>(call % buckets);
+      ++times[2 * bucket + static_cast<std::size_t>(trials.next().way)];
     }
     for (const int one : times) EXPECT_EQ(one, kTrials / (2 * buckets)) << buckets;
   }
