@@ -354,36 +354,6 @@ def test_under_tutti_run_it_joins_what_is_there(tmp_path):
     assert "rank 1" in done.stderr
 
 
-def in_group(rank, ranks, port, connection):
-    dist.init_process_group("127.0.0.1", port, ranks, rank)
-    if rank == 0:  # received when this function has ended
-        dist.functional.remote_send(numpy.arange(100_003), ranks - 1)
-    ranks_seen = dist.functional.all_gather(numpy.array([rank])).tolist()
-    if rank == ranks - 1:
-        connection.recv()  # the others are at their ends
-        assert dist.functional.remote_recv(0)[-1] == 100_002
-    connection.send((ranks_seen, dist.get_rank()))
-
-
-def test_init_process_group():
-    port = launching.free_ports(1)[0]
-    ends = []
-    for rank in range(3):
-        ours, theirs = multiprocessing.Pipe()
-        multiprocessing.get_context("spawn" if rank > 0 else "fork").Process(
-            target=in_group, args=(rank, 3, port, theirs)).start()
-        ends.append(ours)
-    assert [end.poll(LIMIT) and end.recv() for end in ends[:2]] == [([0, 1, 2], r) for r in range(2)]
-    ends[2].send("go on")
-    assert ends[2].poll(LIMIT) and ends[2].recv() == ([0, 1, 2], 2)
-    for arguments, message in [(("localhost", 5, 0, 0), "world_size is 0"),
-                               (("localhost", 5, 2, 2), "rank is 2"),
-                               (("localhost", 70000, 2, 0), "port is 70000"),
-                               (("192.0.2.1", 5, 2, 0), "192.0.2.1.*mpiexec")]:
-        with pytest.raises(tutti.InvalidArgument, match=message):
-            dist.init_process_group(*arguments)
-
-
 def test_there_is_no_backend_to_choose():
     for choice in ({"backend": "nccl"}, {"device_type": "gpu"}):
         (name, value), = choice.items()
@@ -392,13 +362,3 @@ def test_there_is_no_backend_to_choose():
             with pytest.raises(tutti.BackendUnavailable, match=f"{name}='{value}' is not there.*out"):
                 call()
     assert dist.launcher(dist.get_rank, 2, None, 0, "localhost", 0, "xpu", "auto")() == [0, 1]
-
-
-def wrong_place(place):
-    rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
-    with pytest.raises(tutti.InvalidArgument, match="as rank [01] of 2"):
-        dist.init_process_group("localhost", 5, 2, 1 - rank)
-
-
-def test_init_process_group_is_compared_with_mpiexec():
-    launching.run(wrong_place, 2, "mpi", finalises=False)
