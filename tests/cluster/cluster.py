@@ -91,8 +91,7 @@ class Cluster:
         Cluster.there.append(self)
         try:
             self.add_space(self.switch)
-            ip("-n", self.switch, "link", "add", "br0", "type", "bridge")
-            ip("-n", self.switch, "link", "set", "br0", "up")
+            self.add_bridge("br0")
             self.plug("head", 254)
             for number in range(1, self.nodes + 1):
                 self.plug(f"node{number}", number)
@@ -107,6 +106,10 @@ class Cluster:
             raise InterruptedError("this process is ending")
         ip("netns", "add", name)
 
+    def add_bridge(self, name):
+        ip("-n", self.switch, "link", "add", name, "type", "bridge")
+        ip("-n", self.switch, "link", "set", name, "up")
+
     def plug(self, name, number):
         space = f"{self.prefix}-{name}"
         self.add_space(space)
@@ -118,13 +121,15 @@ class Cluster:
         ip("-n", space, "link", "set", "eth0", "mtu", MTU, "up")
 
     def add_network(self, ipv6=False):
-        """Gives the nodes a second interface, eth1, which joins them to each other as well; with
-        addresses of IPv6 alone, if that is wanted."""
+        """Gives the nodes a second interface, eth1, which joins them to each other as well, by a bridge of its own:
+        by the same one eth1 would answer for the address of eth0, and lose its longer packets. With addresses of
+        IPv6 alone, if that is wanted."""
+        self.add_bridge("br1")
         for number in range(1, self.nodes + 1):
             space = f"{self.prefix}-node{number}"
             ip("-n", self.switch, "link", "add", f"second{number}", "type", "veth", "peer", "name",
                "eth1", "netns", space)
-            ip("-n", self.switch, "link", "set", f"second{number}", "master", "br0", "up")
+            ip("-n", self.switch, "link", "set", f"second{number}", "master", "br1", "up")
             address = [f"fd00:213::{number}/64", "nodad"] if ipv6 else [f"{SECOND_NETWORK}.{number}/24"]
             ip("-n", space, "addr", "add", *address, "dev", "eth1")
             ip("-n", space, "link", "set", "eth1", "up")

@@ -216,7 +216,7 @@ def test_the_interface_that_is_named_carries_all(mpiexec, program, _):
                           {"TUTTI_TIMEOUT": "20", "TUTTI_SOCKET_IFNAME": "=eth1",
                            "TUTTI_LOG": "info"}, stderr=subprocess.PIPE, text=True)
         _, said = job.communicate(timeout=60)
-        assert hosts.outcomes(2) == ["done"] * 2, hosts.outcomes(2)
+        assert hosts.outcomes(2) == ["done"] * 2, (hosts.outcomes(2), said)
         assert "tutti info: to other hosts by eth1 (10.213.78.1)\n" in said, said
         sent = {name: hosts.sent("node1", name) for name in ("eth0", "eth1")}
         assert sent["eth1"] > 5 << 20 > 10 * sent["eth0"], sent
