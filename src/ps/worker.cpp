@@ -271,6 +271,11 @@ void Worker::save(std::string_view folder) {
 void Worker::stop() { impl_->stop(); }
 bool Worker::has_stopped() const { return impl_->has_stopped; }
 
+void Worker::set_reason(std::string_view reason) {
+  for (int server = 0; server < impl_->servers.count(); ++server)
+    impl_->servers.link(server).set_reason(reason);
+}
+
 WorkerStats Worker::stats() const {
   impl_->refuse_in_forked_child();
   WorkerCounters& counters = impl_->servers.counters();

@@ -317,3 +317,4 @@ def test_tutti_run_keeps_the_others_going(tmp_path):
                           capture_output=True, timeout=LIMIT)
     assert done.returncode == 1 and "ValueError: no more data" in done.stdout + done.stderr
     assert pathlib.Path(tmp_path, "went_on").exists(), done.stdout + done.stderr
+    assert "worker 0 is lost: it has left without stop: ValueError: no more data; 1 go on" in done.stderr

@@ -103,6 +103,9 @@ class Worker {
   void stop();
   /** Whether stop() has ended, be it by an Error. */
   bool has_stopped() const;
+  /** What the servers hear if this worker leaves without stop(), and tell the others: why, such as
+   * an exception's text. */
+  void set_reason(std::string_view reason);
 
   /** Any thread may ask. */
   WorkerStats stats() const;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "array.hpp"
+#include "errors.hpp"
 #include "log.hpp"
 #include "ps/bindings.hpp"
 #include "ps/row_memory.hpp"
@@ -273,8 +274,8 @@ void PyFleet::stop() {
   });
 }
 
-void PyFleet::leave() {
-  if (const auto fleet = let_go()) blocking([&] { fleet->close(); }, [] {});
+void PyFleet::leave(const std::optional<std::string>& reason) {
+  if (const auto fleet = let_go()) blocking([&] { fleet->close(reason.value_or("")); }, [] {});
 }
 
 std::shared_ptr<ps::Fleet> PyFleet::shared() const {
@@ -282,8 +283,9 @@ std::shared_ptr<ps::Fleet> PyFleet::shared() const {
   return fleet_;
 }
 
-void PyFleet::close(const std::optional<std::string>& /*reason*/) {
-  if (const auto fleet = let_go()) blocking_at_end([&] { fleet->close(); }, [] {});
+void PyFleet::close(const std::optional<std::string>& reason) {
+  if (const auto fleet = let_go())
+    blocking_at_end([&] { fleet->close(reason.value_or("")); }, [] {});
 }
 
 void bind_ps_fleet(py::module_& module) {
@@ -382,8 +384,10 @@ void bind_ps_fleet(py::module_& module) {
       .def("server_stats", &server_stats,
            "What the server of this process has done so far; None if it has none.")
       .def(
-          "close", [](PyFleet& self) { self.leave(); },
-          "Leaves. Where a server is a thread of this process, blocks until no worker is left.");
+          "close", [](PyFleet& self, const py::object& error) { self.leave(reason_of(error)); },
+          py::arg("error") = py::none(),
+          "Leaves: a worker that has not stopped is lost, because of `error` if there is one. "
+          "Where a server is a thread of this process, blocks until no worker is left.");
 }
 
 }  // namespace tutti::python

@@ -53,7 +53,7 @@ class PyFleet final : public Closable {
   /** Whether stop() has ended: known also where a signal's handler raises right after it. */
   bool has_stopped() const { return has_stopped_; }
   /** Blocks while a server's thread of this process has workers. Interrupted, it ends that. */
-  void leave();
+  void leave(const std::optional<std::string>& reason);
   /** leave(), where nobody can be told of an interrupt. */
   void close(const std::optional<std::string>& reason) override;
 

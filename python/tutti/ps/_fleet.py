@@ -177,8 +177,12 @@ class Fleet:
         """Leaves without stop(): for the servers this worker is lost, unless it had stopped. Where
         a server is a thread of this process, blocks until no worker is left, and raises what has
         ended that thread before, or has kept it from writing the last checkpoint."""
+        self._close(None)
+
+    def _close(self, error: Optional[BaseException]) -> None:
+        """close(), since this worker cannot go on for `error`, if there is one: servers tell that."""
         self._unbind()
-        self._fleet.close()
+        self._fleet.close(error)
 
     def _serves_others(self) -> bool:
         placement = self._roles.placement
@@ -210,7 +214,7 @@ class Fleet:
     def _close_after(self, error: BaseException) -> None:
         """close(), of which `error` is what the caller is told."""
         try:
-            self.close()
+            self._close(error)
         except (Error, MemoryError) as also:
             logger.error("worker %d leaves by an exception (%r), and then: %s", self.worker_index,
                          error, also)

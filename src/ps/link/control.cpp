@@ -14,7 +14,7 @@ void send(const mpi::Socket& control, ControlByte byte) noexcept {
   mpi::send_all(control, mpi::bytes_of(byte));
 }
 
-ControlNews receive(const mpi::Socket& control) {
+ControlNews receive(const mpi::Socket& control, bool has_left) {
   ControlNews news;
   std::array<std::uint8_t, 64> bytes;
   while (true) {
@@ -25,6 +25,10 @@ ControlNews receive(const mpi::Socket& control) {
       return news;
     }
     for (const std::uint8_t byte : std::span(bytes).first(static_cast<std::size_t>(count))) {
+      if (has_left) {
+        news.reason += static_cast<char>(byte);
+        continue;
+      }
       switch (static_cast<ControlByte>(byte)) {
         case ControlByte::wake:
           break;
@@ -36,6 +40,10 @@ ControlNews receive(const mpi::Socket& control) {
           break;
         case ControlByte::late:
           news.late = true;
+          news.told = true;
+          break;
+        case ControlByte::left:
+          has_left = true;
           news.told = true;
           break;
         default:

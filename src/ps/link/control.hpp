@@ -1,6 +1,7 @@
 // The connection that shows whether the other side of a link is alive.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -14,7 +15,7 @@ namespace tutti::ps {
  * process does not read for a while would be ended just so. */
 enum class ControlByte : std::uint8_t {
   wake,  ///< by the worker: there is a request in shared memory (where it cannot ring)
-  left,  ///< by the worker: it leaves without stop
+  left,  ///< by the worker: it leaves without stop; why follows, if it says so, and nothing else
   end,   ///< by the server: it serves this worker no longer
   late,  ///< by the server: nor this one, for which others have waited until their deadline
   ask,   ///< by the worker: is the server's process at work?
@@ -29,9 +30,14 @@ struct ControlNews {
   bool late = false;         ///< so was `late`
   bool asked = false;        ///< so was `ask`
   bool here = false;         ///< or `here`
+  std::string reason{};      ///< what has come of what follows `left`
   std::optional<int> error;  ///< the connection is over: an errno, or 0
 };
-ControlNews receive(const mpi::Socket& control);
+/** `has_left`: `left` has come before. */
+ControlNews receive(const mpi::Socket& control, bool has_left = false);
+
+/** Bytes of a reason; what goes beyond is left out. */
+inline constexpr std::size_t kMostReason = 1024;
 
 /** Bytes that a connection of data moves before the others have their turn. */
 inline constexpr std::int64_t kMostInATurn = std::int64_t{1} << 20;

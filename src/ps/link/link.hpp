@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ps/link/message.hpp"
@@ -75,6 +76,10 @@ class Link {
   /** Waits for that as long as for an answer, of which the caller has waited for `waited`. Throws
    * PeerLost. */
   virtual void await_presence(std::chrono::milliseconds waited) = 0;
+
+  /** What the server is told if the worker leaves without stop, which it does when this is
+   * destroyed: why. Cut to kMostReason bytes. */
+  virtual void set_reason(std::string_view reason) = 0;
 
   /** Whether the server's memory can be read here. */
   virtual bool on_this_host() const = 0;

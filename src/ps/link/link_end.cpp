@@ -5,12 +5,12 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "base/refuse.hpp"
 #include "base/text.hpp"
 #include "base/waiter.hpp"
-#include "ps/link/control.hpp"
 
 namespace tutti::ps {
 
@@ -26,8 +26,14 @@ LinkEnd::LinkEnd(mpi::Socket control, Name server, std::chrono::milliseconds tim
 LinkEnd::~LinkEnd() { leave(); }
 
 void LinkEnd::leave() noexcept {
-  if (!stopped_ && !has_left_) ps::send(control_, ControlByte::left);
+  if (!stopped_ && !has_left_) mpi::send_all(control_, std::as_bytes(std::span(farewell_)));
   has_left_ = true;
+}
+
+void LinkEnd::set_reason(std::string_view reason) {
+  const std::lock_guard lock(mutex_);
+  farewell_.resize(1);
+  farewell_ += reason.substr(0, kMostReason);
 }
 
 Reply LinkEnd::wait(std::uint64_t number) {

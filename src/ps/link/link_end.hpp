@@ -6,8 +6,10 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "comm/mpi/sockets/socket.hpp"
+#include "ps/link/control.hpp"
 #include "ps/link/link.hpp"
 #include "ps/link/meeting.hpp"
 #include "ps/link/replies.hpp"
@@ -30,6 +32,7 @@ class LinkEnd : public Link {
   void check() final;
   void ask_presence() final;
   void await_presence(std::chrono::milliseconds waited) final;
+  void set_reason(std::string_view reason) final;
 
  protected:
   /** Waits until request `number` has been answered; false at the deadline. Throws PeerLost. */
@@ -66,7 +69,8 @@ class LinkEnd : public Link {
  private:
   bool stopped_ = false;  // the last request has been sent
   bool has_left_ = false;
-  bool is_present_ = true;  // it has said so since it was asked
+  std::string farewell_{static_cast<char>(ControlByte::left)};  // and why
+  bool is_present_ = true;                                      // it has said so since it was asked
   std::optional<std::string> lost_;
   std::atomic<bool> is_lost_ = false;  // the same, without the lock
 };

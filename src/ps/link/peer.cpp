@@ -21,8 +21,7 @@ void Peer::answer(const Request& request, const ReplyHeader& header,
 
 void Peer::handle_control() {
   if (has_ended()) return;
-  const ControlNews news = receive(control_);
-  left_ = left_ || news.told;
+  const ControlNews news = hear();
   if (news.error) return close(*news.error);
   if (news.asked) send(control_, ControlByte::here);
 }
@@ -31,14 +30,23 @@ void Peer::handle_data() {
   if (has_ended()) return;
   const std::optional<int> error = move_data(kMostInATurn);
   if (!error || has_ended()) return;
-  left_ = left_ || receive(control_).told;
+  hear();
   close(*error);
+}
+
+ControlNews Peer::hear() {
+  ControlNews news = receive(control_, left_);
+  left_ = left_ || news.told;
+  why_ += news.reason;
+  if (why_.size() > kMostReason) why_.resize(kMostReason);
+  return news;
 }
 
 void Peer::close(int error) {
   drain();
   if (has_ended()) return;  // for what has come in there
-  reason_ = left_ ? "it has left without stop" : reason_of(error);
+  reason_ =
+      !left_ ? reason_of(error) : "it has left without stop" + (why_.empty() ? "" : ": " + why_);
   control_ = {};
   close_data();
 }

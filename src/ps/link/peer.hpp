@@ -69,10 +69,13 @@ class Peer {
 
  private:
   void close(int error);
+  /** What has come over the control connection. */
+  ControlNews hear();
 
   mpi::Socket control_;
   int worker_;
-  bool left_ = false;     // it has said so
+  bool left_ = false;     // it has said so,
+  std::string why_;       // and why
   bool stopped_ = false;  // its last request has been handed out
   bool drained_ = false;  // so has its last before the link ended
   std::optional<std::string> reason_;

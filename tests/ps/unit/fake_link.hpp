@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -75,6 +76,7 @@ class FakeLink final : public Link {
   void check() override {}
   void ask_presence() override {}
   void await_presence(std::chrono::milliseconds) override {}
+  void set_reason(std::string_view) override {}
   bool on_this_host() const override { return server_.is_on_this_host; }
 
   bool has_drafts() const { return !drafts_.empty(); }
