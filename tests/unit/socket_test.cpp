@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -159,6 +160,27 @@ TEST_F(SocketTest, ALineIsAnsweredByTheKernelUntilTheOtherEndIsClosed) {
   EXPECT_FALSE(line.ping());
   EXPECT_TRUE(line.has_answered());
   EXPECT_EQ(line.silence(), 0s);
+}
+
+/** Drops whatever comes for `socket` before TCP sees it, as if its cable were cut. */
+void cut_off(const Socket& socket) {
+  sock_filter nothing{BPF_RET | BPF_K, 0, 0, 0};
+  const sock_fprog program{1, &nothing};
+  ASSERT_EQ(::setsockopt(socket.get(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program), 0);
+}
+
+TEST_F(SocketTest, ProcessesOfAHostThatDoesNotAnswerHaveNotEnded) {
+  const int patience = 2000;  // ms: as long as three attempts take
+  ASSERT_EQ(::setsockopt(caller_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &patience, sizeof patience),
+            0);
+  cut_off(called_);
+  const auto line = std::make_shared<const Socket>(std::move(caller_));
+  auto leaders = tcp_pair();
+  const TcpConnection connection(std::make_shared<const Socket>(std::move(leaders[0])), line);
+  const std::byte byte{};
+  ASSERT_TRUE(send_all(*line, {&byte, 1}));
+  ASSERT_TRUE(soon([&] { return state_of(*line).given_up; }));
+  EXPECT_FALSE(connection.all_have_ended());
 }
 
 TEST_F(SocketTest, EndsWithItsProcessThoughAForkedChildLives) {

@@ -118,7 +118,8 @@ bool send_all(const Socket& socket, std::span<const std::byte> data) noexcept;
 /** Drops what has come, and not what comes meanwhile, which may be without an end; nothing in a
  * forked child. */
 void discard_input(const Socket& socket) noexcept;
-/** Takes exactly out.size() bytes once so many have come. */
+/** Takes exactly out.size() bytes once so many have come. closed: no more will, be it that this
+ * kernel has given up the other end, of which state_of() tells. */
 enum class Received : std::uint8_t { all, too_few, closed };
 Received receive_exactly(const Socket& socket, std::span<std::byte> out);
 

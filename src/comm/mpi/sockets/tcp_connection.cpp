@@ -74,8 +74,7 @@ void TcpConnection::tell(const FailureReport& failure) noexcept {
 bool TcpConnection::all_have_ended() const {
   if (!host_line_) return false;
   discard_input(*host_line_);
-  std::byte nothing{};
-  return receive_exactly(*host_line_, {&nothing, 1}) == Received::closed;
+  return state_of(*host_line_).ended;  // not one that this kernel has given up
 }
 
 // --- Lines --------------------------------------------------------------------------------------
