@@ -344,7 +344,7 @@ void Wrapper::pump(Stream& stream) {
 }
 
 void Wrapper::read_progress() {
-  std::array<char, 4096> buffer{};
+  static std::array<char, kPipeBytes> buffer;  // all that the rank may have said so far
   const ssize_t bytes = ::read(progress_pipe_.read.get(), buffer.data(), buffer.size());
   if (bytes <= 0) {
     if (bytes == 0 || (errno != EAGAIN && errno != EINTR)) progress_pipe_.read.reset(-1);

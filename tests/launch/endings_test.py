@@ -190,7 +190,8 @@ while :; do sleep 0.01; done""")
         self.assertEqual(result.job.log("server.1"), b"asked\n")
 
     def test_servers_that_end_by_themselves_are_left_alone(self):
-        # Also one whose wrapper is late: the launcher does not know that yet when the worker has ended.
+        # Also one whose wrapper is late, and has much to read: the launcher does not know that yet when the worker
+        # has ended.
         script = self.script("""
 trap 'touch asked.$TUTTI_ROLE_INDEX; exit 0' TERM
 touch ready.$TUTTI_RANK
@@ -199,7 +200,7 @@ case $TUTTI_ROLE.$TUTTI_ROLE_INDEX in
   worker.0) while [ ! -e told.0 ] || [ ! -e told.2 ]; do sleep 0.01; done; exit 0;;
   server.1) while :; do sleep 0.01; done;;
 esac
-printf '1/4\\nends by itself\\n2/4\\n' >&$TUTTI_PROGRESS_FD
+{ seq -f %g/2000 2000; echo ends by itself; echo 2/4; } >&$TUTTI_PROGRESS_FD
 touch told.$TUTTI_ROLE_INDEX
 while [ ! -e goes_on ]; do sleep 0.01; done
 sleep 3.1  # until a killer would have come
