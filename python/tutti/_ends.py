@@ -16,16 +16,18 @@ _followed: Optional[int] = None  # the process of multiprocessing whose end will
 
 def follow_interpreter() -> None:
     """Closes what communicates at the interpreter's exit, of which an exception that nobody caught
-    may be the reason. `tutti run` hears before the other ranks whether one of this rank's own is."""
-    process = os.getpid()
+    may be the reason."""
+    atexit.register(close_all, os.getpid())
 
-    def end() -> None:
-        error = what_ended()
-        if error is not None and os.getpid() == process and not _follows_from_others(error):
-            progress.tell_launcher("is failing")
-        _core.close_all(error)
 
-    atexit.register(end)
+def close_all(process: int) -> None:
+    """Closes what communicates. `tutti run` hears before the other ranks whether an exception is the
+    reason, be it this rank's own or the end of another, but in a forked child of `process`. Of a
+    sys.exit() the interpreter tells nobody."""
+    error = what_ended()
+    if error is not None and os.getpid() == process:
+        progress.tell_launcher("ends for another" if _follows_from_others(error) else "is failing")
+    _core.close_all(error)
 
 
 def _follows_from_others(error: Optional[BaseException]) -> bool:

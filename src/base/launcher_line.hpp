@@ -12,6 +12,10 @@ inline constexpr std::string_view kEndsByItself = "ends by itself";
  * ended. `tutti run` waits for it then, and names it first. */
 inline constexpr std::string_view kIsFailing = "is failing";
 
+/** Of a rank that the loss of another one ends, or a mismatch: `tutti run` gives others a moment to
+ * fail otherwise, and names these first. */
+inline constexpr std::string_view kEndsForAnother = "ends for another";
+
 /** Writes a line to the pipe that `tutti run` reads (TUTTI_PROGRESS_FD), if it has started this
  * process. Never blocks: a full pipe loses the line. */
 void tell_launcher(std::string_view line) noexcept;

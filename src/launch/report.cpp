@@ -147,18 +147,21 @@ bool RankEnd::was_killed() const {
 }
 
 const RankEnd* Outcome::first_failure() const {
+  const auto ended_before = [](const RankEnd& one, const RankEnd& other) {
+    return std::tie(one.when, one.place) < std::tie(other.when, other.place);
+  };
   const RankEnd* first = nullptr;
-  const RankEnd* cause = nullptr;
   for (const RankEnd& end : ends) {
-    if (!end.failed()) continue;
-    const auto ended_before = [&end](const RankEnd* other) {
-      return other == nullptr ||
-             std::tie(end.when, end.place) < std::tie(other->when, other->place);
-    };
-    if (ended_before(first)) first = &end;
-    if (end.is_cause() && ended_before(cause)) cause = &end;
+    if (end.failed() && (first == nullptr || ended_before(end, *first))) first = &end;
   }
-  return cause != nullptr && cause->when - first->when < kCauseToEnd ? cause : first;
+  const RankEnd* cause = first;
+  for (const RankEnd& end : ends) {
+    if (!end.failed() || end.when - first->when >= kCauseToEnd) continue;
+    const bool is_alike = end.known_cause() == cause->known_cause();
+    if (is_alike ? ended_before(end, *cause) : end.known_cause() > cause->known_cause())
+      cause = &end;
+  }
+  return cause;
 }
 
 int Outcome::exit_code() const {

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,10 @@ namespace tutti::launch {
  */
 inline constexpr std::chrono::seconds kCauseToEnd{1};
 
+/** Whose failure has ended a rank, as far as is known: another's, of which it has heard, or its
+ * own, of which others may have. */
+enum class Cause : std::uint8_t { another, unknown, own };
+
 /** How a rank has ended. */
 struct RankEnd {
   ExitStatus status;
@@ -30,13 +35,12 @@ struct RankEnd {
   bool orphaned = false;      ///< or because the process of Open MPI was that had started it
   bool given_up = false;      ///< it was stopped, and `when` that was, and ended for it at last
   int stopped_by = 0;  ///< the signal by which it is stopped, or was when it was told to end; or 0
-  bool failing = false;     ///< it had said that an exception ends it
-  std::string last_output;  ///< the end of its stderr, or else of its stdout
+  Cause cause = Cause::unknown;  ///< as it had said
+  std::string last_output;       ///< the end of its stderr, or else of its stdout
 
   /** SIGKILL or a fault has ended it: nothing that follows from another's end. */
   bool was_killed() const;
-  /** What others may have ended for before it has ended itself. */
-  bool is_cause() const { return failing || was_killed(); }
+  Cause known_cause() const { return was_killed() ? Cause::own : cause; }
   bool failed() const { return !after_stop && (given_up || !status.success()); }
   /** As a shell has it, also of who is stopped: 128 + the signal. */
   int shell_code() const { return given_up ? 128 + stopped_by : status.shell_code(); }
@@ -54,9 +58,10 @@ struct Outcome {
   std::string said_by_mpiexec{};             ///< and by wrappers that could not go on
   std::optional<ExitStatus> lost_mpiexec{};  ///< how it ended, if that was what ended the job
 
-  /** The rank that failed first, if one has. One that was killed, or that an exception has ended,
-   * comes before others that ended less than a second earlier: they hear of it before it has ended,
-   * and end for that. */
+  /** The rank that failed first, if one has. One that was killed, or that an exception of its own
+   * has ended, comes before others that ended less than a second earlier: they hear of it before it
+   * has ended, and end for that. Who has said that it ends for another comes after those of whom
+   * nothing is known, likewise. */
   const RankEnd* first_failure() const;
   /** Of the command: of the first rank that failed, or of mpiexec, 124 after a timeout, 128 + the
    * signal that interrupted it. */

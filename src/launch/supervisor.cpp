@@ -174,7 +174,9 @@ void Supervisor::take_message(Rank& rank, MessageType type, std::string_view tex
       if (text == kEndsByItself) {
         rank.ends_by_itself = true;
       } else if (text == kIsFailing) {
-        end.failing = true;
+        end.cause = Cause::own;
+      } else if (text == kEndsForAnother) {
+        end.cause = Cause::another;
       } else if (!rank.ended) {
         rank.progress = text;
       }

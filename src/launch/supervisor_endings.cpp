@@ -52,11 +52,18 @@ bool Supervisor::workers_may_end(Rank& server) {
   return true;
 }
 
-/** Whether a rank is about to end of whose failure others have heard: it has a little time, so that
- * it, and not one that has ended for it, is named, and gives the exit code. */
+/** Whether a rank is about to end of whose failure others have heard, or may be, as all that have
+ * failed have ended for another: it has a little time, so that it, and not one that has ended for
+ * it, is named, and gives the exit code. */
 bool Supervisor::waits_for_cause() {
-  const auto is_failing = [&](const Rank& rank) { return !rank.ended && end_of(rank).failing; };
-  if (!std::any_of(ranks_.begin(), ranks_.end(), is_failing) || cause_timer_.due()) return false;
+  const bool is_unknown = std::none_of(ranks_.begin(), ranks_.end(), [&](const Rank& rank) {
+    const RankEnd& end = end_of(rank);
+    return rank.ended && end.failed() && end.known_cause() != Cause::another;
+  });
+  const auto may_be = [&](const Rank& rank) {
+    return !rank.ended && (is_unknown || end_of(rank).cause == Cause::own);
+  };
+  if (std::none_of(ranks_.begin(), ranks_.end(), may_be) || cause_timer_.due()) return false;
   if (!cause_timer_.set()) cause_timer_.start(kCauseToEnd);
   return true;
 }

@@ -352,7 +352,7 @@ void Wrapper::read_progress() {
   }
   const std::string_view text(buffer.data(), static_cast<std::size_t>(bytes));
   for (std::string& line : last_lines(text, buffer.size())) {
-    if (line == kEndsByItself || line == kIsFailing) {
+    if (line == kEndsByItself || line == kIsFailing || line == kEndsForAnother) {
       ends_by_itself_ |= line == kEndsByItself;
       control_.send(MessageType::progress, line);  // is no progress, which the next line replaces
     } else {

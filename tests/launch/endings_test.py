@@ -85,6 +85,25 @@ while [ ! -e failing ]; do sleep 0.01; done; exit 7""")
         self.assertEqual(result.returncode, 7, result.stderr)
         self.assertIn("told to end: worker 1", result.stderr)
 
+    def test_who_ends_for_another_is_not_named_where_that_one_fails(self):
+        script = self.script("""
+if [ $TUTTI_RANK = 0 ]; then
+  echo ends for another >&$TUTTI_PROGRESS_FD; echo $$ > own; mv own process; exit 1
+fi
+while [ ! -e process ] || kill -0 $(cat process) 2> /dev/null; do sleep 0.01; done
+echo the cause >&2; exit 9""")
+        result = self.run_job("-n", 2, script)
+        self.assertEqual(result.returncode, 9, result.stderr)
+        self.assertIn("worker 1 (rank 1 of 2)", result.stderr)
+        self.assertIn("\n  | the cause\n", result.stderr)
+
+    def test_for_whom_one_has_ended_is_not_waited_for_without_end(self):
+        result = self.run_job("-n", 2, self.script("""
+[ $TUTTI_RANK = 1 ] && exec sleep 1000
+echo ends for another >&$TUTTI_PROGRESS_FD; exit 7"""))
+        self.assertEqual(result.returncode, 7, result.stderr)
+        self.assertIn("told to end: worker 1", result.stderr)
+
     def test_the_order_in_which_ranks_end_counts_not_that_in_which_it_is_told(self):
         script = self.script("""
 trap 'touch told; exit 0' TERM

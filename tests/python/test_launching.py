@@ -43,7 +43,7 @@ def test_a_crash_at_the_exit_is_a_failure(launch):
 
 
 FAILING = """if True:
-    import array, atexit, fcntl, os, pathlib, termios, time
+    import array, atexit, fcntl, os, pathlib, sys, termios, time
     heard, process = pathlib.Path("heard"), pathlib.Path("process")
     def until(condition):
         while not condition():
@@ -65,7 +65,7 @@ FAILING = """if True:
         process.write_text(str(os.getpid()))
     communicator.barrier()
     if first:
-        raise ValueError("out of data")
+        FAIL
     try:
         communicator.barrier()
     except tutti.PeerLost as error:
@@ -74,12 +74,14 @@ FAILING = """if True:
     """
 
 
-def test_the_rank_that_raised_is_named_not_the_one_that_ended_for_it_first(tmp_path):
-    (tmp_path / "train.py").write_text(FAILING)
+@pytest.mark.parametrize("fail", ["raise ValueError('out of data')", "sys.exit('out of data')"])
+def test_the_rank_that_failed_is_named_not_the_one_that_ended_for_it_first(tmp_path, fail):
+    (tmp_path / "train.py").write_text(FAILING.replace("FAIL", fail))
     result = subprocess.run([sys.executable, "-m", "tutti.run", "-n", "2", "train.py"], cwd=tmp_path,
                             text=True, capture_output=True, timeout=60)
     assert "worker 1 (rank 1 of 2)" in result.stderr, result.stderr
     assert "failed as well: worker 0" in result.stderr, result.stderr
+    assert "out of data\n" in result.stderr.partition("failed as well")[0], result.stderr
 
 
 PLAIN = """

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -87,13 +88,30 @@ TEST(LaunchText, WhomAnExceptionEndsComesBeforeThoseWhoEndedForThat) {
     Outcome outcome{.kind = Outcome::Kind::failed, .started = {}, .ends = std::vector<RankEnd>(3)};
     for (RankEnd& end : outcome.ends) end.status.code = 1;
     outcome.ends[0].when = outcome.ends[1].when = outcome.started + earlier;
-    outcome.ends[1].failing = true;
-    outcome.ends[2].failing = other_failing;
+    outcome.ends[1].cause = Cause::own;
+    if (other_failing) outcome.ends[2].cause = Cause::own;
     return outcome.first_failure() - outcome.ends.data();
   };
   EXPECT_EQ(first(milliseconds(5)), 1);
   EXPECT_EQ(first(milliseconds(1000)), 2);
   EXPECT_EQ(first(milliseconds(5), true), 2);
+}
+
+TEST(LaunchText, WhoEndedForAnotherComesAfterThoseWhoMayBeThat) {
+  using std::chrono::milliseconds;
+  Outcome outcome{.kind = Outcome::Kind::failed, .started = {}, .ends = std::vector<RankEnd>(3)};
+  for (RankEnd& end : outcome.ends) end.status.code = 1;
+  const auto first = [&] { return outcome.first_failure() - outcome.ends.data(); };
+  outcome.ends[0].cause = Cause::another;
+  for (RankEnd& end : std::span(outcome.ends).subspan(1)) {
+    end.when = outcome.started + milliseconds(5);
+  }
+  outcome.ends[2].when += milliseconds(1);
+  EXPECT_EQ(first(), 1);
+  outcome.ends[1].cause = Cause::another;
+  EXPECT_EQ(first(), 2);
+  outcome.ends[2].cause = Cause::another;
+  EXPECT_EQ(first(), 0);
 }
 
 TEST(LaunchText, NamesTheFirstOfManyThatWereToldToEnd) {

@@ -13,7 +13,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from tutti import _core, _ends
+from tutti import _ends
 from tutti.errors import InvalidArgument
 from tutti.torch._group import ProcessGroupTutti
 from tutti.torch._rendezvous import by_launcher, join
@@ -60,6 +60,6 @@ def _close_all(process: int) -> None:
     if os.getpid() != process:
         return
     if _ends.what_ended() is not None:
-        _core.close_all(_ends.what_ended())
+        _ends.close_all(process)
     for group in list(_groups):
         group.shutdown()
