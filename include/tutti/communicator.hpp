@@ -96,6 +96,8 @@ class Communicator {
   /** Takes over a transport; how split() and mpi.hpp make communicators. */
   explicit Communicator(std::unique_ptr<Transport> transport);
 
+  /** One that was moved from can be assigned to and destroyed; all else but abort() throws
+   * CommunicationError. */
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;
   Communicator(const Communicator&) = delete;
@@ -283,6 +285,11 @@ class Communicator {
 
   class Impl;
   explicit Communicator(std::shared_ptr<Impl> impl);
+  const std::shared_ptr<Impl>& impl() const {
+    if (!impl_) refuse_since_moved_from();
+    return impl_;
+  }
+  [[noreturn]] static void refuse_since_moved_from();
 
   std::shared_ptr<Impl> impl_;
 };

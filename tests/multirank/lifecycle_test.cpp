@@ -380,6 +380,9 @@ TEST_F(Lifecycle, AForkedChildIsRefusedAndDoesNoHarm) {
 TEST_F(Lifecycle, MovesLikeAValue) {
   on_ranks([](Communicator& comm) {
     Communicator taken = std::move(comm);
+    EXPECT_THROW(comm.barrier(), CommunicationError);  // NOLINT(bugprone-use-after-move)
+    EXPECT_THROW(static_cast<void>(comm.global_rank()), CommunicationError);
+    comm.abort("nobody hears of it");
     expect_sum(taken);
     comm = std::move(taken);
     expect_sum(comm);

@@ -78,12 +78,16 @@ Communicator::~Communicator() {
   }
 }
 
-int Communicator::global_rank() const { return impl_->transport().rank(); }
-int Communicator::world_size() const { return impl_->transport().size(); }
-int Communicator::local_rank() const { return impl_->transport().local_rank(); }
-int Communicator::local_size() const { return impl_->transport().local_size(); }
-std::string Communicator::describe() const { return impl_->transport().describe(); }
-std::int64_t Communicator::bytes_between() const { return impl_->transport().bytes_between(); }
+void Communicator::refuse_since_moved_from() {
+  throw CommunicationError("the communicator was moved from: another one has its ranks");
+}
+
+int Communicator::global_rank() const { return impl()->transport().rank(); }
+int Communicator::world_size() const { return impl()->transport().size(); }
+int Communicator::local_rank() const { return impl()->transport().local_rank(); }
+int Communicator::local_size() const { return impl()->transport().local_size(); }
+std::string Communicator::describe() const { return impl()->transport().describe(); }
+std::int64_t Communicator::bytes_between() const { return impl()->transport().bytes_between(); }
 
 Event Communicator::all_reduce(ConstView in, View out, Reduce reduce, const Stream& stream) {
   check_view("in", in);
@@ -93,13 +97,13 @@ Event Communicator::all_reduce(ConstView in, View out, Reduce reduce, const Stre
   check_count("out", out, in.count, "as many as in");
   check_reduce(reduce, in.dtype, in.device);
   check_overlap(in, out, 0);
-  return impl_->run(Call::all_reduce(in, out, reduce), stream);
+  return impl()->run(Call::all_reduce(in, out, reduce), stream);
 }
 
 Event Communicator::all_reduce(View inout, Reduce reduce, const Stream& stream) {
   check_view("in", inout);
   check_reduce(reduce, inout.dtype, inout.device);
-  return impl_->run(Call::all_reduce(inout, inout, reduce), stream);
+  return impl()->run(Call::all_reduce(inout, inout, reduce), stream);
 }
 
 Event Communicator::reduce(ConstView in, View out, int root, Reduce reduce, const Stream& stream) {
@@ -113,17 +117,17 @@ Event Communicator::reduce(ConstView in, View out, int root, Reduce reduce, cons
     check_count("out", out, in.count, "as many as in");
     check_overlap(in, out, 0);
   }
-  return impl_->run(Call::reduce(in, out, reduce, root), stream);
+  return impl()->run(Call::reduce(in, out, reduce, root), stream);
 }
 
 Event Communicator::scan(ConstView in, View out, Reduce reduce, const Stream& stream) {
   check_scan(in, out, reduce);
-  return impl_->run(Call::scan(in, out, reduce), stream);
+  return impl()->run(Call::scan(in, out, reduce), stream);
 }
 
 Event Communicator::exscan(ConstView in, View out, Reduce reduce, const Stream& stream) {
   check_scan(in, out, reduce);
-  return impl_->run(Call::exscan(in, out, reduce), stream);
+  return impl()->run(Call::exscan(in, out, reduce), stream);
 }
 
 Event Communicator::broadcast(ConstView in, View out, int root, const Stream& stream) {
@@ -136,7 +140,7 @@ Event Communicator::broadcast(ConstView in, View out, int root, const Stream& st
     check_same_device(in, out);
     check_overlap(in, out, 0);
   }
-  return impl_->run(Call::broadcast(in, out, root), stream);
+  return impl()->run(Call::broadcast(in, out, root), stream);
 }
 
 Event Communicator::broadcast(View inout, int root, const Stream& stream) {
@@ -150,7 +154,7 @@ Event Communicator::all_gather(ConstView in, View out, const Stream& stream) {
   check_same_device(in, out);
   check_count("out", out, in.count * world_size(), "world_size times in.count");
   check_overlap(in, out, in.count * global_rank());
-  return impl_->run(Call::all_gather(in, out), stream);
+  return impl()->run(Call::all_gather(in, out), stream);
 }
 
 Event Communicator::sparse_all_reduce(SparseView in, View out, Reduce reduce, const Stream& stream,
@@ -160,18 +164,18 @@ Event Communicator::sparse_all_reduce(SparseView in, View out, Reduce reduce, co
   check_on_cpu("out", out);
   check_sparse_reduce(reduce);
   check_sparse(in, out);
-  return impl_->run(Call::sparse_all_reduce(in, out, reduce, stats), stream);
+  return impl()->run(Call::sparse_all_reduce(in, out, reduce, stats), stream);
 }
 
 Event Communicator::barrier(const Stream& stream) {
-  return impl_->run(Call::barrier(stream.device()), stream);
+  return impl()->run(Call::barrier(stream.device()), stream);
 }
 
 Device Communicator::device() const { return choose_device(local_rank(), gpu_count()); }
 
-void Communicator::check_device(Device device) const { impl_->check_device(device); }
+void Communicator::check_device(Device device) const { impl()->check_device(device); }
 
-void Communicator::watch(const Stream& stream) { impl_->watch(stream); }
+void Communicator::watch(const Stream& stream) { impl()->watch(stream); }
 
 Buffer Communicator::allocate(std::int64_t bytes, Device device) {
   constexpr std::int64_t kMost = std::int64_t{1} << 46;  // no address space holds more
@@ -181,11 +185,11 @@ Buffer Communicator::allocate(std::int64_t bytes, Device device) {
   Buffer buffer;
   const Call call = Call::allocate(bytes, device);
   if (device.kind == DeviceKind::cpu) {
-    impl_->run_here(call, [&](Transport& transport) { buffer = transport.allocate(bytes); });
+    impl()->run_here(call, [&](Transport& transport) { buffer = transport.allocate(bytes); });
   } else {
-    impl_->run_here_on_gpu(call,
-                           [&](DeviceTransport& transport) { buffer = transport.allocate(bytes); });
-    impl_->fill_with_zeros(buffer.view(DType::u8));
+    impl()->run_here_on_gpu(
+        call, [&](DeviceTransport& transport) { buffer = transport.allocate(bytes); });
+    impl()->fill_with_zeros(buffer.view(DType::u8));
   }
   return buffer;
 }
@@ -195,7 +199,7 @@ std::vector<double> Communicator::lateness() {
   // Each rank brings what it has waited for the others; for itself that is nothing.
   const auto size = static_cast<std::size_t>(world_size());
   std::vector<double> late(size);
-  if (record::Journal* const journal = impl_->journal()) late = journal->seconds_waited();
+  if (record::Journal* const journal = impl()->journal()) late = journal->seconds_waited();
   if (size == 1) return {0.0};
   late.resize(size);
   late[static_cast<std::size_t>(global_rank())] = 0;
@@ -207,11 +211,11 @@ std::vector<double> Communicator::lateness() {
 std::optional<Communicator> Communicator::split(int color, int key) {
   std::unique_ptr<Transport> part;
   Call call = Call::split();
-  impl_->run_here(call, [&](Transport& transport) { part = transport.split(color, key); });
+  impl()->run_here(call, [&](Transport& transport) { part = transport.split(color, key); });
   std::unique_ptr<DeviceTransport> gpu_part;
-  if (const DeviceTransport* gpu = impl_->gpu()) {
+  if (const DeviceTransport* gpu = impl()->gpu()) {
     call.device = gpu->device();
-    impl_->run_here_on_gpu(call, [&](DeviceTransport& transport) {
+    impl()->run_here_on_gpu(call, [&](DeviceTransport& transport) {
       gpu_part = transport.split(color, key, part.get());
     });
   }
@@ -225,12 +229,14 @@ std::optional<Communicator> Communicator::split(int color, int key) {
 Communicator Communicator::group(std::span<const int> ranks) {
   check_group(ranks, global_rank(), world_size());
   std::unique_ptr<Transport> part;
-  impl_->run_here(Call::group(), [&](Transport& transport) { part = transport.group(ranks); });
+  impl()->run_here(Call::group(), [&](Transport& transport) { part = transport.group(ranks); });
   Communicator result(std::make_shared<Impl>(std::move(part)));
   result.impl_->share_trace(*impl_);
   return result;
 }
 
-void Communicator::abort(std::string_view reason) noexcept { impl_->abort(reason); }
+void Communicator::abort(std::string_view reason) noexcept {
+  if (impl_) impl_->abort(reason);
+}
 
 }  // namespace tutti

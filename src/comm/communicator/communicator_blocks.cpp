@@ -33,7 +33,7 @@ Event Communicator::gather(ConstView in, View out, int root, const Stream& strea
     check_count("out", out, in.count * world_size(), "world_size times in.count");
     check_overlap(in, out, in.count * root);
   }
-  return impl_->run(Call::gather(in, out, root), stream);
+  return impl()->run(Call::gather(in, out, root), stream);
 }
 
 Event Communicator::gather_v(ConstView in, View out, std::span<const std::int64_t> counts, int root,
@@ -47,7 +47,7 @@ Event Communicator::gather_v(ConstView in, View out, std::span<const std::int64_
     check_count("out", out, total, "the sum of counts");
     check_overlap(in, out, start_of(counts, root));
   }
-  return impl_->run(Call::gather_v(in, out, counts, root), stream);
+  return impl()->run(Call::gather_v(in, out, counts, root), stream);
 }
 
 Event Communicator::scatter(ConstView in, View out, int root, const Stream& stream) {
@@ -58,7 +58,7 @@ Event Communicator::scatter(ConstView in, View out, int root, const Stream& stre
     check_count("in", in, out.count * world_size(), "world_size times out.count");
     check_overlap(in, out, out.count * root);
   }
-  return impl_->run(Call::scatter(in, out, root), stream);
+  return impl()->run(Call::scatter(in, out, root), stream);
 }
 
 Event Communicator::scatter_v(ConstView in, View out, std::span<const std::int64_t> counts,
@@ -72,7 +72,7 @@ Event Communicator::scatter_v(ConstView in, View out, std::span<const std::int64
     check_count("in", in, total, "the sum of counts");
     check_overlap(in, out, start_of(counts, root));
   }
-  return impl_->run(Call::scatter_v(in, out, counts, root), stream);
+  return impl()->run(Call::scatter_v(in, out, counts, root), stream);
 }
 
 Event Communicator::all_gather_v(ConstView in, View out, std::span<const std::int64_t> counts,
@@ -82,7 +82,7 @@ Event Communicator::all_gather_v(ConstView in, View out, std::span<const std::in
   check_count("in", in, count_of(counts, global_rank()), "counts[global_rank]");
   check_count("out", out, total, "the sum of counts");
   check_overlap(in, out, start_of(counts, global_rank()));
-  return impl_->run(Call::all_gather_v(in, out, counts), stream);
+  return impl()->run(Call::all_gather_v(in, out, counts), stream);
 }
 
 Event Communicator::reduce_scatter(ConstView in, View out, Reduce reduce, const Stream& stream) {
@@ -90,7 +90,7 @@ Event Communicator::reduce_scatter(ConstView in, View out, Reduce reduce, const 
   check_count("in", in, out.count * world_size(), "world_size times out.count");
   check_reduce(reduce, in.dtype, in.device);
   check_overlap(in, out, out.count * global_rank());
-  return impl_->run(Call::reduce_scatter(in, out, reduce), stream);
+  return impl()->run(Call::reduce_scatter(in, out, reduce), stream);
 }
 
 Event Communicator::reduce_scatter_v(ConstView in, View out, std::span<const std::int64_t> counts,
@@ -101,7 +101,7 @@ Event Communicator::reduce_scatter_v(ConstView in, View out, std::span<const std
   check_count("out", out, count_of(counts, global_rank()), "counts[global_rank]");
   check_reduce(reduce, in.dtype, in.device);
   check_overlap(in, out, start_of(counts, global_rank()));
-  return impl_->run(Call::reduce_scatter_v(in, out, counts, reduce), stream);
+  return impl()->run(Call::reduce_scatter_v(in, out, counts, reduce), stream);
 }
 
 Event Communicator::all_to_all(ConstView in, View out, const Stream& stream) {
@@ -113,7 +113,7 @@ Event Communicator::all_to_all(ConstView in, View out, const Stream& stream) {
                           std::to_string(world_size()));
   }
   check_overlap(in, out, 0);
-  return impl_->run(Call::all_to_all(in, out, world_size()), stream);
+  return impl()->run(Call::all_to_all(in, out, world_size()), stream);
 }
 
 Event Communicator::all_to_all_v(ConstView in, std::span<const std::int64_t> leaving, View out,
@@ -122,7 +122,7 @@ Event Communicator::all_to_all_v(ConstView in, std::span<const std::int64_t> lea
   check_count("in", in, check_counts("leaving", leaving, world_size()), "the sum of leaving");
   check_count("out", out, check_counts("arriving", arriving, world_size()), "the sum of arriving");
   check_apart("in", in, "out", out);
-  return impl_->run(Call::all_to_all_v(in, leaving, out, arriving), stream);
+  return impl()->run(Call::all_to_all_v(in, leaving, out, arriving), stream);
 }
 
 }  // namespace tutti

@@ -33,13 +33,13 @@ void check_message(const std::string& where, const Message& message, int ranks) 
 
 Event Communicator::send(ConstView in, int destination, std::int32_t tag, const Stream& stream) {
   check_message("", Message::send(in, destination, tag), world_size());
-  return impl_->run(Call::send(in, destination, tag), stream);
+  return impl()->run(Call::send(in, destination, tag), stream);
 }
 
 Event Communicator::recv(View out, int source, std::int32_t tag, const Stream& stream,
                          Received* received) {
   check_message("", Message::recv(out, source, tag), world_size());
-  return impl_->run(Call::recv(out, source, tag, received), stream);
+  return impl()->run(Call::recv(out, source, tag, received), stream);
 }
 
 Event Communicator::exchange(std::span<const Message> messages, const Stream& stream) {
@@ -60,7 +60,7 @@ Event Communicator::exchange(std::span<const Message> messages, const Stream& st
       check_apart(name(j), messages[j].view(), name(i), messages[i].view());
     }
   }
-  return impl_->run(Call::exchange(messages), stream);
+  return impl()->run(Call::exchange(messages), stream);
 }
 
 }  // namespace tutti

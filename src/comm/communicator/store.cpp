@@ -183,7 +183,7 @@ class Store::Impl {
 };
 
 Store::Store(const Communicator& communicator)
-    : impl_(std::make_unique<Impl>(communicator.impl_)) {}
+    : impl_(std::make_unique<Impl>(communicator.impl())) {}
 Store::Store(Store&&) noexcept = default;
 Store& Store::operator=(Store&&) noexcept = default;
 Store::~Store() = default;

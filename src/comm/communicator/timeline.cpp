@@ -7,7 +7,7 @@
 namespace tutti {
 
 record::Trace* record::trace_of(const Communicator& communicator) {
-  return communicator.impl_->trace();
+  return communicator.impl()->trace();
 }
 
 class Timeline::Impl {
@@ -24,7 +24,7 @@ class Timeline::Impl {
   }
 
   void join(Communicator& communicator) {
-    communicator.impl_->add_trace(file_->join(communicator));
+    communicator.impl()->add_trace(file_->join(communicator));
   }
 
  private:
