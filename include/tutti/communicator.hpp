@@ -212,7 +212,9 @@ class Communicator {
    * that send to each other before they receive wait for each other, and call exchange() instead.
    * `tag`, not negative, says which recv takes the message; between GPUs it is 0. Sends of one rank
    * run one after the other, and so do its recvs: a send to a rank whose recv from here asks for
-   * another tag gets a MismatchError, as that recv does. To itself: a recv must run beside it.
+   * another tag gets a MismatchError, as that recv does. To itself: a recv must run beside it, on a
+   * stream or another thread, or the deadline ends it with a CommunicationError; so it does a recv
+   * from itself.
    */
   Event send(ConstView in, int destination, std::int32_t tag = 0, const Stream& stream = {});
   /**

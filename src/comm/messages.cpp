@@ -254,7 +254,7 @@ void Transfers::check_tags() const {
 template <class Visit>
 void Transfers::for_each_awaited(const Visit& visit) const {
   const auto visit_open = [&](const Side& message) {
-    if (message.peer == kAnySource) return;
+    if (message.peer == kAnySource || message.peer == rank_) return;
     // Once all have ended, those are awaited who may not have taken yet what was told to them.
     if (message.state == State::ended && (open_ > 0 || message.route.carrier->flushed())) return;
     visit(message);
@@ -281,15 +281,31 @@ std::vector<int> Transfers::awaited_by(const MessageCarrier& carrier) const {
   return peers;
 }
 
+bool Transfers::waits_for_any() const {
+  return std::any_of(incoming_.begin(), incoming_.end(),
+                     [](const Incoming& message) { return message.peer == kAnySource; });
+}
+
 std::string Transfers::nothing_came(std::chrono::milliseconds timeout) const {
+  const std::string waited = "rank " + std::to_string(rank_) + " waited " + seconds_text(timeout);
+  const auto is_open = [](const Side& message) { return message.state != State::ended; };
+  if (!waits_for_any()) {
+    const auto sent = std::find_if(outgoing_.begin(), outgoing_.end(), is_open);
+    if (sent != outgoing_.end()) {
+      return waited + " to send " + sent->envelope.describe() +
+             " to itself, and no recv of its own took it";
+    }
+    const auto wanted = std::find_if(incoming_.begin(), incoming_.end(), is_open);
+    return waited + " to receive " + wanted->envelope.describe() +
+           " from itself, and no send of its own brought it";
+  }
   const auto open = std::find_if(incoming_.begin(), incoming_.end(), [](const Incoming& message) {
     return message.peer == kAnySource;
   });
   std::vector<int> others(state_.sent.size());
   std::iota(others.begin(), others.end(), 0);
   std::erase(others, rank_);
-  std::string text = "rank " + std::to_string(rank_) + " waited " + seconds_text(timeout) +
-                     " to receive " + open->envelope.describe() +
+  std::string text = waited + " to receive " + open->envelope.describe() +
                      " from any source, and nothing of the kind came from " +
                      (others.empty() ? "itself" : ranks_text(others));
   for (const Inbox::Entry& entry : state_.inbox.entries()) {

@@ -122,14 +122,16 @@ class Transfers {
   bool done() const { return open_ == 0 && flushed_; }
   /** Whether something is received. */
   bool receives() const { return !incoming_.empty(); }
-  /** The ranks without which it does not end, in no order. If there are none and it is not done, it
-   * waits for whoever sends. */
+  /** The other ranks without which it does not end, in no order. If there are none and it is not
+   * done, it waits for whoever sends, or for another call of this rank. */
   std::vector<int> awaited() const;
   /** Those that are reached by `carrier`, as it counts them. */
   std::vector<int> awaited_by(const MessageCarrier& carrier) const;
   /** Whether one of the messages goes by `carrier`, or may. */
   bool uses(const MessageCarrier& carrier) const;
-  /** Why nothing from any source has come within `timeout`, in words. */
+  /** Whether something from any source has not come yet. */
+  bool waits_for_any() const;
+  /** Why what depends on no other rank in particular has not ended within `timeout`, in words. */
   std::string nothing_came(std::chrono::milliseconds timeout) const;
 
  private:

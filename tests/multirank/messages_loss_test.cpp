@@ -145,6 +145,61 @@ TEST_F(MessagesLoss, WhoeverMerelyComputesIsNotToBlame) {
       short_timeout(kDeadline));
 }
 
+class MessagesToItself : public MessagesLoss {
+ protected:
+  /** Rank 0's `call`, which has one side of a message to itself alone, is told `what`, and nobody
+   * is blamed; the others compute after theirs, and lose rank 0 for that reason. */
+  void expect_told(const std::string& what, const std::function<void(Communicator&)>& call) {
+    const auto act = [&](Communicator& comm) {
+      call(comm);
+      if (comm.global_rank() != 0) {
+        compute();
+        comm.barrier();
+      }
+      ADD_FAILURE() << "did not throw";
+    };
+    const auto expect = [&](Communicator& comm) {
+      try {
+        act(comm);
+      } catch (const PeerLost& error) {
+        EXPECT_NE(comm.global_rank(), 0) << error.what();
+        EXPECT_EQ(error.ranks(), std::vector<int>{0}) << error.what();
+        EXPECT_NE(error.reason().find(what), std::string::npos) << error.what();
+      } catch (const CommunicationError& error) {
+        EXPECT_NE(std::string(error.what()).find(what), std::string::npos) << error.what();
+      }
+    };
+    on_ranks(expect, short_timeout(kDeadline));
+  }
+};
+
+TEST_F(MessagesToItself, WhatNoRecvTakesIsShown) {
+  expect_told("to send (i64, count 1, tag 0) to itself", [](Communicator& comm) {
+    if (comm.global_rank() == 0) send_number(comm, 0);
+  });
+}
+
+TEST_F(MessagesToItself, WhatNoSendBringsIsShown) {
+  expect_told("to receive (i64, count 1, tag 0) from itself", [](Communicator& comm) {
+    std::int64_t value = 0;
+    if (comm.global_rank() == 0) comm.recv(View(&value, 1, DType::i64), 0);
+  });
+}
+
+TEST_F(MessagesToItself, WhatIsLeftOfAnExchangeIsShown) {
+  if (ranks() < 2) GTEST_SKIP() << "needs two ranks";
+  expect_told("to send (i64, count 1, tag 0) to itself", [](Communicator& comm) {
+    const int last = ranks() - 1;
+    const std::int64_t value = 0;
+    const ConstView number(&value, 1, DType::i64);
+    if (comm.global_rank() == 0) {
+      comm.exchange(std::vector{Message::send(number, 0), Message::send(number, last)});
+    } else if (comm.global_rank() == last) {
+      EXPECT_EQ(receive(comm).source, 0);
+    }
+  });
+}
+
 TEST_F(MessagesLoss, AMessageWithAnotherTagIsShown) {
   if (ranks() < 2) GTEST_SKIP() << "needs two ranks";
   on_ranks(

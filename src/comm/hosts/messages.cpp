@@ -50,17 +50,20 @@ void HierarchicalTransport::finish(Transfers& transfers) {
     const std::vector<int> neighbours = transfers.awaited_by(mail_);
     if (!neighbours.empty()) local_->group().look_after_mail(neighbours, progress);
     if (!awaited.empty() || transfers.done()) continue;
-    if (now - *moved >= Watch::kToEnquire && !std::exchange(has_enquired, true)) {
+    const bool from_any = transfers.waits_for_any();
+    if (from_any && now - *moved >= Watch::kToEnquire && !std::exchange(has_enquired, true)) {
       channel_->enquire(others());
     }
     if (!deadline) deadline.emplace(channel_->timeout());
     const bool overdue = deadline->expired();
-    if (!progress()) look_after_any(transfers, overdue);
+    if (progress()) continue;
+    if (from_any) look_after_any(overdue);
+    if (overdue) throw CommunicationError(transfers.nothing_came(channel_->timeout()));
   }
   local_->group().check_own_loss();
 }
 
-void HierarchicalTransport::look_after_any(const Transfers& transfers, bool overdue) {
+void HierarchicalTransport::look_after_any(bool overdue) {
   const std::vector<int> others = this->others();
   std::vector<int> gone;
   for (const int neighbour : local_->group().those_gone()) {
@@ -72,7 +75,6 @@ void HierarchicalTransport::look_after_any(const Transfers& transfers, bool over
   if (!gone.empty() && (overdue || gone.size() == others.size())) {
     throw PeerLost(std::move(gone), shm::LocalGroup::kGoneMeanwhile);
   }
-  if (overdue) throw CommunicationError(transfers.nothing_came(channel_->timeout()));
 }
 
 }  // namespace tutti

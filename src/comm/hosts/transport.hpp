@@ -179,8 +179,8 @@ class HierarchicalTransport final : public Transport {
   /** Blocks until `transfers`, some of which go to other hosts, are done. */
   void finish(Transfers& transfers);
   /** For a wait for whoever sends: throws PeerLost if all others have gone, or some have and it is
-   * `overdue`; CommunicationError if it is. */
-  void look_after_any(const Transfers& transfers, bool overdue);
+   * `overdue`. */
+  void look_after_any(bool overdue);
   /** What is so short that it goes along with the signatures. */
   void carried_all_reduce(const Call& call);
   void carried_reduce(const Call& call);

@@ -152,7 +152,7 @@ void Mail::finish(Transfers& transfers, Wait kind) {
     const std::vector<int> awaited = transfers.awaited_by(*this);
     if (!awaited.empty()) {
       group_.wait_for_mail(kind, moves, awaited);
-    } else if (!group_.wait_for_any_mail(kind, moves)) {
+    } else if (!group_.wait_for_any_mail(kind, moves, !transfers.waits_for_any())) {
       throw CommunicationError(transfers.nothing_came(group_.timeout()));
     }
   }

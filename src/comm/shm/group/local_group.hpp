@@ -122,9 +122,10 @@ class LocalGroup final : private record::Neighbours {
   /** Why ranks are lost that are gone while one waits for mail of any rank. */
   static constexpr const char* kGoneMeanwhile =
       "has ended or left, and nobody sent what a recv from any source waited for";
-  /** Blocks until done(), which depends on the mail of any rank. False once the deadline has
-   * passed. PeerLost then if ranks have gone; at once if all others have. */
-  bool wait_for_any_mail(Wait kind, const std::function<bool()>& done);
+  /** Blocks until done(), which depends on the mail of any rank, or on this rank's own alone. False
+   * once the deadline has passed. Of any: PeerLost then if ranks have gone; at once if all others
+   * have. */
+  bool wait_for_any_mail(Wait kind, const std::function<bool()>& done, bool own_alone);
   /** For a wait for mail that is not this object's: throws PeerLost if one of `awaited` is gone and
    * done() does not hold all the same. */
   void look_after_mail(const std::vector<int>& awaited, const std::function<bool()>& done);
