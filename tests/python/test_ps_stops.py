@@ -147,10 +147,10 @@ class Failing:
         self._core.stop()
         raise tutti.Error("no memory")
 
-    def close(self):
+    def close(self, error):
         if self._interruptions:
             raise self._interruptions.pop()
-        self._core.close()
+        self._core.close(error)
 
 
 def alone():
