@@ -13,8 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/hosts/transport.hpp"
-#include "comm/layout.hpp"
+#include "multirank/lanes.hpp"
 #include "support/data.hpp"
 #include "support/memory.hpp"
 #include "support/rough.hpp"
@@ -23,28 +22,16 @@
 namespace tutti::test {
 namespace {
 
-class Lanes : public RankTest {
+class Lanes : public LanesTest {
  protected:
-  static int hosts() { return Layout(world().hosts).host_count(); }
-  static bool are_even() { return Layout(world().hosts).is_even(); }
-  /** From so many bytes on each rank can exchange a share. */
-  static std::int64_t fewest() { return HierarchicalTransport::fewest_in_lanes(hosts(), ranks()); }
   /** All that is added up at a time: of each rank of a host a window, of each host if it does not
    * give another one all. */
   static std::int64_t segment() {
     return std::int64_t{512} * 1024 * ranks() / (hosts() == 2 ? 2 : 4);
   }
+  template <class T>
+  static void check_sums(Communicator& comm, const std::vector<std::int64_t>& counts);
 };
-
-/** What this rank sends to other hosts for a sum of `bytes` bytes. */
-std::int64_t sent_for(Communicator& comm, std::int64_t bytes) {
-  std::vector<float> data(static_cast<std::size_t>(bytes / 4), 1);
-  comm.barrier();
-  const std::int64_t before = comm.bytes_between();
-  comm.all_reduce(std::span(data));
-  EXPECT_EQ(data, std::vector<float>(data.size(), static_cast<float>(comm.world_size())));
-  return comm.bytes_between() - before;
-}
 
 TEST_F(Lanes, EachRankOfAHostSendsAnEqualShare) {
   if (hosts() == 1) GTEST_SKIP() << "needs two hosts";
@@ -88,11 +75,8 @@ TEST_F(Lanes, HaveConnectionsOfTheirOwn) {
   EXPECT_EQ(right, 1);
 }
 
-/** In lanes and by the leaders, which are tried in turns at first. */
-constexpr int kWays = 2;
-
 template <class T>
-void check_sums(Communicator& comm, const std::vector<std::int64_t>& counts) {
+void Lanes::check_sums(Communicator& comm, const std::vector<std::int64_t>& counts) {
   const DType dtype = DTypeOf<T>::value;
   Arena arena(comm, counts.back() * size_of(dtype));
   for (const std::int64_t count : counts) {
