@@ -48,8 +48,8 @@ class Trials {
   int best_ = 0;
 };
 
-/** Messages of one class of sizes are tried together: the power of two that is no less than
- * `bytes`.
+/** Messages of one class of sizes are tried together. A class is the exponent of the least power of
+ * two that is no less than `bytes`: 10 of 513 to 1024 bytes, say, and 0 of one or none.
  */
 constexpr std::size_t size_class_of(std::int64_t bytes) {
   return bytes == 0

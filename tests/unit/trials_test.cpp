@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "comm/hosts/lane_trials.hpp"
+
 namespace tutti {
 namespace {
 
@@ -74,12 +76,22 @@ TEST(Trials, OfOneWayAreOverAtOnce) {
   EXPECT_EQ(trials.next().number, Trials::kSettled);
 }
 
-TEST(SizeClass, IsThePowerOfTwoThatIsNoLess) {
+TEST(SizeClass, IsTheExponentOfThePowerOfTwoThatIsNoLess) {
   EXPECT_EQ(size_class_of(0), 0U);
   EXPECT_EQ(size_class_of(1), 0U);
   EXPECT_EQ(size_class_of(1025), 11U);
   EXPECT_EQ(size_class_of(std::int64_t{1} << 40U), 40U);
   EXPECT_EQ(size_class_of((std::int64_t{1} << 40U) + 1), 41U);
+}
+
+TEST(LaneTrials, AreOneForEachClassFromThatOfTheShortestSumsOn) {
+  constexpr std::int64_t kFewest = std::int64_t{3} << 17U;
+  LaneTrials lanes(kFewest, 3);
+  Trials* const first = &lanes.of(kFewest);
+  EXPECT_EQ(&lanes.of(std::int64_t{1} << 19U), first);
+  EXPECT_EQ(&lanes.of((std::int64_t{1} << 19U) + 1), first + 1);
+  EXPECT_EQ(&lanes.of(std::int64_t{1} << 47U), first + 28);
+  EXPECT_EQ(lanes.of(std::int64_t{1} << 47U).next().number, 0);
 }
 
 }  // namespace

@@ -2,10 +2,8 @@
 #include "comm/hosts/transport.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 #include <functional>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -32,30 +30,6 @@ Wait wait_of(Wire::Side side) {
     default:
       return Wait::collective;
   }
-}
-
-/** Nanoseconds for a KiB: sizes of one class differ by up to two. */
-std::uint32_t cost_of(std::chrono::nanoseconds spent, std::int64_t bytes) {
-  return static_cast<std::uint32_t>(
-      std::min<std::int64_t>(spent.count() / (bytes / 1024), UINT32_MAX));
-}
-
-enum LaneWay : std::uint8_t { kInLanes, kByLeaders };
-
-/** Until the ranks of a host have tried their own ways, which they do for each segment, costs do
- * not count. A segment has `kShare` bytes for each rank of a host where there are two hosts, and
- * about as many where there are more. */
-std::vector<Trials> trials_of_lanes(int ranks) {
-  constexpr std::int64_t kShare = std::int64_t{512} << 10;
-  constexpr std::int64_t kSegments = 40;
-  std::vector<Trials> trials;
-  for (std::size_t power = 0; power < kSizeClasses; ++power) {
-    const std::int64_t most = std::int64_t{1} << power;
-    const std::int64_t segments = std::max<std::int64_t>(most / (kShare * ranks), 1);
-    const auto warm_up = std::max<std::int64_t>(kSegments / segments, 1);
-    trials.emplace_back(2, samples_of(most), static_cast<int>(warm_up));
-  }
-  return trials;
 }
 
 }  // namespace
@@ -108,7 +82,7 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
   if (channel_->has_lane()) {
     const HostGroup::Lane own{local_rank(), local_size()};
     lane_.emplace(*channel_, layout_.lane_of(rank()), false, own);
-    lane_trials_ = trials_of_lanes(local_size());
+    lane_trials_.emplace(fewest_in_lanes(layout_.host_count(), size()), local_size());
   }
   const auto waiting = [this](Wire::Side side) {
     try {
@@ -206,15 +180,15 @@ void HierarchicalTransport::all_reduce(const Call& call) {
 }
 
 void HierarchicalTransport::all_reduce_by_trial(const Call& call) {
-  Trials& trials = lane_trials_[size_class_of(call.in.bytes())];
+  const std::int64_t bytes = call.in.bytes();
+  Trials& trials = lane_trials_->of(bytes);
   const Trials::Trial trial = trials.next();
-  trial.way == kInLanes ? all_reduce_in_lanes(call) : all_reduce_by_leaders(call);
+  trial.way == LaneTrials::kInLanes ? all_reduce_in_lanes(call) : all_reduce_by_leaders(call);
   if (trial.number == Trials::kSettled) return;
-  trials.learn(
-      trial.number,
-      is_leader() ? cost_of(std::chrono::steady_clock::now() - compared_at_, call.in.bytes()) : 0);
+  trials.learn(trial.number, is_leader() ? lane_trials_->cost_of(bytes) : 0);
   if (!trials.are_over()) return;
-  trials.settle(all_hosts(trials.best() == kInLanes) ? kInLanes : kByLeaders);
+  const bool faster = all_hosts(trials.best() == LaneTrials::kInLanes);
+  trials.settle(faster ? LaneTrials::kInLanes : LaneTrials::kByLeaders);
 }
 
 void HierarchicalTransport::all_reduce_by_leaders(const Call& call) {

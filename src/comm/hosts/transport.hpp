@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "comm/hosts/group.hpp"
+#include "comm/hosts/lane_trials.hpp"
 #include "comm/hosts/notes.hpp"
 #include "comm/hosts/sparse.hpp"
 #include "comm/hosts/wire_mail.hpp"
@@ -25,7 +26,6 @@
 #include "comm/shm/signatures.hpp"
 #include "comm/sparse/packet.hpp"
 #include "comm/split.hpp"
-#include "comm/trials.hpp"
 #include "tutti/error.hpp"
 #include "tutti/transport.hpp"
 
@@ -231,8 +231,8 @@ class HierarchicalTransport final : public Transport {
   shm::Mail mail_;
   MessageState messages_;
   HostGroup leaders_;
-  std::optional<HostGroup> lane_;    // if the hosts have several ranks, and as many each
-  std::vector<Trials> lane_trials_;  // by class of sizes, if there is a lane
+  std::optional<HostGroup> lane_;          // if the hosts have several ranks, and as many each
+  std::optional<LaneTrials> lane_trials_;  // if there is a lane
   Notes notes_;
   SparseLeader sparse_;
   SparseAlgorithm logged_plan_ = SparseAlgorithm::none;
@@ -241,7 +241,6 @@ class HierarchicalTransport final : public Transport {
   Signature one_way_;           // of the last call before that went one way
   std::int64_t in_a_row_ = 0;   // broadcasts of one root: see HostGroup::OneWay
   bool delay_unknown_ = false;  // see learn_delay()
-  std::chrono::steady_clock::time_point compared_at_;  // a leader, in the call under way
 };
 
 }  // namespace tutti
