@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "comm/trials.hpp"
@@ -18,6 +20,8 @@ class LaneTrials {
   static constexpr int kInLanes = 0;
   static constexpr int kByLeaders = 1;
 
+  using Now = std::function<std::chrono::steady_clock::time_point()>;
+
   /** Of sums of `fewest` bytes and more, on hosts of `ranks` ranks each. */
   LaneTrials(std::int64_t fewest, int ranks) : first_(size_class_of(fewest)) {
     for (std::size_t power = first_; power < kSizeClasses; ++power) {
@@ -29,14 +33,16 @@ class LaneTrials {
   /** Those of a sum of `bytes` bytes. */
   Trials& of(std::int64_t bytes) { return trials_[size_class_of(bytes) - first_]; }
   /** From now on a call takes time. */
-  void start() { started_ = std::chrono::steady_clock::now(); }
+  void start() { started_ = now_(); }
   /** What a sum of `bytes` bytes has taken since then: in nanoseconds a KiB, as sizes of one class
    * differ by up to two. */
   std::uint32_t cost_of(std::int64_t bytes) const {
-    const std::chrono::nanoseconds spent = std::chrono::steady_clock::now() - started_;
+    const std::chrono::nanoseconds spent = now_() - started_;
     return static_cast<std::uint32_t>(
         std::min<std::int64_t>(spent.count() / (bytes / 1024), UINT32_MAX));
   }
+  /** By another clock; for tests. */
+  void time_by(Now now) { now_ = std::move(now); }
 
  private:
   /** Until the ranks of a host have tried their own ways, which they do for each segment, costs do
@@ -51,6 +57,7 @@ class LaneTrials {
 
   std::size_t first_;  // the class of the shortest sums
   std::vector<Trials> trials_;
+  Now now_ = &std::chrono::steady_clock::now;
   std::chrono::steady_clock::time_point started_;
 };
 

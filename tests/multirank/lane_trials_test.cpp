@@ -1,0 +1,102 @@
+// Trials of lanes that are timed by a clock of the test's: what all ranks do once they are over.
+#include "comm/hosts/lane_trials.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "comm/hosts/connect.hpp"
+#include "comm/hosts/transport.hpp"
+#include "comm/mpi/session.hpp"
+#include "multirank/lanes.hpp"
+#include "support/world.hpp"
+
+namespace tutti::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+/** Moves on by a step when somebody looks at it: a call takes a step on a leader. */
+class SteppingClock {
+ public:
+  std::chrono::steady_clock::time_point now() { return now_ += step_; }
+  void set_step(std::chrono::milliseconds step) { step_ = step; }
+
+ private:
+  std::chrono::steady_clock::time_point now_;
+  std::chrono::milliseconds step_ = 1ms;
+};
+
+class LaneTrialsTest : public LanesTest {
+ protected:
+  static constexpr std::chrono::seconds kTimeout{20};
+
+  void SetUp() override {
+    if (hosts() == 1 || !are_even()) GTEST_SKIP() << "needs hosts of equally many ranks";
+  }
+
+  /** Enough for few trials. */
+  static std::int64_t bytes() { return std::max(fewest(), std::int64_t{8} << 20U); }
+
+  /** Whether what this rank brings goes in lanes: others than leaders send nothing otherwise. */
+  static bool goes_in_lanes(Communicator& comm, std::vector<float>& data) {
+    const std::int64_t before = comm.bytes_between();
+    comm.all_reduce(std::span(data), Reduce::max);  // which changes nothing
+    return comm.bytes_between() > before;
+  }
+
+  /** All ranks make all trials, of which each takes so long on this rank's host. */
+  static void try_both(Communicator& comm, std::vector<float>& data, SteppingClock& clock,
+                       std::chrono::milliseconds in_lanes, std::chrono::milliseconds by_leaders) {
+    LaneTrials lanes(fewest(), comm.local_size());
+    Trials& trials = lanes.of(bytes());
+    while (!trials.are_over()) {
+      const Trials::Trial trial = trials.next();
+      const bool expected = trial.way == LaneTrials::kInLanes;
+      clock.set_step(expected ? in_lanes : by_leaders);
+      const bool found = goes_in_lanes(comm, data);
+      EXPECT_TRUE(comm.local_rank() == 0 || found == expected) << "trial " << trial.number;
+      trials.learn(trial.number, 0);
+    }
+  }
+};
+
+TEST_F(LaneTrialsTest, KeepLanesIfTheyAreFasterOnAllHosts) {
+  struct Case {
+    std::vector<bool> lanes_are_faster;  // on the first host, and on the others
+    bool go_in_lanes;
+  };
+  const std::vector<Case> cases{{{true, true}, true},
+                                {{false, false}, false},
+                                {{true, false}, false},
+                                {{false, true}, false}};
+  const Layout layout(world().hosts);
+  for (const Case& one : cases) {
+    on_ranks([&](Communicator&) {
+      SteppingClock clock;
+      auto connected = connect_session(mpi::Session::world(kTimeout), kTimeout);
+      dynamic_cast<HierarchicalTransport&>(*connected).lane_trials().time_by([&clock] {
+        return clock.now();
+      });
+      Communicator comm(std::move(connected));
+      std::vector<float> data(static_cast<std::size_t>(bytes()) / sizeof(float), 1);
+      const bool others = layout.host_of(comm.global_rank()) != 0;
+      const bool faster = one.lanes_are_faster[others ? 1 : 0];
+      try_both(comm, data, clock, faster ? 1ms : 2ms, faster ? 2ms : 1ms);
+      for (int call = 0; call < 4; ++call) {  // more than trials go one way in a row
+        const bool found = goes_in_lanes(comm, data);
+        EXPECT_TRUE(comm.local_rank() == 0 || found == one.go_in_lanes)
+            << "call " << call << ", lanes are " << (faster ? "faster" : "slower") << " here";
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace tutti::test
