@@ -98,5 +98,30 @@ TEST_F(LaneTrialsTest, KeepLanesIfTheyAreFasterOnAllHosts) {
   }
 }
 
+/** By both ways hosts have told each other no more than what they compare. */
+TEST_F(LaneTrialsTest, AreTimedFromBeforeAnyOfTheSumTravels) {
+  static constexpr std::int64_t kOfLeaders = 8 << 10;  // what leaders tell each other, at most
+  on_ranks([](Communicator&) {
+    auto connected = connect_session(mpi::Session::world(kTimeout), kTimeout);
+    auto& transport = dynamic_cast<HierarchicalTransport&>(*connected);
+    std::vector<std::int64_t> sent;  // whenever somebody has looked at the clock
+    transport.lane_trials().time_by([&] {
+      sent.push_back(transport.bytes_between());
+      return std::chrono::steady_clock::time_point();
+    });
+    Communicator comm(std::move(connected));
+    std::vector<float> data(static_cast<std::size_t>(bytes()) / sizeof(float));
+    for (int way = 0; way < kWays; ++way) {
+      sent.clear();
+      const std::int64_t before = comm.bytes_between();
+      comm.all_reduce(std::span(data));
+      if (comm.local_rank() != 0) continue;
+      ASSERT_EQ(sent.size(), 2U);
+      EXPECT_LE(sent[0] - before, kOfLeaders) << "way " << way;
+      EXPECT_GE(sent[1] - before, bytes() / hosts() / comm.local_size()) << "way " << way;
+    }
+  });
+}
+
 }  // namespace
 }  // namespace tutti::test

@@ -174,29 +174,34 @@ void HierarchicalTransport::run(const Call& call) {
 // --- Reductions ---------------------------------------------------------------------------------
 
 void HierarchicalTransport::all_reduce(const Call& call) {
-  if (leaders_.carries(call.in.bytes(), call.in.bytes())) return carried_all_reduce(call);
-  if (can_go_in_lanes(call.in.bytes())) return all_reduce_by_trial(call);
-  all_reduce_by_leaders(call);
+  const std::int64_t bytes = call.in.bytes();
+  if (leaders_.carries(bytes, bytes)) return carried_all_reduce(call);
+  if (can_go_in_lanes(bytes)) return all_reduce_by_trial(call);
+  all_reduce_by_leaders(call, leaders_.goes_ahead(bytes));
 }
 
 void HierarchicalTransport::all_reduce_by_trial(const Call& call) {
   const std::int64_t bytes = call.in.bytes();
   Trials& trials = lane_trials_->of(bytes);
   const Trials::Trial trial = trials.next();
-  trial.way == LaneTrials::kInLanes ? all_reduce_in_lanes(call) : all_reduce_by_leaders(call);
-  if (trial.number == Trials::kSettled) return;
+  const bool is_settled = trial.number == Trials::kSettled;
+  if (trial.way == LaneTrials::kInLanes) {
+    all_reduce_in_lanes(call);
+  } else {  // what went ahead of the comparison, from which on trials are timed, would not count
+    all_reduce_by_leaders(call, is_settled && leaders_.goes_ahead(bytes));
+  }
+  if (is_settled) return;
   trials.learn(trial.number, is_leader() ? lane_trials_->cost_of(bytes) : 0);
   if (!trials.are_over()) return;
   const bool faster = all_hosts(trials.best() == LaneTrials::kInLanes);
   trials.settle(faster ? LaneTrials::kInLanes : LaneTrials::kByLeaders);
 }
 
-void HierarchicalTransport::all_reduce_by_leaders(const Call& call) {
+void HierarchicalTransport::all_reduce_by_leaders(const Call& call, bool ahead) {
   const Stages stages = stages_of(call.reduction, call.dtype, layout_);
   const std::int64_t first = leaders_.first_segment(call.count, call.dtype);
   // Where a window goes ahead of the comparison, its segment is not yet written to outputs. What a
   // rank that is alone on its host brings travels from where it is.
-  const bool ahead = leaders_.goes_ahead(call.in.bytes());
   const bool adds = !leaders_.adds_from_elsewhere() || !brings_all(stages.inside);
   const bool keeps = ahead && adds && is_leader();
   const Scratch scratch(channel_->scratch(), keeps ? first * size_of(call.dtype) : 0);

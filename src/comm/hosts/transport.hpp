@@ -160,7 +160,8 @@ class HierarchicalTransport final : public Transport {
   bool all_hosts(bool ok);
 
   void all_reduce(const Call& call);
-  void all_reduce_by_leaders(const Call& call);
+  /** `ahead`: a first window goes ahead of the comparison; only where leaders_.goes_ahead(). */
+  void all_reduce_by_leaders(const Call& call, bool ahead);
   /** Whether each rank of a host can exchange a share of an all_reduce itself, with the ranks of
    * the same number on the other hosts, over connections of their own: the same on all ranks. */
   bool can_go_in_lanes(std::int64_t bytes) const {
