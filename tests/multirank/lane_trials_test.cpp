@@ -7,7 +7,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <span>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -16,6 +19,8 @@
 #include "comm/mpi/session.hpp"
 #include "multirank/lanes.hpp"
 #include "support/world.hpp"
+#include "tutti/error.hpp"
+#include "tutti/store.hpp"
 
 namespace tutti::test {
 namespace {
@@ -121,6 +126,110 @@ TEST_F(LaneTrialsTest, AreTimedFromBeforeAnyOfTheSumTravels) {
       EXPECT_GE(sent[1] - before, bytes() / hosts() / comm.local_size()) << "way " << way;
     }
   });
+}
+
+constexpr const char* kReason = "had enough";
+
+/** A rank gives up between the last trial and the hosts' telling each other what they have found.
+ */
+class GivesUp {
+ public:
+  /** The ranks meet over `outer`, which nobody gives up. */
+  GivesUp(Communicator& outer, int culprit)
+      : store_(outer),
+        layout_(world().hosts),
+        rank_(outer.global_rank()),
+        culprit_(culprit),
+        culprit_leads_(layout_.local_rank_of(culprit) == 0) {}
+
+  bool is_culprit() const { return rank_ == culprit_; }
+  /** By each leader, which has all of the sum. */
+  void meet() {
+    const int own = layout_.host_of(rank_);
+    store_.set("leader " + std::to_string(own), {});
+    for (int host = 0; host < layout_.host_count(); ++host) {
+      store_.get("leader " + std::to_string(host));
+    }
+    if (is_culprit()) throw Error(kReason);
+    if (culprit_leads_ || layout_.host_of(culprit_) != own) return;
+    store_.set("the leaders have met", {});
+    store_.get("it has given up");
+  }
+  /** By a thread of the culprit's, of which it needs one if it is no leader. */
+  void wait_and_abort(Communicator& comm) {
+    if (!is_culprit() || culprit_leads_) return;
+    try {
+      store_.get("the leaders have met");
+      comm.abort(kReason);
+      store_.set("it has given up", {});
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+  }
+  /** What all have called has thrown `error`. */
+  void expect(const Error& error) const {
+    if (is_culprit()) return;
+    const auto* const loss = dynamic_cast<const PeerLost*>(&error);
+    ASSERT_NE(loss, nullptr) << error.what();
+    EXPECT_EQ(loss->ranks(), std::vector<int>{culprit_}) << error.what();
+    EXPECT_NE(loss->reason().find(kReason), std::string::npos) << error.what();
+  }
+  /** Whether nobody comes to the end of that trial: hosts do not agree without their leaders. */
+  bool ends_the_trial() const { return culprit_leads_; }
+
+ private:
+  Store store_;
+  Layout layout_;
+  int rank_;
+  int culprit_;
+  bool culprit_leads_;
+};
+
+TEST_F(LaneTrialsTest, NameWhoIsLostBehindTheLastOne) {
+  const Layout layout(world().hosts);
+  const std::span<const int> last_host = layout.ranks_of(hosts() - 1);
+  for (const int culprit : {0, last_host.front(), last_host.back()}) {
+    on_ranks([&](Communicator& outer) {
+      GivesUp gives_up(outer, culprit);
+      int looks_left = 0;  // at the clock, until the last trial has been timed
+      auto connected = connect_session(mpi::Session::world(kTimeout), kTimeout);
+      dynamic_cast<HierarchicalTransport&>(*connected).lane_trials().time_by([&] {
+        if (--looks_left == 0) gives_up.meet();
+        return std::chrono::steady_clock::time_point();
+      });
+      Communicator comm(std::move(connected));
+      const std::jthread thread([&] { gives_up.wait_and_abort(comm); });
+
+      LaneTrials lanes(fewest(), comm.local_size());
+      Trials& trials = lanes.of(bytes());
+      const std::vector<float> in(static_cast<std::size_t>(bytes()) / sizeof(float), 1);
+      std::vector<float> out(in.size());
+      const auto sum = [&] { comm.all_reduce(std::span(in), std::span(out)); };
+      for (trials.learn(trials.next().number, 0); !trials.are_over();
+           trials.learn(trials.next().number, 0)) {
+        sum();
+      }
+      std::fill(out.begin(), out.end(), -1.0F);
+      looks_left = 2;
+      bool has_ended = false;
+      try {
+        sum();
+        has_ended = true;
+        comm.barrier();
+        ADD_FAILURE() << "rank " << comm.global_rank() << " noticed nothing";
+      } catch (const Error& error) {
+        gives_up.expect(error);
+      }
+      EXPECT_FALSE(has_ended && gives_up.ends_the_trial());
+      EXPECT_THROW(comm.barrier(), CommunicationError);
+      EXPECT_EQ(in, std::vector<float>(in.size(), 1));
+      if (comm.local_rank() == 0) {
+        EXPECT_LE(looks_left, 0);
+        EXPECT_EQ(out, std::vector<float>(out.size(), static_cast<float>(ranks())));
+      }
+      outer.barrier();
+    });
+  }
 }
 
 }  // namespace
