@@ -97,7 +97,7 @@ class Communicator {
   explicit Communicator(std::unique_ptr<Transport> transport);
 
   /** One that was moved from can be assigned to and destroyed; all else but abort() throws
-   * CommunicationError. */
+   * CommunicationError, or InvalidArgument of what is wrong by itself. */
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;
   Communicator(const Communicator&) = delete;
@@ -212,9 +212,9 @@ class Communicator {
    * that send to each other before they receive wait for each other, and call exchange() instead.
    * `tag`, not negative, says which recv takes the message; between GPUs it is 0. Sends of one rank
    * run one after the other, and so do its recvs: a send to a rank whose recv from here asks for
-   * another tag gets a MismatchError, as that recv does. To itself: a recv must run beside it, on a
-   * stream or another thread, or the deadline ends it with a CommunicationError; so it does a recv
-   * from itself.
+   * another tag gets a MismatchError, as that recv does. To itself, in host memory: a recv must run
+   * beside it, on a stream or another thread, or the deadline ends it with a CommunicationError; so
+   * it does a recv from itself.
    */
   Event send(ConstView in, int destination, std::int32_t tag = 0, const Stream& stream = {});
   /**

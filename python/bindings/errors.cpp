@@ -16,13 +16,6 @@ void raise(const char* name, const Arguments&... arguments) {
 }
 
 /** Texts of other ranks may be cut in the middle of a character. */
-py::object str_of(std::string_view text) {
-  auto str = py::reinterpret_steal<py::object>(
-      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
-  if (!str) throw py::error_already_set();
-  return str;
-}
-
 void translate(std::exception_ptr thrown) {
   try {
     std::rethrow_exception(std::move(thrown));
@@ -46,6 +39,13 @@ void translate(std::exception_ptr thrown) {
 }
 
 }  // namespace
+
+py::object str_of(std::string_view text) {
+  auto str = py::reinterpret_steal<py::object>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+  if (!str) throw py::error_already_set();
+  return str;
+}
 
 std::string text_of_str(py::handle str) {
   const auto bytes = py::reinterpret_steal<py::bytes>(

@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace tutti::python {
 
@@ -30,6 +31,8 @@ class PythonError final : public py::error_already_set {
   std::string text_;
 };
 
+/** A str of `text`, with U+FFFD for what is no UTF-8. */
+py::object str_of(std::string_view text);
 /** A str in UTF-8, whatever it holds. */
 std::string text_of_str(py::handle str);
 

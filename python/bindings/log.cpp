@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "errors.hpp"
 #include "tutti/log.hpp"
 
 namespace tutti::python {
@@ -65,7 +66,7 @@ void pass_on_log() {
     from.any = false;
   }
   const py::object to = logger();
-  for (const Line& line : lines) to.attr("log")(level_of(line.level), line.message);
+  for (const Line& line : lines) to.attr("log")(level_of(line.level), str_of(line.message));
 }
 
 void stop_keeping_log() {

@@ -9,7 +9,7 @@ import sys
 from typing import Optional
 
 from tutti import _core, progress
-from tutti.errors import CommunicationError
+from tutti.errors import MismatchError, PeerLost
 
 _followed: Optional[int] = None  # the process of multiprocessing whose end will be told
 
@@ -34,7 +34,7 @@ def _follows_from_others(error: Optional[BaseException]) -> bool:
     """Whether the end of another rank, or what it asked for, is behind an exception. PyTorch makes
     one of its own of a PeerLost in a backward pass, with its text."""
     while error is not None:
-        if isinstance(error, CommunicationError) or "lost rank " in str(error):
+        if isinstance(error, (PeerLost, MismatchError)) or "lost rank " in str(error):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -3,6 +3,7 @@
 
 #include <charconv>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <iterator>
@@ -54,6 +55,18 @@ std::optional<Number> parse_number(std::string_view text) {
   const auto [stop, error] = std::from_chars(text.data(), end, number);
   if (error != std::errc{} || stop != end) return std::nullopt;
   return number;
+}
+
+/** The most bytes of `text`, up to `limit`, that do not end inside a character of UTF-8. */
+constexpr std::size_t whole_characters(std::string_view text, std::size_t limit) {
+  const auto continues = [&](std::size_t at) {  // a character that began before
+    return (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U;
+  };
+  if (text.size() <= limit) return text.size();
+  // A character has up to three bytes that continue it; more of them are no UTF-8.
+  std::size_t end = limit;
+  while (end > 0 && limit - end < 4 && continues(end)) --end;
+  return end == 0 || continues(end) ? limit : end;
 }
 
 /** FNV-1a. */

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <string>
 
+#include "base/text.hpp"
+
 namespace tutti {
 
 Ended ended_of(const PeerLost& error) {
@@ -37,11 +39,8 @@ void FailureReport::set_mismatch(std::string_view message, Witnesses seen_by) no
 void FailureReport::set_text(std::string_view value, std::string_view remark) noexcept {
   constexpr std::string_view kCut = " [...]";
   const bool fits = value.size() + remark.size() <= kMostText;
-  std::size_t length = fits ? value.size() : kMostText - remark.size() - kCut.size();
-  const auto continues = [&](std::size_t at) {  // a character that began before
-    return at < value.size() && (static_cast<unsigned char>(value[at]) & 0xC0U) == 0x80U;
-  };
-  while (!fits && length > 0 && continues(length)) --length;
+  const std::size_t length =
+      fits ? value.size() : whole_characters(value, kMostText - remark.size() - kCut.size());
   char* end = std::copy_n(value.begin(), length, text.begin());
   if (!fits) end = std::copy(kCut.begin(), kCut.end(), end);
   end = std::copy(remark.begin(), remark.end(), end);

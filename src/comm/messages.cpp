@@ -295,6 +295,7 @@ std::string Transfers::nothing_came(std::chrono::milliseconds timeout) const {
       return waited + " to send " + sent->envelope.describe() +
              " to itself, and no recv of its own took it";
     }
+    // There is one: what has left and is not flushed has a receiver, who is awaited.
     const auto wanted = std::find_if(incoming_.begin(), incoming_.end(), is_open);
     return waited + " to receive " + wanted->envelope.describe() +
            " from itself, and no send of its own brought it";

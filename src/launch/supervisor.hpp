@@ -115,7 +115,7 @@ class Supervisor {
   std::optional<SteadyClock::time_point> time_is_up_;  // however often the ranks start again
   Timer server_lost_timer_;  // when workers are to have ended by themselves, since a server failed
   Timer stopped_timer_;      // when who is stopped, and keeps all others waiting, is given up
-  Timer cause_timer_;        // when nobody waits any longer for the end of who is failing
+  Timer cause_timer_;        // when nobody waits any longer for who is failing, or may be
   std::optional<SteadyClock::time_point> only_stopped_since_;  // all others have ended
   bool only_servers_ = false;                                  // and workers, too
   std::chrono::milliseconds rank_timeout_{};                   // the ranks' TUTTI_TIMEOUT

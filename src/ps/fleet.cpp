@@ -120,7 +120,7 @@ class Fleet::Impl {
   ~Impl();
 
   /** Joins the thread of the server, and throws what has ended it. */
-  void close(std::string_view reason);
+  void close();
   std::optional<ServerStats> server_stats();
   bool is_of_parent() const { return fork_guard_.in_child(); }
 
@@ -313,9 +313,8 @@ Fleet::Impl::~Impl() {
   }
 }
 
-void Fleet::Impl::close(std::string_view reason) {
+void Fleet::Impl::close() {
   refuse_in_forked_child();
-  if (worker) worker->set_reason(reason);
   leave();
   if (served_.valid()) served_.get();
 }
@@ -347,7 +346,7 @@ Fleet::~Fleet() {
   // A forked child has its parent's connections, and not its threads: nothing of that may end here.
   if (impl_ && impl_->is_of_parent()) static_cast<void>(impl_.release());
 }
-void Fleet::close(std::string_view reason) { impl_->close(reason); }
+void Fleet::close() { impl_->close(); }
 
 bool Fleet::is_worker() const { return impl_->worker != nullptr; }
 bool Fleet::is_server() const { return impl_->server != nullptr; }

@@ -272,6 +272,7 @@ void Worker::stop() { impl_->stop(); }
 bool Worker::has_stopped() const { return impl_->has_stopped; }
 
 void Worker::set_reason(std::string_view reason) {
+  impl_->refuse_in_forked_child();
   for (int server = 0; server < impl_->servers.count(); ++server)
     impl_->servers.link(server).set_reason(reason);
 }

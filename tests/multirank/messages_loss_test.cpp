@@ -166,9 +166,11 @@ class MessagesToItself : public MessagesLoss {
         EXPECT_EQ(error.ranks(), std::vector<int>{0}) << error.what();
         EXPECT_NE(error.reason().find(what), std::string::npos) << error.what();
       } catch (const CommunicationError& error) {
+        EXPECT_EQ(comm.global_rank(), 0) << error.what();
         EXPECT_NE(std::string(error.what()).find(what), std::string::npos) << error.what();
       }
     };
+    on_ranks([](Communicator& comm) { comm.barrier(); });  // some come late from the test before
     on_ranks(expect, short_timeout(kDeadline));
   }
 };

@@ -74,7 +74,8 @@ FAILING = """if True:
     """
 
 
-@pytest.mark.parametrize("fail", ["raise ValueError('out of data')", "sys.exit('out of data')"])
+@pytest.mark.parametrize("fail", [
+    "raise ValueError('out of data')", "raise tutti.CommunicationError('out of data')", "sys.exit('out of data')"])
 def test_the_rank_that_failed_is_named_not_the_one_that_ended_for_it_first(tmp_path, fail):
     (tmp_path / "train.py").write_text(FAILING.replace("FAIL", fail))
     result = subprocess.run([sys.executable, "-m", "tutti.run", "-n", "2", "train.py"], cwd=tmp_path,

@@ -301,7 +301,7 @@ with ps.start([item], mode=ps.Async()) as fleet:
     else:
         fleet.barrier()
         if fleet.worker_index == 0:
-            raise ValueError("no more data")
+            raise ValueError("no more data " + 1000 * chr(228))  # is cut
         while fleet.lost_workers() != [0]:  # which the answer to a push tells
             item.push([1], [[1.0, 1.0]])
             fleet.step()
@@ -317,4 +317,5 @@ def test_tutti_run_keeps_the_others_going(tmp_path):
                           capture_output=True, timeout=LIMIT)
     assert done.returncode == 1 and "ValueError: no more data" in done.stdout + done.stderr
     assert pathlib.Path(tmp_path, "went_on").exists(), done.stdout + done.stderr
-    assert "worker 0 is lost: it has left without stop: ValueError: no more data; 1 go on" in done.stderr
+    assert "worker 0 is lost: it has left without stop: ValueError: no more data \u00e4" in done.stderr, done.stderr
+    assert "\u00e4; 1 go on" in done.stderr, done.stderr

@@ -122,14 +122,13 @@ class Fleet {
   ~Fleet();
 
   /**
-   * Leaves: a worker that has not stopped is lost for the servers, for `reason` if there is one
-   * (Worker::set_reason()). Waits for a server's thread in
+   * Leaves: a worker that has not stopped is lost for the servers. Waits for a server's thread in
    * this process, which ends when all workers have gone; what ends the wait (an InterruptCheck)
    * ends that server, too, and is thrown. Throws what has ended the server's thread before all
    * workers had gone, or kept it from writing the last checkpoint. Nothing else may be called
    * afterwards, nor at the same time.
    */
-  void close(std::string_view reason = {});
+  void close();
 
   bool is_worker() const;
   /** Whether this process has a server that is to run(): not one that is a thread. */

@@ -103,8 +103,8 @@ class Worker {
   void stop();
   /** Whether stop() has ended, be it by an Error. */
   bool has_stopped() const;
-  /** What the servers hear if this worker leaves without stop(), and tell the others: why, such as
-   * an exception's text. */
+  /** What the servers hear if this worker leaves without stop(), and tell the others as a rule:
+   * why, such as an exception's text, in UTF-8, cut to 1024 bytes. Any thread may call it. */
   void set_reason(std::string_view reason);
 
   /** Any thread may ask. */

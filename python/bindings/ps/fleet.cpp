@@ -259,6 +259,11 @@ std::shared_ptr<ps::Fleet> PyFleet::let_go() {
   return is_inherited() || fleet.use_count() > 1 ? nullptr : fleet;
 }
 
+void PyFleet::tell(const std::optional<std::string>& reason) {
+  if (!reason || !fleet_ || is_inherited() || !fleet_->is_worker()) return;
+  fleet_->worker().set_reason(*reason);
+}
+
 void PyFleet::stop() {
   on_worker([this](ps::Worker& worker) {
     const auto ask = [&] {
@@ -275,7 +280,8 @@ void PyFleet::stop() {
 }
 
 void PyFleet::leave(const std::optional<std::string>& reason) {
-  if (const auto fleet = let_go()) blocking([&] { fleet->close(reason.value_or("")); }, [] {});
+  tell(reason);
+  if (const auto fleet = let_go()) blocking([&] { fleet->close(); }, [] {});
 }
 
 std::shared_ptr<ps::Fleet> PyFleet::shared() const {
@@ -284,8 +290,8 @@ std::shared_ptr<ps::Fleet> PyFleet::shared() const {
 }
 
 void PyFleet::close(const std::optional<std::string>& reason) {
-  if (const auto fleet = let_go())
-    blocking_at_end([&] { fleet->close(reason.value_or("")); }, [] {});
+  tell(reason);
+  if (const auto fleet = let_go()) blocking_at_end([&] { fleet->close(); }, [] {});
 }
 
 void bind_ps_fleet(py::module_& module) {

@@ -58,6 +58,9 @@ class PyFleet final : public Closable {
   void close(const std::optional<std::string>& reason) override;
 
  private:
+  /** Has the servers told why this worker leaves, if it does so, also where another thread's call
+   * keeps it until that ends. */
+  void tell(const std::optional<std::string>& reason);
   /** Throws CommunicationError if it is closed. */
   std::shared_ptr<ps::Fleet> shared() const;
   /** Closes it; returns what is to leave the others, if anything. */

@@ -30,7 +30,7 @@ class LaneTrials {
     }
   }
 
-  /** Those of a sum of `bytes` bytes. */
+  /** Those of a sum of `bytes` bytes, no less than the fewest. */
   Trials& of(std::int64_t bytes) { return trials_[size_class_of(bytes) - first_]; }
   /** From now on a call takes time. */
   void start() { started_ = now_(); }

@@ -72,8 +72,8 @@ class HierarchicalTransport final : public Transport {
   int local_size() const override { return local_->size(); }
   bool shares_host(int rank) const override { return layout_.host_of(rank) == host(); }
   const shm::Local& local() const { return *local_; }
-  /** Of a communicator with lanes. */
-  LaneTrials& lane_trials() { return lane_trials_.value(); }
+  /** Null where there are no lanes: the same on all ranks. */
+  LaneTrials* lane_trials() { return lane_trials_ ? &*lane_trials_ : nullptr; }
   std::string describe() const override;
   std::chrono::milliseconds timeout() const override { return channel_->timeout(); }
   record::Journal* journal() override { return &local_->group().journal(); }

@@ -8,17 +8,7 @@ namespace {
 
 constexpr std::size_t kTail = 16 << 10;
 
-bool continues_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80; }
-
 }  // namespace
-
-std::size_t whole_characters(std::string_view text, std::size_t limit) {
-  if (text.size() <= limit) return text.size();
-  // A character has up to three bytes that continue it; more of them are no UTF-8.
-  std::size_t end = limit;
-  while (end > 0 && limit - end < 4 && continues_character(text[end])) --end;
-  return end == 0 || continues_character(text[end]) ? limit : end;
-}
 
 std::string_view visible_part(std::string_view line) {
   const std::size_t end = line.rfind('\r');

@@ -6,10 +6,9 @@
 #include <string_view>
 #include <vector>
 
-namespace tutti::launch {
+#include "base/text.hpp"
 
-/** The most bytes of `text`, up to `limit`, that do not end inside a character of UTF-8. */
-std::size_t whole_characters(std::string_view text, std::size_t limit);
+namespace tutti::launch {
 
 /** What a terminal shows of a line in the end: what follows the last carriage return. */
 std::string_view visible_part(std::string_view line);

@@ -26,7 +26,7 @@ ControlNews receive(const mpi::Socket& control, bool has_left) {
     }
     for (const std::uint8_t byte : std::span(bytes).first(static_cast<std::size_t>(count))) {
       if (has_left) {
-        news.reason += static_cast<char>(byte);
+        if (news.reason.size() <= kMostReason) news.reason += static_cast<char>(byte);
         continue;
       }
       switch (static_cast<ControlByte>(byte)) {

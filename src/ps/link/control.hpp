@@ -30,7 +30,7 @@ struct ControlNews {
   bool late = false;         ///< so was `late`
   bool asked = false;        ///< so was `ask`
   bool here = false;         ///< or `here`
-  std::string reason{};      ///< what has come of what follows `left`
+  std::string reason{};      ///< what has come of what follows `left`, not much beyond kMostReason
   std::optional<int> error;  ///< the connection is over: an errno, or 0
 };
 /** `has_left`: `left` has come before. */

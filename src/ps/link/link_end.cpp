@@ -33,7 +33,7 @@ void LinkEnd::leave() noexcept {
 void LinkEnd::set_reason(std::string_view reason) {
   const std::lock_guard lock(mutex_);
   farewell_.resize(1);
-  farewell_ += reason.substr(0, kMostReason);
+  farewell_ += reason.substr(0, whole_characters(reason, kMostReason));
 }
 
 Reply LinkEnd::wait(std::uint64_t number) {

@@ -1,6 +1,8 @@
 // How a link to a worker ends, and when that is a loss.
 #include "ps/link/peer.hpp"
 
+#include "base/text.hpp"
+
 namespace tutti::ps {
 std::optional<Request> Peer::take() {
   if (stopped_ || drained_) return std::nullopt;
@@ -38,7 +40,7 @@ ControlNews Peer::hear() {
   ControlNews news = receive(control_, left_);
   left_ = left_ || news.told;
   why_ += news.reason;
-  if (why_.size() > kMostReason) why_.resize(kMostReason);
+  why_.resize(whole_characters(why_, kMostReason));
   return news;
 }
 
