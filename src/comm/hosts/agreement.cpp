@@ -57,7 +57,6 @@ void HierarchicalTransport::compare_hosts(const HostGroup::Brought& brought, Vie
   const std::uint64_t since = journal()->now();
   const bool same = leaders_.agree(signature_.hash(), brought, target, merge);
   local_->group().note_wait_between(sequence_, leaders_.last(), since);
-  if (lane_trials_) lane_trials_->start();
   if (same) return;
   std::vector<RankSignature> all;
   for (const int rank : layout_.ranks_of(host())) all.push_back({rank, signature_});

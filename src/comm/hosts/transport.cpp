@@ -222,6 +222,7 @@ void HierarchicalTransport::all_reduce_by_leaders(const Call& call, bool ahead) 
     spread(call.out.part(begin, count));
   };
   if (!ahead || !is_leader()) compare_hosts();
+  if (!ahead && lane_trials_) lane_trials_->start();
   if (is_leader()) {
     leaders_.all_reduce(call.out.data, call.count, call.dtype, stages.between,
                         {.before = std::cref(add),
@@ -265,6 +266,7 @@ void HierarchicalTransport::all_reduce_in_lanes(const Call& call) {
   };
   meet(call, sum(0, lane_->first_segment(call.count, call.dtype)));
   compare_hosts();
+  lane_trials_->start();
   release();  // before outputs are written
   lane_->all_reduce(call.out.data, call.count, call.dtype, stages.between,
                     {.before = std::cref(add), .after = std::cref(take)});
