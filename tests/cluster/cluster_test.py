@@ -161,7 +161,7 @@ def test_wrong_interfaces_are_refused_by_name(mpiexec, program, _):
             hosts.interface = interface
             variables = {"TUTTI_TIMEOUT": "60"} | ({own: value} if value else {})
             job = hosts.start(mpiexec, 2, [program, "join", hosts.directory], variables)
-            job.wait(20)
+            job.wait(60)
             texts = hosts.outcomes(2)
             assert all(re.fullmatch(expected, text or "") for text in texts), (value, texts)
             for rank in range(2):
@@ -174,21 +174,21 @@ def test_an_interface_that_leads_nowhere_is_named(mpiexec, program, _):
     called = (r"no answer from 10.213.78.[12] to (node[12]), which has called it by eth1 \(10.213.78.[12]\) "
               "for 4.0 s: that host is off, that interface does not lead there, or a firewall is between. ")
     has = r"; \1 has lo \(127.0.0.1\), eth0 \(10.213.77.[12]\), eth1 \(10.213.78.[12]\)"
-    with cluster.Cluster(2, 1) as hosts:
-        hosts.add_blind_alleys()
-        for value, interface, setting in (
-                ("eth1", None, "TUTTI_SOCKET_IFNAME is 'eth1', which is to name one that leads there"),
-                (None, "eth1", "OMPI_MCA_btl_tcp_if_include is 'eth1', which is to name one that leads there")):
+    for value, interface, setting in (
+            ("eth1", None, "TUTTI_SOCKET_IFNAME is 'eth1', which is to name one that leads there"),
+            (None, "eth1", "OMPI_MCA_btl_tcp_if_include is 'eth1', which is to name one that leads there")):
+        # Of hosts that have asked for each other before, the kernel gives up a call sooner, before it is looked at.
+        with cluster.Cluster(2, 1) as hosts:
+            hosts.add_blind_alleys()
             hosts.interface = interface
             job = hosts.start(mpiexec, 2, [program, "join", hosts.directory],
                               {"TUTTI_SOCKET_IFNAME": value} if value else {}, stderr=subprocess.DEVNULL)
             try:
-                texts = hosts.wait_until(2, 20, lambda text: True, [1])
+                texts = hosts.wait_until(2, 90, lambda text: True, [1])
             finally:
                 job.kill()
                 job.wait()
-            assert re.fullmatch(called + setting + has, texts[1] or ""), texts
-            os.remove(os.path.join(hosts.directory, "rank.1"))
+            assert re.fullmatch(called + setting + has, texts[1] or ""), (value, texts)
 
 
 def test_who_can_still_be_reached_need_not_wait_either(mpiexec, program, _):
@@ -198,7 +198,7 @@ def test_who_can_still_be_reached_need_not_wait_either(mpiexec, program, _):
         hosts.interface = "eth1"
         job = hosts.start(mpiexec, 4, [program, "join", hosts.directory], {}, stderr=subprocess.DEVNULL)
         try:
-            texts = hosts.wait_until(4, 20, lambda text: True, [2, 3])
+            texts = hosts.wait_until(4, 90, lambda text: True, [2, 3])
         finally:
             job.kill()
             job.wait()

