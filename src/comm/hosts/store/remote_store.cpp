@@ -20,6 +20,9 @@ namespace {
 
 constexpr std::chrono::milliseconds kToConnect{5000};
 constexpr std::chrono::milliseconds kToLeave{1000};
+constexpr std::chrono::milliseconds kToWelcome{1000};
+// What the server waits for itself it gives up at the same deadline, and says who is to blame.
+constexpr std::chrono::milliseconds kToSayWho{1000};
 constexpr std::chrono::milliseconds kSoon{100};
 constexpr std::chrono::milliseconds kLater{5};  // between two looks from then on
 constexpr const char* kCannotConnect = "cannot connect to the store of rank 0";
@@ -188,6 +191,28 @@ mpi::Socket RemoteStore::take_connection(const Look& look) {
   }
 }
 
+void RemoteStore::lose_connection(const Look& look) {
+  look();  // the communicator may have failed, which ended rank 0 as well
+  if (!is_served(look)) lose_server();
+  throw PeerLost({rank_},
+                 "its connection to the store has ended in the middle of a request, as it does "
+                 "when nothing of that moves within " +
+                     seconds_text(timeout_) + "; rank 0, which keeps the store, still answers");
+}
+
+bool RemoteStore::is_served(const Look& look) {
+  try {
+    mpi::Socket socket = connect(std::min(kToWelcome, timeout_), StoreRequest::Kind::end, look);
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(socket));
+    return true;
+  } catch (const SystemError&) {
+    return false;
+  } catch (const DeadlineExceeded&) {
+    return false;
+  }
+}
+
 RemoteStore::Answer RemoteStore::ask(StoreRequest request, std::string_view key,
                                      std::span<const std::byte> value, const Wait& wait) {
   request.key_bytes = std::ssize(key);
@@ -201,22 +226,20 @@ RemoteStore::Answer RemoteStore::ask(StoreRequest request, std::string_view key,
     if (asked) mpi::send_all(socket, mpi::bytes_of(StoreRequest{}));
     give_up(std::move(socket));
   };
-  const auto lose = [&wait] {
-    wait.unconnected();  // the communicator may have failed, which ended that rank as well
-    lose_server();
-  };
   try {
     const Patience sending{timeout_, -1, wait.meanwhile};
-    const Patience waiting{timeout_ + wait.beyond, -1, wait.meanwhile};
+    const Patience waiting{timeout_ + wait.beyond + kToSayWho, -1, wait.meanwhile};
     if (!send_bytes(socket, mpi::bytes_of(request), sending) ||
         !send_bytes(socket, std::as_bytes(std::span(key)), sending) ||
         !send_bytes(socket, value, sending)) {
-      lose();
+      lose_connection(wait.unconnected);
     }
     asked = true;
-    if (!receive_bytes(socket, mpi::bytes_of(answer.reply), waiting)) lose();
+    if (!receive_bytes(socket, mpi::bytes_of(answer.reply), waiting)) {
+      lose_connection(wait.unconnected);
+    }
     answer.bytes.resize(static_cast<std::size_t>(answer.reply.bytes));
-    if (!receive_bytes(socket, answer.bytes, sending)) lose_server();
+    if (!receive_bytes(socket, answer.bytes, sending)) lose_connection(wait.unconnected);
   } catch (const DeadlineExceeded&) {
     end();
     throw PeerLost({0}, "it keeps the store, and did not answer within " + seconds_text(timeout_));

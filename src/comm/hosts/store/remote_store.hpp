@@ -34,7 +34,8 @@ class RemoteStore final : public KeyValues {
    * until the server has heard it. */
   ~RemoteStore() override;
 
-  // PeerLost of rank 0 if that has ended, has destroyed its store, or does not answer.
+  // PeerLost of rank 0 if that has ended, has destroyed its store, or does not answer; of this rank
+  // if that was so late, in the middle of a request, that rank 0 has given it up.
   void set(std::string_view key, std::span<const std::byte> value) override;
   std::int64_t add(std::string_view key, std::int64_t delta) override;
   std::vector<std::byte> get(std::string_view key, Take take, std::chrono::milliseconds timeout,
@@ -58,6 +59,10 @@ class RemoteStore final : public KeyValues {
   mpi::Socket connect(std::chrono::milliseconds limit, StoreRequest::Kind farewell,
                       const Look& look);
   mpi::Socket take_connection(const Look& look);
+  /** One has ended in the middle of a request. */
+  [[noreturn]] void lose_connection(const Look& look);
+  /** Whether rank 0 lets this one connect. */
+  bool is_served(const Look& look);
   /** Keeps a connection until the server has closed it; without memory for that it ends. */
   void give_up(mpi::Socket socket) noexcept;
   /** Closes those that the server has closed. */
