@@ -1,6 +1,7 @@
 // The connection that shows whether the other side of a link is alive.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -35,6 +36,10 @@ struct ControlNews {
 };
 /** `has_left`: `left` has come before. */
 ControlNews receive(const mpi::Socket& control, bool has_left = false);
+
+/** So much later than one connection of a link the other one may end, and what came before that
+ * says why. */
+inline constexpr std::chrono::milliseconds kForTheEnd{1000};
 
 /** Bytes of a reason; what goes beyond is left out. */
 inline constexpr std::size_t kMostReason = 1024;

@@ -4,9 +4,13 @@
 #include "base/text.hpp"
 
 namespace tutti::ps {
+
 std::optional<Request> Peer::take() {
   if (stopped_ || drained_) return std::nullopt;
   const bool ended = has_ended();
+  if (data_end_ && !ended && std::chrono::steady_clock::now() > data_end_->heard_by) {
+    close(data_end_->error);
+  }
   std::optional<Request> request = take_request();
   if (!request) {
     drained_ = drained_ || ended;
@@ -32,8 +36,12 @@ void Peer::handle_data() {
   if (has_ended()) return;
   const std::optional<int> error = move_data(kMostInATurn);
   if (!error || has_ended()) return;
-  hear();
-  close(*error);
+  // Why the worker leaves comes over the other connection, which may be late.
+  drain();
+  close_data();
+  if (has_ended()) return;  // for what has come in there
+  data_end_ = DataEnd{*error, std::chrono::steady_clock::now() + kForTheEnd};
+  handle_control();
 }
 
 ControlNews Peer::hear() {

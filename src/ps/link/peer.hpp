@@ -1,6 +1,7 @@
 // A server's end of the link to one worker.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -72,8 +73,15 @@ class Peer {
   /** What has come over the control connection. */
   ControlNews hear();
 
+  /** Of the data connection, before that of control. */
+  struct DataEnd {
+    int error;
+    std::chrono::steady_clock::time_point heard_by;  // nothing more is expected then
+  };
+
   mpi::Socket control_;
   int worker_;
+  std::optional<DataEnd> data_end_;
   bool left_ = false;     // it has said so,
   std::string why_;       // and why
   bool stopped_ = false;  // its last request has been handed out

@@ -20,7 +20,6 @@ namespace tutti::ps {
 namespace {
 
 constexpr std::int64_t kMostQueued = std::int64_t{256} << 20;
-constexpr std::chrono::milliseconds kForTheEnd{1000};
 constexpr WaitPolicy kForNews{.nap = std::chrono::milliseconds(50)};
 
 FileDescriptor new_event() {

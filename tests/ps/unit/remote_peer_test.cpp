@@ -5,15 +5,24 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "base/deadline.hpp"
+#include "ps/link/control.hpp"
+#include "ps/link/epoll_links.hpp"
 #include "ps/link/frame.hpp"
 
 namespace tutti::ps::test::remote_peer_test {
 namespace {
+
+using namespace std::chrono_literals;
 
 const RowFormat kFormat{{4}, WireFormat::f32};
 
@@ -48,6 +57,49 @@ TEST(PsRemotePeer, AllThatAWorkerHasSentBeforeItsEndIsHandedOut) {
   }
   EXPECT_EQ(lengths, (std::vector<std::int64_t>{kLong, 8, 16}));
   EXPECT_EQ(peer.loss(), "its process has ended");
+}
+
+/** Between hosts the two connections of a link may lose packets, each on its own. */
+class PsRemotePeerEnd : public ::testing::Test {
+ protected:
+  PsRemotePeerEnd() {
+    auto [control, servers_control] = connection();
+    auto [data, servers_data] = connection();
+    std::vector<std::unique_ptr<Peer>> peers;
+    peers.push_back(std::make_unique<RemotePeer>(std::move(servers_control),
+                                                 std::move(servers_data), 0, kFormat));
+    links_.emplace(std::move(peers));
+    control_ = std::move(control);
+    data_ = std::move(data);
+  }
+  /** Of the worker's loss, within `limit`. */
+  std::string reason(std::chrono::milliseconds limit) {
+    for (Deadline deadline(limit); !deadline.expired();) {
+      links_->next(10ms);
+      const std::vector<LostWorker> lost = links_->lost();
+      if (!lost.empty()) return lost[0].reason;
+    }
+    return "none";
+  }
+
+  std::optional<EpollLinks> links_;
+  mpi::Socket control_;
+  mpi::Socket data_;
+};
+
+TEST_F(PsRemotePeerEnd, WhyAWorkerLeavesMayComeAfterTheEndOfData) {
+  data_ = {};
+  EXPECT_EQ(reason(30ms), "none");
+  const std::string text = std::string(1, static_cast<char>(ControlByte::left)) + "no more data";
+  EXPECT_TRUE(mpi::send_all(control_, std::as_bytes(std::span(text))));
+  EXPECT_EQ(reason(30ms), "none");
+  control_ = {};
+  EXPECT_EQ(reason(900ms), "it has left without stop: no more data");
+}
+
+TEST_F(PsRemotePeerEnd, WhoSaysNothingAfterTheEndOfDataIsLostAllTheSame) {
+  data_ = {};
+  EXPECT_EQ(reason(20s), "its process has ended");
 }
 
 }  // namespace
