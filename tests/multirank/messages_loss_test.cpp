@@ -93,7 +93,7 @@ TEST_F(ExchangeMismatch, OtherCountsAreToldToBothAndNothingIsWritten) {
 
 // --- Nothing comes ------------------------------------------------------------------------------
 
-constexpr auto kDeadline = 1s;
+constexpr std::chrono::milliseconds kDeadline = 1s;
 
 /** Receives a number from any source. */
 Received receive(Communicator& comm, std::int32_t tag = 0) {

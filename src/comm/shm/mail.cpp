@@ -152,9 +152,11 @@ void Mail::finish(Transfers& transfers, Wait kind) {
     const std::vector<int> awaited = transfers.awaited_by(*this);
     if (!awaited.empty()) {
       group_.wait_for_mail(kind, moves, awaited);
-    } else if (!group_.wait_for_any_mail(kind, moves, !transfers.waits_for_any())) {
-      throw CommunicationError(transfers.nothing_came(group_.timeout()));
+      continue;
     }
+    const bool has_come = transfers.waits_for_any() ? group_.wait_for_any_mail(kind, moves)
+                                                    : group_.wait_for_own_mail(kind, moves);
+    if (!has_come) throw CommunicationError(transfers.nothing_came(group_.timeout()));
   }
   group_.check_own_loss();
 }

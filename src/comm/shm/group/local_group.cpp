@@ -155,7 +155,17 @@ void LocalGroup::wait_for_mail(Wait kind, const std::function<bool()>& done,
   }
 }
 
-bool LocalGroup::wait_for_any_mail(Wait kind, const std::function<bool()>& done, bool own_alone) {
+bool LocalGroup::wait_for_any_mail(Wait kind, const std::function<bool()>& done) {
+  return wait_for_mail_unless(kind, done, [this] { return those_gone(); });
+}
+
+bool LocalGroup::wait_for_own_mail(Wait kind, const std::function<bool()>& done) {
+  return wait_for_mail_unless(kind, done, [] { return std::vector<int>(); });
+}
+
+template <class Gone>
+bool LocalGroup::wait_for_mail_unless(Wait kind, const std::function<bool()>& done,
+                                      const Gone& who_is_gone) {
   Waiter waiter(policy(), timeout_);
   if (waiter.spin(done)) return true;
   const Signal signal = own().mail.signal();
@@ -172,7 +182,7 @@ bool LocalGroup::wait_for_any_mail(Wait kind, const std::function<bool()>& done,
     tell_wait(kind, {}, nobody);
     pulse_elsewhere(kind);  // whoever waits for this rank leaves it to this wait's deadline
     idle({});
-    const std::vector<int> gone = own_alone ? std::vector<int>() : those_gone();
+    const std::vector<int> gone = who_is_gone();
     if (waiter.expired() || (!gone.empty() && gone.size() == others().size())) {
       if (done()) return true;
       check_failure();
